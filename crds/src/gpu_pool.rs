@@ -1,0 +1,274 @@
+//! `GpuPool`, the supply: which nodes carry which profiles, and how they may be changed.
+
+use k8s_openapi::apimachinery::pkg::{
+    apis::meta::v1::{Condition, LabelSelector},
+    util::intstr::IntOrString,
+};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{ChangePhase, DurationText};
+
+/// Nodes that carry GPUs, the profiles that may be carved there, and the rules for changing them.
+#[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "gputenancy.io",
+    version = "v1alpha1",
+    kind = "GpuPool",
+    shortname = "gpup",
+    category = "gputenancy",
+    status = "GpuPoolStatus",
+    derive = "PartialEq",
+    doc = "GpuPool is the supply: which nodes carry which profiles, who partitions their GPUs, and how carefully that is done.",
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason"),
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes"),
+    printcolumn(name = "GPUs", type_ = "integer", json_path = ".status.gpus"),
+    printcolumn(name = "Devices", type_ = "string", json_path = ".status.summary"),
+    printcolumn(name = "Changing", type_ = "integer", json_path = ".status.changing"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].message",
+        priority = 1
+    )
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GpuPoolSpec {
+    /// Nodes of the pool. A node belongs to at most one pool; an overlap is a condition on both, and neither acts on that node.
+    #[x_kube(validation = Rule::new("(has(self.matchLabels) && self.matchLabels.size() > 0) || (has(self.matchExpressions) && self.matchExpressions.size() > 0)").message("spec.nodeSelector: write at least one label; an empty selector would take every node"))]
+    pub node_selector: LabelSelector,
+    /// Names of the GpuProfiles that may be carved here.
+    #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 63)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub profiles: Vec<String>,
+    /// What decides the layout.
+    #[serde(default)]
+    pub layout: LayoutPolicy,
+    /// Who creates and destroys MIG instances.
+    #[serde(default)]
+    pub partitioner: Partitioner,
+    /// How carefully GPUs in use are changed.
+    #[serde(default)]
+    pub disruption: Disruption,
+}
+
+/// What decides the layout of the pool's GPUs.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
+#[x_kube(validation = Rule::new("(self.mode == 'Fixed') == (has(self.fixed) && self.fixed.size() > 0)").message("spec.layout: mode Fixed needs the list fixed, and only it; write mode: Fixed and fixed: [...], or leave fixed out"))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LayoutPolicy {
+    /// Demand follows the tenants' guarantees; Fixed is written below.
+    #[serde(default)]
+    pub mode: LayoutMode,
+    /// The layout by GPU index, for mode Fixed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub fixed: Vec<FixedLayout>,
+    /// What to do with GPUs and slices that no guarantee needs.
+    #[serde(default)]
+    pub spare: Spare,
+}
+
+/// What decides the layout.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum LayoutMode {
+    /// Follow the tenants' guarantees.
+    #[default]
+    Demand,
+    /// As written in `fixed`.
+    Fixed,
+}
+
+/// Layout of some GPUs of each node.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FixedLayout {
+    /// GPUs by index on their node: `0`, `0-3`, `0,2,4-7` or `*`.
+    #[schemars(length(max = 64), regex(pattern = r"^(\*|[0-9]{1,2}(-[0-9]{1,2})?(,[0-9]{1,2}(-[0-9]{1,2})?)*)$"))]
+    pub gpus: String,
+    /// Devices on each of these GPUs.
+    #[schemars(length(max = 16))]
+    pub profiles: Vec<FixedProfile>,
+}
+
+/// Devices of one profile on one GPU.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FixedProfile {
+    /// Name of a GpuProfile of this pool.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+    /// How many on each GPU.
+    #[schemars(range(min = 1, max = 16))]
+    pub count: i32,
+}
+
+/// What to do with what no guarantee needs.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
+#[x_kube(validation = Rule::new("(self.policy == 'Fill') == has(self.profile)").message("spec.layout.spare: policy Fill needs profile, and only it"))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Spare {
+    /// Keep, Whole or Fill.
+    #[serde(default)]
+    pub policy: SparePolicy,
+    /// Profile to fill with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub profile: Option<String>,
+}
+
+/// What to do with what no guarantee needs.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum SparePolicy {
+    /// Leave instances that exist.
+    #[default]
+    Keep,
+    /// Merge idle GPUs back into whole ones.
+    Whole,
+    /// Carve leftovers into one profile.
+    Fill,
+}
+
+/// Who creates and destroys MIG instances.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum Partitioner {
+    /// Our agent.
+    #[default]
+    Agent,
+    /// Nobody: the pool is read, never changed.
+    None,
+}
+
+/// How carefully GPUs in use are changed.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Disruption {
+    /// Owners are told this long before their pods are evicted.
+    #[serde(default = "no_notice")]
+    pub notice: DurationText,
+    /// GPUs of the pool that may be changing at once: a number or a percentage, at least one.
+    #[serde(default = "one")]
+    pub max_unavailable: IntOrString,
+    /// How long a change may wait for its pods to go, after the notice.
+    #[serde(default = "half_an_hour")]
+    pub drain_timeout: DurationText,
+    /// What to do when that time is over.
+    #[serde(default)]
+    pub on_timeout: OnTimeout,
+}
+
+impl Default for Disruption {
+    fn default() -> Self {
+        Self {
+            notice: no_notice(),
+            max_unavailable: one(),
+            drain_timeout: half_an_hour(),
+            on_timeout: OnTimeout::default(),
+        }
+    }
+}
+
+fn no_notice() -> DurationText {
+    text("0s")
+}
+
+fn half_an_hour() -> DurationText {
+    text("30m")
+}
+
+fn text(duration: &'static str) -> DurationText {
+    DurationText::constant(duration)
+}
+
+fn one() -> IntOrString {
+    IntOrString::Int(1)
+}
+
+/// What to do when pods do not go in time.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum OnTimeout {
+    /// Give the devices back and say so.
+    #[default]
+    Rollback,
+    /// Keep waiting and say so.
+    Wait,
+}
+
+/// What the operator sees in a pool.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuPoolStatus {
+    /// Generation of the spec that this status speaks of; -1 before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Ready, Reconciling, Stalled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+    /// Nodes of the pool that have an agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<i32>,
+    /// GPUs of these nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<i32>,
+    /// Devices by profile.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub profiles: Vec<PoolProfile>,
+    /// Slices that no profile of the pool can use in today's layout.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stranded: Option<Stranded>,
+    /// GPUs that are changing now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changing: Option<i32>,
+    /// The changes under way, and the last ones that failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<PoolChange>,
+    /// Sentences about guarantees that the pool cannot serve.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unsatisfied: Vec<String>,
+    /// Used and total in one line for `kubectl get`, such as `mig-1g 2/7, mig-3g 1/2`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
+}
+
+/// Devices of one profile in a pool.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolProfile {
+    /// Name of the GpuProfile.
+    pub name: String,
+    /// Devices that exist.
+    pub total: i32,
+    /// Devices that pods hold.
+    pub allocated: i32,
+    /// Devices that a new pod could get now.
+    pub free: i32,
+}
+
+/// Slices that nobody can use.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Stranded {
+    /// Compute slices.
+    pub compute: i32,
+    /// Memory slices.
+    pub memory: i32,
+}
+
+/// One GPU that is changing, or whose last change failed.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolChange {
+    /// Name of the node.
+    pub node: String,
+    /// Index of the GPU on its node.
+    pub gpu: i32,
+    /// Where the change stands.
+    pub phase: ChangePhase,
+    /// What is being done and what is waited for.
+    pub message: String,
+}

@@ -1,0 +1,260 @@
+//! `GpuProfile`, the product: a named GPU shape that tenants can ask for.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::MemoryText;
+
+/// A named GPU shape that tenants can ask for: a whole GPU, a MIG slice, or a share, with its isolation and contract.
+#[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "gputenancy.io",
+    version = "v1alpha1",
+    kind = "GpuProfile",
+    shortname = "gpuprof",
+    category = "gputenancy",
+    status = "GpuProfileStatus",
+    derive = "PartialEq",
+    doc = "GpuProfile is a product of the platform: a named GPU shape that tenants can ask for, with its isolation, price and support contract.",
+    printcolumn(name = "Resource", type_ = "string", json_path = ".status.resourceName"),
+    printcolumn(name = "Isolation", type_ = "string", json_path = ".status.isolation"),
+    printcolumn(name = "Used", type_ = "integer", json_path = ".status.capacity.allocated"),
+    printcolumn(name = "Total", type_ = "integer", json_path = ".status.capacity.total"),
+    printcolumn(name = "Tenants", type_ = "integer", json_path = ".status.tenants"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Expected", type_ = "string", json_path = ".spec.support.expected", priority = 1),
+    validation = Rule::new("self.metadata.name.size() <= 40").message("metadata.name: use at most 40 characters, the name becomes part of resource names"),
+)]
+#[x_kube(
+    validation = Rule::new("!has(self.trust) || self.trust != 'Untrusted' || has(self.device.whole) || has(self.device.mig)").message("spec.trust: a shared device cannot be offered to Untrusted tenants; write trust: Internal or Trusted, or use device.mig"),
+    validation = Rule::new("!has(self.resourceName) || has(self.device.whole) || has(self.device.mig) || (self.resourceName != 'nvidia.com/gpu' && !self.resourceName.startsWith('nvidia.com/mig-'))").message("spec.resourceName: a shared profile may not use the name of an exclusive device; leave it out or write gputenancy.io/<name>"),
+    validation = Rule::new("!has(self.resourceName) || !has(self.device.mig) || self.resourceName != 'nvidia.com/gpu'").message("spec.resourceName: a MIG slice may not be offered as nvidia.com/gpu; leave it out to get nvidia.com/mig-<profile>"),
+    validation = Rule::new("!has(self.maxPerPod) || has(self.device.whole) || has(self.device.mig) || self.maxPerPod == 1").message("spec.maxPerPod: a pod gets one share of a shared device; write maxPerPod: 1 or leave it out"),
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GpuProfileSpec {
+    /// What the profile is on the hardware. Exactly one of the five kinds.
+    pub device: Device,
+    /// Boards that it may be carved from, by NVML's product name with dashes, such as `NVIDIA-A100-SXM4-80GB`. Empty: any board that can.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
+    pub products: Vec<String>,
+    /// Name of the extended resource that pods ask for. Default: the name that NVIDIA's device plugin gives (`nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`), for shares `gputenancy.io/<name of the profile>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(max = 100),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+    )]
+    pub resource_name: Option<String>,
+    /// Most that one pod may ask for. Default: unlimited for whole GPUs and MIG slices, 1 for shares.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 64))]
+    pub max_per_pod: Option<i32>,
+    /// Least trusted tenant that may use it. Default: Untrusted for whole GPUs and MIG slices, Internal for shares.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<Trust>,
+    /// What a user must accept, and what counts as an incident.
+    pub support: Support,
+    /// Price of one device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price: Option<Price>,
+}
+
+/// What a profile is on the hardware: exactly one of the fields is set.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
+#[x_kube(validation = Rule::new("[has(self.whole), has(self.mig), has(self.timeSlice), has(self.mps), has(self.fraction)].filter(x, x).size() == 1").message("spec.device: write exactly one of whole, mig, timeSlice, mps, fraction"))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Device {
+    /// A whole GPU, nothing shared. Written as `whole: {}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whole: Option<Whole>,
+    /// A MIG slice: isolated by hardware.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<Mig>,
+    /// Turns on a whole GPU, taken by several pods; no isolation of memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_slice: Option<TimeSlice>,
+    /// A share of a whole GPU through NVIDIA's Multi-Process Service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mps: Option<Mps>,
+    /// A share of a whole GPU whose memory and compute limits are enforced by the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fraction: Option<Fraction>,
+}
+
+/// A whole GPU; nothing to say.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Whole {}
+
+/// A MIG slice, by NVIDIA's name or by what it must offer.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
+#[x_kube(validation = Rule::new("has(self.profile) ? !has(self.slices) && !has(self.memory) : has(self.slices) || has(self.memory)").message("spec.device.mig: write either profile (such as 1g.10gb) or slices and memory (the smallest profile that satisfies both is taken)"))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Mig {
+    /// NVIDIA's name of the profile as the board lists it, such as `1g.10gb` or `1g.10gb+me`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), regex(pattern = r"^[1-8]g\.[0-9]{1,4}gb([+-][a-z.]+)?$"))]
+    pub profile: Option<String>,
+    /// At least this many compute slices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 8))]
+    pub slices: Option<i32>,
+    /// At least this much memory, such as `10Gi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryText>,
+}
+
+/// Turns on a whole GPU.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[x_kube(validation = Rule::new("self.replicas >= 2").message("spec.device.timeSlice.replicas: write 2 or more; one replica is a whole GPU, write device: {whole: {}}"))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TimeSlice {
+    /// How many pods take turns.
+    #[schemars(range(min = 0, max = 128))]
+    pub replicas: i32,
+    /// Length of a turn.
+    #[serde(default)]
+    pub interval: Interval,
+}
+
+/// Length of a turn, as NVIDIA's driver names it.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum Interval {
+    /// The driver's own choice.
+    #[default]
+    Default,
+    /// Short turns.
+    Short,
+    /// Medium turns.
+    Medium,
+    /// Long turns.
+    Long,
+}
+
+/// A share through the Multi-Process Service: an equal split, or a stated part.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[x_kube(
+    validation = Rule::new("has(self.replicas) != (has(self.memory) && has(self.threads)) && has(self.memory) == has(self.threads)").message("spec.device.mps: write either replicas (an equal split) or both memory and threads"),
+    validation = Rule::new("!has(self.replicas) || self.replicas >= 2").message("spec.device.mps.replicas: write 2 or more; one replica is a whole GPU, write device: {whole: {}}"),
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Mps {
+    /// Equal parts of one GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 48))]
+    pub replicas: Option<i32>,
+    /// Memory of one share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryText>,
+    /// Compute of one share, in percent of the GPU's threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub threads: Option<i32>,
+}
+
+/// A share with enforced limits.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Fraction {
+    /// Memory of one share.
+    pub memory: MemoryText,
+    /// Compute of one share, in percent of one GPU.
+    #[schemars(range(min = 1, max = 100))]
+    pub compute: i32,
+}
+
+/// How far a tenant is trusted, from least to most.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, JsonSchema)]
+pub enum Trust {
+    /// May run hostile code: hardware isolation only.
+    #[default]
+    Untrusted,
+    /// A team of the house: careful with its neighbours.
+    Internal,
+    /// The platform team itself.
+    Trusted,
+}
+
+/// The contract of a profile.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
+#[x_kube(validation = Rule::new("self.expected.size() > 0 && self.incident.size() > 0").message("spec.support: say in expected what a user must accept, and in incident what is the platform's fault"))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Support {
+    /// What a user must accept as normal.
+    #[schemars(length(max = 1000))]
+    pub expected: String,
+    /// What counts as the platform's fault.
+    #[schemars(length(max = 1000))]
+    pub incident: String,
+}
+
+/// Price of one device for one hour.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Price {
+    /// Decimal number as text, such as `"0.51"`.
+    #[schemars(length(max = 20), regex(pattern = r"^[0-9]+(\.[0-9]{1,6})?$"))]
+    pub per_hour: String,
+    /// Currency code of ISO 4217, such as `USD`.
+    #[schemars(length(equal = 3), regex(pattern = r"^[A-Z]{3}$"))]
+    pub currency: String,
+}
+
+/// What keeps neighbours on one GPU apart, strongest first.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+pub enum Isolation {
+    /// MIG, or a GPU of one's own.
+    Hardware,
+    /// Limits in the driver.
+    Driver,
+    /// Limits in the MPS server.
+    Server,
+    /// Limits in a library inside the container.
+    Software,
+    /// Nothing.
+    None,
+}
+
+/// What the operator found out about a profile.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuProfileStatus {
+    /// Generation of the spec that this status speaks of; -1 before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Ready, Reconciling, Stalled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+    /// Name of the extended resource that pods ask for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource_name: Option<String>,
+    /// What keeps neighbours apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
+    /// Devices of this profile in the whole cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<Capacity>,
+    /// Tenants that have it in their budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenants: Option<i32>,
+}
+
+/// Numbers of devices.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Capacity {
+    /// Devices that exist.
+    pub total: i32,
+    /// Devices that pods hold.
+    pub allocated: i32,
+    /// Devices that a new pod could get now.
+    pub free: i32,
+    /// Devices that exist and are neither held nor offered: withdrawn, unhealthy, or not yet verified.
+    pub unschedulable: i32,
+}

@@ -1,0 +1,165 @@
+//! `GpuTenant`, the demand: a team, its namespaces, and how many of which profile.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Condition};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Trust;
+
+/// A team: its namespaces, its GPU budget, its people.
+#[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "gputenancy.io",
+    version = "v1alpha1",
+    kind = "GpuTenant",
+    shortname = "gput",
+    category = "gputenancy",
+    status = "GpuTenantStatus",
+    derive = "PartialEq",
+    doc = "GpuTenant is the demand of one team: its namespaces, how many devices of which profile it is guaranteed, and who owns it.",
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason"),
+    printcolumn(name = "GPUs", type_ = "string", json_path = ".status.summary"),
+    printcolumn(name = "Trust", type_ = "string", json_path = ".spec.trust"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].message", priority = 1),
+    validation = Rule::new("self.metadata.name.size() <= 50").message("metadata.name: use at most 50 characters, the name becomes part of object names"),
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GpuTenantSpec {
+    /// People and groups who own the tenant: they may work in its namespaces, but not change quotas or labels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub owners: Vec<Owner>,
+    /// How far the team is trusted; decides which profiles it may use.
+    #[serde(default)]
+    pub trust: Trust,
+    /// Namespaces of the team; they are created. The first one receives the whole budget until budgets are split.
+    #[schemars(length(min = 1, max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub namespaces: Vec<TenantNamespace>,
+    /// The budget: devices that the team is guaranteed, by profile. What is not listed is zero.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["profile".into()]))]
+    pub gpus: Vec<Guarantee>,
+    /// Other limits, as keys of a ResourceQuota: `requests.cpu`, `requests.memory`, `pods`, and so on. GPU resources belong in `gpus`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[x_kube(
+        validation = Rule::new("self.all(k, !k.contains('nvidia.com/') && !k.contains('gputenancy.io/'))").message("spec.resources: GPU resources are budgeted in spec.gpus by profile; remove keys of nvidia.com and gputenancy.io"),
+        validation = Rule::new("self.size() <= 32").message("spec.resources: write at most 32 keys"),
+    )]
+    #[schemars(extend("maxProperties" = 32))]
+    pub resources: BTreeMap<String, Quantity>,
+    /// Refuse deletion of the tenant until this is false.
+    #[serde(default = "yes")]
+    pub deletion_protection: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A person, group or service account.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
+#[x_kube(validation = Rule::new("self.kind == 'ServiceAccount' ? has(self.namespace) : !has(self.namespace)").message("spec.owners: write namespace for a ServiceAccount, and only for it"))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Owner {
+    /// User, Group or ServiceAccount.
+    pub kind: OwnerKind,
+    /// Name as the API server's authenticator gives it.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// Namespace of a ServiceAccount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub namespace: Option<String>,
+}
+
+/// Kind of an owner.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+pub enum OwnerKind {
+    /// One person.
+    User,
+    /// A group of the authenticator.
+    Group,
+    /// A workload, such as a CI job.
+    ServiceAccount,
+}
+
+/// A namespace of the team.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
+#[x_kube(validation = Rule::new("!(self.name.startsWith('kube-') || self.name == 'default')").message("spec.namespaces: choose a name of the team's own; kube-* and default belong to the cluster"))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TenantNamespace {
+    /// Name of the namespace.
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub name: String,
+}
+
+/// How many devices of a profile.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Guarantee {
+    /// Name of a GpuProfile.
+    #[schemars(length(min = 1, max = 63))]
+    pub profile: String,
+    /// Devices, whole numbers: a part of a GPU is a profile of its own.
+    #[schemars(range(min = 0, max = 100_000))]
+    pub count: i32,
+}
+
+/// What the operator made of a tenant.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuTenantStatus {
+    /// Generation of the spec that this status speaks of; -1 before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Ready, Reconciling, Stalled, NamespacesReady, QuotaReady, CapacityReady.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+    /// The namespaces and their state.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub namespaces: Vec<NamespaceState>,
+    /// Budget and use by profile.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["profile".into()]))]
+    pub gpus: Vec<GpuUse>,
+    /// Used and budget in one line for `kubectl get`, such as `mig-1g 2/8, gpu 0/2`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
+}
+
+/// State of one namespace.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct NamespaceState {
+    /// Name of the namespace.
+    pub name: String,
+    /// Active, Terminating, Missing or Foreign (it exists and belongs to somebody else).
+    pub phase: String,
+}
+
+/// Budget and use of one profile.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuUse {
+    /// Name of the GpuProfile.
+    pub profile: String,
+    /// Extended resource that pods ask for.
+    pub resource_name: String,
+    /// Devices that the team is guaranteed.
+    pub budget: i32,
+    /// Devices that its pods have asked for and been granted by quota.
+    pub used: i32,
+    /// Devices that exist for it now: what it uses, and what is free up to its budget.
+    pub available: i32,
+    /// Pods that wait for a device of this profile.
+    pub waiting: i32,
+}

@@ -1,0 +1,30 @@
+//! The kinds of `gputenancy.io/v1alpha1`: what platform engineers type, and what operator and agent agree on.
+//!
+//! | kind | written by | says |
+//! |---|---|---|
+//! | [`GpuProfile`] | platform team | product: a named GPU shape that tenants can ask for |
+//! | [`GpuPool`] | platform team | supply: which nodes carry which profiles, and how they may be changed |
+//! | [`GpuTenant`] | team, GitOps | demand: a team, its namespaces, how many of which profile |
+//! | [`GpuNode`] | operator (spec), agent (status) | agreement: the layout of every GPU of one node |
+
+pub mod condition;
+mod duration;
+mod gpu_node;
+mod gpu_pool;
+mod gpu_profile;
+mod gpu_tenant;
+pub mod manifest;
+pub mod names;
+mod quantity;
+
+pub use duration::{DurationError, DurationText};
+pub use gpu_node::*;
+pub use gpu_pool::*;
+pub use gpu_profile::*;
+pub use gpu_tenant::*;
+pub use quantity::{MemoryText, QuantityError};
+
+/// API group of all kinds.
+pub const GROUP: &str = "gputenancy.io";
+/// Version of all kinds.
+pub const VERSION: &str = "v1alpha1";

@@ -1,0 +1,28 @@
+//! The CRD manifests as shipped, generated from the types.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use serde_json::{Value, json};
+
+use crate::{GpuNode, GpuPool, GpuProfile, GpuTenant};
+
+/// Every CRD with the name of its file in `crds/generated/`.
+///
+/// # Errors
+/// Serialisation of a CRD, which the golden tests would have seen.
+pub fn all() -> Result<Vec<(String, Value)>, serde_json::Error> {
+    [GpuProfile::crd(), GpuPool::crd(), GpuTenant::crd(), GpuNode::crd()].into_iter().map(finish).collect()
+}
+
+/// Adds what the derive macro cannot say: the status default that tells "never reconciled" from "generation 0", and the
+/// annotation that keeps helm from deleting users' objects with the chart.
+fn finish(crd: CustomResourceDefinition) -> Result<(String, Value), serde_json::Error> {
+    let file = format!("{}_{}.yaml", crd.spec.group, crd.spec.names.plural);
+    let mut crd = serde_json::to_value(crd)?;
+    if let Some(status) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/status") {
+        status["default"] = json!({"observedGeneration": -1});
+        status.as_object_mut().map(|s| s.remove("nullable"));
+    }
+    crd["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
+    Ok((file, crd))
+}

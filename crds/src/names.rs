@@ -1,0 +1,37 @@
+//! Labels, annotations, the finalizer, field managers and resource names, each spelled once.
+
+/// Label on namespaces and on everything rendered for a tenant; the value is the tenant's name.
+pub const TENANT_LABEL: &str = "gputenancy.io/tenant";
+/// Label on nodes; the value is the name of the pool that the node belongs to.
+pub const POOL_LABEL: &str = "gputenancy.io/pool";
+/// Label on nodes whose GPUs are simulated.
+pub const SIMULATED_LABEL: &str = "gputenancy.io/simulated";
+/// Recommended label of Kubernetes for the tool that manages an object.
+pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
+/// Value of [`MANAGED_BY_LABEL`] on everything that we render.
+pub const MANAGED_BY: &str = "gputenancy";
+/// Finalizer on the kinds whose deletion needs work.
+pub const FINALIZER: &str = "gputenancy.io/finalizer";
+/// Pods with this annotation set to `true` are waited for, never evicted.
+pub const DO_NOT_EVICT: &str = "gputenancy.io/do-not-evict";
+/// Annotation on pods that will be evicted: deadline and reason.
+pub const EVICTION_NOTICE: &str = "gputenancy.io/eviction-notice";
+
+/// Prefix of the operator's field managers; each controller appends `/<part>`.
+pub const OPERATOR_MANAGER: &str = "gputenancy-operator";
+/// Field manager of the agent.
+pub const AGENT_MANAGER: &str = "gputenancy-agent";
+
+/// Resource name of a whole GPU, as NVIDIA's device plugin advertises it.
+pub const WHOLE_GPU_RESOURCE: &str = "nvidia.com/gpu";
+
+/// The resource name that NVIDIA's device plugin gives a MIG profile in its `mixed` strategy:
+/// `nvidia.com/mig-` and the profile's name with `+` turned into `.`.
+pub fn mig_resource(profile: &str) -> String {
+    format!("nvidia.com/mig-{}", profile.replace('+', "."))
+}
+
+/// The resource name of a profile that has none of its own at NVIDIA: `gputenancy.io/<profile>`.
+pub fn own_resource(profile: &str) -> String {
+    format!("gputenancy.io/{profile}")
+}
