@@ -1,0 +1,4 @@
+//! The node agent: NVML on one side, kubelet on the other, `GpuNode` between it and the operator.
+
+pub mod device;
+pub mod kubelet;
