@@ -1,0 +1,93 @@
+//! Using a device as a CUDA program would: a context that takes memory and lasts as long as the process.
+
+use std::io;
+
+use crate::clients::{Client, Clients};
+use crate::code::Code;
+use crate::history::{self, Event};
+use crate::machine::{Machine, MigDevice};
+use crate::store::{self, Store};
+
+/// MiB that the driver keeps for itself on a whole GPU.
+pub const RESERVED_MIB: u64 = 512;
+
+/// Why a device cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No such device, or it is lost.
+    #[error("device: {0}")]
+    Device(#[from] Code),
+    /// A GPU in MIG mode can be used only through its MIG devices.
+    #[error("GPU {0} is in MIG mode: use one of its MIG devices")]
+    MigMode(u32),
+    /// More memory than is free.
+    #[error("out of memory: {wanted} bytes wanted, {free} free")]
+    OutOfMemory {
+        /// Bytes asked for.
+        wanted: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// The state cannot be read.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// The list of clients cannot be written.
+    #[error("list of clients: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// A device in use by this process.
+#[derive(Debug)]
+pub struct Attachment {
+    clients: &'static Clients,
+    slot: u64,
+    uuid: String,
+    owner: String,
+}
+
+/// Attaches this process to a device; the processes on one device share its memory.
+pub fn attach(store: &Store, client: &Client, mine: &[Attachment]) -> Result<Attachment, Error> {
+    let clients = store.clients()?;
+    let hold = clients.hold()?;
+    let machine = store.read()?;
+    let (uuid, total) = device(&machine, client)?;
+    let live = clients.live()?;
+    let same = |c: &&Client| c.gpu == client.gpu && c.instance == client.instance;
+    let used: u64 = live.iter().filter(same).map(|c| c.memory).sum();
+    let free = total.saturating_sub(used);
+    if client.memory > free {
+        return Err(Error::OutOfMemory { wanted: client.memory, free });
+    }
+    let slots: Vec<u64> = mine.iter().map(|a| a.slot).collect();
+    let slot = hold.enter(client, &slots)?;
+    let others = live.iter().filter(same).map(|c| c.owner.clone()).collect();
+    history::record(store.dir(), Event::Attach { uuid: uuid.clone(), owner: client.owner.clone(), others })?;
+    Ok(Attachment { clients, slot, uuid, owner: client.owner.clone() })
+}
+
+impl Attachment {
+    /// UUID of the device.
+    pub fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    /// Ceases to use the device.
+    pub fn detach(self, store: &Store) -> io::Result<()> {
+        let hold = self.clients.hold()?;
+        history::record(store.dir(), Event::Detach { uuid: self.uuid, owner: self.owner })?;
+        hold.leave(self.slot)
+    }
+}
+
+/// UUID and usable bytes of the device that a client wants.
+fn device(machine: &Machine, client: &Client) -> Result<(String, u64), Error> {
+    let gpu = machine.gpu(client.gpu)?;
+    match client.instance {
+        Some((gi, ci)) => {
+            let device: MigDevice<'_> = machine.mig_device(client.gpu, gi, ci)?;
+            Ok((device.uuid(), machine.profile_of(device.gi)?.memory_mib << 20))
+        }
+        None if gpu.mig => Err(Error::MigMode(client.gpu)),
+        None => Ok((gpu.uuid.clone(), (machine.board.memory_mib - RESERVED_MIB) << 20)),
+    }
+}

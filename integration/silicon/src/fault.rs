@@ -1,0 +1,87 @@
+//! Faults that tests inject into NVML calls.
+
+use serde::{Deserialize, Serialize};
+
+/// Name of the file of faults in the state folder.
+pub const FILE: &str = "faults.json";
+/// Name of the file that, when it exists, gets a line for each NVML call.
+pub const TRACE: &str = "calls.log";
+
+/// A fault and how often its call has been seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// Which calls: a name, `change` for those that change a GPU, or `any`.
+    pub call: String,
+    /// Only calls on this GPU.
+    pub gpu: Option<u32>,
+    /// Only calls by processes whose name begins so.
+    pub process: Option<String>,
+    /// The first call that is hit, counted from 1.
+    pub nth: u32,
+    /// How many calls are hit from then on; none for all.
+    pub times: Option<u32>,
+    /// What happens.
+    pub effect: Effect,
+    /// Matching calls so far.
+    pub seen: u32,
+}
+
+/// What happens to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Effect {
+    /// It returns this code and does nothing.
+    Fail(u32),
+    /// It takes this many milliseconds longer.
+    Hang(u64),
+    /// The calling process is killed before the call does anything.
+    KillBefore,
+    /// The calling process is killed when the call has done its work, before it returns.
+    KillAfter,
+}
+
+/// A call as faults see it.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// NVML's name for it.
+    pub name: &'a str,
+    /// Whether it changes a GPU.
+    pub changes: bool,
+    /// On which GPU, if on any.
+    pub gpu: Option<u32>,
+    /// Name of the calling process.
+    pub process: &'a str,
+}
+
+impl Fault {
+    fn matches(&self, call: &Call<'_>) -> bool {
+        let name = match self.call.as_str() {
+            "any" => true,
+            "change" => call.changes,
+            name => name == call.name,
+        };
+        name && self.gpu.is_none_or(|gpu| call.gpu == Some(gpu))
+            && self.process.as_ref().is_none_or(|p| call.process.starts_with(p.as_str()))
+    }
+
+    fn due(&self) -> bool {
+        self.seen >= self.nth && self.times.is_none_or(|times| self.seen < self.nth.saturating_add(times))
+    }
+}
+
+/// Whether any fault is about this call at all, so that only then the counts must be written.
+pub fn concerned(faults: &[Fault], call: &Call<'_>) -> bool {
+    faults.iter().any(|f| f.matches(call))
+}
+
+/// Counts the call and says what happens to it: the first fault that is due.
+pub fn meet(faults: &mut [Fault], call: &Call<'_>) -> Option<Effect> {
+    let mut effect = None;
+    for fault in faults.iter_mut().filter(|f| f.matches(call)) {
+        fault.seen += 1;
+        if effect.is_none() && fault.due() {
+            effect = Some(fault.effect);
+        }
+    }
+    effect
+}

@@ -1,0 +1,27 @@
+//! Simulated NVIDIA GPUs: boards, MIG geometry and the state that all processes of a node share.
+//!
+//! The pure part ([`board`], [`machine`], [`mig`], [`compute`]) decides; the thin part ([`store`], [`clients`],
+//! [`visible`]) keeps the state in files under the simulated driver root, where `libnvidia-ml.so.1` finds it.
+
+pub mod attach;
+pub mod board;
+pub mod boards;
+pub mod clients;
+pub mod code;
+pub mod compute;
+pub mod fault;
+pub mod history;
+pub mod ids;
+pub mod latency;
+pub mod machine;
+pub mod mig;
+pub mod mode;
+pub mod nodes;
+pub mod paths;
+pub mod store;
+pub mod visible;
+
+pub use board::{Board, Profile, Variant};
+pub use code::Code;
+pub use machine::Machine;
+pub use store::Store;

@@ -1,0 +1,250 @@
+//! The GPUs of one node: all that survives between two NVML calls.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::board::{Board, Placement, Profile, Variant};
+use crate::clients::Client;
+use crate::code::Code;
+use crate::{compute, ids};
+
+/// Version of the simulated driver.
+pub const DRIVER_VERSION: &str = "580.95.05";
+/// Version of the simulated NVML.
+pub const NVML_VERSION: &str = "13.580.95.05";
+/// CUDA version, as the driver encodes it.
+pub const CUDA_VERSION: i32 = 13000;
+/// Xid events kept for event sets that have not read them.
+const EVENTS_KEPT: usize = 256;
+
+/// The GPUs of one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Name of the node, which the UUIDs derive from.
+    pub node: String,
+    /// What the board is; all GPUs of a node are alike.
+    pub board: Board,
+    /// Which half of the memory axis is half 1.
+    pub variant: Variant,
+    /// The GPUs by index.
+    pub gpus: Vec<Gpu>,
+    /// How long driver calls take, in thousandths of real hardware; 0 is at once.
+    pub latency_permille: u32,
+    /// Device nodes: none when the machine was set up without, then nothing is checked.
+    pub devices: Option<Devices>,
+    /// Where the `InfoROM` is kept, seen from the installer.
+    pub inforom: Option<PathBuf>,
+    /// Serial of the next instance; handles carry it, so that a handle of a destroyed instance is noticed.
+    pub next_serial: u32,
+    /// Xid events, oldest first.
+    pub events: Vec<Xid>,
+    /// Number of the next event.
+    pub next_event: u64,
+}
+
+/// How device nodes are made on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Devices {
+    /// Major of `/dev/nvidia-caps/*`.
+    pub caps_major: u32,
+}
+
+/// One GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Index, and minor of `/dev/nvidiaN`.
+    pub index: u32,
+    /// `GPU-…`.
+    pub uuid: String,
+    /// MIG mode in force.
+    pub mig: bool,
+    /// MIG mode after the next reset.
+    pub mig_pending: bool,
+    /// GPU instances, in order of creation.
+    pub instances: Vec<GpuInstance>,
+    /// Fell off the bus.
+    pub lost: bool,
+    /// Persistence mode.
+    pub persistence: bool,
+    /// Uncorrected ECC errors since the last reset.
+    pub ecc_volatile: u64,
+    /// Uncorrected ECC errors ever.
+    pub ecc_aggregate: u64,
+}
+
+/// A GPU instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuInstance {
+    /// Id, given by the placement.
+    pub id: u32,
+    /// Device profile id.
+    pub profile: u32,
+    /// Where on the memory axis.
+    pub placement: Placement,
+    /// Distinguishes instances that had the same id at different times.
+    pub serial: u32,
+    /// Compute instances, in order of creation.
+    pub compute: Vec<ComputeInstance>,
+}
+
+/// A compute instance: together with its GPU instance a MIG device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ComputeInstance {
+    /// Id within the GPU instance.
+    pub id: u32,
+    /// Compute-instance profile id.
+    pub profile: u32,
+    /// Where on the GPU instance's compute slices.
+    pub placement: Placement,
+    /// As for GPU instances.
+    pub serial: u32,
+    /// Index of the MIG device on its GPU; a destroyed one leaves a hole.
+    pub mig_index: u32,
+}
+
+/// A critical error event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Xid {
+    /// Event number.
+    pub number: u64,
+    /// GPU index.
+    pub gpu: u32,
+    /// Xid code.
+    pub xid: u64,
+}
+
+/// A MIG device with all that it is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct MigDevice<'a> {
+    /// Its GPU.
+    pub gpu: &'a Gpu,
+    /// Its GPU instance.
+    pub gi: &'a GpuInstance,
+    /// Its compute instance.
+    pub ci: &'a ComputeInstance,
+}
+
+impl Machine {
+    /// A machine fresh from power-on: no instances, MIG mode as the `InfoROM` says.
+    pub fn power_on(node: &str, board: Board, variant: Variant, count: u32, inforom: &[bool]) -> Self {
+        let gpus = (0..count)
+            .map(|index| {
+                let kept = inforom.get(index as usize).copied().unwrap_or(false);
+                let mig = kept && board.arch.mode_persists() && board.has_mig();
+                Gpu {
+                    index,
+                    uuid: ids::gpu_uuid(node, index),
+                    mig,
+                    mig_pending: mig,
+                    instances: Vec::new(),
+                    lost: false,
+                    persistence: false,
+                    ecc_volatile: 0,
+                    ecc_aggregate: 0,
+                }
+            })
+            .collect();
+        Self {
+            node: node.into(),
+            board,
+            variant,
+            gpus,
+            latency_permille: 0,
+            devices: None,
+            inforom: None,
+            next_serial: 1,
+            events: Vec::new(),
+            next_event: 1,
+        }
+    }
+
+    /// What the `InfoROM` holds: the MIG mode after the next power-on, where the architecture keeps it.
+    pub fn inforom_modes(&self) -> Vec<bool> {
+        self.gpus.iter().map(|g| g.mig_pending && self.board.arch.mode_persists()).collect()
+    }
+
+    /// The GPU at this index, in working order.
+    pub fn gpu(&self, index: u32) -> Result<&Gpu, Code> {
+        let gpu = self.gpus.get(index as usize).ok_or(Code::INVALID_ARGUMENT)?;
+        if gpu.lost { Err(Code::GPU_IS_LOST) } else { Ok(gpu) }
+    }
+
+    /// As [`Machine::gpu`], to change it.
+    pub fn gpu_mut(&mut self, index: u32) -> Result<&mut Gpu, Code> {
+        let gpu = self.gpus.get_mut(index as usize).ok_or(Code::INVALID_ARGUMENT)?;
+        if gpu.lost { Err(Code::GPU_IS_LOST) } else { Ok(gpu) }
+    }
+
+    /// The profile that a GPU instance was made from.
+    pub fn profile_of(&self, gi: &GpuInstance) -> Result<&Profile, Code> {
+        self.board.profile(gi.profile).ok_or(Code::UNKNOWN)
+    }
+
+    /// All MIG devices, by GPU and MIG index.
+    pub fn mig_devices(&self) -> Vec<MigDevice<'_>> {
+        let mut all: Vec<_> = self
+            .gpus
+            .iter()
+            .flat_map(|gpu| gpu.instances.iter().map(move |gi| (gpu, gi)))
+            .flat_map(|(gpu, gi)| gi.compute.iter().map(move |ci| MigDevice { gpu, gi, ci }))
+            .collect();
+        all.sort_by_key(|d| (d.gpu.index, d.ci.mig_index));
+        all
+    }
+
+    /// A MIG device by its instances' ids.
+    pub fn mig_device(&self, gpu: u32, gi: u32, ci: u32) -> Result<MigDevice<'_>, Code> {
+        let gpu = self.gpu(gpu)?;
+        let gi = gpu.instance(gi)?;
+        let ci = gi.compute.iter().find(|c| c.id == ci).ok_or(Code::NOT_FOUND)?;
+        Ok(MigDevice { gpu, gi, ci })
+    }
+
+    /// Name of a MIG device's profile, such as `1g.10gb` or `1c.3g.40gb`.
+    pub fn mig_profile_name(&self, device: &MigDevice<'_>) -> String {
+        let Ok(profile) = self.profile_of(device.gi) else { return String::new() };
+        compute::device_name(&self.board, profile, device.ci.profile)
+    }
+
+    /// Records an Xid event, and forgets the oldest ones.
+    pub fn raise_xid(&mut self, gpu: u32, xid: u64) -> Result<(), Code> {
+        self.gpus.get(gpu as usize).ok_or(Code::INVALID_ARGUMENT)?;
+        self.events.push(Xid { number: self.next_event, gpu, xid });
+        self.next_event += 1;
+        let excess = self.events.len().saturating_sub(EVENTS_KEPT);
+        self.events.drain(..excess);
+        Ok(())
+    }
+
+    /// A serial that no instance had before.
+    pub(crate) fn take_serial(&mut self) -> u32 {
+        let serial = self.next_serial;
+        self.next_serial = serial.wrapping_add(1).max(1);
+        serial
+    }
+}
+
+impl Gpu {
+    /// The GPU instance with this id.
+    pub fn instance(&self, id: u32) -> Result<&GpuInstance, Code> {
+        self.instances.iter().find(|gi| gi.id == id).ok_or(Code::NOT_FOUND)
+    }
+
+    /// As [`Gpu::instance`], to change it.
+    pub fn instance_mut(&mut self, id: u32) -> Result<&mut GpuInstance, Code> {
+        self.instances.iter_mut().find(|gi| gi.id == id).ok_or(Code::NOT_FOUND)
+    }
+}
+
+impl MigDevice<'_> {
+    /// `MIG-…`.
+    pub fn uuid(&self) -> String {
+        ids::mig_uuid(&self.gpu.uuid, self.gi.id, self.ci.placement.start, self.ci.placement.size)
+    }
+
+    /// Whether this client is attached to this device.
+    pub fn has(&self, client: &Client) -> bool {
+        client.gpu == self.gpu.index && client.instance == Some((self.gi.id, self.ci.id))
+    }
+}
