@@ -1,0 +1,126 @@
+//! What the two halves of the agent tell each other: the devices that exist, and what kubelet does with them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+/// Stable id of a device as kubelet knows it.
+///
+/// A whole GPU is its UUID. A MIG instance is `<GPU UUID>::<start>::<profile>`: MIG UUIDs change
+/// when an instance is created again, its place does not, and kubelet's checkpoint must survive
+/// a re-carve of the same layout. No slash, because the id becomes part of a CDI name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(String);
+
+impl DeviceId {
+    /// The id of a whole GPU.
+    pub fn whole(gpu_uuid: &str) -> Self {
+        Self(gpu_uuid.to_owned())
+    }
+
+    /// The id of a MIG instance by its place: the first memory slice and the profile's name (`1g.10gb`).
+    pub fn mig(gpu_uuid: &str, start: u32, profile: &str) -> Self {
+        Self(format!("{gpu_uuid}::{start}::{profile}"))
+    }
+
+    /// An id that kubelet sent back.
+    pub fn from_kubelet(id: impl Into<String>) -> Self {
+        Self(id.into())
+    }
+
+    /// The id as kubelet sees it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The numbers by which the driver knows a MIG instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MigIds {
+    /// GPU instance id.
+    pub gi: u32,
+    /// Compute instance id within the GPU instance.
+    pub ci: u32,
+    /// First memory slice.
+    pub start: u32,
+    /// Profile as NVIDIA names it, `1g.10gb`.
+    pub profile: String,
+    /// Memory slices it covers.
+    pub size: u32,
+}
+
+/// One thing a container can be given: a whole GPU or a MIG instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// How kubelet names it.
+    pub id: DeviceId,
+    /// Extended resource it counts for, `nvidia.com/mig-1g.10gb`.
+    pub resource: String,
+    /// UUID of the GPU it is (part of).
+    pub gpu_uuid: String,
+    /// Minor number of the GPU: `/dev/nvidia<minor>`.
+    pub gpu_minor: u32,
+    /// UUID as NVML names the device itself: `MIG-…` or `GPU-…`.
+    pub uuid: String,
+    /// Set for a MIG instance.
+    pub mig: Option<MigIds>,
+    /// NUMA node of the GPU, where the host tells.
+    pub numa: Option<i64>,
+    /// Withdrawn from kubelet: a change is under way and nobody may be given it.
+    pub held: bool,
+    /// False when the driver reports a fault that no new work should meet.
+    pub healthy: bool,
+}
+
+impl Device {
+    /// May kubelet be told about it.
+    pub fn offered(&self) -> bool {
+        !self.held
+    }
+}
+
+/// Everything this node could offer; written by the silicon side, every change with a higher generation.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeviceView {
+    /// Grows with every change; 0 means that the layout is not proven yet and nothing may be advertised.
+    pub generation: u64,
+    /// All devices, held ones included.
+    pub devices: Vec<Device>,
+}
+
+/// The container that kubelet gave a device to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DeviceOwner {
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub pod: String,
+    /// Name of the container.
+    pub container: String,
+}
+
+/// What kubelet makes of the devices; written by the kubelet side.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KubeletView {
+    /// Who holds what, from `PodResources` `List`.
+    pub owners: BTreeMap<DeviceId, DeviceOwner>,
+    /// Devices that kubelet's device manager lists as allocatable.
+    pub allocatable: BTreeSet<DeviceId>,
+    /// Devices in the lists sent to kubelet last.
+    pub offered: BTreeSet<DeviceId>,
+    /// Generation of the [`DeviceView`] that `ListAndWatch` and kubelet's own allocatable reflect and for
+    /// which the node's allocatable was lowered. A device absent from that view's offer can no longer be
+    /// given to a new container; only then may it be destroyed.
+    pub applied_generation: u64,
+    /// Every resource is registered and kubelet listens to every list.
+    pub plugin_ready: bool,
+    /// Why not, or what is being waited for; one sentence for a condition.
+    pub message: String,
+}
