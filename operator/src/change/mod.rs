@@ -1,0 +1,1 @@
+//! The change machine: one GPU from one layout to another, decided without any I/O.

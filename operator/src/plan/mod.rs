@@ -1,0 +1,1 @@
+//! The planner: which instances each GPU shall carry, decided without any I/O.
