@@ -1,0 +1,94 @@
+//! Why a call failed.
+
+use std::path::PathBuf;
+
+/// NVML's return codes that the agent decides by.
+pub mod code {
+    /// The call did what it says.
+    pub const SUCCESS: u32 = 0;
+    /// `nvmlInit_v2` has not been called, or the driver was reloaded since.
+    pub const UNINITIALIZED: u32 = 1;
+    /// An argument is not one that this driver knows.
+    pub const INVALID_ARGUMENT: u32 = 2;
+    /// The device does not have this.
+    pub const NOT_SUPPORTED: u32 = 3;
+    /// Root is needed.
+    pub const NO_PERMISSION: u32 = 4;
+    /// There is no such thing.
+    pub const NOT_FOUND: u32 = 6;
+    /// The buffer is too small.
+    pub const INSUFFICIENT_SIZE: u32 = 7;
+    /// The kernel module is not loaded.
+    pub const DRIVER_NOT_LOADED: u32 = 9;
+    /// Time ran out.
+    pub const TIMEOUT: u32 = 10;
+    /// The library does not have this function.
+    pub const FUNCTION_NOT_FOUND: u32 = 13;
+    /// The GPU fell off the bus.
+    pub const GPU_IS_LOST: u32 = 15;
+    /// The GPU must be reset first.
+    pub const RESET_REQUIRED: u32 = 16;
+    /// The kernel refused something.
+    pub const OPERATING_SYSTEM: u32 = 17;
+    /// Library and kernel module are of different versions.
+    pub const LIB_RM_VERSION_MISMATCH: u32 = 18;
+    /// A process or a compute instance uses it.
+    pub const IN_USE: u32 = 19;
+    /// The driver has no memory for this.
+    pub const MEMORY: u32 = 20;
+    /// No room at this placement.
+    pub const INSUFFICIENT_RESOURCES: u32 = 23;
+    /// A struct of this version is unknown.
+    pub const ARGUMENT_VERSION_MISMATCH: u32 = 25;
+    /// The device is not ready yet.
+    pub const NOT_READY: u32 = 27;
+    /// The driver does not know either.
+    pub const UNKNOWN: u32 = 999;
+}
+
+/// A call that NVML refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{call}: {message} ({code})")]
+pub struct NvmlFailure {
+    /// Name of the C function.
+    pub call: &'static str,
+    /// NVML's return code, see [`code`].
+    pub code: u32,
+    /// NVML's words for the code.
+    pub message: String,
+}
+
+impl NvmlFailure {
+    /// The device does not have what was asked for.
+    pub fn is_not_supported(&self) -> bool {
+        self.code == code::NOT_SUPPORTED
+    }
+
+    /// `None` where the device does not have what was asked for.
+    pub fn optional<T>(result: Result<T, Self>) -> Result<Option<T>, Self> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(failure) if matches!(failure.code, code::NOT_SUPPORTED | code::FUNCTION_NOT_FOUND) => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+/// Why NVML cannot be used at all.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No library under the driver root.
+    #[error("no libnvidia-ml.so.1 under {0}: is the driver installed there?")]
+    NotFound(PathBuf),
+    /// The library does not load.
+    #[error("{path} does not load: {reason}")]
+    Load {
+        /// The library.
+        path: PathBuf,
+        /// The dynamic linker's words.
+        reason: String,
+    },
+    /// The library does not initialise.
+    #[error(transparent)]
+    Init(#[from] NvmlFailure),
+}

@@ -1,0 +1,148 @@
+//! One GPU: who it is, its memory and its MIG mode.
+
+use std::ptr::null_mut;
+
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t};
+
+use crate::{
+    Nvml, NvmlFailure, code,
+    library::{call, length, string},
+};
+
+const ARCHITECTURE_AMPERE: u32 = 7;
+
+/// A GPU (or, inside this crate, a MIG device) of an open [`Nvml`].
+#[derive(Clone, Copy)]
+pub struct Gpu<'n> {
+    pub(crate) nvml: &'n Nvml,
+    pub(crate) handle: nvmlDevice_t,
+}
+
+/// Memory of a GPU, in MiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// All of it.
+    pub total_mib: u64,
+    /// What the driver keeps for itself, where the driver tells.
+    pub reserved_mib: Option<u64>,
+}
+
+/// MIG mode of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MigMode {
+    /// The mode in force.
+    pub current: bool,
+    /// The mode after the next reset.
+    pub pending: bool,
+}
+
+/// Whether a new MIG mode is in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// It is.
+    Done,
+    /// It is not yet; NVML's reason, which is no failure of the call.
+    Pending(NvmlFailure),
+}
+
+impl<'n> Gpu<'n> {
+    /// NVML's UUID, `GPU-…` or `MIG-…`.
+    pub fn uuid(&self) -> Result<String, NvmlFailure> {
+        let mut buffer = [0; 96];
+        call!(self.nvml, nvmlDeviceGetUUID(self.handle, buffer.as_mut_ptr(), length(&buffer)))?;
+        Ok(string(&buffer))
+    }
+
+    /// Product name, such as `NVIDIA A100-SXM4-80GB`.
+    pub fn name(&self) -> Result<String, NvmlFailure> {
+        let mut buffer = [0; 96];
+        call!(self.nvml, nvmlDeviceGetName(self.handle, buffer.as_mut_ptr(), length(&buffer)))?;
+        Ok(string(&buffer))
+    }
+
+    /// N of `/dev/nvidiaN`.
+    pub fn minor(&self) -> Result<u32, NvmlFailure> {
+        let mut minor = 0;
+        call!(self.nvml, nvmlDeviceGetMinorNumber(self.handle, &raw mut minor))?;
+        Ok(minor)
+    }
+
+    /// PCI address, such as `00000000:01:00.0`.
+    pub fn pci_bus_id(&self) -> Result<String, NvmlFailure> {
+        let mut info = nvmlPciInfo_t {
+            busIdLegacy: [0; 16],
+            domain: 0,
+            bus: 0,
+            device: 0,
+            pciDeviceId: 0,
+            pciSubSystemId: 0,
+            busId: [0; 32],
+        };
+        call!(self.nvml, nvmlDeviceGetPciInfo_v3(self.handle, &raw mut info))?;
+        Ok(string(&info.busId))
+    }
+
+    /// Total memory, and what of it is reserved where the driver has the newer call.
+    pub fn memory(&self) -> Result<Memory, NvmlFailure> {
+        let version = u32::try_from(size_of::<nvmlMemory_v2_t>()).unwrap_or(0) | 2 << 24;
+        let mut v2 = nvmlMemory_v2_t { version, total: 0, reserved: 0, free: 0, used: 0 };
+        if call!(self.nvml, nvmlDeviceGetMemoryInfo_v2(self.handle, &raw mut v2)).is_ok() {
+            return Ok(Memory { total_mib: v2.total >> 20, reserved_mib: Some(v2.reserved >> 20) });
+        }
+        let mut v1 = nvmlMemory_t { total: 0, free: 0, used: 0 };
+        call!(self.nvml, nvmlDeviceGetMemoryInfo(self.handle, &raw mut v1))?;
+        Ok(Memory { total_mib: v1.total >> 20, reserved_mib: None })
+    }
+
+    /// A change of MIG mode waits for a reset: true of Ampere, and of nothing after it.
+    pub fn mode_needs_reset(&self) -> Result<bool, NvmlFailure> {
+        let mut architecture = 0;
+        call!(self.nvml, nvmlDeviceGetArchitecture(self.handle, &raw mut architecture))?;
+        Ok(architecture <= ARCHITECTURE_AMPERE)
+    }
+
+    /// MIG mode, or `None` where the board has none.
+    pub fn mig_mode(&self) -> Result<Option<MigMode>, NvmlFailure> {
+        let (mut current, mut pending) = (0, 0);
+        let mode = call!(self.nvml, nvmlDeviceGetMigMode(self.handle, &raw mut current, &raw mut pending));
+        Ok(NvmlFailure::optional(mode)?.map(|()| MigMode { current: current == 1, pending: pending == 1 }))
+    }
+
+    /// Asks for a MIG mode. Success does not mean that it is in force: see [`Activation`].
+    pub fn set_mig_mode(&self, on: bool) -> Result<Activation, NvmlFailure> {
+        let mut status = code::SUCCESS;
+        call!(self.nvml, nvmlDeviceSetMigMode(self.handle, u32::from(on), &raw mut status))?;
+        match status {
+            code::SUCCESS => Ok(Activation::Done),
+            status => Ok(Activation::Pending(self.nvml.failure("nvmlDeviceSetMigMode", status))),
+        }
+    }
+
+    /// The MIG devices of this GPU by walking all slots; holes are normal.
+    pub(crate) fn mig_devices(&self) -> Result<Vec<Gpu<'n>>, NvmlFailure> {
+        let mut count = 0;
+        call!(self.nvml, nvmlDeviceGetMaxMigDeviceCount(self.handle, &raw mut count))?;
+        let mut devices = Vec::new();
+        for index in 0..count {
+            let mut handle = null_mut();
+            match call!(self.nvml, nvmlDeviceGetMigDeviceHandleByIndex(self.handle, index, &raw mut handle)) {
+                Ok(()) => devices.push(Gpu { nvml: self.nvml, handle }),
+                Err(failure) if matches!(failure.code, code::NOT_FOUND | code::INVALID_ARGUMENT) => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(devices)
+    }
+
+    pub(crate) fn is_mig_device(&self) -> bool {
+        let mut is = 0;
+        call!(self.nvml, nvmlDeviceIsMigDeviceHandle(self.handle, &raw mut is)).is_ok() && is == 1
+    }
+
+    pub(crate) fn mig_ids(&self) -> Result<(u32, u32), NvmlFailure> {
+        let (mut gi, mut ci) = (0, 0);
+        call!(self.nvml, nvmlDeviceGetGpuInstanceId(self.handle, &raw mut gi))?;
+        call!(self.nvml, nvmlDeviceGetComputeInstanceId(self.handle, &raw mut ci))?;
+        Ok((gi, ci))
+    }
+}

@@ -1,0 +1,24 @@
+//! NVML, typed: what the node agent reads from the driver, and the few calls by which it changes MIG mode and MIG instances.
+//!
+//! The only unsafe code of the agent. Every failed call comes back as an [`NvmlFailure`] that names the call, NVML's code and
+//! NVML's words, because that is what a person has to look up.
+
+mod compute;
+mod event;
+mod failure;
+mod gpu;
+mod instance;
+mod library;
+mod name;
+mod process;
+mod profile;
+
+pub use compute::{ComputeInstance, ComputeInstanceInfo, ComputeProfile, full_width};
+pub use event::{Event, EventKind, EventSet};
+pub use failure::{NvmlFailure, OpenError, code};
+pub use gpu::{Activation, Gpu, Memory, MigMode};
+pub use instance::{GpuInstance, GpuInstanceInfo};
+pub use library::{Nvml, Observer, Silent, find_library};
+pub use name::profile_name;
+pub use process::Process;
+pub use profile::{Engines, InstanceProfile};

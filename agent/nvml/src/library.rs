@@ -1,0 +1,167 @@
+//! Finding, loading and calling the library.
+
+use std::{
+    ffi::{CStr, c_char, c_int},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use nvml_wrapper_sys::bindings::NvmlLib;
+
+use crate::{Gpu, NvmlFailure, OpenError, code};
+
+/// Where distributions and NVIDIA's driver container put the library, below a driver root.
+const FOLDERS: [&str; 7] = [
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib64",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib",
+    "lib/x86_64-linux-gnu",
+    "lib64",
+    "lib/aarch64-linux-gnu",
+];
+const SONAME: &str = "libnvidia-ml.so.1";
+
+/// The library under a driver root, or `None` when there is none.
+pub fn find_library(root: &Path) -> Option<PathBuf> {
+    FOLDERS.iter().map(|folder| root.join(folder).join(SONAME)).find(|path| path.exists())
+}
+
+/// Told of every call; a call that never ends was begun and not ended.
+pub trait Observer {
+    /// A call begins.
+    fn began(&self, call: &'static str);
+    /// It returned this code.
+    fn ended(&self, call: &'static str, code: u32, took: Duration);
+}
+
+/// Listens to nothing.
+#[derive(Debug, Default)]
+pub struct Silent;
+
+impl Observer for Silent {
+    fn began(&self, _: &'static str) {}
+    fn ended(&self, _: &'static str, _: u32, _: Duration) {}
+}
+
+/// NVML, initialised; shut down when dropped.
+pub struct Nvml {
+    pub(crate) lib: NvmlLib,
+    observer: Box<dyn Observer>,
+    path: PathBuf,
+}
+
+/// Calls a function of the library and turns its code into a `Result`.
+macro_rules! call {
+    ($nvml:expr, $function:ident($($argument:expr),* $(,)?)) => {{
+        let nvml: &$crate::Nvml = $nvml;
+        let function = nvml.lib.$function.as_ref();
+        nvml.observed(stringify!($function), || match function {
+            // SAFETY: the symbol was resolved under its own name and the bindings give its C signature; handles come from
+            // this library since its last initialisation and live no longer than `Nvml`; pointers are to live values, and
+            // where the function fills an array its length goes with it.
+            Ok(function) => unsafe { function($($argument),*) },
+            Err(_) => $crate::code::FUNCTION_NOT_FOUND,
+        })
+    }};
+}
+pub(crate) use call;
+
+impl Nvml {
+    /// Loads the library at `path` (or by soname, when the path is only a name) and initialises it.
+    ///
+    /// # Errors
+    /// When it does not load, or the driver is not there.
+    pub fn open(path: impl Into<PathBuf>, observer: Box<dyn Observer>) -> Result<Self, OpenError> {
+        let path = path.into();
+        // SAFETY: loading runs the library's constructors, which is what loading NVIDIA's library means; it has no others
+        // than every program that uses NVML runs.
+        let lib = unsafe { NvmlLib::new(&path) };
+        let lib = lib.map_err(|error| OpenError::Load { path: path.clone(), reason: error.to_string() })?;
+        let started = Instant::now();
+        observer.began("nvmlInit_v2");
+        let code = match lib.nvmlInit_v2.as_ref() {
+            // SAFETY: takes no argument and may be called by any thread.
+            Ok(init) => unsafe { init() },
+            Err(_) => code::FUNCTION_NOT_FOUND,
+        };
+        observer.ended("nvmlInit_v2", code, started.elapsed());
+        if code != code::SUCCESS {
+            return Err(NvmlFailure { call: "nvmlInit_v2", code, message: text(&lib, code) }.into());
+        }
+        Ok(Self { lib, observer, path })
+    }
+
+    /// The file that was loaded.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Version of the kernel driver, such as `580.95.05`.
+    pub fn driver_version(&self) -> Result<String, NvmlFailure> {
+        let mut buffer = [0; 96];
+        call!(self, nvmlSystemGetDriverVersion(buffer.as_mut_ptr(), length(&buffer)))?;
+        Ok(string(&buffer))
+    }
+
+    /// CUDA version that the driver supports, such as `13.0`.
+    pub fn cuda_version(&self) -> Result<String, NvmlFailure> {
+        let mut version: c_int = 0;
+        call!(self, nvmlSystemGetCudaDriverVersion_v2(&raw mut version))?;
+        Ok(format!("{}.{}", version / 1000, version % 1000 / 10))
+    }
+
+    /// Number of GPUs.
+    pub fn gpu_count(&self) -> Result<u32, NvmlFailure> {
+        let mut count = 0;
+        call!(self, nvmlDeviceGetCount_v2(&raw mut count))?;
+        Ok(count)
+    }
+
+    /// The GPU with this index, `0..gpu_count`.
+    pub fn gpu(&self, index: u32) -> Result<Gpu<'_>, NvmlFailure> {
+        let mut handle = std::ptr::null_mut();
+        call!(self, nvmlDeviceGetHandleByIndex_v2(index, &raw mut handle))?;
+        Ok(Gpu { nvml: self, handle })
+    }
+
+    pub(crate) fn observed(&self, call: &'static str, function: impl FnOnce() -> u32) -> Result<(), NvmlFailure> {
+        let started = Instant::now();
+        self.observer.began(call);
+        let code = function();
+        self.observer.ended(call, code, started.elapsed());
+        if code == code::SUCCESS { Ok(()) } else { Err(self.failure(call, code)) }
+    }
+
+    pub(crate) fn failure(&self, call: &'static str, code: u32) -> NvmlFailure {
+        NvmlFailure { call, code, message: text(&self.lib, code) }
+    }
+}
+
+impl Drop for Nvml {
+    fn drop(&mut self) {
+        // A driver that went away refuses this too; there is nobody left to tell.
+        let _ = call!(self, nvmlShutdown());
+    }
+}
+
+fn text(lib: &NvmlLib, code: u32) -> String {
+    let Ok(function) = lib.nvmlErrorString.as_ref() else { return format!("NVML error {code}") };
+    // SAFETY: takes any number and needs no initialisation.
+    let words = unsafe { function(code) };
+    if words.is_null() {
+        return format!("NVML error {code}");
+    }
+    // SAFETY: NVML returns a static string that ends with NUL.
+    unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned()
+}
+
+/// A C buffer up to its first NUL.
+pub(crate) fn string(buffer: &[c_char]) -> String {
+    let bytes: Vec<u8> = buffer.iter().take_while(|c| **c != 0).map(|c| c.cast_unsigned()).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+pub(crate) fn length<T>(buffer: &[T]) -> u32 {
+    u32::try_from(buffer.len()).unwrap_or(u32::MAX)
+}

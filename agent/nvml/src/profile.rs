@@ -1,0 +1,182 @@
+//! GPU instance profiles of a board and where their instances may lie.
+
+use std::mem::zeroed;
+
+use nvml_wrapper_sys::bindings::{
+    nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t,
+    nvmlGpuInstanceProfileInfo_v3_t,
+};
+
+use crate::{
+    Gpu, NvmlFailure, code,
+    library::{call, string},
+    name::profile_name,
+};
+
+/// Enums to probe. The headers of some versions say 17 and mean one less than there are.
+const PROFILE_ENUMS: u32 = 18;
+
+/// Engines of one instance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Engines {
+    /// Copy engines.
+    pub copy: u32,
+    /// Decoders.
+    pub decoder: u32,
+    /// Encoders.
+    pub encoder: u32,
+    /// JPEG decoders.
+    pub jpeg: u32,
+    /// Optical flow accelerators.
+    pub ofa: u32,
+}
+
+/// A profile as the board offers it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceProfile {
+    /// The device's id, which creation takes; not the enum by which the profile was found.
+    pub id: u32,
+    /// NVIDIA's name, such as `1g.10gb`.
+    pub name: String,
+    /// Compute slices.
+    pub slices: u32,
+    /// Most instances on one GPU.
+    pub max: u32,
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Memory of one instance, in MiB.
+    pub memory_mib: u64,
+    /// Engines of one instance.
+    pub engines: Engines,
+    /// Memory slices that one instance covers.
+    pub size: u32,
+    /// Memory slices at which one may start.
+    pub starts: Vec<u32>,
+}
+
+impl Gpu<'_> {
+    /// Every profile of the board, by id. `total_mib` is the board's memory, for names that the driver does not tell.
+    pub fn instance_profiles(&self, total_mib: u64) -> Result<Vec<InstanceProfile>, NvmlFailure> {
+        let mut profiles: Vec<InstanceProfile> = Vec::new();
+        for profile_enum in 0..PROFILE_ENUMS {
+            let Some(mut profile) = self.instance_profile(profile_enum, total_mib)? else { continue };
+            if profiles.iter().any(|known| known.id == profile.id) {
+                continue;
+            }
+            let placements = self.possible_placements(profile.id)?;
+            profile.size = placements.first().map_or(0, |placement| placement.1);
+            profile.starts = placements.iter().map(|placement| placement.0).collect();
+            profile.starts.sort_unstable();
+            profiles.push(profile);
+        }
+        profiles.sort_by_key(|profile| profile.id);
+        Ok(profiles)
+    }
+
+    fn instance_profile(&self, profile_enum: u32, total_mib: u64) -> Result<Option<InstanceProfile>, NvmlFailure> {
+        // An older driver refuses a newer struct in one of several ways, and a profile that is not there in the same ways:
+        // only the oldest call's answer tells them apart.
+        if let Some(profile) = self.profile_v3(profile_enum).or_else(|| self.profile_v2(profile_enum)) {
+            return Ok(Some(profile));
+        }
+        match self.profile_v1(profile_enum, total_mib) {
+            Ok(profile) => Ok(Some(profile)),
+            Err(failure) if matches!(failure.code, code::NOT_SUPPORTED | code::INVALID_ARGUMENT) => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn profile_v3(&self, profile_enum: u32) -> Option<InstanceProfile> {
+        // SAFETY: a struct of integers and character arrays; zero is a value of each.
+        let mut info: nvmlGpuInstanceProfileInfo_v3_t = unsafe { zeroed() };
+        info.version = u32::try_from(size_of_val(&info)).ok()? | 3 << 24;
+        // The C prototype names the oldest struct; `version` tells the library how long this one is.
+        let pointer = (&raw mut info).cast::<nvmlGpuInstanceProfileInfo_v2_t>();
+        call!(self.nvml, nvmlDeviceGetGpuInstanceProfileInfoV(self.handle, profile_enum, pointer)).ok()?;
+        Some(InstanceProfile {
+            id: info.id,
+            name: plain_name(&string(&info.name))?,
+            slices: info.sliceCount,
+            max: info.instanceCount,
+            multiprocessors: info.multiprocessorCount,
+            memory_mib: info.memorySizeMB,
+            engines: Engines {
+                copy: info.copyEngineCount,
+                decoder: info.decoderCount,
+                encoder: info.encoderCount,
+                jpeg: info.jpegCount,
+                ofa: info.ofaCount,
+            },
+            size: 0,
+            starts: Vec::new(),
+        })
+    }
+
+    fn profile_v2(&self, profile_enum: u32) -> Option<InstanceProfile> {
+        // SAFETY: a struct of integers and character arrays; zero is a value of each.
+        let mut info: nvmlGpuInstanceProfileInfo_v2_t = unsafe { zeroed() };
+        info.version = u32::try_from(size_of_val(&info)).ok()? | 2 << 24;
+        call!(self.nvml, nvmlDeviceGetGpuInstanceProfileInfoV(self.handle, profile_enum, &raw mut info)).ok()?;
+        Some(InstanceProfile {
+            id: info.id,
+            name: plain_name(&string(&info.name))?,
+            slices: info.sliceCount,
+            max: info.instanceCount,
+            multiprocessors: info.multiprocessorCount,
+            memory_mib: info.memorySizeMB,
+            engines: Engines {
+                copy: info.copyEngineCount,
+                decoder: info.decoderCount,
+                encoder: info.encoderCount,
+                jpeg: info.jpegCount,
+                ofa: info.ofaCount,
+            },
+            size: 0,
+            starts: Vec::new(),
+        })
+    }
+
+    fn profile_v1(&self, profile_enum: u32, total_mib: u64) -> Result<InstanceProfile, NvmlFailure> {
+        // SAFETY: a struct of integers; zero is a value of each.
+        let mut info: nvmlGpuInstanceProfileInfo_t = unsafe { zeroed() };
+        call!(self.nvml, nvmlDeviceGetGpuInstanceProfileInfo(self.handle, profile_enum, &raw mut info))?;
+        Ok(InstanceProfile {
+            id: info.id,
+            name: profile_name(profile_enum, info.sliceCount, info.memorySizeMB, total_mib),
+            slices: info.sliceCount,
+            max: info.instanceCount,
+            multiprocessors: info.multiprocessorCount,
+            memory_mib: info.memorySizeMB,
+            engines: Engines {
+                copy: info.copyEngineCount,
+                decoder: info.decoderCount,
+                encoder: info.encoderCount,
+                jpeg: info.jpegCount,
+                ofa: info.ofaCount,
+            },
+            size: 0,
+            starts: Vec::new(),
+        })
+    }
+
+    /// Where instances of a profile may lie, as (start, size) in memory slices.
+    pub fn possible_placements(&self, profile_id: u32) -> Result<Vec<(u32, u32)>, NvmlFailure> {
+        let mut count = 0;
+        let none = std::ptr::null_mut();
+        call!(self.nvml, nvmlDeviceGetGpuInstancePossiblePlacements_v2(self.handle, profile_id, none, &raw mut count))?;
+        let mut placements = vec![nvmlGpuInstancePlacement_t { start: 0, size: 0 }; count as usize];
+        let buffer = placements.as_mut_ptr();
+        call!(
+            self.nvml,
+            nvmlDeviceGetGpuInstancePossiblePlacements_v2(self.handle, profile_id, buffer, &raw mut count)
+        )?;
+        placements.truncate(count as usize);
+        Ok(placements.into_iter().map(|placement| (placement.start, placement.size)).collect())
+    }
+}
+
+/// The driver writes `MIG 1g.10gb`; everybody else writes `1g.10gb`. An empty name is none.
+fn plain_name(name: &str) -> Option<String> {
+    let name = name.strip_prefix("MIG ").unwrap_or(name).trim();
+    (!name.is_empty()).then(|| name.to_owned())
+}
