@@ -1,1 +1,27 @@
-//! libnvidia-ml.so.1 over the simulated boards.
+//! `libnvidia-ml.so.1` over the simulated boards: NVML's C ABI, answered from the state that all processes share.
+//!
+//! Every symbol of NVML 13 is exported, because a missing one aborts Go programs; what is not simulated returns
+//! `NVML_ERROR_NOT_SUPPORTED`.
+//!
+//! The functions are documented in NVIDIA's `nvml.h`, and so are the demands on their pointers.
+#![allow(missing_docs, clippy::missing_safety_doc)]
+// The names of an ABI that is not ours to choose.
+#![allow(non_snake_case)]
+
+mod call;
+mod compute_instance;
+mod device;
+mod event;
+mod gpu_instance;
+mod handle;
+mod health;
+mod library;
+mod memory;
+mod mode;
+mod out;
+mod placement;
+mod process;
+mod profile;
+mod stubs;
+mod system;
+mod topology;

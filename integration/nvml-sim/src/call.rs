@@ -1,0 +1,165 @@
+//! What every call has in common: initialisation, injected faults, latency and the record.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use nvml_wrapper_sys::bindings::nvmlReturn_t;
+use silicon::clients::Client;
+use silicon::fault::{self, Call, Effect, Fault};
+use silicon::history::{self, Event};
+use silicon::latency::Slow;
+use silicon::visible::{self, View};
+use silicon::{Code, Machine, Store, nodes, store};
+
+use crate::library;
+
+/// Calls that change a GPU.
+const CHANGES: &[&str] = &[
+    "nvmlDeviceSetMigMode",
+    "nvmlDeviceSetPersistenceMode",
+    "nvmlDeviceCreateGpuInstance",
+    "nvmlDeviceCreateGpuInstanceWithPlacement",
+    "nvmlGpuInstanceDestroy",
+    "nvmlGpuInstanceCreateComputeInstance",
+    "nvmlGpuInstanceCreateComputeInstanceWithPlacement",
+    "nvmlComputeInstanceDestroy",
+];
+
+/// Exports NVML functions: the body sees the context of the call and ends with success or a code.
+///
+/// In brackets the argument that names the GPU, so that faults can be limited to one.
+macro_rules! nvml {
+    ($(fn $name:ident $([$handle:ident])? ($ctx:ident $(, $arg:ident: $ty:ty)* $(,)?) $body:block)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> nvml_wrapper_sys::bindings::nvmlReturn_t {
+            #[allow(unused_mut, unused_assignments)]
+            let mut gpu: Option<u32> = None;
+            $(gpu = crate::handle::gpu_of($handle.addr());)?
+            crate::call::run(stringify!($name), gpu, |$ctx: &crate::call::Context| $body)
+        }
+    )*};
+}
+pub(crate) use nvml;
+
+/// What a call works with.
+pub struct Context {
+    /// The machine as the call found it.
+    pub machine: Arc<Machine>,
+    /// What this process may see.
+    pub view: View,
+    store: Arc<Store>,
+}
+
+impl Context {
+    /// The processes that use the GPUs.
+    pub fn clients(&self) -> Result<Vec<Client>, Code> {
+        let clients = self.store.clients().map_err(|_| Code::UNKNOWN)?;
+        clients.live().map_err(|_| Code::UNKNOWN)
+    }
+
+    /// The machine as it is now, for calls that wait.
+    pub fn now(&self) -> Result<Arc<Machine>, Code> {
+        self.store.read().map_err(|e| e.code())
+    }
+
+    /// Changes the machine, as slowly as the driver does it, and records what happened.
+    pub fn change<T>(
+        &self,
+        slow: Option<Slow>,
+        decide: impl FnOnce(&mut Machine, &[Client]) -> Result<T, Code>,
+        event: impl FnOnce(&T) -> Event,
+    ) -> Result<T, Code> {
+        if !self.view.configure() {
+            return Err(Code::NO_PERMISSION);
+        }
+        let answer = self.store.change(decide).map_err(|e: store::Error| e.code())?;
+        // The record and the nodes serve tests and tenants; the change itself is made.
+        let _ = history::record(self.store.dir(), event(&answer));
+        if let (Ok(machine), View::Nodes(dev)) = (self.store.read(), &self.view) {
+            let _ = nodes::sync_caps(dev, &machine);
+        }
+        if let Some(slow) = slow {
+            pause(slow.on(&self.machine));
+        }
+        Ok(answer)
+    }
+}
+
+impl Context {
+    /// Changes the machine in a way that nobody needs a record of.
+    pub fn quietly(&self, decide: impl FnOnce(&mut Machine) -> Result<(), Code>) -> Result<(), Code> {
+        self.store.change(|machine, _| decide(machine)).map_err(|e| e.code())
+    }
+}
+
+/// Runs one call.
+pub fn run(name: &str, gpu: Option<u32>, body: impl FnOnce(&Context) -> Result<(), Code>) -> nvmlReturn_t {
+    let Some(store) = library::store() else { return Code::UNINITIALIZED.0 };
+    let call = Call { name, changes: CHANGES.contains(&name), gpu, process: process_name() };
+    trace(store.dir(), &call);
+    let effect = fault(&store, &call);
+    match effect {
+        Some(Effect::Fail(code)) => return code,
+        Some(Effect::Hang(ms)) => std::thread::sleep(Duration::from_millis(ms)),
+        Some(Effect::KillBefore) => die(),
+        Some(Effect::KillAfter) | None => {}
+    }
+    let answer = store.read().map_err(|e| e.code()).and_then(|machine| {
+        let view = View::of(&machine, std::env::var_os(visible::VARIABLE));
+        body(&Context { machine, view, store })
+    });
+    if effect == Some(Effect::KillAfter) {
+        die();
+    }
+    answer.map_or_else(|code| code.0, |()| 0)
+}
+
+/// What an injected fault does to this call; only processes that may change the state meet faults.
+fn fault(store: &Store, call: &Call<'_>) -> Option<Effect> {
+    let path = store.dir().join(fault::FILE);
+    if !read_faults(&path).is_some_and(|faults| fault::concerned(&faults, call)) {
+        return None;
+    }
+    let _lock = store.lock().ok()?;
+    let mut faults = read_faults(&path)?;
+    let effect = fault::meet(&mut faults, call);
+    store::replace(&path, &serde_json::to_vec(&faults).ok()?).ok()?;
+    effect
+}
+
+fn read_faults(path: &Path) -> Option<Vec<Fault>> {
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+}
+
+/// Writes the call down where a trace is wanted.
+fn trace(dir: &Path, call: &Call<'_>) {
+    if let Ok(mut file) = std::fs::OpenOptions::new().append(true).open(dir.join(fault::TRACE)) {
+        let _ = writeln!(file, "{} {} {}", std::process::id(), call.process, call.name);
+    }
+}
+
+fn process_name() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let exe = std::fs::read_link("/proc/self/exe").ok();
+        exe.and_then(|e| Some(e.file_name()?.to_str()?.to_owned())).unwrap_or_default()
+    })
+}
+
+fn pause(time: Duration) {
+    if !time.is_zero() {
+        std::thread::sleep(time);
+    }
+}
+
+/// Ends the process as a power cut or the OOM killer would.
+fn die() {
+    // SAFETY: kill and getpid take and return plain numbers.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    // The signal ends this thread before it comes back from the kernel.
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}

@@ -1,0 +1,103 @@
+//! ECC errors, and the readings of an idle board.
+
+use std::ffi::{c_uint, c_ulonglong};
+
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEccErrorCounts_t, nvmlFieldValue_t, nvmlUtilization_t};
+use silicon::Code;
+use silicon::machine::Gpu;
+
+use crate::call::nvml;
+use crate::out::{get, put};
+
+/// Degrees Celsius of an idle board.
+const IDLE_TEMPERATURE: u32 = 34;
+/// Milliwatts of an idle board.
+const IDLE_POWER: u32 = 62_000;
+
+/// Uncorrected errors by counter (0 since the last reset, 1 ever); corrected ones do not happen.
+fn errors(gpu: &Gpu, kind: u32, counter: u32) -> Result<u64, Code> {
+    match (kind, counter) {
+        (0, 0 | 1) => Ok(0),
+        (1, 0) => Ok(gpu.ecc_volatile),
+        (1, 1) => Ok(gpu.ecc_aggregate),
+        _ => Err(Code::INVALID_ARGUMENT),
+    }
+}
+
+nvml! {
+    fn nvmlDeviceGetEccMode[device](ctx, device: nvmlDevice_t, current: *mut c_uint, pending: *mut c_uint) {
+        ctx.device(device)?;
+        put(current, 1)?;
+        put(pending, 1)
+    }
+
+    fn nvmlDeviceGetTotalEccErrors[device](
+        ctx, device: nvmlDevice_t, kind: c_uint, counter: c_uint, count: *mut c_ulonglong,
+    ) {
+        put(count, errors(ctx.gpu(device)?, kind, counter)?)
+    }
+
+    fn nvmlDeviceGetMemoryErrorCounter[device](
+        ctx, device: nvmlDevice_t, kind: c_uint, counter: c_uint, location: c_uint, count: *mut c_ulonglong,
+    ) {
+        // All simulated errors are in device memory, location 2.
+        let all = errors(ctx.gpu(device)?, kind, counter)?;
+        put(count, if location == 2 { all } else { 0 })
+    }
+
+    fn nvmlDeviceGetDetailedEccErrors[device](
+        ctx, device: nvmlDevice_t, kind: c_uint, counter: c_uint, counts: *mut nvmlEccErrorCounts_t,
+    ) {
+        let all = errors(ctx.gpu(device)?, kind, counter)?;
+        put(counts, nvmlEccErrorCounts_t { l1Cache: 0, l2Cache: 0, deviceMemory: all, registerFile: 0 })
+    }
+
+    fn nvmlDeviceGetRemappedRows[device](
+        ctx, device: nvmlDevice_t, corrected: *mut c_uint, uncorrected: *mut c_uint, pending: *mut c_uint,
+        failed: *mut c_uint,
+    ) {
+        ctx.gpu(device)?;
+        [corrected, uncorrected, pending, failed].into_iter().try_for_each(|to| put(to, 0))
+    }
+
+    fn nvmlDeviceGetTemperature[device](ctx, device: nvmlDevice_t, sensor: c_uint, degrees: *mut c_uint) {
+        ctx.gpu(device)?;
+        if sensor != 0 {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        put(degrees, IDLE_TEMPERATURE)
+    }
+
+    fn nvmlDeviceGetPowerUsage[device](ctx, device: nvmlDevice_t, milliwatts: *mut c_uint) {
+        ctx.gpu(device)?;
+        put(milliwatts, IDLE_POWER)
+    }
+
+    fn nvmlDeviceGetUtilizationRates[device](ctx, device: nvmlDevice_t, rates: *mut nvmlUtilization_t) {
+        // In MIG mode there are no rates, as on hardware; elsewhere clients hold memory and compute nothing.
+        if ctx.gpu(device)?.mig {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        put(rates, nvmlUtilization_t { gpu: 0, memory: 0 })
+    }
+
+    fn nvmlDeviceGetComputeMode[device](ctx, device: nvmlDevice_t, mode: *mut c_uint) {
+        ctx.device(device)?;
+        put(mode, 0)
+    }
+
+    fn nvmlDeviceGetFieldValues[device](
+        ctx, device: nvmlDevice_t, count: c_uint, values: *mut nvmlFieldValue_t,
+    ) {
+        ctx.device(device)?;
+        if values.is_null() {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        for i in 0..count as usize {
+            // SAFETY: NVML demands an array of `count` values.
+            let value = unsafe { values.add(i) };
+            put(value, nvmlFieldValue_t { nvmlReturn: Code::NOT_SUPPORTED.0, ..get(value)? })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! The hardware's part in tests: errors, losses, injected faults, and the record of what happened.
+
+use std::error::Error;
+use std::fs;
+
+use clap::{Args, Subcommand, ValueEnum};
+use silicon::fault::{Effect, Fault, TRACE};
+use silicon::{Store, history, operations};
+
+use crate::report;
+
+/// How to print.
+#[derive(Clone, Copy, Default, ValueEnum)]
+pub enum Output {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// Administrator's commands.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Shows GPUs, instances and clients.
+    Show {
+        /// Format.
+        #[arg(short, long, default_value = "text")]
+        output: Output,
+    },
+    /// Makes NVML calls fail, hang or kill their process.
+    Inject(Inject),
+    /// Removes all injected faults.
+    ClearFaults,
+    /// Shows injected faults and how often their calls were seen.
+    Faults,
+    /// Makes a GPU fall off the bus.
+    Lose {
+        /// Index, UUID or PCI address.
+        gpu: String,
+        /// Puts it back.
+        #[arg(long)]
+        restore: bool,
+    },
+    /// Raises an Xid event.
+    Xid {
+        /// Index, UUID or PCI address.
+        gpu: String,
+        /// Xid code.
+        code: u64,
+    },
+    /// Adds uncorrected ECC errors.
+    Ecc {
+        /// Index, UUID or PCI address.
+        gpu: String,
+        /// How many.
+        errors: u64,
+    },
+    /// Resets a GPU: a pending MIG mode comes into force; refused while processes use it.
+    Reset {
+        /// Index, UUID or PCI address.
+        gpu: String,
+    },
+    /// Prints the record of attachments, instances, modes and resets, one JSON object a line.
+    History,
+    /// Traces NVML calls: `start`, `stop`, or `list` those since the start.
+    Trace {
+        /// What to do.
+        action: Trace,
+    },
+}
+
+/// What to do with the trace.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Trace {
+    /// Begin, with an empty trace.
+    Start,
+    /// Cease and forget.
+    Stop,
+    /// Print process id, process and call, one call a line.
+    List,
+}
+
+/// A fault on the command line.
+#[derive(Args)]
+pub struct Inject {
+    /// Name of the call, `change` for all that change a GPU, or `any`.
+    #[arg(long)]
+    call: String,
+    /// Return this NVML code.
+    #[arg(long)]
+    code: Option<u32>,
+    /// Take this many seconds longer.
+    #[arg(long)]
+    hang: Option<f64>,
+    /// Kill the calling process before or after the call does its work.
+    #[arg(long)]
+    kill: Option<Moment>,
+    /// The first call that is hit, counted from now.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    nth: u32,
+    /// How many calls are hit from then on; 0 for all.
+    #[arg(long, default_value_t = 1)]
+    times: u32,
+    /// Only calls on this GPU: index, UUID or PCI address.
+    #[arg(long)]
+    gpu: Option<String>,
+    /// Only calls by programs whose name begins so.
+    #[arg(long)]
+    process: Option<String>,
+}
+
+/// When a call kills its process.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Moment {
+    /// Before it does anything.
+    Before,
+    /// When it has done its work.
+    After,
+}
+
+/// Runs a command.
+pub fn run(store: &Store, command: Command) -> Result<(), Box<dyn Error>> {
+    let gpu = |name: &str| operations::find_gpu(store, name);
+    match command {
+        Command::Show { output } => print!("{}", report::show(store, output)?),
+        Command::Inject(inject) => operations::inject(store, fault(store, inject)?)?,
+        Command::ClearFaults => operations::clear_faults(store)?,
+        Command::Faults => println!("{}", serde_json::to_string_pretty(&operations::faults(store.dir())?)?),
+        Command::Lose { gpu: name, restore } => {
+            let gpu = gpu(&name)?;
+            store.change(|machine, _| machine.set_lost(gpu, !restore))?;
+        }
+        Command::Xid { gpu: name, code } => {
+            let gpu = gpu(&name)?;
+            store.change(|machine, _| machine.raise_xid(gpu, code))?;
+        }
+        Command::Ecc { gpu: name, errors } => {
+            let gpu = gpu(&name)?;
+            store.change(|machine, _| machine.add_ecc(gpu, errors))?;
+        }
+        Command::Reset { gpu: name } => operations::reset(store, gpu(&name)?)?,
+        Command::History => print!("{}", fs::read_to_string(store.dir().join(history::FILE))?),
+        Command::Trace { action } => trace(store, action)?,
+    }
+    Ok(())
+}
+
+fn fault(store: &Store, inject: Inject) -> Result<Fault, Box<dyn Error>> {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped; a test names seconds")]
+    let milliseconds = |seconds: f64| (seconds.clamp(0.0, 1e6) * 1000.0) as u64;
+    let effect = match (inject.code, inject.hang, inject.kill) {
+        (Some(code), None, None) => Effect::Fail(code),
+        (None, Some(seconds), None) => Effect::Hang(milliseconds(seconds)),
+        (None, None, Some(Moment::Before)) => Effect::KillBefore,
+        (None, None, Some(Moment::After)) => Effect::KillAfter,
+        _ => return Err("name one of --code, --hang and --kill".into()),
+    };
+    let gpu = inject.gpu.map(|name| operations::find_gpu(store, &name)).transpose()?;
+    let times = Some(inject.times).filter(|times| *times > 0);
+    Ok(Fault { call: inject.call, gpu, process: inject.process, nth: inject.nth, times, effect, seen: 0 })
+}
+
+fn trace(store: &Store, action: Trace) -> Result<(), Box<dyn Error>> {
+    let path = store.dir().join(TRACE);
+    match action {
+        Trace::Start => fs::write(path, "")?,
+        Trace::Stop => fs::remove_file(path)?,
+        Trace::List => print!("{}", fs::read_to_string(path)?),
+    }
+    Ok(())
+}

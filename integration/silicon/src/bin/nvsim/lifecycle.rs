@@ -1,0 +1,188 @@
+//! Installing, running and uninstalling.
+
+use std::error::Error;
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use silicon::board::Variant;
+use silicon::install::{self, Options};
+use silicon::{Store, boards, materialize as trees};
+
+/// Milliseconds between two looks at the state.
+const LOOK: u16 = 200;
+
+/// How the driver is laid down.
+#[derive(Args, Clone)]
+pub struct Install {
+    /// The node's root as seen from here.
+    #[arg(long, default_value = "/")]
+    root: PathBuf,
+    /// The driver root within the node.
+    #[arg(long, default_value = "/run/nvidia/driver")]
+    driver_root: PathBuf,
+    /// Folder within the node that survives power cycles.
+    #[arg(long, default_value = "/var/lib/nvsim")]
+    state_persistent: PathBuf,
+    /// The simulated libnvidia-ml.so.1.
+    #[arg(long, default_value = "/usr/lib/nvsim/libnvidia-ml.so.1")]
+    library: PathBuf,
+    /// Board of all GPUs.
+    #[arg(long, default_value = "a100-80gb", env = "NVSIM_BOARD")]
+    board: String,
+    /// Number of GPUs.
+    #[arg(long, default_value_t = 2, env = "NVSIM_GPUS", value_parser = clap::value_parser!(u32).range(1..=16))]
+    gpus: u32,
+    /// How long driver calls take: `real`, `none`, or a factor of real.
+    #[arg(long, default_value = "real", env = "NVSIM_LATENCY", value_parser = latency)]
+    latency: u32,
+    /// Which half of the memory axis is half 1.
+    #[arg(long, default_value = "normal", env = "NVSIM_VARIANT")]
+    variant: Kind,
+    /// Name that the UUIDs derive from; by default the host's.
+    #[arg(long, env = "NODE_NAME")]
+    node: Option<String>,
+    /// Make no device nodes; every process then sees every GPU.
+    #[arg(long)]
+    no_devices: bool,
+}
+
+/// A board's variant on the command line.
+#[derive(Clone, Copy, ValueEnum)]
+enum Kind {
+    /// Half 1 at start 0.
+    Normal,
+    /// Half 1 at the middle.
+    Flipped,
+}
+
+/// Installing and staying.
+#[derive(Args)]
+pub struct Run {
+    #[command(flatten)]
+    install: Install,
+    /// File that exists once the driver is installed.
+    #[arg(long)]
+    ready_file: Option<PathBuf>,
+    /// Take the driver away at SIGTERM.
+    #[arg(long)]
+    uninstall_on_exit: bool,
+}
+
+/// Taking away.
+#[derive(Args)]
+pub struct Uninstall {
+    /// The node's root as seen from here.
+    #[arg(long, default_value = "/")]
+    root: PathBuf,
+    /// The driver root within the node.
+    #[arg(long, default_value = "/run/nvidia/driver")]
+    driver_root: PathBuf,
+    /// Also while processes use the GPUs.
+    #[arg(long)]
+    force: bool,
+}
+
+/// Writing the trees around NVML.
+#[derive(Args)]
+pub struct Materialize {
+    /// Where to write `proc` and `sys`.
+    #[arg(long)]
+    root: PathBuf,
+    /// A driver root to complete with the files that NVIDIA's programs look for.
+    #[arg(long)]
+    driver_root: Option<PathBuf>,
+}
+
+/// Thousandths of real latency.
+fn latency(text: &str) -> Result<u32, String> {
+    let factor = match text {
+        "real" => 1.0,
+        "none" => 0.0,
+        other => other.parse::<f64>().map_err(|e| format!("real, none or a factor: {e}"))?,
+    };
+    if !(0.0..=1000.0).contains(&factor) {
+        return Err("the factor must be between 0 and 1000".into());
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be within 0 and 1000")]
+    Ok((factor * 1000.0).round() as u32)
+}
+
+impl Install {
+    fn options(&self) -> Result<Options, Box<dyn Error>> {
+        let host = || nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned());
+        Ok(Options {
+            root: self.root.clone(),
+            driver_root: self.driver_root.clone(),
+            persistent: self.state_persistent.clone(),
+            library: self.library.clone(),
+            tool: std::env::current_exe().ok(),
+            node: self.node.clone().map_or_else(host, Ok)?,
+            board: boards::load(&self.board)?,
+            variant: match self.variant {
+                Kind::Normal => Variant::Normal,
+                Kind::Flipped => Variant::Flipped,
+            },
+            gpus: self.gpus,
+            latency_permille: self.latency,
+            devices: !self.no_devices,
+        })
+    }
+}
+
+/// Installs, and says what is there now.
+pub fn install(arguments: &Install) -> Result<(Options, Store), Box<dyn Error>> {
+    let options = arguments.options()?;
+    let store = install::install(&options)?;
+    println!("{} x {} simulated, state in {}", options.gpus, options.board.name, store.dir().display());
+    Ok((options, store))
+}
+
+/// Takes away.
+pub fn uninstall(arguments: &Uninstall) -> Result<(), Box<dyn Error>> {
+    Ok(install::uninstall(&arguments.root, &arguments.driver_root, arguments.force)?)
+}
+
+/// Installs and stays: the main of the simulator's `DaemonSet`.
+pub fn run(arguments: &Run) -> Result<(), Box<dyn Error>> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTERM);
+    signals.add(Signal::SIGINT);
+    signals.thread_block()?;
+    let ended = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?;
+    let (options, store) = install(&arguments.install)?;
+    let mut followed = None;
+    let mut ready = false;
+    loop {
+        let machine = store.read()?;
+        if followed.as_ref() != Some(&machine) {
+            install::follow(&options, &machine)?;
+            followed = Some(machine);
+        }
+        if let Some(file) = arguments.ready_file.as_ref().filter(|_| !ready) {
+            fs::write(file, "")?;
+        }
+        ready = true;
+        let mut wait = [PollFd::new(ended.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut wait, PollTimeout::from(LOOK))? > 0 {
+            break;
+        }
+    }
+    if arguments.uninstall_on_exit {
+        install::uninstall(&options.root, &options.driver_root, true)?;
+    }
+    Ok(())
+}
+
+/// Writes the trees around NVML.
+pub fn materialize(store: &Store, arguments: &Materialize) -> Result<(), Box<dyn Error>> {
+    trees::trees(&arguments.root, &*store.read()?)?;
+    if let Some(driver) = &arguments.driver_root {
+        trees::driver_files(driver)?;
+    }
+    Ok(())
+}

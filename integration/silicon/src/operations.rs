@@ -1,0 +1,55 @@
+//! What an administrator can do to the machine from outside NVML.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::code::Code;
+use crate::fault::{self, Fault};
+use crate::history::{self, Event};
+use crate::latency::Slow;
+use crate::store::{self, Error, Store};
+
+/// Resets a GPU as `nvidia-smi --gpu-reset` does: refused with clients; a pending MIG mode comes into force.
+pub fn reset(store: &Store, gpu: u32) -> Result<(), Error> {
+    store.change(|machine, clients| machine.reset(gpu, clients))?;
+    let machine = store.read()?;
+    // The record serves tests; the reset itself is done.
+    let _ = history::record(store.dir(), Event::Reset { gpu });
+    std::thread::sleep(Slow::Reset.on(&machine));
+    Ok(())
+}
+
+/// The GPU that an administrator names by index, UUID or PCI address.
+pub fn find_gpu(store: &Store, name: &str) -> Result<u32, Error> {
+    let machine = store.read()?;
+    let same_address = |index: u32| {
+        let own = crate::ids::pci_bus_id(index);
+        own.eq_ignore_ascii_case(name) || own.get(4..).is_some_and(|short| short.eq_ignore_ascii_case(name))
+    };
+    let named = |g: &&crate::machine::Gpu| g.index.to_string() == name || g.uuid == name || same_address(g.index);
+    machine.gpus.iter().find(named).map(|g| g.index).ok_or(Error::Refused(Code::NOT_FOUND))
+}
+
+/// Adds a fault to those that calls meet.
+pub fn inject(store: &Store, fault: Fault) -> io::Result<()> {
+    let _lock = store.lock()?;
+    let mut faults = faults(store.dir())?;
+    faults.push(fault);
+    store::replace(&store.dir().join(fault::FILE), &serde_json::to_vec(&faults)?)
+}
+
+/// The faults, with how often their calls were seen.
+pub fn faults(dir: &Path) -> io::Result<Vec<Fault>> {
+    match fs::read(dir.join(fault::FILE)) {
+        Ok(text) => Ok(serde_json::from_slice(&text)?),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Removes every fault.
+pub fn clear_faults(store: &Store) -> io::Result<()> {
+    let _lock = store.lock()?;
+    crate::nodes::remove_if_there(&store.dir().join(fault::FILE))
+}
