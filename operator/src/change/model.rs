@@ -1,0 +1,164 @@
+//! What the change machine looks at, and what it answers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gputenancy_crds::{ChangePhase, GpuNode, GpuSpec, Layout, OnTimeout};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use crate::plan::PodName;
+
+/// All that a step depends on, for one GPU.
+#[derive(Clone, Debug)]
+pub struct Observation<'a> {
+    /// The time.
+    pub now: Timestamp,
+    /// The GPU, by NVML's UUID.
+    pub uuid: &'a str,
+    /// The agreement about its node: one object, so that spec and status are of one moment.
+    pub node: &'a GpuNode,
+    /// `status.allocatable` of the Node, for extended resources.
+    pub allocatable: &'a BTreeMap<String, i64>,
+    /// The layout that the plan wants; `None`: leave the GPU as it is.
+    pub target: Option<&'a Layout>,
+    /// Why the plan wants it, in a sentence.
+    pub reason: &'a str,
+    /// Pods of this node, at least all that own a device of this GPU.
+    pub pods: &'a BTreeMap<PodName, PodFacts>,
+    /// The pool's rules.
+    pub policy: &'a Policy,
+    /// The agent answers, so that what its status says is of now.
+    pub agent_alive: bool,
+    /// A new change may begin now (the pool's limit of GPUs that change at once, see [`super::admit`]).
+    pub may_start: bool,
+}
+
+/// What the machine needs to know of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodFacts {
+    /// The pod's UID.
+    pub uid: String,
+    /// It has a deletion timestamp.
+    pub terminating: bool,
+    /// Who would replace it.
+    pub controller: Controller,
+    /// It carries `gputenancy.io/do-not-evict: "true"`.
+    pub do_not_evict: bool,
+    /// It carries the notice of this change.
+    pub noticed: bool,
+    /// The last eviction was refused.
+    pub refused: Option<Refusal>,
+}
+
+/// Who replaces a pod when it is evicted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Controller {
+    /// Nobody.
+    #[default]
+    None,
+    /// A DaemonSet puts it back on the same node, whatever the node offers.
+    DaemonSet,
+    /// Kubelet owns it: it cannot be evicted.
+    Static,
+    /// A controller that puts it where there is room.
+    Replaces,
+}
+
+/// An eviction that the API server refused, such as for a PodDisruptionBudget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// When.
+    pub at: Timestamp,
+    /// The API server's words, which name the budget.
+    pub message: String,
+}
+
+/// How carefully GPUs are changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Owners are told this long before they are evicted.
+    pub notice: SignedDuration,
+    /// How long pods may take to go, after the notice.
+    pub drain_timeout: SignedDuration,
+    /// What to do then.
+    pub on_timeout: OnTimeout,
+    /// What to do with pods that nobody replaces.
+    pub bare_pods: BarePods,
+    /// How long the agent may take to carve, and kubelet to agree.
+    pub carve_timeout: SignedDuration,
+    /// A layout that failed is tried again after this time.
+    pub retry_after: SignedDuration,
+    /// Time between two attempts to evict a pod whose budget refuses.
+    pub eviction_retry: SignedDuration,
+}
+
+/// What to do with pods that nobody replaces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BarePods {
+    /// Wait until they are gone.
+    #[default]
+    Wait,
+    /// Evict them like others.
+    Evict,
+}
+
+/// What to do now. Doing it twice does no harm.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decision {
+    /// The GPU's new entry in `GpuNode.spec.gpus`; `None`: it stays as it is. Written before the rest is done; if the write
+    /// fails nothing else is done.
+    pub spec: Option<GpuSpec>,
+    /// Pods to be told.
+    pub notices: BTreeSet<Notice>,
+    /// Pods to be evicted, through the eviction API and for exactly this UID.
+    pub evictions: BTreeSet<Eviction>,
+    /// Events about the node's GPUs; only ever together with `spec`, so that they are not repeated.
+    pub events: Vec<Event>,
+    /// What is being done and what is waited for; `None` when nothing is.
+    pub progress: Option<Progress>,
+    /// Look again at this time even if nothing changed.
+    pub wake: Option<Timestamp>,
+}
+
+/// A pod is told that it will be evicted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Notice {
+    /// The pod.
+    pub pod: PodName,
+    /// Its UID.
+    pub uid: String,
+    /// It is evicted from this time on.
+    pub deadline: Timestamp,
+    /// Why.
+    pub reason: String,
+}
+
+/// A pod to be evicted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Eviction {
+    /// The pod.
+    pub pod: PodName,
+    /// Its UID.
+    pub uid: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// An event about a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Warning, or else Normal.
+    pub warning: bool,
+    /// A word in CamelCase.
+    pub reason: &'static str,
+    /// A sentence.
+    pub message: String,
+}
+
+/// Where a change stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Its phase.
+    pub phase: ChangePhase,
+    /// What is being done and what is waited for, with names.
+    pub message: String,
+}
