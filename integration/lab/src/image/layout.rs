@@ -1,0 +1,151 @@
+//! What is in each image: one table, shared by the lab's own packing and (checked by a test) the Dockerfiles.
+
+/// Where a file's content comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// A program or library that cargo built: `target/PROFILE/…`.
+    Cargo(&'static str),
+    /// A program of the toolset.
+    Tool(&'static str),
+    /// A program of the host's distribution.
+    Host(&'static str),
+    /// The sandbox's program, compiled from `pause.c`.
+    Pause,
+    /// The text itself.
+    Text(&'static str),
+    /// A symbolic link to this target.
+    Link(&'static str),
+    /// A folder with these permissions.
+    Folder(u32),
+}
+
+/// One image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// Its name and tag.
+    pub name: &'static str,
+    /// Path in the image, and what lies there. Libraries that programs need are added to it.
+    pub files: Vec<(&'static str, Source)>,
+    /// What a container runs.
+    pub entrypoint: &'static [&'static str],
+    /// Give it the host's libraries that programs open by name at run time (a driver library's).
+    pub driver_libraries: bool,
+    /// All applets of busybox as links, else only `sh`.
+    pub applets: bool,
+    /// The Dockerfile that users build it with.
+    pub dockerfile: Option<&'static str>,
+}
+
+const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnonroot:x:65532:65532:nonroot:/tmp:/bin/sh\n";
+const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
+const NSSWITCH: &str = "hosts: files dns\npasswd: files\ngroup: files\n";
+
+/// What every image but the sandbox's holds.
+fn base() -> Vec<(&'static str, Source)> {
+    vec![
+        ("/bin/busybox", Source::Host("busybox")),
+        ("/bin/sh", Source::Link("busybox")),
+        ("/etc/passwd", Source::Text(PASSWD)),
+        ("/etc/group", Source::Text(GROUP)),
+        ("/etc/nsswitch.conf", Source::Text(NSSWITCH)),
+        ("/tmp", Source::Folder(0o1777)),
+        ("/root", Source::Folder(0o700)),
+        ("/var", Source::Folder(0o755)),
+        ("/run", Source::Folder(0o755)),
+    ]
+}
+
+fn image(name: &'static str, files: &[(&'static str, Source)], entrypoint: &'static [&'static str]) -> Layout {
+    let files = base().into_iter().chain(files.iter().copied()).collect();
+    Layout { name, files, entrypoint, driver_libraries: false, applets: false, dockerfile: None }
+}
+
+/// All images, in the order of import.
+pub fn all() -> Vec<Layout> {
+    vec![
+        Layout { files: vec![("/pause", Source::Pause)], ..image("lab.local/pause:1", &[], &["/pause"]) },
+        Layout { applets: true, ..image("lab.local/busybox:1", &[], &["/bin/sh"]) },
+        image("lab.local/coredns:1", &[("/coredns", Source::Tool("coredns"))], &["/coredns"]),
+        Layout {
+            dockerfile: Some("operator/Dockerfile"),
+            ..image(
+                "lab.local/gputenancy-operator:dev",
+                &[("/usr/bin/gputenancy-operator", Source::Cargo("gputenancy-operator"))],
+                &["/usr/bin/gputenancy-operator"],
+            )
+        },
+        Layout {
+            driver_libraries: true,
+            dockerfile: Some("agent/Dockerfile"),
+            ..image(
+                "lab.local/gputenancy-agent:dev",
+                &[("/usr/bin/gputenancy-agent", Source::Cargo("gputenancy-agent"))],
+                &["/usr/bin/gputenancy-agent"],
+            )
+        },
+        Layout {
+            driver_libraries: true,
+            dockerfile: Some("integration/images/simulator.Dockerfile"),
+            ..image(
+                "lab.local/gputenancy-simulator:dev",
+                &[
+                    ("/usr/bin/nvsim", Source::Cargo("nvsim")),
+                    ("/usr/lib/nvsim/libnvidia-ml.so.1", Source::Cargo("libnvml_sim.so")),
+                ],
+                &["/usr/bin/nvsim"],
+            )
+        },
+        Layout {
+            applets: true,
+            driver_libraries: true,
+            dockerfile: Some("integration/images/workload.Dockerfile"),
+            ..image(
+                "lab.local/gputenancy-workload:dev",
+                &[("/usr/bin/gpu-work", Source::Cargo("gpu-work"))],
+                &["/usr/bin/gpu-work"],
+            )
+        },
+    ]
+}
+
+impl Layout {
+    /// The programs of the project that go into it.
+    pub fn programs(&self) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
+        self.files.iter().filter_map(|(path, source)| match source {
+            Source::Cargo(file) => Some((*path, *file)),
+            _ => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lines that a Dockerfile must have for this layout.
+    fn expected(layout: &Layout) -> Vec<String> {
+        let copies = layout.programs().map(|(path, file)| format!("/src/target/release/{file} {path}"));
+        let entrypoint: Vec<_> = layout.entrypoint.iter().map(|word| format!("{word:?}")).collect();
+        copies.chain([format!("ENTRYPOINT [{}]", entrypoint.join(", "))]).collect()
+    }
+
+    #[test]
+    fn users_build_images_with_the_same_layout() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for layout in all() {
+            let Some(file) = layout.dockerfile else { continue };
+            let text = std::fs::read_to_string(root.join(file)).unwrap();
+            for line in expected(&layout) {
+                assert!(text.lines().any(|have| have.ends_with(&line)), "{file} lacks {line:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_image_starts_a_program_that_it_holds() {
+        for layout in all() {
+            let program = layout.entrypoint[0];
+            assert!(layout.files.iter().any(|(path, _)| *path == program), "{}", layout.name);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The lab's images: packed from the layout table, kept in the cache by content.
+
+pub mod archive;
+pub mod layout;
+pub mod libraries;
+
+use crate::command;
+use crate::error::{During, Error, Result};
+use crate::place::Folders;
+use crate::prerequisites::which;
+use crate::progress::Progress;
+use crate::spec::Profile;
+use archive::{File, Files, digest};
+use layout::{Layout, Source};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tokio::process::Command;
+
+/// Changes when the way of packing changes.
+const RECIPE: &str = "1";
+/// Earlier contents of one image that the cache keeps.
+const KEPT: usize = 4;
+
+/// Makes all images whose programs have been built; their tars, in the order of import.
+pub async fn build_all(
+    folders: &Folders,
+    profile: Profile,
+    all: bool,
+    progress: &mut Progress,
+) -> Result<Vec<PathBuf>> {
+    let mut tars = Vec::new();
+    let mut skipped = Vec::new();
+    for layout in layout::all() {
+        match build(folders, profile, &layout).await? {
+            Built::Tar(tar, fresh) => {
+                if fresh {
+                    progress.step(&format!("image {} packed", layout.name));
+                }
+                tars.push(tar);
+            }
+            Built::Lacks(file) => skipped.push(format!("{} ({} is not there)", layout.name, file.display())),
+        }
+    }
+    if skipped.is_empty() {
+        progress.step(&format!("{} images are ready", tars.len()));
+        return Ok(tars);
+    }
+    let list = skipped.join(", ");
+    if all {
+        return Err(Error::Missing(format!("images that cannot be packed: {list}; run `make build`")));
+    }
+    progress.step(&format!("{} images are ready; skipped: {list}", tars.len()));
+    Ok(tars)
+}
+
+/// The outcome of [`build`].
+pub enum Built {
+    /// The tar, and whether it was packed just now.
+    Tar(PathBuf, bool),
+    /// This program of the project has not been built.
+    Lacks(PathBuf),
+}
+
+/// The tar of one image, packed now or before.
+pub async fn build(folders: &Folders, profile: Profile, layout: &Layout) -> Result<Built> {
+    let programs = folders.target.join(profile.folder());
+    if let Some(lacks) = layout.programs().map(|(_, file)| programs.join(file)).find(|path| !path.is_file()) {
+        return Ok(Built::Lacks(lacks));
+    }
+    let (files, sources) = read(folders, &programs, layout).await?;
+    let key = key(layout, &files);
+    let folder = folders.cache.join("images").join(short(layout.name));
+    let tar = folder.join(format!("{key}.tar"));
+    if tar.exists() {
+        return Ok(Built::Tar(tar, false));
+    }
+    fs::create_dir_all(&folder).during(|| format!("creating {}", folder.display()))?;
+    let files = stripped(files, &sources, &folder).await?;
+    let new = tempfile::NamedTempFile::new_in(&folder).during(|| format!("writing {}", tar.display()))?;
+    archive::write(new.as_file(), layout.name, layout.entrypoint, &files)
+        .during(|| format!("writing {}", tar.display()))?;
+    new.persist(&tar).map_err(|error| error.error).during(|| format!("writing {}", tar.display()))?;
+    prune(&folder);
+    Ok(Built::Tar(tar, true))
+}
+
+fn short(name: &str) -> String {
+    name.rsplit('/').next().unwrap_or(name).replace(':', "-")
+}
+
+/// All files of the image, unstripped, and which of them are programs of the project.
+async fn read(folders: &Folders, programs: &Path, layout: &Layout) -> Result<(Files, Vec<PathBuf>)> {
+    let mut files = Files::new();
+    let mut own = Vec::new();
+    let mut libraries = std::collections::BTreeSet::new();
+    for (path, source) in &layout.files {
+        let from = match source {
+            Source::Text(text) => {
+                files.insert(path.into(), File::Regular(text.as_bytes().to_vec(), 0o644));
+                continue;
+            }
+            Source::Link(target) => {
+                files.insert(path.into(), File::Link((*target).to_owned()));
+                continue;
+            }
+            Source::Folder(mode) => {
+                files.insert(path.into(), File::Folder(*mode));
+                continue;
+            }
+            Source::Cargo(file) => {
+                own.push(PathBuf::from(path));
+                programs.join(file)
+            }
+            Source::Tool(tool) => folders.tool(tool)?,
+            Source::Host(program) => {
+                which(program).ok_or_else(|| Error::Missing(format!("{program} is not installed on this machine")))?
+            }
+            Source::Pause => pause(folders).await?,
+        };
+        files.insert(path.into(), File::Regular(content(&from)?, 0o755));
+        libraries.extend(libraries::needed(&from).await?);
+    }
+    if layout.driver_libraries {
+        libraries.extend(libraries::of_drivers(&libraries));
+    }
+    for library in libraries {
+        let bytes = content(&library)?;
+        files.insert(library, File::Regular(bytes, 0o755));
+    }
+    if layout.applets {
+        let listed = command::run("busybox", &["--list"]).await?;
+        for applet in listed.lines().filter(|applet| *applet != "busybox") {
+            files.entry(Path::new("/bin").join(applet)).or_insert(File::Link("busybox".to_owned()));
+        }
+    }
+    Ok((files, own))
+}
+
+fn content(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).during(|| format!("reading {}", path.display()))
+}
+
+fn key(layout: &Layout, files: &Files) -> String {
+    let mut text = format!("{RECIPE} {} {:?}\n", layout.name, layout.entrypoint);
+    for (path, file) in files {
+        let line = match file {
+            File::Regular(bytes, mode) => format!("{mode:o} {}", digest(bytes)),
+            File::Link(target) => format!("-> {target}"),
+            File::Folder(mode) => format!("folder {mode:o}"),
+        };
+        text.push_str(&format!("{} {line}\n", path.display()));
+    }
+    digest(text.as_bytes()).chars().take(16).collect()
+}
+
+/// The project's own programs without debug information, which is most of them.
+async fn stripped(mut files: Files, own: &[PathBuf], scratch: &Path) -> Result<Files> {
+    for path in own {
+        let Some(File::Regular(bytes, _)) = files.get_mut(path) else { continue };
+        let file = tempfile::NamedTempFile::new_in(scratch).during(|| format!("stripping {}", path.display()))?;
+        fs::write(file.path(), &bytes).during(|| format!("stripping {}", path.display()))?;
+        command::run("strip", &["--strip-unneeded", &file.path().display().to_string()]).await?;
+        *bytes = content(file.path())?;
+    }
+    Ok(files)
+}
+
+/// The compiled sandbox program.
+async fn pause(folders: &Folders) -> Result<PathBuf> {
+    let source = include_str!("pause.c");
+    let folder = folders.cache.join("pause").join(digest(source.as_bytes()).chars().take(16).collect::<String>());
+    let program = folder.join("pause");
+    if program.exists() {
+        return Ok(program);
+    }
+    fs::create_dir_all(&folder).during(|| format!("creating {}", folder.display()))?;
+    let (code, new) = (folder.join("pause.c"), folder.join(format!("pause.{}", std::process::id())));
+    fs::write(&code, source).during(|| format!("writing {}", code.display()))?;
+    let mut command = Command::new("cc");
+    command.args(["-Os", "-s", "-static", "-o"]).arg(&new).arg(&code);
+    let line = command::words(&command);
+    command::output(&mut command).await?.success(&line)?;
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o755)).during(|| format!("writing {}", new.display()))?;
+    fs::rename(&new, &program).during(|| format!("writing {}", program.display()))?;
+    Ok(program)
+}
+
+/// Removes all but the newest contents of an image.
+fn prune(folder: &Path) {
+    let mut tars: Vec<_> = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "tar"))
+        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+        .collect();
+    tars.sort();
+    for (_, old) in tars.iter().rev().skip(KEPT) {
+        let _ = fs::remove_file(old);
+    }
+}

@@ -1,0 +1,133 @@
+//! A node's root process: it runs in the node's namespaces, moves into the node's root, and keeps the node's programs running.
+
+use crate::address::{API, API_PORT};
+use crate::cgroup;
+use crate::command::run as command;
+use crate::component;
+use crate::control::{self, Answer, Request, Status};
+use crate::error::{During, Error, Result};
+use crate::place::{LAB, SHARE};
+use crate::spec::{NodePlan, Plan};
+use crate::supervise::Supervisor;
+use crate::{node_root, render};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::net::{TcpStream, UnixStream};
+
+/// The images a node's containerd holds already: one file name a line.
+const IMPORTED: &str = "/var/lib/containerd/lab-images";
+const CONTAINERD: &str = "/run/containerd/containerd.sock";
+
+/// Runs the node until it is killed.
+pub async fn run(name: &str) -> Result<()> {
+    let file = Path::new(LAB).join("plan.json");
+    let text = fs::read_to_string(&file).during(|| format!("reading {}", file.display()))?;
+    let plan: Plan = serde_json::from_str(&text).during(|| format!("reading {}", file.display()))?;
+    let node = plan.node(name).cloned().ok_or_else(|| Error::Missing(format!("the plan has no node {name}")))?;
+    nix::unistd::sethostname(name).during(|| "setting the host name".to_owned())?;
+    node_root::enter(&plan, name, &cgroup::hierarchies()?)?;
+    files(&plan, &node)?;
+    settings();
+
+    let bin = plan.toolset.join("bin");
+    let path = format!("{}:{}/cni:/usr/sbin:/usr/bin:/sbin:/bin", bin.display(), plan.toolset.display());
+    let supervisor = Supervisor::new(&Path::new(SHARE).join("log"), path)?;
+    let booted = Arc::new(AtomicBool::new(false));
+    let (for_control, done) = (supervisor.clone(), booted.clone());
+    let serving = tokio::spawn(async move {
+        let socket = Path::new(SHARE).join("control.sock");
+        control::serve(&socket, move |request| {
+            let (supervisor, done) = (for_control.clone(), done.clone());
+            async move { answer(&supervisor, &done, request).await }
+        })
+        .await
+    });
+    boot(&plan, &node, &supervisor).await?;
+    booted.store(true, Ordering::Release);
+    serving.await.map_err(|error| Error::Missing(format!("the control socket ended: {error}")))?
+}
+
+fn files(plan: &Plan, node: &NodePlan) -> Result<()> {
+    let write = |path: &str, content: &str| {
+        // the host's file may be a link to somewhere in /run
+        let _ = fs::remove_file(path);
+        fs::write(path, content).during(|| format!("writing {path}"))
+    };
+    for folder in ["/etc/cni/net.d", "/etc/containerd", "/etc/cdi", "/var/run/cdi"] {
+        fs::create_dir_all(folder).during(|| format!("creating {folder}"))?;
+    }
+    for entry in fs::read_dir("/etc/cni/net.d").into_iter().flatten().flatten() {
+        let _ = fs::remove_file(entry.path());
+    }
+    write("/etc/hostname", &format!("{}\n", node.name))?;
+    write("/etc/resolv.conf", "")?;
+    write("/etc/hosts", &format!("127.0.0.1 localhost\n{} {}\n", node.place.node(), node.name))?;
+    write("/etc/cni/net.d/10-lab.conflist", &render::cni(node.place))?;
+    write("/etc/containerd/config.toml", &render::containerd(&plan.toolset))?;
+    write("/etc/kubelet.yaml", &render::kubelet(node.place))?;
+    let kubeconfig = Path::new(SHARE).join("pki/proxy.kubeconfig");
+    write("/etc/kube-proxy.yaml", &render::kube_proxy(node.place.node(), &kubeconfig))
+}
+
+/// Settings of the node's own network namespace. Kernels without the bridge filter have no switch for it.
+fn settings() {
+    for name in ["ipv4/ip_forward", "ipv4/conf/all/route_localnet", "bridge/bridge-nf-call-iptables"] {
+        if let Err(error) = fs::write(format!("/proc/sys/net/{name}"), "1") {
+            eprintln!("net/{name} stays as it is: {error}");
+        }
+    }
+}
+
+async fn boot(plan: &Plan, node: &NodePlan, supervisor: &Supervisor) -> Result<()> {
+    supervisor.keep(component::containerd(plan));
+    while UnixStream::connect(CONTAINERD).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for image in &plan.images {
+        import(&plan.tool("ctr"), image).await?;
+    }
+    // at the lab's start the API server comes up meanwhile: a kubelet that finds none waits 7 s before its next try.
+    // On a later power-on without an API server the kubelet must start all the same.
+    let reached = async {
+        while TcpStream::connect((API, API_PORT)).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(20), reached).await;
+    supervisor.keep(component::kube_proxy(plan, &node.name, Path::new("/etc/kube-proxy.yaml")));
+    supervisor.keep(component::kubelet(plan, node));
+    Ok(())
+}
+
+/// Loads an image tar into the node's containerd, unless this very tar was loaded before.
+pub async fn import(ctr: &Path, image: &Path) -> Result<()> {
+    let known = fs::read_to_string(IMPORTED).unwrap_or_default();
+    let known: BTreeSet<&str> = known.lines().collect();
+    let tar = image.display().to_string();
+    if known.contains(tar.as_str()) {
+        return Ok(());
+    }
+    let flags = ["--namespace=k8s.io", "images", "import", "--local", "--discard-unpacked-layers", &tar];
+    command(ctr, &flags).await?;
+    let mut all: Vec<&str> = known.into_iter().collect();
+    all.push(&tar);
+    fs::write(IMPORTED, all.join("\n")).during(|| format!("writing {IMPORTED}"))
+}
+
+async fn answer(supervisor: &Supervisor, booted: &AtomicBool, request: Request) -> Result<Answer> {
+    match request {
+        Request::Status => {
+            let (components, booted) = (supervisor.status(), booted.load(Ordering::Acquire));
+            return Ok(Answer::Status(Status { components, booted, ..Status::default() }));
+        }
+        Request::Stop(name) => supervisor.stop(&name).await?,
+        Request::Start(name) => supervisor.start(&name).await?,
+        Request::Kill(name) => supervisor.kill(&name).await?,
+        other => return Err(Error::Missing(format!("a node cannot {other:?}"))),
+    }
+    Ok(Answer::Done)
+}
