@@ -184,7 +184,6 @@ fn power_on(options: &Options) -> Result<Machine, Error> {
     }
     let mut machine =
         Machine::power_on(&options.node, options.board.clone(), options.variant, options.gpus, &modes);
-    machine.inforom = Some(options.persistent.join(INFOROM));
     if options.devices {
         let majors = free_majors()?;
         machine.devices = majors.first().map(|&caps_major| Devices { caps_major });

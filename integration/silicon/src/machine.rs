@@ -1,7 +1,5 @@
 //! The GPUs of one node: all that survives between two NVML calls.
 
-use std::path::PathBuf;
-
 use serde::{Deserialize, Serialize};
 
 use crate::board::{Board, Placement, Profile, Variant};
@@ -33,8 +31,6 @@ pub struct Machine {
     pub latency_permille: u32,
     /// Device nodes: none when the machine was set up without, then nothing is checked.
     pub devices: Option<Devices>,
-    /// Where the `InfoROM` is kept, seen from the installer.
-    pub inforom: Option<PathBuf>,
     /// Serial of the next instance; handles carry it, so that a handle of a destroyed instance is noticed.
     pub next_serial: u32,
     /// Xid events, oldest first.
@@ -152,7 +148,6 @@ impl Machine {
             gpus,
             latency_permille: 0,
             devices: None,
-            inforom: None,
             next_serial: 1,
             events: Vec::new(),
             next_event: 1,

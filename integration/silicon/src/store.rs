@@ -108,7 +108,6 @@ impl Store {
         let answer = decide(&mut machine, &live)?;
         if machine != *before {
             self.write(&machine).map_err(denied)?;
-            keep_inforom(&before, &machine);
         }
         drop(hold);
         Ok(answer)
@@ -128,16 +127,6 @@ impl Store {
 
     fn write(&self, machine: &Machine) -> io::Result<()> {
         replace(&self.dir.join(STATE), &serde_json::to_vec(machine)?)
-    }
-}
-
-/// Keeps the `InfoROM` up to date where its folder is visible; elsewhere `nvsim run` does it a moment later.
-fn keep_inforom(before: &Machine, now: &Machine) {
-    let (modes, path) = (now.inforom_modes(), now.inforom.as_ref());
-    if modes != before.inforom_modes()
-        && let (Some(path), Ok(text)) = (path, serde_json::to_vec(&modes))
-    {
-        let _ = replace(path, &text);
     }
 }
 

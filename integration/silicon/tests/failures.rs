@@ -1,0 +1,196 @@
+//! How the driver refuses, one test for each way.
+
+use silicon::board::{Placement, Variant};
+use silicon::clients::Client;
+use silicon::{Code, Machine, boards};
+
+fn machine(board: &str) -> Machine {
+    let mut machine = Machine::power_on("n", boards::load(board).unwrap(), Variant::Normal, 2, &[]);
+    machine.gpus[0].mig = machine.board.has_mig();
+    machine.gpus[0].mig_pending = machine.gpus[0].mig;
+    machine
+}
+
+fn client(gpu: u32, instance: Option<(u32, u32)>) -> Client {
+    Client { pid: 1, gpu, instance, memory: 0, name: "work".into(), owner: "pod".into() }
+}
+
+#[test]
+fn ampere_changes_mode_only_at_a_reset() {
+    let mut m = machine("a100-80gb");
+    assert_eq!(m.set_mig_mode(1, true, &[]), Ok(Err(Code::RESET_REQUIRED)));
+    assert_eq!((m.gpus[1].mig, m.gpus[1].mig_pending), (false, true));
+    m.reset(1, &[]).unwrap();
+    assert!(m.gpus[1].mig);
+}
+
+#[test]
+fn hopper_changes_mode_at_once_when_idle() {
+    let mut m = machine("h100-80gb");
+    assert_eq!(m.set_mig_mode(1, true, &[]), Ok(Ok(())));
+    assert!(m.gpus[1].mig);
+}
+
+#[test]
+fn hopper_leaves_the_change_pending_while_a_process_uses_the_gpu() {
+    let mut m = machine("h100-80gb");
+    assert_eq!(m.set_mig_mode(1, true, &[client(1, None)]), Ok(Err(Code::IN_USE)));
+    assert_eq!((m.gpus[1].mig, m.gpus[1].mig_pending), (false, true));
+}
+
+#[test]
+fn hopper_does_not_leave_mig_mode_while_instances_exist() {
+    let mut m = machine("h100-80gb");
+    m.create_gi(0, 19, None).unwrap();
+    assert_eq!(m.set_mig_mode(0, false, &[]), Ok(Err(Code::IN_USE)));
+    assert!(m.gpus[0].mig);
+}
+
+#[test]
+fn a_board_without_mig_has_no_mode_to_set() {
+    assert_eq!(machine("t4-16gb").set_mig_mode(0, true, &[]), Err(Code::NOT_SUPPORTED));
+}
+
+#[test]
+fn a_power_cycle_keeps_ampere_mode_and_no_instance() {
+    let mut before = machine("a30-24gb");
+    before.create_gi(0, 14, None).unwrap();
+    let after = Machine::power_on("n", before.board.clone(), Variant::Normal, 2, &before.inforom_modes());
+    assert_eq!((after.gpus[0].mig, after.gpus[1].mig), (true, false));
+    assert!(after.gpus[0].instances.is_empty());
+}
+
+#[test]
+fn a_power_cycle_brings_a_pending_ampere_mode_into_force() {
+    let mut before = machine("a100-40gb");
+    before.set_mig_mode(1, true, &[]).unwrap().unwrap_err();
+    let after = Machine::power_on("n", before.board.clone(), Variant::Normal, 2, &before.inforom_modes());
+    assert!(after.gpus[1].mig);
+}
+
+#[test]
+fn a_power_cycle_forgets_hopper_mode() {
+    let before = machine("h200-141gb");
+    let after = Machine::power_on("n", before.board.clone(), Variant::Normal, 2, &before.inforom_modes());
+    assert!(!after.gpus[0].mig);
+}
+
+#[test]
+fn an_instance_with_a_client_is_not_destroyed() {
+    let mut m = machine("a100-80gb");
+    let gi = m.create_gi(0, 9, None).unwrap().id;
+    m.create_ci(0, gi, 2, None).unwrap();
+    let busy = [client(0, Some((gi, 0)))];
+    assert_eq!(m.destroy_ci(0, gi, 0, &busy), Err(Code::IN_USE));
+    assert_eq!(m.destroy_gi(0, gi, &busy), Err(Code::IN_USE));
+    m.destroy_ci(0, gi, 0, &[]).unwrap();
+    m.destroy_gi(0, gi, &[]).unwrap();
+}
+
+#[test]
+fn a_gpu_instance_with_a_compute_instance_is_not_destroyed() {
+    let mut m = machine("a100-80gb");
+    let gi = m.create_gi(0, 9, None).unwrap().id;
+    m.create_ci(0, gi, 2, None).unwrap();
+    assert_eq!(m.destroy_gi(0, gi, &[]), Err(Code::IN_USE));
+}
+
+#[test]
+fn a_client_of_one_instance_does_not_hold_its_neighbour() {
+    let mut m = machine("a100-80gb");
+    let (a, b) = (m.create_gi(0, 9, None).unwrap().id, m.create_gi(0, 9, None).unwrap().id);
+    m.create_ci(0, a, 2, None).unwrap();
+    m.destroy_gi(0, b, &[client(0, Some((a, 0)))]).unwrap();
+}
+
+#[test]
+fn a_taken_placement_is_insufficient_resources() {
+    let mut m = machine("a100-80gb");
+    let at = Some(Placement { start: 0, size: 1 });
+    m.create_gi(0, 19, at).unwrap();
+    assert_eq!(m.create_gi(0, 19, at).unwrap_err(), Code::INSUFFICIENT_RESOURCES);
+}
+
+#[test]
+fn fragmentation_is_insufficient_resources_though_half_the_memory_is_free() {
+    let mut m = machine("a100-80gb");
+    for start in [0, 4] {
+        m.create_gi(0, 19, Some(Placement { start, size: 1 })).unwrap();
+    }
+    assert_eq!(m.create_gi(0, 9, None).unwrap_err(), Code::INSUFFICIENT_RESOURCES);
+    assert_eq!(m.remaining(0, 9), Ok(0));
+}
+
+#[test]
+fn media_engines_are_given_once() {
+    let mut m = machine("rtx-pro-6000-96gb");
+    // All media engines: beside it only instances without any fit.
+    m.create_gi(0, 65, None).unwrap();
+    assert_eq!(m.create_gi(0, 14, None).unwrap_err(), Code::INSUFFICIENT_RESOURCES);
+    m.create_gi(0, 67, None).unwrap();
+}
+
+#[test]
+fn a_placement_that_the_profile_does_not_have_is_an_invalid_argument() {
+    let mut m = machine("a100-80gb");
+    for at in [Placement { start: 6, size: 2 }, Placement { start: 0, size: 1 }] {
+        assert_eq!(m.create_gi(0, 14, Some(at)).unwrap_err(), Code::INVALID_ARGUMENT);
+    }
+}
+
+#[test]
+fn a_profile_of_another_board_is_an_invalid_argument() {
+    assert_eq!(machine("a100-80gb").create_gi(0, 47, None).unwrap_err(), Code::INVALID_ARGUMENT);
+}
+
+#[test]
+fn nothing_is_created_outside_mig_mode() {
+    assert_eq!(machine("a100-80gb").create_gi(1, 19, None).unwrap_err(), Code::NOT_SUPPORTED);
+}
+
+#[test]
+fn a_destroyed_device_leaves_a_hole_that_the_next_one_fills() {
+    let mut m = machine("a100-80gb");
+    let ids: Vec<u32> = (0..3).map(|_| m.create_gi(0, 19, None).unwrap().id).collect();
+    ids.iter().for_each(|gi| drop(m.create_ci(0, *gi, 0, None).unwrap()));
+    m.destroy_ci(0, ids[1], 0, &[]).unwrap();
+    let indices = |m: &Machine| m.mig_devices().iter().map(|d| d.ci.mig_index).collect::<Vec<_>>();
+    assert_eq!(indices(&m), [0, 2]);
+    m.create_ci(0, ids[1], 0, None).unwrap();
+    assert_eq!(indices(&m), [0, 1, 2]);
+}
+
+#[test]
+fn a_reset_is_refused_while_a_process_uses_the_gpu_and_else_removes_all_instances() {
+    let mut m = machine("h100-80gb");
+    let gi = m.create_gi(0, 19, None).unwrap().id;
+    assert_eq!(m.reset(0, &[client(0, Some((gi, 0)))]), Err(Code::IN_USE));
+    m.reset(0, &[client(1, None)]).unwrap();
+    assert!(m.gpus[0].instances.is_empty());
+}
+
+#[test]
+fn a_lost_gpu_answers_nothing_else() {
+    let mut m = machine("h100-80gb");
+    m.set_lost(0, true).unwrap();
+    assert_eq!(m.gpu(0).unwrap_err(), Code::GPU_IS_LOST);
+    assert_eq!(m.create_gi(0, 19, None).unwrap_err(), Code::GPU_IS_LOST);
+    assert_eq!(m.reset(0, &[]), Err(Code::GPU_IS_LOST));
+    m.gpu(1).unwrap();
+}
+
+#[test]
+fn a_reset_clears_volatile_ecc_errors_alone() {
+    let mut m = machine("h100-80gb");
+    m.add_ecc(0, 3).unwrap();
+    m.reset(0, &[]).unwrap();
+    assert_eq!((m.gpus[0].ecc_volatile, m.gpus[0].ecc_aggregate), (0, 3));
+}
+
+#[test]
+fn old_xid_events_are_forgotten() {
+    let mut m = machine("h100-80gb");
+    (0..300).for_each(|code| m.raise_xid(1, code).unwrap());
+    assert_eq!(m.events.len(), 256);
+    assert_eq!(m.events.last().unwrap().number, 300);
+}

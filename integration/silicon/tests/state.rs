@@ -1,0 +1,155 @@
+//! The state on disk: installing, sharing between processes, power cycles.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use silicon::attach::{self, attach};
+use silicon::board::Variant;
+use silicon::clients::Client;
+use silicon::history::Event;
+use silicon::install::{self, Options, install};
+use silicon::{Code, Store, boards, history, operations, store};
+
+fn options(root: &Path, board: &str) -> Options {
+    let library = root.join("library");
+    fs::write(&library, "not loaded here").unwrap();
+    Options {
+        root: root.into(),
+        driver_root: "/run/nvidia/driver".into(),
+        persistent: "/var/lib/nvsim".into(),
+        library,
+        tool: None,
+        node: "n".into(),
+        board: boards::load(board).unwrap(),
+        variant: Variant::Normal,
+        gpus: 2,
+        latency_permille: 0,
+        devices: false,
+    }
+}
+
+fn client(memory_mib: u64, owner: &str) -> Client {
+    Client { pid: 0, gpu: 0, instance: None, memory: memory_mib << 20, name: "test".into(), owner: owner.into() }
+}
+
+#[test]
+fn a_second_install_keeps_the_state() {
+    let root = tempfile::tempdir().unwrap();
+    let options = options(root.path(), "a100-80gb");
+    let store = install(&options).unwrap();
+    store.change(|m, _| m.raise_xid(0, 79)).unwrap();
+    let again = install(&options).unwrap();
+    assert_eq!(again.read().unwrap().events.len(), 1);
+}
+
+#[test]
+fn another_board_is_refused_until_the_first_is_uninstalled() {
+    let root = tempfile::tempdir().unwrap();
+    install(&options(root.path(), "a100-80gb")).unwrap();
+    let other = options(root.path(), "h100-80gb");
+    assert!(matches!(install(&other), Err(install::Error::Different(_))));
+    install::uninstall(root.path(), &other.driver_root, false).unwrap();
+    install(&other).unwrap();
+}
+
+#[test]
+fn uninstall_leaves_only_the_inforom() {
+    let root = tempfile::tempdir().unwrap();
+    let options = options(root.path(), "a100-80gb");
+    install(&options).unwrap();
+    fs::remove_file(&options.library).unwrap();
+    install::uninstall(root.path(), &options.driver_root, false).unwrap();
+    assert!(!root.path().join("run/nvidia/driver").exists());
+    assert!(root.path().join("var/lib/nvsim").exists());
+    assert!(!root.path().join("var/run/cdi/gputenancy-simulator.json").exists());
+}
+
+#[test]
+fn ampere_mode_is_in_the_inforom_after_a_power_cycle() {
+    let root = tempfile::tempdir().unwrap();
+    let options = options(root.path(), "a100-80gb");
+    let store = install(&options).unwrap();
+    store.change(|m, _| m.set_mig_mode(1, true, &[])).unwrap().unwrap_err();
+    install::follow(&options, &store.read().unwrap()).unwrap();
+    fs::remove_dir_all(root.path().join("run")).unwrap();
+    let after = install(&options).unwrap().read().unwrap();
+    assert_eq!((after.gpus[0].mig, after.gpus[1].mig), (false, true));
+}
+
+#[test]
+fn without_state_no_driver_is_loaded() {
+    let nowhere = Store::new(PathBuf::from("/nonexistent"));
+    assert_eq!(nowhere.read().unwrap_err().code(), Code::DRIVER_NOT_LOADED);
+}
+
+#[test]
+fn a_refused_change_changes_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let store = install(&options(root.path(), "a100-80gb")).unwrap();
+    let before = store.read().unwrap();
+    let refused = store.change(|m, _| {
+        m.gpus.clear();
+        Err::<(), _>(Code::IN_USE)
+    });
+    assert!(matches!(refused, Err(store::Error::Refused(Code::IN_USE))));
+    assert_eq!(store.read().unwrap(), before);
+}
+
+#[test]
+fn whoever_reads_while_others_write_sees_a_whole_state() {
+    let root = tempfile::tempdir().unwrap();
+    let store = install(&options(root.path(), "a100-80gb")).unwrap();
+    let dir = store.dir().to_owned();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let own = Store::new(&dir);
+                (0..50).for_each(|code| own.change(|m, _| m.raise_xid(0, code)).unwrap());
+            });
+        }
+        scope.spawn(|| (0..500).for_each(|_| drop(Store::new(&dir).read().unwrap())));
+    });
+    assert_eq!(store.read().unwrap().next_event, 151);
+}
+
+#[test]
+fn a_process_cannot_take_more_memory_than_there_is() {
+    let root = tempfile::tempdir().unwrap();
+    let store = install(&options(root.path(), "t4-16gb")).unwrap();
+    let refused = attach(&store, &client(16 << 10, "pod"), &[]).unwrap_err();
+    assert!(matches!(refused, attach::Error::OutOfMemory { .. }));
+}
+
+#[test]
+fn a_gpu_in_mig_mode_is_used_only_through_its_mig_devices() {
+    let root = tempfile::tempdir().unwrap();
+    let store = install(&options(root.path(), "h100-80gb")).unwrap();
+    store.change(|m, _| m.set_mig_mode(0, true, &[])).unwrap().unwrap();
+    assert!(matches!(attach(&store, &client(1, "pod"), &[]), Err(attach::Error::MigMode(0))));
+}
+
+#[test]
+fn attaching_and_detaching_is_on_record() {
+    let root = tempfile::tempdir().unwrap();
+    let store = install(&options(root.path(), "h100-80gb")).unwrap();
+    let held = attach(&store, &client(1, "ns/pod"), &[]).unwrap();
+    held.detach(&store).unwrap();
+    let events: Vec<Event> = history::read(store.dir()).unwrap().into_iter().map(|line| line.event).collect();
+    let uuid = store.read().unwrap().gpus[0].uuid.clone();
+    let owner = "ns/pod".to_owned();
+    assert_eq!(
+        events,
+        [Event::Attach { uuid: uuid.clone(), owner: owner.clone(), others: vec![] }, Event::Detach { uuid, owner }]
+    );
+}
+
+#[test]
+fn a_gpu_is_found_by_index_uuid_and_address() {
+    let root = tempfile::tempdir().unwrap();
+    let store = install(&options(root.path(), "h100-80gb")).unwrap();
+    let uuid = store.read().unwrap().gpus[1].uuid.clone();
+    for name in ["1", uuid.as_str(), "00000000:0F:00.0", "0000:0f:00.0"] {
+        assert_eq!(operations::find_gpu(&store, name).unwrap(), 1, "{name}");
+    }
+    assert!(operations::find_gpu(&store, "7").is_err());
+}
