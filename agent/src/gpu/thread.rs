@@ -1,0 +1,223 @@
+//! The thread that owns NVML. NVML's calls block, some for seconds and, on a sick board, for ever: nothing else runs here, and
+//! whoever asks waits only so long.
+
+use std::{
+    sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    thread,
+    time::Duration,
+};
+
+use gputenancy_crds::Health;
+use gputenancy_nvml::{Nvml, NvmlFailure, OpenError, find_library};
+use tokio::sync::oneshot;
+
+use super::{
+    Calls, Inventory, Order, OrderError, Places,
+    order::carry_out,
+    read::{Reader, Remembered, ends_the_session},
+    reset::reset,
+};
+
+/// An inventory of 16 carved GPUs takes well under a second; longer means that something hangs.
+const LOOK_DEADLINE: Duration = Duration::from_secs(10);
+/// Destroying a GPU instance takes about a second on hardware, a change of mode several.
+const ORDER_DEADLINE: Duration = Duration::from_secs(60);
+
+/// How closely to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Mode, processes and faults.
+    Shallow,
+    /// Everything.
+    Deep,
+}
+
+/// Why NVML does not answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Trouble {
+    /// The library is not there or does not load.
+    #[error("{0}")]
+    NoLibrary(String),
+    /// NVML refused.
+    #[error(transparent)]
+    Nvml(#[from] NvmlFailure),
+    /// A call has not returned.
+    #[error("{call} has not returned for {} s", .elapsed.as_secs())]
+    Hangs {
+        /// The call.
+        call: &'static str,
+        /// Since when.
+        elapsed: Duration,
+    },
+    /// The thread ended, which only a defect can bring about.
+    #[error("the NVML thread ended")]
+    Ended,
+}
+
+enum Request {
+    Look { depth: Depth, reply: oneshot::Sender<Result<Inventory, Trouble>> },
+    Do { uuid: String, order: Order, reply: oneshot::Sender<Result<(), OrderError>> },
+}
+
+/// Handle of the thread; the thread ends when the last handle is dropped.
+#[derive(Clone)]
+pub struct Silicon {
+    requests: SyncSender<Request>,
+    calls: Calls,
+}
+
+impl Silicon {
+    /// Starts the thread. The library is opened at the first look, and again whenever the driver was reloaded.
+    ///
+    /// # Errors
+    /// When the kernel has no thread left.
+    pub fn start(places: Places, calls: Calls) -> std::io::Result<Self> {
+        // One place: a caller that gave up on a hanging call must not leave a queue behind.
+        let (requests, receiver) = sync_channel(1);
+        let observer = calls.clone();
+        thread::Builder::new().name("nvml".into()).spawn(move || run(&places, &observer, &receiver))?;
+        Ok(Self { requests, calls })
+    }
+
+    /// What NVML shows.
+    ///
+    /// # Errors
+    /// See [`Trouble`]; the next look opens the library anew where that may help.
+    pub async fn look(&self, depth: Depth) -> Result<Inventory, Trouble> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Request::Look { depth, reply })?;
+        match tokio::time::timeout(LOOK_DEADLINE, answer).await {
+            Ok(answer) => answer.map_err(|_| Trouble::Ended)?,
+            Err(_) => Err(self.hangs()),
+        }
+    }
+
+    /// Carries out one order.
+    ///
+    /// # Errors
+    /// The outer one when NVML does not answer: what became of the order then, only a later look tells.
+    pub async fn carry_out(&self, uuid: &str, order: Order) -> Result<Result<(), OrderError>, Trouble> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Request::Do { uuid: uuid.to_owned(), order, reply })?;
+        match tokio::time::timeout(ORDER_DEADLINE, answer).await {
+            Ok(answer) => answer.map_err(|_| Trouble::Ended),
+            Err(_) => Err(self.hangs()),
+        }
+    }
+
+    fn send(&self, request: Request) -> Result<(), Trouble> {
+        self.requests.try_send(request).map_err(|error| match error {
+            TrySendError::Full(_) => self.hangs(),
+            TrySendError::Disconnected(_) => Trouble::Ended,
+        })
+    }
+
+    fn hangs(&self) -> Trouble {
+        let (call, elapsed) = self.calls.under_way().unwrap_or(("NVML", LOOK_DEADLINE));
+        Trouble::Hangs { call, elapsed }
+    }
+}
+
+/// Why a session with an open library ended.
+enum Ended {
+    Closed,
+    /// The driver is, or was, away: whatever was wrong with a GPU, it has been reset since.
+    DriverGone,
+    /// A GPU is lost; if it ever comes back, then to a library that was opened anew.
+    GpuLost,
+    Reset { uuid: String, pci_bus_id: String, reply: oneshot::Sender<Result<(), OrderError>> },
+}
+
+fn run(places: &Places, calls: &Calls, requests: &Receiver<Request>) {
+    let mut remembered = Remembered::default();
+    while let Ok(request) = requests.recv() {
+        let nvml = match open(places, calls) {
+            Ok(nvml) => nvml,
+            Err(error) => {
+                refuse(request, error);
+                continue;
+            }
+        };
+        tracing::info!(library = %nvml.path().display(), "NVML is open");
+        let ended = session(&nvml, places, requests, request, &mut remembered);
+        drop(nvml);
+        match ended {
+            Ended::Closed => return,
+            Ended::DriverGone => remembered.condemned.pardon_all(),
+            Ended::GpuLost => {}
+            Ended::Reset { uuid, pci_bus_id, reply } => {
+                calls.set(Some("nvidia-smi --gpu-reset"));
+                let outcome = reset(&places.driver_root, &pci_bus_id);
+                calls.set(None);
+                if outcome.is_ok() {
+                    remembered.condemned.pardon(&uuid);
+                }
+                // Whoever gave up waiting learns it from the next look.
+                let _ = reply.send(outcome);
+            }
+        }
+    }
+}
+
+fn open(places: &Places, calls: &Calls) -> Result<Nvml, OpenError> {
+    let library = find_library(&places.driver_root).ok_or_else(|| OpenError::NotFound(places.driver_root.clone()))?;
+    Nvml::open(library, Box::new(calls.clone()))
+}
+
+fn refuse(request: Request, error: OpenError) {
+    let trouble = match error {
+        OpenError::Init(failure) => Trouble::Nvml(failure),
+        OpenError::NotFound(_) | OpenError::Load { .. } => Trouble::NoLibrary(error.to_string()),
+    };
+    match request {
+        Request::Look { reply, .. } => drop(reply.send(Err(trouble))),
+        Request::Do { reply, .. } => drop(reply.send(Err(OrderError::Gone(format!("NVML ({trouble})"))))),
+    }
+}
+
+fn session(
+    nvml: &Nvml,
+    places: &Places,
+    requests: &Receiver<Request>,
+    first: Request,
+    remembered: &mut Remembered,
+) -> Ended {
+    let mut reader = match Reader::new(nvml, remembered) {
+        Ok(reader) => reader,
+        Err(failure) => {
+            refuse(first, OpenError::Init(failure));
+            return Ended::DriverGone;
+        }
+    };
+    let mut next = Some(first);
+    while let Some(request) = next.take().or_else(|| requests.recv().ok()) {
+        match request {
+            Request::Look { depth, reply } => {
+                let seen = reader.look(depth, places);
+                let ended = match &seen {
+                    Ok(inventory) if depth == Depth::Deep && inventory.gpus.iter().any(|gpu| gpu.health == Health::Lost) => {
+                        Some(Ended::GpuLost)
+                    }
+                    Err(failure) if ends_the_session(failure.code) => Some(Ended::DriverGone),
+                    Ok(_) | Err(_) => None,
+                };
+                let _ = reply.send(seen.map_err(Trouble::Nvml));
+                if let Some(ended) = ended {
+                    return ended;
+                }
+            }
+            Request::Do { uuid, order: Order::Reset { pci_bus_id }, reply } => {
+                return Ended::Reset { uuid, pci_bus_id, reply };
+            }
+            Request::Do { uuid, order, reply } => {
+                let outcome = carry_out(nvml, places, &uuid, &order);
+                let reopen = matches!(&outcome, Err(OrderError::Nvml(failure)) if ends_the_session(failure.code));
+                let _ = reply.send(outcome);
+                if reopen {
+                    return Ended::DriverGone;
+                }
+            }
+        }
+    }
+    Ended::Closed
+}

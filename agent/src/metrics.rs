@@ -1,0 +1,139 @@
+//! What the agent counts, for Prometheus.
+
+use std::{
+    sync::{Arc, atomic::AtomicI64},
+    time::Duration,
+};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::{Registry, Unit},
+};
+
+use crate::device::DeviceView;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CallLabels {
+    call: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FailureLabels {
+    call: &'static str,
+    code: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StepLabels {
+    step: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DeviceLabels {
+    resource: String,
+    state: &'static str,
+}
+
+/// The agent's metrics; clones count into the same ones.
+#[derive(Clone)]
+pub struct Metrics {
+    registry: Arc<Registry>,
+    nvml_seconds: Family<CallLabels, Histogram>,
+    nvml_failures: Family<FailureLabels, Counter>,
+    steps: Family<StepLabels, Counter>,
+    devices: Family<DeviceLabels, Gauge<i64, AtomicI64>>,
+    status_writes: Counter,
+    status_failures: Counter,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let nvml_seconds: Family<CallLabels, Histogram> =
+            Family::new_with_constructor(|| Histogram::new(exponential_buckets(10e-6, 10.0, 7)));
+        let (nvml_failures, steps, devices) = (Family::default(), Family::default(), Family::default());
+        let (status_writes, status_failures) = (Counter::default(), Counter::default());
+        let mut registry = Registry::with_prefix("gputenancy_agent");
+        let help = "Time of NVML calls";
+        registry.register_with_unit("nvml_call", help, Unit::Seconds, nvml_seconds.clone());
+        registry.register("nvml_failures", "NVML calls that did not succeed, by code", nvml_failures.clone());
+        registry.register("carve_steps", "Changes made to GPUs", steps.clone());
+        registry.register("devices", "Devices by resource and state", devices.clone());
+        registry.register("status_writes", "Writes of GpuNode status", status_writes.clone());
+        registry.register("status_failures", "Writes of GpuNode status that failed", status_failures.clone());
+        Self {
+            registry: Arc::new(registry),
+            nvml_seconds,
+            nvml_failures,
+            steps,
+            devices,
+            status_writes,
+            status_failures,
+        }
+    }
+}
+
+impl Metrics {
+    /// An NVML call returned.
+    pub fn nvml_call(&self, call: &'static str, code: u32, took: Duration) {
+        self.nvml_seconds.get_or_create(&CallLabels { call }).observe(took.as_secs_f64());
+        if code != 0 {
+            self.nvml_failures.get_or_create(&FailureLabels { call, code }).inc();
+        }
+    }
+
+    /// A step of carving was taken.
+    pub fn step(&self, step: &'static str, done: bool) {
+        let outcome = if done { "done" } else { "failed" };
+        self.steps.get_or_create(&StepLabels { step, outcome }).inc();
+    }
+
+    /// `GpuNode` status was written, or could not be.
+    pub fn status_write(&self, done: bool) {
+        if done { self.status_writes.inc() } else { self.status_failures.inc() };
+    }
+
+    /// The devices changed.
+    pub fn set_devices(&self, view: &DeviceView) {
+        self.devices.clear();
+        for device in &view.devices {
+            let state = match (device.held, device.healthy) {
+                (true, _) => "held",
+                (false, true) => "offered",
+                (false, false) => "unhealthy",
+            };
+            self.devices.get_or_create(&DeviceLabels { resource: device.resource.clone(), state }).inc();
+        }
+    }
+
+    /// Everything, in the text format of `OpenMetrics`.
+    ///
+    /// # Errors
+    /// When formatting fails, which writing to a string does not.
+    pub fn text(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_counted_by_call_and_code() {
+        let metrics = Metrics::default();
+        metrics.nvml_call("nvmlDeviceGetCount_v2", 0, Duration::from_micros(5));
+        metrics.nvml_call("nvmlGpuInstanceDestroy", 19, Duration::from_millis(5));
+        let text = metrics.text().unwrap();
+        assert!(text.contains(r#"gputenancy_agent_nvml_failures_total{call="nvmlGpuInstanceDestroy",code="19"} 1"#));
+        assert!(!text.contains(r#"failures_total{call="nvmlDeviceGetCount_v2""#));
+    }
+}
