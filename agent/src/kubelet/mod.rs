@@ -1,5 +1,19 @@
 //! The agent as kubelet sees it: a device plugin that knows what it gave away and keeps the node's allocatable true.
 
+pub mod allocatable;
+pub mod cdi;
 pub mod config;
+mod drive;
+pub mod ledger;
+mod listeners;
+mod node;
 pub mod offer;
+pub mod plugin;
+mod pods;
+pub mod preferred;
 pub mod proto;
+mod serve;
+mod uds;
+
+pub use config::{Allocation, Config};
+pub use drive::{Error, run};

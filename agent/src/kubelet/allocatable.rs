@@ -1,0 +1,222 @@
+//! Keeps three counts in step, in the order that loses no pod: kubelet's list, its device manager, the node's allocatable.
+//!
+//! kubelet writes `node.status.allocatable` only every ten seconds. A device withdrawn from kubelet alone is still
+//! counted by the scheduler meanwhile, and the pod that is bound to it fails. So allocatable goes down first and
+//! up last. This module only decides; [`super::drive`] acts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use super::offer::{Offer, Offers, usable};
+use crate::device::DeviceId;
+
+/// Time that the scheduler is given to see a lowered allocatable, and kubelet to finish a pod bound just before.
+pub const SETTLE: Duration = Duration::from_millis(300);
+
+/// kubelet listens, yet does not list what it was told: its connection is one that it has given up.
+pub const DEAF: Duration = Duration::from_secs(5);
+
+/// Numbers by resource, as in `node.status.allocatable`.
+pub type Counts = BTreeMap<String, u64>;
+
+/// What is seen before a step.
+#[derive(Debug, Clone)]
+pub struct Seen<'a> {
+    /// What the view wants offered.
+    pub wanted: &'a Offers,
+    /// What was offered last, by each resource that has a plugin server.
+    pub published: &'a Offers,
+    /// Resources whose list kubelet listens to.
+    pub listening: &'a BTreeSet<String>,
+    /// Devices that kubelet's device manager could give away or has given, by resource; none while kubelet has not answered.
+    pub kubelet: Option<&'a BTreeMap<String, BTreeSet<DeviceId>>>,
+    /// The node's allocatable; none while the API server has not answered.
+    pub node: Option<&'a Counts>,
+    /// Devices that pods own.
+    pub owned: &'a BTreeSet<DeviceId>,
+    /// The agent is about to stop: nothing free may be counted on.
+    pub stopping: bool,
+    /// The present.
+    pub now: Instant,
+}
+
+/// What must be remembered between steps; a new agent starts with nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Since when a resource that is to lose devices has been seen low enough.
+    lowered: BTreeMap<String, Instant>,
+    /// Since when kubelet has listened to a resource's list without listing it.
+    deaf: BTreeMap<String, Instant>,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Write these entries of the node's allocatable, in one patch.
+    Allocatable(Counts),
+    /// Tell kubelet this list.
+    Publish(String, Offer),
+    /// Connect with kubelet anew.
+    Renew(String),
+}
+
+/// The outcome of a step.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Step {
+    /// What is to be done, in this order.
+    pub actions: Vec<Action>,
+    /// Why the view is not in force yet, a sentence for each resource; empty when it is.
+    pub waiting: Vec<String>,
+}
+
+/// Names of resources that are ours to correct: the same that admission policy lets an agent write.
+pub fn ours(resource: &str) -> bool {
+    resource == "nvidia.com/gpu"
+        || ["nvidia.com/gpu.", "nvidia.com/mig-", "gputenancy.io/"].iter().any(|prefix| resource.starts_with(prefix))
+}
+
+/// Decides what to do next.
+pub fn step(memory: Memory, seen: &Seen<'_>) -> (Memory, Step) {
+    let mut next = Memory::default();
+    let mut step = Step::default();
+    let mut counts = Counts::new();
+    let resources: BTreeSet<&String> = seen.wanted.keys().chain(seen.published.keys()).collect();
+    for &resource in &resources {
+        let one = Resource::of(resource, seen);
+        if let Some(count) = one.correction() {
+            counts.insert(resource.clone(), count);
+        }
+        if let Some(since) = one.lowered_since(memory.lowered.get(resource).copied()) {
+            next.lowered.insert(resource.clone(), since);
+        }
+        let settled = next.lowered.get(resource).is_some_and(|since| seen.now >= *since + SETTLE);
+        if let Some(offer) = one.publication(settled) {
+            step.actions.push(Action::Publish(resource.clone(), offer.clone()));
+        } else if one.deaf() {
+            let since = memory.deaf.get(resource).copied().unwrap_or(seen.now);
+            if seen.now >= since + DEAF {
+                step.actions.push(Action::Renew(resource.clone()));
+            } else {
+                next.deaf.insert(resource.clone(), since);
+            }
+        }
+        step.waiting.extend(one.waiting());
+    }
+    counts.extend(abandoned(&resources, seen));
+    if !counts.is_empty() {
+        // first: what follows may withdraw
+        step.actions.insert(0, Action::Allocatable(counts));
+    }
+    (next, step)
+}
+
+/// Resources of ours that the node still counts although nobody serves them: an earlier agent's.
+fn abandoned(served: &BTreeSet<&String>, seen: &Seen<'_>) -> Counts {
+    let (Some(node), Some(kubelet)) = (seen.node, seen.kubelet) else { return Counts::new() };
+    let excess = node.iter().filter_map(|(resource, count)| {
+        let listed = kubelet.get(resource).map_or(0, count_of);
+        (ours(resource) && !served.contains(resource) && *count > listed).then(|| (resource.clone(), listed))
+    });
+    excess.collect()
+}
+
+fn count_of(devices: &BTreeSet<DeviceId>) -> u64 {
+    u64::try_from(devices.len()).unwrap_or(u64::MAX)
+}
+
+/// One resource in a step.
+struct Resource<'a> {
+    name: &'a str,
+    wanted: &'a Offer,
+    published: Option<&'a Offer>,
+    listening: bool,
+    /// Devices that kubelet lists.
+    kubelet: Option<BTreeSet<&'a DeviceId>>,
+    /// The node's count.
+    node: Option<u64>,
+    owned: &'a BTreeSet<DeviceId>,
+    stopping: bool,
+    now: Instant,
+}
+
+impl<'a> Resource<'a> {
+    fn of(name: &'a str, seen: &Seen<'a>) -> Self {
+        Self {
+            name,
+            wanted: seen.wanted.get(name).unwrap_or(const { &Offer::new() }),
+            published: seen.published.get(name),
+            listening: seen.listening.contains(name),
+            kubelet: seen.kubelet.map(|all| all.get(name).into_iter().flatten().collect()),
+            node: seen.node.map(|counts| counts.get(name).copied().unwrap_or(0)),
+            owned: seen.owned,
+            stopping: seen.stopping,
+            now: seen.now,
+        }
+    }
+
+    /// What the scheduler may count on: devices that are wanted and that kubelet would give. None: not known.
+    fn target(&self) -> Option<u64> {
+        if !self.listening {
+            // kubelet has lost us, or has never known us: it would refuse every pod
+            return Some(0);
+        }
+        let wanted = usable(Some(self.wanted));
+        let able = self.kubelet.as_ref()?.iter().filter(|id| wanted.contains(**id));
+        let count = if self.stopping { able.filter(|id| self.owned.contains(**id)).count() } else { able.count() };
+        u64::try_from(count).ok()
+    }
+
+    fn correction(&self) -> Option<u64> {
+        let target = self.target()?;
+        (self.node? != target).then_some(target)
+    }
+
+    /// Can kubelet give away what it should no longer?
+    fn withdraws(&self) -> bool {
+        let wanted = usable(Some(self.wanted));
+        usable(self.published).iter().any(|id| !wanted.contains(*id))
+    }
+
+    fn lowered_since(&self, before: Option<Instant>) -> Option<Instant> {
+        let low = self.node? <= self.target()?;
+        (low && self.withdraws()).then(|| before.unwrap_or(self.now))
+    }
+
+    fn publication(&self, settled: bool) -> Option<&'a Offer> {
+        let due = self.published != Some(self.wanted) && !self.stopping;
+        // without a listener nobody can be given anything: no need to wait
+        let free = !self.withdraws() || !self.listening || settled;
+        (due && free).then_some(self.wanted)
+    }
+
+    fn deaf(&self) -> bool {
+        self.listening && self.kubelet.as_ref().is_some_and(|listed| *listed != usable(self.published))
+    }
+
+    fn waiting(&self) -> Option<String> {
+        let name = self.name;
+        let wanted = usable(Some(self.wanted));
+        let count = u64::try_from(wanted.len()).ok()?;
+        if !self.listening {
+            return Some(format!("{name}: kubelet does not listen to the plugin yet"));
+        }
+        let Some(listed) = &self.kubelet else {
+            return Some(format!("{name}: kubelet's pod resources API does not answer"));
+        };
+        match self.node {
+            None => Some(format!("{name}: the node's allocatable is not known yet")),
+            Some(node) if node > count => {
+                Some(format!("{name}: the node's allocatable is {node} and has to come down to {count}"))
+            }
+            _ if self.published != Some(self.wanted) => {
+                Some(format!("{name}: the new list of {count} is about to be sent to kubelet"))
+            }
+            _ if *listed != wanted => {
+                Some(format!("{name}: {count} devices are offered, kubelet lists {}", listed.len()))
+            }
+            Some(_) => None,
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! The loop that sees, decides by [`super::allocatable`], and acts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use kube::Client;
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    allocatable::{self, Action, Memory, Seen, Step, ours},
+    cdi::{self, Driver, SpecFile},
+    config::Config,
+    ledger::Ledger,
+    listeners::Listeners,
+    node::{Counted, OwnNode},
+    offer::{self, Offer, Offers},
+    plugin::{Plugin, Terms},
+    pods::{ByResource, Owners, PodResources},
+    serve,
+};
+use crate::device::{DeviceId, DeviceView, KubeletView};
+
+/// Between looks while something is on its way.
+const BUSY: Duration = Duration::from_millis(100);
+/// Between looks while pods come and go, or a withdrawn device still has an owner.
+const LIVELY: Duration = Duration::from_secs(1);
+/// Between looks at rest.
+const REST: Duration = Duration::from_secs(5);
+/// How long a change keeps the loop lively.
+const LIVELY_FOR: Duration = Duration::from_secs(30);
+/// A burst of news is one look.
+const BURST: Duration = Duration::from_millis(20);
+/// Time for lowering allocatable before the agent stops.
+const FAREWELL: Duration = Duration::from_secs(8);
+
+/// Why a turn could not be finished; the next one tries again.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Without the specification no container with a device starts.
+    #[error("writing the CDI specification")]
+    Cdi(#[from] io::Error),
+    /// Allocatable stays as it is.
+    #[error("writing the node's allocatable")]
+    Node(#[from] kube::Error),
+}
+
+/// Serves kubelet until `stop`, then lowers allocatable to what is in use and returns.
+pub async fn run(
+    config: Config,
+    client: Client,
+    mut devices: watch::Receiver<DeviceView>,
+    report: watch::Sender<KubeletView>,
+    stop: CancellationToken,
+) {
+    let node = OwnNode::new(client, &config.node_name);
+    let mut counts = node.latest();
+    let nudge = Arc::new(Notify::new());
+    let mut drive = Drive::new(&config, &node, nudge.clone());
+    let turns = async {
+        loop {
+            let view = devices.borrow_and_update().clone();
+            let pause = drive.turn(&view, false, &report).await;
+            tokio::select! {
+                Ok(()) = devices.changed() => {}
+                Ok(()) = counts.changed() => {}
+                () = nudge.notified() => {}
+                () = tokio::time::sleep(pause) => continue,
+                () = stop.cancelled() => break,
+            }
+            tokio::time::sleep(BURST).await;
+        }
+        let last = devices.borrow().clone();
+        if tokio::time::timeout(FAREWELL, drive.leave(&last, &report)).await.is_err() {
+            tracing::warn!("stopping without having lowered the node's allocatable");
+        }
+        drive.close().await;
+    };
+    tokio::select! {
+        () = turns => {}
+        () = node.follow() => {}
+    }
+}
+
+/// Everything that acts.
+struct Drive<'a> {
+    config: &'a Config,
+    node: &'a OwnNode,
+    counts: watch::Receiver<Option<Counted>>,
+    pods: PodResources,
+    ledger: Arc<Ledger>,
+    terms: Arc<Terms>,
+    nudge: Arc<Notify>,
+    stop: CancellationToken,
+    servers: BTreeMap<String, Server>,
+    tasks: JoinSet<()>,
+    spec: SpecFile,
+    specified: u64,
+    memory: Memory,
+    owners: Owners,
+    lively_until: Instant,
+    troubled: bool,
+}
+
+/// One resource's plugin server.
+struct Server {
+    offer: watch::Sender<Offer>,
+    listeners: Listeners,
+    renew: Arc<Notify>,
+}
+
+/// What was asked of others in one turn.
+struct Looked {
+    listed: Option<ByResource>,
+    waiting: BTreeSet<DeviceId>,
+    published: Offers,
+    listening: BTreeSet<String>,
+    counts: Option<Counted>,
+}
+
+impl<'a> Drive<'a> {
+    fn new(config: &'a Config, node: &'a OwnNode, nudge: Arc<Notify>) -> Self {
+        let terms = Terms { allocation: config.allocation, extra_cdi_devices: config.extra_cdi_devices.clone() };
+        Self {
+            config,
+            node,
+            counts: node.latest(),
+            pods: PodResources::at(&config.pod_resources_socket()),
+            ledger: Arc::default(),
+            terms: Arc::new(terms),
+            nudge,
+            stop: CancellationToken::new(),
+            servers: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            spec: SpecFile::in_folder(&config.cdi_dir),
+            specified: 0,
+            memory: Memory::default(),
+            owners: Owners::new(),
+            lively_until: Instant::now(),
+            troubled: false,
+        }
+    }
+
+    /// Sees, decides, acts, reports; answers how long to rest at most.
+    async fn turn(&mut self, view: &DeviceView, stopping: bool, report: &watch::Sender<KubeletView>) -> Duration {
+        let wanted = offer::offers(view);
+        let step = self.advance(view, &wanted, stopping).await;
+        match step {
+            Ok((looked, step)) => {
+                self.troubled = false;
+                let applied = self.applied(&looked, &step, &wanted).await;
+                self.report(view, &looked, &step, applied, report);
+                if step.actions.is_empty() && (step.waiting.is_empty() || view.generation == 0) && applied {
+                    if Instant::now() < self.lively_until { LIVELY } else { REST }
+                } else {
+                    BUSY
+                }
+            }
+            Err(error) => {
+                if !self.troubled {
+                    tracing::warn!(error = ?error, "{error}; trying again");
+                }
+                self.troubled = true;
+                report.send_if_modified(|known| {
+                    let message = error.to_string();
+                    let news = known.message != message;
+                    known.message = message;
+                    news
+                });
+                LIVELY
+            }
+        }
+    }
+
+    async fn advance(&mut self, view: &DeviceView, wanted: &Offers, stopping: bool) -> Result<(Looked, Step), Error> {
+        self.specify(view)?;
+        let looked = self.look().await;
+        let owned = self.owners.keys().cloned().collect();
+        let seen = Seen {
+            wanted,
+            published: &looked.published,
+            listening: &looked.listening,
+            kubelet: looked.listed.as_ref(),
+            node: looked.counts.as_ref().map(|counted| &counted.counts),
+            owned: &owned,
+            stopping,
+            now: Instant::now(),
+        };
+        let (memory, step) = allocatable::step(std::mem::take(&mut self.memory), &seen);
+        self.memory = memory;
+        for action in &step.actions {
+            self.act(action).await?;
+        }
+        if !step.actions.is_empty() {
+            self.lively_until = Instant::now() + LIVELY_FOR;
+        }
+        Ok((looked, step))
+    }
+
+    /// The runtime must know a device before kubelet does, and as long as a container may have it.
+    fn specify(&mut self, view: &DeviceView) -> Result<(), Error> {
+        if self.specified == view.generation {
+            return Ok(());
+        }
+        let in_play = self.ledger.in_play();
+        let mut devices = self.ledger.known();
+        devices.retain(|id, _| in_play.contains(id));
+        devices.extend(view.devices.iter().map(|device| (device.id.clone(), device.clone())));
+        self.spec.write(&cdi::render(devices.values(), &Driver::find(self.config)))?;
+        self.ledger.learn(devices.values());
+        self.specified = view.generation;
+        Ok(())
+    }
+
+    async fn look(&mut self) -> Looked {
+        let listed = self.pods.allocatable(ours).await;
+        let waiting = self.learn_owners().await;
+        if let Err(status) = &listed {
+            tracing::debug!(%status, "kubelet's pod resources API does not answer");
+        }
+        let listening = self.servers.iter().filter(|(_, server)| server.listeners.any());
+        Looked {
+            listed: listed.ok(),
+            waiting,
+            published: self.ledger.published(),
+            listening: listening.map(|(resource, _)| resource.clone()).collect(),
+            counts: self.counts.borrow_and_update().clone(),
+        }
+    }
+
+    /// Grants that no owner shows for yet. An unreachable kubelet's owners stay as they were.
+    async fn learn_owners(&mut self) -> BTreeSet<DeviceId> {
+        if let Ok(owners) = self.pods.owners(ours).await {
+            if owners != self.owners {
+                self.lively_until = Instant::now() + LIVELY_FOR;
+            }
+            self.owners = owners;
+        }
+        self.ledger.settle(self.owners.keys().cloned().collect(), Instant::now())
+    }
+
+    async fn act(&mut self, action: &Action) -> Result<(), Error> {
+        match action {
+            Action::Allocatable(counts) => self.node.write(counts).await?,
+            Action::Publish(resource, offer) => self.publish(resource, offer),
+            Action::Renew(resource) => {
+                if let Some(server) = self.servers.get(resource) {
+                    server.renew.notify_one();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, resource: &str, offer: &Offer) {
+        self.ledger.publish(resource, offer);
+        if let Some(server) = self.servers.get(resource) {
+            server.offer.send_replace(offer.clone());
+        } else {
+            let server = self.serve(resource, offer);
+            self.servers.insert(resource.to_owned(), server);
+        }
+        tracing::info!(resource, devices = offer.len(), "told kubelet");
+    }
+
+    fn serve(&mut self, resource: &str, offer: &Offer) -> Server {
+        let server = Server {
+            offer: watch::Sender::new(offer.clone()),
+            listeners: Listeners::new(self.nudge.clone()),
+            renew: Arc::default(),
+        };
+        let plugin = Plugin {
+            resource: resource.to_owned(),
+            ledger: self.ledger.clone(),
+            offer: server.offer.subscribe(),
+            listeners: server.listeners.clone(),
+            terms: self.terms.clone(),
+            stop: self.stop.clone(),
+        };
+        self.tasks.spawn(serve::keep(plugin, self.config.plugin_dir(), server.renew.clone()));
+        server
+    }
+
+    /// Is the view in force: nobody can be given what it does not offer, and whoever was given it shows as owner.
+    async fn applied(&mut self, looked: &Looked, step: &Step, wanted: &Offers) -> bool {
+        if !step.actions.is_empty() || !step.waiting.is_empty() {
+            return false;
+        }
+        let still_offered = |id: &DeviceId| wanted.values().any(|offer| offer.contains_key(id));
+        // sealed first, then asked: no grant slips in between
+        let open = if self.ledger.seal() { self.learn_owners().await } else { looked.waiting.clone() };
+        open.iter().all(still_offered)
+    }
+
+    fn report(
+        &self,
+        view: &DeviceView,
+        looked: &Looked,
+        step: &Step,
+        applied: bool,
+        report: &watch::Sender<KubeletView>,
+    ) {
+        let offered = looked.published.values().flat_map(|offer| offer.keys().cloned()).collect();
+        let allocatable = looked.listed.iter().flat_map(|all| all.values().flatten().cloned()).collect();
+        let registered = self.servers.keys().all(|resource| looked.listening.contains(resource));
+        report.send_if_modified(|known| {
+            let new = KubeletView {
+                owners: self.owners.clone(),
+                allocatable: if looked.listed.is_some() { allocatable } else { known.allocatable.clone() },
+                offered,
+                applied_generation: if applied { view.generation } else { known.applied_generation },
+                plugin_ready: view.generation > 0 && registered && looked.listed.is_some(),
+                message: step.waiting.join("; "),
+            };
+            let news = *known != new;
+            *known = new;
+            news
+        });
+    }
+
+    /// Lowers allocatable to what is in use, and gives the scheduler time to see it.
+    async fn leave(&mut self, view: &DeviceView, report: &watch::Sender<KubeletView>) {
+        let mut quiet_since = Instant::now();
+        while Instant::now() < quiet_since + allocatable::SETTLE {
+            let before = self.counts.borrow().clone();
+            self.turn(view, true, report).await;
+            if self.troubled || *self.counts.borrow() != before {
+                quiet_since = Instant::now();
+            }
+            tokio::time::sleep(BUSY).await;
+        }
+    }
+
+    /// Ends the plugin servers.
+    async fn close(&mut self) {
+        self.stop.cancel();
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
