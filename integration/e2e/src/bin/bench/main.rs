@@ -1,0 +1,36 @@
+//! `make bench`: three measurements of the system, each against a baseline of the same run.
+
+mod change;
+mod onboarding;
+mod rest;
+
+use std::process::ExitCode;
+
+use e2e::{Result, World};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<()> {
+    let world = World::enter().await?;
+    let only = std::env::args().nth(1);
+    let wanted = |name: &str| only.as_deref().is_none_or(|o| o == name);
+    if wanted("rest") {
+        rest::measure(&world).await?;
+    }
+    if wanted("change") {
+        change::measure(&world).await?;
+    }
+    if wanted("onboarding") {
+        onboarding::measure(&world).await?;
+    }
+    Ok(())
+}

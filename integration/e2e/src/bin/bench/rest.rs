@@ -1,0 +1,57 @@
+//! Memory and CPU of operator and agent at rest, with kubelet of the same node as the measure.
+
+use std::time::Duration;
+
+use e2e::{Error, Result, World, story};
+
+const PAUSE: Duration = Duration::from_secs(60);
+/// `USER_HZ`, the unit of `/proc/PID/stat`, 100 on every Linux of today.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Prints RSS in MiB and CPU in percent of a core over a minute with the demo's tenants and pods present.
+pub async fn measure(world: &World) -> Result<()> {
+    story::onboard(world).await?;
+    story::start_pods(world).await?;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let before = all(world).await?;
+    tokio::time::sleep(PAUSE).await;
+    let after = all(world).await?;
+    println!("rest: over {} s, two tenants, four pods", PAUSE.as_secs());
+    for process in &after {
+        let Some(old) = before.iter().find(|p| p.node == process.node && p.pid == process.pid) else { continue };
+        let kubelet = after.iter().find(|p| p.node == process.node && p.name == "kubelet").map_or(1.0, |k| k.rss_mib);
+        let cpu = (process.ticks - old.ticks) / TICKS_PER_SECOND / PAUSE.as_secs_f64() * 100.0;
+        println!(
+            "  {:<6} {:<20} RSS {:>6.1} MiB (ratio to kubelet {:.2}), CPU {cpu:.2} % of a core",
+            process.node,
+            process.name,
+            process.rss_mib,
+            process.rss_mib / kubelet,
+        );
+    }
+    Ok(())
+}
+
+struct Process {
+    node: &'static str,
+    pid: String,
+    name: String,
+    rss_mib: f64,
+    ticks: f64,
+}
+
+async fn all(world: &World) -> Result<Vec<Process>> {
+    let script = r#"for p in /proc/[0-9]*; do n=$(cat $p/comm 2>/dev/null) || continue; case $n in kubelet|gputenancy-oper*|gputenancy-agen*)
+        echo "${p#/proc/} $n $(awk '/^VmRSS/{print $2}' $p/status) $(awk '{print $14+$15}' $p/stat)";; esac; done"#;
+    let mut processes = Vec::new();
+    for node in ["gpu-1", "gpu-2", "cpu-1"] {
+        for line in world.on_node(node, &["sh", "-c", script]).await?.lines() {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let [pid, name, rss, ticks] = fields.as_slice() else { continue };
+            let number = |text: &str| text.parse::<f64>().map_err(|e| Error::Text { what: line.into(), why: e.to_string() });
+            let (rss_mib, ticks) = (number(rss)? / 1024.0, number(ticks)?);
+            processes.push(Process { node, pid: (*pid).into(), name: (*name).into(), rss_mib, ticks });
+        }
+    }
+    Ok(processes)
+}

@@ -1,0 +1,12 @@
+//! What the end-to-end tests and the demo have in common: the lab, the product installed in it, and ways to wait.
+
+mod error;
+pub mod objects;
+pub mod product;
+pub mod scene;
+pub mod story;
+pub mod wait;
+mod world;
+
+pub use error::{Error, Result};
+pub use world::World;

@@ -1,0 +1,139 @@
+//! Reading the cluster the way the tests ask about it.
+
+use std::collections::BTreeMap;
+
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    apimachinery::pkg::apis::meta::v1::Condition,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use serde_json::Value;
+
+use crate::{Error, Result};
+
+/// Identity of a running pod: what must not change for a pod that was left alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// UID of the pod.
+    pub uid: String,
+    /// When its containers started.
+    pub started: Vec<String>,
+    /// Restarts of all its containers.
+    pub restarts: i32,
+    /// Node it runs on.
+    pub node: String,
+}
+
+/// All pods of a namespace that are Ready and not going, by name.
+pub async fn running(client: &Client, namespace: &str) -> Result<BTreeMap<String, Life>> {
+    let pods = Api::<Pod>::namespaced(client.clone(), namespace).list(&ListParams::default()).await?;
+    Ok(pods.into_iter().filter(is_ready).map(|pod| (pod.name_any(), life(&pod))).collect())
+}
+
+/// Is the pod Ready and not being deleted?
+pub fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    pod.metadata.deletion_timestamp.is_none() && conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+/// What identifies this run of the pod.
+pub fn life(pod: &Pod) -> Life {
+    let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_deref()).unwrap_or_default();
+    let started = statuses.iter().filter_map(|s| s.state.as_ref()?.running.as_ref()?.started_at.as_ref());
+    Life {
+        uid: pod.uid().unwrap_or_default(),
+        started: started.map(|t| t.0.to_string()).collect(),
+        restarts: statuses.iter().map(|s| s.restart_count).sum(),
+        node: pod.spec.as_ref().and_then(|s| s.node_name.clone()).unwrap_or_default(),
+    }
+}
+
+/// Allocatable of a node for one resource.
+pub async fn allocatable(client: &Client, node: &str, resource: &str) -> Result<i64> {
+    let node = Api::<Node>::all(client.clone()).get(node).await?;
+    let amount = node.status.and_then(|s| s.allocatable).and_then(|a| a.get(resource).cloned());
+    Ok(amount.and_then(|q| q.0.parse().ok()).unwrap_or(0))
+}
+
+/// The conditions of a kind of ours, or of anything that has them.
+pub fn condition<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|c| c.type_ == type_)
+}
+
+/// Does the condition have this status and reason, and a message that contains all these words?
+pub fn says(conditions: &[Condition], type_: &str, status: &str, reason: &str, words: &[&str]) -> std::result::Result<(), String> {
+    match condition(conditions, type_) {
+        Some(c) if c.status == status && c.reason == reason && words.iter().all(|w| c.message.contains(w)) => Ok(()),
+        Some(c) => Err(format!("{type_}={} {}: {}", c.status, c.reason, c.message)),
+        None => Err(format!("no condition {type_}")),
+    }
+}
+
+/// A merge patch of a tenant.
+pub async fn patch_tenant(client: &Client, name: &str, patch: Value) -> Result<GpuTenant> {
+    let api = Api::<GpuTenant>::all(client.clone());
+    Ok(api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?)
+}
+
+/// Gives a tenant this guarantee for a profile; the others stay.
+pub async fn set_guarantee(client: &Client, tenant: &str, profile: &str, count: i32) -> Result<()> {
+    let api = Api::<GpuTenant>::all(client.clone());
+    let mut gpus = api.get(tenant).await?.spec.gpus;
+    match gpus.iter_mut().find(|g| g.profile == profile) {
+        Some(guarantee) => guarantee.count = count,
+        None => gpus.push(gputenancy_crds::Guarantee { profile: profile.into(), count }),
+    }
+    patch_tenant(client, tenant, serde_json::json!({"spec": {"gpus": gpus}})).await.map(drop)
+}
+
+/// Deletes all tenants, pools and profiles, and waits until nothing of them is left.
+pub async fn delete_everything(client: &Client) -> Result<()> {
+    let tenants = Api::<GpuTenant>::all(client.clone());
+    for tenant in tenants.list(&ListParams::default()).await? {
+        patch_tenant(client, &tenant.name_any(), serde_json::json!({"spec": {"deletionProtection": false}})).await?;
+    }
+    let (delete, all) = (DeleteParams::default(), ListParams::default());
+    tenants.delete_collection(&delete, &all).await?;
+    gone::<GpuTenant>(client, "tenants").await?;
+    Api::<GpuPool>::all(client.clone()).delete_collection(&delete, &all).await?;
+    gone::<GpuPool>(client, "pools").await?;
+    Api::<GpuProfile>::all(client.clone()).delete_collection(&delete, &all).await?;
+    gone::<GpuProfile>(client, "profiles").await
+}
+
+async fn gone<K>(client: &Client, what: &str) -> Result<()>
+where
+    K: kube::Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>,
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let api = Api::<K>::all(client.clone());
+    let probe = || async {
+        let left: Vec<String> = api.list(&ListParams::default()).await?.iter().map(ResourceExt::name_any).collect();
+        Ok(if left.is_empty() { Ok(()) } else { Err(left.join(", ")) })
+    };
+    crate::wait::eventually(&format!("all {what} gone"), crate::wait::PATIENCE, probe).await
+}
+
+/// The agreement of a node.
+pub async fn gpu_node(client: &Client, name: &str) -> Result<GpuNode> {
+    Ok(Api::<GpuNode>::all(client.clone()).get(name).await?)
+}
+
+/// Layout of every GPU of a node in the words of NVML: `start:profile` in order, or `whole`.
+pub fn layouts(node: &GpuNode) -> Vec<Vec<String>> {
+    let gpus = node.status.as_ref().map(|s| s.gpus.as_slice()).unwrap_or_default();
+    let one = |gpu: &gputenancy_crds::GpuState| match &gpu.mig {
+        Some(mode) if mode.enabled => gpu.instances.iter().map(|i| format!("{}:{}", i.start, i.profile)).collect(),
+        _ => vec!["whole".into()],
+    };
+    gpus.iter().map(one).collect()
+}
+
+/// An assertion with words of its own.
+pub fn ensure(holds: bool, words: impl Into<String>) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::Wrong(words.into())) }
+}

@@ -1,0 +1,49 @@
+//! The product in the lab: installed by the real helm from the chart of this checkout.
+
+use std::path::{Path, PathBuf};
+
+use lab::Lab;
+
+use crate::Result;
+
+/// Namespace of operator and agent.
+pub const NAMESPACE: &str = "gputenancy-system";
+/// Name of the helm release.
+pub const RELEASE: &str = "gputenancy";
+
+/// The root of the checkout.
+pub fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here).to_owned()
+}
+
+/// Values of the chart for the lab: its images, and simulated GPUs on the nodes that are labelled for them.
+pub fn values() -> Vec<String> {
+    let image = |part: &str| {
+        [format!("image.{part}.repository=lab.local/gputenancy-{part}"), format!("image.{part}.tag=dev"), format!("image.{part}.pullPolicy=Never")]
+    };
+    let mut values: Vec<String> = ["operator", "agent", "simulator"].iter().flat_map(|part| image(part)).collect();
+    values.push("simulator.enabled=true".into());
+    values.push("simulator.board=a100-80gb".into());
+    values.push("simulator.gpus=2".into());
+    values
+}
+
+/// `helm upgrade --install --wait` with the lab's values and these on top.
+pub async fn install(lab: &Lab, more: &[&str]) -> Result<String> {
+    let chart = root().join("helm/gputenancy").display().to_string();
+    let mut args: Vec<String> = ["upgrade", "--install", RELEASE, &chart, "--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "5m"]
+        .map(String::from)
+        .into();
+    args.extend(["--set-string".into(), "simulator.nodeSelector.gputenancy\\.io/lab-gpu=true".into()]);
+    for value in values().iter().map(String::as_str).chain(more.iter().copied()) {
+        args.extend(["--set".into(), value.into()]);
+    }
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    Ok(lab.helm(&args).await?)
+}
+
+/// `helm uninstall --wait`.
+pub async fn uninstall(lab: &Lab) -> Result<String> {
+    Ok(lab.helm(&["uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "5m"]).await?)
+}

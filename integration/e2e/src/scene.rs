@@ -1,0 +1,96 @@
+//! Small scenes on one node, so that a test says only what it is about.
+
+use serde_json::{Value, json};
+
+use crate::{
+    Error, Result, World,
+    story::{holdings, tenant_ready},
+    wait::{PATIENCE, eventually},
+};
+
+/// A profile for a MIG shape of the A100-80.
+pub fn mig_profile(name: &str, shape: &str) -> Value {
+    json!({
+        "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuProfile", "metadata": {"name": name},
+        "spec": {"device": {"mig": {"profile": shape}}, "support": {"expected": "shares the board's power budget", "incident": "less memory than stated"}},
+    })
+}
+
+/// A pool of one node, by host name, that may carry these profiles.
+pub fn pool(name: &str, node: &str, profiles: &[&str]) -> Value {
+    json!({
+        "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuPool", "metadata": {"name": name},
+        "spec": {"nodeSelector": {"matchLabels": {"kubernetes.io/hostname": node}}, "profiles": profiles, "disruption": {"maxUnavailable": 2}},
+    })
+}
+
+/// A tenant with one namespace of its own name and these guarantees.
+pub fn tenant(name: &str, guarantees: &[(&str, i32)]) -> Value {
+    let gpus: Vec<Value> = guarantees.iter().map(|(profile, count)| json!({"profile": profile, "count": count})).collect();
+    json!({
+        "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "metadata": {"name": name},
+        "spec": {"namespaces": [{"name": name}], "gpus": gpus, "deletionProtection": false},
+    })
+}
+
+/// A Deployment whose pods hold one device each, as a real process does.
+pub fn workload(namespace: &str, name: &str, resource: &str, replicas: i32) -> Value {
+    let labels = json!({"app": name});
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "replicas": replicas, "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod_spec(resource)},
+        },
+    })
+}
+
+/// The spec of a pod that holds one device until it is told to stop.
+pub fn pod_spec(resource: &str) -> Value {
+    json!({
+        "terminationGracePeriodSeconds": 2,
+        "securityContext": {"runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{
+            "name": "work", "image": "lab.local/gputenancy-workload:dev", "imagePullPolicy": "Never",
+            "command": ["/usr/bin/gpu-work", "hold", "--memory", "1Gi"],
+            "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+            "resources": {"limits": {resource: "1"}},
+        }],
+    })
+}
+
+impl World {
+    /// Applies objects given as JSON.
+    pub async fn set(&self, objects: &[Value]) -> Result<()> {
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+        self.apply(&list.to_string()).await.map(drop)
+    }
+}
+
+/// One node of two GPUs; `small` has a pod on each of them, so that four halves need one of them to move.
+pub async fn two_small_pods(world: &World) -> Result<()> {
+    world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-3g", "3g.40gb")]).await?;
+    let mut fill = pool("p", "gpu-1", &["mig-1g", "mig-3g"]);
+    fill["spec"]["layout"] = json!({"spare": {"policy": "Fill", "profile": "mig-1g"}});
+    world.set(&[fill, tenant("small", &[("mig-1g", 14)]), tenant("big", &[("mig-3g", 0)])]).await?;
+    tenant_ready(world, "small").await?;
+    tenant_ready(world, "big").await?;
+    // Fourteen slices, fourteen pods: both GPUs are full. Then all but two pods go, one from each GPU stays.
+    world.set(&[workload("small", "w", "nvidia.com/mig-1g.10gb", 14)]).await?;
+    world.pods_ready("small", 14).await?;
+    let held = holdings(world).await?;
+    let keep = |gpu: i32| held.iter().find(|(_, (_, g, _))| *g == gpu).map(|(pod, _)| pod.clone());
+    let (Some(first), Some(second)) = (keep(0), keep(1)) else {
+        return Err(Error::Wrong(format!("pods on both GPUs: {held:?}")));
+    };
+    for pod in held.keys().filter(|p| **p != first && **p != second) {
+        let cost = "controller.kubernetes.io/pod-deletion-cost=-100";
+        world.kubectl(&["annotate", "pod", "-n", "small", pod, cost]).await?;
+    }
+    world.kubectl(&["scale", "deployment", "-n", "small", "w", "--replicas=2"]).await?;
+    eventually("two pods left, nothing terminating", PATIENCE, || async {
+        let held = holdings(world).await?;
+        Ok(if held.len() == 2 { Ok(()) } else { Err(format!("{held:?}")) })
+    })
+    .await
+}

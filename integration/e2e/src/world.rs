@@ -1,0 +1,117 @@
+//! The lab that all tests share, with the product installed.
+
+use std::time::Duration;
+
+use gputenancy_crds::GpuNode;
+use kube::{Api, Client, api::ListParams};
+use lab::Lab;
+
+use crate::{
+    Error, Result, objects, product,
+    wait::{PATIENCE, eventually},
+};
+
+/// Handles on the lab.
+pub struct World {
+    /// The lab itself: nodes, power, network.
+    pub lab: Lab,
+    /// A client with all rights.
+    pub client: Client,
+}
+
+impl World {
+    /// Attaches to the running lab (`GPUTENANCY_LAB_NAME`, default `lab`), without installing anything.
+    pub async fn bare() -> Result<Self> {
+        let name = std::env::var("GPUTENANCY_LAB_NAME").unwrap_or_else(|_| "lab".into());
+        let lab = Lab::attach(&name).await?;
+        let client = lab.client();
+        Ok(Self { lab, client })
+    }
+
+    /// Attaches, installs the product, and removes what earlier tests left.
+    pub async fn enter() -> Result<Self> {
+        let world = Self::bare().await?;
+        product::install(&world.lab, &[]).await?;
+        objects::delete_everything(&world.client).await?;
+        world.agents_ready().await?;
+        Ok(world)
+    }
+
+    /// Runs a test body and keeps logs, events and objects of the lab when it fails.
+    pub async fn keeping_evidence<T>(&self, test: &str, body: impl Future<Output = Result<T>>) -> T {
+        match body.await {
+            Ok(value) => value,
+            Err(error) => {
+                let kept = self.lab.collect(test).await;
+                let note = kept.map_or_else(|e| format!("(nothing kept: {e})"), |path| format!("(kept in {})", path.display()));
+                #[allow(clippy::panic, reason = "this is how a test fails")]
+                {
+                    panic!("{test}: {error} {note}")
+                }
+            }
+        }
+    }
+
+    /// Waits until every GPU node has an agent that sees its GPUs.
+    pub async fn agents_ready(&self) -> Result<Vec<GpuNode>> {
+        let api = Api::<GpuNode>::all(self.client.clone());
+        eventually("an agent with GPUs on gpu-1 and gpu-2", PATIENCE, || async {
+            let nodes = api.list(&ListParams::default()).await?.items;
+            let seeing = nodes.iter().filter(|n| n.status.as_ref().is_some_and(|s| !s.gpus.is_empty())).count();
+            Ok(if seeing >= 2 { Ok(nodes) } else { Err(format!("{seeing} of {} GpuNodes show GPUs", nodes.len())) })
+        })
+        .await
+    }
+
+    /// `kubectl` with these words; what it prints.
+    pub async fn kubectl(&self, args: &[&str]) -> Result<String> {
+        Ok(self.lab.kubectl(args).await?)
+    }
+
+    /// Applies a file of `samples/`.
+    pub async fn sample(&self, file: &str) -> Result<String> {
+        let path = product::root().join("samples").join(file).display().to_string();
+        self.kubectl(&["apply", "--server-side", "-f", &path]).await
+    }
+
+    /// Applies a manifest given as text.
+    pub async fn apply(&self, manifest: &str) -> Result<String> {
+        let io = |source| Error::Io { what: "writing a manifest".into(), source };
+        let file = tempfile::Builder::new().suffix(".yaml").tempfile().map_err(io)?;
+        std::fs::write(file.path(), manifest).map_err(io)?;
+        self.kubectl(&["apply", "--server-side", "-f", &file.path().display().to_string()]).await
+    }
+
+    /// Runs a program on a node, as root in its namespaces; what it prints.
+    pub async fn on_node(&self, node: &str, args: &[&str]) -> Result<String> {
+        Ok(self.lab.node(node)?.run(args).await?)
+    }
+
+    /// Talks to the simulated silicon of a node: faults, history.
+    pub async fn nvsim(&self, node: &str, args: &[&str]) -> Result<String> {
+        let nvsim = product::root().join("target/debug/nvsim").display().to_string();
+        let state = [nvsim.as_str(), "--state", "/run/nvidia/driver/run/nvsim"];
+        self.on_node(node, &[&state, args].concat()).await
+    }
+
+    /// Waits until so many pods of a namespace are Ready; all of them by name.
+    pub async fn pods_ready(&self, namespace: &str, count: usize) -> Result<std::collections::BTreeMap<String, objects::Life>> {
+        eventually(&format!("{count} pods of {namespace} Ready"), PATIENCE, || async {
+            let running = objects::running(&self.client, namespace).await?;
+            Ok(if running.len() == count { Ok(running) } else { Err(format!("{} Ready", running.len())) })
+        })
+        .await
+    }
+
+    /// Waits until the layouts of all GPU nodes satisfy a predicate and no GPU is changing.
+    pub async fn layout(&self, what: &str, limit: Duration, good: impl Fn(&[Vec<String>]) -> bool) -> Result<Vec<Vec<String>>> {
+        let api = Api::<GpuNode>::all(self.client.clone());
+        eventually(what, limit, || async {
+            let nodes = api.list(&ListParams::default()).await?.items;
+            let all: Vec<Vec<String>> = nodes.iter().flat_map(objects::layouts).collect();
+            let changing = nodes.iter().flat_map(|n| &n.spec.gpus).filter(|g| g.change.is_some()).count();
+            Ok(if changing == 0 && good(&all) { Ok(all) } else { Err(format!("{changing} changing; {all:?}")) })
+        })
+        .await
+    }
+}
