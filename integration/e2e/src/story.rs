@@ -77,7 +77,7 @@ pub async fn refused(world: &World, namespace: &str, resource: &str) -> Result<S
             "containers": [{
                 "name": "c", "image": "lab.local/gputenancy-workload:dev", "imagePullPolicy": "Never",
                 "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
-                "resources": {"limits": {resource: "1"}},
+                "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {resource: "1"}},
             }],
         },
     }))
