@@ -45,7 +45,7 @@ pub struct GpuNodeSpec {
 /// What one GPU shall be. `mig` and `instances` together are the whole truth: the agent creates what is missing and destroys
 /// what is too much, and never destroys what has a client.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
-#[x_kube(validation = Rule::new("self.mig || !has(self.instances) || self.instances.size() == 0").message("spec.gpus: instances need mig: true"))]
+#[x_kube(validation = Rule::new("self.mig || !has(self.instances) || self.instances.size() == 0").message("spec.gpus: instances exist only with MIG on; write mig: true, or leave instances out"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GpuSpec {
     /// NVML's UUID of the GPU.

@@ -35,6 +35,10 @@ use crate::{ChangePhase, DurationText};
         priority = 1
     )
 )]
+#[x_kube(
+    validation = Rule::new("!has(self.layout.spare.profile) || self.layout.spare.profile in self.profiles").message("spec.layout.spare.profile: this profile is not one of the pool's; add it to spec.profiles"),
+    validation = Rule::new("!has(self.layout.fixed) || self.layout.fixed.all(f, f.profiles.all(p, p.name in self.profiles))").message("spec.layout.fixed: every profile named here must be one of the pool's; add it to spec.profiles"),
+)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GpuPoolSpec {
     /// Nodes of the pool. A node belongs to at most one pool; an overlap is a condition on both, and neither acts on that node.
@@ -151,6 +155,7 @@ pub struct Disruption {
     pub notice: DurationText,
     /// GPUs of the pool that may be changing at once: a number or a percentage, at least one.
     #[serde(default = "one")]
+    #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : string(self).matches('^([1-9][0-9]?|100)%$')").message("spec.disruption.maxUnavailable: write a number of GPUs of at least 1, or a percentage from 1% to 100%"))]
     pub max_unavailable: IntOrString,
     /// How long a change may wait for its pods to go, after the notice.
     #[serde(default = "half_an_hour")]

@@ -14,15 +14,32 @@ pub fn all() -> Result<Vec<(String, Value)>, serde_json::Error> {
     [GpuProfile::crd(), GpuPool::crd(), GpuTenant::crd(), GpuNode::crd()].into_iter().map(finish).collect()
 }
 
-/// Adds what the derive macro cannot say: the status default that tells "never reconciled" from "generation 0", and the
-/// annotation that keeps helm from deleting users' objects with the chart.
+/// Adds what the derive macro cannot say: the status default that tells "never reconciled" from "generation 0", that a null
+/// is the same as nothing written, and the annotation that keeps helm from deleting users' objects with the chart.
 fn finish(crd: CustomResourceDefinition) -> Result<(String, Value), serde_json::Error> {
     let file = format!("{}_{}.yaml", crd.spec.group, crd.spec.names.plural);
     let mut crd = serde_json::to_value(crd)?;
     if let Some(status) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/status") {
         status["default"] = json!({"observedGeneration": -1});
-        status.as_object_mut().map(|s| s.remove("nullable"));
+    }
+    if let Some(schema) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
+        drop_nullable(schema);
     }
     crd["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
     Ok((file, crd))
+}
+
+/// The API server prunes a null where a field is not nullable. So `mig: null` is an absent `mig` to the CEL rules, which
+/// count what is there with `has`.
+fn drop_nullable(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            if fields.get("nullable") == Some(&Value::Bool(true)) {
+                fields.remove("nullable");
+            }
+            fields.values_mut().for_each(drop_nullable);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_nullable),
+        _ => {}
+    }
 }

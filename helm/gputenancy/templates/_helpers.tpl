@@ -1,0 +1,52 @@
+{{- define "gputenancy.labels" -}}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+app.kubernetes.io/part-of: gputenancy
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{ include "gputenancy.selector" . }}
+{{- end }}
+
+{{- /* What names a component within a release; never changes, as Deployments cannot change their selector. */}}
+{{- define "gputenancy.selector" -}}
+app.kubernetes.io/name: gputenancy-{{ .component }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- /* The root context with the name of a component. */}}
+{{- define "gputenancy.image" -}}
+{{- $image := index .Values.image .component -}}
+{{ $image.repository }}:{{ default .Chart.AppVersion $image.tag }}
+{{- end }}
+
+{{- define "gputenancy.pullPolicy" -}}
+{{- $image := index .Values.image .component -}}
+{{ default .Values.image.pullPolicy $image.pullPolicy }}
+{{- end }}
+
+{{- define "gputenancy.pull" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "gputenancy.operatorUser" -}}
+system:serviceaccount:{{ .Release.Namespace }}:gputenancy-operator
+{{- end }}
+
+{{- define "gputenancy.agentUser" -}}
+system:serviceaccount:{{ .Release.Namespace }}:gputenancy-agent
+{{- end }}
+
+{{- /* What the restricted Pod Security Standard asks of a container, and a root file system that nobody writes. */}}
+{{- define "gputenancy.restricted" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+capabilities: {drop: [ALL]}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
