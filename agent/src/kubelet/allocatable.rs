@@ -34,9 +34,8 @@ pub struct Seen<'a> {
     pub kubelet: Option<&'a BTreeMap<String, BTreeSet<DeviceId>>>,
     /// The node's allocatable; none while the API server has not answered.
     pub node: Option<&'a Counts>,
-    /// Devices that pods own.
-    pub owned: &'a BTreeSet<DeviceId>,
-    /// The agent is about to stop: nothing free may be counted on.
+    /// The agent is about to stop: nothing may be counted on, not even what is in use, because a pod that ends while there
+    /// is no plugin would make room for one that fails.
     pub stopping: bool,
     /// The present.
     pub now: Instant,
@@ -136,7 +135,6 @@ struct Resource<'a> {
     kubelet: Option<BTreeSet<&'a DeviceId>>,
     /// The node's count.
     node: Option<u64>,
-    owned: &'a BTreeSet<DeviceId>,
     stopping: bool,
     now: Instant,
 }
@@ -150,7 +148,6 @@ impl<'a> Resource<'a> {
             listening: seen.listening.contains(name),
             kubelet: seen.kubelet.map(|all| all.get(name).into_iter().flatten().collect()),
             node: seen.node.map(|counts| counts.get(name).copied().unwrap_or(0)),
-            owned: seen.owned,
             stopping: seen.stopping,
             now: seen.now,
         }
@@ -158,14 +155,13 @@ impl<'a> Resource<'a> {
 
     /// What the scheduler may count on: devices that are wanted and that kubelet would give. None: not known.
     fn target(&self) -> Option<u64> {
-        if !self.listening {
-            // kubelet has lost us, or has never known us: it would refuse every pod
+        if self.stopping || !self.listening {
+            // kubelet has lost us, or is about to: it would refuse every pod
             return Some(0);
         }
         let wanted = usable(Some(self.wanted));
         let able = self.kubelet.as_ref()?.iter().filter(|id| wanted.contains(**id));
-        let count = if self.stopping { able.filter(|id| self.owned.contains(**id)).count() } else { able.count() };
-        u64::try_from(count).ok()
+        u64::try_from(able.count()).ok()
     }
 
     fn correction(&self) -> Option<u64> {
@@ -220,3 +216,8 @@ impl<'a> Resource<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod world;

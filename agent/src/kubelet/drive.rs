@@ -52,7 +52,7 @@ pub enum Error {
     Node(#[from] kube::Error),
 }
 
-/// Serves kubelet until `stop`, then lowers allocatable to what is in use and returns.
+/// Serves kubelet until `stop`, then lowers allocatable to nothing and returns.
 pub async fn run(
     config: Config,
     client: Client,
@@ -151,57 +151,56 @@ impl<'a> Drive<'a> {
     /// Sees, decides, acts, reports; answers how long to rest at most.
     async fn turn(&mut self, view: &DeviceView, stopping: bool, report: &watch::Sender<KubeletView>) -> Duration {
         let wanted = offer::offers(view);
-        let step = self.advance(view, &wanted, stopping).await;
-        match step {
-            Ok((looked, step)) => {
-                self.troubled = false;
-                let applied = self.applied(&looked, &step, &wanted).await;
-                self.report(view, &looked, &step, applied, report);
-                if step.actions.is_empty() && (step.waiting.is_empty() || view.generation == 0) && applied {
-                    if Instant::now() < self.lively_until { LIVELY } else { REST }
-                } else {
-                    BUSY
-                }
-            }
-            Err(error) => {
-                if !self.troubled {
-                    tracing::warn!(error = ?error, "{error}; trying again");
-                }
-                self.troubled = true;
-                report.send_if_modified(|known| {
-                    let message = error.to_string();
-                    let news = known.message != message;
-                    known.message = message;
-                    news
-                });
-                LIVELY
-            }
+        // what the runtime does not know must not be offered
+        let specified = self.specify(view);
+        let offerable = if specified.is_ok() { wanted } else { self.ledger.published() };
+        let looked = self.look().await;
+        let step = self.decide(&looked, &offerable, stopping);
+        let mut outcome = specified;
+        for action in &step.actions {
+            outcome = outcome.and(self.act(action).await);
+        }
+        if !step.actions.is_empty() {
+            self.lively_until = Instant::now() + LIVELY_FOR;
+        }
+        let applied = outcome.is_ok() && self.applied(&looked, &step, &offerable).await;
+        let message = self.describe(&step, &outcome);
+        self.report(view, &looked, message, applied, report);
+        match (applied, Instant::now() < self.lively_until) {
+            (false, true) if outcome.is_ok() => BUSY,
+            (false, _) | (true, true) => LIVELY,
+            (true, false) => REST,
         }
     }
 
-    async fn advance(&mut self, view: &DeviceView, wanted: &Offers, stopping: bool) -> Result<(Looked, Step), Error> {
-        self.specify(view)?;
-        let looked = self.look().await;
-        let owned = self.owners.keys().cloned().collect();
+    fn decide(&mut self, looked: &Looked, wanted: &Offers, stopping: bool) -> Step {
         let seen = Seen {
             wanted,
             published: &looked.published,
             listening: &looked.listening,
             kubelet: looked.listed.as_ref(),
             node: looked.counts.as_ref().map(|counted| &counted.counts),
-            owned: &owned,
             stopping,
             now: Instant::now(),
         };
         let (memory, step) = allocatable::step(std::mem::take(&mut self.memory), &seen);
         self.memory = memory;
-        for action in &step.actions {
-            self.act(action).await?;
+        step
+    }
+
+    /// One sentence for a condition; trouble comes first, and is logged once.
+    fn describe(&mut self, step: &Step, outcome: &Result<(), Error>) -> String {
+        let waiting = step.waiting.join("; ");
+        let Err(error) = outcome else {
+            self.troubled = false;
+            return waiting;
+        };
+        let text = super::chain(error);
+        if !self.troubled {
+            tracing::warn!(error = text, "trying again");
         }
-        if !step.actions.is_empty() {
-            self.lively_until = Instant::now() + LIVELY_FOR;
-        }
-        Ok((looked, step))
+        self.troubled = true;
+        text
     }
 
     /// The runtime must know a device before kubelet does, and as long as a container may have it.
@@ -303,7 +302,7 @@ impl<'a> Drive<'a> {
         &self,
         view: &DeviceView,
         looked: &Looked,
-        step: &Step,
+        message: String,
         applied: bool,
         report: &watch::Sender<KubeletView>,
     ) {
@@ -317,7 +316,7 @@ impl<'a> Drive<'a> {
                 offered,
                 applied_generation: if applied { view.generation } else { known.applied_generation },
                 plugin_ready: view.generation > 0 && registered && looked.listed.is_some(),
-                message: step.waiting.join("; "),
+                message,
             };
             let news = *known != new;
             *known = new;
@@ -325,7 +324,7 @@ impl<'a> Drive<'a> {
         });
     }
 
-    /// Lowers allocatable to what is in use, and gives the scheduler time to see it.
+    /// Lowers allocatable to nothing, and gives the scheduler time to see it.
     async fn leave(&mut self, view: &DeviceView, report: &watch::Sender<KubeletView>) {
         let mut quiet_since = Instant::now();
         while Instant::now() < quiet_since + allocatable::SETTLE {

@@ -17,3 +17,14 @@ mod uds;
 
 pub use config::{Allocation, Config};
 pub use drive::{Error, run};
+
+/// The text of an error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}

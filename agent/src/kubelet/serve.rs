@@ -63,7 +63,7 @@ pub async fn keep(plugin: Plugin, folder: PathBuf, renew: Arc<Notify>) {
             // kubelet may be away for long: once is enough
             Err(error) if quiet => tracing::debug!(resource = plugin.resource, %error, "not registered"),
             Err(error) => {
-                tracing::warn!(resource = plugin.resource, error = chain(&error), "not registered; trying again");
+                tracing::warn!(resource = plugin.resource, error = super::chain(&error), "not registered; trying again");
                 quiet = true;
             }
         }
@@ -120,17 +120,6 @@ async fn replaced(kubelet: &Path, own: &Path, before: (Option<uds::Identity>, Op
     while (uds::identity(kubelet), uds::identity(own)) == before {
         tokio::time::sleep(LOOK).await;
     }
-}
-
-/// The text of an error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
 }
 
 /// A running server.

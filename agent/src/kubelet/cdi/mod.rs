@@ -4,6 +4,8 @@ mod caps;
 mod driver;
 mod file;
 mod spec;
+#[cfg(test)]
+mod tests;
 
 pub use caps::CapMinors;
 pub use driver::{Driver, Mount, Node};

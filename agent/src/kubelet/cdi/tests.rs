@@ -1,0 +1,139 @@
+use std::{fs, os::unix::fs::symlink, path::Path};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    device::{Device, DeviceView, MigIds},
+    kubelet::{
+        config::{Allocation, Config},
+        offer::offers,
+    },
+};
+
+fn whole(n: u32) -> Device {
+    let gpu = format!("GPU-{n:08}-0000-0000-0000-000000000000");
+    Device {
+        id: DeviceId::whole(&gpu),
+        resource: "nvidia.com/gpu".to_owned(),
+        uuid: gpu.clone(),
+        gpu_uuid: gpu,
+        gpu_minor: n,
+        mig: None,
+        numa: Some(-1),
+        held: false,
+        healthy: true,
+    }
+}
+
+fn slice(n: u32, start: u32, profile: &str) -> Device {
+    let gpu = whole(n);
+    Device {
+        id: DeviceId::mig(&gpu.gpu_uuid, start, profile),
+        resource: format!("nvidia.com/mig-{}", profile.replace('+', ".")),
+        uuid: format!("MIG-{n}-{start}"),
+        mig: Some(MigIds { gi: 7 + start, ci: 0, start, profile: profile.to_owned(), size: 1 }),
+        ..gpu
+    }
+}
+
+fn driver_root(root: &Path) {
+    let folder = root.join("run/nvidia/driver/usr/lib/x86_64-linux-gnu");
+    fs::create_dir_all(&folder).unwrap();
+    for library in ["libnvidia-ml.so", "libcuda.so"] {
+        fs::write(folder.join(format!("{library}.580.95.05")), "").unwrap();
+        symlink(format!("{library}.580.95.05"), folder.join(format!("{library}.1"))).unwrap();
+    }
+    symlink("/usr/lib/x86_64-linux-gnu/libcuda.so.1", folder.join("libcuda.so")).unwrap();
+    fs::write(folder.join("libcudart.so.13"), "not the driver's").unwrap();
+    fs::write(folder.join("libnvidia-mlx.so.1"), "not the driver's").unwrap();
+    let bin = root.join("run/nvidia/driver/usr/bin");
+    fs::create_dir_all(&bin).unwrap();
+    fs::write(bin.join("nvidia-smi"), "").unwrap();
+    let proc = root.join("run/nvidia/driver/proc/driver/nvidia-caps");
+    fs::create_dir_all(&proc).unwrap();
+    fs::write(proc.join("mig-minors"), "config 1\ngpu0/gi7/access 66\ngpu0/gi7/ci0/access 67\n").unwrap();
+    fs::create_dir_all(root.join("usr/bin")).unwrap();
+    fs::write(root.join("usr/bin/nvidia-cdi-hook"), "").unwrap();
+    fs::write(root.join("run/nvidia/driver/proc/devices"), "Character devices:\n195 nvidia\n511 nvidia-caps\n").unwrap();
+}
+
+fn config(root: &Path) -> Config {
+    Config {
+        node_name: "n1".to_owned(),
+        kubelet_dir: root.join("var/lib/kubelet"),
+        cdi_dir: root.join("var/run/cdi"),
+        driver_root: "/run/nvidia/driver".into(),
+        host_root: root.to_owned(),
+        dev: root.join("dev"),
+        extra_cdi_devices: vec![],
+        allocation: Allocation::Cdi,
+    }
+}
+
+#[test]
+fn a_host_with_mig_and_whole_gpus() {
+    let root = tempfile::tempdir().unwrap();
+    driver_root(root.path());
+    let driver = Driver::find(&config(root.path()));
+    let spec = render(&[slice(0, 0, "1g.10gb"), slice(0, 2, "1g.10gb+me"), whole(1)], &driver);
+    insta::assert_json_snapshot!(spec);
+}
+
+#[test]
+fn a_host_without_a_driver_still_gets_the_nodes() {
+    let root = tempfile::tempdir().unwrap();
+    let driver = Driver::find(&config(root.path()));
+    assert!(driver.mounts.is_empty());
+    assert!(render(&[whole(0)], &driver).has(&name(&whole(0).id)));
+}
+
+#[test]
+fn the_file_appears_in_one_piece_and_goes_with_the_last_device() {
+    let root = tempfile::tempdir().unwrap();
+    let mut file = SpecFile::in_folder(&root.path().join("cdi"));
+    let path = root.path().join("cdi/gputenancy.io-gpu.json");
+    file.write(&render(&[whole(0)], &Driver::default())).unwrap();
+    let first = fs::metadata(&path).unwrap().modified().unwrap();
+    file.write(&render(&[whole(0)], &Driver::default())).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), first, "written only when it changes");
+    assert_eq!(fs::read_dir(root.path().join("cdi")).unwrap().count(), 1);
+    file.write(&render(&[], &Driver::default())).unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_file_taken_away_is_written_again() {
+    let root = tempfile::tempdir().unwrap();
+    let mut file = SpecFile::in_folder(root.path());
+    let spec = render(&[whole(0)], &Driver::default());
+    file.write(&spec).unwrap();
+    fs::remove_file(root.path().join("gputenancy.io-gpu.json")).unwrap();
+    file.write(&spec).unwrap();
+    assert!(root.path().join("gputenancy.io-gpu.json").exists());
+}
+
+fn devices() -> impl Strategy<Value = Vec<Device>> {
+    let profile = prop_oneof![Just("1g.10gb"), Just("1g.10gb+me"), Just("1g.24gb-me"), Just("3g.40gb")];
+    let one = (0..8_u32, 0..8_u32, profile, any::<bool>(), any::<bool>());
+    let device = one.prop_map(|(gpu, start, profile, held, mig)| {
+        let device = if mig { slice(gpu, start, profile) } else { whole(gpu) };
+        Device { held, ..device }
+    });
+    proptest::collection::vec(device, 0..20)
+}
+
+proptest! {
+    #[test]
+    fn every_offered_device_has_a_valid_name_in_the_specification(devices in devices()) {
+        let spec = render(&devices, &Driver::default());
+        let view = DeviceView { generation: 1, devices };
+        for id in offers(&view).values().flat_map(|offer| offer.keys()) {
+            prop_assert!(spec.has(&name(id)));
+            let name = name(id);
+            prop_assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.:".contains(c)), "{}", name);
+            prop_assert!(name.ends_with(|c: char| c.is_ascii_alphanumeric()));
+            prop_assert!(id.as_str().len() <= 63, "kubelet's limit for ids");
+        }
+    }
+}
