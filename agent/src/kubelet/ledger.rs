@@ -141,3 +141,6 @@ impl Books {
         busy
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -155,3 +155,6 @@ impl Served {
         let _ = std::fs::remove_file(&self.socket);
     }
 }
+
+#[cfg(test)]
+mod tests;
