@@ -40,16 +40,16 @@ pub fn cap_minors(table: &str, gpu_minor: u32, capabilities: &[Capability]) -> V
         Capability::Instance { gi } => {
             from_table(&format!("gpu{gpu_minor}/gi{gi}/access")).unwrap_or(3 + 135 * gpu_minor + 9 * gi)
         }
-        Capability::Compute { gi, ci } => from_table(&format!("gpu{gpu_minor}/gi{gi}/ci{ci}/access"))
-            .unwrap_or(3 + 135 * gpu_minor + 9 * gi + 1 + ci),
+        Capability::Compute { gi, ci } => {
+            from_table(&format!("gpu{gpu_minor}/gi{gi}/ci{ci}/access")).unwrap_or(3 + 135 * gpu_minor + 9 * gi + 1 + ci)
+        }
     };
     capabilities.iter().map(minor).collect()
 }
 
 /// Processes other than this one that have one of these capability files open.
 pub fn holders_of(proc_root: &Path, minors: &[u32]) -> Vec<u32> {
-    let files: Vec<PathBuf> =
-        minors.iter().map(|minor| format!("/dev/nvidia-caps/nvidia-cap{minor}").into()).collect();
+    let files: Vec<PathBuf> = minors.iter().map(|minor| format!("/dev/nvidia-caps/nvidia-cap{minor}").into()).collect();
     let own = std::process::id();
     let pids = fs::read_dir(proc_root).into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

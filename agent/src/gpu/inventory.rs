@@ -5,9 +5,13 @@ use std::sync::Arc;
 use gputenancy_crds::Health;
 use gputenancy_nvml::{InstanceProfile, MigMode, NvmlFailure, Process};
 
+use super::DriverRoot;
+
 /// The GPUs of a node as NVML showed them at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
+    /// Where the driver was found.
+    pub driver_root: Option<DriverRoot>,
     /// Version of the kernel driver.
     pub driver_version: String,
     /// CUDA version that the driver supports.

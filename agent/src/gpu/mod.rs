@@ -11,18 +11,36 @@ mod thread;
 
 use std::path::PathBuf;
 
+use gputenancy_nvml::find_library;
+
 pub use calls::Calls;
 pub use inventory::{Inventory, SeenBoard, SeenCompute, SeenGpu, SeenInstance};
 pub use order::{Order, OrderError};
 pub use thread::{Depth, Silicon, Trouble};
 
-/// Where the driver and the kernel's trees are, as seen from here.
+/// A place where the driver's files may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverRoot {
+    /// As the host sees it: what goes into CDI specifications.
+    pub host: PathBuf,
+    /// As seen from here.
+    pub seen: PathBuf,
+}
+
+/// Where the driver and the kernel's trees are.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// Root of the driver's files.
-    pub driver_root: PathBuf,
-    /// `/proc` of the host.
+    /// Where the driver's files may be; the first that has the library counts. A driver container may bring it at any time.
+    pub driver_roots: Vec<DriverRoot>,
+    /// `/proc` with the host's processes.
     pub proc_root: PathBuf,
     /// `/sys` of the host.
     pub sys_root: PathBuf,
+}
+
+impl Places {
+    /// The driver root that has the library now, and the library.
+    pub fn driver(&self) -> Option<(&DriverRoot, PathBuf)> {
+        self.driver_roots.iter().find_map(|root| Some((root, find_library(&root.seen)?)))
+    }
 }

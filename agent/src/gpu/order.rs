@@ -5,8 +5,8 @@ use std::fmt;
 use gputenancy_nvml::{Activation, Gpu, GpuInstance, Nvml, NvmlFailure, code, full_width};
 
 use super::{
-    Places,
     holders::{Capability, cap_minors, holders_of, minors_table},
+    thread::Opened,
 };
 
 /// One change of one GPU.
@@ -64,6 +64,18 @@ impl Order {
             Self::CreateCompute { .. } => "create-compute",
         }
     }
+
+    /// The call that carries it out.
+    pub fn call(&self) -> &'static str {
+        match self {
+            Self::SetMode { .. } => "nvmlDeviceSetMigMode",
+            Self::Reset { .. } => "nvidia-smi --gpu-reset",
+            Self::DestroyCompute { .. } => "nvmlComputeInstanceDestroy",
+            Self::DestroyInstance { .. } => "nvmlGpuInstanceDestroy",
+            Self::CreateInstance { .. } => "nvmlDeviceCreateGpuInstanceWithPlacement",
+            Self::CreateCompute { .. } => "nvmlGpuInstanceCreateComputeInstance",
+        }
+    }
 }
 
 impl fmt::Display for Order {
@@ -96,6 +108,12 @@ pub enum OrderError {
     /// What should be changed is not there any more: look again.
     #[error("{0} is gone")]
     Gone(String),
+    /// The call succeeded, and NVML shows what it showed before.
+    #[error("{call} succeeded and changed nothing")]
+    NoEffect {
+        /// The call.
+        call: &'static str,
+    },
     /// The tool that resets GPUs failed.
     #[error("nvidia-smi --gpu-reset: {message}")]
     Reset {
@@ -111,8 +129,8 @@ fn list(pids: &[u32]) -> String {
 }
 
 /// Carries out an order other than [`Order::Reset`], which needs NVML closed.
-pub(super) fn carry_out(nvml: &Nvml, places: &Places, uuid: &str, order: &Order) -> Result<(), OrderError> {
-    let gpu = find(nvml, uuid)?;
+pub(super) fn carry_out(opened: &Opened<'_>, uuid: &str, order: &Order) -> Result<(), OrderError> {
+    let gpu = find(opened.nvml, uuid)?;
     match *order {
         Order::SetMode { on } => {
             if let Activation::Pending(reason) = gpu.set_mig_mode(on)? {
@@ -122,13 +140,13 @@ pub(super) fn carry_out(nvml: &Nvml, places: &Places, uuid: &str, order: &Order)
         Order::Reset { .. } => {}
         Order::DestroyCompute { gi, ci } => {
             let Some(instance) = gpu.gpu_instance(gi)? else { return Err(gone("GPU instance", gi)) };
-            refuse_if_used(&gpu, places, &instance, gi)?;
+            refuse_if_used(&gpu, opened, &instance, gi)?;
             let Some(compute) = instance.compute_instance(ci)? else { return Err(gone("compute instance", ci)) };
             compute.destroy()?;
         }
         Order::DestroyInstance { gi } => {
             let Some(instance) = gpu.gpu_instance(gi)? else { return Err(gone("GPU instance", gi)) };
-            refuse_if_used(&gpu, places, &instance, gi)?;
+            refuse_if_used(&gpu, opened, &instance, gi)?;
             instance.destroy()?;
         }
         Order::CreateInstance { profile_id, start, size } => {
@@ -163,7 +181,7 @@ fn find<'n>(nvml: &'n Nvml, uuid: &str) -> Result<Gpu<'n>, OrderError> {
 }
 
 /// The last look before a destroy: NVML by GPU, NVML by MIG device, and open capability files.
-fn refuse_if_used(gpu: &Gpu<'_>, places: &Places, instance: &GpuInstance<'_>, gi: u32) -> Result<(), OrderError> {
+fn refuse_if_used(gpu: &Gpu<'_>, opened: &Opened<'_>, instance: &GpuInstance<'_>, gi: u32) -> Result<(), OrderError> {
     let mut pids: Vec<u32> = gpu.processes()?.iter().filter(|p| p.gi == Some(gi)).map(|p| p.pid).collect();
     let mut capabilities = vec![Capability::Instance { gi }];
     for compute in instance.compute_instances(&instance.compute_profiles()?)? {
@@ -173,8 +191,8 @@ fn refuse_if_used(gpu: &Gpu<'_>, places: &Places, instance: &GpuInstance<'_>, gi
             pids.extend(device.processes()?.iter().map(|process| process.pid));
         }
     }
-    let table = minors_table(&places.proc_root, &places.driver_root);
-    pids.extend(holders_of(&places.proc_root, &cap_minors(&table, gpu.minor()?, &capabilities)));
+    let table = minors_table(&opened.places.proc_root, &opened.driver_root.seen);
+    pids.extend(holders_of(&opened.places.proc_root, &cap_minors(&table, gpu.minor()?, &capabilities)));
     pids.sort_unstable();
     pids.dedup();
     if pids.is_empty() { Ok(()) } else { Err(OrderError::InUse { pids }) }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 use gputenancy_crds::Health;
 use gputenancy_nvml::{ComputeProfile, EventSet, Gpu, Nvml, NvmlFailure, code, full_width};
 
-use super::{Inventory, Places, SeenBoard, SeenCompute, SeenGpu, SeenInstance, health::Condemned, thread::Depth};
+use super::{DriverRoot, Inventory, SeenBoard, SeenCompute, SeenGpu, SeenInstance, health::Condemned, thread::Depth};
 
 /// What outlives an open library: a lost GPU is still reported under its name after the library was opened anew.
 #[derive(Default)]
@@ -17,6 +17,7 @@ pub(super) struct Remembered {
 /// What one open library has told so far.
 pub(super) struct Reader<'n> {
     nvml: &'n Nvml,
+    driver_root: DriverRoot,
     driver_version: String,
     cuda_version: String,
     events: Option<EventSet<'n>>,
@@ -27,9 +28,14 @@ pub(super) struct Reader<'n> {
 }
 
 impl<'n> Reader<'n> {
-    pub(super) fn new(nvml: &'n Nvml, remembered: &'n mut Remembered) -> Result<Self, NvmlFailure> {
+    pub(super) fn new(
+        nvml: &'n Nvml,
+        driver_root: DriverRoot,
+        remembered: &'n mut Remembered,
+    ) -> Result<Self, NvmlFailure> {
         Ok(Self {
             nvml,
+            driver_root,
             driver_version: nvml.driver_version()?,
             cuda_version: nvml.cuda_version()?,
             events: None,
@@ -41,14 +47,14 @@ impl<'n> Reader<'n> {
 
     /// # Errors
     /// When the library as a whole does not answer. A single GPU that does not is reported as it was, with its trouble.
-    pub(super) fn look(&mut self, depth: Depth, places: &Places) -> Result<Inventory, NvmlFailure> {
+    pub(super) fn look(&mut self, depth: Depth, sys_root: &Path) -> Result<Inventory, NvmlFailure> {
         let count = self.nvml.gpu_count()?;
         self.remembered.last.retain(|index, _| *index < count);
         self.drain_events(count)?;
         for index in 0..count {
             let seen = match (depth, self.remembered.last.get(&index)) {
                 (Depth::Shallow, Some(last)) if last.trouble.is_none() => self.glance(index, last.clone()),
-                _ => self.study(index, &places.sys_root),
+                _ => self.study(index, sys_root),
             };
             let seen = match (seen, self.remembered.last.get(&index)) {
                 (Ok(mut seen), _) => {
@@ -69,6 +75,7 @@ impl<'n> Reader<'n> {
             self.remembered.last.insert(index, seen);
         }
         Ok(Inventory {
+            driver_root: Some(self.driver_root.clone()),
             driver_version: self.driver_version.clone(),
             cuda_version: self.cuda_version.clone(),
             gpus: self.remembered.last.values().cloned().collect(),
@@ -107,11 +114,8 @@ impl<'n> Reader<'n> {
             Some(last) => (last.board.clone(), last.minor, last.pci_bus_id.clone()),
             None => (self.board(&gpu, mode.is_some())?, gpu.minor()?, gpu.pci_bus_id()?),
         };
-        let instances = if mode.is_some_and(|mode| mode.current) {
-            self.instances(&gpu, &uuid, &board)?
-        } else {
-            Vec::new()
-        };
+        let instances =
+            if mode.is_some_and(|mode| mode.current) { self.instances(&gpu, &uuid, &board)? } else { Vec::new() };
         let numa = numa_node(sys, &pci_bus_id);
         let clients = gpu.processes()?;
         Ok(SeenGpu {
@@ -168,7 +172,8 @@ impl<'n> Reader<'n> {
             }
             compute.sort_by_key(|part| part.ci);
             compute.dedup_by_key(|part| part.ci);
-            let profile = profile.map_or_else(|| format!("profile-{}", info.profile_id), |profile| profile.name.clone());
+            let profile =
+                profile.map_or_else(|| format!("profile-{}", info.profile_id), |profile| profile.name.clone());
             instances.push(SeenInstance { gi: info.id, profile, start: info.start, size: info.size, compute });
         }
         instances.sort_by_key(|instance| (instance.start, instance.gi));

@@ -8,11 +8,11 @@ use std::{
 };
 
 use gputenancy_crds::Health;
-use gputenancy_nvml::{Nvml, NvmlFailure, OpenError, find_library};
+use gputenancy_nvml::{Nvml, NvmlFailure, OpenError};
 use tokio::sync::oneshot;
 
 use super::{
-    Calls, Inventory, Order, OrderError, Places,
+    Calls, DriverRoot, Inventory, Order, OrderError, Places,
     order::carry_out,
     read::{Reader, Remembered, ends_the_session},
     reset::reset,
@@ -125,21 +125,26 @@ enum Ended {
     DriverGone,
     /// A GPU is lost; if it ever comes back, then to a library that was opened anew.
     GpuLost,
-    Reset { uuid: String, pci_bus_id: String, reply: oneshot::Sender<Result<(), OrderError>> },
+    Reset {
+        uuid: String,
+        pci_bus_id: String,
+        reply: oneshot::Sender<Result<(), OrderError>>,
+    },
 }
 
 fn run(places: &Places, calls: &Calls, requests: &Receiver<Request>) {
     let mut remembered = Remembered::default();
     while let Ok(request) = requests.recv() {
-        let nvml = match open(places, calls) {
-            Ok(nvml) => nvml,
+        let (driver_root, nvml) = match open(places, calls) {
+            Ok(opened) => opened,
             Err(error) => {
                 refuse(request, error);
                 continue;
             }
         };
         tracing::info!(library = %nvml.path().display(), "NVML is open");
-        let ended = session(&nvml, places, requests, request, &mut remembered);
+        let opened = Opened { nvml: &nvml, driver_root: &driver_root, places };
+        let ended = session(&opened, requests, request, &mut remembered);
         drop(nvml);
         match ended {
             Ended::Closed => return,
@@ -147,7 +152,7 @@ fn run(places: &Places, calls: &Calls, requests: &Receiver<Request>) {
             Ended::GpuLost => {}
             Ended::Reset { uuid, pci_bus_id, reply } => {
                 calls.set(Some("nvidia-smi --gpu-reset"));
-                let outcome = reset(&places.driver_root, &pci_bus_id);
+                let outcome = reset(&driver_root.seen, &pci_bus_id);
                 calls.set(None);
                 if outcome.is_ok() {
                     remembered.condemned.pardon(&uuid);
@@ -159,9 +164,12 @@ fn run(places: &Places, calls: &Calls, requests: &Receiver<Request>) {
     }
 }
 
-fn open(places: &Places, calls: &Calls) -> Result<Nvml, OpenError> {
-    let library = find_library(&places.driver_root).ok_or_else(|| OpenError::NotFound(places.driver_root.clone()))?;
-    Nvml::open(library, Box::new(calls.clone()))
+fn open(places: &Places, calls: &Calls) -> Result<(DriverRoot, Nvml), OpenError> {
+    let (root, library) = places.driver().ok_or_else(|| {
+        let first = places.driver_roots.first().map(|root| root.seen.clone());
+        OpenError::NotFound(first.unwrap_or_default())
+    })?;
+    Ok((root.clone(), Nvml::open(library, Box::new(calls.clone()))?))
 }
 
 fn refuse(request: Request, error: OpenError) {
@@ -175,14 +183,16 @@ fn refuse(request: Request, error: OpenError) {
     }
 }
 
-fn session(
-    nvml: &Nvml,
-    places: &Places,
-    requests: &Receiver<Request>,
-    first: Request,
-    remembered: &mut Remembered,
-) -> Ended {
-    let mut reader = match Reader::new(nvml, remembered) {
+/// An open library and where it came from.
+pub(super) struct Opened<'a> {
+    pub(super) nvml: &'a Nvml,
+    pub(super) driver_root: &'a DriverRoot,
+    pub(super) places: &'a Places,
+}
+
+fn session(opened: &Opened<'_>, requests: &Receiver<Request>, first: Request, remembered: &mut Remembered) -> Ended {
+    let Opened { nvml, driver_root, places } = *opened;
+    let mut reader = match Reader::new(nvml, driver_root.clone(), remembered) {
         Ok(reader) => reader,
         Err(failure) => {
             refuse(first, OpenError::Init(failure));
@@ -193,9 +203,11 @@ fn session(
     while let Some(request) = next.take().or_else(|| requests.recv().ok()) {
         match request {
             Request::Look { depth, reply } => {
-                let seen = reader.look(depth, places);
+                let seen = reader.look(depth, &places.sys_root);
                 let ended = match &seen {
-                    Ok(inventory) if depth == Depth::Deep && inventory.gpus.iter().any(|gpu| gpu.health == Health::Lost) => {
+                    Ok(inventory)
+                        if depth == Depth::Deep && inventory.gpus.iter().any(|gpu| gpu.health == Health::Lost) =>
+                    {
                         Some(Ended::GpuLost)
                     }
                     Err(failure) if ends_the_session(failure.code) => Some(Ended::DriverGone),
@@ -210,7 +222,7 @@ fn session(
                 return Ended::Reset { uuid, pci_bus_id, reply };
             }
             Request::Do { uuid, order, reply } => {
-                let outcome = carry_out(nvml, places, &uuid, &order);
+                let outcome = carry_out(opened, &uuid, &order);
                 let reopen = matches!(&outcome, Err(OrderError::Nvml(failure)) if ends_the_session(failure.code));
                 let _ = reply.send(outcome);
                 if reopen {

@@ -1,0 +1,282 @@
+//! Does what [`step`](super::step) decides, and tells the rest of the agent what came of it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
+
+use gputenancy_crds::{AgentStep, GpuError, GpuNodeSpec};
+use tokio::sync::watch;
+
+use super::{
+    offer::{devices, instance_id},
+    policy::{self, Policy, policy},
+    progress::{GpuProgress, of_order, of_rest},
+    step::{Decision, Facts, Rest, step},
+};
+use crate::{
+    device::{Device, DeviceId, DeviceView, KubeletView},
+    gpu::{Depth, Inventory, Order, OrderError, SeenGpu, SeenInstance, Silicon, Trouble},
+    metrics::Metrics,
+};
+
+/// No layout takes more calls than this; one that does goes on at the next pass, after everybody else was heard.
+const MOST_ROUNDS: usize = 64;
+
+/// The layout wanted, as `GpuNode` gives it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Wanted {
+    /// Generation of the spec.
+    pub generation: i64,
+    /// The spec.
+    pub spec: GpuNodeSpec,
+    /// Failures that an earlier run of the agent wrote down.
+    pub recorded: BTreeMap<String, GpuError>,
+}
+
+/// Where carving stands: what the status is made of.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Carved {
+    /// Generation of the spec that `gpus` speaks of; `None` before the first spec was read.
+    pub generation: Option<i64>,
+    /// What NVML showed last.
+    pub inventory: Option<Inventory>,
+    /// Why NVML does not answer now.
+    pub trouble: Option<Trouble>,
+    /// Progress of each GPU that NVML shows, by UUID.
+    pub gpus: BTreeMap<String, GpuProgress>,
+    /// GPUs that the spec names and NVML does not show.
+    pub absent: Vec<String>,
+}
+
+impl Carved {
+    /// Is some GPU waiting for a thing that passes soon?
+    pub fn is_waiting(&self) -> bool {
+        self.gpus.values().any(|gpu| !matches!(gpu.step, AgentStep::Steady | AgentStep::Unmanaged | AgentStep::Failed))
+    }
+}
+
+struct Failure {
+    error: GpuError,
+    retry_at: Option<Instant>,
+}
+
+/// The carver of one node.
+pub struct Shell {
+    silicon: Silicon,
+    metrics: Metrics,
+    kubelet: watch::Receiver<KubeletView>,
+    view: watch::Sender<DeviceView>,
+    carved: watch::Sender<Carved>,
+    generation: Option<i64>,
+    failures: BTreeMap<String, Failure>,
+    /// Processes that kept a GPU's instance from being destroyed, by the last look before the call.
+    blockers: BTreeMap<String, Vec<u32>>,
+    /// Generation of the view that offered a device last.
+    offered_at: BTreeMap<DeviceId, u64>,
+    /// Every GPU has come to rest once: what the view says is the layout, not a part of it.
+    proven: bool,
+}
+
+impl Shell {
+    /// A carver that publishes devices to `view` and its progress to `carved`.
+    pub fn new(
+        silicon: Silicon,
+        metrics: Metrics,
+        kubelet: watch::Receiver<KubeletView>,
+        view: watch::Sender<DeviceView>,
+        carved: watch::Sender<Carved>,
+    ) -> Self {
+        Self {
+            silicon,
+            metrics,
+            kubelet,
+            view,
+            carved,
+            generation: None,
+            failures: BTreeMap::new(),
+            blockers: BTreeMap::new(),
+            offered_at: BTreeMap::new(),
+            proven: false,
+        }
+    }
+
+    /// Takes every step that can be taken now. `None`: the spec is not known yet, so look and touch nothing.
+    pub async fn pass(&mut self, wanted: Option<&Wanted>, depth: Depth) {
+        if let Some(wanted) = wanted {
+            self.adopt(wanted);
+        }
+        self.blockers.clear();
+        let mut done: Vec<(String, Order)> = Vec::new();
+        let mut depth = depth;
+        for _ in 0..MOST_ROUNDS {
+            let inventory = match self.silicon.look(depth).await {
+                Ok(inventory) => inventory,
+                Err(trouble) => return self.suffer(trouble),
+            };
+            let Some(wanted) = wanted else { return self.publish(None, inventory, BTreeMap::new()) };
+            let decisions = self.decide(wanted, &inventory);
+            let orders: Vec<(String, Order)> = decisions.iter().filter_map(order).collect();
+            self.publish(Some(wanted), inventory, decisions);
+            if orders.is_empty() {
+                return;
+            }
+            // What a glance made look necessary is looked at properly before it is done.
+            if depth == Depth::Deep {
+                for (uuid, order) in orders {
+                    let again = done.contains(&(uuid.clone(), order.clone()));
+                    done.push((uuid.clone(), order.clone()));
+                    let obeyed = if again {
+                        Ok(self.give_up(wanted, &uuid, &order))
+                    } else {
+                        self.obey(wanted, &uuid, order).await
+                    };
+                    if let Err(trouble) = obeyed {
+                        return self.suffer(trouble);
+                    }
+                }
+            }
+            depth = Depth::Deep;
+        }
+    }
+
+    /// A new generation starts with a clean slate; failures of this one that an earlier run met still stand.
+    fn adopt(&mut self, wanted: &Wanted) {
+        if self.generation == Some(wanted.generation) {
+            return;
+        }
+        let first = self.generation.replace(wanted.generation).is_none();
+        self.failures.clear();
+        for (uuid, error) in wanted.recorded.iter().filter(|_| first) {
+            if error.generation == wanted.generation && policy::for_record(error) == Policy::NewSpec {
+                self.failures.insert(uuid.clone(), Failure { error: error.clone(), retry_at: None });
+            }
+        }
+    }
+
+    fn decide(&self, wanted: &Wanted, inventory: &Inventory) -> BTreeMap<String, Decision> {
+        let kubelet = self.kubelet.borrow();
+        let decide = |gpu: &SeenGpu| {
+            let spec = wanted.spec.gpus.iter().find(|spec| spec.uuid == gpu.uuid)?;
+            if let Some(trouble) = &gpu.trouble {
+                // What is known of this GPU is old: nothing is decided on it.
+                let error = policy::record(&OrderError::Nvml(trouble.clone()), "reading the GPU", wanted.generation);
+                return Some((gpu.uuid.clone(), Decision::Rest(Rest::Failed(error))));
+            }
+            if let Some(pids) = self.blockers.get(&gpu.uuid) {
+                tracing::debug!(gpu = gpu.uuid, ?pids, "waiting for processes");
+                return Some((gpu.uuid.clone(), Decision::Rest(Rest::WaitingForClients { starts: Vec::new() })));
+            }
+            let failure = self.failures.get(&gpu.uuid);
+            let failure = failure.filter(|failure| failure.retry_at.is_none_or(|at| Instant::now() < at));
+            let taken = |seen: Option<&SeenInstance>| {
+                let id = seen.map_or_else(|| DeviceId::whole(&gpu.uuid), |seen| instance_id(gpu, seen));
+                let offered_at = self.offered_at.get(&id).copied().unwrap_or(0);
+                kubelet.applied_generation <= offered_at || kubelet.owners.contains_key(&id)
+            };
+            let failure = failure.map(|failure| &failure.error);
+            let decision = step(spec, gpu, &Facts { generation: wanted.generation, taken: &taken, failure });
+            Some((gpu.uuid.clone(), decision))
+        };
+        inventory.gpus.iter().filter_map(decide).collect()
+    }
+
+    async fn obey(&mut self, wanted: &Wanted, uuid: &str, order: Order) -> Result<(), Trouble> {
+        let (name, doing) = (order.name(), order.to_string());
+        tracing::info!(gpu = uuid, generation = wanted.generation, "{doing}");
+        let outcome = self.silicon.carry_out(uuid, order).await?;
+        self.metrics.step(name, outcome.is_ok());
+        match outcome {
+            Ok(()) => drop(self.failures.remove(uuid)),
+            Err(error) => self.fail(wanted, uuid, &doing, error),
+        }
+        Ok(())
+    }
+
+    /// The same step is due again right after it succeeded: taking it once more would go on for ever.
+    fn give_up(&mut self, wanted: &Wanted, uuid: &str, order: &Order) {
+        self.fail(wanted, uuid, &order.to_string(), OrderError::NoEffect { call: order.call() });
+    }
+
+    fn fail(&mut self, wanted: &Wanted, uuid: &str, doing: &str, error: OrderError) {
+        tracing::warn!(gpu = uuid, generation = wanted.generation, %error, "{doing}");
+        let retry_at = match policy(&error) {
+            Policy::Wait => {
+                let pids = if let OrderError::InUse { pids } = error { pids } else { Vec::new() };
+                self.blockers.insert(uuid.to_owned(), pids);
+                return;
+            }
+            Policy::Retry(after) => Some(Instant::now() + after),
+            Policy::NewSpec => None,
+        };
+        let error = policy::record(&error, doing, wanted.generation);
+        self.failures.insert(uuid.to_owned(), Failure { error, retry_at });
+    }
+
+    /// NVML as a whole does not answer: what ran runs on, nothing new is given out.
+    fn suffer(&mut self, trouble: Trouble) {
+        let mut devices = self.view.borrow().devices.clone();
+        devices.iter_mut().for_each(|device| device.healthy = false);
+        self.offer(devices);
+        self.carved.send_if_modified(|carved| {
+            if carved.trouble.as_ref() == Some(&trouble) {
+                return false;
+            }
+            tracing::warn!(%trouble, "NVML does not answer");
+            carved.trouble = Some(trouble);
+            true
+        });
+    }
+
+    fn publish(&mut self, wanted: Option<&Wanted>, inventory: Inventory, decisions: BTreeMap<String, Decision>) {
+        let at_rest = decisions.values().all(|decision| matches!(decision, Decision::Rest(_)));
+        self.proven |= wanted.is_some() && at_rest;
+        if let Some(wanted) = wanted.filter(|_| self.proven) {
+            let pairs = wanted.spec.gpus.iter().filter_map(|spec| Some((spec, inventory.gpu(&spec.uuid)?)));
+            let devices = pairs.flat_map(|(spec, gpu)| devices(spec, gpu)).collect();
+            self.offer(devices);
+        }
+        let mut gpus = BTreeMap::new();
+        for gpu in &inventory.gpus {
+            let mut progress = match decisions.get(&gpu.uuid) {
+                None => GpuProgress { step: AgentStep::Unmanaged, ..GpuProgress::default() },
+                Some(Decision::Act(order)) => of_order(order),
+                Some(Decision::Rest(rest)) => of_rest(rest, gpu, &self.kubelet.borrow().message),
+            };
+            progress.blockers = self.blockers.get(&gpu.uuid).cloned().unwrap_or_default();
+            gpus.insert(gpu.uuid.clone(), progress);
+        }
+        let named: BTreeSet<&str> = inventory.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
+        let wanted_gpus = wanted.into_iter().flat_map(|wanted| &wanted.spec.gpus).map(|spec| &spec.uuid);
+        let absent = wanted_gpus.filter(|uuid| !named.contains(uuid.as_str())).cloned().collect();
+        let generation = wanted.map(|wanted| wanted.generation);
+        let carved = Carved { generation, inventory: Some(inventory), trouble: None, gpus, absent };
+        self.carved.send_if_modified(|old| {
+            let changed = *old != carved;
+            *old = carved;
+            changed
+        });
+    }
+
+    fn offer(&mut self, devices: Vec<Device>) {
+        let (metrics, offered_at) = (&self.metrics, &mut self.offered_at);
+        self.view.send_if_modified(|view| {
+            if view.generation > 0 && view.devices == devices || view.generation == 0 && !self.proven {
+                return false;
+            }
+            *view = DeviceView { generation: view.generation + 1, devices };
+            metrics.set_devices(view);
+            for device in view.devices.iter().filter(|device| device.offered()) {
+                offered_at.insert(device.id.clone(), view.generation);
+            }
+            true
+        });
+    }
+}
+
+fn order((uuid, decision): (&String, &Decision)) -> Option<(String, Order)> {
+    match decision {
+        Decision::Act(order) => Some((uuid.clone(), order.clone())),
+        Decision::Rest(_) => None,
+    }
+}

@@ -1,0 +1,131 @@
+//! The status as a pure function of what is seen.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use gputenancy_crds::{
+    DeviceOwner, DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, MigMode,
+    condition::{self},
+};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
+
+use super::{
+    boards::{boards, small},
+    conditions::verdicts,
+};
+use crate::{
+    carve::{Carved, GpuProgress, offer::instance_id},
+    device::{Device, DeviceId, DeviceView, KubeletView},
+    gpu::{Inventory, SeenGpu, SeenInstance},
+};
+
+/// Everything that the status is made of.
+pub struct Sources<'a> {
+    /// Where carving stands, and what NVML shows.
+    pub carved: &'a Carved,
+    /// What is offered to kubelet.
+    pub view: &'a DeviceView,
+    /// What kubelet makes of it.
+    pub kubelet: &'a KubeletView,
+    /// The NVML call under way.
+    pub under_way: Option<(&'static str, Duration)>,
+    /// The command of a process that no pod explains; `None` for one that belongs to a pod.
+    pub stranger: &'a dyn Fn(u32) -> Option<String>,
+    /// The kernel's boot id.
+    pub boot_id: &'a str,
+    /// The driver is the simulated one.
+    pub simulated: bool,
+    /// Conditions as they were, for their transition times.
+    pub old: &'a [Condition],
+}
+
+/// The status of the `GpuNode`.
+pub fn status(sources: &Sources<'_>, now: Timestamp) -> GpuNodeStatus {
+    let carved = sources.carved;
+    let inventory = carved.inventory.clone().unwrap_or_default();
+    let (boards, kinds) = boards(&inventory);
+    let offered: BTreeMap<&DeviceId, &Device> =
+        sources.view.devices.iter().filter(|device| device.offered()).map(|device| (&device.id, device)).collect();
+    let state = |(gpu, board)| gpu_state(sources, &offered, gpu, board);
+    let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    GpuNodeStatus {
+        observed_generation: carved.generation.or(Some(-1)),
+        conditions: condition::merge(sources.old, verdicts(sources), carved.generation, now),
+        agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        driver_version: known(&inventory.driver_version),
+        cuda_version: known(&inventory.cuda_version),
+        boot_id: known(sources.boot_id),
+        simulated: Some(sources.simulated),
+        boards,
+        gpus: inventory.gpus.iter().zip(kinds).map(state).collect(),
+        layout: known(&layout(&inventory)),
+    }
+}
+
+fn gpu_state(sources: &Sources<'_>, offered: &BTreeMap<&DeviceId, &Device>, gpu: &SeenGpu, board: i32) -> GpuState {
+    let nothing = GpuProgress::default();
+    let progress = sources.carved.gpus.get(&gpu.uuid).unwrap_or(&nothing);
+    let device = |id: &DeviceId, clients: usize| DeviceState {
+        resource: offered.get(id).map(|device| device.resource.clone()),
+        allocatable: sources.kubelet.allocatable.contains(id),
+        owner: sources.kubelet.owners.get(id).map(|owner| DeviceOwner {
+            namespace: owner.namespace.clone(),
+            pod: owner.pod.clone(),
+            container: owner.container.clone(),
+        }),
+        clients: small(clients),
+    };
+    let instance = |seen: &SeenInstance| InstanceState {
+        start: small(seen.start),
+        profile: seen.profile.clone(),
+        gi: small(seen.gi),
+        ci: seen.compute.first().map(|compute| small(compute.ci)),
+        uuid: seen.compute.first().and_then(|compute| compute.uuid.clone()),
+        device: device(&instance_id(gpu, seen), gpu.clients_of(seen.gi).count()),
+    };
+    let mig_on = gpu.mode.is_some_and(|mode| mode.current);
+    GpuState {
+        uuid: gpu.uuid.clone(),
+        index: small(gpu.index),
+        pci_bus_id: gpu.pci_bus_id.clone(),
+        board,
+        mig: gpu.mode.map(|mode| MigMode {
+            enabled: mode.current,
+            pending: (mode.pending != mode.current).then_some(mode.pending),
+        }),
+        health: if sources.carved.trouble.is_some() { Health::Unhealthy } else { gpu.health },
+        step: progress.step,
+        instances: gpu.instances.iter().map(instance).collect(),
+        whole: (!mig_on).then(|| device(&DeviceId::whole(&gpu.uuid), gpu.clients.len())),
+        holders: holders(sources, gpu, progress),
+        error: progress.error.clone(),
+    }
+}
+
+/// Processes that no pod explains: those of NVML's lists, and those that kept an instance from being destroyed.
+fn holders(sources: &Sources<'_>, gpu: &SeenGpu, progress: &GpuProgress) -> Vec<Holder> {
+    let start = |gi: Option<u32>| gpu.instances.iter().find(|seen| Some(seen.gi) == gi).map(|seen| small(seen.start));
+    let listed = gpu.clients.iter().map(|process| (process.pid, start(process.gi)));
+    let blockers = progress.blockers.iter().filter(|pid| gpu.clients.iter().all(|process| process.pid != **pid));
+    let all = listed.chain(blockers.map(|pid| (*pid, None)));
+    // Enough to name the culprits; a status is no process list.
+    let strangers = all.filter_map(|(pid, start)| {
+        let command = (sources.stranger)(pid)?;
+        Some(Holder { pid: i64::from(pid), command, start })
+    });
+    strangers.take(16).collect()
+}
+
+/// `0: 1g.10gb@0 3g.40gb@4; 1: whole`.
+fn layout(inventory: &Inventory) -> String {
+    let line = |gpu: &SeenGpu| {
+        let what = match (gpu.mode.is_some_and(|mode| mode.current), gpu.instances.as_slice()) {
+            (false, _) => "whole".to_owned(),
+            (true, []) => "empty".to_owned(),
+            (true, many) => {
+                many.iter().map(|seen| format!("{}@{}", seen.profile, seen.start)).collect::<Vec<_>>().join(" ")
+            }
+        };
+        format!("{}: {what}", gpu.index)
+    };
+    inventory.gpus.iter().map(line).collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,208 @@
+//! Wiring: who tells whom, and in which order all of it stops.
+
+use std::{io, path::Path, time::Duration};
+
+use futures::future::{FusedFuture, FutureExt};
+use gputenancy_crds::GpuNode;
+use k8s_openapi::jiff::Timestamp;
+use kube::{Api, Client};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    args::Args,
+    carve::{Carved, Shell},
+    device::{DeviceView, KubeletView},
+    gpu::{
+        Calls, Depth, Silicon,
+        holders::{belongs_to_a_pod, command},
+    },
+    health::{self, Health, Heartbeat},
+    kubelet,
+    metrics::Metrics,
+    report::{
+        Sources,
+        object::{self, Watched},
+        status,
+        writer::{PAUSE, Writer},
+    },
+};
+
+/// Between two looks at rest.
+const REST: Duration = Duration::from_secs(2);
+/// Between two looks while something is waited for.
+const BUSY: Duration = Duration::from_millis(250);
+/// Of the looks at rest, every so many is a deep one: it finds what others did behind our back.
+const DEEP_EVERY: u32 = 15;
+/// A hanging call is noticed although nothing changes.
+const REPORT_AT_LEAST: Duration = Duration::from_secs(5);
+/// After a status that could not be written.
+const REPORT_AGAIN: Duration = Duration::from_secs(3);
+/// Kubelet's side lowers the node's allocatable before it goes.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// Why the agent cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No cluster configuration.
+    #[error("no way to the API server: {0}")]
+    Cluster(#[from] kube::Error),
+    /// No thread, no signal, no address.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// What the parts tell each other.
+struct Channels {
+    watched: watch::Sender<Watched>,
+    view: watch::Sender<DeviceView>,
+    kubelet: watch::Sender<KubeletView>,
+    carved: watch::Sender<Carved>,
+}
+
+/// Runs until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When something is missing without which there is no agent.
+pub async fn run(args: Args) -> Result<(), Error> {
+    let client = Client::try_default().await?;
+    let (metrics, heartbeat) = (Metrics::default(), Heartbeat::default());
+    let calls = Calls::new(metrics.clone());
+    let silicon = Silicon::start(args.places(), calls.clone())?;
+    let channels = Channels {
+        watched: watch::Sender::default(),
+        view: watch::Sender::default(),
+        kubelet: watch::Sender::default(),
+        carved: watch::Sender::default(),
+    };
+    let health = Health { heartbeat: heartbeat.clone(), carved: channels.carved.subscribe(), metrics: metrics.clone() };
+    let (kubelet, view, carved) = (channels.kubelet.subscribe(), channels.view.clone(), channels.carved.clone());
+    let shell = Shell::new(silicon, metrics.clone(), kubelet, view, carved);
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stop = CancellationToken::new();
+    let mut plugin = std::pin::pin!(plugin(&args, &client, &channels, stop.clone()).fuse());
+    tokio::select! {
+        () = object::watch(client.clone(), &args.node_name, &channels.watched) => {}
+        () = carve(shell, &channels, &heartbeat) => {}
+        () = report(&args, &client, &channels, &calls, &metrics) => {}
+        served = health::serve(args.http, health) => served?,
+        () = &mut plugin => {}
+        _ = terminate.recv() => tracing::info!("SIGTERM"),
+        _ = interrupt.recv() => tracing::info!("SIGINT"),
+    }
+    // From here on nothing is carved: what kubelet is told last stays true.
+    stop.cancel();
+    if !plugin.is_terminated() && timeout(FAREWELL, plugin).await.is_err() {
+        tracing::warn!("kubelet's side did not stop in time");
+    }
+    Ok(())
+}
+
+async fn carve(mut shell: Shell, channels: &Channels, heartbeat: &Heartbeat) {
+    let (mut watched, mut kubelet) = (channels.watched.subscribe(), channels.kubelet.subscribe());
+    let (mut depth, mut looks) = (Depth::Deep, 0_u32);
+    loop {
+        heartbeat.beat();
+        let wanted = watched.borrow_and_update().wanted.clone();
+        kubelet.mark_unchanged();
+        shell.pass(wanted.as_ref(), depth).await;
+        let waiting = channels.carved.borrow().is_waiting();
+        depth = tokio::select! {
+            Ok(()) = watched.changed() => Depth::Deep,
+            Ok(()) = kubelet.changed(), if waiting => Depth::Shallow,
+            () = sleep(if waiting { BUSY } else { REST }) => {
+                looks = looks.wrapping_add(1);
+                if looks.is_multiple_of(DEEP_EVERY) { Depth::Deep } else { Depth::Shallow }
+            }
+        };
+    }
+}
+
+async fn report(args: &Args, client: &Client, channels: &Channels, calls: &Calls, metrics: &Metrics) {
+    let (mut carved, mut view) = (channels.carved.subscribe(), channels.view.subscribe());
+    let (mut kubelet, mut watched) = (channels.kubelet.subscribe(), channels.watched.subscribe());
+    let known = watched.wait_for(|watched| watched.wanted.is_some()).await;
+    let Ok(first) = known.map(|watched| watched.first_status.clone()) else { return };
+    let mut conditions = first.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
+    let api: Api<GpuNode> = Api::all(client.clone());
+    let mut writer = Writer::new(api, &args.node_name, metrics.clone(), first);
+    let stranger = |pid: u32| {
+        let proc = Path::new("/proc");
+        (!belongs_to_a_pod(proc, pid)).then(|| command(proc, pid))
+    };
+    let boot_id = boot_id(&args.host_root);
+    loop {
+        let next = {
+            let carved = carved.borrow_and_update();
+            let sources = Sources {
+                carved: &carved,
+                view: &view.borrow_and_update(),
+                kubelet: &kubelet.borrow_and_update(),
+                under_way: calls.under_way(),
+                stranger: &stranger,
+                boot_id: &boot_id,
+                simulated: simulated(&carved),
+                old: &conditions,
+            };
+            // Until both sides have spoken, the last run's status is truer than an empty one.
+            let spoken = carved.generation.is_some() || carved.trouble.is_some();
+            spoken.then(|| status(&sources, Timestamp::now()))
+        };
+        let done = match next {
+            Some(status) => {
+                conditions.clone_from(&status.conditions);
+                writer.write(status).await
+            }
+            None => true,
+        };
+        sleep(if done { PAUSE } else { REPORT_AGAIN }).await;
+        if done {
+            tokio::select! {
+                Ok(()) = carved.changed() => {}
+                Ok(()) = view.changed() => {}
+                Ok(()) = kubelet.changed() => {}
+                () = sleep(REPORT_AT_LEAST) => {}
+            }
+        }
+    }
+}
+
+/// Kubelet's side, from the moment that the driver's place is known.
+async fn plugin(args: &Args, client: &Client, channels: &Channels, stop: CancellationToken) {
+    let mut carved = channels.carved.subscribe();
+    let driver_root = |carved: &Carved| carved.inventory.as_ref()?.driver_root.clone();
+    let found = tokio::select! {
+        found = carved.wait_for(|carved| driver_root(carved).is_some()) => found.ok().and_then(|carved| driver_root(&carved)),
+        () = stop.cancelled() => None,
+    };
+    let Some(driver_root) = found else { return };
+    let config = kubelet::Config {
+        node_name: args.node_name.clone(),
+        kubelet_dir: args.kubelet_dir.clone(),
+        cdi_dir: args.cdi_dir.clone(),
+        driver_root: driver_root.host,
+        host_root: args.host_root.clone(),
+        dev: args.dev_root.clone(),
+        extra_cdi_devices: args.extra_cdi_devices.clone(),
+        allocation: args.allocate.into(),
+    };
+    kubelet::run(config, client.clone(), channels.view.subscribe(), channels.kubelet.clone(), stop).await;
+}
+
+/// The simulated driver keeps its state below its own root; a real one has nothing there.
+fn simulated(carved: &Carved) -> bool {
+    let root = carved.inventory.as_ref().and_then(|inventory| inventory.driver_root.as_ref());
+    root.is_some_and(|root| root.seen.join("run/nvsim").is_dir())
+}
+
+/// A container's own `/proc` may tell another boot than the node's.
+fn boot_id(host_root: &Path) -> String {
+    let file = "proc/sys/kernel/random/boot_id";
+    let read = |root: &Path| std::fs::read_to_string(root.join(file));
+    let id = read(host_root).or_else(|_| read(Path::new("/"))).unwrap_or_default();
+    id.trim().to_owned()
+}
