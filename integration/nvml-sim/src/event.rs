@@ -54,13 +54,16 @@ fn wait(ctx: &Context, set: nvmlEventSet_t, data: *mut nvmlEventData_t, timeout_
         let machine = ctx.now()?;
         if let Some(event) = with(set, |set| take(set, &machine))? {
             let gpu = machine.gpus.get(event.gpu as usize).ok_or(Code::UNKNOWN)?;
-            return put(data, nvmlEventData_t {
-                device: handle::of_gpu(gpu),
-                eventType: XID,
-                eventData: event.xid,
-                gpuInstanceId: NONE,
-                computeInstanceId: NONE,
-            });
+            return put(
+                data,
+                nvmlEventData_t {
+                    device: handle::of_gpu(gpu),
+                    eventType: XID,
+                    eventData: event.xid,
+                    gpuInstanceId: NONE,
+                    computeInstanceId: NONE,
+                },
+            );
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {

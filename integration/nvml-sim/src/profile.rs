@@ -76,10 +76,31 @@ fn put_gi_info(p: &Profile, to: *mut nvmlGpuInstanceProfileInfo_v2_t) -> Result<
     let old = gi_info(p);
     let name: [c_char; 96] = field(&format!("MIG {}", p.name));
     if version(given, size_of::<nvmlGpuInstanceProfileInfo_v2_t>(), 2).is_ok() {
-        return put(to, nvmlGpuInstanceProfileInfo_v2_t {
+        return put(
+            to,
+            nvmlGpuInstanceProfileInfo_v2_t {
+                version: given,
+                id: old.id,
+                isP2pSupported: old.isP2pSupported,
+                sliceCount: old.sliceCount,
+                instanceCount: old.instanceCount,
+                multiprocessorCount: old.multiprocessorCount,
+                copyEngineCount: old.copyEngineCount,
+                decoderCount: old.decoderCount,
+                encoderCount: old.encoderCount,
+                jpegCount: old.jpegCount,
+                ofaCount: old.ofaCount,
+                memorySizeMB: old.memorySizeMB,
+                name,
+            },
+        );
+    }
+    version(given, size_of::<nvmlGpuInstanceProfileInfo_v3_t>(), 3)?;
+    put(
+        to.cast(),
+        nvmlGpuInstanceProfileInfo_v3_t {
             version: given,
             id: old.id,
-            isP2pSupported: old.isP2pSupported,
             sliceCount: old.sliceCount,
             instanceCount: old.instanceCount,
             multiprocessorCount: old.multiprocessorCount,
@@ -90,24 +111,9 @@ fn put_gi_info(p: &Profile, to: *mut nvmlGpuInstanceProfileInfo_v2_t) -> Result<
             ofaCount: old.ofaCount,
             memorySizeMB: old.memorySizeMB,
             name,
-        });
-    }
-    version(given, size_of::<nvmlGpuInstanceProfileInfo_v3_t>(), 3)?;
-    put(to.cast(), nvmlGpuInstanceProfileInfo_v3_t {
-        version: given,
-        id: old.id,
-        sliceCount: old.sliceCount,
-        instanceCount: old.instanceCount,
-        multiprocessorCount: old.multiprocessorCount,
-        copyEngineCount: old.copyEngineCount,
-        decoderCount: old.decoderCount,
-        encoderCount: old.encoderCount,
-        jpegCount: old.jpegCount,
-        ofaCount: old.ofaCount,
-        memorySizeMB: old.memorySizeMB,
-        name,
-        capabilities: 0,
-    })
+            capabilities: 0,
+        },
+    )
 }
 
 fn ci_info(p: &ComputeProfile) -> nvmlComputeInstanceProfileInfo_t {
@@ -136,7 +142,27 @@ fn put_ci_info(
     let old = ci_info(&p);
     let name: [c_char; 96] = field(&format!("MIG {}", compute::device_name(&machine.board, gi, p.id)));
     if version(given, size_of::<nvmlComputeInstanceProfileInfo_v2_t>(), 2).is_ok() {
-        return put(to, nvmlComputeInstanceProfileInfo_v2_t {
+        return put(
+            to,
+            nvmlComputeInstanceProfileInfo_v2_t {
+                version: given,
+                id: old.id,
+                sliceCount: old.sliceCount,
+                instanceCount: old.instanceCount,
+                multiprocessorCount: old.multiprocessorCount,
+                sharedCopyEngineCount: old.sharedCopyEngineCount,
+                sharedDecoderCount: old.sharedDecoderCount,
+                sharedEncoderCount: old.sharedEncoderCount,
+                sharedJpegCount: old.sharedJpegCount,
+                sharedOfaCount: old.sharedOfaCount,
+                name,
+            },
+        );
+    }
+    version(given, size_of::<nvmlComputeInstanceProfileInfo_v3_t>(), 3)?;
+    put(
+        to.cast(),
+        nvmlComputeInstanceProfileInfo_v3_t {
             version: given,
             id: old.id,
             sliceCount: old.sliceCount,
@@ -148,23 +174,9 @@ fn put_ci_info(
             sharedJpegCount: old.sharedJpegCount,
             sharedOfaCount: old.sharedOfaCount,
             name,
-        });
-    }
-    version(given, size_of::<nvmlComputeInstanceProfileInfo_v3_t>(), 3)?;
-    put(to.cast(), nvmlComputeInstanceProfileInfo_v3_t {
-        version: given,
-        id: old.id,
-        sliceCount: old.sliceCount,
-        instanceCount: old.instanceCount,
-        multiprocessorCount: old.multiprocessorCount,
-        sharedCopyEngineCount: old.sharedCopyEngineCount,
-        sharedDecoderCount: old.sharedDecoderCount,
-        sharedEncoderCount: old.sharedEncoderCount,
-        sharedJpegCount: old.sharedJpegCount,
-        sharedOfaCount: old.sharedOfaCount,
-        name,
-        capabilities: 0,
-    })
+            capabilities: 0,
+        },
+    )
 }
 
 nvml! {

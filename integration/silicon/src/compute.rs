@@ -1,5 +1,7 @@
 //! Compute instances: the profiles that a GPU instance offers, and creating and destroying them.
 
+use std::collections::BTreeSet;
+
 use crate::board::{Board, Engines, Placement, Profile};
 use crate::clients::Client;
 use crate::code::Code;
@@ -85,12 +87,8 @@ impl Machine {
         let gi_profile = self.profile_of(parent)?;
         let ci_profile = profile(&self.board, gi_profile, id).ok_or(Code::INVALID_ARGUMENT)?;
         let allowed = placements(gi_profile, &ci_profile);
-        let sm_used: u32 = parent
-            .compute
-            .iter()
-            .filter_map(|c| profile(&self.board, gi_profile, c.profile))
-            .map(|p| p.sm)
-            .sum();
+        let sm_used: u32 =
+            parent.compute.iter().filter_map(|c| profile(&self.board, gi_profile, c.profile)).map(|p| p.sm).sum();
         let fits = |p: &Placement| {
             sm_used + ci_profile.sm <= gi_profile.engines.sm && !parent.compute.iter().any(|c| c.placement.overlaps(*p))
         };
@@ -137,6 +135,6 @@ impl Machine {
 }
 
 fn lowest_free(taken: impl Iterator<Item = u32>) -> u32 {
-    let taken: Vec<u32> = taken.collect();
-    (0..).find(|n| !taken.contains(n)).unwrap_or(0)
+    let taken: BTreeSet<u32> = taken.collect();
+    taken.iter().zip(0..).find(|(have, free)| *have != free).map_or(u32::try_from(taken.len()).unwrap_or(0), |(_, n)| n)
 }

@@ -105,7 +105,7 @@ pub fn install(options: &Options) -> Result<Store, Error> {
         Err(e) => return Err(e.into()),
     };
     let driver = options.driver();
-    at(&options.library, |path| path.metadata()).map_err(|_| Error::NoLibrary(options.library.clone()))?;
+    at(&options.library, Path::metadata).map_err(|_| Error::NoLibrary(options.library.clone()))?;
     let folder = driver.join(paths::LIBRARY_FOLDER);
     at(&folder, fs::create_dir_all)?;
     let versioned = format!("libnvidia-ml.so.{DRIVER_VERSION}");
@@ -182,8 +182,7 @@ fn power_on(options: &Options) -> Result<Machine, Error> {
     if let Some(folder) = file.parent() {
         at(folder, fs::create_dir_all)?;
     }
-    let mut machine =
-        Machine::power_on(&options.node, options.board.clone(), options.variant, options.gpus, &modes);
+    let mut machine = Machine::power_on(&options.node, options.board.clone(), options.variant, options.gpus, &modes);
     if options.devices {
         let majors = free_majors()?;
         machine.devices = majors.first().map(|&caps_major| Devices { caps_major });

@@ -48,6 +48,7 @@ pub struct Devices {
 
 /// One GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of the hardware")]
 pub struct Gpu {
     /// Index, and minor of `/dev/nvidiaN`.
     pub index: u32,

@@ -34,7 +34,8 @@ pub fn trees(root: &Path, machine: &Machine) -> io::Result<()> {
     proc_files(root, machine)?;
     write(&root.join("proc/modules"), "nvidia_uvm 4931584 0 - Live 0x0\nnvidia 56717312 1 nvidia_uvm, Live 0x0\n")?;
     let caps = machine.devices.map_or(511, |d| d.caps_major);
-    let majors = format!("Character devices:\n{caps} nvidia-caps\n{} nvidia-uvm\n195 nvidia\n195 nvidiactl\n", caps - 1);
+    let majors =
+        format!("Character devices:\n{caps} nvidia-caps\n{} nvidia-uvm\n195 nvidia\n195 nvidiactl\n", caps - 1);
     write(&root.join("proc/devices"), &majors)?;
     machine.gpus.iter().try_for_each(|gpu| pci_device(root, machine, gpu))
 }

@@ -71,8 +71,7 @@ pub fn foreign(dev: &Path) -> bool {
 /// Majors that no driver of this kernel has, highest first, from the text of `/proc/devices`.
 pub fn free_majors(proc_devices: &str) -> Vec<u32> {
     let characters = proc_devices.split("Block devices:").next().unwrap_or_default();
-    let taken: Vec<u32> =
-        characters.lines().filter_map(|l| l.split_whitespace().next()?.parse().ok()).collect();
+    let taken: Vec<u32> = characters.lines().filter_map(|l| l.split_whitespace().next()?.parse().ok()).collect();
     (384..=511).rev().filter(|m| !taken.contains(m)).collect()
 }
 

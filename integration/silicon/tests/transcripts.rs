@@ -1,4 +1,11 @@
 //! Published `nvidia-smi mig -cgi` transcripts: profiles asked for without a placement, and the ids that came back.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test ends there"
+)]
 
 use silicon::board::Variant::{self, Flipped, Normal};
 use silicon::{Code, Machine, boards};

@@ -31,7 +31,7 @@ enum Command {
     Install(lifecycle::Install),
     /// Takes the simulated driver away.
     Uninstall(lifecycle::Uninstall),
-    /// Installs, then keeps device nodes and InfoROM up to date until SIGTERM.
+    /// Installs, then keeps device nodes and the persistent MIG mode up to date until SIGTERM.
     Run(lifecycle::Run),
     /// Writes the parts of /proc, /sys and the driver root that NVIDIA's programs read.
     Materialize(lifecycle::Materialize),

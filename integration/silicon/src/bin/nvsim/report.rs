@@ -21,29 +21,41 @@ pub fn show(store: &Store, output: Output) -> Result<String, Box<dyn Error>> {
 
 fn json(machine: &Machine, clients: &[Client]) -> serde_json::Value {
     let client = |c: &Client| json!({"pid": c.pid, "name": c.name, "owner": c.owner, "memory": c.memory});
-    let gpus: Vec<_> = machine.gpus.iter().map(|gpu| {
-        let devices = machine.mig_devices();
-        let instances: Vec<_> = gpu.instances.iter().map(|gi| {
-            let of_gi = devices.iter().filter(|d| d.gpu.index == gpu.index && d.gi.id == gi.id);
-            let mig: Vec<_> = of_gi.map(|d| json!({
-                "uuid": d.uuid(),
-                "profile": machine.mig_profile_name(d),
-                "ci": d.ci.id,
-                "index": d.ci.mig_index,
-                "clients": clients.iter().filter(|c| d.has(c)).map(client).collect::<Vec<_>>(),
-            })).collect();
-            let profile = machine.profile_of(gi).map(|p| p.name.clone()).unwrap_or_default();
+    let gpus: Vec<_> = machine
+        .gpus
+        .iter()
+        .map(|gpu| {
+            let devices = machine.mig_devices();
+            let instances: Vec<_> = gpu
+                .instances
+                .iter()
+                .map(|gi| {
+                    let of_gi = devices.iter().filter(|d| d.gpu.index == gpu.index && d.gi.id == gi.id);
+                    let mig: Vec<_> = of_gi
+                        .map(|d| {
+                            json!({
+                                "uuid": d.uuid(),
+                                "profile": machine.mig_profile_name(d),
+                                "ci": d.ci.id,
+                                "index": d.ci.mig_index,
+                                "clients": clients.iter().filter(|c| d.has(c)).map(client).collect::<Vec<_>>(),
+                            })
+                        })
+                        .collect();
+                    let profile = machine.profile_of(gi).map(|p| p.name.clone()).unwrap_or_default();
+                    json!({
+                        "gi": gi.id, "profile": profile, "profileId": gi.profile,
+                        "start": gi.placement.start, "size": gi.placement.size, "devices": mig,
+                    })
+                })
+                .collect();
+            let whole = clients.iter().filter(|c| c.gpu == gpu.index && c.instance.is_none());
             json!({
-                "gi": gi.id, "profile": profile, "profileId": gi.profile,
-                "start": gi.placement.start, "size": gi.placement.size, "devices": mig,
+                "index": gpu.index, "uuid": gpu.uuid, "mig": gpu.mig, "migPending": gpu.mig_pending, "lost": gpu.lost,
+                "instances": instances, "clients": whole.map(client).collect::<Vec<_>>(),
             })
-        }).collect();
-        let whole = clients.iter().filter(|c| c.gpu == gpu.index && c.instance.is_none());
-        json!({
-            "index": gpu.index, "uuid": gpu.uuid, "mig": gpu.mig, "migPending": gpu.mig_pending, "lost": gpu.lost,
-            "instances": instances, "clients": whole.map(client).collect::<Vec<_>>(),
         })
-    }).collect();
+        .collect();
     json!({"node": machine.node, "board": machine.board.key, "name": machine.board.name, "gpus": gpus})
 }
 

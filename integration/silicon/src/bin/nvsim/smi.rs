@@ -13,12 +13,12 @@ pub fn main(arguments: Vec<String>) -> ExitCode {
     let mut reset = false;
     let mut list = false;
     let mut which = None;
-    let mut rest = arguments.into_iter();
-    while let Some(argument) = rest.next() {
+    let mut given = arguments.into_iter();
+    while let Some(argument) = given.next() {
         match argument.as_str() {
             "-r" | "--gpu-reset" => reset = true,
             "-L" | "--list-gpus" => list = true,
-            "-i" => which = rest.next(),
+            "-i" => which = given.next(),
             other => match other.strip_prefix("--id=") {
                 Some(id) => which = Some(id.to_owned()),
                 None => return fail(&format!("unknown argument {other}\n{USAGE}")),
