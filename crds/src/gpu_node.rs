@@ -90,7 +90,7 @@ pub struct InstanceSpec {
 }
 
 /// A layout of one GPU.
-#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Layout {
     /// MIG mode on.

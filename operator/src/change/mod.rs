@@ -2,8 +2,16 @@
 //!
 //! Everything it knows is in `GpuNode.spec` (the journal), in `GpuNode.status` and in the pods: there is no state to lose.
 
+mod carve;
+mod draft;
+mod drain;
 mod limits;
 mod model;
+mod rest;
+mod view;
+
+use gputenancy_crds::ChangePhase;
+use view::View;
 
 pub use limits::{Turn, admit};
 pub use model::{
@@ -12,6 +20,16 @@ pub use model::{
 
 /// Decides what to do now for one GPU.
 pub fn step(observation: &Observation<'_>) -> Decision {
-    let _ = observation;
-    Decision::default()
+    let Some(view) = View::of(observation) else { return Decision::default() };
+    let Some(change) = view.change() else { return rest::steady(&view) };
+    match change.phase {
+        ChangePhase::Noticed | ChangePhase::Held | ChangePhase::Evicting | ChangePhase::Idle => {
+            drain::step(&view, change)
+        }
+        ChangePhase::Partitioning => carve::partitioning(&view, change),
+        ChangePhase::Verifying => carve::verifying(&view, change),
+        ChangePhase::RollingBack => carve::rolling_back(&view, change),
+        ChangePhase::RolledBack => rest::rolled_back(&view, change),
+        ChangePhase::Stuck => rest::stuck(&view, change),
+    }
 }

@@ -5,7 +5,7 @@ use gputenancy_crds as crds;
 use super::model::Shape;
 
 /// A kind of board as its node's agent discovered it. Names are data: nothing is read out of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Board {
     /// Product name with dashes.
     pub product: String,
@@ -20,7 +20,7 @@ pub struct Board {
 }
 
 /// A MIG profile of a board.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MigProfile {
     /// NVIDIA's name.
     pub name: String,

@@ -2,31 +2,55 @@
 //!
 //! [`Snapshot::read`] turns the cluster's objects into a validated picture ([`model`]); [`plan`] answers with a target layout
 //! for every GPU, what each tenant gets of its guarantees, and problems that name their remedy.
+//!
+//! It works on placements, not on counts: which memory slices of which board an instance covers ([`board`]). What matters, in
+//! this order: no guaranteed pod loses its place; guarantees are met; few pods are evicted; few GPUs are touched; few slices are
+//! stranded and large blocks stay free; what is there stays. Steps:
+//!
+//! 1. `demand` adds up guarantees, and counts devices in use against them;
+//! 2. `packing` enumerates the layouts of a board, `menu` says for one GPU what each gives and costs, and drops the beaten ones;
+//! 3. `search` chooses for every GPU; `fleet` then applies the pools' policy for what nobody needs;
+//! 4. `report` turns the choice into numbers and sentences.
 
 pub mod board;
+mod demand;
+mod fleet;
+mod menu;
 pub mod model;
 mod name;
 mod outcome;
+mod packing;
 mod problem;
+mod report;
+mod search;
 mod snapshot;
 
+use demand::Demand;
+use menu::Candidate;
 pub use model::Snapshot;
 pub use name::{GpuKey, GpuUuid, NodeName, PodName, PoolName, ProfileName, TenantName};
 pub use outcome::{Evicted, GpuPlan, Plan, Served, Supply};
 pub use problem::Problem;
+use search::Search;
 pub use snapshot::{Cluster, NodeFacts, membership, plain, resource_name, seen, trust_needed};
 
 /// Plans the whole fleet.
 pub fn plan(snapshot: &Snapshot) -> Plan {
-    let mut gpus = std::collections::BTreeMap::new();
-    for (node, facts) in &snapshot.nodes {
-        for (uuid, gpu) in &facts.gpus {
-            let key = GpuKey { node: node.clone(), uuid: uuid.clone() };
-            let target = gpu.base.clone();
-            gpus.insert(key, GpuPlan { pool: facts.pool.clone(), index: gpu.index, target, ..GpuPlan::default() });
+    let mut problems = Vec::new();
+    let mut demand = Demand::of(snapshot, &mut problems);
+    let places = fleet::places(snapshot, &mut demand);
+    let slots = fleet::slots(&places, &demand, &mut problems);
+    let mut search = Search::new(&demand, slots);
+    let before = search.supply.clone();
+    search.run();
+    let mut supply = search.supply.clone();
+    let mut chosen: Vec<Candidate> = search.slots.iter().filter_map(|s| s.candidate().cloned()).collect();
+    for (place, candidate) in places.iter().zip(&mut chosen).rev() {
+        if let Some(next) = fleet::spare(place, candidate, &demand, &mut supply) {
+            *candidate = next;
         }
     }
-    Plan { gpus, ..Plan::default() }
+    report::report(snapshot, &demand, &places, &before, &chosen, problems)
 }
 
 /// One sentence for every decision and every refusal, in the order of the fleet.

@@ -1,0 +1,193 @@
+//! From the notice to an idle device: free devices are withdrawn at once, one in use only while its owner is leaving,
+//! because an early hold hides free neighbours from the scheduler.
+
+use gputenancy_crds::{Change, ChangePhase, OnTimeout};
+use k8s_openapi::jiff::Timestamp;
+
+use super::{
+    carve,
+    draft::{Draft, stamp},
+    model::{BarePods, Controller, Decision, Eviction, Notice, PodFacts},
+    view::{Device, View},
+};
+use crate::plan::{PodName, plain};
+
+pub(super) fn step(view: &View<'_>, change: &Change) -> Decision {
+    let seen = view.observation;
+    let mut draft = Draft::of(view);
+    let mut to = plain(change.to.clone());
+    match seen.target.map(|t| plain(t.clone())) {
+        Some(target) if target == plain(change.from.clone()) => {
+            draft.finish().event(false, "ChangeCancelled", "the plan wants the present layout again");
+            return draft.done("");
+        }
+        Some(target) if target != to => {
+            let reason = seen.reason.to_owned();
+            to = target.clone();
+            draft.journal(|c| (c.to, c.reason) = (target, reason));
+            draft.event(false, "ChangeRevised", seen.reason);
+        }
+        _ => {}
+    }
+    let leaving = view.leaving(&to);
+    let deadline = change.evict_after.as_ref().unwrap_or(&change.started_at).0;
+    let deadline = deadline.checked_add(seen.policy.drain_timeout).ok();
+    if deadline.is_some_and(|at| at <= seen.now) && seen.policy.on_timeout == OnTimeout::Rollback {
+        let blockers = waiting_for(view, &leaving);
+        let reason = format!("devices did not become free within spec.disruption.drainTimeout: {blockers}");
+        return carve::roll_back(view, draft, change, reason);
+    }
+    draft.wake(deadline);
+    if !view.fresh {
+        // No eviction on the word of a status that may be old; holds that are asked for stay.
+        return draft.done("waiting for the agent to report what it holds");
+    }
+    let revised = to != plain(change.to.clone());
+    let owners: Vec<&PodFacts> = leaving.iter().filter_map(|d| view.owner(d)?.1).filter(|p| !p.terminating).collect();
+    let told = owners.iter().all(|p| p.noticed) || (change.phase == ChangePhase::Noticed && !revised);
+    let evict_after = match &change.evict_after {
+        Some(at) if told || seen.policy.notice.is_zero() => Some(at.0),
+        at if owners.is_empty() => at.as_ref().map(|at| at.0),
+        _ => seen.now.checked_add(seen.policy.notice).ok(),
+    };
+    draft.journal(|c| c.evict_after = evict_after.map(stamp));
+    match evict_after {
+        Some(at) if at > seen.now && !owners.is_empty() => noticed(view, draft, &leaving, at),
+        _ => withdraw(view, draft, change, &leaving, &to),
+    }
+}
+
+fn noticed(view: &View<'_>, mut draft: Draft<'_>, leaving: &[Device<'_>], at: Timestamp) -> Decision {
+    let going = |d: &Device<'_>| view.owner(d).is_none_or(|(_, facts)| facts.is_none_or(|f| f.terminating));
+    draft.phase(ChangePhase::Noticed).hold(leaving.iter().filter(|d| going(d)).map(|d| d.start)).wake(Some(at));
+    notify(view, &mut draft, leaving, at);
+    draft.done(format!("owners have been told; they are evicted from {at} on"))
+}
+
+/// Tells owners that do not know yet.
+pub(super) fn notify(view: &View<'_>, draft: &mut Draft<'_>, leaving: &[Device<'_>], at: Timestamp) {
+    for (pod, facts) in leaving.iter().filter_map(|d| view.owner(d)) {
+        if let Some(facts) = facts.filter(|f| !f.noticed && !f.terminating) {
+            let reason = view.observation.reason.to_owned();
+            draft.decision.notices.insert(Notice { pod, uid: facts.uid.clone(), deadline: at, reason });
+        }
+    }
+}
+
+/// The notice is over: evict owners; when none is left, wait for NVML's word.
+fn withdraw(
+    view: &View<'_>,
+    mut draft: Draft<'_>,
+    change: &Change,
+    leaving: &[Device<'_>],
+    to: &gputenancy_crds::Layout,
+) -> Decision {
+    let free = leaving.iter().filter(|d| !d.owned());
+    if change.phase <= ChangePhase::Held {
+        draft.phase(ChangePhase::Held);
+    }
+    if free.clone().any(|d| !held(view, d)) {
+        let asked = |d: &Device<'_>| view.spec.is_some_and(|s| s.hold.contains(&d.start));
+        draft.hold(leaving.iter().filter(|d| !d.owned() || asked(d)).map(|d| d.start));
+        return draft.done("withdrawing free devices that must go");
+    }
+    if leaving.iter().any(Device::owned) {
+        return evict(view, draft, leaving);
+    }
+    draft.phase(ChangePhase::Idle).hold(leaving.iter().map(|d| d.start));
+    if leaving.iter().all(|d| d.state.clients == 0 && view.holders(d).is_empty()) {
+        return carve::partition(view, draft, to);
+    }
+    let blockers = waiting_for(view, leaving);
+    draft.done(blockers)
+}
+
+/// The hold is asked for, the agent has seen it, and kubelet does not offer the device any more.
+fn held(view: &View<'_>, device: &Device<'_>) -> bool {
+    view.fresh && !device.state.allocatable && view.spec.is_some_and(|s| s.hold.contains(&device.start))
+}
+
+fn evict(view: &View<'_>, mut draft: Draft<'_>, leaving: &[Device<'_>]) -> Decision {
+    let seen = view.observation;
+    let mut hold: Vec<i32> = leaving.iter().filter(|d| !d.owned()).map(|d| d.start).collect();
+    for device in leaving.iter().filter(|d| d.owned()) {
+        let Some((pod, facts)) = view.owner(device) else { continue };
+        let Some(facts) = facts.filter(|f| !f.terminating) else {
+            hold.push(device.start);
+            continue;
+        };
+        if blocked(view, facts).is_some() {
+            continue;
+        }
+        let due = match &facts.refused {
+            None => {
+                hold.push(device.start);
+                held(view, device)
+            }
+            Some(refusal) => {
+                let again = refusal.at.checked_add(seen.policy.eviction_retry).unwrap_or(seen.now);
+                draft.wake(Some(again));
+                again <= seen.now
+            }
+        };
+        if due {
+            let reason = format!("{} at {} of {} goes: {}", device.name(), device.start, view.title(), seen.reason);
+            draft.decision.evictions.insert(Eviction { pod, uid: facts.uid.clone(), reason });
+        }
+    }
+    draft.phase(ChangePhase::Evicting).hold(hold);
+    let blockers = waiting_for(view, leaving);
+    draft.done(blockers)
+}
+
+/// Why a pod is waited for and not evicted.
+fn blocked(view: &View<'_>, pod: &PodFacts) -> Option<&'static str> {
+    if pod.do_not_evict {
+        return Some("it is annotated gputenancy.io/do-not-evict: delete it or remove the annotation");
+    }
+    match pod.controller {
+        Controller::None if view.observation.policy.bare_pods == BarePods::Wait => {
+            Some("no controller would replace it: delete it when it can go")
+        }
+        Controller::DaemonSet => Some("its DaemonSet would put it back: change the DaemonSet"),
+        Controller::Static => Some("it is a static pod: remove its manifest from the node"),
+        Controller::None | Controller::Replaces => None,
+    }
+}
+
+/// Names every pod and process that is waited for.
+fn waiting_for(view: &View<'_>, leaving: &[Device<'_>]) -> String {
+    let mut sentences = Vec::new();
+    for device in leaving {
+        let place = format!("{} at {}", device.name(), device.start);
+        if let Some((pod, facts)) = view.owner(device) {
+            sentences.push(owner_sentence(view, &pod, facts, &place));
+            continue;
+        }
+        let holders = view.holders(device);
+        for holder in &holders {
+            sentences.push(format!(
+                "process {} ({}) uses {place} and belongs to no pod: end it",
+                holder.pid, holder.command
+            ));
+        }
+        if holders.is_empty() && device.state.clients > 0 {
+            sentences.push(format!("{} processes still use {place}", device.state.clients));
+        }
+    }
+    sentences.sort();
+    sentences.dedup();
+    if sentences.is_empty() { "waiting for the agent".to_owned() } else { sentences.join("; ") }
+}
+
+fn owner_sentence(view: &View<'_>, pod: &PodName, facts: Option<&PodFacts>, place: &str) -> String {
+    let Some(facts) = facts else { return format!("pod {pod} is gone, kubelet has yet to give {place} back") };
+    if facts.terminating {
+        return format!("pod {pod} on {place} is terminating");
+    }
+    match (blocked(view, facts), &facts.refused) {
+        (Some(why), _) => format!("pod {pod} on {place} is waited for, {why}"),
+        (None, Some(refusal)) => format!("pod {pod} on {place} may not be evicted yet: {}", refusal.message),
+        (None, None) => format!("pod {pod} on {place} is being evicted"),
+    }
+}

@@ -1,0 +1,180 @@
+//! Who wants how much of what, and which devices in use count towards it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    board::Board,
+    model::{Gpu, InUse, Pool, Shape, Snapshot, Standing},
+    name::{PoolName, ProfileName, TenantName},
+    outcome::Served,
+    problem::Problem,
+};
+
+/// A profile's number in this plan: profiles in the order of their names.
+pub(super) type Line = usize;
+
+/// Demand by profile, in numbers that the search can add up.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Demand {
+    pub names: Vec<ProfileName>,
+    by_resource: BTreeMap<String, Line>,
+    /// Devices guaranteed.
+    pub wanted: Vec<i64>,
+    /// Devices that guaranteed pods hold now: what they may not fall below.
+    pub floor: Vec<i64>,
+    /// Share of a GPU of one device, in 840ths, so that thirds, quarters, sevenths and eighths are whole numbers.
+    pub weight: Vec<i64>,
+    tenants: BTreeMap<TenantName, BTreeMap<Line, u32>>,
+    holders: BTreeMap<(TenantName, Line), u32>,
+    namespaces: BTreeMap<String, TenantName>,
+}
+
+/// What a profile is on one board.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Offer {
+    pub line: Line,
+    /// Index of the MIG profile on the board; `None`: the whole GPU.
+    pub mig: Option<usize>,
+    /// Resource as layouts write it: left out where it is the default.
+    pub resource: Option<String>,
+}
+
+impl Demand {
+    /// Adds up the guarantees that count, and says which do not.
+    pub fn of(snapshot: &Snapshot, problems: &mut Vec<Problem>) -> Self {
+        let served = snapshot.profiles.iter().filter(|(_, p)| !matches!(p.shape, Shape::Shared(_)));
+        let names: Vec<ProfileName> = served.clone().map(|(name, _)| name.clone()).collect();
+        let by_resource = served.enumerate().map(|(line, (_, p))| (p.resource.clone(), line)).collect();
+        let zeros = vec![0; names.len()];
+        let mut demand =
+            Self { by_resource, wanted: zeros.clone(), floor: zeros.clone(), weight: zeros, names, ..Self::default() };
+        for (name, tenant) in &snapshot.tenants {
+            demand.namespaces.extend(tenant.namespaces.iter().map(|n| (n.clone(), name.clone())));
+            for (profile, count) in &tenant.guarantees {
+                let Some(found) = snapshot.profiles.get(profile) else {
+                    problems.push(Problem::ProfileNotFound { tenant: name.clone(), profile: profile.clone() });
+                    continue;
+                };
+                if tenant.trust < found.trust {
+                    problems.push(Problem::TrustTooLow {
+                        tenant: name.clone(),
+                        profile: profile.clone(),
+                        has: format!("{:?}", tenant.trust),
+                        needs: format!("{:?}", found.trust),
+                    });
+                } else if let Some(line) = demand.line(profile) {
+                    demand.tenants.entry(name.clone()).or_default().insert(line, *count);
+                    add(&mut demand.wanted, line, i64::from(*count));
+                }
+            }
+        }
+        demand
+    }
+
+    pub fn line(&self, profile: &ProfileName) -> Option<Line> {
+        self.names.binary_search(profile).ok()
+    }
+
+    pub fn name(&self, line: Line) -> ProfileName {
+        self.names.get(line).cloned().unwrap_or_default()
+    }
+
+    /// The profile that is advertised under this resource.
+    pub fn by_resource(&self, resource: &str) -> Option<Line> {
+        self.by_resource.get(resource).copied()
+    }
+
+    /// Counts devices in use against the guarantees of their tenants. Answers with the starts of those beyond any guarantee:
+    /// they stay where that costs nothing, and are nobody's supply.
+    pub fn count_in_use(&mut self, gpu: &Gpu) -> BTreeSet<i32> {
+        if matches!(gpu.standing, Standing::Away(_)) {
+            return BTreeSet::new();
+        }
+        let beyond = gpu.used.iter().filter(|(_, device)| !self.count(device)).map(|(start, _)| *start);
+        beyond.collect()
+    }
+
+    fn count(&mut self, device: &InUse) -> bool {
+        let line = self.by_resource(&device.resource);
+        let tenant = device.pod.as_ref().and_then(|p| self.namespaces.get(&p.namespace));
+        let (Some(line), Some(tenant)) = (line, tenant) else { return false };
+        let wanted = self.tenants.get(tenant).and_then(|g| g.get(&line)).copied().unwrap_or(0);
+        let held = self.holders.entry((tenant.clone(), line)).or_default();
+        if *held >= wanted {
+            return false;
+        }
+        *held += 1;
+        add(&mut self.floor, line, 1);
+        true
+    }
+
+    /// What the pool's profiles are on a board; also learns how large each is.
+    pub fn offers(&mut self, snapshot: &Snapshot, pool: &Pool, board: &Board) -> Vec<Offer> {
+        let mut offers = Vec::new();
+        for name in &pool.profiles {
+            let (Some(profile), Some(line)) = (snapshot.profiles.get(name), self.line(name)) else { continue };
+            if !profile.products.is_empty() && !profile.products.contains(&board.product) {
+                continue;
+            }
+            let (mig, share, default) = if profile.shape == Shape::Whole {
+                (None, 840, gputenancy_crds::names::WHOLE_GPU_RESOURCE.to_owned())
+            } else {
+                let Some(found) = board.resolve(&profile.shape) else { continue };
+                let which = board.profiles.iter().position(|p| p.name == found.name);
+                let share = i64::from(found.size) * 840 / i64::from(board.memory_slices.max(1));
+                (which, share, gputenancy_crds::names::mig_resource(&found.name))
+            };
+            if let Some(weight) = self.weight.get_mut(line) {
+                *weight = share.max(*weight).max(1);
+            }
+            let resource = Some(profile.resource.clone()).filter(|r| *r != default);
+            offers.push(Offer { line, mig, resource });
+        }
+        offers
+    }
+
+    /// Splits what there is among the tenants: first what each holds already, then one by one in turn.
+    pub fn share(&self, supply: &[i64]) -> BTreeMap<TenantName, BTreeMap<ProfileName, Served>> {
+        let mut left: Vec<i64> = supply.to_vec();
+        let mut given: BTreeMap<(Line, &TenantName), (u32, u32)> = BTreeMap::new();
+        for (tenant, guarantees) in &self.tenants {
+            for (line, wanted) in guarantees {
+                let held = self.holders.get(&(tenant.clone(), *line)).copied().unwrap_or(0);
+                let there = u32::try_from(left.get(*line).copied().unwrap_or(0)).unwrap_or(0);
+                let first = held.min(*wanted).min(there);
+                add(&mut left, *line, -i64::from(first));
+                given.insert((*line, tenant), (*wanted, first));
+            }
+        }
+        loop {
+            let mut moved = false;
+            for ((line, _), (wanted, got)) in &mut given {
+                if got < wanted && left.get(*line).is_some_and(|n| *n > 0) {
+                    *got += 1;
+                    add(&mut left, *line, -1);
+                    moved = true;
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
+        let mut shares: BTreeMap<TenantName, BTreeMap<ProfileName, Served>> = BTreeMap::new();
+        for ((line, tenant), (guaranteed, satisfied)) in given {
+            shares.entry(tenant.clone()).or_default().insert(self.name(line), Served { guaranteed, satisfied });
+        }
+        shares
+    }
+}
+
+/// Pools that list a profile.
+pub(super) fn pools_with(snapshot: &Snapshot, profile: &ProfileName) -> Vec<PoolName> {
+    let pools = snapshot.pools.iter().filter(|(_, p)| p.profiles.contains(profile));
+    pools.map(|(name, _)| name.clone()).collect()
+}
+
+pub(super) fn add(sums: &mut [i64], line: Line, more: i64) {
+    if let Some(sum) = sums.get_mut(line) {
+        *sum += more;
+    }
+}
