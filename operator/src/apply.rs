@@ -1,0 +1,203 @@
+//! Every write to the API server goes through here: server-side apply under our field managers, counted by kind.
+
+use std::{fmt::Debug, sync::Arc};
+
+use gputenancy_crds::names;
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::{
+        core::v1::Pod,
+        policy::v1::Eviction,
+    },
+    apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions},
+};
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
+    core::ClusterResourceScope,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use crate::metrics::Metrics;
+
+/// A part of the operator, with a field manager of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Namespaces, quotas and roles of tenants.
+    Tenant,
+    /// Specs of `GpuNode`s, labels of nodes, notices on pods.
+    Pool,
+    /// Status of all kinds.
+    Status,
+}
+
+impl Part {
+    /// The part's field manager.
+    pub fn manager(self) -> String {
+        let part = match self {
+            Self::Tenant => "tenant",
+            Self::Pool => "pool",
+            Self::Status => "status",
+        };
+        format!("{}/{part}", names::OPERATOR_MANAGER)
+    }
+}
+
+/// What came of an eviction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Evicted {
+    /// The pod is going, or has gone.
+    Accepted,
+    /// A `PodDisruptionBudget` forbids it for now; in the API server's words.
+    Refused(String),
+}
+
+/// The only writer.
+#[derive(Clone)]
+pub struct Writer {
+    client: Client,
+    metrics: Arc<Metrics>,
+}
+
+impl Writer {
+    /// A writer that counts in `metrics`.
+    pub fn new(client: Client, metrics: Arc<Metrics>) -> Self {
+        Self { client, metrics }
+    }
+
+    /// The client below, for reads.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    fn count<K: Resource<DynamicType = ()>>(&self, verb: &'static str) {
+        self.metrics.write(&K::kind(&()), verb);
+    }
+
+    /// Applies a namespaced object; fields that another manager owns are taken over, which is how drift is repaired.
+    pub async fn apply<K>(&self, part: Part, object: &K) -> kube::Result<K>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + Debug,
+    {
+        self.count::<K>("apply");
+        let api: Api<K> = Api::namespaced(self.client.clone(), &object.namespace().unwrap_or_default());
+        api.patch(&object.name_any(), &force(part), &Patch::Apply(object)).await
+    }
+
+    /// Applies these fields to a cluster-scoped object.
+    pub async fn apply_fields<K>(&self, part: Part, name: &str, fields: Value) -> kube::Result<K>
+    where
+        K: Resource<DynamicType = (), Scope = ClusterResourceScope> + DeserializeOwned + Clone + Debug,
+    {
+        self.count::<K>("apply");
+        let api: Api<K> = Api::all(self.client.clone());
+        api.patch(name, &force(part), &Patch::Apply(typed::<K>(fields))).await
+    }
+
+    /// Applies the whole status of a cluster-scoped object.
+    pub async fn apply_status<K>(&self, name: &str, status: &impl Serialize) -> kube::Result<K>
+    where
+        K: Resource<DynamicType = (), Scope = ClusterResourceScope> + DeserializeOwned + Clone + Debug,
+    {
+        self.count::<K>("apply_status");
+        let api: Api<K> = Api::all(self.client.clone());
+        let body = typed::<K>(json!({ "status": status }));
+        api.patch_status(name, &force(Part::Status), &Patch::Apply(body)).await
+    }
+
+    /// Creates a cluster-scoped object; fails when it is there, and so never adopts what others made.
+    pub async fn create<K>(&self, part: Part, object: &K) -> kube::Result<K>
+    where
+        K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Serialize + DeserializeOwned + Clone + Debug,
+    {
+        self.count::<K>("create");
+        let params = PostParams { field_manager: Some(part.manager()), ..PostParams::default() };
+        Api::all(self.client.clone()).create(&params, object).await
+    }
+
+    /// Merges these fields; `null` removes one.
+    pub async fn merge<K>(&self, api: &Api<K>, name: &str, fields: &Value) -> kube::Result<K>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,
+    {
+        self.count::<K>("patch");
+        api.patch(name, &PatchParams::default(), &Patch::Merge(fields)).await
+    }
+
+    /// Deletes an object, if it is still the one with this uid. Gone already is as good.
+    pub async fn delete<K>(&self, api: &Api<K>, name: &str, uid: Option<String>) -> kube::Result<()>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,
+    {
+        self.count::<K>("delete");
+        let preconditions = uid.map(|uid| kube::api::Preconditions { uid: Some(uid), resource_version: None });
+        match api.delete(name, &DeleteParams { preconditions, ..DeleteParams::default() }).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sets or removes our finalizer. The version makes sure that nobody else's is lost.
+    pub async fn set_finalizer<K>(&self, object: &K, wanted: bool) -> kube::Result<()>
+    where
+        K: Resource<DynamicType = (), Scope = ClusterResourceScope> + DeserializeOwned + Clone + Debug,
+    {
+        if has_finalizer(object) == wanted {
+            return Ok(());
+        }
+        let mut finalizers = object.finalizers().to_vec();
+        finalizers.retain(|f| f != names::FINALIZER);
+        if wanted {
+            finalizers.push(names::FINALIZER.into());
+        }
+        let fields = json!({"metadata": {"resourceVersion": object.resource_version(), "finalizers": finalizers}});
+        match self.merge(&Api::<K>::all(self.client.clone()), &object.name_any(), &fields).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Evicts one pod by the eviction API, if it is still the pod with this uid.
+    pub async fn evict(&self, namespace: &str, name: &str, uid: &str) -> kube::Result<Evicted> {
+        self.count::<Pod>("evict");
+        let preconditions = Some(Preconditions { uid: Some(uid.into()), resource_version: None });
+        let eviction = Eviction {
+            metadata: ObjectMeta { name: Some(name.into()), namespace: Some(namespace.into()), ..ObjectMeta::default() },
+            delete_options: Some(DeleteOptions { preconditions, ..DeleteOptions::default() }),
+        };
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let answer: kube::Result<Value> =
+            api.create_subresource("eviction", name, &PostParams::default(), &eviction).await;
+        match answer {
+            Ok(_) => Ok(Evicted::Accepted),
+            // 409: another pod has the name by now
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Evicted::Accepted),
+            Err(kube::Error::Api(status)) if status.code == 429 => {
+                let causes = status.details.iter().flat_map(|d| &d.causes).map(|c| c.message.as_str());
+                let words: Vec<&str> = std::iter::once(status.message.as_str()).chain(causes).collect();
+                Ok(Evicted::Refused(words.join(" ")))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn force(part: Part) -> PatchParams {
+    PatchParams::apply(&part.manager()).force()
+}
+
+fn typed<K: Resource<DynamicType = ()>>(mut fields: Value) -> Value {
+    if let Some(map) = fields.as_object_mut() {
+        map.insert("apiVersion".into(), K::api_version(&()).into());
+        map.insert("kind".into(), K::kind(&()).into());
+    }
+    fields
+}
+
+/// Is our finalizer on the object?
+pub fn has_finalizer(object: &impl Resource) -> bool {
+    object.meta().finalizers.iter().flatten().any(|f| f == names::FINALIZER)
+}

@@ -1,0 +1,110 @@
+//! The command line: `run` is the default, the other commands are for people and for the chart's hooks.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+
+/// Tenants, profiles and pools of NVIDIA GPUs on Kubernetes: the controller.
+#[derive(Parser, Debug, Clone)]
+#[command(name = "gputenancy-operator", version, args_conflicts_with_subcommands = true)]
+pub struct Args {
+    /// What to do; `run` when left out.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Flags of `run`.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// What the program can do.
+#[derive(Subcommand, Debug, Clone)]
+pub enum Command {
+    /// Runs the controller until it is told to stop or loses its lease.
+    Run(RunArgs),
+    /// Prints the plan that manifests would lead to, without a cluster.
+    Plan(PlanArgs),
+    /// Removes our finalizers from all objects, so that they can be deleted with no operator running.
+    ReleaseFinalizers(LogArgs),
+}
+
+/// Flags of `run`.
+#[derive(ClapArgs, Debug, Clone)]
+pub struct RunArgs {
+    /// Namespace of the lease.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "gputenancy-system")]
+    pub namespace: String,
+    /// Name under which this replica holds the lease; must differ between replicas.
+    #[arg(long, env = "POD_NAME")]
+    pub identity: Option<String>,
+    /// Name of the lease.
+    #[arg(long, default_value = "gputenancy-operator")]
+    pub lease_name: String,
+    /// How long a silent leader stays leader, in seconds.
+    #[arg(long, default_value = "15", value_parser = seconds)]
+    pub lease_duration: Duration,
+    /// Address of `/metrics`, `/healthz` and `/readyz`.
+    #[arg(long, env = "LISTEN_ADDRESS", default_value = "0.0.0.0:8080")]
+    pub listen: SocketAddr,
+    /// Tenants reconciled at once.
+    #[arg(long, default_value = "16")]
+    pub concurrency: u16,
+    /// Flags of the log.
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// Flags of `plan`.
+#[derive(ClapArgs, Debug, Clone)]
+pub struct PlanArgs {
+    /// Manifests: `GpuProfile`, `GpuPool`, `GpuTenant`, `GpuNode` and Node objects, several in a file; `-` reads standard input.
+    #[arg(short, long = "filename", required = true, num_args = 1..)]
+    pub files: Vec<PathBuf>,
+}
+
+/// Flags of the log.
+#[derive(ClapArgs, Debug, Clone)]
+pub struct LogArgs {
+    /// What is logged, in the syntax of tracing's `EnvFilter`.
+    #[arg(long, env = "LOG", default_value = "info,kube=warn")]
+    pub log: String,
+    /// How lines look.
+    #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]
+    pub log_format: LogFormat,
+}
+
+/// How lines of the log look.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object a line.
+    Json,
+    /// For people.
+    Text,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(n @ 3..=3600) => Ok(Duration::from_secs(n)),
+        _ => Err("write whole seconds between 3 and 3600".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_is_the_default_and_takes_the_same_flags() {
+        let bare = Args::try_parse_from(["op", "--lease-duration", "9"]).unwrap();
+        assert!(bare.command.is_none());
+        assert_eq!(bare.run.lease_duration.as_secs(), 9);
+        let named = Args::try_parse_from(["op", "run", "--lease-duration", "9"]).unwrap();
+        assert!(matches!(named.command, Some(Command::Run(r)) if r.lease_duration.as_secs() == 9));
+        assert!(Args::try_parse_from(["op", "--lease-duration", "1"]).is_err());
+    }
+
+    #[test]
+    fn plan_needs_a_file() {
+        assert!(Args::try_parse_from(["op", "plan"]).is_err());
+        assert!(Args::try_parse_from(["op", "plan", "-f", "a.yaml", "b.yaml"]).is_ok());
+    }
+}

@@ -1,0 +1,199 @@
+//! What the operator knows of the cluster: one slim store per kind, and who is woken by which change.
+
+mod project;
+mod watch;
+
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+};
+
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, names};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    core::DeserializeGuard,
+    runtime::{reflector::Store, watcher},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::sync::{Notify, mpsc};
+
+pub use project::*;
+use watch::Watch;
+
+/// A kind that people write: an object that does not parse must not end the watch.
+pub type Guarded<K> = DeserializeGuard<K>;
+
+/// Who wants to know about changes.
+#[derive(Clone)]
+pub struct Wakes {
+    /// The fleet's pass: profiles, pools, tenants, nodes, pods.
+    pub fleet: Arc<Notify>,
+    /// Tenants by name.
+    pub tenants: mpsc::UnboundedSender<String>,
+}
+
+/// The stores.
+#[derive(Clone)]
+pub struct Caches {
+    /// The catalog.
+    pub profiles: Store<Guarded<GpuProfile>>,
+    /// The supply.
+    pub pools: Store<Guarded<GpuPool>>,
+    /// The demand.
+    pub tenants: Store<Guarded<GpuTenant>>,
+    /// The agreements.
+    pub gpu_nodes: Store<Guarded<GpuNode>>,
+    /// Nodes.
+    pub nodes: Store<SlimNode>,
+    /// Pods that ask for extended resources.
+    pub pods: Store<SlimPod>,
+    /// All namespaces.
+    pub namespaces: Store<SlimNamespace>,
+    /// Our quotas.
+    pub quotas: Store<SlimQuota>,
+    /// Our role bindings.
+    pub bindings: Store<SlimBinding>,
+}
+
+impl Caches {
+    /// Starts all watches.
+    pub fn start(client: &Client, wakes: &Wakes) -> Self {
+        let ours = watcher::Config::default().labels(&format!("{}={}", names::MANAGED_BY_LABEL, names::MANAGED_BY));
+        Self {
+            profiles: guarded(client, wakes, false),
+            pools: guarded(client, wakes, false),
+            tenants: guarded(client, wakes, true),
+            gpu_nodes: guarded(client, wakes, false),
+            nodes: Watch {
+                api: Api::all(client.clone()),
+                config: watcher::Config::default(),
+                project: lighten_node,
+                keep: |_| true,
+                key: ResourceExt::name_any,
+                digest: |n: &SlimNode| digest(&(&n.metadata.labels, &n.status)),
+            }
+            .start(fleet(wakes)),
+            pods: Watch {
+                api: Api::all(client.clone()),
+                config: watcher::Config::default(),
+                project: lighten_pod,
+                keep: SlimPod::wants_devices,
+                key: |p: &SlimPod| (p.namespace(), p.name_any()),
+                digest: |p| {
+                    let m = &p.metadata;
+                    digest(&(&m.uid, &m.deletion_timestamp, &m.annotations, &p.spec.node_name, &p.status))
+                },
+            }
+            .start(fleet(wakes)),
+            namespaces: Watch {
+                api: Api::all(client.clone()),
+                config: watcher::Config::default(),
+                project: lighten,
+                keep: |_| true,
+                key: |n: &SlimNamespace| (n.name_any(), tenant_of(n)),
+                digest: |n| digest(&(&n.metadata.labels, &n.metadata.deletion_timestamp, &n.metadata.annotations, &n.status)),
+            }
+            .start({
+                let tenants = wakes.tenants.clone();
+                // an unlabelled namespace may be the foreign one that a tenant waits for: its name tells
+                move |(name, tenant)| drop(tenants.send(tenant.unwrap_or(format!("{FOREIGN_PREFIX}{name}"))))
+            }),
+            quotas: owned(client, ours.clone(), wakes, |q: &SlimQuota| digest(&(&q.metadata.labels, &q.spec, &q.status))),
+            bindings: owned(client, ours, wakes, |b: &SlimBinding| digest(&(&b.metadata.labels, &b.role_ref, &b.subjects))),
+        }
+    }
+
+    /// Waits until every store holds a first list; says which one is waited for through `waiting`.
+    pub async fn ready(&self, waiting: impl Fn(&'static str)) {
+        let Self { profiles, pools, tenants, gpu_nodes, nodes, pods, namespaces, quotas, bindings } = self;
+        wait(profiles, "gpuprofiles", &waiting).await;
+        wait(pools, "gpupools", &waiting).await;
+        wait(tenants, "gputenants", &waiting).await;
+        wait(gpu_nodes, "gpunodes", &waiting).await;
+        wait(nodes, "nodes", &waiting).await;
+        wait(pods, "pods", &waiting).await;
+        wait(namespaces, "namespaces", &waiting).await;
+        wait(quotas, "resourcequotas", &waiting).await;
+        wait(bindings, "rolebindings", &waiting).await;
+    }
+}
+
+/// Prefix of a wake that names an unlabelled namespace instead of a tenant; no tenant's name has a slash.
+pub const FOREIGN_PREFIX: &str = "namespace/";
+
+async fn wait<K>(store: &Store<K>, name: &'static str, waiting: &impl Fn(&'static str))
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    waiting(name);
+    // fails only when the writer is gone, that is when the runtime ends
+    store.wait_until_ready().await.ok();
+}
+
+fn guarded<K>(client: &Client, wakes: &Wakes, is_tenant: bool) -> Store<Guarded<K>>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
+        + Clone
+        + std::fmt::Debug
+        + Serialize
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static,
+{
+    let wakes = wakes.clone();
+    Watch {
+        api: Api::all(client.clone()),
+        config: watcher::Config::default(),
+        project: lighten,
+        keep: |_| true,
+        key: ResourceExt::name_any,
+        digest: |object: &Guarded<K>| match &object.0 {
+            Ok(object) => {
+                // the version changes with every write; what was written is in the rest
+                let mut object = object.clone();
+                object.meta_mut().resource_version = None;
+                digest(&object)
+            }
+            Err(invalid) => digest(&invalid.metadata.generation),
+        },
+    }
+    .start(move |name| {
+        wakes.fleet.notify_one();
+        if is_tenant {
+            drop(wakes.tenants.send(name));
+        }
+    })
+}
+
+fn owned<K>(client: &Client, config: watcher::Config, wakes: &Wakes, digest: fn(&K) -> u64) -> Store<K>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let tenants = wakes.tenants.clone();
+    let key = |o: &K| (o.namespace(), o.name_any(), tenant_of(o));
+    Watch { api: Api::all(client.clone()), config, project: lighten, keep: |_| true, key, digest }.start(
+        move |(_, _, tenant)| {
+            if let Some(tenant) = tenant {
+                drop(tenants.send(tenant));
+            }
+        },
+    )
+}
+
+fn fleet<Key>(wakes: &Wakes) -> impl FnMut(Key) + Send + 'static {
+    let fleet = wakes.fleet.clone();
+    move |_| fleet.notify_one()
+}
+
+/// A number that differs when the object's text differs.
+pub fn digest(object: &impl Serialize) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    serde_json::to_vec(object).unwrap_or_default().hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The objects of a store that parse.
+pub fn valid<K: Resource<DynamicType = ()> + Clone + 'static>(store: &Store<Guarded<K>>) -> Vec<K> {
+    store.state().iter().filter_map(|guarded| guarded.0.as_ref().ok().cloned()).collect()
+}

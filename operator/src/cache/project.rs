@@ -1,0 +1,238 @@
+//! The part of foreign kinds that this program reads; what is not declared is skipped by serde and never allocated.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gputenancy_crds::names;
+use k8s_openapi::{
+    api::{
+        core::v1::{Namespace, Node, Pod, ResourceQuota},
+        rbac::v1::{RoleBinding, RoleRef, Subject},
+    },
+    apimachinery::pkg::api::resource::Quantity,
+};
+use kube::{Resource, ResourceExt as _, api::ObjectMeta};
+use serde::{Deserialize, Serialize};
+
+/// Amounts by resource name.
+pub type Amounts = BTreeMap<String, Quantity>;
+
+/// A node's labels, what it can give, and whether it lives.
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[resource(inherit = Node)]
+pub struct SlimNode {
+    /// Name, labels.
+    pub metadata: ObjectMeta,
+    /// Allocatable and conditions.
+    #[serde(default)]
+    pub status: SlimNodeStatus,
+}
+
+/// Status of a node.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub struct SlimNodeStatus {
+    /// What pods may ask for.
+    #[serde(default)]
+    pub allocatable: Amounts,
+    /// `Ready` only.
+    #[serde(default)]
+    pub conditions: Vec<SlimCondition>,
+}
+
+/// A condition without its times, which change with every heartbeat.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub struct SlimCondition {
+    /// Type of the condition.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// True, False or Unknown.
+    pub status: String,
+}
+
+/// A pod that asks for extended resources.
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[resource(inherit = Pod)]
+pub struct SlimPod {
+    /// Name, namespace, uid, owners, our annotations.
+    pub metadata: ObjectMeta,
+    /// Node and requests.
+    #[serde(default)]
+    pub spec: SlimPodSpec,
+    /// Phase and whether it is scheduled.
+    #[serde(default)]
+    pub status: SlimPodStatus,
+}
+
+/// Spec of a pod.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct SlimPodSpec {
+    /// Node that it is bound to.
+    #[serde(default)]
+    pub node_name: Option<String>,
+    /// Containers.
+    #[serde(default)]
+    pub containers: Vec<SlimContainer>,
+    /// Containers that run first.
+    #[serde(default)]
+    pub init_containers: Vec<SlimContainer>,
+}
+
+/// What a container asks for.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub struct SlimContainer {
+    /// Requests and limits.
+    #[serde(default)]
+    pub resources: SlimResources,
+}
+
+/// Requests of a container; extended resources have equal limits.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub struct SlimResources {
+    /// Requests by resource name.
+    #[serde(default)]
+    pub requests: Amounts,
+}
+
+/// Status of a pod.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub struct SlimPodStatus {
+    /// Pending, Running, Succeeded, Failed.
+    #[serde(default)]
+    pub phase: String,
+}
+
+impl SlimPod {
+    /// Does any container ask for an extended resource? Such requests never change, so the answer holds for the pod's life.
+    pub fn wants_devices(&self) -> bool {
+        self.containers().any(|c| c.resources.requests.keys().any(|r| r.contains('/')))
+    }
+
+    /// Extended resources that the pod asks for.
+    pub fn resources(&self) -> BTreeSet<String> {
+        let requested = self.containers().flat_map(|c| c.resources.requests.keys());
+        requested.filter(|r| r.contains('/')).cloned().collect()
+    }
+
+    /// Has the pod come to its end?
+    pub fn is_over(&self) -> bool {
+        matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    fn containers(&self) -> impl Iterator<Item = &SlimContainer> {
+        self.spec.containers.iter().chain(&self.spec.init_containers)
+    }
+}
+
+/// A namespace: labels and phase.
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[resource(inherit = Namespace)]
+pub struct SlimNamespace {
+    /// Name and labels.
+    pub metadata: ObjectMeta,
+    /// Phase and what blocks its deletion.
+    #[serde(default)]
+    pub status: SlimNamespaceStatus,
+}
+
+/// Status of a namespace.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub struct SlimNamespaceStatus {
+    /// Active or Terminating.
+    #[serde(default)]
+    pub phase: String,
+    /// What the namespace controller says about a deletion.
+    #[serde(default)]
+    pub conditions: Vec<MessageCondition>,
+}
+
+/// A condition with its message.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub struct MessageCondition {
+    /// Type of the condition.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// True, False or Unknown.
+    pub status: String,
+    /// In words.
+    #[serde(default)]
+    pub message: String,
+}
+
+/// One of our quotas.
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[resource(inherit = ResourceQuota)]
+pub struct SlimQuota {
+    /// Name, namespace, labels.
+    pub metadata: ObjectMeta,
+    /// What we asked for.
+    #[serde(default)]
+    pub spec: SlimQuotaSpec,
+    /// What admission compares with, and what is used.
+    #[serde(default)]
+    pub status: SlimQuotaStatus,
+}
+
+/// Spec of a quota.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub struct SlimQuotaSpec {
+    /// Limits by resource.
+    #[serde(default)]
+    pub hard: Amounts,
+}
+
+/// Status of a quota.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub struct SlimQuotaStatus {
+    /// Limits in force.
+    #[serde(default)]
+    pub hard: Amounts,
+    /// Granted to pods.
+    #[serde(default)]
+    pub used: Amounts,
+}
+
+/// One of our role bindings.
+#[derive(Resource, Serialize, Deserialize, Clone, Debug)]
+#[resource(inherit = RoleBinding)]
+#[serde(rename_all = "camelCase")]
+pub struct SlimBinding {
+    /// Name, namespace, labels.
+    pub metadata: ObjectMeta,
+    /// Role that is granted.
+    pub role_ref: RoleRef,
+    /// To whom.
+    #[serde(default)]
+    pub subjects: Vec<Subject>,
+}
+
+/// Drops the metadata that nothing reads, before an object enters a store.
+pub fn lighten<K: Resource>(object: &mut K) {
+    let meta = object.meta_mut();
+    meta.managed_fields = None;
+    meta.self_link = None;
+    if let Some(annotations) = &mut meta.annotations {
+        annotations.retain(|key, _| key.starts_with("gputenancy.io/"));
+    }
+}
+
+/// As [`lighten`]; a pod's labels are read by nobody here.
+pub fn lighten_pod(pod: &mut SlimPod) {
+    lighten(pod);
+    pod.metadata.labels = None;
+    let of_pod = |c: &mut SlimContainer| c.resources.requests.retain(|r, _| r.contains('/'));
+    pod.spec.containers.iter_mut().for_each(of_pod);
+    pod.spec.init_containers.iter_mut().for_each(of_pod);
+}
+
+/// As [`lighten`]; of a node only extended resources and `Ready` matter.
+pub fn lighten_node(node: &mut SlimNode) {
+    lighten(node);
+    node.metadata.owner_references = None;
+    node.status.allocatable.retain(|resource, _| resource.contains('/'));
+    node.status.conditions.retain(|c| c.type_ == "Ready");
+}
+
+/// The tenant that an object of ours belongs to.
+pub fn tenant_of<K: Resource>(object: &K) -> Option<String> {
+    object.labels().get(names::TENANT_LABEL).cloned()
+}

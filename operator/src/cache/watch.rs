@@ -1,0 +1,157 @@
+//! One watch per kind: a store that holds a projection, and a word about each real change.
+
+use std::{collections::HashMap, fmt::Debug, hash::Hash};
+
+use futures::{StreamExt as _, TryStreamExt as _, future};
+use kube::{
+    Api, Resource,
+    runtime::{
+        WatchStreamExt as _,
+        reflector::{self, Store},
+        watcher,
+    },
+};
+use serde::de::DeserializeOwned;
+
+/// Which objects have been seen in which state, so that heartbeats pass in silence and deletions do not.
+pub struct Seen<Key, Digest> {
+    now: HashMap<Key, Digest>,
+    relisted: Option<HashMap<Key, Digest>>,
+}
+
+impl<Key: Eq + Hash + Clone, Digest: PartialEq> Default for Seen<Key, Digest> {
+    fn default() -> Self {
+        Self { now: HashMap::new(), relisted: None }
+    }
+}
+
+/// What a watch event is about, by key and state.
+pub enum Sight<Key, Digest> {
+    /// The object is there.
+    There(Key, Digest),
+    /// The object has gone.
+    Gone(Key),
+    /// A new list begins.
+    ListBegins,
+    /// An object of the new list.
+    Listed(Key, Digest),
+    /// The list is complete: what it lacks has gone.
+    ListEnds,
+}
+
+impl<Key: Eq + Hash + Clone, Digest: PartialEq> Seen<Key, Digest> {
+    /// The keys of objects that have changed with this event.
+    pub fn note(&mut self, sight: Sight<Key, Digest>) -> Vec<Key> {
+        match sight {
+            Sight::There(key, digest) => {
+                let same = self.now.get(&key) == Some(&digest);
+                self.now.insert(key.clone(), digest);
+                if same { Vec::new() } else { vec![key] }
+            }
+            Sight::Gone(key) => self.now.remove(&key).map(|_| key).into_iter().collect(),
+            Sight::ListBegins => {
+                self.relisted = Some(HashMap::new());
+                Vec::new()
+            }
+            Sight::Listed(key, digest) => {
+                self.relisted.get_or_insert_default().insert(key, digest);
+                Vec::new()
+            }
+            Sight::ListEnds => {
+                let new = self.relisted.take().unwrap_or_default();
+                let old = std::mem::replace(&mut self.now, new);
+                let gone = old.keys().filter(|k| !self.now.contains_key(*k));
+                let changed = self.now.iter().filter(|(k, d)| old.get(*k) != Some(*d)).map(|(k, _)| k);
+                gone.chain(changed).cloned().collect()
+            }
+        }
+    }
+}
+
+/// How one kind is watched.
+pub struct Watch<K: Resource, Key> {
+    /// Where.
+    pub api: Api<K>,
+    /// Selectors.
+    pub config: watcher::Config,
+    /// Cuts an object down before it is stored.
+    pub project: fn(&mut K),
+    /// Objects that are not stored at all; the answer must not change during an object's life.
+    pub keep: fn(&K) -> bool,
+    /// What listeners are told about an object; also its identity.
+    pub key: fn(&K) -> Key,
+    /// What must differ for a change to count.
+    pub digest: fn(&K) -> u64,
+}
+
+impl<K, Key> Watch<K, Key>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    Key: Eq + Hash + Clone + Send + 'static,
+{
+    /// Begins to watch in a task of its own that ends with the runtime; `changed` is called after the store has changed.
+    pub fn start(self, mut changed: impl FnMut(Key) + Send + 'static) -> Store<K> {
+        let Self { api, config, project, keep, key, digest } = self;
+        let (store, writer) = reflector::store();
+        let events = watcher(api, config.streaming_lists())
+            .default_backoff()
+            .modify(project)
+            .try_filter(move |event| {
+                future::ready(match event {
+                    watcher::Event::Apply(object) | watcher::Event::InitApply(object) => keep(object),
+                    _ => true,
+                })
+            })
+            .reflect(writer);
+        tokio::spawn(async move {
+            let mut seen = Seen::default();
+            let mut events = std::pin::pin!(events);
+            while let Some(event) = events.next().await {
+                let sight = match event {
+                    Ok(watcher::Event::Apply(o)) => Sight::There(key(&o), digest(&o)),
+                    Ok(watcher::Event::Delete(o)) => Sight::Gone(key(&o)),
+                    Ok(watcher::Event::Init) => Sight::ListBegins,
+                    Ok(watcher::Event::InitApply(o)) => Sight::Listed(key(&o), digest(&o)),
+                    Ok(watcher::Event::InitDone) => Sight::ListEnds,
+                    Err(error) => {
+                        tracing::warn!(%error, kind = %K::kind(&()), "the watch failed and is started again");
+                        continue;
+                    }
+                };
+                seen.note(sight).into_iter().for_each(&mut changed);
+            }
+        });
+        store
+    }
+}
+
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heartbeats_are_silent_and_deletions_are_not() {
+        let mut seen = Seen::default();
+        assert_eq!(seen.note(Sight::There("n", 1)), ["n"]);
+        assert_eq!(seen.note(Sight::There("n", 1)), [""; 0]);
+        assert_eq!(seen.note(Sight::There("n", 2)), ["n"]);
+        assert_eq!(seen.note(Sight::Gone("n")), ["n"]);
+        assert_eq!(seen.note(Sight::Gone("n")), [""; 0]);
+    }
+
+    #[test]
+    fn a_new_list_tells_of_what_came_changed_and_went_meanwhile() {
+        let mut seen = Seen::default();
+        for n in ["stays", "goes", "changes"] {
+            seen.note(Sight::There(n, 1));
+        }
+        seen.note(Sight::ListBegins);
+        seen.note(Sight::Listed("stays", 1));
+        seen.note(Sight::Listed("changes", 2));
+        seen.note(Sight::Listed("comes", 1));
+        let mut told = seen.note(Sight::ListEnds);
+        told.sort_unstable();
+        assert_eq!(told, ["changes", "comes", "goes"]);
+    }
+}

@@ -1,0 +1,142 @@
+//! What Prometheus reads.
+
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicI64, AtomicU64},
+};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Write {
+    kind: String,
+    verb: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Controller {
+    controller: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct State {
+    state: String,
+}
+
+/// All metrics of the operator.
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    writes: Family<Write, Counter<u64, AtomicU64>>,
+    reconciles: Family<Controller, Counter>,
+    errors: Family<Controller, Counter>,
+    seconds: Family<Controller, Histogram, fn() -> Histogram>,
+    changes: Family<State, Gauge<i64, AtomicI64>>,
+    tenants: Family<State, Gauge<i64, AtomicI64>>,
+    leader: Gauge<i64, AtomicI64>,
+}
+
+fn histogram() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 4.0, 8))
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let this = Self {
+            registry: Mutex::default(),
+            writes: Family::default(),
+            reconciles: Family::default(),
+            errors: Family::default(),
+            seconds: Family::new_with_constructor(histogram),
+            changes: Family::default(),
+            tenants: Family::default(),
+            leader: Gauge::default(),
+        };
+        {
+            let Self { registry, writes, reconciles, errors, seconds, changes, tenants, leader } = &this;
+            let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
+            let registry = registry.sub_registry_with_prefix("gputenancy_operator");
+            registry.register("api_writes", "Writes to the API server", writes.clone());
+            registry.register("reconciles", "Reconciliations", reconciles.clone());
+            registry.register("reconcile_errors", "Reconciliations that ended with an error", errors.clone());
+            registry.register("reconcile_seconds", "Time of a reconciliation", seconds.clone());
+            registry.register("gpu_changes", "GPUs that are changing, or whose last change failed, by phase", changes.clone());
+            registry.register("tenants", "Tenants by state", tenants.clone());
+            registry.register("leader", "1 on the replica that writes", leader.clone());
+        }
+        this
+    }
+}
+
+impl Metrics {
+    /// Counts one write.
+    pub fn write(&self, kind: &str, verb: &'static str) {
+        self.writes.get_or_create(&Write { kind: kind.into(), verb }).inc();
+    }
+
+    /// Counts one reconciliation of a controller.
+    pub fn reconciled(&self, controller: &'static str, seconds: f64, failed: bool) {
+        let label = Controller { controller };
+        self.reconciles.get_or_create(&label).inc();
+        self.seconds.get_or_create(&label).observe(seconds);
+        if failed {
+            self.errors.get_or_create(&label).inc();
+        }
+    }
+
+    /// Says how many GPUs are in which phase of a change.
+    pub fn changes<'a>(&self, phases: impl Iterator<Item = &'a str>) {
+        count(&self.changes, phases);
+    }
+
+    /// Says how many tenants are in which state.
+    pub fn tenants<'a>(&self, states: impl Iterator<Item = &'a str>) {
+        count(&self.tenants, states);
+    }
+
+    /// Says whether this replica is the leader.
+    pub fn leads(&self, leads: bool) {
+        self.leader.set(i64::from(leads));
+    }
+
+    /// The text of `/metrics`.
+    pub fn render(&self) -> String {
+        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = String::new();
+        // writing into a String cannot fail
+        encode(&mut text, &registry).ok();
+        text
+    }
+}
+
+fn count<'a>(family: &Family<State, Gauge<i64, AtomicI64>>, states: impl Iterator<Item = &'a str>) {
+    family.clear();
+    for state in states {
+        family.get_or_create(&State { state: state.into() }).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_carry_the_names_that_dashboards_use() {
+        let metrics = Metrics::default();
+        metrics.write("Namespace", "apply");
+        metrics.reconciled("fleet", 0.01, true);
+        metrics.changes(["Evicting", "Evicting"].into_iter());
+        let text = metrics.render();
+        assert!(text.contains("gputenancy_operator_api_writes_total{kind=\"Namespace\",verb=\"apply\"} 1"), "{text}");
+        assert!(text.contains("gputenancy_operator_gpu_changes{state=\"Evicting\"} 2"), "{text}");
+        assert!(text.contains("gputenancy_operator_reconcile_errors_total{controller=\"fleet\"} 1"), "{text}");
+    }
+}

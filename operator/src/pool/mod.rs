@@ -1,0 +1,293 @@
+//! The fleet's controller: snapshot, plan, step the change machine of every GPU, write, report.
+
+pub mod devices;
+mod fleet;
+mod pass;
+mod status;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuProfile, names};
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    jiff::Timestamp,
+};
+use kube::{Api, Resource as _, ResourceExt as _};
+use serde_json::json;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    apply::{Evicted, Part, Writer},
+    cache::Caches,
+    change::{Decision, Eviction, Notice, Refusal},
+    events::{News, Publisher, Tone},
+    metrics::Metrics,
+    plan::NodeName,
+    view::View,
+};
+pub use fleet::Fleet;
+use fleet::{Refusals, notice_text};
+use pass::{Inputs, NodeWork, Pass, Planner};
+pub use pass::explain;
+pub use status::Seen;
+
+/// Changes that come within this time are looked at together.
+const WINDOW: Duration = Duration::from_millis(300);
+/// A pass that takes longer than this is given up and begun again.
+const LONGEST_PASS: Duration = Duration::from_secs(60);
+
+/// Why a pass ended early; what was written stays, and the next pass goes on from there.
+#[derive(Debug, thiserror::Error)]
+pub enum FleetError {
+    /// The API server refused a write.
+    #[error("{doing}: {source}")]
+    Write {
+        /// What was being done.
+        doing: String,
+        /// The answer.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// The API server is slow or silent.
+    #[error("a pass over the fleet took longer than {} s", LONGEST_PASS.as_secs())]
+    Slow,
+}
+
+/// The fleet's controller.
+pub struct Controller {
+    caches: Caches,
+    writer: Writer,
+    publisher: Publisher,
+    metrics: Arc<Metrics>,
+    view: watch::Sender<Arc<View>>,
+    planner: Planner,
+    refusals: Refusals,
+    /// Generation of each agreement that we wrote last: the cache has to reach it before the node is looked at again.
+    written: BTreeMap<String, i64>,
+    /// Labels that were applied last, so that a label which another manager keeps is not fought over.
+    labelled: BTreeMap<NodeName, BTreeMap<String, String>>,
+}
+
+impl Controller {
+    /// A controller that publishes what it finds in `view`.
+    pub fn new(
+        caches: Caches,
+        writer: Writer,
+        publisher: Publisher,
+        metrics: Arc<Metrics>,
+        view: watch::Sender<Arc<View>>,
+    ) -> Self {
+        Self {
+            caches,
+            writer,
+            publisher,
+            metrics,
+            view,
+            planner: Planner::default(),
+            refusals: Refusals::new(),
+            written: BTreeMap::new(),
+            labelled: BTreeMap::new(),
+        }
+    }
+
+    /// Passes over the fleet whenever something changed or a deadline comes, until told to stop.
+    pub async fn run(mut self, wake: Arc<Notify>, stop: CancellationToken) {
+        let mut again: Option<Duration> = Some(Duration::ZERO);
+        loop {
+            let alarm = async {
+                match again {
+                    Some(after) => tokio::time::sleep(after).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = wake.notified() => tokio::time::sleep(WINDOW).await,
+                () = alarm => {}
+            }
+            let begun = std::time::Instant::now();
+            let outcome = tokio::time::timeout(LONGEST_PASS, self.once()).await.unwrap_or(Err(FleetError::Slow));
+            self.metrics.reconciled("fleet", begun.elapsed().as_secs_f64(), outcome.is_err());
+            again = match outcome {
+                Ok(wake) => wake,
+                Err(error) => {
+                    tracing::warn!(%error, "the pass over the fleet ended early");
+                    Some(Duration::from_secs(2))
+                }
+            };
+        }
+    }
+
+    /// One pass; answers when to look again.
+    async fn once(&mut self) -> Result<Option<Duration>, FleetError> {
+        let fleet = Fleet::read(&self.caches);
+        let lagging = self.lagging(&fleet);
+        self.refusals.retain(|uid, _| fleet.pods.values().any(|p| p.uid().as_deref() == Some(uid)));
+        let inputs = Inputs { now: Timestamp::now(), refusals: &self.refusals, lagging: &lagging };
+        let Pass { nodes, labels, view, pools, profiles, finished, phases, wake } =
+            pass::pass(&fleet, &mut self.planner, &inputs);
+        self.metrics.changes(phases.iter().map(|p| phase_name(*p)));
+        self.view.send_if_modified(|old| {
+            let differs = **old != view;
+            if differs {
+                *old = Arc::new(view);
+            }
+            differs
+        });
+        for pool in fleet.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none()) {
+            self.writer.set_finalizer(pool, true).await.map_err(failed("adding the finalizer of a pool"))?;
+        }
+        for (node, wanted) in labels {
+            self.label(&node, wanted).await?;
+        }
+        for (node, work) in nodes {
+            self.work(&fleet, &node, work).await?;
+        }
+        for (name, status) in pools {
+            self.report(&fleet, &name, &status).await?;
+        }
+        for (name, status) in profiles {
+            let written = self.writer.apply_status::<GpuProfile>(&name, &status).await;
+            written.map_err(failed(format!("writing the status of profile {name}")))?;
+        }
+        for pool in fleet.pools.iter().filter(|p| finished.contains(&p.name_any())) {
+            self.writer.set_finalizer(pool, false).await.map_err(failed("removing the finalizer of a pool"))?;
+        }
+        Ok(wake.map(|at| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default().max(WINDOW)))
+    }
+
+    fn lagging(&mut self, fleet: &Fleet) -> BTreeSet<String> {
+        self.written.retain(|node, generation| {
+            fleet.gpu_nodes.get(node).is_some_and(|n| n.metadata.generation.is_some_and(|g| g < *generation))
+        });
+        self.written.keys().cloned().collect()
+    }
+
+    async fn label(&mut self, node: &NodeName, wanted: BTreeMap<String, String>) -> Result<(), FleetError> {
+        if self.labelled.get(node) == Some(&wanted) {
+            return Ok(());
+        }
+        let fields = json!({"metadata": {"labels": wanted}});
+        let applied = self.writer.apply_fields::<Node>(Part::Pool, node.as_str(), fields).await;
+        applied.map_err(failed(format!("labelling node {node}")))?;
+        self.labelled.insert(node.clone(), wanted);
+        Ok(())
+    }
+
+    /// Writes the agreement first: what follows is only true once it stands.
+    async fn work(&mut self, fleet: &Fleet, node: &NodeName, work: NodeWork) -> Result<(), FleetError> {
+        let Some(agreement) = fleet.gpu_nodes.get(node.as_str()) else { return Ok(()) };
+        if let Some(spec) = work.spec {
+            let fields = json!({"metadata": {"uid": agreement.uid()}, "spec": spec});
+            let applied = self.writer.apply_fields::<GpuNode>(Part::Pool, node.as_str(), fields).await;
+            let applied = applied.map_err(failed(format!("writing the agreement of node {node}")))?;
+            if let Some(generation) = applied.metadata.generation {
+                self.written.insert(node.to_string(), generation);
+            }
+        }
+        for Decision { notices, evictions, events, .. } in work.decisions {
+            for event in events {
+                let tone = if event.warning { Tone::Warning } else { Tone::Normal };
+                let about = agreement.object_ref(&());
+                let news = News { about, tone, reason: event.reason.into(), action: "Change".into(), note: event.message };
+                self.publisher.publish(news).await;
+            }
+            for notice in notices {
+                self.notify(fleet, notice).await?;
+            }
+            for eviction in evictions {
+                self.evict(fleet, eviction).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn notify(&self, fleet: &Fleet, notice: Notice) -> Result<(), FleetError> {
+        let Notice { pod, uid, deadline, reason } = notice;
+        let text = notice_text(deadline, &reason);
+        // the uid is a precondition: another pod of this name has nothing to fear
+        let fields = json!({"metadata": {"uid": uid, "annotations": {names::EVICTION_NOTICE: text}}});
+        let api = Api::<Pod>::namespaced(self.writer.client(), &pod.namespace);
+        match self.writer.merge(&api, &pod.name, &fields).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => return Ok(()),
+            Err(error) => return Err(failed(format!("telling pod {pod} of its eviction"))(error)),
+        }
+        self.tell_pod(fleet, &pod, Tone::Warning, "EvictionNotice", text).await;
+        Ok(())
+    }
+
+    async fn evict(&mut self, fleet: &Fleet, eviction: Eviction) -> Result<(), FleetError> {
+        let Eviction { pod, uid, reason } = eviction;
+        let answer = self.writer.evict(&pod.namespace, &pod.name, &uid).await;
+        match answer.map_err(failed(format!("evicting pod {pod}")))? {
+            Evicted::Accepted => {
+                self.refusals.remove(&uid);
+                self.tell_pod(fleet, &pod, Tone::Normal, "Evicted", reason).await;
+            }
+            Evicted::Refused(message) => {
+                let first = !self.refusals.contains_key(&uid);
+                tracing::info!(%pod, message, "the eviction was refused");
+                if first {
+                    self.tell_pod(fleet, &pod, Tone::Warning, "EvictionRefused", message.clone()).await;
+                }
+                self.refusals.insert(uid, Refusal { at: Timestamp::now(), message });
+            }
+        }
+        Ok(())
+    }
+
+    async fn tell_pod(&self, fleet: &Fleet, pod: &crate::plan::PodName, tone: Tone, reason: &str, note: String) {
+        if let Some(found) = fleet.pods.get(pod) {
+            let about = found.object_ref(&());
+            self.publisher.publish(News { about, tone, reason: reason.into(), action: "Change".into(), note }).await;
+        }
+    }
+
+    /// Writes a pool's status and tells of a new reason of `Ready`.
+    async fn report(
+        &self,
+        fleet: &Fleet,
+        name: &str,
+        status: &gputenancy_crds::GpuPoolStatus,
+    ) -> Result<(), FleetError> {
+        let written = self.writer.apply_status::<GpuPool>(name, status).await;
+        written.map_err(failed(format!("writing the status of pool {name}")))?;
+        let Some(pool) = fleet.pools.iter().find(|p| p.name_any() == name) else { return Ok(()) };
+        let ready = |s: &gputenancy_crds::GpuPoolStatus| s.conditions.iter().find(|c| c.type_ == "Ready").cloned();
+        let before = pool.status.as_ref().and_then(ready).map(|c| c.reason);
+        if let Some(now) = ready(status).filter(|c| Some(&c.reason) != before.as_ref()) {
+            let tone = if now.status == "True" || now.reason == "Changing" { Tone::Normal } else { Tone::Warning };
+            let news = News { about: pool.object_ref(&()), tone, reason: now.reason, action: "Reconcile".into(), note: now.message };
+            self.publisher.publish(news).await;
+        }
+        Ok(())
+    }
+}
+
+fn failed(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> FleetError {
+    let doing = doing.into();
+    move |source| FleetError::Write { doing, source: Box::new(source) }
+}
+
+fn phase_name(phase: ChangePhase) -> &'static str {
+    match phase {
+        ChangePhase::Noticed => "Noticed",
+        ChangePhase::Held => "Held",
+        ChangePhase::Evicting => "Evicting",
+        ChangePhase::Idle => "Idle",
+        ChangePhase::Partitioning => "Partitioning",
+        ChangePhase::Verifying => "Verifying",
+        ChangePhase::RollingBack => "RollingBack",
+        ChangePhase::RolledBack => "RolledBack",
+        ChangePhase::Stuck => "Stuck",
+    }
+}

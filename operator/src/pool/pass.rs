@@ -1,0 +1,249 @@
+//! One pass over the fleet: from what the caches show to everything that is to be written. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gputenancy_crds::{ChangePhase, GpuNodeSpec, GpuPoolStatus, GpuProfileStatus, GpuSpec, Layout, names};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use super::{
+    devices,
+    fleet::{Fleet, Refusals},
+    status, view,
+};
+use crate::{
+    change::{self, Decision, Observation, Policy, Turn},
+    plan::{self, GpuKey, NodeName, Plan, PoolName, Problem, Snapshot},
+    profile,
+    view::View,
+};
+
+/// Everything that a pass has decided.
+#[derive(Clone, Debug, Default)]
+pub struct Pass {
+    /// Specs that differ from what the cluster has, by node, with the decisions that they carry out.
+    pub nodes: BTreeMap<NodeName, NodeWork>,
+    /// Our labels on nodes that lack them or have others.
+    pub labels: BTreeMap<NodeName, BTreeMap<String, String>>,
+    /// What tenants need to know.
+    pub view: View,
+    /// Status of pools that differs.
+    pub pools: BTreeMap<String, GpuPoolStatus>,
+    /// Status of profiles that differs.
+    pub profiles: BTreeMap<String, GpuProfileStatus>,
+    /// Pools that are deleted and hold nothing any more.
+    pub finished: BTreeSet<String>,
+    /// Phases of all changes, for metrics.
+    pub phases: Vec<ChangePhase>,
+    /// Look again at this time even if nothing changed.
+    pub wake: Option<Timestamp>,
+}
+
+/// What is to be done about one node.
+#[derive(Clone, Debug, Default)]
+pub struct NodeWork {
+    /// The new spec, when it differs.
+    pub spec: Option<GpuNodeSpec>,
+    /// Decisions about its GPUs.
+    pub decisions: Vec<Decision>,
+}
+
+/// What a pass is made from, beside the fleet.
+pub struct Inputs<'a> {
+    /// The time.
+    pub now: Timestamp,
+    /// Evictions that were refused.
+    pub refusals: &'a Refusals,
+    /// Nodes whose agreement the cache has not caught up with: left alone.
+    pub lagging: &'a BTreeSet<String>,
+}
+
+/// A plan, kept as long as nothing that it depends on changes.
+#[derive(Default)]
+pub struct Planner {
+    last: Option<(Snapshot, Plan)>,
+}
+
+impl Planner {
+    /// The plan for a snapshot.
+    pub fn plan(&mut self, snapshot: &Snapshot) -> &Plan {
+        if self.last.as_ref().is_none_or(|(known, _)| known != snapshot) {
+            self.last = None;
+        }
+        let (_, plan) = self.last.get_or_insert_with(|| (snapshot.clone(), plan::plan(snapshot)));
+        plan
+    }
+}
+
+/// Decides.
+pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
+    let cluster = fleet.cluster();
+    let (snapshot, mut problems) = Snapshot::read(&cluster);
+    let plan = planner.plan(&snapshot);
+    problems.extend(plan.problems.iter().cloned());
+    problems.sort();
+    problems.dedup();
+    let members = plan::membership(&cluster.pools, cluster.nodes.iter().map(|n| (n.name, n.labels)));
+
+    let decisions = decisions(fleet, plan, inputs);
+    let nodes = nodes(fleet, &decisions, &members, inputs);
+    let devices = devices::all(fleet);
+    let seen = status::Seen { fleet, plan, problems: &problems, members: &members, decisions: &decisions, devices: &devices, now: inputs.now };
+    let pools = fleet.pools.iter().map(|p| (p, status::pool(&seen, p)));
+    let profiles = fleet.profiles.iter().map(|p| (p, profile::status(&seen, p)));
+    Pass {
+        labels: labels(fleet, &members),
+        view: view::view(&seen, &snapshot),
+        pools: pools.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
+        profiles: profiles.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
+        finished: status::finished(&seen),
+        phases: fleet.gpu_nodes.values().flat_map(|n| &n.spec.gpus).filter_map(|g| Some(g.change.as_ref()?.phase)).collect(),
+        wake: decisions.values().filter_map(|d| d.wake).chain(status::patience_ends(&seen)).min(),
+        nodes,
+    }
+}
+
+/// Steps the change machine of every GPU that a pool has.
+fn decisions(fleet: &Fleet, plan: &Plan, inputs: &Inputs<'_>) -> BTreeMap<GpuKey, Decision> {
+    let admitted = admitted(fleet, plan);
+    let mut decisions = BTreeMap::new();
+    for (key, gpu) in &plan.gpus {
+        let name = key.node.as_str();
+        let Some(node) = fleet.gpu_nodes.get(name).filter(|_| !inputs.lagging.contains(name)) else { continue };
+        let Some(pool) = fleet.pools.iter().find(|p| p.name_any() == gpu.pool.as_str()) else { continue };
+        let deadline = spec_of(fleet, key).and_then(|s| s.change.as_ref()?.evict_after.as_ref()).map(|t| t.0);
+        let (pods, allocatable) = (fleet.pods_on(name, deadline, inputs.refusals), fleet.allocatable(name));
+        let decision = change::step(&Observation {
+            now: inputs.now,
+            uuid: key.uuid.as_str(),
+            node,
+            allocatable: &allocatable,
+            target: gpu.target.as_ref(),
+            reason: &gpu.reasons.join(" "),
+            pods: &pods,
+            policy: &Policy::from(&pool.spec.disruption),
+            agent_alive: fleet.answers(name),
+            may_start: admitted.contains(key),
+        });
+        decisions.insert(key.clone(), decision);
+    }
+    decisions
+}
+
+fn spec_of<'a>(fleet: &'a Fleet, key: &GpuKey) -> Option<&'a GpuSpec> {
+    fleet.gpu_nodes.get(key.node.as_str())?.spec.gpus.iter().find(|g| g.uuid == key.uuid.as_str())
+}
+
+/// GPUs that may begin a change now, by each pool's limit.
+fn admitted(fleet: &Fleet, plan: &Plan) -> BTreeSet<GpuKey> {
+    let mut by_pool: BTreeMap<&PoolName, Vec<Turn<GpuKey>>> = BTreeMap::new();
+    for (key, gpu) in &plan.gpus {
+        let spec = spec_of(fleet, key);
+        let phase = spec.and_then(|s| s.change.as_ref()).map(|c| c.phase);
+        let changing = phase.is_some_and(|p| p < ChangePhase::RolledBack);
+        // a GPU that is not listed yet has nothing to lose, and waits for nobody unless it must be carved
+        let present = spec.map(|s| plan::plain(s.layout()));
+        let wanted = gpu.changed || gpu.target.as_ref().is_some_and(|t| differs(present.as_ref(), t));
+        by_pool.entry(&gpu.pool).or_default().push(Turn { gpu: key.clone(), changing, wanted, rank: gpu.rank });
+    }
+    let limit = |pool: &PoolName| {
+        let found = fleet.pools.iter().find(|p| p.name_any() == pool.as_str());
+        found.map(|p| p.spec.disruption.max_unavailable.clone())
+    };
+    let turns = by_pool.into_iter().filter_map(|(pool, turns)| Some(change::admit(&turns, &limit(pool)?)));
+    turns.flatten().collect()
+}
+
+fn differs(present: Option<&Layout>, target: &Layout) -> bool {
+    present.is_some_and(|p| p != target)
+}
+
+/// The new spec of every node: decided GPUs as decided, others as they are, and GPUs that no pool has any more leave once
+/// nothing uses them.
+fn nodes(
+    fleet: &Fleet,
+    decisions: &BTreeMap<GpuKey, Decision>,
+    members: &BTreeMap<NodeName, Vec<PoolName>>,
+    inputs: &Inputs<'_>,
+) -> BTreeMap<NodeName, NodeWork> {
+    let mut work = BTreeMap::new();
+    for (name, node) in &fleet.gpu_nodes {
+        if inputs.lagging.contains(name) {
+            continue;
+        }
+        let key = NodeName::from(name.as_str());
+        let here: Vec<(&str, &Decision)> =
+            decisions.iter().filter(|(k, _)| k.node == key).map(|(k, d)| (k.uuid.as_str(), d)).collect();
+        let mut gpus: BTreeMap<&str, GpuSpec> = node.spec.gpus.iter().map(|g| (g.uuid.as_str(), g.clone())).collect();
+        // no pool at all: an overlap of two is a mistake that costs nobody a device
+        if !members.contains_key(&key) && fleet.nodes.contains_key(name) {
+            gpus.retain(|uuid, spec| !may_leave(fleet, node, uuid, spec));
+        }
+        for (uuid, decision) in &here {
+            if let Some(spec) = &decision.spec {
+                gpus.insert(uuid, spec.clone());
+            }
+        }
+        let spec = GpuNodeSpec { gpus: in_order(node, gpus) };
+        let spec = (spec != node.spec).then_some(spec);
+        let decisions: Vec<Decision> = here.into_iter().map(|(_, d)| d.clone()).filter(has_work).collect();
+        if spec.is_some() || !decisions.is_empty() {
+            work.insert(key, NodeWork { spec, decisions });
+        }
+    }
+    work
+}
+
+fn has_work(decision: &Decision) -> bool {
+    !decision.events.is_empty() || !decision.evictions.is_empty() || !decision.notices.is_empty()
+}
+
+/// GPUs that are listed keep their place, new ones follow by index: the order of a list must not make a difference.
+fn in_order(node: &gputenancy_crds::GpuNode, mut gpus: BTreeMap<&str, GpuSpec>) -> Vec<GpuSpec> {
+    let mut ordered: Vec<GpuSpec> = node.spec.gpus.iter().filter_map(|g| gpus.remove(g.uuid.as_str())).collect();
+    let states = node.status.iter().flat_map(|s| &s.gpus);
+    ordered.extend(states.filter_map(|s| gpus.remove(s.uuid.as_str())));
+    ordered.extend(gpus.into_values());
+    ordered
+}
+
+/// May a GPU that no pool has any more be given up? Only with nothing on it and no change half done.
+pub(super) fn may_leave(fleet: &Fleet, node: &gputenancy_crds::GpuNode, uuid: &str, spec: &GpuSpec) -> bool {
+    let half_done = spec.change.as_ref().is_some_and(|c| c.phase > ChangePhase::Idle && c.phase < ChangePhase::RolledBack);
+    let state = node.status.iter().flat_map(|s| &s.gpus).find(|g| g.uuid == uuid);
+    let idle = state.is_none_or(|s| {
+        let mut devices = s.instances.iter().map(|i| &i.device).chain(&s.whole);
+        s.holders.is_empty() && devices.all(|d| d.owner.is_none() && d.clients == 0)
+    });
+    idle && !half_done && fleet.answers(&node.name_any())
+}
+
+/// Our labels on nodes, where they differ from what the node has.
+fn labels(fleet: &Fleet, members: &BTreeMap<NodeName, Vec<PoolName>>) -> BTreeMap<NodeName, BTreeMap<String, String>> {
+    let mut differing = BTreeMap::new();
+    for (name, node) in &fleet.nodes {
+        let key = NodeName::from(name.as_str());
+        let mut wanted = BTreeMap::new();
+        let agreement = fleet.gpu_nodes.get(name);
+        if let Some([pool]) = members.get(&key).map(Vec::as_slice).filter(|_| agreement.is_some()) {
+            wanted.insert(names::POOL_LABEL.to_owned(), pool.to_string());
+        }
+        if agreement.and_then(|n| n.status.as_ref()).is_some_and(|s| s.simulated == Some(true)) {
+            wanted.insert(names::SIMULATED_LABEL.to_owned(), "true".to_owned());
+        }
+        let has = |label: &str| node.labels().get(label);
+        // an agent that is gone does not take the mark of simulation with it
+        let pool_differs = has(names::POOL_LABEL) != wanted.get(names::POOL_LABEL);
+        let lacks_mark = wanted.iter().any(|(k, v)| has(k) != Some(v));
+        if pool_differs || lacks_mark {
+            differing.insert(key, wanted);
+        }
+    }
+    differing
+}
+
+/// Sentences for people: the whole plan, problems included.
+pub fn explain(fleet: &Fleet) -> (Plan, Vec<Problem>) {
+    let (snapshot, problems) = Snapshot::read(&fleet.cluster());
+    (plan::plan(&snapshot), problems)
+}

@@ -1,0 +1,191 @@
+//! The status of pools.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gputenancy_crds::{
+    ChangePhase, GpuPool, GpuPoolStatus, PoolChange, PoolProfile,
+    condition::{Overall, Verdict, merge},
+};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt as _;
+
+use super::{
+    devices::{self, Device},
+    fleet::Fleet,
+    pass::may_leave,
+};
+use crate::{
+    change::Decision,
+    plan::{GpuKey, NodeName, Plan, PoolName, Problem, membership, resource_name},
+};
+
+/// What statuses are computed from.
+pub struct Seen<'a> {
+    /// The objects.
+    pub fleet: &'a Fleet,
+    /// The plan.
+    pub plan: &'a Plan,
+    /// All problems.
+    pub problems: &'a [Problem],
+    /// Pools that select each node.
+    pub members: &'a BTreeMap<NodeName, Vec<PoolName>>,
+    /// What the change machine decided.
+    pub decisions: &'a BTreeMap<GpuKey, Decision>,
+    /// All devices.
+    pub devices: &'a [Device],
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// How long a deleted pool waits for its GPUs to become idle before it goes; they are given up when they are, pool or not.
+const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
+
+/// Demand that the pool cannot serve is told beside `Ready`: the pool itself is in order.
+const DEMAND_MET: &str = "DemandMet";
+
+/// Status of one pool.
+pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
+    let name = pool.name_any();
+    let generation = pool.metadata.generation;
+    let old = pool.status.clone().unwrap_or_default();
+    let nodes = nodes_of(seen, &name);
+    let with_agent: Vec<&str> = nodes.iter().copied().filter(|n| seen.fleet.gpu_nodes.contains_key(*n)).collect();
+    let gpus: usize =
+        with_agent.iter().filter_map(|n| seen.fleet.gpu_nodes.get(*n)?.status.as_ref()).map(|s| s.gpus.len()).sum();
+    let profiles = profiles(seen, pool, &nodes);
+    let changes = changes(seen, &name);
+    let unsatisfied: Vec<String> = unsatisfied(seen, &name);
+    let overall = if pool.metadata.deletion_timestamp.is_some() {
+        deletion(seen, pool)
+    } else {
+        overall(seen, &name, &nodes, &changes)
+    };
+    let mut verdicts = overall.verdicts();
+    verdicts.push(match unsatisfied.first() {
+        None => Verdict::yes(DEMAND_MET, "Served", "every guarantee that asks for this pool's profiles is served"),
+        Some(first) => Verdict::no(DEMAND_MET, "Shortage", first),
+    });
+    let summary = profiles.iter().map(|p| format!("{} {}/{}", p.name, p.allocated, p.total)).collect::<Vec<_>>().join(", ");
+    GpuPoolStatus {
+        observed_generation: generation,
+        conditions: merge(&old.conditions, verdicts, generation, seen.now),
+        nodes: Some(number(with_agent.len())),
+        gpus: Some(number(gpus)),
+        stranded: seen.plan.stranded.get(name.as_str()).copied(),
+        changing: Some(number(changes.iter().filter(|c| c.phase < ChangePhase::RolledBack).count())),
+        changes,
+        unsatisfied,
+        summary: Some(summary),
+        profiles,
+    }
+}
+
+fn number(n: usize) -> i32 {
+    i32::try_from(n).unwrap_or(i32::MAX)
+}
+
+/// Nodes that this pool, and no other, selects.
+fn nodes_of<'a>(seen: &Seen<'a>, pool: &str) -> Vec<&'a str> {
+    let only = |pools: &Vec<PoolName>| matches!(pools.as_slice(), [one] if one.as_str() == pool);
+    seen.members.iter().filter(|(_, pools)| only(pools)).map(|(node, _)| node.as_str()).collect()
+}
+
+fn profiles(seen: &Seen<'_>, pool: &GpuPool, nodes: &[&str]) -> Vec<PoolProfile> {
+    let here: Vec<&Device> = seen.devices.iter().filter(|d| nodes.contains(&d.node.as_str())).collect();
+    let of = |name: &String| {
+        let profile = seen.fleet.profiles.iter().find(|p| p.name_any() == *name);
+        let count = profile.map(|p| devices::count(here.iter().copied(), &resource_name(name, &p.spec))).unwrap_or_default();
+        PoolProfile { name: name.clone(), total: count.total, allocated: count.allocated, free: count.free }
+    };
+    pool.spec.profiles.iter().map(of).collect()
+}
+
+fn changes(seen: &Seen<'_>, pool: &str) -> Vec<PoolChange> {
+    let of = |(key, decision): (&GpuKey, &Decision)| {
+        let gpu = seen.plan.gpus.get(key).filter(|g| g.pool.as_str() == pool)?;
+        let progress = decision.progress.clone()?;
+        Some(PoolChange { node: key.node.to_string(), gpu: gpu.index, phase: progress.phase, message: progress.message })
+    };
+    let mut changes: Vec<PoolChange> = seen.decisions.iter().filter_map(of).collect();
+    changes.sort_by(|a, b| (&a.node, a.gpu).cmp(&(&b.node, b.gpu)));
+    changes
+}
+
+fn unsatisfied(seen: &Seen<'_>, pool: &str) -> Vec<String> {
+    let short = seen.problems.iter().filter(|p| p.concerns_pool(pool) && matches!(p, Problem::Shortage { .. }));
+    short.map(ToString::to_string).collect()
+}
+
+fn overall(seen: &Seen<'_>, pool: &str, nodes: &[&str], changes: &[PoolChange]) -> Overall {
+    let stalled = |reason: &str, message: String| Overall::Stalled { reason: reason.into(), message };
+    let waiting = |reason: &str, message: String| Overall::Reconciling { reason: reason.into(), message };
+    let mistake = seen.problems.iter().find(|p| p.concerns_pool(pool) && !matches!(p, Problem::Shortage { .. }));
+    let unreadable = seen.problems.iter().find(|p| matches!(p, Problem::Unreadable { object, .. } if *object == format!("GpuPool {pool}")));
+    if let Some(problem) = mistake.or(unreadable) {
+        return stalled(problem.reason(), problem.to_string());
+    }
+    let told = |c: &PoolChange| format!("GPU {} of node {}: {}", c.gpu, c.node, c.message);
+    if let Some(failed) = changes.iter().find(|c| c.phase >= ChangePhase::RolledBack) {
+        let reason = if failed.phase == ChangePhase::Stuck { "ChangeStuck" } else { "ChangeFailed" };
+        return stalled(reason, told(failed));
+    }
+    if let Some(first) = changes.first() {
+        let others = if changes.len() > 1 { format!(" (and {} more)", changes.len() - 1) } else { String::new() };
+        return waiting("Changing", format!("{}{others}", told(first)));
+    }
+    if nodes.is_empty() {
+        return stalled("NoNodes", "no node matches spec.nodeSelector: label the nodes of this pool, or correct the selector".into());
+    }
+    let without: Vec<&str> = nodes.iter().copied().filter(|n| !seen.fleet.gpu_nodes.contains_key(*n)).collect();
+    if !without.is_empty() {
+        return waiting("NoAgent", format!("no agent has reported from {}: is the agent's pod running there?", without.join(", ")));
+    }
+    let silent: Vec<&str> = nodes.iter().copied().filter(|n| !seen.fleet.answers(n)).collect();
+    if !silent.is_empty() {
+        return waiting("NodeNotReady", format!("not ready, left alone: {}", silent.join(", ")));
+    }
+    Overall::Ready { message: format!("{} {}, every GPU as planned", nodes.len(), if nodes.len() == 1 { "node" } else { "nodes" }) }
+}
+
+/// GPUs that a deleted pool still has, as `node/index` with what uses them.
+fn left(seen: &Seen<'_>, pool: &GpuPool) -> Vec<String> {
+    let labels = seen.fleet.nodes.iter().map(|(name, node)| (name.as_str(), node.labels()));
+    let mine = membership(&[pool], labels);
+    let mut left = Vec::new();
+    for node in mine.keys().filter(|n| !seen.members.contains_key(*n)) {
+        let Some(agreement) = seen.fleet.gpu_nodes.get(node.as_str()) else { continue };
+        for spec in &agreement.spec.gpus {
+            let state = agreement.status.iter().flat_map(|s| &s.gpus).find(|g| g.uuid == spec.uuid);
+            let index = state.map_or_else(|| spec.uuid.clone(), |s| s.index.to_string());
+            let devices = state.iter().flat_map(|s| s.instances.iter().map(|i| &i.device).chain(&s.whole));
+            let owners: BTreeSet<String> =
+                devices.filter_map(|d| d.owner.as_ref()).map(|o| format!("{}/{}", o.namespace, o.pod)).collect();
+            let who = if owners.is_empty() { String::new() } else { format!(" (pods {})", owners.into_iter().collect::<Vec<_>>().join(", ")) };
+            let leaving = may_leave(seen.fleet, agreement, &spec.uuid, spec);
+            left.push(format!("GPU {index} of node {node}{}", if leaving { String::new() } else { who }));
+        }
+    }
+    left
+}
+
+fn deletion(seen: &Seen<'_>, pool: &GpuPool) -> Overall {
+    let left = left(seen, pool);
+    let message = format!("GPUs are given up as they become idle; still there: {}", left.join(", "));
+    Overall::Reconciling { reason: "Deleting".into(), message }
+}
+
+/// Deleted pools that may go: nothing of theirs is left, or they have waited long enough.
+pub fn finished(seen: &Seen<'_>) -> BTreeSet<String> {
+    let deleted = |p: &&GpuPool| p.metadata.deletion_timestamp.is_some();
+    let done = |p: &&GpuPool| {
+        let since = p.metadata.deletion_timestamp.as_ref().map_or(seen.now, |t| t.0);
+        left(seen, p).is_empty() || seen.now.duration_since(since) >= PATIENCE
+    };
+    seen.fleet.pools.iter().filter(deleted).filter(done).map(|p| p.name_any()).collect()
+}
+
+/// When the patience with a deleted pool ends.
+pub fn patience_ends(seen: &Seen<'_>) -> Option<Timestamp> {
+    let deleted = seen.fleet.pools.iter().filter_map(|p| p.metadata.deletion_timestamp.as_ref());
+    deleted.filter_map(|t| t.0.checked_add(PATIENCE).ok()).filter(|end| *end > seen.now).min()
+}

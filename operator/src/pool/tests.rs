@@ -1,0 +1,1 @@
+//! Passes over fleets made by hand.

@@ -1,0 +1,51 @@
+//! What tenants need to know of the fleet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::ResourceExt as _;
+
+use super::{devices, status::Seen};
+use crate::{
+    plan::{Problem, Snapshot, resource_name, trust_needed},
+    view::{ProfileView, TenantView, View, is_gpu_resource},
+};
+
+/// Builds the view of this pass.
+pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> View {
+    let mut profiles = BTreeMap::new();
+    let mut resources: BTreeSet<String> = View::empty().resources;
+    for profile in seen.fleet.profiles.iter().filter(|p| p.metadata.deletion_timestamp.is_none()) {
+        let name = profile.name_any();
+        let resource = resource_name(&name, &profile.spec);
+        resources.insert(resource.clone());
+        let free = devices::count(seen.devices.iter(), &resource).free;
+        let refused = refused(seen, snapshot, &name);
+        profiles.insert(name, ProfileView { resource, trust: trust_needed(&profile.spec), refused, free });
+    }
+    let allocatable = seen.fleet.nodes.values().flat_map(|n| n.status.allocatable.keys());
+    resources.extend(allocatable.filter(|r| is_gpu_resource(r)).cloned());
+    let tenants = seen.fleet.tenants.iter().map(|t| {
+        let name = t.name_any();
+        let shortages = seen.problems.iter().filter(|p| p.concerns_tenant(&name) && matches!(p, Problem::Shortage { .. }));
+        let shortages = shortages.map(ToString::to_string).collect();
+        (name, TenantView { generation: t.metadata.generation, shortages })
+    });
+    View {
+        profiles,
+        resources,
+        tenants: tenants.collect(),
+        held: devices::held(seen.devices),
+        waiting: devices::waiting(seen.fleet),
+    }
+}
+
+/// Why nobody gets a profile: its kind is not served yet, its resource is another's, or it cannot be read.
+fn refused(seen: &Seen<'_>, snapshot: &Snapshot, name: &str) -> Option<(&'static str, String)> {
+    let fatal = |p: &&Problem| matches!(p, Problem::ProfileNotServed { .. } | Problem::ResourceTaken { .. });
+    let problem = seen.problems.iter().filter(|p| p.concerns_profile(name)).find(fatal);
+    let unreadable = || {
+        let message = format!("profile {name} cannot be read: see its conditions");
+        (!snapshot.profiles.contains_key(name)).then_some(("Unreadable", message))
+    };
+    problem.map(|p| (p.reason(), p.to_string())).or_else(unreadable)
+}

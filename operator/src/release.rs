@@ -1,0 +1,67 @@
+//! Removes our finalizers, so that an uninstalled operator leaves nothing that cannot be deleted.
+//!
+//! What stays: users' GpuProfiles, GpuPools and GpuTenants, the namespaces of tenants with their quotas and role bindings, and
+//! the MIG layouts as they are. The agreements (GpuNode) and our labels on nodes go: without agents they are nobody's.
+
+use std::{fmt::Debug, sync::Arc};
+
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, names};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    api::{ListParams, PartialObjectMeta},
+    core::ClusterResourceScope,
+};
+
+use serde_json::json;
+
+use crate::{
+    apply::{Part, Writer, has_finalizer},
+    metrics::Metrics,
+};
+
+/// Removes our finalizer from every object of our kinds.
+pub async fn finalizers(client: Client) -> kube::Result<()> {
+    let writer = Writer::new(client.clone(), Arc::new(Metrics::default()));
+    of::<GpuTenant>(&client, &writer).await?;
+    of::<GpuPool>(&client, &writer).await?;
+    of::<GpuProfile>(&client, &writer).await?;
+    of::<GpuNode>(&client, &writer).await?;
+    let agreements: Api<GpuNode> = Api::all(client.clone());
+    for node in listed::<GpuNode>(&client).await? {
+        writer.delete(&agreements, &node.name_any(), node.uid()).await?;
+    }
+    for node in listed::<Node>(&client).await? {
+        if [names::POOL_LABEL, names::SIMULATED_LABEL].iter().any(|l| node.labels().contains_key(*l)) {
+            // an apply that names no label takes back ours, and leaves a label of the same name that somebody else set
+            let fields = json!({"metadata": {"uid": node.uid()}});
+            writer.apply_fields::<Node>(Part::Pool, &node.name_any(), fields).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads metadata only: an object that does not parse must be let go as well.
+async fn of<K>(client: &Client, writer: &Writer) -> kube::Result<()>
+where
+    K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug,
+{
+    for object in listed::<K>(client).await?.iter().filter(|o| has_finalizer(*o)) {
+        tracing::info!(kind = %K::kind(&()), name = object.name_any(), "removing the finalizer");
+        writer.set_finalizer(object, false).await?;
+    }
+    Ok(())
+}
+
+async fn listed<K>(client: &Client) -> kube::Result<Vec<PartialObjectMeta<K>>>
+where
+    K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug,
+{
+    let api: Api<K> = Api::all(client.clone());
+    match api.list_metadata(&ListParams::default()).await {
+        Ok(listed) => Ok(listed.items),
+        // the CRD is gone, and its objects with it
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}

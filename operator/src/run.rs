@@ -1,0 +1,172 @@
+//! The wiring: client, caches, lease, controllers, servers, shutdown.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::StreamExt as _;
+use k8s_openapi::jiff::Timestamp;
+use kube::{Client, Config, ResourceExt as _};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+use crate::{
+    apply::Writer,
+    args::{Args, Command, LogArgs, LogFormat, RunArgs},
+    cache::{Caches, Wakes},
+    events::Publisher,
+    health::{self, Readiness},
+    lease::{Elector, LeaseError},
+    metrics::Metrics,
+    offline::{self, OfflineError},
+    pool, release, tenant,
+    view::View,
+};
+
+/// Why the program ends.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// There is no cluster to talk to.
+    #[error("no cluster: {0}")]
+    Config(String),
+    /// The filter of the log is wrong.
+    #[error("--log: {0}")]
+    Log(String),
+    /// The address is taken, or may not be used.
+    #[error("serving health and metrics: {0}")]
+    Serve(std::io::Error),
+    /// The lease is lost.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// An answer of the API server.
+    #[error(transparent)]
+    Api(#[from] Box<kube::Error>),
+    /// The manifests.
+    #[error(transparent)]
+    Offline(#[from] OfflineError),
+    /// Signals cannot be caught.
+    #[error("catching signals: {0}")]
+    Signal(std::io::Error),
+}
+
+/// Does what the command line asks for.
+pub async fn run(args: Args) -> Result<(), RunError> {
+    let Args { command, run } = args;
+    match command.unwrap_or(Command::Run(run)) {
+        Command::Run(args) => operate(args).await,
+        Command::Plan(args) => {
+            let text = offline::plan(&args.files)?;
+            print!("{text}");
+            Ok(())
+        }
+        Command::ReleaseFinalizers(log) => {
+            init_log(&log)?;
+            release::finalizers(client().await?).await.map_err(|e| Box::new(e).into())
+        }
+    }
+}
+
+fn init_log(args: &LogArgs) -> Result<(), RunError> {
+    let LogArgs { log, log_format } = args;
+    let filter = EnvFilter::try_new(log).map_err(|e| RunError::Log(e.to_string()))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match log_format {
+        LogFormat::Json => builder.json().flatten_event(true).init(),
+        LogFormat::Text => builder.init(),
+    }
+    Ok(())
+}
+
+async fn client() -> Result<Client, RunError> {
+    let mut config = Config::infer().await.map_err(|e| RunError::Config(e.to_string()))?;
+    // a refused eviction is an answer (429), not a reason for the client to insist; controllers retry at their own pace
+    config.default_retry = false;
+    Client::try_from(config).map_err(|e| RunError::Config(e.to_string()))
+}
+
+async fn operate(args: RunArgs) -> Result<(), RunError> {
+    let RunArgs { namespace, identity, lease_name, lease_duration, listen, concurrency, log } = args;
+    init_log(&log)?;
+    let client = client().await?;
+    let metrics = Arc::new(Metrics::default());
+    let readiness = Readiness::default();
+    readiness.waits_for("anything");
+    let stop = CancellationToken::new();
+    on_signal(stop.clone())?;
+    let server = tokio::spawn(health::serve(listen, readiness.clone(), metrics.clone(), stop.clone()));
+
+    let fleet = Arc::new(Notify::new());
+    let (names, queue) = mpsc::unbounded_channel();
+    let caches = Caches::start(&client, &Wakes { fleet: fleet.clone(), tenants: names.clone() });
+    let identity = identity.unwrap_or_else(|| format!("{}-{}", std::process::id(), Timestamp::now()));
+    let mut elector = Elector::new(client.clone(), &namespace, &lease_name, identity.clone(), lease_duration);
+    tokio::select! {
+        () = caches.ready(|what| readiness.waits_for(what)) => readiness.is_ready(),
+        () = stop.cancelled() => return Ok(()),
+    }
+    tracing::info!("the caches are filled; waiting to become leader");
+    tokio::select! {
+        () = elector.acquire() => {}
+        () = stop.cancelled() => return Ok(()),
+    }
+    tracing::info!(identity, "this replica is the leader");
+    metrics.leads(true);
+
+    let writer = Writer::new(client.clone(), metrics.clone());
+    let publisher = Publisher::new(client, identity);
+    let (seen, view) = watch::channel(Arc::new(View::empty()));
+    let controller = pool::Controller::new(caches.clone(), writer.clone(), publisher.clone(), metrics.clone(), seen);
+    fleet.notify_one();
+    let fleet_task = tokio::spawn(controller.run(fleet, stop.clone()));
+    let context = tenant::Context::new(caches.clone(), writer, publisher, view.clone(), metrics.clone());
+    let stream = futures::stream::unfold(queue, async |mut queue| Some((queue.recv().await?, queue)));
+    let tenants_task = tokio::spawn(tenant::run(context, stream.boxed().take_until(stop.clone().cancelled_owned()), concurrency));
+    let waker = tokio::spawn(on_view(view, caches, names, metrics));
+
+    let held = elector.hold(stop.clone());
+    let outcome = tokio::select! {
+        outcome = held => outcome.map_err(RunError::from),
+        served = server => served.unwrap_or(Ok(())).map_err(RunError::Serve),
+    };
+    // whoever ends first ends the rest; without the lease nothing more is written, so nobody waits for passes to end
+    stop.cancel();
+    waker.abort();
+    if outcome.is_ok() {
+        tokio::time::timeout(Duration::from_secs(10), async { drop(tokio::join!(fleet_task, tenants_task)) }).await.ok();
+    }
+    outcome
+}
+
+/// A new view of the fleet concerns every tenant: each is looked at, and written only where something differs.
+async fn on_view(
+    mut view: watch::Receiver<Arc<View>>,
+    caches: Caches,
+    names: mpsc::UnboundedSender<String>,
+    metrics: Arc<Metrics>,
+) {
+    while view.changed().await.is_ok() {
+        let tenants = caches.tenants.state();
+        let states = tenants.iter().filter_map(|t| t.0.as_ref().ok()).map(|t| {
+            let conditions = t.status.iter().flat_map(|s| &s.conditions);
+            conditions.filter(|c| c.type_ == "Ready").map(|c| c.reason.as_str()).next().unwrap_or("New")
+        });
+        metrics.tenants(states);
+        for tenant in &tenants {
+            drop(names.send(tenant.name_any()));
+        }
+    }
+}
+
+fn on_signal(stop: CancellationToken) -> Result<(), RunError> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signal)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Signal)?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("asked to stop");
+        stop.cancel();
+    });
+    Ok(())
+}

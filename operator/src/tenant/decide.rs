@@ -1,0 +1,161 @@
+//! The decision about one tenant: what to write now. Pure; the same observation gives the same writes, and none when all is as it should be.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::{
+        core::v1::{Namespace, ResourceQuota},
+        rbac::v1::{RoleBinding, Subject},
+    },
+    jiff::SignedDuration,
+};
+use kube::ResourceExt as _;
+
+use super::{
+    observe::{Observed, Role},
+    render, split,
+    split::Standing,
+};
+
+/// One write, in the order in which they are carried out.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Write {
+    /// Create the namespace; it must not be there.
+    Create(Box<Namespace>),
+    /// Repair a namespace's labels; `drops`: the tenant has stopped listing it just now.
+    Label {
+        /// The namespace.
+        namespace: Box<Namespace>,
+        /// Tell that it is retained.
+        retained: bool,
+    },
+    /// Apply a quota.
+    Quota(Box<ResourceQuota>),
+    /// Apply a role binding; `anew`: delete it first, for its role cannot be changed.
+    Binding {
+        /// The binding.
+        binding: Box<RoleBinding>,
+        /// Delete the present one first.
+        anew: bool,
+    },
+    /// Delete a namespace that we made, unless another has its name by now.
+    Delete {
+        /// Its name.
+        namespace: String,
+        /// Its uid.
+        uid: Option<String>,
+    },
+    /// Take our quota, role binding and labels off a namespace that stays.
+    Release(String),
+    /// Remove the tenant's finalizer; the sentence, if any, is told in an event.
+    Finish(Option<String>),
+}
+
+/// How long a deletion waits for namespaces before it says what blocks and lets the tenant go.
+pub const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
+
+/// What to write for a tenant that lives.
+pub fn writes(seen: &Observed) -> Vec<Write> {
+    let tenant = seen.name();
+    let roles = seen.roles();
+    let standings: BTreeMap<&str, Standing> = seen.quotas.keys().map(|ns| (ns.as_str(), seen.standing(ns))).collect();
+    let mut writes = Vec::new();
+    let mut bindings = Vec::new();
+    for (name, role) in &roles {
+        let retained = *role == Role::Retained;
+        match role {
+            Role::Foreign | Role::Terminating => continue,
+            Role::Missing => {
+                let namespace = render::namespace(&seen.tenant, name, false, Some(seen.tenant.uid().unwrap_or_default()));
+                writes.push(Write::Create(Box::new(namespace)));
+            }
+            Role::Active | Role::Retained => {
+                let wanted = render::namespace_labels(&tenant, retained);
+                let labels = seen.namespaces.get(name).map(|ns| ns.labels().clone()).unwrap_or_default();
+                let stale_mark = !retained && labels.contains_key(render::RETAINED_FROM);
+                if stale_mark || !wanted.iter().all(|(k, v)| labels.get(k) == Some(v)) {
+                    // what we created is ours by annotation; server-side apply must name it again or lose it
+                    let created_for = seen.namespaces.get(name).and_then(|ns| ns.annotations().get(render::CREATED_FOR).cloned());
+                    let namespace = Box::new(render::namespace(&seen.tenant, name, retained, created_for));
+                    let newly = retained && !labels.contains_key(render::RETAINED_FROM);
+                    writes.push(Write::Label { namespace, retained: newly });
+                }
+            }
+        }
+        let others: Vec<&Standing> = standings.iter().filter(|(ns, _)| *ns != name).map(|(_, s)| s).collect();
+        let own = seen.standing(name);
+        let hard = split::limits_now(&seen.target(name), &own, &others);
+        let quota_labels = seen.quotas.get(name).is_some_and(|q| has_labels(q.labels(), &tenant));
+        if !split::same(&hard, &own.written) || !quota_labels {
+            writes.push(Write::Quota(Box::new(render::quota(&tenant, name, hard))));
+        }
+        let wanted = render::owners(&seen.tenant, name);
+        let present = seen.bindings.get(name);
+        let same = present.is_some_and(|b| {
+            b.role_ref == wanted.role_ref
+                && same_subjects(&b.subjects, wanted.subjects.as_deref().unwrap_or_default())
+                && has_labels(b.labels(), &tenant)
+        });
+        if !same {
+            let anew = present.is_some_and(|b| b.role_ref != wanted.role_ref);
+            bindings.push(Write::Binding { binding: Box::new(wanted), anew });
+        }
+    }
+    // lowered limits before raised ones is by construction; access comes last, when limits are written
+    writes.extend(bindings);
+    writes
+}
+
+fn has_labels(labels: &BTreeMap<String, String>, tenant: &str) -> bool {
+    render::labels(tenant).iter().all(|(k, v)| labels.get(k) == Some(v))
+}
+
+fn same_subjects(a: &[Subject], b: &[Subject]) -> bool {
+    a.len() == b.len() && a.iter().all(|x| b.contains(x))
+}
+
+/// What to write for a tenant that is being deleted.
+pub fn teardown(seen: &Observed) -> Vec<Write> {
+    if seen.tenant.spec.deletion_protection {
+        return Vec::new();
+    }
+    let mut writes = Vec::new();
+    let mut terminating = Vec::new();
+    for (name, role) in seen.roles() {
+        let retained = seen.namespaces.get(&name).is_some_and(|ns| ns.labels().contains_key(render::RETAINED_FROM));
+        match role {
+            Role::Missing | Role::Foreign => {}
+            Role::Terminating => terminating.push(name),
+            Role::Active if seen.made_by_us(&name) && !retained => {
+                let uid = seen.namespaces.get(&name).and_then(|ns| ns.uid());
+                writes.push(Write::Delete { namespace: name, uid });
+            }
+            Role::Active | Role::Retained => writes.push(Write::Release(name)),
+        }
+    }
+    let waited_long = deleted_for(seen) >= PATIENCE;
+    if writes.is_empty() && (terminating.is_empty() || waited_long) {
+        let farewell = (!terminating.is_empty()).then(|| {
+            let blockers: Vec<String> = terminating.iter().map(|ns| blocker(seen, ns)).collect();
+            format!("the tenant is let go while namespaces are still terminating: {}", blockers.join("; "))
+        });
+        writes.push(Write::Finish(farewell));
+    }
+    writes
+}
+
+/// How long ago the tenant was deleted.
+pub fn deleted_for(seen: &Observed) -> SignedDuration {
+    let since = seen.tenant.metadata.deletion_timestamp.as_ref().map_or(seen.now, |t| t.0);
+    seen.now.duration_since(since)
+}
+
+/// What keeps a terminating namespace, in the namespace controller's words.
+pub fn blocker(seen: &Observed, namespace: &str) -> String {
+    let said: Vec<&str> = seen
+        .namespaces
+        .get(namespace)
+        .map(|ns| ns.status.conditions.iter().filter(|c| c.status == "True").map(|c| c.message.as_str()).collect())
+        .unwrap_or_default();
+    if said.is_empty() { format!("{namespace} is terminating") } else { format!("{namespace}: {}", said.join(" ")) }
+}

@@ -1,0 +1,295 @@
+//! The controller of tenants: observe from the caches, decide, write, report.
+
+mod amount;
+mod decide;
+mod observe;
+mod render;
+mod split;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::{Stream, StreamExt as _, future};
+use gputenancy_crds::{GpuTenant, names};
+use k8s_openapi::{
+    api::{
+        core::v1::{Namespace, ResourceQuota},
+        rbac::v1::RoleBinding,
+    },
+    jiff::Timestamp,
+};
+use kube::{
+    Api, Resource, ResourceExt as _,
+    core::error_boundary::InvalidObject,
+    runtime::{
+        controller::{self, Action, applier},
+        reflector::ObjectRef,
+    },
+};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::{
+    apply::{Part, Writer, has_finalizer},
+    cache::{Caches, FOREIGN_PREFIX, Guarded},
+    events::{News, Publisher, Tone},
+    metrics::Metrics,
+    view::View,
+};
+use decide::Write;
+use observe::Observed;
+
+/// Why a tenant could not be reconciled.
+#[derive(Debug, thiserror::Error)]
+pub enum TenantError {
+    /// The object does not match the schema; only an edit can help.
+    #[error("the tenant does not match its schema: {0}")]
+    Invalid(#[from] InvalidObject),
+    /// The API server refused a write.
+    #[error("{doing}: {source}")]
+    Write {
+        /// What was being done.
+        doing: String,
+        /// The answer.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// The caches lag behind our own writes.
+    #[error("the cache has not seen our last write of the quota in {0} yet")]
+    Lagging(String),
+}
+
+/// What the controller works with.
+pub struct Context {
+    caches: Caches,
+    writer: Writer,
+    publisher: Publisher,
+    view: watch::Receiver<Arc<View>>,
+    metrics: Arc<Metrics>,
+    /// Version of the last quota written, by namespace: a decision about budgets needs to see it.
+    written: Mutex<HashMap<String, u64>>,
+}
+
+/// Reconciles tenants by name until `names` ends.
+pub async fn run(context: Context, names: impl Stream<Item = String> + Send, concurrency: u16) {
+    let context = Arc::new(context);
+    let store = context.caches.tenants.clone();
+    let lister = context.clone();
+    let queue = names.flat_map(move |name| futures::stream::iter(lister.meant_by(name)).map(Ok::<_, std::convert::Infallible>));
+    let config = controller::Config::default().concurrency(concurrency).debounce(Duration::from_millis(50));
+    let reconcile = |tenant, context| Box::pin(reconcile(tenant, context));
+    applier(reconcile, error_policy, context, store, queue, config)
+        .for_each(|outcome| {
+            match outcome {
+                Err(controller::Error::ObjectNotFound(tenant)) => tracing::debug!(%tenant, "the tenant has gone"),
+                Err(error) => tracing::warn!(%error, "a tenant was not reconciled"),
+                Ok(_) => {}
+            }
+            future::ready(())
+        })
+        .await;
+}
+
+impl Context {
+    /// What the controller works with; `view` is the fleet as its pass has found it.
+    pub fn new(
+        caches: Caches,
+        writer: Writer,
+        publisher: Publisher,
+        view: watch::Receiver<Arc<View>>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { caches, writer, publisher, view, metrics, written: Mutex::default() }
+    }
+
+    /// The tenants that a wake means: one by name, or all that list a namespace.
+    fn meant_by(&self, name: String) -> Vec<ObjectRef<Guarded<GpuTenant>>> {
+        let Some(namespace) = name.strip_prefix(FOREIGN_PREFIX) else { return vec![ObjectRef::new(&name)] };
+        let lists = |t: &GpuTenant| t.spec.namespaces.iter().any(|n| n.name == namespace);
+        let tenants = self.caches.tenants.state();
+        tenants.iter().filter(|t| t.0.as_ref().is_ok_and(lists)).map(|t| ObjectRef::new(&t.name_any())).collect()
+    }
+
+    fn observe(&self, tenant: &GpuTenant) -> Observed {
+        let me = tenant.name_any();
+        let listed = |name: &str| tenant.spec.namespaces.iter().any(|n| n.name == name);
+        let namespaces = self.caches.namespaces.state();
+        let namespaces = namespaces
+            .into_iter()
+            .filter(|ns| listed(&ns.name_any()) || ns.labels().get(names::TENANT_LABEL) == Some(&me))
+            .map(|ns| (ns.name_any(), ns));
+        let namespaces: std::collections::BTreeMap<_, _> = namespaces.collect();
+        let quotas = namespaces.keys().filter_map(|ns| {
+            Some((ns.clone(), self.caches.quotas.get(&ObjectRef::new(render::QUOTA).within(ns))?))
+        });
+        let bindings = namespaces.keys().filter_map(|ns| {
+            Some((ns.clone(), self.caches.bindings.get(&ObjectRef::new(render::OWNERS).within(ns))?))
+        });
+        let (quotas, bindings) = (quotas.collect(), bindings.collect());
+        let view = self.view.borrow().clone();
+        Observed { tenant: tenant.clone(), namespaces, quotas, bindings, view, now: Timestamp::now() }
+    }
+
+    /// Have the caches seen what we wrote last into these namespaces?
+    fn caught_up(&self, seen: &Observed) -> Result<(), TenantError> {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        for namespace in seen.namespaces.keys() {
+            let Some(last) = written.get(namespace).copied() else { continue };
+            if seen.quotas.get(namespace).is_some_and(|q| version(&**q) < last) {
+                return Err(TenantError::Lagging(namespace.clone()));
+            }
+            written.remove(namespace);
+        }
+        Ok(())
+    }
+}
+
+fn version(object: &impl Resource) -> u64 {
+    object.meta().resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(u64::MAX)
+}
+
+async fn reconcile(guarded: Arc<Guarded<GpuTenant>>, context: Arc<Context>) -> Result<Action, TenantError> {
+    let begun = std::time::Instant::now();
+    let outcome = one(&guarded, &context).await;
+    let failed = matches!(outcome, Err(TenantError::Invalid(_) | TenantError::Write { .. }));
+    context.metrics.reconciled("tenant", begun.elapsed().as_secs_f64(), failed);
+    outcome
+}
+
+async fn one(guarded: &Guarded<GpuTenant>, context: &Context) -> Result<Action, TenantError> {
+    let tenant = guarded.0.as_ref().map_err(Clone::clone)?;
+    let seen = context.observe(tenant);
+    context.caught_up(&seen)?;
+    let deleted = tenant.metadata.deletion_timestamp.is_some();
+    let writes = if deleted {
+        if !has_finalizer(tenant) {
+            return Ok(Action::await_change());
+        }
+        decide::teardown(&seen)
+    } else {
+        context.writer.set_finalizer(tenant, true).await.map_err(failed("adding the finalizer"))?;
+        decide::writes(&seen)
+    };
+    let finishes = writes.iter().any(|w| matches!(w, Write::Finish(_)));
+    let mut outcome = Ok(());
+    for write in writes {
+        outcome = carry_out(&seen, context, write).await;
+        if outcome.is_err() {
+            break;
+        }
+    }
+    if !finishes {
+        report(&seen, context, outcome.as_ref().err()).await?;
+    }
+    outcome.map(|()| {
+        if deleted { Action::requeue(Duration::from_secs(30)) } else { Action::await_change() }
+    })
+}
+
+/// Writes the status if it differs, and tells of a changed `Ready` reason.
+async fn report(seen: &Observed, context: &Context, error: Option<&TenantError>) -> Result<(), TenantError> {
+    let status = status::status(seen, error.map(ToString::to_string).as_deref());
+    if seen.tenant.status.as_ref() == Some(&status) {
+        return Ok(());
+    }
+    let name = seen.name();
+    context.writer.apply_status::<GpuTenant>(&name, &status).await.map_err(failed("writing the status"))?;
+    let ready = |s: &gputenancy_crds::GpuTenantStatus| {
+        s.conditions.iter().find(|c| c.type_ == "Ready").map(|c| (c.reason.clone(), c.message.clone(), c.status == "True"))
+    };
+    let before = seen.tenant.status.as_ref().and_then(ready).map(|(reason, ..)| reason);
+    if let Some((reason, note, is_ready)) = ready(&status).filter(|(reason, ..)| Some(reason) != before.as_ref()) {
+        let stalled = gputenancy_crds::condition::is_true(&status.conditions, gputenancy_crds::condition::STALLED);
+        if is_ready || stalled {
+            tell(seen, context, if is_ready { Tone::Normal } else { Tone::Warning }, &reason, note).await;
+        }
+    }
+    Ok(())
+}
+
+async fn tell(seen: &Observed, context: &Context, tone: Tone, reason: &str, note: String) {
+    let about = seen.tenant.object_ref(&());
+    context.publisher.publish(News { about, tone, reason: reason.into(), action: "Reconcile".into(), note }).await;
+}
+
+fn failed(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> TenantError {
+    let doing = doing.into();
+    move |source| TenantError::Write { doing, source: Box::new(source) }
+}
+
+async fn carry_out(seen: &Observed, context: &Context, write: Write) -> Result<(), TenantError> {
+    let writer = &context.writer;
+    match write {
+        Write::Create(namespace) => {
+            let doing = format!("creating namespace {}", namespace.name_any());
+            writer.create(Part::Tenant, &*namespace).await.map(drop).map_err(failed(doing))
+        }
+        Write::Label { namespace, retained } => {
+            let name = namespace.name_any();
+            let fields = json!({"metadata": {"labels": namespace.metadata.labels, "annotations": namespace.metadata.annotations.clone().unwrap_or_default()}});
+            let doing = format!("labelling namespace {name}");
+            writer.apply_fields::<Namespace>(Part::Tenant, &name, fields).await.map_err(failed(doing))?;
+            if retained {
+                let note = format!("namespace {name} is no longer listed: it keeps its data and gets no GPUs; delete it when nothing in it is needed");
+                tell(seen, context, Tone::Normal, "NamespaceRetained", note).await;
+            }
+            Ok(())
+        }
+        Write::Quota(quota) => {
+            let namespace = quota.namespace().unwrap_or_default();
+            let doing = format!("applying the quota of namespace {namespace}");
+            let applied = writer.apply(Part::Tenant, &*quota).await.map_err(failed(doing))?;
+            context.written.lock().unwrap_or_else(PoisonError::into_inner).insert(namespace, version(&applied));
+            Ok(())
+        }
+        Write::Binding { binding, anew } => {
+            let namespace = binding.namespace().unwrap_or_default();
+            if anew {
+                let api = Api::<RoleBinding>::namespaced(writer.client(), &namespace);
+                let doing = format!("replacing the role binding of namespace {namespace}");
+                writer.delete(&api, render::OWNERS, None).await.map_err(failed(doing))?;
+            }
+            let doing = format!("applying the role binding of namespace {namespace}");
+            writer.apply(Part::Tenant, &*binding).await.map(drop).map_err(failed(doing))
+        }
+        Write::Delete { namespace, uid } => {
+            let doing = format!("deleting namespace {namespace}");
+            writer.delete(&Api::<Namespace>::all(writer.client()), &namespace, uid).await.map_err(failed(doing))
+        }
+        Write::Release(namespace) => release(writer, &namespace).await,
+        Write::Finish(farewell) => {
+            if let Some(note) = farewell {
+                tell(seen, context, Tone::Warning, "DeletionBlocked", note).await;
+            }
+            writer.set_finalizer(&seen.tenant, false).await.map_err(failed("removing the finalizer"))
+        }
+    }
+}
+
+/// Takes what is ours off a namespace that stays.
+async fn release(writer: &Writer, namespace: &str) -> Result<(), TenantError> {
+    let doing = || failed(format!("releasing namespace {namespace}"));
+    let client = writer.client();
+    writer.delete(&Api::<RoleBinding>::namespaced(client.clone(), namespace), render::OWNERS, None).await.map_err(doing())?;
+    writer.delete(&Api::<ResourceQuota>::namespaced(client.clone(), namespace), render::QUOTA, None).await.map_err(doing())?;
+    let labels: Value = json!({names::TENANT_LABEL: null, names::MANAGED_BY_LABEL: null});
+    let fields = json!({"metadata": {"labels": labels}});
+    writer.merge(&Api::<Namespace>::all(client), namespace, &fields).await.map(drop).map_err(doing())
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the signature is the applier's")]
+fn error_policy(tenant: Arc<Guarded<GpuTenant>>, error: &TenantError, _: Arc<Context>) -> Action {
+    // spread by name, so that a burst of failures does not come back as a burst
+    let spread = tenant.name_any().bytes().fold(0_u64, |sum, b| sum.wrapping_mul(31).wrapping_add(b.into())) % 1000;
+    match error {
+        TenantError::Invalid(_) => Action::await_change(),
+        TenantError::Lagging(_) => Action::requeue(Duration::from_millis(200)),
+        TenantError::Write { .. } => Action::requeue(Duration::from_millis(4000 + spread)),
+    }
+}

@@ -1,0 +1,156 @@
+//! What a tenant's decision looks at, and the target that follows from its spec and the catalog.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use gputenancy_crds::GpuTenant;
+use k8s_openapi::{apimachinery::pkg::api::resource::Quantity, jiff::Timestamp};
+use kube::ResourceExt as _;
+
+use super::{
+    render,
+    split::{Limits, Standing},
+};
+use crate::{
+    cache::{SlimBinding, SlimNamespace, SlimQuota, tenant_of},
+    view::View,
+};
+
+/// One tenant and all that concerns it, as the caches have it.
+#[derive(Clone)]
+pub struct Observed {
+    /// The tenant.
+    pub tenant: GpuTenant,
+    /// Namespaces that it lists, and those with its label.
+    pub namespaces: BTreeMap<String, Arc<SlimNamespace>>,
+    /// Our quota in each namespace.
+    pub quotas: BTreeMap<String, Arc<SlimQuota>>,
+    /// Our role binding in each namespace.
+    pub bindings: BTreeMap<String, Arc<SlimBinding>>,
+    /// The fleet.
+    pub view: Arc<View>,
+    /// The time, for deadlines and transition times.
+    pub now: Timestamp,
+}
+
+/// What a namespace is to the tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Listed, and not there.
+    Missing,
+    /// Listed, and somebody else's.
+    Foreign,
+    /// On its way out.
+    Terminating,
+    /// Ours and listed.
+    Active,
+    /// Ours, and no longer listed.
+    Retained,
+}
+
+/// A guarantee that cannot be granted at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// A reason in CamelCase.
+    pub reason: &'static str,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+impl Observed {
+    /// The tenant's name.
+    pub fn name(&self) -> String {
+        self.tenant.name_any()
+    }
+
+    /// All namespaces with their roles: listed ones first, in the order of the list.
+    pub fn roles(&self) -> Vec<(String, Role)> {
+        let me = self.name();
+        let listed = self.tenant.spec.namespaces.iter().map(|n| n.name.clone());
+        let mut roles: Vec<(String, Role)> = listed
+            .map(|name| {
+                let role = match self.namespaces.get(&name) {
+                    None => Role::Missing,
+                    Some(ns) if tenant_of(&**ns).as_ref() != Some(&me) => Role::Foreign,
+                    Some(ns) if ns.metadata.deletion_timestamp.is_some() => Role::Terminating,
+                    Some(_) => Role::Active,
+                };
+                (name, role)
+            })
+            .collect();
+        for (name, ns) in &self.namespaces {
+            if tenant_of(&**ns).as_ref() == Some(&me) && !roles.iter().any(|(n, _)| n == name) {
+                let going = ns.metadata.deletion_timestamp.is_some();
+                roles.push((name.clone(), if going { Role::Terminating } else { Role::Retained }));
+            }
+        }
+        roles
+    }
+
+    /// Guarantees that are refused, with the reason.
+    pub fn refusals(&self) -> Vec<Refusal> {
+        self.tenant.spec.gpus.iter().filter_map(|g| self.granted(&g.profile).err()).collect()
+    }
+
+    /// The resource of a profile that the tenant may have.
+    pub fn granted(&self, profile: &str) -> Result<String, Refusal> {
+        let me = self.name();
+        let Some(found) = self.view.profiles.get(profile) else {
+            let message = format!("profile {profile} does not exist: create GpuProfile {profile} or correct spec.gpus");
+            return Err(Refusal { reason: "ProfileNotFound", message });
+        };
+        if let Some((reason, message)) = &found.refused {
+            return Err(Refusal { reason, message: message.clone() });
+        }
+        let trust = self.tenant.spec.trust;
+        if trust < found.trust {
+            let message = format!(
+                "tenant {me} (trust {trust:?}) may not use profile {profile} (trust {:?} or higher): raise spec.trust or choose a profile isolated by hardware",
+                found.trust
+            );
+            return Err(Refusal { reason: "TrustTooLow", message });
+        }
+        Ok(found.resource.clone())
+    }
+
+    /// The limits that a namespace shall have in the end. The first namespace of the list carries the whole budget.
+    pub fn target(&self, namespace: &str) -> Limits {
+        let spec = &self.tenant.spec;
+        let has_budget = spec.namespaces.first().is_some_and(|n| n.name == namespace);
+        let zero = || Quantity("0".into());
+        let mut hard: Limits = self.view.resources.iter().map(|r| (quota_key(r), zero())).collect();
+        // a guarantee whose profile is refused still names its resource: at zero
+        hard.extend(self.view.profiles.values().map(|p| (quota_key(&p.resource), zero())));
+        for (key, amount) in &spec.resources {
+            hard.insert(key.clone(), if has_budget { amount.clone() } else { zero() });
+        }
+        if has_budget {
+            let mut budget: BTreeMap<String, i32> = BTreeMap::new();
+            for guarantee in &spec.gpus {
+                if let Ok(resource) = self.granted(&guarantee.profile) {
+                    let sum = budget.entry(quota_key(&resource)).or_default();
+                    *sum = sum.saturating_add(guarantee.count);
+                }
+            }
+            hard.extend(budget.into_iter().map(|(key, n)| (key, Quantity(n.to_string()))));
+        }
+        hard
+    }
+
+    /// The quota of a namespace as it stands.
+    pub fn standing(&self, namespace: &str) -> Standing {
+        self.quotas.get(namespace).map_or_else(Standing::default, |q| Standing {
+            written: q.spec.hard.clone(),
+            in_force: q.status.hard.clone(),
+        })
+    }
+
+    /// Did we make this namespace?
+    pub fn made_by_us(&self, namespace: &str) -> bool {
+        self.namespaces.get(namespace).is_some_and(|ns| ns.annotations().contains_key(render::CREATED_FOR))
+    }
+}
+
+/// The quota key of an extended resource.
+pub fn quota_key(resource: &str) -> String {
+    format!("requests.{resource}")
+}

@@ -1,0 +1,167 @@
+//! The status of a tenant, computed from the same observation as its writes.
+
+use gputenancy_crds::{
+    GpuTenantStatus, GpuUse, NamespaceState,
+    condition::{Overall, Verdict, merge},
+};
+
+use super::{
+    amount::Amount,
+    decide,
+    observe::{Observed, Role, quota_key},
+    split,
+};
+
+const NAMESPACES: &str = "NamespacesReady";
+const QUOTA: &str = "QuotaReady";
+const CAPACITY: &str = "CapacityReady";
+
+/// The status to show; `failed` is the last write's error, if any.
+pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
+    let generation = seen.tenant.metadata.generation;
+    let old = seen.tenant.status.clone().unwrap_or_default();
+    let gpus = uses(seen);
+    let parts = [namespaces(seen), quota(seen), capacity(seen, &gpus)];
+    let overall = if seen.tenant.metadata.deletion_timestamp.is_some() { deletion(seen) } else { overall(&parts, &gpus, failed) };
+    let mut verdicts = overall.verdicts();
+    verdicts.extend(parts);
+    let summary = gpus.iter().map(|g| format!("{} {}/{}", g.profile, g.used, g.budget)).collect::<Vec<_>>().join(", ");
+    GpuTenantStatus {
+        observed_generation: generation,
+        conditions: merge(&old.conditions, verdicts, generation, seen.now),
+        namespaces: seen.roles().into_iter().map(|(name, role)| NamespaceState { name, phase: phase(role).into() }).collect(),
+        summary: (!gpus.is_empty()).then_some(summary),
+        gpus,
+    }
+}
+
+fn phase(role: Role) -> &'static str {
+    match role {
+        Role::Missing => "Missing",
+        Role::Foreign => "Foreign",
+        Role::Terminating => "Terminating",
+        Role::Active => "Active",
+        Role::Retained => "Retained",
+    }
+}
+
+fn uses(seen: &Observed) -> Vec<GpuUse> {
+    let roles = seen.roles();
+    let names = || roles.iter().filter(|(_, r)| *r != Role::Foreign).map(|(n, _)| n.as_str());
+    let of = |g: &gputenancy_crds::Guarantee| {
+        let profile = seen.view.profiles.get(&g.profile);
+        let resource = profile.map(|p| p.resource.clone()).unwrap_or_default();
+        let budget = if seen.granted(&g.profile).is_ok() { g.count } else { 0 };
+        let used: Amount = names()
+            .filter_map(|ns| seen.quotas.get(ns)?.status.used.get(&quota_key(&resource)).and_then(Amount::parse))
+            .sum();
+        let held = seen.view.held_by(names(), &resource);
+        let free = profile.map_or(0, |p| p.free);
+        GpuUse {
+            profile: g.profile.clone(),
+            budget,
+            used: used.quantity().0.parse().unwrap_or(i32::MAX),
+            available: held.saturating_add(free).min(budget),
+            waiting: seen.view.waiting_in(names(), &resource),
+            resource_name: resource,
+        }
+    };
+    seen.tenant.spec.gpus.iter().map(of).collect()
+}
+
+fn namespaces(seen: &Observed) -> Verdict {
+    let roles = seen.roles();
+    let named = |wanted: Role| -> Vec<&str> {
+        roles.iter().filter(|(_, role)| *role == wanted).map(|(name, _)| name.as_str()).collect()
+    };
+    let foreign = named(Role::Foreign);
+    if let Some(first) = foreign.first() {
+        let owner = seen.namespaces.get(*first).and_then(|ns| crate::cache::tenant_of(&**ns));
+        let whose = owner.map_or_else(|| "exists and is not of any tenant".to_owned(), |t| format!("belongs to tenant {t}"));
+        let message = format!(
+            "namespace {} {whose}: choose another name in spec.namespaces, or delete that namespace; existing namespaces are not taken over",
+            foreign.join(", ")
+        );
+        return Verdict::no(NAMESPACES, "NamespaceForeign", message);
+    }
+    let terminating: Vec<&str> = named(Role::Terminating);
+    if !terminating.is_empty() {
+        let message = format!("{} is being deleted; it is made again afterwards if spec.namespaces lists it", terminating.join(", "));
+        return Verdict::no(NAMESPACES, "NamespaceTerminating", message);
+    }
+    let missing = named(Role::Missing);
+    if !missing.is_empty() {
+        return Verdict::no(NAMESPACES, "Creating", format!("{} of {} namespaces are being made", missing.len(), roles.len()));
+    }
+    let count = seen.tenant.spec.namespaces.len();
+    Verdict::yes(NAMESPACES, "Active", format!("{count} {}", if count == 1 { "namespace" } else { "namespaces" }))
+}
+
+fn quota(seen: &Observed) -> Verdict {
+    if let Some(refusal) = seen.refusals().into_iter().next() {
+        return Verdict::no(QUOTA, refusal.reason, refusal.message);
+    }
+    for (name, role) in seen.roles() {
+        if !matches!(role, Role::Active | Role::Missing | Role::Retained) {
+            continue;
+        }
+        let standing = seen.standing(&name);
+        let target = seen.target(&name);
+        let reached = |limits: &split::Limits| target.iter().all(|(key, wanted)| {
+            limits.get(key).is_some_and(|have| Amount::parse(have) == Amount::parse(wanted))
+        });
+        if !reached(&standing.written) || !reached(&standing.in_force) {
+            let message = format!("the quota of namespace {name} is not in force yet");
+            return Verdict::no(QUOTA, "Applying", message);
+        }
+    }
+    Verdict::yes(QUOTA, "InForce", "the quotas in force add up to the budget")
+}
+
+fn capacity(seen: &Observed, gpus: &[GpuUse]) -> Verdict {
+    let plan = seen.view.tenants.get(&seen.name());
+    if plan.and_then(|p| p.generation) != seen.tenant.metadata.generation {
+        return Verdict::no(CAPACITY, "Planning", "the plan has not seen this generation of the tenant yet");
+    }
+    if let Some(shortage) = plan.and_then(|p| p.shortages.first()) {
+        return Verdict::no(CAPACITY, "Shortage", shortage.clone());
+    }
+    if let Some(short) = gpus.iter().find(|g| g.available < g.budget) {
+        let message = format!(
+            "{} of {} devices of profile {} can be had now; the rest is being carved, or is held by pods outside of the tenants' quotas",
+            short.available, short.budget, short.profile
+        );
+        return Verdict::no(CAPACITY, "Changing", message);
+    }
+    Verdict::yes(CAPACITY, "Available", "every guaranteed device exists")
+}
+
+fn overall(parts: &[Verdict], gpus: &[GpuUse], failed: Option<&str>) -> Overall {
+    if let Some(error) = failed {
+        return Overall::Reconciling { reason: "WriteFailed".into(), message: format!("{error}; tried again") };
+    }
+    let broken = |part: &&Verdict| part.status != Some(true);
+    let Some(first) = parts.iter().filter(broken).min_by_key(|p| !needs_a_person(&p.reason)) else {
+        let devices: i32 = gpus.iter().map(|g| g.budget).sum();
+        return Overall::Ready { message: format!("{devices} guaranteed devices, all available") };
+    };
+    let (reason, message) = (first.reason.clone(), first.message.clone());
+    if needs_a_person(&reason) { Overall::Stalled { reason, message } } else { Overall::Reconciling { reason, message } }
+}
+
+fn needs_a_person(reason: &str) -> bool {
+    !matches!(reason, "Creating" | "Applying" | "Planning" | "Changing" | "NamespaceTerminating")
+}
+
+fn deletion(seen: &Observed) -> Overall {
+    if seen.tenant.spec.deletion_protection {
+        let message = "the tenant was deleted and is protected: set spec.deletionProtection: false to let it go".into();
+        return Overall::Stalled { reason: "DeletionProtected".into(), message };
+    }
+    let going: Vec<String> = seen.roles().into_iter().filter(|(_, r)| *r == Role::Terminating).map(|(n, _)| decide::blocker(seen, &n)).collect();
+    let message = if going.is_empty() { "namespaces are being released".to_owned() } else { going.join("; ") };
+    if decide::deleted_for(seen) >= decide::PATIENCE {
+        return Overall::Stalled { reason: "DeletionBlocked".into(), message };
+    }
+    Overall::Reconciling { reason: "Deleting".into(), message }
+}

@@ -1,0 +1,1 @@
+//! Decisions about tenants, without a cluster.
