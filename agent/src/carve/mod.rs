@@ -13,3 +13,6 @@ pub mod step;
 pub use progress::GpuProgress;
 pub use shell::{Carved, Shell, Wanted};
 pub use step::{Decision, Facts, Rest, step};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! What holds for every layout, every layout after it, and every moment to be killed at.
+
+use gputenancy_crds::GpuSpec;
+use proptest::prelude::*;
+
+use super::model::{UUID, board, carve, client, decide, gpu, instance, layout, obey, spec};
+use crate::{
+    carve::{Decision, Rest, offer::devices},
+    gpu::SeenGpu,
+};
+
+/// Instances that fit side by side, from a list of wishes of which the impossible are dropped.
+fn placements() -> impl Strategy<Value = Vec<(usize, u32)>> {
+    let board = board(false);
+    let wish = (0..board.profiles.len(), 0_u32..7);
+    proptest::collection::vec(wish, 0..10).prop_map(move |wishes| {
+        let mut placed: Vec<(usize, u32)> = Vec::new();
+        for (kind, start) in wishes {
+            let profile = &board.profiles[kind];
+            let end = start + profile.size;
+            let free = placed.iter().all(|(other, from)| from + board.profiles[*other].size <= start || end <= *from);
+            if profile.starts.contains(&start) && free {
+                placed.push((kind, start));
+            }
+        }
+        placed
+    })
+}
+
+/// A GPU as an agent that was killed anywhere may have left it: bare instances, a pending mode.
+fn found() -> impl Strategy<Value = SeenGpu> {
+    let whole = proptest::collection::vec(any::<bool>(), 10);
+    (placements(), whole, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+        |(placed, whole, mig, pending, reset)| {
+            let mut gpu = gpu(mig, reset);
+            gpu.mode.as_mut().unwrap().pending = pending;
+            if mig {
+                let instances = placed.iter().zip(whole).zip(3..);
+                let instances = instances
+                    .map(|(((kind, start), whole), gi)| instance(gi, &board(false).profiles[*kind], *start, whole));
+                gpu.instances = instances.collect();
+                gpu.instances.sort_by_key(|seen| seen.start);
+            }
+            gpu
+        },
+    )
+}
+
+fn wanted() -> impl Strategy<Value = GpuSpec> {
+    (placements(), any::<bool>()).prop_map(|(placed, mig)| {
+        let board = board(false);
+        let instances: Vec<(i32, &str)> = placed
+            .iter()
+            .map(|(kind, start)| (i32::try_from(*start).unwrap(), board.profiles[*kind].name.as_str()))
+            .collect();
+        spec(mig, if mig { &instances } else { &[] })
+    })
+}
+
+fn wanted_layout(spec: &GpuSpec) -> Vec<(u32, String)> {
+    let mut layout: Vec<(u32, String)> =
+        spec.instances.iter().map(|wanted| (u32::try_from(wanted.start).unwrap(), wanted.profile.clone())).collect();
+    layout.sort();
+    layout
+}
+
+fn is_as_wanted(spec: &GpuSpec, gpu: &SeenGpu) -> bool {
+    let mode = gpu.mode.unwrap();
+    layout(gpu) == wanted_layout(spec)
+        && (mode.current, mode.pending) == (spec.mig, spec.mig)
+        && gpu.instances.iter().all(|seen| seen.whole_compute().is_some())
+}
+
+proptest! {
+    #[test]
+    fn from_wherever_it_was_killed_it_ends_at_the_layout_wanted(mut gpu in found(), spec in wanted()) {
+        let (rest, _) = carve(&spec, &mut gpu);
+        prop_assert_eq!(rest, Rest::Steady);
+        prop_assert!(is_as_wanted(&spec, &gpu));
+    }
+
+    #[test]
+    fn steady_means_exactly_as_wanted(gpu in found(), spec in wanted()) {
+        let steady = decide(&spec, &gpu, false, None) == Decision::Rest(Rest::Steady);
+        prop_assert_eq!(steady, is_as_wanted(&spec, &gpu));
+    }
+
+    #[test]
+    fn what_matches_is_kept(mut gpu in found(), spec in wanted()) {
+        let kept: Vec<u32> = gpu
+            .instances
+            .iter()
+            .filter(|seen| seen.whole_compute().is_some() && wanted_layout(&spec).contains(&(seen.start, seen.profile.clone())))
+            .map(|seen| seen.gi)
+            .collect();
+        // A mode that is to be called off or reset away is another matter.
+        prop_assume!(spec.mig && gpu.mode.unwrap().current);
+        carve(&spec, &mut gpu);
+        for gi in kept {
+            prop_assert!(gpu.instances.iter().any(|seen| seen.gi == gi));
+        }
+    }
+
+    #[test]
+    fn a_client_never_loses_its_instance(mut gpu in found(), spec in wanted(), pick in 0_usize..8) {
+        prop_assume!(!gpu.instances.is_empty());
+        let used = gpu.instances[pick % gpu.instances.len()].gi;
+        gpu.clients = vec![client(Some(used))];
+        // The model panics when an order harms a client.
+        let (_, orders) = carve(&spec, &mut gpu);
+        let surplus = gpu.instances.iter().find(|seen| seen.gi == used).unwrap();
+        let wanted = wanted_layout(&spec).contains(&(surplus.start, surplus.profile.clone())) && spec.mig;
+        // And while one must go that is in use, nothing is destroyed for its sake.
+        prop_assert!(wanted || orders.is_empty(), "{:?}", orders);
+        gpu.clients.clear();
+        let (rest, _) = carve(&spec, &mut gpu);
+        prop_assert_eq!(rest, Rest::Steady);
+    }
+
+    #[test]
+    fn what_kubelet_may_still_give_away_is_not_destroyed(gpu in found(), spec in wanted()) {
+        let decision = decide(&spec, &gpu, true, None);
+        if let Decision::Act(crate::gpu::Order::DestroyCompute { .. }) = decision {
+            prop_assert!(false, "{:?}", decision);
+        }
+    }
+
+    #[test]
+    fn after_a_failure_nothing_is_touched(gpu in found(), spec in wanted()) {
+        let failure = gputenancy_crds::GpuError { call: "x".into(), code: 23, message: String::new(), generation: 1 };
+        let decision = decide(&spec, &gpu, false, Some(&failure));
+        prop_assert!(matches!(decision, Decision::Rest(Rest::Steady | Rest::Failed(_))), "{:?}", decision);
+    }
+
+    #[test]
+    fn what_must_go_is_never_offered(mut gpu in found(), spec in wanted()) {
+        for _ in 0..100 {
+            let offered = devices(&spec, &gpu);
+            let decision = decide(&spec, &gpu, false, None);
+            let Decision::Act(order) = decision else { break };
+            obey(&mut gpu, &order);
+            let after = devices(&spec, &gpu);
+            for device in offered {
+                prop_assert!(after.contains(&device), "{} of {} was offered and {} took it", device.id, UUID, order);
+            }
+        }
+    }
+}
