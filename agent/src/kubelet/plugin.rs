@@ -1,10 +1,6 @@
 //! The device plugin that kubelet talks to: one for each resource.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    time::Instant,
-};
+use std::{pin::Pin, sync::Arc, time::Instant};
 
 use futures::{Stream, StreamExt};
 use tokio::sync::watch;
@@ -65,10 +61,7 @@ impl DevicePlugin for Plugin {
         Ok(Response::new(options()))
     }
 
-    async fn list_and_watch(
-        &self,
-        _: Request<plugin::Empty>,
-    ) -> Result<Response<Self::ListAndWatchStream>, Status> {
+    async fn list_and_watch(&self, _: Request<plugin::Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
         let presence = self.listeners.enter();
         tracing::info!(resource = self.resource, "kubelet listens");
         let lists = WatchStream::new(self.offer.clone()).take_until(self.stop.clone().cancelled_owned());

@@ -57,11 +57,8 @@ fn owners(answer: ListPodResourcesResponse, ours: impl Fn(&str) -> bool) -> Owne
     let mut owners = Owners::new();
     for pod in answer.pod_resources {
         for container in pod.containers {
-            let owner = DeviceOwner {
-                namespace: pod.namespace.clone(),
-                pod: pod.name.clone(),
-                container: container.name,
-            };
+            let owner =
+                DeviceOwner { namespace: pod.namespace.clone(), pod: pod.name.clone(), container: container.name };
             let ids = container.devices.into_iter().filter(|d| ours(&d.resource_name)).flat_map(|d| d.device_ids);
             owners.extend(ids.map(|id| (DeviceId::from_kubelet(id), owner.clone())));
         }

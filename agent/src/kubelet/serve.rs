@@ -63,7 +63,11 @@ pub async fn keep(plugin: Plugin, folder: PathBuf, renew: Arc<Notify>) {
             // kubelet may be away for long: once is enough
             Err(error) if quiet => tracing::debug!(resource = plugin.resource, %error, "not registered"),
             Err(error) => {
-                tracing::warn!(resource = plugin.resource, error = super::chain(&error), "not registered; trying again");
+                tracing::warn!(
+                    resource = plugin.resource,
+                    error = super::chain(&error),
+                    "not registered; trying again"
+                );
                 quiet = true;
             }
         }
@@ -140,8 +144,7 @@ impl Served {
         let service = DevicePluginServer::new(Plugin { stop: stop.clone(), ..plugin.clone() });
         let server = tonic::transport::Server::builder().add_service(service);
         let connections = UnixListenerStream::new(listener);
-        let task =
-            tokio::spawn(server.serve_with_incoming_shutdown(connections, stop.clone().cancelled_owned()));
+        let task = tokio::spawn(server.serve_with_incoming_shutdown(connections, stop.clone().cancelled_owned()));
         Ok(Self { stop, task, socket: socket.to_owned() })
     }
 

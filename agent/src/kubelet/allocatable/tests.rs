@@ -180,7 +180,8 @@ fn leaves_nothing_to_be_counted_on_when_it_stops() {
 #[test]
 fn lowers_what_an_earlier_agent_left_behind() {
     let mut scene = Scene::peace();
-    scene.node = Some([(R.to_owned(), 4), ("nvidia.com/mig-3g.40gb".to_owned(), 2), ("hugepages-2Mi".to_owned(), 9)].into());
+    scene.node =
+        Some([(R.to_owned(), 4), ("nvidia.com/mig-3g.40gb".to_owned(), 2), ("hugepages-2Mi".to_owned(), 9)].into());
     assert_eq!(scene.step().actions, [Action::Allocatable([("nvidia.com/mig-3g.40gb".to_owned(), 0)].into())]);
 }
 

@@ -142,7 +142,13 @@ impl World {
         if self.leaving.is_some_and(|since| self.tick > since + settle) {
             // stopped: kubelet drops everything at once
             let away_until = self.tick + 20;
-            *self = Self { leaving: None, away_until, memory: Memory::default(), published: Offers::new(), ..std::mem::take(self) };
+            *self = Self {
+                leaving: None,
+                away_until,
+                memory: Memory::default(),
+                published: Offers::new(),
+                ..std::mem::take(self)
+            };
             self.lists.clear();
             self.listed.clear();
         }

@@ -15,14 +15,8 @@ const COMMON_NODES: [&str; 4] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", 
 /// Major number of GPU nodes, fixed for NVIDIA in Linux.
 const GPU_MAJOR: u32 = 195;
 /// Where distributions put the driver's libraries.
-const LIBRARY_FOLDERS: [&str; 6] = [
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "usr/lib64",
-    "usr/lib",
-    "lib/x86_64-linux-gnu",
-    "lib64",
-];
+const LIBRARY_FOLDERS: [&str; 6] =
+    ["usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib", "lib/x86_64-linux-gnu", "lib64"];
 /// The driver's libraries for compute and video, by the start of their file names.
 const LIBRARIES: [&str; 15] = [
     "libcuda.so",
@@ -42,8 +36,12 @@ const LIBRARIES: [&str; 15] = [
     "libnvoptix.so",
 ];
 /// The driver's programs that are of use inside a container.
-const PROGRAMS: [&str; 4] =
-    ["usr/bin/nvidia-smi", "usr/bin/nvidia-debugdump", "usr/bin/nvidia-cuda-mps-control", "usr/bin/nvidia-cuda-mps-server"];
+const PROGRAMS: [&str; 4] = [
+    "usr/bin/nvidia-smi",
+    "usr/bin/nvidia-debugdump",
+    "usr/bin/nvidia-cuda-mps-control",
+    "usr/bin/nvidia-cuda-mps-server",
+];
 /// Sockets of the driver's services.
 const SOCKETS: [&str; 2] = ["run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket"];
 /// NVIDIA's hook that refreshes a container's library cache.
@@ -112,7 +110,8 @@ impl Driver {
             common: COMMON_NODES.iter().filter_map(|name| node(name)).collect(),
             gpu_major: node("nvidia0").map_or(GPU_MAJOR, |node| node.major),
             caps_major: node("nvidia-caps/nvidia-cap1").map(|node| node.major).or_else(|| caps_major(&root)),
-            caps: read_first(&root, "proc/driver/nvidia-caps/mig-minors").map_or_else(CapMinors::default, |t| CapMinors::parse(&t)),
+            caps: read_first(&root, "proc/driver/nvidia-caps/mig-minors")
+                .map_or_else(CapMinors::default, |t| CapMinors::parse(&t)),
             mounts: mounts.into_iter().map(on_host).collect(),
             libraries: folder.map(|folder| below(Path::new("/"), Path::new(folder))),
             hook,
