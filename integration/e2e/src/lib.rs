@@ -1,5 +1,6 @@
 //! What the end-to-end tests and the demo have in common: the lab, the product installed in it, and ways to wait.
 
+pub mod actor;
 mod error;
 pub mod objects;
 pub mod product;

@@ -1,0 +1,118 @@
+//! The chart as helm renders it: every object as it was reviewed, and values that make no sense refused.
+
+use std::{collections::BTreeSet, fs, path::PathBuf, process::Command};
+
+use e2e::product;
+
+fn chart() -> PathBuf {
+    product::root().join("helm/gputenancy")
+}
+
+/// Real helm with no cluster; what it printed, and whether it was content.
+fn helm(args: &[&str]) -> (bool, String) {
+    let helm = product::root().join("target/toolset/bin/helm");
+    assert!(helm.exists(), "{} is missing: run `make tools`", helm.display());
+    let home = tempfile::tempdir().unwrap();
+    let output = Command::new(helm).args(args).env("HOME", home.path()).env_remove("KUBECONFIG").output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(text).unwrap())
+}
+
+fn template(file: &str, sets: &[&str]) -> (bool, String) {
+    let chart = chart().display().to_string();
+    let mut args = vec!["template", "gputenancy", &chart, "--namespace", "gputenancy-system", "--kube-version", "1.36.3"];
+    let path = format!("templates/{file}");
+    if !file.is_empty() {
+        args.extend(["--show-only", &path]);
+    }
+    args.extend(sets.iter().flat_map(|set| ["--set", set]));
+    helm(&args)
+}
+
+fn rendered(file: &str, sets: &[&str]) -> String {
+    let (fine, text) = template(file, sets);
+    assert!(fine, "{text}");
+    text
+}
+
+/// Values that switch on what is off by default.
+const ALL: [&str; 6] = [
+    "simulator.enabled=true",
+    "simulator.nodeSelector.lab=yes",
+    "serviceMonitor.enabled=true",
+    "serviceMonitor.labels.release=prometheus",
+    "image.pullSecrets={registry}",
+    "agent.driverRoot=/run/nvidia/driver",
+];
+
+#[test]
+fn helm_lint_is_content() {
+    let chart = chart().display().to_string();
+    for sets in [&[][..], &ALL[..]] {
+        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+        let (fine, text) = helm(&[&["lint", "--strict", &chart][..], &sets].concat());
+        assert!(fine, "{text}");
+    }
+}
+
+#[test]
+fn every_object_is_rendered_as_it_was_reviewed() {
+    for file in ["operator", "operator-rbac", "agent", "agent-rbac", "tenant-roles", "policies", "metrics", "release-finalizers"] {
+        insta::assert_snapshot!(file, rendered(&format!("{file}.yaml"), &[]));
+    }
+    for file in ["agent", "simulator", "metrics"] {
+        insta::assert_snapshot!(format!("{file}-with-everything"), rendered(&format!("{file}.yaml"), &ALL));
+    }
+}
+
+#[test]
+fn the_kinds_of_the_chart_are_the_generated_ones() {
+    let (shipped, generated) = (chart().join("files/crds"), product::root().join("crds/generated"));
+    let names = |folder: &PathBuf| -> BTreeSet<_> { fs::read_dir(folder).unwrap().map(|f| f.unwrap().file_name()).collect() };
+    assert_eq!(names(&shipped), names(&generated));
+    let all = rendered("crds.yaml", &[]);
+    for name in names(&generated) {
+        let text = fs::read_to_string(generated.join(&name)).unwrap();
+        assert_eq!(fs::read_to_string(shipped.join(&name)).unwrap(), text, "{} is stale: run `make crds`", name.display());
+        assert!(all.contains(text.trim_end()), "{} is rendered differently", name.display());
+    }
+    let (fine, _) = template("crds.yaml", &["crds.install=false"]);
+    assert!(!fine, "crds.install=false still renders the kinds");
+}
+
+#[test]
+fn what_is_switched_off_leaves_nothing_behind() {
+    let none = rendered("", &["policies.enabled=false", "crds.install=false", "operator.replicas=1"]);
+    for absent in ["ValidatingAdmissionPolicy", "CustomResourceDefinition", "PodDisruptionBudget", "nvsim", "ServiceMonitor"] {
+        assert!(!none.contains(absent), "{absent} is still there");
+    }
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused_by_name() {
+    for (set, words) in [
+        ("operator.replicaz=3", "additional properties 'replicaz' not allowed"),
+        ("operator.replicas=0", "/operator/replicas"),
+        ("simulator.enabled=true", "/simulator/nodeSelector"),
+        ("simulator.board=rtx-4090", "/simulator/board"),
+        ("simulator.latency=slow", "/simulator/latency"),
+        ("agent.extraCdiDevices={nonsense}", "/agent/extraCdiDevices/0"),
+        ("agent.kubeletDir=kubelet", "/agent/kubeletDir"),
+        ("policies.resourceDomains={}", "/policies/resourceDomains"),
+        ("policies.breakGlassGroups={a'b}", "/policies/breakGlassGroups/0"),
+        ("image.pullPolicy=Sometimes", "/image/pullPolicy"),
+    ] {
+        let (fine, text) = template("", &[set]);
+        assert!(!fine && text.contains(words), "{set}: {text}");
+    }
+}
+
+#[test]
+fn the_schema_knows_every_board_that_the_simulator_has() {
+    let schema: serde_json::Value = serde_json::from_str(&fs::read_to_string(chart().join("values.schema.json")).unwrap()).unwrap();
+    let known = schema["properties"]["simulator"]["properties"]["board"]["enum"].as_array().unwrap();
+    let known: BTreeSet<String> = known.iter().map(|b| b.as_str().unwrap().to_owned()).collect();
+    let files = fs::read_dir(product::root().join("integration/silicon/boards")).unwrap();
+    let stems = files.map(|f| f.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned());
+    assert_eq!(known, stems.filter(|s| s != "geometries").collect::<BTreeSet<_>>());
+}

@@ -1,0 +1,216 @@
+//! What the API server takes and refuses of the four kinds: one message for each rule.
+
+use e2e::{
+    World,
+    actor::{Actor, Verb},
+    product,
+};
+use serde_json::{Value, json};
+
+/// `None`: taken. `Some(words)`: refused with these words.
+type Case = (&'static str, &'static str, Value, Option<&'static str>);
+
+fn profile(device: Value) -> Value {
+    json!({"device": device, "support": {"expected": "shares the board's power", "incident": "less memory than stated"}})
+}
+
+fn with(mut spec: Value, more: Value) -> Value {
+    if let (Some(spec), Value::Object(more)) = (spec.as_object_mut(), more) {
+        spec.extend(more);
+    }
+    spec
+}
+
+fn mig() -> Value {
+    profile(json!({"mig": {"profile": "1g.10gb"}}))
+}
+
+fn shared() -> Value {
+    profile(json!({"timeSlice": {"replicas": 4}}))
+}
+
+fn profiles() -> Vec<Case> {
+    let case = |name, spec, refusal| ("gpuprofiles", name, spec, refusal);
+    let one_device = Some("spec.device: write exactly one of whole, mig, timeSlice, mps, fraction");
+    let either = Some("spec.device.mig: write either profile");
+    let mps = Some("spec.device.mps: write either replicas (an equal split) or both memory and threads");
+    let untrusted = Some("spec.trust: a shared device cannot be offered to Untrusted tenants");
+    let exclusive = Some("spec.resourceName: a shared profile may not use the name of an exclusive device");
+    let support = Some("spec.support: say in expected what a user must accept");
+    vec![
+        case("whole", profile(json!({"whole": {}})), None),
+        case("mig-by-name", mig(), None),
+        case("mig-media", profile(json!({"mig": {"profile": "1g.10gb+me"}})), None),
+        case("mig-all-media", profile(json!({"mig": {"profile": "1g.24gb+me.all"}})), None),
+        case("mig-by-need", profile(json!({"mig": {"slices": 2, "memory": "19Gi"}})), None),
+        case("null-is-nothing", profile(json!({"whole": null, "mig": {"profile": "1g.10gb", "memory": null}})), None),
+        case("time-slice", with(shared(), json!({"trust": "Internal"})), None),
+        case("mps-equal", profile(json!({"mps": {"replicas": 2}})), None),
+        case("mps-part", profile(json!({"mps": {"memory": "10Gi", "threads": 25}})), None),
+        case("fraction", profile(json!({"fraction": {"memory": "10Gi", "compute": 25}})), None),
+        case("priced", with(mig(), json!({"price": {"perHour": "0.51", "currency": "USD"}})), None),
+        case("own-name", with(shared(), json!({"resourceName": "gputenancy.io/small", "maxPerPod": 1})), None),
+        case("no-device", profile(json!({})), one_device),
+        case("two-devices", profile(json!({"whole": {}, "mig": {"profile": "1g.10gb"}})), one_device),
+        case("mig-empty", profile(json!({"mig": {}})), either),
+        case("mig-both", profile(json!({"mig": {"profile": "1g.10gb", "slices": 1}})), either),
+        case("mig-misspelt", profile(json!({"mig": {"profile": "mig-1g.10gb"}})), Some("spec.device.mig.profile")),
+        case("mig-memory", profile(json!({"mig": {"memory": "10 GB"}})), Some("spec.device.mig.memory")),
+        case(
+            "one-turn",
+            profile(json!({"timeSlice": {"replicas": 1}})),
+            Some("spec.device.timeSlice.replicas: write 2 or more; one replica is a whole GPU"),
+        ),
+        case("mps-one", profile(json!({"mps": {"replicas": 1}})), Some("spec.device.mps.replicas: write 2 or more")),
+        case("mps-half-said", profile(json!({"mps": {"memory": "10Gi"}})), mps),
+        case("mps-both", profile(json!({"mps": {"replicas": 2, "memory": "10Gi", "threads": 5}})), mps),
+        case("mps-nothing", profile(json!({"mps": {}})), mps),
+        case("too-much", profile(json!({"fraction": {"memory": "1Gi", "compute": 101}})), Some("less than or equal to 100")),
+        case("shared-untrusted", with(shared(), json!({"trust": "Untrusted"})), untrusted),
+        case("shared-as-gpu", with(shared(), json!({"resourceName": "nvidia.com/gpu"})), exclusive),
+        case("shared-as-mig", with(shared(), json!({"resourceName": "nvidia.com/mig-1g.10gb"})), exclusive),
+        case(
+            "mig-as-gpu",
+            with(mig(), json!({"resourceName": "nvidia.com/gpu"})),
+            Some("spec.resourceName: a MIG slice may not be offered as nvidia.com/gpu"),
+        ),
+        case("no-domain", with(mig(), json!({"resourceName": "gpu"})), Some("spec.resourceName")),
+        case("two-shares", with(shared(), json!({"maxPerPod": 2})), Some("spec.maxPerPod: a pod gets one share")),
+        case("no-support", json!({"device": {"whole": {}}}), Some("spec.support: Required value")),
+        case("empty-support", json!({"device": {"whole": {}}, "support": {"expected": "", "incident": "x"}}), support),
+        case("cheap", with(mig(), json!({"price": {"perHour": "0,51", "currency": "USD"}})), Some("spec.price.perHour")),
+        case("euro-sign", with(mig(), json!({"price": {"perHour": "1", "currency": "eur"}})), Some("spec.price.currency")),
+        case("typo", with(mig(), json!({"prise": {}})), Some("unknown field \"spec.prise\"")),
+        case(
+            "a-name-of-more-than-forty-characters-as-such",
+            mig(),
+            Some("metadata.name: use at most 40 characters, the name becomes part of resource names"),
+        ),
+    ]
+}
+
+fn pool() -> Value {
+    json!({"nodeSelector": {"matchLabels": {"gpu": "a100"}}, "profiles": ["mig-1g", "gpu"]})
+}
+
+fn pools() -> Vec<Case> {
+    let case = |name, more, refusal| ("gpupools", name, with(pool(), more), refusal);
+    let fixed = |profile: &str| json!([{"gpus": "0-3,5", "profiles": [{"name": profile, "count": 7}]}]);
+    let mode = Some("spec.layout: mode Fixed needs the list fixed, and only it");
+    let spare = Some("spec.layout.spare: policy Fill needs profile, and only it");
+    let at_once = Some("spec.disruption.maxUnavailable: write a number of GPUs of at least 1");
+    vec![
+        case("demand", json!({}), None),
+        case("fixed", json!({"layout": {"mode": "Fixed", "fixed": fixed("mig-1g")}}), None),
+        case("fill", json!({"layout": {"spare": {"policy": "Fill", "profile": "mig-1g"}}}), None),
+        case("a-third", json!({"disruption": {"maxUnavailable": "33%", "notice": "15m", "drainTimeout": "1h30m"}}), None),
+        case("by-expression", json!({"nodeSelector": {"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}}), None),
+        case("every-node", json!({"nodeSelector": {}}), Some("spec.nodeSelector: write at least one label")),
+        case("nothing", json!({"profiles": []}), Some("spec.profiles")),
+        case("twice", json!({"profiles": ["gpu", "gpu"]}), Some("Duplicate value: \"gpu\"")),
+        case("fixed-without-list", json!({"layout": {"mode": "Fixed"}}), mode),
+        case("list-without-fixed", json!({"layout": {"fixed": fixed("mig-1g")}}), mode),
+        case("fill-with-what", json!({"layout": {"spare": {"policy": "Fill"}}}), spare),
+        case("keep-what", json!({"layout": {"spare": {"policy": "Keep", "profile": "mig-1g"}}}), spare),
+        case(
+            "fill-with-another",
+            json!({"layout": {"spare": {"policy": "Fill", "profile": "mig-3g"}}}),
+            Some("spec.layout.spare.profile: this profile is not one of the pool's"),
+        ),
+        case(
+            "fixed-of-another",
+            json!({"layout": {"mode": "Fixed", "fixed": fixed("mig-3g")}}),
+            Some("spec.layout.fixed: every profile named here must be one of the pool's"),
+        ),
+        case("bad-index", json!({"layout": {"mode": "Fixed", "fixed": [{"gpus": "0..3", "profiles": []}]}}), Some("fixed[0].gpus")),
+        case("none-at-once", json!({"disruption": {"maxUnavailable": 0}}), at_once),
+        case("zero-percent", json!({"disruption": {"maxUnavailable": "0%"}}), at_once),
+        case("more-than-all", json!({"disruption": {"maxUnavailable": "101%"}}), at_once),
+        case("a-day", json!({"disruption": {"notice": "1d"}}), Some("spec.disruption.notice")),
+    ]
+}
+
+fn tenants() -> Vec<Case> {
+    let tenant = json!({"namespaces": [{"name": "team-a"}], "gpus": [{"profile": "gpu", "count": 2}]});
+    let case = move |name, more, refusal| ("gputenants", name, with(tenant.clone(), more), refusal);
+    let owner = Some("spec.owners: write namespace for a ServiceAccount, and only for it");
+    let theirs = Some("spec.namespaces: choose a name of the team's own");
+    let resources = Some("spec.resources: GPU resources are budgeted in spec.gpus by profile");
+    let many: serde_json::Map<String, Value> = (0..33).map(|i| (format!("count/kind{i}"), json!("1"))).collect();
+    vec![
+        case("small", json!({}), None),
+        case("nothing-yet", json!({"gpus": []}), None),
+        case("people", json!({"owners": [{"kind": "Group", "name": "team-a"}, {"kind": "User", "name": "ann@x.org"}]}), None),
+        case("ci", json!({"owners": [{"kind": "ServiceAccount", "name": "ci", "namespace": "build"}]}), None),
+        case("limits", json!({"resources": {"requests.cpu": "64", "requests.memory": "512Gi", "pods": 200}}), None),
+        case("homeless-account", json!({"owners": [{"kind": "ServiceAccount", "name": "ci"}]}), owner),
+        case("housed-group", json!({"owners": [{"kind": "Group", "name": "g", "namespace": "n"}]}), owner),
+        case("kube", json!({"namespaces": [{"name": "kube-system"}]}), theirs),
+        case("default", json!({"namespaces": [{"name": "default"}]}), theirs),
+        case("no-namespace", json!({"namespaces": []}), Some("spec.namespaces")),
+        case("bad-namespace", json!({"namespaces": [{"name": "Team_A"}]}), Some("spec.namespaces[0].name")),
+        case("same-namespace", json!({"namespaces": [{"name": "a"}, {"name": "a"}]}), Some("Duplicate value")),
+        case("same-profile", json!({"gpus": [{"profile": "g", "count": 1}, {"profile": "g", "count": 2}]}), Some("Duplicate value")),
+        case("minus-one", json!({"gpus": [{"profile": "g", "count": -1}]}), Some("spec.gpus[0].count")),
+        case("half", json!({"gpus": [{"profile": "g", "count": 0.5}]}), Some("spec.gpus[0].count")),
+        case("gpu-by-hand", json!({"resources": {"requests.nvidia.com/gpu": "8"}}), resources),
+        case("own-by-hand", json!({"resources": {"requests.gputenancy.io/small": "8"}}), resources),
+        case("many", json!({"resources": many}), Some("spec.resources")),
+        case("friend", json!({"trust": "Friend"}), Some("spec.trust: Unsupported value")),
+        case(
+            "a-name-of-more-than-fifty-characters-which-is-really-too-long",
+            json!({}),
+            Some("metadata.name: use at most 50 characters, the name becomes part of object names"),
+        ),
+    ]
+}
+
+fn nodes() -> Vec<Case> {
+    let case = |name, gpu: Value, refusal| {
+        let gpu = with(json!({"uuid": "GPU-11111111-2222-3333-4444-555555555555"}), gpu);
+        ("gpunodes", name, json!({"gpus": [gpu]}), refusal)
+    };
+    let slice = |start: i64| json!({"start": start, "profile": "1g.10gb"});
+    vec![
+        case("whole", json!({}), None),
+        case("mig-empty", json!({"mig": true}), None),
+        case("carved", json!({"mig": true, "instances": [slice(0), slice(4)], "hold": [4]}), None),
+        case(
+            "carved-without-mig",
+            json!({"instances": [slice(0)]}),
+            Some("spec.gpus: instances exist only with MIG on; write mig: true, or leave instances out"),
+        ),
+        case("same-place", json!({"mig": true, "instances": [slice(0), slice(0)]}), Some("duplicate entries for key [start=0]")),
+        case("off-the-board", json!({"mig": true, "instances": [slice(16)]}), Some("instances[0].start")),
+    ]
+}
+
+#[tokio::test]
+async fn the_api_server_takes_what_is_right_and_says_what_is_wrong() {
+    let world = World::bare().await.unwrap();
+    product::install(&world.lab, &[]).await.unwrap();
+    let kinds = [("gpuprofiles", "GpuProfile"), ("gpupools", "GpuPool"), ("gputenants", "GpuTenant"), ("gpunodes", "GpuNode")];
+    let cases: Vec<Case> = [profiles(), pools(), tenants(), nodes()].concat();
+    assert!(cases.len() >= 40, "{} cases", cases.len());
+    let mut wrong = vec![];
+    for (plural, name, spec, expected) in &cases {
+        let kind = kinds.iter().find(|(p, _)| p == plural).map(|(_, k)| k).unwrap();
+        let object = json!({"apiVersion": "gputenancy.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+        let path = format!("/apis/gputenancy.io/v1alpha1/{plural}");
+        let answer = match *plural {
+            // only the operator may write the layout of a node, and only the node's agent creates the object
+            "gpunodes" => {
+                let node = with(object, json!({"metadata": {"name": "gpu-1"}}));
+                Actor::Operator.may(&world.client, Verb::Apply, &format!("{path}/gpu-1"), &node).await
+            }
+            _ => Actor::Admin.may(&world.client, Verb::Create, &path, &object).await,
+        };
+        match (answer.unwrap(), expected) {
+            (Ok(_), None) if *plural == "gpunodes" => {}
+            (Ok(object), None) => assert_eq!(object["status"]["observedGeneration"], -1, "{plural}/{name}"),
+            (Err(status), Some(words)) if status.message.contains(words) => {}
+            (answer, expected) => wrong.push(format!("{plural}/{name}: expected {expected:?}, got {:?}", answer.map_err(|s| s.message))),
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}

@@ -1,0 +1,127 @@
+//! What agents, the operator and people may write, decided by the API server itself.
+
+use e2e::{
+    World,
+    actor::{Actor, Verb},
+    product,
+};
+use serde_json::{Value, json};
+
+const AGREEMENTS: &str = "/apis/gputenancy.io/v1alpha1/gpunodes";
+const TENANTS: &str = "/apis/gputenancy.io/v1alpha1/gputenants";
+
+fn agreement(node: &str, gpus: &Value) -> Value {
+    json!({"apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuNode", "metadata": {"name": node}, "spec": {"gpus": gpus}})
+}
+
+/// `None`: allowed. `Some(words)`: refused, with these words.
+type Case = (&'static str, Actor, Verb, String, Value, Option<&'static str>);
+
+fn agreements() -> Vec<Case> {
+    let other = Some("an agent may write only the GpuNode of its own node");
+    let operators = Some("GpuNode.spec is written by the operator alone; change a GpuPool or a GpuTenant instead");
+    let one = json!([{"uuid": "GPU-99999999-0000-0000-0000-000000000000"}]);
+    let own = format!("{AGREEMENTS}/gpu-1");
+    let status = format!("{AGREEMENTS}/gpu-1/status");
+    let layout = json!({"status": {"layout": "0: whole"}});
+    let new = |name: &str| (format!("{AGREEMENTS}/{name}"), agreement(name, &json!([])));
+    let (fresh, fresh_body) = new("new-node");
+    vec![
+        ("agent creates its own", Actor::Agent("new-node"), Verb::Apply, fresh.clone(), fresh_body.clone(), None),
+        ("agent creates another's", Actor::Agent("gpu-1"), Verb::Apply, fresh.clone(), fresh_body.clone(), other),
+        ("token without a node", Actor::AgentWithoutNode, Verb::Apply, fresh.clone(), fresh_body, other),
+        ("agent creates a layout", Actor::Agent("new-node"), Verb::Apply, fresh, agreement("new-node", &one), operators),
+        ("agent reports its own", Actor::Agent("gpu-1"), Verb::Merge, status.clone(), layout.clone(), None),
+        ("agent reports another's", Actor::Agent("gpu-2"), Verb::Merge, status.clone(), layout.clone(), other),
+        ("agent writes its layout", Actor::Agent("gpu-1"), Verb::Apply, own.clone(), agreement("gpu-1", &one), operators),
+        ("administrator writes a layout", Actor::Admin, Verb::Apply, own.clone(), agreement("gpu-1", &one), operators),
+        ("operator writes a layout", Actor::Operator, Verb::Apply, own.clone(), agreement("gpu-1", &one), None),
+        ("administrator labels", Actor::Admin, Verb::Merge, own.clone(), json!({"metadata": {"labels": {"a": "b"}}}), None),
+        ("agent deletes", Actor::Agent("gpu-1"), Verb::Delete, own, json!({}), Some("cannot delete resource")),
+        ("operator reports", Actor::Operator, Verb::Merge, status, layout, Some("cannot patch resource")),
+    ]
+}
+
+fn nodes() -> Vec<Case> {
+    let nothing_else = Some("an agent may change nothing of its node but the amounts of GPU resources");
+    let amounts = Some("an agent may change only amounts of resources in nvidia.com, gputenancy.io");
+    let own = "/api/v1/nodes/gpu-1/status".to_owned();
+    let agent = |name, body, refusal| (name, Actor::Agent("gpu-1"), Verb::Merge, own.clone(), body, refusal);
+    let allocatable = |key: &str, value: Value| json!({"status": {"allocatable": {key: value}}});
+    let gpus = allocatable("nvidia.com/gpu", json!("1"));
+    vec![
+        agent("lowers a GPU resource", gpus.clone(), None),
+        agent("a slice", allocatable("nvidia.com/mig-1g.10gb", json!("3")), None),
+        agent("a share of ours", allocatable("gputenancy.io/small", json!("3")), None),
+        agent("capacity", json!({"status": {"capacity": {"nvidia.com/gpu": "2"}}}), None),
+        agent("cpu", allocatable("cpu", json!("1")), amounts),
+        agent("no memory", allocatable("memory", Value::Null), amounts),
+        agent("capacity of pods", json!({"status": {"capacity": {"pods": "1"}}}), amounts),
+        agent("a look-alike", allocatable("nvidia.com.evil.io/gpu", json!("1")), amounts),
+        agent("a label", json!({"metadata": {"labels": {"x": "y"}}}), nothing_else),
+        agent("an annotation", json!({"metadata": {"annotations": {"x": "y"}}}), nothing_else),
+        agent("addresses", json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.9.9.9"}]}}), nothing_else),
+        agent("conditions", json!({"status": {"conditions": null}}), nothing_else),
+        agent("images", json!({"status": {"images": [{"names": ["x"], "sizeBytes": 1}]}}), nothing_else),
+        (
+            "another node",
+            Actor::Agent("gpu-2"),
+            Verb::Merge,
+            own.clone(),
+            gpus.clone(),
+            Some("an agent may write only its own node"),
+        ),
+        ("no node at all", Actor::AgentWithoutNode, Verb::Merge, own.clone(), gpus, Some("an agent may write only its own node")),
+        (
+            "unschedulable",
+            Actor::Agent("gpu-1"),
+            Verb::Merge,
+            "/api/v1/nodes/gpu-1".into(),
+            json!({"spec": {"unschedulable": true}}),
+            Some("cannot patch resource"),
+        ),
+        ("pods", Actor::Agent("gpu-1"), Verb::Delete, "/api/v1/namespaces/default/pods/x".into(), json!({}), Some("cannot delete")),
+    ]
+}
+
+#[tokio::test]
+async fn everybody_writes_what_is_theirs_and_nothing_else() {
+    let world = World::bare().await.unwrap();
+    product::install(&world.lab, &[]).await.unwrap();
+    world.agents_ready().await.unwrap();
+    let mut wrong = vec![];
+    for (name, actor, verb, path, body, expected) in [agreements(), nodes()].concat() {
+        match (actor.may(&world.client, verb, &path, &body).await.unwrap(), expected) {
+            (Ok(_), None) => {}
+            (Err(status), Some(words)) if status.message.contains(words) => {}
+            (answer, expected) => {
+                wrong.push(format!("{actor:?} {name}: expected {expected:?}, got {:?}", answer.map(drop).map_err(|s| s.message)));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn a_protected_tenant_cannot_be_deleted_and_the_refusal_says_how_it_can() {
+    let world = World::bare().await.unwrap();
+    product::install(&world.lab, &[]).await.unwrap();
+    let one = format!("{TENANTS}/protected");
+    let tenant = |protection: Option<bool>| {
+        let mut spec = json!({"namespaces": [{"name": "protected"}]});
+        if let Some(protection) = protection {
+            spec["deletionProtection"] = protection.into();
+        }
+        json!({"apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "metadata": {"name": "protected"}, "spec": spec})
+    };
+    let admin = Actor::Admin;
+    // what is not said is protected
+    admin.does(&world.client, Verb::Apply, &one, &tenant(None)).await.unwrap().unwrap();
+    for path in [&one, &TENANTS.to_owned()] {
+        let refusal = admin.may(&world.client, Verb::Delete, path, &json!({})).await.unwrap().unwrap_err();
+        let words = "GpuTenant protected is protected, and its namespaces with it: set spec.deletionProtection to false first";
+        assert!(refusal.message.contains(words), "{path}: {}", refusal.message);
+    }
+    admin.does(&world.client, Verb::Apply, &one, &tenant(Some(false))).await.unwrap().unwrap();
+    admin.does(&world.client, Verb::Delete, &one, &json!({})).await.unwrap().unwrap();
+}
