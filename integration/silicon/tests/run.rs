@@ -1,0 +1,81 @@
+//! `nvsim run`, the main of the simulator's `DaemonSet`: installs, follows the machine, and goes when told.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends there")]
+
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use silicon::Store;
+
+/// Long enough for a busy machine; what is waited for takes a fraction of a second.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn start(root: &Path, more: &[&str]) -> (Child, Store) {
+    std::fs::write(root.join("library"), "not loaded here").unwrap();
+    let ready = root.join("ready");
+    let child = Command::new(env!("CARGO_BIN_EXE_nvsim"))
+        .args(["run", "--no-devices", "--board", "a100-80gb", "--latency", "none", "--root"])
+        .arg(root)
+        .arg("--library")
+        .arg(root.join("library"))
+        .arg("--ready-file")
+        .arg(&ready)
+        .args(more)
+        .spawn()
+        .unwrap();
+    until("it is ready", || ready.exists());
+    (child, Store::new(root.join("run/nvidia/driver/run/nvsim")))
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn stop(mut child: Child, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_power_cycle_keeps_the_mode_that_it_has_followed() {
+    let root = tempfile::tempdir().unwrap();
+    let (child, store) = start(root.path(), &[]);
+    store.change(|m, _| m.set_mig_mode(1, true, &[])).unwrap().unwrap_err();
+    let inforom = root.path().join("var/lib/nvsim/inforom.json");
+    until("the mode is kept", || std::fs::read_to_string(&inforom).is_ok_and(|text| text == "[false,true]"));
+    stop(child, Signal::SIGKILL);
+    std::fs::remove_dir_all(root.path().join("run")).unwrap();
+    std::fs::remove_file(root.path().join("ready")).unwrap();
+    let (child, store) = start(root.path(), &[]);
+    let modes: Vec<bool> = store.read().unwrap().gpus.iter().map(|gpu| gpu.mig).collect();
+    assert_eq!(modes, [false, true]);
+    stop(child, Signal::SIGTERM);
+}
+
+#[test]
+fn sigterm_leaves_the_driver_unless_told_otherwise() {
+    for (option, there) in [(&[][..], true), (&["--uninstall-on-exit"][..], false)] {
+        let root = tempfile::tempdir().unwrap();
+        let (child, store) = start(root.path(), option);
+        stop(child, Signal::SIGTERM);
+        assert_eq!(store.read().is_ok(), there);
+    }
+}
+
+#[test]
+fn a_restart_of_the_pod_keeps_the_machine() {
+    let root = tempfile::tempdir().unwrap();
+    let (child, store) = start(root.path(), &[]);
+    store.change(|m, _| m.raise_xid(0, 31)).unwrap();
+    stop(child, Signal::SIGTERM);
+    std::fs::remove_file(root.path().join("ready")).unwrap();
+    let (child, store) = start(root.path(), &[]);
+    assert_eq!(store.read().unwrap().events.len(), 1);
+    stop(child, Signal::SIGTERM);
+}
