@@ -214,3 +214,25 @@ async fn the_api_server_takes_what_is_right_and_says_what_is_wrong() {
     }
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
+
+/// The YAML blocks of a Markdown text, as one stream of documents.
+fn yaml_blocks(text: &str) -> String {
+    let blocks = text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    blocks.collect::<Vec<_>>().join("---\n")
+}
+
+#[tokio::test]
+async fn what_the_readme_and_the_samples_show_is_taken() {
+    let world = World::bare().await.unwrap();
+    product::install(&world.lab, &[]).await.unwrap();
+    let root = product::root();
+    let shown = yaml_blocks(&std::fs::read_to_string(root.join("README.md")).unwrap());
+    assert_eq!(shown.matches("kind: ").count() - shown.matches("kind: Group").count(), 3, "{shown}");
+    let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
+    std::fs::write(file.path(), shown).unwrap();
+    let samples = ["catalog.yaml", "pool.yaml", "tenants.yaml"].map(|name| root.join("samples").join(name));
+    for path in samples.iter().map(std::path::PathBuf::as_path).chain([file.path()]) {
+        let path = path.display().to_string();
+        world.kubectl(&["apply", "--dry-run=server", "--validate=strict", "-f", &path]).await.unwrap();
+    }
+}
