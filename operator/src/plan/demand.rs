@@ -1,10 +1,10 @@
 //! Who wants how much of what, and which devices in use count towards it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::{
     board::Board,
-    model::{Gpu, InUse, Pool, Shape, Snapshot, Standing},
+    model::{Gpu, InUse, Pool, Shape, Snapshot},
     name::{PoolName, ProfileName, TenantName},
     outcome::Served,
     problem::Problem,
@@ -25,8 +25,20 @@ pub(super) struct Demand {
     /// Share of a GPU of one device, in 840ths, so that thirds, quarters, sevenths and eighths are whole numbers.
     pub weight: Vec<i64>,
     tenants: BTreeMap<TenantName, BTreeMap<Line, u32>>,
-    holders: BTreeMap<(TenantName, Line), u32>,
+    /// Devices in use, by tenant with a guarantee; `None`: by anybody else.
+    holders: BTreeMap<(Line, Option<TenantName>), i64>,
+    /// Holders of more than they are guaranteed. Sums have a place for each, behind those of the profiles.
+    excess: Vec<Excess>,
     namespaces: BTreeMap<String, TenantName>,
+}
+
+/// Somebody who holds more devices of a profile than guaranteed: what is beyond stays where that costs nothing, and is
+/// nobody's supply.
+#[derive(Clone, Debug)]
+struct Excess {
+    line: Line,
+    tenant: Option<TenantName>,
+    guaranteed: i64,
 }
 
 /// What a profile is on one board.
@@ -84,28 +96,60 @@ impl Demand {
         self.by_resource.get(resource).copied()
     }
 
-    /// Counts devices in use against the guarantees of their tenants. Answers with the starts of those beyond any guarantee:
-    /// they stay where that costs nothing, and are nobody's supply.
-    pub fn count_in_use(&mut self, gpu: &Gpu) -> BTreeSet<i32> {
-        if matches!(gpu.standing, Standing::Away(_)) {
-            return BTreeSet::new();
+    /// Notes who holds the devices of a GPU.
+    pub fn note_holders(&mut self, gpu: &Gpu) {
+        for device in gpu.used.values() {
+            if let Some((line, holder)) = self.holder(device) {
+                *self.holders.entry((line, holder)).or_default() += 1;
+            }
         }
-        let beyond = gpu.used.iter().filter(|(_, device)| !self.count(device)).map(|(start, _)| *start);
-        beyond.collect()
     }
 
-    fn count(&mut self, device: &InUse) -> bool {
-        let line = self.by_resource(&device.resource);
-        let tenant = device.pod.as_ref().and_then(|p| self.namespaces.get(&p.namespace));
-        let (Some(line), Some(tenant)) = (line, tenant) else { return false };
-        let wanted = self.tenants.get(tenant).and_then(|g| g.get(&line)).copied().unwrap_or(0);
-        let held = self.holders.entry((tenant.clone(), line)).or_default();
-        if *held >= wanted {
-            return false;
+    /// After all holders are noted: what guaranteed pods may not fall below, and who holds more than that.
+    pub fn weigh_holders(&mut self) {
+        let holders = std::mem::take(&mut self.holders);
+        for ((line, tenant), held) in &holders {
+            let guaranteed = i64::from(tenant.as_ref().map_or(0, |t| self.guarantee(t, *line)));
+            add(&mut self.floor, *line, guaranteed.min(*held));
+            if *held > guaranteed {
+                self.excess.push(Excess { line: *line, tenant: tenant.clone(), guaranteed });
+            }
         }
-        *held += 1;
-        add(&mut self.floor, line, 1);
-        true
+        self.holders = holders;
+    }
+
+    fn guarantee(&self, tenant: &TenantName, line: Line) -> u32 {
+        self.tenants.get(tenant).and_then(|g| g.get(&line)).copied().unwrap_or(0)
+    }
+
+    fn holder(&self, device: &InUse) -> Option<(Line, Option<TenantName>)> {
+        let line = self.by_resource(&device.resource)?;
+        let tenant = device.pod.as_ref().and_then(|p| self.namespaces.get(&p.namespace));
+        Some((line, tenant.filter(|t| self.guarantee(t, line) > 0).cloned()))
+    }
+
+    /// Place in the sums at which this device in use counts as kept; `None`: its holder has no more than guaranteed.
+    pub fn kept_at(&self, device: &InUse) -> Option<usize> {
+        let (line, tenant) = self.holder(device)?;
+        let excess = self.excess.iter().position(|e| e.line == line && e.tenant == tenant)?;
+        Some(self.names.len() + excess)
+    }
+
+    /// Sums with a place for each profile, and for each holder of more than guaranteed.
+    pub fn sums(&self) -> Vec<i64> {
+        vec![0; self.names.len() + self.excess.len()]
+    }
+
+    /// The profile that a place in the sums has to do with.
+    pub fn line_of(&self, place: usize) -> Line {
+        place.checked_sub(self.names.len()).and_then(|e| self.excess.get(e)).map_or(place, |e| e.line)
+    }
+
+    /// Devices that count towards guarantees: all but those that are held beyond them.
+    pub fn supply(&self, sums: &[i64], line: Line) -> i64 {
+        let of = |place: usize| sums.get(place).copied().unwrap_or(0);
+        let excess = self.excess.iter().zip(self.names.len()..).filter(|(e, _)| e.line == line);
+        of(line) - excess.map(|(e, place)| (of(place) - e.guaranteed).max(0)).sum::<i64>()
     }
 
     /// What the pool's profiles are on a board; also learns how large each is.
@@ -134,12 +178,13 @@ impl Demand {
     }
 
     /// Splits what there is among the tenants: first what each holds already, then one by one in turn.
-    pub fn share(&self, supply: &[i64]) -> BTreeMap<TenantName, BTreeMap<ProfileName, Served>> {
-        let mut left: Vec<i64> = supply.to_vec();
+    pub fn share(&self, sums: &[i64]) -> BTreeMap<TenantName, BTreeMap<ProfileName, Served>> {
+        let mut left: Vec<i64> = (0..self.names.len()).map(|line| self.supply(sums, line)).collect();
         let mut given: BTreeMap<(Line, &TenantName), (u32, u32)> = BTreeMap::new();
         for (tenant, guarantees) in &self.tenants {
             for (line, wanted) in guarantees {
-                let held = self.holders.get(&(tenant.clone(), *line)).copied().unwrap_or(0);
+                let held = self.holders.get(&(*line, Some(tenant.clone()))).copied().unwrap_or(0);
+                let held = u32::try_from(held).unwrap_or(0);
                 let there = u32::try_from(left.get(*line).copied().unwrap_or(0)).unwrap_or(0);
                 let first = held.min(*wanted).min(there);
                 add(&mut left, *line, -i64::from(first));

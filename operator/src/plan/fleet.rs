@@ -1,7 +1,7 @@
 //! The fleet as the search sees it: one slot for every GPU that is supply, with the menu that its pool's rules allow.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     rc::Rc,
 };
 
@@ -25,8 +25,6 @@ pub(super) struct Place<'a> {
     pub board: &'a Board,
     pub gpu: &'a Gpu,
     pub offers: Rc<Vec<Offer>>,
-    /// Starts of devices in use beyond any guarantee.
-    pub beyond: BTreeSet<i32>,
 }
 
 /// What decides a menu: GPUs that agree in it are alike.
@@ -36,18 +34,19 @@ struct Likeness<'a> {
     pool: &'a PoolName,
     base: Option<&'a Layout>,
     failed: Option<&'a Layout>,
-    used: Vec<(i32, Option<&'a str>, &'a str, bool, bool)>,
+    used: Vec<(i32, Option<&'a str>, &'a str, bool, Option<usize>)>,
 }
 
 impl<'a> Place<'a> {
     pub fn kitchen<'k>(&'k self, demand: &'k Demand) -> Kitchen<'k> {
-        Kitchen::new(self.board, &self.offers, self.gpu, &self.beyond, demand)
+        Kitchen::new(self.board, &self.offers, self.gpu, demand)
     }
 
-    fn likeness(&self) -> Likeness<'a> {
-        let used = self.gpu.used.iter().map(|(start, u)| {
-            (*start, u.profile.as_deref(), u.resource.as_str(), u.pod.is_some(), self.beyond.contains(start))
-        });
+    fn likeness(&self, demand: &Demand) -> Likeness<'a> {
+        let used =
+            self.gpu.used.iter().map(|(start, u)| {
+                (*start, u.profile.as_deref(), u.resource.as_str(), u.pod.is_some(), demand.kept_at(u))
+            });
         Likeness {
             board: self.board,
             pool: self.pool_name,
@@ -84,10 +83,11 @@ pub(super) fn places<'a>(snapshot: &'a Snapshot, demand: &mut Demand) -> Vec<Pla
                 board,
                 gpu,
                 offers: Rc::clone(offers),
-                beyond: demand.count_in_use(gpu),
             });
+            demand.note_holders(gpu);
         }
     }
+    demand.weigh_holders();
     places
 }
 
@@ -108,7 +108,7 @@ pub(super) fn slots(places: &[Place<'_>], demand: &Demand, problems: &mut Vec<Pr
             _ if !place.free() => single(place.kitchen(demand).as_it_is()),
             Mode::Fixed(list) => single(fixed(place, list, demand, problems)),
             Mode::Demand => {
-                let likeness = menus.entry(place.likeness());
+                let likeness = menus.entry(place.likeness(demand));
                 let (kind, menu) = likeness.or_insert_with(|| (kind, Rc::new(place.kitchen(demand).menu())));
                 Slot { kind: *kind, menu: Rc::clone(menu), chosen: 0 }
             }
@@ -182,7 +182,7 @@ pub(super) fn spare(place: &Place<'_>, chosen: &Candidate, demand: &Demand, supp
     let layout = chosen.layout.as_ref();
     let idle = place.gpu.used.is_empty();
     let spare = |with: &[(usize, i64)], supply: &[i64]| {
-        with.iter().all(|(line, n)| supply.get(*line).zip(demand.wanted.get(*line)).is_some_and(|(s, w)| s - n >= *w))
+        with.iter().all(|(line, n)| demand.wanted.get(*line).is_some_and(|w| demand.supply(supply, *line) - n >= *w))
     };
     let next = match &place.pool.spare {
         Spare::Keep => None,

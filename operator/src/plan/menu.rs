@@ -1,6 +1,6 @@
 //! The layouts that one GPU may be given, each with what it gives and what it costs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use gputenancy_crds::{InstanceSpec, Layout};
 
@@ -21,7 +21,7 @@ const FAILED: u32 = 4;
 pub(super) struct Candidate {
     /// `None`: the GPU stays unlisted.
     pub layout: Option<Layout>,
-    /// Devices by profile, without those that pods hold beyond any guarantee.
+    /// Devices by profile; and devices kept, by holder of more than guaranteed.
     pub supply: Vec<(Line, i64)>,
     pub cost: Cost,
 }
@@ -62,20 +62,12 @@ pub(super) struct Kitchen<'a> {
     pub board: &'a Board,
     pub offers: &'a [Offer],
     pub gpu: &'a Gpu,
-    /// Starts of devices in use beyond any guarantee.
-    pub beyond: &'a BTreeSet<i32>,
     pub demand: &'a Demand,
     items: Vec<Item>,
 }
 
 impl<'a> Kitchen<'a> {
-    pub fn new(
-        board: &'a Board,
-        offers: &'a [Offer],
-        gpu: &'a Gpu,
-        beyond: &'a BTreeSet<i32>,
-        demand: &'a Demand,
-    ) -> Self {
+    pub fn new(board: &'a Board, offers: &'a [Offer], gpu: &'a Gpu, demand: &'a Demand) -> Self {
         let mut items = Vec::new();
         for offer in offers {
             let profile = offer.mig.and_then(|mig| Some((mig, board.profiles.get(mig)?)));
@@ -99,7 +91,7 @@ impl<'a> Kitchen<'a> {
         }
         items.sort();
         items.dedup();
-        Self { board, offers, gpu, beyond, demand, items }
+        Self { board, offers, gpu, demand, items }
     }
 
     /// The layout that the GPU has now, as the planner sees it: one that is not listed and is whole counts as the pool's whole
@@ -140,8 +132,9 @@ impl<'a> Kitchen<'a> {
             }
         }
         let rest: Vec<Candidate> = best.into_values().collect();
-        let beaten =
-            |c: &Candidate| rest.iter().any(|other| other != c && other.cost.no_more_than(c.cost) && gives(other, c));
+        let beaten = |c: &Candidate| {
+            rest.iter().any(|other| other != c && other.cost.no_more_than(c.cost) && self.gives(other, c))
+        };
         kept.extend(rest.iter().filter(|c| !beaten(c)).cloned());
         Menu { candidates: kept }
     }
@@ -173,15 +166,15 @@ impl<'a> Kitchen<'a> {
     fn candidate(&self, layout: Option<Layout>, base: Option<&Layout>, leftovers: &mut Leftovers<'_>) -> Candidate {
         let going: Vec<i32> = goes(self.gpu, layout.as_ref()).map(|(start, _)| start).collect();
         let evict = goes(self.gpu, layout.as_ref()).map(|(_, u)| if u.pod.is_some() { 1 } else { ORPHAN }).sum();
-        let mut supply = vec![0_i64; self.demand.names.len()];
+        let mut supply = self.demand.sums();
         for resource in layout.iter().flat_map(resources) {
             if let Some(line) = self.demand.by_resource(&resource) {
                 add(&mut supply, line, 1);
             }
         }
-        for (start, used) in self.gpu.used.iter().filter(|(start, _)| !going.contains(start)) {
-            if let Some(line) = self.demand.by_resource(&used.resource).filter(|_| self.beyond.contains(start)) {
-                add(&mut supply, line, -1);
+        for (_, used) in self.gpu.used.iter().filter(|(start, _)| !going.contains(start)) {
+            if let Some(place) = self.demand.kept_at(used) {
+                add(&mut supply, place, 1);
             }
         }
         let (strand, split) = self.leftover(layout.as_ref(), leftovers);
@@ -193,6 +186,15 @@ impl<'a> Kitchen<'a> {
             steps: steps(layout.as_ref(), base),
         };
         Candidate { layout, supply: supply.into_iter().enumerate().filter(|(_, n)| *n != 0).collect(), cost }
+    }
+
+    /// Does `a` give at least what `b` gives, and keep the same?
+    fn gives(&self, a: &Candidate, b: &Candidate) -> bool {
+        let of = |c: &Candidate, line: Line| c.supply.iter().find(|(l, _)| *l == line).map_or(0, |(_, n)| *n);
+        a.supply.iter().chain(&b.supply).all(|(place, _)| {
+            let (a, b) = (of(a, *place), of(b, *place));
+            a == b || (a > b && *place < self.demand.names.len())
+        })
     }
 
     fn leftover(&self, layout: Option<&Layout>, leftovers: &mut Leftovers<'_>) -> (u32, u32) {
@@ -249,10 +251,4 @@ fn steps(layout: Option<&Layout>, base: Option<&Layout>) -> u32 {
     let destroyed = old.iter().filter(|i| !new.contains(i)).count();
     let created = new.iter().filter(|i| !old.contains(i)).count();
     u32::try_from(2 * destroyed + created).unwrap_or(u32::MAX)
-}
-
-/// Does `a` give at least what `b` gives?
-fn gives(a: &Candidate, b: &Candidate) -> bool {
-    let of = |c: &Candidate, line: Line| c.supply.iter().find(|(l, _)| *l == line).map_or(0, |(_, n)| *n);
-    a.supply.iter().chain(&b.supply).all(|(line, _)| of(a, *line) >= of(b, *line))
 }

@@ -24,7 +24,7 @@ pub(super) fn report(
     chosen: &[Candidate],
     mut problems: Vec<Problem>,
 ) -> Plan {
-    let after = places.iter().zip(chosen).fold(vec![0; demand.names.len()], |mut sums, (_, c)| {
+    let after = places.iter().zip(chosen).fold(demand.sums(), |mut sums, (_, c)| {
         c.supply.iter().for_each(|(line, n)| super::demand::add(&mut sums, *line, *n));
         sums
     });
@@ -118,7 +118,7 @@ fn sentence(place: &Place<'_>, chosen: &Candidate, demand: &Demand, before: &[i6
         deeds.push(format!("create {}", created.join(", ")));
     }
     let short = |line: usize| {
-        let (wanted, there) = (demand.wanted.get(line)?, before.get(line)?);
+        let (wanted, there) = (*demand.wanted.get(line)?, demand.supply(before, line));
         let here = chosen.supply.iter().any(|(l, n)| *l == line && *n > 0);
         (here && there < wanted).then(|| format!("{wanted} of {} are guaranteed and {there} exist", demand.name(line)))
     };
@@ -172,10 +172,11 @@ fn why(snapshot: &Snapshot, demand: &Demand, places: &[Place<'_>], profile: &Pro
         return format!("pool {names} has no GPU that can be carved into it{away}: add nodes with such boards");
     }
     let of = |sums: &[i64]| line.and_then(|l| sums.get(l)).copied().unwrap_or(0);
+    let room = line.map_or(0, |l| demand.supply(after, l));
     format!(
         "the {able} GPUs of pool {names} that can carry it{away} have room for {} beside the other guarantees, {} are guaranteed in all: \
          add GPUs, or lower a guarantee",
-        of(after),
+        room,
         of(&demand.wanted)
     )
 }

@@ -9,7 +9,7 @@
 use std::{cmp::Reverse, collections::BTreeSet, rc::Rc};
 
 use super::{
-    demand::{Demand, Line},
+    demand::{Demand, Line, add},
     menu::{Candidate, Cost, Menu},
 };
 
@@ -60,10 +60,9 @@ pub(super) struct Search<'a> {
 
 impl<'a> Search<'a> {
     pub fn new(demand: &'a Demand, slots: Vec<Slot>) -> Self {
-        let mut search =
-            Self { demand, slots: Vec::new(), supply: vec![0; demand.names.len()], score: Score::default() };
-        for line in 0..search.supply.len() {
-            search.count(line, 0, 1);
+        let mut search = Self { demand, slots: Vec::new(), supply: demand.sums(), score: Score::default() };
+        for line in 0..demand.names.len() {
+            search.count(line, 1);
         }
         for slot in slots {
             if let Some(candidate) = slot.candidate() {
@@ -108,7 +107,8 @@ impl<'a> Search<'a> {
         if before.lost == 0 && before.missing == 0 && before.evict == 0 {
             return false;
         }
-        let short: Vec<bool> = self.supply.iter().zip(&self.demand.wanted).map(|(s, w)| s < w).collect();
+        let short = |(line, wanted): (usize, &i64)| self.demand.supply(&self.supply, line) < *wanted;
+        let short: Vec<bool> = self.demand.wanted.iter().enumerate().map(short).collect();
         let mut starts: Vec<((i64, Reverse<i64>, Score), Move)> = Vec::new();
         for step in self.moves(None) {
             let after = self.after(step);
@@ -184,19 +184,18 @@ impl<'a> Search<'a> {
     }
 
     fn shift(&mut self, supply: &[(Line, i64)], sign: i64) {
-        for (line, n) in supply {
-            let Some(present) = self.supply.get(*line).copied() else { continue };
-            self.count(*line, present, -1);
-            self.count(*line, present + sign * n, 1);
-            if let Some(sum) = self.supply.get_mut(*line) {
-                *sum = present + sign * n;
-            }
+        for (place, n) in supply {
+            let line = self.demand.line_of(*place);
+            self.count(line, -1);
+            add(&mut self.supply, *place, sign * n);
+            self.count(line, 1);
         }
     }
 
     /// Adds or takes back what a profile contributes to the score.
-    fn count(&mut self, line: Line, supply: i64, sign: i64) {
+    fn count(&mut self, line: Line, sign: i64) {
         let of = |sums: &[i64]| sums.get(line).copied().unwrap_or(0);
+        let supply = self.demand.supply(&self.supply, line);
         let missing = (of(&self.demand.wanted) - supply).max(0);
         let lost = (of(&self.demand.floor) - supply).max(0);
         self.score.lost += sign * lost * of(&self.demand.weight);
