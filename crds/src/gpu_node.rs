@@ -36,7 +36,8 @@ use crate::MemoryText;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GpuNodeSpec {
     /// GPUs that are the platform's to lay out and advertise. A GPU that is not listed is neither changed nor advertised.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    // Written also when empty: an apply that leaves the list out would turn `spec` into null, which the schema refuses.
+    #[serde(default)]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["uuid".into()]))]
     pub gpus: Vec<GpuSpec>,

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Error, Result, World,
-    story::{holdings, tenant_ready},
+    story::{holdings, pool_ready, tenant_ready},
     wait::{PATIENCE, eventually},
 };
 
@@ -75,6 +75,7 @@ pub async fn two_small_pods(world: &World) -> Result<()> {
     world.set(&[fill, tenant("small", &[("mig-1g", 14)]), tenant("big", &[("mig-3g", 0)])]).await?;
     tenant_ready(world, "small").await?;
     tenant_ready(world, "big").await?;
+    pool_ready(world, "p").await?;
     // Fourteen slices, fourteen pods: both GPUs are full. Then all but two pods go, one from each GPU stays.
     world.set(&[workload("small", "w", "nvidia.com/mig-1g.10gb", 14)]).await?;
     world.pods_ready("small", 14).await?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{GpuNode, GpuTenant, condition};
+use gputenancy_crds::{GpuNode, GpuPool, GpuTenant, condition};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{
     Api, ResourceExt,
@@ -27,7 +27,8 @@ pub const MIG_1G: &str = "nvidia.com/mig-1g.10gb";
 /// Resource of the profile `mig-3g`.
 pub const MIG_3G: &str = "nvidia.com/mig-3g.40gb";
 
-/// Applies catalog, pool and tenants, and waits until the tenants are Ready.
+/// Applies catalog, pool and tenants, and waits until the tenants are Ready and the pool is laid out: pods started earlier
+/// would all go to the node that is carved first.
 pub async fn onboard(world: &World) -> Result<()> {
     for file in ["catalog.yaml", "pool.yaml", "tenants.yaml"] {
         world.sample(file).await?;
@@ -35,7 +36,23 @@ pub async fn onboard(world: &World) -> Result<()> {
     for tenant in [TEAM_A, TEAM_B] {
         tenant_ready(world, tenant).await?;
     }
-    Ok(())
+    pool_ready(world, "inference").await.map(drop)
+}
+
+/// Waits until a pool is Ready at its present generation, nothing changing.
+pub async fn pool_ready(world: &World, name: &str) -> Result<GpuPool> {
+    let api = Api::<GpuPool>::all(world.client.clone());
+    eventually(&format!("pool {name} Ready"), PATIENCE, || async {
+        let pool = api.get(name).await?;
+        let status = pool.status.clone().unwrap_or_default();
+        let current = status.observed_generation == pool.metadata.generation && status.changing == Some(0);
+        Ok(if current && condition::is_true(&status.conditions, condition::READY) {
+            Ok(pool)
+        } else {
+            Err(format!("{:?}", objects::condition(&status.conditions, condition::READY).map(|c| &c.message)))
+        })
+    })
+    .await
 }
 
 /// Waits until a tenant is Ready at its present generation.

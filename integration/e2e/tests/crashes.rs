@@ -71,7 +71,7 @@ async fn the_operator_killed_in_each_phase_is_continued_by_the_next_leader() {
         two_small_pods(&world).await?;
         grow(&world).await?;
         let kill = async |_phase| {
-            let pods = ["delete", "pod", "-n", product::NAMESPACE, "-l", "app.kubernetes.io/component=operator", "--force", "--grace-period=0"];
+            let pods = ["delete", "pod", "-n", product::NAMESPACE, "-l", "app.kubernetes.io/name=gputenancy-operator", "--force", "--grace-period=0"];
             world.kubectl(&pods).await.map(drop)
         };
         let struck = strike_in_phases(&world, kill).await?;
@@ -95,7 +95,7 @@ async fn the_agent_killed_between_two_nvml_calls_goes_on_where_it_was() {
         }
         grow(&world).await?;
         ends_well(&world, &calm).await?;
-        let agents = ["get", "pods", "-n", product::NAMESPACE, "-l", "app.kubernetes.io/component=agent", "-o", "jsonpath={.items[*].status.containerStatuses[*].restartCount}"];
+        let agents = ["get", "pods", "-n", product::NAMESPACE, "-l", "app.kubernetes.io/name=gputenancy-agent", "-o", "jsonpath={.items[*].status.containerStatuses[*].restartCount}"];
         let restarts = world.kubectl(&agents).await?;
         ensure(restarts.split(' ').any(|n| n.parse::<i32>().unwrap_or(0) >= 1), format!("the agent was killed: {restarts}"))
     };

@@ -89,7 +89,7 @@ async fn shake(world: &World) -> Result<()> {
                 set_guarantee(&world.client, "shake", "mig-3g", three_g).await?;
             }
             _ => {
-                let agent = ["delete", "pod", "-n", product::NAMESPACE, "-l", "app.kubernetes.io/component=agent", "--field-selector"];
+                let agent = ["delete", "pod", "-n", product::NAMESPACE, "-l", "app.kubernetes.io/name=gputenancy-agent", "--field-selector"];
                 let node = format!("spec.nodeName=gpu-{}", 1 + dice.roll(2));
                 world.kubectl(&[&agent[..], &[&node, "--wait=false"]].concat()).await?;
             }
