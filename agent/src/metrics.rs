@@ -96,7 +96,11 @@ impl Metrics {
 
     /// `GpuNode` status was written, or could not be.
     pub fn status_write(&self, done: bool) {
-        if done { self.status_writes.inc() } else { self.status_failures.inc() };
+        if done {
+            self.status_writes.inc()
+        } else {
+            self.status_failures.inc()
+        };
     }
 
     /// The devices changed.

@@ -18,7 +18,7 @@ use crate::{
     carve::{Carved, Shell},
     device::{DeviceView, KubeletView},
     gpu::{
-        Calls, Depth, Silicon,
+        Calls, Deadlines, Depth, Silicon,
         holders::{belongs_to_a_pod, command},
     },
     health::{self, Health, Heartbeat},
@@ -27,7 +27,7 @@ use crate::{
     report::{
         Sources,
         object::{self, Watched},
-        status,
+        status, without_inventory,
         writer::{PAUSE, Writer},
     },
 };
@@ -72,7 +72,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let client = Client::try_default().await?;
     let (metrics, heartbeat) = (Metrics::default(), Heartbeat::default());
     let calls = Calls::new(metrics.clone());
-    let silicon = Silicon::start(args.places(), calls.clone())?;
+    let silicon = Silicon::start(args.places(), calls.clone(), Deadlines::default())?;
     let channels = Channels {
         watched: watch::Sender::default(),
         view: watch::Sender::default(),
@@ -129,6 +129,7 @@ async fn report(args: &Args, client: &Client, channels: &Channels, calls: &Calls
     let Ok(first) = known.map(|watched| watched.first_status.clone()) else { return };
     let mut conditions = first.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
     let api: Api<GpuNode> = Api::all(client.clone());
+    let earlier = first.clone().unwrap_or_default();
     let mut writer = Writer::new(api, &args.node_name, metrics.clone(), first);
     let stranger = |pid: u32| {
         let proc = Path::new("/proc");
@@ -148,9 +149,14 @@ async fn report(args: &Args, client: &Client, channels: &Channels, calls: &Calls
                 simulated: simulated(&carved),
                 old: &conditions,
             };
-            // Until both sides have spoken, the last run's status is truer than an empty one.
-            let spoken = carved.generation.is_some() || carved.trouble.is_some();
-            spoken.then(|| status(&sources, Timestamp::now()))
+            let now = Timestamp::now();
+            match (&carved.inventory, &carved.trouble) {
+                // Until it is known what shall be, the last run's status is truer than "unmanaged".
+                (Some(_), None) if carved.generation.is_none() => None,
+                (Some(_), _) => Some(status(&sources, now)),
+                (None, Some(_)) => Some(without_inventory(&sources, earlier.clone(), now)),
+                (None, None) => None,
+            }
         };
         let done = match next {
             Some(status) => {

@@ -15,4 +15,4 @@ pub use shell::{Carved, Shell, Wanted};
 pub use step::{Decision, Facts, Rest, step};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -42,6 +42,10 @@ pub fn of_rest(rest: &Rest, gpu: &SeenGpu, kubelet: &str) -> GpuProgress {
                 format!("GPU {}: {what} must be withdrawn from kubelet and free of owners: {kubelet}", gpu.index);
             (AgentStep::Destroying, None, waiting)
         }
+        Rest::WaitingForDriver { starts } => {
+            let waiting = format!("GPU {}: {} there, and the driver has yet to list it", gpu.index, places(starts));
+            (AgentStep::Creating, None, waiting)
+        }
         Rest::Failed(error) if policy::is_reset(error) => {
             (AgentStep::WaitingForReset, Some(error.clone()), String::new())
         }

@@ -39,6 +39,11 @@ pub enum Rest {
         /// Where.
         starts: Vec<Option<u32>>,
     },
+    /// All is there, and the driver has yet to list some of it as devices.
+    WaitingForDriver {
+        /// Where.
+        starts: Vec<Option<u32>>,
+    },
     /// A call failed, or the spec cannot be carried out.
     Failed(GpuError),
 }
@@ -63,7 +68,7 @@ pub fn step(spec: &GpuSpec, gpu: &SeenGpu, facts: &Facts<'_>) -> Decision {
     let (missing, surplus) = difference(spec, gpu);
     let mode_is_right = mode.current == spec.mig && mode.pending == spec.mig;
     if mode_is_right && missing.is_empty() && surplus.is_empty() {
-        return Decision::Rest(Rest::Steady);
+        return Decision::Rest(complete(gpu));
     }
     if let Some(failure) = facts.failure {
         return Decision::Rest(Rest::Failed(failure.clone()));
@@ -78,6 +83,13 @@ pub fn step(spec: &GpuSpec, gpu: &SeenGpu, facts: &Facts<'_>) -> Decision {
         return change_mode(spec.mig, gpu, facts);
     }
     missing.first().map_or(Decision::Rest(Rest::Steady), |missing| create(missing, gpu, facts.generation))
+}
+
+/// Nothing is left to do.
+fn complete(gpu: &SeenGpu) -> Rest {
+    let unlisted = gpu.instances.iter().filter(|seen| seen.whole_compute().is_none());
+    let starts: Vec<Option<u32>> = unlisted.map(|seen| Some(seen.start)).collect();
+    if starts.is_empty() { Rest::Steady } else { Rest::WaitingForDriver { starts } }
 }
 
 /// An instance that the spec wants and that is not wholly there.

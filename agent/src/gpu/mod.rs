@@ -16,7 +16,7 @@ use gputenancy_nvml::find_library;
 pub use calls::Calls;
 pub use inventory::{Inventory, SeenBoard, SeenCompute, SeenGpu, SeenInstance};
 pub use order::{Order, OrderError};
-pub use thread::{Depth, Silicon, Trouble};
+pub use thread::{Deadlines, Depth, Silicon, Trouble};
 
 /// A place where the driver's files may be.
 #[derive(Clone, Debug, PartialEq, Eq)]

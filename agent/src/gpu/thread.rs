@@ -18,10 +18,22 @@ use super::{
     reset::reset,
 };
 
-/// An inventory of 16 carved GPUs takes well under a second; longer means that something hangs.
-const LOOK_DEADLINE: Duration = Duration::from_secs(10);
-/// Destroying a GPU instance takes about a second on hardware, a change of mode several.
-const ORDER_DEADLINE: Duration = Duration::from_secs(60);
+/// How long an answer is waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadlines {
+    /// Of a look.
+    pub look: Duration,
+    /// Of an order.
+    pub order: Duration,
+}
+
+impl Default for Deadlines {
+    /// An inventory of 16 carved GPUs takes well under a second; destroying a GPU instance takes about a second on hardware, a
+    /// change of mode several.
+    fn default() -> Self {
+        Self { look: Duration::from_secs(10), order: Duration::from_secs(60) }
+    }
+}
 
 /// How closely to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +76,7 @@ enum Request {
 pub struct Silicon {
     requests: SyncSender<Request>,
     calls: Calls,
+    deadlines: Deadlines,
 }
 
 impl Silicon {
@@ -71,12 +84,12 @@ impl Silicon {
     ///
     /// # Errors
     /// When the kernel has no thread left.
-    pub fn start(places: Places, calls: Calls) -> std::io::Result<Self> {
+    pub fn start(places: Places, calls: Calls, deadlines: Deadlines) -> std::io::Result<Self> {
         // One place: a caller that gave up on a hanging call must not leave a queue behind.
         let (requests, receiver) = sync_channel(1);
         let observer = calls.clone();
         thread::Builder::new().name("nvml".into()).spawn(move || run(&places, &observer, &receiver))?;
-        Ok(Self { requests, calls })
+        Ok(Self { requests, calls, deadlines })
     }
 
     /// What NVML shows.
@@ -86,7 +99,7 @@ impl Silicon {
     pub async fn look(&self, depth: Depth) -> Result<Inventory, Trouble> {
         let (reply, answer) = oneshot::channel();
         self.send(Request::Look { depth, reply })?;
-        match tokio::time::timeout(LOOK_DEADLINE, answer).await {
+        match tokio::time::timeout(self.deadlines.look, answer).await {
             Ok(answer) => answer.map_err(|_| Trouble::Ended)?,
             Err(_) => Err(self.hangs()),
         }
@@ -99,7 +112,7 @@ impl Silicon {
     pub async fn carry_out(&self, uuid: &str, order: Order) -> Result<Result<(), OrderError>, Trouble> {
         let (reply, answer) = oneshot::channel();
         self.send(Request::Do { uuid: uuid.to_owned(), order, reply })?;
-        match tokio::time::timeout(ORDER_DEADLINE, answer).await {
+        match tokio::time::timeout(self.deadlines.order, answer).await {
             Ok(answer) => answer.map_err(|_| Trouble::Ended),
             Err(_) => Err(self.hangs()),
         }
@@ -113,7 +126,7 @@ impl Silicon {
     }
 
     fn hangs(&self) -> Trouble {
-        let (call, elapsed) = self.calls.under_way().unwrap_or(("NVML", LOOK_DEADLINE));
+        let (call, elapsed) = self.calls.under_way().unwrap_or(("NVML", self.deadlines.look));
         Trouble::Hangs { call, elapsed }
     }
 }

@@ -6,4 +6,7 @@ pub mod object;
 pub mod status;
 pub mod writer;
 
-pub use status::{Sources, status};
+pub use status::{Sources, status, without_inventory};
+
+#[cfg(test)]
+mod tests;

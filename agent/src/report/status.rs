@@ -18,6 +18,9 @@ use crate::{
     gpu::{Inventory, SeenGpu, SeenInstance},
 };
 
+/// Bytes of JSON that a status should not exceed.
+pub const LARGEST: usize = 16 * 1024;
+
 /// Everything that the status is made of.
 pub struct Sources<'a> {
     /// Where carving stands, and what NVML shows.
@@ -47,7 +50,7 @@ pub fn status(sources: &Sources<'_>, now: Timestamp) -> GpuNodeStatus {
         sources.view.devices.iter().filter(|device| device.offered()).map(|device| (&device.id, device)).collect();
     let state = |(gpu, board)| gpu_state(sources, &offered, gpu, board);
     let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    GpuNodeStatus {
+    fit(GpuNodeStatus {
         observed_generation: carved.generation.or(Some(-1)),
         conditions: condition::merge(sources.old, verdicts(sources), carved.generation, now),
         agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
@@ -58,7 +61,37 @@ pub fn status(sources: &Sources<'_>, now: Timestamp) -> GpuNodeStatus {
         boards,
         gpus: inventory.gpus.iter().zip(kinds).map(state).collect(),
         layout: known(&layout(&inventory)),
+    })
+}
+
+/// Keeps the status of a finely cut node small: everybody who watches nodes reads all of it at every change. UUIDs of MIG devices
+/// go first, because a place names an instance just as well and NVML tells the rest.
+fn fit(mut status: GpuNodeStatus) -> GpuNodeStatus {
+    if serde_json::to_vec(&status).is_ok_and(|text| text.len() > LARGEST) {
+        let instances = status.gpus.iter_mut().flat_map(|gpu| &mut gpu.instances);
+        instances.for_each(|instance| instance.uuid = None);
     }
+    status
+}
+
+/// The status while NVML has not answered once: what an earlier run saw, out of service. A driver that comes up minutes after
+/// the node must not look like a node without GPUs.
+pub fn without_inventory(sources: &Sources<'_>, earlier: GpuNodeStatus, now: Timestamp) -> GpuNodeStatus {
+    let withdrawn = |device: &mut DeviceState| {
+        device.resource = None;
+        device.allocatable = false;
+        device.clients = 0;
+    };
+    let mut status = earlier;
+    status.observed_generation = status.observed_generation.or(Some(-1));
+    status.conditions = condition::merge(sources.old, verdicts(sources), status.observed_generation, now);
+    for gpu in &mut status.gpus {
+        gpu.health = Health::Unhealthy;
+        gpu.instances.iter_mut().for_each(|instance| withdrawn(&mut instance.device));
+        gpu.whole.iter_mut().for_each(withdrawn);
+        gpu.holders.clear();
+    }
+    status
 }
 
 fn gpu_state(sources: &Sources<'_>, offered: &BTreeMap<&DeviceId, &Device>, gpu: &SeenGpu, board: i32) -> GpuState {

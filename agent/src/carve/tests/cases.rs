@@ -111,3 +111,15 @@ fn the_whole_gpu_is_a_device_only_without_mig() {
     assert!(devices(&spec(true, &[]), &gpu(false, true)).is_empty());
     assert_eq!(devices(&spec(false, &[]), &gpu(false, true))[0].resource, "nvidia.com/gpu");
 }
+
+#[test]
+fn an_instance_that_the_driver_does_not_list_yet_is_waited_for_and_not_offered() {
+    let mut gpu = gpu(true, true);
+    let mut unlisted = instance(7, &profile("1g.10gb"), 0, true);
+    unlisted.compute[0].uuid = None;
+    gpu.instances = vec![unlisted];
+    let wanted = spec(true, &[(0, "1g.10gb")]);
+    let decision = decide(&wanted, &gpu, false, None);
+    assert_eq!(decision, Decision::Rest(Rest::WaitingForDriver { starts: vec![Some(0)] }));
+    assert!(devices(&wanted, &gpu).is_empty());
+}

@@ -2,4 +2,4 @@
 
 mod cases;
 mod laws;
-mod model;
+pub mod model;

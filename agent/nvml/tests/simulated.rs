@@ -1,0 +1,169 @@
+//! The typed calls against the simulated library, loaded as the agent loads NVIDIA's.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test ends there"
+)]
+
+use std::path::PathBuf;
+
+use gputenancy_nvml::{Activation, EventKind, EventSet, Nvml, OpenError, Silent, code, find_library, full_width};
+use silicon::{
+    Board, Store,
+    board::Variant,
+    boards,
+    install::{Options, install},
+};
+
+struct Sim {
+    root: tempfile::TempDir,
+    store: Store,
+    board: Board,
+}
+
+impl Sim {
+    fn new(board: &str) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let board = boards::load(board).unwrap();
+        let options = Options {
+            root: root.path().into(),
+            driver_root: "/drv".into(),
+            persistent: "/var/lib/nvsim".into(),
+            library: library(),
+            tool: None,
+            node: "node".into(),
+            board: board.clone(),
+            variant: Variant::Flipped,
+            gpus: 1,
+            latency_permille: 0,
+            devices: false,
+        };
+        let store = install(&options).unwrap();
+        Self { root, store, board }
+    }
+
+    fn open(&self) -> Nvml {
+        Nvml::open(find_library(&self.root.path().join("drv")).unwrap(), Box::new(Silent)).unwrap()
+    }
+
+    /// Turns MIG on, by a reset if need be.
+    fn mig(&self) {
+        self.store.change(|machine, _| machine.set_mig_mode(0, true, &[]).map(|_| ())).unwrap();
+        self.store.change(|machine, _| machine.reset(0, &[])).unwrap();
+    }
+}
+
+fn library() -> PathBuf {
+    let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let name = "libnvml_sim.so";
+    [deps.join(name), deps.join("..").join(name)].into_iter().find(|path| path.exists()).expect("cargo builds it")
+}
+
+#[test]
+fn every_profile_of_every_board_is_created_at_every_place_and_destroyed() {
+    for key in boards::mig_keys() {
+        let sim = Sim::new(key);
+        sim.mig();
+        let nvml = sim.open();
+        let gpu = nvml.gpu(0).unwrap();
+        let profiles = gpu.instance_profiles(gpu.memory().unwrap().total_mib).unwrap();
+        assert_eq!(profiles.len(), sim.board.profiles.len(), "{key}");
+        for profile in &profiles {
+            let known = sim.board.profile(profile.id).unwrap();
+            assert_eq!((&profile.name, profile.size), (&known.name, known.size), "{key}");
+            assert_eq!(profile.starts, known.starts, "{key} {}", profile.name);
+            for start in &profile.starts {
+                let instance = gpu.create_gpu_instance(profile.id, *start, profile.size).unwrap();
+                let info = instance.info().unwrap();
+                assert_eq!((info.start, info.size, info.profile_id), (*start, profile.size, profile.id), "{key}");
+                let compute_profiles = instance.compute_profiles().unwrap();
+                let full = full_width(&compute_profiles, profile.slices).unwrap();
+                assert_eq!(full.multiprocessors, profile.multiprocessors, "{key} {}", profile.name);
+                let compute = instance.create_compute_instance(full.id).unwrap();
+                let device = compute.mig_device(info.id, &compute.info().unwrap()).unwrap().unwrap();
+                assert!(device.uuid().unwrap().starts_with("MIG-"), "{key}");
+                let listed = gpu.gpu_instances(&profiles).unwrap();
+                assert_eq!(listed.len(), 1, "{key} {}", profile.name);
+                assert_eq!(listed[0].compute_instances(&compute_profiles).unwrap().len(), 1, "{key}");
+                compute.destroy().unwrap();
+                instance.destroy().unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_taken_place_is_refused_with_call_code_and_words() {
+    let sim = Sim::new("a100-80gb");
+    sim.mig();
+    let nvml = sim.open();
+    let gpu = nvml.gpu(0).unwrap();
+    let instance = gpu.create_gpu_instance(9, 4, 4).unwrap();
+    let failure = gpu.create_gpu_instance(9, 4, 4).err().unwrap();
+    assert_eq!(failure.to_string(), "nvmlDeviceCreateGpuInstanceWithPlacement: Insufficient Resources (23)");
+    instance.create_compute_instance(2).unwrap();
+    assert_eq!(instance.destroy().unwrap_err().code, code::IN_USE);
+}
+
+#[test]
+fn amperes_mode_is_pending_until_the_reset() {
+    let sim = Sim::new("a100-40gb");
+    let nvml = sim.open();
+    let gpu = nvml.gpu(0).unwrap();
+    assert!(gpu.mode_needs_reset().unwrap());
+    let Activation::Pending(reason) = gpu.set_mig_mode(true).unwrap() else { panic!("in force at once") };
+    assert_eq!(reason.code, code::RESET_REQUIRED);
+    let mode = gpu.mig_mode().unwrap().unwrap();
+    assert_eq!((mode.current, mode.pending), (false, true));
+    assert!(gpu.gpu_instances(&gpu.instance_profiles(40_960).unwrap()).unwrap().is_empty());
+}
+
+#[test]
+fn hoppers_mode_is_in_force_at_once() {
+    let sim = Sim::new("h100-80gb");
+    let nvml = sim.open();
+    let gpu = nvml.gpu(0).unwrap();
+    assert!(!gpu.mode_needs_reset().unwrap());
+    assert_eq!(gpu.set_mig_mode(true).unwrap(), Activation::Done);
+    assert!(gpu.mig_mode().unwrap().unwrap().current);
+}
+
+#[test]
+fn a_board_without_mig_says_so() {
+    let sim = Sim::new("t4-16gb");
+    let nvml = sim.open();
+    let gpu = nvml.gpu(0).unwrap();
+    assert_eq!(gpu.mig_mode().unwrap(), None);
+    assert!(gpu.uuid().unwrap().starts_with("GPU-"));
+    assert!(gpu.processes().unwrap().is_empty());
+    assert_eq!(nvml.gpu_count().unwrap(), 1);
+    assert_eq!(nvml.cuda_version().unwrap().split('.').count(), 2);
+    let memory = gpu.memory().unwrap();
+    assert!(memory.total_mib > 14_000 && memory.reserved_mib.unwrap() > 0, "{memory:?}");
+}
+
+#[test]
+fn faults_of_the_hardware_arrive_as_events() {
+    let sim = Sim::new("h100-80gb");
+    let nvml = sim.open();
+    let gpu = nvml.gpu(0).unwrap();
+    let events = EventSet::new(&nvml, &[gpu]).unwrap();
+    assert_eq!(events.next(0).unwrap(), None);
+    sim.store.change(|machine, _| machine.raise_xid(0, 79)).unwrap();
+    let event = events.next(0).unwrap().unwrap();
+    assert_eq!(event.kind, EventKind::Xid(79));
+    assert_eq!(event.uuid, Some(gpu.uuid().unwrap()));
+    assert_eq!(events.next(0).unwrap(), None);
+}
+
+#[test]
+fn a_driver_that_is_not_loaded_is_told_by_code() {
+    let sim = Sim::new("h100-80gb");
+    let path = find_library(&sim.root.path().join("drv")).unwrap();
+    std::fs::remove_dir_all(sim.store.dir()).unwrap();
+    let Err(OpenError::Init(failure)) = Nvml::open(path, Box::new(Silent)) else { panic!("it opened") };
+    assert_eq!((failure.call, failure.code), ("nvmlInit_v2", code::DRIVER_NOT_LOADED));
+    assert!(find_library(sim.root.path()).is_none());
+}

@@ -1,0 +1,196 @@
+//! A simulated driver in a folder of its own, and the agent's silicon side on it, with a kubelet that agrees when told to.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use gputenancy_agent::{
+    carve::{Carved, GpuProgress, Shell, Wanted},
+    device::{DeviceView, KubeletView},
+    gpu::{Calls, Deadlines, Depth, DriverRoot, Places, SeenGpu, Silicon},
+    metrics::Metrics,
+};
+use gputenancy_crds::{GpuNodeSpec, GpuSpec, InstanceSpec};
+use silicon::{
+    Store,
+    board::Variant,
+    boards,
+    fault::{Effect, Fault},
+    install::{Options, install},
+    operations,
+};
+use tokio::sync::watch;
+
+/// One node's simulated driver.
+pub struct Sim {
+    pub root: tempfile::TempDir,
+    pub store: Store,
+}
+
+impl Sim {
+    pub fn new(board: &str, gpus: u32) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let options = Options {
+            root: root.path().into(),
+            driver_root: "/drv".into(),
+            persistent: "/var/lib/nvsim".into(),
+            library: library(),
+            tool: None,
+            node: "node".into(),
+            board: boards::load(board).unwrap(),
+            variant: Variant::Normal,
+            gpus,
+            latency_permille: 0,
+            devices: false,
+        };
+        let store = install(&options).unwrap();
+        Self { root, store }
+    }
+
+    pub fn inject(&self, call: &str, nth: u32, times: Option<u32>, effect: Effect) {
+        let fault = Fault { call: call.into(), gpu: None, process: None, nth, times, effect, seen: 0 };
+        operations::inject(&self.store, fault).unwrap();
+    }
+
+    /// Calls that a fault was tried on.
+    pub fn seen(&self) -> u32 {
+        operations::faults(self.store.dir()).unwrap().iter().map(|fault| fault.seen).sum()
+    }
+
+    pub fn clear_faults(&self) {
+        operations::clear_faults(&self.store).unwrap();
+    }
+
+    /// A process on an instance of GPU 0.
+    pub fn client(&self, gi: u32) -> Client {
+        Client::start(self.store.dir(), gi)
+    }
+}
+
+fn library() -> PathBuf {
+    let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let name = "libnvml_sim.so";
+    [deps.join(name), deps.join("..").join(name)].into_iter().find(|path| path.exists()).expect("cargo builds it")
+}
+
+/// This test program once more, as another process that runs only the test `name`.
+pub fn myself(name: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture"]);
+    command
+}
+
+/// A process that uses an instance until it is killed.
+pub struct Client(Child);
+
+impl Client {
+    fn start(store: &Path, gi: u32) -> Self {
+        let mut command = myself("client_process");
+        command.env("CLIENT_STATE", store).env("CLIENT_GI", gi.to_string()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        lines.find(|line| line.as_ref().unwrap().contains("attached")).expect("the client attaches").unwrap();
+        Self(child)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// The silicon side of an agent.
+pub struct Agent {
+    shell: Shell,
+    generation: i64,
+    pub wanted: Wanted,
+    pub kubelet: watch::Sender<KubeletView>,
+    pub view: watch::Receiver<DeviceView>,
+    pub carved: watch::Receiver<Carved>,
+}
+
+impl Agent {
+    pub fn on(root: &Path) -> Self {
+        Self::with(root, Deadlines::default())
+    }
+
+    pub fn with(root: &Path, deadlines: Deadlines) -> Self {
+        let driver = root.join("drv");
+        let places = Places {
+            driver_roots: vec![DriverRoot { host: driver.clone(), seen: driver }],
+            proc_root: "/proc".into(),
+            sys_root: "/sys".into(),
+        };
+        let metrics = Metrics::default();
+        let silicon = Silicon::start(places, Calls::new(metrics.clone()), deadlines).unwrap();
+        let (view, views) = watch::channel(DeviceView::default());
+        let (carved, carveds) = watch::channel(Carved::default());
+        let kubelet = watch::Sender::new(KubeletView::default());
+        let shell = Shell::new(silicon, metrics, kubelet.subscribe(), view, carved);
+        Self { shell, generation: 0, wanted: Wanted::default(), kubelet, view: views, carved: carveds }
+    }
+
+    /// The operator writes a spec for GPU 0.
+    pub fn want(&mut self, uuid: &str, mig: bool, instances: &[(i32, &str)]) {
+        let instances = instances.iter().map(|(start, profile)| InstanceSpec {
+            start: *start,
+            profile: (*profile).into(),
+            resource: None,
+        });
+        let gpu = GpuSpec { uuid: uuid.into(), mig, instances: instances.collect(), ..GpuSpec::default() };
+        self.generation += 1;
+        let spec = GpuNodeSpec { gpus: vec![gpu] };
+        self.wanted = Wanted { generation: self.generation, spec, ..Wanted::default() };
+    }
+
+    pub async fn pass(&mut self) {
+        self.shell.pass(Some(&self.wanted), Depth::Deep).await;
+    }
+
+    /// Looks without a spec, and tells the UUID of GPU 0.
+    pub async fn uuid(&mut self) -> String {
+        self.shell.pass(None, Depth::Deep).await;
+        self.gpu().uuid
+    }
+
+    /// Kubelet takes note of what is offered.
+    pub fn kubelet_agrees(&self) {
+        let generation = self.view.borrow().generation;
+        self.kubelet.send_modify(|kubelet| kubelet.applied_generation = generation);
+    }
+
+    /// Carves until nothing moves, with a kubelet that agrees at once.
+    pub async fn settle(&mut self) -> GpuProgress {
+        for _ in 0..4 {
+            self.pass().await;
+            self.kubelet_agrees();
+        }
+        self.progress()
+    }
+
+    pub fn progress(&self) -> GpuProgress {
+        self.carved.borrow().gpus.values().next().cloned().unwrap_or_default()
+    }
+
+    pub fn gpu(&self) -> SeenGpu {
+        self.carved.borrow().inventory.as_ref().unwrap().gpus[0].clone()
+    }
+
+    pub fn layout(&self) -> Vec<(u32, String)> {
+        self.gpu().instances.iter().map(|seen| (seen.start, seen.profile.clone())).collect()
+    }
+
+    /// Ids of devices that are offered.
+    pub fn offered(&self) -> Vec<String> {
+        let view = self.view.borrow();
+        view.devices.iter().filter(|device| device.offered() && device.healthy).map(|d| d.id.to_string()).collect()
+    }
+}

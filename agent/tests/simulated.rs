@@ -1,0 +1,245 @@
+//! Carving through the simulated library: the same thread, calls and codes as on hardware.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test ends there"
+)]
+
+mod common;
+
+use std::{os::unix::process::ExitStatusExt, path::PathBuf, time::Duration};
+
+use common::{Agent, Sim, myself};
+use gputenancy_agent::gpu::{Deadlines, Trouble};
+use gputenancy_crds::{AgentStep, Health};
+use silicon::{Store, attach::attach, clients, fault::Effect};
+
+const OLD: &[(i32, &str)] = &[(0, "1g.10gb"), (1, "1g.10gb"), (4, "3g.40gb")];
+const NEW: &[(i32, &str)] = &[(0, "1g.10gb"), (2, "2g.20gb"), (4, "2g.20gb")];
+
+fn texts(layout: &[(i32, &str)]) -> Vec<(u32, String)> {
+    layout.iter().map(|(start, profile)| (u32::try_from(*start).unwrap(), (*profile).to_owned())).collect()
+}
+
+#[tokio::test]
+async fn a_layout_is_carved_offered_and_recarved_around_what_stays() {
+    let sim = Sim::new("h100-80gb", 2);
+    let mut agent = Agent::on(sim.root.path());
+    let uuid = agent.uuid().await;
+    agent.want(&uuid, true, OLD);
+    assert_eq!(agent.settle().await.step, AgentStep::Steady);
+    assert_eq!(agent.layout(), texts(OLD));
+    assert_eq!(agent.offered().len(), 3);
+    let kept = agent.gpu().instances[0].clone();
+    agent.want(&uuid, true, NEW);
+    assert_eq!(agent.settle().await.step, AgentStep::Steady);
+    assert_eq!(agent.layout(), texts(NEW));
+    assert_eq!(agent.gpu().instances[0], kept);
+    agent.want(&uuid, false, &[]);
+    assert_eq!(agent.settle().await.step, AgentStep::Steady);
+    assert_eq!(agent.offered(), [uuid]);
+}
+
+#[tokio::test]
+async fn nothing_is_destroyed_before_kubelet_has_let_go_of_it() {
+    let sim = Sim::new("h100-80gb", 1);
+    let mut agent = Agent::on(sim.root.path());
+    let uuid = agent.uuid().await;
+    agent.want(&uuid, true, OLD);
+    agent.settle().await;
+    agent.want(&uuid, true, NEW);
+    agent.pass().await;
+    agent.pass().await;
+    assert_eq!(agent.progress().step, AgentStep::Destroying);
+    assert_eq!(agent.layout(), texts(OLD));
+    assert_eq!(agent.offered(), [format!("{uuid}::0::1g.10gb")], "what must go is withdrawn at once");
+    agent.kubelet_agrees();
+    agent.pass().await;
+    assert_eq!(agent.layout(), texts(NEW));
+}
+
+#[tokio::test]
+async fn a_process_keeps_its_instance_until_it_ends() {
+    let sim = Sim::new("h100-80gb", 1);
+    let mut agent = Agent::on(sim.root.path());
+    let uuid = agent.uuid().await;
+    agent.want(&uuid, true, OLD);
+    agent.settle().await;
+    let gi = agent.gpu().instances[2].gi;
+    let client = sim.client(gi);
+    agent.want(&uuid, true, NEW);
+    assert_eq!(agent.settle().await.step, AgentStep::WaitingForClients);
+    assert_eq!(agent.layout(), texts(OLD), "nothing goes while one cannot");
+    assert_eq!(agent.gpu().clients[0].pid, client.pid());
+    drop(client);
+    assert_eq!(agent.settle().await.step, AgentStep::Steady);
+    assert_eq!(agent.layout(), texts(NEW));
+}
+
+#[tokio::test]
+async fn a_refused_create_is_named_once_and_the_old_layout_can_be_had_back() {
+    let sim = Sim::new("h100-80gb", 1);
+    let mut agent = Agent::on(sim.root.path());
+    let uuid = agent.uuid().await;
+    agent.want(&uuid, true, OLD);
+    agent.settle().await;
+    sim.inject("nvmlDeviceCreateGpuInstanceWithPlacement", 2, None, Effect::Fail(23));
+    agent.want(&uuid, true, NEW);
+    let progress = agent.settle().await;
+    assert_eq!(progress.step, AgentStep::Failed);
+    let error = progress.error.unwrap();
+    assert_eq!(
+        (error.call.as_str(), error.code, error.generation),
+        ("nvmlDeviceCreateGpuInstanceWithPlacement", 23, 2)
+    );
+    let calls = sim.seen();
+    agent.settle().await;
+    assert_eq!(sim.seen(), calls, "a call that was refused is not made again for the same spec");
+    sim.clear_faults();
+    agent.want(&uuid, true, OLD);
+    assert_eq!(agent.settle().await.step, AgentStep::Steady);
+    assert_eq!(agent.layout(), texts(OLD));
+}
+
+#[tokio::test]
+async fn a_failure_that_was_written_down_outlives_the_agent() {
+    let sim = Sim::new("h100-80gb", 1);
+    let mut agent = Agent::on(sim.root.path());
+    let uuid = agent.uuid().await;
+    sim.inject("nvmlDeviceCreateGpuInstanceWithPlacement", 1, None, Effect::Fail(23));
+    agent.want(&uuid, true, OLD);
+    let error = agent.settle().await.error.unwrap();
+    let calls = sim.seen();
+    let mut next = Agent::on(sim.root.path());
+    next.want(&uuid, true, OLD);
+    next.wanted.recorded.insert(uuid, error.clone());
+    assert_eq!(next.settle().await.error, Some(error));
+    assert_eq!(sim.seen(), calls);
+}
+
+#[tokio::test]
+async fn a_call_that_hangs_is_named_and_carving_goes_on_when_it_returns() {
+    let sim = Sim::new("h100-80gb", 1);
+    let deadline = Duration::from_millis(300);
+    let mut agent = Agent::with(sim.root.path(), Deadlines { look: deadline, order: deadline });
+    let uuid = agent.uuid().await;
+    sim.inject("nvmlDeviceCreateGpuInstanceWithPlacement", 1, Some(1), Effect::Hang(3000));
+    agent.want(&uuid, true, OLD);
+    agent.pass().await;
+    agent.kubelet_agrees();
+    agent.pass().await;
+    let trouble = agent.carved.borrow().trouble.clone();
+    let Some(Trouble::Hangs { call, .. }) = trouble else { panic!("{trouble:?}") };
+    assert_eq!(call, "nvmlDeviceCreateGpuInstanceWithPlacement");
+    while agent.carved.borrow().trouble.is_some() {
+        tokio::time::sleep(deadline).await;
+        agent.pass().await;
+    }
+    agent.settle().await;
+    assert_eq!(agent.layout(), texts(OLD));
+}
+
+#[tokio::test]
+async fn a_lost_gpu_is_kept_by_name_and_taken_out_of_the_offer() {
+    let sim = Sim::new("h100-80gb", 1);
+    let mut agent = Agent::on(sim.root.path());
+    let uuid = agent.uuid().await;
+    agent.want(&uuid, true, OLD);
+    agent.settle().await;
+    sim.store.change(|machine, _| machine.set_lost(0, true)).unwrap();
+    agent.settle().await;
+    assert_eq!((agent.gpu().uuid, agent.gpu().health), (uuid, Health::Lost));
+    assert!(agent.offered().is_empty());
+    sim.store.change(|machine, _| machine.set_lost(0, false)).unwrap();
+    agent.settle().await;
+    assert_eq!(agent.offered().len(), 3);
+}
+
+#[tokio::test]
+async fn a_critical_xid_takes_the_gpu_out_of_the_offer() {
+    let sim = Sim::new("h100-80gb", 1);
+    let mut agent = Agent::on(sim.root.path());
+    let uuid = agent.uuid().await;
+    agent.want(&uuid, false, &[]);
+    agent.settle().await;
+    sim.store.change(|machine, _| machine.raise_xid(0, 31)).unwrap();
+    agent.settle().await;
+    assert_eq!(agent.gpu().health, Health::Healthy, "a program's own fault");
+    sim.store.change(|machine, _| machine.raise_xid(0, 79)).unwrap();
+    agent.settle().await;
+    assert_eq!(agent.gpu().health, Health::Unhealthy);
+    assert!(agent.offered().is_empty());
+}
+
+#[tokio::test]
+async fn a_driver_that_goes_and_comes_back_is_opened_anew() {
+    let sim = Sim::new("h100-80gb", 1);
+    let mut agent = Agent::on(sim.root.path());
+    let uuid = agent.uuid().await;
+    agent.want(&uuid, true, OLD);
+    agent.settle().await;
+    let away = sim.root.path().join("away");
+    std::fs::rename(sim.store.dir(), &away).unwrap();
+    agent.settle().await;
+    assert!(agent.carved.borrow().trouble.is_some());
+    assert!(agent.offered().is_empty());
+    std::fs::rename(&away, sim.store.dir()).unwrap();
+    agent.settle().await;
+    assert_eq!(agent.carved.borrow().trouble, None);
+    assert_eq!(agent.offered().len(), 3);
+}
+
+#[tokio::test]
+async fn killed_before_or_after_any_change_it_ends_at_the_new_layout() {
+    for effect in [Effect::KillBefore, Effect::KillAfter] {
+        for nth in 1.. {
+            let sim = Sim::new("h100-80gb", 1);
+            let mut agent = Agent::on(sim.root.path());
+            let uuid = agent.uuid().await;
+            agent.want(&uuid, true, OLD);
+            agent.settle().await;
+            sim.inject("change", nth, Some(1), effect);
+            let status =
+                myself("carver_process").env("CARVER_ROOT", sim.root.path()).env("CARVER_GPU", &uuid).status().unwrap();
+            sim.clear_faults();
+            let mut agent = Agent::on(sim.root.path());
+            agent.want(&uuid, true, NEW);
+            assert_eq!(agent.settle().await.step, AgentStep::Steady, "{effect:?} {nth}");
+            assert_eq!(agent.layout(), texts(NEW), "{effect:?} {nth}");
+            if status.signal().is_none() {
+                assert!(nth > 4, "{effect:?}: the change is of at least four calls");
+                break;
+            }
+        }
+    }
+}
+
+/// Not a test: the process that others kill while it carves.
+#[tokio::test]
+async fn carver_process() {
+    let Some(root) = std::env::var_os("CARVER_ROOT") else { return };
+    let mut agent = Agent::on(&PathBuf::from(root));
+    agent.want(&std::env::var("CARVER_GPU").unwrap(), true, NEW);
+    assert_eq!(agent.settle().await.step, AgentStep::Steady);
+}
+
+/// Not a test: the process that others see on a GPU.
+#[test]
+fn client_process() {
+    let Some(state) = std::env::var_os("CLIENT_STATE") else { return };
+    let gi = std::env::var("CLIENT_GI").unwrap().parse().unwrap();
+    let store = Store::new(PathBuf::from(state));
+    let client = clients::Client {
+        pid: 0,
+        gpu: 0,
+        instance: Some((gi, 0)),
+        memory: 1 << 20,
+        name: "client".into(),
+        owner: "test".into(),
+    };
+    let _attachment = attach(&store, &client, &[]).unwrap();
+    println!("attached");
+    std::thread::sleep(Duration::from_secs(600));
+}
