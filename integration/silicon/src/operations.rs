@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use crate::code::Code;
+use crate::compute;
 use crate::fault::{self, Fault};
 use crate::history::{self, Event};
 use crate::latency::Slow;
@@ -18,6 +19,25 @@ pub fn reset(store: &Store, gpu: u32) -> Result<(), Error> {
     let _ = history::record(store.dir(), Event::Reset { gpu });
     std::thread::sleep(Slow::Reset.on(&machine));
     Ok(())
+}
+
+/// Carves an idle GPU as `nvidia-smi mig -cgi … -C` does on an empty one: MIG mode on, then an instance of each
+/// profile, by name or id, with its widest compute instance. All or nothing.
+pub fn carve(store: &Store, gpu: u32, profiles: &[String]) -> Result<(), Error> {
+    store.change(|machine, clients| {
+        // The activation status is of no interest: the reset activates.
+        let _ = machine.set_mig_mode(gpu, true, clients)?;
+        machine.reset(gpu, clients)?;
+        for wanted in profiles {
+            let named = |p: &&crate::Profile| p.name == *wanted || p.id.to_string() == *wanted;
+            let profile = machine.board.profiles.iter().find(named).ok_or(Code::INVALID_ARGUMENT)?;
+            let widest = compute::profiles(&machine.board, profile).into_iter().max_by_key(|p| (p.slices, p.sm));
+            let (id, ci) = (profile.id, widest.ok_or(Code::UNKNOWN)?.id);
+            let gi = machine.create_gi(gpu, id, None)?.id;
+            machine.create_ci(gpu, gi, ci, None)?;
+        }
+        Ok(())
+    })
 }
 
 /// The GPU that an administrator names by index, UUID or PCI address.

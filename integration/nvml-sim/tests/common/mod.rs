@@ -35,7 +35,7 @@ impl Sim {
             root: root.path().into(),
             driver_root: "/run/nvidia/driver".into(),
             persistent: "/var/lib/nvsim".into(),
-            library: built("libnvml_sim.so"),
+            library: library(),
             tool: None,
             node: "node".into(),
             board: boards::load(board).unwrap(),
@@ -130,6 +130,11 @@ pub fn gpu(lib: &NvmlLib, index: u32) -> nvmlDevice_t {
     device
 }
 
+/// The library that cargo built.
+pub fn library() -> PathBuf {
+    built("libnvml_sim.so").canonicalize().unwrap()
+}
+
 /// A file that cargo built beside this test.
 fn built(name: &str) -> PathBuf {
     let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
@@ -140,8 +145,10 @@ fn built(name: &str) -> PathBuf {
 pub fn binary(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let folder = BUILT.get_or_init(|| {
-        let cargo = Command::new(env!("CARGO")).args(["build", "--quiet", "--package", "silicon", "--bins"]).status();
-        assert!(cargo.unwrap().success(), "cargo build --package silicon");
+        let cargo = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--package", "silicon", "--package", "lab", "--bins"])
+            .status();
+        assert!(cargo.unwrap().success(), "cargo build of the simulator's and the lab's programs");
         checkout().join("target/debug")
     });
     folder.join(name)

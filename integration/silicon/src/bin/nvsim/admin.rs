@@ -2,10 +2,11 @@
 
 use std::error::Error;
 use std::fs;
+use std::path::Path;
 
 use clap::{Args, Subcommand, ValueEnum};
 use silicon::fault::{Effect, Fault, TRACE};
-use silicon::{Store, history, operations};
+use silicon::{Store, history, nodes, operations};
 
 use crate::report;
 
@@ -34,6 +35,13 @@ pub enum Command {
     ClearFaults,
     /// Shows injected faults and how often their calls were seen.
     Faults,
+    /// Carves an idle GPU anew: MIG mode on, and an instance of each profile where the driver would place it.
+    Carve {
+        /// Index, UUID or PCI address.
+        gpu: String,
+        /// Names or ids, such as 3g.40gb.
+        profiles: Vec<String>,
+    },
     /// Makes a GPU fall off the bus.
     Lose {
         /// Index, UUID or PCI address.
@@ -127,6 +135,11 @@ pub fn run(store: &Store, command: Command) -> Result<(), Box<dyn Error>> {
         Command::Inject(inject) => operations::inject(store, fault(store, inject)?)?,
         Command::ClearFaults => operations::clear_faults(store)?,
         Command::Faults => println!("{}", serde_json::to_string_pretty(&operations::faults(store.dir())?)?),
+        Command::Carve { gpu: name, profiles } => {
+            operations::carve(store, gpu(&name)?, &profiles)?;
+            // Without device nodes, or where they are not this process's to make, there is nothing to do.
+            let _ = nodes::sync_caps(Path::new("/dev"), &*store.read()?);
+        }
         Command::Lose { gpu: name, restore } => {
             let gpu = gpu(&name)?;
             store.change(|machine, _| machine.set_lost(gpu, !restore))?;
