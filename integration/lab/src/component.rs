@@ -155,6 +155,8 @@ pub fn kubelet(plan: &Plan, node: &NodePlan) -> Component {
 pub fn kwok(plan: &Plan) -> Component {
     let list = [
         ("kubeconfig", key("admin.kubeconfig")),
+        ("config", format!("{LAB}/kwok.yaml")),
+        ("node-lease-duration-seconds", "40".to_owned()),
         ("manage-all-nodes", "false".to_owned()),
         ("manage-nodes-with-annotation-selector", "kwok.x-k8s.io/node=fake".to_owned()),
         ("node-ip", API.to_string()),
@@ -175,7 +177,7 @@ mod tests {
             nodes: LabSpec::default().nodes().unwrap(),
             port: 6443,
             toolset: "/toolset".into(),
-            cache: "/cache".into(),
+            shown: Vec::new(),
             images: Vec::new(),
             node_memory_mib: 1024,
             apiserver_flags: vec!["--v=3".to_owned()],

@@ -175,6 +175,8 @@ async fn answer(plan: &Plan, supervisor: &Supervisor, machines: &Machines, reque
             if !program.exists() {
                 return Err(Error::Missing(format!("{} has not been built: run `make tools`", program.display())));
             }
+            let stages = Path::new(LAB).join("kwok.yaml");
+            fs::write(&stages, include_str!("conf/kwok.yaml")).during(|| format!("writing {}", stages.display()))?;
             supervisor.keep(kwok);
         }
     }

@@ -23,7 +23,7 @@ pub struct State {
 }
 
 /// The files of a lab's state folder that go when it ends.
-pub const FILES: [&str; 5] = ["state.json", "plan.json", "kubeconfig", "lab.log", "state.json.new"];
+pub const FILES: [&str; 6] = ["state.json", "plan.json", "kubeconfig", "lab.log", "up", "state.json.new"];
 
 impl State {
     /// Reads it from a lab's state folder; nothing when there is none.
@@ -48,6 +48,13 @@ impl State {
     }
 }
 
+/// The names of the labs that have files in the state folder.
+pub fn names(state: &Path) -> Vec<String> {
+    let entries = fs::read_dir(state).into_iter().flatten().flatten();
+    let labs = entries.filter(|entry| FILES.iter().any(|file| entry.path().join(file).exists()));
+    labs.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
 /// Runs the lab described by `plan.json` in `folder`, with this process's standard input as its listening socket.
 pub fn run(folder: &Path, name: &str) -> Result<()> {
     let own = i32::try_from(std::process::id()).ok().and_then(Process::find);
@@ -60,7 +67,8 @@ pub fn run(folder: &Path, name: &str) -> Result<()> {
         cgroup::create(group)?;
     }
     let outcome = live(folder, &mut state);
-    clean(folder, &state, outcome.is_ok());
+    // the log of a lab that never came up is all there is to tell why
+    clean(folder, &state, folder.join("up").exists());
     outcome
 }
 
@@ -86,11 +94,8 @@ fn live(folder: &Path, state: &mut State) -> Result<()> {
     }
     state.write(folder)?;
     let status = child.wait().during(|| "waiting for the lab's end".to_owned())?;
-    // killed is how a lab ends; by itself it only ends when something is wrong
-    match status.code() {
-        Some(_) => Err(Error::Missing(format!("the lab's first process ended by itself ({status})"))),
-        None => Ok(()),
-    }
+    eprintln!("lab: the lab's first process has ended ({status})");
+    Ok(())
 }
 
 /// Ends whatever is left of a lab and removes its control groups and files; true when nothing is left.

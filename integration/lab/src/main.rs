@@ -29,6 +29,9 @@ enum Command {
     Down {
         #[command(flatten)]
         name: Name,
+        /// All labs of this checkout.
+        #[arg(long)]
+        all: bool,
     },
     /// Show what runs.
     Status {
@@ -74,7 +77,7 @@ enum Command {
         name: Name,
         #[command(flatten)]
         pack: Pack,
-        /// Load them into all nodes of the lab.
+        /// Load those that changed into all nodes of the lab, and start the pods anew that run them.
         #[arg(long)]
         load: bool,
     },
@@ -169,7 +172,7 @@ async fn main() -> ExitCode {
 async fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Up(up) => start(up).await?,
-        Command::Down { name } => lab::lab::down(&Folders::find()?, &name.name)?,
+        Command::Down { name, all } => down(&name.name, all)?,
         Command::Status { name } => status(&name.name).await?,
         Command::Exec { name, node, argv } => return exec(&name.name, node.as_deref(), &argv).await,
         Command::Kubectl { name, argv } => return host(&name.name, "kubectl", &argv).await,
@@ -203,6 +206,16 @@ async fn start(up: Up) -> Result<()> {
         ..LabSpec::default()
     };
     Lab::start(spec).await.map(drop)
+}
+
+fn down(name: &str, all: bool) -> Result<()> {
+    let folders = Folders::find()?;
+    let names = if all { lab::keeper::names(&folders.state) } else { vec![name.to_owned()] };
+    for name in names {
+        lab::lab::down(&folders, &name)?;
+        eprintln!("lab: {name} is down");
+    }
+    Ok(())
 }
 
 async fn status(name: &str) -> Result<()> {
@@ -269,19 +282,11 @@ async fn logs(name: &str, component: Option<&str>) -> Result<()> {
 
 async fn images(name: &str, pack: &Pack, load: bool) -> Result<()> {
     let mut progress = Progress::new(true);
-    let tars = lab::image::build_all(&Folders::find()?, pack.profile, pack.require_images, &mut progress).await?;
-    if !load {
-        for tar in tars {
-            println!("{}", tar.display());
-        }
-        return Ok(());
+    if load {
+        return Lab::attach(name).await?.refresh_images(pack.profile, pack.require_images, &mut progress).await;
     }
-    let lab = Lab::attach(name).await?;
-    for node in lab.node_names() {
-        for tar in &tars {
-            lab.node(&node)?.load_image(tar).await?;
-        }
-        progress.step(&format!("images loaded into {node}"));
+    for tar in lab::image::build_all(&Folders::find()?, pack.profile, pack.require_images, &mut progress).await? {
+        println!("{}", tar.display());
     }
     Ok(())
 }

@@ -134,12 +134,18 @@ impl NodeHandle {
         Ok(self.lab.node_command(pid, argv))
     }
 
-    /// Loads an image tar into its containerd.
-    pub async fn load_image(&self, tar: &Path) -> Result<()> {
-        let flags = "ctr --namespace=k8s.io images import --local --discard-unpacked-layers".split(' ');
+    /// Loads an image tar into its containerd, unless it has that very one; whether it was loaded.
+    pub async fn load_image(&self, tar: &Path) -> Result<bool> {
         let tar = tar.display().to_string();
-        let argv: Vec<&str> = flags.chain([tar.as_str()]).collect();
-        self.run(&argv).await.map(drop)
+        let known = self.exec(&["cat", crate::node_init::IMPORTED]).await?.stdout;
+        if known.lines().any(|line| line == tar) {
+            return Ok(false);
+        }
+        let mut argv = crate::node_init::IMPORT.to_vec();
+        argv.push(&tar);
+        self.run(&argv).await?;
+        self.run(&["sh", "-c", &format!("echo {tar} >> {}", crate::node_init::IMPORTED)]).await?;
+        Ok(true)
     }
 
     pub(crate) fn lab(&self) -> &Lab {

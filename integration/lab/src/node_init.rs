@@ -10,7 +10,6 @@ use crate::place::{LAB, SHARE};
 use crate::spec::{NodePlan, Plan};
 use crate::supervise::Supervisor;
 use crate::{node_root, render};
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +18,10 @@ use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
 
 /// The images a node's containerd holds already: one file name a line.
-const IMPORTED: &str = "/var/lib/containerd/lab-images";
+pub(crate) const IMPORTED: &str = "/var/lib/containerd/lab-images";
+/// The command that imports one.
+pub(crate) const IMPORT: [&str; 6] =
+    ["ctr", "--namespace=k8s.io", "images", "import", "--local", "--discard-unpacked-layers"];
 const CONTAINERD: &str = "/run/containerd/containerd.sock";
 
 /// Runs the node until it is killed.
@@ -106,16 +108,13 @@ async fn boot(plan: &Plan, node: &NodePlan, supervisor: &Supervisor) -> Result<(
 /// Loads an image tar into the node's containerd, unless this very tar was loaded before.
 pub async fn import(ctr: &Path, image: &Path) -> Result<()> {
     let known = fs::read_to_string(IMPORTED).unwrap_or_default();
-    let known: BTreeSet<&str> = known.lines().collect();
     let tar = image.display().to_string();
-    if known.contains(tar.as_str()) {
+    if known.lines().any(|line| line == tar) {
         return Ok(());
     }
-    let flags = ["--namespace=k8s.io", "images", "import", "--local", "--discard-unpacked-layers", &tar];
-    command(ctr, &flags).await?;
-    let mut all: Vec<&str> = known.into_iter().collect();
-    all.push(&tar);
-    fs::write(IMPORTED, all.join("\n")).during(|| format!("writing {IMPORTED}"))
+    let (_, flags) = IMPORT.split_at(1);
+    command(ctr, &[flags, &[&tar]].concat()).await?;
+    fs::write(IMPORTED, format!("{known}{tar}\n")).during(|| format!("writing {IMPORTED}"))
 }
 
 async fn answer(supervisor: &Supervisor, booted: &AtomicBool, request: Request) -> Result<Answer> {

@@ -42,7 +42,7 @@ pub fn enter(plan: &Plan, node: &str, hierarchies: &[Hierarchy]) -> Result<()> {
         mount::bind(&disk, &root.join("var/lib").join(name))?;
     }
     mount::bind(&node_share(node), &root.join(SHARE.trim_start_matches('/')))?;
-    for programs in [&plan.toolset, &plan.cache] {
+    for programs in &plan.shown {
         mount::bind_read_only(programs, &root.join(programs.strip_prefix("/").unwrap_or(programs)))?;
     }
     settings(plan, &root)?;

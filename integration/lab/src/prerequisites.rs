@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::place::Folders;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Programs, and the Debian packages they come in.
@@ -37,6 +38,31 @@ pub(crate) fn which(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(usual).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// Watchers (inotify instances) of a control plane, and of each node, with some room.
+const WATCHERS: (usize, usize) = (16, 10);
+
+/// There are enough watchers left for a lab of so many nodes. Without them kubelets fail in ways that are hard to read.
+pub fn check_watchers(nodes: usize) -> Result<()> {
+    let file = "/proc/sys/fs/inotify/max_user_instances";
+    let limit = fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<usize>().ok());
+    let (used, needed) = (watchers_in_use(), WATCHERS.0 + nodes * WATCHERS.1);
+    match limit {
+        Some(limit) if used + needed > limit => Err(Error::Missing(format!(
+            "a lab of {nodes} nodes needs {needed} inotify instances, {used} of {limit} are in use: \
+             `make prerequisites` raises fs.inotify.max_user_instances, or end another lab"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn watchers_in_use() -> usize {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let files = processes.filter_map(|process| fs::read_dir(process.path().join("fd")).ok()).flatten().flatten();
+    files
+        .filter(|file| fs::read_link(file.path()).is_ok_and(|target| target.as_os_str() == "anon_inode:inotify"))
+        .count()
 }
 
 /// Everything is there, or one error that lists all that is not.

@@ -112,8 +112,8 @@ pub struct Plan {
     pub port: u16,
     /// The folder with `bin` and `cni`.
     pub toolset: PathBuf,
-    /// The folder that the toolset's links point into, and the images lie in.
-    pub cache: PathBuf,
+    /// Folders that nodes see read-only at the same path: programs, what the toolset's links point at, images.
+    pub shown: Vec<PathBuf>,
     /// Image tars, in the order of import.
     pub images: Vec<PathBuf>,
     /// The memory each node believes to have, in MiB.

@@ -32,6 +32,7 @@ impl Lab {
         let folders = Folders::find()?;
         crate::prerequisites::check(&folders)?;
         let nodes = spec.nodes()?;
+        crate::prerequisites::check_watchers(nodes.len())?;
         let folder = folders.lab(&spec.name);
         fs::create_dir_all(&folder).during(|| format!("creating {}", folder.display()))?;
         if State::read(&folder)?.is_some_and(|state| state.alive()) {
@@ -51,7 +52,7 @@ impl Lab {
             nodes,
             port,
             toolset: folders.toolset.clone(),
-            cache: folders.cache.clone(),
+            shown: vec![folders.root.join("target"), folders.target.clone(), folders.cache.clone()],
             images,
             node_memory_mib: spec.node_memory_mib,
             apiserver_flags: spec.apiserver_flags,
@@ -88,6 +89,7 @@ async fn bring_up(name: &str, folder: &Path, listener: TcpListener, progress: &m
         lab.deployment_ready("kube-system", "coredns").await?;
         progress.step("cluster DNS answers");
     }
+    fs::write(folder.join("up"), "").during(|| "noting that the lab is up".to_owned())?;
     Ok(lab)
 }
 

@@ -5,13 +5,17 @@ pub mod layout;
 pub mod libraries;
 
 use crate::command;
-use crate::error::{During, Error, Result};
+use crate::error::{Asking, During, Error, Result};
+use crate::lab::Lab;
 use crate::place::Folders;
 use crate::prerequisites::which;
 use crate::progress::Progress;
 use crate::spec::Profile;
 use archive::{File, Files, digest};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, ListParams, ResourceExt};
 use layout::{Layout, Source};
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -54,6 +58,48 @@ pub async fn build_all(
     Ok(tars)
 }
 
+impl Lab {
+    /// Packs the images, loads those that changed into all nodes that are on, and starts the pods anew that run them.
+    pub async fn refresh_images(&self, profile: Profile, all: bool, progress: &mut Progress) -> Result<()> {
+        let tars = build_all(&self.inner.folders, profile, all, progress).await?;
+        let mut loaded = BTreeSet::new();
+        for (node, state) in self.status().await?.nodes {
+            if state.pid.is_none() {
+                continue;
+            }
+            for tar in &tars {
+                if self.node(&node)?.load_image(tar).await? {
+                    loaded.insert(tar.clone());
+                }
+            }
+        }
+        if loaded.is_empty() {
+            return Ok(());
+        }
+        let folders: Vec<_> =
+            loaded.iter().filter_map(|tar| tar.parent()?.file_name()?.to_str().map(str::to_owned)).collect();
+        progress.step(&format!("loaded into all nodes: {}", folders.join(" ")));
+        let changed: Vec<_> = layout::all().into_iter().map(|layout| layout.name).collect();
+        let changed: Vec<_> = changed.into_iter().filter(|name| folders.contains(&short(name))).collect();
+        self.restart_pods(&changed).await
+    }
+
+    async fn restart_pods(&self, images: &[&str]) -> Result<()> {
+        let pods = Api::<Pod>::all(self.client()).list(&ListParams::default()).await;
+        for pod in pods.asking(|| "listing pods".to_owned())? {
+            let runs = pod.spec.iter().flat_map(|spec| &spec.containers);
+            let stale = runs.filter_map(|container| container.image.as_deref()).any(|image| images.contains(&image));
+            // without a controller nobody would bring it back
+            if stale && pod.metadata.owner_references.as_ref().is_some_and(|owners| !owners.is_empty()) {
+                let api = Api::<Pod>::namespaced(self.client(), &pod.namespace().unwrap_or_default());
+                let gone = api.delete(&pod.name_any(), &DeleteParams::default()).await;
+                gone.asking(|| format!("deleting pod {}", pod.name_any()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The outcome of [`build`].
 pub enum Built {
     /// The tar, and whether it was packed just now.
@@ -93,7 +139,7 @@ fn short(name: &str) -> String {
 async fn read(folders: &Folders, programs: &Path, layout: &Layout) -> Result<(Files, Vec<PathBuf>)> {
     let mut files = Files::new();
     let mut own = Vec::new();
-    let mut libraries = std::collections::BTreeSet::new();
+    let mut libraries = BTreeSet::new();
     for (path, source) in &layout.files {
         let from = match source {
             Source::Text(text) => {
