@@ -96,7 +96,7 @@ pub(super) fn roll_back(view: &View<'_>, mut draft: Draft<'_>, change: &Change, 
     draft.done(message)
 }
 
-fn stick(mut draft: Draft<'_>, reason: &str) -> Decision {
+pub(super) fn stick(mut draft: Draft<'_>, reason: &str) -> Decision {
     draft.phase(ChangePhase::Stuck).event(true, "Stuck", reason);
     draft.journal(|c| reason.clone_into(&mut c.reason));
     draft.done(reason)
@@ -115,13 +115,18 @@ fn failure(view: &View<'_>, timeout: Option<Timestamp>, task: &str) -> Option<St
         return Some(format!("the GPU is {:?}: it needs a reset or a replacement", view.state.health));
     }
     if view.state.step == AgentStep::Failed {
-        return Some(view.state.error.as_ref().map_or_else(
-            || "the agent failed and did not say why: read its log".to_owned(),
-            |e| format!("{} returned {}: {}", e.call, e.code, e.message),
-        ));
+        return Some(fault(view));
     }
     let late = timeout.is_some_and(|at| at <= view.observation.now);
     late.then(|| format!("the agent did not {task} in time: {}", doing(view)))
+}
+
+/// The call that failed, in words.
+pub(super) fn fault(view: &View<'_>) -> String {
+    view.state.error.as_ref().map_or_else(
+        || "the agent failed and did not say why: read its log".to_owned(),
+        |e| format!("{} returned {}: {}", e.call, e.code, e.message),
+    )
 }
 
 /// What the agent is doing, in words.

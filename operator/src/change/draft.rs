@@ -60,6 +60,11 @@ impl<'a> Draft<'a> {
         self
     }
 
+    /// Why the GPU is changed, as the journal has it.
+    pub fn reason(&self) -> String {
+        self.spec.change.as_ref().map(|c| c.reason.clone()).unwrap_or_default()
+    }
+
     /// Moves to a phase; its clock starts when it is another one.
     pub fn phase(&mut self, phase: ChangePhase) -> &mut Self {
         let now = stamp(self.now);

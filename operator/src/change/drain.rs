@@ -66,9 +66,10 @@ fn noticed(view: &View<'_>, mut draft: Draft<'_>, leaving: &[Device<'_>], at: Ti
 
 /// Tells owners that do not know yet.
 pub(super) fn notify(view: &View<'_>, draft: &mut Draft<'_>, leaving: &[Device<'_>], at: Timestamp) {
+    let why = draft.reason();
     for (pod, facts) in leaving.iter().filter_map(|d| view.owner(d)) {
         if let Some(facts) = facts.filter(|f| !f.noticed && !f.terminating) {
-            let reason = view.observation.reason.to_owned();
+            let reason = why.clone();
             draft.decision.notices.insert(Notice { pod, uid: facts.uid.clone(), deadline: at, reason });
         }
     }
@@ -131,7 +132,7 @@ fn evict(view: &View<'_>, mut draft: Draft<'_>, leaving: &[Device<'_>]) -> Decis
             }
         };
         if due {
-            let reason = format!("{} at {} of {} goes: {}", device.name(), device.start, view.title(), seen.reason);
+            let reason = format!("{} at {} of {} goes: {}", device.name(), device.start, view.title(), draft.reason());
             draft.decision.evictions.insert(Eviction { pod, uid: facts.uid.clone(), reason });
         }
     }

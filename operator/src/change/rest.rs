@@ -19,10 +19,29 @@ pub(super) fn steady(view: &View<'_>) -> Decision {
         draft.finish();
         return draft.done("");
     }
+    if view.spec.is_some() && view.fresh && view.state.step == AgentStep::Failed && !view.shows(&view.present()) {
+        return lost(view);
+    }
     match view.observation.target {
         Some(target) if view.spec.is_none() || view.present() != plain(target.clone()) => begin(view, target),
         _ => Decision::default(),
     }
+}
+
+/// The layout is not there and the agent cannot restore it, such as after a power cycle: said, and tried again later.
+fn lost(view: &View<'_>) -> Decision {
+    let now = stamp(view.observation.now);
+    let mut draft = Draft::of(view);
+    draft.begin(Change {
+        phase: ChangePhase::Verifying,
+        from: view.present(),
+        to: view.present(),
+        started_at: now.clone(),
+        phase_since: now,
+        evict_after: None,
+        reason: String::new(),
+    });
+    carve::stick(draft, &carve::fault(view))
 }
 
 /// A change failed and the old layout is back.
@@ -43,21 +62,28 @@ pub(super) fn rolled_back(view: &View<'_>, change: &Change) -> Decision {
     }
 }
 
-/// Neither layout could be reached. The agent goes on trying; when it succeeds the GPU is well again.
+/// Neither layout could be reached. When the agent succeeds after all the GPU is well again; now and then it is asked anew,
+/// because an agent gives up on a spec that NVML refuses.
 pub(super) fn stuck(view: &View<'_>, change: &Change) -> Decision {
     let mut draft = Draft::of(view);
     let present = view.present();
+    let forward = present == plain(change.to.clone());
+    let retry = after(change, view.observation.policy);
     if view.reached(&present) {
         draft.hold([]);
         if view.spec.is_some_and(|s| s.hold.is_empty()) && view.offered(&present).is_ok() {
-            if present == plain(change.to.clone()) {
+            if forward {
                 draft.finish().event(false, "Recovered", "the new layout is there after all");
             } else {
-                let message = "the old layout is back";
-                draft.phase(ChangePhase::RolledBack).event(false, "Recovered", message);
+                draft.phase(ChangePhase::RolledBack).event(false, "Recovered", "the old layout is back");
             }
+            return draft.done(&change.reason);
         }
     }
+    if view.fresh && retry.is_none_or(|at| at <= view.observation.now) {
+        draft.phase(if forward { ChangePhase::Verifying } else { ChangePhase::RollingBack });
+    }
+    draft.wake(retry);
     draft.done(&change.reason)
 }
 

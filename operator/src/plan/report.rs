@@ -87,10 +87,18 @@ fn gpu(place: &Place<'_>, chosen: &Candidate, demand: &Demand, before: &[i64]) -
         pool: place.pool_name.clone(),
         index: place.gpu.index,
         changed,
-        rank: u8::from(!evicts.is_empty()),
+        rank: rank(place, chosen, &evicts),
         reasons: if changed { vec![sentence(place, chosen, demand, before, &evicts)] } else { Vec::new() },
         evicts,
         target,
+    }
+}
+
+/// Changes that move nobody come first; one that was tried and failed comes last, so that it holds up no other.
+fn rank(place: &Place<'_>, chosen: &Candidate, evicts: &[Evicted]) -> u8 {
+    match (&place.gpu.standing, &chosen.layout) {
+        (Standing::Failed(failed), Some(layout)) if failed == layout => 2,
+        _ => u8::from(!evicts.is_empty()),
     }
 }
 

@@ -251,6 +251,7 @@ fn read_gpu(ready: bool, spec: Option<&crds::GpuSpec>, state: &crds::GpuState) -
         (Health::Lost, _) => Standing::Away("NVML lost it"),
         (Health::Unhealthy, _) => Standing::Away("it is unhealthy"),
         _ if !ready => Standing::Away("its node is not ready"),
+        (_, Some(ChangePhase::Stuck)) if !there(spec, state) => Standing::Away("its layout cannot be restored"),
         (
             _,
             Some(ChangePhase::Partitioning | ChangePhase::Verifying | ChangePhase::RollingBack | ChangePhase::Stuck),
@@ -272,6 +273,14 @@ fn read_gpu(ready: bool, spec: Option<&crds::GpuSpec>, state: &crds::GpuState) -
         standing,
         used: devices_in_use(spec, state),
     }
+}
+
+/// Does NVML show the instances that the spec lists?
+fn there(spec: Option<&crds::GpuSpec>, state: &crds::GpuState) -> bool {
+    let listed = spec.iter().flat_map(|s| &s.instances).map(|i| (i.start, &i.profile));
+    let shown: BTreeSet<_> = state.instances.iter().map(|i| (i.start, &i.profile)).collect();
+    let mig = state.mig.is_some_and(|m| m.enabled);
+    spec.is_some_and(|s| s.mig == mig) && listed.collect::<BTreeSet<_>>() == shown
 }
 
 /// The layout that NVML shows.

@@ -2,9 +2,11 @@
 
 mod boards;
 mod brute;
+mod change;
 mod fleet;
 mod planner;
 mod properties;
+mod world;
 
 /// Few cases by default, because every change of the code runs them; `PROPTEST_CASES` asks for more.
 fn config() -> proptest::test_runner::Config {
