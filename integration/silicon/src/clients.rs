@@ -142,14 +142,18 @@ impl Hold<'_> {
     /// `mine` are the slots this process has already, which the kernel would not show as taken.
     pub fn enter(&self, client: &Client, mine: &[u64]) -> io::Result<u64> {
         let file = &self.clients.file;
+        let room = usize::try_from(SLOT).unwrap_or(512) - 1;
+        let mut text = serde_json::to_vec(client)?;
+        if text.len() > room {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the owner's name is too long"));
+        }
+        text.resize(room, b' ');
+        text.push(b'\n');
         for slot in (0..SLOTS).filter(|s| !mine.contains(s)) {
             let at = HEADER + slot * SLOT;
             if self.clients.locked(at, at + 1)?.is_some() {
                 continue;
             }
-            let mut text = serde_json::to_vec(client)?;
-            text.resize(usize::try_from(SLOT).unwrap_or(512) - 1, b' ');
-            text.push(b'\n');
             file.write_all_at(&text, at)?;
             fcntl(file, FcntlArg::F_SETLK(&lock_of(libc::F_WRLCK, at)))?;
             return Ok(slot);

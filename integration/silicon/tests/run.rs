@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use silicon::Store;
 
 /// Long enough for a busy machine; what is waited for takes a fraction of a second.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn start(root: &Path, more: &[&str]) -> (Child, Store) {
     std::fs::write(root.join("library"), "not loaded here").unwrap();

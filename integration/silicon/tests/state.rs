@@ -151,6 +151,13 @@ fn attaching_and_detaching_is_on_record() {
 }
 
 #[test]
+fn an_owner_whose_name_does_not_fit_is_refused_rather_than_cut() {
+    let root = tempfile::tempdir().unwrap();
+    let store = install(&options(root.path(), "h100-80gb")).unwrap();
+    assert!(matches!(attach(&store, &client(1, &"x".repeat(600)), &[]), Err(attach::Error::Io(_))));
+}
+
+#[test]
 fn carving_by_names_is_all_or_nothing() {
     let root = tempfile::tempdir().unwrap();
     let store = install(&options(root.path(), "a100-80gb")).unwrap();
