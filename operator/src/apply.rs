@@ -5,10 +5,7 @@ use std::{fmt::Debug, sync::Arc};
 use gputenancy_crds::names;
 use k8s_openapi::{
     NamespaceResourceScope,
-    api::{
-        core::v1::Pod,
-        policy::v1::Eviction,
-    },
+    api::{core::v1::Pod, policy::v1::Eviction},
     apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions},
 };
 use kube::{
@@ -165,7 +162,11 @@ impl Writer {
         self.count::<Pod>("evict");
         let preconditions = Some(Preconditions { uid: Some(uid.into()), resource_version: None });
         let eviction = Eviction {
-            metadata: ObjectMeta { name: Some(name.into()), namespace: Some(namespace.into()), ..ObjectMeta::default() },
+            metadata: ObjectMeta {
+                name: Some(name.into()),
+                namespace: Some(namespace.into()),
+                ..ObjectMeta::default()
+            },
             delete_options: Some(DeleteOptions { preconditions, ..DeleteOptions::default() }),
         };
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);

@@ -71,7 +71,7 @@ impl Publisher {
         }
         Event {
             metadata: ObjectMeta {
-                generate_name: Some(format!("{}.", about.name.clone().unwrap_or_default())),
+                generate_name: Some(format!("{}-", about.name.clone().unwrap_or_default())),
                 namespace: Some(namespace.into()),
                 ..ObjectMeta::default()
             },

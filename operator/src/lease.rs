@@ -123,7 +123,11 @@ impl Elector {
         let old = found.as_ref().and_then(|l| l.spec.as_ref());
         let spec = Some(written(&self.me, old, self.duration, Timestamp::now()));
         // a Lease without a spec is as good as none, but has to be replaced
-        let step = if found.is_some() && old.is_none() { Step::Write } else { decide(&self.me, old, unchanged_for, self.duration) };
+        let step = if found.is_some() && old.is_none() {
+            Step::Write
+        } else {
+            decide(&self.me, old, unchanged_for, self.duration)
+        };
         let params = PostParams::default();
         let outcome = match (step, found) {
             (Step::Create, _) | (Step::Write, None) => {

@@ -68,7 +68,11 @@ impl Default for Metrics {
             registry.register("reconciles", "Reconciliations", reconciles.clone());
             registry.register("reconcile_errors", "Reconciliations that ended with an error", errors.clone());
             registry.register("reconcile_seconds", "Time of a reconciliation", seconds.clone());
-            registry.register("gpu_changes", "GPUs that are changing, or whose last change failed, by phase", changes.clone());
+            registry.register(
+                "gpu_changes",
+                "GPUs that are changing, or whose last change failed, by phase",
+                changes.clone(),
+            );
             registry.register("tenants", "Tenants by state", tenants.clone());
             registry.register("leader", "1 on the replica that writes", leader.clone());
         }

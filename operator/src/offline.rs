@@ -88,11 +88,16 @@ fn print(plan: &Plan, problems: &[plan::Problem]) -> String {
     }
     for (pool, lines) in by_pool {
         let stranded = plan.stranded.get(pool).copied().unwrap_or_default();
-        let _ = writeln!(text, "pool {pool} (stranded: {} compute, {} memory slices)", stranded.compute, stranded.memory);
+        let _ =
+            writeln!(text, "pool {pool} (stranded: {} compute, {} memory slices)", stranded.compute, stranded.memory);
         let _ = writeln!(text, "{}", lines.join("\n"));
     }
     for (profile, supply) in &plan.profiles {
-        let _ = writeln!(text, "profile {profile}: {} guaranteed, {} before, {} after", supply.guaranteed, supply.before, supply.after);
+        let _ = writeln!(
+            text,
+            "profile {profile}: {} guaranteed, {} before, {} after",
+            supply.guaranteed, supply.before, supply.after
+        );
     }
     for problem in problems.iter().chain(&plan.problems) {
         let _ = writeln!(text, "problem: {problem}");
@@ -104,6 +109,8 @@ fn describe(layout: &gputenancy_crds::Layout) -> String {
     match (layout.mig, layout.instances.as_slice()) {
         (false, _) => "one whole GPU".into(),
         (true, []) => "MIG on, nothing carved".into(),
-        (true, instances) => instances.iter().map(|i| format!("{}@{}", i.profile, i.start)).collect::<Vec<_>>().join(" "),
+        (true, instances) => {
+            instances.iter().map(|i| format!("{}@{}", i.profile, i.start)).collect::<Vec<_>>().join(" ")
+        }
     }
 }

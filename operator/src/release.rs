@@ -57,8 +57,8 @@ async fn listed<K>(client: &Client) -> kube::Result<Vec<PartialObjectMeta<K>>>
 where
     K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Clone + Debug,
 {
-    let api: Api<K> = Api::all(client.clone());
-    match api.list_metadata(&ListParams::default()).await {
+    let api: Api<PartialObjectMeta<K>> = Api::all(client.clone());
+    match api.list(&ListParams::default()).await {
         Ok(listed) => Ok(listed.items),
         // the CRD is gone, and its objects with it
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Vec::new()),

@@ -119,7 +119,13 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     let fleet_task = tokio::spawn(controller.run(fleet, stop.clone()));
     let context = tenant::Context::new(caches.clone(), writer, publisher, view.clone(), metrics.clone());
     let stream = futures::stream::unfold(queue, async |mut queue| Some((queue.recv().await?, queue)));
-    let tenants_task = tokio::spawn(tenant::run(context, stream.boxed().take_until(stop.clone().cancelled_owned()), concurrency));
+    let (mut first, ended) = (view.clone(), stop.clone().cancelled_owned());
+    let tenants_task = tokio::spawn(async move {
+        // fails only when the fleet's controller has ended
+        if first.wait_for(|v| v.complete).await.is_ok() {
+            tenant::run(context, stream.boxed().take_until(ended), concurrency).await;
+        }
+    });
     let waker = tokio::spawn(on_view(view, caches, names, metrics));
 
     let held = elector.hold(stop.clone());
@@ -131,7 +137,9 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     stop.cancel();
     waker.abort();
     if outcome.is_ok() {
-        tokio::time::timeout(Duration::from_secs(10), async { drop(tokio::join!(fleet_task, tenants_task)) }).await.ok();
+        tokio::time::timeout(Duration::from_secs(10), async { drop(tokio::join!(fleet_task, tenants_task)) })
+            .await
+            .ok();
     }
     outcome
 }

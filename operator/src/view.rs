@@ -7,6 +7,8 @@ use gputenancy_crds::{Trust, names};
 /// One picture of the fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct View {
+    /// A pass has been made; before the first one nothing can be said about any tenant.
+    pub complete: bool,
     /// The catalog.
     pub profiles: BTreeMap<String, ProfileView>,
     /// Every resource name that could be a GPU's: a tenant's quota names them all.

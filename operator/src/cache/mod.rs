@@ -91,15 +91,21 @@ impl Caches {
                 project: lighten,
                 keep: |_| true,
                 key: |n: &SlimNamespace| (n.name_any(), tenant_of(n)),
-                digest: |n| digest(&(&n.metadata.labels, &n.metadata.deletion_timestamp, &n.metadata.annotations, &n.status)),
+                digest: |n| {
+                    digest(&(&n.metadata.labels, &n.metadata.deletion_timestamp, &n.metadata.annotations, &n.status))
+                },
             }
             .start({
                 let tenants = wakes.tenants.clone();
                 // an unlabelled namespace may be the foreign one that a tenant waits for: its name tells
                 move |(name, tenant)| drop(tenants.send(tenant.unwrap_or(format!("{FOREIGN_PREFIX}{name}"))))
             }),
-            quotas: owned(client, ours.clone(), wakes, |q: &SlimQuota| digest(&(&q.metadata.labels, &q.spec, &q.status))),
-            bindings: owned(client, ours, wakes, |b: &SlimBinding| digest(&(&b.metadata.labels, &b.role_ref, &b.subjects))),
+            quotas: owned(client, ours.clone(), wakes, |q: &SlimQuota| {
+                digest(&(&q.metadata.labels, &q.spec, &q.status))
+            }),
+            bindings: owned(client, ours, wakes, |b: &SlimBinding| {
+                digest(&(&b.metadata.labels, &b.role_ref, &b.subjects))
+            }),
         }
     }
 

@@ -125,7 +125,6 @@ where
     }
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -72,12 +72,7 @@ impl Fleet {
     }
 
     /// Facts about the pods on a node. `deadline` is the one of the change at hand: a notice of another change does not count.
-    pub fn pods_on(
-        &self,
-        node: &str,
-        deadline: Option<Timestamp>,
-        refusals: &Refusals,
-    ) -> BTreeMap<PodName, PodFacts> {
+    pub fn pods_on(&self, node: &str, deadline: Option<Timestamp>, refusals: &Refusals) -> BTreeMap<PodName, PodFacts> {
         let here = self.pods.iter().filter(|(_, pod)| pod.spec.node_name.as_deref() == Some(node));
         here.map(|(name, pod)| {
             let uid = pod.uid().unwrap_or_default();

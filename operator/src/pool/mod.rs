@@ -35,8 +35,8 @@ use crate::{
 };
 pub use fleet::Fleet;
 use fleet::{Refusals, notice_text};
-use pass::{Inputs, NodeWork, Pass, Planner};
 pub use pass::explain;
+use pass::{Inputs, NodeWork, Pass, Planner};
 pub use status::Seen;
 
 /// Changes that come within this time are looked at together.
@@ -74,6 +74,8 @@ pub struct Controller {
     written: BTreeMap<String, i64>,
     /// Labels that were applied last, so that a label which another manager keeps is not fought over.
     labelled: BTreeMap<NodeName, BTreeMap<String, String>>,
+    /// This pass has learnt something that no watch will tell.
+    look_again: bool,
 }
 
 impl Controller {
@@ -95,6 +97,7 @@ impl Controller {
             refusals: Refusals::new(),
             written: BTreeMap::new(),
             labelled: BTreeMap::new(),
+            look_again: false,
         }
     }
 
@@ -161,6 +164,9 @@ impl Controller {
         for pool in fleet.pools.iter().filter(|p| finished.contains(&p.name_any())) {
             self.writer.set_finalizer(pool, false).await.map_err(failed("removing the finalizer of a pool"))?;
         }
+        if std::mem::take(&mut self.look_again) {
+            return Ok(Some(WINDOW));
+        }
         Ok(wake.map(|at| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default().max(WINDOW)))
     }
 
@@ -197,7 +203,8 @@ impl Controller {
             for event in events {
                 let tone = if event.warning { Tone::Warning } else { Tone::Normal };
                 let about = agreement.object_ref(&());
-                let news = News { about, tone, reason: event.reason.into(), action: "Change".into(), note: event.message };
+                let news =
+                    News { about, tone, reason: event.reason.into(), action: "Change".into(), note: event.message };
                 self.publisher.publish(news).await;
             }
             for notice in notices {
@@ -240,6 +247,8 @@ impl Controller {
                     self.tell_pod(fleet, &pod, Tone::Warning, "EvictionRefused", message.clone()).await;
                 }
                 self.refusals.insert(uid, Refusal { at: Timestamp::now(), message });
+                // the next pass sees the refusal and says when to try again
+                self.look_again = true;
             }
         }
         Ok(())
@@ -266,7 +275,13 @@ impl Controller {
         let before = pool.status.as_ref().and_then(ready).map(|c| c.reason);
         if let Some(now) = ready(status).filter(|c| Some(&c.reason) != before.as_ref()) {
             let tone = if now.status == "True" || now.reason == "Changing" { Tone::Normal } else { Tone::Warning };
-            let news = News { about: pool.object_ref(&()), tone, reason: now.reason, action: "Reconcile".into(), note: now.message };
+            let news = News {
+                about: pool.object_ref(&()),
+                tone,
+                reason: now.reason,
+                action: "Reconcile".into(),
+                note: now.message,
+            };
             self.publisher.publish(news).await;
         }
         Ok(())

@@ -88,7 +88,15 @@ pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
     let decisions = decisions(fleet, plan, inputs);
     let nodes = nodes(fleet, &decisions, &members, inputs);
     let devices = devices::all(fleet);
-    let seen = status::Seen { fleet, plan, problems: &problems, members: &members, decisions: &decisions, devices: &devices, now: inputs.now };
+    let seen = status::Seen {
+        fleet,
+        plan,
+        problems: &problems,
+        members: &members,
+        decisions: &decisions,
+        devices: &devices,
+        now: inputs.now,
+    };
     let pools = fleet.pools.iter().map(|p| (p, status::pool(&seen, p)));
     let profiles = fleet.profiles.iter().map(|p| (p, profile::status(&seen, p)));
     Pass {
@@ -97,7 +105,12 @@ pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
         pools: pools.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
         profiles: profiles.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
         finished: status::finished(&seen),
-        phases: fleet.gpu_nodes.values().flat_map(|n| &n.spec.gpus).filter_map(|g| Some(g.change.as_ref()?.phase)).collect(),
+        phases: fleet
+            .gpu_nodes
+            .values()
+            .flat_map(|n| &n.spec.gpus)
+            .filter_map(|g| Some(g.change.as_ref()?.phase))
+            .collect(),
         wake: decisions.values().filter_map(|d| d.wake).chain(status::patience_ends(&seen)).min(),
         nodes,
     }
@@ -119,7 +132,7 @@ fn decisions(fleet: &Fleet, plan: &Plan, inputs: &Inputs<'_>) -> BTreeMap<GpuKey
             node,
             allocatable: &allocatable,
             target: gpu.target.as_ref(),
-            reason: &gpu.reasons.join(" "),
+            reason: &reason(key, gpu, spec_of(fleet, key)),
             pods: &pods,
             policy: &Policy::from(&pool.spec.disruption),
             agent_alive: fleet.answers(name),
@@ -128,6 +141,16 @@ fn decisions(fleet: &Fleet, plan: &Plan, inputs: &Inputs<'_>) -> BTreeMap<GpuKey
         decisions.insert(key.clone(), decision);
     }
     decisions
+}
+
+/// The plan's sentences without the GPU's name, which whoever tells them puts in front. A change under way keeps the reason
+/// that it began with: to the plan it is settled.
+fn reason(key: &GpuKey, gpu: &plan::GpuPlan, spec: Option<&GpuSpec>) -> String {
+    if gpu.reasons.is_empty() {
+        return spec.and_then(|s| s.change.as_ref()).map(|c| c.reason.clone()).unwrap_or_default();
+    }
+    let title = format!("{} GPU {}: ", key.node, gpu.index);
+    gpu.reasons.iter().map(|r| r.strip_prefix(&title).unwrap_or(r)).collect::<Vec<_>>().join(" ")
 }
 
 fn spec_of<'a>(fleet: &'a Fleet, key: &GpuKey) -> Option<&'a GpuSpec> {
@@ -209,7 +232,8 @@ fn in_order(node: &gputenancy_crds::GpuNode, mut gpus: BTreeMap<&str, GpuSpec>) 
 
 /// May a GPU that no pool has any more be given up? Only with nothing on it and no change half done.
 pub(super) fn may_leave(fleet: &Fleet, node: &gputenancy_crds::GpuNode, uuid: &str, spec: &GpuSpec) -> bool {
-    let half_done = spec.change.as_ref().is_some_and(|c| c.phase > ChangePhase::Idle && c.phase < ChangePhase::RolledBack);
+    let half_done =
+        spec.change.as_ref().is_some_and(|c| c.phase > ChangePhase::Idle && c.phase < ChangePhase::RolledBack);
     let state = node.status.iter().flat_map(|s| &s.gpus).find(|g| g.uuid == uuid);
     let idle = state.is_none_or(|s| {
         let mut devices = s.instances.iter().map(|i| &i.device).chain(&s.whole);

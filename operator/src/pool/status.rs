@@ -65,7 +65,8 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
         None => Verdict::yes(DEMAND_MET, "Served", "every guarantee that asks for this pool's profiles is served"),
         Some(first) => Verdict::no(DEMAND_MET, "Shortage", first),
     });
-    let summary = profiles.iter().map(|p| format!("{} {}/{}", p.name, p.allocated, p.total)).collect::<Vec<_>>().join(", ");
+    let summary =
+        profiles.iter().map(|p| format!("{} {}/{}", p.name, p.allocated, p.total)).collect::<Vec<_>>().join(", ");
     GpuPoolStatus {
         observed_generation: generation,
         conditions: merge(&old.conditions, verdicts, generation, seen.now),
@@ -94,7 +95,8 @@ fn profiles(seen: &Seen<'_>, pool: &GpuPool, nodes: &[&str]) -> Vec<PoolProfile>
     let here: Vec<&Device> = seen.devices.iter().filter(|d| nodes.contains(&d.node.as_str())).collect();
     let of = |name: &String| {
         let profile = seen.fleet.profiles.iter().find(|p| p.name_any() == *name);
-        let count = profile.map(|p| devices::count(here.iter().copied(), &resource_name(name, &p.spec))).unwrap_or_default();
+        let count =
+            profile.map(|p| devices::count(here.iter().copied(), &resource_name(name, &p.spec))).unwrap_or_default();
         PoolProfile { name: name.clone(), total: count.total, allocated: count.allocated, free: count.free }
     };
     pool.spec.profiles.iter().map(of).collect()
@@ -104,7 +106,12 @@ fn changes(seen: &Seen<'_>, pool: &str) -> Vec<PoolChange> {
     let of = |(key, decision): (&GpuKey, &Decision)| {
         let gpu = seen.plan.gpus.get(key).filter(|g| g.pool.as_str() == pool)?;
         let progress = decision.progress.clone()?;
-        Some(PoolChange { node: key.node.to_string(), gpu: gpu.index, phase: progress.phase, message: progress.message })
+        Some(PoolChange {
+            node: key.node.to_string(),
+            gpu: gpu.index,
+            phase: progress.phase,
+            message: progress.message,
+        })
     };
     let mut changes: Vec<PoolChange> = seen.decisions.iter().filter_map(of).collect();
     changes.sort_by(|a, b| (&a.node, a.gpu).cmp(&(&b.node, b.gpu)));
@@ -120,7 +127,10 @@ fn overall(seen: &Seen<'_>, pool: &str, nodes: &[&str], changes: &[PoolChange]) 
     let stalled = |reason: &str, message: String| Overall::Stalled { reason: reason.into(), message };
     let waiting = |reason: &str, message: String| Overall::Reconciling { reason: reason.into(), message };
     let mistake = seen.problems.iter().find(|p| p.concerns_pool(pool) && !matches!(p, Problem::Shortage { .. }));
-    let unreadable = seen.problems.iter().find(|p| matches!(p, Problem::Unreadable { object, .. } if *object == format!("GpuPool {pool}")));
+    let unreadable = seen
+        .problems
+        .iter()
+        .find(|p| matches!(p, Problem::Unreadable { object, .. } if *object == format!("GpuPool {pool}")));
     if let Some(problem) = mistake.or(unreadable) {
         return stalled(problem.reason(), problem.to_string());
     }
@@ -134,17 +144,25 @@ fn overall(seen: &Seen<'_>, pool: &str, nodes: &[&str], changes: &[PoolChange]) 
         return waiting("Changing", format!("{}{others}", told(first)));
     }
     if nodes.is_empty() {
-        return stalled("NoNodes", "no node matches spec.nodeSelector: label the nodes of this pool, or correct the selector".into());
+        return stalled(
+            "NoNodes",
+            "no node matches spec.nodeSelector: label the nodes of this pool, or correct the selector".into(),
+        );
     }
     let without: Vec<&str> = nodes.iter().copied().filter(|n| !seen.fleet.gpu_nodes.contains_key(*n)).collect();
     if !without.is_empty() {
-        return waiting("NoAgent", format!("no agent has reported from {}: is the agent's pod running there?", without.join(", ")));
+        return waiting(
+            "NoAgent",
+            format!("no agent has reported from {}: is the agent's pod running there?", without.join(", ")),
+        );
     }
     let silent: Vec<&str> = nodes.iter().copied().filter(|n| !seen.fleet.answers(n)).collect();
     if !silent.is_empty() {
         return waiting("NodeNotReady", format!("not ready, left alone: {}", silent.join(", ")));
     }
-    Overall::Ready { message: format!("{} {}, every GPU as planned", nodes.len(), if nodes.len() == 1 { "node" } else { "nodes" }) }
+    Overall::Ready {
+        message: format!("{} {}, every GPU as planned", nodes.len(), if nodes.len() == 1 { "node" } else { "nodes" }),
+    }
 }
 
 /// GPUs that a deleted pool still has, as `node/index` with what uses them.
@@ -160,7 +178,11 @@ fn left(seen: &Seen<'_>, pool: &GpuPool) -> Vec<String> {
             let devices = state.iter().flat_map(|s| s.instances.iter().map(|i| &i.device).chain(&s.whole));
             let owners: BTreeSet<String> =
                 devices.filter_map(|d| d.owner.as_ref()).map(|o| format!("{}/{}", o.namespace, o.pod)).collect();
-            let who = if owners.is_empty() { String::new() } else { format!(" (pods {})", owners.into_iter().collect::<Vec<_>>().join(", ")) };
+            let who = if owners.is_empty() {
+                String::new()
+            } else {
+                format!(" (pods {})", owners.into_iter().collect::<Vec<_>>().join(", "))
+            };
             let leaving = may_leave(seen.fleet, agreement, &spec.uuid, spec);
             left.push(format!("GPU {index} of node {node}{}", if leaving { String::new() } else { who }));
         }

@@ -1,1 +1,209 @@
 //! Passes over fleets made by hand.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use gputenancy_crds::{GpuPool, condition, names};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+
+use super::{
+    devices::{self, Use},
+    fleet::{Fleet, Refusals},
+    pass::{Inputs, Pass, Planner, pass},
+};
+
+fn read<K: serde::de::DeserializeOwned>(value: Value) -> K {
+    serde_json::from_value(value).unwrap()
+}
+
+/// One node `n` with two GPUs without MIG, a profile of whole GPUs, a tenant that is guaranteed one, and these pools.
+fn fleet(pools: &[&str]) -> Fleet {
+    let gpu =
+        |i: i32| json!({"uuid": format!("GPU-{i}"), "index": i, "board": 0, "health": "Healthy", "step": "Unmanaged"});
+    let meta = |name: &str| json!({"name": name, "uid": format!("u-{name}"), "generation": 1});
+    let support = json!({"expected": "e", "incident": "i"});
+    Fleet {
+        profiles: vec![
+            read(json!({"metadata": meta("gpu"), "spec": {"device": {"whole": {}}, "support": support}})),
+            read(json!({"metadata": meta("turns"), "spec": {"device": {"timeSlice": {"replicas": 4}}, "support": support}})),
+        ],
+        pools: pools
+            .iter()
+            .map(|name| read(json!({"metadata": meta(name), "spec": {"nodeSelector": {"matchLabels": {"x": "y"}}, "profiles": ["gpu"]}})))
+            .collect(),
+        tenants: vec![read(json!({"metadata": meta("t"), "spec": {"namespaces": [{"name": "t"}], "gpus": [{"profile": "gpu", "count": 1}]}}))],
+        gpu_nodes: [(
+            "n".to_owned(),
+            read(json!({
+                "metadata": meta("n"), "spec": {},
+                "status": {"observedGeneration": 1, "simulated": true, "gpus": [gpu(0), gpu(1)],
+                    "boards": [{"product": "Tesla-T4", "memory": "15360Mi", "slices": 0, "memorySlices": 0}]},
+            })),
+        )]
+        .into(),
+        nodes: [(
+            "n".to_owned(),
+            Arc::new(read(json!({
+                "metadata": {"name": "n", "labels": {"x": "y"}},
+                "status": {"allocatable": {"nvidia.com/gpu": "2", "cpu": "4"}, "conditions": [{"type": "Ready", "status": "True"}]},
+            }))),
+        )]
+        .into(),
+        pods: BTreeMap::new(),
+    }
+}
+
+fn at(fleet: &Fleet, seconds: i64, lagging: &[&str]) -> Pass {
+    let lagging: BTreeSet<String> = lagging.iter().map(|n| (*n).to_owned()).collect();
+    let now = Timestamp::from_second(seconds).unwrap();
+    let inputs = Inputs { now, refusals: &Refusals::new(), lagging: &lagging };
+    pass(fleet, &mut Planner::default(), &inputs)
+}
+
+/// Carries out a pass as an API server and an agent would.
+fn carry_out(fleet: &mut Fleet, pass: &Pass) {
+    for (name, work) in &pass.nodes {
+        let node = fleet.gpu_nodes.get_mut(name.as_str()).unwrap();
+        if let Some(spec) = &work.spec {
+            node.spec = spec.clone();
+        }
+        let (spec, status) = (node.spec.clone(), node.status.as_mut().unwrap());
+        for gpu in &mut status.gpus {
+            let listed = spec.gpus.iter().any(|g| g.uuid == gpu.uuid);
+            let step = if listed { "Steady" } else { "Unmanaged" };
+            gpu.step = read(json!(step));
+            gpu.whole = listed.then(|| read(json!({"resource": "nvidia.com/gpu", "allocatable": true})));
+        }
+    }
+    for (name, labels) in &pass.labels {
+        let mut node = (*fleet.nodes[name.as_str()]).clone();
+        node.metadata.labels.get_or_insert_default().extend(labels.clone());
+        fleet.nodes.insert(name.to_string(), Arc::new(node));
+    }
+    for pool in &mut fleet.pools {
+        pool.status = pass.pools.get(&pool.name_any()).cloned().or(pool.status.take());
+    }
+    for profile in &mut fleet.profiles {
+        profile.status = pass.profiles.get(&profile.name_any()).cloned().or(profile.status.take());
+    }
+}
+
+fn settled() -> Fleet {
+    let mut fleet = fleet(&["p"]);
+    for second in 0..20 {
+        let pass = at(&fleet, second, &[]);
+        carry_out(&mut fleet, &pass);
+    }
+    fleet
+}
+
+fn reason_of(conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition]) -> (&str, &str) {
+    conditions.iter().find(|c| c.type_ == condition::READY).map(|c| (c.status.as_str(), c.reason.as_str())).unwrap()
+}
+
+#[test]
+fn a_fleet_settles_and_then_nothing_is_written() {
+    let fleet = settled();
+    assert_eq!(fleet.gpu_nodes["n"].spec.gpus.len(), 2);
+    let status = fleet.pools[0].status.clone().unwrap();
+    assert_eq!(reason_of(&status.conditions), ("True", "Ready"));
+    assert_eq!((status.nodes, status.gpus, status.summary.as_deref()), (Some(1), Some(2), Some("gpu 0/2")));
+    let rest = at(&fleet, 10_000, &[]);
+    assert!(
+        rest.nodes.is_empty() && rest.labels.is_empty() && rest.pools.is_empty() && rest.profiles.is_empty(),
+        "{rest:?}"
+    );
+    assert_eq!(rest.wake, None);
+}
+
+#[test]
+fn nodes_carry_the_pools_name_and_the_mark_of_simulation() {
+    let fleet = settled();
+    assert_eq!(fleet.nodes["n"].labels()[names::POOL_LABEL], "p");
+    assert_eq!(fleet.nodes["n"].labels()[names::SIMULATED_LABEL], "true");
+}
+
+#[test]
+fn two_pools_on_one_node_are_both_told_and_neither_acts() {
+    let fleet = fleet(&["p", "q"]);
+    let pass = at(&fleet, 0, &[]);
+    assert!(pass.nodes.is_empty());
+    for pool in ["p", "q"] {
+        let conditions = &pass.pools[pool].conditions;
+        assert_eq!(reason_of(conditions), ("False", "PoolOverlap"));
+        assert!(conditions.iter().any(|c| c.message.contains("node n is selected by pools p, q")), "{conditions:?}");
+    }
+}
+
+#[test]
+fn an_overlap_leaves_devices_as_they_are_and_heals_by_itself() {
+    let mut fleet = settled();
+    let second: GpuPool = GpuPool { status: None, ..fleet.pools[0].clone() };
+    fleet
+        .pools
+        .push(GpuPool { metadata: kube::api::ObjectMeta { name: Some("q".into()), ..second.metadata }, ..second });
+    let pass = at(&fleet, 30, &[]);
+    assert!(pass.nodes.is_empty());
+    carry_out(&mut fleet, &pass);
+    fleet.pools.pop();
+    assert_eq!(reason_of(&at(&fleet, 31, &[]).pools["p"].conditions), ("True", "Ready"));
+}
+
+#[test]
+fn a_node_whose_agreement_lags_behind_is_left_alone() {
+    assert!(at(&fleet(&["p"]), 0, &["n"]).nodes.is_empty());
+    assert!(!at(&fleet(&["p"]), 0, &[]).nodes.is_empty());
+}
+
+#[test]
+fn a_silent_node_is_not_acted_on_and_named() {
+    let mut fleet = settled();
+    let mut node = (*fleet.nodes["n"]).clone();
+    node.status.conditions.clear();
+    fleet.nodes.insert("n".into(), Arc::new(node));
+    let pass = at(&fleet, 30, &[]);
+    assert!(pass.nodes.is_empty());
+    assert_eq!(reason_of(&pass.pools["p"].conditions), ("False", "NodeNotReady"));
+}
+
+#[test]
+fn a_deleted_pool_gives_up_idle_gpus_at_once_and_waits_for_busy_ones() {
+    let mut fleet = settled();
+    fleet.pools[0].metadata.deletion_timestamp = Some(Time(Timestamp::from_second(100).unwrap()));
+    let busy = fleet.gpu_nodes.get_mut("n").unwrap().status.as_mut().unwrap();
+    busy.gpus[1].whole.as_mut().unwrap().owner = Some(read(json!({"namespace": "t", "pod": "w", "container": "c"})));
+    let pass = at(&fleet, 101, &[]);
+    let left: Vec<&str> =
+        pass.nodes.values().next().unwrap().spec.as_ref().unwrap().gpus.iter().map(|g| g.uuid.as_str()).collect();
+    assert_eq!(left, ["GPU-1"]);
+    assert!(pass.finished.is_empty());
+    let message = &pass.pools["p"].conditions.iter().find(|c| c.type_ == "Ready").unwrap().message;
+    assert!(message.contains("GPU 1 of node n (pods t/w)"), "{message}");
+    assert_eq!(pass.wake.map(Timestamp::as_second), Some(400), "patience ends");
+    assert_eq!(at(&fleet, 400, &[]).finished, ["p".to_owned()].into());
+}
+
+#[test]
+fn an_unserved_profile_says_so_and_is_refused_to_tenants() {
+    let pass = at(&fleet(&["p"]), 0, &[]);
+    let conditions = &pass.profiles["turns"].conditions;
+    assert_eq!(reason_of(conditions), ("False", "NotServed"));
+    assert!(conditions.iter().any(|c| c.message.contains("a later release serves")), "{conditions:?}");
+    assert_eq!(pass.view.profiles["turns"].refused.as_ref().map(|r| r.0), Some("NotServed"));
+    assert!(pass.view.resources.contains("nvidia.com/gpu") && !pass.view.resources.contains("cpu"));
+}
+
+#[test]
+fn a_held_device_is_neither_free_nor_allocated() {
+    let mut fleet = settled();
+    let node = fleet.gpu_nodes.get_mut("n").unwrap();
+    node.spec.gpus[0].hold = vec![0];
+    let found = devices::all(&fleet);
+    assert_eq!(found.iter().map(|d| d.usage).collect::<Vec<_>>(), [Use::Withdrawn, Use::Free]);
+    let count = devices::count(found.iter(), "nvidia.com/gpu");
+    assert_eq!((count.total, count.free, count.unschedulable, count.allocated), (2, 1, 1, 0));
+}

@@ -26,11 +26,13 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> View {
     resources.extend(allocatable.filter(|r| is_gpu_resource(r)).cloned());
     let tenants = seen.fleet.tenants.iter().map(|t| {
         let name = t.name_any();
-        let shortages = seen.problems.iter().filter(|p| p.concerns_tenant(&name) && matches!(p, Problem::Shortage { .. }));
+        let shortages =
+            seen.problems.iter().filter(|p| p.concerns_tenant(&name) && matches!(p, Problem::Shortage { .. }));
         let shortages = shortages.map(ToString::to_string).collect();
         (name, TenantView { generation: t.metadata.generation, shortages })
     });
     View {
+        complete: true,
         profiles,
         resources,
         tenants: tenants.collect(),

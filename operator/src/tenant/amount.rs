@@ -77,7 +77,9 @@ mod tests {
     #[test]
     fn equal_amounts_compare_equal_however_they_are_written() {
         let amount = |text: &str| Amount::parse(&Quantity(text.into()));
-        for (a, b) in [("1Gi", "1024Mi"), ("0.5", "500m"), ("64", "64000m"), ("1e3", "1k"), ("1.5Gi", "1536Mi"), ("2E3", "2000")] {
+        for (a, b) in
+            [("1Gi", "1024Mi"), ("0.5", "500m"), ("64", "64000m"), ("1e3", "1k"), ("1.5Gi", "1536Mi"), ("2E3", "2000")]
+        {
             assert!(amount(a).is_some(), "{a}");
             assert_eq!(amount(a), amount(b), "{a} {b}");
         }

@@ -66,7 +66,8 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
         match role {
             Role::Foreign | Role::Terminating => continue,
             Role::Missing => {
-                let namespace = render::namespace(&seen.tenant, name, false, Some(seen.tenant.uid().unwrap_or_default()));
+                let namespace =
+                    render::namespace(&seen.tenant, name, false, Some(seen.tenant.uid().unwrap_or_default()));
                 writes.push(Write::Create(Box::new(namespace)));
             }
             Role::Active | Role::Retained => {
@@ -75,7 +76,8 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
                 let stale_mark = !retained && labels.contains_key(render::RETAINED_FROM);
                 if stale_mark || !wanted.iter().all(|(k, v)| labels.get(k) == Some(v)) {
                     // what we created is ours by annotation; server-side apply must name it again or lose it
-                    let created_for = seen.namespaces.get(name).and_then(|ns| ns.annotations().get(render::CREATED_FOR).cloned());
+                    let created_for =
+                        seen.namespaces.get(name).and_then(|ns| ns.annotations().get(render::CREATED_FOR).cloned());
                     let namespace = Box::new(render::namespace(&seen.tenant, name, retained, created_for));
                     let newly = retained && !labels.contains_key(render::RETAINED_FROM);
                     writes.push(Write::Label { namespace, retained: newly });

@@ -81,7 +81,8 @@ pub async fn run(context: Context, names: impl Stream<Item = String> + Send, con
     let context = Arc::new(context);
     let store = context.caches.tenants.clone();
     let lister = context.clone();
-    let queue = names.flat_map(move |name| futures::stream::iter(lister.meant_by(name)).map(Ok::<_, std::convert::Infallible>));
+    let queue =
+        names.flat_map(move |name| futures::stream::iter(lister.meant_by(name)).map(Ok::<_, std::convert::Infallible>));
     let config = controller::Config::default().concurrency(concurrency).debounce(Duration::from_millis(50));
     let reconcile = |tenant, context| Box::pin(reconcile(tenant, context));
     applier(reconcile, error_policy, context, store, queue, config)
@@ -125,12 +126,12 @@ impl Context {
             .filter(|ns| listed(&ns.name_any()) || ns.labels().get(names::TENANT_LABEL) == Some(&me))
             .map(|ns| (ns.name_any(), ns));
         let namespaces: std::collections::BTreeMap<_, _> = namespaces.collect();
-        let quotas = namespaces.keys().filter_map(|ns| {
-            Some((ns.clone(), self.caches.quotas.get(&ObjectRef::new(render::QUOTA).within(ns))?))
-        });
-        let bindings = namespaces.keys().filter_map(|ns| {
-            Some((ns.clone(), self.caches.bindings.get(&ObjectRef::new(render::OWNERS).within(ns))?))
-        });
+        let quotas = namespaces
+            .keys()
+            .filter_map(|ns| Some((ns.clone(), self.caches.quotas.get(&ObjectRef::new(render::QUOTA).within(ns))?)));
+        let bindings = namespaces
+            .keys()
+            .filter_map(|ns| Some((ns.clone(), self.caches.bindings.get(&ObjectRef::new(render::OWNERS).within(ns))?)));
         let (quotas, bindings) = (quotas.collect(), bindings.collect());
         let view = self.view.borrow().clone();
         Observed { tenant: tenant.clone(), namespaces, quotas, bindings, view, now: Timestamp::now() }
@@ -187,9 +188,7 @@ async fn one(guarded: &Guarded<GpuTenant>, context: &Context) -> Result<Action, 
     if !finishes {
         report(&seen, context, outcome.as_ref().err()).await?;
     }
-    outcome.map(|()| {
-        if deleted { Action::requeue(Duration::from_secs(30)) } else { Action::await_change() }
-    })
+    outcome.map(|()| if deleted { Action::requeue(Duration::from_secs(30)) } else { Action::await_change() })
 }
 
 /// Writes the status if it differs, and tells of a changed `Ready` reason.
@@ -201,7 +200,10 @@ async fn report(seen: &Observed, context: &Context, error: Option<&TenantError>)
     let name = seen.name();
     context.writer.apply_status::<GpuTenant>(&name, &status).await.map_err(failed("writing the status"))?;
     let ready = |s: &gputenancy_crds::GpuTenantStatus| {
-        s.conditions.iter().find(|c| c.type_ == "Ready").map(|c| (c.reason.clone(), c.message.clone(), c.status == "True"))
+        s.conditions
+            .iter()
+            .find(|c| c.type_ == "Ready")
+            .map(|c| (c.reason.clone(), c.message.clone(), c.status == "True"))
     };
     let before = seen.tenant.status.as_ref().and_then(ready).map(|(reason, ..)| reason);
     if let Some((reason, note, is_ready)) = ready(&status).filter(|(reason, ..)| Some(reason) != before.as_ref()) {
@@ -236,7 +238,9 @@ async fn carry_out(seen: &Observed, context: &Context, write: Write) -> Result<(
             let doing = format!("labelling namespace {name}");
             writer.apply_fields::<Namespace>(Part::Tenant, &name, fields).await.map_err(failed(doing))?;
             if retained {
-                let note = format!("namespace {name} is no longer listed: it keeps its data and gets no GPUs; delete it when nothing in it is needed");
+                let note = format!(
+                    "namespace {name} is no longer listed: it keeps its data and gets no GPUs; delete it when nothing in it is needed"
+                );
                 tell(seen, context, Tone::Normal, "NamespaceRetained", note).await;
             }
             Ok(())
@@ -276,8 +280,14 @@ async fn carry_out(seen: &Observed, context: &Context, write: Write) -> Result<(
 async fn release(writer: &Writer, namespace: &str) -> Result<(), TenantError> {
     let doing = || failed(format!("releasing namespace {namespace}"));
     let client = writer.client();
-    writer.delete(&Api::<RoleBinding>::namespaced(client.clone(), namespace), render::OWNERS, None).await.map_err(doing())?;
-    writer.delete(&Api::<ResourceQuota>::namespaced(client.clone(), namespace), render::QUOTA, None).await.map_err(doing())?;
+    writer
+        .delete(&Api::<RoleBinding>::namespaced(client.clone(), namespace), render::OWNERS, None)
+        .await
+        .map_err(doing())?;
+    writer
+        .delete(&Api::<ResourceQuota>::namespaced(client.clone(), namespace), render::QUOTA, None)
+        .await
+        .map_err(doing())?;
     let labels: Value = json!({names::TENANT_LABEL: null, names::MANAGED_BY_LABEL: null});
     let fields = json!({"metadata": {"labels": labels}});
     writer.merge(&Api::<Namespace>::all(client), namespace, &fields).await.map(drop).map_err(doing())

@@ -46,7 +46,10 @@ pub fn limits_now(target: &Limits, own: &Standing, others: &[&Standing]) -> Limi
 
 /// The same limits, however they are written?
 pub fn same(a: &Limits, b: &Limits) -> bool {
-    a.len() == b.len() && a.iter().all(|(key, x)| b.get(key).is_some_and(|y| x == y || (Amount::parse(x).is_some() && Amount::parse(x) == Amount::parse(y))))
+    a.len() == b.len()
+        && a.iter().all(|(key, x)| {
+            b.get(key).is_some_and(|y| x == y || (Amount::parse(x).is_some() && Amount::parse(x) == Amount::parse(y)))
+        })
 }
 
 #[cfg(test)]

@@ -22,14 +22,19 @@ pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
     let old = seen.tenant.status.clone().unwrap_or_default();
     let gpus = uses(seen);
     let parts = [namespaces(seen), quota(seen), capacity(seen, &gpus)];
-    let overall = if seen.tenant.metadata.deletion_timestamp.is_some() { deletion(seen) } else { overall(&parts, &gpus, failed) };
+    let overall =
+        if seen.tenant.metadata.deletion_timestamp.is_some() { deletion(seen) } else { overall(&parts, &gpus, failed) };
     let mut verdicts = overall.verdicts();
     verdicts.extend(parts);
     let summary = gpus.iter().map(|g| format!("{} {}/{}", g.profile, g.used, g.budget)).collect::<Vec<_>>().join(", ");
     GpuTenantStatus {
         observed_generation: generation,
         conditions: merge(&old.conditions, verdicts, generation, seen.now),
-        namespaces: seen.roles().into_iter().map(|(name, role)| NamespaceState { name, phase: phase(role).into() }).collect(),
+        namespaces: seen
+            .roles()
+            .into_iter()
+            .map(|(name, role)| NamespaceState { name, phase: phase(role).into() })
+            .collect(),
         summary: (!gpus.is_empty()).then_some(summary),
         gpus,
     }
@@ -77,7 +82,8 @@ fn namespaces(seen: &Observed) -> Verdict {
     let foreign = named(Role::Foreign);
     if let Some(first) = foreign.first() {
         let owner = seen.namespaces.get(*first).and_then(|ns| crate::cache::tenant_of(&**ns));
-        let whose = owner.map_or_else(|| "exists and is not of any tenant".to_owned(), |t| format!("belongs to tenant {t}"));
+        let whose =
+            owner.map_or_else(|| "exists and is not of any tenant".to_owned(), |t| format!("belongs to tenant {t}"));
         let message = format!(
             "namespace {} {whose}: choose another name in spec.namespaces, or delete that namespace; existing namespaces are not taken over",
             foreign.join(", ")
@@ -86,12 +92,19 @@ fn namespaces(seen: &Observed) -> Verdict {
     }
     let terminating: Vec<&str> = named(Role::Terminating);
     if !terminating.is_empty() {
-        let message = format!("{} is being deleted; it is made again afterwards if spec.namespaces lists it", terminating.join(", "));
+        let message = format!(
+            "{} is being deleted; it is made again afterwards if spec.namespaces lists it",
+            terminating.join(", ")
+        );
         return Verdict::no(NAMESPACES, "NamespaceTerminating", message);
     }
     let missing = named(Role::Missing);
     if !missing.is_empty() {
-        return Verdict::no(NAMESPACES, "Creating", format!("{} of {} namespaces are being made", missing.len(), roles.len()));
+        return Verdict::no(
+            NAMESPACES,
+            "Creating",
+            format!("{} of {} namespaces are being made", missing.len(), roles.len()),
+        );
     }
     let count = seen.tenant.spec.namespaces.len();
     Verdict::yes(NAMESPACES, "Active", format!("{count} {}", if count == 1 { "namespace" } else { "namespaces" }))
@@ -107,9 +120,11 @@ fn quota(seen: &Observed) -> Verdict {
         }
         let standing = seen.standing(&name);
         let target = seen.target(&name);
-        let reached = |limits: &split::Limits| target.iter().all(|(key, wanted)| {
-            limits.get(key).is_some_and(|have| Amount::parse(have) == Amount::parse(wanted))
-        });
+        let reached = |limits: &split::Limits| {
+            target
+                .iter()
+                .all(|(key, wanted)| limits.get(key).is_some_and(|have| Amount::parse(have) == Amount::parse(wanted)))
+        };
         if !reached(&standing.written) || !reached(&standing.in_force) {
             let message = format!("the quota of namespace {name} is not in force yet");
             return Verdict::no(QUOTA, "Applying", message);
@@ -146,7 +161,11 @@ fn overall(parts: &[Verdict], gpus: &[GpuUse], failed: Option<&str>) -> Overall 
         return Overall::Ready { message: format!("{devices} guaranteed devices, all available") };
     };
     let (reason, message) = (first.reason.clone(), first.message.clone());
-    if needs_a_person(&reason) { Overall::Stalled { reason, message } } else { Overall::Reconciling { reason, message } }
+    if needs_a_person(&reason) {
+        Overall::Stalled { reason, message }
+    } else {
+        Overall::Reconciling { reason, message }
+    }
 }
 
 fn needs_a_person(reason: &str) -> bool {
@@ -158,7 +177,12 @@ fn deletion(seen: &Observed) -> Overall {
         let message = "the tenant was deleted and is protected: set spec.deletionProtection: false to let it go".into();
         return Overall::Stalled { reason: "DeletionProtected".into(), message };
     }
-    let going: Vec<String> = seen.roles().into_iter().filter(|(_, r)| *r == Role::Terminating).map(|(n, _)| decide::blocker(seen, &n)).collect();
+    let going: Vec<String> = seen
+        .roles()
+        .into_iter()
+        .filter(|(_, r)| *r == Role::Terminating)
+        .map(|(n, _)| decide::blocker(seen, &n))
+        .collect();
     let message = if going.is_empty() { "namespaces are being released".to_owned() } else { going.join("; ") };
     if decide::deleted_for(seen) >= decide::PATIENCE {
         return Overall::Stalled { reason: "DeletionBlocked".into(), message };

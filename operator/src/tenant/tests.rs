@@ -1,1 +1,271 @@
 //! Decisions about tenants, without a cluster.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use gputenancy_crds::{GpuTenant, Trust};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+
+use super::{
+    decide::{self, PATIENCE, Write},
+    observe::{Observed, Role},
+    render, status,
+};
+use crate::{
+    cache::{SlimBinding, SlimNamespace, SlimQuota},
+    view::{ProfileView, TenantView, View},
+};
+
+fn tenant(spec: &Value) -> GpuTenant {
+    let mut whole = json!({
+        "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant",
+        "metadata": {"name": "team-a", "uid": "u-1", "generation": 3, "finalizers": ["gputenancy.io/finalizer"]},
+        "spec": {"owners": [{"kind": "Group", "name": "team-a"}, {"kind": "ServiceAccount", "name": "ci", "namespace": "ci"}],
+                 "trust": "Internal", "namespaces": [{"name": "a1"}, {"name": "a2"}],
+                 "gpus": [{"profile": "mig-1g", "count": 8}],
+                 "resources": {"requests.memory": "1024Gi", "pods": "20"}, "deletionProtection": false},
+    });
+    for (key, value) in spec.as_object().unwrap() {
+        whole["spec"][key] = value.clone();
+    }
+    serde_json::from_value(whole).unwrap()
+}
+
+fn view() -> View {
+    let profile = |resource: &str, trust| ProfileView { resource: resource.into(), trust, refused: None, free: 8 };
+    View {
+        complete: true,
+        profiles: [
+            ("mig-1g".to_owned(), profile("nvidia.com/mig-1g.10gb", Trust::Untrusted)),
+            ("gpu".to_owned(), profile("nvidia.com/gpu", Trust::Trusted)),
+            (
+                "shared".to_owned(),
+                ProfileView {
+                    refused: Some(("NotServed", "a later release serves it".into())),
+                    ..profile("gputenancy.io/shared", Trust::Internal)
+                },
+            ),
+        ]
+        .into(),
+        resources: ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "gputenancy.io/shared"].map(str::to_owned).into(),
+        tenants: [("team-a".to_owned(), TenantView { generation: Some(3), shortages: Vec::new() })].into(),
+        ..View::default()
+    }
+}
+
+fn observed(spec: &Value) -> Observed {
+    Observed {
+        tenant: tenant(spec),
+        namespaces: BTreeMap::new(),
+        quotas: BTreeMap::new(),
+        bindings: BTreeMap::new(),
+        view: Arc::new(view()),
+        now: Timestamp::UNIX_EPOCH,
+    }
+}
+
+/// Carries out writes as an API server and a quota controller would.
+fn carry_out(seen: &mut Observed, writes: Vec<Write>) {
+    for write in writes {
+        match write {
+            Write::Create(ns) => {
+                let slim: SlimNamespace = serde_json::from_value(serde_json::to_value(*ns).unwrap()).unwrap();
+                assert!(seen.namespaces.insert(slim.name_any(), Arc::new(slim)).is_none(), "created, never adopted");
+            }
+            Write::Label { namespace, .. } => {
+                let mut slim = (*seen.namespaces[&namespace.name_any()]).clone();
+                slim.metadata.labels = namespace.metadata.labels;
+                slim.metadata.annotations = namespace.metadata.annotations;
+                seen.namespaces.insert(slim.name_any(), Arc::new(slim));
+            }
+            Write::Quota(quota) => {
+                let mut slim: SlimQuota = serde_json::from_value(serde_json::to_value(*quota).unwrap()).unwrap();
+                slim.status.hard = slim.spec.hard.clone();
+                seen.quotas.insert(slim.namespace().unwrap(), Arc::new(slim));
+            }
+            Write::Binding { binding, .. } => {
+                let slim: SlimBinding = serde_json::from_value(serde_json::to_value(*binding).unwrap()).unwrap();
+                seen.bindings.insert(slim.namespace().unwrap(), Arc::new(slim));
+            }
+            Write::Delete { namespace, .. } => {
+                seen.namespaces.remove(&namespace);
+            }
+            Write::Release(namespace) => {
+                let mut slim = (*seen.namespaces[&namespace]).clone();
+                slim.metadata.labels = None;
+                seen.namespaces.insert(namespace, Arc::new(slim));
+            }
+            Write::Finish(_) => seen.tenant.metadata.finalizers = None,
+        }
+    }
+}
+
+fn settled(spec: &Value) -> Observed {
+    let mut seen = observed(spec);
+    let writes = decide::writes(&seen);
+    carry_out(&mut seen, writes);
+    seen
+}
+
+fn reason(seen: &Observed, type_: &str) -> (String, String, String) {
+    let status = status::status(seen, None);
+    let found = status.conditions.into_iter().find(|c| c.type_ == type_).unwrap();
+    (found.status, found.reason, found.message)
+}
+
+#[test]
+fn a_tenant_becomes_namespaces_quotas_and_role_bindings() {
+    let writes = decide::writes(&observed(&json!({})));
+    let objects: Vec<Value> = writes
+        .into_iter()
+        .map(|write| match write {
+            Write::Create(o) => serde_json::to_value(o).unwrap(),
+            Write::Quota(o) => serde_json::to_value(o).unwrap(),
+            Write::Binding { binding, anew: false } => serde_json::to_value(binding).unwrap(),
+            other => panic!("not expected for a new tenant: {other:?}"),
+        })
+        .collect();
+    insta::assert_yaml_snapshot!(objects);
+}
+
+#[test]
+fn a_settled_tenant_is_ready_and_nothing_is_written() {
+    let seen = settled(&json!({}));
+    assert_eq!(decide::writes(&seen), []);
+    assert_eq!(reason(&seen, "Ready"), ("True".into(), "Ready".into(), "8 guaranteed devices, all available".into()));
+    let mut again = seen.clone();
+    again.tenant.status = Some(status::status(&seen, None));
+    again.now = Timestamp::MAX;
+    assert_eq!(again.tenant.status.clone().unwrap(), status::status(&again, None), "time alone changes no status");
+}
+
+#[test]
+fn drift_is_repaired_and_only_drift() {
+    let mut seen = settled(&json!({}));
+    let mut quota = (*seen.quotas["a1"]).clone();
+    quota
+        .spec
+        .hard
+        .insert("requests.nvidia.com/gpu".into(), k8s_openapi::apimachinery::pkg::api::resource::Quantity("99".into()));
+    seen.quotas.insert("a1".into(), Arc::new(quota));
+    seen.bindings.remove("a2");
+    let writes = decide::writes(&seen);
+    assert!(
+        matches!(writes.as_slice(), [Write::Quota(q), Write::Binding { binding, anew: false }]
+        if q.namespace().as_deref() == Some("a1") && binding.namespace().as_deref() == Some("a2")),
+        "{writes:?}"
+    );
+}
+
+#[test]
+fn a_foreign_namespace_is_left_alone_and_named() {
+    let mut seen = observed(&json!({}));
+    let foreign = SlimNamespace {
+        metadata: kube::api::ObjectMeta { name: Some("a2".into()), ..Default::default() },
+        ..Default::default()
+    };
+    seen.namespaces.insert("a2".into(), Arc::new(foreign));
+    let writes = decide::writes(&seen);
+    carry_out(&mut seen, writes);
+    assert!(seen.namespaces["a2"].labels().is_empty() && !seen.quotas.contains_key("a2"));
+    let (_, reason_, message) = reason(&seen, "Ready");
+    assert_eq!(reason_, "NamespaceForeign");
+    assert!(message.contains("a2 exists and is not of any tenant: choose another name"), "{message}");
+}
+
+#[test]
+fn unknown_untrusted_and_unserved_profiles_are_refused_by_name_and_granted_nothing() {
+    for (profile, expected) in [("nope", "ProfileNotFound"), ("gpu", "TrustTooLow"), ("shared", "NotServed")] {
+        let seen = settled(&json!({"gpus": [{"profile": profile, "count": 4}]}));
+        let (_, found, message) = reason(&seen, "Stalled");
+        assert_eq!(found, expected, "{message}");
+        let zero = seen.quotas["a1"].spec.hard.iter().filter(|(k, _)| k.contains('/')).all(|(_, q)| q.0 == "0");
+        assert!(zero, "{profile}");
+    }
+}
+
+#[test]
+fn a_namespace_that_is_dropped_keeps_its_data_and_loses_its_devices_before_others_get_them() {
+    let mut seen = settled(&json!({"namespaces": [{"name": "a1"}]}));
+    seen.tenant.spec.namespaces = serde_json::from_value(json!([{"name": "b1"}])).unwrap();
+    assert_eq!(seen.roles(), [("b1".into(), Role::Missing), ("a1".into(), Role::Retained)]);
+    let writes = decide::writes(&seen);
+    carry_out(&mut seen, writes);
+    let key = "requests.nvidia.com/mig-1g.10gb";
+    assert_eq!(seen.quotas["a1"].spec.hard[key].0, "0");
+    assert_eq!(seen.quotas["b1"].spec.hard[key].0, "0", "the old limit was still in force");
+    assert_eq!(seen.namespaces["a1"].labels()[render::RETAINED_FROM], "team-a");
+    let writes = decide::writes(&seen);
+    carry_out(&mut seen, writes);
+    assert_eq!(seen.quotas["b1"].spec.hard[key].0, "8");
+    assert_eq!(decide::writes(&seen), []);
+}
+
+#[test]
+fn a_profile_that_leaves_the_catalog_stays_limited_to_zero() {
+    let mut seen = settled(&json!({}));
+    seen.view = Arc::new(View { profiles: BTreeMap::new(), resources: View::empty().resources, ..view() });
+    let writes = decide::writes(&seen);
+    carry_out(&mut seen, writes);
+    assert_eq!(seen.quotas["a1"].spec.hard["requests.nvidia.com/mig-1g.10gb"].0, "0");
+}
+
+#[test]
+fn a_shortage_is_told_in_the_plans_words() {
+    let mut seen = settled(&json!({}));
+    let mut view = view();
+    view.tenants.get_mut("team-a").unwrap().shortages = vec!["tenant team-a gets 5 of 8".into()];
+    seen.view = Arc::new(view);
+    assert_eq!(reason(&seen, "CapacityReady"), ("False".into(), "Shortage".into(), "tenant team-a gets 5 of 8".into()));
+    assert_eq!(reason(&seen, "Stalled").0, "True");
+}
+
+fn deleted(mut seen: Observed, ago: i64) -> Observed {
+    let now = Timestamp::from_second(1_000_000).unwrap();
+    seen.now = now;
+    let at = Timestamp::from_second(1_000_000 - ago).unwrap();
+    seen.tenant.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at));
+    seen
+}
+
+#[test]
+fn deletion_takes_the_namespaces_that_were_made_for_the_tenant_and_releases_others() {
+    let mut seen = settled(&json!({}));
+    let mut adopted = (*seen.namespaces["a2"]).clone();
+    adopted.metadata.annotations = None;
+    seen.namespaces.insert("a2".into(), Arc::new(adopted));
+    let mut seen = deleted(seen, 0);
+    let writes = decide::teardown(&seen);
+    assert!(
+        matches!(writes.as_slice(), [Write::Delete { namespace: a1, .. }, Write::Release(a2)] if a1 == "a1" && a2 == "a2"),
+        "{writes:?}"
+    );
+    carry_out(&mut seen, writes);
+    assert_eq!(decide::teardown(&seen), [Write::Finish(None)]);
+}
+
+#[test]
+fn deletion_never_hangs_for_ever_and_names_what_blocks() {
+    let mut seen = settled(&json!({"namespaces": [{"name": "a1"}]}));
+    let mut going = (*seen.namespaces["a1"]).clone();
+    going.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    going.status.conditions = serde_json::from_value(json!([{"type": "NamespaceFinalizersRemaining", "status": "True", "message": "Some content has finalizers remaining: example.com/keep"}])).unwrap();
+    seen.namespaces.insert("a1".into(), Arc::new(going));
+    let early = deleted(seen.clone(), PATIENCE.as_secs() - 1);
+    assert_eq!(decide::teardown(&early), []);
+    assert!(reason(&early, "Reconciling").2.contains("example.com/keep"));
+    let late = deleted(seen, PATIENCE.as_secs());
+    assert_eq!(reason(&late, "Stalled").1, "DeletionBlocked");
+    assert!(
+        matches!(decide::teardown(&late).as_slice(), [Write::Finish(Some(note))] if note.contains("example.com/keep"))
+    );
+}
+
+#[test]
+fn a_protected_tenant_is_not_torn_down() {
+    let seen = deleted(settled(&json!({"deletionProtection": true})), 10_000);
+    assert_eq!(decide::teardown(&seen), []);
+    assert_eq!(reason(&seen, "Stalled").1, "DeletionProtected");
+}
