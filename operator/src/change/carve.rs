@@ -29,13 +29,11 @@ pub(super) fn partitioning(view: &View<'_>, change: &Change) -> Decision {
             .wake(view.observation.now.checked_add(view.observation.policy.carve_timeout).ok());
         return draft.done("NVML shows the new layout; waiting for kubelet and the node's allocatable");
     }
-    match failure(view, timeout, "carve") {
-        Some(reason) => roll_back(view, draft, change, reason),
-        None => {
-            draft.wake(timeout);
-            draft.done(doing(view))
-        }
+    if let Some(reason) = failure(view, timeout, "carve") {
+        return roll_back(view, draft, change, reason);
     }
+    draft.wake(timeout);
+    draft.done(doing(view))
 }
 
 pub(super) fn verifying(view: &View<'_>, change: &Change) -> Decision {
@@ -76,13 +74,11 @@ pub(super) fn rolling_back(view: &View<'_>, change: &Change) -> Decision {
             return draft.done(&change.reason);
         }
     }
-    match failure(view, timeout, "restore the old layout") {
-        Some(reason) => stick(draft, &format!("{}; then {reason}", change.reason)),
-        None => {
-            draft.wake(timeout);
-            draft.done(format!("restoring the old layout: {}", doing(view)))
-        }
+    if let Some(reason) = failure(view, timeout, "restore the old layout") {
+        return stick(draft, &format!("{}; then {reason}", change.reason));
     }
+    draft.wake(timeout);
+    draft.done(format!("restoring the old layout: {}", doing(view)))
 }
 
 /// Asks for the old layout. Devices that are still there are given back at once.

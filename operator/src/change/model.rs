@@ -63,7 +63,7 @@ pub enum Controller {
     Replaces,
 }
 
-/// An eviction that the API server refused, such as for a PodDisruptionBudget.
+/// An eviction that the API server refused, such as for a `PodDisruptionBudget`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// When.

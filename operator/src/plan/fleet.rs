@@ -11,7 +11,7 @@ use super::{
     board::Board,
     demand::{Demand, Offer},
     menu::{Candidate, Kitchen, Menu},
-    model::{Fixed, Gpu, Mode, Node, Pool, Snapshot, Spare, Standing},
+    model::{Fixed, Gpu, Mode, Node, Pool, Snapshot, Standing},
     name::{GpuKey, PoolName, ProfileName},
     problem::Problem,
     search::Slot,
@@ -27,6 +27,9 @@ pub(super) struct Place<'a> {
     pub offers: Rc<Vec<Offer>>,
 }
 
+/// A device in use: start, MIG profile, resource, whether a pod has it, and where its holder's excess is counted.
+type Use<'a> = (i32, Option<&'a str>, &'a str, bool, Option<usize>);
+
 /// What decides a menu: GPUs that agree in it are alike.
 #[derive(PartialEq, Eq, Hash)]
 struct Likeness<'a> {
@@ -34,7 +37,7 @@ struct Likeness<'a> {
     pool: &'a PoolName,
     base: Option<&'a Layout>,
     failed: Option<&'a Layout>,
-    used: Vec<(i32, Option<&'a str>, &'a str, bool, Option<usize>)>,
+    used: Vec<Use<'a>>,
 }
 
 impl<'a> Place<'a> {
@@ -172,44 +175,4 @@ fn by_device(place: &Place<'_>, demand: &Demand, fixed: &Fixed) -> Option<Counts
         *counts.entry((profile, offer.resource.clone())).or_default() += n;
     }
     Some(counts)
-}
-
-/// After the guarantees: what to do with the rest of one GPU. `supply` is the fleet's, and is kept up to date.
-pub(super) fn spare(place: &Place<'_>, chosen: &Candidate, demand: &Demand, supply: &mut [i64]) -> Option<Candidate> {
-    if !place.free() || place.pool.mode != Mode::Demand {
-        return None;
-    }
-    let layout = chosen.layout.as_ref();
-    let idle = place.gpu.used.is_empty();
-    let spare = |with: &[(usize, i64)], supply: &[i64]| {
-        with.iter().all(|(line, n)| demand.wanted.get(*line).is_some_and(|w| demand.supply(supply, *line) - n >= *w))
-    };
-    let next = match &place.pool.spare {
-        Spare::Keep => None,
-        Spare::Whole if layout.is_some_and(|l| l.mig) && idle && spare(&chosen.supply, supply) => {
-            place.kitchen(demand).all().into_iter().find(|c| c.layout.as_ref().is_some_and(|l| !l.mig))
-        }
-        Spare::Whole => None,
-        Spare::Fill(profile) => {
-            let line = demand.line(profile)?;
-            let mig = layout.is_some_and(|l| l.mig);
-            if !mig && !(idle && spare(&chosen.supply, supply)) {
-                return None;
-            }
-            let kept = layout.filter(|l| l.mig).map(|l| l.instances.clone()).unwrap_or_default();
-            let of = |c: &Candidate| c.supply.iter().find(|(l, _)| *l == line).map_or(0, |(_, n)| *n);
-            let others = |c: &Candidate| c.supply.iter().filter(|(l, _)| *l != line).map(|(_, n)| *n).sum::<i64>();
-            let fill = place.kitchen(demand).all().into_iter().filter(|c| {
-                let layout = c.layout.as_ref().filter(|l| l.mig);
-                layout.is_some_and(|l| kept.iter().all(|i| l.instances.contains(i)))
-            });
-            let best =
-                fill.max_by(|a, b| (of(a), -others(a), b.cost, &b.layout).cmp(&(of(b), -others(b), a.cost, &a.layout)));
-            best.filter(|c| of(c) > of(chosen))
-        }
-    }?;
-    for (candidate, sign) in [(chosen, -1), (&next, 1)] {
-        candidate.supply.iter().for_each(|(line, n)| super::demand::add(supply, *line, sign * n));
-    }
-    Some(next)
 }

@@ -9,7 +9,7 @@
 //!
 //! 1. `demand` adds up guarantees, and counts devices in use against them;
 //! 2. `packing` enumerates the layouts of a board, `menu` says for one GPU what each gives and costs, and drops the beaten ones;
-//! 3. `search` chooses for every GPU; `fleet` then applies the pools' policy for what nobody needs;
+//! 3. `search` chooses for every GPU; `spare` then applies the pools' policy for what nobody needs;
 //! 4. `report` turns the choice into numbers and sentences.
 
 pub mod board;
@@ -24,6 +24,7 @@ mod problem;
 mod report;
 mod search;
 mod snapshot;
+mod spare;
 
 use demand::Demand;
 use menu::Candidate;
@@ -46,7 +47,7 @@ pub fn plan(snapshot: &Snapshot) -> Plan {
     let mut supply = search.supply.clone();
     let mut chosen: Vec<Candidate> = search.slots.iter().filter_map(|s| s.candidate().cloned()).collect();
     for (place, candidate) in places.iter().zip(&mut chosen).rev() {
-        if let Some(next) = fleet::spare(place, candidate, &demand, &mut supply) {
+        if let Some(next) = spare::spare(place, candidate, &demand, &mut supply) {
             *candidate = next;
         }
     }

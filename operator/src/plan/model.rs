@@ -18,7 +18,7 @@ pub struct Snapshot {
     pub pools: BTreeMap<PoolName, Pool>,
     /// The demand.
     pub tenants: BTreeMap<TenantName, Tenant>,
-    /// The nodes that belong to exactly one pool and have a GpuNode.
+    /// The nodes that belong to exactly one pool and have a `GpuNode`.
     pub nodes: BTreeMap<NodeName, Node>,
 }
 

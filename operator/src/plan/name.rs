@@ -42,19 +42,19 @@ macro_rules! name {
 }
 
 name!(
-    /// Name of a GpuProfile.
+    /// Name of a `GpuProfile`.
     ProfileName
 );
 name!(
-    /// Name of a GpuPool.
+    /// Name of a `GpuPool`.
     PoolName
 );
 name!(
-    /// Name of a GpuTenant.
+    /// Name of a `GpuTenant`.
     TenantName
 );
 name!(
-    /// Name of a Node and of its GpuNode.
+    /// Name of a Node and of its `GpuNode`.
     NodeName
 );
 name!(

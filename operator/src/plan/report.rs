@@ -114,9 +114,7 @@ fn sentence(place: &Place<'_>, chosen: &Candidate, demand: &Demand, before: &[i6
     match (base.is_some_and(|l| l.mig), target.is_some_and(|l| l.mig)) {
         (false, true) => deeds.push("turn MIG on".to_owned()),
         (true, false) => deeds.push("make it one whole device".to_owned()),
-        (false, false) => {
-            deeds.push(target.map(|l| format!("offer it whole as {}", resources(l).concat())).unwrap_or_default())
-        }
+        (false, false) => deeds.extend(target.map(|l| format!("offer it whole as {}", resources(l).concat()))),
         (true, true) => {}
     }
     if !removed.is_empty() {

@@ -109,7 +109,7 @@ impl<'a> Search<'a> {
         }
         let short = |(line, wanted): (usize, &i64)| self.demand.supply(&self.supply, line) < *wanted;
         let short: Vec<bool> = self.demand.wanted.iter().enumerate().map(short).collect();
-        let mut starts: Vec<((i64, Reverse<i64>, Score), Move)> = Vec::new();
+        let mut starts = Vec::new();
         for step in self.moves(None) {
             let after = self.after(step);
             let gained = self.gain(step, &short);

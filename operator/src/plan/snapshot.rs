@@ -33,11 +33,11 @@ pub struct NodeFacts<'a> {
 /// The cluster's objects, in any order.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster<'a> {
-    /// Every GpuProfile.
+    /// Every `GpuProfile`.
     pub profiles: Vec<&'a GpuProfile>,
-    /// Every GpuPool.
+    /// Every `GpuPool`.
     pub pools: Vec<&'a GpuPool>,
-    /// Every GpuTenant.
+    /// Every `GpuTenant`.
     pub tenants: Vec<&'a GpuTenant>,
     /// Every node that a pool could select.
     pub nodes: Vec<NodeFacts<'a>>,
