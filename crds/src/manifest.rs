@@ -22,8 +22,20 @@ fn finish(crd: CustomResourceDefinition) -> Result<(String, Value), serde_json::
     if let Some(status) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/status") {
         status["default"] = json!({"observedGeneration": -1});
     }
+    // A server-side apply that takes the last item of a list away leaves null in its place, all the way up to `spec`. Where
+    // nothing of a spec is required the default makes an empty spec of that null.
+    let spec = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec");
+    if let Some(spec) = spec.filter(|spec| spec.get("required").is_none()) {
+        spec["default"] = json!({});
+    }
     if let Some(schema) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
         drop_nullable(schema);
+    }
+    // a server-side apply that gives up the last field leaves `spec: null`, which the API server refuses without a default
+    if let Some(spec) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec")
+        && spec.get("required").is_none()
+    {
+        spec["default"] = json!({});
     }
     crd["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
     Ok((file, crd))
