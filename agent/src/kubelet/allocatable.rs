@@ -2,7 +2,9 @@
 //!
 //! kubelet writes `node.status.allocatable` only every ten seconds. A device withdrawn from kubelet alone is still
 //! counted by the scheduler meanwhile, and the pod that is bound to it fails. So allocatable goes down first and
-//! up last. This module only decides; [`super::drive`] acts.
+//! up last. kubelet in turn fails a pod on its way when the node's allocatable has sunk below what is bound: so it
+//! sinks to that first, which leaves the scheduler no room, and further when the last pod has its device.
+//! This module only decides; [`super::drive`] acts.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,6 +16,9 @@ use crate::device::DeviceId;
 
 /// Time that the scheduler is given to see a lowered allocatable, and kubelet to finish a pod bound just before.
 pub const SETTLE: Duration = Duration::from_millis(300);
+
+/// A pod that has been bound for longer and has no device yet is not waited for.
+pub const PATIENCE: Duration = Duration::from_secs(3);
 
 /// kubelet listens, yet does not list what it was told: its connection is one that it has given up.
 pub const DEAF: Duration = Duration::from_secs(5);
@@ -34,6 +39,10 @@ pub struct Seen<'a> {
     pub kubelet: Option<&'a BTreeMap<String, BTreeSet<DeviceId>>>,
     /// The node's allocatable; none while the API server has not answered.
     pub node: Option<&'a Counts>,
+    /// What the node's pods ask for; none where the agent may not read pods.
+    pub taken: Option<&'a Counts>,
+    /// The part of it that kubelet has given no device yet.
+    pub in_flight: &'a Counts,
     /// The agent is about to stop: nothing may be counted on, not even what is in use, because a pod that ends while there
     /// is no plugin would make room for one that fails.
     pub stopping: bool,
@@ -46,6 +55,12 @@ pub struct Seen<'a> {
 pub struct Memory {
     /// Since when a resource that is to lose devices has been seen low enough.
     lowered: BTreeMap<String, Instant>,
+    /// Since when a resource has been full, with nobody on the way.
+    full: BTreeMap<String, Instant>,
+    /// Since when a resource has been too high.
+    high: BTreeMap<String, Instant>,
+    /// When a device left its list: kubelet may take a moment to take that over, even when the device is back by then.
+    withdrawn: BTreeMap<DeviceId, Instant>,
     /// Since when kubelet has listened to a resource's list without listing it.
     deaf: BTreeMap<String, Instant>,
 }
@@ -79,20 +94,28 @@ pub fn ours(resource: &str) -> bool {
 /// Decides what to do next.
 pub fn step(memory: Memory, seen: &Seen<'_>) -> (Memory, Step) {
     let mut next = Memory::default();
+    next.withdrawn
+        .extend(memory.withdrawn.iter().filter(|(_, at)| seen.now < **at + SETTLE).map(|(id, at)| (id.clone(), *at)));
+    let withdrawn = next.withdrawn.keys().cloned().collect();
     let mut step = Step::default();
     let mut counts = Counts::new();
     let resources: BTreeSet<&String> = seen.wanted.keys().chain(seen.published.keys()).collect();
     for &resource in &resources {
-        let one = Resource::of(resource, seen);
-        if let Some(count) = one.correction() {
+        let one = Resource::of(resource, seen, &withdrawn);
+        let full = one.full_since(memory.full.get(resource).copied());
+        let high = one.high_since(memory.high.get(resource).copied());
+        if let Some(count) = one.correction(full, high) {
             counts.insert(resource.clone(), count);
         }
+        next.full.extend(full.map(|since| (resource.clone(), since)));
+        next.high.extend(high.map(|since| (resource.clone(), since)));
         if let Some(since) = one.lowered_since(memory.lowered.get(resource).copied()) {
             next.lowered.insert(resource.clone(), since);
         }
         let settled = next.lowered.get(resource).is_some_and(|since| seen.now >= *since + SETTLE);
         if let Some(offer) = one.publication(settled) {
             step.actions.push(Action::Publish(resource.clone(), offer.clone()));
+            next.withdrawn.extend(one.leaving().map(|id| (id.clone(), seen.now)));
         } else if one.deaf() {
             let since = memory.deaf.get(resource).copied().unwrap_or(seen.now);
             if seen.now >= since + DEAF {
@@ -135,12 +158,16 @@ struct Resource<'a> {
     kubelet: Option<BTreeSet<&'a DeviceId>>,
     /// The node's count.
     node: Option<u64>,
+    /// Devices that kubelet may list although it has been told otherwise.
+    withdrawn: &'a BTreeSet<DeviceId>,
+    taken: Option<u64>,
+    in_flight: u64,
     stopping: bool,
     now: Instant,
 }
 
 impl<'a> Resource<'a> {
-    fn of(name: &'a str, seen: &Seen<'a>) -> Self {
+    fn of(name: &'a str, seen: &Seen<'a>, withdrawn: &'a BTreeSet<DeviceId>) -> Self {
         Self {
             name,
             wanted: seen.wanted.get(name).unwrap_or(const { &Offer::new() }),
@@ -148,6 +175,9 @@ impl<'a> Resource<'a> {
             listening: seen.listening.contains(name),
             kubelet: seen.kubelet.map(|all| all.get(name).into_iter().flatten().collect()),
             node: seen.node.map(|counts| counts.get(name).copied().unwrap_or(0)),
+            withdrawn,
+            taken: seen.taken.map(|counts| counts.get(name).copied().unwrap_or(0)),
+            in_flight: seen.in_flight.get(name).copied().unwrap_or(0),
             stopping: seen.stopping,
             now: seen.now,
         }
@@ -159,20 +189,43 @@ impl<'a> Resource<'a> {
             // kubelet has lost us, or is about to: it would refuse every pod
             return Some(0);
         }
-        let wanted = usable(Some(self.wanted));
-        let able = self.kubelet.as_ref()?.iter().filter(|id| wanted.contains(**id));
-        u64::try_from(able.count()).ok()
+        let (wanted, told) = (usable(Some(self.wanted)), usable(self.published));
+        let sure = |id: &&&DeviceId| wanted.contains(**id) && told.contains(**id) && !self.withdrawn.contains(**id);
+        u64::try_from(self.kubelet.as_ref()?.iter().filter(sure).count()).ok()
     }
 
-    fn correction(&self) -> Option<u64> {
-        let target = self.target()?;
-        (self.node? != target).then_some(target)
+    fn correction(&self, full: Option<Instant>, high: Option<Instant>) -> Option<u64> {
+        let (target, node) = (self.target()?, self.node?);
+        if node <= target || !self.listening {
+            return (node != target).then_some(target);
+        }
+        // once withdrawn, a device is nobody's hope: then the number must be right at once
+        let hope = if self.withdraws() || self.stopping { self.taken.unwrap_or(0) } else { 0 };
+        let floor = target.max(hope);
+        let landed = full.is_some_and(|since| self.now >= since + SETTLE);
+        let late = high.is_some_and(|since| self.now >= since + PATIENCE);
+        if node > floor { Some(floor) } else { (landed || late).then_some(target) }
+    }
+
+    /// The scheduler has no room, and all whom it gave some have landed.
+    fn full_since(&self, before: Option<Instant>) -> Option<Instant> {
+        let full = self.node? <= self.taken? && self.in_flight == 0;
+        full.then(|| before.unwrap_or(self.now))
+    }
+
+    fn high_since(&self, before: Option<Instant>) -> Option<Instant> {
+        let high = self.listening && self.node? > self.target()?;
+        high.then(|| before.unwrap_or(self.now))
     }
 
     /// Can kubelet give away what it should no longer?
     fn withdraws(&self) -> bool {
+        self.leaving().next().is_some()
+    }
+
+    fn leaving(&self) -> impl Iterator<Item = &'a DeviceId> + use<'a> {
         let wanted = usable(Some(self.wanted));
-        usable(self.published).iter().any(|id| !wanted.contains(*id))
+        usable(self.published).into_iter().filter(move |id| !wanted.contains(*id))
     }
 
     fn lowered_since(&self, before: Option<Instant>) -> Option<Instant> {

@@ -15,7 +15,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    allocatable::{self, Action, Memory, Seen, Step, ours},
+    allocatable::{self, Action, Counts, Memory, Seen, Step, ours},
+    bound::{self, Demands},
     cdi::{self, Driver, SpecFile},
     config::Config,
     ledger::Ledger,
@@ -60,10 +61,12 @@ pub async fn run(
     report: watch::Sender<KubeletView>,
     stop: CancellationToken,
 ) {
-    let node = OwnNode::new(client, &config.node_name);
+    let node = OwnNode::new(client.clone(), &config.node_name);
     let mut counts = node.latest();
+    let demands = watch::Sender::new(None);
+    let mut pods = demands.subscribe();
     let nudge = Arc::new(Notify::new());
-    let mut drive = Drive::new(&config, &node, nudge.clone());
+    let mut drive = Drive::new(&config, &node, demands.subscribe(), nudge.clone());
     let turns = async {
         loop {
             let view = devices.borrow_and_update().clone();
@@ -71,6 +74,7 @@ pub async fn run(
             tokio::select! {
                 Ok(()) = devices.changed() => {}
                 Ok(()) = counts.changed() => {}
+                Ok(()) = pods.changed() => {}
                 () = nudge.notified() => {}
                 () = tokio::time::sleep(pause) => continue,
                 () = stop.cancelled() => break,
@@ -86,6 +90,7 @@ pub async fn run(
     tokio::select! {
         () = turns => {}
         () = node.follow() => {}
+        () = bound::follow(client, &config.node_name, &demands) => {}
     }
 }
 
@@ -94,6 +99,7 @@ struct Drive<'a> {
     config: &'a Config,
     node: &'a OwnNode,
     counts: watch::Receiver<Option<Counted>>,
+    demands: watch::Receiver<Option<Demands>>,
     pods: PodResources,
     ledger: Arc<Ledger>,
     terms: Arc<Terms>,
@@ -126,12 +132,18 @@ struct Looked {
 }
 
 impl<'a> Drive<'a> {
-    fn new(config: &'a Config, node: &'a OwnNode, nudge: Arc<Notify>) -> Self {
+    fn new(
+        config: &'a Config,
+        node: &'a OwnNode,
+        demands: watch::Receiver<Option<Demands>>,
+        nudge: Arc<Notify>,
+    ) -> Self {
         let terms = Terms { allocation: config.allocation, extra_cdi_devices: config.extra_cdi_devices.clone() };
         Self {
             config,
             node,
             counts: node.latest(),
+            demands,
             pods: PodResources::at(&config.pod_resources_socket()),
             ledger: Arc::default(),
             terms: Arc::new(terms),
@@ -174,12 +186,17 @@ impl<'a> Drive<'a> {
     }
 
     fn decide(&mut self, looked: &Looked, wanted: &Offers, stopping: bool) -> Step {
+        let demands = self.demands.borrow().clone();
+        let taken = demands.as_ref().map(Demands::requested);
+        let in_flight = demands.map_or_else(Counts::new, |demands| demands.in_flight(self.owners.values()));
         let seen = Seen {
             wanted,
             published: &looked.published,
             listening: &looked.listening,
             kubelet: looked.listed.as_ref(),
             node: looked.counts.as_ref().map(|counted| &counted.counts),
+            taken: taken.as_ref(),
+            in_flight: &in_flight,
             stopping,
             now: Instant::now(),
         };
@@ -326,15 +343,19 @@ impl<'a> Drive<'a> {
 
     /// Lowers allocatable to nothing, and gives the scheduler time to see it.
     async fn leave(&mut self, view: &DeviceView, report: &watch::Sender<KubeletView>) {
-        let mut quiet_since = Instant::now();
-        while Instant::now() < quiet_since + allocatable::SETTLE {
-            let before = self.counts.borrow().clone();
+        let mut low_since = None;
+        while low_since.is_none_or(|since| Instant::now() < since + allocatable::SETTLE) {
             self.turn(view, true, report).await;
-            if self.troubled || *self.counts.borrow() != before {
-                quiet_since = Instant::now();
-            }
+            low_since = if self.is_low() { low_since.or(Some(Instant::now())) } else { None };
             tokio::time::sleep(BUSY).await;
         }
+    }
+
+    fn is_low(&self) -> bool {
+        let counts = self.counts.borrow();
+        let zero =
+            |resource: &String| counts.as_ref().is_some_and(|node| node.counts.get(resource).is_none_or(|n| *n == 0));
+        self.servers.keys().all(zero)
     }
 
     /// Ends the plugin servers.

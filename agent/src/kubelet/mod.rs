@@ -1,6 +1,7 @@
 //! The agent as kubelet sees it: a device plugin that knows what it gave away and keeps the node's allocatable true.
 
 pub mod allocatable;
+mod bound;
 pub mod cdi;
 pub mod config;
 mod drive;

@@ -49,8 +49,8 @@ impl From<&CountedNode> for Counted {
     }
 }
 
-/// Devices are counted in whole numbers; Kubernetes shortens thousands.
-fn count(text: &str) -> u64 {
+/// A quantity of devices: whole numbers, of which Kubernetes shortens thousands.
+pub fn count(text: &str) -> u64 {
     match text.strip_suffix('k') {
         Some(thousands) => thousands.parse::<u64>().unwrap_or(0).saturating_mul(1000),
         None => text.parse().unwrap_or(0),

@@ -18,6 +18,8 @@ struct Scene {
     listening: BTreeSet<String>,
     kubelet: Option<BTreeMap<String, BTreeSet<DeviceId>>>,
     node: Option<Counts>,
+    taken: Option<Counts>,
+    in_flight: Counts,
     stopping: bool,
     memory: Memory,
     now: Instant,
@@ -31,6 +33,8 @@ impl Scene {
             listening: [R.to_owned()].into(),
             kubelet: Some([(R.to_owned(), (0..4).map(id).collect())].into()),
             node: Some([(R.to_owned(), 4)].into()),
+            taken: None,
+            in_flight: Counts::new(),
             stopping: false,
             memory: Memory::default(),
             now: Instant::now(),
@@ -60,6 +64,8 @@ impl Scene {
             listening: &self.listening,
             kubelet: self.kubelet.as_ref(),
             node: self.node.as_ref(),
+            taken: self.taken.as_ref(),
+            in_flight: &self.in_flight,
             stopping: self.stopping,
             now: self.now,
         };
@@ -168,6 +174,43 @@ fn a_resource_keeps_its_plugin_when_its_last_device_goes() {
     scene.publish(&[]);
     scene.kubelet_lists(&[]);
     assert_eq!(scene.step(), Step::default());
+}
+
+#[test]
+fn sinks_to_what_is_bound_first_and_below_it_when_everybody_has_landed() {
+    let mut scene = Scene::peace();
+    scene.taken = Some([(R.to_owned(), 3)].into());
+    scene.in_flight = [(R.to_owned(), 1)].into();
+    scene.want(&[0, 1]);
+    assert_eq!(scene.step().actions, [allocatable(3)]);
+    scene.node_counts(3);
+    scene.later(SETTLE);
+    assert_eq!(scene.step().actions, [], "one is on its way");
+    scene.in_flight.clear();
+    scene.step();
+    scene.later(SETTLE);
+    assert_eq!(scene.step().actions, [allocatable(2)]);
+}
+
+#[test]
+fn does_not_wait_forever_for_a_pod_that_gets_no_device() {
+    let mut scene = Scene::peace();
+    scene.taken = Some([(R.to_owned(), 4)].into());
+    scene.in_flight = [(R.to_owned(), 1)].into();
+    scene.want(&[0, 1]);
+    assert_eq!(scene.step().actions, []);
+    scene.later(PATIENCE);
+    assert_eq!(scene.step().actions, [allocatable(2)]);
+}
+
+#[test]
+fn sinks_at_once_on_a_node_that_has_been_full_for_a_while() {
+    let mut scene = Scene::peace();
+    scene.taken = Some([(R.to_owned(), 4)].into());
+    scene.step();
+    scene.later(SETTLE);
+    scene.want(&[0, 1]);
+    assert_eq!(scene.step().actions, [allocatable(2)]);
 }
 
 #[test]
