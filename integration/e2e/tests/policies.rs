@@ -84,13 +84,32 @@ fn nodes() -> Vec<Case> {
     ]
 }
 
+fn operator() -> Vec<Case> {
+    let nothing_else = Some("the operator may change nothing of a node but labels of gputenancy.io");
+    let not_ours = Some("the operator may change and delete only namespaces that it made for a tenant");
+    let case = |name, verb, path: &str, body, refusal| (name, Actor::Operator, verb, path.to_owned(), body, refusal);
+    let node = |name, body, refusal| case(name, Verb::Merge, "/api/v1/nodes/gpu-1", body, refusal);
+    let label = |key: &str, value: Value| json!({"metadata": {"labels": {key: value}}});
+    let space = "/api/v1/namespaces/kube-node-lease";
+    vec![
+        node("label of ours", label("gputenancy.io/pool", json!("p")), None),
+        node("label of somebody", label("example.com/rack", json!("r")), nothing_else),
+        node("no host name", label("kubernetes.io/hostname", Value::Null), nothing_else),
+        node("annotation", json!({"metadata": {"annotations": {"a": "b"}}}), nothing_else),
+        node("unschedulable", json!({"spec": {"unschedulable": true}}), nothing_else),
+        case("label of a foreign namespace", Verb::Merge, space, label("gputenancy.io/tenant", json!("t")), not_ours),
+        case("delete a foreign namespace", Verb::Delete, space, json!({}), not_ours),
+        case("secrets", Verb::Delete, "/api/v1/namespaces/default/secrets/x", json!({}), Some("cannot delete")),
+    ]
+}
+
 #[tokio::test]
 async fn everybody_writes_what_is_theirs_and_nothing_else() {
     let world = World::bare().await.unwrap();
     product::install(&world.lab, &[]).await.unwrap();
     world.agents_ready().await.unwrap();
     let mut wrong = vec![];
-    for (name, actor, verb, path, body, expected) in [agreements(), nodes()].concat() {
+    for (name, actor, verb, path, body, expected) in [agreements(), nodes(), operator()].concat() {
         match (actor.may(&world.client, verb, &path, &body).await.unwrap(), expected) {
             (Ok(_), None) => {}
             (Err(status), Some(words)) if status.message.contains(words) => {}
