@@ -12,7 +12,7 @@ use tokio::{net::TcpListener, sync::watch};
 use crate::{carve::Carved, metrics::Metrics};
 
 /// The slowest pass waits for NVML's deadlines; beyond this the loop is stuck and a restart may help.
-const STUCK: Duration = Duration::from_secs(180);
+const STUCK: Duration = Duration::from_mins(3);
 
 /// When the main loop came round last.
 #[derive(Clone)]

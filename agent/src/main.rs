@@ -9,5 +9,5 @@ async fn main() -> Result<(), run::Error> {
     let args = Args::parse();
     let filter = EnvFilter::try_new(&args.log).unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter).init();
-    run::run(args).await.inspect_err(|error| tracing::error!(%error, "the agent stops"))
+    Box::pin(run::run(args)).await.inspect_err(|error| tracing::error!(%error, "the agent stops"))
 }

@@ -109,7 +109,10 @@ async fn carve(mut shell: Shell, channels: &Channels, heartbeat: &Heartbeat) {
         heartbeat.beat();
         let wanted = watched.borrow_and_update().wanted.clone();
         kubelet.mark_unchanged();
-        shell.pass(wanted.as_ref(), depth).await;
+        if shell.pass(wanted.as_ref(), depth).await {
+            depth = Depth::Deep;
+            continue;
+        }
         let waiting = channels.carved.borrow().is_waiting();
         depth = tokio::select! {
             Ok(()) = watched.changed() => Depth::Deep,

@@ -79,6 +79,26 @@ async fn a_process_keeps_its_instance_until_it_ends() {
 }
 
 #[tokio::test]
+async fn an_instance_that_nvml_calls_in_use_is_tried_again_without_flapping() {
+    let sim = Sim::new("h100-80gb", 1);
+    let mut agent = Agent::on(sim.root.path());
+    let uuid = agent.uuid().await;
+    agent.want(&uuid, true, OLD);
+    agent.settle().await;
+    sim.inject("nvmlComputeInstanceDestroy", 1, None, Effect::Fail(19));
+    agent.want(&uuid, true, NEW);
+    agent.settle().await;
+    let before = agent.carved.borrow_and_update().clone();
+    agent.settle().await;
+    assert_eq!(before.gpus[&uuid].step, AgentStep::WaitingForClients);
+    assert_eq!(*agent.carved.borrow(), before);
+    assert!(!agent.carved.has_changed().unwrap(), "what does not change is not said again");
+    sim.clear_faults();
+    assert_eq!(agent.settle().await.step, AgentStep::Steady);
+    assert_eq!(agent.layout(), texts(NEW));
+}
+
+#[tokio::test]
 async fn a_refused_create_is_named_once_and_the_old_layout_can_be_had_back() {
     let sim = Sim::new("h100-80gb", 1);
     let mut agent = Agent::on(sim.root.path());
@@ -241,5 +261,5 @@ fn client_process() {
     };
     let _attachment = attach(&store, &client, &[]).unwrap();
     println!("attached");
-    std::thread::sleep(Duration::from_secs(600));
+    std::thread::sleep(Duration::from_mins(10));
 }

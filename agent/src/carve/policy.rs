@@ -39,9 +39,9 @@ pub fn for_record(error: &GpuError) -> Policy {
 fn for_code(code: u32) -> Policy {
     match code {
         // A client came between the look and the call; or, for a compute instance, one that NVML does not list.
-        code::IN_USE | code::NOT_READY => Policy::Wait,
+        code::IN_USE | code::NOT_READY
         // The library is opened anew; what becomes of the board then shows at the next look.
-        code::UNINITIALIZED | code::DRIVER_NOT_LOADED | code::LIB_RM_VERSION_MISMATCH => Policy::Wait,
+        | code::UNINITIALIZED | code::DRIVER_NOT_LOADED | code::LIB_RM_VERSION_MISMATCH => Policy::Wait,
         code::TIMEOUT
         | code::GPU_IS_LOST
         | code::RESET_REQUIRED

@@ -20,9 +20,6 @@ use crate::{
     metrics::Metrics,
 };
 
-/// No layout takes more calls than this; one that does goes on at the next pass, after everybody else was heard.
-const MOST_ROUNDS: usize = 64;
-
 /// The layout wanted, as `GpuNode` gives it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wanted {
@@ -70,8 +67,12 @@ pub struct Shell {
     carved: watch::Sender<Carved>,
     generation: Option<i64>,
     failures: BTreeMap<String, Failure>,
-    /// Processes that kept a GPU's instance from being destroyed, by the last look before the call.
+    /// Processes that kept a GPU's instance from being destroyed, by the last look before the call; until a call succeeds.
     blockers: BTreeMap<String, Vec<u32>>,
+    /// GPUs with blockers that are left alone until everything has come to rest.
+    spared: BTreeSet<String>,
+    /// Orders that succeeded since everything was at rest.
+    done: Vec<(String, Order)>,
     /// Generation of the view that offered a device last.
     offered_at: BTreeMap<DeviceId, u64>,
     /// Every GPU has come to rest once: what the view says is the layout, not a part of it.
@@ -96,48 +97,46 @@ impl Shell {
             generation: None,
             failures: BTreeMap::new(),
             blockers: BTreeMap::new(),
+            spared: BTreeSet::new(),
+            done: Vec::new(),
             offered_at: BTreeMap::new(),
             proven: false,
         }
     }
 
-    /// Takes every step that can be taken now. `None`: the spec is not known yet, so look and touch nothing.
-    pub async fn pass(&mut self, wanted: Option<&Wanted>, depth: Depth) {
-        if let Some(wanted) = wanted {
-            self.adopt(wanted);
+    /// Looks, and takes one step on each GPU that needs one. True: there is more to do at once, by the spec that holds by then.
+    /// Without a spec it touches nothing.
+    pub async fn pass(&mut self, wanted: Option<&Wanted>, depth: Depth) -> bool {
+        let inventory = match self.silicon.look(depth).await {
+            Ok(inventory) => inventory,
+            Err(trouble) => return self.suffer(trouble),
+        };
+        let Some(wanted) = wanted else {
+            self.publish(None, inventory, &BTreeMap::new());
+            return false;
+        };
+        self.adopt(wanted);
+        let decisions = self.decide(wanted, &inventory);
+        self.publish(Some(wanted), inventory, &decisions);
+        let orders: Vec<(String, Order)> = decisions.iter().filter_map(order).collect();
+        if orders.is_empty() {
+            self.done.clear();
+            self.spared.clear();
+            return false;
         }
-        self.blockers.clear();
-        let mut done: Vec<(String, Order)> = Vec::new();
-        let mut depth = depth;
-        for _ in 0..MOST_ROUNDS {
-            let inventory = match self.silicon.look(depth).await {
-                Ok(inventory) => inventory,
-                Err(trouble) => return self.suffer(trouble),
-            };
-            let Some(wanted) = wanted else { return self.publish(None, inventory, BTreeMap::new()) };
-            let decisions = self.decide(wanted, &inventory);
-            let orders: Vec<(String, Order)> = decisions.iter().filter_map(order).collect();
-            self.publish(Some(wanted), inventory, decisions);
-            if orders.is_empty() {
-                return;
-            }
-            // What a glance made look necessary is looked at properly before it is done.
-            if depth == Depth::Deep {
-                for (uuid, order) in orders {
-                    let again = done.contains(&(uuid.clone(), order.clone()));
-                    done.push((uuid.clone(), order.clone()));
-                    let obeyed = if again {
-                        Ok(self.give_up(wanted, &uuid, &order))
-                    } else {
-                        self.obey(wanted, &uuid, order).await
-                    };
-                    if let Err(trouble) = obeyed {
-                        return self.suffer(trouble);
-                    }
-                }
-            }
-            depth = Depth::Deep;
+        // What a glance made look necessary is looked at properly before it is done.
+        if depth == Depth::Shallow {
+            return true;
         }
+        for (uuid, order) in orders {
+            if self.done.contains(&(uuid.clone(), order.clone())) {
+                // Due again right after it succeeded: taking it once more would go on for ever.
+                self.fail(wanted, &uuid, &order.to_string(), OrderError::NoEffect { call: order.call() });
+            } else if let Err(trouble) = self.obey(wanted, &uuid, order).await {
+                return self.suffer(trouble);
+            }
+        }
+        true
     }
 
     /// A new generation starts with a clean slate; failures of this one that an earlier run met still stand.
@@ -147,6 +146,9 @@ impl Shell {
         }
         let first = self.generation.replace(wanted.generation).is_none();
         self.failures.clear();
+        self.blockers.clear();
+        self.spared.clear();
+        self.done.clear();
         for (uuid, error) in wanted.recorded.iter().filter(|_| first) {
             if error.generation == wanted.generation && policy::for_record(error) == Policy::NewSpec {
                 self.failures.insert(uuid.clone(), Failure { error: error.clone(), retry_at: None });
@@ -163,8 +165,7 @@ impl Shell {
                 let error = policy::record(&OrderError::Nvml(trouble.clone()), "reading the GPU", wanted.generation);
                 return Some((gpu.uuid.clone(), Decision::Rest(Rest::Failed(error))));
             }
-            if let Some(pids) = self.blockers.get(&gpu.uuid) {
-                tracing::debug!(gpu = gpu.uuid, ?pids, "waiting for processes");
+            if self.spared.contains(&gpu.uuid) {
                 return Some((gpu.uuid.clone(), Decision::Rest(Rest::WaitingForClients { starts: Vec::new() })));
             }
             let failure = self.failures.get(&gpu.uuid);
@@ -184,18 +185,17 @@ impl Shell {
     async fn obey(&mut self, wanted: &Wanted, uuid: &str, order: Order) -> Result<(), Trouble> {
         let (name, doing) = (order.name(), order.to_string());
         tracing::info!(gpu = uuid, generation = wanted.generation, "{doing}");
-        let outcome = self.silicon.carry_out(uuid, order).await?;
+        let outcome = self.silicon.carry_out(uuid, order.clone()).await?;
         self.metrics.step(name, outcome.is_ok());
         match outcome {
-            Ok(()) => drop(self.failures.remove(uuid)),
+            Ok(()) => {
+                self.done.push((uuid.to_owned(), order));
+                self.failures.remove(uuid);
+                self.blockers.remove(uuid);
+            }
             Err(error) => self.fail(wanted, uuid, &doing, error),
         }
         Ok(())
-    }
-
-    /// The same step is due again right after it succeeded: taking it once more would go on for ever.
-    fn give_up(&mut self, wanted: &Wanted, uuid: &str, order: &Order) {
-        self.fail(wanted, uuid, &order.to_string(), OrderError::NoEffect { call: order.call() });
     }
 
     fn fail(&mut self, wanted: &Wanted, uuid: &str, doing: &str, error: OrderError) {
@@ -204,6 +204,7 @@ impl Shell {
             Policy::Wait => {
                 let pids = if let OrderError::InUse { pids } = error { pids } else { Vec::new() };
                 self.blockers.insert(uuid.to_owned(), pids);
+                self.spared.insert(uuid.to_owned());
                 return;
             }
             Policy::Retry(after) => Some(Instant::now() + after),
@@ -214,9 +215,11 @@ impl Shell {
     }
 
     /// NVML as a whole does not answer: what ran runs on, nothing new is given out.
-    fn suffer(&mut self, trouble: Trouble) {
+    fn suffer(&mut self, trouble: Trouble) -> bool {
         let mut devices = self.view.borrow().devices.clone();
-        devices.iter_mut().for_each(|device| device.healthy = false);
+        for device in &mut devices {
+            device.healthy = false;
+        }
         self.offer(devices);
         self.carved.send_if_modified(|carved| {
             if carved.trouble.as_ref() == Some(&trouble) {
@@ -226,9 +229,10 @@ impl Shell {
             carved.trouble = Some(trouble);
             true
         });
+        false
     }
 
-    fn publish(&mut self, wanted: Option<&Wanted>, inventory: Inventory, decisions: BTreeMap<String, Decision>) {
+    fn publish(&mut self, wanted: Option<&Wanted>, inventory: Inventory, decisions: &BTreeMap<String, Decision>) {
         let at_rest = decisions.values().all(|decision| matches!(decision, Decision::Rest(_)));
         self.proven |= wanted.is_some() && at_rest;
         if let Some(wanted) = wanted.filter(|_| self.proven) {
@@ -240,6 +244,10 @@ impl Shell {
         for gpu in &inventory.gpus {
             let mut progress = match decisions.get(&gpu.uuid) {
                 None => GpuProgress { step: AgentStep::Unmanaged, ..GpuProgress::default() },
+                // A step that was refused a moment ago is tried again; until it succeeds the GPU waits.
+                Some(Decision::Act(_)) if self.blockers.contains_key(&gpu.uuid) => {
+                    of_rest(&Rest::WaitingForClients { starts: Vec::new() }, gpu, "")
+                }
                 Some(Decision::Act(order)) => of_order(order),
                 Some(Decision::Rest(rest)) => of_rest(rest, gpu, &self.kubelet.borrow().message),
             };

@@ -31,7 +31,7 @@ impl Default for Deadlines {
     /// An inventory of 16 carved GPUs takes well under a second; destroying a GPU instance takes about a second on hardware, a
     /// change of mode several.
     fn default() -> Self {
-        Self { look: Duration::from_secs(10), order: Duration::from_secs(60) }
+        Self { look: Duration::from_secs(10), order: Duration::from_mins(1) }
     }
 }
 

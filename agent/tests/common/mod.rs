@@ -152,7 +152,7 @@ impl Agent {
     }
 
     pub async fn pass(&mut self) {
-        self.shell.pass(Some(&self.wanted), Depth::Deep).await;
+        while self.shell.pass(Some(&self.wanted), Depth::Deep).await {}
     }
 
     /// Looks without a spec, and tells the UUID of GPU 0.
