@@ -18,55 +18,52 @@ pub struct Hierarchy {
 /// Where hierarchies are mounted.
 pub const ROOT: &str = "/sys/fs/cgroup";
 
+/// Mount options that say how, not which controllers.
+const HOW: [&str; 10] =
+    ["rw", "ro", "relatime", "noatime", "nosuid", "nodev", "noexec", "xattr", "clone_children", "nsdelegate"];
+
 /// Reads `/proc/self/cgroup` and `/proc/self/mounts`: which hierarchies there are, and where in each the caller is.
 pub fn parse(groups: &str, mounts: &str) -> Vec<Hierarchy> {
     let mut found: Vec<Hierarchy> = Vec::new();
-    for mount in mounts.lines() {
-        let mut fields = mount.split(' ').skip(1);
-        let (Some(at), Some(kind), Some(options)) = (fields.next(), fields.next(), fields.next()) else { continue };
-        let Some(folder) = at.strip_prefix(ROOT).map(|rest| rest.trim_start_matches('/').to_owned()) else { continue };
-        if found.iter().any(|known| known.folder == folder) {
-            // the lab mounts its own view over the host's, and both are listed
-            continue;
-        }
-        let group = |wanted: &dyn Fn(&str) -> bool| {
-            groups.lines().find_map(|line| {
-                let (_, rest) = line.split_once(':')?;
-                let (controllers, path) = rest.split_once(':')?;
-                wanted(controllers).then(|| path.to_owned())
-            })
-        };
-        match kind {
-            "cgroup2" => {
-                if let Some(own) = group(&str::is_empty) {
-                    found.push(Hierarchy { folder, options: None, own });
-                }
-            }
-            "cgroup" => {
-                let controllers = options.split(',').filter(|option| {
-                    !matches!(*option, "rw" | "ro" | "relatime" | "nosuid" | "nodev" | "noexec" | "noatime" | "xattr")
-                        && !option.contains('/')
-                });
-                let controllers: Vec<_> = controllers
-                    .filter(|option| !option.starts_with("release_agent") && *option != "clone_children")
-                    .collect();
-                let listed = controllers.join(",");
-                let same = |have: &str| {
-                    let mut have: Vec<_> = have.split(',').collect();
-                    let mut want = controllers.clone();
-                    have.sort_unstable();
-                    want.sort_unstable();
-                    have == want
-                };
-                if let Some(own) = group(&same) {
-                    let options = if listed.starts_with("name=") { format!("none,{listed}") } else { listed };
-                    found.push(Hierarchy { folder, options: Some(options), own });
-                }
-            }
-            _ => {}
+    for hierarchy in mounts.lines().filter_map(|mount| hierarchy(groups, mount)) {
+        // the lab mounts its own view over the host's, and both are listed
+        if !found.iter().any(|known| known.folder == hierarchy.folder) {
+            found.push(hierarchy);
         }
     }
     found
+}
+
+fn hierarchy(groups: &str, mount: &str) -> Option<Hierarchy> {
+    let mut fields = mount.split(' ').skip(1);
+    let (at, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
+    let folder = at.strip_prefix(ROOT)?.trim_start_matches('/').to_owned();
+    let controllers: Vec<&str> = match kind {
+        "cgroup2" => Vec::new(),
+        "cgroup" => {
+            options.split(',').filter(|option| !HOW.contains(option) && !option.starts_with("release_agent=")).collect()
+        }
+        _ => return None,
+    };
+    let own = groups.lines().find_map(|line| own_group(line, &controllers))?;
+    let listed = controllers.join(",");
+    let options = match kind {
+        "cgroup2" => None,
+        _ if listed.starts_with("name=") => Some(format!("none,{listed}")),
+        _ => Some(listed),
+    };
+    Some(Hierarchy { folder, options, own })
+}
+
+/// The path in a line `NUMBER:CONTROLLERS:PATH` of `/proc/self/cgroup`, if it is about these controllers.
+fn own_group(line: &str, controllers: &[&str]) -> Option<String> {
+    let (_, rest) = line.split_once(':')?;
+    let (listed, path) = rest.split_once(':')?;
+    let mut have: Vec<&str> = listed.split(',').filter(|name| !name.is_empty()).collect();
+    let mut want = controllers.to_vec();
+    have.sort_unstable();
+    want.sort_unstable();
+    (have == want).then(|| path.to_owned())
 }
 
 /// The hierarchies of this machine, as this process sees them.

@@ -28,8 +28,8 @@ impl Lab {
         }
         for (i, kinds) in KINDS.iter().enumerate() {
             let objects = self.kubectl(&["get", kinds, "-A", "-o", "yaml", "--ignore-not-found"]).await;
-            let text = objects.unwrap_or_else(|error| format!("# {error}\n"));
-            let _ = fs::write(folder.join(format!("objects-{i}.yaml")), text);
+            let yaml = objects.unwrap_or_else(|error| format!("# {error}\n"));
+            let _ = fs::write(folder.join(format!("objects-{i}.yaml")), yaml);
         }
         for (name, arguments) in [
             ("events.txt", "get events -A --sort-by=.lastTimestamp"),
@@ -37,8 +37,8 @@ impl Lab {
             ("nodes.txt", "describe nodes"),
         ] {
             let arguments: Vec<_> = arguments.split(' ').collect();
-            let text = self.kubectl(&arguments).await.unwrap_or_else(|error| error.to_string());
-            let _ = fs::write(folder.join(name), text);
+            let printed = self.kubectl(&arguments).await.unwrap_or_else(|error| error.to_string());
+            let _ = fs::write(folder.join(name), printed);
         }
         for node in self.node_names() {
             let logs = self.inside(&crate::place::node_folder(&node).display().to_string()).join("upper/var/log/pods");

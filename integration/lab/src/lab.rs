@@ -227,7 +227,8 @@ impl Lab {
 
     /// Ends the lab and removes everything of it but collected artifacts.
     pub async fn down(self) -> Result<()> {
-        down(&self.inner.folders, self.name())
+        let ended = tokio::task::spawn_blocking(move || down(&self.inner.folders, self.name()));
+        ended.await.during(|| "ending the lab".to_owned())?
     }
 }
 

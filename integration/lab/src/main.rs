@@ -181,7 +181,8 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Images { name, pack, load } => images(&name.name, &pack, load).await?,
         Command::Node { name, node, action } => act(&name.name, &node, action).await?,
         Command::Collect { name, test } => {
-            println!("{}", Lab::attach(&name.name).await?.collect(&test).await?.display())
+            let folder = Lab::attach(&name.name).await?.collect(&test).await?;
+            println!("{}", folder.display());
         }
         Command::Kwok { name, count } => Lab::attach(&name.name).await?.add_kwok_nodes(count).await?,
         Command::Keeper { folder, name } => lab::keeper::run(&folder, &name)?,

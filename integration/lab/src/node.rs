@@ -51,7 +51,7 @@ impl NodeHandle {
     pub async fn power_cycle(&self) -> Result<()> {
         self.power_off().await?;
         self.power_on().await?;
-        self.wait_booted(Duration::from_secs(180)).await?;
+        self.wait_booted(crate::wait::PATIENCE).await?;
         self.wait_ready().await
     }
 

@@ -47,7 +47,7 @@ pub struct Authority {
     pub pair: Pair,
 }
 
-fn failed(source: rcgen::Error) -> Error {
+fn failed(source: &rcgen::Error) -> Error {
     Error::Invalid { what: "making a certificate".to_owned(), why: source.to_string() }
 }
 
@@ -65,25 +65,25 @@ fn params(name: &str, groups: &[&str]) -> CertificateParams {
 impl Authority {
     /// A new one.
     pub fn new(name: &str) -> Result<Self> {
-        let key = KeyPair::generate().map_err(failed)?;
+        let key = KeyPair::generate().map_err(|error| failed(&error))?;
         let mut params = params(name, &[]);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages =
             vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-        let cert = params.self_signed(&key).map_err(failed)?.pem();
+        let cert = params.self_signed(&key).map_err(|error| failed(&error))?.pem();
         let pair = Pair { cert, key: key.serialize_pem() };
         Ok(Self { issuer: Issuer::new(params, key), pair })
     }
 
     /// A certificate for `name` in `groups`.
     pub fn sign(&self, name: &str, groups: &[&str], uses: &[Purpose], names: &[SanType]) -> Result<Pair> {
-        let key = KeyPair::generate().map_err(failed)?;
+        let key = KeyPair::generate().map_err(|error| failed(&error))?;
         let mut params = params(name, groups);
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
         params.extended_key_usages = uses.to_vec();
         params.subject_alt_names = names.to_vec();
-        let cert = params.signed_by(&key, &self.issuer).map_err(failed)?.pem();
+        let cert = params.signed_by(&key, &self.issuer).map_err(|error| failed(&error))?.pem();
         Ok(Pair { cert, key: key.serialize_pem() })
     }
 }
@@ -105,7 +105,7 @@ fn ip(address: Ipv4Addr) -> SanType {
 }
 
 fn dns(name: &str) -> Result<SanType> {
-    name.try_into().map(SanType::DnsName).map_err(failed)
+    name.try_into().map(SanType::DnsName).map_err(|error| failed(&error))
 }
 
 impl ControlPlane {
@@ -129,7 +129,7 @@ impl ControlPlane {
             ("kubelet-client", ca.sign("kube-apiserver-kubelet-client", &["system:masters"], &client, &[])?),
             ("front", front.sign("front-proxy-client", &[], &client, &[])?),
         ];
-        let accounts = KeyPair::generate().map_err(failed)?;
+        let accounts = KeyPair::generate().map_err(|error| failed(&error))?;
         let accounts = (accounts.serialize_pem(), accounts.public_key_pem());
         Ok(Self { ca, front, pairs, accounts })
     }

@@ -27,7 +27,7 @@ struct Machine {
 pub struct Machines {
     plan: Arc<Plan>,
     hierarchies: Vec<Hierarchy>,
-    machines: BTreeMap<String, Mutex<Machine>>,
+    by_name: BTreeMap<String, Mutex<Machine>>,
 }
 
 impl Machines {
@@ -35,13 +35,13 @@ impl Machines {
     pub fn new(plan: Arc<Plan>, hierarchies: Vec<Hierarchy>) -> Self {
         let machine =
             |node: &NodePlan| Mutex::new(Machine { plan: node.clone(), pid: watch::Sender::new(None), cut: false });
-        let machines = plan.nodes.iter().map(|node| (node.name.clone(), machine(node))).collect();
-        Self { plan, hierarchies, machines }
+        let by_name = plan.nodes.iter().map(|node| (node.name.clone(), machine(node))).collect();
+        Self { plan, hierarchies, by_name }
     }
 
     fn find(&self, name: &str) -> Result<&Mutex<Machine>> {
-        self.machines.get(name).ok_or_else(|| {
-            let have: Vec<_> = self.machines.keys().map(String::as_str).collect();
+        self.by_name.get(name).ok_or_else(|| {
+            let have: Vec<_> = self.by_name.keys().map(String::as_str).collect();
             Error::Missing(format!("there is no node {name}, only {}", have.join(", ")))
         })
     }
@@ -49,7 +49,7 @@ impl Machines {
     /// What runs.
     pub async fn status(&self) -> BTreeMap<String, NodeStatus> {
         let mut all = BTreeMap::new();
-        for (name, machine) in &self.machines {
+        for (name, machine) in &self.by_name {
             let machine = machine.lock().await;
             all.insert(name.clone(), NodeStatus { pid: *machine.pid.borrow(), cut: machine.cut });
         }

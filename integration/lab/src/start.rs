@@ -142,7 +142,7 @@ async fn wait_init(name: &str, folder: &Path) -> Result<State> {
             tokio::time::sleep(LOOK).await;
         }
     };
-    let limit = Duration::from_secs(60);
+    let limit = Duration::from_mins(1);
     let late = |_| Error::Timeout { what: format!("lab {name} to answer"), after: limit, log: Some(log.clone()) };
     tokio::time::timeout(limit, answers).await.map_err(late)?
 }

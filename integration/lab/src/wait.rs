@@ -16,7 +16,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 /// How long things may take that take seconds on an idle machine.
-pub const PATIENCE: Duration = Duration::from_secs(180);
+pub const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Waits until the object fulfils the condition; the object as it is then (none when it is gone).
 pub async fn wait_for<K>(
@@ -63,9 +63,8 @@ where
     let found = async {
         loop {
             match events.try_next().await {
-                Ok(Some(watcher::Event::Init | watcher::Event::InitApply(_))) | Err(_) => {}
                 Ok(Some(watcher::Event::InitDone)) => complete = true,
-                Ok(Some(_)) => {}
+                Ok(Some(_)) | Err(_) => {}
                 Ok(None) => return Err(Error::Missing(format!("the watch ended while waiting for {what}"))),
             }
             let state = store.state();

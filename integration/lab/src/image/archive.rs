@@ -22,7 +22,7 @@ pub type Files = BTreeMap<PathBuf, File>;
 
 /// The hexadecimal SHA-256.
 pub fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    Sha256::digest(bytes).iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 fn header(kind: EntryType, size: usize, mode: u32) -> Header {
@@ -60,7 +60,7 @@ pub fn layer(files: &Files) -> Result<Vec<u8>> {
             }
             File::Link(target) => tar.append_link(&mut header(EntryType::Symlink, 0, 0o777), name, target)?,
             File::Folder(mode) => {
-                tar.append_data(&mut header(EntryType::Directory, 0, mode), name, std::io::empty())?
+                tar.append_data(&mut header(EntryType::Directory, 0, mode), name, std::io::empty())?;
             }
         }
     }
