@@ -1,7 +1,7 @@
 //! Removes our finalizers, so that an uninstalled operator leaves nothing that cannot be deleted.
 //!
-//! What stays: users' GpuProfiles, GpuPools and GpuTenants, the namespaces of tenants with their quotas and role bindings, and
-//! the MIG layouts as they are. The agreements (GpuNode) and our labels on nodes go: without agents they are nobody's.
+//! What stays: users' profiles, pools and tenants, the namespaces of tenants with their quotas and role bindings, and
+//! the MIG layouts as they are. The agreements (`GpuNode`) and our labels on nodes go: without agents they are nobody's.
 
 use std::{fmt::Debug, sync::Arc};
 

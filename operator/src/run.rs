@@ -92,7 +92,7 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     readiness.waits_for("anything");
     let stop = CancellationToken::new();
     on_signal(stop.clone())?;
-    let server = tokio::spawn(health::serve(listen, readiness.clone(), metrics.clone(), stop.clone()));
+    let served = tokio::spawn(health::serve(listen, readiness.clone(), metrics.clone(), stop.clone()));
 
     let fleet = Arc::new(Notify::new());
     let (names, queue) = mpsc::unbounded_channel();
@@ -131,7 +131,7 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     let held = elector.hold(stop.clone());
     let outcome = tokio::select! {
         outcome = held => outcome.map_err(RunError::from),
-        served = server => served.unwrap_or(Ok(())).map_err(RunError::Serve),
+        ended = served => ended.unwrap_or(Ok(())).map_err(RunError::Serve),
     };
     // whoever ends first ends the rest; without the lease nothing more is written, so nobody waits for passes to end
     stop.cancel();

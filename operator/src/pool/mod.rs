@@ -42,7 +42,7 @@ pub use status::Seen;
 /// Changes that come within this time are looked at together.
 const WINDOW: Duration = Duration::from_millis(300);
 /// A pass that takes longer than this is given up and begun again.
-const LONGEST_PASS: Duration = Duration::from_secs(60);
+const LONGEST_PASS: Duration = Duration::from_mins(1);
 
 /// Why a pass ended early; what was written stays, and the next pass goes on from there.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@ use gputenancy_crds::{
     condition::{Overall, Verdict, merge},
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 
 use super::{
     devices::{self, Device},
@@ -203,7 +203,7 @@ pub fn finished(seen: &Seen<'_>) -> BTreeSet<String> {
         let since = p.metadata.deletion_timestamp.as_ref().map_or(seen.now, |t| t.0);
         left(seen, p).is_empty() || seen.now.duration_since(since) >= PATIENCE
     };
-    seen.fleet.pools.iter().filter(deleted).filter(done).map(|p| p.name_any()).collect()
+    seen.fleet.pools.iter().filter(deleted).filter(done).map(ResourceExt::name_any).collect()
 }
 
 /// When the patience with a deleted pool ends.

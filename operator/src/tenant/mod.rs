@@ -12,7 +12,7 @@ mod tests;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::{Stream, StreamExt as _, future};
@@ -45,12 +45,15 @@ use crate::{
 use decide::Write;
 use observe::Observed;
 
+/// How long a decision waits for the cache to show our last write.
+const LONGEST_LAG: Duration = Duration::from_secs(5);
+
 /// Why a tenant could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 pub enum TenantError {
     /// The object does not match the schema; only an edit can help.
     #[error("the tenant does not match its schema: {0}")]
-    Invalid(#[from] InvalidObject),
+    Invalid(Box<InvalidObject>),
     /// The API server refused a write.
     #[error("{doing}: {source}")]
     Write {
@@ -73,7 +76,7 @@ pub struct Context {
     view: watch::Receiver<Arc<View>>,
     metrics: Arc<Metrics>,
     /// Version of the last quota written, by namespace: a decision about budgets needs to see it.
-    written: Mutex<HashMap<String, u64>>,
+    written: Mutex<HashMap<String, (u64, Instant)>>,
 }
 
 /// Reconciles tenants by name until `names` ends.
@@ -81,8 +84,8 @@ pub async fn run(context: Context, names: impl Stream<Item = String> + Send, con
     let context = Arc::new(context);
     let store = context.caches.tenants.clone();
     let lister = context.clone();
-    let queue =
-        names.flat_map(move |name| futures::stream::iter(lister.meant_by(name)).map(Ok::<_, std::convert::Infallible>));
+    let queue = names
+        .flat_map(move |name| futures::stream::iter(lister.meant_by(&name)).map(Ok::<_, std::convert::Infallible>));
     let config = controller::Config::default().concurrency(concurrency).debounce(Duration::from_millis(50));
     let reconcile = |tenant, context| Box::pin(reconcile(tenant, context));
     applier(reconcile, error_policy, context, store, queue, config)
@@ -110,8 +113,8 @@ impl Context {
     }
 
     /// The tenants that a wake means: one by name, or all that list a namespace.
-    fn meant_by(&self, name: String) -> Vec<ObjectRef<Guarded<GpuTenant>>> {
-        let Some(namespace) = name.strip_prefix(FOREIGN_PREFIX) else { return vec![ObjectRef::new(&name)] };
+    fn meant_by(&self, name: &str) -> Vec<ObjectRef<Guarded<GpuTenant>>> {
+        let Some(namespace) = name.strip_prefix(FOREIGN_PREFIX) else { return vec![ObjectRef::new(name)] };
         let lists = |t: &GpuTenant| t.spec.namespaces.iter().any(|n| n.name == namespace);
         let tenants = self.caches.tenants.state();
         tenants.iter().filter(|t| t.0.as_ref().is_ok_and(lists)).map(|t| ObjectRef::new(&t.name_any())).collect()
@@ -141,8 +144,10 @@ impl Context {
     fn caught_up(&self, seen: &Observed) -> Result<(), TenantError> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         for namespace in seen.namespaces.keys() {
-            let Some(last) = written.get(namespace).copied() else { continue };
-            if seen.quotas.get(namespace).is_some_and(|q| version(&**q) < last) {
+            let Some((last, since)) = written.get(namespace).copied() else { continue };
+            // a quota that somebody deleted meanwhile is never seen in the version that we wrote
+            let patient = since.elapsed() < LONGEST_LAG;
+            if patient && seen.quotas.get(namespace).is_none_or(|q| version(&**q) < last) {
                 return Err(TenantError::Lagging(namespace.clone()));
             }
             written.remove(namespace);
@@ -156,7 +161,7 @@ fn version(object: &impl Resource) -> u64 {
 }
 
 async fn reconcile(guarded: Arc<Guarded<GpuTenant>>, context: Arc<Context>) -> Result<Action, TenantError> {
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     let outcome = one(&guarded, &context).await;
     let failed = matches!(outcome, Err(TenantError::Invalid(_) | TenantError::Write { .. }));
     context.metrics.reconciled("tenant", begun.elapsed().as_secs_f64(), failed);
@@ -164,7 +169,7 @@ async fn reconcile(guarded: Arc<Guarded<GpuTenant>>, context: Arc<Context>) -> R
 }
 
 async fn one(guarded: &Guarded<GpuTenant>, context: &Context) -> Result<Action, TenantError> {
-    let tenant = guarded.0.as_ref().map_err(Clone::clone)?;
+    let tenant = guarded.0.as_ref().map_err(|e| TenantError::Invalid(Box::new(e.clone())))?;
     let seen = context.observe(tenant);
     context.caught_up(&seen)?;
     let deleted = tenant.metadata.deletion_timestamp.is_some();
@@ -249,7 +254,11 @@ async fn carry_out(seen: &Observed, context: &Context, write: Write) -> Result<(
             let namespace = quota.namespace().unwrap_or_default();
             let doing = format!("applying the quota of namespace {namespace}");
             let applied = writer.apply(Part::Tenant, &*quota).await.map_err(failed(doing))?;
-            context.written.lock().unwrap_or_else(PoisonError::into_inner).insert(namespace, version(&applied));
+            context
+                .written
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(namespace, (version(&applied), Instant::now()));
             Ok(())
         }
         Write::Binding { binding, anew } => {

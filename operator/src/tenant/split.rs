@@ -89,7 +89,7 @@ mod tests {
         /// Namespaces are written and quota status follows in any order: at no instant do limits in force exceed the budget.
         #[test]
         fn the_sum_in_force_never_exceeds_the_budget(budget in 0..50_i32, steps in prop::collection::vec((0..3_usize, 0..3_usize, any::<bool>()), 1..60)) {
-            let mut quotas = vec![Standing::default(), Standing::default(), Standing::default()];
+            let mut quotas: [Standing; 3] = Default::default();
             for (first, at, follow) in steps {
                 if follow {
                     let written = quotas[at].written.clone();
