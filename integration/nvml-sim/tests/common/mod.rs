@@ -3,7 +3,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t};
@@ -141,17 +142,25 @@ fn built(name: &str) -> PathBuf {
     [deps.join(name), deps.join("..").join(name)].into_iter().find(|p| p.exists()).expect("cargo builds the library")
 }
 
-/// A program of the `silicon` crate, built now if it is not up to date.
+/// A program of the `silicon` or `lab` crate, built now if its crate's sources are newer.
 pub fn binary(name: &str) -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let folder = BUILT.get_or_init(|| {
-        let cargo = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--package", "silicon", "--package", "lab", "--bins"])
-            .status();
-        assert!(cargo.unwrap().success(), "cargo build of the simulator's and the lab's programs");
-        checkout().join("target/debug")
-    });
-    folder.join(name)
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _one = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let package = if name == "lab" { "lab" } else { "silicon" };
+    let program = checkout().join("target/debug").join(name);
+    let built = program.metadata().and_then(|m| m.modified()).ok();
+    if built < newest(&checkout().join("integration").join(package).join("src")) {
+        let cargo = Command::new(env!("CARGO")).args(["build", "--quiet", "--package", package, "--bins"]).status();
+        assert!(cargo.unwrap().success(), "cargo build --package {package}");
+    }
+    program
+}
+
+/// When the newest file below a folder was written.
+fn newest(folder: &Path) -> Option<SystemTime> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let time = |path: PathBuf| if path.is_dir() { newest(&path) } else { path.metadata().ok()?.modified().ok() };
+    entries.filter_map(time).max()
 }
 
 /// The root of the checkout.
