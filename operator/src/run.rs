@@ -1,6 +1,6 @@
 //! The wiring: client, caches, lease, controllers, servers, shutdown.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use futures::StreamExt as _;
 use k8s_openapi::jiff::Timestamp;
@@ -128,18 +128,23 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     });
     let waker = tokio::spawn(on_view(view, caches, names, metrics));
 
-    let held = elector.hold(stop.clone());
+    let release = CancellationToken::new();
+    let mut held = std::pin::pin!(elector.hold(release.clone()));
     let outcome = tokio::select! {
-        outcome = held => outcome.map_err(RunError::from),
+        () = stop.cancelled() => Ok(()),
+        outcome = &mut held => outcome.map_err(RunError::from),
         ended = served => ended.unwrap_or(Ok(())).map_err(RunError::Serve),
     };
-    // whoever ends first ends the rest; without the lease nothing more is written, so nobody waits for passes to end
     stop.cancel();
     waker.abort();
+    // without the lease nothing more may be written, so nobody waits for passes to end
     if outcome.is_ok() {
-        tokio::time::timeout(Duration::from_secs(10), async { drop(tokio::join!(fleet_task, tenants_task)) })
-            .await
-            .ok();
+        let tasks = async { drop(tokio::join!(fleet_task, tenants_task)) };
+        if tokio::time::timeout(lease_duration / 2, tasks).await.is_ok() {
+            // given back only now that nothing here writes any more
+            release.cancel();
+            held.await?;
+        }
     }
     outcome
 }

@@ -160,6 +160,17 @@ fn overall(seen: &Seen<'_>, pool: &str, nodes: &[&str], changes: &[PoolChange]) 
     if !silent.is_empty() {
         return waiting("NodeNotReady", format!("not ready, left alone: {}", silent.join(", ")));
     }
+    // Between two changes nothing is under way, and yet the pool is not what it should be.
+    let ahead: Vec<String> = seen
+        .plan
+        .gpus
+        .iter()
+        .filter(|(_, gpu)| gpu.pool.as_str() == pool && gpu.changed)
+        .map(|(key, gpu)| format!("GPU {} of node {}", gpu.index, key.node))
+        .collect();
+    if !ahead.is_empty() {
+        return waiting("ChangePlanned", format!("to be changed next: {}", ahead.join(", ")));
+    }
     Overall::Ready {
         message: format!("{} {}, every GPU as planned", nodes.len(), if nodes.len() == 1 { "node" } else { "nodes" }),
     }
