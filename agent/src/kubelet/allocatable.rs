@@ -92,7 +92,7 @@ pub fn ours(resource: &str) -> bool {
 }
 
 /// Decides what to do next.
-pub fn step(memory: Memory, seen: &Seen<'_>) -> (Memory, Step) {
+pub fn step(memory: &Memory, seen: &Seen<'_>) -> (Memory, Step) {
     let mut next = Memory::default();
     next.withdrawn
         .extend(memory.withdrawn.iter().filter(|(_, at)| seen.now < **at + SETTLE).map(|(id, at)| (id.clone(), *at)));

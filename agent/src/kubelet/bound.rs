@@ -175,7 +175,7 @@ mod tests {
 
     const R: &str = "nvidia.com/mig-1g.10gb";
 
-    fn pod(name: &str, json: serde_json::Value) -> BoundPod {
+    fn pod(name: &str, json: &serde_json::Value) -> BoundPod {
         let mut all =
             serde_json::json!({"metadata": {"namespace": "team-a", "name": name}, "spec": {"containers": []}});
         all.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());
@@ -191,22 +191,22 @@ mod tests {
         let sidecar = serde_json::json!({"restartPolicy": "Always", "resources": {"limits": {R: "1"}}});
         let spec =
             serde_json::json!({"spec": {"containers": [asks("1"), asks("1")], "initContainers": [asks("2"), sidecar]}});
-        assert_eq!(demand(&pod("p", spec)), [(R.to_owned(), 3)].into());
+        assert_eq!(demand(&pod("p", &spec)), [(R.to_owned(), 3)].into());
         let spec = serde_json::json!({"spec": {"containers": [asks("1")], "initContainers": [asks("4")]}});
-        assert_eq!(demand(&pod("p", spec)), [(R.to_owned(), 4)].into());
+        assert_eq!(demand(&pod("p", &spec)), [(R.to_owned(), 4)].into());
     }
 
     #[test]
     fn a_pod_that_is_over_asks_for_nothing() {
         let over = serde_json::json!({"spec": {"containers": [asks("1")]}, "status": {"phase": "Failed"}});
-        assert!(demand(&pod("p", over)).is_empty());
+        assert!(demand(&pod("p", &over)).is_empty());
     }
 
     #[test]
     fn a_pod_is_in_flight_until_kubelet_gives_it_a_device() {
         let mut demands = Demands::default();
-        demands.learn(&pod("landed", serde_json::json!({"spec": {"containers": [asks("2")]}})));
-        demands.learn(&pod("flying", serde_json::json!({"spec": {"containers": [asks("1")]}})));
+        demands.learn(&pod("landed", &serde_json::json!({"spec": {"containers": [asks("2")]}})));
+        demands.learn(&pod("flying", &serde_json::json!({"spec": {"containers": [asks("1")]}})));
         let owner = DeviceOwner { namespace: "team-a".into(), pod: "landed".into(), container: "c".into() };
         assert_eq!(demands.in_flight([&owner]), [(R.to_owned(), 1)].into());
         assert_eq!(demands.requested(), [(R.to_owned(), 3)].into());

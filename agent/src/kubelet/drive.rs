@@ -200,7 +200,7 @@ impl<'a> Drive<'a> {
             stopping,
             now: Instant::now(),
         };
-        let (memory, step) = allocatable::step(std::mem::take(&mut self.memory), &seen);
+        let (memory, step) = allocatable::step(&self.memory, &seen);
         self.memory = memory;
         step
     }

@@ -69,7 +69,7 @@ impl Scene {
             stopping: self.stopping,
             now: self.now,
         };
-        let (memory, step) = step(std::mem::take(&mut self.memory), &seen);
+        let (memory, step) = step(&self.memory, &seen);
         self.memory = memory;
         step
     }

@@ -137,7 +137,7 @@ impl World {
             stopping,
             now,
         };
-        let (memory, step) = step(std::mem::take(&mut self.memory), &seen);
+        let (memory, step) = step(&self.memory, &seen);
         self.memory = memory;
         let low = *self.node.last().unwrap() == 0 && step.actions.is_empty();
         if stopping && !low {

@@ -159,7 +159,7 @@ fn resolve(root: &Path, file: &Path) -> Option<PathBuf> {
     let mut at = file.to_owned();
     for _ in 0..MAX_LINKS {
         match fs::read_link(root.join(&at)) {
-            Ok(target) if target.is_absolute() => at = target.strip_prefix("/").ok()?.to_owned(),
+            Ok(target) if target.is_absolute() => target.strip_prefix("/").ok()?.clone_into(&mut at),
             Ok(target) => at = at.parent()?.join(target),
             Err(_) => return root.join(&at).exists().then_some(at),
         }

@@ -76,9 +76,9 @@ struct SpecMount {
 }
 
 #[derive(Debug, Clone, Serialize, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
 struct Hook {
-    hook_name: &'static str,
+    #[serde(rename = "hookName")]
+    stage: &'static str,
     path: PathBuf,
     args: Vec<String>,
 }
@@ -137,5 +137,5 @@ fn hook(driver: &Driver) -> Option<Hook> {
     let (path, folder) = driver.hook.as_ref().zip(driver.libraries.as_ref())?;
     let args = ["nvidia-cdi-hook", "update-ldcache", "--folder"].map(str::to_owned);
     let args = args.into_iter().chain([folder.display().to_string()]).collect();
-    Some(Hook { hook_name: "createContainer", path: path.clone(), args })
+    Some(Hook { stage: "createContainer", path: path.clone(), args })
 }
