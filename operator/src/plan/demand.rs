@@ -20,7 +20,7 @@ pub(super) struct Demand {
     by_resource: BTreeMap<String, Line>,
     /// Devices guaranteed.
     pub wanted: Vec<i64>,
-    /// Devices that guaranteed pods hold now: what they may not fall below.
+    /// Devices that guaranteed pods hold, or could hold, now: in a shortage nobody's guarantee is served from another's.
     pub floor: Vec<i64>,
     /// Share of a GPU of one device, in 840ths, so that thirds, quarters, sevenths and eighths are whole numbers.
     pub weight: Vec<i64>,
@@ -39,6 +39,18 @@ struct Excess {
     line: Line,
     tenant: Option<TenantName>,
     guaranteed: i64,
+    held: i64,
+}
+
+/// What a layout of the fleet fails to give, most important first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Shortfall {
+    /// Share guaranteed and there today that would be gone, in 840ths of a GPU.
+    pub lost: i64,
+    /// Share guaranteed that does not exist, in 840ths of a GPU.
+    pub unmet: i64,
+    /// Devices guaranteed that do not exist.
+    pub missing: i64,
 }
 
 /// What a profile is on one board.
@@ -105,6 +117,16 @@ impl Demand {
         }
     }
 
+    /// What is guaranteed and is there stays guaranteed, also while its pod is just moving.
+    pub fn keep(&mut self, sums: &[i64]) {
+        for line in 0..self.names.len() {
+            let served = self.supply(sums, line).min(self.wanted.get(line).copied().unwrap_or(0));
+            if let Some(floor) = self.floor.get_mut(line) {
+                *floor = served.max(*floor);
+            }
+        }
+    }
+
     /// After all holders are noted: what guaranteed pods may not fall below, and who holds more than that.
     pub fn weigh_holders(&mut self) {
         let holders = std::mem::take(&mut self.holders);
@@ -112,7 +134,7 @@ impl Demand {
             let guaranteed = i64::from(tenant.as_ref().map_or(0, |t| self.guarantee(t, *line)));
             add(&mut self.floor, *line, guaranteed.min(*held));
             if *held > guaranteed {
-                self.excess.push(Excess { line: *line, tenant: tenant.clone(), guaranteed });
+                self.excess.push(Excess { line: *line, tenant: tenant.clone(), guaranteed, held: *held });
             }
         }
         self.holders = holders;
@@ -175,6 +197,33 @@ impl Demand {
             offers.push(Offer { line, mig, resource });
         }
         offers
+    }
+
+    /// What one profile lacks.
+    pub fn shortfall_of(&self, sums: &[i64], line: Line) -> Shortfall {
+        let of = |numbers: &[i64]| numbers.get(line).copied().unwrap_or(0);
+        let supply = self.supply(sums, line);
+        let missing = (of(&self.wanted) - supply).max(0);
+        let lost = (of(&self.floor) - supply).max(0);
+        Shortfall { lost: lost * of(&self.weight), unmet: missing * of(&self.weight), missing }
+    }
+
+    /// What all profiles lack.
+    pub fn shortfall(&self, sums: &[i64]) -> Shortfall {
+        (0..self.names.len()).map(|line| self.shortfall_of(sums, line)).fold(Shortfall::default(), |a, b| Shortfall {
+            lost: a.lost + b.lost,
+            unmet: a.unmet + b.unmet,
+            missing: a.missing + b.missing,
+        })
+    }
+
+    /// For each place in the sums: more than this makes no difference.
+    pub fn most_that_matters(&self) -> Vec<i64> {
+        let beside = |line: Line| self.excess.iter().filter(|e| e.line == line).map(|e| e.held).sum::<i64>();
+        let lines =
+            self.wanted.iter().enumerate().map(|(line, wanted)| if *wanted > 0 { wanted + beside(line) } else { 0 });
+        let kept = self.excess.iter().map(|e| if self.wanted.get(e.line).is_some_and(|w| *w > 0) { e.held } else { 0 });
+        lines.chain(kept).collect()
     }
 
     /// Splits what there is among the tenants: first what each holds already, then one by one in turn.

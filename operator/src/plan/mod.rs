@@ -9,11 +9,12 @@
 //!
 //! 1. `demand` adds up guarantees, and counts devices in use against them;
 //! 2. `packing` enumerates the layouts of a board, `menu` says for one GPU what each gives and costs, and drops the beaten ones;
-//! 3. `search` chooses for every GPU; `spare` then applies the pools' policy for what nobody needs;
+//! 3. `exact` chooses for every GPU of a small fleet, `search` for a large one; `spare` then applies the pools' policy for what nobody needs;
 //! 4. `report` turns the choice into numbers and sentences.
 
 pub mod board;
 mod demand;
+mod exact;
 mod fleet;
 mod menu;
 pub mod model;
@@ -40,10 +41,20 @@ pub fn plan(snapshot: &Snapshot) -> Plan {
     let mut problems = Vec::new();
     let mut demand = Demand::of(snapshot, &mut problems);
     let places = fleet::places(snapshot, &mut demand);
-    let slots = fleet::slots(&places, &demand, &mut problems);
+    let mut slots = fleet::slots(&places, &demand, &mut problems);
+    let before = slots.iter().filter_map(search::Slot::candidate).fold(demand.sums(), |mut sums, candidate| {
+        candidate.supply.iter().for_each(|(place, n)| demand::add(&mut sums, *place, *n));
+        sums
+    });
+    demand.keep(&before);
+    let exact = exact::solve(&demand, &slots);
+    for (slot, chosen) in slots.iter_mut().zip(exact.iter().flatten()) {
+        slot.chosen = *chosen;
+    }
     let mut search = Search::new(&demand, slots);
-    let before = search.supply.clone();
-    search.run();
+    if exact.is_none() {
+        search.run();
+    }
     let mut supply = search.supply.clone();
     let mut chosen: Vec<Candidate> = search.slots.iter().filter_map(|s| s.candidate().cloned()).collect();
     for (place, candidate) in places.iter().zip(&mut chosen).rev() {

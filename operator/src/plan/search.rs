@@ -1,7 +1,8 @@
 //! The search: a layout for every GPU such that as much as possible is guaranteed at the least cost.
 //!
 //! All GPUs start as they are. The best single change is made until none improves the score; then changes that are worse at
-//! first are tried, each followed by the single changes that repair it (empty one GPU, give its devices a place elsewhere).
+//! first are tried, each followed by the single changes that repair it (empty one GPU, give its devices a place elsewhere); where
+//! pods would still be evicted, other first changes are tried.
 //! GPUs that are alike are tried once. One round of single changes costs `kinds of GPU × layouts × profiles`; at most
 //! [`TRIES`] repairs are tried between two improvements. Ties are broken by the order of the fleet, so that the same snapshot
 //! always gives the same answer.
@@ -9,7 +10,7 @@
 use std::{cmp::Reverse, collections::BTreeSet, rc::Rc};
 
 use super::{
-    demand::{Demand, Line, add},
+    demand::{Demand, Line, Shortfall, add},
     menu::{Candidate, Cost, Menu},
 };
 
@@ -34,12 +35,7 @@ impl Slot {
 /// How good a layout of the fleet is: smaller is better, the first difference decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Score {
-    /// Share of devices in use and guaranteed that would have no place, in 840ths of a GPU.
-    lost: i64,
-    /// Share guaranteed that does not exist, in 840ths of a GPU.
-    unmet: i64,
-    /// Devices guaranteed that do not exist.
-    missing: i64,
+    short: Shortfall,
     evict: i64,
     touch: i64,
     strand: i64,
@@ -76,8 +72,32 @@ impl<'a> Search<'a> {
     }
 
     pub fn run(&mut self) {
+        let start = self.clone();
         self.improve(None);
         while self.repair() {}
+        if self.costly() {
+            self.begin_otherwise(&start);
+            while self.repair() {}
+        }
+    }
+
+    /// Something is missing, or somebody is evicted: worth a longer look.
+    fn costly(&self) -> bool {
+        self.score.short.lost != 0 || self.score.short.missing != 0 || self.score.evict != 0
+    }
+
+    /// The best single change at first need not be the best first change: tries others.
+    fn begin_otherwise(&mut self, start: &Self) {
+        let mut origin = start.clone();
+        for step in origin.starts() {
+            let mut trial = start.clone();
+            trial.make(step);
+            trial.improve(Some(step.0));
+            trial.improve(None);
+            if trial.score < self.score {
+                *self = trial;
+            }
+        }
     }
 
     /// Makes the best single change until none improves the score. A locked GPU stays.
@@ -94,7 +114,7 @@ impl<'a> Search<'a> {
         for step in self.moves(locked) {
             let after = self.after(step);
             if after < before {
-                let key = (after.lost, after.evict - before.evict, after, step);
+                let key = (after.short.lost, after.evict - before.evict, after, step);
                 best = Some(best.map_or(key, |known: (i64, i64, Score, Move)| known.min(key)));
             }
         }
@@ -103,10 +123,25 @@ impl<'a> Search<'a> {
 
     /// One change that does not help by itself, followed by single changes; kept when the whole is better.
     fn repair(&mut self) -> bool {
-        let before = self.score;
-        if before.lost == 0 && before.missing == 0 && before.evict == 0 {
+        if !self.costly() {
             return false;
         }
+        for step in self.starts() {
+            let mut trial = self.clone();
+            trial.make(step);
+            trial.improve(Some(step.0));
+            trial.improve(None);
+            if trial.score < self.score {
+                *self = trial;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Changes that give more of what is missing, or evict less, whatever they spoil: those that evict least first.
+    fn starts(&mut self) -> Vec<Move> {
+        let before = self.score;
         let short = |(line, wanted): (usize, &i64)| self.demand.supply(&self.supply, line) < *wanted;
         let short: Vec<bool> = self.demand.wanted.iter().enumerate().map(short).collect();
         let mut starts = Vec::new();
@@ -118,17 +153,7 @@ impl<'a> Search<'a> {
             }
         }
         starts.sort_unstable();
-        for (_, step) in starts.into_iter().take(TRIES) {
-            let mut trial = self.clone();
-            trial.make(step);
-            trial.improve(Some(step.0));
-            trial.improve(None);
-            if trial.score < before {
-                *self = trial;
-                return true;
-            }
-        }
-        false
+        starts.into_iter().take(TRIES).map(|(_, step)| step).collect()
     }
 
     /// How much more of what is missing a change gives, in 840ths of a GPU.
@@ -194,13 +219,10 @@ impl<'a> Search<'a> {
 
     /// Adds or takes back what a profile contributes to the score.
     fn count(&mut self, line: Line, sign: i64) {
-        let of = |sums: &[i64]| sums.get(line).copied().unwrap_or(0);
-        let supply = self.demand.supply(&self.supply, line);
-        let missing = (of(&self.demand.wanted) - supply).max(0);
-        let lost = (of(&self.demand.floor) - supply).max(0);
-        self.score.lost += sign * lost * of(&self.demand.weight);
-        self.score.unmet += sign * missing * of(&self.demand.weight);
-        self.score.missing += sign * missing;
+        let Shortfall { lost, unmet, missing } = self.demand.shortfall_of(&self.supply, line);
+        self.score.short.lost += sign * lost;
+        self.score.short.unmet += sign * unmet;
+        self.score.short.missing += sign * missing;
     }
 
     fn charge(&mut self, cost: Cost, sign: i64) {

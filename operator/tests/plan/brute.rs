@@ -21,8 +21,9 @@ pub fn valid(board: &Board, instances: &[(String, i32)]) -> bool {
         .enumerate()
         .all(|(kind, limit)| known.iter().map(|(p, _)| p.engines[kind]).sum::<i32>() <= *limit);
     let covered = |slice: i32| known.iter().filter(|(p, start)| (*start..start + p.size).contains(&slice)).count();
-    let counts_fit =
-        known.iter().all(|(p, _)| known.iter().filter(|(q, _)| q.name == p.name).count() <= p.max as usize);
+    let counts_fit = known
+        .iter()
+        .all(|(p, _)| known.iter().filter(|(q, _)| q.name == p.name).count() <= usize::try_from(p.max).unwrap());
     engines_fit
         && counts_fit
         && known.iter().all(|(p, start)| p.starts.contains(start))

@@ -51,10 +51,10 @@ impl Fleet {
     }
 
     pub fn pool(self, name: &str, profiles: &[&str]) -> Self {
-        self.pool_with(name, profiles, json!({}))
+        self.pool_with(name, profiles, &json!({}))
     }
 
-    pub fn pool_with(mut self, name: &str, profiles: &[&str], layout: serde_json::Value) -> Self {
+    pub fn pool_with(mut self, name: &str, profiles: &[&str], layout: &serde_json::Value) -> Self {
         let selector = json!({"matchLabels": {"pool": name}});
         let spec = json!({"nodeSelector": selector, "profiles": profiles, "layout": layout});
         self.pools.push(GpuPool::new(name, serde_json::from_value(spec).unwrap()));

@@ -147,7 +147,7 @@ fn a_board_without_mig_stays_as_it_is_in_a_pool_of_slices() {
 #[test]
 fn spare_gpus_follow_the_pools_policy() {
     let start = |spare| {
-        let fleet = catalog().pool_with("p", &["mig-1g", "mig-3g", "gpu"], json!({"spare": spare}));
+        let fleet = catalog().pool_with("p", &["mig-1g", "mig-3g", "gpu"], &json!({"spare": spare}));
         fleet
             .node("n", "p", &[a100(), a100()])
             .tenant("t", &[("mig-1g", 1), ("mig-3g", 3)])
@@ -172,7 +172,7 @@ fn a_fixed_layout_is_carved_by_index_and_around_what_is_in_use() {
         {"gpus": "1-3", "profiles": [{"name": "gpu", "count": 1}]},
     ]);
     let layout = json!({"mode": "Fixed", "fixed": fixed});
-    let fleet = catalog().pool_with("p", &["mig-1g", "mig-3g", "gpu"], layout).node("n", "p", &[a100(), a100()]);
+    let fleet = catalog().pool_with("p", &["mig-1g", "mig-3g", "gpu"], &layout).node("n", "p", &[a100(), a100()]);
     let mut fleet = fleet.tenant("t", &[("mig-1g", 2)]).settle();
     assert_eq!(fleet.layout("n", 0).matches("1g.10gb").count(), 2);
     assert_eq!(fleet.layout("n", 1), "whole");
