@@ -43,7 +43,7 @@ async fn a_board_that_cannot_is_said_on_the_profile() {
     let world = World::enter().await.unwrap();
     let body = async {
         world.set(&[mig_profile("blackwell", "1g.23gb"), pool("p", "gpu-1", &["blackwell"])]).await?;
-        wait_says!(world, GpuProfile, "blackwell", "Ready", "False", "BoardCannot", &["1g.23gb", "NVIDIA-A100-SXM4-80GB"]);
+        wait_says!(world, GpuProfile, "blackwell", "Ready", "False", "BoardCannot", &["blackwell", "NVIDIA-A100-SXM4-80GB", "1g.10gb"]);
         world.set(&[mig_profile("blackwell", "1g.10gb")]).await?;
         wait_says!(world, GpuProfile, "blackwell", "Ready", "True", "Ready", &[]);
         Ok(())
@@ -82,7 +82,7 @@ async fn a_shortage_is_said_in_numbers_and_ends_when_demand_shrinks() {
         wait_says!(world, GpuTenant, "greedy", "CapacityReady", "False", "Shortage", &["half", "6", "4"]);
         world.set(&[tenant("greedy", &[("half", 3)])]).await?;
         tenant_ready(&world, "greedy").await?;
-        wait_says!(world, GpuTenant, "greedy", "CapacityReady", "True", "CapacityReady", &[]);
+        wait_says!(world, GpuTenant, "greedy", "CapacityReady", "True", "Available", &[]);
         Ok(())
     };
     world.keeping_evidence("shortage", body).await;
