@@ -63,8 +63,8 @@ pub enum TenantError {
         #[source]
         source: Box<kube::Error>,
     },
-    /// The caches lag behind our own writes.
-    #[error("the cache has not seen our last write of the quota in {0} yet")]
+    /// The caches lag behind what is written; says where.
+    #[error("{0}: the cache lags behind the API server")]
     Lagging(String),
 }
 
@@ -92,6 +92,9 @@ pub async fn run(context: Context, names: impl Stream<Item = String> + Send, con
         .for_each(|outcome| {
             match outcome {
                 Err(controller::Error::ObjectNotFound(tenant)) => tracing::debug!(%tenant, "the tenant has gone"),
+                Err(error @ controller::Error::ReconcilerFailed(TenantError::Lagging(_), _)) => {
+                    tracing::debug!(%error, "looked at again in a moment");
+                }
                 Err(error) => tracing::warn!(%error, "a tenant was not reconciled"),
                 Ok(_) => {}
             }
@@ -148,7 +151,7 @@ impl Context {
             // a quota that somebody deleted meanwhile is never seen in the version that we wrote
             let patient = since.elapsed() < LONGEST_LAG;
             if patient && seen.quotas.get(namespace).is_none_or(|q| version(&**q) < last) {
-                return Err(TenantError::Lagging(namespace.clone()));
+                return Err(TenantError::Lagging(format!("the quota of namespace {namespace}")));
             }
             written.remove(namespace);
         }
@@ -191,7 +194,8 @@ async fn one(guarded: &Guarded<GpuTenant>, context: &Context) -> Result<Action, 
         }
     }
     if !finishes {
-        report(&seen, context, outcome.as_ref().err()).await?;
+        let told = outcome.as_ref().err().filter(|e| !matches!(e, TenantError::Lagging(_)));
+        report(&seen, context, told).await?;
     }
     outcome.map(|()| if deleted { Action::requeue(Duration::from_secs(30)) } else { Action::await_change() })
 }
@@ -227,7 +231,11 @@ async fn tell(seen: &Observed, context: &Context, tone: Tone, reason: &str, note
 
 fn failed(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> TenantError {
     let doing = doing.into();
-    move |source| TenantError::Write { doing, source: Box::new(source) }
+    move |source| match &source {
+        // decided on an old version, or on a namespace's absence that is over
+        kube::Error::Api(status) if status.is_conflict() || status.is_already_exists() => TenantError::Lagging(doing),
+        _ => TenantError::Write { doing, source: Box::new(source) },
+    }
 }
 
 async fn carry_out(seen: &Observed, context: &Context, write: Write) -> Result<(), TenantError> {
