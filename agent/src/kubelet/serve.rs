@@ -99,6 +99,7 @@ async fn one_life(plugin: &Plugin, folder: &Path, renew: &Notify) -> Result<(), 
     if outcome.is_ok() {
         let present = (met, uds::identity(&own_socket));
         tokio::select! {
+            biased;
             () = plugin.stop.cancelled() => {}
             () = renew.notified() => tracing::warn!(resource = plugin.resource, "kubelet does not list what it was told; connecting anew"),
             () = plugin.listeners.wait(false) => tracing::warn!(resource = plugin.resource, "kubelet stopped listening"),
