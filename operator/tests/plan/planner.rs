@@ -263,3 +263,20 @@ fn a_gpu_that_is_carved_already_is_taken_over_as_it_is() {
     let plan = fleet.plan();
     assert_eq!(plan.gpus.values().next().unwrap().target, Some(layout));
 }
+
+#[test]
+fn a_fleet_too_large_to_be_planned_exactly_is_served_without_evictions_all_the_same() {
+    let mut fleet = catalog().pool("p", &["mig-1g", "mig-3g", "gpu"]);
+    for node in ["a", "b", "c"] {
+        fleet = fleet.node(node, "p", &vec![a100(); 8]);
+    }
+    let mut fleet = fleet.tenant("t", &[("mig-1g", 42), ("mig-3g", 12)]).settle();
+    for pod in 0..20 {
+        assert!(fleet.start("t", &format!("pod-{pod}"), MIG_1G));
+    }
+    let mut fleet = fleet.tenant("t", &[("mig-1g", 42), ("mig-3g", 24), ("gpu", 4)]);
+    let plan = fleet.plan();
+    assert_eq!((problems(&plan), evicted(&plan)), (vec![], vec![]));
+    fleet.apply(&plan);
+    assert_eq!(touched(&fleet.plan()), 0);
+}
