@@ -15,6 +15,8 @@ pub struct Hierarchy {
     pub own: String,
 }
 
+/// Looks at a group until those that do not belong there have left: ten seconds.
+const TRIES: u32 = 500;
 /// Where hierarchies are mounted.
 pub const ROOT: &str = "/sys/fs/cgroup";
 
@@ -113,6 +115,15 @@ pub fn enter(group: &Path) -> Result<()> {
         .during(|| format!("entering the control group {}", group.display()))
 }
 
+/// In a pure version 2 tree: moves a process that must not stay in a namespace's root group, since that hands out controllers.
+pub fn move_out(hierarchies: &[Hierarchy], to: &Path, pid: i32) -> Result<()> {
+    if !hierarchies.iter().any(Hierarchy::is_whole) {
+        return Ok(());
+    }
+    let file = to.join("cgroup.procs");
+    fs::write(&file, pid.to_string()).during(|| format!("moving process {pid} to {}", to.display()))
+}
+
 /// Removes a group and all below it, deepest first; true when nothing is left. Groups that still hold processes stay.
 pub fn remove(group: &Path) -> bool {
     let Ok(entries) = fs::read_dir(group) else { return true };
@@ -128,16 +139,26 @@ pub fn remove(group: &Path) -> bool {
 pub fn delegate(root: &Path) -> Result<()> {
     let inner = root.join("init");
     fs::create_dir_all(&inner).during(|| format!("creating {}", inner.display()))?;
-    let processes = fs::read_to_string(root.join("cgroup.procs")).during(|| format!("reading {}", root.display()))?;
-    for pid in processes.lines() {
-        // one that has just ended cannot be moved, and need not be
-        let _ = fs::write(inner.join("cgroup.procs"), pid);
-    }
     let controllers = root.join("cgroup.controllers");
     let listed = fs::read_to_string(&controllers).during(|| format!("reading {}", controllers.display()))?;
     let all: Vec<_> = listed.split_whitespace().map(|name| format!("+{name}")).collect();
     let file = root.join("cgroup.subtree_control");
-    fs::write(&file, all.join(" ")).during(|| format!("writing {}", file.display()))
+    let mut tries = 0..TRIES;
+    loop {
+        let processes =
+            fs::read_to_string(root.join("cgroup.procs")).during(|| format!("reading {}", root.display()))?;
+        for pid in processes.lines().filter(|pid| *pid != "0") {
+            // one that has just ended cannot be moved, and need not be
+            let _ = fs::write(inner.join("cgroup.procs"), pid);
+        }
+        match fs::write(&file, all.join(" ")) {
+            // the process that made the namespaces is still in the group: whoever started it moves it out
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy && tries.next().is_some() => {
+                std::thread::sleep(crate::process::LOOK);
+            }
+            written => return written.during(|| format!("writing {}", file.display())),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -93,6 +93,11 @@ fn live(folder: &Path, state: &mut State) -> Result<()> {
         std::thread::sleep(LOOK);
     }
     state.write(folder)?;
+    let hierarchies = cgroup::hierarchies()?;
+    if let Some(own) = hierarchies.iter().find(|hierarchy| hierarchy.is_whole()) {
+        let own = Path::new(cgroup::ROOT).join(own.own.trim_matches('/'));
+        cgroup::move_out(&hierarchies, &own, outer)?;
+    }
     let status = child.wait().during(|| "waiting for the lab's end".to_owned())?;
     eprintln!("lab: the lab's first process has ended ({status})");
     Ok(())

@@ -76,6 +76,9 @@ impl Machines {
             }
             tokio::time::sleep(LOOK).await;
         };
+        if let Some(outer) = outer {
+            cgroup::move_out(&self.hierarchies, &Path::new(cgroup::ROOT).join("init"), outer)?;
+        }
         let pid = machine.pid.clone();
         pid.send_replace(Some(inner));
         tokio::spawn(async move {
