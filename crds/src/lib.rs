@@ -7,6 +7,9 @@
 //! | [`GpuTenant`] | team, GitOps | demand: a team, its namespaces, how many of which profile |
 //! | [`GpuNode`] | operator (spec), agent (status) | agreement: the layout of every GPU of one node |
 
+#![allow(clippy::doc_markdown, reason = "these comments are what `kubectl explain` prints, where names stand plain")]
+#![allow(clippy::duplicated_attributes, reason = "printer columns of one kind share their type")]
+
 pub mod condition;
 mod duration;
 mod gpu_node;

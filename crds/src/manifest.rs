@@ -19,26 +19,23 @@ pub fn all() -> Result<Vec<(String, Value)>, serde_json::Error> {
 fn finish(crd: CustomResourceDefinition) -> Result<(String, Value), serde_json::Error> {
     let file = format!("{}_{}.yaml", crd.spec.group, crd.spec.names.plural);
     let mut crd = serde_json::to_value(crd)?;
-    if let Some(status) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/status") {
-        status["default"] = json!({"observedGeneration": -1});
-    }
-    // A server-side apply that takes the last item of a list away leaves null in its place, all the way up to `spec`. Where
-    // nothing of a spec is required the default makes an empty spec of that null.
-    let spec = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec");
-    if let Some(spec) = spec.filter(|spec| spec.get("required").is_none()) {
-        spec["default"] = json!({});
-    }
     if let Some(schema) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
         drop_nullable(schema);
+        set(schema, "/properties/status", "default", json!({"observedGeneration": -1}));
+        // A server-side apply that takes the last item of a list away leaves null in its place, all the way up to `spec`.
+        // Where nothing of a spec is required the default makes an empty spec of that null.
+        if schema.pointer("/properties/spec").is_some_and(|spec| spec.get("required").is_none()) {
+            set(schema, "/properties/spec", "default", json!({}));
+        }
     }
-    // a server-side apply that gives up the last field leaves `spec: null`, which the API server refuses without a default
-    if let Some(spec) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec")
-        && spec.get("required").is_none()
-    {
-        spec["default"] = json!({});
-    }
-    crd["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
+    set(&mut crd, "/metadata", "annotations", json!({"helm.sh/resource-policy": "keep"}));
     Ok((file, crd))
+}
+
+fn set(document: &mut Value, at: &str, key: &str, value: Value) {
+    if let Some(Value::Object(fields)) = document.pointer_mut(at) {
+        fields.insert(key.into(), value);
+    }
 }
 
 /// The API server prunes a null where a field is not nullable. So `mig: null` is an absent `mig` to the CEL rules, which

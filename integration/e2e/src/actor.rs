@@ -11,11 +11,11 @@ use crate::{Error, Result, product};
 pub enum Actor {
     /// The administrator of the lab.
     Admin,
-    /// The operator's ServiceAccount.
+    /// The operator's `ServiceAccount`.
     Operator,
-    /// The agent's ServiceAccount, with a token made for a pod on this node.
+    /// The agent's `ServiceAccount`, with a token made for a pod on this node.
     Agent(&'static str),
-    /// The agent's ServiceAccount, with a token that names no node.
+    /// The agent's `ServiceAccount`, with a token that names no node.
     AgentWithoutNode,
     /// A person, by name and groups.
     Person(&'static str, &'static [&'static str]),
@@ -51,23 +51,42 @@ impl Actor {
     }
 
     /// Asks, without changing anything (`dryRun=All`): the object as it would be, or the API server's refusal.
-    pub async fn may(&self, client: &Client, verb: Verb, path: &str, body: &Value) -> Result<std::result::Result<Value, Status>> {
+    pub async fn may(
+        &self,
+        client: &Client,
+        verb: Verb,
+        path: &str,
+        body: &Value,
+    ) -> Result<std::result::Result<Value, Status>> {
         self.ask(client, verb, &format!("{path}?dryRun=All"), body).await
     }
 
     /// Asks and means it.
-    pub async fn does(&self, client: &Client, verb: Verb, path: &str, body: &Value) -> Result<std::result::Result<Value, Status>> {
+    pub async fn does(
+        &self,
+        client: &Client,
+        verb: Verb,
+        path: &str,
+        body: &Value,
+    ) -> Result<std::result::Result<Value, Status>> {
         self.ask(client, verb, &format!("{path}?"), body).await
     }
 
-    async fn ask(&self, client: &Client, verb: Verb, path: &str, body: &Value) -> Result<std::result::Result<Value, Status>> {
+    async fn ask(
+        &self,
+        client: &Client,
+        verb: Verb,
+        path: &str,
+        body: &Value,
+    ) -> Result<std::result::Result<Value, Status>> {
         let (method, content, query) = match verb {
             Verb::Create => ("POST", "application/json", "&fieldValidation=Strict"),
             Verb::Apply => ("PATCH", "application/apply-patch+yaml", "&fieldManager=e2e&force=true"),
             Verb::Merge => ("PATCH", "application/merge-patch+json", ""),
             Verb::Delete => ("DELETE", "application/json", ""),
         };
-        let mut request = Request::builder().method(method).uri(format!("{path}{query}")).header("Content-Type", content);
+        let mut request =
+            Request::builder().method(method).uri(format!("{path}{query}")).header("Content-Type", content);
         for (name, value) in self.headers() {
             request = request.header(name, value);
         }

@@ -1,5 +1,7 @@
 //! The chart as helm renders it: every object as it was reviewed, and values that make no sense refused.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
 use std::{collections::BTreeSet, fs, path::PathBuf, process::Command};
 
 use e2e::product;
@@ -20,7 +22,8 @@ fn helm(args: &[&str]) -> (bool, String) {
 
 fn template(file: &str, sets: &[&str]) -> (bool, String) {
     let chart = chart().display().to_string();
-    let mut args = vec!["template", "gputenancy", &chart, "--namespace", "gputenancy-system", "--kube-version", "1.36.3"];
+    let mut args =
+        vec!["template", "gputenancy", &chart, "--namespace", "gputenancy-system", "--kube-version", "1.36.3"];
     let path = format!("templates/{file}");
     if !file.is_empty() {
         args.extend(["--show-only", &path]);
@@ -30,8 +33,8 @@ fn template(file: &str, sets: &[&str]) -> (bool, String) {
 }
 
 fn rendered(file: &str, sets: &[&str]) -> String {
-    let (fine, text) = template(file, sets);
-    assert!(fine, "{text}");
+    let (content, text) = template(file, sets);
+    assert!(content, "{text}");
     text
 }
 
@@ -57,7 +60,16 @@ fn helm_lint_is_content() {
 
 #[test]
 fn every_object_is_rendered_as_it_was_reviewed() {
-    for file in ["operator", "operator-rbac", "agent", "agent-rbac", "tenant-roles", "policies", "metrics", "release-finalizers"] {
+    for file in [
+        "operator",
+        "operator-rbac",
+        "agent",
+        "agent-rbac",
+        "tenant-roles",
+        "policies",
+        "metrics",
+        "release-finalizers",
+    ] {
         insta::assert_snapshot!(file, rendered(&format!("{file}.yaml"), &[]));
     }
     for file in ["agent", "simulator", "metrics"] {
@@ -68,12 +80,18 @@ fn every_object_is_rendered_as_it_was_reviewed() {
 #[test]
 fn the_kinds_of_the_chart_are_the_generated_ones() {
     let (shipped, generated) = (chart().join("files/crds"), product::root().join("crds/generated"));
-    let names = |folder: &PathBuf| -> BTreeSet<_> { fs::read_dir(folder).unwrap().map(|f| f.unwrap().file_name()).collect() };
+    let names =
+        |folder: &PathBuf| -> BTreeSet<_> { fs::read_dir(folder).unwrap().map(|f| f.unwrap().file_name()).collect() };
     assert_eq!(names(&shipped), names(&generated));
     let all = rendered("crds.yaml", &[]);
     for name in names(&generated) {
         let text = fs::read_to_string(generated.join(&name)).unwrap();
-        assert_eq!(fs::read_to_string(shipped.join(&name)).unwrap(), text, "{} is stale: run `make crds`", name.display());
+        assert_eq!(
+            fs::read_to_string(shipped.join(&name)).unwrap(),
+            text,
+            "{} is stale: run `make crds`",
+            name.display()
+        );
         assert!(all.contains(text.trim_end()), "{} is rendered differently", name.display());
     }
     let (fine, _) = template("crds.yaml", &["crds.install=false"]);
@@ -83,7 +101,9 @@ fn the_kinds_of_the_chart_are_the_generated_ones() {
 #[test]
 fn what_is_switched_off_leaves_nothing_behind() {
     let none = rendered("", &["policies.enabled=false", "crds.install=false", "operator.replicas=1"]);
-    for absent in ["ValidatingAdmissionPolicy", "CustomResourceDefinition", "PodDisruptionBudget", "nvsim", "ServiceMonitor"] {
+    for absent in
+        ["ValidatingAdmissionPolicy", "CustomResourceDefinition", "PodDisruptionBudget", "nvsim", "ServiceMonitor"]
+    {
         assert!(!none.contains(absent), "{absent} is still there");
     }
 }
@@ -109,7 +129,8 @@ fn values_that_make_no_sense_are_refused_by_name() {
 
 #[test]
 fn the_schema_knows_every_board_that_the_simulator_has() {
-    let schema: serde_json::Value = serde_json::from_str(&fs::read_to_string(chart().join("values.schema.json")).unwrap()).unwrap();
+    let schema: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(chart().join("values.schema.json")).unwrap()).unwrap();
     let known = schema["properties"]["simulator"]["properties"]["board"]["enum"].as_array().unwrap();
     let known: BTreeSet<String> = known.iter().map(|b| b.as_str().unwrap().to_owned()).collect();
     let files = fs::read_dir(product::root().join("integration/silicon/boards")).unwrap();

@@ -17,8 +17,10 @@ use kube::{
 async fn labelled(world: &World, label: &str) -> Result<BTreeSet<String>> {
     let kinds = world.kubectl(&["api-resources", "--verbs=list", "-o", "name"]).await?;
     // events are not ours to keep, and metrics have no server here
-    let kinds: Vec<&str> = kinds.lines().filter(|k| !k.starts_with("events") && !k.contains("metrics.k8s.io")).collect();
-    let found = world.kubectl(&["get", &kinds.join(","), "-A", "-l", label, "-o", "name", "--ignore-not-found"]).await?;
+    let kinds: Vec<&str> =
+        kinds.lines().filter(|k| !k.starts_with("events") && !k.contains("metrics.k8s.io")).collect();
+    let found =
+        world.kubectl(&["get", &kinds.join(","), "-A", "-l", label, "-o", "name", "--ignore-not-found"]).await?;
     Ok(found.lines().map(str::to_owned).collect())
 }
 
@@ -39,12 +41,17 @@ async fn nothing_of_the_product_is_left(world: &World) -> Result<()> {
     .await?;
     let release = labelled(world, "owner=helm").await?;
     objects::ensure(release.is_empty(), format!("helm still knows {release:?}"))?;
-    let in_namespace = world.kubectl(&["get", "pods,leases,secrets,jobs", "-n", product::NAMESPACE, "-o", "name"]).await?;
+    let in_namespace =
+        world.kubectl(&["get", "pods,leases,secrets,jobs", "-n", product::NAMESPACE, "-o", "name"]).await?;
     objects::ensure(in_namespace.trim().is_empty(), format!("left in {}: {in_namespace}", product::NAMESPACE))?;
     let agreements = Api::<GpuNode>::all(world.client.clone()).list(&ListParams::default()).await?;
     objects::ensure(agreements.items.is_empty(), "GpuNodes without an agent")?;
     for node in Api::<Node>::all(world.client.clone()).list(&ListParams::default()).await? {
-        let ours: Vec<&String> = node.labels().keys().filter(|k| [names::POOL_LABEL, names::SIMULATED_LABEL].contains(&k.as_str())).collect();
+        let ours: Vec<&String> = node
+            .labels()
+            .keys()
+            .filter(|k| [names::POOL_LABEL, names::SIMULATED_LABEL].contains(&k.as_str()))
+            .collect();
         objects::ensure(ours.is_empty(), format!("{} still carries {ours:?}", node.name_any()))?;
     }
     Ok(())
@@ -58,7 +65,8 @@ async fn an_upgrade_disturbs_nobody_and_an_uninstall_leaves_users_what_is_theirs
         let before = story::start_pods(&world).await?;
 
         // every pod of the product is replaced, no pod of a tenant is
-        product::install(&world.lab, &["operator.podAnnotations.test=upgrade", "agent.podAnnotations.test=upgrade"]).await?;
+        product::install(&world.lab, &["operator.podAnnotations.test=upgrade", "agent.podAnnotations.test=upgrade"])
+            .await?;
         world.agents_ready().await?;
         for tenant in [story::TEAM_A, story::TEAM_B] {
             story::tenant_ready(&world, tenant).await?;
@@ -71,7 +79,11 @@ async fn an_upgrade_disturbs_nobody_and_an_uninstall_leaves_users_what_is_theirs
         nothing_of_the_product_is_left(&world).await?;
         let kinds = world.kubectl(&["get", "crd", "-o", "name"]).await?;
         objects::ensure(kinds.matches("gputenancy.io").count() == 4, format!("the kinds stay: {kinds}"))?;
-        let stuck = [finalizers::<GpuTenant>(&world).await?, finalizers::<GpuPool>(&world).await?, finalizers::<GpuProfile>(&world).await?];
+        let stuck = [
+            finalizers::<GpuTenant>(&world).await?,
+            finalizers::<GpuPool>(&world).await?,
+            finalizers::<GpuProfile>(&world).await?,
+        ];
         objects::ensure(stuck.iter().all(Vec::is_empty), format!("finalizers without a controller: {stuck:?}"))?;
 
         // what is theirs runs on, and goes when they say so, with no operator there

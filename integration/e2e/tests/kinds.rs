@@ -1,5 +1,7 @@
 //! What the API server takes and refuses of the four kinds: one message for each rule.
 
+#![allow(clippy::needless_pass_by_value, reason = "a table of json! reads better without ampersands")]
+
 use e2e::{
     World,
     actor::{Actor, Verb},
@@ -65,7 +67,11 @@ fn profiles() -> Vec<Case> {
         case("mps-half-said", profile(json!({"mps": {"memory": "10Gi"}})), mps),
         case("mps-both", profile(json!({"mps": {"replicas": 2, "memory": "10Gi", "threads": 5}})), mps),
         case("mps-nothing", profile(json!({"mps": {}})), mps),
-        case("too-much", profile(json!({"fraction": {"memory": "1Gi", "compute": 101}})), Some("less than or equal to 100")),
+        case(
+            "too-much",
+            profile(json!({"fraction": {"memory": "1Gi", "compute": 101}})),
+            Some("less than or equal to 100"),
+        ),
         case("shared-untrusted", with(shared(), json!({"trust": "Untrusted"})), untrusted),
         case("shared-as-gpu", with(shared(), json!({"resourceName": "nvidia.com/gpu"})), exclusive),
         case("shared-as-mig", with(shared(), json!({"resourceName": "nvidia.com/mig-1g.10gb"})), exclusive),
@@ -78,8 +84,16 @@ fn profiles() -> Vec<Case> {
         case("two-shares", with(shared(), json!({"maxPerPod": 2})), Some("spec.maxPerPod: a pod gets one share")),
         case("no-support", json!({"device": {"whole": {}}}), Some("spec.support: Required value")),
         case("empty-support", json!({"device": {"whole": {}}, "support": {"expected": "", "incident": "x"}}), support),
-        case("cheap", with(mig(), json!({"price": {"perHour": "0,51", "currency": "USD"}})), Some("spec.price.perHour")),
-        case("euro-sign", with(mig(), json!({"price": {"perHour": "1", "currency": "eur"}})), Some("spec.price.currency")),
+        case(
+            "cheap",
+            with(mig(), json!({"price": {"perHour": "0,51", "currency": "USD"}})),
+            Some("spec.price.perHour"),
+        ),
+        case(
+            "euro-sign",
+            with(mig(), json!({"price": {"perHour": "1", "currency": "eur"}})),
+            Some("spec.price.currency"),
+        ),
         case("typo", with(mig(), json!({"prise": {}})), Some("unknown field \"spec.prise\"")),
         case(
             "a-name-of-more-than-forty-characters-as-such",
@@ -103,8 +117,16 @@ fn pools() -> Vec<Case> {
         case("demand", json!({}), None),
         case("fixed", json!({"layout": {"mode": "Fixed", "fixed": fixed("mig-1g")}}), None),
         case("fill", json!({"layout": {"spare": {"policy": "Fill", "profile": "mig-1g"}}}), None),
-        case("a-third", json!({"disruption": {"maxUnavailable": "33%", "notice": "15m", "drainTimeout": "1h30m"}}), None),
-        case("by-expression", json!({"nodeSelector": {"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}}), None),
+        case(
+            "a-third",
+            json!({"disruption": {"maxUnavailable": "33%", "notice": "15m", "drainTimeout": "1h30m"}}),
+            None,
+        ),
+        case(
+            "by-expression",
+            json!({"nodeSelector": {"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}}),
+            None,
+        ),
         case("every-node", json!({"nodeSelector": {}}), Some("spec.nodeSelector: write at least one label")),
         case("nothing", json!({"profiles": []}), Some("spec.profiles")),
         case("twice", json!({"profiles": ["gpu", "gpu"]}), Some("Duplicate value: \"gpu\"")),
@@ -122,7 +144,11 @@ fn pools() -> Vec<Case> {
             json!({"layout": {"mode": "Fixed", "fixed": fixed("mig-3g")}}),
             Some("spec.layout.fixed: every profile named here must be one of the pool's"),
         ),
-        case("bad-index", json!({"layout": {"mode": "Fixed", "fixed": [{"gpus": "0..3", "profiles": []}]}}), Some("fixed[0].gpus")),
+        case(
+            "bad-index",
+            json!({"layout": {"mode": "Fixed", "fixed": [{"gpus": "0..3", "profiles": []}]}}),
+            Some("fixed[0].gpus"),
+        ),
         case("none-at-once", json!({"disruption": {"maxUnavailable": 0}}), at_once),
         case("zero-percent", json!({"disruption": {"maxUnavailable": "0%"}}), at_once),
         case("more-than-all", json!({"disruption": {"maxUnavailable": "101%"}}), at_once),
@@ -140,7 +166,11 @@ fn tenants() -> Vec<Case> {
     vec![
         case("small", json!({}), None),
         case("nothing-yet", json!({"gpus": []}), None),
-        case("people", json!({"owners": [{"kind": "Group", "name": "team-a"}, {"kind": "User", "name": "ann@x.org"}]}), None),
+        case(
+            "people",
+            json!({"owners": [{"kind": "Group", "name": "team-a"}, {"kind": "User", "name": "ann@x.org"}]}),
+            None,
+        ),
         case("ci", json!({"owners": [{"kind": "ServiceAccount", "name": "ci", "namespace": "build"}]}), None),
         case("limits", json!({"resources": {"requests.cpu": "64", "requests.memory": "512Gi", "pods": 200}}), None),
         case("homeless-account", json!({"owners": [{"kind": "ServiceAccount", "name": "ci"}]}), owner),
@@ -150,7 +180,11 @@ fn tenants() -> Vec<Case> {
         case("no-namespace", json!({"namespaces": []}), Some("spec.namespaces")),
         case("bad-namespace", json!({"namespaces": [{"name": "Team_A"}]}), Some("spec.namespaces[0].name")),
         case("same-namespace", json!({"namespaces": [{"name": "a"}, {"name": "a"}]}), Some("Duplicate value")),
-        case("same-profile", json!({"gpus": [{"profile": "g", "count": 1}, {"profile": "g", "count": 2}]}), Some("Duplicate value")),
+        case(
+            "same-profile",
+            json!({"gpus": [{"profile": "g", "count": 1}, {"profile": "g", "count": 2}]}),
+            Some("Duplicate value"),
+        ),
         case("minus-one", json!({"gpus": [{"profile": "g", "count": -1}]}), Some("spec.gpus[0].count")),
         case("half", json!({"gpus": [{"profile": "g", "count": 0.5}]}), Some("spec.gpus[0].count")),
         case("gpu-by-hand", json!({"resources": {"requests.nvidia.com/gpu": "8"}}), resources),
@@ -180,7 +214,11 @@ fn nodes() -> Vec<Case> {
             json!({"instances": [slice(0)]}),
             Some("spec.gpus: instances exist only with MIG on; write mig: true, or leave instances out"),
         ),
-        case("same-place", json!({"mig": true, "instances": [slice(0), slice(0)]}), Some("duplicate entries for key [start=0]")),
+        case(
+            "same-place",
+            json!({"mig": true, "instances": [slice(0), slice(0)]}),
+            Some("duplicate entries for key [start=0]"),
+        ),
         case("off-the-board", json!({"mig": true, "instances": [slice(16)]}), Some("instances[0].start")),
     ]
 }
@@ -189,13 +227,15 @@ fn nodes() -> Vec<Case> {
 async fn the_api_server_takes_what_is_right_and_says_what_is_wrong() {
     let world = World::bare().await.unwrap();
     product::install(&world.lab, &[]).await.unwrap();
-    let kinds = [("gpuprofiles", "GpuProfile"), ("gpupools", "GpuPool"), ("gputenants", "GpuTenant"), ("gpunodes", "GpuNode")];
+    let kinds =
+        [("gpuprofiles", "GpuProfile"), ("gpupools", "GpuPool"), ("gputenants", "GpuTenant"), ("gpunodes", "GpuNode")];
     let cases: Vec<Case> = [profiles(), pools(), tenants(), nodes()].concat();
     assert!(cases.len() >= 40, "{} cases", cases.len());
     let mut wrong = vec![];
     for (plural, name, spec, expected) in &cases {
         let kind = kinds.iter().find(|(p, _)| p == plural).map(|(_, k)| k).unwrap();
-        let object = json!({"apiVersion": "gputenancy.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+        let object =
+            json!({"apiVersion": "gputenancy.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
         let path = format!("/apis/gputenancy.io/v1alpha1/{plural}");
         let answer = match *plural {
             // only the operator may write the layout of a node, and only the node's agent creates the object
@@ -209,7 +249,9 @@ async fn the_api_server_takes_what_is_right_and_says_what_is_wrong() {
             (Ok(_), None) if *plural == "gpunodes" => {}
             (Ok(object), None) => assert_eq!(object["status"]["observedGeneration"], -1, "{plural}/{name}"),
             (Err(status), Some(words)) if status.message.contains(words) => {}
-            (answer, expected) => wrong.push(format!("{plural}/{name}: expected {expected:?}, got {:?}", answer.map_err(|s| s.message))),
+            (answer, expected) => {
+                wrong.push(format!("{plural}/{name}: expected {expected:?}, got {:?}", answer.map_err(|s| s.message)));
+            }
         }
     }
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));

@@ -30,13 +30,34 @@ fn agreements() -> Vec<Case> {
         ("agent creates its own", Actor::Agent("new-node"), Verb::Apply, fresh.clone(), fresh_body.clone(), None),
         ("agent creates another's", Actor::Agent("gpu-1"), Verb::Apply, fresh.clone(), fresh_body.clone(), other),
         ("token without a node", Actor::AgentWithoutNode, Verb::Apply, fresh.clone(), fresh_body, other),
-        ("agent creates a layout", Actor::Agent("new-node"), Verb::Apply, fresh, agreement("new-node", &one), operators),
+        (
+            "agent creates a layout",
+            Actor::Agent("new-node"),
+            Verb::Apply,
+            fresh,
+            agreement("new-node", &one),
+            operators,
+        ),
         ("agent reports its own", Actor::Agent("gpu-1"), Verb::Merge, status.clone(), layout.clone(), None),
         ("agent reports another's", Actor::Agent("gpu-2"), Verb::Merge, status.clone(), layout.clone(), other),
-        ("agent writes its layout", Actor::Agent("gpu-1"), Verb::Apply, own.clone(), agreement("gpu-1", &one), operators),
+        (
+            "agent writes its layout",
+            Actor::Agent("gpu-1"),
+            Verb::Apply,
+            own.clone(),
+            agreement("gpu-1", &one),
+            operators,
+        ),
         ("administrator writes a layout", Actor::Admin, Verb::Apply, own.clone(), agreement("gpu-1", &one), operators),
         ("operator writes a layout", Actor::Operator, Verb::Apply, own.clone(), agreement("gpu-1", &one), None),
-        ("administrator labels", Actor::Admin, Verb::Merge, own.clone(), json!({"metadata": {"labels": {"a": "b"}}}), None),
+        (
+            "administrator labels",
+            Actor::Admin,
+            Verb::Merge,
+            own.clone(),
+            json!({"metadata": {"labels": {"a": "b"}}}),
+            None,
+        ),
         ("agent deletes", Actor::Agent("gpu-1"), Verb::Delete, own, json!({}), Some("cannot delete resource")),
         ("operator reports", Actor::Operator, Verb::Merge, status, layout, Some("cannot patch resource")),
     ]
@@ -60,7 +81,11 @@ fn nodes() -> Vec<Case> {
         agent("a look-alike", allocatable("nvidia.com.evil.io/gpu", json!("1")), amounts),
         agent("a label", json!({"metadata": {"labels": {"x": "y"}}}), nothing_else),
         agent("an annotation", json!({"metadata": {"annotations": {"x": "y"}}}), nothing_else),
-        agent("addresses", json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.9.9.9"}]}}), nothing_else),
+        agent(
+            "addresses",
+            json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.9.9.9"}]}}),
+            nothing_else,
+        ),
         agent("conditions", json!({"status": {"conditions": null}}), nothing_else),
         agent("images", json!({"status": {"images": [{"names": ["x"], "sizeBytes": 1}]}}), nothing_else),
         (
@@ -71,7 +96,14 @@ fn nodes() -> Vec<Case> {
             gpus.clone(),
             Some("an agent may write only its own node"),
         ),
-        ("no node at all", Actor::AgentWithoutNode, Verb::Merge, own.clone(), gpus, Some("an agent may write only its own node")),
+        (
+            "no node at all",
+            Actor::AgentWithoutNode,
+            Verb::Merge,
+            own.clone(),
+            gpus,
+            Some("an agent may write only its own node"),
+        ),
         (
             "unschedulable",
             Actor::Agent("gpu-1"),
@@ -80,7 +112,14 @@ fn nodes() -> Vec<Case> {
             json!({"spec": {"unschedulable": true}}),
             Some("cannot patch resource"),
         ),
-        ("pods", Actor::Agent("gpu-1"), Verb::Delete, "/api/v1/namespaces/default/pods/x".into(), json!({}), Some("cannot delete")),
+        (
+            "pods",
+            Actor::Agent("gpu-1"),
+            Verb::Delete,
+            "/api/v1/namespaces/default/pods/x".into(),
+            json!({}),
+            Some("cannot delete"),
+        ),
     ]
 }
 
@@ -114,7 +153,10 @@ async fn everybody_writes_what_is_theirs_and_nothing_else() {
             (Ok(_), None) => {}
             (Err(status), Some(words)) if status.message.contains(words) => {}
             (answer, expected) => {
-                wrong.push(format!("{actor:?} {name}: expected {expected:?}, got {:?}", answer.map(drop).map_err(|s| s.message)));
+                wrong.push(format!(
+                    "{actor:?} {name}: expected {expected:?}, got {:?}",
+                    answer.map(drop).map_err(|s| s.message)
+                ));
             }
         }
     }
@@ -138,7 +180,8 @@ async fn a_protected_tenant_cannot_be_deleted_and_the_refusal_says_how_it_can() 
     admin.does(&world.client, Verb::Apply, &one, &tenant(None)).await.unwrap().unwrap();
     for path in [&one, &TENANTS.to_owned()] {
         let refusal = admin.may(&world.client, Verb::Delete, path, &json!({})).await.unwrap().unwrap_err();
-        let words = "GpuTenant protected is protected, and its namespaces with it: set spec.deletionProtection to false first";
+        let words =
+            "GpuTenant protected is protected, and its namespaces with it: set spec.deletionProtection to false first";
         assert!(refusal.message.contains(words), "{path}: {}", refusal.message);
     }
     admin.does(&world.client, Verb::Apply, &one, &tenant(Some(false))).await.unwrap().unwrap();
