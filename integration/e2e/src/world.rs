@@ -34,7 +34,20 @@ impl World {
         product::install(&world.lab, &[]).await?;
         objects::delete_everything(&world.client).await?;
         world.agents_ready().await?;
+        world.blank().await?;
         Ok(world)
+    }
+
+    /// Empties all boards by a reset, as an administrator would before handing them over: the planner keeps what it finds, so
+    /// a test that counts devices starts from none.
+    async fn blank(&self) -> Result<()> {
+        for node in ["gpu-1", "gpu-2"] {
+            self.nvsim(node, &["clear-faults"]).await?;
+            for gpu in ["0", "1"] {
+                self.nvsim(node, &["reset", gpu]).await?;
+            }
+        }
+        self.layout("no instance on any board", PATIENCE, |all| all.iter().flatten().all(|i| i == "whole")).await.map(drop)
     }
 
     /// Runs a test body and keeps logs, events and objects of the lab when it fails.
