@@ -98,6 +98,9 @@ async fn an_upgrade_disturbs_nobody_and_an_uninstall_leaves_users_what_is_theirs
         })
         .await?;
 
+        // the namespace was the operator's to delete; without one it is the administrator's
+        world.kubectl(&["delete", "namespace", story::TEAM_A]).await?;
+
         // and the product comes back to what it finds
         product::install(&world.lab, &[]).await?;
         story::tenant_ready(&world, story::TEAM_B).await?;
