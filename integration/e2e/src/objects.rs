@@ -65,7 +65,13 @@ pub fn condition<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Con
 }
 
 /// Does the condition have this status and reason, and a message that contains all these words?
-pub fn says(conditions: &[Condition], type_: &str, status: &str, reason: &str, words: &[&str]) -> std::result::Result<(), String> {
+pub fn says(
+    conditions: &[Condition],
+    type_: &str,
+    status: &str,
+    reason: &str,
+    words: &[&str],
+) -> std::result::Result<(), String> {
     match condition(conditions, type_) {
         Some(c) if c.status == status && c.reason == reason && words.iter().all(|w| c.message.contains(w)) => Ok(()),
         Some(c) => Err(format!("{type_}={} {}: {}", c.status, c.reason, c.message)),

@@ -20,7 +20,11 @@ pub fn root() -> PathBuf {
 /// Values of the chart for the lab: its images, and simulated GPUs on the nodes that are labelled for them.
 pub fn values() -> Vec<String> {
     let image = |part: &str| {
-        [format!("image.{part}.repository=lab.local/gputenancy-{part}"), format!("image.{part}.tag=dev"), format!("image.{part}.pullPolicy=Never")]
+        [
+            format!("image.{part}.repository=lab.local/gputenancy-{part}"),
+            format!("image.{part}.tag=dev"),
+            format!("image.{part}.pullPolicy=Never"),
+        ]
     };
     let mut values: Vec<String> = ["operator", "agent", "simulator"].iter().flat_map(|part| image(part)).collect();
     values.push("simulator.enabled=true".into());
@@ -32,9 +36,20 @@ pub fn values() -> Vec<String> {
 /// `helm upgrade --install --wait` with the lab's values and these on top.
 pub async fn install(lab: &Lab, more: &[&str]) -> Result<String> {
     let chart = root().join("helm/gputenancy").display().to_string();
-    let mut args: Vec<String> = ["upgrade", "--install", RELEASE, &chart, "--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "5m"]
-        .map(String::from)
-        .into();
+    let mut args: Vec<String> = [
+        "upgrade",
+        "--install",
+        RELEASE,
+        &chart,
+        "--namespace",
+        NAMESPACE,
+        "--create-namespace",
+        "--wait",
+        "--timeout",
+        "5m",
+    ]
+    .map(String::from)
+    .into();
     args.extend(["--set-string".into(), "simulator.nodeSelector.gputenancy\\.io/lab-gpu=true".into()]);
     for value in values().iter().map(String::as_str).chain(more.iter().copied()) {
         args.extend(["--set".into(), value.into()]);

@@ -26,7 +26,8 @@ pub fn pool(name: &str, node: &str, profiles: &[&str]) -> Value {
 
 /// A tenant with one namespace of its own name and these guarantees.
 pub fn tenant(name: &str, guarantees: &[(&str, i32)]) -> Value {
-    let gpus: Vec<Value> = guarantees.iter().map(|(profile, count)| json!({"profile": profile, "count": count})).collect();
+    let gpus: Vec<Value> =
+        guarantees.iter().map(|(profile, count)| json!({"profile": profile, "count": count})).collect();
     json!({
         "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "metadata": {"name": name},
         "spec": {"namespaces": [{"name": name}], "gpus": gpus, "deletionProtection": false},
@@ -71,7 +72,9 @@ impl World {
 pub async fn two_small_pods(world: &World) -> Result<()> {
     world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-3g", "3g.40gb")]).await?;
     let mut fill = pool("p", "gpu-1", &["mig-1g", "mig-3g"]);
-    fill["spec"]["layout"] = json!({"spare": {"policy": "Fill", "profile": "mig-1g"}});
+    if let Some(spec) = fill.pointer_mut("/spec").and_then(Value::as_object_mut) {
+        spec.insert("layout".into(), json!({"spare": {"policy": "Fill", "profile": "mig-1g"}}));
+    }
     world.set(&[fill, tenant("small", &[("mig-1g", 14)]), tenant("big", &[("mig-3g", 0)])]).await?;
     tenant_ready(world, "small").await?;
     tenant_ready(world, "big").await?;

@@ -150,5 +150,7 @@ pub async fn settled(world: &World, profile: &str, count: usize) -> Result<Vec<V
 pub async fn pod_events(world: &World, namespace: &str, reason: &str) -> Result<Vec<String>> {
     let events = Api::<Event>::namespaced(world.client.clone(), namespace).list(&ListParams::default()).await?;
     let told = events.into_iter().filter(|e| e.reason.as_deref() == Some(reason));
-    Ok(told.map(|e| format!("{}: {}", e.involved_object.name.unwrap_or_default(), e.message.unwrap_or_default())).collect())
+    Ok(told
+        .map(|e| format!("{}: {}", e.involved_object.name.unwrap_or_default(), e.message.unwrap_or_default()))
+        .collect())
 }

@@ -47,16 +47,22 @@ impl World {
                 self.nvsim(node, &["reset", gpu]).await?;
             }
         }
-        self.layout("no instance on any board", PATIENCE, |all| all.iter().flatten().all(|i| i == "whole")).await.map(drop)
+        self.layout("no instance on any board", PATIENCE, |all| all.iter().flatten().all(|i| i == "whole"))
+            .await
+            .map(drop)
     }
 
     /// Runs a test body and keeps logs, events and objects of the lab when it fails.
+    ///
+    /// # Panics
+    /// When the body fails: this is how a test says so.
     pub async fn keeping_evidence<T>(&self, test: &str, body: impl Future<Output = Result<T>>) -> T {
         match body.await {
             Ok(value) => value,
             Err(error) => {
                 let kept = self.lab.collect(test).await;
-                let note = kept.map_or_else(|e| format!("(nothing kept: {e})"), |path| format!("(kept in {})", path.display()));
+                let note = kept
+                    .map_or_else(|e| format!("(nothing kept: {e})"), |path| format!("(kept in {})", path.display()));
                 #[allow(clippy::panic, reason = "this is how a test fails")]
                 {
                     panic!("{test}: {error} {note}")
@@ -108,7 +114,11 @@ impl World {
     }
 
     /// Waits until so many pods of a namespace are Ready; all of them by name.
-    pub async fn pods_ready(&self, namespace: &str, count: usize) -> Result<std::collections::BTreeMap<String, objects::Life>> {
+    pub async fn pods_ready(
+        &self,
+        namespace: &str,
+        count: usize,
+    ) -> Result<std::collections::BTreeMap<String, objects::Life>> {
         eventually(&format!("{count} pods of {namespace} Ready"), PATIENCE, || async {
             let running = objects::running(&self.client, namespace).await?;
             Ok(if running.len() == count { Ok(running) } else { Err(format!("{} Ready", running.len())) })
@@ -117,7 +127,12 @@ impl World {
     }
 
     /// Waits until the layouts of all GPU nodes satisfy a predicate and no GPU is changing.
-    pub async fn layout(&self, what: &str, limit: Duration, good: impl Fn(&[Vec<String>]) -> bool) -> Result<Vec<Vec<String>>> {
+    pub async fn layout(
+        &self,
+        what: &str,
+        limit: Duration,
+        good: impl Fn(&[Vec<String>]) -> bool,
+    ) -> Result<Vec<Vec<String>>> {
         let api = Api::<GpuNode>::all(self.client.clone());
         eventually(what, limit, || async {
             let nodes = api.list(&ListParams::default()).await?.items;

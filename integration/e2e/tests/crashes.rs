@@ -1,5 +1,12 @@
 //! Kill the operator, the agent, kubelet or the node in the middle of a change: it ends at the old or the new layout, and
 //! pods outside the plan never notice.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that panics says what it found"
+)]
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -20,7 +27,13 @@ use kube::{
 
 /// Pods on gpu-2, in a pool of their own: whatever happens on gpu-1, they live on.
 async fn bystanders(world: &World) -> Result<std::collections::BTreeMap<String, Life>> {
-    world.set(&[mig_profile("mig-2g", "2g.20gb"), pool("aside", "gpu-2", &["mig-2g"]), tenant("aside", &[("mig-2g", 2)])]).await?;
+    world
+        .set(&[
+            mig_profile("mig-2g", "2g.20gb"),
+            pool("aside", "gpu-2", &["mig-2g"]),
+            tenant("aside", &[("mig-2g", 2)]),
+        ])
+        .await?;
     tenant_ready(world, "aside").await?;
     world.set(&[workload("aside", "calm", "nvidia.com/mig-2g.20gb", 2)]).await?;
     world.pods_ready("aside", 2).await
@@ -33,7 +46,10 @@ async fn grow(world: &World) -> Result<()> {
 }
 
 /// Waits for the phases of changes on gpu-1 and calls `strike` once for each; ends when nothing changes any more.
-async fn strike_in_phases(world: &World, strike: impl AsyncFn(ChangePhase) -> Result<()>) -> Result<BTreeSet<ChangePhase>> {
+async fn strike_in_phases(
+    world: &World,
+    strike: impl AsyncFn(ChangePhase) -> Result<()>,
+) -> Result<BTreeSet<ChangePhase>> {
     let api = Api::<GpuNode>::all(world.client.clone());
     let config = watcher::Config::default().fields("metadata.name=gpu-1");
     let nodes = watcher(api, config).default_backoff().applied_objects().map_err(|e| Error::Wrong(e.to_string()));
@@ -44,7 +60,8 @@ async fn strike_in_phases(world: &World, strike: impl AsyncFn(ChangePhase) -> Re
         let Ok(Some(node)) = next else {
             return Err(Error::Wrong(format!("the change stands still after strikes in {struck:?}")));
         };
-        let phases: BTreeSet<ChangePhase> = node?.spec.gpus.iter().filter_map(|g| Some(g.change.as_ref()?.phase)).collect();
+        let phases: BTreeSet<ChangePhase> =
+            node?.spec.gpus.iter().filter_map(|g| Some(g.change.as_ref()?.phase)).collect();
         for phase in &phases {
             if struck.insert(*phase) {
                 strike(*phase).await?;
@@ -71,7 +88,16 @@ async fn the_operator_killed_in_each_phase_is_continued_by_the_next_leader() {
         two_small_pods(&world).await?;
         grow(&world).await?;
         let kill = async |_phase| {
-            let pods = ["delete", "pod", "-n", product::NAMESPACE, "-l", "app.kubernetes.io/name=gputenancy-operator", "--force", "--grace-period=0"];
+            let pods = [
+                "delete",
+                "pod",
+                "-n",
+                product::NAMESPACE,
+                "-l",
+                "app.kubernetes.io/name=gputenancy-operator",
+                "--force",
+                "--grace-period=0",
+            ];
             world.kubectl(&pods).await.map(drop)
         };
         let struck = strike_in_phases(&world, kill).await?;
@@ -90,14 +116,38 @@ async fn the_agent_killed_between_two_nvml_calls_goes_on_where_it_was() {
         let calm = bystanders(&world).await?;
         two_small_pods(&world).await?;
         for (nth, when) in [("1", "after"), ("5", "before"), ("16", "after")] {
-            let kill = ["inject", "--call", "change", "--kill", when, "--nth", nth, "--times", "1", "--process", "gputenancy-age"];
+            let kill = [
+                "inject",
+                "--call",
+                "change",
+                "--kill",
+                when,
+                "--nth",
+                nth,
+                "--times",
+                "1",
+                "--process",
+                "gputenancy-age",
+            ];
             world.nvsim("gpu-1", &kill).await?;
         }
         grow(&world).await?;
         ends_well(&world, &calm).await?;
-        let agents = ["get", "pods", "-n", product::NAMESPACE, "-l", "app.kubernetes.io/name=gputenancy-agent", "-o", "jsonpath={.items[*].status.containerStatuses[*].restartCount}"];
+        let agents = [
+            "get",
+            "pods",
+            "-n",
+            product::NAMESPACE,
+            "-l",
+            "app.kubernetes.io/name=gputenancy-agent",
+            "-o",
+            "jsonpath={.items[*].status.containerStatuses[*].restartCount}",
+        ];
         let restarts = world.kubectl(&agents).await?;
-        ensure(restarts.split(' ').any(|n| n.parse::<i32>().unwrap_or(0) >= 1), format!("the agent was killed: {restarts}"))
+        ensure(
+            restarts.split(' ').any(|n| n.parse::<i32>().unwrap_or(0) >= 1),
+            format!("the agent was killed: {restarts}"),
+        )
     };
     world.keeping_evidence("agent-killed", body).await;
     world.nvsim("gpu-1", &["clear-faults"]).await.unwrap();

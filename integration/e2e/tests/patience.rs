@@ -1,4 +1,11 @@
 //! Changes wait for whom they must wait for, and go back when they cannot go on.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that panics says what it found"
+)]
 
 use e2e::{
     World,
@@ -7,7 +14,8 @@ use e2e::{
     story::{changes, tenant_ready},
     wait::{PATIENCE, eventually},
 };
-use gputenancy_crds::ChangePhase;
+use gputenancy_crds::{ChangePhase, GpuPool};
+use kube::Api;
 use serde_json::json;
 
 #[tokio::test]
@@ -23,9 +31,10 @@ async fn a_budget_that_forbids_is_waited_for_and_named() {
         let before = objects::running(&world.client, "small").await?;
         set_guarantee(&world.client, "small", "mig-1g", 2).await?;
         set_guarantee(&world.client, "big", "mig-3g", 3).await?;
-        eventually("the change says which budget it waits for", PATIENCE, || async {
-            let told = changes(&world).await?;
-            Ok(if told.iter().any(|c| c.contains("all-of-w")) { Ok(()) } else { Err(told.join("; ")) })
+        let pools = Api::<GpuPool>::all(world.client.clone());
+        eventually("the pool says which budget it waits for", PATIENCE, || async {
+            let told = pools.get("p").await?.status.unwrap_or_default();
+            Ok(objects::says(&told.conditions, "Ready", "False", "Changing", &["all-of-w", "small/w-"]))
         })
         .await?;
         ensure(objects::running(&world.client, "small").await? == before, "nobody was evicted against the budget")?;
@@ -42,18 +51,37 @@ async fn a_budget_that_forbids_is_waited_for_and_named() {
 async fn a_create_that_nvml_refuses_is_rolled_back_and_says_which_call_and_why() {
     let world = World::enter().await.unwrap();
     let body = async {
-        world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-3g", "3g.40gb"), pool("p", "gpu-1", &["mig-1g", "mig-3g"])]).await?;
+        world
+            .set(&[
+                mig_profile("mig-1g", "1g.10gb"),
+                mig_profile("mig-3g", "3g.40gb"),
+                pool("p", "gpu-1", &["mig-1g", "mig-3g"]),
+            ])
+            .await?;
         world.set(&[tenant("t", &[("mig-1g", 14)])]).await?;
         tenant_ready(&world, "t").await?;
         let before = layouts(&objects::gpu_node(&world.client, "gpu-1").await?);
-        let refuse = ["inject", "--call", "nvmlDeviceCreateGpuInstanceWithPlacement", "--code", "23", "--nth", "2", "--times", "1"];
+        let refuse = [
+            "inject",
+            "--call",
+            "nvmlDeviceCreateGpuInstanceWithPlacement",
+            "--code",
+            "23",
+            "--nth",
+            "2",
+            "--times",
+            "1",
+        ];
         world.nvsim("gpu-1", &refuse).await?;
         world.set(&[tenant("t", &[("mig-3g", 4)])]).await?;
         eventually("a change rolled back", PATIENCE, || async {
             let node = objects::gpu_node(&world.client, "gpu-1").await?;
-            let back = node.spec.gpus.iter().filter_map(|g| g.change.as_ref()).find(|c| c.phase == ChangePhase::RolledBack);
+            let back =
+                node.spec.gpus.iter().filter_map(|g| g.change.as_ref()).find(|c| c.phase == ChangePhase::RolledBack);
             Ok(match back {
-                Some(c) if c.reason.contains("nvmlDeviceCreateGpuInstanceWithPlacement") && c.reason.contains("23") => Ok(()),
+                Some(c) if c.reason.contains("nvmlDeviceCreateGpuInstanceWithPlacement") && c.reason.contains("23") => {
+                    Ok(())
+                }
                 Some(c) => Err(c.reason.clone()),
                 None => Err(changes(&world).await?.join("; ")),
             })
@@ -61,7 +89,11 @@ async fn a_create_that_nvml_refuses_is_rolled_back_and_says_which_call_and_why()
         .await?;
         eventually("the old layout on the GPU that failed, verified", PATIENCE, || async {
             let node = objects::gpu_node(&world.client, "gpu-1").await?;
-            let failed = node.spec.gpus.iter().position(|g| g.change.as_ref().is_some_and(|c| c.phase == ChangePhase::RolledBack));
+            let failed = node
+                .spec
+                .gpus
+                .iter()
+                .position(|g| g.change.as_ref().is_some_and(|c| c.phase == ChangePhase::RolledBack));
             let now = layouts(&node);
             Ok(match failed {
                 Some(gpu) if now.get(gpu) == before.get(gpu) => Ok(()),

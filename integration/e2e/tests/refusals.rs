@@ -1,4 +1,11 @@
 //! What cannot be had is said on the right object, and heals by itself when mended.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that panics says what it found"
+)]
 
 use std::time::Duration;
 
@@ -43,7 +50,15 @@ async fn a_board_that_cannot_is_said_on_the_profile() {
     let world = World::enter().await.unwrap();
     let body = async {
         world.set(&[mig_profile("blackwell", "1g.23gb"), pool("p", "gpu-1", &["blackwell"])]).await?;
-        wait_says!(world, GpuProfile, "blackwell", "Ready", "False", "BoardCannot", &["blackwell", "NVIDIA-A100-SXM4-80GB", "1g.10gb"]);
+        wait_says!(
+            world,
+            GpuProfile,
+            "blackwell",
+            "Ready",
+            "False",
+            "BoardCannot",
+            &["blackwell", "NVIDIA-A100-SXM4-80GB", "1g.10gb"]
+        );
         world.set(&[mig_profile("blackwell", "1g.10gb")]).await?;
         wait_says!(world, GpuProfile, "blackwell", "Ready", "True", "Ready", &[]);
         Ok(())
@@ -61,7 +76,7 @@ async fn two_pools_on_one_node_leave_it_alone_and_both_say_so() {
         let before = objects::gpu_node(&world.client, "gpu-1").await?.spec;
         world.set(&[pool("two", "gpu-1", &["slice"])]).await?;
         for name in ["one", "two"] {
-            wait_says!(world, GpuPool, name, "Ready", "False", "NodeInTwoPools", &["gpu-1", "one", "two"]);
+            wait_says!(world, GpuPool, name, "Ready", "False", "PoolOverlap", &["gpu-1", "one", "two"]);
         }
         world.set(&[tenant("t", &[("slice", 9)])]).await?;
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -78,7 +93,9 @@ async fn two_pools_on_one_node_leave_it_alone_and_both_say_so() {
 async fn a_shortage_is_said_in_numbers_and_ends_when_demand_shrinks() {
     let world = World::enter().await.unwrap();
     let body = async {
-        world.set(&[mig_profile("half", "3g.40gb"), pool("p", "gpu-1", &["half"]), tenant("greedy", &[("half", 6)])]).await?;
+        world
+            .set(&[mig_profile("half", "3g.40gb"), pool("p", "gpu-1", &["half"]), tenant("greedy", &[("half", 6)])])
+            .await?;
         wait_says!(world, GpuTenant, "greedy", "CapacityReady", "False", "Shortage", &["half", "6", "4"]);
         world.set(&[tenant("greedy", &[("half", 3)])]).await?;
         tenant_ready(&world, "greedy").await?;

@@ -1,4 +1,11 @@
 //! The demo's story, every number checked.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that panics says what it found"
+)]
 
 use e2e::{
     Result, World,
@@ -48,7 +55,10 @@ async fn tell(world: &World) -> Result<()> {
     let mut after = world.pods_ready(TEAM_A, 2).await?;
     after.extend(world.pods_ready(TEAM_B, 2).await?);
     let untouched = before.iter().filter(|(name, life)| after.get(*name) == Some(*life)).count();
-    ensure(untouched == before.len() - must_move, format!("only {must_move} moves; before {before:?}, after {after:?}"))?;
+    ensure(
+        untouched == before.len() - must_move,
+        format!("only {must_move} moves; before {before:?}, after {after:?}"),
+    )?;
     ensure(before.keys().filter(|p| p.starts_with("trainer")).all(|p| before[p] == after[p]), "team-b's pods stay")?;
 
     let mut threes = 0;

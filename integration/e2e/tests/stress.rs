@@ -1,4 +1,11 @@
 //! Five minutes of pods that come and go on two nodes, while layouts change and agents restart.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that panics says what it found"
+)]
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -48,7 +55,14 @@ async fn shake(world: &World) -> Result<()> {
             "disruption": {"maxUnavailable": 2},
         },
     });
-    world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-2g", "2g.20gb"), mig_profile("mig-3g", "3g.40gb"), both]).await?;
+    world
+        .set(&[
+            mig_profile("mig-1g", "1g.10gb"),
+            mig_profile("mig-2g", "2g.20gb"),
+            mig_profile("mig-3g", "3g.40gb"),
+            both,
+        ])
+        .await?;
     world.set(&[tenant("shake", &[("mig-1g", 8), ("mig-2g", 4), ("mig-3g", 1)])]).await?;
     tenant_ready(world, "shake").await?;
     let marks = history_lengths(world).await?;
@@ -62,18 +76,27 @@ async fn shake(world: &World) -> Result<()> {
         for pod in &alive {
             let status = pod.status.as_ref();
             if let Some(reason) = status.and_then(|s| s.reason.as_deref()).filter(|r| r.contains("Admission")) {
-                failed.insert(format!("{}: {reason}: {}", pod.name_any(), status.and_then(|s| s.message.as_deref()).unwrap_or_default()));
+                failed.insert(format!(
+                    "{}: {reason}: {}",
+                    pod.name_any(),
+                    status.and_then(|s| s.message.as_deref()).unwrap_or_default()
+                ));
             }
         }
         match dice.roll(100) {
             0..=54 if alive.len() < 50 => {
                 number += 1;
-                let resource = ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb", "nvidia.com/mig-3g.40gb"][usize::try_from(dice.roll(3)).unwrap_or(0)];
-                let body: Pod = serde_json::from_value(json!({"metadata": {"name": format!("p{number}")}, "spec": pod_spec(resource)}))
-                    .map_err(|e| Error::Wrong(e.to_string()))?;
+                let resource = ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb", "nvidia.com/mig-3g.40gb"]
+                    [usize::try_from(dice.roll(3)).unwrap_or(0)];
+                let body: Pod = serde_json::from_value(
+                    json!({"metadata": {"name": format!("p{number}")}, "spec": pod_spec(resource)}),
+                )
+                .map_err(|e| Error::Wrong(e.to_string()))?;
                 match pods.create(&PostParams::default(), &body).await {
                     Ok(_) => {}
-                    Err(kube::Error::Api(status)) if status.is_forbidden() => *refused.entry(resource.into()).or_default() += 1,
+                    Err(kube::Error::Api(status)) if status.is_forbidden() => {
+                        *refused.entry(resource.into()).or_default() += 1
+                    }
                     Err(other) => return Err(other.into()),
                 }
             }
@@ -89,7 +112,15 @@ async fn shake(world: &World) -> Result<()> {
                 set_guarantee(&world.client, "shake", "mig-3g", three_g).await?;
             }
             _ => {
-                let agent = ["delete", "pod", "-n", product::NAMESPACE, "-l", "app.kubernetes.io/name=gputenancy-agent", "--field-selector"];
+                let agent = [
+                    "delete",
+                    "pod",
+                    "-n",
+                    product::NAMESPACE,
+                    "-l",
+                    "app.kubernetes.io/name=gputenancy-agent",
+                    "--field-selector",
+                ];
                 let node = format!("spec.nodeName=gpu-{}", 1 + dice.roll(2));
                 world.kubectl(&[&agent[..], &[&node, "--wait=false"]].concat()).await?;
             }
@@ -140,7 +171,8 @@ async fn records(world: &World, marks: &BTreeMap<&'static str, usize>) -> Result
     let mut records = Vec::new();
     for node in NODES {
         for line in history(world, node).await?.iter().skip(marks.get(node).copied().unwrap_or(0)) {
-            let value = serde_json::from_str(line).map_err(|e| Error::Text { what: line.clone(), why: e.to_string() })?;
+            let value =
+                serde_json::from_str(line).map_err(|e| Error::Text { what: line.clone(), why: e.to_string() })?;
             records.push((node, value));
         }
     }

@@ -73,7 +73,12 @@ async fn tell() -> Result<()> {
     for (pod, life) in &before {
         match after.get(pod) {
             Some(now) if now == life => {
-                println!("  {pod}: untouched (UID {}, started {}, {} restarts)", life.uid, life.started.join(" "), life.restarts);
+                println!(
+                    "  {pod}: untouched (UID {}, started {}, {} restarts)",
+                    life.uid,
+                    life.started.join(" "),
+                    life.restarts
+                );
             }
             _ => println!("  {pod}: evicted, because its device had to go"),
         }

@@ -18,7 +18,13 @@ pub async fn measure(world: &World) -> Result<()> {
     println!("change: one GPU, seven 1g to two 3g, one pod in the way (grace 2 s), {ROUNDS} rounds");
     for round in 1..=ROUNDS {
         objects::delete_everything(&world.client).await?;
-        world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-3g", "3g.40gb"), pool("p", "gpu-1", &["mig-1g", "mig-3g"])]).await?;
+        world
+            .set(&[
+                mig_profile("mig-1g", "1g.10gb"),
+                mig_profile("mig-3g", "3g.40gb"),
+                pool("p", "gpu-1", &["mig-1g", "mig-3g"]),
+            ])
+            .await?;
         world.set(&[tenant("small", &[("mig-1g", 14)]), tenant("big", &[("mig-3g", 0)])]).await?;
         tenant_ready(world, "small").await?;
         world.set(&[workload("small", "w", "nvidia.com/mig-1g.10gb", 1)]).await?;
@@ -53,8 +59,13 @@ async fn follow(world: &World, start: Instant) -> Result<Vec<(String, Duration)>
     let mut seen: Vec<(String, Duration)> = Vec::new();
     loop {
         let node = objects::gpu_node(&world.client, "gpu-1").await?;
-        let changing: Vec<String> =
-            node.spec.gpus.iter().enumerate().filter_map(|(i, g)| Some(format!("GPU {i} {:?}", g.change.as_ref()?.phase))).collect();
+        let changing: Vec<String> = node
+            .spec
+            .gpus
+            .iter()
+            .enumerate()
+            .filter_map(|(i, g)| Some(format!("GPU {i} {:?}", g.change.as_ref()?.phase)))
+            .collect();
         for phase in &changing {
             if !seen.iter().any(|(p, _)| p == phase) {
                 seen.push((phase.clone(), start.elapsed()));

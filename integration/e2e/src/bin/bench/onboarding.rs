@@ -45,7 +45,10 @@ pub async fn measure(world: &World) -> Result<()> {
         .await?;
     eventually("all tenants Ready", PATIENCE * 2, || async {
         let tenants = api.list(&ListParams::default()).await?;
-        let ready = tenants.iter().filter(|t| t.status.as_ref().is_some_and(|s| condition::is_true(&s.conditions, "Ready"))).count();
+        let ready = tenants
+            .iter()
+            .filter(|t| t.status.as_ref().is_some_and(|s| condition::is_true(&s.conditions, "Ready")))
+            .count();
         Ok(if ready == TENANTS { Ok(()) } else { Err(format!("{ready} Ready")) })
     })
     .await?;
@@ -88,12 +91,18 @@ async fn copy_of(world: &World, name: &str) -> Result<Vec<(&'static str, Value)>
     let text = |e: serde_json::Error| e2e::Error::Text { what: "an object".into(), why: e.to_string() };
     let client = &world.client;
     let namespace = Api::<Namespace>::all(client.clone()).get(name).await?;
-    let mut model = vec![("namespace", strip(json!({"metadata": {"name": namespace.name_any(), "labels": namespace.labels()}}), "v1", "Namespace"))];
+    let mut model = vec![(
+        "namespace",
+        strip(json!({"metadata": {"name": namespace.name_any(), "labels": namespace.labels()}}), "v1", "Namespace"),
+    )];
     for quota in Api::<ResourceQuota>::namespaced(client.clone(), name).list(&ListParams::default()).await? {
         model.push(("quota", strip(serde_json::to_value(&quota).map_err(text)?, "v1", "ResourceQuota")));
     }
     for binding in Api::<RoleBinding>::namespaced(client.clone(), name).list(&ListParams::default()).await? {
-        model.push(("binding", strip(serde_json::to_value(&binding).map_err(text)?, "rbac.authorization.k8s.io/v1", "RoleBinding")));
+        model.push((
+            "binding",
+            strip(serde_json::to_value(&binding).map_err(text)?, "rbac.authorization.k8s.io/v1", "RoleBinding"),
+        ));
     }
     Ok(model)
 }
@@ -110,8 +119,14 @@ async fn write_all(world: &World, model: &[(&'static str, Value)], name: String,
                 body["metadata"]["labels"] = json!({"bench": "bare"});
                 Api::<Namespace>::all(client).patch(&name, apply, &Patch::Apply(body)).await.map(drop)?;
             }
-            "quota" => Api::<ResourceQuota>::namespaced(client, &name).patch(&object, apply, &Patch::Apply(body)).await.map(drop)?,
-            _ => Api::<RoleBinding>::namespaced(client, &name).patch(&object, apply, &Patch::Apply(body)).await.map(drop)?,
+            "quota" => Api::<ResourceQuota>::namespaced(client, &name)
+                .patch(&object, apply, &Patch::Apply(body))
+                .await
+                .map(drop)?,
+            _ => Api::<RoleBinding>::namespaced(client, &name)
+                .patch(&object, apply, &Patch::Apply(body))
+                .await
+                .map(drop)?,
         }
     }
     Ok(())

@@ -48,7 +48,8 @@ async fn all(world: &World) -> Result<Vec<Process>> {
         for line in world.on_node(node, &["sh", "-c", script]).await?.lines() {
             let fields: Vec<&str> = line.split_whitespace().collect();
             let [pid, name, rss, ticks] = fields.as_slice() else { continue };
-            let number = |text: &str| text.parse::<f64>().map_err(|e| Error::Text { what: line.into(), why: e.to_string() });
+            let number =
+                |text: &str| text.parse::<f64>().map_err(|e| Error::Text { what: line.into(), why: e.to_string() });
             let (rss_mib, ticks) = (number(rss)? / 1024.0, number(ticks)?);
             processes.push(Process { node, pid: (*pid).into(), name: (*name).into(), rss_mib, ticks });
         }
