@@ -95,7 +95,7 @@ async fn shake(world: &World) -> Result<()> {
                 match pods.create(&PostParams::default(), &body).await {
                     Ok(_) => {}
                     Err(kube::Error::Api(status)) if status.is_forbidden() => {
-                        *refused.entry(resource.into()).or_default() += 1
+                        *refused.entry(resource.into()).or_default() += 1;
                     }
                     Err(other) => return Err(other.into()),
                 }
@@ -130,17 +130,7 @@ async fn shake(world: &World) -> Result<()> {
 
     ensure(failed.is_empty(), format!("pods lost to admission: {failed:?}"))?;
     ensure(number > 50, format!("only {number} pods were made"))?;
-    let (mut attached, mut doubles) = (0, Vec::new());
-    for (node, line) in records(world, &marks).await? {
-        if line["event"] == "attach" {
-            attached += 1;
-            if line["others"].as_array().is_some_and(|others| others.iter().any(|o| *o != line["owner"])) {
-                doubles.push(format!("{node}: {line}"));
-            }
-        }
-    }
-    ensure(attached > 0, "the silicon's own record shows that pods used devices")?;
-    ensure(doubles.is_empty(), format!("devices held by two pods: {doubles:?}"))?;
+    let attached = never_two(world, &marks).await?;
 
     pods.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
     set_guarantee(&world.client, "shake", "mig-1g", 8).await?;
@@ -151,6 +141,22 @@ async fn shake(world: &World) -> Result<()> {
     world.pods_ready("shake", 8).await?;
     println!("stress: {number} pods made, {attached} attached, {refused:?} refused by quota");
     Ok(())
+}
+
+/// Reads the silicon's own record since the marks: how often a pod attached, never to a device that another pod used.
+async fn never_two(world: &World, marks: &BTreeMap<&'static str, usize>) -> Result<u32> {
+    let (mut attached, mut doubles) = (0, Vec::new());
+    for (node, line) in records(world, marks).await? {
+        if line["event"] == "attach" {
+            attached += 1;
+            if line["others"].as_array().is_some_and(|others| others.iter().any(|o| *o != line["owner"])) {
+                doubles.push(format!("{node}: {line}"));
+            }
+        }
+    }
+    ensure(attached > 0, "the silicon's own record shows that pods used devices")?;
+    ensure(doubles.is_empty(), format!("devices held by two pods: {doubles:?}"))?;
+    Ok(attached)
 }
 
 const NODES: [&str; 2] = ["gpu-1", "gpu-2"];
