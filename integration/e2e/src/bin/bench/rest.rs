@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use e2e::{Error, Result, World, story};
 
-const PAUSE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_mins(1);
 /// `USER_HZ`, the unit of `/proc/PID/stat`, 100 on every Linux of today.
 const TICKS_PER_SECOND: f64 = 100.0;
 
