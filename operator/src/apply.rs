@@ -119,7 +119,8 @@ impl Writer {
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,
     {
         self.count::<K>("patch");
-        api.patch(name, &PatchParams::default(), &Patch::Merge(fields)).await
+        let params = PatchParams { field_manager: Some(names::OPERATOR_MANAGER.into()), ..PatchParams::default() };
+        api.patch(name, &params, &Patch::Merge(fields)).await
     }
 
     /// Deletes an object, if it is still the one with this uid. Gone already is as good.

@@ -92,7 +92,7 @@ impl OwnNode {
     pub async fn write(&self, counts: &Counts) -> kube::Result<()> {
         let texts: BTreeMap<&String, String> = counts.iter().map(|(name, count)| (name, count.to_string())).collect();
         let patch = serde_json::json!({ "status": { "allocatable": texts } });
-        let node = self.api.patch_status(&self.name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        let node = self.api.patch_status(&self.name, &as_agent(), &Patch::Merge(patch)).await?;
         tracing::info!(?counts, "wrote the node's allocatable");
         self.learn(&node);
         Ok(())
@@ -111,4 +111,9 @@ impl OwnNode {
             !stale && differs
         });
     }
+}
+
+/// The writes carry our name, so that who changed a node's allocatable can be read off the node.
+fn as_agent() -> PatchParams {
+    PatchParams { field_manager: Some(gputenancy_crds::names::AGENT_MANAGER.into()), ..PatchParams::default() }
 }
