@@ -225,8 +225,7 @@ fn nodes() -> Vec<Case> {
 
 #[tokio::test]
 async fn the_api_server_takes_what_is_right_and_says_what_is_wrong() {
-    let world = World::bare().await.unwrap();
-    product::install(&world.lab, &[]).await.unwrap();
+    let world = World::enter().await.unwrap();
     let kinds =
         [("gpuprofiles", "GpuProfile"), ("gpupools", "GpuPool"), ("gputenants", "GpuTenant"), ("gpunodes", "GpuNode")];
     let cases: Vec<Case> = [profiles(), pools(), tenants(), nodes()].concat();
@@ -265,8 +264,7 @@ fn yaml_blocks(text: &str) -> String {
 
 #[tokio::test]
 async fn what_the_readme_and_the_samples_show_is_taken() {
-    let world = World::bare().await.unwrap();
-    product::install(&world.lab, &[]).await.unwrap();
+    let world = World::enter().await.unwrap();
     let root = product::root();
     let shown = yaml_blocks(&std::fs::read_to_string(root.join("README.md")).unwrap());
     assert_eq!(shown.matches("kind: ").count() - shown.matches("kind: Group").count(), 3, "{shown}");
