@@ -25,7 +25,7 @@ async fn writes(world: &World) -> Result<BTreeMap<String, f64>> {
             && !line.contains("resource=\"subjectaccessreviews\"")
             // kubelets renew the tokens of pods; and what was not found was not written (Kubernetes' own recorders repeat
             // events about namespaces that are gone)
-            && !(line.contains("resource=\"serviceaccounts\"") && line.contains("subresource=\"token\""))
+            && !line.contains("subresource=\"token\"")
             && !line.contains("code=\"404\"")
     };
     let lines = text.lines().filter(|line| ours(line)).filter_map(|line| {
