@@ -52,7 +52,12 @@ impl Lab {
             nodes,
             port,
             toolset: folders.toolset.clone(),
-            shown: vec![folders.root.join("target"), folders.target.clone(), folders.cache.clone()],
+            shown: vec![
+                folders.root.join("integration"),
+                folders.root.join("target"),
+                folders.target.clone(),
+                folders.cache.clone(),
+            ],
             images,
             node_memory_mib: spec.node_memory_mib,
             apiserver_flags: spec.apiserver_flags,
