@@ -42,8 +42,8 @@ const DEEP_EVERY: u32 = 15;
 const REPORT_AT_LEAST: Duration = Duration::from_secs(5);
 /// After a status that could not be written.
 const REPORT_AGAIN: Duration = Duration::from_secs(3);
-/// Kubelet's side lowers the node's allocatable before it goes.
-const FAREWELL: Duration = Duration::from_secs(10);
+/// Kubelet's side lowers the node's allocatable before it goes; its own limit is shorter.
+const FAREWELL: Duration = Duration::from_secs(24);
 
 /// Why the agent cannot run.
 #[derive(Debug, thiserror::Error)]

@@ -11,14 +11,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::offer::{Offer, Offers, usable};
+use super::offer::{Listed, Offer, Offers, usable};
 use crate::device::DeviceId;
 
 /// Time that the scheduler is given to see a lowered allocatable, and kubelet to finish a pod bound just before.
 pub const SETTLE: Duration = Duration::from_millis(300);
 
-/// A pod that has been bound for longer and has no device yet is not waited for.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+/// A pod that has been bound for longer and has no device yet is not waited for: a busy node takes seconds.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long everything has to be at nothing before the agent goes: kubelet may be about to write an older number.
+pub const PARTING: Duration = Duration::from_millis(700);
 
 /// kubelet listens, yet does not list what it was told: its connection is one that it has given up.
 pub const DEAF: Duration = Duration::from_secs(5);
@@ -44,7 +47,8 @@ pub struct Seen<'a> {
     /// The part of it that kubelet has given no device yet.
     pub in_flight: &'a Counts,
     /// The agent is about to stop: nothing may be counted on, not even what is in use, because a pod that ends while there
-    /// is no plugin would make room for one that fails.
+    /// is no plugin would make room for one that fails. Everything is offered as unhealthy, which is what kubelet makes of
+    /// it anyway when the plugin goes, and running pods go on.
     pub stopping: bool,
     /// The present.
     pub now: Instant,
@@ -57,12 +61,14 @@ pub struct Memory {
     lowered: BTreeMap<String, Instant>,
     /// Since when a resource has been full, with nobody on the way.
     full: BTreeMap<String, Instant>,
-    /// Since when a resource has been too high.
+    /// Since when a resource has been too high, or has had pods on the way that are too many.
     high: BTreeMap<String, Instant>,
     /// When a device left its list: kubelet may take a moment to take that over, even when the device is back by then.
     withdrawn: BTreeMap<DeviceId, Instant>,
     /// Since when kubelet has listened to a resource's list without listing it.
     deaf: BTreeMap<String, Instant>,
+    /// Since when an agent that is to stop has had nothing left to take back.
+    parting: Option<Instant>,
 }
 
 /// What is to be done.
@@ -83,6 +89,8 @@ pub struct Step {
     pub actions: Vec<Action>,
     /// Why the view is not in force yet, a sentence for each resource; empty when it is.
     pub waiting: Vec<String>,
+    /// An agent that is to stop may go: nobody counts on it.
+    pub may_go: bool,
 }
 
 /// Names of resources that are ours to correct: the same that admission policy lets an agent write.
@@ -99,9 +107,13 @@ pub fn step(memory: &Memory, seen: &Seen<'_>) -> (Memory, Step) {
     let withdrawn = next.withdrawn.keys().cloned().collect();
     let mut step = Step::default();
     let mut counts = Counts::new();
-    let resources: BTreeSet<&String> = seen.wanted.keys().chain(seen.published.keys()).collect();
+    let farewell = if seen.stopping { nothing_of(seen.published) } else { Offers::new() };
+    let wanted = if seen.stopping { &farewell } else { seen.wanted };
+    let resources: BTreeSet<&String> = wanted.keys().chain(seen.published.keys()).collect();
+    let mut gone = true;
     for &resource in &resources {
-        let one = Resource::of(resource, seen, &withdrawn);
+        let one = Resource::of(resource, wanted, seen, &withdrawn);
+        gone &= one.gone();
         let full = one.full_since(memory.full.get(resource).copied());
         let high = one.high_since(memory.high.get(resource).copied());
         if let Some(count) = one.correction(full, high) {
@@ -109,7 +121,7 @@ pub fn step(memory: &Memory, seen: &Seen<'_>) -> (Memory, Step) {
         }
         next.full.extend(full.map(|since| (resource.clone(), since)));
         next.high.extend(high.map(|since| (resource.clone(), since)));
-        if let Some(since) = one.lowered_since(memory.lowered.get(resource).copied()) {
+        if let Some(since) = one.lowered_since(memory.lowered.get(resource).copied(), high) {
             next.lowered.insert(resource.clone(), since);
         }
         let settled = next.lowered.get(resource).is_some_and(|since| seen.now >= *since + SETTLE);
@@ -131,7 +143,16 @@ pub fn step(memory: &Memory, seen: &Seen<'_>) -> (Memory, Step) {
         // first: what follows may withdraw
         step.actions.insert(0, Action::Allocatable(counts));
     }
+    let gone = seen.stopping && gone && step.actions.is_empty();
+    next.parting = gone.then(|| memory.parting.unwrap_or(seen.now));
+    step.may_go = next.parting.is_some_and(|since| seen.now >= since + PARTING);
     (next, step)
+}
+
+/// The same devices, none of them to be given.
+fn nothing_of(offers: &Offers) -> Offers {
+    let none = |offer: &Offer| offer.iter().map(|(id, was)| (id.clone(), Listed { healthy: false, ..*was })).collect();
+    offers.iter().map(|(resource, offer)| (resource.clone(), none(offer))).collect()
 }
 
 /// Resources of ours that the node still counts although nobody serves them: an earlier agent's.
@@ -162,15 +183,14 @@ struct Resource<'a> {
     withdrawn: &'a BTreeSet<DeviceId>,
     taken: Option<u64>,
     in_flight: u64,
-    stopping: bool,
     now: Instant,
 }
 
 impl<'a> Resource<'a> {
-    fn of(name: &'a str, seen: &Seen<'a>, withdrawn: &'a BTreeSet<DeviceId>) -> Self {
+    fn of(name: &'a str, wanted: &'a Offers, seen: &Seen<'a>, withdrawn: &'a BTreeSet<DeviceId>) -> Self {
         Self {
             name,
-            wanted: seen.wanted.get(name).unwrap_or(const { &Offer::new() }),
+            wanted: wanted.get(name).unwrap_or(const { &Offer::new() }),
             published: seen.published.get(name),
             listening: seen.listening.contains(name),
             kubelet: seen.kubelet.map(|all| all.get(name).into_iter().flatten().collect()),
@@ -178,15 +198,14 @@ impl<'a> Resource<'a> {
             withdrawn,
             taken: seen.taken.map(|counts| counts.get(name).copied().unwrap_or(0)),
             in_flight: seen.in_flight.get(name).copied().unwrap_or(0),
-            stopping: seen.stopping,
             now: seen.now,
         }
     }
 
     /// What the scheduler may count on: devices that are wanted and that kubelet would give. None: not known.
     fn target(&self) -> Option<u64> {
-        if self.stopping || !self.listening {
-            // kubelet has lost us, or is about to: it would refuse every pod
+        if !self.listening {
+            // kubelet has lost us: it would refuse every pod
             return Some(0);
         }
         let (wanted, told) = (usable(Some(self.wanted)), usable(self.published));
@@ -200,11 +219,10 @@ impl<'a> Resource<'a> {
             return (node != target).then_some(target);
         }
         // once withdrawn, a device is nobody's hope: then the number must be right at once
-        let hope = if self.withdraws() || self.stopping { self.taken.unwrap_or(0) } else { 0 };
+        let hope = if self.withdraws() { self.taken.unwrap_or(0) } else { 0 };
         let floor = target.max(hope);
         let landed = full.is_some_and(|since| self.now >= since + SETTLE);
-        let late = high.is_some_and(|since| self.now >= since + PATIENCE);
-        if node > floor { Some(floor) } else { (landed || late).then_some(target) }
+        if node > floor { Some(floor) } else { (landed || self.late(high)).then_some(target) }
     }
 
     /// The scheduler has no room, and all whom it gave some have landed.
@@ -214,8 +232,18 @@ impl<'a> Resource<'a> {
     }
 
     fn high_since(&self, before: Option<Instant>) -> Option<Instant> {
-        let high = self.listening && self.node? > self.target()?;
+        let high = self.listening && (self.node? > self.target()? || (self.withdraws() && self.crowded()));
         high.then(|| before.unwrap_or(self.now))
+    }
+
+    /// Whoever is still on the way has had his time.
+    fn late(&self, high: Option<Instant>) -> bool {
+        high.is_some_and(|since| self.now >= since + PATIENCE)
+    }
+
+    /// Are pods on the way that would find nothing: bound by a scheduler that had not seen the lower number yet?
+    fn crowded(&self) -> bool {
+        self.in_flight > 0 && self.target().is_none_or(|target| self.taken.is_some_and(|taken| taken > target))
     }
 
     /// Can kubelet give away what it should no longer?
@@ -228,16 +256,23 @@ impl<'a> Resource<'a> {
         usable(self.published).into_iter().filter(move |id| !wanted.contains(*id))
     }
 
-    fn lowered_since(&self, before: Option<Instant>) -> Option<Instant> {
-        let low = self.node? <= self.target()?;
+    fn lowered_since(&self, before: Option<Instant>, high: Option<Instant>) -> Option<Instant> {
+        let low = self.node? <= self.target()? && (!self.crowded() || self.late(high));
         (low && self.withdraws()).then(|| before.unwrap_or(self.now))
     }
 
     fn publication(&self, settled: bool) -> Option<&'a Offer> {
-        let due = self.published != Some(self.wanted) && !self.stopping;
+        let due = self.published != Some(self.wanted);
         // without a listener nobody can be given anything: no need to wait
         let free = !self.withdraws() || !self.listening || settled;
         (due && free).then_some(self.wanted)
+    }
+
+    /// Neither the scheduler nor kubelet counts on any device.
+    fn gone(&self) -> bool {
+        let offered = self.listening && !usable(self.published).is_empty();
+        let listed = self.listening && self.kubelet.as_ref().is_some_and(|listed| !listed.is_empty());
+        self.node == Some(0) && !offered && !listed
     }
 
     fn deaf(&self) -> bool {

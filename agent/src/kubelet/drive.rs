@@ -39,8 +39,9 @@ const REST: Duration = Duration::from_secs(5);
 const LIVELY_FOR: Duration = Duration::from_secs(30);
 /// A burst of news is one look.
 const BURST: Duration = Duration::from_millis(20);
-/// Time for lowering allocatable before the agent stops.
-const FAREWELL: Duration = Duration::from_secs(8);
+/// Time for lowering allocatable before the agent stops, of the 30 seconds that its pod is given: more than
+/// [`allocatable::PATIENCE`].
+const FAREWELL: Duration = Duration::from_secs(20);
 
 /// Why a turn could not be finished; the next one tries again.
 #[derive(Debug, thiserror::Error)]
@@ -113,6 +114,7 @@ struct Drive<'a> {
     owners: Owners,
     lively_until: Instant,
     troubled: bool,
+    may_go: bool,
 }
 
 /// One resource's plugin server.
@@ -157,6 +159,7 @@ impl<'a> Drive<'a> {
             owners: Owners::new(),
             lively_until: Instant::now(),
             troubled: false,
+            may_go: false,
         }
     }
 
@@ -202,6 +205,7 @@ impl<'a> Drive<'a> {
         };
         let (memory, step) = allocatable::step(&self.memory, &seen);
         self.memory = memory;
+        self.may_go = step.may_go;
         step
     }
 
@@ -341,21 +345,12 @@ impl<'a> Drive<'a> {
         });
     }
 
-    /// Lowers allocatable to nothing, and gives the scheduler time to see it.
+    /// Takes everything back, and gives the scheduler and kubelet time to see it.
     async fn leave(&mut self, view: &DeviceView, report: &watch::Sender<KubeletView>) {
-        let mut low_since = None;
-        while low_since.is_none_or(|since| Instant::now() < since + allocatable::SETTLE) {
+        while !self.may_go {
             self.turn(view, true, report).await;
-            low_since = if self.is_low() { low_since.or(Some(Instant::now())) } else { None };
             tokio::time::sleep(BUSY).await;
         }
-    }
-
-    fn is_low(&self) -> bool {
-        let counts = self.counts.borrow();
-        let zero =
-            |resource: &String| counts.as_ref().is_some_and(|node| node.counts.get(resource).is_none_or(|n| *n == 0));
-        self.servers.keys().all(zero)
     }
 
     /// Ends the plugin servers.
