@@ -8,6 +8,7 @@ pub mod objects;
 pub mod product;
 pub mod scene;
 pub mod story;
+pub mod strike;
 pub mod wait;
 mod world;
 
