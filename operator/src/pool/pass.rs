@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     change::{self, Decision, Observation, Policy, Turn},
-    plan::{self, GpuKey, NodeName, Plan, PoolName, Problem, Snapshot},
+    plan::{self, GpuKey, NodeName, Plan, PoolName, Snapshot},
     profile,
     view::View,
 };
@@ -264,10 +264,4 @@ fn labels(fleet: &Fleet, members: &BTreeMap<NodeName, Vec<PoolName>>) -> BTreeMa
         }
     }
     differing
-}
-
-/// Sentences for people: the whole plan, problems included.
-pub fn explain(fleet: &Fleet) -> (Plan, Vec<Problem>) {
-    let (snapshot, problems) = Snapshot::read(&fleet.cluster());
-    (plan::plan(&snapshot), problems)
 }
