@@ -73,7 +73,7 @@ pub async fn read(client: &Client) -> Result<World, ClusterError> {
         .chain(budgets.into_iter().map(|o| Object::Budget(Box::new(o))));
     let documents = objects.map(|object| Document { file: "(cluster)".into(), line: 0, object }).collect();
     let now = Timestamp::now();
-    let taken_at = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
+    let taken_at = Timestamp::from_second(now.as_second()).unwrap_or(now);
     Ok(World::of(Reading { documents, taken_at: Some(taken_at), ignored: Vec::new() }))
 }
 

@@ -54,7 +54,7 @@ pub fn document(world: &World) -> Value {
         (field("/kind"), field("/metadata/namespace"), field("/metadata/name"))
     });
     json!({
-        "apiVersion": "gputenancy.io/v1alpha1", "kind": "PlanSnapshot", "takenAt": world.taken_at, "items": items,
+        "apiVersion": "gputenancy.io/v1alpha1", "kind": "PlanSnapshot", "takenAt": world.taken_at.map(|t| t.to_string()), "items": items,
     })
 }
 

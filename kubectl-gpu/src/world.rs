@@ -11,6 +11,7 @@ use gputenancy_operator::{
 use k8s_openapi::{
     api::{core::v1::Pod, policy::v1::PodDisruptionBudget},
     apimachinery::pkg::apis::meta::v1::LabelSelector,
+    jiff::Timestamp,
 };
 use kube::{Resource, ResourceExt, api::ObjectMeta};
 use serde::{Deserialize, Serialize};
@@ -26,8 +27,8 @@ pub struct World {
     pub pods: BTreeMap<PodName, PodRecord>,
     /// `PodDisruptionBudgets`.
     pub budgets: Vec<BudgetRecord>,
-    /// When it was looked at, in RFC 3339.
-    pub taken_at: Option<String>,
+    /// When it was looked at.
+    pub taken_at: Option<Timestamp>,
 }
 
 /// A pod that asks for extended resources: what the operator reads, and what an estimate needs.

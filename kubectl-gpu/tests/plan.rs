@@ -67,6 +67,39 @@ fn changes_that_move_nobody_have_an_exit_code_of_their_own() {
 }
 
 #[test]
+fn a_closed_window_is_told_with_the_next_opening() {
+    let run = kubectl_gpu("plan --snapshot two-teams.yaml -f windows.yaml grow.yaml");
+    assert_eq!((run.code, run.err.as_str()), (3, ""));
+    insta::assert_snapshot!(run.out);
+    let preview = json("plan --snapshot two-teams.yaml -f windows.yaml grow.yaml -o json");
+    assert_eq!(preview["pools"][0]["windowOpen"], false);
+    assert_eq!(preview["pools"][0]["nextWindow"]["start"], "2026-11-28T01:00:00Z");
+}
+
+#[test]
+fn a_window_that_cannot_be_read_is_refused() {
+    let manifest = include_str!("fixtures/windows.yaml").replace("Europe/Berlin", "Europe/Utopia");
+    let run = with_input("plan --snapshot two-teams.yaml -f -", &manifest);
+    assert_eq!(run.code, 4);
+    assert!(run.out.contains("WindowUnreadable"), "{}", run.out);
+}
+
+#[test]
+fn a_snapshot_without_a_time_leaves_windows_open_to_the_reader() {
+    let snapshot = include_str!("fixtures/two-teams.yaml").replace("takenAt: 2026-11-21T08:00:00Z\n", "");
+    let run = with_input("plan --snapshot - -f windows.yaml -o json", &snapshot);
+    let preview: Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!(preview["pools"][0].get("windowOpen"), None);
+    let wrong =
+        with_input("plan --snapshot -", "apiVersion: gputenancy.io/v1alpha1\nkind: PlanSnapshot\ntakenAt: noon\n");
+    assert!(
+        wrong.code == 1 && wrong.err.contains("(standard input):3: ") && wrong.err.contains("takenAt"),
+        "{}",
+        wrong.err
+    );
+}
+
+#[test]
 fn manifests_as_the_cluster_has_them_leave_nothing_to_do() {
     let run = kubectl_gpu("plan --snapshot two-teams.yaml -f same.yaml");
     assert_eq!((run.code, run.err.as_str()), (0, ""));
@@ -167,7 +200,7 @@ fn a_pipe_gets_no_colours() {
 
 #[test]
 fn lines_fit_a_hundred_columns() {
-    for words in ["busy.yaml -f big.yaml", "two-teams.yaml -f grow.yaml", "two-teams.yaml -f too-much.yaml"] {
+    for words in ["busy.yaml -f big.yaml", "two-teams.yaml -f grow.yaml", "two-teams.yaml -f windows.yaml grow.yaml"] {
         let run = kubectl_gpu(&format!("plan --snapshot {words}"));
         let long: Vec<&str> = run.out.lines().filter(|l| l.chars().count() > 100).collect();
         assert!(long.is_empty(), "{long:?}");

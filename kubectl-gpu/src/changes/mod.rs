@@ -2,8 +2,8 @@
 
 mod follow;
 
-use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuTenant, condition};
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
+use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuTenant};
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -128,28 +128,21 @@ fn step(phase: ChangePhase) -> u8 {
     }
 }
 
-/// Objects that the operator has not seen yet, and pools that have changes ahead of them.
+/// Objects that the operator has not seen yet, and GPUs that are to be changed.
 fn pending(objects: &Objects) -> Vec<String> {
     let unseen = |kind: &str, name: String, generation: Option<i64>, observed: Option<i64>| {
         (observed < generation)
             .then(|| format!("{kind} {name}: the operator has yet to look at generation {}", generation.unwrap_or(0)))
     };
-    let pools = objects.pools.iter().filter_map(|p| {
+    let pools = objects.pools.iter().flat_map(|p| {
         let status = p.status.clone().unwrap_or_default();
         let behind = unseen("GpuPool", p.name_any(), p.metadata.generation, status.observed_generation);
-        let ahead = || {
-            let ready = ready(&status.conditions).filter(|c| c.reason == "ChangePlanned")?;
-            Some(format!("GpuPool {}: {}", p.name_any(), ready.message))
-        };
-        behind.or_else(ahead)
+        let waiting = status.pending.iter().map(|w| format!("{} GPU {}: {}", w.node, w.gpu, w.message));
+        behind.into_iter().chain(waiting).collect::<Vec<_>>()
     });
     let tenants = objects.tenants.iter().filter_map(|t| {
         let observed = t.status.as_ref().and_then(|s| s.observed_generation);
         unseen("GpuTenant", t.name_any(), t.metadata.generation, observed)
     });
     pools.chain(tenants).collect()
-}
-
-fn ready(conditions: &[Condition]) -> Option<&Condition> {
-    conditions.iter().find(|c| c.type_ == condition::READY && c.status != "True")
 }

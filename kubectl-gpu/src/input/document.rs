@@ -2,6 +2,7 @@
 
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
 use gputenancy_operator::cache::SlimNode;
+use k8s_openapi::jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
 use serde_saphyr::Options;
@@ -51,7 +52,7 @@ pub struct Reading {
     /// The objects, in the order of the input.
     pub documents: Vec<Document>,
     /// When a snapshot among them was taken, as it says.
-    pub taken_at: Option<String>,
+    pub taken_at: Option<Timestamp>,
     /// Objects of other kinds, as `kind name`; a plan does not depend on them.
     pub ignored: Vec<String>,
 }
@@ -92,7 +93,14 @@ fn open(text: &Text, tree: &Tree, reading: &mut Reading, errors: &mut Vec<InputE
     }
     let object = match (version, kind) {
         (VERSION, "PlanSnapshot") | ("v1", "List") => {
-            reading.taken_at = reading.taken_at.take().or(tree.text("takenAt").map(str::to_owned));
+            match tree.text("takenAt").map(str::parse) {
+                None => {}
+                Some(Ok(time)) => reading.taken_at = Some(time),
+                Some(Err(_)) => {
+                    let path = [Step::Field("takenAt".into())];
+                    errors.push(place.wrong(&path, "takenAt", "is no time: write it like 2026-11-21T08:00:00Z"));
+                }
+            }
             let items = tree.field("items").map(Tree::items).unwrap_or_default();
             items.iter().for_each(|item| open(text, item, reading, errors));
             return;

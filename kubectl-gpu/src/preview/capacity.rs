@@ -7,8 +7,9 @@ use gputenancy_operator::plan::{ProfileName, Served, Supply, TenantName, resourc
 use kube::ResourceExt as _;
 
 use super::{
-    model::{BeforeAfter, PoolPreview, ProfileCapacity, TenantCapacity},
+    model::{BeforeAfter, PoolPreview, ProfileCapacity, TenantCapacity, WindowPreview},
     side::Side,
+    window,
 };
 
 /// By profile, in order of names.
@@ -77,13 +78,18 @@ pub(super) fn pools(old: &Side<'_>, new: &Side<'_>) -> Vec<PoolPreview> {
         let name = pool.name_any();
         let (was, will) = (stranded(old, &name), stranded(new, &name));
         let rules = &pool.spec.disruption;
+        let window = window::of(pool, new.world.taken_at);
         PoolPreview {
             max_unavailable: match &rules.max_unavailable {
                 k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int(n) => n.to_string(),
                 k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::String(text) => text.clone(),
             },
             notice: rules.notice.to_string(),
-            window: "any time".to_owned(),
+            window: window.words,
+            window_open: window.open,
+            next_window: window
+                .next
+                .map(|(start, end)| WindowPreview { start: start.to_string(), end: end.to_string() }),
             stranded_memory: BeforeAfter { before: slices(was.memory), after: slices(will.memory) },
             stranded_compute: BeforeAfter { before: slices(was.compute), after: slices(will.compute) },
             pool: name,

@@ -1,5 +1,7 @@
 //! How long changes take, at most, and what that is made of.
 
+use std::collections::BTreeMap;
+
 use gputenancy_operator::change::Policy;
 
 use super::{
@@ -15,7 +17,7 @@ const RESET: u64 = 4000;
 /// Milliseconds for kubelet and the Node's allocatable to follow, before carving and after it.
 const FOLLOW: u64 = 2000;
 
-/// Fills in the seconds of every change, and what evictions wait for.
+/// Fills in the seconds of every change.
 pub(super) fn fill(side: &Side<'_>, changes: &mut [GpuChange], evictions: &[Eviction]) {
     for change in changes.iter_mut().filter(|c| c.step > 0) {
         let (destroyed, created) = (count(change.destroy.len()), count(change.create.len()));
@@ -26,9 +28,6 @@ pub(super) fn fill(side: &Side<'_>, changes: &mut [GpuChange], evictions: &[Evic
         let notice = if owners.is_empty() { 0 } else { notice(side, change) };
         let carving = destroyed * DESTROY + created * CREATE + mode + FOLLOW;
         change.seconds = notice + grace + carving.div_ceil(1000);
-        let waits =
-            owners.iter().flat_map(|e| e.waits_for.iter().map(move |w| format!("pod {}/{}: {w}", e.namespace, e.pod)));
-        change.waits_for.extend(waits);
     }
 }
 
@@ -42,14 +41,9 @@ fn notice(side: &Side<'_>, change: &GpuChange) -> u64 {
 pub(super) fn estimate(side: &Side<'_>, changes: &[GpuChange], evictions: &[Eviction]) -> Estimate {
     let changing: Vec<&GpuChange> = changes.iter().filter(|c| c.step > 0).collect();
     let Some(last) = changing.iter().map(|c| c.step).max() else { return Estimate::default() };
-    let of_pool = |pool: &str| -> u64 {
-        let longest = |step| {
-            let here = changing.iter().filter(|c| c.step == step && c.pool.as_deref() == Some(pool));
-            here.map(|c| c.seconds).max().unwrap_or(0)
-        };
-        (1..=last).map(longest).sum()
-    };
-    let seconds = changing.iter().filter_map(|c| c.pool.as_deref()).map(of_pool).max().unwrap_or(0);
+    let of_pool =
+        |pool: &str| seconds(&changing.iter().copied().filter(|c| c.pool.as_deref() == Some(pool)).collect::<Vec<_>>());
+    let total = changing.iter().filter_map(|c| c.pool.as_deref()).map(of_pool).max().unwrap_or(0);
     let instances = changing.iter().any(|c| !c.destroy.is_empty() || !c.create.is_empty());
     let mut calls = Vec::new();
     if instances {
@@ -73,6 +67,7 @@ pub(super) fn estimate(side: &Side<'_>, changes: &[GpuChange], evictions: &[Evic
             .iter()
             .filter(|c| !c.evicts.is_empty())
             .filter_map(|c| side.world.pool(c.pool.as_deref()?))
+            .filter(|p| !Policy::from(&p.spec.disruption).notice.is_zero())
             .map(|p| {
                 format!(
                     "owners in pool {} are told {} before",
@@ -87,10 +82,22 @@ pub(super) fn estimate(side: &Side<'_>, changes: &[GpuChange], evictions: &[Evic
     if last > 1 {
         basis.push("GPUs of one step change at once, steps one after the other".to_owned());
     }
-    let mut not_counted: Vec<String> = changing.iter().flat_map(|c| c.waits_for.iter().cloned()).collect();
+    let pods =
+        evictions.iter().flat_map(|e| e.waits_for.iter().map(move |w| format!("pod {}/{}: {w}", e.namespace, e.pod)));
+    let mut not_counted: Vec<String> = changing.iter().flat_map(|c| c.waits_for.iter().cloned()).chain(pods).collect();
     not_counted.sort();
     not_counted.dedup();
-    Estimate { seconds, basis, not_counted }
+    Estimate { seconds: total, basis, not_counted }
+}
+
+/// How long the changes of one pool take: the longest of each step, one step after the other.
+pub(super) fn seconds(changes: &[&GpuChange]) -> u64 {
+    let mut longest: BTreeMap<u32, u64> = BTreeMap::new();
+    for change in changes {
+        let so_far = longest.entry(change.step).or_default();
+        *so_far = change.seconds.max(*so_far);
+    }
+    longest.values().sum()
 }
 
 fn count(n: usize) -> u64 {

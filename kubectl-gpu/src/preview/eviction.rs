@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::names;
+use gputenancy_crds::{UnmanagedPods, names};
 use gputenancy_operator::{
-    change::{BarePods, Policy},
+    change::Policy,
     plan::{Evicted, GpuKey, GpuPlan, PodName},
 };
 use kube::{
@@ -87,7 +87,7 @@ fn waits_for(world: &World, pod: &PodRecord, policy: &Policy) -> Vec<String> {
     }
     let owner = pod.owner_references().iter().find(|o| o.controller == Some(true)).map(|o| o.kind.as_str());
     match owner {
-        None if policy.bare_pods == BarePods::Wait => {
+        None if policy.unmanaged_pods == UnmanagedPods::Wait => {
             waits.push("no controller would replace it: delete it when it can go".to_owned());
         }
         Some("DaemonSet") => waits.push("its DaemonSet would put it back: change the DaemonSet".to_owned()),

@@ -11,10 +11,13 @@ mod model;
 mod order;
 mod problem;
 mod side;
+mod window;
 
 pub use manifest::{DeleteError, Proposal, propose};
 pub use model::*;
 use side::Side;
+
+use crate::world::World;
 
 /// Compares what the operator would do about both worlds. `ignore_known`: what is unmet without the manifests too does not
 /// make the outcome worse.
@@ -34,7 +37,7 @@ pub fn preview(before: &World, proposal: &Proposal, ignore_known: bool) -> PlanP
     PlanPreview {
         api_version: "gputenancy.io/v1alpha1".into(),
         kind: "PlanPreview".into(),
-        taken_at: before.taken_at.clone(),
+        taken_at: before.taken_at.map(|t| t.to_string()),
         outcome,
         exit_code: outcome.code(),
         manifests: proposal.manifests.clone(),
@@ -42,11 +45,9 @@ pub fn preview(before: &World, proposal: &Proposal, ignore_known: bool) -> PlanP
         tenants: capacity::tenants(&old, &new),
         pools: capacity::pools(&old, &new),
         estimate: estimate::estimate(&new, &changes, &evictions),
-        notes: problem::notes(&new, &proposal.notes),
+        notes: problem::notes(&new, &changes, &proposal.notes),
         changes,
         evictions,
         problems,
     }
 }
-
-use crate::world::World;

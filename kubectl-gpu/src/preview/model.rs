@@ -128,7 +128,8 @@ pub struct GpuChange {
     pub mig_mode: Option<MigModeChange>,
     /// Pods that lose a device of this GPU, as `namespace/name`.
     pub evicts: Vec<String>,
-    /// What has to end before this change can go on and is not evicted: pods that nobody replaces, processes.
+    /// What has to end before this change can go on and is no pod that is evicted: processes that no pod explains, and on a
+    /// GPU that is given up everything that uses it.
     pub waits_for: Vec<String>,
     /// Why, in sentences.
     pub reasons: Vec<String>,
@@ -235,10 +236,26 @@ pub struct PoolPreview {
     pub notice: String,
     /// When changes may begin, in words.
     pub window: String,
+    /// Changes may begin at `takenAt`; absent when that time is not known, or the windows cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_open: Option<bool>,
+    /// The window that is open, or else the next one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_window: Option<WindowPreview>,
     /// Memory slices that no profile of the pool can use.
     pub stranded_memory: BeforeAfter,
     /// Compute slices that no profile of the pool can use.
     pub stranded_compute: BeforeAfter,
+}
+
+/// A maintenance window.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct WindowPreview {
+    /// When it opens or opened, in RFC 3339.
+    pub start: String,
+    /// When it closes, in RFC 3339.
+    pub end: String,
 }
 
 /// Something that a person has to mend.

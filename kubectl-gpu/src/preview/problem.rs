@@ -5,7 +5,12 @@ use std::collections::BTreeSet;
 use gputenancy_crds::ChangePhase;
 use kube::ResourceExt as _;
 
-use super::{model::Finding, side::Side};
+use super::{
+    estimate,
+    model::{Finding, GpuChange},
+    side::Side,
+    window,
+};
 
 /// Everything that would be refused or unmet; `refused` comes from applying the manifests.
 pub(super) fn findings(old: &Side<'_>, new: &Side<'_>, refused: &[Finding]) -> Vec<Finding> {
@@ -28,6 +33,9 @@ fn sentences(side: &Side<'_>) -> Vec<(&'static str, String)> {
         side.members.values().flatten().map(gputenancy_operator::plan::PoolName::as_str).collect();
     for pool in side.world.fleet.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none()) {
         let name = pool.name_any();
+        if let Some(error) = window::of(pool, side.world.taken_at).error {
+            found.push(("WindowUnreadable", format!("pool {name}: no change begins: {error}")));
+        }
         if !selected.contains(name.as_str()) {
             let remedy = "label the nodes of this pool, or correct the selector";
             found.push(("NoNodes", format!("pool {name}: no node matches spec.nodeSelector: {remedy}")));
@@ -37,8 +45,14 @@ fn sentences(side: &Side<'_>) -> Vec<(&'static str, String)> {
 }
 
 /// Sentences that nobody has to act on because of the manifests.
-pub(super) fn notes(new: &Side<'_>, more: &[String]) -> Vec<String> {
+pub(super) fn notes(new: &Side<'_>, changes: &[GpuChange], more: &[String]) -> Vec<String> {
     let mut notes: Vec<String> = more.to_vec();
+    for pool in &new.world.fleet.pools {
+        let mine: Vec<&GpuChange> = changes.iter().filter(|c| c.pool.as_deref() == Some(&pool.name_any())).collect();
+        if !mine.is_empty() {
+            notes.extend(window::of(pool, new.world.taken_at).note(pool, estimate::seconds(&mine)));
+        }
+    }
     let alone = new.plan.gpus.iter().filter(|(key, gpu)| gpu.target.is_none() && new.under_way(key).is_none());
     notes.extend(alone.flat_map(|(_, gpu)| gpu.reasons.iter().cloned()));
     for node in new.members.keys().filter(|n| !new.world.fleet.gpu_nodes.contains_key(n.as_str())) {

@@ -24,7 +24,8 @@ pub(super) struct Side<'a> {
 
 impl<'a> Side<'a> {
     pub fn of(world: &'a World) -> Self {
-        let cluster = world.fleet.cluster();
+        // as the operator does it: a node that is silent for a moment is still supply
+        let cluster = world.taken_at.map_or_else(|| world.fleet.cluster(), |now| world.fleet.cluster_at(now));
         let (snapshot, mut problems) = Snapshot::read(&cluster);
         let plan = plan::plan(&snapshot);
         problems.extend(plan.problems.iter().cloned());

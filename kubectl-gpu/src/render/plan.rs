@@ -69,25 +69,17 @@ fn changes(preview: &PlanPreview, text: &mut String) {
     pools.dedup();
     for pool in pools {
         let rules = preview.pools.iter().find(|p| Some(p.pool.as_str()) == pool);
-        heading(
-            text,
-            &match (pool, rules) {
-                (Some(pool), Some(rules)) => {
-                    let notice = if rules.notice == "0s" {
-                        "not told before".into()
-                    } else {
-                        format!("told {} before", rules.notice)
-                    };
-                    format!(
-                        "Pool {pool}: {}, at most {} at once, owners {notice}",
-                        rules.window,
-                        gpus(&rules.max_unavailable)
-                    )
-                }
-                (Some(pool), None) => format!("Pool {pool}"),
-                (None, _) => "No pool".to_owned(),
-            },
-        );
+        heading(text, &pool.map_or_else(|| "No pool".to_owned(), |p| format!("Pool {p}")));
+        if let Some(rules) = rules {
+            let notice = if rules.notice == "0s" { "not told".into() } else { format!("told {}", rules.notice) };
+            let limit = gpus(&rules.max_unavailable);
+            sentence(
+                text,
+                2,
+                "",
+                &format!("changes: {}; at most {limit} at once; owners are {notice} before", rules.window),
+            );
+        }
         for change in preview.changes.iter().filter(|c| c.pool.as_deref() == pool) {
             one_change(change, text);
         }
@@ -216,7 +208,11 @@ fn estimate(preview: &PlanPreview, text: &mut String) {
     }
     heading(text, &format!("Takes at most {}", span(estimate.seconds)));
     estimate.basis.iter().for_each(|line| sentence(text, 2, "- ", line));
-    estimate.not_counted.iter().for_each(|line| sentence(text, 2, "- not counted: ", line));
+    match estimate.not_counted.len() {
+        0 => {}
+        1 => sentence(text, 2, "- ", "not counted: what is waited for, as said above"),
+        n => sentence(text, 2, "- ", &format!("not counted: {n} things that are waited for, as said above")),
+    }
     text.push('\n');
 }
 
