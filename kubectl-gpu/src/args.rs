@@ -55,7 +55,7 @@ pub struct PlanArgs {
     /// Objects that would be deleted, such as `gputenant/team-a`.
     #[arg(long, value_name = "KIND/NAME", num_args = 1..)]
     pub delete: Vec<String>,
-    /// Profiles, pools and tenants that no manifest has would be deleted, as GitOps tools do.
+    /// Profiles, pools and tenants that no manifest has would be deleted, as tools do that keep a cluster like a repository.
     #[arg(long, requires = "files")]
     pub prune: bool,
     /// What is refused or unmet without the manifests too does not lead to exit code 4.

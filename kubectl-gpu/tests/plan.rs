@@ -191,6 +191,12 @@ fn json_and_yaml_say_the_same() {
 }
 
 #[test]
+fn the_samples_of_the_repository_are_right() {
+    let run = kubectl_gpu("plan --snapshot two-teams.yaml -f ../../../samples -o json");
+    assert_eq!((run.code, run.err.as_str()), (4, ""), "the fixture has no node for the samples' pool");
+}
+
+#[test]
 fn a_pipe_gets_no_colours() {
     for words in ["plan --snapshot two-teams.yaml -f grow.yaml", "plan -f wrong.yaml"] {
         let run = kubectl_gpu(words);
@@ -204,5 +210,17 @@ fn lines_fit_a_hundred_columns() {
         let run = kubectl_gpu(&format!("plan --snapshot {words}"));
         let long: Vec<&str> = run.out.lines().filter(|l| l.chars().count() > 100).collect();
         assert!(long.is_empty(), "{long:?}");
+    }
+}
+
+#[test]
+fn the_documented_output_is_real() {
+    let page = include_str!("../../docs/kubectl-gpu.md");
+    let blocks: Vec<&str> = page.split("```").filter(|b| b.starts_with("\n$ kubectl gpu plan")).collect();
+    assert_eq!(blocks.len(), 2);
+    for block in blocks {
+        let (command, printed) = block.trim_start().split_once('\n').unwrap();
+        let run = kubectl_gpu(command.trim_start_matches("$ kubectl gpu "));
+        assert_eq!(printed, run.out + &run.err, "{command}");
     }
 }

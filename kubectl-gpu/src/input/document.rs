@@ -8,8 +8,8 @@ use serde_path_to_error::Segment;
 use serde_saphyr::Options;
 
 use super::{
-    InputError, InputErrors, Text,
-    tree::{Step, Tree},
+    InputError, InputErrors, Text, schema,
+    tree::{self, Step, Tree},
 };
 use crate::world::{BudgetRecord, PodRecord};
 
@@ -102,7 +102,9 @@ fn open(text: &Text, tree: &Tree, reading: &mut Reading, errors: &mut Vec<InputE
                 }
             }
             let items = tree.field("items").map(Tree::items).unwrap_or_default();
-            items.iter().for_each(|item| open(text, item, reading, errors));
+            for item in items {
+                open(text, item, reading, errors);
+            }
             return;
         }
         (VERSION, "GpuProfile") => place.typed().map(Object::Profile),
@@ -122,6 +124,8 @@ fn open(text: &Text, tree: &Tree, reading: &mut Reading, errors: &mut Vec<InputE
             return;
         }
     };
+    let limits = schema::check(kind, &tree.value());
+    errors.extend(limits.into_iter().map(|m| place.wrong(&m.path, &tree::written(&m.path), &m.what)));
     match object {
         Ok(object) => reading.documents.push(Document { file: text.name.clone(), line: tree.line, object }),
         Err(error) => errors.push(error),

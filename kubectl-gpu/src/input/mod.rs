@@ -3,6 +3,7 @@
 mod document;
 mod error;
 mod files;
+mod schema;
 mod tree;
 
 pub use document::{Document, Object, Reading, documents};

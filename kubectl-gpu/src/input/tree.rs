@@ -81,6 +81,19 @@ pub enum Step {
     Item(usize),
 }
 
+/// A path as people write it: `spec.gpus[0].count`.
+pub fn written(path: &[Step]) -> String {
+    let mut text = String::new();
+    for step in path {
+        match step {
+            Step::Field(name) if text.is_empty() => text.push_str(name),
+            Step::Field(name) => text.push_str(&format!(".{name}")),
+            Step::Item(index) => text.push_str(&format!("[{index}]")),
+        }
+    }
+    text
+}
+
 impl<'de> Deserialize<'de> for Tree {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Spanned { value, referenced, .. } = Spanned::<Node>::deserialize(deserializer)?;

@@ -13,5 +13,6 @@ pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
-    table.lines().map(|line| format!("  {}\n", line.trim_end())).collect()
+    let lines: Vec<String> = table.lines().map(|line| format!("  {}", line.trim_end())).collect();
+    lines.join("\n") + "\n"
 }

@@ -20,7 +20,7 @@ pub(super) fn styled(style: Style, text: &str) -> String {
 pub fn span(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),
-        60..3600 if seconds % 60 == 0 => format!("{}m", seconds / 60),
+        60..3600 if seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
         60..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
         _ if seconds % 3600 < 60 => format!("{}h", seconds / 3600),
         _ => format!("{}h{}m", seconds / 3600, seconds % 3600 / 60),
