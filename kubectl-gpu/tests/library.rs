@@ -168,6 +168,17 @@ fn the_words_of_an_earlier_phase_are_not_told() {
 }
 
 #[test]
+fn a_guarantee_that_is_being_carved_is_not_over() {
+    let mut objects = changing(ChangePhase::RolledBack, 2);
+    let waiting = json!([{"type": "CapacityReady", "status": "False", "reason": "Changing", "message": "0 of 1 devices can be had",
+        "lastTransitionTime": "2026-11-21T08:00:00Z"}]);
+    objects.tenants[0].status.as_mut().unwrap().conditions = serde_json::from_value(waiting).unwrap();
+    let list = changes(&objects, Timestamp::UNIX_EPOCH);
+    assert_eq!(list.pending, ["GpuTenant t: 0 of 1 devices can be had"]);
+    assert!(!list.is_over());
+}
+
+#[test]
 fn a_failed_change_ends_the_watch_and_is_told() {
     let list = changes(&changing(ChangePhase::RolledBack, 2), Timestamp::UNIX_EPOCH);
     assert!(list.is_over() && list.failed());

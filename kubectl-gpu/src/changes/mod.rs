@@ -3,7 +3,7 @@
 mod follow;
 
 use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuTenant};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 use kube::ResourceExt as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -140,9 +140,15 @@ fn pending(objects: &Objects) -> Vec<String> {
         let waiting = status.pending.iter().map(|w| format!("{} GPU {}: {}", w.node, w.gpu, w.message));
         behind.into_iter().chain(waiting).collect::<Vec<_>>()
     });
-    let tenants = objects.tenants.iter().filter_map(|t| {
-        let observed = t.status.as_ref().and_then(|s| s.observed_generation);
-        unseen("GpuTenant", t.name_any(), t.metadata.generation, observed)
+    let tenants = objects.tenants.iter().flat_map(|t| {
+        let status = t.status.clone().unwrap_or_default();
+        let behind = unseen("GpuTenant", t.name_any(), t.metadata.generation, status.observed_generation);
+        // between the plan and its first write no GPU tells of a change yet; the tenant that waits for it does
+        let planned =
+            |c: &&Condition| c.type_ == "CapacityReady" && ["Planning", "Changing"].contains(&c.reason.as_str());
+        let waiting =
+            status.conditions.iter().find(planned).map(|c| format!("GpuTenant {}: {}", t.name_any(), c.message));
+        behind.or(waiting)
     });
     pools.chain(tenants).collect()
 }
