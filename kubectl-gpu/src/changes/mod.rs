@@ -140,7 +140,7 @@ fn pending(objects: &Objects) -> Vec<String> {
         let waiting = status.pending.iter().map(|w| format!("{} GPU {}: {}", w.node, w.gpu, w.message));
         behind.into_iter().chain(waiting).collect::<Vec<_>>()
     });
-    let tenants = objects.tenants.iter().flat_map(|t| {
+    let tenants = objects.tenants.iter().filter_map(|t| {
         let status = t.status.clone().unwrap_or_default();
         let behind = unseen("GpuTenant", t.name_any(), t.metadata.generation, status.observed_generation);
         // between the plan and its first write no GPU tells of a change yet; the tenant that waits for it does
