@@ -124,9 +124,23 @@ pub struct Change {
     /// When owners may be evicted at the earliest; set by the notice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evict_after: Option<Time>,
+    /// Digest of the profiles, pools and tenants that the change follows from. While it is the same, a plan that differs only
+    /// because pods have left does not take the change back once owners are being evicted.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 64))]
+    pub intent: String,
+    /// How often the layout `to` has failed before; each failure doubles the time until it is tried again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub failures: i32,
     /// Why the GPU is changed, or why the change failed, in a sentence.
     #[schemars(length(max = 2000))]
     pub reason: String,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &i32) -> bool {
+    *number == 0
 }
 
 /// Phases of a change, in order; `RolledBack` and `Stuck` are where a failed one ends.

@@ -1,7 +1,7 @@
 //! `GpuPool`, the supply: which nodes carry which profiles, and how they may be changed.
 
 use k8s_openapi::apimachinery::pkg::{
-    apis::meta::v1::{Condition, LabelSelector},
+    apis::meta::v1::{Condition, LabelSelector, Time},
     util::intstr::IntOrString,
 };
 use kube::{CustomResource, KubeSchema};
@@ -28,6 +28,7 @@ use crate::{ChangePhase, DurationText};
     printcolumn(name = "Devices", type_ = "string", json_path = ".status.summary"),
     printcolumn(name = "Changing", type_ = "integer", json_path = ".status.changing"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Window", type_ = "string", json_path = ".status.nextWindow.start", priority = 1),
     printcolumn(
         name = "Message",
         type_ = "string",
@@ -148,9 +149,15 @@ pub enum Partitioner {
 
 /// How carefully GPUs in use are changed.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[x_kube(validation = Rule::new("!has(self.windows) || self.windows.size() == 0 || !has(self.notice) || self.windows.exists(w, duration(w.duration) > duration(self.notice))").message("spec.disruption.notice: longer than every window, so that no owner could ever be evicted; shorten the notice or lengthen a window"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Disruption {
-    /// Owners are told this long before their pods are evicted.
+    /// When changes may begin; none: at any time. Outside of them nothing begins. When one closes, a change that has carved
+    /// nothing is taken back unless all pods that it needs away are leaving already, and one that carves goes on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub windows: Vec<MaintenanceWindow>,
+    /// Owners are told this long before their pods are evicted. Where there are windows, the notice is given and runs out within one.
     #[serde(default = "no_notice")]
     pub notice: DurationText,
     /// GPUs of the pool that may be changing at once: a number or a percentage, at least one.
@@ -163,15 +170,53 @@ pub struct Disruption {
     /// What to do when that time is over.
     #[serde(default)]
     pub on_timeout: OnTimeout,
+    /// What to do with pods that have no controller to replace them.
+    #[serde(default)]
+    pub unmanaged_pods: UnmanagedPods,
+}
+
+/// A time that comes again and again, when changes may begin.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MaintenanceWindow {
+    /// When it opens, as in a CronJob: minute, hour, day of month, month, day of week; `0 2 * * 6` is every Saturday at two.
+    #[schemars(length(min = 9, max = 100))]
+    #[x_kube(validation = Rule::new("self.matches('^ *[^ ]+( +[^ ]+){4} *$')").message("spec.disruption.windows.schedule: write five fields as in a CronJob, such as 0 2 * * 6 for every Saturday at two"))]
+    pub schedule: String,
+    /// How long it stays open, in real time: a clock that is put forward or back meanwhile makes it neither shorter nor longer.
+    #[x_kube(validation = Rule::new("duration(self) >= duration('1m')").message("spec.disruption.windows.duration: write at least one minute, such as 30m or 4h"))]
+    pub duration: DurationText,
+    /// Time zone of the schedule by its IANA name, such as `Europe/Berlin`. An opening in the hour that daylight saving skips comes
+    /// right after it; in the hour that comes twice, the first counts.
+    #[serde(default = "utc")]
+    #[schemars(length(min = 1, max = 64))]
+    #[x_kube(validation = Rule::new("self == 'UTC' || self.matches('^[A-Za-z]+(/[A-Za-z0-9_+-]+)+$')").message("spec.disruption.windows.timeZone: write UTC or an IANA name such as Europe/Berlin"))]
+    pub time_zone: String,
+}
+
+fn utc() -> String {
+    "UTC".into()
+}
+
+/// What to do with pods that nobody replaces once they are gone.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum UnmanagedPods {
+    /// Wait until they are gone, and name them.
+    #[default]
+    Wait,
+    /// Evict them like others.
+    Evict,
 }
 
 impl Default for Disruption {
     fn default() -> Self {
         Self {
+            windows: Vec::new(),
             notice: no_notice(),
             max_unavailable: one(),
             drain_timeout: half_an_hour(),
             on_timeout: OnTimeout::default(),
+            unmanaged_pods: UnmanagedPods::default(),
         }
     }
 }
@@ -232,6 +277,12 @@ pub struct GpuPoolStatus {
     /// The changes under way, and the last ones that failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<PoolChange>,
+    /// GPUs that are to be changed and have not begun, with what each waits for; the first few.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pending: Vec<PendingChange>,
+    /// The window that is open now, or else the next one; absent where changes may begin at any time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_window: Option<WindowTimes>,
     /// Sentences about guarantees that the pool cannot serve.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsatisfied: Vec<String>,
@@ -276,4 +327,26 @@ pub struct PoolChange {
     pub phase: ChangePhase,
     /// What is being done and what is waited for.
     pub message: String,
+}
+
+/// One GPU that is to be changed.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PendingChange {
+    /// Name of the node.
+    pub node: String,
+    /// Index of the GPU on its node.
+    pub gpu: i32,
+    /// What is waited for, such as `Pending: nextWindow=2026-11-28T01:00:00Z`.
+    pub message: String,
+}
+
+/// When a window opens and closes.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct WindowTimes {
+    /// When it opens, or when it opened.
+    pub start: Time,
+    /// When it closes.
+    pub end: Time,
 }

@@ -8,7 +8,7 @@ use k8s_openapi::{
         core::v1::{Namespace, Node, Pod, ResourceQuota},
         rbac::v1::{RoleBinding, RoleRef, Subject},
     },
-    apimachinery::pkg::api::resource::Quantity,
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
 };
 use kube::{Resource, ResourceExt as _, api::ObjectMeta};
 use serde::{Deserialize, Serialize};
@@ -38,14 +38,18 @@ pub struct SlimNodeStatus {
     pub conditions: Vec<SlimCondition>,
 }
 
-/// A condition without its times, which change with every heartbeat.
+/// A condition without the time of its last heartbeat.
 #[derive(Serialize, Deserialize, Clone, Debug)]
+#[serde(rename_all = "camelCase")]
 pub struct SlimCondition {
     /// Type of the condition.
     #[serde(rename = "type")]
     pub type_: String,
     /// True, False or Unknown.
     pub status: String,
+    /// Since when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<Time>,
 }
 
 /// A pod that asks for extended resources.

@@ -1,13 +1,14 @@
 //! From an idle device to a verified layout, or back: new devices stay withdrawn until NVML shows the whole layout, and the
 //! change ends when kubelet and the node's allocatable agree.
 
-use gputenancy_crds::{AgentStep, Change, ChangePhase, Layout};
+use gputenancy_crds::{Change, ChangePhase, Layout};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
     draft::Draft,
     model::Decision,
-    view::{Device, View},
+    outcome::{Trouble, doing, trouble},
+    view::View,
 };
 use crate::plan::plain;
 
@@ -29,8 +30,8 @@ pub(super) fn partitioning(view: &View<'_>, change: &Change) -> Decision {
             .wake(view.observation.now.checked_add(view.observation.policy.carve_timeout).ok());
         return draft.done("NVML shows the new layout; waiting for kubelet and the node's allocatable");
     }
-    if let Some(reason) = failure(view, timeout, "carve") {
-        return roll_back(view, draft, change, reason);
+    if let Some(trouble) = trouble(view, timeout, "carve") {
+        return fall_back(view, draft, change, &trouble);
     }
     draft.wake(timeout);
     draft.done(doing(view))
@@ -49,15 +50,15 @@ pub(super) fn verifying(view: &View<'_>, change: &Change) -> Decision {
         Ok(()) => String::from("giving devices back"),
         Err(missing) => missing,
     };
-    let Some(reason) = failure(view, timeout, "verify") else {
+    let Some(trouble) = trouble(view, timeout, "verify") else {
         draft.wake(timeout);
         return draft.done(missing);
     };
     let back = view.leaving(&change.from);
     if view.shows(&change.to) || back.iter().any(|d| d.owned() || d.state.clients > 0) {
-        return stick(draft, &format!("{reason}; {missing}"));
+        return stick(draft, trouble.name, &format!("{}; {missing}", trouble.words));
     }
-    roll_back(view, draft, change, reason)
+    fall_back(view, draft, change, &trouble)
 }
 
 pub(super) fn rolling_back(view: &View<'_>, change: &Change) -> Decision {
@@ -74,11 +75,20 @@ pub(super) fn rolling_back(view: &View<'_>, change: &Change) -> Decision {
             return draft.done(&change.reason);
         }
     }
-    if let Some(reason) = failure(view, timeout, "restore the old layout") {
-        return stick(draft, &format!("{}; then {reason}", change.reason));
+    if let Some(Trouble { name, words, .. }) = trouble(view, timeout, "restore the old layout") {
+        return stick(draft, name, &format!("{}; then {words}", change.reason));
     }
     draft.wake(timeout);
     draft.done(format!("restoring the old layout: {}", doing(view)))
+}
+
+/// The new layout cannot be had: back to the old one, if the GPU can be carved at all.
+fn fall_back(view: &View<'_>, mut draft: Draft<'_>, change: &Change, trouble: &Trouble) -> Decision {
+    if trouble.hopeless {
+        return stick(draft, trouble.name, &trouble.words);
+    }
+    draft.event(true, trouble.name, &trouble.words);
+    roll_back(view, draft, change, trouble.words.clone())
 }
 
 /// Asks for the old layout. Devices that are still there are given back at once.
@@ -87,62 +97,18 @@ pub(super) fn roll_back(view: &View<'_>, mut draft: Draft<'_>, change: &Change, 
     draft.layout(&from).hold(view.arriving(&from)).phase(ChangePhase::RollingBack);
     draft.event(true, "RollingBack", &reason);
     let message = reason.clone();
-    draft.journal(|c| c.reason = reason);
+    draft.journal(|c| (c.reason, c.failures) = (reason, c.failures.saturating_add(1)));
     draft.wake(view.observation.now.checked_add(view.observation.policy.carve_timeout).ok());
     draft.done(message)
 }
 
-pub(super) fn stick(mut draft: Draft<'_>, reason: &str) -> Decision {
-    draft.phase(ChangePhase::Stuck).event(true, "Stuck", reason);
-    draft.journal(|c| reason.clone_into(&mut c.reason));
+/// Neither layout can be had for now.
+pub(super) fn stick(mut draft: Draft<'_>, name: &'static str, reason: &str) -> Decision {
+    draft.phase(ChangePhase::Stuck).event(true, name, reason).event(true, "Stuck", reason);
+    draft.journal(|c| (c.reason, c.failures) = (reason.to_owned(), c.failures.saturating_add(1)));
     draft.done(reason)
 }
 
 fn timeout(view: &View<'_>, change: &Change) -> Option<Timestamp> {
     change.phase_since.0.checked_add(view.observation.policy.carve_timeout).ok()
-}
-
-/// Why the present phase cannot end well. While the agent is away nothing is known to have failed, and nothing could be undone.
-fn failure(view: &View<'_>, timeout: Option<Timestamp>, task: &str) -> Option<String> {
-    if !view.fresh {
-        return None;
-    }
-    if !view.healthy() {
-        return Some(format!("the GPU is {:?}: it needs a reset or a replacement", view.state.health));
-    }
-    if view.state.step == AgentStep::Failed {
-        return Some(fault(view));
-    }
-    let late = timeout.is_some_and(|at| at <= view.observation.now);
-    late.then(|| format!("the agent did not {task} in time: {}", doing(view)))
-}
-
-/// The call that failed, in words.
-pub(super) fn fault(view: &View<'_>) -> String {
-    view.state.error.as_ref().map_or_else(
-        || "the agent failed and did not say why: read its log".to_owned(),
-        |e| format!("{} returned {}: {}", e.call, e.code, e.message),
-    )
-}
-
-/// What the agent is doing, in words.
-fn doing(view: &View<'_>) -> String {
-    if !view.fresh {
-        return "waiting for the agent to report".to_owned();
-    }
-    let busy: Vec<Device<'_>> = view.devices().into_iter().filter(|d| d.state.clients > 0).collect();
-    match view.state.step {
-        AgentStep::Steady | AgentStep::Unmanaged => "waiting for kubelet to list the devices".to_owned(),
-        AgentStep::WaitingForClients => {
-            let places: Vec<String> = busy.iter().map(|d| format!("{} at {}", d.name(), d.start)).collect();
-            format!("a process still uses {}", places.join(", "))
-        }
-        AgentStep::SettingMode => "the agent is setting the MIG mode".to_owned(),
-        AgentStep::WaitingForReset => {
-            "the MIG mode is pending until the GPU is reset: reset it or restart the node".to_owned()
-        }
-        AgentStep::Destroying => "the agent is destroying instances".to_owned(),
-        AgentStep::Creating => "the agent is creating instances".to_owned(),
-        AgentStep::Failed => "the agent failed".to_owned(),
-    }
 }

@@ -106,6 +106,18 @@ impl<'a> Draft<'a> {
         self.decision.wake = self.decision.wake.filter(|at| *at > self.now);
         self.decision
     }
+
+    /// Says what a change that has not begun waits for.
+    pub fn waits(mut self, message: impl Into<String>) -> Decision {
+        let message = message.into();
+        self.decision.pending = Some(message.clone());
+        // a GPU that is not listed is listed when its change begins, and not before
+        if self.before.is_none() {
+            return self.decision;
+        }
+        let failed = self.reason();
+        self.done(if failed.is_empty() { message } else { format!("{failed}; {message}") })
+    }
 }
 
 /// Times in the journal have whole seconds, as the API server keeps them.

@@ -1,13 +1,14 @@
 //! From the notice to an idle device: free devices are withdrawn at once, one in use only while its owner is leaving,
 //! because an early hold hides free neighbours from the scheduler.
 
-use gputenancy_crds::{Change, ChangePhase, OnTimeout};
+use gputenancy_crds::{Change, ChangePhase, Health, Layout, OnTimeout, UnmanagedPods};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
     carve,
     draft::{Draft, stamp},
-    model::{BarePods, Controller, Decision, Eviction, Notice, PodFacts},
+    model::{Controller, Decision, Eviction, Notice, PodFacts},
+    outcome,
     view::{Device, View},
 };
 use crate::plan::{PodName, plain};
@@ -16,7 +17,7 @@ pub(super) fn step(view: &View<'_>, change: &Change) -> Decision {
     let seen = view.observation;
     let mut draft = Draft::of(view);
     let mut to = plain(change.to.clone());
-    match seen.target.map(|t| plain(t.clone())) {
+    match seen.target.map(|t| plain(t.clone())).filter(|_| may_revise(view, change)) {
         Some(target) if target == plain(change.from.clone()) => {
             draft.finish().event(false, "ChangeCancelled", "the plan wants the present layout again");
             return draft.done("");
@@ -24,12 +25,23 @@ pub(super) fn step(view: &View<'_>, change: &Change) -> Decision {
         Some(target) if target != to => {
             let reason = seen.reason.to_owned();
             to = target.clone();
-            draft.journal(|c| (c.to, c.reason) = (target, reason));
+            let intent = seen.intent.to_owned();
+            draft.journal(|c| (c.to, c.reason, c.intent, c.failures) = (target, reason, intent, 0));
             draft.event(false, "ChangeRevised", seen.reason);
         }
         _ => {}
     }
     let leaving = view.leaving(&to);
+    if view.fresh && view.state.health == Health::Lost {
+        let outcome::Trouble { name, words, .. } = outcome::lost();
+        draft.finish().event(true, name, &words);
+        return draft.done("");
+    }
+    let staying: Vec<PodName> = owners(view, &leaving).map(|(pod, _)| pod).collect();
+    if !staying.is_empty() && !seen.policy.window.is_open() {
+        return postpone(view, draft, &staying);
+    }
+    draft.decision.told.extend(staying);
     let deadline = change.evict_after.as_ref().unwrap_or(&change.started_at).0;
     let deadline = deadline.checked_add(seen.policy.drain_timeout).ok();
     if deadline.is_some_and(|at| at <= seen.now) && seen.policy.on_timeout == OnTimeout::Rollback {
@@ -42,8 +54,11 @@ pub(super) fn step(view: &View<'_>, change: &Change) -> Decision {
         // No eviction on the word of a status that may be old; holds that are asked for stay.
         return draft.done("waiting for the agent to report what it holds");
     }
+    if !view.healthy() {
+        return draft.done("the GPU is unhealthy: nobody is evicted for it until it is reset");
+    }
     let revised = to != plain(change.to.clone());
-    let owners: Vec<&PodFacts> = leaving.iter().filter_map(|d| view.owner(d)?.1).filter(|p| !p.terminating).collect();
+    let owners: Vec<&PodFacts> = owners(view, &leaving).map(|(_, facts)| facts).collect();
     let told = owners.iter().all(|p| p.noticed) || (change.phase == ChangePhase::Noticed && !revised);
     let evict_after = match &change.evict_after {
         Some(at) if told || seen.policy.notice.is_zero() => Some(at.0),
@@ -57,6 +72,29 @@ pub(super) fn step(view: &View<'_>, change: &Change) -> Decision {
     }
 }
 
+/// May another plan replace this change? Once owners are being evicted only what people have written can: that a pod has left
+/// makes other plans look better, and following them would undo what it has left for.
+fn may_revise(view: &View<'_>, change: &Change) -> bool {
+    change.phase < ChangePhase::Evicting || change.intent != view.observation.intent
+}
+
+/// Pods that have to leave and have not begun to.
+fn owners<'v>(view: &'v View<'_>, leaving: &'v [Device<'_>]) -> impl Iterator<Item = (PodName, &'v PodFacts)> {
+    let facts = leaving.iter().filter_map(|d| view.owner(d)).filter_map(|(pod, facts)| Some((pod, facts?)));
+    facts.filter(|(_, facts)| !facts.terminating)
+}
+
+/// The window has closed and pods would still have to be evicted: they stay, and the change begins anew in the next window.
+fn postpone(view: &View<'_>, mut draft: Draft<'_>, staying: &[PodName]) -> Decision {
+    let next = view.observation.policy.window.next();
+    let who: Vec<String> = staying.iter().map(ToString::to_string).collect();
+    let when = next.map_or_else(|| "no other one comes".to_owned(), |at| format!("the next one opens at {at}"));
+    let message = format!("the window has closed and pods {} are still there; {when}", who.join(", "));
+    draft.finish().event(true, "ChangePostponed", &message).wake(next);
+    draft.decision.pending = next.map(|at| format!("Pending: nextWindow={at}"));
+    draft.done("")
+}
+
 fn noticed(view: &View<'_>, mut draft: Draft<'_>, leaving: &[Device<'_>], at: Timestamp) -> Decision {
     let going = |d: &Device<'_>| view.owner(d).is_none_or(|(_, facts)| facts.is_none_or(|f| f.terminating));
     draft.phase(ChangePhase::Noticed).hold(leaving.iter().filter(|d| going(d)).map(|d| d.start)).wake(Some(at));
@@ -67,22 +105,22 @@ fn noticed(view: &View<'_>, mut draft: Draft<'_>, leaving: &[Device<'_>], at: Ti
 /// Tells owners that do not know yet.
 pub(super) fn notify(view: &View<'_>, draft: &mut Draft<'_>, leaving: &[Device<'_>], at: Timestamp) {
     let why = draft.reason();
-    for (pod, facts) in leaving.iter().filter_map(|d| view.owner(d)) {
-        if let Some(facts) = facts.filter(|f| !f.noticed && !f.terminating) {
-            let reason = why.clone();
-            draft.decision.notices.insert(Notice { pod, uid: facts.uid.clone(), deadline: at, reason });
+    for device in leaving {
+        let Some((pod, Some(facts))) = view.owner(device) else { continue };
+        if facts.terminating {
+            continue;
+        }
+        draft.decision.told.insert(pod.clone());
+        if !facts.noticed {
+            let (reason, resource) = (why.clone(), device.resource.clone());
+            let (uid, elsewhere) = (facts.uid.clone(), String::new());
+            draft.decision.notices.insert(Notice { pod, uid, deadline: at, reason, resource, elsewhere });
         }
     }
 }
 
 /// The notice is over: evict owners; when none is left, wait for NVML's word.
-fn withdraw(
-    view: &View<'_>,
-    mut draft: Draft<'_>,
-    change: &Change,
-    leaving: &[Device<'_>],
-    to: &gputenancy_crds::Layout,
-) -> Decision {
+fn withdraw(view: &View<'_>, mut draft: Draft<'_>, change: &Change, leaving: &[Device<'_>], to: &Layout) -> Decision {
     let free = leaving.iter().filter(|d| !d.owned());
     if change.phase <= ChangePhase::Held {
         draft.phase(ChangePhase::Held);
@@ -147,7 +185,7 @@ fn blocked(view: &View<'_>, pod: &PodFacts) -> Option<&'static str> {
         return Some("it is annotated gputenancy.io/do-not-evict: delete it or remove the annotation");
     }
     match pod.controller {
-        Controller::None if view.observation.policy.bare_pods == BarePods::Wait => {
+        Controller::None if view.observation.policy.unmanaged_pods == UnmanagedPods::Wait => {
             Some("no controller would replace it: delete it when it can go")
         }
         Controller::DaemonSet => Some("its DaemonSet would put it back: change the DaemonSet"),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use gputenancy_crds::Disruption;
 use k8s_openapi::{apimachinery::pkg::util::intstr::IntOrString, jiff::SignedDuration};
 
-use super::model::{BarePods, Policy};
+use super::{model::Policy, window::Window};
 
 /// A GPU as far as the pool's limit is concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,8 @@ impl Default for Policy {
 }
 
 impl From<&Disruption> for Policy {
-    /// A duration that cannot be read (the API server's pattern lets none through) counts as the field's default.
+    /// A duration that cannot be read (the API server's pattern lets none through) counts as the field's default. The window is
+    /// open: it depends on the time, so whoever knows the time sets it.
     fn from(disruption: &Disruption) -> Self {
         let read = |text: &gputenancy_crds::DurationText, default: i64| {
             let seconds = text.get().ok().and_then(|d| i64::try_from(d.as_secs()).ok());
@@ -61,7 +62,8 @@ impl From<&Disruption> for Policy {
             notice: read(&disruption.notice, 0),
             drain_timeout: read(&disruption.drain_timeout, 1800),
             on_timeout: disruption.on_timeout,
-            bare_pods: BarePods::default(),
+            unmanaged_pods: disruption.unmanaged_pods,
+            window: Window::Always,
             carve_timeout: SignedDuration::from_mins(5),
             retry_after: SignedDuration::from_mins(10),
             eviction_retry: SignedDuration::from_secs(10),

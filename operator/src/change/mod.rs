@@ -7,16 +7,18 @@ mod draft;
 mod drain;
 mod limits;
 mod model;
+mod outcome;
 mod rest;
 mod view;
+mod window;
 
 use gputenancy_crds::ChangePhase;
 use view::View;
 
 pub use limits::{Turn, admit};
-pub use model::{
-    BarePods, Controller, Decision, Event, Eviction, Notice, Observation, PodFacts, Policy, Progress, Refusal,
-};
+pub use model::{Controller, Decision, Event, Eviction, Notice, Observation, PodFacts, Policy, Progress, Refusal};
+
+pub use window::{Window, WindowError, Windows};
 
 /// Decides what to do now for one GPU.
 pub fn step(observation: &Observation<'_>) -> Decision {

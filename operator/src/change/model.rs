@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{ChangePhase, GpuNode, GpuSpec, Layout, OnTimeout};
+use gputenancy_crds::{ChangePhase, GpuNode, GpuSpec, Layout, OnTimeout, UnmanagedPods};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
+use super::window::Window;
 use crate::plan::PodName;
 
 /// All that a step depends on, for one GPU.
@@ -22,6 +23,8 @@ pub struct Observation<'a> {
     pub target: Option<&'a Layout>,
     /// Why the plan wants it, in a sentence.
     pub reason: &'a str,
+    /// Digest of the profiles, pools and tenants that the plan follows from.
+    pub intent: &'a str,
     /// Pods of this node, at least all that own a device of this GPU.
     pub pods: &'a BTreeMap<PodName, PodFacts>,
     /// The pool's rules.
@@ -82,23 +85,15 @@ pub struct Policy {
     /// What to do then.
     pub on_timeout: OnTimeout,
     /// What to do with pods that nobody replaces.
-    pub bare_pods: BarePods,
+    pub unmanaged_pods: UnmanagedPods,
+    /// Whether the pool's maintenance windows allow a change to begin.
+    pub window: Window,
     /// How long the agent may take to carve, and kubelet to agree.
     pub carve_timeout: SignedDuration,
-    /// A layout that failed is tried again after this time.
+    /// A layout that failed is tried again after this time; each further failure doubles it.
     pub retry_after: SignedDuration,
     /// Time between two attempts to evict a pod whose budget refuses.
     pub eviction_retry: SignedDuration,
-}
-
-/// What to do with pods that nobody replaces.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BarePods {
-    /// Wait until they are gone.
-    #[default]
-    Wait,
-    /// Evict them like others.
-    Evict,
 }
 
 /// What to do now. Doing it twice does no harm.
@@ -115,6 +110,10 @@ pub struct Decision {
     pub events: Vec<Event>,
     /// What is being done and what is waited for; `None` when nothing is.
     pub progress: Option<Progress>,
+    /// What a change that the plan wants and that has not begun waits for.
+    pub pending: Option<String>,
+    /// Pods that carry the notice of this change rightly: it is taken from all others.
+    pub told: BTreeSet<PodName>,
     /// Look again at this time even if nothing changed.
     pub wake: Option<Timestamp>,
 }
@@ -130,6 +129,10 @@ pub struct Notice {
     pub deadline: Timestamp,
     /// Why.
     pub reason: String,
+    /// Extended resource of the device that it loses, so that whoever tells it can say where the same is free.
+    pub resource: Option<String>,
+    /// Where the same is free, in words; the machine sees one node only, so this is left to whoever sees the fleet.
+    pub elsewhere: String,
 }
 
 /// A pod to be evicted.

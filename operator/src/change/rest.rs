@@ -1,13 +1,14 @@
 //! A GPU that is not changing: begin when the plan wants it, and look after changes that failed.
 
 use gputenancy_crds::{AgentStep, Change, ChangePhase, Layout};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
     carve,
     draft::{Draft, stamp},
     drain,
     model::{Decision, Policy},
+    outcome,
     view::View,
 };
 use crate::plan::plain;
@@ -39,9 +40,13 @@ fn lost(view: &View<'_>) -> Decision {
         started_at: now.clone(),
         phase_since: now,
         evict_after: None,
+        intent: view.observation.intent.to_owned(),
+        failures: 0,
         reason: String::new(),
     });
-    carve::stick(draft, &carve::fault(view))
+    let fault = view.state.error.as_ref().map(outcome::fault);
+    let fault = fault.unwrap_or_else(|| "the agent failed and did not say why: read its log".to_owned());
+    carve::stick(draft, "LayoutLost", &fault)
 }
 
 /// A change failed and the old layout is back.
@@ -80,37 +85,50 @@ pub(super) fn stuck(view: &View<'_>, change: &Change) -> Decision {
             return draft.done(&change.reason);
         }
     }
-    if view.fresh && retry.is_none_or(|at| at <= view.observation.now) {
+    if view.fresh && view.healthy() && retry.is_none_or(|at| at <= view.observation.now) {
         draft.phase(if forward { ChangePhase::Verifying } else { ChangePhase::RollingBack });
     }
     draft.wake(retry);
     draft.done(&change.reason)
 }
 
-/// When a change that failed may be tried again.
+/// Longest time until a change that failed is tried again.
+const PATIENCE: SignedDuration = SignedDuration::from_hours(24);
+
+/// When a change that failed may be tried again: what has failed often is tried seldom.
 fn after(change: &Change, policy: &Policy) -> Option<Timestamp> {
-    change.phase_since.0.checked_add(policy.retry_after).ok()
+    let doublings = u32::try_from(change.failures.saturating_sub(1)).unwrap_or(0).min(16);
+    let wait = policy.retry_after.checked_mul(1 << doublings).unwrap_or(PATIENCE);
+    change.phase_since.0.checked_add(wait.min(PATIENCE.max(policy.retry_after))).ok()
 }
 
 fn begin(view: &View<'_>, target: &Layout) -> Decision {
     let seen = view.observation;
     let mut draft = Draft::of(view);
-    let settled = matches!(view.state.step, AgentStep::Steady | AgentStep::Unmanaged | AgentStep::Failed);
-    if !view.fresh || !view.healthy() || !settled {
-        return draft.done("waiting for the agent to report a settled GPU");
-    }
     let target = plain(target.clone());
+    if let Some(why) = unsettled(view) {
+        return draft.waits(why);
+    }
     if view.spec.is_none() && view.shows(&target) {
-        let mut draft = Draft::of(view);
         draft.layout(&target);
         return draft.done("");
-    }
-    if !seen.may_start {
-        return draft.done("waiting for its turn: spec.disruption.maxUnavailable GPUs of the pool are changing");
     }
     let leaving = view.leaving(&target);
     let busy = leaving.iter().any(|d| d.owned() || d.state.clients > 0);
     let now = stamp(seen.now);
+    let evict_after = now.0.checked_add(if busy { seen.policy.notice } else { SignedDuration::ZERO }).unwrap_or(now.0);
+    // nobody misses what is not advertised yet
+    if (busy || view.spec.is_some()) && !seen.policy.window.lasts(evict_after) {
+        draft.wake(seen.policy.window.next());
+        let next = seen.policy.window.next().map_or_else(|| "never".to_owned(), |at| at.to_string());
+        let late = if seen.policy.window.is_open() { ", because the notice would outlast the present one" } else { "" };
+        return draft.waits(format!("Pending: nextWindow={next}{late}"));
+    }
+    if !seen.may_start {
+        return draft
+            .waits("Pending: its turn comes when fewer than spec.disruption.maxUnavailable GPUs of the pool change");
+    }
+    let failures = view.change().filter(|c| plain(c.to.clone()) == target).map_or(0, |c| c.failures);
     draft.begin(Change {
         phase: if busy { ChangePhase::Noticed } else { ChangePhase::Held },
         from: view.present(),
@@ -118,6 +136,8 @@ fn begin(view: &View<'_>, target: &Layout) -> Decision {
         started_at: now.clone(),
         phase_since: now.clone(),
         evict_after: None,
+        intent: seen.intent.to_owned(),
+        failures,
         reason: seen.reason.to_owned(),
     });
     draft.event(false, "ChangeStarted", seen.reason);
@@ -125,10 +145,21 @@ fn begin(view: &View<'_>, target: &Layout) -> Decision {
         return carve::partition(view, draft, &target);
     }
     if busy {
-        let at = now.0.checked_add(seen.policy.notice).unwrap_or(now.0);
-        draft.journal(|c| c.evict_after = Some(stamp(at))).wake(Some(at));
-        drain::notify(view, &mut draft, &leaving, at);
+        draft.journal(|c| c.evict_after = Some(stamp(evict_after))).wake(Some(evict_after));
+        drain::notify(view, &mut draft, &leaving, evict_after);
     }
     draft.hold(leaving.iter().filter(|d| !d.owned()).map(|d| d.start));
     draft.done("withdrawing free devices that must go")
+}
+
+/// Why no change can begin on this GPU now, whatever the plan wants.
+fn unsettled(view: &View<'_>) -> Option<&'static str> {
+    if !view.fresh {
+        return Some("Pending: waiting for the agent to report");
+    }
+    if !view.healthy() {
+        return Some("Pending: the GPU is not healthy; reset or replace it");
+    }
+    let settled = matches!(view.state.step, AgentStep::Steady | AgentStep::Unmanaged | AgentStep::Failed);
+    (!settled).then_some("Pending: waiting for the agent to finish what it does")
 }

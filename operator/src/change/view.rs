@@ -20,7 +20,7 @@ pub(super) struct Device<'a> {
     pub profile: Option<&'a str>,
     pub state: &'a DeviceState,
     /// Resource under which pods got it; `None`: it was never offered.
-    resource: Option<String>,
+    pub resource: Option<String>,
 }
 
 impl<'a> View<'a> {

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, condition, names};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::Condition,
+    jiff::{SignedDuration, Timestamp},
+};
 use kube::ResourceExt as _;
 
 use crate::{
@@ -45,16 +48,48 @@ impl Fleet {
 
     /// The planner's view. What is being deleted is neither supply nor demand any more.
     pub fn cluster(&self) -> Cluster<'_> {
+        self.seen_by_planner(None)
+    }
+
+    /// The planner's view at `now`: a node that has been silent for a moment is still supply, so that a short pause of kubelet
+    /// does not move anybody's devices.
+    pub fn cluster_at(&self, now: Timestamp) -> Cluster<'_> {
+        self.seen_by_planner(Some(now))
+    }
+
+    fn seen_by_planner(&self, now: Option<Timestamp>) -> Cluster<'_> {
         Cluster {
             profiles: self.profiles.iter().filter(|p| p.metadata.deletion_timestamp.is_none()).collect(),
             pools: self.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none()).collect(),
             tenants: self.tenants.iter().filter(|t| t.metadata.deletion_timestamp.is_none()).collect(),
-            nodes: self.nodes.iter().map(|(name, node)| self.facts(name, node)).collect(),
+            nodes: self.nodes.iter().map(|(name, node)| self.facts(name, node, now)).collect(),
         }
     }
 
-    fn facts<'a>(&'a self, name: &'a str, node: &'a SlimNode) -> NodeFacts<'a> {
-        NodeFacts { name, labels: node.labels(), ready: self.answers(name), gpus: self.gpu_nodes.get(name) }
+    fn facts<'a>(&'a self, name: &'a str, node: &'a SlimNode, now: Option<Timestamp>) -> NodeFacts<'a> {
+        let ready = self.answers(name) || now.is_some_and(|now| self.forgiven_until(name).is_some_and(|end| now < end));
+        NodeFacts { name, labels: node.labels(), ready, gpus: self.gpu_nodes.get(name) }
+    }
+
+    /// Until when a silent node counts as supply; `None`: it answers, or has never done so.
+    fn forgiven_until(&self, name: &str) -> Option<Timestamp> {
+        if self.answers(name) {
+            return None;
+        }
+        let node = self.nodes.get(name)?;
+        let status = self.gpu_nodes.get(name)?.status.as_ref()?;
+        status.observed_generation.filter(|g| *g >= 0)?;
+        let of_node = node.status.conditions.iter().find(|c| c.type_ == "Ready" && c.status != "True");
+        let of_node = of_node.map(|c| c.last_transition_time.as_ref().map(|t| t.0));
+        let of_agent = status.conditions.iter().find(|c| unknown(c)).map(|c| Some(c.last_transition_time.0));
+        // the first of both to fall silent counts; a time that nobody has written is long ago
+        let since = of_node.into_iter().chain(of_agent).min()??;
+        since.checked_add(FORGIVENESS).ok()
+    }
+
+    /// When the next silent node stops being supply.
+    pub fn forgiveness_ends(&self, now: Timestamp) -> Option<Timestamp> {
+        self.nodes.keys().filter_map(|name| self.forgiven_until(name)).filter(|end| *end > now).min()
     }
 
     /// Is the node ready, and does its agent's last word allow to act on it?
@@ -91,20 +126,27 @@ impl Fleet {
     }
 }
 
+/// So long a node may be silent before its GPUs are no supply any more.
+const FORGIVENESS: SignedDuration = SignedDuration::from_mins(1);
+
 /// Evictions that were refused, by the pod's uid.
 pub type Refusals = BTreeMap<String, Refusal>;
 
-/// Text of a notice on a pod.
-pub fn notice_text(deadline: Timestamp, reason: &str) -> String {
-    format!("{deadline}: {reason}")
+/// Text of a notice on a pod: when, why, and where else.
+pub fn notice_text(deadline: Timestamp, reason: &str, elsewhere: &str) -> String {
+    format!("{deadline}: {reason}; {elsewhere}")
 }
 
 fn is_ready(node: &SlimNode) -> bool {
     node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-fn is_unknown(conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition]) -> bool {
-    conditions.iter().any(|c| c.type_ == condition::READY && c.status == "Unknown")
+fn is_unknown(conditions: &[Condition]) -> bool {
+    conditions.iter().any(unknown)
+}
+
+fn unknown(ready: &Condition) -> bool {
+    ready.type_ == condition::READY && ready.status == "Unknown"
 }
 
 fn controller(pod: &SlimPod) -> Controller {

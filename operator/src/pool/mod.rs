@@ -1,5 +1,6 @@
 //! The fleet's controller: snapshot, plan, step the change machine of every GPU, write, report.
 
+mod budget;
 pub mod devices;
 mod fleet;
 mod pass;
@@ -30,12 +31,11 @@ use crate::{
     change::{Decision, Eviction, Notice, Refusal},
     events::{News, Publisher, Tone},
     metrics::Metrics,
-    plan::NodeName,
+    plan::{NodeName, PodName},
     view::View,
 };
 pub use fleet::Fleet;
 use fleet::{Refusals, notice_text};
-pub use pass::explain;
 use pass::{Inputs, NodeWork, Pass, Planner};
 pub use status::Seen;
 
@@ -43,6 +43,10 @@ pub use status::Seen;
 const WINDOW: Duration = Duration::from_millis(300);
 /// A pass that takes longer than this is given up and begun again.
 const LONGEST_PASS: Duration = Duration::from_mins(1);
+/// What one node's writes may take: a slow answer about one node must not keep the others waiting.
+const LONGEST_NODE: Duration = Duration::from_secs(15);
+/// Time until the next pass after one that failed; each further failure doubles it up to [`LONGEST_PASS`].
+const RETRY: Duration = Duration::from_secs(2);
 
 /// Why a pass ended early; what was written stays, and the next pass goes on from there.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +59,20 @@ pub enum FleetError {
         /// The answer.
         #[source]
         source: Box<kube::Error>,
+    },
+    /// The API server did not answer about one node in time.
+    #[error("writing what concerns node {node} took longer than {} s", LONGEST_NODE.as_secs())]
+    SlowNode {
+        /// The node.
+        node: NodeName,
+    },
+    /// Several things failed; the others were done.
+    #[error("{count} writes failed, the others were done; the first: {first}")]
+    Many {
+        /// How many.
+        count: usize,
+        /// The first.
+        first: Box<FleetError>,
     },
     /// The API server is slow or silent.
     #[error("a pass over the fleet took longer than {} s", LONGEST_PASS.as_secs())]
@@ -70,6 +88,8 @@ pub struct Controller {
     view: watch::Sender<Arc<View>>,
     planner: Planner,
     refusals: Refusals,
+    /// What the API server said last about a pod that may not be evicted, and what that means: by the pod's uid.
+    explained: BTreeMap<String, (String, String)>,
     /// Generation of each agreement that we wrote last: the cache has to reach it before the node is looked at again.
     written: BTreeMap<String, i64>,
     /// Labels that were applied last, so that a label which another manager keeps is not fought over.
@@ -95,6 +115,7 @@ impl Controller {
             view,
             planner: Planner::default(),
             refusals: Refusals::new(),
+            explained: BTreeMap::new(),
             written: BTreeMap::new(),
             labelled: BTreeMap::new(),
             look_again: false,
@@ -104,6 +125,7 @@ impl Controller {
     /// Passes over the fleet whenever something changed or a deadline comes, until told to stop.
     pub async fn run(mut self, wake: Arc<Notify>, stop: CancellationToken) {
         let mut again: Option<Duration> = Some(Duration::ZERO);
+        let mut retry = RETRY;
         loop {
             let alarm = async {
                 match again {
@@ -120,10 +142,15 @@ impl Controller {
             let outcome = tokio::time::timeout(LONGEST_PASS, self.once()).await.unwrap_or(Err(FleetError::Slow));
             self.metrics.reconciled("fleet", begun.elapsed().as_secs_f64(), outcome.is_err());
             again = match outcome {
-                Ok(wake) => wake,
+                Ok(wake) => {
+                    retry = RETRY;
+                    wake
+                }
                 Err(error) => {
-                    tracing::warn!(%error, "the pass over the fleet ended early");
-                    Some(Duration::from_secs(2))
+                    tracing::warn!(%error, "the pass over the fleet did not get everything done");
+                    let after = retry;
+                    retry = (retry * 2).min(LONGEST_PASS);
+                    Some(after)
                 }
             };
         }
@@ -133,9 +160,11 @@ impl Controller {
     async fn once(&mut self) -> Result<Option<Duration>, FleetError> {
         let fleet = Fleet::read(&self.caches);
         let lagging = self.lagging(&fleet);
-        self.refusals.retain(|uid, _| fleet.pods.values().any(|p| p.uid().as_deref() == Some(uid)));
+        let uids: BTreeSet<String> = fleet.pods.values().filter_map(|p| p.uid()).collect();
+        self.refusals.retain(|uid, _| uids.contains(uid));
+        self.explained.retain(|uid, _| uids.contains(uid));
         let inputs = Inputs { now: Timestamp::now(), refusals: &self.refusals, lagging: &lagging };
-        let Pass { nodes, labels, view, pools, profiles, finished, phases, wake } =
+        let Pass { nodes, labels, view, pools, profiles, finished, phases, wake, spared } =
             pass::pass(&fleet, &mut self.planner, &inputs);
         self.metrics.changes(phases.iter().map(|p| phase_name(*p)));
         self.view.send_if_modified(|old| {
@@ -145,24 +174,36 @@ impl Controller {
             }
             differs
         });
+        // what fails on one object is no reason to leave the others: errors are collected
+        let mut faults: Vec<FleetError> = Vec::new();
         for pool in fleet.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none()) {
-            self.writer.set_finalizer(pool, true).await.map_err(failed("adding the finalizer of a pool"))?;
+            let added = self.writer.set_finalizer(pool, true).await;
+            faults.extend(added.map_err(failed("adding the finalizer of a pool")).err());
         }
         for (node, wanted) in labels {
-            self.label(&node, wanted).await?;
+            faults.extend(self.label(&node, wanted).await.err());
         }
         for (node, work) in nodes {
-            self.work(&fleet, &node, work).await?;
+            let worked = tokio::time::timeout(LONGEST_NODE, self.work(&fleet, &node, work)).await;
+            faults.extend(worked.unwrap_or(Err(FleetError::SlowNode { node })).err());
+        }
+        for (pod, uid) in spared {
+            faults.extend(self.spare(&fleet, &pod, &uid).await.err());
         }
         for (name, status) in pools {
-            self.report(&fleet, &name, &status).await?;
+            faults.extend(self.report(&fleet, &name, &status).await.err());
         }
         for (name, status) in profiles {
             let written = self.writer.apply_status::<GpuProfile>(&name, &status).await;
-            written.map_err(failed(format!("writing the status of profile {name}")))?;
+            faults.extend(written.map_err(failed(format!("writing the status of profile {name}"))).err());
         }
         for pool in fleet.pools.iter().filter(|p| finished.contains(&p.name_any())) {
-            self.writer.set_finalizer(pool, false).await.map_err(failed("removing the finalizer of a pool"))?;
+            let removed = self.writer.set_finalizer(pool, false).await;
+            faults.extend(removed.map_err(failed("removing the finalizer of a pool")).err());
+        }
+        let count = faults.len();
+        if let Some(first) = faults.into_iter().next() {
+            return Err(if count == 1 { first } else { FleetError::Many { count, first: Box::new(first) } });
         }
         if std::mem::take(&mut self.look_again) {
             return Ok(Some(WINDOW));
@@ -218,8 +259,8 @@ impl Controller {
     }
 
     async fn notify(&self, fleet: &Fleet, notice: Notice) -> Result<(), FleetError> {
-        let Notice { pod, uid, deadline, reason } = notice;
-        let text = notice_text(deadline, &reason);
+        let Notice { pod, uid, deadline, reason, elsewhere, .. } = notice;
+        let text = notice_text(deadline, &reason, &elsewhere);
         // the uid is a precondition: another pod of this name has nothing to fear
         let fields = json!({"metadata": {"uid": uid, "annotations": {names::EVICTION_NOTICE: text}}});
         let api = Api::<Pod>::namespaced(self.writer.client(), &pod.namespace);
@@ -232,6 +273,37 @@ impl Controller {
         Ok(())
     }
 
+    /// Takes a notice back: the change that it spoke of is over, and the pod has stayed.
+    async fn spare(&self, fleet: &Fleet, pod: &PodName, uid: &str) -> Result<(), FleetError> {
+        let fields = json!({"metadata": {"uid": uid, "annotations": {names::EVICTION_NOTICE: null}}});
+        let api = Api::<Pod>::namespaced(self.writer.client(), &pod.namespace);
+        match self.writer.merge(&api, &pod.name, &fields).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => return Ok(()),
+            Err(error) => return Err(failed(format!("taking the notice back from pod {pod}"))(error)),
+        }
+        let note = "the change that would have evicted this pod has been taken back or given up".to_owned();
+        self.tell_pod(fleet, pod, Tone::Normal, "EvictionCancelled", note).await;
+        Ok(())
+    }
+
+    /// The API server's words about a refusal, and which budget and pods stand behind them; looked up once for each wording.
+    async fn explain_refusal(&mut self, pod: &PodName, uid: &str, words: String) -> String {
+        if let Some((_, text)) = self.explained.get(uid).filter(|(known, _)| *known == words) {
+            return text.clone();
+        }
+        let text = match budget::behind(&self.writer.client(), pod).await {
+            Ok(budgets) if budgets.is_empty() => words.clone(),
+            Ok(budgets) => format!("{}: {words}", budgets.join("; ")),
+            Err(error) => {
+                tracing::warn!(%error, %pod, "the disruption budgets of a pod cannot be read");
+                words.clone()
+            }
+        };
+        self.explained.insert(uid.to_owned(), (words, text.clone()));
+        text
+    }
+
     async fn evict(&mut self, fleet: &Fleet, eviction: Eviction) -> Result<(), FleetError> {
         let Eviction { pod, uid, reason } = eviction;
         let answer = self.writer.evict(&pod.namespace, &pod.name, &uid).await;
@@ -240,7 +312,8 @@ impl Controller {
                 self.refusals.remove(&uid);
                 self.tell_pod(fleet, &pod, Tone::Normal, "Evicted", reason).await;
             }
-            Evicted::Refused(message) => {
+            Evicted::Refused(words) => {
+                let message = self.explain_refusal(&pod, &uid, words).await;
                 let first = !self.refusals.contains_key(&uid);
                 tracing::info!(%pod, message, "the eviction was refused");
                 if first {
@@ -254,7 +327,7 @@ impl Controller {
         Ok(())
     }
 
-    async fn tell_pod(&self, fleet: &Fleet, pod: &crate::plan::PodName, tone: Tone, reason: &str, note: String) {
+    async fn tell_pod(&self, fleet: &Fleet, pod: &PodName, tone: Tone, reason: &str, note: String) {
         if let Some(found) = fleet.pods.get(pod) {
             let about = found.object_ref(&());
             self.publisher.publish(News { about, tone, reason: reason.into(), action: "Change".into(), note }).await;

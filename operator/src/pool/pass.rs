@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{ChangePhase, GpuNodeSpec, GpuPoolStatus, GpuProfileStatus, GpuSpec, Layout, names};
+use gputenancy_crds::{
+    ChangePhase, GpuNodeSpec, GpuPool, GpuPoolSpec, GpuPoolStatus, GpuProfileStatus, GpuSpec, GpuTenantSpec, Layout,
+    names,
+};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
@@ -12,8 +15,9 @@ use super::{
     status, view,
 };
 use crate::{
-    change::{self, Decision, Observation, Policy, Turn},
-    plan::{self, GpuKey, NodeName, Plan, PoolName, Problem, Snapshot},
+    cache::digest,
+    change::{self, Decision, Observation, Policy, Turn, Window, WindowError, Windows},
+    plan::{self, GpuKey, NodeName, Plan, PodName, PoolName, Snapshot},
     profile,
     view::View,
 };
@@ -23,6 +27,8 @@ use crate::{
 pub struct Pass {
     /// Specs that differ from what the cluster has, by node, with the decisions that they carry out.
     pub nodes: BTreeMap<NodeName, NodeWork>,
+    /// Pods that carry a notice of a change that is none of theirs any more.
+    pub spared: BTreeMap<PodName, String>,
     /// Our labels on nodes that lack them or have others.
     pub labels: BTreeMap<NodeName, BTreeMap<String, String>>,
     /// What tenants need to know.
@@ -77,7 +83,8 @@ impl Planner {
 
 /// Decides.
 pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
-    let cluster = fleet.cluster();
+    let cluster = fleet.cluster_at(inputs.now);
+    let windows = windows(fleet, inputs.now);
     let (snapshot, mut problems) = Snapshot::read(&cluster);
     let plan = planner.plan(&snapshot);
     problems.extend(plan.problems.iter().cloned());
@@ -85,9 +92,10 @@ pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
     problems.dedup();
     let members = plan::membership(&cluster.pools, cluster.nodes.iter().map(|n| (n.name, n.labels)));
 
-    let decisions = decisions(fleet, plan, inputs);
-    let nodes = nodes(fleet, &decisions, &members, inputs);
     let devices = devices::all(fleet);
+    let mut decisions = decisions(fleet, plan, &windows, inputs);
+    name_places(&mut decisions, &devices);
+    let nodes = nodes(fleet, &decisions, &members, inputs);
     let seen = status::Seen {
         fleet,
         plan,
@@ -95,11 +103,13 @@ pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
         members: &members,
         decisions: &decisions,
         devices: &devices,
+        windows: &windows,
         now: inputs.now,
     };
     let pools = fleet.pools.iter().map(|p| (p, status::pool(&seen, p)));
     let profiles = fleet.profiles.iter().map(|p| (p, profile::status(&seen, p)));
     Pass {
+        spared: spared(fleet, &decisions, inputs),
         labels: labels(fleet, &members),
         view: view::view(&seen, &snapshot),
         pools: pools.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
@@ -111,13 +121,31 @@ pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
             .flat_map(|n| &n.spec.gpus)
             .filter_map(|g| Some(g.change.as_ref()?.phase))
             .collect(),
-        wake: decisions.values().filter_map(|d| d.wake).chain(status::patience_ends(&seen)).min(),
+        wake: decisions
+            .values()
+            .filter_map(|d| d.wake)
+            .chain(status::patience_ends(&seen))
+            .chain(fleet.forgiveness_ends(inputs.now))
+            .chain(windows.values().filter_map(|w| w.as_ref().ok()?.turns()))
+            .min(),
         nodes,
     }
 }
 
+/// Whether changes may begin now, for each pool; a pool whose windows cannot be read begins none.
+fn windows(fleet: &Fleet, now: Timestamp) -> BTreeMap<String, Result<Window, WindowError>> {
+    let of = |pool: &GpuPool| Windows::read(&pool.spec.disruption.windows, now).map(|w| w.at(now));
+    fleet.pools.iter().map(|pool| (pool.name_any(), of(pool))).collect()
+}
+
 /// Steps the change machine of every GPU that a pool has.
-fn decisions(fleet: &Fleet, plan: &Plan, inputs: &Inputs<'_>) -> BTreeMap<GpuKey, Decision> {
+fn decisions(
+    fleet: &Fleet,
+    plan: &Plan,
+    windows: &BTreeMap<String, Result<Window, WindowError>>,
+    inputs: &Inputs<'_>,
+) -> BTreeMap<GpuKey, Decision> {
+    let intent = intent(fleet);
     let admitted = admitted(fleet, plan);
     let mut decisions = BTreeMap::new();
     for (key, gpu) in &plan.gpus {
@@ -126,6 +154,10 @@ fn decisions(fleet: &Fleet, plan: &Plan, inputs: &Inputs<'_>) -> BTreeMap<GpuKey
         let Some(pool) = fleet.pools.iter().find(|p| p.name_any() == gpu.pool.as_str()) else { continue };
         let deadline = spec_of(fleet, key).and_then(|s| s.change.as_ref()?.evict_after.as_ref()).map(|t| t.0);
         let (pods, allocatable) = (fleet.pods_on(name, deadline, inputs.refusals), fleet.allocatable(name));
+        let window = match windows.get(gpu.pool.as_str()) {
+            Some(Ok(window)) => *window,
+            _ => Window::Closed { next: None },
+        };
         let decision = change::step(&Observation {
             now: inputs.now,
             uuid: key.uuid.as_str(),
@@ -133,14 +165,73 @@ fn decisions(fleet: &Fleet, plan: &Plan, inputs: &Inputs<'_>) -> BTreeMap<GpuKey
             allocatable: &allocatable,
             target: gpu.target.as_ref(),
             reason: &reason(key, gpu, spec_of(fleet, key)),
+            intent: &intent,
             pods: &pods,
-            policy: &Policy::from(&pool.spec.disruption),
+            policy: &Policy { window, ..Policy::from(&pool.spec.disruption) },
             agent_alive: fleet.answers(name),
             may_start: admitted.contains(key),
         });
         decisions.insert(key.clone(), decision);
     }
     decisions
+}
+
+/// What people have written, as far as a plan follows from it: while this is the same, plans differ only because of what runs.
+fn intent(fleet: &Fleet) -> String {
+    let profiles = fleet.profiles.iter().map(|p| (p.name_any(), serde_json::json!(p.spec)));
+    let pools = fleet.pools.iter().map(|p| {
+        let GpuPoolSpec { node_selector, profiles, layout, partitioner, disruption: _ } = &p.spec;
+        (p.name_any(), serde_json::json!([node_selector, profiles, layout, partitioner]))
+    });
+    let tenants = fleet.tenants.iter().map(|t| {
+        let GpuTenantSpec { namespaces, trust, gpus, .. } = &t.spec;
+        (t.name_any(), serde_json::json!([namespaces, trust, gpus]))
+    });
+    let mut written: [Vec<_>; 3] = [profiles.collect(), pools.collect(), tenants.collect()];
+    written.iter_mut().for_each(|kind| kind.sort_by(|a, b| a.0.cmp(&b.0)));
+    format!("{:016x}", digest(&written))
+}
+
+/// Notices say where the same is free; devices that are about to go are not.
+fn name_places(decisions: &mut BTreeMap<GpuKey, Decision>, devices: &[devices::Device]) {
+    for decision in decisions.values_mut() {
+        decision.notices = std::mem::take(&mut decision.notices)
+            .into_iter()
+            .map(|mut notice| {
+                notice.elsewhere = notice.resource.as_deref().map_or_else(String::new, |r| places(devices, r));
+                notice
+            })
+            .collect();
+    }
+}
+
+fn places(devices: &[devices::Device], resource: &str) -> String {
+    let mut free: BTreeMap<&str, usize> = BTreeMap::new();
+    for device in devices.iter().filter(|d| d.resource == resource && d.usage == devices::Use::Free) {
+        *free.entry(&device.node).or_default() += 1;
+    }
+    let places: Vec<String> = free.iter().take(5).map(|(node, n)| format!("{node} ({n})")).collect();
+    if places.is_empty() {
+        return format!("no {resource} is free now");
+    }
+    format!("{resource} is free on {}{}", places.join(", "), if free.len() > 5 { " and others" } else { "" })
+}
+
+/// Pods that carry a notice though no change on their node needs them away, with their uid. Nothing is said about nodes that
+/// cannot be judged now.
+fn spared(fleet: &Fleet, decisions: &BTreeMap<GpuKey, Decision>, inputs: &Inputs<'_>) -> BTreeMap<PodName, String> {
+    let told: BTreeSet<&PodName> = decisions.values().flat_map(|d| &d.told).collect();
+    let mut spared = BTreeMap::new();
+    for (name, pod) in &fleet.pods {
+        let noticed = pod.annotations().contains_key(names::EVICTION_NOTICE);
+        let node = pod.spec.node_name.as_deref().unwrap_or_default();
+        let judged = fleet.answers(node) && !inputs.lagging.contains(node);
+        let stays = pod.metadata.deletion_timestamp.is_none() && !pod.is_over();
+        if noticed && judged && stays && !told.contains(name) {
+            spared.insert(name.clone(), pod.uid().unwrap_or_default());
+        }
+    }
+    spared
 }
 
 /// The plan's sentences without the GPU's name, which whoever tells them puts in front. A change under way keeps the reason
@@ -264,10 +355,4 @@ fn labels(fleet: &Fleet, members: &BTreeMap<NodeName, Vec<PoolName>>) -> BTreeMa
         }
     }
     differing
-}
-
-/// Sentences for people: the whole plan, problems included.
-pub fn explain(fleet: &Fleet) -> (Plan, Vec<Problem>) {
-    let (snapshot, problems) = Snapshot::read(&fleet.cluster());
-    (plan::plan(&snapshot), problems)
 }

@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
-    ChangePhase, GpuPool, GpuPoolStatus, PoolChange, PoolProfile,
+    ChangePhase, GpuPool, GpuPoolStatus, PendingChange, PoolChange, PoolProfile, WindowTimes,
     condition::{Overall, Verdict, merge},
 };
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::Time,
+    jiff::{SignedDuration, Timestamp},
+};
 use kube::ResourceExt;
 
 use super::{
@@ -15,7 +18,7 @@ use super::{
     pass::may_leave,
 };
 use crate::{
-    change::Decision,
+    change::{Decision, Window, WindowError},
     plan::{GpuKey, NodeName, Plan, PoolName, Problem, membership, resource_name},
 };
 
@@ -33,9 +36,14 @@ pub struct Seen<'a> {
     pub decisions: &'a BTreeMap<GpuKey, Decision>,
     /// All devices.
     pub devices: &'a [Device],
+    /// Whether changes may begin now, for each pool.
+    pub windows: &'a BTreeMap<String, Result<Window, WindowError>>,
     /// The time.
     pub now: Timestamp,
 }
+
+/// So many GPUs that wait for their change are listed; a status is no inventory.
+const MOST_PENDING: usize = 32;
 
 /// How long a deleted pool waits for its GPUs to become idle before it goes; they are given up when they are, pool or not.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
@@ -54,11 +62,12 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
         with_agent.iter().filter_map(|n| seen.fleet.gpu_nodes.get(*n)?.status.as_ref()).map(|s| s.gpus.len()).sum();
     let profiles = profiles(seen, pool, &nodes);
     let changes = changes(seen, &name);
+    let pending = pending(seen, &name);
     let unsatisfied: Vec<String> = unsatisfied(seen, &name);
     let overall = if pool.metadata.deletion_timestamp.is_some() {
         deletion(seen, pool)
     } else {
-        overall(seen, &name, &nodes, &changes)
+        overall(seen, &name, &nodes, &changes, &pending)
     };
     let mut verdicts = overall.verdicts();
     verdicts.push(match unsatisfied.first() {
@@ -75,6 +84,8 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
         stranded: seen.plan.stranded.get(name.as_str()).copied(),
         changing: Some(number(changes.iter().filter(|c| c.phase < ChangePhase::RolledBack).count())),
         changes,
+        pending,
+        next_window: next_window(seen, &name),
         unsatisfied,
         summary: Some(summary),
         profiles,
@@ -123,7 +134,29 @@ fn unsatisfied(seen: &Seen<'_>, pool: &str) -> Vec<String> {
     short.map(ToString::to_string).collect()
 }
 
-fn overall(seen: &Seen<'_>, pool: &str, nodes: &[&str], changes: &[PoolChange]) -> Overall {
+fn pending(seen: &Seen<'_>, pool: &str) -> Vec<PendingChange> {
+    let of = |(key, decision): (&GpuKey, &Decision)| {
+        let gpu = seen.plan.gpus.get(key).filter(|g| g.pool.as_str() == pool)?;
+        let message = decision.pending.clone()?;
+        Some(PendingChange { node: key.node.to_string(), gpu: gpu.index, message })
+    };
+    let mut pending: Vec<PendingChange> = seen.decisions.iter().filter_map(of).collect();
+    pending.sort_by(|a, b| (&a.node, a.gpu).cmp(&(&b.node, b.gpu)));
+    pending.truncate(MOST_PENDING);
+    pending
+}
+
+/// The window that is open, or else the next one.
+fn next_window(seen: &Seen<'_>, pool: &str) -> Option<WindowTimes> {
+    let (start, end) = match seen.windows.get(pool)?.as_ref().ok()? {
+        Window::Always => return None,
+        Window::Open { since, until, .. } => (*since, *until),
+        Window::Closed { next } => (*next)?,
+    };
+    Some(WindowTimes { start: Time(start), end: Time(end) })
+}
+
+fn overall(seen: &Seen<'_>, pool: &str, nodes: &[&str], changes: &[PoolChange], pending: &[PendingChange]) -> Overall {
     let stalled = |reason: &str, message: String| Overall::Stalled { reason: reason.into(), message };
     let waiting = |reason: &str, message: String| Overall::Reconciling { reason: reason.into(), message };
     let mistake = seen.problems.iter().find(|p| p.concerns_pool(pool) && !matches!(p, Problem::Shortage { .. }));
@@ -133,6 +166,9 @@ fn overall(seen: &Seen<'_>, pool: &str, nodes: &[&str], changes: &[PoolChange]) 
         .find(|p| matches!(p, Problem::Unreadable { object, .. } if *object == format!("GpuPool {pool}")));
     if let Some(problem) = mistake.or(unreadable) {
         return stalled(problem.reason(), problem.to_string());
+    }
+    if let Some(Err(error)) = seen.windows.get(pool) {
+        return stalled("WindowUnreadable", format!("no change begins: {error}"));
     }
     let told = |c: &PoolChange| format!("GPU {} of node {}: {}", c.gpu, c.node, c.message);
     if let Some(failed) = changes.iter().find(|c| c.phase >= ChangePhase::RolledBack) {
@@ -161,6 +197,11 @@ fn overall(seen: &Seen<'_>, pool: &str, nodes: &[&str], changes: &[PoolChange]) 
         return waiting("NodeNotReady", format!("not ready, left alone: {}", silent.join(", ")));
     }
     // Between two changes nothing is under way, and yet the pool is not what it should be.
+    if let Some(first) = pending.first() {
+        let others = if pending.len() > 1 { format!(" (and {} more)", pending.len() - 1) } else { String::new() };
+        let message = format!("GPU {} of node {} is to be changed. {}{others}", first.gpu, first.node, first.message);
+        return waiting("ChangePlanned", message);
+    }
     let ahead: Vec<String> = seen
         .plan
         .gpus

@@ -243,6 +243,8 @@ fn a_change_under_way_counts_as_done_and_is_not_disturbed() {
             started_at: now.clone(),
             phase_since: now.clone(),
             evict_after: None,
+            intent: String::new(),
+            failures: 0,
             reason: String::new(),
         });
     }

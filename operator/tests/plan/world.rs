@@ -92,6 +92,8 @@ impl World {
             allocatable: &self.allocatable,
             target: self.target.as_ref(),
             reason: "somebody needs it",
+            // in this world targets change because people write others
+            intent: &format!("{:?}", self.target),
             pods: &self.pods,
             policy: &self.policy,
             agent_alive: self.alive,

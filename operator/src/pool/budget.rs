@@ -1,0 +1,78 @@
+//! Which disruption budgets stand behind a refused eviction, and which pods they cover: the API server names neither pods nor
+//! always the budget.
+
+use k8s_openapi::{
+    api::{core::v1::Pod, policy::v1::PodDisruptionBudget},
+    apimachinery::pkg::apis::meta::v1::LabelSelector,
+};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::ListParams,
+    core::{Selector, SelectorExt as _},
+};
+
+use crate::plan::PodName;
+
+/// So many pods of a budget are named.
+const MOST_NAMED: usize = 5;
+
+/// The budgets that cover a pod, each in a sentence. Read when an eviction was refused, and not watched: refusals are rare.
+pub async fn behind(client: &Client, pod: &PodName) -> kube::Result<Vec<String>> {
+    let pods = Api::<Pod>::namespaced(client.clone(), &pod.namespace).list(&ListParams::default()).await?.items;
+    let budgets = Api::<PodDisruptionBudget>::namespaced(client.clone(), &pod.namespace);
+    let budgets = budgets.list(&ListParams::default()).await?.items;
+    Ok(describe(&pod.name, &pods, &budgets))
+}
+
+fn describe(pod: &str, pods: &[Pod], budgets: &[PodDisruptionBudget]) -> Vec<String> {
+    let Some(labels) = pods.iter().find(|p| p.name_any() == pod).map(|p| p.labels().clone()) else { return Vec::new() };
+    let selector = |budget: &PodDisruptionBudget| {
+        let selector: LabelSelector = budget.spec.as_ref()?.selector.clone()?;
+        Selector::try_from(selector).ok()
+    };
+    let covers = budgets.iter().filter_map(|b| Some((b, selector(b)?))).filter(|(_, s)| s.matches(&labels));
+    covers.map(|(budget, selector)| sentence(budget, &selector, pods)).collect()
+}
+
+fn sentence(budget: &PodDisruptionBudget, selector: &Selector, pods: &[Pod]) -> String {
+    let mut covered: Vec<String> = pods.iter().filter(|p| selector.matches(p.labels())).map(|p| p.name_any()).collect();
+    covered.sort();
+    let more = covered.len().saturating_sub(MOST_NAMED);
+    covered.truncate(MOST_NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let status = budget.status.clone().unwrap_or_default();
+    let (healthy, needed) = (status.current_healthy.unwrap_or(0), status.desired_healthy.unwrap_or(0));
+    format!(
+        "PodDisruptionBudget {} needs {needed} healthy of its pods {}{more}, and {healthy} are",
+        budget.name_any(),
+        covered.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_the_budget_and_its_pods() {
+        let pod = |name: &str, app: &str| {
+            serde_json::from_value(json!({"metadata": {"name": name, "labels": {"app": app}}})).unwrap()
+        };
+        let budget = |name: &str, app: &str| {
+            serde_json::from_value(json!({
+                "metadata": {"name": name}, "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": app}}},
+                "status": {"currentHealthy": 2, "desiredHealthy": 2, "disruptionsAllowed": 0, "expectedPods": 2},
+            }))
+            .unwrap()
+        };
+        let pods: Vec<Pod> = vec![pod("w-1", "w"), pod("w-0", "w"), pod("x-0", "x")];
+        let budgets = vec![budget("of-w", "w"), budget("of-x", "x")];
+        assert_eq!(
+            describe("w-0", &pods, &budgets),
+            ["PodDisruptionBudget of-w needs 2 healthy of its pods w-0, w-1, and 2 are"]
+        );
+        assert!(describe("gone", &pods, &budgets).is_empty());
+    }
+}
