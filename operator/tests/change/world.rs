@@ -71,6 +71,8 @@ pub struct World {
     /// Writes of the spec and eviction attempts so far.
     pub writes: u32,
     pub evicted: BTreeSet<PodName>,
+    /// Pods so far: no name is given twice.
+    pub names: usize,
     pub story: Vec<String>,
     pub tells: bool,
 }
@@ -113,6 +115,7 @@ impl World {
             blocked,
             writes: 0,
             evicted: BTreeSet::new(),
+            names: 0,
             story: Vec::new(),
             tells: false,
         };
@@ -149,7 +152,8 @@ impl World {
 
     /// A pod gets the device at `start`.
     pub fn arrive(&mut self, start: i32, controller: Controller) {
-        let name = PodName { namespace: "team".into(), name: format!("pod-{}", self.pods.len() + self.evicted.len()) };
+        self.names += 1;
+        let name = PodName { namespace: "team".into(), name: format!("pod-{}", self.names) };
         let device = self.device(start).expect("a device");
         let container = "main".to_owned();
         device.owner = Some(DeviceOwner { namespace: "team".into(), pod: name.name.clone(), container });
