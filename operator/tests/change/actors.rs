@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{AgentStep, DeviceState, GpuError, GpuSpec, InstanceSpec, MigMode, names};
+use gputenancy_crds::{AgentStep, ChangePhase, DeviceState, GpuError, GpuSpec, InstanceSpec, MigMode, names};
 use gputenancy_operator::{change::Controller, plan::PodName};
 use k8s_openapi::jiff::Timestamp;
 
@@ -64,6 +64,10 @@ impl World {
                 assert_ne!(self.spec(), &*spec, "a write that changes nothing");
                 let known = spec.change.as_ref().is_none_or(|c| [&c.from, &c.to].contains(&&spec.layout()));
                 assert!(known, "the spec asks for the old layout or the new one, never for something between");
+                if let (Some(old), Some(new)) = (&self.spec().change, &spec.change) {
+                    let over = old.phase >= ChangePhase::RolledBack;
+                    assert!(over || old.started_at == new.started_at, "two changes meet on one GPU: {:#?}", self.story);
+                }
                 let unchanged = wanted(self.spec()) == wanted(&spec);
                 let alive = self.going(&spec.layout()).into_iter().find(|(_, d)| d.owner.is_some() || d.clients > 0);
                 assert!(
@@ -317,9 +321,7 @@ impl World {
             return Some(());
         }
         let decision = self.decide();
-        if self.blocked
-            && decision.progress.as_ref().is_some_and(|p| p.phase == gputenancy_crds::ChangePhase::RolledBack)
-        {
+        if self.blocked && decision.progress.as_ref().is_some_and(|p| p.phase == ChangePhase::RolledBack) {
             return None;
         }
         let wake: Timestamp = decision.wake?;
