@@ -79,6 +79,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         kubelet: watch::Sender::default(),
         carved: watch::Sender::default(),
     };
+    let boot_id = boot_id(&args.host_root);
     let health = Health { heartbeat: heartbeat.clone(), carved: channels.carved.subscribe(), metrics: metrics.clone() };
     let (kubelet, view, carved) = (channels.kubelet.subscribe(), channels.view.clone(), channels.carved.clone());
     let shell = Shell::new(silicon, metrics.clone(), kubelet, view, carved);
@@ -86,9 +87,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let stop = CancellationToken::new();
     let mut plugin = std::pin::pin!(plugin(&args, &client, &channels, stop.clone()).fuse());
     tokio::select! {
-        () = object::watch(client.clone(), &args.node_name, &channels.watched) => {}
+        () = object::watch(client.clone(), &args.node_name, &boot_id, &channels.watched) => {}
         () = carve(shell, &channels, &heartbeat) => {}
-        () = report(&args, &client, &channels, &calls, &metrics) => {}
+        () = report(&args, &client, &channels, (&calls, &metrics), &boot_id) => {}
         served = health::serve(args.http, health) => served?,
         () = &mut plugin => {}
         _ = terminate.recv() => tracing::info!("SIGTERM"),
@@ -125,7 +126,13 @@ async fn carve(mut shell: Shell, channels: &Channels, heartbeat: &Heartbeat) {
     }
 }
 
-async fn report(args: &Args, client: &Client, channels: &Channels, calls: &Calls, metrics: &Metrics) {
+async fn report(
+    args: &Args,
+    client: &Client,
+    channels: &Channels,
+    (calls, metrics): (&Calls, &Metrics),
+    boot_id: &str,
+) {
     let (mut carved, mut view) = (channels.carved.subscribe(), channels.view.subscribe());
     let (mut kubelet, mut watched) = (channels.kubelet.subscribe(), channels.watched.subscribe());
     let known = watched.wait_for(|watched| watched.wanted.is_some()).await;
@@ -138,7 +145,6 @@ async fn report(args: &Args, client: &Client, channels: &Channels, calls: &Calls
         let proc = Path::new("/proc");
         (!belongs_to_a_pod(proc, pid)).then(|| command(proc, pid))
     };
-    let boot_id = boot_id(&args.host_root);
     loop {
         let next = {
             let carved = carved.borrow_and_update();
@@ -148,7 +154,7 @@ async fn report(args: &Args, client: &Client, channels: &Channels, calls: &Calls
                 kubelet: &kubelet.borrow_and_update(),
                 under_way: calls.under_way(),
                 stranger: &stranger,
-                boot_id: &boot_id,
+                boot_id,
                 simulated: simulated(&carved),
                 old: &conditions,
             };

@@ -9,11 +9,11 @@
 
 mod common;
 
-use std::{os::unix::process::ExitStatusExt, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, os::unix::process::ExitStatusExt, path::PathBuf, time::Duration};
 
 use common::{Agent, Sim, myself};
-use gputenancy_agent::gpu::{Deadlines, Trouble};
-use gputenancy_crds::{AgentStep, Health};
+use gputenancy_agent::gpu::{Deadlines, Trouble, health::RecordedFault};
+use gputenancy_crds::{AgentStep, GpuSpec, Health};
 use silicon::{Store, attach::attach, clients, fault::Effect};
 
 const OLD: &[(i32, &str)] = &[(0, "1g.10gb"), (1, "1g.10gb"), (4, "3g.40gb")];
@@ -175,6 +175,111 @@ async fn a_lost_gpu_is_kept_by_name_and_taken_out_of_the_offer() {
     sim.store.change(|machine, _| machine.set_lost(0, false)).unwrap();
     agent.settle().await;
     assert_eq!(agent.offered().len(), 3);
+}
+
+#[tokio::test]
+async fn a_fault_that_was_written_down_outlives_the_agent_and_not_a_reset() {
+    let sim = Sim::with("a100-80gb", 1, |options| options.tool = Some(common::built::binary("nvsim")));
+    let mut agent = Agent::on(sim.root.path());
+    let uuid = agent.uuid().await;
+    agent.want(&uuid, false, &[]);
+    agent.settle().await;
+    sim.store.change(|machine, _| machine.raise_xid(0, 79)).unwrap();
+    agent.settle().await;
+    let fault = agent.gpu().fault.unwrap();
+    assert_eq!(fault, "Xid 79");
+    let recorded = RecordedFault { uuid: uuid.clone(), fault, driver_version: None, carved: false };
+    let mut next = Agent::on(sim.root.path());
+    next.want(&uuid, false, &[]);
+    next.settle().await;
+    assert_eq!(next.gpu().health, Health::Healthy, "NVML itself does not tell of a fault again");
+    let mut next = Agent::on(sim.root.path());
+    next.want(&uuid, false, &[]);
+    next.wanted.faults = vec![recorded];
+    next.settle().await;
+    assert_eq!((next.gpu().health, next.gpu().fault.as_deref()), (Health::Unhealthy, Some("Xid 79")));
+    assert!(next.offered().is_empty());
+    next.want(&uuid, true, OLD);
+    next.settle().await;
+    assert_eq!((next.gpu().health, next.gpu().fault), (Health::Healthy, None), "turning MIG on resets this board");
+    assert_eq!(next.offered().len(), 3);
+}
+
+#[tokio::test]
+async fn what_must_go_goes_when_it_was_seen_unused_twice() {
+    let sim = Sim::new("h100-80gb", 1);
+    let mut agent = Agent::on(sim.root.path());
+    let uuid = agent.uuid().await;
+    agent.want(&uuid, true, OLD);
+    agent.settle().await;
+    agent = agent.with_proof(Duration::from_hours(1));
+    agent.want(&uuid, true, NEW);
+    let progress = agent.settle().await;
+    assert_eq!(progress.step, AgentStep::Destroying);
+    assert_eq!(
+        progress.waiting,
+        "GPU 0: the instances at 1, 4 are unused, and have to be seen so twice before they go"
+    );
+    assert_eq!(agent.layout(), texts(OLD));
+    agent = agent.with_proof(Duration::ZERO);
+    assert_eq!(agent.settle().await.step, AgentStep::Steady);
+    assert_eq!(agent.layout(), texts(NEW));
+}
+
+#[tokio::test]
+async fn a_process_with_an_open_device_file_keeps_the_instance_without_being_listed_by_nvml() {
+    let sim = Sim::new("h100-80gb", 1);
+    let proc = tempfile::tempdir().unwrap();
+    let mut agent = Agent::seeing(sim.root.path(), proc.path(), Deadlines::default());
+    let uuid = agent.uuid().await;
+    agent.want(&uuid, true, OLD);
+    agent.settle().await;
+    let gi = agent.gpu().instances[2].gi;
+    let fds = proc.path().join("4711/fd");
+    std::fs::create_dir_all(&fds).unwrap();
+    let file = format!("/dev/nvidia-caps/nvidia-cap{}", silicon::ids::gi_minor(0, gi));
+    std::os::unix::fs::symlink(file, fds.join("3")).unwrap();
+    agent.want(&uuid, true, NEW);
+    assert_eq!(agent.settle().await.step, AgentStep::WaitingForClients);
+    assert_eq!(agent.layout(), texts(OLD));
+    let clients: Vec<(u32, Option<u32>)> = agent.gpu().clients.iter().map(|client| (client.pid, client.gi)).collect();
+    assert_eq!(clients, [(4711, Some(gi))]);
+    std::fs::remove_dir_all(proc.path().join("4711")).unwrap();
+    assert_eq!(agent.settle().await.step, AgentStep::Steady);
+    assert_eq!(agent.layout(), texts(NEW));
+}
+
+#[tokio::test]
+async fn a_gpu_that_is_new_to_the_spec_and_cannot_be_carved_leaves_its_neighbour_alone_and_becomes_whole_again() {
+    let sim = Sim::new("h100-80gb", 2);
+    let mut agent = Agent::on(sim.root.path());
+    agent.uuid().await;
+    let uuids: Vec<String> =
+        agent.carved.borrow().inventory.as_ref().unwrap().gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+    let first = Agent::spec(&uuids[0], true, OLD);
+    agent.want_all(vec![first.clone()]);
+    agent.settle().await;
+    let offered = agent.offered();
+    assert_eq!(offered.len(), 3);
+    sim.inject("nvmlDeviceCreateGpuInstanceWithPlacement", 2, None, Effect::Fail(23));
+    let second = |mig, instances| Agent::spec(&uuids[1], mig, instances);
+    agent.want_all(vec![first.clone(), GpuSpec { hold: vec![0, 1, 4], ..second(true, OLD) }]);
+    agent.settle().await;
+    let steps = |agent: &Agent| agent.carved.borrow().gpus.iter().map(|(uuid, gpu)| (uuid.clone(), gpu.step)).collect();
+    let expected = |step| BTreeMap::from([(uuids[0].clone(), AgentStep::Steady), (uuids[1].clone(), step)]);
+    let seen: BTreeMap<String, AgentStep> = steps(&agent);
+    assert_eq!(seen, expected(AgentStep::Failed));
+    assert_eq!(agent.offered(), offered, "neither the neighbour's devices go nor do held ones come");
+    agent.want_all(vec![first.clone(), second(false, &[])]);
+    agent.settle().await;
+    let seen: BTreeMap<String, AgentStep> = steps(&agent);
+    assert_eq!(seen, expected(AgentStep::Steady));
+    assert_eq!(agent.offered(), [offered.clone(), vec![uuids[1].clone()]].concat());
+    agent.want_all(vec![first]);
+    agent.settle().await;
+    let seen: BTreeMap<String, AgentStep> = steps(&agent);
+    assert_eq!(seen, expected(AgentStep::Unmanaged));
+    assert_eq!(agent.offered(), offered);
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 //! killed between any two calls. [`policy`] says what a failed call means, [`offer`] which devices may be advertised meanwhile,
 //! and [`shell`] does what was decided.
 
+pub mod idle;
 pub mod offer;
 pub mod policy;
 pub mod progress;

@@ -42,6 +42,13 @@ pub fn of_rest(rest: &Rest, gpu: &SeenGpu, kubelet: &str) -> GpuProgress {
                 format!("GPU {}: {what} must be withdrawn from kubelet and free of owners: {kubelet}", gpu.index);
             (AgentStep::Destroying, None, waiting)
         }
+        Rest::WaitingForSecondLook { starts } => {
+            let step = if *starts == [None] { AgentStep::SettingMode } else { AgentStep::Destroying };
+            let (have, go) = if starts.len() > 1 { ("have", "they go") } else { ("has", "it goes") };
+            let what = places(starts);
+            let waiting = format!("GPU {}: {what} unused, and {have} to be seen so twice before {go}", gpu.index);
+            (step, None, waiting)
+        }
         Rest::WaitingForDriver { starts } => {
             let waiting = format!("GPU {}: {} there, and the driver has yet to list it", gpu.index, places(starts));
             (AgentStep::Creating, None, waiting)

@@ -2,13 +2,15 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use gputenancy_crds::{AgentStep, GpuError, GpuNodeSpec};
+use gputenancy_nvml::code;
 use tokio::sync::watch;
 
 use super::{
+    idle::{Idleness, PROOF},
     offer::{devices, instance_id},
     policy::{self, Policy, policy},
     progress::{GpuProgress, of_order, of_rest},
@@ -16,7 +18,7 @@ use super::{
 };
 use crate::{
     device::{Device, DeviceId, DeviceView, KubeletView},
-    gpu::{Depth, Inventory, Order, OrderError, SeenGpu, SeenInstance, Silicon, Trouble},
+    gpu::{Depth, Inventory, Order, OrderError, SeenGpu, SeenInstance, Silicon, Trouble, health::RecordedFault},
     metrics::Metrics,
 };
 
@@ -29,6 +31,8 @@ pub struct Wanted {
     pub spec: GpuNodeSpec,
     /// Failures that an earlier run of the agent wrote down.
     pub recorded: BTreeMap<String, GpuError>,
+    /// Faults that an earlier run wrote down since the node booted.
+    pub faults: Vec<RecordedFault>,
 }
 
 /// Where carving stands: what the status is made of.
@@ -66,6 +70,14 @@ pub struct Shell {
     view: watch::Sender<DeviceView>,
     carved: watch::Sender<Carved>,
     generation: Option<i64>,
+    /// Faults of an earlier run have been taken over, or have lost their meaning.
+    recalled: bool,
+    /// How long what must go has to be unused.
+    proof: Duration,
+    /// Since when it is.
+    idle: Idleness,
+    /// Something has to go: files that processes have open are looked at as well.
+    suspicious: bool,
     failures: BTreeMap<String, Failure>,
     /// Processes that kept a GPU's instance from being destroyed, by the last look before the call; until a call succeeds.
     blockers: BTreeMap<String, Vec<u32>>,
@@ -95,6 +107,10 @@ impl Shell {
             view,
             carved,
             generation: None,
+            recalled: false,
+            proof: PROOF,
+            idle: Idleness::default(),
+            suspicious: false,
             failures: BTreeMap::new(),
             blockers: BTreeMap::new(),
             spared: BTreeSet::new(),
@@ -104,19 +120,41 @@ impl Shell {
         }
     }
 
+    /// With another time than [`PROOF`] between the two looks that see something unused.
+    #[must_use]
+    pub fn with_proof(self, proof: Duration) -> Self {
+        Self { proof, ..self }
+    }
+
     /// Looks, and takes one step on each GPU that needs one. True: there is more to do at once, by the spec that holds by then.
     /// Without a spec it touches nothing.
     pub async fn pass(&mut self, wanted: Option<&Wanted>, depth: Depth) -> bool {
-        let inventory = match self.silicon.look(depth).await {
+        let holds = wanted.is_some_and(|wanted| wanted.spec.gpus.iter().any(|gpu| !gpu.hold.is_empty()));
+        let inventory = match self.silicon.look(depth, self.suspicious || holds).await {
             Ok(inventory) => inventory,
             Err(trouble) => return self.suffer(trouble),
         };
+        let now = Instant::now();
+        self.idle = self.idle.after(&inventory.gpus, &|gpu, seen| self.taken(gpu, seen), now);
         let Some(wanted) = wanted else {
             self.publish(None, inventory, &BTreeMap::new());
             return false;
         };
+        if !self.recalled {
+            let faults: Vec<RecordedFault> =
+                wanted.faults.iter().filter(|fault| fault.still_holds(&inventory)).cloned().collect();
+            match self.silicon.recall(faults).await {
+                Ok(()) => self.recalled = true,
+                Err(trouble) => return self.suffer(trouble),
+            }
+            if !wanted.faults.is_empty() {
+                return true;
+            }
+        }
         self.adopt(wanted);
-        let decisions = self.decide(wanted, &inventory);
+        let decisions = self.decide(wanted, &inventory, now);
+        self.suspicious =
+            !decisions.values().all(|decision| matches!(decision, Decision::Rest(Rest::Steady | Rest::Failed(_))));
         self.publish(Some(wanted), inventory, &decisions);
         let orders: Vec<(String, Order)> = decisions.iter().filter_map(order).collect();
         if orders.is_empty() {
@@ -156,8 +194,15 @@ impl Shell {
         }
     }
 
-    fn decide(&self, wanted: &Wanted, inventory: &Inventory) -> BTreeMap<String, Decision> {
+    /// May kubelet still give this away, or has it?
+    fn taken(&self, gpu: &SeenGpu, seen: Option<&SeenInstance>) -> bool {
+        let id = seen.map_or_else(|| DeviceId::whole(&gpu.uuid), |seen| instance_id(gpu, seen));
+        let offered_at = self.offered_at.get(&id).copied().unwrap_or(0);
         let kubelet = self.kubelet.borrow();
+        kubelet.applied_generation <= offered_at || kubelet.owners.contains_key(&id)
+    }
+
+    fn decide(&self, wanted: &Wanted, inventory: &Inventory, now: Instant) -> BTreeMap<String, Decision> {
         let decide = |gpu: &SeenGpu| {
             let spec = wanted.spec.gpus.iter().find(|spec| spec.uuid == gpu.uuid)?;
             if let Some(trouble) = &gpu.trouble {
@@ -169,14 +214,14 @@ impl Shell {
                 return Some((gpu.uuid.clone(), Decision::Rest(Rest::WaitingForClients { starts: Vec::new() })));
             }
             let failure = self.failures.get(&gpu.uuid);
-            let failure = failure.filter(|failure| failure.retry_at.is_none_or(|at| Instant::now() < at));
-            let taken = |seen: Option<&SeenInstance>| {
-                let id = seen.map_or_else(|| DeviceId::whole(&gpu.uuid), |seen| instance_id(gpu, seen));
-                let offered_at = self.offered_at.get(&id).copied().unwrap_or(0);
-                kubelet.applied_generation <= offered_at || kubelet.owners.contains_key(&id)
+            let failure = failure.filter(|failure| failure.retry_at.is_none_or(|at| now < at));
+            let facts = Facts {
+                generation: wanted.generation,
+                taken: &|seen| self.taken(gpu, seen),
+                idle: &|seen| self.idle.lasted(&gpu.uuid, seen.map(|seen| seen.gi), self.proof, now),
+                failure: failure.map(|failure| &failure.error),
             };
-            let failure = failure.map(|failure| &failure.error);
-            let decision = step(spec, gpu, &Facts { generation: wanted.generation, taken: &taken, failure });
+            let decision = step(spec, gpu, &facts);
             Some((gpu.uuid.clone(), decision))
         };
         inventory.gpus.iter().filter_map(decide).collect()
@@ -203,6 +248,7 @@ impl Shell {
         let retry_at = match policy(&error) {
             Policy::Wait => {
                 let pids = if let OrderError::InUse { pids } = error { pids } else { Vec::new() };
+                self.idle.forget(uuid);
                 self.blockers.insert(uuid.to_owned(), pids);
                 self.spared.insert(uuid.to_owned());
                 return;
@@ -216,6 +262,9 @@ impl Shell {
 
     /// NVML as a whole does not answer: what ran runs on, nothing new is given out.
     fn suffer(&mut self, trouble: Trouble) -> bool {
+        self.idle = Idleness::default();
+        // A driver that has yet to be loaded resets what it finds.
+        self.recalled |= matches!(&trouble, Trouble::Nvml(failure) if failure.code == code::DRIVER_NOT_LOADED);
         let mut devices = self.view.borrow().devices.clone();
         for device in &mut devices {
             device.healthy = false;

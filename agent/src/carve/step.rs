@@ -11,6 +11,8 @@ pub struct Facts<'a> {
     pub generation: i64,
     /// May kubelet still give this instance (or, for `None`, the whole GPU) to a container, or has it given it to one?
     pub taken: &'a dyn Fn(Option<&SeenInstance>) -> bool,
+    /// Has it been seen unused for long enough? See [`Idleness`](super::idle::Idleness).
+    pub idle: &'a dyn Fn(Option<&SeenInstance>) -> bool,
     /// A call that failed for this generation of the spec, as long as it must not be tried again.
     pub failure: Option<&'a GpuError>,
 }
@@ -36,6 +38,11 @@ pub enum Rest {
     },
     /// What must go can still be given to a container, or kubelet says that one has it.
     WaitingForKubelet {
+        /// Where.
+        starts: Vec<Option<u32>>,
+    },
+    /// What must go is unused, and has to be seen so once more.
+    WaitingForSecondLook {
         /// Where.
         starts: Vec<Option<u32>>,
     },
@@ -162,6 +169,10 @@ fn clear(gpu: &SeenGpu, surplus: &[&SeenInstance], facts: &Facts<'_>) -> Option<
     if !taken.is_empty() {
         return Some(Decision::Rest(Rest::WaitingForKubelet { starts: taken }));
     }
+    let unproven = starts(&|seen| !(facts.idle)(Some(seen)));
+    if !unproven.is_empty() {
+        return Some(Decision::Rest(Rest::WaitingForSecondLook { starts: unproven }));
+    }
     let first = surplus.first()?;
     Some(Decision::Act(match first.compute.first() {
         Some(compute) => Order::DestroyCompute { gi: first.gi, ci: compute.ci },
@@ -181,6 +192,9 @@ fn change_mode(on: bool, gpu: &SeenGpu, facts: &Facts<'_>) -> Decision {
     }
     if (facts.taken)(None) {
         return Decision::Rest(Rest::WaitingForKubelet { starts: vec![None] });
+    }
+    if !(facts.idle)(None) {
+        return Decision::Rest(Rest::WaitingForSecondLook { starts: vec![None] });
     }
     if mode.pending == on && gpu.board.mode_needs_reset {
         return Decision::Act(Order::Reset { pci_bus_id: gpu.pci_bus_id.clone() });

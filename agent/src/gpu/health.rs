@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::Health;
+use gputenancy_crds::{GpuNodeStatus, Health};
 use gputenancy_nvml::{Event, EventKind};
+
+use super::Inventory;
 
 /// Xid errors that a program causes by itself; the GPU is as good as before.
 const FAULTS_OF_PROGRAMS: [u64; 6] = [13, 31, 43, 45, 68, 109];
@@ -37,6 +39,17 @@ impl Condemned {
         }
     }
 
+    /// An earlier run of the agent noted this.
+    pub fn recall(&mut self, recorded: RecordedFault) {
+        tracing::warn!(gpu = recorded.uuid, fault = recorded.fault, "a fault of before, and no reset since");
+        self.0.entry(recorded.uuid).or_insert(recorded.fault);
+    }
+
+    /// The fault of this GPU, in words.
+    pub fn fault(&self, uuid: &str) -> Option<&str> {
+        self.0.get(uuid).map(String::as_str)
+    }
+
     /// The GPU was reset.
     pub fn pardon(&mut self, uuid: &str) {
         self.0.remove(uuid);
@@ -53,15 +66,85 @@ impl Condemned {
     }
 }
 
+/// A fault as an earlier run of the agent wrote it down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordedFault {
+    /// The GPU.
+    pub uuid: String,
+    /// The fault, in words.
+    pub fault: String,
+    /// The driver's version then.
+    pub driver_version: Option<String>,
+    /// There were instances on the GPU.
+    pub carved: bool,
+}
+
+/// The faults that a status tells of, if it is of this boot: a node that restarts resets its GPUs.
+pub fn recorded(status: &GpuNodeStatus, boot_id: &str) -> Vec<RecordedFault> {
+    if status.boot_id.as_deref() != Some(boot_id) {
+        return Vec::new();
+    }
+    let fault = |gpu: &gputenancy_crds::GpuState| {
+        Some(RecordedFault {
+            uuid: gpu.uuid.clone(),
+            fault: gpu.fault.clone()?,
+            driver_version: status.driver_version.clone(),
+            carved: !gpu.instances.is_empty(),
+        })
+    };
+    status.gpus.iter().filter_map(fault).collect()
+}
+
+impl RecordedFault {
+    /// Has there been no reset since, as far as can be seen? Another driver was loaded anew; and instances do not outlive a reset.
+    pub fn still_holds(&self, inventory: &Inventory) -> bool {
+        let same_driver = self.driver_version.as_ref().is_none_or(|version| *version == inventory.driver_version);
+        let swept = inventory.gpu(&self.uuid).is_some_and(|gpu| gpu.trouble.is_none() && gpu.instances.is_empty());
+        same_driver && !(self.carved && swept)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use gputenancy_crds::{GpuState, InstanceState};
+
     use super::*;
+    use crate::gpu::{SeenGpu, SeenInstance};
 
     #[test]
     fn a_programs_own_fault_condemns_nothing() {
         assert!(!condemns(EventKind::Xid(31)));
         assert!(condemns(EventKind::Xid(79)));
         assert!(condemns(EventKind::UncorrectableEcc));
+    }
+
+    #[test]
+    fn a_recorded_fault_holds_until_something_tells_of_a_reset() {
+        let gpu = GpuState {
+            uuid: "GPU-a".into(),
+            health: Health::Unhealthy,
+            fault: Some("Xid 79".into()),
+            instances: vec![InstanceState::default()],
+            ..GpuState::default()
+        };
+        let status = GpuNodeStatus {
+            boot_id: Some("boot".into()),
+            driver_version: Some("580".into()),
+            gpus: vec![gpu, GpuState { uuid: "GPU-b".into(), ..GpuState::default() }],
+            ..GpuNodeStatus::default()
+        };
+        assert!(recorded(&status, "another boot").is_empty());
+        let faults = recorded(&status, "boot");
+        assert_eq!(faults.iter().map(|fault| fault.uuid.as_str()).collect::<Vec<_>>(), ["GPU-a"]);
+        let seen = |driver: &str, instances| Inventory {
+            driver_version: driver.into(),
+            gpus: vec![SeenGpu { uuid: "GPU-a".into(), instances, ..SeenGpu::default() }],
+            ..Inventory::default()
+        };
+        assert!(faults[0].still_holds(&seen("580", vec![SeenInstance::default()])));
+        assert!(!faults[0].still_holds(&seen("590", vec![SeenInstance::default()])), "another driver");
+        assert!(!faults[0].still_holds(&seen("580", Vec::new())), "instances went, which only a reset explains");
+        assert!(faults[0].still_holds(&Inventory { driver_version: "580".into(), ..Inventory::default() }));
     }
 
     #[test]

@@ -72,6 +72,8 @@ pub struct SeenGpu {
     pub clients: Vec<Process>,
     /// Healthy, or why not.
     pub health: Health,
+    /// What condemned it.
+    pub fault: Option<String>,
     /// A call that failed while this GPU was read: what is said above is then what was seen last.
     pub trouble: Option<NvmlFailure>,
 }

@@ -5,13 +5,17 @@ use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 use gputenancy_crds::Health;
 use gputenancy_nvml::{ComputeProfile, EventSet, Gpu, Nvml, NvmlFailure, code, full_width};
 
-use super::{DriverRoot, Inventory, SeenBoard, SeenCompute, SeenGpu, SeenInstance, health::Condemned, thread::Depth};
+use super::{
+    DriverRoot, Inventory, SeenBoard, SeenCompute, SeenGpu, SeenInstance,
+    health::{Condemned, RecordedFault},
+    thread::Depth,
+};
 
 /// What outlives an open library: a lost GPU is still reported under its name after the library was opened anew.
 #[derive(Default)]
 pub(super) struct Remembered {
     pub(super) condemned: Condemned,
-    last: BTreeMap<u32, SeenGpu>,
+    pub(super) last: BTreeMap<u32, SeenGpu>,
 }
 
 /// What one open library has told so far.
@@ -59,6 +63,7 @@ impl<'n> Reader<'n> {
             let seen = match (seen, self.remembered.last.get(&index)) {
                 (Ok(mut seen), _) => {
                     seen.health = self.remembered.condemned.health(&seen.uuid);
+                    seen.fault = self.remembered.condemned.fault(&seen.uuid).map(str::to_owned);
                     seen
                 }
                 (Err(trouble), _) if ends_the_session(trouble.code) => return Err(trouble),
@@ -80,6 +85,11 @@ impl<'n> Reader<'n> {
             cuda_version: self.cuda_version.clone(),
             gpus: self.remembered.last.values().cloned().collect(),
         })
+    }
+
+    /// Faults that an earlier run of the agent noted.
+    pub(super) fn recall(&mut self, faults: Vec<RecordedFault>) {
+        faults.into_iter().for_each(|fault| self.remembered.condemned.recall(fault));
     }
 
     fn drain_events(&mut self, count: u32) -> Result<(), NvmlFailure> {
@@ -129,6 +139,7 @@ impl<'n> Reader<'n> {
             instances,
             clients,
             health: Health::Healthy,
+            fault: None,
             trouble: None,
         })
     }

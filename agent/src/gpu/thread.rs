@@ -8,11 +8,13 @@ use std::{
 };
 
 use gputenancy_crds::Health;
-use gputenancy_nvml::{Nvml, NvmlFailure, OpenError};
+use gputenancy_nvml::{Nvml, NvmlFailure, OpenError, code};
 use tokio::sync::oneshot;
 
 use super::{
     Calls, DriverRoot, Inventory, Order, OrderError, Places,
+    health::RecordedFault,
+    holders::{count_holders, name_holders},
     order::carry_out,
     read::{Reader, Remembered, ends_the_session},
     reset::reset,
@@ -67,7 +69,8 @@ pub enum Trouble {
 }
 
 enum Request {
-    Look { depth: Depth, reply: oneshot::Sender<Result<Inventory, Trouble>> },
+    Look { depth: Depth, files: bool, reply: oneshot::Sender<Result<Inventory, Trouble>> },
+    Recall { faults: Vec<RecordedFault>, reply: oneshot::Sender<Result<(), Trouble>> },
     Do { uuid: String, order: Order, reply: oneshot::Sender<Result<(), OrderError>> },
 }
 
@@ -92,13 +95,29 @@ impl Silicon {
         Ok(Self { requests, calls, deadlines })
     }
 
-    /// What NVML shows.
+    /// What NVML shows. With `files`, processes that have an instance's capability file open are among its clients.
     ///
     /// # Errors
     /// See [`Trouble`]; the next look opens the library anew where that may help.
-    pub async fn look(&self, depth: Depth) -> Result<Inventory, Trouble> {
+    pub async fn look(&self, depth: Depth, files: bool) -> Result<Inventory, Trouble> {
         let (reply, answer) = oneshot::channel();
-        self.send(Request::Look { depth, reply })?;
+        self.send(Request::Look { depth, files, reply })?;
+        match tokio::time::timeout(self.deadlines.look, answer).await {
+            Ok(answer) => answer.map_err(|_| Trouble::Ended)?,
+            Err(_) => Err(self.hangs()),
+        }
+    }
+
+    /// Takes faults over that an earlier run of the agent noted.
+    ///
+    /// # Errors
+    /// When NVML does not answer; then nothing was taken over.
+    pub async fn recall(&self, faults: Vec<RecordedFault>) -> Result<(), Trouble> {
+        if faults.is_empty() {
+            return Ok(());
+        }
+        let (reply, answer) = oneshot::channel();
+        self.send(Request::Recall { faults, reply })?;
         match tokio::time::timeout(self.deadlines.look, answer).await {
             Ok(answer) => answer.map_err(|_| Trouble::Ended)?,
             Err(_) => Err(self.hangs()),
@@ -151,6 +170,9 @@ fn run(places: &Places, calls: &Calls, requests: &Receiver<Request>) {
         let (driver_root, nvml) = match open(places, calls) {
             Ok(opened) => opened,
             Err(error) => {
+                if matches!(&error, OpenError::Init(failure) if failure.code == code::DRIVER_NOT_LOADED) {
+                    remembered.condemned.pardon_all();
+                }
                 refuse(request, error);
                 continue;
             }
@@ -165,10 +187,15 @@ fn run(places: &Places, calls: &Calls, requests: &Receiver<Request>) {
             Ended::GpuLost => {}
             Ended::Reset { uuid, pci_bus_id, reply } => {
                 calls.set(Some("nvidia-smi --gpu-reset"));
-                let outcome = reset(&driver_root.seen, &pci_bus_id);
+                let mut outcome = reset(&driver_root.seen, &pci_bus_id);
                 calls.set(None);
-                if outcome.is_ok() {
-                    remembered.condemned.pardon(&uuid);
+                match &mut outcome {
+                    Ok(()) => remembered.condemned.pardon(&uuid),
+                    Err(OrderError::Reset { message, .. }) => {
+                        let minor = remembered.last.values().find(|gpu| gpu.uuid == uuid).map(|gpu| gpu.minor);
+                        message.extend(minor.map(|minor| name_holders(&places.proc_root, minor)));
+                    }
+                    Err(_) => {}
                 }
                 // Whoever gave up waiting learns it from the next look.
                 let _ = reply.send(outcome);
@@ -192,6 +219,7 @@ fn refuse(request: Request, error: OpenError) {
     };
     match request {
         Request::Look { reply, .. } => drop(reply.send(Err(trouble))),
+        Request::Recall { reply, .. } => drop(reply.send(Err(trouble))),
         Request::Do { reply, .. } => drop(reply.send(Err(OrderError::Gone(format!("NVML ({trouble})"))))),
     }
 }
@@ -215,8 +243,15 @@ fn session(opened: &Opened<'_>, requests: &Receiver<Request>, first: Request, re
     let mut next = Some(first);
     while let Some(request) = next.take().or_else(|| requests.recv().ok()) {
         match request {
-            Request::Look { depth, reply } => {
-                let seen = reader.look(depth, &places.sys_root);
+            Request::Recall { faults, reply } => {
+                reader.recall(faults);
+                let _ = reply.send(Ok(()));
+            }
+            Request::Look { depth, files, reply } => {
+                let mut seen = reader.look(depth, &places.sys_root);
+                if let (true, Ok(inventory)) = (files, &mut seen) {
+                    count_holders(inventory, &places.proc_root, &driver_root.seen);
+                }
                 let ended = match &seen {
                     Ok(inventory)
                         if depth == Depth::Deep && inventory.gpus.iter().any(|gpu| gpu.health == Health::Lost) =>

@@ -74,7 +74,11 @@ fn overall(sources: &Sources<'_>, nvml: &Verdict, plugin: &Verdict) -> Overall {
     }
     let sick =
         carved.inventory.iter().flat_map(|inventory| &inventory.gpus).filter(|gpu| gpu.health != Health::Healthy);
-    let sick: Vec<String> = sick.map(|gpu| format!("GPU {} is {:?}", gpu.index, gpu.health).to_lowercase()).collect();
+    let sick = sick.map(|gpu| {
+        let fault = gpu.fault.as_ref().map(|fault| format!(" ({fault})")).unwrap_or_default();
+        format!("gpu {} is {}{fault}", gpu.index, format!("{:?}", gpu.health).to_lowercase())
+    });
+    let sick: Vec<String> = sick.collect();
     if !sick.is_empty() {
         return stalled(
             "GpuUnhealthy",

@@ -12,7 +12,7 @@ use kube::{
 };
 use tokio::sync::watch;
 
-use crate::carve::Wanted;
+use crate::{carve::Wanted, gpu::health};
 
 /// What the watch tells.
 #[derive(Clone, Debug, Default)]
@@ -31,8 +31,8 @@ enum Error {
     Create(String, #[source] kube::Error),
 }
 
-/// Watches the object for ever, and creates it whenever it is not there.
-pub async fn watch(client: Client, node_name: &str, watched: &watch::Sender<Watched>) {
+/// Watches the object for ever, and creates it whenever it is not there. What an earlier run wrote down counts by the node's boot.
+pub async fn watch(client: Client, node_name: &str, boot_id: &str, watched: &watch::Sender<Watched>) {
     let api: Api<GpuNode> = Api::all(client.clone());
     let config = watcher::Config::default().fields(&format!("metadata.name={node_name}"));
     let stream = watcher(api.clone(), config).default_backoff();
@@ -43,7 +43,7 @@ pub async fn watch(client: Client, node_name: &str, watched: &watch::Sender<Watc
             Ok(Some(watcher::Event::Init)) => seen_in_list = false,
             Ok(Some(watcher::Event::Apply(object) | watcher::Event::InitApply(object))) => {
                 seen_in_list = true;
-                take(object, watched);
+                take(object, boot_id, watched);
             }
             // Until it is back, the last spec holds: a slip of the hand must not withdraw every device of the node.
             Ok(Some(watcher::Event::Delete(_))) => ensure(&client, &api, node_name).await,
@@ -55,7 +55,7 @@ pub async fn watch(client: Client, node_name: &str, watched: &watch::Sender<Watc
     }
 }
 
-fn take(object: GpuNode, watched: &watch::Sender<Watched>) {
+fn take(object: GpuNode, boot_id: &str, watched: &watch::Sender<Watched>) {
     let generation = object.metadata.generation.unwrap_or_default();
     let GpuNode { spec, status, .. } = object;
     watched.send_if_modified(|watched| {
@@ -64,7 +64,9 @@ fn take(object: GpuNode, watched: &watch::Sender<Watched>) {
         }
         let recorded = recorded(status.as_ref());
         watched.first_status = watched.first_status.take().or(status);
-        watched.wanted = Some(Wanted { generation, spec, recorded });
+        // What is written from now on is this run's own word.
+        let faults = watched.first_status.iter().flat_map(|status| health::recorded(status, boot_id)).collect();
+        watched.wanted = Some(Wanted { generation, spec, recorded, faults });
         true
     });
 }

@@ -126,6 +126,7 @@ fn gpu_state(sources: &Sources<'_>, offered: &BTreeMap<&DeviceId, &Device>, gpu:
             pending: (mode.pending != mode.current).then_some(mode.pending),
         }),
         health: if sources.carved.trouble.is_some() { Health::Unhealthy } else { gpu.health },
+        fault: gpu.fault.clone(),
         step: progress.step,
         instances: gpu.instances.iter().map(instance).collect(),
         whole: (!mig_on).then(|| device(&DeviceId::whole(&gpu.uuid), gpu.clients.len())),

@@ -1,9 +1,14 @@
 //! A simulated driver in a folder of its own, and the agent's silicon side on it, with a kubelet that agrees when told to.
+#![allow(dead_code, reason = "each test program uses its own part")]
+
+#[path = "../../../integration/nvml-sim/tests/support/built.rs"]
+pub mod built;
 
 use std::{
     io::{BufRead, BufReader},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use gputenancy_agent::{
@@ -27,26 +32,21 @@ use tokio::sync::watch;
 pub struct Sim {
     pub root: tempfile::TempDir,
     pub store: Store,
+    pub options: Options,
 }
 
 impl Sim {
     pub fn new(board: &str, gpus: u32) -> Self {
+        Self::with(board, gpus, |_| {})
+    }
+
+    /// As [`Sim::new`], installed in another way.
+    pub fn with(board: &str, gpus: u32, adapt: impl FnOnce(&mut Options)) -> Self {
         let root = tempfile::tempdir().unwrap();
-        let options = Options {
-            root: root.path().into(),
-            driver_root: "/drv".into(),
-            persistent: "/var/lib/nvsim".into(),
-            library: library(),
-            tool: None,
-            node: "node".into(),
-            board: boards::load(board).unwrap(),
-            variant: Variant::Normal,
-            gpus,
-            latency_permille: 0,
-            devices: false,
-        };
+        let mut options = options(root.path(), board, gpus);
+        adapt(&mut options);
         let store = install(&options).unwrap();
-        Self { root, store }
+        Self { root, store, options }
     }
 
     pub fn inject(&self, call: &str, nth: u32, times: Option<u32>, effect: Effect) {
@@ -69,10 +69,21 @@ impl Sim {
     }
 }
 
-fn library() -> PathBuf {
-    let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    let name = "libnvml_sim.so";
-    [deps.join(name), deps.join("..").join(name)].into_iter().find(|path| path.exists()).expect("cargo builds it")
+/// GPUs without device nodes, in this folder.
+pub fn options(root: &Path, board: &str, gpus: u32) -> Options {
+    Options {
+        root: root.into(),
+        driver_root: "/drv".into(),
+        persistent: "/var/lib/nvsim".into(),
+        library: built::library(),
+        tool: None,
+        node: "node".into(),
+        board: boards::load(board).unwrap(),
+        variant: Variant::Normal,
+        gpus,
+        latency_permille: 0,
+        devices: false,
+    }
 }
 
 /// This test program once more, as another process that runs only the test `name`.
@@ -123,10 +134,15 @@ impl Agent {
     }
 
     pub fn with(root: &Path, deadlines: Deadlines) -> Self {
+        Self::seeing(root, "/proc".as_ref(), deadlines)
+    }
+
+    /// An agent that sees these processes.
+    pub fn seeing(root: &Path, proc_root: &Path, deadlines: Deadlines) -> Self {
         let driver = root.join("drv");
         let places = Places {
             driver_roots: vec![DriverRoot { host: driver.clone(), seen: driver }],
-            proc_root: "/proc".into(),
+            proc_root: proc_root.into(),
             sys_root: "/sys".into(),
         };
         let metrics = Metrics::default();
@@ -135,19 +151,34 @@ impl Agent {
         let (carved, carveds) = watch::channel(Carved::default());
         let kubelet = watch::Sender::new(KubeletView::default());
         let shell = Shell::new(silicon, metrics, kubelet.subscribe(), view, carved);
+        // The two looks that see something unused may come one right after the other.
+        let shell = shell.with_proof(Duration::ZERO);
         Self { shell, generation: 0, wanted: Wanted::default(), kubelet, view: views, carved: carveds }
+    }
+
+    /// With so long between the two looks that see something unused.
+    pub fn with_proof(self, proof: Duration) -> Self {
+        Self { shell: self.shell.with_proof(proof), ..self }
     }
 
     /// The operator writes a spec for GPU 0.
     pub fn want(&mut self, uuid: &str, mig: bool, instances: &[(i32, &str)]) {
+        self.want_all(vec![Self::spec(uuid, mig, instances)]);
+    }
+
+    pub fn spec(uuid: &str, mig: bool, instances: &[(i32, &str)]) -> GpuSpec {
         let instances = instances.iter().map(|(start, profile)| InstanceSpec {
             start: *start,
             profile: (*profile).into(),
             resource: None,
         });
-        let gpu = GpuSpec { uuid: uuid.into(), mig, instances: instances.collect(), ..GpuSpec::default() };
+        GpuSpec { uuid: uuid.into(), mig, instances: instances.collect(), ..GpuSpec::default() }
+    }
+
+    /// The operator writes a spec.
+    pub fn want_all(&mut self, gpus: Vec<GpuSpec>) {
         self.generation += 1;
-        let spec = GpuNodeSpec { gpus: vec![gpu] };
+        let spec = GpuNodeSpec { gpus };
         self.wanted = Wanted { generation: self.generation, spec, ..Wanted::default() };
     }
 

@@ -1,11 +1,14 @@
 //! What the end-to-end tests and the demo have in common: the lab, the product installed in it, and ways to wait.
 
 pub mod actor;
+pub mod discovery;
 mod error;
+pub mod forecast;
 pub mod objects;
 pub mod product;
 pub mod scene;
 pub mod story;
+pub mod strike;
 pub mod wait;
 mod world;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuTenant, condition};
+use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuTenant, condition};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{
     Api, ResourceExt,
@@ -12,10 +12,13 @@ use serde_json::json;
 
 use crate::{
     Error, Result, World,
+    forecast::Gpu,
     objects::{self, Life},
     wait::{PATIENCE, eventually},
 };
 
+/// The nodes with GPUs.
+pub const NODES: [&str; 2] = ["gpu-1", "gpu-2"];
 /// Namespace of the first team, whose pods use `mig-1g`.
 pub const TEAM_A: &str = "team-a";
 /// Namespace of the second team, whose pods use `mig-3g`.
@@ -122,8 +125,25 @@ pub async fn holdings(world: &World) -> Result<BTreeMap<String, (String, i32, i3
     Ok(held)
 }
 
-/// Every change that is journalled on any GPU now: node, index, phase and reason.
-pub async fn changes(world: &World) -> Result<Vec<String>> {
+/// A change that is journalled on a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Journal {
+    /// The GPU in words: node and NVML's index.
+    pub gpu: String,
+    /// Where the change stands.
+    pub phase: ChangePhase,
+    /// Why it is made, or why it failed.
+    pub reason: String,
+}
+
+impl std::fmt::Display for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {:?}: {}", self.gpu, self.phase, self.reason)
+    }
+}
+
+/// Every change that is journalled on any GPU now.
+pub async fn changes(world: &World) -> Result<Vec<Journal>> {
     let nodes = Api::<GpuNode>::all(world.client.clone()).list(&ListParams::default()).await?;
     let of = |node: &GpuNode| {
         let index = |uuid: &str| {
@@ -132,9 +152,21 @@ pub async fn changes(world: &World) -> Result<Vec<String>> {
         };
         let line = |g: &gputenancy_crds::GpuSpec| {
             let change = g.change.as_ref()?;
-            Some(format!("{} GPU {}: {:?}: {}", node.name_any(), index(&g.uuid), change.phase, change.reason))
+            let gpu = format!("{} GPU {}", node.name_any(), index(&g.uuid));
+            Some(Journal { gpu, phase: change.phase, reason: change.reason.clone() })
         };
         node.spec.gpus.iter().filter_map(line).collect::<Vec<_>>()
+    };
+    Ok(nodes.iter().flat_map(of).collect())
+}
+
+/// The layout of every GPU, in the words of [`objects::layouts`].
+pub async fn layouts(world: &World) -> Result<BTreeMap<Gpu, Vec<String>>> {
+    let nodes = Api::<GpuNode>::all(world.client.clone()).list(&ListParams::default()).await?;
+    let of = |node: &GpuNode| {
+        let indices: Vec<i32> = node.status.iter().flat_map(|s| &s.gpus).map(|g| g.index).collect();
+        let name = node.name_any();
+        indices.into_iter().map(move |i| (name.clone(), i)).zip(objects::layouts(node)).collect::<Vec<_>>()
     };
     Ok(nodes.iter().flat_map(of).collect())
 }

@@ -8,6 +8,7 @@ use lab::Lab;
 
 use crate::{
     Error, Result, objects, product,
+    story::NODES,
     wait::{PATIENCE, eventually},
 };
 
@@ -41,7 +42,7 @@ impl World {
     /// Empties all boards by a reset, as an administrator would before handing them over: the planner keeps what it finds, so
     /// a test that counts devices starts from none.
     async fn blank(&self) -> Result<()> {
-        for node in ["gpu-1", "gpu-2"] {
+        for node in NODES {
             self.nvsim(node, &["clear-faults"]).await?;
             for gpu in ["0", "1"] {
                 self.nvsim(node, &["reset", gpu]).await?;

@@ -1,5 +1,5 @@
-//! Kill the operator, the agent, kubelet or the node in the middle of a change: it ends at the old or the new layout, and
-//! pods outside the plan never notice.
+//! Kill the operator, the agent, kubelet or the node in the middle of a change: it ends at the new layout, and pods outside
+//! the plan never notice.
 #![allow(
     clippy::indexing_slicing,
     clippy::expect_used,
@@ -8,177 +8,183 @@
     reason = "a test that panics says what it found"
 )]
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use e2e::{
-    Error, Result, World,
+    Result, World,
     objects::{self, Life, ensure, set_guarantee},
     product,
     scene::{mig_profile, pool, tenant, two_small_pods, workload},
     story::{settled, tenant_ready},
+    strike::{self, Phases},
     wait::{PATIENCE, eventually},
 };
-use futures::{StreamExt, TryStreamExt, pin_mut};
 use gputenancy_crds::{ChangePhase, GpuNode};
-use kube::{
-    Api,
-    runtime::{WatchStreamExt, watcher},
-};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, api::ListParams};
+use serde_json::{Value, json};
+
+const HALF: &str = "nvidia.com/mig-3g.40gb";
+/// A budget that forbids to evict any of the small pods.
+const BUDGET: &str = "stay";
+/// A policy that keeps gpu-1 from offering new halves.
+const POLICY: &str = "e2e-no-new-halves";
+
+/// A change on gpu-1 is disturbed: it ends at the new layout, kubelet and scheduler agree, and the pods on gpu-2 live on.
+async fn disturbed(test: &str, disturb: impl AsyncFn(&World) -> Result<()>) {
+    let world = World::enter().await.unwrap();
+    let body = async {
+        let calm = bystanders(&world).await?;
+        two_small_pods(&world).await?;
+        disturb(&world).await?;
+        settled(&world, "3g.40gb", 3).await?;
+        world.pods_ready("small", 2).await?;
+        let now = objects::running(&world.client, "aside").await?;
+        ensure(now == calm, format!("bystanders untouched: before {calm:?}, now {now:?}"))?;
+        eventually("three halves are offered", PATIENCE, || async {
+            let offered = objects::allocatable(&world.client, "gpu-1", HALF).await?;
+            Ok(if offered == 3 { Ok(()) } else { Err(format!("{offered} offered")) })
+        })
+        .await
+    };
+    world.keeping_evidence(test, body).await;
+}
 
 /// Pods on gpu-2, in a pool of their own: whatever happens on gpu-1, they live on.
-async fn bystanders(world: &World) -> Result<std::collections::BTreeMap<String, Life>> {
-    world
-        .set(&[
-            mig_profile("mig-2g", "2g.20gb"),
-            pool("aside", "gpu-2", &["mig-2g"]),
-            tenant("aside", &[("mig-2g", 2)]),
-        ])
-        .await?;
+async fn bystanders(world: &World) -> Result<BTreeMap<String, Life>> {
+    let shape = mig_profile("mig-2g", "2g.20gb");
+    world.set(&[shape, pool("aside", "gpu-2", &["mig-2g"]), tenant("aside", &[("mig-2g", 2)])]).await?;
     tenant_ready(world, "aside").await?;
     world.set(&[workload("aside", "calm", "nvidia.com/mig-2g.20gb", 2)]).await?;
     world.pods_ready("aside", 2).await
 }
 
-/// Asks for three halves, which moves one of the two small pods.
+/// Asks for three halves. One GPU changes under the pod that stays, then the other one, whose pod has to move.
 async fn grow(world: &World) -> Result<()> {
     set_guarantee(&world.client, "small", "mig-1g", 2).await?;
     set_guarantee(&world.client, "big", "mig-3g", 3).await
 }
 
-/// Waits for the phases of changes on gpu-1 and calls `strike` once for each; ends when nothing changes any more.
-async fn strike_in_phases(
-    world: &World,
-    strike: impl AsyncFn(ChangePhase) -> Result<()>,
-) -> Result<BTreeSet<ChangePhase>> {
-    let api = Api::<GpuNode>::all(world.client.clone());
-    let config = watcher::Config::default().fields("metadata.name=gpu-1");
-    let nodes = watcher(api, config).default_backoff().applied_objects().map_err(|e| Error::Wrong(e.to_string()));
-    pin_mut!(nodes);
-    let mut struck = BTreeSet::new();
-    loop {
-        let next = tokio::time::timeout(PATIENCE, nodes.next()).await;
-        let Ok(Some(node)) = next else {
-            return Err(Error::Wrong(format!("the change stands still after strikes in {struck:?}")));
-        };
-        let phases: BTreeSet<ChangePhase> =
-            node?.spec.gpus.iter().filter_map(|g| Some(g.change.as_ref()?.phase)).collect();
-        for phase in &phases {
-            if struck.insert(*phase) {
-                strike(*phase).await?;
-            }
-        }
-        if phases.is_empty() && !struck.is_empty() {
-            return Ok(struck);
-        }
-    }
-}
-
-async fn ends_well(world: &World, calm: &std::collections::BTreeMap<String, Life>) -> Result<()> {
-    settled(world, "3g.40gb", 3).await?;
-    world.pods_ready("small", 2).await?;
-    let now = objects::running(&world.client, "aside").await?;
-    ensure(&now == calm, format!("bystanders untouched: before {calm:?}, now {now:?}"))
+fn has_three_halves(node: &GpuNode) -> bool {
+    objects::layouts(node).iter().flatten().filter(|i| i.ends_with(":3g.40gb")).count() == 3
 }
 
 #[tokio::test]
-async fn the_operator_killed_in_each_phase_is_continued_by_the_next_leader() {
-    let world = World::enter().await.unwrap();
-    let body = async {
-        let calm = bystanders(&world).await?;
-        two_small_pods(&world).await?;
-        grow(&world).await?;
-        let kill = async |_phase| {
-            let pods = [
-                "delete",
-                "pod",
-                "-n",
-                product::NAMESPACE,
-                "-l",
-                "app.kubernetes.io/name=gputenancy-operator",
-                "--force",
-                "--grace-period=0",
-            ];
-            world.kubectl(&pods).await.map(drop)
+async fn the_operator_killed_in_each_phase_goes_on_where_it_was() {
+    disturbed("operator-killed", async |world| {
+        hold_phases(world).await?;
+        grow(world).await?;
+        let kill = async |_| {
+            strike::kill_leader(world).await?;
+            // nobody writes phases now: this is what the kill interrupted
+            let hit = strike::phases(world, "gpu-1").await?;
+            let_go(world, &hit).await?;
+            Ok(hit)
         };
-        let struck = strike_in_phases(&world, kill).await?;
-        // a phase may be over before the watch tells of it; the kill in the middle of carving is the one that must have been
-        ensure(struck.len() >= 3 && struck.contains(&ChangePhase::Partitioning), format!("killed in {struck:?}"))?;
-        ends_well(&world, &calm).await
-    };
-    world.keeping_evidence("operator-killed", body).await;
+        let killed = strike::in_phases(world, "gpu-1", has_three_halves, kill).await;
+        // also after a failure: the next test finds the cluster free
+        let_go(world, &[ChangePhase::Evicting, ChangePhase::Verifying].into()).await?;
+        let killed = killed?;
+        for phase in [ChangePhase::Noticed, ChangePhase::Evicting, ChangePhase::Partitioning, ChangePhase::Verifying] {
+            ensure(killed.contains(&phase), format!("killed in {killed:?}, not in {phase:?}"))?;
+        }
+        Ok(())
+    })
+    .await;
+}
+
+/// Makes every phase that could pass too quickly last until it is let go: notice by the pool's rule, evictions by a budget,
+/// verifying by a policy against new halves. Carving takes seconds by itself.
+async fn hold_phases(world: &World) -> Result<()> {
+    let notice = json!({"spec": {"disruption": {"notice": "10s"}}}).to_string();
+    world.kubectl(&["patch", "gpupool", "p", "--type=merge", "-p", &notice]).await?;
+    let budget = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": BUDGET, "namespace": "small"},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "w"}}},
+    });
+    world.set(&[vec![budget], no_new_halves()].concat()).await?;
+    let offer = json!({"status": {"allocatable": {HALF: "99"}}}).to_string();
+    let offer = ["patch", "node", "gpu-1", "--subresource=status", "--dry-run=server", "--type=merge", "-p", &offer];
+    eventually("the policy in force", PATIENCE, || async {
+        Ok(match world.kubectl(&offer).await {
+            Err(error) if error.to_string().contains(POLICY) => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+    })
+    .await
+}
+
+fn no_new_halves() -> Vec<Value> {
+    let amount = |object: &str| format!("string({object}.status.?allocatable['{HALF}'].orValue('0'))");
+    let nodes =
+        json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes/status"]});
+    let same = format!("object.metadata.name != 'gpu-1' || {} == {}", amount("object"), amount("oldObject"));
+    let kind = |kind: &str, spec: Value| json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": POLICY}, "spec": spec});
+    let rule = json!({"matchConstraints": {"resourceRules": [nodes]}, "validations": [{"expression": same}]});
+    vec![
+        kind("ValidatingAdmissionPolicy", rule),
+        kind("ValidatingAdmissionPolicyBinding", json!({"policyName": POLICY, "validationActions": ["Deny"]})),
+    ]
+}
+
+/// Lets these phases end.
+async fn let_go(world: &World, phases: &Phases) -> Result<()> {
+    let delete = ["delete", "--ignore-not-found"];
+    if phases.contains(&ChangePhase::Evicting) {
+        world.kubectl(&[delete.as_slice(), &["pdb", "-n", "small", BUDGET]].concat()).await?;
+    }
+    if phases.contains(&ChangePhase::Verifying) {
+        let policy = "validatingadmissionpolicybinding,validatingadmissionpolicy";
+        world.kubectl(&[delete.as_slice(), &[policy, POLICY]].concat()).await?;
+    }
+    Ok(())
 }
 
 #[tokio::test]
 async fn the_agent_killed_between_two_nvml_calls_goes_on_where_it_was() {
-    let world = World::enter().await.unwrap();
-    let body = async {
-        let calm = bystanders(&world).await?;
-        two_small_pods(&world).await?;
+    disturbed("agent-killed", async |world| {
+        let before = agent_restarts(world).await?;
         for (nth, when) in [("1", "after"), ("5", "before"), ("16", "after")] {
-            let kill = [
-                "inject",
-                "--call",
-                "change",
-                "--kill",
-                when,
-                "--nth",
-                nth,
-                "--times",
-                "1",
-                "--process",
-                "gputenancy-age",
-            ];
-            world.nvsim("gpu-1", &kill).await?;
+            let fault = ["inject", "--call", "change", "--kill", when, "--nth", nth, "--process", "gputenancy-age"];
+            world.nvsim("gpu-1", &fault).await?;
         }
-        grow(&world).await?;
-        ends_well(&world, &calm).await?;
-        let agents = [
-            "get",
-            "pods",
-            "-n",
-            product::NAMESPACE,
-            "-l",
-            "app.kubernetes.io/name=gputenancy-agent",
-            "-o",
-            "jsonpath={.items[*].status.containerStatuses[*].restartCount}",
-        ];
-        let restarts = world.kubectl(&agents).await?;
-        ensure(
-            restarts.split(' ').any(|n| n.parse::<i32>().unwrap_or(0) >= 1),
-            format!("the agent was killed: {restarts}"),
-        )
-    };
-    world.keeping_evidence("agent-killed", body).await;
-    world.nvsim("gpu-1", &["clear-faults"]).await.unwrap();
+        grow(world).await?;
+        settled(world, "3g.40gb", 3).await?;
+        world.nvsim("gpu-1", &["clear-faults"]).await?;
+        let restarts = agent_restarts(world).await? - before;
+        ensure(restarts == 3, format!("the agent was killed three times, and restarted {restarts} times"))
+    })
+    .await;
+}
+
+/// Restarts of the agent on gpu-1.
+async fn agent_restarts(world: &World) -> Result<i32> {
+    let agents = ListParams::default().labels("app.kubernetes.io/name=gputenancy-agent").fields("spec.nodeName=gpu-1");
+    let agents = Api::<Pod>::namespaced(world.client.clone(), product::NAMESPACE).list(&agents).await?;
+    Ok(agents.iter().map(|pod| objects::life(pod).restarts).sum())
 }
 
 #[tokio::test]
 async fn a_kubelet_that_restarts_finds_the_plugin_again() {
-    let world = World::enter().await.unwrap();
-    let body = async {
-        let calm = bystanders(&world).await?;
-        two_small_pods(&world).await?;
-        grow(&world).await?;
+    disturbed("kubelet-restarted", async |world| {
+        grow(world).await?;
         let node = world.lab.node("gpu-1")?;
-        let kill = async |phase| match phase {
-            ChangePhase::Evicting | ChangePhase::Partitioning => Ok(node.kill_component("kubelet").await?),
-            _ => Ok(()),
+        let kill = async |phase| {
+            if matches!(phase, ChangePhase::Evicting | ChangePhase::Partitioning) {
+                node.kill_component("kubelet").await?;
+            }
+            Ok([phase].into())
         };
-        strike_in_phases(&world, kill).await?;
-        ends_well(&world, &calm).await?;
-        let offered = objects::allocatable(&world.client, "gpu-1", "nvidia.com/mig-3g.40gb").await?;
-        ensure(offered == 3, format!("three halves are offered after kubelet's restart, not {offered}"))
-    };
-    world.keeping_evidence("kubelet-restarted", body).await;
+        let killed = strike::in_phases(world, "gpu-1", has_three_halves, kill).await?;
+        ensure(killed.contains(&ChangePhase::Partitioning), format!("killed in {killed:?}"))
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_node_without_power_is_carved_again_before_it_offers_anything() {
-    let world = World::enter().await.unwrap();
-    let body = async {
-        let calm = bystanders(&world).await?;
-        two_small_pods(&world).await?;
-        grow(&world).await?;
+    disturbed("node-power-cycled", async |world| {
+        grow(world).await?;
         let node = world.lab.node("gpu-1")?;
         let cycle = async |phase| {
             if phase == ChangePhase::Partitioning {
@@ -186,15 +192,10 @@ async fn a_node_without_power_is_carved_again_before_it_offers_anything() {
                 tokio::time::sleep(Duration::from_secs(2)).await;
                 node.power_on().await?;
             }
-            Ok(())
+            Ok([phase].into())
         };
-        strike_in_phases(&world, cycle).await?;
-        ends_well(&world, &calm).await?;
-        eventually("allocatable equals NVML after the power cycle", PATIENCE, || async {
-            let offered = objects::allocatable(&world.client, "gpu-1", "nvidia.com/mig-3g.40gb").await?;
-            Ok(if offered == 3 { Ok(()) } else { Err(format!("{offered} offered")) })
-        })
-        .await
-    };
-    world.keeping_evidence("node-power-cycled", body).await;
+        let cycled = strike::in_phases(world, "gpu-1", has_three_halves, cycle).await?;
+        ensure(cycled.contains(&ChangePhase::Partitioning), format!("cycled in {cycled:?}"))
+    })
+    .await;
 }

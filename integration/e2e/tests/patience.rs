@@ -83,7 +83,7 @@ async fn a_create_that_nvml_refuses_is_rolled_back_and_says_which_call_and_why()
                     Ok(())
                 }
                 Some(c) => Err(c.reason.clone()),
-                None => Err(changes(&world).await?.join("; ")),
+                None => Err(format!("{:?}", changes(&world).await?)),
             })
         })
         .await?;

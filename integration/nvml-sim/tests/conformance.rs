@@ -8,28 +8,21 @@
 )]
 
 mod common;
+#[path = "support/witness.rs"]
+mod witness;
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
-use common::{Sim, checkout, widest};
-use serde_json::Value;
+use common::{Sim, built, widest};
 use silicon::board::Profile;
-use silicon::{Machine, boards, ids, materialize};
+use silicon::{Machine, boards};
+use witness::{Devices, Labels, Witness, labels_of, mig_labels, nodes_of, of_mig};
 
-/// A program of the toolset, which other parts of the project build.
-fn tool(name: &str) -> PathBuf {
-    let path = checkout().join("target/toolset/bin").join(name);
-    assert!(path.exists(), "{} is not there: run `make tools` first", path.display());
-    path
-}
-
-/// A driver with device nodes, and the trees around it.
+/// A driver with device nodes, and NVIDIA's programs on it.
 struct Node {
     sim: Sim,
-    trees: PathBuf,
+    witness: Witness,
 }
 
 impl Node {
@@ -39,28 +32,9 @@ impl Node {
             fs::create_dir_all(options.root.join("dev")).unwrap();
             options.devices = true;
         });
-        let trees = sim.root.path().join("trees");
-        fs::create_dir_all(trees.join("mnt")).unwrap();
-        materialize::trees(&trees, &sim.store.read().unwrap()).unwrap();
-        materialize::driver_files(&sim.options.driver()).unwrap();
+        let witness = Witness::of(&sim.options, &sim.store.read().unwrap());
         (0..2).for_each(|gpu| sim.mig(gpu));
-        Self { sim, trees }
-    }
-
-    /// Runs a program of NVIDIA's where it finds the driver.
-    fn run(&self, name: &str, arguments: &[&str]) -> String {
-        let dev = self.sim.options.dev();
-        let script = checkout().join("integration/nvml-sim/tests/with-driver");
-        let output = Command::new(script)
-            .arg(&self.trees)
-            .arg(tool(name))
-            .args(arguments)
-            .env("NVSIM_DEV", dev)
-            .env("LD_LIBRARY_PATH", self.sim.library_folder())
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+        Self { sim, witness }
     }
 
     /// Empties both GPUs and fills them greedily, each beginning with another profile.
@@ -106,64 +80,14 @@ fn fill(machine: &mut Machine, gpu: usize, first: usize) {
 }
 
 /// The labels that gpu-feature-discovery owes for a machine's MIG devices.
-fn expected_labels(machine: &Machine) -> BTreeMap<String, String> {
-    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
-    machine.mig_devices().iter().for_each(|d| *counts.entry(d.gi.profile).or_default() += 1);
-    let mut labels = BTreeMap::new();
-    for (id, count) in counts {
-        let p = machine.board.profile(id).unwrap();
-        let name = p.name.replace('+', ".");
-        let e = p.engines;
-        for (what, value) in [
-            ("count", count.to_string()),
-            ("memory", p.memory_mib.to_string()),
-            ("multiprocessors", e.sm.to_string()),
-            ("slices.gi", p.slices.to_string()),
-            ("slices.ci", p.slices.to_string()),
-            ("engines.copy", e.copy_engines.to_string()),
-            ("engines.decoder", e.decoders.to_string()),
-            ("engines.encoder", e.encoders.to_string()),
-            ("engines.jpeg", e.jpeg.to_string()),
-            ("engines.ofa", e.ofa.to_string()),
-        ] {
-            labels.insert(format!("nvidia.com/mig-{name}.{what}"), value);
-        }
-    }
-    labels
+fn expected_labels(machine: &Machine) -> Labels {
+    let profile = |id: u32| machine.board.profile(id).unwrap().name.as_str();
+    mig_labels(&machine.board, machine.mig_devices().iter().map(|device| profile(device.gi.profile)))
 }
 
-fn labels_of(output: &str) -> BTreeMap<String, String> {
-    let kept = |key: &str| key.starts_with("nvidia.com/mig-") && !key.ends_with(".product");
-    let pairs = output.lines().filter_map(|line| line.split_once('='));
-    pairs
-        .filter(|(key, _)| kept(key) && !key.ends_with(".replicas") && !key.ends_with(".sharing-strategy"))
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .collect()
-}
-
-/// The nodes that each MIG device needs: its GPU's and both its capabilities'.
-fn expected_devices(machine: &Machine) -> BTreeMap<String, Vec<String>> {
-    let nodes = |d: &silicon::machine::MigDevice<'_>| {
-        let (gpu, gi, ci) = (d.gpu.index, d.gi.id, d.ci.id);
-        let cap = |minor: u32| format!("/dev/nvidia-caps/nvidia-cap{minor}");
-        let mut paths = vec![format!("/dev/nvidia{gpu}"), cap(ids::gi_minor(gpu, gi)), cap(ids::ci_minor(gpu, gi, ci))];
-        paths.sort();
-        paths
-    };
-    machine.mig_devices().iter().map(|d| (d.uuid(), nodes(d))).collect()
-}
-
-fn devices_of(spec: &Value) -> BTreeMap<String, Vec<String>> {
-    let devices = spec["devices"].as_array().unwrap().iter();
-    let by_uuid = devices.filter(|d| d["name"].as_str().unwrap().starts_with("MIG-"));
-    by_uuid
-        .map(|device| {
-            let nodes = device["containerEdits"]["deviceNodes"].as_array().unwrap().iter();
-            let mut paths: Vec<String> = nodes.map(|n| n["path"].as_str().unwrap().to_owned()).collect();
-            paths.sort();
-            (device["name"].as_str().unwrap().to_owned(), paths)
-        })
-        .collect()
+fn expected_devices(machine: &Machine) -> Devices {
+    let devices = machine.mig_devices();
+    devices.iter().map(|d| (d.uuid(), nodes_of(d.gpu.index, d.gi.id, d.ci.id))).collect()
 }
 
 /// As many layouts as the board has profiles.
@@ -180,19 +104,9 @@ fn each_layout(board: &str, mut check: impl FnMut(&Node, &Machine)) {
 fn gpu_feature_discovery_labels_every_layout_of_every_board() {
     for board in boards::mig_keys() {
         each_layout(board, |node, machine| {
-            let output = node.run(
-                "gpu-feature-discovery",
-                &[
-                    "--oneshot",
-                    "--no-timestamp",
-                    "--mig-strategy=mixed",
-                    "--use-node-feature-api=false",
-                    "--device-discovery-strategy=nvml",
-                    "--output-file=",
-                ],
-            );
-            assert_eq!(labels_of(&output), expected_labels(machine), "{board}");
-            assert!(output.contains("nvidia.com/gpu.mode=compute"), "the PCI class is read: {output}");
+            let labels = labels_of(&node.witness.feature_discovery().text());
+            assert_eq!(of_mig(&labels), expected_labels(machine), "{board}");
+            assert_eq!(labels["nvidia.com/gpu.mode"], "compute", "the PCI class is read");
         });
     }
 }
@@ -201,25 +115,7 @@ fn gpu_feature_discovery_labels_every_layout_of_every_board() {
 fn container_toolkit_generates_every_device_of_every_layout_of_every_board() {
     for board in boards::mig_keys() {
         each_layout(board, |node, machine| {
-            let driver = node.sim.options.driver();
-            let root = node.sim.options.root.clone();
-            let output = node.run(
-                "nvidia-ctk",
-                &[
-                    "--quiet",
-                    "cdi",
-                    "generate",
-                    "--mode=nvml",
-                    "--format=json",
-                    "--device-name-strategy=uuid",
-                    "--driver-root",
-                    driver.to_str().unwrap(),
-                    "--dev-root",
-                    root.to_str().unwrap(),
-                ],
-            );
-            let spec: Value = serde_json::from_str(&output).unwrap();
-            assert_eq!(devices_of(&spec), expected_devices(machine), "{board}");
+            assert_eq!(node.witness.toolkit().devices(), expected_devices(machine), "{board}");
         });
     }
 }

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use super::model::{UUID, board, carve, client, decide, gpu, instance, layout, obey, spec};
 use crate::{
-    carve::{Decision, Rest, offer::devices},
-    gpu::SeenGpu,
+    carve::{Decision, Facts, Rest, offer::devices, step},
+    gpu::{Order, SeenGpu},
 };
 
 /// Instances that fit side by side, from a list of wishes of which the impossible are dropped.
@@ -120,9 +120,20 @@ proptest! {
     #[test]
     fn what_kubelet_may_still_give_away_is_not_destroyed(gpu in found(), spec in wanted()) {
         let decision = decide(&spec, &gpu, true, None);
-        if let Decision::Act(crate::gpu::Order::DestroyCompute { .. }) = decision {
+        if let Decision::Act(Order::DestroyCompute { .. }) = decision {
             prop_assert!(false, "{:?}", decision);
         }
+    }
+
+    #[test]
+    fn what_was_seen_unused_only_once_is_not_touched(gpu in found(), spec in wanted()) {
+        let facts = Facts { generation: 1, taken: &|_| false, idle: &|_| false, failure: None };
+        let decision = step(&spec, &gpu, &facts);
+        let harmless = !matches!(
+            decision,
+            Decision::Act(Order::DestroyCompute { .. } | Order::DestroyInstance { .. } | Order::Reset { .. })
+        );
+        prop_assert!(harmless, "{:?}", decision);
     }
 
     #[test]

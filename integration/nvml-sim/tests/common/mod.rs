@@ -1,11 +1,13 @@
 //! A simulated driver in a folder of its own for each test.
-#![allow(dead_code, reason = "each test program uses its own part")]
+#![allow(dead_code, unused_imports, reason = "each test program uses its own part")]
 
-use std::path::{Path, PathBuf};
+#[path = "../support/built.rs"]
+pub mod built;
+
+use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
-use std::time::SystemTime;
 
+pub use built::{binary, checkout, library};
 use nvml_wrapper::Nvml;
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t};
 use silicon::board::Variant;
@@ -129,41 +131,4 @@ pub fn gpu(lib: &NvmlLib, index: u32) -> nvmlDevice_t {
     // SAFETY: the signature is NVML's, the pointer is to a handle.
     assert_eq!(unsafe { lib.nvmlDeviceGetHandleByIndex_v2(index, &raw mut device) }, 0);
     device
-}
-
-/// The library that cargo built.
-pub fn library() -> PathBuf {
-    built("libnvml_sim.so").canonicalize().unwrap()
-}
-
-/// A file that cargo built beside this test.
-fn built(name: &str) -> PathBuf {
-    let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    [deps.join(name), deps.join("..").join(name)].into_iter().find(|p| p.exists()).expect("cargo builds the library")
-}
-
-/// A program of the `silicon` or `lab` crate, built now if its crate's sources are newer.
-pub fn binary(name: &str) -> PathBuf {
-    static BUILDING: Mutex<()> = Mutex::new(());
-    let _one = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
-    let package = if name == "lab" { "lab" } else { "silicon" };
-    let program = checkout().join("target/debug").join(name);
-    let built = program.metadata().and_then(|m| m.modified()).ok();
-    if built < newest(&checkout().join("integration").join(package).join("src")) {
-        let cargo = Command::new(env!("CARGO")).args(["build", "--quiet", "--package", package, "--bins"]).status();
-        assert!(cargo.unwrap().success(), "cargo build --package {package}");
-    }
-    program
-}
-
-/// When the newest file below a folder was written.
-fn newest(folder: &Path) -> Option<SystemTime> {
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let time = |path: PathBuf| if path.is_dir() { newest(&path) } else { path.metadata().ok()?.modified().ok() };
-    entries.filter_map(time).max()
-}
-
-/// The root of the checkout.
-pub fn checkout() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }

@@ -1,0 +1,80 @@
+//! Striking a change where it is: in a phase, and at the operator that leads.
+
+use std::collections::BTreeSet;
+
+use futures::{StreamExt, TryStreamExt, pin_mut};
+use gputenancy_crds::{ChangePhase, GpuNode};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use kube::{
+    Api, ResourceExt,
+    runtime::{WatchStreamExt, watcher},
+};
+
+use crate::{
+    Error, Result, World, objects, product,
+    wait::{PATIENCE, eventually},
+};
+
+/// Phases of changes on a node.
+pub type Phases = BTreeSet<ChangePhase>;
+
+/// Ends every process of a program that belongs to a pod, as the kernel would for want of memory; prints how many.
+const KILL: &str = r#"n=0
+for p in /proc/[0-9]*; do
+  if grep -qs "^$2" "$p/comm" && grep -qs "pod$1" "$p/cgroup" && kill -9 "${p#/proc/}"; then n=$((n + 1)); fi
+done
+echo $n"#;
+
+/// The phases of all changes on a node, as the API server has them now.
+pub async fn phases(world: &World, node: &str) -> Result<Phases> {
+    Ok(of(&objects::gpu_node(&world.client, node).await?))
+}
+
+fn of(node: &GpuNode) -> Phases {
+    node.spec.gpus.iter().filter_map(|g| Some(g.change.as_ref()?.phase)).collect()
+}
+
+/// Waits for the phases of changes on a node and strikes in each, until it was hit: `strike` returns the phases that it has
+/// hit. Ends when nothing changes and the node is as wanted (between the changes of two GPUs nothing changes either); all
+/// that were hit.
+pub async fn in_phases(
+    world: &World,
+    node: &str,
+    wanted: impl Fn(&GpuNode) -> bool,
+    strike: impl AsyncFn(ChangePhase) -> Result<Phases>,
+) -> Result<Phases> {
+    let api = Api::<GpuNode>::all(world.client.clone());
+    let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
+    let nodes = watcher(api, config).default_backoff().applied_objects().map_err(|e| Error::Wrong(e.to_string()));
+    pin_mut!(nodes);
+    let mut hit = Phases::new();
+    loop {
+        let next = tokio::time::timeout(PATIENCE, nodes.next()).await;
+        let Ok(Some(seen)) = next else {
+            return Err(Error::Wrong(format!("the change stands still after strikes in {hit:?}")));
+        };
+        let seen = seen?;
+        let phases = of(&seen);
+        if let Some(phase) = phases.difference(&hit).next().copied() {
+            hit.extend(strike(phase).await?);
+        }
+        if phases.is_empty() && wanted(&seen) {
+            return Ok(hit);
+        }
+    }
+}
+
+/// Kills the operator that leads, with SIGKILL; kubelet starts it again, and whoever holds or gets the lease goes on.
+pub async fn kill_leader(world: &World) -> Result<()> {
+    let leases = Api::<Lease>::namespaced(world.client.clone(), product::NAMESPACE);
+    let pods = Api::<Pod>::namespaced(world.client.clone(), product::NAMESPACE);
+    eventually("a leader killed", PATIENCE, || async {
+        let lease = leases.get("gputenancy-operator").await?;
+        let leader = lease.spec.and_then(|s| s.holder_identity).unwrap_or_default();
+        let pod = pods.get(&leader).await?;
+        let (uid, node) = (pod.uid().unwrap_or_default(), objects::life(&pod).node);
+        let killed = world.on_node(&node, &["sh", "-c", KILL, "kill", &uid, "gputenancy-oper"]).await?;
+        Ok(if killed.trim() == "0" { Err(format!("{leader} does not run")) } else { Ok(()) })
+    })
+    .await
+}

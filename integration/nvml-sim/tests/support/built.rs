@@ -1,0 +1,43 @@
+//! What cargo builds of this checkout.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Mutex, PoisonError},
+    time::SystemTime,
+};
+
+/// The root of the checkout: the folder of the lockfile.
+pub fn checkout() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.ancestors().find(|folder| folder.join("Cargo.lock").exists()).expect("a workspace").to_owned()
+}
+
+/// The simulated library.
+pub fn library() -> PathBuf {
+    let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let name = "libnvml_sim.so";
+    let found = [deps.join(name), deps.join("..").join(name)].into_iter().find(|path| path.exists());
+    found.expect("cargo builds it").canonicalize().unwrap()
+}
+
+/// A program of the `silicon` or `lab` crate, built now if its crate's sources are newer.
+pub fn binary(name: &str) -> PathBuf {
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _one = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let package = if name == "lab" { "lab" } else { "silicon" };
+    let program = checkout().join("target/debug").join(name);
+    let built = program.metadata().and_then(|m| m.modified()).ok();
+    if built < newest(&checkout().join("integration").join(package).join("src")) {
+        let cargo = Command::new(env!("CARGO")).args(["build", "--quiet", "--package", package, "--bins"]).status();
+        assert!(cargo.unwrap().success(), "cargo build --package {package}");
+    }
+    program
+}
+
+/// When the newest file below a folder was written.
+fn newest(folder: &Path) -> Option<SystemTime> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let time = |path: PathBuf| if path.is_dir() { newest(&path) } else { path.metadata().ok()?.modified().ok() };
+    entries.filter_map(time).max()
+}
