@@ -16,6 +16,8 @@ pub(super) struct Draft<'a> {
     now: Timestamp,
     title: String,
     spec: GpuSpec,
+    /// Starts that are held whatever else is, until another layout is asked for.
+    kept_back: Vec<i32>,
     pub decision: Decision,
 }
 
@@ -30,18 +32,31 @@ impl<'a> Draft<'a> {
             now: view.observation.now,
             title: view.title(),
             spec: view.spec.cloned().unwrap_or_else(listed),
+            kept_back: Vec::new(),
             decision: Decision::default(),
         }
     }
 
+    /// Holds these starts with every hold that follows.
+    pub fn keep_back(&mut self, starts: Vec<i32>) -> &mut Self {
+        self.kept_back = starts;
+        self
+    }
+
+    /// Does the spec hold already what is kept back?
+    pub fn keeps_back(&self) -> bool {
+        self.kept_back.iter().all(|start| self.before.is_some_and(|s| s.hold.contains(start)))
+    }
+
     pub fn layout(&mut self, layout: &Layout) -> &mut Self {
         let Layout { mig, instances, resource } = layout.clone();
+        self.kept_back.clear();
         (self.spec.mig, self.spec.instances, self.spec.resource) = (mig, instances, resource);
         self
     }
 
     pub fn hold(&mut self, starts: impl IntoIterator<Item = i32>) -> &mut Self {
-        self.spec.hold = starts.into_iter().collect();
+        self.spec.hold = starts.into_iter().chain(self.kept_back.iter().copied()).collect();
         self.spec.hold.sort_unstable();
         self.spec.hold.dedup();
         self

@@ -32,6 +32,7 @@ pub(super) fn step(view: &View<'_>, change: &Change) -> Decision {
         _ => {}
     }
     let leaving = view.leaving(&to);
+    draft.keep_back(view.absent(&to));
     if view.fresh && view.state.health == Health::Lost {
         let outcome::Trouble { name, words, .. } = outcome::lost();
         draft.finish().event(true, name, &words);
@@ -125,7 +126,7 @@ fn withdraw(view: &View<'_>, mut draft: Draft<'_>, change: &Change, leaving: &[D
     if change.phase <= ChangePhase::Held {
         draft.phase(ChangePhase::Held);
     }
-    if free.clone().any(|d| !held(view, d)) {
+    if free.clone().any(|d| !held(view, d)) || !draft.keeps_back() {
         let asked = |d: &Device<'_>| view.spec.is_some_and(|s| s.hold.contains(&d.start));
         draft.hold(leaving.iter().filter(|d| !d.owned() || asked(d)).map(|d| d.start));
         return draft.done("withdrawing free devices that must go");

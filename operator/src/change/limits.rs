@@ -89,6 +89,14 @@ mod tests {
     }
 
     #[test]
+    fn a_percentage_is_of_the_pools_gpus_rounded_down_and_never_none() {
+        for (gpus, percent, most) in [(8, "25%", 2), (8, "30%", 2), (3, "33%", 1), (3, "34%", 1), (16, "100%", 16)] {
+            let turns: Vec<Turn<u8>> = (0..gpus).map(|gpu| turn(gpu, false, true, 0)).collect();
+            assert_eq!(admit(&turns, &IntOrString::String(percent.into())).len(), most, "{percent} of {gpus}");
+        }
+    }
+
+    #[test]
     fn nobody_is_evicted_before_the_new_places_are_ready() {
         let gpus = [turn(0, false, true, 1), turn(1, false, true, 0)];
         assert_eq!(admit(&gpus, &IntOrString::Int(5)), [1].into());

@@ -20,13 +20,17 @@ pub(super) fn steady(view: &View<'_>) -> Decision {
         draft.finish();
         return draft.done("");
     }
-    if view.spec.is_some() && view.fresh && view.state.step == AgentStep::Failed && !view.shows(&view.present()) {
+    if is_lost(view) {
         return lost(view);
     }
     match view.observation.target {
         Some(target) if view.spec.is_none() || view.present() != plain(target.clone()) => begin(view, target),
         _ => Decision::default(),
     }
+}
+
+fn is_lost(view: &View<'_>) -> bool {
+    view.spec.is_some() && view.fresh && view.state.step == AgentStep::Failed && !view.shows(&view.present())
 }
 
 /// The layout is not there and the agent cannot restore it, such as after a power cycle: said, and tried again later.
@@ -51,6 +55,9 @@ fn lost(view: &View<'_>) -> Decision {
 
 /// A change failed and the old layout is back.
 pub(super) fn rolled_back(view: &View<'_>, change: &Change) -> Decision {
+    if is_lost(view) {
+        return lost(view);
+    }
     let retry = after(change, view.observation.policy);
     let over = retry.is_none_or(|at| at <= view.observation.now);
     let mut draft = Draft::of(view);
@@ -141,7 +148,8 @@ fn begin(view: &View<'_>, target: &Layout) -> Decision {
         reason: seen.reason.to_owned(),
     });
     draft.event(false, "ChangeStarted", seen.reason);
-    if leaving.is_empty() {
+    draft.keep_back(view.absent(&target));
+    if leaving.is_empty() && draft.keeps_back() {
         return carve::partition(view, draft, &target);
     }
     if busy {

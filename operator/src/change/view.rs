@@ -68,6 +68,23 @@ impl<'a> View<'a> {
         self.devices().into_iter().filter(|d| !d.stays_in(to)).collect()
     }
 
+    /// Starts of devices that the spec lists, that `to` does not have and that do not exist now, as after a power cycle: the agent
+    /// is about to bring them back, and nobody may be given one.
+    pub fn absent(&self, to: &Layout) -> Vec<i32> {
+        let Some(spec) = self.spec else { return Vec::new() };
+        let listed: Vec<(i32, Option<&str>)> = match spec.mig {
+            true => spec.instances.iter().map(|i| (i.start, Some(i.profile.as_str()))).collect(),
+            false => vec![(0, None)],
+        };
+        let there =
+            |start: i32, profile: Option<&str>| self.devices().iter().any(|d| d.start == start && d.profile == profile);
+        let stays = |start: i32, profile: Option<&str>| match profile {
+            None => !to.mig,
+            Some(p) => to.mig && to.instances.iter().any(|i| i.start == start && i.profile == p),
+        };
+        listed.into_iter().filter(|(s, p)| !there(*s, *p) && !stays(*s, *p)).map(|(s, _)| s).collect()
+    }
+
     /// Starts of the devices of `layout` that do not exist yet, or not under that name.
     pub fn arriving(&self, layout: &Layout) -> Vec<i32> {
         let stays = |start: i32| self.devices().iter().any(|d| d.start == start && d.stays_in(layout));

@@ -207,3 +207,70 @@ fn a_held_device_is_neither_free_nor_allocated() {
     let count = devices::count(found.iter(), "nvidia.com/gpu");
     assert_eq!((count.total, count.free, count.unschedulable, count.allocated), (2, 1, 1, 0));
 }
+
+/// The settled fleet, where the profile's resource gets another name: the GPU that is guaranteed has to change.
+fn renamed(windows: &Value) -> Fleet {
+    let mut fleet = settled();
+    fleet.profiles[0].spec.resource_name = Some("gputenancy.io/gpu".into());
+    fleet.pools[0].spec.disruption.windows = serde_json::from_value(windows.clone()).unwrap();
+    fleet
+}
+
+#[test]
+fn outside_of_the_window_nothing_is_written_and_the_pool_says_when() {
+    let fleet = renamed(&json!([{"schedule": "0 2 * * *", "duration": "1h", "timeZone": "UTC"}]));
+    let closed = at(&fleet, 3600, &[]);
+    assert!(closed.nodes.is_empty(), "{:?}", closed.nodes);
+    let status = &closed.pools["p"];
+    let (_, reason) = reason_of(&status.conditions);
+    let window = status.next_window.clone().unwrap();
+    assert_eq!((reason, window.start.0.as_second(), window.end.0.as_second()), ("ChangePlanned", 7200, 10_800));
+    let told: Vec<&str> = status.pending.iter().map(|p| p.message.as_str()).collect();
+    assert_eq!(told, ["Pending: nextWindow=1970-01-01T02:00:00Z"]);
+    assert_eq!(closed.wake.map(Timestamp::as_second), Some(7200));
+    let open = at(&fleet, 7200, &[]);
+    assert_eq!(open.nodes.len(), 1);
+    assert_eq!(open.wake.map(|at| at.as_second() <= 10_800), Some(true), "the status has to follow when it closes");
+}
+
+#[test]
+fn a_window_that_cannot_be_read_begins_nothing_and_is_named() {
+    let fleet = renamed(&json!([{"schedule": "0 2 * * *", "duration": "1h", "timeZone": "Mars/Olympus"}]));
+    let pass = at(&fleet, 7200, &[]);
+    assert!(pass.nodes.is_empty());
+    let conditions = &pass.pools["p"].conditions;
+    assert_eq!(reason_of(conditions), ("False", "WindowUnreadable"));
+    assert!(conditions.iter().any(|c| c.message.contains("spec.disruption.windows[0].timeZone")), "{conditions:?}");
+}
+
+#[test]
+fn a_node_that_is_silent_for_a_moment_is_still_supply() {
+    let mut fleet = settled();
+    let mut node = (*fleet.nodes["n"]).clone();
+    let since = Timestamp::from_second(1000).unwrap();
+    node.status.conditions = vec![read(json!({"type": "Ready", "status": "Unknown", "lastTransitionTime": since}))];
+    fleet.nodes.insert("n".into(), Arc::new(node));
+    let short = |pass: &Pass| pass.view.tenants["t"].shortages.len();
+    let soon = at(&fleet, 1059, &[]);
+    assert_eq!((short(&soon), soon.wake.map(Timestamp::as_second)), (0, Some(1060)));
+    assert!(soon.nodes.is_empty(), "nothing is done on its last word");
+    let later = at(&fleet, 1060, &[]);
+    assert_eq!((short(&later), later.wake), (1, None));
+}
+
+#[test]
+fn a_notice_without_a_change_is_taken_back() {
+    let mut fleet = settled();
+    let pod = |uid: &str, node: &str| {
+        let annotations = json!({names::EVICTION_NOTICE: "1970-01-01T00:00:00Z: why"});
+        let meta = json!({"name": uid, "namespace": "t", "uid": uid, "annotations": annotations});
+        Arc::new(read(json!({"metadata": meta, "spec": {"nodeName": node}})))
+    };
+    for (uid, node) in [("stays", "n"), ("elsewhere", "of-nobody")] {
+        let name = crate::plan::PodName { namespace: "t".into(), name: uid.into() };
+        fleet.pods.insert(name, pod(uid, node));
+    }
+    let spared = at(&fleet, 100, &[]).spared;
+    assert_eq!(spared.into_values().collect::<Vec<_>>(), ["stays"], "nothing is said of nodes that cannot be judged");
+    assert!(at(&fleet, 100, &["n"]).spared.is_empty());
+}

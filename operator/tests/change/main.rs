@@ -1,0 +1,15 @@
+//! The change machine in a small world where everything can crash: ends, evictions, holds and heat are checked there.
+//!
+//! `CHANGE_SEEDS` says how many seeds of mixed faults are tried, `CHANGE_SEED` replays one and tells its story. With
+//! `CHANGE_CRASHES=2` every state after a crash is struck again.
+
+// a test that meets a surprise shall stop there and say where
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod actors;
+mod crashes;
+mod outcomes;
+mod scenario;
+mod seeds;
+mod windows;
+mod world;
