@@ -19,10 +19,11 @@ pub fn command(sample: &str) -> String {
 
 /// What it prints, and its exit code.
 pub async fn ask(world: &World, sample: &str, output: &str) -> Result<(String, i32)> {
-    let program = product::root().join("target/debug/kubectl-gpu");
-    let manifest = product::root().join("samples").join(sample);
+    let root = product::root();
+    let program = root.join("target/debug/kubectl-gpu");
     let mut plan = Command::new(&program);
-    plan.arg("plan").arg("-f").arg(manifest).args(["-o", output]).env("KUBECONFIG", world.lab.kubeconfig_path());
+    plan.args(["plan", "-o", output, "-f", &format!("samples/{sample}")]);
+    plan.current_dir(root).env("KUBECONFIG", world.lab.kubeconfig_path());
     let done = plan.output().await;
     let done = done.map_err(|source| Error::Io { what: format!("running {}", program.display()), source })?;
     match done.status.code() {

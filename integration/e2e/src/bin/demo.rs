@@ -65,10 +65,12 @@ async fn tell() -> Result<()> {
     println!("\nThe story took {} s. The lab is still up. Try next:", start.elapsed().as_secs());
     let kubeconfig = world.lab.kubeconfig_path();
     println!("  export KUBECONFIG={} PATH=$PWD/target/toolset/bin:$PWD/target/debug:$PATH", kubeconfig.display());
-    println!("  kubectl get gpunodes -o yaml         what NVML shows, and what was agreed");
-    println!("  kubectl gpu plan -f samples/tenants.yaml       what taking it back would do");
-    println!("  kubectl edit gputenant {TEAM_B}      change a guarantee; kubectl gpu changes follows what comes of it");
-    println!("  make down                                         removes everything");
+    println!("  kubectl get gpunodes -o yaml                what NVML shows, and what was agreed");
+    println!("  kubectl gpu plan -f samples/tenants.yaml    what taking it back would do");
+    println!(
+        "  kubectl edit gputenant {TEAM_B}             change a guarantee; kubectl gpu changes follows what comes of it"
+    );
+    println!("  make down                                   removes everything");
     Ok(())
 }
 
