@@ -215,6 +215,7 @@ fn a_change_tells_its_step_since_when_and_what_blocks_it() {
 fn the_words_of_an_earlier_phase_are_not_told() {
     let list = changes(&changing(ChangePhase::Idle, 2), Timestamp::UNIX_EPOCH);
     assert_eq!((list.items[0].message.as_str(), list.items[0].step), ("", 4));
+    assert!(render::line(&list.items[0]).ends_with("NVML has yet to show that nothing uses what goes"));
 }
 
 #[test]
