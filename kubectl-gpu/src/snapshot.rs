@@ -63,12 +63,11 @@ fn protects_any(budget: &BudgetRecord, world: &World) -> bool {
 }
 
 fn whole(version: &str, kind: &str, object: &impl Serialize) -> Value {
-    let mut value = serde_json::to_value(object).unwrap_or_default();
-    if let Value::Object(fields) = &mut value {
-        fields.insert("apiVersion".into(), version.into());
-        fields.insert("kind".into(), kind.into());
+    let mut whole = json!({"apiVersion": version, "kind": kind});
+    if let (Value::Object(whole), Ok(Value::Object(fields))) = (&mut whole, serde_json::to_value(object)) {
+        whole.extend(fields);
     }
-    value
+    whole
 }
 
 /// An object without its status.

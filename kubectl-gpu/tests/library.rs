@@ -114,6 +114,56 @@ fn carrying_out_a_preview_leaves_nothing_to_do() {
 }
 
 #[test]
+fn a_change_under_way_is_told_with_what_it_still_does() {
+    let mut world = World::of(read(TWO_TEAMS));
+    let node = world.fleet.gpu_nodes.get_mut("gpu-1").unwrap();
+    let spec = &mut node.spec.gpus[1];
+    let to =
+        json!({"mig": true, "instances": [{"start": 0, "profile": "3g.40gb"}, {"start": 4, "profile": "3g.40gb"}]});
+    spec.change = Some(
+        serde_json::from_value(json!({
+            "phase": "Evicting", "from": spec.layout(), "to": to, "startedAt": "2026-11-21T08:00:00Z",
+            "phaseSince": "2026-11-21T08:00:00Z", "reason": "it began so",
+        }))
+        .unwrap(),
+    );
+    let found = plan(&world, include_str!("fixtures/grow.yaml"));
+    let change = found.changes.iter().find(|c| c.phase.is_some()).unwrap();
+    assert_eq!((change.node.as_str(), change.gpu, change.phase.as_deref()), ("gpu-1", 1, Some("Evicting")));
+    assert_eq!((change.step, change.destroy.len(), change.evicts.len()), (1, 7, 1));
+    assert_eq!(change.reasons, ["it began so"]);
+    assert_eq!((found.exit_code, found.changes.len(), found.evictions.len()), (3, 3, 1));
+}
+
+#[test]
+fn gpus_that_no_pool_selects_any_more_are_given_up_and_nobody_is_evicted() {
+    let world = World::of(read(TWO_TEAMS));
+    let pool = include_str!("fixtures/windows.yaml").replace("example.com/gpus: a100", "example.com/gpus: h100");
+    let found = plan(&world, &pool);
+    assert_eq!((found.changes.len(), found.evictions.len()), (4, 0));
+    assert!(found.changes.iter().all(|c| c.pool.is_none() && c.to == "not managed"), "{:?}", found.changes);
+    let waits: Vec<&String> = found.changes.iter().flat_map(|c| &c.waits_for).collect();
+    assert_eq!(waits.len(), 4, "four pods run on: {waits:?}");
+    assert!(found.problems.iter().any(|p| p.reason == "NoNodes" && !p.known), "{:?}", found.problems);
+}
+
+#[test]
+fn changing_whole_gpus_into_slices_sets_the_mode_and_resets_where_the_board_wants_it() {
+    let mut world = World::of(read(TWO_TEAMS));
+    let whole = r#"{"apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuProfile", "metadata": {"name": "gpu"},
+        "spec": {"device": {"whole": {}}, "support": {"expected": "e", "incident": "i"}}}"#;
+    let pool = include_str!("fixtures/windows.yaml").replace("[mig-1g, mig-3g]", "[gpu, mig-1g, mig-3g]");
+    for text in [whole, &pool] {
+        read(text).documents.into_iter().for_each(|d| world.put(d.object));
+    }
+    let found = plan(&world, &include_str!("fixtures/grow.yaml").replace("mig-3g, count: 7", "gpu, count: 1"));
+    let modes: Vec<_> = found.changes.iter().filter_map(|c| c.mig_mode).collect();
+    assert_eq!(modes.len(), 1, "{:?}", found.changes);
+    assert!(!modes[0].enabled && modes[0].reset);
+    assert!(found.estimate.basis[0].contains("to reset a GPU"), "{:?}", found.estimate);
+}
+
+#[test]
 fn the_schema_of_the_answer_is_the_documented_one() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/plan-preview.schema.json");
     let schema = serde_json::to_value(schemars::schema_for!(PlanPreview)).unwrap();
@@ -165,6 +215,7 @@ fn a_change_tells_its_step_since_when_and_what_blocks_it() {
 fn the_words_of_an_earlier_phase_are_not_told() {
     let list = changes(&changing(ChangePhase::Idle, 2), Timestamp::UNIX_EPOCH);
     assert_eq!((list.items[0].message.as_str(), list.items[0].step), ("", 4));
+    assert!(render::line(&list.items[0]).ends_with("NVML has yet to show that nothing uses what goes"));
 }
 
 #[test]

@@ -31,6 +31,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// A cluster that answers nothing for so long is told.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// Changes that a terminal shows at once, so that a table fits its height.
+const MOST: usize = 8;
+
 /// Why nothing can be followed.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
@@ -126,20 +129,30 @@ impl Screen {
         if !self.terminal {
             return self.tell(list);
         }
-        let text = render::changes(list);
+        let mut shown = list.clone();
+        shown.items.truncate(MOST);
+        shown.pending.truncate(MOST);
+        let text = render::changes(&shown);
         let mut out = anstream::stdout().lock();
         if self.drawn > 0 {
             // up, and clear what is below
             write!(out, "\x1b[{}A\x1b[J", self.drawn)?;
         }
-        write!(out, "{text}")?;
-        self.drawn = text.lines().count();
+        // lines that a narrow terminal would fold are cut, so that their number stays known
+        write!(out, "\x1b[?7l{text}\x1b[?7h")?;
+        let more = (list.items.len() + list.pending.len()) - (shown.items.len() + shown.pending.len());
+        if more > 0 {
+            writeln!(out, "  and {more} more")?;
+        }
+        self.drawn = text.lines().count() + usize::from(more > 0);
         out.flush()
     }
 
     fn tell(&mut self, list: &ChangeList) -> io::Result<()> {
         let mut out = anstream::stdout().lock();
-        let lines: Vec<String> = list.items.iter().map(render::line).chain(list.pending.iter().cloned()).collect();
+        let begun = list.items.iter().map(render::beginning);
+        let lines: Vec<String> =
+            begun.chain(list.items.iter().map(render::line)).chain(list.pending.iter().cloned()).collect();
         for line in lines.iter().filter(|l| !self.told.contains(l)) {
             writeln!(out, "{} {line}", Timestamp::now().strftime("%H:%M:%S"))?;
         }

@@ -5,7 +5,7 @@ mod plan;
 mod table;
 mod words;
 
-pub use changes::{changes, line};
+pub use changes::{beginning, changes, line};
 pub use plan::plan;
 use serde::Serialize;
 pub use words::span;
