@@ -112,7 +112,7 @@ async fn tell(world: &World) -> Result<()> {
     ensure(after.iter().all(|(pod, life)| before.get(pod) == Some(life)), "everybody else runs on untouched")?;
     let node = objects::gpu_node(&world.client, "gpu-1").await?;
     for change in &changes {
-        let state = node.status.iter().flat_map(|s| &s.gpus).find(|g| Value::from(g.uuid.as_str()) == change["uuid"]);
+        let state = node.status.iter().flat_map(|s| &s.gpus).find(|g| change["uuid"] == g.uuid.as_str());
         let mut shown: Vec<(i32, String)> =
             state.iter().flat_map(|s| &s.instances).map(|i| (i.start, format!("{}@{}", i.profile, i.start))).collect();
         shown.sort();
