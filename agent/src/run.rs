@@ -36,6 +36,8 @@ use crate::{
 const REST: Duration = Duration::from_secs(2);
 /// Between two looks while something is waited for.
 const BUSY: Duration = Duration::from_millis(250);
+/// Between two looks while devices are held: what leaves them shows soon, and a drain may take long.
+const DRAIN: Duration = Duration::from_secs(1);
 /// Of the looks at rest, every so many is a deep one: it finds what others did behind our back.
 const DEEP_EVERY: u32 = 15;
 /// A hanging call is noticed although nothing changes.
@@ -115,10 +117,16 @@ async fn carve(mut shell: Shell, channels: &Channels, heartbeat: &Heartbeat) {
             continue;
         }
         let waiting = channels.carved.borrow().is_waiting();
+        let draining = wanted.is_some_and(|wanted| wanted.holds());
+        let pause = match (waiting, draining) {
+            (true, _) => BUSY,
+            (false, true) => DRAIN,
+            (false, false) => REST,
+        };
         depth = tokio::select! {
             Ok(()) = watched.changed() => Depth::Deep,
-            Ok(()) = kubelet.changed(), if waiting => Depth::Shallow,
-            () = sleep(if waiting { BUSY } else { REST }) => {
+            Ok(()) = kubelet.changed(), if waiting || draining => Depth::Shallow,
+            () = sleep(pause) => {
                 looks = looks.wrapping_add(1);
                 if looks.is_multiple_of(DEEP_EVERY) { Depth::Deep } else { Depth::Shallow }
             }

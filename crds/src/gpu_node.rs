@@ -268,8 +268,7 @@ pub struct GpuState {
     /// Healthy, or why not.
     #[serde(default)]
     pub health: Health,
-    /// What made the GPU unfit for new work, such as `Xid 79`; gone once the agent has reset the GPU, the driver was loaded anew or the
-    /// node has restarted. A reset by hand while the agent is away is not noticed: remove the field before the agent comes back.
+    /// What made the GPU unfit for new work, such as `Xid 79`, until the agent resets the GPU, the driver is loaded anew or the node restarts. After a reset by hand with the agent stopped, remove it before the agent starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
     /// What the agent is doing with this GPU.
@@ -347,8 +346,7 @@ pub struct InstanceState {
     /// Compute instance id; absent while there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ci: Option<i32>,
-    /// NVML's UUID of the MIG device; absent while there is no compute instance, and on nodes cut so finely that the status would
-    /// exceed 16 KiB.
+    /// NVML's UUID of the MIG device; absent while there is no compute instance, and left out where the status would exceed 16 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     /// How it is offered and who has it.

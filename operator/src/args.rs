@@ -1,6 +1,6 @@
 //! The command line: `run` is the default, the other commands are for people and for the chart's hooks.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
@@ -21,8 +21,6 @@ pub struct Args {
 pub enum Command {
     /// Runs the controller until it is told to stop or loses its lease.
     Run(RunArgs),
-    /// Prints the plan that manifests would lead to, without a cluster.
-    Plan(PlanArgs),
     /// Removes our finalizers from all objects, so that they can be deleted with no operator running.
     ReleaseFinalizers(LogArgs),
 }
@@ -51,14 +49,6 @@ pub struct RunArgs {
     /// Flags of the log.
     #[command(flatten)]
     pub log: LogArgs,
-}
-
-/// Flags of `plan`.
-#[derive(ClapArgs, Debug, Clone)]
-pub struct PlanArgs {
-    /// Manifests: `GpuProfile`, `GpuPool`, `GpuTenant`, `GpuNode` and Node objects, several in a file; `-` reads standard input.
-    #[arg(short, long = "filename", required = true, num_args = 1..)]
-    pub files: Vec<PathBuf>,
 }
 
 /// Flags of the log.
@@ -100,11 +90,5 @@ mod tests {
         let named = Args::try_parse_from(["op", "run", "--lease-duration", "9"]).unwrap();
         assert!(matches!(named.command, Some(Command::Run(r)) if r.lease_duration.as_secs() == 9));
         assert!(Args::try_parse_from(["op", "--lease-duration", "1"]).is_err());
-    }
-
-    #[test]
-    fn plan_needs_a_file() {
-        assert!(Args::try_parse_from(["op", "plan"]).is_err());
-        assert!(Args::try_parse_from(["op", "plan", "-f", "a.yaml", "b.yaml"]).is_ok());
     }
 }

@@ -8,7 +8,6 @@ pub mod events;
 pub mod health;
 pub mod lease;
 pub mod metrics;
-pub mod offline;
 pub mod plan;
 pub mod pool;
 pub mod profile;

@@ -17,7 +17,6 @@ use crate::{
     health::{self, Readiness},
     lease::{Elector, LeaseError},
     metrics::Metrics,
-    offline::{self, OfflineError},
     pool, release, tenant,
     view::View,
 };
@@ -40,9 +39,6 @@ pub enum RunError {
     /// An answer of the API server.
     #[error(transparent)]
     Api(#[from] Box<kube::Error>),
-    /// The manifests.
-    #[error(transparent)]
-    Offline(#[from] OfflineError),
     /// Signals cannot be caught.
     #[error("catching signals: {0}")]
     Signal(std::io::Error),
@@ -53,11 +49,6 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let Args { command, run } = args;
     match command.unwrap_or(Command::Run(run)) {
         Command::Run(args) => operate(args).await,
-        Command::Plan(args) => {
-            let text = offline::plan(&args.files)?;
-            print!("{text}");
-            Ok(())
-        }
         Command::ReleaseFinalizers(log) => {
             init_log(&log)?;
             release::finalizers(client().await?).await.map_err(|e| Box::new(e).into())

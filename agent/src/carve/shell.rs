@@ -35,6 +35,13 @@ pub struct Wanted {
     pub faults: Vec<RecordedFault>,
 }
 
+impl Wanted {
+    /// Is a device held, so that it may soon have to go?
+    pub fn holds(&self) -> bool {
+        self.spec.gpus.iter().any(|gpu| !gpu.hold.is_empty())
+    }
+}
+
 /// Where carving stands: what the status is made of.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Carved {
@@ -129,7 +136,7 @@ impl Shell {
     /// Looks, and takes one step on each GPU that needs one. True: there is more to do at once, by the spec that holds by then.
     /// Without a spec it touches nothing.
     pub async fn pass(&mut self, wanted: Option<&Wanted>, depth: Depth) -> bool {
-        let holds = wanted.is_some_and(|wanted| wanted.spec.gpus.iter().any(|gpu| !gpu.hold.is_empty()));
+        let holds = wanted.is_some_and(Wanted::holds);
         let inventory = match self.silicon.look(depth, self.suspicious || holds).await {
             Ok(inventory) => inventory,
             Err(trouble) => return self.suffer(trouble),

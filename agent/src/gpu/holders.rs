@@ -175,8 +175,7 @@ mod tests {
             ..SeenInstance::default()
         };
         let listed = Process { pid: 8, gi: Some(9), ci: Some(0), memory_mib: Some(1) };
-        let gpu =
-            SeenGpu { instances: vec![instance(9), instance(10)], clients: vec![listed.clone()], ..SeenGpu::default() };
+        let gpu = SeenGpu { instances: vec![instance(9), instance(10)], clients: vec![listed], ..SeenGpu::default() };
         let mut inventory = Inventory { gpus: vec![gpu], ..Inventory::default() };
         count_holders(&mut inventory, proc.path(), Path::new("/nowhere"));
         assert_eq!(inventory.gpus[0].clients, [listed, Process { pid: 7, gi: Some(9), ci: None, memory_mib: None }]);

@@ -89,7 +89,9 @@ impl<'n> Reader<'n> {
 
     /// Faults that an earlier run of the agent noted.
     pub(super) fn recall(&mut self, faults: Vec<RecordedFault>) {
-        faults.into_iter().for_each(|fault| self.remembered.condemned.recall(fault));
+        for fault in faults {
+            self.remembered.condemned.recall(fault);
+        }
     }
 
     fn drain_events(&mut self, count: u32) -> Result<(), NvmlFailure> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, Guarantee};
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
     apimachinery::pkg::apis::meta::v1::Condition,
@@ -87,18 +87,13 @@ pub async fn patch_tenant(client: &Client, name: &str, patch: Value) -> Result<G
 
 /// Gives a tenant this guarantee for a profile; the others stay.
 pub async fn set_guarantee(client: &Client, tenant: &str, profile: &str, count: i32) -> Result<()> {
-    let gpus = guarantees(client, tenant, profile, count).await?;
-    patch_tenant(client, tenant, serde_json::json!({"spec": {"gpus": gpus}})).await.map(drop)
-}
-
-/// A tenant's guarantees with this one for a profile.
-pub async fn guarantees(client: &Client, tenant: &str, profile: &str, count: i32) -> Result<Vec<Guarantee>> {
-    let mut gpus = Api::<GpuTenant>::all(client.clone()).get(tenant).await?.spec.gpus;
+    let api = Api::<GpuTenant>::all(client.clone());
+    let mut gpus = api.get(tenant).await?.spec.gpus;
     match gpus.iter_mut().find(|g| g.profile == profile) {
         Some(guarantee) => guarantee.count = count,
-        None => gpus.push(Guarantee { profile: profile.into(), count }),
+        None => gpus.push(gputenancy_crds::Guarantee { profile: profile.into(), count }),
     }
-    Ok(gpus)
+    patch_tenant(client, tenant, serde_json::json!({"spec": {"gpus": gpus}})).await.map(drop)
 }
 
 /// Deletes all tenants, pools and profiles, and waits until nothing of them is left.

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::{
     Error, Result, World,
-    forecast::Gpu,
+    forecast::Layouts,
     objects::{self, Life},
     wait::{PATIENCE, eventually},
 };
@@ -23,8 +23,10 @@ pub const NODES: [&str; 2] = ["gpu-1", "gpu-2"];
 pub const TEAM_A: &str = "team-a";
 /// Namespace of the second team, whose pods use `mig-3g`.
 pub const TEAM_B: &str = "team-b";
-/// What team-b's guarantee for `mig-3g` grows to: with four GPUs, all but one of them are needed whole for it.
-pub const GROWN: i32 = 7;
+/// The sample in which team-b's guarantee for `mig-3g` grows.
+pub const GROWN: &str = "grown/team-b.yaml";
+/// What it grows to: with four GPUs, all but one of them are needed whole for it.
+pub const GROWN_TO: usize = 7;
 /// Resource of the profile `mig-1g`.
 pub const MIG_1G: &str = "nvidia.com/mig-1g.10gb";
 /// Resource of the profile `mig-3g`.
@@ -161,7 +163,7 @@ pub async fn changes(world: &World) -> Result<Vec<Journal>> {
 }
 
 /// The layout of every GPU, in the words of [`objects::layouts`].
-pub async fn layouts(world: &World) -> Result<BTreeMap<Gpu, Vec<String>>> {
+pub async fn layouts(world: &World) -> Result<Layouts> {
     let nodes = Api::<GpuNode>::all(world.client.clone()).list(&ListParams::default()).await?;
     let of = |node: &GpuNode| {
         let indices: Vec<i32> = node.status.iter().flat_map(|s| &s.gpus).map(|g| g.index).collect();

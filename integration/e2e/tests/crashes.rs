@@ -36,7 +36,7 @@ async fn disturbed(test: &str, disturb: impl AsyncFn(&World) -> Result<()>) {
     let body = async {
         let calm = bystanders(&world).await?;
         two_small_pods(&world).await?;
-        disturb(&world).await?;
+        Box::pin(disturb(&world)).await?;
         settled(&world, "3g.40gb", 3).await?;
         world.pods_ready("small", 2).await?;
         let now = objects::running(&world.client, "aside").await?;

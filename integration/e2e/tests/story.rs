@@ -11,14 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use e2e::{
     Result, World, discovery,
-    forecast::{self, Forecast, Gpu},
-    objects::{Life, allocatable, ensure, gpu_node, set_guarantee},
-    story::{self, GROWN, MIG_1G, MIG_3G, NODES, TEAM_A, TEAM_B},
+    forecast::{self, BeforeAfter, Forecast, Gpu, Layouts},
+    objects::{Life, allocatable, ensure, gpu_node},
+    story::{self, GROWN, GROWN_TO, MIG_1G, MIG_3G, NODES, TEAM_A, TEAM_B},
     wait::{PATIENCE, eventually},
 };
 
 type Pods = BTreeMap<String, Life>;
-type Layouts = BTreeMap<Gpu, Vec<String>>;
 
 #[tokio::test]
 async fn a_grown_guarantee_does_what_the_plan_said_and_moves_only_the_pods_that_must_move() {
@@ -35,16 +34,17 @@ async fn tell(world: &World) -> Result<()> {
 
     let had = story::layouts(world).await?;
     let forecast = the_plan_says(world, &had).await?;
-    set_guarantee(&world.client, TEAM_B, "mig-3g", GROWN).await?;
-    story::settled(world, "3g.40gb", 7).await?;
+    world.sample(GROWN).await?;
+    story::settled(world, "3g.40gb", GROWN_TO).await?;
     story::tenant_ready(world, TEAM_B).await?;
     let mut after = world.pods_ready(TEAM_A, 2).await?;
     after.extend(world.pods_ready(TEAM_B, 2).await?);
 
-    the_plan_came_true(world, &forecast, &had).await?;
+    let planned = forecast.layouts(&had);
+    the_plan_came_true(world, &forecast, &planned, &had).await?;
     only_the_evicted_pod_moved(world, &forecast, &before, &after).await?;
-    nvidia_agrees(world, &forecast.layouts).await?;
-    the_scheduler_counts(world, &forecast.layouts).await
+    nvidia_agrees(world, &planned).await?;
+    the_scheduler_counts(world, &planned, &forecast).await
 }
 
 async fn each_pod_sees_its_own_instance(world: &World, pods: &Pods) -> Result<()> {
@@ -95,41 +95,43 @@ async fn the_quota_refuses(world: &World) -> Result<()> {
 /// Asked beforehand, the plan names one pod of team-a, what it has and why it must go; nothing is touched by asking.
 async fn the_plan_says(world: &World, had: &Layouts) -> Result<Forecast> {
     let held = story::holdings(world).await?;
-    let (text, _) = forecast::ask(world, TEAM_B, "mig-3g", GROWN).await?;
-    let forecast = Forecast::read(&text)?;
-    let [(pod, (gpu, device))] = forecast.evicted.iter().collect::<Vec<_>>()[..] else {
-        return ensure(false, format!("one pod must move; held {held:?}, plan:\n{text}")).map(|()| forecast);
-    };
-    let name = pod.strip_prefix("team-a/").unwrap_or_default();
-    let (node, index, start) = held.get(name).cloned().unwrap_or_default();
+    let (json, code) = forecast::ask(world, GROWN, "json").await?;
+    let (table, _) = forecast::ask(world, GROWN, "table").await?;
+    let forecast = Forecast::read(&json)?;
+    ensure(code == 3 && forecast.problems.is_empty(), format!("3 says that pods are evicted, not {code}:\n{table}"))?;
+
+    ensure(forecast.evictions.len() == 1, format!("one pod must move; held {held:?}, plan:\n{table}"))?;
+    let evicted = &forecast.evictions[0];
+    let (node, gpu, start) = held.get(&evicted.pod).cloned().unwrap_or_default();
+    let has = format!("1g.10gb at {start} of {node} GPU {gpu}");
     ensure(
-        (&node, index) == (&gpu.0, gpu.1) && device == "1g.10gb",
-        format!("{pod} is evicted from what it has; held {held:?}, plan:\n{text}"),
+        evicted.namespace == TEAM_A && evicted.devices == [has.as_str()],
+        format!("{evicted:?} loses what it has; held {held:?}"),
     )?;
-    for words in
-        [format!("must move: {pod} (has 1g.10gb at {start})"), "because 7 of mig-3g are guaranteed and 2 exist".into()]
-    {
-        ensure(text.contains(&words), format!("{words:?} in the plan:\n{text}"))?;
+    for words in [format!("{TEAM_A}/{}", evicted.pod), has, "because 7 of mig-3g are guaranteed and 2 exist".into()] {
+        ensure(table.contains(&words), format!("{words:?} in the plan:\n{table}"))?;
     }
-    ensure(forecast.layouts.keys().eq(had.keys()), format!("the plan has every GPU: {text}"))?;
-    ensure(forecast.supply["mig-3g"] == (2, 7), format!("mig-3g grows from 2 to 7: {:?}", forecast.supply))?;
+    ensure(forecast.changed().contains(&(node, gpu)), "the evicted pod's GPU changes")?;
+    let grows = Some(BeforeAfter { before: 2, after: 7 });
+    ensure(forecast.devices("mig-3g") == grows, format!("mig-3g grows from 2 to 7:\n{table}"))?;
+
     let journals = story::changes(world).await?;
     ensure(journals.is_empty() && &story::layouts(world).await? == had, "a plan touches nothing")?;
     Ok(forecast)
 }
 
-async fn the_plan_came_true(world: &World, forecast: &Forecast, had: &Layouts) -> Result<()> {
+async fn the_plan_came_true(world: &World, forecast: &Forecast, planned: &Layouts, had: &Layouts) -> Result<()> {
     let has = story::layouts(world).await?;
-    ensure(has == forecast.layouts, format!("planned {:?}, carved {has:?}", forecast.layouts))?;
-    let changed: BTreeSet<Gpu> =
-        has.iter().filter(|(gpu, layout)| had.get(gpu) != Some(layout)).map(|(g, _)| g.clone()).collect();
-    ensure(changed == forecast.changes, format!("planned changes of {:?}, changed {changed:?}", forecast.changes))
+    ensure(&has == planned, format!("planned {planned:?}, carved {has:?}"))?;
+    let changed = has.iter().filter(|(gpu, layout)| had.get(*gpu) != Some(*layout)).map(|(gpu, _)| gpu.clone());
+    let changed: BTreeSet<Gpu> = changed.collect();
+    ensure(changed == forecast.changed(), format!("planned changes of {:?}, changed {changed:?}", forecast.changed()))
 }
 
 async fn only_the_evicted_pod_moved(world: &World, forecast: &Forecast, before: &Pods, after: &Pods) -> Result<()> {
     let moved: BTreeSet<&str> =
         before.iter().filter(|(pod, life)| after.get(*pod) != Some(life)).map(|(p, _)| p.as_str()).collect();
-    let planned: BTreeSet<&str> = forecast.evicted.keys().filter_map(|pod| Some(pod.split_once('/')?.1)).collect();
+    let planned: BTreeSet<&str> = forecast.evictions.iter().map(|e| e.pod.as_str()).collect();
     ensure(
         moved == planned,
         format!("planned to move {planned:?}, moved {moved:?}; before {before:?}, after {after:?}"),
@@ -144,18 +146,25 @@ async fn only_the_evicted_pod_moved(world: &World, forecast: &Forecast, before: 
     .await
 }
 
-/// What is carved is what the scheduler may give away, and nothing is held any more.
-async fn the_scheduler_counts(world: &World, layouts: &Layouts) -> Result<()> {
+/// What is carved is what the scheduler may give away and what the plan said, and nothing is held any more.
+async fn the_scheduler_counts(world: &World, layouts: &Layouts, forecast: &Forecast) -> Result<()> {
+    let mut sums = BTreeMap::<&str, i64>::new();
     for name in NODES {
         let here = layouts.iter().filter(|((node, _), _)| node == name).flat_map(|(_, layout)| layout);
         let count = |profile: &str| i64::try_from(here.clone().filter(|i| i.ends_with(profile)).count()).unwrap();
-        for (resource, carved) in [(MIG_1G, count(":1g.10gb")), (MIG_3G, count(":3g.40gb"))] {
+        for (profile, resource, carved) in
+            [("mig-1g", MIG_1G, count(":1g.10gb")), ("mig-3g", MIG_3G, count(":3g.40gb"))]
+        {
             let offered = allocatable(&world.client, name, resource).await?;
             ensure(carved == offered, format!("{name}: {carved} of {resource} carved, {offered} allocatable"))?;
+            *sums.entry(profile).or_default() += offered;
         }
         let node = gpu_node(&world.client, name).await?;
         ensure(node.spec.gpus.iter().all(|g| g.hold.is_empty()), "nothing is held at the end")?;
     }
-    let threes = layouts.values().flatten().filter(|i| i.ends_with(":3g.40gb")).count();
-    ensure(threes == 7, format!("seven 3g instances, not {threes}"))
+    for (profile, offered) in &sums {
+        let planned = forecast.devices(profile).map(|d| d.after);
+        ensure(planned == Some(*offered), format!("{profile}: planned {planned:?}, offered {offered}"))?;
+    }
+    ensure(sums["mig-3g"] == 7, format!("seven of mig-3g, not {sums:?}"))
 }

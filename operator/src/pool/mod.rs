@@ -35,7 +35,6 @@ use crate::{
 };
 pub use fleet::Fleet;
 use fleet::Refusals;
-pub use pass::explain;
 use pass::{Inputs, NodeWork, Pass, Planner};
 pub use status::Seen;
 

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     cache::digest,
     change::{self, Decision, Observation, Policy, Turn, Window, WindowError, Windows},
-    plan::{self, GpuKey, NodeName, Plan, PodName, PoolName, Problem, Snapshot},
+    plan::{self, GpuKey, NodeName, Plan, PodName, PoolName, Snapshot},
     profile,
     view::View,
 };
@@ -333,10 +333,4 @@ pub(super) fn may_leave(fleet: &Fleet, node: &gputenancy_crds::GpuNode, uuid: &s
         s.holders.is_empty() && devices.all(|d| d.owner.is_none() && d.clients == 0)
     });
     idle && !half_done && fleet.answers(&node.name_any())
-}
-
-/// Sentences for people: the whole plan, problems included.
-pub fn explain(fleet: &Fleet) -> (Plan, Vec<Problem>) {
-    let (snapshot, problems) = Snapshot::read(&fleet.cluster());
-    (plan::plan(&snapshot), problems)
 }

@@ -8,9 +8,9 @@ use std::{
 
 use e2e::{
     Result, World, discovery, forecast,
-    objects::{self, Life},
+    objects::Life,
     product,
-    story::{self, GROWN, MIG_1G, NODES, TEAM_A, TEAM_B},
+    story::{self, GROWN, GROWN_TO, MIG_1G, NODES, TEAM_A, TEAM_B},
 };
 
 #[tokio::main]
@@ -33,7 +33,7 @@ async fn tell() -> Result<()> {
     step(2, "A catalog of profiles, a pool, two teams (samples/catalog.yaml, pool.yaml, tenants.yaml)");
     story::onboard(&world).await?;
     let before = story::start_pods(&world).await?;
-    tables(&world).await?;
+    table(&world, "gpuprofiles,gpupools,gputenants,gpunodes").await?;
 
     step(3, "Each pod sees its own instance and nothing else (NVML, asked inside the pods)");
     for pod in before.keys() {
@@ -48,13 +48,14 @@ async fn tell() -> Result<()> {
     step(5, "A third pod of team-a is refused by the API server: its guarantee is two");
     println!("{}", story::refused(&world, TEAM_A, MIG_1G).await?);
 
-    step(6, &format!("What if team-b were guaranteed {GROWN} of mig-3g? The plan, before anything is touched"));
-    let (plan, command) = forecast::ask(&world, TEAM_B, "mig-3g", GROWN).await?;
-    println!("$ {command}\n{plan}");
+    step(6, "What if team-b were guaranteed seven of mig-3g? The plan, before anything is touched");
+    let (plan, _) = forecast::ask(&world, GROWN, "table").await?;
+    println!("$ {}\n{plan}", forecast::command(GROWN));
 
-    step(7, &format!("team-b's guarantee for mig-3g grows to {GROWN}: it happens as planned"));
+    step(7, "team-b's guarantee grows, and it happens as planned");
+    println!("$ kubectl apply --server-side -f samples/{GROWN}");
     let after = grow(&world).await?;
-    tables(&world).await?;
+    table(&world, "gpupools,gputenants,gpunodes").await?;
 
     step(8, "Who moved, and who did not; and NVIDIA's view again");
     who_moved(&before, &after);
@@ -62,10 +63,11 @@ async fn tell() -> Result<()> {
     nvidias_view(&world).await?;
 
     println!("\nThe story took {} s. The lab is still up. Try next:", start.elapsed().as_secs());
-    println!("  target/debug/lab kubectl get gpunodes -o yaml     what NVML shows, and what was agreed");
-    println!("  target/debug/lab kubectl edit gputenant {TEAM_B}    change a guarantee, watch the pool follow");
-    println!("  {command}");
-    println!("                                                    edit the last file and ask again");
+    let kubeconfig = world.lab.kubeconfig_path();
+    println!("  export KUBECONFIG={} PATH=$PWD/target/toolset/bin:$PWD/target/debug:$PATH", kubeconfig.display());
+    println!("  kubectl get gpunodes -o yaml         what NVML shows, and what was agreed");
+    println!("  kubectl gpu plan -f samples/tenants.yaml       what taking it back would do");
+    println!("  kubectl edit gputenant {TEAM_B}      change a guarantee; kubectl gpu changes follows what comes of it");
     println!("  make down                                         removes everything");
     Ok(())
 }
@@ -74,9 +76,8 @@ fn step(number: usize, words: &str) {
     println!("\n\x1b[1m{number}. {words}\x1b[0m");
 }
 
-async fn tables(world: &World) -> Result<()> {
-    println!("$ kubectl get gpuprofiles,gpupools,gputenants,gpunodes");
-    println!("{}", world.kubectl(&["get", "gpuprofiles,gpupools,gputenants,gpunodes"]).await?);
+async fn table(world: &World, kinds: &str) -> Result<()> {
+    println!("$ kubectl get {kinds}\n{}", world.kubectl(&["get", kinds]).await?);
     Ok(())
 }
 
@@ -85,7 +86,8 @@ async fn nvidias_view(world: &World) -> Result<()> {
     println!("  {:<7}{:<34}{:<24}GpuNode.status", "node", "label", "gpu-feature-discovery");
     for node in NODES {
         for row in discovery::agrees(world, node).await? {
-            if row.label.contains("/mig-") && (row.label.ends_with(".count") || row.label.ends_with(".memory")) {
+            let told = matches!(row.label.rsplit('.').next(), Some("count" | "memory"));
+            if told && row.label.contains("/mig-") {
                 let show = |value: Option<String>| value.unwrap_or_default();
                 println!("  {node:<7}{:<34}{:<24}{}", row.label, show(row.nvidia), show(row.ours));
             }
@@ -96,9 +98,9 @@ async fn nvidias_view(world: &World) -> Result<()> {
 
 /// Raises the guarantee, tells what happens, and returns the pods that run then.
 async fn grow(world: &World) -> Result<BTreeMap<String, Life>> {
-    objects::set_guarantee(&world.client, TEAM_B, "mig-3g", GROWN).await?;
+    print!("{}", world.sample(GROWN).await?);
     tokio::select! {
-        done = story::settled(world, "3g.40gb", 7) => { done?; }
+        done = story::settled(world, "3g.40gb", GROWN_TO) => { done?; }
         failed = watch_changes(world) => failed?,
     }
     let mut after = world.pods_ready(TEAM_A, 2).await?;

@@ -1,0 +1,154 @@
+//! Changes of GPUs as they go on: pure, from the objects to lines; [`follow`] watches.
+
+mod follow;
+
+use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuTenant};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
+use kube::ResourceExt as _;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use follow::{FollowError, follow, once};
+
+/// Steps of a change that goes well: from the notice to the last look.
+const STEPS: u8 = 6;
+
+/// All changes at one moment.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ChangeList {
+    /// `gputenancy.io/v1alpha1`.
+    pub api_version: String,
+    /// `ChangeList`.
+    pub kind: String,
+    /// The changes, by node and index.
+    pub items: Vec<RunningChange>,
+    /// What is not under way yet, in sentences: pools and tenants that the operator still works on.
+    pub pending: Vec<String>,
+}
+
+/// A GPU that is changing, or whose last change failed.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RunningChange {
+    /// Its node.
+    pub node: String,
+    /// NVML's index on the node.
+    pub gpu: i32,
+    /// Its pool, once the pool's status tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// Where the change stands, such as `Evicting`.
+    pub phase: String,
+    /// Steps done, of `steps`.
+    pub step: u8,
+    /// Steps of a change.
+    pub steps: u8,
+    /// When the present phase began, in RFC 3339.
+    pub since: String,
+    /// Seconds since then.
+    pub seconds: u64,
+    /// What is being done and what is waited for.
+    pub message: String,
+    /// Why the GPU is changed, or why the change failed.
+    pub reason: String,
+    /// It failed: the old layout is back, or help is needed.
+    pub failed: bool,
+}
+
+/// The objects that tell of changes.
+#[derive(Clone, Debug, Default)]
+pub struct Objects {
+    /// The agreements.
+    pub nodes: Vec<GpuNode>,
+    /// The pools.
+    pub pools: Vec<GpuPool>,
+    /// The tenants.
+    pub tenants: Vec<GpuTenant>,
+}
+
+/// What is going on.
+pub fn changes(objects: &Objects, now: Timestamp) -> ChangeList {
+    let mut items: Vec<RunningChange> = objects.nodes.iter().flat_map(|n| of_node(objects, n, now)).collect();
+    items.sort_by(|a, b| (&a.node, a.gpu).cmp(&(&b.node, b.gpu)));
+    let mut pending = pending(objects);
+    pending.sort();
+    ChangeList { api_version: "gputenancy.io/v1alpha1".into(), kind: "ChangeList".into(), items, pending }
+}
+
+impl ChangeList {
+    /// Nothing goes on any more.
+    pub fn is_over(&self) -> bool {
+        self.pending.is_empty() && self.items.iter().all(|c| c.failed)
+    }
+
+    /// A change has failed.
+    pub fn failed(&self) -> bool {
+        self.items.iter().any(|c| c.failed)
+    }
+}
+
+fn of_node(objects: &Objects, node: &GpuNode, now: Timestamp) -> Vec<RunningChange> {
+    let name = node.name_any();
+    let of = |spec: &gputenancy_crds::GpuSpec| {
+        let change = spec.change.as_ref()?;
+        let state = node.status.iter().flat_map(|s| &s.gpus).find(|g| g.uuid == spec.uuid);
+        let index = state.map_or(-1, |s| s.index);
+        let told = objects.pools.iter().find_map(|pool| {
+            let found = pool.status.iter().flat_map(|s| &s.changes).find(|c| c.node == name && c.gpu == index)?;
+            Some((pool.name_any(), found))
+        });
+        // the pool's word may be one phase behind
+        let message = told.as_ref().filter(|(_, c)| c.phase == change.phase).map(|(_, c)| c.message.clone());
+        Some(RunningChange {
+            node: name.clone(),
+            gpu: index,
+            pool: told.map(|(pool, _)| pool),
+            phase: format!("{:?}", change.phase),
+            step: step(change.phase),
+            steps: STEPS,
+            since: change.phase_since.0.to_string(),
+            seconds: u64::try_from(now.duration_since(change.phase_since.0).as_secs()).unwrap_or(0),
+            message: message.unwrap_or_default(),
+            reason: change.reason.clone(),
+            failed: change.phase >= ChangePhase::RolledBack,
+        })
+    };
+    node.spec.gpus.iter().filter_map(of).collect()
+}
+
+fn step(phase: ChangePhase) -> u8 {
+    match phase {
+        ChangePhase::Noticed => 1,
+        ChangePhase::Held => 2,
+        ChangePhase::Evicting => 3,
+        ChangePhase::Idle => 4,
+        ChangePhase::Partitioning | ChangePhase::RollingBack => 5,
+        ChangePhase::Verifying | ChangePhase::RolledBack | ChangePhase::Stuck => 6,
+    }
+}
+
+/// Objects that the operator has not seen yet, and GPUs that are to be changed.
+fn pending(objects: &Objects) -> Vec<String> {
+    let unseen = |kind: &str, name: String, generation: Option<i64>, observed: Option<i64>| {
+        (observed < generation)
+            .then(|| format!("{kind} {name}: the operator has yet to look at generation {}", generation.unwrap_or(0)))
+    };
+    let pools = objects.pools.iter().flat_map(|p| {
+        let status = p.status.clone().unwrap_or_default();
+        let behind = unseen("GpuPool", p.name_any(), p.metadata.generation, status.observed_generation);
+        let waiting = status.pending.iter().map(|w| format!("{} GPU {}: {}", w.node, w.gpu, w.message));
+        behind.into_iter().chain(waiting).collect::<Vec<_>>()
+    });
+    let tenants = objects.tenants.iter().filter_map(|t| {
+        let status = t.status.clone().unwrap_or_default();
+        let behind = unseen("GpuTenant", t.name_any(), t.metadata.generation, status.observed_generation);
+        // between the plan and its first write no GPU tells of a change yet; the tenant that waits for it does
+        let planned =
+            |c: &&Condition| c.type_ == "CapacityReady" && ["Planning", "Changing"].contains(&c.reason.as_str());
+        let waiting =
+            status.conditions.iter().find(planned).map(|c| format!("GpuTenant {}: {}", t.name_any(), c.message));
+        behind.or(waiting)
+    });
+    pools.chain(tenants).collect()
+}

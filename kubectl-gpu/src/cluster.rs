@@ -1,0 +1,97 @@
+//! The running cluster, read once: lists, and nothing but lists.
+
+use std::fmt::Debug;
+
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
+use gputenancy_operator::cache::SlimNode;
+use k8s_openapi::jiff::Timestamp;
+use kube::{
+    Api, Client, Config, Resource,
+    api::ListParams,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde::de::DeserializeOwned;
+
+use crate::{
+    args::ClusterArgs,
+    input::{Document, Object, Reading},
+    world::{BudgetRecord, PodRecord, World},
+};
+
+/// Objects in one answer of the API server.
+const PAGE: u32 = 500;
+
+/// Why the cluster cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// There is no usable configuration.
+    #[error("no cluster to ask: {0}; name one with --kubeconfig and --context, or give a snapshot with --snapshot")]
+    Config(String),
+    /// The API server refuses, or is not there.
+    #[error("listing {what}: {source}")]
+    List {
+        /// The kind.
+        what: String,
+        /// The answer.
+        source: Box<kube::Error>,
+    },
+}
+
+/// A client for the cluster that the flags name, or else the one that kubectl would take.
+pub async fn client(args: &ClusterArgs) -> Result<Client, ClusterError> {
+    let ClusterArgs { kubeconfig, context } = args;
+    let wrong = |e: String| ClusterError::Config(e);
+    let config = match (kubeconfig, context) {
+        (None, None) => Config::infer().await.map_err(|e| wrong(e.to_string()))?,
+        (file, context) => {
+            let read = file.as_ref().map_or_else(Kubeconfig::read, Kubeconfig::read_from);
+            let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
+            let read = read.map_err(|e| wrong(e.to_string()))?;
+            Config::from_custom_kubeconfig(read, &options).await.map_err(|e| wrong(e.to_string()))?
+        }
+    };
+    Client::try_from(config).map_err(|e| wrong(e.to_string()))
+}
+
+/// Everything that a plan depends on.
+pub async fn read(client: &Client) -> Result<World, ClusterError> {
+    let (profiles, pools, tenants, gpu_nodes, nodes, pods, budgets) = futures::try_join!(
+        list::<GpuProfile>(client),
+        list::<GpuPool>(client),
+        list::<GpuTenant>(client),
+        list::<GpuNode>(client),
+        list::<SlimNode>(client),
+        list::<PodRecord>(client),
+        list::<BudgetRecord>(client),
+    )?;
+    let objects = (profiles.into_iter().map(|o| Object::Profile(Box::new(o))))
+        .chain(pools.into_iter().map(|o| Object::Pool(Box::new(o))))
+        .chain(tenants.into_iter().map(|o| Object::Tenant(Box::new(o))))
+        .chain(gpu_nodes.into_iter().map(|o| Object::GpuNode(Box::new(o))))
+        .chain(nodes.into_iter().map(|o| Object::Node(Box::new(o))))
+        .chain(pods.into_iter().map(|o| Object::Pod(Box::new(o))))
+        .chain(budgets.into_iter().map(|o| Object::Budget(Box::new(o))));
+    let documents = objects.map(|object| Document { file: "(cluster)".into(), line: 0, object }).collect();
+    let now = Timestamp::now();
+    let taken_at = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    Ok(World::of(Reading { documents, taken_at: Some(taken_at), ignored: Vec::new() }))
+}
+
+async fn list<K>(client: &Client) -> Result<Vec<K>, ClusterError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let api = Api::<K>::all(client.clone());
+    let (mut objects, mut params) = (Vec::new(), ListParams::default().limit(PAGE));
+    loop {
+        let page = api
+            .list(&params)
+            .await
+            .map_err(|source| ClusterError::List { what: K::plural(&()).into_owned(), source: Box::new(source) })?;
+        objects.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params.continue_token = Some(token),
+            None => return Ok(objects),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Documents as objects of the kinds that a plan depends on.
+
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
+use gputenancy_operator::cache::SlimNode;
+use k8s_openapi::jiff::Timestamp;
+use serde::de::DeserializeOwned;
+use serde_path_to_error::Segment;
+use serde_saphyr::Options;
+
+use super::{
+    InputError, InputErrors, Text, schema,
+    tree::{self, Step, Tree},
+};
+use crate::world::{BudgetRecord, PodRecord};
+
+const GROUP: &str = "gputenancy.io";
+const VERSION: &str = "gputenancy.io/v1alpha1";
+
+/// An object and where it stands.
+#[derive(Clone, Debug)]
+pub struct Document {
+    /// The file.
+    pub file: String,
+    /// Line on which it begins, from 1.
+    pub line: u64,
+    /// What it is.
+    pub object: Object,
+}
+
+/// An object that a plan depends on.
+#[derive(Clone, Debug)]
+pub enum Object {
+    /// A product.
+    Profile(Box<GpuProfile>),
+    /// Supply.
+    Pool(Box<GpuPool>),
+    /// Demand.
+    Tenant(Box<GpuTenant>),
+    /// The agreement about a node.
+    GpuNode(Box<GpuNode>),
+    /// A node.
+    Node(Box<SlimNode>),
+    /// A pod.
+    Pod(Box<PodRecord>),
+    /// A `PodDisruptionBudget`.
+    Budget(Box<BudgetRecord>),
+}
+
+/// What was read.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// The objects, in the order of the input.
+    pub documents: Vec<Document>,
+    /// When a snapshot among them was taken, as it says.
+    pub taken_at: Option<Timestamp>,
+    /// Objects of other kinds, as `kind name`; a plan does not depend on them.
+    pub ignored: Vec<String>,
+}
+
+/// Reads all documents of all files, lists and snapshots opened up; or every mistake in them.
+pub fn documents(texts: &[Text]) -> Result<Reading, InputErrors> {
+    let (mut reading, mut errors) = (Reading::default(), Vec::new());
+    // a snapshot of a large fleet is larger than the parser's limits for configuration files
+    let options = || Options { budget: None, with_snippet: false, ..Options::default() };
+    for text in texts {
+        match serde_saphyr::from_multiple_with_options::<Tree>(&text.text, options()) {
+            Ok(trees) => trees.iter().for_each(|tree| open(text, tree, &mut reading, &mut errors)),
+            Err(error) => errors.push(InputError::Syntax {
+                file: text.name.clone(),
+                line: error.location().map_or(1, |l| l.line()),
+                what: error.without_snippet().to_string(),
+            }),
+        }
+    }
+    if errors.is_empty() { Ok(reading) } else { Err(InputErrors(errors)) }
+}
+
+fn open(text: &Text, tree: &Tree, reading: &mut Reading, errors: &mut Vec<InputError>) {
+    let place = Place { file: &text.name, tree };
+    let (Some(kind), Some(version)) = (tree.text("kind"), tree.text("apiVersion")) else {
+        let missing = if tree.text("kind").is_none() { "kind" } else { "apiVersion" };
+        errors.push(place.wrong(&[], missing, "is missing: write the object as kubectl takes it"));
+        return;
+    };
+    let ours = version == GROUP || version.starts_with(&format!("{GROUP}/"));
+    if ours && version != VERSION {
+        errors.push(place.wrong(
+            &[Step::Field("apiVersion".into())],
+            "apiVersion",
+            &format!("\"{version}\" is not known: write {VERSION}"),
+        ));
+        return;
+    }
+    let object = match (version, kind) {
+        (VERSION, "PlanSnapshot") | ("v1", "List") => {
+            match tree.text("takenAt").map(str::parse) {
+                None => {}
+                Some(Ok(time)) => reading.taken_at = Some(time),
+                Some(Err(_)) => {
+                    let path = [Step::Field("takenAt".into())];
+                    errors.push(place.wrong(&path, "takenAt", "is no time: write it like 2026-11-21T08:00:00Z"));
+                }
+            }
+            let items = tree.field("items").map(Tree::items).unwrap_or_default();
+            for item in items {
+                open(text, item, reading, errors);
+            }
+            return;
+        }
+        (VERSION, "GpuProfile") => place.typed().map(Object::Profile),
+        (VERSION, "GpuPool") => place.typed().map(Object::Pool),
+        (VERSION, "GpuTenant") => place.typed().map(Object::Tenant),
+        (VERSION, "GpuNode") => place.typed().map(Object::GpuNode),
+        ("v1", "Node") => place.typed().map(Object::Node),
+        ("v1", "Pod") => place.typed().map(Object::Pod),
+        ("policy/v1", "PodDisruptionBudget") => place.typed().map(Object::Budget),
+        _ if ours => Err(place.wrong(
+            &[Step::Field("kind".into())],
+            "kind",
+            &format!("\"{kind}\" is not known: write GpuProfile, GpuPool or GpuTenant"),
+        )),
+        _ => {
+            reading.ignored.push(place.object());
+            return;
+        }
+    };
+    let limits = schema::check(kind, &tree.value());
+    errors.extend(limits.into_iter().map(|m| place.wrong(&m.path, &tree::written(&m.path), &m.what)));
+    match object {
+        Ok(object) => reading.documents.push(Document { file: text.name.clone(), line: tree.line, object }),
+        Err(error) => errors.push(error),
+    }
+}
+
+/// A document being read.
+struct Place<'a> {
+    file: &'a str,
+    tree: &'a Tree,
+}
+
+impl Place<'_> {
+    fn object(&self) -> String {
+        let name = self.tree.field("metadata").and_then(|m| m.text("name")).unwrap_or("(no name)");
+        format!("{} {name}", self.tree.text("kind").unwrap_or("object"))
+    }
+
+    fn wrong(&self, path: &[Step], field: &str, what: &str) -> InputError {
+        InputError::Field {
+            file: self.file.to_owned(),
+            line: self.tree.line_of(path),
+            object: self.object(),
+            field: field.to_owned(),
+            what: what.to_owned(),
+        }
+    }
+
+    fn typed<K: DeserializeOwned>(&self) -> Result<Box<K>, InputError> {
+        let name = self.tree.field("metadata").and_then(|m| m.text("name")).unwrap_or_default();
+        if name.is_empty() {
+            return Err(self.wrong(
+                &[Step::Field("metadata".into())],
+                "metadata.name",
+                "is missing, or no text: words like n and on need quotes",
+            ));
+        }
+        let read: Result<K, _> = serde_path_to_error::deserialize(self.tree.value());
+        read.map(Box::new).map_err(|error| {
+            let path: Vec<Step> = error.path().iter().filter_map(step).collect();
+            let field = error.path().to_string();
+            self.wrong(&path, &field, &error.inner().to_string())
+        })
+    }
+}
+
+fn step(segment: &Segment) -> Option<Step> {
+    match segment {
+        Segment::Map { key } => Some(Step::Field(key.clone())),
+        Segment::Enum { variant } => Some(Step::Field(variant.clone())),
+        Segment::Seq { index } => Some(Step::Item(*index)),
+        Segment::Unknown => None,
+    }
+}

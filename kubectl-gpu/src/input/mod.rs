@@ -1,0 +1,11 @@
+//! Files into documents that know where they stand, so that every mistake is told with its file, line and field.
+
+mod document;
+mod error;
+mod files;
+mod schema;
+mod tree;
+
+pub use document::{Document, Object, Reading, documents};
+pub use error::{InputError, InputErrors};
+pub use files::{Text, read};

@@ -1,0 +1,159 @@
+//! What happens to each GPU.
+
+use gputenancy_crds::{InstanceSpec, Layout, names};
+use gputenancy_operator::plan::{GpuKey, GpuPlan, GpuUuid, NodeName, model::InUse, plain, seen};
+
+use super::{
+    model::{GpuChange, Instance, MigModeChange},
+    order,
+    side::Side,
+};
+
+/// Every GPU that changes or is changing, in the order in which that happens.
+pub(super) fn changes(side: &Side<'_>) -> Vec<GpuChange> {
+    let planned = side.plan.gpus.iter().filter(|(key, gpu)| gpu.changed || side.under_way(key).is_some());
+    let steps = order::steps(side);
+    let mut changes: Vec<GpuChange> = planned
+        .filter_map(|(key, gpu)| {
+            Some(GpuChange { step: steps.get(key).copied().unwrap_or(1), ..change(side, key, gpu)? })
+        })
+        .chain(given_up(side))
+        .collect();
+    changes.sort_by(|a, b| (a.step, &a.pool, &a.node, a.gpu).cmp(&(b.step, &b.pool, &b.node, b.gpu)));
+    changes
+}
+
+fn change(side: &Side<'_>, key: &GpuKey, gpu: &GpuPlan) -> Option<GpuChange> {
+    let under_way = side.under_way(key);
+    let state = side.state(key)?;
+    let present = match (under_way, side.spec(key)) {
+        // what is being carved is best told from where it began
+        (Some(change), _) => Some(plain(change.from.clone())),
+        (None, Some(spec)) => Some(plain(spec.layout())),
+        (None, None) => state.mig.is_some_and(|m| m.enabled).then(|| seen(state)),
+    };
+    // a GPU that is left alone while it changes goes on to where it was going
+    let target = gpu.target.clone().or_else(|| under_way.map(|c| plain(c.to.clone())))?;
+    let instances = |l: Option<&Layout>| l.map(|l| l.instances.clone()).unwrap_or_default();
+    let (old, new) = (instances(present.as_ref()), instances(Some(&target)));
+    let mode = present.as_ref().is_some_and(|l| l.mig);
+    let reset = side.board(key).is_some_and(|b| b.mode_needs_reset);
+    Some(GpuChange {
+        node: key.node.to_string(),
+        gpu: gpu.index,
+        uuid: key.uuid.to_string(),
+        product: side.board(key).map(|b| b.product.clone()).unwrap_or_default(),
+        pool: Some(gpu.pool.to_string()),
+        step: 0,
+        phase: under_way.map(|c| format!("{:?}", c.phase)),
+        from: line(present.as_ref()),
+        to: line(Some(&target)),
+        destroy: old.iter().filter(|i| !new.contains(i)).map(instance).collect(),
+        create: new.iter().filter(|i| !old.contains(i)).map(instance).collect(),
+        mig_mode: (mode != target.mig).then_some(MigModeChange { enabled: target.mig, reset }),
+        evicts: {
+            let mut pods: Vec<String> = gpu.evicts.iter().map(|e| e.pod.to_string()).collect();
+            pods.sort();
+            pods.dedup();
+            pods
+        },
+        waits_for: processes(side, key, &target),
+        reasons: reasons(side, key, gpu),
+        seconds: 0,
+    })
+}
+
+fn instance(spec: &InstanceSpec) -> Instance {
+    Instance { profile: spec.profile.clone(), start: spec.start }
+}
+
+/// A layout in one line, as `kubectl get gpunodes` has it.
+fn line(layout: Option<&Layout>) -> String {
+    match layout {
+        None => "not managed".to_owned(),
+        Some(l) if !l.mig => "whole".to_owned(),
+        Some(l) if l.instances.is_empty() => "MIG on, nothing carved".to_owned(),
+        Some(l) => l.instances.iter().map(|i| format!("{}@{}", i.profile, i.start)).collect::<Vec<_>>().join(" "),
+    }
+}
+
+/// The plan's sentences without the GPU's name; for a change under way, the reason that it began with.
+fn reasons(side: &Side<'_>, key: &GpuKey, gpu: &GpuPlan) -> Vec<String> {
+    let title = format!("{} GPU {}: ", key.node, gpu.index);
+    let bare = |r: &String| r.strip_prefix(&title).unwrap_or(r).to_owned();
+    let mut reasons: Vec<String> = gpu.reasons.iter().map(bare).collect();
+    if reasons.is_empty() {
+        reasons.extend(side.under_way(key).map(|c| bare(&c.reason)));
+    }
+    reasons
+}
+
+/// Processes that no pod explains on devices that go: nobody evicts them.
+fn processes(side: &Side<'_>, key: &GpuKey, target: &Layout) -> Vec<String> {
+    let (Some(gpu), Some(state)) = (side.gpu(key), side.state(key)) else { return Vec::new() };
+    let mut waits = Vec::new();
+    for (start, used) in gpu.used.iter().filter(|(start, used)| used.pod.is_none() && !stays(**start, used, target)) {
+        let device = used.profile.as_deref().unwrap_or("the whole GPU");
+        let here = state.holders.iter().filter(|h| h.start.is_none_or(|s| s == *start));
+        let named: Vec<String> = here
+            .map(|h| format!("process {} ({}) on {device} at {start} belongs to no pod: end it", h.pid, h.command))
+            .collect();
+        if named.is_empty() {
+            waits.push(format!("a process that no pod explains uses {device} at {start}"));
+        }
+        waits.extend(named);
+    }
+    waits
+}
+
+fn stays(start: i32, used: &InUse, layout: &Layout) -> bool {
+    match &used.profile {
+        None => !layout.mig && layout.resource.as_deref().unwrap_or(names::WHOLE_GPU_RESOURCE) == used.resource,
+        Some(profile) => layout
+            .instances
+            .iter()
+            .any(|i| layout.mig && i.start == start && i.profile == *profile && i.resource_name() == used.resource),
+    }
+}
+
+/// GPUs of nodes that no pool selects any more: they are neither carved nor advertised once nothing uses them.
+fn given_up<'a>(side: &'a Side<'_>) -> impl Iterator<Item = GpuChange> + 'a {
+    let nodes =
+        side.world.fleet.gpu_nodes.iter().filter(|(name, _)| {
+            side.world.fleet.nodes.contains_key(*name) && !side.members.contains_key(name.as_str())
+        });
+    nodes.flat_map(move |(name, node)| {
+        node.spec.gpus.iter().map(move |spec| {
+            let key = GpuKey { node: NodeName::from(name.as_str()), uuid: GpuUuid::from(spec.uuid.as_str()) };
+            let state = side.state(&key);
+            let board = state.and_then(|s| node.status.as_ref()?.boards.get(usize::try_from(s.board).ok()?));
+            let devices =
+                state.iter().flat_map(|s| s.instances.iter().map(|i| &i.device).chain(&s.whole)).collect::<Vec<_>>();
+            let mut owners: Vec<String> = devices
+                .iter()
+                .filter_map(|d| d.owner.as_ref())
+                .map(|o| format!("pod {}/{} runs on until it ends", o.namespace, o.pod))
+                .collect();
+            owners.sort();
+            owners.dedup();
+            GpuChange {
+                node: name.clone(),
+                gpu: state.map_or(-1, |s| s.index),
+                uuid: spec.uuid.clone(),
+                product: board.map(|b| b.product.clone()).unwrap_or_default(),
+                pool: None,
+                step: 0,
+                phase: None,
+                from: line(Some(&plain(spec.layout()))),
+                to: line(None),
+                destroy: Vec::new(),
+                create: Vec::new(),
+                mig_mode: None,
+                evicts: Vec::new(),
+                waits_for: owners,
+                reasons: vec!["no pool selects its node any more: given up once nothing uses it".to_owned()],
+                seconds: 0,
+            }
+        })
+    })
+}

@@ -1,0 +1,53 @@
+//! From two worlds, without and with the manifests, to what the operator would do: the operator's own planner decides, this
+//! says it for people and for programs. Pure.
+
+mod capacity;
+mod change;
+mod diff;
+mod estimate;
+mod eviction;
+mod manifest;
+mod model;
+mod order;
+mod problem;
+mod side;
+mod window;
+
+pub use manifest::{DeleteError, Proposal, propose};
+pub use model::*;
+use side::Side;
+
+use crate::world::World;
+
+/// Compares what the operator would do about both worlds. `ignore_known`: what is unmet without the manifests too does not
+/// make the outcome worse.
+pub fn preview(before: &World, proposal: &Proposal, ignore_known: bool) -> PlanPreview {
+    let (old, new) = (Side::of(before), Side::of(&proposal.after));
+    let mut changes = change::changes(&new);
+    let evictions = eviction::evictions(&new, &changes);
+    estimate::fill(&new, &mut changes, &evictions);
+    let problems = problem::findings(&old, &new, &proposal.refused);
+    let unmet = problems.iter().any(|p| !(ignore_known && p.known));
+    let outcome = match (unmet, evictions.is_empty(), changes.is_empty()) {
+        (true, ..) => Outcome::Unmet,
+        (false, false, _) => Outcome::Evictions,
+        (false, true, false) => Outcome::Changes,
+        (false, true, true) => Outcome::NothingToDo,
+    };
+    PlanPreview {
+        api_version: "gputenancy.io/v1alpha1".into(),
+        kind: "PlanPreview".into(),
+        taken_at: before.taken_at.map(|t| t.to_string()),
+        outcome,
+        exit_code: outcome.code(),
+        manifests: proposal.manifests.clone(),
+        profiles: capacity::profiles(&old, &new),
+        tenants: capacity::tenants(&old, &new),
+        pools: capacity::pools(&old, &new),
+        estimate: estimate::estimate(&new, &changes, &evictions),
+        notes: problem::notes(&new, &changes, &proposal.notes),
+        changes,
+        evictions,
+        problems,
+    }
+}

@@ -1,0 +1,38 @@
+//! The order of changes: by rank within a pool, as many at once as the pool allows, exactly as the operator admits them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gputenancy_operator::{
+    change::{Turn, admit},
+    plan::{GpuKey, PoolName},
+};
+use kube::ResourceExt as _;
+
+use super::side::Side;
+
+/// The step of every GPU that changes, from 1 in each pool; changes under way are in step 1.
+pub(super) fn steps(side: &Side<'_>) -> BTreeMap<GpuKey, u32> {
+    let mut by_pool: BTreeMap<&PoolName, Vec<Turn<GpuKey>>> = BTreeMap::new();
+    for (key, gpu) in &side.plan.gpus {
+        let changing = side.under_way(key).is_some();
+        let turn = Turn { gpu: key.clone(), changing, wanted: gpu.changed, rank: gpu.rank };
+        by_pool.entry(&gpu.pool).or_default().push(turn);
+    }
+    let mut steps = BTreeMap::new();
+    for (pool, mut turns) in by_pool {
+        let Some(pool) = side.world.fleet.pools.iter().find(|p| p.name_any() == pool.as_str()) else { continue };
+        let limit = &pool.spec.disruption.max_unavailable;
+        for step in 1.. {
+            let mut now: BTreeSet<GpuKey> = turns.iter().filter(|t| t.changing).map(|t| t.gpu.clone()).collect();
+            now.extend(admit(&turns, limit));
+            if now.is_empty() {
+                break;
+            }
+            for turn in turns.iter_mut().filter(|t| now.contains(&t.gpu)) {
+                (turn.changing, turn.wanted) = (false, false);
+            }
+            steps.extend(now.into_iter().map(|key| (key, step)));
+        }
+    }
+    steps
+}

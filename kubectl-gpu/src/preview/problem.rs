@@ -1,0 +1,70 @@
+//! What a person has to mend, and what a reader should know.
+
+use std::collections::BTreeSet;
+
+use gputenancy_crds::ChangePhase;
+use kube::ResourceExt as _;
+
+use super::{
+    estimate,
+    model::{Finding, GpuChange},
+    side::Side,
+    window,
+};
+
+/// Everything that would be refused or unmet; `refused` comes from applying the manifests.
+pub(super) fn findings(old: &Side<'_>, new: &Side<'_>, refused: &[Finding]) -> Vec<Finding> {
+    let known: BTreeSet<String> = sentences(old).into_iter().map(|(_, message)| message).collect();
+    let found = sentences(new).into_iter().map(|(reason, message)| Finding {
+        reason: reason.to_owned(),
+        known: known.contains(&message),
+        message,
+    });
+    let mut findings: Vec<Finding> = found.chain(refused.iter().cloned()).collect();
+    // what the manifests bring about comes first
+    findings.sort_by(|a, b| (a.known, &a.reason, &a.message).cmp(&(b.known, &b.reason, &b.message)));
+    findings.dedup();
+    findings
+}
+
+fn sentences(side: &Side<'_>) -> Vec<(&'static str, String)> {
+    let mut found: Vec<_> = side.problems.iter().map(|p| (p.reason(), p.to_string())).collect();
+    let selected: BTreeSet<&str> =
+        side.members.values().flatten().map(gputenancy_operator::plan::PoolName::as_str).collect();
+    for pool in side.world.fleet.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none()) {
+        let name = pool.name_any();
+        if let Some(error) = window::of(pool, side.world.taken_at).error {
+            found.push(("WindowUnreadable", format!("pool {name}: no change begins: {error}")));
+        }
+        if !selected.contains(name.as_str()) {
+            let remedy = "label the nodes of this pool, or correct the selector";
+            found.push(("NoNodes", format!("pool {name}: no node matches spec.nodeSelector: {remedy}")));
+        }
+    }
+    found
+}
+
+/// Sentences that nobody has to act on because of the manifests.
+pub(super) fn notes(new: &Side<'_>, changes: &[GpuChange], more: &[String]) -> Vec<String> {
+    let mut notes: Vec<String> = more.to_vec();
+    for pool in &new.world.fleet.pools {
+        let mine: Vec<&GpuChange> = changes.iter().filter(|c| c.pool.as_deref() == Some(&pool.name_any())).collect();
+        if !mine.is_empty() {
+            notes.extend(window::of(pool, new.world.taken_at).note(pool, estimate::seconds(&mine)));
+        }
+    }
+    let alone = new.plan.gpus.iter().filter(|(key, gpu)| gpu.target.is_none() && new.under_way(key).is_none());
+    notes.extend(alone.flat_map(|(_, gpu)| gpu.reasons.iter().cloned()));
+    for node in new.members.keys().filter(|n| !new.world.fleet.gpu_nodes.contains_key(n.as_str())) {
+        notes.push(format!("node {node} belongs to a pool and has no GpuNode: no agent has reported from it"));
+    }
+    for (name, node) in &new.world.fleet.gpu_nodes {
+        for spec in &node.spec.gpus {
+            let Some(change) = spec.change.as_ref().filter(|c| c.phase >= ChangePhase::RolledBack) else { continue };
+            let index = new.world.gpu(name, &spec.uuid).map_or(-1, |(_, state)| state.index);
+            let what = if change.phase == ChangePhase::Stuck { "is stuck" } else { "was rolled back" };
+            notes.push(format!("{name} GPU {index}: the last change {what}: {}", change.reason));
+        }
+    }
+    notes
+}

@@ -1,0 +1,66 @@
+//! One of the two worlds, with the plan that the operator makes for it.
+
+use std::collections::BTreeMap;
+
+use gputenancy_crds::{Change, ChangePhase, GpuSpec, GpuState};
+use gputenancy_operator::plan::{
+    self, GpuKey, NodeName, Plan, PoolName, Problem, Snapshot,
+    board::Board,
+    membership,
+    model::{Gpu, InUse},
+};
+
+use crate::world::World;
+
+pub(super) struct Side<'a> {
+    pub world: &'a World,
+    pub snapshot: Snapshot,
+    pub plan: Plan,
+    /// Everything that is wrong, sorted.
+    pub problems: Vec<Problem>,
+    /// Pools that select each node.
+    pub members: BTreeMap<NodeName, Vec<PoolName>>,
+}
+
+impl<'a> Side<'a> {
+    pub fn of(world: &'a World) -> Self {
+        // as the operator does it: a node that is silent for a moment is still supply
+        let cluster = world.taken_at.map_or_else(|| world.fleet.cluster(), |now| world.fleet.cluster_at(now));
+        let (snapshot, mut problems) = Snapshot::read(&cluster);
+        let plan = plan::plan(&snapshot);
+        problems.extend(plan.problems.iter().cloned());
+        problems.sort();
+        problems.dedup();
+        let members = membership(&cluster.pools, cluster.nodes.iter().map(|n| (n.name, n.labels)));
+        Self { world, snapshot, plan, problems, members }
+    }
+
+    /// The planner's picture of a GPU.
+    pub fn gpu(&self, key: &GpuKey) -> Option<&Gpu> {
+        self.snapshot.nodes.get(key.node.as_str())?.gpus.get(key.uuid.as_str())
+    }
+
+    pub fn board(&self, key: &GpuKey) -> Option<&Board> {
+        let node = self.snapshot.nodes.get(key.node.as_str())?;
+        node.boards.get(node.gpus.get(key.uuid.as_str())?.board)
+    }
+
+    pub fn state(&self, key: &GpuKey) -> Option<&GpuState> {
+        self.world.gpu(key.node.as_str(), key.uuid.as_str()).map(|(_, state)| state)
+    }
+
+    pub fn spec(&self, key: &GpuKey) -> Option<&GpuSpec> {
+        let node = self.world.fleet.gpu_nodes.get(key.node.as_str())?;
+        node.spec.gpus.iter().find(|g| g.uuid == key.uuid.as_str())
+    }
+
+    /// The change that is under way on a GPU.
+    pub fn under_way(&self, key: &GpuKey) -> Option<&Change> {
+        self.spec(key)?.change.as_ref().filter(|c| c.phase < ChangePhase::RolledBack)
+    }
+
+    /// Every device in use, with its GPU.
+    pub fn used(&self) -> impl Iterator<Item = &InUse> {
+        self.snapshot.nodes.values().flat_map(|n| n.gpus.values()).flat_map(|g| g.used.values())
+    }
+}

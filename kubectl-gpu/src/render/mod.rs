@@ -1,0 +1,37 @@
+//! Answers as text: tables for people, JSON and YAML for programs.
+
+mod changes;
+mod plan;
+mod table;
+mod words;
+
+pub use changes::{changes, line};
+pub use plan::plan;
+use serde::Serialize;
+pub use words::span;
+
+use crate::args::Output;
+
+/// Why an answer cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum RenderError {
+    /// As JSON.
+    #[error("writing JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// As YAML.
+    #[error("writing YAML: {0}")]
+    Yaml(#[from] serde_saphyr::ser::Error),
+}
+
+/// One document of an answer, or its table.
+pub fn document(
+    answer: &impl Serialize,
+    output: Output,
+    table: impl FnOnce() -> String,
+) -> Result<String, RenderError> {
+    Ok(match output {
+        Output::Table => table(),
+        Output::Json => serde_json::to_string_pretty(answer)? + "\n",
+        Output::Yaml => serde_saphyr::to_string(answer)?,
+    })
+}

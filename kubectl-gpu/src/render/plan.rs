@@ -1,0 +1,254 @@
+//! A preview for people: what is applied, what changes and why, who moves, what there is afterwards, what is wrong.
+
+use std::fmt::Write as _;
+
+use super::{
+    table::{WIDTH, table},
+    words::{BOLD, GREEN, RED, YELLOW, counted, span, styled, wrapped},
+};
+use crate::preview::{Action, BeforeAfter, GpuChange, Instance, Outcome, PlanPreview};
+
+/// The whole answer; colours are written always, and taken away by a stream that is no terminal.
+pub fn plan(preview: &PlanPreview) -> String {
+    let mut text = String::new();
+    manifests(preview, &mut text);
+    changes(preview, &mut text);
+    evictions(preview, &mut text);
+    capacity(preview, &mut text);
+    estimate(preview, &mut text);
+    findings(preview, &mut text);
+    let _ = writeln!(text, "{}", verdict(preview));
+    text
+}
+
+fn heading(text: &mut String, words: &str) {
+    let _ = writeln!(text, "{}", styled(BOLD, words));
+}
+
+/// A sentence with a mark in front, in as many lines as it needs.
+fn sentence(text: &mut String, indent: usize, mark: &str, words: &str) {
+    let width = usize::from(WIDTH) - indent - mark.chars().count();
+    for (n, line) in wrapped(words, width).iter().enumerate() {
+        let mark = if n == 0 { mark.to_owned() } else { " ".repeat(mark.chars().count()) };
+        let _ = writeln!(text, "{}{mark}{line}", " ".repeat(indent));
+    }
+}
+
+fn manifests(preview: &PlanPreview, text: &mut String) {
+    if preview.manifests.is_empty() {
+        return;
+    }
+    heading(text, "Manifests");
+    for manifest in preview.manifests.iter().filter(|m| m.action != Action::Unchanged) {
+        let action = match manifest.action {
+            Action::Create => styled(GREEN, "create"),
+            Action::Update => styled(YELLOW, "update"),
+            Action::Delete | Action::Unchanged => styled(RED, "delete"),
+        };
+        let source = manifest.source.as_ref().map(|s| format!("  ({s})")).unwrap_or_default();
+        let _ = writeln!(text, "  {action} {} {}{source}", manifest.kind, manifest.name);
+        for field in &manifest.fields {
+            sentence(text, 9, "", field);
+        }
+    }
+    let same = preview.manifests.iter().filter(|m| m.action == Action::Unchanged).count();
+    if same > 0 {
+        let _ = writeln!(
+            text,
+            "  {} as the cluster has {}",
+            counted(same, "object"),
+            if same == 1 { "it" } else { "them" }
+        );
+    }
+    text.push('\n');
+}
+
+fn changes(preview: &PlanPreview, text: &mut String) {
+    let mut pools: Vec<Option<&str>> = preview.changes.iter().map(|c| c.pool.as_deref()).collect();
+    pools.sort_unstable();
+    pools.dedup();
+    for pool in pools {
+        let rules = preview.pools.iter().find(|p| Some(p.pool.as_str()) == pool);
+        heading(text, &pool.map_or_else(|| "No pool".to_owned(), |p| format!("Pool {p}")));
+        if let Some(rules) = rules {
+            let notice = if rules.notice == "0s" { "not told".into() } else { format!("told {}", rules.notice) };
+            let limit = gpus(&rules.max_unavailable);
+            sentence(
+                text,
+                2,
+                "",
+                &format!("changes: {}; at most {limit} at once; owners are {notice} before", rules.window),
+            );
+        }
+        for change in preview.changes.iter().filter(|c| c.pool.as_deref() == pool) {
+            one_change(change, text);
+        }
+        text.push('\n');
+    }
+}
+
+fn gpus(limit: &str) -> String {
+    match limit {
+        "1" => "1 GPU".to_owned(),
+        percent if percent.ends_with('%') => format!("{percent} of the GPUs"),
+        n => format!("{n} GPUs"),
+    }
+}
+
+fn one_change(change: &GpuChange, text: &mut String) {
+    let when = match (&change.phase, change.step) {
+        (Some(phase), _) => format!("now ({phase})"),
+        (None, 0) => "when idle".to_owned(),
+        (None, step) => format!("step {step}"),
+    };
+    let _ = writeln!(text, "  {when}: {} GPU {} ({})", change.node, change.gpu, change.product);
+    match change.mig_mode {
+        Some(mode) => {
+            let reset = if mode.reset { ", the GPU is reset" } else { "" };
+            let deed = if mode.enabled { "~ turn MIG on" } else { "~ turn MIG off, one whole device" };
+            let _ = writeln!(text, "    {}", styled(YELLOW, &format!("{deed}{reset}")));
+        }
+        None if change.destroy.is_empty() && change.create.is_empty() => {
+            let _ = writeln!(text, "    {}", styled(YELLOW, &format!("~ {} → {}", change.from, change.to)));
+        }
+        None => {}
+    }
+    for (style, mark, instances) in [(RED, "-", &change.destroy), (GREEN, "+", &change.create)] {
+        for line in grouped(instances) {
+            let _ = writeln!(text, "    {}", styled(style, &format!("{mark} {line}")));
+        }
+    }
+    for reason in &change.reasons {
+        sentence(text, 4, "because ", because(reason));
+    }
+    for wait in &change.waits_for {
+        sentence(text, 4, "waits for: ", wait);
+    }
+}
+
+/// The part of a reason that is not told by other lines already: deeds stand above it, and who moves below.
+fn because(reason: &str) -> &str {
+    let why = reason.split_once("because ").map_or(reason, |(_, why)| why);
+    why.split_once("; ").map_or(why, |(why, _)| why)
+}
+
+/// Instances of one profile in one line: `2 × 3g.40gb at 0, 4`.
+fn grouped(instances: &[Instance]) -> Vec<String> {
+    let mut profiles: Vec<&str> = instances.iter().map(|i| i.profile.as_str()).collect();
+    profiles.sort_unstable();
+    profiles.dedup();
+    let line = |profile: &str| {
+        let starts: Vec<String> =
+            instances.iter().filter(|i| i.profile == profile).map(|i| i.start.to_string()).collect();
+        format!("{} × {profile} at {}", starts.len(), starts.join(", "))
+    };
+    profiles.into_iter().map(line).collect()
+}
+
+fn evictions(preview: &PlanPreview, text: &mut String) {
+    if preview.evictions.is_empty() {
+        return;
+    }
+    heading(text, "Evicted");
+    for eviction in &preview.evictions {
+        let owner =
+            eviction.controller.as_ref().map_or("nobody replaces it".to_owned(), |c| format!("{c} replaces it"));
+        let tenant = eviction.tenant.as_ref().map(|t| format!(", tenant {t}")).unwrap_or_default();
+        let pod = styled(RED, &format!("{}/{}", eviction.namespace, eviction.pod));
+        let _ = writeln!(text, "  {pod} ({owner}{tenant})");
+        sentence(text, 4, "has ", &eviction.devices.join(", "));
+        for wait in &eviction.waits_for {
+            sentence(text, 4, "waits: ", wait);
+        }
+    }
+    text.push('\n');
+}
+
+fn capacity(preview: &PlanPreview, text: &mut String) {
+    let arrow = |n: BeforeAfter| {
+        if n.before == n.after { n.after.to_string() } else { format!("{} → {}", n.before, n.after) }
+    };
+    let interesting = |p: &&crate::preview::ProfileCapacity| {
+        [p.guaranteed.before, p.guaranteed.after, p.devices.before, p.devices.after, p.held].iter().any(|n| *n > 0)
+    };
+    let rows: Vec<Vec<String>> = preview
+        .profiles
+        .iter()
+        .filter(interesting)
+        .map(|p| vec![p.profile.clone(), arrow(p.devices), arrow(p.guaranteed), p.held.to_string(), p.resource.clone()])
+        .collect();
+    if !rows.is_empty() {
+        heading(text, "Capacity");
+        text.push_str(&table(&["PROFILE", "DEVICES", "GUARANTEED", "IN USE", "RESOURCE"], rows));
+        text.push('\n');
+    }
+    let rows: Vec<Vec<String>> = preview
+        .tenants
+        .iter()
+        .map(|t| vec![t.tenant.clone(), t.profile.clone(), arrow(t.guaranteed), arrow(t.served), t.held.to_string()])
+        .collect();
+    if !rows.is_empty() {
+        text.push_str(&table(&["TENANT", "PROFILE", "GUARANTEED", "SERVED", "IN USE"], rows));
+        text.push('\n');
+    }
+    let differs = |n: BeforeAfter| n.before != n.after;
+    let stranded = preview.pools.iter().filter(|p| differs(p.stranded_memory) || differs(p.stranded_compute));
+    let rows: Vec<Vec<String>> =
+        stranded.map(|p| vec![p.pool.clone(), arrow(p.stranded_memory), arrow(p.stranded_compute)]).collect();
+    if !rows.is_empty() {
+        text.push_str(&table(&["POOL", "STRANDED MEMORY SLICES", "STRANDED COMPUTE SLICES"], rows));
+        text.push('\n');
+    }
+}
+
+fn estimate(preview: &PlanPreview, text: &mut String) {
+    let estimate = &preview.estimate;
+    if estimate.basis.is_empty() {
+        return;
+    }
+    heading(text, &format!("Takes at most {}", span(estimate.seconds)));
+    estimate.basis.iter().for_each(|line| sentence(text, 2, "- ", line));
+    match estimate.not_counted.len() {
+        0 => {}
+        1 => sentence(text, 2, "- ", "not counted: what is waited for, as said above"),
+        n => sentence(text, 2, "- ", &format!("not counted: {n} things that are waited for, as said above")),
+    }
+    text.push('\n');
+}
+
+fn findings(preview: &PlanPreview, text: &mut String) {
+    for problem in &preview.problems {
+        let known = if problem.known { ", also without these manifests" } else { "" };
+        let _ = writeln!(text, "{}", styled(RED, &format!("{}{known}:", problem.reason)));
+        sentence(text, 2, "", &problem.message);
+    }
+    for note in &preview.notes {
+        sentence(text, 0, "note: ", note);
+    }
+    if !(preview.problems.is_empty() && preview.notes.is_empty()) {
+        text.push('\n');
+    }
+}
+
+/// The last line: what it comes to.
+fn verdict(preview: &PlanPreview) -> String {
+    let gpus = match preview.changes.len() {
+        0 => "no GPU changes".to_owned(),
+        1 => "1 GPU changes".to_owned(),
+        n => format!("{n} GPUs change"),
+    };
+    let pods = match preview.evictions.len() {
+        0 => "nobody is evicted".to_owned(),
+        1 => "1 pod is evicted".to_owned(),
+        n => format!("{n} pods are evicted"),
+    };
+    match preview.outcome {
+        Outcome::NothingToDo => styled(GREEN, "Nothing to do."),
+        Outcome::Changes => styled(GREEN, &format!("Result: {gpus}, {pods}.")),
+        Outcome::Evictions => styled(YELLOW, &format!("Result: {gpus}, {pods}.")),
+        Outcome::Unmet => {
+            let open = counted(preview.problems.len(), "problem");
+            styled(RED, &format!("Result: {gpus}, {pods}; {open} to mend."))
+        }
+    }
+}

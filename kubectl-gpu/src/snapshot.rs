@@ -1,0 +1,141 @@
+//! The snapshot: all that a plan depends on, cut down to that, as one YAML document without secrets.
+//!
+//! Kept are specs of profiles, pools and tenants (without their owners), the GPU nodes with boards and devices, labels and
+//! readiness of Nodes, and of pods that ask for devices what decides about their eviction. No environment, no image, no
+//! volume and no annotation of anybody else's is written.
+
+use std::collections::BTreeSet;
+
+use gputenancy_crds::{GpuNode, condition};
+use gputenancy_operator::cache::{lighten, lighten_node};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::Resource;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::world::{BudgetRecord, PodRecord, World};
+
+/// Label of a pod by which its `ReplicaSet`'s Deployment is known.
+pub const TEMPLATE_HASH: &str = "pod-template-hash";
+
+/// Writes a snapshot as YAML.
+pub fn to_yaml(world: &World) -> Result<String, serde_saphyr::ser::Error> {
+    serde_saphyr::to_string(&document(world))
+}
+
+/// The snapshot as a document; equal clusters give equal documents, whatever order they were listed in.
+pub fn document(world: &World) -> Value {
+    let fleet = &world.fleet;
+    let mut items = Vec::new();
+    items.extend(fleet.profiles.iter().map(|p| spec_of(p, &p.spec)));
+    items.extend(fleet.pools.iter().map(|p| spec_of(p, &p.spec)));
+    items.extend(fleet.tenants.iter().map(|tenant| {
+        let mut tenant = tenant.clone();
+        tenant.spec.owners.clear();
+        spec_of(&tenant, &tenant.spec)
+    }));
+    items.extend(fleet.gpu_nodes.values().map(gpu_node));
+    items.extend(fleet.nodes.values().map(|node| {
+        let mut node = (**node).clone();
+        lighten_node(&mut node);
+        strip(&mut node);
+        whole("v1", "Node", &node)
+    }));
+    let budgets: Vec<&BudgetRecord> = world.budgets.iter().filter(|b| protects_any(b, world)).collect();
+    items.extend(world.pods.values().map(|p| pod(p, &budgets)));
+    items.extend(budgets.into_iter().map(|budget| {
+        let mut budget = budget.clone();
+        lighten(&mut budget);
+        strip(&mut budget);
+        whole("policy/v1", "PodDisruptionBudget", &budget)
+    }));
+    items.sort_by_cached_key(|item| {
+        let field = |at: &str| item.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned();
+        (field("/kind"), field("/metadata/namespace"), field("/metadata/name"))
+    });
+    json!({
+        "apiVersion": "gputenancy.io/v1alpha1", "kind": "PlanSnapshot", "takenAt": world.taken_at.map(|t| t.to_string()), "items": items,
+    })
+}
+
+fn protects_any(budget: &BudgetRecord, world: &World) -> bool {
+    world.pods.keys().any(|p| Some(&p.namespace) == budget.metadata.namespace.as_ref())
+}
+
+fn whole(version: &str, kind: &str, object: &impl Serialize) -> Value {
+    let mut value = serde_json::to_value(object).unwrap_or_default();
+    if let Value::Object(fields) = &mut value {
+        fields.insert("apiVersion".into(), version.into());
+        fields.insert("kind".into(), kind.into());
+    }
+    value
+}
+
+/// An object without its status.
+fn spec_of<K: Resource<DynamicType = ()>>(object: &K, spec: &impl Serialize) -> Value {
+    let meta = object.meta();
+    let mut metadata = json!({"name": meta.name, "uid": meta.uid, "generation": meta.generation});
+    if let Value::Object(fields) = &mut metadata {
+        fields.retain(|_, v| !v.is_null());
+        for (name, time) in
+            [("creationTimestamp", &meta.creation_timestamp), ("deletionTimestamp", &meta.deletion_timestamp)]
+        {
+            if let Some(time) = time {
+                fields.insert(name.into(), json!(time));
+            }
+        }
+    }
+    json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "metadata": metadata, "spec": spec})
+}
+
+fn gpu_node(node: &GpuNode) -> Value {
+    let mut node = node.clone();
+    lighten(&mut node);
+    strip(&mut node);
+    if let Some(status) = &mut node.status {
+        status.conditions.retain(|c| c.type_ == condition::READY);
+        (status.agent_version, status.cuda_version, status.boot_id) = (None, None, None);
+        for holder in status.gpus.iter_mut().flat_map(|g| &mut g.holders) {
+            // the program, and not the arguments, in which people put secrets
+            holder.command = holder.command.split_whitespace().next().unwrap_or_default().to_owned();
+        }
+    }
+    serde_json::to_value(&node).unwrap_or_default()
+}
+
+fn pod(pod: &PodRecord, budgets: &[&BudgetRecord]) -> Value {
+    let mut pod = pod.clone();
+    lighten(&mut pod);
+    let selecting: BTreeSet<String> = budgets
+        .iter()
+        .filter(|b| b.metadata.namespace == pod.metadata.namespace)
+        .filter_map(|b| b.spec.selector.as_ref())
+        .flat_map(keys)
+        .chain([TEMPLATE_HASH.to_owned()])
+        .collect();
+    let controller = |o: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| o.controller == Some(true);
+    if let Some(labels) = &mut pod.metadata.labels {
+        labels.retain(|key, _| selecting.contains(key));
+    }
+    if let Some(owners) = &mut pod.metadata.owner_references {
+        owners.retain(controller);
+    }
+    let meta = &mut pod.metadata;
+    (meta.finalizers, meta.generate_name, meta.resource_version, meta.creation_timestamp) = (None, None, None, None);
+    for container in pod.spec.containers.iter_mut().chain(&mut pod.spec.init_containers) {
+        container.resources.requests.retain(|resource, _| resource.contains('/'));
+    }
+    whole("v1", "Pod", &pod)
+}
+
+fn keys(selector: &LabelSelector) -> Vec<String> {
+    let expressions = selector.match_expressions.iter().flatten().map(|e| e.key.clone());
+    selector.match_labels.iter().flat_map(|l| l.keys().cloned()).chain(expressions).collect()
+}
+
+/// Metadata that says nothing about plans.
+fn strip<K: Resource>(object: &mut K) {
+    let meta = object.meta_mut();
+    (meta.finalizers, meta.owner_references, meta.resource_version) = (None, None, None);
+    (meta.creation_timestamp, meta.generate_name) = (None, None);
+}

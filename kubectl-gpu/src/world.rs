@@ -1,0 +1,164 @@
+//! All that a plan depends on, put together from documents: the fleet as the operator sees it, and what people ask about pods.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
+use gputenancy_operator::{
+    cache::{SlimContainer, SlimPod, SlimPodStatus},
+    plan::PodName,
+    pool::Fleet,
+};
+use k8s_openapi::{
+    api::{core::v1::Pod, policy::v1::PodDisruptionBudget},
+    apimachinery::pkg::apis::meta::v1::LabelSelector,
+    jiff::Timestamp,
+};
+use kube::{Resource, ResourceExt, api::ObjectMeta};
+use serde::{Deserialize, Serialize};
+
+use crate::input::{Object, Reading};
+
+/// A cluster as far as plans are concerned.
+#[derive(Clone, Debug, Default)]
+pub struct World {
+    /// What the operator looks at.
+    pub fleet: Fleet,
+    /// More about the fleet's pods.
+    pub pods: BTreeMap<PodName, PodRecord>,
+    /// `PodDisruptionBudgets`.
+    pub budgets: Vec<BudgetRecord>,
+    /// When it was looked at.
+    pub taken_at: Option<Timestamp>,
+}
+
+/// A pod that asks for extended resources: what the operator reads, and what an estimate needs.
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[resource(inherit = Pod)]
+pub struct PodRecord {
+    /// Name, namespace, uid, controller, our annotations, labels that budgets select by.
+    pub metadata: ObjectMeta,
+    /// Node, requests, grace.
+    #[serde(default)]
+    pub spec: PodRecordSpec,
+    /// Phase.
+    #[serde(default)]
+    pub status: SlimPodStatus,
+}
+
+/// Spec of a pod.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct PodRecordSpec {
+    /// Node that it is bound to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+    /// Seconds that it may take to end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub termination_grace_period_seconds: Option<i64>,
+    /// Value of its priority class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
+    /// Containers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub containers: Vec<SlimContainer>,
+    /// Containers that run first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub init_containers: Vec<SlimContainer>,
+}
+
+/// A `PodDisruptionBudget`.
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[resource(inherit = PodDisruptionBudget)]
+pub struct BudgetRecord {
+    /// Name and namespace.
+    pub metadata: ObjectMeta,
+    /// Which pods it protects.
+    #[serde(default)]
+    pub spec: BudgetSpec,
+    /// What it allows now.
+    #[serde(default)]
+    pub status: BudgetStatus,
+}
+
+/// Spec of a budget.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub struct BudgetSpec {
+    /// Which pods it protects; `None`: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<LabelSelector>,
+}
+
+/// Status of a budget.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct BudgetStatus {
+    /// Pods that may be evicted now.
+    #[serde(default)]
+    pub disruptions_allowed: i32,
+}
+
+impl World {
+    /// Puts documents together; of two objects with one name the later one counts.
+    pub fn of(reading: Reading) -> Self {
+        let mut world = Self { taken_at: reading.taken_at, ..Self::default() };
+        reading.documents.into_iter().for_each(|d| world.put(d.object));
+        world
+    }
+
+    /// Applies an object, as the API server would: what exists keeps its identity and status and takes the new spec.
+    pub fn put(&mut self, object: Object) {
+        match object {
+            Object::Profile(new) => put(&mut self.fleet.profiles, *new, |old, new| old.spec = new.spec),
+            Object::Pool(new) => put(&mut self.fleet.pools, *new, |old, new| old.spec = new.spec),
+            Object::Tenant(new) => put(&mut self.fleet.tenants, *new, |old, new| old.spec = new.spec),
+            Object::GpuNode(node) => drop(self.fleet.gpu_nodes.insert(node.name_any(), *node)),
+            Object::Node(node) => drop(self.fleet.nodes.insert(node.name_any(), Arc::new(*node))),
+            Object::Pod(pod) => self.put_pod(*pod),
+            Object::Budget(budget) => self.budgets.push(*budget),
+        }
+    }
+
+    fn put_pod(&mut self, pod: PodRecord) {
+        // The operator's projection of the same pod, by way of their common JSON.
+        let slim = serde_json::to_value(&pod).and_then(serde_json::from_value::<SlimPod>).unwrap_or_default();
+        if slim.wants_devices() {
+            let name = PodName { namespace: pod.namespace().unwrap_or_default(), name: pod.name_any() };
+            self.fleet.pods.insert(name.clone(), Arc::new(slim));
+            self.pods.insert(name, pod);
+        }
+    }
+
+    /// The profile of this name.
+    pub fn profile(&self, name: &str) -> Option<&GpuProfile> {
+        self.fleet.profiles.iter().find(|p| p.name_any() == name)
+    }
+
+    /// The pool of this name.
+    pub fn pool(&self, name: &str) -> Option<&GpuPool> {
+        self.fleet.pools.iter().find(|p| p.name_any() == name)
+    }
+
+    /// The tenant of this name.
+    pub fn tenant(&self, name: &str) -> Option<&GpuTenant> {
+        self.fleet.tenants.iter().find(|t| t.metadata.deletion_timestamp.is_none() && t.name_any() == name)
+    }
+
+    /// The tenant that a namespace belongs to.
+    pub fn tenant_of(&self, namespace: &str) -> Option<String> {
+        let owns = |t: &&GpuTenant| t.spec.namespaces.iter().any(|n| n.name == namespace);
+        self.fleet.tenants.iter().find(owns).map(ResourceExt::name_any)
+    }
+
+    /// A GPU of a node: its board and its state.
+    pub fn gpu(&self, node: &str, uuid: &str) -> Option<(&GpuNode, &gputenancy_crds::GpuState)> {
+        let node = self.fleet.gpu_nodes.get(node)?;
+        Some((node, node.status.as_ref()?.gpus.iter().find(|g| g.uuid == uuid)?))
+    }
+}
+
+fn put<K: Resource<DynamicType = ()>>(objects: &mut Vec<K>, new: K, take: impl FnOnce(&mut K, K)) {
+    match objects.iter_mut().find(|o| o.name_any() == new.name_any()) {
+        Some(old) => take(old, new),
+        None => objects.push(new),
+    }
+}

@@ -1,0 +1,188 @@
+//! What the library promises: snapshots that lose nothing a plan depends on, a schema that is documented, changes told right.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that panics says what it found"
+)]
+
+use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuTenant};
+use k8s_openapi::jiff::Timestamp;
+use kubectl_gpu::{
+    args::PlanArgs,
+    changes::{Objects, changes},
+    input::{Reading, Text, documents},
+    preview::{PlanPreview, preview, propose},
+    render,
+    run::answer,
+    snapshot,
+    world::World,
+};
+use serde_json::json;
+
+const TWO_TEAMS: &str = include_str!("fixtures/two-teams.yaml");
+const BUSY: &str = include_str!("fixtures/busy.yaml");
+
+fn read(text: &str) -> Reading {
+    documents(&[Text { name: "file".into(), text: text.into() }]).unwrap()
+}
+
+fn plan(world: &World, manifest: &str) -> PlanPreview {
+    answer(world, read(manifest), &PlanArgs::default()).unwrap()
+}
+
+#[test]
+fn a_snapshot_gives_the_answer_that_its_cluster_gave() {
+    let manifests = [include_str!("fixtures/grow.yaml"), include_str!("fixtures/big.yaml")];
+    for (cluster, manifest) in [TWO_TEAMS, BUSY].into_iter().zip(manifests) {
+        let world = World::of(read(cluster));
+        let taken = snapshot::to_yaml(&world).unwrap();
+        let again = World::of(read(&taken));
+        assert_eq!(plan(&again, manifest), plan(&world, manifest));
+        assert_eq!(snapshot::to_yaml(&again).unwrap(), taken, "a snapshot of a snapshot is the same");
+    }
+}
+
+#[test]
+fn a_snapshot_does_not_depend_on_the_order_of_lists() {
+    let world = World::of(read(BUSY));
+    let mut reading = read(BUSY);
+    reading.documents.reverse();
+    assert_eq!(snapshot::document(&World::of(reading)), snapshot::document(&world));
+}
+
+#[test]
+fn a_snapshot_holds_no_secrets() {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": "w", "namespace": "small", "annotations": {"example.com/token": "hush", "gputenancy.io/do-not-evict": "true"},
+            "labels": {"app": "db", "team-secret": "hush"},
+        },
+        "spec": {"containers": [{
+            "image": "registry/hush", "env": [{"name": "TOKEN", "value": "hush"}], "args": ["hush"],
+            "resources": {"requests": {"nvidia.com/gpu": "1", "cpu": "1"}},
+        }]},
+    });
+    let tenant = json!({
+        "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "metadata": {"name": "t"},
+        "spec": {"owners": [{"kind": "User", "name": "hush@example.com"}], "namespaces": [{"name": "t"}]},
+    });
+    let node = json!({
+        "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuNode", "metadata": {"name": "g"}, "spec": {},
+        "status": {"gpus": [{"uuid": "GPU-0", "index": 0, "board": 0,
+            "holders": [{"pid": 7, "command": "train --password=hush"}]}]},
+    });
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [pod, tenant, node]}).to_string();
+    let mut reading = read(BUSY);
+    reading.documents.extend(read(&list).documents);
+    let text = snapshot::to_yaml(&World::of(reading)).unwrap();
+    assert!(!text.contains("hush") && !text.contains("cpu"), "{text}");
+    assert!(text.contains("do-not-evict") && text.contains("app: db") && text.contains("command: train"), "{text}");
+}
+
+#[test]
+fn pods_without_devices_are_not_part_of_a_snapshot() {
+    let pod = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "w", "namespace": "n"}, "spec": {}}"#;
+    assert!(World::of(read(pod)).pods.is_empty());
+}
+
+#[test]
+fn carrying_out_a_preview_leaves_nothing_to_do() {
+    let world = World::of(read(TWO_TEAMS));
+    let first = plan(&world, include_str!("fixtures/grow.yaml"));
+    let mut after = propose(&world, read(include_str!("fixtures/grow.yaml")), &[], false).unwrap().after;
+    for change in &first.changes {
+        let node = after.fleet.gpu_nodes.get_mut(&change.node).unwrap();
+        let spec = node.spec.gpus.iter_mut().find(|g| g.uuid == change.uuid).unwrap();
+        let state = node.status.as_mut().unwrap().gpus.iter_mut().find(|g| g.uuid == change.uuid).unwrap();
+        let gone = |start: i32, profile: &str| change.destroy.iter().any(|i| i.start == start && i.profile == profile);
+        spec.instances.retain(|i| !gone(i.start, &i.profile));
+        state.instances.retain(|i| !gone(i.start, &i.profile));
+        for new in &change.create {
+            let profile = new.profile.clone();
+            spec.instances.push(gputenancy_crds::InstanceSpec {
+                start: new.start,
+                profile: profile.clone(),
+                resource: None,
+            });
+            state.instances.push(gputenancy_crds::InstanceState { start: new.start, profile, ..Default::default() });
+        }
+    }
+    let second = preview(&after, &propose(&after, Reading::default(), &[], false).unwrap(), false);
+    assert_eq!((second.exit_code, second.changes), (0, Vec::new()));
+}
+
+#[test]
+fn the_schema_of_the_answer_is_the_documented_one() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/plan-preview.schema.json");
+    let schema = serde_json::to_value(schemars::schema_for!(PlanPreview)).unwrap();
+    if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        std::fs::write(path, serde_json::to_string_pretty(&schema).unwrap() + "\n").unwrap();
+    }
+    let documented: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    assert!(documented == schema, "UPDATE_SCHEMA=1 writes {path} anew");
+}
+
+/// A node with a change in this phase, its pool and a tenant that the operator has seen.
+fn changing(phase: ChangePhase, seen: i64) -> Objects {
+    let change = json!({
+        "phase": phase, "from": {"mig": true}, "to": {"mig": true}, "startedAt": "2026-11-21T08:00:00Z",
+        "phaseSince": "2026-11-21T08:01:00Z", "reason": "7 of mig-3g are guaranteed and 2 exist",
+    });
+    let node: GpuNode = serde_json::from_value(json!({
+        "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuNode", "metadata": {"name": "gpu-1"},
+        "spec": {"gpus": [{"uuid": "GPU-0", "mig": true, "change": change}, {"uuid": "GPU-1"}]},
+        "status": {"gpus": [{"uuid": "GPU-0", "index": 3, "board": 0}]},
+    }))
+    .unwrap();
+    let told = "pod team-a/x on 1g.10gb at 0 may not be evicted yet: budget db";
+    let pool: GpuPool = serde_json::from_value(json!({
+        "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuPool", "metadata": {"name": "p", "generation": 1},
+        "spec": {"nodeSelector": {"matchLabels": {"a": "b"}}, "profiles": ["x"]},
+        "status": {"observedGeneration": 1, "changes": [{"node": "gpu-1", "gpu": 3, "phase": "Evicting", "message": told}]},
+    }))
+    .unwrap();
+    let tenant: GpuTenant = serde_json::from_value(json!({
+        "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "metadata": {"name": "t", "generation": 2},
+        "spec": {"namespaces": [{"name": "t"}]}, "status": {"observedGeneration": seen},
+    }))
+    .unwrap();
+    Objects { nodes: vec![node], pools: vec![pool], tenants: vec![tenant] }
+}
+
+#[test]
+fn a_change_tells_its_step_since_when_and_what_blocks_it() {
+    let now: Timestamp = "2026-11-21T08:03:30Z".parse().unwrap();
+    let list = changes(&changing(ChangePhase::Evicting, 1), now);
+    insta::assert_snapshot!(render::changes(&list));
+    insta::assert_snapshot!(render::line(&list.items[0]));
+    assert_eq!(list.pending, ["GpuTenant t: the operator has yet to look at generation 2"]);
+    assert!(!list.is_over() && !list.failed());
+}
+
+#[test]
+fn the_words_of_an_earlier_phase_are_not_told() {
+    let list = changes(&changing(ChangePhase::Idle, 2), Timestamp::UNIX_EPOCH);
+    assert_eq!((list.items[0].message.as_str(), list.items[0].step), ("", 4));
+}
+
+#[test]
+fn a_guarantee_that_is_being_carved_is_not_over() {
+    let mut objects = changing(ChangePhase::RolledBack, 2);
+    let waiting = json!([{"type": "CapacityReady", "status": "False", "reason": "Changing", "message": "0 of 1 devices can be had",
+        "lastTransitionTime": "2026-11-21T08:00:00Z"}]);
+    objects.tenants[0].status.as_mut().unwrap().conditions = serde_json::from_value(waiting).unwrap();
+    let list = changes(&objects, Timestamp::UNIX_EPOCH);
+    assert_eq!(list.pending, ["GpuTenant t: 0 of 1 devices can be had"]);
+    assert!(!list.is_over());
+}
+
+#[test]
+fn a_failed_change_ends_the_watch_and_is_told() {
+    let list = changes(&changing(ChangePhase::RolledBack, 2), Timestamp::UNIX_EPOCH);
+    assert!(list.is_over() && list.failed());
+    let none = changes(&Objects::default(), Timestamp::UNIX_EPOCH);
+    assert!(none.is_over() && !none.failed());
+    assert!(render::changes(&none).contains("no GPU is changing"));
+}
