@@ -6,6 +6,10 @@ pub const TENANT_LABEL: &str = "gputenancy.io/tenant";
 pub const POOL_LABEL: &str = "gputenancy.io/pool";
 /// Label on nodes whose GPUs are simulated.
 pub const SIMULATED_LABEL: &str = "gputenancy.io/simulated";
+/// Label on nodes of a pool: a digest of the layouts of their GPUs, equal on nodes that are carved alike.
+pub const LAYOUT_LABEL: &str = "gputenancy.io/layout";
+/// Label on nodes of a pool: `steady`, `changing` or `failed`.
+pub const LAYOUT_STATE_LABEL: &str = "gputenancy.io/layout.state";
 /// Recommended label of Kubernetes for the tool that manages an object.
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
 /// Value of [`MANAGED_BY_LABEL`] on everything that we render.

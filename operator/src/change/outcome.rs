@@ -35,8 +35,9 @@ pub(super) fn trouble(view: &View<'_>, timeout: Option<Timestamp>, task: &str) -
     }
     let late = timeout.is_some_and(|at| at <= view.observation.now);
     if view.state.health == Health::Unhealthy {
-        let words = "the GPU is unhealthy: look for its Xid errors in the node's log, then reset or replace it";
-        return late.then(|| Trouble { name: "GpuUnhealthy", words: words.into(), hopeless: true });
+        let why = view.state.fault.as_deref().unwrap_or("look for its Xid errors in the node's log");
+        let words = format!("the GPU is unhealthy ({why}): reset or replace it");
+        return late.then_some(Trouble { name: "GpuUnhealthy", words, hopeless: true });
     }
     if view.state.step == AgentStep::Failed {
         return Some(failed(view.state.error.as_ref()));

@@ -72,9 +72,10 @@ impl<'a> View<'a> {
     /// is about to bring them back, and nobody may be given one.
     pub fn absent(&self, to: &Layout) -> Vec<i32> {
         let Some(spec) = self.spec else { return Vec::new() };
-        let listed: Vec<(i32, Option<&str>)> = match spec.mig {
-            true => spec.instances.iter().map(|i| (i.start, Some(i.profile.as_str()))).collect(),
-            false => vec![(0, None)],
+        let listed: Vec<(i32, Option<&str>)> = if spec.mig {
+            spec.instances.iter().map(|i| (i.start, Some(i.profile.as_str()))).collect()
+        } else {
+            vec![(0, None)]
         };
         let there =
             |start: i32, profile: Option<&str>| self.devices().iter().any(|d| d.start == start && d.profile == profile);

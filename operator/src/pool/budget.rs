@@ -6,7 +6,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
 use kube::{
-    Api, Client, ResourceExt as _,
+    Api, Client, ResourceExt,
     api::ListParams,
     core::{Selector, SelectorExt as _},
 };
@@ -35,7 +35,8 @@ fn describe(pod: &str, pods: &[Pod], budgets: &[PodDisruptionBudget]) -> Vec<Str
 }
 
 fn sentence(budget: &PodDisruptionBudget, selector: &Selector, pods: &[Pod]) -> String {
-    let mut covered: Vec<String> = pods.iter().filter(|p| selector.matches(p.labels())).map(|p| p.name_any()).collect();
+    let mut covered: Vec<String> =
+        pods.iter().filter(|p| selector.matches(p.labels())).map(ResourceExt::name_any).collect();
     covered.sort();
     let more = covered.len().saturating_sub(MOST_NAMED);
     covered.truncate(MOST_NAMED);

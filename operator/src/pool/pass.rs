@@ -12,7 +12,7 @@ use kube::ResourceExt as _;
 use super::{
     devices,
     fleet::{Fleet, Refusals},
-    status, view,
+    labels, status, view,
 };
 use crate::{
     cache::digest,
@@ -110,7 +110,7 @@ pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
     let profiles = fleet.profiles.iter().map(|p| (p, profile::status(&seen, p)));
     Pass {
         spared: spared(fleet, &decisions, inputs),
-        labels: labels(fleet, &members),
+        labels: labels::labels(fleet, &members),
         view: view::view(&seen, &snapshot),
         pools: pools.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
         profiles: profiles.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
@@ -188,7 +188,9 @@ fn intent(fleet: &Fleet) -> String {
         (t.name_any(), serde_json::json!([namespaces, trust, gpus]))
     });
     let mut written: [Vec<_>; 3] = [profiles.collect(), pools.collect(), tenants.collect()];
-    written.iter_mut().for_each(|kind| kind.sort_by(|a, b| a.0.cmp(&b.0)));
+    for kind in &mut written {
+        kind.sort_by(|a, b| a.0.cmp(&b.0));
+    }
     format!("{:016x}", digest(&written))
 }
 
@@ -331,28 +333,4 @@ pub(super) fn may_leave(fleet: &Fleet, node: &gputenancy_crds::GpuNode, uuid: &s
         s.holders.is_empty() && devices.all(|d| d.owner.is_none() && d.clients == 0)
     });
     idle && !half_done && fleet.answers(&node.name_any())
-}
-
-/// Our labels on nodes, where they differ from what the node has.
-fn labels(fleet: &Fleet, members: &BTreeMap<NodeName, Vec<PoolName>>) -> BTreeMap<NodeName, BTreeMap<String, String>> {
-    let mut differing = BTreeMap::new();
-    for (name, node) in &fleet.nodes {
-        let key = NodeName::from(name.as_str());
-        let mut wanted = BTreeMap::new();
-        let agreement = fleet.gpu_nodes.get(name);
-        if let Some([pool]) = members.get(&key).map(Vec::as_slice).filter(|_| agreement.is_some()) {
-            wanted.insert(names::POOL_LABEL.to_owned(), pool.to_string());
-        }
-        if agreement.and_then(|n| n.status.as_ref()).is_some_and(|s| s.simulated == Some(true)) {
-            wanted.insert(names::SIMULATED_LABEL.to_owned(), "true".to_owned());
-        }
-        let has = |label: &str| node.labels().get(label);
-        // an agent that is gone does not take the mark of simulation with it
-        let pool_differs = has(names::POOL_LABEL) != wanted.get(names::POOL_LABEL);
-        let lacks_mark = wanted.iter().any(|(k, v)| has(k) != Some(v));
-        if pool_differs || lacks_mark {
-            differing.insert(key, wanted);
-        }
-    }
-    differing
 }

@@ -274,3 +274,28 @@ fn a_notice_without_a_change_is_taken_back() {
     assert_eq!(spared.into_values().collect::<Vec<_>>(), ["stays"], "nothing is said of nodes that cannot be judged");
     assert!(at(&fleet, 100, &["n"]).spared.is_empty());
 }
+
+#[test]
+fn a_nodes_labels_tell_how_it_is_carved_and_whether_that_changes() {
+    let mut fleet = settled();
+    let label = |fleet: &Fleet, name: &str| fleet.nodes["n"].labels()[name].clone();
+    let before = label(&fleet, names::LAYOUT_LABEL);
+    assert_eq!((before.len(), label(&fleet, names::LAYOUT_STATE_LABEL).as_str()), (16, "steady"));
+    fleet.profiles[0].spec.resource_name = Some("gputenancy.io/gpu".into());
+    let mut states = Vec::new();
+    for second in 0..20 {
+        let pass = at(&fleet, 100 + second, &[]);
+        carry_out(&mut fleet, &pass);
+        states.push(label(&fleet, names::LAYOUT_STATE_LABEL));
+    }
+    states.dedup();
+    assert!(states.contains(&"changing".to_owned()), "{states:?}");
+    fleet.gpu_nodes.get_mut("n").unwrap().spec.gpus[1].mig = true;
+    let pass = at(&fleet, 150, &[]);
+    carry_out(&mut fleet, &pass);
+    assert_ne!(label(&fleet, names::LAYOUT_LABEL), before);
+    fleet.pools.clear();
+    let pass = at(&fleet, 200, &[]);
+    let left: Vec<&String> = pass.labels.values().next().unwrap().keys().collect();
+    assert_eq!(left, [names::SIMULATED_LABEL], "the pool's labels go with it");
+}

@@ -80,7 +80,9 @@ fn struck(world: &World, who: Crash) -> Vec<World> {
         worlds.extend(moved(world, &|w| w.operator_step(outcome)));
         worlds.extend(moved(world, &|w| w.agent_step(outcome)));
     }
-    worlds.iter_mut().for_each(|w| w.crash(who));
+    for world in &mut worlds {
+        world.crash(who);
+    }
     worlds
 }
 

@@ -45,6 +45,7 @@ pub struct Agent {
 }
 
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "who is up and who is not")]
 pub struct World {
     pub now: Timestamp,
     pub api: bool,

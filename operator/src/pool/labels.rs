@@ -1,0 +1,66 @@
+//! Our labels on nodes: whose they are, how their GPUs are carved, and whether that is changing.
+
+use std::collections::BTreeMap;
+
+use gputenancy_crds::{ChangePhase, GpuNode, names};
+use kube::ResourceExt as _;
+
+use super::fleet::Fleet;
+use crate::{
+    cache::digest,
+    plan::{NodeName, PoolName, plain},
+};
+
+/// Labels by node, where they differ from what the node has.
+pub fn labels(
+    fleet: &Fleet,
+    members: &BTreeMap<NodeName, Vec<PoolName>>,
+) -> BTreeMap<NodeName, BTreeMap<String, String>> {
+    let mut differing = BTreeMap::new();
+    for (name, node) in &fleet.nodes {
+        let key = NodeName::from(name.as_str());
+        let agreement = fleet.gpu_nodes.get(name);
+        let mut wanted = BTreeMap::new();
+        if let (Some([pool]), Some(agreement)) = (members.get(&key).map(Vec::as_slice), agreement) {
+            wanted.insert(names::POOL_LABEL.to_owned(), pool.to_string());
+            if !agreement.spec.gpus.is_empty() {
+                wanted.insert(names::LAYOUT_LABEL.to_owned(), layout(agreement));
+                wanted.insert(names::LAYOUT_STATE_LABEL.to_owned(), state(agreement).to_owned());
+            }
+        }
+        if agreement.and_then(|n| n.status.as_ref()).is_some_and(|s| s.simulated == Some(true)) {
+            wanted.insert(names::SIMULATED_LABEL.to_owned(), "true".to_owned());
+        }
+        let has = |label: &str| node.labels().get(label);
+        // an agent that is gone does not take the mark of simulation with it
+        let owned = [names::POOL_LABEL, names::LAYOUT_LABEL, names::LAYOUT_STATE_LABEL];
+        let differs = owned.iter().any(|label| has(label) != wanted.get(*label));
+        if differs || wanted.iter().any(|(k, v)| has(k) != Some(v)) {
+            differing.insert(key, wanted);
+        }
+    }
+    differing
+}
+
+/// The layouts in the order of the GPUs' indices, as a label's value can hold them. A GPU under change counts with the layout that
+/// the agent was asked for last.
+fn layout(node: &GpuNode) -> String {
+    let index = |uuid: &str| {
+        let state = node.status.iter().flat_map(|s| &s.gpus).find(|g| g.uuid == uuid);
+        state.map_or(i32::MAX, |s| s.index)
+    };
+    let mut layouts: Vec<_> = node.spec.gpus.iter().map(|g| (index(&g.uuid), plain(g.layout()))).collect();
+    layouts.sort();
+    format!("{:016x}", digest(&layouts))
+}
+
+fn state(node: &GpuNode) -> &'static str {
+    let phases = || node.spec.gpus.iter().filter_map(|g| g.change.as_ref()).map(|c| c.phase);
+    if phases().any(|p| p < ChangePhase::RolledBack) {
+        "changing"
+    } else if phases().next().is_some() {
+        "failed"
+    } else {
+        "steady"
+    }
+}
