@@ -17,10 +17,7 @@ use crate::{
     args::Args,
     carve::{Carved, Shell},
     device::{DeviceView, KubeletView},
-    gpu::{
-        Calls, Deadlines, Depth, Silicon,
-        holders::{belongs_to_a_pod, command},
-    },
+    gpu::{Calls, Deadlines, Depth, Silicon, holders},
     health::{self, Health, Heartbeat},
     kubelet,
     metrics::Metrics,
@@ -149,10 +146,7 @@ async fn report(
     let api: Api<GpuNode> = Api::all(client.clone());
     let earlier = first.clone().unwrap_or_default();
     let mut writer = Writer::new(api, &args.node_name, metrics.clone(), first);
-    let stranger = |pid: u32| {
-        let proc = Path::new("/proc");
-        (!belongs_to_a_pod(proc, pid)).then(|| command(proc, pid))
-    };
+    let stranger = |pid: u32| holders::stranger(Path::new("/proc"), pid);
     loop {
         let next = {
             let carved = carved.borrow_and_update();
