@@ -154,6 +154,40 @@ fn pools() -> Vec<Case> {
         case("more-than-all", json!({"disruption": {"maxUnavailable": "101%"}}), at_once),
         case("a-day", json!({"disruption": {"notice": "1d"}}), Some("spec.disruption.notice")),
     ]
+    .into_iter()
+    .chain(windows())
+    .collect()
+}
+
+fn windows() -> Vec<Case> {
+    let case = |name, disruption, refusal| ("gpupools", name, with(pool(), json!({"disruption": disruption})), refusal);
+    let window = |schedule: &str, duration: &str, zone: &str| json!([{"schedule": schedule, "duration": duration, "timeZone": zone}]);
+    let saturday = |duration: &str| window("0 2 * * 6", duration, "Europe/Berlin");
+    vec![
+        case("saturdays", json!({"windows": saturday("4h"), "notice": "15m", "unmanagedPods": "Evict"}), None),
+        case("utc", json!({"windows": [{"schedule": "30 1 1 * *", "duration": "30m"}]}), None),
+        case(
+            "six-fields",
+            json!({"windows": window("0 0 2 * * 6", "4h", "UTC")}),
+            Some("spec.disruption.windows.schedule: write five fields as in a CronJob"),
+        ),
+        case(
+            "no-time",
+            json!({"windows": saturday("30s")}),
+            Some("spec.disruption.windows.duration: write at least one minute"),
+        ),
+        case(
+            "offset",
+            json!({"windows": window("0 2 * * 6", "4h", "+02:00")}),
+            Some("spec.disruption.windows.timeZone: write UTC or an IANA name"),
+        ),
+        case(
+            "too-late",
+            json!({"windows": saturday("1h"), "notice": "2h"}),
+            Some("spec.disruption.notice: longer than every window"),
+        ),
+        case("whoever", json!({"unmanagedPods": "Kill"}), Some("spec.disruption.unmanagedPods")),
+    ]
 }
 
 fn tenants() -> Vec<Case> {
