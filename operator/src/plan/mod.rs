@@ -4,65 +4,55 @@
 //! for every GPU, what each tenant gets of its guarantees, and problems that name their remedy.
 //!
 //! It works on placements, not on counts: which memory slices of which board an instance covers ([`board`]). What matters, in
-//! this order: no guaranteed pod loses its place; guarantees are met; few pods are evicted; few GPUs are touched; few slices are
-//! stranded and large blocks stay free; what is there stays. Steps:
+//! this order: no profile in use disappears, no guaranteed pod loses its place; guarantees are met, by the tenants' priority and
+//! then fairly; few pods are evicted, weighted by their priority; few GPUs are touched; few slices are stranded and large blocks
+//! stay free; what is there stays. Steps:
 //!
-//! 1. `demand` adds up guarantees, and counts devices in use against them;
-//! 2. `packing` enumerates the layouts of a board, `menu` says for one GPU what each gives and costs, and drops the beaten ones;
-//! 3. `exact` chooses for every GPU of a small fleet, `search` for a large one; `spare` then applies the pools' policy for what nobody needs;
-//! 4. `report` turns the choice into numbers and sentences.
+//! 1. `core` sorts the fleet: `ledger` adds up guarantees and counts devices in use against them, `forms` puts GPUs that are alike
+//!    into kinds. All that follows is done once for a kind, however many GPUs it has.
+//! 2. `decide` sees what is short; when nothing is, everything stays. Otherwise it takes apart what has nothing to do with each
+//!    other, and for each part `exact` (small) or `search` (large) chooses among the kinds' layouts, which `rig` enumerates with
+//!    `packing` and `menu` weighs. `fixed` applies layouts written by hand, `spare` the pools' policy for what nobody needs.
+//! 3. `sentence` and `help` say what was decided, and what would serve demand that is not met.
+//!
+//! [`Index`] keeps all this from one plan to the next, so that a change of one tenant costs what it touches.
 
 pub mod board;
-mod demand;
+mod core;
+mod decide;
 mod exact;
-mod fleet;
+mod fixed;
+mod forms;
+mod help;
+mod index;
+mod ledger;
+mod lines;
 mod menu;
 pub mod model;
 mod name;
 mod outcome;
 mod packing;
 mod problem;
-mod report;
+mod rig;
 mod search;
+mod sentence;
 mod snapshot;
 mod spare;
+mod terms;
+mod words;
 
-use demand::Demand;
-use menu::Candidate;
+pub use index::{Event, Index};
 pub use model::Snapshot;
 pub use name::{GpuKey, GpuUuid, NodeName, PodName, PoolName, ProfileName, TenantName};
 pub use outcome::{Evicted, GpuPlan, Plan, Served, Supply};
 pub use problem::Problem;
-use search::Search;
 pub use snapshot::{Cluster, NodeFacts, membership, plain, resource_name, seen, trust_needed};
 
 /// Plans the whole fleet.
 pub fn plan(snapshot: &Snapshot) -> Plan {
-    let mut problems = Vec::new();
-    let mut demand = Demand::of(snapshot, &mut problems);
-    let places = fleet::places(snapshot, &mut demand);
-    let mut slots = fleet::slots(&places, &demand, &mut problems);
-    let before = slots.iter().filter_map(search::Slot::candidate).fold(demand.sums(), |mut sums, candidate| {
-        candidate.supply.iter().for_each(|(place, n)| demand::add(&mut sums, *place, *n));
-        sums
-    });
-    demand.keep(&before);
-    let exact = exact::solve(&demand, &slots);
-    for (slot, chosen) in slots.iter_mut().zip(exact.iter().flatten()) {
-        slot.chosen = *chosen;
-    }
-    let mut search = Search::new(&demand, slots);
-    if exact.is_none() {
-        search.run();
-    }
-    let mut supply = search.supply.clone();
-    let mut chosen: Vec<Candidate> = search.slots.iter().filter_map(|s| s.candidate().cloned()).collect();
-    for (place, candidate) in places.iter().zip(&mut chosen).rev() {
-        if let Some(next) = spare::spare(place, candidate, &demand, &mut supply) {
-            *candidate = next;
-        }
-    }
-    report::report(snapshot, &demand, &places, &before, &chosen, problems)
+    let mut core = core::Core::load(snapshot);
+    core.decide(snapshot);
+    core.plan
 }
 
 /// One sentence for every decision and every refusal, in the order of the fleet.

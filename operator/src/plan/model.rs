@@ -64,6 +64,8 @@ pub struct Pool {
     pub spare: Spare,
     /// Nobody carves here: the pool is read, never changed.
     pub read_only: bool,
+    /// The last GPU of a profile may go although the profile is in use.
+    pub allow_outage: bool,
 }
 
 /// What decides the layout of a pool.
@@ -106,6 +108,8 @@ pub struct Tenant {
     pub namespaces: BTreeSet<String>,
     /// How far it is trusted.
     pub trust: Trust,
+    /// Rank of its guarantees, from -5 to 5: higher ones are served first.
+    pub priority: i32,
     /// Devices that it is guaranteed, by profile.
     pub guarantees: BTreeMap<ProfileName, u32>,
 }
@@ -132,6 +136,8 @@ pub struct Gpu {
     pub base: Option<Layout>,
     /// Whether and how it may be changed.
     pub standing: Standing,
+    /// A change towards `base` is under way: what that costs was decided when it began.
+    pub moving: bool,
     /// Devices in use, by start (a whole GPU is start 0).
     pub used: BTreeMap<i32, InUse>,
 }
@@ -159,4 +165,6 @@ pub struct InUse {
     pub resource: String,
     /// The pod; `None`: a process that no pod explains.
     pub pod: Option<PodName>,
+    /// Value of the pod's priority class: pods of more weight are evicted less readily.
+    pub priority: i32,
 }

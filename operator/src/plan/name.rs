@@ -1,12 +1,13 @@
 //! Names as types, so that a pool's name is never taken for a profile's.
 
-use std::{borrow::Borrow, fmt};
+use std::{borrow::Borrow, fmt, sync::Arc};
 
 macro_rules! name {
     ($(#[$doc:meta])* $type:ident) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $type(String);
+        // shared: a plan of a large fleet repeats each name many times
+        pub struct $type(Arc<str>);
 
         impl $type {
             /// The name as it is written in manifests.
@@ -23,13 +24,13 @@ macro_rules! name {
 
         impl From<&str> for $type {
             fn from(name: &str) -> Self {
-                Self(name.to_owned())
+                Self(name.into())
             }
         }
 
         impl From<String> for $type {
             fn from(name: String) -> Self {
-                Self(name)
+                Self(name.into())
             }
         }
 

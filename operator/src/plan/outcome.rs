@@ -1,6 +1,6 @@
 //! What the planner answers: a target for every GPU, what it gives to whom, and what it cannot give.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_crds::{Layout, Stranded};
 
@@ -32,7 +32,7 @@ pub struct GpuPlan {
     /// NVML's index on its node.
     pub index: i32,
     /// The layout to reach or to keep; `None`: the GPU is left as it is, listed or not.
-    pub target: Option<Layout>,
+    pub target: Option<Arc<Layout>>,
     /// The target differs from what the GPU has or is on its way to.
     pub changed: bool,
     /// Order of changes: those of a lower rank are finished first, so that a pod that must move finds its new place ready.

@@ -3,15 +3,17 @@
 //! A seven-slice board with two profiles has some hundred ways, with all seven of NVIDIA's some thousand; enumeration stops at
 //! [`LIMIT`], after which only the first ways found are considered.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use super::board::{Board, Room};
 
 /// Most ways that are considered for one kind of GPU.
 pub(super) const LIMIT: usize = 30_000;
+/// Most instances among which is chosen: a way is a set of bits.
+pub(super) const MOST: usize = 128;
 
 /// An instance that may be placed.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Item {
     pub start: i32,
     /// Index of the MIG profile on the board.
@@ -19,8 +21,8 @@ pub(super) struct Item {
     pub resource: Option<String>,
 }
 
-/// A way to place instances: indices of items, by start.
-pub(super) type Packing = Vec<u16>;
+/// A way to place instances: a bit for each item.
+pub(super) type Packing = u128;
 
 /// What an occupied board leaves over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,61 +38,60 @@ pub(super) struct Leftover {
 /// All ways to place items, each once; the empty one is among them.
 pub(super) fn packings(board: &Board, items: &[Item]) -> Vec<Packing> {
     let mut found = Vec::new();
-    let mut chosen = Vec::new();
-    extend(items, 0, &board.room(), board.memory_slices, &mut chosen, &mut found);
+    extend(items, 0, &board.room(), board.memory_slices, 0, &mut found);
     found
 }
 
-fn extend(items: &[Item], at: i32, room: &Room<'_>, axis: i32, chosen: &mut Packing, found: &mut Vec<Packing>) {
+fn extend(items: &[Item], at: i32, room: &Room<'_>, axis: i32, chosen: Packing, found: &mut Vec<Packing>) {
     if found.len() >= LIMIT {
         return;
     }
     if at >= axis {
-        found.push(chosen.clone());
+        found.push(chosen);
         return;
     }
-    for (index, item) in (0_u16..).zip(items).filter(|(_, i)| i.start == at) {
+    for (index, item) in items.iter().take(MOST).enumerate().filter(|(_, i)| i.start == at) {
         let mut next = room.clone();
         if next.place(item.mig, item.start).is_ok() {
-            chosen.push(index);
-            extend(items, at + 1, &next, axis, chosen, found);
-            chosen.pop();
+            extend(items, at + 1, &next, axis, chosen | 1 << index, found);
         }
     }
     extend(items, at + 1, room, axis, chosen, found);
 }
 
 /// Answers what is left over, remembering what it has computed.
-pub(super) struct Leftovers<'a> {
-    board: &'a Board,
+#[derive(Debug)]
+pub(super) struct Leftovers {
+    memory_slices: i32,
+    slices: i32,
     /// Start, size and compute slices of what may be placed.
     shapes: Vec<(i32, i32, i32)>,
-    known: BTreeMap<(u32, i32), Leftover>,
+    known: HashMap<(u32, i32), Leftover>,
 }
 
-impl<'a> Leftovers<'a> {
-    pub fn of(board: &'a Board, items: &[Item]) -> Self {
-        let shape = |i: &Item| board.profiles.get(i.mig).map(|p| (i.start, p.size, p.slices));
-        let mut shapes: Vec<_> = items.iter().filter_map(shape).collect();
+impl Leftovers {
+    /// For a board on which instances of these profiles may be placed, by index.
+    pub fn of(board: &Board, profiles: impl IntoIterator<Item = usize>) -> Self {
+        let profiles = profiles.into_iter().filter_map(|mig| board.profiles.get(mig));
+        let mut shapes: Vec<_> =
+            profiles.flat_map(|p| p.starts.iter().map(|start| (*start, p.size, p.slices))).collect();
         shapes.sort_unstable();
         shapes.dedup();
-        Self { board, shapes, known: BTreeMap::new() }
+        Self { memory_slices: board.memory_slices, slices: board.slices, shapes, known: HashMap::new() }
     }
 
-    /// What this packing leaves over.
-    pub fn after(&mut self, items: &[Item], packing: &[u16]) -> Leftover {
-        let placed = packing.iter().filter_map(|i| items.get(usize::from(*i)));
-        let profiles = placed.filter_map(|i| Some((i.start, self.board.profiles.get(i.mig)?)));
+    /// What these instances leave over: start, memory slices, compute slices of each.
+    pub fn after(&mut self, placed: impl IntoIterator<Item = (i32, i32, i32)>) -> Leftover {
         let (mut slots, mut slices) = (0_u32, 0);
-        for (start, profile) in profiles {
-            slots |= bits(start, profile.size);
-            slices += profile.slices;
+        for (start, size, compute) in placed {
+            slots |= bits(start, size);
+            slices += compute;
         }
         if let Some(known) = self.known.get(&(slots, slices)) {
             return *known;
         }
-        let free = self.board.memory_slices - slots.count_ones().cast_signed();
-        let left = self.board.slices - slices;
+        let free = self.memory_slices - slots.count_ones().cast_signed();
+        let left = self.slices - slices;
         let (memory, compute) = self.best_cover(0, slots, left);
         let fits = |s: &&(i32, i32, i32)| slots & bits(s.0, s.1) == 0 && s.2 <= left;
         let largest = self.shapes.iter().filter(fits).map(|s| s.1).max().unwrap_or(0);

@@ -97,6 +97,20 @@ pub enum Problem {
         /// What to write instead.
         why: String,
     },
+    /// A layout written by hand would end a profile that is in use.
+    #[error(
+        "pool {pool}: GPU {index} of node {node} keeps its layout, because it is the last with {profile}, which pods use: free it, give {profile} another GPU, or set spec.disruption.allowOutage: true"
+    )]
+    Outage {
+        /// The pool.
+        pool: PoolName,
+        /// The profile in use.
+        profile: ProfileName,
+        /// The node.
+        node: NodeName,
+        /// The GPU's index.
+        index: i32,
+    },
     /// A profile of a kind that this release does not carve.
     #[error(
         "profile {profile} is a {kind} share, which a later release serves: use device.whole or device.mig for now"
@@ -139,6 +153,7 @@ impl Problem {
             Self::NodeInTwoPools { .. } => "PoolOverlap",
             Self::Shortage { .. } => "Shortage",
             Self::FixedDoesNotFit { .. } => "FixedDoesNotFit",
+            Self::Outage { .. } => "OutageRefused",
             Self::ProfileNotServed { .. } => "NotServed",
             Self::ResourceTaken { .. } => "ResourceTaken",
             Self::Unreadable { .. } => "Unreadable",
@@ -160,7 +175,8 @@ impl Problem {
         match self {
             Self::PoolProfileNotFound { pool, .. }
             | Self::BoardCannot { pool, .. }
-            | Self::FixedDoesNotFit { pool, .. } => pool.as_str() == name,
+            | Self::FixedDoesNotFit { pool, .. }
+            | Self::Outage { pool, .. } => pool.as_str() == name,
             Self::NodeInTwoPools { pools, .. } | Self::Shortage { pools, .. } => {
                 pools.iter().any(|p| p.as_str() == name)
             }

@@ -181,6 +181,7 @@ fn read_pool(pool: &GpuPool, problems: &mut Vec<Problem>) -> Pool {
         mode,
         spare,
         read_only: pool.spec.partitioner == crds::Partitioner::None,
+        allow_outage: pool.spec.disruption.allow_outage,
     }
 }
 
@@ -208,6 +209,7 @@ fn read_tenant(tenant: &GpuTenant) -> Tenant {
     Tenant {
         namespaces: tenant.spec.namespaces.iter().map(|n| n.name.clone()).collect(),
         trust: tenant.spec.trust,
+        priority: tenant.spec.priority.clamp(-5, 5),
         guarantees,
     }
 }
@@ -271,6 +273,7 @@ fn read_gpu(ready: bool, spec: Option<&crds::GpuSpec>, state: &crds::GpuState) -
         board: usize::try_from(state.board).unwrap_or(usize::MAX),
         base: base.map(plain),
         standing,
+        moving: phase.is_some_and(|p| p <= ChangePhase::RollingBack),
         used: devices_in_use(spec, state),
     }
 }
@@ -318,12 +321,12 @@ fn devices_in_use(spec: Option<&crds::GpuSpec>, state: &crds::GpuState) -> BTree
         let listed = spec.and_then(|s| s.instances.iter().find(|l| l.start == i.start && l.profile == i.profile));
         let named = i.device.resource.clone().or_else(|| listed.map(crds::InstanceSpec::resource_name));
         let resource = named.unwrap_or_else(|| names::mig_resource(&i.profile));
-        used.insert(i.start, InUse { profile: Some(i.profile.clone()), resource, pod: pod(&i.device) });
+        used.insert(i.start, InUse { profile: Some(i.profile.clone()), resource, pod: pod(&i.device), priority: 0 });
     }
     if let Some(whole) = state.whole.as_ref().filter(|w| busy(w, 0)) {
         let named = whole.resource.clone().or_else(|| spec.and_then(|s| s.resource.clone()));
         let resource = named.unwrap_or_else(|| names::WHOLE_GPU_RESOURCE.to_owned());
-        used.insert(0, InUse { profile: None, resource, pod: pod(whole) });
+        used.insert(0, InUse { profile: None, resource, pod: pod(whole), priority: 0 });
     }
     used
 }

@@ -163,7 +163,7 @@ fn decisions(
             uuid: key.uuid.as_str(),
             node,
             allocatable: &allocatable,
-            target: gpu.target.as_ref(),
+            target: gpu.target.as_deref(),
             reason: &reason(key, gpu, spec_of(fleet, key)),
             intent: &intent,
             pods: &pods,
@@ -259,7 +259,7 @@ fn admitted(fleet: &Fleet, plan: &Plan) -> BTreeSet<GpuKey> {
         let changing = phase.is_some_and(|p| p < ChangePhase::RolledBack);
         // a GPU that is not listed yet has nothing to lose, and waits for nobody unless it must be carved
         let present = spec.map(|s| plan::plain(s.layout()));
-        let wanted = gpu.changed || gpu.target.as_ref().is_some_and(|t| differs(present.as_ref(), t));
+        let wanted = gpu.changed || gpu.target.as_deref().is_some_and(|t| differs(present.as_ref(), t));
         by_pool.entry(&gpu.pool).or_default().push(Turn { gpu: key.clone(), changing, wanted, rank: gpu.rank });
     }
     let limit = |pool: &PoolName| {

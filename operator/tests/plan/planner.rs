@@ -239,7 +239,7 @@ fn a_change_under_way_counts_as_done_and_is_not_disturbed() {
         spec.change = Some(gputenancy_crds::Change {
             phase,
             from: spec.layout(),
-            to: gpu.target.clone().unwrap(),
+            to: gpu.target.as_deref().cloned().unwrap(),
             started_at: now.clone(),
             phase_since: now.clone(),
             evict_after: None,
@@ -263,7 +263,7 @@ fn a_gpu_that_is_carved_already_is_taken_over_as_it_is() {
     carve(gpu, &layout);
     gpu.mig = Some(MigMode { enabled: true, pending: None });
     let plan = fleet.plan();
-    assert_eq!(plan.gpus.values().next().unwrap().target, Some(layout));
+    assert_eq!(plan.gpus.values().next().unwrap().target.as_deref(), Some(&layout));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// A board with the profiles that its pool offers.
-fn kinds() -> Vec<(Board, Vec<&'static str>)> {
+pub fn kinds() -> Vec<(Board, Vec<&'static str>)> {
     vec![
         (a100(), vec!["1g.10gb", "3g.40gb"]),
         (a100(), vec!["1g.10gb", "2g.20gb", "4g.40gb"]),
@@ -24,16 +24,16 @@ fn kinds() -> Vec<(Board, Vec<&'static str>)> {
 }
 
 #[derive(Clone, Debug)]
-struct Case {
-    kind: usize,
+pub struct Case {
+    pub kind: usize,
     gpus: usize,
     before: Vec<i32>,
     pods: Vec<prop::sample::Index>,
-    after: Vec<i32>,
+    pub after: Vec<i32>,
     whole: bool,
 }
 
-fn cases(most: usize) -> impl Strategy<Value = Case> {
+pub fn cases(most: usize) -> impl Strategy<Value = Case> {
     let counts = || proptest::collection::vec(select(vec![0, 0, 1, 1, 2, 3, 5]), 4);
     let pods = proptest::collection::vec(any::<prop::sample::Index>(), 0..8);
     (0..kinds().len(), 1..=most, counts(), pods, counts(), any::<bool>())
@@ -56,7 +56,7 @@ impl Case {
     }
 
     /// A fleet that followed one demand, with pods at random places, and now has another.
-    fn running(&self) -> Fleet {
+    pub fn running(&self) -> Fleet {
         let mut fleet = self.demand(self.fleet(), &self.before).settle();
         let mut places = Vec::new();
         for node in &fleet.nodes {
@@ -73,7 +73,7 @@ impl Case {
         self.demand(fleet, &demand)
     }
 
-    fn demand(&self, fleet: Fleet, counts: &[i32]) -> Fleet {
+    pub fn demand(&self, fleet: Fleet, counts: &[i32]) -> Fleet {
         let names: Vec<String> = kinds()[self.kind].1.iter().map(|p| name(p)).collect();
         let wanted: Vec<(&str, i32)> = names.iter().map(String::as_str).zip(counts.iter().copied()).collect();
         fleet.tenant("t", &wanted)
@@ -81,15 +81,15 @@ impl Case {
 }
 
 /// Names of profiles in manifests have no `+`.
-fn name(profile: &str) -> String {
+pub fn name(profile: &str) -> String {
     profile.replace('+', "-plus-").replace('.', "-")
 }
 
-fn instances(fleet: &Fleet) -> Vec<Vec<InstanceState>> {
+pub fn instances(fleet: &Fleet) -> Vec<Vec<InstanceState>> {
     fleet.nodes.iter().map(|n| n.gpus.status.as_ref().unwrap().gpus[0].instances.clone()).collect()
 }
 
-fn evictions(plan: &Plan) -> usize {
+pub fn evictions(plan: &Plan) -> usize {
     plan.gpus.values().map(|g| g.evicts.len()).sum()
 }
 
@@ -100,7 +100,7 @@ proptest! {
     fn every_target_is_a_layout_that_the_board_accepts(case in cases(3)) {
         let plan = case.running().plan();
         for gpu in plan.gpus.values() {
-            let target = gpu.target.clone().unwrap_or_default();
+            let target = gpu.target.as_deref().cloned().unwrap_or_default();
             let placed: Vec<_> = target.instances.into_iter().map(|i| (i.profile, i.start)).collect();
             prop_assert!(brute::valid(&kinds()[case.kind].0, &placed), "{placed:?}");
         }

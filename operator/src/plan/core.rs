@@ -1,0 +1,352 @@
+//! The index: the fleet sorted by likeness and by holder, kept up to date change by change, and the plan that follows from it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use super::{
+    board::Board,
+    forms::{Forms, GpuId, kept},
+    ledger::Ledger,
+    lines::{Line, Lines},
+    model::{Node, Pool, Snapshot, Standing, Tenant},
+    name::{GpuKey, GpuUuid, NodeName, PoolName, TenantName},
+    outcome::{GpuPlan, Plan},
+    rig::Rig,
+    words::Words,
+};
+
+type Fast = foldhash::fast::FixedState;
+
+/// A GPU as the index has it.
+#[derive(Debug, Default)]
+pub(super) struct Entry {
+    pub node: usize,
+    /// Place among the node's GPUs, by NVML's index.
+    pub slot: u32,
+    pub uuid: GpuUuid,
+    pub form: usize,
+    /// `None`: it is no supply.
+    pub kind: Option<usize>,
+    /// Place among the kind's members.
+    position: usize,
+    /// By device in use: the pod's namespace as a word, and the profile.
+    uses: Vec<(u32, Option<Line>)>,
+}
+
+/// A node as the index has it.
+#[derive(Debug, Default)]
+pub(super) struct Member {
+    pub name: NodeName,
+    pub gpus: Vec<GpuId>,
+    /// Place among all nodes, by name.
+    pub rank: u32,
+    /// Devices by profile, as it is.
+    pub devices: Vec<i64>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Core {
+    pub lines: Lines,
+    pools: BTreeMap<PoolName, Arc<Pool>>,
+    pub ledger: Ledger,
+    pub forms: Forms,
+    rig_ids: HashMap<(PoolName, Board), usize, Fast>,
+    words: Words,
+    node_ids: BTreeMap<NodeName, usize>,
+    pub nodes: Vec<Member>,
+    pub gpus: Vec<Entry>,
+    unused: Vec<GpuId>,
+    /// GPUs that the last plan wants otherwise than they are.
+    pub shown: Vec<GpuId>,
+    /// Profiles of which the last plan had too little.
+    pub scarce: BTreeSet<Line>,
+    pub plan: Plan,
+}
+
+impl Core {
+    /// Takes everything in. The plan is that of a fleet in which everything stays, until [`Core::decide`].
+    pub fn load(snapshot: &Snapshot) -> Self {
+        let lines = Lines::of(&snapshot.profiles);
+        let mut core = Self {
+            ledger: Ledger::new(lines.len()),
+            pools: snapshot.pools.iter().map(|(name, pool)| (name.clone(), Arc::new(pool.clone()))).collect(),
+            lines,
+            ..Self::default()
+        };
+        for (name, tenant) in &snapshot.tenants {
+            let namespaces = core.words_of(tenant);
+            core.ledger.enter(name, Some(tenant), namespaces, &core.lines);
+        }
+        for (name, node) in &snapshot.nodes {
+            core.add_node(name, node);
+            core.note_all(name, false);
+        }
+        core.ledger.sum_up();
+        core.rank();
+        let mut plans = Vec::with_capacity(core.gpus.len());
+        for (name, node) in &snapshot.nodes {
+            core.classify_node(name);
+            let ids = core.node_ids.get(name).and_then(|id| core.nodes.get(*id)).map(|n| n.gpus.clone());
+            for id in ids.unwrap_or_default() {
+                plans.extend(core.as_it_is(id, node));
+            }
+        }
+        core.plan.gpus = plans.into_iter().collect();
+        core.plan.tenants = core.ledger.all_served(&core.lines);
+        core
+    }
+
+    fn words_of(&mut self, tenant: &Tenant) -> BTreeSet<u32> {
+        tenant.namespaces.iter().map(|n| self.words.id(n)).collect()
+    }
+
+    /// Nodes by name.
+    fn rank(&mut self) {
+        for (rank, id) in (0..).zip(self.node_ids.values()) {
+            if let Some(node) = self.nodes.get_mut(*id) {
+                node.rank = rank;
+            }
+        }
+    }
+
+    /// A node's GPUs, with their forms.
+    fn add_node(&mut self, name: &NodeName, node: &Node) {
+        let next = self.nodes.len();
+        let id = *self.node_ids.entry(name.clone()).or_insert(next);
+        if id == next {
+            self.nodes.push(Member { name: name.clone(), ..Member::default() });
+        }
+        let pool = self.pools.get(&node.pool).cloned();
+        let rigs: Vec<Option<usize>> =
+            node.boards.iter().map(|board| Some(self.rig(&node.pool, pool.as_ref()?, board))).collect();
+        let mut order: Vec<_> = node.gpus.iter().collect();
+        order.sort_by_key(|(uuid, gpu)| (gpu.index, *uuid));
+        let mut ids = Vec::with_capacity(order.len());
+        for (slot, (uuid, gpu)) in (0..).zip(order) {
+            let away = matches!(gpu.standing, Standing::Away(_));
+            let rig = rigs.get(gpu.board).copied().flatten().filter(|_| !away);
+            let form = rig.and_then(|rig| self.forms.form(rig, gpu, &mut self.words, &self.lines));
+            let namespace = |words: &mut Words, pod: Option<&super::PodName>| pod.map_or(0, |p| words.id(&p.namespace));
+            let uses = match form {
+                Some(_) => gpu
+                    .used
+                    .values()
+                    .map(|u| (namespace(&mut self.words, u.pod.as_ref()), self.lines.by_resource(&u.resource)))
+                    .collect(),
+                None => Vec::new(),
+            };
+            let entry = Entry {
+                node: id,
+                slot,
+                uuid: uuid.clone(),
+                form: form.unwrap_or(usize::MAX),
+                kind: None,
+                position: 0,
+                uses,
+            };
+            ids.push(self.insert(entry));
+        }
+        if let Some(member) = self.nodes.get_mut(id) {
+            member.gpus = ids;
+            member.devices = vec![0; self.lines.len()];
+        }
+    }
+
+    fn insert(&mut self, entry: Entry) -> GpuId {
+        if let Some(id) = self.unused.pop() {
+            if let Some(free) = self.gpus.get_mut(id as usize) {
+                *free = entry;
+            }
+            return id;
+        }
+        self.gpus.push(entry);
+        GpuId::try_from(self.gpus.len() - 1).unwrap_or(GpuId::MAX)
+    }
+
+    fn rig(&mut self, name: &PoolName, pool: &Arc<Pool>, board: &Board) -> usize {
+        if let Some(last) = self.forms.rigs.iter().position(|r| r.pool_name == *name && *r.board == *board) {
+            return last;
+        }
+        let key = (name.clone(), board.clone());
+        let (lines, rigs) = (&self.lines, &mut self.forms.rigs);
+        *self.rig_ids.entry(key).or_insert_with(|| {
+            rigs.push(Rig::new(name, pool, board, lines));
+            rigs.len() - 1
+        })
+    }
+
+    fn ids_of(&self, name: &NodeName) -> Vec<GpuId> {
+        let member = self.node_ids.get(name).and_then(|id| self.nodes.get(*id));
+        member.map(|m| m.gpus.clone()).unwrap_or_default()
+    }
+
+    /// Notes who holds the node's devices; with `sums` these are kept up to date.
+    fn note_all(&mut self, name: &NodeName, sums: bool) {
+        for id in self.ids_of(name) {
+            self.note(id, 1, sums, |_| true);
+        }
+    }
+
+    fn note(&mut self, id: GpuId, more: i64, sums: bool, which: impl Fn(u32) -> bool) {
+        let Some(entry) = self.gpus.get(id as usize) else { return };
+        for (namespace, line) in &entry.uses {
+            let Some(line) = line.filter(|_| which(*namespace)) else { continue };
+            let owner = self.ledger.owner(*namespace);
+            if sums {
+                self.ledger.hold(owner, line, more);
+            } else {
+                self.ledger.note(owner, line, more);
+            }
+        }
+    }
+
+    fn classify_node(&mut self, name: &NodeName) {
+        for id in self.ids_of(name) {
+            self.classify(id);
+        }
+    }
+
+    /// Puts a GPU among its like.
+    fn classify(&mut self, id: GpuId) {
+        let Some(entry) = self.gpus.get(id as usize).filter(|e| e.form != usize::MAX) else { return };
+        let kind = self.forms.kind(entry.form, kept(&entry.uses, &self.ledger), &self.lines);
+        if entry.kind != Some(kind) {
+            self.leave(id);
+            self.join(id, kind);
+        }
+    }
+
+    fn join(&mut self, id: GpuId, kind: usize) {
+        let (Some(entry), Some(of)) = (self.gpus.get_mut(id as usize), self.forms.kinds.get_mut(kind)) else { return };
+        (entry.kind, entry.position) = (Some(kind), of.members.len());
+        of.members.push(id);
+        self.count(id, kind, 1);
+    }
+
+    fn leave(&mut self, id: GpuId) {
+        let Some(entry) = self.gpus.get_mut(id as usize) else { return };
+        let (Some(kind), position) = (entry.kind.take(), entry.position) else { return };
+        let Some(of) = self.forms.kinds.get_mut(kind) else { return };
+        if of.members.get(position) == Some(&id) {
+            of.members.swap_remove(position);
+            let moved = of.members.get(position).copied();
+            if let Some(moved) = moved.and_then(|m| self.gpus.get_mut(m as usize)) {
+                moved.position = position;
+            }
+        }
+        self.count(id, kind, -1);
+    }
+
+    fn count(&mut self, id: GpuId, kind: usize, sign: i64) {
+        let Some(kind) = self.forms.kinds.get(kind) else { return };
+        let node = self.gpus.get(id as usize).and_then(|e| self.nodes.get_mut(e.node));
+        if let Some(node) = node {
+            kind.supply.iter().for_each(|(place, n)| super::terms::add(&mut node.devices, *place, sign * n));
+        }
+        let rig = self.forms.forms.get(kind.form).and_then(|f| self.forms.rigs.get_mut(f.rig));
+        if let Some(rig) = rig {
+            rig.live = rig.live.saturating_add_signed(if sign > 0 { 1 } else { -1 });
+        }
+    }
+
+    /// A node is new, different, or gone.
+    pub fn node(&mut self, name: &NodeName, node: Option<&Node>) {
+        for id in self.ids_of(name) {
+            self.note(id, -1, true, |_| true);
+            self.leave(id);
+            self.unused.push(id);
+            if let Some(entry) = self.gpus.get_mut(id as usize) {
+                let key = GpuKey { node: name.clone(), uuid: std::mem::take(entry).uuid };
+                self.plan.gpus.remove(&key);
+            }
+            self.shown.retain(|s| *s != id);
+        }
+        let known = self.node_ids.contains_key(name);
+        match node {
+            Some(node) => {
+                self.add_node(name, node);
+                self.note_all(name, true);
+                self.classify_node(name);
+                for id in self.ids_of(name) {
+                    let plan = self.as_it_is(id, node);
+                    self.plan.gpus.extend(plan);
+                }
+            }
+            None => {
+                if let Some(member) = self.node_ids.get(name).and_then(|id| self.nodes.get_mut(*id)) {
+                    member.gpus.clear();
+                }
+            }
+        }
+        if !known {
+            self.rank();
+        }
+        self.settle();
+    }
+
+    /// A tenant is new, different, or gone.
+    pub fn tenant(&mut self, name: &TenantName, tenant: Option<&Tenant>) {
+        let before = self.ledger.namespaces(name);
+        let after = tenant.map(|t| self.words_of(t)).unwrap_or_default();
+        let moved: BTreeSet<u32> = before.symmetric_difference(&after).copied().collect();
+        let touches = |e: &Entry| !moved.is_empty() && e.uses.iter().any(|(namespace, _)| moved.contains(namespace));
+        let ids = (0..).zip(&self.gpus).filter(|(_, e)| e.form != usize::MAX && touches(e)).map(|(id, _)| id);
+        let ids: Vec<GpuId> = ids.collect();
+        for id in &ids {
+            self.note(*id, -1, true, |namespace| moved.contains(&namespace));
+        }
+        self.ledger.tenant(name, tenant, after, &self.lines);
+        for id in &ids {
+            self.note(*id, 1, true, |namespace| moved.contains(&namespace));
+        }
+        ids.into_iter().for_each(|id| self.classify(id));
+        match self.ledger.served_fully(name, &self.lines) {
+            Some(served) => drop(self.plan.tenants.insert(name.clone(), served)),
+            None => drop(self.plan.tenants.remove(name)),
+        }
+        self.settle();
+    }
+
+    /// Who came to hold more than guaranteed, or stopped to, has its GPUs among others now.
+    fn settle(&mut self) {
+        let flipped: BTreeSet<(u32, Line)> = self.ledger.flipped.drain(..).collect();
+        if flipped.is_empty() {
+            return;
+        }
+        let of = |(namespace, line): &(u32, Option<Line>)| {
+            line.is_some_and(|line| flipped.contains(&(self.ledger.owner(*namespace), line)))
+        };
+        let ids = (0..).zip(&self.gpus).filter(|(_, e)| e.uses.iter().any(of)).map(|(id, _)| id);
+        let ids: Vec<GpuId> = ids.collect();
+        ids.into_iter().for_each(|id| self.classify(id));
+    }
+
+    /// What the plan says of a GPU that stays as it is.
+    fn as_it_is(&self, id: GpuId, node: &Node) -> Option<(GpuKey, GpuPlan)> {
+        let entry = self.gpus.get(id as usize)?;
+        let gpu = node.gpus.get(&entry.uuid)?;
+        let key = GpuKey { node: self.nodes.get(entry.node)?.name.clone(), uuid: entry.uuid.clone() };
+        let plan = match self.forms.forms.get(entry.form) {
+            None => super::sentence::left_alone(&key, node, gpu),
+            Some(form) => super::sentence::kept(&key, form, self.forms.rigs.get(form.rig)?, gpu),
+        };
+        Some((key, plan))
+    }
+
+    /// Puts back what the last plan wanted otherwise.
+    pub fn forget(&mut self, snapshot: &Snapshot) {
+        for id in std::mem::take(&mut self.shown) {
+            let node = self.gpus.get(id as usize).and_then(|e| snapshot.nodes.get(&self.nodes.get(e.node)?.name));
+            let plan = node.and_then(|node| self.as_it_is(id, node));
+            self.plan.gpus.extend(plan);
+        }
+    }
+
+    /// GPUs in the order of the fleet.
+    pub fn place(&self, id: GpuId) -> (u32, u32) {
+        let entry = self.gpus.get(id as usize);
+        entry.map_or((u32::MAX, u32::MAX), |e| (self.nodes.get(e.node).map_or(u32::MAX, |n| n.rank), e.slot))
+    }
+}
