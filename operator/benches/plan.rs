@@ -9,6 +9,8 @@ mod boards;
 mod brute;
 #[path = "../tests/plan/fleet.rs"]
 mod fleet;
+#[path = "../tests/plan/scale.rs"]
+mod scale;
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +20,11 @@ use std::{
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use fleet::Fleet;
-use gputenancy_operator::plan::{Snapshot, plan};
+use gputenancy_operator::plan::{Event, Index, Snapshot, plan};
+use peak_alloc::PeakAlloc;
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
 
 /// So many GPUs on nodes of eight, a pod on every second instance, and a demand that has shifted towards large ones.
 fn fleet(gpus: usize, small: i32, large: i32) -> Fleet {
@@ -73,6 +79,60 @@ fn benchmark(c: &mut Criterion) {
     );
 }
 
+/// Issue 4's figures: 5,000 nodes of eight GPUs, 10,000 tenants.
+fn large(c: &mut Criterion) {
+    let settled = scale::fleet();
+    // 3g.40gb of which some are free, and more than all: then GPUs are carved anew
+    let grown = scale::grown(&settled, 2_000, 2);
+    let mut group = c.benchmark_group("40,000 GPUs, 10,000 tenants");
+    group.sample_size(10);
+    group.bench_function("a copy of the picture, the baseline", |b| b.iter(|| black_box(&settled).clone()));
+    group.bench_function("full plan, nothing to do", |b| b.iter(|| plan(black_box(&settled))));
+    group.bench_function("full plan, 4,000 devices more", |b| b.iter(|| plan(black_box(&grown))));
+    let before = MEMORY.current_usage();
+    let copy = settled.clone();
+    let picture = MEMORY.current_usage() - before;
+    let mut index = Index::new(copy);
+    assert_eq!(index.plan(), &plan(&settled));
+    let whole = MEMORY.current_usage() - before;
+    let tenant = |more: u32| {
+        let name = scale::name(17);
+        let mut tenant = settled.tenants[&name].clone();
+        *tenant.guarantees.entry("mig-3g".into()).or_default() += more;
+        Event::Tenant(name, Some(tenant))
+    };
+    let mut more = 0;
+    let mut step = |index: &mut Index, most: u32| {
+        more = (more + 1) % most;
+        index.apply(tenant(more));
+        index.plan().problems.len()
+    };
+    group.bench_function("one tenant's change, served from what is free", |b| b.iter(|| step(&mut index, 4)));
+    let mut short = Index::new(scale::grown(&settled, 2_000, 2));
+    short.plan();
+    group.bench_function("one tenant's change while 4,000 devices are carved", |b| b.iter(|| step(&mut short, 4)));
+    group.finish();
+    let base = time(|| drop(black_box(settled.clone())));
+    let full = time(|| drop(black_box(plan(&settled))));
+    let one = time(|| {
+        black_box(step(&mut index, 4));
+    });
+    let ratio = |t: Duration| t.as_secs_f64() / base.as_secs_f64();
+    println!(
+        "40,000 GPUs: copy {base:?}, full plan {full:?} ({:.2} copies), one tenant {one:?} ({:.4} copies)",
+        ratio(full),
+        ratio(one)
+    );
+    let mib = |bytes: usize| f64::from(u32::try_from(bytes >> 10).unwrap()) / 1024.0;
+    println!("memory: picture {:.1} MiB, index and plan beside it {:.1} MiB", mib(picture), mib(whole - picture));
+    let changed = plan(&grown);
+    println!(
+        "4,000 devices more: {} GPUs change, {} problems",
+        changed.gpus.values().filter(|g| g.changed).count(),
+        changed.problems.len()
+    );
+}
+
 fn time(mut work: impl FnMut()) -> Duration {
     const ROUNDS: u32 = 20;
     let start = Instant::now();
@@ -80,5 +140,5 @@ fn time(mut work: impl FnMut()) -> Duration {
     start.elapsed() / ROUNDS
 }
 
-criterion_group!(benches, benchmark);
+criterion_group!(benches, benchmark, large);
 criterion_main!(benches);

@@ -42,7 +42,7 @@ mod terms;
 mod words;
 
 pub use index::{Event, Index};
-pub use model::Snapshot;
+pub use model::{Snapshot, Tenant};
 pub use name::{GpuKey, GpuUuid, NodeName, PodName, PoolName, ProfileName, TenantName};
 pub use outcome::{Evicted, GpuPlan, Plan, Served, Supply};
 pub use problem::Problem;

@@ -7,8 +7,12 @@ mod boards;
 mod brute;
 mod change;
 mod fleet;
+mod incremental;
+mod optimum;
+mod order;
 mod planner;
 mod properties;
+mod silicon_rules;
 mod world;
 
 /// Few cases by default, because every change of the code runs them; `PROPTEST_CASES` asks for more.
