@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    core::Core,
     decide::{Decision, Share, number},
+    fleet::Core,
     forms::Rule,
     menu::{Candidate, Source},
     model::Spare,

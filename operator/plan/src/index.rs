@@ -1,7 +1,7 @@
 //! The planner that remembers: the fleet's picture, and the plan for it, both kept up to date event by event.
 
 use super::{
-    core::Core,
+    fleet::Core,
     model::{Node, Pool, Profile, Snapshot, Tenant},
     name::{NodeName, PoolName, ProfileName, TenantName},
     outcome::Plan,
@@ -84,16 +84,19 @@ impl Index {
 
     /// The plan for the fleet as it is now.
     pub fn plan(&mut self) -> &Plan {
+        self.planned().1
+    }
+
+    /// The fleet's picture, and the plan for it.
+    pub fn planned(&mut self) -> (&Snapshot, &Plan) {
         if self.stale {
+            if self.core.is_crowded() {
+                self.core = Core::load(&self.snapshot);
+            }
             self.core.decide(&self.snapshot);
             self.stale = false;
         }
-        &self.core.plan
-    }
-
-    /// The picture that the plan is made from.
-    pub fn snapshot(&self) -> &Snapshot {
-        &self.snapshot
+        (&self.snapshot, &self.core.plan)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{InstanceSpec, Layout};
-use gputenancy_operator::plan::{
+use gputenancy_plan::{
     PodName, Snapshot, Tenant, TenantName,
     board::Board,
     model::{Gpu, InUse, Node, Pool, Profile, Shape},

@@ -17,6 +17,9 @@ use super::{
     problem::Problem,
 };
 
+/// Values of priority classes by the pod's namespace and name.
+type Priorities<'a> = BTreeMap<(&'a str, &'a str), i32>;
+
 /// A node as the cluster shows it.
 #[derive(Clone, Debug)]
 pub struct NodeFacts<'a> {
@@ -41,6 +44,8 @@ pub struct Cluster<'a> {
     pub tenants: Vec<&'a GpuTenant>,
     /// Every node that a pool could select.
     pub nodes: Vec<NodeFacts<'a>>,
+    /// Values of the pods' priority classes, by namespace and name; a pod that is not listed has 0.
+    pub priorities: Priorities<'a>,
 }
 
 /// Pools that select each node, sorted; nodes that no pool selects are left out. A node belongs to a pool when there is one.
@@ -221,7 +226,7 @@ fn read_nodes(cluster: &Cluster<'_>, problems: &mut Vec<Problem>) -> BTreeMap<No
         let name = NodeName::from(facts.name);
         match (members.get(&name).map(Vec::as_slice), facts.gpus) {
             (Some([pool]), Some(gpus)) => {
-                nodes.insert(name, read_node(pool.clone(), facts.ready, gpus));
+                nodes.insert(name, read_node(pool.clone(), facts.ready, gpus, &cluster.priorities));
             }
             (Some(pools @ [_, _, ..]), _) => {
                 problems.push(Problem::NodeInTwoPools { node: name, pools: pools.to_vec() });
@@ -232,7 +237,7 @@ fn read_nodes(cluster: &Cluster<'_>, problems: &mut Vec<Problem>) -> BTreeMap<No
     nodes
 }
 
-fn read_node(pool: PoolName, ready: bool, node: &GpuNode) -> Node {
+fn read_node(pool: PoolName, ready: bool, node: &GpuNode, priorities: &Priorities<'_>) -> Node {
     let Some(status) = &node.status else { return Node { pool, ..Node::default() } };
     let boards: Vec<Board> = status.boards.iter().map(Board::from).collect();
     let gpus = status
@@ -240,13 +245,13 @@ fn read_node(pool: PoolName, ready: bool, node: &GpuNode) -> Node {
         .iter()
         .map(|state| {
             let spec = node.spec.gpus.iter().find(|g| g.uuid == state.uuid);
-            (GpuUuid::from(state.uuid.as_str()), read_gpu(ready, spec, state))
+            (GpuUuid::from(state.uuid.as_str()), read_gpu(ready, spec, state, priorities))
         })
         .collect();
     Node { pool, boards, gpus }
 }
 
-fn read_gpu(ready: bool, spec: Option<&crds::GpuSpec>, state: &crds::GpuState) -> Gpu {
+fn read_gpu(ready: bool, spec: Option<&crds::GpuSpec>, state: &crds::GpuState, priorities: &Priorities<'_>) -> Gpu {
     let change = spec.and_then(|s| s.change.as_ref());
     let phase = change.map(|c| c.phase);
     let standing = match (state.health, phase) {
@@ -274,7 +279,7 @@ fn read_gpu(ready: bool, spec: Option<&crds::GpuSpec>, state: &crds::GpuState) -
         base: base.map(plain),
         standing,
         moving: phase.is_some_and(|p| p <= ChangePhase::RollingBack),
-        used: devices_in_use(spec, state),
+        used: devices_in_use(spec, state, priorities),
     }
 }
 
@@ -308,9 +313,16 @@ pub fn plain(mut layout: Layout) -> Layout {
     layout
 }
 
-fn devices_in_use(spec: Option<&crds::GpuSpec>, state: &crds::GpuState) -> BTreeMap<i32, InUse> {
+fn devices_in_use(
+    spec: Option<&crds::GpuSpec>,
+    state: &crds::GpuState,
+    priorities: &Priorities<'_>,
+) -> BTreeMap<i32, InUse> {
     let pod = |d: &crds::DeviceState| {
         d.owner.as_ref().map(|o| PodName { namespace: o.namespace.clone(), name: o.pod.clone() })
+    };
+    let priority = |d: &crds::DeviceState| {
+        d.owner.as_ref().and_then(|o| priorities.get(&(&*o.namespace, &*o.pod))).copied().unwrap_or(0)
     };
     let busy = |d: &crds::DeviceState, start: i32| {
         let held = state.holders.iter().any(|h| h.start.unwrap_or(start) == start);
@@ -321,12 +333,15 @@ fn devices_in_use(spec: Option<&crds::GpuSpec>, state: &crds::GpuState) -> BTree
         let listed = spec.and_then(|s| s.instances.iter().find(|l| l.start == i.start && l.profile == i.profile));
         let named = i.device.resource.clone().or_else(|| listed.map(crds::InstanceSpec::resource_name));
         let resource = named.unwrap_or_else(|| names::mig_resource(&i.profile));
-        used.insert(i.start, InUse { profile: Some(i.profile.clone()), resource, pod: pod(&i.device), priority: 0 });
+        used.insert(
+            i.start,
+            InUse { profile: Some(i.profile.clone()), resource, pod: pod(&i.device), priority: priority(&i.device) },
+        );
     }
     if let Some(whole) = state.whole.as_ref().filter(|w| busy(w, 0)) {
         let named = whole.resource.clone().or_else(|| spec.and_then(|s| s.resource.clone()));
         let resource = named.unwrap_or_else(|| names::WHOLE_GPU_RESOURCE.to_owned());
-        used.insert(0, InUse { profile: None, resource, pod: pod(whole), priority: 0 });
+        used.insert(0, InUse { profile: None, resource, pod: pod(whole), priority: priority(whole) });
     }
     used
 }

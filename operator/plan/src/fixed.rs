@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    core::Core,
     decide::{Decision, Share, number},
+    fleet::Core,
     forms::Rule,
     menu::Candidate,
     model::Fixed,

@@ -1,11 +1,10 @@
-//! The pure core: plans over small fleets, and changes in a small world that fails on purpose.
+//! Plans over fleets, small and large.
 
 // a test that meets a surprise shall stop there and say where
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod boards;
 mod brute;
-mod change;
 mod fleet;
 mod incremental;
 mod optimum;
@@ -13,7 +12,6 @@ mod order;
 mod planner;
 mod properties;
 mod silicon_rules;
-mod world;
 
 /// Few cases by default, because every change of the code runs them; `PROPTEST_CASES` asks for more.
 fn config() -> proptest::test_runner::Config {

@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, sync::Arc};
 use gputenancy_crds::{InstanceSpec, Layout};
 
 use super::{
-    core::Core,
     decide::Decision,
+    fleet::Core,
     forms::{Form, GpuId},
     help,
     menu::{Candidate, goes, resources},

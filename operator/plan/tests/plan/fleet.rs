@@ -6,7 +6,7 @@ use gputenancy_crds::{
     Board, Device, DeviceOwner, DeviceState, GpuNode, GpuNodeSpec, GpuNodeStatus, GpuPool, GpuProfile, GpuSpec,
     GpuState, GpuTenant, InstanceState, Layout, Mig, MigMode, Whole, names,
 };
-use gputenancy_operator::plan::{Cluster, NodeFacts, Plan, Snapshot, plan};
+use gputenancy_plan::{Cluster, NodeFacts, Plan, Snapshot, plan};
 use serde_json::json;
 
 #[derive(Clone, Default)]
@@ -15,6 +15,8 @@ pub struct Fleet {
     pub pools: Vec<GpuPool>,
     pub tenants: Vec<GpuTenant>,
     pub nodes: Vec<Member>,
+    /// Values of the pods' priority classes.
+    pub priorities: BTreeMap<(String, String), i32>,
 }
 
 #[derive(Clone)]
@@ -93,12 +95,13 @@ impl Fleet {
         self
     }
 
-    pub fn snapshot(&self) -> (Snapshot, Vec<gputenancy_operator::plan::Problem>) {
+    pub fn snapshot(&self) -> (Snapshot, Vec<gputenancy_plan::Problem>) {
         Snapshot::read(&Cluster {
             profiles: self.profiles.iter().collect(),
             pools: self.pools.iter().collect(),
             tenants: self.tenants.iter().collect(),
             nodes: self.nodes.iter().map(Member::facts).collect(),
+            priorities: self.priorities.iter().map(|((ns, pod), value)| ((&**ns, &**pod), *value)).collect(),
         })
     }
 

@@ -1,6 +1,6 @@
 //! An index that follows the fleet says what a plan of the whole fleet says.
 
-use gputenancy_operator::plan::{Index, plan};
+use gputenancy_plan::{Index, plan};
 use proptest::{prelude::*, sample::Index as Pick};
 
 use crate::{

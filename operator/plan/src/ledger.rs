@@ -46,7 +46,7 @@ pub(super) struct Ledger {
     unguaranteed: Vec<i64>,
     over: Vec<BTreeMap<TenantName, TenantId>>,
     guaranteed: Vec<BTreeMap<TenantName, TenantId>>,
-    /// Holders that came to hold more than guaranteed, or stopped to, since this was last looked at.
+    /// Holders whose devices count otherwise since this was last looked at: they came to hold more than guaranteed, or stopped to.
     pub flipped: Vec<(TenantId, Line)>,
 }
 
@@ -69,8 +69,12 @@ impl Ledger {
 
     /// Namespaces of a tenant, as words.
     pub fn namespaces(&self, name: &TenantName) -> BTreeSet<u32> {
-        let record = self.ids.get(name).and_then(|id| self.records.get(*id as usize));
-        record.map(|r| r.namespaces.clone()).unwrap_or_default()
+        self.ids.get(name).map(|id| self.namespaces_of(*id).collect()).unwrap_or_default()
+    }
+
+    /// As [`Ledger::namespaces`], by the tenant's number.
+    pub fn namespaces_of(&self, tenant: TenantId) -> impl Iterator<Item = u32> {
+        self.records.get(tenant as usize).into_iter().flat_map(|r| r.namespaces.iter().copied())
     }
 
     fn guarantee(&self, tenant: TenantId, line: Line) -> i64 {
@@ -114,7 +118,6 @@ impl Ledger {
         }
         if held > guaranteed {
             self.place(tenant, line);
-            self.flipped.push((tenant, line));
             if let Some(over) = self.over.get_mut(line) {
                 set(over, &name, tenant, sign > 0);
             }
@@ -131,9 +134,18 @@ impl Ledger {
 
     /// A pod of this namespace's tenant got a device, or gave it back.
     pub fn hold(&mut self, tenant: TenantId, line: Line, more: i64) {
+        let before = self.kept_at(tenant, line);
         self.weigh(tenant, line, -1);
         self.note(tenant, line, more);
         self.weigh(tenant, line, 1);
+        self.compare(tenant, line, before);
+    }
+
+    /// Notes when devices of a holder count otherwise than before.
+    fn compare(&mut self, tenant: TenantId, line: Line, before: Option<usize>) {
+        if self.kept_at(tenant, line) != before {
+            self.flipped.push((tenant, line));
+        }
     }
 
     /// As [`Ledger::hold`], before the sums are made.
@@ -150,7 +162,6 @@ impl Ledger {
         for (tenant, line) in all {
             self.weigh(tenant, line, 1);
         }
-        self.flipped.clear();
     }
 
     /// Sets what a tenant wants, without the sums; [`Ledger::tenant`] keeps these.
@@ -193,13 +204,15 @@ impl Ledger {
         let wanted = tenant.map(|t| guarantees(name, t, lines).0).unwrap_or_default();
         let mut all = lines_of(self);
         all.extend(wanted.keys());
-        if let Some(id) = self.ids.get(name).copied() {
+        let known = self.ids.get(name).copied();
+        let before: Vec<_> = all.iter().map(|line| known.and_then(|id| self.kept_at(id, *line))).collect();
+        if let Some(id) = known {
             all.iter().for_each(|line| self.weigh(id, *line, -1));
-            all.iter().for_each(|line| self.flipped.push((id, *line)));
         }
         self.enter(name, tenant, namespaces, lines);
         if let Some(id) = self.ids.get(name).copied() {
             all.iter().for_each(|line| self.weigh(id, *line, 1));
+            all.iter().zip(before).for_each(|(line, before)| self.compare(id, *line, before));
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a plan does in the situations that people will meet.
 
 use gputenancy_crds::{ChangePhase, Device, Health, Mig, MigMode};
-use gputenancy_operator::plan::{Plan, Problem, explain};
+use gputenancy_plan::{Plan, Problem, explain};
 use serde_json::json;
 
 use crate::{
@@ -208,7 +208,7 @@ fn every_refusal_names_object_number_and_remedy() {
     fleet.pools[2].spec.node_selector = serde_json::from_value(json!({"matchLabels": {"pool": "q"}})).unwrap();
     fleet = fleet.mig("again", "1g.10gb");
     let (snapshot, mut all) = fleet.snapshot();
-    all.extend(gputenancy_operator::plan::plan(&snapshot).problems);
+    all.extend(gputenancy_plan::plan(&snapshot).problems);
     let lines: Vec<String> = all.iter().map(|p| format!("{}: {p}", p.reason())).collect();
     insta::assert_snapshot!(lines.join("\n"));
 }

@@ -5,7 +5,10 @@ use gputenancy_operator::change::{Controller, Decision};
 use k8s_openapi::jiff::SignedDuration;
 use proptest::prelude::*;
 
-use crate::{config, fleet::devices, world::World};
+use crate::{
+    config,
+    small::{World, devices},
+};
 
 fn layout(instances: &[(&str, i32)]) -> Layout {
     let spec = |(profile, start): &(&str, i32)| serde_json::json!({"profile": profile, "start": start});

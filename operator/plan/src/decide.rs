@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    core::Core,
     exact,
     fixed::Written,
+    fleet::Core,
     forms::{GpuId, Rule},
     lines::Line,
     menu::{Candidate, Source, give},

@@ -1,8 +1,8 @@
 //! For demand that is not served: the GPU on which least stands in the way, and who that is.
 
 use super::{
-    core::Core,
     decide::Decision,
+    fleet::Core,
     forms::Rule,
     lines::Line,
     model::{Gpu, Snapshot},

@@ -20,7 +20,7 @@ use std::{
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use fleet::Fleet;
-use gputenancy_operator::plan::{Event, Index, Snapshot, plan};
+use gputenancy_plan::{Event, Index, Snapshot, plan};
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
@@ -82,13 +82,13 @@ fn benchmark(c: &mut Criterion) {
 /// Issue 4's figures: 5,000 nodes of eight GPUs, 10,000 tenants.
 fn large(c: &mut Criterion) {
     let settled = scale::fleet();
-    // 3g.40gb of which some are free, and more than all: then GPUs are carved anew
-    let grown = scale::grown(&settled, 2_000, 2);
+    // more 3g.40gb than are free: GPUs are carved anew
+    let grown = scale::grown(&settled, 2_000, 5);
     let mut group = c.benchmark_group("40,000 GPUs, 10,000 tenants");
     group.sample_size(10);
     group.bench_function("a copy of the picture, the baseline", |b| b.iter(|| black_box(&settled).clone()));
     group.bench_function("full plan, nothing to do", |b| b.iter(|| plan(black_box(&settled))));
-    group.bench_function("full plan, 4,000 devices more", |b| b.iter(|| plan(black_box(&grown))));
+    group.bench_function("full plan, 10,000 devices more", |b| b.iter(|| plan(black_box(&grown))));
     let before = MEMORY.current_usage();
     let copy = settled.clone();
     let picture = MEMORY.current_usage() - before;
@@ -108,9 +108,11 @@ fn large(c: &mut Criterion) {
         index.plan().problems.len()
     };
     group.bench_function("one tenant's change, served from what is free", |b| b.iter(|| step(&mut index, 4)));
-    let mut short = Index::new(scale::grown(&settled, 2_000, 2));
+    let mut short = Index::new(grown.clone());
     short.plan();
-    group.bench_function("one tenant's change while 4,000 devices are carved", |b| b.iter(|| step(&mut short, 4)));
+    group.bench_function("one tenant's change while GPUs are carved for 10,000 devices", |b| {
+        b.iter(|| step(&mut short, 4))
+    });
     group.finish();
     let base = time(|| drop(black_box(settled.clone())));
     let full = time(|| drop(black_box(plan(&settled))));
@@ -126,8 +128,9 @@ fn large(c: &mut Criterion) {
     let mib = |bytes: usize| f64::from(u32::try_from(bytes >> 10).unwrap()) / 1024.0;
     println!("memory: picture {:.1} MiB, index and plan beside it {:.1} MiB", mib(picture), mib(whole - picture));
     let changed = plan(&grown);
+    assert!(changed.gpus.values().any(|g| g.changed));
     println!(
-        "4,000 devices more: {} GPUs change, {} problems",
+        "10,000 devices more: {} GPUs change, {} problems",
         changed.gpus.values().filter(|g| g.changed).count(),
         changed.problems.len()
     );

@@ -1,7 +1,7 @@
 //! What goes before what: priorities of tenants and pods, outages, changes under way, and where things are put.
 
 use gputenancy_crds::{Change, ChangePhase};
-use gputenancy_operator::plan::{Plan, PodName, Problem, Snapshot, explain, plan};
+use gputenancy_plan::{Plan, Problem, explain};
 use serde_json::json;
 
 use crate::{boards::a100, fleet::Fleet};
@@ -24,16 +24,6 @@ fn prioritised(mut fleet: Fleet, tenant: &str, priority: i32) -> Fleet {
     let found = fleet.tenants.iter_mut().find(|t| t.metadata.name.as_deref() == Some(tenant)).unwrap();
     found.spec.priority = priority;
     fleet
-}
-
-/// Values of the pods' priority classes, by pod.
-fn weighed(mut snapshot: Snapshot, values: &[(&str, i32)]) -> Snapshot {
-    let devices = snapshot.nodes.values_mut().flat_map(|n| n.gpus.values_mut()).flat_map(|g| g.used.values_mut());
-    for device in devices {
-        let value = |pod: &PodName| values.iter().find(|(name, _)| *name == pod.name).map(|(_, v)| *v);
-        device.priority = device.pod.as_ref().and_then(value).unwrap_or(0);
-    }
-    snapshot
 }
 
 #[test]
@@ -88,8 +78,11 @@ fn two_pods_in_the_way() -> Fleet {
 
 #[test]
 fn a_pod_of_more_weight_stays() {
-    let (snapshot, _) = two_pods_in_the_way().snapshot();
-    let light = |important: &[(&str, i32)]| evicted(&plan(&weighed(snapshot.clone(), important)));
+    let mut fleet = two_pods_in_the_way();
+    let mut light = |important: &[(&str, i32)]| {
+        fleet.priorities = important.iter().map(|(pod, value)| (("ones".into(), (*pod).into()), *value)).collect();
+        evicted(&fleet.plan())
+    };
     let names = ["left", "middle", "right", "far"];
     let first = light(&[]);
     assert!(!first.is_empty());
@@ -191,6 +184,8 @@ fn while_a_change_is_under_way_its_plan_stays() {
                 started_at: now.clone(),
                 phase_since: now.clone(),
                 evict_after: None,
+                intent: String::new(),
+                failures: 0,
                 reason: String::new(),
             });
             if gone {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{Board, InstanceState};
-use gputenancy_operator::plan::{Plan, explain};
+use gputenancy_plan::{Plan, explain};
 use proptest::{prelude::*, sample::select};
 
 use crate::{
@@ -93,6 +93,28 @@ pub fn evictions(plan: &Plan) -> usize {
     plan.gpus.values().map(|g| g.evicts.len()).sum()
 }
 
+/// Devices in use, by GPU.
+pub fn in_use(fleet: &Fleet) -> Vec<brute::Instances> {
+    let busy = |gpu: &Vec<InstanceState>| {
+        gpu.iter().filter(|i| i.device.owner.is_some()).map(|i| (i.profile.clone(), i.start)).collect()
+    };
+    instances(fleet).iter().map(busy).collect()
+}
+
+fn number(profile: &str, gpus: &[brute::Instances]) -> usize {
+    gpus.iter().flatten().filter(|(p, _)| p == profile).count()
+}
+
+/// The demand of a case, and of every profile as much as pods hold: pods beyond a guarantee take room that a count does not see.
+pub fn all_guaranteed(case: &Case, used: &[brute::Instances]) -> Vec<i32> {
+    let profiles = &kinds()[case.kind].1;
+    profiles.iter().zip(&case.after).map(|(p, n)| i32::try_from(number(p, used)).unwrap().max(*n)).collect()
+}
+
+fn count_missing(used: &brute::Instances, layout: &brute::Instances) -> usize {
+    used.iter().filter(|u| !layout.contains(u)).count()
+}
+
 proptest! {
     #![proptest_config(config())]
 
@@ -135,15 +157,10 @@ proptest! {
     fn what_can_be_guaranteed_is_guaranteed_with_the_fewest_evictions(case in cases(3)) {
         let fleet = case.running();
         let (board, profiles) = &kinds()[case.kind];
-        let used: Vec<brute::Instances> = instances(&fleet)
-            .iter()
-            .map(|gpu| gpu.iter().filter(|i| i.device.owner.is_some()).map(|i| (i.profile.clone(), i.start)).collect())
-            .collect();
-        // Pods beyond the guarantee take room that a count does not see: guarantee them.
-        let held = |p: &str| used.iter().flatten().filter(|(u, _)| u == p).count();
-        let counts = profiles.iter().zip(&case.after).map(|(p, n)| ((*p).to_owned(), held(p).max(usize::try_from(*n).unwrap())));
+        let used = in_use(&fleet);
+        let after = all_guaranteed(&case, &used);
+        let counts = profiles.iter().zip(&after).map(|(p, n)| ((*p).to_owned(), usize::try_from(*n).unwrap()));
         let wanted: BTreeMap<String, usize> = counts.collect();
-        let after: Vec<i32> = profiles.iter().map(|p| i32::try_from(wanted[*p]).unwrap()).collect();
         let fleet = case.demand(fleet, &after);
         let plan = fleet.plan();
         let short = plan.problems.iter().any(|p| p.reason() == "Shortage");
@@ -171,6 +188,33 @@ proptest! {
         fleet.apply(&plan);
         for served in plan.tenants.values().flat_map(BTreeMap::values) {
             prop_assert!(served.satisfied <= served.guaranteed);
+        }
+    }
+
+    #[test]
+    fn no_device_in_use_goes_while_a_free_one_would_do(case in cases(6)) {
+        let (board, profiles) = &kinds()[case.kind];
+        let fleet = case.running();
+        let used = in_use(&fleet);
+        let plan = case.demand(fleet, &all_guaranteed(&case, &used)).plan();
+        let targets: Vec<brute::Instances> = plan
+            .gpus
+            .values()
+            .map(|g| g.target.iter().flat_map(|t| &t.instances).map(|i| (i.profile.clone(), i.start)).collect())
+            .collect();
+        let goes: Vec<usize> = used.iter().zip(&targets).map(|(u, t)| count_missing(u, t)).collect();
+        prop_assert_eq!(goes.iter().sum::<usize>(), evictions(&plan));
+        for (gpu, (used, target)) in used.iter().zip(&targets).enumerate().filter(|(gpu, _)| goes[*gpu] > 0) {
+            let same = |layout: &brute::Instances| {
+                profiles.iter().all(|p| number(p, std::slice::from_ref(layout)) == number(p, std::slice::from_ref(target)))
+            };
+            for layout in brute::layouts(board, profiles, used).iter().filter(|l| same(l)) {
+                prop_assert!(count_missing(used, layout) >= goes[gpu], "{layout:?} instead of {target:?} on GPU {gpu}");
+            }
+        }
+        for (a, b) in (0..used.len()).flat_map(|a| (0..a).map(move |b| (a, b))) {
+            let exchanged = count_missing(&used[a], &targets[b]) + count_missing(&used[b], &targets[a]);
+            prop_assert!(exchanged >= goes[a] + goes[b], "GPUs {a} and {b} could exchange their layouts: {:#?}", explain(&plan));
         }
     }
 }

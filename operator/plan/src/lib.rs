@@ -8,7 +8,7 @@
 //! then fairly; few pods are evicted, weighted by their priority; few GPUs are touched; few slices are stranded and large blocks
 //! stay free; what is there stays. Steps:
 //!
-//! 1. `core` sorts the fleet: `ledger` adds up guarantees and counts devices in use against them, `forms` puts GPUs that are alike
+//! 1. `fleet` sorts the fleet: `ledger` adds up guarantees and counts devices in use against them, `forms` puts GPUs that are alike
 //!    into kinds. All that follows is done once for a kind, however many GPUs it has.
 //! 2. `decide` sees what is short; when nothing is, everything stays. Otherwise it takes apart what has nothing to do with each
 //!    other, and for each part `exact` (small) or `search` (large) chooses among the kinds' layouts, which `rig` enumerates with
@@ -18,10 +18,10 @@
 //! [`Index`] keeps all this from one plan to the next, so that a change of one tenant costs what it touches.
 
 pub mod board;
-mod core;
 mod decide;
 mod exact;
 mod fixed;
+mod fleet;
 mod forms;
 mod help;
 mod index;
@@ -50,7 +50,7 @@ pub use snapshot::{Cluster, NodeFacts, membership, plain, resource_name, seen, t
 
 /// Plans the whole fleet.
 pub fn plan(snapshot: &Snapshot) -> Plan {
-    let mut core = core::Core::load(snapshot);
+    let mut core = fleet::Core::load(snapshot);
     core.decide(snapshot);
     core.plan
 }

@@ -8,7 +8,7 @@ use std::{
 use super::{
     board::Board,
     forms::{Forms, GpuId, kept},
-    ledger::Ledger,
+    ledger::{Ledger, NOBODY, TenantId},
     lines::{Line, Lines},
     model::{Node, Pool, Snapshot, Standing, Tenant},
     name::{GpuKey, GpuUuid, NodeName, PoolName, TenantName},
@@ -18,6 +18,9 @@ use super::{
 };
 
 type Fast = foldhash::fast::FixedState;
+
+/// So many kinds without GPUs are kept at least, because they tend to come back.
+const CROWD: usize = 1_000;
 
 /// A GPU as the index has it.
 #[derive(Debug, Default)]
@@ -60,6 +63,8 @@ pub(super) struct Core {
     unused: Vec<GpuId>,
     /// GPUs that the last plan wants otherwise than they are.
     pub shown: Vec<GpuId>,
+    /// GPUs by the namespaces of the pods on them, once somebody has asked.
+    by_namespace: Option<HashMap<u32, Vec<GpuId>, Fast>>,
     /// Profiles of which the last plan had too little.
     pub scarce: BTreeSet<Line>,
     pub plan: Plan,
@@ -146,7 +151,9 @@ impl Core {
                 position: 0,
                 uses,
             };
-            ids.push(self.insert(entry));
+            let id = self.insert(entry);
+            self.list(id);
+            ids.push(id);
         }
         if let Some(member) = self.nodes.get_mut(id) {
             member.gpus = ids;
@@ -163,6 +170,39 @@ impl Core {
         }
         self.gpus.push(entry);
         GpuId::try_from(self.gpus.len() - 1).unwrap_or(GpuId::MAX)
+    }
+
+    /// Lists a GPU with the namespaces of its pods, where there are such lists.
+    fn list(&mut self, id: GpuId) {
+        let (Some(lists), Some(entry)) = (&mut self.by_namespace, self.gpus.get(id as usize)) else { return };
+        for (namespace, _) in &entry.uses {
+            let list = lists.entry(*namespace).or_default();
+            if list.last() != Some(&id) {
+                list.push(id);
+            }
+        }
+    }
+
+    fn unlist(&mut self, id: GpuId) {
+        let (Some(lists), Some(entry)) = (&mut self.by_namespace, self.gpus.get(id as usize)) else { return };
+        for (namespace, _) in &entry.uses {
+            if let Some(list) = lists.get_mut(namespace) {
+                list.retain(|listed| *listed != id);
+            }
+        }
+    }
+
+    /// GPUs with pods of these namespaces.
+    fn with_pods_of(&mut self, namespaces: impl IntoIterator<Item = u32>) -> Vec<GpuId> {
+        if self.by_namespace.is_none() {
+            self.by_namespace = Some(HashMap::default());
+            (0..).zip(0..self.gpus.len()).for_each(|(id, _)| self.list(id));
+        }
+        let lists = self.by_namespace.as_ref();
+        let mut ids: Vec<GpuId> = namespaces.into_iter().filter_map(|n| lists?.get(&n)).flatten().copied().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
     }
 
     fn rig(&mut self, name: &PoolName, pool: &Arc<Pool>, board: &Board) -> usize {
@@ -256,6 +296,7 @@ impl Core {
         for id in self.ids_of(name) {
             self.note(id, -1, true, |_| true);
             self.leave(id);
+            self.unlist(id);
             self.unused.push(id);
             if let Some(entry) = self.gpus.get_mut(id as usize) {
                 let key = GpuKey { node: name.clone(), uuid: std::mem::take(entry).uuid };
@@ -291,9 +332,7 @@ impl Core {
         let before = self.ledger.namespaces(name);
         let after = tenant.map(|t| self.words_of(t)).unwrap_or_default();
         let moved: BTreeSet<u32> = before.symmetric_difference(&after).copied().collect();
-        let touches = |e: &Entry| !moved.is_empty() && e.uses.iter().any(|(namespace, _)| moved.contains(namespace));
-        let ids = (0..).zip(&self.gpus).filter(|(_, e)| e.form != usize::MAX && touches(e)).map(|(id, _)| id);
-        let ids: Vec<GpuId> = ids.collect();
+        let ids = if moved.is_empty() { Vec::new() } else { self.with_pods_of(moved.iter().copied()) };
         for id in &ids {
             self.note(*id, -1, true, |namespace| moved.contains(&namespace));
         }
@@ -311,16 +350,14 @@ impl Core {
 
     /// Who came to hold more than guaranteed, or stopped to, has its GPUs among others now.
     fn settle(&mut self) {
-        let flipped: BTreeSet<(u32, Line)> = self.ledger.flipped.drain(..).collect();
+        // pods of no tenant are beyond any guarantee, always
+        let flipped: BTreeSet<TenantId> =
+            self.ledger.flipped.drain(..).map(|(id, _)| id).filter(|id| *id != NOBODY).collect();
         if flipped.is_empty() {
             return;
         }
-        let of = |(namespace, line): &(u32, Option<Line>)| {
-            line.is_some_and(|line| flipped.contains(&(self.ledger.owner(*namespace), line)))
-        };
-        let ids = (0..).zip(&self.gpus).filter(|(_, e)| e.uses.iter().any(of)).map(|(id, _)| id);
-        let ids: Vec<GpuId> = ids.collect();
-        ids.into_iter().for_each(|id| self.classify(id));
+        let namespaces: Vec<u32> = flipped.into_iter().flat_map(|id| self.ledger.namespaces_of(id)).collect();
+        self.with_pods_of(namespaces).into_iter().for_each(|id| self.classify(id));
     }
 
     /// What the plan says of a GPU that stays as it is.
@@ -342,6 +379,12 @@ impl Core {
             let plan = node.and_then(|node| self.as_it_is(id, node));
             self.plan.gpus.extend(plan);
         }
+    }
+
+    /// Most kinds have no GPU any more: they have come and gone.
+    pub fn is_crowded(&self) -> bool {
+        let live = self.forms.kinds.iter().filter(|k| !k.members.is_empty()).count();
+        self.forms.kinds.len() > CROWD + 2 * live
     }
 
     /// GPUs in the order of the fleet.

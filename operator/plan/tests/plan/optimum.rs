@@ -10,7 +10,7 @@ use proptest::{
 
 use crate::{
     brute,
-    properties::{Case, cases, evictions, instances, kinds, name},
+    properties::{Case, all_guaranteed, cases, evictions, in_use, instances, kinds, name},
 };
 
 /// A GPU's choices: devices by profile, and pods evicted; of those that give the same only the cheapest.
@@ -65,25 +65,21 @@ fn solve(gpus: &[Choices], floor: &[u32], wanted: Option<(&[u32], &[i32])>) -> f
 
 #[test]
 fn evictions_are_the_fewest_and_nearly_all_is_served_that_can_be() {
-    let fleets =
-        std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).map_or(100_u32, |n: u32| n.min(1000));
+    let fleets = 1_000;
     let mut runner = TestRunner::new_with_rng(crate::config(), TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]));
     let (mut worst, mut sum, mut counted) = (1.0_f64, 0.0, 0_u32);
     for _ in 0..fleets {
         let case = cases(3).new_tree(&mut runner).unwrap().current();
         let fleet = case.running();
         let (board, profiles) = &kinds()[case.kind];
-        let busy = |gpu: &Vec<gputenancy_crds::InstanceState>| -> brute::Instances {
-            gpu.iter().filter(|i| i.device.owner.is_some()).map(|i| (i.profile.clone(), i.start)).collect()
-        };
         let there = instances(&fleet);
-        let used: Vec<brute::Instances> = there.iter().map(busy).collect();
-        let number = |p: &str, all: &[brute::Instances]| {
-            u32::try_from(all.iter().flatten().filter(|(n, _)| n == p).count()).unwrap()
+        let used = in_use(&fleet);
+        let number = |p: &str, all: &[brute::Instances]| -> u32 {
+            all.iter().flatten().filter(|(n, _)| n == p).count().try_into().unwrap()
         };
         // pods beyond a guarantee are nobody's supply; here every pod is within one
-        let wanted: Vec<u32> =
-            profiles.iter().zip(&case.after).map(|(p, n)| number(p, &used).max(u32::try_from(*n).unwrap())).collect();
+        let after = all_guaranteed(&case, &used);
+        let wanted: Vec<u32> = after.iter().map(|n| u32::try_from(*n).unwrap()).collect();
         let all: Vec<brute::Instances> =
             there.iter().map(|g| g.iter().map(|i| (i.profile.clone(), i.start)).collect()).collect();
         let floor: Vec<u32> = profiles.iter().zip(&wanted).map(|(p, w)| number(p, &all).min(*w)).collect();
@@ -91,7 +87,6 @@ fn evictions_are_the_fewest_and_nearly_all_is_served_that_can_be() {
             .iter()
             .map(|p| board.profiles.iter().find(|b| b.name == **p).unwrap().size * 840 / board.memory_slices)
             .collect();
-        let after: Vec<i32> = wanted.iter().map(|n| i32::try_from(*n).unwrap()).collect();
         let plan = case.demand(fleet, &after).plan();
         let got: Vec<u32> = profiles
             .iter()
