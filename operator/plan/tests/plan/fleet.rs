@@ -123,6 +123,21 @@ impl Fleet {
         }
     }
 
+    /// As [`Fleet::apply`]; evicted pods start again where the same is free, as those do that a controller replaces.
+    pub fn carry_out(&mut self, plan: &Plan) {
+        let before = self.owners();
+        self.apply(plan);
+        let after = self.owners();
+        for (owner, resource) in before.into_iter().filter(|o| !after.contains(o)) {
+            self.start(&owner.namespace, &owner.pod, &resource);
+        }
+    }
+
+    fn owners(&mut self) -> Vec<(DeviceOwner, String)> {
+        let gpus = self.nodes.iter_mut().flat_map(|n| &mut n.gpus.status.as_mut().unwrap().gpus);
+        gpus.flat_map(devices).filter_map(|d| Some((d.owner.clone()?, d.resource.clone()?))).collect()
+    }
+
     pub fn settle(mut self) -> Self {
         let plan = self.plan();
         self.apply(&plan);

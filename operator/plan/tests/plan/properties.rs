@@ -148,7 +148,7 @@ proptest! {
     fn a_plan_that_was_carried_out_leaves_nothing_to_do(case in cases(3)) {
         let mut fleet = case.running();
         let plan = fleet.plan();
-        fleet.apply(&plan);
+        fleet.carry_out(&plan);
         let again = fleet.plan();
         prop_assert!(again.gpus.values().all(|g| !g.changed), "{:#?}\nthen\n{:#?}", explain(&plan), explain(&again));
     }
