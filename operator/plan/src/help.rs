@@ -29,7 +29,7 @@ pub(super) fn what_would_help(core: &Core, snapshot: &Snapshot, decision: &Decis
         if form.rule != Rule::Demand || looked == LOOK {
             continue;
         }
-        let Some((start, size)) = easiest(&form.gpu, rig, profile) else { continue };
+        let Some((start, size)) = easiest(core, &form.gpu, rig, (line, profile)) else { continue };
         looked += 1;
         let stand = in_the_way(&form.gpu, rig, start, size).count();
         let first = kind.members.iter().map(|id| (core.place(*id), *id)).min();
@@ -77,10 +77,15 @@ fn in_the_way<'a>(
     })
 }
 
-/// The start with the fewest devices in use in the way, and the memory slices needed.
-fn easiest(gpu: &Gpu, rig: &Rig, profile: usize) -> Option<(i32, i32)> {
+/// The start with the fewest devices in use in the way, and the memory slices needed. Where devices of the same profile are in the
+/// way nothing is won by moving them.
+fn easiest(core: &Core, gpu: &Gpu, rig: &Rig, (line, profile): (Line, usize)) -> Option<(i32, i32)> {
     let profile = rig.board.profiles.get(profile)?;
-    let starts = profile.starts.iter().map(|start| (in_the_way(gpu, rig, *start, profile.size).count(), *start));
+    let same = |start: i32| {
+        in_the_way(gpu, rig, start, profile.size).any(|(_, used)| core.lines.by_resource(&used.resource) == Some(line))
+    };
+    let starts = profile.starts.iter().copied().filter(|start| !same(*start));
+    let starts = starts.map(|start| (in_the_way(gpu, rig, start, profile.size).count(), start));
     starts.min().map(|(_, start)| (start, profile.size))
 }
 
@@ -90,7 +95,7 @@ fn tell(core: &Core, snapshot: &Snapshot, id: u32, line: Line) -> Option<String>
     let gpu = snapshot.nodes.get(&node.name)?.gpus.get(&entry.uuid)?;
     let (_, _, rig) = core.forms.of(entry.kind?)?;
     let (_, profile) = offered(rig, line)?;
-    let (start, size) = easiest(gpu, rig, profile)?;
+    let (start, size) = easiest(core, gpu, rig, (line, profile))?;
     let who: Vec<String> = in_the_way(gpu, rig, start, size)
         .map(|(s, used)| match &used.pod {
             Some(pod) => format!("pod {pod}"),
