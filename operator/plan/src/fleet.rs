@@ -7,14 +7,14 @@ use std::{
 
 use super::{
     board::Board,
-    forms::{Forms, GpuId, kept},
+    forms::{Forms, GpuId, Use, kept},
     ledger::{Ledger, NOBODY, TenantId},
     lines::{Line, Lines},
-    model::{Node, Pool, Snapshot, Standing, Tenant},
+    model::{Gpu, Node, Pool, Snapshot, Standing, Tenant},
     name::{GpuKey, GpuUuid, NodeName, PoolName, TenantName},
     outcome::{GpuPlan, Plan},
     rig::Rig,
-    words::Words,
+    words::{Role, Words},
 };
 
 type Fast = foldhash::fast::FixedState;
@@ -34,8 +34,7 @@ pub(super) struct Entry {
     pub kind: Option<usize>,
     /// Place among the kind's members.
     position: usize,
-    /// By device in use: the pod's namespace as a word, and the profile.
-    uses: Vec<(u32, Option<Line>)>,
+    uses: Vec<Use>,
 }
 
 /// A node as the index has it.
@@ -85,17 +84,20 @@ impl Core {
             core.ledger.enter(name, Some(tenant), namespaces, &core.lines);
         }
         for (name, node) in &snapshot.nodes {
-            core.add_node(name, node);
-            core.note_all(name, false);
+            let id = core.add_node(name, node);
+            let gpus = core.nodes.get(id).map(|n| n.gpus.clone()).unwrap_or_default();
+            gpus.into_iter().for_each(|id| core.note(id, 1, false, |_| true));
         }
         core.ledger.sum_up();
         core.rank();
         let mut plans = Vec::with_capacity(core.gpus.len());
-        for (name, node) in &snapshot.nodes {
-            core.classify_node(name);
-            let ids = core.node_ids.get(name).and_then(|id| core.nodes.get(*id)).map(|n| n.gpus.clone());
-            for id in ids.unwrap_or_default() {
-                plans.extend(core.as_it_is(id, node));
+        for (id, node) in (0..).zip(snapshot.nodes.values()) {
+            let mut ids = core.nodes.get(id).map(|n| n.gpus.clone()).unwrap_or_default();
+            ids.iter().for_each(|id| core.classify(*id));
+            // in the order of the plan: by uuid
+            ids.sort_by(|a, b| core.uuid(*a).cmp(&core.uuid(*b)));
+            for (id, gpu) in ids.into_iter().zip(node.gpus.values()) {
+                plans.extend(core.plan_of(id, node, gpu));
             }
         }
         core.plan.gpus = plans.into_iter().collect();
@@ -104,7 +106,7 @@ impl Core {
     }
 
     fn words_of(&mut self, tenant: &Tenant) -> BTreeSet<u32> {
-        tenant.namespaces.iter().map(|n| self.words.id(n)).collect()
+        tenant.namespaces.iter().map(|n| self.words.id(Role::Namespace, n)).collect()
     }
 
     /// Nodes by name.
@@ -117,7 +119,7 @@ impl Core {
     }
 
     /// A node's GPUs, with their forms.
-    fn add_node(&mut self, name: &NodeName, node: &Node) {
+    fn add_node(&mut self, name: &NodeName, node: &Node) -> usize {
         let next = self.nodes.len();
         let id = *self.node_ids.entry(name.clone()).or_insert(next);
         if id == next {
@@ -133,15 +135,11 @@ impl Core {
             let away = matches!(gpu.standing, Standing::Away(_));
             let rig = rigs.get(gpu.board).copied().flatten().filter(|_| !away);
             let form = rig.and_then(|rig| self.forms.form(rig, gpu, &mut self.words, &self.lines));
-            let namespace = |words: &mut Words, pod: Option<&super::PodName>| pod.map_or(0, |p| words.id(&p.namespace));
-            let uses = match form {
-                Some(_) => gpu
-                    .used
-                    .values()
-                    .map(|u| (namespace(&mut self.words, u.pod.as_ref()), self.lines.by_resource(&u.resource)))
-                    .collect(),
-                None => Vec::new(),
-            };
+            let mut uses = Vec::with_capacity(if form.is_some() { gpu.used.len() } else { 0 });
+            for used in gpu.used.values().filter(|_| form.is_some()) {
+                let namespace = used.pod.as_ref().map_or(0, |p| self.words.id(Role::Namespace, &p.namespace));
+                uses.push(Use::new(namespace, self.words.line(&used.resource, &self.lines)));
+            }
             let entry = Entry {
                 node: id,
                 slot,
@@ -159,6 +157,7 @@ impl Core {
             member.gpus = ids;
             member.devices = vec![0; self.lines.len()];
         }
+        id
     }
 
     fn insert(&mut self, entry: Entry) -> GpuId {
@@ -175,8 +174,8 @@ impl Core {
     /// Lists a GPU with the namespaces of its pods, where there are such lists.
     fn list(&mut self, id: GpuId) {
         let (Some(lists), Some(entry)) = (&mut self.by_namespace, self.gpus.get(id as usize)) else { return };
-        for (namespace, _) in &entry.uses {
-            let list = lists.entry(*namespace).or_default();
+        for used in &entry.uses {
+            let list = lists.entry(used.namespace).or_default();
             if list.last() != Some(&id) {
                 list.push(id);
             }
@@ -185,8 +184,8 @@ impl Core {
 
     fn unlist(&mut self, id: GpuId) {
         let (Some(lists), Some(entry)) = (&mut self.by_namespace, self.gpus.get(id as usize)) else { return };
-        for (namespace, _) in &entry.uses {
-            if let Some(list) = lists.get_mut(namespace) {
+        for used in &entry.uses {
+            if let Some(list) = lists.get_mut(&used.namespace) {
                 list.retain(|listed| *listed != id);
             }
         }
@@ -231,9 +230,9 @@ impl Core {
 
     fn note(&mut self, id: GpuId, more: i64, sums: bool, which: impl Fn(u32) -> bool) {
         let Some(entry) = self.gpus.get(id as usize) else { return };
-        for (namespace, line) in &entry.uses {
-            let Some(line) = line.filter(|_| which(*namespace)) else { continue };
-            let owner = self.ledger.owner(*namespace);
+        for used in &entry.uses {
+            let Some(line) = used.line().filter(|_| which(used.namespace)) else { continue };
+            let owner = self.ledger.owner(used.namespace);
             if sums {
                 self.ledger.hold(owner, line, more);
             } else {
@@ -251,7 +250,11 @@ impl Core {
     /// Puts a GPU among its like.
     fn classify(&mut self, id: GpuId) {
         let Some(entry) = self.gpus.get(id as usize).filter(|e| e.form != usize::MAX) else { return };
-        let kind = self.forms.kind(entry.form, kept(&entry.uses, &self.ledger), &self.lines);
+        let kind = if entry.uses.iter().all(|u| u.line().is_none_or(|line| self.ledger.all_within(line))) {
+            self.forms.plain(entry.form, entry.uses.len(), &self.lines)
+        } else {
+            self.forms.kind(entry.form, kept(&entry.uses, &self.ledger), &self.lines)
+        };
         if entry.kind != Some(kind) {
             self.leave(id);
             self.join(id, kind);
@@ -362,8 +365,15 @@ impl Core {
 
     /// What the plan says of a GPU that stays as it is.
     fn as_it_is(&self, id: GpuId, node: &Node) -> Option<(GpuKey, GpuPlan)> {
+        self.plan_of(id, node, node.gpus.get(self.uuid(id)?)?)
+    }
+
+    fn uuid(&self, id: GpuId) -> Option<&GpuUuid> {
+        self.gpus.get(id as usize).map(|e| &e.uuid)
+    }
+
+    fn plan_of(&self, id: GpuId, node: &Node, gpu: &Gpu) -> Option<(GpuKey, GpuPlan)> {
         let entry = self.gpus.get(id as usize)?;
-        let gpu = node.gpus.get(&entry.uuid)?;
         let key = GpuKey { node: self.nodes.get(entry.node)?.name.clone(), uuid: entry.uuid.clone() };
         let plan = match self.forms.forms.get(entry.form) {
             None => super::sentence::left_alone(&key, node, gpu),

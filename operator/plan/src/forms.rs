@@ -11,7 +11,7 @@ use super::{
     menu::{self, Candidate, Kitchen, Menu, Source},
     model::{Fixed, Gpu, Mode, Standing},
     rig::{Book, Rig},
-    words::Words,
+    words::{Role, Words},
 };
 
 /// A GPU's number.
@@ -32,6 +32,29 @@ pub(super) struct Form {
     pub stranded: (i32, i32),
     /// Profiles in use.
     pub in_use: Vec<Line>,
+    /// Whether it stays as it is without a word: listed, and nobody has to go. With the rank of its changes.
+    pub quiet: Option<u8>,
+    /// Its kind when no device is kept beyond a guarantee, once that was asked.
+    plain: Option<usize>,
+}
+
+/// A device in use: whose, and what.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Use {
+    /// The pod's namespace as a word.
+    pub namespace: u32,
+    /// The profile, `u32::MAX` where no profile is advertised like that.
+    line: u32,
+}
+
+impl Use {
+    pub fn new(namespace: u32, line: Option<Line>) -> Self {
+        Self { namespace, line: line.and_then(|l| u32::try_from(l).ok()).unwrap_or(u32::MAX) }
+    }
+
+    pub fn line(self) -> Option<Line> {
+        Some(self.line as usize).filter(|_| self.line != u32::MAX)
+    }
 }
 
 /// What may be done with a GPU.
@@ -91,9 +114,22 @@ impl Forms {
         in_use.dedup();
         let base = base.map(Arc::new);
         let stranded = (left.compute, left.memory);
-        self.forms.push(Form { rig: rig_id, gpu: gpu.clone(), base, rule, stranded, in_use });
+        let quiet = super::sentence::quiet(gpu, base.as_deref());
+        self.forms.push(Form { rig: rig_id, gpu: gpu.clone(), base, rule, stranded, in_use, quiet, plain: None });
         self.form_ids.insert(self.signature.clone(), self.forms.len() - 1);
         Some(self.forms.len() - 1)
+    }
+
+    /// The kind of a form whose devices in use are all within guarantees.
+    pub fn plain(&mut self, form: usize, devices: usize, lines: &Lines) -> usize {
+        if let Some(known) = self.forms.get(form).and_then(|f| f.plain) {
+            return known;
+        }
+        let kind = self.kind(form, vec![None; devices], lines);
+        if let Some(form) = self.forms.get_mut(form) {
+            form.plain = Some(kind);
+        }
+        kind
     }
 
     /// The kind of a form with these devices kept.
@@ -156,8 +192,8 @@ impl Forms {
 }
 
 /// Where the devices in use of a GPU are counted when kept.
-pub(super) fn kept(uses: &[(u32, Option<Line>)], ledger: &Ledger) -> Vec<Option<usize>> {
-    uses.iter().map(|(namespace, line)| ledger.kept_at(ledger.owner(*namespace), (*line)?)).collect()
+pub(super) fn kept(uses: &[Use], ledger: &Ledger) -> Vec<Option<usize>> {
+    uses.iter().map(|u| ledger.kept_at(ledger.owner(u.namespace), u.line()?)).collect()
 }
 
 fn covers(fixed: &Fixed, index: i32) -> bool {
@@ -178,20 +214,20 @@ fn sign(signature: &mut Vec<u32>, rig: usize, rule: &Rule, gpu: &Gpu, words: &mu
     let mut layout = |signature: &mut Vec<u32>, layout: Option<&Layout>| {
         let Some(layout) = layout else { return signature.push(0) };
         signature.push(1 + u32::from(layout.mig));
-        signature.push(layout.resource.as_deref().map_or(0, |r| words.id(r)));
+        signature.push(layout.resource.as_deref().map_or(0, |r| words.id(Role::Resource, r)));
         signature.push(number(layout.instances.len()));
         for i in &layout.instances {
             signature.push(i.start.cast_unsigned());
-            signature.push(words.id(&i.profile));
-            signature.push(i.resource.as_deref().map_or(0, |r| words.id(r)));
+            signature.push(words.id(Role::Profile, &i.profile));
+            signature.push(i.resource.as_deref().map_or(0, |r| words.id(Role::Resource, r)));
         }
     };
     layout(signature, gpu.base.as_ref());
     layout(signature, if let Standing::Failed(failed) = &gpu.standing { Some(failed) } else { None });
     for (start, used) in &gpu.used {
         signature.push(start.cast_unsigned());
-        signature.push(used.profile.as_deref().map_or(0, |p| words.id(p)));
-        signature.push(words.id(&used.resource));
+        signature.push(used.profile.as_deref().map_or(0, |p| words.id(Role::Profile, p)));
+        signature.push(words.id(Role::Resource, &used.resource));
         signature.push(u32::from(used.pod.is_some()));
         signature.push(used.priority.cast_unsigned());
     }

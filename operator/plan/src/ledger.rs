@@ -26,6 +26,8 @@ struct Record {
     rank: usize,
     namespaces: BTreeSet<u32>,
     guarantees: BTreeMap<Line, u32>,
+    /// Devices held, by profile.
+    held: Vec<i64>,
     problems: Vec<Problem>,
 }
 
@@ -35,8 +37,10 @@ pub(super) struct Ledger {
     records: Vec<Record>,
     /// By namespace: the tenants that claim it; the last by name has it.
     claims: HashMap<u32, BTreeSet<(TenantName, TenantId)>>,
-    owners: HashMap<u32, TenantId, Fast>,
-    held: HashMap<(TenantId, Line), i64, Fast>,
+    /// By namespace's word.
+    owners: Vec<TenantId>,
+    /// Devices that pods of no tenant hold, by profile.
+    strangers: Vec<i64>,
     /// Places of their own for who holds more than guaranteed.
     holders: HashMap<(TenantId, Line), usize, Fast>,
     places: Vec<(TenantId, Line)>,
@@ -45,7 +49,6 @@ pub(super) struct Ledger {
     served: Vec<ByRank>,
     unguaranteed: Vec<i64>,
     over: Vec<BTreeMap<TenantName, TenantId>>,
-    guaranteed: Vec<BTreeMap<TenantName, TenantId>>,
     /// Holders whose devices count otherwise since this was last looked at: they came to hold more than guaranteed, or stopped to.
     pub flipped: Vec<(TenantId, Line)>,
 }
@@ -57,14 +60,14 @@ impl Ledger {
             served: vec![[0; RANKS]; lines],
             unguaranteed: vec![0; lines],
             over: vec![BTreeMap::new(); lines],
-            guaranteed: vec![BTreeMap::new(); lines],
+            strangers: vec![0; lines],
             ..Self::default()
         }
     }
 
     /// The tenant that pods of a namespace belong to.
     pub fn owner(&self, namespace: u32) -> TenantId {
-        self.owners.get(&namespace).copied().unwrap_or(NOBODY)
+        self.owners.get(namespace as usize).copied().unwrap_or(NOBODY)
     }
 
     /// Namespaces of a tenant, as words.
@@ -83,14 +86,18 @@ impl Ledger {
     }
 
     fn has(&self, tenant: TenantId, line: Line) -> i64 {
-        self.held.get(&(tenant, line)).copied().unwrap_or(0)
+        let held = self.records.get(tenant as usize).map_or(&self.strangers, |r| &r.held);
+        held.get(line).copied().unwrap_or(0)
+    }
+
+    /// Nobody holds more devices of a profile than guaranteed.
+    pub fn all_within(&self, line: Line) -> bool {
+        self.unguaranteed.get(line).is_none_or(|n| *n == 0) && self.over.get(line).is_none_or(BTreeMap::is_empty)
     }
 
     /// Where a device that this tenant holds is counted as kept; `None`: its holder has no more than guaranteed.
     pub fn kept_at(&self, tenant: TenantId, line: Line) -> Option<usize> {
-        let free =
-            self.unguaranteed.get(line).is_none_or(|n| *n == 0) && self.over.get(line).is_none_or(BTreeMap::is_empty);
-        if free {
+        if self.all_within(line) {
             return None;
         }
         let guarantee = self.guarantee(tenant, line);
@@ -112,9 +119,6 @@ impl Ledger {
         if let (Some(wanted), Some(served)) = (self.wanted.get_mut(line), self.served.get_mut(line)) {
             add(wanted, rank, sign * guaranteed);
             add(served, rank, sign * guaranteed.min(held));
-        }
-        if let Some(tenants) = self.guaranteed.get_mut(line) {
-            set(tenants, &name, tenant, sign > 0);
         }
         if held > guaranteed {
             self.place(tenant, line);
@@ -150,17 +154,19 @@ impl Ledger {
 
     /// As [`Ledger::hold`], before the sums are made.
     pub fn note(&mut self, tenant: TenantId, line: Line, more: i64) {
-        *self.held.entry((tenant, line)).or_default() += more;
+        let held = self.records.get_mut(tenant as usize).map_or(&mut self.strangers, |r| &mut r.held);
+        add(held, line, more);
     }
 
     /// Makes the sums, once everything is noted.
     pub fn sum_up(&mut self) {
-        let mut all: BTreeSet<(TenantId, Line)> = self.held.keys().copied().collect();
-        for (id, record) in (0..).zip(&self.records) {
-            all.extend(record.guarantees.keys().map(|line| (id, *line)));
-        }
-        for (tenant, line) in all {
-            self.weigh(tenant, line, 1);
+        let lines = self.wanted.len();
+        for tenant in (0..).zip(0..self.records.len()).map(|(id, _)| id).chain([NOBODY]) {
+            for line in 0..lines {
+                if self.has(tenant, line) != 0 || self.guarantee(tenant, line) != 0 {
+                    self.weigh(tenant, line, 1);
+                }
+            }
         }
     }
 
@@ -169,12 +175,13 @@ impl Ledger {
         let next = TenantId::try_from(self.records.len()).unwrap_or(NOBODY);
         let id = *self.ids.entry(name.clone()).or_insert(next);
         if id == next {
-            self.records.push(Record { name: name.clone(), ..Record::default() });
+            self.records.push(Record { name: name.clone(), held: vec![0; self.wanted.len()], ..Record::default() });
         }
         let Some(record) = self.records.get_mut(id as usize) else { return };
         let left: Vec<u32> = record.namespaces.difference(&namespaces).copied().collect();
         let joined: Vec<u32> = namespaces.difference(&record.namespaces).copied().collect();
-        *record = Record { name: name.clone(), namespaces, ..Record::default() };
+        let held = std::mem::take(&mut record.held);
+        *record = Record { name: name.clone(), namespaces, held, ..Record::default() };
         if let Some(tenant) = tenant {
             record.rank = usize::try_from(5 - tenant.priority.clamp(-5, 5)).unwrap_or(0);
             (record.guarantees, record.problems) = guarantees(name, tenant, lines);
@@ -187,10 +194,13 @@ impl Ledger {
         }
         for namespace in left.into_iter().chain(joined) {
             let owner = self.claims.get(&namespace).and_then(|c| c.last()).map(|(_, id)| *id);
-            match owner {
-                Some(owner) => self.owners.insert(namespace, owner),
-                None => self.owners.remove(&namespace),
-            };
+            let at = namespace as usize;
+            if self.owners.len() <= at {
+                self.owners.resize(at + 1, NOBODY);
+            }
+            if let Some(slot) = self.owners.get_mut(at) {
+                *slot = owner.unwrap_or(NOBODY);
+            }
         }
     }
 
@@ -278,13 +288,12 @@ impl Ledger {
             held: i64,
             got: i64,
         }
-        let Some(tenants) = self.guaranteed.get(line) else { return Vec::new() };
-        let part = |(name, id): (&TenantName, &TenantId)| {
-            let wanted = self.guarantee(*id, line);
-            let rank = self.records.get(*id as usize).map_or(0, |r| r.rank);
-            Part { name: name.clone(), rank, wanted, held: self.has(*id, line).min(wanted), got: 0 }
+        let part = |(id, record): (TenantId, &Record)| {
+            let wanted = record.guarantees.get(&line).map(|n| i64::from(*n))?;
+            let held = self.has(id, line).min(wanted);
+            Some(Part { name: record.name.clone(), rank: record.rank, wanted, held, got: 0 })
         };
-        let mut parts: Vec<Part> = tenants.iter().map(part).collect();
+        let mut parts: Vec<Part> = (0..).zip(&self.records).filter_map(part).collect();
         let mut left = supply.max(0);
         parts.sort_by(|a, b| (a.rank, &a.name).cmp(&(b.rank, &b.name)));
         for part in &mut parts {

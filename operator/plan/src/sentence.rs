@@ -27,8 +27,18 @@ pub(super) fn left_alone(key: &GpuKey, node: &Node, gpu: &Gpu) -> GpuPlan {
     GpuPlan { pool: node.pool.clone(), index: gpu.index, reasons: vec![why], ..GpuPlan::default() }
 }
 
+/// The rank of a GPU that stays as it is, is listed, and has no pod that must go: there is nothing to say about it.
+pub(super) fn quiet(gpu: &Gpu, base: Option<&Layout>) -> Option<u8> {
+    let said = base.is_some() != gpu.base.is_some() || goes(gpu, base).next().is_some();
+    (!said).then(|| rank(gpu, base, &[]))
+}
+
 /// A GPU that stays as it is. One that is not listed yet is taken over.
 pub(super) fn kept(key: &GpuKey, form: &Form, rig: &Rig, gpu: &Gpu) -> GpuPlan {
+    if let Some(rank) = form.quiet {
+        let (pool, target) = (rig.pool_name.clone(), form.base.clone());
+        return GpuPlan { pool, index: gpu.index, target, rank, ..GpuPlan::default() };
+    }
     let evicts = evicts(gpu, form.base.as_deref());
     let changed = form.base.is_some() != gpu.base.is_some();
     let reasons = if changed { vec![sentence(key, rig, gpu, form.base.as_deref(), None, &evicts)] } else { Vec::new() };
