@@ -1,6 +1,7 @@
 //! The geometry of one kind of board: which instances may lie where, together.
 
 use gputenancy_crds as crds;
+use smallvec::SmallVec;
 
 use super::model::Shape;
 
@@ -94,8 +95,8 @@ pub struct Room<'a> {
     limits: &'a [i32],
     slots: u32,
     slices: i32,
-    counts: Vec<i32>,
-    engines: Vec<i32>,
+    counts: SmallVec<[i32; 16]>,
+    engines: SmallVec<[i32; 8]>,
 }
 
 impl Board {
@@ -132,8 +133,8 @@ impl Board {
             limits,
             slots: 0,
             slices: 0,
-            counts: vec![0; self.profiles.len()],
-            engines: vec![0; limits.len()],
+            counts: SmallVec::from_elem(0, self.profiles.len()),
+            engines: SmallVec::from_elem(0, limits.len()),
         }
     }
 
@@ -150,6 +151,16 @@ impl Room<'_> {
         let unknown = || Misfit::Unknown { board: self.board.product.clone(), profile: profile.to_owned() };
         let which = self.board.profiles.iter().position(|p| p.name == profile).ok_or_else(unknown)?;
         self.place(which, start)
+    }
+
+    /// Is there room for one more instance at this start? As [`Room::place`], without the reason.
+    pub fn takes(&self, which: usize, start: i32) -> bool {
+        let Some((profile, count)) = self.board.profiles.get(which).zip(self.counts.get(which)) else { return false };
+        profile.starts.contains(&start)
+            && self.slots & mask(start, profile.size) == 0
+            && self.slices + profile.slices <= self.board.slices
+            && *count < profile.max
+            && self.engines.iter().zip(&profile.engines).zip(self.limits).all(|((a, b), limit)| a + b <= *limit)
     }
 
     /// As [`Room::place_named`], by the profile's index on the board.

@@ -51,6 +51,9 @@ fn extend(items: &[Item], at: i32, room: &Room<'_>, axis: i32, chosen: Packing, 
         return;
     }
     for (index, item) in items.iter().take(MOST).enumerate().filter(|(_, i)| i.start == at) {
+        if !room.takes(item.mig, item.start) {
+            continue;
+        }
         let mut next = room.clone();
         if next.place(item.mig, item.start).is_ok() {
             extend(items, at + 1, &next, axis, chosen | 1 << index, found);
@@ -66,18 +69,28 @@ pub(super) struct Leftovers {
     slices: i32,
     /// Start, size and compute slices of what may be placed.
     shapes: Vec<(i32, i32, i32)>,
-    known: HashMap<(u32, i32), Leftover>,
+    known: HashMap<(u32, i32), Leftover, Fast>,
+    /// Most memory slices that can be covered from a slice on, and the compute slices used by that.
+    covers: HashMap<(i32, u32, i32), (i32, i32), Fast>,
 }
+
+type Fast = foldhash::fast::FixedState;
 
 impl Leftovers {
     /// For a board on which instances of these profiles may be placed, by index.
     pub fn of(board: &Board, profiles: impl IntoIterator<Item = usize>) -> Self {
-        let profiles = profiles.into_iter().filter_map(|mig| board.profiles.get(mig));
+        let profiles = profiles.into_iter().filter_map(|mig| board.profiles.get(mig)).filter(|p| p.size > 0);
         let mut shapes: Vec<_> =
             profiles.flat_map(|p| p.starts.iter().map(|start| (*start, p.size, p.slices))).collect();
         shapes.sort_unstable();
         shapes.dedup();
-        Self { memory_slices: board.memory_slices, slices: board.slices, shapes, known: HashMap::new() }
+        Self {
+            memory_slices: board.memory_slices,
+            slices: board.slices,
+            shapes,
+            known: HashMap::default(),
+            covers: HashMap::default(),
+        }
     }
 
     /// What these instances leave over: start, memory slices, compute slices of each.
@@ -100,21 +113,30 @@ impl Leftovers {
         answer
     }
 
-    /// Most memory slices that can still be covered, and the compute slices used by that.
-    fn best_cover(&self, from: usize, slots: u32, left: i32) -> (i32, i32) {
-        let mut best = (0, 0);
-        for (index, (start, size, slices)) in self.shapes.iter().enumerate().skip(from) {
-            if slots & bits(*start, *size) == 0 && *slices <= left {
-                let (memory, compute) = self.best_cover(index + 1, slots | bits(*start, *size), left - slices);
+    /// Most memory slices that can still be covered from this one on, and the compute slices used by that.
+    fn best_cover(&mut self, at: i32, slots: u32, left: i32) -> (i32, i32) {
+        if at >= self.memory_slices {
+            return (0, 0);
+        }
+        // what lies before makes no difference any more
+        let key = (at, slots | bits(0, at), left);
+        if let Some(known) = self.covers.get(&key) {
+            return *known;
+        }
+        let mut best = self.best_cover(at + 1, slots, left);
+        for index in 0..self.shapes.len() {
+            let Some((start, size, slices)) = self.shapes.get(index).copied() else { continue };
+            if start == at && slots & bits(start, size) == 0 && slices <= left {
+                let (memory, compute) = self.best_cover(at + size, slots, left - slices);
                 best = best.max((memory + size, compute + slices));
             }
         }
+        self.covers.insert(key, best);
         best
     }
 }
 
 fn bits(start: i32, size: i32) -> u32 {
-    (start..start + size)
-        .filter_map(|s| u32::try_from(s).ok())
-        .fold(0, |all, s| all | 1_u32.checked_shl(s).unwrap_or(0))
+    let low = |n: i32| 1_u32.checked_shl(n.max(0).cast_unsigned()).map_or(u32::MAX, |bit| bit - 1);
+    low(start + size) & !low(start)
 }

@@ -34,7 +34,7 @@ pub(super) struct Rig {
     /// GPUs of it that are supply.
     pub live: usize,
     leftovers: Leftovers,
-    books: HashMap<Vec<Item>, Arc<Book>>,
+    books: HashMap<Vec<Item>, Arc<Book>, foldhash::fast::FixedState>,
 }
 
 /// Every way to carve a board from some items, with all that does not depend on what is there today.
@@ -68,7 +68,7 @@ impl Rig {
             offers,
             live: 0,
             leftovers,
-            books: HashMap::new(),
+            books: HashMap::default(),
         }
     }
 
@@ -108,7 +108,8 @@ impl Rig {
         let of_items: Vec<Option<Line>> = items.iter().map(resource).collect();
         let carves = self.board.memory_slices > 0 && self.offers.iter().any(|o| o.mig.is_some());
         let found = if carves { packings(&self.board, &items) } else { Vec::new() };
-        let (mut supplies, mut known) = (Vec::new(), HashMap::new());
+        let mut supplies = Vec::new();
+        let mut known: HashMap<_, usize, foldhash::fast::FixedState> = HashMap::default();
         let mut ways = Vec::with_capacity(found.len());
         for packing in found {
             let mut supply: Vec<(Line, i64)> = Vec::new();
@@ -124,8 +125,8 @@ impl Rig {
                 supplies.len() - 1
             });
             let shape = |i: &Item| self.board.profiles.get(i.mig).map(|p| (i.start, p.size, p.slices));
-            let placed: Vec<_> = chosen(packing, &items).filter_map(shape).collect();
-            ways.push(Way { packing, supply: index, left: self.leftovers.after(placed) });
+            let left = self.leftovers.after(chosen(packing, &items).filter_map(shape));
+            ways.push(Way { packing, supply: index, left });
         }
         Book { items, lines: of_items, ways, supplies }
     }

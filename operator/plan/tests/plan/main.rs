@@ -13,8 +13,8 @@ mod planner;
 mod properties;
 mod silicon_rules;
 
-/// Few cases by default, because every change of the code runs them; `PROPTEST_CASES` asks for more.
+/// Some hundred cases by default, because every change of the code runs them; `PROPTEST_CASES` asks for more, in CI for 10,000.
 fn config() -> proptest::test_runner::Config {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(128);
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(500);
     proptest::test_runner::Config { cases, failure_persistence: None, ..proptest::test_runner::Config::default() }
 }
