@@ -102,14 +102,36 @@ fn views(carved: &Carved) -> (DeviceView, KubeletView) {
     (view, kubelet)
 }
 
+/// 103 runs on the node; 102 in a container that got no device; the others in the one that did.
+fn origin(pid: u32) -> (String, Origin) {
+    let of = |pod: &str| {
+        Origin::Pod(Some(DeviceOwner { namespace: "team-a".into(), pod: pod.into(), container: "main".into() }))
+    };
+    let origin = match pid {
+        103 => Origin::Node,
+        102 => of("monitor-x7k2p"),
+        _ => of("trainer-69d7dd4fb8-kp8n8"),
+    };
+    ("python3".to_owned(), origin)
+}
+
 fn made(carved: &Carved, under_way: Option<(&'static str, Duration)>) -> GpuNodeStatus {
     let (view, kubelet) = views(carved);
+    seen(carved, &view, &kubelet, under_way)
+}
+
+fn seen(
+    carved: &Carved,
+    view: &DeviceView,
+    kubelet: &KubeletView,
+    under_way: Option<(&'static str, Duration)>,
+) -> GpuNodeStatus {
     let sources = Sources {
         carved,
-        view: &view,
-        kubelet: &kubelet,
+        view,
+        kubelet,
         under_way,
-        stranger: &|pid| (pid == 103).then(|| "python3".to_owned()),
+        origin: &origin,
         boot_id: "4e7d8fe8-4d85-4698-ae23-5b8810c16c90",
         simulated: false,
         old: &[],
@@ -136,10 +158,21 @@ fn the_status_of_a_small_node() {
 }
 
 #[test]
-fn a_process_that_no_pod_explains_is_named() {
-    let status = made(&carved(vec![gpu(0, 4)]), None);
-    let holders: Vec<_> = status.gpus[0].holders.iter().map(|h| (h.pid, h.command.as_str(), h.start)).collect();
-    assert_eq!(holders, [(103, "python3", Some(3))]);
+fn a_process_that_has_no_right_to_its_device_is_named_with_its_container() {
+    let named = |status: &GpuNodeStatus| -> Vec<(i64, Option<i32>, Option<String>)> {
+        let holders = status.gpus[0].holders.iter();
+        holders.map(|h| (h.pid, h.start, h.container.as_ref().map(|c| format!("{}/{}", c.namespace, c.pod)))).collect()
+    };
+    let monitor = Some("team-a/monitor-x7k2p".to_owned());
+    let carved = carved(vec![gpu(0, 4)]);
+    assert_eq!(named(&made(&carved, None)), [(102, Some(2), monitor.clone()), (103, Some(3), None)]);
+    // Before kubelet tells whose the devices are, only what runs on the node itself is certainly nobody's ...
+    let (mut view, mut kubelet) = views(&carved);
+    kubelet.owners.clear();
+    assert_eq!(named(&seen(&carved, &view, &kubelet, None)), [(103, Some(3), None)]);
+    // ... but nobody can have been given a device that is held.
+    view.devices[2].held = true;
+    assert_eq!(named(&seen(&carved, &view, &kubelet, None)), [(102, Some(2), monitor), (103, Some(3), None)]);
 }
 
 #[test]
@@ -195,7 +228,7 @@ fn a_driver_that_is_not_up_yet_takes_gpus_out_of_service_and_not_out_of_sight() 
         view: &DeviceView::default(),
         kubelet: &KubeletView::default(),
         under_way: None,
-        stranger: &|_| None,
+        origin: &origin,
         boot_id: "",
         simulated: false,
         old: &earlier.conditions,

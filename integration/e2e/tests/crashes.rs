@@ -141,6 +141,30 @@ async fn let_go(world: &World, phases: &Phases) -> Result<()> {
 }
 
 #[tokio::test]
+async fn an_api_server_away_for_a_minute_while_owners_are_evicted_costs_nothing_but_time() {
+    disturbed("api-server-away", async |world| {
+        hold_phases(world).await?;
+        grow(world).await?;
+        let held: Phases = [ChangePhase::Evicting, ChangePhase::Verifying].into();
+        let body = async {
+            eventually("a change that evicts, held up by the budget", PATIENCE, || async {
+                let phases = strike::phases(world, "gpu-1").await?;
+                Ok(if phases.contains(&ChangePhase::Evicting) { Ok(()) } else { Err(format!("{phases:?}")) })
+            })
+            .await?;
+            world.lab.stop_apiserver().await?;
+            tokio::time::sleep(Duration::from_mins(1)).await;
+            world.lab.start_apiserver().await?;
+            Ok::<_, e2e::Error>(())
+        };
+        let outcome = body.await;
+        let_go(world, &held).await?;
+        outcome
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn the_agent_killed_between_two_nvml_calls_goes_on_where_it_was() {
     disturbed("agent-killed", async |world| {
         let before = agent_restarts(world).await?;

@@ -206,10 +206,7 @@ fn waiting_for(view: &View<'_>, leaving: &[Device<'_>]) -> String {
         }
         let holders = view.holders(device);
         for holder in &holders {
-            sentences.push(format!(
-                "process {} ({}) uses {place} and belongs to no pod: end it",
-                holder.pid, holder.command
-            ));
+            sentences.push(format!("{holder} uses {place} and {}", holder.uninvited()));
         }
         if holders.is_empty() && device.state.clients > 0 {
             sentences.push(format!("{} processes still use {place}", device.state.clients));

@@ -152,7 +152,7 @@ impl<'a> View<'a> {
         Some((pod, facts))
     }
 
-    /// Processes on this device that no pod explains; a process on the whole GPU is on every device.
+    /// Processes on this device that kubelet has not given it to; a process on the whole GPU is on every device.
     pub fn holders(&self, device: &Device<'_>) -> Vec<&'a Holder> {
         self.state.holders.iter().filter(|h| h.start.is_none_or(|s| s == device.start)).collect()
     }
