@@ -132,6 +132,8 @@ fn operator() -> Vec<Case> {
     let space = "/api/v1/namespaces/kube-node-lease";
     vec![
         node("label of ours", label("gputenancy.io/pool", json!("p")), None),
+        node("label about MIG devices", label("nvidia.com/mig-1g.10gb.count", json!("3")), None),
+        node("label that carves", label("nvidia.com/mig.config", json!("all-disabled")), nothing_else),
         node("label of somebody", label("example.com/rack", json!("r")), nothing_else),
         node("no host name", label("kubernetes.io/hostname", Value::Null), nothing_else),
         node("annotation", json!({"metadata": {"annotations": {"a": "b"}}}), nothing_else),

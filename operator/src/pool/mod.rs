@@ -2,6 +2,7 @@
 
 mod budget;
 pub mod devices;
+mod discovery;
 mod fleet;
 mod labels;
 mod pass;
