@@ -39,8 +39,12 @@ use fleet::Refusals;
 use pass::{Inputs, NodeWork, Pass, Planner};
 pub use status::Seen;
 
-/// Changes that come within this time are looked at together.
-const WINDOW: Duration = Duration::from_millis(300);
+/// Changes that come within this time are looked at together: it is a part of every step of every change.
+const WINDOW: Duration = Duration::from_millis(100);
+/// The pause is so many times as long as the decision took at least, so that a large fleet does not take a whole core.
+const LEISURE: u32 = 4;
+/// No pause is longer, however slow the API server is.
+const LONGEST_WINDOW: Duration = Duration::from_secs(1);
 /// A pass that takes longer than this is given up and begun again.
 const LONGEST_PASS: Duration = Duration::from_mins(1);
 /// What one node's writes may take: a slow answer about one node must not keep the others waiting.
@@ -94,6 +98,8 @@ pub struct Controller {
     written: BTreeMap<String, i64>,
     /// Labels that were applied last, so that a label which another manager keeps is not fought over.
     labelled: BTreeMap<NodeName, BTreeMap<String, String>>,
+    /// The pause before the next pass.
+    window: Duration,
     /// This pass has learnt something that no watch will tell.
     look_again: bool,
 }
@@ -118,6 +124,7 @@ impl Controller {
             explained: BTreeMap::new(),
             written: BTreeMap::new(),
             labelled: BTreeMap::new(),
+            window: WINDOW,
             look_again: false,
         }
     }
@@ -135,7 +142,7 @@ impl Controller {
             };
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = wake.notified() => tokio::time::sleep(WINDOW).await,
+                () = wake.notified() => tokio::time::sleep(self.window).await,
                 () = alarm => {}
             }
             let begun = std::time::Instant::now();
@@ -164,8 +171,10 @@ impl Controller {
         self.refusals.retain(|uid, _| uids.contains(uid));
         self.explained.retain(|uid, _| uids.contains(uid));
         let inputs = Inputs { now: Timestamp::now(), refusals: &self.refusals, lagging: &lagging };
+        let begun = std::time::Instant::now();
         let Pass { nodes, labels, view, pools, profiles, finished, phases, wake, spared } =
             pass::pass(&fleet, &mut self.planner, &inputs);
+        self.window = (begun.elapsed() * LEISURE).clamp(WINDOW, LONGEST_WINDOW);
         self.metrics.changes(phases.iter().map(|p| phase_name(*p)));
         self.view.send_if_modified(|old| {
             let differs = **old != view;
