@@ -8,10 +8,12 @@ pub mod events;
 pub mod health;
 pub mod lease;
 pub mod metrics;
-pub mod plan;
 pub mod pool;
 pub mod profile;
 pub mod release;
 pub mod run;
 pub mod tenant;
 pub mod view;
+
+/// The planner: a crate of its own, so that it compiles and is tested by itself.
+pub use gputenancy_plan as plan;

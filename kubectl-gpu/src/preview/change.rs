@@ -33,7 +33,7 @@ fn change(side: &Side<'_>, key: &GpuKey, gpu: &GpuPlan) -> Option<GpuChange> {
         (None, None) => state.mig.is_some_and(|m| m.enabled).then(|| seen(state)),
     };
     // a GPU that is left alone while it changes goes on to where it was going
-    let target = gpu.target.clone().or_else(|| under_way.map(|c| plain(c.to.clone())))?;
+    let target = gpu.target.as_deref().cloned().or_else(|| under_way.map(|c| plain(c.to.clone())))?;
     let instances = |l: Option<&Layout>| l.map(|l| l.instances.clone()).unwrap_or_default();
     let (old, new) = (instances(present.as_ref()), instances(Some(&target)));
     let mode = present.as_ref().is_some_and(|l| l.mig);

@@ -73,6 +73,9 @@ pub struct SlimPodSpec {
     /// Node that it is bound to.
     #[serde(default)]
     pub node_name: Option<String>,
+    /// Value of its priority class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
     /// Containers.
     #[serde(default)]
     pub containers: Vec<SlimContainer>,

@@ -63,6 +63,13 @@ impl Fleet {
             pools: self.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none()).collect(),
             tenants: self.tenants.iter().filter(|t| t.metadata.deletion_timestamp.is_none()).collect(),
             nodes: self.nodes.iter().map(|(name, node)| self.facts(name, node, now)).collect(),
+            priorities: self
+                .pods
+                .iter()
+                .filter_map(|(name, pod)| {
+                    Some(((&*name.namespace, &*name.name), pod.spec.priority.filter(|p| *p != 0)?))
+                })
+                .collect(),
         }
     }
 

@@ -31,12 +31,12 @@ use crate::{
     change::Decision,
     events::{News, Publisher, Tone},
     metrics::Metrics,
-    plan::NodeName,
+    plan::{Index, NodeName},
     view::View,
 };
 pub use fleet::Fleet;
 use fleet::Refusals;
-use pass::{Inputs, NodeWork, Pass, Planner};
+use pass::{Inputs, NodeWork, Pass};
 pub use status::Seen;
 
 /// Changes that come within this time are looked at together: it is a part of every step of every change.
@@ -90,7 +90,7 @@ pub struct Controller {
     publisher: Publisher,
     metrics: Arc<Metrics>,
     view: watch::Sender<Arc<View>>,
-    planner: Planner,
+    index: Index,
     refusals: Refusals,
     /// What the API server said last about a pod that may not be evicted, and what that means: by the pod's uid.
     explained: BTreeMap<String, (String, String)>,
@@ -119,7 +119,7 @@ impl Controller {
             publisher,
             metrics,
             view,
-            planner: Planner::default(),
+            index: Index::default(),
             refusals: Refusals::new(),
             explained: BTreeMap::new(),
             written: BTreeMap::new(),
@@ -173,7 +173,7 @@ impl Controller {
         let inputs = Inputs { now: Timestamp::now(), refusals: &self.refusals, lagging: &lagging };
         let begun = std::time::Instant::now();
         let Pass { nodes, labels, view, pools, profiles, finished, phases, wake, spared } =
-            pass::pass(&fleet, &mut self.planner, &inputs);
+            pass::pass(&fleet, &mut self.index, &inputs);
         self.window = (begun.elapsed() * LEISURE).clamp(WINDOW, LONGEST_WINDOW);
         self.metrics.changes(phases.iter().map(|p| phase_name(*p)));
         self.view.send_if_modified(|old| {

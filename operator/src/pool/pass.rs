@@ -17,7 +17,7 @@ use super::{
 use crate::{
     cache::digest,
     change::{self, Decision, Observation, Policy, Turn, Window, WindowError, Windows},
-    plan::{self, GpuKey, NodeName, Plan, PodName, PoolName, Snapshot},
+    plan::{self, GpuKey, Index, NodeName, Plan, PodName, PoolName, Snapshot},
     profile,
     view::View,
 };
@@ -64,29 +64,13 @@ pub struct Inputs<'a> {
     pub lagging: &'a BTreeSet<String>,
 }
 
-/// A plan, kept as long as nothing that it depends on changes.
-#[derive(Default)]
-pub struct Planner {
-    last: Option<(Snapshot, Plan)>,
-}
-
-impl Planner {
-    /// The plan for a snapshot.
-    pub fn plan(&mut self, snapshot: &Snapshot) -> &Plan {
-        if self.last.as_ref().is_none_or(|(known, _)| known != snapshot) {
-            self.last = None;
-        }
-        let (_, plan) = self.last.get_or_insert_with(|| (snapshot.clone(), plan::plan(snapshot)));
-        plan
-    }
-}
-
-/// Decides.
-pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
+/// Decides. `index` has the last pass's plan: only what differs since then is planned anew.
+pub fn pass(fleet: &Fleet, index: &mut Index, inputs: &Inputs<'_>) -> Pass {
     let cluster = fleet.cluster_at(inputs.now);
     let windows = windows(fleet, inputs.now);
     let (snapshot, mut problems) = Snapshot::read(&cluster);
-    let plan = planner.plan(&snapshot);
+    index.follow(snapshot);
+    let (snapshot, plan) = index.planned();
     problems.extend(plan.problems.iter().cloned());
     problems.sort();
     problems.dedup();
@@ -111,7 +95,7 @@ pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
     Pass {
         spared: spared(fleet, &decisions, inputs),
         labels: labels::labels(fleet, &members),
-        view: view::view(&seen, &snapshot),
+        view: view::view(&seen, snapshot),
         pools: pools.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
         profiles: profiles.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
         finished: status::finished(&seen),
@@ -163,7 +147,7 @@ fn decisions(
             uuid: key.uuid.as_str(),
             node,
             allocatable: &allocatable,
-            target: gpu.target.as_ref(),
+            target: gpu.target.as_deref(),
             reason: &reason(key, gpu, spec_of(fleet, key)),
             intent: &intent,
             pods: &pods,
@@ -180,12 +164,12 @@ fn decisions(
 fn intent(fleet: &Fleet) -> String {
     let profiles = fleet.profiles.iter().map(|p| (p.name_any(), serde_json::json!(p.spec)));
     let pools = fleet.pools.iter().map(|p| {
-        let GpuPoolSpec { node_selector, profiles, layout, partitioner, disruption: _ } = &p.spec;
-        (p.name_any(), serde_json::json!([node_selector, profiles, layout, partitioner]))
+        let GpuPoolSpec { node_selector, profiles, layout, partitioner, disruption } = &p.spec;
+        (p.name_any(), serde_json::json!([node_selector, profiles, layout, partitioner, disruption.allow_outage]))
     });
     let tenants = fleet.tenants.iter().map(|t| {
-        let GpuTenantSpec { namespaces, trust, gpus, .. } = &t.spec;
-        (t.name_any(), serde_json::json!([namespaces, trust, gpus]))
+        let GpuTenantSpec { namespaces, trust, priority, gpus, .. } = &t.spec;
+        (t.name_any(), serde_json::json!([namespaces, trust, priority, gpus]))
     });
     let mut written: [Vec<_>; 3] = [profiles.collect(), pools.collect(), tenants.collect()];
     for kind in &mut written {
@@ -259,7 +243,7 @@ fn admitted(fleet: &Fleet, plan: &Plan) -> BTreeSet<GpuKey> {
         let changing = phase.is_some_and(|p| p < ChangePhase::RolledBack);
         // a GPU that is not listed yet has nothing to lose, and waits for nobody unless it must be carved
         let present = spec.map(|s| plan::plain(s.layout()));
-        let wanted = gpu.changed || gpu.target.as_ref().is_some_and(|t| differs(present.as_ref(), t));
+        let wanted = gpu.changed || gpu.target.as_deref().is_some_and(|t| differs(present.as_ref(), t));
         by_pool.entry(&gpu.pool).or_default().push(Turn { gpu: key.clone(), changing, wanted, rank: gpu.rank });
     }
     let limit = |pool: &PoolName| {

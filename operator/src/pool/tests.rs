@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 use super::{
     devices::{self, Use},
     fleet::{Fleet, Refusals},
-    pass::{Inputs, Pass, Planner, pass},
+    pass::{Inputs, Pass, pass},
 };
+use crate::plan::{Index, PodName, Snapshot};
 
 fn read<K: serde::de::DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).unwrap()
@@ -58,10 +59,15 @@ fn fleet(pools: &[&str]) -> Fleet {
 }
 
 fn at(fleet: &Fleet, seconds: i64, lagging: &[&str]) -> Pass {
+    next(fleet, &mut Index::default(), seconds, lagging)
+}
+
+/// A pass that goes on from the plan of the last one.
+fn next(fleet: &Fleet, index: &mut Index, seconds: i64, lagging: &[&str]) -> Pass {
     let lagging: BTreeSet<String> = lagging.iter().map(|n| (*n).to_owned()).collect();
     let now = Timestamp::from_second(seconds).unwrap();
     let inputs = Inputs { now, refusals: &Refusals::new(), lagging: &lagging };
-    pass(fleet, &mut Planner::default(), &inputs)
+    pass(fleet, index, &inputs)
 }
 
 /// Carries out a pass as an API server and an agent would.
@@ -267,7 +273,7 @@ fn a_notice_without_a_change_is_taken_back() {
         Arc::new(read(json!({"metadata": meta, "spec": {"nodeName": node}})))
     };
     for (uid, node) in [("stays", "n"), ("elsewhere", "of-nobody")] {
-        let name = crate::plan::PodName { namespace: "t".into(), name: uid.into() };
+        let name = PodName { namespace: "t".into(), name: uid.into() };
         fleet.pods.insert(name, pod(uid, node));
     }
     let spared = at(&fleet, 100, &[]).spared;
@@ -298,4 +304,38 @@ fn a_nodes_labels_tell_how_it_is_carved_and_whether_that_changes() {
     let pass = at(&fleet, 200, &[]);
     let left: Vec<&String> = pass.labels.values().next().unwrap().keys().collect();
     assert_eq!(left, [names::SIMULATED_LABEL], "the pool's labels go with it");
+}
+
+#[test]
+fn a_pass_that_goes_on_from_the_last_plan_decides_what_a_first_pass_would() {
+    let mut fleet = fleet(&["p"]);
+    let mut index = Index::default();
+    for second in 0..40 {
+        match second {
+            8 => fleet.tenants[0].spec.gpus[0].count = 2,
+            16 => fleet.tenants[0].spec.gpus[0].count = 3,
+            24 => fleet.pools[0].spec.disruption.allow_outage = true,
+            32 => drop(fleet.gpu_nodes.get_mut("n").unwrap().status.as_mut().unwrap().gpus.pop()),
+            _ => {}
+        }
+        let pass = next(&fleet, &mut index, second, &[]);
+        assert_eq!(format!("{pass:?}"), format!("{:?}", at(&fleet, second, &[])), "after {second} s");
+        carry_out(&mut fleet, &pass);
+    }
+}
+
+#[test]
+fn priorities_of_tenants_and_pods_and_allowed_outages_reach_the_planner() {
+    let mut fleet = settled();
+    let whole = json!({"allocatable": true, "owner": {"namespace": "t", "pod": "one", "container": "c"}});
+    fleet.gpu_nodes.get_mut("n").unwrap().status.as_mut().unwrap().gpus[0].whole = Some(read(whole));
+    let pod =
+        json!({"metadata": {"name": "one", "namespace": "t", "uid": "one"}, "spec": {"nodeName": "n", "priority": 7}});
+    fleet.pods.insert(PodName { namespace: "t".into(), name: "one".into() }, Arc::new(read(pod)));
+    fleet.tenants[0].spec.priority = 3;
+    fleet.pools[0].spec.disruption.allow_outage = true;
+    let (snapshot, _) = Snapshot::read(&fleet.cluster());
+    let used = snapshot.nodes["n"].gpus.values().flat_map(|g| g.used.values()).map(|u| u.priority);
+    assert_eq!(used.collect::<Vec<_>>(), [7]);
+    assert_eq!((snapshot.tenants["t"].priority, snapshot.pools["p"].allow_outage), (3, true));
 }
