@@ -300,7 +300,7 @@ fn nodes(
                 gpus.insert(uuid, spec.clone());
             }
         }
-        let spec = GpuNodeSpec { gpus: in_order(node, gpus) };
+        let spec = GpuNodeSpec { gpus: in_order(node, gpus), ..node.spec.clone() };
         let spec = (spec != node.spec).then_some(spec);
         let decisions: Vec<Decision> = here.into_iter().map(|(_, d)| d.clone()).filter(has_work).collect();
         if spec.is_some() || !decisions.is_empty() {
