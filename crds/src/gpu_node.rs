@@ -337,6 +337,8 @@ pub enum AgentStep {
     Creating,
     /// A call failed; `error` says which.
     Failed,
+    /// NVML shows another layout than the spec, and the spec leaves carving to somebody else or to nobody.
+    LeftAlone,
 }
 
 /// A MIG instance that exists.

@@ -5,6 +5,7 @@ pub mod args;
 pub mod cache;
 pub mod change;
 pub mod events;
+pub mod foreign;
 pub mod health;
 pub mod lease;
 pub mod metrics;

@@ -60,7 +60,7 @@ pub struct Carved {
 impl Carved {
     /// Is some GPU waiting for a thing that passes soon?
     pub fn is_waiting(&self) -> bool {
-        self.gpus.values().any(|gpu| !matches!(gpu.step, AgentStep::Steady | AgentStep::Unmanaged | AgentStep::Failed))
+        self.gpus.values().any(|gpu| !matches!(gpu.step, AgentStep::Steady | AgentStep::Unmanaged | AgentStep::Failed | AgentStep::LeftAlone))
     }
 }
 
@@ -161,7 +161,7 @@ impl Shell {
         self.adopt(wanted);
         let decisions = self.decide(wanted, &inventory, now);
         self.suspicious =
-            !decisions.values().all(|decision| matches!(decision, Decision::Rest(Rest::Steady | Rest::Failed(_))));
+            !decisions.values().all(|decision| matches!(decision, Decision::Rest(Rest::Steady | Rest::Failed(_) | Rest::LeftAlone)));
         self.publish(Some(wanted), inventory, &decisions);
         let orders: Vec<(String, Order)> = decisions.iter().filter_map(order).collect();
         if orders.is_empty() {
@@ -224,6 +224,7 @@ impl Shell {
             let failure = failure.filter(|failure| failure.retry_at.is_none_or(|at| now < at));
             let facts = Facts {
                 generation: wanted.generation,
+                carves: wanted.spec.partitioner.is_agent(),
                 taken: &|seen| self.taken(gpu, seen),
                 idle: &|seen| self.idle.lasted(&gpu.uuid, seen.map(|seen| seen.gi), self.proof, now),
                 failure: failure.map(|failure| &failure.error),

@@ -16,6 +16,7 @@ pub mod board;
 mod demand;
 mod exact;
 mod fleet;
+mod foreign;
 mod menu;
 pub mod model;
 mod name;
@@ -28,6 +29,7 @@ mod snapshot;
 mod spare;
 
 use demand::Demand;
+pub use foreign::Foreign;
 use menu::Candidate;
 pub use model::Snapshot;
 pub use name::{GpuKey, GpuUuid, NodeName, PodName, PoolName, ProfileName, TenantName};
