@@ -10,6 +10,7 @@ pub mod health;
 pub mod lease;
 pub mod metrics;
 pub mod plan;
+pub mod plugin;
 pub mod pool;
 pub mod profile;
 pub mod release;

@@ -97,10 +97,13 @@ pub fn without_inventory(sources: &Sources<'_>, earlier: GpuNodeStatus, now: Tim
 fn gpu_state(sources: &Sources<'_>, offered: &BTreeMap<&DeviceId, &Device>, gpu: &SeenGpu, board: i32) -> GpuState {
     let nothing = GpuProgress::default();
     let progress = sources.carved.gpus.get(&gpu.uuid).unwrap_or(&nothing);
-    let device = |id: &DeviceId, clients: usize| DeviceState {
-        resource: offered.get(id).map(|device| device.resource.clone()),
-        allocatable: sources.kubelet.allocatable.contains(id),
-        owner: sources.kubelet.owners.get(id).map(|owner| DeviceOwner {
+    let kubelet = sources.kubelet;
+    let device = |id: &DeviceId, uuid: Option<&str>, clients: usize| DeviceState {
+        resource: (offered.get(id).map(|device| &device.resource))
+            .or_else(|| kubelet.offered_elsewhere(uuid?))
+            .cloned(),
+        allocatable: kubelet.allocates(id, uuid),
+        owner: kubelet.owner(id, uuid).map(|owner| DeviceOwner {
             namespace: owner.namespace.clone(),
             pod: owner.pod.clone(),
             container: owner.container.clone(),
@@ -113,7 +116,11 @@ fn gpu_state(sources: &Sources<'_>, offered: &BTreeMap<&DeviceId, &Device>, gpu:
         gi: small(seen.gi),
         ci: seen.compute.first().map(|compute| small(compute.ci)),
         uuid: seen.compute.first().and_then(|compute| compute.uuid.clone()),
-        device: device(&instance_id(gpu, seen), gpu.clients_of(seen.gi).count()),
+        device: device(
+            &instance_id(gpu, seen),
+            seen.compute.first().and_then(|compute| compute.uuid.as_deref()),
+            gpu.clients_of(seen.gi).count(),
+        ),
     };
     let mig_on = gpu.mode.is_some_and(|mode| mode.current);
     GpuState {
@@ -129,7 +136,7 @@ fn gpu_state(sources: &Sources<'_>, offered: &BTreeMap<&DeviceId, &Device>, gpu:
         fault: gpu.fault.clone(),
         step: progress.step,
         instances: gpu.instances.iter().map(instance).collect(),
-        whole: (!mig_on).then(|| device(&DeviceId::whole(&gpu.uuid), gpu.clients.len())),
+        whole: (!mig_on).then(|| device(&DeviceId::whole(&gpu.uuid), Some(&gpu.uuid), gpu.clients.len())),
         holders: holders(sources, gpu, progress),
         error: progress.error.clone(),
     }

@@ -39,7 +39,11 @@ const SIGNS: &[Sign] = &[
     Sign {
         put: &["label", "node", NODE, "nvidia.com/mig.config=all-1g.10gb", "nvidia.com/gpu.deploy.mig-manager=true"],
         remove: &["label", "node", NODE, "nvidia.com/mig.config-", "nvidia.com/gpu.deploy.mig-manager-"],
-        words: &["NVIDIA's MIG manager", "nvidia.com/mig.config=all-1g.10gb", "nvidia.com/gpu.deploy.mig-manager=false"],
+        words: &[
+            "NVIDIA's MIG manager",
+            "nvidia.com/mig.config=all-1g.10gb",
+            "nvidia.com/gpu.deploy.mig-manager=false",
+        ],
     },
     Sign {
         put: &["label", "node", NODE, "nos.nebuly.com/gpu-partitioning=mig"],
@@ -136,7 +140,11 @@ async fn stands_back(world: &World, sign: &Sign, guarantee: i32) -> Result<()> {
     world.kubectl(sign.remove).await?;
     pool_says(world, "False", "None", &[]).await?;
     let wanted = usize::try_from(guarantee).unwrap_or_default();
-    world.layout("the guarantee is met", PATIENCE, |all| all.iter().flatten().filter(|i| i.ends_with("1g.10gb")).count() == wanted).await?;
+    world
+        .layout("the guarantee is met", PATIENCE, |all| {
+            all.iter().flatten().filter(|i| i.ends_with("1g.10gb")).count() == wanted
+        })
+        .await?;
     pool_ready(world, "p").await?;
     let pods = objects::running(&world.client, "small").await?;
     ensure(pods == before.pods, format!("nobody was evicted: {:?}, and then {pods:?}", before.pods))
@@ -175,7 +183,8 @@ async fn restart_agent(world: &World) -> Result<()> {
     }
     eventually("another agent is ready", PATIENCE, || async {
         let pods = agents.list(&here).await?.items;
-        let new = pods.iter().any(|p| objects::is_ready(p) && p.metadata.name.as_ref().is_some_and(|n| !old.contains(n)));
+        let new =
+            pods.iter().any(|p| objects::is_ready(p) && p.metadata.name.as_ref().is_some_and(|n| !old.contains(n)));
         Ok(if new { Ok(()) } else { Err(format!("{} agents, none of them new and ready", pods.len())) })
     })
     .await?;

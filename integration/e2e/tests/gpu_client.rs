@@ -8,8 +8,9 @@
 )]
 
 use e2e::{
-    Result, World, objects, product,
+    Result, World, objects,
     objects::ensure,
+    product,
     scene::{mig_profile, pool, tenant, workload},
     story::{NODES, pool_ready, tenant_ready},
     wait::{PATIENCE, eventually},
@@ -37,7 +38,9 @@ async fn leave_and_return(world: &World) -> Result<()> {
         world.kubectl(&["label", "--overwrite", "node", node, &format!("{LABEL}=true")]).await?;
     }
     product::install(&world.lab, &["agent.gpuOperatorClient=true"]).await?;
-    world.set(&[mig_profile("mig-1g", "1g.10gb"), pool("p", "gpu-1", &["mig-1g"]), tenant("t", &[("mig-1g", 2)])]).await?;
+    world
+        .set(&[mig_profile("mig-1g", "1g.10gb"), pool("p", "gpu-1", &["mig-1g"]), tenant("t", &[("mig-1g", 2)])])
+        .await?;
     tenant_ready(world, "t").await?;
     pool_ready(world, "p").await?;
     world.set(&[workload("t", "w", SLICE, 1)]).await?;

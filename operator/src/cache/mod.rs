@@ -74,7 +74,7 @@ impl Caches {
                 project: lighten_node,
                 keep: |_| true,
                 key: ResourceExt::name_any,
-                digest: |n: &SlimNode| digest(&(&n.metadata.labels, &n.metadata.annotations, &n.status)),
+                digest: |n: &SlimNode| digest(&(&n.metadata.labels, &n.metadata.annotations, &n.spec, &n.status)),
             }
             .start(fleet(wakes)),
             slices: with_slices.then(|| {

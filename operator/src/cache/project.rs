@@ -25,9 +25,26 @@ pub type Amounts = BTreeMap<String, Quantity>;
 pub struct SlimNode {
     /// Name, labels.
     pub metadata: ObjectMeta,
+    /// Whether it is cordoned.
+    #[serde(default, skip_serializing_if = "SlimNodeSpec::is_default")]
+    pub spec: SlimNodeSpec,
     /// Allocatable and conditions.
     #[serde(default)]
     pub status: SlimNodeStatus,
+}
+
+/// Spec of a node.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlimNodeSpec {
+    /// The scheduler sends nobody there.
+    #[serde(default)]
+    pub unschedulable: bool,
+}
+
+impl SlimNodeSpec {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Status of a node.

@@ -28,7 +28,10 @@ fn the_mig_manager_is_an_owner_only_where_it_runs_and_has_a_configuration() {
     let runs = (DEPLOY_MIG_MANAGER, "true");
     let config = (MIG_CONFIG, "all-1g.10gb");
     assert_eq!(found(&[runs, config], &[], false), Some("NVIDIA's MIG manager"));
-    assert_eq!(found(&[(DEPLOY_MIG_MANAGER, "paused-for-mig-change"), config], &[], false), Some("NVIDIA's MIG manager"));
+    assert_eq!(
+        found(&[(DEPLOY_MIG_MANAGER, "paused-for-mig-change"), config], &[], false),
+        Some("NVIDIA's MIG manager")
+    );
     assert_eq!(found(&[runs], &[], false), None);
     assert_eq!(found(&[config], &[], false), None);
     assert_eq!(found(&[(DEPLOY_MIG_MANAGER, "false"), config], &[], false), None);
@@ -78,7 +81,8 @@ fn hami_nos_and_the_dra_driver_are_owners() {
 fn what_to_do_names_the_label_or_the_annotation() {
     let labels = map(&[(DEPLOY_MIG_MANAGER, "true"), (MIG_CONFIG, "all-balanced")]);
     let none = BTreeMap::new();
-    let other = foreign(Signs { labels: &labels, annotations: &none, dra: false, partitioner: Partitioner::Agent }).unwrap();
+    let other =
+        foreign(Signs { labels: &labels, annotations: &none, dra: false, partitioner: Partitioner::Agent }).unwrap();
     assert_eq!(other.sign, "labels nvidia.com/mig.config=all-balanced and nvidia.com/gpu.deploy.mig-manager are set");
     assert!(other.remedy.contains("nvidia.com/gpu.deploy.mig-manager=false"), "{}", other.remedy);
 }

@@ -87,8 +87,7 @@ impl Fleet {
     /// Who owns the GPUs of a node beside us.
     fn foreign(&self, name: &str, node: &SlimNode) -> Option<Foreign> {
         let (labels, annotations) = (node.labels(), node.annotations());
-        let signs =
-            Signs { labels, annotations, dra: self.dra.contains(name), partitioner: Partitioner::Agent };
+        let signs = Signs { labels, annotations, dra: self.dra.contains(name), partitioner: Partitioner::Agent };
         // which pool the node is in matters only where there is a sign at all
         foreign(signs)?;
         foreign(Signs { partitioner: self.partitioner(name, node), ..signs })

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::Partitioner;
+use gputenancy_crds::{Advertiser, GpuNodeSpec, Partitioner};
 use kube::ResourceExt as _;
 
 use super::fleet::Fleet;
 use crate::plan::{NodeName, PoolName};
 
-/// Who carves, node by node.
+/// Who carves and who advertises, node by node.
 #[derive(Clone, Debug, Default)]
 pub struct Hands {
     /// Nodes of pools that have another owner, with its name: nothing is done there.
     pub foreign: BTreeMap<NodeName, &'static str>,
-    partitioners: BTreeMap<NodeName, Partitioner>,
+    all: BTreeMap<NodeName, (Partitioner, Advertiser)>,
 }
 
 impl Hands {
@@ -23,19 +23,23 @@ impl Hands {
         members: &BTreeMap<NodeName, Vec<PoolName>>,
         mut foreign: BTreeMap<NodeName, &'static str>,
     ) -> Self {
-        let partitioner = |node: &NodeName, now: Partitioner| match members.get(node).map(Vec::as_slice) {
-            _ if foreign.contains_key(node) => Partitioner::None,
+        let wanted = |node: &NodeName, now: (Partitioner, Advertiser)| match members.get(node).map(Vec::as_slice) {
+            _ if foreign.contains_key(node) => (Partitioner::None, now.1),
             Some([pool]) => {
                 let pool = fleet.pools.iter().find(|p| p.name_any() == pool.as_str());
-                pool.map_or(now, |p| p.spec.partitioner)
+                pool.map_or(now, |p| (p.spec.partitioner, p.spec.advertiser))
             }
             // two pools, or none any more: until that is settled everything stays as it is
             _ => now,
         };
-        let all = fleet.gpu_nodes.iter().map(|(name, node)| (NodeName::from(name.as_str()), node.spec.partitioner));
-        let partitioners = all.map(|(name, now)| (name.clone(), partitioner(&name, now))).collect();
+        let all = fleet.gpu_nodes.iter().map(|(name, node)| {
+            let name = NodeName::from(name.as_str());
+            let wanted = wanted(&name, (node.spec.partitioner, node.spec.advertiser));
+            (name, wanted)
+        });
+        let all = all.collect();
         foreign.retain(|node, _| members.contains_key(node));
-        Self { foreign, partitioners }
+        Self { foreign, all }
     }
 
     /// Has this node of a pool another owner?
@@ -43,8 +47,13 @@ impl Hands {
         self.foreign.contains_key(node)
     }
 
-    /// Who carves on this node.
-    pub fn partitioner(&self, node: &NodeName) -> Partitioner {
-        self.partitioners.get(node).copied().unwrap_or_default()
+    /// Who carves and who advertises on this node.
+    pub fn of_node(&self, node: &NodeName) -> (Partitioner, Advertiser) {
+        self.all.get(node).copied().unwrap_or_default()
+    }
+
+    /// Does the agreement say so already?
+    pub fn are_told(&self, node: &NodeName, spec: &GpuNodeSpec) -> bool {
+        (spec.partitioner, spec.advertiser) == self.of_node(node)
     }
 }

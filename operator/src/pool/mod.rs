@@ -6,6 +6,7 @@ mod fleet;
 mod hands;
 mod labels;
 mod pass;
+mod plugin;
 mod pods;
 mod status;
 #[cfg(test)]
@@ -34,8 +35,8 @@ use crate::{
     plan::NodeName,
     view::View,
 };
-pub use fleet::{Fleet, dra_node};
 use fleet::Refusals;
+pub use fleet::{Fleet, dra_node};
 use pass::{Inputs, NodeWork, Pass, Planner};
 pub use status::Seen;
 
@@ -241,6 +242,7 @@ impl Controller {
                 self.written.insert(node.to_string(), generation);
             }
         }
+        self.plugin(fleet, node, work.plugin).await?;
         for Decision { notices, evictions, events, .. } in work.decisions {
             for event in events {
                 let tone = if event.warning { Tone::Warning } else { Tone::Normal };

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
-    Change, ChangePhase, GpuNodeSpec, GpuPool, GpuPoolSpec, GpuPoolStatus, GpuProfileStatus, GpuSpec, GpuTenantSpec, Layout,
-    Partitioner, names,
+    Advertiser, Change, ChangePhase, GpuNode, GpuNodeSpec, GpuPool, GpuPoolSpec, GpuPoolStatus, GpuProfileStatus,
+    GpuSpec, GpuTenantSpec, Layout, Partitioner, names,
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
@@ -19,7 +19,7 @@ use crate::{
     cache::digest,
     change::{self, Decision, Observation, Policy, Turn, Window, WindowError, Windows},
     plan::{self, GpuKey, NodeName, Plan, PodName, PoolName, Snapshot},
-    profile,
+    plugin, profile,
     view::View,
 };
 
@@ -55,6 +55,8 @@ pub struct NodeWork {
     pub spec: Option<GpuNodeSpec>,
     /// Decisions about its GPUs.
     pub decisions: Vec<Decision>,
+    /// What concerns the node as a whole where NVIDIA's plugin advertises.
+    pub plugin: plugin::Steps,
 }
 
 /// What a pass is made from, beside the fleet.
@@ -133,6 +135,7 @@ pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
             .filter_map(|d| d.wake)
             .chain(status::patience_ends(&seen))
             .chain(fleet.forgiveness_ends(inputs.now))
+            .chain(fleet.gpu_nodes.values().filter_map(|n| plugin_steps(fleet, n, inputs.now)?.wake))
             .chain(windows.values().filter_map(|w| w.as_ref().ok()?.turns()))
             .min(),
         nodes,
@@ -160,7 +163,7 @@ fn decisions(
         let name = key.node.as_str();
         let Some(node) = fleet.gpu_nodes.get(name).filter(|_| !inputs.lagging.contains(name)) else { continue };
         // what a pass decides is told to an agent that knows already whether it carves
-        if hands.is_foreign(&key.node) || node.spec.partitioner != hands.partitioner(&key.node) {
+        if hands.is_foreign(&key.node) || !hands.are_told(&key.node, &node.spec) {
             continue;
         }
         let Some(pool) = fleet.pools.iter().find(|p| p.name_any() == gpu.pool.as_str()) else { continue };
@@ -175,6 +178,7 @@ fn decisions(
             uuid: key.uuid.as_str(),
             node,
             allocatable: &allocatable,
+            closed: plugin_view(fleet, node, inputs.now).and_then(|seen| plugin::closed(&seen)),
             target: gpu.target.as_ref(),
             reason: &reason(key, gpu, spec_of(fleet, key)),
             intent: &intent,
@@ -192,8 +196,8 @@ fn decisions(
 fn intent(fleet: &Fleet) -> String {
     let profiles = fleet.profiles.iter().map(|p| (p.name_any(), serde_json::json!(p.spec)));
     let pools = fleet.pools.iter().map(|p| {
-        let GpuPoolSpec { node_selector, profiles, layout, partitioner, advertiser: _, disruption: _ } = &p.spec;
-        (p.name_any(), serde_json::json!([node_selector, profiles, layout, partitioner]))
+        let GpuPoolSpec { node_selector, profiles, layout, partitioner, advertiser, disruption: _ } = &p.spec;
+        (p.name_any(), serde_json::json!([node_selector, profiles, layout, partitioner, advertiser]))
     });
     let tenants = fleet.tenants.iter().map(|t| {
         let GpuTenantSpec { namespaces, trust, gpus, .. } = &t.spec;
@@ -321,20 +325,32 @@ fn nodes(
             }
         }
         let mut spec = GpuNodeSpec { gpus: in_order(node, gpus), ..node.spec.clone() };
-        spec.partitioner = hands.partitioner(&key);
+        (spec.partitioner, spec.advertiser) = hands.of_node(&key);
         if spec.gpus.is_empty() && !members.contains_key(&key) {
             // no business of ours
-            spec.partitioner = Partitioner::default();
+            (spec.partitioner, spec.advertiser) = (Partitioner::default(), Advertiser::default());
         } else if spec.partitioner != node.spec.partitioner {
             spec.gpus.iter_mut().filter_map(|g| g.change.as_mut()).for_each(|c| begin_anew(c, inputs.now));
         }
         let spec = (spec != node.spec).then_some(spec);
         let decisions: Vec<Decision> = here.into_iter().map(|(_, d)| d.clone()).filter(has_work).collect();
-        if spec.is_some() || !decisions.is_empty() {
-            work.insert(key, NodeWork { spec, decisions });
+        let plugin = plugin_steps(fleet, node, inputs.now).filter(|_| !hands.is_foreign(&key)).unwrap_or_default();
+        if spec.is_some() || !decisions.is_empty() || plugin.cordon.is_some() || plugin.restart.is_some() {
+            work.insert(key, NodeWork { spec, decisions, plugin });
         }
     }
     work
+}
+
+/// The node as [`plugin`] looks at it; `None`: there is no such node.
+fn plugin_view<'a>(fleet: &'a Fleet, agreement: &'a GpuNode, now: Timestamp) -> Option<plugin::Seen<'a>> {
+    let node = fleet.nodes.get(agreement.metadata.name.as_deref()?)?;
+    let mark = node.annotations().get(names::CORDONED).map(String::as_str);
+    Some(plugin::Seen { now, node: agreement, unschedulable: node.spec.unschedulable, mark })
+}
+
+fn plugin_steps(fleet: &Fleet, agreement: &GpuNode, now: Timestamp) -> Option<plugin::Steps> {
+    plugin_view(fleet, agreement, now).map(|seen| plugin::step(&seen))
 }
 
 /// A change that goes on in other hands has its time again: what passed while nobody was allowed to act is not its fault.

@@ -165,7 +165,9 @@ pub fn news(before: &[Condition], now: &[Condition]) -> Vec<(Tone, String, Strin
     let (old, new) = (of(before, FOREIGN), of(now, FOREIGN));
     let found = |c: &Option<Condition>| c.as_ref().is_some_and(|c| c.status == "True");
     match new {
-        Some(new) if new.status == "True" && old.as_ref().is_none_or(|o| o.status != "True" || o.message != new.message) => {
+        Some(new)
+            if new.status == "True" && old.as_ref().is_none_or(|o| o.status != "True" || o.message != new.message) =>
+        {
             news.push((Tone::Warning, FOREIGN.to_owned(), new.message));
         }
         Some(new) if new.status != "True" && found(&old) => {
