@@ -14,10 +14,10 @@ use e2e::{
     objects::{self, Life, ensure, says, set_guarantee},
     product,
     scene::{mig_profile, pool, tenant, workload},
-    story::{pool_events, pool_ready, tenant_ready},
+    story::{pod_events, pool_ready, tenant_ready},
     wait::{PATIENCE, eventually},
 };
-use gputenancy_crds::{GpuNodeSpec, GpuPool, Partitioner};
+use gputenancy_crds::{GpuNodeSpec, GpuPool, Partitioner, names};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api,
@@ -92,31 +92,38 @@ impl Untouched {
 #[tokio::test]
 async fn a_node_with_another_owner_is_not_touched_and_the_pool_names_it() {
     let world = World::enter().await.unwrap();
+    let body = the_signs_come_and_go(&world).await;
     for sign in SIGNS {
-        // what a run that failed has left; nothing there is as good
+        // a run that failed leaves no sign to the next test; nothing there is as good
         drop(world.kubectl(sign.remove).await);
     }
-    let body = async {
-        world.set(&[mig_profile("mig-1g", "1g.10gb"), pool("p", NODE, &["mig-1g"])]).await?;
-        world.set(&[tenant("small", &[("mig-1g", 2)])]).await?;
-        tenant_ready(&world, "small").await?;
-        pool_ready(&world, "p").await?;
-        world.set(&[workload("small", "w", SLICE, 2)]).await?;
-        world.pods_ready("small", 2).await?;
-        for (more, sign) in (3..).zip(SIGNS) {
-            stands_back(&world, sign, more).await?;
-        }
-        let told = pool_events(&world, "default", "ForeignPartitioner").await?;
-        ensure(told.len() >= SIGNS.len(), format!("an event for each owner: {told:?}"))?;
-        let gone = pool_events(&world, "default", "ForeignPartitionerGone").await?;
-        ensure(gone.len() >= SIGNS.len(), format!("and one when it is gone: {gone:?}"))
-    };
-    world.keeping_evidence("foreign", body).await;
+    world.keeping_evidence("foreign", async { body }).await;
+}
+
+async fn the_signs_come_and_go(world: &World) -> Result<()> {
+    world.set(&[mig_profile("mig-1g", "1g.10gb"), pool("p", NODE, &["mig-1g"])]).await?;
+    world.set(&[tenant("small", &[("mig-1g", 2)])]).await?;
+    tenant_ready(world, "small").await?;
+    pool_ready(world, "p").await?;
+    world.set(&[workload("small", "w", SLICE, 2)]).await?;
+    world.pods_ready("small", 2).await?;
+    for (more, sign) in (3..).zip(SIGNS) {
+        stands_back(world, sign, more).await?;
+    }
+    let told = pod_events(world, "default", "ForeignPartitioner").await?;
+    ensure(told.len() >= SIGNS.len(), format!("an event for each owner: {told:?}"))?;
+    let gone = pod_events(world, "default", "ForeignPartitionerGone").await?;
+    ensure(gone.len() >= SIGNS.len(), format!("and one when it is gone: {gone:?}"))
 }
 
 /// The other owner comes, a guarantee grows, the agent is started anew: nothing happens. It goes, and the guarantee is met.
 async fn stands_back(world: &World, sign: &Sign, guarantee: i32) -> Result<()> {
-    let mut before = Untouched::of(world).await?;
+    let mut before = eventually("the node's labels have followed the last change", PATIENCE, || async {
+        let now = Untouched::of(world).await?;
+        let state = now.labels.get(names::LAYOUT_STATE_LABEL).cloned();
+        Ok(if state.as_deref() == Some("steady") { Ok(now) } else { Err(format!("{state:?}")) })
+    })
+    .await?;
     before.agreement.partitioner = Partitioner::None;
     if sign.put.is_empty() {
         world.set(&[slice()]).await?;

@@ -14,7 +14,7 @@ use e2e::{
     objects::{self, ensure, set_guarantee},
     product,
     scene::{mig_profile, pool, tenant},
-    story::{pool_events, pool_ready, tenant_ready},
+    story::{pod_events, pool_ready, tenant_ready},
     wait::{PATIENCE, eventually},
 };
 use gputenancy_crds::names;
@@ -61,7 +61,7 @@ async fn change_under_nvidias_plugin(world: &World) -> Result<()> {
     world.pods_ready("big", 1).await?;
     ensure(given(world, "big").await? == held(world, "3g.40gb").await?, "the new pod has the new instance")?;
     ensure(objects::running(&world.client, "small").await? == small, "nobody was touched")?;
-    ensure(!pool_events(world, "default", "DevicePluginRestarted").await?.is_empty(), "the plugin was started anew")?;
+    ensure(!pod_events(world, "default", "DevicePluginRestarted").await?.is_empty(), "the plugin was started anew")?;
 
     // an administrator's cordon is not ours to lift
     world.kubectl(&["cordon", NODE]).await?;

@@ -18,6 +18,8 @@ pub struct Seen<'a> {
     pub now: Timestamp,
     /// The agreement.
     pub node: &'a GpuNode,
+    /// A pool has the node: without one nothing is changed there any more, and no cordon is needed.
+    pub pooled: bool,
     /// `spec.unschedulable` of the Node.
     pub unschedulable: bool,
     /// The mark on the Node: when we cordoned it.
@@ -61,7 +63,7 @@ fn landed(seen: &Seen<'_>) -> Timestamp {
 
 /// Decides.
 pub fn step(seen: &Seen<'_>) -> Steps {
-    let theirs = seen.node.spec.advertiser == Advertiser::NvidiaDevicePlugin;
+    let theirs = seen.pooled && seen.node.spec.advertiser == Advertiser::NvidiaDevicePlugin;
     let changes: Vec<(&str, &Change)> = (seen.node.spec.gpus.iter())
         .filter_map(|g| Some((g.uuid.as_str(), g.change.as_ref()?)))
         .filter(|(_, change)| theirs && change.phase < ChangePhase::RolledBack)

@@ -25,7 +25,7 @@ fn node(advertiser: &str, phase: Option<&str>, listed: bool) -> GpuNode {
 
 fn steps(node: &GpuNode, now: i64, unschedulable: bool, mark: Option<i64>) -> Steps {
     let mark = mark.map(|second| at(second).to_string());
-    step(&Seen { now: at(now), node, unschedulable, mark: mark.as_deref() })
+    step(&Seen { now: at(now), node, pooled: true, unschedulable, mark: mark.as_deref() })
 }
 
 const THEIRS: &str = "NvidiaDevicePlugin";
@@ -51,10 +51,19 @@ fn only_our_own_cordon_is_lifted_and_only_when_no_change_is_left() {
 }
 
 #[test]
+fn a_node_that_leaves_its_pool_in_the_middle_of_a_change_is_opened_again() {
+    let node = node(THEIRS, Some("Verifying"), false);
+    let mark = at(90).to_string();
+    let left = Seen { now: at(200), node: &node, pooled: false, unschedulable: true, mark: Some(&mark) };
+    assert_eq!(step(&left), Steps { cordon: Some(Cordon::Lift), ..Steps::default() });
+}
+
+#[test]
 fn nobody_is_evicted_before_those_on_their_way_have_arrived() {
     let node = node(THEIRS, Some("Held"), true);
     let mark = at(100).to_string();
-    let closed_at = |now, unschedulable, mark| closed(&Seen { now: at(now), node: &node, unschedulable, mark });
+    let closed_at =
+        |now, unschedulable, mark| closed(&Seen { now: at(now), node: &node, pooled: true, unschedulable, mark });
     assert_eq!(closed_at(104, true, Some(mark.as_str())), Some(false));
     assert_eq!(closed_at(105, true, Some(mark.as_str())), Some(true));
     assert_eq!(closed_at(105, false, Some(mark.as_str())), Some(false));

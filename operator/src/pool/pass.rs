@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
-    Advertiser, Change, ChangePhase, GpuNode, GpuNodeSpec, GpuPool, GpuPoolSpec, GpuPoolStatus, GpuProfileStatus,
-    GpuSpec, GpuTenantSpec, Layout, Partitioner, names,
+    Advertiser, AgentStep, Change, ChangePhase, GpuNode, GpuNodeSpec, GpuPool, GpuPoolSpec, GpuPoolStatus,
+    GpuProfileStatus, GpuSpec, GpuTenantSpec, Layout, Partitioner, names,
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
@@ -135,7 +135,7 @@ pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
             .filter_map(|d| d.wake)
             .chain(status::patience_ends(&seen))
             .chain(fleet.forgiveness_ends(inputs.now))
-            .chain(fleet.gpu_nodes.values().filter_map(|n| plugin_steps(fleet, n, inputs.now)?.wake))
+            .chain(fleet.gpu_nodes.values().filter_map(|n| plugin_steps(fleet, n, true, inputs.now)?.wake))
             .chain(windows.values().filter_map(|w| w.as_ref().ok()?.turns()))
             .min(),
         nodes,
@@ -178,7 +178,7 @@ fn decisions(
             uuid: key.uuid.as_str(),
             node,
             allocatable: &allocatable,
-            closed: plugin_view(fleet, node, inputs.now).and_then(|seen| plugin::closed(&seen)),
+            closed: plugin_view(fleet, node, true, inputs.now).and_then(|seen| plugin::closed(&seen)),
             target: gpu.target.as_ref(),
             reason: &reason(key, gpu, spec_of(fleet, key)),
             intent: &intent,
@@ -334,7 +334,10 @@ fn nodes(
         }
         let spec = (spec != node.spec).then_some(spec);
         let decisions: Vec<Decision> = here.into_iter().map(|(_, d)| d.clone()).filter(has_work).collect();
-        let plugin = plugin_steps(fleet, node, inputs.now).filter(|_| !hands.is_foreign(&key)).unwrap_or_default();
+        let plugin = Some(())
+            .filter(|()| !hands.is_foreign(&key))
+            .and_then(|()| plugin_steps(fleet, node, members.contains_key(&key), inputs.now))
+            .unwrap_or_default();
         if spec.is_some() || !decisions.is_empty() || plugin.cordon.is_some() || plugin.restart.is_some() {
             work.insert(key, NodeWork { spec, decisions, plugin });
         }
@@ -343,14 +346,14 @@ fn nodes(
 }
 
 /// The node as [`plugin`] looks at it; `None`: there is no such node.
-fn plugin_view<'a>(fleet: &'a Fleet, agreement: &'a GpuNode, now: Timestamp) -> Option<plugin::Seen<'a>> {
+fn plugin_view<'a>(fleet: &'a Fleet, agreement: &'a GpuNode, pooled: bool, now: Timestamp) -> Option<plugin::Seen<'a>> {
     let node = fleet.nodes.get(agreement.metadata.name.as_deref()?)?;
     let mark = node.annotations().get(names::CORDONED).map(String::as_str);
-    Some(plugin::Seen { now, node: agreement, unschedulable: node.spec.unschedulable, mark })
+    Some(plugin::Seen { now, node: agreement, pooled, unschedulable: node.spec.unschedulable, mark })
 }
 
-fn plugin_steps(fleet: &Fleet, agreement: &GpuNode, now: Timestamp) -> Option<plugin::Steps> {
-    plugin_view(fleet, agreement, now).map(|seen| plugin::step(&seen))
+fn plugin_steps(fleet: &Fleet, agreement: &GpuNode, pooled: bool, now: Timestamp) -> Option<plugin::Steps> {
+    plugin_view(fleet, agreement, pooled, now).map(|seen| plugin::step(&seen))
 }
 
 /// A change that goes on in other hands has its time again: what passed while nobody was allowed to act is not its fault.
@@ -375,14 +378,19 @@ fn in_order(node: &gputenancy_crds::GpuNode, mut gpus: BTreeMap<&str, GpuSpec>) 
     ordered
 }
 
-/// May a GPU that no pool has any more be given up? Only with nothing on it and no change half done.
+/// May a GPU that no pool has any more be given up? Only with nothing on it and no carving half done.
 pub(super) fn may_leave(fleet: &Fleet, node: &gputenancy_crds::GpuNode, uuid: &str, spec: &GpuSpec) -> bool {
-    let half_done =
-        spec.change.as_ref().is_some_and(|c| c.phase > ChangePhase::Idle && c.phase < ChangePhase::RolledBack);
     let state = node.status.iter().flat_map(|s| &s.gpus).find(|g| g.uuid == uuid);
     let idle = state.is_none_or(|s| {
         let mut devices = s.instances.iter().map(|i| &i.device).chain(&s.whole);
         s.holders.is_empty() && devices.all(|d| d.owner.is_none() && d.clients == 0)
     });
+    let change = spec.change.as_ref().map(|c| c.phase);
+    let status = node.status.as_ref();
+    let fresh = status.is_some_and(|s| s.observed_generation == node.metadata.generation);
+    let rests = state.is_none_or(|s| {
+        matches!(s.step, AgentStep::Steady | AgentStep::Unmanaged | AgentStep::Failed | AgentStep::LeftAlone)
+    });
+    let half_done = matches!(change, Some(ChangePhase::Partitioning | ChangePhase::RollingBack)) && !(fresh && rests);
     idle && !half_done && fleet.answers(&node.name_any())
 }
