@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::MemoryText;
+use crate::{Advertiser, MemoryText, Partitioner};
 
 /// The layout that the GPUs of one node shall have. Written by the operator only.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
@@ -43,6 +43,12 @@ pub struct GpuNodeSpec {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["uuid".into()]))]
     pub gpus: Vec<GpuSpec>,
+    /// Who creates and destroys MIG instances on this node: by anybody but `Agent` the agent reads and never carves.
+    #[serde(default, skip_serializing_if = "Partitioner::is_agent")]
+    pub partitioner: Partitioner,
+    /// Who offers the devices to kubelet: by `NvidiaDevicePlugin` the agent registers nothing and leaves allocatable alone.
+    #[serde(default, skip_serializing_if = "Advertiser::is_agent")]
+    pub advertiser: Advertiser,
 }
 
 /// What one GPU shall be. `mig` and `instances` together are the whole truth: the agent creates what is missing and destroys
@@ -333,6 +339,8 @@ pub enum AgentStep {
     Creating,
     /// A call failed; `error` says which.
     Failed,
+    /// NVML shows another layout than the spec, and the spec leaves carving to somebody else or to nobody.
+    LeftAlone,
 }
 
 /// A MIG instance that exists.

@@ -1,6 +1,6 @@
 //! The wiring: client, caches, lease, controllers, servers, shutdown.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use gputenancy_crds::GpuTenant;
@@ -13,7 +13,7 @@ use tracing_subscriber::EnvFilter;
 use crate::{
     apply::Writer,
     args::{Args, Command, LogArgs, LogFormat, RunArgs},
-    cache::{Caches, Guarded, Wakes},
+    cache::{self, Caches, Guarded, Wakes},
     events::Publisher,
     health::{self, Readiness},
     lease::{Elector, LeaseError},
@@ -88,7 +88,11 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
 
     let fleet = Arc::new(Notify::new());
     let (names, queue) = mpsc::unbounded_channel();
-    let caches = Caches::start(&client, &Wakes { fleet: fleet.clone(), tenants: names.clone() });
+    let with_slices = tokio::select! {
+        known = knows_slices(&client) => known,
+        () = stop.cancelled() => return Ok(()),
+    };
+    let caches = Caches::start(&client, &Wakes { fleet: fleet.clone(), tenants: names.clone() }, with_slices);
     let identity = identity.unwrap_or_else(|| format!("{}-{}", std::process::id(), Timestamp::now()));
     let mut elector = Elector::new(client.clone(), &namespace, &lease_name, identity.clone(), lease_duration);
     tokio::select! {
@@ -139,6 +143,17 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
         }
     }
     outcome
+}
+
+/// Asks until the API server answers: to watch a kind that it does not know would never end well.
+async fn knows_slices(client: &Client) -> bool {
+    loop {
+        match cache::knows_slices(client).await {
+            Ok(known) => return known,
+            Err(error) => tracing::warn!(%error, "the API server does not say which kinds it knows; asking again"),
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
 }
 
 /// A new view of the fleet wakes the tenants of which it says something else.

@@ -97,10 +97,13 @@ pub fn without_inventory(sources: &Sources<'_>, earlier: GpuNodeStatus, now: Tim
 fn gpu_state(sources: &Sources<'_>, offered: &BTreeMap<&DeviceId, &Device>, gpu: &SeenGpu, board: i32) -> GpuState {
     let nothing = GpuProgress::default();
     let progress = sources.carved.gpus.get(&gpu.uuid).unwrap_or(&nothing);
-    let device = |id: &DeviceId, clients: usize| DeviceState {
-        resource: offered.get(id).map(|device| device.resource.clone()),
-        allocatable: sources.kubelet.allocatable.contains(id),
-        owner: sources.kubelet.owners.get(id).map(named),
+    let kubelet = sources.kubelet;
+    let device = |id: &DeviceId, uuid: Option<&str>, clients: usize| DeviceState {
+        resource: (offered.get(id).map(|device| &device.resource))
+            .or_else(|| kubelet.offered_elsewhere(uuid?))
+            .cloned(),
+        allocatable: kubelet.allocates(id, uuid),
+        owner: kubelet.owner(id, uuid).map(named),
         clients: small(clients),
     };
     let instance = |seen: &SeenInstance| InstanceState {
@@ -109,7 +112,11 @@ fn gpu_state(sources: &Sources<'_>, offered: &BTreeMap<&DeviceId, &Device>, gpu:
         gi: small(seen.gi),
         ci: seen.compute.first().map(|compute| small(compute.ci)),
         uuid: seen.compute.first().and_then(|compute| compute.uuid.clone()),
-        device: device(&instance_id(gpu, seen), gpu.clients_of(seen.gi).count()),
+        device: device(
+            &instance_id(gpu, seen),
+            seen.compute.first().and_then(|compute| compute.uuid.as_deref()),
+            gpu.clients_of(seen.gi).count(),
+        ),
     };
     let mig_on = gpu.mode.is_some_and(|mode| mode.current);
     GpuState {
@@ -125,7 +132,7 @@ fn gpu_state(sources: &Sources<'_>, offered: &BTreeMap<&DeviceId, &Device>, gpu:
         fault: gpu.fault.clone(),
         step: progress.step,
         instances: gpu.instances.iter().map(instance).collect(),
-        whole: (!mig_on).then(|| device(&DeviceId::whole(&gpu.uuid), gpu.clients.len())),
+        whole: (!mig_on).then(|| device(&DeviceId::whole(&gpu.uuid), Some(&gpu.uuid), gpu.clients.len())),
         holders: holders(sources, gpu, progress),
         error: progress.error.clone(),
     }
@@ -139,9 +146,12 @@ fn holders(sources: &Sources<'_>, gpu: &SeenGpu, progress: &GpuProgress) -> Vec<
     let blockers = progress.blockers.iter().filter(|pid| gpu.clients.iter().all(|process| process.pid != **pid));
     let all = listed.chain(blockers.map(|pid| (*pid, None)));
     let holder = |(pid, seen): (u32, Option<&SeenInstance>)| {
-        let device = seen.map_or_else(|| DeviceId::whole(&gpu.uuid), |seen| instance_id(gpu, seen));
+        let (device, uuid) = match seen {
+            Some(seen) => (instance_id(gpu, seen), seen.compute.first().and_then(|compute| compute.uuid.as_deref())),
+            None => (DeviceId::whole(&gpu.uuid), Some(gpu.uuid.as_str())),
+        };
         let (command, origin) = (sources.origin)(pid);
-        let container = unexplained(sources, &device, origin)?;
+        let container = unexplained(sources, (&device, uuid), origin)?;
         let container = container.as_ref().map(named);
         Some(Holder { pid: i64::from(pid), command, start: seen.map(|seen| small(seen.start)), container })
     };
@@ -150,8 +160,12 @@ fn holders(sources: &Sources<'_>, gpu: &SeenGpu, progress: &GpuProgress) -> Vec<
 }
 
 /// The container of a process that has no right to the device that it uses, if it has one; nothing for a process that may.
-fn unexplained(sources: &Sources<'_>, device: &DeviceId, origin: Origin) -> Option<Option<Container>> {
-    let owner = sources.kubelet.owners.get(device);
+fn unexplained(
+    sources: &Sources<'_>,
+    (device, uuid): (&DeviceId, Option<&str>),
+    origin: Origin,
+) -> Option<Option<Container>> {
+    let owner = sources.kubelet.owner(device, uuid);
     // A pod that starts is seen by NVML before kubelet tells of it; from a device that is held none can start.
     let held = || sources.view.devices.iter().any(|known| known.id == *device && known.held);
     match (origin, owner) {

@@ -90,7 +90,7 @@ fn views(carved: &Carved) -> (DeviceView, KubeletView) {
         spec.uuid.clone_from(&gpu.uuid);
         devices(&spec, gpu)
     });
-    let view = DeviceView { generation: 1, devices: offered.collect() };
+    let view = DeviceView { generation: 1, devices: offered.collect(), ..DeviceView::default() };
     let owner =
         DeviceOwner { namespace: "team-a".into(), pod: "trainer-69d7dd4fb8-kp8n8".into(), container: "main".into() };
     let kubelet = KubeletView {

@@ -103,6 +103,7 @@ pub(super) fn doing(view: &View<'_>) -> String {
         AgentStep::Destroying => "the agent is destroying instances".to_owned(),
         AgentStep::Creating => "the agent is creating instances".to_owned(),
         AgentStep::Failed => "the agent failed".to_owned(),
+        AgentStep::LeftAlone => "NVML shows another layout, and the agent leaves carving to others".to_owned(),
     }
 }
 

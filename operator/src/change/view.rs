@@ -134,6 +134,20 @@ impl<'a> View<'a> {
                 ));
             }
         }
+        if self.observation.closed.is_some() {
+            return self.counted_right();
+        }
+        Ok(())
+    }
+
+    /// Another plugin's devices are counted by kubelet alone, ten seconds late: what has gone must not be on offer any more.
+    fn counted_right(&self) -> Result<(), String> {
+        for (resource, count) in self.observation.allocatable {
+            let listed = self.listed_on_node(resource);
+            if (resource == names::WHOLE_GPU_RESOURCE || resource.starts_with("nvidia.com/mig-")) && *count != listed {
+                return Err(format!("the node's allocatable {resource} is {count}, kubelet lists {listed}"));
+            }
+        }
         Ok(())
     }
 

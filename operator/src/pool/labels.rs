@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gputenancy_crds::{ChangePhase, GpuNode, names};
 use kube::ResourceExt as _;
 
-use super::{discovery, fleet::Fleet};
+use super::{discovery, fleet::Fleet, hands::Hands};
 use crate::{
     cache::digest,
     plan::{NodeName, PoolName, plain},
@@ -14,14 +14,18 @@ use crate::{
 /// Value of the label `layout.state` while a GPU of the node changes.
 const CHANGING: &str = "changing";
 
-/// Labels by node, where they differ from what the node has.
+/// Labels by node, where they differ from what the node has; a node that somebody else owns keeps those that it has.
 pub fn labels(
     fleet: &Fleet,
     members: &BTreeMap<NodeName, Vec<PoolName>>,
+    hands: &Hands,
 ) -> BTreeMap<NodeName, BTreeMap<String, String>> {
     let mut differing = BTreeMap::new();
     for (name, node) in &fleet.nodes {
         let key = NodeName::from(name.as_str());
+        if hands.is_foreign(&key) {
+            continue;
+        }
         let agreement = fleet.gpu_nodes.get(name);
         let mut wanted = BTreeMap::new();
         if let (Some([pool]), Some(agreement)) = (members.get(&key).map(Vec::as_slice), agreement) {

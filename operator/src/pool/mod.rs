@@ -4,8 +4,10 @@ mod budget;
 pub mod devices;
 mod discovery;
 mod fleet;
+mod hands;
 mod labels;
 mod pass;
+mod plugin;
 mod pods;
 mod status;
 #[cfg(test)]
@@ -34,8 +36,8 @@ use crate::{
     plan::{Index, NodeName},
     view::View,
 };
-pub use fleet::Fleet;
 use fleet::Refusals;
+pub use fleet::{Fleet, dra_node};
 use pass::{Inputs, NodeWork, Pass};
 pub use status::Seen;
 
@@ -172,10 +174,11 @@ impl Controller {
         self.explained.retain(|uid, _| uids.contains(uid));
         let inputs = Inputs { now: Timestamp::now(), refusals: &self.refusals, lagging: &lagging };
         let begun = std::time::Instant::now();
-        let Pass { nodes, labels, view, pools, profiles, finished, phases, wake, spared } =
+        let Pass { nodes, labels, view, pools, profiles, finished, phases, foreign, wake, spared } =
             pass::pass(&fleet, &mut self.index, &inputs);
         self.window = (begun.elapsed() * LEISURE).clamp(WINDOW, LONGEST_WINDOW);
         self.metrics.changes(phases.iter().map(|p| phase_name(*p)));
+        self.metrics.foreign(foreign.into_iter());
         self.view.send_if_modified(|old| {
             let differs = **old != view;
             if differs {
@@ -249,6 +252,7 @@ impl Controller {
                 self.written.insert(node.to_string(), generation);
             }
         }
+        self.plugin(fleet, node, work.plugin).await?;
         for Decision { notices, evictions, events, .. } in work.decisions {
             for event in events {
                 let tone = if event.warning { Tone::Warning } else { Tone::Normal };
@@ -267,7 +271,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Writes a pool's status and tells of a new reason of `Ready`.
+    /// Writes a pool's status and tells of a new reason of `Ready`, and of other owners that come and go.
     async fn report(
         &self,
         fleet: &Fleet,
@@ -277,17 +281,9 @@ impl Controller {
         let written = self.writer.apply_status::<GpuPool>(name, status).await;
         written.map_err(failed(format!("writing the status of pool {name}")))?;
         let Some(pool) = fleet.pools.iter().find(|p| p.name_any() == name) else { return Ok(()) };
-        let ready = |s: &gputenancy_crds::GpuPoolStatus| s.conditions.iter().find(|c| c.type_ == "Ready").cloned();
-        let before = pool.status.as_ref().and_then(ready).map(|c| c.reason);
-        if let Some(now) = ready(status).filter(|c| Some(&c.reason) != before.as_ref()) {
-            let tone = if now.status == "True" || now.reason == "Changing" { Tone::Normal } else { Tone::Warning };
-            let news = News {
-                about: pool.object_ref(&()),
-                tone,
-                reason: now.reason,
-                action: "Reconcile".into(),
-                note: now.message,
-            };
+        let before = pool.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
+        for (tone, reason, note) in status::news(before, &status.conditions) {
+            let news = News { about: pool.object_ref(&()), tone, reason, action: "Reconcile".into(), note };
             self.publisher.publish(news).await;
         }
         Ok(())
