@@ -55,6 +55,9 @@ pub struct GpuPoolSpec {
     /// Who creates and destroys MIG instances.
     #[serde(default)]
     pub partitioner: Partitioner,
+    /// Who offers the devices to kubelet.
+    #[serde(default)]
+    pub advertiser: Advertiser,
     /// How carefully GPUs in use are changed.
     #[serde(default)]
     pub disruption: Disruption,
@@ -140,11 +143,37 @@ pub enum SparePolicy {
 /// Who creates and destroys MIG instances.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum Partitioner {
-    /// Our agent.
+    /// Our agent, one GPU at a time.
     #[default]
     Agent,
+    /// NVIDIA's MIG manager, told by the node label `nvidia.com/mig.config`; it pauses the GPU Operator's parts of the whole node meanwhile.
+    MigManager,
     /// Nobody: the pool is read, never changed.
     None,
+}
+
+impl Partitioner {
+    /// Is it the default, which is not written?
+    pub fn is_agent(&self) -> bool {
+        *self == Self::Agent
+    }
+}
+
+/// Who offers the devices to kubelet.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum Advertiser {
+    /// Our agent, device by device.
+    #[default]
+    Agent,
+    /// NVIDIA's device plugin, which reads the GPUs once when it starts: the node is cordoned while a layout changes.
+    NvidiaDevicePlugin,
+}
+
+impl Advertiser {
+    /// Is it the default, which is not written?
+    pub fn is_agent(&self) -> bool {
+        *self == Self::Agent
+    }
 }
 
 /// How carefully GPUs in use are changed.

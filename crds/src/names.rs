@@ -21,6 +21,9 @@ pub const DO_NOT_EVICT: &str = "gputenancy.io/do-not-evict";
 /// Annotation on pods that will be evicted: deadline and reason.
 pub const EVICTION_NOTICE: &str = "gputenancy.io/eviction-notice";
 
+/// Annotation on nodes that we have cordoned: since when. A node without it was cordoned by somebody else.
+pub const CORDONED: &str = "gputenancy.io/cordoned";
+
 /// Prefix of the operator's field managers; each controller appends `/<part>`.
 pub const OPERATOR_MANAGER: &str = "gputenancy-operator";
 /// Field manager of the agent.

@@ -9,6 +9,8 @@ use crate::gpu::{Order, SeenGpu, SeenInstance};
 pub struct Facts<'a> {
     /// Generation of the spec.
     pub generation: i64,
+    /// Carving is ours: without this nothing is ever done.
+    pub carves: bool,
     /// May kubelet still give this instance (or, for `None`, the whole GPU) to a container, or has it given it to one?
     pub taken: &'a dyn Fn(Option<&SeenInstance>) -> bool,
     /// Has it been seen unused for long enough? See [`Idleness`](super::idle::Idleness).
@@ -51,6 +53,8 @@ pub enum Rest {
         /// Where.
         starts: Vec<Option<u32>>,
     },
+    /// NVML shows something else, and carving is not ours.
+    LeftAlone,
     /// A call failed, or the spec cannot be carried out.
     Failed(GpuError),
 }
@@ -67,6 +71,9 @@ pub fn step(spec: &GpuSpec, gpu: &SeenGpu, facts: &Facts<'_>) -> Decision {
         }))
     };
     let Some(mode) = gpu.mode else {
+        if spec.mig && !facts.carves {
+            return Decision::Rest(Rest::LeftAlone);
+        }
         if spec.mig {
             return refuse("nvmlDeviceGetMigMode", code::NOT_SUPPORTED, format!("{} has no MIG", gpu.board.name));
         }
@@ -76,6 +83,9 @@ pub fn step(spec: &GpuSpec, gpu: &SeenGpu, facts: &Facts<'_>) -> Decision {
     let mode_is_right = mode.current == spec.mig && mode.pending == spec.mig;
     if mode_is_right && missing.is_empty() && surplus.is_empty() {
         return Decision::Rest(complete(gpu));
+    }
+    if !facts.carves {
+        return Decision::Rest(Rest::LeftAlone);
     }
     if let Some(failure) = facts.failure {
         return Decision::Rest(Rest::Failed(failure.clone()));

@@ -178,7 +178,7 @@ impl Agent {
     /// The operator writes a spec.
     pub fn want_all(&mut self, gpus: Vec<GpuSpec>) {
         self.generation += 1;
-        let spec = GpuNodeSpec { gpus };
+        let spec = GpuNodeSpec { gpus, ..GpuNodeSpec::default() };
         self.wanted = Wanted { generation: self.generation, spec, ..Wanted::default() };
     }
 

@@ -95,9 +95,7 @@ fn processes(side: &Side<'_>, key: &GpuKey, target: &Layout) -> Vec<String> {
     for (start, used) in gpu.used.iter().filter(|(start, used)| used.pod.is_none() && !stays(**start, used, target)) {
         let device = used.profile.as_deref().unwrap_or("the whole GPU");
         let here = state.holders.iter().filter(|h| h.start.is_none_or(|s| s == *start));
-        let named: Vec<String> = here
-            .map(|h| format!("process {} ({}) on {device} at {start} belongs to no pod: end it", h.pid, h.command))
-            .collect();
+        let named: Vec<String> = here.map(|h| format!("{h} on {device} at {start} {}", h.uninvited())).collect();
         if named.is_empty() {
             waits.push(format!("a process that no pod explains uses {device} at {start}"));
         }

@@ -22,6 +22,7 @@ mod decide;
 mod exact;
 mod fixed;
 mod fleet;
+mod foreign;
 mod forms;
 mod help;
 mod index;
@@ -41,6 +42,7 @@ mod spare;
 mod terms;
 mod words;
 
+pub use foreign::Foreign;
 pub use index::{Event, Index};
 pub use model::{Snapshot, Tenant};
 pub use name::{GpuKey, GpuUuid, NodeName, PodName, PoolName, ProfileName, TenantName};

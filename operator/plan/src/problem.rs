@@ -133,6 +133,20 @@ pub enum Problem {
         /// The older profile.
         by: ProfileName,
     },
+    /// Somebody else owns the GPUs of a pool's node.
+    #[error("node {node} has another owner of its GPUs, {by} ({sign}): nothing is changed there; {remedy}")]
+    ForeignPartitioner {
+        /// The node.
+        node: NodeName,
+        /// Its pool.
+        pool: PoolName,
+        /// The other owner.
+        by: &'static str,
+        /// What was seen of it.
+        sign: String,
+        /// What to do, in a clause.
+        remedy: String,
+    },
     /// Something in an object cannot be read; the API server's rules let it through.
     #[error("{object}: {what}")]
     Unreadable {
@@ -156,6 +170,7 @@ impl Problem {
             Self::Outage { .. } => "OutageRefused",
             Self::ProfileNotServed { .. } => "NotServed",
             Self::ResourceTaken { .. } => "ResourceTaken",
+            Self::ForeignPartitioner { .. } => "ForeignPartitioner",
             Self::Unreadable { .. } => "Unreadable",
         }
     }
@@ -175,6 +190,7 @@ impl Problem {
         match self {
             Self::PoolProfileNotFound { pool, .. }
             | Self::BoardCannot { pool, .. }
+            | Self::ForeignPartitioner { pool, .. }
             | Self::FixedDoesNotFit { pool, .. }
             | Self::Outage { pool, .. } => pool.as_str() == name,
             Self::NodeInTwoPools { pools, .. } | Self::Shortage { pools, .. } => {

@@ -12,6 +12,7 @@ use kube::{
 
 use super::{
     board::Board,
+    foreign::Foreign,
     model::{Fixed, Gpu, InUse, Mode, Node, Pool, Profile, Shape, Snapshot, Spare, Standing, Tenant},
     name::{GpuUuid, NodeName, PodName, PoolName, ProfileName},
     problem::Problem,
@@ -29,6 +30,8 @@ pub struct NodeFacts<'a> {
     pub labels: &'a BTreeMap<String, String>,
     /// Node and agent are there, so that what they say can be acted on.
     pub ready: bool,
+    /// Somebody else who owns its GPUs: they are left as they are.
+    pub foreign: Option<Foreign>,
     /// The agreement about its GPUs, once its agent has written it.
     pub gpus: Option<&'a GpuNode>,
 }
@@ -224,9 +227,16 @@ fn read_nodes(cluster: &Cluster<'_>, problems: &mut Vec<Problem>) -> BTreeMap<No
     let mut nodes = BTreeMap::new();
     for facts in &cluster.nodes {
         let name = NodeName::from(facts.name);
-        match (members.get(&name).map(Vec::as_slice), facts.gpus) {
+        let pools = members.get(&name).map(Vec::as_slice);
+        if let (Some([pool]), Some(Foreign { by, sign, remedy })) = (pools, &facts.foreign) {
+            let (sign, remedy) = (sign.clone(), remedy.clone());
+            problems.push(Problem::ForeignPartitioner { node: name.clone(), pool: pool.clone(), by, sign, remedy });
+        }
+        match (pools, facts.gpus) {
             (Some([pool]), Some(gpus)) => {
-                nodes.insert(name, read_node(pool.clone(), facts.ready, gpus, &cluster.priorities));
+                let found = cluster.pools.iter().find(|p| p.name_any() == pool.as_str());
+                let read_only = found.is_some_and(|p| p.spec.partitioner == crds::Partitioner::None);
+                nodes.insert(name, read_node(pool.clone(), facts, read_only, (gpus, &cluster.priorities)));
             }
             (Some(pools @ [_, _, ..]), _) => {
                 problems.push(Problem::NodeInTwoPools { node: name, pools: pools.to_vec() });
@@ -237,7 +247,12 @@ fn read_nodes(cluster: &Cluster<'_>, problems: &mut Vec<Problem>) -> BTreeMap<No
     nodes
 }
 
-fn read_node(pool: PoolName, ready: bool, node: &GpuNode, priorities: &Priorities<'_>) -> Node {
+fn read_node(
+    pool: PoolName,
+    facts: &NodeFacts<'_>,
+    read_only: bool,
+    (node, priorities): (&GpuNode, &Priorities<'_>),
+) -> Node {
     let Some(status) = &node.status else { return Node { pool, ..Node::default() } };
     let boards: Vec<Board> = status.boards.iter().map(Board::from).collect();
     let gpus = status
@@ -245,20 +260,32 @@ fn read_node(pool: PoolName, ready: bool, node: &GpuNode, priorities: &Prioritie
         .iter()
         .map(|state| {
             let spec = node.spec.gpus.iter().find(|g| g.uuid == state.uuid);
-            (GpuUuid::from(state.uuid.as_str()), read_gpu(ready, spec, state, priorities))
+            let mut gpu = read_gpu(facts, spec, state, priorities);
+            if read_only {
+                gpu.base = Some(seen(state));
+            }
+            (GpuUuid::from(state.uuid.as_str()), gpu)
         })
         .collect();
     Node { pool, boards, gpus }
 }
 
-fn read_gpu(ready: bool, spec: Option<&crds::GpuSpec>, state: &crds::GpuState, priorities: &Priorities<'_>) -> Gpu {
+fn read_gpu(
+    facts: &NodeFacts<'_>,
+    spec: Option<&crds::GpuSpec>,
+    state: &crds::GpuState,
+    priorities: &Priorities<'_>,
+) -> Gpu {
     let change = spec.and_then(|s| s.change.as_ref());
     let phase = change.map(|c| c.phase);
     let standing = match (state.health, phase) {
         (Health::Lost, _) => Standing::Away("NVML lost it"),
         (Health::Unhealthy, _) => Standing::Away("it is unhealthy"),
-        _ if !ready => Standing::Away("its node is not ready"),
+        _ if !facts.ready => Standing::Away("its node is not ready"),
         (_, Some(ChangePhase::Stuck)) if !there(spec, state) => Standing::Away("its layout cannot be restored"),
+        // what is there may stay in use; what is not there comes back when its owner says so
+        _ if facts.foreign.is_some() && !there(spec, state) => Standing::Away("somebody else carves its node"),
+        _ if facts.foreign.is_some() => Standing::Frozen,
         (
             _,
             Some(ChangePhase::Partitioning | ChangePhase::Verifying | ChangePhase::RollingBack | ChangePhase::Stuck),
@@ -267,6 +294,7 @@ fn read_gpu(ready: bool, spec: Option<&crds::GpuSpec>, state: &crds::GpuState, p
         _ => Standing::Free,
     };
     let base = match (spec, change) {
+        (Some(spec), _) if facts.foreign.is_some() => Some(spec.layout()),
         (Some(_), Some(change)) if change.phase < ChangePhase::RollingBack => Some(change.to.clone()),
         (Some(_), Some(change)) if change.phase == ChangePhase::RollingBack => Some(change.from.clone()),
         (Some(spec), _) => Some(spec.layout()),

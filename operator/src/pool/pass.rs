@@ -3,22 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
-    ChangePhase, GpuNodeSpec, GpuPool, GpuPoolSpec, GpuPoolStatus, GpuProfileStatus, GpuSpec, GpuTenantSpec, Layout,
-    names,
+    Advertiser, AgentStep, Change, ChangePhase, GpuNode, GpuNodeSpec, GpuPool, GpuPoolSpec, GpuPoolStatus,
+    GpuProfileStatus, GpuSpec, GpuTenantSpec, Layout, Partitioner, names,
 };
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
 
 use super::{
     devices,
     fleet::{Fleet, Refusals},
+    hands::Hands,
     labels, status, view,
 };
 use crate::{
     cache::digest,
     change::{self, Decision, Observation, Policy, Turn, Window, WindowError, Windows},
     plan::{self, GpuKey, Index, NodeName, Plan, PodName, PoolName, Snapshot},
-    profile,
+    plugin, profile,
     view::View,
 };
 
@@ -41,6 +42,8 @@ pub struct Pass {
     pub finished: BTreeSet<String>,
     /// Phases of all changes, for metrics.
     pub phases: Vec<ChangePhase>,
+    /// Who else owns GPUs of pools' nodes, once for each node, for metrics.
+    pub foreign: Vec<&'static str>,
     /// Look again at this time even if nothing changed.
     pub wake: Option<Timestamp>,
 }
@@ -52,6 +55,8 @@ pub struct NodeWork {
     pub spec: Option<GpuNodeSpec>,
     /// Decisions about its GPUs.
     pub decisions: Vec<Decision>,
+    /// What concerns the node as a whole where NVIDIA's plugin advertises.
+    pub plugin: plugin::Steps,
 }
 
 /// What a pass is made from, beside the fleet.
@@ -76,10 +81,13 @@ pub fn pass(fleet: &Fleet, index: &mut Index, inputs: &Inputs<'_>) -> Pass {
     problems.dedup();
     let members = plan::membership(&cluster.pools, cluster.nodes.iter().map(|n| (n.name, n.labels)));
 
+    let foreign = cluster.nodes.iter().filter_map(|n| Some((NodeName::from(n.name), n.foreign.as_ref()?.by)));
+    let hands = Hands::of(fleet, &members, foreign.collect());
+
     let devices = devices::all(fleet);
-    let mut decisions = decisions(fleet, plan, &windows, inputs);
+    let mut decisions = decisions(fleet, plan, &windows, &hands, inputs);
     name_places(&mut decisions, &devices);
-    let nodes = nodes(fleet, &decisions, &members, inputs);
+    let nodes = nodes(fleet, &decisions, &members, &hands, inputs);
     let seen = status::Seen {
         fleet,
         plan,
@@ -93,8 +101,8 @@ pub fn pass(fleet: &Fleet, index: &mut Index, inputs: &Inputs<'_>) -> Pass {
     let pools = fleet.pools.iter().map(|p| (p, status::pool(&seen, p)));
     let profiles = fleet.profiles.iter().map(|p| (p, profile::status(&seen, p)));
     Pass {
-        spared: spared(fleet, &decisions, inputs),
-        labels: labels::labels(fleet, &members),
+        spared: spared(fleet, &decisions, &hands, inputs),
+        labels: labels::labels(fleet, &members, &hands),
         view: view::view(&seen, snapshot),
         pools: pools.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
         profiles: profiles.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
@@ -105,11 +113,13 @@ pub fn pass(fleet: &Fleet, index: &mut Index, inputs: &Inputs<'_>) -> Pass {
             .flat_map(|n| &n.spec.gpus)
             .filter_map(|g| Some(g.change.as_ref()?.phase))
             .collect(),
+        foreign: hands.foreign.values().copied().collect(),
         wake: decisions
             .values()
             .filter_map(|d| d.wake)
             .chain(status::patience_ends(&seen))
             .chain(fleet.forgiveness_ends(inputs.now))
+            .chain(fleet.gpu_nodes.values().filter_map(|n| plugin_steps(fleet, n, true, inputs.now)?.wake))
             .chain(windows.values().filter_map(|w| w.as_ref().ok()?.turns()))
             .min(),
         nodes,
@@ -127,14 +137,19 @@ fn decisions(
     fleet: &Fleet,
     plan: &Plan,
     windows: &BTreeMap<String, Result<Window, WindowError>>,
+    hands: &Hands,
     inputs: &Inputs<'_>,
 ) -> BTreeMap<GpuKey, Decision> {
     let intent = intent(fleet);
-    let admitted = admitted(fleet, plan);
+    let admitted = admitted(fleet, plan, hands);
     let mut decisions = BTreeMap::new();
     for (key, gpu) in &plan.gpus {
         let name = key.node.as_str();
         let Some(node) = fleet.gpu_nodes.get(name).filter(|_| !inputs.lagging.contains(name)) else { continue };
+        // what a pass decides is told to an agent that knows already whether it carves
+        if hands.is_foreign(&key.node) || !hands.are_told(&key.node, &node.spec) {
+            continue;
+        }
         let Some(pool) = fleet.pools.iter().find(|p| p.name_any() == gpu.pool.as_str()) else { continue };
         let deadline = spec_of(fleet, key).and_then(|s| s.change.as_ref()?.evict_after.as_ref()).map(|t| t.0);
         let (pods, allocatable) = (fleet.pods_on(name, deadline, inputs.refusals), fleet.allocatable(name));
@@ -147,6 +162,7 @@ fn decisions(
             uuid: key.uuid.as_str(),
             node,
             allocatable: &allocatable,
+            closed: plugin_view(fleet, node, true, inputs.now).and_then(|seen| plugin::closed(&seen)),
             target: gpu.target.as_deref(),
             reason: &reason(key, gpu, spec_of(fleet, key)),
             intent: &intent,
@@ -164,8 +180,10 @@ fn decisions(
 fn intent(fleet: &Fleet) -> String {
     let profiles = fleet.profiles.iter().map(|p| (p.name_any(), serde_json::json!(p.spec)));
     let pools = fleet.pools.iter().map(|p| {
-        let GpuPoolSpec { node_selector, profiles, layout, partitioner, disruption } = &p.spec;
-        (p.name_any(), serde_json::json!([node_selector, profiles, layout, partitioner, disruption.allow_outage]))
+        let GpuPoolSpec { node_selector, profiles, layout, partitioner, advertiser, disruption } = &p.spec;
+        let written =
+            serde_json::json!([node_selector, profiles, layout, partitioner, advertiser, disruption.allow_outage]);
+        (p.name_any(), written)
     });
     let tenants = fleet.tenants.iter().map(|t| {
         let GpuTenantSpec { namespaces, trust, priority, gpus, .. } = &t.spec;
@@ -205,13 +223,19 @@ fn places(devices: &[devices::Device], resource: &str) -> String {
 
 /// Pods that carry a notice though no change on their node needs them away, with their uid. Nothing is said about nodes that
 /// cannot be judged now.
-fn spared(fleet: &Fleet, decisions: &BTreeMap<GpuKey, Decision>, inputs: &Inputs<'_>) -> BTreeMap<PodName, String> {
+fn spared(
+    fleet: &Fleet,
+    decisions: &BTreeMap<GpuKey, Decision>,
+    hands: &Hands,
+    inputs: &Inputs<'_>,
+) -> BTreeMap<PodName, String> {
     let told: BTreeSet<&PodName> = decisions.values().flat_map(|d| &d.told).collect();
     let mut spared = BTreeMap::new();
     for (name, pod) in &fleet.pods {
         let noticed = pod.annotations().contains_key(names::EVICTION_NOTICE);
         let node = pod.spec.node_name.as_deref().unwrap_or_default();
-        let judged = fleet.answers(node) && !inputs.lagging.contains(node);
+        let ours = !hands.is_foreign(&NodeName::from(node));
+        let judged = ours && fleet.answers(node) && !inputs.lagging.contains(node);
         let stays = pod.metadata.deletion_timestamp.is_none() && !pod.is_over();
         if noticed && judged && stays && !told.contains(name) {
             spared.insert(name.clone(), pod.uid().unwrap_or_default());
@@ -235,9 +259,10 @@ fn spec_of<'a>(fleet: &'a Fleet, key: &GpuKey) -> Option<&'a GpuSpec> {
 }
 
 /// GPUs that may begin a change now, by each pool's limit.
-fn admitted(fleet: &Fleet, plan: &Plan) -> BTreeSet<GpuKey> {
+fn admitted(fleet: &Fleet, plan: &Plan, hands: &Hands) -> BTreeSet<GpuKey> {
     let mut by_pool: BTreeMap<&PoolName, Vec<Turn<GpuKey>>> = BTreeMap::new();
-    for (key, gpu) in &plan.gpus {
+    // a change that stands still where somebody else carves keeps nobody waiting
+    for (key, gpu) in plan.gpus.iter().filter(|(key, _)| !hands.is_foreign(&key.node)) {
         let spec = spec_of(fleet, key);
         let phase = spec.and_then(|s| s.change.as_ref()).map(|c| c.phase);
         let changing = phase.is_some_and(|p| p < ChangePhase::RolledBack);
@@ -264,6 +289,7 @@ fn nodes(
     fleet: &Fleet,
     decisions: &BTreeMap<GpuKey, Decision>,
     members: &BTreeMap<NodeName, Vec<PoolName>>,
+    hands: &Hands,
     inputs: &Inputs<'_>,
 ) -> BTreeMap<NodeName, NodeWork> {
     let mut work = BTreeMap::new();
@@ -284,14 +310,45 @@ fn nodes(
                 gpus.insert(uuid, spec.clone());
             }
         }
-        let spec = GpuNodeSpec { gpus: in_order(node, gpus) };
+        let mut spec = GpuNodeSpec { gpus: in_order(node, gpus), ..node.spec.clone() };
+        (spec.partitioner, spec.advertiser) = hands.of_node(&key);
+        if spec.gpus.is_empty() && !members.contains_key(&key) {
+            // no business of ours
+            (spec.partitioner, spec.advertiser) = (Partitioner::default(), Advertiser::default());
+        } else if spec.partitioner != node.spec.partitioner {
+            spec.gpus.iter_mut().filter_map(|g| g.change.as_mut()).for_each(|c| begin_anew(c, inputs.now));
+        }
         let spec = (spec != node.spec).then_some(spec);
         let decisions: Vec<Decision> = here.into_iter().map(|(_, d)| d.clone()).filter(has_work).collect();
-        if spec.is_some() || !decisions.is_empty() {
-            work.insert(key, NodeWork { spec, decisions });
+        let plugin = Some(())
+            .filter(|()| !hands.is_foreign(&key))
+            .and_then(|()| plugin_steps(fleet, node, members.contains_key(&key), inputs.now))
+            .unwrap_or_default();
+        if spec.is_some() || !decisions.is_empty() || plugin.cordon.is_some() || plugin.restart.is_some() {
+            work.insert(key, NodeWork { spec, decisions, plugin });
         }
     }
     work
+}
+
+/// The node as [`plugin`] looks at it; `None`: there is no such node.
+fn plugin_view<'a>(fleet: &'a Fleet, agreement: &'a GpuNode, pooled: bool, now: Timestamp) -> Option<plugin::Seen<'a>> {
+    let node = fleet.nodes.get(agreement.metadata.name.as_deref()?)?;
+    let mark = node.annotations().get(names::CORDONED).map(String::as_str);
+    Some(plugin::Seen { now, node: agreement, pooled, unschedulable: node.spec.unschedulable, mark })
+}
+
+fn plugin_steps(fleet: &Fleet, agreement: &GpuNode, pooled: bool, now: Timestamp) -> Option<plugin::Steps> {
+    plugin_view(fleet, agreement, pooled, now).map(|seen| plugin::step(&seen))
+}
+
+/// A change that goes on in other hands has its time again: what passed while nobody was allowed to act is not its fault.
+fn begin_anew(change: &mut Change, now: Timestamp) {
+    change.phase_since = Time(now);
+    change.started_at = Time(now);
+    if let Some(at) = change.evict_after.as_mut().filter(|at| at.0 < now) {
+        *at = Time(now);
+    }
 }
 
 fn has_work(decision: &Decision) -> bool {
@@ -307,14 +364,19 @@ fn in_order(node: &gputenancy_crds::GpuNode, mut gpus: BTreeMap<&str, GpuSpec>) 
     ordered
 }
 
-/// May a GPU that no pool has any more be given up? Only with nothing on it and no change half done.
+/// May a GPU that no pool has any more be given up? Only with nothing on it and no carving half done.
 pub(super) fn may_leave(fleet: &Fleet, node: &gputenancy_crds::GpuNode, uuid: &str, spec: &GpuSpec) -> bool {
-    let half_done =
-        spec.change.as_ref().is_some_and(|c| c.phase > ChangePhase::Idle && c.phase < ChangePhase::RolledBack);
     let state = node.status.iter().flat_map(|s| &s.gpus).find(|g| g.uuid == uuid);
     let idle = state.is_none_or(|s| {
         let mut devices = s.instances.iter().map(|i| &i.device).chain(&s.whole);
         s.holders.is_empty() && devices.all(|d| d.owner.is_none() && d.clients == 0)
     });
+    let change = spec.change.as_ref().map(|c| c.phase);
+    let status = node.status.as_ref();
+    let fresh = status.is_some_and(|s| s.observed_generation == node.metadata.generation);
+    let rests = state.is_none_or(|s| {
+        matches!(s.step, AgentStep::Steady | AgentStep::Unmanaged | AgentStep::Failed | AgentStep::LeftAlone)
+    });
+    let half_done = matches!(change, Some(ChangePhase::Partitioning | ChangePhase::RollingBack)) && !(fresh && rests);
     idle && !half_done && fleet.answers(&node.name_any())
 }

@@ -167,7 +167,7 @@ fn a_timeout_may_also_be_waited_out() {
 fn a_process_that_no_pod_explains_blocks_and_is_named() {
     let mut world = World::new(&split());
     world.silicon.instances[0].device.clients = 1;
-    world.silicon.holders = vec![Holder { pid: 4711, command: "python".into(), start: Some(0) }];
+    world.silicon.holders = vec![Holder { pid: 4711, command: "python".into(), start: Some(0), container: None }];
     world.agent();
     world.target = Some(halves());
     for _ in 0..4 {

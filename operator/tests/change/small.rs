@@ -80,6 +80,7 @@ impl World {
 
     pub fn decide(&self) -> Decision {
         step(&Observation {
+            closed: None,
             now: self.now,
             uuid: UUID,
             node: &self.node,

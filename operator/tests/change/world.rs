@@ -84,7 +84,7 @@ impl World {
         let Scenario { from, to, pods, refusals, failures, arrivals, policy, blocked, .. } = scenario.clone();
         let spec =
             GpuSpec { uuid: UUID.into(), mig: from.mig, instances: from.instances.clone(), ..GpuSpec::default() };
-        let mut node = GpuNode::new("n", GpuNodeSpec { gpus: vec![spec] });
+        let mut node = GpuNode::new("n", GpuNodeSpec { gpus: vec![spec], ..GpuNodeSpec::default() });
         node.metadata.generation = Some(1);
         node.status = Some(GpuNodeStatus { observed_generation: Some(0), ..GpuNodeStatus::default() });
         let silicon = GpuState {
@@ -203,6 +203,7 @@ impl World {
         };
         let pods = self.pods.iter().map(|(name, pod)| (name.clone(), facts(pod))).collect();
         step(&Observation {
+            closed: None,
             now: self.now,
             uuid: UUID,
             node: &self.node,

@@ -29,7 +29,7 @@ pub struct Member {
 
 impl Member {
     fn facts(&self) -> NodeFacts<'_> {
-        NodeFacts { name: &self.name, labels: &self.labels, ready: self.ready, gpus: Some(&self.gpus) }
+        NodeFacts { name: &self.name, labels: &self.labels, ready: self.ready, foreign: None, gpus: Some(&self.gpus) }
     }
 }
 
