@@ -111,7 +111,7 @@ fn large(c: &mut Criterion) {
     let mut short = Index::new(grown.clone());
     short.plan();
     group.bench_function("one tenant's change while GPUs are carved for 10,000 devices", |b| {
-        b.iter(|| step(&mut short, 4))
+        b.iter(|| step(&mut short, 4));
     });
     group.finish();
     let base = time(|| drop(black_box(settled.clone())));

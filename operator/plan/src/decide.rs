@@ -62,7 +62,7 @@ impl Core {
         let mut in_use = vec![false; self.lines.len()];
         for kind in self.forms.kinds.iter().filter(|k| !k.members.is_empty()) {
             give(&mut before, &kind.supply, number(kind.members.len()));
-            let Some(form) = self.forms.forms.get(kind.form).filter(|f| !f.in_use.is_empty()) else { continue };
+            let Some(form) = self.forms.list.get(kind.form).filter(|f| !f.in_use.is_empty()) else { continue };
             if self.forms.rigs.get(form.rig).is_some_and(|r| !r.pool.allow_outage) {
                 form.in_use.iter().for_each(|line| set(&mut in_use, *line));
             }
@@ -289,7 +289,7 @@ impl Core {
         }
         for (kind, candidate, count) in moved {
             let layout = self.forms.layout(kind, candidate, &self.lines);
-            let Some(form) = self.forms.kinds.get(kind).and_then(|k| self.forms.forms.get(k.form)) else { continue };
+            let Some(form) = self.forms.kinds.get(kind).and_then(|k| self.forms.list.get(k.form)) else { continue };
             let Some(rig) = self.forms.rigs.get_mut(form.rig) else { continue };
             let left = rig.leftover(layout.as_deref());
             let sum = self.plan.stranded.entry(rig.pool_name.clone()).or_default();

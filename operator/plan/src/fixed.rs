@@ -51,7 +51,7 @@ impl Written {
                 let kind = core.forms.kinds.get(kind);
                 kind.is_some_and(|k| {
                     k.supply.iter().any(|(l, _)| *l == line)
-                        && core.forms.forms.get(k.form).is_some_and(|f| f.in_use.contains(&line))
+                        && core.forms.list.get(k.form).is_some_and(|f| f.in_use.contains(&line))
                 })
             };
             let (refused, rest): (Vec<_>, Vec<_>) = found.into_iter().partition(|(kind, _)| has(core, *kind));
@@ -107,7 +107,7 @@ fn best(core: &mut Core, kind: usize) -> Option<Candidate> {
             return if is {
                 kitchen.as_it_is().candidates.into_iter().next()
             } else {
-                kitchen.wholes().into_iter().find(|c| kitchen.resource(c) == Some(resource.clone()))
+                kitchen.wholes().into_iter().find(|c| kitchen.is_whole(c, resource.as_deref()))
             };
         }
         let counts = |packing| {

@@ -86,14 +86,18 @@ impl Core {
         for (name, node) in &snapshot.nodes {
             let id = core.add_node(name, node);
             let gpus = core.nodes.get(id).map(|n| n.gpus.clone()).unwrap_or_default();
-            gpus.into_iter().for_each(|id| core.note(id, 1, false, |_| true));
+            for id in gpus {
+                core.note(id, 1, false, |_| true);
+            }
         }
         core.ledger.sum_up();
         core.rank();
         let mut plans = Vec::with_capacity(core.gpus.len());
         for (id, node) in (0..).zip(snapshot.nodes.values()) {
             let mut ids = core.nodes.get(id).map(|n| n.gpus.clone()).unwrap_or_default();
-            ids.iter().for_each(|id| core.classify(*id));
+            for id in &ids {
+                core.classify(*id);
+            }
             // in the order of the plan: by uuid
             ids.sort_by(|a, b| core.uuid(*a).cmp(&core.uuid(*b)));
             for (id, gpu) in ids.into_iter().zip(node.gpus.values()) {
@@ -195,7 +199,9 @@ impl Core {
     fn with_pods_of(&mut self, namespaces: impl IntoIterator<Item = u32>) -> Vec<GpuId> {
         if self.by_namespace.is_none() {
             self.by_namespace = Some(HashMap::default());
-            (0..).zip(0..self.gpus.len()).for_each(|(id, _)| self.list(id));
+            for (id, _) in (0..).zip(0..self.gpus.len()) {
+                self.list(id);
+            }
         }
         let lists = self.by_namespace.as_ref();
         let mut ids: Vec<GpuId> = namespaces.into_iter().filter_map(|n| lists?.get(&n)).flatten().copied().collect();
@@ -288,7 +294,7 @@ impl Core {
         if let Some(node) = node {
             kind.supply.iter().for_each(|(place, n)| super::terms::add(&mut node.devices, *place, sign * n));
         }
-        let rig = self.forms.forms.get(kind.form).and_then(|f| self.forms.rigs.get_mut(f.rig));
+        let rig = self.forms.list.get(kind.form).and_then(|f| self.forms.rigs.get_mut(f.rig));
         if let Some(rig) = rig {
             rig.live = rig.live.saturating_add_signed(if sign > 0 { 1 } else { -1 });
         }
@@ -343,7 +349,9 @@ impl Core {
         for id in &ids {
             self.note(*id, 1, true, |namespace| moved.contains(&namespace));
         }
-        ids.into_iter().for_each(|id| self.classify(id));
+        for id in ids {
+            self.classify(id);
+        }
         match self.ledger.served_fully(name, &self.lines) {
             Some(served) => drop(self.plan.tenants.insert(name.clone(), served)),
             None => drop(self.plan.tenants.remove(name)),
@@ -360,7 +368,9 @@ impl Core {
             return;
         }
         let namespaces: Vec<u32> = flipped.into_iter().flat_map(|id| self.ledger.namespaces_of(id)).collect();
-        self.with_pods_of(namespaces).into_iter().for_each(|id| self.classify(id));
+        for id in self.with_pods_of(namespaces) {
+            self.classify(id);
+        }
     }
 
     /// What the plan says of a GPU that stays as it is.
@@ -375,7 +385,7 @@ impl Core {
     fn plan_of(&self, id: GpuId, node: &Node, gpu: &Gpu) -> Option<(GpuKey, GpuPlan)> {
         let entry = self.gpus.get(id as usize)?;
         let key = GpuKey { node: self.nodes.get(entry.node)?.name.clone(), uuid: entry.uuid.clone() };
-        let plan = match self.forms.forms.get(entry.form) {
+        let plan = match self.forms.list.get(entry.form) {
             None => super::sentence::left_alone(&key, node, gpu),
             Some(form) => super::sentence::kept(&key, form, self.forms.rigs.get(form.rig)?, gpu),
         };

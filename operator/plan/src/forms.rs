@@ -83,7 +83,7 @@ pub(super) struct Kind {
 #[derive(Debug, Default)]
 pub(super) struct Forms {
     pub rigs: Vec<Rig>,
-    pub forms: Vec<Form>,
+    pub list: Vec<Form>,
     pub kinds: Vec<Kind>,
     form_ids: HashMap<Vec<u32>, usize, Fast>,
     kind_ids: HashMap<(usize, Vec<Option<usize>>), usize, Fast>,
@@ -115,18 +115,18 @@ impl Forms {
         let base = base.map(Arc::new);
         let stranded = (left.compute, left.memory);
         let quiet = super::sentence::quiet(gpu, base.as_deref());
-        self.forms.push(Form { rig: rig_id, gpu: gpu.clone(), base, rule, stranded, in_use, quiet, plain: None });
-        self.form_ids.insert(self.signature.clone(), self.forms.len() - 1);
-        Some(self.forms.len() - 1)
+        self.list.push(Form { rig: rig_id, gpu: gpu.clone(), base, rule, stranded, in_use, quiet, plain: None });
+        self.form_ids.insert(self.signature.clone(), self.list.len() - 1);
+        Some(self.list.len() - 1)
     }
 
     /// The kind of a form whose devices in use are all within guarantees.
     pub fn plain(&mut self, form: usize, devices: usize, lines: &Lines) -> usize {
-        if let Some(known) = self.forms.get(form).and_then(|f| f.plain) {
+        if let Some(known) = self.list.get(form).and_then(|f| f.plain) {
             return known;
         }
         let kind = self.kind(form, vec![None; devices], lines);
-        if let Some(form) = self.forms.get_mut(form) {
+        if let Some(form) = self.list.get_mut(form) {
             form.plain = Some(kind);
         }
         kind
@@ -138,7 +138,7 @@ impl Forms {
         if let Some(known) = self.kind_ids.get(&key) {
             return *known;
         }
-        let (supply, evict) = self.forms.get(form).map_or_else(Default::default, |f| {
+        let (supply, evict) = self.list.get(form).map_or_else(Default::default, |f| {
             menu::gives(f.base.as_deref(), &f.gpu, f.base.as_deref(), &key.1, lines)
         });
         let kept = key.1.clone();
@@ -149,14 +149,14 @@ impl Forms {
 
     pub fn of(&self, kind: usize) -> Option<(&Kind, &Form, &Rig)> {
         let kind = self.kinds.get(kind)?;
-        let form = self.forms.get(kind.form)?;
+        let form = self.list.get(kind.form)?;
         Some((kind, form, self.rigs.get(form.rig)?))
     }
 
     /// Calls `f` with what a kind's menu is made from.
     pub fn kitchen<T>(&mut self, kind: usize, lines: &Lines, f: impl FnOnce(&mut Kitchen<'_>) -> T) -> Option<T> {
         let kind = self.kinds.get(kind)?;
-        let form = self.forms.get(kind.form)?;
+        let form = self.list.get(kind.form)?;
         let rig = self.rigs.get_mut(form.rig)?;
         Some(f(&mut Kitchen::new(rig, &form.gpu, form.base.as_deref(), &kind.kept, lines)))
     }

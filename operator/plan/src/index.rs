@@ -74,12 +74,20 @@ impl Index {
         }
         let gone: Vec<TenantName> =
             self.snapshot.tenants.keys().filter(|t| !snapshot.tenants.contains_key(*t)).cloned().collect();
-        gone.into_iter().for_each(|name| self.apply(Event::Tenant(name, None)));
-        snapshot.tenants.into_iter().for_each(|(name, tenant)| self.apply(Event::Tenant(name, Some(tenant))));
+        for name in gone {
+            self.apply(Event::Tenant(name, None));
+        }
+        for (name, tenant) in snapshot.tenants {
+            self.apply(Event::Tenant(name, Some(tenant)));
+        }
         let gone: Vec<NodeName> =
             self.snapshot.nodes.keys().filter(|n| !snapshot.nodes.contains_key(*n)).cloned().collect();
-        gone.into_iter().for_each(|name| self.apply(Event::Node(name, None)));
-        snapshot.nodes.into_iter().for_each(|(name, node)| self.apply(Event::Node(name, Some(node))));
+        for name in gone {
+            self.apply(Event::Node(name, None));
+        }
+        for (name, node) in snapshot.nodes {
+            self.apply(Event::Node(name, Some(node)));
+        }
     }
 
     /// The plan for the fleet as it is now.

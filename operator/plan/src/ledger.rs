@@ -217,12 +217,18 @@ impl Ledger {
         let known = self.ids.get(name).copied();
         let before: Vec<_> = all.iter().map(|line| known.and_then(|id| self.kept_at(id, *line))).collect();
         if let Some(id) = known {
-            all.iter().for_each(|line| self.weigh(id, *line, -1));
+            for line in &all {
+                self.weigh(id, *line, -1);
+            }
         }
         self.enter(name, tenant, namespaces, lines);
         if let Some(id) = self.ids.get(name).copied() {
-            all.iter().for_each(|line| self.weigh(id, *line, 1));
-            all.iter().zip(before).for_each(|(line, before)| self.compare(id, *line, before));
+            for line in &all {
+                self.weigh(id, *line, 1);
+            }
+            for (line, before) in all.iter().zip(before) {
+                self.compare(id, *line, before);
+            }
         }
     }
 

@@ -84,6 +84,9 @@ pub(super) struct Menu {
     pub giving: Vec<Vec<usize>>,
 }
 
+/// Ways that give the same, keep the same and evict the same.
+type Same = (usize, Vec<usize>, i64);
+
 /// What a menu is made from.
 pub(super) struct Kitchen<'a> {
     rig: &'a mut Rig,
@@ -158,7 +161,7 @@ impl<'a> Kitchen<'a> {
         let mut also: Vec<Item> = present
             .filter_map(|i| Some(Item { start: i.start, mig: position(&i.profile)?, resource: i.resource.clone() }))
             .collect();
-        let used: Vec<Option<Item>> = gpu
+        let taken: Vec<Option<Item>> = gpu
             .used
             .iter()
             .map(|(start, used)| {
@@ -169,7 +172,7 @@ impl<'a> Kitchen<'a> {
             })
             .collect();
         let instances = also.len();
-        also.extend(used.iter().flatten().cloned());
+        also.extend(taken.iter().flatten().cloned());
         let book = rig.book(also.iter().cloned(), lines);
         let bit = |i: &Item| book.bit(i.start, i.mig, i.resource.as_deref());
         let bits: Vec<Packing> = also.iter().take(instances).map(bit).collect();
@@ -177,7 +180,7 @@ impl<'a> Kitchen<'a> {
         let unknown = listed - bits.iter().filter(|b| **b != 0).count();
         let present = (bits.iter().fold(0, |all, b| all | b), i64::try_from(unknown).unwrap_or(0));
         let weights = gpu.used.iter().map(|(start, used)| weight(gpu, base, *start, used));
-        let uses = used.iter().map(|u| u.as_ref().map_or(0, bit)).zip(weights).collect();
+        let uses = taken.iter().map(|u| u.as_ref().map_or(0, bit)).zip(weights).collect();
         Self { rig, gpu, base, kept, lines, book, uses, present }
     }
 
@@ -188,7 +191,7 @@ impl<'a> Kitchen<'a> {
 
     /// Everything worth considering: of layouts that give the same and evict the same only the cheapest.
     pub fn menu(&mut self) -> Menu {
-        let mut best: BTreeMap<(usize, Vec<usize>, i64), (Cost, Packing, &Way)> = BTreeMap::new();
+        let mut best: BTreeMap<Same, (Cost, Packing, &Way)> = BTreeMap::new();
         let book = Arc::clone(&self.book);
         for way in &book.ways {
             let cost = self.cost(way);
@@ -290,12 +293,10 @@ impl<'a> Kitchen<'a> {
         Some(self.carved(way, cost))
     }
 
-    /// The resource of a whole device, as layouts write it.
-    pub fn resource(&self, candidate: &Candidate) -> Option<Option<String>> {
-        match candidate.source {
-            Source::Whole(offer) => self.rig.offers.get(offer).map(|o| o.resource.clone()),
-            _ => None,
-        }
+    /// Is it one whole device with this resource, as layouts write it?
+    pub fn is_whole(&self, candidate: &Candidate, resource: Option<&str>) -> bool {
+        let Source::Whole(offer) = candidate.source else { return false };
+        self.rig.offers.get(offer).is_some_and(|o| o.resource.as_deref() == resource)
     }
 
     /// Bits of the present instances.
@@ -312,10 +313,10 @@ impl Menu {
         let count = |c: &Candidate, line: Line| c.supply.iter().find(|(l, _)| *l == line).map_or(0, |(_, n)| *n);
         for (index, candidate) in rest.iter().enumerate() {
             for (line, n) in candidate.supply.iter().filter(|(line, _)| *line < lines) {
-                if *n > count(&present, *line) {
-                    if let Some(list) = giving.get_mut(*line) {
-                        list.push(index + 1);
-                    }
+                if *n > count(&present, *line)
+                    && let Some(list) = giving.get_mut(*line)
+                {
+                    list.push(index + 1);
                 }
             }
         }
@@ -371,6 +372,8 @@ pub(super) fn resources(layout: &Layout) -> Vec<String> {
 
 /// Adds what a candidate gives to the sums, so many times.
 pub(super) fn give(sums: &mut [i64], supply: &[(usize, i64)], times: i64) {
-    supply.iter().for_each(|(place, n)| add(sums, *place, times * n));
+    for (place, n) in supply {
+        add(sums, *place, times * n);
+    }
     debug_assert!(supply.iter().all(|(place, _)| of(sums, *place) >= 0), "a sum below zero");
 }

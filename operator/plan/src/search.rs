@@ -138,10 +138,12 @@ impl<'a> Search<'a> {
         let mut weighed = 0;
         for step in self.moves(locked) {
             let Some(evict) = self.evicts(step) else { continue };
-            if let Some(((outage, lost, least, _), _)) = &best {
-                if nothing_to_win_back && (*outage, *lost) == (0, 0) && evict > *least {
-                    continue;
-                }
+            if let Some(((outage, lost, least, _), _)) = &best
+                && nothing_to_win_back
+                && (*outage, *lost) == (0, 0)
+                && evict > *least
+            {
+                continue;
             }
             weighed += 1;
             let after = self.after(step);

@@ -4,6 +4,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::lines::{Line, Lines};
 
+type Fast = foldhash::fast::FixedState;
+
 /// What a text is: neighbours on a GPU tend to have the same.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Role {
@@ -14,13 +16,13 @@ pub(super) enum Role {
 
 #[derive(Debug, Default)]
 pub(super) struct Words {
-    ids: HashMap<Arc<str>, u32, foldhash::fast::FixedState>,
+    ids: HashMap<Arc<str>, u32, Fast>,
     /// The last one asked for, by role.
     profile: (Arc<str>, u32),
     resource: (Arc<str>, u32),
     namespace: (Arc<str>, u32),
     /// By word: the profile that is advertised under it, once that was asked.
-    lines: Vec<Option<Option<Line>>>,
+    lines: HashMap<u32, Option<Line>, Fast>,
 }
 
 impl Words {
@@ -34,26 +36,19 @@ impl Words {
         if *last.0 == *text && last.1 != 0 {
             return last.1;
         }
-        *last = match self.ids.get_key_value(text) {
-            Some((text, id)) => (Arc::clone(text), *id),
-            None => {
-                let (text, id) = (Arc::<str>::from(text), u32::try_from(self.ids.len() + 1).unwrap_or(u32::MAX));
-                self.ids.insert(Arc::clone(&text), id);
-                (text, id)
-            }
+        *last = if let Some((text, id)) = self.ids.get_key_value(text) {
+            (Arc::clone(text), *id)
+        } else {
+            let (text, id) = (Arc::<str>::from(text), u32::try_from(self.ids.len() + 1).unwrap_or(u32::MAX));
+            self.ids.insert(Arc::clone(&text), id);
+            (text, id)
         };
         last.1
     }
 
     /// The profile that is advertised under a resource.
     pub fn line(&mut self, resource: &str, lines: &Lines) -> Option<Line> {
-        let word = self.id(Role::Resource, resource) as usize;
-        if self.lines.len() <= word {
-            self.lines.resize(word + 1, None);
-        }
-        match self.lines.get_mut(word) {
-            Some(known) => *known.get_or_insert_with(|| lines.by_resource(resource)),
-            None => None,
-        }
+        let word = self.id(Role::Resource, resource);
+        *self.lines.entry(word).or_insert_with(|| lines.by_resource(resource))
     }
 }
