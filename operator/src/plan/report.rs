@@ -168,7 +168,7 @@ fn why(snapshot: &Snapshot, demand: &Demand, places: &[Place<'_>], profile: &Pro
         .filter(|g| matches!(g.standing, Standing::Away(_)))
         .count();
     let away = if away > 0 {
-        format!(" ({away} more are lost, unhealthy or on a node that is not ready)")
+        format!(" ({away} more are lost, unhealthy, in other hands or on a node that is not ready)")
     } else {
         String::new()
     };
