@@ -204,7 +204,7 @@ fn why(core: &Core, snapshot: &Snapshot, decision: &Decision, (line, profile): (
         .filter(|g| matches!(g.standing, Standing::Away(_)))
         .count();
     let away = if away > 0 {
-        format!(" ({away} more are lost, unhealthy or on a node that is not ready)")
+        format!(" ({away} more are lost, unhealthy, in other hands or on a node that is not ready)")
     } else {
         String::new()
     };

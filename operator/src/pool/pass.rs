@@ -320,10 +320,9 @@ fn nodes(
         }
         let spec = (spec != node.spec).then_some(spec);
         let decisions: Vec<Decision> = here.into_iter().map(|(_, d)| d.clone()).filter(has_work).collect();
-        let plugin = Some(())
-            .filter(|()| !hands.is_foreign(&key))
-            .and_then(|()| plugin_steps(fleet, node, members.contains_key(&key), inputs.now))
-            .unwrap_or_default();
+        let ours = !hands.is_foreign(&key);
+        let plugin = ours.then(|| plugin_steps(fleet, node, members.contains_key(&key), inputs.now));
+        let plugin = plugin.flatten().unwrap_or_default();
         if spec.is_some() || !decisions.is_empty() || plugin.cordon.is_some() || plugin.restart.is_some() {
             work.insert(key, NodeWork { spec, decisions, plugin });
         }

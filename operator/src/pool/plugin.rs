@@ -30,7 +30,7 @@ impl Controller {
 
     async fn cordon(&mut self, fleet: &Fleet, node: &NodeName, cordon: &Cordon) -> Result<(), FleetError> {
         let Some(known) = fleet.nodes.get(node.as_str()) else { return Ok(()) };
-        let (mark, unschedulable, reason, note) = match cordon {
+        let (mark, unschedulable, reason, words) = match cordon {
             Cordon::Set => (json!(Timestamp::now().to_string()), Some(true), "Cordoned", "its GPUs are being changed"),
             Cordon::Lift => (json!(null), Some(false), "Uncordoned", "its GPUs are as planned"),
             Cordon::Unmark => (json!(null), None, "CordonForgotten", "somebody else has lifted the cordon of a change"),
@@ -51,7 +51,7 @@ impl Controller {
             }
             Err(error) => return Err(failed(format!("cordoning or uncordoning node {node}"))(error)),
         }
-        self.tell_node(fleet, node, reason, note.to_owned()).await;
+        self.tell_node(fleet, node, reason, words.to_owned()).await;
         Ok(())
     }
 
@@ -70,8 +70,8 @@ impl Controller {
             let answer = self.writer.evict(&namespace, &name, &pod.uid().unwrap_or_default()).await;
             match answer.map_err(failed(format!("ending the device plugin {namespace}/{name}")))? {
                 Evicted::Accepted => {
-                    let note = format!("pod {namespace}/{name} ends, so that the next one reads the new layout");
-                    self.tell_node(fleet, node, "DevicePluginRestarted", note).await;
+                    let words = format!("pod {namespace}/{name} ends, so that the next one reads the new layout");
+                    self.tell_node(fleet, node, "DevicePluginRestarted", words).await;
                 }
                 Evicted::Refused(words) => tracing::warn!(%node, name, words, "the device plugin may not be ended yet"),
             }
@@ -79,11 +79,11 @@ impl Controller {
         Ok(())
     }
 
-    async fn tell_node(&self, fleet: &Fleet, node: &NodeName, reason: &str, note: String) {
+    async fn tell_node(&self, fleet: &Fleet, node: &NodeName, reason: &str, words: String) {
         if let Some(agreement) = fleet.gpu_nodes.get(node.as_str()) {
             let about = agreement.object_ref(&());
             let (tone, action) = (Tone::Normal, "Change".into());
-            self.publisher.publish(News { about, tone, reason: reason.into(), action, note }).await;
+            self.publisher.publish(News { about, tone, reason: reason.into(), action, note: words }).await;
         }
     }
 }

@@ -285,7 +285,7 @@ fn a_notice_without_a_change_is_taken_back() {
 fn label(fleet: &mut Fleet, labels: &[(&str, &str)]) {
     let mut node = (*fleet.nodes["n"]).clone();
     let has = node.metadata.labels.get_or_insert_default();
-    labels.iter().for_each(|(key, value)| drop(has.insert((*key).into(), (*value).into())));
+    has.extend(labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
     fleet.nodes.insert("n".into(), Arc::new(node));
 }
 
