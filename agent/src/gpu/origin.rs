@@ -70,7 +70,7 @@ fn named(log: &str, id: &str) -> Option<DeviceOwner> {
 /// A container's id is 64 hexadecimal digits, whatever the runtime puts around it; the innermost one counts.
 fn container_id(cgroup: &str) -> Option<&str> {
     let words = cgroup.split(|c: char| !c.is_ascii_alphanumeric());
-    words.filter(|word| word.len() == 64 && word.bytes().all(|b| b.is_ascii_hexdigit())).last()
+    words.rev().find(|word| word.len() == 64 && word.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 /// A zombie has ended, and may have lost its pod's cgroup already.

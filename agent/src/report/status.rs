@@ -151,30 +151,36 @@ fn holders(sources: &Sources<'_>, gpu: &SeenGpu, progress: &GpuProgress) -> Vec<
             None => (DeviceId::whole(&gpu.uuid), Some(gpu.uuid.as_str())),
         };
         let (command, origin) = (sources.origin)(pid);
-        let container = unexplained(sources, (&device, uuid), origin)?;
-        let container = container.as_ref().map(named);
+        let container = match stranger(sources, (&device, uuid), origin)? {
+            Stranger::OfNode => None,
+            Stranger::In(container) => Some(named(&container)),
+        };
         Some(Holder { pid: i64::from(pid), command, start: seen.map(|seen| small(seen.start)), container })
     };
     // Enough to name the culprits; a status is no process list.
     all.filter_map(holder).take(16).collect()
 }
 
-/// The container of a process that has no right to the device that it uses, if it has one; nothing for a process that may.
-fn unexplained(
-    sources: &Sources<'_>,
-    (device, uuid): (&DeviceId, Option<&str>),
-    origin: Origin,
-) -> Option<Option<Container>> {
+/// Who uses a device without having got it from kubelet.
+enum Stranger {
+    /// A process of the node itself.
+    OfNode,
+    /// A process of this container.
+    In(Container),
+}
+
+/// What a process is to the device that it uses; nothing where it may.
+fn stranger(sources: &Sources<'_>, (device, uuid): (&DeviceId, Option<&str>), origin: Origin) -> Option<Stranger> {
     let owner = sources.kubelet.owner(device, uuid);
     // A pod that starts is seen by NVML before kubelet tells of it; from a device that is held none can start.
     let held = || sources.view.devices.iter().any(|known| known.id == *device && known.held);
     match (origin, owner) {
         (Origin::Ended | Origin::Pod(None), _) => None,
-        (Origin::Node, _) => Some(None),
+        (Origin::Node, _) => Some(Stranger::OfNode),
         (Origin::Pod(Some(who)), Some(owner)) => {
-            ((&who.namespace, &who.pod) != (&owner.namespace, &owner.pod)).then_some(Some(who))
+            ((&who.namespace, &who.pod) != (&owner.namespace, &owner.pod)).then_some(Stranger::In(who))
         }
-        (Origin::Pod(Some(who)), None) => held().then_some(Some(who)),
+        (Origin::Pod(Some(who)), None) => held().then_some(Stranger::In(who)),
     }
 }
 

@@ -227,8 +227,8 @@ async fn report(
     }
     if error.is_none() && status::passes(&status) {
         let lasts = context.passing().entry(name.clone()).or_insert_with(Instant::now).elapsed();
-        if lasts < PASSING {
-            return Ok(Some(PASSING - lasts));
+        if let Some(rest) = PASSING.checked_sub(lasts).filter(|rest| !rest.is_zero()) {
+            return Ok(Some(rest));
         }
     } else {
         context.passing().remove(&name);
