@@ -40,8 +40,10 @@ use crate::{
 const REST: Duration = Duration::from_secs(2);
 /// Between two looks while something is waited for.
 const BUSY: Duration = Duration::from_millis(250);
-/// Between two looks while devices are held: what leaves them shows soon, and a drain may take long.
+/// Between two looks while devices are held, once that takes longer than [`SOON`]: a drain may take hours.
 const DRAIN: Duration = Duration::from_secs(1);
+/// So many looks after the last news it is still likely that what is held will be left at any moment.
+const SOON: u32 = 60;
 /// Of the looks at rest, every so many is a deep one: it finds what others did behind our back.
 const DEEP_EVERY: u32 = 15;
 /// A hanging call is noticed although nothing changes.
@@ -111,7 +113,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
 
 async fn carve(mut shell: Shell, channels: &Channels, heartbeat: &Heartbeat) {
     let (mut watched, mut kubelet) = (channels.watched.subscribe(), channels.kubelet.subscribe());
-    let (mut depth, mut looks) = (Depth::Deep, 0_u32);
+    let (mut depth, mut looks, mut quiet) = (Depth::Deep, 0_u32, 0_u32);
     loop {
         heartbeat.beat();
         let wanted = watched.borrow_and_update().wanted.clone();
@@ -124,12 +126,25 @@ async fn carve(mut shell: Shell, channels: &Channels, heartbeat: &Heartbeat) {
         let draining = wanted.is_some_and(|wanted| wanted.holds());
         let pause = match (waiting, draining) {
             (true, _) => BUSY.min(shell.until_proven().unwrap_or(BUSY)),
-            (false, true) => DRAIN,
+            (false, true) => {
+                if quiet < SOON {
+                    BUSY
+                } else {
+                    DRAIN
+                }
+            }
             (false, false) => REST,
         };
+        quiet = quiet.saturating_add(1);
         depth = tokio::select! {
-            Ok(()) = watched.changed() => Depth::Deep,
-            Ok(()) = kubelet.changed(), if waiting || draining => Depth::Shallow,
+            Ok(()) = watched.changed() => {
+                quiet = 0;
+                Depth::Deep
+            }
+            Ok(()) = kubelet.changed(), if waiting || draining => {
+                quiet = 0;
+                Depth::Shallow
+            }
             () = sleep(pause) => {
                 looks = looks.wrapping_add(1);
                 if looks.is_multiple_of(DEEP_EVERY) { Depth::Deep } else { Depth::Shallow }

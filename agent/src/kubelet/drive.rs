@@ -30,7 +30,7 @@ use super::{
 use crate::device::{DeviceId, DeviceView, KubeletView};
 
 /// Between looks while something is on its way.
-const BUSY: Duration = Duration::from_millis(100);
+const BUSY: Duration = Duration::from_millis(50);
 /// Between looks while pods come and go, or a withdrawn device still has an owner.
 const LIVELY: Duration = Duration::from_secs(1);
 /// Between looks at rest.

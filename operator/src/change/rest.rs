@@ -137,7 +137,7 @@ fn begin(view: &View<'_>, target: &Layout) -> Decision {
     }
     let failures = view.change().filter(|c| plain(c.to.clone()) == target).map_or(0, |c| c.failures);
     draft.begin(Change {
-        phase: if busy { ChangePhase::Noticed } else { ChangePhase::Held },
+        phase: if busy && !seen.policy.notice.is_zero() { ChangePhase::Noticed } else { ChangePhase::Held },
         from: view.present(),
         to: target.clone(),
         started_at: now.clone(),

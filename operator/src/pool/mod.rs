@@ -41,7 +41,9 @@ pub use fleet::{Fleet, dra_node};
 use pass::{Inputs, NodeWork, Pass};
 pub use status::Seen;
 
-/// Changes that come within this time are looked at together: it is a part of every step of every change.
+/// News of one moment are looked at together.
+const BURST: Duration = Duration::from_millis(15);
+/// Between the end of a pass and the next: it is a part of every step of every change that comes right after another.
 const WINDOW: Duration = Duration::from_millis(100);
 /// The pause is so many times as long as the decision took at least, so that a large fleet does not take a whole core.
 const LEISURE: u32 = 4;
@@ -135,6 +137,7 @@ impl Controller {
     pub async fn run(mut self, wake: Arc<Notify>, stop: CancellationToken) {
         let mut again: Option<Duration> = Some(Duration::ZERO);
         let mut retry = RETRY;
+        let mut ended = std::time::Instant::now();
         loop {
             let alarm = async {
                 match again {
@@ -144,12 +147,14 @@ impl Controller {
             };
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = wake.notified() => tokio::time::sleep(self.window).await,
+                // after a rest at once, in a stream of news only now and then
+                () = wake.notified() => tokio::time::sleep(BURST.max(self.window.saturating_sub(ended.elapsed()))).await,
                 () = alarm => {}
             }
             let begun = std::time::Instant::now();
             let outcome = tokio::time::timeout(LONGEST_PASS, self.once()).await.unwrap_or(Err(FleetError::Slow));
             self.metrics.reconciled("fleet", begun.elapsed().as_secs_f64(), outcome.is_err());
+            ended = std::time::Instant::now();
             again = match outcome {
                 Ok(wake) => {
                     retry = RETRY;

@@ -70,6 +70,13 @@ pub enum TenantError {
     Lagging(String),
 }
 
+/// Objects whose last write has to be seen before the next decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kept {
+    Quota,
+    Binding,
+}
+
 /// What the controller works with.
 pub struct Context {
     caches: Caches,
@@ -77,8 +84,9 @@ pub struct Context {
     publisher: Publisher,
     view: watch::Receiver<Arc<View>>,
     metrics: Arc<Metrics>,
-    /// Version of the last quota written, by namespace: a decision about budgets needs to see it.
-    written: Mutex<HashMap<String, (u64, Instant)>>,
+    /// Versions of what was written last, by namespace: a decision about budgets needs to see its quota, and what is not seen
+    /// yet would be written once more.
+    written: Mutex<HashMap<(Kept, String), (u64, Instant)>>,
     /// Since when a tenant is in a state that passes by itself and that nobody has been told of, by name.
     passing: Mutex<HashMap<String, Instant>>,
 }
@@ -151,17 +159,27 @@ impl Context {
         self.passing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn note(&self, kept: Kept, namespace: String, applied: &impl Resource) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.insert((kept, namespace), (version(applied), Instant::now()));
+    }
+
     /// Have the caches seen what we wrote last into these namespaces?
     fn caught_up(&self, seen: &Observed) -> Result<(), TenantError> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         for namespace in seen.namespaces.keys() {
-            let Some((last, since)) = written.get(namespace).copied() else { continue };
-            // a quota that somebody deleted meanwhile is never seen in the version that we wrote
-            let patient = since.elapsed() < LONGEST_LAG;
-            if patient && seen.quotas.get(namespace).is_none_or(|q| version(&**q) < last) {
-                return Err(TenantError::Lagging(format!("the quota of namespace {namespace}")));
+            let quota = seen.quotas.get(namespace).map(|q| version(&**q));
+            let binding = seen.bindings.get(namespace).map(|b| version(&**b));
+            for (kept, what, shown) in [(Kept::Quota, "quota", quota), (Kept::Binding, "role binding", binding)] {
+                let key = (kept, namespace.clone());
+                let Some((last, since)) = written.get(&key).copied() else { continue };
+                // an object that somebody deleted meanwhile is never seen in the version that we wrote
+                let patient = since.elapsed() < LONGEST_LAG;
+                if patient && shown.is_none_or(|shown| shown < last) {
+                    return Err(TenantError::Lagging(format!("the {what} of namespace {namespace}")));
+                }
+                written.remove(&key);
             }
-            written.remove(namespace);
         }
         Ok(())
     }
@@ -288,11 +306,7 @@ async fn carry_out(seen: &Observed, context: &Context, write: Write) -> Result<(
             let namespace = quota.namespace().unwrap_or_default();
             let doing = format!("applying the quota of namespace {namespace}");
             let applied = writer.apply(Part::Tenant, &*quota).await.map_err(failed(doing))?;
-            context
-                .written
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(namespace, (version(&applied), Instant::now()));
+            context.note(Kept::Quota, namespace, &applied);
             Ok(())
         }
         Write::Binding { binding, anew } => {
@@ -303,7 +317,9 @@ async fn carry_out(seen: &Observed, context: &Context, write: Write) -> Result<(
                 writer.delete(&api, render::OWNERS, None).await.map_err(failed(doing))?;
             }
             let doing = format!("applying the role binding of namespace {namespace}");
-            writer.apply(Part::Tenant, &*binding).await.map(drop).map_err(failed(doing))
+            let applied = writer.apply(Part::Tenant, &*binding).await.map_err(failed(doing))?;
+            context.note(Kept::Binding, namespace, &applied);
+            Ok(())
         }
         Write::Delete { namespace, uid } => {
             let doing = format!("deleting namespace {namespace}");

@@ -9,12 +9,15 @@ use e2e::{
     story::{settled, tenant_ready},
     wait::PATIENCE,
 };
+use serde_json::json;
 use silicon::{
     history::{Event, Line},
     latency::Slow,
 };
 
 const ROUNDS: usize = 3;
+/// Seconds that the pod goes on after it is told to end.
+const GRACE: u64 = 2;
 
 /// Moves two GPUs one after the other from seven slices to two halves, the second with a pod in the way, and prints where the time
 /// went.
@@ -28,14 +31,19 @@ pub async fn measure(world: &World) -> Result<()> {
         world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-3g", "3g.40gb"), pool]).await?;
         world.set(&[tenant("small", &[("mig-1g", 14)]), tenant("big", &[("mig-3g", 0)])]).await?;
         tenant_ready(world, "small").await?;
-        world.set(&[workload("small", "w", "nvidia.com/mig-1g.10gb", 1)]).await?;
+        let mut pod = workload("small", "w", "nvidia.com/mig-1g.10gb", 1);
+        // it takes all its grace, as work that saves its state does
+        let spec = &mut pod["spec"]["template"]["spec"];
+        spec["terminationGracePeriodSeconds"] = GRACE.into();
+        spec["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": GRACE}}});
+        world.set(&[pod]).await?;
         world.pods_ready("small", 1).await?;
         set_guarantee(&world.client, "small", "mig-1g", 0).await?;
         tenant_ready(world, "small").await?;
         println!("  round {round}, nobody in the way:");
         change(world, 2, Duration::ZERO).await?;
-        println!("  round {round}, a pod in the way (grace 2 s):");
-        change(world, 4, Duration::from_secs(2)).await?;
+        println!("  round {round}, a pod in the way, which takes its grace of {GRACE} s:");
+        change(world, 4, Duration::from_secs(GRACE)).await?;
     }
     Ok(())
 }
