@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Advertiser, MemoryText, Partitioner};
+use crate::{Advertiser, MemoryText, MigManagerRun, Partitioner};
 
 /// The layout that the GPUs of one node shall have. Written by the operator only.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
@@ -44,6 +44,9 @@ pub struct GpuNodeSpec {
     /// Who creates and destroys MIG instances on this node: by anybody but `Agent` the agent reads and never carves.
     #[serde(default, skip_serializing_if = "Partitioner::is_agent")]
     pub partitioner: Partitioner,
+    /// The operator's journal of what NVIDIA's MIG manager is asked for, with `partitioner: MigManager`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig_manager: Option<MigManagerRun>,
     /// Who offers the devices to kubelet: by `NvidiaDevicePlugin` the agent registers nothing and leaves allocatable alone.
     #[serde(default, skip_serializing_if = "Advertiser::is_agent")]
     pub advertiser: Advertiser,
@@ -331,6 +334,8 @@ pub enum AgentStep {
     SettingMode,
     /// The mode is pending until the GPU is reset, and it cannot be reset now.
     WaitingForReset,
+    /// NVML shows another layout than the spec, and somebody else carves this node.
+    WaitingForPartitioner,
     /// Destroying instances.
     Destroying,
     /// Creating instances.

@@ -8,6 +8,7 @@ pub mod events;
 pub mod health;
 pub mod lease;
 pub mod metrics;
+pub mod migmanager;
 pub mod plan;
 pub mod pool;
 pub mod profile;

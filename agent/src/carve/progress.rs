@@ -53,6 +53,10 @@ pub fn of_rest(rest: &Rest, gpu: &SeenGpu, kubelet: &str) -> GpuProgress {
             let waiting = format!("GPU {}: {} there, and the driver has yet to list it", gpu.index, places(starts));
             (AgentStep::Creating, None, waiting)
         }
+        Rest::WaitingForPartitioner => {
+            let waiting = format!("GPU {}: NVML shows another layout, and the agent does not carve here", gpu.index);
+            (AgentStep::WaitingForPartitioner, None, waiting)
+        }
         Rest::Failed(error) if policy::is_reset(error) => {
             (AgentStep::WaitingForReset, Some(error.clone()), String::new())
         }

@@ -13,6 +13,8 @@ pub struct Facts<'a> {
     pub taken: &'a dyn Fn(Option<&SeenInstance>) -> bool,
     /// Has it been seen unused for long enough? See [`Idleness`](super::idle::Idleness).
     pub idle: &'a dyn Fn(Option<&SeenInstance>) -> bool,
+    /// This agent carves the node, and nobody else.
+    pub carves: bool,
     /// A call that failed for this generation of the spec, as long as it must not be tried again.
     pub failure: Option<&'a GpuError>,
 }
@@ -51,6 +53,8 @@ pub enum Rest {
         /// Where.
         starts: Vec<Option<u32>>,
     },
+    /// NVML shows another layout, and somebody else carves this node.
+    WaitingForPartitioner,
     /// A call failed, or the spec cannot be carried out.
     Failed(GpuError),
 }
@@ -76,6 +80,9 @@ pub fn step(spec: &GpuSpec, gpu: &SeenGpu, facts: &Facts<'_>) -> Decision {
     let mode_is_right = mode.current == spec.mig && mode.pending == spec.mig;
     if mode_is_right && missing.is_empty() && surplus.is_empty() {
         return Decision::Rest(complete(gpu));
+    }
+    if !facts.carves {
+        return Decision::Rest(Rest::WaitingForPartitioner);
     }
     if let Some(failure) = facts.failure {
         return Decision::Rest(Rest::Failed(failure.clone()));

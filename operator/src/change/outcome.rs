@@ -102,6 +102,7 @@ pub(super) fn doing(view: &View<'_>) -> String {
         }
         AgentStep::Destroying => "the agent is destroying instances".to_owned(),
         AgentStep::Creating => "the agent is creating instances".to_owned(),
+        AgentStep::WaitingForPartitioner => "NVML shows another layout, and the agent does not carve here".to_owned(),
         AgentStep::Failed => "the agent failed".to_owned(),
     }
 }

@@ -25,8 +25,14 @@ pub(super) fn steady(view: &View<'_>) -> Decision {
     }
     match view.observation.target {
         Some(target) if view.spec.is_none() || view.present() != plain(target.clone()) => begin(view, target),
+        _ if view.spec.is_some() && anew(view).is_some() => begin(view, &view.present()),
         _ => Decision::default(),
     }
+}
+
+/// Why NVIDIA's MIG manager has to carve the GPU anew though its layout stays.
+fn anew<'v>(view: &'v View<'_>) -> Option<&'v str> {
+    view.observation.managed.as_ref().and_then(|m| m.anew)
 }
 
 fn is_lost(view: &View<'_>) -> bool {
@@ -135,6 +141,7 @@ fn begin(view: &View<'_>, target: &Layout) -> Decision {
         return draft
             .waits("Pending: its turn comes when fewer than spec.disruption.maxUnavailable GPUs of the pool change");
     }
+    let reason = anew(view).filter(|_| target == view.present()).unwrap_or(seen.reason);
     let failures = view.change().filter(|c| plain(c.to.clone()) == target).map_or(0, |c| c.failures);
     draft.begin(Change {
         phase: if busy { ChangePhase::Noticed } else { ChangePhase::Held },
@@ -145,9 +152,9 @@ fn begin(view: &View<'_>, target: &Layout) -> Decision {
         evict_after: None,
         intent: seen.intent.to_owned(),
         failures,
-        reason: seen.reason.to_owned(),
+        reason: reason.to_owned(),
     });
-    draft.event(false, "ChangeStarted", seen.reason);
+    draft.event(false, "ChangeStarted", reason);
     draft.keep_back(view.absent(&target));
     if leaving.is_empty() && draft.keeps_back() {
         return carve::partition(view, draft, &target);
@@ -168,6 +175,10 @@ fn unsettled(view: &View<'_>) -> Option<&'static str> {
     if !view.healthy() {
         return Some("Pending: the GPU is not healthy; reset or replace it");
     }
-    let settled = matches!(view.state.step, AgentStep::Steady | AgentStep::Unmanaged | AgentStep::Failed);
+    let settled = match view.state.step {
+        AgentStep::Steady | AgentStep::Unmanaged | AgentStep::Failed => true,
+        AgentStep::WaitingForPartitioner => view.observation.managed.is_some(),
+        _ => false,
+    };
     (!settled).then_some("Pending: waiting for the agent to finish what it does")
 }

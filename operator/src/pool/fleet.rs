@@ -12,6 +12,7 @@ use kube::ResourceExt as _;
 use crate::{
     cache::{Caches, SlimNode, SlimPod, valid},
     change::{Controller, PodFacts, Refusal},
+    migmanager::Configs,
     plan::{Cluster, NodeFacts, PodName},
 };
 
@@ -30,6 +31,8 @@ pub struct Fleet {
     pub nodes: BTreeMap<String, Arc<SlimNode>>,
     /// Pods that ask for devices, by name.
     pub pods: BTreeMap<PodName, Arc<SlimPod>>,
+    /// Layouts that are published for NVIDIA's MIG manager.
+    pub mig_configs: Configs,
 }
 
 impl Fleet {
@@ -43,6 +46,7 @@ impl Fleet {
             gpu_nodes: valid(&caches.gpu_nodes).into_iter().map(|n| (n.name_any(), n)).collect(),
             nodes: caches.nodes.state().into_iter().map(|n| (n.name_any(), n)).collect(),
             pods: caches.pods.state().into_iter().map(pod).collect(),
+            mig_configs: caches.mig_configs(),
         }
     }
 

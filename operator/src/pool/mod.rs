@@ -2,8 +2,10 @@
 
 mod budget;
 pub mod devices;
+mod ask;
 mod fleet;
 mod labels;
+mod managed;
 mod pass;
 mod pods;
 mod status;
@@ -30,6 +32,7 @@ use crate::{
     change::Decision,
     events::{News, Publisher, Tone},
     metrics::Metrics,
+    migmanager::ConfigError,
     plan::NodeName,
     view::View,
 };
@@ -65,6 +68,9 @@ pub enum FleetError {
         /// The node.
         node: NodeName,
     },
+    /// The layouts for NVIDIA's MIG manager cannot be written down.
+    #[error(transparent)]
+    Layouts(#[from] ConfigError),
     /// Several things failed; the others were done.
     #[error("{count} writes failed, the others were done; the first: {first}")]
     Many {
@@ -93,6 +99,8 @@ pub struct Controller {
     written: BTreeMap<String, i64>,
     /// Labels that were applied last, so that a label which another manager keeps is not fought over.
     labelled: BTreeMap<NodeName, BTreeMap<String, String>>,
+    /// Namespace of the layouts for NVIDIA's MIG manager.
+    namespace: String,
     /// This pass has learnt something that no watch will tell.
     look_again: bool,
 }
@@ -101,12 +109,14 @@ impl Controller {
     /// A controller that publishes what it finds in `view`.
     pub fn new(
         caches: Caches,
+        namespace: String,
         writer: Writer,
         publisher: Publisher,
         metrics: Arc<Metrics>,
         view: watch::Sender<Arc<View>>,
     ) -> Self {
         Self {
+            namespace,
             caches,
             writer,
             publisher,
@@ -163,7 +173,7 @@ impl Controller {
         self.refusals.retain(|uid, _| uids.contains(uid));
         self.explained.retain(|uid, _| uids.contains(uid));
         let inputs = Inputs { now: Timestamp::now(), refusals: &self.refusals, lagging: &lagging };
-        let Pass { nodes, labels, view, pools, profiles, finished, phases, wake, spared } =
+        let Pass { nodes, labels, asks, mig_configs, view, pools, profiles, finished, phases, wake, spared } =
             pass::pass(&fleet, &mut self.planner, &inputs);
         self.metrics.changes(phases.iter().map(|p| phase_name(*p)));
         self.view.send_if_modified(|old| {
@@ -179,12 +189,18 @@ impl Controller {
             let added = self.writer.set_finalizer(pool, true).await;
             faults.extend(added.map_err(failed("adding the finalizer of a pool")).err());
         }
+        if let Some(configs) = mig_configs {
+            faults.extend(self.publish(&configs).await.err());
+        }
         for (node, wanted) in labels {
             faults.extend(self.label(&node, wanted).await.err());
         }
         for (node, work) in nodes {
             let worked = tokio::time::timeout(LONGEST_NODE, self.work(&fleet, &node, work)).await;
             faults.extend(worked.unwrap_or(Err(FleetError::SlowNode { node })).err());
+        }
+        for (node, ask) in asks {
+            faults.extend(self.ask(&fleet, &node, ask).await.err());
         }
         for (pod, uid) in spared {
             faults.extend(self.spare(&fleet, &pod, &uid).await.err());

@@ -12,11 +12,14 @@ use kube::ResourceExt as _;
 use super::{
     devices,
     fleet::{Fleet, Refusals},
-    labels, status, view,
+    labels,
+    managed::{self, Ask},
+    status, view,
 };
 use crate::{
     cache::digest,
-    change::{self, Decision, Observation, Policy, Turn, Window, WindowError, Windows},
+    change::{self, Decision, Managed, Observation, Policy, Turn, Window, WindowError, Windows},
+    migmanager::{self, Configs},
     plan::{self, GpuKey, NodeName, Plan, PodName, PoolName, Snapshot},
     profile,
     view::View,
@@ -31,6 +34,10 @@ pub struct Pass {
     pub spared: BTreeMap<PodName, String>,
     /// Our labels on nodes that lack them or have others.
     pub labels: BTreeMap<NodeName, BTreeMap<String, String>>,
+    /// Labels for NVIDIA's MIG manager, and those that it left paused.
+    pub asks: BTreeMap<NodeName, Ask>,
+    /// Layouts to be published for NVIDIA's MIG manager, when they differ from those that are.
+    pub mig_configs: Option<Configs>,
     /// What tenants need to know.
     pub view: View,
     /// Status of pools that differs.
@@ -83,6 +90,11 @@ impl Planner {
 
 /// Decides.
 pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
+    let known = fleet;
+    let cluster = fleet.cluster_at(inputs.now);
+    let members = plan::membership(&cluster.pools, cluster.nodes.iter().map(|n| (n.name, n.labels)));
+    let current = managed::current(fleet, &members);
+    let fleet = current.as_ref().unwrap_or(fleet);
     let cluster = fleet.cluster_at(inputs.now);
     let windows = windows(fleet, inputs.now);
     let (snapshot, mut problems) = Snapshot::read(&cluster);
@@ -90,12 +102,12 @@ pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
     problems.extend(plan.problems.iter().cloned());
     problems.sort();
     problems.dedup();
-    let members = plan::membership(&cluster.pools, cluster.nodes.iter().map(|n| (n.name, n.labels)));
 
     let devices = devices::all(fleet);
-    let mut decisions = decisions(fleet, plan, &windows, inputs);
+    let managers = managed::decisions(fleet, plan, inputs);
+    let mut decisions = decisions(fleet, plan, &windows, &managers, inputs);
     name_places(&mut decisions, &devices);
-    let nodes = nodes(fleet, &decisions, &members, inputs);
+    let nodes = nodes(fleet, known, &decisions, &managers, &members, inputs);
     let seen = status::Seen {
         fleet,
         plan,
@@ -111,6 +123,8 @@ pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
     Pass {
         spared: spared(fleet, &decisions, inputs),
         labels: labels::labels(fleet, &members),
+        asks: asks(&managers),
+        mig_configs: managed::configs(fleet, &managers),
         view: view::view(&seen, &snapshot),
         pools: pools.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
         profiles: profiles.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
@@ -124,6 +138,7 @@ pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
         wake: decisions
             .values()
             .filter_map(|d| d.wake)
+            .chain(managers.values().filter_map(|d| d.wake))
             .chain(status::patience_ends(&seen))
             .chain(fleet.forgiveness_ends(inputs.now))
             .chain(windows.values().filter_map(|w| w.as_ref().ok()?.turns()))
@@ -138,40 +153,63 @@ fn windows(fleet: &Fleet, now: Timestamp) -> BTreeMap<String, Result<Window, Win
     fleet.pools.iter().map(|pool| (pool.name_any(), of(pool))).collect()
 }
 
+fn asks(managers: &BTreeMap<String, migmanager::Decision>) -> BTreeMap<NodeName, Ask> {
+    let ask = |d: &migmanager::Decision| Ask { config: d.label.clone(), unpause: d.unpause.clone() };
+    let asks = managers.iter().map(|(node, d)| (NodeName::from(node.as_str()), ask(d)));
+    asks.filter(|(_, ask)| *ask != Ask::default()).collect()
+}
+
 /// Steps the change machine of every GPU that a pool has.
 fn decisions(
     fleet: &Fleet,
     plan: &Plan,
     windows: &BTreeMap<String, Result<Window, WindowError>>,
+    managers: &BTreeMap<String, migmanager::Decision>,
     inputs: &Inputs<'_>,
 ) -> BTreeMap<GpuKey, Decision> {
     let intent = intent(fleet);
-    let admitted = admitted(fleet, plan);
-    let mut decisions = BTreeMap::new();
-    for (key, gpu) in &plan.gpus {
+    let targets = managed::targets(fleet, plan);
+    let anew = managed::anew(fleet, &targets);
+    let admitted = admitted(fleet, plan, &targets, &anew);
+    let decide = |key: &GpuKey, gpu: &plan::GpuPlan, together: bool| {
         let name = key.node.as_str();
-        let Some(node) = fleet.gpu_nodes.get(name).filter(|_| !inputs.lagging.contains(name)) else { continue };
-        let Some(pool) = fleet.pools.iter().find(|p| p.name_any() == gpu.pool.as_str()) else { continue };
+        let node = fleet.gpu_nodes.get(name).filter(|_| !inputs.lagging.contains(name))?;
+        let pool = fleet.pools.iter().find(|p| p.name_any() == gpu.pool.as_str())?;
         let deadline = spec_of(fleet, key).and_then(|s| s.change.as_ref()?.evict_after.as_ref()).map(|t| t.0);
         let (pods, allocatable) = (fleet.pods_on(name, deadline, inputs.refusals), fleet.allocatable(name));
         let window = match windows.get(gpu.pool.as_str()) {
             Some(Ok(window)) => *window,
             _ => Window::Closed { next: None },
         };
-        let decision = change::step(&Observation {
+        let managed = managers.get(name);
+        let managed =
+            managed.map(|m| Managed { word: &m.word, together, anew: anew.get(key).map(String::as_str) });
+        Some(change::step(&Observation {
             now: inputs.now,
             uuid: key.uuid.as_str(),
             node,
             allocatable: &allocatable,
-            target: gpu.target.as_ref(),
+            target: targets.get(key),
             reason: &reason(key, gpu, spec_of(fleet, key)),
             intent: &intent,
             pods: &pods,
             policy: &Policy { window, ..Policy::from(&pool.spec.disruption) },
             agent_alive: fleet.answers(name),
+            managed,
             may_start: admitted.contains(key),
-        });
-        decisions.insert(key.clone(), decision);
+        }))
+    };
+    let all = |gpus: &mut dyn Iterator<Item = (&GpuKey, &plan::GpuPlan)>, together: bool| -> BTreeMap<GpuKey, Decision> {
+        gpus.filter_map(|(key, gpu)| Some((key.clone(), decide(key, gpu, together)?))).collect()
+    };
+    let mut decisions = all(&mut plan.gpus.iter(), true);
+    for name in managers.keys() {
+        let here: BTreeMap<&str, &Decision> =
+            decisions.iter().filter(|(k, _)| k.node.as_str() == name).map(|(k, d)| (k.uuid.as_str(), d)).collect();
+        let swept = anew.keys().filter(|k| k.node.as_str() == name).map(|k| k.uuid.as_str()).collect();
+        if fleet.gpu_nodes.get(name).is_some_and(|node| managed::hasty(node, &here, &swept)) {
+            decisions.extend(all(&mut plan.gpus.iter().filter(|(k, _)| k.node.as_str() == name), false));
+        }
     }
     decisions
 }
@@ -180,7 +218,8 @@ fn decisions(
 fn intent(fleet: &Fleet) -> String {
     let profiles = fleet.profiles.iter().map(|p| (p.name_any(), serde_json::json!(p.spec)));
     let pools = fleet.pools.iter().map(|p| {
-        let GpuPoolSpec { node_selector, profiles, layout, partitioner, disruption: _ } = &p.spec;
+        let GpuPoolSpec { node_selector, profiles, layout, partitioner, mig_manager: _, advertiser: _, disruption: _ } =
+            &p.spec;
         (p.name_any(), serde_json::json!([node_selector, profiles, layout, partitioner]))
     });
     let tenants = fleet.tenants.iter().map(|t| {
@@ -251,7 +290,12 @@ fn spec_of<'a>(fleet: &'a Fleet, key: &GpuKey) -> Option<&'a GpuSpec> {
 }
 
 /// GPUs that may begin a change now, by each pool's limit.
-fn admitted(fleet: &Fleet, plan: &Plan) -> BTreeSet<GpuKey> {
+fn admitted(
+    fleet: &Fleet,
+    plan: &Plan,
+    targets: &BTreeMap<GpuKey, Layout>,
+    anew: &BTreeMap<GpuKey, String>,
+) -> BTreeSet<GpuKey> {
     let mut by_pool: BTreeMap<&PoolName, Vec<Turn<GpuKey>>> = BTreeMap::new();
     for (key, gpu) in &plan.gpus {
         let spec = spec_of(fleet, key);
@@ -259,15 +303,23 @@ fn admitted(fleet: &Fleet, plan: &Plan) -> BTreeSet<GpuKey> {
         let changing = phase.is_some_and(|p| p < ChangePhase::RolledBack);
         // a GPU that is not listed yet has nothing to lose, and waits for nobody unless it must be carved
         let present = spec.map(|s| plan::plain(s.layout()));
-        let wanted = gpu.changed || gpu.target.as_ref().is_some_and(|t| differs(present.as_ref(), t));
+        let managed = fleet.gpu_nodes.get(key.node.as_str()).is_some_and(managed::is_managed);
+        let changed = gpu.changed && !managed || anew.contains_key(key);
+        let wanted = changed || targets.get(key).is_some_and(|t| differs(present.as_ref(), t));
         by_pool.entry(&gpu.pool).or_default().push(Turn { gpu: key.clone(), changing, wanted, rank: gpu.rank });
     }
     let limit = |pool: &PoolName| {
         let found = fleet.pools.iter().find(|p| p.name_any() == pool.as_str());
         found.map(|p| p.spec.disruption.max_unavailable.clone())
     };
-    let turns = by_pool.into_iter().filter_map(|(pool, turns)| Some(change::admit(&turns, &limit(pool)?)));
-    turns.flatten().collect()
+    let managed = |turns: &[Turn<GpuKey>]| {
+        let mut nodes = turns.iter().filter_map(|t| fleet.gpu_nodes.get(t.gpu.node.as_str()));
+        nodes.any(managed::is_managed)
+    };
+    let admit = |(pool, turns): (&PoolName, Vec<Turn<GpuKey>>)| {
+        Some(if managed(&turns) { managed::admit(&turns) } else { change::admit(&turns, &limit(pool)?) })
+    };
+    by_pool.into_iter().filter_map(admit).flatten().collect()
 }
 
 fn differs(present: Option<&Layout>, target: &Layout) -> bool {
@@ -278,7 +330,9 @@ fn differs(present: Option<&Layout>, target: &Layout) -> bool {
 /// nothing uses them.
 fn nodes(
     fleet: &Fleet,
+    known: &Fleet,
     decisions: &BTreeMap<GpuKey, Decision>,
+    managers: &BTreeMap<String, migmanager::Decision>,
     members: &BTreeMap<NodeName, Vec<PoolName>>,
     inputs: &Inputs<'_>,
 ) -> BTreeMap<NodeName, NodeWork> {
@@ -300,9 +354,13 @@ fn nodes(
                 gpus.insert(uuid, spec.clone());
             }
         }
-        let spec = GpuNodeSpec { gpus: in_order(node, gpus), ..node.spec.clone() };
-        let spec = (spec != node.spec).then_some(spec);
-        let decisions: Vec<Decision> = here.into_iter().map(|(_, d)| d.clone()).filter(has_work).collect();
+        let manager = managers.get(name);
+        let mig_manager = manager.and_then(|m| m.run.clone());
+        let spec = GpuNodeSpec { gpus: in_order(node, gpus), mig_manager, ..node.spec.clone() };
+        let spec = (known.gpu_nodes.get(name).map(|n| &n.spec) != Some(&spec)).then_some(spec);
+        let told = manager.map(|m| Decision { events: m.events.clone(), ..Decision::default() });
+        let decisions: Vec<Decision> =
+            here.into_iter().map(|(_, d)| d.clone()).chain(told).filter(has_work).collect();
         if spec.is_some() || !decisions.is_empty() {
             work.insert(key, NodeWork { spec, decisions });
         }

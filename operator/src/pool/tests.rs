@@ -54,6 +54,7 @@ fn fleet(pools: &[&str]) -> Fleet {
         )]
         .into(),
         pods: BTreeMap::new(),
+        mig_configs: crate::migmanager::Configs::default(),
     }
 }
 

@@ -127,7 +127,7 @@ proptest! {
 
     #[test]
     fn what_was_seen_unused_only_once_is_not_touched(gpu in found(), spec in wanted()) {
-        let facts = Facts { generation: 1, taken: &|_| false, idle: &|_| false, failure: None };
+        let facts = Facts { generation: 1, taken: &|_| false, idle: &|_| false, carves: true, failure: None };
         let decision = step(&spec, &gpu, &facts);
         let harmless = !matches!(
             decision,

@@ -1,0 +1,191 @@
+//! Nodes that NVIDIA's MIG manager carves: what a pass adds to the changes of their GPUs, because such a node changes as a whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gputenancy_crds::{ChangePhase, GpuNode, GpuSpec, GpuState, Layout, MigManagerStep, Partitioner, names};
+use kube::ResourceExt as _;
+
+use super::{fleet::Fleet, pass::Inputs};
+use crate::{
+    change::{self, Turn},
+    migmanager::{self, Configs, Decision, Patience, Shape, adopted, base, is_ours, placed, sweeps},
+    plan::{GpuKey, NodeName, Plan, PoolName, plain},
+};
+
+/// What is to be done about the labels of one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ask {
+    /// Value for `nvidia.com/mig.config`.
+    pub config: Option<String>,
+    /// Labels of the GPU Operator's parts that are set back to `true`.
+    pub unpause: BTreeSet<String>,
+}
+
+/// The fleet with who carves each node from now on, and with placements as the MIG manager chose them; `None`: as it is.
+pub fn current(fleet: &Fleet, members: &BTreeMap<NodeName, Vec<PoolName>>) -> Option<Fleet> {
+    let differing = fleet.gpu_nodes.iter().filter_map(|(name, node)| {
+        let partitioner = partitioner(fleet, members, name, node);
+        let moved = (partitioner == Partitioner::MigManager).then(|| adopted(node)).flatten();
+        if moved.is_none() && node.spec.partitioner == partitioner {
+            return None;
+        }
+        let mut node = moved.unwrap_or_else(|| node.clone());
+        node.spec.partitioner = partitioner;
+        Some((name.clone(), node))
+    });
+    let differing: Vec<_> = differing.collect();
+    (!differing.is_empty()).then(|| {
+        let mut fleet = fleet.clone();
+        fleet.gpu_nodes.extend(differing);
+        fleet
+    })
+}
+
+/// A MIG manager that was asked is waited for, whatever the pool says meanwhile: nobody else carves until it has answered.
+fn partitioner(
+    fleet: &Fleet,
+    members: &BTreeMap<NodeName, Vec<PoolName>>,
+    name: &str,
+    node: &GpuNode,
+) -> Partitioner {
+    let asked = node.spec.mig_manager.as_ref().is_some_and(|r| {
+        r.step > MigManagerStep::Publishing && r.step < MigManagerStep::GaveUp
+    });
+    let pool = members.get(&NodeName::from(name)).map(Vec::as_slice);
+    if pool.is_none() && !asked && node.spec.gpus.is_empty() {
+        return Partitioner::default();
+    }
+    let Some([pool]) = pool.filter(|_| !asked) else { return node.spec.partitioner };
+    let pool = fleet.pools.iter().find(|p| p.name_any() == pool.as_str());
+    pool.map_or(node.spec.partitioner, |p| p.spec.partitioner)
+}
+
+/// Does NVIDIA's MIG manager carve this node?
+pub fn is_managed(node: &GpuNode) -> bool {
+    node.spec.partitioner == Partitioner::MigManager
+}
+
+/// What is to be done about each MIG manager.
+pub fn decisions(fleet: &Fleet, plan: &Plan, inputs: &Inputs<'_>) -> BTreeMap<String, Decision> {
+    let managed = fleet.gpu_nodes.iter().filter(|(name, n)| is_managed(n) && !inputs.lagging.contains(*name));
+    let decide = |(name, node): (&String, &GpuNode)| {
+        let labels = fleet.nodes.get(name)?.labels();
+        let pool = plan.gpus.iter().find(|(k, _)| k.node.as_str() == name).map(|(_, g)| &g.pool);
+        let pool = fleet.pools.iter().find(|p| pool.is_some_and(|pool| pool.as_str() == p.name_any()));
+        let rules = pool.and_then(|p| p.spec.mig_manager.clone()).unwrap_or_default();
+        let decision = migmanager::step(&migmanager::Observation {
+            now: inputs.now,
+            node,
+            labels,
+            agent_alive: fleet.answers(name),
+            published: &fleet.mig_configs,
+            patience: Patience::from(&rules),
+        });
+        Some((name.clone(), decision))
+    };
+    managed.filter_map(decide).collect()
+}
+
+/// The layouts that have to be published, if they differ from those that are.
+pub fn configs(fleet: &Fleet, managers: &BTreeMap<String, Decision>) -> Option<Configs> {
+    let mut wanted = Configs::default();
+    for node in fleet.gpu_nodes.values().filter(|n| is_managed(n)) {
+        for config in migmanager::configs(node) {
+            wanted.add(&config);
+        }
+    }
+    // a MIG manager that starts anew reads the label again
+    let labels = fleet.nodes.values().filter_map(|n| n.labels().get(names::MIG_CONFIG_LABEL).cloned());
+    let runs = managers.values().filter_map(|d| d.run.as_ref()).map(|r| r.config.clone());
+    for name in labels.chain(runs).filter(|name| is_ours(name)) {
+        wanted.keep(&fleet.mig_configs, base(&name));
+    }
+    let nobody = !fleet.gpu_nodes.values().any(is_managed) && fleet.mig_configs == Configs::default();
+    (!nobody && wanted != fleet.mig_configs).then_some(wanted)
+}
+
+/// The layouts that the plan wants, where the MIG manager carves with the placements that it would leave as they are.
+pub fn targets(fleet: &Fleet, plan: &Plan) -> BTreeMap<GpuKey, Layout> {
+    let target = |(key, gpu): (&GpuKey, &crate::plan::GpuPlan)| {
+        let target = plain(gpu.target.clone()?);
+        let node = fleet.gpu_nodes.get(key.node.as_str())?;
+        let state = state_of(node, key.uuid.as_str()).filter(|_| is_managed(node));
+        let same = state.filter(|s| target.mig && Shape::of(&target) == Shape::seen(s));
+        Some((key.clone(), same.map_or_else(|| target.clone(), |s| placed(&target, s))))
+    };
+    plan.gpus.iter().filter_map(target).collect()
+}
+
+/// GPUs that have to be carved anew though their layout stays, with the reason.
+pub fn anew(fleet: &Fleet, targets: &BTreeMap<GpuKey, Layout>) -> BTreeMap<GpuKey, String> {
+    let mut anew = BTreeMap::new();
+    for (name, node) in fleet.gpu_nodes.iter().filter(|(name, n)| is_managed(n) && fleet.answers(name)) {
+        let key = |uuid: &str| GpuKey { node: name.as_str().into(), uuid: uuid.into() };
+        let wanted = |state: &GpuState| {
+            let change = spec_of(node, &state.uuid).and_then(|s| s.change.as_ref());
+            match change {
+                Some(c) if c.phase <= ChangePhase::Partitioning => Shape::of(&c.to),
+                Some(c) if c.phase == ChangePhase::RollingBack => Shape::of(&c.from),
+                Some(c) if c.phase == ChangePhase::Verifying => Shape::seen(state),
+                _ => targets.get(&key(&state.uuid)).map_or_else(|| Shape::seen(state), Shape::of),
+            }
+        };
+        let swept = sweeps(node, wanted);
+        for state in node.status.iter().flat_map(|s| &s.gpus) {
+            let shown = Shape::seen(state);
+            if swept.contains(&state.uuid) && wanted(state) == shown {
+                let why = "NVIDIA's MIG manager changes the MIG mode of another GPU of the node and carves this one anew for it";
+                anew.insert(key(&state.uuid), why.to_owned());
+            } else if let Some(spec) = spec_of(node, &state.uuid).filter(|s| drifted(s, state, fleet, name)) {
+                let agreed = Shape::of(&spec.layout()).words();
+                anew.insert(key(&state.uuid), format!("NVML shows {} and not {agreed}", shown.words()));
+            }
+        }
+    }
+    anew
+}
+
+/// NVML shows something else than agreed, as after a reboot, and nobody uses what is there.
+fn drifted(spec: &GpuSpec, state: &GpuState, fleet: &Fleet, node: &str) -> bool {
+    let labels = fleet.nodes.get(node).map(|n| n.labels());
+    let at_work = labels.and_then(|l| l.get(names::MIG_STATE_LABEL)).is_some_and(|s| s == "pending" || s == "rebooting");
+    let mut devices = state.instances.iter().map(|i| &i.device).chain(&state.whole);
+    let idle = state.holders.is_empty() && devices.all(|d| d.owner.is_none() && d.clients == 0);
+    spec.change.is_none() && idle && !at_work && Shape::of(&spec.layout()) != Shape::seen(state)
+}
+
+/// GPUs of one pool that may begin a change now: of one node at a time, and of that all that have to.
+pub fn admit(turns: &[Turn<GpuKey>]) -> BTreeSet<GpuKey> {
+    if turns.iter().any(|t| t.changing) {
+        return BTreeSet::new();
+    }
+    let lowest = turns.iter().filter(|t| t.wanted).map(|t| t.rank).min();
+    let first = turns.iter().filter(|t| t.wanted && Some(t.rank) == lowest).min_by_key(|t| &t.gpu);
+    let node = first.map(|t| &t.gpu.node);
+    turns.iter().filter(|t| t.wanted && Some(&t.gpu.node) == node).map(|t| t.gpu.clone()).collect()
+}
+
+/// Would a GPU of the node be carved now while another one that has to be carved with it is not idle yet?
+pub fn hasty(node: &GpuNode, decisions: &BTreeMap<&str, &change::Decision>, anew: &BTreeSet<&str>) -> bool {
+    let before = |uuid: &str| spec_of(node, uuid).and_then(|s| s.change.as_ref()).map(|c| c.phase);
+    let after = |uuid: &str| match decisions.get(uuid).and_then(|d| d.spec.as_ref()) {
+        Some(spec) => spec.change.as_ref().map(|c| c.phase),
+        None => before(uuid),
+    };
+    let uuids: Vec<&str> = node.status.iter().flat_map(|s| &s.gpus).map(|g| g.uuid.as_str()).collect();
+    let carves = |p: Option<ChangePhase>| p == Some(ChangePhase::Partitioning);
+    let starts = uuids.iter().any(|u| carves(after(u)) && !carves(before(u)));
+    let waits = uuids.iter().any(|u| {
+        let phase = after(u);
+        phase.is_some_and(|p| p <= ChangePhase::Idle) || (anew.contains(u) && !carves(phase))
+    });
+    starts && waits
+}
+
+fn state_of<'a>(node: &'a GpuNode, uuid: &str) -> Option<&'a GpuState> {
+    node.status.iter().flat_map(|s| &s.gpus).find(|g| g.uuid == uuid)
+}
+
+fn spec_of<'a>(node: &'a GpuNode, uuid: &str) -> Option<&'a GpuSpec> {
+    node.spec.gpus.iter().find(|g| g.uuid == uuid)
+}
