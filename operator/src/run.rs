@@ -75,7 +75,8 @@ async fn client() -> Result<Client, RunError> {
 }
 
 async fn operate(args: RunArgs) -> Result<(), RunError> {
-    let RunArgs { namespace, mig_config_namespace, identity, lease_name, lease_duration, listen, concurrency, log } = args;
+    let RunArgs { namespace, mig_config_namespace, identity, lease_name, lease_duration, listen, concurrency, log } =
+        args;
     init_log(&log)?;
     let layouts_in = mig_config_namespace.unwrap_or_else(|| namespace.clone());
     let client = client().await?;
@@ -106,7 +107,8 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     let writer = Writer::new(client.clone(), metrics.clone());
     let publisher = Publisher::new(client, identity);
     let (seen, view) = watch::channel(Arc::new(View::empty()));
-    let controller = pool::Controller::new(caches.clone(), layouts_in, writer.clone(), publisher.clone(), metrics.clone(), seen);
+    let controller =
+        pool::Controller::new(caches.clone(), layouts_in, writer.clone(), publisher.clone(), metrics.clone(), seen);
     fleet.notify_one();
     let fleet_task = tokio::spawn(controller.run(fleet, stop.clone()));
     let context = tenant::Context::new(caches.clone(), writer, publisher, view.clone(), metrics.clone());

@@ -31,8 +31,13 @@ impl World {
 
     /// Attaches, installs the product, and removes what earlier tests left.
     pub async fn enter() -> Result<Self> {
+        Self::enter_with(&[]).await
+    }
+
+    /// As [`World::enter`], with values of the chart.
+    pub async fn enter_with(values: &[&str]) -> Result<Self> {
         let world = Self::bare().await?;
-        product::install(&world.lab, &[]).await?;
+        product::install(&world.lab, values).await?;
         objects::delete_everything(&world.client).await?;
         world.agents_ready().await?;
         world.blank().await?;

@@ -133,6 +133,11 @@ fn operator() -> Vec<Case> {
     vec![
         node("label of ours", label("gputenancy.io/pool", json!("p")), None),
         node("label of somebody", label("example.com/rack", json!("r")), nothing_else),
+        node("a layout of ours", label("nvidia.com/mig.config", json!("gputenancy-0123456789abcdef-b")), None),
+        node("a layout of others", label("nvidia.com/mig.config", json!("all-1g.10gb")), nothing_else),
+        node("state of the MIG manager", label("nvidia.com/mig.config.state", json!("failed")), nothing_else),
+        node("not paused before", label("nvidia.com/gpu.deploy.sandbox", json!("true")), nothing_else),
+        node("pausing", label("nvidia.com/gpu.deploy.nvsm", json!("paused-for-mig-change")), nothing_else),
         node("no host name", label("kubernetes.io/hostname", Value::Null), nothing_else),
         node("annotation", json!({"metadata": {"annotations": {"a": "b"}}}), nothing_else),
         node("unschedulable", json!({"spec": {"unschedulable": true}}), nothing_else),

@@ -118,7 +118,8 @@ fn open(root: &Path) -> Result<Nvml, CarveError> {
 
 fn gpus(nvml: &Nvml) -> Result<Vec<Gpu<'_>>, NvmlFailure> {
     let gpus = (0..nvml.gpu_count()?).map(|index| nvml.gpu(index)).collect::<Result<Vec<_>, _>>()?;
-    let mut placed = gpus.into_iter().map(|gpu| Ok((gpu.pci_bus_id()?, gpu))).collect::<Result<Vec<_>, NvmlFailure>>()?;
+    let mut placed =
+        gpus.into_iter().map(|gpu| Ok((gpu.pci_bus_id()?, gpu))).collect::<Result<Vec<_>, NvmlFailure>>()?;
     placed.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(placed.into_iter().map(|(_, gpu)| gpu).collect())
 }

@@ -15,7 +15,8 @@ const PARTS: [&str; 5] = ["device-plugin", "gpu-feature-discovery", "dcgm-export
 /// The part of third parties, whose label is written only where there is one.
 const CLIENT: &str = "client";
 /// Labels of the pods that have to be gone, in the order of waiting.
-const APPS: [&str; 4] = ["nvidia-device-plugin-daemonset", "gpu-feature-discovery", "nvidia-dcgm-exporter", "nvidia-dcgm"];
+const APPS: [&str; 4] =
+    ["nvidia-device-plugin-daemonset", "gpu-feature-discovery", "nvidia-dcgm-exporter", "nvidia-dcgm"];
 
 /// One node's labels.
 pub struct Labels {

@@ -16,7 +16,8 @@ use crate::{migmanager::Word, plan::plain};
 pub(super) fn partition(view: &View<'_>, mut draft: Draft<'_>, to: &Layout) -> Decision {
     if view.observation.managed.as_ref().is_some_and(|m| !m.together) {
         draft.phase(ChangePhase::Idle);
-        return draft.done("idle; the node is carved as a whole, so it waits until the other GPUs that change are idle too");
+        return draft
+            .done("idle; the node is carved as a whole, so it waits until the other GPUs that change are idle too");
     }
     draft.layout(to).hold(view.arriving(to)).phase(ChangePhase::Partitioning);
     let timeout = view.observation.now.checked_add(view.observation.policy.carve_timeout).ok();

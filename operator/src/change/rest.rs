@@ -75,9 +75,16 @@ pub(super) fn rolled_back(view: &View<'_>, change: &Change) -> Decision {
             }
             draft.done(&change.reason)
         }
-        Some(target) if target != plain(change.to.clone()) || over => begin(view, &target),
+        Some(target) if over || another(view, change, &target) => begin(view, &target),
         _ => draft.done(&change.reason),
     }
+}
+
+/// Is it another layout than the one that failed? What NVIDIA's MIG manager could not do has seldom to do with the layout: unless
+/// people have written something else it is given time.
+fn another(view: &View<'_>, change: &Change, target: &Layout) -> bool {
+    let written = view.observation.managed.is_none() || change.intent != view.observation.intent;
+    written && *target != plain(change.to.clone())
 }
 
 /// Neither layout could be reached. When the agent succeeds after all the GPU is well again; now and then it is asked anew,
@@ -142,7 +149,7 @@ fn begin(view: &View<'_>, target: &Layout) -> Decision {
             .waits("Pending: its turn comes when fewer than spec.disruption.maxUnavailable GPUs of the pool change");
     }
     let reason = anew(view).filter(|_| target == view.present()).unwrap_or(seen.reason);
-    let failures = view.change().filter(|c| plain(c.to.clone()) == target).map_or(0, |c| c.failures);
+    let failures = view.change().filter(|c| !another(view, c, &target)).map_or(0, |c| c.failures);
     draft.begin(Change {
         phase: if busy { ChangePhase::Noticed } else { ChangePhase::Held },
         from: view.present(),

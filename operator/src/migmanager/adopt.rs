@@ -42,7 +42,8 @@ fn moved(spec: &GpuSpec, state: &GpuState) -> Option<GpuSpec> {
         follow(from);
         follow(to);
     }
-    let carving = spec.change.as_ref().is_some_and(|c| c.phase < ChangePhase::Verifying || c.phase == ChangePhase::RollingBack);
+    let carving =
+        spec.change.as_ref().is_some_and(|c| c.phase < ChangePhase::Verifying || c.phase == ChangePhase::RollingBack);
     if carving && !spec.hold.is_empty() {
         // what was held is not there any more; what came in its place must not be given to anybody yet
         spec.hold = layout.instances.iter().map(|i| i.start).collect();

@@ -171,11 +171,7 @@ impl Configs {
     /// The text of `config.yaml`.
     pub fn render(&self) -> Result<String, ConfigError> {
         let mut mig_configs = self.0.clone();
-        let none = Entry {
-            devices: Devices::Word("all".to_owned()),
-            mig_enabled: false,
-            mig_devices: BTreeMap::new(),
-        };
+        let none = Entry { devices: Devices::Word("all".to_owned()), mig_enabled: false, mig_devices: BTreeMap::new() };
         mig_configs.insert(ALL_DISABLED.to_owned(), Config(vec![none]));
         let text = serde_saphyr::to_string(&Document { version: "v1".to_owned(), mig_configs })?;
         Ok(format!("# Written by gputenancy for NVIDIA's MIG manager; every layout has two names.\n{text}"))

@@ -7,7 +7,7 @@ use k8s_openapi::{
 };
 
 use super::{
-    config::{base, twin},
+    config::{base, is_ours, twin},
     model::{Decision, Observation, Patience, Word},
     view::View,
 };
@@ -22,6 +22,11 @@ pub fn step(seen: &Observation<'_>) -> Decision {
     asking.step()
 }
 
+/// It was asked, and has not come to an end.
+fn watches(step: MigManagerStep) -> bool {
+    matches!(step, MigManagerStep::Asked | MigManagerStep::Working | MigManagerStep::Checking)
+}
+
 struct Asking<'a> {
     seen: &'a Observation<'a>,
     view: View<'a>,
@@ -33,17 +38,13 @@ impl Asking<'_> {
         let run = self.seen.node.spec.mig_manager.clone();
         let at_rest = !self.view.draining() && !self.view.acting();
         if at_rest {
-            // one that has given up stays so until the node is well again, and all runs that was paused
-            let unfinished = self.view.stuck() || self.paused().next().is_some();
-            let kept = run.filter(|r| r.step == MigManagerStep::GaveUp && unfinished);
-            self.unpause(kept.is_some());
-            self.decision.run = kept;
-            return self.decision;
+            return self.rest(run);
         }
         let name = self.view.config().name();
         if !self.view.draining() && !self.view.needs(&name) {
             // asked for this and not finished yet: it may have parts paused, or other GPUs to carve
-            let busy = run.as_ref().is_some_and(|r| r.step > MigManagerStep::Publishing && base(&r.config) == name);
+            let asked = |r: &MigManagerRun| r.step > MigManagerStep::Publishing && base(&r.config) == name;
+            let busy = run.as_ref().is_some_and(asked);
             if !busy || self.view.state == Some("success") {
                 self.unpause(false);
                 return self.decision;
@@ -60,6 +61,29 @@ impl Asking<'_> {
                 self.begin(name, published)
             }
         }
+    }
+
+    /// No change waits for it. It may be at work all the same: it carves what its label says whenever it starts, and may get stuck then.
+    fn rest(mut self, run: Option<MigManagerRun>) -> Decision {
+        let ours = self.view.label.filter(|l| is_ours(l)).map(str::to_owned);
+        let at_work = matches!(self.view.state, Some("pending" | "rebooting"));
+        let paused = self.paused().next().is_some();
+        match (run, ours.filter(|_| at_work)) {
+            (Some(run), Some(label)) if watches(run.step) && base(&run.config) == base(&label) => return self.ask(run),
+            // one that has given up stays so until the node is well again, and all runs that was paused
+            (Some(run), _) if run.step == MigManagerStep::GaveUp => {
+                self.unpause(true);
+                self.decision.run = (paused || self.view.stuck()).then_some(run);
+            }
+            (_, Some(config)) if paused => {
+                let (now, step) = (self.now(), MigManagerStep::Working);
+                let published = now.clone();
+                let run = MigManagerRun { config, step, since: now, published, unanswered: 0, reason: String::new() };
+                return self.working(run, "NVIDIA's MIG manager is at work");
+            }
+            _ => self.unpause(false),
+        }
+        self.decision
     }
 
     /// Begins to ask for the layout of this name. The one to go back to was published together with the one that failed.

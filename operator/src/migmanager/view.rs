@@ -15,6 +15,8 @@ use super::{
 pub(super) struct Gpu<'a> {
     pub state: &'a GpuState,
     pub change: Option<&'a Change>,
+    /// It is offered to pods; one that is not has nothing to withdraw.
+    listed: bool,
     /// What the MIG manager is to leave it with.
     pub wanted: Shape,
     pub shown: Shape,
@@ -89,7 +91,7 @@ impl<'a> View<'a> {
             self.gpus.iter().find(|g| g.state.uuid == state.uuid).map(|g| g.wanted.clone()).unwrap_or_default()
         });
         let swept = || self.gpus.iter().filter(|g| swept.contains(&g.state.uuid));
-        if let Some(bystander) = swept().find(|g| !g.acts()) {
+        if let Some(bystander) = swept().find(|g| g.listed && !g.acts()) {
             let GpuState { index, .. } = bystander.state;
             return Some(format!("GPU {index} would be carved anew as well, and is not free for that"));
         }
@@ -123,14 +125,15 @@ fn gpus(node: &GpuNode) -> Vec<Gpu<'_>> {
     let mut states: Vec<&GpuState> = node.status.iter().flat_map(|s| &s.gpus).collect();
     states.sort_by_key(|s| (&s.pci_bus_id, s.index));
     let gpu = |state| {
-        let (shown, change) = (Shape::seen(state), spec_of(node, state).and_then(|s| s.change.as_ref()));
+        let (shown, spec) = (Shape::seen(state), spec_of(node, state));
+        let (change, listed) = (spec.and_then(|s| s.change.as_ref()), spec.is_some());
         let wanted = match change {
             Some(c) if c.phase < ChangePhase::RollingBack => Shape::of(&c.to),
             Some(c) if c.phase == ChangePhase::RollingBack => Shape::of(&c.from),
             // what does not change is left as it is, whatever that is
             _ => shown.clone(),
         };
-        Gpu { state, change, wanted, shown }
+        Gpu { state, change, listed, wanted, shown }
     };
     states.into_iter().map(gpu).collect()
 }

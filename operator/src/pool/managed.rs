@@ -42,15 +42,12 @@ pub fn current(fleet: &Fleet, members: &BTreeMap<NodeName, Vec<PoolName>>) -> Op
 }
 
 /// A MIG manager that was asked is waited for, whatever the pool says meanwhile: nobody else carves until it has answered.
-fn partitioner(
-    fleet: &Fleet,
-    members: &BTreeMap<NodeName, Vec<PoolName>>,
-    name: &str,
-    node: &GpuNode,
-) -> Partitioner {
-    let asked = node.spec.mig_manager.as_ref().is_some_and(|r| {
-        r.step > MigManagerStep::Publishing && r.step < MigManagerStep::GaveUp
-    });
+fn partitioner(fleet: &Fleet, members: &BTreeMap<NodeName, Vec<PoolName>>, name: &str, node: &GpuNode) -> Partitioner {
+    let asked = node
+        .spec
+        .mig_manager
+        .as_ref()
+        .is_some_and(|r| r.step > MigManagerStep::Publishing && r.step < MigManagerStep::GaveUp);
     let pool = members.get(&NodeName::from(name)).map(Vec::as_slice);
     if pool.is_none() && !asked && node.spec.gpus.is_empty() {
         return Partitioner::default();
@@ -116,6 +113,13 @@ pub fn targets(fleet: &Fleet, plan: &Plan) -> BTreeMap<GpuKey, Layout> {
     plan.gpus.iter().filter_map(target).collect()
 }
 
+/// Does the MIG manager carve this GPU, and does it have what the plan wants in some place?
+pub fn keeps(fleet: &Fleet, key: &GpuKey, target: Option<&Layout>) -> bool {
+    let node = fleet.gpu_nodes.get(key.node.as_str()).filter(|n| is_managed(n));
+    let state = node.and_then(|n| state_of(n, key.uuid.as_str()));
+    state.is_some_and(|s| target.is_none_or(|t| Shape::of(t) == Shape::seen(s)))
+}
+
 /// GPUs that have to be carved anew though their layout stays, with the reason.
 pub fn anew(fleet: &Fleet, targets: &BTreeMap<GpuKey, Layout>) -> BTreeMap<GpuKey, String> {
     let mut anew = BTreeMap::new();
@@ -132,11 +136,13 @@ pub fn anew(fleet: &Fleet, targets: &BTreeMap<GpuKey, Layout>) -> BTreeMap<GpuKe
         };
         let swept = sweeps(node, wanted);
         for state in node.status.iter().flat_map(|s| &s.gpus) {
+            // nobody was ever given a GPU that is not listed
+            let Some(spec) = spec_of(node, &state.uuid) else { continue };
             let shown = Shape::seen(state);
             if swept.contains(&state.uuid) && wanted(state) == shown {
                 let why = "NVIDIA's MIG manager changes the MIG mode of another GPU of the node and carves this one anew for it";
                 anew.insert(key(&state.uuid), why.to_owned());
-            } else if let Some(spec) = spec_of(node, &state.uuid).filter(|s| drifted(s, state, fleet, name)) {
+            } else if drifted(spec, state) {
                 let agreed = Shape::of(&spec.layout()).words();
                 anew.insert(key(&state.uuid), format!("NVML shows {} and not {agreed}", shown.words()));
             }
@@ -146,18 +152,19 @@ pub fn anew(fleet: &Fleet, targets: &BTreeMap<GpuKey, Layout>) -> BTreeMap<GpuKe
 }
 
 /// NVML shows something else than agreed, as after a reboot, and nobody uses what is there.
-fn drifted(spec: &GpuSpec, state: &GpuState, fleet: &Fleet, node: &str) -> bool {
-    let labels = fleet.nodes.get(node).map(|n| n.labels());
-    let at_work = labels.and_then(|l| l.get(names::MIG_STATE_LABEL)).is_some_and(|s| s == "pending" || s == "rebooting");
+fn drifted(spec: &GpuSpec, state: &GpuState) -> bool {
     let mut devices = state.instances.iter().map(|i| &i.device).chain(&state.whole);
     let idle = state.holders.is_empty() && devices.all(|d| d.owner.is_none() && d.clients == 0);
-    spec.change.is_none() && idle && !at_work && Shape::of(&spec.layout()) != Shape::seen(state)
+    spec.change.is_none() && idle && Shape::of(&spec.layout()) != Shape::seen(state)
 }
 
-/// GPUs of one pool that may begin a change now: of one node at a time, and of that all that have to.
-pub fn admit(turns: &[Turn<GpuKey>]) -> BTreeSet<GpuKey> {
-    if turns.iter().any(|t| t.changing) {
-        return BTreeSet::new();
+/// GPUs of one pool that may begin a change now: of one node at a time, and of that all that have to. While a node changes only those
+/// of its GPUs follow that it cannot do without.
+pub fn admit(turns: &[Turn<GpuKey>], anew: &BTreeMap<GpuKey, String>) -> BTreeSet<GpuKey> {
+    let changing: BTreeSet<&NodeName> = turns.iter().filter(|t| t.changing).map(|t| &t.gpu.node).collect();
+    if !changing.is_empty() {
+        let joins = |t: &&Turn<GpuKey>| !t.changing && anew.contains_key(&t.gpu) && changing.contains(&t.gpu.node);
+        return turns.iter().filter(joins).map(|t| t.gpu.clone()).collect();
     }
     let lowest = turns.iter().filter(|t| t.wanted).map(|t| t.rank).min();
     let first = turns.iter().filter(|t| t.wanted && Some(t.rank) == lowest).min_by_key(|t| &t.gpu);
@@ -189,3 +196,8 @@ fn state_of<'a>(node: &'a GpuNode, uuid: &str) -> Option<&'a GpuState> {
 fn spec_of<'a>(node: &'a GpuNode, uuid: &str) -> Option<&'a GpuSpec> {
     node.spec.gpus.iter().find(|g| g.uuid == uuid)
 }
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod world;

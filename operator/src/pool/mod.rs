@@ -1,8 +1,8 @@
 //! The fleet's controller: snapshot, plan, step the change machine of every GPU, write, report.
 
+mod ask;
 mod budget;
 pub mod devices;
-mod ask;
 mod fleet;
 mod labels;
 mod managed;

@@ -182,8 +182,7 @@ fn decisions(
             _ => Window::Closed { next: None },
         };
         let managed = managers.get(name);
-        let managed =
-            managed.map(|m| Managed { word: &m.word, together, anew: anew.get(key).map(String::as_str) });
+        let managed = managed.map(|m| Managed { word: &m.word, together, anew: anew.get(key).map(String::as_str) });
         Some(change::step(&Observation {
             now: inputs.now,
             uuid: key.uuid.as_str(),
@@ -199,9 +198,10 @@ fn decisions(
             may_start: admitted.contains(key),
         }))
     };
-    let all = |gpus: &mut dyn Iterator<Item = (&GpuKey, &plan::GpuPlan)>, together: bool| -> BTreeMap<GpuKey, Decision> {
-        gpus.filter_map(|(key, gpu)| Some((key.clone(), decide(key, gpu, together)?))).collect()
-    };
+    let all =
+        |gpus: &mut dyn Iterator<Item = (&GpuKey, &plan::GpuPlan)>, together: bool| -> BTreeMap<GpuKey, Decision> {
+            gpus.filter_map(|(key, gpu)| Some((key.clone(), decide(key, gpu, together)?))).collect()
+        };
     let mut decisions = all(&mut plan.gpus.iter(), true);
     for name in managers.keys() {
         let here: BTreeMap<&str, &Decision> =
@@ -303,9 +303,11 @@ fn admitted(
         let changing = phase.is_some_and(|p| p < ChangePhase::RolledBack);
         // a GPU that is not listed yet has nothing to lose, and waits for nobody unless it must be carved
         let present = spec.map(|s| plan::plain(s.layout()));
-        let managed = fleet.gpu_nodes.get(key.node.as_str()).is_some_and(managed::is_managed);
-        let changed = gpu.changed && !managed || anew.contains_key(key);
-        let wanted = changed || targets.get(key).is_some_and(|t| differs(present.as_ref(), t));
+        let target = targets.get(key);
+        // where the MIG manager places, another placement alone is no change
+        let kept = managed::keeps(fleet, key, target);
+        let wanted =
+            gpu.changed && !kept || anew.contains_key(key) || target.is_some_and(|t| differs(present.as_ref(), t));
         by_pool.entry(&gpu.pool).or_default().push(Turn { gpu: key.clone(), changing, wanted, rank: gpu.rank });
     }
     let limit = |pool: &PoolName| {
@@ -317,7 +319,7 @@ fn admitted(
         nodes.any(managed::is_managed)
     };
     let admit = |(pool, turns): (&PoolName, Vec<Turn<GpuKey>>)| {
-        Some(if managed(&turns) { managed::admit(&turns) } else { change::admit(&turns, &limit(pool)?) })
+        Some(if managed(&turns) { managed::admit(&turns, anew) } else { change::admit(&turns, &limit(pool)?) })
     };
     by_pool.into_iter().filter_map(admit).flatten().collect()
 }
@@ -359,8 +361,7 @@ fn nodes(
         let spec = GpuNodeSpec { gpus: in_order(node, gpus), mig_manager, ..node.spec.clone() };
         let spec = (known.gpu_nodes.get(name).map(|n| &n.spec) != Some(&spec)).then_some(spec);
         let told = manager.map(|m| Decision { events: m.events.clone(), ..Decision::default() });
-        let decisions: Vec<Decision> =
-            here.into_iter().map(|(_, d)| d.clone()).chain(told).filter(has_work).collect();
+        let decisions: Vec<Decision> = here.into_iter().map(|(_, d)| d.clone()).chain(told).filter(has_work).collect();
         if spec.is_some() || !decisions.is_empty() {
             work.insert(key, NodeWork { spec, decisions });
         }
