@@ -7,13 +7,13 @@
     reason = "a test that panics says what it found"
 )]
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use e2e::{
     Result, World, mig_manager,
     objects::{self, ensure, says, set_guarantee},
     scene::{mig_profile, pool, tenant, workload},
-    story::{MIG_1G, MIG_3G},
+    story::{MIG_1G, MIG_3G, holdings},
     wait::eventually,
 };
 use gputenancy_crds::{GpuPool, GpuTenant, condition, names};
@@ -61,6 +61,13 @@ async fn served(world: &World, small: usize, big: usize) -> Result<()> {
     .await
 }
 
+/// All pods of both tenants.
+async fn everybody(world: &World) -> Result<BTreeMap<String, objects::Life>> {
+    let mut all = objects::running(&world.client, "small").await?;
+    all.extend(objects::running(&world.client, "big").await?);
+    Ok(all)
+}
+
 /// What the operator agreed to is what NVML shows, the label names a layout of ours, and nothing is paused.
 async fn in_order(world: &World) -> Result<()> {
     let node = objects::gpu_node(&world.client, mig_manager::NODE).await?;
@@ -86,15 +93,26 @@ async fn a_guarantee_changes_and_the_mig_manager_carves_it() {
     let world = enter().await.unwrap();
     let body = async {
         in_order(&world).await?;
-        let stay = objects::running(&world.client, "big").await?;
-        let before = objects::running(&world.client, "small").await?;
+        let before = everybody(&world).await?;
+        let places = holdings(&world).await?;
+        let layout = objects::layouts(&objects::gpu_node(&world.client, mig_manager::NODE).await?);
         set_guarantee(&world.client, "small", "mig-1g", 3).await?;
         set_guarantee(&world.client, "big", "mig-3g", 3).await?;
         served(&world, 3, 3).await?;
         in_order(&world).await?;
-        let after = world.pods_ready("small", 2).await?;
-        ensure(after.keys().all(|pod| !before.contains_key(pod)), "all on the GPU that was carved anew had to move")?;
-        ensure(objects::running(&world.client, "big").await? == stay, "nobody on the other GPU was touched")?;
+        world.pods_ready("small", 2).await?;
+        world.pods_ready("big", 2).await?;
+        let after = everybody(&world).await?;
+        let changed = objects::layouts(&objects::gpu_node(&world.client, mig_manager::NODE).await?);
+        for (pod, (_, gpu, _)) in &places {
+            let gpu = usize::try_from(*gpu).unwrap();
+            let (anew, stayed) = (layout[gpu] != changed[gpu], before.get(pod) == after.get(pod));
+            ensure(
+                anew != stayed,
+                format!("{pod} on GPU {gpu}: carved anew {anew}, stayed {stayed}; {layout:?} {changed:?}"),
+            )?;
+        }
+        ensure(places.len() == 4 && layout != changed, format!("four pods, and a GPU has changed: {places:?}"))?;
         let halves = objects::allocatable(&world.client, mig_manager::NODE, MIG_3G).await?;
         ensure(halves == 3, format!("{halves} halves can be had"))
     };

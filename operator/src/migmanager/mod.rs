@@ -8,6 +8,8 @@ mod adopt;
 mod config;
 mod model;
 mod step;
+#[cfg(test)]
+mod tests;
 mod view;
 
 pub use adopt::{adopted, placed};

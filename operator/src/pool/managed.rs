@@ -121,18 +121,15 @@ pub fn keeps(fleet: &Fleet, key: &GpuKey, target: Option<&Layout>) -> bool {
 }
 
 /// GPUs that have to be carved anew though their layout stays, with the reason.
-pub fn anew(fleet: &Fleet, targets: &BTreeMap<GpuKey, Layout>) -> BTreeMap<GpuKey, String> {
+pub fn anew(fleet: &Fleet) -> BTreeMap<GpuKey, String> {
     let mut anew = BTreeMap::new();
     for (name, node) in fleet.gpu_nodes.iter().filter(|(name, n)| is_managed(n) && fleet.answers(name)) {
         let key = |uuid: &str| GpuKey { node: name.as_str().into(), uuid: uuid.into() };
-        let wanted = |state: &GpuState| {
-            let change = spec_of(node, &state.uuid).and_then(|s| s.change.as_ref());
-            match change {
-                Some(c) if c.phase <= ChangePhase::Partitioning => Shape::of(&c.to),
-                Some(c) if c.phase == ChangePhase::RollingBack => Shape::of(&c.from),
-                Some(c) if c.phase == ChangePhase::Verifying => Shape::seen(state),
-                _ => targets.get(&key(&state.uuid)).map_or_else(|| Shape::seen(state), Shape::of),
-            }
+        // what has not begun may not begin for long
+        let wanted = |state: &GpuState| match spec_of(node, &state.uuid).and_then(|s| s.change.as_ref()) {
+            Some(c) if c.phase <= ChangePhase::Partitioning => Shape::of(&c.to),
+            Some(c) if c.phase == ChangePhase::RollingBack => Shape::of(&c.from),
+            _ => Shape::seen(state),
         };
         let swept = sweeps(node, wanted);
         for state in node.status.iter().flat_map(|s| &s.gpus) {

@@ -169,7 +169,7 @@ fn decisions(
 ) -> BTreeMap<GpuKey, Decision> {
     let intent = intent(fleet);
     let targets = managed::targets(fleet, plan);
-    let anew = managed::anew(fleet, &targets);
+    let anew = managed::anew(fleet);
     let admitted = admitted(fleet, plan, &targets, &anew);
     let decide = |key: &GpuKey, gpu: &plan::GpuPlan, together: bool| {
         let name = key.node.as_str();

@@ -310,6 +310,8 @@ impl World {
         self.pods.clear();
         self.fleet.pods.clear();
         (self.manager.at_work, self.manager.handled) = (None, None);
+        // no pod starts on the node before the agent has registered its devices anew
+        self.agent();
     }
 
     /// The MIG manager takes a step.
