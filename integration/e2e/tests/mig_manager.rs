@@ -175,7 +175,10 @@ async fn a_mig_manager_that_fails_is_rolled_back_and_the_pool_says_why() {
         )?;
         in_order(&world).await?;
         world.pods_ready("small", 2).await?;
-        world.pods_ready("big", 2).await.map(drop)
+        world.pods_ready("big", 2).await?;
+        // what failed would be tried again, and the next test ends the MIG manager
+        set_guarantee(&world.client, "big", "mig-3g", 2).await?;
+        set_guarantee(&world.client, "small", "mig-1g", 7).await
     };
     world.keeping_evidence("mig-manager-fails", body).await;
 }

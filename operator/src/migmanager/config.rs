@@ -11,7 +11,7 @@ use crate::cache::digest;
 const PREFIX: &str = "gputenancy-";
 /// What the second name of a layout has at its end.
 const TWIN: &str = "-b";
-/// A layout that the GPU Operator gives to nodes without a label, unless told otherwise: it must exist in any ConfigMap.
+/// A layout that the GPU Operator gives to nodes without a label, unless told otherwise: it must exist in any `ConfigMap`.
 const ALL_DISABLED: &str = "all-disabled";
 
 /// One GPU as mig-parted compares it: placements do not count.

@@ -146,15 +146,15 @@ fn spec_of<'a>(node: &'a GpuNode, state: &GpuState) -> Option<&'a GpuSpec> {
 /// right, but one change of mode makes it clear every GPU with MIG on, and reset all GPUs where the boards need that.
 pub fn sweeps(node: &GpuNode, wanted: impl Fn(&GpuState) -> Shape) -> BTreeSet<String> {
     let status = node.status.as_ref();
-    let states = || status.iter().flat_map(|s| &s.gpus);
+    let gpus = || status.iter().flat_map(|s| &s.gpus);
     let flips = |s: &GpuState| wanted(s).mig != Shape::seen(s).mig;
     let needs_reset = |s: &GpuState| {
         let board = usize::try_from(s.board).ok().and_then(|b| status?.boards.get(b));
         board.is_some_and(|b| b.mode_needs_reset)
     };
-    let (mode, reset) = (states().any(flips), states().any(|s| flips(s) && needs_reset(s)));
+    let (mode, reset) = (gpus().any(flips), gpus().any(|s| flips(s) && needs_reset(s)));
     let swept = |s: &&GpuState| wanted(s) != Shape::seen(s) || reset || (mode && Shape::seen(s).mig);
-    states().filter(swept).map(|s| s.uuid.clone()).collect()
+    gpus().filter(swept).map(|s| s.uuid.clone()).collect()
 }
 
 /// Layouts of a node that have to be in the `ConfigMap`: the one that it has, the one that it is to have, and the one to go back to.
