@@ -21,6 +21,9 @@ pub enum ConfigError {
     /// The name is not in it.
     #[error("no config is named {0}")]
     Unknown(String),
+    /// An entry says MIG on and not which devices, or the other way round: the whole file is refused.
+    #[error("a config has mig-enabled without mig-devices, or mig-devices without mig-enabled")]
+    Devices,
     /// A GPU of the node is left out.
     #[error("no entry of the config matches GPU {0}")]
     LeftOut(usize),
@@ -37,8 +40,7 @@ struct File {
 struct Entry {
     devices: Devices,
     mig_enabled: bool,
-    #[serde(default)]
-    mig_devices: BTreeMap<String, u32>,
+    mig_devices: Option<BTreeMap<String, u32>>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -71,6 +73,10 @@ impl Selected {
 
     fn pick(text: &str, name: &str) -> Result<Self, ConfigError> {
         let File { mut mig_configs } = serde_saphyr::from_str(text)?;
+        let odd = |e: &Entry| e.mig_enabled == e.mig_devices.is_none();
+        if mig_configs.values().flatten().any(odd) {
+            return Err(ConfigError::Devices);
+        }
         mig_configs.remove(name).map(Self).ok_or_else(|| ConfigError::Unknown(name.to_owned()))
     }
 
@@ -82,7 +88,7 @@ impl Selected {
         };
         let wanted = |gpu| {
             let entry = self.0.iter().rfind(|entry| matches(entry, gpu)).ok_or(ConfigError::LeftOut(gpu))?;
-            Ok(Wanted { mig: entry.mig_enabled, counts: entry.mig_devices.clone() })
+            Ok(Wanted { mig: entry.mig_enabled, counts: entry.mig_devices.clone().unwrap_or_default() })
         };
         (0..gpus).map(wanted).collect()
     }
@@ -101,6 +107,8 @@ mod tests {
         assert_eq!(off, [Wanted::default(), Wanted::default()]);
         let half = Selected::pick(FILE, "half").unwrap();
         assert!(matches!(half.wanted(2), Err(ConfigError::LeftOut(0))));
+        let bare = FILE.replace("    mig-devices:\n      1g.10gb: 2\n", "");
+        assert!(matches!(Selected::pick(&bare, "off"), Err(ConfigError::Devices)), "{bare}");
         assert!(matches!(Selected::pick(FILE, "other"), Err(ConfigError::Unknown(name)) if name == "other"));
     }
 }

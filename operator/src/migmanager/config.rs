@@ -60,8 +60,9 @@ fn count<'a>(profiles: impl Iterator<Item = &'a str>) -> BTreeMap<String, u32> {
 struct Entry {
     devices: Devices,
     mig_enabled: bool,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    mig_devices: BTreeMap<String, u32>,
+    /// mig-parted refuses the whole file when a GPU with MIG on lacks it, or one without has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mig_devices: Option<BTreeMap<String, u32>>,
 }
 
 /// Which GPUs: all, or by place in PCI order.
@@ -86,7 +87,7 @@ impl Config {
         let entry = |(shape, places): (&Shape, Vec<usize>)| Entry {
             devices: Devices::Places(places),
             mig_enabled: shape.mig,
-            mig_devices: shape.counts.clone(),
+            mig_devices: shape.mig.then(|| shape.counts.clone()),
         };
         let mut entries: Vec<Entry> = places.into_iter().map(entry).collect();
         entries.sort_by_key(|e| match &e.devices {
@@ -171,7 +172,7 @@ impl Configs {
     /// The text of `config.yaml`.
     pub fn render(&self) -> Result<String, ConfigError> {
         let mut mig_configs = self.0.clone();
-        let none = Entry { devices: Devices::Word("all".to_owned()), mig_enabled: false, mig_devices: BTreeMap::new() };
+        let none = Entry { devices: Devices::Word("all".to_owned()), mig_enabled: false, mig_devices: None };
         mig_configs.insert(ALL_DISABLED.to_owned(), Config(vec![none]));
         let text = serde_saphyr::to_string(&Document { version: "v1".to_owned(), mig_configs })?;
         Ok(format!("# Written by gputenancy for NVIDIA's MIG manager; every layout has two names.\n{text}"))
