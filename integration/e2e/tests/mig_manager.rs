@@ -180,7 +180,7 @@ async fn a_mig_manager_that_fails_is_rolled_back_and_the_pool_says_why() {
         set_guarantee(&world.client, "big", "mig-3g", 2).await?;
         set_guarantee(&world.client, "small", "mig-1g", 7).await
     };
-    world.keeping_evidence("mig-manager-fails", body).await;
+    Box::pin(world.keeping_evidence("mig-manager-fails", body)).await;
 }
 
 fn stubborn() -> serde_json::Value {
