@@ -5,6 +5,8 @@ use std::{
     fmt,
 };
 
+use gputenancy_crds::Advertiser;
+
 /// Stable id of a device as kubelet knows it.
 ///
 /// A whole GPU is its UUID. A MIG instance is `<GPU UUID>::<start>::<profile>`: MIG UUIDs change
@@ -22,6 +24,11 @@ impl DeviceId {
     /// The id of a MIG instance by its place: the first memory slice and the profile's name (`1g.10gb`).
     pub fn mig(gpu_uuid: &str, start: u32, profile: &str) -> Self {
         Self(format!("{gpu_uuid}::{start}::{profile}"))
+    }
+
+    /// Does it name a place on a GPU? Ids of NVIDIA's plugin never do.
+    pub fn is_place(&self) -> bool {
+        self.0.contains("::")
     }
 
     /// An id that kubelet sent back.
@@ -91,8 +98,10 @@ impl Device {
 pub struct DeviceView {
     /// Grows with every change; 0 means that the layout is not proven yet and nothing may be advertised.
     pub generation: u64,
-    /// All devices, held ones included.
+    /// All devices, held ones included; none where another plugin offers them.
     pub devices: Vec<Device>,
+    /// Whose device plugin tells kubelet about them.
+    pub advertiser: Advertiser,
 }
 
 /// The container that kubelet gave a device to.
@@ -113,6 +122,8 @@ pub struct KubeletView {
     pub owners: BTreeMap<DeviceId, DeviceOwner>,
     /// Devices that kubelet's device manager lists as allocatable.
     pub allocatable: BTreeSet<DeviceId>,
+    /// Resources of the devices that another plugin offers, by its own ids: UUIDs. Empty where we advertise.
+    pub elsewhere: BTreeMap<DeviceId, String>,
     /// Devices in the lists sent to kubelet last.
     pub offered: BTreeSet<DeviceId>,
     /// Generation of the [`DeviceView`] that `ListAndWatch` and kubelet's own allocatable reflect and for
@@ -123,4 +134,23 @@ pub struct KubeletView {
     pub plugin_ready: bool,
     /// Why not, or what is being waited for; one sentence for a condition.
     pub message: String,
+}
+
+impl KubeletView {
+    /// Who holds a device, by our id or by the UUID that NVIDIA's plugin gives it.
+    pub fn owner(&self, id: &DeviceId, uuid: Option<&str>) -> Option<&DeviceOwner> {
+        let by_uuid = || self.owners.get(&DeviceId::from_kubelet(uuid?));
+        self.owners.get(id).or_else(by_uuid)
+    }
+
+    /// Can it be given to a container?
+    pub fn allocates(&self, id: &DeviceId, uuid: Option<&str>) -> bool {
+        self.allocatable.contains(id)
+            || uuid.is_some_and(|uuid| self.allocatable.contains(&DeviceId::from_kubelet(uuid)))
+    }
+
+    /// The resource under which another plugin offers it.
+    pub fn offered_elsewhere(&self, uuid: &str) -> Option<&String> {
+        self.elsewhere.get(&DeviceId::from_kubelet(uuid))
+    }
 }

@@ -17,7 +17,10 @@ use crate::{
     args::Args,
     carve::{Carved, Shell},
     device::{DeviceView, KubeletView},
-    gpu::{Calls, Deadlines, Depth, Silicon, holders},
+    gpu::{
+        Calls, Deadlines, Depth, Silicon,
+        origin::{LOGS, Origins},
+    },
     health::{self, Health, Heartbeat},
     kubelet,
     metrics::Metrics,
@@ -146,7 +149,8 @@ async fn report(
     let api: Api<GpuNode> = Api::all(client.clone());
     let earlier = first.clone().unwrap_or_default();
     let mut writer = Writer::new(api, &args.node_name, metrics.clone(), first);
-    let stranger = |pid: u32| holders::stranger(Path::new("/proc"), pid);
+    let origins = Origins { proc_root: "/proc".into(), logs: args.host_root.join(LOGS) };
+    let origin = |pid: u32| (origins.command(pid), origins.of(pid));
     loop {
         let next = {
             let carved = carved.borrow_and_update();
@@ -155,7 +159,7 @@ async fn report(
                 view: &view.borrow_and_update(),
                 kubelet: &kubelet.borrow_and_update(),
                 under_way: calls.under_way(),
-                stranger: &stranger,
+                origin: &origin,
                 boot_id,
                 simulated: simulated(&carved),
                 old: &conditions,

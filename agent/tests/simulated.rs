@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, os::unix::process::ExitStatusExt, path::PathBuf
 
 use common::{Agent, Sim, myself};
 use gputenancy_agent::gpu::{Deadlines, Trouble, health::RecordedFault};
-use gputenancy_crds::{AgentStep, GpuSpec, Health};
+use gputenancy_crds::{AgentStep, GpuSpec, Health, Partitioner};
 use silicon::{Store, attach::attach, clients, fault::Effect};
 
 const OLD: &[(i32, &str)] = &[(0, "1g.10gb"), (1, "1g.10gb"), (4, "3g.40gb")];
@@ -40,6 +40,32 @@ async fn a_layout_is_carved_offered_and_recarved_around_what_stays() {
     agent.want(&uuid, false, &[]);
     assert_eq!(agent.settle().await.step, AgentStep::Steady);
     assert_eq!(agent.offered(), [uuid]);
+}
+
+#[tokio::test]
+async fn where_somebody_else_carves_what_is_there_stays_on_offer_and_nothing_is_made_or_made_again() {
+    let sim = Sim::new("h100-80gb", 1);
+    let mut agent = Agent::on(sim.root.path());
+    let uuid = agent.uuid().await;
+    agent.want(&uuid, true, OLD);
+    agent.settle().await;
+    let offered = agent.offered();
+    agent.wanted.spec.partitioner = Partitioner::None;
+    agent.settle().await;
+    assert_eq!((agent.progress().step, agent.offered()), (AgentStep::Steady, offered.clone()));
+    // another agent, and nothing is different
+    let wanted = agent.wanted.clone();
+    let mut agent = Agent::on(sim.root.path());
+    agent.wanted = wanted;
+    agent.settle().await;
+    assert_eq!((agent.progress().step, agent.offered()), (AgentStep::Steady, offered));
+    // the other one clears the GPU, as it does at its start
+    silicon::operations::reset(&sim.store, 0).unwrap();
+    agent.settle().await;
+    assert_eq!((agent.progress().step, agent.layout().len(), agent.offered().len()), (AgentStep::LeftAlone, 0, 0));
+    agent.wanted.spec.partitioner = Partitioner::Agent;
+    assert_eq!(agent.settle().await.step, AgentStep::Steady);
+    assert_eq!(agent.layout(), texts(OLD));
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! `GpuNode`, the agreement: what the GPUs of one node shall be (operator), and what NVML shows (agent).
 
+use std::fmt;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -289,7 +291,7 @@ pub struct GpuState {
     /// State of the whole GPU as one device; absent while MIG is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole: Option<DeviceState>,
-    /// Processes on devices of this GPU that no pod explains.
+    /// Processes on devices of this GPU that do not belong to the pod that has the device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<Holder>,
     /// The last NVML call that failed while the present spec was being carried out.
@@ -334,14 +336,14 @@ pub enum AgentStep {
     SettingMode,
     /// The mode is pending until the GPU is reset, and it cannot be reset now.
     WaitingForReset,
-    /// NVML shows another layout than the spec, and somebody else carves this node.
-    WaitingForPartitioner,
     /// Destroying instances.
     Destroying,
     /// Creating instances.
     Creating,
     /// A call failed; `error` says which.
     Failed,
+    /// NVML shows another layout than the spec, and the spec leaves carving to somebody else or to nobody.
+    LeftAlone,
 }
 
 /// A MIG instance that exists.
@@ -382,7 +384,7 @@ pub struct DeviceState {
     pub clients: i32,
 }
 
-/// The container that a device belongs to.
+/// A container of a pod.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceOwner {
@@ -394,7 +396,7 @@ pub struct DeviceOwner {
     pub container: String,
 }
 
-/// A process on a GPU that no pod explains.
+/// A process on a device that kubelet has not given to it.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Holder {
@@ -405,6 +407,9 @@ pub struct Holder {
     /// First memory slice of the instance that it uses; absent for the whole GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<i32>,
+    /// The container that it runs in; absent for a process of the node itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<DeviceOwner>,
 }
 
 /// A failed NVML call.
@@ -419,6 +424,29 @@ pub struct GpuError {
     pub message: String,
     /// Generation of the spec that was being carried out.
     pub generation: i64,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pid, command, start: _, container } = self;
+        write!(f, "process {pid} ({command})")?;
+        match container {
+            Some(DeviceOwner { namespace, pod, container }) => {
+                write!(f, " of container {container} of pod {namespace}/{pod}")
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Holder {
+    /// Why the process may not use its device, and what to do about it.
+    pub fn uninvited(&self) -> &'static str {
+        match self.container {
+            Some(_) => "has not got it from kubelet: end the process, or delete its pod",
+            None => "belongs to no pod: end it",
+        }
+    }
 }
 
 impl GpuSpec {

@@ -205,6 +205,10 @@ pub struct Disruption {
     /// What to do with pods that have no controller to replace them.
     #[serde(default)]
     pub unmanaged_pods: UnmanagedPods,
+    /// May the last GPU that carries a profile be given another layout while pods use that profile? Otherwise such a change is
+    /// refused, and the pool says so.
+    #[serde(default)]
+    pub allow_outage: bool,
 }
 
 /// A time that comes again and again, when changes may begin.
@@ -249,6 +253,7 @@ impl Default for Disruption {
             drain_timeout: half_an_hour(),
             on_timeout: OnTimeout::default(),
             unmanaged_pods: UnmanagedPods::default(),
+            allow_outage: false,
         }
     }
 }

@@ -37,6 +37,11 @@ pub struct GpuTenantSpec {
     /// How far the team is trusted; decides which profiles it may use.
     #[serde(default)]
     pub trust: Trust,
+    /// Rank of the team's guarantees when GPUs do not suffice for all: 5 is served first, -5 last, equals share fairly. It takes
+    /// nothing away from pods that run within another team's guarantee.
+    #[serde(default)]
+    #[schemars(range(min = -5, max = 5))]
+    pub priority: i32,
     /// Namespaces of the team; they are created. The first one receives the whole budget until budgets are split.
     #[schemars(length(min = 1, max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]

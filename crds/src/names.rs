@@ -33,6 +33,8 @@ pub const PAUSED: &str = "paused-for-mig-change";
 pub const MIG_CONFIG_MAP: &str = "gputenancy-mig-config";
 /// Its key.
 pub const MIG_CONFIG_KEY: &str = "config.yaml";
+/// Annotation on nodes that we have cordoned: since when. A node without it was cordoned by somebody else.
+pub const CORDONED: &str = "gputenancy.io/cordoned";
 
 /// Prefix of the operator's field managers; each controller appends `/<part>`.
 pub const OPERATOR_MANAGER: &str = "gputenancy-operator";

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
-use gputenancy_operator::cache::SlimNode;
+use gputenancy_operator::cache::{SlimNode, SlimSlice};
 use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api, Client, Config, Resource,
@@ -55,12 +55,13 @@ pub async fn client(args: &ClusterArgs) -> Result<Client, ClusterError> {
 
 /// Everything that a plan depends on.
 pub async fn read(client: &Client) -> Result<World, ClusterError> {
-    let (profiles, pools, tenants, gpu_nodes, nodes, pods, budgets) = futures::try_join!(
+    let (profiles, pools, tenants, gpu_nodes, nodes, slices, pods, budgets) = futures::try_join!(
         list::<GpuProfile>(client),
         list::<GpuPool>(client),
         list::<GpuTenant>(client),
         list::<GpuNode>(client),
         list::<SlimNode>(client),
+        slices(client),
         list::<PodRecord>(client),
         list::<BudgetRecord>(client),
     )?;
@@ -69,12 +70,23 @@ pub async fn read(client: &Client) -> Result<World, ClusterError> {
         .chain(tenants.into_iter().map(|o| Object::Tenant(Box::new(o))))
         .chain(gpu_nodes.into_iter().map(|o| Object::GpuNode(Box::new(o))))
         .chain(nodes.into_iter().map(|o| Object::Node(Box::new(o))))
+        .chain(slices.into_iter().map(|o| Object::Slice(Box::new(o))))
         .chain(pods.into_iter().map(|o| Object::Pod(Box::new(o))))
         .chain(budgets.into_iter().map(|o| Object::Budget(Box::new(o))));
     let documents = objects.map(|object| Document { file: "(cluster)".into(), line: 0, object }).collect();
     let now = Timestamp::now();
     let taken_at = Timestamp::from_second(now.as_second()).unwrap_or(now);
     Ok(World::of(Reading { documents, taken_at: Some(taken_at), ignored: Vec::new() }))
+}
+
+/// None where the API server does not know them.
+async fn slices(client: &Client) -> Result<Vec<SlimSlice>, ClusterError> {
+    match list(client).await {
+        Err(ClusterError::List { source, .. }) if matches!(&*source, kube::Error::Api(s) if s.is_not_found()) => {
+            Ok(Vec::new())
+        }
+        answer => answer,
+    }
 }
 
 async fn list<K>(client: &Client) -> Result<Vec<K>, ClusterError>

@@ -2,12 +2,15 @@
 //!
 //! Kept are specs of profiles, pools and tenants (without their owners), the GPU nodes with boards and devices, labels and
 //! readiness of Nodes, and of pods that ask for devices what decides about their eviction. No environment, no image, no
-//! volume and no annotation of anybody else's is written.
+//! volume and no annotation of anybody else's is written; of other owners of a node's GPUs only that they are there.
 
 use std::collections::BTreeSet;
 
 use gputenancy_crds::{GpuNode, condition};
-use gputenancy_operator::cache::{lighten, lighten_node};
+use gputenancy_operator::{
+    cache::{lighten, lighten_node},
+    foreign::DRA_DRIVER,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Resource;
 use serde::Serialize;
@@ -40,6 +43,12 @@ pub fn document(world: &World) -> Value {
         lighten_node(&mut node);
         strip(&mut node);
         whole("v1", "Node", &node)
+    }));
+    items.extend(fleet.dra.iter().map(|node| {
+        json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": node},
+            "spec": {"driver": DRA_DRIVER, "nodeName": node},
+        })
     }));
     let budgets: Vec<&BudgetRecord> = world.budgets.iter().filter(|b| protects_any(b, world)).collect();
     items.extend(world.pods.values().map(|p| pod(p, &budgets)));

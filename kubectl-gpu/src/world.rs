@@ -6,7 +6,7 @@ use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
 use gputenancy_operator::{
     cache::{SlimContainer, SlimPod, SlimPodStatus},
     plan::PodName,
-    pool::Fleet,
+    pool::{Fleet, dra_node},
 };
 use k8s_openapi::{
     api::{core::v1::Pod, policy::v1::PodDisruptionBudget},
@@ -113,6 +113,7 @@ impl World {
             Object::Tenant(new) => put(&mut self.fleet.tenants, *new, |old, new| old.spec = new.spec),
             Object::GpuNode(node) => drop(self.fleet.gpu_nodes.insert(node.name_any(), *node)),
             Object::Node(node) => drop(self.fleet.nodes.insert(node.name_any(), Arc::new(*node))),
+            Object::Slice(slice) => self.fleet.dra.extend(dra_node(&slice)),
             Object::Pod(pod) => self.put_pod(*pod),
             Object::Budget(budget) => self.budgets.push(*budget),
         }

@@ -5,14 +5,18 @@ pub mod args;
 pub mod cache;
 pub mod change;
 pub mod events;
+pub mod foreign;
 pub mod health;
 pub mod lease;
 pub mod metrics;
 pub mod migmanager;
-pub mod plan;
+pub mod plugin;
 pub mod pool;
 pub mod profile;
 pub mod release;
 pub mod run;
 pub mod tenant;
 pub mod view;
+
+/// The planner: a crate of its own, so that it compiles and is tested by itself.
+pub use gputenancy_plan as plan;

@@ -32,6 +32,11 @@ struct State {
     state: String,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Owner {
+    by: &'static str,
+}
+
 /// All metrics of the operator.
 pub struct Metrics {
     registry: Mutex<Registry>,
@@ -41,6 +46,7 @@ pub struct Metrics {
     seconds: Family<Controller, Histogram, fn() -> Histogram>,
     changes: Family<State, Gauge<i64, AtomicI64>>,
     tenants: Family<State, Gauge<i64, AtomicI64>>,
+    foreign: Family<Owner, Gauge<i64, AtomicI64>>,
     leader: Gauge<i64, AtomicI64>,
 }
 
@@ -58,10 +64,11 @@ impl Default for Metrics {
             seconds: Family::new_with_constructor(histogram),
             changes: Family::default(),
             tenants: Family::default(),
+            foreign: Family::default(),
             leader: Gauge::default(),
         };
         {
-            let Self { registry, writes, reconciles, errors, seconds, changes, tenants, leader } = &this;
+            let Self { registry, writes, reconciles, errors, seconds, changes, tenants, foreign, leader } = &this;
             let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
             let registry = registry.sub_registry_with_prefix("gputenancy_operator");
             registry.register("api_writes", "Writes to the API server", writes.clone());
@@ -74,6 +81,11 @@ impl Default for Metrics {
                 changes.clone(),
             );
             registry.register("tenants", "Tenants by state", tenants.clone());
+            registry.register(
+                "foreign_partitioners",
+                "Nodes of pools whose GPUs have another owner, by owner",
+                foreign.clone(),
+            );
             registry.register("leader", "1 on the replica that writes", leader.clone());
         }
         this
@@ -104,6 +116,14 @@ impl Metrics {
     /// Says how many tenants are in which state.
     pub fn tenants<'a>(&self, states: impl Iterator<Item = &'a str>) {
         count(&self.tenants, states);
+    }
+
+    /// Says who else owns GPUs of pools' nodes, once for each node.
+    pub fn foreign(&self, owners: impl Iterator<Item = &'static str>) {
+        self.foreign.clear();
+        for by in owners {
+            self.foreign.get_or_create(&Owner { by }).inc();
+        }
     }
 
     /// Says whether this replica is the leader.
@@ -138,7 +158,9 @@ mod tests {
         metrics.write("Namespace", "apply");
         metrics.reconciled("fleet", 0.01, true);
         metrics.changes(["Evicting", "Evicting"].into_iter());
+        metrics.foreign(["HAMi", "HAMi"].into_iter());
         let text = metrics.render();
+        assert!(text.contains("gputenancy_operator_foreign_partitioners{by=\"HAMi\"} 2"), "{text}");
         assert!(text.contains("gputenancy_operator_api_writes_total{kind=\"Namespace\",verb=\"apply\"} 1"), "{text}");
         assert!(text.contains("gputenancy_operator_gpu_changes{state=\"Evicting\"} 2"), "{text}");
         assert!(text.contains("gputenancy_operator_reconcile_errors_total{controller=\"fleet\"} 1"), "{text}");

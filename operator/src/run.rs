@@ -1,8 +1,9 @@
 //! The wiring: client, caches, lease, controllers, servers, shutdown.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
+use gputenancy_crds::GpuTenant;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Client, Config, ResourceExt as _};
 use tokio::sync::{Notify, mpsc, watch};
@@ -12,7 +13,7 @@ use tracing_subscriber::EnvFilter;
 use crate::{
     apply::Writer,
     args::{Args, Command, LogArgs, LogFormat, RunArgs},
-    cache::{Caches, Wakes},
+    cache::{self, Caches, Guarded, Wakes},
     events::Publisher,
     health::{self, Readiness},
     lease::{Elector, LeaseError},
@@ -89,7 +90,12 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
 
     let fleet = Arc::new(Notify::new());
     let (names, queue) = mpsc::unbounded_channel();
-    let caches = Caches::start(&client, &layouts_in, &Wakes { fleet: fleet.clone(), tenants: names.clone() });
+    let with_slices = tokio::select! {
+        known = knows_slices(&client) => known,
+        () = stop.cancelled() => return Ok(()),
+    };
+    let wakes = Wakes { fleet: fleet.clone(), tenants: names.clone() };
+    let caches = Caches::start(&client, &layouts_in, &wakes, with_slices);
     let identity = identity.unwrap_or_else(|| format!("{}-{}", std::process::id(), Timestamp::now()));
     let mut elector = Elector::new(client.clone(), &namespace, &lease_name, identity.clone(), lease_duration);
     tokio::select! {
@@ -143,23 +149,39 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     outcome
 }
 
-/// A new view of the fleet concerns every tenant: each is looked at, and written only where something differs.
+/// Asks until the API server answers: to watch a kind that it does not know would never end well.
+async fn knows_slices(client: &Client) -> bool {
+    loop {
+        match cache::knows_slices(client).await {
+            Ok(known) => return known,
+            Err(error) => tracing::warn!(%error, "the API server does not say which kinds it knows; asking again"),
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+}
+
+/// A new view of the fleet wakes the tenants of which it says something else.
 async fn on_view(
     mut view: watch::Receiver<Arc<View>>,
     caches: Caches,
     names: mpsc::UnboundedSender<String>,
     metrics: Arc<Metrics>,
 ) {
+    let mut old = view.borrow_and_update().clone();
     while view.changed().await.is_ok() {
+        let new = view.borrow_and_update().clone();
         let tenants = caches.tenants.state();
         let states = tenants.iter().filter_map(|t| t.0.as_ref().ok()).map(|t| {
             let conditions = t.status.iter().flat_map(|s| &s.conditions);
             conditions.filter(|c| c.type_ == "Ready").map(|c| c.reason.as_str()).next().unwrap_or("New")
         });
         metrics.tenants(states);
-        for tenant in &tenants {
+        let all = !new.same_catalog(&old);
+        let concerned = |t: &Guarded<GpuTenant>| all || t.0.as_ref().is_ok_and(|t| !new.same_tenant(&old, t));
+        for tenant in tenants.iter().filter(|t| concerned(t)) {
             drop(names.send(tenant.name_any()));
         }
+        old = new;
     }
 }
 

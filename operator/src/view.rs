@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{Trust, names};
+use gputenancy_crds::{GpuTenant, Trust, names};
 
 /// One picture of the fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,6 +52,30 @@ impl View {
         Self { resources: [names::WHOLE_GPU_RESOURCE.to_owned()].into(), ..Self::default() }
     }
 
+    /// Does it say the same about the catalog, which concerns every tenant? How many devices are free is no part of that.
+    pub fn same_catalog(&self, old: &Self) -> bool {
+        let entry = |(name, profile): (&String, &ProfileView)| {
+            let ProfileView { resource, trust, refused, free: _ } = profile.clone();
+            (name.clone(), resource, trust, refused)
+        };
+        let catalog = |view: &Self| view.profiles.iter().map(entry).collect::<Vec<_>>();
+        self.complete == old.complete && self.resources == old.resources && catalog(self) == catalog(old)
+    }
+
+    /// Does it say the same about one tenant, given the [same catalog](Self::same_catalog)?
+    pub fn same_tenant(&self, old: &Self, tenant: &GpuTenant) -> bool {
+        let name = tenant.metadata.name.as_deref().unwrap_or_default();
+        let free = |view: &Self, profile: &str| view.profiles.get(profile).map(|p| p.free);
+        let listed = tenant.spec.namespaces.iter().map(|n| &n.name);
+        let known = tenant.status.iter().flat_map(|s| &s.namespaces).map(|n| &n.name);
+        let namespaces: BTreeSet<&String> = listed.chain(known).collect();
+        self.tenants.get(name) == old.tenants.get(name)
+            && tenant.spec.gpus.iter().all(|g| free(self, &g.profile) == free(old, &g.profile))
+            && namespaces
+                .into_iter()
+                .all(|ns| of(&self.held, ns).eq(of(&old.held, ns)) && of(&self.waiting, ns).eq(of(&old.waiting, ns)))
+    }
+
     /// Devices of this resource that pods of these namespaces hold.
     pub fn held_by<'a>(&self, namespaces: impl Iterator<Item = &'a str>, resource: &str) -> i32 {
         sum(&self.held, namespaces, resource)
@@ -63,6 +87,11 @@ impl View {
     }
 }
 
+/// The claims of one namespace.
+fn of<'a>(claims: &'a BTreeMap<Claim, i32>, namespace: &'a String) -> impl Iterator<Item = (&'a Claim, &'a i32)> {
+    claims.range((namespace.clone(), String::new())..).take_while(move |((ns, _), _)| ns == namespace)
+}
+
 fn sum<'a>(claims: &BTreeMap<Claim, i32>, namespaces: impl Iterator<Item = &'a str>, resource: &str) -> i32 {
     namespaces.filter_map(|ns| claims.get(&(ns.to_owned(), resource.to_owned()))).sum()
 }
@@ -70,4 +99,51 @@ fn sum<'a>(claims: &BTreeMap<Claim, i32>, namespaces: impl Iterator<Item = &'a s
 /// Could this extended resource be a GPU's?
 pub fn is_gpu_resource(resource: &str) -> bool {
     resource.starts_with("nvidia.com/") || resource.starts_with("gputenancy.io/")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn tenant() -> GpuTenant {
+        let spec = json!({"namespaces": [{"name": "a-train"}], "gpus": [{"profile": "mig-1g", "count": 1}]});
+        let object = json!({"apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "metadata": {"name": "a"}, "spec": spec});
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn profile(free: i32) -> ProfileView {
+        ProfileView { resource: "nvidia.com/mig-1g.10gb".into(), trust: Trust::Untrusted, refused: None, free }
+    }
+
+    fn view() -> View {
+        let profiles = ["mig-1g", "mig-3g"].map(|name| (name.to_owned(), profile(3)));
+        View { profiles: profiles.into(), ..View::empty() }
+    }
+
+    #[test]
+    fn a_tenant_is_concerned_by_its_own_plan_pods_and_free_devices_and_by_no_others() {
+        type Edit = fn(&mut View, Claim);
+        let claim = |ns: &str| (ns.to_owned(), "nvidia.com/mig-1g.10gb".to_owned());
+        let edits: [(Edit, &str, bool); 6] = [
+            (|v, c| _ = v.held.insert(c, 1), "a-train", true),
+            (|v, c| _ = v.waiting.insert(c, 1), "a-train", true),
+            (|v, c| _ = v.held.insert(c, 1), "a-train-2", false),
+            (|v, c| _ = v.tenants.insert(c.0, TenantView::default()), "a", true),
+            (|v, c| _ = v.tenants.insert(c.0, TenantView::default()), "b", false),
+            (|v, _| _ = v.profiles.insert("mig-3g".into(), profile(0)), "", false),
+        ];
+        for (n, (edit, name, concerned)) in edits.into_iter().enumerate() {
+            let mut new = view();
+            edit(&mut new, claim(name));
+            assert_eq!(!new.same_tenant(&view(), &tenant()), concerned, "edit {n}");
+            assert!(new.same_catalog(&view()), "edit {n}");
+        }
+        let mut new = view();
+        new.profiles.insert("mig-1g".into(), profile(0));
+        assert!(!new.same_tenant(&view(), &tenant()));
+        new.resources.insert("nvidia.com/gpu.shared".into());
+        assert!(!new.same_catalog(&view()));
+    }
 }

@@ -53,9 +53,12 @@ pub fn of_rest(rest: &Rest, gpu: &SeenGpu, kubelet: &str) -> GpuProgress {
             let waiting = format!("GPU {}: {} there, and the driver has yet to list it", gpu.index, places(starts));
             (AgentStep::Creating, None, waiting)
         }
-        Rest::WaitingForPartitioner => {
-            let waiting = format!("GPU {}: NVML shows another layout, and the agent does not carve here", gpu.index);
-            (AgentStep::WaitingForPartitioner, None, waiting)
+        Rest::LeftAlone => {
+            let waiting = format!(
+                "GPU {}: NVML shows another layout than the spec, which leaves carving to others (spec.partitioner)",
+                gpu.index
+            );
+            (AgentStep::LeftAlone, None, waiting)
         }
         Rest::Failed(error) if policy::is_reset(error) => {
             (AgentStep::WaitingForReset, Some(error.clone()), String::new())

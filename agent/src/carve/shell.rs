@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gputenancy_crds::{AgentStep, GpuError, GpuNodeSpec};
+use gputenancy_crds::{Advertiser, AgentStep, GpuError, GpuNodeSpec};
 use gputenancy_nvml::code;
 use tokio::sync::watch;
 
@@ -60,7 +60,9 @@ pub struct Carved {
 impl Carved {
     /// Is some GPU waiting for a thing that passes soon?
     pub fn is_waiting(&self) -> bool {
-        self.gpus.values().any(|gpu| !matches!(gpu.step, AgentStep::Steady | AgentStep::Unmanaged | AgentStep::Failed))
+        self.gpus.values().any(|gpu| {
+            !matches!(gpu.step, AgentStep::Steady | AgentStep::Unmanaged | AgentStep::Failed | AgentStep::LeftAlone)
+        })
     }
 }
 
@@ -160,8 +162,9 @@ impl Shell {
         }
         self.adopt(wanted);
         let decisions = self.decide(wanted, &inventory, now);
-        self.suspicious =
-            !decisions.values().all(|decision| matches!(decision, Decision::Rest(Rest::Steady | Rest::Failed(_))));
+        self.suspicious = !decisions
+            .values()
+            .all(|decision| matches!(decision, Decision::Rest(Rest::Steady | Rest::Failed(_) | Rest::LeftAlone)));
         self.publish(Some(wanted), inventory, &decisions);
         let orders: Vec<(String, Order)> = decisions.iter().filter_map(order).collect();
         if orders.is_empty() {
@@ -206,7 +209,8 @@ impl Shell {
         let id = seen.map_or_else(|| DeviceId::whole(&gpu.uuid), |seen| instance_id(gpu, seen));
         let offered_at = self.offered_at.get(&id).copied().unwrap_or(0);
         let kubelet = self.kubelet.borrow();
-        kubelet.applied_generation <= offered_at || kubelet.owners.contains_key(&id)
+        let uuid = seen.and_then(|seen| seen.compute.first()).and_then(|compute| compute.uuid.as_deref());
+        kubelet.applied_generation <= offered_at || kubelet.owner(&id, uuid).is_some()
     }
 
     fn decide(&self, wanted: &Wanted, inventory: &Inventory, now: Instant) -> BTreeMap<String, Decision> {
@@ -224,6 +228,7 @@ impl Shell {
             let failure = failure.filter(|failure| failure.retry_at.is_none_or(|at| now < at));
             let facts = Facts {
                 generation: wanted.generation,
+                carves: wanted.spec.partitioner.is_agent(),
                 taken: &|seen| self.taken(gpu, seen),
                 idle: &|seen| self.idle.lasted(&gpu.uuid, seen.map(|seen| seen.gi), self.proof, now),
                 carves: wanted.spec.partitioner.is_agent(),
@@ -273,11 +278,11 @@ impl Shell {
         self.idle = Idleness::default();
         // A driver that has yet to be loaded resets what it finds.
         self.recalled |= matches!(&trouble, Trouble::Nvml(failure) if failure.code == code::DRIVER_NOT_LOADED);
-        let mut devices = self.view.borrow().devices.clone();
+        let DeviceView { mut devices, advertiser, .. } = self.view.borrow().clone();
         for device in &mut devices {
             device.healthy = false;
         }
-        self.offer(devices);
+        self.offer(devices, advertiser);
         self.carved.send_if_modified(|carved| {
             if carved.trouble.as_ref() == Some(&trouble) {
                 return false;
@@ -294,8 +299,9 @@ impl Shell {
         self.proven |= wanted.is_some() && at_rest;
         if let Some(wanted) = wanted.filter(|_| self.proven) {
             let pairs = wanted.spec.gpus.iter().filter_map(|spec| Some((spec, inventory.gpu(&spec.uuid)?)));
-            let devices = pairs.flat_map(|(spec, gpu)| devices(spec, gpu)).collect();
-            self.offer(devices);
+            let advertiser = wanted.spec.advertiser;
+            let devices = pairs.filter(|_| advertiser.is_agent()).flat_map(|(spec, gpu)| devices(spec, gpu)).collect();
+            self.offer(devices, advertiser);
         }
         let mut gpus = BTreeMap::new();
         for gpu in &inventory.gpus {
@@ -323,13 +329,14 @@ impl Shell {
         });
     }
 
-    fn offer(&mut self, devices: Vec<Device>) {
+    fn offer(&mut self, devices: Vec<Device>, advertiser: Advertiser) {
         let (metrics, offered_at) = (&self.metrics, &mut self.offered_at);
         self.view.send_if_modified(|view| {
-            if view.generation > 0 && view.devices == devices || view.generation == 0 && !self.proven {
+            let same = view.devices == devices && view.advertiser == advertiser;
+            if view.generation > 0 && same || view.generation == 0 && !self.proven {
                 return false;
             }
-            *view = DeviceView { generation: view.generation + 1, devices };
+            *view = DeviceView { generation: view.generation + 1, devices, advertiser };
             metrics.set_devices(view);
             for device in view.devices.iter().filter(|device| device.offered()) {
                 offered_at.insert(device.id.clone(), view.generation);

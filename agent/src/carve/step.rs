@@ -9,6 +9,8 @@ use crate::gpu::{Order, SeenGpu, SeenInstance};
 pub struct Facts<'a> {
     /// Generation of the spec.
     pub generation: i64,
+    /// Carving is ours: without this nothing is ever done.
+    pub carves: bool,
     /// May kubelet still give this instance (or, for `None`, the whole GPU) to a container, or has it given it to one?
     pub taken: &'a dyn Fn(Option<&SeenInstance>) -> bool,
     /// Has it been seen unused for long enough? See [`Idleness`](super::idle::Idleness).
@@ -53,8 +55,8 @@ pub enum Rest {
         /// Where.
         starts: Vec<Option<u32>>,
     },
-    /// NVML shows another layout, and somebody else carves this node.
-    WaitingForPartitioner,
+    /// NVML shows something else, and carving is not ours.
+    LeftAlone,
     /// A call failed, or the spec cannot be carried out.
     Failed(GpuError),
 }
@@ -71,6 +73,9 @@ pub fn step(spec: &GpuSpec, gpu: &SeenGpu, facts: &Facts<'_>) -> Decision {
         }))
     };
     let Some(mode) = gpu.mode else {
+        if spec.mig && !facts.carves {
+            return Decision::Rest(Rest::LeftAlone);
+        }
         if spec.mig {
             return refuse("nvmlDeviceGetMigMode", code::NOT_SUPPORTED, format!("{} has no MIG", gpu.board.name));
         }
@@ -82,7 +87,7 @@ pub fn step(spec: &GpuSpec, gpu: &SeenGpu, facts: &Facts<'_>) -> Decision {
         return Decision::Rest(complete(gpu));
     }
     if !facts.carves {
-        return Decision::Rest(Rest::WaitingForPartitioner);
+        return Decision::Rest(Rest::LeftAlone);
     }
     if let Some(failure) = facts.failure {
         return Decision::Rest(Rest::Failed(failure.clone()));

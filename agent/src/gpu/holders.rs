@@ -1,5 +1,4 @@
-//! Who holds a device file open: the second witness before an instance is destroyed, and the name of a process that no pod
-//! explains.
+//! Who holds a device file open: the second witness before an instance is destroyed.
 
 use std::{
     collections::BTreeSet,
@@ -9,7 +8,7 @@ use std::{
 
 use gputenancy_nvml::Process;
 
-use super::Inventory;
+use super::{Inventory, origin::command};
 
 /// What a file below `/dev/nvidia-caps` gives access to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,35 +108,6 @@ fn capability_of(file: &Path) -> Option<u32> {
     file.to_str()?.strip_prefix("/dev/nvidia-caps/nvidia-cap")?.parse().ok()
 }
 
-/// Does a pod explain this process? Kubelet puts the pod's UID into the name of its cgroup, whatever the driver of cgroups.
-fn belongs_to_a_pod(proc_root: &Path, pid: u32) -> bool {
-    let cgroups = fs::read_to_string(proc_root.join(pid.to_string()).join("cgroup")).unwrap_or_default();
-    cgroups.lines().any(|line| line.contains("kubepods"))
-}
-
-/// The command of a process that no pod explains; none for a pod's, and for one that has ended: NVML and the kernel take a
-/// moment to forget it, and nobody has to end it.
-pub fn stranger(proc_root: &Path, pid: u32) -> Option<String> {
-    (lives(proc_root, pid) && !belongs_to_a_pod(proc_root, pid)).then(|| command(proc_root, pid))
-}
-
-/// Is there such a process, and has it not ended? A zombie has ended, and may have lost its pod's cgroup already.
-fn lives(proc_root: &Path, pid: u32) -> bool {
-    let stat = fs::read_to_string(proc_root.join(pid.to_string()).join("stat")).unwrap_or_default();
-    // the command stands in parentheses and may have some of its own
-    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-    state.is_some_and(|state| !matches!(state, 'Z' | 'X' | 'x'))
-}
-
-/// The command of a process, or `unknown`.
-fn command(proc_root: &Path, pid: u32) -> String {
-    let name = fs::read_to_string(proc_root.join(pid.to_string()).join("comm")).unwrap_or_default();
-    match name.trim() {
-        "" => "unknown".to_owned(),
-        name => name.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
@@ -193,39 +163,5 @@ mod tests {
         let mut inventory = Inventory { gpus: vec![gpu], ..Inventory::default() };
         count_holders(&mut inventory, proc.path(), Path::new("/nowhere"));
         assert_eq!(inventory.gpus[0].clients, [listed, Process { pid: 7, gi: Some(9), ci: None, memory_mib: None }]);
-    }
-
-    #[test]
-    fn a_pods_process_is_told_by_its_cgroup() {
-        let proc = tempfile::tempdir().unwrap();
-        let lines = [
-            ("7", "11:memory:/kubepods/burstable/pod0f7b/abc\n"),
-            ("8", "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod0f7b.slice\n"),
-            ("9", "0::/system.slice/nvidia-persistenced.service\n"),
-        ];
-        for (pid, line) in lines {
-            fs::create_dir_all(proc.path().join(pid)).unwrap();
-            fs::write(proc.path().join(pid).join("cgroup"), line).unwrap();
-        }
-        assert!(belongs_to_a_pod(proc.path(), 7) && belongs_to_a_pod(proc.path(), 8));
-        assert!(!belongs_to_a_pod(proc.path(), 9) && !belongs_to_a_pod(proc.path(), 10));
-    }
-
-    #[test]
-    fn a_stranger_lives_and_has_no_pod() {
-        let proc = tempfile::tempdir().unwrap();
-        let processes = [
-            ("7", "7 (train (1)) S 1 7", "0::/kubepods.slice/kubepods-pod0f7b.slice\n"),
-            ("8", "8 (nv-hostengine) S 1 8", "0::/system.slice/dcgm.service\n"),
-            ("9", "9 (train) Z 1 9", "0::/\n"),
-        ];
-        for (pid, stat, cgroup) in processes {
-            fs::create_dir_all(proc.path().join(pid)).unwrap();
-            fs::write(proc.path().join(pid).join("stat"), stat).unwrap();
-            fs::write(proc.path().join(pid).join("cgroup"), cgroup).unwrap();
-        }
-        fs::write(proc.path().join("8/comm"), "nv-hostengine\n").unwrap();
-        let found: Vec<_> = [7, 8, 9, 10].map(|pid| stranger(proc.path(), pid)).into_iter().collect();
-        assert_eq!(found, [None, Some("nv-hostengine".to_owned()), None, None]);
     }
 }

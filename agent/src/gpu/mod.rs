@@ -5,6 +5,7 @@ pub mod health;
 pub mod holders;
 pub mod inventory;
 pub mod order;
+pub mod origin;
 mod read;
 mod reset;
 mod thread;

@@ -165,6 +165,9 @@ impl<'a> Drive<'a> {
 
     /// Sees, decides, acts, reports; answers how long to rest at most.
     async fn turn(&mut self, view: &DeviceView, stopping: bool, report: &watch::Sender<KubeletView>) -> Duration {
+        if !view.advertiser.is_agent() {
+            return self.look_on(view, report).await;
+        }
         let wanted = offer::offers(view);
         // what the runtime does not know must not be offered
         let specified = self.specify(view);
@@ -186,6 +189,55 @@ impl<'a> Drive<'a> {
             (false, _) | (true, true) => LIVELY,
             (true, false) => REST,
         }
+    }
+
+    /// Another plugin offers the devices: kubelet is only asked who has which, and nothing is told to anybody.
+    async fn look_on(&mut self, view: &DeviceView, report: &watch::Sender<KubeletView>) -> Duration {
+        self.retire().await;
+        let listed = self.pods.allocatable(ours).await;
+        self.learn_owners().await;
+        // containers of pods that got a device of ours may be started again, and the runtime looks it up again
+        let outcome = if self.owners.keys().any(DeviceId::is_place) { Ok(()) } else { self.spec.remove() };
+        let message = match (&listed, &outcome) {
+            (Err(status), _) => format!("kubelet's pod resources API does not answer: {}", status.message()),
+            (_, Err(error)) => format!("removing the CDI specification: {error}"),
+            _ => "another device plugin offers the devices".to_owned(),
+        };
+        let seen = listed.is_ok();
+        let elsewhere: BTreeMap<DeviceId, String> = (listed.into_iter().flatten())
+            .flat_map(|(resource, ids)| ids.into_iter().map(move |id| (id, resource.clone())))
+            .collect();
+        let owners = self.owners.clone();
+        report.send_if_modified(|known| {
+            let elsewhere = if seen { elsewhere } else { known.elsewhere.clone() };
+            let new = KubeletView {
+                owners,
+                allocatable: elsewhere.keys().cloned().collect(),
+                elsewhere,
+                offered: BTreeSet::new(),
+                applied_generation: view.generation,
+                plugin_ready: seen,
+                message,
+            };
+            let news = *known != new;
+            *known = new;
+            news
+        });
+        LIVELY
+    }
+
+    /// Ends our servers and forgets what was offered; the node's allocatable is kubelet's and the other plugin's from here on.
+    async fn retire(&mut self) {
+        self.may_go = true;
+        if self.servers.is_empty() {
+            return;
+        }
+        self.close().await;
+        self.stop = CancellationToken::new();
+        self.servers.clear();
+        self.ledger = Arc::default();
+        (self.memory, self.specified, self.may_go) = (Memory::default(), 0, true);
+        tracing::info!("another device plugin offers the devices from now on");
     }
 
     fn decide(&mut self, looked: &Looked, wanted: &Offers, stopping: bool) -> Step {
@@ -333,6 +385,7 @@ impl<'a> Drive<'a> {
         report.send_if_modified(|known| {
             let new = KubeletView {
                 owners: self.owners.clone(),
+                elsewhere: BTreeMap::new(),
                 allocatable: if looked.listed.is_some() { allocatable } else { known.allocatable.clone() },
                 offered,
                 applied_generation: if applied { view.generation } else { known.applied_generation },

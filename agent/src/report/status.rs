@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     carve::{Carved, GpuProgress, offer::instance_id},
-    device::{Device, DeviceId, DeviceView, KubeletView},
-    gpu::{Inventory, SeenGpu, SeenInstance},
+    device::{Device, DeviceId, DeviceOwner as Container, DeviceView, KubeletView},
+    gpu::{Inventory, SeenGpu, SeenInstance, origin::Origin},
 };
 
 /// Bytes of JSON that a status should not exceed.
@@ -31,8 +31,8 @@ pub struct Sources<'a> {
     pub kubelet: &'a KubeletView,
     /// The NVML call under way.
     pub under_way: Option<(&'static str, Duration)>,
-    /// The command of a process that no pod explains; `None` for one that belongs to a pod.
-    pub stranger: &'a dyn Fn(u32) -> Option<String>,
+    /// The command of a process, and where it comes from.
+    pub origin: &'a dyn Fn(u32) -> (String, Origin),
     /// The kernel's boot id.
     pub boot_id: &'a str,
     /// The driver is the simulated one.
@@ -97,14 +97,13 @@ pub fn without_inventory(sources: &Sources<'_>, earlier: GpuNodeStatus, now: Tim
 fn gpu_state(sources: &Sources<'_>, offered: &BTreeMap<&DeviceId, &Device>, gpu: &SeenGpu, board: i32) -> GpuState {
     let nothing = GpuProgress::default();
     let progress = sources.carved.gpus.get(&gpu.uuid).unwrap_or(&nothing);
-    let device = |id: &DeviceId, clients: usize| DeviceState {
-        resource: offered.get(id).map(|device| device.resource.clone()),
-        allocatable: sources.kubelet.allocatable.contains(id),
-        owner: sources.kubelet.owners.get(id).map(|owner| DeviceOwner {
-            namespace: owner.namespace.clone(),
-            pod: owner.pod.clone(),
-            container: owner.container.clone(),
-        }),
+    let kubelet = sources.kubelet;
+    let device = |id: &DeviceId, uuid: Option<&str>, clients: usize| DeviceState {
+        resource: (offered.get(id).map(|device| &device.resource))
+            .or_else(|| kubelet.offered_elsewhere(uuid?))
+            .cloned(),
+        allocatable: kubelet.allocates(id, uuid),
+        owner: kubelet.owner(id, uuid).map(named),
         clients: small(clients),
     };
     let instance = |seen: &SeenInstance| InstanceState {
@@ -113,7 +112,11 @@ fn gpu_state(sources: &Sources<'_>, offered: &BTreeMap<&DeviceId, &Device>, gpu:
         gi: small(seen.gi),
         ci: seen.compute.first().map(|compute| small(compute.ci)),
         uuid: seen.compute.first().and_then(|compute| compute.uuid.clone()),
-        device: device(&instance_id(gpu, seen), gpu.clients_of(seen.gi).count()),
+        device: device(
+            &instance_id(gpu, seen),
+            seen.compute.first().and_then(|compute| compute.uuid.as_deref()),
+            gpu.clients_of(seen.gi).count(),
+        ),
     };
     let mig_on = gpu.mode.is_some_and(|mode| mode.current);
     GpuState {
@@ -129,24 +132,61 @@ fn gpu_state(sources: &Sources<'_>, offered: &BTreeMap<&DeviceId, &Device>, gpu:
         fault: gpu.fault.clone(),
         step: progress.step,
         instances: gpu.instances.iter().map(instance).collect(),
-        whole: (!mig_on).then(|| device(&DeviceId::whole(&gpu.uuid), gpu.clients.len())),
+        whole: (!mig_on).then(|| device(&DeviceId::whole(&gpu.uuid), Some(&gpu.uuid), gpu.clients.len())),
         holders: holders(sources, gpu, progress),
         error: progress.error.clone(),
     }
 }
 
-/// Processes that no pod explains: those of NVML's lists, and those that kept an instance from being destroyed.
+/// Processes that the owner of their device does not explain: those of NVML's lists, and those that kept an instance from being
+/// destroyed.
 fn holders(sources: &Sources<'_>, gpu: &SeenGpu, progress: &GpuProgress) -> Vec<Holder> {
-    let start = |gi: Option<u32>| gpu.instances.iter().find(|seen| Some(seen.gi) == gi).map(|seen| small(seen.start));
-    let listed = gpu.clients.iter().map(|process| (process.pid, start(process.gi)));
+    let instance = |gi: Option<u32>| gpu.instances.iter().find(|seen| Some(seen.gi) == gi);
+    let listed = gpu.clients.iter().map(|process| (process.pid, instance(process.gi)));
     let blockers = progress.blockers.iter().filter(|pid| gpu.clients.iter().all(|process| process.pid != **pid));
     let all = listed.chain(blockers.map(|pid| (*pid, None)));
+    let holder = |(pid, seen): (u32, Option<&SeenInstance>)| {
+        let (device, uuid) = match seen {
+            Some(seen) => (instance_id(gpu, seen), seen.compute.first().and_then(|compute| compute.uuid.as_deref())),
+            None => (DeviceId::whole(&gpu.uuid), Some(gpu.uuid.as_str())),
+        };
+        let (command, origin) = (sources.origin)(pid);
+        let container = match stranger(sources, (&device, uuid), origin)? {
+            Stranger::OfNode => None,
+            Stranger::In(container) => Some(named(&container)),
+        };
+        Some(Holder { pid: i64::from(pid), command, start: seen.map(|seen| small(seen.start)), container })
+    };
     // Enough to name the culprits; a status is no process list.
-    let strangers = all.filter_map(|(pid, start)| {
-        let command = (sources.stranger)(pid)?;
-        Some(Holder { pid: i64::from(pid), command, start })
-    });
-    strangers.take(16).collect()
+    all.filter_map(holder).take(16).collect()
+}
+
+/// Who uses a device without having got it from kubelet.
+enum Stranger {
+    /// A process of the node itself.
+    OfNode,
+    /// A process of this container.
+    In(Container),
+}
+
+/// What a process is to the device that it uses; nothing where it may.
+fn stranger(sources: &Sources<'_>, (device, uuid): (&DeviceId, Option<&str>), origin: Origin) -> Option<Stranger> {
+    let owner = sources.kubelet.owner(device, uuid);
+    // A pod that starts is seen by NVML before kubelet tells of it; from a device that is held none can start.
+    let held = || sources.view.devices.iter().any(|known| known.id == *device && known.held);
+    match (origin, owner) {
+        (Origin::Ended | Origin::Pod(None), _) => None,
+        (Origin::Node, _) => Some(Stranger::OfNode),
+        (Origin::Pod(Some(who)), Some(owner)) => {
+            ((&who.namespace, &who.pod) != (&owner.namespace, &owner.pod)).then_some(Stranger::In(who))
+        }
+        (Origin::Pod(Some(who)), None) => held().then_some(Stranger::In(who)),
+    }
+}
+
+fn named(container: &Container) -> DeviceOwner {
+    let Container { namespace, pod, container } = container.clone();
+    DeviceOwner { namespace, pod, container }
 }
 
 /// `0: 1g.10gb@0 3g.40gb@4; 1: whole`.

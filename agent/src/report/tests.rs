@@ -10,7 +10,7 @@ use super::{Sources, status, status::LARGEST, without_inventory};
 use crate::{
     carve::{Carved, GpuProgress, offer::devices},
     device::{DeviceOwner, DeviceView, KubeletView},
-    gpu::{Inventory, SeenBoard, SeenCompute, SeenGpu, SeenInstance, Trouble},
+    gpu::{Inventory, SeenBoard, SeenCompute, SeenGpu, SeenInstance, Trouble, origin::Origin},
 };
 
 /// Profiles of an A100-80: id, name, slices, size, starts.
@@ -90,7 +90,7 @@ fn views(carved: &Carved) -> (DeviceView, KubeletView) {
         spec.uuid.clone_from(&gpu.uuid);
         devices(&spec, gpu)
     });
-    let view = DeviceView { generation: 1, devices: offered.collect() };
+    let view = DeviceView { generation: 1, devices: offered.collect(), ..DeviceView::default() };
     let owner =
         DeviceOwner { namespace: "team-a".into(), pod: "trainer-69d7dd4fb8-kp8n8".into(), container: "main".into() };
     let kubelet = KubeletView {
@@ -102,6 +102,16 @@ fn views(carved: &Carved) -> (DeviceView, KubeletView) {
     (view, kubelet)
 }
 
+/// 103 runs on the node; the others in the container that has the device.
+fn origin(pid: u32) -> (String, Origin) {
+    let origin = if pid == 103 { Origin::Node } else { of_pod("trainer-69d7dd4fb8-kp8n8") };
+    ("python3".to_owned(), origin)
+}
+
+fn of_pod(pod: &str) -> Origin {
+    Origin::Pod(Some(DeviceOwner { namespace: "team-a".into(), pod: pod.into(), container: "main".into() }))
+}
+
 fn made(carved: &Carved, under_way: Option<(&'static str, Duration)>) -> GpuNodeStatus {
     let (view, kubelet) = views(carved);
     let sources = Sources {
@@ -109,7 +119,7 @@ fn made(carved: &Carved, under_way: Option<(&'static str, Duration)>) -> GpuNode
         view: &view,
         kubelet: &kubelet,
         under_way,
-        stranger: &|pid| (pid == 103).then(|| "python3".to_owned()),
+        origin: &origin,
         boot_id: "4e7d8fe8-4d85-4698-ae23-5b8810c16c90",
         simulated: false,
         old: &[],
@@ -136,10 +146,35 @@ fn the_status_of_a_small_node() {
 }
 
 #[test]
-fn a_process_that_no_pod_explains_is_named() {
-    let status = made(&carved(vec![gpu(0, 4)]), None);
-    let holders: Vec<_> = status.gpus[0].holders.iter().map(|h| (h.pid, h.command.as_str(), h.start)).collect();
-    assert_eq!(holders, [(103, "python3", Some(3))]);
+fn a_process_that_has_no_right_to_its_device_is_named_with_its_container() {
+    let carved = carved(vec![gpu(0, 4)]);
+    let named = |view: &DeviceView, kubelet: &KubeletView| -> Vec<(i64, Option<i32>, Option<String>)> {
+        let origin = |pid| if pid == 102 { ("smi".into(), of_pod("monitor-x7k2p")) } else { origin(pid) };
+        let status = status(
+            &Sources {
+                carved: &carved,
+                view,
+                kubelet,
+                under_way: None,
+                origin: &origin,
+                boot_id: "",
+                simulated: false,
+                old: &[],
+            },
+            Timestamp::UNIX_EPOCH,
+        );
+        let holders = status.gpus[0].holders.iter();
+        holders.map(|h| (h.pid, h.start, h.container.as_ref().map(|c| c.pod.clone()))).collect()
+    };
+    let (mut view, mut kubelet) = views(&carved);
+    let (monitor, shell) = ((102, Some(2), Some("monitor-x7k2p".to_owned())), (103, Some(3), None));
+    assert_eq!(named(&view, &kubelet), [monitor.clone(), shell.clone()]);
+    // Before kubelet tells whose the devices are, only what runs on the node itself is certainly nobody's ...
+    kubelet.owners.clear();
+    assert_eq!(named(&view, &kubelet), std::slice::from_ref(&shell));
+    // ... but nobody can have been given a device that is held.
+    view.devices[2].held = true;
+    assert_eq!(named(&view, &kubelet), [monitor, shell]);
 }
 
 #[test]
@@ -195,7 +230,7 @@ fn a_driver_that_is_not_up_yet_takes_gpus_out_of_service_and_not_out_of_sight() 
         view: &DeviceView::default(),
         kubelet: &KubeletView::default(),
         under_way: None,
-        stranger: &|_| None,
+        origin: &origin,
         boot_id: "",
         simulated: false,
         old: &earlier.conditions,

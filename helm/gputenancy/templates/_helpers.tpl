@@ -32,6 +32,19 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
+{{- /* "true" where the agent has to leave when the GPU Operator asks its clients to. Older ones set no such label, and a selector
+       for it would take the agent from every node; simulated nodes have none either. */}}
+{{- define "gputenancy.gpuOperatorClient" -}}
+{{- $set := toString .Values.agent.gpuOperatorClient -}}
+{{- if and (eq $set "auto") (not .Values.simulator.enabled) (lookup "nvidia.com/v1" "ClusterPolicy" "" "") -}}
+{{- $set = "false" -}}
+{{- range (lookup "v1" "Node" "" "").items -}}
+{{- if hasKey (default dict .metadata.labels) "nvidia.com/gpu.deploy.client" -}}{{- $set = "true" -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $set -}}
+{{- end }}
+
 {{- define "gputenancy.operatorUser" -}}
 system:serviceaccount:{{ .Release.Namespace }}:gputenancy-operator
 {{- end }}

@@ -3,8 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{Board, BoardProfile, GpuNode, names};
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, ResourceExt};
 
-use crate::{Error, Result, World, objects, product};
+use crate::{
+    Error, Result, World, objects, product,
+    wait::{PATIENCE, eventually},
+};
 
 /// Labels of a node, by name.
 pub type Labels = BTreeMap<String, String>;
@@ -53,7 +58,25 @@ pub async fn agrees(world: &World, node: &str) -> Result<Vec<Row>> {
     let rows = compare(&labels, &objects::gpu_node(&world.client, node).await?)?;
     let differ: Vec<&Row> = rows.iter().filter(|row| row.nvidia != row.ours).collect();
     objects::ensure(differ.is_empty(), format!("{node}: gpu-feature-discovery and GpuNode.status differ: {differ:?}"))?;
+    on_the_node(world, node, &about_mig(&labels)).await?;
     Ok(rows)
+}
+
+/// The operator has given the node the labels that gpu-feature-discovery would.
+async fn on_the_node(world: &World, node: &str, theirs: &Labels) -> Result<()> {
+    let nodes = Api::<Node>::all(world.client.clone());
+    eventually(&format!("NVIDIA's labels on {node}"), PATIENCE, || async {
+        let ours = about_mig(nodes.get(node).await?.labels());
+        Ok(if ours == *theirs { Ok(()) } else { Err(format!("{ours:?} and not {theirs:?}")) })
+    })
+    .await
+}
+
+/// Labels about MIG devices. How many multiprocessors a device has NVML tells only to programs that open it, so that is nobody's
+/// but gpu-feature-discovery's.
+fn about_mig(labels: &Labels) -> Labels {
+    let of_mig = labels.iter().filter(|(l, _)| l.starts_with("nvidia.com/mig-") && !l.ends_with(".multiprocessors"));
+    of_mig.map(|(label, value)| (label.clone(), value.clone())).collect()
 }
 
 /// Every number that both sides know, in the order of the labels.

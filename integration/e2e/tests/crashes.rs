@@ -98,11 +98,7 @@ async fn the_operator_killed_in_each_phase_goes_on_where_it_was() {
 async fn hold_phases(world: &World) -> Result<()> {
     let notice = json!({"spec": {"disruption": {"notice": "10s"}}}).to_string();
     world.kubectl(&["patch", "gpupool", "p", "--type=merge", "-p", &notice]).await?;
-    let budget = json!({
-        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": BUDGET, "namespace": "small"},
-        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "w"}}},
-    });
-    world.set(&[vec![budget], no_new_halves()].concat()).await?;
+    world.set(&[vec![budget()], no_new_halves()].concat()).await?;
     let offer = json!({"status": {"allocatable": {HALF: "99"}}}).to_string();
     let offer = ["patch", "node", "gpu-1", "--subresource=status", "--dry-run=server", "--type=merge", "-p", &offer];
     eventually("the policy in force", PATIENCE, || async {
@@ -112,6 +108,13 @@ async fn hold_phases(world: &World) -> Result<()> {
         })
     })
     .await
+}
+
+fn budget() -> Value {
+    json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": BUDGET, "namespace": "small"},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "w"}}},
+    })
 }
 
 fn no_new_halves() -> Vec<Value> {
@@ -138,6 +141,29 @@ async fn let_go(world: &World, phases: &Phases) -> Result<()> {
         world.kubectl(&[delete.as_slice(), &[policy, POLICY]].concat()).await?;
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn an_api_server_away_for_a_minute_while_owners_are_evicted_costs_nothing_but_time() {
+    disturbed("api-server-away", async |world| {
+        world.set(&[budget()]).await?;
+        grow(world).await?;
+        let body = async {
+            eventually("a change that evicts, held up by the budget", PATIENCE, || async {
+                let phases = strike::phases(world, "gpu-1").await?;
+                Ok(if phases.contains(&ChangePhase::Evicting) { Ok(()) } else { Err(format!("{phases:?}")) })
+            })
+            .await?;
+            world.lab.stop_apiserver().await?;
+            tokio::time::sleep(Duration::from_mins(1)).await;
+            world.lab.start_apiserver().await?;
+            Ok::<_, e2e::Error>(())
+        };
+        let outcome = body.await;
+        let_go(world, &[ChangePhase::Evicting].into()).await?;
+        outcome
+    })
+    .await;
 }
 
 #[tokio::test]

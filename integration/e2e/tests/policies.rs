@@ -48,6 +48,14 @@ fn agreements() -> Vec<Case> {
             agreement("gpu-1", &one),
             operators,
         ),
+        (
+            "administrator says who carves",
+            Actor::Admin,
+            Verb::Merge,
+            own.clone(),
+            json!({"spec": {"partitioner": "None"}}),
+            operators,
+        ),
         ("administrator writes a layout", Actor::Admin, Verb::Apply, own.clone(), agreement("gpu-1", &one), operators),
         ("operator writes a layout", Actor::Operator, Verb::Apply, own.clone(), agreement("gpu-1", &one), None),
         (
@@ -124,7 +132,10 @@ fn nodes() -> Vec<Case> {
 }
 
 fn operator() -> Vec<Case> {
-    let nothing_else = Some("the operator may change nothing of a node but labels of gputenancy.io");
+    let nothing_else =
+        Some("the operator may change nothing of a node but labels of gputenancy.io, and its own cordon");
+    let unmarked = Some("the operator may uncordon only a node that it has cordoned");
+    let marked = json!({"metadata": {"annotations": {"gputenancy.io/cordoned": "2026-01-01T00:00:00Z"}}, "spec": {"unschedulable": true}});
     let not_ours = Some("the operator may change and delete only namespaces that it made for a tenant");
     let case = |name, verb, path: &str, body, refusal| (name, Actor::Operator, verb, path.to_owned(), body, refusal);
     let node = |name, body, refusal| case(name, Verb::Merge, "/api/v1/nodes/gpu-1", body, refusal);
@@ -132,6 +143,8 @@ fn operator() -> Vec<Case> {
     let space = "/api/v1/namespaces/kube-node-lease";
     vec![
         node("label of ours", label("gputenancy.io/pool", json!("p")), None),
+        node("label about MIG devices", label("nvidia.com/mig-1g.10gb.count", json!("3")), None),
+        node("label that carves", label("nvidia.com/mig.config", json!("all-disabled")), nothing_else),
         node("label of somebody", label("example.com/rack", json!("r")), nothing_else),
         node("a layout of ours", label("nvidia.com/mig.config", json!("gputenancy-0123456789abcdef-b")), None),
         node("a layout of others", label("nvidia.com/mig.config", json!("all-1g.10gb")), nothing_else),
@@ -140,7 +153,9 @@ fn operator() -> Vec<Case> {
         node("pausing", label("nvidia.com/gpu.deploy.nvsm", json!("paused-for-mig-change")), nothing_else),
         node("no host name", label("kubernetes.io/hostname", Value::Null), nothing_else),
         node("annotation", json!({"metadata": {"annotations": {"a": "b"}}}), nothing_else),
-        node("unschedulable", json!({"spec": {"unschedulable": true}}), nothing_else),
+        node("unschedulable", json!({"spec": {"unschedulable": true}}), unmarked),
+        node("a taint", json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}), nothing_else),
+        node("cordon with its mark", marked, None),
         case("label of a foreign namespace", Verb::Merge, space, label("gputenancy.io/tenant", json!("t")), not_ours),
         case("delete a foreign namespace", Verb::Delete, space, json!({}), not_ours),
         case("secrets", Verb::Delete, "/api/v1/namespaces/default/secrets/x", json!({}), Some("cannot delete")),

@@ -1,7 +1,7 @@
 //! Documents as objects of the kinds that a plan depends on.
 
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
-use gputenancy_operator::cache::SlimNode;
+use gputenancy_operator::cache::{SlimNode, SlimSlice};
 use k8s_openapi::jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
@@ -40,6 +40,8 @@ pub enum Object {
     GpuNode(Box<GpuNode>),
     /// A node.
     Node(Box<SlimNode>),
+    /// Devices of a DRA driver.
+    Slice(Box<SlimSlice>),
     /// A pod.
     Pod(Box<PodRecord>),
     /// A `PodDisruptionBudget`.
@@ -112,6 +114,7 @@ fn open(text: &Text, tree: &Tree, reading: &mut Reading, errors: &mut Vec<InputE
         (VERSION, "GpuTenant") => place.typed().map(Object::Tenant),
         (VERSION, "GpuNode") => place.typed().map(Object::GpuNode),
         ("v1", "Node") => place.typed().map(Object::Node),
+        ("resource.k8s.io/v1", "ResourceSlice") => place.typed().map(Object::Slice),
         ("v1", "Pod") => place.typed().map(Object::Pod),
         ("policy/v1", "PodDisruptionBudget") => place.typed().map(Object::Budget),
         _ if ours => Err(place.wrong(

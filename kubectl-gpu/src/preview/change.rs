@@ -33,7 +33,7 @@ fn change(side: &Side<'_>, key: &GpuKey, gpu: &GpuPlan) -> Option<GpuChange> {
         (None, None) => state.mig.is_some_and(|m| m.enabled).then(|| seen(state)),
     };
     // a GPU that is left alone while it changes goes on to where it was going
-    let target = gpu.target.clone().or_else(|| under_way.map(|c| plain(c.to.clone())))?;
+    let target = gpu.target.as_deref().cloned().or_else(|| under_way.map(|c| plain(c.to.clone())))?;
     let instances = |l: Option<&Layout>| l.map(|l| l.instances.clone()).unwrap_or_default();
     let (old, new) = (instances(present.as_ref()), instances(Some(&target)));
     let mode = present.as_ref().is_some_and(|l| l.mig);
@@ -95,9 +95,7 @@ fn processes(side: &Side<'_>, key: &GpuKey, target: &Layout) -> Vec<String> {
     for (start, used) in gpu.used.iter().filter(|(start, used)| used.pod.is_none() && !stays(**start, used, target)) {
         let device = used.profile.as_deref().unwrap_or("the whole GPU");
         let here = state.holders.iter().filter(|h| h.start.is_none_or(|s| s == *start));
-        let named: Vec<String> = here
-            .map(|h| format!("process {} ({}) on {device} at {start} belongs to no pod: end it", h.pid, h.command))
-            .collect();
+        let named: Vec<String> = here.map(|h| format!("{h} on {device} at {start} {}", h.uninvited())).collect();
         if named.is_empty() {
             waits.push(format!("a process that no pod explains uses {device} at {start}"));
         }

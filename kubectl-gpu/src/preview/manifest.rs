@@ -126,7 +126,7 @@ fn name_of(object: &Object) -> Option<Name> {
         Object::Tenant(o) => Some(("GpuTenant".into(), o.name_any())),
         Object::GpuNode(o) => Some(("GpuNode".into(), o.name_any())),
         Object::Node(o) => Some(("Node".into(), o.name_any())),
-        Object::Pod(_) | Object::Budget(_) => None,
+        Object::Slice(_) | Object::Pod(_) | Object::Budget(_) => None,
     }
 }
 
@@ -148,7 +148,7 @@ fn effect(before: &World, document: &Document) -> Option<Manifest> {
         }
         Object::GpuNode(o) => (fleet.gpu_nodes.get(&name).map(value), value(o)),
         Object::Node(o) => (fleet.nodes.get(&name).map(|n| value(&**n)), value(o)),
-        Object::Pod(_) | Object::Budget(_) => return None,
+        Object::Slice(_) | Object::Pod(_) | Object::Budget(_) => return None,
     };
     let fields = old.as_ref().map(|old| diff::fields(old, &new)).unwrap_or_default();
     let action = match (&old, fields.is_empty()) {

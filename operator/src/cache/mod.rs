@@ -23,6 +23,8 @@ use crate::migmanager::Configs;
 pub use project::*;
 use watch::Watch;
 
+use crate::foreign::DRA_DRIVER;
+
 /// A kind that people write: an object that does not parse must not end the watch.
 pub type Guarded<K> = DeserializeGuard<K>;
 
@@ -48,6 +50,8 @@ pub struct Caches {
     pub gpu_nodes: Store<Guarded<GpuNode>>,
     /// Nodes.
     pub nodes: Store<SlimNode>,
+    /// What NVIDIA's DRA driver publishes; `None`: the API server does not know such objects.
+    pub slices: Option<Store<SlimSlice>>,
     /// Pods that ask for extended resources.
     pub pods: Store<SlimPod>,
     /// All namespaces.
@@ -61,8 +65,9 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// Starts all watches; `namespace` is where the layouts for NVIDIA's MIG manager are.
-    pub fn start(client: &Client, namespace: &str, wakes: &Wakes) -> Self {
+    /// Starts all watches; `namespace` is where the layouts for NVIDIA's MIG manager are; `with_slices`: the API server knows
+    /// [`SlimSlice`]s.
+    pub fn start(client: &Client, namespace: &str, wakes: &Wakes, with_slices: bool) -> Self {
         let ours = watcher::Config::default().labels(&format!("{}={}", names::MANAGED_BY_LABEL, names::MANAGED_BY));
         Self {
             profiles: guarded(client, wakes, false),
@@ -75,9 +80,20 @@ impl Caches {
                 project: lighten_node,
                 keep: |_| true,
                 key: ResourceExt::name_any,
-                digest: |n: &SlimNode| digest(&(&n.metadata.labels, &n.status)),
+                digest: |n: &SlimNode| digest(&(&n.metadata.labels, &n.metadata.annotations, &n.spec, &n.status)),
             }
             .start(fleet(wakes)),
+            slices: with_slices.then(|| {
+                Watch {
+                    api: Api::all(client.clone()),
+                    config: watcher::Config::default().fields(&format!("spec.driver={DRA_DRIVER}")),
+                    project: lighten,
+                    keep: |_| true,
+                    key: ResourceExt::name_any,
+                    digest: |s: &SlimSlice| digest(&s.spec.node_name),
+                }
+                .start(fleet(wakes))
+            }),
             pods: Watch {
                 api: Api::all(client.clone()),
                 config: watcher::Config::default(),
@@ -132,17 +148,30 @@ impl Caches {
 
     /// Waits until every store holds a first list; says which one is waited for through `waiting`.
     pub async fn ready(&self, waiting: impl Fn(&'static str)) {
-        let Self { profiles, pools, tenants, gpu_nodes, nodes, pods, namespaces, quotas, bindings, mig_config } = self;
+        let Self { profiles, pools, tenants, gpu_nodes, nodes, slices, pods, namespaces, quotas, bindings, mig_config } =
+            self;
         wait(profiles, "gpuprofiles", &waiting).await;
         wait(pools, "gpupools", &waiting).await;
         wait(tenants, "gputenants", &waiting).await;
         wait(gpu_nodes, "gpunodes", &waiting).await;
         wait(nodes, "nodes", &waiting).await;
+        if let Some(slices) = slices {
+            wait(slices, "resourceslices", &waiting).await;
+        }
         wait(pods, "pods", &waiting).await;
         wait(namespaces, "namespaces", &waiting).await;
         wait(quotas, "resourcequotas", &waiting).await;
         wait(bindings, "rolebindings", &waiting).await;
         wait(mig_config, "configmaps", &waiting).await;
+    }
+}
+
+/// Does the API server know `ResourceSlice`s?
+pub async fn knows_slices(client: &Client) -> kube::Result<bool> {
+    match client.list_api_group_resources("resource.k8s.io/v1").await {
+        Ok(known) => Ok(known.resources.iter().any(|r| r.name == "resourceslices")),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -7,11 +7,14 @@ use k8s_openapi::{
     api::{
         core::v1::{Namespace, Node, Pod, ResourceQuota},
         rbac::v1::{RoleBinding, RoleRef, Subject},
+        resource::v1::ResourceSlice,
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
 };
 use kube::{Resource, ResourceExt as _, api::ObjectMeta};
 use serde::{Deserialize, Serialize};
+
+use crate::foreign;
 
 /// Amounts by resource name.
 pub type Amounts = BTreeMap<String, Quantity>;
@@ -22,9 +25,26 @@ pub type Amounts = BTreeMap<String, Quantity>;
 pub struct SlimNode {
     /// Name, labels.
     pub metadata: ObjectMeta,
+    /// Whether it is cordoned.
+    #[serde(default, skip_serializing_if = "SlimNodeSpec::is_default")]
+    pub spec: SlimNodeSpec,
     /// Allocatable and conditions.
     #[serde(default)]
     pub status: SlimNodeStatus,
+}
+
+/// Spec of a node.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlimNodeSpec {
+    /// The scheduler sends nobody there.
+    #[serde(default)]
+    pub unschedulable: bool,
+}
+
+impl SlimNodeSpec {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Status of a node.
@@ -73,6 +93,9 @@ pub struct SlimPodSpec {
     /// Node that it is bound to.
     #[serde(default)]
     pub node_name: Option<String>,
+    /// Value of its priority class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
     /// Containers.
     #[serde(default)]
     pub containers: Vec<SlimContainer>,
@@ -209,6 +232,29 @@ pub struct SlimBinding {
     pub subjects: Vec<Subject>,
 }
 
+/// A node's devices as a DRA driver publishes them; which they are matters to nobody here.
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[resource(inherit = ResourceSlice)]
+pub struct SlimSlice {
+    /// Name.
+    pub metadata: ObjectMeta,
+    /// Whose devices, and where.
+    #[serde(default)]
+    pub spec: SlimSliceSpec,
+}
+
+/// Spec of a slice.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct SlimSliceSpec {
+    /// Name of the driver.
+    #[serde(default)]
+    pub driver: String,
+    /// The node; absent for devices that belong to none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+}
+
 /// Drops the metadata that nothing reads, before an object enters a store.
 pub fn lighten<K: Resource>(object: &mut K) {
     let meta = object.meta_mut();
@@ -228,9 +274,16 @@ pub fn lighten_pod(pod: &mut SlimPod) {
     pod.spec.init_containers.iter_mut().for_each(of_pod);
 }
 
-/// As [`lighten`]; of a node only extended resources and `Ready` matter.
+/// As [`lighten`]; of a node only extended resources and `Ready` matter, and whether an annotation tells of another owner of
+/// its GPUs, not what it says.
 pub fn lighten_node(node: &mut SlimNode) {
+    let signs = node.annotations().iter().filter(|(key, value)| foreign::is_sign(key) && !value.is_empty());
+    let signs: Vec<String> = signs.map(|(key, _)| key.clone()).collect();
     lighten(node);
+    if !signs.is_empty() {
+        let kept = node.metadata.annotations.get_or_insert_default();
+        kept.extend(signs.into_iter().map(|key| (key, "set".to_owned())));
+    }
     node.metadata.owner_references = None;
     node.status.allocatable.retain(|resource, _| resource.contains('/'));
     node.status.conditions.retain(|c| c.type_ == "Ready");

@@ -147,9 +147,10 @@ fn withdraw(view: &View<'_>, mut draft: Draft<'_>, change: &Change, leaving: &[D
     draft.done(blockers)
 }
 
-/// The hold is asked for, the agent has seen it, and kubelet does not offer the device any more.
+/// The hold is asked for, the agent has seen it, and nobody new can get the device any more.
 fn held(view: &View<'_>, device: &Device<'_>) -> bool {
-    view.fresh && !device.state.allocatable && view.spec.is_some_and(|s| s.hold.contains(&device.start))
+    let withdrawn = view.observation.closed.unwrap_or(!device.state.allocatable);
+    view.fresh && withdrawn && view.spec.is_some_and(|s| s.hold.contains(&device.start))
 }
 
 fn evict(view: &View<'_>, mut draft: Draft<'_>, leaving: &[Device<'_>]) -> Decision {
@@ -211,10 +212,7 @@ fn waiting_for(view: &View<'_>, leaving: &[Device<'_>]) -> String {
         }
         let holders = view.holders(device);
         for holder in &holders {
-            sentences.push(format!(
-                "process {} ({}) uses {place} and belongs to no pod: end it",
-                holder.pid, holder.command
-            ));
+            sentences.push(format!("{holder} uses {place} and {}", holder.uninvited()));
         }
         if holders.is_empty() && device.state.clients > 0 {
             sentences.push(format!("{} processes still use {place}", device.state.clients));

@@ -19,6 +19,9 @@ pub struct Observation<'a> {
     pub node: &'a GpuNode,
     /// `status.allocatable` of the Node, for extended resources.
     pub allocatable: &'a BTreeMap<String, i64>,
+    /// Nobody new can come to the node: it stands for the hold of devices that another plugin offers and that cannot be
+    /// withdrawn one by one. `None`: our agent offers them.
+    pub closed: Option<bool>,
     /// The layout that the plan wants; `None`: leave the GPU as it is.
     pub target: Option<&'a Layout>,
     /// Why the plan wants it, in a sentence.

@@ -102,8 +102,8 @@ pub(super) fn doing(view: &View<'_>) -> String {
         }
         AgentStep::Destroying => "the agent is destroying instances".to_owned(),
         AgentStep::Creating => "the agent is creating instances".to_owned(),
-        AgentStep::WaitingForPartitioner => "NVML shows another layout, and the agent does not carve here".to_owned(),
         AgentStep::Failed => "the agent failed".to_owned(),
+        AgentStep::LeftAlone => "NVML shows another layout, and the agent leaves carving to others".to_owned(),
     }
 }
 
@@ -113,7 +113,7 @@ fn clients(view: &View<'_>) -> String {
     if places.is_empty() {
         places.push("the GPU".to_owned());
     }
-    let who: Vec<String> = view.state.holders.iter().map(|h| format!("{} ({})", h.pid, h.command)).collect();
-    let who = if who.is_empty() { "a process".to_owned() } else { format!("process {}", who.join(", ")) };
+    let who: Vec<String> = view.state.holders.iter().map(ToString::to_string).collect();
+    let who = if who.is_empty() { "a process".to_owned() } else { who.join(", ") };
     format!("{who} still uses {}", places.join(", "))
 }

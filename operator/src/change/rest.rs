@@ -182,10 +182,7 @@ fn unsettled(view: &View<'_>) -> Option<&'static str> {
     if !view.healthy() {
         return Some("Pending: the GPU is not healthy; reset or replace it");
     }
-    let settled = match view.state.step {
-        AgentStep::Steady | AgentStep::Unmanaged | AgentStep::Failed => true,
-        AgentStep::WaitingForPartitioner => view.observation.managed.is_some(),
-        _ => false,
-    };
+    let settled =
+        matches!(view.state.step, AgentStep::Steady | AgentStep::Unmanaged | AgentStep::Failed | AgentStep::LeftAlone);
     (!settled).then_some("Pending: waiting for the agent to finish what it does")
 }

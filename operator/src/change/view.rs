@@ -145,6 +145,20 @@ impl<'a> View<'a> {
                 ));
             }
         }
+        if self.observation.closed.is_some() {
+            return self.counted_right();
+        }
+        Ok(())
+    }
+
+    /// Another plugin's devices are counted by kubelet alone, ten seconds late: what has gone must not be on offer any more.
+    fn counted_right(&self) -> Result<(), String> {
+        for (resource, count) in self.observation.allocatable {
+            let listed = self.listed_on_node(resource);
+            if (resource == names::WHOLE_GPU_RESOURCE || resource.starts_with("nvidia.com/mig-")) && *count != listed {
+                return Err(format!("the node's allocatable {resource} is {count}, kubelet lists {listed}"));
+            }
+        }
         Ok(())
     }
 
@@ -163,7 +177,7 @@ impl<'a> View<'a> {
         Some((pod, facts))
     }
 
-    /// Processes on this device that no pod explains; a process on the whole GPU is on every device.
+    /// Processes on this device that kubelet has not given it to; a process on the whole GPU is on every device.
     pub fn holders(&self, device: &Device<'_>) -> Vec<&'a Holder> {
         self.state.holders.iter().filter(|h| h.start.is_none_or(|s| s == device.start)).collect()
     }

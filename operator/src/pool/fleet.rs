@@ -1,19 +1,23 @@
 //! The fleet as the caches have it at one moment: what the pass decides from.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, condition, names};
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, Partitioner, condition, names};
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Condition,
     jiff::{SignedDuration, Timestamp},
 };
-use kube::ResourceExt as _;
+use kube::{ResourceExt as _, runtime::reflector};
 
 use crate::{
-    cache::{Caches, SlimNode, SlimPod, valid},
+    cache::{Caches, SlimNode, SlimPod, SlimSlice, valid},
     change::{Controller, PodFacts, Refusal},
+    foreign::{DRA_DRIVER, Signs, foreign},
     migmanager::Configs,
-    plan::{Cluster, NodeFacts, PodName},
+    plan::{self, Cluster, Foreign, NodeFacts, PodName},
 };
 
 /// All objects that a pass looks at.
@@ -29,6 +33,8 @@ pub struct Fleet {
     pub gpu_nodes: BTreeMap<String, GpuNode>,
     /// Nodes by name.
     pub nodes: BTreeMap<String, Arc<SlimNode>>,
+    /// Nodes for which NVIDIA's DRA driver publishes devices.
+    pub dra: BTreeSet<String>,
     /// Pods that ask for devices, by name.
     pub pods: BTreeMap<PodName, Arc<SlimPod>>,
     /// Layouts that are published for NVIDIA's MIG manager.
@@ -45,6 +51,7 @@ impl Fleet {
             tenants: valid(&caches.tenants),
             gpu_nodes: valid(&caches.gpu_nodes).into_iter().map(|n| (n.name_any(), n)).collect(),
             nodes: caches.nodes.state().into_iter().map(|n| (n.name_any(), n)).collect(),
+            dra: caches.slices.iter().flat_map(reflector::Store::state).filter_map(|s| dra_node(&s)).collect(),
             pods: caches.pods.state().into_iter().map(pod).collect(),
             mig_configs: caches.mig_configs(),
         }
@@ -67,12 +74,43 @@ impl Fleet {
             pools: self.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none()).collect(),
             tenants: self.tenants.iter().filter(|t| t.metadata.deletion_timestamp.is_none()).collect(),
             nodes: self.nodes.iter().map(|(name, node)| self.facts(name, node, now)).collect(),
+            priorities: self
+                .pods
+                .iter()
+                .filter_map(|(name, pod)| {
+                    Some(((&*name.namespace, &*name.name), pod.spec.priority.filter(|p| *p != 0)?))
+                })
+                .collect(),
         }
     }
 
     fn facts<'a>(&'a self, name: &'a str, node: &'a SlimNode, now: Option<Timestamp>) -> NodeFacts<'a> {
         let ready = self.answers(name) || now.is_some_and(|now| self.forgiven_until(name).is_some_and(|end| now < end));
-        NodeFacts { name, labels: node.labels(), ready, gpus: self.gpu_nodes.get(name) }
+        NodeFacts {
+            name,
+            labels: node.labels(),
+            ready,
+            foreign: self.foreign(name, node),
+            gpus: self.gpu_nodes.get(name),
+        }
+    }
+
+    /// Who owns the GPUs of a node beside us.
+    fn foreign(&self, name: &str, node: &SlimNode) -> Option<Foreign> {
+        let (labels, annotations) = (node.labels(), node.annotations());
+        let signs = Signs { labels, annotations, dra: self.dra.contains(name), partitioner: Partitioner::Agent };
+        // which pool the node is in matters only where there is a sign at all
+        foreign(signs)?;
+        foreign(Signs { partitioner: self.partitioner(name, node), ..signs })
+    }
+
+    /// Who carves on a node, by the word of its pool.
+    fn partitioner(&self, name: &str, node: &SlimNode) -> Partitioner {
+        let pools: Vec<&GpuPool> = self.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none()).collect();
+        let by = plan::membership(&pools, [(name, node.labels())]);
+        let only = by.values().next().and_then(|pools| if let [one] = pools.as_slice() { Some(one) } else { None });
+        let pool = only.and_then(|name| pools.iter().find(|p| p.name_any() == name.as_str()));
+        pool.map_or_else(Partitioner::default, |p| p.spec.partitioner)
     }
 
     /// Until when a silent node counts as supply; `None`: it answers, or has never done so.
@@ -128,6 +166,11 @@ impl Fleet {
         })
         .collect()
     }
+}
+
+/// The node that a slice of NVIDIA's DRA driver speaks of.
+pub fn dra_node(slice: &SlimSlice) -> Option<String> {
+    slice.spec.node_name.clone().filter(|_| slice.spec.driver == DRA_DRIVER)
 }
 
 /// So long a node may be silent before its GPUs are no supply any more.

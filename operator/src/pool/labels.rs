@@ -5,27 +5,36 @@ use std::collections::BTreeMap;
 use gputenancy_crds::{ChangePhase, GpuNode, names};
 use kube::ResourceExt as _;
 
-use super::fleet::Fleet;
+use super::{discovery, fleet::Fleet, hands::Hands};
 use crate::{
     cache::digest,
     plan::{NodeName, PoolName, plain},
 };
 
-/// Labels by node, where they differ from what the node has.
+/// Value of the label `layout.state` while a GPU of the node changes.
+const CHANGING: &str = "changing";
+
+/// Labels by node, where they differ from what the node has; a node that somebody else owns keeps those that it has.
 pub fn labels(
     fleet: &Fleet,
     members: &BTreeMap<NodeName, Vec<PoolName>>,
+    hands: &Hands,
 ) -> BTreeMap<NodeName, BTreeMap<String, String>> {
     let mut differing = BTreeMap::new();
     for (name, node) in &fleet.nodes {
         let key = NodeName::from(name.as_str());
+        if hands.is_foreign(&key) {
+            continue;
+        }
         let agreement = fleet.gpu_nodes.get(name);
         let mut wanted = BTreeMap::new();
         if let (Some([pool]), Some(agreement)) = (members.get(&key).map(Vec::as_slice), agreement) {
             wanted.insert(names::POOL_LABEL.to_owned(), pool.to_string());
             if !agreement.spec.gpus.is_empty() {
+                let state = state(agreement);
                 wanted.insert(names::LAYOUT_LABEL.to_owned(), layout(agreement));
-                wanted.insert(names::LAYOUT_STATE_LABEL.to_owned(), state(agreement).to_owned());
+                wanted.insert(names::LAYOUT_STATE_LABEL.to_owned(), state.to_owned());
+                wanted.extend(discovery::labels(node, agreement, state == CHANGING));
             }
         }
         if agreement.and_then(|n| n.status.as_ref()).is_some_and(|s| s.simulated == Some(true)) {
@@ -35,6 +44,7 @@ pub fn labels(
         // an agent that is gone does not take the mark of simulation with it
         let owned = [names::POOL_LABEL, names::LAYOUT_LABEL, names::LAYOUT_STATE_LABEL];
         let differs = owned.iter().any(|label| has(label) != wanted.get(*label));
+        let differs = differs || discovery::stale(node, &wanted);
         if differs || wanted.iter().any(|(k, v)| has(k) != Some(v)) {
             differing.insert(key, wanted);
         }
@@ -57,7 +67,7 @@ fn layout(node: &GpuNode) -> String {
 fn state(node: &GpuNode) -> &'static str {
     let phases = || node.spec.gpus.iter().filter_map(|g| g.change.as_ref()).map(|c| c.phase);
     if phases().any(|p| p < ChangePhase::RolledBack) {
-        "changing"
+        CHANGING
     } else if phases().next().is_some() {
         "failed"
     } else {

@@ -21,19 +21,10 @@ pub struct Ask {
     pub unpause: BTreeSet<String>,
 }
 
-/// The fleet with who carves each node from now on, and with placements as the MIG manager chose them; `None`: as it is.
-pub fn current(fleet: &Fleet, members: &BTreeMap<NodeName, Vec<PoolName>>) -> Option<Fleet> {
-    let differing = fleet.gpu_nodes.iter().filter_map(|(name, node)| {
-        let partitioner = partitioner(fleet, members, name, node);
-        let moved = (partitioner == Partitioner::MigManager).then(|| adopted(node)).flatten();
-        if moved.is_none() && node.spec.partitioner == partitioner {
-            return None;
-        }
-        let mut node = moved.unwrap_or_else(|| node.clone());
-        node.spec.partitioner = partitioner;
-        Some((name.clone(), node))
-    });
-    let differing: Vec<_> = differing.collect();
+/// The fleet with placements as the MIG manager chose them; `None`: as it is.
+pub fn current(fleet: &Fleet) -> Option<Fleet> {
+    let managed = fleet.gpu_nodes.iter().filter(|(_, node)| is_managed(node));
+    let differing: Vec<_> = managed.filter_map(|(name, node)| Some((name.clone(), adopted(node)?))).collect();
     (!differing.is_empty()).then(|| {
         let mut fleet = fleet.clone();
         fleet.gpu_nodes.extend(differing);
@@ -41,20 +32,10 @@ pub fn current(fleet: &Fleet, members: &BTreeMap<NodeName, Vec<PoolName>>) -> Op
     })
 }
 
-/// A MIG manager that was asked is waited for, whatever the pool says meanwhile: nobody else carves until it has answered.
-fn partitioner(fleet: &Fleet, members: &BTreeMap<NodeName, Vec<PoolName>>, name: &str, node: &GpuNode) -> Partitioner {
-    let asked = node
-        .spec
-        .mig_manager
-        .as_ref()
-        .is_some_and(|r| r.step > MigManagerStep::Publishing && r.step < MigManagerStep::GaveUp);
-    let pool = members.get(&NodeName::from(name)).map(Vec::as_slice);
-    if pool.is_none() && !asked && node.spec.gpus.is_empty() {
-        return Partitioner::default();
-    }
-    let Some([pool]) = pool.filter(|_| !asked) else { return node.spec.partitioner };
-    let pool = fleet.pools.iter().find(|p| p.name_any() == pool.as_str());
-    pool.map_or(node.spec.partitioner, |p| p.spec.partitioner)
+/// Has the MIG manager been asked, and not answered yet? Nobody else carves until it has, whatever the pool says meanwhile.
+pub fn is_asked(node: &GpuNode) -> bool {
+    let run = node.spec.mig_manager.as_ref();
+    run.is_some_and(|r| r.step > MigManagerStep::Publishing && r.step < MigManagerStep::GaveUp)
 }
 
 /// Does NVIDIA's MIG manager carve this node?
@@ -101,13 +82,12 @@ pub fn configs(fleet: &Fleet, managers: &BTreeMap<String, Decision>) -> Option<C
     (!nobody && wanted != fleet.mig_configs).then_some(wanted)
 }
 
-/// The layouts that the plan wants, where the MIG manager carves with the placements that it would leave as they are.
+/// The layouts that the plan wants where the MIG manager carves, with the placements that it would leave as they are.
 pub fn targets(fleet: &Fleet, plan: &Plan) -> BTreeMap<GpuKey, Layout> {
     let target = |(key, gpu): (&GpuKey, &crate::plan::GpuPlan)| {
-        let target = plain(gpu.target.clone()?);
-        let node = fleet.gpu_nodes.get(key.node.as_str())?;
-        let state = state_of(node, key.uuid.as_str()).filter(|_| is_managed(node));
-        let same = state.filter(|s| target.mig && Shape::of(&target) == Shape::seen(s));
+        let node = fleet.gpu_nodes.get(key.node.as_str()).filter(|n| is_managed(n))?;
+        let target = plain(gpu.target.as_deref()?.clone());
+        let same = state_of(node, key.uuid.as_str()).filter(|s| target.mig && Shape::of(&target) == Shape::seen(s));
         Some((key.clone(), same.map_or_else(|| target.clone(), |s| placed(&target, s))))
     };
     plan.gpus.iter().filter_map(target).collect()

@@ -3,10 +3,13 @@
 mod ask;
 mod budget;
 pub mod devices;
+mod discovery;
 mod fleet;
+mod hands;
 mod labels;
 mod managed;
 mod pass;
+mod plugin;
 mod pods;
 mod status;
 #[cfg(test)]
@@ -33,16 +36,20 @@ use crate::{
     events::{News, Publisher, Tone},
     metrics::Metrics,
     migmanager::ConfigError,
-    plan::NodeName,
+    plan::{Index, NodeName},
     view::View,
 };
-pub use fleet::Fleet;
 use fleet::Refusals;
-use pass::{Inputs, NodeWork, Pass, Planner};
+pub use fleet::{Fleet, dra_node};
+use pass::{Inputs, NodeWork, Pass};
 pub use status::Seen;
 
-/// Changes that come within this time are looked at together.
-const WINDOW: Duration = Duration::from_millis(300);
+/// Changes that come within this time are looked at together: it is a part of every step of every change.
+const WINDOW: Duration = Duration::from_millis(100);
+/// The pause is so many times as long as the decision took at least, so that a large fleet does not take a whole core.
+const LEISURE: u32 = 4;
+/// No pause is longer, however slow the API server is.
+const LONGEST_WINDOW: Duration = Duration::from_secs(1);
 /// A pass that takes longer than this is given up and begun again.
 const LONGEST_PASS: Duration = Duration::from_mins(1);
 /// What one node's writes may take: a slow answer about one node must not keep the others waiting.
@@ -91,7 +98,7 @@ pub struct Controller {
     publisher: Publisher,
     metrics: Arc<Metrics>,
     view: watch::Sender<Arc<View>>,
-    planner: Planner,
+    index: Index,
     refusals: Refusals,
     /// What the API server said last about a pod that may not be evicted, and what that means: by the pod's uid.
     explained: BTreeMap<String, (String, String)>,
@@ -101,6 +108,8 @@ pub struct Controller {
     labelled: BTreeMap<NodeName, BTreeMap<String, String>>,
     /// Namespace of the layouts for NVIDIA's MIG manager.
     namespace: String,
+    /// The pause before the next pass.
+    window: Duration,
     /// This pass has learnt something that no watch will tell.
     look_again: bool,
 }
@@ -122,11 +131,12 @@ impl Controller {
             publisher,
             metrics,
             view,
-            planner: Planner::default(),
+            index: Index::default(),
             refusals: Refusals::new(),
             explained: BTreeMap::new(),
             written: BTreeMap::new(),
             labelled: BTreeMap::new(),
+            window: WINDOW,
             look_again: false,
         }
     }
@@ -144,7 +154,7 @@ impl Controller {
             };
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = wake.notified() => tokio::time::sleep(WINDOW).await,
+                () = wake.notified() => tokio::time::sleep(self.window).await,
                 () = alarm => {}
             }
             let begun = std::time::Instant::now();
@@ -173,9 +183,12 @@ impl Controller {
         self.refusals.retain(|uid, _| uids.contains(uid));
         self.explained.retain(|uid, _| uids.contains(uid));
         let inputs = Inputs { now: Timestamp::now(), refusals: &self.refusals, lagging: &lagging };
-        let Pass { nodes, labels, asks, mig_configs, view, pools, profiles, finished, phases, wake, spared } =
-            pass::pass(&fleet, &mut self.planner, &inputs);
+        let begun = std::time::Instant::now();
+        let Pass { nodes, labels, asks, mig_configs, view, pools, profiles, finished, phases, foreign, wake, spared } =
+            pass::pass(&fleet, &mut self.index, &inputs);
+        self.window = (begun.elapsed() * LEISURE).clamp(WINDOW, LONGEST_WINDOW);
         self.metrics.changes(phases.iter().map(|p| phase_name(*p)));
+        self.metrics.foreign(foreign.into_iter());
         self.view.send_if_modified(|old| {
             let differs = **old != view;
             if differs {
@@ -255,6 +268,7 @@ impl Controller {
                 self.written.insert(node.to_string(), generation);
             }
         }
+        self.plugin(fleet, node, work.plugin).await?;
         for Decision { notices, evictions, events, .. } in work.decisions {
             for event in events {
                 let tone = if event.warning { Tone::Warning } else { Tone::Normal };
@@ -273,7 +287,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Writes a pool's status and tells of a new reason of `Ready`.
+    /// Writes a pool's status and tells of a new reason of `Ready`, and of other owners that come and go.
     async fn report(
         &self,
         fleet: &Fleet,
@@ -283,17 +297,9 @@ impl Controller {
         let written = self.writer.apply_status::<GpuPool>(name, status).await;
         written.map_err(failed(format!("writing the status of pool {name}")))?;
         let Some(pool) = fleet.pools.iter().find(|p| p.name_any() == name) else { return Ok(()) };
-        let ready = |s: &gputenancy_crds::GpuPoolStatus| s.conditions.iter().find(|c| c.type_ == "Ready").cloned();
-        let before = pool.status.as_ref().and_then(ready).map(|c| c.reason);
-        if let Some(now) = ready(status).filter(|c| Some(&c.reason) != before.as_ref()) {
-            let tone = if now.status == "True" || now.reason == "Changing" { Tone::Normal } else { Tone::Warning };
-            let news = News {
-                about: pool.object_ref(&()),
-                tone,
-                reason: now.reason,
-                action: "Reconcile".into(),
-                note: now.message,
-            };
+        let before = pool.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
+        for (tone, reason, note) in status::news(before, &status.conditions) {
+            let news = News { about: pool.object_ref(&()), tone, reason, action: "Reconcile".into(), note };
             self.publisher.publish(news).await;
         }
         Ok(())

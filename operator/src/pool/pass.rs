@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
-    ChangePhase, GpuNodeSpec, GpuPool, GpuPoolSpec, GpuPoolStatus, GpuProfileStatus, GpuSpec, GpuTenantSpec, Layout,
-    names,
+    Advertiser, AgentStep, Change, ChangePhase, GpuNode, GpuNodeSpec, GpuPool, GpuPoolSpec, GpuPoolStatus,
+    GpuProfileStatus, GpuSpec, GpuTenantSpec, Layout, Partitioner, names,
 };
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
 
 use super::{
     devices,
     fleet::{Fleet, Refusals},
+    hands::Hands,
     labels,
     managed::{self, Ask},
     status, view,
@@ -20,8 +21,8 @@ use crate::{
     cache::digest,
     change::{self, Decision, Managed, Observation, Policy, Turn, Window, WindowError, Windows},
     migmanager::{self, Configs},
-    plan::{self, GpuKey, NodeName, Plan, PodName, PoolName, Snapshot},
-    profile,
+    plan::{self, GpuKey, Index, NodeName, Plan, PodName, PoolName, Snapshot},
+    plugin, profile,
     view::View,
 };
 
@@ -48,6 +49,8 @@ pub struct Pass {
     pub finished: BTreeSet<String>,
     /// Phases of all changes, for metrics.
     pub phases: Vec<ChangePhase>,
+    /// Who else owns GPUs of pools' nodes, once for each node, for metrics.
+    pub foreign: Vec<&'static str>,
     /// Look again at this time even if nothing changed.
     pub wake: Option<Timestamp>,
 }
@@ -59,6 +62,8 @@ pub struct NodeWork {
     pub spec: Option<GpuNodeSpec>,
     /// Decisions about its GPUs.
     pub decisions: Vec<Decision>,
+    /// What concerns the node as a whole where NVIDIA's plugin advertises.
+    pub plugin: plugin::Steps,
 }
 
 /// What a pass is made from, beside the fleet.
@@ -71,43 +76,30 @@ pub struct Inputs<'a> {
     pub lagging: &'a BTreeSet<String>,
 }
 
-/// A plan, kept as long as nothing that it depends on changes.
-#[derive(Default)]
-pub struct Planner {
-    last: Option<(Snapshot, Plan)>,
-}
-
-impl Planner {
-    /// The plan for a snapshot.
-    pub fn plan(&mut self, snapshot: &Snapshot) -> &Plan {
-        if self.last.as_ref().is_none_or(|(known, _)| known != snapshot) {
-            self.last = None;
-        }
-        let (_, plan) = self.last.get_or_insert_with(|| (snapshot.clone(), plan::plan(snapshot)));
-        plan
-    }
-}
-
-/// Decides.
-pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
+/// Decides. `index` has the last pass's plan: only what differs since then is planned anew.
+pub fn pass(fleet: &Fleet, index: &mut Index, inputs: &Inputs<'_>) -> Pass {
     let known = fleet;
-    let cluster = fleet.cluster_at(inputs.now);
-    let members = plan::membership(&cluster.pools, cluster.nodes.iter().map(|n| (n.name, n.labels)));
-    let current = managed::current(fleet, &members);
+    let current = managed::current(fleet);
     let fleet = current.as_ref().unwrap_or(fleet);
     let cluster = fleet.cluster_at(inputs.now);
     let windows = windows(fleet, inputs.now);
     let (snapshot, mut problems) = Snapshot::read(&cluster);
-    let plan = planner.plan(&snapshot);
+    index.follow(snapshot);
+    let (snapshot, plan) = index.planned();
     problems.extend(plan.problems.iter().cloned());
     problems.sort();
     problems.dedup();
+    let members = plan::membership(&cluster.pools, cluster.nodes.iter().map(|n| (n.name, n.labels)));
+
+    let foreign = cluster.nodes.iter().filter_map(|n| Some((NodeName::from(n.name), n.foreign.as_ref()?.by)));
+    let hands = Hands::of(fleet, &members, foreign.collect());
 
     let devices = devices::all(fleet);
-    let managers = managed::decisions(fleet, plan, inputs);
-    let mut decisions = decisions(fleet, plan, &windows, &managers, inputs);
+    let mut managers = managed::decisions(fleet, plan, inputs);
+    managers.retain(|node, _| !hands.is_foreign(&NodeName::from(node.as_str())));
+    let mut decisions = decisions(fleet, plan, &windows, (&managers, &hands), inputs);
     name_places(&mut decisions, &devices);
-    let nodes = nodes(fleet, known, &decisions, &managers, &members, inputs);
+    let nodes = nodes((fleet, known), &decisions, &managers, &members, &hands, inputs);
     let seen = status::Seen {
         fleet,
         plan,
@@ -121,11 +113,11 @@ pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
     let pools = fleet.pools.iter().map(|p| (p, status::pool(&seen, p)));
     let profiles = fleet.profiles.iter().map(|p| (p, profile::status(&seen, p)));
     Pass {
-        spared: spared(fleet, &decisions, inputs),
-        labels: labels::labels(fleet, &members),
+        spared: spared(fleet, &decisions, &hands, inputs),
+        labels: labels::labels(fleet, &members, &hands),
         asks: asks(&managers),
         mig_configs: managed::configs(fleet, &managers),
-        view: view::view(&seen, &snapshot),
+        view: view::view(&seen, snapshot),
         pools: pools.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
         profiles: profiles.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
         finished: status::finished(&seen),
@@ -135,12 +127,14 @@ pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
             .flat_map(|n| &n.spec.gpus)
             .filter_map(|g| Some(g.change.as_ref()?.phase))
             .collect(),
+        foreign: hands.foreign.values().copied().collect(),
         wake: decisions
             .values()
             .filter_map(|d| d.wake)
             .chain(managers.values().filter_map(|d| d.wake))
             .chain(status::patience_ends(&seen))
             .chain(fleet.forgiveness_ends(inputs.now))
+            .chain(fleet.gpu_nodes.values().filter_map(|n| plugin_steps(fleet, n, true, inputs.now)?.wake))
             .chain(windows.values().filter_map(|w| w.as_ref().ok()?.turns()))
             .min(),
         nodes,
@@ -164,16 +158,20 @@ fn decisions(
     fleet: &Fleet,
     plan: &Plan,
     windows: &BTreeMap<String, Result<Window, WindowError>>,
-    managers: &BTreeMap<String, migmanager::Decision>,
+    (managers, hands): (&BTreeMap<String, migmanager::Decision>, &Hands),
     inputs: &Inputs<'_>,
 ) -> BTreeMap<GpuKey, Decision> {
     let intent = intent(fleet);
     let targets = managed::targets(fleet, plan);
     let anew = managed::anew(fleet);
-    let admitted = admitted(fleet, plan, &targets, &anew);
+    let admitted = admitted(fleet, plan, hands, &targets, &anew);
     let decide = |key: &GpuKey, gpu: &plan::GpuPlan, together: bool| {
         let name = key.node.as_str();
         let node = fleet.gpu_nodes.get(name).filter(|_| !inputs.lagging.contains(name))?;
+        // what a pass decides is told to an agent that knows already whether it carves
+        if hands.is_foreign(&key.node) || !hands.are_told(&key.node, &node.spec) {
+            return None;
+        }
         let pool = fleet.pools.iter().find(|p| p.name_any() == gpu.pool.as_str())?;
         let deadline = spec_of(fleet, key).and_then(|s| s.change.as_ref()?.evict_after.as_ref()).map(|t| t.0);
         let (pods, allocatable) = (fleet.pods_on(name, deadline, inputs.refusals), fleet.allocatable(name));
@@ -188,7 +186,8 @@ fn decisions(
             uuid: key.uuid.as_str(),
             node,
             allocatable: &allocatable,
-            target: targets.get(key),
+            closed: plugin_view(fleet, node, true, inputs.now).and_then(|seen| plugin::closed(&seen)),
+            target: targets.get(key).or(gpu.target.as_deref()),
             reason: &reason(key, gpu, spec_of(fleet, key)),
             intent: &intent,
             pods: &pods,
@@ -218,13 +217,15 @@ fn decisions(
 fn intent(fleet: &Fleet) -> String {
     let profiles = fleet.profiles.iter().map(|p| (p.name_any(), serde_json::json!(p.spec)));
     let pools = fleet.pools.iter().map(|p| {
-        let GpuPoolSpec { node_selector, profiles, layout, partitioner, mig_manager: _, advertiser: _, disruption: _ } =
+        let GpuPoolSpec { node_selector, profiles, layout, partitioner, mig_manager: _, advertiser, disruption } =
             &p.spec;
-        (p.name_any(), serde_json::json!([node_selector, profiles, layout, partitioner]))
+        let written =
+            serde_json::json!([node_selector, profiles, layout, partitioner, advertiser, disruption.allow_outage]);
+        (p.name_any(), written)
     });
     let tenants = fleet.tenants.iter().map(|t| {
-        let GpuTenantSpec { namespaces, trust, gpus, .. } = &t.spec;
-        (t.name_any(), serde_json::json!([namespaces, trust, gpus]))
+        let GpuTenantSpec { namespaces, trust, priority, gpus, .. } = &t.spec;
+        (t.name_any(), serde_json::json!([namespaces, trust, priority, gpus]))
     });
     let mut written: [Vec<_>; 3] = [profiles.collect(), pools.collect(), tenants.collect()];
     for kind in &mut written {
@@ -260,13 +261,19 @@ fn places(devices: &[devices::Device], resource: &str) -> String {
 
 /// Pods that carry a notice though no change on their node needs them away, with their uid. Nothing is said about nodes that
 /// cannot be judged now.
-fn spared(fleet: &Fleet, decisions: &BTreeMap<GpuKey, Decision>, inputs: &Inputs<'_>) -> BTreeMap<PodName, String> {
+fn spared(
+    fleet: &Fleet,
+    decisions: &BTreeMap<GpuKey, Decision>,
+    hands: &Hands,
+    inputs: &Inputs<'_>,
+) -> BTreeMap<PodName, String> {
     let told: BTreeSet<&PodName> = decisions.values().flat_map(|d| &d.told).collect();
     let mut spared = BTreeMap::new();
     for (name, pod) in &fleet.pods {
         let noticed = pod.annotations().contains_key(names::EVICTION_NOTICE);
         let node = pod.spec.node_name.as_deref().unwrap_or_default();
-        let judged = fleet.answers(node) && !inputs.lagging.contains(node);
+        let ours = !hands.is_foreign(&NodeName::from(node));
+        let judged = ours && fleet.answers(node) && !inputs.lagging.contains(node);
         let stays = pod.metadata.deletion_timestamp.is_none() && !pod.is_over();
         if noticed && judged && stays && !told.contains(name) {
             spared.insert(name.clone(), pod.uid().unwrap_or_default());
@@ -293,17 +300,19 @@ fn spec_of<'a>(fleet: &'a Fleet, key: &GpuKey) -> Option<&'a GpuSpec> {
 fn admitted(
     fleet: &Fleet,
     plan: &Plan,
+    hands: &Hands,
     targets: &BTreeMap<GpuKey, Layout>,
     anew: &BTreeMap<GpuKey, String>,
 ) -> BTreeSet<GpuKey> {
     let mut by_pool: BTreeMap<&PoolName, Vec<Turn<GpuKey>>> = BTreeMap::new();
-    for (key, gpu) in &plan.gpus {
+    // a change that stands still where somebody else carves keeps nobody waiting
+    for (key, gpu) in plan.gpus.iter().filter(|(key, _)| !hands.is_foreign(&key.node)) {
         let spec = spec_of(fleet, key);
         let phase = spec.and_then(|s| s.change.as_ref()).map(|c| c.phase);
         let changing = phase.is_some_and(|p| p < ChangePhase::RolledBack);
         // a GPU that is not listed yet has nothing to lose, and waits for nobody unless it must be carved
         let present = spec.map(|s| plan::plain(s.layout()));
-        let target = targets.get(key);
+        let target = targets.get(key).or(gpu.target.as_deref());
         // where the MIG manager places, another placement alone is no change
         let kept = managed::keeps(fleet, key, target);
         let wanted =
@@ -331,11 +340,11 @@ fn differs(present: Option<&Layout>, target: &Layout) -> bool {
 /// The new spec of every node: decided GPUs as decided, others as they are, and GPUs that no pool has any more leave once
 /// nothing uses them.
 fn nodes(
-    fleet: &Fleet,
-    known: &Fleet,
+    (fleet, known): (&Fleet, &Fleet),
     decisions: &BTreeMap<GpuKey, Decision>,
     managers: &BTreeMap<String, migmanager::Decision>,
     members: &BTreeMap<NodeName, Vec<PoolName>>,
+    hands: &Hands,
     inputs: &Inputs<'_>,
 ) -> BTreeMap<NodeName, NodeWork> {
     let mut work = BTreeMap::new();
@@ -357,16 +366,49 @@ fn nodes(
             }
         }
         let manager = managers.get(name);
-        let mig_manager = manager.and_then(|m| m.run.clone());
-        let spec = GpuNodeSpec { gpus: in_order(node, gpus), mig_manager, ..node.spec.clone() };
+        let mig_manager = manager.map_or_else(|| node.spec.mig_manager.clone(), |m| m.run.clone());
+        let mut spec = GpuNodeSpec { gpus: in_order(node, gpus), mig_manager, ..node.spec.clone() };
+        (spec.partitioner, spec.advertiser) = hands.of_node(&key);
+        if spec.gpus.is_empty() && !members.contains_key(&key) && spec.mig_manager.is_none() {
+            // no business of ours
+            (spec.partitioner, spec.advertiser) = (Partitioner::default(), Advertiser::default());
+        } else if spec.partitioner != node.spec.partitioner {
+            spec.gpus.iter_mut().filter_map(|g| g.change.as_mut()).for_each(|c| begin_anew(c, inputs.now));
+        }
+        if spec.partitioner != Partitioner::MigManager && !hands.is_foreign(&key) {
+            spec.mig_manager = None;
+        }
         let spec = (known.gpu_nodes.get(name).map(|n| &n.spec) != Some(&spec)).then_some(spec);
         let told = manager.map(|m| Decision { events: m.events.clone(), ..Decision::default() });
         let decisions: Vec<Decision> = here.into_iter().map(|(_, d)| d.clone()).chain(told).filter(has_work).collect();
-        if spec.is_some() || !decisions.is_empty() {
-            work.insert(key, NodeWork { spec, decisions });
+        let ours = !hands.is_foreign(&key);
+        let plugin = ours.then(|| plugin_steps(fleet, node, members.contains_key(&key), inputs.now));
+        let plugin = plugin.flatten().unwrap_or_default();
+        if spec.is_some() || !decisions.is_empty() || plugin.cordon.is_some() || plugin.restart.is_some() {
+            work.insert(key, NodeWork { spec, decisions, plugin });
         }
     }
     work
+}
+
+/// The node as [`plugin`] looks at it; `None`: there is no such node.
+fn plugin_view<'a>(fleet: &'a Fleet, agreement: &'a GpuNode, pooled: bool, now: Timestamp) -> Option<plugin::Seen<'a>> {
+    let node = fleet.nodes.get(agreement.metadata.name.as_deref()?)?;
+    let mark = node.annotations().get(names::CORDONED).map(String::as_str);
+    Some(plugin::Seen { now, node: agreement, pooled, unschedulable: node.spec.unschedulable, mark })
+}
+
+fn plugin_steps(fleet: &Fleet, agreement: &GpuNode, pooled: bool, now: Timestamp) -> Option<plugin::Steps> {
+    plugin_view(fleet, agreement, pooled, now).map(|seen| plugin::step(&seen))
+}
+
+/// A change that goes on in other hands has its time again: what passed while nobody was allowed to act is not its fault.
+fn begin_anew(change: &mut Change, now: Timestamp) {
+    change.phase_since = Time(now);
+    change.started_at = Time(now);
+    if let Some(at) = change.evict_after.as_mut().filter(|at| at.0 < now) {
+        *at = Time(now);
+    }
 }
 
 fn has_work(decision: &Decision) -> bool {
@@ -382,14 +424,19 @@ fn in_order(node: &gputenancy_crds::GpuNode, mut gpus: BTreeMap<&str, GpuSpec>) 
     ordered
 }
 
-/// May a GPU that no pool has any more be given up? Only with nothing on it and no change half done.
+/// May a GPU that no pool has any more be given up? Only with nothing on it and no carving half done.
 pub(super) fn may_leave(fleet: &Fleet, node: &gputenancy_crds::GpuNode, uuid: &str, spec: &GpuSpec) -> bool {
-    let half_done =
-        spec.change.as_ref().is_some_and(|c| c.phase > ChangePhase::Idle && c.phase < ChangePhase::RolledBack);
     let state = node.status.iter().flat_map(|s| &s.gpus).find(|g| g.uuid == uuid);
     let idle = state.is_none_or(|s| {
         let mut devices = s.instances.iter().map(|i| &i.device).chain(&s.whole);
         s.holders.is_empty() && devices.all(|d| d.owner.is_none() && d.clients == 0)
     });
+    let change = spec.change.as_ref().map(|c| c.phase);
+    let status = node.status.as_ref();
+    let fresh = status.is_some_and(|s| s.observed_generation == node.metadata.generation);
+    let rests = state.is_none_or(|s| {
+        matches!(s.step, AgentStep::Steady | AgentStep::Unmanaged | AgentStep::Failed | AgentStep::LeftAlone)
+    });
+    let half_done = matches!(change, Some(ChangePhase::Partitioning | ChangePhase::RollingBack)) && !(fresh && rests);
     idle && !half_done && fleet.answers(&node.name_any())
 }

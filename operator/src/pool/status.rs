@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
     ChangePhase, GpuPool, GpuPoolStatus, PendingChange, PoolChange, PoolProfile, WindowTimes,
-    condition::{Overall, Verdict, merge},
+    condition::{Overall, READY, Verdict, merge},
 };
 use k8s_openapi::{
-    apimachinery::pkg::apis::meta::v1::Time,
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
     jiff::{SignedDuration, Timestamp},
 };
 use kube::ResourceExt;
@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     change::{Decision, Window, WindowError},
+    events::Tone,
     plan::{GpuKey, NodeName, Plan, PoolName, Problem, membership, resource_name},
 };
 
@@ -51,6 +52,9 @@ const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
 /// Demand that the pool cannot serve is told beside `Ready`: the pool itself is in order.
 const DEMAND_MET: &str = "DemandMet";
 
+/// Somebody else owns GPUs of the pool's nodes.
+const FOREIGN: &str = "ForeignPartitioner";
+
 /// Status of one pool.
 pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
     let name = pool.name_any();
@@ -74,6 +78,7 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
         None => Verdict::yes(DEMAND_MET, "Served", "every guarantee that asks for this pool's profiles is served"),
         Some(first) => Verdict::no(DEMAND_MET, "Shortage", first),
     });
+    verdicts.push(foreign(seen, &name));
     let summary =
         profiles.iter().map(|p| format!("{} {}/{}", p.name, p.allocated, p.total)).collect::<Vec<_>>().join(", ");
     GpuPoolStatus {
@@ -132,6 +137,45 @@ fn changes(seen: &Seen<'_>, pool: &str) -> Vec<PoolChange> {
 fn unsatisfied(seen: &Seen<'_>, pool: &str) -> Vec<String> {
     let short = seen.problems.iter().filter(|p| p.concerns_pool(pool) && matches!(p, Problem::Shortage { .. }));
     short.map(ToString::to_string).collect()
+}
+
+/// Names every node that has another owner, with what was seen and what to do for the first of them.
+fn foreign(seen: &Seen<'_>, pool: &str) -> Verdict {
+    let mut theirs = seen.problems.iter().filter(|p| p.concerns_pool(pool)).filter_map(|p| match p {
+        Problem::ForeignPartitioner { node, by, .. } => Some((p, format!("{node} ({by})"))),
+        _ => None,
+    });
+    let Some((first, _)) = theirs.next() else {
+        return Verdict::no(FOREIGN, "None", "nobody else owns GPUs of this pool's nodes");
+    };
+    let others: Vec<String> = theirs.map(|(_, node)| node).collect();
+    let message = if others.is_empty() { first.to_string() } else { format!("{first}; also {}", others.join(", ")) };
+    Verdict::yes(FOREIGN, "Found", message)
+}
+
+/// What is to be told of a pool whose conditions have changed: a new reason of `Ready`, and other owners that come and go.
+pub fn news(before: &[Condition], now: &[Condition]) -> Vec<(Tone, String, String)> {
+    let of = |all: &[Condition], type_: &str| all.iter().find(|c| c.type_ == type_).cloned();
+    let mut news = Vec::new();
+    let old = of(before, READY).map(|c| c.reason);
+    if let Some(ready) = of(now, READY).filter(|c| Some(&c.reason) != old.as_ref() && c.reason != FOREIGN) {
+        let tone = if ready.status == "True" || ready.reason == "Changing" { Tone::Normal } else { Tone::Warning };
+        news.push((tone, ready.reason, ready.message));
+    }
+    let (old, new) = (of(before, FOREIGN), of(now, FOREIGN));
+    let found = |c: &Option<Condition>| c.as_ref().is_some_and(|c| c.status == "True");
+    match new {
+        Some(new)
+            if new.status == "True" && old.as_ref().is_none_or(|o| o.status != "True" || o.message != new.message) =>
+        {
+            news.push((Tone::Warning, FOREIGN.to_owned(), new.message));
+        }
+        Some(new) if new.status != "True" && found(&old) => {
+            news.push((Tone::Normal, format!("{FOREIGN}Gone"), new.message));
+        }
+        _ => {}
+    }
+    news
 }
 
 fn pending(seen: &Seen<'_>, pool: &str) -> Vec<PendingChange> {

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuPool, condition, names};
+use gputenancy_crds::{ChangePhase, GpuNodeSpec, GpuPool, Partitioner, condition, names};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 use super::{
     devices::{self, Use},
     fleet::{Fleet, Refusals},
-    pass::{Inputs, Pass, Planner, pass},
+    pass::{Inputs, Pass, pass},
 };
+use crate::plan::{Index, PodName, Snapshot};
 
 fn read<K: serde::de::DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).unwrap()
@@ -53,16 +54,22 @@ fn fleet(pools: &[&str]) -> Fleet {
             }))),
         )]
         .into(),
+        dra: BTreeSet::new(),
         pods: BTreeMap::new(),
         mig_configs: crate::migmanager::Configs::default(),
     }
 }
 
 fn at(fleet: &Fleet, seconds: i64, lagging: &[&str]) -> Pass {
+    next(fleet, &mut Index::default(), seconds, lagging)
+}
+
+/// A pass that goes on from the plan of the last one.
+fn next(fleet: &Fleet, index: &mut Index, seconds: i64, lagging: &[&str]) -> Pass {
     let lagging: BTreeSet<String> = lagging.iter().map(|n| (*n).to_owned()).collect();
     let now = Timestamp::from_second(seconds).unwrap();
     let inputs = Inputs { now, refusals: &Refusals::new(), lagging: &lagging };
-    pass(fleet, &mut Planner::default(), &inputs)
+    pass(fleet, index, &inputs)
 }
 
 /// Carries out a pass as an API server and an agent would.
@@ -268,12 +275,132 @@ fn a_notice_without_a_change_is_taken_back() {
         Arc::new(read(json!({"metadata": meta, "spec": {"nodeName": node}})))
     };
     for (uid, node) in [("stays", "n"), ("elsewhere", "of-nobody")] {
-        let name = crate::plan::PodName { namespace: "t".into(), name: uid.into() };
+        let name = PodName { namespace: "t".into(), name: uid.into() };
         fleet.pods.insert(name, pod(uid, node));
     }
     let spared = at(&fleet, 100, &[]).spared;
     assert_eq!(spared.into_values().collect::<Vec<_>>(), ["stays"], "nothing is said of nodes that cannot be judged");
     assert!(at(&fleet, 100, &["n"]).spared.is_empty());
+}
+
+fn label(fleet: &mut Fleet, labels: &[(&str, &str)]) {
+    let mut node = (*fleet.nodes["n"]).clone();
+    let has = node.metadata.labels.get_or_insert_default();
+    has.extend(labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
+    fleet.nodes.insert("n".into(), Arc::new(node));
+}
+
+fn condition_of(pass: &Pass, type_: &str) -> (String, String, String) {
+    let found = pass.pools["p"].conditions.iter().find(|c| c.type_ == type_).unwrap();
+    (found.status.clone(), found.reason.clone(), found.message.clone())
+}
+
+const THEIRS: &[(&str, &str)] =
+    &[("nvidia.com/mig.config", "all-1g.10gb"), ("nvidia.com/gpu.deploy.mig-manager", "true")];
+
+#[test]
+fn a_node_that_somebody_else_carves_is_left_alone_and_its_change_stands_still() {
+    let mut fleet = renamed(&json!([]));
+    let begun = at(&fleet, 100, &[]);
+    carry_out(&mut fleet, &begun);
+    let under_way = fleet.gpu_nodes["n"].spec.clone();
+    assert!(under_way.gpus.iter().any(|g| g.change.is_some()));
+    label(&mut fleet, THEIRS);
+    let found = at(&fleet, 200, &[]);
+    let (status, reason, message) = condition_of(&found, "ForeignPartitioner");
+    assert_eq!((status.as_str(), reason.as_str()), ("True", "Found"));
+    for word in ["node n ", "NVIDIA's MIG manager", "nvidia.com/mig.config=all-1g.10gb", "gpu.deploy.mig-manager=false"]
+    {
+        assert!(message.contains(word), "{word}: {message}");
+    }
+    assert_eq!(condition_of(&found, "Ready").1, "ForeignPartitioner");
+    assert_eq!(found.foreign, ["NVIDIA's MIG manager"]);
+    let written = found.nodes.values().next().unwrap();
+    let expected = GpuNodeSpec { partitioner: Partitioner::None, ..GpuNodeSpec::default() };
+    let told = written.spec.clone().unwrap();
+    assert_eq!(GpuNodeSpec { gpus: Vec::new(), ..told.clone() }, expected, "the agent is told to leave it alone");
+    assert!(written.decisions.is_empty() && found.labels.is_empty());
+    let layouts = |spec: &GpuNodeSpec| spec.gpus.iter().map(|g| (g.layout(), g.hold.clone())).collect::<Vec<_>>();
+    assert_eq!(layouts(&told), layouts(&under_way));
+    carry_out(&mut fleet, &found);
+    let rest = at(&fleet, 100_000, &[]);
+    assert!(rest.nodes.is_empty() && rest.labels.is_empty() && rest.pools.is_empty(), "{rest:?}");
+}
+
+#[test]
+fn when_the_other_owner_is_gone_the_change_goes_on_with_its_time_again() {
+    let mut fleet = renamed(&json!([]));
+    for (second, sign) in [(100, "x"), (200, "")] {
+        let pass = at(&fleet, second, &[]);
+        carry_out(&mut fleet, &pass);
+        if !sign.is_empty() {
+            label(&mut fleet, THEIRS);
+        }
+    }
+    assert_eq!(fleet.gpu_nodes["n"].spec.partitioner, Partitioner::None);
+    label(&mut fleet, &[("nvidia.com/gpu.deploy.mig-manager", "false")]);
+    let back = at(&fleet, 100_000, &[]);
+    assert_eq!(condition_of(&back, "ForeignPartitioner").0, "False");
+    carry_out(&mut fleet, &back);
+    let spec = &fleet.gpu_nodes["n"].spec;
+    assert_eq!(spec.partitioner, Partitioner::Agent);
+    let since: Vec<i64> = spec.gpus.iter().filter_map(|g| Some(g.change.as_ref()?.phase_since.0.as_second())).collect();
+    assert_eq!(since, [100_000]);
+    // the agent withdraws what is held, and the change goes on
+    let silicon = fleet.gpu_nodes.get_mut("n").unwrap().status.as_mut().unwrap();
+    silicon.gpus.iter_mut().flat_map(|g| &mut g.whole).for_each(|whole| whole.allocatable = false);
+    let on = at(&fleet, 100_001, &[]);
+    let spec = on.nodes.values().next().unwrap().spec.as_ref().unwrap();
+    let phases: Vec<_> = spec.gpus.iter().filter_map(|g| Some(g.change.as_ref()?.phase)).collect();
+    assert_eq!(phases, [ChangePhase::Partitioning]);
+}
+
+#[test]
+fn an_overlooked_node_outside_of_every_pool_is_nobodys_business() {
+    let mut fleet = fleet(&[]);
+    label(&mut fleet, THEIRS);
+    let pass = at(&fleet, 0, &[]);
+    assert!(pass.nodes.is_empty() && pass.foreign.is_empty(), "{pass:?}");
+}
+
+#[test]
+fn a_node_taken_out_of_the_pool_is_given_up_though_somebody_else_carves_it() {
+    let mut fleet = settled();
+    label(&mut fleet, THEIRS);
+    let pass = at(&fleet, 30, &[]);
+    carry_out(&mut fleet, &pass);
+    fleet.pools.clear();
+    let pass = at(&fleet, 40, &[]);
+    assert_eq!(pass.nodes.values().next().unwrap().spec, Some(GpuNodeSpec::default()));
+}
+
+#[test]
+fn a_pool_that_is_only_read_tells_its_agents() {
+    let mut fleet = settled();
+    fleet.pools[0].spec.partitioner = Partitioner::None;
+    let pass = at(&fleet, 30, &[]);
+    carry_out(&mut fleet, &pass);
+    assert_eq!(fleet.gpu_nodes["n"].spec.partitioner, Partitioner::None);
+    assert!(at(&fleet, 31, &[]).nodes.is_empty());
+}
+
+#[test]
+fn other_owners_are_told_once_when_they_come_and_once_when_they_go() {
+    let mut fleet = settled();
+    let mut told = Vec::new();
+    for second in 0..6 {
+        let before = fleet.pools[0].status.clone().unwrap().conditions;
+        if second == 1 {
+            fleet.dra.insert("n".into());
+        } else if second == 4 {
+            fleet.dra.clear();
+        }
+        let pass = at(&fleet, 100 + second, &[]);
+        carry_out(&mut fleet, &pass);
+        let now = fleet.pools[0].status.clone().unwrap().conditions;
+        told.extend(super::status::news(&before, &now).into_iter().map(|(_, reason, _)| reason));
+    }
+    assert_eq!(told, ["ForeignPartitioner", "Ready", "ForeignPartitionerGone"]);
 }
 
 #[test]
@@ -299,4 +426,38 @@ fn a_nodes_labels_tell_how_it_is_carved_and_whether_that_changes() {
     let pass = at(&fleet, 200, &[]);
     let left: Vec<&String> = pass.labels.values().next().unwrap().keys().collect();
     assert_eq!(left, [names::SIMULATED_LABEL], "the pool's labels go with it");
+}
+
+#[test]
+fn a_pass_that_goes_on_from_the_last_plan_decides_what_a_first_pass_would() {
+    let mut fleet = fleet(&["p"]);
+    let mut index = Index::default();
+    for second in 0..40 {
+        match second {
+            8 => fleet.tenants[0].spec.gpus[0].count = 2,
+            16 => fleet.tenants[0].spec.gpus[0].count = 3,
+            24 => fleet.pools[0].spec.disruption.allow_outage = true,
+            32 => drop(fleet.gpu_nodes.get_mut("n").unwrap().status.as_mut().unwrap().gpus.pop()),
+            _ => {}
+        }
+        let pass = next(&fleet, &mut index, second, &[]);
+        assert_eq!(format!("{pass:?}"), format!("{:?}", at(&fleet, second, &[])), "after {second} s");
+        carry_out(&mut fleet, &pass);
+    }
+}
+
+#[test]
+fn priorities_of_tenants_and_pods_and_allowed_outages_reach_the_planner() {
+    let mut fleet = settled();
+    let whole = json!({"allocatable": true, "owner": {"namespace": "t", "pod": "one", "container": "c"}});
+    fleet.gpu_nodes.get_mut("n").unwrap().status.as_mut().unwrap().gpus[0].whole = Some(read(whole));
+    let pod =
+        json!({"metadata": {"name": "one", "namespace": "t", "uid": "one"}, "spec": {"nodeName": "n", "priority": 7}});
+    fleet.pods.insert(PodName { namespace: "t".into(), name: "one".into() }, Arc::new(read(pod)));
+    fleet.tenants[0].spec.priority = 3;
+    fleet.pools[0].spec.disruption.allow_outage = true;
+    let (snapshot, _) = Snapshot::read(&fleet.cluster());
+    let used = snapshot.nodes["n"].gpus.values().flat_map(|g| g.used.values()).map(|u| u.priority);
+    assert_eq!(used.collect::<Vec<_>>(), [7]);
+    assert_eq!((snapshot.tenants["t"].priority, snapshot.pools["p"].allow_outage), (3, true));
 }

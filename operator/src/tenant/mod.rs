@@ -37,7 +37,7 @@ use tokio::sync::watch;
 
 use crate::{
     apply::{Part, Writer, has_finalizer},
-    cache::{Caches, FOREIGN_PREFIX, Guarded},
+    cache::{Caches, FOREIGN_PREFIX, Guarded, SlimNamespace},
     events::{News, Publisher, Tone},
     metrics::Metrics,
     view::View,
@@ -47,6 +47,8 @@ use observe::Observed;
 
 /// How long a decision waits for the cache to show our last write.
 const LONGEST_LAG: Duration = Duration::from_secs(5);
+/// What passes within this time is not told: a tenant that is being set up would be written at every step.
+const PASSING: Duration = Duration::from_secs(1);
 
 /// Why a tenant could not be reconciled.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +79,8 @@ pub struct Context {
     metrics: Arc<Metrics>,
     /// Version of the last quota written, by namespace: a decision about budgets needs to see it.
     written: Mutex<HashMap<String, (u64, Instant)>>,
+    /// Since when a tenant is in a state that passes by itself and that nobody has been told of, by name.
+    passing: Mutex<HashMap<String, Instant>>,
 }
 
 /// Reconciles tenants by name until `names` ends.
@@ -112,7 +116,7 @@ impl Context {
         view: watch::Receiver<Arc<View>>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { caches, writer, publisher, view, metrics, written: Mutex::default() }
+        Self { caches, writer, publisher, view, metrics, written: Mutex::default(), passing: Mutex::default() }
     }
 
     /// The tenants that a wake means: one by name, or all that list a namespace.
@@ -127,10 +131,10 @@ impl Context {
         let me = tenant.name_any();
         let listed = |name: &str| tenant.spec.namespaces.iter().any(|n| n.name == name);
         let namespaces = self.caches.namespaces.state();
-        let namespaces = namespaces
-            .into_iter()
-            .filter(|ns| listed(&ns.name_any()) || ns.labels().get(names::TENANT_LABEL) == Some(&me))
-            .map(|ns| (ns.name_any(), ns));
+        let concerns = |ns: &SlimNamespace| {
+            listed(ns.metadata.name.as_deref().unwrap_or_default()) || ns.labels().get(names::TENANT_LABEL) == Some(&me)
+        };
+        let namespaces = namespaces.into_iter().filter(|ns| concerns(ns)).map(|ns| (ns.name_any(), ns));
         let namespaces: std::collections::BTreeMap<_, _> = namespaces.collect();
         let quotas = namespaces
             .keys()
@@ -141,6 +145,10 @@ impl Context {
         let (quotas, bindings) = (quotas.collect(), bindings.collect());
         let view = self.view.borrow().clone();
         Observed { tenant: tenant.clone(), namespaces, quotas, bindings, view, now: Timestamp::now() }
+    }
+
+    fn passing(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {
+        self.passing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Have the caches seen what we wrote last into these namespaces?
@@ -193,20 +201,38 @@ async fn one(guarded: &Guarded<GpuTenant>, context: &Context) -> Result<Action, 
             break;
         }
     }
-    if !finishes {
+    let mut look_again = None;
+    if finishes {
+        context.passing().remove(&seen.name());
+    } else {
         let told = outcome.as_ref().err().filter(|e| !matches!(e, TenantError::Lagging(_)));
-        report(&seen, context, told).await?;
+        look_again = report(&seen, context, told).await?;
     }
-    outcome.map(|()| if deleted { Action::requeue(Duration::from_secs(30)) } else { Action::await_change() })
+    let later = look_again.or(deleted.then_some(Duration::from_secs(30)));
+    outcome.map(|()| later.map_or_else(Action::await_change, Action::requeue))
 }
 
-/// Writes the status if it differs, and tells of a changed `Ready` reason.
-async fn report(seen: &Observed, context: &Context, error: Option<&TenantError>) -> Result<(), TenantError> {
+/// Writes the status if it differs, and tells of a changed `Ready` reason. What passes by itself is written only when it has
+/// lasted; the answer is when to look again.
+async fn report(
+    seen: &Observed,
+    context: &Context,
+    error: Option<&TenantError>,
+) -> Result<Option<Duration>, TenantError> {
     let status = status::status(seen, error.map(ToString::to_string).as_deref());
-    if seen.tenant.status.as_ref() == Some(&status) {
-        return Ok(());
-    }
     let name = seen.name();
+    if seen.tenant.status.as_ref() == Some(&status) {
+        context.passing().remove(&name);
+        return Ok(None);
+    }
+    if error.is_none() && status::passes(&status) {
+        let lasts = context.passing().entry(name.clone()).or_insert_with(Instant::now).elapsed();
+        if let Some(rest) = PASSING.checked_sub(lasts).filter(|rest| !rest.is_zero()) {
+            return Ok(Some(rest));
+        }
+    } else {
+        context.passing().remove(&name);
+    }
     context.writer.apply_status::<GpuTenant>(&name, &status).await.map_err(failed("writing the status"))?;
     let ready = |s: &gputenancy_crds::GpuTenantStatus| {
         s.conditions
@@ -221,7 +247,7 @@ async fn report(seen: &Observed, context: &Context, error: Option<&TenantError>)
             tell(seen, context, if is_ready { Tone::Normal } else { Tone::Warning }, &reason, note).await;
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 async fn tell(seen: &Observed, context: &Context, tone: Tone, reason: &str, note: String) {

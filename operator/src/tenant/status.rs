@@ -2,7 +2,7 @@
 
 use gputenancy_crds::{
     GpuTenantStatus, GpuUse, NamespaceState,
-    condition::{Overall, Verdict, merge},
+    condition::{self, Overall, Verdict, merge},
 };
 
 use super::{
@@ -38,6 +38,12 @@ pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
         summary: (!gpus.is_empty()).then_some(summary),
         gpus,
     }
+}
+
+/// Is this a state of being set up, which is over in a moment unless something is wrong?
+pub fn passes(status: &GpuTenantStatus) -> bool {
+    let ready = status.conditions.iter().find(|c| c.type_ == condition::READY);
+    ready.is_some_and(|c| matches!(c.reason.as_str(), "Creating" | "Applying" | "Planning"))
 }
 
 fn phase(role: Role) -> &'static str {

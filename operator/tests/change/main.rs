@@ -11,5 +11,13 @@ mod crashes;
 mod outcomes;
 mod scenario;
 mod seeds;
+mod single;
+mod small;
 mod windows;
 mod world;
+
+/// Few cases by default, because every change of the code runs them; `PROPTEST_CASES` asks for more.
+fn config() -> proptest::test_runner::Config {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(128);
+    proptest::test_runner::Config { cases, failure_persistence: None, ..proptest::test_runner::Config::default() }
+}

@@ -1,6 +1,6 @@
 //! Each way in which NVML can refuse: its own name, words and end, and none of them a hot loop.
 
-use gputenancy_crds::{AgentStep, ChangePhase, GpuError, Health, Holder};
+use gputenancy_crds::{AgentStep, ChangePhase, DeviceOwner, GpuError, Health, Holder};
 use gputenancy_operator::change::{Controller, Decision};
 use k8s_openapi::jiff::SignedDuration;
 
@@ -131,13 +131,16 @@ fn a_pending_mode_is_waited_for_and_then_named() {
 }
 
 #[test]
-fn a_process_in_the_way_is_named_with_its_pid_and_command() {
+fn a_process_in_the_way_is_named_with_its_pid_command_container_and_pod() {
     let mut world = carving();
     status(&mut world, AgentStep::WaitingForClients, None);
-    let holder = Holder { pid: 4711, command: "python train.py".into(), ..Holder::default() };
+    let container = DeviceOwner { namespace: "team-b".into(), pod: "monitor-x7k2p".into(), container: "main".into() };
+    let holder =
+        Holder { pid: 4711, command: "python train.py".into(), container: Some(container), ..Holder::default() };
     world.node.status.as_mut().unwrap().gpus[0].holders = vec![holder];
     let message = world.decide().progress.unwrap().message;
-    assert!(message.contains("process 4711 (python train.py)"), "{message}");
+    let named = "process 4711 (python train.py) of container main of pod team-b/monitor-x7k2p still uses";
+    assert!(message.contains(named), "{message}");
     world.now += SignedDuration::from_mins(6);
     assert_eq!(first_event(&world.decide()).0, "InUse");
 }

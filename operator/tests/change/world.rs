@@ -203,6 +203,7 @@ impl World {
         };
         let pods = self.pods.iter().map(|(name, pod)| (name.clone(), facts(pod))).collect();
         step(&Observation {
+            closed: None,
             now: self.now,
             uuid: UUID,
             node: &self.node,

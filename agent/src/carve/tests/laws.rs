@@ -127,7 +127,7 @@ proptest! {
 
     #[test]
     fn what_was_seen_unused_only_once_is_not_touched(gpu in found(), spec in wanted()) {
-        let facts = Facts { generation: 1, taken: &|_| false, idle: &|_| false, carves: true, failure: None };
+        let facts = Facts { generation: 1, carves: true, taken: &|_| false, idle: &|_| false, failure: None };
         let decision = step(&spec, &gpu, &facts);
         let harmless = !matches!(
             decision,
@@ -151,6 +151,14 @@ proptest! {
         let failure = gputenancy_crds::GpuError { call: "x".into(), code: 23, message: String::new(), generation: 1 };
         let decision = decide(&spec, &gpu, false, Some(&failure));
         prop_assert!(matches!(decision, Decision::Rest(Rest::Steady | Rest::Failed(_))), "{:?}", decision);
+    }
+
+    #[test]
+    fn an_agent_that_does_not_carve_touches_nothing_and_says_so(gpu in found(), spec in wanted()) {
+        let facts = Facts { generation: 1, carves: false, taken: &|_| false, idle: &|_| true, failure: None };
+        let decision = step(&spec, &gpu, &facts);
+        let expected = if is_as_wanted(&spec, &gpu) { Rest::Steady } else { Rest::LeftAlone };
+        prop_assert_eq!(decision, Decision::Rest(expected));
     }
 
     #[test]

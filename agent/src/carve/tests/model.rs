@@ -120,7 +120,7 @@ pub fn obey(gpu: &mut SeenGpu, order: &Order) {
 }
 
 pub fn decide(spec: &GpuSpec, gpu: &SeenGpu, taken: bool, failure: Option<&GpuError>) -> Decision {
-    step(spec, gpu, &Facts { generation: 1, taken: &|_| taken, idle: &|_| true, carves: true, failure })
+    step(spec, gpu, &Facts { generation: 1, carves: true, taken: &|_| taken, idle: &|_| true, failure })
 }
 
 /// Steps until rest, and the orders taken.

@@ -20,14 +20,19 @@ impl SpecFile {
         Self { path: folder.join("gputenancy.io-gpu.json"), written: None }
     }
 
+    /// Removes the file, if it is there.
+    pub fn remove(&mut self) -> io::Result<()> {
+        self.written = None;
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Makes the file say this. Container runtimes refuse a specification without devices: then there is no file.
     pub fn write(&mut self, spec: &Spec) -> io::Result<()> {
         if spec.is_empty() {
-            self.written = None;
-            return match fs::remove_file(&self.path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            };
+            return self.remove();
         }
         let content = serde_json::to_vec_pretty(spec)?;
         if self.written.as_ref() == Some(&content) && self.path.exists() {

@@ -128,7 +128,7 @@ proptest! {
     #[test]
     fn every_offered_device_has_a_valid_name_in_the_specification(devices in devices()) {
         let spec = render(&devices, &Driver::default());
-        let view = DeviceView { generation: 1, devices };
+        let view = DeviceView { generation: 1, devices, ..DeviceView::default() };
         for id in offers(&view).values().flat_map(|offer| offer.keys()) {
             prop_assert!(spec.has(&name(id)));
             let name = name(id);

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use crate::{
     migmanager::{Configs, Shape, base},
-    plan::{PodName, seen},
+    plan::{Index, PodName, seen},
     pool::{
         fleet::{Fleet, Refusals},
-        pass::{Inputs, Pass, Planner, pass},
+        pass::{Inputs, Pass, pass},
     },
 };
 
@@ -54,7 +54,7 @@ pub struct World {
     silicon: Vec<(bool, BTreeMap<i32, String>)>,
     /// Pods by GPU and start.
     pods: BTreeMap<PodName, (usize, i32)>,
-    planner: Planner,
+    index: Index,
     pub evicted: BTreeSet<PodName>,
     pub story: Vec<String>,
 }
@@ -119,7 +119,7 @@ impl World {
             manager: Manager::default(),
             silicon: vec![(false, BTreeMap::new()), (false, BTreeMap::new())],
             pods: BTreeMap::new(),
-            planner: Planner::default(),
+            index: Index::default(),
             evicted: BTreeSet::new(),
             story: Vec::new(),
         }
@@ -158,7 +158,7 @@ impl World {
 
     pub fn passes(&mut self) -> Pass {
         let inputs = Inputs { now: self.now, refusals: &Refusals::new(), lagging: &BTreeSet::new() };
-        pass(&self.fleet, &mut self.planner, &inputs)
+        pass(&self.fleet, &mut self.index, &inputs)
     }
 
     /// The operator passes and does so many of the things that it has decided before it crashes. False: there was nothing to do.
@@ -288,7 +288,7 @@ impl World {
             gpu.step = match wanted {
                 None => AgentStep::Unmanaged,
                 Some(w) if w.mig == *mig && place(&w.layout()) == place(&seen(gpu)) => AgentStep::Steady,
-                Some(_) => AgentStep::WaitingForPartitioner,
+                Some(_) => AgentStep::LeftAlone,
             };
         }
         let mut node = (*self.fleet.nodes["n"]).clone();

@@ -1,23 +1,29 @@
-//! Two hundred tenants: how fast they become Ready, against a bare client that writes the same objects.
+//! Two hundred tenants: how fast they become Ready, against a bare client that writes the same objects: the tenant as it is in the
+//! end with finalizer and status, namespace, quota, role binding, and the event that tells of it. The operator stands still
+//! meanwhile.
 
 use std::time::Instant;
 
 use e2e::{
-    Result, World,
-    objects::delete_everything,
+    Error, Result, World,
+    objects::{self, delete_everything},
+    product,
     scene::{mig_profile, pool, tenant},
     wait::{PATIENCE, eventually},
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use gputenancy_crds::{GpuTenant, condition};
+use http::Request;
 use k8s_openapi::api::{
-    core::v1::{Namespace, ResourceQuota},
+    core::v1::{Namespace, Pod, ResourceQuota},
+    events::v1::Event,
     rbac::v1::RoleBinding,
 };
 use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    Api, Resource,
+    api::{ListParams, Patch, PatchParams},
 };
+use serde::Serialize;
 use serde_json::{Value, json};
 
 const TENANTS: usize = 200;
@@ -54,80 +60,114 @@ pub async fn measure(world: &World) -> Result<()> {
     .await?;
     let ours = start.elapsed().as_secs_f64();
 
-    let model = copy_of(world, "bench-000").await?;
-    let per_tenant = model.len();
+    let model = Model::of(world, "bench-000").await?;
+    stand(world, 0).await?;
     let start = Instant::now();
-    stream::iter(0..TENANTS)
-        .map(|i| write_all(world, &model, format!("bare-{i:03}"), &apply))
+    let written = stream::iter(0..TENANTS)
+        .map(|i| model.write(world, format!("bare-{i:03}")))
         .buffer_unordered(IN_FLIGHT)
         .try_collect::<Vec<_>>()
-        .await?;
+        .await;
     let bare = start.elapsed().as_secs_f64();
+    stand(world, 2).await?;
+    written?;
     let rate = |seconds: f64| 200.0 / seconds;
     println!(
-        "onboarding: {TENANTS} tenants, {per_tenant} objects each: operator {:.1} tenants/s, bare client with {IN_FLIGHT} in flight {:.1} tenants/s, ratio {:.2}",
+        "onboarding: {TENANTS} tenants, {} objects each and a status: operator {:.1} tenants/s, bare client with {IN_FLIGHT} in flight {:.1} tenants/s, ratio {:.2}",
+        model.objects.len() + 1,
         rate(ours),
         rate(bare),
         bare / ours,
     );
-    let namespaces = Api::<Namespace>::all(world.client.clone());
-    for i in 0..TENANTS {
-        namespaces.delete(&format!("bare-{i:03}"), &DeleteParams::background()).await.ok();
-    }
     delete_everything(&world.client).await
 }
 
-/// The objects of one tenant as the operator wrote them, stripped to what an apply sends.
-async fn copy_of(world: &World, name: &str) -> Result<Vec<(&'static str, Value)>> {
-    let strip = |mut value: Value, api: &str, kind: &str| {
-        let labels = value["metadata"]["labels"].clone();
-        let name = value["metadata"]["name"].clone();
-        value["metadata"] = json!({"name": name, "labels": labels});
-        value.as_object_mut().map(|o| o.remove("status"));
-        value["apiVersion"] = api.into();
-        value["kind"] = kind.into();
-        value
-    };
-    let text = |e: serde_json::Error| e2e::Error::Text { what: "an object".into(), why: e.to_string() };
-    let client = &world.client;
-    let namespace = Api::<Namespace>::all(client.clone()).get(name).await?;
-    let mut model = vec![(
-        "namespace",
-        strip(json!({"metadata": {"name": namespace.name_any(), "labels": namespace.labels()}}), "v1", "Namespace"),
-    )];
-    for quota in Api::<ResourceQuota>::namespaced(client.clone(), name).list(&ListParams::default()).await? {
-        model.push(("quota", strip(serde_json::to_value(&quota).map_err(text)?, "v1", "ResourceQuota")));
-    }
-    for binding in Api::<RoleBinding>::namespaced(client.clone(), name).list(&ListParams::default()).await? {
-        model.push((
-            "binding",
-            strip(serde_json::to_value(&binding).map_err(text)?, "rbac.authorization.k8s.io/v1", "RoleBinding"),
-        ));
-    }
-    Ok(model)
+/// Sets how many operators run, and waits until so many do.
+async fn stand(world: &World, replicas: i32) -> Result<()> {
+    let deployment = "deployment/gputenancy-operator";
+    let count = format!("--replicas={replicas}");
+    world.kubectl(&["scale", "-n", product::NAMESPACE, deployment, &count]).await?;
+    let pods = Api::<Pod>::namespaced(world.client.clone(), product::NAMESPACE);
+    let operators = ListParams::default().labels("app.kubernetes.io/name=gputenancy-operator");
+    eventually(&format!("{replicas} operators"), PATIENCE, || async {
+        let here = pods.list(&operators).await?.items;
+        let ready = here.iter().filter(|p| objects::is_ready(p)).count();
+        let done = here.len() == ready && i32::try_from(ready).is_ok_and(|n| n == replicas);
+        Ok(if done { Ok(()) } else { Err(format!("{ready} of {}", here.len())) })
+    })
+    .await
 }
 
-async fn write_all(world: &World, model: &[(&'static str, Value)], name: String, apply: &PatchParams) -> Result<()> {
-    for (what, body) in model {
-        let mut body = body.clone();
-        let client = world.client.clone();
-        let object = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        match *what {
-            "namespace" => {
-                body["metadata"]["name"] = name.clone().into();
-                // the tenant's label is left out: the operator would claim the copy
-                body["metadata"]["labels"] = json!({"bench": "bare"});
-                Api::<Namespace>::all(client).patch(&name, apply, &Patch::Apply(body)).await.map(drop)?;
-            }
-            "quota" => Api::<ResourceQuota>::namespaced(client, &name)
-                .patch(&object, apply, &Patch::Apply(body))
-                .await
-                .map(drop)?,
-            _ => Api::<RoleBinding>::namespaced(client, &name)
-                .patch(&object, apply, &Patch::Apply(body))
-                .await
-                .map(drop)?,
+/// What the cluster has of one tenant, to be written once more under another name.
+struct Model {
+    tenant: String,
+    status: Value,
+    /// Everything else that is written, with the API path of its collection; the tenant's name stands for itself in all of it.
+    objects: Vec<(&'static str, Value)>,
+}
+
+impl Model {
+    async fn of(world: &World, name: &str) -> Result<Self> {
+        let client = &world.client;
+        let namespaces = Api::<Namespace>::all(client.clone());
+        let quotas = Api::<ResourceQuota>::namespaced(client.clone(), name);
+        let bindings = Api::<RoleBinding>::namespaced(client.clone(), name);
+        let events = Api::<Event>::namespaced(client.clone(), "default");
+        let all = ListParams::default();
+        let about = ListParams::default().fields(&format!("regarding.name={name}"));
+        let tenant = bare(&Api::<GpuTenant>::all(client.clone()).get(name).await?)?;
+        let status = tenant["status"].clone();
+        let mut objects = vec![("/apis/gputenancy.io/v1alpha1/gputenants", tenant)];
+        objects.push(("/api/v1/namespaces", bare(&namespaces.get(name).await?)?));
+        for quota in quotas.list(&all).await? {
+            objects.push(("/api/v1/namespaces/{}/resourcequotas", bare(&quota)?));
         }
+        for binding in bindings.list(&all).await? {
+            objects.push(("/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings", bare(&binding)?));
+        }
+        for event in events.list(&about).await? {
+            objects.push(("/apis/events.k8s.io/v1/namespaces/default/events", bare(&event)?));
+        }
+        Ok(Self { tenant: name.to_owned(), status, objects })
     }
-    Ok(())
+
+    /// Writes it all under another name, one after the other as each needs the one before.
+    async fn write(&self, world: &World, name: String) -> Result<()> {
+        for (collection, object) in &self.objects {
+            let path = collection.replace("{}", &name);
+            self.send(world, ("POST", "application/json"), &path, object, &name).await?;
+        }
+        let path = format!("/apis/gputenancy.io/v1alpha1/gputenants/{name}/status");
+        let status = json!({"status": self.status});
+        self.send(world, ("PATCH", "application/merge-patch+json"), &path, &status, &name).await
+    }
+
+    async fn send(
+        &self,
+        world: &World,
+        (method, content): (&str, &str),
+        path: &str,
+        body: &Value,
+        name: &str,
+    ) -> Result<()> {
+        let body = body.to_string().replace(&self.tenant, name).into_bytes();
+        let request = Request::builder().method(method).uri(path).header("Content-Type", content).body(body);
+        let request = request.map_err(|e| Error::Text { what: "a request".into(), why: e.to_string() })?;
+        world.client.request::<Value>(request).await?;
+        Ok(())
+    }
+}
+
+/// An object without what the API server adds to it.
+fn bare<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> Result<Value> {
+    let mut value =
+        serde_json::to_value(object).map_err(|e| Error::Text { what: "an object".into(), why: e.to_string() })?;
+    let metadata = &value["metadata"];
+    let kept =
+        ["name", "namespace", "labels", "annotations", "finalizers"].map(|key| (key.to_owned(), metadata[key].clone()));
+    let kept: serde_json::Map<String, Value> = kept.into_iter().filter(|(_, v)| !v.is_null()).collect();
+    value["metadata"] = Value::Object(kept);
+    value["apiVersion"] = K::api_version(&()).into();
+    value["kind"] = K::kind(&()).into();
+    Ok(value)
 }

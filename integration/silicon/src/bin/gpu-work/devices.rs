@@ -20,6 +20,13 @@ pub struct Device {
     memory_mib: u64,
 }
 
+impl Device {
+    /// Is this its UUID?
+    pub fn is(&self, uuid: &str) -> bool {
+        uuid == self.mig_uuid.as_ref().unwrap_or(&self.gpu_uuid)
+    }
+}
+
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "gpu={}", self.gpu_uuid)?;

@@ -50,7 +50,11 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), Box<dyn Error>> {
     let nvml = Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init()?;
     let store = Store::new(paths::state_folder());
-    let devices = devices::visible(&nvml, &*store.read()?)?;
+    let mut devices = devices::visible(&nvml, &*store.read()?)?;
+    // as CUDA reads it, by UUIDs
+    if let Ok(chosen) = std::env::var("CUDA_VISIBLE_DEVICES") {
+        devices.retain(|device| chosen.split(',').any(|uuid| device.is(uuid)));
+    }
     if devices.is_empty() {
         return Err("no GPU is visible".into());
     }

@@ -1,0 +1,135 @@
+//! Which container a process belongs to: its cgroup has the container's id, and kubelet names the log of each container after pod,
+//! namespace, container and that id. So nothing has to be asked of the API server, and it works while that is away.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::device::DeviceOwner;
+
+/// Where kubelet keeps the links to containers' logs, below the host's root.
+pub const LOGS: &str = "var/log/containers";
+
+/// Where a process comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// There is no such process any more: NVML and the kernel take a moment to forget one that has ended.
+    Ended,
+    /// It runs on the node itself, in no pod.
+    Node,
+    /// A container of a pod, and which, where its log tells.
+    Pod(Option<DeviceOwner>),
+}
+
+/// What tells where processes come from.
+#[derive(Clone, Debug)]
+pub struct Origins {
+    /// The node's `/proc`.
+    pub proc_root: PathBuf,
+    /// The node's `/var/log/containers`.
+    pub logs: PathBuf,
+}
+
+impl Origins {
+    /// Where a process comes from.
+    pub fn of(&self, pid: u32) -> Origin {
+        let file = |name: &str| {
+            let path = self.proc_root.join(pid.to_string()).join(name);
+            fs::read_to_string(path).unwrap_or_default()
+        };
+        if !lives(&file("stat")) {
+            return Origin::Ended;
+        }
+        let cgroup = file("cgroup");
+        // kubelet puts this word into the path whatever the driver of cgroups
+        if !cgroup.contains("kubepods") {
+            return Origin::Node;
+        }
+        Origin::Pod(container_id(&cgroup).and_then(|id| self.container(id)))
+    }
+
+    fn container(&self, id: &str) -> Option<DeviceOwner> {
+        let logs = fs::read_dir(&self.logs).ok()?.flatten();
+        logs.into_iter().find_map(|log| named(log.file_name().to_str()?, id))
+    }
+
+    /// The command of a process, or `unknown`.
+    pub fn command(&self, pid: u32) -> String {
+        command(&self.proc_root, pid)
+    }
+}
+
+/// `<pod>_<namespace>_<container>-<id>.log`; names have no underscore.
+fn named(log: &str, id: &str) -> Option<DeviceOwner> {
+    let mut parts = log.strip_suffix(".log")?.strip_suffix(id)?.strip_suffix('-')?.splitn(3, '_');
+    let (pod, namespace, container) = (parts.next()?, parts.next()?, parts.next()?);
+    Some(DeviceOwner { namespace: namespace.to_owned(), pod: pod.to_owned(), container: container.to_owned() })
+}
+
+/// A container's id is 64 hexadecimal digits, whatever the runtime puts around it; the innermost one counts.
+fn container_id(cgroup: &str) -> Option<&str> {
+    let words = cgroup.split(|c: char| !c.is_ascii_alphanumeric());
+    words.rev().find(|word| word.len() == 64 && word.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+/// A zombie has ended, and may have lost its pod's cgroup already.
+fn lives(stat: &str) -> bool {
+    // the command stands in parentheses and may have some of its own
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X' | 'x'))
+}
+
+/// The command of a process, or `unknown`.
+pub fn command(proc_root: &Path, pid: u32) -> String {
+    let name = fs::read_to_string(proc_root.join(pid.to_string()).join("comm")).unwrap_or_default();
+    match name.trim() {
+        "" => "unknown".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    const UID: &str = "b6f3a9c2-0000-4000-8000-000000000001";
+
+    fn node(processes: &[(u32, &str, &str)]) -> (tempfile::TempDir, Origins) {
+        let root = tempfile::tempdir().unwrap();
+        let origins = Origins { proc_root: root.path().join("proc"), logs: root.path().join("logs") };
+        fs::create_dir_all(&origins.logs).unwrap();
+        for (pid, stat, cgroup) in processes {
+            let folder = origins.proc_root.join(pid.to_string());
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("stat"), stat).unwrap();
+            fs::write(folder.join("cgroup"), cgroup).unwrap();
+        }
+        (root, origins)
+    }
+
+    #[test]
+    fn a_process_comes_from_a_container_from_the_node_or_is_no_more() {
+        let cgroupfs = format!("11:memory:/kubepods/burstable/pod{UID}/{ID}\n");
+        let systemd = format!("0::/kubepods.slice/kubepods-pod{UID}.slice/cri-containerd-{ID}.scope/worker\n");
+        let (_root, origins) = node(&[
+            (7, "7 (train (1)) S 1 7", &cgroupfs),
+            (8, "8 (nv-hostengine) S 1 8", "0::/system.slice/dcgm.service\n"),
+            (9, "9 (train) Z 1 9", "0::/\n"),
+            (11, "11 (train) R 1 11", &systemd),
+            (12, "12 (pause) S 1 12", "0::/kubepods.slice/kubepods-besteffort.slice\n"),
+        ]);
+        fs::write(origins.logs.join(format!("job-x.1_team-a_main-{ID}.log")), "").unwrap();
+        let main = DeviceOwner { namespace: "team-a".into(), pod: "job-x.1".into(), container: "main".into() };
+        let found = [7, 8, 9, 10, 11, 12].map(|pid| origins.of(pid));
+        let main = Origin::Pod(Some(main));
+        assert_eq!(found, [main.clone(), Origin::Node, Origin::Ended, Origin::Ended, main, Origin::Pod(None)]);
+    }
+
+    #[test]
+    fn a_log_of_another_container_names_nobody() {
+        assert_eq!(named(&format!("p_n_c-{}.log", "f".repeat(64)), ID), None);
+        assert_eq!(named(&format!("nonsense-{ID}.log"), ID), None);
+    }
+}

@@ -1,0 +1,74 @@
+//! The agent is a client of the GPU Operator: it leaves a node when the driver there is to be changed, and returns.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that panics says what it found"
+)]
+
+use e2e::{
+    Result, World, objects,
+    objects::ensure,
+    product,
+    scene::{mig_profile, pool, tenant, workload},
+    story::{NODES, pool_ready, tenant_ready},
+    wait::{PATIENCE, eventually},
+};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, api::ListParams};
+
+const LABEL: &str = "nvidia.com/gpu.deploy.client";
+const SLICE: &str = "nvidia.com/mig-1g.10gb";
+
+#[tokio::test]
+async fn the_agent_leaves_when_the_driver_is_to_change_and_returns() {
+    let world = World::enter().await.unwrap();
+    let body = leave_and_return(&world).await;
+    // the other tests' nodes carry no such label
+    product::install(&world.lab, &[]).await.unwrap();
+    for node in NODES {
+        world.kubectl(&["label", "node", node, &format!("{LABEL}-")]).await.unwrap();
+    }
+    world.keeping_evidence("gpu-client", async { body }).await;
+}
+
+async fn leave_and_return(world: &World) -> Result<()> {
+    for node in NODES {
+        world.kubectl(&["label", "--overwrite", "node", node, &format!("{LABEL}=true")]).await?;
+    }
+    product::install(&world.lab, &["agent.gpuOperatorClient=true"]).await?;
+    world
+        .set(&[mig_profile("mig-1g", "1g.10gb"), pool("p", "gpu-1", &["mig-1g"]), tenant("t", &[("mig-1g", 2)])])
+        .await?;
+    tenant_ready(world, "t").await?;
+    pool_ready(world, "p").await?;
+    world.set(&[workload("t", "w", SLICE, 1)]).await?;
+    let before = world.pods_ready("t", 1).await?;
+
+    world.kubectl(&["label", "--overwrite", "node", "gpu-1", &format!("{LABEL}=paused-for-driver-upgrade")]).await?;
+    agents_on_gpu_1(world, 0).await?;
+    let left = objects::allocatable(&world.client, "gpu-1", SLICE).await?;
+    ensure(left <= 1, format!("nothing free is offered without an agent: {left}"))?;
+    ensure(objects::running(&world.client, "t").await? == before, "what runs runs on")?;
+
+    world.kubectl(&["label", "--overwrite", "node", "gpu-1", &format!("{LABEL}=true")]).await?;
+    agents_on_gpu_1(world, 1).await?;
+    eventually("both slices are on offer again", PATIENCE, || async {
+        let offered = objects::allocatable(&world.client, "gpu-1", SLICE).await?;
+        Ok(if offered == 2 { Ok(()) } else { Err(offered.to_string()) })
+    })
+    .await?;
+    ensure(objects::running(&world.client, "t").await? == before, "what ran runs on")
+}
+
+async fn agents_on_gpu_1(world: &World, count: usize) -> Result<()> {
+    let agents = Api::<Pod>::namespaced(world.client.clone(), product::NAMESPACE);
+    let here = ListParams::default().labels("app.kubernetes.io/name=gputenancy-agent").fields("spec.nodeName=gpu-1");
+    eventually(&format!("{count} agents on gpu-1"), PATIENCE, || async {
+        let pods = agents.list(&here).await?.items;
+        let (all, ready) = (pods.len(), pods.iter().filter(|p| objects::is_ready(p)).count());
+        Ok(if all == count && ready == count { Ok(()) } else { Err(format!("{all}, {ready} of them ready")) })
+    })
+    .await
+}

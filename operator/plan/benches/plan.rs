@@ -1,0 +1,147 @@
+//! How long a plan takes: a small fleet against full enumeration, and a larger one by itself.
+
+// a benchmark that cannot build its fleet has nothing to measure
+#![allow(missing_docs, dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "../tests/plan/boards.rs"]
+mod boards;
+#[path = "../tests/plan/brute.rs"]
+mod brute;
+#[path = "../tests/plan/fleet.rs"]
+mod fleet;
+#[path = "../tests/plan/scale.rs"]
+mod scale;
+
+use std::{
+    collections::BTreeMap,
+    hint::black_box,
+    time::{Duration, Instant},
+};
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use fleet::Fleet;
+use gputenancy_plan::{Event, Index, Snapshot, plan};
+use peak_alloc::PeakAlloc;
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+/// So many GPUs on nodes of eight, a pod on every second instance, and a demand that has shifted towards large ones.
+fn fleet(gpus: usize, small: i32, large: i32) -> Fleet {
+    let mut fleet = Fleet::default().mig("small", "1g.10gb").mig("large", "3g.40gb").whole("gpu");
+    fleet = fleet.pool("p", &["small", "large", "gpu"]);
+    for node in 0..gpus.div_ceil(8) {
+        let boards = vec![boards::a100(); (gpus - node * 8).min(8)];
+        fleet = fleet.node(&format!("n{node:03}"), "p", &boards);
+    }
+    fleet = fleet.tenant("t", &[("small", small), ("large", large)]).settle();
+    for pod in 0..small / 2 {
+        assert!(fleet.start("t", &format!("pod-{pod}"), "nvidia.com/mig-1g.10gb"));
+    }
+    let more = i32::try_from(gpus).unwrap() / 2;
+    fleet.tenant("t", &[("small", small), ("large", large + more)])
+}
+
+/// The obvious way: every layout of every GPU, one with the other.
+fn enumerate(used: &[brute::Instances], wanted: &BTreeMap<String, usize>) -> Option<usize> {
+    let menus: Vec<Vec<brute::Instances>> =
+        used.iter().map(|u| brute::layouts(&boards::a100(), &["1g.10gb", "3g.40gb"], u)).collect();
+    let mut fleets: Vec<(Vec<&brute::Instances>, usize)> = vec![(vec![], 0)];
+    for (menu, pods) in menus.iter().zip(used) {
+        let evicted = |layout: &brute::Instances| pods.iter().filter(|p| !layout.contains(p)).count();
+        let extend = |(fleet, cost): &(Vec<_>, usize)| -> Vec<_> {
+            let one = |layout| (fleet.iter().copied().chain([layout]).collect(), cost + evicted(layout));
+            menu.iter().map(one).collect()
+        };
+        fleets = fleets.iter().flat_map(extend).collect();
+    }
+    let serves = |fleet: &[&brute::Instances]| {
+        wanted.iter().all(|(name, n)| fleet.iter().flat_map(|l| l.iter()).filter(|(p, _)| p == name).count() >= *n)
+    };
+    fleets.iter().filter(|(fleet, _)| serves(fleet)).map(|(_, cost)| *cost).min()
+}
+
+fn benchmark(c: &mut Criterion) {
+    let snapshots: BTreeMap<usize, Snapshot> = [(2, 4, 1), (8, 14, 4), (64, 112, 32)]
+        .into_iter()
+        .map(|(gpus, s, l)| (gpus, fleet(gpus, s, l).snapshot().0))
+        .collect();
+    for (gpus, snapshot) in &snapshots {
+        c.bench_function(&format!("plan of {gpus} GPUs"), |b| b.iter(|| plan(black_box(snapshot))));
+    }
+    let used = vec![vec![("1g.10gb".to_owned(), 0), ("1g.10gb".to_owned(), 1)], vec![]];
+    let wanted = [("1g.10gb".to_owned(), 4), ("3g.40gb".to_owned(), 2)].into();
+    let naive = time(|| assert_eq!(black_box(enumerate(&used, &wanted)), Some(0)));
+    let ours = time(|| drop(black_box(plan(&snapshots[&2]))));
+    println!(
+        "2 GPUs: full enumeration {naive:?}, plan {ours:?}, ratio {:.1}",
+        naive.as_secs_f64() / ours.as_secs_f64()
+    );
+}
+
+/// Issue 4's figures: 5,000 nodes of eight GPUs, 10,000 tenants.
+fn large(c: &mut Criterion) {
+    let settled = scale::fleet();
+    // more 3g.40gb than are free: GPUs are carved anew
+    let grown = scale::grown(&settled, 2_000, 5);
+    let mut group = c.benchmark_group("40,000 GPUs, 10,000 tenants");
+    group.sample_size(10);
+    group.bench_function("a copy of the picture, the baseline", |b| b.iter(|| black_box(&settled).clone()));
+    group.bench_function("full plan, nothing to do", |b| b.iter(|| plan(black_box(&settled))));
+    group.bench_function("full plan, 10,000 devices more", |b| b.iter(|| plan(black_box(&grown))));
+    let before = MEMORY.current_usage();
+    let copy = settled.clone();
+    let picture = MEMORY.current_usage() - before;
+    let mut index = Index::new(copy);
+    assert_eq!(index.plan(), &plan(&settled));
+    let whole = MEMORY.current_usage() - before;
+    let tenant = |more: u32| {
+        let name = scale::name(17);
+        let mut tenant = settled.tenants[&name].clone();
+        *tenant.guarantees.entry("mig-3g".into()).or_default() += more;
+        Event::Tenant(name, Some(tenant))
+    };
+    let mut more = 0;
+    let mut step = |index: &mut Index, most: u32| {
+        more = (more + 1) % most;
+        index.apply(tenant(more));
+        index.plan().problems.len()
+    };
+    group.bench_function("one tenant's change, served from what is free", |b| b.iter(|| step(&mut index, 4)));
+    let mut short = Index::new(grown.clone());
+    short.plan();
+    group.bench_function("one tenant's change while GPUs are carved for 10,000 devices", |b| {
+        b.iter(|| step(&mut short, 4));
+    });
+    group.finish();
+    let base = time(|| drop(black_box(settled.clone())));
+    let full = time(|| drop(black_box(plan(&settled))));
+    let one = time(|| {
+        black_box(step(&mut index, 4));
+    });
+    let ratio = |t: Duration| t.as_secs_f64() / base.as_secs_f64();
+    println!(
+        "40,000 GPUs: copy {base:?}, full plan {full:?} ({:.2} copies), one tenant {one:?} ({:.4} copies)",
+        ratio(full),
+        ratio(one)
+    );
+    let mib = |bytes: usize| f64::from(u32::try_from(bytes >> 10).unwrap()) / 1024.0;
+    println!("memory: picture {:.1} MiB, index and plan beside it {:.1} MiB", mib(picture), mib(whole - picture));
+    let changed = plan(&grown);
+    assert!(changed.gpus.values().any(|g| g.changed));
+    println!(
+        "10,000 devices more: {} GPUs change, {} problems",
+        changed.gpus.values().filter(|g| g.changed).count(),
+        changed.problems.len()
+    );
+}
+
+fn time(mut work: impl FnMut()) -> Duration {
+    const ROUNDS: u32 = 20;
+    let start = Instant::now();
+    (0..ROUNDS).for_each(|_| work());
+    start.elapsed() / ROUNDS
+}
+
+criterion_group!(benches, benchmark, large);
+criterion_main!(benches);

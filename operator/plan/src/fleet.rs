@@ -1,0 +1,415 @@
+//! The index: the fleet sorted by likeness and by holder, kept up to date change by change, and the plan that follows from it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use super::{
+    board::Board,
+    forms::{Forms, GpuId, Use, kept},
+    ledger::{Ledger, NOBODY, TenantId},
+    lines::{Line, Lines},
+    model::{Gpu, Node, Pool, Snapshot, Standing, Tenant},
+    name::{GpuKey, GpuUuid, NodeName, PoolName, TenantName},
+    outcome::{GpuPlan, Plan},
+    rig::Rig,
+    words::{Role, Words},
+};
+
+type Fast = foldhash::fast::FixedState;
+
+/// So many kinds without GPUs are kept at least, because they tend to come back.
+const CROWD: usize = 1_000;
+
+/// A GPU as the index has it.
+#[derive(Debug, Default)]
+pub(super) struct Entry {
+    pub node: usize,
+    /// Place among the node's GPUs, by NVML's index.
+    pub slot: u32,
+    pub uuid: GpuUuid,
+    pub form: usize,
+    /// `None`: it is no supply.
+    pub kind: Option<usize>,
+    /// Place among the kind's members.
+    position: usize,
+    uses: Vec<Use>,
+}
+
+/// A node as the index has it.
+#[derive(Debug, Default)]
+pub(super) struct Member {
+    pub name: NodeName,
+    pub gpus: Vec<GpuId>,
+    /// Place among all nodes, by name.
+    pub rank: u32,
+    /// Devices by profile, as it is.
+    pub devices: Vec<i64>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Core {
+    pub lines: Lines,
+    pools: BTreeMap<PoolName, Arc<Pool>>,
+    pub ledger: Ledger,
+    pub forms: Forms,
+    rig_ids: HashMap<(PoolName, Board), usize, Fast>,
+    words: Words,
+    node_ids: BTreeMap<NodeName, usize>,
+    pub nodes: Vec<Member>,
+    pub gpus: Vec<Entry>,
+    unused: Vec<GpuId>,
+    /// GPUs that the last plan wants otherwise than they are.
+    pub shown: Vec<GpuId>,
+    /// GPUs by the namespaces of the pods on them, once somebody has asked.
+    by_namespace: Option<HashMap<u32, Vec<GpuId>, Fast>>,
+    /// Profiles of which the last plan had too little.
+    pub scarce: BTreeSet<Line>,
+    pub plan: Plan,
+}
+
+impl Core {
+    /// Takes everything in. The plan is that of a fleet in which everything stays, until [`Core::decide`].
+    pub fn load(snapshot: &Snapshot) -> Self {
+        let lines = Lines::of(&snapshot.profiles);
+        let mut core = Self {
+            ledger: Ledger::new(lines.len()),
+            pools: snapshot.pools.iter().map(|(name, pool)| (name.clone(), Arc::new(pool.clone()))).collect(),
+            lines,
+            ..Self::default()
+        };
+        for (name, tenant) in &snapshot.tenants {
+            let namespaces = core.words_of(tenant);
+            core.ledger.enter(name, Some(tenant), namespaces, &core.lines);
+        }
+        for (name, node) in &snapshot.nodes {
+            let id = core.add_node(name, node);
+            let gpus = core.nodes.get(id).map(|n| n.gpus.clone()).unwrap_or_default();
+            for id in gpus {
+                core.note(id, 1, false, |_| true);
+            }
+        }
+        core.ledger.sum_up();
+        core.rank();
+        let mut plans = Vec::with_capacity(core.gpus.len());
+        for (id, node) in (0..).zip(snapshot.nodes.values()) {
+            let mut ids = core.nodes.get(id).map(|n| n.gpus.clone()).unwrap_or_default();
+            for id in &ids {
+                core.classify(*id);
+            }
+            // in the order of the plan: by uuid
+            ids.sort_by(|a, b| core.uuid(*a).cmp(&core.uuid(*b)));
+            for (id, gpu) in ids.into_iter().zip(node.gpus.values()) {
+                plans.extend(core.plan_of(id, node, gpu));
+            }
+        }
+        core.plan.gpus = plans.into_iter().collect();
+        core.plan.tenants = core.ledger.all_served(&core.lines);
+        core
+    }
+
+    fn words_of(&mut self, tenant: &Tenant) -> BTreeSet<u32> {
+        tenant.namespaces.iter().map(|n| self.words.id(Role::Namespace, n)).collect()
+    }
+
+    /// Nodes by name.
+    fn rank(&mut self) {
+        for (rank, id) in (0..).zip(self.node_ids.values()) {
+            if let Some(node) = self.nodes.get_mut(*id) {
+                node.rank = rank;
+            }
+        }
+    }
+
+    /// A node's GPUs, with their forms.
+    fn add_node(&mut self, name: &NodeName, node: &Node) -> usize {
+        let next = self.nodes.len();
+        let id = *self.node_ids.entry(name.clone()).or_insert(next);
+        if id == next {
+            self.nodes.push(Member { name: name.clone(), ..Member::default() });
+        }
+        let pool = self.pools.get(&node.pool).cloned();
+        let rigs: Vec<Option<usize>> =
+            node.boards.iter().map(|board| Some(self.rig(&node.pool, pool.as_ref()?, board))).collect();
+        let mut order: Vec<_> = node.gpus.iter().collect();
+        order.sort_by_key(|(uuid, gpu)| (gpu.index, *uuid));
+        let mut ids = Vec::with_capacity(order.len());
+        for (slot, (uuid, gpu)) in (0..).zip(order) {
+            let away = matches!(gpu.standing, Standing::Away(_));
+            let rig = rigs.get(gpu.board).copied().flatten().filter(|_| !away);
+            let form = rig.and_then(|rig| self.forms.form(rig, gpu, &mut self.words, &self.lines));
+            let mut uses = Vec::with_capacity(if form.is_some() { gpu.used.len() } else { 0 });
+            for used in gpu.used.values().filter(|_| form.is_some()) {
+                let namespace = used.pod.as_ref().map_or(0, |p| self.words.id(Role::Namespace, &p.namespace));
+                uses.push(Use::new(namespace, self.words.line(&used.resource, &self.lines)));
+            }
+            let entry = Entry {
+                node: id,
+                slot,
+                uuid: uuid.clone(),
+                form: form.unwrap_or(usize::MAX),
+                kind: None,
+                position: 0,
+                uses,
+            };
+            let id = self.insert(entry);
+            self.list(id);
+            ids.push(id);
+        }
+        if let Some(member) = self.nodes.get_mut(id) {
+            member.gpus = ids;
+            member.devices = vec![0; self.lines.len()];
+        }
+        id
+    }
+
+    fn insert(&mut self, entry: Entry) -> GpuId {
+        if let Some(id) = self.unused.pop() {
+            if let Some(free) = self.gpus.get_mut(id as usize) {
+                *free = entry;
+            }
+            return id;
+        }
+        self.gpus.push(entry);
+        GpuId::try_from(self.gpus.len() - 1).unwrap_or(GpuId::MAX)
+    }
+
+    /// Lists a GPU with the namespaces of its pods, where there are such lists.
+    fn list(&mut self, id: GpuId) {
+        let (Some(lists), Some(entry)) = (&mut self.by_namespace, self.gpus.get(id as usize)) else { return };
+        for used in &entry.uses {
+            let list = lists.entry(used.namespace).or_default();
+            if list.last() != Some(&id) {
+                list.push(id);
+            }
+        }
+    }
+
+    fn unlist(&mut self, id: GpuId) {
+        let (Some(lists), Some(entry)) = (&mut self.by_namespace, self.gpus.get(id as usize)) else { return };
+        for used in &entry.uses {
+            if let Some(list) = lists.get_mut(&used.namespace) {
+                list.retain(|listed| *listed != id);
+            }
+        }
+    }
+
+    /// GPUs with pods of these namespaces.
+    fn with_pods_of(&mut self, namespaces: impl IntoIterator<Item = u32>) -> Vec<GpuId> {
+        if self.by_namespace.is_none() {
+            self.by_namespace = Some(HashMap::default());
+            for (id, _) in (0..).zip(0..self.gpus.len()) {
+                self.list(id);
+            }
+        }
+        let lists = self.by_namespace.as_ref();
+        let mut ids: Vec<GpuId> = namespaces.into_iter().filter_map(|n| lists?.get(&n)).flatten().copied().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
+    fn rig(&mut self, name: &PoolName, pool: &Arc<Pool>, board: &Board) -> usize {
+        if let Some(last) = self.forms.rigs.iter().position(|r| r.pool_name == *name && *r.board == *board) {
+            return last;
+        }
+        let key = (name.clone(), board.clone());
+        let (lines, rigs) = (&self.lines, &mut self.forms.rigs);
+        *self.rig_ids.entry(key).or_insert_with(|| {
+            rigs.push(Rig::new(name, pool, board, lines));
+            rigs.len() - 1
+        })
+    }
+
+    fn ids_of(&self, name: &NodeName) -> Vec<GpuId> {
+        let member = self.node_ids.get(name).and_then(|id| self.nodes.get(*id));
+        member.map(|m| m.gpus.clone()).unwrap_or_default()
+    }
+
+    /// Notes who holds the node's devices; with `sums` these are kept up to date.
+    fn note_all(&mut self, name: &NodeName, sums: bool) {
+        for id in self.ids_of(name) {
+            self.note(id, 1, sums, |_| true);
+        }
+    }
+
+    fn note(&mut self, id: GpuId, more: i64, sums: bool, which: impl Fn(u32) -> bool) {
+        let Some(entry) = self.gpus.get(id as usize) else { return };
+        for used in &entry.uses {
+            let Some(line) = used.line().filter(|_| which(used.namespace)) else { continue };
+            let owner = self.ledger.owner(used.namespace);
+            if sums {
+                self.ledger.hold(owner, line, more);
+            } else {
+                self.ledger.note(owner, line, more);
+            }
+        }
+    }
+
+    fn classify_node(&mut self, name: &NodeName) {
+        for id in self.ids_of(name) {
+            self.classify(id);
+        }
+    }
+
+    /// Puts a GPU among its like.
+    fn classify(&mut self, id: GpuId) {
+        let Some(entry) = self.gpus.get(id as usize).filter(|e| e.form != usize::MAX) else { return };
+        let kind = if entry.uses.iter().all(|u| u.line().is_none_or(|line| self.ledger.all_within(line))) {
+            self.forms.plain(entry.form, entry.uses.len(), &self.lines)
+        } else {
+            self.forms.kind(entry.form, kept(&entry.uses, &self.ledger), &self.lines)
+        };
+        if entry.kind != Some(kind) {
+            self.leave(id);
+            self.join(id, kind);
+        }
+    }
+
+    fn join(&mut self, id: GpuId, kind: usize) {
+        let (Some(entry), Some(of)) = (self.gpus.get_mut(id as usize), self.forms.kinds.get_mut(kind)) else { return };
+        (entry.kind, entry.position) = (Some(kind), of.members.len());
+        of.members.push(id);
+        self.count(id, kind, 1);
+    }
+
+    fn leave(&mut self, id: GpuId) {
+        let Some(entry) = self.gpus.get_mut(id as usize) else { return };
+        let (Some(kind), position) = (entry.kind.take(), entry.position) else { return };
+        let Some(of) = self.forms.kinds.get_mut(kind) else { return };
+        if of.members.get(position) == Some(&id) {
+            of.members.swap_remove(position);
+            let moved = of.members.get(position).copied();
+            if let Some(moved) = moved.and_then(|m| self.gpus.get_mut(m as usize)) {
+                moved.position = position;
+            }
+        }
+        self.count(id, kind, -1);
+    }
+
+    fn count(&mut self, id: GpuId, kind: usize, sign: i64) {
+        let Some(kind) = self.forms.kinds.get(kind) else { return };
+        let node = self.gpus.get(id as usize).and_then(|e| self.nodes.get_mut(e.node));
+        if let Some(node) = node {
+            kind.supply.iter().for_each(|(place, n)| super::terms::add(&mut node.devices, *place, sign * n));
+        }
+        let rig = self.forms.list.get(kind.form).and_then(|f| self.forms.rigs.get_mut(f.rig));
+        if let Some(rig) = rig {
+            rig.live = rig.live.saturating_add_signed(if sign > 0 { 1 } else { -1 });
+        }
+    }
+
+    /// A node is new, different, or gone.
+    pub fn node(&mut self, name: &NodeName, node: Option<&Node>) {
+        for id in self.ids_of(name) {
+            self.note(id, -1, true, |_| true);
+            self.leave(id);
+            self.unlist(id);
+            self.unused.push(id);
+            if let Some(entry) = self.gpus.get_mut(id as usize) {
+                let key = GpuKey { node: name.clone(), uuid: std::mem::take(entry).uuid };
+                self.plan.gpus.remove(&key);
+            }
+            self.shown.retain(|s| *s != id);
+        }
+        let known = self.node_ids.contains_key(name);
+        match node {
+            Some(node) => {
+                self.add_node(name, node);
+                self.note_all(name, true);
+                self.classify_node(name);
+                for id in self.ids_of(name) {
+                    let plan = self.as_it_is(id, node);
+                    self.plan.gpus.extend(plan);
+                }
+            }
+            None => {
+                if let Some(member) = self.node_ids.get(name).and_then(|id| self.nodes.get_mut(*id)) {
+                    member.gpus.clear();
+                }
+            }
+        }
+        if !known {
+            self.rank();
+        }
+        self.settle();
+    }
+
+    /// A tenant is new, different, or gone.
+    pub fn tenant(&mut self, name: &TenantName, tenant: Option<&Tenant>) {
+        let before = self.ledger.namespaces(name);
+        let after = tenant.map(|t| self.words_of(t)).unwrap_or_default();
+        let moved: BTreeSet<u32> = before.symmetric_difference(&after).copied().collect();
+        let ids = if moved.is_empty() { Vec::new() } else { self.with_pods_of(moved.iter().copied()) };
+        for id in &ids {
+            self.note(*id, -1, true, |namespace| moved.contains(&namespace));
+        }
+        self.ledger.tenant(name, tenant, after, &self.lines);
+        for id in &ids {
+            self.note(*id, 1, true, |namespace| moved.contains(&namespace));
+        }
+        for id in ids {
+            self.classify(id);
+        }
+        match self.ledger.served_fully(name, &self.lines) {
+            Some(served) => drop(self.plan.tenants.insert(name.clone(), served)),
+            None => drop(self.plan.tenants.remove(name)),
+        }
+        self.settle();
+    }
+
+    /// Who came to hold more than guaranteed, or stopped to, has its GPUs among others now.
+    fn settle(&mut self) {
+        // pods of no tenant are beyond any guarantee, always
+        let flipped: BTreeSet<TenantId> =
+            self.ledger.flipped.drain(..).map(|(id, _)| id).filter(|id| *id != NOBODY).collect();
+        if flipped.is_empty() {
+            return;
+        }
+        let namespaces: Vec<u32> = flipped.into_iter().flat_map(|id| self.ledger.namespaces_of(id)).collect();
+        for id in self.with_pods_of(namespaces) {
+            self.classify(id);
+        }
+    }
+
+    /// What the plan says of a GPU that stays as it is.
+    fn as_it_is(&self, id: GpuId, node: &Node) -> Option<(GpuKey, GpuPlan)> {
+        self.plan_of(id, node, node.gpus.get(self.uuid(id)?)?)
+    }
+
+    fn uuid(&self, id: GpuId) -> Option<&GpuUuid> {
+        self.gpus.get(id as usize).map(|e| &e.uuid)
+    }
+
+    fn plan_of(&self, id: GpuId, node: &Node, gpu: &Gpu) -> Option<(GpuKey, GpuPlan)> {
+        let entry = self.gpus.get(id as usize)?;
+        let key = GpuKey { node: self.nodes.get(entry.node)?.name.clone(), uuid: entry.uuid.clone() };
+        let plan = match self.forms.list.get(entry.form) {
+            None => super::sentence::left_alone(&key, node, gpu),
+            Some(form) => super::sentence::kept(&key, form, self.forms.rigs.get(form.rig)?, gpu),
+        };
+        Some((key, plan))
+    }
+
+    /// Puts back what the last plan wanted otherwise.
+    pub fn forget(&mut self, snapshot: &Snapshot) {
+        for id in std::mem::take(&mut self.shown) {
+            let node = self.gpus.get(id as usize).and_then(|e| snapshot.nodes.get(&self.nodes.get(e.node)?.name));
+            let plan = node.and_then(|node| self.as_it_is(id, node));
+            self.plan.gpus.extend(plan);
+        }
+    }
+
+    /// Most kinds have no GPU any more: they have come and gone.
+    pub fn is_crowded(&self) -> bool {
+        let live = self.forms.kinds.iter().filter(|k| !k.members.is_empty()).count();
+        self.forms.kinds.len() > CROWD + 2 * live
+    }
+
+    /// GPUs in the order of the fleet.
+    pub fn place(&self, id: GpuId) -> (u32, u32) {
+        let entry = self.gpus.get(id as usize);
+        entry.map_or((u32::MAX, u32::MAX), |e| (self.nodes.get(e.node).map_or(u32::MAX, |n| n.rank), e.slot))
+    }
+}

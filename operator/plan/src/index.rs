@@ -1,0 +1,121 @@
+//! The planner that remembers: the fleet's picture, and the plan for it, both kept up to date event by event.
+
+use super::{
+    fleet::Core,
+    model::{Node, Pool, Profile, Snapshot, Tenant},
+    name::{NodeName, PoolName, ProfileName, TenantName},
+    outcome::Plan,
+};
+
+/// One object of the fleet as it is now; `None`: it is gone.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A product. Everything is looked at anew.
+    Profile(ProfileName, Option<Profile>),
+    /// A pool's rules. Everything is looked at anew.
+    Pool(PoolName, Option<Pool>),
+    /// A team's demand.
+    Tenant(TenantName, Option<Tenant>),
+    /// A node, and what is on it.
+    Node(NodeName, Option<Node>),
+}
+
+/// The fleet's picture and its plan. A plan after some events is the plan that [`super::plan`] makes of the picture then; only
+/// what the events touch is decided and written anew.
+#[derive(Debug, Default)]
+pub struct Index {
+    snapshot: Snapshot,
+    core: Core,
+    stale: bool,
+}
+
+impl Index {
+    /// Takes a whole picture in.
+    pub fn new(snapshot: Snapshot) -> Self {
+        let core = Core::load(&snapshot);
+        Self { snapshot, core, stale: true }
+    }
+
+    /// Takes one change in. What is as before costs a comparison.
+    pub fn apply(&mut self, event: Event) {
+        match event {
+            Event::Profile(name, new) => {
+                if put(&mut self.snapshot.profiles, name, new) {
+                    self.core = Core::load(&self.snapshot);
+                    self.stale = true;
+                }
+            }
+            Event::Pool(name, new) => {
+                if put(&mut self.snapshot.pools, name, new) {
+                    self.core = Core::load(&self.snapshot);
+                    self.stale = true;
+                }
+            }
+            Event::Tenant(name, new) => {
+                if put(&mut self.snapshot.tenants, name.clone(), new) {
+                    self.core.tenant(&name, self.snapshot.tenants.get(&name));
+                    self.stale = true;
+                }
+            }
+            Event::Node(name, new) => {
+                if put(&mut self.snapshot.nodes, name.clone(), new) {
+                    self.core.node(&name, self.snapshot.nodes.get(&name));
+                    self.stale = true;
+                }
+            }
+        }
+    }
+
+    /// Takes a whole picture in by what differs from the one before.
+    pub fn follow(&mut self, snapshot: Snapshot) {
+        if self.snapshot.profiles != snapshot.profiles || self.snapshot.pools != snapshot.pools {
+            *self = Self::new(snapshot);
+            return;
+        }
+        let gone: Vec<TenantName> =
+            self.snapshot.tenants.keys().filter(|t| !snapshot.tenants.contains_key(*t)).cloned().collect();
+        for name in gone {
+            self.apply(Event::Tenant(name, None));
+        }
+        for (name, tenant) in snapshot.tenants {
+            self.apply(Event::Tenant(name, Some(tenant)));
+        }
+        let gone: Vec<NodeName> =
+            self.snapshot.nodes.keys().filter(|n| !snapshot.nodes.contains_key(*n)).cloned().collect();
+        for name in gone {
+            self.apply(Event::Node(name, None));
+        }
+        for (name, node) in snapshot.nodes {
+            self.apply(Event::Node(name, Some(node)));
+        }
+    }
+
+    /// The plan for the fleet as it is now.
+    pub fn plan(&mut self) -> &Plan {
+        self.planned().1
+    }
+
+    /// The fleet's picture, and the plan for it.
+    pub fn planned(&mut self) -> (&Snapshot, &Plan) {
+        if self.stale {
+            if self.core.is_crowded() {
+                self.core = Core::load(&self.snapshot);
+            }
+            self.core.decide(&self.snapshot);
+            self.stale = false;
+        }
+        (&self.snapshot, &self.core.plan)
+    }
+}
+
+/// Puts an object into a map or takes it out; says whether that made a difference.
+fn put<K: Ord, V: PartialEq>(map: &mut std::collections::BTreeMap<K, V>, key: K, new: Option<V>) -> bool {
+    match new {
+        Some(new) if map.get(&key) == Some(&new) => false,
+        Some(new) => {
+            map.insert(key, new);
+            true
+        }
+        None => map.remove(&key).is_some(),
+    }
+}

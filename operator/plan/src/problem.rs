@@ -1,0 +1,216 @@
+//! What a plan cannot do, each as a type that controllers match on and a sentence that people act on.
+
+use super::name::{NodeName, PoolName, ProfileName, TenantName};
+
+/// Something that a person has to mend, or to wait for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum Problem {
+    /// A tenant is guaranteed a profile that does not exist.
+    #[error(
+        "tenant {tenant} is guaranteed profile {profile}, which does not exist: create GpuProfile {profile} or correct spec.gpus"
+    )]
+    ProfileNotFound {
+        /// The tenant.
+        tenant: TenantName,
+        /// The missing profile.
+        profile: ProfileName,
+    },
+    /// A pool lists a profile that does not exist.
+    #[error(
+        "pool {pool} lists profile {profile}, which does not exist: create GpuProfile {profile} or correct the pool's spec"
+    )]
+    PoolProfileNotFound {
+        /// The pool.
+        pool: PoolName,
+        /// The missing profile.
+        profile: ProfileName,
+    },
+    /// A tenant is not trusted enough for a profile.
+    #[error(
+        "tenant {tenant} (trust {has}) may not use profile {profile} (trust {needs} or higher): raise the tenant's spec.trust or choose a profile isolated by hardware"
+    )]
+    TrustTooLow {
+        /// The tenant.
+        tenant: TenantName,
+        /// The profile.
+        profile: ProfileName,
+        /// The tenant's trust.
+        has: String,
+        /// The profile's trust.
+        needs: String,
+    },
+    /// No board of a pool can be carved into a profile that the pool lists.
+    #[error(
+        "pool {pool} lists profile {profile}, but none of its boards ({products}) can be carved into it: remove it from spec.profiles or choose one that these boards offer{offers}"
+    )]
+    BoardCannot {
+        /// The profile.
+        profile: ProfileName,
+        /// The pool.
+        pool: PoolName,
+        /// The pool's boards.
+        products: String,
+        /// What the boards offer, as the end of the sentence.
+        offers: String,
+    },
+    /// Two pools or more select the same node.
+    #[error("node {node} is selected by pools {}: neither acts on it; narrow spec.nodeSelector so that one pool selects it", list(.pools))]
+    NodeInTwoPools {
+        /// The node.
+        node: NodeName,
+        /// The pools, sorted.
+        pools: Vec<PoolName>,
+    },
+    /// A guarantee exceeds what can be carved.
+    #[error("tenant {tenant} is guaranteed {wanted} of profile {profile} and gets {got}: {why}")]
+    Shortage {
+        /// The tenant.
+        tenant: TenantName,
+        /// The profile.
+        profile: ProfileName,
+        /// Devices guaranteed.
+        wanted: u32,
+        /// Devices that exist for it.
+        got: u32,
+        /// Pools that list the profile.
+        pools: Vec<PoolName>,
+        /// The reason and the remedy.
+        why: String,
+    },
+    /// A layout written by hand does not fit on a GPU.
+    #[error(
+        "pool {pool}: the fixed layout for GPUs \"{gpus}\" ({layout}) does not fit on GPU {index} of node {node} ({product}): {why}"
+    )]
+    FixedDoesNotFit {
+        /// The pool.
+        pool: PoolName,
+        /// The index expression.
+        gpus: String,
+        /// The layout as written.
+        layout: String,
+        /// The node.
+        node: NodeName,
+        /// The GPU's index.
+        index: i32,
+        /// The board.
+        product: String,
+        /// What to write instead.
+        why: String,
+    },
+    /// A layout written by hand would end a profile that is in use.
+    #[error(
+        "pool {pool}: GPU {index} of node {node} keeps its layout, because it is the last with {profile}, which pods use: free it, give {profile} another GPU, or set spec.disruption.allowOutage: true"
+    )]
+    Outage {
+        /// The pool.
+        pool: PoolName,
+        /// The profile in use.
+        profile: ProfileName,
+        /// The node.
+        node: NodeName,
+        /// The GPU's index.
+        index: i32,
+    },
+    /// A profile of a kind that this release does not carve.
+    #[error(
+        "profile {profile} is a {kind} share, which a later release serves: use device.whole or device.mig for now"
+    )]
+    ProfileNotServed {
+        /// The profile.
+        profile: ProfileName,
+        /// The kind, such as `timeSlice`.
+        kind: &'static str,
+    },
+    /// Two profiles are advertised under one resource.
+    #[error(
+        "profile {profile} uses resource {resource}, which profile {by} has already: write another spec.resourceName"
+    )]
+    ResourceTaken {
+        /// The newer profile.
+        profile: ProfileName,
+        /// The resource.
+        resource: String,
+        /// The older profile.
+        by: ProfileName,
+    },
+    /// Somebody else owns the GPUs of a pool's node.
+    #[error("node {node} has another owner of its GPUs, {by} ({sign}): nothing is changed there; {remedy}")]
+    ForeignPartitioner {
+        /// The node.
+        node: NodeName,
+        /// Its pool.
+        pool: PoolName,
+        /// The other owner.
+        by: &'static str,
+        /// What was seen of it.
+        sign: String,
+        /// What to do, in a clause.
+        remedy: String,
+    },
+    /// Something in an object cannot be read; the API server's rules let it through.
+    #[error("{object}: {what}")]
+    Unreadable {
+        /// Kind and name.
+        object: String,
+        /// What is wrong and what to write.
+        what: String,
+    },
+}
+
+impl Problem {
+    /// A word in CamelCase for a condition's reason.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::ProfileNotFound { .. } | Self::PoolProfileNotFound { .. } => "ProfileNotFound",
+            Self::TrustTooLow { .. } => "TrustTooLow",
+            Self::BoardCannot { .. } => "BoardCannot",
+            Self::NodeInTwoPools { .. } => "PoolOverlap",
+            Self::Shortage { .. } => "Shortage",
+            Self::FixedDoesNotFit { .. } => "FixedDoesNotFit",
+            Self::Outage { .. } => "OutageRefused",
+            Self::ProfileNotServed { .. } => "NotServed",
+            Self::ResourceTaken { .. } => "ResourceTaken",
+            Self::ForeignPartitioner { .. } => "ForeignPartitioner",
+            Self::Unreadable { .. } => "Unreadable",
+        }
+    }
+
+    /// Does it concern this tenant?
+    pub fn concerns_tenant(&self, name: &str) -> bool {
+        match self {
+            Self::ProfileNotFound { tenant, .. } | Self::TrustTooLow { tenant, .. } | Self::Shortage { tenant, .. } => {
+                tenant.as_str() == name
+            }
+            _ => false,
+        }
+    }
+
+    /// Does it concern this pool?
+    pub fn concerns_pool(&self, name: &str) -> bool {
+        match self {
+            Self::PoolProfileNotFound { pool, .. }
+            | Self::BoardCannot { pool, .. }
+            | Self::ForeignPartitioner { pool, .. }
+            | Self::FixedDoesNotFit { pool, .. }
+            | Self::Outage { pool, .. } => pool.as_str() == name,
+            Self::NodeInTwoPools { pools, .. } | Self::Shortage { pools, .. } => {
+                pools.iter().any(|p| p.as_str() == name)
+            }
+            _ => false,
+        }
+    }
+
+    /// Does it concern this profile?
+    pub fn concerns_profile(&self, name: &str) -> bool {
+        match self {
+            Self::BoardCannot { profile, .. }
+            | Self::ProfileNotServed { profile, .. }
+            | Self::ResourceTaken { profile, .. } => profile.as_str() == name,
+            _ => false,
+        }
+    }
+}
+
+fn list(names: &[PoolName]) -> String {
+    names.iter().map(PoolName::as_str).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,215 @@
+//! A fleet made of the real kinds, where plans are carried out at once.
+
+use std::collections::BTreeMap;
+
+use gputenancy_crds::{
+    Board, Device, DeviceOwner, DeviceState, GpuNode, GpuNodeSpec, GpuNodeStatus, GpuPool, GpuProfile, GpuSpec,
+    GpuState, GpuTenant, InstanceState, Layout, Mig, MigMode, Whole, names,
+};
+use gputenancy_plan::{Cluster, NodeFacts, Plan, Snapshot, plan};
+use serde_json::json;
+
+#[derive(Clone, Default)]
+pub struct Fleet {
+    pub profiles: Vec<GpuProfile>,
+    pub pools: Vec<GpuPool>,
+    pub tenants: Vec<GpuTenant>,
+    pub nodes: Vec<Member>,
+    /// Values of the pods' priority classes.
+    pub priorities: BTreeMap<(String, String), i32>,
+}
+
+#[derive(Clone)]
+pub struct Member {
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    pub ready: bool,
+    pub gpus: GpuNode,
+}
+
+impl Member {
+    fn facts(&self) -> NodeFacts<'_> {
+        NodeFacts { name: &self.name, labels: &self.labels, ready: self.ready, foreign: None, gpus: Some(&self.gpus) }
+    }
+}
+
+impl Fleet {
+    pub fn profile(mut self, name: &str, device: Device) -> Self {
+        let support = json!({"expected": "as it is", "incident": "when it is not"});
+        let spec = json!({"device": serde_json::to_value(device).unwrap(), "support": support});
+        self.profiles.push(GpuProfile::new(name, serde_json::from_value(spec).unwrap()));
+        self
+    }
+
+    pub fn mig(self, name: &str, profile: &str) -> Self {
+        self.profile(
+            name,
+            Device { mig: Some(Mig { profile: Some(profile.into()), ..Mig::default() }), ..Device::default() },
+        )
+    }
+
+    pub fn whole(self, name: &str) -> Self {
+        self.profile(name, Device { whole: Some(Whole {}), ..Device::default() })
+    }
+
+    pub fn pool(self, name: &str, profiles: &[&str]) -> Self {
+        self.pool_with(name, profiles, &json!({}))
+    }
+
+    pub fn pool_with(mut self, name: &str, profiles: &[&str], layout: &serde_json::Value) -> Self {
+        let selector = json!({"matchLabels": {"pool": name}});
+        let spec = json!({"nodeSelector": selector, "profiles": profiles, "layout": layout});
+        self.pools.push(GpuPool::new(name, serde_json::from_value(spec).unwrap()));
+        self
+    }
+
+    pub fn tenant(mut self, name: &str, gpus: &[(&str, i32)]) -> Self {
+        let gpus: Vec<_> = gpus.iter().map(|(profile, count)| json!({"profile": profile, "count": count})).collect();
+        let spec = json!({"namespaces": [{"name": name}], "gpus": gpus});
+        self.tenants.retain(|t| t.metadata.name.as_deref() != Some(name));
+        self.tenants.push(GpuTenant::new(name, serde_json::from_value(spec).unwrap()));
+        self
+    }
+
+    pub fn node(mut self, name: &str, pool: &str, boards: &[Board]) -> Self {
+        let mut kinds: Vec<Board> = Vec::new();
+        let mut gpus = Vec::new();
+        for (index, board) in boards.iter().enumerate() {
+            let kind = kinds.iter().position(|b| b == board).unwrap_or_else(|| {
+                kinds.push(board.clone());
+                kinds.len() - 1
+            });
+            gpus.push(GpuState {
+                uuid: format!("GPU-{name}-{index}"),
+                index: index.try_into().unwrap(),
+                board: kind.try_into().unwrap(),
+                mig: (board.slices > 0).then(MigMode::default),
+                whole: Some(DeviceState::default()),
+                ..GpuState::default()
+            });
+        }
+        let mut node = GpuNode::new(name, GpuNodeSpec::default());
+        node.status = Some(GpuNodeStatus { boards: kinds, gpus, ..GpuNodeStatus::default() });
+        let labels = [("pool".to_owned(), pool.to_owned())].into();
+        self.nodes.push(Member { name: name.into(), labels, ready: true, gpus: node });
+        self
+    }
+
+    pub fn snapshot(&self) -> (Snapshot, Vec<gputenancy_plan::Problem>) {
+        Snapshot::read(&Cluster {
+            profiles: self.profiles.iter().collect(),
+            pools: self.pools.iter().collect(),
+            tenants: self.tenants.iter().collect(),
+            nodes: self.nodes.iter().map(Member::facts).collect(),
+            priorities: self.priorities.iter().map(|((ns, pod), value)| ((&**ns, &**pod), *value)).collect(),
+        })
+    }
+
+    pub fn plan(&self) -> Plan {
+        plan(&self.snapshot().0)
+    }
+
+    /// Carries a plan out as if every change ended well; evicted pods are gone.
+    pub fn apply(&mut self, plan: &Plan) {
+        for (key, gpu) in &plan.gpus {
+            let Some(target) = &gpu.target else { continue };
+            let member = self.nodes.iter_mut().find(|n| n.name == key.node.as_str()).unwrap();
+            let Layout { mig, instances, resource } = (**target).clone();
+            let spec = GpuSpec { uuid: key.uuid.to_string(), mig, instances, resource, ..GpuSpec::default() };
+            member.gpus.spec.gpus.retain(|g| g.uuid != spec.uuid);
+            member.gpus.spec.gpus.push(spec);
+            let status = member.gpus.status.as_mut().unwrap();
+            carve(status.gpus.iter_mut().find(|g| g.uuid == key.uuid.as_str()).unwrap(), target);
+        }
+    }
+
+    /// As [`Fleet::apply`]; evicted pods start again where the same is free, as those do that a controller replaces.
+    pub fn carry_out(&mut self, plan: &Plan) {
+        let before = self.owners();
+        self.apply(plan);
+        let after = self.owners();
+        for (owner, resource) in before.into_iter().filter(|o| !after.contains(o)) {
+            self.start(&owner.namespace, &owner.pod, &resource);
+        }
+    }
+
+    fn owners(&mut self) -> Vec<(DeviceOwner, String)> {
+        let gpus = self.nodes.iter_mut().flat_map(|n| &mut n.gpus.status.as_mut().unwrap().gpus);
+        gpus.flat_map(devices).filter_map(|d| Some((d.owner.clone()?, d.resource.clone()?))).collect()
+    }
+
+    pub fn settle(mut self) -> Self {
+        let plan = self.plan();
+        self.apply(&plan);
+        self
+    }
+
+    /// Starts a pod on the first free device of a resource, GPUs in the order of the fleet; false when there is none.
+    pub fn start(&mut self, namespace: &str, pod: &str, resource: &str) -> bool {
+        let gpus = self.nodes.iter_mut().flat_map(|n| &mut n.gpus.status.as_mut().unwrap().gpus);
+        let mut devices = gpus.flat_map(devices);
+        let free = devices.find(|d| d.owner.is_none() && d.resource.as_deref() == Some(resource));
+        free.map(|d| occupy(d, namespace, pod)).is_some()
+    }
+
+    /// Starts a pod on one device.
+    pub fn start_at(&mut self, namespace: &str, pod: &str, (node, gpu, start): (&str, usize, i32)) {
+        let member = self.nodes.iter_mut().find(|n| n.name == node).unwrap();
+        let gpu = &mut member.gpus.status.as_mut().unwrap().gpus[gpu];
+        let instance = gpu.instances.iter_mut().find(|i| i.start == start).map(|i| &mut i.device);
+        occupy(instance.or(gpu.whole.as_mut()).unwrap(), namespace, pod);
+    }
+
+    pub fn layout(&self, node: &str, gpu: usize) -> String {
+        let member = self.nodes.iter().find(|n| n.name == node).unwrap();
+        let gpu = &member.gpus.status.as_ref().unwrap().gpus[gpu];
+        if gpu.whole.is_some() {
+            return "whole".into();
+        }
+        let texts: Vec<_> = gpu.instances.iter().map(|i| format!("{}@{}", i.profile, i.start)).collect();
+        texts.join(" ")
+    }
+}
+
+pub fn devices(gpu: &mut GpuState) -> impl Iterator<Item = &mut DeviceState> {
+    gpu.instances.iter_mut().map(|i| &mut i.device).chain(&mut gpu.whole)
+}
+
+fn occupy(device: &mut DeviceState, namespace: &str, pod: &str) {
+    assert!(device.owner.is_none(), "{namespace}/{pod}: the device is taken");
+    let owner = DeviceOwner { namespace: namespace.into(), pod: pod.into(), container: "main".into() };
+    (device.owner, device.clients) = (Some(owner), 1);
+}
+
+/// What an agent would do: destroys what is too much, creates what is missing, keeps the rest.
+pub fn carve(gpu: &mut GpuState, layout: &Layout) {
+    if gpu.mig.is_some() {
+        gpu.mig = Some(MigMode { enabled: layout.mig, pending: None });
+    }
+    let offered =
+        |resource: String| DeviceState { resource: Some(resource), allocatable: true, ..DeviceState::default() };
+    if !layout.mig {
+        let resource = layout.resource.clone().unwrap_or_else(|| names::WHOLE_GPU_RESOURCE.into());
+        gpu.instances.clear();
+        let present = gpu.whole.take().filter(|w| w.resource.as_ref() == Some(&resource));
+        gpu.whole = Some(present.unwrap_or_else(|| offered(resource)));
+        return;
+    }
+    gpu.whole = None;
+    let old = std::mem::take(&mut gpu.instances);
+    for (number, wanted) in (0..).zip(&layout.instances) {
+        let device = offered(wanted.resource_name());
+        let same = |i: &&InstanceState| {
+            i.start == wanted.start && i.profile == wanted.profile && i.device.resource == device.resource
+        };
+        let present = old.iter().find(same).cloned();
+        gpu.instances.push(present.unwrap_or_else(|| InstanceState {
+            start: wanted.start,
+            profile: wanted.profile.clone(),
+            gi: number,
+            ci: Some(0),
+            uuid: Some(format!("MIG-{}-{}", gpu.uuid, wanted.start)),
+            device,
+        }));
+    }
+}

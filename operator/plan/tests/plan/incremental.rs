@@ -1,0 +1,127 @@
+//! An index that follows the fleet says what a plan of the whole fleet says.
+
+use gputenancy_plan::{Index, plan};
+use proptest::{prelude::*, sample::Index as Pick};
+
+use crate::{
+    config,
+    fleet::Fleet,
+    properties::{Case, cases, instances, kinds, name},
+};
+
+/// Something that happens to a fleet.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A tenant wants so much of one profile, at this priority.
+    Want(usize, usize, i32, i32),
+    /// A tenant has another's namespace too.
+    Join(usize, bool),
+    /// A pod of this namespace starts somewhere.
+    Start(usize, Pick),
+    /// A pod ends.
+    Stop(Pick),
+    /// A node answers, or does not.
+    Ready(Pick, bool),
+    /// A node goes.
+    Gone(Pick),
+    /// What is planned is carried out.
+    Settle,
+    /// The pool leaves spare GPUs, or does not.
+    Spare(bool),
+}
+
+const TENANTS: [&str; 3] = ["t", "u", "v"];
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (0..2_usize, 0..3_usize, 0..7_i32, -1..=1_i32).prop_map(|(t, p, n, r)| Step::Want(t, p, n, r)),
+        1 => (0..2_usize, any::<bool>()).prop_map(|(t, on)| Step::Join(t, on)),
+        3 => (0..3_usize, any::<Pick>()).prop_map(|(t, at)| Step::Start(t, at)),
+        2 => any::<Pick>().prop_map(Step::Stop),
+        1 => (any::<Pick>(), any::<bool>()).prop_map(|(n, on)| Step::Ready(n, on)),
+        1 => any::<Pick>().prop_map(Step::Gone),
+        2 => Just(Step::Settle),
+        1 => any::<bool>().prop_map(Step::Spare),
+    ];
+    proptest::collection::vec(step, 1..8)
+}
+
+fn happen(fleet: &mut Fleet, case: &Case, step: &Step, number: usize) {
+    let profiles = &kinds()[case.kind].1;
+    match step {
+        Step::Want(tenant, profile, count, priority) => {
+            let name = name(profiles[profile % profiles.len()]);
+            let namespaces = fleet.tenants.iter().find(|t| t.metadata.name.as_deref() == Some(TENANTS[*tenant]));
+            let namespaces = namespaces.map(|t| t.spec.namespaces.clone());
+            *fleet = std::mem::take(fleet).tenant(TENANTS[*tenant], &[(&name, *count)]);
+            let spec = &mut fleet.tenants.last_mut().unwrap().spec;
+            spec.priority = *priority;
+            spec.namespaces = namespaces.unwrap_or_else(|| spec.namespaces.clone());
+        }
+        Step::Join(tenant, on) => {
+            let tenant = fleet.tenants.iter_mut().find(|t| t.metadata.name.as_deref() == Some(TENANTS[*tenant]));
+            if let Some(tenant) = tenant {
+                tenant.spec.namespaces.truncate(1);
+                if *on {
+                    tenant.spec.namespaces.push(gputenancy_crds::TenantNamespace { name: "v".into() });
+                }
+            }
+        }
+        Step::Start(tenant, at) => {
+            let free: Vec<(String, i32)> = fleet
+                .nodes
+                .iter()
+                .zip(instances(fleet))
+                .flat_map(|(n, all)| {
+                    all.into_iter().filter(|i| i.device.owner.is_none()).map(|i| (n.name.clone(), i.start))
+                })
+                .collect();
+            if !free.is_empty() {
+                let (node, start) = at.get(&free);
+                fleet.start_at(TENANTS[*tenant], &format!("late-{number}"), (node, 0, *start));
+            }
+        }
+        Step::Stop(at) => {
+            let gpus = fleet.nodes.iter_mut().flat_map(|n| &mut n.gpus.status.as_mut().unwrap().gpus);
+            let mut busy: Vec<_> = gpus.flat_map(crate::fleet::devices).filter(|d| d.owner.is_some()).collect();
+            if !busy.is_empty() {
+                let at = at.index(busy.len());
+                (busy[at].owner, busy[at].clients) = (None, 0);
+            }
+        }
+        Step::Ready(node, on) if !fleet.nodes.is_empty() => {
+            let at = node.index(fleet.nodes.len());
+            fleet.nodes[at].ready = *on;
+        }
+        Step::Gone(node) if fleet.nodes.len() > 1 => {
+            let at = node.index(fleet.nodes.len());
+            fleet.nodes.remove(at);
+        }
+        Step::Ready(..) | Step::Gone(_) => {}
+        Step::Settle => {
+            let plan = fleet.plan();
+            fleet.apply(&plan);
+        }
+        Step::Spare(whole) => {
+            let policy = if *whole { "Whole" } else { "Keep" };
+            fleet.pools[0].spec.layout.spare = serde_json::from_value(serde_json::json!({"policy": policy})).unwrap();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn what_an_index_says_after_any_history_is_what_a_full_plan_says(case in cases(4), steps in steps()) {
+        let mut fleet = case.running();
+        let mut index = Index::new(fleet.snapshot().0);
+        prop_assert_eq!(index.plan(), &plan(&fleet.snapshot().0));
+        for (number, step) in steps.iter().enumerate() {
+            happen(&mut fleet, &case, step, number);
+            let snapshot = fleet.snapshot().0;
+            index.follow(snapshot.clone());
+            prop_assert_eq!(index.plan(), &plan(&snapshot), "after {:?}", step);
+        }
+    }
+}

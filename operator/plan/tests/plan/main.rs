@@ -1,0 +1,20 @@
+//! Plans over fleets, small and large.
+
+// a test that meets a surprise shall stop there and say where
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod boards;
+mod brute;
+mod fleet;
+mod incremental;
+mod optimum;
+mod order;
+mod planner;
+mod properties;
+mod silicon_rules;
+
+/// Some hundred cases by default, because every change of the code runs them; `PROPTEST_CASES` asks for more, in CI for 10,000.
+fn config() -> proptest::test_runner::Config {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(500);
+    proptest::test_runner::Config { cases, failure_persistence: None, ..proptest::test_runner::Config::default() }
+}

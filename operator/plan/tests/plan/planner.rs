@@ -1,0 +1,284 @@
+//! What a plan does in the situations that people will meet.
+
+use gputenancy_crds::{ChangePhase, Device, Health, Mig, MigMode};
+use gputenancy_plan::{Plan, Problem, explain};
+use serde_json::json;
+
+use crate::{
+    boards::{a30, a100, rtx6000, t4},
+    fleet::{Fleet, carve},
+};
+
+const MIG_1G: &str = "nvidia.com/mig-1g.10gb";
+const MIG_3G: &str = "nvidia.com/mig-3g.40gb";
+
+fn catalog() -> Fleet {
+    Fleet::default().mig("mig-1g", "1g.10gb").mig("mig-2g", "2g.20gb").mig("mig-3g", "3g.40gb").whole("gpu")
+}
+
+fn demo() -> Fleet {
+    catalog().pool("inference", &["mig-1g", "mig-3g", "gpu"]).node("gpu-node-1", "inference", &[a100(), a100()]).node(
+        "gpu-node-2",
+        "inference",
+        &[a100(), a100()],
+    )
+}
+
+fn evicted(plan: &Plan) -> Vec<String> {
+    plan.gpus.values().flat_map(|g| &g.evicts).map(|e| e.pod.to_string()).collect()
+}
+
+fn touched(plan: &Plan) -> usize {
+    plan.gpus.values().filter(|g| g.changed).count()
+}
+
+fn problems(plan: &Plan) -> Vec<String> {
+    plan.problems.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn guarantees_that_fit_on_one_gpu_touch_one_gpu_and_leave_the_others_whole() {
+    let fleet = demo().tenant("team-a", &[("mig-1g", 2)]).tenant("team-b", &[("mig-3g", 1)]).settle();
+    assert_eq!(fleet.layout("gpu-node-1", 0), "1g.10gb@0 1g.10gb@1 3g.40gb@4");
+    for (node, gpu) in [("gpu-node-1", 1), ("gpu-node-2", 0), ("gpu-node-2", 1)] {
+        assert_eq!(fleet.layout(node, gpu), "whole");
+    }
+    assert!(fleet.plan().problems.is_empty());
+    assert_eq!(touched(&fleet.plan()), 0, "nothing is left to do");
+}
+
+#[test]
+fn a_grown_guarantee_takes_free_gpus_first() {
+    let mut fleet = demo().tenant("team-a", &[("mig-1g", 2)]).tenant("team-b", &[("mig-3g", 1)]).settle();
+    for pod in ["one", "two"] {
+        assert!(fleet.start("team-a", pod, MIG_1G));
+    }
+    assert!(fleet.start("team-b", "three", MIG_3G));
+    let plan = fleet.tenant("team-b", &[("mig-3g", 4)]).plan();
+    assert_eq!(evicted(&plan), Vec::<String>::new());
+    assert_eq!(problems(&plan), Vec::<String>::new());
+    assert_eq!(touched(&plan), 2, "three more 3g.40gb need two GPUs");
+}
+
+#[test]
+fn when_free_gpus_do_not_suffice_only_the_pod_in_the_way_moves() {
+    // 1g pods on two GPUs; seven 3g.40gb need one of these GPUs as a whole, the other keeps both 1g.
+    let mut fleet = demo().tenant("team-a", &[("mig-1g", 2)]).tenant("team-b", &[("mig-3g", 6)]).settle();
+    let status = |fleet: &mut Fleet, node: usize, gpu: usize, layout| {
+        let member = &mut fleet.nodes[node].gpus;
+        let spec = member.spec.gpus.iter_mut().find(|g| g.uuid == format!("GPU-gpu-node-{}-{gpu}", node + 1)).unwrap();
+        spec.mig = true;
+        spec.instances = serde_json::from_value(layout).unwrap();
+        let layout = spec.layout();
+        carve(&mut member.status.as_mut().unwrap().gpus[gpu], &layout);
+    };
+    let split = json!([{"start": 0, "profile": "1g.10gb"}, {"start": 4, "profile": "3g.40gb"}]);
+    let both = json!([{"start": 0, "profile": "3g.40gb"}, {"start": 4, "profile": "3g.40gb"}]);
+    status(&mut fleet, 0, 0, split.clone());
+    status(&mut fleet, 0, 1, both.clone());
+    status(&mut fleet, 1, 0, both);
+    status(&mut fleet, 1, 1, split);
+    fleet.start_at("team-a", "one", ("gpu-node-1", 0, 0));
+    fleet.start_at("team-a", "two", ("gpu-node-2", 1, 0));
+    for pod in ["x", "y", "z"] {
+        assert!(fleet.start("team-b", pod, MIG_3G));
+    }
+    assert_eq!(touched(&fleet.plan()), 0);
+    let mut fleet = fleet.tenant("team-b", &[("mig-3g", 7)]);
+    let plan = fleet.plan();
+    assert_eq!(problems(&plan), Vec::<String>::new());
+    assert_eq!(evicted(&plan).len(), 1, "{:#?}", explain(&plan));
+    assert!(evicted(&plan)[0].starts_with("team-a/"));
+    assert_eq!(touched(&plan), 2, "one gives its 1g up, the other takes it: {:#?}", explain(&plan));
+    let ranks: Vec<u8> = plan.gpus.values().filter(|g| g.changed).map(|g| g.rank).collect();
+    assert!(ranks.contains(&0) && ranks.contains(&1), "the new place is made before the pod must leave");
+    insta::assert_snapshot!(explain(&plan).join("\n"));
+    fleet.apply(&plan);
+    assert!(fleet.start("team-a", "one", MIG_1G), "the evicted pod has a place");
+    assert_eq!(touched(&fleet.plan()), 0);
+}
+
+#[test]
+fn a_free_instance_goes_before_one_in_use() {
+    let mut fleet = catalog().pool("p", &["mig-1g", "mig-3g"]).node("n", "p", &[a100(), a100()]);
+    fleet = fleet.tenant("team-a", &[("mig-1g", 14)]).settle();
+    fleet.start_at("team-a", "one", ("n", 0, 5));
+    let plan = fleet.tenant("team-a", &[("mig-1g", 6), ("mig-3g", 2)]).plan();
+    assert_eq!(evicted(&plan), Vec::<String>::new());
+    assert_eq!(problems(&plan), Vec::<String>::new());
+}
+
+#[test]
+fn requests_by_size_take_the_smallest_instance_of_each_board() {
+    let size = |slices, memory: &str| Device {
+        mig: Some(Mig { slices: Some(slices), memory: serde_json::from_value(json!(memory)).ok(), ..Mig::default() }),
+        ..Device::default()
+    };
+    let fleet = Fleet::default().profile("small", size(1, "5Gi")).profile("medium", size(2, "10Gi"));
+    let fleet = fleet.pool("p", &["small", "medium"]).node("a", "p", &[a30()]).node("b", "p", &[rtx6000()]);
+    let fleet = fleet.tenant("t", &[("small", 2), ("medium", 2)]).settle();
+    assert_eq!(fleet.plan().problems, []);
+    let all = format!("{} {}", fleet.layout("a", 0), fleet.layout("b", 0));
+    assert!(!all.contains("me"), "plain profiles before variants: {all}");
+    let profiles = fleet.plan().profiles;
+    assert!(profiles.values().all(|s| s.after >= 2), "{profiles:?}");
+}
+
+#[test]
+fn engines_keep_media_instances_apart() {
+    let fleet = Fleet::default().mig("media", "1g.24gb+me.all").mig("plain", "1g.24gb").mig("bare", "1g.24gb-me");
+    let fleet = fleet.pool("p", &["media", "plain", "bare"]).node("n", "p", &[rtx6000()]);
+    let fits = fleet.clone().tenant("t", &[("media", 1), ("bare", 3)]).plan();
+    assert_eq!(fits.problems, []);
+    let does_not = fleet.tenant("t", &[("media", 1), ("plain", 1)]).plan();
+    assert!(matches!(does_not.problems.as_slice(), [Problem::Shortage { .. }]), "{:?}", does_not.problems);
+}
+
+#[test]
+fn a_board_without_mig_stays_as_it_is_in_a_pool_of_slices() {
+    let fleet = catalog().pool("p", &["mig-1g"]).node("n", "p", &[t4(), a100()]);
+    let plan = fleet.clone().tenant("t", &[("mig-1g", 1)]).plan();
+    let targets: Vec<_> = plan.gpus.values().map(|g| g.target.is_some()).collect();
+    assert_eq!(targets, [false, true]);
+    let plan = fleet.plan();
+    assert!(plan.gpus.values().all(|g| !g.changed && g.target.is_none()), "no demand: nothing is carved or listed");
+}
+
+#[test]
+fn spare_gpus_follow_the_pools_policy() {
+    let start = |spare| {
+        let fleet = catalog().pool_with("p", &["mig-1g", "mig-3g", "gpu"], &json!({"spare": spare}));
+        fleet
+            .node("n", "p", &[a100(), a100()])
+            .tenant("t", &[("mig-1g", 1), ("mig-3g", 3)])
+            .settle()
+            .tenant("t", &[("mig-1g", 1)])
+    };
+    let keep = start(json!({})).settle();
+    assert_eq!([keep.layout("n", 0), keep.layout("n", 1)].concat().matches("3g").count(), 3);
+    let whole = start(json!({"policy": "Whole"})).settle();
+    assert_eq!([whole.layout("n", 0), whole.layout("n", 1)].iter().filter(|l| *l == "whole").count(), 1);
+    assert_eq!(touched(&whole.plan()), 0);
+    let fill = start(json!({"policy": "Fill", "profile": "mig-1g"})).settle();
+    let layouts = [fill.layout("n", 0), fill.layout("n", 1)].concat();
+    assert_eq!((layouts.matches("3g").count(), layouts.matches("1g").count()), (3, 4), "{layouts}");
+    assert_eq!(touched(&fill.plan()), 0);
+}
+
+#[test]
+fn a_fixed_layout_is_carved_by_index_and_around_what_is_in_use() {
+    let fixed = json!([
+        {"gpus": "0", "profiles": [{"name": "mig-3g", "count": 1}, {"name": "mig-1g", "count": 2}]},
+        {"gpus": "1-3", "profiles": [{"name": "gpu", "count": 1}]},
+    ]);
+    let layout = json!({"mode": "Fixed", "fixed": fixed});
+    let fleet = catalog().pool_with("p", &["mig-1g", "mig-3g", "gpu"], &layout).node("n", "p", &[a100(), a100()]);
+    let mut fleet = fleet.tenant("t", &[("mig-1g", 2)]).settle();
+    assert_eq!(fleet.layout("n", 0).matches("1g.10gb").count(), 2);
+    assert_eq!(fleet.layout("n", 1), "whole");
+    assert_eq!(touched(&fleet.plan()), 0);
+    let before = fleet.layout("n", 0);
+    fleet.start("t", "one", MIG_1G);
+    let fixed = json!([{"gpus": "*", "profiles": [{"name": "mig-3g", "count": 1}, {"name": "mig-1g", "count": 1}]}]);
+    fleet.pools[0].spec.layout = serde_json::from_value(json!({"mode": "Fixed", "fixed": fixed})).unwrap();
+    let plan = fleet.plan();
+    assert_eq!(evicted(&plan), Vec::<String>::new(), "was {before}");
+    let fixed = json!([{"gpus": "*", "profiles": [{"name": "mig-3g", "count": 2}, {"name": "mig-1g", "count": 1}]}]);
+    fleet.pools[0].spec.layout = serde_json::from_value(json!({"mode": "Fixed", "fixed": fixed})).unwrap();
+    let plan = fleet.plan();
+    assert_eq!(plan.problems.iter().filter(|p| p.reason() == "FixedDoesNotFit").count(), 2);
+    assert!(plan.gpus.values().all(|g| !g.changed), "a layout that does not fit changes nothing");
+}
+
+#[test]
+fn every_refusal_names_object_number_and_remedy() {
+    let shared = serde_json::from_value(json!({"timeSlice": {"replicas": 4}})).unwrap();
+    let fleet =
+        catalog().mig("odd", "1g.6gb").profile("turns", shared).pool("p", &["mig-1g", "odd", "turns", "nowhere"]);
+    let mut fleet =
+        fleet.node("n", "p", &[a100()]).tenant("a", &[("mig-1g", 9), ("missing", 1)]).tenant("b", &[("mig-2g", 1)]);
+    fleet.profiles[0].spec.trust = Some(gputenancy_crds::Trust::Internal);
+    fleet.tenants[0].spec.trust = gputenancy_crds::Trust::Internal;
+    let fleet = fleet.tenant("c", &[("mig-1g", 1)]).pool("q", &["mig-1g"]);
+    let mut fleet = fleet.node("m", "q", &[a100()]);
+    fleet.pools[1].spec.node_selector =
+        serde_json::from_value(json!({"matchExpressions": [{"key": "pool", "operator": "In", "values": ["q", "r"]}]}))
+            .unwrap();
+    fleet = fleet.pool("r", &["mig-1g"]);
+    fleet.pools[2].spec.node_selector = serde_json::from_value(json!({"matchLabels": {"pool": "q"}})).unwrap();
+    fleet = fleet.mig("again", "1g.10gb");
+    let (snapshot, mut all) = fleet.snapshot();
+    all.extend(gputenancy_plan::plan(&snapshot).problems);
+    let lines: Vec<String> = all.iter().map(|p| format!("{}: {p}", p.reason())).collect();
+    insta::assert_snapshot!(lines.join("\n"));
+}
+
+#[test]
+fn what_cannot_be_relied_on_is_no_supply_and_is_not_touched() {
+    let mut fleet = demo().tenant("t", &[("mig-3g", 2)]).settle();
+    assert_eq!(fleet.layout("gpu-node-1", 0), "3g.40gb@0 3g.40gb@4");
+    fleet.nodes[0].gpus.status.as_mut().unwrap().gpus[0].health = Health::Unhealthy;
+    let plan = fleet.plan();
+    assert_eq!(plan.gpus.values().next().unwrap().target, None);
+    assert_eq!((touched(&plan), plan.problems.len()), (1, 0), "another GPU takes over");
+    fleet.nodes.iter_mut().for_each(|n| n.ready = false);
+    let plan = fleet.plan();
+    assert!(plan.gpus.values().all(|g| g.target.is_none() && !g.changed));
+    assert!(matches!(plan.problems.as_slice(), [Problem::Shortage { got: 0, wanted: 2, .. }]));
+}
+
+#[test]
+fn a_change_under_way_counts_as_done_and_is_not_disturbed() {
+    let mut fleet = demo().tenant("t", &[("mig-3g", 2)]).settle();
+    let plan = fleet.clone().tenant("t", &[("mig-3g", 4)]).plan();
+    let (key, gpu) = plan.gpus.iter().find(|(_, g)| g.changed).unwrap();
+    let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH);
+    let member = fleet.nodes.iter_mut().find(|n| n.name == key.node.as_str()).unwrap();
+    let spec = member.gpus.spec.gpus.iter_mut().find(|g| g.uuid == key.uuid.as_str()).unwrap();
+    for phase in [ChangePhase::Noticed, ChangePhase::Partitioning, ChangePhase::Verifying] {
+        spec.change = Some(gputenancy_crds::Change {
+            phase,
+            from: spec.layout(),
+            to: gpu.target.as_deref().cloned().unwrap(),
+            started_at: now.clone(),
+            phase_since: now.clone(),
+            evict_after: None,
+            intent: String::new(),
+            failures: 0,
+            reason: String::new(),
+        });
+    }
+    let next = fleet.clone().tenant("t", &[("mig-3g", 4)]).plan();
+    assert_eq!((touched(&next), &next.gpus[key].target), (0, &gpu.target));
+    let fallen = fleet.tenant("t", &[]).plan();
+    assert_eq!(fallen.gpus[key].target, gpu.target, "a GPU that is being carved is finished first");
+}
+
+#[test]
+fn a_gpu_that_is_carved_already_is_taken_over_as_it_is() {
+    let mut fleet = demo();
+    let gpu = &mut fleet.nodes[0].gpus.status.as_mut().unwrap().gpus[0];
+    let layout =
+        serde_json::from_value(json!({"mig": true, "instances": [{"start": 2, "profile": "2g.20gb"}]})).unwrap();
+    carve(gpu, &layout);
+    gpu.mig = Some(MigMode { enabled: true, pending: None });
+    let plan = fleet.plan();
+    assert_eq!(plan.gpus.values().next().unwrap().target.as_deref(), Some(&layout));
+}
+
+#[test]
+fn a_fleet_too_large_to_be_planned_exactly_is_served_without_evictions_all_the_same() {
+    let mut fleet = catalog().pool("p", &["mig-1g", "mig-3g", "gpu"]);
+    for node in ["a", "b", "c"] {
+        fleet = fleet.node(node, "p", &vec![a100(); 8]);
+    }
+    let mut fleet = fleet.tenant("t", &[("mig-1g", 42), ("mig-3g", 12)]).settle();
+    for pod in 0..20 {
+        assert!(fleet.start("t", &format!("pod-{pod}"), MIG_1G));
+    }
+    let mut fleet = fleet.tenant("t", &[("mig-1g", 42), ("mig-3g", 24), ("gpu", 4)]);
+    let plan = fleet.plan();
+    assert_eq!((problems(&plan), evicted(&plan)), (vec![], vec![]));
+    fleet.apply(&plan);
+    assert_eq!(touched(&fleet.plan()), 0);
+}

@@ -1,0 +1,116 @@
+//! NVIDIA's labels about MIG devices, as gpu-feature-discovery gives them with the mixed strategy, for nodes where it does not run:
+//! its own labels would be older than the layout by up to its interval, and without it there would be none.
+
+use std::collections::BTreeMap;
+
+use gputenancy_crds::{Board, BoardProfile, GpuNode, GpuNodeStatus, names};
+use kube::ResourceExt as _;
+
+use crate::cache::SlimNode;
+
+/// Beginning of all labels about MIG devices.
+const PREFIX: &str = "nvidia.com/mig-";
+/// Label by which gpu-feature-discovery tells when it looked last.
+const LOOKED: &str = "nvidia.com/gfd.timestamp";
+/// Media and copy engines in the order of `GpuNode.status.boards[].profiles[].engines`.
+const ENGINES: [&str; 5] = ["copy", "decoder", "encoder", "jpeg", "ofa"];
+
+/// The labels that a node shall have; `changing`: as they are until the layout has settled.
+pub fn labels(node: &SlimNode, agreement: &GpuNode, changing: bool) -> BTreeMap<String, String> {
+    if node.labels().contains_key(LOOKED) {
+        return BTreeMap::new();
+    }
+    if changing {
+        let present = node.labels().iter().filter(|(label, _)| label.starts_with(PREFIX));
+        return present.map(|(label, value)| (label.clone(), value.clone())).collect();
+    }
+    agreement.status.as_ref().map(of).unwrap_or_default()
+}
+
+/// Does the node have labels that are not wanted, and nobody else to take them back?
+pub fn stale(node: &SlimNode, wanted: &BTreeMap<String, String>) -> bool {
+    let mut present = node.labels().keys().filter(|label| label.starts_with(PREFIX));
+    !node.labels().contains_key(LOOKED) && present.any(|label| !wanted.contains_key(label))
+}
+
+/// Where boards of several kinds offer a profile of one name, its size is told as on the last of them.
+fn of(status: &GpuNodeStatus) -> BTreeMap<String, String> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut kinds: BTreeMap<&str, (&Board, &BoardProfile)> = BTreeMap::new();
+    for gpu in &status.gpus {
+        let Some(board) = usize::try_from(gpu.board).ok().and_then(|index| status.boards.get(index)) else { continue };
+        for instance in gpu.instances.iter().filter(|i| i.ci.is_some()) {
+            let Some(profile) = board.profiles.iter().find(|p| p.name == instance.profile) else { continue };
+            *counts.entry(&profile.name).or_default() += 1;
+            kinds.insert(&profile.name, (board, profile));
+        }
+    }
+    kinds
+        .into_iter()
+        .flat_map(|(name, (board, profile))| of_profile(board, profile, counts.get(name).copied().unwrap_or_default()))
+        .collect()
+}
+
+fn of_profile(board: &Board, profile: &BoardProfile, count: usize) -> BTreeMap<String, String> {
+    let resource = names::mig_resource(&profile.name);
+    let mut labels = BTreeMap::new();
+    let mut set = |what: &str, value: String| drop(labels.insert(format!("{resource}.{what}"), value));
+    set("count", count.to_string());
+    set("product", format!("{}-MIG-{}", board.product, profile.name.replace('+', ".")));
+    if let Ok(mib) = profile.memory.mib() {
+        set("memory", mib.to_string());
+    }
+    set("replicas", "1".to_owned());
+    set("sharing-strategy", "none".to_owned());
+    set("slices.gi", profile.slices.to_string());
+    set("slices.ci", profile.slices.to_string());
+    for (engine, count) in ENGINES.iter().zip(&profile.engines) {
+        set(&format!("engines.{engine}"), count.to_string());
+    }
+    labels
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(labels: &[(&str, &str)]) -> SlimNode {
+        let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let mut node = SlimNode::default();
+        node.metadata.labels = Some(labels);
+        node
+    }
+
+    fn agreement() -> GpuNode {
+        let profile = json!({"id": 19, "name": "1g.10gb+me", "slices": 1, "memory": "9728Mi", "size": 1, "starts": [0], "max": 1, "engines": [1, 1, 0, 1, 1]});
+        let instance = json!({"start": 0, "profile": "1g.10gb+me", "gi": 1, "ci": 0, "device": {}});
+        let half_made = json!({"start": 1, "profile": "1g.10gb+me", "gi": 2, "device": {}});
+        let board = json!({"product": "NVIDIA-A100-SXM4-80GB", "memory": "80Gi", "slices": 7, "memorySlices": 8, "profiles": [profile]});
+        let mut node = GpuNode::new("n", gputenancy_crds::GpuNodeSpec::default());
+        let gpu = json!({"uuid": "GPU-0", "index": 0, "board": 0, "instances": [instance, half_made]});
+        node.status = serde_json::from_value(json!({"boards": [board], "gpus": [gpu]})).unwrap();
+        node
+    }
+
+    #[test]
+    fn every_number_of_a_finished_instance_has_its_label() {
+        insta::assert_yaml_snapshot!(labels(&node(&[]), &agreement(), false));
+    }
+
+    #[test]
+    fn nvidias_own_discovery_is_left_alone() {
+        let node = node(&[(LOOKED, "1"), ("nvidia.com/mig-1g.10gb.count", "7")]);
+        let wanted = labels(&node, &agreement(), false);
+        assert!(wanted.is_empty() && !stale(&node, &wanted));
+    }
+
+    #[test]
+    fn labels_stay_until_a_change_is_over_and_none_outlives_its_instances() {
+        let node = node(&[("nvidia.com/mig-1g.10gb.count", "7"), ("nvidia.com/mig.config", "all-1g.10gb")]);
+        let during = labels(&node, &agreement(), true);
+        assert_eq!(during.keys().collect::<Vec<_>>(), ["nvidia.com/mig-1g.10gb.count"]);
+        assert!(!stale(&node, &during) && stale(&node, &labels(&node, &agreement(), false)));
+    }
+}
