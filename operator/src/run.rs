@@ -94,8 +94,8 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
         known = knows_slices(&client) => known,
         () = stop.cancelled() => return Ok(()),
     };
-    let wakes = Wakes { fleet: fleet.clone(), tenants: names.clone() };
-    let caches = Caches::start(&client, &layouts_in, &wakes, with_slices);
+    let woken = Wakes { fleet: fleet.clone(), tenants: names.clone() };
+    let caches = Caches::start(&client, &layouts_in, &woken, with_slices);
     let identity = identity.unwrap_or_else(|| format!("{}-{}", std::process::id(), Timestamp::now()));
     let mut elector = Elector::new(client.clone(), &namespace, &lease_name, identity.clone(), lease_duration);
     tokio::select! {

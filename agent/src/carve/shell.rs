@@ -231,7 +231,6 @@ impl Shell {
                 carves: wanted.spec.partitioner.is_agent(),
                 taken: &|seen| self.taken(gpu, seen),
                 idle: &|seen| self.idle.lasted(&gpu.uuid, seen.map(|seen| seen.gi), self.proof, now),
-                carves: wanted.spec.partitioner.is_agent(),
                 failure: failure.map(|failure| &failure.error),
             };
             let decision = step(spec, gpu, &facts);

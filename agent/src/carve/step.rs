@@ -15,8 +15,6 @@ pub struct Facts<'a> {
     pub taken: &'a dyn Fn(Option<&SeenInstance>) -> bool,
     /// Has it been seen unused for long enough? See [`Idleness`](super::idle::Idleness).
     pub idle: &'a dyn Fn(Option<&SeenInstance>) -> bool,
-    /// This agent carves the node, and nobody else.
-    pub carves: bool,
     /// A call that failed for this generation of the spec, as long as it must not be tried again.
     pub failure: Option<&'a GpuError>,
 }

@@ -9,7 +9,7 @@ use super::{fleet::Fleet, pass::Inputs};
 use crate::{
     change::{self, Turn},
     migmanager::{self, Configs, Decision, Patience, Shape, adopted, base, is_ours, placed, sweeps},
-    plan::{GpuKey, NodeName, Plan, PoolName, plain},
+    plan::{GpuKey, NodeName, Plan, plain},
 };
 
 /// What is to be done about the labels of one node.

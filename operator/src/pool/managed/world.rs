@@ -96,6 +96,7 @@ impl World {
         let fleet = Fleet {
             profiles: vec![mig("small", "1g.10gb"), mig("half", "3g.40gb")],
             pools: vec![read(json!({"metadata": meta("p"), "spec": pool}))],
+            dra: BTreeSet::new(),
             tenants: vec![read(json!({"metadata": meta("t"), "spec": {"namespaces": [{"name": "t"}], "gpus": []}}))],
             gpu_nodes: [(
                 "n".to_owned(),
