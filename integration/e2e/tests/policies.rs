@@ -132,8 +132,7 @@ fn nodes() -> Vec<Case> {
 }
 
 fn operator() -> Vec<Case> {
-    let nothing_else =
-        Some("the operator may change nothing of a node but labels of gputenancy.io, and its own cordon");
+    let nothing_else = Some("the operator may change nothing of a node but labels of gputenancy.io");
     let unmarked = Some("the operator may uncordon only a node that it has cordoned");
     let marked = json!({"metadata": {"annotations": {"gputenancy.io/cordoned": "2026-01-01T00:00:00Z"}}, "spec": {"unschedulable": true}});
     let not_ours = Some("the operator may change and delete only namespaces that it made for a tenant");
