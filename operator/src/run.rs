@@ -167,7 +167,8 @@ async fn on_view(
     names: mpsc::UnboundedSender<String>,
     metrics: Arc<Metrics>,
 ) {
-    let mut old = view.borrow_and_update().clone();
+    // whatever is there first says something new of everybody
+    let mut old = Arc::new(View::empty());
     while view.changed().await.is_ok() {
         let new = view.borrow_and_update().clone();
         let tenants = caches.tenants.state();

@@ -40,6 +40,8 @@ async fn change_under_nvidias_plugin(world: &World) -> Result<()> {
     world.set(&plugin()).await?;
     let mut supply = pool("p", NODE, &["mig-1g", "mig-3g"]);
     supply["spec"]["advertiser"] = "NvidiaDevicePlugin".into();
+    // in the end no small device is left, though pods use them until then
+    supply["spec"]["disruption"]["allowOutage"] = true.into();
     world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-3g", "3g.40gb"), supply]).await?;
     world.set(&[tenant("small", &[("mig-1g", 2)]), tenant("big", &[("mig-3g", 0)])]).await?;
     tenant_ready(world, "small").await?;

@@ -34,13 +34,11 @@ async fn processes_that_have_nothing_from_kubelet_are_waited_for_and_named_with_
 
 /// One on each GPU, as an administrator's shell and a badly written monitor would hold them.
 async fn two_strangers(world: &World) -> Result<()> {
-    let profiles = [mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-3g", "3g.40gb")];
-    world
-        .set(
-            &[profiles.as_slice(), &[pool("p", "gpu-1", &["mig-1g", "mig-3g"]), tenant("t", &[("mig-1g", 14)])]]
-                .concat(),
-        )
-        .await?;
+    let mut supply = pool("p", "gpu-1", &["mig-1g", "mig-3g"]);
+    // all small devices go, though strangers use two of them
+    supply["spec"]["disruption"]["allowOutage"] = true.into();
+    world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-3g", "3g.40gb"), supply]).await?;
+    world.set(&[tenant("t", &[("mig-1g", 14)])]).await?;
     tenant_ready(world, "t").await?;
     let shell = on_the_node(world, &device(world, 0).await?).await?;
     world.set(&[namespace(), monitor(&device(world, 1).await?)]).await?;

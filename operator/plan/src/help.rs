@@ -43,7 +43,7 @@ pub(super) fn what_would_help(core: &Core, snapshot: &Snapshot, decision: &Decis
         .lines
         .iter()
         .enumerate()
-        .filter(|(l, t)| *l != line && t.protected && of(&decision.after, *l) == 1);
+        .filter(|(l, t)| *l != line && t.protected && only_for_the_rule(of(&decision.after, *l), t.total()));
     let kept: Vec<String> = protected.map(|(l, _)| core.lines.name(l).to_string()).collect();
     let kept = (!kept.is_empty()).then(|| {
         format!(
@@ -56,6 +56,11 @@ pub(super) fn what_would_help(core: &Core, snapshot: &Snapshot, decision: &Decis
         (Some(moving), Some(kept)) => Some(format!("{moving}, or {kept}")),
         (moving, kept) => moving.or(kept),
     }
+}
+
+/// Do devices stay only because the last GPU with them is in use? Nobody is guaranteed any, or there is just one.
+fn only_for_the_rule(devices: i64, guaranteed: i64) -> bool {
+    devices == 1 || (devices > 1 && guaranteed == 0)
 }
 
 fn offered(rig: &Rig, line: Line) -> Option<(&Offer, usize)> {

@@ -4,14 +4,19 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{
-    AgentStep, ChangePhase, DeviceOwner, DeviceState, GpuError, GpuNode, GpuNodeSpec, GpuNodeStatus, GpuState,
-    InstanceState, Layout, MigMode, names,
+    AgentStep, ChangePhase, DeviceOwner, DeviceState, GpuError, GpuNode, GpuNodeSpec, GpuNodeStatus, GpuState, Layout,
+    MigMode,
 };
 use gputenancy_operator::{
     change::{Controller, Decision, Observation, PodFacts, Policy, Refusal, step},
     plan::{PodName, plain, seen},
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+#[path = "../../plan/tests/support/carve.rs"]
+mod silicon;
+
+pub use silicon::{carve, devices};
 
 pub const UUID: &str = "GPU-0";
 
@@ -272,42 +277,5 @@ impl World {
 
     pub fn hold(&self) -> Vec<i32> {
         self.node.spec.gpus.first().map(|g| g.hold.clone()).unwrap_or_default()
-    }
-}
-
-pub fn devices(gpu: &mut GpuState) -> impl Iterator<Item = &mut DeviceState> {
-    gpu.instances.iter_mut().map(|i| &mut i.device).chain(&mut gpu.whole)
-}
-
-/// What an agent would do: destroys what is too much, creates what is missing, keeps the rest.
-pub fn carve(gpu: &mut GpuState, layout: &Layout) {
-    if gpu.mig.is_some() {
-        gpu.mig = Some(MigMode { enabled: layout.mig, pending: None });
-    }
-    let offered =
-        |resource: String| DeviceState { resource: Some(resource), allocatable: true, ..DeviceState::default() };
-    if !layout.mig {
-        let resource = layout.resource.clone().unwrap_or_else(|| names::WHOLE_GPU_RESOURCE.into());
-        gpu.instances.clear();
-        let present = gpu.whole.take().filter(|w| w.resource.as_ref() == Some(&resource));
-        gpu.whole = Some(present.unwrap_or_else(|| offered(resource)));
-        return;
-    }
-    gpu.whole = None;
-    let old = std::mem::take(&mut gpu.instances);
-    for (number, wanted) in (0..).zip(&layout.instances) {
-        let device = offered(wanted.resource_name());
-        let same = |i: &&InstanceState| {
-            i.start == wanted.start && i.profile == wanted.profile && i.device.resource == device.resource
-        };
-        let present = old.iter().find(same).cloned();
-        gpu.instances.push(present.unwrap_or_else(|| InstanceState {
-            start: wanted.start,
-            profile: wanted.profile.clone(),
-            gi: number,
-            ci: Some(0),
-            uuid: Some(format!("MIG-{}-{}", gpu.uuid, wanted.start)),
-            device,
-        }));
     }
 }

@@ -4,10 +4,15 @@ use std::collections::BTreeMap;
 
 use gputenancy_crds::{
     Board, Device, DeviceOwner, DeviceState, GpuNode, GpuNodeSpec, GpuNodeStatus, GpuPool, GpuProfile, GpuSpec,
-    GpuState, GpuTenant, InstanceState, Layout, Mig, MigMode, Whole, names,
+    GpuState, GpuTenant, Layout, Mig, MigMode, Whole,
 };
 use gputenancy_plan::{Cluster, NodeFacts, Plan, Snapshot, plan};
 use serde_json::json;
+
+#[path = "../support/carve.rs"]
+mod silicon;
+
+pub use silicon::{carve, devices};
 
 #[derive(Clone, Default)]
 pub struct Fleet {
@@ -171,45 +176,8 @@ impl Fleet {
     }
 }
 
-pub fn devices(gpu: &mut GpuState) -> impl Iterator<Item = &mut DeviceState> {
-    gpu.instances.iter_mut().map(|i| &mut i.device).chain(&mut gpu.whole)
-}
-
 fn occupy(device: &mut DeviceState, namespace: &str, pod: &str) {
     assert!(device.owner.is_none(), "{namespace}/{pod}: the device is taken");
     let owner = DeviceOwner { namespace: namespace.into(), pod: pod.into(), container: "main".into() };
     (device.owner, device.clients) = (Some(owner), 1);
-}
-
-/// What an agent would do: destroys what is too much, creates what is missing, keeps the rest.
-pub fn carve(gpu: &mut GpuState, layout: &Layout) {
-    if gpu.mig.is_some() {
-        gpu.mig = Some(MigMode { enabled: layout.mig, pending: None });
-    }
-    let offered =
-        |resource: String| DeviceState { resource: Some(resource), allocatable: true, ..DeviceState::default() };
-    if !layout.mig {
-        let resource = layout.resource.clone().unwrap_or_else(|| names::WHOLE_GPU_RESOURCE.into());
-        gpu.instances.clear();
-        let present = gpu.whole.take().filter(|w| w.resource.as_ref() == Some(&resource));
-        gpu.whole = Some(present.unwrap_or_else(|| offered(resource)));
-        return;
-    }
-    gpu.whole = None;
-    let old = std::mem::take(&mut gpu.instances);
-    for (number, wanted) in (0..).zip(&layout.instances) {
-        let device = offered(wanted.resource_name());
-        let same = |i: &&InstanceState| {
-            i.start == wanted.start && i.profile == wanted.profile && i.device.resource == device.resource
-        };
-        let present = old.iter().find(same).cloned();
-        gpu.instances.push(present.unwrap_or_else(|| InstanceState {
-            start: wanted.start,
-            profile: wanted.profile.clone(),
-            gi: number,
-            ci: Some(0),
-            uuid: Some(format!("MIG-{}-{}", gpu.uuid, wanted.start)),
-            device,
-        }));
-    }
 }

@@ -20,13 +20,13 @@ use k8s_openapi::api::{
     rbac::v1::RoleBinding,
 };
 use kube::{
-    Api, Resource,
+    Api, Resource, ResourceExt,
     api::{ListParams, Patch, PatchParams},
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 
-const TENANTS: usize = 200;
+const TENANTS: u32 = 200;
 const IN_FLIGHT: usize = 8;
 
 /// Onboards the tenants through the operator, then writes copies of what it made with a bare client.
@@ -55,7 +55,7 @@ pub async fn measure(world: &World) -> Result<()> {
             .iter()
             .filter(|t| t.status.as_ref().is_some_and(|s| condition::is_true(&s.conditions, "Ready")))
             .count();
-        Ok(if ready == TENANTS { Ok(()) } else { Err(format!("{ready} Ready")) })
+        Ok(if u32::try_from(ready) == Ok(TENANTS) { Ok(()) } else { Err(format!("{ready} Ready")) })
     })
     .await?;
     let ours = start.elapsed().as_secs_f64();
@@ -71,7 +71,7 @@ pub async fn measure(world: &World) -> Result<()> {
     let bare = start.elapsed().as_secs_f64();
     stand(world, 2).await?;
     written?;
-    let rate = |seconds: f64| 200.0 / seconds;
+    let rate = |seconds: f64| f64::from(TENANTS) / seconds;
     println!(
         "onboarding: {TENANTS} tenants, {} objects each and a status: operator {:.1} tenants/s, bare client with {IN_FLIGHT} in flight {:.1} tenants/s, ratio {:.2}",
         model.objects.len() + 1,
@@ -114,8 +114,10 @@ impl Model {
         let bindings = Api::<RoleBinding>::namespaced(client.clone(), name);
         let events = Api::<Event>::namespaced(client.clone(), "default");
         let all = ListParams::default();
-        let about = ListParams::default().fields(&format!("regarding.name={name}"));
-        let tenant = bare(&Api::<GpuTenant>::all(client.clone()).get(name).await?)?;
+        let tenant = Api::<GpuTenant>::all(client.clone()).get(name).await?;
+        // an earlier tenant of this name had events of its own
+        let about = ListParams::default().fields(&format!("regarding.uid={}", tenant.uid().unwrap_or_default()));
+        let tenant = bare(&tenant)?;
         let status = tenant["status"].clone();
         let mut objects = vec![("/apis/gputenancy.io/v1alpha1/gputenants", tenant)];
         objects.push(("/api/v1/namespaces", bare(&namespaces.get(name).await?)?));
