@@ -149,6 +149,8 @@ pub enum Partitioner {
     /// Our agent, one GPU at a time.
     #[default]
     Agent,
+    /// NVIDIA's MIG manager, told by the node label `nvidia.com/mig.config`; it pauses the GPU Operator's parts of the whole node meanwhile.
+    MigManager,
     /// Nobody: the pool is read, never changed.
     None,
 }
