@@ -11,6 +11,7 @@ mod managed;
 mod pass;
 mod plugin;
 mod pods;
+mod reach;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -41,7 +42,9 @@ use crate::{
 };
 use fleet::Refusals;
 pub use fleet::{Fleet, dra_node};
+pub use managed::admit as admit_nodes;
 use pass::{Inputs, NodeWork, Pass};
+pub use reach::reach;
 pub use status::Seen;
 
 /// Changes that come within this time are looked at together: it is a part of every step of every change.
