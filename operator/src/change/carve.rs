@@ -89,7 +89,7 @@ pub(super) fn rolling_back(view: &View<'_>, change: &Change) -> Decision {
     let timeout = timeout(view, change);
     match by_manager(view) {
         Some(Ok(words)) => return draft.done(format!("restoring the old layout: {words}")),
-        Some(Err(trouble)) => return stick(draft, trouble.name, &format!("{}; then {}", change.reason, trouble.words)),
+        Some(Err(trouble)) => return stick(draft, trouble.name, &both(&change.reason, &trouble.words)),
         None => {}
     }
     if view.reached(&change.from) {
@@ -109,7 +109,7 @@ pub(super) fn rolling_back(view: &View<'_>, change: &Change) -> Decision {
         }
     }
     if let Some(Trouble { name, words, .. }) = trouble(view, timeout, "restore the old layout") {
-        return stick(draft, name, &format!("{}; then {words}", change.reason));
+        return stick(draft, name, &both(&change.reason, &words));
     }
     draft.wake(timeout);
     draft.done(format!("restoring the old layout: {}", doing(view)))
@@ -136,6 +136,11 @@ pub(super) fn roll_back(view: &View<'_>, mut draft: Draft<'_>, change: &Change, 
     draft.journal(|c| (c.reason, c.failures) = (reason, c.failures.saturating_add(1)));
     draft.wake(view.observation.now.checked_add(view.observation.policy.carve_timeout).ok());
     draft.done(message)
+}
+
+/// What failed first, and what then; what fails again and again is said once.
+fn both(first: &str, then: &str) -> String {
+    if first.contains(then) { first.to_owned() } else { format!("{first}; then {then}") }
 }
 
 /// Neither layout can be had for now.

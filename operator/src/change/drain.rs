@@ -11,7 +11,10 @@ use super::{
     outcome,
     view::{Device, View},
 };
-use crate::plan::{PodName, plain};
+use crate::{
+    migmanager::Shape,
+    plan::{PodName, plain},
+};
 
 pub(super) fn step(view: &View<'_>, change: &Change) -> Decision {
     let seen = view.observation;
@@ -81,7 +84,8 @@ fn may_revise(view: &View<'_>, change: &Change) -> bool {
 
 /// The layout stays and is carved anew, because NVIDIA's MIG manager cannot do without.
 fn goes_anew(view: &View<'_>, change: &Change) -> bool {
-    change.from == change.to && view.observation.managed.as_ref().is_some_and(|m| m.anew.is_some())
+    let gone = Shape::of(&change.to) != Shape::seen(view.state);
+    change.from == change.to && view.observation.managed.as_ref().is_some_and(|m| m.anew.is_some() || gone)
 }
 
 /// Pods that have to leave and have not begun to.

@@ -9,7 +9,7 @@ use super::{
     drain,
     model::{Decision, Policy},
     outcome,
-    view::View,
+    view::{View, starts},
 };
 use crate::plan::plain;
 
@@ -64,6 +64,10 @@ pub(super) fn rolled_back(view: &View<'_>, change: &Change) -> Decision {
     if is_lost(view) {
         return lost(view);
     }
+    if anew(view).is_some() && !view.shows(&view.present()) {
+        // the old layout has gone again
+        return begin(view, &view.present());
+    }
     let retry = after(change, view.observation.policy);
     let over = retry.is_none_or(|at| at <= view.observation.now);
     let mut draft = Draft::of(view);
@@ -106,7 +110,17 @@ pub(super) fn stuck(view: &View<'_>, change: &Change) -> Decision {
         }
     }
     if view.fresh && view.healthy() && retry.is_none_or(|at| at <= view.observation.now) {
-        draft.phase(if forward { ChangePhase::Verifying } else { ChangePhase::RollingBack });
+        let managed = view.observation.managed.is_some();
+        let phase = match forward {
+            false => ChangePhase::RollingBack,
+            true if managed && !view.shows(&present) => ChangePhase::Partitioning,
+            true => ChangePhase::Verifying,
+        };
+        if phase == ChangePhase::Partitioning {
+            // what NVIDIA's MIG manager is asked to carve nobody may be given meanwhile
+            draft.hold(starts(&present));
+        }
+        draft.phase(phase);
     }
     draft.wake(retry);
     draft.done(&change.reason)

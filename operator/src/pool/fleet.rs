@@ -12,6 +12,7 @@ use k8s_openapi::{
 };
 use kube::{ResourceExt as _, runtime::reflector};
 
+use super::managed;
 use crate::{
     cache::{Caches, SlimNode, SlimPod, SlimSlice, valid},
     change::{Controller, PodFacts, Refusal},
@@ -104,8 +105,11 @@ impl Fleet {
         foreign(Signs { partitioner: self.partitioner(name, node), ..signs })
     }
 
-    /// Who carves on a node, by the word of its pool.
+    /// Who carves on a node, by the word of its pool. A MIG manager that we have asked is no stranger before it has come to an end.
     fn partitioner(&self, name: &str, node: &SlimNode) -> Partitioner {
+        if self.gpu_nodes.get(name).is_some_and(|agreement| managed::is_engaged(agreement, node.labels())) {
+            return Partitioner::MigManager;
+        }
         let pools: Vec<&GpuPool> = self.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none()).collect();
         let by = plan::membership(&pools, [(name, node.labels())]);
         let only = by.values().next().and_then(|pools| if let [one] = pools.as_slice() { Some(one) } else { None });

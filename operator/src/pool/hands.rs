@@ -36,7 +36,8 @@ impl Hands {
         let all = fleet.gpu_nodes.iter().map(|(name, node)| {
             let name = NodeName::from(name.as_str());
             let now = (node.spec.partitioner, node.spec.advertiser);
-            let wanted = wanted(&name, now, managed::is_asked(node));
+            let labels = fleet.nodes.get(name.as_str()).map(|n| n.labels());
+            let wanted = wanted(&name, now, labels.is_some_and(|labels| managed::is_engaged(node, labels)));
             (name, wanted)
         });
         let all = all.collect();

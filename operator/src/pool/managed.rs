@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gputenancy_crds::{ChangePhase, GpuNode, GpuSpec, GpuState, Layout, MigManagerStep, Partitioner, names};
 use kube::ResourceExt as _;
 
-use super::{fleet::Fleet, pass::Inputs};
+use super::{fleet::Fleet, pass::Inputs, reach::BYSTANDER};
 use crate::{
     change::{self, Turn},
     migmanager::{self, Configs, Decision, Patience, Shape, adopted, base, is_ours, placed, sweeps},
@@ -36,6 +36,14 @@ pub fn current(fleet: &Fleet) -> Option<Fleet> {
 pub fn is_asked(node: &GpuNode) -> bool {
     let run = node.spec.mig_manager.as_ref();
     run.is_some_and(|r| r.step > MigManagerStep::Publishing && r.step < MigManagerStep::GaveUp)
+}
+
+/// Is the MIG manager still to be looked after? It has yet to answer, or has parts paused for a layout of ours: whoever has the node
+/// next, and even if no pool has it any more.
+pub fn is_engaged(node: &GpuNode, labels: &BTreeMap<String, String>) -> bool {
+    let paused = || labels.iter().any(|(k, v)| k.starts_with(names::DEPLOY_LABELS) && v == names::PAUSED);
+    let ours = labels.get(names::MIG_CONFIG_LABEL).is_some_and(|name| is_ours(name));
+    is_managed(node) && (is_asked(node) || (ours && paused()))
 }
 
 /// Does NVIDIA's MIG manager carve this node?
@@ -117,8 +125,7 @@ pub fn anew(fleet: &Fleet) -> BTreeMap<GpuKey, String> {
             let Some(spec) = spec_of(node, &state.uuid) else { continue };
             let shown = Shape::seen(state);
             if swept.contains(&state.uuid) && wanted(state) == shown {
-                let why = "NVIDIA's MIG manager changes the MIG mode of another GPU of the node and carves this one anew for it";
-                anew.insert(key(&state.uuid), why.to_owned());
+                anew.insert(key(&state.uuid), BYSTANDER.to_owned());
             } else if drifted(spec, state) {
                 let agreed = Shape::of(&spec.layout()).words();
                 anew.insert(key(&state.uuid), format!("NVML shows {} and not {agreed}", shown.words()));
@@ -132,7 +139,8 @@ pub fn anew(fleet: &Fleet) -> BTreeMap<GpuKey, String> {
 fn drifted(spec: &GpuSpec, state: &GpuState) -> bool {
     let mut devices = state.instances.iter().map(|i| &i.device).chain(&state.whole);
     let idle = state.holders.is_empty() && devices.all(|d| d.owner.is_none() && d.clients == 0);
-    spec.change.is_none() && idle && Shape::of(&spec.layout()) != Shape::seen(state)
+    let rests = spec.change.as_ref().is_none_or(|c| c.phase == ChangePhase::RolledBack);
+    rests && idle && Shape::of(&spec.layout()) != Shape::seen(state)
 }
 
 /// GPUs of one pool that may begin a change now: of one node at a time, and of that all that have to. While a node changes only those
@@ -177,4 +185,4 @@ fn spec_of<'a>(node: &'a GpuNode, uuid: &str) -> Option<&'a GpuSpec> {
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod world;
+pub(super) mod world;

@@ -15,6 +15,7 @@ use super::{
     hands::Hands,
     labels,
     managed::{self, Ask},
+    reach::reach,
     status, view,
 };
 use crate::{
@@ -97,7 +98,8 @@ pub fn pass(fleet: &Fleet, index: &mut Index, inputs: &Inputs<'_>) -> Pass {
     let devices = devices::all(fleet);
     let mut managers = managed::decisions(fleet, plan, inputs);
     managers.retain(|node, _| !hands.is_foreign(&NodeName::from(node.as_str())));
-    let mut decisions = decisions(fleet, plan, &windows, (&managers, &hands), inputs);
+    let reached = reach(fleet, snapshot, plan);
+    let mut decisions = decisions(fleet, (plan, &reached), &windows, (&managers, &hands), inputs);
     name_places(&mut decisions, &devices);
     let nodes = nodes((fleet, known), &decisions, &managers, &members, &hands, inputs);
     let seen = status::Seen {
@@ -156,15 +158,21 @@ fn asks(managers: &BTreeMap<String, migmanager::Decision>) -> BTreeMap<NodeName,
 /// Steps the change machine of every GPU that a pool has.
 fn decisions(
     fleet: &Fleet,
-    plan: &Plan,
+    (plan, reached): (&Plan, &BTreeMap<GpuKey, plan::GpuPlan>),
     windows: &BTreeMap<String, Result<Window, WindowError>>,
     (managers, hands): (&BTreeMap<String, migmanager::Decision>, &Hands),
     inputs: &Inputs<'_>,
 ) -> BTreeMap<GpuKey, Decision> {
     let intent = intent(fleet);
     let targets = managed::targets(fleet, plan);
-    let anew = managed::anew(fleet);
-    let admitted = admitted(fleet, plan, hands, &targets, &anew);
+    let mut anew = managed::anew(fleet);
+    for (key, why) in &mut anew {
+        // the plan's words name everybody who has to move for it
+        if let Some(told) = reached.get(key).filter(|gpu| !gpu.reasons.is_empty()) {
+            *why = reason(key, told, None);
+        }
+    }
+    let admitted = admitted(fleet, (plan, reached), hands, &targets, &anew);
     let decide = |key: &GpuKey, gpu: &plan::GpuPlan, together: bool| {
         let name = key.node.as_str();
         let node = fleet.gpu_nodes.get(name).filter(|_| !inputs.lagging.contains(name))?;
@@ -188,7 +196,7 @@ fn decisions(
             allocatable: &allocatable,
             closed: plugin_view(fleet, node, true, inputs.now).and_then(|seen| plugin::closed(&seen)),
             target: targets.get(key).or(gpu.target.as_deref()),
-            reason: &reason(key, gpu, spec_of(fleet, key)),
+            reason: &reason(key, reached.get(key).unwrap_or(gpu), spec_of(fleet, key)),
             intent: &intent,
             pods: &pods,
             policy: &Policy { window, ..Policy::from(&pool.spec.disruption) },
@@ -299,7 +307,7 @@ fn spec_of<'a>(fleet: &'a Fleet, key: &GpuKey) -> Option<&'a GpuSpec> {
 /// GPUs that may begin a change now, by each pool's limit.
 fn admitted(
     fleet: &Fleet,
-    plan: &Plan,
+    (plan, reached): (&Plan, &BTreeMap<GpuKey, plan::GpuPlan>),
     hands: &Hands,
     targets: &BTreeMap<GpuKey, Layout>,
     anew: &BTreeMap<GpuKey, String>,
@@ -317,7 +325,8 @@ fn admitted(
         let kept = managed::keeps(fleet, key, target);
         let wanted =
             gpu.changed && !kept || anew.contains_key(key) || target.is_some_and(|t| differs(present.as_ref(), t));
-        by_pool.entry(&gpu.pool).or_default().push(Turn { gpu: key.clone(), changing, wanted, rank: gpu.rank });
+        let rank = reached.get(key).unwrap_or(gpu).rank;
+        by_pool.entry(&gpu.pool).or_default().push(Turn { gpu: key.clone(), changing, wanted, rank });
     }
     let limit = |pool: &PoolName| {
         let found = fleet.pools.iter().find(|p| p.name_any() == pool.as_str());
@@ -369,7 +378,8 @@ fn nodes(
         let mig_manager = manager.map_or_else(|| node.spec.mig_manager.clone(), |m| m.run.clone());
         let mut spec = GpuNodeSpec { gpus: in_order(node, gpus), mig_manager, ..node.spec.clone() };
         (spec.partitioner, spec.advertiser) = hands.of_node(&key);
-        if spec.gpus.is_empty() && !members.contains_key(&key) && spec.mig_manager.is_none() {
+        let engaged = fleet.nodes.get(name).is_some_and(|n| managed::is_engaged(node, n.labels()));
+        if spec.gpus.is_empty() && !members.contains_key(&key) && spec.mig_manager.is_none() && !engaged {
             // no business of ours
             (spec.partitioner, spec.advertiser) = (Partitioner::default(), Advertiser::default());
         } else if spec.partitioner != node.spec.partitioner {
@@ -382,7 +392,8 @@ fn nodes(
         let told = manager.map(|m| Decision { events: m.events.clone(), ..Decision::default() });
         let decisions: Vec<Decision> = here.into_iter().map(|(_, d)| d.clone()).chain(told).filter(has_work).collect();
         let ours = !hands.is_foreign(&key);
-        let plugin = ours.then(|| plugin_steps(fleet, node, members.contains_key(&key), inputs.now));
+        let pooled = members.contains_key(&key) || managed::is_asked(node);
+        let plugin = ours.then(|| plugin_steps(fleet, node, pooled, inputs.now));
         let plugin = plugin.flatten().unwrap_or_default();
         if spec.is_some() || !decisions.is_empty() || plugin.cordon.is_some() || plugin.restart.is_some() {
             work.insert(key, NodeWork { spec, decisions, plugin });
@@ -438,5 +449,6 @@ pub(super) fn may_leave(fleet: &Fleet, node: &gputenancy_crds::GpuNode, uuid: &s
         matches!(s.step, AgentStep::Steady | AgentStep::Unmanaged | AgentStep::Failed | AgentStep::LeftAlone)
     });
     let half_done = matches!(change, Some(ChangePhase::Partitioning | ChangePhase::RollingBack)) && !(fresh && rests);
-    idle && !half_done && fleet.answers(&node.name_any())
+    // what NVIDIA's MIG manager was asked for it does, pool or not: nobody is to find the GPU changing under his hands
+    idle && !half_done && !managed::is_asked(node) && fleet.answers(&node.name_any())
 }

@@ -5,6 +5,7 @@ use k8s_openapi::jiff::SignedDuration;
 use proptest::prelude::*;
 
 use super::world::{Fault, World};
+use crate::migmanager::Shape;
 
 /// Two halves on the first GPU, or where the planner puts them.
 fn settled() -> World {
@@ -89,6 +90,101 @@ fn a_failure_brings_the_old_layout_back_and_says_which_label_said_so() {
     }
 }
 
+/// Where the old layout is not there again the change is stuck, and says which node, label and state, and what to do.
+fn stuck_where_it_is_gone(world: &World, before: &[Shape]) {
+    let (label, state) =
+        (format!("{}=gputenancy-", names::MIG_CONFIG_LABEL), format!("{}=failed", names::MIG_STATE_LABEL));
+    let mut gone = 0;
+    for (gpu, (now, before)) in world.node().spec.gpus.iter().zip(world.shapes().iter().zip(before)) {
+        let change = gpu.change.as_ref().expect("nobody has mended it");
+        let phase = if now == before { ChangePhase::RolledBack } else { ChangePhase::Stuck };
+        assert_eq!(change.phase, phase, "{:#?}", world.story);
+        gone += usize::from(now != before);
+        let told = ["node n", &label, &state, "read the log of its pod on this node"];
+        assert!(told.iter().all(|words| change.reason.contains(words)), "{}", change.reason);
+        assert!(change.reason.matches(&state).count() <= 3, "said again and again: {}", change.reason);
+    }
+    assert!(gone > 0 && world.paused().is_empty(), "{:#?}", world.story);
+}
+
+#[test]
+fn a_second_failure_that_leaves_another_layout_is_stuck_and_says_where_and_what_to_do() {
+    let mut world = settled();
+    let before = world.shapes();
+    world.manager.faults.extend([Fault::Cleared; 20]);
+    world.guarantee("small", 3);
+    world.settle();
+    stuck_where_it_is_gone(&world, &before);
+    let ready = world.passes().pools["p"].conditions.iter().find(|c| c.type_ == "Ready").cloned().unwrap();
+    assert!(ready.reason.starts_with("Change") && ready.message.contains(names::MIG_STATE_LABEL), "{ready:?}");
+    for _ in 0..3 {
+        world.now = world.now.checked_add(SignedDuration::from_hours(30)).unwrap();
+        world.settle();
+        stuck_where_it_is_gone(&world, &before);
+    }
+    assert!(world.manager.faults.len() < 16, "it was tried again: {:#?}", world.story);
+    world.manager.faults.clear();
+    world.now = world.now.checked_add(SignedDuration::from_hours(30)).unwrap();
+    world.settle();
+    assert!(world.phases().iter().all(Option::is_none), "tried again later: {:#?}", world.story);
+    assert!(smalls(&world) >= 3 && halves(&world) == 2 && world.label_is_true());
+}
+
+#[test]
+fn an_old_layout_that_goes_again_after_a_failure_is_brought_back() {
+    let mut world = settled();
+    let before = world.shapes();
+    world.manager.faults.push_back(Fault::Failed);
+    world.guarantee("small", 3);
+    world.settle();
+    assert!(world.phases().contains(&Some(ChangePhase::RolledBack)) && world.shapes() == before);
+    world.manager.faults.extend([Fault::Failed; 3]);
+    world.reboot();
+    world.settle();
+    stuck_where_it_is_gone(&world, &before);
+    world.manager.faults.clear();
+    world.now = world.now.checked_add(SignedDuration::from_hours(30)).unwrap();
+    world.settle();
+    assert!(smalls(&world) >= 3 && halves(&world) == 2, "{:#?}", world.story);
+}
+
+#[test]
+fn a_pool_that_is_deleted_while_the_mig_manager_carves_leaves_nothing_paused() {
+    for fault in [None, Some(Fault::Stuck), Some(Fault::Failed), Some(Fault::FailedPaused), Some(Fault::Lies)] {
+        for noticed in [false, true] {
+            let mut world = settled();
+            world.manager.faults.extend(fault.iter().flat_map(|f| [*f; 3]));
+            world.guarantee("small", 3);
+            let before = world.label(names::MIG_CONFIG_LABEL);
+            for _ in 0..60 {
+                world.agent();
+                world.operate(usize::MAX);
+                world.sync();
+                world.now = world.now.checked_add(SignedDuration::from_secs(10)).unwrap();
+                if world.label(names::MIG_CONFIG_LABEL) != before {
+                    break;
+                }
+            }
+            // asked, and not noticed yet
+            assert_ne!(world.label(names::MIG_CONFIG_LABEL), before);
+            assert!(world.paused().is_empty(), "{:#?}", world.story);
+            (0..usize::from(noticed)).for_each(|_| world.manage());
+            world.pooled(false);
+            world.settle();
+            let spec = &world.node().spec;
+            assert!(spec.gpus.is_empty() && spec.mig_manager.is_none(), "{fault:?}: {spec:#?} {:#?}", world.story);
+            assert_eq!(spec.partitioner, gputenancy_crds::Partitioner::default());
+            let seen_through = fault.is_some() || smalls(&world) >= 3;
+            assert!(seen_through && world.paused().is_empty(), "{fault:?}: {:#?}", world.story);
+            world.manager.faults.clear();
+            world.pooled(true);
+            world.now = world.now.checked_add(SignedDuration::from_hours(30)).unwrap();
+            world.settle();
+            assert!(smalls(&world) >= 3 && halves(&world) == 2, "{fault:?}: {:#?}", world.story);
+        }
+    }
+}
+
 #[test]
 fn a_dead_mig_manager_is_given_up_and_the_devices_go_back() {
     let mut world = settled();
@@ -147,10 +243,17 @@ enum Act {
     Reboot,
     Fault(Fault),
     Dead(bool),
+    Pool(bool),
 }
 
-fn acts() -> impl Strategy<Value = Vec<Act>> {
-    let fault = prop_oneof![Just(Fault::Stuck), Just(Fault::Failed), Just(Fault::FailedPaused), Just(Fault::Lies)];
+fn acts(pools: u32) -> impl Strategy<Value = Vec<Act>> {
+    let fault = prop_oneof![
+        Just(Fault::Stuck),
+        Just(Fault::Failed),
+        Just(Fault::FailedPaused),
+        Just(Fault::Lies),
+        Just(Fault::Cleared)
+    ];
     let act = prop_oneof![
         12 => prop_oneof![3 => Just(usize::MAX), 1 => 1..4_usize].prop_map(Act::Operator),
         12 => Just(Act::Agent),
@@ -162,6 +265,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         1 => Just(Act::Reboot),
         2 => fault.prop_map(Act::Fault),
         1 => any::<bool>().prop_map(Act::Dead),
+        pools => any::<bool>().prop_map(Act::Pool),
     ];
     proptest::collection::vec(act, 0..120)
 }
@@ -178,6 +282,7 @@ fn act(world: &mut World, act: Act) {
         Act::Reboot => world.reboot(),
         Act::Fault(fault) => world.manager.faults.push_back(fault),
         Act::Dead(dead) => world.manager.dead = dead,
+        Act::Pool(pooled) => world.pooled(pooled),
     }
 }
 
@@ -187,7 +292,7 @@ proptest! {
     /// Whatever the MIG manager does and whoever crashes: changes end released, rolled back or stuck, nothing stays paused or withheld,
     /// the label names what is there, and no pod ever loses its device.
     #[test]
-    fn every_interleaving_comes_to_an_end(script in acts()) {
+    fn every_interleaving_comes_to_an_end(script in acts(0)) {
         let mut world = settled();
         for step in script {
             act(&mut world, step);
@@ -198,6 +303,26 @@ proptest! {
             let stuck = gpu.change.as_ref().is_some_and(|c| c.phase == ChangePhase::Stuck);
             prop_assert!(stuck || gpu.hold.is_empty(), "{gpu:?} {:#?}", world.story);
         }
+        let ended = world.phases().iter().all(Option::is_none);
+        prop_assert!(!ended || world.label_is_true(), "{:#?}", world.story);
+    }
+
+    /// A pool that goes at any time leaves a node that nobody of ours has anything to do with, and one that comes back finds it usable.
+    /// That nothing is paused when the node is let go the world itself sees to.
+    #[test]
+    fn a_pool_may_go_and_come_back_at_any_time(script in acts(3)) {
+        let mut world = settled();
+        for step in script {
+            act(&mut world, step);
+        }
+        world.pooled(false);
+        world.settle();
+        prop_assert!(world.node().spec.mig_manager.as_ref().is_none_or(|r| r.step == MigManagerStep::Publishing));
+        world.manager.dead = false;
+        world.manager.faults.clear();
+        world.pooled(true);
+        world.settle();
+        prop_assert!(world.paused().is_empty(), "{:#?}", world.story);
         let ended = world.phases().iter().all(Option::is_none);
         prop_assert!(!ended || world.label_is_true(), "{:#?}", world.story);
     }

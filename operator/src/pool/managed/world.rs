@@ -6,9 +6,10 @@ use std::{
 };
 
 use gputenancy_crds::{
-    AgentStep, ChangePhase, DeviceOwner, DeviceState, GpuNode, InstanceState, Layout, MigMode, names,
+    AgentStep, ChangePhase, DeviceOwner, DeviceState, GpuNode, GpuPool, InstanceState, Layout, MigMode, names,
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use crate::{
@@ -16,6 +17,7 @@ use crate::{
     plan::{Index, PodName, seen},
     pool::{
         fleet::{Fleet, Refusals},
+        managed::{is_engaged, is_managed},
         pass::{Inputs, Pass, pass},
     },
 };
@@ -31,6 +33,8 @@ pub enum Fault {
     FailedPaused,
     /// It says success and has carved nothing.
     Lies,
+    /// mig-parted clears what it has to carve, and fails then.
+    Cleared,
 }
 
 /// NVIDIA's MIG manager.
@@ -55,6 +59,8 @@ pub struct World {
     /// Pods by GPU and start.
     pods: BTreeMap<PodName, (usize, i32)>,
     index: Index,
+    /// The pool, while it is deleted.
+    shelf: Vec<GpuPool>,
     pub evicted: BTreeSet<PodName>,
     pub story: Vec<String>,
 }
@@ -121,6 +127,7 @@ impl World {
             silicon: vec![(false, BTreeMap::new()), (false, BTreeMap::new())],
             pods: BTreeMap::new(),
             index: Index::default(),
+            shelf: Vec::new(),
             evicted: BTreeSet::new(),
             story: Vec::new(),
         }
@@ -146,6 +153,16 @@ impl World {
         tenant.spec.gpus.retain(|g| g.profile != profile);
         tenant.spec.gpus.push(read(json!({"profile": profile, "count": count})));
         *tenant.metadata.generation.get_or_insert_default() += 1;
+    }
+
+    /// The pool is deleted, or made again.
+    pub fn pooled(&mut self, pooled: bool) {
+        self.story.push(format!("pool {pooled}"));
+        if pooled {
+            self.fleet.pools.append(&mut self.shelf);
+        } else {
+            self.shelf.append(&mut self.fleet.pools);
+        }
     }
 
     /// What the GPUs have.
@@ -186,8 +203,11 @@ impl World {
                 ));
                 let node = self.fleet.gpu_nodes.get_mut("n").unwrap();
                 assert_ne!(node.spec, spec, "a write that changes nothing");
+                let before = is_managed(node);
                 node.spec = spec;
                 *node.metadata.generation.as_mut().unwrap() += 1;
+                let let_go = before && !is_managed(node);
+                assert!(!let_go || self.paused().is_empty(), "let go with paused parts: {:#?}", self.story);
             }
             for decision in work.decisions {
                 for eviction in decision.evictions {
@@ -326,8 +346,12 @@ impl World {
                 Some(Fault::Failed) => self.end("failed", true),
                 Some(Fault::FailedPaused) => self.end("failed", false),
                 Some(Fault::Lies) => self.end("success", true),
+                Some(Fault::Cleared) => {
+                    self.carve(&config, false);
+                    self.end("failed", true);
+                }
                 None => {
-                    self.carve(&config);
+                    self.carve(&config, true);
                     self.end("success", true);
                 }
             }
@@ -376,8 +400,8 @@ impl World {
         Some(wanted)
     }
 
-    /// As mig-parted does; nothing that a pod has may go.
-    fn carve(&mut self, name: &str) {
+    /// As mig-parted does; nothing that a pod has may go. `create`: it does not fail after it has cleared what was there.
+    fn carve(&mut self, name: &str, create: bool) {
         let wanted = self.wanted(name).unwrap();
         let shown = self.silicon_shapes();
         let mode = wanted.iter().zip(&shown).any(|(w, s)| w.mig != s.mig);
@@ -386,10 +410,11 @@ impl World {
             if mode || wanted[gpu] != shown[gpu] {
                 let alive: Vec<_> = self.pods.iter().filter(|(_, at)| at.0 == gpu).collect();
                 assert!(alive.is_empty(), "{alive:?} loses its device: {:#?}", self.story);
-                self.silicon[gpu] = (wanted[gpu].mig, place(&wanted[gpu]));
+                self.silicon[gpu] = (wanted[gpu].mig, if create { place(&wanted[gpu]) } else { BTreeMap::new() });
             }
         }
-        self.story.push(format!("carved {name}: {:?}", self.silicon));
+        let deed = if create { "carved" } else { "cleared for" };
+        self.story.push(format!("{deed} {name}: {:?}", self.silicon));
     }
 
     /// Everybody in turn, for so long as it takes.
@@ -405,7 +430,9 @@ impl World {
             self.agent();
             quiet &= !self.operate(usize::MAX);
             let over = self.phases().iter().all(|p| p.is_none_or(|p| p >= ChangePhase::RolledBack));
-            if quiet && over && self.paused().is_empty() {
+            // without a pool a change stands still until nobody uses the GPU any more, which may be never
+            let let_go = !self.shelf.is_empty() && !is_engaged(self.node(), self.fleet.nodes["n"].labels());
+            if quiet && (let_go || (over && self.paused().is_empty())) {
                 return;
             }
             // nothing happens by itself any more before some deadline
