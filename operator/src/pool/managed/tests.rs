@@ -246,7 +246,7 @@ enum Act {
     Pool(bool),
 }
 
-fn acts(pools: u32) -> impl Strategy<Value = Vec<Act>> {
+fn acts(pools: bool) -> impl Strategy<Value = Vec<Act>> {
     let fault = prop_oneof![
         Just(Fault::Stuck),
         Just(Fault::Failed),
@@ -265,7 +265,7 @@ fn acts(pools: u32) -> impl Strategy<Value = Vec<Act>> {
         1 => Just(Act::Reboot),
         2 => fault.prop_map(Act::Fault),
         1 => any::<bool>().prop_map(Act::Dead),
-        pools => any::<bool>().prop_map(Act::Pool),
+        1 => any::<bool>().prop_map(move |pool| if pools { Act::Pool(pool) } else { Act::Agent }),
     ];
     proptest::collection::vec(act, 0..120)
 }
@@ -292,7 +292,7 @@ proptest! {
     /// Whatever the MIG manager does and whoever crashes: changes end released, rolled back or stuck, nothing stays paused or withheld,
     /// the label names what is there, and no pod ever loses its device.
     #[test]
-    fn every_interleaving_comes_to_an_end(script in acts(0)) {
+    fn every_interleaving_comes_to_an_end(script in acts(false)) {
         let mut world = settled();
         for step in script {
             act(&mut world, step);
@@ -310,7 +310,7 @@ proptest! {
     /// A pool that goes at any time leaves a node that nobody of ours has anything to do with, and one that comes back finds it usable.
     /// That nothing is paused when the node is let go the world itself sees to.
     #[test]
-    fn a_pool_may_go_and_come_back_at_any_time(script in acts(3)) {
+    fn a_pool_may_go_and_come_back_at_any_time(script in acts(true)) {
         let mut world = settled();
         for step in script {
             act(&mut world, step);
@@ -323,8 +323,7 @@ proptest! {
         world.pooled(true);
         world.settle();
         prop_assert!(world.paused().is_empty(), "{:#?}", world.story);
-        let ended = world.phases().iter().all(Option::is_none);
-        prop_assert!(!ended || world.label_is_true(), "{:#?}", world.story);
+        prop_assert!(world.phases().iter().all(|p| p.is_none_or(|p| p >= ChangePhase::RolledBack)));
     }
 }
 
