@@ -41,6 +41,15 @@ pub async fn prepare(world: &World) -> Result<()> {
     world.kubectl(&["annotate", "node", NODE, "mig-manager.test/fault-"]).await.map(drop)
 }
 
+/// Nothing of it is left: to a pool that does not want it, its labels are those of another owner.
+pub async fn gone(world: &World) -> Result<()> {
+    stop(world).await?;
+    let labels: Vec<String> = LABELS.iter().filter_map(|l| l.split(['=', '-']).next()).map(|l| format!("{l}-")).collect();
+    let labels = labels.iter().map(String::as_str);
+    world.kubectl(&["label", "node", NODE].into_iter().chain(labels).collect::<Vec<_>>()).await?;
+    world.kubectl(&["annotate", "node", NODE, "mig-manager.test/fault-"]).await.map(drop)
+}
+
 /// Ends the MIG manager.
 pub async fn stop(world: &World) -> Result<()> {
     let kinds = ["delete", "daemonsets,pods", "--all", "--namespace", NAMESPACE, "--wait", "--timeout=2m"];

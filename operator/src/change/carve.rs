@@ -140,7 +140,7 @@ pub(super) fn roll_back(view: &View<'_>, mut draft: Draft<'_>, change: &Change, 
 
 /// What failed first, and what then; what fails again and again is said once.
 fn both(first: &str, then: &str) -> String {
-    if first.contains(then) { first.to_owned() } else { format!("{first}; then {then}") }
+    if first != then && first.contains(then) { first.to_owned() } else { format!("{first}; then {then}") }
 }
 
 /// Neither layout can be had for now.
