@@ -1,6 +1,10 @@
 //! Wiring: who tells whom, and in which order all of it stops.
 
-use std::{io, path::Path, time::Duration};
+use std::{
+    io,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use futures::future::{FusedFuture, FutureExt};
 use gputenancy_crds::GpuNode;
@@ -28,7 +32,7 @@ use crate::{
         Sources,
         object::{self, Watched},
         status, without_inventory,
-        writer::{PAUSE, Writer},
+        writer::{BURST, Pace, Writer, Written},
     },
 };
 
@@ -119,7 +123,7 @@ async fn carve(mut shell: Shell, channels: &Channels, heartbeat: &Heartbeat) {
         let waiting = channels.carved.borrow().is_waiting();
         let draining = wanted.is_some_and(|wanted| wanted.holds());
         let pause = match (waiting, draining) {
-            (true, _) => BUSY,
+            (true, _) => BUSY.min(shell.until_proven().unwrap_or(BUSY)),
             (false, true) => DRAIN,
             (false, false) => REST,
         };
@@ -149,6 +153,7 @@ async fn report(
     let api: Api<GpuNode> = Api::all(client.clone());
     let earlier = first.clone().unwrap_or_default();
     let mut writer = Writer::new(api, &args.node_name, metrics.clone(), first);
+    let mut pace = Pace::new(Instant::now());
     let origins = Origins { proc_root: "/proc".into(), logs: args.host_root.join(LOGS) };
     let origin = |pid: u32| (origins.command(pid), origins.of(pid));
     loop {
@@ -173,21 +178,26 @@ async fn report(
                 (None, None) => None,
             }
         };
-        let done = match next {
+        let written = match next {
             Some(status) => {
                 conditions.clone_from(&status.conditions);
                 writer.write(status).await
             }
-            None => true,
+            None => Written::Same,
         };
-        sleep(if done { PAUSE } else { REPORT_AGAIN }).await;
-        if done {
+        match written {
+            Written::Same => {}
+            Written::New => sleep(pace.after_write(Instant::now())).await,
+            Written::Failed => sleep(REPORT_AGAIN).await,
+        }
+        if written != Written::Failed {
             tokio::select! {
                 Ok(()) = carved.changed() => {}
                 Ok(()) = view.changed() => {}
                 Ok(()) = kubelet.changed() => {}
                 () = sleep(REPORT_AT_LEAST) => {}
             }
+            sleep(BURST).await;
         }
     }
 }

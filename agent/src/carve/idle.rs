@@ -1,12 +1,13 @@
-//! Since when nobody uses what may have to go. One look proves little: a process may be about to start, or between two of its
-//! contexts. Only what was seen unused twice, with [`PROOF`] between, and at every look in between, is idle.
+//! Since when nobody uses what may have to go. One look proves little: a process may be between two of its contexts. Only what
+//! was seen without a client twice, with [`PROOF`] between, and at every look in between, is idle. Whether somebody could be
+//! given it yet is another question: see [`Facts::taken`](super::step::Facts).
 
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
 };
 
-use crate::gpu::{SeenGpu, SeenInstance};
+use crate::gpu::SeenGpu;
 
 /// Time between the two looks.
 pub const PROOF: Duration = Duration::from_secs(1);
@@ -16,15 +17,9 @@ pub const PROOF: Duration = Duration::from_secs(1);
 pub struct Idleness(BTreeMap<(String, Option<u32>), Instant>);
 
 impl Idleness {
-    /// What is known after one more look. What can still be given to a container, or belongs to one, is not unused, whatever NVML
-    /// says; and a GPU that did not answer was not seen.
+    /// What is known after one more look, for which open files were searched as well. A GPU that did not answer was not seen.
     #[must_use]
-    pub fn after(
-        &self,
-        gpus: &[SeenGpu],
-        taken: &dyn Fn(&SeenGpu, Option<&SeenInstance>) -> bool,
-        now: Instant,
-    ) -> Self {
+    pub fn after(&self, gpus: &[SeenGpu], now: Instant) -> Self {
         let mut unused = BTreeMap::new();
         for gpu in gpus.iter().filter(|gpu| gpu.trouble.is_none()) {
             let mut note = |gi: Option<u32>| {
@@ -33,13 +28,11 @@ impl Idleness {
                 unused.insert(place, since);
             };
             for seen in &gpu.instances {
-                // An instance without a compute instance is no device; nobody can have been given it.
-                let given = !seen.compute.is_empty() && taken(gpu, Some(seen));
-                if !given && gpu.clients_of(seen.gi).next().is_none() {
+                if gpu.clients_of(seen.gi).next().is_none() {
                     note(Some(seen.gi));
                 }
             }
-            if gpu.clients.is_empty() && !taken(gpu, None) {
+            if gpu.clients.is_empty() {
                 note(None);
             }
         }
@@ -56,6 +49,12 @@ impl Idleness {
         let since = self.0.get(&(uuid.to_owned(), gi));
         since.is_some_and(|since| now.saturating_duration_since(*since) >= proof)
     }
+
+    /// How long until the first that is not idle yet may be, when no look sees it used.
+    pub fn until(&self, proof: Duration, now: Instant) -> Option<Duration> {
+        let left = self.0.values().map(|since| (*since + proof).saturating_duration_since(now));
+        left.filter(|left| !left.is_zero()).min()
+    }
 }
 
 #[cfg(test)]
@@ -65,10 +64,10 @@ mod tests {
     use super::*;
     use crate::carve::tests::model::{board, client, gpu, instance};
 
-    /// What one look saw: milliseconds since the look before, and whether the instance was used, could be given away, did not answer.
-    type Look = (u64, bool, bool, bool);
+    /// What one look saw: milliseconds since the look before, and whether the instance was used, did not answer.
+    type Look = (u64, bool, bool);
 
-    fn seen((_, used, _, mute): Look) -> SeenGpu {
+    fn seen((_, used, mute): Look) -> SeenGpu {
         let mut gpu = gpu(true, false);
         gpu.instances = vec![instance(7, &board(false).profiles[3], 0, true)];
         gpu.clients = used.then(|| client(Some(7))).into_iter().collect();
@@ -78,7 +77,7 @@ mod tests {
 
     fn look() -> impl Strategy<Value = Look> {
         let rarely = || proptest::bool::weighted(0.1);
-        (0_u64..700, rarely(), rarely(), rarely())
+        (0_u64..700, rarely(), rarely())
     }
 
     proptest! {
@@ -88,12 +87,14 @@ mod tests {
             let mut idle = Idleness::default();
             let mut unused_for: Option<u64> = None;
             for look in looks {
-                let (pause, used, given, mute) = look;
+                let (pause, used, mute) = look;
                 now += Duration::from_millis(pause);
-                idle = idle.after(&[seen(look)], &|_, _| given, now);
-                unused_for = (!used && !given && !mute).then(|| unused_for.map_or(0, |time| time + pause));
+                idle = idle.after(&[seen(look)], now);
+                unused_for = (!used && !mute).then(|| unused_for.map_or(0, |time| time + pause));
                 let proven = unused_for.is_some_and(|time| time >= 1000);
                 prop_assert_eq!(idle.lasted(&seen(look).uuid, Some(7), PROOF, now), proven);
+                let left = unused_for.filter(|time| *time < 1000).map(|time| Duration::from_millis(1000 - time));
+                prop_assert_eq!(idle.until(PROOF, now), left);
             }
         }
     }
@@ -101,12 +102,12 @@ mod tests {
     #[test]
     fn an_instance_that_came_and_went_between_is_another_one() {
         let now = Instant::now();
-        let mut idle = Idleness::default().after(&[seen((0, false, false, false))], &|_, _| false, now);
+        let mut idle = Idleness::default().after(&[seen((0, false, false))], now);
         let later = now + PROOF;
         assert!(idle.lasted("GPU-a", Some(7), PROOF, later));
-        let mut empty = seen((0, false, false, false));
+        let mut empty = seen((0, false, false));
         empty.instances.clear();
-        idle = idle.after(&[empty], &|_, _| false, now).after(&[seen((0, false, false, false))], &|_, _| false, later);
+        idle = idle.after(&[empty], now).after(&[seen((0, false, false))], later);
         assert!(!idle.lasted("GPU-a", Some(7), PROOF, later));
         idle.forget("GPU-a");
         assert_eq!(idle, Idleness::default());

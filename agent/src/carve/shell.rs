@@ -135,16 +135,22 @@ impl Shell {
         Self { proof, ..self }
     }
 
+    /// How long until something that was seen unused may have been so for long enough.
+    pub fn until_proven(&self) -> Option<Duration> {
+        self.idle.until(self.proof, Instant::now())
+    }
+
     /// Looks, and takes one step on each GPU that needs one. True: there is more to do at once, by the spec that holds by then.
     /// Without a spec it touches nothing.
     pub async fn pass(&mut self, wanted: Option<&Wanted>, depth: Depth) -> bool {
-        let holds = wanted.is_some_and(Wanted::holds);
-        let inventory = match self.silicon.look(depth, self.suspicious || holds).await {
+        let searches = self.suspicious || wanted.is_some_and(Wanted::holds);
+        let inventory = match self.silicon.look(depth, searches).await {
             Ok(inventory) => inventory,
             Err(trouble) => return self.suffer(trouble),
         };
         let now = Instant::now();
-        self.idle = self.idle.after(&inventory.gpus, &|gpu, seen| self.taken(gpu, seen), now);
+        // at rest nobody searches open files: such a look proves nothing
+        self.idle = if searches { self.idle.after(&inventory.gpus, now) } else { Idleness::default() };
         let Some(wanted) = wanted else {
             self.publish(None, inventory, &BTreeMap::new());
             return false;

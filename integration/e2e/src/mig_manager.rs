@@ -44,7 +44,8 @@ pub async fn prepare(world: &World) -> Result<()> {
 /// Nothing of it is left: to a pool that does not want it, its labels are those of another owner.
 pub async fn gone(world: &World) -> Result<()> {
     stop(world).await?;
-    let labels: Vec<String> = LABELS.iter().filter_map(|l| l.split(['=', '-']).next()).map(|l| format!("{l}-")).collect();
+    let name = |label: &&str| format!("{}-", label.split('=').next().unwrap_or_default().trim_end_matches('-'));
+    let labels: Vec<String> = LABELS.iter().map(name).collect();
     let labels = labels.iter().map(String::as_str);
     world.kubectl(&["label", "node", NODE].into_iter().chain(labels).collect::<Vec<_>>()).await?;
     world.kubectl(&["annotate", "node", NODE, "mig-manager.test/fault-"]).await.map(drop)

@@ -7,7 +7,7 @@ use kube::{Api, Client, api::ListParams};
 use lab::Lab;
 
 use crate::{
-    Error, Result, objects, product,
+    Error, Result, mig_manager, objects, product,
     story::NODES,
     wait::{PATIENCE, eventually},
 };
@@ -31,7 +31,9 @@ impl World {
 
     /// Attaches, installs the product, and removes what earlier tests left.
     pub async fn enter() -> Result<Self> {
-        Self::enter_with(&[]).await
+        let world = Self::enter_with(&[]).await?;
+        mig_manager::gone(&world).await?;
+        Ok(world)
     }
 
     /// As [`World::enter`], with values of the chart.

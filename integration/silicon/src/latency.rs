@@ -23,7 +23,7 @@ pub enum Slow {
 
 impl Slow {
     /// Milliseconds on real hardware.
-    fn real_ms(self) -> u64 {
+    pub const fn real_ms(self) -> u64 {
         match self {
             Self::CreateGpuInstance => 250,
             Self::DestroyGpuInstance => 1000,

@@ -1,4 +1,4 @@
-//! From the notice to an idle device: free devices are withdrawn at once, one in use only while its owner is leaving,
+//! From the notice to an idle device: free devices are withdrawn at once, one in use only when its owner is evicted next,
 //! because an early hold hides free neighbours from the scheduler.
 
 use gputenancy_crds::{Change, ChangePhase, Health, Layout, OnTimeout, UnmanagedPods};
@@ -137,7 +137,7 @@ fn withdraw(view: &View<'_>, mut draft: Draft<'_>, change: &Change, leaving: &[D
     }
     if free.clone().any(|d| !held(view, d)) || !draft.keeps_back() {
         let asked = |d: &Device<'_>| view.spec.is_some_and(|s| s.hold.contains(&d.start));
-        draft.hold(leaving.iter().filter(|d| !d.owned() || asked(d)).map(|d| d.start));
+        draft.hold(leaving.iter().filter(|d| !d.owned() || asked(d) || is_next(view, d)).map(|d| d.start));
         return draft.done("withdrawing free devices that must go");
     }
     if leaving.iter().any(Device::owned) {
@@ -188,6 +188,12 @@ fn evict(view: &View<'_>, mut draft: Draft<'_>, leaving: &[Device<'_>]) -> Decis
     draft.phase(ChangePhase::Evicting).hold(hold);
     let blockers = waiting_for(view, leaving);
     draft.done(blockers)
+}
+
+/// Will the owner be evicted as soon as the device is withdrawn? Not one that is waited for, nor one that a budget keeps.
+pub(super) fn is_next(view: &View<'_>, device: &Device<'_>) -> bool {
+    let goes = |facts: &PodFacts| facts.terminating || (blocked(view, facts).is_none() && facts.refused.is_none());
+    view.owner(device).is_some_and(|(_, facts)| facts.is_none_or(goes))
 }
 
 /// Why a pod is waited for and not evicted.

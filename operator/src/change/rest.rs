@@ -9,7 +9,7 @@ use super::{
     drain,
     model::{Decision, Policy},
     outcome,
-    view::{View, starts},
+    view::{Device, View, starts},
 };
 use crate::plan::plain;
 
@@ -184,7 +184,9 @@ fn begin(view: &View<'_>, target: &Layout) -> Decision {
         draft.journal(|c| c.evict_after = Some(stamp(evict_after))).wake(Some(evict_after));
         drain::notify(view, &mut draft, &leaving, evict_after);
     }
-    draft.hold(leaving.iter().filter(|d| !d.owned()).map(|d| d.start));
+    // without a notice everybody's time comes at once
+    let next = |d: &Device<'_>| seen.policy.notice.is_zero() && drain::is_next(view, d);
+    draft.hold(leaving.iter().filter(|d| !d.owned() || next(d)).map(|d| d.start));
     draft.done("withdrawing free devices that must go")
 }
 

@@ -112,9 +112,9 @@ fn a_budget_that_refuses_is_waited_for_and_named_and_its_device_stays_offered() 
     world.agent();
     world.target = Some(halves());
     world.refuses = true;
-    until(&mut world, ChangePhase::Evicting);
+    let asked = until(&mut world, ChangePhase::Evicting);
+    assert_eq!((world.hold(), asked.evictions.len()), (vec![0, 1], 1), "withdrawn together, then asked");
     world.agent();
-    world.operate(3);
     let decision = world.operate(3);
     assert!(message(&decision).contains("pod team/pod-1") && message(&decision).contains("budget b"), "{decision:?}");
     assert_eq!(world.hold(), [1], "an early hold would hide free neighbours");
