@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Advertiser, MemoryText, Partitioner};
+use crate::{Advertiser, MemoryText, MigManagerRun, Partitioner};
 
 /// The layout that the GPUs of one node shall have. Written by the operator only.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
@@ -46,6 +46,9 @@ pub struct GpuNodeSpec {
     /// Who creates and destroys MIG instances on this node: by anybody but `Agent` the agent reads and never carves.
     #[serde(default, skip_serializing_if = "Partitioner::is_agent")]
     pub partitioner: Partitioner,
+    /// The operator's journal of what NVIDIA's MIG manager is asked for, with `partitioner: MigManager`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig_manager: Option<MigManagerRun>,
     /// Who offers the devices to kubelet: by `NvidiaDevicePlugin` the agent registers nothing and leaves allocatable alone.
     #[serde(default, skip_serializing_if = "Advertiser::is_agent")]
     pub advertiser: Advertiser,

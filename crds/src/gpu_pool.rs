@@ -8,7 +8,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ChangePhase, DurationText};
+use crate::{ChangePhase, DurationText, MigManagerRules};
 
 /// Nodes that carry GPUs, the profiles that may be carved there, and the rules for changing them.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
@@ -55,6 +55,9 @@ pub struct GpuPoolSpec {
     /// Who creates and destroys MIG instances.
     #[serde(default)]
     pub partitioner: Partitioner,
+    /// How NVIDIA's MIG manager is dealt with, where it is the partitioner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig_manager: Option<MigManagerRules>,
     /// Who offers the devices to kubelet.
     #[serde(default)]
     pub advertiser: Advertiser,
@@ -146,6 +149,8 @@ pub enum Partitioner {
     /// Our agent, one GPU at a time.
     #[default]
     Agent,
+    /// NVIDIA's MIG manager, told by the node label `nvidia.com/mig.config`; it pauses the GPU Operator's parts of the whole node meanwhile.
+    MigManager,
     /// Nobody: the pool is read, never changed.
     None,
 }

@@ -17,6 +17,7 @@ mod gpu_pool;
 mod gpu_profile;
 mod gpu_tenant;
 pub mod manifest;
+mod mig_manager;
 pub mod names;
 mod quantity;
 
@@ -25,6 +26,7 @@ pub use gpu_node::*;
 pub use gpu_pool::*;
 pub use gpu_profile::*;
 pub use gpu_tenant::*;
+pub use mig_manager::*;
 pub use quantity::{MemoryText, QuantityError};
 
 /// API group of all kinds.

@@ -21,6 +21,18 @@ pub const DO_NOT_EVICT: &str = "gputenancy.io/do-not-evict";
 /// Annotation on pods that will be evicted: deadline and reason.
 pub const EVICTION_NOTICE: &str = "gputenancy.io/eviction-notice";
 
+/// Label on nodes that NVIDIA's MIG manager acts on whenever its value changes: the name of a layout in its ConfigMap.
+pub const MIG_CONFIG_LABEL: &str = "nvidia.com/mig.config";
+/// Label on nodes in which NVIDIA's MIG manager answers: `pending`, `rebooting`, `success` or `failed`.
+pub const MIG_STATE_LABEL: &str = "nvidia.com/mig.config.state";
+/// Prefix of the labels that say which parts of the GPU Operator run on a node.
+pub const DEPLOY_LABELS: &str = "nvidia.com/gpu.deploy.";
+/// Value of such a label while NVIDIA's MIG manager keeps the part from running.
+pub const PAUSED: &str = "paused-for-mig-change";
+/// `ConfigMap` in our namespace with the layouts for NVIDIA's MIG manager, under the key [`MIG_CONFIG_KEY`].
+pub const MIG_CONFIG_MAP: &str = "gputenancy-mig-config";
+/// Its key.
+pub const MIG_CONFIG_KEY: &str = "config.yaml";
 /// Annotation on nodes that we have cordoned: since when. A node without it was cordoned by somebody else.
 pub const CORDONED: &str = "gputenancy.io/cordoned";
 

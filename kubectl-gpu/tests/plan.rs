@@ -60,6 +60,23 @@ fn a_busy_gpu_gives_up_three_slots_and_says_what_each_waits_for() {
 }
 
 #[test]
+fn where_nvidias_mig_manager_carves_everybody_on_the_gpu_is_named() {
+    let pool = "profiles: [mig-1g, mig-3g]";
+    let snapshot = include_str!("fixtures/busy.yaml").replace(pool, &format!("{pool}\n      partitioner: MigManager"));
+    let snapshot =
+        snapshot.replace("    spec:\n      gpus:\n", "    spec:\n      partitioner: MigManager\n      gpus:\n");
+    assert_eq!(snapshot.matches("partitioner: MigManager").count(), 2);
+    let run = with_input("plan --snapshot - -f big.yaml", &snapshot);
+    assert_eq!((run.code, run.err.as_str()), (3, ""));
+    insta::assert_snapshot!(run.out);
+    let preview: Value =
+        serde_json::from_str(&with_input("plan --snapshot - -f big.yaml -o json", &snapshot).out).unwrap();
+    let change = &preview["changes"][0];
+    assert_eq!((change["evicts"].as_array().unwrap().len(), preview["evictions"].as_array().unwrap().len()), (6, 6));
+    assert!(change["waitsFor"][0].as_str().unwrap().contains("4711"), "{change}");
+}
+
+#[test]
 fn changes_that_move_nobody_have_an_exit_code_of_their_own() {
     let run = kubectl_gpu("plan --snapshot two-teams.yaml -f grow-a-little.yaml");
     assert_eq!((run.code, run.err.as_str()), (2, ""));

@@ -27,6 +27,8 @@ pub enum Part {
     Pool,
     /// Status of all kinds.
     Status,
+    /// What NVIDIA's MIG manager is asked for.
+    MigManager,
 }
 
 impl Part {
@@ -36,6 +38,7 @@ impl Part {
             Self::Tenant => "tenant",
             Self::Pool => "pool",
             Self::Status => "status",
+            Self::MigManager => "mig-manager",
         };
         format!("{}/{part}", names::OPERATOR_MANAGER)
     }

@@ -31,6 +31,9 @@ pub struct RunArgs {
     /// Namespace of the lease.
     #[arg(long, env = "POD_NAMESPACE", default_value = "gputenancy-system")]
     pub namespace: String,
+    /// Namespace of the `ConfigMap` with layouts for NVIDIA's MIG manager, by default that of the lease: it is mounted there.
+    #[arg(long, env = "MIG_CONFIG_NAMESPACE")]
+    pub mig_config_namespace: Option<String>,
     /// Name under which this replica holds the lease; must differ between replicas.
     #[arg(long, env = "POD_NAME")]
     pub identity: Option<String>,

@@ -9,6 +9,7 @@ pub mod foreign;
 pub mod health;
 pub mod lease;
 pub mod metrics;
+pub mod migmanager;
 pub mod plugin;
 pub mod pool;
 pub mod profile;

@@ -76,8 +76,10 @@ async fn client() -> Result<Client, RunError> {
 }
 
 async fn operate(args: RunArgs) -> Result<(), RunError> {
-    let RunArgs { namespace, identity, lease_name, lease_duration, listen, concurrency, log } = args;
+    let RunArgs { namespace, mig_config_namespace, identity, lease_name, lease_duration, listen, concurrency, log } =
+        args;
     init_log(&log)?;
+    let layouts_in = mig_config_namespace.unwrap_or_else(|| namespace.clone());
     let client = client().await?;
     let metrics = Arc::new(Metrics::default());
     let readiness = Readiness::default();
@@ -92,7 +94,8 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
         known = knows_slices(&client) => known,
         () = stop.cancelled() => return Ok(()),
     };
-    let caches = Caches::start(&client, &Wakes { fleet: fleet.clone(), tenants: names.clone() }, with_slices);
+    let woken = Wakes { fleet: fleet.clone(), tenants: names.clone() };
+    let caches = Caches::start(&client, &layouts_in, &woken, with_slices);
     let identity = identity.unwrap_or_else(|| format!("{}-{}", std::process::id(), Timestamp::now()));
     let mut elector = Elector::new(client.clone(), &namespace, &lease_name, identity.clone(), lease_duration);
     tokio::select! {
@@ -110,7 +113,8 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     let writer = Writer::new(client.clone(), metrics.clone());
     let publisher = Publisher::new(client, identity);
     let (seen, view) = watch::channel(Arc::new(View::empty()));
-    let controller = pool::Controller::new(caches.clone(), writer.clone(), publisher.clone(), metrics.clone(), seen);
+    let controller =
+        pool::Controller::new(caches.clone(), layouts_in, writer.clone(), publisher.clone(), metrics.clone(), seen);
     fleet.notify_one();
     let fleet_task = tokio::spawn(controller.run(fleet, stop.clone()));
     let context = tenant::Context::new(caches.clone(), writer, publisher, view.clone(), metrics.clone());

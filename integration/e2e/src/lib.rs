@@ -4,6 +4,7 @@ pub mod actor;
 pub mod discovery;
 mod error;
 pub mod forecast;
+pub mod mig_manager;
 pub mod objects;
 pub mod product;
 pub mod scene;

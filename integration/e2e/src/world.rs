@@ -7,7 +7,7 @@ use kube::{Api, Client, api::ListParams};
 use lab::Lab;
 
 use crate::{
-    Error, Result, objects, product,
+    Error, Result, mig_manager, objects, product,
     story::NODES,
     wait::{PATIENCE, eventually},
 };
@@ -31,8 +31,15 @@ impl World {
 
     /// Attaches, installs the product, and removes what earlier tests left.
     pub async fn enter() -> Result<Self> {
+        let world = Self::enter_with(&[]).await?;
+        mig_manager::gone(&world).await?;
+        Ok(world)
+    }
+
+    /// As [`World::enter`], with values of the chart.
+    pub async fn enter_with(values: &[&str]) -> Result<Self> {
         let world = Self::bare().await?;
-        product::install(&world.lab, &[]).await?;
+        product::install(&world.lab, values).await?;
         objects::delete_everything(&world.client).await?;
         world.agents_ready().await?;
         world.blank().await?;

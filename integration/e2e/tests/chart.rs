@@ -65,6 +65,7 @@ fn every_object_is_rendered_as_it_was_reviewed() {
         "operator-rbac",
         "agent",
         "agent-rbac",
+        "mig-manager",
         "tenant-roles",
         "policies",
         "metrics",

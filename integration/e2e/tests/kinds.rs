@@ -304,7 +304,8 @@ async fn what_the_readme_and_the_samples_show_is_taken() {
     assert_eq!(shown.matches("kind: ").count() - shown.matches("kind: Group").count(), 3, "{shown}");
     let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     std::fs::write(file.path(), shown).unwrap();
-    let samples = ["catalog.yaml", "pool.yaml", "tenants.yaml"].map(|name| root.join("samples").join(name));
+    let samples = ["catalog.yaml", "pool.yaml", "tenants.yaml", "mig-manager/pool.yaml"]
+        .map(|name| root.join("samples").join(name));
     for path in samples.iter().map(std::path::PathBuf::as_path).chain([file.path()]) {
         let path = path.display().to_string();
         world.kubectl(&["apply", "--dry-run=server", "--validate=strict", "-f", &path]).await.unwrap();

@@ -1,7 +1,10 @@
 //! What happens to each GPU.
 
 use gputenancy_crds::{InstanceSpec, Layout, names};
-use gputenancy_operator::plan::{GpuKey, GpuPlan, GpuUuid, NodeName, model::InUse, plain, seen};
+use gputenancy_operator::{
+    migmanager::Shape,
+    plan::{GpuKey, GpuPlan, GpuUuid, NodeName, model::InUse, plain, seen},
+};
 
 use super::{
     model::{GpuChange, Instance, MigModeChange},
@@ -38,6 +41,9 @@ fn change(side: &Side<'_>, key: &GpuKey, gpu: &GpuPlan) -> Option<GpuChange> {
     let (old, new) = (instances(present.as_ref()), instances(Some(&target)));
     let mode = present.as_ref().is_some_and(|l| l.mig);
     let reset = side.board(key).is_some_and(|b| b.mode_needs_reset);
+    // NVIDIA's MIG manager clears the whole GPU
+    let anew = side.managed(gpu.pool.as_str()).is_some()
+        && (side.bystanders.contains_key(key) || Shape::of(&target) != Shape::seen(state));
     Some(GpuChange {
         node: key.node.to_string(),
         gpu: gpu.index,
@@ -48,8 +54,8 @@ fn change(side: &Side<'_>, key: &GpuKey, gpu: &GpuPlan) -> Option<GpuChange> {
         phase: under_way.map(|c| format!("{:?}", c.phase)),
         from: line(present.as_ref()),
         to: line(Some(&target)),
-        destroy: old.iter().filter(|i| !new.contains(i)).map(instance).collect(),
-        create: new.iter().filter(|i| !old.contains(i)).map(instance).collect(),
+        destroy: old.iter().filter(|i| anew || !new.contains(i)).map(instance).collect(),
+        create: new.iter().filter(|i| anew || !old.contains(i)).map(instance).collect(),
         mig_mode: (mode != target.mig).then_some(MigModeChange { enabled: target.mig, reset }),
         evicts: {
             let mut pods: Vec<String> = gpu.evicts.iter().map(|e| e.pod.to_string()).collect();
@@ -57,7 +63,7 @@ fn change(side: &Side<'_>, key: &GpuKey, gpu: &GpuPlan) -> Option<GpuChange> {
             pods.dedup();
             pods
         },
-        waits_for: processes(side, key, &target),
+        waits_for: processes(side, key, Some(&target).filter(|_| !anew)),
         reasons: reasons(side, key, gpu),
         seconds: 0,
     })
@@ -88,11 +94,12 @@ fn reasons(side: &Side<'_>, key: &GpuKey, gpu: &GpuPlan) -> Vec<String> {
     reasons
 }
 
-/// Processes that no pod explains on devices that go: nobody evicts them.
-fn processes(side: &Side<'_>, key: &GpuKey, target: &Layout) -> Vec<String> {
+/// Processes that no pod explains on devices that go, which is all where no layout stays: nobody evicts them.
+fn processes(side: &Side<'_>, key: &GpuKey, stays_in: Option<&Layout>) -> Vec<String> {
     let (Some(gpu), Some(state)) = (side.gpu(key), side.state(key)) else { return Vec::new() };
     let mut waits = Vec::new();
-    for (start, used) in gpu.used.iter().filter(|(start, used)| used.pod.is_none() && !stays(**start, used, target)) {
+    let stays = |start: i32, used: &InUse| stays_in.is_some_and(|layout| stays(start, used, layout));
+    for (start, used) in gpu.used.iter().filter(|(start, used)| used.pod.is_none() && !stays(**start, used)) {
         let device = used.profile.as_deref().unwrap_or("the whole GPU");
         let here = state.holders.iter().filter(|h| h.start.is_none_or(|s| s == *start));
         let named: Vec<String> = here.map(|h| format!("{h} on {device} at {start} {}", h.uninvited())).collect();

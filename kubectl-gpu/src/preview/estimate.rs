@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_operator::change::Policy;
+use gputenancy_operator::{change::Policy, migmanager::Patience};
 
 use super::{
     model::{Estimate, Eviction, GpuChange},
@@ -27,8 +27,15 @@ pub(super) fn fill(side: &Side<'_>, changes: &mut [GpuChange], evictions: &[Evic
         let grace = owners.iter().map(|e| u64::try_from(e.grace_seconds).unwrap_or(0)).max().unwrap_or(0);
         let notice = if owners.is_empty() { 0 } else { notice(side, change) };
         let carving = destroyed * DESTROY + created * CREATE + mode + FOLLOW;
-        change.seconds = notice + grace + carving.div_ceil(1000);
+        change.seconds = notice + grace + config_sync(side, change).unwrap_or(0) + carving.div_ceil(1000);
     }
+}
+
+/// Seconds until NVIDIA's MIG manager has the layout, where it carves.
+fn config_sync(side: &Side<'_>, change: &GpuChange) -> Option<u64> {
+    let pool = side.managed(change.pool.as_deref()?)?;
+    let patience = Patience::from(&pool.spec.mig_manager.clone().unwrap_or_default());
+    u64::try_from(patience.config_sync.as_secs()).ok()
 }
 
 fn notice(side: &Side<'_>, change: &GpuChange) -> u64 {
@@ -61,6 +68,11 @@ pub(super) fn estimate(side: &Side<'_>, changes: &[GpuChange], evictions: &[Evic
         basis.push(format!("driver calls as measured on A100: {}", calls.join(", ")));
     }
     basis.push(format!("{:.0} s on each GPU for kubelet and the Node's allocatable to follow", seconds_of(FOLLOW)));
+    if let Some(most) = changing.iter().filter_map(|c| config_sync(side, c)).max() {
+        basis.push(format!(
+            "{most} s on each node for the layout to reach NVIDIA's MIG manager; stopping and starting NVIDIA's other parts is not counted"
+        ));
+    }
     if !evictions.is_empty() {
         basis.push("pods use up their terminationGracePeriodSeconds; most end sooner".to_owned());
         let mut notices: Vec<String> = changing

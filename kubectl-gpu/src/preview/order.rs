@@ -1,10 +1,12 @@
-//! The order of changes: by rank within a pool, as many at once as the pool allows, exactly as the operator admits them.
+//! The order of changes: by rank within a pool, as many at once as the pool allows, exactly as the operator admits them;
+//! where NVIDIA's MIG manager carves, node by node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_operator::{
     change::{Turn, admit},
     plan::{GpuKey, PoolName},
+    pool::admit_nodes,
 };
 use kube::ResourceExt as _;
 
@@ -22,9 +24,10 @@ pub(super) fn steps(side: &Side<'_>) -> BTreeMap<GpuKey, u32> {
     for (pool, mut turns) in by_pool {
         let Some(pool) = side.world.fleet.pools.iter().find(|p| p.name_any() == pool.as_str()) else { continue };
         let limit = &pool.spec.disruption.max_unavailable;
+        let managed = side.managed(&pool.name_any()).is_some();
         for step in 1.. {
             let mut now: BTreeSet<GpuKey> = turns.iter().filter(|t| t.changing).map(|t| t.gpu.clone()).collect();
-            now.extend(admit(&turns, limit));
+            now.extend(if managed { admit_nodes(&turns, &side.bystanders) } else { admit(&turns, limit) });
             if now.is_empty() {
                 break;
             }

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{Change, ChangePhase, GpuSpec, GpuState};
-use gputenancy_operator::plan::{
-    self, GpuKey, NodeName, Plan, PoolName, Problem, Snapshot,
-    board::Board,
-    membership,
-    model::{Gpu, InUse},
+use gputenancy_crds::{Change, ChangePhase, GpuPool, GpuSpec, GpuState, Partitioner};
+use gputenancy_operator::{
+    plan::{
+        self, GpuKey, NodeName, Plan, PoolName, Problem, Snapshot,
+        board::Board,
+        membership,
+        model::{Gpu, InUse},
+    },
+    pool::reach,
 };
 
 use crate::world::World;
@@ -15,7 +18,10 @@ use crate::world::World;
 pub(super) struct Side<'a> {
     pub world: &'a World,
     pub snapshot: Snapshot,
+    /// The plan, as far as it reaches where NVIDIA's MIG manager carves.
     pub plan: Plan,
+    /// GPUs that NVIDIA's MIG manager carves anew because of others, with the reason.
+    pub bystanders: BTreeMap<GpuKey, String>,
     /// Everything that is wrong, sorted.
     pub problems: Vec<Problem>,
     /// Pools that select each node.
@@ -27,12 +33,19 @@ impl<'a> Side<'a> {
         // as the operator does it: a node that is silent for a moment is still supply
         let cluster = world.taken_at.map_or_else(|| world.fleet.cluster(), |now| world.fleet.cluster_at(now));
         let (snapshot, mut problems) = Snapshot::read(&cluster);
-        let plan = plan::plan(&snapshot);
+        let mut plan = plan::plan(&snapshot);
+        let mut bystanders = BTreeMap::new();
+        for (key, gpu) in reach(&world.fleet, &snapshot, &plan) {
+            if gpu.changed && plan.gpus.get(&key).is_some_and(|planned| !planned.changed) {
+                bystanders.insert(key.clone(), gpu.reasons.join(" "));
+            }
+            plan.gpus.insert(key, gpu);
+        }
         problems.extend(plan.problems.iter().cloned());
         problems.sort();
         problems.dedup();
         let members = membership(&cluster.pools, cluster.nodes.iter().map(|n| (n.name, n.labels)));
-        Self { world, snapshot, plan, problems, members }
+        Self { world, snapshot, plan, bystanders, problems, members }
     }
 
     /// The planner's picture of a GPU.
@@ -57,6 +70,11 @@ impl<'a> Side<'a> {
     /// The change that is under way on a GPU.
     pub fn under_way(&self, key: &GpuKey) -> Option<&Change> {
         self.spec(key)?.change.as_ref().filter(|c| c.phase < ChangePhase::RolledBack)
+    }
+
+    /// The pool, where NVIDIA's MIG manager carves for it.
+    pub fn managed(&self, pool: &str) -> Option<&GpuPool> {
+        self.world.pool(pool).filter(|p| p.spec.partitioner == Partitioner::MigManager)
     }
 
     /// Every device in use, with its GPU.

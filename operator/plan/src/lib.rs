@@ -48,6 +48,7 @@ pub use model::{Snapshot, Tenant};
 pub use name::{GpuKey, GpuUuid, NodeName, PodName, PoolName, ProfileName, TenantName};
 pub use outcome::{Evicted, GpuPlan, Plan, Served, Supply};
 pub use problem::Problem;
+pub use sentence::moves;
 pub use snapshot::{Cluster, NodeFacts, membership, plain, resource_name, seen, trust_needed};
 
 /// Plans the whole fleet.

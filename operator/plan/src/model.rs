@@ -7,6 +7,7 @@ use gputenancy_crds::{Layout, Trust};
 use super::{
     board::Board,
     name::{GpuUuid, NodeName, PodName, PoolName, ProfileName, TenantName},
+    outcome::Evicted,
 };
 
 /// All that a plan depends on.
@@ -167,4 +168,12 @@ pub struct InUse {
     pub pod: Option<PodName>,
     /// Value of the pod's priority class: pods of more weight are evicted less readily.
     pub priority: i32,
+}
+
+impl InUse {
+    /// Its pod as one that must go, with the device's start; `None`: no pod has it.
+    pub fn evicted(&self, start: i32) -> Option<Evicted> {
+        let device = self.profile.clone().unwrap_or_else(|| "whole GPU".to_owned());
+        Some(Evicted { pod: self.pod.clone()?, start, device })
+    }
 }

@@ -80,11 +80,7 @@ pub(super) fn changed(
 }
 
 fn evicts(gpu: &Gpu, target: Option<&Layout>) -> Vec<Evicted> {
-    let gone = goes(gpu, target).filter_map(|(start, used)| {
-        let device = used.profile.clone().unwrap_or_else(|| "whole GPU".to_owned());
-        Some(Evicted { pod: used.pod.clone()?, start, device })
-    });
-    gone.collect()
+    goes(gpu, target).filter_map(|(start, used)| used.evicted(start)).collect()
 }
 
 /// Changes that move nobody come first; one that was tried and failed comes last, so that it holds up no other.
@@ -144,15 +140,16 @@ fn sentence(
         None if base.is_none() => format!(", as a spare of pool {}", rig.pool_name),
         None => String::new(),
     };
-    let moves = match evicts {
-        [] => "; nobody is evicted".to_owned(),
-        evicts => {
-            let pods: Vec<String> =
-                evicts.iter().map(|e| format!("{} (has {} at {})", e.pod, e.device, e.start)).collect();
-            format!("; must move: {}", pods.join(", "))
-        }
-    };
-    format!("{} GPU {}: {}{because}{moves}", key.node, gpu.index, deeds.join(", "))
+    format!("{} GPU {}: {}{because}{}", key.node, gpu.index, deeds.join(", "), moves(evicts))
+}
+
+/// The end of a GPU's sentence: who has to move, by name.
+pub fn moves(evicts: &[Evicted]) -> String {
+    if evicts.is_empty() {
+        return "; nobody is evicted".to_owned();
+    }
+    let pods: Vec<String> = evicts.iter().map(|e| format!("{} (has {} at {})", e.pod, e.device, e.start)).collect();
+    format!("; must move: {}", pods.join(", "))
 }
 
 fn at(instance: &InstanceSpec) -> String {

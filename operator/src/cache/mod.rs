@@ -9,6 +9,7 @@ use std::{
 };
 
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, names};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api, Client, Resource, ResourceExt,
     core::DeserializeGuard,
@@ -16,6 +17,8 @@ use kube::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::{Notify, mpsc};
+
+use crate::migmanager::Configs;
 
 pub use project::*;
 use watch::Watch;
@@ -57,11 +60,14 @@ pub struct Caches {
     pub quotas: Store<SlimQuota>,
     /// Our role bindings.
     pub bindings: Store<SlimBinding>,
+    /// The layouts for NVIDIA's MIG manager, of which there is one object.
+    pub mig_config: Store<ConfigMap>,
 }
 
 impl Caches {
-    /// Starts all watches; `with_slices`: the API server knows [`SlimSlice`]s.
-    pub fn start(client: &Client, wakes: &Wakes, with_slices: bool) -> Self {
+    /// Starts all watches; `namespace` is where the layouts for NVIDIA's MIG manager are; `with_slices`: the API server knows
+    /// [`SlimSlice`]s.
+    pub fn start(client: &Client, namespace: &str, wakes: &Wakes, with_slices: bool) -> Self {
         let ours = watcher::Config::default().labels(&format!("{}={}", names::MANAGED_BY_LABEL, names::MANAGED_BY));
         Self {
             profiles: guarded(client, wakes, false),
@@ -121,12 +127,29 @@ impl Caches {
             bindings: owned(client, ours, wakes, |b: &SlimBinding| {
                 digest(&(&b.metadata.labels, &b.role_ref, &b.subjects))
             }),
+            mig_config: Watch {
+                api: Api::namespaced(client.clone(), namespace),
+                config: watcher::Config::default().fields(&format!("metadata.name={}", names::MIG_CONFIG_MAP)),
+                project: lighten,
+                keep: |_| true,
+                key: ResourceExt::name_any,
+                digest: |c: &ConfigMap| digest(&c.data),
+            }
+            .start(fleet(wakes)),
         }
+    }
+
+    /// The layouts that are published for NVIDIA's MIG manager; what cannot be read is written anew.
+    pub fn mig_configs(&self) -> Configs {
+        let objects = self.mig_config.state();
+        let text = objects.first().and_then(|c| c.data.as_ref()?.get(names::MIG_CONFIG_KEY));
+        text.map(|t| Configs::parse(t)).and_then(Result::ok).unwrap_or_default()
     }
 
     /// Waits until every store holds a first list; says which one is waited for through `waiting`.
     pub async fn ready(&self, waiting: impl Fn(&'static str)) {
-        let Self { profiles, pools, tenants, gpu_nodes, nodes, slices, pods, namespaces, quotas, bindings } = self;
+        let Self { profiles, pools, tenants, gpu_nodes, nodes, slices, pods, namespaces, quotas, bindings, mig_config } =
+            self;
         wait(profiles, "gpuprofiles", &waiting).await;
         wait(pools, "gpupools", &waiting).await;
         wait(tenants, "gputenants", &waiting).await;
@@ -139,6 +162,7 @@ impl Caches {
         wait(namespaces, "namespaces", &waiting).await;
         wait(quotas, "resourcequotas", &waiting).await;
         wait(bindings, "rolebindings", &waiting).await;
+        wait(mig_config, "configmaps", &waiting).await;
     }
 }
 

@@ -1,28 +1,51 @@
 //! From an idle device to a verified layout, or back: new devices stay withdrawn until NVML shows the whole layout, and the
 //! change ends when kubelet and the node's allocatable agree.
 
-use gputenancy_crds::{Change, ChangePhase, Layout};
+use gputenancy_crds::{Change, ChangePhase, Health, Layout};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
     draft::Draft,
     model::Decision,
-    outcome::{Trouble, doing, trouble},
-    view::View,
+    outcome::{Trouble, doing, lost, trouble},
+    view::{View, starts},
 };
-use crate::plan::plain;
+use crate::{migmanager::Word, plan::plain};
 
-/// Asks the agent for the new layout.
+/// Asks for the new layout: the agent, or all at once for the whole node NVIDIA's MIG manager.
 pub(super) fn partition(view: &View<'_>, mut draft: Draft<'_>, to: &Layout) -> Decision {
+    if view.observation.managed.as_ref().is_some_and(|m| !m.together) {
+        draft.phase(ChangePhase::Idle);
+        return draft
+            .done("idle; the node is carved as a whole, so it waits until the other GPUs that change are idle too");
+    }
     draft.layout(to).hold(view.arriving(to)).phase(ChangePhase::Partitioning);
     let timeout = view.observation.now.checked_add(view.observation.policy.carve_timeout).ok();
     draft.wake(timeout);
     draft.done("the agent is carving")
 }
 
+/// What NVIDIA's MIG manager says about it, unless it has finished.
+fn by_manager(view: &View<'_>) -> Option<Result<String, Trouble>> {
+    let managed = view.observation.managed.as_ref()?;
+    if view.fresh && view.state.health == Health::Lost {
+        return Some(Err(lost()));
+    }
+    match managed.word {
+        Word::Done => None,
+        Word::Working(words) => Some(Ok(words.clone())),
+        Word::Failed { name, words } => Some(Err(Trouble { name, words: words.clone(), hopeless: false })),
+    }
+}
+
 pub(super) fn partitioning(view: &View<'_>, change: &Change) -> Decision {
     let mut draft = Draft::of(view);
     let timeout = timeout(view, change);
+    match by_manager(view) {
+        Some(Ok(words)) => return draft.done(words),
+        Some(Err(trouble)) => return fall_back(view, draft, change, &trouble),
+        None => {}
+    }
     if view.reached(&change.to) {
         draft
             .hold([])
@@ -64,19 +87,29 @@ pub(super) fn verifying(view: &View<'_>, change: &Change) -> Decision {
 pub(super) fn rolling_back(view: &View<'_>, change: &Change) -> Decision {
     let mut draft = Draft::of(view);
     let timeout = timeout(view, change);
+    match by_manager(view) {
+        Some(Ok(words)) => return draft.done(format!("restoring the old layout: {words}")),
+        Some(Err(trouble)) => return stick(draft, trouble.name, &both(&change.reason, &trouble.words)),
+        None => {}
+    }
     if view.reached(&change.from) {
         if view.spec.is_some_and(|s| !s.hold.is_empty()) {
             draft.hold([]).wake(timeout);
             return draft.done("NVML shows the old layout; giving devices back");
         }
         if view.offered(&change.from).is_ok() {
+            if change.from == change.to {
+                // there is no other layout that failed
+                draft.finish().event(true, "RolledBack", &change.reason);
+                return draft.done("");
+            }
             draft.phase(ChangePhase::RolledBack).event(true, "RolledBack", &change.reason);
             draft.wake(view.observation.now.checked_add(view.observation.policy.retry_after).ok());
             return draft.done(&change.reason);
         }
     }
     if let Some(Trouble { name, words, .. }) = trouble(view, timeout, "restore the old layout") {
-        return stick(draft, name, &format!("{}; then {words}", change.reason));
+        return stick(draft, name, &both(&change.reason, &words));
     }
     draft.wake(timeout);
     draft.done(format!("restoring the old layout: {}", doing(view)))
@@ -94,12 +127,20 @@ fn fall_back(view: &View<'_>, mut draft: Draft<'_>, change: &Change, trouble: &T
 /// Asks for the old layout. Devices that are still there are given back at once.
 pub(super) fn roll_back(view: &View<'_>, mut draft: Draft<'_>, change: &Change, reason: String) -> Decision {
     let from = plain(change.from.clone());
-    draft.layout(&from).hold(view.arriving(&from)).phase(ChangePhase::RollingBack);
+    // NVIDIA's MIG manager may carve at any time once it was asked
+    let asked = view.observation.managed.is_some() && change.phase >= ChangePhase::Partitioning;
+    let hold = if asked { starts(&from) } else { view.arriving(&from) };
+    draft.layout(&from).hold(hold).phase(ChangePhase::RollingBack);
     draft.event(true, "RollingBack", &reason);
     let message = reason.clone();
     draft.journal(|c| (c.reason, c.failures) = (reason, c.failures.saturating_add(1)));
     draft.wake(view.observation.now.checked_add(view.observation.policy.carve_timeout).ok());
     draft.done(message)
+}
+
+/// What failed first, and what then; what fails again and again is said once.
+fn both(first: &str, then: &str) -> String {
+    if first != then && first.contains(then) { first.to_owned() } else { format!("{first}; then {then}") }
 }
 
 /// Neither layout can be had for now.
@@ -109,6 +150,10 @@ pub(super) fn stick(mut draft: Draft<'_>, name: &'static str, reason: &str) -> D
     draft.done(reason)
 }
 
+/// `None` while NVIDIA's MIG manager carves, whose time is measured elsewhere.
 fn timeout(view: &View<'_>, change: &Change) -> Option<Timestamp> {
+    if view.observation.managed.is_some() && change.phase != ChangePhase::Verifying {
+        return None;
+    }
     change.phase_since.0.checked_add(view.observation.policy.carve_timeout).ok()
 }

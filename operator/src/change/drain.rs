@@ -11,14 +11,17 @@ use super::{
     outcome,
     view::{Device, View},
 };
-use crate::plan::{PodName, plain};
+use crate::{
+    migmanager::Shape,
+    plan::{PodName, plain},
+};
 
 pub(super) fn step(view: &View<'_>, change: &Change) -> Decision {
     let seen = view.observation;
     let mut draft = Draft::of(view);
     let mut to = plain(change.to.clone());
     match seen.target.map(|t| plain(t.clone())).filter(|_| may_revise(view, change)) {
-        Some(target) if target == plain(change.from.clone()) => {
+        Some(target) if target == plain(change.from.clone()) && !goes_anew(view, change) => {
             draft.finish().event(false, "ChangeCancelled", "the plan wants the present layout again");
             return draft.done("");
         }
@@ -77,6 +80,12 @@ pub(super) fn step(view: &View<'_>, change: &Change) -> Decision {
 /// makes other plans look better, and following them would undo what it has left for.
 fn may_revise(view: &View<'_>, change: &Change) -> bool {
     change.phase < ChangePhase::Evicting || change.intent != view.observation.intent
+}
+
+/// The layout stays and is carved anew, because NVIDIA's MIG manager cannot do without.
+fn goes_anew(view: &View<'_>, change: &Change) -> bool {
+    let gone = Shape::of(&change.to) != Shape::seen(view.state);
+    change.from == change.to && view.observation.managed.as_ref().is_some_and(|m| m.anew.is_some() || gone)
 }
 
 /// Pods that have to leave and have not begun to.

@@ -16,7 +16,9 @@ use gputenancy_crds::ChangePhase;
 use view::View;
 
 pub use limits::{Turn, admit};
-pub use model::{Controller, Decision, Event, Eviction, Notice, Observation, PodFacts, Policy, Progress, Refusal};
+pub use model::{
+    Controller, Decision, Event, Eviction, Managed, Notice, Observation, PodFacts, Policy, Progress, Refusal,
+};
 
 pub use window::{Window, WindowError, Windows};
 

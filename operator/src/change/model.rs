@@ -6,7 +6,7 @@ use gputenancy_crds::{ChangePhase, GpuNode, GpuSpec, Layout, OnTimeout, Unmanage
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::window::Window;
-use crate::plan::PodName;
+use crate::{migmanager::Word, plan::PodName};
 
 /// All that a step depends on, for one GPU.
 #[derive(Clone, Debug)]
@@ -34,8 +34,21 @@ pub struct Observation<'a> {
     pub policy: &'a Policy,
     /// The agent answers, so that what its status says is of now.
     pub agent_alive: bool,
+    /// How things stand with NVIDIA's MIG manager, where it carves the node.
+    pub managed: Option<Managed<'a>>,
     /// A new change may begin now (the pool's limit of GPUs that change at once, see [`super::admit`]).
     pub may_start: bool,
+}
+
+/// What a change needs to know where NVIDIA's MIG manager carves, which changes a node as a whole.
+#[derive(Clone, Debug)]
+pub struct Managed<'a> {
+    /// What has become of asking it.
+    pub word: &'a Word,
+    /// All other GPUs of the node that have to be carved are idle as well.
+    pub together: bool,
+    /// Why the GPU has to be carved anew though its layout stays, if it has to.
+    pub anew: Option<&'a str>,
 }
 
 /// What the machine needs to know of a pod.

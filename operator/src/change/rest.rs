@@ -9,7 +9,7 @@ use super::{
     drain,
     model::{Decision, Policy},
     outcome,
-    view::{Device, View},
+    view::{Device, View, starts},
 };
 use crate::plan::plain;
 
@@ -25,8 +25,14 @@ pub(super) fn steady(view: &View<'_>) -> Decision {
     }
     match view.observation.target {
         Some(target) if view.spec.is_none() || view.present() != plain(target.clone()) => begin(view, target),
+        _ if view.spec.is_some() && anew(view).is_some() => begin(view, &view.present()),
         _ => Decision::default(),
     }
+}
+
+/// Why NVIDIA's MIG manager has to carve the GPU anew though its layout stays.
+fn anew<'v>(view: &'v View<'_>) -> Option<&'v str> {
+    view.observation.managed.as_ref().and_then(|m| m.anew)
 }
 
 fn is_lost(view: &View<'_>) -> bool {
@@ -58,6 +64,10 @@ pub(super) fn rolled_back(view: &View<'_>, change: &Change) -> Decision {
     if is_lost(view) {
         return lost(view);
     }
+    if anew(view).is_some() && !view.shows(&view.present()) {
+        // the old layout has gone again
+        return begin(view, &view.present());
+    }
     let retry = after(change, view.observation.policy);
     let over = retry.is_none_or(|at| at <= view.observation.now);
     let mut draft = Draft::of(view);
@@ -69,9 +79,16 @@ pub(super) fn rolled_back(view: &View<'_>, change: &Change) -> Decision {
             }
             draft.done(&change.reason)
         }
-        Some(target) if target != plain(change.to.clone()) || over => begin(view, &target),
+        Some(target) if over || another(view, change, &target) => begin(view, &target),
         _ => draft.done(&change.reason),
     }
+}
+
+/// Is it another layout than the one that failed? What NVIDIA's MIG manager could not do has seldom to do with the layout: unless
+/// people have written something else it is given time.
+fn another(view: &View<'_>, change: &Change, target: &Layout) -> bool {
+    let written = view.observation.managed.is_none() || change.intent != view.observation.intent;
+    written && *target != plain(change.to.clone())
 }
 
 /// Neither layout could be reached. When the agent succeeds after all the GPU is well again; now and then it is asked anew,
@@ -93,7 +110,17 @@ pub(super) fn stuck(view: &View<'_>, change: &Change) -> Decision {
         }
     }
     if view.fresh && view.healthy() && retry.is_none_or(|at| at <= view.observation.now) {
-        draft.phase(if forward { ChangePhase::Verifying } else { ChangePhase::RollingBack });
+        let managed = view.observation.managed.is_some();
+        let phase = match forward {
+            false => ChangePhase::RollingBack,
+            true if managed && !view.shows(&present) => ChangePhase::Partitioning,
+            true => ChangePhase::Verifying,
+        };
+        if phase == ChangePhase::Partitioning {
+            // what NVIDIA's MIG manager is asked to carve nobody may be given meanwhile
+            draft.hold(starts(&present));
+        }
+        draft.phase(phase);
     }
     draft.wake(retry);
     draft.done(&change.reason)
@@ -135,7 +162,8 @@ fn begin(view: &View<'_>, target: &Layout) -> Decision {
         return draft
             .waits("Pending: its turn comes when fewer than spec.disruption.maxUnavailable GPUs of the pool change");
     }
-    let failures = view.change().filter(|c| plain(c.to.clone()) == target).map_or(0, |c| c.failures);
+    let reason = anew(view).filter(|_| target == view.present()).unwrap_or(seen.reason);
+    let failures = view.change().filter(|c| !another(view, c, &target)).map_or(0, |c| c.failures);
     draft.begin(Change {
         phase: if busy && !seen.policy.notice.is_zero() { ChangePhase::Noticed } else { ChangePhase::Held },
         from: view.present(),
@@ -145,9 +173,9 @@ fn begin(view: &View<'_>, target: &Layout) -> Decision {
         evict_after: None,
         intent: seen.intent.to_owned(),
         failures,
-        reason: seen.reason.to_owned(),
+        reason: reason.to_owned(),
     });
-    draft.event(false, "ChangeStarted", seen.reason);
+    draft.event(false, "ChangeStarted", reason);
     draft.keep_back(view.absent(&target));
     if leaving.is_empty() && draft.keeps_back() {
         return carve::partition(view, draft, &target);

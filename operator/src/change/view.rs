@@ -3,7 +3,10 @@
 use gputenancy_crds::{AgentStep, Change, DeviceState, GpuSpec, GpuState, Health, Holder, Layout, names};
 
 use super::model::{Observation, PodFacts};
-use crate::plan::{PodName, plain, seen};
+use crate::{
+    migmanager::Shape,
+    plan::{PodName, plain, seen},
+};
 
 /// One GPU at one moment.
 pub(super) struct View<'a> {
@@ -63,9 +66,17 @@ impl<'a> View<'a> {
         instances.chain(whole).collect()
     }
 
-    /// Devices that `to` does not have: their owners must go.
+    /// Devices that `to` does not have, or that do not outlive its being carved: their owners must go.
     pub fn leaving(&self, to: &Layout) -> Vec<Device<'a>> {
-        self.devices().into_iter().filter(|d| !d.stays_in(to)).collect()
+        let swept = self.swept(to);
+        self.devices().into_iter().filter(|d| swept || !d.stays_in(to)).collect()
+    }
+
+    /// NVIDIA's MIG manager carves a GPU anew as a whole.
+    pub fn swept(&self, to: &Layout) -> bool {
+        let Some(managed) = &self.observation.managed else { return false };
+        let anew = managed.anew.is_some() || self.change().is_some_and(|c| c.from == c.to);
+        anew || Shape::of(to) != Shape::seen(self.state)
     }
 
     /// Starts of devices that the spec lists, that `to` does not have and that do not exist now, as after a power cycle: the agent
@@ -89,8 +100,8 @@ impl<'a> View<'a> {
     /// Starts of the devices of `layout` that do not exist yet, or not under that name.
     pub fn arriving(&self, layout: &Layout) -> Vec<i32> {
         let stays = |start: i32| self.devices().iter().any(|d| d.start == start && d.stays_in(layout));
-        let starts: Vec<i32> = if layout.mig { layout.instances.iter().map(|i| i.start).collect() } else { vec![0] };
-        starts.into_iter().filter(|s| !stays(*s)).collect()
+        let swept = self.swept(layout);
+        starts(layout).into_iter().filter(|s| swept || !stays(*s)).collect()
     }
 
     /// NVML shows exactly this layout, and the agent has nothing left to do.
@@ -202,6 +213,11 @@ impl Device<'_> {
     pub fn owned(&self) -> bool {
         self.state.owner.is_some()
     }
+}
+
+/// Starts of all devices of a layout.
+pub(super) fn starts(layout: &Layout) -> Vec<i32> {
+    if layout.mig { layout.instances.iter().map(|i| i.start).collect() } else { vec![0] }
 }
 
 fn whole_resource(layout: &Layout) -> String {

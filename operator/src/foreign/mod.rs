@@ -88,7 +88,7 @@ fn mig_manager(signs: Signs<'_>) -> Option<Foreign> {
         by: "NVIDIA's MIG manager",
         sign: format!("labels {MIG_CONFIG}={config} and {mark} are set"),
         remedy: format!(
-            "label the node {DEPLOY_MIG_MANAGER}=false, or take it out of the pool, or give the pool spec.partitioner None"
+            "label the node {DEPLOY_MIG_MANAGER}=false, or take it out of the pool, or give the pool spec.partitioner MigManager"
         ),
     })
 }

@@ -50,11 +50,14 @@ fn a_mig_manager_without_the_gpu_operator_is_known_by_its_own_word() {
 fn who_only_carves_is_no_stranger_where_the_pool_leaves_that_to_others() {
     let mig_manager: &[(&str, &str)] = &[(DEPLOY_MIG_MANAGER, "true"), (MIG_CONFIG, "x")];
     let nos: &[(&str, &str)] = &[(NOS_PARTITIONING, "mig")];
+    assert_eq!(found_in(Partitioner::MigManager, mig_manager, &[], false), None);
     assert_eq!(found_in(Partitioner::None, mig_manager, &[], false), None);
     assert_eq!(found_in(Partitioner::None, nos, &[], false), None);
-    let dra = found_in(Partitioner::None, &[], &[], true);
-    assert_eq!(dra, Some("NVIDIA's DRA driver"), "it hands out the same devices");
-    assert_eq!(found_in(Partitioner::None, &[], &[(HAMI_REGISTER, "x")], false), Some("HAMi"));
+    assert_eq!(found_in(Partitioner::MigManager, nos, &[], false), Some("nos"));
+    for partitioner in [Partitioner::MigManager, Partitioner::None] {
+        assert_eq!(found_in(partitioner, &[], &[], true), Some("NVIDIA's DRA driver"), "it hands out the same devices");
+        assert_eq!(found_in(partitioner, &[], &[(HAMI_REGISTER, "x")], false), Some("HAMi"));
+    }
 }
 
 #[test]

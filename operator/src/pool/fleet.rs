@@ -12,10 +12,12 @@ use k8s_openapi::{
 };
 use kube::{ResourceExt as _, runtime::reflector};
 
+use super::managed;
 use crate::{
     cache::{Caches, SlimNode, SlimPod, SlimSlice, valid},
     change::{Controller, PodFacts, Refusal},
     foreign::{DRA_DRIVER, Signs, foreign},
+    migmanager::Configs,
     plan::{self, Cluster, Foreign, NodeFacts, PodName},
 };
 
@@ -36,6 +38,8 @@ pub struct Fleet {
     pub dra: BTreeSet<String>,
     /// Pods that ask for devices, by name.
     pub pods: BTreeMap<PodName, Arc<SlimPod>>,
+    /// Layouts that are published for NVIDIA's MIG manager.
+    pub mig_configs: Configs,
 }
 
 impl Fleet {
@@ -50,6 +54,7 @@ impl Fleet {
             nodes: caches.nodes.state().into_iter().map(|n| (n.name_any(), n)).collect(),
             dra: caches.slices.iter().flat_map(reflector::Store::state).filter_map(|s| dra_node(&s)).collect(),
             pods: caches.pods.state().into_iter().map(pod).collect(),
+            mig_configs: caches.mig_configs(),
         }
     }
 
@@ -100,8 +105,11 @@ impl Fleet {
         foreign(Signs { partitioner: self.partitioner(name, node), ..signs })
     }
 
-    /// Who carves on a node, by the word of its pool.
+    /// Who carves on a node, by the word of its pool. A MIG manager that we have asked is no stranger before it has come to an end.
     fn partitioner(&self, name: &str, node: &SlimNode) -> Partitioner {
+        if self.gpu_nodes.get(name).is_some_and(|agreement| managed::is_engaged(agreement, node.labels())) {
+            return Partitioner::MigManager;
+        }
         let pools: Vec<&GpuPool> = self.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none()).collect();
         let by = plan::membership(&pools, [(name, node.labels())]);
         let only = by.values().next().and_then(|pools| if let [one] = pools.as_slice() { Some(one) } else { None });

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gputenancy_crds::{Advertiser, GpuNodeSpec, Partitioner};
 use kube::ResourceExt as _;
 
-use super::fleet::Fleet;
+use super::{fleet::Fleet, managed};
 use crate::plan::{NodeName, PoolName};
 
 /// Who carves and who advertises, node by node.
@@ -23,18 +23,21 @@ impl Hands {
         members: &BTreeMap<NodeName, Vec<PoolName>>,
         mut foreign: BTreeMap<NodeName, &'static str>,
     ) -> Self {
-        let wanted = |node: &NodeName, now: (Partitioner, Advertiser)| match members.get(node).map(Vec::as_slice) {
-            _ if foreign.contains_key(node) => (Partitioner::None, now.1),
-            Some([pool]) => {
-                let pool = fleet.pools.iter().find(|p| p.name_any() == pool.as_str());
-                pool.map_or(now, |p| (p.spec.partitioner, p.spec.advertiser))
-            }
-            // two pools, or none any more: until that is settled everything stays as it is
-            _ => now,
-        };
+        let wanted =
+            |node: &NodeName, now: (Partitioner, Advertiser), asked: bool| match members.get(node).map(Vec::as_slice) {
+                _ if foreign.contains_key(node) => (Partitioner::None, now.1),
+                Some([pool]) if !asked => {
+                    let pool = fleet.pools.iter().find(|p| p.name_any() == pool.as_str());
+                    pool.map_or(now, |p| (p.spec.partitioner, p.spec.advertiser))
+                }
+                // two pools, or none any more, or a MIG manager that has yet to answer: until that is settled everything stays as it is
+                _ => now,
+            };
         let all = fleet.gpu_nodes.iter().map(|(name, node)| {
             let name = NodeName::from(name.as_str());
-            let wanted = wanted(&name, (node.spec.partitioner, node.spec.advertiser));
+            let now = (node.spec.partitioner, node.spec.advertiser);
+            let labels = fleet.nodes.get(name.as_str()).map(|n| n.labels());
+            let wanted = wanted(&name, now, labels.is_some_and(|labels| managed::is_engaged(node, labels)));
             (name, wanted)
         });
         let all = all.collect();

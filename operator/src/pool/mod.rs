@@ -1,14 +1,17 @@
 //! The fleet's controller: snapshot, plan, step the change machine of every GPU, write, report.
 
+mod ask;
 mod budget;
 pub mod devices;
 mod discovery;
 mod fleet;
 mod hands;
 mod labels;
+mod managed;
 mod pass;
 mod plugin;
 mod pods;
+mod reach;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -33,12 +36,15 @@ use crate::{
     change::Decision,
     events::{News, Publisher, Tone},
     metrics::Metrics,
+    migmanager::ConfigError,
     plan::{Index, NodeName},
     view::View,
 };
 use fleet::Refusals;
 pub use fleet::{Fleet, dra_node};
+pub use managed::admit as admit_nodes;
 use pass::{Inputs, NodeWork, Pass};
+pub use reach::reach;
 pub use status::Seen;
 
 /// News of one moment are looked at together.
@@ -74,6 +80,9 @@ pub enum FleetError {
         /// The node.
         node: NodeName,
     },
+    /// The layouts for NVIDIA's MIG manager cannot be written down.
+    #[error(transparent)]
+    Layouts(#[from] ConfigError),
     /// Several things failed; the others were done.
     #[error("{count} writes failed, the others were done; the first: {first}")]
     Many {
@@ -102,6 +111,8 @@ pub struct Controller {
     written: BTreeMap<String, i64>,
     /// Labels that were applied last, so that a label which another manager keeps is not fought over.
     labelled: BTreeMap<NodeName, BTreeMap<String, String>>,
+    /// Namespace of the layouts for NVIDIA's MIG manager.
+    namespace: String,
     /// The pause before the next pass.
     window: Duration,
     /// This pass has learnt something that no watch will tell.
@@ -112,12 +123,14 @@ impl Controller {
     /// A controller that publishes what it finds in `view`.
     pub fn new(
         caches: Caches,
+        namespace: String,
         writer: Writer,
         publisher: Publisher,
         metrics: Arc<Metrics>,
         view: watch::Sender<Arc<View>>,
     ) -> Self {
         Self {
+            namespace,
             caches,
             writer,
             publisher,
@@ -179,7 +192,7 @@ impl Controller {
         self.explained.retain(|uid, _| uids.contains(uid));
         let inputs = Inputs { now: Timestamp::now(), refusals: &self.refusals, lagging: &lagging };
         let begun = std::time::Instant::now();
-        let Pass { nodes, labels, view, pools, profiles, finished, phases, foreign, wake, spared } =
+        let Pass { nodes, labels, asks, mig_configs, view, pools, profiles, finished, phases, foreign, wake, spared } =
             pass::pass(&fleet, &mut self.index, &inputs);
         self.window = (begun.elapsed() * LEISURE).clamp(WINDOW, LONGEST_WINDOW);
         self.metrics.changes(phases.iter().map(|p| phase_name(*p)));
@@ -197,12 +210,18 @@ impl Controller {
             let added = self.writer.set_finalizer(pool, true).await;
             faults.extend(added.map_err(failed("adding the finalizer of a pool")).err());
         }
+        if let Some(configs) = mig_configs {
+            faults.extend(self.publish(&configs).await.err());
+        }
         for (node, wanted) in labels {
             faults.extend(self.label(&node, wanted).await.err());
         }
         for (node, work) in nodes {
             let worked = tokio::time::timeout(LONGEST_NODE, self.work(&fleet, &node, work)).await;
             faults.extend(worked.unwrap_or(Err(FleetError::SlowNode { node })).err());
+        }
+        for (node, ask) in asks {
+            faults.extend(self.ask(&fleet, &node, ask).await.err());
         }
         for (pod, uid) in spared {
             faults.extend(self.spare(&fleet, &pod, &uid).await.err());

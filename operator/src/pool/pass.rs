@@ -13,11 +13,15 @@ use super::{
     devices,
     fleet::{Fleet, Refusals},
     hands::Hands,
-    labels, status, view,
+    labels,
+    managed::{self, Ask},
+    reach::reach,
+    status, view,
 };
 use crate::{
     cache::digest,
-    change::{self, Decision, Observation, Policy, Turn, Window, WindowError, Windows},
+    change::{self, Decision, Managed, Observation, Policy, Turn, Window, WindowError, Windows},
+    migmanager::{self, Configs},
     plan::{self, GpuKey, Index, NodeName, Plan, PodName, PoolName, Snapshot},
     plugin, profile,
     view::View,
@@ -32,6 +36,10 @@ pub struct Pass {
     pub spared: BTreeMap<PodName, String>,
     /// Our labels on nodes that lack them or have others.
     pub labels: BTreeMap<NodeName, BTreeMap<String, String>>,
+    /// Labels for NVIDIA's MIG manager, and those that it left paused.
+    pub asks: BTreeMap<NodeName, Ask>,
+    /// Layouts to be published for NVIDIA's MIG manager, when they differ from those that are.
+    pub mig_configs: Option<Configs>,
     /// What tenants need to know.
     pub view: View,
     /// Status of pools that differs.
@@ -71,6 +79,9 @@ pub struct Inputs<'a> {
 
 /// Decides. `index` has the last pass's plan: only what differs since then is planned anew.
 pub fn pass(fleet: &Fleet, index: &mut Index, inputs: &Inputs<'_>) -> Pass {
+    let known = fleet;
+    let current = managed::current(fleet);
+    let fleet = current.as_ref().unwrap_or(fleet);
     let cluster = fleet.cluster_at(inputs.now);
     let windows = windows(fleet, inputs.now);
     let (snapshot, mut problems) = Snapshot::read(&cluster);
@@ -85,9 +96,12 @@ pub fn pass(fleet: &Fleet, index: &mut Index, inputs: &Inputs<'_>) -> Pass {
     let hands = Hands::of(fleet, &members, foreign.collect());
 
     let devices = devices::all(fleet);
-    let mut decisions = decisions(fleet, plan, &windows, &hands, inputs);
+    let mut managers = managed::decisions(fleet, plan, inputs);
+    managers.retain(|node, _| !hands.is_foreign(&NodeName::from(node.as_str())));
+    let reached = reach(fleet, snapshot, plan);
+    let mut decisions = decisions(fleet, (plan, &reached), &windows, (&managers, &hands), inputs);
     name_places(&mut decisions, &devices);
-    let nodes = nodes(fleet, &decisions, &members, &hands, inputs);
+    let nodes = nodes((fleet, known), &decisions, &managers, &members, &hands, inputs);
     let seen = status::Seen {
         fleet,
         plan,
@@ -103,6 +117,8 @@ pub fn pass(fleet: &Fleet, index: &mut Index, inputs: &Inputs<'_>) -> Pass {
     Pass {
         spared: spared(fleet, &decisions, &hands, inputs),
         labels: labels::labels(fleet, &members, &hands),
+        asks: asks(&managers),
+        mig_configs: managed::configs(fleet, &managers),
         view: view::view(&seen, snapshot),
         pools: pools.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
         profiles: profiles.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
@@ -117,6 +133,7 @@ pub fn pass(fleet: &Fleet, index: &mut Index, inputs: &Inputs<'_>) -> Pass {
         wake: decisions
             .values()
             .filter_map(|d| d.wake)
+            .chain(managers.values().filter_map(|d| d.wake))
             .chain(status::patience_ends(&seen))
             .chain(fleet.forgiveness_ends(inputs.now))
             .chain(fleet.gpu_nodes.values().filter_map(|n| plugin_steps(fleet, n, true, inputs.now)?.wake))
@@ -132,46 +149,74 @@ fn windows(fleet: &Fleet, now: Timestamp) -> BTreeMap<String, Result<Window, Win
     fleet.pools.iter().map(|pool| (pool.name_any(), of(pool))).collect()
 }
 
+fn asks(managers: &BTreeMap<String, migmanager::Decision>) -> BTreeMap<NodeName, Ask> {
+    let ask = |d: &migmanager::Decision| Ask { config: d.label.clone(), unpause: d.unpause.clone() };
+    let asks = managers.iter().map(|(node, d)| (NodeName::from(node.as_str()), ask(d)));
+    asks.filter(|(_, ask)| *ask != Ask::default()).collect()
+}
+
 /// Steps the change machine of every GPU that a pool has.
 fn decisions(
     fleet: &Fleet,
-    plan: &Plan,
+    (plan, reached): (&Plan, &BTreeMap<GpuKey, plan::GpuPlan>),
     windows: &BTreeMap<String, Result<Window, WindowError>>,
-    hands: &Hands,
+    (managers, hands): (&BTreeMap<String, migmanager::Decision>, &Hands),
     inputs: &Inputs<'_>,
 ) -> BTreeMap<GpuKey, Decision> {
     let intent = intent(fleet);
-    let admitted = admitted(fleet, plan, hands);
-    let mut decisions = BTreeMap::new();
-    for (key, gpu) in &plan.gpus {
+    let targets = managed::targets(fleet, plan);
+    let mut anew = managed::anew(fleet);
+    for (key, why) in &mut anew {
+        // the plan's words name everybody who has to move for it
+        if let Some(told) = reached.get(key).filter(|gpu| !gpu.reasons.is_empty()) {
+            *why = reason(key, told, None);
+        }
+    }
+    let admitted = admitted(fleet, (plan, reached), hands, &targets, &anew);
+    let decide = |key: &GpuKey, gpu: &plan::GpuPlan, together: bool| {
         let name = key.node.as_str();
-        let Some(node) = fleet.gpu_nodes.get(name).filter(|_| !inputs.lagging.contains(name)) else { continue };
+        let node = fleet.gpu_nodes.get(name).filter(|_| !inputs.lagging.contains(name))?;
         // what a pass decides is told to an agent that knows already whether it carves
         if hands.is_foreign(&key.node) || !hands.are_told(&key.node, &node.spec) {
-            continue;
+            return None;
         }
-        let Some(pool) = fleet.pools.iter().find(|p| p.name_any() == gpu.pool.as_str()) else { continue };
+        let pool = fleet.pools.iter().find(|p| p.name_any() == gpu.pool.as_str())?;
         let deadline = spec_of(fleet, key).and_then(|s| s.change.as_ref()?.evict_after.as_ref()).map(|t| t.0);
         let (pods, allocatable) = (fleet.pods_on(name, deadline, inputs.refusals), fleet.allocatable(name));
         let window = match windows.get(gpu.pool.as_str()) {
             Some(Ok(window)) => *window,
             _ => Window::Closed { next: None },
         };
-        let decision = change::step(&Observation {
+        let managed = managers.get(name);
+        let managed = managed.map(|m| Managed { word: &m.word, together, anew: anew.get(key).map(String::as_str) });
+        Some(change::step(&Observation {
             now: inputs.now,
             uuid: key.uuid.as_str(),
             node,
             allocatable: &allocatable,
             closed: plugin_view(fleet, node, true, inputs.now).and_then(|seen| plugin::closed(&seen)),
-            target: gpu.target.as_deref(),
-            reason: &reason(key, gpu, spec_of(fleet, key)),
+            target: targets.get(key).or(gpu.target.as_deref()),
+            reason: &reason(key, reached.get(key).unwrap_or(gpu), spec_of(fleet, key)),
             intent: &intent,
             pods: &pods,
             policy: &Policy { window, ..Policy::from(&pool.spec.disruption) },
             agent_alive: fleet.answers(name),
+            managed,
             may_start: admitted.contains(key),
-        });
-        decisions.insert(key.clone(), decision);
+        }))
+    };
+    let all =
+        |gpus: &mut dyn Iterator<Item = (&GpuKey, &plan::GpuPlan)>, together: bool| -> BTreeMap<GpuKey, Decision> {
+            gpus.filter_map(|(key, gpu)| Some((key.clone(), decide(key, gpu, together)?))).collect()
+        };
+    let mut decisions = all(&mut plan.gpus.iter(), true);
+    for name in managers.keys() {
+        let here: BTreeMap<&str, &Decision> =
+            decisions.iter().filter(|(k, _)| k.node.as_str() == name).map(|(k, d)| (k.uuid.as_str(), d)).collect();
+        let swept = anew.keys().filter(|k| k.node.as_str() == name).map(|k| k.uuid.as_str()).collect();
+        if fleet.gpu_nodes.get(name).is_some_and(|node| managed::hasty(node, &here, &swept)) {
+            decisions.extend(all(&mut plan.gpus.iter().filter(|(k, _)| k.node.as_str() == name), false));
+        }
     }
     decisions
 }
@@ -180,7 +225,8 @@ fn decisions(
 fn intent(fleet: &Fleet) -> String {
     let profiles = fleet.profiles.iter().map(|p| (p.name_any(), serde_json::json!(p.spec)));
     let pools = fleet.pools.iter().map(|p| {
-        let GpuPoolSpec { node_selector, profiles, layout, partitioner, advertiser, disruption } = &p.spec;
+        let GpuPoolSpec { node_selector, profiles, layout, partitioner, mig_manager: _, advertiser, disruption } =
+            &p.spec;
         let written =
             serde_json::json!([node_selector, profiles, layout, partitioner, advertiser, disruption.allow_outage]);
         (p.name_any(), written)
@@ -259,7 +305,13 @@ fn spec_of<'a>(fleet: &'a Fleet, key: &GpuKey) -> Option<&'a GpuSpec> {
 }
 
 /// GPUs that may begin a change now, by each pool's limit.
-fn admitted(fleet: &Fleet, plan: &Plan, hands: &Hands) -> BTreeSet<GpuKey> {
+fn admitted(
+    fleet: &Fleet,
+    (plan, reached): (&Plan, &BTreeMap<GpuKey, plan::GpuPlan>),
+    hands: &Hands,
+    targets: &BTreeMap<GpuKey, Layout>,
+    anew: &BTreeMap<GpuKey, String>,
+) -> BTreeSet<GpuKey> {
     let mut by_pool: BTreeMap<&PoolName, Vec<Turn<GpuKey>>> = BTreeMap::new();
     // a change that stands still where somebody else carves keeps nobody waiting
     for (key, gpu) in plan.gpus.iter().filter(|(key, _)| !hands.is_foreign(&key.node)) {
@@ -268,15 +320,26 @@ fn admitted(fleet: &Fleet, plan: &Plan, hands: &Hands) -> BTreeSet<GpuKey> {
         let changing = phase.is_some_and(|p| p < ChangePhase::RolledBack);
         // a GPU that is not listed yet has nothing to lose, and waits for nobody unless it must be carved
         let present = spec.map(|s| plan::plain(s.layout()));
-        let wanted = gpu.changed || gpu.target.as_deref().is_some_and(|t| differs(present.as_ref(), t));
-        by_pool.entry(&gpu.pool).or_default().push(Turn { gpu: key.clone(), changing, wanted, rank: gpu.rank });
+        let target = targets.get(key).or(gpu.target.as_deref());
+        // where the MIG manager places, another placement alone is no change
+        let kept = managed::keeps(fleet, key, target);
+        let wanted =
+            gpu.changed && !kept || anew.contains_key(key) || target.is_some_and(|t| differs(present.as_ref(), t));
+        let rank = reached.get(key).unwrap_or(gpu).rank;
+        by_pool.entry(&gpu.pool).or_default().push(Turn { gpu: key.clone(), changing, wanted, rank });
     }
     let limit = |pool: &PoolName| {
         let found = fleet.pools.iter().find(|p| p.name_any() == pool.as_str());
         found.map(|p| p.spec.disruption.max_unavailable.clone())
     };
-    let turns = by_pool.into_iter().filter_map(|(pool, turns)| Some(change::admit(&turns, &limit(pool)?)));
-    turns.flatten().collect()
+    let managed = |turns: &[Turn<GpuKey>]| {
+        let mut nodes = turns.iter().filter_map(|t| fleet.gpu_nodes.get(t.gpu.node.as_str()));
+        nodes.any(managed::is_managed)
+    };
+    let admit = |(pool, turns): (&PoolName, Vec<Turn<GpuKey>>)| {
+        Some(if managed(&turns) { managed::admit(&turns, anew) } else { change::admit(&turns, &limit(pool)?) })
+    };
+    by_pool.into_iter().filter_map(admit).flatten().collect()
 }
 
 fn differs(present: Option<&Layout>, target: &Layout) -> bool {
@@ -286,8 +349,9 @@ fn differs(present: Option<&Layout>, target: &Layout) -> bool {
 /// The new spec of every node: decided GPUs as decided, others as they are, and GPUs that no pool has any more leave once
 /// nothing uses them.
 fn nodes(
-    fleet: &Fleet,
+    (fleet, known): (&Fleet, &Fleet),
     decisions: &BTreeMap<GpuKey, Decision>,
+    managers: &BTreeMap<String, migmanager::Decision>,
     members: &BTreeMap<NodeName, Vec<PoolName>>,
     hands: &Hands,
     inputs: &Inputs<'_>,
@@ -310,18 +374,26 @@ fn nodes(
                 gpus.insert(uuid, spec.clone());
             }
         }
-        let mut spec = GpuNodeSpec { gpus: in_order(node, gpus), ..node.spec.clone() };
+        let manager = managers.get(name);
+        let mig_manager = manager.map_or_else(|| node.spec.mig_manager.clone(), |m| m.run.clone());
+        let mut spec = GpuNodeSpec { gpus: in_order(node, gpus), mig_manager, ..node.spec.clone() };
         (spec.partitioner, spec.advertiser) = hands.of_node(&key);
-        if spec.gpus.is_empty() && !members.contains_key(&key) {
+        let engaged = fleet.nodes.get(name).is_some_and(|n| managed::is_engaged(node, n.labels()));
+        if spec.gpus.is_empty() && !members.contains_key(&key) && spec.mig_manager.is_none() && !engaged {
             // no business of ours
             (spec.partitioner, spec.advertiser) = (Partitioner::default(), Advertiser::default());
         } else if spec.partitioner != node.spec.partitioner {
             spec.gpus.iter_mut().filter_map(|g| g.change.as_mut()).for_each(|c| begin_anew(c, inputs.now));
         }
-        let spec = (spec != node.spec).then_some(spec);
-        let decisions: Vec<Decision> = here.into_iter().map(|(_, d)| d.clone()).filter(has_work).collect();
+        if spec.partitioner != Partitioner::MigManager && !hands.is_foreign(&key) {
+            spec.mig_manager = None;
+        }
+        let spec = (known.gpu_nodes.get(name).map(|n| &n.spec) != Some(&spec)).then_some(spec);
+        let told = manager.map(|m| Decision { events: m.events.clone(), ..Decision::default() });
+        let decisions: Vec<Decision> = here.into_iter().map(|(_, d)| d.clone()).chain(told).filter(has_work).collect();
         let ours = !hands.is_foreign(&key);
-        let plugin = ours.then(|| plugin_steps(fleet, node, members.contains_key(&key), inputs.now));
+        let pooled = members.contains_key(&key) || managed::is_asked(node);
+        let plugin = ours.then(|| plugin_steps(fleet, node, pooled, inputs.now));
         let plugin = plugin.flatten().unwrap_or_default();
         if spec.is_some() || !decisions.is_empty() || plugin.cordon.is_some() || plugin.restart.is_some() {
             work.insert(key, NodeWork { spec, decisions, plugin });
@@ -377,5 +449,6 @@ pub(super) fn may_leave(fleet: &Fleet, node: &gputenancy_crds::GpuNode, uuid: &s
         matches!(s.step, AgentStep::Steady | AgentStep::Unmanaged | AgentStep::Failed | AgentStep::LeftAlone)
     });
     let half_done = matches!(change, Some(ChangePhase::Partitioning | ChangePhase::RollingBack)) && !(fresh && rests);
-    idle && !half_done && fleet.answers(&node.name_any())
+    // what NVIDIA's MIG manager was asked for it does, pool or not: nobody is to find the GPU changing under his hands
+    idle && !half_done && !managed::is_asked(node) && fleet.answers(&node.name_any())
 }

@@ -56,6 +56,7 @@ fn fleet(pools: &[&str]) -> Fleet {
         .into(),
         dra: BTreeSet::new(),
         pods: BTreeMap::new(),
+        mig_configs: crate::migmanager::Configs::default(),
     }
 }
 

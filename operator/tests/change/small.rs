@@ -97,6 +97,7 @@ impl World {
             pods: &self.pods,
             policy: &self.policy,
             agent_alive: self.alive,
+            managed: None,
             may_start: self.may_start,
         })
     }

@@ -214,6 +214,7 @@ impl World {
             pods: &pods,
             policy: &self.policy,
             agent_alive: self.node_ready,
+            managed: None,
             may_start: true,
         })
     }

@@ -96,6 +96,15 @@ pub fn all() -> Vec<Layout> {
             )
         },
         Layout {
+            driver_libraries: true,
+            dockerfile: Some("integration/images/mig-manager.Dockerfile"),
+            ..image(
+                "lab.local/gputenancy-mig-manager:dev",
+                &[("/usr/bin/mig-manager", Source::Cargo("mig-manager"))],
+                &["/usr/bin/mig-manager"],
+            )
+        },
+        Layout {
             applets: true,
             driver_libraries: true,
             dockerfile: Some("integration/images/workload.Dockerfile"),

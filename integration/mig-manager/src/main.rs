@@ -1,0 +1,28 @@
+//! Follows the label protocol of NVIDIA's MIG manager on one node, with its traps, and carves through NVML as mig-parted does.
+//!
+//! NVIDIA's program cannot be run without its driver and its images; what is reproduced here is what its source does to node labels,
+//! in which order, and what it leaves undone.
+
+mod args;
+mod carve;
+mod config;
+mod labels;
+mod manage;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use tracing_subscriber::EnvFilter;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    match manage::follow(args::Args::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(%error, "ends");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Carving by NVIDIA's MIG manager, decided without any I/O or clock: which layout a node is asked to have, and what its answers mean.
+//!
+//! The MIG manager changes a node as a whole, drains nobody, acts only when the value of a label changes, and may stay `pending` for
+//! ever with the GPU Operator's parts paused. What has to go is drained by the [change machine](crate::change) before it is asked. Where
+//! things stand is in the node's labels and in `GpuNode.spec.migManager`.
+
+mod adopt;
+mod config;
+mod model;
+mod step;
+#[cfg(test)]
+mod tests;
+mod view;
+
+pub use adopt::{adopted, placed};
+pub use config::{Config, ConfigError, Configs, Shape, base, is_ours, twin};
+pub use model::{Decision, Observation, Patience, Word};
+pub use step::step;
+pub use view::{configs, sweeps};

@@ -1,0 +1,85 @@
+//! What is looked at on one node, and what is answered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gputenancy_crds::{GpuNode, MigManagerRules, MigManagerRun};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use crate::change::Event;
+
+/// All that a step depends on, for one node.
+#[derive(Clone, Debug)]
+pub struct Observation<'a> {
+    /// The time.
+    pub now: Timestamp,
+    /// The agreement about the node.
+    pub node: &'a GpuNode,
+    /// The node's labels.
+    pub labels: &'a BTreeMap<String, String>,
+    /// The agent answers, so that what its status says is of now.
+    pub agent_alive: bool,
+    /// Layouts that are in the `ConfigMap`.
+    pub published: &'a super::Configs,
+    /// How long to wait for what.
+    pub patience: Patience,
+}
+
+/// How long to wait for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// For an answer, or for the end of `pending`.
+    pub answer: SignedDuration,
+    /// For kubelet to bring the `ConfigMap` to the MIG manager.
+    pub config_sync: SignedDuration,
+    /// So long an answer may be the one to an earlier question: the MIG manager takes a moment to notice a label.
+    pub notice: SignedDuration,
+}
+
+impl From<&MigManagerRules> for Patience {
+    /// A duration that cannot be read (the API server's pattern lets none through) counts as the field's default.
+    fn from(rules: &MigManagerRules) -> Self {
+        let read = |text: &gputenancy_crds::DurationText, default: i64| {
+            let seconds = text.get().ok().and_then(|d| i64::try_from(d.as_secs()).ok());
+            SignedDuration::from_secs(seconds.unwrap_or(default))
+        };
+        Self {
+            answer: read(&rules.timeout, 1200),
+            config_sync: read(&rules.config_sync, 90),
+            notice: SignedDuration::from_secs(20),
+        }
+    }
+}
+
+/// What is to be done about one node. Doing it twice does no harm.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decision {
+    /// The new journal. Written before the rest is done.
+    pub run: Option<MigManagerRun>,
+    /// What the changes of the node's GPUs are told.
+    pub word: Word,
+    /// Value for the label `nvidia.com/mig.config`.
+    pub label: Option<String>,
+    /// Labels that the MIG manager has left paused, to be set back to `true`.
+    pub unpause: BTreeSet<String>,
+    /// What to tell.
+    pub events: Vec<Event>,
+    /// Look again at this time even if nothing changed.
+    pub wake: Option<Timestamp>,
+}
+
+/// What changes of the node's GPUs are told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Word {
+    /// NVML shows what was asked for, and the MIG manager has finished.
+    #[default]
+    Done,
+    /// Not yet; in a sentence.
+    Working(String),
+    /// It will not come about.
+    Failed {
+        /// Reason of the event, in CamelCase.
+        name: &'static str,
+        /// What happened and what to do.
+        words: String,
+    },
+}

@@ -1,0 +1,188 @@
+//! Nodes that NVIDIA's MIG manager carves: what a pass adds to the changes of their GPUs, because such a node changes as a whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gputenancy_crds::{ChangePhase, GpuNode, GpuSpec, GpuState, Layout, MigManagerStep, Partitioner, names};
+use kube::ResourceExt as _;
+
+use super::{fleet::Fleet, pass::Inputs, reach::BYSTANDER};
+use crate::{
+    change::{self, Turn},
+    migmanager::{self, Configs, Decision, Patience, Shape, adopted, base, is_ours, placed, sweeps},
+    plan::{GpuKey, NodeName, Plan, plain},
+};
+
+/// What is to be done about the labels of one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ask {
+    /// Value for `nvidia.com/mig.config`.
+    pub config: Option<String>,
+    /// Labels of the GPU Operator's parts that are set back to `true`.
+    pub unpause: BTreeSet<String>,
+}
+
+/// The fleet with placements as the MIG manager chose them; `None`: as it is.
+pub fn current(fleet: &Fleet) -> Option<Fleet> {
+    let managed = fleet.gpu_nodes.iter().filter(|(_, node)| is_managed(node));
+    let differing: Vec<_> = managed.filter_map(|(name, node)| Some((name.clone(), adopted(node)?))).collect();
+    (!differing.is_empty()).then(|| {
+        let mut fleet = fleet.clone();
+        fleet.gpu_nodes.extend(differing);
+        fleet
+    })
+}
+
+/// Has the MIG manager been asked, and not answered yet? Nobody else carves until it has, whatever the pool says meanwhile.
+pub fn is_asked(node: &GpuNode) -> bool {
+    let run = node.spec.mig_manager.as_ref();
+    run.is_some_and(|r| r.step > MigManagerStep::Publishing && r.step < MigManagerStep::GaveUp)
+}
+
+/// Is the MIG manager still to be looked after? It has yet to answer, or has parts paused for a layout of ours: whoever has the node
+/// next, and even if no pool has it any more.
+pub fn is_engaged(node: &GpuNode, labels: &BTreeMap<String, String>) -> bool {
+    let paused = || labels.iter().any(|(k, v)| k.starts_with(names::DEPLOY_LABELS) && v == names::PAUSED);
+    let ours = labels.get(names::MIG_CONFIG_LABEL).is_some_and(|name| is_ours(name));
+    is_managed(node) && (is_asked(node) || (ours && paused()))
+}
+
+/// Does NVIDIA's MIG manager carve this node?
+pub fn is_managed(node: &GpuNode) -> bool {
+    node.spec.partitioner == Partitioner::MigManager
+}
+
+/// What is to be done about each MIG manager.
+pub fn decisions(fleet: &Fleet, plan: &Plan, inputs: &Inputs<'_>) -> BTreeMap<String, Decision> {
+    let managed = fleet.gpu_nodes.iter().filter(|(name, n)| is_managed(n) && !inputs.lagging.contains(*name));
+    let decide = |(name, node): (&String, &GpuNode)| {
+        let labels = fleet.nodes.get(name)?.labels();
+        let pool = plan.gpus.iter().find(|(k, _)| k.node.as_str() == name).map(|(_, g)| &g.pool);
+        let pool = fleet.pools.iter().find(|p| pool.is_some_and(|pool| pool.as_str() == p.name_any()));
+        let rules = pool.and_then(|p| p.spec.mig_manager.clone()).unwrap_or_default();
+        let decision = migmanager::step(&migmanager::Observation {
+            now: inputs.now,
+            node,
+            labels,
+            agent_alive: fleet.answers(name),
+            published: &fleet.mig_configs,
+            patience: Patience::from(&rules),
+        });
+        Some((name.clone(), decision))
+    };
+    managed.filter_map(decide).collect()
+}
+
+/// The layouts that have to be published, if they differ from those that are.
+pub fn configs(fleet: &Fleet, managers: &BTreeMap<String, Decision>) -> Option<Configs> {
+    let mut wanted = Configs::default();
+    for node in fleet.gpu_nodes.values().filter(|n| is_managed(n)) {
+        for config in migmanager::configs(node) {
+            wanted.add(&config);
+        }
+    }
+    // a MIG manager that starts anew reads the label again
+    let labels = fleet.nodes.values().filter_map(|n| n.labels().get(names::MIG_CONFIG_LABEL).cloned());
+    let runs = managers.values().filter_map(|d| d.run.as_ref()).map(|r| r.config.clone());
+    for name in labels.chain(runs).filter(|name| is_ours(name)) {
+        wanted.keep(&fleet.mig_configs, base(&name));
+    }
+    let nobody = !fleet.gpu_nodes.values().any(is_managed) && fleet.mig_configs == Configs::default();
+    (!nobody && wanted != fleet.mig_configs).then_some(wanted)
+}
+
+/// The layouts that the plan wants where the MIG manager carves, with the placements that it would leave as they are.
+pub fn targets(fleet: &Fleet, plan: &Plan) -> BTreeMap<GpuKey, Layout> {
+    let target = |(key, gpu): (&GpuKey, &crate::plan::GpuPlan)| {
+        let node = fleet.gpu_nodes.get(key.node.as_str()).filter(|n| is_managed(n))?;
+        let target = plain(gpu.target.as_deref()?.clone());
+        let same = state_of(node, key.uuid.as_str()).filter(|s| target.mig && Shape::of(&target) == Shape::seen(s));
+        Some((key.clone(), same.map_or_else(|| target.clone(), |s| placed(&target, s))))
+    };
+    plan.gpus.iter().filter_map(target).collect()
+}
+
+/// Does the MIG manager carve this GPU, and does it have what the plan wants in some place?
+pub fn keeps(fleet: &Fleet, key: &GpuKey, target: Option<&Layout>) -> bool {
+    let node = fleet.gpu_nodes.get(key.node.as_str()).filter(|n| is_managed(n));
+    let state = node.and_then(|n| state_of(n, key.uuid.as_str()));
+    state.is_some_and(|s| target.is_none_or(|t| Shape::of(t) == Shape::seen(s)))
+}
+
+/// GPUs that have to be carved anew though their layout stays, with the reason.
+pub fn anew(fleet: &Fleet) -> BTreeMap<GpuKey, String> {
+    let mut anew = BTreeMap::new();
+    for (name, node) in fleet.gpu_nodes.iter().filter(|(name, n)| is_managed(n) && fleet.answers(name)) {
+        let key = |uuid: &str| GpuKey { node: name.as_str().into(), uuid: uuid.into() };
+        // what has not begun may not begin for long
+        let wanted = |state: &GpuState| match spec_of(node, &state.uuid).and_then(|s| s.change.as_ref()) {
+            Some(c) if c.phase <= ChangePhase::Partitioning => Shape::of(&c.to),
+            Some(c) if c.phase == ChangePhase::RollingBack => Shape::of(&c.from),
+            _ => Shape::seen(state),
+        };
+        let swept = sweeps(node, wanted);
+        for state in node.status.iter().flat_map(|s| &s.gpus) {
+            // nobody was ever given a GPU that is not listed
+            let Some(spec) = spec_of(node, &state.uuid) else { continue };
+            let shown = Shape::seen(state);
+            if swept.contains(&state.uuid) && wanted(state) == shown {
+                anew.insert(key(&state.uuid), BYSTANDER.to_owned());
+            } else if drifted(spec, state) {
+                let agreed = Shape::of(&spec.layout()).words();
+                anew.insert(key(&state.uuid), format!("NVML shows {} and not {agreed}", shown.words()));
+            }
+        }
+    }
+    anew
+}
+
+/// NVML shows something else than agreed, as after a reboot, and nobody uses what is there.
+fn drifted(spec: &GpuSpec, state: &GpuState) -> bool {
+    let mut devices = state.instances.iter().map(|i| &i.device).chain(&state.whole);
+    let idle = state.holders.is_empty() && devices.all(|d| d.owner.is_none() && d.clients == 0);
+    let rests = spec.change.as_ref().is_none_or(|c| c.phase == ChangePhase::RolledBack);
+    rests && idle && Shape::of(&spec.layout()) != Shape::seen(state)
+}
+
+/// GPUs of one pool that may begin a change now: of one node at a time, and of that all that have to. While a node changes only those
+/// of its GPUs follow that it cannot do without.
+pub fn admit(turns: &[Turn<GpuKey>], anew: &BTreeMap<GpuKey, String>) -> BTreeSet<GpuKey> {
+    let changing: BTreeSet<&NodeName> = turns.iter().filter(|t| t.changing).map(|t| &t.gpu.node).collect();
+    if !changing.is_empty() {
+        let joins = |t: &&Turn<GpuKey>| !t.changing && anew.contains_key(&t.gpu) && changing.contains(&t.gpu.node);
+        return turns.iter().filter(joins).map(|t| t.gpu.clone()).collect();
+    }
+    let lowest = turns.iter().filter(|t| t.wanted).map(|t| t.rank).min();
+    let first = turns.iter().filter(|t| t.wanted && Some(t.rank) == lowest).min_by_key(|t| &t.gpu);
+    let node = first.map(|t| &t.gpu.node);
+    turns.iter().filter(|t| t.wanted && Some(&t.gpu.node) == node).map(|t| t.gpu.clone()).collect()
+}
+
+/// Would a GPU of the node be carved now while another one that has to be carved with it is not idle yet?
+pub fn hasty(node: &GpuNode, decisions: &BTreeMap<&str, &change::Decision>, anew: &BTreeSet<&str>) -> bool {
+    let before = |uuid: &str| spec_of(node, uuid).and_then(|s| s.change.as_ref()).map(|c| c.phase);
+    let after = |uuid: &str| match decisions.get(uuid).and_then(|d| d.spec.as_ref()) {
+        Some(spec) => spec.change.as_ref().map(|c| c.phase),
+        None => before(uuid),
+    };
+    let uuids: Vec<&str> = node.status.iter().flat_map(|s| &s.gpus).map(|g| g.uuid.as_str()).collect();
+    let carves = |p: Option<ChangePhase>| p == Some(ChangePhase::Partitioning);
+    let starts = uuids.iter().any(|u| carves(after(u)) && !carves(before(u)));
+    let waits = uuids.iter().any(|u| {
+        let phase = after(u);
+        phase.is_some_and(|p| p <= ChangePhase::Idle) || (anew.contains(u) && !carves(phase))
+    });
+    starts && waits
+}
+
+fn state_of<'a>(node: &'a GpuNode, uuid: &str) -> Option<&'a GpuState> {
+    node.status.iter().flat_map(|s| &s.gpus).find(|g| g.uuid == uuid)
+}
+
+fn spec_of<'a>(node: &'a GpuNode, uuid: &str) -> Option<&'a GpuSpec> {
+    node.spec.gpus.iter().find(|g| g.uuid == uuid)
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(super) mod world;

@@ -1,0 +1,74 @@
+//! What a plan comes to where the MIG manager carves, beside what then happens.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{super::managed::world::World, *};
+use crate::plan::{PodName, plan};
+
+/// What the planner alone says, and what differs from it.
+fn plans(world: &World) -> (Plan, BTreeMap<GpuKey, GpuPlan>) {
+    let (snapshot, _) = Snapshot::read(&world.fleet.cluster_at(world.now));
+    let plan = plan(&snapshot);
+    let reach = reach(&world.fleet, &snapshot, &plan);
+    (plan, reach)
+}
+
+fn evicted<'a>(gpus: impl Iterator<Item = &'a GpuPlan>) -> BTreeSet<PodName> {
+    gpus.flat_map(|gpu| &gpu.evicts).map(|e| e.pod.clone()).collect()
+}
+
+#[test]
+fn everybody_on_a_gpu_that_is_carved_anew_is_named_before_and_in_the_change() {
+    let mut world = World::new();
+    world.guarantee("small", 14);
+    world.settle();
+    (0..14).for_each(|_| world.arrive());
+    world.guarantee("small", 7);
+    world.guarantee("half", 1);
+    let (plan, reach) = plans(&world);
+    let named = evicted(reach.values());
+    assert!(evicted(plan.gpus.values()).len() < 7 && named.len() == 7, "{reach:#?}");
+    for gpu in reach.values() {
+        let reason = gpu.reasons.concat();
+        let told = named.iter().all(|pod| reason.contains(&format!("{pod} (has 1g.10gb at ")));
+        assert!(told && gpu.rank == 1 && reason.matches("must move").count() == 1, "{reason}");
+    }
+    world.agent();
+    world.operate(usize::MAX);
+    let reasons: Vec<&str> =
+        world.node().spec.gpus.iter().filter_map(|g| Some(g.change.as_ref()?.reason.as_str())).collect();
+    assert!(reasons.len() == 1 && named.iter().all(|pod| reasons[0].contains(&pod.to_string())), "{reasons:?}");
+    world.settle();
+    assert_eq!(world.evicted, named, "it happens as it was told");
+}
+
+#[test]
+fn a_gpu_that_is_carved_for_the_mode_of_another_is_told_with_its_owners() {
+    let mut world = World::new();
+    world.guarantee("half", 2);
+    world.settle();
+    let whole = world.shapes().iter().filter(|s| !s.mig).count();
+    assert_eq!(whole, 1, "one GPU has both halves: {:?}", world.shapes());
+    world.arrive();
+    world.guarantee("small", 3);
+    let (plan, reach) = plans(&world);
+    let (key, bystander) = reach.iter().find(|(key, _)| !plan.gpus[key].changed).expect("a GPU that is carved as well");
+    assert!(bystander.changed && bystander.evicts.len() == 1, "{bystander:?}");
+    let reason = bystander.reasons.concat();
+    assert!(reason.contains(BYSTANDER) && reason.contains("must move: t/pod-0 (has 3g.40gb at "), "{key:?}: {reason}");
+    let named = evicted(reach.values());
+    world.settle();
+    assert_eq!(world.evicted, named, "it happens as it was told");
+    assert!(plans(&world).1.is_empty(), "and then nothing is left to say");
+}
+
+#[test]
+fn other_pools_are_planned_as_they_are() {
+    let mut world = World::new();
+    world.guarantee("half", 2);
+    world.settle();
+    world.arrive();
+    world.guarantee("small", 3);
+    world.fleet.pools[0].spec.partitioner = Partitioner::Agent;
+    assert!(plans(&world).1.is_empty());
+}
