@@ -42,7 +42,7 @@ impl<'a> Side<'a> {
 
     pub fn board(&self, key: &GpuKey) -> Option<&Board> {
         let node = self.snapshot.nodes.get(key.node.as_str())?;
-        node.boards.get(node.gpus.get(key.uuid.as_str())?.board)
+        node.boards.get(node.gpus.get(key.uuid.as_str())?.board).map(|board| &**board)
     }
 
     pub fn state(&self, key: &GpuKey) -> Option<&GpuState> {
@@ -61,6 +61,6 @@ impl<'a> Side<'a> {
 
     /// Every device in use, with its GPU.
     pub fn used(&self) -> impl Iterator<Item = &InUse> {
-        self.snapshot.nodes.values().flat_map(|n| n.gpus.values()).flat_map(|g| g.used.values())
+        self.snapshot.nodes.values().flat_map(|n| n.gpus.values()).flat_map(|g| &g.used)
     }
 }

@@ -10,7 +10,7 @@ use proptest::{
 
 use crate::{
     brute,
-    properties::{Case, all_guaranteed, cases, evictions, in_use, instances, kinds, name},
+    properties::{Case, all_guaranteed, cases, evictions, in_use, instances, kinds, large_cases, name},
 };
 
 /// A GPU's choices: devices by profile, and pods evicted; of those that give the same only the cheapest.
@@ -28,31 +28,44 @@ fn choices(case: &Case, used: &[(String, i32)]) -> Choices {
     choices
 }
 
+/// GPUs with the same devices in use: what each may become, and how many they are.
+type Groups = BTreeMap<brute::Instances, (Choices, u32)>;
+
+fn groups(case: &Case, used: &[brute::Instances]) -> Groups {
+    let mut groups = Groups::new();
+    for used in used {
+        groups.entry(used.clone()).or_insert_with(|| (choices(case, used), 0)).1 += 1;
+    }
+    groups
+}
+
 /// Solves for all GPUs: with `wanted` the most share that can be served while nobody falls below `floor`, with `wanted` left
 /// out the fewest evictions for `floor`.
-fn solve(gpus: &[Choices], floor: &[u32], wanted: Option<(&[u32], &[i32])>) -> f64 {
+fn solve(groups: &Groups, floor: &[u32], wanted: Option<(&[u32], &[i32])>) -> f64 {
     let mut variables = ProblemVariables::new();
-    let picks: Vec<Vec<(Variable, &Vec<u32>, u32)>> = gpus
-        .iter()
-        .map(|choices| {
-            choices.iter().map(|(gives, evicts)| (variables.add(variable().binary()), gives, *evicts)).collect()
-        })
-        .collect();
+    let mut picks: Vec<(Vec<(Variable, &Vec<u32>, u32)>, u32)> = Vec::new();
+    for (choices, count) in groups.values() {
+        let mut pick = Vec::with_capacity(choices.len());
+        for (gives, evicts) in choices {
+            pick.push((variables.add(variable().integer().min(0).max(*count)), gives, *evicts));
+        }
+        picks.push((pick, *count));
+    }
     let served: Vec<Variable> = wanted
         .map(|(wanted, _)| wanted.iter().map(|w| variables.add(variable().min(0).max(*w))).collect())
         .unwrap_or_default();
-    let supply = |profile: usize| -> Expression {
-        picks.iter().flatten().map(|(pick, gives, _)| f64::from(gives[profile]) * *pick).sum()
-    };
-    let evicted: Expression = picks.iter().flatten().map(|(pick, _, evicts)| f64::from(*evicts) * *pick).sum();
+    let all = || picks.iter().flat_map(|(picks, _)| picks);
+    let supply =
+        |profile: usize| -> Expression { all().map(|(pick, gives, _)| f64::from(gives[profile]) * *pick).sum() };
+    let evicted: Expression = all().map(|(pick, _, evicts)| f64::from(*evicts) * *pick).sum();
     let objective: Expression = match wanted {
         Some((_, weights)) => served.iter().zip(weights).map(|(s, w)| -f64::from(*w) * *s).sum(),
         None => evicted,
     };
     let mut model = variables.minimise(objective.clone()).using(microlp);
-    for gpu in &picks {
-        let one: Expression = gpu.iter().map(|(pick, ..)| Expression::from(*pick)).sum();
-        model = model.with(one.eq(1));
+    for (picks, count) in &picks {
+        let together: Expression = picks.iter().map(|(pick, ..)| Expression::from(*pick)).sum();
+        model = model.with(together.eq(*count));
     }
     for (profile, floor) in floor.iter().enumerate() {
         model = model.with(supply(profile).geq(f64::from(*floor)));
@@ -63,13 +76,24 @@ fn solve(gpus: &[Choices], floor: &[u32], wanted: Option<(&[u32], &[i32])>) -> f
     model.solve().unwrap().eval(objective).abs()
 }
 
-#[test]
-fn evictions_are_the_fewest_and_nearly_all_is_served_that_can_be() {
-    let fleets = 1_000;
-    let mut runner = TestRunner::new_with_rng(crate::config(), TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]));
-    let (mut worst, mut sum, mut counted) = (1.0_f64, 0.0, 0_u32);
-    for _ in 0..fleets {
-        let case = cases(3).new_tree(&mut runner).unwrap().current();
+/// The planner beside the exact solver, over many fleets.
+#[derive(Debug, Default)]
+struct Tally {
+    /// Fleets that the planner solved exactly, and fleets that it searched.
+    exact: u32,
+    searched: u32,
+    /// Of those searched, in which more were evicted than necessary, and by how many at most.
+    more: u32,
+    most_more: f64,
+    worst: Option<String>,
+    /// Share served of what could be: the least, the sum, and of how many fleets.
+    least: f64,
+    sum: f64,
+    counted: u32,
+}
+
+impl Tally {
+    fn take(&mut self, case: &Case) {
         let fleet = case.running();
         let (board, profiles) = &kinds()[case.kind];
         let there = instances(&fleet);
@@ -78,7 +102,7 @@ fn evictions_are_the_fewest_and_nearly_all_is_served_that_can_be() {
             all.iter().flatten().filter(|(n, _)| n == p).count().try_into().unwrap()
         };
         // pods beyond a guarantee are nobody's supply; here every pod is within one
-        let after = all_guaranteed(&case, &used);
+        let after = all_guaranteed(case, &used);
         let wanted: Vec<u32> = after.iter().map(|n| u32::try_from(*n).unwrap()).collect();
         let all: Vec<brute::Instances> =
             there.iter().map(|g| g.iter().map(|i| (i.profile.clone(), i.start)).collect()).collect();
@@ -93,23 +117,64 @@ fn evictions_are_the_fewest_and_nearly_all_is_served_that_can_be() {
             .zip(&wanted)
             .map(|(p, w)| plan.profiles.get(name(p).as_str()).map_or(0, |s| s.after).min(*w))
             .collect();
-        let gpus: Vec<Choices> = used.iter().map(|u| choices(&case, u)).collect();
-        let most = solve(&gpus, &floor, Some((&wanted, &weights)));
+        let groups = groups(case, &used);
+        let most = solve(&groups, &floor, Some((&wanted, &weights)));
         let ours: f64 = got.iter().zip(&weights).map(|(n, w)| f64::from(*n) * f64::from(*w)).sum();
-        let fewest = solve(&gpus, &got, None);
-        let evicted = u32::try_from(evictions(&plan)).unwrap();
-        assert!((f64::from(evicted) - fewest).abs() < 0.01, "{case:?}: {evicted} evicted, {fewest} would do");
+        let evicted = f64::from(u32::try_from(evictions(&plan)).unwrap());
+        let more = evicted - solve(&groups, &got, None);
+        if plan.searched {
+            self.searched += 1;
+        } else {
+            self.exact += 1;
+        }
+        if more > 0.5 {
+            self.more += 1;
+            if more > self.most_more {
+                (self.most_more, self.worst) = (more, Some(format!("{evicted} evicted: {case:?}")));
+            }
+        }
         if most > 0.0 {
-            worst = worst.min(ours / most);
-            sum += ours / most;
-            counted += 1;
+            self.least = if self.counted == 0 { ours / most } else { self.least.min(ours / most) };
+            self.sum += ours / most;
+            self.counted += 1;
         }
     }
-    let mean = sum / f64::from(counted.max(1));
+
+    fn mean(&self) -> f64 {
+        self.sum / f64::from(self.counted.max(1))
+    }
+}
+
+fn compare(fleets: u32, cases: impl Strategy<Value = Case>) -> Tally {
+    let mut runner = TestRunner::new_with_rng(crate::config(), TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]));
+    let mut tally = Tally::default();
+    for _ in 0..fleets {
+        tally.take(&cases.new_tree(&mut runner).unwrap().current());
+    }
     println!(
-        "{fleets} fleets: evictions optimal in all; served {:.3} % of the optimum on average, worst {:.3} %",
-        mean * 100.0,
-        worst * 100.0
+        "{fleets} fleets, {} solved exactly and {} searched: more evicted than necessary in {} (by {} at most), served {:.3} % of the \
+         optimum on average, worst {:.3} %",
+        tally.exact,
+        tally.searched,
+        tally.more,
+        tally.most_more,
+        tally.mean() * 100.0,
+        tally.least * 100.0
     );
-    assert!(mean >= 0.99, "{mean}");
+    tally
+}
+
+#[test]
+fn evictions_are_the_fewest_and_nearly_all_is_served_that_can_be() {
+    let tally = compare(1_000, cases(3));
+    assert_eq!(tally.worst, None);
+    assert!(tally.mean() >= 0.99, "{tally:?}");
+}
+
+#[test]
+fn so_they_are_in_fleets_too_large_to_try_everything() {
+    let tally = compare(300, large_cases());
+    assert!(tally.searched >= 100, "{tally:?}");
+    assert_eq!(tally.worst, None);
+    assert!(tally.mean() >= 0.99, "{tally:?}");
 }
