@@ -1,6 +1,7 @@
-//! The planner against an exact solver: a mixed-integer program over every layout of every GPU.
+//! The planner against exact answers: small fleets against a mixed-integer program over every layout of every GPU; larger ones,
+//! for which that takes minutes, against every number of devices that can be reached.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use good_lp::{Expression, ProblemVariables, Solution, SolverModel, Variable, microlp, variable};
 use proptest::{
@@ -76,7 +77,59 @@ fn solve(groups: &Groups, floor: &[u32], wanted: Option<(&[u32], &[i32])>) -> f6
     model.solve().unwrap().eval(objective).abs()
 }
 
-/// The planner beside the exact solver, over many fleets.
+/// By numbers of devices that can be reached, counted up to what is wanted: the fewest evictions.
+type Reached = HashMap<u64, u32>;
+
+fn reach(groups: &Groups, wanted: &[u32]) -> Reached {
+    let mut reached: Reached = [(0, 0)].into();
+    for (choices, count) in groups.values() {
+        let beaten = |(gives, evicts): &(&Vec<u32>, &u32)| {
+            let more = |other: &Vec<u32>| other != *gives && other.iter().zip(*gives).all(|(a, b)| a >= b);
+            choices.iter().any(|(other, cost)| more(other) && cost <= *evicts)
+        };
+        let worthy: Vec<_> = choices.iter().filter(|choice| !beaten(choice)).collect();
+        for _ in 0..*count {
+            let mut next = Reached::with_capacity(reached.len() * 2);
+            for (have, evicted) in &reached {
+                for (gives, evicts) in &worthy {
+                    let sum: Vec<u32> = numbers(*have, wanted.len())
+                        .zip(*gives)
+                        .zip(wanted)
+                        .map(|((a, b), most)| (a + b).min(*most))
+                        .collect();
+                    let known = next.entry(packed(&sum)).or_insert(u32::MAX);
+                    *known = (evicted + **evicts).min(*known);
+                }
+            }
+            reached = next;
+        }
+    }
+    reached
+}
+
+fn packed(counts: &[u32]) -> u64 {
+    counts.iter().rev().fold(0, |all, n| all << 8 | u64::from(*n))
+}
+
+fn numbers(packed: u64, count: usize) -> impl Iterator<Item = u32> {
+    packed.to_le_bytes().into_iter().take(count).map(u32::from)
+}
+
+/// The most share that can be served while nobody falls below `floor`, and the fewest evictions for `got`.
+fn best(reached: &Reached, floor: &[u32], got: &[u32], weights: &[i32]) -> (f64, f64) {
+    let least = |least: &[u32], have: u64| numbers(have, least.len()).zip(least).all(|(have, least)| have >= *least);
+    let share = |have: u64| numbers(have, weights.len()).zip(weights).map(|(n, w)| f64::from(n) * f64::from(*w)).sum();
+    let most = reached.keys().filter(|have| least(floor, **have)).map(|have| share(*have)).fold(0.0, f64::max);
+    let fewest = reached.iter().filter(|(have, _)| least(got, **have)).map(|(_, evicted)| *evicted).min().unwrap();
+    (most, f64::from(fewest))
+}
+
+/// Both, by the exact solver.
+fn solved(groups: &Groups, floor: &[u32], got: &[u32], (wanted, weights): (&[u32], &[i32])) -> (f64, f64) {
+    (solve(groups, floor, Some((wanted, weights))), solve(groups, got, None))
+}
+
+/// The planner beside the exact answer, over many fleets.
 #[derive(Debug, Default)]
 struct Tally {
     /// Fleets that the planner solved exactly, and fleets that it searched.
@@ -93,7 +146,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn take(&mut self, case: &Case) {
+    fn take(&mut self, case: &Case, small: bool) {
         let fleet = case.running();
         let (board, profiles) = &kinds()[case.kind];
         let there = instances(&fleet);
@@ -118,10 +171,14 @@ impl Tally {
             .map(|(p, w)| plan.profiles.get(name(p).as_str()).map_or(0, |s| s.after).min(*w))
             .collect();
         let groups = groups(case, &used);
-        let most = solve(&groups, &floor, Some((&wanted, &weights)));
+        let (most, fewest) = if small {
+            solved(&groups, &floor, &got, (&wanted, &weights))
+        } else {
+            best(&reach(&groups, &wanted), &floor, &got, &weights)
+        };
         let ours: f64 = got.iter().zip(&weights).map(|(n, w)| f64::from(*n) * f64::from(*w)).sum();
         let evicted = f64::from(u32::try_from(evictions(&plan)).unwrap());
-        let more = evicted - solve(&groups, &got, None);
+        let more = evicted - fewest;
         if plan.searched {
             self.searched += 1;
         } else {
@@ -145,11 +202,11 @@ impl Tally {
     }
 }
 
-fn compare(fleets: u32, cases: impl Strategy<Value = Case>) -> Tally {
+fn compare(fleets: u32, cases: impl Strategy<Value = Case>, small: bool) -> Tally {
     let mut runner = TestRunner::new_with_rng(crate::config(), TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]));
     let mut tally = Tally::default();
     for _ in 0..fleets {
-        tally.take(&cases.new_tree(&mut runner).unwrap().current());
+        tally.take(&cases.new_tree(&mut runner).unwrap().current(), small);
     }
     println!(
         "{fleets} fleets, {} solved exactly and {} searched: more evicted than necessary in {} (by {} at most), served {:.3} % of the \
@@ -166,15 +223,15 @@ fn compare(fleets: u32, cases: impl Strategy<Value = Case>) -> Tally {
 
 #[test]
 fn evictions_are_the_fewest_and_nearly_all_is_served_that_can_be() {
-    let tally = compare(1_000, cases(3));
+    let tally = compare(1_000, cases(3), true);
     assert_eq!(tally.worst, None);
     assert!(tally.mean() >= 0.99, "{tally:?}");
 }
 
 #[test]
 fn so_they_are_in_fleets_too_large_to_try_everything() {
-    let tally = compare(300, large_cases());
-    assert!(tally.searched >= 100, "{tally:?}");
+    let tally = compare(200, large_cases(), false);
+    assert!(tally.searched >= 50, "{tally:?}");
     assert_eq!(tally.worst, None);
     assert!(tally.mean() >= 0.99, "{tally:?}");
 }
