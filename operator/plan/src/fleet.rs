@@ -329,22 +329,19 @@ impl Core {
             }
         }
         let known = self.node_ids.contains_key(name);
-        match node {
-            Some(node) => {
-                let plans = self.add_node(name, node);
-                self.plan.gpus.set_node(name, plans);
-                if !known {
-                    self.rank();
-                }
-                self.note_all(name, true);
-                self.classify_node(name);
+        if let Some(node) = node {
+            let plans = self.add_node(name, node);
+            self.plan.gpus.set_node(name, plans);
+            if !known {
+                self.rank();
             }
-            None => {
-                if let Some(member) = self.node_ids.get(name).and_then(|id| self.nodes.get_mut(*id)) {
-                    member.gpus.clear();
-                }
-                self.plan.gpus.set_node(name, Vec::new());
+            self.note_all(name, true);
+            self.classify_node(name);
+        } else {
+            if let Some(member) = self.node_ids.get(name).and_then(|id| self.nodes.get_mut(*id)) {
+                member.gpus.clear();
             }
+            self.plan.gpus.set_node(name, Vec::new());
         }
         self.settle();
     }

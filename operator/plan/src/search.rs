@@ -319,7 +319,9 @@ impl<'a> Search<'a> {
                 } else {
                     useful.extend((0..of.menu.candidates.len()).filter(|c| c != from));
                 }
-                useful.iter().for_each(|to| f(Move { group, from: *from, to: *to }));
+                for to in &useful {
+                    f(Move { group, from: *from, to: *to });
+                }
             }
         }
     }

@@ -20,6 +20,14 @@ pub(super) enum Role {
     Namespace,
 }
 
+/// Whether a word was looked for among the resources, and what was found.
+#[derive(Clone, Copy, Debug, Default)]
+enum Asked {
+    #[default]
+    NotYet,
+    Found(Option<Line>),
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Words {
     ids: HashMap<Arc<str>, u32, Fast>,
@@ -27,8 +35,8 @@ pub(super) struct Words {
     by_address: HashMap<usize, (Arc<str>, u32), Fast>,
     /// Address and number of the last one asked for, by role.
     last: [(usize, u32); 3],
-    /// By word: the profile that is advertised under it, once that was asked.
-    lines: Vec<Option<Option<Line>>>,
+    /// By word: the profile that is advertised under it.
+    lines: Vec<Asked>,
 }
 
 impl Words {
@@ -65,9 +73,15 @@ impl Words {
     pub fn line(&mut self, resource: &Text, lines: &Lines) -> Option<Line> {
         let word = self.id(Role::Resource, resource) as usize;
         if self.lines.len() <= word {
-            self.lines.resize(word + 1, None);
+            self.lines.resize(word + 1, Asked::NotYet);
         }
-        let Some(known) = self.lines.get_mut(word) else { return lines.by_resource(resource) };
-        *known.get_or_insert_with(|| lines.by_resource(resource))
+        if let Some(Asked::Found(line)) = self.lines.get(word) {
+            return *line;
+        }
+        let line = lines.by_resource(resource);
+        if let Some(asked) = self.lines.get_mut(word) {
+            *asked = Asked::Found(line);
+        }
+        line
     }
 }
