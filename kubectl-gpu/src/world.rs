@@ -123,7 +123,7 @@ impl World {
         // The operator's projection of the same pod, by way of their common JSON.
         let slim = serde_json::to_value(&pod).and_then(serde_json::from_value::<SlimPod>).unwrap_or_default();
         if slim.wants_devices() {
-            let name = PodName { namespace: pod.namespace().unwrap_or_default(), name: pod.name_any() };
+            let name = PodName { namespace: pod.namespace().unwrap_or_default().into(), name: pod.name_any() };
             self.fleet.pods.insert(name.clone(), Arc::new(slim));
             self.pods.insert(name, pod);
         }

@@ -28,7 +28,7 @@ pub(super) fn profiles(old: &Side<'_>, new: &Side<'_>) -> Vec<ProfileCapacity> {
                 before: was.or(will).unwrap_or_default().before,
                 after: will.unwrap_or_default().after,
             },
-            held: count(new.used().filter(|d| d.pod.is_some() && d.resource == resource).count()),
+            held: count(new.used().filter(|d| d.pod.is_some() && *d.resource == *resource).count()),
             resource,
         }
     };
@@ -57,7 +57,8 @@ pub(super) fn tenants(old: &Side<'_>, new: &Side<'_>) -> Vec<TenantCapacity> {
             let owner = new.world.tenant_of(namespace).or_else(|| old.world.tenant_of(namespace));
             owner.as_deref() == Some(tenant.as_str())
         };
-        let held = new.used().filter(|d| d.resource == resource && d.pod.as_ref().is_some_and(|p| holds(&p.namespace)));
+        let held =
+            new.used().filter(|d| *d.resource == *resource && d.pod.as_ref().is_some_and(|p| holds(&p.namespace)));
         TenantCapacity {
             tenant: tenant.to_string(),
             profile: profile.to_string(),

@@ -83,25 +83,21 @@ fn line(layout: Option<&Layout>) -> String {
     }
 }
 
-/// The plan's sentences without the GPU's name; for a change under way, the reason that it began with.
+/// The plan's sentence without the GPU's name; for a change under way, the reason that it began with.
 fn reasons(side: &Side<'_>, key: &GpuKey, gpu: &GpuPlan) -> Vec<String> {
     let title = format!("{} GPU {}: ", key.node, gpu.index);
-    let bare = |r: &String| r.strip_prefix(&title).unwrap_or(r).to_owned();
-    let mut reasons: Vec<String> = gpu.reasons.iter().map(bare).collect();
-    if reasons.is_empty() {
-        reasons.extend(side.under_way(key).map(|c| bare(&c.reason)));
-    }
-    reasons
+    let reason = side.plan.reason_of(key, gpu).or_else(|| Some(side.under_way(key)?.reason.clone()));
+    reason.iter().map(|r| r.strip_prefix(&title).unwrap_or(r).to_owned()).collect()
 }
 
 /// Processes that no pod explains on devices that go, which is all where no layout stays: nobody evicts them.
 fn processes(side: &Side<'_>, key: &GpuKey, stays_in: Option<&Layout>) -> Vec<String> {
     let (Some(gpu), Some(state)) = (side.gpu(key), side.state(key)) else { return Vec::new() };
     let mut waits = Vec::new();
-    let stays = |start: i32, used: &InUse| stays_in.is_some_and(|layout| stays(start, used, layout));
-    for (start, used) in gpu.used.iter().filter(|(start, used)| used.pod.is_none() && !stays(**start, used)) {
-        let device = used.profile.as_deref().unwrap_or("the whole GPU");
-        let here = state.holders.iter().filter(|h| h.start.is_none_or(|s| s == *start));
+    let stays = |used: &InUse| stays_in.is_some_and(|layout| stays(used, layout));
+    for used in gpu.used.iter().filter(|used| used.pod.is_none() && !stays(used)) {
+        let (start, device) = (used.start, used.profile.as_deref().unwrap_or("the whole GPU"));
+        let here = state.holders.iter().filter(|h| h.start.is_none_or(|s| s == start));
         let named: Vec<String> = here.map(|h| format!("{h} on {device} at {start} {}", h.uninvited())).collect();
         if named.is_empty() {
             waits.push(format!("a process that no pod explains uses {device} at {start}"));
@@ -111,13 +107,12 @@ fn processes(side: &Side<'_>, key: &GpuKey, stays_in: Option<&Layout>) -> Vec<St
     waits
 }
 
-fn stays(start: i32, used: &InUse, layout: &Layout) -> bool {
+fn stays(used: &InUse, layout: &Layout) -> bool {
     match &used.profile {
-        None => !layout.mig && layout.resource.as_deref().unwrap_or(names::WHOLE_GPU_RESOURCE) == used.resource,
-        Some(profile) => layout
-            .instances
-            .iter()
-            .any(|i| layout.mig && i.start == start && i.profile == *profile && i.resource_name() == used.resource),
+        None => !layout.mig && layout.resource.as_deref().unwrap_or(names::WHOLE_GPU_RESOURCE) == &*used.resource,
+        Some(profile) => layout.instances.iter().any(|i| {
+            layout.mig && i.start == used.start && i.profile == **profile && i.resource_name() == *used.resource
+        }),
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) fn evictions(side: &Side<'_>, changes: &[GpuChange]) -> Vec<Eviction>
             let policy = devices.first().and_then(|(_, gpu, _)| side.world.pool(gpu.pool.as_str()));
             let policy = policy.map(|p| Policy::from(&p.spec.disruption)).unwrap_or_default();
             Eviction {
-                namespace: pod.namespace.clone(),
+                namespace: pod.namespace.to_string(),
                 pod: pod.name.clone(),
                 tenant: side.world.tenant_of(&pod.namespace),
                 controller: record.and_then(controller),

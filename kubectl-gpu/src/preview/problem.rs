@@ -54,7 +54,7 @@ pub(super) fn notes(new: &Side<'_>, changes: &[GpuChange], more: &[String]) -> V
         }
     }
     let alone = new.plan.gpus.iter().filter(|(key, gpu)| gpu.target.is_none() && new.under_way(key).is_none());
-    notes.extend(alone.flat_map(|(_, gpu)| gpu.reasons.iter().cloned()));
+    notes.extend(alone.filter_map(|(key, _)| new.plan.reason(key)));
     for node in new.members.keys().filter(|n| !new.world.fleet.gpu_nodes.contains_key(n.as_str())) {
         notes.push(format!("node {node} belongs to a pool and has no GpuNode: no agent has reported from it"));
     }

@@ -37,9 +37,9 @@ impl<'a> Side<'a> {
         let mut bystanders = BTreeMap::new();
         for (key, gpu) in reach(&world.fleet, &snapshot, &plan) {
             if gpu.changed && plan.gpus.get(&key).is_some_and(|planned| !planned.changed) {
-                bystanders.insert(key.clone(), gpu.reasons.join(" "));
+                bystanders.extend(plan.reason_of(&key, &gpu).map(|why| (key.clone(), why)));
             }
-            plan.gpus.insert(key, gpu);
+            plan.gpus.set((key, gpu));
         }
         problems.extend(plan.problems.iter().cloned());
         problems.sort();
@@ -55,7 +55,7 @@ impl<'a> Side<'a> {
 
     pub fn board(&self, key: &GpuKey) -> Option<&Board> {
         let node = self.snapshot.nodes.get(key.node.as_str())?;
-        node.boards.get(node.gpus.get(key.uuid.as_str())?.board)
+        node.boards.get(node.gpus.get(key.uuid.as_str())?.board).map(|board| &**board)
     }
 
     pub fn state(&self, key: &GpuKey) -> Option<&GpuState> {
@@ -79,6 +79,6 @@ impl<'a> Side<'a> {
 
     /// Every device in use, with its GPU.
     pub fn used(&self) -> impl Iterator<Item = &InUse> {
-        self.snapshot.nodes.values().flat_map(|n| n.gpus.values()).flat_map(|g| g.used.values())
+        self.snapshot.nodes.values().flat_map(|n| n.gpus.values()).flat_map(|g| &g.used)
     }
 }

@@ -40,8 +40,8 @@ const SHORT: Limits = Limits { tries: 24, weighed: 20_000 };
 impl Core {
     /// Decides anew, and brings the plan up to date where it differs.
     pub fn decide(&mut self, snapshot: &Snapshot) {
-        self.forget(snapshot);
         let mut decision = self.decision();
+        self.plan.searched = false;
         self.choose(&mut decision);
         spare::spare(self, &mut decision);
         self.show(snapshot, &decision);
@@ -50,6 +50,7 @@ impl Core {
         problems.append(&mut decision.problems);
         problems.extend(sentence::shortages(self, snapshot, &decision));
         problems.extend(sentence::boards_that_cannot(self, snapshot));
+        problems.extend(sentence::plugin_cannot(self, snapshot));
         problems.sort();
         problems.dedup();
         self.plan.problems = problems;
@@ -161,10 +162,7 @@ impl Core {
     /// Chooses for the kinds of one part of the fleet.
     fn solve(&mut self, decision: &mut Decision, inside: &[bool], mut kinds: Vec<usize>) {
         // in the order of the fleet: the numbers of kinds depend on what came when
-        kinds.sort_by_cached_key(|kind| {
-            let members = self.forms.kinds.get(*kind).map(|k| k.members.as_slice()).unwrap_or_default();
-            members.iter().map(|id| self.place(*id)).min()
-        });
+        kinds.sort_by_cached_key(|kind| self.first(*kind));
         let mut groups = Vec::with_capacity(kinds.len());
         for kind in &kinds {
             let count = self.forms.kinds.get(*kind).map_or(0, |k| k.members.len());
@@ -179,8 +177,10 @@ impl Core {
         }
         let all: usize = groups.iter().map(|g| g.count).sum();
         let limits = if all <= SMALL { LONG } else { SHORT };
-        let picks = exact::solve(&decision.terms, &groups, inside, &others).unwrap_or_else(|| {
-            let mut search = Search::new(&decision.terms, &groups, inside, &others, limits);
+        let solved = exact::solve(&decision.terms, &groups, inside, &others);
+        self.plan.searched |= solved.is_none();
+        let picks = solved.unwrap_or_else(|| {
+            let mut search = Search::new(&decision.terms, &groups, inside, &others, (limits, self.forms.deltas()));
             search.run(limits);
             search.picks
         });
@@ -198,28 +198,9 @@ impl Core {
         }
     }
 
-    /// Writes what is decided for single GPUs into the plan.
-    fn show(&mut self, snapshot: &Snapshot, decision: &Decision) {
-        for (kind, shares) in &decision.shares {
-            let mut members = self.spread(*kind, shares).into_iter();
-            for (candidate, count) in shares {
-                if candidate.source == Source::Present {
-                    continue;
-                }
-                let Some(layout) = self.forms.layout(*kind, candidate, &self.lines) else { continue };
-                for id in members.by_ref().take(*count) {
-                    let entry = sentence::changed(self, snapshot, decision, (*kind, id), (candidate, &layout));
-                    let Some((key, plan)) = entry else { continue };
-                    self.plan.gpus.insert(key, plan);
-                    self.shown.push(id);
-                }
-            }
-        }
-    }
-
     /// The GPUs of a kind in the order in which they are given something else: what they are given is spread over nodes, those
     /// that have least of it first.
-    fn spread(&mut self, kind: usize, shares: &[Share]) -> Vec<GpuId> {
+    pub fn spread(&mut self, kind: usize, shares: &[Share]) -> Vec<GpuId> {
         let lines = self.lines.len();
         let gained: BTreeSet<Line> = shares
             .iter()
@@ -248,10 +229,12 @@ impl Core {
     /// The numbers of the plan.
     fn sum(&mut self, decision: &Decision) {
         let count = |n: i64| u32::try_from(n).unwrap_or(0);
+        let held = decision.terms.beyond(&decision.before);
         let supply = |(line, terms): (Line, &LineTerms)| {
             let (before, after) = (of(&decision.before, line), of(&decision.after, line));
             let guaranteed = count(terms.total());
-            (self.lines.name(line), Supply { guaranteed, before: count(before), after: count(after) })
+            let usable = count(before - of(&held, line));
+            (self.lines.name(line), Supply { guaranteed, before: count(before), usable, after: count(after) })
         };
         self.plan.profiles = decision.terms.lines.iter().enumerate().map(supply).collect();
         let beyond = decision.terms.beyond(&decision.after);
@@ -288,13 +271,11 @@ impl Core {
             }
         }
         for (kind, candidate, count) in moved {
-            let layout = self.forms.layout(kind, candidate, &self.lines);
-            let Some(form) = self.forms.kinds.get(kind).and_then(|k| self.forms.list.get(k.form)) else { continue };
-            let Some(rig) = self.forms.rigs.get_mut(form.rig) else { continue };
-            let left = rig.leftover(layout.as_deref());
+            let Some((_, (compute, memory))) = self.forms.layout(kind, candidate, &self.lines) else { continue };
+            let Some((_, _, rig)) = self.forms.of(kind) else { continue };
             let sum = self.plan.stranded.entry(rig.pool_name.clone()).or_default();
-            sum.compute += count * left.compute;
-            sum.memory += count * left.memory;
+            sum.compute += count * compute;
+            sum.memory += count * memory;
         }
     }
 }

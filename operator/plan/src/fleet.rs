@@ -5,19 +5,26 @@ use std::{
     sync::Arc,
 };
 
+use smallvec::SmallVec;
+
 use super::{
     board::Board,
     forms::{Forms, GpuId, Use, kept},
+    gpus::Gpus,
     ledger::{Ledger, NOBODY, TenantId},
     lines::{Line, Lines},
     model::{Gpu, Node, Pool, Snapshot, Standing, Tenant},
     name::{GpuKey, GpuUuid, NodeName, PoolName, TenantName},
     outcome::{GpuPlan, Plan},
     rig::Rig,
+    show::Shown,
     words::{Role, Words},
 };
 
 type Fast = foldhash::fast::FixedState;
+
+/// Namespaces as words, sorted.
+pub(super) type Namespaces = SmallVec<[u32; 2]>;
 
 /// So many kinds without GPUs are kept at least, because they tend to come back.
 const CROWD: usize = 1_000;
@@ -34,7 +41,7 @@ pub(super) struct Entry {
     pub kind: Option<usize>,
     /// Place among the kind's members.
     position: usize,
-    uses: Vec<Use>,
+    uses: SmallVec<[Use; 3]>,
 }
 
 /// A node as the index has it.
@@ -54,14 +61,14 @@ pub(super) struct Core {
     pools: BTreeMap<PoolName, Arc<Pool>>,
     pub ledger: Ledger,
     pub forms: Forms,
-    rig_ids: HashMap<(PoolName, Board), usize, Fast>,
+    rig_ids: HashMap<(PoolName, Arc<Board>), usize, Fast>,
     words: Words,
     node_ids: BTreeMap<NodeName, usize>,
     pub nodes: Vec<Member>,
     pub gpus: Vec<Entry>,
     unused: Vec<GpuId>,
-    /// GPUs that the last plan wants otherwise than they are.
-    pub shown: Vec<GpuId>,
+    /// By kind: GPUs that the last plan wants otherwise than they are.
+    pub shown: BTreeMap<usize, Shown>,
     /// GPUs by the namespaces of the pods on them, once somebody has asked.
     by_namespace: Option<HashMap<u32, Vec<GpuId>, Fast>>,
     /// Profiles of which the last plan had too little.
@@ -79,38 +86,31 @@ impl Core {
             lines,
             ..Self::default()
         };
+        core.ledger.expect(snapshot.tenants.len());
         for (name, tenant) in &snapshot.tenants {
             let namespaces = core.words_of(tenant);
             core.ledger.enter(name, Some(tenant), namespaces, &core.lines);
         }
+        let gpus = snapshot.nodes.values().map(|n| n.gpus.len()).sum();
+        core.gpus.reserve(gpus);
+        let mut plans = Vec::with_capacity(snapshot.nodes.len());
         for (name, node) in &snapshot.nodes {
-            let id = core.add_node(name, node);
-            let gpus = core.nodes.get(id).map(|n| n.gpus.clone()).unwrap_or_default();
-            for id in gpus {
-                core.note(id, 1, false, |_| true);
-            }
+            plans.push((name.clone(), core.add_node(name, node)));
         }
+        let ids = || (0..).zip(0..gpus).map(|(id, _)| id);
+        ids().for_each(|id| core.note(id, 1, false, |_| true));
         core.ledger.sum_up();
         core.rank();
-        let mut plans = Vec::with_capacity(core.gpus.len());
-        for (id, node) in (0..).zip(snapshot.nodes.values()) {
-            let mut ids = core.nodes.get(id).map(|n| n.gpus.clone()).unwrap_or_default();
-            for id in &ids {
-                core.classify(*id);
-            }
-            // in the order of the plan: by uuid
-            ids.sort_by(|a, b| core.uuid(*a).cmp(&core.uuid(*b)));
-            for (id, gpu) in ids.into_iter().zip(node.gpus.values()) {
-                plans.extend(core.plan_of(id, node, gpu));
-            }
-        }
-        core.plan.gpus = plans.into_iter().collect();
+        ids().for_each(|id| core.classify(id));
+        core.plan.gpus = Gpus::of(plans);
         core.plan.tenants = core.ledger.all_served(&core.lines);
         core
     }
 
-    fn words_of(&mut self, tenant: &Tenant) -> BTreeSet<u32> {
-        tenant.namespaces.iter().map(|n| self.words.id(Role::Namespace, n)).collect()
+    fn words_of(&mut self, tenant: &Tenant) -> Namespaces {
+        let mut words: Namespaces = tenant.namespaces.iter().map(|n| self.words.id(Role::Namespace, n)).collect();
+        words.sort_unstable();
+        words
     }
 
     /// Nodes by name.
@@ -122,25 +122,32 @@ impl Core {
         }
     }
 
-    /// A node's GPUs, with their forms.
-    fn add_node(&mut self, name: &NodeName, node: &Node) -> usize {
+    /// Takes a node's GPUs in, with their forms; says what is planned for them when they stay as they are.
+    fn add_node(&mut self, name: &NodeName, node: &Node) -> Vec<(GpuKey, GpuPlan)> {
         let next = self.nodes.len();
         let id = *self.node_ids.entry(name.clone()).or_insert(next);
         if id == next {
             self.nodes.push(Member { name: name.clone(), ..Member::default() });
         }
         let pool = self.pools.get(&node.pool).cloned();
-        let rigs: Vec<Option<usize>> =
+        let rigs: SmallVec<[Option<usize>; 2]> =
             node.boards.iter().map(|board| Some(self.rig(&node.pool, pool.as_ref()?, board))).collect();
-        let mut order: Vec<_> = node.gpus.iter().collect();
-        order.sort_by_key(|(uuid, gpu)| (gpu.index, *uuid));
-        let mut ids = Vec::with_capacity(order.len());
-        for (slot, (uuid, gpu)) in (0..).zip(order) {
+        let mut order: SmallVec<[(i32, usize); 16]> =
+            node.gpus.values().enumerate().map(|(at, gpu)| (gpu.index, at)).collect();
+        order.sort_unstable();
+        let mut slots: SmallVec<[u32; 16]> = SmallVec::from_elem(0, order.len());
+        for (slot, (_, at)) in (0..).zip(order) {
+            if let Some(of) = slots.get_mut(at) {
+                *of = slot;
+            }
+        }
+        let (mut ids, mut plans) = (Vec::with_capacity(slots.len()), Vec::with_capacity(slots.len()));
+        for ((uuid, gpu), slot) in node.gpus.iter().zip(slots) {
             let away = matches!(gpu.standing, Standing::Away(_));
             let rig = rigs.get(gpu.board).copied().flatten().filter(|_| !away);
             let form = rig.and_then(|rig| self.forms.form(rig, gpu, &mut self.words, &self.lines));
-            let mut uses = Vec::with_capacity(if form.is_some() { gpu.used.len() } else { 0 });
-            for used in gpu.used.values().filter(|_| form.is_some()) {
+            let mut uses = SmallVec::new();
+            for used in gpu.used.iter().filter(|_| form.is_some()) {
                 let namespace = used.pod.as_ref().map_or(0, |p| self.words.id(Role::Namespace, &p.namespace));
                 uses.push(Use::new(namespace, self.words.line(&used.resource, &self.lines)));
             }
@@ -153,6 +160,7 @@ impl Core {
                 position: 0,
                 uses,
             };
+            plans.extend(self.plan_of(&entry, node, gpu));
             let id = self.insert(entry);
             self.list(id);
             ids.push(id);
@@ -161,7 +169,7 @@ impl Core {
             member.gpus = ids;
             member.devices = vec![0; self.lines.len()];
         }
-        id
+        plans
     }
 
     fn insert(&mut self, entry: Entry) -> GpuId {
@@ -210,11 +218,11 @@ impl Core {
         ids
     }
 
-    fn rig(&mut self, name: &PoolName, pool: &Arc<Pool>, board: &Board) -> usize {
-        if let Some(last) = self.forms.rigs.iter().position(|r| r.pool_name == *name && *r.board == *board) {
+    fn rig(&mut self, name: &PoolName, pool: &Arc<Pool>, board: &Arc<Board>) -> usize {
+        if let Some(last) = self.forms.rigs.iter().position(|r| r.board == *board && r.pool_name == *name) {
             return last;
         }
-        let key = (name.clone(), board.clone());
+        let key = (name.clone(), Arc::clone(board));
         let (lines, rigs) = (&self.lines, &mut self.forms.rigs);
         *self.rig_ids.entry(key).or_insert_with(|| {
             rigs.push(Rig::new(name, pool, board, lines));
@@ -268,7 +276,14 @@ impl Core {
     }
 
     fn join(&mut self, id: GpuId, kind: usize) {
+        let place = self.place(id);
+        let first = self.forms.kinds.get(kind).and_then(|k| k.first).is_none_or(|first| place < self.place(first));
         let (Some(entry), Some(of)) = (self.gpus.get_mut(id as usize), self.forms.kinds.get_mut(kind)) else { return };
+        // of several of which the first is not known, this one need not be it
+        if first && (of.first.is_some() || of.members.is_empty()) {
+            of.first = Some(id);
+        }
+        of.version += 1;
         (entry.kind, entry.position) = (Some(kind), of.members.len());
         of.members.push(id);
         self.count(id, kind, 1);
@@ -280,6 +295,8 @@ impl Core {
         let Some(of) = self.forms.kinds.get_mut(kind) else { return };
         if of.members.get(position) == Some(&id) {
             of.members.swap_remove(position);
+            of.first = of.first.filter(|first| *first != id);
+            of.version += 1;
             let moved = of.members.get(position).copied();
             if let Some(moved) = moved.and_then(|m| self.gpus.get_mut(m as usize)) {
                 moved.position = position;
@@ -308,30 +325,23 @@ impl Core {
             self.unlist(id);
             self.unused.push(id);
             if let Some(entry) = self.gpus.get_mut(id as usize) {
-                let key = GpuKey { node: name.clone(), uuid: std::mem::take(entry).uuid };
-                self.plan.gpus.remove(&key);
+                *entry = Entry::default();
             }
-            self.shown.retain(|s| *s != id);
         }
         let known = self.node_ids.contains_key(name);
-        match node {
-            Some(node) => {
-                self.add_node(name, node);
-                self.note_all(name, true);
-                self.classify_node(name);
-                for id in self.ids_of(name) {
-                    let plan = self.as_it_is(id, node);
-                    self.plan.gpus.extend(plan);
-                }
+        if let Some(node) = node {
+            let plans = self.add_node(name, node);
+            self.plan.gpus.set_node(name, plans);
+            if !known {
+                self.rank();
             }
-            None => {
-                if let Some(member) = self.node_ids.get(name).and_then(|id| self.nodes.get_mut(*id)) {
-                    member.gpus.clear();
-                }
+            self.note_all(name, true);
+            self.classify_node(name);
+        } else {
+            if let Some(member) = self.node_ids.get(name).and_then(|id| self.nodes.get_mut(*id)) {
+                member.gpus.clear();
             }
-        }
-        if !known {
-            self.rank();
+            self.plan.gpus.set_node(name, Vec::new());
         }
         self.settle();
     }
@@ -340,7 +350,12 @@ impl Core {
     pub fn tenant(&mut self, name: &TenantName, tenant: Option<&Tenant>) {
         let before = self.ledger.namespaces(name);
         let after = tenant.map(|t| self.words_of(t)).unwrap_or_default();
-        let moved: BTreeSet<u32> = before.symmetric_difference(&after).copied().collect();
+        let moved: BTreeSet<u32> = before
+            .iter()
+            .filter(|n| !after.contains(n))
+            .chain(after.iter().filter(|n| !before.contains(n)))
+            .copied()
+            .collect();
         let ids = if moved.is_empty() { Vec::new() } else { self.with_pods_of(moved.iter().copied()) };
         for id in &ids {
             self.note(*id, -1, true, |namespace| moved.contains(&namespace));
@@ -374,37 +389,35 @@ impl Core {
     }
 
     /// What the plan says of a GPU that stays as it is.
-    fn as_it_is(&self, id: GpuId, node: &Node) -> Option<(GpuKey, GpuPlan)> {
-        self.plan_of(id, node, node.gpus.get(self.uuid(id)?)?)
-    }
-
-    fn uuid(&self, id: GpuId) -> Option<&GpuUuid> {
-        self.gpus.get(id as usize).map(|e| &e.uuid)
-    }
-
-    fn plan_of(&self, id: GpuId, node: &Node, gpu: &Gpu) -> Option<(GpuKey, GpuPlan)> {
+    pub fn as_it_is(&self, id: GpuId, snapshot: &Snapshot) -> Option<(GpuKey, GpuPlan)> {
         let entry = self.gpus.get(id as usize)?;
+        let node = snapshot.nodes.get(&self.nodes.get(entry.node)?.name)?;
+        self.plan_of(entry, node, node.gpus.get(&entry.uuid)?)
+    }
+
+    fn plan_of(&self, entry: &Entry, node: &Node, gpu: &Gpu) -> Option<(GpuKey, GpuPlan)> {
         let key = GpuKey { node: self.nodes.get(entry.node)?.name.clone(), uuid: entry.uuid.clone() };
         let plan = match self.forms.list.get(entry.form) {
-            None => super::sentence::left_alone(&key, node, gpu),
-            Some(form) => super::sentence::kept(&key, form, self.forms.rigs.get(form.rig)?, gpu),
+            None => super::show::left_alone(node, gpu),
+            Some(form) => super::show::kept(form, self.forms.rigs.get(form.rig)?, gpu),
         };
         Some((key, plan))
-    }
-
-    /// Puts back what the last plan wanted otherwise.
-    pub fn forget(&mut self, snapshot: &Snapshot) {
-        for id in std::mem::take(&mut self.shown) {
-            let node = self.gpus.get(id as usize).and_then(|e| snapshot.nodes.get(&self.nodes.get(e.node)?.name));
-            let plan = node.and_then(|node| self.as_it_is(id, node));
-            self.plan.gpus.extend(plan);
-        }
     }
 
     /// Most kinds have no GPU any more: they have come and gone.
     pub fn is_crowded(&self) -> bool {
         let live = self.forms.kinds.iter().filter(|k| !k.members.is_empty()).count();
         self.forms.kinds.len() > CROWD + 2 * live
+    }
+
+    /// The first GPU of a kind in the order of the fleet.
+    pub fn first(&mut self, kind: usize) -> Option<(u32, u32)> {
+        let of = self.forms.kinds.get(kind)?;
+        let first = of.first.or_else(|| of.members.iter().copied().min_by_key(|id| self.place(*id)))?;
+        if let Some(of) = self.forms.kinds.get_mut(kind) {
+            of.first = Some(first);
+        }
+        Some(self.place(first))
     }
 
     /// GPUs in the order of the fleet.

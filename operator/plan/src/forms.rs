@@ -1,7 +1,10 @@
 //! GPUs that are alike are one form, and with the same devices kept beyond guarantees one kind: whatever is decided, is decided
 //! once for a kind.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use gputenancy_crds::Layout;
 
@@ -77,14 +80,26 @@ pub(super) struct Kind {
     /// Devices that it gives as it is, and the weight of pods that would have to go from it all the same.
     pub supply: Vec<(usize, i64)>,
     pub evict: i64,
+    /// Counts the changes of its members.
+    pub version: u64,
+    /// The first member in the order of the fleet, where that is known.
+    pub first: Option<GpuId>,
     menu: Option<(Arc<Menu>, Arc<Book>)>,
 }
+
+/// A layout, with the slices that it strands: compute and memory.
+pub(super) type Made = (Arc<Layout>, (i32, i32));
 
 #[derive(Debug, Default)]
 pub(super) struct Forms {
     pub rigs: Vec<Rig>,
     pub list: Vec<Form>,
     pub kinds: Vec<Kind>,
+    /// Layouts that candidates of kinds stand for, with the slices that they strand.
+    layouts: HashMap<(usize, Source), Made, Fast>,
+    layout_ids: LayoutIds,
+    /// Differences between what layouts give, numbered.
+    deltas: HashMap<Vec<(usize, i64)>, u32, Fast>,
     form_ids: HashMap<Vec<u32>, usize, Fast>,
     kind_ids: HashMap<(usize, Vec<Option<usize>>), usize, Fast>,
     signature: Vec<u32>,
@@ -104,17 +119,16 @@ impl Forms {
             (_, Some(Some(which))) => Rule::Fixed(which),
             (_, None) => Rule::Demand,
         };
-        sign(&mut self.signature, rig_id, &rule, gpu, words);
+        sign(&mut self.signature, (rig_id, &rule), gpu, words, &mut self.layout_ids);
         if let Some(known) = self.form_ids.get(self.signature.as_slice()) {
             return Some(*known);
         }
         let base = menu::base(gpu, rig, lines);
-        let left = rig.leftover(base.as_ref());
-        let mut in_use: Vec<Line> = gpu.used.values().filter_map(|u| lines.by_resource(&u.resource)).collect();
+        let left = rig.leftover(base.as_deref());
+        let mut in_use: Vec<Line> = gpu.used.iter().filter_map(|u| lines.by_resource(&u.resource)).collect();
         in_use.dedup();
-        let base = base.map(Arc::new);
         let stranded = (left.compute, left.memory);
-        let quiet = super::sentence::quiet(gpu, base.as_deref());
+        let quiet = super::show::quiet(gpu, base.as_deref());
         self.list.push(Form { rig: rig_id, gpu: gpu.clone(), base, rule, stranded, in_use, quiet, plain: None });
         self.form_ids.insert(self.signature.clone(), self.list.len() - 1);
         Some(self.list.len() - 1)
@@ -142,7 +156,7 @@ impl Forms {
             menu::gives(f.base.as_deref(), &f.gpu, f.base.as_deref(), &key.1, lines)
         });
         let kept = key.1.clone();
-        self.kinds.push(Kind { form, kept, members: Vec::new(), supply, evict, menu: None });
+        self.kinds.push(Kind { form, kept, members: Vec::new(), supply, evict, version: 0, first: None, menu: None });
         self.kind_ids.insert(key, self.kinds.len() - 1);
         self.kinds.len() - 1
     }
@@ -169,14 +183,47 @@ impl Forms {
         let follows = self.of(kind)?.1.rule == Rule::Demand;
         let (menu, book) = self.kitchen(kind, lines, |kitchen| {
             let menu = if follows { kitchen.menu() } else { kitchen.as_it_is() };
-            (Arc::new(menu), Arc::clone(&kitchen.book))
+            (menu, Arc::clone(&kitchen.book))
         })?;
+        let menu = Arc::new(self.numbered(menu));
         self.kinds.get_mut(kind)?.menu = Some((Arc::clone(&menu), book));
         Some(menu)
     }
 
-    /// The layout that a candidate stands for.
-    pub fn layout(&mut self, kind: usize, candidate: &Candidate, lines: &Lines) -> Option<Arc<Layout>> {
+    /// Numbers what the candidates give more or less than the first: those of one number give alike.
+    fn numbered(&mut self, mut menu: Menu) -> Menu {
+        let present = menu.candidates.first().map(|c| c.supply.clone()).unwrap_or_default();
+        for candidate in &menu.candidates {
+            let mut delta: BTreeMap<usize, i64> = present.iter().map(|(place, n)| (*place, -n)).collect();
+            for (place, n) in &candidate.supply {
+                *delta.entry(*place).or_default() += n;
+            }
+            let next = u32::try_from(self.deltas.len()).unwrap_or(u32::MAX);
+            let delta = delta.into_iter().filter(|(_, n)| *n != 0).collect();
+            menu.deltas.push(*self.deltas.entry(delta).or_insert(next));
+        }
+        menu
+    }
+
+    /// How many differences have a number.
+    pub fn deltas(&self) -> usize {
+        self.deltas.len()
+    }
+
+    /// The layout that a candidate stands for, with the slices that it strands.
+    pub fn layout(&mut self, kind: usize, candidate: &Candidate, lines: &Lines) -> Option<Made> {
+        if let Some(known) = self.layouts.get(&(kind, candidate.source)) {
+            return Some(known.clone());
+        }
+        let layout = self.made(kind, candidate, lines)?;
+        let form = self.kinds.get(kind)?.form;
+        let left = self.rigs.get_mut(self.list.get(form)?.rig)?.leftover(Some(&layout));
+        let made = (layout, (left.compute, left.memory));
+        self.layouts.insert((kind, candidate.source), made.clone());
+        Some(made)
+    }
+
+    fn made(&mut self, kind: usize, candidate: &Candidate, lines: &Lines) -> Option<Arc<Layout>> {
         match candidate.source {
             Source::Present => self.of(kind)?.1.base.clone(),
             Source::Whole(offer) => {
@@ -200,8 +247,37 @@ fn covers(fixed: &Fixed, index: i32) -> bool {
     fixed.indices.as_ref().is_none_or(|i| i.contains(&index))
 }
 
+/// Layouts as numbers.
+#[derive(Debug, Default)]
+struct LayoutIds {
+    by_content: HashMap<Arc<Layout>, u32, Fast>,
+    /// By address, so that a layout that many GPUs share is read once. The copy keeps the address taken.
+    by_address: HashMap<usize, (Arc<Layout>, u32), Fast>,
+}
+
+impl LayoutIds {
+    /// So many addresses are remembered: in a long life they come and go.
+    const MOST: usize = 4_096;
+
+    /// 0 stands for no layout.
+    fn of(&mut self, layout: Option<&Arc<Layout>>) -> u32 {
+        let Some(layout) = layout else { return 0 };
+        let address = Arc::as_ptr(layout).addr();
+        if let Some((_, id)) = self.by_address.get(&address) {
+            return *id;
+        }
+        let next = u32::try_from(self.by_content.len() + 1).unwrap_or(u32::MAX);
+        let id = *self.by_content.entry(Arc::clone(layout)).or_insert(next);
+        if self.by_address.len() >= Self::MOST {
+            self.by_address.clear();
+        }
+        self.by_address.insert(address, (Arc::clone(layout), id));
+        id
+    }
+}
+
 /// What makes GPUs alike, as numbers.
-fn sign(signature: &mut Vec<u32>, rig: usize, rule: &Rule, gpu: &Gpu, words: &mut Words) {
+fn sign(signature: &mut Vec<u32>, (rig, rule): (usize, &Rule), gpu: &Gpu, words: &mut Words, layouts: &mut LayoutIds) {
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     signature.clear();
     signature.push(number(rig));
@@ -211,22 +287,11 @@ fn sign(signature: &mut Vec<u32>, rig: usize, rule: &Rule, gpu: &Gpu, words: &mu
         Rule::Fixed(which) => 2 + number(*which),
     });
     signature.push(u32::from(gpu.moving));
-    let mut layout = |signature: &mut Vec<u32>, layout: Option<&Layout>| {
-        let Some(layout) = layout else { return signature.push(0) };
-        signature.push(1 + u32::from(layout.mig));
-        signature.push(layout.resource.as_deref().map_or(0, |r| words.id(Role::Resource, r)));
-        signature.push(number(layout.instances.len()));
-        for i in &layout.instances {
-            signature.push(i.start.cast_unsigned());
-            signature.push(words.id(Role::Profile, &i.profile));
-            signature.push(i.resource.as_deref().map_or(0, |r| words.id(Role::Resource, r)));
-        }
-    };
-    layout(signature, gpu.base.as_ref());
-    layout(signature, if let Standing::Failed(failed) = &gpu.standing { Some(failed) } else { None });
-    for (start, used) in &gpu.used {
-        signature.push(start.cast_unsigned());
-        signature.push(used.profile.as_deref().map_or(0, |p| words.id(Role::Profile, p)));
+    signature.push(layouts.of(gpu.base.as_ref()));
+    signature.push(layouts.of(if let Standing::Failed(failed) = &gpu.standing { Some(failed) } else { None }));
+    for used in &gpu.used {
+        signature.push(used.start.cast_unsigned());
+        signature.push(used.profile.as_ref().map_or(0, |p| words.id(Role::Profile, p)));
         signature.push(words.id(Role::Resource, &used.resource));
         signature.push(u32::from(used.pod.is_some()));
         signature.push(used.priority.cast_unsigned());

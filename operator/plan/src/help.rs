@@ -75,7 +75,7 @@ fn in_the_way<'a>(
     start: i32,
     size: i32,
 ) -> impl Iterator<Item = (i32, &'a super::model::InUse)> {
-    gpu.used.iter().map(|(s, used)| (*s, used)).filter(move |(s, used)| {
+    gpu.used.iter().map(|used| (used.start, used)).filter(move |(s, used)| {
         let length =
             used.profile.as_deref().and_then(|p| rig.board.profile(p)).map_or(rig.board.memory_slices, |p| p.size);
         *s < start + size && start < s + length

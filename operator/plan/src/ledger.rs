@@ -5,7 +5,10 @@ use std::{
     collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, hash_map::Entry},
 };
 
+use smallvec::SmallVec;
+
 use super::{
+    fleet::Namespaces,
     lines::{Line, Lines},
     model::Tenant,
     name::{ProfileName, TenantName},
@@ -24,19 +27,23 @@ type Fast = foldhash::fast::FixedState;
 struct Record {
     name: TenantName,
     rank: usize,
-    namespaces: BTreeSet<u32>,
-    guarantees: BTreeMap<Line, u32>,
-    /// Devices held, by profile.
-    held: Vec<i64>,
-    problems: Vec<Problem>,
+    namespaces: Namespaces,
+    guarantees: Guarantees,
 }
+
+/// Devices by profile, sorted.
+type Guarantees = SmallVec<[(Line, u32); 3]>;
 
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    ids: HashMap<TenantName, TenantId>,
+    ids: HashMap<TenantName, TenantId, Fast>,
     records: Vec<Record>,
-    /// By namespace: the tenants that claim it; the last by name has it.
-    claims: HashMap<u32, BTreeSet<(TenantName, TenantId)>>,
+    /// Devices held: for one tenant after the other, by profile.
+    held: Vec<i64>,
+    /// What in the guarantees of tenants does not count.
+    problems: BTreeMap<TenantId, Vec<Problem>>,
+    /// By namespace's word: the tenants that claim it; the last by name has it.
+    claims: Vec<SmallVec<[TenantId; 2]>>,
     /// By namespace's word.
     owners: Vec<TenantId>,
     /// Devices that pods of no tenant hold, by profile.
@@ -65,13 +72,20 @@ impl Ledger {
         }
     }
 
+    /// Makes room for so many tenants.
+    pub fn expect(&mut self, tenants: usize) {
+        self.ids.reserve(tenants);
+        self.records.reserve(tenants);
+        self.held.reserve(tenants * self.wanted.len());
+    }
+
     /// The tenant that pods of a namespace belong to.
     pub fn owner(&self, namespace: u32) -> TenantId {
         self.owners.get(namespace as usize).copied().unwrap_or(NOBODY)
     }
 
     /// Namespaces of a tenant, as words.
-    pub fn namespaces(&self, name: &TenantName) -> BTreeSet<u32> {
+    pub fn namespaces(&self, name: &TenantName) -> Namespaces {
         self.ids.get(name).map(|id| self.namespaces_of(*id).collect()).unwrap_or_default()
     }
 
@@ -82,12 +96,17 @@ impl Ledger {
 
     fn guarantee(&self, tenant: TenantId, line: Line) -> i64 {
         let record = self.records.get(tenant as usize);
-        i64::from(record.and_then(|r| r.guarantees.get(&line)).copied().unwrap_or(0))
+        record.map_or(0, |r| r.guaranteed(line))
+    }
+
+    /// Where a tenant's devices of a profile are counted.
+    fn at(&self, tenant: TenantId, line: Line) -> usize {
+        tenant as usize * self.wanted.len() + line
     }
 
     fn has(&self, tenant: TenantId, line: Line) -> i64 {
-        let held = self.records.get(tenant as usize).map_or(&self.strangers, |r| &r.held);
-        held.get(line).copied().unwrap_or(0)
+        let held = if tenant == NOBODY { self.strangers.get(line) } else { self.held.get(self.at(tenant, line)) };
+        held.copied().unwrap_or(0)
     }
 
     /// Nobody holds more devices of a profile than guaranteed.
@@ -115,12 +134,13 @@ impl Ledger {
             return;
         }
         let Some(record) = self.records.get(tenant as usize) else { return };
-        let (rank, name) = (record.rank, record.name.clone());
+        let rank = record.rank;
         if let (Some(wanted), Some(served)) = (self.wanted.get_mut(line), self.served.get_mut(line)) {
             add(wanted, rank, sign * guaranteed);
             add(served, rank, sign * guaranteed.min(held));
         }
         if held > guaranteed {
+            let name = record.name.clone();
             self.place(tenant, line);
             if let Some(over) = self.over.get_mut(line) {
                 set(over, &name, tenant, sign > 0);
@@ -154,8 +174,12 @@ impl Ledger {
 
     /// As [`Ledger::hold`], before the sums are made.
     pub fn note(&mut self, tenant: TenantId, line: Line, more: i64) {
-        let held = self.records.get_mut(tenant as usize).map_or(&mut self.strangers, |r| &mut r.held);
-        add(held, line, more);
+        let at = self.at(tenant, line);
+        if tenant == NOBODY {
+            add(&mut self.strangers, line, more);
+        } else {
+            add(&mut self.held, at, more);
+        }
     }
 
     /// Makes the sums, once everything is noted.
@@ -171,49 +195,68 @@ impl Ledger {
     }
 
     /// Sets what a tenant wants, without the sums; [`Ledger::tenant`] keeps these.
-    pub fn enter(&mut self, name: &TenantName, tenant: Option<&Tenant>, namespaces: BTreeSet<u32>, lines: &Lines) {
+    pub fn enter(&mut self, name: &TenantName, tenant: Option<&Tenant>, namespaces: Namespaces, lines: &Lines) {
         let next = TenantId::try_from(self.records.len()).unwrap_or(NOBODY);
         let id = *self.ids.entry(name.clone()).or_insert(next);
         if id == next {
-            self.records.push(Record { name: name.clone(), held: vec![0; self.wanted.len()], ..Record::default() });
+            self.records.push(Record { name: name.clone(), ..Record::default() });
+            self.held.resize(self.held.len() + self.wanted.len(), 0);
         }
         let Some(record) = self.records.get_mut(id as usize) else { return };
-        let left: Vec<u32> = record.namespaces.difference(&namespaces).copied().collect();
-        let joined: Vec<u32> = namespaces.difference(&record.namespaces).copied().collect();
-        let held = std::mem::take(&mut record.held);
-        *record = Record { name: name.clone(), namespaces, held, ..Record::default() };
+        let mut new = Record { name: name.clone(), namespaces, ..Record::default() };
+        let mut problems = Vec::new();
         if let Some(tenant) = tenant {
-            record.rank = usize::try_from(5 - tenant.priority.clamp(-5, 5)).unwrap_or(0);
-            (record.guarantees, record.problems) = guarantees(name, tenant, lines);
+            new.rank = usize::try_from(5 - tenant.priority.clamp(-5, 5)).unwrap_or(0);
+            (new.guarantees, problems) = guarantees(name, tenant, lines);
+        }
+        let joined = new.namespaces.clone();
+        let old = std::mem::replace(record, new);
+        if problems.is_empty() {
+            self.problems.remove(&id);
+        } else {
+            self.problems.insert(id, problems);
+        }
+        for namespace in &old.namespaces {
+            if !joined.contains(namespace) {
+                self.claim(*namespace, id, false);
+            }
         }
         for namespace in &joined {
-            self.claims.entry(*namespace).or_default().insert((name.clone(), id));
-        }
-        for namespace in &left {
-            self.claims.entry(*namespace).or_default().remove(&(name.clone(), id));
-        }
-        for namespace in left.into_iter().chain(joined) {
-            let owner = self.claims.get(&namespace).and_then(|c| c.last()).map(|(_, id)| *id);
-            let at = namespace as usize;
-            if self.owners.len() <= at {
-                self.owners.resize(at + 1, NOBODY);
-            }
-            if let Some(slot) = self.owners.get_mut(at) {
-                *slot = owner.unwrap_or(NOBODY);
+            if !old.namespaces.contains(namespace) {
+                self.claim(*namespace, id, true);
             }
         }
     }
 
+    /// A tenant claims a namespace, or does not any more.
+    fn claim(&mut self, namespace: u32, tenant: TenantId, claims: bool) {
+        let at = namespace as usize;
+        if self.owners.len() <= at {
+            self.owners.resize(at + 1, NOBODY);
+            self.claims.resize(at + 1, SmallVec::new());
+        }
+        let Some(of) = self.claims.get_mut(at) else { return };
+        of.retain(|id| *id != tenant);
+        if claims {
+            of.push(tenant);
+        }
+        let name = |id: &&TenantId| self.records.get(**id as usize).map(|r| &r.name);
+        let owner = of.iter().max_by_key(name).copied();
+        if let Some(slot) = self.owners.get_mut(at) {
+            *slot = owner.unwrap_or(NOBODY);
+        }
+    }
+
     /// Changes what a tenant wants; its devices in namespaces that come or go were given back before.
-    pub fn tenant(&mut self, name: &TenantName, tenant: Option<&Tenant>, namespaces: BTreeSet<u32>, lines: &Lines) {
+    pub fn tenant(&mut self, name: &TenantName, tenant: Option<&Tenant>, namespaces: Namespaces, lines: &Lines) {
         let lines_of = |ledger: &Self| -> BTreeSet<Line> {
             let Some(id) = ledger.ids.get(name) else { return BTreeSet::new() };
             let record = ledger.records.get(*id as usize);
-            record.map(|r| r.guarantees.keys().copied().collect()).unwrap_or_default()
+            record.map(|r| r.guarantees.iter().map(|(line, _)| *line).collect()).unwrap_or_default()
         };
         let wanted = tenant.map(|t| guarantees(name, t, lines).0).unwrap_or_default();
         let mut all = lines_of(self);
-        all.extend(wanted.keys());
+        all.extend(wanted.iter().map(|(line, _)| *line));
         let known = self.ids.get(name).copied();
         let before: Vec<_> = all.iter().map(|line| known.and_then(|id| self.kept_at(id, *line))).collect();
         if let Some(id) = known {
@@ -265,13 +308,13 @@ impl Ledger {
 
     /// What tenants are guaranteed that does not count, and why.
     pub fn problems(&self) -> impl Iterator<Item = &Problem> {
-        self.records.iter().flat_map(|r| &r.problems)
+        self.problems.values().flatten()
     }
 
     /// What each tenant gets when everything is there.
     pub fn all_served(&self, lines: &Lines) -> BTreeMap<TenantName, BTreeMap<ProfileName, Served>> {
         let of = |r: &Record| {
-            let one = |(line, n): (&Line, &u32)| (lines.name(*line), Served { guaranteed: *n, satisfied: *n });
+            let one = |(line, n): &(Line, u32)| (lines.name(*line), Served { guaranteed: *n, satisfied: *n });
             (r.name.clone(), r.guarantees.iter().map(one).collect())
         };
         self.records.iter().filter(|r| !r.guarantees.is_empty()).map(of).collect()
@@ -280,7 +323,7 @@ impl Ledger {
     /// What one tenant gets when everything is there.
     pub fn served_fully(&self, name: &TenantName, lines: &Lines) -> Option<BTreeMap<ProfileName, Served>> {
         let record = self.records.get(*self.ids.get(name)? as usize)?;
-        let one = |(line, n): (&Line, &u32)| (lines.name(*line), Served { guaranteed: *n, satisfied: *n });
+        let one = |(line, n): &(Line, u32)| (lines.name(*line), Served { guaranteed: *n, satisfied: *n });
         (!record.guarantees.is_empty()).then(|| record.guarantees.iter().map(one).collect())
     }
 
@@ -295,7 +338,7 @@ impl Ledger {
             got: i64,
         }
         let part = |(id, record): (TenantId, &Record)| {
-            let wanted = record.guarantees.get(&line).map(|n| i64::from(*n))?;
+            let wanted = Some(record.guaranteed(line)).filter(|n| *n > 0)?;
             let held = self.has(id, line).min(wanted);
             Some(Part { name: record.name.clone(), rank: record.rank, wanted, held, got: 0 })
         };
@@ -335,22 +378,25 @@ fn set(tenants: &mut BTreeMap<TenantName, TenantId>, name: &TenantName, tenant: 
     }
 }
 
-fn guarantees(name: &TenantName, tenant: &Tenant, lines: &Lines) -> (BTreeMap<Line, u32>, Vec<Problem>) {
-    let (mut counted, mut problems) = (BTreeMap::new(), Vec::new());
+impl Record {
+    fn guaranteed(&self, line: Line) -> i64 {
+        self.guarantees.iter().find(|(l, _)| *l == line).map_or(0, |(_, n)| i64::from(*n))
+    }
+}
+
+fn guarantees(name: &TenantName, tenant: &Tenant, lines: &Lines) -> (Guarantees, Vec<Problem>) {
+    let (mut counted, mut problems) = (Guarantees::new(), Vec::new());
     for (profile, count) in &tenant.guarantees {
         match lines.known(profile) {
             None => problems.push(Problem::ProfileNotFound { tenant: name.clone(), profile: profile.clone() }),
-            Some(needs) if tenant.trust < needs => problems.push(Problem::TrustTooLow {
+            Some((_, needs)) if tenant.trust < needs => problems.push(Problem::TrustTooLow {
                 tenant: name.clone(),
                 profile: profile.clone(),
                 has: format!("{:?}", tenant.trust),
                 needs: format!("{needs:?}"),
             }),
-            Some(_) => {
-                if let Some(line) = lines.find(profile).filter(|_| *count > 0) {
-                    counted.insert(line, *count);
-                }
-            }
+            // in the order of names, which is that of the numbers
+            Some((line, _)) => counted.extend(line.filter(|_| *count > 0).map(|line| (line, *count))),
         }
     }
     (counted, problems)

@@ -13,7 +13,8 @@
 //! 2. `decide` sees what is short; when nothing is, everything stays. Otherwise it takes apart what has nothing to do with each
 //!    other, and for each part `exact` (small) or `search` (large) chooses among the kinds' layouts, which `rig` enumerates with
 //!    `packing` and `menu` weighs. `fixed` applies layouts written by hand, `spare` the pools' policy for what nobody needs.
-//! 3. `sentence` and `help` say what was decided, and what would serve demand that is not met.
+//! 3. `show` writes what is decided for each GPU, where it differs from the plan before; `reason` says it in a sentence when
+//!    somebody asks. `sentence` and `help` say what would serve demand that is not met.
 //!
 //! [`Index`] keeps all this from one plan to the next, so that a change of one tenant costs what it touches.
 
@@ -24,6 +25,7 @@ mod fixed;
 mod fleet;
 mod foreign;
 mod forms;
+mod gpus;
 mod help;
 mod index;
 mod ledger;
@@ -34,21 +36,25 @@ mod name;
 mod outcome;
 mod packing;
 mod problem;
+mod reason;
 mod rig;
 mod search;
 mod sentence;
+mod share;
+mod show;
 mod snapshot;
 mod spare;
 mod terms;
 mod words;
 
 pub use foreign::Foreign;
+pub use gpus::Gpus;
 pub use index::{Event, Index};
 pub use model::{Snapshot, Tenant};
-pub use name::{GpuKey, GpuUuid, NodeName, PodName, PoolName, ProfileName, TenantName};
-pub use outcome::{Evicted, GpuPlan, Plan, Served, Supply};
+pub use name::{GpuKey, GpuUuid, NodeName, PodName, PoolName, ProfileName, TenantName, Text};
+pub use outcome::{Evicted, GpuPlan, Plan, Served, Supply, Why};
 pub use problem::Problem;
-pub use sentence::moves;
+pub use share::Sharing;
 pub use snapshot::{Cluster, NodeFacts, membership, plain, resource_name, seen, trust_needed};
 
 /// Plans the whole fleet.
@@ -60,6 +66,6 @@ pub fn plan(snapshot: &Snapshot) -> Plan {
 
 /// One sentence for every decision and every refusal, in the order of the fleet.
 pub fn explain(plan: &Plan) -> Vec<String> {
-    let decisions = plan.gpus.values().flat_map(|gpu| gpu.reasons.iter().cloned());
+    let decisions = plan.gpus.keys().filter_map(|key| plan.reason(key));
     decisions.chain(plan.problems.iter().map(ToString::to_string)).collect()
 }

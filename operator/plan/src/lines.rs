@@ -1,6 +1,9 @@
 //! The profiles that can be carved, numbered in the order of their names.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use gputenancy_crds::Trust;
 
@@ -9,6 +12,9 @@ use super::{
     name::ProfileName,
 };
 
+/// So many profiles are looked at one after the other before the search by name.
+const FEW: usize = 32;
+
 /// A profile's number.
 pub(super) type Line = usize;
 
@@ -16,17 +22,21 @@ pub(super) type Line = usize;
 pub(super) struct Lines {
     names: Vec<ProfileName>,
     profiles: Vec<Profile>,
-    /// How far a tenant must be trusted, also for profiles that are not carved.
-    trust: BTreeMap<ProfileName, Trust>,
+    /// Every profile by name, with its number if it can be carved, and how far a tenant must be trusted.
+    all: Vec<(ProfileName, Option<Line>, Trust)>,
     by_resource: HashMap<String, Line, foldhash::fast::FixedState>,
 }
 
 impl Lines {
     pub fn of(profiles: &BTreeMap<ProfileName, Profile>) -> Self {
-        let trust = profiles.iter().map(|(name, p)| (name.clone(), p.trust)).collect();
-        let mut lines = Self { trust, ..Self::default() };
-        for (line, (name, profile)) in profiles.iter().filter(|(_, p)| !matches!(p.shape, Shape::Shared(_))).enumerate()
-        {
+        let mut lines = Self::default();
+        for (name, profile) in profiles {
+            let line = lines.names.len();
+            let carved = !matches!(profile.shape, Shape::Shared(_));
+            lines.all.push((name.clone(), carved.then_some(line), profile.trust));
+            if !carved {
+                continue;
+            }
             lines.names.push(name.clone());
             lines.profiles.push(profile.clone());
             lines.by_resource.insert(profile.resource.clone(), line);
@@ -38,9 +48,15 @@ impl Lines {
         self.names.len()
     }
 
-    /// Least trusted tenant that may use a profile; `None`: there is no such profile.
-    pub fn known(&self, profile: &ProfileName) -> Option<Trust> {
-        self.trust.get(profile).copied()
+    /// A profile's number if it can be carved, and the least trusted tenant that may use it; `None`: there is no such profile.
+    pub fn known(&self, profile: &ProfileName) -> Option<(Option<Line>, Trust)> {
+        // names of one picture are mostly shared, and there are few
+        let same = |(name, ..): &&(ProfileName, _, _)| Arc::ptr_eq(name.shared(), profile.shared());
+        let found = self.all.iter().take(FEW).find(same).or_else(|| {
+            let at = self.all.binary_search_by(|(name, ..)| name.cmp(profile)).ok()?;
+            self.all.get(at)
+        });
+        found.map(|(_, line, trust)| (*line, *trust))
     }
 
     pub fn find(&self, profile: &ProfileName) -> Option<Line> {

@@ -23,7 +23,7 @@ const ORPHAN: i64 = 1_000_000_000_000;
 const FAILED: i64 = 4;
 
 /// Where a layout comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Source {
     /// It is there, or on its way.
     Present,
@@ -82,6 +82,8 @@ pub(super) struct Menu {
     pub candidates: Vec<Candidate>,
     /// By profile: candidates that give more of it than the first, those that evict least first.
     pub giving: Vec<Vec<usize>>,
+    /// By candidate: the number of what it gives more or less than the first.
+    pub deltas: Vec<u32>,
 }
 
 /// Ways that give the same, keep the same and evict the same.
@@ -104,15 +106,15 @@ pub(super) struct Kitchen<'a> {
 
 /// The layout that a GPU has now, as the planner sees it: one that is not listed and is whole counts as the pool's whole
 /// device, where the pool has one.
-pub(super) fn base(gpu: &Gpu, rig: &Rig, lines: &Lines) -> Option<Layout> {
+pub(super) fn base(gpu: &Gpu, rig: &Rig, lines: &Lines) -> Option<Arc<Layout>> {
     let whole = || {
         let mut offers = rig.offers.iter().filter(|o| o.mig.is_none());
-        let used = gpu.used.get(&0).and_then(|u| lines.by_resource(&u.resource));
+        let used = gpu.used.iter().find(|u| u.start == 0).and_then(|u| lines.by_resource(&u.resource));
         let matching = offers.clone().find(|o| used == Some(o.line));
         let offer = matching.or_else(|| offers.next())?;
         Some(Layout { mig: false, instances: vec![], resource: offer.resource.clone() })
     };
-    gpu.base.clone().or_else(whole)
+    gpu.base.clone().or_else(|| whole().map(Arc::new))
 }
 
 /// Devices that a layout gives and keeps, and the weight of the pods that it evicts. What a change under way evicts was
@@ -128,9 +130,9 @@ pub(super) fn gives(
     let mut more = |place: usize| *supply.entry(place).or_insert(0) += 1;
     layout.iter().flat_map(|l| resources(l)).filter_map(|r| lines.by_resource(&r)).for_each(&mut more);
     let mut evict = 0;
-    for ((start, used), kept) in gpu.used.iter().zip(kept) {
-        if !stays(layout, *start, used) {
-            evict += weight(gpu, present, *start, used);
+    for (used, kept) in gpu.used.iter().zip(kept) {
+        if !stays(layout, used) {
+            evict += weight(gpu, present, used);
         } else if let Some(place) = kept {
             more(*place);
         }
@@ -138,8 +140,8 @@ pub(super) fn gives(
     (supply.into_iter().collect(), evict)
 }
 
-fn weight(gpu: &Gpu, present: Option<&Layout>, start: i32, used: &InUse) -> i64 {
-    let decided = gpu.moving && !stays(present, start, used);
+fn weight(gpu: &Gpu, present: Option<&Layout>, used: &InUse) -> i64 {
+    let decided = gpu.moving && !stays(present, used);
     match &used.pod {
         _ if decided => 0,
         Some(_) => POD + i64::from(used.priority).clamp(1 - POD, 2_000_000_000),
@@ -164,11 +166,11 @@ impl<'a> Kitchen<'a> {
         let taken: Vec<Option<Item>> = gpu
             .used
             .iter()
-            .map(|(start, used)| {
+            .map(|used| {
                 let name = used.profile.as_ref()?;
                 let default = names::mig_resource(name);
-                let resource = Some(used.resource.clone()).filter(|r| *r != default);
-                Some(Item { start: *start, mig: position(name)?, resource })
+                let resource = Some(used.resource.to_string()).filter(|r| *r != default);
+                Some(Item { start: used.start, mig: position(name)?, resource })
             })
             .collect();
         let instances = also.len();
@@ -179,7 +181,7 @@ impl<'a> Kitchen<'a> {
         let listed = gpu.base.as_ref().map_or(0, |b| b.instances.len());
         let unknown = listed - bits.iter().filter(|b| **b != 0).count();
         let present = (bits.iter().fold(0, |all, b| all | b), i64::try_from(unknown).unwrap_or(0));
-        let weights = gpu.used.iter().map(|(start, used)| weight(gpu, base, *start, used));
+        let weights = gpu.used.iter().map(|used| weight(gpu, base, used));
         let uses = taken.iter().map(|u| u.as_ref().map_or(0, bit)).zip(weights).collect();
         Self { rig, gpu, base, kept, lines, book, uses, present }
     }
@@ -221,7 +223,7 @@ impl<'a> Kitchen<'a> {
     /// A layout that failed is not what a GPU has.
     fn failed(&self, layout: Option<&Layout>) -> i64 {
         match (&self.gpu.standing, layout) {
-            (Standing::Failed(failed), Some(layout)) if failed == layout && self.base != Some(layout) => FAILED,
+            (Standing::Failed(failed), Some(layout)) if **failed == *layout && self.base != Some(layout) => FAILED,
             _ => 0,
         }
     }
@@ -321,7 +323,7 @@ impl Menu {
             }
         }
         let candidates = [present].into_iter().chain(rest).collect();
-        Self { candidates, giving }
+        Self { candidates, giving, deltas: Vec::new() }
     }
 
     /// Candidates that no other beats in everything, the present one among them.
@@ -344,21 +346,24 @@ fn gives_all(a: &Candidate, b: &Candidate, lines: usize) -> bool {
 }
 
 /// Is a device in use also a device of this layout?
-pub(super) fn stays(layout: Option<&Layout>, start: i32, used: &InUse) -> bool {
+pub(super) fn stays(layout: Option<&Layout>, used: &InUse) -> bool {
     match (layout, &used.profile) {
         (None, _) => true,
-        (Some(l), None) => !l.mig && l.resource.as_deref().unwrap_or(names::WHOLE_GPU_RESOURCE) == used.resource,
+        (Some(l), None) => !l.mig && l.resource.as_deref().unwrap_or(names::WHOLE_GPU_RESOURCE) == &*used.resource,
         (Some(l), Some(profile)) => {
-            let same =
-                |i: &InstanceSpec| i.start == start && i.profile == *profile && i.resource_name() == used.resource;
+            let resource = |i: &InstanceSpec| match &i.resource {
+                Some(resource) => *resource == *used.resource,
+                None => names::mig_resource(&i.profile) == *used.resource,
+            };
+            let same = |i: &InstanceSpec| i.start == used.start && i.profile == **profile && resource(i);
             l.mig && l.instances.iter().any(same)
         }
     }
 }
 
 /// Devices in use that a layout does not have.
-pub(super) fn goes<'a>(gpu: &'a Gpu, layout: Option<&Layout>) -> impl Iterator<Item = (i32, &'a InUse)> {
-    gpu.used.iter().filter(move |(start, used)| !stays(layout, **start, used)).map(|(start, used)| (*start, used))
+pub(super) fn goes<'a>(gpu: &'a Gpu, layout: Option<&Layout>) -> impl Iterator<Item = &'a InUse> {
+    gpu.used.iter().filter(move |used| !stays(layout, used))
 }
 
 /// Resources of a layout's devices, one for each device.

@@ -1,12 +1,15 @@
 //! What the planner looks at: a small picture of the cluster, validated, in maps whose order does not depend on the input's.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use gputenancy_crds::{Layout, Trust};
 
 use super::{
     board::Board,
-    name::{GpuUuid, NodeName, PodName, PoolName, ProfileName, TenantName},
+    name::{GpuUuid, NodeName, PodName, PoolName, ProfileName, TenantName, Text},
     outcome::Evicted,
 };
 
@@ -65,6 +68,8 @@ pub struct Pool {
     pub spare: Spare,
     /// Nobody carves here: the pool is read, never changed.
     pub read_only: bool,
+    /// NVIDIA's device plugin offers the devices: each under the resource that NVIDIA gives it.
+    pub by_plugin: bool,
     /// The last GPU of a profile may go although the profile is in use.
     pub allow_outage: bool,
 }
@@ -106,7 +111,7 @@ pub enum Spare {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tenant {
     /// Its namespaces.
-    pub namespaces: BTreeSet<String>,
+    pub namespaces: BTreeSet<Text>,
     /// How far it is trusted.
     pub trust: Trust,
     /// Rank of its guarantees, from -5 to 5: higher ones are served first.
@@ -120,8 +125,8 @@ pub struct Tenant {
 pub struct Node {
     /// The one pool that it belongs to.
     pub pool: PoolName,
-    /// Kinds of board on it.
-    pub boards: Vec<Board>,
+    /// Kinds of board on it; nodes that are alike share them.
+    pub boards: Vec<Arc<Board>>,
     /// Its GPUs.
     pub gpus: BTreeMap<GpuUuid, Gpu>,
 }
@@ -133,14 +138,15 @@ pub struct Gpu {
     pub index: i32,
     /// Index into the node's boards.
     pub board: usize,
-    /// The layout it has, or is already on its way to; `None`: it is not listed and not carved.
-    pub base: Option<Layout>,
+    /// The layout it has, or is already on its way to; `None`: it is not listed and not carved. GPUs that are
+    /// alike share it.
+    pub base: Option<Arc<Layout>>,
     /// Whether and how it may be changed.
     pub standing: Standing,
     /// A change towards `base` is under way: what that costs was decided when it began.
     pub moving: bool,
-    /// Devices in use, by start (a whole GPU is start 0).
-    pub used: BTreeMap<i32, InUse>,
+    /// Devices in use: sorted by start, no start twice.
+    pub used: Vec<InUse>,
 }
 
 /// Whether a GPU is supply, and whether it may be changed.
@@ -152,7 +158,7 @@ pub enum Standing {
     /// Supply as it is; a change is being carried out or cannot go on.
     Frozen,
     /// Supply; this layout was tried and failed.
-    Failed(Layout),
+    Failed(Arc<Layout>),
     /// No supply: lost, unhealthy, or its node is not ready. Left alone.
     Away(&'static str),
 }
@@ -160,10 +166,12 @@ pub enum Standing {
 /// A device in use.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct InUse {
+    /// First memory slice of the instance; 0 for a whole GPU.
+    pub start: i32,
     /// NVIDIA's profile of the instance; `None`: the whole GPU.
-    pub profile: Option<String>,
+    pub profile: Option<Text>,
     /// Resource under which its pod got it.
-    pub resource: String,
+    pub resource: Text,
     /// The pod; `None`: a process that no pod explains.
     pub pod: Option<PodName>,
     /// Value of the pod's priority class: pods of more weight are evicted less readily.
@@ -171,9 +179,9 @@ pub struct InUse {
 }
 
 impl InUse {
-    /// Its pod as one that must go, with the device's start; `None`: no pod has it.
-    pub fn evicted(&self, start: i32) -> Option<Evicted> {
-        let device = self.profile.clone().unwrap_or_else(|| "whole GPU".to_owned());
-        Some(Evicted { pod: self.pod.clone()?, start, device })
+    /// Its pod as one that must go; `None`: no pod has it.
+    pub fn evicted(&self) -> Option<Evicted> {
+        let device = self.profile.as_ref().map_or_else(|| "whole GPU".to_owned(), ToString::to_string);
+        Some(Evicted { pod: self.pod.clone()?, start: self.start, device })
     }
 }

@@ -1,6 +1,6 @@
 //! Names as types, so that a pool's name is never taken for a profile's.
 
-use std::{borrow::Borrow, fmt, sync::Arc};
+use std::{borrow::Borrow, fmt, ops::Deref, sync::Arc};
 
 macro_rules! name {
     ($(#[$doc:meta])* $type:ident) => {
@@ -19,6 +19,12 @@ macro_rules! name {
         impl fmt::Display for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)
+            }
+        }
+
+        impl From<Arc<str>> for $type {
+            fn from(name: Arc<str>) -> Self {
+                Self(name)
             }
         }
 
@@ -63,6 +69,39 @@ name!(
     GpuUuid
 );
 
+name!(
+    /// A text that many objects repeat: a namespace, a resource, NVIDIA's name of a profile.
+    Text
+);
+
+impl Text {
+    /// The text itself, to be shared.
+    pub(crate) fn shared(&self) -> &Arc<str> {
+        &self.0
+    }
+}
+
+impl ProfileName {
+    /// As [`Text::shared`].
+    pub(crate) fn shared(&self) -> &Arc<str> {
+        &self.0
+    }
+}
+
+impl Deref for Text {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl PartialEq<str> for Text {
+    fn eq(&self, other: &str) -> bool {
+        *self.0 == *other
+    }
+}
+
 /// A GPU of the fleet: node first, so that GPUs of one node are neighbours in a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GpuKey {
@@ -76,7 +115,7 @@ pub struct GpuKey {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodName {
     /// Its namespace.
-    pub namespace: String,
+    pub namespace: Text,
     /// Its name.
     pub name: String,
 }

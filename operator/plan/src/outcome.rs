@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use gputenancy_crds::{Layout, Stranded};
 
 use super::{
-    name::{GpuKey, PodName, PoolName, ProfileName, TenantName},
+    gpus::Gpus,
+    name::{PodName, PoolName, ProfileName, TenantName},
     problem::Problem,
 };
 
@@ -13,7 +14,7 @@ use super::{
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Every GPU of every pool.
-    pub gpus: BTreeMap<GpuKey, GpuPlan>,
+    pub gpus: Gpus,
     /// Devices by profile, before and after.
     pub profiles: BTreeMap<ProfileName, Supply>,
     /// What each tenant gets of what it is guaranteed.
@@ -22,6 +23,8 @@ pub struct Plan {
     pub stranded: BTreeMap<PoolName, Stranded>,
     /// What is wrong, each with its remedy.
     pub problems: Vec<Problem>,
+    /// A part of the fleet was too large to try everything: a search found what is done there, and there may be better.
+    pub searched: bool,
 }
 
 /// What one GPU should become.
@@ -39,8 +42,30 @@ pub struct GpuPlan {
     pub rank: u8,
     /// Pods that must go, with the device that each holds.
     pub evicts: Vec<Evicted>,
-    /// Why, in sentences; empty for a GPU that keeps its layout.
-    pub reasons: Vec<String>,
+    /// The layout before; `None` where it is not listed, or where there is nothing to say.
+    pub from: Option<Arc<Layout>>,
+    /// Why; [`Plan::reason`] makes a sentence of it.
+    pub why: Why,
+}
+
+/// Why a GPU becomes what it becomes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Why {
+    /// It keeps its layout.
+    #[default]
+    Kept,
+    /// It is no supply, for this reason.
+    LeftAlone(&'static str),
+    /// It keeps its layout and is carved anew all the same, for this reason.
+    CarvedAlong(&'static str),
+    /// More of these profiles is guaranteed than exists.
+    Needed(Arc<[ProfileName]>),
+    /// The pool's `spec.layout.fixed` has it so.
+    Written,
+    /// It is not listed yet, and nobody needs it now.
+    Spare,
+    /// The pool's way with what is there.
+    Policy,
 }
 
 /// A pod that must move because its device goes.
@@ -61,6 +86,8 @@ pub struct Supply {
     pub guaranteed: u32,
     /// Devices now, or once changes under way are done.
     pub before: u32,
+    /// Of these, devices that nobody holds beyond a guarantee.
+    pub usable: u32,
     /// Devices after the plan.
     pub after: u32,
 }

@@ -121,6 +121,20 @@ pub enum Problem {
         /// The kind, such as `timeSlice`.
         kind: &'static str,
     },
+    /// NVIDIA's device plugin offers devices under NVIDIA's names only.
+    #[error(
+        "pool {pool} has spec.advertiser: NvidiaDevicePlugin, which offers the devices of profile {profile} as {offers} and never as {resource}: set spec.resourceName of GpuProfile {profile} to {offers}, or spec.advertiser of the pool to Agent"
+    )]
+    PluginCannot {
+        /// The profile.
+        profile: ProfileName,
+        /// The pool.
+        pool: PoolName,
+        /// The resource that the profile asks for.
+        resource: String,
+        /// The resource that the plugin offers.
+        offers: String,
+    },
     /// Two profiles are advertised under one resource.
     #[error(
         "profile {profile} uses resource {resource}, which profile {by} has already: write another spec.resourceName"
@@ -164,6 +178,7 @@ impl Problem {
             Self::ProfileNotFound { .. } | Self::PoolProfileNotFound { .. } => "ProfileNotFound",
             Self::TrustTooLow { .. } => "TrustTooLow",
             Self::BoardCannot { .. } => "BoardCannot",
+            Self::PluginCannot { .. } => "PluginCannot",
             Self::NodeInTwoPools { .. } => "PoolOverlap",
             Self::Shortage { .. } => "Shortage",
             Self::FixedDoesNotFit { .. } => "FixedDoesNotFit",
@@ -190,6 +205,7 @@ impl Problem {
         match self {
             Self::PoolProfileNotFound { pool, .. }
             | Self::BoardCannot { pool, .. }
+            | Self::PluginCannot { pool, .. }
             | Self::ForeignPartitioner { pool, .. }
             | Self::FixedDoesNotFit { pool, .. }
             | Self::Outage { pool, .. } => pool.as_str() == name,

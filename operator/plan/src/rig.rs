@@ -58,13 +58,13 @@ pub(super) struct Way {
 }
 
 impl Rig {
-    pub fn new(pool_name: &PoolName, pool: &Arc<Pool>, board: &Board, lines: &Lines) -> Self {
+    pub fn new(pool_name: &PoolName, pool: &Arc<Pool>, board: &Arc<Board>, lines: &Lines) -> Self {
         let offers = offers(pool, board, lines);
         let leftovers = Leftovers::of(board, offers.iter().filter_map(|o| o.mig));
         Self {
             pool_name: pool_name.clone(),
             pool: Arc::clone(pool),
-            board: Arc::new(board.clone()),
+            board: Arc::clone(board),
             offers,
             live: 0,
             leftovers,

@@ -64,11 +64,26 @@ pub(super) struct Search<'a> {
     beyond: Vec<i64>,
     score: Score,
     left: usize,
+    known: Known,
+}
+
+/// By number of a difference in what is given: what is lacking after it, while nothing else changes.
+#[derive(Clone, Default)]
+struct Known {
+    round: u32,
+    after: Vec<(u32, Shortfall)>,
 }
 
 impl<'a> Search<'a> {
-    /// All GPUs as they are; `others` is what those give that are not to be chosen for.
-    pub fn new(terms: &'a Terms, groups: &'a [Group], inside: &'a [bool], others: &[i64], limits: Limits) -> Self {
+    /// All GPUs as they are; `others` is what those give that are not to be chosen for; `deltas` is how many differences the menus
+    /// number.
+    pub fn new(
+        terms: &'a Terms,
+        groups: &'a [Group],
+        inside: &'a [bool],
+        others: &[i64],
+        (limits, deltas): (Limits, usize),
+    ) -> Self {
         let mut supply = others.to_vec();
         let mut score = Score::default();
         for group in groups {
@@ -81,7 +96,8 @@ impl<'a> Search<'a> {
         score.short = terms.shortfall(&supply, |line| inside.get(line).copied().unwrap_or(false));
         let beyond = terms.beyond(&supply);
         let picks = groups.iter().map(|g| vec![(0, g.count)]).collect();
-        Self { terms, groups, inside, picks, supply, beyond, score, left: limits.weighed }
+        let known = Known { round: 1, after: vec![(0, Shortfall::default()); deltas + 1] };
+        Self { terms, groups, inside, picks, supply, beyond, score, left: limits.weighed, known }
     }
 
     pub fn run(&mut self, limits: Limits) {
@@ -136,26 +152,56 @@ impl<'a> Search<'a> {
         let nothing_to_win_back = before.short.lost == 0 && before.short.outage == 0;
         let mut best: Option<((i64, i64, i64, Score), Move)> = None;
         let mut weighed = 0;
-        for step in self.moves(locked) {
-            let Some(evict) = self.evicts(step) else { continue };
+        let mut known = std::mem::take(&mut self.known);
+        self.each_move(locked, |step| {
+            let Some(evict) = self.evicts(step) else { return };
             if let Some(((outage, lost, least, _), _)) = &best
                 && nothing_to_win_back
                 && (*outage, *lost) == (0, 0)
                 && evict > *least
             {
-                continue;
+                return;
             }
             weighed += 1;
-            let after = self.after(step);
+            let Some(short) = self.short_after(step, &mut known).filter(|short| **short <= before.short) else {
+                return;
+            };
+            let first = (short.outage, short.lost, evict);
+            if best.as_ref().is_some_and(|((outage, lost, least, _), _)| first > (*outage, *lost, *least)) {
+                return;
+            }
+            let after = Score { short: *short, cost: self.cost_after(step) };
             if after < before {
                 let key = ((after.short.outage, after.short.lost, evict, after), step);
                 if best.as_ref().is_none_or(|known| key < *known) {
                     best = Some(key);
                 }
             }
-        }
+        });
+        self.known = known;
         self.left = self.left.saturating_sub(weighed);
         best.map(|(_, step)| step)
+    }
+
+    /// What is lacking after a change of one GPU; changes of GPUs as they are that give alike are looked at once.
+    fn short_after<'k>(&self, step: Move, known: &'k mut Known) -> Option<&'k Shortfall> {
+        let deltas = &self.groups.get(step.group)?.menu.deltas;
+        let delta = deltas.get(step.to).filter(|_| step.from == 0).map_or(0, |delta| *delta as usize + 1);
+        let slot = known.after.get_mut(delta)?;
+        // the first slot is for all that have no number
+        if delta == 0 || slot.0 != known.round {
+            *slot = (known.round, self.after(step).short);
+        }
+        Some(&slot.1)
+    }
+
+    fn cost_after(&self, step: Move) -> Cost {
+        let mut cost = self.score.cost;
+        if let Some((old, new)) = self.pair(step) {
+            cost.add(&old.cost, -1);
+            cost.add(&new.cost, 1);
+        }
+        cost
     }
 
     fn evicts(&self, step: Move) -> Option<i64> {
@@ -219,13 +265,13 @@ impl<'a> Search<'a> {
     fn starts(&self, limits: Limits) -> Vec<Move> {
         let mut starts = Vec::new();
         let short = self.short();
-        for step in self.moves(None) {
+        self.each_move(None, |step| {
             let gained = self.gain(step, &short);
             let evict = self.evicts(step).unwrap_or(0);
             if gained > 0 || evict < 0 {
                 starts.push((evict, Reverse(gained), step));
             }
-        }
+        });
         starts.sort_unstable();
         starts.truncate(limits.tries * 4);
         let mut weighed: Vec<_> = starts.into_iter().map(|(e, g, step)| (e, g, self.after(step), step)).collect();
@@ -251,9 +297,8 @@ impl<'a> Search<'a> {
     }
 
     /// Every change that can help: to GPUs as they are only what gives more of something missing, or evicts less.
-    fn moves(&self, locked: Option<Move>) -> Vec<Move> {
+    fn each_move(&self, locked: Option<Move>, mut f: impl FnMut(Move)) {
         let short = self.short();
-        let mut moves = Vec::new();
         let mut useful = Vec::new();
         for (group, (of, picks)) in self.groups.iter().zip(&self.picks).enumerate() {
             for (from, count) in picks {
@@ -274,10 +319,11 @@ impl<'a> Search<'a> {
                 } else {
                     useful.extend((0..of.menu.candidates.len()).filter(|c| c != from));
                 }
-                moves.extend(useful.iter().map(|to| Move { group, from: *from, to: *to }));
+                for to in &useful {
+                    f(Move { group, from: *from, to: *to });
+                }
             }
         }
-        moves
     }
 
     fn pair(&self, step: Move) -> Option<(&'a Candidate, &'a Candidate)> {
@@ -325,6 +371,7 @@ impl<'a> Search<'a> {
 
     fn make(&mut self, step: Move, times: usize) {
         let Some((old, new)) = self.pair(step) else { return };
+        self.known.round += 1;
         let n = i64::try_from(times).unwrap_or(i64::MAX);
         old.supply.iter().for_each(|(place, more)| add(&mut self.supply, *place, -n * more));
         new.supply.iter().for_each(|(place, more)| add(&mut self.supply, *place, n * more));

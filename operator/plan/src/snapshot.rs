@@ -16,6 +16,7 @@ use super::{
     model::{Fixed, Gpu, InUse, Mode, Node, Pool, Profile, Shape, Snapshot, Spare, Standing, Tenant},
     name::{GpuUuid, NodeName, PodName, PoolName, ProfileName},
     problem::Problem,
+    share::Sharing,
 };
 
 /// Values of priority classes by the pod's namespace and name.
@@ -91,24 +92,28 @@ pub fn trust_needed(spec: &crds::GpuProfileSpec) -> Trust {
 impl Snapshot {
     /// Reads the cluster, and says what in it makes no sense.
     pub fn read(cluster: &Cluster<'_>) -> (Self, Vec<Problem>) {
-        let mut problems = Vec::new();
-        let profiles = read_profiles(&cluster.profiles, &mut problems);
-        let pools = cluster.pools.iter().map(|p| (p.name_any().into(), read_pool(p, &mut problems))).collect();
-        let tenants = cluster.tenants.iter().map(|t| (t.name_any().into(), read_tenant(t))).collect();
-        let nodes = read_nodes(cluster, &mut problems);
+        let (mut problems, mut sharing) = (Vec::new(), Sharing::default());
+        let profiles = read_profiles(&cluster.profiles, &mut sharing, &mut problems);
+        let pools = cluster.pools.iter().map(|p| (sharing.text(&p.name_any()), read_pool(p, &mut problems))).collect();
+        let tenants = cluster.tenants.iter().map(|t| (t.name_any().into(), read_tenant(t, &mut sharing))).collect();
+        let nodes = read_nodes(cluster, &mut sharing, &mut problems);
         problems.sort();
         problems.dedup();
         (Self { profiles, pools, tenants, nodes }, problems)
     }
 }
 
-fn read_profiles(profiles: &[&GpuProfile], problems: &mut Vec<Problem>) -> BTreeMap<ProfileName, Profile> {
+fn read_profiles(
+    profiles: &[&GpuProfile],
+    sharing: &mut Sharing,
+    problems: &mut Vec<Problem>,
+) -> BTreeMap<ProfileName, Profile> {
     let mut by_age: Vec<_> = profiles.to_vec();
     by_age.sort_by_key(|p| (p.metadata.creation_timestamp.as_ref().map(|t| t.0), p.name_any()));
     let mut taken: BTreeMap<String, ProfileName> = BTreeMap::new();
     let mut read = BTreeMap::new();
     for profile in by_age {
-        let name = ProfileName::from(profile.name_any());
+        let name: ProfileName = sharing.text(&profile.name_any());
         let resource = resource_name(name.as_str(), &profile.spec);
         if let Some(by) = taken.get(&resource) {
             problems.push(Problem::ResourceTaken { profile: name, resource, by: by.clone() });
@@ -189,6 +194,7 @@ fn read_pool(pool: &GpuPool, problems: &mut Vec<Problem>) -> Pool {
         mode,
         spare,
         read_only: pool.spec.partitioner == crds::Partitioner::None,
+        by_plugin: pool.spec.advertiser == crds::Advertiser::NvidiaDevicePlugin,
         allow_outage: pool.spec.disruption.allow_outage,
     }
 }
@@ -209,20 +215,20 @@ fn indices(text: &str) -> Result<Option<BTreeSet<i32>>, String> {
     Ok(Some(set))
 }
 
-fn read_tenant(tenant: &GpuTenant) -> Tenant {
+fn read_tenant(tenant: &GpuTenant, sharing: &mut Sharing) -> Tenant {
     let guarantees = tenant.spec.gpus.iter().fold(BTreeMap::new(), |mut sums, g| {
-        *sums.entry(g.profile.as_str().into()).or_default() += u32::try_from(g.count).unwrap_or(0);
+        *sums.entry(sharing.text(&g.profile)).or_default() += u32::try_from(g.count).unwrap_or(0);
         sums
     });
     Tenant {
-        namespaces: tenant.spec.namespaces.iter().map(|n| n.name.clone()).collect(),
+        namespaces: tenant.spec.namespaces.iter().map(|n| sharing.text(&n.name)).collect(),
         trust: tenant.spec.trust,
         priority: tenant.spec.priority.clamp(-5, 5),
         guarantees,
     }
 }
 
-fn read_nodes(cluster: &Cluster<'_>, problems: &mut Vec<Problem>) -> BTreeMap<NodeName, Node> {
+fn read_nodes(cluster: &Cluster<'_>, sharing: &mut Sharing, problems: &mut Vec<Problem>) -> BTreeMap<NodeName, Node> {
     let members = membership(&cluster.pools, cluster.nodes.iter().map(|n| (n.name, n.labels)));
     let mut nodes = BTreeMap::new();
     for facts in &cluster.nodes {
@@ -236,7 +242,8 @@ fn read_nodes(cluster: &Cluster<'_>, problems: &mut Vec<Problem>) -> BTreeMap<No
             (Some([pool]), Some(gpus)) => {
                 let found = cluster.pools.iter().find(|p| p.name_any() == pool.as_str());
                 let read_only = found.is_some_and(|p| p.spec.partitioner == crds::Partitioner::None);
-                nodes.insert(name, read_node(pool.clone(), facts, read_only, (gpus, &cluster.priorities)));
+                let node = read_node(pool.clone(), facts, read_only, (gpus, &cluster.priorities), sharing);
+                nodes.insert(name, node);
             }
             (Some(pools @ [_, _, ..]), _) => {
                 problems.push(Problem::NodeInTwoPools { node: name, pools: pools.to_vec() });
@@ -252,17 +259,18 @@ fn read_node(
     facts: &NodeFacts<'_>,
     read_only: bool,
     (node, priorities): (&GpuNode, &Priorities<'_>),
+    sharing: &mut Sharing,
 ) -> Node {
     let Some(status) = &node.status else { return Node { pool, ..Node::default() } };
-    let boards: Vec<Board> = status.boards.iter().map(Board::from).collect();
+    let boards = status.boards.iter().map(|b| sharing.board(Board::from(b))).collect();
     let gpus = status
         .gpus
         .iter()
         .map(|state| {
             let spec = node.spec.gpus.iter().find(|g| g.uuid == state.uuid);
-            let mut gpu = read_gpu(facts, spec, state, priorities);
+            let mut gpu = read_gpu(facts, spec, state, priorities, sharing);
             if read_only {
-                gpu.base = Some(seen(state));
+                gpu.base = Some(sharing.layout(seen(state)));
             }
             (GpuUuid::from(state.uuid.as_str()), gpu)
         })
@@ -275,6 +283,7 @@ fn read_gpu(
     spec: Option<&crds::GpuSpec>,
     state: &crds::GpuState,
     priorities: &Priorities<'_>,
+    sharing: &mut Sharing,
 ) -> Gpu {
     let change = spec.and_then(|s| s.change.as_ref());
     let phase = change.map(|c| c.phase);
@@ -290,7 +299,9 @@ fn read_gpu(
             _,
             Some(ChangePhase::Partitioning | ChangePhase::Verifying | ChangePhase::RollingBack | ChangePhase::Stuck),
         ) => Standing::Frozen,
-        (_, Some(ChangePhase::RolledBack)) => change.map_or(Standing::Free, |c| Standing::Failed(plain(c.to.clone()))),
+        (_, Some(ChangePhase::RolledBack)) => {
+            change.map_or(Standing::Free, |c| Standing::Failed(sharing.layout(plain(c.to.clone()))))
+        }
         _ => Standing::Free,
     };
     let base = match (spec, change) {
@@ -304,10 +315,10 @@ fn read_gpu(
     Gpu {
         index: state.index,
         board: usize::try_from(state.board).unwrap_or(usize::MAX),
-        base: base.map(plain),
+        base: base.map(|layout| sharing.layout(plain(layout))),
         standing,
         moving: phase.is_some_and(|p| p <= ChangePhase::RollingBack),
-        used: devices_in_use(spec, state, priorities),
+        used: devices_in_use(spec, state, priorities, sharing),
     }
 }
 
@@ -345,31 +356,36 @@ fn devices_in_use(
     spec: Option<&crds::GpuSpec>,
     state: &crds::GpuState,
     priorities: &Priorities<'_>,
-) -> BTreeMap<i32, InUse> {
-    let pod = |d: &crds::DeviceState| {
-        d.owner.as_ref().map(|o| PodName { namespace: o.namespace.clone(), name: o.pod.clone() })
-    };
-    let priority = |d: &crds::DeviceState| {
-        d.owner.as_ref().and_then(|o| priorities.get(&(&*o.namespace, &*o.pod))).copied().unwrap_or(0)
+    sharing: &mut Sharing,
+) -> Vec<InUse> {
+    let mut in_use = |d: &crds::DeviceState, start: i32, profile: Option<&str>, resource: &str| {
+        let owner = d.owner.as_ref();
+        let priority = owner.and_then(|o| priorities.get(&(&*o.namespace, &*o.pod))).copied();
+        InUse {
+            start,
+            profile: profile.map(|p| sharing.text(p)),
+            resource: sharing.text(resource),
+            pod: owner.map(|o| PodName { namespace: sharing.text(&o.namespace), name: o.pod.clone() }),
+            priority: priority.unwrap_or(0),
+        }
     };
     let busy = |d: &crds::DeviceState, start: i32| {
         let held = state.holders.iter().any(|h| h.start.unwrap_or(start) == start);
         d.owner.is_some() || d.clients > 0 || held
     };
-    let mut used = BTreeMap::new();
+    let mut used = Vec::new();
+    if let Some(whole) = state.whole.as_ref().filter(|w| busy(w, 0)) {
+        let named = whole.resource.as_deref().or_else(|| spec.and_then(|s| s.resource.as_deref()));
+        used.push(in_use(whole, 0, None, named.unwrap_or(names::WHOLE_GPU_RESOURCE)));
+    }
     for i in state.instances.iter().filter(|i| busy(&i.device, i.start)) {
         let listed = spec.and_then(|s| s.instances.iter().find(|l| l.start == i.start && l.profile == i.profile));
         let named = i.device.resource.clone().or_else(|| listed.map(crds::InstanceSpec::resource_name));
         let resource = named.unwrap_or_else(|| names::mig_resource(&i.profile));
-        used.insert(
-            i.start,
-            InUse { profile: Some(i.profile.clone()), resource, pod: pod(&i.device), priority: priority(&i.device) },
-        );
+        used.push(in_use(&i.device, i.start, Some(&i.profile), &resource));
     }
-    if let Some(whole) = state.whole.as_ref().filter(|w| busy(w, 0)) {
-        let named = whole.resource.clone().or_else(|| spec.and_then(|s| s.resource.clone()));
-        let resource = named.unwrap_or_else(|| names::WHOLE_GPU_RESOURCE.to_owned());
-        used.insert(0, InUse { profile: None, resource, pod: pod(whole), priority: priority(whole) });
-    }
+    // a start that NVML shows twice counts once
+    used.sort_by_key(|u| u.start);
+    used.dedup_by_key(|u| u.start);
     used
 }

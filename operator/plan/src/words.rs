@@ -2,9 +2,15 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::lines::{Line, Lines};
+use super::{
+    lines::{Line, Lines},
+    name::Text,
+};
 
 type Fast = foldhash::fast::FixedState;
+
+/// So many addresses are remembered: in a long life they come and go.
+const MOST: usize = 1 << 16;
 
 /// What a text is: neighbours on a GPU tend to have the same.
 #[derive(Clone, Copy, Debug)]
@@ -14,41 +20,68 @@ pub(super) enum Role {
     Namespace,
 }
 
+/// Whether a word was looked for among the resources, and what was found.
+#[derive(Clone, Copy, Debug, Default)]
+enum Asked {
+    #[default]
+    NotYet,
+    Found(Option<Line>),
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Words {
     ids: HashMap<Arc<str>, u32, Fast>,
-    /// The last one asked for, by role.
-    profile: (Arc<str>, u32),
-    resource: (Arc<str>, u32),
-    namespace: (Arc<str>, u32),
-    /// By word: the profile that is advertised under it, once that was asked.
-    lines: HashMap<u32, Option<Line>, Fast>,
+    /// By address, so that a text that many objects share is read once. The copy keeps the address taken.
+    by_address: HashMap<usize, (Arc<str>, u32), Fast>,
+    /// Address and number of the last one asked for, by role.
+    last: [(usize, u32); 3],
+    /// By word: the profile that is advertised under it.
+    lines: Vec<Asked>,
 }
 
 impl Words {
     /// The number of a text. 0 stands for no text.
-    pub fn id(&mut self, role: Role, text: &str) -> u32 {
-        let last = match role {
-            Role::Profile => &mut self.profile,
-            Role::Resource => &mut self.resource,
-            Role::Namespace => &mut self.namespace,
-        };
-        if *last.0 == *text && last.1 != 0 {
-            return last.1;
+    pub fn id(&mut self, role: Role, text: &Text) -> u32 {
+        let text = text.shared();
+        let address = Arc::as_ptr(text).addr();
+        let last = self.last.get(role as usize).filter(|(known, _)| *known == address);
+        if let Some((_, id)) = last {
+            return *id;
         }
-        *last = if let Some((text, id)) = self.ids.get_key_value(text) {
-            (Arc::clone(text), *id)
-        } else {
-            let (text, id) = (Arc::<str>::from(text), u32::try_from(self.ids.len() + 1).unwrap_or(u32::MAX));
-            self.ids.insert(Arc::clone(&text), id);
-            (text, id)
-        };
-        last.1
+        let id = self.find(address, text);
+        if let Some(last) = self.last.get_mut(role as usize) {
+            *last = (address, id);
+        }
+        id
+    }
+
+    fn find(&mut self, address: usize, text: &Arc<str>) -> u32 {
+        if let Some((_, id)) = self.by_address.get(&address) {
+            return *id;
+        }
+        let next = u32::try_from(self.ids.len() + 1).unwrap_or(u32::MAX);
+        let id = *self.ids.entry(Arc::clone(text)).or_insert(next);
+        if self.by_address.len() >= MOST {
+            self.by_address.clear();
+            self.last = Default::default();
+        }
+        self.by_address.insert(address, (Arc::clone(text), id));
+        id
     }
 
     /// The profile that is advertised under a resource.
-    pub fn line(&mut self, resource: &str, lines: &Lines) -> Option<Line> {
-        let word = self.id(Role::Resource, resource);
-        *self.lines.entry(word).or_insert_with(|| lines.by_resource(resource))
+    pub fn line(&mut self, resource: &Text, lines: &Lines) -> Option<Line> {
+        let word = self.id(Role::Resource, resource) as usize;
+        if self.lines.len() <= word {
+            self.lines.resize(word + 1, Asked::NotYet);
+        }
+        if let Some(Asked::Found(line)) = self.lines.get(word) {
+            return *line;
+        }
+        let line = lines.by_resource(resource);
+        if let Some(asked) = self.lines.get_mut(word) {
+            *asked = Asked::Found(line);
+        }
+        line
     }
 }

@@ -172,7 +172,7 @@ impl<'a> View<'a> {
     /// What to do with the pod that owns a device; `None`: the pod is not there any more, kubelet has yet to notice.
     pub fn owner(&self, device: &Device<'_>) -> Option<(PodName, Option<&'a PodFacts>)> {
         let owner = device.state.owner.as_ref()?;
-        let pod = PodName { namespace: owner.namespace.clone(), name: owner.pod.clone() };
+        let pod = PodName { namespace: owner.namespace.as_str().into(), name: owner.pod.clone() };
         let facts = self.observation.pods.get(&pod);
         Some((pod, facts))
     }

@@ -52,7 +52,8 @@ fn on_gpu(node: &str, spec: &GpuSpec, state: &GpuState, answers: bool) -> Vec<De
             (None, true) => Use::Free,
             (None, false) => Use::Withdrawn,
         };
-        let pod = device.owner.as_ref().map(|o| PodName { namespace: o.namespace.clone(), name: o.pod.clone() });
+        let pod =
+            device.owner.as_ref().map(|o| PodName { namespace: o.namespace.as_str().into(), name: o.pod.clone() });
         Device { node: node.into(), resource, usage, pod }
     };
     let instances = state.instances.iter().map(|i| {
@@ -84,7 +85,7 @@ pub fn count<'a>(devices: impl Iterator<Item = &'a Device>, resource: &str) -> C
 pub fn held(devices: &[Device]) -> BTreeMap<Claim, i32> {
     let mut held = BTreeMap::new();
     for (pod, device) in devices.iter().filter_map(|d| Some((d.pod.as_ref()?, d))) {
-        *held.entry((pod.namespace.clone(), device.resource.clone())).or_default() += 1;
+        *held.entry((pod.namespace.to_string(), device.resource.clone())).or_default() += 1;
     }
     held
 }
@@ -97,7 +98,7 @@ pub fn waiting(fleet: &Fleet) -> BTreeMap<Claim, i32> {
     };
     for (name, pod) in fleet.pods.iter().filter(|(_, p)| pending(p)) {
         for resource in pod.resources() {
-            *waiting.entry((name.namespace.clone(), resource)).or_default() += 1;
+            *waiting.entry((name.namespace.to_string(), resource)).or_default() += 1;
         }
     }
     waiting

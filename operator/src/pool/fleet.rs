@@ -45,7 +45,8 @@ pub struct Fleet {
 impl Fleet {
     /// Reads the caches.
     pub fn read(caches: &Caches) -> Self {
-        let pod = |p: Arc<SlimPod>| (PodName { namespace: p.namespace().unwrap_or_default(), name: p.name_any() }, p);
+        let pod =
+            |p: Arc<SlimPod>| (PodName { namespace: p.namespace().unwrap_or_default().into(), name: p.name_any() }, p);
         Self {
             profiles: valid(&caches.profiles),
             pools: valid(&caches.pools),

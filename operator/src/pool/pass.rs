@@ -168,8 +168,8 @@ fn decisions(
     let mut anew = managed::anew(fleet);
     for (key, why) in &mut anew {
         // the plan's words name everybody who has to move for it
-        if let Some(told) = reached.get(key).filter(|gpu| !gpu.reasons.is_empty()) {
-            *why = reason(key, told, None);
+        if let Some(told) = reached.get(key).filter(|gpu| gpu.why != plan::Why::Kept) {
+            *why = reason(plan, (key, told), None);
         }
     }
     let admitted = admitted(fleet, (plan, reached), hands, &targets, &anew);
@@ -196,7 +196,7 @@ fn decisions(
             allocatable: &allocatable,
             closed: plugin_view(fleet, node, true, inputs.now).and_then(|seen| plugin::closed(&seen)),
             target: targets.get(key).or(gpu.target.as_deref()),
-            reason: &reason(key, reached.get(key).unwrap_or(gpu), spec_of(fleet, key)),
+            reason: &reason(plan, (key, reached.get(key).unwrap_or(gpu)), spec_of(fleet, key)),
             intent: &intent,
             pods: &pods,
             policy: &Policy { window, ..Policy::from(&pool.spec.disruption) },
@@ -290,14 +290,14 @@ fn spared(
     spared
 }
 
-/// The plan's sentences without the GPU's name, which whoever tells them puts in front. A change under way keeps the reason
+/// The plan's sentence without the GPU's name, which whoever tells it puts in front. A change under way keeps the reason
 /// that it began with: to the plan it is settled.
-fn reason(key: &GpuKey, gpu: &plan::GpuPlan, spec: Option<&GpuSpec>) -> String {
-    if gpu.reasons.is_empty() {
+fn reason(plan: &Plan, (key, gpu): (&GpuKey, &plan::GpuPlan), spec: Option<&GpuSpec>) -> String {
+    let Some(reason) = plan.reason_of(key, gpu) else {
         return spec.and_then(|s| s.change.as_ref()).map(|c| c.reason.clone()).unwrap_or_default();
-    }
+    };
     let title = format!("{} GPU {}: ", key.node, gpu.index);
-    gpu.reasons.iter().map(|r| r.strip_prefix(&title).unwrap_or(r)).collect::<Vec<_>>().join(" ")
+    reason.strip_prefix(&title).unwrap_or(&reason).to_owned()
 }
 
 fn spec_of<'a>(fleet: &'a Fleet, key: &GpuKey) -> Option<&'a GpuSpec> {

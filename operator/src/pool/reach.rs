@@ -12,7 +12,11 @@ use kube::ResourceExt as _;
 use super::fleet::Fleet;
 use crate::{
     migmanager::{Shape, placed, sweeps},
-    plan::{Evicted, GpuKey, GpuPlan, NodeName, Plan, PoolName, Snapshot, model::Node, moves, plain},
+    plan::{
+        Evicted, GpuKey, GpuPlan, NodeName, Plan, PoolName, Snapshot, Why,
+        model::{InUse, Node},
+        plain,
+    },
 };
 
 /// Why a GPU is carved anew whose layout stays.
@@ -39,8 +43,8 @@ fn on_node(name: &NodeName, node: &Node, agreement: &GpuNode, plan: &Plan) -> Ve
         let gpu = plan.gpus.get(&key).filter(|g| g.target.is_some())?;
         let reached = if swept.contains(&state.uuid) {
             let used = node.gpus.get(&key.uuid).into_iter().flat_map(|g| &g.used);
-            let owners: Vec<Evicted> = used.filter_map(|(start, used)| used.evicted(*start)).collect();
-            carved(&key, gpu, owners, wanted(state) == Shape::seen(state))
+            let owners: Vec<Evicted> = used.filter_map(InUse::evicted).collect();
+            carved(gpu, owners, wanted(state) == Shape::seen(state))
         } else {
             stays(agreement, state, gpu)?
         };
@@ -50,19 +54,11 @@ fn on_node(name: &NodeName, node: &Node, agreement: &GpuNode, plan: &Plan) -> Ve
 }
 
 /// Everybody leaves. `stays`: the layout is the same, and the GPU is carved because of another one.
-fn carved(key: &GpuKey, gpu: &GpuPlan, owners: Vec<Evicted>, stays: bool) -> GpuPlan {
+fn carved(gpu: &GpuPlan, owners: Vec<Evicted>, stays: bool) -> GpuPlan {
     let bystander = stays && !gpu.changed;
-    let told = |reason: &String| match reason.strip_suffix(&moves(&gpu.evicts)) {
-        Some(deeds) => format!("{deeds}{}", moves(&owners)),
-        None => reason.clone(),
-    };
-    let reasons = if bystander {
-        vec![format!("{} GPU {}: {BYSTANDER}{}", key.node, gpu.index, moves(&owners))]
-    } else {
-        gpu.reasons.iter().map(told).collect()
-    };
+    let why = if bystander { Why::CarvedAlong(BYSTANDER) } else { gpu.why.clone() };
     let rank = gpu.rank.max(u8::from(!owners.is_empty()));
-    GpuPlan { changed: gpu.changed || bystander, rank, evicts: owners, reasons, ..gpu.clone() }
+    GpuPlan { changed: gpu.changed || bystander, rank, evicts: owners, why, ..gpu.clone() }
 }
 
 /// A GPU that is not carved anew: other places for the same instances are no change, since the MIG manager chooses them.
@@ -70,9 +66,14 @@ fn stays(agreement: &GpuNode, state: &GpuState, gpu: &GpuPlan) -> Option<GpuPlan
     let spec = agreement.spec.gpus.iter().find(|s| s.uuid == state.uuid)?;
     let target = plain(gpu.target.as_deref().filter(|t| gpu.changed && t.mig)?.clone());
     let placed = placed(&target, state);
-    let (evicts, reasons) = (Vec::new(), Vec::new());
     let target = Some(Arc::new(placed.clone()));
-    (placed == plain(spec.layout())).then(|| GpuPlan { changed: false, target, evicts, reasons, ..gpu.clone() })
+    (placed == plain(spec.layout())).then(|| GpuPlan {
+        changed: false,
+        target,
+        evicts: Vec::new(),
+        why: Why::Kept,
+        ..gpu.clone()
+    })
 }
 
 #[cfg(test)]

@@ -457,7 +457,7 @@ fn priorities_of_tenants_and_pods_and_allowed_outages_reach_the_planner() {
     fleet.tenants[0].spec.priority = 3;
     fleet.pools[0].spec.disruption.allow_outage = true;
     let (snapshot, _) = Snapshot::read(&fleet.cluster());
-    let used = snapshot.nodes["n"].gpus.values().flat_map(|g| g.used.values()).map(|u| u.priority);
+    let used = snapshot.nodes["n"].gpus.values().flat_map(|g| &g.used).map(|u| u.priority);
     assert_eq!(used.collect::<Vec<_>>(), [7]);
     assert_eq!((snapshot.tenants["t"].priority, snapshot.pools["p"].allow_outage), (3, true));
 }

@@ -106,7 +106,7 @@ fn a_gpu_that_is_lost_before_anything_was_carved_takes_its_change_back_and_evict
 #[test]
 fn an_unhealthy_gpu_evicts_nobody() {
     let mut world = World::new(&Scenario { pods: vec![(0, Controller::Replaces)], ..scenario::all()[0].clone() });
-    until(&mut world, ChangePhase::Noticed);
+    until(&mut world, ChangePhase::Held);
     while world.agent_step(Outcome::Done) {}
     world.node.status.as_mut().unwrap().gpus[0].health = Health::Unhealthy;
     let decision = world.decide();

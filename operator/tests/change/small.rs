@@ -142,7 +142,7 @@ impl World {
         let stays: Vec<_> = devices(&mut after).filter_map(|d| d.owner.clone()).collect();
         let mut silicon = self.silicon.clone();
         let owners = devices(&mut silicon).filter_map(|d| d.owner.clone()).filter(|o| !stays.contains(o));
-        owners.map(|o| PodName { namespace: o.namespace, name: o.pod }).collect()
+        owners.map(|o| PodName { namespace: o.namespace.into(), name: o.pod }).collect()
     }
 
     /// Agent: one step towards the spec, then the status. It destroys whatever the spec does not list.

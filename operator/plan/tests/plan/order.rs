@@ -200,12 +200,12 @@ fn while_a_change_is_under_way_its_plan_stays() {
             }
             let next = fleet.plan();
             assert_eq!(
-                next.gpus[key].target.as_deref(),
+                next.gpus.get(key).unwrap().target.as_deref(),
                 Some(&target),
                 "{phase:?}, gone: {gone}: {:#?}",
                 explain(&next)
             );
-            assert!(!next.gpus[key].changed);
+            assert!(!next.gpus.get(key).unwrap().changed);
         }
     }
 }

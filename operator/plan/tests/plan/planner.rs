@@ -1,6 +1,6 @@
 //! What a plan does in the situations that people will meet.
 
-use gputenancy_crds::{ChangePhase, Device, Health, Mig, MigMode};
+use gputenancy_crds::{Advertiser, ChangePhase, Device, Health, Mig, MigMode};
 use gputenancy_plan::{Plan, Problem, explain};
 use serde_json::json;
 
@@ -249,9 +249,9 @@ fn a_change_under_way_counts_as_done_and_is_not_disturbed() {
         });
     }
     let next = fleet.clone().tenant("t", &[("mig-3g", 4)]).plan();
-    assert_eq!((touched(&next), &next.gpus[key].target), (0, &gpu.target));
+    assert_eq!((touched(&next), &next.gpus.get(key).unwrap().target), (0, &gpu.target));
     let fallen = fleet.tenant("t", &[]).plan();
-    assert_eq!(fallen.gpus[key].target, gpu.target, "a GPU that is being carved is finished first");
+    assert_eq!(fallen.gpus.get(key).unwrap().target, gpu.target, "a GPU that is being carved is finished first");
 }
 
 #[test]
@@ -281,4 +281,20 @@ fn a_fleet_too_large_to_be_planned_exactly_is_served_without_evictions_all_the_s
     assert_eq!((problems(&plan), evicted(&plan)), (vec![], vec![]));
     fleet.apply(&plan);
     assert_eq!(touched(&fleet.plan()), 0);
+}
+
+#[test]
+fn a_pool_of_nvidias_plugin_names_profiles_that_the_plugin_offers_under_another_resource() {
+    let by_size = Device { mig: Some(Mig { slices: Some(3), ..Mig::default() }), ..Device::default() };
+    let mut fleet =
+        Fleet::default().mig("small", "1g.10gb").mig("ours", "2g.20gb").whole("gpu").profile("big", by_size);
+    fleet = fleet.pool("p", &["small", "ours", "gpu", "big"]).node("n", "p", &[a100()]);
+    fleet.profiles[1].spec.resource_name = Some("example.com/ours".into());
+    assert_eq!(fleet.plan().problems, []);
+    fleet.pools[0].spec.advertiser = Advertiser::NvidiaDevicePlugin;
+    let told = fleet.plan().problems.iter().map(|p| format!("{}: {p}", p.reason())).collect::<Vec<_>>();
+    insta::assert_snapshot!(told.join("\n"));
+    fleet.profiles[1].spec.resource_name = None;
+    fleet.profiles[3].spec.resource_name = Some("nvidia.com/mig-3g.40gb".into());
+    assert_eq!(fleet.plan().problems, []);
 }

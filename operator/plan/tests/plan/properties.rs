@@ -40,6 +40,23 @@ pub fn cases(most: usize) -> impl Strategy<Value = Case> {
         .prop_map(|(kind, gpus, before, pods, after, whole)| Case { kind, gpus, before, pods, after, whole })
 }
 
+/// Fleets too large to try everything, with demands and pods in proportion: the planner searches.
+pub fn large_cases() -> impl Strategy<Value = Case> {
+    (0..kinds().len(), 6..=20_usize).prop_flat_map(|(kind, gpus)| {
+        let most = i32::try_from(gpus).unwrap();
+        let counts = || proptest::collection::vec(prop_oneof![Just(0), 1..=most / 4, 1..=most], 4);
+        let pods = proptest::collection::vec(any::<prop::sample::Index>(), 0..gpus * 2);
+        (counts(), pods, counts(), any::<bool>()).prop_map(move |(before, pods, after, whole)| Case {
+            kind,
+            gpus,
+            before,
+            pods,
+            after,
+            whole,
+        })
+    })
+}
+
 impl Case {
     fn fleet(&self) -> Fleet {
         let (board, profiles) = &kinds()[self.kind];

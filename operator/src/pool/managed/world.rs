@@ -279,7 +279,7 @@ impl World {
                     Some(p) => g.mig && g.instances.iter().any(|i| i.start == start && i.profile == p),
                 });
                 let owner = pods.iter().find(|(_, at)| **at == (i, start)).map(|(pod, _)| DeviceOwner {
-                    namespace: pod.namespace.clone(),
+                    namespace: pod.namespace.to_string(),
                     pod: pod.name.clone(),
                     container: "c".into(),
                 });

@@ -28,8 +28,8 @@ fn everybody_on_a_gpu_that_is_carved_anew_is_named_before_and_in_the_change() {
     let (plan, reach) = plans(&world);
     let named = evicted(reach.values());
     assert!(evicted(plan.gpus.values()).len() < 7 && named.len() == 7, "{reach:#?}");
-    for gpu in reach.values() {
-        let reason = gpu.reasons.concat();
+    for (key, gpu) in &reach {
+        let reason = plan.reason_of(key, gpu).unwrap();
         let told = named.iter().all(|pod| reason.contains(&format!("{pod} (has 1g.10gb at ")));
         assert!(told && gpu.rank == 1 && reason.matches("must move").count() == 1, "{reason}");
     }
@@ -52,9 +52,10 @@ fn a_gpu_that_is_carved_for_the_mode_of_another_is_told_with_its_owners() {
     world.arrive();
     world.guarantee("small", 3);
     let (plan, reach) = plans(&world);
-    let (key, bystander) = reach.iter().find(|(key, _)| !plan.gpus[key].changed).expect("a GPU that is carved as well");
+    let (key, bystander) =
+        reach.iter().find(|(key, _)| !plan.gpus.get(key).unwrap().changed).expect("a GPU that is carved as well");
     assert!(bystander.changed && bystander.evicts.len() == 1, "{bystander:?}");
-    let reason = bystander.reasons.concat();
+    let reason = plan.reason_of(key, bystander).unwrap();
     assert!(reason.contains(BYSTANDER) && reason.contains("must move: t/pod-0 (has 3g.40gb at "), "{key:?}: {reason}");
     let named = evicted(reach.values());
     world.settle();
