@@ -42,6 +42,8 @@ pub async fn measure(world: &World) -> Result<()> {
         tenant_ready(world, "small").await?;
         println!("  round {round}, nobody in the way:");
         change(world, 2, Duration::ZERO).await?;
+        // from rest, as the first
+        tokio::time::sleep(Duration::from_secs(3)).await;
         println!("  round {round}, a pod in the way, which takes its grace of {GRACE} s:");
         change(world, 4, Duration::from_secs(GRACE)).await?;
     }
