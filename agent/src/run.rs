@@ -40,7 +40,7 @@ use crate::{
 const REST: Duration = Duration::from_secs(2);
 /// Between two looks while something is waited for.
 const BUSY: Duration = Duration::from_millis(250);
-/// Between two looks while devices are held, once that takes longer than [`SOON`]: a drain may take hours.
+/// Between two looks while devices are held, after [`SOON`] looks without news: a drain may take hours.
 const DRAIN: Duration = Duration::from_secs(1);
 /// So many looks after the last news it is still likely that what is held will be left at any moment.
 const SOON: u32 = 60;
@@ -126,13 +126,8 @@ async fn carve(mut shell: Shell, channels: &Channels, heartbeat: &Heartbeat) {
         let draining = wanted.is_some_and(|wanted| wanted.holds());
         let pause = match (waiting, draining) {
             (true, _) => BUSY.min(shell.until_proven().unwrap_or(BUSY)),
-            (false, true) => {
-                if quiet < SOON {
-                    BUSY
-                } else {
-                    DRAIN
-                }
-            }
+            (false, true) if quiet < SOON => BUSY,
+            (false, true) => DRAIN,
             (false, false) => REST,
         };
         quiet = quiet.saturating_add(1);

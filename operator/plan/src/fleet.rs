@@ -86,7 +86,7 @@ impl Core {
             lines,
             ..Self::default()
         };
-        core.ledger.expect(snapshot.tenants.len());
+        core.ledger.make_room(snapshot.tenants.len());
         for (name, tenant) in &snapshot.tenants {
             let namespaces = core.words_of(tenant);
             core.ledger.enter(name, Some(tenant), namespaces, &core.lines);

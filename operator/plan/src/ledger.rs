@@ -73,7 +73,7 @@ impl Ledger {
     }
 
     /// Makes room for so many tenants.
-    pub fn expect(&mut self, tenants: usize) {
+    pub fn make_room(&mut self, tenants: usize) {
         self.ids.reserve(tenants);
         self.records.reserve(tenants);
         self.held.reserve(tenants * self.wanted.len());

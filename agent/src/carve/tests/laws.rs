@@ -137,16 +137,6 @@ proptest! {
     }
 
     #[test]
-    fn where_somebody_else_carves_nothing_is_ever_done(gpu in found(), spec in wanted()) {
-        let facts = Facts { generation: 1, taken: &|_| false, idle: &|_| true, carves: false, failure: None };
-        let carved = matches!(decide(&spec, &gpu, false, None), Decision::Rest(Rest::Steady));
-        match step(&spec, &gpu, &facts) {
-            Decision::Act(order) => prop_assert!(false, "{order:?}"),
-            Decision::Rest(rest) => prop_assert!(!carved || rest == Rest::Steady, "{:?}", rest),
-        }
-    }
-
-    #[test]
     fn after_a_failure_nothing_is_touched(gpu in found(), spec in wanted()) {
         let failure = gputenancy_crds::GpuError { call: "x".into(), code: 23, message: String::new(), generation: 1 };
         let decision = decide(&spec, &gpu, false, Some(&failure));
