@@ -7,20 +7,22 @@ LAB := target/debug/lab
 # a stale lockfile is an error and not a surprise
 LOCKED := --locked
 LAB_NAME ?= lab
+# The end-to-end tests share so many labs, each test alone in one: they wait more than they compute. A lab wants 4 GiB.
+LABS ?= $(shell awk '/^MemAvailable/ {labs = 1; if ($$2 > 10485760) labs = 2; print labs}' /proc/meminfo)
 # Cargo unites the features of the packages it is asked for: asking always for the whole workspace, and then for some of its
 # targets, builds each dependency once.
 ALL := $(LOCKED) --workspace
-tests_of = $(patsubst %.rs,--test %,$(notdir $(wildcard $(1)/tests/*.rs)))
 export GPUTENANCY_LAB_NAME := $(LAB_NAME)
+export GPUTENANCY_LABS := $(LABS)
 
 # The lab makes namespaces and mounts. Without root, programs are built as the user and only run with sudo.
 ifneq ($(shell id -u),0)
-SUDO := sudo -E env PATH=$(PATH) HOME=$(HOME) GPUTENANCY_LAB_NAME=$(LAB_NAME)
+SUDO := sudo -E env PATH=$(PATH) HOME=$(HOME) GPUTENANCY_LAB_NAME=$(LAB_NAME) GPUTENANCY_LABS=$(LABS)
 TRIPLE := $(shell rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 export CARGO_TARGET_$(TRIPLE)_RUNNER := $(SUDO)
 endif
 
-.PHONY: crds help demo test check bench down prerequisites tools build images lab-up lab-test unit fmt fmt-check lint
+.PHONY: crds help demo test check bench down prerequisites tools build images lab-up labs lab-test end-to-end unit fmt fmt-check lint
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
@@ -28,8 +30,10 @@ help: ## list the targets
 demo: lab-up ## a whole GPU platform on this machine, from nothing: lab, chart, two teams, a changed demand
 	$(CARGO) run $(LOCKED) -q --bin demo
 
-test: unit lab-test lab-up ## all tests: unit, property, lab, end to end
-	$(CARGO) test $(ALL) $(call tests_of,integration/e2e) -- --test-threads=1
+test: unit lab-test end-to-end ## all tests: unit, property, lab, end to end
+
+end-to-end: labs ## the end-to-end tests, in LABS labs at once; TEST='story::' for some
+	$(CARGO) test $(ALL) --test e2e -- --test-threads=$(LABS) $(TEST)
 
 check: fmt-check unit ## the fast subset: formatting, and every test that needs no cluster
 
@@ -58,8 +62,11 @@ images: tools build ## the lab's images, packed into the cache
 lab-up: tools build ## a lab with two GPU nodes and one without; one that runs is kept, with fresh images
 	$(SUDO) $(LAB) up --keep --require-images
 
+labs: lab-up ## as many labs as the end-to-end tests use
+	for n in $$(seq 2 $(LABS)); do $(SUDO) $(LAB) up --keep --require-images --name $(LAB_NAME)-$$n; done
+
 lab-test: tools build ## tests of the lab itself: traffic, power loss, cut cables, nothing left behind
-	$(CARGO) test $(ALL) $(call tests_of,integration/lab) -- --test-threads=1
+	$(CARGO) test $(ALL) --test cluster --test host -- --test-threads=1
 
 # the conformance tests of the simulated driver run NVIDIA's own programs
 unit: tools ## unit and property tests of all crates

@@ -10,6 +10,7 @@ pub mod product;
 pub mod scene;
 pub mod story;
 pub mod strike;
+mod turn;
 pub mod wait;
 mod world;
 

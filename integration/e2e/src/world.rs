@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::future::{try_join, try_join_all};
 use gputenancy_crds::GpuNode;
 use kube::{Api, Client, api::ListParams};
 use lab::Lab;
@@ -9,8 +10,12 @@ use lab::Lab;
 use crate::{
     Error, Result, mig_manager, objects, product,
     story::NODES,
+    turn::Turn,
     wait::{PATIENCE, eventually},
 };
+
+/// What tests make of the driver's real latency.
+const QUARTER: &str = "0.25";
 
 /// Handles on the lab.
 pub struct World {
@@ -18,46 +23,63 @@ pub struct World {
     pub lab: Lab,
     /// A client with all rights.
     pub client: Client,
+    _turn: Turn,
 }
 
 impl World {
-    /// Attaches to the running lab (`GPUTENANCY_LAB_NAME`, default `lab`), without installing anything.
+    /// Waits for a lab that nobody uses and attaches to it, without installing anything.
     pub async fn bare() -> Result<Self> {
-        let name = std::env::var("GPUTENANCY_LAB_NAME").unwrap_or_else(|_| "lab".into());
-        let lab = Lab::attach(&name).await?;
+        let turn = Turn::take().await?;
+        let lab = Lab::attach(&turn.lab).await?;
         let client = lab.client();
-        Ok(Self { lab, client })
+        Ok(Self { lab, client, _turn: turn })
     }
 
-    /// Attaches, installs the product, and removes what earlier tests left.
+    /// Attaches, installs the product, and removes what earlier tests left. Driver calls take a quarter of their real time,
+    /// so that a suite of changes ends today.
     pub async fn enter() -> Result<Self> {
-        let world = Self::enter_with(&[]).await?;
-        mig_manager::gone(&world).await?;
+        let world = Self::bare().await?;
+        world.renew(&[]).await?;
         Ok(world)
     }
 
-    /// As [`World::enter`], with values of the chart.
-    pub async fn enter_with(values: &[&str]) -> Result<Self> {
-        let world = Self::bare().await?;
-        product::install(&world.lab, values).await?;
-        objects::delete_everything(&world.client).await?;
-        world.agents_ready().await?;
-        world.blank().await?;
+    /// As [`World::enter`], with driver calls that take as long as on hardware: for what is shown or measured, and for tests
+    /// that must meet a change in the act.
+    pub async fn enter_real() -> Result<Self> {
+        let world = Self::enter().await?;
+        world.latency("real").await?;
         Ok(world)
+    }
+
+    /// Installs the product with these values of the chart, and removes what earlier tests left.
+    pub async fn renew(&self, values: &[&str]) -> Result<()> {
+        product::install(&self.lab, values).await?;
+        objects::delete_everything(&self.client).await?;
+        self.agents_ready().await?;
+        self.blank().await?;
+        if values.is_empty() {
+            mig_manager::gone(self).await?;
+        }
+        Ok(())
     }
 
     /// Empties all boards by a reset, as an administrator would before handing them over: the planner keeps what it finds, so
     /// a test that counts devices starts from none.
     async fn blank(&self) -> Result<()> {
-        for node in NODES {
+        let reset = |node| async move {
             self.nvsim(node, &["clear-faults"]).await?;
-            for gpu in ["0", "1"] {
-                self.nvsim(node, &["reset", gpu]).await?;
-            }
-        }
+            self.nvsim(node, &["latency", QUARTER]).await?;
+            try_join(self.nvsim(node, &["reset", "0"]), self.nvsim(node, &["reset", "1"])).await
+        };
+        try_join_all(NODES.map(reset)).await?;
         self.layout("no instance on any board", PATIENCE, |all| all.iter().flatten().all(|i| i == "whole"))
             .await
             .map(drop)
+    }
+
+    /// From now on driver calls take this share of their real time, on all GPU nodes.
+    async fn latency(&self, share: &str) -> Result<()> {
+        try_join_all(NODES.map(async |node| self.nvsim(node, &["latency", share]).await)).await.map(drop)
     }
 
     /// Runs a test body and keeps logs, events and objects of the lab when it fails.

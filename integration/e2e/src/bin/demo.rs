@@ -27,7 +27,7 @@ async fn main() -> ExitCode {
 async fn tell() -> Result<()> {
     let start = Instant::now();
     step(1, "The product, installed with helm: operator, agent, and simulated A100-80s on two nodes");
-    let world = World::enter().await?;
+    let world = World::enter_real().await?;
     println!("{}", world.kubectl(&["get", "pods", "-n", product::NAMESPACE, "-o", "wide"]).await?);
 
     step(2, "A catalog of profiles, a pool, two teams (samples/catalog.yaml, pool.yaml, tenants.yaml)");

@@ -69,6 +69,12 @@ pub enum Command {
         /// Index, UUID or PCI address.
         gpu: String,
     },
+    /// Sets how long driver calls take from now on, until the driver is installed anew.
+    Latency {
+        /// `real`, `none`, or a factor of real.
+        #[arg(value_parser = latency)]
+        factor: u32,
+    },
     /// Prints the record of attachments, instances, modes and resets, one JSON object a line.
     History,
     /// Traces NVML calls: `start`, `stop`, or `list` those since the start.
@@ -153,10 +159,28 @@ pub fn run(store: &Store, command: Command) -> Result<(), Box<dyn Error>> {
             store.change(|machine, _| machine.add_ecc(gpu, errors))?;
         }
         Command::Reset { gpu: name } => operations::reset(store, gpu(&name)?)?,
+        Command::Latency { factor } => store.change(|machine, _| {
+            machine.latency_permille = factor;
+            Ok(())
+        })?,
         Command::History => print!("{}", fs::read_to_string(store.dir().join(history::FILE))?),
         Command::Trace { action } => trace(store, action)?,
     }
     Ok(())
+}
+
+/// Thousandths of real latency, from `real`, `none` or a factor.
+pub fn latency(text: &str) -> Result<u32, String> {
+    let factor = match text {
+        "real" => 1.0,
+        "none" => 0.0,
+        other => other.parse::<f64>().map_err(|e| format!("real, none or a factor: {e}"))?,
+    };
+    if !(0.0..=1000.0).contains(&factor) {
+        return Err("the factor must be between 0 and 1000".into());
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be within 0 and 1000")]
+    Ok((factor * 1000.0).round() as u32)
 }
 
 fn fault(store: &Store, inject: Inject) -> Result<Fault, Box<dyn Error>> {

@@ -13,6 +13,8 @@ use silicon::board::Variant;
 use silicon::install::{self, Options};
 use silicon::{Store, boards, materialize as trees};
 
+use crate::admin::latency;
+
 /// Milliseconds between two looks at the state.
 const LOOK: u16 = 200;
 
@@ -96,20 +98,6 @@ pub struct Materialize {
     /// A driver root to complete with the files that NVIDIA's programs look for.
     #[arg(long)]
     driver_root: Option<PathBuf>,
-}
-
-/// Thousandths of real latency.
-fn latency(text: &str) -> Result<u32, String> {
-    let factor = match text {
-        "real" => 1.0,
-        "none" => 0.0,
-        other => other.parse::<f64>().map_err(|e| format!("real, none or a factor: {e}"))?,
-    };
-    if !(0.0..=1000.0).contains(&factor) {
-        return Err("the factor must be between 0 and 1000".into());
-    }
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be within 0 and 1000")]
-    Ok((factor * 1000.0).round() as u32)
 }
 
 impl Install {

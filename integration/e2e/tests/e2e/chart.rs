@@ -1,7 +1,5 @@
 //! The chart as helm renders it: every object as it was reviewed, and values that make no sense refused.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
-
 use std::{collections::BTreeSet, fs, path::PathBuf, process::Command};
 
 use e2e::product;

@@ -1,11 +1,4 @@
 //! A pool whose devices NVIDIA's own plugin offers, unmodified: only for a change the node is cordoned, and only by us uncordoned.
-#![allow(
-    clippy::indexing_slicing,
-    clippy::expect_used,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that panics says what it found"
-)]
 
 use std::collections::BTreeSet;
 

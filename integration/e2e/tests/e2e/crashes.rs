@@ -1,12 +1,5 @@
 //! Kill the operator, the agent, kubelet or the node in the middle of a change: it ends at the new layout, and pods outside
 //! the plan never notice.
-#![allow(
-    clippy::indexing_slicing,
-    clippy::expect_used,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that panics says what it found"
-)]
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -31,8 +24,7 @@ const BUDGET: &str = "stay";
 const POLICY: &str = "e2e-no-new-halves";
 
 /// A change on gpu-1 is disturbed: it ends at the new layout, kubelet and scheduler agree, and the pods on gpu-2 live on.
-async fn disturbed(test: &str, disturb: impl AsyncFn(&World) -> Result<()>) {
-    let world = World::enter().await.unwrap();
+async fn disturbed(test: &str, world: World, disturb: impl AsyncFn(&World) -> Result<()>) {
     let body = async {
         let calm = bystanders(&world).await?;
         two_small_pods(&world).await?;
@@ -71,7 +63,7 @@ fn has_three_halves(node: &GpuNode) -> bool {
 
 #[tokio::test]
 async fn the_operator_killed_in_each_phase_goes_on_where_it_was() {
-    disturbed("operator-killed", async |world| {
+    disturbed("operator-killed", World::enter_real().await.unwrap(), async |world| {
         hold_phases(world).await?;
         grow(world).await?;
         let kill = async |_| {
@@ -145,7 +137,7 @@ async fn let_go(world: &World, phases: &Phases) -> Result<()> {
 
 #[tokio::test]
 async fn an_api_server_away_for_a_minute_while_owners_are_evicted_costs_nothing_but_time() {
-    disturbed("api-server-away", async |world| {
+    disturbed("api-server-away", World::enter().await.unwrap(), async |world| {
         world.set(&[budget()]).await?;
         grow(world).await?;
         let body = async {
@@ -168,7 +160,7 @@ async fn an_api_server_away_for_a_minute_while_owners_are_evicted_costs_nothing_
 
 #[tokio::test]
 async fn the_agent_killed_between_two_nvml_calls_goes_on_where_it_was() {
-    disturbed("agent-killed", async |world| {
+    disturbed("agent-killed", World::enter().await.unwrap(), async |world| {
         let before = agent_restarts(world).await?;
         for (nth, when) in [("1", "after"), ("5", "before"), ("16", "after")] {
             let fault = ["inject", "--call", "change", "--kill", when, "--nth", nth, "--process", "gputenancy-age"];
@@ -192,7 +184,7 @@ async fn agent_restarts(world: &World) -> Result<i32> {
 
 #[tokio::test]
 async fn a_kubelet_that_restarts_finds_the_plugin_again() {
-    disturbed("kubelet-restarted", async |world| {
+    disturbed("kubelet-restarted", World::enter_real().await.unwrap(), async |world| {
         grow(world).await?;
         let node = world.lab.node("gpu-1")?;
         let kill = async |phase| {
@@ -209,7 +201,7 @@ async fn a_kubelet_that_restarts_finds_the_plugin_again() {
 
 #[tokio::test]
 async fn a_node_without_power_is_carved_again_before_it_offers_anything() {
-    disturbed("node-power-cycled", async |world| {
+    disturbed("node-power-cycled", World::enter_real().await.unwrap(), async |world| {
         grow(world).await?;
         let node = world.lab.node("gpu-1")?;
         let cycle = async |phase| {

@@ -1,11 +1,4 @@
 //! What cannot be had is said on the right object, and heals by itself when mended.
-#![allow(
-    clippy::indexing_slicing,
-    clippy::expect_used,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that panics says what it found"
-)]
 
 use std::time::Duration;
 

@@ -1,11 +1,4 @@
 //! Changes wait for whom they must wait for, and go back when they cannot go on.
-#![allow(
-    clippy::indexing_slicing,
-    clippy::expect_used,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that panics says what it found"
-)]
 
 use e2e::{
     Result, World,

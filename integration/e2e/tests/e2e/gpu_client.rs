@@ -1,11 +1,4 @@
 //! The agent is a client of the GPU Operator: it leaves a node when the driver there is to be changed, and returns.
-#![allow(
-    clippy::indexing_slicing,
-    clippy::expect_used,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that panics says what it found"
-)]
 
 use e2e::{
     Result, World, objects,

@@ -1,11 +1,4 @@
 //! Outside a pool's maintenance windows nothing moves, and the status tells when it will.
-#![allow(
-    clippy::indexing_slicing,
-    clippy::expect_used,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that panics says what it found"
-)]
 
 use e2e::{
     Result, World,

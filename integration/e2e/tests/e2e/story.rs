@@ -1,11 +1,4 @@
 //! The demo's story, every number checked.
-#![allow(
-    clippy::indexing_slicing,
-    clippy::expect_used,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that panics says what it found"
-)]
 
 use std::collections::{BTreeMap, BTreeSet};
 

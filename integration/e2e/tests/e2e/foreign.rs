@@ -1,11 +1,4 @@
 //! Another owner of a node's GPUs: nothing is touched there, the pool says who it is, and all goes on when it is gone.
-#![allow(
-    clippy::indexing_slicing,
-    clippy::expect_used,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that panics says what it found"
-)]
 
 use std::{collections::BTreeMap, time::Duration};
 

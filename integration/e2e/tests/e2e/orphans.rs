@@ -1,11 +1,4 @@
 //! Processes that use a device which kubelet has not given to them: a change waits for them and names them.
-#![allow(
-    clippy::indexing_slicing,
-    clippy::expect_used,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that panics says what it found"
-)]
 
 use e2e::{
     Error, Result, World, objects, product,

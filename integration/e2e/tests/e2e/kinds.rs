@@ -1,7 +1,5 @@
 //! What the API server takes and refuses of the four kinds: one message for each rule.
 
-#![allow(clippy::needless_pass_by_value, reason = "a table of json! reads better without ampersands")]
-
 use e2e::{
     World,
     actor::{Actor, Verb},

@@ -1,11 +1,4 @@
 //! `kubectl gpu` says beforehand exactly what then happens, in the cluster and from a snapshot.
-#![allow(
-    clippy::indexing_slicing,
-    clippy::expect_used,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that panics says what it found"
-)]
 
 use std::{
     collections::BTreeSet,

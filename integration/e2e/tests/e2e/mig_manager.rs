@@ -1,11 +1,4 @@
 //! Pools that NVIDIA's MIG manager carves: it is asked by node labels, waited for, and recovered from its traps.
-#![allow(
-    clippy::indexing_slicing,
-    clippy::expect_used,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that panics says what it found"
-)]
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -25,7 +18,7 @@ use serde_json::json;
 async fn enter() -> Result<World> {
     let world = World::bare().await?;
     mig_manager::prepare(&world).await?;
-    let world = World::enter_with(&[&format!("migManager.namespace={}", mig_manager::NAMESPACE)]).await?;
+    world.renew(&[&format!("migManager.namespace={}", mig_manager::NAMESPACE)]).await?;
     mig_manager::start(&world).await?;
     let mut managed = pool("p", mig_manager::NODE, &["mig-1g", "mig-3g"]);
     managed["spec"]["partitioner"] = json!("MigManager");

@@ -1,11 +1,4 @@
 //! At rest nothing of ours writes to the API server, by its own count.
-#![allow(
-    clippy::indexing_slicing,
-    clippy::expect_used,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that panics says what it found"
-)]
 
 use std::{collections::BTreeMap, time::Duration};
 

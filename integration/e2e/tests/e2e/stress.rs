@@ -1,11 +1,4 @@
 //! Five minutes of pods that come and go on two nodes, while layouts change and agents restart.
-#![allow(
-    clippy::indexing_slicing,
-    clippy::expect_used,
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that panics says what it found"
-)]
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,0 +1,28 @@
+//! What the README promises, on a real cluster: one program, so that its tests share the running labs (`GPUTENANCY_LABS`), each
+//! test alone in one of them.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that panics says what it found"
+)]
+#![allow(clippy::needless_pass_by_value, reason = "a table of json! reads better without ampersands")]
+
+mod chart;
+mod crashes;
+mod foreign;
+mod gpu_client;
+mod helm;
+mod kinds;
+mod mig_manager;
+mod nvidia_plugin;
+mod orphans;
+mod patience;
+mod policies;
+mod preview;
+mod quiet;
+mod refusals;
+mod story;
+mod stress;
+mod windows;
