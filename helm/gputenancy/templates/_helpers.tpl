@@ -37,7 +37,7 @@ imagePullSecrets:
        not looked up: helm ends with an error then. */}}
 {{- define "gputenancy.gpuOperatorClient" -}}
 {{- $set := toString .Values.agent.gpuOperatorClient -}}
-{{- if and (eq $set "auto") (not .Values.simulator.enabled) (.Capabilities.APIVersions.Has "nvidia.com/v1/ClusterPolicy") (lookup "nvidia.com/v1" "ClusterPolicy" "" "") -}}
+{{- if and (eq $set "auto") (not .Values.simulator.enabled) (.Capabilities.APIVersions.Has "nvidia.com/v1/ClusterPolicy") (lookup "nvidia.com/v1" "ClusterPolicy" "" "").items -}}
 {{- $set = "false" -}}
 {{- range (lookup "v1" "Node" "" "").items -}}
 {{- if hasKey (default dict .metadata.labels) "nvidia.com/gpu.deploy.client" -}}{{- $set = "true" -}}{{- end -}}
