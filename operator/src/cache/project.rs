@@ -122,6 +122,7 @@ pub struct SlimResources {
 
 /// Status of a pod.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
 pub struct SlimPodStatus {
     /// Pending, Running, Succeeded, Failed.
     #[serde(default)]

@@ -66,7 +66,10 @@ fn created(pod: &SlimPod) -> Timestamp {
 fn fate(pod: &SlimPod) -> Fate {
     let status = &pod.status;
     let container = status.container_statuses.first().map(|c| &c.state);
-    let why = || format!("{}: {}", status.reason.as_deref().unwrap_or("Failed"), tail(status.message.as_deref()));
+    let why = || {
+        let reason = status.reason.as_deref().unwrap_or("it ended and kubelet does not know how");
+        format!("{reason}: {}", tail(status.message.as_deref())).trim_end_matches([':', ' ']).to_owned()
+    };
     if pod.metadata.deletion_timestamp.is_some() {
         return Fate::Leaves;
     }
