@@ -177,7 +177,9 @@ mod tests {
         metrics.reconciled("fleet", 0.01, true);
         metrics.changes(["Evicting", "Evicting"].into_iter());
         metrics.foreign(["HAMi", "HAMi"].into_iter());
-        ["CanaryFailed", "RollingBack"].into_iter().for_each(|reason| metrics.event(reason));
+        for reason in ["CanaryFailed", "RollingBack"] {
+            metrics.event(reason);
+        }
         let text = metrics.render();
         assert!(text.contains("gputenancy_operator_foreign_partitioners{by=\"HAMi\"} 2"), "{text}");
         assert!(text.contains("gputenancy_operator_canaries_total{state=\"failed\"} 1"), "{text}");

@@ -149,6 +149,35 @@ async fn fails(world: &World) -> Result<()> {
     told(world, "CanaryFailed").await
 }
 
+#[tokio::test]
+async fn an_operator_that_is_killed_while_a_canary_runs_leaves_it_to_the_next_one() {
+    let world = World::enter().await.unwrap();
+    world.keeping_evidence("canary-operator-killed", killed(&world)).await;
+}
+
+async fn killed(world: &World) -> Result<()> {
+    world.set(&[mig_profile("mig-3g", "3g.40gb")]).await?;
+    let mut slow = tried(&["/bin/sh", "-c", "gpu-work show && sleep 20"]);
+    slow["spec"]["profiles"] = json!(["mig-3g"]);
+    world.set(&[slow, tenant("t", &[("mig-3g", 1)])]).await?;
+    let (pod, _) = eventually("a canary with a device", PATIENCE, || async {
+        let node = objects::gpu_node(&world.client, "gpu-1").await?;
+        Ok(given(&node).ok_or_else(|| format!("{:?}", node.spec.gpus)))
+    })
+    .await?;
+    let uid = |pods: &[Pod]| pods.iter().map(|p| (p.name_any(), p.uid())).collect::<Vec<_>>();
+    let before = uid(&canaries(world).await?);
+    strike::kill_leader(world).await?;
+    let after = uid(&canaries(world).await?);
+    ensure(before.len() == 1 && before == after && before[0].0 == pod, format!("{before:?}, then {after:?}"))?;
+    tenant_ready(world, "t").await?;
+    pool_ready(world, "p").await?;
+    no_canary_is_left(world).await?;
+    let told = pod_events(world, "default", "CanaryPassed").await?;
+    let here = told.iter().filter(|t| t.contains("3g.40gb") && t.starts_with("gpu-1: ")).count();
+    ensure(here >= 1, format!("the next operator heard it: {told:?}"))
+}
+
 /// `kubectl gpu changes --once` in JSON.
 async fn kubectl_gpu(world: &World) -> Result<String> {
     let program = product::root().join("target/debug/kubectl-gpu");
