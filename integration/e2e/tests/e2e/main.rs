@@ -10,6 +10,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "a table of json! reads better without ampersands")]
 
 mod chart;
+mod churn;
 mod crashes;
 mod foreign;
 mod gpu_client;
@@ -24,5 +25,4 @@ mod preview;
 mod quiet;
 mod refusals;
 mod story;
-mod stress;
 mod windows;
