@@ -11,6 +11,7 @@
 
 mod canary;
 mod chart;
+mod churn;
 mod crashes;
 mod foreign;
 mod gpu_client;
@@ -25,5 +26,4 @@ mod preview;
 mod quiet;
 mod refusals;
 mod story;
-mod stress;
 mod windows;
