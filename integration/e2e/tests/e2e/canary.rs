@@ -165,6 +165,7 @@ async fn killed(world: &World) -> Result<()> {
         Ok(given(&node).ok_or_else(|| format!("{:?}", node.spec.gpus)))
     })
     .await?;
+    let told = pod_events(world, "default", "CanaryPassed").await?.len();
     let uid = |pods: &[Pod]| pods.iter().map(|p| (p.name_any(), p.uid())).collect::<Vec<_>>();
     let before = uid(&canaries(world).await?);
     strike::kill_leader(world).await?;
@@ -173,9 +174,8 @@ async fn killed(world: &World) -> Result<()> {
     tenant_ready(world, "t").await?;
     pool_ready(world, "p").await?;
     no_canary_is_left(world).await?;
-    let told = pod_events(world, "default", "CanaryPassed").await?;
-    let here = told.iter().filter(|t| t.contains("3g.40gb") && t.starts_with("gpu-1: ")).count();
-    ensure(here >= 1, format!("the next operator heard it: {told:?}"))
+    let now = pod_events(world, "default", "CanaryPassed").await?;
+    ensure(now.len() == told + 1, format!("the next operator heard it, once: {now:?}"))
 }
 
 /// `kubectl gpu changes --once` in JSON.
