@@ -86,6 +86,14 @@ impl<'a> View<'a> {
         !self.shown() || (waiting && misnamed)
     }
 
+    /// All is as agreed, and the label names another layout of ours: whatever is there now would go when the MIG manager starts anew.
+    pub fn misnamed(&self) -> bool {
+        let agreed = |g: &Gpu<'_>| spec_of(self.node, g.state).is_none_or(|s| Shape::of(&s.layout()) == g.shown);
+        let ours = self.gpus.iter().any(|g| g.listed) && self.gpus.iter().all(agreed);
+        let name = self.config().name();
+        self.fresh && ours && !self.stuck() && self.label.is_some_and(|l| is_ours(l) && base(l) != name)
+    }
+
     /// What must not be carved anew and would be, or is in use; in words.
     pub fn obstacle(&self) -> Option<String> {
         let swept = sweeps(self.node, |state| {

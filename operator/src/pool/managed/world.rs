@@ -6,7 +6,8 @@ use std::{
 };
 
 use gputenancy_crds::{
-    AgentStep, ChangePhase, DeviceOwner, DeviceState, GpuNode, GpuPool, InstanceState, Layout, MigMode, names,
+    AgentStep, ChangePhase, DeviceOwner, DeviceState, GpuNode, GpuPool, InstanceState, Layout, MigManagerStep, MigMode,
+    names,
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -429,7 +430,9 @@ impl World {
             self.sync();
             self.agent();
             quiet &= !self.operate(usize::MAX);
-            let over = self.phases().iter().all(|p| p.is_none_or(|p| p >= ChangePhase::RolledBack));
+            let run = self.node().spec.mig_manager.as_ref();
+            let over = run.is_none_or(|r| r.step == MigManagerStep::GaveUp)
+                && self.phases().iter().all(|p| p.is_none_or(|p| p >= ChangePhase::RolledBack));
             // without a pool a change stands still until nobody uses the GPU any more, which may be never
             let let_go = !self.shelf.is_empty() && !is_engaged(self.node(), self.fleet.nodes["n"].labels());
             if quiet && (let_go || (over && self.paused().is_empty())) {
