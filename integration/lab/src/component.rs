@@ -102,6 +102,10 @@ pub fn controller_manager(plan: &Plan) -> Component {
         ("cluster-signing-key-file", &key("ca.key")),
         // pods have fixed networks and static routes
         ("allocate-node-cidrs", "false"),
+        // by default each controller writes 20 objects a second, the quota controller among them: clusters that take on many
+        // tenants at once raise it, and a measurement of ours must not be one of that limit
+        ("kube-api-qps", "200"),
+        ("kube-api-burst", "400"),
         ("leader-elect", "false"),
         ("profiling", "false"),
     ];

@@ -16,7 +16,7 @@ use crate::plan::plain;
 /// No change is under way, and none failed.
 pub(super) fn steady(view: &View<'_>) -> Decision {
     let mut draft = Draft::of(view);
-    if view.spec.is_some_and(|s| !s.hold.is_empty()) {
+    if view.spec.is_some_and(|s| !s.hold.is_empty() || !s.trial.is_empty()) {
         draft.finish();
         return draft.done("");
     }
@@ -105,8 +105,13 @@ pub(super) fn stuck(view: &View<'_>, change: &Change) -> Decision {
     let forward = present == plain(change.to.clone());
     let retry = after(change, view.observation.policy);
     if view.reached(&present) {
+        if view.healthy() && view.spec.is_some_and(|s| !s.trial.is_empty()) {
+            // what canaries have yet to prove is not released
+            draft.phase(ChangePhase::Trying);
+            return draft.done("the new layout is there after all; canary pods have yet to prove it");
+        }
         draft.hold([]);
-        if view.spec.is_some_and(|s| s.hold.is_empty()) && view.offered(&present).is_ok() {
+        if view.spec.is_some_and(|s| s.hold.is_empty() && s.trial.is_empty()) && view.offered(&present).is_ok() {
             if forward {
                 draft.finish().event(false, "Recovered", "the new layout is there after all");
             } else {
@@ -120,6 +125,7 @@ pub(super) fn stuck(view: &View<'_>, change: &Change) -> Decision {
         let phase = match forward {
             false => ChangePhase::RollingBack,
             true if managed && !view.shows(&present) => ChangePhase::Partitioning,
+            true if view.spec.is_some_and(|s| !s.trial.is_empty()) => ChangePhase::Trying,
             true => ChangePhase::Verifying,
         };
         if phase == ChangePhase::Partitioning {

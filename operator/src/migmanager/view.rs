@@ -80,7 +80,8 @@ impl<'a> View<'a> {
     /// Does the MIG manager have to be asked? Also when all is there and the label names another layout of ours: it would carve that
     /// one when it starts anew.
     pub fn needs(&self, name: &str) -> bool {
-        let waiting = self.gpus.iter().any(|g| g.acts() && g.change.is_some_and(|c| c.phase != ChangePhase::Verifying));
+        let carved = [ChangePhase::Trying, ChangePhase::Verifying];
+        let waiting = self.gpus.iter().any(|g| g.acts() && g.change.is_some_and(|c| !carved.contains(&c.phase)));
         let misnamed = self.label.is_some_and(|l| is_ours(l) && base(l) != name);
         !self.shown() || (waiting && misnamed)
     }
@@ -113,7 +114,7 @@ impl<'a> View<'a> {
 
 impl Gpu<'_> {
     fn acts(&self) -> bool {
-        let acting = [ChangePhase::Partitioning, ChangePhase::Verifying, ChangePhase::RollingBack];
+        let acting = [ChangePhase::Partitioning, ChangePhase::Trying, ChangePhase::Verifying, ChangePhase::RollingBack];
         self.change.is_some_and(|c| acting.contains(&c.phase))
     }
 }

@@ -64,6 +64,7 @@ fn every_object_is_rendered_as_it_was_reviewed() {
         "agent",
         "agent-rbac",
         "mig-manager",
+        "canary",
         "tenant-roles",
         "policies",
         "metrics",

@@ -9,7 +9,9 @@
 )]
 #![allow(clippy::needless_pass_by_value, reason = "a table of json! reads better without ampersands")]
 
+mod canary;
 mod chart;
+mod churn;
 mod crashes;
 mod foreign;
 mod gpu_client;
@@ -24,5 +26,4 @@ mod preview;
 mod quiet;
 mod refusals;
 mod story;
-mod stress;
 mod windows;

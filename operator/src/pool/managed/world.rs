@@ -176,7 +176,7 @@ impl World {
     }
 
     pub fn passes(&mut self) -> Pass {
-        let inputs = Inputs { now: self.now, refusals: &Refusals::new(), lagging: &BTreeSet::new() };
+        let inputs = Inputs { now: self.now, refusals: &Refusals::new(), namespace: "home", lagging: &BTreeSet::new() };
         pass(&self.fleet, &mut self.index, &inputs)
     }
 

@@ -2,6 +2,7 @@
 #![allow(clippy::indexing_slicing, reason = "of JSON values, whose index answers null; and of pairs")]
 
 mod change;
+mod load;
 mod onboarding;
 mod rest;
 

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 /// Seconds of the test; the issue of the day asks for 300, a quick look for less.
 fn seconds() -> u64 {
-    std::env::var("STRESS_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(300)
+    std::env::var("CHURN_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(300)
 }
 
 /// Reasons of a pod that the scheduler bound and kubelet would not take: `UnexpectedAdmissionError`, `OutOfnvidia.com/…`.
@@ -42,7 +42,7 @@ impl Dice {
 #[tokio::test]
 async fn no_device_is_ever_held_by_two_pods_and_none_is_lost() {
     let world = World::enter().await.unwrap();
-    world.keeping_evidence("stress", shake(&world)).await;
+    world.keeping_evidence("churn", shake(&world)).await;
 }
 
 async fn shake(world: &World) -> Result<()> {
@@ -137,7 +137,7 @@ async fn shake(world: &World) -> Result<()> {
     tenant_ready(world, "shake").await?;
     world.set(&[e2e::scene::workload("shake", "again", "nvidia.com/mig-1g.10gb", 8)]).await?;
     world.pods_ready("shake", 8).await?;
-    println!("stress: {number} pods made, {attached} attached, {refused:?} refused by quota");
+    println!("churn: {number} pods made, {attached} attached, {refused:?} refused by quota");
     Ok(())
 }
 
