@@ -24,7 +24,9 @@ fn machines() -> Vec<Machine> {
     let sevens = all.filter(|b| b.geometry.as_ref().is_some_and(|g| g.compute_slices == 7));
     let both = sevens.flat_map(|b| [(b.clone(), Variant::Normal), (b, Variant::Flipped)]);
     let mut machines: Vec<Machine> = both.map(|(b, v)| Machine::power_on("n", b, v, 1, &[])).collect();
-    machines.iter_mut().for_each(|m| m.gpus[0].mig = true);
+    for machine in &mut machines {
+        machine.gpus[0].mig = true;
+    }
     machines
 }
 

@@ -72,9 +72,10 @@ fn changes(preview: &PlanPreview, text: &mut String) {
         heading(text, &pool.map_or_else(|| "No pool".to_owned(), |p| format!("Pool {p}")));
         if let Some(rules) = rules {
             let notice = if rules.notice == "0s" { "not told".into() } else { format!("told {}", rules.notice) };
-            let limit = match rules.node_by_node {
-                true => "one node at a time".to_owned(),
-                false => format!("at most {} at once", gpus(&rules.max_unavailable)),
+            let limit = if rules.node_by_node {
+                "one node at a time".to_owned()
+            } else {
+                format!("at most {} at once", gpus(&rules.max_unavailable))
             };
             sentence(text, 2, "", &format!("changes: {}; {limit}; owners are {notice} before", rules.window));
         }

@@ -285,7 +285,7 @@ fn after_the_pools_deletion_an_answer_is_waited_for_as_long_as_the_pool_said() {
             serde_json::from_value(serde_json::json!({"timeout": pool_said})).unwrap();
         world.manager.dead = true;
         world.guarantee("small", 3);
-        while !world.node().spec.mig_manager.as_ref().is_some_and(|r| r.step == MigManagerStep::Asked) {
+        while world.node().spec.mig_manager.as_ref().is_none_or(|r| r.step != MigManagerStep::Asked) {
             world.agent();
             world.operate(usize::MAX);
             world.sync();
