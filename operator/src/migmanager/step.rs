@@ -79,7 +79,8 @@ impl Asking<'_> {
                 let run = self.run(config, MigManagerStep::Working, self.now());
                 return self.working(run, "NVIDIA's MIG manager is at work");
             }
-            (run, _) if self.view.misnamed() && !at_work => return self.rename(run),
+            // also where an old `pending` stays for ever: what it says is done or will fail, and the right name is read next
+            (run, _) if self.view.misnamed() => return self.rename(run),
             _ => self.unpause(false),
         }
         self.decision

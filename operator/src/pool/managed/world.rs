@@ -342,6 +342,10 @@ impl World {
             return;
         }
         if let Some(config) = self.manager.at_work.take() {
+            // the program reads its file once more when it applies: by then we may have taken the layout out
+            if self.wanted(&config).is_none() {
+                return self.end("failed", true);
+            }
             match self.manager.faults.pop_front() {
                 Some(Fault::Stuck) => {}
                 Some(Fault::Failed) => self.end("failed", true),
