@@ -54,6 +54,30 @@ pub struct Seen<'a> {
     pub now: Instant,
 }
 
+/// Devices that left the list of a resource, by resource.
+type Leaves = BTreeMap<String, BTreeMap<DeviceId, Leave>>;
+
+/// A device that left a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Leave {
+    at: Instant,
+    /// kubelet listed it then: a list without it is one that kubelet has taken over since.
+    listed: bool,
+    /// kubelet has taken it over.
+    over: bool,
+}
+
+impl Leave {
+    /// What is known of it now; none when the device may be counted again. A kubelet that was never seen without the device has
+    /// taken the news over after [`DEAF`] at the latest, or is not listening at all.
+    fn later(self, id: &DeviceId, listed: Option<&BTreeSet<DeviceId>>, now: Instant) -> Option<Self> {
+        let gone = listed.is_some_and(|ids| !ids.contains(id));
+        let over = self.over || (self.listed && gone);
+        let doubtful = now < self.at + SETTLE || (!over && now < self.at + DEAF);
+        doubtful.then_some(Self { over, ..self })
+    }
+}
+
 /// What must be remembered between steps; a new agent starts with nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Memory {
@@ -65,7 +89,7 @@ pub struct Memory {
     high: BTreeMap<String, Instant>,
     /// When a device left the list of a resource: kubelet may take a moment to take that over, even when the device is back by then.
     /// In another resource's list, where it may have gone, it counts all the same.
-    withdrawn: BTreeMap<String, BTreeMap<DeviceId, Instant>>,
+    withdrawn: Leaves,
     /// Since when kubelet has listened to a resource's list without listing it.
     deaf: BTreeMap<String, Instant>,
     /// Since when an agent that is to stop has had nothing left to take back.
@@ -104,8 +128,9 @@ pub fn ours(resource: &str) -> bool {
 pub fn step(memory: &Memory, seen: &Seen<'_>) -> (Memory, Step) {
     let mut next = Memory::default();
     for (resource, ids) in &memory.withdrawn {
-        let recent = ids.iter().filter(|(_, at)| seen.now < **at + SETTLE).map(|(id, at)| (id.clone(), *at));
-        next.withdrawn.insert(resource.clone(), recent.collect());
+        let listed = seen.kubelet.map(|all| all.get(resource).unwrap_or(const { &BTreeSet::new() }));
+        let later = ids.iter().filter_map(|(id, leave)| Some((id.clone(), leave.later(id, listed, seen.now)?)));
+        next.withdrawn.insert(resource.clone(), later.collect());
     }
     next.withdrawn.retain(|_, ids| !ids.is_empty());
     let withdrawn = next.withdrawn.clone();
@@ -132,7 +157,7 @@ pub fn step(memory: &Memory, seen: &Seen<'_>) -> (Memory, Step) {
         if let Some(offer) = one.publication(settled) {
             step.actions.push(Action::Publish(resource.clone(), offer.clone()));
             let leaves = next.withdrawn.entry(resource.clone()).or_default();
-            leaves.extend(one.leaving().map(|id| (id.clone(), seen.now)));
+            leaves.extend(one.leaving().map(|id| (id.clone(), one.leave(id))));
         } else if one.deaf() {
             let since = memory.deaf.get(resource).copied().unwrap_or(seen.now);
             if seen.now >= since + DEAF {
@@ -185,7 +210,7 @@ struct Resource<'a> {
     /// The node's count.
     node: Option<u64>,
     /// Devices that kubelet may list here although it has been told otherwise.
-    withdrawn: Option<&'a BTreeMap<DeviceId, Instant>>,
+    withdrawn: Option<&'a BTreeMap<DeviceId, Leave>>,
     taken: Option<u64>,
     in_flight: u64,
     now: Instant,
@@ -196,7 +221,7 @@ impl<'a> Resource<'a> {
         name: &'a str,
         wanted: &'a Offers,
         seen: &Seen<'a>,
-        withdrawn: Option<&'a BTreeMap<DeviceId, Instant>>,
+        withdrawn: Option<&'a BTreeMap<DeviceId, Leave>>,
     ) -> Self {
         Self {
             name,
@@ -265,6 +290,11 @@ impl<'a> Resource<'a> {
     fn leaving(&self) -> impl Iterator<Item = &'a DeviceId> + use<'a> {
         let wanted = usable(Some(self.wanted));
         usable(self.published).into_iter().filter(move |id| !wanted.contains(*id))
+    }
+
+    fn leave(&self, id: &DeviceId) -> Leave {
+        let listed = self.kubelet.as_ref().is_some_and(|ids| ids.contains(id));
+        Leave { at: self.now, listed, over: false }
     }
 
     fn lowered_since(&self, before: Option<Instant>, high: Option<Instant>) -> Option<Instant> {
