@@ -14,7 +14,7 @@ use crate::{
     wait::{PATIENCE, eventually},
 };
 
-/// What tests make of the driver's real latency.
+/// The share of the driver's real latency that tests wait for.
 const QUARTER: &str = "0.25";
 
 /// Handles on the lab.
@@ -35,11 +35,12 @@ impl World {
         Ok(Self { lab, client, _turn: turn })
     }
 
-    /// Attaches, installs the product, and removes what earlier tests left. Driver calls take a quarter of their real time,
-    /// so that a suite of changes ends today.
+    /// Attaches, installs the product, and removes what earlier tests left. Driver calls take a quarter of their real time:
+    /// most tests ask what comes of a change and not how long it takes.
     pub async fn enter() -> Result<Self> {
         let world = Self::bare().await?;
         world.renew(&[]).await?;
+        mig_manager::gone(&world).await?;
         Ok(world)
     }
 
@@ -51,16 +52,13 @@ impl World {
         Ok(world)
     }
 
-    /// Installs the product with these values of the chart, and removes what earlier tests left.
+    /// Installs the product with these values of the chart, and removes what earlier tests left; driver calls as in [`World::enter`].
     pub async fn renew(&self, values: &[&str]) -> Result<()> {
         product::install(&self.lab, values).await?;
         objects::delete_everything(&self.client).await?;
         self.agents_ready().await?;
-        self.blank().await?;
-        if values.is_empty() {
-            mig_manager::gone(self).await?;
-        }
-        Ok(())
+        self.latency(QUARTER).await?;
+        self.blank().await
     }
 
     /// Empties all boards by a reset, as an administrator would before handing them over: the planner keeps what it finds, so
@@ -68,7 +66,6 @@ impl World {
     async fn blank(&self) -> Result<()> {
         let reset = |node| async move {
             self.nvsim(node, &["clear-faults"]).await?;
-            self.nvsim(node, &["latency", QUARTER]).await?;
             try_join(self.nvsim(node, &["reset", "0"]), self.nvsim(node, &["reset", "1"])).await
         };
         try_join_all(NODES.map(reset)).await?;
