@@ -57,8 +57,20 @@ impl World {
         product::install(&self.lab, values).await?;
         objects::delete_everything(&self.client).await?;
         self.agents_ready().await?;
+        self.given_up().await?;
         self.latency(QUARTER).await?;
         self.blank().await
+    }
+
+    /// Waits until the operator has given up every GPU: a board that is reset before that is carved again as after a reboot.
+    async fn given_up(&self) -> Result<()> {
+        let api = Api::<GpuNode>::all(self.client.clone());
+        eventually("every GPU given up", PATIENCE, || async {
+            let nodes = api.list(&ListParams::default()).await?.items;
+            let kept = nodes.iter().flat_map(|n| n.spec.gpus.iter().map(|g| g.uuid.as_str())).collect::<Vec<_>>();
+            Ok(if kept.is_empty() { Ok(()) } else { Err(kept.join(", ")) })
+        })
+        .await
     }
 
     /// Empties all boards by a reset, as an administrator would before handing them over: the planner keeps what it finds, so
