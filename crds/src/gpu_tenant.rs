@@ -42,7 +42,7 @@ pub struct GpuTenantSpec {
     #[serde(default)]
     #[schemars(range(min = -5, max = 5))]
     pub priority: i32,
-    /// Namespaces of the team; they are created. The first one receives the whole budget until budgets are split.
+    /// Namespaces of the team; they are created. The budget is one over all of them and moves to where pods wait.
     #[schemars(length(min = 1, max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub namespaces: Vec<TenantNamespace>,
@@ -59,6 +59,9 @@ pub struct GpuTenantSpec {
     )]
     #[schemars(extend("maxProperties" = 32))]
     pub resources: BTreeMap<String, Quantity>,
+    /// Admit nothing new: quotas are set to zero, what runs goes on, and nothing is deleted.
+    #[serde(default)]
+    pub suspend: bool,
     /// Refuse deletion of the tenant until this is false.
     #[serde(default = "yes")]
     pub deletion_protection: bool,
@@ -124,7 +127,7 @@ pub struct GpuTenantStatus {
     /// Generation of the spec that this status speaks of; -1 before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready, Reconciling, Stalled, NamespacesReady, QuotaReady, CapacityReady.
+    /// Ready, Reconciling, Stalled, NamespacesReady, QuotaReady, CapacityReady; Suspended while the tenant is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
@@ -165,6 +168,6 @@ pub struct GpuUse {
     pub used: i32,
     /// Devices that exist for it now: what it uses, and what is free up to its budget.
     pub available: i32,
-    /// Pods that wait for a device of this profile.
+    /// Pods that wait for a device of this profile, and controllers whose pods the quota has refused for two seconds.
     pub waiting: i32,
 }

@@ -89,6 +89,12 @@ impl Elector {
         }
     }
 
+    /// A number that grows from leader to leader: the version of the lease as this replica has taken it.
+    pub fn term(&self) -> u64 {
+        let version = self.seen.as_ref().and_then(|(lease, _)| lease.metadata.resource_version.as_deref());
+        version.and_then(|v| v.parse().ok()).unwrap_or_default()
+    }
+
     /// Renews until told to stop, and then gives the lease back; an error means that it was lost.
     pub async fn hold(&mut self, stop: CancellationToken) -> Result<(), LeaseError> {
         let mut renewed = Instant::now();
@@ -145,7 +151,11 @@ impl Elector {
             }
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => {
                 let now = self.api.get(&self.name).await?;
-                Ok(now.spec.is_some_and(|s| s.holder_identity.as_deref() == Some(&self.me)))
+                let mine = now.spec.as_ref().is_some_and(|s| s.holder_identity.as_deref() == Some(&self.me));
+                if mine {
+                    self.seen = Some((now, Instant::now()));
+                }
+                Ok(mine)
             }
             Err(error) => Err(error),
         }

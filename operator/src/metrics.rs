@@ -48,6 +48,7 @@ pub struct Metrics {
     tenants: Family<State, Gauge<i64, AtomicI64>>,
     foreign: Family<Owner, Gauge<i64, AtomicI64>>,
     canaries: Family<State, Counter>,
+    budget_moves: Histogram,
     leader: Gauge<i64, AtomicI64>,
 }
 
@@ -67,11 +68,23 @@ impl Default for Metrics {
             tenants: Family::default(),
             foreign: Family::default(),
             canaries: Family::default(),
+            budget_moves: Histogram::new(exponential_buckets(0.05, 2.0, 10)),
             leader: Gauge::default(),
         };
         {
-            let Self { registry, writes, reconciles, errors, seconds, changes, tenants, foreign, canaries, leader } =
-                &this;
+            let Self {
+                registry,
+                writes,
+                reconciles,
+                errors,
+                seconds,
+                changes,
+                tenants,
+                foreign,
+                canaries,
+                budget_moves,
+                leader,
+            } = &this;
             let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
             let registry = registry.sub_registry_with_prefix("gputenancy_operator");
             registry.register("api_writes", "Writes to the API server", writes.clone());
@@ -93,6 +106,11 @@ impl Default for Metrics {
                 "canaries",
                 "GPUs whose new devices canary pods have tried, by what came of it",
                 canaries.clone(),
+            );
+            registry.register(
+                "budget_move_seconds",
+                "Time from a controller's word that a quota refused its pod until room for it is in force",
+                budget_moves.clone(),
             );
             registry.register("leader", "1 on the replica that writes", leader.clone());
         }
@@ -142,6 +160,11 @@ impl Metrics {
             _ => return,
         };
         self.canaries.get_or_create(&State { state: state.into() }).inc();
+    }
+
+    /// A refused pod has found room in force after so long.
+    pub fn budget_moved(&self, seconds: f64) {
+        self.budget_moves.observe(seconds);
     }
 
     /// Says whether this replica is the leader.

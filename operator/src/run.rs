@@ -123,7 +123,8 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     );
     fleet.notify_one();
     let fleet_task = tokio::spawn(controller.run(fleet, stop.clone()));
-    let context = tenant::Context::new(caches.clone(), writer, publisher, view.clone(), metrics.clone());
+    let context =
+        tenant::Context::new(elector.term(), caches.clone(), writer, publisher, view.clone(), metrics.clone());
     let stream = futures::stream::unfold(queue, async |mut queue| Some((queue.recv().await?, queue)));
     let (mut first, ended) = (view.clone(), stop.clone().cancelled_owned());
     let tenants_task = tokio::spawn(async move {

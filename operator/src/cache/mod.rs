@@ -1,6 +1,7 @@
 //! What the operator knows of the cluster: one slim store per kind, and who is woken by which change.
 
 mod project;
+mod refused;
 mod watch;
 
 use std::{
@@ -21,6 +22,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::migmanager::Configs;
 
 pub use project::*;
+pub use refused::SlimEvent;
 use watch::Watch;
 
 use crate::foreign::DRA_DRIVER;
@@ -60,6 +62,8 @@ pub struct Caches {
     pub quotas: Store<SlimQuota>,
     /// Our role bindings.
     pub bindings: Store<SlimBinding>,
+    /// Refusals of pods by our quotas, as controllers report them.
+    pub refusals: Store<SlimEvent>,
     /// The layouts for NVIDIA's MIG manager, of which there is one object.
     pub mig_config: Store<ConfigMap>,
 }
@@ -122,10 +126,22 @@ impl Caches {
                 move |(name, tenant)| drop(tenants.send(tenant.unwrap_or(format!("{FOREIGN_PREFIX}{name}"))))
             }),
             quotas: owned(client, ours.clone(), wakes, |q: &SlimQuota| {
-                digest(&(&q.metadata.labels, &q.spec, &q.status))
+                digest(&(&q.metadata.labels, &q.metadata.annotations, &q.spec, &q.status))
             }),
             bindings: owned(client, ours, wakes, |b: &SlimBinding| {
                 digest(&(&b.metadata.labels, &b.role_ref, &b.subjects))
+            }),
+            refusals: Watch {
+                api: Api::all(client.clone()),
+                config: SlimEvent::selector(),
+                project: SlimEvent::lighten,
+                keep: SlimEvent::is_ours,
+                key: |e: &SlimEvent| (e.namespace(), e.name_any()),
+                digest: |e: &SlimEvent| digest(&e.metadata.resource_version),
+            }
+            .start({
+                let tenants = wakes.tenants.clone();
+                move |(namespace, _)| drop(tenants.send(format!("{FOREIGN_PREFIX}{}", namespace.unwrap_or_default())))
             }),
             mig_config: Watch {
                 api: Api::namespaced(client.clone(), namespace),
@@ -148,8 +164,20 @@ impl Caches {
 
     /// Waits until every store holds a first list; says which one is waited for through `waiting`.
     pub async fn ready(&self, waiting: impl Fn(&'static str)) {
-        let Self { profiles, pools, tenants, gpu_nodes, nodes, slices, pods, namespaces, quotas, bindings, mig_config } =
-            self;
+        let Self {
+            profiles,
+            pools,
+            tenants,
+            gpu_nodes,
+            nodes,
+            slices,
+            pods,
+            namespaces,
+            quotas,
+            bindings,
+            refusals,
+            mig_config,
+        } = self;
         wait(profiles, "gpuprofiles", &waiting).await;
         wait(pools, "gpupools", &waiting).await;
         wait(tenants, "gputenants", &waiting).await;
@@ -162,6 +190,7 @@ impl Caches {
         wait(namespaces, "namespaces", &waiting).await;
         wait(quotas, "resourcequotas", &waiting).await;
         wait(bindings, "rolebindings", &waiting).await;
+        wait(refusals, "events", &waiting).await;
         wait(mig_config, "configmaps", &waiting).await;
     }
 }
@@ -175,7 +204,7 @@ pub async fn knows_slices(client: &Client) -> kube::Result<bool> {
     }
 }
 
-/// Prefix of a wake that names an unlabelled namespace instead of a tenant; no tenant's name has a slash.
+/// Prefix of a wake that names a namespace instead of a tenant; no tenant's name has a slash.
 pub const FOREIGN_PREFIX: &str = "namespace/";
 
 async fn wait<K>(store: &Store<K>, name: &'static str, waiting: &impl Fn(&'static str))

@@ -48,6 +48,16 @@ impl Amount {
         Some(Self(thousandths / scale.checked_mul(denominator)?))
     }
 
+    /// The amount in thousandths.
+    pub fn milli(self) -> i128 {
+        self.0
+    }
+
+    /// So many thousandths.
+    pub fn of_milli(n: i128) -> Self {
+        Self(n)
+    }
+
     /// What is left after `taken`, never below zero.
     pub fn less(self, taken: Self) -> Self {
         Self(self.0.saturating_sub(taken.0).max(0))
@@ -56,6 +66,16 @@ impl Amount {
     /// The sum.
     pub fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
+    }
+
+    /// An amount of bytes in the largest binary unit of which it is a whole multiple.
+    pub fn binary(self) -> Quantity {
+        let fits = |shift: u32| self.0 > 0 && self.0 % (1000_i128 << shift) == 0;
+        let units = [(40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")];
+        match units.into_iter().find(|(shift, _)| fits(*shift)) {
+            Some((shift, suffix)) => Quantity(format!("{}{suffix}", self.0 / (1000_i128 << shift))),
+            None => self.quantity(),
+        }
     }
 
     /// The amount as the API server would write it.
@@ -90,8 +110,10 @@ mod tests {
 
     #[test]
     fn what_is_written_reads_back() {
-        for n in [0, 1, 500, 1500, 64_000] {
+        for n in [0, 1, 500, 1500, 64_000, 1_024_000, 5 << 50, 3000 << 40] {
             assert_eq!(Amount::parse(&Amount(n).quantity()), Some(Amount(n)));
+            assert_eq!(Amount::parse(&Amount(n).binary()), Some(Amount(n)));
         }
+        assert_eq!(Amount(1536 * (1000 << 20)).binary().0, "1536Mi");
     }
 }

@@ -13,8 +13,8 @@ use kube::ResourceExt as _;
 
 use super::{
     observe::{Observed, Role},
-    render, split,
-    split::Standing,
+    render,
+    split::Order,
 };
 
 /// One write, in the order in which they are carried out.
@@ -29,7 +29,7 @@ pub enum Write {
         /// Tell that it is retained.
         retained: bool,
     },
-    /// Apply a quota.
+    /// Apply a quota, if it is still of the version that it carries.
     Quota(Box<ResourceQuota>),
     /// Apply a role binding; `anew`: delete it first, for its role cannot be changed.
     Binding {
@@ -58,13 +58,20 @@ pub const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
 pub fn writes(seen: &Observed) -> Vec<Write> {
     let tenant = seen.name();
     let roles = seen.roles();
-    let standings: BTreeMap<&str, Standing> = seen.quotas.keys().map(|ns| (ns.as_str(), seen.standing(ns))).collect();
+    let (names, step) = seen.step();
+    let mut orders: BTreeMap<String, Order> = names.into_iter().zip(step.orders).collect();
     let mut writes = Vec::new();
+    let mut quotas = Vec::new();
     let mut bindings = Vec::new();
     for (name, role) in &roles {
         let retained = *role == Role::Retained;
+        let order = orders.remove(name).unwrap_or(Order::Leave);
         match role {
-            Role::Foreign | Role::Terminating => continue,
+            Role::Foreign => continue,
+            Role::Terminating => {
+                quotas.extend(quota(seen, name, order));
+                continue;
+            }
             Role::Missing => {
                 let namespace =
                     render::namespace(&seen.tenant, name, false, Some(seen.tenant.uid().unwrap_or_default()));
@@ -84,13 +91,7 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
                 }
             }
         }
-        let others: Vec<&Standing> = standings.iter().filter(|(ns, _)| *ns != name).map(|(_, s)| s).collect();
-        let own = seen.standing(name);
-        let hard = split::limits_now(&seen.target(name), &own, &others);
-        let quota_labels = seen.quotas.get(name).is_some_and(|q| has_labels(q.labels(), &tenant));
-        if !split::same(&hard, &own.written) || !quota_labels {
-            writes.push(Write::Quota(Box::new(render::quota(&tenant, name, hard))));
-        }
+        quotas.extend(quota(seen, name, order));
         let wanted = render::owners(&seen.tenant, name);
         let present = seen.bindings.get(name);
         let same = present.is_some_and(|b| {
@@ -103,9 +104,26 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
             bindings.push(Write::Binding { binding: Box::new(wanted), anew });
         }
     }
-    // lowered limits before raised ones is by construction; access comes last, when limits are written
+    // limits come when all namespaces are there and ours: others may be making them just now; access comes when limits are written
+    writes.extend(quotas);
     writes.extend(bindings);
     writes
+}
+
+/// The write of a quota, unless it is as ordered.
+fn quota(seen: &Observed, namespace: &str, order: Order) -> Option<Write> {
+    let tenant = seen.name();
+    let present = seen.quotas.get(namespace);
+    let as_it_is = || present.map(|q| q.spec.hard.clone()).unwrap_or_default();
+    let hard = match order {
+        Order::Write(hard) => hard,
+        Order::Touch => as_it_is(),
+        Order::Leave if present.is_some_and(|q| !has_labels(q.labels(), &tenant)) => as_it_is(),
+        Order::Leave => return None,
+    };
+    let mut quota = render::quota(&tenant, namespace, hard);
+    (quota.metadata.resource_version, quota.metadata.uid) = seen.decided_on(namespace);
+    Some(Write::Quota(Box::new(quota)))
 }
 
 fn has_labels(labels: &BTreeMap<String, String>, tenant: &str) -> bool {

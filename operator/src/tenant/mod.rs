@@ -1,7 +1,10 @@
 //! The controller of tenants: observe from the caches, decide, write, report.
 
 mod amount;
+mod budget;
+mod claims;
 mod decide;
+mod fence;
 mod observe;
 mod render;
 mod split;
@@ -10,7 +13,7 @@ mod status;
 mod tests;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -37,12 +40,15 @@ use tokio::sync::watch;
 
 use crate::{
     apply::{Part, Writer, has_finalizer},
-    cache::{Caches, FOREIGN_PREFIX, Guarded, SlimNamespace},
+    cache::{Caches, FOREIGN_PREFIX, Guarded, SlimEvent, SlimNamespace, SlimQuota},
     events::{News, Publisher, Tone},
     metrics::Metrics,
     view::View,
 };
+use amount::Amount;
+use claims::{Claims, Refused};
 use decide::Write;
+use fence::Fence;
 use observe::Observed;
 
 /// How long a decision waits for the cache to show our last write.
@@ -89,6 +95,10 @@ pub struct Context {
     written: Mutex<HashMap<(Kept, String), (u64, Instant)>>,
     /// Since when a tenant is in a state that passes by itself and that nobody has been told of, by name.
     passing: Mutex<HashMap<String, Instant>>,
+    /// Which quotas can be relied on.
+    fence: Mutex<Fence>,
+    /// What controllers wait for, by tenant.
+    claims: Mutex<HashMap<String, Claims>>,
 }
 
 /// Reconciles tenants by name until `names` ends.
@@ -116,15 +126,18 @@ pub async fn run(context: Context, names: impl Stream<Item = String> + Send, con
 }
 
 impl Context {
-    /// What the controller works with; `view` is the fleet as its pass has found it.
+    /// What the controller works with; `view` is the fleet as its pass has found it, `term` grows from leader to leader.
     pub fn new(
+        term: u64,
         caches: Caches,
         writer: Writer,
         publisher: Publisher,
         view: watch::Receiver<Arc<View>>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { caches, writer, publisher, view, metrics, written: Mutex::default(), passing: Mutex::default() }
+        let (written, passing, claims) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let fence = Mutex::new(Fence::new(term));
+        Self { caches, writer, publisher, view, metrics, written, passing, fence, claims }
     }
 
     /// The tenants that a wake means: one by name, or all that list a namespace.
@@ -143,16 +156,51 @@ impl Context {
             listed(ns.metadata.name.as_deref().unwrap_or_default()) || ns.labels().get(names::TENANT_LABEL) == Some(&me)
         };
         let namespaces = namespaces.into_iter().filter(|ns| concerns(ns)).map(|ns| (ns.name_any(), ns));
-        let namespaces: std::collections::BTreeMap<_, _> = namespaces.collect();
+        let namespaces: BTreeMap<_, _> = namespaces.collect();
         let quotas = namespaces
             .keys()
             .filter_map(|ns| Some((ns.clone(), self.caches.quotas.get(&ObjectRef::new(render::QUOTA).within(ns))?)));
         let bindings = namespaces
             .keys()
             .filter_map(|ns| Some((ns.clone(), self.caches.bindings.get(&ObjectRef::new(render::OWNERS).within(ns))?)));
-        let (quotas, bindings) = (quotas.collect(), bindings.collect());
+        let (quotas, bindings) = (quotas.collect::<BTreeMap<_, _>>(), bindings.collect());
         let view = self.view.borrow().clone();
-        Observed { tenant: tenant.clone(), namespaces, quotas, bindings, view, now: Timestamp::now() }
+        let (firm, unseen) = {
+            let mut fence = self.fence();
+            let unseen = fence.unseen(&me, |name| namespaces.contains_key(name));
+            let firm = |(ns, q): &(&String, &Arc<SlimQuota>)| fence.is_firm(&me, ns, version(&***q), budget::stamp(q));
+            (quotas.iter().filter(firm).map(|(ns, _)| ns.clone()).collect(), unseen)
+        };
+        let (tenant, claims, now) = (tenant.clone(), Claims::default(), Timestamp::now());
+        let mut seen = Observed { tenant, namespaces, quotas, bindings, firm, unseen, claims, view, now };
+        seen.claims = self.claims_of(&seen);
+        seen
+    }
+
+    /// Follows what controllers say of this tenant's quotas.
+    fn claims_of(&self, seen: &Observed) -> Claims {
+        let mut all = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = all.remove(&seen.name()).unwrap_or_default();
+        let refused: Vec<Refused> = if self.caches.refusals.is_empty() {
+            Vec::new()
+        } else {
+            let events = self.caches.refusals.state();
+            let mine =
+                events.iter().filter(|e| seen.quotas.contains_key(e.metadata.namespace.as_deref().unwrap_or_default()));
+            claims::latest(mine.filter_map(|e| refused(e)))
+        };
+        let (claims, waited) = old.follow(&refused, &seen.standings(), seen.now);
+        for time in waited {
+            self.metrics.budget_moved(time.as_secs_f64());
+        }
+        if !claims.is_empty() {
+            all.insert(seen.name(), claims.clone());
+        }
+        claims
+    }
+
+    fn fence(&self) -> std::sync::MutexGuard<'_, Fence> {
+        self.fence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn passing(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {
@@ -185,6 +233,18 @@ impl Context {
     }
 }
 
+/// An event as a refusal; `None` when it does not say enough.
+fn refused(event: &SlimEvent) -> Option<Refused> {
+    let amounts = event.requested().into_iter().filter_map(|(key, q)| Some((key, Amount::parse(&q)?)));
+    Some(Refused {
+        namespace: event.metadata.namespace.clone()?,
+        by: event.regarding.uid.clone(),
+        version: event.version(),
+        at: event.at()?,
+        amounts: amounts.collect(),
+    })
+}
+
 fn version(object: &impl Resource) -> u64 {
     object.meta().resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(u64::MAX)
 }
@@ -201,6 +261,9 @@ async fn one(guarded: &Guarded<GpuTenant>, context: &Context) -> Result<Action, 
     let tenant = guarded.0.as_ref().map_err(|e| TenantError::Invalid(Box::new(e.clone())))?;
     let seen = context.observe(tenant);
     context.caught_up(&seen)?;
+    if seen.quotas.values().any(|q| context.fence().is_outranked(budget::stamp(q))) {
+        return Err(TenantError::Lagging("a later leader has written the quotas".into()));
+    }
     let deleted = tenant.metadata.deletion_timestamp.is_some();
     let writes = if deleted {
         if !has_finalizer(tenant) {
@@ -222,11 +285,14 @@ async fn one(guarded: &Guarded<GpuTenant>, context: &Context) -> Result<Action, 
     let mut look_again = None;
     if finishes {
         context.passing().remove(&seen.name());
+        context.fence().forget(&seen.name());
     } else {
         let told = outcome.as_ref().err().filter(|e| !matches!(e, TenantError::Lagging(_)));
         look_again = report(&seen, context, told).await?;
     }
-    let later = look_again.or(deleted.then_some(Duration::from_secs(30)));
+    let ends = seen.claims.wake(seen.now, status::SHOWN_AFTER);
+    let ends = ends.and_then(|then| Duration::try_from(then.duration_since(seen.now)).ok());
+    let later = [look_again, ends, deleted.then_some(Duration::from_secs(30))].into_iter().flatten().min();
     outcome.map(|()| later.map_or_else(Action::await_change, Action::requeue))
 }
 
@@ -258,6 +324,19 @@ async fn report(
             .find(|c| c.type_ == "Ready")
             .map(|c| (c.reason.clone(), c.message.clone(), c.status == "True"))
     };
+    let suspended =
+        |s: &gputenancy_crds::GpuTenantStatus| gputenancy_crds::condition::is_true(&s.conditions, status::SUSPENDED);
+    match (seen.tenant.status.as_ref().is_some_and(suspended), suspended(&status)) {
+        (false, true) => {
+            let note = "nothing new is admitted in the tenant's namespaces; what runs goes on".to_owned();
+            tell(seen, context, Tone::Normal, "Suspended", note).await;
+        }
+        (true, false) => {
+            let note = "the tenant's namespaces admit new work within its budget again".to_owned();
+            tell(seen, context, Tone::Normal, "Resumed", note).await;
+        }
+        _ => {}
+    }
     let before = seen.tenant.status.as_ref().and_then(ready).map(|(reason, ..)| reason);
     if let Some((reason, note, is_ready)) = ready(&status).filter(|(reason, ..)| Some(reason) != before.as_ref()) {
         let stalled = gputenancy_crds::condition::is_true(&status.conditions, gputenancy_crds::condition::STALLED);
@@ -302,10 +381,14 @@ async fn carry_out(seen: &Observed, context: &Context, write: Write) -> Result<(
             }
             Ok(())
         }
-        Write::Quota(quota) => {
+        Write::Quota(mut quota) => {
             let namespace = quota.namespace().unwrap_or_default();
             let doing = format!("applying the quota of namespace {namespace}");
+            let decided_on = if quota.metadata.uid.is_some() { version(&*quota) } else { 0 };
+            let stamp = context.fence().begin(&seen.name(), &namespace, decided_on);
+            quota.metadata.annotations = Some([(render::STAMP.to_owned(), stamp.to_string())].into());
             let applied = writer.apply(Part::Tenant, &*quota).await.map_err(failed(doing))?;
+            context.fence().done(&seen.name(), &namespace, version(&applied));
             context.note(Kept::Quota, namespace, &applied);
             Ok(())
         }

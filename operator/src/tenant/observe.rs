@@ -1,15 +1,15 @@
-//! What a tenant's decision looks at, and the target that follows from its spec and the catalog.
+//! What a tenant's decision looks at.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use gputenancy_crds::GpuTenant;
-use k8s_openapi::{apimachinery::pkg::api::resource::Quantity, jiff::Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::{
-    render,
-    split::{Limits, Standing},
-};
+use super::{claims::Claims, render};
 use crate::{
     cache::{SlimBinding, SlimNamespace, SlimQuota, tenant_of},
     view::View,
@@ -26,6 +26,12 @@ pub struct Observed {
     pub quotas: BTreeMap<String, Arc<SlimQuota>>,
     /// Our role binding in each namespace.
     pub bindings: BTreeMap<String, Arc<SlimBinding>>,
+    /// Namespaces whose quota nobody can raise unseen.
+    pub firm: BTreeSet<String>,
+    /// Namespaces whose quota was written and that are not seen yet.
+    pub unseen: BTreeSet<String>,
+    /// What its controllers wait for.
+    pub claims: Claims,
     /// The fleet.
     pub view: Arc<View>,
     /// The time, for deadlines and transition times.
@@ -110,38 +116,6 @@ impl Observed {
             return Err(Refusal { reason: "TrustTooLow", message });
         }
         Ok(found.resource.clone())
-    }
-
-    /// The limits that a namespace shall have in the end. The first namespace of the list carries the whole budget.
-    pub fn target(&self, namespace: &str) -> Limits {
-        let spec = &self.tenant.spec;
-        let has_budget = spec.namespaces.first().is_some_and(|n| n.name == namespace);
-        let zero = || Quantity("0".into());
-        let mut hard: Limits = self.view.resources.iter().map(|r| (quota_key(r), zero())).collect();
-        // a guarantee whose profile is refused still names its resource: at zero
-        hard.extend(self.view.profiles.values().map(|p| (quota_key(&p.resource), zero())));
-        for (key, amount) in &spec.resources {
-            hard.insert(key.clone(), if has_budget { amount.clone() } else { zero() });
-        }
-        if has_budget {
-            let mut budget: BTreeMap<String, i32> = BTreeMap::new();
-            for guarantee in &spec.gpus {
-                if let Ok(resource) = self.granted(&guarantee.profile) {
-                    let sum = budget.entry(quota_key(&resource)).or_default();
-                    *sum = sum.saturating_add(guarantee.count);
-                }
-            }
-            hard.extend(budget.into_iter().map(|(key, n)| (key, Quantity(n.to_string()))));
-        }
-        hard
-    }
-
-    /// The quota of a namespace as it stands.
-    pub fn standing(&self, namespace: &str) -> Standing {
-        self.quotas.get(namespace).map_or_else(Standing::default, |q| Standing {
-            written: q.spec.hard.clone(),
-            in_force: q.status.hard.clone(),
-        })
     }
 
     /// Did we make this namespace?

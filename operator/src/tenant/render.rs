@@ -22,6 +22,9 @@ pub const CREATED_FOR: &str = "gputenancy.io/created-for";
 /// Label on namespaces that a tenant no longer lists: they keep their data and get no GPUs.
 pub const RETAINED_FROM: &str = "gputenancy.io/retained-from";
 
+/// Annotation on our quotas: which leader wrote last. A write that is decided on an older version is void.
+pub const STAMP: &str = "gputenancy.io/written-by";
+
 const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
 
 /// Labels of everything rendered for a tenant.
@@ -55,7 +58,7 @@ pub fn namespace(tenant: &GpuTenant, name: &str, retained: bool, created_for: Op
     }
 }
 
-/// The quota of a namespace.
+/// The quota of a namespace, before it is said on which version of it that was decided.
 pub fn quota(tenant: &str, namespace: &str, hard: Limits) -> ResourceQuota {
     ResourceQuota {
         metadata: meta(tenant, namespace, QUOTA),

@@ -4,17 +4,22 @@ use gputenancy_crds::{
     GpuTenantStatus, GpuUse, NamespaceState,
     condition::{self, Overall, Verdict, merge},
 };
+use k8s_openapi::jiff::SignedDuration;
 
 use super::{
     amount::Amount,
-    decide,
+    budget, decide,
     observe::{Observed, Role, quota_key},
-    split,
 };
 
 const NAMESPACES: &str = "NamespacesReady";
 const QUOTA: &str = "QuotaReady";
 const CAPACITY: &str = "CapacityReady";
+const OVER_BUDGET: &str = "OverBudget";
+/// Reason of `QuotaReady` while nothing new is admitted by the tenant's own wish, and type of the condition that says so.
+pub const SUSPENDED: &str = "Suspended";
+/// How long a controller waits before that is shown: a budget moves faster than a status is read.
+pub const SHOWN_AFTER: SignedDuration = SignedDuration::from_secs(2);
 
 /// The status to show; `failed` is the last write's error, if any.
 pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
@@ -26,6 +31,9 @@ pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
         if seen.tenant.metadata.deletion_timestamp.is_some() { deletion(seen) } else { overall(&parts, &gpus, failed) };
     let mut verdicts = overall.verdicts();
     verdicts.extend(parts);
+    if seen.tenant.spec.suspend {
+        verdicts.push(Verdict::yes(SUSPENDED, SUSPENDED, "spec.suspend is true: set it to false to admit new work"));
+    }
     let summary = gpus.iter().map(|g| format!("{} {}/{}", g.profile, g.used, g.budget)).collect::<Vec<_>>().join(", ");
     GpuTenantStatus {
         observed_generation: generation,
@@ -66,6 +74,8 @@ fn uses(seen: &Observed) -> Vec<GpuUse> {
         let used: Amount = names()
             .filter_map(|ns| seen.quotas.get(ns)?.status.used.get(&quota_key(&resource)).and_then(Amount::parse))
             .sum();
+        let own: Vec<&str> = names().collect();
+        let refused = seen.claims.waiting(&own, &quota_key(&resource), seen.now, SHOWN_AFTER);
         let held = seen.view.held_by(names(), &resource);
         let free = profile.map_or(0, |p| p.free);
         GpuUse {
@@ -73,7 +83,10 @@ fn uses(seen: &Observed) -> Vec<GpuUse> {
             budget,
             used: used.quantity().0.parse().unwrap_or(i32::MAX),
             available: held.saturating_add(free).min(budget),
-            waiting: seen.view.waiting_in(names(), &resource),
+            waiting: seen
+                .view
+                .waiting_in(names(), &resource)
+                .saturating_add(i32::try_from(refused).unwrap_or(i32::MAX)),
             resource_name: resource,
         }
     };
@@ -120,21 +133,20 @@ fn quota(seen: &Observed) -> Verdict {
     if let Some(refusal) = seen.refusals().into_iter().next() {
         return Verdict::no(QUOTA, refusal.reason, refusal.message);
     }
-    for (name, role) in seen.roles() {
-        if !matches!(role, Role::Active | Role::Missing | Role::Retained) {
-            continue;
-        }
-        let standing = seen.standing(&name);
-        let target = seen.target(&name);
-        let reached = |limits: &split::Limits| {
-            target
-                .iter()
-                .all(|(key, wanted)| limits.get(key).is_some_and(|have| Amount::parse(have) == Amount::parse(wanted)))
-        };
-        if !reached(&standing.written) || !reached(&standing.in_force) {
-            let message = format!("the quota of namespace {name} is not in force yet");
-            return Verdict::no(QUOTA, "Applying", message);
-        }
+    let (names, step) = seen.step();
+    if let Some((name, _)) = budget::unreached(&names, &step, &seen.standings()).into_iter().next() {
+        let message = format!("the quota of namespace {name} is not in force yet");
+        return Verdict::no(QUOTA, "Applying", message);
+    }
+    let over = seen.overdraft(&step);
+    if !over.is_empty() && !seen.tenant.spec.suspend {
+        let message = format!(
+            "over budget: {over}; nothing is stopped and nothing new is admitted: end pods, or raise the budget"
+        );
+        return Verdict::no(QUOTA, OVER_BUDGET, message);
+    }
+    if seen.tenant.spec.suspend {
+        return Verdict::yes(QUOTA, SUSPENDED, "spec.suspend: what runs goes on, nothing new is admitted");
     }
     Verdict::yes(QUOTA, "InForce", "the quotas in force add up to the budget")
 }

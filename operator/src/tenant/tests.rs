@@ -1,6 +1,9 @@
 //! Decisions about tenants, without a cluster.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use gputenancy_crds::{GpuTenant, Trust};
 use k8s_openapi::jiff::Timestamp;
@@ -8,6 +11,7 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use super::{
+    claims::{Claims, Refused},
     decide::{self, PATIENCE, Write},
     observe::{Observed, Role},
     render, status,
@@ -60,6 +64,9 @@ fn observed(spec: &Value) -> Observed {
         namespaces: BTreeMap::new(),
         quotas: BTreeMap::new(),
         bindings: BTreeMap::new(),
+        firm: BTreeSet::new(),
+        unseen: BTreeSet::new(),
+        claims: Claims::default(),
         view: Arc::new(view()),
         now: Timestamp::UNIX_EPOCH,
     }
@@ -82,6 +89,7 @@ fn carry_out(seen: &mut Observed, writes: Vec<Write>) {
             Write::Quota(quota) => {
                 let mut slim: SlimQuota = serde_json::from_value(serde_json::to_value(*quota).unwrap()).unwrap();
                 slim.status.hard = slim.spec.hard.clone();
+                seen.firm.insert(slim.namespace().unwrap());
                 seen.quotas.insert(slim.namespace().unwrap(), Arc::new(slim));
             }
             Write::Binding { binding, .. } => {
@@ -219,6 +227,109 @@ fn a_shortage_is_told_in_the_plans_words() {
     seen.view = Arc::new(view);
     assert_eq!(reason(&seen, "CapacityReady"), ("False".into(), "Shortage".into(), "tenant team-a gets 5 of 8".into()));
     assert_eq!(reason(&seen, "Stalled").0, "True");
+}
+
+const MIG: &str = "requests.nvidia.com/mig-1g.10gb";
+
+fn uses(seen: &mut Observed, namespace: &str, devices: i32) {
+    let mut quota = (*seen.quotas[namespace]).clone();
+    let used = k8s_openapi::apimachinery::pkg::api::resource::Quantity(devices.to_string());
+    quota.status.used.insert(MIG.into(), used);
+    seen.quotas.insert(namespace.into(), Arc::new(quota));
+}
+
+/// Carries out what is decided until nothing is; what is used stays.
+fn settle(seen: &mut Observed) {
+    for _ in 0..9 {
+        let used: Vec<_> = seen.quotas.iter().map(|(ns, q)| (ns.clone(), q.status.used.clone())).collect();
+        let writes = decide::writes(seen);
+        if writes.is_empty() {
+            return;
+        }
+        carry_out(seen, writes);
+        for (namespace, used) in used {
+            let mut quota = (*seen.quotas[&namespace]).clone();
+            quota.status.used = used;
+            seen.quotas.insert(namespace, Arc::new(quota));
+        }
+    }
+    panic!("it never comes to rest");
+}
+
+fn hard(seen: &Observed) -> Vec<&str> {
+    seen.quotas.values().map(|q| q.spec.hard[MIG].0.as_str()).collect()
+}
+
+#[test]
+fn a_budget_below_use_stops_nothing_admits_nothing_and_says_by_how_much() {
+    let mut seen = settled(&json!({}));
+    uses(&mut seen, "a1", 4);
+    uses(&mut seen, "a2", 1);
+    seen.tenant.spec.gpus[0].count = 3;
+    settle(&mut seen);
+    assert_eq!(hard(&seen), ["2", "0"]);
+    let (_, found, message) = reason(&seen, "Stalled");
+    assert_eq!(found, "OverBudget");
+    assert!(message.contains("over budget: requests.nvidia.com/mig-1g.10gb by 2 over 3"), "{message}");
+    seen.tenant.spec.gpus[0].count = 6;
+    settle(&mut seen);
+    assert_eq!(hard(&seen), ["5", "1"]);
+    assert_eq!(reason(&seen, "QuotaReady").1, "InForce");
+}
+
+#[test]
+fn a_suspended_tenant_admits_nothing_says_so_and_comes_back() {
+    let mut seen = settled(&json!({}));
+    uses(&mut seen, "a1", 2);
+    seen.tenant.spec.suspend = true;
+    settle(&mut seen);
+    assert_eq!(hard(&seen), ["0", "0"]);
+    assert_eq!(reason(&seen, "Suspended").0, "True");
+    assert_eq!(reason(&seen, "QuotaReady").1, "Suspended");
+    assert_eq!(reason(&seen, "Ready").0, "True");
+    seen.tenant.spec.suspend = false;
+    settle(&mut seen);
+    assert_eq!(hard(&seen), ["5", "3"]);
+    assert!(status::status(&seen, None).conditions.iter().all(|c| c.type_ != "Suspended"));
+}
+
+#[test]
+fn a_controller_that_was_refused_gets_room_and_is_counted_while_it_waits() {
+    let mut seen = settled(&json!({}));
+    uses(&mut seen, "a1", 4);
+    let amounts = [(MIG.to_owned(), super::amount::Amount::units(3))].into();
+    let refused = Refused { namespace: "a1".into(), by: "rs".into(), version: 1, at: seen.now, amounts };
+    seen.claims = Claims::default().follow(&[refused], &seen.standings(), seen.now).0;
+    assert_eq!(status::status(&seen, None).gpus[0].waiting, 0, "not at once");
+    seen.now += status::SHOWN_AFTER;
+    assert_eq!(status::status(&seen, None).gpus[0].waiting, 1);
+    settle(&mut seen);
+    assert_eq!(hard(&seen), ["7", "1"]);
+}
+
+#[test]
+fn a_write_of_a_quota_says_what_it_was_decided_on() {
+    let mut seen = settled(&json!({}));
+    let mut quota = (*seen.quotas["a1"]).clone();
+    quota.metadata.resource_version = Some("41".into());
+    quota.metadata.uid = Some("u-2".into());
+    quota.spec.hard.insert(MIG.into(), k8s_openapi::apimachinery::pkg::api::resource::Quantity("9".into()));
+    seen.quotas.insert("a1".into(), Arc::new(quota));
+    let writes = decide::writes(&seen);
+    let [Write::Quota(write)] = writes.as_slice() else { panic!("{writes:?}") };
+    assert_eq!((write.metadata.resource_version.as_deref(), write.metadata.uid.as_deref()), (Some("41"), Some("u-2")));
+}
+
+#[test]
+fn a_namespace_that_was_written_and_is_not_seen_yet_is_made_no_plans_with() {
+    let mut seen = settled(&json!({}));
+    seen.namespaces.remove("a2");
+    seen.quotas.remove("a2");
+    seen.unseen.insert("a2".into());
+    uses(&mut seen, "a1", 4);
+    let quotas: Vec<_> = decide::writes(&seen).into_iter().filter(|w| matches!(w, Write::Quota(_))).collect();
+    let [Write::Quota(only)] = quotas.as_slice() else { panic!("{quotas:?}") };
+    assert_eq!(only.spec.as_ref().unwrap().hard.as_ref().unwrap()[MIG].0, "0");
 }
 
 fn deleted(mut seen: Observed, ago: i64) -> Observed {

@@ -1,0 +1,397 @@
+//! One budget over many namespaces: never exceeded at any instant, and all of it to be had in any one of them.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use e2e::{
+    Error, Result, World, objects,
+    objects::{ensure, says},
+    scene::{mig_profile, pool},
+    story::tenant_ready,
+    strike,
+    wait::{PATIENCE, eventually},
+};
+use futures::{StreamExt, future::join_all, pin_mut};
+use gputenancy_crds::GpuTenant;
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{Event, Pod, ResourceQuota},
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, PostParams},
+    runtime::{WatchStreamExt, watcher},
+};
+use serde_json::json;
+
+const TENANT: &str = "many";
+const RESOURCE: &str = "nvidia.com/mig-1g.10gb";
+const KEY: &str = "requests.nvidia.com/mig-1g.10gb";
+const NAMESPACES: [&str; 5] = ["many-a", "many-b", "many-c", "many-d", "many-e"];
+const BUDGET: i64 = 12;
+const CLIENTS: usize = 8;
+const SHAKEN: Duration = Duration::from_secs(60);
+
+/// A pod that counts and that nobody schedules: what is asked here is admission.
+fn pod(devices: i64) -> serde_json::Value {
+    json!({
+        "schedulerName": "nobody",
+        "terminationGracePeriodSeconds": 0,
+        "securityContext": {"runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{
+            "name": "work", "image": "lab.local/gputenancy-workload:dev", "imagePullPolicy": "Never",
+            "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+            "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {RESOURCE: devices.to_string()}},
+        }],
+    })
+}
+
+/// The tenant with its five namespaces; other limits than devices are split as well.
+async fn onboard(world: &World) -> Result<()> {
+    let namespaces: Vec<_> = NAMESPACES.iter().map(|name| json!({"name": name})).collect();
+    let tenant = json!({
+        "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "metadata": {"name": TENANT},
+        "spec": {
+            "namespaces": namespaces, "gpus": [{"profile": "slice", "count": BUDGET}], "deletionProtection": false,
+            "resources": {"pods": "60", "requests.cpu": "2", "requests.memory": "4Gi"},
+        },
+    });
+    world.set(&[mig_profile("slice", "1g.10gb"), pool("p", "gpu-1", &["slice"]), tenant]).await?;
+    tenant_ready(world, TENANT).await.map(drop)
+}
+
+fn amount(quota: &ResourceQuota, of: impl Fn(&ResourceQuota) -> Option<String>) -> i64 {
+    of(quota).and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn written(quota: &ResourceQuota) -> i64 {
+    amount(quota, |q| Some(q.spec.as_ref()?.hard.as_ref()?.get(KEY)?.0.clone()))
+}
+
+fn in_force(quota: &ResourceQuota) -> i64 {
+    amount(quota, |q| Some(q.status.as_ref()?.hard.as_ref()?.get(KEY)?.0.clone()))
+}
+
+fn used(quota: &ResourceQuota) -> i64 {
+    amount(quota, |q| Some(q.status.as_ref()?.used.as_ref()?.get(KEY)?.0.clone()))
+}
+
+/// What the watches have seen, in the order in which the API server has told it.
+#[derive(Default)]
+struct Seen {
+    quotas: BTreeMap<String, ResourceQuota>,
+    /// How often the sum was asked for.
+    looks: usize,
+    /// The greatest sum of limits and of use, over all namespaces.
+    most: i64,
+    most_used: i64,
+    /// How often a limit has changed.
+    moves: usize,
+    wrong: Option<String>,
+    /// Refusals that wait for a limit above what it was, by namespace.
+    waiting: HashMap<String, Vec<(i64, Instant)>>,
+    /// From the word of a controller to the limit in force.
+    took: Vec<Duration>,
+}
+
+impl Seen {
+    fn quota(&mut self, quota: ResourceQuota) {
+        let name = quota.namespace().unwrap_or_default();
+        if self.quotas.get(&name).is_some_and(|old| written(old) != written(&quota)) {
+            self.moves += 1;
+        }
+        if let Some(waiting) = self.waiting.get_mut(&name) {
+            let limit = in_force(&quota);
+            let done = waiting.extract_if(.., |(was, _)| limit > *was);
+            self.took.extend(done.map(|(_, since)| since.elapsed()));
+        }
+        self.quotas.insert(name, quota);
+        let sum = |of: fn(&ResourceQuota) -> i64| self.quotas.values().map(of).sum::<i64>();
+        let limits = sum(|q| written(q).max(in_force(q)));
+        (self.most, self.most_used) = (self.most.max(limits), self.most_used.max(sum(used)));
+        self.looks += 1;
+        if (limits > BUDGET || sum(used) > BUDGET) && self.wrong.is_none() {
+            let lines = self.quotas.iter().map(|(ns, q)| format!("{ns} {}/{}/{}", used(q), in_force(q), written(q)));
+            self.wrong = Some(format!("used/in force/written: {}", lines.collect::<Vec<_>>().join(", ")));
+        }
+    }
+
+    /// A controller's word, of which only the first counts until there is room.
+    fn refusal(&mut self, event: &Event) {
+        let Some(namespace) = event.involved_object.namespace.clone() else { return };
+        let message = event.message.clone().unwrap_or_default();
+        let limit = message.split_once("limited: ").and_then(|(_, rest)| {
+            rest.split(',').find_map(|pair| pair.trim().strip_prefix(KEY)?.strip_prefix('=')?.parse::<i64>().ok())
+        });
+        let Some(limit) = limit else { return };
+        let waiting = self.waiting.entry(namespace.clone()).or_default();
+        let answered = self.quotas.get(&namespace).is_some_and(|q| in_force(q) > limit);
+        if !answered && waiting.is_empty() {
+            waiting.push((limit, Instant::now()));
+        }
+    }
+}
+
+/// Follows quotas and refusals until it is dropped.
+struct Witness {
+    seen: Arc<Mutex<Seen>>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}
+
+impl Witness {
+    async fn begin(client: &Client) -> Result<Self> {
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let config = watcher::Config::default().labels(&format!("gputenancy.io/tenant={TENANT}"));
+        let quotas = watcher(Api::<ResourceQuota>::all(client.clone()), config).default_backoff().applied_objects();
+        let to = seen.clone();
+        let first = tokio::spawn(async move {
+            pin_mut!(quotas);
+            while let Some(next) = quotas.next().await {
+                if let Ok(quota) = next {
+                    to.lock().unwrap().quota(quota);
+                }
+            }
+        });
+        let config = watcher::Config::default().fields("reason=FailedCreate");
+        let events = watcher(Api::<Event>::all(client.clone()), config).default_backoff().applied_objects();
+        let to = seen.clone();
+        let second = tokio::spawn(async move {
+            pin_mut!(events);
+            while let Some(next) = events.next().await {
+                if let Ok(event) = next {
+                    to.lock().unwrap().refusal(&event);
+                }
+            }
+        });
+        let witness = Self { seen, tasks: vec![first, second] };
+        let all = || async {
+            let count = witness.seen.lock().unwrap().quotas.len();
+            Ok(if count == NAMESPACES.len() { Ok(()) } else { Err(format!("{count} quotas")) })
+        };
+        eventually("all quotas seen", PATIENCE, all).await?;
+        Ok(witness)
+    }
+
+    fn verdict(&self) -> Result<()> {
+        let seen = self.seen.lock().unwrap();
+        ensure(seen.wrong.is_none(), format!("over the budget of {BUDGET}: {:?}", seen.wrong))
+    }
+
+    fn tell(&self, when: &str) {
+        let seen = self.seen.lock().unwrap();
+        let Seen { looks, most, most_used, moves, .. } = *seen;
+        println!(
+            "budget: {when}: {looks} states, at most {most} of {BUDGET} granted, {most_used} used, {moves} limits changed"
+        );
+    }
+}
+
+/// Devices that all pods of the tenant ask for, counted by themselves.
+async fn asked_for(client: &Client) -> Result<i64> {
+    let pods = Api::<Pod>::all(client.clone()).list(&ListParams::default()).await?;
+    let of = |pod: &Pod| -> i64 {
+        let containers = pod.spec.iter().flat_map(|s| &s.containers);
+        let limits =
+            containers.filter_map(|c| c.resources.as_ref()?.limits.as_ref()?.get(RESOURCE)?.0.parse::<i64>().ok());
+        limits.sum()
+    };
+    Ok(pods.iter().filter(|p| NAMESPACES.contains(&p.namespace().unwrap_or_default().as_str())).map(of).sum())
+}
+
+/// One client: creates pods of one or two devices anywhere, and deletes some of its own, until the time is over.
+async fn shake(client: Client, number: usize, until: Instant, admitted: &AtomicUsize, refused: &AtomicUsize) {
+    let mut own: Vec<(usize, String)> = Vec::new();
+    let mut turn = number;
+    while Instant::now() < until {
+        turn += 1;
+        // clients stay in a namespace for a while, so that budgets have to follow them
+        let at = (number + turn / 40) % NAMESPACES.len();
+        let api = Api::<Pod>::namespaced(client.clone(), NAMESPACES[at]);
+        let name = format!("c{number}-{turn}");
+        let object = json!({"metadata": {"name": name}, "spec": pod(1 + i64::from(turn % 3 == 0))});
+        match api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await {
+            Ok(_) => {
+                admitted.fetch_add(1, Ordering::Relaxed);
+                own.push((at, name));
+            }
+            Err(_) => {
+                refused.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        if own.len() > 2 || turn % 7 == 0 {
+            for (at, name) in own.drain(..own.len().div_ceil(2)) {
+                let api = Api::<Pod>::namespaced(client.clone(), NAMESPACES[at]);
+                drop(api.delete(&name, &DeleteParams::default().grace_period(0)).await);
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+}
+
+async fn clear(client: &Client) -> Result<()> {
+    let (now, all) = (DeleteParams::default().grace_period(0), ListParams::default());
+    for namespace in NAMESPACES {
+        Api::<Deployment>::namespaced(client.clone(), namespace)
+            .delete_collection(&DeleteParams::default(), &all)
+            .await?;
+        Api::<Pod>::namespaced(client.clone(), namespace).delete_collection(&now, &all).await?;
+    }
+    eventually("nothing used", PATIENCE, || async {
+        let quotas = Api::<ResourceQuota>::all(client.clone()).list(&ListParams::default()).await?;
+        let ours = quotas.iter().filter(|q| q.labels().get("gputenancy.io/tenant").is_some_and(|t| t == TENANT));
+        let left: i64 = ours.map(used).sum();
+        Ok(if left == 0 { Ok(()) } else { Err(format!("{left} used")) })
+    })
+    .await
+}
+
+/// A Deployment whose pods want the whole budget, one device each.
+fn greedy(namespace: &str) -> serde_json::Value {
+    let labels = json!({"app": "greedy"});
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "greedy", "namespace": namespace},
+        "spec": {
+            "replicas": BUDGET, "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod(1)},
+        },
+    })
+}
+
+#[tokio::test]
+async fn eight_clients_never_get_more_than_the_budget_and_each_namespace_can_have_all_of_it() {
+    let world = World::enter().await.unwrap();
+    let body = async {
+        onboard(&world).await?;
+        let witness = Witness::begin(&world.client).await?;
+        shaken(&world, &witness).await?;
+        witness.tell("eight clients, a minute, the operator killed once");
+        witness.verdict()?;
+        in_turn(&world, &witness).await?;
+        witness.verdict()
+    };
+    world.keeping_evidence("budget", body).await;
+}
+
+async fn shaken(world: &World, witness: &Witness) -> Result<()> {
+    let (admitted, refused, over) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+    let until = Instant::now() + SHAKEN;
+    let clients = join_all((0..CLIENTS).map(|n| shake(world.client.clone(), n, until, &admitted, &refused)));
+    let count = async {
+        let mut most = 0;
+        while Instant::now() < until {
+            most = most.max(asked_for(&world.client).await.unwrap_or(0));
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        over.store(most > BUDGET, Ordering::Relaxed);
+        most
+    };
+    let strike = async {
+        tokio::time::sleep(SHAKEN / 2).await;
+        strike::kill_leader(world).await
+    };
+    let (_, most, struck) = tokio::join!(clients, count, strike);
+    struck?;
+    let (admitted, refused) = (admitted.into_inner(), refused.into_inner());
+    println!("budget: {admitted} pods admitted, {refused} refused, at most {most} devices of {BUDGET} by pods");
+    ensure(!over.into_inner(), format!("pods with {most} devices, budget {BUDGET}"))?;
+    ensure(admitted > CLIENTS && refused > CLIENTS, "the budget was fought for")?;
+    witness.verdict()
+}
+
+/// A Deployment in each namespace in turn has the whole budget.
+async fn in_turn(world: &World, witness: &Witness) -> Result<()> {
+    let mut medians = Vec::new();
+    for namespace in NAMESPACES {
+        clear(&world.client).await?;
+        let begun = Instant::now();
+        {
+            let mut seen = witness.seen.lock().unwrap();
+            seen.waiting.clear();
+            seen.took.clear();
+        }
+        world.set(&[greedy(namespace)]).await?;
+        eventually(&format!("all {BUDGET} devices in {namespace}"), PATIENCE, || async {
+            let pods = Api::<Pod>::namespaced(world.client.clone(), namespace).list(&ListParams::default()).await?;
+            let count = i64::try_from(pods.items.len()).unwrap_or(0);
+            Ok(if count == BUDGET { Ok(()) } else { Err(format!("{count} pods")) })
+        })
+        .await?;
+        let mut took = witness.seen.lock().unwrap().took.clone();
+        took.sort_unstable();
+        let millis: Vec<u128> = took.iter().map(Duration::as_millis).collect();
+        println!(
+            "budget: {namespace}: all pods after {} ms; refused -> in force: {millis:?} ms",
+            begun.elapsed().as_millis()
+        );
+        medians.extend(took.get(took.len() / 2).copied());
+        witness.verdict()?;
+    }
+    medians.sort_unstable();
+    println!("budget: median of medians, refused -> in force: {:?}", medians.get(medians.len() / 2));
+    witness.tell("and each namespace in turn");
+    ensure(!medians.is_empty(), "budgets were moved after refusals")
+}
+
+/// The words of a tenant's condition, and what the API server says to one more pod in each namespace.
+async fn refuses_everywhere(world: &World, reason: &str, words: &[&str]) -> Result<()> {
+    let api = Api::<GpuTenant>::all(world.client.clone());
+    eventually(&format!("tenant says {reason}"), PATIENCE, || async {
+        let tenant = api.get(TENANT).await?;
+        let status = tenant.status.clone().unwrap_or_default();
+        let kind = if reason == "Suspended" { "True" } else { "False" };
+        Ok(says(&status.conditions, "QuotaReady", kind, reason, words))
+    })
+    .await?;
+    for namespace in NAMESPACES {
+        let object = json!({"metadata": {"name": "one-more"}, "spec": pod(1)});
+        let pods = Api::<Pod>::namespaced(world.client.clone(), namespace);
+        match pods.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await {
+            Err(kube::Error::Api(status)) if status.message.contains("exceeded quota: gputenancy") => {}
+            other => return Err(Error::Wrong(format!("a pod in {namespace}: {:?}", other.map(|p| p.name_any())))),
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn below_use_and_suspended_nothing_is_stopped_and_nothing_new_is_admitted() {
+    let world = World::enter().await.unwrap();
+    let body = async {
+        onboard(&world).await?;
+        world.set(&[greedy(NAMESPACES[1])]).await?;
+        let all_there = || async {
+            let count = asked_for(&world.client).await?;
+            Ok(if count == BUDGET { Ok(()) } else { Err(format!("{count} devices")) })
+        };
+        eventually("the whole budget used", PATIENCE, all_there).await?;
+
+        objects::set_guarantee(&world.client, TENANT, "slice", 9).await?;
+        refuses_everywhere(&world, "OverBudget", &[KEY, "by 3 over 9"]).await?;
+        objects::patch_tenant(&world.client, TENANT, json!({"spec": {"suspend": true}})).await?;
+        refuses_everywhere(&world, "Suspended", &[]).await?;
+        ensure(asked_for(&world.client).await? == BUDGET, "nothing was stopped")?;
+
+        objects::set_guarantee(&world.client, TENANT, "slice", 14).await?;
+        objects::patch_tenant(&world.client, TENANT, json!({"spec": {"suspend": false}})).await?;
+        let pods = Api::<Pod>::namespaced(world.client.clone(), NAMESPACES[3]);
+        let one: Pod = serde_json::from_value(json!({"metadata": {"name": "one-more"}, "spec": pod(1)})).unwrap();
+        eventually("a pod in another namespace", PATIENCE, || async {
+            Ok(pods.create(&PostParams::default(), &one).await.map(drop).map_err(|e| e.to_string()))
+        })
+        .await?;
+        clear(&world.client).await
+    };
+    world.keeping_evidence("suspended", body).await;
+}

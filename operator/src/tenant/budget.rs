@@ -1,0 +1,119 @@
+//! A tenant's budget and the accounts that it lies on, from what the caches show.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::ResourceExt as _;
+
+use super::{
+    amount::Amount,
+    fence::Stamp,
+    observe::{Observed, Role, quota_key},
+    render,
+    split::{self, Account, Amounts, Limits, Presence, Standing, Step},
+};
+use crate::cache::SlimQuota;
+
+impl Observed {
+    /// Everything that is limited, over all namespaces of the tenant. Every resource that could be a GPU's is named.
+    pub fn budget(&self) -> Limits {
+        let zero = || Amount::default().quantity();
+        let mut budget: Limits = self.view.resources.iter().map(|r| (quota_key(r), zero())).collect();
+        // a guarantee whose profile is refused still names its resource: at zero
+        budget.extend(self.view.profiles.values().map(|p| (quota_key(&p.resource), zero())));
+        budget.extend(self.tenant.spec.resources.clone());
+        let mut devices: BTreeMap<String, i32> = BTreeMap::new();
+        for guarantee in &self.tenant.spec.gpus {
+            if let Ok(resource) = self.granted(&guarantee.profile) {
+                let sum = devices.entry(quota_key(&resource)).or_default();
+                *sum = sum.saturating_add(guarantee.count);
+            }
+        }
+        budget.extend(devices.into_iter().map(|(key, n)| (key, Amount::of_milli(i128::from(n) * 1000).quantity())));
+        budget
+    }
+
+    /// Namespaces of the tenant's own, with their accounts.
+    pub fn accounts(&self) -> Vec<(String, Account)> {
+        let account = |(name, role): (String, Role)| {
+            let standing = self.quotas.get(&name).map(|q| standing(q));
+            let there = standing.map(|standing| Presence::There { standing, firm: self.firm.contains(&name) });
+            let (open, presence) = match role {
+                Role::Foreign => return None,
+                Role::Missing if self.unseen.contains(&name) => (true, Presence::Bare),
+                Role::Missing => (true, Presence::Fresh),
+                Role::Active => (true, there.unwrap_or(Presence::Bare)),
+                Role::Retained => (false, there.unwrap_or(Presence::Bare)),
+                Role::Terminating => (false, there.unwrap_or(Presence::Going)),
+            };
+            let account = Account { open, presence, held: self.held(&name), wants: self.claims.wants(&name) };
+            Some((name, account))
+        };
+        let roles = self.roles();
+        // what we made a moment ago and the spec does not list any more
+        let unseen = self.unseen.iter().filter(|name| !roles.iter().any(|(known, _)| known == *name));
+        let unseen = unseen.map(|name| {
+            let (presence, held, wants) = (Presence::Bare, Amounts::new(), Vec::new());
+            (name.clone(), Account { open: false, presence, held, wants })
+        });
+        roles.clone().into_iter().filter_map(account).chain(unseen).collect()
+    }
+
+    fn held(&self, namespace: &str) -> Amounts {
+        let here = self.view.held.iter().filter(|((ns, _), _)| ns == namespace);
+        here.map(|((_, resource), n)| (quota_key(resource), Amount::of_milli(i128::from(*n) * 1000))).collect()
+    }
+
+    /// What to write to which quota now, and where that leads.
+    pub fn step(&self) -> (Vec<String>, Step) {
+        let (names, accounts): (Vec<String>, Vec<Account>) = self.accounts().into_iter().unzip();
+        (names, split::step(&self.budget(), &accounts, self.tenant.spec.suspend))
+    }
+
+    /// The quotas of the tenant's own namespaces as they stand.
+    pub fn standings(&self) -> BTreeMap<String, Standing> {
+        self.quotas.iter().map(|(namespace, quota)| (namespace.clone(), standing(quota))).collect()
+    }
+
+    /// What is used of a resource beyond the tenant's budget, in words; empty when all is within.
+    pub fn overdraft(&self, step: &Step) -> String {
+        let budget = self.budget();
+        let words = |(key, over): (&String, &Amount)| {
+            let of = |amounts: &Limits| amounts.get(key).map_or_else(|| "0".to_owned(), |q| q.0.clone());
+            format!("{key} by {} over {}", split::quantity(key, *over).0, of(&budget))
+        };
+        step.over.iter().map(words).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The version and the identity that a write of this quota is decided on, to be refused if it is not that any more.
+    pub fn decided_on(&self, namespace: &str) -> (Option<String>, Option<String>) {
+        match self.quotas.get(namespace) {
+            Some(quota) => (quota.resource_version(), quota.uid()),
+            // no object is of this version: the write makes one, or is refused
+            None => (Some("1".into()), None),
+        }
+    }
+}
+
+fn standing(quota: &SlimQuota) -> Standing {
+    let SlimQuota { spec, status, .. } = quota;
+    Standing { written: spec.hard.clone(), in_force: status.hard.clone(), used: status.used.clone() }
+}
+
+/// The stamp of the leader that wrote a quota last.
+pub fn stamp(quota: &SlimQuota) -> Option<Stamp> {
+    quota.annotations().get(render::STAMP).and_then(|text| Stamp::parse(text))
+}
+
+/// Resources of the budget that a tenant's quotas have not reached, by namespace.
+pub fn unreached<'a>(
+    names: &'a [String],
+    step: &'a Step,
+    standings: &BTreeMap<String, Standing>,
+) -> BTreeMap<&'a str, BTreeSet<&'a str>> {
+    let none = Standing::default();
+    let of = |(name, target): (&'a String, &'a Limits)| {
+        let keys = split::unreached(target, standings.get(name).unwrap_or(&none));
+        (!keys.is_empty()).then_some((name.as_str(), keys))
+    };
+    names.iter().zip(&step.targets).filter_map(of).collect()
+}

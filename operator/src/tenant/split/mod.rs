@@ -1,0 +1,287 @@
+//! How a tenant's budget lies on its namespaces, and how it moves: lower first, and raise only when the lower limit is in force.
+//!
+//! Admission compares with a quota's `status.hard`, which follows `spec.hard` a moment later, so what may still be granted under a
+//! quota is the larger of the two. [`step`] keeps the sum of these over a tenant's namespaces within the budget, for each resource,
+//! whatever becomes of the writes that it orders.
+
+mod pour;
+mod target;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::amount::Amount;
+use crate::view::is_gpu_resource;
+pub use target::Stage;
+use target::{Seat, target};
+
+/// Limits by quota key.
+pub type Limits = BTreeMap<String, Quantity>;
+/// Amounts by quota key.
+pub type Amounts = BTreeMap<String, Amount>;
+
+/// A quota as it stands: admission compares with `in_force`, which follows `written` a moment later.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Standing {
+    /// `spec.hard`.
+    pub written: Limits,
+    /// `status.hard`.
+    pub in_force: Limits,
+    /// `status.used`.
+    pub used: Limits,
+}
+
+/// What there is of a namespace and its quota.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Presence {
+    /// The namespace is about to be made, before any quota is written: nothing can run in it.
+    Fresh,
+    /// The namespace has no quota: what runs in it is not known.
+    Bare,
+    /// The quota as it stands. `firm`: no write of ours, or of a leader before us, can change it unseen.
+    There {
+        /// The quota.
+        standing: Standing,
+        /// Nobody can raise it unseen.
+        firm: bool,
+    },
+    /// The namespace is on its way out, and its quota has gone already: nothing can be admitted there.
+    Going,
+}
+
+/// What a controller of a namespace was refused.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// For one pod.
+    pub amounts: Amounts,
+    /// How sure it is that this is still wanted.
+    pub stage: Stage,
+}
+
+/// One namespace of a tenant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Account {
+    /// It may get new work; false: it keeps what it uses.
+    pub open: bool,
+    /// Its quota.
+    pub presence: Presence,
+    /// What is seen to be held by its pods; a quota that says `used` knows better.
+    pub held: Amounts,
+    /// What its controllers were refused.
+    pub wants: Vec<Wanted>,
+}
+
+/// What to do about one quota.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Order {
+    /// Nothing.
+    Leave,
+    /// Write these limits.
+    Write(Limits),
+    /// Write it as it is, so that nobody can change it unseen any more.
+    Touch,
+}
+
+/// The decision.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Step {
+    /// For each account.
+    pub orders: Vec<Order>,
+    /// The limits of each account in the end.
+    pub targets: Vec<Limits>,
+    /// What is used beyond the budget, by quota key.
+    pub over: Amounts,
+    /// Existing limits that are raised now.
+    pub raised: usize,
+}
+
+impl Account {
+    fn standing(&self) -> Option<&Standing> {
+        match &self.presence {
+            Presence::There { standing, .. } => Some(standing),
+            _ => None,
+        }
+    }
+
+    fn used(&self, key: &str) -> Amount {
+        let said = self.standing().and_then(|s| amount(&s.used, key));
+        said.or_else(|| self.held.get(key).copied()).unwrap_or_default()
+    }
+
+    /// The most that may be granted under this quota from now on, should nobody write it again.
+    fn at_most(&self, key: &str) -> Amount {
+        let Some(standing) = self.standing() else { return Amount::default() };
+        let of = |limits: &Limits| amount(limits, key).unwrap_or_default();
+        of(&standing.written).max(of(&standing.in_force))
+    }
+
+    /// Are its limit and its use of this resource known?
+    fn settled(&self, key: &str) -> bool {
+        match &self.presence {
+            Presence::Fresh | Presence::Going => true,
+            Presence::Bare => false,
+            // limit and use come into the status together
+            Presence::There { standing, .. } => standing.in_force.contains_key(key),
+        }
+    }
+
+    fn firm(&self) -> bool {
+        !matches!(self.presence, Presence::There { firm: false, .. })
+    }
+
+    fn seat(&self, key: &str, suspended: bool) -> Seat {
+        let want = |w: &Wanted| Some(target::Want { amount: w.amounts.get(key)?.milli(), stage: w.stage });
+        let wants: Vec<_> = self.wants.iter().filter_map(want).filter(|w| w.amount > 0).collect();
+        let limit = self.standing().and_then(|s| amount(&s.written, key)).map(Amount::milli);
+        Seat { open: self.open && !suspended, used: self.used(key).milli(), limit, wants }
+    }
+}
+
+fn amount(limits: &Limits, key: &str) -> Option<Amount> {
+    limits.get(key).and_then(Amount::parse)
+}
+
+/// Decides what to write now. `budget` has every resource that is limited; `suspended`: nobody gets anything new.
+///
+/// Limits are lowered at once. One is raised only when every other quota of the tenant is known in full, cannot be raised unseen,
+/// and leaves room for the whole rise by what it may grant at most. GPU resources that a quota has beyond the budget stay, at zero:
+/// a key that vanishes is a limit lifted.
+pub fn step(budget: &Limits, accounts: &[Account], suspended: bool) -> Step {
+    let mut step = Step::default();
+    let mut hard: Vec<Limits> = accounts.iter().map(beyond).collect();
+    let mut unsure = BTreeSet::new();
+    for (key, text) in budget {
+        let Some(whole) = Amount::parse(text) else {
+            // not a quantity: the API server says so in its own words
+            hard.iter_mut().for_each(|limits| _ = limits.insert(key.clone(), text.clone()));
+            continue;
+        };
+        let seats: Vec<Seat> = accounts.iter().map(|a| a.seat(key, suspended)).collect();
+        let used: Amount = accounts.iter().map(|a| a.used(key)).sum();
+        if used > whole {
+            step.over.insert(key.clone(), used.less(whole));
+        }
+        let wanted: Vec<Amount> = target(whole.milli(), unit(key), &seats).into_iter().map(Amount::of_milli).collect();
+        let Now { limits: now, raised, unsure: waits_for } = key_now(key, whole, accounts, &wanted);
+        step.raised += raised;
+        unsure.extend(waits_for);
+        let write = |amount: Amount| if amount == whole { text.clone() } else { quantity(key, amount) };
+        step.targets.resize(accounts.len(), Limits::new());
+        for (limits, amount) in hard.iter_mut().zip(now) {
+            limits.insert(key.clone(), write(amount));
+        }
+        for (limits, amount) in step.targets.iter_mut().zip(wanted) {
+            limits.insert(key.clone(), write(amount));
+        }
+    }
+    step.targets.resize(accounts.len(), Limits::new());
+    let order = |(at, (account, limits)): (usize, (&Account, Limits))| match &account.presence {
+        Presence::Going => Order::Leave,
+        Presence::There { standing, .. } if same(&limits, &standing.written) => {
+            if unsure.contains(&at) {
+                Order::Touch
+            } else {
+                Order::Leave
+            }
+        }
+        _ => Order::Write(limits),
+    };
+    step.orders = accounts.iter().zip(hard).enumerate().map(order).collect();
+    step
+}
+
+/// What to write now for one resource.
+struct Now {
+    limits: Vec<Amount>,
+    /// How many existing limits rise.
+    raised: usize,
+    /// Quotas that have to be made firm before others can rise.
+    unsure: BTreeSet<usize>,
+}
+
+fn key_now(key: &str, budget: Amount, accounts: &[Account], wanted: &[Amount]) -> Now {
+    let written = |a: &Account| a.standing().and_then(|s| amount(&s.written, key));
+    // first what is certainly safe: no more than may be granted already
+    let safe = |(a, wanted): (&Account, &Amount)| {
+        if *wanted <= a.at_most(key) { *wanted } else { written(a).unwrap_or_default() }
+    };
+    let mut now = Now { limits: accounts.iter().zip(wanted).map(safe).collect(), raised: 0, unsure: BTreeSet::new() };
+    for (at, (account, wanted)) in accounts.iter().zip(wanted).enumerate() {
+        let others = || accounts.iter().enumerate().filter(move |(index, _)| *index != at);
+        if *wanted <= account.at_most(key) || !account.settled(key) || !others().all(|(_, a)| a.settled(key)) {
+            continue;
+        }
+        let fresh = matches!(account.presence, Presence::Fresh);
+        // another may be making it just now: first it has to be there
+        if !fresh && others().any(|(_, a)| a.presence == Presence::Fresh) {
+            continue;
+        }
+        let unsure: BTreeSet<usize> = others().filter(|(_, a)| !a.firm()).map(|(index, _)| index).collect();
+        if !unsure.is_empty() {
+            now.unsure.extend(unsure);
+            continue;
+        }
+        let granted = |(index, a): (usize, &Account)| {
+            let ordered = now.limits.get(index).copied().unwrap_or_default();
+            a.at_most(key).max(ordered).max(a.used(key))
+        };
+        let room = budget.less(others().map(granted).sum());
+        if room < *wanted && !fresh {
+            continue;
+        }
+        now.raised += usize::from(!fresh);
+        if let Some(limit) = now.limits.get_mut(at) {
+            *limit = (*wanted).min(room);
+        }
+    }
+    now
+}
+
+/// GPU resources that a quota has and nothing limits any more: they stay, at zero.
+fn beyond(account: &Account) -> Limits {
+    let keys = account.standing().into_iter().flat_map(|s| s.written.keys());
+    let gpus = keys.filter(|key| key.strip_prefix("requests.").is_some_and(is_gpu_resource));
+    gpus.map(|key| (key.clone(), Amount::default().quantity())).collect()
+}
+
+/// The smallest amount that is moved, in thousandths: bytes go by the MiB, CPU by the thousandth, all else by whole numbers.
+fn unit(key: &str) -> i128 {
+    if is_bytes(key) {
+        1000 << 20
+    } else if key.ends_with("cpu") {
+        1
+    } else {
+        1000
+    }
+}
+
+fn is_bytes(key: &str) -> bool {
+    key.ends_with("memory") || key.ends_with("storage") || key.contains("hugepages-")
+}
+
+/// The amount in the form that suits the resource.
+pub fn quantity(key: &str, amount: Amount) -> Quantity {
+    if is_bytes(key) { amount.binary() } else { amount.quantity() }
+}
+
+/// The same limits, however they are written?
+pub fn same(a: &Limits, b: &Limits) -> bool {
+    a.len() == b.len()
+        && a.iter().all(|(key, x)| {
+            b.get(key).is_some_and(|y| x == y || (Amount::parse(x).is_some() && Amount::parse(x) == Amount::parse(y)))
+        })
+}
+
+/// Keys whose limits differ from these targets, or are not in force yet.
+pub fn unreached<'a>(target: &'a Limits, standing: &Standing) -> BTreeSet<&'a str> {
+    let there = |limits: &Limits, key: &str, wanted: &Quantity| {
+        limits.get(key).is_some_and(|have| have == wanted || Amount::parse(have) == Amount::parse(wanted))
+    };
+    let reached = |(key, wanted): &(&'a String, &Quantity)| {
+        there(&standing.written, key, wanted) && there(&standing.in_force, key, wanted)
+    };
+    target.iter().filter(|entry| !reached(entry)).map(|(key, _)| key.as_str()).collect()
+}
