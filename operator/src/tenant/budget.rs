@@ -11,7 +11,7 @@ use super::{
     render,
     split::{self, Account, Amounts, Limits, Presence, Standing, Step},
 };
-use crate::cache::SlimQuota;
+use crate::cache::{SlimPod, SlimQuota};
 
 impl Observed {
     /// Everything that is limited, over all namespaces of the tenant. Every resource that could be a GPU's is named.
@@ -45,7 +45,9 @@ impl Observed {
                 Role::Retained => (false, there.unwrap_or(Presence::Bare)),
                 Role::Terminating => (false, there.unwrap_or(Presence::Going)),
             };
-            let account = Account { open, presence, held: self.held(&name), wants: self.claims.wants(&name) };
+            let held = if presence == Presence::Going { self.held(&name) } else { self.counted(&name) };
+            let (steady, wants) = (!self.unsteady.contains(&name), self.claims.wants(&name));
+            let account = Account { open, presence, steady, held, wants };
             Some((name, account))
         };
         let roles = self.roles();
@@ -53,9 +55,13 @@ impl Observed {
         let unseen = self.unseen.iter().filter(|name| !roles.iter().any(|(known, _)| known == *name));
         let unseen = unseen.map(|name| {
             let (presence, held, wants) = (Presence::Bare, Amounts::new(), Vec::new());
-            (name.clone(), Account { open: false, presence, held, wants })
+            (name.clone(), Account { open: false, presence, steady: true, held, wants })
         });
         roles.clone().into_iter().filter_map(account).chain(unseen).collect()
+    }
+
+    fn counted(&self, namespace: &str) -> Amounts {
+        self.counted.get(namespace).cloned().unwrap_or_default()
     }
 
     fn held(&self, namespace: &str) -> Amounts {
@@ -97,6 +103,26 @@ impl Observed {
 fn standing(quota: &SlimQuota) -> Standing {
     let SlimQuota { spec, status, .. } = quota;
     Standing { written: spec.hard.clone(), in_force: status.hard.clone(), used: status.used.clone() }
+}
+
+/// Devices that live pods of these namespaces ask for, by namespace and quota key.
+pub fn counted<'a>(pods: impl Iterator<Item = &'a SlimPod>) -> BTreeMap<String, Amounts> {
+    let mut counted: BTreeMap<String, Amounts> = BTreeMap::new();
+    for pod in pods.filter(|p| !p.is_over() && p.metadata.deletion_timestamp.is_none()) {
+        let here = counted.entry(pod.namespace().unwrap_or_default()).or_default();
+        let containers = pod.spec.containers.iter().flat_map(|c| &c.resources.requests);
+        for (resource, asked) in containers {
+            let sum = here.entry(quota_key(resource)).or_default();
+            *sum = sum.plus(Amount::parse(asked).unwrap_or_default());
+        }
+    }
+    counted
+}
+
+/// Has any limit in force come down from one state of a quota to the next?
+pub fn fell(before: &SlimQuota, after: &SlimQuota) -> bool {
+    let amount = |quota: &SlimQuota, key: &str| quota.status.hard.get(key).and_then(Amount::parse);
+    before.status.hard.keys().any(|key| amount(after, key) < amount(before, key))
 }
 
 /// The stamp of the leader that wrote a quota last.

@@ -13,7 +13,7 @@ mod status;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -55,6 +55,9 @@ use observe::Observed;
 const LONGEST_LAG: Duration = Duration::from_secs(5);
 /// What passes within this time is not told: a tenant that is being set up would be written at every step.
 const PASSING: Duration = Duration::from_secs(1);
+/// How long after a limit has come down no other is raised: a pod that was admitted before may not be there yet, and the quota
+/// controller, which counts pods that are, may have left it out. Most are there in a few milliseconds.
+const STEADY: Duration = Duration::from_millis(500);
 
 /// Why a tenant could not be reconciled.
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +102,8 @@ pub struct Context {
     fence: Mutex<Fence>,
     /// What controllers wait for, by tenant.
     claims: Mutex<HashMap<String, Claims>>,
+    /// Quotas as they were seen last, and when one of their limits has come down, by namespace.
+    lowered: Mutex<HashMap<String, (Arc<SlimQuota>, Instant)>>,
 }
 
 /// Reconciles tenants by name until `names` ends.
@@ -135,9 +140,9 @@ impl Context {
         view: watch::Receiver<Arc<View>>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let (written, passing, claims) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (written, passing, claims, lowered) = Default::default();
         let fence = Mutex::new(Fence::new(term));
-        Self { caches, writer, publisher, view, metrics, written, passing, fence, claims }
+        Self { caches, writer, publisher, view, metrics, written, passing, fence, claims, lowered }
     }
 
     /// The tenants that a wake means: one by name, or all that list a namespace.
@@ -171,10 +176,33 @@ impl Context {
             let firm = |(ns, q): &(&String, &Arc<SlimQuota>)| fence.is_firm(&me, ns, version(&***q), budget::stamp(q));
             (quotas.iter().filter(firm).map(|(ns, _)| ns.clone()).collect(), unseen)
         };
+        let unsteady = self.unsteady(&quotas);
+        // a budget in one place does not move
+        let pods = if quotas.len() > 1 { self.caches.pods.state() } else { Vec::new() };
+        let here = pods.iter().filter(|p| quotas.contains_key(p.metadata.namespace.as_deref().unwrap_or_default()));
+        let counted = budget::counted(here.map(|p| &**p));
         let (tenant, claims, now) = (tenant.clone(), Claims::default(), Timestamp::now());
-        let mut seen = Observed { tenant, namespaces, quotas, bindings, firm, unseen, claims, view, now };
+        let mut seen =
+            Observed { tenant, namespaces, quotas, bindings, firm, unsteady, counted, unseen, claims, view, now };
         seen.claims = self.claims_of(&seen);
         seen
+    }
+
+    /// Namespaces in which a limit in force has come down within [`STEADY`], as far as this leader can know.
+    fn unsteady(&self, quotas: &BTreeMap<String, Arc<SlimQuota>>) -> BTreeSet<String> {
+        let mut lowered = self.lowered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unsteady = BTreeSet::new();
+        for (namespace, quota) in quotas {
+            let since = match lowered.get(namespace) {
+                Some((before, since)) if !budget::fell(before, quota) => *since,
+                _ => Instant::now(),
+            };
+            lowered.insert(namespace.clone(), (quota.clone(), since));
+            if since.elapsed() < STEADY {
+                unsteady.insert(namespace.clone());
+            }
+        }
+        unsteady
     }
 
     /// Follows what controllers say of this tenant's quotas.
@@ -286,13 +314,16 @@ async fn one(guarded: &Guarded<GpuTenant>, context: &Context) -> Result<Action, 
     if finishes {
         context.passing().remove(&seen.name());
         context.fence().forget(&seen.name());
+        let mut lowered = context.lowered.lock().unwrap_or_else(PoisonError::into_inner);
+        lowered.retain(|namespace, _| !seen.namespaces.contains_key(namespace));
     } else {
         let told = outcome.as_ref().err().filter(|e| !matches!(e, TenantError::Lagging(_)));
         look_again = report(&seen, context, told).await?;
     }
     let ends = seen.claims.wake(seen.now, status::SHOWN_AFTER);
     let ends = ends.and_then(|then| Duration::try_from(then.duration_since(seen.now)).ok());
-    let later = [look_again, ends, deleted.then_some(Duration::from_secs(30))].into_iter().flatten().min();
+    let steady = seen.step().1.waits.then_some(STEADY);
+    let later = [look_again, ends, steady, deleted.then_some(Duration::from_secs(30))].into_iter().flatten().min();
     outcome.map(|()| later.map_or_else(Action::await_change, Action::requeue))
 }
 

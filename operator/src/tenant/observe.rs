@@ -9,7 +9,7 @@ use gputenancy_crds::GpuTenant;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::{claims::Claims, render};
+use super::{claims::Claims, render, split::Amounts};
 use crate::{
     cache::{SlimBinding, SlimNamespace, SlimQuota, tenant_of},
     view::View,
@@ -28,6 +28,10 @@ pub struct Observed {
     pub bindings: BTreeMap<String, Arc<SlimBinding>>,
     /// Namespaces whose quota nobody can raise unseen.
     pub firm: BTreeSet<String>,
+    /// Namespaces in which a limit has come down just now.
+    pub unsteady: BTreeSet<String>,
+    /// What live pods ask for, by namespace and quota key.
+    pub counted: BTreeMap<String, Amounts>,
     /// Namespaces whose quota was written and that are not seen yet.
     pub unseen: BTreeSet<String>,
     /// What its controllers wait for.

@@ -65,6 +65,8 @@ fn observed(spec: &Value) -> Observed {
         quotas: BTreeMap::new(),
         bindings: BTreeMap::new(),
         firm: BTreeSet::new(),
+        unsteady: BTreeSet::new(),
+        counted: BTreeMap::new(),
         unseen: BTreeSet::new(),
         claims: Claims::default(),
         view: Arc::new(view()),
@@ -305,6 +307,22 @@ fn a_controller_that_was_refused_gets_room_and_is_counted_while_it_waits() {
     assert_eq!(status::status(&seen, None).gpus[0].waiting, 1);
     settle(&mut seen);
     assert_eq!(hard(&seen), ["7", "1"]);
+}
+
+#[test]
+fn a_limit_waits_for_others_that_have_just_come_down_and_pods_that_are_there_count() {
+    let mut seen = settled(&json!({}));
+    uses(&mut seen, "a1", 4);
+    let writes = decide::writes(&seen);
+    carry_out(&mut seen, writes);
+    uses(&mut seen, "a1", 4);
+    assert_eq!(hard(&seen), ["4", "2"]);
+    seen.unsteady.insert("a2".into());
+    assert_eq!((decide::writes(&seen), seen.step().1.waits), (vec![], true));
+    seen.unsteady.clear();
+    seen.counted.insert("a2".into(), [(MIG.to_owned(), super::amount::Amount::units(3))].into());
+    settle(&mut seen);
+    assert_eq!(hard(&seen), ["5", "3"], "one pod more than the quota has counted");
 }
 
 #[test]

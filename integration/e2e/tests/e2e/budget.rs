@@ -1,7 +1,7 @@
 //! One budget over many namespaces: never exceeded at any instant, and all of it to be had in any one of them.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -83,8 +83,8 @@ fn used(quota: &ResourceQuota) -> i64 {
 }
 
 /// What the watches have seen, in the order in which the API server has told it.
-#[derive(Default)]
 struct Seen {
+    begun: Instant,
     quotas: BTreeMap<String, ResourceQuota>,
     /// How often the sum was asked for.
     looks: usize,
@@ -94,6 +94,8 @@ struct Seen {
     /// How often a limit has changed.
     moves: usize,
     wrong: Option<String>,
+    /// The last states, in words.
+    history: VecDeque<String>,
     /// Refusals that wait for a limit above what it was, by namespace.
     waiting: HashMap<String, Vec<(i64, Instant)>>,
     /// From the word of a controller to the limit in force.
@@ -101,8 +103,33 @@ struct Seen {
 }
 
 impl Seen {
+    fn new() -> Self {
+        Self {
+            begun: Instant::now(),
+            quotas: BTreeMap::new(),
+            looks: 0,
+            most: 0,
+            most_used: 0,
+            moves: 0,
+            wrong: None,
+            history: VecDeque::new(),
+            waiting: HashMap::new(),
+            took: Vec::new(),
+        }
+    }
+
     fn quota(&mut self, quota: ResourceQuota) {
         let name = quota.namespace().unwrap_or_default();
+        if self.history.len() > 30 {
+            self.history.pop_front();
+        }
+        let (version, at) = (quota.resource_version().unwrap_or_default(), self.begun.elapsed().as_millis());
+        self.history.push_back(format!(
+            "{at} ms {name} @{version} {}/{}/{}",
+            used(&quota),
+            in_force(&quota),
+            written(&quota)
+        ));
         if self.quotas.get(&name).is_some_and(|old| written(old) != written(&quota)) {
             self.moves += 1;
         }
@@ -118,7 +145,8 @@ impl Seen {
         self.looks += 1;
         if (limits > BUDGET || sum(used) > BUDGET) && self.wrong.is_none() {
             let lines = self.quotas.iter().map(|(ns, q)| format!("{ns} {}/{}/{}", used(q), in_force(q), written(q)));
-            self.wrong = Some(format!("used/in force/written: {}", lines.collect::<Vec<_>>().join(", ")));
+            let (now, history) = (lines.collect::<Vec<_>>().join(", "), Vec::from(self.history.clone()).join("\n"));
+            self.wrong = Some(format!("used/in force/written: {now}; before:\n{history}"));
         }
     }
 
@@ -152,7 +180,7 @@ impl Drop for Witness {
 
 impl Witness {
     async fn begin(client: &Client) -> Result<Self> {
-        let seen = Arc::new(Mutex::new(Seen::default()));
+        let seen = Arc::new(Mutex::new(Seen::new()));
         let config = watcher::Config::default().labels(&format!("gputenancy.io/tenant={TENANT}"));
         let quotas = watcher(Api::<ResourceQuota>::all(client.clone()), config).default_backoff().applied_objects();
         let to = seen.clone();
@@ -186,7 +214,10 @@ impl Witness {
 
     fn verdict(&self) -> Result<()> {
         let seen = self.seen.lock().unwrap();
-        ensure(seen.wrong.is_none(), format!("over the budget of {BUDGET}: {:?}", seen.wrong))
+        ensure(
+            seen.wrong.is_none(),
+            format!("over the budget of {BUDGET}: {}", seen.wrong.as_deref().unwrap_or_default()),
+        )
     }
 
     fn tell(&self, when: &str) {
@@ -257,13 +288,13 @@ async fn clear(client: &Client) -> Result<()> {
     .await
 }
 
-/// A Deployment whose pods want the whole budget, one device each.
-fn greedy(namespace: &str) -> serde_json::Value {
+/// A Deployment whose pods want so many devices, one each.
+fn wanting(namespace: &str, devices: i64) -> serde_json::Value {
     let labels = json!({"app": "greedy"});
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "greedy", "namespace": namespace},
         "spec": {
-            "replicas": BUDGET, "selector": {"matchLabels": labels},
+            "replicas": devices, "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": pod(1)},
         },
     })
@@ -321,7 +352,7 @@ async fn in_turn(world: &World, witness: &Witness) -> Result<()> {
             seen.waiting.clear();
             seen.took.clear();
         }
-        world.set(&[greedy(namespace)]).await?;
+        world.set(&[wanting(namespace, BUDGET)]).await?;
         eventually(&format!("all {BUDGET} devices in {namespace}"), PATIENCE, || async {
             let pods = Api::<Pod>::namespaced(world.client.clone(), namespace).list(&ListParams::default()).await?;
             let count = i64::try_from(pods.items.len()).unwrap_or(0);
@@ -370,7 +401,7 @@ async fn below_use_and_suspended_nothing_is_stopped_and_nothing_new_is_admitted(
     let world = World::enter().await.unwrap();
     let body = async {
         onboard(&world).await?;
-        world.set(&[greedy(NAMESPACES[1])]).await?;
+        world.set(&[wanting(NAMESPACES[1], BUDGET)]).await?;
         let all_there = || async {
             let count = asked_for(&world.client).await?;
             Ok(if count == BUDGET { Ok(()) } else { Err(format!("{count} devices")) })
@@ -385,10 +416,10 @@ async fn below_use_and_suspended_nothing_is_stopped_and_nothing_new_is_admitted(
 
         objects::set_guarantee(&world.client, TENANT, "slice", 14).await?;
         objects::patch_tenant(&world.client, TENANT, json!({"spec": {"suspend": false}})).await?;
-        let pods = Api::<Pod>::namespaced(world.client.clone(), NAMESPACES[3]);
-        let one: Pod = serde_json::from_value(json!({"metadata": {"name": "one-more"}, "spec": pod(1)})).unwrap();
-        eventually("a pod in another namespace", PATIENCE, || async {
-            Ok(pods.create(&PostParams::default(), &one).await.map(drop).map_err(|e| e.to_string()))
+        world.set(&[wanting(NAMESPACES[3], 2)]).await?;
+        eventually("two pods more, in another namespace", PATIENCE, || async {
+            let count = asked_for(&world.client).await?;
+            Ok(if count == BUDGET + 2 { Ok(()) } else { Err(format!("{count} devices")) })
         })
         .await?;
         clear(&world.client).await

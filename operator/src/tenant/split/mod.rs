@@ -68,7 +68,9 @@ pub struct Account {
     pub open: bool,
     /// Its quota.
     pub presence: Presence,
-    /// What is seen to be held by its pods; a quota that says `used` knows better.
+    /// No limit has come down in it so lately that pods may be under way which were admitted before, and are not counted yet.
+    pub steady: bool,
+    /// What its pods are seen to ask for: the quota controller may have counted before the last of them was there.
     pub held: Amounts,
     /// What its controllers were refused.
     pub wants: Vec<Wanted>,
@@ -96,6 +98,8 @@ pub struct Step {
     pub over: Amounts,
     /// Existing limits that are raised now.
     pub raised: usize,
+    /// A limit waits for namespaces to be steady, and for nothing else.
+    pub waits: bool,
 }
 
 impl Account {
@@ -107,8 +111,8 @@ impl Account {
     }
 
     fn used(&self, key: &str) -> Amount {
-        let said = self.standing().and_then(|s| amount(&s.used, key));
-        said.or_else(|| self.held.get(key).copied()).unwrap_or_default()
+        let said = self.standing().and_then(|s| amount(&s.used, key)).unwrap_or_default();
+        said.max(self.held.get(key).copied().unwrap_or_default())
     }
 
     /// The most that may be granted under this quota from now on, should nobody write it again.
@@ -165,8 +169,9 @@ pub fn step(budget: &Limits, accounts: &[Account], suspended: bool) -> Step {
             step.over.insert(key.clone(), used.less(whole));
         }
         let wanted: Vec<Amount> = target(whole.milli(), unit(key), &seats).into_iter().map(Amount::of_milli).collect();
-        let Now { limits: now, raised, unsure: waits_for } = key_now(key, whole, accounts, &wanted);
+        let Now { limits: now, raised, unsure: waits_for, waits } = key_now(key, whole, accounts, &wanted);
         step.raised += raised;
+        step.waits |= waits;
         unsure.extend(waits_for);
         let write = |amount: Amount| if amount == whole { text.clone() } else { quantity(key, amount) };
         step.targets.resize(accounts.len(), Limits::new());
@@ -200,6 +205,8 @@ struct Now {
     raised: usize,
     /// Quotas that have to be made firm before others can rise.
     unsure: BTreeSet<usize>,
+    /// A limit waits for namespaces to be steady.
+    waits: bool,
 }
 
 fn key_now(key: &str, budget: Amount, accounts: &[Account], wanted: &[Amount]) -> Now {
@@ -208,7 +215,8 @@ fn key_now(key: &str, budget: Amount, accounts: &[Account], wanted: &[Amount]) -
     let safe = |(a, wanted): (&Account, &Amount)| {
         if *wanted <= a.at_most(key) { *wanted } else { written(a).unwrap_or_default() }
     };
-    let mut now = Now { limits: accounts.iter().zip(wanted).map(safe).collect(), raised: 0, unsure: BTreeSet::new() };
+    let limits = accounts.iter().zip(wanted).map(safe).collect();
+    let mut now = Now { limits, raised: 0, unsure: BTreeSet::new(), waits: false };
     for (at, (account, wanted)) in accounts.iter().zip(wanted).enumerate() {
         let others = || accounts.iter().enumerate().filter(move |(index, _)| *index != at);
         if *wanted <= account.at_most(key) || !account.settled(key) || !others().all(|(_, a)| a.settled(key)) {
@@ -230,6 +238,10 @@ fn key_now(key: &str, budget: Amount, accounts: &[Account], wanted: &[Amount]) -
         };
         let room = budget.less(others().map(granted).sum());
         if room < *wanted && !fresh {
+            continue;
+        }
+        if !fresh && others().any(|(_, a)| !a.steady) {
+            now.waits = true;
             continue;
         }
         now.raised += usize::from(!fresh);

@@ -90,11 +90,17 @@ fn limits(n: i128) -> Limits {
 
 fn account(written: i128, in_force: i128, used: i128, firm: bool) -> Account {
     let standing = Standing { written: limits(written), in_force: limits(in_force), used: limits(used) };
-    Account { open: true, presence: Presence::There { standing, firm }, held: Amounts::new(), wants: Vec::new() }
+    Account {
+        open: true,
+        presence: Presence::There { standing, firm },
+        steady: true,
+        held: Amounts::new(),
+        wants: Vec::new(),
+    }
 }
 
 fn bare(presence: Presence) -> Account {
-    Account { open: true, presence, held: Amounts::new(), wants: Vec::new() }
+    Account { open: true, presence, steady: true, held: Amounts::new(), wants: Vec::new() }
 }
 
 fn orders(budget: i128, accounts: &[Account]) -> Vec<String> {
