@@ -160,7 +160,9 @@ pub fn step(budget: &Limits, accounts: &[Account], suspended: bool) -> Step {
     for (key, text) in budget {
         let Some(whole) = Amount::parse(text) else {
             // not a quantity: the API server says so in its own words
-            hard.iter_mut().for_each(|limits| _ = limits.insert(key.clone(), text.clone()));
+            for limits in &mut hard {
+                limits.insert(key.clone(), text.clone());
+            }
             continue;
         };
         let seats: Vec<Seat> = accounts.iter().map(|a| a.seat(key, suspended)).collect();

@@ -166,7 +166,7 @@ fn keep(slack: i128, left: i128, unit: i128, open: usize, keepers: usize) -> i12
 /// Nobody waits. Limits stay as they are, but for what nobody has yet, what is too much, and for namespaces that have become
 /// short: with less than half of the even part.
 fn spread(slack: i128, unit: i128, seats: &[Seat], open: &[usize]) -> Vec<i128> {
-    let mut rest: Vec<i128> = seats.iter().map(|s| s.base()).collect();
+    let mut rest: Vec<i128> = seats.iter().map(Seat::base).collect();
     let mut rooms = vec![0; seats.len()];
     for index in open {
         if let Some(seat) = seats.get(*index) {
