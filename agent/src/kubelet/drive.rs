@@ -15,7 +15,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    allocatable::{self, Action, Counts, Flights, Memory, Seen, Step, ours},
+    allocatable::{self, Action, Flights, Memory, Seen, Step, ours},
     bound::{self, Demands},
     cdi::{self, Driver, SpecFile},
     config::Config,
