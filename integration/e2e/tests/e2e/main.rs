@@ -15,6 +15,7 @@ mod chart;
 mod churn;
 mod crashes;
 mod foreign;
+mod gitops;
 mod gpu_client;
 mod helm;
 mod kinds;
