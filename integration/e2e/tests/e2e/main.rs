@@ -9,6 +9,7 @@
 )]
 #![allow(clippy::needless_pass_by_value, reason = "a table of json! reads better without ampersands")]
 
+mod bypass;
 mod chart;
 mod churn;
 mod crashes;

@@ -1,0 +1,240 @@
+//! What a team may not use is refused by the API server itself, each with its reason, while no operator runs; what teams
+//! usually run is admitted as it is written.
+
+use e2e::{
+    Error, Result, World,
+    actor::{Actor, Verb},
+    objects::{self, ensure},
+    product,
+    scene::{mig_profile, pool, tenant},
+    story::tenant_ready,
+    wait::{PATIENCE, eventually},
+};
+use gputenancy_crds::GpuGrant;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, api::ListParams};
+use serde_json::{Value, json};
+
+/// The annotation in which a manifest names the words that it must be refused with.
+const REFUSED: &str = "gputenancy.io/refused-with";
+const OWNER: Actor = Actor::Person("ann", &["team-t"]);
+
+/// A team with one profile, and another whose objects it may not touch.
+async fn two_teams(world: &World) -> Result<()> {
+    let mut t = tenant("t", &[("mig-1g", 2)]);
+    t["spec"]["owners"] = json!([{"kind": "Group", "name": "team-t"}]);
+    let mut slice = mig_profile("mig-1g", "1g.10gb");
+    slice["spec"]["maxPerPod"] = json!(1);
+    let shapes = [slice, mig_profile("mig-2g", "2g.20gb"), mig_profile("mig-3g", "3g.40gb")];
+    world.set(&shapes).await?;
+    world.set(&[pool("p", "gpu-1", &["mig-1g", "mig-2g", "mig-3g"]), t, tenant("other", &[("mig-3g", 1)])]).await?;
+    tenant_ready(world, "t").await?;
+    tenant_ready(world, "other").await.map(drop)
+}
+
+/// The objects of a file of `integration/bypass`.
+async fn manifests(world: &World, file: &str) -> Result<Vec<Value>> {
+    let path = product::root().join("integration/bypass").join(file).display().to_string();
+    let json = world.kubectl(&["create", "--dry-run=client", "--validate=false", "-o", "json", "-f", &path]).await?;
+    let objects = serde_json::Deserializer::from_str(&json).into_iter::<Value>();
+    objects.collect::<std::result::Result<_, _>>().map_err(|e| Error::Text { what: path, why: e.to_string() })
+}
+
+/// Where objects of this kind are made in the team's namespace.
+fn collection(object: &Value) -> String {
+    let (api, kind) = (object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
+    let root = if api.contains('/') { format!("/apis/{api}") } else { format!("/api/{api}") };
+    format!("{root}/namespaces/t/{}s", kind.to_lowercase())
+}
+
+fn words(object: &Value) -> Option<String> {
+    Some(object["metadata"]["annotations"][REFUSED].as_str()?.to_owned())
+}
+
+async fn operators(world: &World, count: usize) -> Result<()> {
+    let replicas = format!("--replicas={count}");
+    world.kubectl(&["scale", "-n", product::NAMESPACE, "deployment/gputenancy-operator", &replicas]).await?;
+    let pods = Api::<Pod>::namespaced(world.client.clone(), product::NAMESPACE);
+    let ours = ListParams::default().labels("app.kubernetes.io/name=gputenancy-operator");
+    eventually(&format!("{count} operators"), PATIENCE, || async {
+        let here = pods.list(&ours).await?.items;
+        let ready = here.iter().filter(|p| objects::is_ready(p)).count();
+        Ok(if here.len() == count && ready == count { Ok(()) } else { Err(format!("{ready} of {}", here.len())) })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn with_the_operator_gone_every_bypass_is_refused_with_its_reason_and_usual_work_is_admitted() {
+    let world = World::enter().await.unwrap();
+    let body = async {
+        two_teams(&world).await?;
+        operators(&world, 0).await?;
+        usual_work(&world).await?;
+        pod_security(&world).await?;
+        bypasses(&world).await?;
+        what_is_ours(&world).await
+    };
+    let outcome = body.await;
+    // also after a failure: the next test finds an operator
+    operators(&world, 2).await.unwrap();
+    world.kubectl(&["delete", "--ignore-not-found", "runtimeclass", "nvidia-legacy"]).await.unwrap();
+    world.keeping_evidence("bypass", async { outcome }).await;
+}
+
+/// Whatever the manifest says is there afterwards; what the API server fills in is left aside.
+fn is_kept(sent: &Value, kept: &Value) -> bool {
+    match (sent, kept) {
+        (Value::Object(sent), Value::Object(kept)) => {
+            sent.iter().all(|(key, value)| kept.get(key).is_some_and(|k| is_kept(value, k)))
+        }
+        // tolerations and volumes of Kubernetes' own are added at the end
+        (Value::Array(sent), Value::Array(kept)) => {
+            sent.len() <= kept.len() && sent.iter().zip(kept).all(|(s, k)| is_kept(s, k))
+        }
+        _ => sent == kept || sent.is_null(),
+    }
+}
+
+async fn usual_work(world: &World) -> Result<()> {
+    let all = manifests(world, "admitted.yaml").await?;
+    ensure(all.len() >= 20, format!("{} manifests of usual work", all.len()))?;
+    let mut wrong = vec![];
+    for object in all {
+        let template = ["/spec/template", "/spec/jobTemplate/spec/template"].iter().find_map(|at| object.pointer(at));
+        let pod = template.filter(|t| t.pointer("/spec/containers").is_some()).map(|template| {
+            let mut pod = template.clone();
+            pod["apiVersion"] = json!("v1");
+            pod["kind"] = json!("Pod");
+            pod["metadata"]["name"] = object["metadata"]["name"].clone();
+            pod
+        });
+        for one in std::iter::once(object.clone()).chain(pod) {
+            let mut sent = one.clone();
+            // written by kubectl's dry run
+            sent["metadata"].as_object_mut().unwrap().remove("namespace");
+            let answer = OWNER.may(&world.client, Verb::Create, &collection(&sent), &sent).await?;
+            match answer {
+                Ok(kept) if is_kept(&sent, &kept) => {}
+                Ok(kept) => wrong.push(format!("changed: {sent} -> {kept}")),
+                Err(status) => wrong.push(format!("{} {}: {}", sent["kind"], sent["metadata"]["name"], status.message)),
+            }
+        }
+    }
+    ensure(wrong.is_empty(), wrong.join("\n"))
+}
+
+/// What the Pod Security Standard refuses needs no policy of ours.
+async fn pod_security(world: &World) -> Result<()> {
+    let limits = json!({"limits": {"nvidia.com/mig-1g.10gb": "1"}});
+    let base = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"containers": [{"name": "c", "image": "i", "resources": limits}]}});
+    for (at, value) in [
+        ("hostPID", json!(true)),
+        ("hostIPC", json!(true)),
+        ("hostNetwork", json!(true)),
+        ("volumes", json!([{"name": "v", "hostPath": {"path": "/tmp"}}])),
+        ("containers", json!([{"name": "c", "image": "i", "securityContext": {"privileged": true}}])),
+        (
+            "containers",
+            json!([{"name": "c", "image": "i", "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]),
+        ),
+        ("containers", json!([{"name": "c", "image": "i", "ports": [{"containerPort": 80, "hostPort": 80}]}])),
+    ] {
+        let mut pod = base.clone();
+        pod["spec"][at] = value;
+        let answer = OWNER.may(&world.client, Verb::Create, "/api/v1/namespaces/t/pods", &pod).await?;
+        let refused = answer.err().is_some_and(|s| s.message.contains("violates PodSecurity"));
+        ensure(refused, format!("Pod Security refuses {pod}"))?;
+    }
+    Ok(())
+}
+
+/// Every manifest is refused with the words that it names, also where somebody has relaxed Pod Security.
+async fn bypasses(world: &World) -> Result<()> {
+    let relaxed = "pod-security.kubernetes.io/enforce=privileged";
+    world.kubectl(&["label", "--overwrite", "namespace", "t", relaxed]).await?;
+    world.set(&[json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia-legacy"}, "handler": "runc"})]).await?;
+    let (mut wrong, mut count) = (vec![], 0);
+    for file in ["resources.yaml", "environment.yaml", "devices.yaml", "placement.yaml", "claims.yaml"] {
+        for mut object in manifests(world, file).await? {
+            let name = format!("{file}: {}", object["metadata"]["name"]);
+            let Some(words) = words(&object) else {
+                wrong.push(format!("{name} names no reason"));
+                continue;
+            };
+            object["metadata"].as_object_mut().unwrap().remove("namespace");
+            count += 1;
+            match OWNER.may(&world.client, Verb::Create, &collection(&object), &object).await? {
+                Err(status) if status.message.contains(&words) => {}
+                Err(status) => wrong.push(format!("{name}: expected {words:?}, got {:?}", status.message)),
+                Ok(_) => wrong.push(format!("{name} is admitted")),
+            }
+        }
+    }
+    ensure(wrong.is_empty(), wrong.join("\n"))?;
+    ensure(count >= 60, format!("{count} bypasses were tried"))
+}
+
+/// Grants, labels and quotas are the operator's, whatever rights a team has been given beside its own.
+async fn what_is_ours(world: &World) -> Result<()> {
+    let grants = Api::<GpuGrant>::namespaced(world.client.clone(), "t");
+    let grant = grants.get("grant").await?;
+    ensure(grant.spec.resources.get("nvidia.com/mig-1g.10gb") == Some(&1), format!("{:?}", grant.spec))?;
+    let grant = "/apis/gputenancy.io/v1alpha1/namespaces/t/gpugrants/grant";
+    let (quota, binding) = ("resourcequotas/gputenancy", "rolebindings/gputenancy-owners");
+    let quota = format!("/api/v1/namespaces/t/{quota}");
+    let binding = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/t/{binding}");
+    let label = json!({"metadata": {"labels": {"gputenancy.io/tenant": "other"}}});
+    let more = json!({"spec": {"resources": {"nvidia.com/gpu": 8}}});
+    let cases = [
+        (OWNER, Verb::Merge, grant, &more, "forbidden"),
+        (Actor::Admin, Verb::Merge, grant, &more, "written by the operator alone"),
+        (Actor::Admin, Verb::Delete, grant, &more, "written by the operator alone"),
+        (OWNER, Verb::Merge, "/api/v1/namespaces/t", &label, "forbidden"),
+        (OWNER, Verb::Merge, &quota, &json!({"spec": {"hard": {"pods": "999"}}}), "forbidden"),
+        (OWNER, Verb::Delete, &quota, &label, "forbidden"),
+        (OWNER, Verb::Merge, &binding, &json!({"subjects": []}), "forbidden"),
+        (OWNER, Verb::Delete, "/apis/gputenancy.io/v1alpha1/gputenants/t", &label, "forbidden"),
+        (OWNER, Verb::Create, "/api/v1/namespaces/other/pods", &json!({"metadata": {"name": "x"}}), "forbidden"),
+    ];
+    for (actor, verb, path, body, words) in cases {
+        let answer = actor.may(&world.client, verb, path, body).await?;
+        let right = answer.as_ref().err().is_some_and(|s| s.message.contains(words));
+        ensure(right, format!("{actor:?} {verb:?} {path}: {:?}", answer.map(drop).map_err(|s| s.message)))?;
+    }
+    labels_stay(world).await
+}
+
+/// A person with rights on namespaces, but not on tenants, changes no label that decides what a namespace may use.
+async fn labels_stay(world: &World) -> Result<()> {
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "e2e-namespaces"}, "rules": [{"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "patch"]}]});
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "e2e-namespaces"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "e2e-namespaces"}, "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "bob"}]});
+    world.set(&[role, binding]).await?;
+    let bob = Actor::Person("bob", &[]);
+    let outcome = async {
+        for (labels, refused) in [
+            (json!({"gputenancy.io/tenant": "other"}), true),
+            (json!({"gputenancy.io/tenant": null}), true),
+            (json!({"pod-security.kubernetes.io/enforce": "baseline"}), true),
+            (json!({"team": "blue"}), false),
+        ] {
+            let body = json!({"metadata": {"labels": labels}});
+            let answer = eventually("a right just given", PATIENCE, || async {
+                let answer = bob.may(&world.client, Verb::Merge, "/api/v1/namespaces/t", &body).await?;
+                // RBAC follows a moment later
+                let early = answer.as_ref().err().is_some_and(|s| s.message.contains("cannot patch"));
+                Ok(if early { Err("not yet".into()) } else { Ok(answer) })
+            })
+            .await?;
+            let right = match &answer {
+                Err(status) => refused && status.message.contains("belong to the platform"),
+                Ok(_) => !refused,
+            };
+            ensure(right, format!("{body}: {:?}", answer.map(drop).map_err(|s| s.message)))?;
+        }
+        Ok(())
+    }
+    .await;
+    world.kubectl(&["delete", "clusterrole,clusterrolebinding", "e2e-namespaces"]).await?;
+    outcome
+}
