@@ -80,6 +80,12 @@ pub struct GpuSpec {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub hold: Vec<i32>,
+    /// New devices that only the operator's canary pods can get, by start: each is offered as `gputenancy.io/canary_<index of the GPU>_<start>`
+    /// and not under its own resource.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub trial: Vec<i32>,
     /// The operator's journal of the change under way on this GPU, or of the last one that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
@@ -167,6 +173,8 @@ pub enum ChangePhase {
     Idle,
     /// The agent destroys and creates instances.
     Partitioning,
+    /// NVML shows the new layout; canary pods have yet to prove its new devices, which nobody else can get.
+    Trying,
     /// NVML shows the new layout; kubelet and the node's allocatable have yet to agree.
     Verifying,
     /// The change failed; the old layout is being restored.

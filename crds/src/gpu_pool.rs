@@ -38,6 +38,7 @@ use crate::{ChangePhase, DurationText, MigManagerRules};
 )]
 #[x_kube(
     validation = Rule::new("!has(self.layout.spare.profile) || self.layout.spare.profile in self.profiles").message("spec.layout.spare.profile: this profile is not one of the pool's; add it to spec.profiles"),
+    validation = Rule::new("!has(self.verify) || !has(self.verify.canary) || !has(self.advertiser) || self.advertiser == 'Agent'").message("spec.verify.canary: NVIDIA's device plugin cannot keep a new device for a canary pod alone; write advertiser: Agent, or leave the canary out"),
     validation = Rule::new("!has(self.layout.fixed) || self.layout.fixed.all(f, f.profiles.all(p, p.name in self.profiles))").message("spec.layout.fixed: every profile named here must be one of the pool's; add it to spec.profiles"),
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -64,6 +65,50 @@ pub struct GpuPoolSpec {
     /// How carefully GPUs in use are changed.
     #[serde(default)]
     pub disruption: Disruption,
+    /// What a new layout has to pass before it is released, beside that NVML, kubelet and the Node's allocatable agree.
+    #[serde(default, skip_serializing_if = "Verify::is_default")]
+    pub verify: Verify,
+}
+
+/// What a new layout has to pass before it is released.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Verify {
+    /// A pod that runs on one new device of each profile that a change creates, before tenants can get any of them. If it fails, or is not
+    /// done in time, the old layout comes back. Left out: none runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Canary>,
+}
+
+impl Verify {
+    /// Is it the default, which is not written?
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A program that proves a new device by using it. It runs in the operator's namespace as user 65532 without any privilege, and passes by
+/// ending with exit code 0.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Canary {
+    /// Image with the program, such as a CUDA sample (vectorAdd) for the driver of the nodes. It must run without root.
+    #[schemars(length(min = 1, max = 500))]
+    #[x_kube(validation = Rule::new("self.matches('^[^ ]+$')").message("spec.verify.canary.image: write a name without spaces, such as registry.example.com/vectoradd:1"))]
+    pub image: String,
+    /// The program and its arguments, each a word of its own. Default: what the image runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 1000)))]
+    pub command: Vec<String>,
+    /// How long the canaries of one GPU may take together, from the layout being there until the last of them has passed; pulling the
+    /// image counts.
+    #[serde(default = "two_minutes")]
+    #[x_kube(validation = Rule::new("duration(self) >= duration('10s') && duration(self) <= duration('1h')").message("spec.verify.canary.timeout: write at least 10s and at most 1h, such as 2m"))]
+    pub timeout: DurationText,
+}
+
+fn two_minutes() -> DurationText {
+    text("2m")
 }
 
 /// What decides the layout of the pool's GPUs.

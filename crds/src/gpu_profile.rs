@@ -32,6 +32,7 @@ use crate::MemoryText;
 #[x_kube(
     validation = Rule::new("!has(self.trust) || self.trust != 'Untrusted' || has(self.device.whole) || has(self.device.mig)").message("spec.trust: a shared device cannot be offered to Untrusted tenants; write trust: Internal or Trusted, or use device.mig"),
     validation = Rule::new("!has(self.resourceName) || has(self.device.whole) || has(self.device.mig) || (self.resourceName != 'nvidia.com/gpu' && !self.resourceName.startsWith('nvidia.com/mig-'))").message("spec.resourceName: a shared profile may not use the name of an exclusive device; leave it out or write gputenancy.io/<name>"),
+    validation = Rule::new("!has(self.resourceName) || !self.resourceName.startsWith('gputenancy.io/canary_')").message("spec.resourceName: names that begin with gputenancy.io/canary_ are for the operator's canary pods; choose another"),
     validation = Rule::new("!has(self.resourceName) || !has(self.device.mig) || self.resourceName != 'nvidia.com/gpu'").message("spec.resourceName: a MIG slice may not be offered as nvidia.com/gpu; leave it out to get nvidia.com/mig-<profile>"),
     validation = Rule::new("!has(self.maxPerPod) || has(self.device.whole) || has(self.device.mig) || self.maxPerPod == 1").message("spec.maxPerPod: a pod gets one share of a shared device; write maxPerPod: 1 or leave it out"),
 )]

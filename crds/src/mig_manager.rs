@@ -54,6 +54,9 @@ pub struct MigManagerRun {
     #[serde(default)]
     #[schemars(range(min = 0, max = 1000))]
     pub unanswered: i32,
+    /// How long its answer is waited for: `spec.migManager.timeout` of the pool, kept for the time after the pool's deletion.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<DurationText>,
     /// Why it was given up, in a sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1000))]

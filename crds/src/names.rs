@@ -1,5 +1,7 @@
 //! Labels, annotations, the finalizer, field managers and resource names, each spelled once.
 
+use std::fmt;
+
 /// Label on namespaces and on everything rendered for a tenant; the value is the tenant's name.
 pub const TENANT_LABEL: &str = "gputenancy.io/tenant";
 /// Label on nodes; the value is the name of the pool that the node belongs to.
@@ -38,6 +40,13 @@ pub const MIG_CONFIG_KEY: &str = "config.yaml";
 /// Annotation on nodes that we have cordoned: since when. A node without it was cordoned by somebody else.
 pub const CORDONED: &str = "gputenancy.io/cordoned";
 
+/// Label on canary pods; the value is the profile that the pod proves.
+pub const CANARY_LABEL: &str = "gputenancy.io/canary";
+/// Annotation on canary pods: the node whose device they prove.
+pub const CANARY_NODE: &str = "gputenancy.io/canary-node";
+/// Prefix of the resources under which new devices are offered to canary pods alone.
+pub const CANARY_RESOURCES: &str = "gputenancy.io/canary_";
+
 /// Prefix of the operator's field managers; each controller appends `/<part>`.
 pub const OPERATOR_MANAGER: &str = "gputenancy-operator";
 /// Field manager of the agent.
@@ -55,4 +64,16 @@ pub fn mig_resource(profile: &str) -> String {
 /// The resource name of a profile that has none of its own at NVIDIA: `gputenancy.io/<profile>`.
 pub fn own_resource(profile: &str) -> String {
     format!("gputenancy.io/{profile}")
+}
+
+/// The resource under which one new device is offered to its canary pod, by NVML's index of the GPU and the device's first memory slice:
+/// a pod that asks
+/// for it can have got no other device. No profile can have it: names of profiles have no underscore.
+pub fn canary_resource(gpu: impl fmt::Display, start: impl fmt::Display) -> String {
+    format!("{CANARY_RESOURCES}{gpu}_{start}")
+}
+
+/// Is it a resource of [`canary_resource`], which is no tenant's?
+pub fn is_canary_resource(resource: &str) -> bool {
+    resource.starts_with(CANARY_RESOURCES)
 }

@@ -116,6 +116,20 @@ impl Writer {
         Api::all(self.client.clone()).create(&params, object).await
     }
 
+    /// Creates a namespaced object unless one of this name is there; true: it was created.
+    pub async fn create_in<K>(&self, part: Part, namespace: &str, object: &K) -> kube::Result<bool>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + Debug,
+    {
+        self.count::<K>("create");
+        let params = PostParams { field_manager: Some(part.manager()), ..PostParams::default() };
+        match Api::<K>::namespaced(self.client.clone(), namespace).create(&params, object).await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Merges these fields; `null` removes one.
     pub async fn merge<K>(&self, api: &Api<K>, name: &str, fields: &Value) -> kube::Result<K>
     where

@@ -47,6 +47,7 @@ pub struct Metrics {
     changes: Family<State, Gauge<i64, AtomicI64>>,
     tenants: Family<State, Gauge<i64, AtomicI64>>,
     foreign: Family<Owner, Gauge<i64, AtomicI64>>,
+    canaries: Family<State, Counter>,
     leader: Gauge<i64, AtomicI64>,
 }
 
@@ -65,10 +66,12 @@ impl Default for Metrics {
             changes: Family::default(),
             tenants: Family::default(),
             foreign: Family::default(),
+            canaries: Family::default(),
             leader: Gauge::default(),
         };
         {
-            let Self { registry, writes, reconciles, errors, seconds, changes, tenants, foreign, leader } = &this;
+            let Self { registry, writes, reconciles, errors, seconds, changes, tenants, foreign, canaries, leader } =
+                &this;
             let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
             let registry = registry.sub_registry_with_prefix("gputenancy_operator");
             registry.register("api_writes", "Writes to the API server", writes.clone());
@@ -85,6 +88,11 @@ impl Default for Metrics {
                 "foreign_partitioners",
                 "Nodes of pools whose GPUs have another owner, by owner",
                 foreign.clone(),
+            );
+            registry.register(
+                "canaries",
+                "GPUs whose new devices canary pods have tried, by what came of it",
+                canaries.clone(),
             );
             registry.register("leader", "1 on the replica that writes", leader.clone());
         }
@@ -126,6 +134,16 @@ impl Metrics {
         }
     }
 
+    /// Counts what is worth it among a change's events.
+    pub fn event(&self, reason: &'static str) {
+        let state = match reason {
+            "CanaryPassed" => "passed",
+            "CanaryFailed" => "failed",
+            _ => return,
+        };
+        self.canaries.get_or_create(&State { state: state.into() }).inc();
+    }
+
     /// Says whether this replica is the leader.
     pub fn leads(&self, leads: bool) {
         self.leader.set(i64::from(leads));
@@ -159,8 +177,13 @@ mod tests {
         metrics.reconciled("fleet", 0.01, true);
         metrics.changes(["Evicting", "Evicting"].into_iter());
         metrics.foreign(["HAMi", "HAMi"].into_iter());
+        for reason in ["CanaryFailed", "RollingBack"] {
+            metrics.event(reason);
+        }
         let text = metrics.render();
         assert!(text.contains("gputenancy_operator_foreign_partitioners{by=\"HAMi\"} 2"), "{text}");
+        assert!(text.contains("gputenancy_operator_canaries_total{state=\"failed\"} 1"), "{text}");
+        assert!(!text.contains("state=\"passed\""), "{text}");
         assert!(text.contains("gputenancy_operator_api_writes_total{kind=\"Namespace\",verb=\"apply\"} 1"), "{text}");
         assert!(text.contains("gputenancy_operator_gpu_changes{state=\"Evicting\"} 2"), "{text}");
         assert!(text.contains("gputenancy_operator_reconcile_errors_total{controller=\"fleet\"} 1"), "{text}");

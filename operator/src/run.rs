@@ -113,8 +113,14 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     let writer = Writer::new(client.clone(), metrics.clone());
     let publisher = Publisher::new(client, identity);
     let (seen, view) = watch::channel(Arc::new(View::empty()));
-    let controller =
-        pool::Controller::new(caches.clone(), layouts_in, writer.clone(), publisher.clone(), metrics.clone(), seen);
+    let controller = pool::Controller::new(
+        caches.clone(),
+        (namespace, layouts_in),
+        writer.clone(),
+        publisher.clone(),
+        metrics.clone(),
+        seen,
+    );
     fleet.notify_one();
     let fleet_task = tokio::spawn(controller.run(fleet, stop.clone()));
     let context = tenant::Context::new(caches.clone(), writer, publisher, view.clone(), metrics.clone());

@@ -54,6 +54,30 @@ pub struct Seen<'a> {
     pub now: Instant,
 }
 
+/// Devices that left the list of a resource, by resource.
+type Leaves = BTreeMap<String, BTreeMap<DeviceId, Leave>>;
+
+/// A device that left a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Leave {
+    at: Instant,
+    /// kubelet listed it then: a list without it is one that kubelet has taken over since.
+    listed: bool,
+    /// kubelet has taken it over.
+    over: bool,
+}
+
+impl Leave {
+    /// What is known of it now; none when the device may be counted again. A kubelet that was never seen without the device has
+    /// taken the news over after [`DEAF`] at the latest, or is not listening at all.
+    fn later(self, id: &DeviceId, listed: Option<&BTreeSet<DeviceId>>, now: Instant) -> Option<Self> {
+        let gone = listed.is_some_and(|ids| !ids.contains(id));
+        let over = self.over || (self.listed && gone);
+        let doubtful = now < self.at + SETTLE || (!over && now < self.at + DEAF);
+        doubtful.then_some(Self { over, ..self })
+    }
+}
+
 /// What must be remembered between steps; a new agent starts with nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Memory {
@@ -63,8 +87,9 @@ pub struct Memory {
     full: BTreeMap<String, Instant>,
     /// Since when a resource has been too high, or has had pods on the way that are too many.
     high: BTreeMap<String, Instant>,
-    /// When a device left its list: kubelet may take a moment to take that over, even when the device is back by then.
-    withdrawn: BTreeMap<DeviceId, Instant>,
+    /// When a device left the list of a resource: kubelet may take a moment to take that over, even when the device is back by then.
+    /// In another resource's list, where it may have gone, it counts all the same.
+    withdrawn: Leaves,
     /// Since when kubelet has listened to a resource's list without listing it.
     deaf: BTreeMap<String, Instant>,
     /// Since when an agent that is to stop has had nothing left to take back.
@@ -102,9 +127,13 @@ pub fn ours(resource: &str) -> bool {
 /// Decides what to do next.
 pub fn step(memory: &Memory, seen: &Seen<'_>) -> (Memory, Step) {
     let mut next = Memory::default();
-    next.withdrawn
-        .extend(memory.withdrawn.iter().filter(|(_, at)| seen.now < **at + SETTLE).map(|(id, at)| (id.clone(), *at)));
-    let withdrawn = next.withdrawn.keys().cloned().collect();
+    for (resource, ids) in &memory.withdrawn {
+        let listed = seen.kubelet.map(|all| all.get(resource).unwrap_or(const { &BTreeSet::new() }));
+        let later = ids.iter().filter_map(|(id, leave)| Some((id.clone(), leave.later(id, listed, seen.now)?)));
+        next.withdrawn.insert(resource.clone(), later.collect());
+    }
+    next.withdrawn.retain(|_, ids| !ids.is_empty());
+    let withdrawn = next.withdrawn.clone();
     let mut step = Step::default();
     let mut counts = Counts::new();
     let farewell = if seen.stopping { nothing_of(seen.published) } else { Offers::new() };
@@ -112,7 +141,7 @@ pub fn step(memory: &Memory, seen: &Seen<'_>) -> (Memory, Step) {
     let resources: BTreeSet<&String> = wanted.keys().chain(seen.published.keys()).collect();
     let mut gone = true;
     for &resource in &resources {
-        let one = Resource::of(resource, wanted, seen, &withdrawn);
+        let one = Resource::of(resource, wanted, seen, withdrawn.get(resource));
         gone &= one.gone();
         let full = one.full_since(memory.full.get(resource).copied());
         let high = one.high_since(memory.high.get(resource).copied());
@@ -127,7 +156,8 @@ pub fn step(memory: &Memory, seen: &Seen<'_>) -> (Memory, Step) {
         let settled = next.lowered.get(resource).is_some_and(|since| seen.now >= *since + SETTLE);
         if let Some(offer) = one.publication(settled) {
             step.actions.push(Action::Publish(resource.clone(), offer.clone()));
-            next.withdrawn.extend(one.leaving().map(|id| (id.clone(), seen.now)));
+            let leaves = next.withdrawn.entry(resource.clone()).or_default();
+            leaves.extend(one.leaving().map(|id| (id.clone(), one.leave(id))));
         } else if one.deaf() {
             let since = memory.deaf.get(resource).copied().unwrap_or(seen.now);
             if seen.now >= since + DEAF {
@@ -179,15 +209,20 @@ struct Resource<'a> {
     kubelet: Option<BTreeSet<&'a DeviceId>>,
     /// The node's count.
     node: Option<u64>,
-    /// Devices that kubelet may list although it has been told otherwise.
-    withdrawn: &'a BTreeSet<DeviceId>,
+    /// Devices that kubelet may list here although it has been told otherwise.
+    withdrawn: Option<&'a BTreeMap<DeviceId, Leave>>,
     taken: Option<u64>,
     in_flight: u64,
     now: Instant,
 }
 
 impl<'a> Resource<'a> {
-    fn of(name: &'a str, wanted: &'a Offers, seen: &Seen<'a>, withdrawn: &'a BTreeSet<DeviceId>) -> Self {
+    fn of(
+        name: &'a str,
+        wanted: &'a Offers,
+        seen: &Seen<'a>,
+        withdrawn: Option<&'a BTreeMap<DeviceId, Leave>>,
+    ) -> Self {
         Self {
             name,
             wanted: wanted.get(name).unwrap_or(const { &Offer::new() }),
@@ -209,7 +244,8 @@ impl<'a> Resource<'a> {
             return Some(0);
         }
         let (wanted, told) = (usable(Some(self.wanted)), usable(self.published));
-        let sure = |id: &&&DeviceId| wanted.contains(**id) && told.contains(**id) && !self.withdrawn.contains(**id);
+        let doubtful = |id: &DeviceId| self.withdrawn.is_some_and(|ids| ids.contains_key(id));
+        let sure = |id: &&&DeviceId| wanted.contains(**id) && told.contains(**id) && !doubtful(id);
         u64::try_from(self.kubelet.as_ref()?.iter().filter(sure).count()).ok()
     }
 
@@ -254,6 +290,11 @@ impl<'a> Resource<'a> {
     fn leaving(&self) -> impl Iterator<Item = &'a DeviceId> + use<'a> {
         let wanted = usable(Some(self.wanted));
         usable(self.published).into_iter().filter(move |id| !wanted.contains(*id))
+    }
+
+    fn leave(&self, id: &DeviceId) -> Leave {
+        let listed = self.kubelet.as_ref().is_some_and(|ids| ids.contains(id));
+        Leave { at: self.now, listed, over: false }
     }
 
     fn lowered_since(&self, before: Option<Instant>, high: Option<Instant>) -> Option<Instant> {

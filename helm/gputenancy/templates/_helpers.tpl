@@ -33,10 +33,11 @@ imagePullSecrets:
 {{- end }}
 
 {{- /* "true" where the agent has to leave when the GPU Operator asks its clients to. Older ones set no such label, and a selector
-       for it would take the agent from every node; simulated nodes have none either. */}}
+       for it would take the agent from every node; simulated nodes have none either. A kind that the API server does not know is
+       not looked up: helm ends with an error then. */}}
 {{- define "gputenancy.gpuOperatorClient" -}}
 {{- $set := toString .Values.agent.gpuOperatorClient -}}
-{{- if and (eq $set "auto") (not .Values.simulator.enabled) (lookup "nvidia.com/v1" "ClusterPolicy" "" "") -}}
+{{- if and (eq $set "auto") (not .Values.simulator.enabled) (.Capabilities.APIVersions.Has "nvidia.com/v1/ClusterPolicy") (lookup "nvidia.com/v1" "ClusterPolicy" "" "").items -}}
 {{- $set = "false" -}}
 {{- range (lookup "v1" "Node" "" "").items -}}
 {{- if hasKey (default dict .metadata.labels) "nvidia.com/gpu.deploy.client" -}}{{- $set = "true" -}}{{- end -}}

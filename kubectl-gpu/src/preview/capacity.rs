@@ -85,6 +85,7 @@ pub(super) fn pools(old: &Side<'_>, new: &Side<'_>) -> Vec<PoolPreview> {
                 k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int(n) => n.to_string(),
                 k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::String(text) => text.clone(),
             },
+            node_by_node: pool.spec.partitioner == gputenancy_crds::Partitioner::MigManager,
             notice: rules.notice.to_string(),
             window: window.words,
             window_open: window.open,

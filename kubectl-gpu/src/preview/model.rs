@@ -232,6 +232,9 @@ pub struct PoolPreview {
     pub pool: String,
     /// GPUs that may change at once, as written.
     pub max_unavailable: String,
+    /// NVIDIA's MIG manager carves the pool's nodes: they change one after the other, and `maxUnavailable` is not read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub node_by_node: bool,
     /// Owners are told so long before they are evicted, as written.
     pub notice: String,
     /// When changes may begin, in words.

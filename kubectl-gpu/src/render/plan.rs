@@ -72,13 +72,12 @@ fn changes(preview: &PlanPreview, text: &mut String) {
         heading(text, &pool.map_or_else(|| "No pool".to_owned(), |p| format!("Pool {p}")));
         if let Some(rules) = rules {
             let notice = if rules.notice == "0s" { "not told".into() } else { format!("told {}", rules.notice) };
-            let limit = gpus(&rules.max_unavailable);
-            sentence(
-                text,
-                2,
-                "",
-                &format!("changes: {}; at most {limit} at once; owners are {notice} before", rules.window),
-            );
+            let limit = if rules.node_by_node {
+                "one node at a time".to_owned()
+            } else {
+                format!("at most {} at once", gpus(&rules.max_unavailable))
+            };
+            sentence(text, 2, "", &format!("changes: {}; {limit}; owners are {notice} before", rules.window));
         }
         for change in preview.changes.iter().filter(|c| c.pool.as_deref() == pool) {
             one_change(change, text);

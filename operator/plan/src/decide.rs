@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    exact,
+    exact, fewer,
     fixed::Written,
     fleet::Core,
     forms::{GpuId, Rule},
@@ -35,6 +35,8 @@ pub(super) struct Decision {
 /// Kinds of so many GPUs in all are searched longer than larger ones.
 const SMALL: usize = 256;
 const LONG: Limits = Limits { tries: 200, weighed: 2_000_000 };
+/// What the search has found for them is bettered so often.
+const BETTERED: usize = 2;
 const SHORT: Limits = Limits { tries: 24, weighed: 20_000 };
 
 impl Core {
@@ -182,7 +184,12 @@ impl Core {
         let picks = solved.unwrap_or_else(|| {
             let mut search = Search::new(&decision.terms, &groups, inside, &others, (limits, self.forms.deltas()));
             search.run(limits);
-            search.picks
+            let mut picks = search.picks;
+            for _ in 0..if all <= SMALL { BETTERED } else { 0 } {
+                let Some(better) = fewer::fewer(&decision.terms, &groups, inside, &others, &picks) else { break };
+                picks = better;
+            }
+            picks
         });
         decision.after = others;
         for ((kind, group), picks) in kinds.iter().zip(&groups).zip(picks) {

@@ -11,7 +11,7 @@
 //! 1. `fleet` sorts the fleet: `ledger` adds up guarantees and counts devices in use against them, `forms` puts GPUs that are alike
 //!    into kinds. All that follows is done once for a kind, however many GPUs it has.
 //! 2. `decide` sees what is short; when nothing is, everything stays. Otherwise it takes apart what has nothing to do with each
-//!    other, and for each part `exact` (small) or `search` (large) chooses among the kinds' layouts, which `rig` enumerates with
+//!    other, and for each part `exact` (small) or `search` and `fewer` (large) choose among the kinds' layouts, which `rig` enumerates with
 //!    `packing` and `menu` weighs. `fixed` applies layouts written by hand, `spare` the pools' policy for what nobody needs.
 //! 3. `show` writes what is decided for each GPU, where it differs from the plan before; `reason` says it in a sentence when
 //!    somebody asks. `sentence` and `help` say what would serve demand that is not met.
@@ -21,6 +21,7 @@
 pub mod board;
 mod decide;
 mod exact;
+mod fewer;
 mod fixed;
 mod fleet;
 mod foreign;
@@ -45,6 +46,7 @@ mod show;
 mod snapshot;
 mod spare;
 mod terms;
+mod ways;
 mod words;
 
 pub use foreign::Foreign;

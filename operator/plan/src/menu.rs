@@ -334,6 +334,21 @@ impl Menu {
         };
         [0].into_iter().chain(rest().filter(|(i, c)| !beaten(*i, c)).map(|(i, _)| i)).collect()
     }
+
+    /// Candidates of which no other gives as much at less cost: sums of costs compare as their parts do, most important first.
+    pub fn leading(&self, lines: usize) -> Vec<usize> {
+        let mut order: Vec<(Cost, usize)> = self.candidates.iter().enumerate().map(|(i, c)| (c.cost, i)).collect();
+        order.sort_unstable();
+        let mut leading: Vec<usize> = Vec::new();
+        for (_, index) in order {
+            let Some(candidate) = self.candidates.get(index) else { continue };
+            let mut before = leading.iter().filter_map(|l| self.candidates.get(*l));
+            if !before.any(|other| gives_all(other, candidate, lines)) {
+                leading.push(index);
+            }
+        }
+        leading
+    }
 }
 
 /// Does `a` give at least what `b` gives, and keep the same?

@@ -297,7 +297,13 @@ fn read_gpu(
         _ if facts.foreign.is_some() => Standing::Frozen,
         (
             _,
-            Some(ChangePhase::Partitioning | ChangePhase::Verifying | ChangePhase::RollingBack | ChangePhase::Stuck),
+            Some(
+                ChangePhase::Partitioning
+                | ChangePhase::Trying
+                | ChangePhase::Verifying
+                | ChangePhase::RollingBack
+                | ChangePhase::Stuck,
+            ),
         ) => Standing::Frozen,
         (_, Some(ChangePhase::RolledBack)) => {
             change.map_or(Standing::Free, |c| Standing::Failed(sharing.layout(plain(c.to.clone()))))
@@ -342,13 +348,15 @@ pub fn seen(state: &crds::GpuState) -> Layout {
     plain(Layout { mig, instances: instances.collect(), resource })
 }
 
-/// The one spelling of a layout: sorted, and resources left out where they are the default.
+/// The one spelling of a layout: sorted, and resources left out where they are the default or a canary's, which lasts for a moment.
 pub fn plain(mut layout: Layout) -> Layout {
+    let lasts = |r: &String| !names::is_canary_resource(r);
     for instance in &mut layout.instances {
-        instance.resource = instance.resource.take().filter(|r| *r != names::mig_resource(&instance.profile));
+        instance.resource =
+            instance.resource.take().filter(|r| lasts(r) && *r != names::mig_resource(&instance.profile));
     }
     layout.instances.sort();
-    layout.resource = layout.resource.filter(|r| !layout.mig && r != names::WHOLE_GPU_RESOURCE);
+    layout.resource = layout.resource.filter(|r| !layout.mig && lasts(r) && r != names::WHOLE_GPU_RESOURCE);
     layout
 }
 

@@ -122,10 +122,58 @@ pub struct SlimResources {
 
 /// Status of a pod.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
 pub struct SlimPodStatus {
     /// Pending, Running, Succeeded, Failed.
     #[serde(default)]
     pub phase: String,
+    /// Why a canary pod failed as a pod, such as `Evicted`; absent where its container failed. This and what follows is kept of canary
+    /// pods only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// In words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// `PodScheduled` tells why there is no node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<MessageCondition>,
+    /// How its container fares.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub container_statuses: Vec<SlimContainerStatus>,
+}
+
+/// How a container fares.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub struct SlimContainerStatus {
+    /// Present state.
+    #[serde(default)]
+    pub state: SlimContainerState,
+}
+
+/// State of a container, unless it runs.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub struct SlimContainerState {
+    /// It has yet to start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<SlimContainerWord>,
+    /// It has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminated: Option<SlimContainerWord>,
+}
+
+/// What kubelet says about a container.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct SlimContainerWord {
+    /// Of one that has ended.
+    #[serde(default)]
+    pub exit_code: i32,
+    /// A word, such as `ImagePullBackOff` or `Error`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// In words: of one that has failed the end of its log.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
 }
 
 impl SlimPod {
@@ -181,7 +229,7 @@ pub struct MessageCondition {
     /// True, False or Unknown.
     pub status: String,
     /// In words.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
@@ -265,10 +313,14 @@ pub fn lighten<K: Resource>(object: &mut K) {
     }
 }
 
-/// As [`lighten`]; a pod's labels are read by nobody here.
+/// As [`lighten`]; of a pod's labels only the mark of canaries is read here.
 pub fn lighten_pod(pod: &mut SlimPod) {
     lighten(pod);
-    pod.metadata.labels = None;
+    let canary = pod.metadata.labels.take().and_then(|mut labels| labels.remove_entry(names::CANARY_LABEL));
+    if canary.is_none() {
+        pod.status = SlimPodStatus { phase: std::mem::take(&mut pod.status.phase), ..SlimPodStatus::default() };
+    }
+    pod.metadata.labels = canary.map(|label| BTreeMap::from([label]));
     let of_pod = |c: &mut SlimContainer| c.resources.requests.retain(|r, _| r.contains('/'));
     pod.spec.containers.iter_mut().for_each(of_pod);
     pod.spec.init_containers.iter_mut().for_each(of_pod);

@@ -5,6 +5,7 @@ use gputenancy_crds::{Change, ChangePhase, Health, Layout};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
+    canary,
     draft::Draft,
     model::Decision,
     outcome::{Trouble, doing, lost, trouble},
@@ -47,11 +48,7 @@ pub(super) fn partitioning(view: &View<'_>, change: &Change) -> Decision {
         None => {}
     }
     if view.reached(&change.to) {
-        draft
-            .hold([])
-            .phase(ChangePhase::Verifying)
-            .wake(view.observation.now.checked_add(view.observation.policy.carve_timeout).ok());
-        return draft.done("NVML shows the new layout; waiting for kubelet and the node's allocatable");
+        return canary::carved(view, draft, change);
     }
     if let Some(trouble) = trouble(view, timeout, "carve") {
         return fall_back(view, draft, change, &trouble);
@@ -62,11 +59,11 @@ pub(super) fn partitioning(view: &View<'_>, change: &Change) -> Decision {
 
 pub(super) fn verifying(view: &View<'_>, change: &Change) -> Decision {
     let mut draft = Draft::of(view);
-    draft.hold([]);
+    draft.hold([]).trial([]);
     let timeout = timeout(view, change);
     let missing = if view.reached(&change.to) { view.offered(&change.to) } else { Err(doing(view)) };
     let missing = match missing {
-        Ok(()) if view.spec.is_some_and(|s| s.hold.is_empty()) => {
+        Ok(()) if view.spec.is_some_and(|s| s.hold.is_empty() && s.trial.is_empty()) => {
             draft.finish().event(false, "Changed", &format!("has its new layout; {}", change.reason));
             return draft.done("");
         }
@@ -116,7 +113,7 @@ pub(super) fn rolling_back(view: &View<'_>, change: &Change) -> Decision {
 }
 
 /// The new layout cannot be had: back to the old one, if the GPU can be carved at all.
-fn fall_back(view: &View<'_>, mut draft: Draft<'_>, change: &Change, trouble: &Trouble) -> Decision {
+pub(super) fn fall_back(view: &View<'_>, mut draft: Draft<'_>, change: &Change, trouble: &Trouble) -> Decision {
     if trouble.hopeless {
         return stick(draft, trouble.name, &trouble.words);
     }

@@ -51,6 +51,7 @@ impl<'a> Draft<'a> {
     pub fn layout(&mut self, layout: &Layout) -> &mut Self {
         let Layout { mig, instances, resource } = layout.clone();
         self.kept_back.clear();
+        self.spec.trial.clear();
         (self.spec.mig, self.spec.instances, self.spec.resource) = (mig, instances, resource);
         self
     }
@@ -60,6 +61,18 @@ impl<'a> Draft<'a> {
         self.spec.hold.sort_unstable();
         self.spec.hold.dedup();
         self
+    }
+
+    /// Leaves these devices to canary pods.
+    pub fn trial(&mut self, starts: impl IntoIterator<Item = i32>) -> &mut Self {
+        self.spec.trial = starts.into_iter().collect();
+        self.spec.trial.sort_unstable();
+        self
+    }
+
+    /// Does the cluster have the spec already?
+    pub fn stands(&self) -> bool {
+        self.before == Some(&self.spec)
     }
 
     pub fn begin(&mut self, change: Change) -> &mut Self {
@@ -93,6 +106,7 @@ impl<'a> Draft<'a> {
     pub fn finish(&mut self) -> &mut Self {
         self.spec.change = None;
         self.spec.hold.clear();
+        self.spec.trial.clear();
         self
     }
 

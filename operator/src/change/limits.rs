@@ -65,6 +65,7 @@ impl From<&Disruption> for Policy {
             unmanaged_pods: disruption.unmanaged_pods,
             window: Window::Always,
             carve_timeout: SignedDuration::from_mins(5),
+            canary: None,
             retry_after: SignedDuration::from_mins(10),
             eviction_retry: SignedDuration::from_secs(10),
         }

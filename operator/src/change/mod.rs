@@ -2,6 +2,7 @@
 //!
 //! Everything it knows is in `GpuNode.spec` (the journal), in `GpuNode.status` and in the pods: there is no state to lose.
 
+mod canary;
 mod carve;
 mod draft;
 mod drain;
@@ -17,7 +18,8 @@ use view::View;
 
 pub use limits::{Turn, admit};
 pub use model::{
-    Controller, Decision, Event, Eviction, Managed, Notice, Observation, PodFacts, Policy, Progress, Refusal,
+    Canary, CanaryPod, Controller, Decision, Event, Eviction, Fate, Managed, Notice, Observation, PodFacts, Policy,
+    Progress, Refusal,
 };
 
 pub use window::{Window, WindowError, Windows};
@@ -31,6 +33,7 @@ pub fn step(observation: &Observation<'_>) -> Decision {
             drain::step(&view, change)
         }
         ChangePhase::Partitioning => carve::partitioning(&view, change),
+        ChangePhase::Trying => canary::trying(&view, change),
         ChangePhase::Verifying => carve::verifying(&view, change),
         ChangePhase::RollingBack => carve::rolling_back(&view, change),
         ChangePhase::RolledBack => rest::rolled_back(&view, change),

@@ -28,6 +28,8 @@ pub struct Observation<'a> {
     pub reason: &'a str,
     /// Digest of the profiles, pools and tenants that the plan follows from.
     pub intent: &'a str,
+    /// Canary pods of this and other nodes, by name.
+    pub canaries: &'a BTreeMap<String, CanaryPod>,
     /// Pods of this node, at least all that own a device of this GPU.
     pub pods: &'a BTreeMap<PodName, PodFacts>,
     /// The pool's rules.
@@ -108,6 +110,8 @@ pub struct Policy {
     pub carve_timeout: SignedDuration,
     /// A layout that failed is tried again after this time; each further failure doubles it.
     pub retry_after: SignedDuration,
+    /// What proves new devices before they are released.
+    pub canary: Option<gputenancy_crds::Canary>,
     /// Time between two attempts to evict a pod whose budget refuses.
     pub eviction_retry: SignedDuration,
 }
@@ -122,6 +126,10 @@ pub struct Decision {
     pub notices: BTreeSet<Notice>,
     /// Pods to be evicted, through the eviction API and for exactly this UID.
     pub evictions: BTreeSet<Eviction>,
+    /// Canary pods to be created; one that is there already stays.
+    pub canaries: Vec<Canary>,
+    /// Names of canary pods that have a purpose yet: all others are removed.
+    pub kept: BTreeSet<String>,
     /// Events about the node's GPUs; only ever together with `spec`, so that they are not repeated.
     pub events: Vec<Event>,
     /// What is being done and what is waited for; `None` when nothing is.
@@ -160,6 +168,47 @@ pub struct Eviction {
     pub uid: String,
     /// Why.
     pub reason: String,
+}
+
+/// A pod that proves one new device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Canary {
+    /// Its name, which is another one for every try of every change.
+    pub name: String,
+    /// The device in words, such as `1g.10gb at 4 of gpu-1 GPU 0`.
+    pub device: String,
+    /// NVIDIA's name of the profile; `None`: a whole GPU.
+    pub profile: Option<String>,
+    /// Extended resource that no other device has.
+    pub resource: String,
+    /// It is ended after so many seconds, whoever looks after it.
+    pub seconds: i64,
+    /// What it runs.
+    pub rules: gputenancy_crds::Canary,
+}
+
+/// A canary pod that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CanaryPod {
+    /// When it was created.
+    pub created: Timestamp,
+    /// What has become of it.
+    pub fate: Fate,
+}
+
+/// What has become of a canary pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It waits or runs; in words.
+    Runs(String),
+    /// Its program ended with exit code 0.
+    Passed,
+    /// Its program failed; exit code and last words.
+    Failed(String),
+    /// It ended for reasons that say nothing about the device, such as a node that went down: another one is tried.
+    Spoilt(String),
+    /// It is being deleted.
+    Leaves,
 }
 
 /// An event about a GPU.

@@ -16,7 +16,7 @@ use crate::plan::plain;
 /// No change is under way, and none failed.
 pub(super) fn steady(view: &View<'_>) -> Decision {
     let mut draft = Draft::of(view);
-    if view.spec.is_some_and(|s| !s.hold.is_empty()) {
+    if view.spec.is_some_and(|s| !s.hold.is_empty() || !s.trial.is_empty()) {
         draft.finish();
         return draft.done("");
     }
@@ -80,8 +80,14 @@ pub(super) fn rolled_back(view: &View<'_>, change: &Change) -> Decision {
             draft.done(&change.reason)
         }
         Some(target) if over || another(view, change, &target) => begin(view, &target),
-        _ => draft.done(&change.reason),
+        _ => draft.done(patiently(view, change, retry)),
     }
+}
+
+/// What failed, and where NVIDIA's MIG manager is asked again, when.
+fn patiently(view: &View<'_>, change: &Change, retry: Option<Timestamp>) -> String {
+    let again = retry.filter(|_| view.observation.managed.is_some());
+    again.map_or_else(|| change.reason.clone(), |at| format!("{}; it is asked again at {at}", change.reason))
 }
 
 /// Is it another layout than the one that failed? What NVIDIA's MIG manager could not do has seldom to do with the layout: unless
@@ -99,8 +105,13 @@ pub(super) fn stuck(view: &View<'_>, change: &Change) -> Decision {
     let forward = present == plain(change.to.clone());
     let retry = after(change, view.observation.policy);
     if view.reached(&present) {
+        if view.healthy() && view.spec.is_some_and(|s| !s.trial.is_empty()) {
+            // what canaries have yet to prove is not released
+            draft.phase(ChangePhase::Trying);
+            return draft.done("the new layout is there after all; canary pods have yet to prove it");
+        }
         draft.hold([]);
-        if view.spec.is_some_and(|s| s.hold.is_empty()) && view.offered(&present).is_ok() {
+        if view.spec.is_some_and(|s| s.hold.is_empty() && s.trial.is_empty()) && view.offered(&present).is_ok() {
             if forward {
                 draft.finish().event(false, "Recovered", "the new layout is there after all");
             } else {
@@ -114,6 +125,7 @@ pub(super) fn stuck(view: &View<'_>, change: &Change) -> Decision {
         let phase = match forward {
             false => ChangePhase::RollingBack,
             true if managed && !view.shows(&present) => ChangePhase::Partitioning,
+            true if view.spec.is_some_and(|s| !s.trial.is_empty()) => ChangePhase::Trying,
             true => ChangePhase::Verifying,
         };
         if phase == ChangePhase::Partitioning {
@@ -123,7 +135,7 @@ pub(super) fn stuck(view: &View<'_>, change: &Change) -> Decision {
         draft.phase(phase);
     }
     draft.wake(retry);
-    draft.done(&change.reason)
+    draft.done(patiently(view, change, retry.filter(|at| *at > view.observation.now)))
 }
 
 /// Longest time until a change that failed is tried again.
@@ -134,6 +146,15 @@ fn after(change: &Change, policy: &Policy) -> Option<Timestamp> {
     let doublings = u32::try_from(change.failures.saturating_sub(1)).unwrap_or(0).min(16);
     let wait = policy.retry_after.checked_mul(1 << doublings).unwrap_or(PATIENCE);
     change.phase_since.0.checked_add(wait.min(PATIENCE.max(policy.retry_after))).ok()
+}
+
+/// Changes that failed on other GPUs of a node that NVIDIA's MIG manager carves, and for which nobody has written anything else since:
+/// what it could not do there it can hardly do here.
+fn failed_beside<'v>(view: &'v View<'_>) -> impl Iterator<Item = &'v Change> {
+    let seen = view.observation;
+    let others = seen.node.spec.gpus.iter().filter(|g| seen.managed.is_some() && g.uuid != seen.uuid);
+    let failed = |c: &&Change| c.phase >= ChangePhase::RolledBack && c.failures > 0 && c.intent == seen.intent;
+    others.filter_map(|g| g.change.as_ref()).filter(failed)
 }
 
 fn begin(view: &View<'_>, target: &Layout) -> Decision {
@@ -158,12 +179,22 @@ fn begin(view: &View<'_>, target: &Layout) -> Decision {
         let late = if seen.policy.window.is_open() { ", because the notice would outlast the present one" } else { "" };
         return draft.waits(format!("Pending: nextWindow={next}{late}"));
     }
+    let beside = failed_beside(view).max_by_key(|c| (after(c, seen.policy), c.failures));
+    if let Some(at) = beside.and_then(|c| after(c, seen.policy)).filter(|at| *at > seen.now && target != view.present())
+    {
+        draft.wake(Some(at));
+        return draft.waits(format!(
+            "Pending: NVIDIA's MIG manager changes the node as a whole, and its last change failed: it is asked again at {at}, or as soon \
+             as a profile, pool or tenant is changed"
+        ));
+    }
     if !seen.may_start {
         return draft
             .waits("Pending: its turn comes when fewer than spec.disruption.maxUnavailable GPUs of the pool change");
     }
     let reason = anew(view).filter(|_| target == view.present()).unwrap_or(seen.reason);
-    let failures = view.change().filter(|c| !another(view, c, &target)).map_or(0, |c| c.failures);
+    let own = view.change().filter(|c| !another(view, c, &target));
+    let failures = own.into_iter().chain(failed_beside(view)).map(|c| c.failures).max().unwrap_or(0);
     draft.begin(Change {
         phase: if busy && !seen.policy.notice.is_zero() { ChangePhase::Noticed } else { ChangePhase::Held },
         from: view.present(),

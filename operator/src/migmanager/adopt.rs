@@ -43,7 +43,7 @@ fn moved(spec: &GpuSpec, state: &GpuState) -> Option<GpuSpec> {
         follow(to);
     }
     let carving =
-        spec.change.as_ref().is_some_and(|c| c.phase < ChangePhase::Verifying || c.phase == ChangePhase::RollingBack);
+        spec.change.as_ref().is_some_and(|c| c.phase < ChangePhase::Trying || c.phase == ChangePhase::RollingBack);
     if carving && !spec.hold.is_empty() {
         // what was held is not there any more; what came in its place must not be given to anybody yet
         spec.hold = layout.instances.iter().map(|i| i.start).collect();

@@ -1,6 +1,6 @@
 //! The next step with one node's MIG manager.
 
-use gputenancy_crds::{MigManagerRun, MigManagerStep, names};
+use gputenancy_crds::{DurationText, MigManagerRun, MigManagerStep, names};
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
     jiff::{SignedDuration, Timestamp},
@@ -76,11 +76,11 @@ impl Asking<'_> {
                 self.decision.run = (paused || self.view.stuck()).then_some(run);
             }
             (_, Some(config)) if paused => {
-                let (now, step) = (self.now(), MigManagerStep::Working);
-                let published = now.clone();
-                let run = MigManagerRun { config, step, since: now, published, unanswered: 0, reason: String::new() };
+                let run = self.run(config, MigManagerStep::Working, self.now());
                 return self.working(run, "NVIDIA's MIG manager is at work");
             }
+            // also where an old `pending` stays for ever: what it says is done or will fail, and the right name is read next
+            (run, _) if self.view.misnamed() => return self.rename(run),
             _ => self.unpause(false),
         }
         self.decision
@@ -89,10 +89,25 @@ impl Asking<'_> {
     /// Begins to ask for the layout of this name. The one to go back to was published together with the one that failed.
     fn begin(self, name: String, published: Option<Time>) -> Decision {
         let config = if self.view.label == Some(name.as_str()) { twin(&name) } else { name };
-        let now = self.now();
-        let published = published.unwrap_or_else(|| now.clone());
-        let (step, unanswered, reason) = (MigManagerStep::Publishing, 0, String::new());
-        self.publish(MigManagerRun { config, step, since: now, published, unanswered, reason })
+        let published = published.unwrap_or_else(|| self.now());
+        let run = self.run(config, MigManagerStep::Publishing, published);
+        self.publish(run)
+    }
+
+    fn run(&self, config: String, step: MigManagerStep, published: Time) -> MigManagerRun {
+        let (since, timeout) = (self.now(), self.timeout());
+        MigManagerRun { config, step, since, published, unanswered: 0, timeout, reason: String::new() }
+    }
+
+    /// The label gets the name of the layout that is there, as soon as the MIG manager can know it: it finds nothing to carve then, now
+    /// and when it starts anew.
+    fn rename(self, run: Option<MigManagerRun>) -> Decision {
+        let name = self.view.config().name();
+        match run.filter(|r| base(&r.config) == name) {
+            Some(run) if run.step == MigManagerStep::Publishing => self.publish(run),
+            Some(run) if run.step == MigManagerStep::Asked => self.ask(run),
+            _ => self.begin(name, None),
+        }
     }
 
     fn publish(self, mut run: MigManagerRun) -> Decision {
@@ -220,7 +235,7 @@ impl Asking<'_> {
     }
 
     fn enter(&self, run: &mut MigManagerRun, step: MigManagerStep) {
-        (run.step, run.since) = (step, self.now());
+        (run.step, run.since, run.timeout) = (step, self.now(), self.timeout());
     }
 
     fn event(&mut self, reason: &'static str, words: &str) {
@@ -239,6 +254,11 @@ impl Asking<'_> {
 
     fn patience(&self) -> Patience {
         self.seen.patience
+    }
+
+    /// How long an answer is waited for, as the journal keeps it.
+    fn timeout(&self) -> Option<DurationText> {
+        DurationText::parse(format!("{}s", self.patience().answer.as_secs())).ok()
     }
 
     /// Whole seconds, as the API server keeps them.

@@ -80,9 +80,18 @@ impl<'a> View<'a> {
     /// Does the MIG manager have to be asked? Also when all is there and the label names another layout of ours: it would carve that
     /// one when it starts anew.
     pub fn needs(&self, name: &str) -> bool {
-        let waiting = self.gpus.iter().any(|g| g.acts() && g.change.is_some_and(|c| c.phase != ChangePhase::Verifying));
+        let carved = [ChangePhase::Trying, ChangePhase::Verifying];
+        let waiting = self.gpus.iter().any(|g| g.acts() && g.change.is_some_and(|c| !carved.contains(&c.phase)));
         let misnamed = self.label.is_some_and(|l| is_ours(l) && base(l) != name);
         !self.shown() || (waiting && misnamed)
+    }
+
+    /// All is as agreed, and the label names another layout of ours: whatever is there now would go when the MIG manager starts anew.
+    pub fn misnamed(&self) -> bool {
+        let agreed = |g: &Gpu<'_>| spec_of(self.node, g.state).is_none_or(|s| Shape::of(&s.layout()) == g.shown);
+        let ours = self.gpus.iter().any(|g| g.listed) && self.gpus.iter().all(agreed);
+        let name = self.config().name();
+        self.fresh && ours && !self.stuck() && self.label.is_some_and(|l| is_ours(l) && base(l) != name)
     }
 
     /// What must not be carved anew and would be, or is in use; in words.
@@ -105,7 +114,7 @@ impl<'a> View<'a> {
 
 impl Gpu<'_> {
     fn acts(&self) -> bool {
-        let acting = [ChangePhase::Partitioning, ChangePhase::Verifying, ChangePhase::RollingBack];
+        let acting = [ChangePhase::Partitioning, ChangePhase::Trying, ChangePhase::Verifying, ChangePhase::RollingBack];
         self.change.is_some_and(|c| acting.contains(&c.phase))
     }
 }

@@ -59,6 +59,35 @@ fn a_node_that_leaves_its_pool_in_the_middle_of_a_change_is_opened_again() {
 }
 
 #[test]
+fn whatever_was_going_on_when_the_pool_was_deleted_our_cordon_goes_and_an_administrators_stays() {
+    let phases =
+        ["Noticed", "Held", "Evicting", "Idle", "Partitioning", "Verifying", "RollingBack", "RolledBack", "Stuck"];
+    for (advertiser, phase) in
+        phases.iter().flat_map(|p| [(THEIRS, Some(*p)), ("Agent", Some(*p))]).chain([(THEIRS, None)])
+    {
+        let node = node(advertiser, phase, false);
+        let mark = at(90).to_string();
+        for (unschedulable, mark) in [(true, Some(mark.as_str())), (false, Some(&*mark)), (true, None), (false, None)] {
+            let expected = match (unschedulable, mark) {
+                (true, Some(_)) => Some(Cordon::Lift),
+                (false, Some(_)) => Some(Cordon::Unmark),
+                _ => None,
+            };
+            let left = step(&Seen { now: at(200), node: &node, pooled: false, unschedulable, mark });
+            assert_eq!(
+                left,
+                Steps { cordon: expected.clone(), ..Steps::default() },
+                "{phase:?} {unschedulable} {mark:?}"
+            );
+            // carried out: only who had cordoned it without us still has
+            let (unschedulable, mark) = (unschedulable && mark.is_none(), None);
+            let after = step(&Seen { now: at(201), node: &node, pooled: false, unschedulable, mark });
+            assert_eq!(after, Steps::default(), "{phase:?} {expected:?}");
+        }
+    }
+}
+
+#[test]
 fn nobody_is_evicted_before_those_on_their_way_have_arrived() {
     let node = node(THEIRS, Some("Held"), true);
     let mark = at(100).to_string();

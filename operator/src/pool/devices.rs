@@ -45,7 +45,14 @@ fn on_node(name: &str, node: &GpuNode, answers: bool) -> Vec<Device> {
 
 fn on_gpu(node: &str, spec: &GpuSpec, state: &GpuState, answers: bool) -> Vec<Device> {
     let sound = answers && state.health == Health::Healthy;
+    let listed = |start: i32, profile: &str| spec.instances.iter().find(|s| s.start == start && s.profile == profile);
+    // what a canary has is nobody's yet, and counts under the name that it will have
+    let named = |device: &DeviceState| device.resource.clone().filter(|r| !names::is_canary_resource(r));
     let device = |start: i32, resource: String, device: &DeviceState| {
+        let tried = spec.trial.contains(&start) || device.resource.as_deref().is_some_and(names::is_canary_resource);
+        if tried {
+            return Device { node: node.into(), resource, usage: Use::Withdrawn, pod: None };
+        }
         let offered = sound && device.allocatable && !spec.hold.contains(&start);
         let usage = match (&device.owner, offered) {
             (Some(_), _) => Use::Held,
@@ -57,12 +64,12 @@ fn on_gpu(node: &str, spec: &GpuSpec, state: &GpuState, answers: bool) -> Vec<De
         Device { node: node.into(), resource, usage, pod }
     };
     let instances = state.instances.iter().map(|i| {
-        let listed = spec.instances.iter().find(|s| s.start == i.start && s.profile == i.profile);
-        let named = i.device.resource.clone().or_else(|| listed.map(gputenancy_crds::InstanceSpec::resource_name));
+        let listed = listed(i.start, &i.profile).map(gputenancy_crds::InstanceSpec::resource_name);
+        let named = named(&i.device).or(listed);
         device(i.start, named.unwrap_or_else(|| names::mig_resource(&i.profile)), &i.device)
     });
     let whole = state.whole.iter().filter(|_| !spec.mig).map(|w| {
-        let named = w.resource.clone().or_else(|| spec.resource.clone());
+        let named = named(w).or_else(|| spec.resource.clone());
         device(0, named.unwrap_or_else(|| names::WHOLE_GPU_RESOURCE.into()), w)
     });
     instances.chain(whole).collect()

@@ -58,7 +58,10 @@ pub fn decisions(fleet: &Fleet, plan: &Plan, inputs: &Inputs<'_>) -> BTreeMap<St
         let labels = fleet.nodes.get(name)?.labels();
         let pool = plan.gpus.iter().find(|(k, _)| k.node.as_str() == name).map(|(_, g)| &g.pool);
         let pool = fleet.pools.iter().find(|p| pool.is_some_and(|pool| pool.as_str() == p.name_any()));
-        let rules = pool.and_then(|p| p.spec.mig_manager.clone()).unwrap_or_default();
+        let mut rules = pool.and_then(|p| p.spec.mig_manager.clone()).unwrap_or_default();
+        // a pool that is deleted takes its rules with it: what was asked for then is waited for as it was
+        let kept = node.spec.mig_manager.as_ref().and_then(|run| run.timeout.clone()).filter(|_| pool.is_none());
+        rules.timeout = kept.unwrap_or(rules.timeout);
         let decision = migmanager::step(&migmanager::Observation {
             now: inputs.now,
             node,

@@ -2,6 +2,7 @@
 
 mod ask;
 mod budget;
+mod canary;
 pub mod devices;
 mod discovery;
 mod fleet;
@@ -111,6 +112,8 @@ pub struct Controller {
     written: BTreeMap<String, i64>,
     /// Labels that were applied last, so that a label which another manager keeps is not fought over.
     labelled: BTreeMap<NodeName, BTreeMap<String, String>>,
+    /// Our own namespace.
+    home: String,
     /// Namespace of the layouts for NVIDIA's MIG manager.
     namespace: String,
     /// The pause before the next pass.
@@ -120,16 +123,18 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller that publishes what it finds in `view`.
+    /// A controller that publishes what it finds in `view`; `home` is our own namespace, `namespace` that of the layouts for NVIDIA's MIG
+    /// manager.
     pub fn new(
         caches: Caches,
-        namespace: String,
+        (home, namespace): (String, String),
         writer: Writer,
         publisher: Publisher,
         metrics: Arc<Metrics>,
         view: watch::Sender<Arc<View>>,
     ) -> Self {
         Self {
+            home,
             namespace,
             caches,
             writer,
@@ -190,10 +195,24 @@ impl Controller {
         let uids: BTreeSet<String> = fleet.pods.values().filter_map(|p| p.uid()).collect();
         self.refusals.retain(|uid, _| uids.contains(uid));
         self.explained.retain(|uid, _| uids.contains(uid));
-        let inputs = Inputs { now: Timestamp::now(), refusals: &self.refusals, lagging: &lagging };
+        let inputs =
+            Inputs { now: Timestamp::now(), refusals: &self.refusals, namespace: &self.home, lagging: &lagging };
         let begun = std::time::Instant::now();
-        let Pass { nodes, labels, asks, mig_configs, view, pools, profiles, finished, phases, foreign, wake, spared } =
-            pass::pass(&fleet, &mut self.index, &inputs);
+        let Pass {
+            nodes,
+            strays,
+            labels,
+            asks,
+            mig_configs,
+            view,
+            pools,
+            profiles,
+            finished,
+            phases,
+            foreign,
+            wake,
+            spared,
+        } = pass::pass(&fleet, &mut self.index, &inputs);
         self.window = (begun.elapsed() * LEISURE).clamp(WINDOW, LONGEST_WINDOW);
         self.metrics.changes(phases.iter().map(|p| phase_name(*p)));
         self.metrics.foreign(foreign.into_iter());
@@ -216,9 +235,18 @@ impl Controller {
         for (node, wanted) in labels {
             faults.extend(self.label(&node, wanted).await.err());
         }
+        let mut undone = BTreeSet::new();
         for (node, work) in nodes {
             let worked = tokio::time::timeout(LONGEST_NODE, self.work(&fleet, &node, work)).await;
+            if worked.as_ref().is_ok_and(Result::is_ok) {
+                continue;
+            }
+            undone.insert(node.to_string());
             faults.extend(worked.unwrap_or(Err(FleetError::SlowNode { node })).err());
+        }
+        // a verdict is forgotten only when what follows from it stands
+        for (pod, stray) in strays.into_iter().filter(|(_, stray)| !undone.contains(&stray.node)) {
+            faults.extend(self.dismiss(&pod, stray).await.err());
         }
         for (node, ask) in asks {
             faults.extend(self.ask(&fleet, &node, ask).await.err());
@@ -277,8 +305,9 @@ impl Controller {
             }
         }
         self.plugin(fleet, node, work.plugin).await?;
-        for Decision { notices, evictions, events, .. } in work.decisions {
+        for Decision { notices, evictions, canaries, events, .. } in work.decisions {
             for event in events {
+                self.metrics.event(event.reason);
                 let tone = if event.warning { Tone::Warning } else { Tone::Normal };
                 let about = agreement.object_ref(&());
                 let news =
@@ -290,6 +319,9 @@ impl Controller {
             }
             for eviction in evictions {
                 self.evict(fleet, eviction).await?;
+            }
+            for canary in canaries {
+                self.start_canary(node, canary).await?;
             }
         }
         Ok(())
@@ -326,6 +358,7 @@ fn phase_name(phase: ChangePhase) -> &'static str {
         ChangePhase::Evicting => "Evicting",
         ChangePhase::Idle => "Idle",
         ChangePhase::Partitioning => "Partitioning",
+        ChangePhase::Trying => "Trying",
         ChangePhase::Verifying => "Verifying",
         ChangePhase::RollingBack => "RollingBack",
         ChangePhase::RolledBack => "RolledBack",

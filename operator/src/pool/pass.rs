@@ -10,6 +10,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
 
 use super::{
+    canary::{self, Stray},
     devices,
     fleet::{Fleet, Refusals},
     hands::Hands,
@@ -34,6 +35,8 @@ pub struct Pass {
     pub nodes: BTreeMap<NodeName, NodeWork>,
     /// Pods that carry a notice of a change that is none of theirs any more.
     pub spared: BTreeMap<PodName, String>,
+    /// Canary pods without a purpose.
+    pub strays: BTreeMap<PodName, Stray>,
     /// Our labels on nodes that lack them or have others.
     pub labels: BTreeMap<NodeName, BTreeMap<String, String>>,
     /// Labels for NVIDIA's MIG manager, and those that it left paused.
@@ -73,6 +76,8 @@ pub struct Inputs<'a> {
     pub now: Timestamp,
     /// Evictions that were refused.
     pub refusals: &'a Refusals,
+    /// Our own namespace: canary pods live there.
+    pub namespace: &'a str,
     /// Nodes whose agreement the cache has not caught up with: left alone.
     pub lagging: &'a BTreeSet<String>,
 }
@@ -115,6 +120,7 @@ pub fn pass(fleet: &Fleet, index: &mut Index, inputs: &Inputs<'_>) -> Pass {
     let pools = fleet.pools.iter().map(|p| (p, status::pool(&seen, p)));
     let profiles = fleet.profiles.iter().map(|p| (p, profile::status(&seen, p)));
     Pass {
+        strays: canary::strays(fleet, &decisions, inputs),
         spared: spared(fleet, &decisions, &hands, inputs),
         labels: labels::labels(fleet, &members, &hands),
         asks: asks(&managers),
@@ -164,6 +170,7 @@ fn decisions(
     inputs: &Inputs<'_>,
 ) -> BTreeMap<GpuKey, Decision> {
     let intent = intent(fleet);
+    let canaries = canary::pods(fleet, inputs.namespace);
     let targets = managed::targets(fleet, plan);
     let mut anew = managed::anew(fleet);
     for (key, why) in &mut anew {
@@ -198,8 +205,9 @@ fn decisions(
             target: targets.get(key).or(gpu.target.as_deref()),
             reason: &reason(plan, (key, reached.get(key).unwrap_or(gpu)), spec_of(fleet, key)),
             intent: &intent,
+            canaries: &canaries,
             pods: &pods,
-            policy: &Policy { window, ..Policy::from(&pool.spec.disruption) },
+            policy: &Policy { window, canary: pool.spec.verify.canary.clone(), ..Policy::from(&pool.spec.disruption) },
             agent_alive: fleet.answers(name),
             managed,
             may_start: admitted.contains(key),
@@ -225,8 +233,16 @@ fn decisions(
 fn intent(fleet: &Fleet) -> String {
     let profiles = fleet.profiles.iter().map(|p| (p.name_any(), serde_json::json!(p.spec)));
     let pools = fleet.pools.iter().map(|p| {
-        let GpuPoolSpec { node_selector, profiles, layout, partitioner, mig_manager: _, advertiser, disruption } =
-            &p.spec;
+        let GpuPoolSpec {
+            node_selector,
+            profiles,
+            layout,
+            partitioner,
+            mig_manager: _,
+            advertiser,
+            disruption,
+            verify: _,
+        } = &p.spec;
         let written =
             serde_json::json!([node_selector, profiles, layout, partitioner, advertiser, disruption.allow_outage]);
         (p.name_any(), written)
@@ -423,7 +439,10 @@ fn begin_anew(change: &mut Change, now: Timestamp) {
 }
 
 fn has_work(decision: &Decision) -> bool {
-    !decision.events.is_empty() || !decision.evictions.is_empty() || !decision.notices.is_empty()
+    !decision.events.is_empty()
+        || !decision.canaries.is_empty()
+        || !decision.evictions.is_empty()
+        || !decision.notices.is_empty()
 }
 
 /// GPUs that are listed keep their place, new ones follow by index: the order of a list must not make a difference.

@@ -68,7 +68,7 @@ fn at(fleet: &Fleet, seconds: i64, lagging: &[&str]) -> Pass {
 fn next(fleet: &Fleet, index: &mut Index, seconds: i64, lagging: &[&str]) -> Pass {
     let lagging: BTreeSet<String> = lagging.iter().map(|n| (*n).to_owned()).collect();
     let now = Timestamp::from_second(seconds).unwrap();
-    let inputs = Inputs { now, refusals: &Refusals::new(), lagging: &lagging };
+    let inputs = Inputs { now, refusals: &Refusals::new(), namespace: "home", lagging: &lagging };
     pass(fleet, index, &inputs)
 }
 

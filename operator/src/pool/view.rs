@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::GpuProfileSpec;
+use gputenancy_crds::{GpuProfileSpec, names};
 use kube::ResourceExt as _;
 
 use super::{devices, status::Seen};
@@ -25,7 +25,7 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> View {
         profiles.insert(name, ProfileView { resource, trust: trust_needed(&profile.spec), refused, free, contract });
     }
     let allocatable = seen.fleet.nodes.values().flat_map(|n| n.status.allocatable.keys());
-    resources.extend(allocatable.filter(|r| is_gpu_resource(r)).cloned());
+    resources.extend(allocatable.filter(|r| is_gpu_resource(r) && !names::is_canary_resource(r)).cloned());
     let tenants = seen.fleet.tenants.iter().map(|t| {
         let name = t.name_any();
         let shortages =

@@ -2,11 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{AgentStep, ChangePhase, DeviceState, GpuError, GpuSpec, InstanceSpec, MigMode, names};
-use gputenancy_operator::{change::Controller, plan::PodName};
+use gputenancy_crds::{
+    AgentStep, ChangePhase, DeviceOwner, DeviceState, GpuError, GpuSpec, InstanceSpec, MigMode, names,
+};
+use gputenancy_operator::{
+    change::{CanaryPod, Controller, Fate},
+    plan::PodName,
+};
 use k8s_openapi::jiff::Timestamp;
 
-use crate::world::{Effect, Pod, World, fresh, wanted};
+use crate::world::{Effect, Pod, Tried, World, fresh, wanted};
 
 /// What becomes of an effect at the moment of a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +54,11 @@ impl World {
         self.queue.extend(decision.spec.map(|s| Effect::Spec(Box::new(s))));
         self.queue.extend(decision.notices.into_iter().map(Effect::Notice));
         self.queue.extend(decision.evictions.into_iter().map(Effect::Evict));
+        self.queue.extend(decision.canaries.into_iter().map(|c| Effect::Canary(Box::new(c))));
+        let stray = |(name, tried): (&String, &Tried)| tried.pod.fate != Fate::Leaves && !decision.kept.contains(name);
+        let strays: Vec<String> =
+            self.canaries.iter().filter(|entry| stray(*entry)).map(|(name, _)| name.clone()).collect();
+        self.queue.extend(strays.into_iter().map(Effect::Dismiss));
         let stale = |(name, pod): (&PodName, &Pod)| {
             let spared = pod.notice.is_some() && !pod.terminating && !decision.told.contains(name);
             (spared && self.node_ready).then(|| name.clone())
@@ -68,6 +78,7 @@ impl World {
                     let over = old.phase >= ChangePhase::RolledBack;
                     assert!(over || old.started_at == new.started_at, "two changes meet on one GPU: {:#?}", self.story);
                 }
+                self.check_proof(&spec);
                 let unchanged = wanted(self.spec()) == wanted(&spec);
                 let alive = self.going(&spec.layout()).into_iter().find(|(_, d)| d.owner.is_some() || d.clients > 0);
                 assert!(
@@ -89,8 +100,38 @@ impl World {
                     pod.notice = None;
                 }
             }
+            Effect::Canary(canary) => {
+                let starts = self.devices().into_iter().map(|(s, _, _)| s);
+                let start = starts.into_iter().find(|s| names::canary_resource(0, s) == canary.resource);
+                let pod = CanaryPod { created: self.now, fate: Fate::Runs("it starts".into()) };
+                let tried = Tried { start: start.unwrap_or(-1), pod, has: false };
+                self.canaries.entry(canary.name).or_insert(tried);
+                self.writes += 1;
+            }
+            Effect::Dismiss(name) => {
+                if let Some(tried) = self.canaries.get_mut(&name) {
+                    tried.pod.fate = Fate::Leaves;
+                }
+                self.writes += 1;
+            }
             Effect::Evict(eviction) => self.evict(&eviction.pod, &eviction.uid),
         }
+    }
+
+    /// What the canaries have to prove is not offered to others before they have.
+    fn check_proof(&self, spec: &GpuSpec) {
+        let phase = |s: &GpuSpec| s.change.as_ref().map(|c| c.phase);
+        if self.policy.canary.is_none()
+            || phase(spec) != Some(ChangePhase::Verifying)
+            || phase(self.spec()) == phase(spec)
+        {
+            return;
+        }
+        let change = self.spec().change.as_ref().expect("a change that goes on");
+        let new = change.to.mig && change.to.instances.iter().any(|i| !change.from.instances.contains(i));
+        let proven = |start: &i32| self.canaries.values().any(|t| t.start == *start && t.pod.fate == Fate::Passed);
+        let tried = &self.spec().trial;
+        assert!(!new || !tried.is_empty() && tried.iter().all(proven), "released without a proof: {:#?}", self.story);
     }
 
     fn evict(&mut self, name: &PodName, uid: &str) {
@@ -146,14 +187,15 @@ impl World {
         let layout = wanted(spec);
         let leaving: BTreeSet<i32> = self.going(&layout).into_iter().map(|(s, _)| s).collect();
         let starts = self.devices().into_iter().map(|(s, _, _)| s);
-        starts.filter(|s| !leaving.contains(s) && !spec.hold.contains(s)).collect()
+        starts.filter(|s| !leaving.contains(s) && (spec.trial.contains(s) || !spec.hold.contains(s))).collect()
     }
 
     fn amounts(&self) -> std::collections::BTreeMap<String, i64> {
         let mut amounts = std::collections::BTreeMap::new();
+        let trial = self.on_trial();
         for (start, profile, _) in self.devices() {
             if self.listed.contains(&start) {
-                *amounts.entry(resource(profile)).or_insert(0) += 1;
+                *amounts.entry(name(&trial, start, profile)).or_insert(0) += 1;
             }
         }
         amounts
@@ -165,7 +207,7 @@ impl World {
         let mut seen = self.silicon.clone();
         (seen.step, seen.error) = (self.doing(&spec), self.agent.failed.clone());
         let show = |start: i32, profile: Option<&str>, device: &mut DeviceState| {
-            device.resource = offered.contains(&start).then(|| resource(profile));
+            device.resource = offered.contains(&start).then(|| name(&spec.trial, start, profile));
             device.allocatable = listed.contains(&start);
         };
         seen.instances.iter_mut().for_each(|i| show(i.start, Some(&i.profile), &mut i.device));
@@ -246,6 +288,9 @@ impl World {
         if !self.kubelet {
             return false;
         }
+        if self.canary_step() {
+            return true;
+        }
         let next = self.pods.iter().find(|(_, p)| p.terminating).map(|(n, p)| (n.clone(), p.start, p.ended));
         let Some((name, start, ended)) = next else { return false };
         if !ended {
@@ -266,12 +311,53 @@ impl World {
         true
     }
 
+    /// Devices that kubelet knows by their canaries' names.
+    fn on_trial(&self) -> Vec<i32> {
+        self.agent.spec.as_ref().map(|(_, spec)| spec.trial.clone()).unwrap_or_default()
+    }
+
+    /// Kubelet: starts, ends or removes the next canary pod.
+    fn canary_step(&mut self) -> bool {
+        let trial = self.on_trial();
+        let ready = |t: &Tried| match t.pod.fate {
+            Fate::Leaves => self.api,
+            Fate::Runs(_) => t.has || (self.listed.contains(&t.start) && trial.contains(&t.start)),
+            _ => false,
+        };
+        let Some(name) = self.canaries.iter().find(|(_, t)| ready(t)).map(|(name, _)| name.clone()) else {
+            return false;
+        };
+        let mut tried = self.canaries.remove(&name).unwrap();
+        self.tell(|| format!("kubelet: {name} {tried:?}"));
+        let starts = !tried.has && tried.pod.fate != Fate::Leaves;
+        if let Some(device) = self.device(tried.start).filter(|_| starts || tried.has) {
+            let owner = DeviceOwner { namespace: "home".into(), pod: name.clone(), container: "canary".into() };
+            assert!(device.owner.as_ref().is_none_or(|o| *o == owner), "the canary's device is another pod's");
+            (device.owner, device.clients) = if starts { (Some(owner), 1) } else { (None, 0) };
+        }
+        tried.has = starts;
+        if starts {
+            self.tell(|| format!("{name} has its device"));
+        } else if tried.pod.fate == Fate::Leaves {
+            return true;
+        } else if self.broken > 0 {
+            self.broken -= 1;
+            tried.pod.fate = Fate::Failed("exit code 1".into());
+        } else {
+            tried.pod.fate = Fate::Passed;
+        }
+        self.canaries.insert(name, tried);
+        true
+    }
+
     /// A pod comes to the first device that is offered and free.
     pub fn pod_step(&mut self) -> bool {
         if self.arrivals == 0 || !self.kubelet || !self.api || !self.agent.up {
             return false;
         }
-        let free = self.devices().into_iter().find(|(s, _, d)| self.listed.contains(s) && d.owner.is_none());
+        let trial = self.on_trial();
+        let open = |s: &i32| self.listed.contains(s) && !trial.contains(s);
+        let free = self.devices().into_iter().find(|(s, _, d)| open(s) && d.owner.is_none());
         let Some(start) = free.map(|(s, _, _)| s) else { return false };
         self.arrivals -= 1;
         self.arrive(start, Controller::Replaces);
@@ -303,6 +389,9 @@ impl World {
                 self.silicon.whole.iter_mut().for_each(|w| *w = DeviceState::default());
                 // pods that held devices fail when the node is back, and their controllers replace them
                 self.pods.clear();
+                for tried in self.canaries.values_mut().filter(|t| matches!(t.pod.fate, Fate::Runs(_))) {
+                    (tried.has, tried.pod.fate) = (false, Fate::Spoilt("the node went down".into()));
+                }
             }
         }
     }
@@ -338,9 +427,16 @@ impl World {
         assert_eq!(&wanted(self.spec()), end);
         assert!(self.spec().hold.is_empty(), "a hold is left behind: {:#?}", self.story);
         assert!(told.is_empty(), "a notice is left behind: {told:?} {:#?}", self.story);
+        assert!(self.canaries.is_empty(), "a canary is left behind: {:#?} {:#?}", self.canaries, self.story);
+        assert!(self.spec().trial.is_empty(), "a device is left on trial: {:#?}", self.story);
         assert!(self.queue.is_empty());
         assert!(self.phase().is_none() || self.blocked, "{:#?}", self.spec());
     }
+}
+
+/// The name under which a device is offered.
+fn name(trial: &[i32], start: i32, profile: Option<&str>) -> String {
+    if trial.contains(&start) { names::canary_resource(0, start) } else { resource(profile) }
 }
 
 fn resource(profile: Option<&str>) -> String {

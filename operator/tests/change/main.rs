@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod actors;
+mod canary;
 mod crashes;
 mod outcomes;
 mod scenario;

@@ -1,6 +1,6 @@
 //! What a world starts with.
 
-use gputenancy_crds::{Layout, UnmanagedPods};
+use gputenancy_crds::{Canary, DurationText, Layout, UnmanagedPods};
 use gputenancy_operator::change::{Controller, Policy};
 use k8s_openapi::jiff::SignedDuration;
 
@@ -16,6 +16,8 @@ pub struct Scenario {
     pub refusals: u32,
     /// So many creates are refused by NVML.
     pub failures: u32,
+    /// So many canary pods fail.
+    pub broken: u32,
     /// So many pods start wherever kubelet offers a device.
     pub arrivals: u32,
     pub policy: Policy,
@@ -46,6 +48,7 @@ fn plain(name: &'static str) -> Scenario {
         pods: vec![(0, Controller::Replaces), (4, Controller::Replaces)],
         refusals: 0,
         failures: 0,
+        broken: 0,
         arrivals: 0,
         policy: Policy::default(),
         blocked: false,
@@ -54,6 +57,8 @@ fn plain(name: &'static str) -> Scenario {
 
 pub fn all() -> Vec<Scenario> {
     let told = Policy { notice: SignedDuration::from_secs(60), ..Policy::default() };
+    let canary = Canary { image: "i".into(), command: Vec::new(), timeout: DurationText::parse("2m").unwrap() };
+    let tried = Policy { canary: Some(canary), ..Policy::default() };
     let unmanaged = Policy { unmanaged_pods: UnmanagedPods::Evict, ..Policy::default() };
     vec![
         plain("one owner goes, a neighbour stays"),
@@ -62,6 +67,20 @@ pub fn all() -> Vec<Scenario> {
         Scenario { refusals: 2, ..plain("a budget refuses twice") },
         Scenario { failures: 1, ..plain("NVML refuses once") },
         Scenario { failures: 2, pods: vec![(0, Controller::Replaces)], ..plain("NVML refuses the old layout too") },
+        Scenario { policy: tried.clone(), arrivals: 1, ..plain("a canary pod passes, and a pod waits for the device") },
+        Scenario {
+            policy: tried.clone(),
+            broken: 1,
+            pods: vec![(0, Controller::Replaces)],
+            ..plain("a canary pod fails once")
+        },
+        Scenario {
+            policy: tried,
+            from: halves(),
+            to: split(),
+            pods: vec![],
+            ..plain("one of two new instances is tried")
+        },
         Scenario { to: Layout::default(), ..plain("all must go, MIG is turned off") },
         Scenario {
             from: Layout::default(),

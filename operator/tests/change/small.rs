@@ -94,6 +94,7 @@ impl World {
             reason: "somebody needs it",
             // in this world targets change because people write others
             intent: &format!("{:?}", self.target),
+            canaries: &BTreeMap::new(),
             pods: &self.pods,
             policy: &self.policy,
             agent_alive: self.alive,

@@ -7,7 +7,7 @@ use gputenancy_crds::{
     InstanceState, Layout, MigMode,
 };
 use gputenancy_operator::{
-    change::{Controller, Decision, Eviction, Notice, Observation, PodFacts, Policy, Refusal, step},
+    change::{Canary, CanaryPod, Controller, Decision, Eviction, Notice, Observation, PodFacts, Policy, Refusal, step},
     plan::{PodName, plain, seen},
 };
 use k8s_openapi::jiff::Timestamp;
@@ -23,6 +23,18 @@ pub enum Effect {
     Notice(Notice),
     Evict(Eviction),
     Spare(PodName),
+    Canary(Box<Canary>),
+    /// A canary pod that no change wants is deleted.
+    Dismiss(String),
+}
+
+/// A canary pod, and the device that its resource stands for.
+#[derive(Clone, Debug)]
+pub struct Tried {
+    pub start: i32,
+    pub pod: CanaryPod,
+    /// It has the device.
+    pub has: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -53,6 +65,7 @@ pub struct World {
     pub node_ready: bool,
     pub allocatable: BTreeMap<String, i64>,
     pub pods: BTreeMap<PodName, Pod>,
+    pub canaries: BTreeMap<String, Tried>,
     /// What the operator has decided and not yet written.
     pub queue: VecDeque<Effect>,
     /// In the operator's memory.
@@ -67,6 +80,7 @@ pub struct World {
     pub policy: Policy,
     pub refusals: u32,
     pub failures: u32,
+    pub broken: u32,
     pub arrivals: u32,
     pub blocked: bool,
     /// Writes of the spec and eviction attempts so far.
@@ -81,7 +95,7 @@ pub struct World {
 impl World {
     /// At rest with the scenario's first layout and pods, the other layout just planned.
     pub fn new(scenario: &Scenario) -> Self {
-        let Scenario { from, to, pods, refusals, failures, arrivals, policy, blocked, .. } = scenario.clone();
+        let Scenario { from, to, pods, refusals, failures, broken, arrivals, policy, blocked, .. } = scenario.clone();
         let spec =
             GpuSpec { uuid: UUID.into(), mig: from.mig, instances: from.instances.clone(), ..GpuSpec::default() };
         let mut node = GpuNode::new("n", GpuNodeSpec { gpus: vec![spec], ..GpuNodeSpec::default() });
@@ -101,6 +115,7 @@ impl World {
             node_ready: true,
             allocatable: BTreeMap::new(),
             pods: BTreeMap::new(),
+            canaries: BTreeMap::new(),
             queue: VecDeque::new(),
             refused: BTreeMap::new(),
             agent: Agent { up: true, ..Agent::default() },
@@ -112,6 +127,7 @@ impl World {
             policy,
             refusals,
             failures: 0,
+            broken,
             arrivals,
             blocked,
             writes: 0,
@@ -202,6 +218,7 @@ impl World {
             refused: self.refused.get(&pod.uid).map(|at| Refusal { at: *at, message: "budget b".into() }),
         };
         let pods = self.pods.iter().map(|(name, pod)| (name.clone(), facts(pod))).collect();
+        let canaries = self.canaries.iter().map(|(name, tried)| (name.clone(), tried.pod.clone())).collect();
         step(&Observation {
             closed: None,
             now: self.now,
@@ -211,6 +228,7 @@ impl World {
             target: Some(&self.target),
             reason: "somebody needs it",
             intent,
+            canaries: &canaries,
             pods: &pods,
             policy: &self.policy,
             agent_alive: self.node_ready,
@@ -235,7 +253,11 @@ impl World {
             .queue
             .iter()
             .map(|e| match e {
-                Effect::Spec(s) => format!("{:?}{:?}{:?}", s.change.as_ref().map(|c| c.phase), s.hold, s.layout()),
+                Effect::Spec(s) => {
+                    format!("{:?}{:?}{:?}{:?}", s.change.as_ref().map(|c| c.phase), s.hold, s.trial, s.layout())
+                }
+                Effect::Canary(c) => format!("canary {}", c.device),
+                Effect::Dismiss(_) => "dismiss".to_owned(),
                 Effect::Notice(n) => format!("notice {} {}", n.pod, ago(n.deadline)),
                 Effect::Evict(e) => format!("evict {}", e.pod),
                 Effect::Spare(p) => format!("spare {p}"),
@@ -244,12 +266,19 @@ impl World {
         let agent = (self.agent.up, self.agent.failed.is_some(), self.agent.spec.as_ref().map(|(g, _)| generation - g));
         let known = (status.observed_generation.map(|g| generation - g), brief(status.gpus.first()));
         let refused: Vec<_> = self.refused.iter().map(|(uid, at)| (uid, ago(*at))).collect();
+        let wanted = self.decide().kept;
+        let tried = |(name, t): (&String, &Tried)| {
+            let age = ago(t.pod.created).max(-100_000);
+            (t.start, t.has, age, t.pod.fate.clone(), wanted.contains(name))
+        };
+        let mut canaries: Vec<_> = self.canaries.iter().map(tried).map(|t| format!("{t:?}")).collect();
+        canaries.sort();
         format!(
             "{:?}",
             (
                 (self.api, self.node_ready, self.kubelet, agent, &self.listed, &self.allocatable),
-                (spec.layout(), &spec.hold, change, queue, pods, refused),
-                (known, brief(Some(&self.silicon)), self.refusals, self.failures, self.arrivals),
+                (spec.layout(), &spec.hold, &spec.trial, change, queue, pods, refused, canaries),
+                (known, brief(Some(&self.silicon)), self.refusals, self.failures, self.broken, self.arrivals),
             )
         )
     }

@@ -23,6 +23,22 @@ fn an_empty_gpu_is_carved_one_call_at_a_time() {
 }
 
 #[test]
+fn what_is_on_trial_is_offered_to_its_canary_alone_even_if_it_is_held() {
+    let mut gpu = gpu(true, true);
+    gpu.index = 3;
+    let wanted = spec(true, &[(0, "1g.10gb"), (4, "3g.40gb")]);
+    carve(&wanted, &mut gpu);
+    let offered = |hold: &[i32], trial: &[i32]| {
+        let spec = gputenancy_crds::GpuSpec { hold: hold.to_vec(), trial: trial.to_vec(), ..wanted.clone() };
+        let all = devices(&spec, &gpu);
+        all.into_iter().filter(crate::device::Device::offered).map(|d| d.resource).collect::<Vec<_>>()
+    };
+    assert_eq!(offered(&[0], &[4]), ["gputenancy.io/canary_3_4"]);
+    assert_eq!(offered(&[0, 4], &[4]), ["gputenancy.io/canary_3_4"]);
+    assert_eq!(offered(&[], &[]), ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"]);
+}
+
+#[test]
 fn ampere_is_reset_before_it_is_carved_and_hopper_is_not() {
     let wanted = spec(true, &[(0, "1g.10gb")]);
     let (_, ampere) = carve(&wanted, &mut gpu(false, true));

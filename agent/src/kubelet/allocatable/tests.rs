@@ -125,6 +125,34 @@ fn offers_before_it_raises_the_node() {
 }
 
 #[test]
+fn a_device_that_moves_to_another_resource_counts_there_and_goes_on_counting() {
+    const TRIAL: &str = "gputenancy.io/canary_0_3";
+    let lists = |r: &[u32], trial: &[u32]| Offers::from([(R.to_owned(), offer(r)), (TRIAL.to_owned(), offer(trial))]);
+    let mut scene = Scene::peace();
+    (scene.wanted, scene.published) = (lists(&[0, 1, 2, 3], &[]), lists(&[0, 1, 2], &[3]));
+    scene.listening.insert(TRIAL.to_owned());
+    let mut node = Counts::from([(R.to_owned(), 3), (TRIAL.to_owned(), 1)]);
+    for _ in 0..40 {
+        let known = |offer: &Offer| offer.keys().cloned().collect();
+        scene.kubelet = Some(scene.published.iter().map(|(r, offer)| (r.clone(), known(offer))).collect());
+        scene.node = Some(node.clone());
+        for action in scene.step().actions {
+            match action {
+                Action::Allocatable(counts) => {
+                    assert!(counts.get(R).is_none_or(|n| *n >= node[R]), "{counts:?} after {node:?}");
+                    node.extend(counts);
+                }
+                Action::Publish(resource, offer) => drop(scene.published.insert(resource, offer)),
+                Action::Renew(resource) => panic!("{resource} is listened to"),
+            }
+        }
+        scene.later(Duration::from_millis(50));
+    }
+    assert_eq!(scene.published, scene.wanted);
+    assert_eq!(node, Counts::from([(R.to_owned(), 4), (TRIAL.to_owned(), 0)]));
+}
+
+#[test]
 fn an_unhealthy_device_is_treated_like_a_withdrawn_one() {
     let mut scene = Scene::peace();
     let mut sick = offer(&[0, 1, 2, 3]);

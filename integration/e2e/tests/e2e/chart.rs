@@ -64,6 +64,7 @@ fn every_object_is_rendered_as_it_was_reviewed() {
         "agent",
         "agent-rbac",
         "mig-manager",
+        "canary",
         "tenant-roles",
         "policies",
         "metrics",
@@ -95,6 +96,31 @@ fn the_kinds_of_the_chart_are_the_generated_ones() {
     }
     let (fine, _) = template("crds.yaml", &["crds.install=false"]);
     assert!(!fine, "crds.install=false still renders the kinds");
+}
+
+/// The agent's DaemonSet as `helm template` renders it, which sees no cluster, where the API server is said to have this kind.
+fn agent_where_there_is(kind: Option<&str>, set: &str) -> String {
+    let chart = chart().display().to_string();
+    let base = ["template", "gputenancy", &chart, "--show-only", "templates/agent.yaml", "--set", set];
+    let kinds: Vec<&str> = kind.iter().flat_map(|kind| ["--api-versions", *kind]).collect();
+    let (fine, text) = helm(&[&base[..], &kinds].concat());
+    assert!(fine, "{text}");
+    text
+}
+
+#[test]
+fn without_a_cluster_the_agent_is_no_client_of_the_gpu_operator_unless_told_to_whatever_kinds_there_are() {
+    let policy = Some("nvidia.com/v1/ClusterPolicy");
+    let label = "nvidia.com/gpu.deploy.client: \"true\"";
+    for kind in [None, policy] {
+        let client = |value: &str| agent_where_there_is(kind, &format!("agent.gpuOperatorClient={value}"));
+        let (auto, no, yes) = (client("auto"), client("false"), client("true"));
+        assert!(yes.contains(label) && !no.contains(label), "{kind:?}: {yes}");
+        // nobody can tell whether a node has the label, and a selector for one that nodes lack would take the agent away
+        assert_eq!(auto, no, "{kind:?}");
+    }
+    let simulated = agent_where_there_is(policy, "simulator.enabled=true,simulator.nodeSelector.lab=yes");
+    assert!(!simulated.contains(label), "{simulated}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use e2e::{
 };
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::ListParams};
+use serde_json::json;
 
 const LABEL: &str = "nvidia.com/gpu.deploy.client";
 const SLICE: &str = "nvidia.com/mig-1g.10gb";
@@ -53,6 +54,43 @@ async fn leave_and_return(world: &World) -> Result<()> {
     })
     .await?;
     ensure(objects::running(&world.client, "t").await? == before, "what ran runs on")
+}
+
+#[tokio::test]
+async fn auto_asks_the_cluster_for_a_cluster_policy_and_for_the_label() {
+    let world = World::enter().await.unwrap();
+    let body = auto(&world).await;
+    world.kubectl(&["delete", "crd", POLICIES, "--ignore-not-found"]).await.unwrap();
+    world.kubectl(&["label", "node", "gpu-2", &format!("{LABEL}-")]).await.unwrap();
+    world.keeping_evidence("gpu-client-auto", async { body }).await;
+}
+
+const POLICIES: &str = "clusterpolicies.nvidia.com";
+
+async fn auto(world: &World) -> Result<()> {
+    ensure(!is_client(world).await?, "there is no such kind")?;
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let version = json!({"name": "v1", "served": true, "storage": true, "schema": schema});
+    let names = json!({"plural": "clusterpolicies", "singular": "clusterpolicy", "kind": "ClusterPolicy", "listKind": "ClusterPolicyList"});
+    let spec = json!({"group": "nvidia.com", "scope": "Cluster", "names": names, "versions": [version]});
+    let kind = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": POLICIES}, "spec": spec});
+    world.set(&[kind]).await?;
+    world.kubectl(&["wait", "--for=condition=Established", "crd", POLICIES, "--timeout=60s"]).await?;
+    let label = format!("{LABEL}=true");
+    world.kubectl(&["label", "--overwrite", "node", "gpu-2", &label]).await?;
+    ensure(!is_client(world).await?, "there is no ClusterPolicy")?;
+    world.apply("{apiVersion: nvidia.com/v1, kind: ClusterPolicy, metadata: {name: cluster-policy}, spec: {}}").await?;
+    ensure(is_client(world).await?, "there is one, and a node has the label")?;
+    world.kubectl(&["label", "node", "gpu-2", &format!("{LABEL}-")]).await?;
+    ensure(!is_client(world).await?, "an older GPU Operator sets no label")
+}
+
+/// Would helm make the agent a client, on this cluster and without simulated GPUs?
+async fn is_client(world: &World) -> Result<bool> {
+    let chart = product::root().join("helm/gputenancy").display().to_string();
+    let install = ["template", product::RELEASE, &chart, "--namespace", product::NAMESPACE, "--dry-run=server"];
+    let text = world.lab.helm(&[&install[..], &["--show-only", "templates/agent.yaml"]].concat()).await?;
+    Ok(text.contains(&format!("{LABEL}: \"true\"")))
 }
 
 async fn agents_on_gpu_1(world: &World, count: usize) -> Result<()> {

@@ -74,6 +74,11 @@ fn profiles() -> Vec<Case> {
         case("shared-as-gpu", with(shared(), json!({"resourceName": "nvidia.com/gpu"})), exclusive),
         case("shared-as-mig", with(shared(), json!({"resourceName": "nvidia.com/mig-1g.10gb"})), exclusive),
         case(
+            "as-canary",
+            with(mig(), json!({"resourceName": "gputenancy.io/canary_0_4"})),
+            Some("spec.resourceName: names that begin with gputenancy.io/canary_ are for the operator's canary pods"),
+        ),
+        case(
             "mig-as-gpu",
             with(mig(), json!({"resourceName": "nvidia.com/gpu"})),
             Some("spec.resourceName: a MIG slice may not be offered as nvidia.com/gpu"),
@@ -110,6 +115,7 @@ fn pools() -> Vec<Case> {
     let fixed = |profile: &str| json!([{"gpus": "0-3,5", "profiles": [{"name": profile, "count": 7}]}]);
     let mode = Some("spec.layout: mode Fixed needs the list fixed, and only it");
     let spare = Some("spec.layout.spare: policy Fill needs profile, and only it");
+    let verify = |canary: Value| json!({"verify": {"canary": canary}});
     let at_once = Some("spec.disruption.maxUnavailable: write a number of GPUs of at least 1");
     vec![
         case("demand", json!({}), None),
@@ -150,6 +156,24 @@ fn pools() -> Vec<Case> {
         case("none-at-once", json!({"disruption": {"maxUnavailable": 0}}), at_once),
         case("zero-percent", json!({"disruption": {"maxUnavailable": "0%"}}), at_once),
         case("more-than-all", json!({"disruption": {"maxUnavailable": "101%"}}), at_once),
+        case("canary", verify(json!({"image": "registry.example.com/vectoradd:1"})), None),
+        case("canary-of-a-program", verify(json!({"image": "x", "command": ["/x", "-y"], "timeout": "90s"})), None),
+        case("canary-of-what", verify(json!({"command": ["/x"]})), Some("spec.verify.canary.image: Required value")),
+        case(
+            "canary-with-spaces",
+            verify(json!({"image": "x y"})),
+            Some("spec.verify.canary.image: write a name without spaces"),
+        ),
+        case(
+            "canary-at-once",
+            verify(json!({"image": "x", "timeout": "1s"})),
+            Some("spec.verify.canary.timeout: write at least 10s and at most 1h"),
+        ),
+        case(
+            "canary-of-nvidia",
+            with(verify(json!({"image": "x"})), json!({"advertiser": "NvidiaDevicePlugin"})),
+            Some("spec.verify.canary: NVIDIA's device plugin cannot keep a new device for a canary pod alone"),
+        ),
         case("a-day", json!({"disruption": {"notice": "1d"}}), Some("spec.disruption.notice")),
     ]
     .into_iter()

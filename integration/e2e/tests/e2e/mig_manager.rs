@@ -6,7 +6,7 @@ use e2e::{
     Result, World, mig_manager,
     objects::{self, ensure, says, set_guarantee},
     scene::{mig_profile, pool, tenant, workload},
-    story::{MIG_1G, MIG_3G, holdings},
+    story::{MIG_1G, MIG_3G, holdings, pod_events},
     wait::eventually,
 };
 use gputenancy_crds::{GpuPool, GpuTenant, condition, names};
@@ -22,6 +22,8 @@ async fn enter() -> Result<World> {
     mig_manager::start(&world).await?;
     let mut managed = pool("p", mig_manager::NODE, &["mig-1g", "mig-3g"]);
     managed["spec"]["partitioner"] = json!("MigManager");
+    let canary = json!({"image": "lab.local/gputenancy-workload:dev", "command": ["/usr/bin/gpu-work", "show"]});
+    managed["spec"]["verify"] = json!({"canary": canary});
     managed["spec"]["migManager"] = json!({"timeout": "25s", "configSync": "1s"});
     world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-3g", "3g.40gb"), managed]).await?;
     world.set(&[tenant("small", &[("mig-1g", 7)]), tenant("big", &[("mig-3g", 2)])]).await?;
@@ -89,10 +91,13 @@ async fn a_guarantee_changes_and_the_mig_manager_carves_it() {
         let before = everybody(&world).await?;
         let places = holdings(&world).await?;
         let layout = objects::layouts(&objects::gpu_node(&world.client, mig_manager::NODE).await?);
+        let proven = pod_events(&world, "default", "CanaryPassed").await?.len();
         set_guarantee(&world.client, "small", "mig-1g", 3).await?;
         set_guarantee(&world.client, "big", "mig-3g", 3).await?;
         served(&world, 3, 3).await?;
         in_order(&world).await?;
+        let now = pod_events(&world, "default", "CanaryPassed").await?.len();
+        ensure(now > proven, "what the MIG manager has carved is proven before it is released")?;
         world.pods_ready("small", 2).await?;
         world.pods_ready("big", 2).await?;
         let after = everybody(&world).await?;

@@ -1,21 +1,24 @@
 //! A pool whose devices NVIDIA's own plugin offers, unmodified: only for a change the node is cordoned, and only by us uncordoned.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use e2e::{
     Result, World,
-    objects::{self, ensure, set_guarantee},
+    objects::{self, Life, ensure, set_guarantee},
     product,
     scene::{mig_profile, pool, tenant},
     story::{pod_events, pool_ready, tenant_ready},
+    strike,
     wait::{PATIENCE, eventually},
 };
-use gputenancy_crds::names;
+use gputenancy_crds::{ChangePhase, GpuNode, names};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use serde_json::{Value, json};
 
 const NODE: &str = "gpu-1";
+/// A node that has nothing to do with any of it.
+const OTHER: &str = "gpu-2";
 const SMALL: &str = "nvidia.com/mig-1g.10gb";
 const BIG: &str = "nvidia.com/mig-3g.40gb";
 
@@ -23,13 +26,65 @@ const BIG: &str = "nvidia.com/mig-3g.40gb";
 async fn nvidias_plugin_advertises_what_was_carved_and_the_node_is_cordoned_only_meanwhile() {
     let world = World::enter().await.unwrap();
     let body = change_under_nvidias_plugin(&world).await;
-    // nobody's test after this one shall meet the plugin
-    world.kubectl(&["delete", "namespace", "nvidia", "--ignore-not-found", "--wait"]).await.unwrap();
-    world.kubectl(&["uncordon", NODE]).await.unwrap();
+    leave(&world).await.unwrap();
     world.keeping_evidence("nvidia-plugin", async { body }).await;
 }
 
-async fn change_under_nvidias_plugin(world: &World) -> Result<()> {
+/// Nobody's test after this one shall meet the plugin, or a cordon.
+async fn leave(world: &World) -> Result<()> {
+    world.kubectl(&["delete", "namespace", "nvidia", "--ignore-not-found", "--wait"]).await?;
+    world.kubectl(&["uncordon", NODE, OTHER]).await.map(drop)
+}
+
+#[tokio::test]
+async fn the_operator_killed_under_nvidias_plugin_goes_on_and_lifts_its_cordon_and_no_other() {
+    let world = World::enter_real().await.unwrap();
+    let body = killed_under_nvidias_plugin(&world).await;
+    leave(&world).await.unwrap();
+    world.keeping_evidence("nvidia-plugin-killed", async { body }).await;
+}
+
+async fn killed_under_nvidias_plugin(world: &World) -> Result<()> {
+    let small = two_small_pods(world).await?;
+    world.kubectl(&["cordon", OTHER]).await?;
+    // one beside the small ones, two where a whole device has to be withdrawn first
+    set_guarantee(&world.client, "big", "mig-3g", 3).await?;
+    let halves = |node: &GpuNode| objects::layouts(node).iter().flatten().filter(|i| i.ends_with(":3g.40gb")).count();
+    let carved = |node: &GpuNode| halves(node) == 3;
+    let kill = async |phase| {
+        // what is cordoned after the kill is so by the one that is killed
+        cordoned_by_us(world).await?;
+        strike::kill_leader(world).await?;
+        let hit = strike::phases(world, NODE).await?;
+        ensure(
+            cordon(world, NODE).await?.1.is_some(),
+            format!("the mark of the cordon outlives the operator in {phase:?}"),
+        )?;
+        Ok(hit)
+    };
+    let killed = strike::in_phases(world, NODE, carved, kill).await?;
+    for phase in [ChangePhase::Held, ChangePhase::Partitioning] {
+        ensure(killed.contains(&phase), format!("killed in {killed:?}, not in {phase:?}"))?;
+    }
+    settled(world, BIG, 3).await?;
+    world.set(&[sleepers("big", BIG, 3)]).await?;
+    world.pods_ready("big", 3).await?;
+    ensure(given(world, "big").await? == held(world, "3g.40gb").await?, "the new pods have the new instances")?;
+    ensure(objects::running(&world.client, "small").await? == small, "nobody was touched")?;
+    ensure(held(world, "1g.10gb").await? == given(world, "small").await?, "the plugin still gives what they have")?;
+    ensure(cordon(world, OTHER).await? == (true, None), "an administrator's cordon elsewhere stays")
+}
+
+async fn cordoned_by_us(world: &World) -> Result<()> {
+    eventually("the node is cordoned for the change", PATIENCE, || async {
+        let (cordoned, mark) = cordon(world, NODE).await?;
+        Ok(if cordoned && mark.is_some() { Ok(()) } else { Err(format!("{cordoned} {mark:?}")) })
+    })
+    .await
+}
+
+/// The plugin, a pool of its devices, and two pods that have one each.
+async fn two_small_pods(world: &World) -> Result<BTreeMap<String, Life>> {
     world.set(&plugin()).await?;
     let mut supply = pool("p", NODE, &["mig-1g", "mig-3g"]);
     supply["spec"]["advertiser"] = "NvidiaDevicePlugin".into();
@@ -43,14 +98,15 @@ async fn change_under_nvidias_plugin(world: &World) -> Result<()> {
     world.set(&[sleepers("small", SMALL, 2)]).await?;
     let small = world.pods_ready("small", 2).await?;
     ensure(given(world, "small").await? == held(world, "1g.10gb").await?, "pods have what NVML shows")?;
+    Ok(small)
+}
+
+async fn change_under_nvidias_plugin(world: &World) -> Result<()> {
+    let small = two_small_pods(world).await?;
 
     // a guarantee grows: the node is cordoned by us, nobody moves, and the new instance can be had
     set_guarantee(&world.client, "big", "mig-3g", 1).await?;
-    eventually("the node is cordoned for the change", PATIENCE, || async {
-        let (cordoned, mark) = cordon(world).await?;
-        Ok(if cordoned && mark.is_some() { Ok(()) } else { Err(format!("{cordoned} {mark:?}")) })
-    })
-    .await?;
+    cordoned_by_us(world).await?;
     settled(world, BIG, 1).await?;
     world.set(&[sleepers("big", BIG, 1)]).await?;
     world.pods_ready("big", 1).await?;
@@ -63,7 +119,7 @@ async fn change_under_nvidias_plugin(world: &World) -> Result<()> {
     set_guarantee(&world.client, "big", "mig-3g", 2).await?;
     offered(world, BIG, 2).await?;
     pool_ready(world, "p").await?;
-    ensure(cordon(world).await? == (true, None), "an administrator's cordon stays, and is not ours")?;
+    ensure(cordon(world, NODE).await? == (true, None), "an administrator's cordon stays, and is not ours")?;
     world.kubectl(&["uncordon", NODE]).await?;
 
     // what must go is evicted, and nobody else
@@ -129,9 +185,9 @@ fn sleepers(namespace: &str, resource: &str, replicas: i32) -> Value {
     })
 }
 
-/// Is the node cordoned, and since when by us?
-async fn cordon(world: &World) -> Result<(bool, Option<String>)> {
-    let node = Api::<Node>::all(world.client.clone()).get(NODE).await?;
+/// Is a node cordoned, and since when by us?
+async fn cordon(world: &World, node: &str) -> Result<(bool, Option<String>)> {
+    let node = Api::<Node>::all(world.client.clone()).get(node).await?;
     let mark = node.metadata.annotations.and_then(|all| all.get(names::CORDONED).cloned());
     Ok((node.spec.and_then(|s| s.unschedulable).unwrap_or(false), mark))
 }
@@ -149,7 +205,7 @@ async fn settled(world: &World, resource: &str, count: i64) -> Result<()> {
     offered(world, resource, count).await?;
     pool_ready(world, "p").await?;
     eventually("the node is open again", PATIENCE, || async {
-        let now = cordon(world).await?;
+        let now = cordon(world, NODE).await?;
         Ok(if now == (false, None) { Ok(()) } else { Err(format!("{now:?}")) })
     })
     .await

@@ -131,6 +131,24 @@ fn nodes() -> Vec<Case> {
     ]
 }
 
+/// A canary pod, but for these fields of its spec and of its container.
+fn canary(spec: Value, container: Value) -> Value {
+    let mut all = json!({
+        "serviceAccountName": "gputenancy-canary", "automountServiceAccountToken": false,
+        "securityContext": {"runAsNonRoot": true, "runAsUser": 65532},
+    });
+    let mut only = json!({
+        "name": "canary", "image": "x", "securityContext": {"allowPrivilegeEscalation": false},
+        "resources": {"limits": {"gputenancy.io/canary_0_4": "1"}},
+    });
+    for (object, fields) in [(&mut all, spec), (&mut only, container)] {
+        object.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    }
+    all["containers"] = json!([only]);
+    let meta = json!({"name": "canary", "labels": {"gputenancy.io/canary": "1g.10gb"}});
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": all})
+}
+
 fn operator() -> Vec<Case> {
     let nothing_else = Some("the operator may change nothing of a node but labels of gputenancy.io");
     let unmarked = Some("the operator may uncordon only a node that it has cordoned");
@@ -140,6 +158,8 @@ fn operator() -> Vec<Case> {
     let node = |name, body, refusal| case(name, Verb::Merge, "/api/v1/nodes/gpu-1", body, refusal);
     let label = |key: &str, value: Value| json!({"metadata": {"labels": {key: value}}});
     let space = "/api/v1/namespaces/kube-node-lease";
+    let pods = "/api/v1/namespaces/gputenancy-system/pods";
+    let no_canary = Some("the operator may create no pod but canaries");
     vec![
         node("label of ours", label("gputenancy.io/pool", json!("p")), None),
         node("label about MIG devices", label("nvidia.com/mig-1g.10gb.count", json!("3")), None),
@@ -157,6 +177,51 @@ fn operator() -> Vec<Case> {
         node("cordon with its mark", marked, None),
         case("label of a foreign namespace", Verb::Merge, space, label("gputenancy.io/tenant", json!("t")), not_ours),
         case("delete a foreign namespace", Verb::Delete, space, json!({}), not_ours),
+        case("a canary", Verb::Create, pods, canary(json!({}), json!({})), None),
+        case(
+            "a pod with rights",
+            Verb::Create,
+            pods,
+            canary(json!({"serviceAccountName": "default"}), json!({})),
+            no_canary,
+        ),
+        case(
+            "a pod with the node's network",
+            Verb::Create,
+            pods,
+            canary(json!({"hostNetwork": true}), json!({})),
+            no_canary,
+        ),
+        case("a root", Verb::Create, pods, canary(json!({"securityContext": {}}), json!({})), no_canary),
+        case(
+            "a file of the node",
+            Verb::Create,
+            pods,
+            canary(json!({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}), json!({})),
+            no_canary,
+        ),
+        case(
+            "a privileged pod",
+            Verb::Create,
+            pods,
+            canary(json!({}), json!({"securityContext": {"privileged": true}})),
+            no_canary,
+        ),
+        case(
+            "a pod elsewhere",
+            Verb::Create,
+            "/api/v1/namespaces/default/pods",
+            canary(json!({}), json!({})),
+            Some("cannot create resource"),
+        ),
+        (
+            "a new device before its canary",
+            Actor::Admin,
+            Verb::Create,
+            "/api/v1/namespaces/default/pods".into(),
+            canary(json!({"serviceAccountName": "default"}), json!({})),
+            Some("resources gputenancy.io/canary_* are new devices that the operator's canary pods have yet to prove"),
+        ),
         case("secrets", Verb::Delete, "/api/v1/namespaces/default/secrets/x", json!({}), Some("cannot delete")),
     ]
 }

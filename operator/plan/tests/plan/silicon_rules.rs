@@ -1,6 +1,6 @@
 //! What is planned can be carved: the simulated driver is asked, on each of its boards.
 
-use std::sync::LazyLock;
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use gputenancy_crds::{Board, BoardProfile, MemoryText};
 use gputenancy_plan::Plan;
@@ -12,6 +12,9 @@ use silicon::{
 };
 
 use crate::{config, fleet::Fleet};
+
+#[path = "../../../../integration/silicon/tests/seven/mod.rs"]
+mod seven;
 
 /// Every board with MIG that the driver knows.
 static BOARDS: LazyLock<Vec<(&'static str, silicon::board::Board)>> =
@@ -75,53 +78,101 @@ fn carve(machine: &mut Machine, board: &silicon::board::Board, plan: &Plan) -> R
     Ok(())
 }
 
-/// NVML's ids of the profiles on one GPU of seven slices: 19 is 1g, 15 is 1g with twice the memory, 14 is 2g, 9 is 3g, 5 is 4g and
-/// 0 all of it.
-const ACCEPTED: [&[u32]; 9] = [
-    &[19, 19, 19, 19, 19, 19, 19],
-    &[14, 14, 14, 19],
-    &[9, 9],
-    &[5, 9],
-    &[5, 14, 19],
-    &[9, 14, 14],
-    &[9, 14, 19, 19],
-    &[15, 15, 15, 15],
-    &[0],
-];
-const REFUSED: [&[u32]; 8] = [
-    &[5, 5],
-    &[5, 9, 19],
-    &[9, 9, 9],
-    &[9, 9, 19],
-    &[14, 14, 14, 14],
-    &[0, 19],
-    &[19, 19, 19, 19, 19, 19, 19, 19],
-    &[15, 15, 15, 15, 15],
-];
+/// Boards of seven slices, each with the rows of a table that it has all profiles for: some lack `1g.double`.
+fn sevens<'a>(
+    rows: impl IntoIterator<Item = &'a &'static str> + Clone,
+) -> impl Iterator<Item = (&'static str, &'static silicon::board::Board, &'static str, Vec<Wanted>)> {
+    let boards = BOARDS.iter().filter(|(_, b)| b.geometry.as_ref().is_some_and(|g| g.compute_slices == 7));
+    let each = boards.flat_map(move |board| rows.clone().into_iter().map(move |row| (board, *row)));
+    each.filter_map(|((key, board), row)| {
+        let profile = |id: u32| board.profiles.iter().find(|p| p.id == id);
+        let read = seven::read(row);
+        assert!(read.iter().all(|(id, _)| *id == 15 || profile(*id).is_some()), "{key} lacks one of {row}");
+        let wanted: Option<Vec<Wanted>> = read
+            .into_iter()
+            .map(|(id, start)| Some((profile(id)?.name.as_str(), start.map(u32::cast_signed))))
+            .collect();
+        Some((*key, board, row, wanted?))
+    })
+}
+
+/// A profile's name and where its instance lies, if that is said.
+type Wanted = (&'static str, Option<i32>);
+
+/// A tenant that wants so many of each.
+fn demand(board: &silicon::board::Board, wanted: &[Wanted]) -> Fleet {
+    let mut counts: BTreeMap<String, i32> = BTreeMap::new();
+    for (name, _) in wanted {
+        *counts.entry(in_manifests(name)).or_default() += 1;
+    }
+    let counts: Vec<(&str, i32)> = counts.iter().map(|(name, n)| (name.as_str(), *n)).collect();
+    pool_of(board, 1).tenant("t", &counts)
+}
+
+/// Does the planner's own rule know a placement of these?
+fn fits(board: &gputenancy_plan::board::Board, wanted: &[Wanted], placed: &mut Vec<(&'static str, i32)>) -> bool {
+    let Some(((name, start), rest)) = wanted.split_first() else { return true };
+    let starts = start.map_or_else(|| board.profile(name).unwrap().starts.clone(), |start| vec![start]);
+    starts.into_iter().any(|start| {
+        placed.push((name, start));
+        let fits = board.check(placed.iter().copied()).is_ok() && fits(board, rest, placed);
+        placed.pop();
+        fits
+    })
+}
 
 #[test]
-fn what_the_table_of_seven_slices_has_is_carved_and_what_it_has_not_is_refused() {
-    let variants = [Variant::Normal, Variant::Flipped];
-    let seven = BOARDS.iter().filter(|(_, b)| b.geometry.as_ref().is_some_and(|g| g.compute_slices == 7));
-    for ((key, board), variant) in seven.flat_map(|b| variants.map(|v| (b, v))) {
-        let name = |id: u32| board.profiles.iter().find(|p| p.id == id).map(|p| in_manifests(&p.name));
-        for (ids, fits) in ACCEPTED.iter().map(|ids| (ids, true)).chain(REFUSED.iter().map(|ids| (ids, false))) {
-            let Some(names) = ids.iter().map(|id| name(*id)).collect::<Option<Vec<_>>>() else {
-                assert!(ids.contains(&15), "{key} lacks one of {ids:?}");
-                continue;
-            };
-            let mut wanted: Vec<(&str, i32)> = Vec::new();
-            for name in &names {
-                match wanted.iter_mut().find(|(n, _)| n == name) {
-                    Some((_, n)) => *n += 1,
-                    None => wanted.push((name, 1)),
-                }
-            }
-            let plan = pool_of(board, 1).tenant("t", &wanted).plan();
-            assert_eq!(plan.problems.is_empty(), fits, "{key} {ids:?}: {:?}", plan.problems);
+fn the_stated_combinations_of_seven_slices_are_planned_and_carved() {
+    for (key, board, row, wanted) in sevens(&seven::COMBINATIONS) {
+        assert!(fits(&(&reported(board)).into(), &wanted, &mut Vec::new()), "{key} {row}");
+        let plan = demand(board, &wanted).plan();
+        assert_eq!(plan.problems, [], "{key} {row}");
+        for variant in [Variant::Normal, Variant::Flipped] {
             let mut machine = Machine::power_on("n", board.clone(), variant, 1, &[]);
-            carve(&mut machine, board, &plan).unwrap_or_else(|e| panic!("{key} {ids:?}: {e}"));
+            carve(&mut machine, board, &plan).unwrap_or_else(|e| panic!("{key} {row}: {e}"));
+            let mut made: Vec<u32> = machine.gpus[0].instances.iter().map(|gi| gi.profile).collect();
+            let mut stated: Vec<u32> = seven::read(row).into_iter().map(|(id, _)| id).collect();
+            made.sort_unstable();
+            stated.sort_unstable();
+            assert_eq!(made, stated, "{key} {row}: all of it and, as nothing fits beside it, nothing else");
         }
+    }
+}
+
+#[test]
+fn any_one_slice_instance_of_them_may_be_the_one_with_the_media_engines() {
+    for (key, board, row, wanted) in sevens(&seven::COMBINATIONS) {
+        let name = |id: u32| board.profile(id).unwrap().name.as_str();
+        for at in (0..wanted.len()).filter(|at| wanted[*at].0 == name(19)) {
+            let mut wanted = wanted.clone();
+            wanted[at].0 = name(20);
+            assert!(fits(&(&reported(board)).into(), &wanted, &mut Vec::new()), "{key} {row} at {at}");
+        }
+    }
+}
+
+#[test]
+fn nothing_can_be_added_to_them() {
+    for (key, board, row, wanted) in sevens(&seven::COMBINATIONS) {
+        for profile in board.profiles.iter().filter(|p| seven::PROFILES.iter().any(|(_, id)| *id == p.id)) {
+            let name = profile.name.as_str();
+            let more: Vec<Wanted> = wanted.iter().copied().chain([(name, None)]).collect();
+            assert!(!fits(&(&reported(board)).into(), &more, &mut Vec::new()), "{key} {row} and {name}");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_exist_on_seven_slices_is_refused_in_a_sentence_and_what_is_planned_instead_can_be_carved() {
+    for (key, board, row, wanted) in sevens(&seven::REFUSED) {
+        assert!(!fits(&(&reported(board)).into(), &wanted, &mut Vec::new()), "{key} {row}");
+        let plan = demand(board, &wanted).plan();
+        assert!(plan.problems.iter().any(|p| p.reason() == "Shortage"), "{key} {row}: {:?}", plan.problems);
+        let mut machine = Machine::power_on("n", board.clone(), Variant::Normal, 1, &[]);
+        carve(&mut machine, board, &plan).unwrap_or_else(|e| panic!("{key} {row}: {e}"));
+    }
+    for (key, board, row, wanted) in sevens(&seven::MISPLACED) {
+        assert!(!fits(&(&reported(board)).into(), &wanted, &mut Vec::new()), "{key} {row}");
     }
 }
 

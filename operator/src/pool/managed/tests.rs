@@ -201,6 +201,109 @@ fn a_dead_mig_manager_is_given_up_and_the_devices_go_back() {
     assert!(smalls(&world) >= 3, "tried again later: {:#?}", world.story);
 }
 
+/// When the MIG manager was asked for something within so many hours, in minutes, looking every five.
+fn asked(world: &mut World, hours: i64) -> Vec<i64> {
+    let label = format!("{}=", names::MIG_CONFIG_LABEL);
+    let mut asked = Vec::new();
+    let mut count = usize::MAX;
+    for minute in (0..hours * 60).step_by(5) {
+        for _ in 0..4 {
+            world.agent();
+            world.operate(usize::MAX);
+            world.sync();
+            world.manage();
+        }
+        let now = world.story.iter().filter(|s| s.starts_with(&label)).count();
+        if now > count {
+            asked.push(minute);
+        }
+        count = now;
+        world.now = world.now.checked_add(SignedDuration::from_mins(5)).unwrap();
+    }
+    asked
+}
+
+#[test]
+fn a_dead_mig_manager_is_asked_ever_more_seldom_for_the_node_as_a_whole() {
+    // either GPU would do: the second one is not tried as if nothing had happened
+    let mut world = World::new();
+    world.guarantee("small", 7);
+    world.settle();
+    world.manager.dead = true;
+    world.guarantee("small", 0);
+    world.guarantee("half", 1);
+    let asked = asked(&mut world, 72);
+    // to go on and to go back, each by two names: four askings make an attempt
+    let starts: Vec<i64> = asked.iter().copied().step_by(4).collect();
+    assert!(starts.len() >= 4, "{asked:?}");
+    let pauses: Vec<i64> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(pauses.windows(2).all(|pair| pair[1] > pair[0]), "{pauses:?} {asked:?}");
+    let waits = |world: &mut World| {
+        let pool = world.passes().pools.remove("p").unwrap();
+        let ready = pool.conditions.into_iter().find(|c| c.type_ == "Ready").unwrap();
+        (ready.message, pool.changes.into_iter().map(|c| c.message).collect::<Vec<_>>())
+    };
+    let (message, changes) = waits(&mut world);
+    assert!(
+        message.contains("asked again at") || changes.iter().any(|c| c.contains("asked again at")),
+        "{message} {changes:?}"
+    );
+    // whoever changes something is not made to wait
+    world.manager.dead = false;
+    world.guarantee("small", 2);
+    world.settle();
+    assert!(
+        smalls(&world) >= 2 && halves(&world) >= 1 && world.phases().iter().all(Option::is_none),
+        "{:#?}",
+        world.story
+    );
+}
+
+#[test]
+fn a_label_that_names_another_layout_is_set_right_before_anybody_can_carve_by_it() {
+    let mut world = settled();
+    let before = world.label(names::MIG_CONFIG_LABEL).unwrap();
+    world.guarantee("small", 3);
+    world.settle();
+    let shapes = world.shapes();
+    // as a pool finds it that comes back after a carving that failed
+    world.set_label(names::MIG_CONFIG_LABEL, &before);
+    world.manager.dead = true;
+    assert!(!world.label_is_true());
+    world.settle();
+    assert!(world.label_is_true() && world.node().spec.mig_manager.is_none(), "{:#?}", world.story);
+    world.manager.dead = false;
+    world.settle();
+    assert_eq!(world.shapes(), shapes, "nothing was carved");
+}
+
+#[test]
+fn after_the_pools_deletion_an_answer_is_waited_for_as_long_as_the_pool_said() {
+    let silent_for = |pool_said: &str| {
+        let mut world = settled();
+        world.fleet.pools[0].spec.mig_manager =
+            serde_json::from_value(serde_json::json!({"timeout": pool_said})).unwrap();
+        world.manager.dead = true;
+        world.guarantee("small", 3);
+        while world.node().spec.mig_manager.as_ref().is_none_or(|r| r.step != MigManagerStep::Asked) {
+            world.agent();
+            world.operate(usize::MAX);
+            world.sync();
+            world.now = world.now.checked_add(SignedDuration::from_secs(10)).unwrap();
+        }
+        world.pooled(false);
+        let start = world.now;
+        while super::is_asked(world.node()) {
+            world.agent();
+            world.operate(usize::MAX);
+            world.now = world.now.checked_add(SignedDuration::from_secs(30)).unwrap();
+        }
+        world.now.duration_since(start).as_mins()
+    };
+    let (short, long) = (silent_for("3m"), silent_for("60m"));
+    assert!((6..20).contains(&short) && (120..140).contains(&long), "{short} and {long} minutes, asked twice each");
+}
+
 #[test]
 fn a_layout_that_is_gone_after_a_reboot_is_carved_again() {
     let mut world = settled();
@@ -303,8 +406,8 @@ proptest! {
             let stuck = gpu.change.as_ref().is_some_and(|c| c.phase == ChangePhase::Stuck);
             prop_assert!(stuck || gpu.hold.is_empty(), "{gpu:?} {:#?}", world.story);
         }
-        let ended = world.phases().iter().all(Option::is_none);
-        prop_assert!(!ended || world.label_is_true(), "{:#?}", world.story);
+        let stuck = world.phases().contains(&Some(ChangePhase::Stuck));
+        prop_assert!(stuck || world.label_is_true(), "{:#?}", world.story);
     }
 
     /// A pool that goes at any time leaves a node that nobody of ours has anything to do with, and one that comes back finds it usable.
@@ -324,6 +427,8 @@ proptest! {
         world.settle();
         prop_assert!(world.paused().is_empty(), "{:#?}", world.story);
         prop_assert!(world.phases().iter().all(|p| p.is_none_or(|p| p >= ChangePhase::RolledBack)));
+        let stuck = world.phases().contains(&Some(ChangePhase::Stuck));
+        prop_assert!(stuck || world.label(names::MIG_CONFIG_LABEL).is_none() || world.label_is_true(), "{:#?}", world.story);
     }
 }
 

@@ -6,7 +6,8 @@ use std::{
 };
 
 use gputenancy_crds::{
-    AgentStep, ChangePhase, DeviceOwner, DeviceState, GpuNode, GpuPool, InstanceState, Layout, MigMode, names,
+    AgentStep, ChangePhase, DeviceOwner, DeviceState, GpuNode, GpuPool, InstanceState, Layout, MigManagerStep, MigMode,
+    names,
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -175,7 +176,7 @@ impl World {
     }
 
     pub fn passes(&mut self) -> Pass {
-        let inputs = Inputs { now: self.now, refusals: &Refusals::new(), lagging: &BTreeSet::new() };
+        let inputs = Inputs { now: self.now, refusals: &Refusals::new(), namespace: "home", lagging: &BTreeSet::new() };
         pass(&self.fleet, &mut self.index, &inputs)
     }
 
@@ -341,6 +342,10 @@ impl World {
             return;
         }
         if let Some(config) = self.manager.at_work.take() {
+            // the program reads its file once more when it applies: by then we may have taken the layout out
+            if self.wanted(&config).is_none() {
+                return self.end("failed", true);
+            }
             match self.manager.faults.pop_front() {
                 Some(Fault::Stuck) => {}
                 Some(Fault::Failed) => self.end("failed", true),
@@ -429,7 +434,9 @@ impl World {
             self.sync();
             self.agent();
             quiet &= !self.operate(usize::MAX);
-            let over = self.phases().iter().all(|p| p.is_none_or(|p| p >= ChangePhase::RolledBack));
+            let run = self.node().spec.mig_manager.as_ref();
+            let over = run.is_none_or(|r| r.step == MigManagerStep::GaveUp)
+                && self.phases().iter().all(|p| p.is_none_or(|p| p >= ChangePhase::RolledBack));
             // without a pool a change stands still until nobody uses the GPU any more, which may be never
             let let_go = !self.shelf.is_empty() && !is_engaged(self.node(), self.fleet.nodes["n"].labels());
             if quiet && (let_go || (over && self.paused().is_empty())) {
