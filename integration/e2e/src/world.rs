@@ -14,7 +14,7 @@ use crate::{
     wait::{PATIENCE, eventually},
 };
 
-/// What tests make of the driver's real latency.
+/// The share of the driver's real latency that tests wait for.
 const QUARTER: &str = "0.25";
 
 /// Handles on the lab.
@@ -35,11 +35,12 @@ impl World {
         Ok(Self { lab, client, _turn: turn })
     }
 
-    /// Attaches, installs the product, and removes what earlier tests left. Driver calls take a quarter of their real time,
-    /// so that a suite of changes ends today.
+    /// Attaches, installs the product, and removes what earlier tests left. Driver calls take a quarter of their real time:
+    /// most tests ask what comes of a change and not how long it takes.
     pub async fn enter() -> Result<Self> {
         let world = Self::bare().await?;
         world.renew(&[]).await?;
+        mig_manager::gone(&world).await?;
         Ok(world)
     }
 
@@ -51,16 +52,25 @@ impl World {
         Ok(world)
     }
 
-    /// Installs the product with these values of the chart, and removes what earlier tests left.
+    /// Installs the product with these values of the chart, and removes what earlier tests left; driver calls as in [`World::enter`].
     pub async fn renew(&self, values: &[&str]) -> Result<()> {
         product::install(&self.lab, values).await?;
         objects::delete_everything(&self.client).await?;
         self.agents_ready().await?;
-        self.blank().await?;
-        if values.is_empty() {
-            mig_manager::gone(self).await?;
-        }
-        Ok(())
+        self.given_up().await?;
+        self.latency(QUARTER).await?;
+        self.blank().await
+    }
+
+    /// Waits until the operator has given up every GPU: a board that is reset before that is carved again as after a reboot.
+    async fn given_up(&self) -> Result<()> {
+        let api = Api::<GpuNode>::all(self.client.clone());
+        eventually("every GPU given up", PATIENCE, || async {
+            let nodes = api.list(&ListParams::default()).await?.items;
+            let kept = nodes.iter().flat_map(|n| n.spec.gpus.iter().map(|g| g.uuid.as_str())).collect::<Vec<_>>();
+            Ok(if kept.is_empty() { Ok(()) } else { Err(kept.join(", ")) })
+        })
+        .await
     }
 
     /// Empties all boards by a reset, as an administrator would before handing them over: the planner keeps what it finds, so
@@ -68,7 +78,6 @@ impl World {
     async fn blank(&self) -> Result<()> {
         let reset = |node| async move {
             self.nvsim(node, &["clear-faults"]).await?;
-            self.nvsim(node, &["latency", QUARTER]).await?;
             try_join(self.nvsim(node, &["reset", "0"]), self.nvsim(node, &["reset", "1"])).await
         };
         try_join_all(NODES.map(reset)).await?;

@@ -80,10 +80,14 @@ async fn passes(world: &World) -> Result<()> {
     let on_trial: Vec<_> = node.spec.gpus.iter().filter(|g| !g.trial.is_empty()).map(|g| &g.trial).collect();
     ensure(on_trial == [&vec![place.1]], format!("it has the device on trial: {place:?}, {on_trial:?}"))?;
     ensure(strike::phases(world, "gpu-1").await? == BTreeSet::from([ChangePhase::Trying]), "its change waits for it")?;
-    let seen = world.kubectl(&["logs", "-n", product::NAMESPACE, &pod]).await?;
-    ensure(seen.matches("MIG-").count() == 1 && seen.contains("3g.40gb"), format!("it sees one half: {seen}"))?;
     ensure(objects::running(&world.client, "big").await?.is_empty(), "no tenant has the new device yet")?;
     ensure(objects::allocatable(&world.client, "gpu-1", HALF).await? == 0, "the scheduler does not know it yet")?;
+    // kubelet has given the device away before the program starts
+    eventually("the canary sees one half and nothing else", PATIENCE, || async {
+        let seen = world.kubectl(&["logs", "-n", product::NAMESPACE, &pod]).await?;
+        Ok(if seen.matches("MIG-").count() == 1 && seen.contains("3g.40gb") { Ok(()) } else { Err(seen) })
+    })
+    .await?;
 
     world.pods_ready("big", 1).await?;
     pool_ready(world, "p").await?;

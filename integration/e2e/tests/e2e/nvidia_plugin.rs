@@ -63,9 +63,8 @@ async fn killed_under_nvidias_plugin(world: &World) -> Result<()> {
         Ok(hit)
     };
     let killed = strike::in_phases(world, NODE, carved, kill).await?;
-    for phase in [ChangePhase::Held, ChangePhase::Partitioning] {
-        ensure(killed.contains(&phase), format!("killed in {killed:?}, not in {phase:?}"))?;
-    }
+    // what is held here has no owner, so that phase may be over before the kill hits
+    ensure(killed.contains(&ChangePhase::Partitioning), format!("killed in {killed:?}, not while it carves"))?;
     settled(world, BIG, 3).await?;
     world.set(&[sleepers("big", BIG, 3)]).await?;
     world.pods_ready("big", 3).await?;
