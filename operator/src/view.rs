@@ -40,7 +40,7 @@ pub struct ProfileView {
 }
 
 /// What a user of a profile has to know; part of every grant.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Contract {
     /// Most that one pod may ask for; `None`: as many as the tenant is guaranteed.
     pub max_per_pod: Option<i32>,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{GpuProfileSpec, names};
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 
 use super::{devices, status::Seen};
 use crate::{

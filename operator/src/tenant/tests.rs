@@ -17,6 +17,8 @@ use crate::{
     view::{Contract, ProfileView, TenantView, View},
 };
 
+mod grants;
+
 fn tenant(spec: &Value) -> GpuTenant {
     let mut whole = json!({
         "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant",

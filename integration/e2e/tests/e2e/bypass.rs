@@ -73,7 +73,9 @@ async fn with_the_operator_gone_every_bypass_is_refused_with_its_reason_and_usua
         usual_work(&world).await?;
         pod_security(&world).await?;
         bypasses(&world).await?;
-        what_is_ours(&world).await
+        later(&world).await?;
+        what_is_ours(&world).await?;
+        without_a_grant(&world).await
     };
     let outcome = body.await;
     // also after a failure: the next test finds an operator
@@ -175,6 +177,70 @@ async fn bypasses(world: &World) -> Result<()> {
     ensure(count >= 60, format!("{count} bypasses were tried"))
 }
 
+/// A pod that nobody has scheduled yet, and that its finalizer keeps.
+const WAITING: &str = "/api/v1/namespaces/t/pods/waiting";
+
+/// What could not be had at once cannot be had by changing the pod afterwards.
+async fn later(world: &World) -> Result<()> {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "waiting", "finalizers": ["example.com/keep"]}, "spec": {
+        "schedulingGates": [{"name": "example.com/later"}], "containers": [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/mig-1g.10gb": "1"}}}]}});
+    let made = OWNER.does(&world.client, Verb::Create, "/api/v1/namespaces/t/pods", &pod).await?;
+    ensure(made.is_ok(), format!("{:?}", made.err()))?;
+    let debug = |env: Value| json!({"spec": {"ephemeralContainers": [{"name": "debug", "image": "i", "env": env}]}});
+    let tolerating = |toleration: Value| json!({"spec": {"tolerations": [toleration]}});
+    let selecting = |pool: &str| json!({"spec": {"nodeSelector": {"gputenancy.io/pool": pool}}});
+    let noted = |key: &str| json!({"metadata": {"annotations": {key: "nvidia.com/gpu=all"}}});
+    let aside = "/ephemeralcontainers";
+    for (what, body, refused) in [
+        (aside, debug(json!([])), None),
+        (aside, debug(json!([{"name": "LD_LIBRARY_PATH", "value": "/usr/local/cuda/lib64"}])), None),
+        (aside, debug(json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])), Some("devices and limits are given")),
+        (aside, debug(json!([{"name": "LD_PRELOAD", "value": "/tmp/x.so"}])), Some("may not load libraries")),
+        (aside, debug(json!([{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}])), Some("compute, utility only")),
+        ("", tolerating(json!({"key": "example.com/spot", "operator": "Exists"})), None),
+        ("", tolerating(json!({"key": "nvidia.com/gpu", "operator": "Exists"})), None),
+        ("", tolerating(json!({"operator": "Exists"})), Some("name the key of each taint")),
+        ("", selecting("p"), None),
+        ("", selecting("theirs"), Some("may select nodes of these pools: p")),
+        ("", noted("example.com/note"), None),
+        ("", noted("cdi.k8s.io/x"), Some("annotations of cdi.k8s.io")),
+    ] {
+        let mut body = body;
+        if let Some(added) = body["spec"]["tolerations"].as_array_mut() {
+            // tolerations are only ever added, and a merge replaces the list
+            let pod = Api::<Pod>::namespaced(world.client.clone(), "t").get("waiting").await?;
+            let there = serde_json::to_value(pod.spec.and_then(|s| s.tolerations).unwrap_or_default()).unwrap();
+            added.splice(0..0, there.as_array().unwrap().clone());
+        }
+        let answer = Actor::Admin.may(&world.client, Verb::Merge, &format!("{WAITING}{what}"), &body).await?;
+        let right = match &answer {
+            Ok(_) => refused.is_none(),
+            Err(status) => refused.is_some_and(|words| status.message.contains(words)),
+        };
+        ensure(right, format!("{body}: {:?}", answer.map(drop).map_err(|s| s.message)))?;
+    }
+    Ok(())
+}
+
+/// No grant, no pod; but pods of a namespace that is deleted lose their finalizers also when its grant goes before them.
+async fn without_a_grant(world: &World) -> Result<()> {
+    world.kubectl(&["delete", "namespace", "t", "--wait=false"]).await?;
+    let grants = Api::<GpuGrant>::namespaced(world.client.clone(), "t");
+    eventually("the grant goes with its namespace", PATIENCE, || async {
+        Ok(if grants.get_opt("grant").await?.is_none() { Ok(()) } else { Err("it is there".into()) })
+    })
+    .await?;
+    let freed = Actor::Admin.does(&world.client, Verb::Merge, WAITING, &json!({"metadata": {"finalizers": null}})).await?;
+    ensure(freed.is_ok(), format!("{:?}", freed.err()))?;
+    let bare = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "t-bare", "labels": {"gputenancy.io/tenant": "t", "app.kubernetes.io/managed-by": "gputenancy"}}});
+    world.set(&[bare]).await?;
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let answer = Actor::Admin.may(&world.client, Verb::Create, "/api/v1/namespaces/t-bare/pods", &pod).await?;
+    world.kubectl(&["delete", "namespace", "t-bare"]).await?;
+    let refused = answer.as_ref().err().is_some_and(|s| s.message.contains("gputenancy-tenant-pods"));
+    ensure(refused, format!("a pod without a grant: {:?}", answer.map(drop).map_err(|s| s.message)))
+}
+
 /// Grants, labels and quotas are the operator's, whatever rights a team has been given beside its own.
 async fn what_is_ours(world: &World) -> Result<()> {
     let grants = Api::<GpuGrant>::namespaced(world.client.clone(), "t");
@@ -186,7 +252,14 @@ async fn what_is_ours(world: &World) -> Result<()> {
     let binding = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/t/{binding}");
     let label = json!({"metadata": {"labels": {"gputenancy.io/tenant": "other"}}});
     let more = json!({"spec": {"resources": {"nvidia.com/gpu": 8}}});
-    let cases = [
+    let bind = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "waiting"}, "target": {"apiVersion": "v1", "kind": "Node", "name": "gpu-1"}});
+    let token = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}});
+    let agent = format!("/api/v1/namespaces/{}/serviceaccounts/gputenancy-agent/token", product::NAMESPACE);
+    let binding_of_pod = format!("{WAITING}/binding");
+    let cases: [(Actor, Verb, &str, &Value, &str); 12] = [
+        (OWNER, Verb::Create, &binding_of_pod, &bind, "forbidden"),
+        (OWNER, Verb::Create, "/api/v1/nodes/gpu-1/proxy/run", &bind, "forbidden"),
+        (OWNER, Verb::Create, &agent, &token, "forbidden"),
         (OWNER, Verb::Merge, grant, &more, "forbidden"),
         (Actor::Admin, Verb::Merge, grant, &more, "written by the operator alone"),
         (Actor::Admin, Verb::Delete, grant, &more, "written by the operator alone"),
