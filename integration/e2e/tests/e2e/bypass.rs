@@ -84,18 +84,36 @@ async fn with_the_operator_gone_every_bypass_is_refused_with_its_reason_and_usua
     world.keeping_evidence("bypass", async { outcome }).await;
 }
 
-/// Whatever the manifest says is there afterwards; what the API server fills in is left aside.
-fn is_kept(sent: &Value, kept: &Value) -> bool {
+/// Where what was sent is no longer as it was; what the API server fills in is left aside.
+fn changed(sent: &Value, kept: &Value, at: &str) -> Option<String> {
     match (sent, kept) {
-        (Value::Object(sent), Value::Object(kept)) => {
-            sent.iter().all(|(key, value)| kept.get(key).is_some_and(|k| is_kept(value, k)))
-        }
+        (Value::Object(sent), Value::Object(kept)) => sent.iter().find_map(|(key, value)| {
+            let kept = kept.get(key).unwrap_or(&Value::Null);
+            changed(value, kept, &format!("{at}.{key}"))
+        }),
         // tolerations and volumes of Kubernetes' own are added at the end
-        (Value::Array(sent), Value::Array(kept)) => {
-            sent.len() <= kept.len() && sent.iter().zip(kept).all(|(s, k)| is_kept(s, k))
+        (Value::Array(sent), Value::Array(kept)) if sent.len() <= kept.len() => {
+            sent.iter().zip(kept).enumerate().find_map(|(i, (s, k))| changed(s, k, &format!("{at}[{i}]")))
         }
-        _ => sent == kept || sent.is_null(),
+        // amounts are kept as texts
+        (Value::Number(sent), Value::String(kept)) if sent.to_string() == *kept => None,
+        _ => (sent != kept).then(|| format!("{at}: {sent} -> {kept}")),
     }
+}
+
+/// The pod that a controller makes of this object, if it makes any.
+fn pod_of(object: &Value) -> Option<Value> {
+    let template = ["/spec/template", "/spec/jobTemplate/spec/template"].iter().find_map(|at| object.pointer(at))?;
+    template.pointer("/spec/containers")?;
+    let mut pod = template.clone();
+    pod["apiVersion"] = json!("v1");
+    pod["kind"] = json!("Pod");
+    pod["metadata"]["name"] = object["metadata"]["name"].clone();
+    for claim in object["spec"]["volumeClaimTemplates"].as_array().into_iter().flatten() {
+        let name = &claim["metadata"]["name"];
+        pod["spec"]["volumes"] = json!([{"name": name, "persistentVolumeClaim": {"claimName": name}}]);
+    }
+    Some(pod)
 }
 
 async fn usual_work(world: &World) -> Result<()> {
@@ -103,23 +121,14 @@ async fn usual_work(world: &World) -> Result<()> {
     ensure(all.len() >= 20, format!("{} manifests of usual work", all.len()))?;
     let mut wrong = vec![];
     for object in all {
-        let template = ["/spec/template", "/spec/jobTemplate/spec/template"].iter().find_map(|at| object.pointer(at));
-        let pod = template.filter(|t| t.pointer("/spec/containers").is_some()).map(|template| {
-            let mut pod = template.clone();
-            pod["apiVersion"] = json!("v1");
-            pod["kind"] = json!("Pod");
-            pod["metadata"]["name"] = object["metadata"]["name"].clone();
-            pod
-        });
-        for one in std::iter::once(object.clone()).chain(pod) {
-            let mut sent = one.clone();
+        let pod = pod_of(&object);
+        for mut sent in std::iter::once(object).chain(pod) {
             // written by kubectl's dry run
             sent["metadata"].as_object_mut().unwrap().remove("namespace");
-            let answer = OWNER.may(&world.client, Verb::Create, &collection(&sent), &sent).await?;
-            match answer {
-                Ok(kept) if is_kept(&sent, &kept) => {}
-                Ok(kept) => wrong.push(format!("changed: {sent} -> {kept}")),
-                Err(status) => wrong.push(format!("{} {}: {}", sent["kind"], sent["metadata"]["name"], status.message)),
+            let name = format!("{} {}", sent["kind"], sent["metadata"]["name"]);
+            match OWNER.may(&world.client, Verb::Create, &collection(&sent), &sent).await? {
+                Ok(kept) => wrong.extend(changed(&sent, &kept, "").map(|what| format!("{name}: {what}"))),
+                Err(status) => wrong.push(format!("{name}: {}", status.message)),
             }
         }
     }
