@@ -11,8 +11,8 @@ use e2e::{
     wait::{PATIENCE, eventually},
 };
 use gputenancy_crds::GpuGrant;
-use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, api::ListParams};
+use k8s_openapi::api::{admissionregistration::v1::ValidatingAdmissionPolicy, core::v1::Pod};
+use kube::{Api, ResourceExt as _, api::ListParams};
 use serde_json::{Value, json};
 
 /// The annotation in which a manifest names the words that it must be refused with.
@@ -69,19 +69,41 @@ async fn with_the_operator_gone_every_bypass_is_refused_with_its_reason_and_usua
     let world = World::enter().await.unwrap();
     let body = async {
         two_teams(&world).await?;
+        well_typed(&world).await?;
         operators(&world, 0).await?;
         usual_work(&world).await?;
-        pod_security(&world).await?;
+        kubernetes_itself(&world).await?;
         bypasses(&world).await?;
         later(&world).await?;
         what_is_ours(&world).await?;
         without_a_grant(&world).await
     };
     let outcome = body.await;
-    // also after a failure: the next test finds an operator
+    // also after a failure: the next test finds an operator, and nothing that keeps the namespace
+    let free = json!({"metadata": {"finalizers": null}});
+    Actor::Admin.does(&world.client, Verb::Merge, WAITING, &free).await.unwrap().ok();
     operators(&world, 2).await.unwrap();
     world.kubectl(&["delete", "--ignore-not-found", "runtimeclass", "nvidia-legacy"]).await.unwrap();
     world.keeping_evidence("bypass", async { outcome }).await;
+}
+
+/// The API server has found no field misspelt in any policy of ours.
+async fn well_typed(world: &World) -> Result<()> {
+    let policies = Api::<ValidatingAdmissionPolicy>::all(world.client.clone());
+    let all = policies.list(&ListParams::default().labels("app.kubernetes.io/part-of=gputenancy")).await?.items;
+    ensure(all.len() >= 10, format!("{} policies", all.len()))?;
+    for policy in all {
+        eventually("the types of a policy are checked", PATIENCE, || async {
+            let status = policies.get(&policy.name_any()).await?.status.unwrap_or_default();
+            let checked = status.observed_generation == policy.metadata.generation;
+            Ok(if checked { Ok(()) } else { Err(policy.name_any()) })
+        })
+        .await?;
+        let status = policies.get(&policy.name_any()).await?.status.unwrap_or_default();
+        let warnings = status.type_checking.and_then(|t| t.expression_warnings).unwrap_or_default();
+        ensure(warnings.is_empty(), format!("{}: {warnings:?}", policy.name_any()))?;
+    }
+    Ok(())
 }
 
 /// Where what was sent is no longer as it was; what the API server fills in is left aside.
@@ -135,27 +157,34 @@ async fn usual_work(world: &World) -> Result<()> {
     ensure(wrong.is_empty(), wrong.join("\n"))
 }
 
-/// What the Pod Security Standard refuses needs no policy of ours.
-async fn pod_security(world: &World) -> Result<()> {
+/// What the Pod Security Standard refuses, or the kind itself, needs no policy of ours.
+async fn kubernetes_itself(world: &World) -> Result<()> {
     let limits = json!({"limits": {"nvidia.com/mig-1g.10gb": "1"}});
     let base = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"containers": [{"name": "c", "image": "i", "resources": limits}]}});
-    for (at, value) in [
-        ("hostPID", json!(true)),
-        ("hostIPC", json!(true)),
-        ("hostNetwork", json!(true)),
-        ("volumes", json!([{"name": "v", "hostPath": {"path": "/tmp"}}])),
-        ("containers", json!([{"name": "c", "image": "i", "securityContext": {"privileged": true}}])),
+    let (security, half) = ("violates PodSecurity", json!({"limits": {"nvidia.com/mig-1g.10gb": "500m"}}));
+    for (at, value, words) in [
+        ("containers", json!([{"name": "c", "image": "i", "resources": half}]), "must be an integer"),
+        ("hostPID", json!(true), security),
+        ("hostIPC", json!(true), security),
+        ("hostNetwork", json!(true), security),
+        ("volumes", json!([{"name": "v", "hostPath": {"path": "/tmp"}}]), security),
+        ("containers", json!([{"name": "c", "image": "i", "securityContext": {"privileged": true}}]), security),
         (
             "containers",
             json!([{"name": "c", "image": "i", "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]),
+            security,
         ),
-        ("containers", json!([{"name": "c", "image": "i", "ports": [{"containerPort": 80, "hostPort": 80}]}])),
+        (
+            "containers",
+            json!([{"name": "c", "image": "i", "ports": [{"containerPort": 80, "hostPort": 80}]}]),
+            security,
+        ),
     ] {
         let mut pod = base.clone();
         pod["spec"][at] = value;
         let answer = OWNER.may(&world.client, Verb::Create, "/api/v1/namespaces/t/pods", &pod).await?;
-        let refused = answer.err().is_some_and(|s| s.message.contains("violates PodSecurity"));
-        ensure(refused, format!("Pod Security refuses {pod}"))?;
+        let refused = answer.err().is_some_and(|s| s.message.contains(words));
+        ensure(refused, format!("{words}: {pod}"))?;
     }
     Ok(())
 }
@@ -186,6 +215,7 @@ async fn bypasses(world: &World) -> Result<()> {
     ensure(count >= 60, format!("{count} bypasses were tried"))
 }
 
+const GRANT: &str = "/apis/gputenancy.io/v1alpha1/namespaces/t/gpugrants/grant";
 /// A pod that nobody has scheduled yet, and that its finalizer keeps.
 const WAITING: &str = "/api/v1/namespaces/t/pods/waiting";
 
@@ -203,7 +233,11 @@ async fn later(world: &World) -> Result<()> {
     for (what, body, refused) in [
         (aside, debug(json!([])), None),
         (aside, debug(json!([{"name": "LD_LIBRARY_PATH", "value": "/usr/local/cuda/lib64"}])), None),
-        (aside, debug(json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])), Some("devices and limits are given")),
+        (
+            aside,
+            debug(json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])),
+            Some("devices and limits are given"),
+        ),
         (aside, debug(json!([{"name": "LD_PRELOAD", "value": "/tmp/x.so"}])), Some("may not load libraries")),
         (aside, debug(json!([{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}])), Some("compute, utility only")),
         ("", tolerating(json!({"key": "example.com/spot", "operator": "Exists"})), None),
@@ -231,23 +265,21 @@ async fn later(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// No grant, no pod; but pods of a namespace that is deleted lose their finalizers also when its grant goes before them.
+/// No grant, no pod; but a pod that is there loses its finalizers, or its namespace could never go.
 async fn without_a_grant(world: &World) -> Result<()> {
-    world.kubectl(&["delete", "namespace", "t", "--wait=false"]).await?;
-    let grants = Api::<GpuGrant>::namespaced(world.client.clone(), "t");
-    eventually("the grant goes with its namespace", PATIENCE, || async {
-        Ok(if grants.get_opt("grant").await?.is_none() { Ok(()) } else { Err("it is there".into()) })
+    let gone = Actor::Operator.does(&world.client, Verb::Delete, GRANT, &json!({})).await?;
+    ensure(gone.is_ok(), format!("the operator's own grant: {:?}", gone.err()))?;
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    eventually("no pod without a grant", PATIENCE, || async {
+        let answer = OWNER.may(&world.client, Verb::Create, "/api/v1/namespaces/t/pods", &pod).await?;
+        let words = answer.err().map(|status| status.message).unwrap_or_default();
+        let ours = words.contains("gputenancy-tenant-pods") && words.contains("param");
+        Ok(if ours { Ok(()) } else { Err(words) })
     })
     .await?;
-    let freed = Actor::Admin.does(&world.client, Verb::Merge, WAITING, &json!({"metadata": {"finalizers": null}})).await?;
-    ensure(freed.is_ok(), format!("{:?}", freed.err()))?;
-    let bare = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "t-bare", "labels": {"gputenancy.io/tenant": "t", "app.kubernetes.io/managed-by": "gputenancy"}}});
-    world.set(&[bare]).await?;
-    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
-    let answer = Actor::Admin.may(&world.client, Verb::Create, "/api/v1/namespaces/t-bare/pods", &pod).await?;
-    world.kubectl(&["delete", "namespace", "t-bare"]).await?;
-    let refused = answer.as_ref().err().is_some_and(|s| s.message.contains("gputenancy-tenant-pods"));
-    ensure(refused, format!("a pod without a grant: {:?}", answer.map(drop).map_err(|s| s.message)))
+    let free = json!({"metadata": {"finalizers": null}});
+    let freed = Actor::Admin.does(&world.client, Verb::Merge, WAITING, &free).await?;
+    ensure(freed.is_ok(), format!("{:?}", freed.err()))
 }
 
 /// Grants, labels and quotas are the operator's, whatever rights a team has been given beside its own.
@@ -255,7 +287,6 @@ async fn what_is_ours(world: &World) -> Result<()> {
     let grants = Api::<GpuGrant>::namespaced(world.client.clone(), "t");
     let grant = grants.get("grant").await?;
     ensure(grant.spec.resources.get("nvidia.com/mig-1g.10gb") == Some(&1), format!("{:?}", grant.spec))?;
-    let grant = "/apis/gputenancy.io/v1alpha1/namespaces/t/gpugrants/grant";
     let (quota, binding) = ("resourcequotas/gputenancy", "rolebindings/gputenancy-owners");
     let quota = format!("/api/v1/namespaces/t/{quota}");
     let binding = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/t/{binding}");
@@ -269,9 +300,9 @@ async fn what_is_ours(world: &World) -> Result<()> {
         (OWNER, Verb::Create, &binding_of_pod, &bind, "forbidden"),
         (OWNER, Verb::Create, "/api/v1/nodes/gpu-1/proxy/run", &bind, "forbidden"),
         (OWNER, Verb::Create, &agent, &token, "forbidden"),
-        (OWNER, Verb::Merge, grant, &more, "forbidden"),
-        (Actor::Admin, Verb::Merge, grant, &more, "written by the operator alone"),
-        (Actor::Admin, Verb::Delete, grant, &more, "written by the operator alone"),
+        (OWNER, Verb::Merge, GRANT, &more, "forbidden"),
+        (Actor::Admin, Verb::Merge, GRANT, &more, "written by the operator alone"),
+        (Actor::Admin, Verb::Delete, GRANT, &more, "written by the operator alone"),
         (OWNER, Verb::Merge, "/api/v1/namespaces/t", &label, "forbidden"),
         (OWNER, Verb::Merge, &quota, &json!({"spec": {"hard": {"pods": "999"}}}), "forbidden"),
         (OWNER, Verb::Delete, &quota, &label, "forbidden"),

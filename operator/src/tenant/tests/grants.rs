@@ -15,7 +15,11 @@ fn a_grant_names_each_profile_that_the_tenant_may_use_and_no_other() {
     ]);
     let grant = settled(&json!({"gpus": gpus})).grant("a1");
     assert_eq!(grant.tenant, "team-a");
-    assert_eq!(grant.resources, [("nvidia.com/mig-1g.10gb".to_owned(), 8)].into(), "too little trust, not served, unknown");
+    assert_eq!(
+        grant.resources,
+        [("nvidia.com/mig-1g.10gb".to_owned(), 8)].into(),
+        "too little trust, not served, unknown"
+    );
     assert_eq!(grant.profiles.iter().map(|p| (p.name.as_str(), p.budget)).collect::<Vec<_>>(), [("mig-1g", 8)]);
     assert_eq!(grant.pools, ["inference"]);
 }
