@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, names};
+use gputenancy_crds::{GpuGrant, GpuNode, GpuPool, GpuProfile, GpuTenant, names};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -60,6 +60,8 @@ pub struct Caches {
     pub quotas: Store<SlimQuota>,
     /// Our role bindings.
     pub bindings: Store<SlimBinding>,
+    /// Our grants.
+    pub grants: Store<GpuGrant>,
     /// The layouts for NVIDIA's MIG manager, of which there is one object.
     pub mig_config: Store<ConfigMap>,
 }
@@ -124,9 +126,10 @@ impl Caches {
             quotas: owned(client, ours.clone(), wakes, |q: &SlimQuota| {
                 digest(&(&q.metadata.labels, &q.spec, &q.status))
             }),
-            bindings: owned(client, ours, wakes, |b: &SlimBinding| {
+            bindings: owned(client, ours.clone(), wakes, |b: &SlimBinding| {
                 digest(&(&b.metadata.labels, &b.role_ref, &b.subjects))
             }),
+            grants: owned(client, ours, wakes, |g: &GpuGrant| digest(&(&g.metadata.labels, &g.spec))),
             mig_config: Watch {
                 api: Api::namespaced(client.clone(), namespace),
                 config: watcher::Config::default().fields(&format!("metadata.name={}", names::MIG_CONFIG_MAP)),
@@ -148,8 +151,20 @@ impl Caches {
 
     /// Waits until every store holds a first list; says which one is waited for through `waiting`.
     pub async fn ready(&self, waiting: impl Fn(&'static str)) {
-        let Self { profiles, pools, tenants, gpu_nodes, nodes, slices, pods, namespaces, quotas, bindings, mig_config } =
-            self;
+        let Self {
+            profiles,
+            pools,
+            tenants,
+            gpu_nodes,
+            nodes,
+            slices,
+            pods,
+            namespaces,
+            quotas,
+            bindings,
+            grants,
+            mig_config,
+        } = self;
         wait(profiles, "gpuprofiles", &waiting).await;
         wait(pools, "gpupools", &waiting).await;
         wait(tenants, "gputenants", &waiting).await;
@@ -162,6 +177,7 @@ impl Caches {
         wait(namespaces, "namespaces", &waiting).await;
         wait(quotas, "resourcequotas", &waiting).await;
         wait(bindings, "rolebindings", &waiting).await;
+        wait(grants, "gpugrants", &waiting).await;
         wait(mig_config, "configmaps", &waiting).await;
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use gputenancy_crds::GpuGrant;
 use k8s_openapi::{
     api::{
         core::v1::{Namespace, ResourceQuota},
@@ -29,6 +30,8 @@ pub enum Write {
         /// Tell that it is retained.
         retained: bool,
     },
+    /// Apply a grant.
+    Grant(Box<GpuGrant>),
     /// Apply a quota.
     Quota(Box<ResourceQuota>),
     /// Apply a role binding; `anew`: delete it first, for its role cannot be changed.
@@ -83,6 +86,11 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
                     writes.push(Write::Label { namespace, retained: newly });
                 }
             }
+        }
+        let (granted, present) = (seen.grant(name), seen.grants.get(name));
+        if !present.is_some_and(|g| g.spec == granted && has_labels(g.labels(), &tenant)) {
+            // before the limits: without a grant the policies refuse every pod
+            writes.push(Write::Grant(Box::new(render::grant(&tenant, name, granted))));
         }
         let others: Vec<&Standing> = standings.iter().filter(|(ns, _)| *ns != name).map(|(_, s)| s).collect();
         let own = seen.standing(name);

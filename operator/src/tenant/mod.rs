@@ -16,7 +16,7 @@ use std::{
 };
 
 use futures::{Stream, StreamExt as _, future};
-use gputenancy_crds::{GpuTenant, names};
+use gputenancy_crds::{GpuGrant, GpuTenant, names};
 use k8s_openapi::{
     api::{
         core::v1::{Namespace, ResourceQuota},
@@ -75,6 +75,7 @@ pub enum TenantError {
 enum Kept {
     Quota,
     Binding,
+    Grant,
 }
 
 /// What the controller works with.
@@ -150,9 +151,12 @@ impl Context {
         let bindings = namespaces
             .keys()
             .filter_map(|ns| Some((ns.clone(), self.caches.bindings.get(&ObjectRef::new(render::OWNERS).within(ns))?)));
-        let (quotas, bindings) = (quotas.collect(), bindings.collect());
+        let grants = namespaces
+            .keys()
+            .filter_map(|ns| Some((ns.clone(), self.caches.grants.get(&ObjectRef::new(names::GRANT).within(ns))?)));
+        let (quotas, bindings, grants) = (quotas.collect(), bindings.collect(), grants.collect());
         let view = self.view.borrow().clone();
-        Observed { tenant: tenant.clone(), namespaces, quotas, bindings, view, now: Timestamp::now() }
+        Observed { tenant: tenant.clone(), namespaces, quotas, bindings, grants, view, now: Timestamp::now() }
     }
 
     fn passing(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {
@@ -170,7 +174,13 @@ impl Context {
         for namespace in seen.namespaces.keys() {
             let quota = seen.quotas.get(namespace).map(|q| version(&**q));
             let binding = seen.bindings.get(namespace).map(|b| version(&**b));
-            for (kept, what, shown) in [(Kept::Quota, "quota", quota), (Kept::Binding, "role binding", binding)] {
+            let grant = seen.grants.get(namespace).map(|g| version(&**g));
+            let all = [
+                (Kept::Quota, "quota", quota),
+                (Kept::Binding, "role binding", binding),
+                (Kept::Grant, "grant", grant),
+            ];
+            for (kept, what, shown) in all {
                 let key = (kept, namespace.clone());
                 let Some((last, since)) = written.get(&key).copied() else { continue };
                 // an object that somebody deleted meanwhile is never seen in the version that we wrote
@@ -302,6 +312,13 @@ async fn carry_out(seen: &Observed, context: &Context, write: Write) -> Result<(
             }
             Ok(())
         }
+        Write::Grant(grant) => {
+            let namespace = grant.namespace().unwrap_or_default();
+            let doing = format!("applying the grant of namespace {namespace}");
+            let applied = writer.apply(Part::Tenant, &*grant).await.map_err(failed(doing))?;
+            context.note(Kept::Grant, namespace, &applied);
+            Ok(())
+        }
         Write::Quota(quota) => {
             let namespace = quota.namespace().unwrap_or_default();
             let doing = format!("applying the quota of namespace {namespace}");
@@ -347,6 +364,7 @@ async fn release(writer: &Writer, namespace: &str) -> Result<(), TenantError> {
         .delete(&Api::<ResourceQuota>::namespaced(client.clone(), namespace), render::QUOTA, None)
         .await
         .map_err(doing())?;
+    writer.delete(&Api::<GpuGrant>::namespaced(client.clone(), namespace), names::GRANT, None).await.map_err(doing())?;
     let labels: Value = json!({names::TENANT_LABEL: null, names::MANAGED_BY_LABEL: null});
     let fields = json!({"metadata": {"labels": labels}});
     writer.merge(&Api::<Namespace>::all(client), namespace, &fields).await.map(drop).map_err(doing())

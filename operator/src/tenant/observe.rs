@@ -1,8 +1,11 @@
 //! What a tenant's decision looks at, and the target that follows from its spec and the catalog.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use gputenancy_crds::GpuTenant;
+use gputenancy_crds::{GpuGrant, GpuGrantSpec, GpuTenant, GrantedProfile};
 use k8s_openapi::{apimachinery::pkg::api::resource::Quantity, jiff::Timestamp};
 use kube::ResourceExt as _;
 
@@ -26,6 +29,8 @@ pub struct Observed {
     pub quotas: BTreeMap<String, Arc<SlimQuota>>,
     /// Our role binding in each namespace.
     pub bindings: BTreeMap<String, Arc<SlimBinding>>,
+    /// Our grant in each namespace.
+    pub grants: BTreeMap<String, Arc<GpuGrant>>,
     /// The fleet.
     pub view: Arc<View>,
     /// The time, for deadlines and transition times.
@@ -134,6 +139,34 @@ impl Observed {
             hard.extend(budget.into_iter().map(|(key, n)| (key, Quantity(n.to_string()))));
         }
         hard
+    }
+
+    /// What pods of a namespace may ask for. A namespace that is no longer listed gets nothing.
+    pub fn grant(&self, namespace: &str) -> GpuGrantSpec {
+        let spec = &self.tenant.spec;
+        let mut grant = GpuGrantSpec { tenant: self.name(), ..GpuGrantSpec::default() };
+        if !spec.namespaces.iter().any(|n| n.name == namespace) {
+            return grant;
+        }
+        let mut pools = BTreeSet::new();
+        for guarantee in spec.gpus.iter().filter(|g| g.count > 0) {
+            let Ok(resource) = self.granted(&guarantee.profile) else { continue };
+            let Some(found) = self.view.profiles.get(&guarantee.profile) else { continue };
+            let most = found.contract.max_per_pod.unwrap_or(i32::MAX).min(guarantee.count);
+            let granted = grant.resources.entry(resource.clone()).or_default();
+            *granted = most.max(*granted);
+            pools.extend(found.contract.pools.iter().cloned());
+            grant.profiles.push(GrantedProfile {
+                name: guarantee.profile.clone(),
+                resource_name: resource,
+                budget: guarantee.count,
+                expected: found.contract.support.expected.clone(),
+                incident: found.contract.support.incident.clone(),
+            });
+        }
+        grant.profiles.sort_by(|a, b| a.name.cmp(&b.name));
+        grant.pools = pools.into_iter().collect();
+        grant
     }
 
     /// The quota of a namespace as it stands.

@@ -67,6 +67,7 @@ fn every_object_is_rendered_as_it_was_reviewed() {
         "canary",
         "tenant-roles",
         "policies",
+        "tenant-policies",
         "metrics",
         "release-finalizers",
     ] {
@@ -124,6 +125,25 @@ fn without_a_cluster_the_agent_is_no_client_of_the_gpu_operator_unless_told_to_w
 }
 
 #[test]
+fn the_document_on_tenancy_has_a_line_for_each_refusal_and_no_other() {
+    let document = fs::read_to_string(product::root().join("docs/tenancy.md")).unwrap();
+    let rows = document.lines().filter(|line| line.starts_with("| ")).filter_map(|line| line.rsplit_once(" | `"));
+    let quoted: Vec<&str> = rows.filter_map(|(_, words)| words.split('`').next()).collect();
+    let policies = rendered("tenant-policies.yaml", &[]);
+    // what comes between the message of a validation and its reason, in one line
+    let said = policies.split("      message").skip(1).filter_map(|rest| rest.split("      reason:").next());
+    let said: Vec<String> = said.map(|text| text.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert!(!quoted.is_empty() && !said.is_empty());
+    for message in &said {
+        let lines = quoted.iter().filter(|words| message.contains(**words)).count();
+        assert_eq!(lines, 1, "docs/tenancy.md has so many lines for: {message}");
+    }
+    for words in &quoted {
+        assert!(said.iter().any(|message| message.contains(words)), "no policy says {words:?}");
+    }
+}
+
+#[test]
 fn what_is_switched_off_leaves_nothing_behind() {
     let none = rendered("", &["policies.enabled=false", "crds.install=false", "operator.replicas=1"]);
     for absent in
@@ -145,6 +165,10 @@ fn values_that_make_no_sense_are_refused_by_name() {
         ("agent.kubeletDir=kubelet", "/agent/kubeletDir"),
         ("policies.resourceDomains={}", "/policies/resourceDomains"),
         ("policies.breakGlassGroups={a'b}", "/policies/breakGlassGroups/0"),
+        ("policies.driverCapabilities={all}", "/policies/driverCapabilities/0"),
+        ("policies.schedulerNames={}", "/policies/schedulerNames"),
+        ("policies.runtimeClassNames={a'b}", "/policies/runtimeClassNames/0"),
+        ("agent.kubeletDir=/a'b", "/agent/kubeletDir"),
         ("image.pullPolicy=Sometimes", "/image/pullPolicy"),
     ] {
         let (fine, text) = template("", &[set]);

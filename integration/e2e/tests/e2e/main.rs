@@ -10,6 +10,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "a table of json! reads better without ampersands")]
 
 mod access;
+mod bypass;
 mod canary;
 mod chart;
 mod churn;
