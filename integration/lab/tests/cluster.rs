@@ -155,7 +155,7 @@ async fn network_policies_hold_across_nodes_on_one_and_through_services(lab: &La
         lab.kubectl(&["label", "pod", pod, "friend-"]).await.unwrap();
         comes_to_reach(lab, pod, &server, false).await;
     }
-    let inward =
+    let outward =
         POLICIES.replace("policyTypes: [Ingress]", "policyTypes: [Egress]").replace("app: server", "app: caller");
     let (outward, _) = outward.split_once(", ingress:").unwrap();
     lab.apply(&format!("{outward}}}")).await.unwrap();

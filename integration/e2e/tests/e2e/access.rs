@@ -43,6 +43,7 @@ const OWN: &[(&str, &[&str])] = &[
     ("/resourcequotas", READ),
     ("/resourcequotas/status", READ),
     ("/limitranges", READ),
+    ("gputenancy.io/gpugrants", READ),
     ("/namespaces", READ),
     ("/pods/status", READ),
     ("resource.k8s.io/resourceclaims/status", READ),
