@@ -1,4 +1,4 @@
-//! The repository for GitOps under `samples/gitops`, as the tools see it: what kustomize builds, and what Argo CD calls healthy.
+//! The repository for git-driven tools under `samples/gitops`, as the tools see it: what kustomize builds, and what Argo CD calls healthy.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,10 +1,11 @@
-//! The samples for GitOps tools hold together, and health is what conditions say.
+//! The samples for git-driven tools hold together, and health is what conditions say.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
     reason = "a test that panics says what it found"
 )]
+#![allow(clippy::needless_pass_by_value, reason = "a table of json! reads better without ampersands")]
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The repository for GitOps tools, applied as they do: teams before the platform, and Argo CD's health of what comes of it.
+//! The repository for git-driven tools, applied as they do: teams before the platform, and Argo CD's health of what comes of it.
 
 use ::gitops::{health, samples, text};
 use e2e::{

@@ -77,14 +77,12 @@ where
         object.annotations_mut().clear();
     };
     let events = watcher(api, watcher::Config::default()).default_backoff().modify(slim).reflect(writer);
-    (
-        store,
-        events.map(|event| {
-            if let Err(error) = event {
-                eprintln!("network policies: {error}")
-            }
-        }),
-    )
+    let told = |event: std::result::Result<_, watcher::Error>| {
+        if let Err(error) = event {
+            eprintln!("network policies: {error}");
+        }
+    };
+    (store, events.map(told))
 }
 
 async fn write(text: &str) -> Result<()> {

@@ -48,8 +48,8 @@ fn chain(text: &mut String, name: &str, allowed: &BTreeSet<Allow>, field: &str) 
             // the table is of IPv4 alone
             Some(Peers::Block { cidr, .. }) if cidr.contains(':') => continue,
             Some(Peers::Block { cidr, except }) => {
-                let except = except.iter().map(|e| format!("ip {field} != {e} ")).collect::<String>();
-                format!("ip {field} {cidr} {except}")
+                let except: Vec<String> = except.iter().map(|e| format!("ip {field} != {e} ")).collect();
+                format!("ip {field} {cidr} {}", except.concat())
             }
         };
         let port = match port {
