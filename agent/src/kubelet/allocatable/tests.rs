@@ -244,7 +244,7 @@ fn every_pod_on_its_way_has_its_own_time_to_land() {
     scene.bind();
     scene.want(&[0, 1]);
     assert_eq!(scene.step().actions, []);
-    scene.later(PATIENCE - SETTLE);
+    scene.later(PATIENCE.saturating_sub(SETTLE));
     scene.bind();
     scene.later(SETTLE);
     assert_eq!(scene.step().actions, [], "the second was bound a moment ago");

@@ -110,7 +110,7 @@ impl World {
             _ => {}
         }
         self.kubelet();
-        self.agent(start + TICK * u32::try_from(self.tick).unwrap());
+        self.agent(start);
         let node = *self.node.last().unwrap();
         self.node.push(node);
     }
@@ -154,7 +154,8 @@ impl World {
         }
     }
 
-    fn agent(&mut self, now: Instant) {
+    fn agent(&mut self, start: Instant) {
+        let now = start + TICK * u32::try_from(self.tick).unwrap();
         if self.tick < self.away_until {
             return;
         }
@@ -165,7 +166,7 @@ impl World {
         let taken = [(R.to_owned(), self.taken())].into();
         let flight = |(arrives, _): &(usize, bool)| Flight {
             count: self.bound.len() as u64,
-            youngest: now - TICK * u32::try_from(self.tick + self.lags.binding - arrives).unwrap(),
+            youngest: start + TICK * u32::try_from(arrives - self.lags.binding).unwrap(),
         };
         let in_flight = self.bound.last().map(|last| (R.to_owned(), flight(last))).into_iter().collect();
         let seen = Seen {
