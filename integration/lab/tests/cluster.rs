@@ -1,5 +1,5 @@
 //! The lab behaves as a cluster of machines does: traffic, power loss, cut cables, an API server that is away.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failure here is a failed test")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a failure here is a failed test")]
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
