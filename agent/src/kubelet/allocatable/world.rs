@@ -163,7 +163,11 @@ impl World {
         let kubelet = [(R.to_owned(), self.listed.clone())].into();
         let node = [(R.to_owned(), *self.node.last().unwrap())].into();
         let taken = [(R.to_owned(), self.taken())].into();
-        let in_flight = [(R.to_owned(), self.bound.len() as u64)].into();
+        let flight = |(arrives, _): &(usize, bool)| Flight {
+            count: self.bound.len() as u64,
+            youngest: now - TICK * u32::try_from(self.tick + self.lags.binding - arrives).unwrap(),
+        };
+        let in_flight = self.bound.last().map(|last| (R.to_owned(), flight(last))).into_iter().collect();
         let seen = Seen {
             wanted: &self.wanted,
             published: &self.published,
@@ -206,7 +210,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
     fn no_pod_is_lost_and_the_counts_agree_in_the_end(lags in lags(), story in proptest::collection::vec(news(), 1..200)) {
