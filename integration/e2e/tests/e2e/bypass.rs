@@ -65,6 +65,41 @@ async fn operators(world: &World, count: usize) -> Result<()> {
 }
 
 #[tokio::test]
+async fn where_the_api_server_cannot_add_a_toleration_a_pod_with_a_gpu_is_told_to_have_one() {
+    let world = World::enter().await.unwrap();
+    let body = async {
+        two_teams(&world).await?;
+        product::install(&world.lab, &["policies.gpuTaint.toleration=Require"]).await?;
+        well_typed(&world).await?;
+        let gpu = json!({"limits": {"nvidia.com/mig-1g.10gb": "1"}});
+        let there = json!([{"key": "nvidia.com/gpu", "operator": "Exists"}]);
+        for (resources, tolerations, refused) in
+            [(&gpu, json!([]), true), (&gpu, there, false), (&json!({}), json!([]), false)]
+        {
+            let restricted = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
+            let container = json!({"name": "c", "image": "i", "resources": resources, "securityContext": restricted});
+            let security = json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"securityContext": security, "tolerations": tolerations, "containers": [container]}});
+            eventually("a policy just made", PATIENCE, || async {
+                let answer = OWNER.may(&world.client, Verb::Create, "/api/v1/namespaces/t/pods", &pod).await?;
+                let words = answer.err().map(|s| s.message).unwrap_or_default();
+                let right = if refused {
+                    words.contains("add to spec.tolerations the key nvidia.com/gpu")
+                } else {
+                    words.is_empty()
+                };
+                Ok(if right { Ok(()) } else { Err(format!("{pod}: {words:?}")) })
+            })
+            .await?;
+        }
+        Ok(())
+    };
+    let outcome = body.await;
+    product::install(&world.lab, &[]).await.unwrap();
+    world.keeping_evidence("bypass-toleration", async { outcome }).await;
+}
+
+#[tokio::test]
 async fn with_the_operator_gone_every_bypass_is_refused_with_its_reason_and_usual_work_is_admitted() {
     let world = World::enter().await.unwrap();
     let body = async {
@@ -138,12 +173,26 @@ fn pod_of(object: &Value) -> Option<Value> {
     Some(pod)
 }
 
+/// A pod tolerates the taint of GPU nodes once if it asks for a GPU, and not at all otherwise. What is wrong, if anything.
+async fn tolerates(world: &World, pod: &Value) -> Result<Option<String>> {
+    let mut sent = pod.clone();
+    sent["metadata"].as_object_mut().unwrap().remove("namespace");
+    let Ok(kept) = OWNER.may(&world.client, Verb::Create, &collection(&sent), &sent).await? else { return Ok(None) };
+    let tolerations = kept["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
+    let count = tolerations.iter().filter(|t| t["key"] == "nvidia.com/gpu").count();
+    let expected = usize::from(pod["spec"].to_string().contains("nvidia.com/mig-1g.10gb"));
+    Ok((count != expected).then(|| format!("{}: {count} tolerations, not {expected}", pod["metadata"]["name"])))
+}
+
 async fn usual_work(world: &World) -> Result<()> {
     let all = manifests(world, "admitted.yaml").await?;
-    ensure(all.len() >= 20, format!("{} manifests of usual work", all.len()))?;
+    ensure(all.len() >= 26, format!("{} manifests of usual work", all.len()))?;
     let mut wrong = vec![];
     for object in all {
         let pod = pod_of(&object);
+        if object["kind"] == "Pod" || pod.is_some() {
+            wrong.extend(tolerates(world, pod.as_ref().unwrap_or(&object)).await?);
+        }
         for mut sent in std::iter::once(object).chain(pod) {
             // written by kubectl's dry run
             sent["metadata"].as_object_mut().unwrap().remove("namespace");
@@ -212,7 +261,7 @@ async fn bypasses(world: &World) -> Result<()> {
         }
     }
     ensure(wrong.is_empty(), wrong.join("\n"))?;
-    ensure(count >= 60, format!("{count} bypasses were tried"))
+    ensure(count >= 84, format!("{count} bypasses were tried"))
 }
 
 const GRANT: &str = "/apis/gputenancy.io/v1alpha1/namespaces/t/gpugrants/grant";
@@ -249,7 +298,7 @@ async fn later(world: &World) -> Result<()> {
         ("", noted("cdi.k8s.io/x"), Some("annotations of cdi.k8s.io")),
     ] {
         let mut body = body;
-        if let Some(added) = body["spec"]["tolerations"].as_array_mut() {
+        if let Some(added) = body.pointer_mut("/spec/tolerations").and_then(Value::as_array_mut) {
             // tolerations are only ever added, and a merge replaces the list
             let pod = Api::<Pod>::namespaced(world.client.clone(), "t").get("waiting").await?;
             let there = serde_json::to_value(pod.spec.and_then(|s| s.tolerations).unwrap_or_default()).unwrap();
