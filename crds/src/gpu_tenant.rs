@@ -127,7 +127,7 @@ pub struct GpuTenantStatus {
     /// Generation of the spec that this status speaks of; -1 before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready, Reconciling, Stalled, NamespacesReady, QuotaReady, CapacityReady; Suspended while the tenant is.
+    /// Ready, Reconciling, Stalled, NamespacesReady, PolicyReady, QuotaReady, CapacityReady; Suspended while the tenant is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,

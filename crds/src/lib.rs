@@ -6,12 +6,14 @@
 //! | [`GpuPool`] | platform team | supply: which nodes carry which profiles, and how they may be changed |
 //! | [`GpuTenant`] | team, GitOps | demand: a team, its namespaces, how many of which profile |
 //! | [`GpuNode`] | operator (spec), agent (status) | agreement: the layout of every GPU of one node |
+//! | [`GpuGrant`] | operator | what a team may use in one namespace |
 
 #![allow(clippy::doc_markdown, reason = "these comments are what `kubectl explain` prints, where names stand plain")]
 #![allow(clippy::duplicated_attributes, reason = "printer columns of one kind share their type")]
 
 pub mod condition;
 mod duration;
+mod gpu_grant;
 mod gpu_node;
 mod gpu_pool;
 mod gpu_profile;
@@ -22,6 +24,7 @@ pub mod names;
 mod quantity;
 
 pub use duration::{DurationError, DurationText};
+pub use gpu_grant::*;
 pub use gpu_node::*;
 pub use gpu_pool::*;
 pub use gpu_profile::*;

@@ -4,14 +4,15 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
-use crate::{GpuNode, GpuPool, GpuProfile, GpuTenant};
+use crate::{GpuGrant, GpuNode, GpuPool, GpuProfile, GpuTenant};
 
 /// Every CRD with the name of its file in `crds/generated/`.
 ///
 /// # Errors
 /// Serialisation of a CRD, which the golden tests would have seen.
 pub fn all() -> Result<Vec<(String, Value)>, serde_json::Error> {
-    [GpuProfile::crd(), GpuPool::crd(), GpuTenant::crd(), GpuNode::crd()].into_iter().map(finish).collect()
+    let all = [GpuProfile::crd(), GpuPool::crd(), GpuTenant::crd(), GpuNode::crd(), GpuGrant::crd()];
+    all.into_iter().map(finish).collect()
 }
 
 /// Adds what the derive macro cannot say: the status default that tells "never reconciled" from "generation 0", that a null
@@ -21,6 +22,7 @@ fn finish(crd: CustomResourceDefinition) -> Result<(String, Value), serde_json::
     let mut crd = serde_json::to_value(crd)?;
     if let Some(schema) = crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
         drop_nullable(schema);
+        // nothing happens where there is no status object: a grant has none
         set(schema, "/properties/status", "default", json!({"observedGeneration": -1}));
         // A server-side apply that takes the last item of a list away leaves null in its place, all the way up to `spec`.
         // Where nothing of a spec is required the default makes an empty spec of that null.

@@ -6,6 +6,8 @@ use std::fmt;
 pub const TENANT_LABEL: &str = "gputenancy.io/tenant";
 /// Label on nodes; the value is the name of the pool that the node belongs to.
 pub const POOL_LABEL: &str = "gputenancy.io/pool";
+/// Name of the `GpuGrant` in every namespace of a tenant.
+pub const GRANT: &str = "grant";
 /// Label on nodes whose GPUs are simulated.
 pub const SIMULATED_LABEL: &str = "gputenancy.io/simulated";
 /// Label on nodes of a pool: a digest of the layouts of their GPUs, equal on nodes that are carved alike.

@@ -84,7 +84,11 @@ fn lists_of_a_spec_are_bounded_so_that_rules_stay_cheap() {
 fn helm_keeps_the_kinds_and_a_new_object_says_that_nobody_has_seen_it() {
     for (file, crd) in crds() {
         assert_eq!(crd["metadata"]["annotations"]["helm.sh/resource-policy"], "keep", "{file}");
-        let status = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"];
+        let properties = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
+        let Some(status) = properties.get("status") else {
+            assert_eq!(crd["spec"]["names"]["kind"], "GpuGrant", "the only kind that nobody reports on");
+            continue;
+        };
         assert_eq!(status["default"]["observedGeneration"], -1, "{file}");
     }
 }

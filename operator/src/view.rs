@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{GpuTenant, Trust, names};
+use gputenancy_crds::{GpuTenant, Support, Trust, names};
 
 /// One picture of the fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,6 +35,19 @@ pub struct ProfileView {
     pub refused: Option<(&'static str, String)>,
     /// Devices that a new pod could get now.
     pub free: i32,
+    /// What it means to a user.
+    pub contract: Contract,
+}
+
+/// What a user of a profile has to know; part of every grant.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Contract {
+    /// Most that one pod may ask for; `None`: as many as the tenant is guaranteed.
+    pub max_per_pod: Option<i32>,
+    /// Pools that may carry it.
+    pub pools: BTreeSet<String>,
+    /// What a user must accept.
+    pub support: Support,
 }
 
 /// What the plan says about a tenant.
@@ -55,8 +68,8 @@ impl View {
     /// Does it say the same about the catalog, which concerns every tenant? How many devices are free is no part of that.
     pub fn same_catalog(&self, old: &Self) -> bool {
         let entry = |(name, profile): (&String, &ProfileView)| {
-            let ProfileView { resource, trust, refused, free: _ } = profile.clone();
-            (name.clone(), resource, trust, refused)
+            let ProfileView { resource, trust, refused, free: _, contract } = profile.clone();
+            (name.clone(), resource, trust, refused, contract)
         };
         let catalog = |view: &Self| view.profiles.iter().map(entry).collect::<Vec<_>>();
         self.complete == old.complete && self.resources == old.resources && catalog(self) == catalog(old)
@@ -114,7 +127,14 @@ mod tests {
     }
 
     fn profile(free: i32) -> ProfileView {
-        ProfileView { resource: "nvidia.com/mig-1g.10gb".into(), trust: Trust::Untrusted, refused: None, free }
+        let contract = Contract::default();
+        ProfileView {
+            resource: "nvidia.com/mig-1g.10gb".into(),
+            trust: Trust::Untrusted,
+            refused: None,
+            free,
+            contract,
+        }
     }
 
     fn view() -> View {

@@ -29,6 +29,18 @@ pub const DEAF: Duration = Duration::from_secs(5);
 /// Numbers by resource, as in `node.status.allocatable`.
 pub type Counts = BTreeMap<String, u64>;
 
+/// Pods that are bound and have no device of a resource yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flight {
+    /// Devices that they ask for.
+    pub count: u64,
+    /// When the one bound last was seen first.
+    pub youngest: Instant,
+}
+
+/// Flights by resource.
+pub type Flights = BTreeMap<String, Flight>;
+
 /// What is seen before a step.
 #[derive(Debug, Clone)]
 pub struct Seen<'a> {
@@ -45,7 +57,7 @@ pub struct Seen<'a> {
     /// What the node's pods ask for; none where the agent may not read pods.
     pub taken: Option<&'a Counts>,
     /// The part of it that kubelet has given no device yet.
-    pub in_flight: &'a Counts,
+    pub in_flight: &'a Flights,
     /// The agent is about to stop: nothing may be counted on, not even what is in use, because a pod that ends while there
     /// is no plugin would make room for one that fails. Everything is offered as unhealthy, which is what kubelet makes of
     /// it anyway when the plugin goes, and running pods go on.
@@ -212,7 +224,7 @@ struct Resource<'a> {
     /// Devices that kubelet may list here although it has been told otherwise.
     withdrawn: Option<&'a BTreeMap<DeviceId, Leave>>,
     taken: Option<u64>,
-    in_flight: u64,
+    in_flight: Option<Flight>,
     now: Instant,
 }
 
@@ -232,7 +244,7 @@ impl<'a> Resource<'a> {
             node: seen.node.map(|counts| counts.get(name).copied().unwrap_or(0)),
             withdrawn,
             taken: seen.taken.map(|counts| counts.get(name).copied().unwrap_or(0)),
-            in_flight: seen.in_flight.get(name).copied().unwrap_or(0),
+            in_flight: seen.in_flight.get(name).copied(),
             now: seen.now,
         }
     }
@@ -263,7 +275,7 @@ impl<'a> Resource<'a> {
 
     /// The scheduler has no room, and all whom it gave some have landed.
     fn full_since(&self, before: Option<Instant>) -> Option<Instant> {
-        let full = self.node? <= self.taken? && self.in_flight == 0;
+        let full = self.node? <= self.taken? && self.in_flight.is_none();
         full.then(|| before.unwrap_or(self.now))
     }
 
@@ -274,12 +286,13 @@ impl<'a> Resource<'a> {
 
     /// Whoever is still on the way has had his time.
     fn late(&self, high: Option<Instant>) -> bool {
-        high.is_some_and(|since| self.now >= since + PATIENCE)
+        let long = |since: Instant| self.now >= since + PATIENCE;
+        high.is_some_and(long) && self.in_flight.is_none_or(|flight| long(flight.youngest))
     }
 
     /// Are pods on the way that would find nothing: bound by a scheduler that had not seen the lower number yet?
     fn crowded(&self) -> bool {
-        self.in_flight > 0 && self.target().is_none_or(|target| self.taken.is_some_and(|taken| taken > target))
+        self.in_flight.is_some() && self.target().is_none_or(|target| self.taken.is_some_and(|taken| taken > target))
     }
 
     /// Can kubelet give away what it should no longer?

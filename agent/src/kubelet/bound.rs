@@ -1,6 +1,9 @@
 //! What the scheduler has bound to this node: a pod on its way must not meet a lowered allocatable, kubelet would fail it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
@@ -13,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::{
-    allocatable::{Counts, ours},
+    allocatable::{Counts, Flight, Flights, ours},
     node::count,
 };
 use crate::device::DeviceOwner;
@@ -76,28 +79,44 @@ pub type PodName = (String, String);
 
 /// What the pods of this node ask for, by pod and resource; pods that are over or need no device are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Demands(BTreeMap<PodName, Counts>);
+pub struct Demands(BTreeMap<PodName, Demand>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Demand {
+    counts: Counts,
+    /// When the pod was first seen here.
+    since: Instant,
+}
 
 impl Demands {
     /// What the scheduler counts as taken.
     pub fn requested(&self) -> Counts {
-        sum(self.0.values())
+        sum(self.0.values().map(|demand| &demand.counts))
     }
 
     /// The part of it that kubelet has given no device yet.
-    pub fn in_flight<'a>(&self, owners: impl IntoIterator<Item = &'a DeviceOwner>) -> Counts {
+    pub fn in_flight<'a>(&self, owners: impl IntoIterator<Item = &'a DeviceOwner>) -> Flights {
         let landed: BTreeSet<PodName> =
             owners.into_iter().map(|owner| (owner.namespace.clone(), owner.pod.clone())).collect();
-        sum(self.0.iter().filter(|(pod, _)| !landed.contains(*pod)).map(|(_, counts)| counts))
+        let mut flights = Flights::new();
+        for Demand { counts, since } in self.0.iter().filter(|(pod, _)| !landed.contains(*pod)).map(|(_, d)| d) {
+            for (resource, count) in counts {
+                let flight = flights.entry(resource.clone()).or_insert(Flight { count: 0, youngest: *since });
+                *flight = Flight { count: flight.count + count, youngest: flight.youngest.max(*since) };
+            }
+        }
+        flights
     }
 
-    fn learn(&mut self, pod: &BoundPod) {
-        let demand = demand(pod);
-        if demand.is_empty() {
-            self.0.remove(&name(pod))
+    /// A pod keeps the time at which it was first seen, also when it changes.
+    fn learn(&mut self, pod: &BoundPod, now: Instant) {
+        let counts = demand(pod);
+        if counts.is_empty() {
+            self.0.remove(&name(pod));
         } else {
-            self.0.insert(name(pod), demand)
-        };
+            let known = self.0.entry(name(pod)).or_insert_with(|| Demand { counts: Counts::new(), since: now });
+            known.counts = counts;
+        }
     }
 }
 
@@ -152,11 +171,12 @@ pub async fn follow(client: Client, node: &str, latest: &watch::Sender<Option<De
         };
         match event {
             Ok(watcher::Event::Init) => listing = Demands::default(),
-            Ok(watcher::Event::InitApply(pod)) => listing.learn(&pod),
+            Ok(watcher::Event::InitApply(pod)) => listing.learn(&pod, Instant::now()),
+            // a list after a break tells no times: its pods count as bound just now, and are waited for once more
             Ok(watcher::Event::InitDone) => {
                 latest.send_replace(Some(std::mem::take(&mut listing)));
             }
-            Ok(watcher::Event::Apply(pod)) => known(&|demands| demands.learn(&pod)),
+            Ok(watcher::Event::Apply(pod)) => known(&|demands| demands.learn(&pod, Instant::now())),
             Ok(watcher::Event::Delete(pod)) => known(&|demands| {
                 demands.0.remove(&name(&pod));
             }),
@@ -171,6 +191,8 @@ pub async fn follow(client: Client, node: &str, latest: &watch::Sender<Option<De
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const R: &str = "nvidia.com/mig-1g.10gb";
@@ -204,11 +226,17 @@ mod tests {
 
     #[test]
     fn a_pod_is_in_flight_until_kubelet_gives_it_a_device() {
-        let mut demands = Demands::default();
-        demands.learn(&pod("landed", &serde_json::json!({"spec": {"containers": [asks("2")]}})));
-        demands.learn(&pod("flying", &serde_json::json!({"spec": {"containers": [asks("1")]}})));
+        let (mut demands, early) = (Demands::default(), Instant::now());
+        let late = early + Duration::from_secs(3);
+        let asking = |name: &str, count: &str| pod(name, &serde_json::json!({"spec": {"containers": [asks(count)]}}));
+        demands.learn(&asking("landed", "2"), early);
+        demands.learn(&asking("flying", "1"), early);
+        demands.learn(&asking("flying", "1"), late);
         let owner = DeviceOwner { namespace: "team-a".into(), pod: "landed".into(), container: "c".into() };
-        assert_eq!(demands.in_flight([&owner]), [(R.to_owned(), 1)].into());
-        assert_eq!(demands.requested(), [(R.to_owned(), 3)].into());
+        let flight = |count, youngest| Flights::from([(R.to_owned(), Flight { count, youngest })]);
+        assert_eq!(demands.in_flight([&owner]), flight(1, early), "a pod that changes is no new pod");
+        demands.learn(&asking("later", "1"), late);
+        assert_eq!(demands.in_flight([&owner]), flight(2, late));
+        assert_eq!(demands.requested(), [(R.to_owned(), 4)].into());
     }
 }

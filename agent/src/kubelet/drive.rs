@@ -15,7 +15,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    allocatable::{self, Action, Counts, Memory, Seen, Step, ours},
+    allocatable::{self, Action, Flights, Memory, Seen, Step, ours},
     bound::{self, Demands},
     cdi::{self, Driver, SpecFile},
     config::Config,
@@ -243,7 +243,7 @@ impl<'a> Drive<'a> {
     fn decide(&mut self, looked: &Looked, wanted: &Offers, stopping: bool) -> Step {
         let demands = self.demands.borrow().clone();
         let taken = demands.as_ref().map(Demands::requested);
-        let in_flight = demands.map_or_else(Counts::new, |demands| demands.in_flight(self.owners.values()));
+        let in_flight = demands.map_or_else(Flights::new, |demands| demands.in_flight(self.owners.values()));
         let seen = Seen {
             wanted,
             published: &looked.published,

@@ -46,6 +46,16 @@ imagePullSecrets:
 {{- $set -}}
 {{- end }}
 
+{{- /* Who gives pods with a GPU the toleration of the taint of GPU nodes: Mutate (the API server), Require (their authors), None. */ -}}
+{{- define "gputenancy.gpuToleration" -}}
+{{- $taint := .Values.policies.gpuTaint -}}
+{{- if or (not .Values.policies.enabled) (not $taint.key) -}}None
+{{- else if ne $taint.toleration "auto" -}}{{ $taint.toleration }}
+{{- else if semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version -}}Mutate
+{{- else -}}Require
+{{- end -}}
+{{- end }}
+
 {{- define "gputenancy.operatorUser" -}}
 system:serviceaccount:{{ .Release.Namespace }}:gputenancy-operator
 {{- end }}

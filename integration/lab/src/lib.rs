@@ -7,6 +7,7 @@ pub mod command;
 pub mod component;
 pub mod control;
 pub mod error;
+mod firewall;
 pub mod image;
 pub mod init;
 pub mod keeper;

@@ -9,9 +9,9 @@ use crate::error::{During, Error, Result};
 use crate::place::{LAB, SHARE};
 use crate::spec::{NodePlan, Plan};
 use crate::supervise::Supervisor;
-use crate::{node_root, render};
+use crate::{firewall, node_root, render};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -71,8 +71,12 @@ fn files(plan: &Plan, node: &NodePlan) -> Result<()> {
     write("/etc/cni/net.d/10-lab.conflist", &render::cni(node.place))?;
     write("/etc/containerd/config.toml", &render::containerd(&plan.toolset))?;
     write("/etc/kubelet.yaml", &render::kubelet(node.place))?;
-    let kubeconfig = Path::new(SHARE).join("pki/proxy.kubeconfig");
-    write("/etc/kube-proxy.yaml", &render::kube_proxy(node.place.node(), &kubeconfig))
+    write("/etc/kube-proxy.yaml", &render::kube_proxy(node.place.node(), &proxy_kubeconfig()))
+}
+
+/// Who programs the node's network: kube-proxy, and the firewall for network policies.
+fn proxy_kubeconfig() -> PathBuf {
+    Path::new(SHARE).join("pki/proxy.kubeconfig")
 }
 
 /// Settings of the node's own network namespace. Kernels without the bridge filter have no switch for it.
@@ -100,6 +104,8 @@ async fn boot(plan: &Plan, node: &NodePlan, supervisor: &Supervisor) -> Result<(
         }
     };
     let _ = tokio::time::timeout(Duration::from_secs(20), reached).await;
+    let name = node.name.clone();
+    tokio::spawn(async move { firewall::follow(&name, &proxy_kubeconfig()).await });
     supervisor.keep(component::kube_proxy(plan, &node.name, Path::new("/etc/kube-proxy.yaml")));
     supervisor.keep(component::kubelet(plan, node));
     Ok(())

@@ -1,5 +1,5 @@
 //! The lab behaves as a cluster of machines does: traffic, power loss, cut cables, an API server that is away.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failure here is a failed test")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a failure here is a failed test")]
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
@@ -110,6 +110,61 @@ async fn a_killed_kubelet_comes_back_and_its_pods_are_untouched(lab: &Lab) {
     assert_eq!(before.container_statuses, after.container_statuses);
 }
 
+const POLICIES: &str = r#"
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: guarded, namespace: default}
+spec: {podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {friend: "yes"}}}], ports: [{port: 80}]}]}
+"#;
+
+/// Does the pod reach the web server there? One try: what is dropped answers nothing.
+async fn reaches(lab: &Lab, pod: &str, host: &str) -> bool {
+    let script = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {host} 80 | grep -q hello");
+    lab.kubectl(&["exec", pod, "--", "sh", "-c", &script]).await.is_ok()
+}
+
+/// Waits until the pod does (or does not) reach the server: a node learns of a policy a moment after the API server.
+async fn comes_to_reach(lab: &Lab, pod: &str, host: &str, wanted: bool) {
+    for _ in 0..60 {
+        if reaches(lab, pod, host).await == wanted {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    }
+    panic!("{pod} reaches {host}: not {wanted}");
+}
+
+async fn network_policies_hold_across_nodes_on_one_and_through_services(lab: &Lab) {
+    let neighbour = PODS.split("---").nth(1).unwrap().replace("caller", "neighbour").replace("gpu-2", "gpu-1");
+    lab.apply(&neighbour).await.unwrap();
+    lab.pod_ready("default", "neighbour").await.unwrap();
+    let server = lab.pod_ready("default", "server").await.unwrap().status.unwrap().pod_ip.unwrap();
+    let hosts = [server.as_str(), "server.default.svc.cluster.local"];
+    for pod in ["caller", "neighbour"] {
+        comes_to_reach(lab, pod, &server, true).await;
+    }
+    lab.apply(POLICIES).await.unwrap();
+    for pod in ["caller", "neighbour"] {
+        for host in hosts {
+            comes_to_reach(lab, pod, host, false).await;
+        }
+        lab.kubectl(&["label", "pod", pod, "friend=yes"]).await.unwrap();
+        for host in hosts {
+            comes_to_reach(lab, pod, host, true).await;
+        }
+        lab.kubectl(&["label", "pod", pod, "friend-"]).await.unwrap();
+        comes_to_reach(lab, pod, &server, false).await;
+    }
+    let outward =
+        POLICIES.replace("policyTypes: [Ingress]", "policyTypes: [Egress]").replace("app: server", "app: caller");
+    let (outward, _) = outward.split_once(", ingress:").unwrap();
+    lab.apply(&format!("{outward}}}")).await.unwrap();
+    comes_to_reach(lab, "neighbour", &server, true).await;
+    comes_to_reach(lab, "caller", &server, false).await;
+    lab.kubectl(&["delete", "networkpolicy", "guarded"]).await.unwrap();
+    comes_to_reach(lab, "caller", &server, true).await;
+}
+
 async fn kwok_nodes_become_ready(lab: &Lab) {
     lab.add_kwok_nodes(20).await.unwrap();
     let nodes = Api::<Node>::all(lab.client());
@@ -141,6 +196,7 @@ async fn a_lab_behaves_as_a_cluster_of_machines_does() {
     a_power_cycle_is_a_new_boot_that_keeps_the_disk_and_loses_what_was_in_memory(&lab).await;
     pods_run_on_while_the_api_server_is_away(&lab).await;
     a_node_with_a_pulled_cable_is_lost_until_it_is_plugged_in(&lab).await;
+    network_policies_hold_across_nodes_on_one_and_through_services(&lab).await;
     kwok_nodes_become_ready(&lab).await;
     a_failure_leaves_logs_events_and_objects(&lab).await;
     lab.down().await.unwrap();

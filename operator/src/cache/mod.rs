@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, names};
+use gputenancy_crds::{GpuGrant, GpuNode, GpuPool, GpuProfile, GpuTenant, names};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -62,6 +62,8 @@ pub struct Caches {
     pub quotas: Store<SlimQuota>,
     /// Our role bindings.
     pub bindings: Store<SlimBinding>,
+    /// Our grants.
+    pub grants: Store<GpuGrant>,
     /// Refusals of pods by our quotas, as controllers report them.
     pub refusals: Store<SlimEvent>,
     /// The layouts for NVIDIA's MIG manager, of which there is one object.
@@ -128,9 +130,10 @@ impl Caches {
             quotas: owned(client, ours.clone(), wakes, |q: &SlimQuota| {
                 digest(&(&q.metadata.labels, &q.metadata.annotations, &q.spec, &q.status))
             }),
-            bindings: owned(client, ours, wakes, |b: &SlimBinding| {
+            bindings: owned(client, ours.clone(), wakes, |b: &SlimBinding| {
                 digest(&(&b.metadata.labels, &b.role_ref, &b.subjects))
             }),
+            grants: owned(client, ours, wakes, |g: &GpuGrant| digest(&(&g.metadata.labels, &g.spec))),
             refusals: Watch {
                 api: Api::all(client.clone()),
                 config: SlimEvent::selector(),
@@ -175,6 +178,7 @@ impl Caches {
             namespaces,
             quotas,
             bindings,
+            grants,
             refusals,
             mig_config,
         } = self;
@@ -190,6 +194,7 @@ impl Caches {
         wait(namespaces, "namespaces", &waiting).await;
         wait(quotas, "resourcequotas", &waiting).await;
         wait(bindings, "rolebindings", &waiting).await;
+        wait(grants, "gpugrants", &waiting).await;
         wait(refusals, "events", &waiting).await;
         wait(mig_config, "configmaps", &waiting).await;
     }

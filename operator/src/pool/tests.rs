@@ -206,6 +206,20 @@ fn an_unserved_profile_says_so_and_is_refused_to_tenants() {
 }
 
 #[test]
+fn tenants_are_told_how_many_one_pod_may_have_and_where() {
+    let mut fleet = fleet(&["p"]);
+    let told = |fleet: &Fleet, profile: &str| {
+        let contract = at(fleet, 0, &[]).view.profiles[profile].contract.clone();
+        (contract.max_per_pod, contract.pools.into_iter().collect::<Vec<_>>(), contract.support.expected)
+    };
+    assert_eq!(told(&fleet, "gpu"), (None, vec!["p".into()], "e".into()), "as many as are guaranteed");
+    assert_eq!(told(&fleet, "turns"), (Some(1), vec![], "e".into()), "one of a shared device, and no pool carries it");
+    fleet.profiles[0].spec.max_per_pod = Some(4);
+    fleet.profiles[1].spec.max_per_pod = Some(2);
+    assert_eq!((told(&fleet, "gpu").0, told(&fleet, "turns").0), (Some(4), Some(2)));
+}
+
+#[test]
 fn a_held_device_is_neither_free_nor_allocated() {
     let mut fleet = settled();
     let node = fleet.gpu_nodes.get_mut("n").unwrap();

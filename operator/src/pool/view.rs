@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::names;
-use kube::ResourceExt as _;
+use gputenancy_crds::{GpuProfileSpec, names};
+use kube::ResourceExt;
 
 use super::{devices, status::Seen};
 use crate::{
     plan::{Problem, Snapshot, resource_name, trust_needed},
-    view::{ProfileView, TenantView, View, is_gpu_resource},
+    view::{Contract, ProfileView, TenantView, View, is_gpu_resource},
 };
 
 /// Builds the view of this pass.
@@ -21,7 +21,8 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> View {
         resources.insert(resource.clone());
         let free = devices::count(seen.devices.iter(), &resource).free;
         let refused = refused(seen, snapshot, &name);
-        profiles.insert(name, ProfileView { resource, trust: trust_needed(&profile.spec), refused, free });
+        let contract = contract(seen, &name, &profile.spec);
+        profiles.insert(name, ProfileView { resource, trust: trust_needed(&profile.spec), refused, free, contract });
     }
     let allocatable = seen.fleet.nodes.values().flat_map(|n| n.status.allocatable.keys());
     resources.extend(allocatable.filter(|r| is_gpu_resource(r) && !names::is_canary_resource(r)).cloned());
@@ -39,6 +40,17 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> View {
         tenants: tenants.collect(),
         held: devices::held(seen.devices),
         waiting: devices::waiting(seen.fleet),
+    }
+}
+
+/// What a user of the profile has to know.
+fn contract(seen: &Seen<'_>, name: &str, spec: &GpuProfileSpec) -> Contract {
+    let carries = seen.fleet.pools.iter().filter(|p| p.spec.profiles.iter().any(|has| has == name));
+    let share = spec.device.whole.is_none() && spec.device.mig.is_none();
+    Contract {
+        max_per_pod: spec.max_per_pod.or(share.then_some(1)),
+        pools: carries.map(ResourceExt::name_any).collect(),
+        support: spec.support.clone(),
     }
 }
 

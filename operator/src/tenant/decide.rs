@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use gputenancy_crds::GpuGrant;
 use k8s_openapi::{
     api::{
         core::v1::{Namespace, ResourceQuota},
@@ -29,6 +30,8 @@ pub enum Write {
         /// Tell that it is retained.
         retained: bool,
     },
+    /// Apply a grant.
+    Grant(Box<GpuGrant>),
     /// Apply a quota, if it is still of the version that it carries.
     Quota(Box<ResourceQuota>),
     /// Apply a role binding; `anew`: delete it first, for its role cannot be changed.
@@ -61,6 +64,7 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
     let (names, step) = seen.step();
     let mut orders: BTreeMap<String, Order> = names.into_iter().zip(step.orders).collect();
     let mut writes = Vec::new();
+    let mut grants = Vec::new();
     let mut quotas = Vec::new();
     let mut bindings = Vec::new();
     for (name, role) in &roles {
@@ -91,6 +95,11 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
                 }
             }
         }
+        let (granted, present) = (seen.grant(name), seen.grants.get(name));
+        if !present.is_some_and(|g| g.spec == granted && has_labels(g.labels(), &tenant)) {
+            // before the limits: without a grant the policies refuse every pod
+            grants.push(Write::Grant(Box::new(render::grant(&tenant, name, granted))));
+        }
         quotas.extend(quota(seen, name, order));
         let wanted = render::owners(&seen.tenant, name);
         let present = seen.bindings.get(name);
@@ -105,6 +114,7 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
         }
     }
     // limits come when all namespaces are there and ours: others may be making them just now; access comes when limits are written
+    writes.extend(grants);
     writes.extend(quotas);
     writes.extend(bindings);
     writes

@@ -19,7 +19,7 @@ use std::{
 };
 
 use futures::{Stream, StreamExt as _, future};
-use gputenancy_crds::{GpuTenant, names};
+use gputenancy_crds::{GpuGrant, GpuTenant, names};
 use k8s_openapi::{
     api::{
         core::v1::{Namespace, ResourceQuota},
@@ -84,6 +84,7 @@ pub enum TenantError {
 enum Kept {
     Quota,
     Binding,
+    Grant,
 }
 
 /// What the controller works with.
@@ -168,7 +169,10 @@ impl Context {
         let bindings = namespaces
             .keys()
             .filter_map(|ns| Some((ns.clone(), self.caches.bindings.get(&ObjectRef::new(render::OWNERS).within(ns))?)));
-        let (quotas, bindings) = (quotas.collect::<BTreeMap<_, _>>(), bindings.collect());
+        let grants = namespaces
+            .keys()
+            .filter_map(|ns| Some((ns.clone(), self.caches.grants.get(&ObjectRef::new(names::GRANT).within(ns))?)));
+        let (quotas, bindings, grants) = (quotas.collect::<BTreeMap<_, _>>(), bindings.collect(), grants.collect());
         let view = self.view.borrow().clone();
         let (firm, unseen) = {
             let mut fence = self.fence();
@@ -182,8 +186,20 @@ impl Context {
         let here = pods.iter().filter(|p| quotas.contains_key(p.metadata.namespace.as_deref().unwrap_or_default()));
         let counted = budget::counted(here.map(|p| &**p));
         let (tenant, claims, now) = (tenant.clone(), Claims::default(), Timestamp::now());
-        let mut seen =
-            Observed { tenant, namespaces, quotas, bindings, firm, unsteady, counted, unseen, claims, view, now };
+        let mut seen = Observed {
+            tenant,
+            namespaces,
+            quotas,
+            bindings,
+            grants,
+            firm,
+            unsteady,
+            counted,
+            unseen,
+            claims,
+            view,
+            now,
+        };
         seen.claims = self.claims_of(&seen);
         seen
     }
@@ -246,7 +262,13 @@ impl Context {
         for namespace in seen.namespaces.keys() {
             let quota = seen.quotas.get(namespace).map(|q| version(&**q));
             let binding = seen.bindings.get(namespace).map(|b| version(&**b));
-            for (kept, what, shown) in [(Kept::Quota, "quota", quota), (Kept::Binding, "role binding", binding)] {
+            let grant = seen.grants.get(namespace).map(|g| version(&**g));
+            let all = [
+                (Kept::Quota, "quota", quota),
+                (Kept::Binding, "role binding", binding),
+                (Kept::Grant, "grant", grant),
+            ];
+            for (kept, what, shown) in all {
                 let key = (kept, namespace.clone());
                 let Some((last, since)) = written.get(&key).copied() else { continue };
                 // an object that somebody deleted meanwhile is never seen in the version that we wrote
@@ -412,6 +434,13 @@ async fn carry_out(seen: &Observed, context: &Context, write: Write) -> Result<(
             }
             Ok(())
         }
+        Write::Grant(grant) => {
+            let namespace = grant.namespace().unwrap_or_default();
+            let doing = format!("applying the grant of namespace {namespace}");
+            let applied = writer.apply(Part::Tenant, &*grant).await.map_err(failed(doing))?;
+            context.note(Kept::Grant, namespace, &applied);
+            Ok(())
+        }
         Write::Quota(mut quota) => {
             let namespace = quota.namespace().unwrap_or_default();
             let doing = format!("applying the quota of namespace {namespace}");
@@ -461,6 +490,7 @@ async fn release(writer: &Writer, namespace: &str) -> Result<(), TenantError> {
         .delete(&Api::<ResourceQuota>::namespaced(client.clone(), namespace), render::QUOTA, None)
         .await
         .map_err(doing())?;
+    writer.delete(&Api::<GpuGrant>::namespaced(client.clone(), namespace), names::GRANT, None).await.map_err(doing())?;
     let labels: Value = json!({names::TENANT_LABEL: null, names::MANAGED_BY_LABEL: null});
     let fields = json!({"metadata": {"labels": labels}});
     writer.merge(&Api::<Namespace>::all(client), namespace, &fields).await.map(drop).map_err(doing())

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::GpuTenant;
+use gputenancy_crds::{GpuGrant, GpuGrantSpec, GpuTenant, GrantedProfile};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
@@ -26,6 +26,8 @@ pub struct Observed {
     pub quotas: BTreeMap<String, Arc<SlimQuota>>,
     /// Our role binding in each namespace.
     pub bindings: BTreeMap<String, Arc<SlimBinding>>,
+    /// Our grant in each namespace.
+    pub grants: BTreeMap<String, Arc<GpuGrant>>,
     /// Namespaces whose quota nobody can raise unseen.
     pub firm: BTreeSet<String>,
     /// Namespaces in which a limit has come down just now.
@@ -120,6 +122,34 @@ impl Observed {
             return Err(Refusal { reason: "TrustTooLow", message });
         }
         Ok(found.resource.clone())
+    }
+
+    /// What pods of a namespace may ask for. A namespace that is no longer listed gets nothing.
+    pub fn grant(&self, namespace: &str) -> GpuGrantSpec {
+        let spec = &self.tenant.spec;
+        let mut grant = GpuGrantSpec { tenant: self.name(), ..GpuGrantSpec::default() };
+        if !spec.namespaces.iter().any(|n| n.name == namespace) {
+            return grant;
+        }
+        let mut pools = BTreeSet::new();
+        for guarantee in spec.gpus.iter().filter(|g| g.count > 0) {
+            let Ok(resource) = self.granted(&guarantee.profile) else { continue };
+            let Some(found) = self.view.profiles.get(&guarantee.profile) else { continue };
+            let most = found.contract.max_per_pod.unwrap_or(i32::MAX).min(guarantee.count);
+            let granted = grant.resources.entry(resource.clone()).or_default();
+            *granted = most.max(*granted);
+            pools.extend(found.contract.pools.iter().cloned());
+            grant.profiles.push(GrantedProfile {
+                name: guarantee.profile.clone(),
+                resource_name: resource,
+                budget: guarantee.count,
+                expected: found.contract.support.expected.clone(),
+                incident: found.contract.support.incident.clone(),
+            });
+        }
+        grant.profiles.sort_by(|a, b| a.name.cmp(&b.name));
+        grant.pools = pools.into_iter().collect();
+        grant
     }
 
     /// Did we make this namespace?

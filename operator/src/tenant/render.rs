@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{GpuTenant, Owner, OwnerKind, names};
+use gputenancy_crds::{GpuGrant, GpuGrantSpec, GpuTenant, Owner, OwnerKind, names};
 use k8s_openapi::api::{
     core::v1::{Namespace, ResourceQuota, ResourceQuotaSpec},
     rbac::v1::{RoleBinding, RoleRef, Subject},
@@ -65,6 +65,11 @@ pub fn quota(tenant: &str, namespace: &str, hard: Limits) -> ResourceQuota {
         spec: Some(ResourceQuotaSpec { hard: Some(hard), ..ResourceQuotaSpec::default() }),
         status: None,
     }
+}
+
+/// The grant of a namespace.
+pub fn grant(tenant: &str, namespace: &str, spec: GpuGrantSpec) -> GpuGrant {
+    GpuGrant { metadata: meta(tenant, namespace, names::GRANT), spec }
 }
 
 /// The owners' role binding of a namespace.

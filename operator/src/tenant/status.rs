@@ -13,6 +13,7 @@ use super::{
 };
 
 const NAMESPACES: &str = "NamespacesReady";
+const POLICY: &str = "PolicyReady";
 const QUOTA: &str = "QuotaReady";
 const CAPACITY: &str = "CapacityReady";
 const OVER_BUDGET: &str = "OverBudget";
@@ -26,7 +27,7 @@ pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
     let generation = seen.tenant.metadata.generation;
     let old = seen.tenant.status.clone().unwrap_or_default();
     let gpus = uses(seen);
-    let parts = [namespaces(seen), quota(seen), capacity(seen, &gpus)];
+    let parts = [namespaces(seen), policy(seen), quota(seen), capacity(seen, &gpus)];
     let overall =
         if seen.tenant.metadata.deletion_timestamp.is_some() { deletion(seen) } else { overall(&parts, &gpus, failed) };
     let mut verdicts = overall.verdicts();
@@ -127,6 +128,19 @@ fn namespaces(seen: &Observed) -> Verdict {
     }
     let count = seen.tenant.spec.namespaces.len();
     Verdict::yes(NAMESPACES, "Active", format!("{count} {}", if count == 1 { "namespace" } else { "namespaces" }))
+}
+
+fn policy(seen: &Observed) -> Verdict {
+    for (name, role) in seen.roles() {
+        if !matches!(role, Role::Active | Role::Missing | Role::Retained) {
+            continue;
+        }
+        if seen.grants.get(&name).is_none_or(|g| g.spec != seen.grant(&name)) {
+            let message = format!("the grant of namespace {name} is not written yet; until then its pods are refused");
+            return Verdict::no(POLICY, "Applying", message);
+        }
+    }
+    Verdict::yes(POLICY, "Granted", "each namespace has a grant: kubectl get gpugrant shows it")
 }
 
 fn quota(seen: &Observed) -> Verdict {

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuTenant, Trust};
+use gputenancy_crds::{GpuTenant, Support, Trust};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
@@ -18,8 +18,10 @@ use super::{
 };
 use crate::{
     cache::{SlimBinding, SlimNamespace, SlimQuota},
-    view::{ProfileView, TenantView, View},
+    view::{Contract, ProfileView, TenantView, View},
 };
+
+mod grants;
 
 fn tenant(spec: &Value) -> GpuTenant {
     let mut whole = json!({
@@ -37,7 +39,11 @@ fn tenant(spec: &Value) -> GpuTenant {
 }
 
 fn view() -> View {
-    let profile = |resource: &str, trust| ProfileView { resource: resource.into(), trust, refused: None, free: 8 };
+    let profile = |resource: &str, trust| {
+        let contract =
+            Contract { max_per_pod: None, pools: ["inference".to_owned()].into(), support: Support::default() };
+        ProfileView { resource: resource.into(), trust, refused: None, free: 8, contract }
+    };
     View {
         complete: true,
         profiles: [
@@ -69,6 +75,7 @@ fn observed(spec: &Value) -> Observed {
         counted: BTreeMap::new(),
         unseen: BTreeSet::new(),
         claims: Claims::default(),
+        grants: BTreeMap::new(),
         view: Arc::new(view()),
         now: Timestamp::UNIX_EPOCH,
     }
@@ -88,6 +95,7 @@ fn carry_out(seen: &mut Observed, writes: Vec<Write>) {
                 slim.metadata.annotations = namespace.metadata.annotations;
                 seen.namespaces.insert(slim.name_any(), Arc::new(slim));
             }
+            Write::Grant(grant) => _ = seen.grants.insert(grant.namespace().unwrap(), Arc::new(*grant)),
             Write::Quota(quota) => {
                 let mut slim: SlimQuota = serde_json::from_value(serde_json::to_value(*quota).unwrap()).unwrap();
                 slim.status.hard = slim.spec.hard.clone();
@@ -131,6 +139,7 @@ fn a_tenant_becomes_namespaces_quotas_and_role_bindings() {
         .into_iter()
         .map(|write| match write {
             Write::Create(o) => serde_json::to_value(o).unwrap(),
+            Write::Grant(o) => serde_json::to_value(o).unwrap(),
             Write::Quota(o) => serde_json::to_value(o).unwrap(),
             Write::Binding { binding, anew: false } => serde_json::to_value(binding).unwrap(),
             other => panic!("not expected for a new tenant: {other:?}"),

@@ -19,7 +19,7 @@ struct Scene {
     kubelet: Option<BTreeMap<String, BTreeSet<DeviceId>>>,
     node: Option<Counts>,
     taken: Option<Counts>,
-    in_flight: Counts,
+    in_flight: Flights,
     stopping: bool,
     memory: Memory,
     now: Instant,
@@ -34,7 +34,7 @@ impl Scene {
             kubelet: Some([(R.to_owned(), (0..4).map(id).collect())].into()),
             node: Some([(R.to_owned(), 4)].into()),
             taken: None,
-            in_flight: Counts::new(),
+            in_flight: Flights::new(),
             stopping: false,
             memory: Memory::default(),
             now: Instant::now(),
@@ -72,6 +72,12 @@ impl Scene {
         let (memory, step) = step(&self.memory, &seen);
         self.memory = memory;
         step
+    }
+
+    /// A pod is on its way from now on.
+    fn bind(&mut self) {
+        let count = self.in_flight.get(R).map_or(1, |flight| flight.count + 1);
+        self.in_flight = [(R.to_owned(), Flight { count, youngest: self.now })].into();
     }
 
     fn later(&mut self, time: Duration) {
@@ -208,7 +214,7 @@ fn a_resource_keeps_its_plugin_when_its_last_device_goes() {
 fn sinks_to_what_is_bound_first_and_below_it_when_everybody_has_landed() {
     let mut scene = Scene::peace();
     scene.taken = Some([(R.to_owned(), 3)].into());
-    scene.in_flight = [(R.to_owned(), 1)].into();
+    scene.bind();
     scene.want(&[0, 1]);
     assert_eq!(scene.step().actions, [allocatable(3)]);
     scene.node_counts(3);
@@ -224,9 +230,24 @@ fn sinks_to_what_is_bound_first_and_below_it_when_everybody_has_landed() {
 fn does_not_wait_forever_for_a_pod_that_gets_no_device() {
     let mut scene = Scene::peace();
     scene.taken = Some([(R.to_owned(), 4)].into());
-    scene.in_flight = [(R.to_owned(), 1)].into();
+    scene.bind();
     scene.want(&[0, 1]);
     assert_eq!(scene.step().actions, []);
+    scene.later(PATIENCE);
+    assert_eq!(scene.step().actions, [allocatable(2)]);
+}
+
+#[test]
+fn every_pod_on_its_way_has_its_own_time_to_land() {
+    let mut scene = Scene::peace();
+    scene.taken = Some([(R.to_owned(), 4)].into());
+    scene.bind();
+    scene.want(&[0, 1]);
+    assert_eq!(scene.step().actions, []);
+    scene.later(PATIENCE.saturating_sub(SETTLE));
+    scene.bind();
+    scene.later(SETTLE);
+    assert_eq!(scene.step().actions, [], "the second was bound a moment ago");
     scene.later(PATIENCE);
     assert_eq!(scene.step().actions, [allocatable(2)]);
 }

@@ -110,7 +110,7 @@ impl World {
             _ => {}
         }
         self.kubelet();
-        self.agent(start + TICK * u32::try_from(self.tick).unwrap());
+        self.agent(start);
         let node = *self.node.last().unwrap();
         self.node.push(node);
     }
@@ -154,7 +154,8 @@ impl World {
         }
     }
 
-    fn agent(&mut self, now: Instant) {
+    fn agent(&mut self, start: Instant) {
+        let now = start + TICK * u32::try_from(self.tick).unwrap();
         if self.tick < self.away_until {
             return;
         }
@@ -163,7 +164,11 @@ impl World {
         let kubelet = [(R.to_owned(), self.listed.clone())].into();
         let node = [(R.to_owned(), *self.node.last().unwrap())].into();
         let taken = [(R.to_owned(), self.taken())].into();
-        let in_flight = [(R.to_owned(), self.bound.len() as u64)].into();
+        let flight = |(arrives, _): &(usize, bool)| Flight {
+            count: self.bound.len() as u64,
+            youngest: start + TICK * u32::try_from(arrives - self.lags.binding).unwrap(),
+        };
+        let in_flight = self.bound.last().map(|last| (R.to_owned(), flight(last))).into_iter().collect();
         let seen = Seen {
             wanted: &self.wanted,
             published: &self.published,
@@ -206,7 +211,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
     fn no_pod_is_lost_and_the_counts_agree_in_the_end(lags in lags(), story in proptest::collection::vec(news(), 1..200)) {

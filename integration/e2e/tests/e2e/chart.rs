@@ -67,10 +67,15 @@ fn every_object_is_rendered_as_it_was_reviewed() {
         "canary",
         "tenant-roles",
         "policies",
+        "tenant-policies",
         "metrics",
         "release-finalizers",
     ] {
         insta::assert_snapshot!(file, rendered(&format!("{file}.yaml"), &[]));
+    }
+    for way in ["Mutate", "Require"] {
+        let set = format!("policies.gpuTaint.toleration={way}");
+        insta::assert_snapshot!(format!("tenant-toleration-{way}"), rendered("tenant-toleration.yaml", &[&set]));
     }
     for file in ["agent", "simulator", "metrics"] {
         insta::assert_snapshot!(format!("{file}-with-everything"), rendered(&format!("{file}.yaml"), &ALL));
@@ -124,11 +129,46 @@ fn without_a_cluster_the_agent_is_no_client_of_the_gpu_operator_unless_told_to_w
 }
 
 #[test]
+fn the_document_on_tenancy_has_a_line_for_each_refusal_and_no_other() {
+    let document = fs::read_to_string(product::root().join("docs/tenancy.md")).unwrap();
+    let rows = document.lines().filter(|line| line.starts_with("| ")).filter_map(|line| line.rsplit_once(" | `"));
+    let quoted: Vec<&str> = rows.filter_map(|(_, words)| words.split('`').next()).collect();
+    let toleration = rendered("tenant-toleration.yaml", &["policies.gpuTaint.toleration=Require"]);
+    let policies = rendered("tenant-policies.yaml", &[]) + &toleration;
+    // what comes between the message of a validation and its reason, in one line
+    let said = policies.split("      message").skip(1).filter_map(|rest| rest.split("      reason:").next());
+    let said: Vec<String> = said.map(|text| text.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert!(!quoted.is_empty() && !said.is_empty());
+    for message in &said {
+        let lines = quoted.iter().filter(|words| message.contains(**words)).count();
+        assert_eq!(lines, 1, "docs/tenancy.md has so many lines for: {message}");
+    }
+    for words in &quoted {
+        assert!(said.iter().any(|message| message.contains(words)), "no policy says {words:?}");
+    }
+}
+
+#[test]
+fn the_toleration_of_gpu_nodes_is_filled_in_where_the_api_server_can_and_asked_for_elsewhere() {
+    let chart = chart().display().to_string();
+    let at = |version: &str, set: &str| {
+        let args = ["template", "gputenancy", &chart, "--kube-version", version, "--set", set];
+        let (fine, text) = helm(&args);
+        assert!(fine, "{text}");
+        (text.contains("kind: MutatingAdmissionPolicy\n"), text.contains("gputenancy-tenant-toleration"))
+    };
+    assert_eq!(at("1.36.0", "policies.enabled=true"), (true, true));
+    assert_eq!(at("1.37.2-gke.1", "policies.enabled=true"), (true, true));
+    assert_eq!(at("1.35.4", "policies.enabled=true"), (false, true));
+    assert_eq!(at("1.36.0", "policies.gpuTaint.toleration=Require"), (false, true));
+    assert_eq!(at("1.36.0", "policies.gpuTaint.key="), (false, false), "no taint, no toleration");
+    assert_eq!(at("1.36.0", "policies.enabled=false"), (false, false));
+}
+
+#[test]
 fn what_is_switched_off_leaves_nothing_behind() {
     let none = rendered("", &["policies.enabled=false", "crds.install=false", "operator.replicas=1"]);
-    for absent in
-        ["ValidatingAdmissionPolicy", "CustomResourceDefinition", "PodDisruptionBudget", "nvsim", "ServiceMonitor"]
-    {
+    for absent in ["AdmissionPolicy", "CustomResourceDefinition", "PodDisruptionBudget", "nvsim", "ServiceMonitor"] {
         assert!(!none.contains(absent), "{absent} is still there");
     }
 }
@@ -145,6 +185,12 @@ fn values_that_make_no_sense_are_refused_by_name() {
         ("agent.kubeletDir=kubelet", "/agent/kubeletDir"),
         ("policies.resourceDomains={}", "/policies/resourceDomains"),
         ("policies.breakGlassGroups={a'b}", "/policies/breakGlassGroups/0"),
+        ("policies.driverCapabilities={all}", "/policies/driverCapabilities/0"),
+        ("policies.schedulerNames={}", "/policies/schedulerNames"),
+        ("policies.gpuTaint.toleration=Perhaps", "/policies/gpuTaint/toleration"),
+        ("policies.gpuTaint.key=a'b", "/policies/gpuTaint/key"),
+        ("policies.runtimeClassNames={a'b}", "/policies/runtimeClassNames/0"),
+        ("agent.kubeletDir=/a'b", "/agent/kubeletDir"),
         ("image.pullPolicy=Sometimes", "/image/pullPolicy"),
     ] {
         let (fine, text) = template("", &[set]);

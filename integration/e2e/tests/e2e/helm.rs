@@ -78,7 +78,7 @@ async fn an_upgrade_disturbs_nobody_and_an_uninstall_leaves_users_what_is_theirs
         product::uninstall(&world.lab).await?;
         nothing_of_the_product_is_left(&world).await?;
         let kinds = world.kubectl(&["get", "crd", "-o", "name"]).await?;
-        objects::ensure(kinds.matches("gputenancy.io").count() == 4, format!("the kinds stay: {kinds}"))?;
+        objects::ensure(kinds.matches("gputenancy.io").count() == 5, format!("the kinds stay: {kinds}"))?;
         let stuck = [
             finalizers::<GpuTenant>(&world).await?,
             finalizers::<GpuPool>(&world).await?,

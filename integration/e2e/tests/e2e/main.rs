@@ -9,12 +9,15 @@
 )]
 #![allow(clippy::needless_pass_by_value, reason = "a table of json! reads better without ampersands")]
 
+mod access;
 mod budget;
+mod bypass;
 mod canary;
 mod chart;
 mod churn;
 mod crashes;
 mod foreign;
+mod gitops;
 mod gpu_client;
 mod helm;
 mod kinds;

@@ -82,7 +82,10 @@ async fn the_quota_refuses(world: &World) -> Result<()> {
         ensure(refusal.contains(words), format!("{words:?} in {refusal:?}"))?;
     }
     let refusal = story::refused(world, TEAM_A, MIG_3G).await?;
-    ensure(refusal.contains("limited: requests.nvidia.com/mig-3g.40gb=0"), refusal)
+    ensure(
+        refusal.contains("may not use nvidia.com/mig-3g.40gb here; this namespace may use: nvidia.com/mig-1g.10gb"),
+        refusal,
+    )
 }
 
 /// Asked beforehand, the plan names one pod of team-a, what it has and why it must go; nothing is touched by asking.

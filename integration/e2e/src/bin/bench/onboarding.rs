@@ -14,7 +14,7 @@ use e2e::{
     wait::{PATIENCE, eventually},
 };
 use futures::{StreamExt, TryStreamExt, pin_mut, stream};
-use gputenancy_crds::{GpuTenant, condition};
+use gputenancy_crds::{GpuGrant, GpuTenant, condition};
 use http::Request;
 use k8s_openapi::api::{
     core::v1::{Namespace, Pod, ResourceQuota},
@@ -174,6 +174,7 @@ impl Model {
     async fn of(world: &World, name: &str) -> Result<Self> {
         let client = &world.client;
         let namespaces = Api::<Namespace>::all(client.clone());
+        let grants = Api::<GpuGrant>::namespaced(client.clone(), name);
         let quotas = Api::<ResourceQuota>::namespaced(client.clone(), name);
         let bindings = Api::<RoleBinding>::namespaced(client.clone(), name);
         let events = Api::<Event>::namespaced(client.clone(), "default");
@@ -185,6 +186,9 @@ impl Model {
         let status = tenant["status"].clone();
         let mut objects = vec![("/apis/gputenancy.io/v1alpha1/gputenants", tenant)];
         objects.push(("/api/v1/namespaces", bare(&namespaces.get(name).await?)?));
+        for grant in grants.list(&all).await? {
+            objects.push(("/apis/gputenancy.io/v1alpha1/namespaces/{}/gpugrants", bare(&grant)?));
+        }
         for quota in quotas.list(&all).await? {
             objects.push(("/api/v1/namespaces/{}/resourcequotas", bare(&quota)?));
         }

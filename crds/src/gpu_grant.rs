@@ -1,0 +1,63 @@
+//! `GpuGrant`, what a team may use: one in each namespace of a tenant, read by people and by the admission policies.
+
+use std::collections::BTreeMap;
+
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+/// What pods of one namespace may ask for. The operator writes it; nobody else may.
+#[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
+#[kube(
+    group = "gputenancy.io",
+    version = "v1alpha1",
+    kind = "GpuGrant",
+    namespaced,
+    shortname = "gpugrant",
+    category = "gputenancy",
+    derive = "PartialEq",
+    doc = "GpuGrant is what a team may use in one of its namespaces: the resources, and how many of each one pod may ask for. It is written by the operator, and the admission policies refuse what it does not name.",
+    printcolumn(name = "Tenant", type_ = "string", json_path = ".spec.tenant"),
+    printcolumn(name = "Profiles", type_ = "string", json_path = ".spec.profiles[*].name"),
+    printcolumn(name = "Pools", type_ = "string", json_path = ".spec.pools"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("self.metadata.name == 'grant'").message("metadata.name: a namespace has one grant, and it is named grant"),
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GpuGrantSpec {
+    /// The tenant that the namespace belongs to.
+    #[schemars(length(min = 1, max = 63))]
+    pub tenant: String,
+    /// Extended resources that pods may ask for, and how many of each one pod may have. What is not named is refused.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
+    pub resources: BTreeMap<String, i32>,
+    /// The same by profile, with the contract that comes with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub profiles: Vec<GrantedProfile>,
+    /// Pools whose nodes offer these resources; pods may select no other.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub pools: Vec<String>,
+}
+
+/// A profile that the team may use.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GrantedProfile {
+    /// Name of the GpuProfile.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+    /// Extended resource that pods ask for.
+    pub resource_name: String,
+    /// Devices that the team is guaranteed, over all its namespaces.
+    pub budget: i32,
+    /// What a user must accept as normal.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub expected: String,
+    /// What counts as the platform's fault.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub incident: String,
+}

@@ -1,0 +1,197 @@
+//! Who may do what: every subject × place × resource × verb, by the API server's own word (`SubjectAccessReview`).
+
+use std::fmt;
+
+use e2e::{Result, World, objects::ensure, scene::tenant, story::tenant_ready};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use kube::{Api, api::PostParams};
+use serde_json::json;
+
+const READ: &[&str] = &["get", "list", "watch"];
+const ALL: &[&str] = &["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
+
+/// What owners may do in their own namespaces, and nowhere else. The group comes before the slash.
+const OWN: &[(&str, &[&str])] = &[
+    ("/pods", ALL),
+    ("/pods/log", READ),
+    ("/pods/exec", ALL),
+    ("/pods/attach", ALL),
+    ("/pods/portforward", ALL),
+    ("/pods/eviction", &["create"]),
+    ("/configmaps", ALL),
+    ("/secrets", ALL),
+    ("/services", ALL),
+    ("/persistentvolumeclaims", ALL),
+    (
+        "/serviceaccounts",
+        &["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "impersonate"],
+    ),
+    ("/serviceaccounts/token", &["create"]),
+    ("apps/deployments", ALL),
+    ("apps/statefulsets", ALL),
+    ("apps/daemonsets", ALL),
+    ("apps/deployments/scale", ALL),
+    ("batch/jobs", ALL),
+    ("batch/cronjobs", ALL),
+    ("autoscaling/horizontalpodautoscalers", ALL),
+    ("networking.k8s.io/networkpolicies", ALL),
+    ("networking.k8s.io/ingresses", ALL),
+    ("policy/poddisruptionbudgets", ALL),
+    ("resource.k8s.io/resourceclaims", ALL),
+    ("resource.k8s.io/resourceclaimtemplates", ALL),
+    ("/resourcequotas", READ),
+    ("/resourcequotas/status", READ),
+    ("/limitranges", READ),
+    ("gputenancy.io/gpugrants", READ),
+    ("/namespaces", READ),
+    ("/pods/status", READ),
+    ("resource.k8s.io/resourceclaims/status", READ),
+];
+
+/// What nobody of a team may do anywhere, whatever the verb.
+const NEVER: &[&str] = &[
+    "/nodes",
+    "/nodes/proxy",
+    "/nodes/status",
+    "/pods/binding",
+    "/persistentvolumes",
+    "/users",
+    "/groups",
+    "rbac.authorization.k8s.io/roles",
+    "rbac.authorization.k8s.io/rolebindings",
+    "rbac.authorization.k8s.io/clusterroles",
+    "rbac.authorization.k8s.io/clusterrolebindings",
+    "resource.k8s.io/resourceclaims/driver",
+    "resource.k8s.io/resourceclaims/binding",
+    "resource.k8s.io/resourceslices",
+    "resource.k8s.io/deviceclasses",
+    "scheduling.k8s.io/priorityclasses",
+    "node.k8s.io/runtimeclasses",
+    "storage.k8s.io/storageclasses",
+    "certificates.k8s.io/certificatesigningrequests",
+    "apiextensions.k8s.io/customresourcedefinitions",
+    "admissionregistration.k8s.io/validatingadmissionpolicies",
+    "admissionregistration.k8s.io/validatingadmissionpolicybindings",
+    "admissionregistration.k8s.io/mutatingadmissionpolicies",
+    "admissionregistration.k8s.io/validatingwebhookconfigurations",
+    "gputenancy.io/gpuprofiles",
+    "gputenancy.io/gpupools",
+    "gputenancy.io/gputenants",
+    "gputenancy.io/gputenants/status",
+    "gputenancy.io/gpunodes",
+    "gputenancy.io/gpunodes/status",
+];
+
+/// Verbs that are asked about besides [`ALL`].
+const RARE: &[&str] = &["impersonate", "bind", "escalate", "approve"];
+
+/// Namespaces that are asked about; none: the whole cluster.
+const PLACES: &[Option<&str>] = &[Some("team-a"), Some("team-b"), Some("gputenancy-system"), Some("kube-system"), None];
+
+/// Somebody with a name and groups, as an authenticator gives them.
+struct Subject {
+    user: &'static str,
+    groups: &'static [&'static str],
+    owns: Option<&'static str>,
+}
+
+const SUBJECTS: &[Subject] = &[
+    Subject { user: "ann", groups: &["group-a", "system:authenticated"], owns: Some("team-a") },
+    Subject { user: "bob", groups: &["group-b", "system:authenticated"], owns: Some("team-b") },
+    Subject {
+        user: "system:serviceaccount:team-a:default",
+        groups: &["system:serviceaccounts", "system:serviceaccounts:team-a", "system:authenticated"],
+        owns: None,
+    },
+    Subject { user: "eve", groups: &["system:authenticated"], owns: None },
+];
+
+/// One question.
+#[derive(Clone, Copy)]
+struct Cell {
+    subject: &'static Subject,
+    place: Option<&'static str>,
+    resource: &'static str,
+    verb: &'static str,
+}
+
+impl Cell {
+    fn expected(&self) -> bool {
+        let own = self.place.is_some() && self.subject.owns == self.place;
+        own && OWN.iter().any(|(resource, verbs)| *resource == self.resource && verbs.contains(&self.verb))
+    }
+
+    async fn asked(&self, world: &World) -> Result<bool> {
+        let (group, rest) = self.resource.split_once('/').unwrap_or(("", self.resource));
+        let (resource, subresource) = rest.split_once('/').map_or((rest, None), |(r, s)| (r, Some(s.to_owned())));
+        let attributes = ResourceAttributes {
+            group: Some(group.into()),
+            resource: Some(resource.into()),
+            subresource,
+            namespace: self.place.map(String::from),
+            verb: Some(self.verb.into()),
+            ..ResourceAttributes::default()
+        };
+        let spec = SubjectAccessReviewSpec {
+            user: Some(self.subject.user.into()),
+            groups: Some(self.subject.groups.iter().map(|g| (*g).to_owned()).collect()),
+            resource_attributes: Some(attributes),
+            ..SubjectAccessReviewSpec::default()
+        };
+        let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+        let api = Api::<SubjectAccessReview>::all(world.client.clone());
+        let answer = api.create(&PostParams::default(), &review).await?;
+        Ok(answer.status.is_some_and(|s| s.allowed))
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { subject, place, resource, verb } = self;
+        write!(f, "{} {verb} {resource} in {}", subject.user, place.unwrap_or("the whole cluster"))
+    }
+}
+
+fn cells() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for subject in SUBJECTS {
+        for place in PLACES.iter().copied() {
+            for resource in OWN.iter().map(|(resource, _)| *resource).chain(NEVER.iter().copied()) {
+                let verbs = ALL.iter().chain(RARE);
+                cells.extend(verbs.map(|verb| Cell { subject, place, resource, verb }));
+            }
+        }
+    }
+    cells
+}
+
+#[tokio::test]
+async fn a_team_may_work_in_its_own_namespaces_and_nowhere_else() {
+    let world = World::enter().await.unwrap();
+    let body = async {
+        for team in ["a", "b"] {
+            let mut team_of = tenant(&format!("team-{team}"), &[]);
+            team_of["spec"]["owners"] = json!([{"kind": "Group", "name": format!("group-{team}")}]);
+            world.set(&[team_of]).await?;
+        }
+        for team in ["team-a", "team-b"] {
+            tenant_ready(&world, team).await?;
+        }
+        let cells = cells();
+        let ask = |cell: Cell| {
+            let world = &world;
+            async move { Ok::<_, e2e::Error>((cell, cell.asked(world).await?)) }
+        };
+        let answers: Vec<(Cell, bool)> = stream::iter(cells).map(ask).buffer_unordered(32).try_collect().await?;
+        let allowed = answers.iter().filter(|(_, allowed)| *allowed).count();
+        println!("{} questions, {allowed} of them answered with yes", answers.len());
+        let wrong: Vec<String> = answers
+            .iter()
+            .filter(|(cell, allowed)| cell.expected() != *allowed)
+            .map(|(cell, allowed)| format!("{cell}: {}", if *allowed { "allowed" } else { "refused" }))
+            .collect();
+        ensure(wrong.is_empty(), wrong.join("\n"))
+    };
+    world.keeping_evidence("access", body).await;
+}

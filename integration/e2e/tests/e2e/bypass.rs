@@ -1,0 +1,402 @@
+//! What a team may not use is refused by the API server itself, each with its reason, while no operator runs; what teams
+//! usually run is admitted as it is written.
+
+use e2e::{
+    Error, Result, World,
+    actor::{Actor, Verb},
+    objects::{self, ensure},
+    product,
+    scene::{mig_profile, pool, tenant},
+    story::tenant_ready,
+    wait::{PATIENCE, eventually},
+};
+use gputenancy_crds::GpuGrant;
+use k8s_openapi::api::{admissionregistration::v1::ValidatingAdmissionPolicy, core::v1::Pod};
+use kube::{Api, ResourceExt as _, api::ListParams};
+use serde_json::{Value, json};
+
+/// The annotation in which a manifest names the words that it must be refused with.
+const REFUSED: &str = "gputenancy.io/refused-with";
+const OWNER: Actor = Actor::Person("ann", &["team-t"]);
+
+/// A team with one profile, and another whose objects it may not touch.
+async fn two_teams(world: &World) -> Result<()> {
+    let mut t = tenant("t", &[("mig-1g", 2)]);
+    t["spec"]["owners"] = json!([{"kind": "Group", "name": "team-t"}]);
+    let mut slice = mig_profile("mig-1g", "1g.10gb");
+    slice["spec"]["maxPerPod"] = json!(1);
+    let shapes = [slice, mig_profile("mig-2g", "2g.20gb"), mig_profile("mig-3g", "3g.40gb")];
+    world.set(&shapes).await?;
+    world.set(&[pool("p", "gpu-1", &["mig-1g", "mig-2g", "mig-3g"]), t, tenant("other", &[("mig-3g", 1)])]).await?;
+    tenant_ready(world, "t").await?;
+    tenant_ready(world, "other").await.map(drop)
+}
+
+/// The objects of a file of `integration/bypass`.
+async fn manifests(world: &World, file: &str) -> Result<Vec<Value>> {
+    let path = product::root().join("integration/bypass").join(file).display().to_string();
+    let json = world.kubectl(&["create", "--dry-run=client", "--validate=false", "-o", "json", "-f", &path]).await?;
+    let objects = serde_json::Deserializer::from_str(&json).into_iter::<Value>();
+    objects.collect::<std::result::Result<_, _>>().map_err(|e| Error::Text { what: path, why: e.to_string() })
+}
+
+/// Where objects of this kind are made in the team's namespace.
+fn collection(object: &Value) -> String {
+    let (api, kind) = (object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
+    let root = if api.contains('/') { format!("/apis/{api}") } else { format!("/api/{api}") };
+    format!("{root}/namespaces/t/{}s", kind.to_lowercase())
+}
+
+fn words(object: &Value) -> Option<String> {
+    Some(object["metadata"]["annotations"][REFUSED].as_str()?.to_owned())
+}
+
+async fn operators(world: &World, count: usize) -> Result<()> {
+    let replicas = format!("--replicas={count}");
+    world.kubectl(&["scale", "-n", product::NAMESPACE, "deployment/gputenancy-operator", &replicas]).await?;
+    let pods = Api::<Pod>::namespaced(world.client.clone(), product::NAMESPACE);
+    let ours = ListParams::default().labels("app.kubernetes.io/name=gputenancy-operator");
+    eventually(&format!("{count} operators"), PATIENCE, || async {
+        let here = pods.list(&ours).await?.items;
+        let ready = here.iter().filter(|p| objects::is_ready(p)).count();
+        Ok(if here.len() == count && ready == count { Ok(()) } else { Err(format!("{ready} of {}", here.len())) })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn where_the_api_server_cannot_add_a_toleration_a_pod_with_a_gpu_is_told_to_have_one() {
+    let world = World::enter().await.unwrap();
+    let body = async {
+        two_teams(&world).await?;
+        product::install(&world.lab, &["policies.gpuTaint.toleration=Require"]).await?;
+        well_typed(&world).await?;
+        let gpu = json!({"limits": {"nvidia.com/mig-1g.10gb": "1"}});
+        let there = json!([{"key": "nvidia.com/gpu", "operator": "Exists"}]);
+        for (resources, tolerations, refused) in
+            [(&gpu, json!([]), true), (&gpu, there, false), (&json!({}), json!([]), false)]
+        {
+            let restricted = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
+            let container = json!({"name": "c", "image": "i", "resources": resources, "securityContext": restricted});
+            let security = json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"securityContext": security, "tolerations": tolerations, "containers": [container]}});
+            eventually("a policy just made", PATIENCE, || async {
+                let answer = OWNER.may(&world.client, Verb::Create, "/api/v1/namespaces/t/pods", &pod).await?;
+                let words = answer.err().map(|s| s.message).unwrap_or_default();
+                let right = if refused {
+                    words.contains("add to spec.tolerations the key nvidia.com/gpu")
+                } else {
+                    words.is_empty()
+                };
+                Ok(if right { Ok(()) } else { Err(format!("{pod}: {words:?}")) })
+            })
+            .await?;
+        }
+        Ok(())
+    };
+    let outcome = body.await;
+    product::install(&world.lab, &[]).await.unwrap();
+    world.keeping_evidence("bypass-toleration", async { outcome }).await;
+}
+
+#[tokio::test]
+async fn with_the_operator_gone_every_bypass_is_refused_with_its_reason_and_usual_work_is_admitted() {
+    let world = World::enter().await.unwrap();
+    let body = async {
+        two_teams(&world).await?;
+        well_typed(&world).await?;
+        operators(&world, 0).await?;
+        usual_work(&world).await?;
+        kubernetes_itself(&world).await?;
+        bypasses(&world).await?;
+        later(&world).await?;
+        what_is_ours(&world).await?;
+        without_a_grant(&world).await
+    };
+    let outcome = body.await;
+    // also after a failure: the next test finds an operator, and nothing that keeps the namespace
+    let free = json!({"metadata": {"finalizers": null}});
+    Actor::Admin.does(&world.client, Verb::Merge, WAITING, &free).await.unwrap().ok();
+    operators(&world, 2).await.unwrap();
+    world.kubectl(&["delete", "--ignore-not-found", "runtimeclass", "nvidia-legacy"]).await.unwrap();
+    world.keeping_evidence("bypass", async { outcome }).await;
+}
+
+/// The API server has found no field misspelt in any policy of ours.
+async fn well_typed(world: &World) -> Result<()> {
+    let policies = Api::<ValidatingAdmissionPolicy>::all(world.client.clone());
+    let all = policies.list(&ListParams::default().labels("app.kubernetes.io/part-of=gputenancy")).await?.items;
+    ensure(all.len() >= 10, format!("{} policies", all.len()))?;
+    for policy in all {
+        eventually("the types of a policy are checked", PATIENCE, || async {
+            let status = policies.get(&policy.name_any()).await?.status.unwrap_or_default();
+            let checked = status.observed_generation == policy.metadata.generation;
+            Ok(if checked { Ok(()) } else { Err(policy.name_any()) })
+        })
+        .await?;
+        let status = policies.get(&policy.name_any()).await?.status.unwrap_or_default();
+        let warnings = status.type_checking.and_then(|t| t.expression_warnings).unwrap_or_default();
+        ensure(warnings.is_empty(), format!("{}: {warnings:?}", policy.name_any()))?;
+    }
+    Ok(())
+}
+
+/// Where what was sent is no longer as it was; what the API server fills in is left aside.
+fn changed(sent: &Value, kept: &Value, at: &str) -> Option<String> {
+    match (sent, kept) {
+        (Value::Object(sent), Value::Object(kept)) => sent.iter().find_map(|(key, value)| {
+            let kept = kept.get(key).unwrap_or(&Value::Null);
+            changed(value, kept, &format!("{at}.{key}"))
+        }),
+        // tolerations and volumes of Kubernetes' own are added at the end
+        (Value::Array(sent), Value::Array(kept)) if sent.len() <= kept.len() => {
+            sent.iter().zip(kept).enumerate().find_map(|(i, (s, k))| changed(s, k, &format!("{at}[{i}]")))
+        }
+        // amounts are kept as texts
+        (Value::Number(sent), Value::String(kept)) if sent.to_string() == *kept => None,
+        _ => (sent != kept).then(|| format!("{at}: {sent} -> {kept}")),
+    }
+}
+
+/// The pod that a controller makes of this object, if it makes any.
+fn pod_of(object: &Value) -> Option<Value> {
+    let template = ["/spec/template", "/spec/jobTemplate/spec/template"].iter().find_map(|at| object.pointer(at))?;
+    template.pointer("/spec/containers")?;
+    let mut pod = template.clone();
+    pod["apiVersion"] = json!("v1");
+    pod["kind"] = json!("Pod");
+    pod["metadata"]["name"] = object["metadata"]["name"].clone();
+    for claim in object["spec"]["volumeClaimTemplates"].as_array().into_iter().flatten() {
+        let name = &claim["metadata"]["name"];
+        pod["spec"]["volumes"] = json!([{"name": name, "persistentVolumeClaim": {"claimName": name}}]);
+    }
+    Some(pod)
+}
+
+/// A pod tolerates the taint of GPU nodes once if it asks for a GPU, and not at all otherwise. What is wrong, if anything.
+async fn tolerates(world: &World, pod: &Value) -> Result<Option<String>> {
+    let mut sent = pod.clone();
+    sent["metadata"].as_object_mut().unwrap().remove("namespace");
+    let Ok(kept) = OWNER.may(&world.client, Verb::Create, &collection(&sent), &sent).await? else { return Ok(None) };
+    let tolerations = kept["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
+    let count = tolerations.iter().filter(|t| t["key"] == "nvidia.com/gpu").count();
+    let expected = usize::from(pod["spec"].to_string().contains("nvidia.com/mig-1g.10gb"));
+    Ok((count != expected).then(|| format!("{}: {count} tolerations, not {expected}", pod["metadata"]["name"])))
+}
+
+async fn usual_work(world: &World) -> Result<()> {
+    let all = manifests(world, "admitted.yaml").await?;
+    ensure(all.len() >= 26, format!("{} manifests of usual work", all.len()))?;
+    let mut wrong = vec![];
+    for object in all {
+        let pod = pod_of(&object);
+        if object["kind"] == "Pod" || pod.is_some() {
+            wrong.extend(tolerates(world, pod.as_ref().unwrap_or(&object)).await?);
+        }
+        for mut sent in std::iter::once(object).chain(pod) {
+            // written by kubectl's dry run
+            sent["metadata"].as_object_mut().unwrap().remove("namespace");
+            let name = format!("{} {}", sent["kind"], sent["metadata"]["name"]);
+            match OWNER.may(&world.client, Verb::Create, &collection(&sent), &sent).await? {
+                Ok(kept) => wrong.extend(changed(&sent, &kept, "").map(|what| format!("{name}: {what}"))),
+                Err(status) => wrong.push(format!("{name}: {}", status.message)),
+            }
+        }
+    }
+    ensure(wrong.is_empty(), wrong.join("\n"))
+}
+
+/// What the Pod Security Standard refuses, or the kind itself, needs no policy of ours.
+async fn kubernetes_itself(world: &World) -> Result<()> {
+    let limits = json!({"limits": {"nvidia.com/mig-1g.10gb": "1"}});
+    let base = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"containers": [{"name": "c", "image": "i", "resources": limits}]}});
+    let (security, half) = ("violates PodSecurity", json!({"limits": {"nvidia.com/mig-1g.10gb": "500m"}}));
+    for (at, value, words) in [
+        ("containers", json!([{"name": "c", "image": "i", "resources": half}]), "must be an integer"),
+        ("hostPID", json!(true), security),
+        ("hostIPC", json!(true), security),
+        ("hostNetwork", json!(true), security),
+        ("volumes", json!([{"name": "v", "hostPath": {"path": "/tmp"}}]), security),
+        ("containers", json!([{"name": "c", "image": "i", "securityContext": {"privileged": true}}]), security),
+        (
+            "containers",
+            json!([{"name": "c", "image": "i", "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]),
+            security,
+        ),
+        (
+            "containers",
+            json!([{"name": "c", "image": "i", "ports": [{"containerPort": 80, "hostPort": 80}]}]),
+            security,
+        ),
+    ] {
+        let mut pod = base.clone();
+        pod["spec"][at] = value;
+        let answer = OWNER.may(&world.client, Verb::Create, "/api/v1/namespaces/t/pods", &pod).await?;
+        let refused = answer.err().is_some_and(|s| s.message.contains(words));
+        ensure(refused, format!("{words}: {pod}"))?;
+    }
+    Ok(())
+}
+
+/// Every manifest is refused with the words that it names, also where somebody has relaxed Pod Security.
+async fn bypasses(world: &World) -> Result<()> {
+    let relaxed = "pod-security.kubernetes.io/enforce=privileged";
+    world.kubectl(&["label", "--overwrite", "namespace", "t", relaxed]).await?;
+    world.set(&[json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia-legacy"}, "handler": "runc"})]).await?;
+    let (mut wrong, mut count) = (vec![], 0);
+    for file in ["resources.yaml", "environment.yaml", "devices.yaml", "placement.yaml", "claims.yaml"] {
+        for mut object in manifests(world, file).await? {
+            let name = format!("{file}: {}", object["metadata"]["name"]);
+            let Some(words) = words(&object) else {
+                wrong.push(format!("{name} names no reason"));
+                continue;
+            };
+            object["metadata"].as_object_mut().unwrap().remove("namespace");
+            count += 1;
+            match OWNER.may(&world.client, Verb::Create, &collection(&object), &object).await? {
+                Err(status) if status.message.contains(&words) => {}
+                Err(status) => wrong.push(format!("{name}: expected {words:?}, got {:?}", status.message)),
+                Ok(_) => wrong.push(format!("{name} is admitted")),
+            }
+        }
+    }
+    ensure(wrong.is_empty(), wrong.join("\n"))?;
+    ensure(count >= 84, format!("{count} bypasses were tried"))
+}
+
+const GRANT: &str = "/apis/gputenancy.io/v1alpha1/namespaces/t/gpugrants/grant";
+/// A pod that nobody has scheduled yet, and that its finalizer keeps.
+const WAITING: &str = "/api/v1/namespaces/t/pods/waiting";
+
+/// What could not be had at once cannot be had by changing the pod afterwards.
+async fn later(world: &World) -> Result<()> {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "waiting", "finalizers": ["example.com/keep"]}, "spec": {
+        "schedulingGates": [{"name": "example.com/later"}], "containers": [{"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/mig-1g.10gb": "1"}}}]}});
+    let made = OWNER.does(&world.client, Verb::Create, "/api/v1/namespaces/t/pods", &pod).await?;
+    ensure(made.is_ok(), format!("{:?}", made.err()))?;
+    let debug = |env: Value| json!({"spec": {"ephemeralContainers": [{"name": "debug", "image": "i", "env": env}]}});
+    let tolerating = |toleration: Value| json!({"spec": {"tolerations": [toleration]}});
+    let selecting = |pool: &str| json!({"spec": {"nodeSelector": {"gputenancy.io/pool": pool}}});
+    let noted = |key: &str| json!({"metadata": {"annotations": {key: "nvidia.com/gpu=all"}}});
+    let aside = "/ephemeralcontainers";
+    for (what, body, refused) in [
+        (aside, debug(json!([])), None),
+        (aside, debug(json!([{"name": "LD_LIBRARY_PATH", "value": "/usr/local/cuda/lib64"}])), None),
+        (
+            aside,
+            debug(json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])),
+            Some("devices and limits are given"),
+        ),
+        (aside, debug(json!([{"name": "LD_PRELOAD", "value": "/tmp/x.so"}])), Some("may not load libraries")),
+        (aside, debug(json!([{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}])), Some("compute, utility only")),
+        ("", tolerating(json!({"key": "example.com/spot", "operator": "Exists"})), None),
+        ("", tolerating(json!({"key": "nvidia.com/gpu", "operator": "Exists"})), None),
+        ("", tolerating(json!({"operator": "Exists"})), Some("name the key of each taint")),
+        ("", selecting("p"), None),
+        ("", selecting("theirs"), Some("may select nodes of these pools: p")),
+        ("", noted("example.com/note"), None),
+        ("", noted("cdi.k8s.io/x"), Some("annotations of cdi.k8s.io")),
+    ] {
+        let mut body = body;
+        if let Some(added) = body.pointer_mut("/spec/tolerations").and_then(Value::as_array_mut) {
+            // tolerations are only ever added, and a merge replaces the list
+            let pod = Api::<Pod>::namespaced(world.client.clone(), "t").get("waiting").await?;
+            let there = serde_json::to_value(pod.spec.and_then(|s| s.tolerations).unwrap_or_default()).unwrap();
+            added.splice(0..0, there.as_array().unwrap().clone());
+        }
+        let answer = Actor::Admin.may(&world.client, Verb::Merge, &format!("{WAITING}{what}"), &body).await?;
+        let right = match &answer {
+            Ok(_) => refused.is_none(),
+            Err(status) => refused.is_some_and(|words| status.message.contains(words)),
+        };
+        ensure(right, format!("{body}: {:?}", answer.map(drop).map_err(|s| s.message)))?;
+    }
+    Ok(())
+}
+
+/// No grant, no pod; but a pod that is there loses its finalizers, or its namespace could never go.
+async fn without_a_grant(world: &World) -> Result<()> {
+    let gone = Actor::Operator.does(&world.client, Verb::Delete, GRANT, &json!({})).await?;
+    ensure(gone.is_ok(), format!("the operator's own grant: {:?}", gone.err()))?;
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    eventually("no pod without a grant", PATIENCE, || async {
+        let answer = OWNER.may(&world.client, Verb::Create, "/api/v1/namespaces/t/pods", &pod).await?;
+        let words = answer.err().map(|status| status.message).unwrap_or_default();
+        let ours = words.contains("gputenancy-tenant-pods") && words.contains("param");
+        Ok(if ours { Ok(()) } else { Err(words) })
+    })
+    .await?;
+    let free = json!({"metadata": {"finalizers": null}});
+    let freed = Actor::Admin.does(&world.client, Verb::Merge, WAITING, &free).await?;
+    ensure(freed.is_ok(), format!("{:?}", freed.err()))
+}
+
+/// Grants, labels and quotas are the operator's, whatever rights a team has been given beside its own.
+async fn what_is_ours(world: &World) -> Result<()> {
+    let grants = Api::<GpuGrant>::namespaced(world.client.clone(), "t");
+    let grant = grants.get("grant").await?;
+    ensure(grant.spec.resources.get("nvidia.com/mig-1g.10gb") == Some(&1), format!("{:?}", grant.spec))?;
+    let (quota, binding) = ("resourcequotas/gputenancy", "rolebindings/gputenancy-owners");
+    let quota = format!("/api/v1/namespaces/t/{quota}");
+    let binding = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/t/{binding}");
+    let label = json!({"metadata": {"labels": {"gputenancy.io/tenant": "other"}}});
+    let more = json!({"spec": {"resources": {"nvidia.com/gpu": 8}}});
+    let bind = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "waiting"}, "target": {"apiVersion": "v1", "kind": "Node", "name": "gpu-1"}});
+    let token = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}});
+    let agent = format!("/api/v1/namespaces/{}/serviceaccounts/gputenancy-agent/token", product::NAMESPACE);
+    let binding_of_pod = format!("{WAITING}/binding");
+    let cases: [(Actor, Verb, &str, &Value, &str); 12] = [
+        (OWNER, Verb::Create, &binding_of_pod, &bind, "forbidden"),
+        (OWNER, Verb::Create, "/api/v1/nodes/gpu-1/proxy/run", &bind, "forbidden"),
+        (OWNER, Verb::Create, &agent, &token, "forbidden"),
+        (OWNER, Verb::Merge, GRANT, &more, "forbidden"),
+        (Actor::Admin, Verb::Merge, GRANT, &more, "written by the operator alone"),
+        (Actor::Admin, Verb::Delete, GRANT, &more, "written by the operator alone"),
+        (OWNER, Verb::Merge, "/api/v1/namespaces/t", &label, "forbidden"),
+        (OWNER, Verb::Merge, &quota, &json!({"spec": {"hard": {"pods": "999"}}}), "forbidden"),
+        (OWNER, Verb::Delete, &quota, &label, "forbidden"),
+        (OWNER, Verb::Merge, &binding, &json!({"subjects": []}), "forbidden"),
+        (OWNER, Verb::Delete, "/apis/gputenancy.io/v1alpha1/gputenants/t", &label, "forbidden"),
+        (OWNER, Verb::Create, "/api/v1/namespaces/other/pods", &json!({"metadata": {"name": "x"}}), "forbidden"),
+    ];
+    for (actor, verb, path, body, words) in cases {
+        let answer = actor.may(&world.client, verb, path, body).await?;
+        let right = answer.as_ref().err().is_some_and(|s| s.message.contains(words));
+        ensure(right, format!("{actor:?} {verb:?} {path}: {:?}", answer.map(drop).map_err(|s| s.message)))?;
+    }
+    labels_stay(world).await
+}
+
+/// A person with rights on namespaces, but not on tenants, changes no label that decides what a namespace may use.
+async fn labels_stay(world: &World) -> Result<()> {
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "e2e-namespaces"}, "rules": [{"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "patch"]}]});
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "e2e-namespaces"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "e2e-namespaces"}, "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "bob"}]});
+    world.set(&[role, binding]).await?;
+    let bob = Actor::Person("bob", &[]);
+    let outcome = async {
+        for (labels, refused) in [
+            (json!({"gputenancy.io/tenant": "other"}), true),
+            (json!({"gputenancy.io/tenant": null}), true),
+            (json!({"pod-security.kubernetes.io/enforce": "baseline"}), true),
+            (json!({"team": "blue"}), false),
+        ] {
+            let body = json!({"metadata": {"labels": labels}});
+            let answer = eventually("a right just given", PATIENCE, || async {
+                let answer = bob.may(&world.client, Verb::Merge, "/api/v1/namespaces/t", &body).await?;
+                // RBAC follows a moment later
+                let early = answer.as_ref().err().is_some_and(|s| s.message.contains("cannot patch"));
+                Ok(if early { Err("not yet".into()) } else { Ok(answer) })
+            })
+            .await?;
+            let right = match &answer {
+                Err(status) => refused && status.message.contains("belong to the platform"),
+                Ok(_) => !refused,
+            };
+            ensure(right, format!("{body}: {:?}", answer.map(drop).map_err(|s| s.message)))?;
+        }
+        Ok(())
+    }
+    .await;
+    world.kubectl(&["delete", "clusterrole,clusterrolebinding", "e2e-namespaces"]).await?;
+    outcome
+}
