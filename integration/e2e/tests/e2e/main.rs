@@ -10,6 +10,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "a table of json! reads better without ampersands")]
 
 mod access;
+mod at_rest;
 mod budget;
 mod bypass;
 mod canary;
@@ -27,7 +28,6 @@ mod orphans;
 mod patience;
 mod policies;
 mod preview;
-mod quiet;
 mod refusals;
 mod story;
 mod windows;
