@@ -125,7 +125,7 @@ impl Caches {
             .start({
                 let tenants = wakes.tenants.clone();
                 // an unlabelled namespace may be the foreign one that a tenant waits for: its name tells
-                move |(name, tenant)| drop(tenants.send(tenant.unwrap_or(format!("{FOREIGN_PREFIX}{name}"))))
+                move |(name, tenant)| drop(tenants.send(tenant.unwrap_or(format!("{OF_NAMESPACE}{name}"))))
             }),
             quotas: owned(client, ours.clone(), wakes, |q: &SlimQuota| {
                 digest(&(&q.metadata.labels, &q.metadata.annotations, &q.spec, &q.status))
@@ -144,7 +144,7 @@ impl Caches {
             }
             .start({
                 let tenants = wakes.tenants.clone();
-                move |(namespace, _)| drop(tenants.send(format!("{FOREIGN_PREFIX}{}", namespace.unwrap_or_default())))
+                move |(namespace, _)| drop(tenants.send(format!("{OF_NAMESPACE}{}", namespace.unwrap_or_default())))
             }),
             mig_config: Watch {
                 api: Api::namespaced(client.clone(), namespace),
@@ -210,7 +210,7 @@ pub async fn knows_slices(client: &Client) -> kube::Result<bool> {
 }
 
 /// Prefix of a wake that names a namespace instead of a tenant; no tenant's name has a slash.
-pub const FOREIGN_PREFIX: &str = "namespace/";
+pub const OF_NAMESPACE: &str = "namespace/";
 
 async fn wait<K>(store: &Store<K>, name: &'static str, waiting: &impl Fn(&'static str))
 where

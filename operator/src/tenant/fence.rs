@@ -100,9 +100,10 @@ impl Fence {
         self.tenants.remove(tenant);
     }
 
-    /// Has a later leader written this?
-    pub fn is_outranked(&self, stamp: Option<Stamp>) -> bool {
-        stamp.is_some_and(|s| s.term > self.term)
+    /// Has a later leader written this version of a quota? A term is the version of a Lease, so what was written in it is of a
+    /// later version than that; if not, the stamp comes from another cluster, by way of a backup, and means nothing here.
+    pub fn is_outranked(&self, version: u64, stamp: Option<Stamp>) -> bool {
+        stamp.is_some_and(|s| self.term < s.term && s.term < version)
     }
 }
 
@@ -147,8 +148,16 @@ mod tests {
     #[test]
     fn later_leaders_are_recognised_by_their_stamps() {
         let fence = Fence::new(7);
-        assert!(fence.is_outranked(Stamp::parse("8.1")) && !fence.is_outranked(Stamp::parse("7.9")));
+        assert!(fence.is_outranked(9, Stamp::parse("8.1")) && !fence.is_outranked(9, Stamp::parse("7.9")));
         assert_eq!(Stamp::parse(&Stamp { term: 8, sequence: 3 }.to_string()), Some(Stamp { term: 8, sequence: 3 }));
-        assert!(!fence.is_outranked(Stamp::parse("nonsense")));
+        assert!(!fence.is_outranked(9, Stamp::parse("nonsense")));
+    }
+
+    #[test]
+    fn a_stamp_of_another_cluster_outranks_nobody_and_makes_nothing_firm() {
+        let fence = Fence::new(7);
+        let restored = Stamp::parse("4711.3");
+        assert!(!fence.is_outranked(12, restored), "no leader of version 4711 can have written version 12");
+        assert!(!fence.is_firm("t", "a", 12, restored));
     }
 }

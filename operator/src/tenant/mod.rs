@@ -3,6 +3,7 @@
 mod amount;
 mod budget;
 mod claims;
+mod context;
 mod decide;
 mod fence;
 mod observe;
@@ -13,52 +14,35 @@ mod status;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures::{Stream, StreamExt as _, future};
 use gputenancy_crds::{GpuGrant, GpuTenant, names};
-use k8s_openapi::{
-    api::{
-        core::v1::{Namespace, ResourceQuota},
-        rbac::v1::RoleBinding,
-    },
-    jiff::Timestamp,
+use k8s_openapi::api::{
+    core::v1::{Namespace, ResourceQuota},
+    rbac::v1::RoleBinding,
 };
 use kube::{
-    Api, Resource, ResourceExt as _,
+    Api, Resource as _, ResourceExt as _,
     core::error_boundary::InvalidObject,
-    runtime::{
-        controller::{self, Action, applier},
-        reflector::ObjectRef,
-    },
+    runtime::controller::{self, Action, applier},
 };
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use crate::{
     apply::{Part, Writer, has_finalizer},
-    cache::{Caches, FOREIGN_PREFIX, Guarded, SlimEvent, SlimNamespace, SlimQuota},
-    events::{News, Publisher, Tone},
-    metrics::Metrics,
-    view::View,
+    cache::Guarded,
+    events::{News, Tone},
 };
-use amount::Amount;
-use claims::{Claims, Refused};
+pub use context::Context;
+use context::{Kept, STEADY, version};
 use decide::Write;
-use fence::Fence;
 use observe::Observed;
 
-/// How long a decision waits for the cache to show our last write.
-const LONGEST_LAG: Duration = Duration::from_secs(5);
 /// What passes within this time is not told: a tenant that is being set up would be written at every step.
 const PASSING: Duration = Duration::from_secs(1);
-/// How long after a limit has come down no other is raised: a pod that was admitted before may not be there yet, and the quota
-/// controller, which counts pods that are, may have left it out. Most are there in a few milliseconds.
-const STEADY: Duration = Duration::from_millis(500);
-
 /// Why a tenant could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 pub enum TenantError {
@@ -77,34 +61,11 @@ pub enum TenantError {
     /// The caches lag behind what is written; says where.
     #[error("{0}: the cache lags behind the API server")]
     Lagging(String),
-}
-
-/// Objects whose last write has to be seen before the next decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Kept {
-    Quota,
-    Binding,
-    Grant,
-}
-
-/// What the controller works with.
-pub struct Context {
-    caches: Caches,
-    writer: Writer,
-    publisher: Publisher,
-    view: watch::Receiver<Arc<View>>,
-    metrics: Arc<Metrics>,
-    /// Versions of what was written last, by namespace: a decision about budgets needs to see its quota, and what is not seen
-    /// yet would be written once more.
-    written: Mutex<HashMap<(Kept, String), (u64, Instant)>>,
-    /// Since when a tenant is in a state that passes by itself and that nobody has been told of, by name.
-    passing: Mutex<HashMap<String, Instant>>,
-    /// Which quotas can be relied on.
-    fence: Mutex<Fence>,
-    /// What controllers wait for, by tenant.
-    claims: Mutex<HashMap<String, Claims>>,
-    /// Quotas as they were seen last, and when one of their limits has come down, by namespace.
-    lowered: Mutex<HashMap<String, (Arc<SlimQuota>, Instant)>>,
+    /// Another operator leads by now and has written a quota; says of which namespace.
+    #[error(
+        "the quota of namespace {0} was written by a later leader: this operator writes nothing for the tenant and is about to lose its Lease; if it does not, restart it"
+    )]
+    Outranked(String),
 }
 
 /// Reconciles tenants by name until `names` ends.
@@ -131,178 +92,11 @@ pub async fn run(context: Context, names: impl Stream<Item = String> + Send, con
         .await;
 }
 
-impl Context {
-    /// What the controller works with; `view` is the fleet as its pass has found it, `term` grows from leader to leader.
-    pub fn new(
-        term: u64,
-        caches: Caches,
-        writer: Writer,
-        publisher: Publisher,
-        view: watch::Receiver<Arc<View>>,
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        let (written, passing, claims, lowered) = Default::default();
-        let fence = Mutex::new(Fence::new(term));
-        Self { caches, writer, publisher, view, metrics, written, passing, fence, claims, lowered }
-    }
-
-    /// The tenants that a wake means: one by name, or all that list a namespace.
-    fn meant_by(&self, name: &str) -> Vec<ObjectRef<Guarded<GpuTenant>>> {
-        let Some(namespace) = name.strip_prefix(FOREIGN_PREFIX) else { return vec![ObjectRef::new(name)] };
-        let lists = |t: &GpuTenant| t.spec.namespaces.iter().any(|n| n.name == namespace);
-        let tenants = self.caches.tenants.state();
-        tenants.iter().filter(|t| t.0.as_ref().is_ok_and(lists)).map(|t| ObjectRef::new(&t.name_any())).collect()
-    }
-
-    fn observe(&self, tenant: &GpuTenant) -> Observed {
-        let me = tenant.name_any();
-        let listed = |name: &str| tenant.spec.namespaces.iter().any(|n| n.name == name);
-        let namespaces = self.caches.namespaces.state();
-        let concerns = |ns: &SlimNamespace| {
-            listed(ns.metadata.name.as_deref().unwrap_or_default()) || ns.labels().get(names::TENANT_LABEL) == Some(&me)
-        };
-        let namespaces = namespaces.into_iter().filter(|ns| concerns(ns)).map(|ns| (ns.name_any(), ns));
-        let namespaces: BTreeMap<_, _> = namespaces.collect();
-        let quotas = namespaces
-            .keys()
-            .filter_map(|ns| Some((ns.clone(), self.caches.quotas.get(&ObjectRef::new(render::QUOTA).within(ns))?)));
-        let bindings = namespaces
-            .keys()
-            .filter_map(|ns| Some((ns.clone(), self.caches.bindings.get(&ObjectRef::new(render::OWNERS).within(ns))?)));
-        let grants = namespaces
-            .keys()
-            .filter_map(|ns| Some((ns.clone(), self.caches.grants.get(&ObjectRef::new(names::GRANT).within(ns))?)));
-        let (quotas, bindings, grants) = (quotas.collect::<BTreeMap<_, _>>(), bindings.collect(), grants.collect());
-        let view = self.view.borrow().clone();
-        let (firm, unseen) = {
-            let mut fence = self.fence();
-            let unseen = fence.unseen(&me, |name| namespaces.contains_key(name));
-            let firm = |(ns, q): &(&String, &Arc<SlimQuota>)| fence.is_firm(&me, ns, version(&***q), budget::stamp(q));
-            (quotas.iter().filter(firm).map(|(ns, _)| ns.clone()).collect(), unseen)
-        };
-        let unsteady = self.unsteady(&quotas);
-        // a budget in one place does not move
-        let pods = if quotas.len() > 1 { self.caches.pods.state() } else { Vec::new() };
-        let here = pods.iter().filter(|p| quotas.contains_key(p.metadata.namespace.as_deref().unwrap_or_default()));
-        let counted = budget::counted(here.map(|p| &**p));
-        let (tenant, claims, now) = (tenant.clone(), Claims::default(), Timestamp::now());
-        let mut seen = Observed {
-            tenant,
-            namespaces,
-            quotas,
-            bindings,
-            grants,
-            firm,
-            unsteady,
-            counted,
-            unseen,
-            claims,
-            view,
-            now,
-        };
-        seen.claims = self.claims_of(&seen);
-        seen
-    }
-
-    /// Namespaces in which a limit in force has come down within [`STEADY`], as far as this leader can know.
-    fn unsteady(&self, quotas: &BTreeMap<String, Arc<SlimQuota>>) -> BTreeSet<String> {
-        let mut lowered = self.lowered.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut unsteady = BTreeSet::new();
-        for (namespace, quota) in quotas {
-            let since = match lowered.get(namespace) {
-                Some((before, since)) if !budget::fell(before, quota) => *since,
-                _ => Instant::now(),
-            };
-            lowered.insert(namespace.clone(), (quota.clone(), since));
-            if since.elapsed() < STEADY {
-                unsteady.insert(namespace.clone());
-            }
-        }
-        unsteady
-    }
-
-    /// Follows what controllers say of this tenant's quotas.
-    fn claims_of(&self, seen: &Observed) -> Claims {
-        let mut all = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = all.remove(&seen.name()).unwrap_or_default();
-        let refused: Vec<Refused> = if self.caches.refusals.is_empty() {
-            Vec::new()
-        } else {
-            let events = self.caches.refusals.state();
-            let mine =
-                events.iter().filter(|e| seen.quotas.contains_key(e.metadata.namespace.as_deref().unwrap_or_default()));
-            claims::latest(mine.filter_map(|e| refused(e)))
-        };
-        let (claims, waited) = old.follow(&refused, &seen.standings(), seen.now);
-        for time in waited {
-            self.metrics.budget_moved(time.as_secs_f64());
-        }
-        if !claims.is_empty() {
-            all.insert(seen.name(), claims.clone());
-        }
-        claims
-    }
-
-    fn fence(&self) -> std::sync::MutexGuard<'_, Fence> {
-        self.fence.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn passing(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {
-        self.passing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn note(&self, kept: Kept, namespace: String, applied: &impl Resource) {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        written.insert((kept, namespace), (version(applied), Instant::now()));
-    }
-
-    /// Have the caches seen what we wrote last into these namespaces?
-    fn caught_up(&self, seen: &Observed) -> Result<(), TenantError> {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        for namespace in seen.namespaces.keys() {
-            let quota = seen.quotas.get(namespace).map(|q| version(&**q));
-            let binding = seen.bindings.get(namespace).map(|b| version(&**b));
-            let grant = seen.grants.get(namespace).map(|g| version(&**g));
-            let all = [
-                (Kept::Quota, "quota", quota),
-                (Kept::Binding, "role binding", binding),
-                (Kept::Grant, "grant", grant),
-            ];
-            for (kept, what, shown) in all {
-                let key = (kept, namespace.clone());
-                let Some((last, since)) = written.get(&key).copied() else { continue };
-                // an object that somebody deleted meanwhile is never seen in the version that we wrote
-                let patient = since.elapsed() < LONGEST_LAG;
-                if patient && shown.is_none_or(|shown| shown < last) {
-                    return Err(TenantError::Lagging(format!("the {what} of namespace {namespace}")));
-                }
-                written.remove(&key);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// An event as a refusal; `None` when it does not say enough.
-fn refused(event: &SlimEvent) -> Option<Refused> {
-    let amounts = event.requested().into_iter().filter_map(|(key, q)| Some((key, Amount::parse(&q)?)));
-    Some(Refused {
-        namespace: event.metadata.namespace.clone()?,
-        by: event.regarding.uid.clone(),
-        version: event.version(),
-        at: event.at()?,
-        amounts: amounts.collect(),
-    })
-}
-
-fn version(object: &impl Resource) -> u64 {
-    object.meta().resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(u64::MAX)
-}
-
 async fn reconcile(guarded: Arc<Guarded<GpuTenant>>, context: Arc<Context>) -> Result<Action, TenantError> {
     let begun = Instant::now();
     let outcome = one(&guarded, &context).await;
-    let failed = matches!(outcome, Err(TenantError::Invalid(_) | TenantError::Write { .. }));
+    let failed =
+        matches!(outcome, Err(TenantError::Invalid(_) | TenantError::Write { .. } | TenantError::Outranked(_)));
     context.metrics.reconciled("tenant", begun.elapsed().as_secs_f64(), failed);
     outcome
 }
@@ -311,8 +105,8 @@ async fn one(guarded: &Guarded<GpuTenant>, context: &Context) -> Result<Action, 
     let tenant = guarded.0.as_ref().map_err(|e| TenantError::Invalid(Box::new(e.clone())))?;
     let seen = context.observe(tenant);
     context.caught_up(&seen)?;
-    if seen.quotas.values().any(|q| context.fence().is_outranked(budget::stamp(q))) {
-        return Err(TenantError::Lagging("a later leader has written the quotas".into()));
+    if let Some(namespace) = context.outranked_in(&seen) {
+        return Err(TenantError::Outranked(namespace));
     }
     let deleted = tenant.metadata.deletion_timestamp.is_some();
     let writes = if deleted {
@@ -334,10 +128,7 @@ async fn one(guarded: &Guarded<GpuTenant>, context: &Context) -> Result<Action, 
     }
     let mut look_again = None;
     if finishes {
-        context.passing().remove(&seen.name());
-        context.fence().forget(&seen.name());
-        let mut lowered = context.lowered.lock().unwrap_or_else(PoisonError::into_inner);
-        lowered.retain(|namespace, _| !seen.namespaces.contains_key(namespace));
+        context.forget(&seen);
     } else {
         let told = outcome.as_ref().err().filter(|e| !matches!(e, TenantError::Lagging(_)));
         look_again = report(&seen, context, told).await?;
@@ -503,6 +294,6 @@ fn error_policy(tenant: Arc<Guarded<GpuTenant>>, error: &TenantError, _: Arc<Con
     match error {
         TenantError::Invalid(_) => Action::await_change(),
         TenantError::Lagging(_) => Action::requeue(Duration::from_millis(200)),
-        TenantError::Write { .. } => Action::requeue(Duration::from_millis(4000 + spread)),
+        TenantError::Write { .. } | TenantError::Outranked(_) => Action::requeue(Duration::from_millis(4000 + spread)),
     }
 }

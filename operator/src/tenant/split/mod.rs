@@ -96,8 +96,6 @@ pub struct Step {
     pub targets: Vec<Limits>,
     /// What is used beyond the budget, by quota key.
     pub over: Amounts,
-    /// Existing limits that are raised now.
-    pub raised: usize,
     /// A limit waits for namespaces to be steady, and for nothing else.
     pub waits: bool,
 }
@@ -171,8 +169,7 @@ pub fn step(budget: &Limits, accounts: &[Account], suspended: bool) -> Step {
             step.over.insert(key.clone(), used.less(whole));
         }
         let wanted: Vec<Amount> = target(whole.milli(), unit(key), &seats).into_iter().map(Amount::of_milli).collect();
-        let Now { limits: now, raised, unsure: waits_for, waits } = key_now(key, whole, accounts, &wanted);
-        step.raised += raised;
+        let Now { limits: now, unsure: waits_for, waits } = key_now(key, whole, accounts, &wanted);
         step.waits |= waits;
         unsure.extend(waits_for);
         let write = |amount: Amount| if amount == whole { text.clone() } else { quantity(key, amount) };
@@ -203,8 +200,6 @@ pub fn step(budget: &Limits, accounts: &[Account], suspended: bool) -> Step {
 /// What to write now for one resource.
 struct Now {
     limits: Vec<Amount>,
-    /// How many existing limits rise.
-    raised: usize,
     /// Quotas that have to be made firm before others can rise.
     unsure: BTreeSet<usize>,
     /// A limit waits for namespaces to be steady.
@@ -218,7 +213,7 @@ fn key_now(key: &str, budget: Amount, accounts: &[Account], wanted: &[Amount]) -
         if *wanted <= a.at_most(key) { *wanted } else { written(a).unwrap_or_default() }
     };
     let limits = accounts.iter().zip(wanted).map(safe).collect();
-    let mut now = Now { limits, raised: 0, unsure: BTreeSet::new(), waits: false };
+    let mut now = Now { limits, unsure: BTreeSet::new(), waits: false };
     for (at, (account, wanted)) in accounts.iter().zip(wanted).enumerate() {
         let others = || accounts.iter().enumerate().filter(move |(index, _)| *index != at);
         if *wanted <= account.at_most(key) || !account.settled(key) || !others().all(|(_, a)| a.settled(key)) {
@@ -246,7 +241,6 @@ fn key_now(key: &str, budget: Amount, accounts: &[Account], wanted: &[Amount]) -
             now.waits = true;
             continue;
         }
-        now.raised += usize::from(!fresh);
         if let Some(limit) = now.limits.get_mut(at) {
             *limit = (*wanted).min(room);
         }

@@ -125,7 +125,11 @@ impl World {
             }
             leader.waits_for = None;
         }
-        if leader.sees.iter().any(|s| s.quota.as_ref().is_some_and(|q| leader.fence.is_outranked(Some(q.stamp)))) {
+        if leader
+            .sees
+            .iter()
+            .any(|s| s.quota.as_ref().is_some_and(|q| leader.fence.is_outranked(q.version, Some(q.stamp))))
+        {
             return;
         }
         let unseen = leader.fence.unseen("t", |name| name.parse().is_ok_and(|at: usize| leader.sees[at].there));

@@ -1,0 +1,248 @@
+//! What the controller of tenants remembers between looks, and what it observes: the caches, its own last writes, controllers' words.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use gputenancy_crds::{GpuTenant, names};
+use k8s_openapi::jiff::Timestamp;
+use kube::{Resource, ResourceExt as _, runtime::reflector::ObjectRef};
+use tokio::sync::watch;
+
+use super::{
+    TenantError,
+    amount::Amount,
+    budget,
+    claims::{self, Claims, Refused},
+    fence::Fence,
+    observe::Observed,
+    render,
+};
+use crate::{
+    apply::Writer,
+    cache::{Caches, Guarded, OF_NAMESPACE, SlimEvent, SlimNamespace, SlimQuota},
+    events::Publisher,
+    metrics::Metrics,
+    view::View,
+};
+
+/// How long a decision waits for the cache to show our last write.
+const LONGEST_LAG: Duration = Duration::from_secs(5);
+/// How long after a limit has come down no other is raised: a pod that was admitted before may not be there yet, and the quota
+/// controller, which counts pods that are, may have left it out. Most are there in a few milliseconds.
+pub(super) const STEADY: Duration = Duration::from_millis(500);
+
+/// Objects whose last write has to be seen before the next decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kept {
+    Quota,
+    Binding,
+    Grant,
+}
+
+/// What the controller works with.
+pub struct Context {
+    pub(super) caches: Caches,
+    pub(super) writer: Writer,
+    pub(super) publisher: Publisher,
+    view: watch::Receiver<Arc<View>>,
+    pub(super) metrics: Arc<Metrics>,
+    /// Versions of what was written last, by namespace: a decision about budgets needs to see its quota, and what is not seen
+    /// yet would be written once more.
+    written: Mutex<HashMap<(Kept, String), (u64, Instant)>>,
+    /// Since when a tenant is in a state that passes by itself and that nobody has been told of, by name.
+    passing: Mutex<HashMap<String, Instant>>,
+    /// Which quotas can be relied on.
+    fence: Mutex<Fence>,
+    /// What controllers wait for, by tenant.
+    claims: Mutex<HashMap<String, Claims>>,
+    /// Quotas as they were seen last, and when one of their limits has come down, by namespace.
+    lowered: Mutex<HashMap<String, (Arc<SlimQuota>, Instant)>>,
+}
+
+impl Context {
+    /// What the controller works with; `view` is the fleet as its pass has found it, `term` grows from leader to leader.
+    pub fn new(
+        term: u64,
+        caches: Caches,
+        writer: Writer,
+        publisher: Publisher,
+        view: watch::Receiver<Arc<View>>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let (written, passing, claims, lowered) = Default::default();
+        let fence = Mutex::new(Fence::new(term));
+        Self { caches, writer, publisher, view, metrics, written, passing, fence, claims, lowered }
+    }
+
+    /// The tenants that a wake means: one by name, or all that list a namespace.
+    pub(super) fn meant_by(&self, name: &str) -> Vec<ObjectRef<Guarded<GpuTenant>>> {
+        let Some(namespace) = name.strip_prefix(OF_NAMESPACE) else { return vec![ObjectRef::new(name)] };
+        let lists = |t: &GpuTenant| t.spec.namespaces.iter().any(|n| n.name == namespace);
+        let tenants = self.caches.tenants.state();
+        tenants.iter().filter(|t| t.0.as_ref().is_ok_and(lists)).map(|t| ObjectRef::new(&t.name_any())).collect()
+    }
+
+    pub(super) fn observe(&self, tenant: &GpuTenant) -> Observed {
+        let me = tenant.name_any();
+        let listed = |name: &str| tenant.spec.namespaces.iter().any(|n| n.name == name);
+        let namespaces = self.caches.namespaces.state();
+        let concerns = |ns: &SlimNamespace| {
+            listed(ns.metadata.name.as_deref().unwrap_or_default()) || ns.labels().get(names::TENANT_LABEL) == Some(&me)
+        };
+        let namespaces = namespaces.into_iter().filter(|ns| concerns(ns)).map(|ns| (ns.name_any(), ns));
+        let namespaces: BTreeMap<_, _> = namespaces.collect();
+        let quotas = namespaces
+            .keys()
+            .filter_map(|ns| Some((ns.clone(), self.caches.quotas.get(&ObjectRef::new(render::QUOTA).within(ns))?)));
+        let bindings = namespaces
+            .keys()
+            .filter_map(|ns| Some((ns.clone(), self.caches.bindings.get(&ObjectRef::new(render::OWNERS).within(ns))?)));
+        let grants = namespaces
+            .keys()
+            .filter_map(|ns| Some((ns.clone(), self.caches.grants.get(&ObjectRef::new(names::GRANT).within(ns))?)));
+        let (quotas, bindings, grants) = (quotas.collect::<BTreeMap<_, _>>(), bindings.collect(), grants.collect());
+        let view = self.view.borrow().clone();
+        let (firm, unseen) = {
+            let mut fence = self.fence();
+            let unseen = fence.unseen(&me, |name| namespaces.contains_key(name));
+            let firm = |(ns, q): &(&String, &Arc<SlimQuota>)| fence.is_firm(&me, ns, version(&***q), budget::stamp(q));
+            (quotas.iter().filter(firm).map(|(ns, _)| ns.clone()).collect(), unseen)
+        };
+        let unsteady = self.unsteady(&quotas);
+        // a budget in one place does not move
+        let pods = if quotas.len() > 1 { self.caches.pods.state() } else { Vec::new() };
+        let here = pods.iter().filter(|p| quotas.contains_key(p.metadata.namespace.as_deref().unwrap_or_default()));
+        let counted = budget::counted(here.map(|p| &**p));
+        let (tenant, claims, now) = (tenant.clone(), Claims::default(), Timestamp::now());
+        let mut seen = Observed {
+            tenant,
+            namespaces,
+            quotas,
+            bindings,
+            grants,
+            firm,
+            unsteady,
+            counted,
+            unseen,
+            claims,
+            view,
+            now,
+        };
+        seen.claims = self.claims_of(&seen);
+        seen
+    }
+
+    /// Namespaces in which a limit in force has come down within [`STEADY`], as far as this leader can know.
+    fn unsteady(&self, quotas: &BTreeMap<String, Arc<SlimQuota>>) -> BTreeSet<String> {
+        let mut lowered = self.lowered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unsteady = BTreeSet::new();
+        for (namespace, quota) in quotas {
+            let since = match lowered.get(namespace) {
+                Some((before, since)) if !budget::fell(before, quota) => *since,
+                _ => Instant::now(),
+            };
+            lowered.insert(namespace.clone(), (quota.clone(), since));
+            if since.elapsed() < STEADY {
+                unsteady.insert(namespace.clone());
+            }
+        }
+        unsteady
+    }
+
+    /// Follows what controllers say of this tenant's quotas.
+    fn claims_of(&self, seen: &Observed) -> Claims {
+        let mut all = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = all.remove(&seen.name()).unwrap_or_default();
+        let refused: Vec<Refused> = if self.caches.refusals.is_empty() {
+            Vec::new()
+        } else {
+            let events = self.caches.refusals.state();
+            let mine =
+                events.iter().filter(|e| seen.quotas.contains_key(e.metadata.namespace.as_deref().unwrap_or_default()));
+            claims::latest(mine.filter_map(|e| refused(e)))
+        };
+        let (claims, waited) = old.follow(&refused, &seen.standings(), seen.now);
+        for time in waited {
+            self.metrics.budget_moved(time.as_secs_f64());
+        }
+        if !claims.is_empty() {
+            all.insert(seen.name(), claims.clone());
+        }
+        claims
+    }
+
+    /// A namespace whose quota a later leader has written.
+    pub(super) fn outranked_in(&self, seen: &Observed) -> Option<String> {
+        let fence = self.fence();
+        let mut quotas = seen.quotas.iter();
+        quotas
+            .find(|(_, q)| fence.is_outranked(version(&***q), budget::stamp(q)))
+            .map(|(namespace, _)| namespace.clone())
+    }
+
+    /// Forgets a tenant that has gone.
+    pub(super) fn forget(&self, seen: &Observed) {
+        self.passing().remove(&seen.name());
+        self.fence().forget(&seen.name());
+        let mut lowered = self.lowered.lock().unwrap_or_else(PoisonError::into_inner);
+        lowered.retain(|namespace, _| !seen.namespaces.contains_key(namespace));
+    }
+
+    pub(super) fn fence(&self) -> std::sync::MutexGuard<'_, Fence> {
+        self.fence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn passing(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {
+        self.passing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn note(&self, kept: Kept, namespace: String, applied: &impl Resource) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.insert((kept, namespace), (version(applied), Instant::now()));
+    }
+
+    /// Have the caches seen what we wrote last into these namespaces?
+    pub(super) fn caught_up(&self, seen: &Observed) -> Result<(), TenantError> {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        for namespace in seen.namespaces.keys() {
+            let quota = seen.quotas.get(namespace).map(|q| version(&**q));
+            let binding = seen.bindings.get(namespace).map(|b| version(&**b));
+            let grant = seen.grants.get(namespace).map(|g| version(&**g));
+            let all = [
+                (Kept::Quota, "quota", quota),
+                (Kept::Binding, "role binding", binding),
+                (Kept::Grant, "grant", grant),
+            ];
+            for (kept, what, shown) in all {
+                let key = (kept, namespace.clone());
+                let Some((last, since)) = written.get(&key).copied() else { continue };
+                // an object that somebody deleted meanwhile is never seen in the version that we wrote
+                let patient = since.elapsed() < LONGEST_LAG;
+                if patient && shown.is_none_or(|shown| shown < last) {
+                    return Err(TenantError::Lagging(format!("the {what} of namespace {namespace}")));
+                }
+                written.remove(&key);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An event as a refusal; `None` when it does not say enough.
+fn refused(event: &SlimEvent) -> Option<Refused> {
+    let amounts = event.requested().into_iter().filter_map(|(key, q)| Some((key, Amount::parse(&q)?)));
+    Some(Refused {
+        namespace: event.metadata.namespace.clone()?,
+        by: event.regarding.uid.clone(),
+        version: event.version(),
+        at: event.at()?,
+        amounts: amounts.collect(),
+    })
+}
+
+pub(super) fn version(object: &impl Resource) -> u64 {
+    object.meta().resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(u64::MAX)
+}
