@@ -123,15 +123,14 @@ async fn reaches(lab: &Lab, pod: &str, host: &str) -> bool {
     lab.kubectl(&["exec", pod, "--", "sh", "-c", &script]).await.is_ok()
 }
 
-/// Waits until the pod does (or does not) reach the server: a node learns of a policy a moment after the API server.
+/// Waits until the pod does (or does not) reach the server: a node learns of a policy a moment after the API server, one
+/// whose cable was out some seconds after.
 async fn comes_to_reach(lab: &Lab, pod: &str, host: &str, wanted: bool) {
-    for _ in 0..60 {
-        if reaches(lab, pod, host).await == wanted {
-            return;
-        }
+    let end = tokio::time::Instant::now() + PATIENCE;
+    while reaches(lab, pod, host).await != wanted {
+        assert!(tokio::time::Instant::now() < end, "{pod} reaches {host}: not {wanted}");
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     }
-    panic!("{pod} reaches {host}: not {wanted}");
 }
 
 async fn network_policies_hold_across_nodes_on_one_and_through_services(lab: &Lab) {

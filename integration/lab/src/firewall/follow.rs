@@ -23,6 +23,9 @@ use crate::error::{During, Error, Result};
 const TOGETHER: Duration = Duration::from_millis(50);
 /// Until the next try when nft or the API server refuses.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The API server ends a watch after so many seconds and a new one begins; five more without a word and the connection is
+/// given up. After a pulled cable the API server's own repeats come as late again as the cable was out, or never.
+const WATCH_SECONDS: u32 = 10;
 
 /// Writes the node's table whenever it has to be another one, for ever.
 pub async fn follow(node: &str, kubeconfig: &Path) {
@@ -76,7 +79,7 @@ where
         object.managed_fields_mut().clear();
         object.annotations_mut().clear();
     };
-    let events = watcher(api, watcher::Config::default()).default_backoff().modify(slim).reflect(writer);
+    let events = watcher(api, watcher::Config::default().timeout(WATCH_SECONDS)).default_backoff().modify(slim).reflect(writer);
     let told = |event: std::result::Result<_, watcher::Error>| {
         if let Err(error) = event {
             eprintln!("network policies: {error}");
