@@ -34,6 +34,10 @@ pub struct GpuTenantSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub owners: Vec<Owner>,
+    /// People and groups who may look at all of it, Secrets excepted, and change nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub viewers: Vec<Owner>,
     /// How far the team is trusted; decides which profiles it may use.
     #[serde(default)]
     pub trust: Trust,
@@ -42,7 +46,7 @@ pub struct GpuTenantSpec {
     #[serde(default)]
     #[schemars(range(min = -5, max = 5))]
     pub priority: i32,
-    /// Namespaces of the team; they are created. The budget is one over all of them and moves to where pods wait.
+    /// Namespaces of the team; they are created, or adopted where that is said. The budget is one over all of them and moves to where pods wait.
     #[schemars(length(min = 1, max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub namespaces: Vec<TenantNamespace>,
@@ -59,6 +63,13 @@ pub struct GpuTenantSpec {
     )]
     #[schemars(extend("maxProperties" = 32))]
     pub resources: BTreeMap<String, Quantity>,
+    /// Who may connect to the team's pods, and where these may connect to: a NetworkPolicy in each namespace, which the cluster's CNI
+    /// plugin has to enforce.
+    #[serde(default)]
+    pub network: Network,
+    /// The Pod Security Standard that pods of the team must meet.
+    #[serde(default)]
+    pub pod_security: PodSecurity,
     /// Admit nothing new: quotas are set to zero, what runs goes on, and nothing is deleted.
     #[serde(default)]
     pub suspend: bool,
@@ -73,7 +84,7 @@ fn yes() -> bool {
 
 /// A person, group or service account.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
-#[x_kube(validation = Rule::new("self.kind == 'ServiceAccount' ? has(self.namespace) : !has(self.namespace)").message("spec.owners: write namespace for a ServiceAccount, and only for it"))]
+#[x_kube(validation = Rule::new("self.kind == 'ServiceAccount' ? has(self.namespace) : !has(self.namespace)").message("spec.owners, spec.viewers: write namespace for a ServiceAccount, and only for it"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Owner {
     /// User, Group or ServiceAccount.
@@ -98,6 +109,27 @@ pub enum OwnerKind {
     ServiceAccount,
 }
 
+/// Whether a team's pods are cut off from everybody else's.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum Network {
+    /// Pods connect within the team's namespaces, to DNS, to the API server and to where the chart lets all teams go; nobody else
+    /// connects to them but namespaces that the platform has labelled for that.
+    #[default]
+    Isolated,
+    /// No policy of ours.
+    Open,
+}
+
+/// A Pod Security Standard. There is none without restrictions: a privileged pod has every device of its node.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum PodSecurity {
+    /// Pods run without root and without any privilege.
+    #[default]
+    Restricted,
+    /// Pods may run as root, with the runtime's default capabilities; no host namespaces, no host paths, no privileged containers.
+    Baseline,
+}
+
 /// A namespace of the team.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
 #[x_kube(validation = Rule::new("!(self.name.startsWith('kube-') || self.name == 'default')").message("spec.namespaces: choose a name of the team's own; kube-* and default belong to the cluster"))]
@@ -106,6 +138,9 @@ pub struct TenantNamespace {
     /// Name of the namespace.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
+    /// Take the namespace if it exists and belongs to no tenant. An adopted namespace is never deleted with the tenant, only let go.
+    #[serde(default)]
+    pub adopt: bool,
 }
 
 /// How many devices of a profile.
@@ -150,7 +185,7 @@ pub struct GpuTenantStatus {
 pub struct NamespaceState {
     /// Name of the namespace.
     pub name: String,
-    /// Active, Terminating, Missing or Foreign (it exists and belongs to somebody else).
+    /// Active, Retained (no longer listed), Adopting, Terminating, Missing or Foreign (it exists and belongs to somebody else).
     pub phase: String,
 }
 

@@ -4,6 +4,9 @@ use std::fmt;
 
 /// Label on namespaces and on everything rendered for a tenant; the value is the tenant's name.
 pub const TENANT_LABEL: &str = "gputenancy.io/tenant";
+/// Label on namespaces of the platform, such as those of ingress controllers and of monitoring: with the value `true` their pods may
+/// connect to those of isolated tenants.
+pub const REACHES_TENANTS_LABEL: &str = "gputenancy.io/reaches-tenants";
 /// Label on nodes; the value is the name of the pool that the node belongs to.
 pub const POOL_LABEL: &str = "gputenancy.io/pool";
 /// Name of the `GpuGrant` in every namespace of a tenant.

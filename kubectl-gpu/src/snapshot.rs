@@ -1,6 +1,6 @@
 //! The snapshot: all that a plan depends on, cut down to that, as one YAML document without secrets.
 //!
-//! Kept are specs of profiles, pools and tenants (without their owners), the GPU nodes with boards and devices, labels and
+//! Kept are specs of profiles, pools and tenants (without their people), the GPU nodes with boards and devices, labels and
 //! readiness of Nodes, and of pods that ask for devices what decides about their eviction. No environment, no image, no
 //! volume and no annotation of anybody else's is written; of other owners of a node's GPUs only that they are there.
 
@@ -35,6 +35,7 @@ pub fn document(world: &World) -> Value {
     items.extend(fleet.tenants.iter().map(|tenant| {
         let mut tenant = tenant.clone();
         tenant.spec.owners.clear();
+        tenant.spec.viewers.clear();
         spec_of(&tenant, &tenant.spec)
     }));
     items.extend(fleet.gpu_nodes.values().map(gpu_node));

@@ -4,6 +4,8 @@ use std::{net::SocketAddr, time::Duration};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
+use crate::tenant::Standard;
+
 /// Tenants, profiles and pools of NVIDIA GPUs on Kubernetes: the controller.
 #[derive(Parser, Debug, Clone)]
 #[command(name = "gputenancy-operator", version, args_conflicts_with_subcommands = true)]
@@ -49,6 +51,9 @@ pub struct RunArgs {
     /// Tenants reconciled at once.
     #[arg(long, default_value = "16")]
     pub concurrency: u16,
+    /// What every tenant gets alike, in JSON: `egress` (rules of a NetworkPolicy) and `defaultRequests` (quantities by resource).
+    #[arg(long, env = "TENANT_STANDARD", default_value = "{}")]
+    pub tenant_standard: Standard,
     /// Flags of the log.
     #[command(flatten)]
     pub log: LogArgs,
@@ -93,5 +98,6 @@ mod tests {
         let named = Args::try_parse_from(["op", "run", "--lease-duration", "9"]).unwrap();
         assert!(matches!(named.command, Some(Command::Run(r)) if r.lease_duration.as_secs() == 9));
         assert!(Args::try_parse_from(["op", "--lease-duration", "1"]).is_err());
+        assert!(Args::try_parse_from(["op", "--tenant-standard", "{\"ingress\": []}"]).is_err());
     }
 }

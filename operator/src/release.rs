@@ -1,6 +1,6 @@
 //! Removes our finalizers, so that an uninstalled operator leaves nothing that cannot be deleted.
 //!
-//! What stays: users' profiles, pools and tenants, the namespaces of tenants with their quotas and role bindings, and
+//! What stays: users' profiles, pools and tenants, the namespaces of tenants with all that we wrote into them, and
 //! the MIG layouts as they are. The agreements (`GpuNode`) and our labels on nodes go: without agents they are nobody's.
 
 use std::{fmt::Debug, sync::Arc};

@@ -76,8 +76,17 @@ async fn client() -> Result<Client, RunError> {
 }
 
 async fn operate(args: RunArgs) -> Result<(), RunError> {
-    let RunArgs { namespace, mig_config_namespace, identity, lease_name, lease_duration, listen, concurrency, log } =
-        args;
+    let RunArgs {
+        namespace,
+        mig_config_namespace,
+        identity,
+        lease_name,
+        lease_duration,
+        listen,
+        concurrency,
+        tenant_standard,
+        log,
+    } = args;
     init_log(&log)?;
     let layouts_in = mig_config_namespace.unwrap_or_else(|| namespace.clone());
     let client = client().await?;
@@ -115,7 +124,7 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     let (seen, view) = watch::channel(Arc::new(View::empty()));
     let controller = pool::Controller::new(
         caches.clone(),
-        (namespace, layouts_in),
+        (namespace.clone(), layouts_in),
         writer.clone(),
         publisher.clone(),
         metrics.clone(),
@@ -123,8 +132,15 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     );
     fleet.notify_one();
     let fleet_task = tokio::spawn(controller.run(fleet, stop.clone()));
-    let context =
-        tenant::Context::new(elector.term(), caches.clone(), writer, publisher, view.clone(), metrics.clone());
+    let context = tenant::Context::new(
+        elector.term(),
+        (namespace, tenant_standard),
+        caches.clone(),
+        writer,
+        publisher,
+        view.clone(),
+        metrics.clone(),
+    );
     let stream = futures::stream::unfold(queue, async |mut queue| Some((queue.recv().await?, queue)));
     let (mut first, ended) = (view.clone(), stop.clone().cancelled_owned());
     let tenants_task = tokio::spawn(async move {

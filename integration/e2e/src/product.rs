@@ -30,6 +30,10 @@ pub fn values() -> Vec<String> {
     values.push("simulator.enabled=true".into());
     values.push("simulator.board=a100-80gb".into());
     values.push("simulator.gpus=2".into());
+    // the lab's nodes share two processors and a small disk
+    for (resource, amount) in [("cpu", "10m"), ("memory", "16Mi"), ("ephemeral-storage", "1Mi")] {
+        values.push(format!("tenants.defaultRequests.{resource}={amount}"));
+    }
     values
 }
 

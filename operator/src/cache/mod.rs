@@ -1,10 +1,13 @@
 //! What the operator knows of the cluster: one slim store per kind, and who is woken by which change.
 
+pub mod doors;
+mod print;
 mod project;
 mod refused;
 mod watch;
 
 use std::{
+    collections::BTreeSet,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::Arc,
 };
@@ -21,6 +24,8 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::migmanager::Configs;
 
+pub use doors::{Door, SlimEndpoints, SlimService};
+pub use print::{Print, SlimLimits, SlimPolicy};
 pub use project::*;
 pub use refused::SlimEvent;
 use watch::Watch;
@@ -64,6 +69,14 @@ pub struct Caches {
     pub bindings: Store<SlimBinding>,
     /// Our grants.
     pub grants: Store<GpuGrant>,
+    /// Our network policies.
+    pub policies: Store<SlimPolicy>,
+    /// Our limit ranges.
+    pub limits: Store<SlimLimits>,
+    /// The API server's service.
+    pub service: Store<SlimService>,
+    /// The API server's addresses.
+    pub endpoints: Store<SlimEndpoints>,
     /// Refusals of pods by our quotas, as controllers report them.
     pub refusals: Store<SlimEvent>,
     /// The layouts for NVIDIA's MIG manager, of which there is one object.
@@ -133,7 +146,27 @@ impl Caches {
             bindings: owned(client, ours.clone(), wakes, |b: &SlimBinding| {
                 digest(&(&b.metadata.labels, &b.role_ref, &b.subjects))
             }),
-            grants: owned(client, ours, wakes, |g: &GpuGrant| digest(&(&g.metadata.labels, &g.spec))),
+            grants: owned(client, ours.clone(), wakes, |g: &GpuGrant| digest(&(&g.metadata.labels, &g.spec))),
+            policies: owned(client, ours.clone(), wakes, |p: &SlimPolicy| digest(&(&p.metadata.labels, &p.spec))),
+            limits: owned(client, ours, wakes, |l: &SlimLimits| digest(&(&l.metadata.labels, &l.spec))),
+            service: Watch {
+                api: Api::namespaced(client.clone(), doors::NAMESPACE),
+                config: watcher::Config::default().fields(&format!("metadata.name={}", doors::NAME)),
+                project: lighten,
+                keep: |_| true,
+                key: ResourceExt::name_any,
+                digest: |s: &SlimService| digest(&s.spec),
+            }
+            .start(everybody(wakes)),
+            endpoints: Watch {
+                api: Api::namespaced(client.clone(), doors::NAMESPACE),
+                config: watcher::Config::default().labels(&format!("{}={}", doors::SLICE_OF, doors::NAME)),
+                project: lighten,
+                keep: |_| true,
+                key: ResourceExt::name_any,
+                digest: |e: &SlimEndpoints| digest(&(&e.endpoints, &e.ports)),
+            }
+            .start(everybody(wakes)),
             refusals: Watch {
                 api: Api::all(client.clone()),
                 config: SlimEvent::selector(),
@@ -165,6 +198,12 @@ impl Caches {
         text.map(|t| Configs::parse(t)).and_then(Result::ok).unwrap_or_default()
     }
 
+    /// Where the API server answers.
+    pub fn doors(&self) -> BTreeSet<Door> {
+        let (services, slices) = (self.service.state(), self.endpoints.state());
+        doors::doors(services.iter().map(|s| &**s), slices.iter().map(|s| &**s))
+    }
+
     /// Waits until every store holds a first list; says which one is waited for through `waiting`.
     pub async fn ready(&self, waiting: impl Fn(&'static str)) {
         let Self {
@@ -179,6 +218,10 @@ impl Caches {
             quotas,
             bindings,
             grants,
+            policies,
+            limits,
+            service,
+            endpoints,
             refusals,
             mig_config,
         } = self;
@@ -195,6 +238,10 @@ impl Caches {
         wait(quotas, "resourcequotas", &waiting).await;
         wait(bindings, "rolebindings", &waiting).await;
         wait(grants, "gpugrants", &waiting).await;
+        wait(policies, "networkpolicies", &waiting).await;
+        wait(limits, "limitranges", &waiting).await;
+        wait(service, "services", &waiting).await;
+        wait(endpoints, "endpointslices", &waiting).await;
         wait(refusals, "events", &waiting).await;
         wait(mig_config, "configmaps", &waiting).await;
     }
@@ -211,6 +258,8 @@ pub async fn knows_slices(client: &Client) -> kube::Result<bool> {
 
 /// Prefix of a wake that names a namespace instead of a tenant; no tenant's name has a slash.
 pub const OF_NAMESPACE: &str = "namespace/";
+/// A wake for every tenant.
+pub const EVERYBODY: &str = "/";
 
 async fn wait<K>(store: &Store<K>, name: &'static str, waiting: &impl Fn(&'static str))
 where
@@ -275,6 +324,11 @@ where
 fn fleet<Key>(wakes: &Wakes) -> impl FnMut(Key) + Send + 'static {
     let fleet = wakes.fleet.clone();
     move |_| fleet.notify_one()
+}
+
+fn everybody<Key>(wakes: &Wakes) -> impl FnMut(Key) + Send + 'static {
+    let tenants = wakes.tenants.clone();
+    move |_| drop(tenants.send(EVERYBODY.into()))
 }
 
 /// A number that differs when the object's text differs.

@@ -38,7 +38,7 @@ impl Observed {
             let standing = self.quotas.get(&name).map(|q| standing(q));
             let there = standing.map(|standing| Presence::There { standing, firm: self.firm.contains(&name) });
             let (open, presence) = match role {
-                Role::Foreign => return None,
+                Role::Foreign | Role::Adoptable => return None,
                 Role::Missing if self.unseen.contains(&name) => (true, Presence::Bare),
                 Role::Missing => (true, Presence::Fresh),
                 Role::Active => (true, there.unwrap_or(Presence::Bare)),

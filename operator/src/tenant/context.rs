@@ -8,7 +8,10 @@ use std::{
 
 use gputenancy_crds::{GpuTenant, names};
 use k8s_openapi::jiff::Timestamp;
-use kube::{Resource, ResourceExt as _, runtime::reflector::ObjectRef};
+use kube::{
+    Resource, ResourceExt as _,
+    runtime::reflector::{ObjectRef, Store},
+};
 use tokio::sync::watch;
 
 use super::{
@@ -19,10 +22,11 @@ use super::{
     fence::Fence,
     observe::Observed,
     render,
+    standard::Standard,
 };
 use crate::{
     apply::Writer,
-    cache::{Caches, Guarded, OF_NAMESPACE, SlimEvent, SlimNamespace, SlimQuota},
+    cache::{Caches, EVERYBODY, Guarded, OF_NAMESPACE, SlimEvent, SlimNamespace, SlimQuota},
     events::Publisher,
     metrics::Metrics,
     view::View,
@@ -39,7 +43,24 @@ pub(super) const STEADY: Duration = Duration::from_millis(500);
 pub(super) enum Kept {
     Quota,
     Binding,
+    Viewers,
     Grant,
+    Network,
+    Limits,
+}
+
+impl Kept {
+    /// What people call it.
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Self::Quota => "quota",
+            Self::Binding => "owners' role binding",
+            Self::Viewers => "viewers' role binding",
+            Self::Grant => "grant",
+            Self::Network => "network policy",
+            Self::Limits => "limit range",
+        }
+    }
 }
 
 /// What the controller works with.
@@ -48,6 +69,10 @@ pub struct Context {
     pub(super) writer: Writer,
     pub(super) publisher: Publisher,
     view: watch::Receiver<Arc<View>>,
+    /// What every tenant gets alike.
+    standard: Arc<Standard>,
+    /// Our own namespace.
+    home: String,
     pub(super) metrics: Arc<Metrics>,
     /// Versions of what was written last, by namespace: a decision about budgets needs to see its quota, and what is not seen
     /// yet would be written once more.
@@ -63,9 +88,11 @@ pub struct Context {
 }
 
 impl Context {
-    /// What the controller works with; `view` is the fleet as its pass has found it, `term` grows from leader to leader.
+    /// What the controller works with; `view` is the fleet as its pass has found it, `term` grows from leader to leader, `home` is our
+    /// own namespace and `standard` what every tenant gets alike.
     pub fn new(
         term: u64,
+        (home, standard): (String, Standard),
         caches: Caches,
         writer: Writer,
         publisher: Publisher,
@@ -74,11 +101,15 @@ impl Context {
     ) -> Self {
         let (written, passing, claims, lowered) = Default::default();
         let fence = Mutex::new(Fence::new(term));
-        Self { caches, writer, publisher, view, metrics, written, passing, fence, claims, lowered }
+        let standard = Arc::new(standard);
+        Self { caches, writer, publisher, view, standard, home, metrics, written, passing, fence, claims, lowered }
     }
 
-    /// The tenants that a wake means: one by name, or all that list a namespace.
+    /// The tenants that a wake means: one by name, all that list a namespace, or all.
     pub(super) fn meant_by(&self, name: &str) -> Vec<ObjectRef<Guarded<GpuTenant>>> {
+        if name == EVERYBODY {
+            return self.caches.tenants.state().iter().map(|t| ObjectRef::new(&t.name_any())).collect();
+        }
         let Some(namespace) = name.strip_prefix(OF_NAMESPACE) else { return vec![ObjectRef::new(name)] };
         let lists = |t: &GpuTenant| t.spec.namespaces.iter().any(|n| n.name == namespace);
         let tenants = self.caches.tenants.state();
@@ -94,16 +125,13 @@ impl Context {
         };
         let namespaces = namespaces.into_iter().filter(|ns| concerns(ns)).map(|ns| (ns.name_any(), ns));
         let namespaces: BTreeMap<_, _> = namespaces.collect();
-        let quotas = namespaces
-            .keys()
-            .filter_map(|ns| Some((ns.clone(), self.caches.quotas.get(&ObjectRef::new(render::QUOTA).within(ns))?)));
-        let bindings = namespaces
-            .keys()
-            .filter_map(|ns| Some((ns.clone(), self.caches.bindings.get(&ObjectRef::new(render::OWNERS).within(ns))?)));
-        let grants = namespaces
-            .keys()
-            .filter_map(|ns| Some((ns.clone(), self.caches.grants.get(&ObjectRef::new(names::GRANT).within(ns))?)));
-        let (quotas, bindings, grants) = (quotas.collect::<BTreeMap<_, _>>(), bindings.collect(), grants.collect());
+        let quotas = of(&self.caches.quotas, render::QUOTA, &namespaces);
+        let bindings = of(&self.caches.bindings, render::OWNERS, &namespaces);
+        let viewers = of(&self.caches.bindings, render::VIEWERS, &namespaces);
+        let networks = of(&self.caches.policies, render::NETWORK, &namespaces);
+        let limits = of(&self.caches.limits, render::LIMITS, &namespaces);
+        let grants = of(&self.caches.grants, names::GRANT, &namespaces);
+        let (standard, home, doors) = (self.standard.clone(), self.home.clone(), self.caches.doors());
         let view = self.view.borrow().clone();
         let (firm, unseen) = {
             let mut fence = self.fence();
@@ -122,6 +150,12 @@ impl Context {
             namespaces,
             quotas,
             bindings,
+            viewers,
+            networks,
+            limits,
+            standard,
+            doors,
+            home,
             grants,
             firm,
             unsteady,
@@ -208,27 +242,36 @@ impl Context {
     pub(super) fn caught_up(&self, seen: &Observed) -> Result<(), TenantError> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         for namespace in seen.namespaces.keys() {
-            let quota = seen.quotas.get(namespace).map(|q| version(&**q));
-            let binding = seen.bindings.get(namespace).map(|b| version(&**b));
-            let grant = seen.grants.get(namespace).map(|g| version(&**g));
             let all = [
-                (Kept::Quota, "quota", quota),
-                (Kept::Binding, "role binding", binding),
-                (Kept::Grant, "grant", grant),
+                (Kept::Quota, seen.quotas.get(namespace).map(|o| version(&**o))),
+                (Kept::Binding, seen.bindings.get(namespace).map(|o| version(&**o))),
+                (Kept::Viewers, seen.viewers.get(namespace).map(|o| version(&**o))),
+                (Kept::Grant, seen.grants.get(namespace).map(|o| version(&**o))),
+                (Kept::Network, seen.networks.get(namespace).map(|o| version(&**o))),
+                (Kept::Limits, seen.limits.get(namespace).map(|o| version(&**o))),
             ];
-            for (kept, what, shown) in all {
+            for (kept, shown) in all {
                 let key = (kept, namespace.clone());
                 let Some((last, since)) = written.get(&key).copied() else { continue };
                 // an object that somebody deleted meanwhile is never seen in the version that we wrote
                 let patient = since.elapsed() < LONGEST_LAG;
                 if patient && shown.is_none_or(|shown| shown < last) {
-                    return Err(TenantError::Lagging(format!("the {what} of namespace {namespace}")));
+                    return Err(TenantError::Lagging(format!("the {} of namespace {namespace}", kept.words())));
                 }
                 written.remove(&key);
             }
         }
         Ok(())
     }
+}
+
+/// Objects of this name in these namespaces.
+fn of<K>(store: &Store<K>, name: &str, namespaces: &BTreeMap<String, Arc<SlimNamespace>>) -> BTreeMap<String, Arc<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    let one = |ns: &String| Some((ns.clone(), store.get(&ObjectRef::new(name).within(ns))?));
+    namespaces.keys().filter_map(one).collect()
 }
 
 /// An event as a refusal; `None` when it does not say enough.

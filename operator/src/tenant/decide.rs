@@ -5,18 +5,20 @@ use std::collections::BTreeMap;
 use gputenancy_crds::GpuGrant;
 use k8s_openapi::{
     api::{
-        core::v1::{Namespace, ResourceQuota},
+        core::v1::{LimitRange, LimitRangeSpec, Namespace, ResourceQuota},
+        networking::v1::{NetworkPolicy, NetworkPolicySpec},
         rbac::v1::{RoleBinding, Subject},
     },
     jiff::SignedDuration,
 };
-use kube::ResourceExt as _;
+use kube::{Resource, ResourceExt as _};
 
 use super::{
     observe::{Observed, Role},
     render,
     split::Order,
 };
+use crate::cache::{Print, SlimBinding};
 
 /// One write, in the order in which they are carried out.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +31,19 @@ pub enum Write {
         namespace: Box<Namespace>,
         /// Tell that it is retained.
         retained: bool,
+    },
+    /// Label a namespace that is nobody's, if it is still of the version that it carries.
+    Adopt(Box<Namespace>),
+    /// Apply a network policy.
+    Network(Box<NetworkPolicy>),
+    /// Apply a limit range.
+    Limits(Box<LimitRange>),
+    /// Delete an object of ours that is not wanted any more.
+    Remove {
+        /// Which.
+        what: Optional,
+        /// Of which namespace.
+        namespace: String,
     },
     /// Apply a grant.
     Grant(Box<GpuGrant>),
@@ -48,10 +63,26 @@ pub enum Write {
         /// Its uid.
         uid: Option<String>,
     },
-    /// Take our quota, role binding and labels off a namespace that stays.
-    Release(String),
+    /// Take all our objects and labels off a namespace that stays.
+    Release {
+        /// Its name.
+        namespace: String,
+        /// We have made it, and said so in a label.
+        made: bool,
+    },
     /// Remove the tenant's finalizer; the sentence, if any, is told in an event.
     Finish(Option<String>),
+}
+
+/// Objects that not every tenant has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Optional {
+    /// The network policy.
+    Network,
+    /// The limit range.
+    Limits,
+    /// The viewers' role binding.
+    Viewers,
 }
 
 /// How long a deletion waits for namespaces before it says what blocks and lets the tenant go.
@@ -64,9 +95,11 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
     let (names, step) = seen.step();
     let mut orders: BTreeMap<String, Order> = names.into_iter().zip(step.orders).collect();
     let mut writes = Vec::new();
+    let mut fences = Vec::new();
     let mut grants = Vec::new();
     let mut quotas = Vec::new();
     let mut bindings = Vec::new();
+    let wanted_fences = Fences::of(seen);
     for (name, role) in &roles {
         let retained = *role == Role::Retained;
         let order = orders.remove(name).unwrap_or(Order::Leave);
@@ -81,8 +114,15 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
                     render::namespace(&seen.tenant, name, false, Some(seen.tenant.uid().unwrap_or_default()));
                 writes.push(Write::Create(Box::new(namespace)));
             }
+            Role::Adoptable => {
+                // the rest comes when it is ours: another tenant may be taking it just now
+                let mut namespace = render::namespace(&seen.tenant, name, false, None);
+                namespace.metadata.resource_version = seen.namespaces.get(name).and_then(|ns| ns.resource_version());
+                writes.push(Write::Adopt(Box::new(namespace)));
+                continue;
+            }
             Role::Active | Role::Retained => {
-                let wanted = render::namespace_labels(&tenant, retained);
+                let wanted = render::namespace_labels(&seen.tenant, retained, seen.made_by_us(name));
                 let labels = seen.namespaces.get(name).map(|ns| ns.labels().clone()).unwrap_or_default();
                 let stale_mark = !retained && labels.contains_key(render::RETAINED_FROM);
                 if stale_mark || !wanted.iter().all(|(k, v)| labels.get(k) == Some(v)) {
@@ -95,29 +135,77 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
                 }
             }
         }
+        fences.extend(wanted_fences.writes(seen, name));
         let (granted, present) = (seen.grant(name), seen.grants.get(name));
         if !present.is_some_and(|g| g.spec == granted && has_labels(g.labels(), &tenant)) {
             // before the limits: without a grant the policies refuse every pod
             grants.push(Write::Grant(Box::new(render::grant(&tenant, name, granted))));
         }
         quotas.extend(quota(seen, name, order));
-        let wanted = render::owners(&seen.tenant, name);
-        let present = seen.bindings.get(name);
-        let same = present.is_some_and(|b| {
-            b.role_ref == wanted.role_ref
-                && same_subjects(&b.subjects, wanted.subjects.as_deref().unwrap_or_default())
-                && has_labels(b.labels(), &tenant)
-        });
-        if !same {
-            let anew = present.is_some_and(|b| b.role_ref != wanted.role_ref);
-            bindings.push(Write::Binding { binding: Box::new(wanted), anew });
+        bindings.extend(binding(&tenant, render::owners(&seen.tenant, name), seen.bindings.get(name).map(|b| &**b)));
+        match render::viewers(&seen.tenant, name) {
+            Some(wanted) => bindings.extend(binding(&tenant, wanted, seen.viewers.get(name).map(|b| &**b))),
+            None => bindings.extend(unwanted(Optional::Viewers, name, seen.viewers.contains_key(name))),
         }
     }
-    // limits come when all namespaces are there and ours: others may be making them just now; access comes when limits are written
+    // limits come when all namespaces are there and ours: others may be making them just now; access comes when limits are written.
+    // Without a grant no pod is admitted, so a namespace is fenced in before its first one.
+    writes.extend(fences);
     writes.extend(grants);
     writes.extend(quotas);
     writes.extend(bindings);
     writes
+}
+
+/// What the network policy and the limit range of every namespace have to say, computed once.
+pub struct Fences {
+    network: Option<(NetworkPolicySpec, Print)>,
+    limits: Option<(LimitRangeSpec, Print)>,
+}
+
+impl Fences {
+    /// What they have to say for this tenant.
+    pub fn of(seen: &Observed) -> Self {
+        Self { network: seen.network(), limits: seen.default_requests() }
+    }
+
+    /// What to write about them in a namespace.
+    pub fn writes(&self, seen: &Observed, namespace: &str) -> Vec<Write> {
+        let tenant = seen.name();
+        let mut writes = Vec::new();
+        let (network, limits) = (seen.networks.get(namespace), seen.limits.get(namespace));
+        match &self.network {
+            Some((spec, print)) if !network.is_some_and(|n| n.spec == *print && is_of(&**n, &tenant)) => {
+                writes.push(Write::Network(Box::new(render::network(&tenant, namespace, spec.clone()))));
+            }
+            Some(_) => {}
+            None => writes.extend(unwanted(Optional::Network, namespace, network.is_some())),
+        }
+        match &self.limits {
+            Some((spec, print)) if !limits.is_some_and(|l| l.spec == *print && is_of(&**l, &tenant)) => {
+                writes.push(Write::Limits(Box::new(render::limits(&tenant, namespace, spec.clone()))));
+            }
+            Some(_) => {}
+            None => writes.extend(unwanted(Optional::Limits, namespace, limits.is_some())),
+        }
+        writes
+    }
+}
+
+/// The removal of what is there.
+fn unwanted(what: Optional, namespace: &str, there: bool) -> Option<Write> {
+    there.then(|| Write::Remove { what, namespace: namespace.to_owned() })
+}
+
+/// The write of a role binding, unless it is as wanted.
+fn binding(tenant: &str, wanted: RoleBinding, present: Option<&SlimBinding>) -> Option<Write> {
+    let same = present.is_some_and(|b| {
+        b.role_ref == wanted.role_ref
+            && same_subjects(&b.subjects, wanted.subjects.as_deref().unwrap_or_default())
+            && is_of(b, tenant)
+    });
+    let anew = present.is_some_and(|b| b.role_ref != wanted.role_ref);
+    (!same).then(|| Write::Binding { binding: Box::new(wanted), anew })
 }
 
 /// The write of a quota, unless it is as ordered.
@@ -140,6 +228,10 @@ fn has_labels(labels: &BTreeMap<String, String>, tenant: &str) -> bool {
     render::labels(tenant).iter().all(|(k, v)| labels.get(k) == Some(v))
 }
 
+fn is_of(object: &impl Resource, tenant: &str) -> bool {
+    has_labels(object.labels(), tenant)
+}
+
 fn same_subjects(a: &[Subject], b: &[Subject]) -> bool {
     a.len() == b.len() && a.iter().all(|x| b.contains(x))
 }
@@ -154,13 +246,16 @@ pub fn teardown(seen: &Observed) -> Vec<Write> {
     for (name, role) in seen.roles() {
         let retained = seen.namespaces.get(&name).is_some_and(|ns| ns.labels().contains_key(render::RETAINED_FROM));
         match role {
-            Role::Missing | Role::Foreign => {}
+            Role::Missing | Role::Foreign | Role::Adoptable => {}
             Role::Terminating => terminating.push(name),
             Role::Active if seen.made_by_us(&name) && !retained => {
                 let uid = seen.namespaces.get(&name).and_then(|ns| ns.uid());
                 writes.push(Write::Delete { namespace: name, uid });
             }
-            Role::Active | Role::Retained => writes.push(Write::Release(name)),
+            Role::Active | Role::Retained => {
+                let made = seen.made_by_us(&name);
+                writes.push(Write::Release { namespace: name, made });
+            }
         }
     }
     let waited_long = deleted_for(seen) >= PATIENCE;

@@ -6,29 +6,37 @@ mod claims;
 mod context;
 mod decide;
 mod fence;
+mod network;
 mod observe;
 mod render;
 mod split;
+mod standard;
 mod status;
 #[cfg(test)]
 mod tests;
 
 use std::{
+    fmt::Debug,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures::{Stream, StreamExt as _, future};
 use gputenancy_crds::{GpuGrant, GpuTenant, names};
-use k8s_openapi::api::{
-    core::v1::{Namespace, ResourceQuota},
-    rbac::v1::RoleBinding,
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::{
+        core::v1::{LimitRange, Namespace, ResourceQuota},
+        networking::v1::NetworkPolicy,
+        rbac::v1::RoleBinding,
+    },
 };
 use kube::{
-    Api, Resource as _, ResourceExt as _,
+    Api, Resource, ResourceExt as _,
     core::error_boundary::InvalidObject,
     runtime::controller::{self, Action, applier},
 };
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
@@ -36,10 +44,12 @@ use crate::{
     cache::Guarded,
     events::{News, Tone},
 };
+pub(crate) use amount::Amount;
 pub use context::Context;
 use context::{Kept, STEADY, version};
-use decide::Write;
+use decide::{Optional, Write};
 use observe::Observed;
+pub use standard::{Standard, StandardError};
 
 /// What passes within this time is not told: a tenant that is being set up would be written at every step.
 const PASSING: Duration = Duration::from_secs(1);
@@ -225,13 +235,26 @@ async fn carry_out(seen: &Observed, context: &Context, write: Write) -> Result<(
             }
             Ok(())
         }
-        Write::Grant(grant) => {
-            let namespace = grant.namespace().unwrap_or_default();
-            let doing = format!("applying the grant of namespace {namespace}");
-            let applied = writer.apply(Part::Tenant, &*grant).await.map_err(failed(doing))?;
-            context.note(Kept::Grant, namespace, &applied);
+        Write::Adopt(namespace) => {
+            let name = namespace.name_any();
+            let meta = &namespace.metadata;
+            let fields = json!({"metadata": {"labels": meta.labels, "resourceVersion": meta.resource_version}});
+            let doing = format!("adopting namespace {name}");
+            writer.apply_fields::<Namespace>(Part::Tenant, &name, fields).await.map_err(failed(doing))?;
+            let note = format!(
+                "namespace {name} existed and was adopted, as spec.namespaces says; when the tenant goes it is let go, not deleted"
+            );
+            tell(seen, context, Tone::Normal, "NamespaceAdopted", note).await;
             Ok(())
         }
+        Write::Network(policy) => put(context, Kept::Network, &*policy).await,
+        Write::Limits(limits) => put(context, Kept::Limits, &*limits).await,
+        Write::Remove { what, namespace } => match what {
+            Optional::Network => take::<NetworkPolicy>(writer, &namespace, render::NETWORK).await,
+            Optional::Limits => take::<LimitRange>(writer, &namespace, render::LIMITS).await,
+            Optional::Viewers => take::<RoleBinding>(writer, &namespace, render::VIEWERS).await,
+        },
+        Write::Grant(grant) => put(context, Kept::Grant, &*grant).await,
         Write::Quota(mut quota) => {
             let namespace = quota.namespace().unwrap_or_default();
             let doing = format!("applying the quota of namespace {namespace}");
@@ -244,22 +267,17 @@ async fn carry_out(seen: &Observed, context: &Context, write: Write) -> Result<(
             Ok(())
         }
         Write::Binding { binding, anew } => {
-            let namespace = binding.namespace().unwrap_or_default();
+            let (namespace, name) = (binding.namespace().unwrap_or_default(), binding.name_any());
             if anew {
-                let api = Api::<RoleBinding>::namespaced(writer.client(), &namespace);
-                let doing = format!("replacing the role binding of namespace {namespace}");
-                writer.delete(&api, render::OWNERS, None).await.map_err(failed(doing))?;
+                take::<RoleBinding>(writer, &namespace, &name).await?;
             }
-            let doing = format!("applying the role binding of namespace {namespace}");
-            let applied = writer.apply(Part::Tenant, &*binding).await.map_err(failed(doing))?;
-            context.note(Kept::Binding, namespace, &applied);
-            Ok(())
+            put(context, if name == render::VIEWERS { Kept::Viewers } else { Kept::Binding }, &*binding).await
         }
         Write::Delete { namespace, uid } => {
             let doing = format!("deleting namespace {namespace}");
             writer.delete(&Api::<Namespace>::all(writer.client()), &namespace, uid).await.map_err(failed(doing))
         }
-        Write::Release(namespace) => release(writer, &namespace).await,
+        Write::Release { namespace, made } => release(writer, &namespace, made).await,
         Write::Finish(farewell) => {
             if let Some(note) = farewell {
                 tell(seen, context, Tone::Warning, "DeletionBlocked", note).await;
@@ -269,22 +287,41 @@ async fn carry_out(seen: &Observed, context: &Context, write: Write) -> Result<(
     }
 }
 
-/// Takes what is ours off a namespace that stays.
-async fn release(writer: &Writer, namespace: &str) -> Result<(), TenantError> {
-    let doing = || failed(format!("releasing namespace {namespace}"));
-    let client = writer.client();
-    writer
-        .delete(&Api::<RoleBinding>::namespaced(client.clone(), namespace), render::OWNERS, None)
-        .await
-        .map_err(doing())?;
-    writer
-        .delete(&Api::<ResourceQuota>::namespaced(client.clone(), namespace), render::QUOTA, None)
-        .await
-        .map_err(doing())?;
-    writer.delete(&Api::<GpuGrant>::namespaced(client.clone(), namespace), names::GRANT, None).await.map_err(doing())?;
-    let labels: Value = json!({names::TENANT_LABEL: null, names::MANAGED_BY_LABEL: null});
-    let fields = json!({"metadata": {"labels": labels}});
-    writer.merge(&Api::<Namespace>::all(client), namespace, &fields).await.map(drop).map_err(doing())
+/// Applies an object and remembers which version has to be seen.
+async fn put<K>(context: &Context, kept: Kept, object: &K) -> Result<(), TenantError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + Debug,
+{
+    let namespace = object.namespace().unwrap_or_default();
+    let doing = format!("applying the {} of namespace {namespace}", kept.words());
+    let applied = context.writer.apply(Part::Tenant, object).await.map_err(failed(doing))?;
+    context.note(kept, namespace, &applied);
+    Ok(())
+}
+
+/// Deletes an object of ours.
+async fn take<K>(writer: &Writer, namespace: &str, name: &str) -> Result<(), TenantError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + Debug,
+{
+    let doing = format!("deleting {} {name} of namespace {namespace}", K::kind(&()));
+    writer.delete(&Api::<K>::namespaced(writer.client(), namespace), name, None).await.map_err(failed(doing))
+}
+
+/// Takes what is ours off a namespace that stays: access first, and the labels by which it is found last.
+async fn release(writer: &Writer, namespace: &str, made: bool) -> Result<(), TenantError> {
+    take::<RoleBinding>(writer, namespace, render::OWNERS).await?;
+    take::<RoleBinding>(writer, namespace, render::VIEWERS).await?;
+    take::<ResourceQuota>(writer, namespace, render::QUOTA).await?;
+    take::<LimitRange>(writer, namespace, render::LIMITS).await?;
+    take::<NetworkPolicy>(writer, namespace, render::NETWORK).await?;
+    take::<GpuGrant>(writer, namespace, names::GRANT).await?;
+    let mut labels = json!({names::TENANT_LABEL: null, render::RETAINED_FROM: null});
+    if let (true, Some(labels)) = (made, labels.as_object_mut()) {
+        labels.insert(names::MANAGED_BY_LABEL.into(), Value::Null);
+    }
+    let (fields, doing) = (json!({"metadata": {"labels": labels}}), format!("releasing namespace {namespace}"));
+    writer.merge(&Api::<Namespace>::all(writer.client()), namespace, &fields).await.map(drop).map_err(failed(doing))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the signature is the applier's")]

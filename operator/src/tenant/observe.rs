@@ -5,13 +5,16 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuGrant, GpuGrantSpec, GpuTenant, GrantedProfile};
-use k8s_openapi::jiff::Timestamp;
+use gputenancy_crds::{GpuGrant, GpuGrantSpec, GpuTenant, GrantedProfile, Network};
+use k8s_openapi::{
+    api::{core::v1::LimitRangeSpec, networking::v1::NetworkPolicySpec},
+    jiff::Timestamp,
+};
 use kube::ResourceExt as _;
 
-use super::{claims::Claims, render, split::Amounts};
+use super::{claims::Claims, network, render, split::Amounts, standard::Standard};
 use crate::{
-    cache::{SlimBinding, SlimNamespace, SlimQuota, tenant_of},
+    cache::{Door, Print, SlimBinding, SlimLimits, SlimNamespace, SlimPolicy, SlimQuota, tenant_of},
     view::View,
 };
 
@@ -24,8 +27,20 @@ pub struct Observed {
     pub namespaces: BTreeMap<String, Arc<SlimNamespace>>,
     /// Our quota in each namespace.
     pub quotas: BTreeMap<String, Arc<SlimQuota>>,
-    /// Our role binding in each namespace.
+    /// Our owners' role binding in each namespace.
     pub bindings: BTreeMap<String, Arc<SlimBinding>>,
+    /// Our viewers' role binding in each namespace that has one.
+    pub viewers: BTreeMap<String, Arc<SlimBinding>>,
+    /// Our network policy in each namespace that has one.
+    pub networks: BTreeMap<String, Arc<SlimPolicy>>,
+    /// Our limit range in each namespace that has one.
+    pub limits: BTreeMap<String, Arc<SlimLimits>>,
+    /// What every tenant gets alike.
+    pub standard: Arc<Standard>,
+    /// Where the API server answers.
+    pub doors: BTreeSet<Door>,
+    /// Our own namespace, which no tenant gets.
+    pub home: String,
     /// Our grant in each namespace.
     pub grants: BTreeMap<String, Arc<GpuGrant>>,
     /// Namespaces whose quota nobody can raise unseen.
@@ -51,6 +66,8 @@ pub enum Role {
     Missing,
     /// Listed, and somebody else's.
     Foreign,
+    /// Listed to be adopted, and nobody's.
+    Adoptable,
     /// On its way out.
     Terminating,
     /// Ours and listed.
@@ -77,11 +94,12 @@ impl Observed {
     /// All namespaces with their roles: listed ones first, in the order of the list.
     pub fn roles(&self) -> Vec<(String, Role)> {
         let me = self.name();
-        let listed = self.tenant.spec.namespaces.iter().map(|n| n.name.clone());
+        let listed = self.tenant.spec.namespaces.iter().map(|n| (n.name.clone(), n.adopt));
         let mut roles: Vec<(String, Role)> = listed
-            .map(|name| {
+            .map(|(name, adopt)| {
                 let role = match self.namespaces.get(&name) {
                     None => Role::Missing,
+                    Some(ns) if tenant_of(&**ns).is_none() && adopt && self.can_be_taken(ns) => Role::Adoptable,
                     Some(ns) if tenant_of(&**ns).as_ref() != Some(&me) => Role::Foreign,
                     Some(ns) if ns.metadata.deletion_timestamp.is_some() => Role::Terminating,
                     Some(_) => Role::Active,
@@ -96,6 +114,26 @@ impl Observed {
             }
         }
         roles
+    }
+
+    /// May a namespace that is nobody's be adopted?
+    pub fn can_be_taken(&self, namespace: &SlimNamespace) -> bool {
+        namespace.metadata.deletion_timestamp.is_none() && namespace.metadata.name.as_ref() != Some(&self.home)
+    }
+
+    /// What the network policy of each namespace has to say, and its print; none for a tenant that is open.
+    pub fn network(&self) -> Option<(NetworkPolicySpec, Print)> {
+        let isolated = || network::isolated(&self.name(), &self.doors, &self.standard.egress);
+        let spec = (self.tenant.spec.network == Network::Isolated).then(isolated)?;
+        let print = Print::of_policy(&spec);
+        Some((spec, print))
+    }
+
+    /// What the limit range of each namespace has to say, and its print; none where the platform says nothing.
+    pub fn default_requests(&self) -> Option<(LimitRangeSpec, Print)> {
+        let spec = render::default_requests(&self.standard)?;
+        let print = Print::of_limits(&spec);
+        Some((spec, print))
     }
 
     /// Guarantees that are refused, with the reason.

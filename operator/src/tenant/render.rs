@@ -2,21 +2,30 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{GpuGrant, GpuGrantSpec, GpuTenant, Owner, OwnerKind, names};
+use gputenancy_crds::{GpuGrant, GpuGrantSpec, GpuTenant, Owner, OwnerKind, PodSecurity, names};
 use k8s_openapi::api::{
-    core::v1::{Namespace, ResourceQuota, ResourceQuotaSpec},
+    core::v1::{LimitRange, LimitRangeItem, LimitRangeSpec, Namespace, ResourceQuota, ResourceQuotaSpec},
+    networking::v1::{NetworkPolicy, NetworkPolicySpec},
     rbac::v1::{RoleBinding, RoleRef, Subject},
 };
 use kube::{ResourceExt as _, api::ObjectMeta};
 
-use super::split::Limits;
+use super::{split::Limits, standard::Standard};
 
 /// Name of the quota in every namespace of a tenant.
 pub const QUOTA: &str = "gputenancy";
 /// Name of the owners' role binding in every namespace of a tenant.
 pub const OWNERS: &str = "gputenancy-owners";
-/// The role that owners get: `edit` without quotas and role bindings. It comes with the chart.
+/// The role that owners get: `edit` without network policies. It comes with the chart.
 pub const OWNER_ROLE: &str = "gputenancy:tenant-owner";
+/// Name of the viewers' role binding in every namespace of a tenant that has viewers.
+pub const VIEWERS: &str = "gputenancy-viewers";
+/// The role that viewers get: `view`. It comes with the chart.
+pub const VIEWER_ROLE: &str = "gputenancy:tenant-viewer";
+/// Name of the network policy in every namespace of an isolated tenant.
+pub const NETWORK: &str = "gputenancy";
+/// Name of the limit range in every namespace of a tenant.
+pub const LIMITS: &str = "gputenancy";
 /// Annotation on namespaces that we made, with the tenant's uid: these are deleted with the tenant, others only released.
 pub const CREATED_FOR: &str = "gputenancy.io/created-for";
 /// Label on namespaces that a tenant no longer lists: they keep their data and get no GPUs.
@@ -35,12 +44,20 @@ pub fn labels(tenant: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Labels of a namespace of a tenant; `retained`: the tenant no longer lists it.
-pub fn namespace_labels(tenant: &str, retained: bool) -> BTreeMap<String, String> {
-    let mut labels = labels(tenant);
-    labels.insert(POD_SECURITY.into(), "restricted".into());
+/// Labels of a namespace of a tenant; `retained`: the tenant no longer lists it; `made`: by us. What was adopted is managed by others.
+pub fn namespace_labels(tenant: &GpuTenant, retained: bool, made: bool) -> BTreeMap<String, String> {
+    let name = tenant.name_any();
+    let mut labels = labels(&name);
+    if !made {
+        labels.remove(names::MANAGED_BY_LABEL);
+    }
+    let standard = match tenant.spec.pod_security {
+        PodSecurity::Restricted => "restricted",
+        PodSecurity::Baseline => "baseline",
+    };
+    labels.insert(POD_SECURITY.into(), standard.into());
     if retained {
-        labels.insert(RETAINED_FROM.into(), tenant.into());
+        labels.insert(RETAINED_FROM.into(), name);
     }
     labels
 }
@@ -50,7 +67,7 @@ pub fn namespace(tenant: &GpuTenant, name: &str, retained: bool, created_for: Op
     Namespace {
         metadata: ObjectMeta {
             name: Some(name.into()),
-            labels: Some(namespace_labels(&tenant.name_any(), retained)),
+            labels: Some(namespace_labels(tenant, retained, created_for.is_some())),
             annotations: created_for.map(|uid| [(CREATED_FOR.to_owned(), uid)].into()),
             ..ObjectMeta::default()
         },
@@ -74,16 +91,43 @@ pub fn grant(tenant: &str, namespace: &str, spec: GpuGrantSpec) -> GpuGrant {
 
 /// The owners' role binding of a namespace.
 pub fn owners(tenant: &GpuTenant, namespace: &str) -> RoleBinding {
+    binding(tenant, namespace, (OWNERS, OWNER_ROLE), &tenant.spec.owners)
+}
+
+/// The viewers' role binding of a namespace; none for nobody.
+pub fn viewers(tenant: &GpuTenant, namespace: &str) -> Option<RoleBinding> {
+    let viewers = &tenant.spec.viewers;
+    (!viewers.is_empty()).then(|| binding(tenant, namespace, (VIEWERS, VIEWER_ROLE), viewers))
+}
+
+fn binding(tenant: &GpuTenant, namespace: &str, (name, role): (&str, &str), people: &[Owner]) -> RoleBinding {
     RoleBinding {
-        metadata: meta(&tenant.name_any(), namespace, OWNERS),
-        role_ref: owner_role(),
-        subjects: Some(tenant.spec.owners.iter().map(subject).collect()),
+        metadata: meta(&tenant.name_any(), namespace, name),
+        role_ref: RoleRef { api_group: Some(RBAC.into()), kind: "ClusterRole".into(), name: role.into() },
+        subjects: Some(people.iter().map(subject).collect()),
     }
 }
 
-/// The role that owners are bound to.
-pub fn owner_role() -> RoleRef {
-    RoleRef { api_group: Some(RBAC.into()), kind: "ClusterRole".into(), name: OWNER_ROLE.into() }
+/// The network policy of a namespace.
+pub fn network(tenant: &str, namespace: &str, spec: NetworkPolicySpec) -> NetworkPolicy {
+    NetworkPolicy { metadata: meta(tenant, namespace, NETWORK), spec: Some(spec) }
+}
+
+/// The limit range of a namespace.
+pub fn limits(tenant: &str, namespace: &str, spec: LimitRangeSpec) -> LimitRange {
+    LimitRange { metadata: meta(tenant, namespace, LIMITS), spec: Some(spec) }
+}
+
+/// What a container requests that says nothing, so that a quota of requests is of use without every manifest writing them; none where
+/// the platform says nothing. Never a default limit: one below somebody's own request would make the API server refuse the pod.
+pub fn default_requests(standard: &Standard) -> Option<LimitRangeSpec> {
+    let requests: BTreeMap<_, _> = standard.requests().map(|(k, v)| (k.clone(), v.clone())).collect();
+    let item = |requests| LimitRangeItem {
+        type_: "Container".into(),
+        default_request: Some(requests),
+        ..LimitRangeItem::default()
+    };
+    (!requests.is_empty()).then(|| LimitRangeSpec { limits: vec![item(requests)] })
 }
 
 const RBAC: &str = "rbac.authorization.k8s.io";

@@ -1,15 +1,17 @@
 //! The status of a tenant, computed from the same observation as its writes.
 
 use gputenancy_crds::{
-    GpuTenantStatus, GpuUse, NamespaceState,
+    GpuTenantStatus, GpuUse, NamespaceState, Network,
     condition::{self, Overall, Verdict, merge},
 };
 use k8s_openapi::jiff::SignedDuration;
 
 use super::{
     amount::Amount,
-    budget, decide,
+    budget,
+    decide::{self, Fences, Optional, Write},
     observe::{Observed, Role, quota_key},
+    render,
 };
 
 const NAMESPACES: &str = "NamespacesReady";
@@ -59,6 +61,7 @@ fn phase(role: Role) -> &'static str {
     match role {
         Role::Missing => "Missing",
         Role::Foreign => "Foreign",
+        Role::Adoptable => "Adopting",
         Role::Terminating => "Terminating",
         Role::Active => "Active",
         Role::Retained => "Retained",
@@ -67,7 +70,8 @@ fn phase(role: Role) -> &'static str {
 
 fn uses(seen: &Observed) -> Vec<GpuUse> {
     let roles = seen.roles();
-    let names = || roles.iter().filter(|(_, r)| *r != Role::Foreign).map(|(n, _)| n.as_str());
+    let ours = |role: Role| !matches!(role, Role::Foreign | Role::Adoptable);
+    let names = || roles.iter().filter(|(_, r)| ours(*r)).map(|(n, _)| n.as_str());
     let of = |g: &gputenancy_crds::Guarantee| {
         let profile = seen.view.profiles.get(&g.profile);
         let resource = profile.map(|p| p.resource.clone()).unwrap_or_default();
@@ -101,13 +105,10 @@ fn namespaces(seen: &Observed) -> Verdict {
     };
     let foreign = named(Role::Foreign);
     if let Some(first) = foreign.first() {
-        let owner = seen.namespaces.get(*first).and_then(|ns| crate::cache::tenant_of(&**ns));
-        let whose =
-            owner.map_or_else(|| "exists and is not of any tenant".to_owned(), |t| format!("belongs to tenant {t}"));
-        let message = format!(
-            "namespace {} {whose}: choose another name in spec.namespaces, or delete that namespace; existing namespaces are not taken over",
-            foreign.join(", ")
-        );
+        let mut message = format!("namespace {first} {}", whose(seen, first));
+        if foreign.len() > 1 {
+            message.push_str(&format!("; of all that are listed, {} are not this tenant's", foreign.join(", ")));
+        }
         return Verdict::no(NAMESPACES, "NamespaceForeign", message);
     }
     let terminating: Vec<&str> = named(Role::Terminating);
@@ -118,19 +119,32 @@ fn namespaces(seen: &Observed) -> Verdict {
         );
         return Verdict::no(NAMESPACES, "NamespaceTerminating", message);
     }
-    let missing = named(Role::Missing);
-    if !missing.is_empty() {
-        return Verdict::no(
-            NAMESPACES,
-            "Creating",
-            format!("{} of {} namespaces are being made", missing.len(), roles.len()),
-        );
+    let coming = named(Role::Missing).len() + named(Role::Adoptable).len();
+    if coming > 0 {
+        let message = format!("{coming} of {} namespaces are being made or adopted", roles.len());
+        return Verdict::no(NAMESPACES, "Creating", message);
     }
     let count = seen.tenant.spec.namespaces.len();
     Verdict::yes(NAMESPACES, "Active", format!("{count} {}", if count == 1 { "namespace" } else { "namespaces" }))
 }
 
+/// Whose a listed namespace is that is not the tenant's, and what can be done.
+fn whose(seen: &Observed, name: &str) -> String {
+    let Some(namespace) = seen.namespaces.get(name) else { return "is not there".into() };
+    if let Some(tenant) = crate::cache::tenant_of(&**namespace) {
+        return format!("belongs to tenant {tenant}: choose another name in spec.namespaces");
+    }
+    if name == seen.home {
+        return "is the operator's own: choose another name in spec.namespaces".into();
+    }
+    if namespace.metadata.deletion_timestamp.is_some() {
+        return "is not of any tenant and is being deleted; it is made anew when it is gone".into();
+    }
+    "exists and is not of any tenant: say adopt: true beside its name in spec.namespaces to take it, or choose another name".into()
+}
+
 fn policy(seen: &Observed) -> Verdict {
+    let fences = Fences::of(seen);
     for (name, role) in seen.roles() {
         if !matches!(role, Role::Active | Role::Missing | Role::Retained) {
             continue;
@@ -139,8 +153,35 @@ fn policy(seen: &Observed) -> Verdict {
             let message = format!("the grant of namespace {name} is not written yet; until then its pods are refused");
             return Verdict::no(POLICY, "Applying", message);
         }
+        let late = fences.writes(seen, &name).first().and_then(unfenced);
+        let viewers = render::viewers(&seen.tenant, &name).is_some() != seen.viewers.contains_key(&name);
+        let viewers = || viewers.then(|| format!("role binding {} is not as spec.viewers says yet", render::VIEWERS));
+        if let Some(what) = late.or_else(viewers) {
+            return Verdict::no(POLICY, "Applying", format!("namespace {name}: {what}"));
+        }
     }
-    Verdict::yes(POLICY, "Granted", "each namespace has a grant: kubectl get gpugrant shows it")
+    let isolated = seen.tenant.spec.network == Network::Isolated;
+    if isolated && seen.doors.is_empty() {
+        let message = "no address of the API server is known, so isolated pods do not reach it: Service kubernetes in namespace default has no EndpointSlice with one; see that kube-apiserver makes it, or set spec.network: Open";
+        return Verdict::no(POLICY, "NoApiServer", message);
+    }
+    let network =
+        if isolated { "" } else { "; spec.network is Open: whoever runs pods in the cluster reaches its pods" };
+    Verdict::yes(POLICY, "Granted", format!("each namespace has a grant: kubectl get gpugrant shows it{network}"))
+}
+
+/// What is not as it should be yet, by the write that sets it right.
+fn unfenced(write: &Write) -> Option<String> {
+    Some(match write {
+        Write::Network(_) => format!("network policy {} is not in force as it should be yet", render::NETWORK),
+        Write::Remove { what: Optional::Network, .. } => {
+            format!("network policy {} is still there, though spec.network is Open", render::NETWORK)
+        }
+        Write::Limits(_) | Write::Remove { what: Optional::Limits, .. } => {
+            format!("limit range {} does not say the platform's default requests yet", render::LIMITS)
+        }
+        _ => return None,
+    })
 }
 
 fn quota(seen: &Observed) -> Verdict {

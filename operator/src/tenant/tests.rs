@@ -12,16 +12,17 @@ use serde_json::{Value, json};
 
 use super::{
     claims::{Claims, Refused},
-    decide::{self, PATIENCE, Write},
+    decide::{self, Optional, PATIENCE, Write},
     observe::{Observed, Role},
     render, status,
 };
 use crate::{
-    cache::{SlimBinding, SlimNamespace, SlimQuota},
+    cache::{Door, SlimBinding, SlimLimits, SlimNamespace, SlimPolicy, SlimQuota},
     view::{Contract, ProfileView, TenantView, View},
 };
 
 mod grants;
+mod isolation;
 
 fn tenant(spec: &Value) -> GpuTenant {
     let mut whole = json!({
@@ -64,12 +65,28 @@ fn view() -> View {
     }
 }
 
+/// As the chart has it, but shorter.
+const STANDARD: &str = r#"{
+    "egress": [{"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8"]}}]}],
+    "defaultRequests": {"cpu": "100m", "memory": "256Mi"}
+}"#;
+
+fn door(address: &str, port: i32) -> Door {
+    Door { addresses: [address.parse().unwrap()].into(), ports: [port].into() }
+}
+
 fn observed(spec: &Value) -> Observed {
     Observed {
         tenant: tenant(spec),
         namespaces: BTreeMap::new(),
         quotas: BTreeMap::new(),
         bindings: BTreeMap::new(),
+        viewers: BTreeMap::new(),
+        networks: BTreeMap::new(),
+        limits: BTreeMap::new(),
+        standard: Arc::new(STANDARD.parse().unwrap()),
+        doors: [("10.0.0.5", 6443), ("10.96.0.1", 443)].map(|(at, port)| door(at, port)).into(),
+        home: "gputenancy-system".into(),
         firm: BTreeSet::new(),
         unsteady: BTreeSet::new(),
         counted: BTreeMap::new(),
@@ -89,6 +106,28 @@ fn carry_out(seen: &mut Observed, writes: Vec<Write>) {
                 let slim: SlimNamespace = serde_json::from_value(serde_json::to_value(*ns).unwrap()).unwrap();
                 assert!(seen.namespaces.insert(slim.name_any(), Arc::new(slim)).is_none(), "created, never adopted");
             }
+            Write::Adopt(namespace) => {
+                let mut slim = (*seen.namespaces[&namespace.name_any()]).clone();
+                assert_eq!(slim.metadata.resource_version, namespace.metadata.resource_version);
+                slim.labels_mut().extend(namespace.metadata.labels.unwrap());
+                seen.namespaces.insert(slim.name_any(), Arc::new(slim));
+            }
+            Write::Network(policy) => {
+                let slim: SlimPolicy = serde_json::from_value(serde_json::to_value(*policy).unwrap()).unwrap();
+                seen.networks.insert(slim.namespace().unwrap(), Arc::new(slim));
+            }
+            Write::Limits(limits) => {
+                let slim: SlimLimits = serde_json::from_value(serde_json::to_value(*limits).unwrap()).unwrap();
+                seen.limits.insert(slim.namespace().unwrap(), Arc::new(slim));
+            }
+            Write::Remove { what, namespace } => {
+                let gone = match what {
+                    Optional::Network => seen.networks.remove(&namespace).is_some(),
+                    Optional::Limits => seen.limits.remove(&namespace).is_some(),
+                    Optional::Viewers => seen.viewers.remove(&namespace).is_some(),
+                };
+                assert!(gone, "only what is there is removed");
+            }
             Write::Label { namespace, .. } => {
                 let mut slim = (*seen.namespaces[&namespace.name_any()]).clone();
                 slim.metadata.labels = namespace.metadata.labels;
@@ -104,12 +143,13 @@ fn carry_out(seen: &mut Observed, writes: Vec<Write>) {
             }
             Write::Binding { binding, .. } => {
                 let slim: SlimBinding = serde_json::from_value(serde_json::to_value(*binding).unwrap()).unwrap();
-                seen.bindings.insert(slim.namespace().unwrap(), Arc::new(slim));
+                let all = if slim.name_any() == render::VIEWERS { &mut seen.viewers } else { &mut seen.bindings };
+                all.insert(slim.namespace().unwrap(), Arc::new(slim));
             }
             Write::Delete { namespace, .. } => {
                 seen.namespaces.remove(&namespace);
             }
-            Write::Release(namespace) => {
+            Write::Release { namespace, .. } => {
                 let mut slim = (*seen.namespaces[&namespace]).clone();
                 slim.metadata.labels = None;
                 seen.namespaces.insert(namespace, Arc::new(slim));
@@ -133,12 +173,15 @@ fn reason(seen: &Observed, type_: &str) -> (String, String, String) {
 }
 
 #[test]
-fn a_tenant_becomes_namespaces_quotas_and_role_bindings() {
-    let writes = decide::writes(&observed(&json!({})));
+fn a_tenant_becomes_all_that_its_namespaces_get() {
+    let viewers = json!([{"kind": "User", "name": "auditor"}]);
+    let writes = decide::writes(&observed(&json!({"viewers": viewers, "namespaces": [{"name": "a1"}]})));
     let objects: Vec<Value> = writes
         .into_iter()
         .map(|write| match write {
             Write::Create(o) => serde_json::to_value(o).unwrap(),
+            Write::Network(o) => serde_json::to_value(o).unwrap(),
+            Write::Limits(o) => serde_json::to_value(o).unwrap(),
             Write::Grant(o) => serde_json::to_value(o).unwrap(),
             Write::Quota(o) => serde_json::to_value(o).unwrap(),
             Write::Binding { binding, anew: false } => serde_json::to_value(binding).unwrap(),
@@ -190,7 +233,7 @@ fn a_foreign_namespace_is_left_alone_and_named() {
     assert!(seen.namespaces["a2"].labels().is_empty() && !seen.quotas.contains_key("a2"));
     let (_, reason_, message) = reason(&seen, "Ready");
     assert_eq!(reason_, "NamespaceForeign");
-    assert!(message.contains("a2 exists and is not of any tenant: choose another name"), "{message}");
+    assert!(message.contains("a2 exists and is not of any tenant: say adopt: true beside its name"), "{message}");
 }
 
 #[test]
@@ -376,7 +419,7 @@ fn deletion_takes_the_namespaces_that_were_made_for_the_tenant_and_releases_othe
     let mut seen = deleted(seen, 0);
     let writes = decide::teardown(&seen);
     assert!(
-        matches!(writes.as_slice(), [Write::Delete { namespace: a1, .. }, Write::Release(a2)] if a1 == "a1" && a2 == "a2"),
+        matches!(writes.as_slice(), [Write::Delete { namespace: a1, .. }, Write::Release { namespace: a2, made: false }] if a1 == "a1" && a2 == "a2"),
         "{writes:?}"
     );
     carry_out(&mut seen, writes);

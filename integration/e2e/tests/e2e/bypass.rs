@@ -345,7 +345,12 @@ async fn what_is_ours(world: &World) -> Result<()> {
     let token = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": []}});
     let agent = format!("/api/v1/namespaces/{}/serviceaccounts/gputenancy-agent/token", product::NAMESPACE);
     let binding_of_pod = format!("{WAITING}/binding");
-    let cases: [(Actor, Verb, &str, &Value, &str); 12] = [
+    let (network, limits) = ("networkpolicies/gputenancy", "limitranges/gputenancy");
+    let network = format!("/apis/networking.k8s.io/v1/namespaces/t/{network}");
+    let limits = format!("/api/v1/namespaces/t/{limits}");
+    let open = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "open"}, "spec": {"podSelector": {}, "ingress": [{}]}});
+    let networks = network.trim_end_matches("/gputenancy");
+    let cases: [(Actor, Verb, &str, &Value, &str); 16] = [
         (OWNER, Verb::Create, &binding_of_pod, &bind, "forbidden"),
         (OWNER, Verb::Create, "/api/v1/nodes/gpu-1/proxy/run", &bind, "forbidden"),
         (OWNER, Verb::Create, &agent, &token, "forbidden"),
@@ -355,6 +360,10 @@ async fn what_is_ours(world: &World) -> Result<()> {
         (OWNER, Verb::Merge, "/api/v1/namespaces/t", &label, "forbidden"),
         (OWNER, Verb::Merge, &quota, &json!({"spec": {"hard": {"pods": "999"}}}), "forbidden"),
         (OWNER, Verb::Delete, &quota, &label, "forbidden"),
+        (OWNER, Verb::Merge, &network, &json!({"spec": {"ingress": [{}]}}), "forbidden"),
+        (OWNER, Verb::Delete, &network, &label, "forbidden"),
+        (OWNER, Verb::Create, networks, &open, "forbidden"),
+        (OWNER, Verb::Delete, &limits, &label, "forbidden"),
         (OWNER, Verb::Merge, &binding, &json!({"subjects": []}), "forbidden"),
         (OWNER, Verb::Delete, "/apis/gputenancy.io/v1alpha1/gputenants/t", &label, "forbidden"),
         (OWNER, Verb::Create, "/api/v1/namespaces/other/pods", &json!({"metadata": {"name": "x"}}), "forbidden"),

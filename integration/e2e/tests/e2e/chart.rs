@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, fs, path::PathBuf, process::Command};
 
 use e2e::product;
+use serde_json::{Value, json};
 
 fn chart() -> PathBuf {
     product::root().join("helm/gputenancy")
@@ -166,6 +167,25 @@ fn the_toleration_of_gpu_nodes_is_filled_in_where_the_api_server_can_and_asked_f
 }
 
 #[test]
+fn what_the_chart_gives_all_tenants_is_what_the_operator_reads() {
+    let standard = |sets: &[&str]| -> Value {
+        let text = rendered("operator.yaml", sets);
+        let line = text.lines().skip_while(|line| !line.contains("TENANT_STANDARD")).nth(1).unwrap();
+        let json: String = serde_json::from_str(line.trim().strip_prefix("value: ").unwrap()).unwrap();
+        serde_json::from_str(&json).unwrap()
+    };
+    let all = standard(&[]);
+    let blocks = all["egress"][0]["to"].as_array().unwrap();
+    let except: Vec<&Value> = blocks.iter().flat_map(|block| block["ipBlock"]["except"].as_array().unwrap()).collect();
+    for network in ["10.0.0.0/8", "169.254.0.0/16", "fc00::/7"] {
+        assert!(except.iter().any(|e| *e == network), "{except:?}");
+    }
+    assert_eq!(all["defaultRequests"], json!({"cpu": "100m", "memory": "256Mi", "ephemeral-storage": "1Gi"}));
+    let none = standard(&["tenants.defaultRequests=null", "tenants.network.egress=null"]);
+    assert_eq!(none, json!({"egress": [], "defaultRequests": null}));
+}
+
+#[test]
 fn what_is_switched_off_leaves_nothing_behind() {
     let none = rendered("", &["policies.enabled=false", "crds.install=false", "operator.replicas=1"]);
     for absent in ["AdmissionPolicy", "CustomResourceDefinition", "PodDisruptionBudget", "nvsim", "ServiceMonitor"] {
@@ -191,6 +211,11 @@ fn values_that_make_no_sense_are_refused_by_name() {
         ("policies.gpuTaint.key=a'b", "/policies/gpuTaint/key"),
         ("policies.runtimeClassNames={a'b}", "/policies/runtimeClassNames/0"),
         ("agent.kubeletDir=/a'b", "/agent/kubeletDir"),
+        ("tenants.network.egress={all}", "/tenants/network/egress/0"),
+        ("tenants.network.egress[0].ports[0].port=443", "/tenants/network/egress/0"),
+        ("tenants.network.egress[0].to[0].ipBlock.cidr=internet", "/tenants/network/egress/0/to/0/ipBlock/cidr"),
+        ("tenants.defaultRequests.cpu=much", "/tenants/defaultRequests/cpu"),
+        ("tenants.defaultLimits.cpu=1", "/tenants"),
         ("image.pullPolicy=Sometimes", "/image/pullPolicy"),
     ] {
         let (fine, text) = template("", &[set]);

@@ -215,7 +215,7 @@ fn windows() -> Vec<Case> {
 fn tenants() -> Vec<Case> {
     let tenant = json!({"namespaces": [{"name": "team-a"}], "gpus": [{"profile": "gpu", "count": 2}]});
     let case = move |name, more, refusal| ("gputenants", name, with(tenant.clone(), more), refusal);
-    let owner = Some("spec.owners: write namespace for a ServiceAccount, and only for it");
+    let owner = Some("spec.owners, spec.viewers: write namespace for a ServiceAccount, and only for it");
     let theirs = Some("spec.namespaces: choose a name of the team's own");
     let resources = Some("spec.resources: GPU resources are budgeted in spec.gpus by profile");
     let many: serde_json::Map<String, Value> = (0..33).map(|i| (format!("count/kind{i}"), json!("1"))).collect();
@@ -231,8 +231,14 @@ fn tenants() -> Vec<Case> {
         case("limits", json!({"resources": {"requests.cpu": "64", "requests.memory": "512Gi", "pods": 200}}), None),
         case("homeless-account", json!({"owners": [{"kind": "ServiceAccount", "name": "ci"}]}), owner),
         case("housed-group", json!({"owners": [{"kind": "Group", "name": "g", "namespace": "n"}]}), owner),
+        case("guests", json!({"viewers": [{"kind": "Group", "name": "guests"}]}), None),
+        case("homeless-viewer", json!({"viewers": [{"kind": "ServiceAccount", "name": "ci"}]}), owner),
+        case("open", json!({"network": "Open", "podSecurity": "Baseline"}), None),
+        case("half-open", json!({"network": "Ajar"}), Some("spec.network: Unsupported value")),
+        case("unguarded", json!({"podSecurity": "Privileged"}), Some("spec.podSecurity: Unsupported value")),
+        case("adopter", json!({"namespaces": [{"name": "old", "adopt": true}]}), None),
         case("kube", json!({"namespaces": [{"name": "kube-system"}]}), theirs),
-        case("default", json!({"namespaces": [{"name": "default"}]}), theirs),
+        case("default", json!({"namespaces": [{"name": "default", "adopt": true}]}), theirs),
         case("no-namespace", json!({"namespaces": []}), Some("spec.namespaces")),
         case("bad-namespace", json!({"namespaces": [{"name": "Team_A"}]}), Some("spec.namespaces[0].name")),
         case("same-namespace", json!({"namespaces": [{"name": "a"}, {"name": "a"}]}), Some("Duplicate value")),

@@ -21,6 +21,7 @@ mod foreign;
 mod gitops;
 mod gpu_client;
 mod helm;
+mod isolation;
 mod kinds;
 mod mig_manager;
 mod nvidia_plugin;

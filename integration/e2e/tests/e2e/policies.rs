@@ -176,6 +176,13 @@ fn operator() -> Vec<Case> {
         node("a taint", json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}), nothing_else),
         node("cordon with its mark", marked, None),
         case("label of a foreign namespace", Verb::Merge, space, label("gputenancy.io/tenant", json!("t")), not_ours),
+        case(
+            "label of the operator's own namespace",
+            Verb::Merge,
+            "/api/v1/namespaces/gputenancy-system",
+            label("gputenancy.io/tenant", json!("t")),
+            not_ours,
+        ),
         case("delete a foreign namespace", Verb::Delete, space, json!({}), not_ours),
         case("a canary", Verb::Create, pods, canary(json!({}), json!({})), None),
         case(

@@ -106,7 +106,15 @@ async fn a_namespace_of_somebody_else_is_not_taken() {
         world.set(&[tenant("taker", &[])]).await?;
         let both = json!({"spec": {"namespaces": [{"name": "taker"}, {"name": "theirs"}]}});
         objects::patch_tenant(&world.client, "taker", both).await?;
-        wait_says!(world, GpuTenant, "taker", "NamespacesReady", "False", "NamespaceForeign", &["theirs"]);
+        wait_says!(
+            world,
+            GpuTenant,
+            "taker",
+            "NamespacesReady",
+            "False",
+            "NamespaceForeign",
+            &["theirs", "adopt: true"]
+        );
         world.kubectl(&["delete", "namespace", "theirs"]).await?;
         tenant_ready(&world, "taker").await.map(drop)
     }

@@ -63,7 +63,7 @@ fn happen(fleet: &mut Fleet, case: &Case, step: &Step, number: usize) {
             if let Some(tenant) = tenant {
                 tenant.spec.namespaces.truncate(1);
                 if *on {
-                    tenant.spec.namespaces.push(gputenancy_crds::TenantNamespace { name: "v".into() });
+                    tenant.spec.namespaces.push(gputenancy_crds::TenantNamespace { name: "v".into(), adopt: false });
                 }
             }
         }

@@ -1,5 +1,5 @@
 //! Two hundred tenants: how fast they become Ready, against a bare client that writes the same objects: the tenant as it is in the
-//! end with finalizer and status, namespace, quota, role binding, and the event that tells of it. The operator stands still
+//! end with finalizer and status, namespace, grant, quota, network policy, limit range, role binding, and the event that tells of it. The operator stands still
 //! meanwhile. The client does so twice: by server-side apply where the operator and people apply, which is what the operator can be
 //! measured by, and by plain creation, which says what server-side apply costs. A tenant is Ready when its quota is in force, which
 //! the quota controller says; so the client's time is told with and without waiting for that.
@@ -17,8 +17,9 @@ use futures::{StreamExt, TryStreamExt, pin_mut, stream};
 use gputenancy_crds::{GpuGrant, GpuTenant, condition};
 use http::Request;
 use k8s_openapi::api::{
-    core::v1::{Namespace, Pod, ResourceQuota},
+    core::v1::{LimitRange, Namespace, Pod, ResourceQuota},
     events::v1::Event,
+    networking::v1::NetworkPolicy,
     rbac::v1::RoleBinding,
 };
 use kube::{
@@ -176,6 +177,8 @@ impl Model {
         let namespaces = Api::<Namespace>::all(client.clone());
         let grants = Api::<GpuGrant>::namespaced(client.clone(), name);
         let quotas = Api::<ResourceQuota>::namespaced(client.clone(), name);
+        let policies = Api::<NetworkPolicy>::namespaced(client.clone(), name);
+        let limits = Api::<LimitRange>::namespaced(client.clone(), name);
         let bindings = Api::<RoleBinding>::namespaced(client.clone(), name);
         let events = Api::<Event>::namespaced(client.clone(), "default");
         let all = ListParams::default();
@@ -191,6 +194,12 @@ impl Model {
         }
         for quota in quotas.list(&all).await? {
             objects.push(("/api/v1/namespaces/{}/resourcequotas", bare(&quota)?));
+        }
+        for policy in policies.list(&all).await? {
+            objects.push(("/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies", bare(&policy)?));
+        }
+        for limits in limits.list(&all).await? {
+            objects.push(("/api/v1/namespaces/{}/limitranges", bare(&limits)?));
         }
         for binding in bindings.list(&all).await? {
             objects.push(("/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings", bare(&binding)?));

@@ -1,0 +1,60 @@
+//! The network policy of an isolated tenant's namespace.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gputenancy_crds::names;
+use k8s_openapi::{
+    api::networking::v1::{
+        IPBlock, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort,
+        NetworkPolicySpec,
+    },
+    apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
+};
+
+use crate::cache::Door;
+
+/// Label that every namespace carries: its name.
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+/// Where DNS runs, and the label of its pods: as kubeadm and most others install it.
+const DNS: (&str, (&str, &str)) = ("kube-system", ("k8s-app", "kube-dns"));
+
+/// One policy for all pods of the namespace: the tenant's own namespaces both ways; in from where the platform says; out to DNS, to
+/// the API server's `doors`, and to what all tenants may reach.
+pub fn isolated(tenant: &str, doors: &BTreeSet<Door>, egress: &[NetworkPolicyEgressRule]) -> NetworkPolicySpec {
+    let own = || namespaces(&[(names::TENANT_LABEL, tenant)]);
+    let platform = namespaces(&[(names::REACHES_TENANTS_LABEL, "true")]);
+    let (system, pods) = DNS;
+    let dns = NetworkPolicyPeer { pod_selector: Some(labelled(&[pods])), ..namespaces(&[(NAME_LABEL, system)]) };
+    let mut out = vec![rule(vec![own()], None), rule(vec![dns], Some(vec![port("UDP", 53), port("TCP", 53)]))];
+    out.extend(doors.iter().map(|door| {
+        let addresses = door.addresses.iter().map(|address| {
+            let cidr = format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 });
+            NetworkPolicyPeer { ip_block: Some(IPBlock { cidr, except: None }), ..NetworkPolicyPeer::default() }
+        });
+        rule(addresses.collect(), Some(door.ports.iter().map(|p| port("TCP", *p)).collect()))
+    }));
+    out.extend_from_slice(egress);
+    NetworkPolicySpec {
+        pod_selector: Some(LabelSelector::default()),
+        policy_types: Some(vec!["Ingress".into(), "Egress".into()]),
+        ingress: Some(vec![NetworkPolicyIngressRule { from: Some(vec![own(), platform]), ports: None }]),
+        egress: Some(out),
+    }
+}
+
+fn rule(to: Vec<NetworkPolicyPeer>, ports: Option<Vec<NetworkPolicyPort>>) -> NetworkPolicyEgressRule {
+    NetworkPolicyEgressRule { to: Some(to), ports }
+}
+
+fn namespaces(labels: &[(&str, &str)]) -> NetworkPolicyPeer {
+    NetworkPolicyPeer { namespace_selector: Some(labelled(labels)), ..NetworkPolicyPeer::default() }
+}
+
+fn labelled(labels: &[(&str, &str)]) -> LabelSelector {
+    let labels: BTreeMap<String, String> = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    LabelSelector { match_labels: Some(labels), ..LabelSelector::default() }
+}
+
+fn port(protocol: &str, number: i32) -> NetworkPolicyPort {
+    NetworkPolicyPort { port: Some(IntOrString::Int(number)), protocol: Some(protocol.into()), end_port: None }
+}

@@ -1,0 +1,182 @@
+//! What every namespace gets beside limits and grants: its network policy, default requests, viewers, Pod Security; and how one
+//! that exists becomes a tenant's.
+
+use std::sync::Arc;
+
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+
+use super::{carry_out, decide, door, observed, reason, render, settle, settled};
+use crate::{
+    cache::SlimNamespace,
+    tenant::{
+        decide::{Optional, Write},
+        observe::{Observed, Role},
+    },
+};
+
+/// The spec of the tenant changes.
+fn change(seen: &mut Observed, fields: Value) {
+    let mut spec = serde_json::to_value(&seen.tenant.spec).unwrap();
+    spec.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    seen.tenant.spec = serde_json::from_value(spec).unwrap();
+}
+
+#[test]
+fn an_open_tenant_has_no_policy_of_ours_and_comes_back_from_it() {
+    let mut seen = settled(&json!({}));
+    assert_eq!(seen.networks.len(), 2);
+    change(&mut seen, json!({"network": "Open"}));
+    assert!(reason(&seen, "PolicyReady").2.contains("network policy gputenancy is still there"));
+    settle(&mut seen);
+    assert!(seen.networks.is_empty());
+    let (status, _, message) = reason(&seen, "PolicyReady");
+    assert!(status == "True" && message.contains("spec.network is Open"), "{message}");
+    change(&mut seen, json!({"network": "Isolated"}));
+    settle(&mut seen);
+    assert_eq!((seen.networks.len(), reason(&seen, "PolicyReady").0.as_str()), (2, "True"));
+}
+
+#[test]
+fn a_namespace_is_fenced_in_before_its_first_pod_can_come() {
+    let writes = decide::writes(&observed(&json!({})));
+    let first = |found: fn(&Write) -> bool| writes.iter().position(found).unwrap();
+    let last = |found: fn(&Write) -> bool| writes.iter().rposition(found).unwrap();
+    let fence = last(|w| matches!(w, Write::Network(_))).max(last(|w| matches!(w, Write::Limits(_))));
+    assert!(fence < first(|w| matches!(w, Write::Grant(_))), "{writes:?}");
+}
+
+#[test]
+fn what_somebody_changes_or_deletes_is_set_right_and_said_until_then() {
+    let mut seen = settled(&json!({}));
+    let mut policy = serde_json::to_value(render::network("team-a", "a1", seen.network().unwrap().0)).unwrap();
+    policy["spec"]["ingress"].as_array_mut().unwrap().push(json!({}));
+    seen.networks.insert("a1".into(), Arc::new(serde_json::from_value(policy).unwrap()));
+    seen.limits.remove("a2");
+    let writes = decide::writes(&seen);
+    assert!(
+        matches!(writes.as_slice(), [Write::Network(n), Write::Limits(l)]
+        if n.namespace().as_deref() == Some("a1") && l.namespace().as_deref() == Some("a2")),
+        "{writes:?}"
+    );
+    let (status, why, message) = reason(&seen, "PolicyReady");
+    assert_eq!((status.as_str(), why.as_str()), ("False", "Applying"));
+    assert!(message.contains("namespace a1: network policy gputenancy"), "{message}");
+    carry_out(&mut seen, writes);
+    assert_eq!(decide::writes(&seen), []);
+}
+
+#[test]
+fn an_api_server_that_moves_takes_the_policies_along_and_one_that_is_nowhere_is_said() {
+    let mut seen = settled(&json!({}));
+    seen.doors = [door("fd00::5", 6443)].into();
+    settle(&mut seen);
+    let spec = serde_json::to_string(&seen.network().unwrap().0).unwrap();
+    assert!(spec.contains("fd00::5/128") && !spec.contains("10.0.0.5"), "{spec}");
+    seen.doors.clear();
+    settle(&mut seen);
+    let (_, why, message) = reason(&seen, "Stalled");
+    assert!(why == "NoApiServer" && message.contains("Service kubernetes in namespace default"), "{message}");
+}
+
+#[test]
+fn without_default_requests_there_is_no_limit_range() {
+    let mut seen = settled(&json!({}));
+    seen.standard = Arc::default();
+    let writes = decide::writes(&seen);
+    let removed = writes.iter().filter(|w| matches!(w, Write::Remove { what: Optional::Limits, .. })).count();
+    assert_eq!(removed, 2, "{writes:?}");
+    settle(&mut seen);
+    assert!(seen.limits.is_empty() && decide::writes(&seen) == []);
+}
+
+#[test]
+fn viewers_are_bound_while_there_are_any() {
+    let mut seen = settled(&json!({}));
+    assert!(seen.viewers.is_empty());
+    change(&mut seen, json!({"viewers": [{"kind": "Group", "name": "guests"}]}));
+    assert!(reason(&seen, "PolicyReady").2.contains("role binding gputenancy-viewers"));
+    settle(&mut seen);
+    let binding = &seen.viewers["a2"];
+    assert_eq!((binding.role_ref.name.as_str(), binding.subjects[0].name.as_str()), (render::VIEWER_ROLE, "guests"));
+    assert_eq!(seen.bindings["a2"].role_ref.name, render::OWNER_ROLE);
+    change(&mut seen, json!({"viewers": []}));
+    settle(&mut seen);
+    assert!(seen.viewers.is_empty());
+}
+
+#[test]
+fn pod_security_is_what_the_spec_says_and_is_set_right() {
+    let mut seen = settled(&json!({}));
+    let enforced = |seen: &Observed| seen.namespaces["a1"].labels()["pod-security.kubernetes.io/enforce"].clone();
+    assert_eq!(enforced(&seen), "restricted");
+    change(&mut seen, json!({"podSecurity": "Baseline"}));
+    settle(&mut seen);
+    assert_eq!(enforced(&seen), "baseline");
+}
+
+#[test]
+fn a_namespace_that_is_no_longer_listed_stays_fenced_in() {
+    let mut seen = settled(&json!({}));
+    change(&mut seen, json!({"namespaces": [{"name": "a1"}]}));
+    settle(&mut seen);
+    assert_eq!(seen.roles()[1], ("a2".into(), Role::Retained));
+    assert!(seen.networks.contains_key("a2") && seen.limits.contains_key("a2"));
+    seen.networks.remove("a2");
+    assert!(matches!(decide::writes(&seen).as_slice(), [Write::Network(_)]));
+}
+
+/// A tenant that lists `a2`, which is there and is labelled so.
+fn finds(adopt: bool, labels: Value) -> Observed {
+    let mut seen = observed(&json!({"namespaces": [{"name": "a1"}, {"name": "a2", "adopt": adopt}]}));
+    let there: SlimNamespace =
+        serde_json::from_value(json!({"metadata": {"name": "a2", "resourceVersion": "7", "labels": labels}})).unwrap();
+    seen.namespaces.insert("a2".into(), Arc::new(there));
+    seen
+}
+
+#[test]
+fn a_namespace_of_nobody_is_adopted_where_that_is_said_and_let_go_with_the_tenant() {
+    let mut seen = finds(true, json!({"app.kubernetes.io/managed-by": "Helm"}));
+    assert_eq!(seen.roles()[1].1, Role::Adoptable);
+    let writes = decide::writes(&seen);
+    let of_a2 = |w: &Write| matches!(w, Write::Quota(q) if q.namespace().as_deref() == Some("a2"));
+    assert!(!writes.iter().any(of_a2), "nothing but its labels before it is ours: {writes:?}");
+    carry_out(&mut seen, writes);
+    settle(&mut seen);
+    let labels = seen.namespaces["a2"].labels();
+    assert_eq!(
+        (labels["gputenancy.io/tenant"].as_str(), labels["app.kubernetes.io/managed-by"].as_str()),
+        ("team-a", "Helm")
+    );
+    assert_eq!(reason(&seen, "Ready").0, "True");
+    assert_eq!(seen.quotas.len() + seen.networks.len() + seen.limits.len(), 6);
+    let seen = super::deleted(seen, 0);
+    let released = Write::Release { namespace: "a2".into(), made: false };
+    assert!(decide::teardown(&seen).contains(&released), "{:?}", decide::teardown(&seen));
+}
+
+#[test]
+fn what_is_not_to_be_adopted_is_left_alone_and_the_message_says_what_helps() {
+    let mut going = finds(true, json!({}));
+    let mut namespace = (*going.namespaces["a2"]).clone();
+    namespace.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    going.namespaces.insert("a2".into(), Arc::new(namespace));
+    let mut own = finds(true, json!({}));
+    own.home = "a2".into();
+    for (mut seen, words) in [
+        (finds(false, json!({})), "say adopt: true beside its name"),
+        (finds(true, json!({"gputenancy.io/tenant": "team-b"})), "belongs to tenant team-b: choose another name"),
+        (going, "made anew when it is gone"),
+        (own, "the operator's own"),
+    ] {
+        let before = seen.namespaces["a2"].labels().clone();
+        let writes = decide::writes(&seen);
+        carry_out(&mut seen, writes);
+        assert_eq!((seen.roles()[1].1, seen.namespaces["a2"].labels()), (Role::Foreign, &before));
+        let (_, why, message) = reason(&seen, "Ready");
+        assert!(why == "NamespaceForeign" && message.contains(words), "{message}");
+    }
+}
