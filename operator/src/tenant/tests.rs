@@ -23,6 +23,7 @@ use crate::{
 
 mod grants;
 mod isolation;
+mod opinion;
 
 fn tenant(spec: &Value) -> GpuTenant {
     let mut whole = json!({

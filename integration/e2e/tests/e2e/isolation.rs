@@ -101,7 +101,8 @@ async fn connections(world: &World) -> Result<()> {
         comes_to_reach(world, from, address, to, false).await?;
         comes_to_reach(world, from, &by_name(to), to, false).await?;
     }
-    let ask = "echo | nc -w 3 kubernetes.default.svc.cluster.local 443 | head -c 1 >/dev/null && nc -z -w 3 kubernetes.default.svc.cluster.local 443";
+    // it says in plain words that it talks TLS only
+    let ask = "printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 3 kubernetes.default.svc.cluster.local 443 | grep -q 'HTTPS server'";
     eventually("the API server by its name", PATIENCE, || async {
         let answer = world.kubectl(&["exec", "-n", "red", "web", "--", "sh", "-c", ask]).await;
         Ok(answer.map(drop).map_err(|e| e.to_string()))
