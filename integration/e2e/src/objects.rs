@@ -117,11 +117,20 @@ where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
     let api = Api::<K>::all(client.clone());
-    let probe = || async {
-        let left: Vec<String> = api.list(&ListParams::default()).await?.iter().map(ResourceExt::name_any).collect();
-        Ok(if left.is_empty() { Ok(()) } else { Err(left.join(", ")) })
+    let left = || async {
+        let left = api.list(&ListParams::default()).await?;
+        Ok::<_, crate::Error>(left.iter().map(ResourceExt::name_any).collect::<Vec<_>>())
     };
-    crate::wait::eventually(&format!("all {what} gone"), crate::wait::PATIENCE, probe).await
+    // a thousand go for minutes: as long as they get fewer there is patience
+    let mut before = left().await?.len();
+    while before > 0 {
+        let fewer = || async {
+            let left = left().await?;
+            Ok(if left.len() < before { Ok(left.len()) } else { Err(left.join(", ")) })
+        };
+        before = crate::wait::eventually(&format!("all {what} gone"), crate::wait::PATIENCE, fewer).await?;
+    }
+    Ok(())
 }
 
 /// The agreement of a node.
