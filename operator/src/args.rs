@@ -22,7 +22,7 @@ pub struct Args {
 #[derive(Subcommand, Debug, Clone)]
 pub enum Command {
     /// Runs the controller until it is told to stop or loses its lease.
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Removes our finalizers from all objects, so that they can be deleted with no operator running.
     ReleaseFinalizers(LogArgs),
 }
@@ -51,7 +51,7 @@ pub struct RunArgs {
     /// Tenants reconciled at once.
     #[arg(long, default_value = "16")]
     pub concurrency: u16,
-    /// What every tenant gets alike, in JSON: `egress` (rules of a NetworkPolicy) and `defaultRequests` (quantities by resource).
+    /// What every tenant gets alike, in JSON: `egress` (rules of a `NetworkPolicy`) and `defaultRequests` (quantities by resource).
     #[arg(long, env = "TENANT_STANDARD", default_value = "{}")]
     pub tenant_standard: Standard,
     /// Flags of the log.

@@ -48,8 +48,8 @@ pub enum RunError {
 /// Does what the command line asks for.
 pub async fn run(args: Args) -> Result<(), RunError> {
     let Args { command, run } = args;
-    match command.unwrap_or(Command::Run(run)) {
-        Command::Run(args) => operate(args).await,
+    match command.unwrap_or_else(|| Command::Run(Box::new(run))) {
+        Command::Run(args) => operate(*args).await,
         Command::ReleaseFinalizers(log) => {
             init_log(&log)?;
             release::finalizers(client().await?).await.map_err(|e| Box::new(e).into())

@@ -149,24 +149,8 @@ impl Caches {
             grants: owned(client, ours.clone(), wakes, |g: &GpuGrant| digest(&(&g.metadata.labels, &g.spec))),
             policies: owned(client, ours.clone(), wakes, |p: &SlimPolicy| digest(&(&p.metadata.labels, &p.spec))),
             limits: owned(client, ours, wakes, |l: &SlimLimits| digest(&(&l.metadata.labels, &l.spec))),
-            service: Watch {
-                api: Api::namespaced(client.clone(), doors::NAMESPACE),
-                config: watcher::Config::default().fields(&format!("metadata.name={}", doors::NAME)),
-                project: lighten,
-                keep: |_| true,
-                key: ResourceExt::name_any,
-                digest: |s: &SlimService| digest(&s.spec),
-            }
-            .start(everybody(wakes)),
-            endpoints: Watch {
-                api: Api::namespaced(client.clone(), doors::NAMESPACE),
-                config: watcher::Config::default().labels(&format!("{}={}", doors::SLICE_OF, doors::NAME)),
-                project: lighten,
-                keep: |_| true,
-                key: ResourceExt::name_any,
-                digest: |e: &SlimEndpoints| digest(&(&e.endpoints, &e.ports)),
-            }
-            .start(everybody(wakes)),
+            service: service(client, wakes),
+            endpoints: endpoints(client, wakes),
             refusals: Watch {
                 api: Api::all(client.clone()),
                 config: SlimEvent::selector(),
@@ -319,6 +303,32 @@ where
             }
         },
     )
+}
+
+/// The API server's service.
+fn service(client: &Client, wakes: &Wakes) -> Store<SlimService> {
+    Watch {
+        api: Api::namespaced(client.clone(), doors::NAMESPACE),
+        config: watcher::Config::default().fields(&format!("metadata.name={}", doors::NAME)),
+        project: lighten,
+        keep: |_| true,
+        key: ResourceExt::name_any,
+        digest: |s: &SlimService| digest(&s.spec),
+    }
+    .start(everybody(wakes))
+}
+
+/// The addresses behind it.
+fn endpoints(client: &Client, wakes: &Wakes) -> Store<SlimEndpoints> {
+    Watch {
+        api: Api::namespaced(client.clone(), doors::NAMESPACE),
+        config: watcher::Config::default().labels(&format!("{}={}", doors::SLICE_OF, doors::NAME)),
+        project: lighten,
+        keep: |_| true,
+        key: ResourceExt::name_any,
+        digest: |e: &SlimEndpoints| digest(&(&e.endpoints, &e.ports)),
+    }
+    .start(everybody(wakes))
 }
 
 fn fleet<Key>(wakes: &Wakes) -> impl FnMut(Key) + Send + 'static {

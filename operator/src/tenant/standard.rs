@@ -11,7 +11,7 @@ use super::amount::Amount;
 #[derive(Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Standard {
-    /// Where pods of isolated tenants may connect to besides their own namespaces, DNS and the API server: rules of a NetworkPolicy.
+    /// Where pods of isolated tenants may connect to besides their own namespaces, DNS and the API server: rules of a `NetworkPolicy`.
     #[serde(default)]
     pub egress: Vec<NetworkPolicyEgressRule>,
     /// What a container requests that says nothing, by resource; empty: nothing.

@@ -119,7 +119,7 @@ const SUBJECTS: &[Subject] = &[
     Subject { user: "eve", groups: &["system:authenticated"], owns: None, views: None },
 ];
 
-/// What owners may read and viewers may not: it would give them the rights of the namespace's ServiceAccounts, or its programs.
+/// What owners may read and viewers may not: it would give them the rights of the namespace's service accounts, or of its programs.
 const SECRET: &[&str] = &["/secrets", "/pods/exec", "/pods/attach", "/pods/portforward"];
 
 /// One question.

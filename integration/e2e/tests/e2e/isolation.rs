@@ -219,7 +219,7 @@ async fn a_pod_that_requests_nothing_gets_the_platforms_requests_under_a_quota_o
         })
         .await
     };
-    world.keeping_evidence("default-requests", body).await;
+    world.keeping_evidence("default-requests", Box::pin(body)).await;
 }
 
 /// Waits for words of a tenant's condition.
@@ -235,60 +235,60 @@ async fn wait_says(world: &World, name: &str, type_: &str, status: &str, reason:
 #[tokio::test]
 async fn a_namespace_that_exists_is_adopted_where_that_is_said_and_let_go_in_the_end() {
     let world = World::enter().await.unwrap();
-    let body = async {
-        gone(&world, "old").await?;
-        let labels = json!({"app.kubernetes.io/managed-by": "somebody", "team": "old"});
-        let old = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "old", "labels": labels}});
-        let data = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "data", "namespace": "old"}});
-        world.set(&[old, data]).await?;
-        let taker = |adopt: bool| {
-            let mut taker = tenant("taker", &[]);
-            taker["spec"]["namespaces"] = json!([{"name": "taker"}, {"name": "old", "adopt": adopt}]);
-            taker["spec"]["viewers"] = json!([{"kind": "Group", "name": "guests"}]);
-            taker["spec"]["podSecurity"] = json!("Baseline");
-            taker
-        };
-        world.set(&[taker(false)]).await?;
-        wait_says(&world, "taker", "NamespacesReady", "False", "NamespaceForeign", &["old", "adopt: true"]).await?;
-        world.set(&[taker(true)]).await?;
-        tenant_ready(&world, "taker").await?;
-        let told = pod_events(&world, "default", "NamespaceAdopted").await?;
-        ensure(told.iter().any(|t| t.starts_with("taker: namespace old")), format!("{told:?}"))?;
-        let spaces = Api::<Namespace>::all(world.client.clone());
-        let labels = spaces.get("old").await?.labels().clone();
-        let wanted = [
-            ("app.kubernetes.io/managed-by", "somebody"),
-            ("team", "old"),
-            ("gputenancy.io/tenant", "taker"),
-            ("pod-security.kubernetes.io/enforce", "baseline"),
-        ];
-        ensure(wanted.iter().all(|(k, v)| labels.get(*k).is_some_and(|l| l == v)), format!("{labels:?}"))?;
-        // what is one tenant's is no other's
-        let mut second = tenant("second", &[]);
-        second["spec"]["namespaces"] = json!([{"name": "old", "adopt": true}]);
-        world.set(&[second]).await?;
-        wait_says(&world, "second", "NamespacesReady", "False", "NamespaceForeign", &["belongs to tenant taker"])
-            .await?;
-        let bindings = Api::<RoleBinding>::namespaced(world.client.clone(), "old");
-        ensure(bindings.get("gputenancy-viewers").await?.role_ref.name == "gputenancy:tenant-viewer", "viewers")?;
-        objects::patch_tenant(&world.client, "taker", json!({"spec": {"viewers": null}})).await?;
-        eventually("no viewers", PATIENCE, || async {
-            let left = bindings.get_opt("gputenancy-viewers").await?;
-            Ok(if left.is_none() { Ok(()) } else { Err("still bound".into()) })
-        })
-        .await?;
-        world.kubectl(&["delete", "gputenant", "second", "taker", "--timeout=4m"]).await?;
-        ensure(spaces.get_opt("taker").await?.is_none(), "what was made for the tenant went with it")?;
-        let labels = spaces.get("old").await?.labels().clone();
-        ensure(!labels.contains_key("gputenancy.io/tenant") && labels["team"] == "old", format!("{labels:?}"))?;
-        let kinds = "networkpolicies,limitranges,resourcequotas,rolebindings,gpugrants";
-        let left = world.kubectl(&["get", kinds, "-n", "old", "-o", "name"]).await?;
-        ensure(left.trim().is_empty(), left)?;
-        world.kubectl(&["get", "configmap", "data", "-n", "old"]).await?;
-        // the caches of the operator have a moment to see a mistake, if there is one
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        ensure(spaces.get("old").await?.metadata.deletion_timestamp.is_none(), "an adopted namespace is deleted")
-    };
-    world.keeping_evidence("adopt", body).await;
+    world.keeping_evidence("adopt", Box::pin(adoption(&world))).await;
     gone(&world, "old").await.unwrap();
+}
+
+async fn adoption(world: &World) -> Result<()> {
+    gone(world, "old").await?;
+    let labels = json!({"app.kubernetes.io/managed-by": "somebody", "team": "old"});
+    let old = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "old", "labels": labels}});
+    let data = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "data", "namespace": "old"}});
+    world.set(&[old, data]).await?;
+    let taker = |adopt: bool| {
+        let mut taker = tenant("taker", &[]);
+        taker["spec"]["namespaces"] = json!([{"name": "taker"}, {"name": "old", "adopt": adopt}]);
+        taker["spec"]["viewers"] = json!([{"kind": "Group", "name": "guests"}]);
+        taker["spec"]["podSecurity"] = json!("Baseline");
+        taker
+    };
+    world.set(&[taker(false)]).await?;
+    wait_says(world, "taker", "NamespacesReady", "False", "NamespaceForeign", &["old", "adopt: true"]).await?;
+    world.set(&[taker(true)]).await?;
+    tenant_ready(world, "taker").await?;
+    let told = pod_events(world, "default", "NamespaceAdopted").await?;
+    ensure(told.iter().any(|t| t.starts_with("taker: namespace old")), format!("{told:?}"))?;
+    let spaces = Api::<Namespace>::all(world.client.clone());
+    let labels = spaces.get("old").await?.labels().clone();
+    let wanted = [
+        ("app.kubernetes.io/managed-by", "somebody"),
+        ("team", "old"),
+        ("gputenancy.io/tenant", "taker"),
+        ("pod-security.kubernetes.io/enforce", "baseline"),
+    ];
+    ensure(wanted.iter().all(|(k, v)| labels.get(*k).is_some_and(|l| l == v)), format!("{labels:?}"))?;
+    // what is one tenant's is no other's
+    let mut second = tenant("second", &[]);
+    second["spec"]["namespaces"] = json!([{"name": "old", "adopt": true}]);
+    world.set(&[second]).await?;
+    wait_says(world, "second", "NamespacesReady", "False", "NamespaceForeign", &["belongs to tenant taker"]).await?;
+    let bindings = Api::<RoleBinding>::namespaced(world.client.clone(), "old");
+    ensure(bindings.get("gputenancy-viewers").await?.role_ref.name == "gputenancy:tenant-viewer", "viewers")?;
+    objects::patch_tenant(&world.client, "taker", json!({"spec": {"viewers": null}})).await?;
+    eventually("no viewers", PATIENCE, || async {
+        let left = bindings.get_opt("gputenancy-viewers").await?;
+        Ok(if left.is_none() { Ok(()) } else { Err("still bound".into()) })
+    })
+    .await?;
+    world.kubectl(&["delete", "gputenant", "second", "taker", "--timeout=4m"]).await?;
+    ensure(spaces.get_opt("taker").await?.is_none(), "what was made for the tenant went with it")?;
+    let labels = spaces.get("old").await?.labels().clone();
+    ensure(!labels.contains_key("gputenancy.io/tenant") && labels["team"] == "old", format!("{labels:?}"))?;
+    let kinds = "networkpolicies,limitranges,resourcequotas,rolebindings,gpugrants";
+    let left = world.kubectl(&["get", kinds, "-n", "old", "-o", "name"]).await?;
+    ensure(left.trim().is_empty(), left)?;
+    world.kubectl(&["get", "configmap", "data", "-n", "old"]).await?;
+    // the caches of the operator have a moment to see a mistake, if there is one
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    ensure(spaces.get("old").await?.metadata.deletion_timestamp.is_none(), "an adopted namespace is deleted")
 }
