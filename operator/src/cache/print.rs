@@ -104,6 +104,8 @@ fn of_limits<'de, D: Deserializer<'de>>(from: D) -> Result<Print, D::Error> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::needless_pass_by_value, reason = "a test reads better without ampersands before json!")]
+
     use serde_json::json;
 
     use super::*;
