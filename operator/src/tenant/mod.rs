@@ -273,6 +273,7 @@ async fn carry_out(seen: &Observed, context: &Context, write: Write) -> Result<(
             }
             put(context, if name == render::VIEWERS { Kept::Viewers } else { Kept::Binding }, &*binding).await
         }
+        Write::Revoke(namespace) => take::<GpuGrant>(writer, &namespace, names::GRANT).await,
         Write::Delete { namespace, uid } => {
             let doing = format!("deleting namespace {namespace}");
             writer.delete(&Api::<Namespace>::all(writer.client()), &namespace, uid).await.map_err(failed(doing))

@@ -31,4 +31,5 @@ mod policies;
 mod preview;
 mod refusals;
 mod story;
+mod teardown;
 mod windows;
