@@ -29,5 +29,6 @@ mod patience;
 mod policies;
 mod preview;
 mod refusals;
+mod rights;
 mod story;
 mod windows;
