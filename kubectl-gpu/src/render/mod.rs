@@ -3,11 +3,13 @@
 mod changes;
 mod plan;
 mod table;
+mod tenant;
 mod words;
 
 pub use changes::{beginning, changes, line};
 pub use plan::plan;
 use serde::Serialize;
+pub use tenant::tenant;
 pub use words::span;
 
 use crate::args::Output;

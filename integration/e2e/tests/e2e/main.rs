@@ -31,4 +31,5 @@ mod preview;
 mod refusals;
 mod rights;
 mod story;
+mod tenant_view;
 mod windows;
