@@ -45,6 +45,11 @@ pub enum Command {
     ///
     /// Whoever may not read the tenant is told what its namespaces show.
     Tenant(TenantArgs),
+    /// Checks manifests before anybody applies them, without a cluster: our kinds, what they say of each other, and workloads of
+    /// tenants that are among the files.
+    ///
+    /// Exit codes: 0 nothing found, 1 something found, or the files cannot be read.
+    Lint(LintArgs),
 }
 
 /// Flags of `plan`.
@@ -98,6 +103,20 @@ pub struct TenantArgs {
     /// named as the tenant.
     #[arg(short, long = "namespace", value_name = "NAMESPACE", value_delimiter = ',')]
     pub namespaces: Vec<String>,
+    /// How the answer is written.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// Flags of `lint`.
+#[derive(ClapArgs, Debug, Clone, Default)]
+pub struct LintArgs {
+    /// Manifests: files, folders, or `-` for standard input.
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Namespace of workloads that name none.
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
     /// How the answer is written.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,

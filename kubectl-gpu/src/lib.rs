@@ -9,6 +9,7 @@ pub mod args;
 pub mod changes;
 pub mod cluster;
 pub mod input;
+pub mod lint;
 pub mod preview;
 pub mod render;
 pub mod run;

@@ -5,10 +5,11 @@ use std::{fs, io, path::PathBuf};
 use anstyle::{AnsiColor, Style};
 
 use crate::{
-    args::{Args, ChangesArgs, ClusterArgs, Command, PlanArgs, SnapshotArgs, TenantArgs},
+    args::{Args, ChangesArgs, ClusterArgs, Command, LintArgs, PlanArgs, SnapshotArgs, TenantArgs},
     changes::{self, FollowError},
     cluster::{self, ClusterError},
     input::{self, InputErrors, Reading},
+    lint,
     preview::{self, DeleteError, PlanPreview},
     render::{self, RenderError},
     snapshot,
@@ -18,6 +19,8 @@ use crate::{
 
 /// Exit code of an error.
 pub const ERROR: u8 = 1;
+/// Exit code of a check that found something.
+const FOUND: u8 = 1;
 /// Exit code of a change that failed.
 const FAILED: u8 = 4;
 /// Style of the word in front of an error.
@@ -57,6 +60,7 @@ pub async fn run(args: Args) -> Result<u8, RunError> {
         Command::Snapshot(args) => take(&args, &cluster).await,
         Command::Changes(args) => follow(&args, &cluster).await,
         Command::Tenant(args) => of_tenant(&args, &cluster).await,
+        Command::Lint(args) => check(&args),
     }
 }
 
@@ -104,4 +108,10 @@ async fn of_tenant(args: &TenantArgs, cluster: &ClusterArgs) -> Result<u8, RunEr
     let report = tenant::report(&tenant::gather(&client, &args.name, &args.namespaces).await?);
     anstream::print!("{}", render::document(&report, args.output, || render::tenant(&report))?);
     Ok(0)
+}
+
+fn check(args: &LintArgs) -> Result<u8, RunError> {
+    let report = lint::lint(&input::read(&args.files)?, args.namespace.as_deref());
+    anstream::print!("{}", render::document(&report, args.output, || render::lint(&report))?);
+    Ok(if report.findings.is_empty() { 0 } else { FOUND })
 }
