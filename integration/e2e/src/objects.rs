@@ -1,6 +1,6 @@
 //! Reading the cluster the way the tests ask about it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
 use k8s_openapi::{
@@ -13,7 +13,7 @@ use kube::{
 };
 use serde_json::Value;
 
-use crate::{Error, Result};
+use crate::{Error, Result, World};
 
 /// Identity of a running pod: what must not change for a pod that was left alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,11 +117,31 @@ where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
     let api = Api::<K>::all(client.clone());
-    let probe = || async {
-        let left: Vec<String> = api.list(&ListParams::default()).await?.iter().map(ResourceExt::name_any).collect();
-        Ok(if left.is_empty() { Ok(()) } else { Err(left.join(", ")) })
+    let left = || async {
+        let left = api.list(&ListParams::default()).await?;
+        Ok::<_, crate::Error>(left.iter().map(ResourceExt::name_any).collect::<Vec<_>>())
     };
-    crate::wait::eventually(&format!("all {what} gone"), crate::wait::PATIENCE, probe).await
+    // a thousand go for minutes: as long as they get fewer there is patience
+    let mut before = left().await?.len();
+    while before > 0 {
+        let fewer = || async {
+            let left = left().await?;
+            Ok(if left.len() < before { Ok(left.len()) } else { Err(left.join(", ")) })
+        };
+        before = crate::wait::eventually(&format!("all {what} gone"), crate::wait::PATIENCE, fewer).await?;
+    }
+    Ok(())
+}
+
+/// Every object of the cluster that carries a label, as `kind/name`.
+pub async fn labelled(world: &World, label: &str) -> Result<BTreeSet<String>> {
+    let kinds = world.kubectl(&["api-resources", "--verbs=list", "-o", "name"]).await?;
+    // events are not ours to keep, and metrics have no server here
+    let kinds: Vec<&str> =
+        kinds.lines().filter(|k| !k.starts_with("events") && !k.contains("metrics.k8s.io")).collect();
+    let found =
+        world.kubectl(&["get", &kinds.join(","), "-A", "-l", label, "-o", "name", "--ignore-not-found"]).await?;
+    Ok(found.lines().map(str::to_owned).collect())
 }
 
 /// The agreement of a node.

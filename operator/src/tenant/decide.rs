@@ -41,6 +41,8 @@ pub enum Write {
         /// Delete the present one first.
         anew: bool,
     },
+    /// Delete the grant of a namespace that is about to go.
+    Revoke(String),
     /// Delete a namespace that we made, unless another has its name by now.
     Delete {
         /// Its name.
@@ -144,7 +146,9 @@ fn same_subjects(a: &[Subject], b: &[Subject]) -> bool {
     a.len() == b.len() && a.iter().all(|x| b.contains(x))
 }
 
-/// What to write for a tenant that is being deleted.
+/// What to write for a tenant that is being deleted. Grants go before their namespaces: from then on no new pod is admitted, and
+/// the namespace controller of an API server that has just started does not know yet of kinds that are not its own, so that it lets
+/// a namespace go and leaves a grant behind that nobody can delete.
 pub fn teardown(seen: &Observed) -> Vec<Write> {
     if seen.tenant.spec.deletion_protection {
         return Vec::new();
@@ -155,7 +159,15 @@ pub fn teardown(seen: &Observed) -> Vec<Write> {
         let retained = seen.namespaces.get(&name).is_some_and(|ns| ns.labels().contains_key(render::RETAINED_FROM));
         match role {
             Role::Missing | Role::Foreign => {}
-            Role::Terminating => terminating.push(name),
+            Role::Terminating => {
+                if seen.grants.contains_key(&name) {
+                    writes.push(Write::Revoke(name.clone()));
+                }
+                terminating.push(name);
+            }
+            Role::Active if seen.made_by_us(&name) && !retained && seen.grants.contains_key(&name) => {
+                writes.push(Write::Revoke(name));
+            }
             Role::Active if seen.made_by_us(&name) && !retained => {
                 let uid = seen.namespaces.get(&name).and_then(|ns| ns.uid());
                 writes.push(Write::Delete { namespace: name, uid });

@@ -255,6 +255,11 @@ async fn carry_out(seen: &Observed, context: &Context, write: Write) -> Result<(
             context.note(Kept::Binding, namespace, &applied);
             Ok(())
         }
+        Write::Revoke(namespace) => {
+            let doing = format!("deleting the grant of namespace {namespace}");
+            let grants = Api::<GpuGrant>::namespaced(writer.client(), &namespace);
+            writer.delete(&grants, names::GRANT, None).await.map_err(failed(doing))
+        }
         Write::Delete { namespace, uid } => {
             let doing = format!("deleting namespace {namespace}");
             writer.delete(&Api::<Namespace>::all(writer.client()), &namespace, uid).await.map_err(failed(doing))

@@ -106,6 +106,7 @@ fn carry_out(seen: &mut Observed, writes: Vec<Write>) {
                 let slim: SlimBinding = serde_json::from_value(serde_json::to_value(*binding).unwrap()).unwrap();
                 seen.bindings.insert(slim.namespace().unwrap(), Arc::new(slim));
             }
+            Write::Revoke(namespace) => _ = seen.grants.remove(&namespace),
             Write::Delete { namespace, .. } => {
                 seen.namespaces.remove(&namespace);
             }
@@ -375,10 +376,10 @@ fn deletion_takes_the_namespaces_that_were_made_for_the_tenant_and_releases_othe
     seen.namespaces.insert("a2".into(), Arc::new(adopted));
     let mut seen = deleted(seen, 0);
     let writes = decide::teardown(&seen);
-    assert!(
-        matches!(writes.as_slice(), [Write::Delete { namespace: a1, .. }, Write::Release(a2)] if a1 == "a1" && a2 == "a2"),
-        "{writes:?}"
-    );
+    assert_eq!(writes, [Write::Revoke("a1".into()), Write::Release("a2".into())], "nothing new is admitted any more");
+    carry_out(&mut seen, writes);
+    let writes = decide::teardown(&seen);
+    assert!(matches!(writes.as_slice(), [Write::Delete { namespace, .. }] if namespace == "a1"), "{writes:?}");
     carry_out(&mut seen, writes);
     assert_eq!(decide::teardown(&seen), [Write::Finish(None)]);
 }
@@ -391,10 +392,12 @@ fn deletion_never_hangs_for_ever_and_names_what_blocks() {
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
     going.status.conditions = serde_json::from_value(json!([{"type": "NamespaceFinalizersRemaining", "status": "True", "message": "Some content has finalizers remaining: example.com/keep"}])).unwrap();
     seen.namespaces.insert("a1".into(), Arc::new(going));
-    let early = deleted(seen.clone(), PATIENCE.as_secs() - 1);
+    let mut early = deleted(seen.clone(), PATIENCE.as_secs() - 1);
+    assert_eq!(decide::teardown(&early), [Write::Revoke("a1".into())], "its controller may not know of grants");
+    carry_out(&mut early, vec![Write::Revoke("a1".into())]);
     assert_eq!(decide::teardown(&early), []);
     assert!(reason(&early, "Reconciling").2.contains("example.com/keep"));
-    let late = deleted(seen, PATIENCE.as_secs());
+    let late = deleted(Observed { grants: BTreeMap::new(), ..seen }, PATIENCE.as_secs());
     assert_eq!(reason(&late, "Stalled").1, "DeletionBlocked");
     assert!(
         matches!(decide::teardown(&late).as_slice(), [Write::Finish(Some(note))] if note.contains("example.com/keep"))

@@ -1,9 +1,9 @@
 //! Helm installs, upgrades and uninstalls the product in the lab, with tenants at work.
 
-use std::collections::BTreeSet;
-
 use e2e::{
-    Error, Result, World, objects, product, story,
+    Error, Result, World,
+    objects::{self, labelled},
+    product, story,
     wait::{PATIENCE, eventually},
 };
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, names};
@@ -12,17 +12,6 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams},
 };
-
-/// Every object of the cluster that carries a label, as `kind/name`.
-async fn labelled(world: &World, label: &str) -> Result<BTreeSet<String>> {
-    let kinds = world.kubectl(&["api-resources", "--verbs=list", "-o", "name"]).await?;
-    // events are not ours to keep, and metrics have no server here
-    let kinds: Vec<&str> =
-        kinds.lines().filter(|k| !k.starts_with("events") && !k.contains("metrics.k8s.io")).collect();
-    let found =
-        world.kubectl(&["get", &kinds.join(","), "-A", "-l", label, "-o", "name", "--ignore-not-found"]).await?;
-    Ok(found.lines().map(str::to_owned).collect())
-}
 
 async fn finalizers<K>(world: &World) -> Result<Vec<String>>
 where

@@ -31,5 +31,6 @@ mod preview;
 mod refusals;
 mod rights;
 mod story;
+mod teardown;
 mod tenant_view;
 mod windows;

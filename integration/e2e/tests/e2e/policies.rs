@@ -218,7 +218,7 @@ fn operator() -> Vec<Case> {
             "a new device before its canary",
             Actor::Admin,
             Verb::Create,
-            "/api/v1/namespaces/default/pods".into(),
+            pods.into(),
             canary(json!({"serviceAccountName": "default"}), json!({})),
             Some("resources gputenancy.io/canary_* are new devices that the operator's canary pods have yet to prove"),
         ),

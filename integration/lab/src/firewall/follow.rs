@@ -79,7 +79,8 @@ where
         object.managed_fields_mut().clear();
         object.annotations_mut().clear();
     };
-    let events = watcher(api, watcher::Config::default().timeout(WATCH_SECONDS)).default_backoff().modify(slim).reflect(writer);
+    let events =
+        watcher(api, watcher::Config::default().timeout(WATCH_SECONDS)).default_backoff().modify(slim).reflect(writer);
     let told = |event: std::result::Result<_, watcher::Error>| {
         if let Err(error) = event {
             eprintln!("network policies: {error}");

@@ -1,8 +1,11 @@
-//! `make bench`: three measurements of the system, each against a baseline of the same run.
+//! `make bench`: measurements of the system, each against a baseline of the same run. One alone, and how many tenants:
+//! `bench onboarding 1000`.
 #![allow(clippy::indexing_slicing, reason = "of JSON values, whose index answers null; and of pairs")]
 
+mod admission;
 mod change;
 mod load;
+mod many;
 mod onboarding;
 mod rest;
 
@@ -24,6 +27,7 @@ async fn main() -> ExitCode {
 async fn run() -> Result<()> {
     let world = World::enter_real().await?;
     let only = std::env::args().nth(1);
+    let tenants = std::env::args().nth(2).and_then(|n| n.parse().ok());
     let wanted = |name: &str| only.as_deref().is_none_or(|o| o == name);
     if wanted("rest") {
         rest::measure(&world).await?;
@@ -32,7 +36,10 @@ async fn run() -> Result<()> {
         change::measure(&world).await?;
     }
     if wanted("onboarding") {
-        onboarding::measure(&world).await?;
+        onboarding::measure(&world, tenants.unwrap_or(200)).await?;
+    }
+    if wanted("admission") {
+        admission::measure(&world, tenants.unwrap_or(1000)).await?;
     }
     Ok(())
 }

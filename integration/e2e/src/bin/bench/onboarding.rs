@@ -1,76 +1,62 @@
-//! Two hundred tenants: how fast they become Ready, against a bare client that writes the same objects: the tenant as it is in the
+//! Many tenants: how fast they become Ready, against a bare client that writes the same objects: the tenant as it is in the
 //! end with finalizer and status, namespace, quota, role binding, and the event that tells of it. The operator stands still
 //! meanwhile. The client does so twice: by server-side apply where the operator and people apply, which is what the operator can be
 //! measured by, and by plain creation, which says what server-side apply costs. A tenant is Ready when its quota is in force, which
 //! the quota controller says; so the client's time is told with and without waiting for that.
 
-use std::{collections::BTreeSet, time::Instant};
+use std::time::Instant;
 
 use e2e::{
     Error, Result, World,
     objects::{self, delete_everything},
     product,
-    scene::{mig_profile, pool, tenant},
+    scene::{mig_profile, pool},
     wait::{PATIENCE, eventually},
 };
-use futures::{StreamExt, TryStreamExt, pin_mut, stream};
-use gputenancy_crds::{GpuGrant, GpuTenant, condition};
+use futures::{StreamExt, TryStreamExt, stream};
+use gputenancy_crds::{GpuGrant, GpuTenant};
 use http::Request;
 use k8s_openapi::api::{
     core::v1::{Namespace, Pod, ResourceQuota},
     events::v1::Event,
     rbac::v1::RoleBinding,
 };
-use kube::{
-    Api, Resource, ResourceExt,
-    api::{ListParams, Patch, PatchParams},
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::{Api, Resource, ResourceExt, api::ListParams};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::load::Load;
-
-const TENANTS: u32 = 200;
-const IN_FLIGHT: usize = 8;
+use super::{
+    load::Load,
+    many::{IN_FLIGHT, become_ready, quantile, until_all},
+    rest,
+};
 
 /// Onboards the tenants through the operator, then writes copies of what it made with a bare client.
-pub async fn measure(world: &World) -> Result<()> {
+pub async fn measure(world: &World, tenants: usize) -> Result<()> {
     delete_everything(&world.client).await?;
     world.set(&[mig_profile("mig-1g", "1g.10gb"), pool("p", "gpu-1", &["mig-1g"])]).await?;
-    let api = Api::<GpuTenant>::all(world.client.clone());
-    let apply = PatchParams::apply("bench").force();
 
     let before = Load::of(world).await?;
     let start = Instant::now();
-    stream::iter(0..TENANTS)
-        .map(|i| {
-            let (api, apply) = (api.clone(), apply.clone());
-            async move {
-                let mut body = tenant(&format!("bench-{i:03}"), &[]);
-                body["spec"]["owners"] = json!([{"kind": "Group", "name": format!("team-{i}")}]);
-                api.patch(&format!("bench-{i:03}"), &apply, &Patch::Apply(body)).await
-            }
-        })
-        .buffer_unordered(IN_FLIGHT)
-        .try_collect::<Vec<_>>()
-        .await?;
-    let ready = |t: &GpuTenant| t.status.as_ref().is_some_and(|s| condition::is_true(&s.conditions, "Ready"));
-    all(&api, "bench-", ready).await?;
+    let waited = become_ready(world, "bench-", tenants).await?;
     let ours = start.elapsed().as_secs_f64();
     let work = Load::of(world).await?.since(&before);
 
-    let model = Model::of(world, "bench-000").await?;
+    let operators = rest::operators(world).await?;
+    let model = Model::of(world, "bench-0000").await?;
     stand(world, 0).await?;
-    let applied = bare_client(world, &model, "applied", Manner::Apply).await;
-    let created = bare_client(world, &model, "created", Manner::Create).await;
+    let applied = bare_client(world, &model, "applied", tenants, Manner::Apply).await;
+    let created = bare_client(world, &model, "created", tenants, Manner::Create).await;
     stand(world, 2).await?;
-    let rate = |seconds: f64| f64::from(TENANTS) / seconds;
+    #[expect(clippy::cast_precision_loss, reason = "thousands")]
+    let rate = |seconds: f64| tenants as f64 / seconds;
     println!(
-        "onboarding: {TENANTS} tenants, {} objects each and a status: operator {:.1} tenants/s; {work}",
+        "onboarding: {tenants} tenants, {} objects each and a status: operator {:.1} tenants/s; {work}",
         model.objects.len(),
         rate(ours)
     );
+    let (half, most) = (quantile(&waited, 0.5).as_secs_f64(), quantile(&waited, 0.99).as_secs_f64());
+    println!("  Ready after its application: p50 {half:.1} s, p99 {most:.1} s; the operators then have {operators}");
     for (how, bare) in [("applies", applied?), ("creates", created?)] {
         let (written, in_force) = (bare.written, bare.in_force);
         println!(
@@ -85,29 +71,6 @@ pub async fn measure(world: &World) -> Result<()> {
     delete_everything(&world.client).await
 }
 
-/// Waits until as many objects as there are tenants, of names that begin so, are as wanted. By a watch: lists again and again would
-/// be work for the API server that is measured.
-async fn all<K>(api: &Api<K>, prefix: &str, good: impl Fn(&K) -> bool) -> Result<()>
-where
-    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
-{
-    let objects = watcher(api.clone(), watcher::Config::default()).default_backoff().applied_objects();
-    pin_mut!(objects);
-    let mut done = BTreeSet::new();
-    while done.len() < TENANTS as usize {
-        let Ok(Some(seen)) = tokio::time::timeout(PATIENCE, objects.next()).await else {
-            return Err(Error::Wrong(format!("{} of {TENANTS} {prefix} are as they should be", done.len())));
-        };
-        let object = seen.map_err(|e| Error::Wrong(e.to_string()))?;
-        // what lies in a namespace is told apart by that
-        let name = object.namespace().unwrap_or_else(|| object.name_any());
-        if name.starts_with(prefix) && good(&object) {
-            done.insert(name);
-        }
-    }
-    Ok(())
-}
-
 /// What the bare client took.
 struct Bare {
     /// Seconds until its last write.
@@ -119,11 +82,11 @@ struct Bare {
 }
 
 /// A client writes the same objects under other names.
-async fn bare_client(world: &World, model: &Model, name: &str, manner: Manner) -> Result<Bare> {
+async fn bare_client(world: &World, model: &Model, name: &str, tenants: usize, manner: Manner) -> Result<Bare> {
     let before = Load::of(world).await?;
     let start = Instant::now();
-    stream::iter(0..TENANTS)
-        .map(|i| model.write(world, format!("{name}-{i:03}"), manner))
+    stream::iter(0..tenants)
+        .map(|i| model.write(world, format!("{name}-{i:04}"), manner))
         .buffer_unordered(IN_FLIGHT)
         .try_collect::<Vec<_>>()
         .await?;
@@ -132,7 +95,8 @@ async fn bare_client(world: &World, model: &Model, name: &str, manner: Manner) -
         let hard = q.spec.as_ref().and_then(|s| s.hard.as_ref());
         hard.is_some() && q.status.as_ref().and_then(|s| s.hard.as_ref()) == hard
     };
-    all(&Api::<ResourceQuota>::all(world.client.clone()), &format!("{name}-"), in_force).await?;
+    let quotas = Api::<ResourceQuota>::all(world.client.clone());
+    until_all(&quotas, &format!("{name}-"), tenants, in_force).await?;
     let in_force = start.elapsed().as_secs_f64();
     Ok(Bare { written, in_force, work: Load::of(world).await?.since(&before) })
 }

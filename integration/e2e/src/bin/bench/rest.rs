@@ -32,6 +32,13 @@ pub async fn measure(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// Resident memory of each operator, in words.
+pub async fn operators(world: &World) -> Result<String> {
+    let all = all(world).await?;
+    let ours = all.iter().filter(|p| p.name.starts_with("gputenancy-oper"));
+    Ok(ours.map(|p| format!("{:.1} MiB", p.rss_mib)).collect::<Vec<_>>().join(" and "))
+}
+
 struct Process {
     node: &'static str,
     pid: String,

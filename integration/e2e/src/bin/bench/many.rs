@@ -1,0 +1,87 @@
+//! Many tenants at once, as a migration or a test of scale brings them.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use e2e::{Error, Result, World, scene::tenant, wait::PATIENCE};
+use futures::{StreamExt, TryStreamExt, pin_mut, stream};
+use gputenancy_crds::{GpuTenant, condition};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{Patch, PatchParams},
+    runtime::{WatchStreamExt, watcher},
+};
+use serde_json::json;
+
+/// Tenants, or their objects, that are written side by side.
+pub const IN_FLIGHT: usize = 8;
+
+/// Applies tenants with no guarantee, one namespace and one owner each, and waits until all are Ready. The answer is how long after
+/// its application each was.
+pub async fn become_ready(world: &World, prefix: &str, count: usize) -> Result<Vec<Duration>> {
+    let api = Api::<GpuTenant>::all(world.client.clone());
+    let apply = PatchParams::apply("bench").force();
+    let applying = async {
+        stream::iter(0..count)
+            .map(|i| {
+                let (api, apply, name) = (&api, &apply, format!("{prefix}{i:04}"));
+                async move {
+                    let mut body = tenant(&name, &[]);
+                    body["spec"]["owners"] = json!([{"kind": "Group", "name": format!("team-{i}")}]);
+                    api.patch(&name, apply, &Patch::Apply(body)).await?;
+                    Ok::<_, Error>((name, Instant::now()))
+                }
+            })
+            .buffer_unordered(IN_FLIGHT)
+            .try_collect::<BTreeMap<_, _>>()
+            .await
+    };
+    let ready = |t: &GpuTenant| t.status.as_ref().is_some_and(|s| condition::is_true(&s.conditions, "Ready"));
+    let (applied, done) = futures::try_join!(applying, until_all(&api, prefix, count, ready))?;
+    let after = |(name, at): (&String, &Instant)| done.get(name).map(|then| then.saturating_duration_since(*at));
+    Ok(applied.iter().filter_map(after).collect())
+}
+
+/// Waits until so many objects, of names (or namespaces) that begin so, are as wanted; when each was first seen so. By a watch: lists
+/// again and again would be work for the API server that is measured.
+pub async fn until_all<K>(
+    api: &Api<K>,
+    prefix: &str,
+    count: usize,
+    good: impl Fn(&K) -> bool,
+) -> Result<BTreeMap<String, Instant>>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
+{
+    let objects = watcher(api.clone(), watcher::Config::default()).default_backoff().applied_objects();
+    pin_mut!(objects);
+    let mut done = BTreeMap::new();
+    while done.len() < count {
+        let Ok(Some(seen)) = tokio::time::timeout(PATIENCE, objects.next()).await else {
+            return Err(Error::Wrong(format!("{} of {count} {prefix} are as they should be", done.len())));
+        };
+        let object = seen.map_err(|e| Error::Wrong(e.to_string()))?;
+        // what lies in a namespace is told apart by that
+        let name = object.namespace().unwrap_or_else(|| object.name_any());
+        if name.starts_with(prefix) && good(&object) {
+            done.entry(name).or_insert_with(Instant::now);
+        }
+    }
+    Ok(done)
+}
+
+/// The value below which this share of all lies; nothing of nothing.
+pub fn quantile(values: &[Duration], share: f64) -> Duration {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a place in a list of thousands"
+    )]
+    let place = ((sorted.len().saturating_sub(1)) as f64 * share).round() as usize;
+    sorted.get(place).copied().unwrap_or_default()
+}
