@@ -44,6 +44,9 @@ pub struct Args {
     /// Address of health and metrics; `:PORT` listens on all addresses.
     #[arg(long, env = "HTTP", default_value = "127.0.0.1:9400", value_parser = address)]
     pub http: SocketAddr,
+    /// Say which rights the agent needs, what for, and whether this account has them, and end.
+    #[arg(long)]
+    pub rights: bool,
     /// What to log, such as `info` or `gputenancy_agent=debug`.
     #[arg(long, env = "LOG", default_value = "info")]
     pub log: String,

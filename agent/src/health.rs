@@ -42,6 +42,8 @@ pub struct Health {
     pub heartbeat: Heartbeat,
     /// Where carving stands.
     pub carved: watch::Receiver<Carved>,
+    /// Rights that are missing, a line for each.
+    pub lacks: watch::Receiver<Option<String>>,
     /// Metrics.
     pub metrics: Metrics,
 }
@@ -69,7 +71,8 @@ async fn alive(State(health): State<Health>) -> (StatusCode, String) {
 }
 
 async fn ready(State(health): State<Health>) -> (StatusCode, String) {
-    match not_ready(&health.carved.borrow()) {
+    let lacks = health.lacks.borrow().clone();
+    match lacks.or_else(|| not_ready(&health.carved.borrow())) {
         None => (StatusCode::OK, "ok\n".to_owned()),
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
     }

@@ -8,4 +8,5 @@ pub mod health;
 pub mod kubelet;
 pub mod metrics;
 pub mod report;
+pub mod rights;
 pub mod run;

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use gputenancy_rights::Right;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{
@@ -41,6 +42,13 @@ struct DeviceLabels {
     state: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LackingLabels {
+    verb: &'static str,
+    resource: String,
+    feature: &'static str,
+}
+
 /// The agent's metrics; clones count into the same ones.
 #[derive(Clone)]
 pub struct Metrics {
@@ -49,6 +57,7 @@ pub struct Metrics {
     nvml_failures: Family<FailureLabels, Counter>,
     steps: Family<StepLabels, Counter>,
     devices: Family<DeviceLabels, Gauge<i64, AtomicI64>>,
+    missing_rights: Family<LackingLabels, Gauge<i64, AtomicI64>>,
     status_writes: Counter,
     status_failures: Counter,
 }
@@ -58,13 +67,16 @@ impl Default for Metrics {
         let nvml_seconds: Family<CallLabels, Histogram> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(10e-6, 10.0, 7)));
         let (nvml_failures, steps, devices) = (Family::default(), Family::default(), Family::default());
-        let (status_writes, status_failures) = (Counter::default(), Counter::default());
+        let (missing_rights, status_writes, status_failures) =
+            (Family::default(), Counter::default(), Counter::default());
         let mut registry = Registry::with_prefix("gputenancy_agent");
         let help = "Time of NVML calls";
         registry.register_with_unit("nvml_call", help, Unit::Seconds, nvml_seconds.clone());
         registry.register("nvml_failures", "NVML calls that did not succeed, by code", nvml_failures.clone());
         registry.register("carve_steps", "Changes made to GPUs", steps.clone());
         registry.register("devices", "Devices by resource and state", devices.clone());
+        let help = "Rights that the agent lacks, and the feature that alone needs them";
+        registry.register("missing_rights", help, missing_rights.clone());
         registry.register("status_writes", "Writes of GpuNode status", status_writes.clone());
         registry.register("status_failures", "Writes of GpuNode status that failed", status_failures.clone());
         Self {
@@ -73,6 +85,7 @@ impl Default for Metrics {
             nvml_failures,
             steps,
             devices,
+            missing_rights,
             status_writes,
             status_failures,
         }
@@ -113,6 +126,15 @@ impl Metrics {
                 (false, false) => "unhealthy",
             };
             self.devices.get_or_create(&DeviceLabels { resource: device.resource.clone(), state }).inc();
+        }
+    }
+
+    /// These rights are missing.
+    pub fn missing_rights(&self, missing: &[Right]) {
+        self.missing_rights.clear();
+        for right in missing {
+            let (verb, resource, feature) = (right.verb, right.what(), right.feature.unwrap_or_default());
+            self.missing_rights.get_or_create(&LackingLabels { verb, resource, feature }).set(1);
         }
     }
 

@@ -3,16 +3,17 @@
 use std::{
     io,
     path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures::future::{FusedFuture, FutureExt};
 use gputenancy_crds::GpuNode;
 use k8s_openapi::jiff::Timestamp;
-use kube::{Api, Client};
+use kube::{Api, Client, Config};
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::watch,
+    sync::{Notify, watch},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -34,6 +35,7 @@ use crate::{
         status, without_inventory,
         writer::{BURST, Pace, Writer, Written},
     },
+    rights,
 };
 
 /// Between two looks at rest.
@@ -59,9 +61,24 @@ pub enum Error {
     /// No cluster configuration.
     #[error("no way to the API server: {0}")]
     Cluster(#[from] kube::Error),
+    /// The cluster's configuration cannot be read.
+    #[error("no way to the API server: {0}")]
+    Config(#[from] kube::config::InferConfigError),
+    /// Something is missing that the agent needs.
+    #[error("{0}")]
+    Rights(String),
     /// No thread, no signal, no address.
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+/// Prints which rights the agent needs, and whether it has them.
+///
+/// # Errors
+/// When something is missing, or there is no cluster to ask.
+pub async fn rights() -> Result<(), Error> {
+    let missing = rights::print(&Client::try_default().await?).await;
+    if missing.is_empty() { Ok(()) } else { Err(Error::Rights(missing.join("\n"))) }
 }
 
 /// What the parts tell each other.
@@ -77,7 +94,10 @@ struct Channels {
 /// # Errors
 /// When something is missing without which there is no agent.
 pub async fn run(args: Args) -> Result<(), Error> {
-    let client = Client::try_default().await?;
+    let (config, refused) = (Config::infer().await?, Arc::new(Notify::new()));
+    let asking = Client::try_from(config.clone())?;
+    let client = gputenancy_rights::client(config, refused.clone())?;
+    let lacks = watch::Sender::default();
     let (metrics, heartbeat) = (Metrics::default(), Heartbeat::default());
     let calls = Calls::new(metrics.clone());
     let silicon = Silicon::start(args.places(), calls.clone(), Deadlines::default())?;
@@ -88,7 +108,12 @@ pub async fn run(args: Args) -> Result<(), Error> {
         carved: watch::Sender::default(),
     };
     let boot_id = boot_id(&args.host_root);
-    let health = Health { heartbeat: heartbeat.clone(), carved: channels.carved.subscribe(), metrics: metrics.clone() };
+    let health = Health {
+        heartbeat: heartbeat.clone(),
+        carved: channels.carved.subscribe(),
+        lacks: lacks.subscribe(),
+        metrics: metrics.clone(),
+    };
     let (kubelet, view, carved) = (channels.kubelet.subscribe(), channels.view.clone(), channels.carved.clone());
     let shell = Shell::new(silicon, metrics.clone(), kubelet, view, carved);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -98,6 +123,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         () = object::watch(client.clone(), &args.node_name, &boot_id, &channels.watched) => {}
         () = carve(shell, &channels, &heartbeat) => {}
         () = report(&args, &client, &channels, (&calls, &metrics), &boot_id) => {}
+        () = rights::keep(asking, refused, lacks, metrics.clone()) => {}
         served = health::serve(args.http, health) => served?,
         () = &mut plugin => {}
         _ = terminate.recv() => tracing::info!("SIGTERM"),

@@ -41,6 +41,15 @@ pub enum Command {
     ///
     /// Exit codes: 0 all done, 1 error, 4 a change failed.
     Changes(ChangesArgs),
+    /// Says how a tenant stands: its budget, where it lies now, what waits and why, and what its profiles promise.
+    ///
+    /// Whoever may not read the tenant is told what its namespaces show.
+    Tenant(TenantArgs),
+    /// Checks manifests before anybody applies them, without a cluster: our kinds, what they say of each other, and workloads of
+    /// tenants that are among the files.
+    ///
+    /// Exit codes: 0 nothing found, 1 something found, or the files cannot be read.
+    Lint(LintArgs),
 }
 
 /// Flags of `plan`.
@@ -81,6 +90,34 @@ pub struct ChangesArgs {
     #[arg(long)]
     pub once: bool,
     /// How the answer is written; json and yaml write what there is now, and end.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// Flags of `tenant`.
+#[derive(ClapArgs, Debug, Clone, Default)]
+pub struct TenantArgs {
+    /// Name of the tenant.
+    pub name: String,
+    /// Namespaces of the team, for somebody who may not read the tenant; by default that of the context, and the one that is
+    /// named as the tenant.
+    #[arg(short, long = "namespace", value_name = "NAMESPACE", value_delimiter = ',')]
+    pub namespaces: Vec<String>,
+    /// How the answer is written.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// Flags of `lint`.
+#[derive(ClapArgs, Debug, Clone, Default)]
+pub struct LintArgs {
+    /// Manifests: files, folders, or `-` for standard input.
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Namespace of workloads that name none.
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// How the answer is written.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
 }

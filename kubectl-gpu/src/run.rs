@@ -5,18 +5,22 @@ use std::{fs, io, path::PathBuf};
 use anstyle::{AnsiColor, Style};
 
 use crate::{
-    args::{Args, ChangesArgs, ClusterArgs, Command, PlanArgs, SnapshotArgs},
+    args::{Args, ChangesArgs, ClusterArgs, Command, LintArgs, PlanArgs, SnapshotArgs, TenantArgs},
     changes::{self, FollowError},
     cluster::{self, ClusterError},
     input::{self, InputErrors, Reading},
+    lint,
     preview::{self, DeleteError, PlanPreview},
     render::{self, RenderError},
     snapshot,
+    tenant::{self, GatherError},
     world::World,
 };
 
 /// Exit code of an error.
 pub const ERROR: u8 = 1;
+/// Exit code of a check that found something.
+const FOUND: u8 = 1;
 /// Exit code of a change that failed.
 const FAILED: u8 = 4;
 /// Style of the word in front of an error.
@@ -37,6 +41,9 @@ pub enum RunError {
     /// Changes cannot be followed.
     #[error(transparent)]
     Follow(#[from] FollowError),
+    /// Nothing can be said about a tenant.
+    #[error(transparent)]
+    Tenant(#[from] GatherError),
     /// The answer cannot be written.
     #[error(transparent)]
     Render(#[from] RenderError),
@@ -52,6 +59,8 @@ pub async fn run(args: Args) -> Result<u8, RunError> {
         Command::Plan(args) => plan(&args, &cluster).await,
         Command::Snapshot(args) => take(&args, &cluster).await,
         Command::Changes(args) => follow(&args, &cluster).await,
+        Command::Tenant(args) => of_tenant(&args, &cluster).await,
+        Command::Lint(args) => check(&args),
     }
 }
 
@@ -92,4 +101,17 @@ async fn follow(args: &ChangesArgs, cluster: &ClusterArgs) -> Result<u8, RunErro
     let client = cluster::client(cluster).await?;
     let last = changes::follow(&client, args).await?;
     Ok(if last.failed() { FAILED } else { 0 })
+}
+
+async fn of_tenant(args: &TenantArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
+    let client = cluster::client(cluster).await?;
+    let report = tenant::report(&tenant::gather(&client, &args.name, &args.namespaces).await?);
+    anstream::print!("{}", render::document(&report, args.output, || render::tenant(&report))?);
+    Ok(0)
+}
+
+fn check(args: &LintArgs) -> Result<u8, RunError> {
+    let report = lint::lint(&input::read(&args.files)?, args.namespace.as_deref());
+    anstream::print!("{}", render::document(&report, args.output, || render::lint(&report))?);
+    Ok(if report.findings.is_empty() { 0 } else { FOUND })
 }

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-use crate::tenant::Standard;
+use crate::{rights::LEASE, tenant::Standard};
 
 /// Tenants, profiles and pools of NVIDIA GPUs on Kubernetes: the controller.
 #[derive(Parser, Debug, Clone)]
@@ -25,23 +25,19 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Removes our finalizers from all objects, so that they can be deleted with no operator running.
     ReleaseFinalizers(LogArgs),
+    /// Says which rights the operator needs, what for, and whether this account has them; nothing is changed.
+    Rights(Places),
 }
 
 /// Flags of `run`.
 #[derive(ClapArgs, Debug, Clone)]
 pub struct RunArgs {
-    /// Namespace of the lease.
-    #[arg(long, env = "POD_NAMESPACE", default_value = "gputenancy-system")]
-    pub namespace: String,
-    /// Namespace of the `ConfigMap` with layouts for NVIDIA's MIG manager, by default that of the lease: it is mounted there.
-    #[arg(long, env = "MIG_CONFIG_NAMESPACE")]
-    pub mig_config_namespace: Option<String>,
+    /// Where it keeps what is its own.
+    #[command(flatten)]
+    pub places: Places,
     /// Name under which this replica holds the lease; must differ between replicas.
     #[arg(long, env = "POD_NAME")]
     pub identity: Option<String>,
-    /// Name of the lease.
-    #[arg(long, default_value = "gputenancy-operator")]
-    pub lease_name: String,
     /// How long a silent leader stays leader, in seconds.
     #[arg(long, default_value = "15", value_parser = seconds)]
     pub lease_duration: Duration,
@@ -57,6 +53,27 @@ pub struct RunArgs {
     /// Flags of the log.
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+/// Where the operator keeps what is its own.
+#[derive(ClapArgs, Debug, Clone)]
+pub struct Places {
+    /// Namespace of the lease.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "gputenancy-system")]
+    pub namespace: String,
+    /// Namespace of the `ConfigMap` with layouts for NVIDIA's MIG manager, by default that of the lease: it is mounted there.
+    #[arg(long, env = "MIG_CONFIG_NAMESPACE")]
+    pub mig_config_namespace: Option<String>,
+    /// Name of the lease.
+    #[arg(long, default_value = LEASE)]
+    pub lease_name: String,
+}
+
+impl Places {
+    /// Namespace of the layouts for NVIDIA's MIG manager.
+    pub fn layouts(&self) -> &str {
+        self.mig_config_namespace.as_ref().unwrap_or(&self.namespace)
+    }
 }
 
 /// Flags of the log.

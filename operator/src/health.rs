@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use axum::{Router, extract::State, http::StatusCode, routing::get};
@@ -11,26 +11,44 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
 
-/// What readiness waits for; empty once every cache is filled. Liveness does not depend on it: a missing CRD is not cured
-/// by a restart.
+/// What readiness waits for; empty once every cache is filled and no right is missing. Liveness does not depend on it: a missing
+/// CRD or right is not cured by a restart.
 #[derive(Clone, Default)]
-pub struct Readiness(Arc<Mutex<Option<String>>>);
+pub struct Readiness(Arc<Mutex<Waits>>);
+
+#[derive(Default)]
+struct Waits {
+    list: Option<String>,
+    rights: Option<String>,
+}
 
 impl Readiness {
     /// Not ready, and what for.
     pub fn waits_for(&self, what: &str) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(what.into());
+        self.waits().list = Some(what.into());
     }
 
-    /// Ready.
+    /// Every list is there.
     pub fn is_ready(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.waits().list = None;
+    }
+
+    /// Rights that are missing, a line for each.
+    pub fn lacks(&self, rights: Option<String>) {
+        self.waits().rights = rights;
+    }
+
+    fn waits(&self) -> MutexGuard<'_, Waits> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn answer(&self) -> (StatusCode, String) {
-        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            None => (StatusCode::OK, "ready\n".into()),
-            Some(what) => (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for the first list of {what}\n")),
+        match &*self.waits() {
+            Waits { rights: Some(rights), .. } => (StatusCode::SERVICE_UNAVAILABLE, format!("{rights}\n")),
+            Waits { list: Some(what), .. } => {
+                (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for the first list of {what}\n"))
+            }
+            Waits { list: None, rights: None } => (StatusCode::OK, "ready\n".into()),
         }
     }
 }
@@ -62,6 +80,10 @@ mod tests {
         readiness.waits_for("gputenants");
         assert_eq!(readiness.answer().1, "waiting for the first list of gputenants\n");
         readiness.is_ready();
+        assert_eq!(readiness.answer().0, StatusCode::OK);
+        readiness.lacks(Some("may not watch nodes".into()));
+        assert_eq!(readiness.answer(), (StatusCode::SERVICE_UNAVAILABLE, "may not watch nodes\n".into()));
+        readiness.lacks(None);
         assert_eq!(readiness.answer().0, StatusCode::OK);
     }
 }

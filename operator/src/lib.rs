@@ -14,6 +14,7 @@ pub mod plugin;
 pub mod pool;
 pub mod profile;
 pub mod release;
+pub mod rights;
 pub mod run;
 pub mod tenant;
 pub mod view;

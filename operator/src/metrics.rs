@@ -5,6 +5,7 @@ use std::sync::{
     atomic::{AtomicI64, AtomicU64},
 };
 
+use gputenancy_rights::Right;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{
@@ -33,6 +34,13 @@ struct State {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Lacking {
+    verb: &'static str,
+    resource: String,
+    feature: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Owner {
     by: &'static str,
 }
@@ -49,6 +57,7 @@ pub struct Metrics {
     foreign: Family<Owner, Gauge<i64, AtomicI64>>,
     canaries: Family<State, Counter>,
     budget_moves: Histogram,
+    missing_rights: Family<Lacking, Gauge<i64, AtomicI64>>,
     leader: Gauge<i64, AtomicI64>,
 }
 
@@ -69,6 +78,7 @@ impl Default for Metrics {
             foreign: Family::default(),
             canaries: Family::default(),
             budget_moves: Histogram::new(exponential_buckets(0.05, 2.0, 10)),
+            missing_rights: Family::default(),
             leader: Gauge::default(),
         };
         {
@@ -83,6 +93,7 @@ impl Default for Metrics {
                 foreign,
                 canaries,
                 budget_moves,
+                missing_rights,
                 leader,
             } = &this;
             let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,6 +122,11 @@ impl Default for Metrics {
                 "budget_move_seconds",
                 "Time from a controller's word that a quota refused its pod until room for it is in force",
                 budget_moves.clone(),
+            );
+            registry.register(
+                "missing_rights",
+                "Rights that the operator lacks, and the feature that alone needs them",
+                missing_rights.clone(),
             );
             registry.register("leader", "1 on the replica that writes", leader.clone());
         }
@@ -165,6 +181,16 @@ impl Metrics {
     /// A refused pod has found room in force after so long.
     pub fn budget_moved(&self, seconds: f64) {
         self.budget_moves.observe(seconds);
+    }
+
+    /// Says which rights are missing.
+    pub fn missing_rights(&self, missing: &[Right]) {
+        self.missing_rights.clear();
+        for right in missing {
+            let label =
+                Lacking { verb: right.verb, resource: right.what(), feature: right.feature.unwrap_or_default() };
+            self.missing_rights.get_or_create(&label).set(1);
+        }
     }
 
     /// Says whether this replica is the leader.

@@ -12,13 +12,13 @@ use tracing_subscriber::EnvFilter;
 
 use crate::{
     apply::Writer,
-    args::{Args, Command, LogArgs, LogFormat, RunArgs},
+    args::{Args, Command, LogArgs, LogFormat, Places, RunArgs},
     cache::{self, Caches, Guarded, Wakes},
     events::Publisher,
     health::{self, Readiness},
     lease::{Elector, LeaseError},
     metrics::Metrics,
-    pool, release, tenant,
+    pool, release, rights, tenant,
     view::View,
 };
 
@@ -40,6 +40,9 @@ pub enum RunError {
     /// An answer of the API server.
     #[error(transparent)]
     Api(#[from] Box<kube::Error>),
+    /// Something is missing that the operator needs.
+    #[error("{0}")]
+    Rights(String),
     /// Signals cannot be caught.
     #[error("catching signals: {0}")]
     Signal(std::io::Error),
@@ -52,7 +55,11 @@ pub async fn run(args: Args) -> Result<(), RunError> {
         Command::Run(args) => operate(*args).await,
         Command::ReleaseFinalizers(log) => {
             init_log(&log)?;
-            release::finalizers(client().await?).await.map_err(|e| Box::new(e).into())
+            release::finalizers(plain(config().await?)?).await.map_err(|e| Box::new(e).into())
+        }
+        Command::Rights(places) => {
+            let missing = rights::print(&plain(config().await?)?, &places).await;
+            if missing.is_empty() { Ok(()) } else { Err(RunError::Rights(missing.join("\n"))) }
         }
     }
 }
@@ -68,34 +75,32 @@ fn init_log(args: &LogArgs) -> Result<(), RunError> {
     Ok(())
 }
 
-async fn client() -> Result<Client, RunError> {
+async fn config() -> Result<Config, RunError> {
     let mut config = Config::infer().await.map_err(|e| RunError::Config(e.to_string()))?;
     // a refused eviction is an answer (429), not a reason for the client to insist; controllers retry at their own pace
     config.default_retry = false;
+    Ok(config)
+}
+
+fn plain(config: Config) -> Result<Client, RunError> {
     Client::try_from(config).map_err(|e| RunError::Config(e.to_string()))
 }
 
 async fn operate(args: RunArgs) -> Result<(), RunError> {
-    let RunArgs {
-        namespace,
-        mig_config_namespace,
-        identity,
-        lease_name,
-        lease_duration,
-        listen,
-        concurrency,
-        tenant_standard,
-        log,
-    } = args;
+    let RunArgs { places, identity, lease_duration, listen, concurrency, tenant_standard, log } = args;
     init_log(&log)?;
-    let layouts_in = mig_config_namespace.unwrap_or_else(|| namespace.clone());
-    let client = client().await?;
+    let layouts_in = places.layouts().to_owned();
+    let (config, refused) = (config().await?, Arc::new(Notify::new()));
+    let asking = plain(config.clone())?;
+    let client = gputenancy_rights::client(config, refused.clone()).map_err(|e| RunError::Config(e.to_string()))?;
     let metrics = Arc::new(Metrics::default());
     let readiness = Readiness::default();
     readiness.waits_for("anything");
     let stop = CancellationToken::new();
     on_signal(stop.clone())?;
     let served = tokio::spawn(health::serve(listen, readiness.clone(), metrics.clone(), stop.clone()));
+    let rights = tokio::spawn(rights::keep(asking, places.clone(), refused, readiness.clone(), metrics.clone()));
+    let Places { namespace, lease_name, .. } = places;
 
     let fleet = Arc::new(Notify::new());
     let (names, queue) = mpsc::unbounded_channel();
@@ -160,6 +165,7 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     };
     stop.cancel();
     waker.abort();
+    rights.abort();
     // without the lease nothing more may be written, so nobody waits for passes to end
     if outcome.is_ok() {
         let tasks = async { drop(tokio::join!(fleet_task, tenants_task)) };

@@ -59,19 +59,76 @@ pub struct Reading {
     pub ignored: Vec<String>,
 }
 
+/// A document that no plan depends on, such as a workload.
+#[derive(Clone, Debug)]
+pub struct Other {
+    /// The file.
+    pub file: String,
+    /// What stands there.
+    pub tree: Tree,
+}
+
+/// All that files hold.
+#[derive(Debug, Default)]
+pub struct Sifted {
+    /// Objects that a plan depends on, but for pods.
+    pub reading: Reading,
+    /// The documents of our kinds, as they stand.
+    pub ours: Vec<Other>,
+    /// Everything else that says what kind it is.
+    pub others: Vec<Other>,
+    /// What is wrong.
+    pub errors: Vec<InputError>,
+    /// Documents that do not say what kind they are.
+    pub unknown: usize,
+}
+
+/// Reads all documents of all files, as [`documents`] does, and goes on after a mistake.
+pub fn sift(texts: &[Text]) -> Sifted {
+    let mut sifted = Sifted::default();
+    for text in texts {
+        match trees(text) {
+            Ok(trees) => trees.into_iter().for_each(|tree| sort(text, tree, &mut sifted)),
+            Err(error) => sifted.errors.push(error),
+        }
+    }
+    sifted
+}
+
+fn sort(text: &Text, tree: Tree, sifted: &mut Sifted) {
+    let (kind, version) = (tree.text("kind"), tree.text("apiVersion").unwrap_or_default());
+    let planned = [("v1", "Node"), ("resource.k8s.io/v1", "ResourceSlice")];
+    match kind {
+        Some("List") if version == "v1" => {
+            let items = tree.field("items").map(Tree::items).unwrap_or_default();
+            items.iter().for_each(|item| sort(text, item.clone(), sifted));
+        }
+        Some(kind) if planned.contains(&(version, kind)) || version.starts_with(GROUP) => {
+            open(text, &tree, &mut sifted.reading, &mut sifted.errors);
+            sifted.ours.push(Other { file: text.name.clone(), tree });
+        }
+        Some(_) => sifted.others.push(Other { file: text.name.clone(), tree }),
+        None => sifted.unknown += 1,
+    }
+}
+
+fn trees(text: &Text) -> Result<Vec<Tree>, InputError> {
+    // a snapshot of a large fleet is larger than the parser's limits for configuration files
+    let options = Options { budget: None, with_snippet: false, ..Options::default() };
+    serde_saphyr::from_multiple_with_options::<Tree>(&text.text, options).map_err(|error| InputError::Syntax {
+        file: text.name.clone(),
+        line: error.location().map_or(1, |l| l.line()),
+        what: error.without_snippet().to_string(),
+    })
+}
+
 /// Reads all documents of all files, lists and snapshots opened up; or every mistake in them.
 pub fn documents(texts: &[Text]) -> Result<Reading, InputErrors> {
     let (mut reading, mut errors) = (Reading::default(), Vec::new());
-    // a snapshot of a large fleet is larger than the parser's limits for configuration files
-    let options = || Options { budget: None, with_snippet: false, ..Options::default() };
     for text in texts {
-        match serde_saphyr::from_multiple_with_options::<Tree>(&text.text, options()) {
+        match trees(text) {
             Ok(trees) => trees.iter().for_each(|tree| open(text, tree, &mut reading, &mut errors)),
-            Err(error) => errors.push(InputError::Syntax {
-                file: text.name.clone(),
-                line: error.location().map_or(1, |l| l.line()),
-                what: error.without_snippet().to_string(),
-            }),
+            Err(error) => errors.push(error),
         }
     }
     if errors.is_empty() { Ok(reading) } else { Err(InputErrors(errors)) }

@@ -6,6 +6,7 @@ mod files;
 mod schema;
 mod tree;
 
-pub use document::{Document, Object, Reading, documents};
+pub use document::{Document, Object, Other, Reading, Sifted, documents, sift};
 pub use error::{InputError, InputErrors};
 pub use files::{Text, read};
+pub use tree::{Step, Tree, written};

@@ -1,13 +1,17 @@
 //! Answers as text: tables for people, JSON and YAML for programs.
 
 mod changes;
+mod lint;
 mod plan;
 mod table;
+mod tenant;
 mod words;
 
 pub use changes::{beginning, changes, line};
+pub use lint::lint;
 pub use plan::plan;
 use serde::Serialize;
+pub use tenant::tenant;
 pub use words::span;
 
 use crate::args::Output;

@@ -21,12 +21,12 @@ pub fn plan(preview: &PlanPreview) -> String {
     text
 }
 
-fn heading(text: &mut String, words: &str) {
+pub(super) fn heading(text: &mut String, words: &str) {
     let _ = writeln!(text, "{}", styled(BOLD, words));
 }
 
 /// A sentence with a mark in front, in as many lines as it needs.
-fn sentence(text: &mut String, indent: usize, mark: &str, words: &str) {
+pub(super) fn sentence(text: &mut String, indent: usize, mark: &str, words: &str) {
     let width = usize::from(WIDTH) - indent - mark.chars().count();
     for (n, line) in wrapped(words, width).iter().enumerate() {
         let mark = if n == 0 { mark.to_owned() } else { " ".repeat(mark.chars().count()) };

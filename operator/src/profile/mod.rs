@@ -34,7 +34,8 @@ pub fn status(seen: &Seen<'_>, profile: &GpuProfile) -> GpuProfileStatus {
     }
 }
 
-fn isolation(device: &Device) -> Isolation {
+/// What keeps neighbours apart on this device.
+pub fn isolation(device: &Device) -> Isolation {
     match device {
         Device { whole: Some(_), .. } | Device { mig: Some(_), .. } => Isolation::Hardware,
         Device { mps: Some(_), .. } => Isolation::Server,

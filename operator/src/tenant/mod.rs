@@ -1,6 +1,6 @@
 //! The controller of tenants: observe from the caches, decide, write, report.
 
-mod amount;
+pub mod amount;
 mod budget;
 mod claims;
 mod context;

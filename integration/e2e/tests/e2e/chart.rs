@@ -31,7 +31,7 @@ fn template(file: &str, sets: &[&str]) -> (bool, String) {
     helm(&args)
 }
 
-fn rendered(file: &str, sets: &[&str]) -> String {
+pub(crate) fn rendered(file: &str, sets: &[&str]) -> String {
     let (content, text) = template(file, sets);
     assert!(content, "{text}");
     text

@@ -30,6 +30,8 @@ mod patience;
 mod policies;
 mod preview;
 mod refusals;
+mod rights;
 mod story;
 mod teardown;
+mod tenant_view;
 mod windows;

@@ -1,0 +1,72 @@
+//! The rights that the agent needs: its role in the chart grants exactly these, and a test holds both to each other.
+
+use std::sync::Arc;
+
+use gputenancy_rights::{Line, Report, Right, Setting};
+use kube::Client;
+use tokio::sync::{Notify, watch};
+
+use crate::metrics::Metrics;
+
+/// Group of our kinds.
+const OURS: &str = gputenancy_crds::GROUP;
+
+/// One line for each rule. RBAC cannot say "its own node"; the chart's admission policies do.
+pub const TABLE: &[Line] = &[
+    Line::new(&["list", "watch"], OURS, "gpunodes", "the layout that its node shall have"),
+    Line::new(&["create"], OURS, "gpunodes", "the GpuNode of its node"),
+    Line::new(&["patch"], OURS, "gpunodes/status", "reporting what NVML shows"),
+    Line::new(&["get"], "", "nodes", "making the GpuNode go with its Node"),
+    Line::new(&["watch"], "", "nodes", "the Node's count of our devices"),
+    Line::new(
+        &["patch"],
+        "",
+        "nodes/status",
+        "lowering that count before devices go; kubelet alone lags up to ten seconds",
+    ),
+    Line::new(&["watch"], "", "pods", "waiting for pods that are on their way to its node")
+        .only_for("pods that are being bound while devices are withdrawn"),
+];
+
+/// All rights of the agent.
+pub fn rights() -> Vec<Right> {
+    gputenancy_rights::rights(TABLE, &Setting { role: "gputenancy-agent", ..Setting::default() })
+}
+
+/// Asks, and prints what came of it; sentences about what is missing.
+pub async fn print(client: &Client) -> Vec<String> {
+    let rights = rights();
+    let asked: Vec<&Right> = rights.iter().collect();
+    let answers = gputenancy_rights::ask(client, &asked).await;
+    print!("{}", gputenancy_rights::listed(&rights, &answers));
+    gputenancy_rights::lines(&rights, &answers)
+}
+
+/// Asks at the start, after refusals and while something is missing; tells readiness (`lacks`), metrics and the log.
+pub async fn keep(client: Client, refused: Arc<Notify>, lacks: watch::Sender<Option<String>>, metrics: Metrics) {
+    let mut last = Report::default();
+    let tell = |report: &Report| {
+        lacks.send_replace(report.blocking());
+        metrics.missing_rights(&report.missing);
+        if *report != last {
+            log(report);
+            last = report.clone();
+        }
+    };
+    gputenancy_rights::keep(client, rights(), refused, tell).await;
+}
+
+fn log(report: &Report) {
+    for right in &report.missing {
+        match right.feature {
+            None => tracing::error!(%right, "{}", right.missing()),
+            Some(_) => tracing::warn!(%right, "{}", right.missing()),
+        }
+    }
+    if let Some((count, why)) = &report.unknown {
+        tracing::warn!(count, why, "it is not known of all rights whether they are there; asking again");
+    }
+    if report.is_complete() {
+        tracing::info!(rights = report.granted, "all rights are there");
+    }
+}

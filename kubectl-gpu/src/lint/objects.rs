@@ -1,0 +1,179 @@
+//! What profiles, pools and tenants say of each other.
+
+use gputenancy_crds::GpuPool;
+use gputenancy_operator::plan::{self, Problem, Snapshot};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
+use kube::ResourceExt as _;
+
+use super::{Finding, at, path};
+use crate::{
+    input::{Document, Object, Other, Step, written},
+    world::World,
+};
+
+/// Everything that is wrong between the objects; `missing`: an object of this name cannot be read, which is told already.
+pub(super) fn check(
+    world: &World,
+    places: Places<'_>,
+    missing: &impl Fn(&str) -> bool,
+    not_checked: &mut Vec<String>,
+) -> Vec<Finding> {
+    let fleet = &world.fleet;
+    if fleet.profiles.is_empty() && fleet.pools.is_empty() && fleet.tenants.is_empty() {
+        return Vec::new();
+    }
+    let cluster = fleet.cluster();
+    let (snapshot, mut problems) = Snapshot::read(&cluster);
+    let boards = fleet.gpu_nodes.values().any(|n| n.status.is_some());
+    problems.extend(plan::plan(&snapshot).problems.iter().cloned());
+    if !boards {
+        // without a board everything is short
+        problems.retain(|p| !matches!(p, Problem::Shortage { .. }));
+        not_checked.push(
+            "whether the boards suffice for the budgets: the files have no GpuNode (kubectl gpu snapshot writes them)"
+                .to_owned(),
+        );
+    }
+    if fleet.profiles.is_empty() {
+        not_checked.push("whether profiles exist: the files have no GpuProfile".to_owned());
+    }
+    if fleet.pools.is_empty() {
+        not_checked.push("whether a pool offers what tenants are guaranteed: the files have no GpuPool".to_owned());
+    }
+    let mut findings: Vec<Finding> = problems.iter().flat_map(|p| told(p, world, places, missing)).collect();
+    findings.extend(unserved(world, places, missing));
+    findings.extend(overlaps(world, places));
+    findings
+}
+
+/// Where objects stand: as documents of files, and as items of snapshots.
+#[derive(Clone, Copy)]
+pub(super) struct Places<'a> {
+    pub trees: &'a [Other],
+    pub documents: &'a [Document],
+}
+
+/// A finding on the field of an object; none where the object does not stand in a file.
+fn finding(places: Places<'_>, kind: &str, name: &str, path: &[Step], message: String) -> Option<Finding> {
+    let named = |o: &&Other| o.tree.field("metadata").and_then(|m| m.text("name")) == Some(name);
+    if let Some(other) = places.trees.iter().filter(|o| o.tree.text("kind") == Some(kind)).find(named) {
+        return Some(at(other, path, message));
+    }
+    let is = |d: &&Document| match &d.object {
+        Object::Profile(o) => kind == "GpuProfile" && o.name_any() == name,
+        Object::Pool(o) => kind == "GpuPool" && o.name_any() == name,
+        Object::Tenant(o) => kind == "GpuTenant" && o.name_any() == name,
+        _ => false,
+    };
+    let place = places.documents.iter().find(is)?;
+    let (file, line) = (place.file.clone(), place.line);
+    Some(Finding { file, line, object: format!("{kind} {name}"), field: written(path), message })
+}
+
+/// An item of a list, or a field of it.
+fn item(list: &str, index: usize, field: &str) -> Vec<Step> {
+    let field = (!field.is_empty()).then(|| path(field)).unwrap_or_default();
+    [path(list), vec![Step::Item(index)], field].concat()
+}
+
+fn told(problem: &Problem, world: &World, places: Places<'_>, missing: &impl Fn(&str) -> bool) -> Option<Finding> {
+    let message = problem.to_string();
+    let guarantee = |tenant: &str, profile: &str| {
+        let at = world.tenant(tenant)?.spec.gpus.iter().position(|g| g.profile == profile)?;
+        Some(item("spec.gpus", at, "profile"))
+    };
+    let listed = |pool: &str, profile: &str| {
+        let at = world.pool(pool)?.spec.profiles.iter().position(|p| p == profile)?;
+        Some(item("spec.profiles", at, ""))
+    };
+    let none = world.fleet.profiles.is_empty();
+    let (kind, name, field) = match problem {
+        Problem::ProfileNotFound { profile, .. } | Problem::PoolProfileNotFound { profile, .. }
+            if none || missing(profile.as_str()) =>
+        {
+            return None;
+        }
+        Problem::ProfileNotFound { tenant, profile }
+        | Problem::TrustTooLow { tenant, profile, .. }
+        | Problem::Shortage { tenant, profile, .. } => {
+            ("GpuTenant", tenant.to_string(), guarantee(tenant.as_str(), profile.as_str()))
+        }
+        Problem::PoolProfileNotFound { pool, profile }
+        | Problem::BoardCannot { pool, profile, .. }
+        | Problem::PluginCannot { pool, profile, .. } => {
+            ("GpuPool", pool.to_string(), listed(pool.as_str(), profile.as_str()))
+        }
+        Problem::FixedDoesNotFit { pool, .. } | Problem::Outage { pool, .. } => {
+            ("GpuPool", pool.to_string(), Some(path("spec.layout")))
+        }
+        Problem::NodeInTwoPools { pools, .. } => {
+            ("GpuPool", pools.first()?.to_string(), Some(path("spec.nodeSelector")))
+        }
+        Problem::ProfileNotServed { profile, .. } => ("GpuProfile", profile.to_string(), Some(path("spec.device"))),
+        Problem::ResourceTaken { profile, .. } => ("GpuProfile", profile.to_string(), Some(path("spec.resourceName"))),
+        Problem::Unreadable { object, .. } => {
+            let (kind, name) = object.split_once(' ')?;
+            let kind = ["GpuProfile", "GpuPool", "GpuTenant"].into_iter().find(|k| *k == kind)?;
+            (kind, name.to_owned(), None)
+        }
+        // another owner of a node is nobody's mistake in these files
+        Problem::ForeignPartitioner { .. } => return None,
+    };
+    finding(places, kind, &name, &field.unwrap_or_default(), message)
+}
+
+/// Guarantees of profiles that none of the files' pools lists.
+fn unserved(world: &World, places: Places<'_>, missing: &impl Fn(&str) -> bool) -> Vec<Finding> {
+    let pools = &world.fleet.pools;
+    if pools.is_empty() {
+        return Vec::new();
+    }
+    let offered = |profile: &str| pools.iter().any(|p| p.spec.profiles.iter().any(|name| name == profile));
+    let mut findings = Vec::new();
+    for tenant in &world.fleet.tenants {
+        for (index, guarantee) in tenant.spec.gpus.iter().enumerate() {
+            let profile = guarantee.profile.as_str();
+            // one that does not exist is told as such
+            if guarantee.count == 0 || offered(profile) || world.profile(profile).is_none() || missing(profile) {
+                continue;
+            }
+            let message = format!(
+                "{} of profile {profile} are guaranteed, and no GpuPool among these files offers it: list it in spec.profiles of a pool",
+                guarantee.count
+            );
+            let field = item("spec.gpus", index, "profile");
+            findings.extend(finding(places, "GpuTenant", &tenant.name_any(), &field, message));
+        }
+    }
+    findings
+}
+
+/// Pools of which one selects every node that the other selects. Others may overlap too; that depends on the nodes' labels.
+fn overlaps(world: &World, places: Places<'_>) -> Vec<Finding> {
+    let pools = &world.fleet.pools;
+    let mut findings = Vec::new();
+    for (index, one) in pools.iter().enumerate() {
+        for other in pools.iter().skip(index + 1) {
+            let (narrow, wide) = match (within(one, other), within(other, one)) {
+                (true, _) => (one, other),
+                (false, true) => (other, one),
+                (false, false) => continue,
+            };
+            let (narrow, wide) = (narrow.name_any(), wide.name_any());
+            let message = format!(
+                "every node of this pool is selected by pool {wide} too, and neither acts on a node of both: narrow spec.nodeSelector so \
+                 that one pool selects it"
+            );
+            findings.extend(finding(places, "GpuPool", &narrow, &path("spec.nodeSelector"), message));
+        }
+    }
+    findings
+}
+
+/// Does everything that the second asks for stand in the first?
+fn within(narrow: &GpuPool, wide: &GpuPool) -> bool {
+    let (narrow, wide) = (&narrow.spec.node_selector, &wide.spec.node_selector);
+    let has = |key: &String, value: &String| narrow.match_labels.iter().flatten().any(|(k, v)| k == key && v == value);
+    let asks = |wanted: &LabelSelectorRequirement| narrow.match_expressions.iter().flatten().any(|e| e == wanted);
+    wide.match_labels.iter().flatten().all(|(k, v)| has(k, v)) && wide.match_expressions.iter().flatten().all(asks)
+}

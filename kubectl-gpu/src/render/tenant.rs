@@ -1,0 +1,122 @@
+//! A tenant for people.
+
+use std::fmt::Write as _;
+
+use super::{
+    plan::{heading, sentence},
+    table::table,
+    words::{GREEN, RED, YELLOW, span, styled},
+};
+use crate::tenant::{ProfileBudget, ResourceBudget, Share, TenantReport};
+
+/// The whole report.
+pub fn tenant(report: &TenantReport) -> String {
+    let mut text = String::new();
+    let trust = report.trust.as_ref().map(|t| format!(" (trust {t})")).unwrap_or_default();
+    let ready = match report.ready.as_deref() {
+        Some("True") => format!(": {}", styled(GREEN, "ready")),
+        Some(_) => format!(": {}", styled(RED, "not ready")),
+        None => String::new(),
+    };
+    let _ = writeln!(text, "Tenant {}{trust}{ready}", report.tenant);
+    for problem in &report.problems {
+        sentence(&mut text, 2, "- ", &format!("{} ({}): {}", problem.condition, problem.reason, problem.message));
+    }
+    gpus(report, &mut text);
+    resources(report, &mut text);
+    waiting(report, &mut text);
+    contracts(report, &mut text);
+    if !report.not_visible.is_empty() {
+        text.push('\n');
+        heading(&mut text, "Not visible to you");
+        for hidden in &report.not_visible {
+            sentence(&mut text, 2, "- ", hidden);
+        }
+    }
+    text
+}
+
+fn gpus(report: &TenantReport, text: &mut String) {
+    text.push('\n');
+    heading(text, "GPUs");
+    if report.profiles.is_empty() {
+        let _ = writeln!(text, "  none: spec.gpus is empty");
+        return;
+    }
+    let row = |p: &ProfileBudget| {
+        let available = p.available.map_or_else(|| "?".to_owned(), |n| n.to_string());
+        let numbers = [p.budget.to_string(), p.used.to_string(), available, p.waiting.to_string()];
+        let resource = if p.resource_name.is_empty() { "(not in the catalog)" } else { &p.resource_name };
+        [vec![p.profile.clone()], numbers.into(), vec![resource.to_owned()]].concat()
+    };
+    let header = ["PROFILE", "BUDGET", "USED", "AVAILABLE", "WAITING", "RESOURCE"];
+    text.push_str(&table(&header, report.profiles.iter().map(row)));
+    let rows: Vec<Vec<String>> =
+        report.profiles.iter().flat_map(|p| p.namespaces.iter().map(|s| share(s, &p.profile))).collect();
+    spread(rows, "PROFILE", text);
+}
+
+fn resources(report: &TenantReport, text: &mut String) {
+    if report.resources.is_empty() {
+        return;
+    }
+    text.push('\n');
+    heading(text, "Other limits");
+    let row = |r: &ResourceBudget| {
+        vec![r.resource.clone(), r.budget.clone().unwrap_or_else(|| "?".to_owned()), r.used.clone()]
+    };
+    text.push_str(&table(&["RESOURCE", "BUDGET", "USED"], report.resources.iter().map(row)));
+    let rows: Vec<Vec<String>> =
+        report.resources.iter().flat_map(|r| r.namespaces.iter().map(|s| share(s, &r.resource))).collect();
+    spread(rows, "RESOURCE", text);
+}
+
+fn share(share: &Share, of: &str) -> Vec<String> {
+    vec![share.namespace.clone(), of.to_owned(), share.limit.clone(), share.used.clone()]
+}
+
+/// Where a budget lies now, by namespace.
+fn spread(mut rows: Vec<Vec<String>>, what: &str, text: &mut String) {
+    if !rows.is_empty() {
+        rows.sort();
+        text.push('\n');
+        text.push_str(&table(&["NAMESPACE", what, "LIMIT NOW", "USED"], rows));
+    }
+}
+
+fn waiting(report: &TenantReport, text: &mut String) {
+    text.push('\n');
+    heading(text, "Waiting");
+    if report.waiting.is_empty() {
+        let _ = writeln!(text, "  nothing");
+    }
+    for one in &report.waiting {
+        let when = one.seconds.map(|s| format!("{} ago", span(s)));
+        let pod = one.object.starts_with("Pod/");
+        let when = when.map(|w| if pod { format!("made {w}") } else { format!("refused {w}") });
+        let when = when.map(|w| format!(" ({w})")).unwrap_or_default();
+        let _ = writeln!(text, "  {}/{}{when}", one.namespace, one.object);
+        sentence(text, 4, "", &format!("{}: {}", styled(YELLOW, &one.reason), one.message));
+    }
+}
+
+fn contracts(report: &TenantReport, text: &mut String) {
+    let known: Vec<_> = report.profiles.iter().filter_map(|p| Some((p, p.contract.as_ref()?))).collect();
+    if known.is_empty() {
+        return;
+    }
+    text.push('\n');
+    heading(text, "Contracts");
+    for (profile, contract) in known {
+        let kept = match (&contract.isolation, &contract.enforcement) {
+            (Some(isolation), Some(by)) => format!(": isolation {isolation}; limits are held by {by}"),
+            _ => String::new(),
+        };
+        sentence(text, 2, "", &format!("{}{kept}", profile.profile));
+        for (word, words) in [("expected", &contract.expected), ("incident", &contract.incident)] {
+            if !words.is_empty() {
+                sentence(text, 4, &format!("{word}: "), words);
+            }
+        }
+    }
+}

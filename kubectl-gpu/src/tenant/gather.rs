@@ -1,0 +1,192 @@
+//! Reads what a report is made of: gets and lists only. What is forbidden is noted and left out.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+};
+
+use futures::future::join_all;
+use gputenancy_crds::{GpuGrant, GpuProfile, GpuTenant, names};
+use gputenancy_operator::cache::SlimQuota;
+use k8s_openapi::{
+    api::{
+        apps::v1::{ReplicaSet, StatefulSet},
+        batch::v1::Job,
+        core::v1::{Event, Pod},
+    },
+    jiff::Timestamp,
+};
+use kube::{Api, Client, Resource, ResourceExt as _, api::ListParams, core::NamespaceResourceScope};
+use serde::de::DeserializeOwned;
+
+use super::{Place, Sources};
+
+/// Name of the quota in every namespace of a tenant.
+const QUOTA: &str = "gputenancy";
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum GatherError {
+    /// There is no such tenant.
+    #[error("there is no GpuTenant {0}")]
+    NoTenant(String),
+    /// Nothing of the tenant may be read.
+    #[error(
+        "you may not read GpuTenant {tenant}, and of the namespaces that were looked at ({looked}) none is one of its that you may \
+         look into: name one of the team's namespaces with -n"
+    )]
+    Nothing {
+        /// The tenant.
+        tenant: String,
+        /// Namespaces.
+        looked: String,
+    },
+    /// The API server is not there, or answers something else.
+    #[error("reading {what}: {source}")]
+    Read {
+        /// What was read.
+        what: String,
+        /// The answer.
+        source: Box<kube::Error>,
+    },
+}
+
+/// Notes what may not be read.
+#[derive(Default)]
+struct Hidden(Vec<String>);
+
+impl Hidden {
+    /// The answer, unless there is no such object or it is forbidden.
+    fn unless<T>(&mut self, what: &str, answer: kube::Result<T>) -> Result<Option<T>, GatherError> {
+        match answer {
+            Ok(found) => Ok(Some(found)),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+            Err(kube::Error::Api(status)) if status.is_forbidden() => {
+                self.0.push(what.to_owned());
+                Ok(None)
+            }
+            Err(source) => Err(GatherError::Read { what: what.to_owned(), source: Box::new(source) }),
+        }
+    }
+}
+
+/// Reads all that there is to say about a tenant; `namespaces` are where to look besides, if the tenant itself is hidden.
+pub async fn gather(client: &Client, name: &str, namespaces: &[String]) -> Result<Sources, GatherError> {
+    let mut hidden = Hidden::default();
+    let answer = Api::<GpuTenant>::all(client.clone()).get(name).await;
+    if matches!(&answer, Err(kube::Error::Api(status)) if status.is_not_found()) {
+        return Err(GatherError::NoTenant(name.to_owned()));
+    }
+    let what = format!("GpuTenant {name}: trust, conditions, what is available, and namespaces that -n does not name");
+    let tenant = hidden.unless(&what, answer)?;
+    let looked: Vec<String> = match &tenant {
+        Some(tenant) => of_tenant(tenant),
+        None if namespaces.is_empty() => [client.default_namespace(), name].map(str::to_owned).into(),
+        None => namespaces.to_vec(),
+    };
+    let looked: BTreeSet<String> = looked.into_iter().collect();
+    let mut places = Vec::new();
+    for read in join_all(looked.iter().map(|namespace| place(client, namespace))).await {
+        let (place, withheld) = read?;
+        // somebody who may not read the tenant learns from the grant whose namespace it is
+        if tenant.is_some() || place.grant.as_ref().is_some_and(|g| g.spec.tenant == name) {
+            places.push(place);
+            hidden.0.extend(withheld.0);
+        } else if !namespaces.is_empty() {
+            hidden.0.push(format!("namespace {}: it has no grant of tenant {name} that you may read", place.name));
+        }
+    }
+    if tenant.is_none() && places.is_empty() {
+        let looked = looked.into_iter().collect::<Vec<_>>().join(", ");
+        return Err(GatherError::Nothing { tenant: name.to_owned(), looked });
+    }
+    let profiles = profiles(client, tenant.as_ref(), &places, &mut hidden).await?;
+    Ok(Sources { name: name.to_owned(), tenant, namespaces: places, profiles, hidden: hidden.0, now: Timestamp::now() })
+}
+
+fn of_tenant(tenant: &GpuTenant) -> Vec<String> {
+    let status = tenant.status.clone().unwrap_or_default();
+    let foreign = |name: &String| status.namespaces.iter().any(|n| n.name == *name && n.phase == "Foreign");
+    let listed = tenant.spec.namespaces.iter().map(|n| n.name.clone());
+    // retained ones too: what their pods use counts
+    let kept = status.namespaces.iter().map(|n| n.name.clone());
+    listed.chain(kept).filter(|name| !foreign(name)).collect()
+}
+
+async fn profiles(
+    client: &Client,
+    tenant: Option<&GpuTenant>,
+    places: &[Place],
+    hidden: &mut Hidden,
+) -> Result<Vec<GpuProfile>, GatherError> {
+    let budget = tenant.into_iter().flat_map(|t| &t.spec.gpus).map(|g| g.profile.clone());
+    let granted = places.iter().filter_map(|p| p.grant.as_ref()).flat_map(|g| &g.spec.profiles).map(|p| p.name.clone());
+    let names: BTreeSet<String> = budget.chain(granted).collect();
+    let api = Api::<GpuProfile>::all(client.clone());
+    let mut withheld = Hidden::default();
+    let mut profiles = Vec::new();
+    for (name, answer) in names.iter().zip(join_all(names.iter().map(|name| api.get(name))).await) {
+        profiles.extend(withheld.unless(name, answer)?);
+    }
+    if !withheld.0.is_empty() {
+        hidden.0.push(format!("GpuProfiles {}: isolation and enforcement", withheld.0.join(", ")));
+    }
+    Ok(profiles)
+}
+
+/// What there is in one namespace.
+async fn place(client: &Client, namespace: &str) -> Result<(Place, Hidden), GatherError> {
+    let refusals = ListParams::default().fields("reason=FailedCreate,type=Warning");
+    let all = ListParams::default();
+    let (grants, quotas) = (api::<GpuGrant>(client, namespace), api::<SlimQuota>(client, namespace));
+    let (pods, events) = (api::<Pod>(client, namespace), api::<Event>(client, namespace));
+    let (sets, stateful) = (api::<ReplicaSet>(client, namespace), api::<StatefulSet>(client, namespace));
+    let jobs = api::<Job>(client, namespace);
+    let (grant, quota, pods, events, sets, stateful, jobs) = tokio::join!(
+        grants.get(names::GRANT),
+        quotas.get(QUOTA),
+        pods.list(&all),
+        events.list(&refusals),
+        sets.list(&all),
+        stateful.list(&all),
+        jobs.list(&all),
+    );
+    let mut hidden = Hidden::default();
+    let unless = |what: &str| format!("{what} of namespace {namespace}");
+    let grant = hidden.unless(&unless("the grant"), grant)?;
+    let quota = hidden.unless(&unless("the quota"), quota)?;
+    let pods = hidden.unless(&unless("pods"), pods)?.map(|l| l.items).unwrap_or_default();
+    let events = hidden.unless(&unless("events"), events)?.map(|l| l.items).unwrap_or_default();
+    let mut controllers = BTreeMap::new();
+    for set in hidden.unless(&unless("ReplicaSets"), sets)?.into_iter().flat_map(|l| l.items) {
+        let wanted = set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1);
+        controllers.insert(set.uid().unwrap_or_default(), set.status.map_or(0, |s| s.replicas) < wanted);
+    }
+    for set in hidden.unless(&unless("StatefulSets"), stateful)?.into_iter().flat_map(|l| l.items) {
+        let wanted = set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1);
+        controllers.insert(set.uid().unwrap_or_default(), set.status.map_or(0, |s| s.replicas) < wanted);
+    }
+    for job in hidden.unless(&unless("Jobs"), jobs)?.into_iter().flat_map(|l| l.items) {
+        controllers.insert(job.uid().unwrap_or_default(), is_short(&job));
+    }
+    Ok((Place { name: namespace.to_owned(), grant, quota, pods, events, controllers }, hidden))
+}
+
+fn is_short(job: &Job) -> bool {
+    let (spec, status) = (job.spec.clone().unwrap_or_default(), job.status.clone().unwrap_or_default());
+    let over =
+        |type_: &str| matches!(type_, "Complete" | "Failed" | "Suspended" | "SuccessCriteriaMet" | "FailureTarget");
+    if status.conditions.iter().flatten().any(|c| c.status == "True" && over(&c.type_)) {
+        return false;
+    }
+    let parallel = spec.parallelism.unwrap_or(1);
+    let left = spec.completions.map_or(parallel, |all| all.saturating_sub(status.succeeded.unwrap_or(0)));
+    status.active.unwrap_or(0) < parallel.min(left)
+}
+
+fn api<K>(client: &Client, namespace: &str) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+{
+    Api::namespaced(client.clone(), namespace)
+}

@@ -1,0 +1,181 @@
+//! One tenant at a glance: budget, where it lies now, what waits and why. Pure, from objects to a report; [`gather`] reads.
+
+mod gather;
+mod report;
+mod waiting;
+
+use gputenancy_crds::{GpuGrant, GpuProfile, GpuTenant};
+use gputenancy_operator::cache::SlimQuota;
+use k8s_openapi::{
+    api::core::v1::{Event, Pod},
+    jiff::Timestamp,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+pub use gather::{GatherError, gather};
+pub use report::report;
+
+/// What could be read.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// Name of the tenant.
+    pub name: String,
+    /// The tenant, unless it is hidden.
+    pub tenant: Option<GpuTenant>,
+    /// Its namespaces, as far as they are known.
+    pub namespaces: Vec<Place>,
+    /// Profiles of its budget, as far as they may be read.
+    pub profiles: Vec<GpuProfile>,
+    /// What may not be read, in sentences.
+    pub hidden: Vec<String>,
+    /// The time of the answer.
+    pub now: Timestamp,
+}
+
+/// What is in a namespace.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    /// Its name.
+    pub name: String,
+    /// The grant.
+    pub grant: Option<GpuGrant>,
+    /// The quota.
+    pub quota: Option<SlimQuota>,
+    /// Pods.
+    pub pods: Vec<Pod>,
+    /// What controllers say about pods that they could not make.
+    pub events: Vec<Event>,
+    /// Controllers by uid, and whether they have fewer pods than they want; of others it is not known.
+    pub controllers: BTreeMap<String, bool>,
+}
+
+/// A tenant as it stands.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct TenantReport {
+    /// `gputenancy.io/v1alpha1`.
+    pub api_version: String,
+    /// `TenantReport`.
+    pub kind: String,
+    /// Name of the tenant.
+    pub tenant: String,
+    /// How far it is trusted; absent where the tenant is not visible.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trust: Option<String>,
+    /// Its condition `Ready`: True, False or Unknown; absent where the tenant is not visible.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready: Option<String>,
+    /// The GPU budget by profile, in the order of the tenant's spec.
+    pub profiles: Vec<ProfileBudget>,
+    /// Other limits, by key of a `ResourceQuota`.
+    pub resources: Vec<ResourceBudget>,
+    /// What waits, the longest first.
+    pub waiting: Vec<Waiting>,
+    /// Conditions that are not as they should be.
+    pub problems: Vec<Problem>,
+    /// What the asker may not read, in sentences.
+    pub not_visible: Vec<String>,
+}
+
+/// A profile of the budget.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ProfileBudget {
+    /// Name of the `GpuProfile`.
+    pub profile: String,
+    /// Extended resource that pods ask for; empty: the profile is not in the catalog.
+    pub resource_name: String,
+    /// Devices that the team is guaranteed.
+    pub budget: i32,
+    /// Devices that its pods have been granted.
+    pub used: i32,
+    /// Devices that exist for it now; absent where the tenant is not visible.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub available: Option<i32>,
+    /// Pods and controllers that wait for a device.
+    pub waiting: i32,
+    /// Where the budget lies now.
+    pub namespaces: Vec<Share>,
+    /// What its users may rely on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub contract: Option<Contract>,
+}
+
+/// What users of a profile may rely on.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Contract {
+    /// What keeps neighbours apart, such as `Hardware`; absent where the profile is not visible.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<String>,
+    /// Who holds a pod to its limits, in words; absent where the profile is not visible.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enforcement: Option<String>,
+    /// What must be accepted as normal.
+    pub expected: String,
+    /// What is the platform's fault.
+    pub incident: String,
+}
+
+/// A limit other than GPUs.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ResourceBudget {
+    /// Key of a `ResourceQuota`, such as `requests.cpu`.
+    pub resource: String,
+    /// The budget as a quantity; absent where the tenant is not visible.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<String>,
+    /// In use, as a quantity, in the namespaces that are visible.
+    pub used: String,
+    /// Where the budget lies now.
+    pub namespaces: Vec<Share>,
+}
+
+/// A namespace's part of a budget.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Share {
+    /// The namespace.
+    pub namespace: String,
+    /// What its quota allows, as a quantity: the larger of what it says and what is in force.
+    pub limit: String,
+    /// In use, as a quantity.
+    pub used: String,
+}
+
+/// Something that waits.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Waiting {
+    /// The namespace.
+    pub namespace: String,
+    /// Such as `ReplicaSet/web-7c9f4` or `Pod/train-0`.
+    pub object: String,
+    /// `QuotaExceeded`, `Refused`, `Unschedulable`, or what a container waits for, such as `ImagePullBackOff`.
+    pub reason: String,
+    /// In words.
+    pub message: String,
+    /// Since when a pod has been waiting, or when a controller was refused last, in RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// Seconds since then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<u64>,
+    /// Profiles that it asks for.
+    pub profiles: Vec<String>,
+}
+
+/// A condition that is not as it should be.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Problem {
+    /// Type of the condition.
+    pub condition: String,
+    /// Its reason.
+    pub reason: String,
+    /// Its message.
+    pub message: String,
+}

@@ -1,0 +1,202 @@
+//! From what could be read to the report.
+
+use std::collections::BTreeSet;
+
+use gputenancy_crds::{Device, GpuProfile, GrantedProfile};
+use gputenancy_operator::{cache::SlimQuota, plan::resource_name, tenant::amount::Amount};
+use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Condition};
+use kube::ResourceExt as _;
+
+use super::{
+    Contract, Place, Problem, ProfileBudget, ResourceBudget, Share, Sources, TenantReport, Waiting, waiting::waiting,
+};
+
+/// Conditions of a tenant that are false when all is well.
+const BAD: &[&str] = &["Reconciling", "Stalled", "Suspended"];
+/// Conditions that sum up the others.
+const OVERALL: &[&str] = &["Ready", "Reconciling", "Stalled"];
+
+/// The report about a tenant. Pure.
+pub fn report(seen: &Sources) -> TenantReport {
+    let names = profile_names(seen);
+    let resources: Vec<(String, String)> =
+        names.iter().map(|name| (name.clone(), resource_of(seen, name).unwrap_or_default())).collect();
+    let waiting = waiting(seen, &resources);
+    let status = seen.tenant.as_ref().and_then(|t| t.status.clone()).unwrap_or_default();
+    let ready = |conditions: &[Condition]| {
+        conditions.iter().find(|c| c.type_ == "Ready").map_or_else(|| "Unknown".to_owned(), |c| c.status.clone())
+    };
+    TenantReport {
+        api_version: "gputenancy.io/v1alpha1".into(),
+        kind: "TenantReport".into(),
+        tenant: seen.name.clone(),
+        trust: seen.tenant.as_ref().map(|t| format!("{:?}", t.spec.trust)),
+        ready: seen.tenant.is_some().then(|| ready(&status.conditions)),
+        profiles: resources.iter().map(|(name, resource)| profile(seen, name, resource, &waiting)).collect(),
+        resources: other_resources(seen),
+        waiting,
+        problems: problems(&status.conditions),
+        not_visible: seen.hidden.clone(),
+    }
+}
+
+fn grants(seen: &Sources) -> impl Iterator<Item = &GrantedProfile> {
+    seen.namespaces.iter().filter_map(|p| p.grant.as_ref()).flat_map(|g| &g.spec.profiles)
+}
+
+fn profile_names(seen: &Sources) -> Vec<String> {
+    if let Some(tenant) = &seen.tenant {
+        return tenant.spec.gpus.iter().map(|g| g.profile.clone()).collect();
+    }
+    grants(seen).map(|p| p.name.clone()).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+fn resource_of(seen: &Sources, profile: &str) -> Option<String> {
+    let status = seen.tenant.as_ref().and_then(|t| t.status.as_ref());
+    let told = status.into_iter().flat_map(|s| &s.gpus).find(|g| g.profile == profile);
+    let told = told.map(|g| g.resource_name.clone()).filter(|name| !name.is_empty());
+    let granted = || grants(seen).find(|p| p.name == profile).map(|p| p.resource_name.clone());
+    let known = || Some(resource_name(profile, &found(seen, profile)?.spec));
+    told.or_else(granted).or_else(known)
+}
+
+fn found<'a>(seen: &'a Sources, profile: &str) -> Option<&'a GpuProfile> {
+    seen.profiles.iter().find(|p| p.name_any() == profile)
+}
+
+fn profile(seen: &Sources, name: &str, resource: &str, waiting: &[Waiting]) -> ProfileBudget {
+    let status = seen.tenant.as_ref().and_then(|t| t.status.as_ref());
+    let told = status.into_iter().flat_map(|s| &s.gpus).find(|g| g.profile == name);
+    let wanted = seen.tenant.iter().flat_map(|t| &t.spec.gpus).find(|g| g.profile == name).map(|g| g.count);
+    let granted = grants(seen).find(|p| p.name == name);
+    let key = format!("requests.{resource}");
+    let counted: Amount = uses(seen, &key).sum();
+    let waits = waiting.iter().filter(|w| w.profiles.iter().any(|p| p == name)).count();
+    ProfileBudget {
+        profile: name.to_owned(),
+        resource_name: resource.to_owned(),
+        // a count that the operator has not looked at yet is the budget all the same
+        budget: wanted.or(granted.map(|g| g.budget)).unwrap_or(0),
+        used: told.map_or_else(|| counted.quantity().0.parse().unwrap_or(i32::MAX), |t| t.used),
+        available: told.map(|t| t.available),
+        waiting: told.map_or_else(|| i32::try_from(waits).unwrap_or(i32::MAX), |t| t.waiting),
+        namespaces: shares(seen, &key),
+        contract: contract(found(seen, name), granted),
+    }
+}
+
+fn uses<'a>(seen: &'a Sources, key: &'a str) -> impl Iterator<Item = Amount> + 'a {
+    seen.namespaces.iter().filter_map(|p| Amount::parse(p.quota.as_ref()?.status.used.get(key)?))
+}
+
+/// What may still be granted is the larger of what the quota says and what is in force.
+fn limit(quota: &SlimQuota, key: &str) -> Option<Quantity> {
+    let of = |hard: &gputenancy_operator::cache::Amounts| {
+        hard.get(key).and_then(|quantity| Some((Amount::parse(quantity)?, quantity.clone())))
+    };
+    let both = of(&quota.spec.hard).into_iter().chain(of(&quota.status.hard));
+    both.max_by_key(|(amount, _)| *amount).map(|(_, quantity)| quantity)
+}
+
+fn shares(seen: &Sources, key: &str) -> Vec<Share> {
+    let share = |place: &Place| {
+        let quota = place.quota.as_ref()?;
+        let used = quota.status.used.get(key).map_or_else(|| "0".to_owned(), |q| q.0.clone());
+        Some(Share { namespace: place.name.clone(), limit: limit(quota, key)?.0, used })
+    };
+    seen.namespaces.iter().filter_map(share).collect()
+}
+
+fn other_resources(seen: &Sources) -> Vec<ResourceBudget> {
+    // a device's key has a slash behind "requests."
+    let other = |key: &&String| key.strip_prefix("requests.").is_none_or(|resource| !resource.contains('/'));
+    let quotas = seen.namespaces.iter().filter_map(|p| p.quota.as_ref());
+    let budgets = seen.tenant.as_ref().map(|t| &t.spec.resources);
+    let keys: BTreeSet<&String> = quotas
+        .flat_map(|q| q.spec.hard.keys())
+        .filter(other)
+        .chain(budgets.into_iter().flat_map(|b| b.keys()))
+        .collect();
+    let budget = |key: &String| {
+        let used: Amount = uses(seen, key).sum();
+        let bytes = key.contains("memory") || key.contains("storage");
+        ResourceBudget {
+            resource: key.clone(),
+            budget: budgets.and_then(|b| b.get(key)).map(|q| q.0.clone()),
+            used: if bytes { used.binary() } else { used.quantity() }.0,
+            namespaces: shares(seen, key),
+        }
+    };
+    keys.into_iter().map(budget).collect()
+}
+
+fn contract(profile: Option<&GpuProfile>, granted: Option<&GrantedProfile>) -> Option<Contract> {
+    let spec = profile.map(|p| &p.spec);
+    let (expected, incident) = match (spec, granted) {
+        (Some(spec), _) => (spec.support.expected.clone(), spec.support.incident.clone()),
+        (None, Some(granted)) => (granted.expected.clone(), granted.incident.clone()),
+        (None, None) => return None,
+    };
+    Some(Contract {
+        isolation: spec.map(|s| format!("{:?}", gputenancy_operator::profile::isolation(&s.device))),
+        enforcement: spec.map(|s| enforcement(&s.device).to_owned()),
+        expected,
+        incident,
+    })
+}
+
+/// Who holds a pod to its part of a GPU.
+fn enforcement(device: &Device) -> &'static str {
+    match device {
+        Device { whole: Some(_), .. } => "a GPU of its own, nothing to hold it to",
+        Device { mig: Some(_), .. } => "the GPU itself (MIG)",
+        Device { mps: Some(_), .. } => "NVIDIA's MPS server",
+        Device { fraction: Some(_), .. } => "a library inside the container",
+        Device { whole: None, mig: None, mps: None, fraction: None, time_slice: _ } => "nobody: pods take turns",
+    }
+}
+
+/// Conditions that are not as they should be; one that sums up another is left out.
+fn problems(conditions: &[Condition]) -> Vec<Problem> {
+    let wrong = |c: &&Condition| (c.status == "True") == BAD.contains(&c.type_.as_str());
+    let problem =
+        |c: &Condition| Problem { condition: c.type_.clone(), reason: c.reason.clone(), message: c.message.clone() };
+    let (overall, parts): (Vec<&Condition>, Vec<&Condition>) =
+        conditions.iter().filter(wrong).partition(|c| OVERALL.contains(&c.type_.as_str()));
+    let mut problems: Vec<Problem> = parts.into_iter().map(problem).collect();
+    for one in overall.into_iter().map(problem) {
+        if !problems.iter().any(|p| p.message == one.message) {
+            problems.push(one);
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_that_sums_up_another_is_left_out() {
+        let condition = |type_: &str, status: &str, message: &str| Condition {
+            type_: type_.into(),
+            status: status.into(),
+            reason: "R".into(),
+            message: message.into(),
+            last_transition_time: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+                k8s_openapi::jiff::Timestamp::UNIX_EPOCH,
+            ),
+            observed_generation: None,
+        };
+        let said = problems(&[
+            condition("Ready", "False", "over budget"),
+            condition("Reconciling", "False", "over budget"),
+            condition("Stalled", "True", "over budget"),
+            condition("QuotaReady", "False", "over budget"),
+            condition("CapacityReady", "True", "all there"),
+            condition("Suspended", "True", "by wish"),
+        ]);
+        let types: Vec<&str> = said.iter().map(|p| p.condition.as_str()).collect();
+        assert_eq!(types, ["QuotaReady", "Suspended"]);
+    }
+}

@@ -1,0 +1,113 @@
+//! What waits, and why: controllers that were refused a pod, and pods that do not run yet.
+
+use k8s_openapi::{
+    api::core::v1::{Event, Pod, PodCondition},
+    jiff::Timestamp,
+};
+use kube::ResourceExt as _;
+
+use super::{Place, Sources, Waiting};
+
+/// The API server's words about our quota, before the amounts.
+const REFUSAL: &str = "exceeded quota: gputenancy, ";
+
+/// Everything that waits, the longest first; `resources` are the tenant's profiles and their resources.
+pub(super) fn waiting(seen: &Sources, resources: &[(String, String)]) -> Vec<Waiting> {
+    let of = |place: &Place| {
+        let refused = refused(place, resources, seen.now);
+        let pending = place.pods.iter().filter_map(|pod| pending(place, pod, resources, seen.now));
+        refused.into_iter().chain(pending).collect::<Vec<_>>()
+    };
+    let mut all: Vec<Waiting> = seen.namespaces.iter().flat_map(of).collect();
+    all.sort_by(|a, b| (b.seconds, &a.namespace, &a.object).cmp(&(a.seconds, &b.namespace, &b.object)));
+    all
+}
+
+/// Names of the profiles whose resource is asked for.
+pub(super) fn profiles_of(resources: &[(String, String)], asked: impl Fn(&str) -> bool) -> Vec<String> {
+    resources.iter().filter(|(_, resource)| asked(resource)).map(|(profile, _)| profile.clone()).collect()
+}
+
+/// The last word about each controller that has fewer pods than it wants. Of a controller that nobody knows it counts as said.
+fn refused(place: &Place, resources: &[(String, String)], now: Timestamp) -> Vec<Waiting> {
+    let mut last: Vec<&Event> = Vec::new();
+    for event in &place.events {
+        let regards = |other: &Event| &other.involved_object.uid == &event.involved_object.uid;
+        match last.iter_mut().find(|known| regards(known)) {
+            Some(known) if at(known) < at(event) => *known = event,
+            Some(_) => {}
+            None => last.push(event),
+        }
+    }
+    let short = |event: &&Event| {
+        let uid = event.involved_object.uid.as_ref();
+        uid.and_then(|uid| place.controllers.get(uid)).is_none_or(|short| *short)
+    };
+    let one = |event: &Event| {
+        let (at, message) = (at(event), event.message.clone().unwrap_or_default());
+        let quota = message.split_once(REFUSAL).map(|(_, amounts)| amounts.to_owned());
+        let asked = |resource: &str| {
+            let requested = quota.as_ref().and_then(|q| q.split(", used: ").next()).unwrap_or_default();
+            requested.split([',', ' ']).any(|part| part.split('=').next() == Some(&format!("requests.{resource}")))
+        };
+        let profiles = profiles_of(resources, asked);
+        let object = &event.involved_object;
+        let words = |text: &str| text.rsplit_once("rror creating: ").map_or(text, |(_, rest)| rest).to_owned();
+        Waiting {
+            namespace: place.name.clone(),
+            object: format!("{}/{}", object.kind.as_deref().unwrap_or("?"), object.name.as_deref().unwrap_or("?")),
+            reason: if quota.is_some() { "QuotaExceeded" } else { "Refused" }.to_owned(),
+            message: quota.unwrap_or_else(|| words(&message)),
+            at: at.map(|t| t.to_string()),
+            seconds: at.map(|t| seconds(t, now)),
+            profiles,
+        }
+    };
+    last.into_iter().filter(short).map(one).collect()
+}
+
+fn at(event: &Event) -> Option<Timestamp> {
+    let series = event.series.as_ref().and_then(|s| s.last_observed_time.as_ref()).map(|t| t.0);
+    let last = event.last_timestamp.as_ref().map(|t| t.0);
+    series.max(last).max(event.event_time.as_ref().map(|t| t.0))
+}
+
+fn seconds(since: Timestamp, now: Timestamp) -> u64 {
+    u64::try_from(now.duration_since(since).as_secs()).unwrap_or(0)
+}
+
+/// A pod that does not run yet, and why.
+fn pending(place: &Place, pod: &Pod, resources: &[(String, String)], now: Timestamp) -> Option<Waiting> {
+    let status = pod.status.as_ref().filter(|s| s.phase.as_deref() == Some("Pending"))?;
+    if pod.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let containers = pod.spec.iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
+    let asks: Vec<&String> = containers
+        .filter_map(|c| c.resources.as_ref())
+        .flat_map(|r| r.limits.iter().chain(&r.requests).flat_map(|amounts| amounts.keys()))
+        .collect();
+    let unscheduled = |c: &&PodCondition| c.type_ == "PodScheduled" && c.status == "False";
+    let held = status.conditions.iter().flatten().find(unscheduled).map(|c| {
+        (c.reason.clone().unwrap_or_else(|| "Unschedulable".to_owned()), c.message.clone().unwrap_or_default())
+    });
+    let starting = || {
+        let states = status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
+        let waiting = states.filter_map(|c| c.state.as_ref()?.waiting.as_ref());
+        // the first that says more than that it is being made
+        let found = waiting.filter_map(|w| Some((w.reason.clone()?, w.message.clone().unwrap_or_default())));
+        found.max_by_key(|(reason, _)| !matches!(reason.as_str(), "ContainerCreating" | "PodInitializing"))
+    };
+    let fallback = || ("Scheduling".to_owned(), "the scheduler has yet to look at it".to_owned());
+    let (reason, message) = held.or_else(starting).unwrap_or_else(fallback);
+    let since = pod.metadata.creation_timestamp.as_ref().map(|t| t.0);
+    Some(Waiting {
+        namespace: place.name.clone(),
+        object: format!("Pod/{}", pod.name_any()),
+        reason,
+        message,
+        at: since.map(|t| t.to_string()),
+        seconds: since.map(|t| seconds(t, now)),
+        profiles: profiles_of(resources, |resource| asks.iter().any(|a| *a == resource)),
+    })
+}

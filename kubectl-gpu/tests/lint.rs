@@ -1,0 +1,207 @@
+//! Manifests checked without a cluster: every mistake with its place, and nothing said of what is right.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that panics says what it found"
+)]
+
+use std::{collections::BTreeMap, fs, path::Path, process::Command};
+
+use kubectl_gpu::{
+    input::{self, Text},
+    lint::{LintReport, lint},
+};
+
+/// The teams of the manifests in `integration/bypass`, as the end-to-end tests make them.
+const TEAMS: &str = "
+apiVersion: gputenancy.io/v1alpha1
+kind: GpuProfile
+metadata: {name: mig-1g}
+spec: {device: {mig: {profile: 1g.10gb}}, maxPerPod: 1, support: {expected: e, incident: i}}
+---
+apiVersion: gputenancy.io/v1alpha1
+kind: GpuPool
+metadata: {name: p}
+spec: {nodeSelector: {matchLabels: {a: b}}, profiles: [mig-1g]}
+---
+apiVersion: gputenancy.io/v1alpha1
+kind: GpuTenant
+metadata: {name: t}
+spec: {namespaces: [{name: t}], gpus: [{profile: mig-1g, count: 2}]}
+";
+
+fn text(name: &str, text: &str) -> Text {
+    Text { name: name.into(), text: text.into() }
+}
+
+fn check(manifest: &str) -> LintReport {
+    lint(&[text("teams.yaml", TEAMS), text("new.yaml", manifest)], Some("t"))
+}
+
+fn said(report: &LintReport) -> Vec<String> {
+    let line =
+        |f: &kubectl_gpu::lint::Finding| format!("{}:{} {} {}: {}", f.file, f.line, f.object, f.field, f.message);
+    report.findings.iter().map(line).collect()
+}
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// The documents of a file of `integration/bypass`, each with the words that the API server refuses it with.
+fn tried(file: &str) -> Vec<(String, Option<String>)> {
+    let all = fs::read_to_string(repository().join("integration/bypass").join(file)).unwrap();
+    let words = |document: &str| Some(document.split_once("refused-with: \"")?.1.split('"').next()?.to_owned());
+    all.split("\n---").map(|d| (d.to_owned(), words(d))).collect()
+}
+
+#[test]
+fn what_the_api_server_refuses_in_the_tests_is_found_with_the_same_words() {
+    let mut by_words: BTreeMap<String, usize> = BTreeMap::new();
+    for file in ["resources.yaml", "environment.yaml", "devices.yaml", "placement.yaml", "claims.yaml"] {
+        for (document, words) in tried(file) {
+            let words = words.unwrap_or_else(|| panic!("{file}: no words: {document}"));
+            // an ephemeral container comes later, and not by a manifest
+            let report = check(&document);
+            assert!(
+                report.findings.iter().any(|f| f.message.contains(&words)),
+                "{words}: {:?}\n{document}",
+                said(&report)
+            );
+            assert!(report.findings.iter().all(|f| f.file == "new.yaml"), "{:?}", said(&report));
+            *by_words.entry(words).or_default() += 1;
+        }
+    }
+    assert!(by_words.len() >= 14, "{by_words:?}");
+    assert!(by_words.values().sum::<usize>() >= 80, "{by_words:?}");
+}
+
+#[test]
+fn what_the_api_server_admits_in_the_tests_is_let_pass() {
+    let admitted = tried("admitted.yaml");
+    assert!(admitted.len() > 20);
+    for (document, _) in admitted {
+        assert_eq!(said(&check(&document)), [""; 0], "{document}");
+    }
+}
+
+#[test]
+fn a_fraction_is_found_in_every_namespace_and_names_field_and_line() {
+    let cron = "apiVersion: batch/v1
+kind: CronJob
+metadata: {name: nightly, namespace: elsewhere}
+spec:
+  jobTemplate:
+    spec:
+      template:
+        spec:
+          containers:
+          - name: c
+            resources:
+              limits:
+                nvidia.com/gpu: 0.5
+                nvidia.com/mig-1g.10gb: '2'
+";
+    let report = check(cron);
+    let found = &report.findings;
+    assert_eq!(found.len(), 1, "{:?}", said(&report));
+    assert_eq!((found[0].line, found[0].object.as_str()), (13, "CronJob nightly"));
+    assert_eq!(found[0].field, "spec.jobTemplate.spec.template.spec.containers[0].resources.limits.nvidia.com/gpu");
+    assert!(found[0].message.contains("must be an integer"));
+    let open = report.not_checked.iter().any(|w| w.contains("elsewhere (1)") && w.contains("add the tenant's file"));
+    assert!(open, "{:?}", report.not_checked);
+}
+
+#[test]
+fn objects_are_held_to_each_other() {
+    let manifest = "
+apiVersion: gputenancy.io/v1alpha1
+kind: GpuTenant
+metadata: {name: a}
+spec: {trust: Untrusted, namespaces: [{name: a}], gpus: [{profile: gone, count: 1}, {profile: unserved, count: 1}, {profile: mig-1g, count: seven}]}
+---
+apiVersion: gputenancy.io/v1alpha1
+kind: GpuTenant
+metadata: {name: b}
+spec: {namespaces: [{name: b}], gpus: [{profile: gone, count: 1}, {profile: unserved, count: 1}]}
+---
+apiVersion: gputenancy.io/v1alpha1
+kind: GpuProfile
+metadata: {name: unserved}
+spec: {device: {whole: {}}, support: {expected: e, incident: i}}
+---
+apiVersion: gputenancy.io/v1alpha1
+kind: GpuPool
+metadata: {name: narrow}
+spec: {nodeSelector: {matchLabels: {a: b, c: d}}, profiles: [mig-1g, mig-9g]}
+---
+apiVersion: gputenancy.io/v1alpha1
+kind: GpuPool
+metadata: {name: apart}
+spec: {nodeSelector: {matchLabels: {a: c}}, profiles: [mig-1g]}
+---
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: q, namespace: b}
+spec: {hard: {limits.nvidia.com/gpu: 1, requests.nvidia.com/gpu: 1, limits.cpu: 8}}
+";
+    insta::assert_snapshot!(said(&check(manifest)).join("\n"));
+}
+
+#[test]
+fn files_that_say_too_little_lead_to_fewer_questions_and_not_to_false_answers() {
+    let tenant = "apiVersion: gputenancy.io/v1alpha1
+kind: GpuTenant
+metadata: {name: a}
+spec: {namespaces: [{name: a}], gpus: [{profile: mig-1g, count: 1}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: w, namespace: a}
+spec: {nodeSelector: {gputenancy.io/pool: p}, containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]}
+";
+    let report = lint(&[text("a.yaml", tenant)], None);
+    assert_eq!(said(&report), [""; 0]);
+    for words in ["no GpuProfile", "no GpuPool", "no GpuNode", "which resources tenant a may use", "CEL"] {
+        assert!(report.not_checked.iter().any(|w| w.contains(words)), "{words}: {:?}", report.not_checked);
+    }
+}
+
+#[test]
+fn our_own_samples_pass() {
+    let samples = repository().join("samples");
+    let lab = ["catalog.yaml", "pool.yaml", "tenants.yaml", "pods"].map(|f| samples.join(f));
+    for paths in [Vec::from(lab), vec![samples.join("gitops")]] {
+        let report = lint(&input::read(&paths).unwrap(), None);
+        assert_eq!(said(&report), [""; 0], "{paths:?}");
+        assert!(report.documents >= 8, "{paths:?}");
+    }
+}
+
+#[test]
+fn the_exit_code_tells_whether_something_was_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |manifest: &str| {
+        let file = folder.path().join("m.yaml");
+        fs::write(&file, [TEAMS, "---\n", manifest].concat()).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_kubectl-gpu"))
+            .args(["lint", "-n", "t"])
+            .arg(&file)
+            .env("KUBECONFIG", "/nonexistent")
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let pod = |env: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: w}}\nspec: {{containers: [{{name: c, env: [{{name: {env}, value: x}}]}}]}}\n"
+        )
+    };
+    let (code, out) = run(&pod("HOME"));
+    assert_eq!(code, Some(0), "{out}");
+    let (code, out) = run(&pod("NVIDIA_VISIBLE_DEVICES"));
+    assert_eq!(code, Some(1), "{out}");
+    let place = "m.yaml:20: Pod w: spec.containers[0].env[0]: NVIDIA_VISIBLE_DEVICES: devices and limits";
+    assert!(out.contains(place) && out.contains("1 mistake found"), "{out}");
+}

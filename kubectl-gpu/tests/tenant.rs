@@ -1,0 +1,191 @@
+//! How a tenant stands, for a platform engineer and for somebody of the team.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that panics says what it found"
+)]
+
+use gputenancy_crds::{GpuGrant, GpuProfile, GpuTenant};
+use kubectl_gpu::{
+    render,
+    tenant::{Place, Sources, TenantReport, report},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+const MIG: &str = "requests.nvidia.com/mig-1g.10gb";
+
+fn of<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn condition(type_: &str, status: &str, reason: &str, message: &str) -> Value {
+    json!({"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": "2026-11-01T08:00:00Z"})
+}
+
+fn tenant() -> GpuTenant {
+    let short = "2 of 3 devices of profile mig-1g can be had now; the rest is being carved";
+    of(json!({
+        "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "metadata": {"name": "team-a"},
+        "spec": {
+            "trust": "Internal", "namespaces": [{"name": "a-dev"}, {"name": "a-prod"}],
+            "gpus": [{"profile": "mig-1g", "count": 3}, {"profile": "gone", "count": 1}],
+            "resources": {"requests.cpu": "8", "requests.memory": "32Gi"},
+        },
+        "status": {
+            "namespaces": [{"name": "a-dev", "phase": "Active"}, {"name": "a-prod", "phase": "Active"}],
+            "gpus": [{
+                "profile": "mig-1g", "resourceName": "nvidia.com/mig-1g.10gb", "budget": 3, "used": 2, "available": 2, "waiting": 2,
+            }],
+            "conditions": [
+                condition("Ready", "False", "Changing", short), condition("Reconciling", "True", "Changing", short),
+                condition("Stalled", "False", "Changing", short), condition("QuotaReady", "True", "InForce", "the quotas add up"),
+                condition("CapacityReady", "False", "Changing", short),
+            ],
+        },
+    }))
+}
+
+fn profile() -> GpuProfile {
+    of(json!({
+        "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuProfile", "metadata": {"name": "mig-1g"},
+        "spec": {
+            "device": {"mig": {"profile": "1g.10gb"}},
+            "support": {"expected": "One seventh of the board's compute.", "incident": "Another tenant's work changes your memory."},
+        },
+    }))
+}
+
+fn grant() -> GpuGrant {
+    of(json!({
+        "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuGrant", "metadata": {"name": "grant"},
+        "spec": {
+            "tenant": "team-a", "resources": {"nvidia.com/mig-1g.10gb": 3},
+            "profiles": [{
+                "name": "mig-1g", "resourceName": "nvidia.com/mig-1g.10gb", "budget": 3,
+                "expected": "One seventh of the board's compute.", "incident": "Another tenant's work changes your memory.",
+            }],
+        },
+    }))
+}
+
+fn place(name: &str, lower: &str, force: &str, used: &str) -> Place {
+    let quota = json!({
+        "metadata": {"name": "gputenancy", "namespace": name},
+        "spec": {"hard": {MIG: lower, "requests.nvidia.com/gpu": "0", "requests.cpu": "4", "requests.memory": "16Gi"}},
+        "status": {
+            "hard": {MIG: force, "requests.nvidia.com/gpu": "0", "requests.cpu": "4", "requests.memory": "16Gi"},
+            "used": {MIG: used, "requests.cpu": "1500m", "requests.memory": "1536Mi"},
+        },
+    });
+    Place { name: name.into(), grant: Some(grant()), quota: Some(of(quota)), ..Place::default() }
+}
+
+fn refusal(name: &str, uid: &str, at: &str, words: &str) -> Value {
+    json!({
+        "metadata": {"name": format!("{name}.{at}")}, "reason": "FailedCreate", "type": "Warning", "lastTimestamp": at,
+        "involvedObject": {"kind": "ReplicaSet", "name": name, "uid": uid}, "message": words,
+    })
+}
+
+fn quota_words(pod: &str) -> String {
+    format!(
+        "Error creating: pods \"{pod}\" is forbidden: exceeded quota: gputenancy, requested: {MIG}=1, used: {MIG}=2, limited: {MIG}=2"
+    )
+}
+
+/// Two namespaces: in one a controller is refused, in the other a pod finds no node and one cannot get its image.
+fn seen() -> Sources {
+    let (mut dev, mut prod) = (place("a-dev", "2", "3", "2"), place("a-prod", "1", "1", "0"));
+    dev.events = [
+        refusal("web-1", "u-1", "2026-11-01T11:00:00Z", &quota_words("web-1-old")),
+        refusal("web-1", "u-1", "2026-11-01T11:58:00Z", &quota_words("web-1-new")),
+        refusal("served", "u-2", "2026-11-01T11:59:00Z", &quota_words("served-x")),
+        refusal(
+            "rude",
+            "u-3",
+            "2026-11-01T11:59:30Z",
+            "Error creating: pods \"rude-x\" is forbidden: spec.nodeName would pass by the scheduler",
+        ),
+    ]
+    .map(of)
+    .into();
+    dev.controllers = [("u-1".to_owned(), true), ("u-2".to_owned(), false), ("u-3".to_owned(), true)].into();
+    let pod = |name: &str, status: Value| {
+        of(json!({
+            "metadata": {"name": name, "creationTimestamp": "2026-11-01T11:30:00Z"},
+            "spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/mig-1g.10gb": "1"}}}]},
+            "status": status,
+        }))
+    };
+    let nowhere = json!({"phase": "Pending", "conditions": [{
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "message": "0/3 nodes are available: 3 Insufficient nvidia.com/mig-1g.10gb.",
+    }]});
+    let pulling = json!({"phase": "Pending", "containerStatuses": [{
+        "name": "c", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image \"x\""}},
+    }]});
+    prod.pods = vec![pod("train-0", nowhere), pod("train-1", pulling), pod("train-2", json!({"phase": "Running"}))];
+    Sources {
+        name: "team-a".into(),
+        tenant: Some(tenant()),
+        namespaces: vec![dev, prod],
+        profiles: vec![profile()],
+        hidden: Vec::new(),
+        now: "2026-11-01T12:00:00Z".parse().unwrap(),
+    }
+}
+
+/// The same as somebody of the team sees it who looks into one namespace.
+fn seen_by_the_team() -> Sources {
+    let mut seen = seen();
+    seen.tenant = None;
+    seen.profiles.clear();
+    seen.namespaces.retain(|p| p.name == "a-dev");
+    seen.hidden = vec!["GpuTenant team-a: trust and conditions".into(), "GpuProfiles mig-1g: isolation".into()];
+    seen
+}
+
+fn plain(report: &TenantReport) -> String {
+    // the stream that is no terminal takes colours away
+    anstream::adapter::strip_str(&render::tenant(report)).to_string()
+}
+
+#[test]
+fn a_platform_engineer_sees_budget_spread_what_waits_and_what_is_wrong() {
+    let report = report(&seen());
+    insta::assert_snapshot!(plain(&report));
+    insta::assert_json_snapshot!("a_tenant_as_json", report);
+}
+
+#[test]
+fn somebody_of_the_team_sees_its_own_namespaces_and_what_is_hidden() {
+    insta::assert_snapshot!(plain(&report(&seen_by_the_team())));
+}
+
+#[test]
+fn of_each_controller_the_last_refusal_counts_and_none_once_it_has_its_pods() {
+    let report = report(&seen());
+    let refused: Vec<_> = report.waiting.iter().filter(|w| w.object.starts_with("ReplicaSet/")).collect();
+    let said: Vec<_> = refused.iter().map(|w| (w.object.as_str(), w.seconds, w.reason.as_str())).collect();
+    assert_eq!(said, [("ReplicaSet/web-1", Some(120), "QuotaExceeded"), ("ReplicaSet/rude", Some(30), "Refused")]);
+    assert_eq!(refused[0].profiles, ["mig-1g"]);
+    assert!(refused[1].profiles.is_empty());
+}
+
+#[test]
+fn a_limit_that_goes_down_counts_until_the_lower_one_is_in_force() {
+    let report = report(&seen());
+    let limits: Vec<_> = report.profiles[0].namespaces.iter().map(|s| s.limit.as_str()).collect();
+    assert_eq!(limits, ["3", "1"]);
+}
+
+#[test]
+fn memory_is_summed_over_namespaces() {
+    let report = report(&seen());
+    let memory = report.resources.iter().find(|r| r.resource == "requests.memory").unwrap();
+    assert_eq!((memory.used.as_str(), memory.budget.as_deref()), ("3Gi", Some("32Gi")));
+    assert!(report.resources.iter().all(|r| !r.resource.contains("nvidia.com")));
+}

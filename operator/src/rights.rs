@@ -1,0 +1,144 @@
+//! The rights that the operator needs: its roles in the chart grant exactly these, and a test holds both to each other.
+
+use std::sync::Arc;
+
+use gputenancy_rights::{Answer, Line, Place, Report, Right, Setting};
+use kube::Client;
+use tokio::sync::Notify;
+
+use crate::{args::Places, cache::doors, health::Readiness, metrics::Metrics};
+
+/// Name of the lease unless it is said otherwise, and in the chart.
+pub const LEASE: &str = "gputenancy-operator";
+/// Group of our kinds.
+const OURS: &str = gputenancy_crds::GROUP;
+/// Where the API server's own service is.
+const DOORS: Place = Place::There { namespace: doors::NAMESPACE, role: "gputenancy-operator-apiserver" };
+const KEPT: &[&str] = &["watch", "create", "patch", "delete"];
+
+/// One line for each rule. Watches stream their first list, so `list` and `get` are needed only where something is read besides.
+pub const TABLE: &[Line] = &[
+    Line::new(&["watch"], OURS, "gpuprofiles", "the catalog"),
+    Line::new(&["watch", "patch"], OURS, "gpupools", "the supply; the finalizer of a pool"),
+    Line::new(&["watch", "patch"], OURS, "gputenants", "the demand; the finalizer of a tenant"),
+    Line::new(&["watch", "patch"], OURS, "gpunodes", "what agents report; the layout of every GPU"),
+    Line::new(&["patch"], OURS, "gpuprofiles/status", "telling people about a profile"),
+    Line::new(&["patch"], OURS, "gpupools/status", "telling people about a pool"),
+    Line::new(&["patch"], OURS, "gputenants/status", "telling people about a tenant"),
+    Line::new(KEPT, "", "namespaces", "the namespaces of tenants"),
+    Line::new(KEPT, "", "resourcequotas", "the budgets of tenants"),
+    Line::new(KEPT, "", "limitranges", "what containers request that say nothing"),
+    Line::new(KEPT, "networking.k8s.io", "networkpolicies", "keeping tenants apart"),
+    Line::new(KEPT, OURS, "gpugrants", "what may be used in a namespace"),
+    Line::new(KEPT, "rbac.authorization.k8s.io", "rolebindings", "the rights of tenants' owners and viewers"),
+    Line::new(&["bind"], "rbac.authorization.k8s.io", "clusterroles", "the rights of tenants' owners")
+        .named("gputenancy:tenant-owner"),
+    Line::new(&["bind"], "rbac.authorization.k8s.io", "clusterroles", "the rights of tenants' viewers")
+        .named("gputenancy:tenant-viewer"),
+    Line::new(&["watch"], "", "services", "where the API server answers isolated tenants").at(DOORS).named(doors::NAME),
+    Line::new(&["watch"], "discovery.k8s.io", "endpointslices", "where the API server answers isolated tenants")
+        .at(DOORS),
+    Line::new(&["watch", "patch"], "", "nodes", "which nodes are in a pool, and our labels on them"),
+    Line::new(&["watch"], "resource.k8s.io", "resourceslices", "seeing NVIDIA's DRA driver own a node's GPUs"),
+    Line::new(&["watch", "patch"], "", "pods", "who uses what; notices of evictions"),
+    Line::new(&["list"], "", "pods", "the pods behind a refused eviction; NVIDIA's device plugin")
+        .only_for("refused evictions and pools with NVIDIA's device plugin"),
+    Line::new(&["create"], "", "pods/eviction", "evicting owners of devices that must go"),
+    Line::new(&["list"], "policy", "poddisruptionbudgets", "the budget behind a refused eviction")
+        .only_for("refused evictions"),
+    Line::new(&["watch"], "events.k8s.io", "events", "pods that a quota refused to their controller"),
+    Line::new(&["create"], "events.k8s.io", "events", "telling people what happens").only_for("events"),
+    Line::new(&["get", "update"], "coordination.k8s.io", "leases", "the election of one replica")
+        .at(Place::Home)
+        .named(LEASE),
+    Line::new(&["create", "delete"], "", "pods", "canary pods").at(Place::Home).only_for("pools with verify.canary"),
+    Line::new(&["watch"], "", "configmaps", "layouts for NVIDIA's MIG manager")
+        .at(Place::Layouts)
+        .named(gputenancy_crds::names::MIG_CONFIG_MAP),
+    Line::new(&["patch"], "", "configmaps", "layouts for NVIDIA's MIG manager")
+        .at(Place::Layouts)
+        .named(gputenancy_crds::names::MIG_CONFIG_MAP)
+        .only_for("pools of NVIDIA's MIG manager"),
+];
+
+/// All rights of an operator that runs there.
+pub fn rights(places: &Places) -> Vec<Right> {
+    let setting = Setting {
+        role: "gputenancy-operator",
+        home: places.namespace.clone(),
+        layouts_role: "gputenancy-mig-config",
+        layouts: places.layouts().to_owned(),
+    };
+    let mut rights = gputenancy_rights::rights(TABLE, &setting);
+    for right in rights.iter_mut().filter(|r| r.name.as_deref() == Some(LEASE)) {
+        right.name = Some(places.lease_name.clone());
+    }
+    rights
+}
+
+/// Asks, and prints what came of it; sentences about what is missing.
+pub async fn print(client: &Client, places: &Places) -> Vec<String> {
+    let rights = rights(places);
+    let asked: Vec<&Right> = rights.iter().collect();
+    let answers: Vec<Answer> = gputenancy_rights::ask(client, &asked).await;
+    print!("{}", gputenancy_rights::listed(&rights, &answers));
+    gputenancy_rights::lines(&rights, &answers)
+}
+
+/// Asks at the start, after refusals and while something is missing; tells readiness, metrics and the log.
+pub async fn keep(client: Client, places: Places, refused: Arc<Notify>, readiness: Readiness, metrics: Arc<Metrics>) {
+    let mut last = Report::default();
+    let tell = |report: &Report| {
+        readiness.lacks(report.blocking());
+        metrics.missing_rights(&report.missing);
+        if *report != last {
+            log(report);
+            last = report.clone();
+        }
+    };
+    gputenancy_rights::keep(client, rights(&places), refused, tell).await;
+}
+
+fn log(report: &Report) {
+    for right in &report.missing {
+        match right.feature {
+            None => tracing::error!(%right, "{}", right.missing()),
+            Some(_) => tracing::warn!(%right, "{}", right.missing()),
+        }
+    }
+    if let Some((count, why)) = &report.unknown {
+        tracing::warn!(count, why, "it is not known of all rights whether they are there; asking again");
+    }
+    if report.is_complete() {
+        tracing::info!(rights = report.granted, "all rights are there");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lease_and_the_namespaces_are_those_of_the_flags() {
+        let places =
+            Places { namespace: "home".into(), mig_config_namespace: Some("nvidia".into()), lease_name: "mine".into() };
+        let all = rights(&places);
+        let said: Vec<String> = all.iter().filter(|r| r.namespace.is_some()).map(ToString::to_string).collect();
+        assert!(said.contains(&"update leases.coordination.k8s.io \"mine\" in namespace home".to_owned()), "{said:?}");
+        assert!(
+            said.contains(&"patch configmaps \"gputenancy-mig-config\" in namespace nvidia".to_owned()),
+            "{said:?}"
+        );
+    }
+
+    #[test]
+    fn no_right_is_named_twice_and_none_is_a_wildcard() {
+        let all = rights(&Places { namespace: "a".into(), mig_config_namespace: None, lease_name: LEASE.into() });
+        let mut said: Vec<String> = all.iter().map(ToString::to_string).collect();
+        assert!(said.iter().all(|right| !right.contains('*')), "{said:?}");
+        said.sort();
+        let before = said.len();
+        said.dedup();
+        assert_eq!(said.len(), before);
+    }
+}
