@@ -33,15 +33,6 @@ pub fn rights() -> Vec<Right> {
     gputenancy_rights::rights(TABLE, &Setting { role: "gputenancy-agent", ..Setting::default() })
 }
 
-/// Asks, and prints what came of it; sentences about what is missing.
-pub async fn print(client: &Client) -> Vec<String> {
-    let rights = rights();
-    let asked: Vec<&Right> = rights.iter().collect();
-    let answers = gputenancy_rights::ask(client, &asked).await;
-    print!("{}", gputenancy_rights::listed(&rights, &answers));
-    gputenancy_rights::lines(&rights, &answers)
-}
-
 /// Asks at the start, after refusals and while something is missing; tells readiness (`lacks`), metrics and the log.
 pub async fn keep(client: Client, refused: Arc<Notify>, lacks: watch::Sender<Option<String>>, metrics: Metrics) {
     let mut last = Report::default();
@@ -49,24 +40,9 @@ pub async fn keep(client: Client, refused: Arc<Notify>, lacks: watch::Sender<Opt
         lacks.send_replace(report.blocking());
         metrics.missing_rights(&report.missing);
         if *report != last {
-            log(report);
+            gputenancy_rights::log(report);
             last = report.clone();
         }
     };
     gputenancy_rights::keep(client, rights(), refused, tell).await;
-}
-
-fn log(report: &Report) {
-    for right in &report.missing {
-        match right.feature {
-            None => tracing::error!(%right, "{}", right.missing()),
-            Some(_) => tracing::warn!(%right, "{}", right.missing()),
-        }
-    }
-    if let Some((count, why)) = &report.unknown {
-        tracing::warn!(count, why, "it is not known of all rights whether they are there; asking again");
-    }
-    if report.is_complete() {
-        tracing::info!(rights = report.granted, "all rights are there");
-    }
 }

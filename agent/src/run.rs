@@ -77,7 +77,7 @@ pub enum Error {
 /// # Errors
 /// When something is missing, or there is no cluster to ask.
 pub async fn rights() -> Result<(), Error> {
-    let missing = rights::print(&Client::try_default().await?).await;
+    let missing = gputenancy_rights::print(&Client::try_default().await?, &rights::rights()).await;
     if missing.is_empty() { Ok(()) } else { Err(Error::Rights(missing.join("\n"))) }
 }
 

@@ -112,7 +112,7 @@ fn seen() -> Sources {
     .map(of)
     .into();
     dev.controllers = [("u-1".to_owned(), true), ("u-2".to_owned(), false), ("u-3".to_owned(), true)].into();
-    let pod = |name: &str, status: Value| {
+    let made = |name: &str, status: Value| {
         of(json!({
             "metadata": {"name": name, "creationTimestamp": "2026-11-01T11:30:00Z"},
             "spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/mig-1g.10gb": "1"}}}]},
@@ -127,7 +127,7 @@ fn seen() -> Sources {
         "name": "c", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
         "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image \"x\""}},
     }]});
-    prod.pods = vec![pod("train-0", nowhere), pod("train-1", pulling), pod("train-2", json!({"phase": "Running"}))];
+    prod.pods = vec![made("train-0", nowhere), made("train-1", pulling), made("train-2", json!({"phase": "Running"}))];
     Sources {
         name: "team-a".into(),
         tenant: Some(tenant()),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gputenancy_rights::{Answer, Line, Place, Report, Right, Setting};
+use gputenancy_rights::{Line, Place, Report, Right, Setting};
 use kube::Client;
 use tokio::sync::Notify;
 
@@ -76,15 +76,6 @@ pub fn rights(places: &Places) -> Vec<Right> {
     rights
 }
 
-/// Asks, and prints what came of it; sentences about what is missing.
-pub async fn print(client: &Client, places: &Places) -> Vec<String> {
-    let rights = rights(places);
-    let asked: Vec<&Right> = rights.iter().collect();
-    let answers: Vec<Answer> = gputenancy_rights::ask(client, &asked).await;
-    print!("{}", gputenancy_rights::listed(&rights, &answers));
-    gputenancy_rights::lines(&rights, &answers)
-}
-
 /// Asks at the start, after refusals and while something is missing; tells readiness, metrics and the log.
 pub async fn keep(client: Client, places: Places, refused: Arc<Notify>, readiness: Readiness, metrics: Arc<Metrics>) {
     let mut last = Report::default();
@@ -92,26 +83,11 @@ pub async fn keep(client: Client, places: Places, refused: Arc<Notify>, readines
         readiness.lacks(report.blocking());
         metrics.missing_rights(&report.missing);
         if *report != last {
-            log(report);
+            gputenancy_rights::log(report);
             last = report.clone();
         }
     };
     gputenancy_rights::keep(client, rights(&places), refused, tell).await;
-}
-
-fn log(report: &Report) {
-    for right in &report.missing {
-        match right.feature {
-            None => tracing::error!(%right, "{}", right.missing()),
-            Some(_) => tracing::warn!(%right, "{}", right.missing()),
-        }
-    }
-    if let Some((count, why)) = &report.unknown {
-        tracing::warn!(count, why, "it is not known of all rights whether they are there; asking again");
-    }
-    if report.is_complete() {
-        tracing::info!(rights = report.granted, "all rights are there");
-    }
 }
 
 #[cfg(test)]

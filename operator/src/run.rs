@@ -58,7 +58,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
             release::finalizers(plain(config().await?)?).await.map_err(|e| Box::new(e).into())
         }
         Command::Rights(places) => {
-            let missing = rights::print(&plain(config().await?)?, &places).await;
+            let missing = gputenancy_rights::print(&plain(config().await?)?, &rights::rights(&places)).await;
             if missing.is_empty() { Ok(()) } else { Err(RunError::Rights(missing.join("\n"))) }
         }
     }

@@ -9,8 +9,10 @@ mod ask;
 mod keep;
 mod table;
 mod text;
+mod told;
 
 pub use ask::{Answer, ask};
 pub use keep::{Report, client, keep};
 pub use table::{Line, Place, Right, Setting, rights};
 pub use text::{lines, listed};
+pub use told::{log, print};

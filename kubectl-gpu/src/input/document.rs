@@ -101,7 +101,9 @@ fn sort(text: &Text, tree: Tree, sifted: &mut Sifted) {
     match kind {
         Some("List") if version == "v1" => {
             let items = tree.field("items").map(Tree::items).unwrap_or_default();
-            items.iter().for_each(|item| sort(text, item.clone(), sifted));
+            for item in items {
+                sort(text, item.clone(), sifted);
+            }
         }
         Some(kind) if planned.contains(&(version, kind)) || version.starts_with(GROUP) => {
             open(text, &tree, &mut sifted.reading, &mut sifted.errors);

@@ -40,7 +40,7 @@ pub(super) fn check(
     if fleet.pools.is_empty() {
         not_checked.push("whether a pool offers what tenants are guaranteed: the files have no GpuPool".to_owned());
     }
-    let mut findings: Vec<Finding> = problems.iter().flat_map(|p| told(p, world, places, missing)).collect();
+    let mut findings: Vec<Finding> = problems.iter().filter_map(|p| told(p, world, places, missing)).collect();
     findings.extend(unserved(world, places, missing));
     findings.extend(overlaps(world, places));
     findings
@@ -72,7 +72,7 @@ fn finding(places: Places<'_>, kind: &str, name: &str, path: &[Step], message: S
 
 /// An item of a list, or a field of it.
 fn item(list: &str, index: usize, field: &str) -> Vec<Step> {
-    let field = (!field.is_empty()).then(|| path(field)).unwrap_or_default();
+    let field = if field.is_empty() { Vec::new() } else { path(field) };
     [path(list), vec![Step::Item(index)], field].concat()
 }
 

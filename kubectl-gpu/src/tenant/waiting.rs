@@ -32,7 +32,7 @@ pub(super) fn profiles_of(resources: &[(String, String)], asked: impl Fn(&str) -
 fn refused(place: &Place, resources: &[(String, String)], now: Timestamp) -> Vec<Waiting> {
     let mut last: Vec<&Event> = Vec::new();
     for event in &place.events {
-        let regards = |other: &Event| &other.involved_object.uid == &event.involved_object.uid;
+        let regards = |other: &Event| other.involved_object.uid == event.involved_object.uid;
         match last.iter_mut().find(|known| regards(known)) {
             Some(known) if at(known) < at(event) => *known = event,
             Some(_) => {}
@@ -82,8 +82,8 @@ fn pending(place: &Place, pod: &Pod, resources: &[(String, String)], now: Timest
     if pod.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    let containers = pod.spec.iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
-    let asks: Vec<&String> = containers
+    let asking = pod.spec.iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
+    let asks: Vec<&String> = asking
         .filter_map(|c| c.resources.as_ref())
         .flat_map(|r| r.limits.iter().chain(&r.requests).flat_map(|amounts| amounts.keys()))
         .collect();
@@ -92,8 +92,9 @@ fn pending(place: &Place, pod: &Pod, resources: &[(String, String)], now: Timest
         (c.reason.clone().unwrap_or_else(|| "Unschedulable".to_owned()), c.message.clone().unwrap_or_default())
     });
     let starting = || {
-        let states = status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
-        let waiting = states.filter_map(|c| c.state.as_ref()?.waiting.as_ref());
+        let containers =
+            status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
+        let waiting = containers.filter_map(|c| c.state.as_ref()?.waiting.as_ref());
         // the first that says more than that it is being made
         let found = waiting.filter_map(|w| Some((w.reason.clone()?, w.message.clone().unwrap_or_default())));
         found.max_by_key(|(reason, _)| !matches!(reason.as_str(), "ContainerCreating" | "PodInitializing"))

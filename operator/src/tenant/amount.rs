@@ -59,11 +59,13 @@ impl Amount {
     }
 
     /// What is left after `taken`, never below zero.
+    #[must_use]
     pub fn less(self, taken: Self) -> Self {
         Self(self.0.saturating_sub(taken.0).max(0))
     }
 
     /// The sum.
+    #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }

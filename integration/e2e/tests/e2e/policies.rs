@@ -24,16 +24,15 @@ fn agreements() -> Vec<Case> {
     let own = format!("{AGREEMENTS}/gpu-1");
     let status = format!("{AGREEMENTS}/gpu-1/status");
     let layout = json!({"status": {"layout": "0: whole"}});
-    let new = |name: &str| (format!("{AGREEMENTS}/{name}"), agreement(name, &json!([])));
-    let (fresh, fresh_body) = new("new-node");
+    let (fresh, fresh_body) = (AGREEMENTS.to_owned(), agreement("new-node", &json!([])));
     vec![
-        ("agent creates its own", Actor::Agent("new-node"), Verb::Apply, fresh.clone(), fresh_body.clone(), None),
-        ("agent creates another's", Actor::Agent("gpu-1"), Verb::Apply, fresh.clone(), fresh_body.clone(), other),
-        ("token without a node", Actor::AgentWithoutNode, Verb::Apply, fresh.clone(), fresh_body, other),
+        ("agent creates its own", Actor::Agent("new-node"), Verb::Create, fresh.clone(), fresh_body.clone(), None),
+        ("agent creates another's", Actor::Agent("gpu-1"), Verb::Create, fresh.clone(), fresh_body.clone(), other),
+        ("token without a node", Actor::AgentWithoutNode, Verb::Create, fresh.clone(), fresh_body, other),
         (
             "agent creates a layout",
             Actor::Agent("new-node"),
-            Verb::Apply,
+            Verb::Create,
             fresh,
             agreement("new-node", &one),
             operators,
@@ -46,7 +45,7 @@ fn agreements() -> Vec<Case> {
             Verb::Apply,
             own.clone(),
             agreement("gpu-1", &one),
-            operators,
+            Some("cannot patch resource"),
         ),
         (
             "administrator says who carves",
