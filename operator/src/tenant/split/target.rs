@@ -97,6 +97,9 @@ fn served(slack: i128, seats: &[Seat], open: &[usize]) -> Vec<(usize, i128)> {
         // what it holds already may be used for what it waits for
         let own = protected(seat);
         if let Some(amount) = seat.largest(Stage::Open, left + own) {
+            // nor is room given away that was made for another pod of its own
+            let expected = seat.largest(Stage::Held, left + own).unwrap_or(0).max(own.min(left + own));
+            let amount = amount.max(expected);
             left -= (amount - own).max(0);
             serving.push((index, amount));
         }
@@ -105,9 +108,9 @@ fn served(slack: i128, seats: &[Seat], open: &[usize]) -> Vec<(usize, i128)> {
     serving
 }
 
-/// Room that was made for a pod which is still expected.
+/// Room that was made for a pod which is still expected, as long as it is there whole.
 fn protected(seat: &Seat) -> i128 {
-    seat.largest(Stage::Held, i128::MAX).unwrap_or(0).min(seat.room())
+    seat.largest(Stage::Held, seat.room()).unwrap_or(0)
 }
 
 /// Somebody waits: they get what they wait for, and all that others need not keep.
