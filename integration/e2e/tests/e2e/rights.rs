@@ -189,7 +189,9 @@ async fn write(world: &World, role: &Role, rules: &[Value]) -> Result<()> {
     let mut words = role.name.split(' ');
     let (kind, name) = (words.next().unwrap_or_default().to_lowercase(), words.next().unwrap_or_default());
     let patch = json!({"rules": rules}).to_string();
-    let place: &[&str] = if kind == "role" { &["-n", NAMESPACE] } else { &[] };
+    // "Role NAME of namespace NAMESPACE"
+    let namespace = words.next_back().unwrap_or_default();
+    let place: &[&str] = if kind == "role" { &["-n", namespace] } else { &[] };
     world.kubectl(&[&["patch", &kind, name, "--type=merge", "-p", &patch], place].concat()).await.map(drop)
 }
 
