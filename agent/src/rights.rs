@@ -33,16 +33,11 @@ pub fn rights() -> Vec<Right> {
     gputenancy_rights::rights(TABLE, &Setting { role: "gputenancy-agent", ..Setting::default() })
 }
 
-/// Asks at the start, after refusals and while something is missing; tells readiness (`lacks`), metrics and the log.
+/// Asks at the start, after refusals and while something is missing; tells readiness (`lacks`) and metrics.
 pub async fn keep(client: Client, refused: Arc<Notify>, lacks: watch::Sender<Option<String>>, metrics: Metrics) {
-    let mut last = Report::default();
     let tell = |report: &Report| {
         lacks.send_replace(report.blocking());
         metrics.missing_rights(&report.missing);
-        if *report != last {
-            gputenancy_rights::log(report);
-            last = report.clone();
-        }
     };
     gputenancy_rights::keep(client, rights(), refused, tell).await;
 }

@@ -76,16 +76,11 @@ pub fn rights(places: &Places) -> Vec<Right> {
     rights
 }
 
-/// Asks at the start, after refusals and while something is missing; tells readiness, metrics and the log.
+/// Asks at the start, after refusals and while something is missing; tells readiness and metrics.
 pub async fn keep(client: Client, places: Places, refused: Arc<Notify>, readiness: Readiness, metrics: Arc<Metrics>) {
-    let mut last = Report::default();
     let tell = |report: &Report| {
         readiness.lacks(report.blocking());
         metrics.missing_rights(&report.missing);
-        if *report != last {
-            gputenancy_rights::log(report);
-            last = report.clone();
-        }
     };
     gputenancy_rights::keep(client, rights(&places), refused, tell).await;
 }

@@ -13,7 +13,7 @@ use tokio::{
 };
 use tower::util::MapResponseLayer;
 
-use crate::{Answer, Right, ask};
+use crate::{Answer, Right, ask, told::log};
 
 /// While something is missing, or nobody answered: soon enough for a `helm upgrade --wait` that brings it.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -76,11 +76,12 @@ impl Report {
     }
 }
 
-/// Asks for ever, and tells of every round. The client must not be one that tells of refusals: where asking itself is forbidden,
-/// each question would lead to the next.
+/// Asks for ever, tells of every round, and the log of what has changed. The client must not be one that tells of refusals: where
+/// asking itself is forbidden, each question would lead to the next.
 pub async fn keep(client: Client, rights: Vec<Right>, refused: Arc<Notify>, mut tell: impl FnMut(&Report)) {
     let mut answers = vec![Answer::Unknown("not asked yet".to_owned()); rights.len()];
     let (mut idle, mut all) = (0_u32, true);
+    let mut last = Report::default();
     loop {
         let open = |answer: &&mut Answer| all || **answer != Answer::Yes;
         let (asked, slots): (Vec<&Right>, Vec<&mut Answer>) =
@@ -90,6 +91,10 @@ pub async fn keep(client: Client, rights: Vec<Right>, refused: Arc<Notify>, mut 
         }
         let (report, at) = (Report::of(&rights, &answers), Instant::now());
         tell(&report);
+        if report != last {
+            log(&report);
+            last = report.clone();
+        }
         if report.is_complete() {
             refused.notified().await;
             if at.elapsed() > LONGEST {

@@ -15,4 +15,4 @@ pub use ask::{Answer, ask};
 pub use keep::{Report, client, keep};
 pub use table::{Line, Place, Right, Setting, rights};
 pub use text::{lines, listed};
-pub use told::{log, print};
+pub use told::print;

@@ -13,7 +13,7 @@ pub async fn print(client: &Client, rights: &[Right]) -> Vec<String> {
 }
 
 /// Tells the log how a program stands with its rights.
-pub fn log(report: &Report) {
+pub(crate) fn log(report: &Report) {
     for right in &report.missing {
         if right.feature.is_none() {
             tracing::error!(%right, "{}", right.missing());
