@@ -21,6 +21,8 @@ pub const LAYOUT_STATE_LABEL: &str = "gputenancy.io/layout.state";
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
 /// Value of [`MANAGED_BY_LABEL`] on everything that we render.
 pub const MANAGED_BY: &str = "gputenancy";
+/// Name of the quota in every namespace of a tenant.
+pub const QUOTA: &str = "gputenancy";
 /// Finalizer on the kinds whose deletion needs work.
 pub const FINALIZER: &str = "gputenancy.io/finalizer";
 /// Pods with this annotation set to `true` are waited for, never evicted.

@@ -21,9 +21,6 @@ use serde::de::DeserializeOwned;
 
 use super::{Place, Sources};
 
-/// Name of the quota in every namespace of a tenant.
-const QUOTA: &str = "gputenancy";
-
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum GatherError {
@@ -144,7 +141,7 @@ async fn place(client: &Client, namespace: &str) -> Result<(Place, Hidden), Gath
     let jobs = api::<Job>(client, namespace);
     let (grant, quota, pods, events, sets, stateful, jobs) = tokio::join!(
         grants.get(names::GRANT),
-        quotas.get(QUOTA),
+        quotas.get(names::QUOTA),
         pods.list(&all),
         events.list(&refusals),
         sets.list(&all),

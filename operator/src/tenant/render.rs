@@ -13,7 +13,7 @@ use kube::{ResourceExt as _, api::ObjectMeta};
 use super::{split::Limits, standard::Standard};
 
 /// Name of the quota in every namespace of a tenant.
-pub const QUOTA: &str = "gputenancy";
+pub const QUOTA: &str = names::QUOTA;
 /// Name of the owners' role binding in every namespace of a tenant.
 pub const OWNERS: &str = "gputenancy-owners";
 /// The role that owners get: `edit` without network policies. It comes with the chart.
