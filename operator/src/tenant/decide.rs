@@ -1,15 +1,12 @@
-//! The decision about one tenant: what to write now. Pure; the same observation gives the same writes, and none when all is as it should be.
+//! The decision about a tenant that lives: what to write now. Pure; the same observation gives the same writes, and none when all is as it should be.
 
 use std::collections::BTreeMap;
 
 use gputenancy_crds::GpuGrant;
-use k8s_openapi::{
-    api::{
-        core::v1::{LimitRange, LimitRangeSpec, Namespace, ResourceQuota},
-        networking::v1::{NetworkPolicy, NetworkPolicySpec},
-        rbac::v1::{RoleBinding, Subject},
-    },
-    jiff::SignedDuration,
+use k8s_openapi::api::{
+    core::v1::{LimitRange, LimitRangeSpec, Namespace, ResourceQuota},
+    networking::v1::{NetworkPolicy, NetworkPolicySpec},
+    rbac::v1::{RoleBinding, Subject},
 };
 use kube::{Resource, ResourceExt as _};
 
@@ -25,11 +22,11 @@ use crate::cache::{Print, SlimBinding};
 pub enum Write {
     /// Create the namespace; it must not be there.
     Create(Box<Namespace>),
-    /// Repair a namespace's labels; `drops`: the tenant has stopped listing it just now.
+    /// Repair a namespace's labels.
     Label {
         /// The namespace.
         namespace: Box<Namespace>,
-        /// Tell that it is retained.
+        /// The tenant has stopped listing it just now, which is told.
         retained: bool,
     },
     /// Label a namespace that is nobody's, if it is still of the version that it carries.
@@ -86,9 +83,6 @@ pub enum Optional {
     /// The viewers' role binding.
     Viewers,
 }
-
-/// How long a deletion waits for namespaces before it says what blocks and lets the tenant go.
-pub const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
 
 /// What to write for a tenant that lives.
 pub fn writes(seen: &Observed) -> Vec<Write> {
@@ -236,63 +230,4 @@ fn is_of(object: &impl Resource, tenant: &str) -> bool {
 
 fn same_subjects(a: &[Subject], b: &[Subject]) -> bool {
     a.len() == b.len() && a.iter().all(|x| b.contains(x))
-}
-
-/// What to write for a tenant that is being deleted. Grants go before their namespaces: from then on no new pod is admitted, and
-/// the namespace controller of an API server that has just started does not know yet of kinds that are not its own, so that it lets
-/// a namespace go and leaves a grant behind that nobody can delete.
-pub fn teardown(seen: &Observed) -> Vec<Write> {
-    if seen.tenant.spec.deletion_protection {
-        return Vec::new();
-    }
-    let mut writes = Vec::new();
-    let mut terminating = Vec::new();
-    for (name, role) in seen.roles() {
-        let retained = seen.namespaces.get(&name).is_some_and(|ns| ns.labels().contains_key(render::RETAINED_FROM));
-        match role {
-            Role::Missing | Role::Foreign | Role::Adoptable => {}
-            Role::Terminating => {
-                if seen.grants.contains_key(&name) {
-                    writes.push(Write::Revoke(name.clone()));
-                }
-                terminating.push(name);
-            }
-            Role::Active if seen.made_by_us(&name) && !retained && seen.grants.contains_key(&name) => {
-                writes.push(Write::Revoke(name));
-            }
-            Role::Active if seen.made_by_us(&name) && !retained => {
-                let uid = seen.namespaces.get(&name).and_then(|ns| ns.uid());
-                writes.push(Write::Delete { namespace: name, uid });
-            }
-            Role::Active | Role::Retained => {
-                let made = seen.made_by_us(&name);
-                writes.push(Write::Release { namespace: name, made });
-            }
-        }
-    }
-    let waited_long = deleted_for(seen) >= PATIENCE;
-    if writes.is_empty() && (terminating.is_empty() || waited_long) {
-        let farewell = (!terminating.is_empty()).then(|| {
-            let blockers: Vec<String> = terminating.iter().map(|ns| blocker(seen, ns)).collect();
-            format!("the tenant is let go while namespaces are still terminating: {}", blockers.join("; "))
-        });
-        writes.push(Write::Finish(farewell));
-    }
-    writes
-}
-
-/// How long ago the tenant was deleted.
-pub fn deleted_for(seen: &Observed) -> SignedDuration {
-    let since = seen.tenant.metadata.deletion_timestamp.as_ref().map_or(seen.now, |t| t.0);
-    seen.now.duration_since(since)
-}
-
-/// What keeps a terminating namespace, in the namespace controller's words.
-pub fn blocker(seen: &Observed, namespace: &str) -> String {
-    let said: Vec<&str> = seen
-        .namespaces
-        .get(namespace)
-        .map(|ns| ns.status.conditions.iter().filter(|c| c.status == "True").map(|c| c.message.as_str()).collect())
-        .unwrap_or_default();
-    if said.is_empty() { format!("{namespace} is terminating") } else { format!("{namespace}: {}", said.join(" ")) }
 }

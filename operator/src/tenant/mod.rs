@@ -2,6 +2,7 @@
 
 pub mod amount;
 mod budget;
+mod carry;
 mod claims;
 mod context;
 mod decide;
@@ -9,50 +10,36 @@ mod fence;
 mod network;
 mod observe;
 mod render;
+mod report;
 mod split;
 mod standard;
 mod status;
+mod teardown;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    fmt::Debug,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures::{Stream, StreamExt as _, future};
-use gputenancy_crds::{GpuGrant, GpuTenant, names};
-use k8s_openapi::{
-    NamespaceResourceScope,
-    api::{
-        core::v1::{LimitRange, Namespace, ResourceQuota},
-        networking::v1::NetworkPolicy,
-        rbac::v1::RoleBinding,
-    },
-};
+use gputenancy_crds::GpuTenant;
 use kube::{
-    Api, Resource, ResourceExt as _,
+    ResourceExt as _,
     core::error_boundary::InvalidObject,
     runtime::controller::{self, Action, applier},
 };
-use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
 
-use crate::{
-    apply::{Part, Writer, has_finalizer},
-    cache::Guarded,
-    events::{News, Tone},
-};
+use crate::{apply::has_finalizer, cache::Guarded};
 pub(crate) use amount::Amount;
+use carry::carry_out;
 pub use context::Context;
-use context::{Kept, STEADY, version};
-use decide::{Optional, Write};
-use observe::Observed;
+use context::STEADY;
+use decide::Write;
+use report::report;
 pub use standard::{Standard, StandardError};
 
-/// What passes within this time is not told: a tenant that is being set up would be written at every step.
-const PASSING: Duration = Duration::from_secs(1);
 /// Why a tenant could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 pub enum TenantError {
@@ -123,7 +110,7 @@ async fn one(guarded: &Guarded<GpuTenant>, context: &Context) -> Result<Action, 
         if !has_finalizer(tenant) {
             return Ok(Action::await_change());
         }
-        decide::teardown(&seen)
+        teardown::writes(&seen)
     } else {
         context.writer.set_finalizer(tenant, true).await.map_err(failed("adding the finalizer"))?;
         decide::writes(&seen)
@@ -150,62 +137,6 @@ async fn one(guarded: &Guarded<GpuTenant>, context: &Context) -> Result<Action, 
     outcome.map(|()| later.map_or_else(Action::await_change, Action::requeue))
 }
 
-/// Writes the status if it differs, and tells of a changed `Ready` reason. What passes by itself is written only when it has
-/// lasted; the answer is when to look again.
-async fn report(
-    seen: &Observed,
-    context: &Context,
-    error: Option<&TenantError>,
-) -> Result<Option<Duration>, TenantError> {
-    let status = status::status(seen, error.map(ToString::to_string).as_deref());
-    let name = seen.name();
-    if seen.tenant.status.as_ref() == Some(&status) {
-        context.passing().remove(&name);
-        return Ok(None);
-    }
-    if error.is_none() && status::passes(&status) {
-        let lasts = context.passing().entry(name.clone()).or_insert_with(Instant::now).elapsed();
-        if let Some(rest) = PASSING.checked_sub(lasts).filter(|rest| !rest.is_zero()) {
-            return Ok(Some(rest));
-        }
-    } else {
-        context.passing().remove(&name);
-    }
-    context.writer.apply_status::<GpuTenant>(&name, &status).await.map_err(failed("writing the status"))?;
-    let ready = |s: &gputenancy_crds::GpuTenantStatus| {
-        s.conditions
-            .iter()
-            .find(|c| c.type_ == "Ready")
-            .map(|c| (c.reason.clone(), c.message.clone(), c.status == "True"))
-    };
-    let suspended =
-        |s: &gputenancy_crds::GpuTenantStatus| gputenancy_crds::condition::is_true(&s.conditions, status::SUSPENDED);
-    match (seen.tenant.status.as_ref().is_some_and(suspended), suspended(&status)) {
-        (false, true) => {
-            let note = "nothing new is admitted in the tenant's namespaces; what runs goes on".to_owned();
-            tell(seen, context, Tone::Normal, "Suspended", note).await;
-        }
-        (true, false) => {
-            let note = "the tenant's namespaces admit new work within its budget again".to_owned();
-            tell(seen, context, Tone::Normal, "Resumed", note).await;
-        }
-        _ => {}
-    }
-    let before = seen.tenant.status.as_ref().and_then(ready).map(|(reason, ..)| reason);
-    if let Some((reason, note, is_ready)) = ready(&status).filter(|(reason, ..)| Some(reason) != before.as_ref()) {
-        let stalled = gputenancy_crds::condition::is_true(&status.conditions, gputenancy_crds::condition::STALLED);
-        if is_ready || stalled {
-            tell(seen, context, if is_ready { Tone::Normal } else { Tone::Warning }, &reason, note).await;
-        }
-    }
-    Ok(None)
-}
-
-async fn tell(seen: &Observed, context: &Context, tone: Tone, reason: &str, note: String) {
-    let about = seen.tenant.object_ref(&());
-    context.publisher.publish(News { about, tone, reason: reason.into(), action: "Reconcile".into(), note }).await;
-}
-
 fn failed(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> TenantError {
     let doing = doing.into();
     move |source| match &source {
@@ -213,116 +144,6 @@ fn failed(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> TenantError {
         kube::Error::Api(status) if status.is_conflict() || status.is_already_exists() => TenantError::Lagging(doing),
         _ => TenantError::Write { doing, source: Box::new(source) },
     }
-}
-
-async fn carry_out(seen: &Observed, context: &Context, write: Write) -> Result<(), TenantError> {
-    let writer = &context.writer;
-    match write {
-        Write::Create(namespace) => {
-            let doing = format!("creating namespace {}", namespace.name_any());
-            writer.create(Part::Tenant, &*namespace).await.map(drop).map_err(failed(doing))
-        }
-        Write::Label { namespace, retained } => {
-            let name = namespace.name_any();
-            let fields = json!({"metadata": {"labels": namespace.metadata.labels, "annotations": namespace.metadata.annotations.clone().unwrap_or_default()}});
-            let doing = format!("labelling namespace {name}");
-            writer.apply_fields::<Namespace>(Part::Tenant, &name, fields).await.map_err(failed(doing))?;
-            if retained {
-                let note = format!(
-                    "namespace {name} is no longer listed: it keeps its data and gets no GPUs; delete it when nothing in it is needed"
-                );
-                tell(seen, context, Tone::Normal, "NamespaceRetained", note).await;
-            }
-            Ok(())
-        }
-        Write::Adopt(namespace) => {
-            let name = namespace.name_any();
-            let meta = &namespace.metadata;
-            let fields = json!({"metadata": {"labels": meta.labels, "resourceVersion": meta.resource_version}});
-            let doing = format!("adopting namespace {name}");
-            writer.apply_fields::<Namespace>(Part::Tenant, &name, fields).await.map_err(failed(doing))?;
-            let note = format!(
-                "namespace {name} existed and was adopted, as spec.namespaces says; when the tenant goes it is let go, not deleted"
-            );
-            tell(seen, context, Tone::Normal, "NamespaceAdopted", note).await;
-            Ok(())
-        }
-        Write::Network(policy) => put(context, Kept::Network, &*policy).await,
-        Write::Limits(limits) => put(context, Kept::Limits, &*limits).await,
-        Write::Remove { what, namespace } => match what {
-            Optional::Network => take::<NetworkPolicy>(writer, &namespace, render::NETWORK).await,
-            Optional::Limits => take::<LimitRange>(writer, &namespace, render::LIMITS).await,
-            Optional::Viewers => take::<RoleBinding>(writer, &namespace, render::VIEWERS).await,
-        },
-        Write::Grant(grant) => put(context, Kept::Grant, &*grant).await,
-        Write::Quota(mut quota) => {
-            let namespace = quota.namespace().unwrap_or_default();
-            let doing = format!("applying the quota of namespace {namespace}");
-            let decided_on = if quota.metadata.uid.is_some() { version(&*quota) } else { 0 };
-            let stamp = context.fence().begin(&seen.name(), &namespace, decided_on);
-            quota.metadata.annotations = Some([(render::STAMP.to_owned(), stamp.to_string())].into());
-            let applied = writer.apply(Part::Tenant, &*quota).await.map_err(failed(doing))?;
-            context.fence().done(&seen.name(), &namespace, version(&applied));
-            context.note(Kept::Quota, namespace, &applied);
-            Ok(())
-        }
-        Write::Binding { binding, anew } => {
-            let (namespace, name) = (binding.namespace().unwrap_or_default(), binding.name_any());
-            if anew {
-                take::<RoleBinding>(writer, &namespace, &name).await?;
-            }
-            put(context, if name == render::VIEWERS { Kept::Viewers } else { Kept::Binding }, &*binding).await
-        }
-        Write::Revoke(namespace) => take::<GpuGrant>(writer, &namespace, names::GRANT).await,
-        Write::Delete { namespace, uid } => {
-            let doing = format!("deleting namespace {namespace}");
-            writer.delete(&Api::<Namespace>::all(writer.client()), &namespace, uid).await.map_err(failed(doing))
-        }
-        Write::Release { namespace, made } => release(writer, &namespace, made).await,
-        Write::Finish(farewell) => {
-            if let Some(note) = farewell {
-                tell(seen, context, Tone::Warning, "DeletionBlocked", note).await;
-            }
-            writer.set_finalizer(&seen.tenant, false).await.map_err(failed("removing the finalizer"))
-        }
-    }
-}
-
-/// Applies an object and remembers which version has to be seen.
-async fn put<K>(context: &Context, kept: Kept, object: &K) -> Result<(), TenantError>
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + Debug,
-{
-    let namespace = object.namespace().unwrap_or_default();
-    let doing = format!("applying the {} of namespace {namespace}", kept.words());
-    let applied = context.writer.apply(Part::Tenant, object).await.map_err(failed(doing))?;
-    context.note(kept, namespace, &applied);
-    Ok(())
-}
-
-/// Deletes an object of ours.
-async fn take<K>(writer: &Writer, namespace: &str, name: &str) -> Result<(), TenantError>
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + Debug,
-{
-    let doing = format!("deleting {} {name} of namespace {namespace}", K::kind(&()));
-    writer.delete(&Api::<K>::namespaced(writer.client(), namespace), name, None).await.map_err(failed(doing))
-}
-
-/// Takes what is ours off a namespace that stays: access first, and the labels by which it is found last.
-async fn release(writer: &Writer, namespace: &str, made: bool) -> Result<(), TenantError> {
-    take::<RoleBinding>(writer, namespace, render::OWNERS).await?;
-    take::<RoleBinding>(writer, namespace, render::VIEWERS).await?;
-    take::<ResourceQuota>(writer, namespace, render::QUOTA).await?;
-    take::<LimitRange>(writer, namespace, render::LIMITS).await?;
-    take::<NetworkPolicy>(writer, namespace, render::NETWORK).await?;
-    take::<GpuGrant>(writer, namespace, names::GRANT).await?;
-    let mut labels = json!({names::TENANT_LABEL: null, render::RETAINED_FROM: null});
-    if let (true, Some(labels)) = (made, labels.as_object_mut()) {
-        labels.insert(names::MANAGED_BY_LABEL.into(), Value::Null);
-    }
-    let (fields, doing) = (json!({"metadata": {"labels": labels}}), format!("releasing namespace {namespace}"));
-    writer.merge(&Api::<Namespace>::all(writer.client()), namespace, &fields).await.map(drop).map_err(failed(doing))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the signature is the applier's")]

@@ -9,9 +9,9 @@ use k8s_openapi::jiff::SignedDuration;
 use super::{
     amount::Amount,
     budget,
-    decide::{self, Fences, Optional, Write},
+    decide::{Fences, Optional, Write},
     observe::{Observed, Role, quota_key},
-    render,
+    render, teardown,
 };
 
 const NAMESPACES: &str = "NamespacesReady";
@@ -254,10 +254,10 @@ fn deletion(seen: &Observed) -> Overall {
         .roles()
         .into_iter()
         .filter(|(_, r)| *r == Role::Terminating)
-        .map(|(n, _)| decide::blocker(seen, &n))
+        .map(|(n, _)| teardown::blocker(seen, &n))
         .collect();
     let message = if going.is_empty() { "namespaces are being released".to_owned() } else { going.join("; ") };
-    if decide::deleted_for(seen) >= decide::PATIENCE {
+    if teardown::deleted_for(seen) >= teardown::PATIENCE {
         return Overall::Stalled { reason: "DeletionBlocked".into(), message };
     }
     Overall::Reconciling { reason: "Deleting".into(), message }

@@ -12,9 +12,10 @@ use serde_json::{Value, json};
 
 use super::{
     claims::{Claims, Refused},
-    decide::{self, Optional, PATIENCE, Write},
+    decide::{self, Optional, Write},
     observe::{Observed, Role},
     render, status,
+    teardown::{self, PATIENCE},
 };
 use crate::{
     cache::{Door, SlimBinding, SlimLimits, SlimNamespace, SlimPolicy, SlimQuota},
@@ -419,17 +420,17 @@ fn deletion_takes_the_namespaces_that_were_made_for_the_tenant_and_releases_othe
     adopted.metadata.annotations = None;
     seen.namespaces.insert("a2".into(), Arc::new(adopted));
     let mut seen = deleted(seen, 0);
-    let writes = decide::teardown(&seen);
+    let writes = teardown::writes(&seen);
     assert_eq!(
         writes,
         [Write::Revoke("a1".into()), Write::Release { namespace: "a2".into(), made: false }],
         "nothing new is admitted any more"
     );
     carry_out(&mut seen, writes);
-    let writes = decide::teardown(&seen);
+    let writes = teardown::writes(&seen);
     assert!(matches!(writes.as_slice(), [Write::Delete { namespace, .. }] if namespace == "a1"), "{writes:?}");
     carry_out(&mut seen, writes);
-    assert_eq!(decide::teardown(&seen), [Write::Finish(None)]);
+    assert_eq!(teardown::writes(&seen), [Write::Finish(None)]);
 }
 
 #[test]
@@ -441,20 +442,20 @@ fn deletion_never_hangs_for_ever_and_names_what_blocks() {
     going.status.conditions = serde_json::from_value(json!([{"type": "NamespaceFinalizersRemaining", "status": "True", "message": "Some content has finalizers remaining: example.com/keep"}])).unwrap();
     seen.namespaces.insert("a1".into(), Arc::new(going));
     let mut early = deleted(seen.clone(), PATIENCE.as_secs() - 1);
-    assert_eq!(decide::teardown(&early), [Write::Revoke("a1".into())], "its controller may not know of grants");
+    assert_eq!(teardown::writes(&early), [Write::Revoke("a1".into())], "its controller may not know of grants");
     carry_out(&mut early, vec![Write::Revoke("a1".into())]);
-    assert_eq!(decide::teardown(&early), []);
+    assert_eq!(teardown::writes(&early), []);
     assert!(reason(&early, "Reconciling").2.contains("example.com/keep"));
     let late = deleted(Observed { grants: BTreeMap::new(), ..seen }, PATIENCE.as_secs());
     assert_eq!(reason(&late, "Stalled").1, "DeletionBlocked");
     assert!(
-        matches!(decide::teardown(&late).as_slice(), [Write::Finish(Some(note))] if note.contains("example.com/keep"))
+        matches!(teardown::writes(&late).as_slice(), [Write::Finish(Some(note))] if note.contains("example.com/keep"))
     );
 }
 
 #[test]
 fn a_protected_tenant_is_not_torn_down() {
     let seen = deleted(settled(&json!({"deletionProtection": true})), 10_000);
-    assert_eq!(decide::teardown(&seen), []);
+    assert_eq!(teardown::writes(&seen), []);
     assert_eq!(reason(&seen, "Stalled").1, "DeletionProtected");
 }

@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use super::{carry_out, decide, door, observed, reason, render, settle, settled};
+use super::{carry_out, decide, door, observed, reason, render, settle, settled, teardown};
 use crate::{
     cache::SlimNamespace,
     tenant::{
@@ -155,7 +155,7 @@ fn a_namespace_of_nobody_is_adopted_where_that_is_said_and_let_go_with_the_tenan
     assert_eq!(seen.quotas.len() + seen.networks.len() + seen.limits.len(), 6);
     let seen = super::deleted(seen, 0);
     let released = Write::Release { namespace: "a2".into(), made: false };
-    assert!(decide::teardown(&seen).contains(&released), "{:?}", decide::teardown(&seen));
+    assert!(teardown::writes(&seen).contains(&released), "{:?}", teardown::writes(&seen));
 }
 
 #[test]

@@ -1,0 +1,142 @@
+//! Carrying out what was decided, write by write.
+
+use std::fmt::Debug;
+
+use gputenancy_crds::{GpuGrant, names};
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::{
+        core::v1::{LimitRange, Namespace, ResourceQuota},
+        networking::v1::NetworkPolicy,
+        rbac::v1::RoleBinding,
+    },
+};
+use kube::{Api, Resource, ResourceExt as _};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use super::{
+    Context, TenantError,
+    context::{Kept, version},
+    decide::{Optional, Write},
+    failed,
+    observe::Observed,
+    render,
+    report::tell,
+};
+use crate::{
+    apply::{Part, Writer},
+    events::Tone,
+};
+
+/// Carries out one write.
+pub(super) async fn carry_out(seen: &Observed, context: &Context, write: Write) -> Result<(), TenantError> {
+    let writer = &context.writer;
+    match write {
+        Write::Create(namespace) => {
+            let doing = format!("creating namespace {}", namespace.name_any());
+            writer.create(Part::Tenant, &*namespace).await.map(drop).map_err(failed(doing))
+        }
+        Write::Label { namespace, retained } => {
+            let name = namespace.name_any();
+            let fields = json!({"metadata": {"labels": namespace.metadata.labels, "annotations": namespace.metadata.annotations.clone().unwrap_or_default()}});
+            let doing = format!("labelling namespace {name}");
+            writer.apply_fields::<Namespace>(Part::Tenant, &name, fields).await.map_err(failed(doing))?;
+            if retained {
+                let note = format!(
+                    "namespace {name} is no longer listed: it keeps its data and gets no GPUs; delete it when nothing in it is needed"
+                );
+                tell(seen, context, Tone::Normal, "NamespaceRetained", note).await;
+            }
+            Ok(())
+        }
+        Write::Adopt(namespace) => {
+            let name = namespace.name_any();
+            let meta = &namespace.metadata;
+            let fields = json!({"metadata": {"labels": meta.labels, "resourceVersion": meta.resource_version}});
+            let doing = format!("adopting namespace {name}");
+            writer.apply_fields::<Namespace>(Part::Tenant, &name, fields).await.map_err(failed(doing))?;
+            let note = format!(
+                "namespace {name} existed and was adopted, as spec.namespaces says; when the tenant goes it is let go, not deleted"
+            );
+            tell(seen, context, Tone::Normal, "NamespaceAdopted", note).await;
+            Ok(())
+        }
+        Write::Network(policy) => put(context, Kept::Network, &*policy).await,
+        Write::Limits(limits) => put(context, Kept::Limits, &*limits).await,
+        Write::Remove { what, namespace } => match what {
+            Optional::Network => take::<NetworkPolicy>(writer, &namespace, render::NETWORK).await,
+            Optional::Limits => take::<LimitRange>(writer, &namespace, render::LIMITS).await,
+            Optional::Viewers => take::<RoleBinding>(writer, &namespace, render::VIEWERS).await,
+        },
+        Write::Grant(grant) => put(context, Kept::Grant, &*grant).await,
+        Write::Quota(mut quota) => {
+            let namespace = quota.namespace().unwrap_or_default();
+            let doing = format!("applying the quota of namespace {namespace}");
+            let decided_on = if quota.metadata.uid.is_some() { version(&*quota) } else { 0 };
+            let stamp = context.fence().begin(&seen.name(), &namespace, decided_on);
+            quota.metadata.annotations = Some([(render::STAMP.to_owned(), stamp.to_string())].into());
+            let applied = writer.apply(Part::Tenant, &*quota).await.map_err(failed(doing))?;
+            context.fence().done(&seen.name(), &namespace, version(&applied));
+            context.note(Kept::Quota, namespace, &applied);
+            Ok(())
+        }
+        Write::Binding { binding, anew } => {
+            let (namespace, name) = (binding.namespace().unwrap_or_default(), binding.name_any());
+            if anew {
+                take::<RoleBinding>(writer, &namespace, &name).await?;
+            }
+            put(context, if name == render::VIEWERS { Kept::Viewers } else { Kept::Binding }, &*binding).await
+        }
+        Write::Revoke(namespace) => take::<GpuGrant>(writer, &namespace, names::GRANT).await,
+        Write::Delete { namespace, uid } => {
+            let doing = format!("deleting namespace {namespace}");
+            writer.delete(&Api::<Namespace>::all(writer.client()), &namespace, uid).await.map_err(failed(doing))
+        }
+        Write::Release { namespace, made } => release(writer, &namespace, made).await,
+        Write::Finish(farewell) => {
+            if let Some(note) = farewell {
+                tell(seen, context, Tone::Warning, "DeletionBlocked", note).await;
+            }
+            writer.set_finalizer(&seen.tenant, false).await.map_err(failed("removing the finalizer"))
+        }
+    }
+}
+
+/// Applies an object and remembers which version has to be seen.
+async fn put<K>(context: &Context, kept: Kept, object: &K) -> Result<(), TenantError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + Debug,
+{
+    let namespace = object.namespace().unwrap_or_default();
+    let doing = format!("applying the {} of namespace {namespace}", kept.words());
+    let applied = context.writer.apply(Part::Tenant, object).await.map_err(failed(doing))?;
+    context.note(kept, namespace, &applied);
+    Ok(())
+}
+
+/// Deletes an object of ours.
+async fn take<K>(writer: &Writer, namespace: &str, name: &str) -> Result<(), TenantError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned + Clone + Debug,
+{
+    let doing = format!("deleting {} {name} of namespace {namespace}", K::kind(&()));
+    writer.delete(&Api::<K>::namespaced(writer.client(), namespace), name, None).await.map_err(failed(doing))
+}
+
+/// Takes what is ours off a namespace that stays: the grant first, without which no new pod is admitted while its limits go, and last
+/// the labels by which it is found.
+async fn release(writer: &Writer, namespace: &str, made: bool) -> Result<(), TenantError> {
+    take::<GpuGrant>(writer, namespace, names::GRANT).await?;
+    take::<RoleBinding>(writer, namespace, render::OWNERS).await?;
+    take::<RoleBinding>(writer, namespace, render::VIEWERS).await?;
+    take::<ResourceQuota>(writer, namespace, render::QUOTA).await?;
+    take::<LimitRange>(writer, namespace, render::LIMITS).await?;
+    take::<NetworkPolicy>(writer, namespace, render::NETWORK).await?;
+    let mut labels = json!({names::TENANT_LABEL: null, render::RETAINED_FROM: null});
+    if let (true, Some(labels)) = (made, labels.as_object_mut()) {
+        labels.insert(names::MANAGED_BY_LABEL.into(), Value::Null);
+    }
+    let (fields, doing) = (json!({"metadata": {"labels": labels}}), format!("releasing namespace {namespace}"));
+    writer.merge(&Api::<Namespace>::all(writer.client()), namespace, &fields).await.map(drop).map_err(failed(doing))
+}

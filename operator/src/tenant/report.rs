@@ -1,0 +1,68 @@
+//! What people are told of a tenant: its status, and events.
+
+use std::time::{Duration, Instant};
+
+use gputenancy_crds::{GpuTenant, GpuTenantStatus, condition};
+use kube::Resource as _;
+
+use super::{Context, TenantError, failed, observe::Observed, status};
+use crate::events::{News, Tone};
+
+/// What passes within this time is not told: a tenant that is being set up would be written at every step.
+const PASSING: Duration = Duration::from_secs(1);
+
+/// Writes the status if it differs, and tells of a changed `Ready` reason. What passes by itself is written only when it has
+/// lasted; the answer is when to look again.
+pub(super) async fn report(
+    seen: &Observed,
+    context: &Context,
+    error: Option<&TenantError>,
+) -> Result<Option<Duration>, TenantError> {
+    let status = status::status(seen, error.map(ToString::to_string).as_deref());
+    let name = seen.name();
+    if seen.tenant.status.as_ref() == Some(&status) {
+        context.passing().remove(&name);
+        return Ok(None);
+    }
+    if error.is_none() && status::passes(&status) {
+        let lasts = context.passing().entry(name.clone()).or_insert_with(Instant::now).elapsed();
+        if let Some(rest) = PASSING.checked_sub(lasts).filter(|rest| !rest.is_zero()) {
+            return Ok(Some(rest));
+        }
+    } else {
+        context.passing().remove(&name);
+    }
+    context.writer.apply_status::<GpuTenant>(&name, &status).await.map_err(failed("writing the status"))?;
+    let ready = |s: &GpuTenantStatus| {
+        s.conditions
+            .iter()
+            .find(|c| c.type_ == "Ready")
+            .map(|c| (c.reason.clone(), c.message.clone(), c.status == "True"))
+    };
+    let suspended = |s: &GpuTenantStatus| condition::is_true(&s.conditions, status::SUSPENDED);
+    match (seen.tenant.status.as_ref().is_some_and(suspended), suspended(&status)) {
+        (false, true) => {
+            let note = "nothing new is admitted in the tenant's namespaces; what runs goes on".to_owned();
+            tell(seen, context, Tone::Normal, "Suspended", note).await;
+        }
+        (true, false) => {
+            let note = "the tenant's namespaces admit new work within its budget again".to_owned();
+            tell(seen, context, Tone::Normal, "Resumed", note).await;
+        }
+        _ => {}
+    }
+    let before = seen.tenant.status.as_ref().and_then(ready).map(|(reason, ..)| reason);
+    if let Some((reason, note, is_ready)) = ready(&status).filter(|(reason, ..)| Some(reason) != before.as_ref()) {
+        let stalled = condition::is_true(&status.conditions, condition::STALLED);
+        if is_ready || stalled {
+            tell(seen, context, if is_ready { Tone::Normal } else { Tone::Warning }, &reason, note).await;
+        }
+    }
+    Ok(None)
+}
+
+/// Tells of it in an event about the tenant.
+pub(super) async fn tell(seen: &Observed, context: &Context, tone: Tone, reason: &str, note: String) {
+    let about = seen.tenant.object_ref(&());
+    context.publisher.publish(News { about, tone, reason: reason.into(), action: "Reconcile".into(), note }).await;
+}
