@@ -114,6 +114,20 @@ fn carrying_out_a_preview_leaves_nothing_to_do() {
 }
 
 #[test]
+fn canary_pods_are_a_part_of_how_long_it_takes() {
+    let mut world = World::of(read(TWO_TEAMS));
+    let plain = plan(&world, include_str!("fixtures/grow.yaml"));
+    for pool in &mut world.fleet.pools {
+        pool.spec.verify.canary =
+            serde_json::from_value(json!({"image": "registry.example.com/vectoradd:12.8", "timeout": "90s"})).unwrap();
+    }
+    let tried = plan(&world, include_str!("fixtures/grow.yaml"));
+    let steps = tried.changes.iter().map(|c| c.step).max().unwrap();
+    assert_eq!(tried.estimate.seconds, plain.estimate.seconds + 90 * u64::from(steps));
+    assert!(tried.estimate.basis.iter().any(|b| b.contains("up to 90 s on a GPU")), "{:?}", tried.estimate.basis);
+}
+
+#[test]
 fn a_change_under_way_is_told_with_what_it_still_does() {
     let mut world = World::of(read(TWO_TEAMS));
     let node = world.fleet.gpu_nodes.get_mut("gpu-1").unwrap();

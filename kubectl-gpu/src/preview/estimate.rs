@@ -27,8 +27,18 @@ pub(super) fn fill(side: &Side<'_>, changes: &mut [GpuChange], evictions: &[Evic
         let grace = owners.iter().map(|e| u64::try_from(e.grace_seconds).unwrap_or(0)).max().unwrap_or(0);
         let notice = if owners.is_empty() { 0 } else { notice(side, change) };
         let carving = destroyed * DESTROY + created * CREATE + mode + FOLLOW;
-        change.seconds = notice + grace + config_sync(side, change).unwrap_or(0) + carving.div_ceil(1000);
+        let others = config_sync(side, change).unwrap_or(0) + canary(side, change).unwrap_or(0);
+        change.seconds = notice + grace + others + carving.div_ceil(1000);
     }
+}
+
+/// Seconds that canary pods may take together to prove what the change makes, where the pool names one.
+fn canary(side: &Side<'_>, change: &GpuChange) -> Option<u64> {
+    let pool = side.world.pool(change.pool.as_deref()?)?;
+    let rules = pool.spec.verify.canary.as_ref()?;
+    // without instances a new device is the whole GPU, after MIG mode was switched off
+    let makes = !change.create.is_empty() || change.mig_mode.is_some();
+    makes.then(|| rules.timeout.get().ok().map(|timeout| timeout.as_secs())).flatten()
 }
 
 /// Seconds until NVIDIA's MIG manager has the layout, where it carves.
@@ -71,6 +81,11 @@ pub(super) fn estimate(side: &Side<'_>, changes: &[GpuChange], evictions: &[Evic
     if let Some(most) = changing.iter().filter_map(|c| config_sync(side, c)).max() {
         basis.push(format!(
             "{most} s on each node for the layout to reach NVIDIA's MIG manager; stopping and starting NVIDIA's other parts is not counted"
+        ));
+    }
+    if let Some(most) = changing.iter().filter_map(|c| canary(side, c)).max() {
+        basis.push(format!(
+            "canary pods take up to {most} s on a GPU (spec.verify.canary.timeout); most pass within seconds"
         ));
     }
     if !evictions.is_empty() {
