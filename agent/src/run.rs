@@ -41,11 +41,13 @@ use crate::{
 /// Between two looks at rest.
 const REST: Duration = Duration::from_secs(2);
 /// Between two looks while something is waited for.
-const BUSY: Duration = Duration::from_millis(250);
+const BUSY: Duration = Duration::from_millis(100);
+/// The pause is so many times as long as a look took at least: where thousands of processes have files open a look is dear.
+const LEISURE: u32 = 4;
 /// Between two looks while devices are held, after [`SOON`] looks without news: a drain may take hours.
 const DRAIN: Duration = Duration::from_secs(1);
 /// So many looks after the last news it is still likely that what is held will be left at any moment.
-const SOON: u32 = 60;
+const SOON: u32 = 150;
 /// Of the looks at rest, every so many is a deep one: it finds what others did behind our back.
 const DEEP_EVERY: u32 = 15;
 /// A hanging call is noticed although nothing changes.
@@ -150,10 +152,11 @@ async fn carve(mut shell: Shell, channels: &Channels, heartbeat: &Heartbeat) {
         }
         let waiting = channels.carved.borrow().is_waiting();
         let draining = wanted.is_some_and(|wanted| wanted.holds());
+        let busy = BUSY.max(shell.look_took() * LEISURE);
         let pause = match (waiting, draining) {
-            (true, _) => BUSY.min(shell.until_proven().unwrap_or(BUSY)),
-            (false, true) if quiet < SOON => BUSY,
-            (false, true) => DRAIN,
+            (true, _) => busy.min(shell.until_proven().unwrap_or(busy)),
+            (false, true) if quiet < SOON => busy,
+            (false, true) => DRAIN.max(busy),
             (false, false) => REST,
         };
         quiet = quiet.saturating_add(1);
@@ -214,10 +217,17 @@ async fn report(
                 (None, None) => None,
             }
         };
+        let mut pause = REPORT_AT_LEAST;
         let written = match next {
             Some(status) => {
                 conditions.clone_from(&status.conditions);
-                writer.write(status).await
+                match writer.may_wait(&status, Instant::now()) {
+                    Some(later) => {
+                        pause = later;
+                        Written::Same
+                    }
+                    None => writer.write(status).await,
+                }
             }
             None => Written::Same,
         };
@@ -231,7 +241,7 @@ async fn report(
                 Ok(()) = carved.changed() => {}
                 Ok(()) = view.changed() => {}
                 Ok(()) = kubelet.changed() => {}
-                () = sleep(REPORT_AT_LEAST) => {}
+                () = sleep(pause) => {}
             }
             sleep(BURST).await;
         }

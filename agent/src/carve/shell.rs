@@ -98,6 +98,8 @@ pub struct Shell {
     offered_at: BTreeMap<DeviceId, u64>,
     /// Every GPU has come to rest once: what the view says is the layout, not a part of it.
     proven: bool,
+    /// How long the last look took.
+    look_took: Duration,
 }
 
 impl Shell {
@@ -126,6 +128,7 @@ impl Shell {
             done: Vec::new(),
             offered_at: BTreeMap::new(),
             proven: false,
+            look_took: Duration::ZERO,
         }
     }
 
@@ -133,6 +136,11 @@ impl Shell {
     #[must_use]
     pub fn with_proof(self, proof: Duration) -> Self {
         Self { proof, ..self }
+    }
+
+    /// How long the last look took.
+    pub fn look_took(&self) -> Duration {
+        self.look_took
     }
 
     /// How long until something that was seen unused may have been so for long enough.
@@ -144,11 +152,13 @@ impl Shell {
     /// Without a spec it touches nothing.
     pub async fn pass(&mut self, wanted: Option<&Wanted>, depth: Depth) -> bool {
         let searches = self.suspicious || wanted.is_some_and(Wanted::holds);
+        let begun = Instant::now();
         let inventory = match self.silicon.look(depth, searches).await {
             Ok(inventory) => inventory,
             Err(trouble) => return self.suffer(trouble),
         };
         let now = Instant::now();
+        self.look_took = now.saturating_duration_since(begun);
         // at rest nobody searches open files: such a look proves nothing
         self.idle = if searches { self.idle.after(&inventory.gpus, now) } else { Idleness::default() };
         let Some(wanted) = wanted else {

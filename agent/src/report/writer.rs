@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use gputenancy_crds::{GpuNode, GpuNodeStatus, names::AGENT_MANAGER};
+use gputenancy_crds::{AgentStep, GpuNode, GpuNodeStatus, names::AGENT_MANAGER};
 use kube::{
     Api, Resource,
     api::{Patch, PatchParams},
@@ -15,6 +15,9 @@ use crate::metrics::Metrics;
 const STEADY: Duration = Duration::from_millis(500);
 /// So much of it may be had in advance: eight writes, more than a change of a GPU has steps that somebody waits for.
 const CREDIT: Duration = Duration::from_secs(4);
+/// How far a GPU is that is being carved is only looked at, and is written this often at most: a change would use up what may be had
+/// in advance, and its end, which others wait for, would be told late.
+const PROGRESS: Duration = Duration::from_secs(1);
 /// News of one moment are one write: so long is waited for the rest of them.
 pub const BURST: Duration = Duration::from_millis(25);
 /// A write that takes longer is given up and tried again with what is true by then.
@@ -51,6 +54,24 @@ pub enum Written {
     Failed,
 }
 
+/// How long a status may wait that follows one written so long ago.
+fn may_wait(known: &GpuNodeStatus, status: &GpuNodeStatus, ago: Duration) -> Option<Duration> {
+    let left = PROGRESS.saturating_sub(ago);
+    (!left.is_zero() && known != status && awaited(known) == awaited(status)).then_some(left)
+}
+
+/// A status without what nobody waits for: how far a GPU is that is being carved, and words about it.
+fn awaited(status: &GpuNodeStatus) -> GpuNodeStatus {
+    let mut rest = GpuNodeStatus { layout: None, ..status.clone() };
+    for gpu in rest.gpus.iter_mut().filter(|gpu| matches!(gpu.step, AgentStep::Destroying | AgentStep::Creating)) {
+        gpu.instances.clear();
+    }
+    for condition in &mut rest.conditions {
+        condition.message.clear();
+    }
+    rest
+}
+
 /// Writes one object's status.
 pub struct Writer {
     api: Api<GpuNode>,
@@ -58,12 +79,19 @@ pub struct Writer {
     metrics: Metrics,
     /// What the API server has.
     written: Option<GpuNodeStatus>,
+    /// Since when.
+    at: Instant,
 }
 
 impl Writer {
     /// A writer for the `GpuNode` with this name, whose status is known to be `written`.
     pub fn new(api: Api<GpuNode>, name: &str, metrics: Metrics, written: Option<GpuNodeStatus>) -> Self {
-        Self { api, name: name.to_owned(), metrics, written }
+        Self { api, name: name.to_owned(), metrics, written, at: Instant::now() }
+    }
+
+    /// How long this status may wait to be written; none when somebody may be waiting for it.
+    pub fn may_wait(&self, status: &GpuNodeStatus, now: Instant) -> Option<Duration> {
+        may_wait(self.written.as_ref()?, status, now.saturating_duration_since(self.at))
     }
 
     /// Makes the status so.
@@ -93,6 +121,7 @@ impl Writer {
         self.metrics.status_write(done);
         // After a failure nobody knows what the API server has.
         self.written = done.then_some(status);
+        self.at = Instant::now();
         if done { Written::New } else { Written::Failed }
     }
 }
@@ -100,8 +129,30 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::Value;
 
     use super::*;
+
+    fn carving(step: &str, instances: &[i32], message: &str) -> GpuNodeStatus {
+        let instances: Vec<Value> =
+            instances.iter().map(|s| json!({"start": s, "profile": "1g.10gb", "gi": s, "device": {}})).collect();
+        let time = "2026-01-01T00:00:00Z";
+        let condition = json!({"type": "Ready", "status": "False", "reason": "Carving", "message": message, "lastTransitionTime": time});
+        let gpu = json!({"uuid": "GPU-a", "index": 0, "board": 0, "step": step, "instances": instances});
+        serde_json::from_value(json!({"gpus": [gpu], "conditions": [condition]})).unwrap()
+    }
+
+    #[test]
+    fn how_far_carving_is_may_wait_for_a_second_and_its_end_may_not() {
+        let begun = carving("Destroying", &[0, 1, 2], "destroying 1g.10gb at 0");
+        let further = carving("Destroying", &[1, 2], "destroying 1g.10gb at 1");
+        let (soon, late) = (Duration::from_millis(300), Duration::from_millis(700));
+        assert_eq!(may_wait(&begun, &further, soon), Some(late));
+        assert_eq!(may_wait(&begun, &further, PROGRESS), None, "once a second it is told");
+        assert_eq!(may_wait(&further, &carving("Creating", &[], ""), soon), None);
+        assert_eq!(may_wait(&carving("Creating", &[0], ""), &carving("Steady", &[0], ""), soon), None);
+        assert_eq!(may_wait(&carving("Steady", &[0], ""), &carving("Steady", &[0, 1], ""), soon), None);
+    }
 
     proptest! {
         #[test]
