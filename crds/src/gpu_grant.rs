@@ -41,6 +41,14 @@ pub struct GpuGrantSpec {
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub pools: Vec<String>,
+    /// PriorityClasses that pods may name; left out: every one but the cluster's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub priority_classes: Option<Vec<String>>,
+    /// Queues of a batch scheduler that labels may name; others are refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub queues: Vec<String>,
 }
 
 /// A profile that the team may use.

@@ -70,6 +70,17 @@ pub struct GpuTenantSpec {
     /// The Pod Security Standard that pods of the team must meet.
     #[serde(default)]
     pub pod_security: PodSecurity,
+    /// PriorityClasses that the team's pods may name. A class that is the cluster's default has to be named as well: the API server
+    /// writes it into every pod that names none. Left out: every class but Kubernetes' own (system-...).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 253)))]
+    #[x_kube(validation = Rule::new("self.all(c, !c.startsWith('system-'))").message("spec.priorityClasses: system- classes are the cluster's own; name others, or leave the list out"))]
+    pub priority_classes: Option<Vec<String>>,
+    /// Queues of a batch scheduler that the team's work may join by label (policies.queueLabels in the chart's values: KAI's and Run:ai's
+    /// unless said otherwise). What is not listed is refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
+    pub queues: Vec<String>,
     /// Admit nothing new: quotas are set to zero, what runs goes on, and nothing is deleted.
     #[serde(default)]
     pub suspend: bool,

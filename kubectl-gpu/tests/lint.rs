@@ -28,7 +28,7 @@ spec: {nodeSelector: {matchLabels: {a: b}}, profiles: [mig-1g]}
 apiVersion: gputenancy.io/v1alpha1
 kind: GpuTenant
 metadata: {name: t}
-spec: {namespaces: [{name: t}], gpus: [{profile: mig-1g, count: 2}]}
+spec: {namespaces: [{name: t}], gpus: [{profile: mig-1g, count: 2}], priorityClasses: [batch], queues: [team-t]}
 ";
 
 fn text(name: &str, text: &str) -> Text {

@@ -23,6 +23,8 @@ const FOLDERS: &[&str] = &[
     "/var/lib/kubelet/",
 ];
 const CAPABILITIES: &[&str] = &["compute", "utility"];
+/// Labels by which work joins a queue for the whole cluster.
+const QUEUES: [&str; 2] = ["kai.scheduler/queue", "runai/queue"];
 const POOL: &str = gputenancy_crds::names::POOL_LABEL;
 
 /// Something that is refused.
@@ -131,6 +133,8 @@ pub(super) fn pod(pod: &Value, grant: Option<&Grant>) -> Vec<Refusal> {
     if let Some(grant) = grant {
         found.extend(resources(&containers, grant));
         found.extend(pools(pod, grant));
+        found.extend(priority(pod, grant));
+        found.extend(queues(pod, grant));
     }
     found.extend(volumes(pod));
     found.extend(annotations(pod));
@@ -259,6 +263,31 @@ fn pools(pod: &Value, grant: &Grant) -> Vec<Refusal> {
                 found.push(refusal(place.concat(), message()));
             }
         }
+    }
+    found
+}
+
+fn priority(pod: &Value, grant: &Grant) -> Vec<Refusal> {
+    let named = pod.pointer("/spec/priorityClassName").and_then(Value::as_str).unwrap_or_default();
+    let Some(classes) =
+        grant.priority_classes.as_ref().filter(|all| !named.is_empty() && !all.iter().any(|c| c == named))
+    else {
+        return Vec::new();
+    };
+    let may = if classes.is_empty() { "none".to_owned() } else { classes.join(", ") };
+    let message = format!("spec.priorityClassName: pods of tenant {} may name these classes: {may}", grant.tenant);
+    vec![refusal(path("spec.priorityClassName"), message)]
+}
+
+/// Queues that an object of a tenant, a pod or what makes pods, may not join.
+pub(super) fn queues(object: &Value, grant: &Grant) -> Vec<Refusal> {
+    let mut found = Vec::new();
+    for label in QUEUES {
+        let named = object.pointer("/metadata/labels").and_then(|l| l.get(label)).and_then(Value::as_str);
+        let Some(queue) = named.filter(|queue| !grant.queues.iter().any(|own| own == queue)) else { continue };
+        let may = if grant.queues.is_empty() { "none".to_owned() } else { grant.queues.join(", ") };
+        let message = format!("label {label}: {queue} is no queue of tenant {}, which may use: {may}", grant.tenant);
+        found.push(refusal([path("metadata.labels"), vec![Step::Field(label.to_owned())]].concat(), message));
     }
     found
 }

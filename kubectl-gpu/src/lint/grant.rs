@@ -17,11 +17,16 @@ pub(super) struct Grant {
     pub resources: BTreeMap<String, i128>,
     /// Pools that may be selected; `None`: the files have no pool.
     pub pools: Option<BTreeSet<String>>,
+    /// PriorityClasses that may be named; `None`: all but the cluster's own.
+    pub priority_classes: Option<Vec<String>>,
+    /// Queues that may be joined.
+    pub queues: Vec<String>,
 }
 
 /// The grant; `None` where a profile of its budget is not among the files, so that nobody knows all of it.
 pub(super) fn of(world: &World, tenant: &GpuTenant) -> Option<Grant> {
-    let mut grant = Grant { tenant: tenant.name_any(), ..Grant::default() };
+    let (priority_classes, queues) = (tenant.spec.priority_classes.clone(), tenant.spec.queues.clone());
+    let mut grant = Grant { tenant: tenant.name_any(), priority_classes, queues, ..Grant::default() };
     let mut names = BTreeSet::new();
     for guarantee in tenant.spec.gpus.iter().filter(|g| g.count > 0) {
         let profile = world.profile(&guarantee.profile)?;

@@ -68,6 +68,10 @@ pub(super) fn check(
         if grant.is_none() {
             ungranted.insert(tenant.metadata.name.clone().unwrap_or_default());
         }
+        if let Some(grant) = grant.as_ref().filter(|_| !prefix.is_empty()) {
+            let place = |r: admission::Refusal| at(other, &r.path, r.message);
+            findings.extend(admission::queues(&object, grant).into_iter().map(place));
+        }
         findings.extend(pod.map(|pod| told(admission::pod(pod, grant.as_ref()))).unwrap_or_default());
     }
     if !strangers.is_empty() {

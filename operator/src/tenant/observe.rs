@@ -187,6 +187,8 @@ impl Observed {
         }
         grant.profiles.sort_by(|a, b| a.name.cmp(&b.name));
         grant.pools = pools.into_iter().collect();
+        grant.priority_classes.clone_from(&spec.priority_classes);
+        grant.queues.clone_from(&spec.queues);
         grant
     }
 
