@@ -62,12 +62,56 @@ pub struct GpuPoolSpec {
     /// Who offers the devices to kubelet.
     #[serde(default)]
     pub advertiser: Advertiser,
+    /// Taint on the pool's nodes, so that nothing runs there that needs no GPU; pods of tenants that ask for one tolerate it. It is
+    /// taken back when the node leaves the pool. Other taints are left alone. Left out: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taint: Option<PoolTaint>,
     /// How carefully GPUs in use are changed.
     #[serde(default)]
     pub disruption: Disruption,
     /// What a new layout has to pass before it is released, beside that NVML, kubelet and the Node's allocatable agree.
     #[serde(default, skip_serializing_if = "Verify::is_default")]
     pub verify: Verify,
+}
+
+/// A taint on every node of a pool.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PoolTaint {
+    /// Key of the taint: the one that pods of tenants are made to tolerate (policies.gpuTaint.key in the chart's values, nvidia.com/gpu
+    /// unless said otherwise).
+    #[schemars(length(min = 1, max = 317))]
+    #[x_kube(validation = Rule::new("self.matches('^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')").message("spec.taint.key: write a key as labels have it, such as nvidia.com/gpu"))]
+    #[x_kube(validation = Rule::new("!self.startsWith('node.kubernetes.io/') && !self.startsWith('node.cloudprovider.kubernetes.io/') && !self.startsWith('node-role.kubernetes.io/')").message("spec.taint.key: taints of this name tell how a node fares or what it is, and are Kubernetes' own; write a key such as nvidia.com/gpu"))]
+    pub key: String,
+    /// Value of the taint; pods tolerate every value.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 63))]
+    #[x_kube(validation = Rule::new("self.matches('^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$')").message("spec.taint.value: write letters, digits, '-', '_' and '.', or leave it out"))]
+    pub value: String,
+    /// What becomes of pods that do not tolerate it and are not there yet. Pods that run are never ended by it.
+    #[serde(default)]
+    pub effect: TaintEffect,
+}
+
+/// What a taint does to pods that do not tolerate it.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TaintEffect {
+    /// They are not sent there.
+    #[default]
+    NoSchedule,
+    /// They are sent there only when there is no other place.
+    PreferNoSchedule,
+}
+
+impl TaintEffect {
+    /// As Kubernetes writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NoSchedule => "NoSchedule",
+            Self::PreferNoSchedule => "PreferNoSchedule",
+        }
+    }
 }
 
 /// What a new layout has to pass before it is released.

@@ -25,6 +25,8 @@ pub const MANAGED_BY: &str = "gputenancy";
 pub const QUOTA: &str = "gputenancy";
 /// Finalizer on the kinds whose deletion needs work.
 pub const FINALIZER: &str = "gputenancy.io/finalizer";
+/// Annotation on nodes: the taint that we have put there, as `key=value:effect`.
+pub const TAINTED: &str = "gputenancy.io/tainted";
 /// Pods with this annotation set to `true` are waited for, never evicted.
 pub const DO_NOT_EVICT: &str = "gputenancy.io/do-not-evict";
 /// Annotation on pods that will be evicted: deadline and reason.

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-use crate::{rights::LEASE, tenant::Standard};
+use crate::{pool::Tolerated, rights::LEASE, tenant::Standard};
 
 /// Tenants, profiles and pools of NVIDIA GPUs on Kubernetes: the controller.
 #[derive(Parser, Debug, Clone)]
@@ -50,6 +50,9 @@ pub struct RunArgs {
     /// What every tenant gets alike, in JSON: `egress` (rules of a `NetworkPolicy`) and `defaultRequests` (quantities by resource).
     #[arg(long, env = "TENANT_STANDARD", default_value = "{}")]
     pub tenant_standard: Standard,
+    /// Key of the taint that the API server makes pods of tenants tolerate; empty: they tolerate what their authors write.
+    #[arg(long, env = "GPU_TAINT_KEY", default_value = "nvidia.com/gpu")]
+    pub gpu_taint_key: Tolerated,
     /// Flags of the log.
     #[command(flatten)]
     pub log: LogArgs,

@@ -1,7 +1,7 @@
 //! Removes our finalizers, so that an uninstalled operator leaves nothing that cannot be deleted.
 //!
 //! What stays: users' profiles, pools and tenants, the namespaces of tenants with all that we wrote into them, and
-//! the MIG layouts as they are. The agreements (`GpuNode`) and our labels on nodes go: without agents they are nobody's.
+//! the MIG layouts as they are. The agreements (`GpuNode`), our labels and taints on nodes go: without agents they are nobody's.
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -17,7 +17,9 @@ use serde_json::json;
 
 use crate::{
     apply::{Part, Writer, has_finalizer},
+    cache::SlimNode,
     metrics::Metrics,
+    pool::without_ours,
 };
 
 /// Removes our finalizer from every object of our kinds.
@@ -31,7 +33,8 @@ pub async fn finalizers(client: Client) -> kube::Result<()> {
     for node in listed::<GpuNode>(&client).await? {
         writer.delete(&agreements, &node.name_any(), node.uid()).await?;
     }
-    for node in listed::<Node>(&client).await? {
+    for node in Api::<SlimNode>::all(client.clone()).list(&ListParams::default()).await? {
+        untaint(&writer, &node).await?;
         if [names::POOL_LABEL, names::SIMULATED_LABEL].iter().any(|l| node.labels().contains_key(*l)) {
             // an apply that names no label takes back ours, and leaves a label of the same name that somebody else set
             let fields = json!({"metadata": {"uid": node.uid()}});
@@ -39,6 +42,16 @@ pub async fn finalizers(client: Client) -> kube::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Takes our taint back. Whoever changes the node's taints at the same moment has the last word, and the hook is run again.
+async fn untaint(writer: &Writer, node: &SlimNode) -> kube::Result<()> {
+    let Some(mark) = node.annotations().get(names::TAINTED) else { return Ok(()) };
+    let fields = json!({
+        "metadata": {"resourceVersion": node.resource_version(), "annotations": {names::TAINTED: null}},
+        "spec": {"taints": without_ours(&node.spec.taints, Some(mark))},
+    });
+    writer.merge(&Api::<Node>::all(writer.client()), &node.name_any(), &fields).await.map(drop)
 }
 
 /// Reads metadata only: an object that does not parse must be let go as well.

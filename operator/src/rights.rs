@@ -38,7 +38,7 @@ pub const TABLE: &[Line] = &[
     Line::new(&["watch"], "", "services", "where the API server answers isolated tenants").at(DOORS).named(doors::NAME),
     Line::new(&["watch"], "discovery.k8s.io", "endpointslices", "where the API server answers isolated tenants")
         .at(DOORS),
-    Line::new(&["watch", "patch"], "", "nodes", "which nodes are in a pool, and our labels on them"),
+    Line::new(&["watch", "patch"], "", "nodes", "which nodes are in a pool, our labels and taints on them"),
     Line::new(&["watch"], "resource.k8s.io", "resourceslices", "seeing NVIDIA's DRA driver own a node's GPUs"),
     Line::new(&["watch", "patch"], "", "pods", "who uses what; notices of evictions"),
     Line::new(&["list"], "", "pods", "the pods behind a refused eviction; NVIDIA's device plugin")

@@ -87,7 +87,7 @@ fn plain(config: Config) -> Result<Client, RunError> {
 }
 
 async fn operate(args: RunArgs) -> Result<(), RunError> {
-    let RunArgs { places, identity, lease_duration, listen, concurrency, tenant_standard, log } = args;
+    let RunArgs { places, identity, lease_duration, listen, concurrency, tenant_standard, gpu_taint_key, log } = args;
     init_log(&log)?;
     let layouts_in = places.layouts().to_owned();
     let (config, refused) = (config().await?, Arc::new(Notify::new()));
@@ -130,6 +130,7 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     let controller = pool::Controller::new(
         caches.clone(),
         (namespace.clone(), layouts_in),
+        gpu_taint_key,
         writer.clone(),
         publisher.clone(),
         metrics.clone(),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gputenancy_crds::names;
 use k8s_openapi::{
     api::{
-        core::v1::{Namespace, Node, Pod, ResourceQuota},
+        core::v1::{Namespace, Node, Pod, ResourceQuota, Taint},
         rbac::v1::{RoleBinding, RoleRef, Subject},
         resource::v1::ResourceSlice,
     },
@@ -25,7 +25,7 @@ pub type Amounts = BTreeMap<String, Quantity>;
 pub struct SlimNode {
     /// Name, labels.
     pub metadata: ObjectMeta,
-    /// Whether it is cordoned.
+    /// Whether it is cordoned, and its taints.
     #[serde(default, skip_serializing_if = "SlimNodeSpec::is_default")]
     pub spec: SlimNodeSpec,
     /// Allocatable and conditions.
@@ -34,11 +34,14 @@ pub struct SlimNode {
 }
 
 /// Spec of a node.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct SlimNodeSpec {
     /// The scheduler sends nobody there.
     #[serde(default)]
     pub unschedulable: bool,
+    /// Ours and others'; they can only be written together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<Taint>,
 }
 
 impl SlimNodeSpec {

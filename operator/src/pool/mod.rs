@@ -14,6 +14,7 @@ mod plugin;
 mod pods;
 mod reach;
 mod status;
+mod taint;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -47,11 +48,13 @@ pub use managed::admit as admit_nodes;
 use pass::{Inputs, NodeWork, Pass};
 pub use reach::reach;
 pub use status::Seen;
+pub use taint::Tolerated;
+pub(crate) use taint::without_ours;
 
 /// News of one moment are looked at together.
 const BURST: Duration = Duration::from_millis(15);
 /// Between the end of a pass and the next: it is a part of every step of every change that comes right after another.
-const WINDOW: Duration = Duration::from_millis(100);
+const WINDOW: Duration = Duration::from_millis(50);
 /// The pause is so many times as long as the decision took at least, so that a large fleet does not take a whole core.
 const LEISURE: u32 = 4;
 /// No pause is longer, however slow the API server is.
@@ -116,6 +119,8 @@ pub struct Controller {
     home: String,
     /// Namespace of the layouts for NVIDIA's MIG manager.
     namespace: String,
+    /// Key of the taint that pods of tenants tolerate.
+    tolerated: Tolerated,
     /// The pause before the next pass.
     window: Duration,
     /// This pass has learnt something that no watch will tell.
@@ -128,6 +133,7 @@ impl Controller {
     pub fn new(
         caches: Caches,
         (home, namespace): (String, String),
+        tolerated: Tolerated,
         writer: Writer,
         publisher: Publisher,
         metrics: Arc<Metrics>,
@@ -136,6 +142,7 @@ impl Controller {
         Self {
             home,
             namespace,
+            tolerated,
             caches,
             writer,
             publisher,
@@ -195,13 +202,19 @@ impl Controller {
         let uids: BTreeSet<String> = fleet.pods.values().filter_map(|p| p.uid()).collect();
         self.refusals.retain(|uid, _| uids.contains(uid));
         self.explained.retain(|uid, _| uids.contains(uid));
-        let inputs =
-            Inputs { now: Timestamp::now(), refusals: &self.refusals, namespace: &self.home, lagging: &lagging };
+        let inputs = Inputs {
+            now: Timestamp::now(),
+            refusals: &self.refusals,
+            namespace: &self.home,
+            tolerated: &self.tolerated,
+            lagging: &lagging,
+        };
         let begun = std::time::Instant::now();
         let Pass {
             nodes,
             strays,
             labels,
+            taints,
             asks,
             mig_configs,
             view,
@@ -236,6 +249,9 @@ impl Controller {
             faults.extend(self.label(&node, wanted).await.err());
         }
         let mut undone = BTreeSet::new();
+        for (node, retaint) in taints {
+            faults.extend(self.retaint(&fleet, &node, retaint).await.err());
+        }
         for (node, work) in nodes {
             let worked = tokio::time::timeout(LONGEST_NODE, self.work(&fleet, &node, work)).await;
             if worked.as_ref().is_ok_and(Result::is_ok) {

@@ -17,7 +17,9 @@ use super::{
     labels,
     managed::{self, Ask},
     reach::reach,
-    status, view,
+    status,
+    taint::{self, Retaint, Tolerated},
+    view,
 };
 use crate::{
     cache::digest,
@@ -39,6 +41,8 @@ pub struct Pass {
     pub strays: BTreeMap<PodName, Stray>,
     /// Our labels on nodes that lack them or have others.
     pub labels: BTreeMap<NodeName, BTreeMap<String, String>>,
+    /// Taints of nodes that lack their pool's, or have one of ours that nobody wants.
+    pub taints: BTreeMap<NodeName, Retaint>,
     /// Labels for NVIDIA's MIG manager, and those that it left paused.
     pub asks: BTreeMap<NodeName, Ask>,
     /// Layouts to be published for NVIDIA's MIG manager, when they differ from those that are.
@@ -78,6 +82,8 @@ pub struct Inputs<'a> {
     pub refusals: &'a Refusals,
     /// Our own namespace: canary pods live there.
     pub namespace: &'a str,
+    /// Key of the taint that pods of tenants tolerate.
+    pub tolerated: &'a Tolerated,
     /// Nodes whose agreement the cache has not caught up with: left alone.
     pub lagging: &'a BTreeSet<String>,
 }
@@ -115,6 +121,7 @@ pub fn pass(fleet: &Fleet, index: &mut Index, inputs: &Inputs<'_>) -> Pass {
         decisions: &decisions,
         devices: &devices,
         windows: &windows,
+        tolerated: inputs.tolerated,
         now: inputs.now,
     };
     let pools = fleet.pools.iter().map(|p| (p, status::pool(&seen, p)));
@@ -123,6 +130,7 @@ pub fn pass(fleet: &Fleet, index: &mut Index, inputs: &Inputs<'_>) -> Pass {
         strays: canary::strays(fleet, &decisions, inputs),
         spared: spared(fleet, &decisions, &hands, inputs),
         labels: labels::labels(fleet, &members, &hands),
+        taints: taint::taints(fleet, &members, &hands, inputs.tolerated),
         asks: asks(&managers),
         mig_configs: managed::configs(fleet, &managers),
         view: view::view(&seen, snapshot),
@@ -241,6 +249,7 @@ fn intent(fleet: &Fleet) -> String {
             mig_manager: _,
             advertiser,
             disruption,
+            taint: _,
             verify: _,
         } = &p.spec;
         let written =

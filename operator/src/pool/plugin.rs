@@ -79,7 +79,7 @@ impl Controller {
         Ok(())
     }
 
-    async fn tell_node(&self, fleet: &Fleet, node: &NodeName, reason: &str, words: String) {
+    pub(super) async fn tell_node(&self, fleet: &Fleet, node: &NodeName, reason: &str, words: String) {
         if let Some(agreement) = fleet.gpu_nodes.get(node.as_str()) {
             let about = agreement.object_ref(&());
             let (tone, action) = (Tone::Normal, "Change".into());

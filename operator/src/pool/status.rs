@@ -16,6 +16,7 @@ use super::{
     devices::{self, Device},
     fleet::Fleet,
     pass::may_leave,
+    taint::Tolerated,
 };
 use crate::{
     change::{Decision, Window, WindowError},
@@ -39,6 +40,8 @@ pub struct Seen<'a> {
     pub devices: &'a [Device],
     /// Whether changes may begin now, for each pool.
     pub windows: &'a BTreeMap<String, Result<Window, WindowError>>,
+    /// Key of the taint that pods of tenants tolerate.
+    pub tolerated: &'a Tolerated,
     /// The time.
     pub now: Timestamp,
 }
@@ -71,7 +74,7 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
     let overall = if pool.metadata.deletion_timestamp.is_some() {
         deletion(seen, pool)
     } else {
-        overall(seen, &name, &nodes, &changes, &pending)
+        overall(seen, pool, &nodes, &changes, &pending)
     };
     let mut verdicts = overall.verdicts();
     verdicts.push(match unsatisfied.first() {
@@ -200,7 +203,15 @@ fn next_window(seen: &Seen<'_>, pool: &str) -> Option<WindowTimes> {
     Some(WindowTimes { start: Time(start), end: Time(end) })
 }
 
-fn overall(seen: &Seen<'_>, pool: &str, nodes: &[&str], changes: &[PoolChange], pending: &[PendingChange]) -> Overall {
+fn overall(
+    seen: &Seen<'_>,
+    pool: &GpuPool,
+    nodes: &[&str],
+    changes: &[PoolChange],
+    pending: &[PendingChange],
+) -> Overall {
+    let (pool, taint) = (pool.name_any(), pool.spec.taint.as_ref());
+    let pool = pool.as_str();
     let stalled = |reason: &str, message: String| Overall::Stalled { reason: reason.into(), message };
     let waiting = |reason: &str, message: String| Overall::Reconciling { reason: reason.into(), message };
     let mistake = seen.problems.iter().find(|p| p.concerns_pool(pool) && !matches!(p, Problem::Shortage { .. }));
@@ -210,6 +221,9 @@ fn overall(seen: &Seen<'_>, pool: &str, nodes: &[&str], changes: &[PoolChange], 
         .find(|p| matches!(p, Problem::Unreadable { object, .. } if *object == format!("GpuPool {pool}")));
     if let Some(problem) = mistake.or(unreadable) {
         return stalled(problem.reason(), problem.to_string());
+    }
+    if let Some(message) = taint.and_then(|t| seen.tolerated.refuses(t)) {
+        return stalled("TaintNotTolerated", message);
     }
     if let Some(Err(error)) = seen.windows.get(pool) {
         return stalled("WindowUnreadable", format!("no change begins: {error}"));

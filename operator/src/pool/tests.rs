@@ -14,6 +14,7 @@ use super::{
     devices::{self, Use},
     fleet::{Fleet, Refusals},
     pass::{Inputs, Pass, pass},
+    taint::Tolerated,
 };
 use crate::plan::{Index, PodName, Snapshot};
 
@@ -68,7 +69,13 @@ fn at(fleet: &Fleet, seconds: i64, lagging: &[&str]) -> Pass {
 fn next(fleet: &Fleet, index: &mut Index, seconds: i64, lagging: &[&str]) -> Pass {
     let lagging: BTreeSet<String> = lagging.iter().map(|n| (*n).to_owned()).collect();
     let now = Timestamp::from_second(seconds).unwrap();
-    let inputs = Inputs { now, refusals: &Refusals::new(), namespace: "home", lagging: &lagging };
+    let inputs = Inputs {
+        now,
+        refusals: &Refusals::new(),
+        namespace: "home",
+        tolerated: &Tolerated::default(),
+        lagging: &lagging,
+    };
     pass(fleet, index, &inputs)
 }
 

@@ -119,6 +119,28 @@ fn pools() -> Vec<Case> {
     let at_once = Some("spec.disruption.maxUnavailable: write a number of GPUs of at least 1");
     vec![
         case("demand", json!({}), None),
+        case("tainted", json!({"taint": {"key": "nvidia.com/gpu"}}), None),
+        case("tainted-softly", json!({"taint": {"key": "gpu", "value": "a100", "effect": "PreferNoSchedule"}}), None),
+        case(
+            "taint-that-evicts",
+            json!({"taint": {"key": "gpu", "effect": "NoExecute"}}),
+            Some("Unsupported value: \"NoExecute\""),
+        ),
+        case(
+            "taint-of-kubernetes",
+            json!({"taint": {"key": "node.kubernetes.io/gpu"}}),
+            Some("spec.taint.key: taints of this name tell how a node fares"),
+        ),
+        case(
+            "taint-with-spaces",
+            json!({"taint": {"key": "a gpu"}}),
+            Some("spec.taint.key: write a key as labels have it"),
+        ),
+        case(
+            "taint-value",
+            json!({"taint": {"key": "gpu", "value": "a/b"}}),
+            Some("spec.taint.value: write letters, digits"),
+        ),
         case("fixed", json!({"layout": {"mode": "Fixed", "fixed": fixed("mig-1g")}}), None),
         case("fill", json!({"layout": {"spare": {"policy": "Fill", "profile": "mig-1g"}}}), None),
         case(
@@ -231,6 +253,13 @@ fn tenants() -> Vec<Case> {
         case("limits", json!({"resources": {"requests.cpu": "64", "requests.memory": "512Gi", "pods": 200}}), None),
         case("homeless-account", json!({"owners": [{"kind": "ServiceAccount", "name": "ci"}]}), owner),
         case("housed-group", json!({"owners": [{"kind": "Group", "name": "g", "namespace": "n"}]}), owner),
+        case("classes-and-queues", json!({"priorityClasses": ["batch"], "queues": ["team-a"]}), None),
+        case("no-class", json!({"priorityClasses": []}), None),
+        case(
+            "class-of-the-cluster",
+            json!({"priorityClasses": ["system-node-critical"]}),
+            Some("spec.priorityClasses: system- classes are the cluster's own"),
+        ),
         case("guests", json!({"viewers": [{"kind": "Group", "name": "guests"}]}), None),
         case("homeless-viewer", json!({"viewers": [{"kind": "ServiceAccount", "name": "ci"}]}), owner),
         case("open", json!({"network": "Open", "podSecurity": "Baseline"}), None),

@@ -32,6 +32,7 @@ mod preview;
 mod refusals;
 mod rights;
 mod story;
+mod taint;
 mod teardown;
 mod tenant_view;
 mod windows;

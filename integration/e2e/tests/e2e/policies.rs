@@ -152,6 +152,8 @@ fn operator() -> Vec<Case> {
     let nothing_else = Some("the operator may change nothing of a node but labels of gputenancy.io");
     let unmarked = Some("the operator may uncordon only a node that it has cordoned");
     let marked = json!({"metadata": {"annotations": {"gputenancy.io/cordoned": "2026-01-01T00:00:00Z"}}, "spec": {"unschedulable": true}});
+    let no_mark = Some("the operator may take away only the taint that it has put there");
+    let tainted = |key: &str, effect: &str, mark: &str| json!({"metadata": {"annotations": {"gputenancy.io/tainted": mark}}, "spec": {"taints": [{"key": key, "effect": effect}]}});
     let not_ours = Some("the operator may change and delete only namespaces that it made for a tenant");
     let case = |name, verb, path: &str, body, refusal| (name, Actor::Operator, verb, path.to_owned(), body, refusal);
     let node = |name, body, refusal| case(name, Verb::Merge, "/api/v1/nodes/gpu-1", body, refusal);
@@ -172,7 +174,15 @@ fn operator() -> Vec<Case> {
         node("no host name", label("kubernetes.io/hostname", Value::Null), nothing_else),
         node("annotation", json!({"metadata": {"annotations": {"a": "b"}}}), nothing_else),
         node("unschedulable", json!({"spec": {"unschedulable": true}}), unmarked),
-        node("a taint", json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}), nothing_else),
+        node("a taint without its mark", json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}), no_mark),
+        node("a taint with another's mark", tainted("a", "NoSchedule", "b=:NoSchedule"), no_mark),
+        node("a taint that ends pods", tainted("a", "NoExecute", "a=:NoExecute"), no_mark),
+        node(
+            "a taint of Kubernetes",
+            tainted("node.kubernetes.io/x", "NoSchedule", "node.kubernetes.io/x=:NoSchedule"),
+            no_mark,
+        ),
+        node("a taint with its mark", tainted("a", "NoSchedule", "a=:NoSchedule"), None),
         node("cordon with its mark", marked, None),
         case("label of a foreign namespace", Verb::Merge, space, label("gputenancy.io/tenant", json!("t")), not_ours),
         case(

@@ -20,6 +20,7 @@ use crate::{
         fleet::{Fleet, Refusals},
         managed::{is_engaged, is_managed},
         pass::{Inputs, Pass, pass},
+        taint::Tolerated,
     },
 };
 
@@ -176,7 +177,13 @@ impl World {
     }
 
     pub fn passes(&mut self) -> Pass {
-        let inputs = Inputs { now: self.now, refusals: &Refusals::new(), namespace: "home", lagging: &BTreeSet::new() };
+        let inputs = Inputs {
+            now: self.now,
+            refusals: &Refusals::new(),
+            namespace: "home",
+            tolerated: &Tolerated::default(),
+            lagging: &BTreeSet::new(),
+        };
         pass(&self.fleet, &mut self.index, &inputs)
     }
 

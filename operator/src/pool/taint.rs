@@ -1,0 +1,220 @@
+//! The taint of a pool on its nodes: put there, kept there, and taken back. An annotation says which one is ours; others' stay.
+
+use std::{collections::BTreeMap, convert::Infallible, str::FromStr};
+
+use gputenancy_crds::{PoolTaint, names};
+use k8s_openapi::api::core::v1::{Node, Taint};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+
+use super::{Controller, FleetError, failed, fleet::Fleet, hands::Hands};
+use crate::plan::{NodeName, PoolName};
+
+/// Key of the taint that the API server makes pods of tenants tolerate; none where it does not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tolerated(Option<String>);
+
+impl Default for Tolerated {
+    fn default() -> Self {
+        Self(Some("nvidia.com/gpu".to_owned()))
+    }
+}
+
+impl FromStr for Tolerated {
+    type Err = Infallible;
+
+    fn from_str(key: &str) -> Result<Self, Infallible> {
+        Ok(Self(Some(key.to_owned()).filter(|key| !key.is_empty())))
+    }
+}
+
+impl Tolerated {
+    /// Why nobody would get to nodes with this taint.
+    pub fn refuses(&self, taint: &PoolTaint) -> Option<String> {
+        let tolerated = self.0.as_ref().filter(|key| **key != taint.key)?;
+        let key = &taint.key;
+        Some(format!(
+            "spec.taint.key: pods of tenants tolerate {tolerated} and not {key}, so no node is tainted: write {tolerated}, or set \
+             policies.gpuTaint.key in the chart's values to {key}"
+        ))
+    }
+}
+
+/// What becomes of a node's taints.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Retaint {
+    /// All taints of the node.
+    pub taints: Vec<Taint>,
+    /// The one among them that is ours.
+    pub mark: Option<String>,
+    /// What was ours before.
+    pub before: Option<String>,
+}
+
+/// Taints by node, where they differ from what the node has; on a node that somebody else owns, or that several pools select, they stay.
+pub fn taints(
+    fleet: &Fleet,
+    members: &BTreeMap<NodeName, Vec<PoolName>>,
+    hands: &Hands,
+    tolerated: &Tolerated,
+) -> BTreeMap<NodeName, Retaint> {
+    let mut differing = BTreeMap::new();
+    for (name, node) in &fleet.nodes {
+        let key = NodeName::from(name.as_str());
+        let pools = members.get(&key).map(Vec::as_slice).unwrap_or_default();
+        if hands.is_foreign(&key) || pools.len() > 1 {
+            continue;
+        }
+        let pool = pools.first().and_then(|pool| fleet.pools.iter().find(|p| p.name_any() == pool.as_str()));
+        let wanted = pool.and_then(|p| p.spec.taint.as_ref()).filter(|taint| tolerated.refuses(taint).is_none());
+        let mark = node.annotations().get(names::TAINTED).map(String::as_str);
+        if let Some(retaint) = step(wanted, &node.spec.taints, mark) {
+            differing.insert(key, retaint);
+        }
+    }
+    differing
+}
+
+fn step(wanted: Option<&PoolTaint>, taints: &[Taint], mark: Option<&str>) -> Option<Retaint> {
+    let mut kept = without_ours(taints, mark);
+    // somebody else's that does the same is as good, and stays when ours would go
+    let lacking = wanted.filter(|w| !kept.iter().any(|t| t.key == w.key && t.effect == w.effect.as_str()));
+    let ours = lacking.map(|w| Taint {
+        key: w.key.clone(),
+        value: Some(w.value.clone()).filter(|v| !v.is_empty()),
+        effect: w.effect.as_str().to_owned(),
+        time_added: None,
+    });
+    let new = ours.as_ref().map(text);
+    let there = kept.len() < taints.len();
+    if new.as_deref() == mark && there == new.is_some() {
+        return None;
+    }
+    kept.extend(ours);
+    Some(Retaint { taints: kept, mark: new, before: mark.map(str::to_owned) })
+}
+
+/// The taints of a node but for the one that the mark says is ours.
+pub(crate) fn without_ours(taints: &[Taint], mark: Option<&str>) -> Vec<Taint> {
+    taints.iter().filter(|t| Some(text(t).as_str()) != mark).cloned().collect()
+}
+
+/// A taint as the mark on its node names it; the admission policy `gputenancy-operator-node` reads it the same way.
+fn text(taint: &Taint) -> String {
+    format!("{}={}:{}", taint.key, taint.value.as_deref().unwrap_or_default(), taint.effect)
+}
+
+impl Controller {
+    /// Writes a node's taints.
+    pub(super) async fn retaint(&mut self, fleet: &Fleet, node: &NodeName, new: Retaint) -> Result<(), FleetError> {
+        let Some(known) = fleet.nodes.get(node.as_str()) else { return Ok(()) };
+        let Retaint { taints, mark, before } = new;
+        let fields = json!({
+            // all taints are written together: whoever changes one meanwhile has the last word
+            "metadata": {"resourceVersion": known.resource_version(), "annotations": {names::TAINTED: mark}},
+            "spec": {"taints": taints},
+        });
+        let api = Api::<Node>::all(self.writer.client());
+        match self.writer.merge(&api, node.as_str(), &fields).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_conflict() => {
+                self.look_again = true;
+                return Ok(());
+            }
+            Err(error) => return Err(failed(format!("writing the taints of node {node}"))(error)),
+        }
+        let (reason, words) = match (mark, before) {
+            (Some(mark), _) => ("Tainted", format!("with {mark}, by spec.taint of its pool")),
+            (None, before) => ("Untainted", format!("{} is no pool's any more", before.unwrap_or_default())),
+        };
+        self.tell_node(fleet, node, reason, words).await;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn taint(key: &str, value: &str, effect: &str) -> Taint {
+        let value = Some(value.to_owned()).filter(|v| !v.is_empty());
+        Taint { key: key.into(), value, effect: effect.into(), time_added: None }
+    }
+
+    fn pool(key: &str, value: &str, effect: &str) -> PoolTaint {
+        serde_json::from_value(json!({"key": key, "value": value, "effect": effect})).unwrap()
+    }
+
+    #[test]
+    fn a_taint_comes_stays_changes_and_goes() {
+        let theirs = taint("example.com/x", "", "NoExecute");
+        let mut node = (vec![theirs.clone()], None);
+        for wanted in [Some(("a", "NoSchedule")), Some(("b", "NoSchedule")), Some(("b", "PreferNoSchedule")), None] {
+            let wanted = wanted.map(|(value, effect)| pool("nvidia.com/gpu", value, effect));
+            let new = step(wanted.as_ref(), &node.0, node.1.as_deref()).unwrap();
+            assert_eq!(new.taints.first(), Some(&theirs));
+            assert_eq!(new.taints.len(), 1 + usize::from(wanted.is_some()));
+            node = (new.taints, new.mark);
+            assert_eq!(step(wanted.as_ref(), &node.0, node.1.as_deref()), None, "{wanted:?}");
+        }
+        assert_eq!(node, (vec![theirs], None));
+    }
+
+    #[test]
+    fn one_that_somebody_else_has_put_there_is_as_good_and_stays() {
+        let wanted = pool("nvidia.com/gpu", "", "NoSchedule");
+        let theirs = [taint("nvidia.com/gpu", "present", "NoSchedule")];
+        assert_eq!(step(Some(&wanted), &theirs, None), None);
+        assert_eq!(step(None, &theirs, None), None);
+    }
+
+    #[test]
+    fn one_that_somebody_takes_away_comes_back_and_the_mark_goes_where_nobody_wants_it() {
+        let wanted = pool("nvidia.com/gpu", "", "NoSchedule");
+        let mark = "nvidia.com/gpu=:NoSchedule";
+        let again = step(Some(&wanted), &[], Some(mark)).unwrap();
+        assert_eq!((again.taints.len(), again.mark.as_deref()), (1, Some(mark)));
+        let gone = step(None, &[], Some(mark)).unwrap();
+        assert_eq!((gone.taints.len(), gone.mark), (0, None));
+    }
+
+    #[test]
+    fn a_key_that_nobody_tolerates_is_refused_with_the_one_to_write() {
+        let words = Tolerated::default().refuses(&pool("example.com/gpu", "", "NoSchedule")).unwrap();
+        assert!(words.contains("write nvidia.com/gpu, or set policies.gpuTaint.key"), "{words}");
+        assert_eq!(Tolerated::default().refuses(&pool("nvidia.com/gpu", "x", "PreferNoSchedule")), None);
+        let any: Tolerated = "".parse().unwrap();
+        assert_eq!(any.refuses(&pool("example.com/gpu", "", "NoSchedule")), None);
+    }
+
+    fn some_taint() -> impl Strategy<Value = (String, String, String)> {
+        let of = |words: &[&str]| proptest::sample::select(words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>());
+        (of(&["nvidia.com/gpu", "x"]), of(&["", "a"]), of(&["NoSchedule", "PreferNoSchedule"]))
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_elses_taint_is_ever_touched_and_one_write_is_enough(
+            there in proptest::collection::vec(some_taint(), 0..4),
+            marked in proptest::option::of(some_taint()),
+            wanted in proptest::option::of(some_taint()),
+        ) {
+            let mut taints: Vec<Taint> = there.iter().map(|(k, v, e)| taint(k, v, e)).collect();
+            // as the API server holds it: one of each key and effect
+            taints.sort_by(|a, b| (&a.key, &a.effect).cmp(&(&b.key, &b.effect)));
+            taints.dedup_by(|a, b| a.key == b.key && a.effect == b.effect);
+            let mark = marked.map(|(k, v, e)| text(&taint(&k, &v, &e)));
+            let wanted = wanted.map(|(k, v, e)| pool(&k, &v, &e));
+            let theirs = without_ours(&taints, mark.as_deref());
+            let after = step(wanted.as_ref(), &taints, mark.as_deref());
+            let (taints, mark) = after.map_or((taints, mark), |new| (new.taints, new.mark));
+            prop_assert_eq!(without_ours(&taints, mark.as_deref()), theirs);
+            let serves = |t: &Taint| wanted.as_ref().is_none_or(|w| t.key == w.key && t.effect == w.effect.as_str());
+            prop_assert!(wanted.is_none() || taints.iter().any(serves));
+            prop_assert_eq!(step(wanted.as_ref(), &taints, mark.as_deref()), None);
+        }
+    }
+}
