@@ -12,7 +12,7 @@
 //! | MTB-PL1-CC-TI-1 | block modification of resource quotas | RBAC: `quotas` |
 //! | MTB-PL1-CC-TI-2 | block other tenants' resources | RBAC: `other_tenants` |
 //! | MTB-PL1-BC-HI-1 | block hostPath | Pod Security: `pods`; where that is relaxed: `bypass.rs` |
-//! | MTB-PL1-BC-HI-1, given twice | block NodePort services | not met |
+//! | MTB-PL1-BC-HI-1, given twice | block NodePort services | a quota of none: `node_ports` |
 //! | MTB-PL1-BC-HI-3 | block host networking and ports | Pod Security: `pods` |
 //! | MTB-PL1-BC-HI-4, HI-5 | block host PID, host IPC | Pod Security: `pods` |
 //! | MTB-PL1-CC-FNS-1, FNS-2 | quotas of resources, of objects | ResourceQuota: `fairness` |
@@ -43,6 +43,7 @@ use crate::access::{ALL, allowed};
 
 const MINE: &str = "mtb";
 const OTHER: &str = "mtb-other";
+const NEIGHBOUR: Actor = Actor::Person("ben", &["mtb-others"]);
 const OWNER: Actor = Actor::Person("ann", &["mtb-owners"]);
 /// As an authenticator gives them.
 const ANN: (&str, &[&str]) = ("ann", &["mtb-owners", "system:authenticated"]);
@@ -289,6 +290,31 @@ async fn fairness(world: &World) -> Result<()> {
     refused(world, &OWNER, Verb::Create, &path(MINE, "services"), &balancer, words).await
 }
 
+/// MTB-PL1-BC-HI-1, the second of that number: no port of a node, also not behind a load balancer, until the tenant names how many.
+/// Kubernetes' own remedy is a quota, and it counts both.
+async fn node_ports(world: &World) -> Result<()> {
+    let (mine, other) = (path(MINE, "services"), path(OTHER, "services"));
+    let port = service(json!({"type": "NodePort"}));
+    let balancer = |ports: bool| service(json!({"type": "LoadBalancer", "allocateLoadBalancerNodePorts": ports}));
+    let words = "exceeded quota: gputenancy, requested: services.nodeports=1, used: services.nodeports=0, limited: services.nodeports=0";
+    refused(world, &NEIGHBOUR, Verb::Create, &other, &port, words).await?;
+    refused(world, &NEIGHBOUR, Verb::Create, &other, &balancer(true), words).await?;
+    admitted(world, &NEIGHBOUR, Verb::Create, &other, &balancer(false)).await?;
+    admitted(world, &NEIGHBOUR, Verb::Create, &other, &service(json!({}))).await?;
+    admitted(world, &OWNER, Verb::Create, &mine, &port).await?;
+    // not of the benchmarks: an address of somebody else's (CVE-2020-8554)
+    let words = "spec.externalIPs would take what all pods of the cluster send";
+    let thief = service(json!({"externalIPs": ["192.0.2.1"]}));
+    refused(world, &NEIGHBOUR, Verb::Create, &other, &thief, words).await?;
+    // nor by changing what is there
+    let honest = NEIGHBOUR.does(&world.client, Verb::Create, &other, &service(json!({}))).await?;
+    ensure(honest.is_ok(), format!("{:?}", honest.err()))?;
+    let later = json!({"spec": {"externalIPs": ["192.0.2.1"]}});
+    refused(world, &NEIGHBOUR, Verb::Merge, &format!("{other}/x"), &later, words).await?;
+    let later = json!({"spec": {"type": "NodePort"}});
+    refused(world, &NEIGHBOUR, Verb::Merge, &format!("{other}/x"), &later, "exceeded quota: gputenancy").await
+}
+
 /// A service, with these fields.
 fn service(fields: Value) -> Value {
     let mut spec = json!({"selector": {"app": "web"}, "ports": [{"port": 80}]});
@@ -307,6 +333,7 @@ async fn a_pod_of_an_owner_gets_no_power_over_its_node_and_objects_are_counted()
             checks.push((check, refused(&world, &OWNER, Verb::Create, &at, &but(field, &value), words).await));
         }
         checks.push(("MTB-PL1-CC-FNS-1, FNS-2", fairness(&world).await));
+        checks.push(("MTB-PL1-BC-HI-1, node ports", node_ports(&world).await));
         all_passed(&checks)
     };
     world.keeping_evidence("benchmarks-pods", body).await;

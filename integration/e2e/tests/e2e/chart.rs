@@ -181,8 +181,10 @@ fn what_the_chart_gives_all_tenants_is_what_the_operator_reads() {
         assert!(except.iter().any(|e| *e == network), "{except:?}");
     }
     assert_eq!(all["defaultRequests"], json!({"cpu": "100m", "memory": "256Mi", "ephemeral-storage": "1Gi"}));
-    let none = standard(&["tenants.defaultRequests=null", "tenants.network.egress=null"]);
-    assert_eq!(none, json!({"egress": [], "defaultRequests": null}));
+    assert_eq!(all["defaultResources"], json!({"services.nodeports": "0"}));
+    let none =
+        standard(&["tenants.defaultRequests=null", "tenants.network.egress=null", "tenants.defaultResources=null"]);
+    assert_eq!(none, json!({"egress": [], "defaultRequests": null, "defaultResources": null}));
 }
 
 #[test]
@@ -216,6 +218,8 @@ fn values_that_make_no_sense_are_refused_by_name() {
         ("tenants.network.egress[0].to[0].ipBlock.cidr=internet", "/tenants/network/egress/0/to/0/ipBlock/cidr"),
         ("tenants.defaultRequests.cpu=much", "/tenants/defaultRequests/cpu"),
         ("tenants.defaultLimits.cpu=1", "/tenants"),
+        ("tenants.defaultResources.pods=many", "/tenants/defaultResources/pods"),
+        ("tenants.defaultResources.requests\\.nvidia\\.com/gpu=1", "invalid propertyName 'requests.nvidia.com/gpu'"),
         ("image.pullPolicy=Sometimes", "/image/pullPolicy"),
     ] {
         let (fine, text) = template("", &[set]);
