@@ -16,7 +16,7 @@
 //! | MTB-PL1-BC-HI-3 | block host networking and ports | Pod Security: `pods` |
 //! | MTB-PL1-BC-HI-4, HI-5 | block host PID, host IPC | Pod Security: `pods` |
 //! | MTB-PL1-CC-FNS-1, FNS-2 | quotas of resources, of objects | ResourceQuota: `fairness` |
-//! | MTB-PL1-CC-DI-1 | require imagePullPolicy Always | not met |
+//! | MTB-PL1-CC-DI-1 | require imagePullPolicy Always | with `policies.imagePullPolicyAlways`: `images` |
 //! | MTB-PL1-BC-NI-1 | no connections across tenants | NetworkPolicy: `isolation.rs` |
 //! | MTB-PL2-CC-TI-1 | block escalation by roles | RBAC: `escalation` |
 //! | MTB-PL2-BC-OPS-3 | own roles and role bindings | not met |
@@ -30,6 +30,7 @@ use e2e::{
     Error, Result, World,
     actor::{Actor, Verb},
     objects::{self, ensure},
+    product,
     scene::tenant,
     story::tenant_ready,
     wait::{PATIENCE, eventually},
@@ -39,7 +40,10 @@ use k8s_openapi::api::{core::v1::ResourceQuota, networking::v1::NetworkPolicy};
 use kube::Api;
 use serde_json::{Value, json};
 
-use crate::access::{ALL, allowed};
+use crate::{
+    access::{ALL, allowed},
+    bypass::well_typed,
+};
 
 const MINE: &str = "mtb";
 const OTHER: &str = "mtb-other";
@@ -337,6 +341,43 @@ async fn a_pod_of_an_owner_gets_no_power_over_its_node_and_objects_are_counted()
         all_passed(&checks)
     };
     world.keeping_evidence("benchmarks-pods", body).await;
+}
+
+/// MTB-PL1-CC-DI-1, where the platform has switched it on: init and ephemeral containers too.
+async fn images(world: &World) -> Result<()> {
+    let at = path(MINE, "pods");
+    let words =
+        |container: &str| format!("imagePullPolicy of container {container}: write Always; an image that a node has");
+    for policy in ["IfNotPresent", "Never"] {
+        let lax = but("/spec/containers/0/imagePullPolicy", &json!(policy));
+        eventually("a policy just made", PATIENCE, || async {
+            Ok(refused(world, &OWNER, Verb::Create, &at, &lax, &words("c")).await.map_err(|e| e.to_string()))
+        })
+        .await?;
+        let mut init = pod();
+        init["spec"]["initContainers"] = init["spec"]["containers"].clone();
+        init["spec"]["initContainers"][0]["name"] = json!("i");
+        admitted(world, &OWNER, Verb::Create, &at, &init).await?;
+        init["spec"]["initContainers"][0]["imagePullPolicy"] = json!(policy);
+        refused(world, &OWNER, Verb::Create, &at, &init, &words("i")).await?;
+    }
+    admitted(world, &OWNER, Verb::Create, &at, &pod()).await
+}
+
+#[tokio::test]
+async fn where_the_platform_says_so_a_registry_is_asked_whose_an_image_is() {
+    let world = World::enter().await.unwrap();
+    let body = async {
+        two_teams(&world).await?;
+        let lax = but("/spec/containers/0/imagePullPolicy", &json!("IfNotPresent"));
+        admitted(&world, &OWNER, Verb::Create, &path(MINE, "pods"), &lax).await?;
+        product::install(&world.lab, &["policies.imagePullPolicyAlways=true"]).await?;
+        well_typed(&world).await?;
+        all_passed(&[("MTB-PL1-CC-DI-1", images(&world).await)])
+    };
+    let outcome = Box::pin(body).await;
+    product::install(&world.lab, &[]).await.unwrap();
+    world.keeping_evidence("benchmarks-images", async { outcome }).await;
 }
 
 /// MTB-PL2-BC-OPS-4 is not met, and that is decided: policies add up, so one of a team's own could let anybody in. What it needs is

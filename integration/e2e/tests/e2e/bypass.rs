@@ -123,7 +123,7 @@ async fn with_the_operator_gone_every_bypass_is_refused_with_its_reason_and_usua
 }
 
 /// The API server has found no field misspelt in any policy of ours.
-async fn well_typed(world: &World) -> Result<()> {
+pub(crate) async fn well_typed(world: &World) -> Result<()> {
     let policies = Api::<ValidatingAdmissionPolicy>::all(world.client.clone());
     let all = policies.list(&ListParams::default().labels("app.kubernetes.io/part-of=gputenancy")).await?.items;
     ensure(all.len() >= 10, format!("{} policies", all.len()))?;

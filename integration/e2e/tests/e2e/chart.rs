@@ -135,7 +135,8 @@ fn the_document_on_tenancy_has_a_line_for_each_refusal_and_no_other() {
     let rows = document.lines().filter(|line| line.starts_with("| ")).filter_map(|line| line.rsplit_once(" | `"));
     let quoted: Vec<&str> = rows.filter_map(|(_, words)| words.split('`').next()).collect();
     let toleration = rendered("tenant-toleration.yaml", &["policies.gpuTaint.toleration=Require"]);
-    let policies = rendered("tenant-policies.yaml", &[]) + &toleration;
+    let policies = rendered("tenant-policies.yaml", &["policies.imagePullPolicyAlways=true"]) + &toleration;
+    assert!(!rendered("tenant-policies.yaml", &[]).contains("imagePullPolicy"), "asked of every manifest by default");
     // what comes between the message of a validation and its reason, in one line
     let said = policies.split("      message").skip(1).filter_map(|rest| rest.split("      reason:").next());
     let said: Vec<String> = said.map(|text| text.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
@@ -211,6 +212,7 @@ fn values_that_make_no_sense_are_refused_by_name() {
         ("policies.schedulerNames={}", "/policies/schedulerNames"),
         ("policies.gpuTaint.toleration=Perhaps", "/policies/gpuTaint/toleration"),
         ("policies.gpuTaint.key=a'b", "/policies/gpuTaint/key"),
+        ("policies.imagePullPolicyAlways=Never", "/policies/imagePullPolicyAlways"),
         ("policies.runtimeClassNames={a'b}", "/policies/runtimeClassNames/0"),
         ("agent.kubeletDir=/a'b", "/agent/kubeletDir"),
         ("tenants.network.egress={all}", "/tenants/network/egress/0"),
