@@ -80,7 +80,7 @@ pub(super) fn news(write: &Write) -> Option<(&'static str, String)> {
         }
         Write::Release { namespace, made: _ } => {
             let note = format!(
-                "namespace {namespace} is let go: it stays with all that runs there, and the tenant's limits, grant, rights and network policy are gone from it"
+                "namespace {namespace} is let go: it stays with all that runs there and with role bindings that owners made, and the tenant's limits, grant, bindings and network policy are gone from it"
             );
             Some(("NamespaceReleased", note))
         }

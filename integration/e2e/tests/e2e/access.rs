@@ -56,6 +56,8 @@ const OWN: &[(&str, &[&str])] = &[
     ("/namespaces", READ),
     ("/pods/status", READ),
     ("resource.k8s.io/resourceclaims/status", READ),
+    ("rbac.authorization.k8s.io/roles", ALL),
+    ("rbac.authorization.k8s.io/rolebindings", ALL),
 ];
 
 /// What nobody of a team may do anywhere, whatever the verb.
@@ -67,8 +69,6 @@ const NEVER: &[&str] = &[
     "/persistentvolumes",
     "/users",
     "/groups",
-    "rbac.authorization.k8s.io/roles",
-    "rbac.authorization.k8s.io/rolebindings",
     "rbac.authorization.k8s.io/clusterroles",
     "rbac.authorization.k8s.io/clusterrolebindings",
     "resource.k8s.io/resourceclaims/driver",
@@ -119,8 +119,16 @@ const SUBJECTS: &[Subject] = &[
     Subject { user: "eve", groups: &["system:authenticated"], owns: None, views: None },
 ];
 
-/// What owners may read and viewers may not: it would give them the rights of the namespace's service accounts, or of its programs.
-const SECRET: &[&str] = &["/secrets", "/pods/exec", "/pods/attach", "/pods/portforward"];
+/// What owners may read and viewers may not: it would give them the rights of the namespace's service accounts, or of its programs;
+/// and who has which rights is the owners' to know.
+const SECRET: &[&str] = &[
+    "/secrets",
+    "/pods/exec",
+    "/pods/attach",
+    "/pods/portforward",
+    "rbac.authorization.k8s.io/roles",
+    "rbac.authorization.k8s.io/rolebindings",
+];
 
 /// One question.
 #[derive(Clone, Copy)]

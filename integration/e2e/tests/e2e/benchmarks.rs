@@ -4,7 +4,7 @@
 //! | check | what | by |
 //! |---|---|---|
 //! | MTB-PL1-CC-CPI-1 | block access to cluster resources | RBAC: `cluster_resources`; more questions: `access.rs` |
-//! | MTB-PL1-BC-CPI-2 | block multi-tenant resources | RBAC: `what_the_operator_wrote`; as others: `bypass.rs` |
+//! | MTB-PL1-BC-CPI-2 | block multi-tenant resources | RBAC, an admission policy: `what_the_operator_wrote`; as others: `bypass.rs` |
 //! | MTB-PL1-BC-CPI-3 | block add capabilities | Pod Security: `pods` |
 //! | MTB-PL1-BC-CPI-4 | require run as non-root | Pod Security: `pods` |
 //! | MTB-PL1-BC-CPI-5 | block privileged containers | Pod Security: `pods` |
@@ -18,8 +18,8 @@
 //! | MTB-PL1-CC-FNS-1, FNS-2 | quotas of resources, of objects | ResourceQuota: `fairness` |
 //! | MTB-PL1-CC-DI-1 | require imagePullPolicy Always | with `policies.imagePullPolicyAlways`: `images` |
 //! | MTB-PL1-BC-NI-1 | no connections across tenants | NetworkPolicy: `isolation.rs` |
-//! | MTB-PL2-CC-TI-1 | block escalation by roles | RBAC: `escalation` |
-//! | MTB-PL2-BC-OPS-3 | own roles and role bindings | not met |
+//! | MTB-PL2-CC-TI-1 | block escalation by roles | RBAC: `escalation`, and tried: `own_roles` |
+//! | MTB-PL2-BC-OPS-3 | own roles and role bindings | RBAC, an admission policy: `own_roles` |
 //! | MTB-PL2-BC-OPS-4 | own network policies | not met, by decision: `network_policies` says why |
 //! | pending there | storage by claims only | Pod Security: `pods` |
 //! | pending there | reclaim policy Delete, no existing PVs | storage classes decide that; owners have no right on PVs: `cluster_resources` |
@@ -343,6 +343,74 @@ async fn a_pod_of_an_owner_gets_no_power_over_its_node_and_objects_are_counted()
     world.keeping_evidence("benchmarks-pods", body).await;
 }
 
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces";
+
+/// A role of the team's own, with one rule.
+fn role(group: &str, resource: &str, verb: &str) -> Value {
+    let rule = json!({"apiGroups": [group], "resources": [resource], "verbs": [verb]});
+    json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "own"}, "rules": [rule]})
+}
+
+/// A binding of a role to a group.
+fn binding(name: &str, kind: &str, role: &str) -> Value {
+    let group = "rbac.authorization.k8s.io";
+    let to = json!({"apiGroup": group, "kind": kind, "name": role});
+    let who = json!([{"apiGroup": group, "kind": "Group", "name": "mtb-readers"}]);
+    json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": name}, "roleRef": to, "subjects": who})
+}
+
+/// MTB-PL2-BC-OPS-3: an owner gives some of its rights on, never more (MTB-PL2-CC-TI-1), and not in the operator's name.
+async fn own_roles(world: &World) -> Result<()> {
+    let (roles, bindings) = (format!("{RBAC}/{MINE}/roles"), format!("{RBAC}/{MINE}/rolebindings"));
+    let kinds = ["roles", "rolebindings"].map(|kind| format!("rbac.authorization.k8s.io/{kind}"));
+    let granted = granted(world, ANN, Some(MINE), &kinds).await?;
+    ensure(granted.len() == kinds.len() * ALL.len(), format!("{granted:?}"))?;
+    for (path, object) in [(&roles, role("", "pods", "get")), (&bindings, binding("readers", "Role", "own"))] {
+        let made = OWNER.does(&world.client, Verb::Create, path, &object).await?;
+        ensure(made.is_ok(), format!("{path}: {:?}", made.err().map(|s| s.message)))?;
+    }
+    let cat: (&str, &[&str]) = ("cat", &["mtb-readers", "system:authenticated"]);
+    eventually("what was given", PATIENCE, || async {
+        Ok(if allowed(world, cat, Some(MINE), "/pods", "get").await? { Ok(()) } else { Err("not yet".into()) })
+    })
+    .await?;
+    for (place, verb) in [(Some(MINE), "delete"), (Some(OTHER), "get"), (None, "get")] {
+        ensure(!allowed(world, cat, place, "/pods", verb).await?, format!("{verb} in {place:?}"))?;
+    }
+    let words = "attempting to grant RBAC permissions not currently held";
+    for (group, resource, verb) in [
+        ("", "resourcequotas", "update"),
+        ("networking.k8s.io", "networkpolicies", "create"),
+        ("gputenancy.io", "gpugrants", "patch"),
+        ("rbac.authorization.k8s.io", "roles", "escalate"),
+        ("*", "*", "*"),
+    ] {
+        refused(world, &OWNER, Verb::Create, &roles, &renamed(role(group, resource, verb)), words).await?;
+        let more = json!({"rules": role(group, resource, verb)["rules"]});
+        refused(world, &OWNER, Verb::Merge, &format!("{roles}/own"), &more, words).await?;
+    }
+    for cluster_role in ["cluster-admin", "admin", "edit", "gputenancy-operator"] {
+        let more = binding("more", "ClusterRole", cluster_role);
+        refused(world, &OWNER, Verb::Create, &bindings, &more, words).await?;
+    }
+    // its own role for somebody else, but not as the operator's binding, which says who owns the tenant
+    admitted(world, &OWNER, Verb::Create, &bindings, &binding("more", "ClusterRole", "gputenancy:tenant-owner"))
+        .await?;
+    let words = "choose another name for one of your own";
+    let owners = format!("{bindings}/gputenancy-owners");
+    let more = json!({"subjects": binding("", "", "")["subjects"]});
+    refused(world, &OWNER, Verb::Merge, &owners, &more, words).await?;
+    refused(world, &OWNER, Verb::Delete, &owners, &json!({}), words).await?;
+    refused(world, &OWNER, Verb::Delete, &bindings, &json!({}), words).await?;
+    let viewers = binding("gputenancy-viewers", "ClusterRole", "view");
+    refused(world, &NEIGHBOUR, Verb::Create, &format!("{RBAC}/{OTHER}/rolebindings"), &viewers, words).await
+}
+
+fn renamed(mut role: Value) -> Value {
+    role["metadata"]["name"] = json!("more");
+    role
+}
+
 /// MTB-PL1-CC-DI-1, where the platform has switched it on: init and ephemeral containers too.
 async fn images(world: &World) -> Result<()> {
     let at = path(MINE, "pods");
@@ -401,7 +469,10 @@ async fn owners_help_themselves_within_what_is_theirs() {
     let world = World::enter().await.unwrap();
     let body = async {
         two_teams(&world).await?;
-        all_passed(&[("MTB-PL2-BC-OPS-4, decided otherwise", network_policies(&world).await)])
+        all_passed(&[
+            ("MTB-PL2-BC-OPS-3", own_roles(&world).await),
+            ("MTB-PL2-BC-OPS-4, decided otherwise", network_policies(&world).await),
+        ])
     };
     world.keeping_evidence("benchmarks-self-service", body).await;
 }

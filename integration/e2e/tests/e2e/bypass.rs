@@ -364,7 +364,7 @@ async fn what_is_ours(world: &World) -> Result<()> {
         (OWNER, Verb::Delete, &network, &label, "forbidden"),
         (OWNER, Verb::Create, networks, &open, "forbidden"),
         (OWNER, Verb::Delete, &limits, &label, "forbidden"),
-        (OWNER, Verb::Merge, &binding, &json!({"subjects": []}), "forbidden"),
+        (OWNER, Verb::Merge, &binding, &json!({"subjects": []}), "choose another name for one of your own"),
         (OWNER, Verb::Delete, "/apis/gputenancy.io/v1alpha1/gputenants/t", &label, "forbidden"),
         (OWNER, Verb::Create, "/api/v1/namespaces/other/pods", &json!({"metadata": {"name": "x"}}), "forbidden"),
     ];

@@ -189,6 +189,15 @@ fn what_the_chart_gives_all_tenants_is_what_the_operator_reads() {
 }
 
 #[test]
+fn owners_write_roles_only_where_a_policy_keeps_the_operators_bindings_from_them() {
+    let right = |sets: &[&str]| rendered("tenant-roles.yaml", sets).contains("gputenancy:tenant-owner-roles");
+    assert!(right(&[]) && !right(&["tenants.selfServiceRoles=false"]) && !right(&["policies.enabled=false"]));
+    assert!(
+        rendered("tenant-policies.yaml", &["tenants.selfServiceRoles=false"]).contains("gputenancy-tenant-bindings")
+    );
+}
+
+#[test]
 fn what_is_switched_off_leaves_nothing_behind() {
     let none = rendered("", &["policies.enabled=false", "crds.install=false", "operator.replicas=1"]);
     for absent in ["AdmissionPolicy", "CustomResourceDefinition", "PodDisruptionBudget", "nvsim", "ServiceMonitor"] {
