@@ -56,6 +56,7 @@ pub struct GpuTenantSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["profile".into()]))]
     pub gpus: Vec<Guarantee>,
     /// Other limits, as keys of a ResourceQuota: `requests.cpu`, `requests.memory`, `pods`, and so on. GPU resources belong in `gpus`.
+    /// What is not named is not limited, but for what the chart's `tenants.defaultResources` says: no ports of nodes (`services.nodeports`).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[x_kube(
         validation = Rule::new("self.all(k, !k.contains('nvidia.com/') && !k.contains('gputenancy.io/'))").message("spec.resources: GPU resources are budgeted in spec.gpus by profile; remove keys of nvidia.com and gputenancy.io"),

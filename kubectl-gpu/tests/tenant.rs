@@ -189,3 +189,18 @@ fn memory_is_summed_over_namespaces() {
     assert_eq!((memory.used.as_str(), memory.budget.as_deref()), ("3Gi", Some("32Gi")));
     assert!(report.resources.iter().all(|r| !r.resource.contains("nvidia.com")));
 }
+
+#[test]
+fn a_limit_that_the_tenant_does_not_name_has_the_budget_that_its_quotas_add_up_to() {
+    let mut seen = seen();
+    for (place, most) in seen.namespaces.iter_mut().zip(["1", "3"]) {
+        place.quota.as_mut().unwrap().spec.hard.insert("services.nodeports".into(), of(json!(most)));
+    }
+    let budget = |seen: &Sources| {
+        let resources = report(seen).resources;
+        resources.into_iter().find(|r| r.resource == "services.nodeports").unwrap().budget
+    };
+    assert_eq!(budget(&seen).as_deref(), Some("4"));
+    seen.tenant = None;
+    assert_eq!(budget(&seen), None, "namespaces may be hidden");
+}

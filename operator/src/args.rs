@@ -47,7 +47,8 @@ pub struct RunArgs {
     /// Tenants reconciled at once.
     #[arg(long, default_value = "16")]
     pub concurrency: u16,
-    /// What every tenant gets alike, in JSON: `egress` (rules of a `NetworkPolicy`) and `defaultRequests` (quantities by resource).
+    /// What every tenant gets alike, in JSON: `egress` (rules of a `NetworkPolicy`), `defaultRequests` and `defaultResources`
+    /// (quantities by resource).
     #[arg(long, env = "TENANT_STANDARD", default_value = "{}")]
     pub tenant_standard: Standard,
     /// Key of the taint that the API server makes pods of tenants tolerate; empty: they tolerate what their authors write.

@@ -125,7 +125,7 @@ pub struct Contract {
 pub struct ResourceBudget {
     /// Key of a `ResourceQuota`, such as `requests.cpu`.
     pub resource: String,
-    /// The budget as a quantity; absent where the tenant is not visible.
+    /// The budget as a quantity: what the tenant names, or else what its quotas add up to; absent where the tenant is not visible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<String>,
     /// In use, as a quantity, in the namespaces that are visible.

@@ -107,6 +107,10 @@ fn shares(seen: &Sources, key: &str) -> Vec<Share> {
     seen.namespaces.iter().filter_map(share).collect()
 }
 
+fn limits<'a>(seen: &'a Sources, key: &'a str) -> impl Iterator<Item = Amount> + 'a {
+    seen.namespaces.iter().filter_map(|p| Amount::parse(&limit(p.quota.as_ref()?, key)?))
+}
+
 fn other_resources(seen: &Sources) -> Vec<ResourceBudget> {
     // a device's key has a slash behind "requests."
     let other = |key: &&String| key.strip_prefix("requests.").is_none_or(|resource| !resource.contains('/'));
@@ -120,10 +124,13 @@ fn other_resources(seen: &Sources) -> Vec<ResourceBudget> {
     let budget = |key: &String| {
         let used: Amount = uses(seen, key).sum();
         let bytes = key.contains("memory") || key.contains("storage");
+        let text = |amount: Amount| if bytes { amount.binary() } else { amount.quantity() }.0;
+        // what the platform says of every tenant is not read here: the quotas add up to it
+        let sum = || text(limits(seen, key).sum());
         ResourceBudget {
             resource: key.clone(),
-            budget: budgets.and_then(|b| b.get(key)).map(|q| q.0.clone()),
-            used: if bytes { used.binary() } else { used.quantity() }.0,
+            budget: budgets.map(|b| b.get(key).map_or_else(sum, |q| q.0.clone())),
+            used: text(used),
             namespaces: shares(seen, key),
         }
     };

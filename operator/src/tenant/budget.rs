@@ -17,7 +17,9 @@ impl Observed {
     /// Everything that is limited, over all namespaces of the tenant. Every resource that could be a GPU's is named.
     pub fn budget(&self) -> Limits {
         let zero = || Amount::default().quantity();
-        let mut budget: Limits = self.view.resources.iter().map(|r| (quota_key(r), zero())).collect();
+        // what the platform says of every tenant; what this one says itself comes later and counts
+        let mut budget: Limits = self.standard.resources().map(|(key, most)| (key.clone(), most.clone())).collect();
+        budget.extend(self.view.resources.iter().map(|r| (quota_key(r), zero())));
         // a guarantee whose profile is refused still names its resource: at zero
         budget.extend(self.view.profiles.values().map(|p| (quota_key(&p.resource), zero())));
         budget.extend(self.tenant.spec.resources.clone());

@@ -22,45 +22,42 @@ use super::{
     failed,
     observe::Observed,
     render,
-    report::tell,
+    report::{news, tell},
 };
 use crate::{
     apply::{Part, Writer},
     events::Tone,
 };
 
-/// Carries out one write.
+/// Carries out one write, and tells of it what is to be told.
 pub(super) async fn carry_out(seen: &Observed, context: &Context, write: Write) -> Result<(), TenantError> {
+    let news = news(&write);
+    perform(seen, context, write).await?;
+    if let Some((reason, note)) = news {
+        tell(seen, context, Tone::Normal, reason, note).await;
+    }
+    Ok(())
+}
+
+async fn perform(seen: &Observed, context: &Context, write: Write) -> Result<(), TenantError> {
     let writer = &context.writer;
     match write {
         Write::Create(namespace) => {
             let doing = format!("creating namespace {}", namespace.name_any());
             writer.create(Part::Tenant, &*namespace).await.map(drop).map_err(failed(doing))
         }
-        Write::Label { namespace, retained } => {
+        Write::Label { namespace, retained: _ } => {
             let name = namespace.name_any();
             let fields = json!({"metadata": {"labels": namespace.metadata.labels, "annotations": namespace.metadata.annotations.clone().unwrap_or_default()}});
             let doing = format!("labelling namespace {name}");
-            writer.apply_fields::<Namespace>(Part::Tenant, &name, fields).await.map_err(failed(doing))?;
-            if retained {
-                let note = format!(
-                    "namespace {name} is no longer listed: it keeps its data and gets no GPUs; delete it when nothing in it is needed"
-                );
-                tell(seen, context, Tone::Normal, "NamespaceRetained", note).await;
-            }
-            Ok(())
+            writer.apply_fields::<Namespace>(Part::Tenant, &name, fields).await.map(drop).map_err(failed(doing))
         }
         Write::Adopt(namespace) => {
             let name = namespace.name_any();
             let meta = &namespace.metadata;
             let fields = json!({"metadata": {"labels": meta.labels, "resourceVersion": meta.resource_version}});
             let doing = format!("adopting namespace {name}");
-            writer.apply_fields::<Namespace>(Part::Tenant, &name, fields).await.map_err(failed(doing))?;
-            let note = format!(
-                "namespace {name} existed and was adopted, as spec.namespaces says; when the tenant goes it is let go, not deleted"
-            );
-            tell(seen, context, Tone::Normal, "NamespaceAdopted", note).await;
-            Ok(())
+            writer.apply_fields::<Namespace>(Part::Tenant, &name, fields).await.map(drop).map_err(failed(doing))
         }
         Write::Network(policy) => put(context, Kept::Network, &*policy).await,
         Write::Limits(limits) => put(context, Kept::Limits, &*limits).await,

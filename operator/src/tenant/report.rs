@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use gputenancy_crds::{GpuTenant, GpuTenantStatus, condition};
-use kube::Resource as _;
+use kube::{Resource as _, ResourceExt as _};
 
-use super::{Context, TenantError, failed, observe::Observed, status};
+use super::{Context, TenantError, decide::Write, failed, observe::Observed, status};
 use crate::events::{News, Tone};
 
 /// What passes within this time is not told: a tenant that is being set up would be written at every step.
@@ -59,6 +59,33 @@ pub(super) async fn report(
         }
     }
     Ok(None)
+}
+
+/// What is told of a write that has been carried out: a reason and a sentence. Most are nobody's business.
+pub(super) fn news(write: &Write) -> Option<(&'static str, String)> {
+    match write {
+        Write::Label { namespace, retained: true } => {
+            let name = namespace.name_any();
+            let note = format!(
+                "namespace {name} is no longer listed: it keeps its data and gets no GPUs; delete it when nothing in it is needed"
+            );
+            Some(("NamespaceRetained", note))
+        }
+        Write::Adopt(namespace) => {
+            let name = namespace.name_any();
+            let note = format!(
+                "namespace {name} existed and was adopted, as spec.namespaces says; when the tenant goes it is let go, not deleted"
+            );
+            Some(("NamespaceAdopted", note))
+        }
+        Write::Release { namespace, made: _ } => {
+            let note = format!(
+                "namespace {namespace} is let go: it stays with all that runs there and with role bindings that owners made, and the tenant's limits, grant, bindings and network policy are gone from it"
+            );
+            Some(("NamespaceReleased", note))
+        }
+        _ => None,
+    }
 }
 
 /// Tells of it in an event about the tenant.

@@ -196,7 +196,7 @@ fn quota(seen: &Observed) -> Verdict {
     let over = seen.overdraft(&step);
     if !over.is_empty() && !seen.tenant.spec.suspend {
         let message = format!(
-            "over budget: {over}; nothing is stopped and nothing new is admitted: end pods, or raise the budget"
+            "over budget: {over}; nothing is stopped and nothing new is admitted: end what uses it, or raise the budget"
         );
         return Verdict::no(QUOTA, OVER_BUDGET, message);
     }

@@ -70,7 +70,8 @@ fn view() -> View {
 /// As the chart has it, but shorter.
 const STANDARD: &str = r#"{
     "egress": [{"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8"]}}]}],
-    "defaultRequests": {"cpu": "100m", "memory": "256Mi"}
+    "defaultRequests": {"cpu": "100m", "memory": "256Mi"},
+    "defaultResources": {"services.nodeports": "0"}
 }"#;
 
 fn door(address: &str, port: i32) -> Door {
@@ -332,6 +333,26 @@ fn a_budget_below_use_stops_nothing_admits_nothing_and_says_by_how_much() {
     settle(&mut seen);
     assert_eq!(hard(&seen), ["5", "1"]);
     assert_eq!(reason(&seen, "QuotaReady").1, "InForce");
+}
+
+#[test]
+fn what_the_platform_limits_for_all_holds_until_a_tenant_names_it() {
+    let key = "services.nodeports";
+    let mut seen = settled(&json!({}));
+    assert_eq!(["a1", "a2"].map(|ns| seen.quotas[ns].spec.hard[key].0.as_str()), ["0", "0"]);
+    let amount = |n: &str| k8s_openapi::apimachinery::pkg::api::resource::Quantity(n.into());
+    seen.tenant.spec.resources.insert(key.into(), amount("4"));
+    settle(&mut seen);
+    assert_eq!(["a1", "a2"].map(|ns| seen.quotas[ns].spec.hard[key].0.as_str()), ["2", "2"]);
+    // no longer named, and in use: nothing is stopped, and it is said
+    let mut quota = (*seen.quotas["a1"]).clone();
+    quota.status.used.insert(key.into(), amount("1"));
+    seen.quotas.insert("a1".into(), Arc::new(quota));
+    seen.tenant.spec.resources.remove(key);
+    settle(&mut seen);
+    let (_, found, message) = reason(&seen, "QuotaReady");
+    assert_eq!(found, "OverBudget");
+    assert!(message.contains("services.nodeports by 1 over 0"), "{message}");
 }
 
 #[test]

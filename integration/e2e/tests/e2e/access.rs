@@ -18,7 +18,7 @@ use kube::{Api, api::PostParams};
 use serde_json::json;
 
 const READ: &[&str] = &["get", "list", "watch"];
-const ALL: &[&str] = &["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
+pub(crate) const ALL: &[&str] = &["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
 
 /// What owners may do in their own namespaces, and nowhere else. The group comes before the slash.
 const OWN: &[(&str, &[&str])] = &[
@@ -56,6 +56,8 @@ const OWN: &[(&str, &[&str])] = &[
     ("/namespaces", READ),
     ("/pods/status", READ),
     ("resource.k8s.io/resourceclaims/status", READ),
+    ("rbac.authorization.k8s.io/roles", ALL),
+    ("rbac.authorization.k8s.io/rolebindings", ALL),
 ];
 
 /// What nobody of a team may do anywhere, whatever the verb.
@@ -67,8 +69,6 @@ const NEVER: &[&str] = &[
     "/persistentvolumes",
     "/users",
     "/groups",
-    "rbac.authorization.k8s.io/roles",
-    "rbac.authorization.k8s.io/rolebindings",
     "rbac.authorization.k8s.io/clusterroles",
     "rbac.authorization.k8s.io/clusterrolebindings",
     "resource.k8s.io/resourceclaims/driver",
@@ -119,8 +119,16 @@ const SUBJECTS: &[Subject] = &[
     Subject { user: "eve", groups: &["system:authenticated"], owns: None, views: None },
 ];
 
-/// What owners may read and viewers may not: it would give them the rights of the namespace's service accounts, or of its programs.
-const SECRET: &[&str] = &["/secrets", "/pods/exec", "/pods/attach", "/pods/portforward"];
+/// What owners may read and viewers may not: it would give them the rights of the namespace's service accounts, or of its programs;
+/// and who has which rights is the owners' to know.
+const SECRET: &[&str] = &[
+    "/secrets",
+    "/pods/exec",
+    "/pods/attach",
+    "/pods/portforward",
+    "rbac.authorization.k8s.io/roles",
+    "rbac.authorization.k8s.io/rolebindings",
+];
 
 /// One question.
 #[derive(Clone, Copy)]
@@ -141,27 +149,40 @@ impl Cell {
     }
 
     async fn asked(&self, world: &World) -> Result<bool> {
-        let (group, rest) = self.resource.split_once('/').unwrap_or(("", self.resource));
-        let (resource, subresource) = rest.split_once('/').map_or((rest, None), |(r, s)| (r, Some(s.to_owned())));
-        let attributes = ResourceAttributes {
-            group: Some(group.into()),
-            resource: Some(resource.into()),
-            subresource,
-            namespace: self.place.map(String::from),
-            verb: Some(self.verb.into()),
-            ..ResourceAttributes::default()
-        };
-        let spec = SubjectAccessReviewSpec {
-            user: Some(self.subject.user.into()),
-            groups: Some(self.subject.groups.iter().map(|g| (*g).to_owned()).collect()),
-            resource_attributes: Some(attributes),
-            ..SubjectAccessReviewSpec::default()
-        };
-        let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-        let api = Api::<SubjectAccessReview>::all(world.client.clone());
-        let answer = api.create(&PostParams::default(), &review).await?;
-        Ok(answer.status.is_some_and(|s| s.allowed))
+        let Self { subject, place, resource, verb } = self;
+        allowed(world, (subject.user, subject.groups), *place, resource, verb).await
     }
+}
+
+/// May somebody, by name and groups, do this there? The API server's own word. The group of the resource comes before the slash;
+/// no place: the whole cluster.
+pub(crate) async fn allowed(
+    world: &World,
+    (user, groups): (&str, &[&str]),
+    place: Option<&str>,
+    resource: &str,
+    verb: &str,
+) -> Result<bool> {
+    let (group, rest) = resource.split_once('/').unwrap_or(("", resource));
+    let (resource, subresource) = rest.split_once('/').map_or((rest, None), |(r, s)| (r, Some(s.to_owned())));
+    let attributes = ResourceAttributes {
+        group: Some(group.into()),
+        resource: Some(resource.into()),
+        subresource,
+        namespace: place.map(String::from),
+        verb: Some(verb.into()),
+        ..ResourceAttributes::default()
+    };
+    let spec = SubjectAccessReviewSpec {
+        user: Some(user.into()),
+        groups: Some(groups.iter().map(|g| (*g).to_owned()).collect()),
+        resource_attributes: Some(attributes),
+        ..SubjectAccessReviewSpec::default()
+    };
+    let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+    let api = Api::<SubjectAccessReview>::all(world.client.clone());
+    let answer = api.create(&PostParams::default(), &review).await?;
+    Ok(answer.status.is_some_and(|s| s.allowed))
 }
 
 impl fmt::Display for Cell {

@@ -125,7 +125,7 @@ async fn with_the_operator_gone_every_bypass_is_refused_with_its_reason_and_usua
 }
 
 /// The API server has found no field misspelt in any policy of ours.
-async fn well_typed(world: &World) -> Result<()> {
+pub(crate) async fn well_typed(world: &World) -> Result<()> {
     let policies = Api::<ValidatingAdmissionPolicy>::all(world.client.clone());
     let all = policies.list(&ListParams::default().labels("app.kubernetes.io/part-of=gputenancy")).await?.items;
     ensure(all.len() >= 10, format!("{} policies", all.len()))?;
@@ -366,7 +366,7 @@ async fn what_is_ours(world: &World) -> Result<()> {
         (OWNER, Verb::Delete, &network, &label, "forbidden"),
         (OWNER, Verb::Create, networks, &open, "forbidden"),
         (OWNER, Verb::Delete, &limits, &label, "forbidden"),
-        (OWNER, Verb::Merge, &binding, &json!({"subjects": []}), "forbidden"),
+        (OWNER, Verb::Merge, &binding, &json!({"subjects": []}), "choose another name for one of your own"),
         (OWNER, Verb::Delete, "/apis/gputenancy.io/v1alpha1/gputenants/t", &label, "forbidden"),
         (OWNER, Verb::Create, "/api/v1/namespaces/other/pods", &json!({"metadata": {"name": "x"}}), "forbidden"),
     ];

@@ -135,7 +135,8 @@ fn the_document_on_tenancy_has_a_line_for_each_refusal_and_no_other() {
     let rows = document.lines().filter(|line| line.starts_with("| ")).filter_map(|line| line.rsplit_once(" | `"));
     let quoted: Vec<&str> = rows.filter_map(|(_, words)| words.split('`').next()).collect();
     let toleration = rendered("tenant-toleration.yaml", &["policies.gpuTaint.toleration=Require"]);
-    let policies = rendered("tenant-policies.yaml", &[]) + &toleration;
+    let policies = rendered("tenant-policies.yaml", &["policies.imagePullPolicyAlways=true"]) + &toleration;
+    assert!(!rendered("tenant-policies.yaml", &[]).contains("imagePullPolicy"), "asked of every manifest by default");
     // what comes between the message of a validation and its reason, in one line
     let said = policies.split("      message").skip(1).filter_map(|rest| rest.split("      reason:").next());
     let said: Vec<String> = said.map(|text| text.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
@@ -181,8 +182,19 @@ fn what_the_chart_gives_all_tenants_is_what_the_operator_reads() {
         assert!(except.iter().any(|e| *e == network), "{except:?}");
     }
     assert_eq!(all["defaultRequests"], json!({"cpu": "100m", "memory": "256Mi", "ephemeral-storage": "1Gi"}));
-    let none = standard(&["tenants.defaultRequests=null", "tenants.network.egress=null"]);
-    assert_eq!(none, json!({"egress": [], "defaultRequests": null}));
+    assert_eq!(all["defaultResources"], json!({"services.nodeports": "0"}));
+    let none =
+        standard(&["tenants.defaultRequests=null", "tenants.network.egress=null", "tenants.defaultResources=null"]);
+    assert_eq!(none, json!({"egress": [], "defaultRequests": null, "defaultResources": null}));
+}
+
+#[test]
+fn owners_write_roles_only_where_a_policy_keeps_the_operators_bindings_from_them() {
+    let right = |sets: &[&str]| rendered("tenant-roles.yaml", sets).contains("gputenancy:tenant-owner-roles");
+    assert!(right(&[]) && !right(&["tenants.selfServiceRoles=false"]) && !right(&["policies.enabled=false"]));
+    assert!(
+        rendered("tenant-policies.yaml", &["tenants.selfServiceRoles=false"]).contains("gputenancy-tenant-bindings")
+    );
 }
 
 #[test]
@@ -209,6 +221,7 @@ fn values_that_make_no_sense_are_refused_by_name() {
         ("policies.schedulerNames={}", "/policies/schedulerNames"),
         ("policies.gpuTaint.toleration=Perhaps", "/policies/gpuTaint/toleration"),
         ("policies.gpuTaint.key=a'b", "/policies/gpuTaint/key"),
+        ("policies.imagePullPolicyAlways=Never", "/policies/imagePullPolicyAlways"),
         ("policies.runtimeClassNames={a'b}", "/policies/runtimeClassNames/0"),
         ("agent.kubeletDir=/a'b", "/agent/kubeletDir"),
         ("tenants.network.egress={all}", "/tenants/network/egress/0"),
@@ -216,6 +229,8 @@ fn values_that_make_no_sense_are_refused_by_name() {
         ("tenants.network.egress[0].to[0].ipBlock.cidr=internet", "/tenants/network/egress/0/to/0/ipBlock/cidr"),
         ("tenants.defaultRequests.cpu=much", "/tenants/defaultRequests/cpu"),
         ("tenants.defaultLimits.cpu=1", "/tenants"),
+        ("tenants.defaultResources.pods=many", "/tenants/defaultResources/pods"),
+        ("tenants.defaultResources.requests\\.nvidia\\.com/gpu=1", "invalid propertyName 'requests.nvidia.com/gpu'"),
         ("image.pullPolicy=Sometimes", "/image/pullPolicy"),
     ] {
         let (fine, text) = template("", &[set]);

@@ -281,6 +281,8 @@ async fn adoption(world: &World) -> Result<()> {
     })
     .await?;
     world.kubectl(&["delete", "gputenant", "second", "taker", "--timeout=4m"]).await?;
+    let told = pod_events(world, "default", "NamespaceReleased").await?;
+    ensure(told.iter().any(|t| t.starts_with("taker: namespace old")), format!("{told:?}"))?;
     ensure(spaces.get_opt("taker").await?.is_none(), "what was made for the tenant went with it")?;
     let labels = spaces.get("old").await?.labels().clone();
     ensure(!labels.contains_key("gputenancy.io/tenant") && labels["team"] == "old", format!("{labels:?}"))?;

@@ -11,6 +11,7 @@
 
 mod access;
 mod at_rest;
+mod benchmarks;
 mod budget;
 mod bypass;
 mod canary;

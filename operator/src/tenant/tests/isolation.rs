@@ -14,6 +14,7 @@ use crate::{
     tenant::{
         decide::{Optional, Write},
         observe::{Observed, Role},
+        report::news,
     },
 };
 
@@ -156,6 +157,37 @@ fn a_namespace_of_nobody_is_adopted_where_that_is_said_and_let_go_with_the_tenan
     let seen = super::deleted(seen, 0);
     let released = Write::Release { namespace: "a2".into(), made: false };
     assert!(teardown::writes(&seen).contains(&released), "{:?}", teardown::writes(&seen));
+}
+
+/// The reasons of what is told when these writes have been carried out, with the namespaces that the sentences name.
+fn told(writes: &[Write]) -> Vec<(&'static str, bool)> {
+    writes.iter().filter_map(news).map(|(reason, note)| (reason, note.starts_with("namespace a2 "))).collect()
+}
+
+#[test]
+fn what_becomes_of_a_namespace_is_told_once_when_it_is_adopted_dropped_and_let_go() {
+    let mut seen = finds(true, json!({}));
+    let writes = decide::writes(&seen);
+    assert_eq!(told(&writes), [("NamespaceAdopted", true)]);
+    carry_out(&mut seen, writes);
+    settle(&mut seen);
+    change(&mut seen, json!({"namespaces": [{"name": "a1"}]}));
+    let writes = decide::writes(&seen);
+    assert_eq!(told(&writes), [("NamespaceRetained", true)]);
+    carry_out(&mut seen, writes);
+    settle(&mut seen);
+    // a label that somebody took off is put back without a word
+    let mut namespace = (*seen.namespaces["a2"]).clone();
+    namespace.labels_mut().remove("pod-security.kubernetes.io/enforce");
+    seen.namespaces.insert("a2".into(), Arc::new(namespace));
+    let writes = decide::writes(&seen);
+    assert_eq!((writes.len(), told(&writes)), (1, vec![]));
+    carry_out(&mut seen, writes);
+    let mut seen = super::deleted(seen, 0);
+    let writes = teardown::writes(&seen);
+    assert_eq!(told(&writes), [("NamespaceReleased", true)]);
+    carry_out(&mut seen, writes);
+    assert_eq!(told(&teardown::writes(&seen)), []);
 }
 
 #[test]
