@@ -17,7 +17,7 @@ pub(super) struct Grant {
     pub resources: BTreeMap<String, i128>,
     /// Pools that may be selected; `None`: the files have no pool.
     pub pools: Option<BTreeSet<String>>,
-    /// PriorityClasses that may be named; `None`: all but the cluster's own.
+    /// Priority classes that may be named; `None`: all but the cluster's own.
     pub priority_classes: Option<Vec<String>>,
     /// Queues that may be joined.
     pub queues: Vec<String>,
