@@ -8,7 +8,8 @@ use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Co
 use kube::ResourceExt as _;
 
 use super::{
-    Contract, Place, Problem, ProfileBudget, ResourceBudget, Share, Sources, TenantReport, Waiting, waiting::waiting,
+    Contract, EquivalentBudget, Place, Problem, ProfileBudget, ResourceBudget, Share, Sources, TenantReport, Waiting,
+    waiting::waiting,
 };
 
 /// Conditions of a tenant that are false when all is well.
@@ -33,6 +34,7 @@ pub fn report(seen: &Sources) -> TenantReport {
         trust: seen.tenant.as_ref().map(|t| format!("{:?}", t.spec.trust)),
         ready: seen.tenant.is_some().then(|| ready(&status.conditions)),
         profiles: resources.iter().map(|(name, resource)| profile(seen, name, resource, &waiting)).collect(),
+        equivalents: equivalents(seen),
         resources: other_resources(seen),
         waiting,
         problems: problems(&status.conditions),
@@ -80,9 +82,17 @@ fn profile(seen: &Sources, name: &str, resource: &str, waiting: &[Waiting]) -> P
         used: told.map_or_else(|| counted.quantity().0.parse().unwrap_or(i32::MAX), |t| t.used),
         available: told.map(|t| t.available),
         waiting: told.map_or_else(|| i32::try_from(waits).unwrap_or(i32::MAX), |t| t.waiting),
+        share: told.and_then(|t| t.share.clone()),
         namespaces: shares(seen, &key),
         contract: contract(found(seen, name), granted),
     }
+}
+
+fn equivalents(seen: &Sources) -> Option<EquivalentBudget> {
+    let tenant = seen.tenant.as_ref()?;
+    let told = tenant.status.as_ref().and_then(|s| s.equivalents.as_ref());
+    let budget = tenant.spec.gpu_equivalents.clone()?;
+    Some(EquivalentBudget { budget, used: told.map(|t| t.used.clone()) })
 }
 
 fn uses<'a>(seen: &'a Sources, key: &'a str) -> impl Iterator<Item = Amount> + 'a {

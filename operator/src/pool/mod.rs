@@ -17,6 +17,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod view;
+mod weights;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

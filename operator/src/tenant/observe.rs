@@ -159,6 +159,12 @@ impl Observed {
             );
             return Err(Refusal { reason: "TrustTooLow", message });
         }
+        if self.tenant.spec.gpu_equivalents.is_some() && !self.view.weights.contains_key(&found.resource) {
+            let message = format!(
+                "what a device of profile {profile} counts against spec.gpuEquivalents is not known, so none is granted: no node of a pool that lists the profile has a board that can carry it; list it in a GpuPool with such nodes, or remove it from spec.gpus"
+            );
+            return Err(Refusal { reason: "WeightUnknown", message });
+        }
         Ok(found.resource.clone())
     }
 

@@ -1,5 +1,6 @@
 //! The splitter without a cluster: where budgets lie, and what may happen while they move.
 
+mod allot;
 mod schedule;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
