@@ -12,8 +12,9 @@ const WHOLE: i128 = 8;
 /// A resource in one namespace, in devices.
 fn line(weight: i128, most: i128, seat: Seat) -> Line {
     let milli = |n: i128| n * 1000;
-    let wants = seat.wants.iter().map(|w| Want { amount: milli(w.amount), ..*w }).collect();
-    let seat = Seat { used: milli(seat.used), limit: seat.limit.map(milli), wants, ..seat };
+    let Seat { open, used, limit, wants } = seat;
+    let wants = wants.into_iter().map(|w| Want { amount: milli(w.amount), ..w }).collect();
+    let seat = Seat { open, used: milli(used), limit: limit.map(milli), wants };
     Line { weight, most: milli(most), seats: vec![seat] }
 }
 

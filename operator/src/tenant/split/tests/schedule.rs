@@ -270,7 +270,12 @@ impl World {
             }
             Act::Want(at, key, amount, stage) => _ = self.wants.insert((at % n, key % keys), (amount, stage)),
             Act::Succeed => self.succeed(),
-            Act::Delete(at) => self.quotas[at % n] = None,
+            Act::Delete(at) => {
+                self.quotas[at % n] = None;
+                // one that was to make the quota before somebody deleted it is long over: no request lives longer than a minute. If it
+                // did, the quota would come back with its first limit, where without it there is none
+                self.flights.retain(|flight| flight.at != at % n || flight.decided_on != 0);
+            }
         }
     }
 
