@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{Device, GpuProfile, GrantedProfile};
+use gputenancy_crds::{Device, GpuProfile, GrantedProfile, quota::resource_key};
 use gputenancy_operator::{cache::SlimQuota, plan::resource_name, tenant::amount::Amount};
 use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Condition};
 use kube::ResourceExt as _;
@@ -71,7 +71,7 @@ fn profile(seen: &Sources, name: &str, resource: &str, waiting: &[Waiting]) -> P
     let told = status.into_iter().flat_map(|s| &s.gpus).find(|g| g.profile == name);
     let wanted = seen.tenant.iter().flat_map(|t| &t.spec.gpus).find(|g| g.profile == name).map(|g| g.count);
     let granted = grants(seen).find(|p| p.name == name);
-    let key = format!("requests.{resource}");
+    let key = resource_key(resource);
     let counted: Amount = uses(seen, &key).sum();
     let waits = waiting.iter().filter(|w| w.profiles.iter().any(|p| p == name)).count();
     ProfileBudget {

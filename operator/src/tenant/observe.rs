@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+pub use gputenancy_crds::quota::resource_key as quota_key;
 use gputenancy_crds::{GpuGrant, GpuGrantSpec, GpuTenant, GrantedProfile, Network};
 use k8s_openapi::{
     api::{core::v1::LimitRangeSpec, networking::v1::NetworkPolicySpec},
@@ -200,9 +201,4 @@ impl Observed {
     pub fn made_by_us(&self, namespace: &str) -> bool {
         self.namespaces.get(namespace).is_some_and(|ns| ns.annotations().contains_key(render::CREATED_FOR))
     }
-}
-
-/// The quota key of an extended resource.
-pub fn quota_key(resource: &str) -> String {
-    format!("requests.{resource}")
 }

@@ -2,6 +2,8 @@
 
 use std::{cmp::Ordering, collections::BTreeMap, fmt};
 
+use gputenancy_crds::quota::Devices;
+
 use crate::{tenant::amount::Amount, view::is_gpu_resource};
 
 /// Share of a whole board that one device is: memory slices that it covers, of those that the board has.
@@ -95,7 +97,7 @@ impl Cap {
 
 /// Does a quota limit a GPU resource under this key?
 pub fn is_gpu_key(key: &str) -> bool {
-    key.strip_prefix("requests.").is_some_and(is_gpu_resource)
+    matches!(Devices::under(key), Some(Devices::Resource(resource)) if is_gpu_resource(resource))
 }
 
 fn gcd(a: i128, b: i128) -> i128 {
