@@ -178,14 +178,15 @@ fn refill(slack: i128, rows: &[Row], rooms: &mut [Room]) {
         rooms.iter().enumerate().filter(|(i, room)| test(room.devices, fair(*i))).map(|(i, _)| i).collect()
     };
     let short = chosen(&|has, fair| has * 2 < fair);
-    let donors = chosen(&|has, fair| has > fair);
+    // the last device is not moved on a guess: a controller that room was made for may come back late
+    let donors = chosen(&|has, fair| has > fair.max(1));
     let missing: i128 =
         short.iter().filter_map(|i| Some(rooms.get(*i)?.weight * (fair(*i) - rooms.get(*i)?.devices))).sum();
     let missing = missing - (slack - sum(rooms));
     if missing > 0 {
         let has: Vec<i128> = rooms.iter().map(|room| room.devices).collect();
         let theirs: i128 = donors.iter().filter_map(|i| rooms.get(*i)).map(|r| r.weighs()).sum();
-        level(rooms, &donors, theirs - missing, |i| (fair(i), has.get(i).copied().unwrap_or(0)));
+        level(rooms, &donors, theirs - missing, |i| (fair(i).max(1), has.get(i).copied().unwrap_or(0)));
     }
     fill(rooms, &short, slack, fair);
 }

@@ -41,6 +41,11 @@ fn while_there_is_room_nothing_moves_and_a_resource_that_is_short_gets_some_of_t
     assert_eq!(budgets(16, &[line(ONE, 16, seat(2, 8)), line(HALF, 4, seat(0, 2))]), [8, 2]);
     assert_eq!(budgets(16, &[line(ONE, 16, seat(8, 8)), line(HALF, 4, seat(0, 2))]), [12, 1]);
     assert_eq!(budgets(16, &[line(ONE, 16, seat(15, 15)), line(HALF, 4, seat(0, 0))]), [16, 0]);
+    assert_eq!(
+        budgets(8, &[line(ONE, 8, seat(0, 0)), line(HALF, 2, seat(1, 2))]),
+        [0, 2],
+        "the last one is not moved on a guess"
+    );
 }
 
 #[test]
