@@ -25,6 +25,8 @@ use crate::Trust;
     printcolumn(name = "GPUs", type_ = "string", json_path = ".status.summary"),
     printcolumn(name = "Trust", type_ = "string", json_path = ".spec.trust"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Equivalents", type_ = "string", json_path = ".status.equivalents.used", priority = 1),
+    printcolumn(name = "Cap", type_ = "string", json_path = ".status.equivalents.cap", priority = 1),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].message", priority = 1),
     validation = Rule::new("self.metadata.name.size() <= 50").message("metadata.name: use at most 50 characters, the name becomes part of object names"),
 )]
@@ -55,6 +57,14 @@ pub struct GpuTenantSpec {
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["profile".into()]))]
     pub gpus: Vec<Guarantee>,
+    /// A cap over all profiles together, in whole GPUs, such as `"3.5"`; without it each profile has its count and no more is said. A
+    /// device counts as its share of a board's memory slices: on an A100 with 80 GB a `1g.10gb` as 1/8, a `3g.40gb` as 4/8, a whole GPU
+    /// as 1; where a profile lies on different boards, as the largest share. Counts in `gpus` are then the most of each profile, and
+    /// what is carved for the team still follows them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 12))]
+    #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,5}([.][0-9]{1,3})?$') && double(self) > 0.0").message("spec.gpuEquivalents: write whole GPUs as a decimal number above 0 in quotes, with three decimals at most, such as \"3.5\"; leave it out for no cap"))]
+    pub gpu_equivalents: Option<String>,
     /// Other limits, as keys of a ResourceQuota: `requests.cpu`, `requests.memory`, `pods`, and so on. GPU resources belong in `gpus`.
     /// What is not named is not limited, but for what the chart's `tenants.defaultResources` says: no ports of nodes (`services.nodeports`).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -186,6 +196,9 @@ pub struct GpuTenantStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["profile".into()]))]
     pub gpus: Vec<GpuUse>,
+    /// Use of all profiles together; only with `spec.gpuEquivalents`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub equivalents: Option<Equivalents>,
     /// Used and budget in one line for `kubectl get`, such as `mig-1g 2/8, gpu 0/2`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
@@ -217,4 +230,19 @@ pub struct GpuUse {
     pub available: i32,
     /// Pods that wait for a device of this profile, and controllers whose pods the quota has refused for two seconds.
     pub waiting: i32,
+    /// What one device counts against `spec.gpuEquivalents`, as a share of a whole GPU such as `1/8`; absent without such a cap, and
+    /// where no board of a pool carries the profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<String>,
+}
+
+/// Use of all profiles together, in whole GPUs by memory slices.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Equivalents {
+    /// What pods have been granted by quota, rounded up to thousandths, such as `2.125`. A device that no board of a pool carries any
+    /// more counts as a whole GPU.
+    pub used: String,
+    /// The cap: `spec.gpuEquivalents`.
+    pub cap: String,
 }

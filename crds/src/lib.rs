@@ -22,6 +22,7 @@ pub mod manifest;
 mod mig_manager;
 pub mod names;
 mod quantity;
+pub mod quota;
 
 pub use duration::{DurationError, DurationText};
 pub use gpu_grant::*;

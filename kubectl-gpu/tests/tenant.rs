@@ -183,6 +183,22 @@ fn a_limit_that_goes_down_counts_until_the_lower_one_is_in_force() {
 }
 
 #[test]
+fn a_cap_over_all_profiles_is_told_with_what_each_device_counts() {
+    let mut seen = seen();
+    let tenant = seen.tenant.as_mut().unwrap();
+    tenant.spec.gpu_equivalents = Some("0.5".into());
+    let status = tenant.status.as_mut().unwrap();
+    status.gpus[0].share = Some("1/8".into());
+    status.equivalents = Some(of(json!({"used": "0.25", "cap": "0.5"})));
+    let shown = plain(&report(&seen));
+    let expected = "  together 0.25 of 0.5 whole GPUs; a device counts as: mig-1g 1/8\n";
+    assert!(shown.contains(expected), "{shown}");
+    seen.tenant.as_mut().unwrap().status = None;
+    let shown = plain(&report(&seen));
+    assert!(shown.contains("  together ? of 0.5 whole GPUs\n"), "{shown}");
+}
+
+#[test]
 fn memory_is_summed_over_namespaces() {
     let report = report(&seen());
     let memory = report.resources.iter().find(|r| r.resource == "requests.memory").unwrap();

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{GpuTenant, Support, Trust, names};
 
+use crate::tenant::Weight;
+
 /// One picture of the fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct View {
@@ -13,6 +15,8 @@ pub struct View {
     pub profiles: BTreeMap<String, ProfileView>,
     /// Every resource name that could be a GPU's: a tenant's quota names them all.
     pub resources: BTreeSet<String>,
+    /// What one device of a resource counts as, beside a whole GPU; a resource that no board of a pool carries is not there.
+    pub weights: BTreeMap<String, Weight>,
     /// What the plan says about each tenant.
     pub tenants: BTreeMap<String, TenantView>,
     /// Devices that pods hold, by namespace and resource.
@@ -72,7 +76,10 @@ impl View {
             (name.clone(), resource, trust, refused, contract)
         };
         let catalog = |view: &Self| view.profiles.iter().map(entry).collect::<Vec<_>>();
-        self.complete == old.complete && self.resources == old.resources && catalog(self) == catalog(old)
+        self.complete == old.complete
+            && self.resources == old.resources
+            && self.weights == old.weights
+            && catalog(self) == catalog(old)
     }
 
     /// Does it say the same about one tenant, given the [same catalog](Self::same_catalog)?
@@ -165,5 +172,8 @@ mod tests {
         assert!(!new.same_tenant(&view(), &tenant()));
         new.resources.insert("nvidia.com/gpu.shared".into());
         assert!(!new.same_catalog(&view()));
+        let mut heavier = view();
+        heavier.weights.insert("nvidia.com/mig-1g.10gb".into(), Weight::WHOLE);
+        assert!(!heavier.same_catalog(&view()));
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use gputenancy_crds::quota::CLASS_RESOURCES;
 use gputenancy_operator::tenant::amount::Amount;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Map, Value};
@@ -91,7 +92,7 @@ fn is_gpu(resource: &str) -> bool {
 
 /// The API server makes claims of a device class out of these.
 fn is_class(resource: &str) -> bool {
-    resource.starts_with("deviceclass.resource.kubernetes.io/") && resource.ends_with("nvidia.com")
+    resource.starts_with(CLASS_RESOURCES) && resource.ends_with("nvidia.com")
 }
 
 /// A quantity in thousandths.

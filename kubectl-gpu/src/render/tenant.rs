@@ -51,6 +51,14 @@ fn gpus(report: &TenantReport, text: &mut String) {
     };
     let header = ["PROFILE", "BUDGET", "USED", "AVAILABLE", "WAITING", "RESOURCE"];
     text.push_str(&table(&header, report.profiles.iter().map(row)));
+    if let Some(together) = &report.equivalents {
+        let used = together.used.as_deref().unwrap_or("?");
+        let shares = report.profiles.iter().filter_map(|p| Some(format!("{} {}", p.profile, p.share.as_ref()?)));
+        let shares = shares.collect::<Vec<_>>().join(", ");
+        let each = if shares.is_empty() { String::new() } else { format!("; a device counts as: {shares}") };
+        text.push('\n');
+        sentence(text, 2, "", &format!("together {used} of {} whole GPUs{each}", together.budget));
+    }
     let rows: Vec<Vec<String>> =
         report.profiles.iter().flat_map(|p| p.namespaces.iter().map(|s| share(s, &p.profile))).collect();
     spread(rows, "PROFILE", text);

@@ -69,6 +69,9 @@ pub struct TenantReport {
     pub ready: Option<String>,
     /// The GPU budget by profile, in the order of the tenant's spec.
     pub profiles: Vec<ProfileBudget>,
+    /// All profiles together against the tenant's cap; absent without one, and where the tenant is not visible.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub equivalents: Option<EquivalentBudget>,
     /// Other limits, by key of a `ResourceQuota`.
     pub resources: Vec<ResourceBudget>,
     /// What waits, the longest first.
@@ -96,11 +99,25 @@ pub struct ProfileBudget {
     pub available: Option<i32>,
     /// Pods and controllers that wait for a device.
     pub waiting: i32,
+    /// What one device counts against the tenant's cap, as a share of a whole GPU such as `1/8`; absent without a cap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<String>,
     /// Where the budget lies now.
     pub namespaces: Vec<Share>,
     /// What its users may rely on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contract: Option<Contract>,
+}
+
+/// All profiles together, in whole GPUs: a device counts as its share of a board's memory slices.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct EquivalentBudget {
+    /// The cap, such as `3.5`.
+    pub budget: String,
+    /// In use, such as `2.125`; absent until the operator has looked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used: Option<String>,
 }
 
 /// What users of a profile may rely on.

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{Device, GpuProfile, GrantedProfile};
+use gputenancy_crds::{Device, GpuProfile, GrantedProfile, quota::resource_key};
 use gputenancy_operator::{cache::SlimQuota, plan::resource_name, tenant::amount::Amount};
 use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Condition};
 use kube::ResourceExt as _;
 
 use super::{
-    Contract, Place, Problem, ProfileBudget, ResourceBudget, Share, Sources, TenantReport, Waiting, waiting::waiting,
+    Contract, EquivalentBudget, Place, Problem, ProfileBudget, ResourceBudget, Share, Sources, TenantReport, Waiting,
+    waiting::waiting,
 };
 
 /// Conditions of a tenant that are false when all is well.
@@ -33,6 +34,7 @@ pub fn report(seen: &Sources) -> TenantReport {
         trust: seen.tenant.as_ref().map(|t| format!("{:?}", t.spec.trust)),
         ready: seen.tenant.is_some().then(|| ready(&status.conditions)),
         profiles: resources.iter().map(|(name, resource)| profile(seen, name, resource, &waiting)).collect(),
+        equivalents: equivalents(seen),
         resources: other_resources(seen),
         waiting,
         problems: problems(&status.conditions),
@@ -69,7 +71,7 @@ fn profile(seen: &Sources, name: &str, resource: &str, waiting: &[Waiting]) -> P
     let told = status.into_iter().flat_map(|s| &s.gpus).find(|g| g.profile == name);
     let wanted = seen.tenant.iter().flat_map(|t| &t.spec.gpus).find(|g| g.profile == name).map(|g| g.count);
     let granted = grants(seen).find(|p| p.name == name);
-    let key = format!("requests.{resource}");
+    let key = resource_key(resource);
     let counted: Amount = uses(seen, &key).sum();
     let waits = waiting.iter().filter(|w| w.profiles.iter().any(|p| p == name)).count();
     ProfileBudget {
@@ -80,9 +82,17 @@ fn profile(seen: &Sources, name: &str, resource: &str, waiting: &[Waiting]) -> P
         used: told.map_or_else(|| counted.quantity().0.parse().unwrap_or(i32::MAX), |t| t.used),
         available: told.map(|t| t.available),
         waiting: told.map_or_else(|| i32::try_from(waits).unwrap_or(i32::MAX), |t| t.waiting),
+        share: told.and_then(|t| t.share.clone()),
         namespaces: shares(seen, &key),
         contract: contract(found(seen, name), granted),
     }
+}
+
+fn equivalents(seen: &Sources) -> Option<EquivalentBudget> {
+    let tenant = seen.tenant.as_ref()?;
+    let told = tenant.status.as_ref().and_then(|s| s.equivalents.as_ref());
+    let budget = tenant.spec.gpu_equivalents.clone()?;
+    Some(EquivalentBudget { budget, used: told.map(|t| t.used.clone()) })
 }
 
 fn uses<'a>(seen: &'a Sources, key: &'a str) -> impl Iterator<Item = Amount> + 'a {

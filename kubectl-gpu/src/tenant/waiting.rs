@@ -1,5 +1,6 @@
 //! What waits, and why: controllers that were refused a pod, and pods that do not run yet.
 
+use gputenancy_crds::quota::resource_key;
 use k8s_openapi::{
     api::core::v1::{Event, Pod, PodCondition},
     jiff::Timestamp,
@@ -48,7 +49,7 @@ fn refused(place: &Place, resources: &[(String, String)], now: Timestamp) -> Vec
         let quota = message.split_once(REFUSAL).map(|(_, amounts)| amounts.to_owned());
         let asked = |resource: &str| {
             let requested = quota.as_ref().and_then(|q| q.split(", used: ").next()).unwrap_or_default();
-            requested.split([',', ' ']).any(|part| part.split('=').next() == Some(&format!("requests.{resource}")))
+            requested.split([',', ' ']).any(|part| part.split('=').next() == Some(&resource_key(resource)))
         };
         let profiles = profiles_of(resources, asked);
         let object = &event.involved_object;

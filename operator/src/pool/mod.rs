@@ -18,6 +18,7 @@ mod taint;
 #[cfg(test)]
 mod tests;
 mod view;
+mod weights;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

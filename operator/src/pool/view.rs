@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gputenancy_crds::{GpuProfileSpec, names};
 use kube::ResourceExt;
 
-use super::{devices, status::Seen};
+use super::{devices, status::Seen, weights::weights};
 use crate::{
     plan::{Problem, Snapshot, resource_name, trust_needed},
     view::{Contract, ProfileView, TenantView, View, is_gpu_resource},
@@ -37,6 +37,7 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> View {
         complete: true,
         profiles,
         resources,
+        weights: weights(snapshot),
         tenants: tenants.collect(),
         held: devices::held(seen.devices),
         waiting: devices::waiting(seen.fleet),

@@ -80,6 +80,13 @@ impl Amount {
         }
     }
 
+    /// The amount as people write it, such as `3.5`.
+    pub fn decimal(self) -> String {
+        let (whole, part) = (self.0 / 1000, self.0 % 1000);
+        let digits = format!("{part:03}");
+        if part == 0 { whole.to_string() } else { format!("{whole}.{}", digits.trim_end_matches('0')) }
+    }
+
     /// The amount as the API server would write it.
     pub fn quantity(self) -> Quantity {
         Quantity(if self.0 % 1000 == 0 { (self.0 / 1000).to_string() } else { format!("{}m", self.0) })
@@ -117,5 +124,6 @@ mod tests {
             assert_eq!(Amount::parse(&Amount(n).binary()), Some(Amount(n)));
         }
         assert_eq!(Amount(1536 * (1000 << 20)).binary().0, "1536Mi");
+        assert_eq!([3500, 2000, 875, 10, 0].map(|n| Amount(n).decimal()), ["3.5", "2", "0.875", "0.01", "0"]);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt as _;
 
 use super::{
@@ -9,7 +10,7 @@ use super::{
     fence::Stamp,
     observe::{Observed, Role, quota_key},
     render,
-    split::{self, Account, Amounts, Limits, Presence, Standing, Step},
+    split::{self, Account, Amounts, Cap, Limits, Presence, Standing, Step},
 };
 use crate::cache::{SlimPod, SlimQuota};
 
@@ -71,10 +72,31 @@ impl Observed {
         here.map(|((_, resource), n)| (quota_key(resource), Amount::of_milli(i128::from(*n) * 1000))).collect()
     }
 
+    /// The cap over all profiles, if the tenant has one. A text that is no number, which the schema refuses, is a cap of nothing.
+    pub fn cap(&self) -> Option<Cap> {
+        let text = self.tenant.spec.gpu_equivalents.clone()?;
+        let weights = self.view.weights.iter().map(|(resource, weight)| (quota_key(resource), *weight));
+        Some(Cap { whole: Amount::parse(&Quantity(text)).unwrap_or_default(), weights: weights.collect() })
+    }
+
+    /// What the tenant's quotas have granted of all GPU resources, as whole GPUs; `None` without a cap.
+    pub fn equivalents(&self) -> Option<Amount> {
+        let cap = self.cap()?;
+        let ours = self.roles().into_iter().filter(|(_, role)| !matches!(role, Role::Foreign | Role::Adoptable));
+        let quotas: Vec<_> = ours.filter_map(|(name, _)| self.quotas.get(&name).cloned()).collect();
+        let used = quotas.iter().flat_map(|quota| &quota.status.used);
+        Some(cap.weigh(used.filter_map(|(key, quantity)| Some((key.as_str(), Amount::parse(quantity)?)))))
+    }
+
     /// What to write to which quota now, and where that leads.
     pub fn step(&self) -> (Vec<String>, Step) {
         let (names, accounts): (Vec<String>, Vec<Account>) = self.accounts().into_iter().unzip();
-        (names, split::step(&self.budget(), &accounts, self.tenant.spec.suspend))
+        let (budget, suspended) = (self.budget(), self.tenant.spec.suspend);
+        let step = match self.cap() {
+            None => split::step(&budget, &accounts, suspended),
+            Some(cap) => split::step_under(&budget, &cap, &accounts, suspended),
+        };
+        (names, step)
     }
 
     /// The quotas of the tenant's own namespaces as they stand.
@@ -82,14 +104,16 @@ impl Observed {
         self.quotas.iter().map(|(namespace, quota)| (namespace.clone(), standing(quota))).collect()
     }
 
-    /// What is used of a resource beyond the tenant's budget, in words; empty when all is within.
+    /// What is used of a resource beyond the tenant's budget, and of all GPUs beyond its cap, in words; empty when all is within.
     pub fn overdraft(&self, step: &Step) -> String {
         let budget = self.budget();
         let words = |(key, over): (&String, &Amount)| {
             let of = |amounts: &Limits| amounts.get(key).map_or_else(|| "0".to_owned(), |q| q.0.clone());
             format!("{key} by {} over {}", split::quantity(key, *over).0, of(&budget))
         };
-        step.over.iter().map(words).collect::<Vec<_>>().join(", ")
+        let cap = self.tenant.spec.gpu_equivalents.as_ref().filter(|_| step.over_cap > Amount::default());
+        let cap = cap.map(|cap| format!("spec.gpuEquivalents by {} over {cap}", step.over_cap.decimal()));
+        step.over.iter().map(words).chain(cap).collect::<Vec<_>>().join(", ")
     }
 
     /// The version and the identity that a write of this quota is decided on, to be refused if it is not that any more.

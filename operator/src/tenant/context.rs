@@ -140,8 +140,12 @@ impl Context {
             (quotas.iter().filter(firm).map(|(ns, _)| ns.clone()).collect(), unseen)
         };
         let unsteady = self.unsteady(&quotas);
-        // a budget in one place does not move
-        let pods = if quotas.len() > 1 { self.caches.pods.state() } else { Vec::new() };
+        // a budget in one place does not move, unless one profile's goes to another
+        let pods = if quotas.len() > 1 || tenant.spec.gpu_equivalents.is_some() {
+            self.caches.pods.state()
+        } else {
+            Vec::new()
+        };
         let here = pods.iter().filter(|p| quotas.contains_key(p.metadata.namespace.as_deref().unwrap_or_default()));
         let counted = budget::counted(here.map(|p| &**p));
         let (tenant, claims, now) = (tenant.clone(), Claims::default(), Timestamp::now());

@@ -38,6 +38,7 @@ pub use context::Context;
 use context::STEADY;
 use decide::Write;
 use report::report;
+pub use split::Weight;
 pub use standard::{Standard, StandardError};
 
 /// Why a tenant could not be reconciled.

@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+pub use gputenancy_crds::quota::resource_key as quota_key;
 use gputenancy_crds::{GpuGrant, GpuGrantSpec, GpuTenant, GrantedProfile, Network};
 use k8s_openapi::{
     api::{core::v1::LimitRangeSpec, networking::v1::NetworkPolicySpec},
@@ -159,6 +160,12 @@ impl Observed {
             );
             return Err(Refusal { reason: "TrustTooLow", message });
         }
+        if self.tenant.spec.gpu_equivalents.is_some() && !self.view.weights.contains_key(&found.resource) {
+            let message = format!(
+                "what a device of profile {profile} counts against spec.gpuEquivalents is not known, so none is granted: no node of a pool that lists the profile has a board that can carry it; list it in a GpuPool with such nodes, or remove it from spec.gpus"
+            );
+            return Err(Refusal { reason: "WeightUnknown", message });
+        }
         Ok(found.resource.clone())
     }
 
@@ -196,9 +203,4 @@ impl Observed {
     pub fn made_by_us(&self, namespace: &str) -> bool {
         self.namespaces.get(namespace).is_some_and(|ns| ns.annotations().contains_key(render::CREATED_FOR))
     }
-}
-
-/// The quota key of an extended resource.
-pub fn quota_key(resource: &str) -> String {
-    format!("requests.{resource}")
 }

@@ -1,7 +1,7 @@
 //! The status of a tenant, computed from the same observation as its writes.
 
 use gputenancy_crds::{
-    GpuTenantStatus, GpuUse, NamespaceState, Network,
+    Equivalents, GpuTenantStatus, GpuUse, NamespaceState, Network,
     condition::{self, Overall, Verdict, merge},
 };
 use k8s_openapi::jiff::SignedDuration;
@@ -46,6 +46,7 @@ pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
             .into_iter()
             .map(|(name, role)| NamespaceState { name, phase: phase(role).into() })
             .collect(),
+        equivalents: equivalents(seen),
         summary: (!gpus.is_empty()).then_some(summary),
         gpus,
     }
@@ -68,6 +69,11 @@ fn phase(role: Role) -> &'static str {
     }
 }
 
+fn equivalents(seen: &Observed) -> Option<Equivalents> {
+    let (used, cap) = (seen.equivalents()?, seen.cap()?);
+    Some(Equivalents { used: used.decimal(), cap: cap.whole.decimal() })
+}
+
 fn uses(seen: &Observed) -> Vec<GpuUse> {
     let roles = seen.roles();
     let ours = |role: Role| !matches!(role, Role::Foreign | Role::Adoptable);
@@ -83,10 +89,12 @@ fn uses(seen: &Observed) -> Vec<GpuUse> {
         let refused = seen.claims.waiting(&own, &quota_key(&resource), seen.now, SHOWN_AFTER);
         let held = seen.view.held_by(names(), &resource);
         let free = profile.map_or(0, |p| p.free);
+        let share = seen.view.weights.get(&resource).filter(|_| seen.tenant.spec.gpu_equivalents.is_some());
         GpuUse {
             profile: g.profile.clone(),
             budget,
             used: used.quantity().0.parse().unwrap_or(i32::MAX),
+            share: share.map(ToString::to_string),
             available: held.saturating_add(free).min(budget),
             waiting: seen
                 .view
@@ -202,6 +210,11 @@ fn quota(seen: &Observed) -> Verdict {
     }
     if seen.tenant.spec.suspend {
         return Verdict::yes(QUOTA, SUSPENDED, "spec.suspend: what runs goes on, nothing new is admitted");
+    }
+    if let Some(cap) = &seen.tenant.spec.gpu_equivalents {
+        let message =
+            format!("the quotas in force are within the budget and allow no more than {cap} whole GPUs together");
+        return Verdict::yes(QUOTA, "InForce", message);
     }
     Verdict::yes(QUOTA, "InForce", "the quotas in force add up to the budget")
 }

@@ -22,6 +22,7 @@ use crate::{
     view::{Contract, ProfileView, TenantView, View},
 };
 
+mod equivalents;
 mod grants;
 mod isolation;
 mod opinion;

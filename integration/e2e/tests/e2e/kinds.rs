@@ -241,8 +241,18 @@ fn tenants() -> Vec<Case> {
     let theirs = Some("spec.namespaces: choose a name of the team's own");
     let resources = Some("spec.resources: GPU resources are budgeted in spec.gpus by profile");
     let many: serde_json::Map<String, Value> = (0..33).map(|i| (format!("count/kind{i}"), json!("1"))).collect();
+    let cap = Some("spec.gpuEquivalents: write whole GPUs as a decimal number above 0 in quotes");
     vec![
         case("small", json!({}), None),
+        case("capped", json!({"gpuEquivalents": "3.5"}), None),
+        case("capped-finely", json!({"gpuEquivalents": "0.125"}), None),
+        case("capped-high", json!({"gpuEquivalents": "99999"}), None),
+        case("capped-to-nothing", json!({"gpuEquivalents": "0.0"}), cap),
+        case("capped-below", json!({"gpuEquivalents": "-1"}), cap),
+        case("capped-too-finely", json!({"gpuEquivalents": "0.0625"}), cap),
+        case("capped-with-suffix", json!({"gpuEquivalents": "3500m"}), cap),
+        case("capped-by-a-word", json!({"gpuEquivalents": "three"}), cap),
+        case("capped-without-quotes", json!({"gpuEquivalents": 3.5}), Some("spec.gpuEquivalents: Invalid value")),
         case("nothing-yet", json!({"gpus": []}), None),
         case(
             "people",
@@ -361,7 +371,7 @@ async fn what_the_readme_and_the_samples_show_is_taken() {
     assert_eq!(shown.matches("kind: ").count() - shown.matches("kind: Group").count(), 3, "{shown}");
     let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     std::fs::write(file.path(), shown).unwrap();
-    let samples = ["catalog.yaml", "pool.yaml", "tenants.yaml", "mig-manager/pool.yaml"]
+    let samples = ["catalog.yaml", "pool.yaml", "tenants.yaml", "mig-manager/pool.yaml", "budget/mixed.yaml"]
         .map(|name| root.join("samples").join(name));
     for path in samples.iter().map(std::path::PathBuf::as_path).chain([file.path()]) {
         let path = path.display().to_string();

@@ -18,6 +18,7 @@ mod canary;
 mod chart;
 mod churn;
 mod crashes;
+mod equivalents;
 mod foreign;
 mod gitops;
 mod gpu_client;

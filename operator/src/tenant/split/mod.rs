@@ -2,21 +2,27 @@
 //!
 //! Admission compares with a quota's `status.hard`, which follows `spec.hard` a moment later, so what may still be granted under a
 //! quota is the larger of the two. [`step`] keeps the sum of these over a tenant's namespaces within the budget, for each resource,
-//! whatever becomes of the writes that it orders.
+//! whatever becomes of the writes that it orders. [`step_under`] keeps what all devices of a tenant weigh within a cap as well.
 
+mod allot;
+mod ceiling;
+mod level;
 mod pour;
 mod target;
 #[cfg(test)]
 mod tests;
+mod weight;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::amount::Amount;
-use crate::view::is_gpu_resource;
+use allot::{Line, allot};
+use ceiling::Ceiling;
 pub use target::Stage;
 use target::{Seat, target};
+pub use weight::{Cap, Weight, is_gpu_key};
 
 /// Limits by quota key.
 pub type Limits = BTreeMap<String, Quantity>;
@@ -96,6 +102,8 @@ pub struct Step {
     pub targets: Vec<Limits>,
     /// What is used beyond the budget, by quota key.
     pub over: Amounts,
+    /// What is used weighs so much beyond the cap, in whole GPUs.
+    pub over_cap: Amount,
     /// A limit waits for namespaces to be steady, and for nothing else.
     pub waits: bool,
 }
@@ -152,9 +160,25 @@ fn amount(limits: &Limits, key: &str) -> Option<Amount> {
 /// and leaves room for the whole rise by what it may grant at most. GPU resources that a quota has beyond the budget stay, at zero:
 /// a key that vanishes is a limit lifted.
 pub fn step(budget: &Limits, accounts: &[Account], suspended: bool) -> Step {
+    decide(budget, None, accounts, suspended)
+}
+
+/// As [`step`], and what may be granted of all GPU resources together weighs no more than `cap`. A limit then rises only when all
+/// quotas are known in full of all these resources, and leave room under the cap: what one resource gives up is in force before
+/// another gets it.
+pub fn step_under(budget: &Limits, cap: &Cap, accounts: &[Account], suspended: bool) -> Step {
+    // what nothing limits any more may still be in use
+    let zero = || Amount::default().quantity();
+    let gone = accounts.iter().flat_map(|a| beyond(a).into_keys()).map(|key| (key, zero()));
+    let budget: Limits = gone.chain(budget.clone()).collect();
+    decide(&budget, Some(cap), accounts, suspended)
+}
+
+fn decide(budget: &Limits, cap: Option<&Cap>, accounts: &[Account], suspended: bool) -> Step {
     let mut step = Step::default();
     let mut hard: Vec<Limits> = accounts.iter().map(beyond).collect();
     let mut unsure = BTreeSet::new();
+    let mut read = Vec::new();
     for (key, text) in budget {
         let Some(whole) = Amount::parse(text) else {
             // not a quantity: the API server says so in its own words
@@ -164,12 +188,22 @@ pub fn step(budget: &Limits, accounts: &[Account], suspended: bool) -> Step {
             continue;
         };
         let seats: Vec<Seat> = accounts.iter().map(|a| a.seat(key, suspended)).collect();
+        read.push((key, text, whole, seats));
+    }
+    let mut ceiling = cap.map(|cap| {
+        let keys = read.iter().map(|(key, ..)| key.as_str()).filter(|key| is_gpu_key(key));
+        Ceiling::of(cap, keys.collect(), accounts)
+    });
+    let allotted = cap.map(|cap| allotted(cap, &read)).unwrap_or_default();
+    step.over_cap = ceiling.as_ref().map(Ceiling::over).unwrap_or_default();
+    for (key, text, whole, seats) in read {
         let used: Amount = accounts.iter().map(|a| a.used(key)).sum();
         if used > whole {
             step.over.insert(key.clone(), used.less(whole));
         }
-        let wanted: Vec<Amount> = target(whole.milli(), unit(key), &seats).into_iter().map(Amount::of_milli).collect();
-        let Now { limits: now, unsure: waits_for, waits } = key_now(key, whole, accounts, &wanted);
+        let most = allotted.get(key).copied().unwrap_or(whole);
+        let wanted: Vec<Amount> = target(most.milli(), unit(key), &seats).into_iter().map(Amount::of_milli).collect();
+        let Now { limits: now, unsure: waits_for, waits } = key_now(key, whole, accounts, &wanted, &mut ceiling);
         step.waits |= waits;
         unsure.extend(waits_for);
         let write = |amount: Amount| if amount == whole { text.clone() } else { quantity(key, amount) };
@@ -206,7 +240,30 @@ struct Now {
     waits: bool,
 }
 
-fn key_now(key: &str, budget: Amount, accounts: &[Account], wanted: &[Amount]) -> Now {
+/// A key of the budget, as written and as an amount, and its namespaces.
+type Entry<'a> = (&'a String, &'a Quantity, Amount, Vec<Seat>);
+
+/// The budget of each GPU resource while the cap lies as it does.
+fn allotted(cap: &Cap, read: &[Entry<'_>]) -> Amounts {
+    let held: Vec<&Entry<'_>> = read.iter().filter(|(key, ..)| is_gpu_key(key)).collect();
+    let line = |(key, _, whole, seats): &&Entry<'_>| Line {
+        weight: cap.device(key),
+        most: whole.milli(),
+        seats: seats.clone(),
+    };
+    let lines: Vec<Line> = held.iter().map(line).collect();
+    let budgets = allot(cap.limit(), &lines).into_iter().map(Amount::of_milli);
+    held.into_iter().map(|(key, ..)| (*key).clone()).zip(budgets).collect()
+}
+
+fn key_now(
+    key: &str,
+    budget: Amount,
+    accounts: &[Account],
+    wanted: &[Amount],
+    ceiling: &mut Option<Ceiling<'_>>,
+) -> Now {
+    let mut ceiling = ceiling.as_mut().filter(|_| is_gpu_key(key));
     let written = |a: &Account| a.standing().and_then(|s| amount(&s.written, key));
     // first what is certainly safe: no more than may be granted already
     let safe = |(a, wanted): (&Account, &Amount)| {
@@ -217,6 +274,9 @@ fn key_now(key: &str, budget: Amount, accounts: &[Account], wanted: &[Amount]) -
     for (at, (account, wanted)) in accounts.iter().zip(wanted).enumerate() {
         let others = || accounts.iter().enumerate().filter(move |(index, _)| *index != at);
         if *wanted <= account.at_most(key) || !account.settled(key) || !others().all(|(_, a)| a.settled(key)) {
+            continue;
+        }
+        if ceiling.as_ref().is_some_and(|ceiling| !ceiling.is_settled()) {
             continue;
         }
         let fresh = matches!(account.presence, Presence::Fresh);
@@ -234,15 +294,22 @@ fn key_now(key: &str, budget: Amount, accounts: &[Account], wanted: &[Amount]) -
             a.at_most(key).max(ordered).max(a.used(key))
         };
         let room = budget.less(others().map(granted).sum());
+        let room = ceiling.as_ref().map_or(room, |ceiling| room.min(ceiling.room(key, at)));
         if room < *wanted && !fresh {
             continue;
         }
-        if !fresh && others().any(|(_, a)| !a.steady) {
+        // under a cap one resource rises beside another in the same namespace
+        let beside = ceiling.is_some() && !account.steady;
+        if !fresh && (beside || others().any(|(_, a)| !a.steady)) {
             now.waits = true;
             continue;
         }
+        let order = (*wanted).min(room);
         if let Some(limit) = now.limits.get_mut(at) {
-            *limit = (*wanted).min(room);
+            *limit = order;
+        }
+        if let Some(ceiling) = &mut ceiling {
+            ceiling.order(key, at, order);
         }
     }
     now
@@ -251,7 +318,7 @@ fn key_now(key: &str, budget: Amount, accounts: &[Account], wanted: &[Amount]) -
 /// GPU resources that a quota has and nothing limits any more: they stay, at zero.
 fn beyond(account: &Account) -> Limits {
     let keys = account.standing().into_iter().flat_map(|s| s.written.keys());
-    let gpus = keys.filter(|key| key.strip_prefix("requests.").is_some_and(is_gpu_resource));
+    let gpus = keys.filter(|key| is_gpu_key(key));
     gpus.map(|key| (key.clone(), Amount::default().quantity())).collect()
 }
 

@@ -45,7 +45,8 @@ impl Seat {
         self.limit.unwrap_or(0).max(self.used)
     }
 
-    fn room(&self) -> i128 {
+    /// What it may use beyond that.
+    pub fn room(&self) -> i128 {
         self.base() - self.used
     }
 
@@ -85,7 +86,7 @@ fn pinned(over: i128, seats: &[Seat]) -> Vec<i128> {
 
 /// The waiting namespaces that can be served whole, with the amounts: who uses least comes first. A request that does not fit is
 /// passed over, so that an impossible one takes nothing from anybody.
-fn served(slack: i128, seats: &[Seat], open: &[usize]) -> Vec<(usize, i128)> {
+pub fn served(slack: i128, seats: &[Seat], open: &[usize]) -> Vec<(usize, i128)> {
     let seat = |i: usize| seats.get(i);
     let held: i128 = open.iter().filter_map(|i| seat(*i)).map(protected).sum();
     let mut left = slack - held;
@@ -109,7 +110,7 @@ fn served(slack: i128, seats: &[Seat], open: &[usize]) -> Vec<(usize, i128)> {
 }
 
 /// Room that was made for a pod which is still expected, as long as it is there whole.
-fn protected(seat: &Seat) -> i128 {
+pub fn protected(seat: &Seat) -> i128 {
     seat.largest(Stage::Held, seat.room()).unwrap_or(0)
 }
 

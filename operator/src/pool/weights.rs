@@ -1,0 +1,125 @@
+//! What a device counts as, beside a whole GPU.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{
+    plan::{PoolName, Snapshot, board::Board, model::Shape},
+    tenant::Weight,
+};
+
+/// By resource the share of a board's memory slices that one device covers: the largest over all boards that carry it in a pool which
+/// lists its profile. Boards of nodes that do not answer count as well, so that a share does not change with a node's health.
+pub fn weights(snapshot: &Snapshot) -> BTreeMap<String, Weight> {
+    let mut boards: BTreeMap<&PoolName, Vec<&Arc<Board>>> = BTreeMap::new();
+    for node in snapshot.nodes.values() {
+        let known = boards.entry(&node.pool).or_default();
+        for board in &node.boards {
+            // nodes that are alike share their boards
+            if !known.iter().any(|k| Arc::ptr_eq(k, board)) {
+                known.push(board);
+            }
+        }
+    }
+    let mut weights: BTreeMap<String, Weight> = BTreeMap::new();
+    for (name, pool) in &snapshot.pools {
+        let here = boards.get(name).map(Vec::as_slice).unwrap_or_default();
+        for profile in pool.profiles.iter().filter_map(|p| snapshot.profiles.get(p)) {
+            let sold = |board: &&&Arc<Board>| profile.products.is_empty() || profile.products.contains(&board.product);
+            for weight in here.iter().filter(sold).filter_map(|board| weight(board, &profile.shape)) {
+                let largest = weights.entry(profile.resource.clone()).or_insert(weight);
+                *largest = weight.max(*largest);
+            }
+        }
+    }
+    weights
+}
+
+fn weight(board: &Board, shape: &Shape) -> Option<Weight> {
+    match shape {
+        Shape::Whole => Some(Weight::WHOLE),
+        Shape::Named(_) | Shape::AtLeast { .. } => {
+            board.resolve(shape).and_then(|profile| Weight::new(profile.size, board.memory_slices))
+        }
+        Shape::Shared(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gputenancy_crds::Trust;
+
+    use super::*;
+    use crate::plan::{
+        board::MigProfile,
+        model::{Node, Pool, Profile},
+    };
+
+    fn board(product: &str, memory_slices: i32, profiles: &[(&str, i32)]) -> Arc<Board> {
+        let profile = |(name, size): &(&str, i32)| MigProfile {
+            name: (*name).to_owned(),
+            slices: 1,
+            memory: 10_240,
+            size: *size,
+            ..MigProfile::default()
+        };
+        let profiles = profiles.iter().map(profile).collect();
+        Arc::new(Board { product: product.into(), slices: 7, memory_slices, profiles, ..Board::default() })
+    }
+
+    fn profile(shape: Shape, products: &[&str], resource: &str) -> Profile {
+        let products = products.iter().map(|p| (*p).to_owned()).collect();
+        Profile { shape, products, resource: resource.into(), trust: Trust::Untrusted }
+    }
+
+    fn pool(profiles: &[&str]) -> Pool {
+        Pool { profiles: profiles.iter().map(|p| (*p).into()).collect(), ..Pool::default() }
+    }
+
+    fn node(pool: &str, boards: Vec<Arc<Board>>) -> Node {
+        Node { pool: pool.into(), boards, ..Node::default() }
+    }
+
+    /// Two pools of boards with axes of 8 and of 4, and an old board that is in no pool.
+    fn weighed(listed: &[&str]) -> BTreeMap<String, String> {
+        let (large, small) = (board("A100", 8, &[("1g.10gb", 1), ("3g.40gb", 4)]), board("A30", 4, &[("1g.6gb", 1)]));
+        let any = Shape::AtLeast { slices: 1, memory: 0 };
+        let snapshot = Snapshot {
+            profiles: [
+                ("gpu".into(), profile(Shape::Whole, &[], "nvidia.com/gpu")),
+                ("one".into(), profile(Shape::Named("1g.10gb".into()), &[], "nvidia.com/mig-1g.10gb")),
+                ("three".into(), profile(Shape::Named("3g.40gb".into()), &["A100"], "nvidia.com/mig-3g.40gb")),
+                ("gone".into(), profile(Shape::Named("7g.80gb".into()), &[], "nvidia.com/mig-7g.80gb")),
+                ("any".into(), profile(any, &[], "gputenancy.io/any")),
+                ("elsewhere".into(), profile(Shape::Named("1g.6gb".into()), &["A100"], "nvidia.com/mig-1g.6gb")),
+                ("shared".into(), profile(Shape::Shared("mps"), &[], "gputenancy.io/shared")),
+            ]
+            .into(),
+            pools: [("large".into(), pool(listed)), ("small".into(), pool(&["any", "elsewhere"]))].into(),
+            nodes: [
+                ("n1".into(), node("large", vec![large.clone()])),
+                ("n2".into(), node("large", vec![large])),
+                ("n3".into(), node("small", vec![small])),
+            ]
+            .into(),
+            ..Snapshot::default()
+        };
+        weights(&snapshot).into_iter().map(|(resource, weight)| (resource, weight.to_string())).collect()
+    }
+
+    #[test]
+    fn a_device_counts_as_its_memory_slices_of_the_board_and_the_largest_share_counts() {
+        let found = weighed(&["gpu", "one", "three", "gone", "any", "shared"]);
+        let expected = [
+            ("gputenancy.io/any", "1/4"),
+            ("nvidia.com/gpu", "1"),
+            ("nvidia.com/mig-1g.10gb", "1/8"),
+            ("nvidia.com/mig-3g.40gb", "1/2"),
+        ];
+        assert_eq!(found, expected.map(|(r, w)| (r.to_owned(), w.to_owned())).into());
+    }
+
+    #[test]
+    fn what_no_pool_lists_counts_as_nothing_known() {
+        assert_eq!(weighed(&["one"]).keys().collect::<Vec<_>>(), ["gputenancy.io/any", "nvidia.com/mig-1g.10gb"]);
+    }
+}

@@ -1,0 +1,149 @@
+//! A tenant with a cap over all its profiles, in whole GPUs.
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::*;
+use crate::tenant::Weight;
+
+const THREE: &str = "requests.nvidia.com/mig-3g.40gb";
+
+fn boards() -> View {
+    let mut view = view();
+    let three = ProfileView { resource: "nvidia.com/mig-3g.40gb".into(), ..view.profiles["mig-1g"].clone() };
+    view.profiles.insert("mig-3g".into(), three);
+    view.resources.insert("nvidia.com/mig-3g.40gb".into());
+    let eighths = |resource: &str, n| (resource.to_owned(), Weight::new(n, 8).unwrap());
+    view.weights = [("nvidia.com/mig-1g.10gb", 1), ("nvidia.com/mig-3g.40gb", 4)].map(|(r, n)| eighths(r, n)).into();
+    view
+}
+
+/// Fourteen small devices and four large ones at most, in one namespace.
+fn mixed(more: &Value) -> Observed {
+    let mut spec = json!({
+        "namespaces": [{"name": "a1"}], "gpuEquivalents": "3.5",
+        "gpus": [{"profile": "mig-1g", "count": 14}, {"profile": "mig-3g", "count": 4}],
+    });
+    for (key, value) in more.as_object().unwrap() {
+        spec[key] = value.clone();
+    }
+    let mut seen = observed(&spec);
+    seen.view = Arc::new(boards());
+    settle(&mut seen);
+    seen
+}
+
+fn use_of(seen: &mut Observed, key: &str, devices: i32) {
+    let mut quota = (*seen.quotas["a1"]).clone();
+    quota.status.used.insert(key.into(), Quantity(devices.to_string()));
+    seen.quotas.insert("a1".into(), Arc::new(quota));
+}
+
+fn limits(seen: &Observed) -> [&str; 2] {
+    [MIG, THREE].map(|key| seen.quotas["a1"].spec.hard[key].0.as_str())
+}
+
+#[test]
+fn a_cap_is_told_with_what_each_device_counts() {
+    let mut seen = mixed(&json!({}));
+    assert_eq!(limits(&seen), ["14", "3"]);
+    use_of(&mut seen, MIG, 9);
+    use_of(&mut seen, THREE, 1);
+    let status = status::status(&seen, None);
+    let together = status.equivalents.unwrap();
+    assert_eq!((together.used.as_str(), together.cap.as_str()), ("1.625", "3.5"));
+    let shares: Vec<_> = status.gpus.iter().map(|g| g.share.as_deref()).collect();
+    assert_eq!(shares, [Some("1/8"), Some("1/2")]);
+    let (_, found, message) = reason(&seen, "QuotaReady");
+    assert_eq!(found, "InForce");
+    assert!(message.contains("no more than 3.5 whole GPUs together"), "{message}");
+    let without = status::status(&settled(&json!({})), None);
+    assert!(without.equivalents.is_none() && without.gpus.iter().all(|g| g.share.is_none()));
+}
+
+#[test]
+fn room_moves_from_one_profile_to_another_that_a_controller_was_refused() {
+    let mut seen = mixed(&json!({}));
+    use_of(&mut seen, MIG, 14);
+    use_of(&mut seen, THREE, 3);
+    let refused = |seen: &Observed, version| {
+        let amounts = [(THREE.to_owned(), super::super::amount::Amount::units(1))].into();
+        [Refused { namespace: "a1".into(), by: "rs".into(), version, at: seen.now, amounts }]
+    };
+    seen.claims = Claims::default().follow(&refused(&seen, 1), &seen.standings(), seen.now).0;
+    assert_eq!(decide::writes(&seen), [], "nothing is taken from pods");
+    use_of(&mut seen, MIG, 12);
+    settle(&mut seen);
+    assert_eq!(limits(&seen), ["12", "4"]);
+}
+
+#[test]
+fn a_resource_rises_only_once_the_other_ones_limit_has_come_down_for_a_while() {
+    let mut seen = mixed(&json!({}));
+    use_of(&mut seen, THREE, 3);
+    let amounts = [(THREE.to_owned(), super::super::amount::Amount::units(1))].into();
+    let refused = [Refused { namespace: "a1".into(), by: "rs".into(), version: 1, at: seen.now, amounts }];
+    seen.claims = Claims::default().follow(&refused, &seen.standings(), seen.now).0;
+    let writes = decide::writes(&seen);
+    carry_out(&mut seen, writes);
+    use_of(&mut seen, THREE, 3);
+    assert_eq!(limits(&seen), ["12", "3"]);
+    seen.unsteady.insert("a1".into());
+    assert_eq!((decide::writes(&seen), seen.step().1.waits), (vec![], true));
+    seen.unsteady.clear();
+    settle(&mut seen);
+    assert_eq!(limits(&seen), ["12", "4"]);
+}
+
+#[test]
+fn a_cap_below_use_stops_nothing_admits_nothing_and_says_by_how_much() {
+    let mut seen = mixed(&json!({}));
+    use_of(&mut seen, MIG, 14);
+    use_of(&mut seen, THREE, 1);
+    seen.tenant.spec.gpu_equivalents = Some("2".into());
+    settle(&mut seen);
+    assert_eq!(limits(&seen), ["12", "0"]);
+    let (_, found, message) = reason(&seen, "Stalled");
+    assert_eq!(found, "OverBudget");
+    assert!(message.contains("over budget: spec.gpuEquivalents by 0.25 over 2"), "{message}");
+}
+
+#[test]
+fn a_profile_that_no_board_carries_is_granted_nothing_under_a_cap_and_is_named() {
+    let mut seen = mixed(&json!({}));
+    use_of(&mut seen, THREE, 1);
+    let mut view = boards();
+    view.weights.remove("nvidia.com/mig-3g.40gb");
+    seen.view = Arc::new(view);
+    settle(&mut seen);
+    assert_eq!(limits(&seen), ["14", "0"]);
+    let (_, found, message) = reason(&seen, "QuotaReady");
+    assert_eq!(found, "WeightUnknown");
+    assert!(message.contains("profile mig-3g") && message.contains("list it in a GpuPool"), "{message}");
+    assert_eq!(status::status(&seen, None).equivalents.unwrap().used, "1", "what is in use counts as whole GPUs");
+    seen.tenant.spec.gpu_equivalents = None;
+    settle(&mut seen);
+    assert_eq!(limits(&seen), ["14", "4"]);
+}
+
+#[test]
+fn a_suspended_tenant_with_a_cap_admits_nothing_of_any_profile() {
+    let mut seen = mixed(&json!({}));
+    use_of(&mut seen, MIG, 2);
+    seen.tenant.spec.suspend = true;
+    settle(&mut seen);
+    assert_eq!(limits(&seen), ["0", "0"]);
+}
+
+#[test]
+fn what_no_profile_sells_any_more_counts_as_whole_gpus() {
+    let mut seen = mixed(&json!({"gpus": [{"profile": "mig-1g", "count": 40}]}));
+    assert_eq!(limits(&seen), ["28", "0"]);
+    use_of(&mut seen, THREE, 3);
+    let mut view = boards();
+    view.profiles.remove("mig-3g");
+    view.resources.remove("nvidia.com/mig-3g.40gb");
+    view.weights.remove("nvidia.com/mig-3g.40gb");
+    seen.view = Arc::new(view);
+    settle(&mut seen);
+    assert_eq!(limits(&seen), ["4", "0"]);
+}
