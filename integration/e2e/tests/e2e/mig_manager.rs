@@ -66,7 +66,10 @@ async fn everybody(world: &World) -> Result<BTreeMap<String, objects::Life>> {
 /// What the operator agreed to is what NVML shows, the label names a layout of ours, and nothing is paused.
 async fn in_order(world: &World) -> Result<()> {
     let node = objects::gpu_node(&world.client, mig_manager::NODE).await?;
-    for (spec, seen) in node.spec.gpus.iter().zip(objects::layouts(&node)) {
+    let gpus = node.status.iter().flat_map(|s| &s.gpus);
+    // the agreement lists GPUs as they were taken on, the status by index
+    for (state, seen) in gpus.zip(objects::layouts(&node)) {
+        let Some(spec) = node.spec.gpus.iter().find(|g| g.uuid == state.uuid) else { continue };
         let mut agreed: Vec<String> = spec.instances.iter().map(|i| format!("{}:{}", i.start, i.profile)).collect();
         agreed.sort();
         let mut seen = seen;
