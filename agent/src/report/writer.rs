@@ -13,8 +13,9 @@ use crate::metrics::Metrics;
 
 /// In the long run there are at most two writes a second; the last state always gets written.
 const STEADY: Duration = Duration::from_millis(500);
-/// So much of it may be had in advance: eight writes, more than a change of a GPU has steps that somebody waits for.
-const CREDIT: Duration = Duration::from_secs(4);
+/// So much of it may be had in advance: sixteen writes, more than two changes of a GPU, one right after the other, have steps that
+/// somebody waits for.
+const CREDIT: Duration = Duration::from_secs(8);
 /// How far a GPU is that is being carved is only looked at, and is written this often at most: a change would use up what may be had
 /// in advance, and its end, which others wait for, would be told late.
 const PROGRESS: Duration = Duration::from_secs(1);
@@ -167,14 +168,14 @@ mod tests {
                 writes.push(now - start);
                 let pause = pace.after_write(now);
                 prop_assert!(pause <= STEADY);
-                if i < 7 {
+                if i < 15 {
                     prop_assert_eq!(pause, Duration::ZERO);
                 }
                 now += pause;
             }
             for from in &writes {
                 let share = writes.iter().filter(|at| *at >= from && **at < *from + Duration::from_secs(10)).count();
-                prop_assert!(share <= 20 + 8 + 1, "{share} writes in ten seconds");
+                prop_assert!(share <= 20 + 16 + 1, "{share} writes in ten seconds");
             }
         }
     }
