@@ -105,6 +105,7 @@ fn spawn(component: &Component, logs: &Path, path: &str) -> Result<Child> {
         .args(arguments)
         .env_clear()
         .envs([("PATH", path), ("HOME", "/root"), ("LANG", "C.UTF-8")])
+        .envs(component.environment())
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(errors)
