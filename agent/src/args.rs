@@ -5,6 +5,7 @@ use std::{net::SocketAddr, path::PathBuf};
 use clap::Parser;
 
 use crate::{
+    environment::Answer,
     gpu::{DriverRoot, Places},
     kubelet::{Allocation, config::below},
 };
@@ -41,6 +42,16 @@ pub struct Args {
     /// How containers get their devices: by CDI, or by the variable that NVIDIA's runtime hook reads.
     #[arg(long, env = "ALLOCATE", value_enum, default_value_t = Allocate::Cdi)]
     pub allocate: Allocate,
+    /// What happens to containers of tenants that get by envFrom what the admission policies refuse in a manifest. Without it nobody
+    /// looks.
+    #[arg(long, env = "HIDDEN_VARIABLES", value_enum)]
+    pub hidden_variables: Option<Answer>,
+    /// What containers of tenants may name in `NVIDIA_DRIVER_CAPABILITIES`.
+    #[arg(long, env = "DRIVER_CAPABILITIES", value_delimiter = ',', default_value = "compute,utility")]
+    pub driver_capabilities: Vec<String>,
+    /// The container runtime's socket as the host sees it. Default: the first of the usual places that has one.
+    #[arg(long, env = "RUNTIME_SOCKET")]
+    pub runtime_socket: Option<PathBuf>,
     /// Address of health and metrics; `:PORT` listens on all addresses.
     #[arg(long, env = "HTTP", default_value = "127.0.0.1:9400", value_parser = address)]
     pub http: SocketAddr,

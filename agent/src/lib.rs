@@ -3,6 +3,7 @@
 pub mod args;
 pub mod carve;
 pub mod device;
+pub mod environment;
 pub mod gpu;
 pub mod health;
 pub mod kubelet;

@@ -49,6 +49,12 @@ struct LackingLabels {
     feature: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HiddenLabels {
+    variables: &'static str,
+    outcome: &'static str,
+}
+
 /// The agent's metrics; clones count into the same ones.
 #[derive(Clone)]
 pub struct Metrics {
@@ -60,6 +66,8 @@ pub struct Metrics {
     missing_rights: Family<LackingLabels, Gauge<i64, AtomicI64>>,
     status_writes: Counter,
     status_failures: Counter,
+    hidden_variables: Family<HiddenLabels, Counter>,
+    unseen_environments: Gauge,
 }
 
 impl Default for Metrics {
@@ -79,6 +87,13 @@ impl Default for Metrics {
         registry.register("missing_rights", help, missing_rights.clone());
         registry.register("status_writes", "Writes of GpuNode status", status_writes.clone());
         registry.register("status_failures", "Writes of GpuNode status that failed", status_failures.clone());
+        let hidden_variables = Family::default();
+        let help =
+            "Containers of tenants that got variables by envFrom which they may not have, by what these are about";
+        registry.register("hidden_variables", help, hidden_variables.clone());
+        let unseen_environments = Gauge::default();
+        let help = "Containers with envFrom whose variables could not be looked at yet";
+        registry.register("unseen_environments", help, unseen_environments.clone());
         Self {
             registry: Arc::new(registry),
             nvml_seconds,
@@ -88,6 +103,8 @@ impl Default for Metrics {
             missing_rights,
             status_writes,
             status_failures,
+            hidden_variables,
+            unseen_environments,
         }
     }
 }
@@ -127,6 +144,17 @@ impl Metrics {
             };
             self.devices.get_or_create(&DeviceLabels { resource: device.resource.clone(), state }).inc();
         }
+    }
+
+    /// A container has variables of this kind that it may not have.
+    pub fn hidden_variable(&self, variables: &'static str, stopped: bool) {
+        let outcome = if stopped { "stopped" } else { "told" };
+        self.hidden_variables.get_or_create(&HiddenLabels { variables, outcome }).inc();
+    }
+
+    /// So many containers with `envFrom` could not be looked at.
+    pub fn set_unseen_environments(&self, count: i64) {
+        self.unseen_environments.set(count);
     }
 
     /// These rights are missing.

@@ -25,7 +25,11 @@ pub const TABLE: &[Line] = &[
         "lowering that count before devices go; kubelet alone lags up to ten seconds",
     ),
     Line::new(&["watch"], "", "pods", "waiting for pods that are on their way to its node")
-        .only_for("pods that are being bound while devices are withdrawn"),
+        .only_for("pods that are being bound while devices are withdrawn, and containers with hidden variables"),
+    Line::new(&["get"], OURS, "gpugrants", "whether a container with hidden variables is a tenant's")
+        .only_for("containers with hidden variables"),
+    Line::new(&["create"], "events.k8s.io", "events", "telling a team why its container was stopped")
+        .only_for("events"),
 ];
 
 /// All rights of the agent.

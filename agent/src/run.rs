@@ -22,6 +22,7 @@ use crate::{
     args::Args,
     carve::{Carved, Shell},
     device::{DeviceView, KubeletView},
+    environment::{Guard, Suspects, runtime::Runtime},
     gpu::{
         Calls, Deadlines, Depth, Silicon,
         origin::{LOGS, Origins},
@@ -89,6 +90,7 @@ struct Channels {
     view: watch::Sender<DeviceView>,
     kubelet: watch::Sender<KubeletView>,
     carved: watch::Sender<Carved>,
+    suspects: watch::Sender<Suspects>,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -108,6 +110,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         view: watch::Sender::default(),
         kubelet: watch::Sender::default(),
         carved: watch::Sender::default(),
+        suspects: watch::Sender::default(),
     };
     let boot_id = boot_id(&args.host_root);
     let health = Health {
@@ -125,6 +128,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         () = object::watch(client.clone(), &args.node_name, &boot_id, &channels.watched) => {}
         () = carve(shell, &channels, &heartbeat) => {}
         () = report(&args, &client, &channels, (&calls, &metrics), &boot_id) => {}
+        () = guard(&args, &client, &channels, &metrics) => {}
         () = rights::keep(asking, refused, lacks, metrics.clone()) => {}
         served = health::serve(args.http, health) => served?,
         () = &mut plugin => {}
@@ -267,7 +271,24 @@ async fn plugin(args: &Args, client: &Client, channels: &Channels, stop: Cancell
         extra_cdi_devices: args.extra_cdi_devices.clone(),
         allocation: args.allocate.into(),
     };
-    kubelet::run(config, client.clone(), channels.view.subscribe(), channels.kubelet.clone(), stop).await;
+    kubelet::run(config, client.clone(), channels.view.subscribe(), channels.kubelet.clone(), &channels.suspects, stop)
+        .await;
+}
+
+/// Looks at what containers were started with, where that is asked for.
+async fn guard(args: &Args, client: &Client, channels: &Channels, metrics: &Metrics) {
+    let Some(answer) = args.hidden_variables else { return std::future::pending().await };
+    let guard = Guard {
+        answer,
+        capabilities: args.driver_capabilities.clone(),
+        node: args.node_name.clone(),
+        runtime: Runtime::new(&args.host_root, args.runtime_socket.as_deref()),
+        pod_resources: args.kubelet_dir.join("pod-resources/kubelet.sock"),
+        view: channels.view.subscribe(),
+        client: client.clone(),
+        metrics: metrics.clone(),
+    };
+    guard.keep(channels.suspects.subscribe()).await;
 }
 
 /// The simulated driver keeps its state below its own root; a real one has nothing there.

@@ -205,3 +205,83 @@ fn the_exit_code_tells_whether_something_was_found() {
     let place = "m.yaml:20: Pod w: spec.containers[0].env[0]: NVIDIA_VISIBLE_DEVICES: devices and limits";
     assert!(out.contains(place) && out.contains("1 mistake found"), "{out}");
 }
+
+/// Findings of a manifest in the namespace of team t, as field and message.
+fn found(manifest: &str) -> Vec<(String, String)> {
+    check(manifest).findings.into_iter().map(|f| (f.field, f.message)).collect()
+}
+
+fn service(namespace: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: s, namespace: {namespace}}}\nspec: {{ports: [{{port: 80}}], {spec}}}\n"
+    )
+}
+
+#[test]
+fn services_that_reach_out_of_the_teams_namespaces_are_found_with_the_policys_words() {
+    let outside = found(&service("t", "externalIPs: [192.0.2.1]"));
+    assert_eq!((outside.len(), outside[0].0.as_str()), (1, "spec.externalIPs"));
+    for (spec, remedy) in [
+        ("type: NodePort", "write type: ClusterIP"),
+        ("type: LoadBalancer", "write allocateLoadBalancerNodePorts: false"),
+    ] {
+        let ports = found(&service("t", spec));
+        assert_eq!((ports.len(), ports[0].0.as_str()), (1, "spec.type"), "{ports:?}");
+        for words in ["exceeded quota: gputenancy", remedy, "services.nodeports in spec.resources"] {
+            assert!(ports[0].1.contains(words), "{ports:?}");
+        }
+    }
+    for spec in ["type: ClusterIP", "type: LoadBalancer, allocateLoadBalancerNodePorts: false"] {
+        assert_eq!(found(&service("t", spec)), [], "{spec}");
+    }
+    assert_eq!(found(&service("elsewhere", "type: NodePort, externalIPs: [192.0.2.1]")), [], "no tenant's namespace");
+    let some = TEAMS.replace("queues: [team-t]", "resources: {services.nodeports: '1'}");
+    let one = lint(&[text("teams.yaml", &some), text("new.yaml", &service("t", "type: NodePort"))], None);
+    assert_eq!(said(&one), [""; 0], "the tenant may have one");
+}
+
+#[test]
+fn the_operators_role_bindings_are_not_for_manifests_and_others_are() {
+    let binding = |name: &str| {
+        format!(
+            "apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {{name: {name}, namespace: t}}\nsubjects: []\n"
+        )
+    };
+    let own = found(&binding("gputenancy-owners"));
+    assert_eq!((own.len(), own[0].0.as_str()), (1, "metadata.name"));
+    assert_eq!(found(&binding("ci")), []);
+}
+
+#[test]
+fn what_is_said_of_services_and_role_bindings_is_what_the_chart_says() {
+    let chart = fs::read_to_string(repository().join("helm/gputenancy/templates/tenant-policies.yaml")).unwrap();
+    let chart = chart.split_whitespace().collect::<Vec<_>>().join(" ");
+    let binding = "apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {name: gputenancy-viewers, namespace: t}\n";
+    for manifest in [&service("t", "externalIPs: [192.0.2.1]"), binding] {
+        let message = &found(manifest)[0].1;
+        assert!(chart.contains(message), "{message}");
+    }
+}
+
+#[test]
+fn a_cap_in_whole_gpus_asks_for_boards_that_carry_each_profile() {
+    let capped = TEAMS.replace("queues: [team-t]", "gpuEquivalents: '1'");
+    let unknown = |report: &LintReport| {
+        report.findings.iter().any(|f| f.message.contains("counts against spec.gpuEquivalents is not known"))
+    };
+    let report = lint(&[text("teams.yaml", &capped)], None);
+    let open = report.not_checked.iter().any(|w| w.contains("gpuEquivalents") && w.contains("no GpuNode"));
+    assert!(open && !unknown(&report), "{report:?}");
+    // with boards: the snapshot's pool lists the profile of team a, and none lists mig-7g
+    let fleet = fs::read_to_string(repository().join("kubectl-gpu/tests/fixtures/two-teams.yaml")).unwrap();
+    let tenant = |profile: &str| {
+        format!(
+            "apiVersion: gputenancy.io/v1alpha1\nkind: GpuTenant\nmetadata: {{name: c}}\nspec:\n  namespaces: [{{name: c}}]\n  gpuEquivalents: '1'\n  gpus:\n  - {{profile: {profile}, count: 1}}\n---\napiVersion: gputenancy.io/v1alpha1\nkind: GpuProfile\nmetadata: {{name: unlisted}}\nspec: {{device: {{mig: {{profile: 7g.80gb}}}}, support: {{expected: e, incident: i}}}}\n"
+        )
+    };
+    let told = |profile: &str| lint(&[text("fleet.yaml", &fleet), text("c.yaml", &tenant(profile))], None);
+    let wrong = told("unlisted");
+    let finding = wrong.findings.iter().find(|f| f.message.contains("counts against"));
+    assert_eq!(finding.map(|f| (f.line, f.field.as_str())), Some((8, "spec.gpus[0].profile")), "{wrong:?}");
+    assert!(!unknown(&told("mig-1g")), "{:?}", told("mig-1g"));
+}

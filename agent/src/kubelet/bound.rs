@@ -19,7 +19,7 @@ use super::{
     allocatable::{Counts, Flight, Flights, ours},
     node::count,
 };
-use crate::device::DeviceOwner;
+use crate::{device::DeviceOwner, environment::Suspects};
 
 /// The part of a `Pod` that is read here.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug)]
@@ -44,18 +44,48 @@ pub struct BoundSpec {
     /// Run at the same time.
     #[serde(default)]
     pub containers: Vec<BoundContainer>,
+    /// Added by somebody who debugs.
+    #[serde(default)]
+    pub ephemeral_containers: Vec<BoundContainer>,
 }
 
-/// A container's demand.
+/// A container's demand, and where its variables come from.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct BoundContainer {
+    /// Its name.
+    #[serde(default)]
+    pub name: String,
     /// `Always` makes an init container a sidecar.
     #[serde(default)]
     pub restart_policy: Option<String>,
     /// What it asks for.
     #[serde(default)]
     pub resources: BoundResources,
+    /// Variables that are written one by one.
+    #[serde(default)]
+    pub env: Vec<Named>,
+    /// Objects that give all that they hold.
+    #[serde(default)]
+    pub env_from: Vec<EnvFrom>,
+}
+
+/// Something with a name.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub struct Named {
+    /// The name.
+    #[serde(default)]
+    pub name: String,
+}
+
+/// One of the two is set.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct EnvFrom {
+    /// A `ConfigMap`.
+    pub config_map_ref: Option<Named>,
+    /// A `Secret`.
+    pub secret_ref: Option<Named>,
 }
 
 /// Quantities by resource; devices are asked for by limits.
@@ -68,10 +98,32 @@ pub struct BoundResources {
 
 /// The part of a pod's status that is read here.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
 pub struct BoundStatus {
     /// `Succeeded` and `Failed` are over.
     #[serde(default)]
     pub phase: String,
+    /// Init containers as they run.
+    #[serde(default)]
+    pub init_container_statuses: Vec<BoundRun>,
+    /// Containers as they run.
+    #[serde(default)]
+    pub container_statuses: Vec<BoundRun>,
+    /// Ephemeral containers as they run.
+    #[serde(default)]
+    pub ephemeral_container_statuses: Vec<BoundRun>,
+}
+
+/// The run of a container that is the latest.
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct BoundRun {
+    /// Name of the container.
+    #[serde(default)]
+    pub name: String,
+    /// `containerd://` or the like, and the runtime's id; empty before the first run.
+    #[serde(default, rename = "containerID")]
+    pub container_id: String,
 }
 
 /// Namespace and name of a pod.
@@ -128,7 +180,8 @@ fn sum<'a>(all: impl Iterator<Item = &'a Counts>) -> Counts {
     total
 }
 
-fn name(pod: &BoundPod) -> PodName {
+/// Namespace and name.
+pub fn name(pod: &BoundPod) -> PodName {
     (pod.metadata.namespace.clone().unwrap_or_default(), pod.metadata.name.clone().unwrap_or_default())
 }
 
@@ -155,11 +208,16 @@ fn limits(container: &BoundContainer) -> Counts {
     devices.map(|(resource, text)| (resource.clone(), count(text))).collect()
 }
 
-/// Watches the pods of a node for as long as it is polled; `latest` stays none where the agent may not read pods.
-pub async fn follow(client: Client, node: &str, latest: &watch::Sender<Option<Demands>>) {
+/// Watches the pods of a node for as long as it is polled; `latest` stays none where the agent may not read pods, and `suspects` empty.
+pub async fn follow(
+    client: Client,
+    node: &str,
+    latest: &watch::Sender<Option<Demands>>,
+    suspects: &watch::Sender<Suspects>,
+) {
     let config = watcher::Config::default().fields(&format!("spec.nodeName={node}")).streaming_lists();
     let mut events = watcher(Api::<BoundPod>::all(client), config).default_backoff().boxed();
-    let mut listing = Demands::default();
+    let (mut listing, mut suspected) = (Demands::default(), Suspects::default());
     let mut told = false;
     while let Some(event) = events.next().await {
         let known = |change: &dyn Fn(&mut Demands)| {
@@ -170,16 +228,26 @@ pub async fn follow(client: Client, node: &str, latest: &watch::Sender<Option<De
             });
         };
         match event {
-            Ok(watcher::Event::Init) => listing = Demands::default(),
-            Ok(watcher::Event::InitApply(pod)) => listing.learn(&pod, Instant::now()),
+            Ok(watcher::Event::Init) => (listing, suspected) = (Demands::default(), Suspects::default()),
+            Ok(watcher::Event::InitApply(pod)) => {
+                listing.learn(&pod, Instant::now());
+                suspected.learn(&pod);
+            }
             // a list after a break tells no times: its pods count as bound just now, and are waited for once more
             Ok(watcher::Event::InitDone) => {
                 latest.send_replace(Some(std::mem::take(&mut listing)));
+                suspects.send_replace(std::mem::take(&mut suspected));
             }
-            Ok(watcher::Event::Apply(pod)) => known(&|demands| demands.learn(&pod, Instant::now())),
-            Ok(watcher::Event::Delete(pod)) => known(&|demands| {
-                demands.0.remove(&name(&pod));
-            }),
+            Ok(watcher::Event::Apply(pod)) => {
+                known(&|demands| demands.learn(&pod, Instant::now()));
+                suspects.send_if_modified(|suspects| suspects.learn(&pod));
+            }
+            Ok(watcher::Event::Delete(pod)) => {
+                known(&|demands| {
+                    demands.0.remove(&name(&pod));
+                });
+                suspects.send_if_modified(|suspects| suspects.forget(&pod));
+            }
             Err(error) if !told => {
                 tracing::warn!(%error, "cannot watch this node's pods: one that is being bound while devices are withdrawn may fail");
                 told = true;

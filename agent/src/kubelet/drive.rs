@@ -27,7 +27,10 @@ use super::{
     pods::{ByResource, Owners, PodResources},
     serve,
 };
-use crate::device::{DeviceId, DeviceView, KubeletView};
+use crate::{
+    device::{DeviceId, DeviceView, KubeletView},
+    environment::Suspects,
+};
 
 /// Between looks while something is on its way.
 const BUSY: Duration = Duration::from_millis(50);
@@ -60,6 +63,7 @@ pub async fn run(
     client: Client,
     mut devices: watch::Receiver<DeviceView>,
     report: watch::Sender<KubeletView>,
+    suspects: &watch::Sender<Suspects>,
     stop: CancellationToken,
 ) {
     let node = OwnNode::new(client.clone(), &config.node_name);
@@ -91,7 +95,7 @@ pub async fn run(
     tokio::select! {
         () = turns => {}
         () = node.follow() => {}
-        () = bound::follow(client, &config.node_name, &demands) => {}
+        () = bound::follow(client, &config.node_name, &demands, suspects) => {}
     }
 }
 

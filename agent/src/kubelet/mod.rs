@@ -1,7 +1,7 @@
 //! The agent as kubelet sees it: a device plugin that knows what it gave away and keeps the node's allocatable true.
 
 pub mod allocatable;
-mod bound;
+pub mod bound;
 pub mod cdi;
 pub mod config;
 mod drive;
@@ -10,11 +10,11 @@ mod listeners;
 mod node;
 pub mod offer;
 pub mod plugin;
-mod pods;
+pub mod pods;
 pub mod preferred;
 pub mod proto;
 mod serve;
-mod uds;
+pub mod uds;
 
 pub use config::{Allocation, Config};
 pub use drive::{Error, run};

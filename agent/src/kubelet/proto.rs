@@ -1,4 +1,4 @@
-//! kubelet's gRPC interfaces, generated from `agent/proto`.
+//! The gRPC interfaces of kubelet and the container runtime, generated from `agent/proto`.
 
 /// The device plugin API.
 #[allow(missing_docs, clippy::pedantic)]
@@ -17,4 +17,10 @@ pub mod plugin {
 #[allow(missing_docs, clippy::pedantic)]
 pub mod podresources {
     tonic::include_proto!("v1");
+}
+
+/// The container runtime interface.
+#[allow(missing_docs, clippy::pedantic)]
+pub mod runtime {
+    tonic::include_proto!("runtime.v1");
 }

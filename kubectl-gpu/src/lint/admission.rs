@@ -37,7 +37,7 @@ pub(super) struct Refusal {
     pub message: String,
 }
 
-fn refusal(path: Vec<Step>, message: impl Into<String>) -> Refusal {
+pub(super) fn refusal(path: Vec<Step>, message: impl Into<String>) -> Refusal {
     Refusal { path, message: message.into() }
 }
 
@@ -68,11 +68,11 @@ impl Container<'_> {
     }
 }
 
-fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
+pub(super) fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value.pointer(pointer).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+pub(super) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 

@@ -4,6 +4,7 @@
 //! known; what admission refuses to pods of a tenant is said in the policies' own words ([`admission`]).
 
 mod admission;
+mod beside;
 mod grant;
 mod objects;
 mod workload;

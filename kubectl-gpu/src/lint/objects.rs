@@ -1,7 +1,11 @@
 //! What profiles, pools and tenants say of each other.
 
 use gputenancy_crds::GpuPool;
-use gputenancy_operator::plan::{self, Problem, Snapshot};
+use gputenancy_operator::{
+    plan::{self, Problem, Snapshot},
+    pool::weights,
+    tenant::weight_unknown,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
 use kube::ResourceExt as _;
 
@@ -42,6 +46,7 @@ pub(super) fn check(
     }
     let mut findings: Vec<Finding> = problems.iter().filter_map(|p| told(p, world, places, missing)).collect();
     findings.extend(unserved(world, places, missing));
+    findings.extend(unweighed(&snapshot, world, places, boards, not_checked));
     findings.extend(overlaps(world, places));
     findings
 }
@@ -143,6 +148,39 @@ fn unserved(world: &World, places: Places<'_>, missing: &impl Fn(&str) -> bool) 
             );
             let field = item("spec.gpus", index, "profile");
             findings.extend(finding(places, "GpuTenant", &tenant.name_any(), &field, message));
+        }
+    }
+    findings
+}
+
+/// Profiles of tenants with `gpuEquivalents` of which nobody knows what a device counts; without boards that holds for all.
+fn unweighed(
+    snapshot: &Snapshot,
+    world: &World,
+    places: Places<'_>,
+    boards: bool,
+    not_checked: &mut Vec<String>,
+) -> Vec<Finding> {
+    let mut capped = world.fleet.tenants.iter().filter(|t| t.spec.gpu_equivalents.is_some()).peekable();
+    if capped.peek().is_some() && !boards {
+        not_checked.push(
+            "what devices count against spec.gpuEquivalents: the files have no GpuNode (kubectl gpu snapshot writes them)"
+                .to_owned(),
+        );
+        return Vec::new();
+    }
+    let weights = weights(snapshot);
+    let mut findings = Vec::new();
+    for tenant in capped {
+        for (index, guarantee) in tenant.spec.gpus.iter().enumerate().filter(|(_, guarantee)| guarantee.count > 0) {
+            // a profile that does not exist or cannot be used is told as such
+            let known = snapshot.profiles.iter().find(|(name, _)| name.as_str() == guarantee.profile);
+            let Some((_, profile)) = known.filter(|(_, profile)| tenant.spec.trust >= profile.trust) else { continue };
+            if !weights.contains_key(&profile.resource) {
+                let field = item("spec.gpus", index, "profile");
+                let message = weight_unknown(&guarantee.profile);
+                findings.extend(finding(places, "GpuTenant", &tenant.name_any(), &field, message));
+            }
         }
     }
     findings

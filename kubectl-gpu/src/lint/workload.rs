@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{Finding, admission, at, grant, path};
+use super::{Finding, admission, at, beside, grant, path};
 use crate::{
     input::{Other, Step},
     world::World,
@@ -38,12 +38,15 @@ pub(super) fn check(
         let kind = other.tree.text("kind").unwrap_or_default();
         findings.extend(quota(other, kind, &object));
         let claim = matches!(kind, "ResourceClaim" | "ResourceClaimTemplate");
-        if !claim && template(kind).is_none() {
-            continue;
-        }
         let named = other.tree.field("metadata").and_then(|m| m.text("namespace"));
         let place = named.or(namespace).unwrap_or("(none named)");
         let tenant = world.tenant_of(place).and_then(|name| world.tenant(&name));
+        if !claim && template(kind).is_none() {
+            // of these nothing is known to be wrong in other namespaces
+            let found = tenant.map(|tenant| beside::refused(kind, &object, &tenant.spec)).unwrap_or_default();
+            findings.extend(found.into_iter().map(|r| at(other, &r.path, r.message)));
+            continue;
+        }
         let prefix = template(kind).filter(|p| !p.is_empty()).map(path).unwrap_or_default();
         let pod = prefix.iter().try_fold(&object, |value, step| match step {
             Step::Field(name) => value.get(name),

@@ -51,6 +51,7 @@ pub use reach::reach;
 pub use status::Seen;
 pub use taint::Tolerated;
 pub(crate) use taint::without_ours;
+pub use weights::weights;
 
 /// News of one moment are looked at together.
 const BURST: Duration = Duration::from_millis(15);

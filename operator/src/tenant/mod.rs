@@ -37,6 +37,7 @@ use carry::carry_out;
 pub use context::Context;
 use context::STEADY;
 use decide::Write;
+pub use observe::weight_unknown;
 use report::report;
 pub use split::Weight;
 pub use standard::{Standard, StandardError};

@@ -86,6 +86,13 @@ pub struct Refusal {
     pub message: String,
 }
 
+/// Why none of a profile is granted to a tenant with `spec.gpuEquivalents`, and what to do.
+pub fn weight_unknown(profile: &str) -> String {
+    format!(
+        "what a device of profile {profile} counts against spec.gpuEquivalents is not known, so none is granted: no node of a pool that lists the profile has a board that can carry it; list it in a GpuPool with such nodes, or remove it from spec.gpus"
+    )
+}
+
 impl Observed {
     /// The tenant's name.
     pub fn name(&self) -> String {
@@ -161,10 +168,7 @@ impl Observed {
             return Err(Refusal { reason: "TrustTooLow", message });
         }
         if self.tenant.spec.gpu_equivalents.is_some() && !self.view.weights.contains_key(&found.resource) {
-            let message = format!(
-                "what a device of profile {profile} counts against spec.gpuEquivalents is not known, so none is granted: no node of a pool that lists the profile has a board that can carry it; list it in a GpuPool with such nodes, or remove it from spec.gpus"
-            );
-            return Err(Refusal { reason: "WeightUnknown", message });
+            return Err(Refusal { reason: "WeightUnknown", message: weight_unknown(profile) });
         }
         Ok(found.resource.clone())
     }

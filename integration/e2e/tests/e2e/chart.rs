@@ -38,13 +38,15 @@ pub(crate) fn rendered(file: &str, sets: &[&str]) -> String {
 }
 
 /// Values that switch on what is off by default.
-const ALL: [&str; 6] = [
+const ALL: [&str; 8] = [
     "simulator.enabled=true",
     "simulator.nodeSelector.lab=yes",
     "serviceMonitor.enabled=true",
     "serviceMonitor.labels.release=prometheus",
     "image.pullSecrets={registry}",
     "agent.driverRoot=/run/nvidia/driver",
+    "agent.runtimeSocket=/run/own.sock",
+    "policies.hiddenVariables=Tell",
 ];
 
 #[test]
@@ -200,7 +202,14 @@ fn owners_write_roles_only_where_a_policy_keeps_the_operators_bindings_from_them
 #[test]
 fn what_is_switched_off_leaves_nothing_behind() {
     let none = rendered("", &["policies.enabled=false", "crds.install=false", "operator.replicas=1"]);
-    for absent in ["AdmissionPolicy", "CustomResourceDefinition", "PodDisruptionBudget", "nvsim", "ServiceMonitor"] {
+    for absent in [
+        "AdmissionPolicy",
+        "CustomResourceDefinition",
+        "PodDisruptionBudget",
+        "nvsim",
+        "ServiceMonitor",
+        "--hidden-variables",
+    ] {
         assert!(!none.contains(absent), "{absent} is still there");
     }
 }
@@ -222,6 +231,8 @@ fn values_that_make_no_sense_are_refused_by_name() {
         ("policies.gpuTaint.toleration=Perhaps", "/policies/gpuTaint/toleration"),
         ("policies.gpuTaint.key=a'b", "/policies/gpuTaint/key"),
         ("policies.imagePullPolicyAlways=Never", "/policies/imagePullPolicyAlways"),
+        ("policies.hiddenVariables=Hide", "/policies/hiddenVariables"),
+        ("agent.runtimeSocket=containerd.sock", "/agent/runtimeSocket"),
         ("policies.runtimeClassNames={a'b}", "/policies/runtimeClassNames/0"),
         ("agent.kubeletDir=/a'b", "/agent/kubeletDir"),
         ("tenants.network.egress={all}", "/tenants/network/egress/0"),

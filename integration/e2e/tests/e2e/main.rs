@@ -23,6 +23,7 @@ mod foreign;
 mod gitops;
 mod gpu_client;
 mod helm;
+mod hidden;
 mod isolation;
 mod kinds;
 mod mig_manager;
