@@ -38,6 +38,12 @@ impl Load {
         let Self { writes, reads, seconds } = *before;
         Self { writes: self.writes - writes, reads: self.reads - reads, seconds: self.seconds - seconds }
     }
+
+    /// Reads, and milliseconds of processor time, for each of so many tenants.
+    #[expect(clippy::cast_precision_loss, reason = "thousands")]
+    pub fn each(&self, tenants: usize) -> (f64, f64) {
+        (self.reads / tenants as f64, self.seconds * 1000.0 / tenants as f64)
+    }
 }
 
 impl fmt::Display for Load {
