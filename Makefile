@@ -23,7 +23,7 @@ TRIPLE := $(shell rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 export CARGO_TARGET_$(TRIPLE)_RUNNER := $(SUDO)
 endif
 
-.PHONY: crds help demo test check bench down prerequisites tools build images lab-up labs lab-test end-to-end unit fmt fmt-check lint
+.PHONY: crds help demo test check bench down prerequisites tools peer-tools build images lab-up labs lab-test end-to-end unit fmt fmt-check lint
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
@@ -41,12 +41,12 @@ end-to-end: labs ## the end-to-end tests, in LABS labs at once; TEST='story::' f
 
 check: fmt-check unit ## the fast subset: formatting, and every test that needs no cluster
 
-bench: prerequisites tools ## measured figures, each as a ratio within the run
+bench: prerequisites tools peer-tools ## measured figures, each as a ratio within the run; BENCH='peer 200' for one
 	$(CARGO) build $(ALL) --release
 	$(CARGO) build $(ALL)
 	$(SUDO) $(LAB) down
 	$(SUDO) $(LAB) up --profile release --require-images
-	$(CARGO) run $(LOCKED) -q --release --bin bench
+	$(CARGO) run $(LOCKED) -q --release --bin bench -- $(BENCH)
 
 down: ## end all labs and remove everything of them
 	@if [ -x $(LAB) ]; then $(SUDO) $(LAB) down --all; else echo "no lab has been built here"; fi
@@ -56,6 +56,9 @@ prerequisites: ## what the machine needs; Debian packages are installed
 
 tools: prerequisites ## the Go programs of the lab (20 minutes once, then seconds); TOOLS='kubelet runc' for some
 	@integration/tools/build $(TOOLS)
+
+peer-tools: prerequisites ## the product that is measured beside this one (4 minutes once); for `bench` alone
+	@integration/tools/build capsule
 
 build: prerequisites ## the project's programs
 	$(CARGO) build $(ALL)

@@ -7,7 +7,9 @@ mod change;
 mod load;
 mod many;
 mod onboarding;
+mod peer;
 mod rest;
+mod writes;
 
 use std::process::ExitCode;
 
@@ -25,10 +27,13 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<()> {
-    let world = World::enter_real().await?;
     let only = std::env::args().nth(1);
     let tenants = std::env::args().nth(2).and_then(|n| n.parse().ok());
     let wanted = |name: &str| only.as_deref().is_none_or(|o| o == name);
+    if wanted("peer") {
+        peer::built()?;
+    }
+    let world = World::enter_real().await?;
     if wanted("rest") {
         rest::measure(&world).await?;
     }
@@ -40,6 +45,10 @@ async fn run() -> Result<()> {
     }
     if wanted("admission") {
         admission::measure(&world, tenants.unwrap_or(1000)).await?;
+    }
+    // last: it takes the product away and brings it back
+    if wanted("peer") {
+        peer::measure(&world, tenants.unwrap_or(200)).await?;
     }
     Ok(())
 }

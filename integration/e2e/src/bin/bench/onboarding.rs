@@ -30,6 +30,7 @@ use super::{
     load::Load,
     many::{IN_FLIGHT, become_ready, quantile, until_all},
     rest,
+    writes::Writes,
 };
 
 /// Onboards the tenants through the operator, then writes copies of what it made with a bare client.
@@ -39,11 +40,12 @@ pub async fn measure(world: &World, tenants: usize) -> Result<()> {
     delete_everything(&world.client).await?;
     world.set(&[mig_profile("mig-1g", "1g.10gb"), pool("p", "gpu-1", &["mig-1g"])]).await?;
 
-    let before = Load::of(world).await?;
+    let (before, written) = (Load::of(world).await?, Writes::of(world).await?);
     let start = Instant::now();
     let waited = become_ready(world, "bench-", tenants).await?;
     let ours = start.elapsed().as_secs_f64();
     let work = Load::of(world).await?.since(&before);
+    let each = Writes::of(world).await?.since(&written, tenants);
 
     let operators = rest::operators(world).await?;
     let model = Model::of(world, "bench-0000").await?;
@@ -59,7 +61,7 @@ pub async fn measure(world: &World, tenants: usize) -> Result<()> {
         rate(ours)
     );
     let (half, most) = (quantile(&waited, 0.5).as_secs_f64(), quantile(&waited, 0.99).as_secs_f64());
-    println!("  writes a tenant: {}", work.writes_each(tenants));
+    println!("  writes a tenant: {:.1} ({each})", each.sum());
     println!("  Ready after its application: p50 {half:.1} s, p99 {most:.1} s; the operators then have {operators}");
     for (how, bare) in [("applies", applied?), ("creates", created?)] {
         let (written, in_force) = (bare.written, bare.in_force);
@@ -71,7 +73,7 @@ pub async fn measure(world: &World, tenants: usize) -> Result<()> {
             in_force / ours,
             bare.work
         );
-        println!("    writes a tenant: {}", bare.work.writes_each(tenants));
+        println!("    writes a tenant: {:.1} ({})", bare.each.sum(), bare.each);
     }
     delete_everything(&world.client).await
 }
@@ -84,11 +86,13 @@ struct Bare {
     in_force: f64,
     /// What the API server did until then.
     work: Load,
+    /// What was written for each tenant until then.
+    each: Writes,
 }
 
 /// A client writes the same objects under other names.
 async fn bare_client(world: &World, model: &Model, name: &str, tenants: usize, manner: Manner) -> Result<Bare> {
-    let before = Load::of(world).await?;
+    let (before, each) = (Load::of(world).await?, Writes::of(world).await?);
     let start = Instant::now();
     stream::iter(0..tenants)
         .map(|i| model.write(world, format!("{name}-{i:04}"), manner))
@@ -103,7 +107,8 @@ async fn bare_client(world: &World, model: &Model, name: &str, tenants: usize, m
     let quotas = Api::<ResourceQuota>::all(world.client.clone());
     until_all(&quotas, &format!("{name}-"), tenants, in_force).await?;
     let in_force = start.elapsed().as_secs_f64();
-    Ok(Bare { written, in_force, work: Load::of(world).await?.since(&before) })
+    let each = Writes::of(world).await?.since(&each, tenants);
+    Ok(Bare { written, in_force, work: Load::of(world).await?.since(&before), each })
 }
 
 /// How the bare client writes.

@@ -1,0 +1,243 @@
+//! Capsule as its users run it: its own chart, with the webhooks that it puts up by itself, and a tenant's owner who makes
+//! namespaces. The program and the chart come from its Go module.
+
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use e2e::{
+    Error, Result, World,
+    actor::{Actor, Verb},
+    product,
+    wait::{PATIENCE, eventually},
+};
+use futures::{Stream, StreamExt, TryStreamExt, future::try_join};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams},
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, watcher},
+    },
+};
+use lab::{
+    Profile, command,
+    image::{
+        self, Built,
+        layout::{Layout, Source},
+    },
+    place::Folders,
+};
+use serde_json::{Value, json};
+
+use super::four::{Four, create, each};
+use crate::many::IN_FLIGHT;
+
+/// The version in `integration/tools/capsule/go.mod`.
+pub const VERSION: &str = "0.14.0";
+/// Workers of its controllers, as many as the clients here have requests in flight; the chart's default is one.
+pub const WORKERS: usize = 8;
+const MODULE: &str = "github.com/projectcapsule/capsule";
+const TENANTS: &str = "/apis/capsule.clastix.io/v1beta2/tenants";
+const NAMESPACE: &str = "capsule-system";
+/// The release of its kinds, which come before an object of theirs.
+const KINDS: &str = "capsule-kinds";
+const RELEASE: &str = "capsule";
+/// The node that it runs on.
+const NODE: &str = "cpu-1";
+/// Between two tries to make a namespace that Capsule refuses.
+const AGAIN: Duration = Duration::from_millis(20);
+/// Who owns all tenants, of the group whose members Capsule takes for tenants' owners by default.
+const OWNER: Actor = Actor::Person(super::OWNER, &["projectcapsule.dev"]);
+
+/// What it puts up by itself, of both kinds.
+const HOOKS: &str = "capsule-dynamic-webhook";
+const HOOK_KINDS: [&str; 2] = ["validatingwebhookconfiguration", "mutatingwebhookconfiguration"];
+/// Parts of its chart's webhooks that namespaces and tenants do without: rules for what tenants write, the guard of its own objects,
+/// metadata, quotas over several namespaces.
+const OPTIONAL: [&str; 8] = [
+    "generic",
+    "managed",
+    "metadata",
+    "globalresourcequotas",
+    "cordoning",
+    "customresources",
+    "replications",
+    "rulestatus",
+];
+
+/// Which of its webhooks are in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Webhooks {
+    /// Those that the chart has on by default.
+    Default,
+    /// Without those that look at the four objects and have no say about whether they are made.
+    Fewest,
+}
+
+/// Its program is there, or what to do.
+pub fn built() -> Result<()> {
+    match Folders::find()?.tool("capsule") {
+        Ok(_) => Ok(()),
+        Err(_) => {
+            Err(Error::Wrong("Capsule has not been built: run `make peer-tools` (about four minutes, once)".into()))
+        }
+    }
+}
+
+/// Installs it and waits until its webhooks answer.
+pub async fn install(world: &World, webhooks: Webhooks) -> Result<()> {
+    load(world).await?;
+    let folder = tempfile::tempdir().map_err(|source| Error::Io { what: "a folder for a chart".into(), source })?;
+    let chart = chart(folder.path()).await?;
+    let install = ["upgrade", "--install", "--namespace", NAMESPACE, "--create-namespace", "--no-hooks", "--wait"];
+    let own_certificates = ["--set", "certManager.generateCertificates=false"];
+    // its hooks are jobs with an image of kubectl, which apply the kinds and wait for the certificate
+    let kinds = [KINDS, &chart, "--skip-crds", "--set", "crds.exclusive=true,crds.inline=true"];
+    world.lab.helm(&[&install[..], &own_certificates, &kinds].concat()).await?;
+    let wanted = webhooks == Webhooks::Default;
+    let mut values = vec![
+        "crds.install=false,tls.create=true,tls.enableController=true".to_owned(),
+        format!("manager.image.registry=lab.local,manager.image.repository=capsule,manager.image.tag={VERSION}"),
+        // a negative rate is none
+        format!("manager.options.workers={WORKERS},manager.options.clientConnectionQPS=-1"),
+        format!("nodeSelector.kubernetes\\.io/hostname={NODE}"),
+    ];
+    values.extend(OPTIONAL.map(|hook| format!("webhooks.hooks.{hook}.enabled={wanted}")));
+    let values = values.join(",");
+    let release = [RELEASE, &chart, "--skip-crds", "--set", &values, "--timeout", "5m"];
+    world.lab.helm(&[&install[..], &own_certificates, &release].concat()).await?;
+    let probe = tenant("bench-probe", None);
+    eventually("Capsule's webhooks to answer", PATIENCE, || async {
+        for kind in HOOK_KINDS {
+            world.kubectl(&["get", kind, HOOKS]).await?;
+        }
+        let asked = Actor::Admin.may(&world.client, Verb::Create, TENANTS, &probe).await?;
+        Ok(asked.map(drop).map_err(|refusal| refusal.message))
+    })
+    .await
+}
+
+/// Makes tenants, and a namespace of each in its owner's name as soon as Capsule knows who that is.
+pub async fn onboard(world: &World, four: &Four, prefix: &str, tenants: usize) -> Result<()> {
+    let client = &world.client;
+    let made =
+        each(prefix, tenants, async |name| create(&Actor::Admin, client, TENANTS, &tenant(&name, Some(four))).await);
+    let settled = owned(client, prefix).take(tenants).map(async |name| settle(client, &name?).await);
+    try_join(made, settled.buffer_unordered(IN_FLIGHT).try_collect::<Vec<_>>()).await.map(drop)
+}
+
+/// The names of tenants whose owners Capsule has written into their status, each once.
+fn owned(client: &Client, prefix: &str) -> impl Stream<Item = Result<String>> {
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("capsule.clastix.io", "v1beta2", "Tenant"));
+    let api = Api::<DynamicObject>::all_with(client.clone(), &kind);
+    let tenants = watcher(api, watcher::Config::default()).default_backoff().applied_objects();
+    let mut known = BTreeSet::new();
+    tenants.map_err(|e| Error::Wrong(e.to_string())).try_filter_map(move |tenant| {
+        let owned = tenant.data["status"]["owners"].as_array().is_some_and(|owners| !owners.is_empty());
+        let name = tenant.name_any();
+        let new = owned && name.starts_with(prefix) && known.insert(name.clone());
+        std::future::ready(Ok(new.then_some(name)))
+    })
+}
+
+/// Makes a tenant's namespace. Capsule's webhook may know the owner a moment later than its status says.
+async fn settle(client: &Client, name: &str) -> Result<()> {
+    let labels = json!({"capsule.clastix.io/tenant": name});
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
+    let start = Instant::now();
+    loop {
+        match create(&OWNER, client, "/api/v1/namespaces", &namespace).await {
+            Err(Error::Wrong(_)) if start.elapsed() < PATIENCE => tokio::time::sleep(AGAIN).await,
+            done => return done,
+        }
+    }
+}
+
+/// A tenant whose namespaces get these objects, and one role binding: an owner without a role is given the two of the default.
+fn tenant(name: &str, four: Option<&Four>) -> Value {
+    let mut spec =
+        json!({"owners": [{"kind": "User", "name": super::OWNER, "clusterRoles": ["capsule-namespace-deleter"]}]});
+    if let Some(Four { quota, limits, policy }) = four {
+        // for each namespace by itself: one budget over several would cost it more writes
+        spec["resourceQuotas"] = json!({"scope": "Namespace", "items": [quota]});
+        spec["limitRanges"] = json!({"items": [limits]});
+        spec["networkPolicies"] = json!({"items": [policy]});
+    }
+    json!({"apiVersion": "capsule.clastix.io/v1beta2", "kind": "Tenant", "metadata": {"name": name}, "spec": spec})
+}
+
+/// Removes it, with its tenants and their namespaces; also what an earlier run left.
+pub async fn remove(world: &World, prefix: &str) -> Result<()> {
+    let kinds = world.kubectl(&["get", "customresourcedefinitions", "-o", "name"]).await?;
+    if kinds.contains("/tenants.capsule.clastix.io") {
+        world.kubectl(&["delete", "tenants.capsule.clastix.io", "--all", "--wait=false"]).await?;
+        namespaces_gone(world, prefix).await?;
+        eventually("Capsule's tenants gone", PATIENCE, || async {
+            let left = world.kubectl(&["get", "tenants.capsule.clastix.io", "-o", "name"]).await?;
+            Ok(if left.is_empty() { Ok(()) } else { Err(left) })
+        })
+        .await?;
+    }
+    // its program puts up its webhooks again, and without it they refuse even what removes it
+    world.kubectl(&["delete", "deployments", "--namespace", NAMESPACE, "--all", "--cascade=foreground"]).await?;
+    let uninstall = ["uninstall", "--namespace", NAMESPACE, "--no-hooks", "--ignore-not-found", "--wait"];
+    for kind in HOOK_KINDS {
+        world.kubectl(&["delete", kind, HOOKS, "--ignore-not-found"]).await?;
+    }
+    world.lab.helm(&[&uninstall[..], &[RELEASE]].concat()).await?;
+    world.lab.helm(&[&uninstall[..], &[KINDS]].concat()).await?;
+    let roles = ["capsule-namespace-deleter", "capsule-namespace-provisioner"];
+    world
+        .kubectl(&[&["delete", "clusterroles,clusterrolebindings", "--ignore-not-found"][..], &roles].concat())
+        .await?;
+    world.kubectl(&["delete", "namespace", NAMESPACE, "--ignore-not-found"]).await.map(drop)
+}
+
+/// Waits until no namespace has a name that begins so.
+pub async fn namespaces_gone(world: &World, prefix: &str) -> Result<()> {
+    let api = Api::<Namespace>::all(world.client.clone());
+    eventually(&format!("no namespace {prefix}… left"), PATIENCE * 2, || async {
+        let left = api.list_metadata(&ListParams::default()).await?;
+        let left = left.iter().filter(|n| n.name_any().starts_with(prefix)).count();
+        Ok(if left == 0 { Ok(()) } else { Err(format!("{left} left")) })
+    })
+    .await
+}
+
+/// Packs its image and loads it into its node.
+async fn load(world: &World) -> Result<()> {
+    let program = "/usr/bin/capsule";
+    let layout = Layout {
+        name: "lab.local/capsule:0.14.0",
+        files: vec![(program, Source::Tool("capsule")), ("/tmp", Source::Folder(0o1777))],
+        entrypoint: &["/usr/bin/capsule"],
+        driver_libraries: false,
+        applets: false,
+        dockerfile: None,
+    };
+    match image::build(&Folders::find()?, Profile::Release, &layout).await? {
+        Built::Tar(tar, _) => Ok(world.lab.node(NODE)?.load_image(&tar).await.map(drop)?),
+        Built::Lacks(file) => Err(Error::Wrong(format!("{} is missing", file.display()))),
+    }
+}
+
+/// A copy of the module's chart. Its release gives it a version, and the chart of another product is left out, which it names and
+/// does not hold.
+async fn chart(folder: &Path) -> Result<String> {
+    let tool = product::root().join("integration/tools/capsule").display().to_string();
+    let module = command::run("go", &["-C", &tool, "mod", "download", "-json", MODULE]).await?;
+    let text = |e: serde_json::Error| Error::Text { what: "what `go mod download` says".into(), why: e.to_string() };
+    let module: Value = serde_json::from_str(&module).map_err(text)?;
+    let from = format!("{}/charts/capsule", module["Dir"].as_str().unwrap_or_default());
+    let to = folder.join("capsule").display().to_string();
+    command::run("cp", &["-r", "--no-preserve=mode", &from, &to]).await?;
+    let about = format!("apiVersion: v2\nname: capsule\nversion: {VERSION}\nappVersion: {VERSION}\n");
+    std::fs::write(format!("{to}/Chart.yaml"), about)
+        .and_then(|()| std::fs::remove_file(format!("{to}/Chart.lock")))
+        .map_err(|source| Error::Io { what: format!("writing {to}"), source })?;
+    Ok(to)
+}

@@ -1,0 +1,157 @@
+//! The four objects that each tenant gets, and waiting for them.
+
+use std::time::{Duration, Instant};
+
+use e2e::{
+    Error, Result, World,
+    actor::{Actor, Verb},
+    wait::PATIENCE,
+};
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::{
+    core::v1::{LimitRange, Namespace, ResourceQuota},
+    networking::v1::NetworkPolicy,
+};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::ListParams,
+    core::PartialObjectMeta,
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, Event, watcher},
+    },
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use super::presence::{Kind, Presence, Seen};
+use crate::many::IN_FLIGHT;
+
+/// So long all of it must have been there before it is believed to stay.
+const HOLD: Duration = Duration::from_secs(5);
+
+/// What is in a tenant's namespace: the specs of its quota, limit range and network policy.
+pub struct Four {
+    pub quota: Value,
+    pub limits: Value,
+    pub policy: Value,
+}
+
+impl Four {
+    /// Those of a namespace, which has exactly one of each.
+    pub async fn of(world: &World, namespace: &str) -> Result<Self> {
+        let client = &world.client;
+        Ok(Self {
+            quota: only(&Api::<ResourceQuota>::namespaced(client.clone(), namespace)).await?,
+            limits: only(&Api::<LimitRange>::namespaced(client.clone(), namespace)).await?,
+            policy: only(&Api::<NetworkPolicy>::namespaced(client.clone(), namespace)).await?,
+        })
+    }
+
+    /// Writes them into a namespace of this name, which is made as well, one after the other.
+    pub async fn write(&self, client: &Client, name: &str) -> Result<()> {
+        let Self { quota, limits, policy } = self;
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        create(&Actor::Admin, client, "/api/v1/namespaces", &namespace).await?;
+        for (path, version, kind, spec) in [
+            ("/api/v1/namespaces/{}/resourcequotas", "v1", "ResourceQuota", quota),
+            ("/api/v1/namespaces/{}/limitranges", "v1", "LimitRange", limits),
+            (
+                "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
+                "networking.k8s.io/v1",
+                "NetworkPolicy",
+                policy,
+            ),
+        ] {
+            let object = json!({"apiVersion": version, "kind": kind, "metadata": {"name": "bench"}, "spec": spec});
+            create(&Actor::Admin, client, &path.replace("{}", name), &object).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The spec of the only object of a kind.
+async fn only<K>(api: &Api<K>) -> Result<Value>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Serialize + DeserializeOwned,
+{
+    let found = api.list(&ListParams::default()).await?.items;
+    let [one] = found.as_slice() else {
+        return Err(Error::Wrong(format!("{} objects {} where one was expected", found.len(), K::kind(&()))));
+    };
+    let value = serde_json::to_value(one).map_err(|e| Error::Text { what: "an object".into(), why: e.to_string() })?;
+    Ok(value.get("spec").cloned().unwrap_or_default())
+}
+
+/// Creates an object in somebody's name.
+pub async fn create(actor: &Actor, client: &Client, path: &str, object: &Value) -> Result<()> {
+    match actor.does(client, Verb::Create, path, object).await? {
+        Ok(_) => Ok(()),
+        Err(refusal) => Err(Error::Wrong(format!("{path}: {}", refusal.message))),
+    }
+}
+
+/// Does something for so many tenants, by their names, as many at once as every client here.
+pub async fn each<F>(prefix: &str, tenants: usize, work: impl Fn(String) -> F) -> Result<()>
+where
+    F: Future<Output = Result<()>>,
+{
+    let all = stream::iter(0..tenants).map(|i| work(format!("{prefix}{i:04}")));
+    all.buffer_unordered(IN_FLIGHT).try_collect().await
+}
+
+/// Waits until every tenant whose namespace begins so has all four objects and keeps them; what was seen on the way.
+pub async fn all_there(client: &Client, prefix: &str, tenants: usize) -> Result<Presence> {
+    let mut presence = Presence::of(tenants);
+    let mut events = stream::select_all([
+        watched::<Namespace>(client, Kind::Namespace),
+        watched::<ResourceQuota>(client, Kind::Quota),
+        watched::<LimitRange>(client, Kind::Limits),
+        watched::<NetworkPolicy>(client, Kind::Policy),
+    ]);
+    loop {
+        let until = presence.complete_since().map_or(Instant::now() + PATIENCE, |since| since + HOLD);
+        let Ok(event) = tokio::time::timeout_at(until.into(), events.next()).await else {
+            return if presence.complete_since().is_some() {
+                Ok(presence)
+            } else {
+                Err(Error::Wrong(presence.to_string()))
+            };
+        };
+        let Some((kind, seen)) = event.transpose()? else {
+            return Err(Error::Wrong("the watches have ended".into()));
+        };
+        let ours = match &seen {
+            Seen::Anew => true,
+            Seen::There(namespace, _) | Seen::Gone(namespace, _) => namespace.starts_with(prefix),
+        };
+        if ours {
+            presence.note(kind, seen, Instant::now());
+        }
+    }
+}
+
+/// What a watch of one kind says.
+fn watched<K>(client: &Client, kind: Kind) -> stream::BoxStream<'static, Result<(Kind, Seen)>>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
+{
+    let events =
+        watcher(Api::<PartialObjectMeta<K>>::all(client.clone()), watcher::Config::default()).default_backoff();
+    let seen = move |event: Event<PartialObjectMeta<K>>| {
+        let seen = match event {
+            Event::Init => Seen::Anew,
+            Event::Apply(o) | Event::InitApply(o) => Seen::There(place(&o), o.name_any()),
+            Event::Delete(o) => Seen::Gone(place(&o), o.name_any()),
+            Event::InitDone => return None,
+        };
+        Some((kind, seen))
+    };
+    let events = events.map_err(|e| Error::Wrong(e.to_string()));
+    events.try_filter_map(move |event| std::future::ready(Ok(seen(event)))).boxed()
+}
+
+/// The namespace of an object, which a namespace itself is.
+fn place(object: &impl ResourceExt) -> String {
+    object.namespace().unwrap_or_else(|| object.name_any())
+}
