@@ -108,15 +108,6 @@ pub struct Memory {
     parting: Option<Instant>,
 }
 
-impl Memory {
-    /// How long until something has lasted for [`SETTLE`], which no news will tell.
-    pub fn due(&self, now: Instant) -> Option<Duration> {
-        let since = self.lowered.values().chain(self.full.values());
-        let left = since.map(|since| (*since + SETTLE).saturating_duration_since(now));
-        left.filter(|left| !left.is_zero()).min()
-    }
-}
-
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {

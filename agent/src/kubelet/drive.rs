@@ -188,9 +188,8 @@ impl<'a> Drive<'a> {
         let applied = outcome.is_ok() && self.applied(&looked, &step, &offerable).await;
         let message = self.describe(&step, &outcome);
         self.report(view, &looked, message, applied, report);
-        let now = Instant::now();
-        match (applied, now < self.lively_until) {
-            (false, true) if outcome.is_ok() => self.memory.due(now).map_or(BUSY, |due| due.min(BUSY)),
+        match (applied, Instant::now() < self.lively_until) {
+            (false, true) if outcome.is_ok() => BUSY,
             (false, _) | (true, true) => LIVELY,
             (true, false) => REST,
         }

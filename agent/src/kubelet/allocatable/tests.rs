@@ -101,10 +101,7 @@ fn lowers_the_node_before_it_withdraws_and_gives_the_scheduler_time_to_see() {
     assert_eq!(scene.step().actions, [allocatable(3)]);
     scene.node_counts(3);
     assert_eq!(scene.step().actions, []);
-    scene.later(SETTLE / 2);
-    assert_eq!(scene.memory.due(scene.now), Some(SETTLE / 2), "no news will tell that it is over");
-    scene.later(SETTLE / 2);
-    assert_eq!(scene.memory.due(scene.now), None);
+    scene.later(SETTLE);
     assert_eq!(scene.step().actions, [Action::Publish(R.to_owned(), offer(&[0, 1, 2]))]);
 }
 
