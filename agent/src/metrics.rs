@@ -17,7 +17,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use crate::device::DeviceView;
+use crate::{device::DeviceView, kubelet::ledger::Refused};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {
@@ -50,6 +50,11 @@ struct LackingLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusedLabels {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct HiddenLabels {
     variables: &'static str,
     outcome: &'static str,
@@ -66,6 +71,7 @@ pub struct Metrics {
     missing_rights: Family<LackingLabels, Gauge<i64, AtomicI64>>,
     status_writes: Counter,
     status_failures: Counter,
+    refused_allocations: Family<RefusedLabels, Counter>,
     hidden_variables: Family<HiddenLabels, Counter>,
     unseen_environments: Gauge,
 }
@@ -87,6 +93,9 @@ impl Default for Metrics {
         registry.register("missing_rights", help, missing_rights.clone());
         registry.register("status_writes", "Writes of GpuNode status", status_writes.clone());
         registry.register("status_failures", "Writes of GpuNode status that failed", status_failures.clone());
+        let refused_allocations = Family::default();
+        let help = "Devices that kubelet wanted to give to a container and that were not given, by reason";
+        registry.register("refused_allocations", help, refused_allocations.clone());
         let hidden_variables = Family::default();
         let help =
             "Containers of tenants that got variables by envFrom which they may not have, by what these are about";
@@ -103,6 +112,7 @@ impl Default for Metrics {
             missing_rights,
             status_writes,
             status_failures,
+            refused_allocations,
             hidden_variables,
             unseen_environments,
         }
@@ -131,6 +141,16 @@ impl Metrics {
         } else {
             self.status_failures.inc()
         };
+    }
+
+    /// A container was not given what kubelet had chosen for it.
+    pub fn refused_allocation(&self, refused: &Refused) {
+        let reason = match refused {
+            Refused::NotOffered(_) => "NotOffered",
+            Refused::Held { .. } => "Held",
+            Refused::Unknown(..) => "Unknown",
+        };
+        self.refused_allocations.get_or_create(&RefusedLabels { reason }).inc();
     }
 
     /// The devices changed.

@@ -123,7 +123,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let shell = Shell::new(silicon, metrics.clone(), kubelet, view, carved);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = CancellationToken::new();
-    let mut plugin = std::pin::pin!(plugin(&args, &client, &channels, stop.clone()).fuse());
+    let mut plugin = std::pin::pin!(plugin(&args, &client, &channels, metrics.clone(), stop.clone()).fuse());
     tokio::select! {
         () = object::watch(client.clone(), &args.node_name, &boot_id, &channels.watched) => {}
         () = carve(shell, &channels, &heartbeat) => {}
@@ -253,7 +253,7 @@ async fn report(
 }
 
 /// Kubelet's side, from the moment that the driver's place is known.
-async fn plugin(args: &Args, client: &Client, channels: &Channels, stop: CancellationToken) {
+async fn plugin(args: &Args, client: &Client, channels: &Channels, metrics: Metrics, stop: CancellationToken) {
     let mut carved = channels.carved.subscribe();
     let driver_root = |carved: &Carved| carved.inventory.as_ref()?.driver_root.clone();
     let found = tokio::select! {
@@ -271,8 +271,8 @@ async fn plugin(args: &Args, client: &Client, channels: &Channels, stop: Cancell
         extra_cdi_devices: args.extra_cdi_devices.clone(),
         allocation: args.allocate.into(),
     };
-    kubelet::run(config, client.clone(), channels.view.subscribe(), channels.kubelet.clone(), &channels.suspects, stop)
-        .await;
+    let (view, report) = (channels.view.subscribe(), channels.kubelet.clone());
+    kubelet::run(config, client.clone(), view, report, &channels.suspects, metrics, stop).await;
 }
 
 /// Looks at what containers were started with, where that is asked for.

@@ -14,8 +14,17 @@ use std::{
 use super::offer::{Listed, Offer, Offers, usable};
 use crate::device::DeviceId;
 
-/// Time that the scheduler is given to see a lowered allocatable, and kubelet to finish a pod bound just before.
+/// Time that the scheduler is given to see a lowered allocatable, and kubelet to finish a pod bound just before; see [`settling`].
 pub const SETTLE: Duration = Duration::from_millis(300);
+
+/// The most that it is given: two of them have to fit between kubelet's writes of the node's status, ten seconds apart.
+const SETTLE_MOST: Duration = Duration::from_secs(2);
+
+/// How long to let a write settle that took so long: where the API server is slow or processors are short, the scheduler is late too.
+/// On a machine with thirty times the work that it can do, 300 ms lost two pods of three hundred.
+pub fn settling(write: Duration) -> Duration {
+    (write * 4).clamp(SETTLE, SETTLE_MOST)
+}
 
 /// A pod that has been bound for longer and has no device yet is not waited for: a busy node takes seconds.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -62,6 +71,8 @@ pub struct Seen<'a> {
     /// is no plugin would make room for one that fails. Everything is offered as unhealthy, which is what kubelet makes of
     /// it anyway when the plugin goes, and running pods go on.
     pub stopping: bool,
+    /// Time for a lowered allocatable to be seen.
+    pub settle: Duration,
     /// The present.
     pub now: Instant,
 }
@@ -106,6 +117,15 @@ pub struct Memory {
     deaf: BTreeMap<String, Instant>,
     /// Since when an agent that is to stop has had nothing left to take back.
     parting: Option<Instant>,
+}
+
+impl Memory {
+    /// How long until something has lasted long enough to be settled, which no news will tell.
+    pub fn due(&self, settle: Duration, now: Instant) -> Option<Duration> {
+        let since = self.lowered.values().chain(self.full.values());
+        let left = since.map(|since| (*since + settle).saturating_duration_since(now));
+        left.filter(|left| !left.is_zero()).min()
+    }
 }
 
 /// What is to be done.
@@ -165,7 +185,7 @@ pub fn step(memory: &Memory, seen: &Seen<'_>) -> (Memory, Step) {
         if let Some(since) = one.lowered_since(memory.lowered.get(resource).copied(), high) {
             next.lowered.insert(resource.clone(), since);
         }
-        let settled = next.lowered.get(resource).is_some_and(|since| seen.now >= *since + SETTLE);
+        let settled = next.lowered.get(resource).is_some_and(|since| seen.now >= *since + seen.settle);
         if let Some(offer) = one.publication(settled) {
             step.actions.push(Action::Publish(resource.clone(), offer.clone()));
             let leaves = next.withdrawn.entry(resource.clone()).or_default();
@@ -225,6 +245,7 @@ struct Resource<'a> {
     withdrawn: Option<&'a BTreeMap<DeviceId, Leave>>,
     taken: Option<u64>,
     in_flight: Option<Flight>,
+    settle: Duration,
     now: Instant,
 }
 
@@ -245,6 +266,7 @@ impl<'a> Resource<'a> {
             withdrawn,
             taken: seen.taken.map(|counts| counts.get(name).copied().unwrap_or(0)),
             in_flight: seen.in_flight.get(name).copied(),
+            settle: seen.settle,
             now: seen.now,
         }
     }
@@ -269,7 +291,7 @@ impl<'a> Resource<'a> {
         // once withdrawn, a device is nobody's hope: then the number must be right at once
         let hope = if self.withdraws() { self.taken.unwrap_or(0) } else { 0 };
         let floor = target.max(hope);
-        let landed = full.is_some_and(|since| self.now >= since + SETTLE);
+        let landed = full.is_some_and(|since| self.now >= since + self.settle);
         if node > floor { Some(floor) } else { (landed || self.late(high)).then_some(target) }
     }
 

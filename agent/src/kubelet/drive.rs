@@ -19,6 +19,7 @@ use super::{
     bound::{self, Demands},
     cdi::{self, Driver, SpecFile},
     config::Config,
+    holders::Holders,
     ledger::Ledger,
     listeners::Listeners,
     node::{Counted, OwnNode},
@@ -30,6 +31,7 @@ use super::{
 use crate::{
     device::{DeviceId, DeviceView, KubeletView},
     environment::Suspects,
+    metrics::Metrics,
 };
 
 /// Between looks while something is on its way.
@@ -64,6 +66,7 @@ pub async fn run(
     mut devices: watch::Receiver<DeviceView>,
     report: watch::Sender<KubeletView>,
     suspects: &watch::Sender<Suspects>,
+    metrics: Metrics,
     stop: CancellationToken,
 ) {
     let node = OwnNode::new(client.clone(), &config.node_name);
@@ -71,7 +74,7 @@ pub async fn run(
     let demands = watch::Sender::new(None);
     let mut pods = demands.subscribe();
     let nudge = Arc::new(Notify::new());
-    let mut drive = Drive::new(&config, &node, demands.subscribe(), nudge.clone());
+    let mut drive = Drive::new(&config, &node, demands.subscribe(), nudge.clone(), metrics);
     let turns = async {
         loop {
             let view = devices.borrow_and_update().clone();
@@ -109,12 +112,15 @@ struct Drive<'a> {
     ledger: Arc<Ledger>,
     terms: Arc<Terms>,
     nudge: Arc<Notify>,
+    metrics: Metrics,
     stop: CancellationToken,
     servers: BTreeMap<String, Server>,
     tasks: JoinSet<()>,
     spec: SpecFile,
     specified: u64,
     memory: Memory,
+    /// Time for the last write of allocatable to be seen.
+    settle: Duration,
     owners: Owners,
     lively_until: Instant,
     troubled: bool,
@@ -131,7 +137,8 @@ struct Server {
 /// What was asked of others in one turn.
 struct Looked {
     listed: Option<ByResource>,
-    waiting: BTreeSet<DeviceId>,
+    /// Grants that no owner shows for yet; none when kubelet did not say who owns what.
+    waiting: Option<BTreeSet<DeviceId>>,
     published: Offers,
     listening: BTreeSet<String>,
     counts: Option<Counted>,
@@ -143,6 +150,7 @@ impl<'a> Drive<'a> {
         node: &'a OwnNode,
         demands: watch::Receiver<Option<Demands>>,
         nudge: Arc<Notify>,
+        metrics: Metrics,
     ) -> Self {
         let terms = Terms { allocation: config.allocation, extra_cdi_devices: config.extra_cdi_devices.clone() };
         Self {
@@ -154,12 +162,14 @@ impl<'a> Drive<'a> {
             ledger: Arc::default(),
             terms: Arc::new(terms),
             nudge,
+            metrics,
             stop: CancellationToken::new(),
             servers: BTreeMap::new(),
             tasks: JoinSet::new(),
             spec: SpecFile::in_folder(&config.cdi_dir),
             specified: 0,
             memory: Memory::default(),
+            settle: allocatable::SETTLE,
             owners: Owners::new(),
             lively_until: Instant::now(),
             troubled: false,
@@ -188,8 +198,9 @@ impl<'a> Drive<'a> {
         let applied = outcome.is_ok() && self.applied(&looked, &step, &offerable).await;
         let message = self.describe(&step, &outcome);
         self.report(view, &looked, message, applied, report);
-        match (applied, Instant::now() < self.lively_until) {
-            (false, true) if outcome.is_ok() => BUSY,
+        let now = Instant::now();
+        match (applied, now < self.lively_until) {
+            (false, true) if outcome.is_ok() => self.memory.due(self.settle, now).map_or(BUSY, |due| due.min(BUSY)),
             (false, _) | (true, true) => LIVELY,
             (true, false) => REST,
         }
@@ -199,7 +210,7 @@ impl<'a> Drive<'a> {
     async fn look_on(&mut self, view: &DeviceView, report: &watch::Sender<KubeletView>) -> Duration {
         self.retire().await;
         let listed = self.pods.allocatable(ours).await;
-        self.learn_owners().await;
+        let seen = self.learn_owners().await.is_some() && listed.is_ok();
         // containers of pods that got a device of ours may be started again, and the runtime looks it up again
         let outcome = if self.owners.keys().any(DeviceId::is_place) { Ok(()) } else { self.spec.remove() };
         let message = match (&listed, &outcome) {
@@ -207,7 +218,6 @@ impl<'a> Drive<'a> {
             (_, Err(error)) => format!("removing the CDI specification: {error}"),
             _ => "another device plugin offers the devices".to_owned(),
         };
-        let seen = listed.is_ok();
         let elsewhere: BTreeMap<DeviceId, String> = (listed.into_iter().flatten())
             .flat_map(|(resource, ids)| ids.into_iter().map(move |id| (id, resource.clone())))
             .collect();
@@ -219,7 +229,7 @@ impl<'a> Drive<'a> {
                 allocatable: elsewhere.keys().cloned().collect(),
                 elsewhere,
                 offered: BTreeSet::new(),
-                applied_generation: view.generation,
+                applied_generation: if seen { view.generation } else { known.applied_generation },
                 plugin_ready: seen,
                 message,
             };
@@ -257,6 +267,7 @@ impl<'a> Drive<'a> {
             taken: taken.as_ref(),
             in_flight: &in_flight,
             stopping,
+            settle: self.settle,
             now: Instant::now(),
         };
         let (memory, step) = allocatable::step(&self.memory, &seen);
@@ -311,20 +322,30 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Grants that no owner shows for yet. An unreachable kubelet's owners stay as they were.
-    async fn learn_owners(&mut self) -> BTreeSet<DeviceId> {
-        if let Ok(owners) = self.pods.owners(ours).await {
-            if owners != self.owners {
-                self.lively_until = Instant::now() + LIVELY_FOR;
+    /// Grants that no owner shows for yet. A kubelet that does not answer says nothing: its owners stay as they were.
+    async fn learn_owners(&mut self) -> Option<BTreeSet<DeviceId>> {
+        let asked = Instant::now();
+        let owners = match self.pods.owners(ours).await {
+            Ok(owners) => owners,
+            Err(status) => {
+                tracing::debug!(%status, "kubelet does not say who owns which device");
+                return None;
             }
-            self.owners = owners;
+        };
+        if owners != self.owners {
+            self.lively_until = Instant::now() + LIVELY_FOR;
         }
-        self.ledger.settle(self.owners.keys().cloned().collect(), Instant::now())
+        self.owners = owners;
+        Some(self.ledger.settle(self.owners.keys().cloned().collect(), asked, Instant::now()))
     }
 
     async fn act(&mut self, action: &Action) -> Result<(), Error> {
         match action {
-            Action::Allocatable(counts) => self.node.write(counts).await?,
+            Action::Allocatable(counts) => {
+                let begun = Instant::now();
+                self.node.write(counts).await?;
+                self.settle = allocatable::settling(begun.elapsed());
+            }
             Action::Publish(resource, offer) => self.publish(resource, offer),
             Action::Renew(resource) => {
                 if let Some(server) = self.servers.get(resource) {
@@ -354,10 +375,11 @@ impl<'a> Drive<'a> {
         };
         let plugin = Plugin {
             resource: resource.to_owned(),
-            ledger: self.ledger.clone(),
+            holders: Holders { ledger: self.ledger.clone(), pods: self.pods.clone() },
             offer: server.offer.subscribe(),
             listeners: server.listeners.clone(),
             terms: self.terms.clone(),
+            metrics: self.metrics.clone(),
             stop: self.stop.clone(),
         };
         self.tasks.spawn(serve::keep(plugin, self.config.plugin_dir(), server.renew.clone()));
@@ -372,7 +394,7 @@ impl<'a> Drive<'a> {
         let still_offered = |id: &DeviceId| wanted.values().any(|offer| offer.contains_key(id));
         // sealed first, then asked: no grant slips in between
         let open = if self.ledger.seal() { self.learn_owners().await } else { looked.waiting.clone() };
-        open.iter().all(still_offered)
+        open.is_some_and(|open| open.iter().all(still_offered))
     }
 
     fn report(

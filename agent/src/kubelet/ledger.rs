@@ -10,7 +10,7 @@ use super::{
     offer::{Offer, Offers},
     preferred::Candidate,
 };
-use crate::device::{Device, DeviceId};
+use crate::device::{Device, DeviceId, DeviceOwner};
 
 /// A grant that kubelet does not show by then has failed in kubelet.
 pub const GRANT_PATIENCE: Duration = Duration::from_secs(10);
@@ -21,6 +21,20 @@ pub enum Refused {
     /// Withdrawn, unhealthy or never known.
     #[error("device {0} is not offered now")]
     NotOffered(DeviceId),
+    /// kubelet has chosen what it has given already.
+    #[error(
+        "device {id} is held by container {} of pod {}/{}, which kubelet has lost sight of (kubernetes/kubernetes#137534)",
+        owner.container, owner.namespace, owner.pod
+    )]
+    Held {
+        /// The device.
+        id: DeviceId,
+        /// Who has it.
+        owner: DeviceOwner,
+    },
+    /// It was given before, and kubelet does not say whether that container still has it.
+    #[error("device {0} may be held by a container: kubelet's pod resources API does not answer: {1}")]
+    Unknown(DeviceId, String),
 }
 
 /// The plugin's books.
@@ -86,13 +100,22 @@ impl Ledger {
         offered.chain(&books.leaving).chain(books.granted.keys()).chain(&books.owned).cloned().collect()
     }
 
-    /// Learns who owns what; answers which grants have yet to show there.
-    pub fn settle(&self, owned: BTreeSet<DeviceId>, now: Instant) -> BTreeSet<DeviceId> {
+    /// Learns who owned what when kubelet was asked; answers which grants have yet to show there. An answer to an earlier question
+    /// than the grant may speak of the owner before.
+    pub fn settle(&self, owned: BTreeSet<DeviceId>, asked: Instant, now: Instant) -> BTreeSet<DeviceId> {
         let mut books = self.books();
         books.owned = owned;
         let Books { granted, owned, .. } = &mut *books;
-        granted.retain(|id, since| !owned.contains(id) && now < *since + GRANT_PATIENCE);
+        let shown = |id: &DeviceId, since: Instant| owned.contains(id) && since < asked;
+        granted.retain(|id, since| !shown(id, *since) && now < *since + GRANT_PATIENCE);
         granted.keys().cloned().collect()
+    }
+
+    /// Of these devices, those that are given or owned, as far as is known.
+    pub fn taken(&self, ids: &[DeviceId]) -> BTreeSet<DeviceId> {
+        let books = self.books();
+        let taken = |id: &&DeviceId| books.owned.contains(*id) || books.granted.contains_key(*id);
+        ids.iter().filter(taken).cloned().collect()
     }
 
     /// Gives devices to a container: all or none.
@@ -104,8 +127,8 @@ impl Ledger {
         Ok(given)
     }
 
-    /// What is known about devices that kubelet could choose from.
-    pub fn candidates(&self, ids: &[DeviceId]) -> Vec<Candidate> {
+    /// What is known about devices that kubelet could choose from, some of which are `taken`.
+    pub fn candidates(&self, ids: &[DeviceId], taken: &BTreeSet<DeviceId>) -> Vec<Candidate> {
         let books = self.books();
         let busy = books.busy_by_gpu();
         let candidate = |id: &DeviceId| {
@@ -117,6 +140,7 @@ impl Ledger {
                 gpu,
                 numa: device.and_then(|d| d.numa),
                 start: device.and_then(|d| d.mig.as_ref()).map_or(0, |mig| mig.start),
+                taken: taken.contains(id),
                 leaving: device.is_none() || books.leaving.contains(id),
             }
         };

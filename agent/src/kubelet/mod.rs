@@ -5,6 +5,7 @@ pub mod bound;
 pub mod cdi;
 pub mod config;
 mod drive;
+mod holders;
 pub mod ledger;
 mod listeners;
 mod node;

@@ -11,13 +11,16 @@ use tonic::{Request, Response, Status};
 use super::{
     cdi,
     config::Allocation,
-    ledger::Ledger,
+    holders::Holders,
     listeners::Listeners,
     offer::{self, Offer},
     preferred,
     proto::plugin::{self, device_plugin_server::DevicePlugin},
 };
-use crate::device::{Device, DeviceId};
+use crate::{
+    device::{Device, DeviceId},
+    metrics::Metrics,
+};
 
 /// What containers are given besides the choice of device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,18 +32,20 @@ pub struct Terms {
 }
 
 /// The plugin of one resource.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Plugin {
     /// Extended resource that it serves.
     pub resource: String,
-    /// Who may be given what.
-    pub ledger: Arc<Ledger>,
+    /// Who may be given what, and who has what.
+    pub holders: Holders,
     /// The list to tell kubelet.
     pub offer: watch::Receiver<Offer>,
     /// Counts kubelet's open `ListAndWatch` calls.
     pub listeners: Listeners,
     /// What containers are given.
     pub terms: Arc<Terms>,
+    /// Counts what was refused.
+    pub metrics: Metrics,
     /// Ends the open calls.
     pub stop: CancellationToken,
 }
@@ -77,14 +82,16 @@ impl DevicePlugin for Plugin {
         &self,
         request: Request<plugin::PreferredAllocationRequest>,
     ) -> Result<Response<plugin::PreferredAllocationResponse>, Status> {
-        let choose = |request: plugin::ContainerPreferredAllocationRequest| {
-            let available = self.ledger.candidates(&ids(request.available_device_i_ds));
+        let mut container_responses = Vec::new();
+        for request in request.into_inner().container_requests {
+            let available = ids(request.available_device_i_ds);
+            let taken = self.holders.taken(&available).await;
+            let available = self.holders.ledger.candidates(&available, &taken);
             let must = ids(request.must_include_device_i_ds);
             let chosen = preferred::choose(&available, &must, usize::try_from(request.allocation_size).unwrap_or(0));
             let device_i_ds = chosen.iter().map(DeviceId::to_string).collect();
-            plugin::ContainerPreferredAllocationResponse { device_i_ds }
-        };
-        let container_responses = request.into_inner().container_requests.into_iter().map(choose).collect();
+            container_responses.push(plugin::ContainerPreferredAllocationResponse { device_i_ds });
+        }
         Ok(Response::new(plugin::PreferredAllocationResponse { container_responses }))
     }
 
@@ -95,8 +102,11 @@ impl DevicePlugin for Plugin {
         let mut container_responses = Vec::new();
         for container in request.into_inner().container_requests {
             let wanted = ids(container.devices_ids);
-            let given = self.ledger.grant(&self.resource, &wanted, Instant::now()).map_err(|refused| {
+            let free = self.holders.free(&wanted).await;
+            let given = free.and_then(|()| self.holders.ledger.grant(&self.resource, &wanted, Instant::now()));
+            let given = given.map_err(|refused| {
                 tracing::warn!(resource = self.resource, %refused, "refused an allocation");
+                self.metrics.refused_allocation(&refused);
                 Status::failed_precondition(format!("{}: {refused}", self.resource))
             })?;
             tracing::info!(resource = self.resource, devices = ?wanted, "gave devices to a container");

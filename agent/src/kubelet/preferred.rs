@@ -17,6 +17,8 @@ pub struct Candidate {
     pub start: u32,
     /// How many devices of its GPU are in use.
     pub busy: usize,
+    /// A container has it, though kubelet may not know.
+    pub taken: bool,
     /// About to be withdrawn.
     pub leaving: bool,
 }
@@ -38,7 +40,7 @@ pub fn choose(available: &[Candidate], must: &[DeviceId], size: usize) -> Vec<De
 fn rank<'a>(candidate: &'a Candidate, chosen: &[&Candidate]) -> impl Ord + use<'a> {
     let strange = chosen.first().is_some_and(|first| first.numa != candidate.numa);
     let together = chosen.iter().filter(|other| other.gpu == candidate.gpu).count();
-    (candidate.leaving, strange, Reverse(candidate.busy + together), &candidate.gpu, candidate.start)
+    (candidate.taken, candidate.leaving, strange, Reverse(candidate.busy + together), &candidate.gpu, candidate.start)
 }
 
 #[cfg(test)]
@@ -47,12 +49,12 @@ mod tests {
 
     fn slice(gpu: &str, start: u32, busy: usize) -> Candidate {
         let id = DeviceId::mig(gpu, start, "1g.10gb");
-        Candidate { id, gpu: gpu.to_owned(), numa: None, start, busy, leaving: false }
+        Candidate { id, gpu: gpu.to_owned(), numa: None, start, busy, taken: false, leaving: false }
     }
 
     fn whole(gpu: &str, numa: i64) -> Candidate {
         let id = DeviceId::whole(gpu);
-        Candidate { id, gpu: gpu.to_owned(), numa: Some(numa), start: 0, busy: 0, leaving: false }
+        Candidate { id, gpu: gpu.to_owned(), numa: Some(numa), start: 0, busy: 0, taken: false, leaving: false }
     }
 
     #[test]
@@ -65,6 +67,13 @@ mod tests {
     fn leaves_alone_what_is_about_to_go() {
         let going = Candidate { leaving: true, ..slice("GPU-b", 0, 6) };
         assert_eq!(choose(&[going, slice("GPU-a", 3, 0)], &[], 1), [DeviceId::mig("GPU-a", 3, "1g.10gb")]);
+    }
+
+    #[test]
+    fn what_a_container_has_comes_last() {
+        let taken = Candidate { taken: true, ..slice("GPU-b", 0, 6) };
+        let going = Candidate { leaving: true, ..slice("GPU-a", 3, 0) };
+        assert_eq!(choose(&[taken, going], &[], 1), [DeviceId::mig("GPU-a", 3, "1g.10gb")]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The gRPC interfaces of kubelet and the container runtime, generated from `agent/proto`.
 
 /// The device plugin API.
-#[allow(missing_docs, clippy::pedantic)]
+#[allow(missing_docs, clippy::pedantic, reason = "generated code")]
 pub mod plugin {
     tonic::include_proto!("v1beta1");
 
@@ -14,13 +14,13 @@ pub mod plugin {
 }
 
 /// The pod resources API.
-#[allow(missing_docs, clippy::pedantic)]
+#[allow(missing_docs, clippy::pedantic, reason = "generated code")]
 pub mod podresources {
     tonic::include_proto!("v1");
 }
 
 /// The container runtime interface.
-#[allow(missing_docs, clippy::pedantic)]
+#[allow(missing_docs, clippy::pedantic, reason = "generated code")]
 pub mod runtime {
     tonic::include_proto!("runtime.v1");
 }

@@ -4,7 +4,7 @@ use crate::command::{self, Output};
 use crate::control::{self, Answer, Request, Status};
 use crate::error::{Error, Result};
 use crate::lab::Lab;
-use crate::place::node_share;
+use crate::place::{node_folder, node_share};
 use crate::spec::NodePlan;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -113,6 +113,12 @@ impl NodeHandle {
     /// A component's log file (`boot` for the node's own), as the host reaches it.
     pub fn log(&self, component: &str) -> PathBuf {
         let file = node_share(self.name()).join("log").join(format!("{component}.log"));
+        self.lab.inside(&file.display().to_string())
+    }
+
+    /// A file of kubelet's folder, as the host reaches it while the node runs.
+    pub fn kubelet_file(&self, path: &str) -> PathBuf {
+        let file = node_folder(self.name()).join("disk/kubelet").join(path);
         self.lab.inside(&file.display().to_string())
     }
 

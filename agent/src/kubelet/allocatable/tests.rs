@@ -67,6 +67,7 @@ impl Scene {
             taken: self.taken.as_ref(),
             in_flight: &self.in_flight,
             stopping: self.stopping,
+            settle: SETTLE,
             now: self.now,
         };
         let (memory, step) = step(&self.memory, &seen);
@@ -101,8 +102,17 @@ fn lowers_the_node_before_it_withdraws_and_gives_the_scheduler_time_to_see() {
     assert_eq!(scene.step().actions, [allocatable(3)]);
     scene.node_counts(3);
     assert_eq!(scene.step().actions, []);
-    scene.later(SETTLE);
+    scene.later(SETTLE / 2);
+    assert_eq!(scene.memory.due(SETTLE, scene.now), Some(SETTLE / 2), "no news will tell that it is over");
+    scene.later(SETTLE / 2);
+    assert_eq!(scene.memory.due(SETTLE, scene.now), None);
     assert_eq!(scene.step().actions, [Action::Publish(R.to_owned(), offer(&[0, 1, 2]))]);
+}
+
+#[test]
+fn a_write_that_took_long_is_given_longer_to_be_seen() {
+    let milliseconds = Duration::from_millis;
+    assert_eq!([10, 250, 60_000].map(|took| settling(milliseconds(took))), [SETTLE, milliseconds(1000), SETTLE_MOST]);
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn gives_all_or_nothing() {
     let ledger = ledger(&[0, 1]);
     let refused = ledger.grant(R, &[id(0), id(2)], Instant::now());
     assert_eq!(refused, Err(Refused::NotOffered(id(2))));
-    assert!(ledger.settle(BTreeSet::new(), Instant::now()).is_empty(), "nothing was given");
+    assert!(ledger.settle(BTreeSet::new(), Instant::now(), Instant::now()).is_empty(), "nothing was given");
 }
 
 #[test]
@@ -79,16 +79,27 @@ fn a_device_is_not_given_under_another_resources_name() {
 fn a_grant_is_open_until_kubelet_shows_an_owner_or_has_had_its_time() {
     let ledger = ledger(&[0, 1]);
     let now = Instant::now();
+    let asked = now + Duration::from_millis(1);
     ledger.grant(R, &[id(0), id(1)], now).unwrap();
-    assert_eq!(ledger.settle([id(0)].into(), now), [id(1)].into());
-    assert!(ledger.settle([id(0)].into(), now + GRANT_PATIENCE).is_empty());
+    assert_eq!(ledger.settle([id(0)].into(), asked, asked), [id(1)].into());
+    assert!(ledger.settle([id(0)].into(), asked, now + GRANT_PATIENCE).is_empty());
+}
+
+#[test]
+fn an_answer_to_an_earlier_question_says_nothing_about_a_grant() {
+    let ledger = ledger(&[0]);
+    let asked = Instant::now();
+    let given = asked + Duration::from_millis(1);
+    ledger.grant(R, &[id(0)], given).unwrap();
+    assert_eq!(ledger.settle([id(0)].into(), asked, given), [id(0)].into(), "that was the owner before");
+    assert!(ledger.settle([id(0)].into(), given + Duration::from_millis(1), given).is_empty());
 }
 
 #[test]
 fn prefers_the_gpu_in_use() {
     let ledger = ledger(&[0, 1, 2]);
-    ledger.settle([id(1)].into(), Instant::now());
-    let candidates = ledger.candidates(&[id(0), id(1)]);
+    ledger.settle([id(1)].into(), Instant::now(), Instant::now());
+    let candidates = ledger.candidates(&[id(0), id(1)], &BTreeSet::new());
     assert_eq!(candidates.iter().map(|c| c.busy).collect::<Vec<_>>(), [0, 1]);
 }
 

@@ -8,10 +8,12 @@ use crate::{
     device::{Device, DeviceId},
     kubelet::{
         config::Allocation,
+        holders::Holders,
         ledger::Ledger,
         listeners::Listeners,
         offer::{Listed, Offer},
         plugin::Terms,
+        pods::PodResources,
         proto::plugin::{
             AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Empty,
             PreferredAllocationRequest,
@@ -19,6 +21,7 @@ use crate::{
             registration_server::{Registration, RegistrationServer},
         },
     },
+    metrics::Metrics,
 };
 
 const R: &str = "nvidia.com/gpu";
@@ -97,6 +100,7 @@ struct Bench {
 
 impl Bench {
     fn new(terms: Terms) -> Self {
+        let folder = tempfile::tempdir().unwrap();
         let ledger = Arc::new(Ledger::default());
         let devices: Vec<Device> = (0..4).map(device).collect();
         ledger.learn(&devices);
@@ -104,13 +108,14 @@ impl Bench {
         let sender = watch::Sender::new(offer(&[0, 1]));
         let plugin = Plugin {
             resource: R.to_owned(),
-            ledger,
+            holders: Holders { ledger, pods: PodResources::at(&folder.path().join("pods.sock")) },
             offer: sender.subscribe(),
             listeners: Listeners::new(Arc::default()),
             terms: Arc::new(terms),
+            metrics: Metrics::default(),
             stop: CancellationToken::new(),
         };
-        Self { folder: tempfile::tempdir().unwrap(), plugin, offer: sender, renew: Arc::default() }
+        Self { folder, plugin, offer: sender, renew: Arc::default() }
     }
 
     fn keep(&self) -> Pin<Box<impl Future<Output = ()> + use<>>> {

@@ -1,4 +1,5 @@
-//! Five minutes of pods that come and go on two nodes, while layouts change and agents restart.
+//! Five minutes of pods that come and go on two nodes, while layouts change, agents restart, and exporters ask kubelet all the time
+//! who has what, which makes it forget now and then what it is about to give (kubernetes/kubernetes#137534).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,11 +13,13 @@ use e2e::{
     scene::{mig_profile, pod_spec, tenant},
     story::tenant_ready,
 };
+use gputenancy_agent::kubelet::pods::PodResources;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, PostParams},
 };
+use lab::NodeHandle;
 use serde_json::{Value, json};
 
 /// Seconds of the test; the issue of the day asks for 300, a quick look for less.
@@ -42,7 +45,22 @@ impl Dice {
 #[tokio::test]
 async fn no_device_is_ever_held_by_two_pods_and_none_is_lost() {
     let world = World::enter().await.unwrap();
+    let exporters = NODES.map(|node| tokio::spawn(ask_all_the_time(world.lab.node(node).unwrap())));
     world.keeping_evidence("churn", shake(&world)).await;
+    for exporter in exporters {
+        exporter.abort();
+        assert!(exporter.await.is_err_and(|ended| ended.is_cancelled()), "asked until the end");
+    }
+}
+
+/// As an exporter of metrics does that labels them with pods, and as often as kubelet lets it.
+async fn ask_all_the_time(node: NodeHandle) {
+    let pods = PodResources::at(&node.kubelet_file("pod-resources/kubelet.sock"));
+    loop {
+        // kubelet answers a hundred times a second, all who ask together
+        pods.owners(|_| true).await.ok();
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
 }
 
 async fn shake(world: &World) -> Result<()> {
