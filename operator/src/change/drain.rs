@@ -1,5 +1,5 @@
 //! From the notice to an idle device: free devices are withdrawn at once, one in use only when its owner is evicted next,
-//! because an early hold hides free neighbours from the scheduler.
+//! because an early hold hides free neighbours from the scheduler. Withdrawn is what the scheduler no longer counts on.
 
 use gputenancy_crds::{Change, ChangePhase, Health, Layout, OnTimeout, UnmanagedPods};
 use k8s_openapi::jiff::Timestamp;
@@ -135,12 +135,16 @@ fn withdraw(view: &View<'_>, mut draft: Draft<'_>, change: &Change, leaving: &[D
     if change.phase <= ChangePhase::Held {
         draft.phase(ChangePhase::Held);
     }
-    if free.clone().any(|d| !held(view, d)) || !draft.keeps_back() {
+    // whoever replaces an evicted pod is placed by the scheduler: when that counts on nothing that goes, kubelet may learn it while
+    // the owners use their grace
+    let owned = leaving.iter().any(Device::owned);
+    let closed = |d: &Device<'_>| held(view, d) || (owned && view.uncounted(d));
+    if free.clone().any(|d| !closed(d)) || !draft.keeps_back() {
         let asked = |d: &Device<'_>| view.spec.is_some_and(|s| s.hold.contains(&d.start));
         draft.hold(leaving.iter().filter(|d| !d.owned() || asked(d) || is_next(view, d)).map(|d| d.start));
         return draft.done("withdrawing free devices that must go");
     }
-    if leaving.iter().any(Device::owned) {
+    if owned {
         return evict(view, draft, leaving);
     }
     draft.phase(ChangePhase::Idle).hold(leaving.iter().map(|d| d.start));
@@ -172,7 +176,7 @@ fn evict(view: &View<'_>, mut draft: Draft<'_>, leaving: &[Device<'_>]) -> Decis
         let due = match &facts.refused {
             None => {
                 hold.push(device.start);
-                held(view, device)
+                held(view, device) || view.uncounted(device)
             }
             Some(refusal) => {
                 let again = refusal.at.checked_add(seen.policy.eviction_retry).unwrap_or(seen.now);

@@ -162,6 +162,30 @@ impl<'a> View<'a> {
         Ok(())
     }
 
+    /// The agent has seen that this device is held, and the node's allocatable, which is all that the scheduler knows, leaves room
+    /// only for those of its name that are not: nobody new comes for it. kubelet is told a moment later.
+    pub fn uncounted(&self, device: &Device<'_>) -> bool {
+        let (Some(spec), Some(resource)) = (self.spec, &device.resource) else { return false };
+        let counted = self.observation.allocatable.get(resource).copied().unwrap_or(0);
+        let own_count = self.observation.closed.is_none();
+        self.fresh && own_count && spec.hold.contains(&device.start) && counted <= self.staying_on_node(resource)
+    }
+
+    /// Devices of this name that kubelet lists and that are not held, on the whole node.
+    fn staying_on_node(&self, resource: &str) -> i64 {
+        let node = self.observation.node;
+        let held =
+            |uuid: &str, start: i32| node.spec.gpus.iter().any(|spec| spec.uuid == uuid && spec.hold.contains(&start));
+        let staying = node.status.iter().flat_map(|status| &status.gpus).flat_map(|gpu| {
+            let instances = gpu.instances.iter().map(|i| (i.start, &i.device));
+            let all = instances.chain(gpu.whole.iter().map(|whole| (0, whole)));
+            all.filter(|(start, d)| {
+                d.allocatable && d.resource.as_deref() == Some(resource) && !held(&gpu.uuid, *start)
+            })
+        });
+        i64::try_from(staying.count()).unwrap_or(i64::MAX)
+    }
+
     fn listed_on_node(&self, resource: &str) -> i64 {
         let gpus = self.observation.node.status.iter().flat_map(|s| &s.gpus);
         let devices = gpus.flat_map(|g| g.instances.iter().map(|i| &i.device).chain(&g.whole));

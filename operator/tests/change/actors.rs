@@ -168,13 +168,21 @@ impl World {
         }
         let Some((_, spec)) = self.agent.spec.clone() else { return false };
         let offered = self.offered(&spec);
-        if self.kubelet && self.listed != offered {
+        // the scheduler's count sinks first, and kubelet is told after it
+        let counted = self.amounts(&self.listed.intersection(&offered).copied().collect());
+        let sinks = self.allocatable.iter().any(|(name, count)| counted.get(name).copied().unwrap_or(0) < *count);
+        if self.api && self.kubelet && sinks {
+            self.tell(|| format!("agent: lowers allocatable to {counted:?}"));
+            self.allocatable = counted;
+            return true;
+        }
+        if self.kubelet && !sinks && self.listed != offered {
             self.tell(|| format!("agent: offers {offered:?}"));
             self.listed = offered;
             return true;
         }
-        if self.api && self.kubelet && self.amounts() != self.allocatable {
-            self.allocatable = self.amounts();
+        if self.api && self.kubelet && self.amounts(&self.listed) != self.allocatable {
+            self.allocatable = self.amounts(&self.listed);
             return true;
         }
         if self.report(outcome) {
@@ -190,11 +198,11 @@ impl World {
         starts.filter(|s| !leaving.contains(s) && (spec.trial.contains(s) || !spec.hold.contains(s))).collect()
     }
 
-    fn amounts(&self) -> std::collections::BTreeMap<String, i64> {
+    fn amounts(&self, of: &BTreeSet<i32>) -> std::collections::BTreeMap<String, i64> {
         let mut amounts = std::collections::BTreeMap::new();
         let trial = self.on_trial();
         for (start, profile, _) in self.devices() {
-            if self.listed.contains(&start) {
+            if of.contains(&start) {
                 *amounts.entry(name(&trial, start, profile)).or_insert(0) += 1;
             }
         }
@@ -350,15 +358,23 @@ impl World {
         true
     }
 
-    /// A pod comes to the first device that is offered and free.
+    /// A pod comes to the first device that is offered and free, one that stays if there is one, when the scheduler sees room.
     pub fn pod_step(&mut self) -> bool {
         if self.arrivals == 0 || !self.kubelet || !self.api || !self.agent.up {
             return false;
         }
         let trial = self.on_trial();
         let open = |s: &i32| self.listed.contains(s) && !trial.contains(s);
-        let free = self.devices().into_iter().find(|(s, _, d)| open(s) && d.owner.is_none());
-        let Some(start) = free.map(|(s, _, _)| s) else { return false };
+        let held = |s: &i32| self.spec().hold.contains(s);
+        let room = |profile: Option<&str>| {
+            let all = self.devices().into_iter().filter(|(s, p, _)| *p == profile && !trial.contains(s));
+            let taken = i64::try_from(all.filter(|(_, _, d)| d.owner.is_some()).count()).unwrap();
+            taken < self.allocatable.get(&resource(profile)).copied().unwrap_or(0)
+        };
+        let free = self.devices().into_iter().filter(|(s, p, d)| open(s) && d.owner.is_none() && room(*p));
+        let Some(start) = free.map(|(s, _, _)| s).min_by_key(|s| (held(s), *s)) else { return false };
+        let evicting = self.pods.values().any(|p| p.terminating);
+        assert!(!(evicting && held(&start)), "whoever replaces an evicted pod comes to what goes: {:#?}", self.story);
         self.arrivals -= 1;
         self.arrive(start, Controller::Replaces);
         true

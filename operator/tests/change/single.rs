@@ -106,6 +106,33 @@ fn owners_are_told_in_time_and_free_neighbours_are_withdrawn_at_once() {
 }
 
 #[test]
+fn owners_go_as_soon_as_the_scheduler_counts_on_nothing_that_goes_and_not_before() {
+    let mut world = World::new(&split());
+    world.start(0);
+    world.agent();
+    world.kubelet();
+    world.target = Some(halves());
+    world.operate(3);
+    assert_eq!(world.hold(), [0, 1]);
+    // the agent has read it, and kubelet still lists both
+    world.node.status.as_mut().unwrap().observed_generation = world.node.metadata.generation;
+    for counted in [2, 1] {
+        world.allocatable.insert("nvidia.com/mig-1g.10gb".into(), counted);
+        assert_eq!(world.operate(3).evictions.len(), 0, "there is room for {counted}");
+    }
+    world.allocatable.insert("nvidia.com/mig-1g.10gb".into(), 0);
+    assert_eq!(world.operate(3).evictions.len(), 1);
+    let status = world.node.status.as_mut().unwrap();
+    assert!(devices(&mut status.gpus[0]).all(|d| d.allocatable), "kubelet learns it meanwhile");
+    // the pod has gone sooner than that: nothing is carved before kubelet has withdrawn the devices
+    world.pods.clear();
+    devices(&mut world.node.status.as_mut().unwrap().gpus[0]).for_each(|d| d.owner = None);
+    world.node.status.as_mut().unwrap().observed_generation = world.node.metadata.generation;
+    world.operate(3);
+    assert_eq!((world.phase(), world.hold()), (Some(ChangePhase::Evicting), vec![0, 1]));
+}
+
+#[test]
 fn a_budget_that_refuses_is_waited_for_and_named_and_its_device_stays_offered() {
     let mut world = World::new(&split());
     world.start(0);
