@@ -42,13 +42,13 @@ use crate::{
 /// Between two looks at rest.
 const REST: Duration = Duration::from_secs(2);
 /// Between two looks while something is waited for.
-const BUSY: Duration = Duration::from_millis(100);
+const BUSY: Duration = Duration::from_millis(50);
 /// The pause is so many times as long as a look took at least: where thousands of processes have files open a look is dear.
 const LEISURE: u32 = 4;
 /// Between two looks while devices are held, after [`SOON`] looks without news: a drain may take hours.
 const DRAIN: Duration = Duration::from_secs(1);
 /// So many looks after the last news it is still likely that what is held will be left at any moment.
-const SOON: u32 = 150;
+const SOON: u32 = 300;
 /// Of the looks at rest, every so many is a deep one: it finds what others did behind our back.
 const DEEP_EVERY: u32 = 15;
 /// A hanging call is noticed although nothing changes.

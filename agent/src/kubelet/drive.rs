@@ -36,6 +36,8 @@ use crate::{
 
 /// Between looks while something is on its way.
 const BUSY: Duration = Duration::from_millis(50);
+/// Until the look after a list was sent: kubelet takes it over in a few milliseconds.
+const TOLD: Duration = Duration::from_millis(15);
 /// Between looks while pods come and go, or a withdrawn device still has an owner.
 const LIVELY: Duration = Duration::from_secs(1);
 /// Between looks at rest.
@@ -200,7 +202,11 @@ impl<'a> Drive<'a> {
         self.report(view, &looked, message, applied, report);
         let now = Instant::now();
         match (applied, now < self.lively_until) {
-            (false, true) if outcome.is_ok() => self.memory.due(self.settle, now).map_or(BUSY, |due| due.min(BUSY)),
+            (false, true) if outcome.is_ok() => {
+                let told = step.actions.iter().any(|action| matches!(action, Action::Publish(..)));
+                let busy = if told { TOLD } else { BUSY };
+                self.memory.due(self.settle, now).map_or(busy, |due| due.min(busy))
+            }
             (false, _) | (true, true) => LIVELY,
             (true, false) => REST,
         }
