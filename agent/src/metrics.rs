@@ -17,7 +17,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use crate::{device::DeviceView, kubelet::ledger::Refused};
+use crate::device::DeviceView;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {
@@ -144,12 +144,7 @@ impl Metrics {
     }
 
     /// A container was not given what kubelet had chosen for it.
-    pub fn refused_allocation(&self, refused: &Refused) {
-        let reason = match refused {
-            Refused::NotOffered(_) => "NotOffered",
-            Refused::Held { .. } => "Held",
-            Refused::Unknown(..) => "Unknown",
-        };
+    pub fn refused_allocation(&self, reason: &'static str) {
         self.refused_allocations.get_or_create(&RefusedLabels { reason }).inc();
     }
 

@@ -37,6 +37,17 @@ pub enum Refused {
     Unknown(DeviceId, String),
 }
 
+impl Refused {
+    /// In a word, for a metric.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NotOffered(_) => "NotOffered",
+            Self::Held { .. } => "Held",
+            Self::Unknown(..) => "Unknown",
+        }
+    }
+}
+
 /// The plugin's books.
 #[derive(Debug, Default)]
 pub struct Ledger {

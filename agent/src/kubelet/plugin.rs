@@ -106,7 +106,7 @@ impl DevicePlugin for Plugin {
             let given = free.and_then(|()| self.holders.ledger.grant(&self.resource, &wanted, Instant::now()));
             let given = given.map_err(|refused| {
                 tracing::warn!(resource = self.resource, %refused, "refused an allocation");
-                self.metrics.refused_allocation(&refused);
+                self.metrics.refused_allocation(refused.reason());
                 Status::failed_precondition(format!("{}: {refused}", self.resource))
             })?;
             tracing::info!(resource = self.resource, devices = ?wanted, "gave devices to a container");

@@ -195,6 +195,21 @@ async fn gives_cdi_names_and_refuses_what_is_not_offered() {
 }
 
 #[tokio::test]
+async fn what_was_given_is_not_given_again_while_kubelet_does_not_say_whether_it_is_free() {
+    let bench = Bench::new(Terms::default());
+    let served = Served::start(&bench.plugin, &bench.own_socket()).unwrap();
+    let mut kubelet = dial(&bench.own_socket()).await;
+    kubelet.allocate(allocate(&["GPU-0"])).await.unwrap();
+    let refused = kubelet.allocate(allocate(&["GPU-0"])).await.unwrap_err();
+    let words = "nvidia.com/gpu: device GPU-0 may be held by a container: kubelet's pod resources API does not answer";
+    assert!(refused.message().starts_with(words), "{}", refused.message());
+    assert!(kubelet.allocate(allocate(&["GPU-1"])).await.is_ok(), "nobody was given that one");
+    let counted = r#"gputenancy_agent_refused_allocations_total{reason="Unknown"} 1"#;
+    assert!(bench.plugin.metrics.text().unwrap().contains(counted));
+    served.end().await;
+}
+
+#[tokio::test]
 async fn falls_back_to_the_variable_of_nvidias_hook() {
     let bench = Bench::new(Terms { allocation: Allocation::Envvar, extra_cdi_devices: vec![] });
     let served = Served::start(&bench.plugin, &bench.own_socket()).unwrap();
