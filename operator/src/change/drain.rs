@@ -108,12 +108,18 @@ fn postpone(view: &View<'_>, mut draft: Draft<'_>, staying: &[PodName]) -> Decis
 fn noticed(view: &View<'_>, mut draft: Draft<'_>, leaving: &[Device<'_>], at: Timestamp) -> Decision {
     let going = |d: &Device<'_>| view.owner(d).is_none_or(|(_, facts)| facts.is_none_or(|f| f.terminating));
     draft.phase(ChangePhase::Noticed).hold(leaving.iter().filter(|d| going(d)).map(|d| d.start)).wake(Some(at));
-    notify(view, &mut draft, leaving, at);
+    notify(view, &mut draft, leaving, at, |_| true);
     draft.done(format!("owners have been told; they are evicted from {at} on"))
 }
 
-/// Tells owners that do not know yet.
-pub(super) fn notify(view: &View<'_>, draft: &mut Draft<'_>, leaving: &[Device<'_>], at: Timestamp) {
+/// Tells owners that do not know yet, those of the devices that are `meant`.
+pub(super) fn notify(
+    view: &View<'_>,
+    draft: &mut Draft<'_>,
+    leaving: &[Device<'_>],
+    at: Timestamp,
+    meant: impl Fn(&Device<'_>) -> bool,
+) {
     let why = draft.reason();
     for device in leaving {
         let Some((pod, Some(facts))) = view.owner(device) else { continue };
@@ -121,7 +127,7 @@ pub(super) fn notify(view: &View<'_>, draft: &mut Draft<'_>, leaving: &[Device<'
             continue;
         }
         draft.decision.told.insert(pod.clone());
-        if !facts.noticed {
+        if !facts.noticed && meant(device) {
             let (reason, resource) = (why.clone(), device.resource.clone());
             let (uid, elsewhere) = (facts.uid.clone(), String::new());
             draft.decision.notices.insert(Notice { pod, uid, deadline: at, reason, resource, elsewhere });
@@ -145,7 +151,7 @@ fn withdraw(view: &View<'_>, mut draft: Draft<'_>, change: &Change, leaving: &[D
         return draft.done("withdrawing free devices that must go");
     }
     if owned {
-        return evict(view, draft, leaving);
+        return evict(view, draft, change, leaving);
     }
     draft.phase(ChangePhase::Idle).hold(leaving.iter().map(|d| d.start));
     if leaving.iter().all(|d| d.state.clients == 0 && view.holders(d).is_empty()) {
@@ -161,8 +167,12 @@ fn held(view: &View<'_>, device: &Device<'_>) -> bool {
     view.fresh && withdrawn && view.spec.is_some_and(|s| s.hold.contains(&device.start))
 }
 
-fn evict(view: &View<'_>, mut draft: Draft<'_>, leaving: &[Device<'_>]) -> Decision {
+fn evict(view: &View<'_>, mut draft: Draft<'_>, change: &Change, leaving: &[Device<'_>]) -> Decision {
     let seen = view.observation;
+    if seen.policy.notice.is_zero() {
+        let at = change.evict_after.as_ref().map_or(seen.now, |at| at.0);
+        notify(view, &mut draft, leaving, at, |_| true);
+    }
     let mut hold: Vec<i32> = leaving.iter().filter(|d| !d.owned()).map(|d| d.start).collect();
     for device in leaving.iter().filter(|d| d.owned()) {
         let Some((pod, facts)) = view.owner(device) else { continue };

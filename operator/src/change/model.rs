@@ -122,10 +122,10 @@ pub struct Decision {
     /// The GPU's new entry in `GpuNode.spec.gpus`; `None`: it stays as it is. Written before the rest is done; if the write
     /// fails nothing else is done.
     pub spec: Option<GpuSpec>,
-    /// Pods to be told.
-    pub notices: BTreeSet<Notice>,
     /// Pods to be evicted, through the eviction API and for exactly this UID.
     pub evictions: BTreeSet<Eviction>,
+    /// Pods to be told, after the evictions: a pod may be in both, where no time lies between.
+    pub notices: BTreeSet<Notice>,
     /// Canary pods to be created; one that is there already stays.
     pub canaries: Vec<Canary>,
     /// Names of canary pods that have a purpose yet: all others are removed.

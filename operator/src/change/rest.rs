@@ -211,12 +211,13 @@ fn begin(view: &View<'_>, target: &Layout) -> Decision {
     if leaving.is_empty() && draft.keeps_back() {
         return carve::partition(view, draft, &target);
     }
-    if busy {
-        draft.journal(|c| c.evict_after = Some(stamp(evict_after))).wake(Some(evict_after));
-        drain::notify(view, &mut draft, &leaving, evict_after);
-    }
     // without a notice everybody's time comes at once
     let next = |d: &Device<'_>| seen.policy.notice.is_zero() && drain::is_next(view, d);
+    if busy {
+        draft.journal(|c| c.evict_after = Some(stamp(evict_after))).wake(Some(evict_after));
+        // kubelet, which has just looked at a pod whose annotations changed, ends it up to a second later
+        drain::notify(view, &mut draft, &leaving, evict_after, |d| !next(d));
+    }
     draft.hold(leaving.iter().filter(|d| !d.owned() || next(d)).map(|d| d.start));
     draft.done("withdrawing free devices that must go")
 }

@@ -323,7 +323,7 @@ impl Controller {
             }
         }
         self.plugin(fleet, node, work.plugin).await?;
-        for Decision { notices, evictions, canaries, events, .. } in work.decisions {
+        for Decision { evictions, notices, canaries, events, .. } in work.decisions {
             for event in events {
                 self.metrics.event(event.reason);
                 let tone = if event.warning { Tone::Warning } else { Tone::Normal };
@@ -332,11 +332,12 @@ impl Controller {
                     News { about, tone, reason: event.reason.into(), action: "Change".into(), note: event.message };
                 self.publisher.publish(news).await;
             }
-            for notice in notices {
-                self.notify(fleet, notice).await?;
-            }
+            // in this order: kubelet ends a pod that it has just looked at, for its new annotation, up to a second later
             for eviction in evictions {
                 self.evict(fleet, eviction).await?;
+            }
+            for notice in notices {
+                self.notify(fleet, notice).await?;
             }
             for canary in canaries {
                 self.start_canary(node, canary).await?;

@@ -52,8 +52,8 @@ impl World {
         let decision = self.decide();
         assert!(decision.wake.is_none_or(|at| at > self.now), "a wake-up in the past is a hot loop: {decision:?}");
         self.queue.extend(decision.spec.map(|s| Effect::Spec(Box::new(s))));
-        self.queue.extend(decision.notices.into_iter().map(Effect::Notice));
         self.queue.extend(decision.evictions.into_iter().map(Effect::Evict));
+        self.queue.extend(decision.notices.into_iter().map(Effect::Notice));
         self.queue.extend(decision.canaries.into_iter().map(|c| Effect::Canary(Box::new(c))));
         let stray = |(name, tried): (&String, &Tried)| tried.pod.fate != Fate::Leaves && !decision.kept.contains(name);
         let strays: Vec<String> =

@@ -106,6 +106,28 @@ fn owners_are_told_in_time_and_free_neighbours_are_withdrawn_at_once() {
 }
 
 #[test]
+fn without_a_notice_owners_are_told_as_they_are_evicted_and_who_is_waited_for_at_once() {
+    let counts = |decision: &Decision| (decision.evictions.len(), decision.notices.len());
+    for (waited_for, refuses) in [(true, false), (false, true), (false, false)] {
+        let mut world = World::new(&split());
+        world.start(0);
+        world.pods.values_mut().for_each(|pod| pod.do_not_evict = waited_for);
+        world.refuses = refuses;
+        world.agent();
+        world.kubelet();
+        world.target = Some(halves());
+        let begun = world.operate(3);
+        assert_eq!(counts(&begun), (0, usize::from(waited_for)), "an annotation would delay the eviction");
+        world.agent();
+        world.kubelet();
+        let next = world.operate(3);
+        assert_eq!(world.phase(), Some(ChangePhase::Evicting));
+        assert_eq!(counts(&next), if waited_for { (0, 0) } else { (1, 1) });
+        assert_eq!(counts(&world.operate(3)), (0, 0), "once");
+    }
+}
+
+#[test]
 fn owners_go_as_soon_as_the_scheduler_counts_on_nothing_that_goes_and_not_before() {
     let mut world = World::new(&split());
     world.start(0);

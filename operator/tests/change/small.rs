@@ -115,11 +115,8 @@ impl World {
         }
         if parts > 1 {
             self.events.extend(decision.events.iter().map(|e| e.reason.to_owned()));
-            for notice in &decision.notices {
-                self.pods.get_mut(&notice.pod).unwrap().noticed = true;
-            }
         }
-        for eviction in decision.evictions.iter().filter(|_| parts > 2) {
+        for eviction in decision.evictions.iter().filter(|_| parts > 1) {
             assert!(going.contains(&eviction.pod), "{} owns nothing that goes", eviction.pod);
             let pod = self.pods.get_mut(&eviction.pod).unwrap();
             assert_eq!(pod.uid, eviction.uid);
@@ -130,6 +127,9 @@ impl World {
                 pod.terminating = true;
                 self.evicted.push(eviction.pod.name.clone());
             }
+        }
+        for notice in decision.notices.iter().filter(|_| parts > 2) {
+            self.pods.get_mut(&notice.pod).unwrap().noticed = true;
         }
         decision
     }
