@@ -28,6 +28,8 @@ endif
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
 
+# what only the tests need is not built for it
+demo: TOOLS := --lab
 demo: lab-up ## a whole GPU platform on this machine, from nothing: lab, chart, two teams, a changed demand
 	$(CARGO) run $(LOCKED) -q --bin demo
 
