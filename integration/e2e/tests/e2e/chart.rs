@@ -70,6 +70,7 @@ fn every_object_is_rendered_as_it_was_reviewed() {
         "canary",
         "tenant-roles",
         "policies",
+        "tenant-pods",
         "tenant-policies",
         "metrics",
         "release-finalizers",
@@ -137,8 +138,9 @@ fn the_document_on_tenancy_has_a_line_for_each_refusal_and_no_other() {
     let rows = document.lines().filter(|line| line.starts_with("| ")).filter_map(|line| line.rsplit_once(" | `"));
     let quoted: Vec<&str> = rows.filter_map(|(_, words)| words.split('`').next()).collect();
     let toleration = rendered("tenant-toleration.yaml", &["policies.gpuTaint.toleration=Require"]);
-    let policies = rendered("tenant-policies.yaml", &["policies.imagePullPolicyAlways=true"]) + &toleration;
-    assert!(!rendered("tenant-policies.yaml", &[]).contains("imagePullPolicy"), "asked of every manifest by default");
+    let pods = rendered("tenant-pods.yaml", &["policies.imagePullPolicyAlways=true"]);
+    let policies = pods + &rendered("tenant-policies.yaml", &[]) + &toleration;
+    assert!(!rendered("tenant-pods.yaml", &[]).contains("imagePullPolicy"), "asked of every manifest by default");
     // what comes between the message of a validation and its reason, in one line
     let said = policies.split("      message").skip(1).filter_map(|rest| rest.split("      reason:").next());
     let said: Vec<String> = said.map(|text| text.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
@@ -149,6 +151,31 @@ fn the_document_on_tenancy_has_a_line_for_each_refusal_and_no_other() {
     }
     for words in &quoted {
         assert!(said.iter().any(|message| message.contains(words)), "no policy says {words:?}");
+    }
+}
+
+#[test]
+fn a_pod_is_asked_at_once_what_its_rules_ask_one_by_one() {
+    let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for sets in [&[][..], &["policies.imagePullPolicyAlways=true"], &["policies.gpuTaint.key="]] {
+        let text = rendered("tenant-pods.yaml", sets);
+        let (conditions, rest) = text.split_once("\n  variables:").unwrap();
+        let (_, asked) = conditions.split_once("expression: |-").unwrap();
+        let (_, validations) = rest.split_once("\n  validations:").unwrap();
+        let rules =
+            validations.split("- expression: |-").skip(1).filter_map(|rule| rule.split("\n      message").next());
+        let halves = rules.map(|rule| {
+            let rule = plain(rule);
+            let rule = rule.strip_prefix("request.operation == 'CREATE' ? ").unwrap();
+            let (create, update) = rule.split_once(") : (").unwrap();
+            assert!(!update.contains(") : ("), "cannot tell where the rule of changes begins: {rule}");
+            (format!("{create})"), format!("({update}"))
+        });
+        let (create, update): (Vec<String>, Vec<String>) = halves.unzip();
+        let update: Vec<String> = update.into_iter().filter(|rule| rule != "(true)").collect();
+        assert!(create.len() > 10 && update.len() > 5);
+        let (create, update) = (create.join(" && "), update.join(" && "));
+        assert_eq!(plain(asked), format!("!(request.operation == 'CREATE' ? {create} : true && {update})"));
     }
 }
 

@@ -26,6 +26,8 @@ use super::many::{become_ready, quantile};
 
 const TURNS: usize = 4;
 const CREATIONS: usize = 60;
+/// After the policies came or went the API server compiles them: what is measured meanwhile pays for that.
+const COMPILED: Duration = Duration::from_secs(5);
 const TENANT: &str = "measured";
 const ELSEWHERE: &str = "elsewhere";
 const RESOURCE: &str = "nvidia.com/mig-1g.10gb";
@@ -115,12 +117,11 @@ fn pod(device: bool) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec})
 }
 
-async fn create(world: &World, namespace: &str, pod: &Value) -> Result<()> {
+async fn create(world: &World, namespace: &str, pod: &Value) -> Result<Pod> {
     let pod: Pod =
         serde_json::from_value(pod.clone()).map_err(|e| Error::Text { what: "the pod".into(), why: e.to_string() })?;
     let dry = PostParams { dry_run: true, ..PostParams::default() };
-    Api::namespaced(world.client.clone(), namespace).create(&dry, &pod).await?;
-    Ok(())
+    Ok(Api::namespaced(world.client.clone(), namespace).create(&dry, &pod).await?)
 }
 
 /// The bindings of our policies: without its binding a policy is asked nothing.
@@ -162,13 +163,18 @@ impl Bindings {
     }
 }
 
-/// Waits until a pod that reaches for all devices is refused, or no longer.
+/// Waits until a pod that reaches for all devices is refused, and one with a device tolerates nodes with GPUs, or no longer.
 async fn in_force(world: &World, wanted: bool) -> Result<()> {
     let mut reaching = pod(false);
     reaching["spec"]["containers"][0]["env"] = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]);
     eventually("the policies to come or go", PATIENCE, || async {
         let refused = create(world, TENANT, &reaching).await.is_err();
-        Ok(if refused == wanted { Ok(()) } else { Err(format!("refused: {refused}")) })
+        let spec = create(world, TENANT, &pod(true)).await?.spec.unwrap_or_default();
+        let tolerates = spec.tolerations.iter().flatten().any(|t| t.key.as_deref() == Some("nvidia.com/gpu"));
+        let both = refused == wanted && tolerates == wanted;
+        Ok(if both { Ok(()) } else { Err(format!("refused: {refused}, tolerates: {tolerates}")) })
     })
-    .await
+    .await?;
+    tokio::time::sleep(COMPILED).await;
+    Ok(())
 }
