@@ -1,6 +1,7 @@
 //! What the operator knows of the cluster: one slim store per kind, and who is woken by which change.
 
 pub mod doors;
+mod index;
 mod print;
 mod project;
 mod refused;
@@ -25,10 +26,11 @@ use tokio::sync::{Notify, mpsc};
 use crate::migmanager::Configs;
 
 pub use doors::{Door, SlimEndpoints, SlimService};
+pub use index::Index;
 pub use print::{Print, SlimLimits, SlimPolicy};
 pub use project::*;
 pub use refused::SlimEvent;
-use watch::Watch;
+use watch::{Places, Watch};
 
 use crate::foreign::DRA_DRIVER;
 
@@ -61,8 +63,12 @@ pub struct Caches {
     pub slices: Option<Store<SlimSlice>>,
     /// Pods that ask for extended resources.
     pub pods: Store<SlimPod>,
+    /// Their names by namespace.
+    pub pods_of: Index,
     /// All namespaces.
     pub namespaces: Store<SlimNamespace>,
+    /// Their names by tenant, of those that have its label.
+    pub namespaces_of: Index,
     /// Our quotas.
     pub quotas: Store<SlimQuota>,
     /// Our role bindings.
@@ -87,6 +93,7 @@ impl Caches {
     /// Starts all watches; `namespace` is where the layouts for NVIDIA's MIG manager are; `with_slices`: the API server knows
     /// [`SlimSlice`]s.
     pub fn start(client: &Client, namespace: &str, wakes: &Wakes, with_slices: bool) -> Self {
+        let (pods_of, namespaces_of) = (Index::default(), Index::default());
         let ours = watcher::Config::default().labels(&format!("{}={}", names::MANAGED_BY_LABEL, names::MANAGED_BY));
         Self {
             profiles: guarded(client, wakes, false),
@@ -100,6 +107,7 @@ impl Caches {
                 keep: |_| true,
                 key: ResourceExt::name_any,
                 digest: |n: &SlimNode| digest(&(&n.metadata.labels, &n.metadata.annotations, &n.spec, &n.status)),
+                index: None,
             }
             .start(fleet(wakes)),
             slices: with_slices.then(|| {
@@ -110,6 +118,7 @@ impl Caches {
                     keep: |_| true,
                     key: ResourceExt::name_any,
                     digest: |s: &SlimSlice| digest(&s.spec.node_name),
+                    index: None,
                 }
                 .start(fleet(wakes))
             }),
@@ -123,8 +132,13 @@ impl Caches {
                     let m = &p.metadata;
                     digest(&(&m.uid, &m.deletion_timestamp, &m.annotations, &p.spec.node_name, &p.status))
                 },
+                index: Some(Places {
+                    index: pods_of.clone(),
+                    of: |(namespace, name)| Some((namespace.as_deref()?, name)),
+                }),
             }
             .start(fleet(wakes)),
+            pods_of,
             namespaces: Watch {
                 api: Api::all(client.clone()),
                 config: watcher::Config::default(),
@@ -134,12 +148,17 @@ impl Caches {
                 digest: |n| {
                     digest(&(&n.metadata.labels, &n.metadata.deletion_timestamp, &n.metadata.annotations, &n.status))
                 },
+                index: Some(Places {
+                    index: namespaces_of.clone(),
+                    of: |(name, tenant)| Some((tenant.as_deref()?, name)),
+                }),
             }
             .start({
                 let tenants = wakes.tenants.clone();
                 // an unlabelled namespace may be the foreign one that a tenant waits for: its name tells
                 move |(name, tenant)| drop(tenants.send(tenant.unwrap_or(format!("{OF_NAMESPACE}{name}"))))
             }),
+            namespaces_of,
             quotas: owned(client, ours.clone(), wakes, |q: &SlimQuota| {
                 digest(&(&q.metadata.labels, &q.metadata.annotations, &q.spec, &q.status))
             }),
@@ -158,6 +177,7 @@ impl Caches {
                 keep: SlimEvent::is_ours,
                 key: |e: &SlimEvent| (e.namespace(), e.name_any()),
                 digest: |e: &SlimEvent| digest(&e.metadata.resource_version),
+                index: None,
             }
             .start({
                 let tenants = wakes.tenants.clone();
@@ -170,6 +190,7 @@ impl Caches {
                 keep: |_| true,
                 key: ResourceExt::name_any,
                 digest: |c: &ConfigMap| digest(&c.data),
+                index: None,
             }
             .start(fleet(wakes)),
         }
@@ -198,7 +219,9 @@ impl Caches {
             nodes,
             slices,
             pods,
+            pods_of: _,
             namespaces,
+            namespaces_of: _,
             quotas,
             bindings,
             grants,
@@ -281,6 +304,7 @@ where
             }
             Err(invalid) => digest(&invalid.metadata.generation),
         },
+        index: None,
     }
     .start(move |name| {
         wakes.fleet.notify_one();
@@ -296,7 +320,7 @@ where
 {
     let tenants = wakes.tenants.clone();
     let key = |o: &K| (o.namespace(), o.name_any(), tenant_of(o));
-    Watch { api: Api::all(client.clone()), config, project: lighten, keep: |_| true, key, digest }.start(
+    Watch { api: Api::all(client.clone()), config, project: lighten, keep: |_| true, key, digest, index: None }.start(
         move |(_, _, tenant)| {
             if let Some(tenant) = tenant {
                 drop(tenants.send(tenant));
@@ -314,6 +338,7 @@ fn service(client: &Client, wakes: &Wakes) -> Store<SlimService> {
         keep: |_| true,
         key: ResourceExt::name_any,
         digest: |s: &SlimService| digest(&s.spec),
+        index: None,
     }
     .start(everybody(wakes))
 }
@@ -327,6 +352,7 @@ fn endpoints(client: &Client, wakes: &Wakes) -> Store<SlimEndpoints> {
         keep: |_| true,
         key: ResourceExt::name_any,
         digest: |e: &SlimEndpoints| digest(&(&e.endpoints, &e.ports)),
+        index: None,
     }
     .start(everybody(wakes))
 }

@@ -13,6 +13,8 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
+use super::index::Index;
+
 /// Which objects have been seen in which state, so that heartbeats pass in silence and deletions do not.
 pub struct Seen<Key, Digest> {
     now: HashMap<Key, Digest>,
@@ -40,15 +42,15 @@ pub enum Sight<Key, Digest> {
 }
 
 impl<Key: Eq + Hash + Clone, Digest: PartialEq> Seen<Key, Digest> {
-    /// The keys of objects that have changed with this event.
-    pub fn note(&mut self, sight: Sight<Key, Digest>) -> Vec<Key> {
+    /// The keys of objects that have changed with this event, and whether they are there.
+    pub fn note(&mut self, sight: Sight<Key, Digest>) -> Vec<(Key, bool)> {
         match sight {
             Sight::There(key, digest) => {
                 let same = self.now.get(&key) == Some(&digest);
                 self.now.insert(key.clone(), digest);
-                if same { Vec::new() } else { vec![key] }
+                if same { Vec::new() } else { vec![(key, true)] }
             }
-            Sight::Gone(key) => self.now.remove(&key).map(|_| key).into_iter().collect(),
+            Sight::Gone(key) => self.now.remove(&key).map(|_| (key, false)).into_iter().collect(),
             Sight::ListBegins => {
                 self.relisted = Some(HashMap::new());
                 Vec::new()
@@ -60,9 +62,9 @@ impl<Key: Eq + Hash + Clone, Digest: PartialEq> Seen<Key, Digest> {
             Sight::ListEnds => {
                 let new = self.relisted.take().unwrap_or_default();
                 let old = std::mem::replace(&mut self.now, new);
-                let gone = old.keys().filter(|k| !self.now.contains_key(*k));
-                let changed = self.now.iter().filter(|(k, d)| old.get(*k) != Some(*d)).map(|(k, _)| k);
-                gone.chain(changed).cloned().collect()
+                let gone = old.keys().filter(|k| !self.now.contains_key(*k)).map(|k| (k.clone(), false));
+                let changed = self.now.iter().filter(|(k, d)| old.get(*k) != Some(*d)).map(|(k, _)| (k.clone(), true));
+                gone.chain(changed).collect()
             }
         }
     }
@@ -82,6 +84,25 @@ pub struct Watch<K: Resource, Key> {
     pub key: fn(&K) -> Key,
     /// What must differ for a change to count.
     pub digest: fn(&K) -> u64,
+    /// Where it is noted what belongs together.
+    pub index: Option<Places<Key>>,
+}
+
+/// An index, and the place of an object in it.
+#[derive(Clone)]
+pub struct Places<Key> {
+    /// The index.
+    pub index: Index,
+    /// What an object of this key belongs to, and its name there.
+    pub of: fn(&Key) -> Option<(&str, &str)>,
+}
+
+impl<Key> Places<Key> {
+    fn note(&self, key: &Key, there: bool) {
+        if let Some((whole, name)) = (self.of)(key) {
+            self.index.note(whole, name, there);
+        }
+    }
 }
 
 impl<K, Key> Watch<K, Key>
@@ -91,8 +112,9 @@ where
 {
     /// Begins to watch in a task of its own that ends with the runtime; `changed` is called after the store has changed.
     pub fn start(self, mut changed: impl FnMut(Key) + Send + 'static) -> Store<K> {
-        let Self { api, config, project, keep, key, digest } = self;
+        let Self { api, config, project, keep, key, digest, index } = self;
         let (store, writer) = reflector::store();
+        let early = index.clone();
         let events = watcher(api, config.streaming_lists())
             .default_backoff()
             .modify(project)
@@ -101,6 +123,14 @@ where
                     watcher::Event::Apply(object) | watcher::Event::InitApply(object) => keep(object),
                     _ => true,
                 })
+            })
+            .inspect_ok(move |event| {
+                // before the store has it: a store that is ready is never ahead of its index
+                if let (Some(places), watcher::Event::Apply(object) | watcher::Event::InitApply(object)) =
+                    (&early, event)
+                {
+                    places.note(&key(object), true);
+                }
             })
             .reflect(writer);
         tokio::spawn(async move {
@@ -118,7 +148,12 @@ where
                         continue;
                     }
                 };
-                seen.note(sight).into_iter().for_each(&mut changed);
+                for (key, there) in seen.note(sight) {
+                    if let (Some(places), false) = (&index, there) {
+                        places.note(&key, false);
+                    }
+                    changed(key);
+                }
             }
         });
         store
@@ -132,11 +167,11 @@ mod tests {
     #[test]
     fn heartbeats_are_silent_and_deletions_are_not() {
         let mut seen = Seen::default();
-        assert_eq!(seen.note(Sight::There("n", 1)), ["n"]);
-        assert_eq!(seen.note(Sight::There("n", 1)), [""; 0]);
-        assert_eq!(seen.note(Sight::There("n", 2)), ["n"]);
-        assert_eq!(seen.note(Sight::Gone("n")), ["n"]);
-        assert_eq!(seen.note(Sight::Gone("n")), [""; 0]);
+        assert_eq!(seen.note(Sight::There("n", 1)), [("n", true)]);
+        assert_eq!(seen.note(Sight::There("n", 1)), []);
+        assert_eq!(seen.note(Sight::There("n", 2)), [("n", true)]);
+        assert_eq!(seen.note(Sight::Gone("n")), [("n", false)]);
+        assert_eq!(seen.note(Sight::Gone("n")), []);
     }
 
     #[test]
@@ -151,6 +186,6 @@ mod tests {
         seen.note(Sight::Listed("comes", 1));
         let mut told = seen.note(Sight::ListEnds);
         told.sort_unstable();
-        assert_eq!(told, ["changes", "comes", "goes"]);
+        assert_eq!(told, [("changes", true), ("comes", true), ("goes", false)]);
     }
 }

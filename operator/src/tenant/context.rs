@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     apply::Writer,
-    cache::{Caches, EVERYBODY, Guarded, OF_NAMESPACE, SlimEvent, SlimNamespace, SlimQuota},
+    cache::{Caches, EVERYBODY, Guarded, OF_NAMESPACE, SlimEvent, SlimNamespace, SlimPod, SlimQuota},
     events::Publisher,
     metrics::Metrics,
     view::View,
@@ -118,12 +118,15 @@ impl Context {
 
     pub(super) fn observe(&self, tenant: &GpuTenant) -> Observed {
         let me = tenant.name_any();
-        let listed = |name: &str| tenant.spec.namespaces.iter().any(|n| n.name == name);
-        let namespaces = self.caches.namespaces.state();
-        let concerns = |ns: &SlimNamespace| {
-            listed(ns.metadata.name.as_deref().unwrap_or_default()) || ns.labels().get(names::TENANT_LABEL) == Some(&me)
-        };
-        let namespaces = namespaces.into_iter().filter(|ns| concerns(ns)).map(|ns| (ns.name_any(), ns));
+        let mut names = self.caches.namespaces_of.of(&me);
+        let listed: BTreeSet<&String> = tenant.spec.namespaces.iter().map(|n| &n.name).collect();
+        names.extend(listed.iter().map(|name| (*name).clone()));
+        let namespaces = names.into_iter().filter_map(|name| {
+            let found = self.caches.namespaces.get(&ObjectRef::new(&name))?;
+            // the label may have come off since the index was told
+            let concerned = listed.contains(&name) || found.labels().get(names::TENANT_LABEL) == Some(&me);
+            concerned.then_some((name, found))
+        });
         let namespaces: BTreeMap<_, _> = namespaces.collect();
         let quotas = of(&self.caches.quotas, render::QUOTA, &namespaces);
         let bindings = of(&self.caches.bindings, render::OWNERS, &namespaces);
@@ -141,13 +144,9 @@ impl Context {
         };
         let unsteady = self.unsteady(&quotas);
         // a budget in one place does not move, unless one profile's goes to another
-        let pods = if quotas.len() > 1 || tenant.spec.gpu_equivalents.is_some() {
-            self.caches.pods.state()
-        } else {
-            Vec::new()
-        };
-        let here = pods.iter().filter(|p| quotas.contains_key(p.metadata.namespace.as_deref().unwrap_or_default()));
-        let counted = budget::counted(here.map(|p| &**p));
+        let counting = quotas.len() > 1 || tenant.spec.gpu_equivalents.is_some();
+        let here = quotas.keys().filter(|_| counting).flat_map(|ns| self.pods_in(ns));
+        let counted = budget::counted(here.collect::<Vec<_>>().iter().map(|p| &**p));
         let (tenant, claims, now) = (tenant.clone(), Claims::default(), Timestamp::now());
         let mut seen = Observed {
             tenant,
@@ -171,6 +170,11 @@ impl Context {
         };
         seen.claims = self.claims_of(&seen);
         seen
+    }
+
+    fn pods_in(&self, namespace: &str) -> Vec<Arc<SlimPod>> {
+        let names = self.caches.pods_of.of(namespace);
+        names.iter().filter_map(|pod| self.caches.pods.get(&ObjectRef::new(pod).within(namespace))).collect()
     }
 
     /// Namespaces in which a limit in force has come down within [`STEADY`], as far as this leader can know.
