@@ -99,16 +99,27 @@ pub async fn set_guarantee(client: &Client, tenant: &str, profile: &str, count: 
 /// Deletes all tenants, pools and profiles, and waits until nothing of them is left.
 pub async fn delete_everything(client: &Client) -> Result<()> {
     let tenants = Api::<GpuTenant>::all(client.clone());
-    for tenant in tenants.list(&ListParams::default()).await? {
+    for tenant in tenants.list(&ListParams::default()).await?.iter().filter(|t| t.spec.deletion_protection) {
         patch_tenant(client, &tenant.name_any(), serde_json::json!({"spec": {"deletionProtection": false}})).await?;
     }
-    let (delete, all) = (DeleteParams::default(), ListParams::default());
-    tenants.delete_collection(&delete, &all).await?;
-    gone::<GpuTenant>(client, "tenants").await?;
-    Api::<GpuPool>::all(client.clone()).delete_collection(&delete, &all).await?;
-    gone::<GpuPool>(client, "pools").await?;
-    Api::<GpuProfile>::all(client.clone()).delete_collection(&delete, &all).await?;
-    gone::<GpuProfile>(client, "profiles").await
+    deleted::<GpuTenant>(client, "tenants").await?;
+    deleted::<GpuPool>(client, "pools").await?;
+    deleted::<GpuProfile>(client, "profiles").await
+}
+
+async fn deleted<K>(client: &Client, what: &str) -> Result<()>
+where
+    K: kube::Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>,
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let api = Api::<K>::all(client.clone());
+    // thousands may take longer than a request may
+    crate::wait::eventually(&format!("{what} to be deleted"), crate::wait::PATIENCE, || async {
+        api.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+        Ok(Ok(()))
+    })
+    .await?;
+    gone::<K>(client, what).await
 }
 
 async fn gone<K>(client: &Client, what: &str) -> Result<()>
