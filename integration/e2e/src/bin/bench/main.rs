@@ -1,5 +1,5 @@
 //! `make bench`: measurements of the system, each against a baseline of the same run. One alone, and how many tenants:
-//! `bench onboarding 1000`.
+//! `bench onboarding 1000`, `bench rest 10000`.
 #![allow(clippy::indexing_slicing, reason = "of JSON values, whose index answers null; and of pairs")]
 
 mod admission;
@@ -35,7 +35,7 @@ async fn run() -> Result<()> {
     }
     let world = World::enter_real().await?;
     if wanted("rest") {
-        rest::measure(&world).await?;
+        rest::measure(&world, tenants.filter(|_| only.is_some()).unwrap_or(0)).await?;
     }
     if wanted("change") {
         change::measure(&world).await?;

@@ -1,22 +1,33 @@
-//! Memory and CPU of operator and agent at rest, with kubelet of the same node as the measure.
+//! Memory and CPU of operator and agent at rest, with kubelet of the same node as the measure. Beside the demo's tenants there may be
+//! as many more as wanted.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use e2e::{Error, Result, World, story};
+
+use super::many::{become_ready, quantile};
 
 const PAUSE: Duration = Duration::from_mins(1);
 /// `USER_HZ`, the unit of `/proc/PID/stat`, 100 on every Linux of today.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Prints RSS in MiB and CPU in percent of a core over a minute with the demo's tenants and pods present.
-pub async fn measure(world: &World) -> Result<()> {
+/// Prints RSS in MiB and CPU in percent of a core over a minute with the demo's tenants and pods present, and so many tenants more.
+pub async fn measure(world: &World, more: usize) -> Result<()> {
     story::onboard(world).await?;
     story::start_pods(world).await?;
+    if more > 0 {
+        let (start, waited) = (Instant::now(), become_ready(world, "bench-", more).await?);
+        let (half, most) = (quantile(&waited, 0.5).as_secs_f64(), quantile(&waited, 0.99).as_secs_f64());
+        let (took, now) = (start.elapsed().as_secs_f64(), operators(world).await?);
+        println!(
+            "rest: {more} tenants Ready in {took:.0} s, each p50 {half:.1} s, p99 {most:.1} s; the operators then have {now}"
+        );
+    }
     tokio::time::sleep(Duration::from_secs(30)).await;
     let before = all(world).await?;
     tokio::time::sleep(PAUSE).await;
     let after = all(world).await?;
-    println!("rest: over {} s, two tenants, four pods", PAUSE.as_secs());
+    println!("rest: over {} s, {} tenants, four pods", PAUSE.as_secs(), more + 2);
     for process in &after {
         let Some(old) = before.iter().find(|p| p.node == process.node && p.pid == process.pid) else { continue };
         let kubelet = after.iter().find(|p| p.node == process.node && p.name == "kubelet").map_or(1.0, |k| k.rss_mib);
