@@ -30,7 +30,7 @@ pub use index::Index;
 pub use print::{Print, SlimLimits, SlimPolicy};
 pub use project::*;
 pub use refused::SlimEvent;
-use watch::{Places, Watch};
+use watch::{Shelves, Watch};
 
 use crate::foreign::DRA_DRIVER;
 
@@ -132,7 +132,7 @@ impl Caches {
                     let m = &p.metadata;
                     digest(&(&m.uid, &m.deletion_timestamp, &m.annotations, &p.spec.node_name, &p.status))
                 },
-                index: Some(Places {
+                index: Some(Shelves {
                     index: pods_of.clone(),
                     of: |(namespace, name)| Some((namespace.as_deref()?, name)),
                 }),
@@ -148,7 +148,7 @@ impl Caches {
                 digest: |n| {
                     digest(&(&n.metadata.labels, &n.metadata.deletion_timestamp, &n.metadata.annotations, &n.status))
                 },
-                index: Some(Places {
+                index: Some(Shelves {
                     index: namespaces_of.clone(),
                     of: |(name, tenant)| Some((tenant.as_deref()?, name)),
                 }),
