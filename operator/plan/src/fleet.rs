@@ -225,7 +225,8 @@ impl Core {
         let key = (name.clone(), Arc::clone(board));
         let (lines, rigs) = (&self.lines, &mut self.forms.rigs);
         *self.rig_ids.entry(key).or_insert_with(|| {
-            rigs.push(Rig::new(name, pool, board, lines));
+            let rig = Rig::new(name, pool, board, lines, rigs);
+            rigs.push(rig);
             rigs.len() - 1
         })
     }

@@ -1,10 +1,7 @@
 //! GPUs that are alike are one form, and with the same devices kept beyond guarantees one kind: whatever is decided, is decided
 //! once for a kind.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use gputenancy_crds::Layout;
 
@@ -13,7 +10,7 @@ use super::{
     lines::{Line, Lines},
     menu::{self, Candidate, Kitchen, Menu, Source},
     model::{Fixed, Gpu, Mode, Standing},
-    rig::{Book, Rig},
+    rig::Rig,
     words::{Role, Words},
 };
 
@@ -35,6 +32,8 @@ pub(super) struct Form {
     pub stranded: (i32, i32),
     /// Profiles in use.
     pub in_use: Vec<Line>,
+    /// Forms of one number have equal menus, whatever their pools are.
+    look: usize,
     /// Whether it stays as it is without a word: listed, and nobody has to go. With the rank of its changes.
     pub quiet: Option<u8>,
     /// Its kind when no device is kept beyond a guarantee, once that was asked.
@@ -84,7 +83,7 @@ pub(super) struct Kind {
     pub version: u64,
     /// The first member in the order of the fleet, where that is known.
     pub first: Option<GpuId>,
-    menu: Option<(Arc<Menu>, Arc<Book>)>,
+    menu: Option<Arc<Menu>>,
 }
 
 /// A layout, with the slices that it strands: compute and memory.
@@ -101,6 +100,10 @@ pub(super) struct Forms {
     /// Differences between what layouts give, numbered.
     deltas: HashMap<Vec<(usize, i64)>, u32, Fast>,
     form_ids: HashMap<Vec<u32>, usize, Fast>,
+    /// Signatures in which the rig is the first that is like it.
+    looks: HashMap<Vec<u32>, usize, Fast>,
+    /// By look, and where devices are counted when kept.
+    menus: HashMap<(usize, Vec<Option<usize>>), Arc<Menu>, Fast>,
     kind_ids: HashMap<(usize, Vec<Option<usize>>), usize, Fast>,
     signature: Vec<u32>,
 }
@@ -129,7 +132,13 @@ impl Forms {
         in_use.dedup();
         let stranded = (left.compute, left.memory);
         let quiet = super::show::quiet(gpu, base.as_deref());
-        self.list.push(Form { rig: rig_id, gpu: gpu.clone(), base, rule, stranded, in_use, quiet, plain: None });
+        let mut signature = self.signature.clone();
+        if let Some(first) = signature.first_mut() {
+            *first = number(rig.like);
+        }
+        let next = self.looks.len();
+        let look = *self.looks.entry(signature).or_insert(next);
+        self.list.push(Form { rig: rig_id, gpu: gpu.clone(), base, rule, stranded, in_use, look, quiet, plain: None });
         self.form_ids.insert(self.signature.clone(), self.list.len() - 1);
         Some(self.list.len() - 1)
     }
@@ -177,30 +186,46 @@ impl Forms {
 
     /// Everything that a kind may be given.
     pub fn menu(&mut self, kind: usize, lines: &Lines) -> Option<Arc<Menu>> {
-        if let Some((menu, _)) = self.kinds.get(kind)?.menu.as_ref() {
+        let (of, form, _) = self.of(kind)?;
+        if let Some(menu) = &of.menu {
             return Some(Arc::clone(menu));
         }
-        let follows = self.of(kind)?.1.rule == Rule::Demand;
-        let (menu, book) = self.kitchen(kind, lines, |kitchen| {
-            let menu = if follows { kitchen.menu() } else { kitchen.as_it_is() };
-            (menu, Arc::clone(&kitchen.book))
-        })?;
-        let menu = Arc::new(self.numbered(menu));
-        self.kinds.get_mut(kind)?.menu = Some((Arc::clone(&menu), book));
+        let (key, follows) = ((form.look, of.kept.clone()), form.rule == Rule::Demand);
+        let known = self.menus.get(&key).cloned();
+        let menu = if let Some(known) = known {
+            known
+        } else {
+            let make = |kitchen: &mut Kitchen<'_>| if follows { kitchen.menu() } else { kitchen.as_it_is() };
+            let menu = self.kitchen(kind, lines, make)?;
+            let menu = Arc::new(self.numbered(menu));
+            self.menus.insert(key, Arc::clone(&menu));
+            menu
+        };
+        self.kinds.get_mut(kind)?.menu = Some(Arc::clone(&menu));
         Some(menu)
     }
 
     /// Numbers what the candidates give more or less than the first: those of one number give alike.
     fn numbered(&mut self, mut menu: Menu) -> Menu {
-        let present = menu.candidates.first().map(|c| c.supply.clone()).unwrap_or_default();
+        let mut delta: Vec<(usize, i64)> = Vec::new();
         for candidate in &menu.candidates {
-            let mut delta: BTreeMap<usize, i64> = present.iter().map(|(place, n)| (*place, -n)).collect();
+            delta.clear();
+            delta.extend(menu.candidates.iter().take(1).flat_map(|c| &c.supply).map(|(place, n)| (*place, -n)));
             for (place, n) in &candidate.supply {
-                *delta.entry(*place).or_default() += n;
+                match delta.iter_mut().find(|(p, _)| p == place) {
+                    Some((_, sum)) => *sum += n,
+                    None => delta.push((*place, *n)),
+                }
             }
-            let next = u32::try_from(self.deltas.len()).unwrap_or(u32::MAX);
-            let delta = delta.into_iter().filter(|(_, n)| *n != 0).collect();
-            menu.deltas.push(*self.deltas.entry(delta).or_insert(next));
+            delta.retain(|(_, n)| *n != 0);
+            delta.sort_unstable();
+            let known = self.deltas.get(delta.as_slice()).copied();
+            let number = known.unwrap_or_else(|| {
+                let next = u32::try_from(self.deltas.len()).unwrap_or(u32::MAX);
+                self.deltas.insert(delta.clone(), next);
+                next
+            });
+            menu.deltas.push(number);
         }
         menu
     }
@@ -276,9 +301,12 @@ impl LayoutIds {
     }
 }
 
+fn number(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
 /// What makes GPUs alike, as numbers.
 fn sign(signature: &mut Vec<u32>, (rig, rule): (usize, &Rule), gpu: &Gpu, words: &mut Words, layouts: &mut LayoutIds) {
-    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     signature.clear();
     signature.push(number(rig));
     signature.push(match rule {

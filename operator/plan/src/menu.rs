@@ -1,7 +1,7 @@
 //! The layouts that one GPU may be given, each with what it gives and what it costs.
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     sync::Arc,
 };
 
@@ -193,20 +193,23 @@ impl<'a> Kitchen<'a> {
 
     /// Everything worth considering: of layouts that give the same and evict the same only the cheapest.
     pub fn menu(&mut self) -> Menu {
-        let mut best: BTreeMap<Same, (Cost, Packing, &Way)> = BTreeMap::new();
+        // in any order: the menu sorts them
+        let mut best: HashMap<Same, (Cost, &Way), foldhash::fast::FixedState> = HashMap::default();
         let book = Arc::clone(&self.book);
         for way in &book.ways {
             let cost = self.cost(way);
             let key = (way.supply, self.kept_by(way.packing), cost.evict);
             match best.entry(key) {
-                Entry::Occupied(mut known) if (cost, way.packing) < (known.get().0, known.get().1) => {
-                    known.insert((cost, way.packing, way));
+                Entry::Occupied(mut known) => {
+                    let (least, first) = known.get();
+                    if (&cost, way.packing) < (least, first.packing) {
+                        known.insert((cost, way));
+                    }
                 }
-                Entry::Occupied(_) => {}
-                Entry::Vacant(entry) => drop(entry.insert((cost, way.packing, way))),
+                Entry::Vacant(entry) => drop(entry.insert((cost, way))),
             }
         }
-        let carved = best.into_values().map(|(cost, _, way)| self.carved(way, cost));
+        let carved = best.into_values().map(|(cost, way)| self.carved(way, cost));
         let mut rest: Vec<Candidate> = carved.collect();
         rest.extend(self.wholes());
         Menu::new(self.present(), rest, self.lines.len())
@@ -310,7 +313,8 @@ impl<'a> Kitchen<'a> {
 impl Menu {
     pub fn new(present: Candidate, mut rest: Vec<Candidate>, lines: usize) -> Self {
         rest.retain(|c| !(c.cost.touch == 0 && c.supply == present.supply && c.cost.evict == present.cost.evict));
-        rest.sort_by_key(|c| (c.cost, c.source));
+        // no two have one source
+        rest.sort_unstable_by(|a, b| a.cost.cmp(&b.cost).then_with(|| a.source.cmp(&b.source)));
         let mut giving = vec![Vec::new(); lines];
         let count = |c: &Candidate, line: Line| c.supply.iter().find(|(l, _)| *l == line).map_or(0, |(_, n)| *n);
         for (index, candidate) in rest.iter().enumerate() {

@@ -31,6 +31,8 @@ pub(super) struct Rig {
     pub pool: Arc<Pool>,
     pub board: Arc<Board>,
     pub offers: Vec<Offer>,
+    /// The first rig with this board and these offers: what one may be given, the other may.
+    pub like: usize,
     /// GPUs of it that are supply.
     pub live: usize,
     leftovers: Leftovers,
@@ -58,14 +60,17 @@ pub(super) struct Way {
 }
 
 impl Rig {
-    pub fn new(pool_name: &PoolName, pool: &Arc<Pool>, board: &Arc<Board>, lines: &Lines) -> Self {
+    /// One more beside those that are there.
+    pub fn new(pool_name: &PoolName, pool: &Arc<Pool>, board: &Arc<Board>, lines: &Lines, there: &[Self]) -> Self {
         let offers = offers(pool, board, lines);
+        let like = there.iter().position(|r| r.board == *board && r.offers == offers).unwrap_or(there.len());
         let leftovers = Leftovers::of(board, offers.iter().filter_map(|o| o.mig));
         Self {
             pool_name: pool_name.clone(),
             pool: Arc::clone(pool),
             board: Arc::clone(board),
             offers,
+            like,
             live: 0,
             leftovers,
             books: HashMap::default(),
