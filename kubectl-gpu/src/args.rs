@@ -117,6 +117,10 @@ pub struct LintArgs {
     /// Namespace of workloads that name none.
     #[arg(short, long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
+    /// The chart is installed with `policies.imagePullPolicyAlways=true`: containers of tenants without `imagePullPolicy: Always`
+    /// are refused.
+    #[arg(long)]
+    pub image_pull_policy_always: bool,
     /// How the answer is written.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,

@@ -9,7 +9,7 @@ use crate::{
     changes::{self, FollowError},
     cluster::{self, ClusterError},
     input::{self, InputErrors, Reading},
-    lint,
+    lint::{self, Assumed},
     preview::{self, DeleteError, PlanPreview},
     render::{self, RenderError},
     snapshot,
@@ -111,7 +111,9 @@ async fn of_tenant(args: &TenantArgs, cluster: &ClusterArgs) -> Result<u8, RunEr
 }
 
 fn check(args: &LintArgs) -> Result<u8, RunError> {
-    let report = lint::lint(&input::read(&args.files)?, args.namespace.as_deref());
-    anstream::print!("{}", render::document(&report, args.output, || render::lint(&report))?);
+    let LintArgs { files, namespace, image_pull_policy_always, output } = args;
+    let assumed = Assumed { namespace: namespace.as_deref(), image_pull_policy_always: *image_pull_policy_always };
+    let report = lint::lint(&input::read(files)?, assumed);
+    anstream::print!("{}", render::document(&report, *output, || render::lint(&report))?);
     Ok(if report.findings.is_empty() { 0 } else { FOUND })
 }

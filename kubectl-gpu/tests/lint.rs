@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
 use kubectl_gpu::{
     input::{self, Text},
-    lint::{LintReport, lint},
+    lint::{Assumed, LintReport, lint},
 };
 
 /// The teams of the manifests in `integration/bypass`, as the end-to-end tests make them.
@@ -35,8 +35,11 @@ fn text(name: &str, text: &str) -> Text {
     Text { name: name.into(), text: text.into() }
 }
 
+/// Workloads that name no namespace are in that of team t.
+const T: Assumed<'static> = Assumed { namespace: Some("t"), image_pull_policy_always: false };
+
 fn check(manifest: &str) -> LintReport {
-    lint(&[text("teams.yaml", TEAMS), text("new.yaml", manifest)], Some("t"))
+    lint(&[text("teams.yaml", TEAMS), text("new.yaml", manifest)], T)
 }
 
 fn said(report: &LintReport) -> Vec<String> {
@@ -161,7 +164,7 @@ kind: Pod
 metadata: {name: w, namespace: a}
 spec: {nodeSelector: {gputenancy.io/pool: p}, containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]}
 ";
-    let report = lint(&[text("a.yaml", tenant)], None);
+    let report = lint(&[text("a.yaml", tenant)], Assumed::default());
     assert_eq!(said(&report), [""; 0]);
     for words in ["no GpuProfile", "no GpuPool", "no GpuNode", "which resources tenant a may use", "CEL"] {
         assert!(report.not_checked.iter().any(|w| w.contains(words)), "{words}: {:?}", report.not_checked);
@@ -173,7 +176,7 @@ fn our_own_samples_pass() {
     let samples = repository().join("samples");
     let lab = ["catalog.yaml", "pool.yaml", "tenants.yaml", "pods"].map(|f| samples.join(f));
     for paths in [Vec::from(lab), vec![samples.join("gitops")]] {
-        let report = lint(&input::read(&paths).unwrap(), None);
+        let report = lint(&input::read(&paths).unwrap(), Assumed::default());
         assert_eq!(said(&report), [""; 0], "{paths:?}");
         assert!(report.documents >= 8, "{paths:?}");
     }
@@ -236,7 +239,7 @@ fn services_that_reach_out_of_the_teams_namespaces_are_found_with_the_policys_wo
     }
     assert_eq!(found(&service("elsewhere", "type: NodePort, externalIPs: [192.0.2.1]")), [], "no tenant's namespace");
     let some = TEAMS.replace("queues: [team-t]", "resources: {services.nodeports: '1'}");
-    let one = lint(&[text("teams.yaml", &some), text("new.yaml", &service("t", "type: NodePort"))], None);
+    let one = lint(&[text("teams.yaml", &some), text("new.yaml", &service("t", "type: NodePort"))], T);
     assert_eq!(said(&one), [""; 0], "the tenant may have one");
 }
 
@@ -269,7 +272,7 @@ fn a_cap_in_whole_gpus_asks_for_boards_that_carry_each_profile() {
     let unknown = |report: &LintReport| {
         report.findings.iter().any(|f| f.message.contains("counts against spec.gpuEquivalents is not known"))
     };
-    let report = lint(&[text("teams.yaml", &capped)], None);
+    let report = lint(&[text("teams.yaml", &capped)], T);
     let open = report.not_checked.iter().any(|w| w.contains("gpuEquivalents") && w.contains("no GpuNode"));
     assert!(open && !unknown(&report), "{report:?}");
     // with boards: the snapshot's pool lists the profile of team a, and none lists mig-7g
@@ -279,9 +282,63 @@ fn a_cap_in_whole_gpus_asks_for_boards_that_carry_each_profile() {
             "apiVersion: gputenancy.io/v1alpha1\nkind: GpuTenant\nmetadata: {{name: c}}\nspec:\n  namespaces: [{{name: c}}]\n  gpuEquivalents: '1'\n  gpus:\n  - {{profile: {profile}, count: 1}}\n---\napiVersion: gputenancy.io/v1alpha1\nkind: GpuProfile\nmetadata: {{name: unlisted}}\nspec: {{device: {{mig: {{profile: 7g.80gb}}}}, support: {{expected: e, incident: i}}}}\n"
         )
     };
-    let told = |profile: &str| lint(&[text("fleet.yaml", &fleet), text("c.yaml", &tenant(profile))], None);
+    let told = |profile: &str| lint(&[text("fleet.yaml", &fleet), text("c.yaml", &tenant(profile))], T);
     let wrong = told("unlisted");
     let finding = wrong.findings.iter().find(|f| f.message.contains("counts against"));
     assert_eq!(finding.map(|f| (f.line, f.field.as_str())), Some((8, "spec.gpus[0].profile")), "{wrong:?}");
     assert!(!unknown(&told("mig-1g")), "{:?}", told("mig-1g"));
+}
+
+/// A deployment of team t with one container, and one before it.
+fn deployment(first: &str, container: &str) -> String {
+    format!(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d}}\nspec:\n  template:\n    spec:\n      initContainers:\n      - {{name: i, {first}}}\n      containers:\n      - {{name: c, {container}}}\n"
+    )
+}
+
+#[test]
+fn an_image_that_its_registry_is_not_asked_for_is_found_where_the_platform_refuses_it_and_nowhere_else() {
+    let strict = Assumed { image_pull_policy_always: true, ..T };
+    let found = |manifest: &str, assumed| {
+        let report = lint(&[text("teams.yaml", TEAMS), text("new.yaml", manifest)], assumed);
+        let of = |f: &kubectl_gpu::lint::Finding| (f.line, f.field.clone(), f.message.clone());
+        report.findings.iter().map(of).collect::<Vec<_>>()
+    };
+    let always = "image: r:5000/a/b:v1, imagePullPolicy: Always";
+    for lax in [
+        "image: r:5000/a/b:v1",
+        "image: a@sha256:0, imagePullPolicy: IfNotPresent",
+        "image: a@sha256:0",
+        "image: a:v1@sha256:0",
+        "image: a, imagePullPolicy: Never",
+        "image: a:latest, imagePullPolicy: IfNotPresent",
+    ] {
+        let manifest = deployment(always, lax);
+        assert_eq!(found(&manifest, T), [], "off by default: {lax}");
+        let [(line, field, message)] = &found(&manifest, strict)[..] else { panic!("{lax}") };
+        assert_eq!((*line, field.as_str()), (10, "spec.template.spec.containers[0].imagePullPolicy"), "{lax}");
+        assert!(message.starts_with("imagePullPolicy of container c: write Always"), "{message}");
+        let [(line, field, message)] = &found(&deployment(lax, always), strict)[..] else { panic!("{lax}") };
+        assert_eq!((*line, field.as_str()), (8, "spec.template.spec.initContainers[0].imagePullPolicy"), "{lax}");
+        assert!(message.contains("container i"), "{message}");
+        let elsewhere = manifest.replace("{name: d}", "{name: d, namespace: elsewhere}");
+        assert_eq!(found(&elsewhere, strict), [], "no tenant's namespace");
+    }
+    // the API server writes Always into these
+    for fine in [always, "image: r:5000/a/b", "image: a:latest", "image: a:latest@sha256:0"] {
+        assert_eq!(found(&deployment(fine, fine), strict), [], "{fine}");
+    }
+}
+
+#[test]
+fn what_is_said_of_images_is_what_the_chart_says() {
+    let templates = fs::read_dir(repository().join("helm/gputenancy/templates")).unwrap();
+    let chart: String = templates.map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect();
+    for words in [
+        "'imagePullPolicy of '",
+        "'container ' + c.name",
+        "': write Always; an image that a node has from another team would be used without asking its registry'",
+    ] {
+        assert!(chart.contains(words), "{words}");
+    }
 }

@@ -1,5 +1,5 @@
-//! What the chart's admission policies refuse to pods of a tenant, in their own words; with the chart's own values. A test holds both to
-//! each other by the manifests that the API server is tested with.
+//! What the chart's admission policies refuse to pods of a tenant, in their own words; with the chart's own values where [`Assumed`] says
+//! nothing else. A test holds both to each other by the manifests that the API server is tested with.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use gputenancy_operator::tenant::amount::Amount;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Map, Value};
 
-use super::{grant::Grant, path};
+use super::{Assumed, grant::Grant, path};
 use crate::input::Step;
 
 /// Folders that a hostPath volume may not reach, nor one above them.
@@ -127,7 +127,7 @@ pub(super) fn amounts(pod: &Value) -> Vec<Refusal> {
 }
 
 /// Everything that is refused to a pod of a tenant. Without a grant nobody knows what it may ask for.
-pub(super) fn pod(pod: &Value, grant: Option<&Grant>) -> Vec<Refusal> {
+pub(super) fn pod(pod: &Value, grant: Option<&Grant>, assumed: Assumed<'_>) -> Vec<Refusal> {
     let containers = containers(pod);
     let uses_gpu = containers.iter().any(|c| c.amounts("limits").any(|(resource, _)| is_gpu(resource)));
     let mut found = environment(&containers, uses_gpu);
@@ -140,6 +140,9 @@ pub(super) fn pod(pod: &Value, grant: Option<&Grant>) -> Vec<Refusal> {
     found.extend(volumes(pod));
     found.extend(annotations(pod));
     found.extend(placement(pod, uses_gpu));
+    if assumed.image_pull_policy_always {
+        found.extend(images(&containers));
+    }
     found
 }
 
@@ -207,6 +210,32 @@ fn environment(containers: &[Container<'_>], uses_gpu: bool) -> Vec<Refusal> {
         }
     }
     found
+}
+
+/// Containers that may be started with an image of their node without asking its registry.
+fn images(containers: &[Container<'_>]) -> Vec<Refusal> {
+    let lax = |container: &&Container<'_>| match text(container.value, "imagePullPolicy") {
+        "" => !is_latest(text(container.value, "image")),
+        policy => policy != "Always",
+    };
+    let told = |container: &Container<'_>| {
+        let message = format!(
+            "imagePullPolicy of container {}: write Always; an image that a node has from another team would be used without asking its \
+             registry",
+            text(container.value, "name")
+        );
+        refusal(container.at("imagePullPolicy"), message)
+    };
+    containers.iter().filter(lax).map(told).collect()
+}
+
+/// With such an image a container that says no imagePullPolicy gets Always from the API server: its tag is latest, or it has neither
+/// tag nor digest.
+fn is_latest(image: &str) -> bool {
+    let (name, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
+    // a colon before the last slash belongs to the registry's port
+    let last = name.rsplit('/').next().unwrap_or(name);
+    last.split_once(':').map_or(digest.is_none(), |(_, tag)| tag == "latest")
 }
 
 fn volumes(pod: &Value) -> Vec<Refusal> {

@@ -51,8 +51,17 @@ pub struct Finding {
     pub message: String,
 }
 
-/// Checks these texts; `namespace` is that of workloads that name none.
-pub fn lint(texts: &[Text], namespace: Option<&str>) -> LintReport {
+/// What the files do not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Assumed<'a> {
+    /// Namespace of workloads that name none.
+    pub namespace: Option<&'a str>,
+    /// The chart is installed with `policies.imagePullPolicyAlways`.
+    pub image_pull_policy_always: bool,
+}
+
+/// Checks these texts.
+pub fn lint(texts: &[Text], assumed: Assumed<'_>) -> LintReport {
     let sifted = sift(texts);
     let documents = sifted.reading.documents.len() + sifted.others.len();
     let mut findings: Vec<Finding> = sifted.errors.iter().map(of_input).collect();
@@ -65,7 +74,7 @@ pub fn lint(texts: &[Text], namespace: Option<&str>) -> LintReport {
     // an object that cannot be read is missed by the others: one mistake is told once
     let missing = |name: &str| broken.iter().any(|object| object.ends_with(&format!(" {name}")));
     findings.extend(objects::check(&world, places, &missing, &mut not_checked));
-    findings.extend(workload::check(&world, &sifted.others, namespace, &mut not_checked));
+    findings.extend(workload::check(&world, &sifted.others, assumed, &mut not_checked));
     if sifted.unknown > 0 {
         not_checked.push(format!("{} documents that say no kind", sifted.unknown));
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{Finding, admission, at, beside, grant, path};
+use super::{Assumed, Finding, admission, at, beside, grant, path};
 use crate::{
     input::{Other, Step},
     world::World,
@@ -27,7 +27,7 @@ fn template(kind: &str) -> Option<&'static str> {
 pub(super) fn check(
     world: &World,
     others: &[Other],
-    namespace: Option<&str>,
+    assumed: Assumed<'_>,
     not_checked: &mut Vec<String>,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -39,7 +39,7 @@ pub(super) fn check(
         findings.extend(quota(other, kind, &object));
         let claim = matches!(kind, "ResourceClaim" | "ResourceClaimTemplate");
         let named = other.tree.field("metadata").and_then(|m| m.text("namespace"));
-        let place = named.or(namespace).unwrap_or("(none named)");
+        let place = named.or(assumed.namespace).unwrap_or("(none named)");
         let tenant = world.tenant_of(place).and_then(|name| world.tenant(&name));
         if !claim && template(kind).is_none() {
             // of these nothing is known to be wrong in other namespaces
@@ -75,7 +75,7 @@ pub(super) fn check(
             let place = |r: admission::Refusal| at(other, &r.path, r.message);
             findings.extend(admission::queues(&object, grant).into_iter().map(place));
         }
-        findings.extend(pod.map(|pod| told(admission::pod(pod, grant.as_ref()))).unwrap_or_default());
+        findings.extend(pod.map(|pod| told(admission::pod(pod, grant.as_ref(), assumed))).unwrap_or_default());
     }
     if !strangers.is_empty() {
         let places: Vec<String> = strangers.iter().map(|(place, count)| format!("{place} ({count})")).collect();
