@@ -64,6 +64,7 @@ async fn perform(seen: &Observed, context: &Context, write: Write) -> Result<(),
         Write::Remove { what, namespace } => match what {
             Optional::Network => take::<NetworkPolicy>(writer, &namespace, render::NETWORK).await,
             Optional::Limits => take::<LimitRange>(writer, &namespace, render::LIMITS).await,
+            Optional::Owners => take::<RoleBinding>(writer, &namespace, render::OWNERS).await,
             Optional::Viewers => take::<RoleBinding>(writer, &namespace, render::VIEWERS).await,
         },
         Write::Grant(grant) => put(context, Kept::Grant, &*grant).await,

@@ -80,6 +80,8 @@ pub enum Optional {
     Network,
     /// The limit range.
     Limits,
+    /// The owners' role binding.
+    Owners,
     /// The viewers' role binding.
     Viewers,
 }
@@ -138,10 +140,14 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
             grants.push(Write::Grant(Box::new(render::grant(&tenant, name, granted))));
         }
         quotas.extend(quota(seen, name, order));
-        bindings.extend(binding(&tenant, render::owners(&seen.tenant, name), seen.bindings.get(name).map(|b| &**b)));
-        match render::viewers(&seen.tenant, name) {
-            Some(wanted) => bindings.extend(binding(&tenant, wanted, seen.viewers.get(name).map(|b| &**b))),
-            None => bindings.extend(unwanted(Optional::Viewers, name, seen.viewers.contains_key(name))),
+        for (what, wanted, present) in [
+            (Optional::Owners, render::owners(&seen.tenant, name), seen.bindings.get(name)),
+            (Optional::Viewers, render::viewers(&seen.tenant, name), seen.viewers.get(name)),
+        ] {
+            match wanted {
+                Some(wanted) => bindings.extend(binding(&tenant, wanted, present.map(|b| &**b))),
+                None => bindings.extend(unwanted(what, name, present.is_some())),
+            }
         }
     }
     // limits come when all namespaces are there and ours: others may be making them just now; access comes when limits are written.

@@ -28,7 +28,7 @@ pub struct Observed {
     pub namespaces: BTreeMap<String, Arc<SlimNamespace>>,
     /// Our quota in each namespace.
     pub quotas: BTreeMap<String, Arc<SlimQuota>>,
-    /// Our owners' role binding in each namespace.
+    /// Our owners' role binding in each namespace that has one.
     pub bindings: BTreeMap<String, Arc<SlimBinding>>,
     /// Our viewers' role binding in each namespace that has one.
     pub viewers: BTreeMap<String, Arc<SlimBinding>>,

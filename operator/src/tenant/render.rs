@@ -14,7 +14,7 @@ use super::{split::Limits, standard::Standard};
 
 /// Name of the quota in every namespace of a tenant.
 pub const QUOTA: &str = names::QUOTA;
-/// Name of the owners' role binding in every namespace of a tenant.
+/// Name of the owners' role binding in every namespace of a tenant that has owners.
 pub const OWNERS: &str = "gputenancy-owners";
 /// The role that owners get: `edit` without network policies. It comes with the chart.
 pub const OWNER_ROLE: &str = "gputenancy:tenant-owner";
@@ -89,23 +89,22 @@ pub fn grant(tenant: &str, namespace: &str, spec: GpuGrantSpec) -> GpuGrant {
     GpuGrant { metadata: meta(tenant, namespace, names::GRANT), spec }
 }
 
-/// The owners' role binding of a namespace.
-pub fn owners(tenant: &GpuTenant, namespace: &str) -> RoleBinding {
+/// The owners' role binding of a namespace; none for nobody.
+pub fn owners(tenant: &GpuTenant, namespace: &str) -> Option<RoleBinding> {
     binding(tenant, namespace, (OWNERS, OWNER_ROLE), &tenant.spec.owners)
 }
 
 /// The viewers' role binding of a namespace; none for nobody.
 pub fn viewers(tenant: &GpuTenant, namespace: &str) -> Option<RoleBinding> {
-    let viewers = &tenant.spec.viewers;
-    (!viewers.is_empty()).then(|| binding(tenant, namespace, (VIEWERS, VIEWER_ROLE), viewers))
+    binding(tenant, namespace, (VIEWERS, VIEWER_ROLE), &tenant.spec.viewers)
 }
 
-fn binding(tenant: &GpuTenant, namespace: &str, (name, role): (&str, &str), people: &[Owner]) -> RoleBinding {
-    RoleBinding {
+fn binding(tenant: &GpuTenant, namespace: &str, (name, role): (&str, &str), people: &[Owner]) -> Option<RoleBinding> {
+    (!people.is_empty()).then(|| RoleBinding {
         metadata: meta(&tenant.name_any(), namespace, name),
         role_ref: RoleRef { api_group: Some(RBAC.into()), kind: "ClusterRole".into(), name: role.into() },
         subjects: Some(people.iter().map(subject).collect()),
-    }
+    })
 }
 
 /// The network policy of a namespace.

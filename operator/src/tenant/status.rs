@@ -162,9 +162,14 @@ fn policy(seen: &Observed) -> Verdict {
             return Verdict::no(POLICY, "Applying", message);
         }
         let late = fences.writes(seen, &name).first().and_then(unfenced);
-        let viewers = render::viewers(&seen.tenant, &name).is_some() != seen.viewers.contains_key(&name);
-        let viewers = || viewers.then(|| format!("role binding {} is not as spec.viewers says yet", render::VIEWERS));
-        if let Some(what) = late.or_else(viewers) {
+        let people = || {
+            let owners = render::owners(&seen.tenant, &name).is_some() != seen.bindings.contains_key(&name);
+            let viewers = render::viewers(&seen.tenant, &name).is_some() != seen.viewers.contains_key(&name);
+            let all = [(owners, render::OWNERS, "spec.owners"), (viewers, render::VIEWERS, "spec.viewers")];
+            let (_, binding, field) = all.into_iter().find(|(late, ..)| *late)?;
+            Some(format!("role binding {binding} is not as {field} says yet"))
+        };
+        if let Some(what) = late.or_else(people) {
             return Verdict::no(POLICY, "Applying", format!("namespace {name}: {what}"));
         }
     }

@@ -128,6 +128,7 @@ fn carry_out(seen: &mut Observed, writes: Vec<Write>) {
                 let gone = match what {
                     Optional::Network => seen.networks.remove(&namespace).is_some(),
                     Optional::Limits => seen.limits.remove(&namespace).is_some(),
+                    Optional::Owners => seen.bindings.remove(&namespace).is_some(),
                     Optional::Viewers => seen.viewers.remove(&namespace).is_some(),
                 };
                 assert!(gone, "only what is there is removed");

@@ -109,6 +109,26 @@ fn viewers_are_bound_while_there_are_any() {
 }
 
 #[test]
+fn a_tenant_without_owners_has_no_binding_for_them_and_loses_it_with_the_last() {
+    let mut seen = settled(&json!({"owners": []}));
+    assert!(seen.bindings.is_empty() && decide::writes(&seen).is_empty());
+    assert_eq!(reason(&seen, "Ready").0, "True");
+    change(&mut seen, json!({"owners": [{"kind": "Group", "name": "team-a"}]}));
+    let (_, _, message) = reason(&seen, "PolicyReady");
+    assert!(message.contains("role binding gputenancy-owners is not as spec.owners says yet"), "{message}");
+    settle(&mut seen);
+    assert_eq!(seen.bindings.keys().collect::<Vec<_>>(), ["a1", "a2"]);
+    assert_eq!(seen.bindings["a1"].subjects[0].name, "team-a");
+    change(&mut seen, json!({"owners": []}));
+    let writes = decide::writes(&seen);
+    let removed = |w: &Write| matches!(w, Write::Remove { what: Optional::Owners, .. });
+    assert!(writes.len() == 2 && writes.iter().all(removed), "{writes:?}");
+    assert_eq!(reason(&seen, "PolicyReady").1, "Applying");
+    settle(&mut seen);
+    assert!(seen.bindings.is_empty() && reason(&seen, "Ready").0 == "True");
+}
+
+#[test]
 fn pod_security_is_what_the_spec_says_and_is_set_right() {
     let mut seen = settled(&json!({}));
     let enforced = |seen: &Observed| seen.namespaces["a1"].labels()["pod-security.kubernetes.io/enforce"].clone();
