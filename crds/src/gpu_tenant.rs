@@ -92,6 +92,15 @@ pub struct GpuTenantSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     pub queues: Vec<String>,
+    /// Secrets with which the team's pods pull images, by the names that the chart allows (`tenants.imagePullSecrets`): what is of that name in
+    /// the operator's namespace is copied into each namespace of the team, and its ServiceAccount `default` names it. Owners can read the copies.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(min = 1, max = 253)))]
+    #[x_kube(
+        merge_strategy = ListMerge::Set,
+        validation = Rule::new("self.all(n, n.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'))").message("spec.imagePullSecrets: write names of Secrets of the operator's namespace, such as registry: lowercase letters, digits, '-' and '.'"),
+    )]
+    pub image_pull_secrets: Vec<String>,
     /// Admit nothing new: quotas are set to zero, what runs goes on, and nothing is deleted.
     #[serde(default)]
     pub suspend: bool,
@@ -184,7 +193,8 @@ pub struct GpuTenantStatus {
     /// Generation of the spec that this status speaks of; -1 before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready, Reconciling, Stalled, NamespacesReady, PolicyReady, QuotaReady, CapacityReady; Suspended while the tenant is.
+    /// Ready, Reconciling, Stalled, NamespacesReady, PolicyReady, QuotaReady, CapacityReady; PullSecretsReady with
+    /// `spec.imagePullSecrets`; Suspended while the tenant is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,

@@ -10,7 +10,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Resource, ResourceExt as _,
-    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, PostParams},
     core::ClusterResourceScope,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -83,6 +83,16 @@ impl Writer {
         self.count::<K>("apply");
         let api: Api<K> = Api::namespaced(self.client.clone(), &object.namespace().unwrap_or_default());
         api.patch(&object.name_any(), &force(part), &Patch::Apply(object)).await
+    }
+
+    /// As [`Self::apply`], for what is not to be shown: the answer has its metadata alone.
+    pub async fn apply_unread<K>(&self, part: Part, object: &K) -> kube::Result<PartialObjectMeta<K>>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + Debug,
+    {
+        self.count::<K>("apply");
+        let api: Api<K> = Api::namespaced(self.client.clone(), &object.namespace().unwrap_or_default());
+        api.patch_metadata(&object.name_any(), &force(part), &Patch::Apply(object)).await
     }
 
     /// Applies these fields to a cluster-scoped object.

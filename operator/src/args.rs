@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 
 use crate::{pool::Tolerated, rights::LEASE, tenant::Standard};
 
@@ -71,6 +71,10 @@ pub struct Places {
     /// Name of the lease.
     #[arg(long, default_value = LEASE)]
     pub lease_name: String,
+    /// Names of the Secrets in the operator's namespace that tenants may have copied into theirs for pulling images, separated by
+    /// commas; none: it has no right on any Secret.
+    #[arg(long, env = "PULL_SECRETS", value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]
+    pub pull_secrets: Vec<String>,
 }
 
 impl Places {
@@ -110,6 +114,16 @@ fn seconds(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pull_secrets_are_names_between_commas() {
+        let names = |args: &[&str]| Args::try_parse_from([&["op", "rights"], args].concat());
+        let Some(Command::Rights(places)) = names(&["--pull-secrets", "registry,mirror"]).unwrap().command else {
+            panic!("another command")
+        };
+        assert_eq!(places.pull_secrets, ["registry", "mirror"]);
+        assert!(names(&["--pull-secrets", "registry,"]).is_err(), "a Secret without a name");
+    }
 
     #[test]
     fn run_is_the_default_and_takes_the_same_flags() {

@@ -6,7 +6,7 @@ use gputenancy_rights::{Line, Place, Report, Right, Setting};
 use kube::Client;
 use tokio::sync::Notify;
 
-use crate::{args::Places, cache::doors, health::Readiness, metrics::Metrics};
+use crate::{args::Places, cache::doors, cache::pull::ACCOUNT, health::Readiness, metrics::Metrics};
 
 /// Name of the lease unless it is said otherwise, and in the chart.
 pub const LEASE: &str = "gputenancy-operator";
@@ -61,6 +61,18 @@ pub const TABLE: &[Line] = &[
         .only_for("pools of NVIDIA's MIG manager"),
 ];
 
+/// What is needed besides for each Secret that the chart names for tenants.
+const PULL_SECRET: &[Line] = &[
+    Line::new(&["watch"], "", "secrets", "image pull secrets of tenants"),
+    Line::new(&["create", "patch", "delete"], "", "secrets", "image pull secrets of tenants").only_for(PULLING),
+];
+/// What is needed besides where it names any.
+const PULLING_ACCOUNT: &[Line] = &[
+    Line::new(&["watch"], "", "serviceaccounts", "pods of tenants that pull images").named(ACCOUNT),
+    Line::new(&["patch"], "", "serviceaccounts", "pods of tenants that pull images").named(ACCOUNT).only_for(PULLING),
+];
+const PULLING: &str = "GpuTenants with spec.imagePullSecrets";
+
 /// All rights of an operator that runs there.
 pub fn rights(places: &Places) -> Vec<Right> {
     let setting = Setting {
@@ -72,6 +84,13 @@ pub fn rights(places: &Places) -> Vec<Right> {
     let mut rights = gputenancy_rights::rights(TABLE, &setting);
     for right in rights.iter_mut().filter(|r| r.name.as_deref() == Some(LEASE)) {
         right.name = Some(places.lease_name.clone());
+    }
+    if !places.pull_secrets.is_empty() {
+        rights.extend(gputenancy_rights::rights(PULLING_ACCOUNT, &setting));
+    }
+    for name in &places.pull_secrets {
+        let named = |right| Right { name: Some(name.clone()), ..right };
+        rights.extend(gputenancy_rights::rights(PULL_SECRET, &setting).into_iter().map(named));
     }
     rights
 }
@@ -89,10 +108,18 @@ pub async fn keep(client: Client, places: Places, refused: Arc<Notify>, readines
 mod tests {
     use super::*;
 
+    fn places() -> Places {
+        Places {
+            namespace: "home".into(),
+            mig_config_namespace: None,
+            lease_name: LEASE.into(),
+            pull_secrets: Vec::new(),
+        }
+    }
+
     #[test]
     fn the_lease_and_the_namespaces_are_those_of_the_flags() {
-        let places =
-            Places { namespace: "home".into(), mig_config_namespace: Some("nvidia".into()), lease_name: "mine".into() };
+        let places = Places { mig_config_namespace: Some("nvidia".into()), lease_name: "mine".into(), ..places() };
         let all = rights(&places);
         let said: Vec<String> = all.iter().filter(|r| r.namespace.is_some()).map(ToString::to_string).collect();
         assert!(said.contains(&"update leases.coordination.k8s.io \"mine\" in namespace home".to_owned()), "{said:?}");
@@ -104,12 +131,34 @@ mod tests {
 
     #[test]
     fn no_right_is_named_twice_and_none_is_a_wildcard() {
-        let all = rights(&Places { namespace: "a".into(), mig_config_namespace: None, lease_name: LEASE.into() });
+        let all = rights(&Places { pull_secrets: vec!["registry".into(), "mirror".into()], ..places() });
         let mut said: Vec<String> = all.iter().map(ToString::to_string).collect();
         assert!(said.iter().all(|right| !right.contains('*')), "{said:?}");
         said.sort();
         let before = said.len();
         said.dedup();
         assert_eq!(said.len(), before);
+    }
+
+    #[test]
+    fn secrets_are_asked_for_by_name_and_only_where_the_chart_names_any() {
+        let on_secrets = |names: &[&str]| -> Vec<String> {
+            let pull_secrets = names.iter().map(|n| (*n).to_owned()).collect();
+            let all = rights(&Places { pull_secrets, ..places() });
+            let of = all.iter().filter(|r| ["secrets", "serviceaccounts"].contains(&r.resource));
+            of.map(ToString::to_string).collect()
+        };
+        assert!(on_secrets(&[]).is_empty());
+        assert_eq!(
+            on_secrets(&["registry"]),
+            [
+                "watch serviceaccounts \"default\"",
+                "patch serviceaccounts \"default\"",
+                "watch secrets \"registry\"",
+                "create secrets \"registry\"",
+                "patch secrets \"registry\"",
+                "delete secrets \"registry\"",
+            ]
+        );
     }
 }

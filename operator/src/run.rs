@@ -100,7 +100,6 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     on_signal(stop.clone())?;
     let served = tokio::spawn(health::serve(listen, readiness.clone(), metrics.clone(), stop.clone()));
     let rights = tokio::spawn(rights::keep(asking, places.clone(), refused, readiness.clone(), metrics.clone()));
-    let Places { namespace, lease_name, .. } = places;
 
     let fleet = Arc::new(Notify::new());
     let (names, queue) = mpsc::unbounded_channel();
@@ -109,7 +108,8 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
         () = stop.cancelled() => return Ok(()),
     };
     let woken = Wakes { fleet: fleet.clone(), tenants: names.clone() };
-    let caches = Caches::start(&client, &layouts_in, &woken, with_slices);
+    let caches = Caches::start(&client, &places, &woken, with_slices);
+    let Places { namespace, lease_name, .. } = places;
     let identity = identity.unwrap_or_else(|| format!("{}-{}", std::process::id(), Timestamp::now()));
     let mut elector = Elector::new(client.clone(), &namespace, &lease_name, identity.clone(), lease_duration);
     tokio::select! {

@@ -4,6 +4,7 @@ pub mod doors;
 mod index;
 mod print;
 mod project;
+pub mod pull;
 mod refused;
 mod watch;
 
@@ -29,10 +30,11 @@ pub use doors::{Door, SlimEndpoints, SlimService};
 pub use index::Index;
 pub use print::{Print, SlimLimits, SlimPolicy};
 pub use project::*;
+pub use pull::{PullCaches, SlimAccount, SlimSecret};
 pub use refused::SlimEvent;
 use watch::{Shelves, Watch};
 
-use crate::foreign::DRA_DRIVER;
+use crate::{args::Places, foreign::DRA_DRIVER};
 
 /// A kind that people write: an object that does not parse must not end the watch.
 pub type Guarded<K> = DeserializeGuard<K>;
@@ -87,12 +89,13 @@ pub struct Caches {
     pub refusals: Store<SlimEvent>,
     /// The layouts for NVIDIA's MIG manager, of which there is one object.
     pub mig_config: Store<ConfigMap>,
+    /// Image pull secrets of tenants, where the chart allows any.
+    pub pulls: PullCaches,
 }
 
 impl Caches {
-    /// Starts all watches; `namespace` is where the layouts for NVIDIA's MIG manager are; `with_slices`: the API server knows
-    /// [`SlimSlice`]s.
-    pub fn start(client: &Client, namespace: &str, wakes: &Wakes, with_slices: bool) -> Self {
+    /// Starts all watches; `with_slices`: the API server knows [`SlimSlice`]s.
+    pub fn start(client: &Client, places: &Places, wakes: &Wakes, with_slices: bool) -> Self {
         let (pods_of, namespaces_of) = (Index::default(), Index::default());
         let ours = watcher::Config::default().labels(&format!("{}={}", names::MANAGED_BY_LABEL, names::MANAGED_BY));
         Self {
@@ -184,7 +187,7 @@ impl Caches {
                 move |(namespace, _)| drop(tenants.send(format!("{OF_NAMESPACE}{}", namespace.unwrap_or_default())))
             }),
             mig_config: Watch {
-                api: Api::namespaced(client.clone(), namespace),
+                api: Api::namespaced(client.clone(), places.layouts()),
                 config: watcher::Config::default().fields(&format!("metadata.name={}", names::MIG_CONFIG_MAP)),
                 project: lighten,
                 keep: |_| true,
@@ -193,6 +196,7 @@ impl Caches {
                 index: None,
             }
             .start(fleet(wakes)),
+            pulls: PullCaches::start(client, places, wakes),
         }
     }
 
@@ -231,6 +235,7 @@ impl Caches {
             endpoints,
             refusals,
             mig_config,
+            pulls,
         } = self;
         wait(profiles, "gpuprofiles", &waiting).await;
         wait(pools, "gpupools", &waiting).await;
@@ -251,6 +256,7 @@ impl Caches {
         wait(endpoints, "endpointslices", &waiting).await;
         wait(refusals, "events", &waiting).await;
         wait(mig_config, "configmaps", &waiting).await;
+        pulls.ready(&waiting).await;
     }
 }
 

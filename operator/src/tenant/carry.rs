@@ -6,7 +6,7 @@ use gputenancy_crds::{GpuGrant, names};
 use k8s_openapi::{
     NamespaceResourceScope,
     api::{
-        core::v1::{LimitRange, Namespace, ResourceQuota},
+        core::v1::{LimitRange, Namespace, ResourceQuota, Secret},
         networking::v1::NetworkPolicy,
         rbac::v1::RoleBinding,
     },
@@ -21,11 +21,13 @@ use super::{
     decide::{Optional, Write},
     failed,
     observe::Observed,
+    pull::{Account, PullCopy},
     render,
     report::{news, tell},
 };
 use crate::{
     apply::{Part, Writer},
+    cache::{SlimAccount, SlimSecret, pull::ACCOUNT},
     events::Tone,
 };
 
@@ -86,6 +88,9 @@ async fn perform(seen: &Observed, context: &Context, write: Write) -> Result<(),
             }
             put(context, if name == render::VIEWERS { Kept::Viewers } else { Kept::Binding }, &*binding).await
         }
+        Write::Pull(copy) => pull(context, &seen.name(), *copy).await,
+        Write::Account(account) => name_pull_secrets(context, account).await,
+        Write::Unpull { namespace, name, uid } => unpull(writer, &namespace, &name, uid).await,
         Write::Revoke(namespace) => take::<GpuGrant>(writer, &namespace, names::GRANT).await,
         Write::Delete { namespace, uid } => {
             let doing = format!("deleting namespace {namespace}");
@@ -111,6 +116,45 @@ where
     let applied = context.writer.apply(Part::Tenant, object).await.map_err(failed(doing))?;
     context.note(kept, namespace, &applied);
     Ok(())
+}
+
+/// Writes the copy of an image pull secret.
+async fn pull(context: &Context, tenant: &str, mut copy: PullCopy) -> Result<(), TenantError> {
+    if copy.anew {
+        unpull(&context.writer, &copy.namespace, &copy.name, copy.decided_on.1.take()).await?;
+        copy.decided_on = PullCopy::on_nothing();
+    }
+    let PullCopy { namespace, name, .. } = &copy;
+    let doing = format!("applying image pull secret {name} of namespace {namespace}");
+    let secret = render::pull_secret(tenant, &copy);
+    let applied = context.writer.apply_unread::<Secret>(Part::Tenant, &secret).await.map_err(failed(doing))?;
+    context.note(Kept::Pull, format!("{namespace}/{name}"), &applied);
+    Ok(())
+}
+
+/// Deletes the copy of an image pull secret, unless another has its name by now.
+async fn unpull(writer: &Writer, namespace: &str, name: &str, uid: Option<String>) -> Result<(), TenantError> {
+    let doing = format!("deleting image pull secret {name} of namespace {namespace}");
+    let api = Api::<SlimSecret>::namespaced(writer.client(), namespace);
+    writer.delete(&api, name, uid).await.map_err(failed(doing))
+}
+
+/// Says whom the `ServiceAccount` of pods that name none names. Its list can only be written as a whole: the version makes sure that what
+/// the team has just added is not lost.
+async fn name_pull_secrets(context: &Context, account: Account) -> Result<(), TenantError> {
+    let Account { namespace, version, names } = account;
+    let names: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
+    let fields = json!({"metadata": {"resourceVersion": version}, "imagePullSecrets": names});
+    let api = Api::<SlimAccount>::namespaced(context.writer.client(), &namespace);
+    match context.writer.merge(&api, ACCOUNT, &fields).await {
+        Ok(applied) => {
+            context.note(Kept::Account, namespace, &applied);
+            Ok(())
+        }
+        // it is made anew in a moment, and that is seen
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        Err(error) => Err(failed(format!("naming image pull secrets in namespace {namespace}"))(error)),
+    }
 }
 
 /// Deletes an object of ours.

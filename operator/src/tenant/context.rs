@@ -21,12 +21,13 @@ use super::{
     claims::{self, Claims, Refused},
     fence::Fence,
     observe::Observed,
+    pull::Pulls,
     render,
     standard::Standard,
 };
 use crate::{
     apply::Writer,
-    cache::{Caches, EVERYBODY, Guarded, OF_NAMESPACE, SlimEvent, SlimNamespace, SlimPod, SlimQuota},
+    cache::{Caches, EVERYBODY, Guarded, OF_NAMESPACE, SlimEvent, SlimNamespace, SlimPod, SlimQuota, pull, tenant_of},
     events::Publisher,
     metrics::Metrics,
     view::View,
@@ -47,6 +48,9 @@ pub(super) enum Kept {
     Grant,
     Network,
     Limits,
+    /// By namespace and name, with a slash between them.
+    Pull,
+    Account,
 }
 
 impl Kept {
@@ -59,6 +63,8 @@ impl Kept {
             Self::Grant => "grant",
             Self::Network => "network policy",
             Self::Limits => "limit range",
+            Self::Pull => "image pull secret",
+            Self::Account => "ServiceAccount default",
         }
     }
 }
@@ -105,12 +111,15 @@ impl Context {
         Self { caches, writer, publisher, view, standard, home, metrics, written, passing, fence, claims, lowered }
     }
 
-    /// The tenants that a wake means: one by name, all that list a namespace, or all.
+    /// The tenants that a wake means: one by name, the one that has a namespace or else all that list it, or all.
     pub(super) fn meant_by(&self, name: &str) -> Vec<ObjectRef<Guarded<GpuTenant>>> {
         if name == EVERYBODY {
             return self.caches.tenants.state().iter().map(|t| ObjectRef::new(&t.name_any())).collect();
         }
         let Some(namespace) = name.strip_prefix(OF_NAMESPACE) else { return vec![ObjectRef::new(name)] };
+        if let Some(owner) = self.caches.namespaces.get(&ObjectRef::new(namespace)).and_then(|ns| tenant_of(&*ns)) {
+            return vec![ObjectRef::new(&owner)];
+        }
         let lists = |t: &GpuTenant| t.spec.namespaces.iter().any(|n| n.name == namespace);
         let tenants = self.caches.tenants.state();
         tenants.iter().filter(|t| t.0.as_ref().is_ok_and(lists)).map(|t| ObjectRef::new(&t.name_any())).collect()
@@ -134,6 +143,7 @@ impl Context {
         let networks = of(&self.caches.policies, render::NETWORK, &namespaces);
         let limits = of(&self.caches.limits, render::LIMITS, &namespaces);
         let grants = of(&self.caches.grants, names::GRANT, &namespaces);
+        let pulls = self.pulls(&namespaces);
         let (standard, home, doors) = (self.standard.clone(), self.home.clone(), self.caches.doors());
         let view = self.view.borrow().clone();
         let (firm, unseen) = {
@@ -156,6 +166,7 @@ impl Context {
             viewers,
             networks,
             limits,
+            pulls,
             standard,
             doors,
             home,
@@ -175,6 +186,20 @@ impl Context {
     fn pods_in(&self, namespace: &str) -> Vec<Arc<SlimPod>> {
         let names = self.caches.pods_of.of(namespace);
         names.iter().filter_map(|pod| self.caches.pods.get(&ObjectRef::new(pod).within(namespace))).collect()
+    }
+
+    /// The image pull secrets of these namespaces, and those that may be copied there.
+    fn pulls(&self, namespaces: &BTreeMap<String, Arc<SlimNamespace>>) -> Pulls {
+        let caches = &self.caches.pulls;
+        let mut pulls = Pulls::default();
+        for (name, stores) in &caches.named {
+            let source = stores.source.get(&ObjectRef::new(name).within(&self.home));
+            pulls.sources.insert(name.clone(), source);
+            let here = of(&stores.secrets, name, namespaces).into_iter();
+            pulls.secrets.extend(here.map(|(namespace, secret)| ((namespace, name.clone()), secret)));
+        }
+        pulls.accounts = caches.accounts.iter().flat_map(|store| of(store, pull::ACCOUNT, namespaces)).collect();
+        pulls
     }
 
     /// Namespaces in which a limit in force has come down within [`STEADY`], as far as this leader can know.
@@ -250,16 +275,21 @@ impl Context {
     pub(super) fn caught_up(&self, seen: &Observed) -> Result<(), TenantError> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         for namespace in seen.namespaces.keys() {
-            let all = [
-                (Kept::Quota, seen.quotas.get(namespace).map(|o| version(&**o))),
-                (Kept::Binding, seen.bindings.get(namespace).map(|o| version(&**o))),
-                (Kept::Viewers, seen.viewers.get(namespace).map(|o| version(&**o))),
-                (Kept::Grant, seen.grants.get(namespace).map(|o| version(&**o))),
-                (Kept::Network, seen.networks.get(namespace).map(|o| version(&**o))),
-                (Kept::Limits, seen.limits.get(namespace).map(|o| version(&**o))),
+            let mut all = vec![
+                (Kept::Quota, namespace.clone(), seen.quotas.get(namespace).map(|o| version(&**o))),
+                (Kept::Binding, namespace.clone(), seen.bindings.get(namespace).map(|o| version(&**o))),
+                (Kept::Viewers, namespace.clone(), seen.viewers.get(namespace).map(|o| version(&**o))),
+                (Kept::Grant, namespace.clone(), seen.grants.get(namespace).map(|o| version(&**o))),
+                (Kept::Network, namespace.clone(), seen.networks.get(namespace).map(|o| version(&**o))),
+                (Kept::Limits, namespace.clone(), seen.limits.get(namespace).map(|o| version(&**o))),
+                (Kept::Account, namespace.clone(), seen.pulls.accounts.get(namespace).map(|o| version(&**o))),
             ];
-            for (kept, shown) in all {
-                let key = (kept, namespace.clone());
+            all.extend(seen.pulls.sources.keys().map(|name| {
+                let shown = seen.pulls.secrets.get(&(namespace.clone(), name.clone()));
+                (Kept::Pull, format!("{namespace}/{name}"), shown.map(|o| version(&**o)))
+            }));
+            for (kept, which, shown) in all {
+                let key = (kept, which);
                 let Some((last, since)) = written.get(&key).copied() else { continue };
                 // an object that somebody deleted meanwhile is never seen in the version that we wrote
                 let patient = since.elapsed() < LONGEST_LAG;

@@ -12,6 +12,7 @@ use kube::{Resource, ResourceExt as _};
 
 use super::{
     observe::{Observed, Role},
+    pull::{self, Account, PullCopy},
     render,
     split::Order,
 };
@@ -52,6 +53,19 @@ pub enum Write {
         binding: Box<RoleBinding>,
         /// Delete the present one first.
         anew: bool,
+    },
+    /// Apply the copy of an image pull secret, if the one that is there is still of the version that it carries.
+    Pull(Box<PullCopy>),
+    /// Say whom a `ServiceAccount` names.
+    Account(Account),
+    /// Delete the copy of an image pull secret, unless another has its name by now.
+    Unpull {
+        /// Of which namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Its uid.
+        uid: Option<String>,
     },
     /// Delete the grant of a namespace that is about to go.
     Revoke(String),
@@ -97,6 +111,7 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
     let mut grants = Vec::new();
     let mut quotas = Vec::new();
     let mut bindings = Vec::new();
+    let mut pulls = Vec::new();
     let wanted_fences = Fences::of(seen);
     for (name, role) in &roles {
         let retained = *role == Role::Retained;
@@ -149,6 +164,7 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
                 None => bindings.extend(unwanted(what, name, present.is_some())),
             }
         }
+        pulls.extend(pull::writes(seen, name));
     }
     // limits come when all namespaces are there and ours: others may be making them just now; access comes when limits are written.
     // Without a grant no pod is admitted, so a namespace is fenced in before its first one.
@@ -156,6 +172,8 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
     writes.extend(grants);
     writes.extend(quotas);
     writes.extend(bindings);
+    // last: a feature that fails keeps nothing else from the tenant
+    writes.extend(pulls);
     writes
 }
 
@@ -230,7 +248,8 @@ fn has_labels(labels: &BTreeMap<String, String>, tenant: &str) -> bool {
     render::labels(tenant).iter().all(|(k, v)| labels.get(k) == Some(v))
 }
 
-fn is_of(object: &impl Resource, tenant: &str) -> bool {
+/// Is this object of ours, and the tenant's?
+pub fn is_of(object: &impl Resource, tenant: &str) -> bool {
     has_labels(object.labels(), tenant)
 }
 

@@ -9,6 +9,7 @@ mod decide;
 mod fence;
 mod network;
 mod observe;
+mod pull;
 mod render;
 mod report;
 mod split;

@@ -13,7 +13,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt as _;
 
-use super::{claims::Claims, network, render, split::Amounts, standard::Standard};
+use super::{claims::Claims, network, pull::Pulls, render, split::Amounts, standard::Standard};
 use crate::{
     cache::{Door, Print, SlimBinding, SlimLimits, SlimNamespace, SlimPolicy, SlimQuota, tenant_of},
     view::View,
@@ -36,6 +36,8 @@ pub struct Observed {
     pub networks: BTreeMap<String, Arc<SlimPolicy>>,
     /// Our limit range in each namespace that has one.
     pub limits: BTreeMap<String, Arc<SlimLimits>>,
+    /// Its image pull secrets.
+    pub pulls: Pulls,
     /// What every tenant gets alike.
     pub standard: Arc<Standard>,
     /// Where the API server answers.

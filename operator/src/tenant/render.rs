@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use gputenancy_crds::{GpuGrant, GpuGrantSpec, GpuTenant, Owner, OwnerKind, PodSecurity, names};
 use k8s_openapi::api::{
-    core::v1::{LimitRange, LimitRangeItem, LimitRangeSpec, Namespace, ResourceQuota, ResourceQuotaSpec},
+    core::v1::{LimitRange, LimitRangeItem, LimitRangeSpec, Namespace, ResourceQuota, ResourceQuotaSpec, Secret},
     networking::v1::{NetworkPolicy, NetworkPolicySpec},
     rbac::v1::{RoleBinding, RoleRef, Subject},
 };
 use kube::{ResourceExt as _, api::ObjectMeta};
 
-use super::{split::Limits, standard::Standard};
+use super::{pull::PullCopy, split::Limits, standard::Standard};
+use crate::cache::pull::TYPE;
 
 /// Name of the quota in every namespace of a tenant.
 pub const QUOTA: &str = names::QUOTA;
@@ -115,6 +116,17 @@ pub fn network(tenant: &str, namespace: &str, spec: NetworkPolicySpec) -> Networ
 /// The limit range of a namespace.
 pub fn limits(tenant: &str, namespace: &str, spec: LimitRangeSpec) -> LimitRange {
     LimitRange { metadata: meta(tenant, namespace, LIMITS), spec: Some(spec) }
+}
+
+/// The copy of an image pull secret.
+pub fn pull_secret(tenant: &str, copy: &PullCopy) -> Secret {
+    let (resource_version, uid) = copy.decided_on.clone();
+    Secret {
+        metadata: ObjectMeta { resource_version, uid, ..meta(tenant, &copy.namespace, &copy.name) },
+        type_: Some(TYPE.into()),
+        data: Some(copy.content.data()),
+        ..Secret::default()
+    }
 }
 
 /// What a container requests that says nothing, so that a quota of requests is of use without every manifest writing them; none where

@@ -11,7 +11,7 @@ use super::{
     budget,
     decide::{Fences, Optional, Write},
     observe::{Observed, Role, quota_key},
-    render, teardown,
+    pull, render, teardown,
 };
 
 const NAMESPACES: &str = "NamespacesReady";
@@ -29,7 +29,8 @@ pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
     let generation = seen.tenant.metadata.generation;
     let old = seen.tenant.status.clone().unwrap_or_default();
     let gpus = uses(seen);
-    let parts = [namespaces(seen), policy(seen), quota(seen), capacity(seen, &gpus)];
+    let mut parts = vec![namespaces(seen), policy(seen), quota(seen), capacity(seen, &gpus)];
+    parts.extend(pull::verdict(seen));
     let overall =
         if seen.tenant.metadata.deletion_timestamp.is_some() { deletion(seen) } else { overall(&parts, &gpus, failed) };
     let mut verdicts = overall.verdicts();

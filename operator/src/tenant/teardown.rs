@@ -6,7 +6,7 @@ use kube::ResourceExt as _;
 use super::{
     decide::Write,
     observe::{Observed, Role},
-    render,
+    pull, render,
 };
 
 /// How long a deletion waits for namespaces before it says what blocks and lets the tenant go.
@@ -40,6 +40,7 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
             }
             Role::Active | Role::Retained => {
                 let made = seen.made_by_us(&name);
+                writes.extend(pull::withdrawal(seen, &name));
                 writes.push(Write::Release { namespace: name, made });
             }
         }

@@ -14,11 +14,12 @@ use super::{
     claims::{Claims, Refused},
     decide::{self, Optional, Write},
     observe::{Observed, Role},
+    pull::Pulls,
     render, status,
     teardown::{self, PATIENCE},
 };
 use crate::{
-    cache::{Door, SlimBinding, SlimLimits, SlimNamespace, SlimPolicy, SlimQuota},
+    cache::{Door, SlimBinding, SlimLimits, SlimNamespace, SlimPolicy, SlimQuota, pull::Named},
     view::{Contract, ProfileView, TenantView, View},
 };
 
@@ -26,6 +27,7 @@ mod equivalents;
 mod grants;
 mod isolation;
 mod opinion;
+mod pull;
 
 fn tenant(spec: &Value) -> GpuTenant {
     let mut whole = json!({
@@ -88,6 +90,7 @@ fn observed(spec: &Value) -> Observed {
         viewers: BTreeMap::new(),
         networks: BTreeMap::new(),
         limits: BTreeMap::new(),
+        pulls: Pulls::default(),
         standard: Arc::new(STANDARD.parse().unwrap()),
         doors: [("10.0.0.5", 6443), ("10.96.0.1", 443)].map(|(at, port)| door(at, port)).into(),
         home: "gputenancy-system".into(),
@@ -150,6 +153,21 @@ fn carry_out(seen: &mut Observed, writes: Vec<Write>) {
                 let slim: SlimBinding = serde_json::from_value(serde_json::to_value(*binding).unwrap()).unwrap();
                 let all = if slim.name_any() == render::VIEWERS { &mut seen.viewers } else { &mut seen.bindings };
                 all.insert(slim.namespace().unwrap(), Arc::new(slim));
+            }
+            Write::Pull(copy) => {
+                let secret = serde_json::to_value(render::pull_secret("team-a", &copy)).unwrap();
+                seen.pulls
+                    .secrets
+                    .insert((copy.namespace, copy.name), Arc::new(serde_json::from_value(secret).unwrap()));
+            }
+            Write::Account(account) => {
+                let mut slim = (*seen.pulls.accounts[&account.namespace]).clone();
+                assert_eq!(slim.metadata.resource_version, account.version);
+                slim.image_pull_secrets = account.names.into_iter().map(|name| Named { name }).collect();
+                seen.pulls.accounts.insert(account.namespace, Arc::new(slim));
+            }
+            Write::Unpull { namespace, name, .. } => {
+                assert!(seen.pulls.secrets.remove(&(namespace, name)).is_some(), "only what is there is removed");
             }
             Write::Revoke(namespace) => _ = seen.grants.remove(&namespace),
             Write::Delete { namespace, .. } => {

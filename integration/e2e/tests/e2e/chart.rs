@@ -49,10 +49,29 @@ const ALL: [&str; 8] = [
     "policies.hiddenVariables=Tell",
 ];
 
+/// Secrets that tenants may pull images with.
+const PULLS: &str = "tenants.imagePullSecrets={registry,mirror.example}";
+
+#[test]
+fn without_image_pull_secrets_for_tenants_nothing_of_them_is_rendered() {
+    let signs = [
+        "PULL_SECRETS",
+        "gputenancy-operator-secrets",
+        "gputenancy-tenant-pull-secrets",
+        "resources: [serviceaccounts]\n    resourceNames",
+    ];
+    let (without, with) = (rendered("", &[]), rendered("", &[PULLS]));
+    for sign in signs {
+        assert!(!without.contains(sign) && with.contains(sign), "{sign}");
+    }
+    assert!(with.contains("{name: PULL_SECRETS, value: \"registry,mirror.example\"}"));
+    assert!(!rendered("", &[PULLS, "policies.enabled=false"]).contains("AdmissionPolicy"));
+}
+
 #[test]
 fn helm_lint_is_content() {
     let chart = chart().display().to_string();
-    for sets in [&[][..], &ALL[..]] {
+    for sets in [&[][..], &ALL[..], &[PULLS][..]] {
         let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
         let (fine, text) = helm(&[&["lint", "--strict", &chart][..], &sets].concat());
         assert!(fine, "{text}");
@@ -80,6 +99,9 @@ fn every_object_is_rendered_as_it_was_reviewed() {
     for way in ["Mutate", "Require"] {
         let set = format!("policies.gpuTaint.toleration={way}");
         insta::assert_snapshot!(format!("tenant-toleration-{way}"), rendered("tenant-toleration.yaml", &[&set]));
+    }
+    for file in ["pull-secrets", "tenant-pull-secrets"] {
+        insta::assert_snapshot!(file, rendered(&format!("{file}.yaml"), &[PULLS]));
     }
     for file in ["agent", "simulator", "metrics"] {
         insta::assert_snapshot!(format!("{file}-with-everything"), rendered(&format!("{file}.yaml"), &ALL));
@@ -141,6 +163,7 @@ fn the_document_on_tenancy_has_a_line_for_each_refusal_and_no_other() {
     let pods = rendered("tenant-pods.yaml", &["policies.imagePullPolicyAlways=true"]);
     let policies = pods + &rendered("tenant-policies.yaml", &[]) + &toleration;
     assert!(!rendered("tenant-pods.yaml", &[]).contains("imagePullPolicy"), "asked of every manifest by default");
+    let policies = policies + &rendered("tenant-pull-secrets.yaml", &[PULLS]);
     // what comes between the message of a validation and its reason, in one line
     let said = policies.split("      message").skip(1).filter_map(|rest| rest.split("      reason:").next());
     let said: Vec<String> = said.map(|text| text.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
@@ -269,6 +292,8 @@ fn values_that_make_no_sense_are_refused_by_name() {
         ("tenants.defaultLimits.cpu=1", "/tenants"),
         ("tenants.defaultResources.pods=many", "/tenants/defaultResources/pods"),
         ("tenants.defaultResources.requests\\.nvidia\\.com/gpu=1", "invalid propertyName 'requests.nvidia.com/gpu'"),
+        ("tenants.imagePullSecrets={Registry}", "/tenants/imagePullSecrets/0"),
+        ("tenants.imagePullSecrets={a,a}", "/tenants/imagePullSecrets"),
         ("image.pullPolicy=Sometimes", "/image/pullPolicy"),
     ] {
         let (fine, text) = template("", &[set]);

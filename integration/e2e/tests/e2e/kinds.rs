@@ -272,6 +272,19 @@ fn tenants() -> Vec<Case> {
         ),
         case("guests", json!({"viewers": [{"kind": "Group", "name": "guests"}]}), None),
         case("homeless-viewer", json!({"viewers": [{"kind": "ServiceAccount", "name": "ci"}]}), owner),
+        case("puller", json!({"imagePullSecrets": ["registry", "mirror.example.com"]}), None),
+        case(
+            "puller-by-address",
+            json!({"imagePullSecrets": ["registry.example.com/team"]}),
+            Some("spec.imagePullSecrets: write names of Secrets of the operator's namespace, such as registry"),
+        ),
+        case("puller-twice", json!({"imagePullSecrets": ["registry", "registry"]}), Some("Duplicate value")),
+        case("puller-of-nothing", json!({"imagePullSecrets": [""]}), Some("spec.imagePullSecrets[0]")),
+        case(
+            "puller-of-much",
+            json!({"imagePullSecrets": ["a", "b", "c", "d", "e", "f", "g", "h", "i"]}),
+            Some("must have at most 8 items"),
+        ),
         case("open", json!({"network": "Open", "podSecurity": "Baseline"}), None),
         case("half-open", json!({"network": "Ajar"}), Some("spec.network: Unsupported value")),
         case("unguarded", json!({"podSecurity": "Privileged"}), Some("spec.podSecurity: Unsupported value")),
@@ -371,8 +384,15 @@ async fn what_the_readme_and_the_samples_show_is_taken() {
     assert_eq!(shown.matches("kind: ").count() - shown.matches("kind: Group").count(), 3, "{shown}");
     let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     std::fs::write(file.path(), shown).unwrap();
-    let samples = ["catalog.yaml", "pool.yaml", "tenants.yaml", "mig-manager/pool.yaml", "budget/mixed.yaml"]
-        .map(|name| root.join("samples").join(name));
+    let samples = [
+        "catalog.yaml",
+        "pool.yaml",
+        "tenants.yaml",
+        "mig-manager/pool.yaml",
+        "budget/mixed.yaml",
+        "pull-secrets.yaml",
+    ]
+    .map(|name| root.join("samples").join(name));
     for path in samples.iter().map(std::path::PathBuf::as_path).chain([file.path()]) {
         let path = path.display().to_string();
         world.kubectl(&["apply", "--dry-run=server", "--validate=strict", "-f", &path]).await.unwrap();

@@ -72,31 +72,60 @@ fn needed(right: &Right) -> String {
     grant(right.verb, right.group, right.resource, right.name.as_deref())
 }
 
-/// What operator and agent list, as the chart installs them.
-fn listed() -> Vec<Right> {
-    let places = Places { namespace: NAMESPACE.into(), mig_config_namespace: None, lease_name: LEASE.into() };
+/// Value of the chart by which the operator gets rights on Secrets, and what it then says.
+const PULLS: (&str, &[&str]) = ("tenants.imagePullSecrets={registry,mirror}", &["registry", "mirror"]);
+
+/// What operator and agent list, as the chart installs them with these Secrets.
+fn listed(pull_secrets: &[&str]) -> Vec<Right> {
+    let places = Places {
+        namespace: NAMESPACE.into(),
+        mig_config_namespace: None,
+        lease_name: LEASE.into(),
+        pull_secrets: pull_secrets.iter().map(|n| (*n).to_owned()).collect(),
+    };
     let operator = gputenancy_operator::rights::rights(&places);
     operator.into_iter().chain(gputenancy_agent::rights::rights()).collect()
 }
 
-fn installed() -> Vec<Role> {
+fn installed(sets: &[&str]) -> Vec<Role> {
     ["operator-rbac.yaml", "mig-manager.yaml", "agent-rbac.yaml"]
         .iter()
-        .flat_map(|f| roles(&rendered(f, &[])))
+        .flat_map(|f| roles(&rendered(f, sets)))
         .collect()
 }
 
 #[test]
 fn the_roles_grant_what_the_programs_list_and_nothing_else() {
-    let (listed, mut wrong) = (listed(), Vec::new());
-    let roles = installed();
-    for right in &listed {
+    let (set, names) = PULLS;
+    for (roles, listed) in [(installed(&[]), listed(&[])), (installed(&[set]), listed(names))] {
+        let wrong = differences(&roles, &listed);
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}
+
+#[test]
+fn the_operator_may_read_no_secret_unless_the_chart_names_it() {
+    let on =
+        |role: &Role, resource: &str| role.rules.iter().any(|r| words(&r["resources"]).iter().any(|w| w == resource));
+    for role in installed(&[]) {
+        assert!(!on(&role, "secrets") && !on(&role, "serviceaccounts"), "{}", role.name);
+    }
+    for role in installed(&[PULLS.0]) {
+        let nameless =
+            |r: &&Value| words(&r["resourceNames"]).is_empty() && words(&r["resources"]).contains(&"secrets".into());
+        assert_eq!(role.rules.iter().find(nameless), None, "{}", role.name);
+    }
+}
+
+fn differences(roles: &[Role], listed: &[Right]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for right in listed {
         let role = roles.iter().find(|r| r.name == right.role);
         if !role.is_some_and(|r| r.rules.iter().flat_map(granted).any(|g| g == needed(right))) {
             wrong.push(format!("{} lacks {} ({})", right.role, right.rule(), right.why));
         }
     }
-    for role in &roles {
+    for role in roles {
         let table = if role.name.contains("agent") { "agent" } else { "operator" };
         for one in role.rules.iter().flat_map(granted) {
             if !listed.iter().any(|right| right.role == role.name && needed(right) == one) {
@@ -113,12 +142,12 @@ fn the_roles_grant_what_the_programs_list_and_nothing_else() {
             }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    wrong
 }
 
 #[test]
 fn no_role_of_the_chart_has_a_wildcard() {
-    let roles = roles(&rendered("", &[]));
+    let roles = roles(&rendered("", &[PULLS.0]));
     assert!(roles.len() > 5, "the chart has its roles");
     for role in roles {
         for one in role.rules.iter().flat_map(granted) {
@@ -161,7 +190,7 @@ impl Programs {
     async fn missing(&self, program: &'static str) -> Result<BTreeSet<String>> {
         let output = self.run(program).await?;
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        let missing: Vec<Right> = listed()
+        let missing: Vec<Right> = listed(PULLS.1)
             .into_iter()
             .filter(|right| {
                 right.role.contains(program) || (program == "operator" && right.role.contains("mig-config"))
@@ -181,7 +210,12 @@ impl Programs {
 fn output(program: &Path, kubeconfig: &Path, name: &str) -> Result<Output> {
     let args: &[&str] = if name == "agent" { &["--rights", "--node-name", "gpu-1"] } else { &["rights"] };
     let io = |source| Error::Io { what: program.display().to_string(), source };
-    Command::new(program).args(args).env("KUBECONFIG", kubeconfig).output().map_err(io)
+    Command::new(program)
+        .args(args)
+        .env("KUBECONFIG", kubeconfig)
+        .env("PULL_SECRETS", PULLS.1.join(","))
+        .output()
+        .map_err(io)
 }
 
 /// Writes the rules of an installed role.
@@ -198,7 +232,7 @@ async fn write(world: &World, role: &Role, rules: &[Value]) -> Result<()> {
 /// Takes each rule away in turn, and gives it back.
 async fn one_rule_after_the_other(world: &World, programs: &Programs) -> Result<usize> {
     let mut count = 0;
-    for role in installed() {
+    for role in installed(&[PULLS.0]) {
         let program = if role.name.contains("agent") { "agent" } else { "operator" };
         for (index, rule) in role.rules.iter().enumerate() {
             let rest: Vec<Value> =
@@ -224,6 +258,7 @@ async fn one_rule_after_the_other(world: &World, programs: &Programs) -> Result<
 async fn every_rule_that_is_taken_away_is_named() {
     let world = World::enter().await.unwrap();
     let body = async {
+        product::install(&world.lab, &[PULLS.0]).await?;
         let programs = Programs::new(&world).await?;
         for program in ["operator", "agent"] {
             let missing = programs.missing(program).await?;
@@ -289,7 +324,7 @@ async fn says(world: &World, program: &str, port: u16, path: &str, what: &str) -
 
 /// The installed role of this name, without the rules that name this resource.
 async fn without(world: &World, name: &str, resource: &str) -> Result<Role> {
-    let role = installed().into_iter().find(|r| r.name == name).ok_or_else(|| Error::Wrong(name.into()))?;
+    let role = installed(&[]).into_iter().find(|r| r.name == name).ok_or_else(|| Error::Wrong(name.into()))?;
     let speaks = |rule: &&Value| words(&rule["resources"]).iter().any(|r| r == resource);
     let rest: Vec<Value> = role.rules.iter().filter(|r| !speaks(r)).cloned().collect();
     write(world, &role, &rest).await?;
