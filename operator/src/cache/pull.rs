@@ -1,5 +1,5 @@
 //! Image pull secrets: those of the operator's own namespace with their content, all others of these names with a print of it, and the
-//! ServiceAccounts that name them.
+//! service accounts that name them.
 
 use std::{
     collections::BTreeMap,

@@ -7,7 +7,7 @@ use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::Manage
 use kube::{Api, ResourceExt, api::ListParams};
 
 /// Requests that change objects, by user agent class: from the API server's own metrics, per verb and resource of ours.
-async fn writes(world: &World) -> Result<BTreeMap<String, f64>> {
+pub(crate) async fn writes(world: &World) -> Result<BTreeMap<String, f64>> {
     let text = world.kubectl(&["get", "--raw", "/metrics"]).await?;
     let ours = |line: &str| {
         line.starts_with("apiserver_request_total{")

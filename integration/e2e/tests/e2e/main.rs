@@ -32,6 +32,7 @@ mod orphans;
 mod patience;
 mod policies;
 mod preview;
+mod pull_secrets;
 mod refusals;
 mod rights;
 mod story;

@@ -1,4 +1,4 @@
-//! Image pull secrets: what is copied where, whom ServiceAccounts name, and what is said of what cannot be had.
+//! Image pull secrets: what is copied where, whom service accounts name, and what is said of what cannot be had.
 #![allow(clippy::needless_pass_by_value, reason = "a test reads better without ampersands before json!")]
 
 use std::sync::Arc;
