@@ -59,22 +59,44 @@ pub fn large_cases() -> impl Strategy<Value = Case> {
 
 impl Case {
     fn fleet(&self) -> Fleet {
-        let (board, profiles) = &kinds()[self.kind];
+        let board = &kinds()[self.kind].0;
+        self.fleet_of(&["p"], |_| ("p", board.clone()))
+    }
+
+    /// A fleet of pools with the same profiles; by node its pool and its board.
+    fn fleet_of(&self, pools: &[&str], place: impl Fn(usize) -> (&'static str, Board)) -> Fleet {
+        let profiles = &kinds()[self.kind].1;
         let mut fleet = profiles.iter().fold(Fleet::default(), |f, p| f.mig(&name(p), p)).whole("gpu");
         let mut offered: Vec<String> = profiles.iter().map(|p| name(p)).collect();
         if self.whole {
             offered.push("gpu".into());
         }
-        fleet = fleet.pool("p", &offered.iter().map(String::as_str).collect::<Vec<_>>());
+        for pool in pools {
+            fleet = fleet.pool(pool, &offered.iter().map(String::as_str).collect::<Vec<_>>());
+        }
         for node in 0..self.gpus {
-            fleet = fleet.node(&format!("n{node}"), "p", std::slice::from_ref(board));
+            let (pool, board) = place(node);
+            fleet = fleet.node(&format!("n{node}"), pool, &[board]);
         }
         fleet
     }
 
     /// A fleet that followed one demand, with pods at random places, and now has another.
     pub fn running(&self) -> Fleet {
-        let mut fleet = self.demand(self.fleet(), &self.before).settle();
+        self.run(self.fleet())
+    }
+
+    /// As [`Case::running`], with every second node in another pool, whose boards have this name.
+    fn running_in_two_pools(&self, product: &str) -> Fleet {
+        let board = &kinds()[self.kind].0;
+        self.run(self.fleet_of(&["p", "q"], |node| {
+            let other = Board { product: product.into(), ..board.clone() };
+            if node % 2 == 0 { ("p", board.clone()) } else { ("q", other) }
+        }))
+    }
+
+    fn run(&self, fleet: Fleet) -> Fleet {
+        let mut fleet = self.demand(fleet, &self.before).settle();
         let mut places = Vec::new();
         for node in &fleet.nodes {
             let instances = &node.gpus.status.as_ref().unwrap().gpus[0].instances;
@@ -143,6 +165,17 @@ proptest! {
             let placed: Vec<_> = target.instances.into_iter().map(|i| (i.profile, i.start)).collect();
             prop_assert!(brute::valid(&kinds()[case.kind].0, &placed), "{placed:?}");
         }
+    }
+
+    /// Kinds of GPUs in them share their menus where the boards are the same.
+    #[test]
+    fn pools_of_the_same_boards_are_planned_as_those_whose_boards_have_other_names(case in cases(6)) {
+        let same = case.running_in_two_pools(&kinds()[case.kind].0.product).plan();
+        let other = case.running_in_two_pools("another name").plan();
+        prop_assert_eq!(same.gpus, other.gpus);
+        prop_assert_eq!(same.profiles, other.profiles);
+        prop_assert_eq!(same.tenants, other.tenants);
+        prop_assert_eq!(same.stranded, other.stranded);
     }
 
     #[test]
