@@ -39,6 +39,15 @@ pub fn values() -> Vec<String> {
 
 /// `helm upgrade --install --wait` with the lab's values and these on top.
 pub async fn install(lab: &Lab, more: &[&str]) -> Result<String> {
+    upgrade(lab, more, &[]).await
+}
+
+/// As [`install`], over what somebody has written into objects of the release: helm refuses to change that otherwise.
+pub async fn take_back(lab: &Lab) -> Result<String> {
+    upgrade(lab, &[], &["--force-conflicts"]).await
+}
+
+async fn upgrade(lab: &Lab, more: &[&str], flags: &[&str]) -> Result<String> {
     let chart = root().join("helm/gputenancy").display().to_string();
     let mut args: Vec<String> = [
         "upgrade",
@@ -54,6 +63,7 @@ pub async fn install(lab: &Lab, more: &[&str]) -> Result<String> {
     ]
     .map(String::from)
     .into();
+    args.extend(flags.iter().map(|flag| (*flag).to_owned()));
     args.extend(["--set-string".into(), "simulator.nodeSelector.gputenancy\\.io/lab-gpu=true".into()]);
     for value in values().iter().map(String::as_str).chain(more.iter().copied()) {
         args.extend(["--set".into(), value.into()]);

@@ -186,16 +186,7 @@ impl Caches {
                 let tenants = wakes.tenants.clone();
                 move |(namespace, _)| drop(tenants.send(format!("{OF_NAMESPACE}{}", namespace.unwrap_or_default())))
             }),
-            mig_config: Watch {
-                api: Api::namespaced(client.clone(), places.layouts()),
-                config: watcher::Config::default().fields(&format!("metadata.name={}", names::MIG_CONFIG_MAP)),
-                project: lighten,
-                keep: |_| true,
-                key: ResourceExt::name_any,
-                digest: |c: &ConfigMap| digest(&c.data),
-                index: None,
-            }
-            .start(fleet(wakes)),
+            mig_config: mig_config(client, places.layouts(), wakes),
             pulls: PullCaches::start(client, places, wakes),
         }
     }
@@ -333,6 +324,20 @@ where
             }
         },
     )
+}
+
+/// The layouts for NVIDIA's MIG manager.
+fn mig_config(client: &Client, namespace: &str, wakes: &Wakes) -> Store<ConfigMap> {
+    Watch {
+        api: Api::namespaced(client.clone(), namespace),
+        config: watcher::Config::default().fields(&format!("metadata.name={}", names::MIG_CONFIG_MAP)),
+        project: lighten,
+        keep: |_| true,
+        key: ResourceExt::name_any,
+        digest: |c: &ConfigMap| digest(&c.data),
+        index: None,
+    }
+    .start(fleet(wakes))
 }
 
 /// The API server's service.

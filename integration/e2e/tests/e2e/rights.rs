@@ -259,21 +259,28 @@ async fn every_rule_that_is_taken_away_is_named() {
     let world = World::enter().await.unwrap();
     let body = async {
         product::install(&world.lab, &[PULLS.0]).await?;
-        let programs = Programs::new(&world).await?;
-        for program in ["operator", "agent"] {
-            let missing = programs.missing(program).await?;
-            ensure(missing.is_empty(), format!("{program} lacks {missing:?}"))?;
-        }
-        let count = one_rule_after_the_other(&world, &programs).await?;
-        println!("{count} rules were taken away and named");
-        eventually("everything given back", PATIENCE, || async {
-            let missing = programs.missing("operator").await?;
-            Ok(if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?}")) })
-        })
-        .await?;
-        running_programs_are_ready(&world).await
+        let outcome = taken_away_and_named(&world).await;
+        // the roles are helm's again: the next test installs them with other rules
+        product::take_back(&world.lab).await?;
+        outcome
     };
     world.keeping_evidence("rights", body).await;
+}
+
+async fn taken_away_and_named(world: &World) -> Result<()> {
+    let programs = Programs::new(world).await?;
+    for program in ["operator", "agent"] {
+        let missing = programs.missing(program).await?;
+        ensure(missing.is_empty(), format!("{program} lacks {missing:?}"))?;
+    }
+    let count = one_rule_after_the_other(world, &programs).await?;
+    println!("{count} rules were taken away and named");
+    eventually("everything given back", PATIENCE, || async {
+        let missing = programs.missing("operator").await?;
+        Ok(if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?}")) })
+    })
+    .await?;
+    running_programs_are_ready(world).await
 }
 
 async fn running_programs_are_ready(world: &World) -> Result<()> {
@@ -335,33 +342,39 @@ async fn without(world: &World, name: &str, resource: &str) -> Result<Role> {
 async fn programs_that_run_find_out_by_a_refusal_and_are_ready_again_once_it_is_given_back() {
     let world = World::enter().await.unwrap();
     let body = async {
-        let role = without(&world, "ClusterRole gputenancy-operator", "namespaces").await?;
-        let named = async {
-            world.set(&[tenant("late", &[])]).await?;
-            let words = "may not create namespaces, needed for the namespaces of tenants: ClusterRole gputenancy-operator lacks \
-                         {apiGroups: [\"\"], resources: [namespaces], verbs: [create]}";
-            says(&world, "operator", 8080, "readyz", words).await?;
-            let metric = "gputenancy_operator_missing_rights{verb=\"create\",resource=\"namespaces\",feature=\"\"} 1";
-            says(&world, "operator", 8080, "metrics", metric).await
-        };
-        let named = named.await;
-        write(&world, &role, &role.rules).await?;
-        named?;
-        tenant_ready(&world, "late").await?;
-
-        // what an agent lacks it says from its start on
-        let role = without(&world, "ClusterRole gputenancy-agent", "gpunodes/status").await?;
-        let named = async {
-            let pods = ["delete", "pod", "-n", NAMESPACE, "-l", "app.kubernetes.io/name=gputenancy-agent"];
-            world.kubectl(&[&pods[..], &["--field-selector", "spec.nodeName=gpu-1"]].concat()).await?;
-            let words = "may not patch gpunodes.gputenancy.io/status, needed for reporting what NVML shows";
-            says(&world, "agent", 9410, "readyz", words).await?;
-            says(&world, "agent", 9410, "metrics", "gputenancy_agent_missing_rights{verb=\"patch\"").await
-        };
-        let named = named.await;
-        write(&world, &role, &role.rules).await?;
-        named?;
-        running_programs_are_ready(&world).await
+        let outcome = found_out_and_ready_again(&world).await;
+        product::take_back(&world.lab).await?;
+        outcome
     };
-    world.keeping_evidence("refused", body).await;
+    world.keeping_evidence("refused", Box::pin(body)).await;
+}
+
+async fn found_out_and_ready_again(world: &World) -> Result<()> {
+    let role = without(world, "ClusterRole gputenancy-operator", "namespaces").await?;
+    let named = async {
+        world.set(&[tenant("late", &[])]).await?;
+        let words = "may not create namespaces, needed for the namespaces of tenants: ClusterRole gputenancy-operator lacks \
+                         {apiGroups: [\"\"], resources: [namespaces], verbs: [create]}";
+        says(world, "operator", 8080, "readyz", words).await?;
+        let metric = "gputenancy_operator_missing_rights{verb=\"create\",resource=\"namespaces\",feature=\"\"} 1";
+        says(world, "operator", 8080, "metrics", metric).await
+    };
+    let named = named.await;
+    write(world, &role, &role.rules).await?;
+    named?;
+    tenant_ready(world, "late").await?;
+
+    // what an agent lacks it says from its start on
+    let role = without(world, "ClusterRole gputenancy-agent", "gpunodes/status").await?;
+    let named = async {
+        let pods = ["delete", "pod", "-n", NAMESPACE, "-l", "app.kubernetes.io/name=gputenancy-agent"];
+        world.kubectl(&[&pods[..], &["--field-selector", "spec.nodeName=gpu-1"]].concat()).await?;
+        let words = "may not patch gpunodes.gputenancy.io/status, needed for reporting what NVML shows";
+        says(world, "agent", 9410, "readyz", words).await?;
+        says(world, "agent", 9410, "metrics", "gputenancy_agent_missing_rights{verb=\"patch\"").await
+    };
+    let named = named.await;
+    write(world, &role, &role.rules).await?;
+    named?;
+    running_programs_are_ready(world).await
 }
