@@ -8,7 +8,7 @@ LAB := target/debug/lab
 LOCKED := --locked
 LAB_NAME ?= lab
 # The end-to-end tests share so many labs, each test alone in one: they wait more than they compute. A lab takes half a
-# core and 2.5 GiB, and wants 4. Not four of them on two cores: pods that kubelet refuses for want of a processor are no finding.
+# core and 2.5 GiB, and wants 4. Four on two cores take the processor from one another: `churn` then loses pods.
 LABS ?= $(shell awk '/^MemAvailable/ {labs = 1; if ($$2 > 10485760) labs = 2; if ($$2 > 14680064) labs = 3; print labs}' /proc/meminfo)
 # Cargo unites the features of the packages it is asked for: asking always for the whole workspace, and then for some of its
 # targets, builds each dependency once.
