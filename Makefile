@@ -56,7 +56,7 @@ down: ## end all labs and remove everything of them
 prerequisites: ## what the machine needs; Debian packages are installed
 	@integration/tools/prerequisites
 
-tools: prerequisites ## the Go programs of the lab (20 minutes once, then seconds); TOOLS='kubelet runc' for some
+tools: prerequisites ## the Go programs of the lab (15 minutes once, then seconds); TOOLS='kubelet runc' for some
 	@integration/tools/build $(TOOLS)
 
 peer-tools: prerequisites ## the product that is measured beside this one (4 minutes once); for `bench` alone

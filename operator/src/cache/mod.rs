@@ -32,7 +32,7 @@ pub use print::{Print, SlimLimits, SlimPolicy};
 pub use project::*;
 pub use pull::{PullCaches, SlimAccount, SlimSecret};
 pub use refused::SlimEvent;
-use watch::{Shelves, Watch};
+use watch::{Indexer, Watch};
 
 use crate::{args::Places, foreign::DRA_DRIVER};
 
@@ -135,7 +135,7 @@ impl Caches {
                     let m = &p.metadata;
                     digest(&(&m.uid, &m.deletion_timestamp, &m.annotations, &p.spec.node_name, &p.status))
                 },
-                index: Some(Shelves {
+                index: Some(Indexer {
                     index: pods_of.clone(),
                     of: |(namespace, name)| Some((namespace.as_deref()?, name)),
                 }),
@@ -151,7 +151,7 @@ impl Caches {
                 digest: |n| {
                     digest(&(&n.metadata.labels, &n.metadata.deletion_timestamp, &n.metadata.annotations, &n.status))
                 },
-                index: Some(Shelves {
+                index: Some(Indexer {
                     index: namespaces_of.clone(),
                     of: |(name, tenant)| Some((tenant.as_deref()?, name)),
                 }),

@@ -85,19 +85,19 @@ pub struct Watch<K: Resource, Key> {
     /// What must differ for a change to count.
     pub digest: fn(&K) -> u64,
     /// Where it is noted what belongs together.
-    pub index: Option<Shelves<Key>>,
+    pub index: Option<Indexer<Key>>,
 }
 
 /// An index, and the place of an object in it.
 #[derive(Clone)]
-pub struct Shelves<Key> {
+pub struct Indexer<Key> {
     /// The index.
     pub index: Index,
     /// What an object of this key belongs to, and its name there.
     pub of: fn(&Key) -> Option<(&str, &str)>,
 }
 
-impl<Key> Shelves<Key> {
+impl<Key> Indexer<Key> {
     fn note(&self, key: &Key, there: bool) {
         if let Some((whole, name)) = (self.of)(key) {
             self.index.note(whole, name, there);
@@ -126,10 +126,10 @@ where
             })
             .inspect_ok(move |event| {
                 // before the store has it: a store that is ready is never ahead of its index
-                if let (Some(shelves), watcher::Event::Apply(object) | watcher::Event::InitApply(object)) =
+                if let (Some(indexer), watcher::Event::Apply(object) | watcher::Event::InitApply(object)) =
                     (&early, event)
                 {
-                    shelves.note(&key(object), true);
+                    indexer.note(&key(object), true);
                 }
             })
             .reflect(writer);
@@ -149,8 +149,8 @@ where
                     }
                 };
                 for (key, there) in seen.note(sight) {
-                    if let (Some(shelves), false) = (&index, there) {
-                        shelves.note(&key, false);
+                    if let (Some(indexer), false) = (&index, there) {
+                        indexer.note(&key, false);
                     }
                     changed(key);
                 }

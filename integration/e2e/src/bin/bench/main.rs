@@ -35,7 +35,7 @@ async fn run() -> Result<()> {
     }
     let world = World::enter_real().await?;
     if wanted("rest") {
-        rest::measure(&world, tenants.filter(|_| only.is_some()).unwrap_or(0)).await?;
+        rest::measure(&world, tenants.unwrap_or(0)).await?;
     }
     if wanted("change") {
         change::measure(&world).await?;
