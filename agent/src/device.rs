@@ -118,6 +118,8 @@ pub struct DeviceOwner {
 /// What kubelet makes of the devices; written by the kubelet side.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KubeletView {
+    /// Kubelet has said at least once who holds what: before that an empty list means nothing.
+    pub told: bool,
     /// Who holds what, from `PodResources` `List`.
     pub owners: BTreeMap<DeviceId, DeviceOwner>,
     /// Devices that kubelet's device manager lists as allocatable.

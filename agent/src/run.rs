@@ -211,13 +211,14 @@ async fn report(
                 boot_id,
                 simulated: simulated(&carved),
                 old: &conditions,
+                earlier: &earlier,
             };
             let now = Timestamp::now();
             match (&carved.inventory, &carved.trouble) {
                 // Until it is known what shall be, the last run's status is truer than "unmanaged".
                 (Some(_), None) if carved.generation.is_none() => None,
                 (Some(_), _) => Some(status(&sources, now)),
-                (None, Some(_)) => Some(without_inventory(&sources, earlier.clone(), now)),
+                (None, Some(_)) => Some(without_inventory(&sources, now)),
                 (None, None) => None,
             }
         };

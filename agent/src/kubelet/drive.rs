@@ -124,6 +124,8 @@ struct Drive<'a> {
     /// Time for the last write of allocatable to be seen.
     settle: Duration,
     owners: Owners,
+    /// Kubelet has answered who owns what.
+    told: bool,
     lively_until: Instant,
     troubled: bool,
     may_go: bool,
@@ -173,6 +175,7 @@ impl<'a> Drive<'a> {
             memory: Memory::default(),
             settle: allocatable::SETTLE,
             owners: Owners::new(),
+            told: false,
             lively_until: Instant::now(),
             troubled: false,
             may_go: false,
@@ -227,10 +230,11 @@ impl<'a> Drive<'a> {
         let elsewhere: BTreeMap<DeviceId, String> = (listed.into_iter().flatten())
             .flat_map(|(resource, ids)| ids.into_iter().map(move |id| (id, resource.clone())))
             .collect();
-        let owners = self.owners.clone();
+        let (told, owners) = (self.told, self.owners.clone());
         report.send_if_modified(|known| {
             let elsewhere = if seen { elsewhere } else { known.elsewhere.clone() };
             let new = KubeletView {
+                told,
                 owners,
                 allocatable: elsewhere.keys().cloned().collect(),
                 elsewhere,
@@ -341,7 +345,7 @@ impl<'a> Drive<'a> {
         if owners != self.owners {
             self.lively_until = Instant::now() + LIVELY_FOR;
         }
-        self.owners = owners;
+        (self.owners, self.told) = (owners, true);
         Some(self.ledger.settle(self.owners.keys().cloned().collect(), asked, Instant::now()))
     }
 
@@ -416,6 +420,7 @@ impl<'a> Drive<'a> {
         let registered = self.servers.keys().all(|resource| looked.listening.contains(resource));
         report.send_if_modified(|known| {
             let new = KubeletView {
+                told: self.told,
                 owners: self.owners.clone(),
                 elsewhere: BTreeMap::new(),
                 allocatable: if looked.listed.is_some() { allocatable } else { known.allocatable.clone() },

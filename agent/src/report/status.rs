@@ -39,6 +39,8 @@ pub struct Sources<'a> {
     pub simulated: bool,
     /// Conditions as they were, for their transition times.
     pub old: &'a [Condition],
+    /// The status that an earlier run wrote last.
+    pub earlier: &'a GpuNodeStatus,
 }
 
 /// The status of the `GpuNode`.
@@ -76,13 +78,13 @@ fn fit(mut status: GpuNodeStatus) -> GpuNodeStatus {
 
 /// The status while NVML has not answered once: what an earlier run saw, out of service. A driver that comes up minutes after
 /// the node must not look like a node without GPUs.
-pub fn without_inventory(sources: &Sources<'_>, earlier: GpuNodeStatus, now: Timestamp) -> GpuNodeStatus {
+pub fn without_inventory(sources: &Sources<'_>, now: Timestamp) -> GpuNodeStatus {
     let withdrawn = |device: &mut DeviceState| {
         device.resource = None;
         device.allocatable = false;
         device.clients = 0;
     };
-    let mut status = earlier;
+    let mut status = sources.earlier.clone();
     status.observed_generation = status.observed_generation.or(Some(-1));
     status.conditions = condition::merge(sources.old, verdicts(sources), status.observed_generation, now);
     for gpu in &mut status.gpus {
@@ -98,12 +100,15 @@ fn gpu_state(sources: &Sources<'_>, offered: &BTreeMap<&DeviceId, &Device>, gpu:
     let nothing = GpuProgress::default();
     let progress = sources.carved.gpus.get(&gpu.uuid).unwrap_or(&nothing);
     let kubelet = sources.kubelet;
-    let device = |id: &DeviceId, uuid: Option<&str>, clients: usize| DeviceState {
+    let earlier = sources.earlier.gpus.iter().find(|known| known.uuid == gpu.uuid);
+    let device = |id: &DeviceId, uuid: Option<&str>, clients: usize, before: Option<&DeviceState>| DeviceState {
         resource: (offered.get(id).map(|device| &device.resource))
             .or_else(|| kubelet.offered_elsewhere(uuid?))
             .cloned(),
         allocatable: kubelet.allocates(id, uuid),
-        owner: kubelet.owner(id, uuid).map(named),
+        // a process whose pod nobody knows is a reason to make another device for the pod's team: until kubelet has spoken, who had
+        // it has it
+        owner: if kubelet.told { kubelet.owner(id, uuid).map(named) } else { before.and_then(|d| d.owner.clone()) },
         clients: small(clients),
     };
     let instance = |seen: &SeenInstance| InstanceState {
@@ -116,6 +121,7 @@ fn gpu_state(sources: &Sources<'_>, offered: &BTreeMap<&DeviceId, &Device>, gpu:
             &instance_id(gpu, seen),
             seen.compute.first().and_then(|compute| compute.uuid.as_deref()),
             gpu.clients_of(seen.gi).count(),
+            earlier.and_then(|known| known.instances.iter().find(|i| is_same(i, seen))).map(|i| &i.device),
         ),
     };
     let mig_on = gpu.mode.is_some_and(|mode| mode.current);
@@ -132,10 +138,18 @@ fn gpu_state(sources: &Sources<'_>, offered: &BTreeMap<&DeviceId, &Device>, gpu:
         fault: gpu.fault.clone(),
         step: progress.step,
         instances: gpu.instances.iter().map(instance).collect(),
-        whole: (!mig_on).then(|| device(&DeviceId::whole(&gpu.uuid), Some(&gpu.uuid), gpu.clients.len())),
+        whole: (!mig_on).then(|| {
+            let before = earlier.and_then(|known| known.whole.as_ref());
+            device(&DeviceId::whole(&gpu.uuid), Some(&gpu.uuid), gpu.clients.len(), before)
+        }),
         holders: holders(sources, gpu, progress),
         error: progress.error.clone(),
     }
+}
+
+/// Is it the instance that an earlier run saw?
+fn is_same(known: &InstanceState, seen: &SeenInstance) -> bool {
+    (known.start, known.gi, known.profile.as_str()) == (small(seen.start), small(seen.gi), seen.profile.as_str())
 }
 
 /// Processes that the owner of their device does not explain: those of NVML's lists, and those that kept an instance from being
@@ -180,7 +194,7 @@ fn stranger(sources: &Sources<'_>, (device, uuid): (&DeviceId, Option<&str>), or
         (Origin::Pod(Some(who)), Some(owner)) => {
             ((&who.namespace, &who.pod) != (&owner.namespace, &owner.pod)).then_some(Stranger::In(who))
         }
-        (Origin::Pod(Some(who)), None) => held().then_some(Stranger::In(who)),
+        (Origin::Pod(Some(who)), None) => (sources.kubelet.told && held()).then_some(Stranger::In(who)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The status, as the operator and a person with kubectl read it.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use gputenancy_crds::{AgentStep, GpuError, GpuNodeStatus, Health, condition};
 use gputenancy_nvml::{Engines, InstanceProfile, MigMode, Process};
@@ -97,6 +97,7 @@ fn views(carved: &Carved) -> (DeviceView, KubeletView) {
         owners: view.devices.iter().map(|device| (device.id.clone(), owner.clone())).collect(),
         allocatable: view.devices.iter().map(|device| device.id.clone()).collect(),
         plugin_ready: true,
+        told: true,
         ..KubeletView::default()
     };
     (view, kubelet)
@@ -123,6 +124,7 @@ fn made(carved: &Carved, under_way: Option<(&'static str, Duration)>) -> GpuNode
         boot_id: "4e7d8fe8-4d85-4698-ae23-5b8810c16c90",
         simulated: false,
         old: &[],
+        earlier: &GpuNodeStatus::default(),
     };
     status(&sources, Timestamp::UNIX_EPOCH)
 }
@@ -160,6 +162,7 @@ fn a_process_that_has_no_right_to_its_device_is_named_with_its_container() {
                 boot_id: "",
                 simulated: false,
                 old: &[],
+                earlier: &GpuNodeStatus::default(),
             },
             Timestamp::UNIX_EPOCH,
         );
@@ -234,12 +237,41 @@ fn a_driver_that_is_not_up_yet_takes_gpus_out_of_service_and_not_out_of_sight() 
         boot_id: "",
         simulated: false,
         old: &earlier.conditions,
+        earlier: &earlier,
     };
-    let now = without_inventory(&sources, earlier.clone(), Timestamp::UNIX_EPOCH);
+    let now = without_inventory(&sources, Timestamp::UNIX_EPOCH);
     assert_eq!(ready(&now).0, "DriverNotFound");
     assert_eq!(now.layout, earlier.layout);
     assert!(now.gpus.iter().all(|gpu| gpu.health == Health::Unhealthy));
     assert!(
         now.gpus[0].instances.iter().all(|instance| !instance.device.allocatable && instance.device.owner.is_some())
     );
+}
+
+#[test]
+fn until_kubelet_has_spoken_devices_are_whose_they_were() {
+    let carved = carved(vec![gpu(0, 4), gpu(1, 0)]);
+    let (view, mut kubelet) = views(&carved);
+    let mut before = made(&carved, None);
+    before.gpus[0].instances[2].gi = 40;
+    let owners = |kubelet: &KubeletView| -> Vec<bool> {
+        let sources = Sources {
+            carved: &carved,
+            view: &view,
+            kubelet,
+            under_way: None,
+            origin: &origin,
+            boot_id: "",
+            simulated: false,
+            old: &[],
+            earlier: &before,
+        };
+        let gpus = status(&sources, Timestamp::UNIX_EPOCH).gpus;
+        let devices = gpus.iter().flat_map(|gpu| gpu.instances.iter().map(|i| &i.device).chain(&gpu.whole));
+        devices.map(|device| device.owner.is_some()).collect()
+    };
+    (kubelet.told, kubelet.owners) = (false, BTreeMap::new());
+    assert_eq!(owners(&kubelet), [true, true, false, true, true], "what was made anew is nobody's");
+    kubelet.told = true;
+    assert_eq!(owners(&kubelet), [false; 5], "kubelet's word counts");
 }

@@ -149,7 +149,9 @@ impl Core {
             let mut uses = SmallVec::new();
             for used in gpu.used.iter().filter(|_| form.is_some()) {
                 let namespace = used.pod.as_ref().map_or(0, |p| self.words.id(Role::Namespace, &p.namespace));
-                uses.push(Use::new(namespace, self.words.line(&used.resource, &self.lines)));
+                let counts = used.pod.is_some() || used.stranger;
+                let line = if counts { self.words.line(&used.resource, &self.lines) } else { None };
+                uses.push(Use::new(namespace, line));
             }
             let entry = Entry {
                 node: id,

@@ -104,6 +104,7 @@ fn tell(core: &Core, snapshot: &Snapshot, id: u32, line: Line) -> Option<String>
     let who: Vec<String> = in_the_way(gpu, rig, start, size)
         .map(|(s, used)| match &used.pod {
             Some(pod) => format!("pod {pod}"),
+            None if !used.stranger => format!("whoever has just got the device at {s}"),
             None => format!("the process at {s} that no pod explains"),
         })
         .collect();

@@ -172,8 +172,11 @@ pub struct InUse {
     pub profile: Option<Text>,
     /// Resource under which its pod got it.
     pub resource: Text,
-    /// The pod; `None`: a process that no pod explains.
+    /// The pod; `None`: nobody has told yet which.
     pub pod: Option<PodName>,
+    /// A process has it that no pod explains: the device is lost to everybody. One whose pod has only not been told yet counts as there,
+    /// or else another would be made for whoever has just got it.
+    pub stranger: bool,
     /// Value of the pod's priority class: pods of more weight are evicted less readily.
     pub priority: i32,
 }

@@ -366,6 +366,7 @@ fn devices_in_use(
     priorities: &Priorities<'_>,
     sharing: &mut Sharing,
 ) -> Vec<InUse> {
+    let held = |start: i32| state.holders.iter().any(|h| h.start.unwrap_or(start) == start);
     let mut in_use = |d: &crds::DeviceState, start: i32, profile: Option<&str>, resource: &str| {
         let owner = d.owner.as_ref();
         let priority = owner.and_then(|o| priorities.get(&(&*o.namespace, &*o.pod))).copied();
@@ -374,13 +375,11 @@ fn devices_in_use(
             profile: profile.map(|p| sharing.text(p)),
             resource: sharing.text(resource),
             pod: owner.map(|o| PodName { namespace: sharing.text(&o.namespace), name: o.pod.clone() }),
+            stranger: owner.is_none() && held(start),
             priority: priority.unwrap_or(0),
         }
     };
-    let busy = |d: &crds::DeviceState, start: i32| {
-        let held = state.holders.iter().any(|h| h.start.unwrap_or(start) == start);
-        d.owner.is_some() || d.clients > 0 || held
-    };
+    let busy = |d: &crds::DeviceState, start: i32| d.owner.is_some() || d.clients > 0 || held(start);
     let mut used = Vec::new();
     if let Some(whole) = state.whole.as_ref().filter(|w| busy(w, 0)) {
         let named = whole.resource.as_deref().or_else(|| spec.and_then(|s| s.resource.as_deref()));

@@ -1,6 +1,6 @@
 //! What a plan does in the situations that people will meet.
 
-use gputenancy_crds::{Advertiser, ChangePhase, Device, Health, Mig, MigMode};
+use gputenancy_crds::{Advertiser, ChangePhase, Device, Health, Holder, Mig, MigMode};
 use gputenancy_plan::{Plan, Problem, explain};
 use serde_json::json;
 
@@ -106,6 +106,19 @@ fn a_free_instance_goes_before_one_in_use() {
     let plan = fleet.tenant("team-a", &[("mig-1g", 6), ("mig-3g", 2)]).plan();
     assert_eq!(evicted(&plan), Vec::<String>::new());
     assert_eq!(problems(&plan), Vec::<String>::new());
+}
+
+#[test]
+fn a_device_whose_pod_is_not_told_yet_is_there_and_one_that_a_stranger_has_is_made_again() {
+    let mut fleet = demo().tenant("team-a", &[("mig-1g", 2)]).settle();
+    assert!(fleet.start("team-a", "one", MIG_1G));
+    let gpu = &mut fleet.nodes[0].gpus.status.as_mut().unwrap().gpus[0];
+    gpu.instances[0].device.owner = None;
+    assert_eq!(gpu.instances[0].device.clients, 1);
+    let holder = Holder { pid: 7, command: "python3".into(), start: Some(gpu.instances[0].start), container: None };
+    assert_eq!(touched(&fleet.plan()), 0);
+    fleet.nodes[0].gpus.status.as_mut().unwrap().gpus[0].holders.push(holder);
+    assert_eq!(fleet.settle().layout("gpu-node-1", 0), "1g.10gb@0 1g.10gb@1 1g.10gb@2");
 }
 
 #[test]

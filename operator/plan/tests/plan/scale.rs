@@ -82,7 +82,7 @@ pub fn fleet() -> Snapshot {
                     let resource = sharing.text(&profiles[name].1);
                     let pod = Some(take(&mut dice, &mut sharing, name, pods));
                     let profile = profile.map(|p| sharing.text(p));
-                    used.push(InUse { start, profile, resource, pod, priority: 0 });
+                    used.push(InUse { start, profile, resource, pod, stranger: false, priority: 0 });
                 }
             }
             let spec = |(p, s): &(&str, i32)| InstanceSpec { start: *s, profile: (*p).into(), resource: None };
