@@ -72,7 +72,8 @@ lab-up: tools build ## a lab with two GPU nodes and one without; one that runs i
 	$(SUDO) $(LAB) up --keep --require-images
 
 labs: lab-up ## as many labs as the end-to-end tests use
-	for n in $$(seq 2 $(LABS)); do $(SUDO) $(LAB) up --keep --require-images --name $(LAB_NAME)-$$n; done
+	pids=(); for n in $$(seq 2 $(LABS)); do $(SUDO) $(LAB) up --keep --require-images --name $(LAB_NAME)-$$n & pids+=($$!); done; \
+	for pid in $${pids[@]+"$${pids[@]}"}; do wait $$pid; done
 
 lab-test: tools build ## tests of the lab itself: traffic, power loss, cut cables, nothing left behind
 	$(CARGO) test $(ALL) --test cluster --test host -- --test-threads=1

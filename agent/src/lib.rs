@@ -9,5 +9,6 @@ pub mod health;
 pub mod kubelet;
 pub mod metrics;
 pub mod report;
+pub mod rewatch;
 pub mod rights;
 pub mod run;

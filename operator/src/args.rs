@@ -88,7 +88,7 @@ impl Places {
 #[derive(ClapArgs, Debug, Clone)]
 pub struct LogArgs {
     /// What is logged, in the syntax of tracing's `EnvFilter`.
-    #[arg(long, env = "LOG", default_value = "info,kube=warn")]
+    #[arg(long, env = "LOG", default_value = "info,kube=warn,kube_client::client::builder=off")]
     pub log: String,
     /// How lines look.
     #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]

@@ -1,7 +1,8 @@
 //! One watch per kind: a store that holds a projection, and a word about each real change.
 
-use std::{collections::HashMap, fmt::Debug, hash::Hash};
+use std::{collections::HashMap, fmt::Debug, hash::Hash, time::Duration};
 
+use backon::ExponentialBuilder;
 use futures::{StreamExt as _, TryStreamExt as _, future};
 use kube::{
     Api, Resource,
@@ -14,6 +15,14 @@ use kube::{
 use serde::de::DeserializeOwned;
 
 use super::index::Index;
+
+/// How soon a watch that failed is started again: longer and longer, up to 5 s and chance on top of it, at most as much again. kube's
+/// own wait of up to a minute stood still for 80 s more when the API server had been away for one minute: the first answer that it gives
+/// then is a refusal as well. A leader has some twenty watches, so that this costs an API server that starts four requests a second.
+fn patience() -> watcher::ExponentialBackoff {
+    let (least, most) = (Duration::from_millis(800), Duration::from_secs(5));
+    ExponentialBuilder::new().with_min_delay(least).with_max_delay(most).with_jitter().without_max_times().into()
+}
 
 /// Which objects have been seen in which state, so that heartbeats pass in silence and deletions do not.
 pub struct Seen<Key, Digest> {
@@ -116,7 +125,7 @@ where
         let (store, writer) = reflector::store();
         let early = index.clone();
         let events = watcher(api, config.streaming_lists())
-            .default_backoff()
+            .backoff(patience())
             .modify(project)
             .try_filter(move |event| {
                 future::ready(match event {
@@ -163,6 +172,13 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failed_watch_is_tried_again_within_ten_seconds_however_often_it_has_failed() {
+        let waits: Vec<Duration> = patience().take(100).collect();
+        assert_eq!(waits.len(), 100, "it is never given up");
+        assert!(waits.iter().all(|wait| (Duration::from_millis(800)..=Duration::from_secs(10)).contains(wait)));
+    }
 
     #[test]
     fn heartbeats_are_silent_and_deletions_are_not() {
