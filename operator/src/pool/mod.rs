@@ -9,7 +9,7 @@ mod fleet;
 mod hands;
 mod labels;
 mod managed;
-mod pass;
+pub(crate) mod pass;
 mod plugin;
 mod pods;
 mod reach;

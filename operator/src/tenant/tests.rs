@@ -28,6 +28,7 @@ mod grants;
 mod isolation;
 mod opinion;
 mod pull;
+mod weight;
 
 fn tenant(spec: &Value) -> GpuTenant {
     let mut whole = json!({

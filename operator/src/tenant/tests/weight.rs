@@ -1,0 +1,250 @@
+//! What ten thousand tenants take of the operator's memory, by part: bytes that are allocated, through the watches as they are.
+//! `cargo test --locked --workspace --lib -- --ignored --nocapture --test-threads=1 what_a_tenant_weighs`
+
+use axum::{Router, body::Body, http::Uri};
+use futures::{StreamExt as _, stream};
+use kube::{Client, runtime::reflector::ObjectRef};
+use peak_alloc::PeakAlloc;
+use tokio::sync::{mpsc, watch};
+
+use super::*;
+use crate::{
+    apply::Writer,
+    args::Places,
+    cache::{Caches, Wakes},
+    events::Publisher,
+    metrics::Metrics,
+    plan::Index,
+    pool::{Fleet, Tolerated, pass},
+    tenant::{Context, Standard},
+};
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+/// So many tenants, each with one namespace.
+const TENANTS: usize = 10_000;
+/// The tenant that all others are made after.
+const NAME: &str = "team-00000";
+const UID: &str = "00000000-0000-4000-8000-000000000000";
+const VERSION: &str = "1000000";
+
+/// The kinds of which there are as many as tenants, by the path of their list.
+const KINDS: [(&str, &str); 7] = [
+    ("gputenants", "/apis/gputenancy.io/v1alpha1/gputenants"),
+    ("namespaces", "/api/v1/namespaces"),
+    ("resourcequotas", "/api/v1/resourcequotas"),
+    ("rolebindings (2)", "/apis/rbac.authorization.k8s.io/v1/rolebindings"),
+    ("gpugrants", "/apis/gputenancy.io/v1alpha1/gpugrants"),
+    ("networkpolicies", "/apis/networking.k8s.io/v1/networkpolicies"),
+    ("limitranges", "/api/v1/limitranges"),
+];
+const PROFILES: &str = "/apis/gputenancy.io/v1alpha1/gpuprofiles";
+
+/// The objects of [`NAME`] as an API server shows them, by the path of their list.
+fn objects() -> BTreeMap<&'static str, Vec<Value>> {
+    let seen = &mut observed(&json!({
+        "owners": [{"kind": "Group", "name": NAME}], "viewers": [{"kind": "Group", "name": format!("{NAME}-auditors")}],
+        "namespaces": [{"name": NAME}], "gpus": [{"profile": "mig-1g", "count": 2}],
+        "resources": {"requests.cpu": "8", "requests.memory": "32Gi", "pods": "20"},
+    }));
+    seen.tenant.metadata.name = Some(NAME.into());
+    seen.tenant.metadata.uid = Some(UID.into());
+    let view = Arc::make_mut(&mut seen.view);
+    view.tenants.insert(NAME.into(), TenantView { generation: Some(3), shortages: Vec::new() });
+    let mut objects: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    let writes = decide::writes(seen);
+    for write in &writes {
+        let (kind, object) = match write {
+            Write::Create(o) => ("namespaces", serde_json::to_value(o)),
+            Write::Network(o) => ("networkpolicies", serde_json::to_value(o)),
+            Write::Limits(o) => ("limitranges", serde_json::to_value(o)),
+            Write::Grant(o) => ("gpugrants", serde_json::to_value(o)),
+            Write::Quota(o) => ("resourcequotas", serde_json::to_value(o)),
+            Write::Binding { binding, .. } => ("rolebindings (2)", serde_json::to_value(binding)),
+            other => panic!("not expected for a new tenant: {other:?}"),
+        };
+        let mut object = object.unwrap();
+        if kind == "resourcequotas" {
+            let hard = object["spec"]["hard"].clone();
+            let used = hard.as_object().unwrap().keys().map(|key| (key.clone(), json!("0")));
+            object["status"] = json!({"hard": hard, "used": used.collect::<serde_json::Map<_, _>>()});
+            object["metadata"]["annotations"] = json!({render::STAMP: "4711.1"});
+        }
+        if kind == "namespaces" {
+            object["metadata"]["labels"]["kubernetes.io/metadata.name"] = json!(NAME);
+            object["spec"] = json!({"finalizers": ["kubernetes"]});
+            object["status"] = json!({"phase": "Active"});
+        }
+        objects.entry(kind).or_default().push(object);
+    }
+    carry_out(seen, writes);
+    seen.tenant.status = Some(status::status(seen, None));
+    let mut tenant = serde_json::to_value(&seen.tenant).unwrap();
+    tenant["metadata"]["annotations"] =
+        json!({"kubectl.kubernetes.io/last-applied-configuration": tenant["spec"].to_string()});
+    // there are no GPUs in this fleet, and nobody is to lack any
+    tenant["spec"]["gpus"][0]["count"] = json!(0);
+    objects.insert("gputenants", vec![tenant]);
+    for object in objects.values_mut().flatten() {
+        let fields = json!({"f:metadata": {"f:labels": {".": {}, "f:gputenancy.io/tenant": {}}}, "f:spec": {}});
+        let manager = json!({"manager": "gputenancy", "operation": "Apply", "apiVersion": "v1", "time": "2026-01-01T00:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": fields});
+        object["metadata"]["managedFields"] = json!([manager]);
+        object["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+        object["metadata"]["resourceVersion"] = json!(VERSION);
+        object["metadata"]["uid"] = json!(UID);
+    }
+    objects
+}
+
+fn line(type_: &str, object: &Value) -> String {
+    format!("{}\n", json!({"type": type_, "object": object}))
+}
+
+/// An API server that has these kinds, and nothing of all others.
+fn serving(kinds: &[&'static str]) -> Client {
+    let mut lists: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let objects = objects();
+    for (kind, path) in KINDS.iter().filter(|(kind, _)| kinds.contains(kind)) {
+        lists.insert(path, objects[kind].iter().map(|o| line("ADDED", o)).collect());
+    }
+    let profile = json!({"apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuProfile", "metadata": {"name": "mig-1g", "uid": "p", "resourceVersion": "1"}, "spec": {"device": {"mig": {"profile": "1g.10gb"}}}});
+    let profile = line("ADDED", &profile);
+    let bookmark = json!({"kind": "Any", "apiVersion": "v1", "metadata": {"resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}}});
+    let bookmark = line("BOOKMARK", &bookmark);
+    let lists = Arc::new(lists);
+    let router = Router::new().fallback(move |uri: Uri| {
+        let (lists, bookmark, profile) = (lists.clone(), bookmark.clone(), profile.clone());
+        async move {
+            let templates = lists.get(uri.path()).cloned().unwrap_or_default();
+            let count = if templates.is_empty() { 0 } else { TENANTS };
+            let single = (uri.path() == PROFILES).then_some(profile);
+            let many = (0..count).flat_map(move |n| {
+                let own = move |(at, text): (usize, String)| {
+                    text.replace(NAME, &format!("team-{n:05}"))
+                        .replace(UID, &format!("{n:08x}-{at:04x}-4000-8000-{:012x}", n * 7919))
+                        .replace(VERSION, &(1_000_000 + n * 8 + at).to_string())
+                };
+                templates.clone().into_iter().enumerate().map(own)
+            });
+            let lines = single.into_iter().chain(many).chain([bookmark]).map(Ok::<_, std::convert::Infallible>);
+            Body::from_stream(stream::iter(lines).chain(stream::pending()))
+        }
+    });
+    Client::new(router, "default")
+}
+
+/// Bytes and resident bytes that what `fill` returns takes.
+struct Scale {
+    bytes: usize,
+    resident: usize,
+}
+
+impl Scale {
+    fn begin() -> Self {
+        MEMORY.reset_peak_usage();
+        Self { bytes: MEMORY.current_usage(), resident: resident() }
+    }
+
+    fn tell(&self, what: &str) {
+        let per = |bytes: usize| bytes / TENANTS;
+        let now = per(MEMORY.current_usage().saturating_sub(self.bytes));
+        let peak = per(MEMORY.peak_usage().saturating_sub(self.bytes));
+        let resident = per(resident().saturating_sub(self.resident));
+        println!("{what:<36} {now:>7} bytes a tenant, {peak:>7} on the way, {resident:>7} more resident");
+    }
+}
+
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = text.lines().find(|l| l.starts_with("Anonymous:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+}
+
+async fn filled(kinds: &[&'static str]) -> (Caches, Client, mpsc::UnboundedReceiver<String>) {
+    let client = serving(kinds);
+    let (tenants, mut names) = mpsc::unbounded_channel();
+    let wakes = Wakes { fleet: Arc::default(), tenants };
+    let places = Places {
+        namespace: "gputenancy-system".into(),
+        mig_config_namespace: None,
+        lease_name: "gputenancy".into(),
+        pull_secrets: Vec::new(),
+    };
+    let caches = Caches::start(&client, &places, &wakes, false);
+    caches.ready(|_| {}).await;
+    // the stores are full; whoever is woken by that is told a moment later
+    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    while names.try_recv().is_ok() {}
+    (caches, client, names)
+}
+
+fn alone(work: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
+}
+
+#[test]
+#[ignore = "measures for a minute, alone"]
+fn what_a_tenant_weighs() {
+    for (kind, _) in KINDS {
+        alone(async {
+            let scale = Scale::begin();
+            let kept = filled(&[kind]).await;
+            scale.tell(kind);
+            drop(kept);
+        });
+    }
+    alone(whole());
+}
+
+async fn whole() {
+    let kinds = KINDS.map(|(kind, _)| kind);
+    let all = Scale::begin();
+    let (caches, client, _names) = filled(&kinds).await;
+    all.tell("all stores");
+
+    let (refusals, lagging, tolerated) = (BTreeMap::new(), BTreeSet::new(), Tolerated::default());
+    let inputs = pass::Inputs {
+        now: Timestamp::now(),
+        refusals: &refusals,
+        namespace: "gputenancy-system",
+        tolerated: &tolerated,
+        lagging: &lagging,
+    };
+    let mut index = Index::default();
+    let scale = Scale::begin();
+    let view = {
+        let fleet = Fleet::read(&caches);
+        scale.tell("what a pass reads");
+        pass::pass(&fleet, &mut index, &inputs).view
+    };
+    scale.tell("after a pass: its index and view");
+    assert_eq!(view.tenants.len(), TENANTS);
+
+    let scale = Scale::begin();
+    let metrics = Arc::new(Metrics::default());
+    let (_sender, receiver) = watch::channel(Arc::new(view));
+    let context = Context::new(
+        7,
+        ("gputenancy-system".into(), STANDARD.parse::<Standard>().unwrap()),
+        caches.clone(),
+        Writer::new(client.clone(), metrics.clone()),
+        Publisher::new(client, "test".into()),
+        receiver,
+        metrics,
+    );
+    for n in 0..TENANTS {
+        let name = format!("team-{n:05}");
+        let tenant = caches.tenants.get(&ObjectRef::new(&name)).unwrap().0.clone().unwrap();
+        let seen = context.observe(&tenant);
+        assert_eq!((seen.quotas.len(), seen.bindings.len(), seen.grants.len()), (1, 1, 1));
+        let stamp = context.fence().begin(&name, &name, 7);
+        assert_eq!(stamp.term, 7);
+        context.fence().done(&name, &name, 8);
+        let written = seen.quotas[&name].clone();
+        context.note(crate::tenant::context::Kept::Quota, name, &*written);
+        context.caught_up(&context.observe(&tenant)).unwrap();
+    }
+    scale.tell("what the tenants' controller keeps");
+    all.tell("all in all");
+}
