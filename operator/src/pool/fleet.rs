@@ -5,12 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, Partitioner, condition, names};
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, GpuTenantSpec, Partitioner, condition, names};
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Condition,
     jiff::{SignedDuration, Timestamp},
 };
-use kube::{ResourceExt as _, runtime::reflector};
+use kube::{ResourceExt as _, api::ObjectMeta, runtime::reflector};
 
 use super::managed;
 use crate::{
@@ -28,7 +28,7 @@ pub struct Fleet {
     pub profiles: Vec<GpuProfile>,
     /// The supply.
     pub pools: Vec<GpuPool>,
-    /// The demand.
+    /// The demand: of each tenant what a plan is made from, without a status.
     pub tenants: Vec<GpuTenant>,
     /// The agreements, by node.
     pub gpu_nodes: BTreeMap<String, GpuNode>,
@@ -50,7 +50,7 @@ impl Fleet {
         Self {
             profiles: valid(&caches.profiles),
             pools: valid(&caches.pools),
-            tenants: valid(&caches.tenants),
+            tenants: caches.tenants.state().iter().filter_map(|t| t.0.as_ref().ok().map(demand)).collect(),
             gpu_nodes: valid(&caches.gpu_nodes).into_iter().map(|n| (n.name_any(), n)).collect(),
             nodes: caches.nodes.state().into_iter().map(|n| (n.name_any(), n)).collect(),
             dra: caches.slices.iter().flat_map(reflector::Store::state).filter_map(|s| dra_node(&s)).collect(),
@@ -171,6 +171,51 @@ impl Fleet {
         })
         .collect()
     }
+}
+
+/// Of a tenant what a pass reads: there may be so many that copies of all of them are a burden.
+fn demand(tenant: &GpuTenant) -> GpuTenant {
+    let GpuTenantSpec {
+        namespaces,
+        trust,
+        priority,
+        gpus,
+        network,
+        pod_security,
+        suspend,
+        deletion_protection,
+        owners: _,
+        viewers: _,
+        gpu_equivalents: _,
+        resources: _,
+        priority_classes: _,
+        queues: _,
+        image_pull_secrets: _,
+    } = &tenant.spec;
+    let metadata = ObjectMeta {
+        name: tenant.metadata.name.clone(),
+        generation: tenant.metadata.generation,
+        deletion_timestamp: tenant.metadata.deletion_timestamp.clone(),
+        ..ObjectMeta::default()
+    };
+    let spec = GpuTenantSpec {
+        namespaces: namespaces.clone(),
+        trust: *trust,
+        priority: *priority,
+        gpus: gpus.clone(),
+        network: *network,
+        pod_security: *pod_security,
+        suspend: *suspend,
+        deletion_protection: *deletion_protection,
+        owners: Vec::new(),
+        viewers: Vec::new(),
+        gpu_equivalents: None,
+        resources: BTreeMap::new(),
+        priority_classes: None,
+        queues: Vec::new(),
+        image_pull_secrets: Vec::new(),
+    };
+    GpuTenant { metadata, spec, status: None }
 }
 
 /// The node that a slice of NVIDIA's DRA driver speaks of.

@@ -239,7 +239,7 @@ fn decisions(
 
 /// What people have written, as far as a plan follows from it: while this is the same, plans differ only because of what runs.
 fn intent(fleet: &Fleet) -> String {
-    let profiles = fleet.profiles.iter().map(|p| (p.name_any(), serde_json::json!(p.spec)));
+    let profiles = fleet.profiles.iter().map(|p| (p.name_any(), &p.spec));
     let pools = fleet.pools.iter().map(|p| {
         let GpuPoolSpec {
             node_selector,
@@ -252,19 +252,19 @@ fn intent(fleet: &Fleet) -> String {
             taint: _,
             verify: _,
         } = &p.spec;
-        let written =
-            serde_json::json!([node_selector, profiles, layout, partitioner, advertiser, disruption.allow_outage]);
-        (p.name_any(), written)
+        (p.name_any(), (node_selector, profiles, layout, partitioner, advertiser, disruption.allow_outage))
     });
     let tenants = fleet.tenants.iter().map(|t| {
         let GpuTenantSpec { namespaces, trust, priority, gpus, .. } = &t.spec;
-        (t.name_any(), serde_json::json!([namespaces, trust, priority, gpus]))
+        (t.name_any(), (namespaces, trust, priority, gpus))
     });
-    let mut written: [Vec<_>; 3] = [profiles.collect(), pools.collect(), tenants.collect()];
-    for kind in &mut written {
-        kind.sort_by(|a, b| a.0.cmp(&b.0));
-    }
-    format!("{:016x}", digest(&written))
+    format!("{:016x}", digest(&(by_name(profiles), by_name(pools), by_name(tenants))))
+}
+
+fn by_name<T>(written: impl Iterator<Item = (String, T)>) -> Vec<(String, T)> {
+    let mut written: Vec<_> = written.collect();
+    written.sort_by(|a, b| a.0.cmp(&b.0));
+    written
 }
 
 /// Notices say where the same is free; devices that are about to go are not.
