@@ -2,10 +2,12 @@
 
 pub mod doors;
 mod index;
+mod pack;
 mod print;
 mod project;
 pub mod pull;
 mod refused;
+mod shelf;
 mod watch;
 
 use std::{
@@ -32,6 +34,7 @@ pub use print::{Print, SlimLimits, SlimPolicy};
 pub use project::*;
 pub use pull::{PullCaches, SlimAccount, SlimSecret};
 pub use refused::SlimEvent;
+pub use shelf::Shelf;
 use watch::{Indexer, Watch};
 
 use crate::{args::Places, foreign::DRA_DRIVER};
@@ -68,19 +71,19 @@ pub struct Caches {
     /// Their names by namespace.
     pub pods_of: Index,
     /// All namespaces.
-    pub namespaces: Store<SlimNamespace>,
+    pub namespaces: Shelf<SlimNamespace>,
     /// Their names by tenant, of those that have its label.
     pub namespaces_of: Index,
     /// Our quotas.
-    pub quotas: Store<SlimQuota>,
+    pub quotas: Shelf<SlimQuota>,
     /// Our role bindings.
-    pub bindings: Store<SlimBinding>,
+    pub bindings: Shelf<SlimBinding>,
     /// Our grants.
-    pub grants: Store<GpuGrant>,
+    pub grants: Shelf<GpuGrant>,
     /// Our network policies.
-    pub policies: Store<SlimPolicy>,
+    pub policies: Shelf<SlimPolicy>,
     /// Our limit ranges.
-    pub limits: Store<SlimLimits>,
+    pub limits: Shelf<SlimLimits>,
     /// The API server's service.
     pub service: Store<SlimService>,
     /// The API server's addresses.
@@ -156,21 +159,25 @@ impl Caches {
                     of: |(name, tenant)| Some((tenant.as_deref()?, name)),
                 }),
             }
-            .start({
+            .shelve({
                 let tenants = wakes.tenants.clone();
                 // an unlabelled namespace may be the foreign one that a tenant waits for: its name tells
                 move |(name, tenant)| drop(tenants.send(tenant.unwrap_or(format!("{OF_NAMESPACE}{name}"))))
             }),
             namespaces_of,
-            quotas: owned(client, ours.clone(), wakes, |q: &SlimQuota| {
+            quotas: owned(client, ours.clone(), wakes, lighten, |q: &SlimQuota| {
                 digest(&(&q.metadata.labels, &q.metadata.annotations, &q.spec, &q.status))
             }),
-            bindings: owned(client, ours.clone(), wakes, |b: &SlimBinding| {
+            bindings: owned(client, ours.clone(), wakes, lighten_owned, |b: &SlimBinding| {
                 digest(&(&b.metadata.labels, &b.role_ref, &b.subjects))
             }),
-            grants: owned(client, ours.clone(), wakes, |g: &GpuGrant| digest(&(&g.metadata.labels, &g.spec))),
-            policies: owned(client, ours.clone(), wakes, |p: &SlimPolicy| digest(&(&p.metadata.labels, &p.spec))),
-            limits: owned(client, ours, wakes, |l: &SlimLimits| digest(&(&l.metadata.labels, &l.spec))),
+            grants: owned(client, ours.clone(), wakes, lighten_owned, |g: &GpuGrant| {
+                digest(&(&g.metadata.labels, &g.spec))
+            }),
+            policies: owned(client, ours.clone(), wakes, lighten_owned, |p: &SlimPolicy| {
+                digest(&(&p.metadata.labels, &p.spec))
+            }),
+            limits: owned(client, ours, wakes, lighten_owned, |l: &SlimLimits| digest(&(&l.metadata.labels, &l.spec))),
             service: service(client, wakes),
             endpoints: endpoints(client, wakes),
             refusals: Watch {
@@ -237,12 +244,18 @@ impl Caches {
             wait(slices, "resourceslices", &waiting).await;
         }
         wait(pods, "pods", &waiting).await;
-        wait(namespaces, "namespaces", &waiting).await;
-        wait(quotas, "resourcequotas", &waiting).await;
-        wait(bindings, "rolebindings", &waiting).await;
-        wait(grants, "gpugrants", &waiting).await;
-        wait(policies, "networkpolicies", &waiting).await;
-        wait(limits, "limitranges", &waiting).await;
+        waiting("namespaces");
+        namespaces.wait_until_ready().await;
+        waiting("resourcequotas");
+        quotas.wait_until_ready().await;
+        waiting("rolebindings");
+        bindings.wait_until_ready().await;
+        waiting("gpugrants");
+        grants.wait_until_ready().await;
+        waiting("networkpolicies");
+        policies.wait_until_ready().await;
+        waiting("limitranges");
+        limits.wait_until_ready().await;
         wait(service, "services", &waiting).await;
         wait(endpoints, "endpointslices", &waiting).await;
         wait(refusals, "events", &waiting).await;
@@ -311,13 +324,19 @@ where
     })
 }
 
-fn owned<K>(client: &Client, config: watcher::Config, wakes: &Wakes, digest: fn(&K) -> u64) -> Store<K>
+fn owned<K>(
+    client: &Client,
+    config: watcher::Config,
+    wakes: &Wakes,
+    project: fn(&mut K),
+    digest: fn(&K) -> u64,
+) -> Shelf<K>
 where
-    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
 {
     let tenants = wakes.tenants.clone();
     let key = |o: &K| (o.namespace(), o.name_any(), tenant_of(o));
-    Watch { api: Api::all(client.clone()), config, project: lighten, keep: |_| true, key, digest, index: None }.start(
+    Watch { api: Api::all(client.clone()), config, project, keep: |_| true, key, digest, index: None }.shelve(
         move |(_, _, tenant)| {
             if let Some(tenant) = tenant {
                 drop(tenants.send(tenant));

@@ -33,6 +33,11 @@ impl Print {
         Self::of(serde_json::to_value(spec).unwrap_or_default(), amount)
     }
 
+    /// Of a spec, or as this program itself has written it: a spec is never a number.
+    fn read(spec: Value, read: fn(String) -> String) -> Self {
+        spec.as_u64().map_or_else(|| Self::of(spec, read), Self)
+    }
+
     fn of(mut spec: Value, read: fn(String) -> String) -> Self {
         plain(&mut spec, read);
         let mut hasher = DefaultHasher::new();
@@ -73,7 +78,7 @@ fn amount(text: String) -> String {
 }
 
 /// One of our network policies.
-#[derive(Resource, Deserialize, Clone, Debug)]
+#[derive(Resource, Serialize, Deserialize, Clone, Debug)]
 #[resource(inherit = NetworkPolicy)]
 pub struct SlimPolicy {
     /// Name, namespace, labels.
@@ -84,7 +89,7 @@ pub struct SlimPolicy {
 }
 
 /// One of our limit ranges.
-#[derive(Resource, Deserialize, Clone, Debug)]
+#[derive(Resource, Serialize, Deserialize, Clone, Debug)]
 #[resource(inherit = LimitRange)]
 pub struct SlimLimits {
     /// Name, namespace, labels.
@@ -95,11 +100,11 @@ pub struct SlimLimits {
 }
 
 fn of_policy<'de, D: Deserializer<'de>>(from: D) -> Result<Print, D::Error> {
-    Ok(Print::of(Value::deserialize(from)?, as_it_is))
+    Ok(Print::read(Value::deserialize(from)?, as_it_is))
 }
 
 fn of_limits<'de, D: Deserializer<'de>>(from: D) -> Result<Print, D::Error> {
-    Ok(Print::of(Value::deserialize(from)?, amount))
+    Ok(Print::read(Value::deserialize(from)?, amount))
 }
 
 #[cfg(test)]
@@ -127,6 +132,9 @@ mod tests {
         let typed = serde_json::from_value(short.clone()).unwrap();
         assert_eq!(Print::of_policy(&typed), policy(short), "written and read back");
         assert_eq!(limits("1Gi"), limits("1024Mi"));
+        let print = limits("1Gi");
+        let kept = serde_json::to_value(SlimLimits { metadata: ObjectMeta::default(), spec: print }).unwrap();
+        assert_eq!(serde_json::from_value::<SlimLimits>(kept).unwrap().spec, print, "kept and read again");
     }
 
     #[test]

@@ -316,6 +316,13 @@ pub fn lighten<K: Resource>(object: &mut K) {
     }
 }
 
+/// As [`lighten`], of objects of ours that are found by their names and compared, and of which it does not matter when they were made.
+pub fn lighten_owned<K: Resource>(object: &mut K) {
+    lighten(object);
+    let meta = object.meta_mut();
+    (meta.uid, meta.creation_timestamp, meta.generation, meta.owner_references) = Default::default();
+}
+
 /// As [`lighten`]; of a pod's labels only the mark of canaries is read here.
 pub fn lighten_pod(pod: &mut SlimPod) {
     lighten(pod);

@@ -12,9 +12,12 @@ use kube::{
         watcher,
     },
 };
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 
-use super::index::Index;
+use super::{
+    index::Index,
+    shelf::{Filler, Shelf},
+};
 
 /// How soon a watch that failed is started again: longer and longer, up to 5 s and chance on top of it, at most as much again. kube's
 /// own wait of up to a minute stood still for 80 s more when the API server had been away for one minute: the first answer that it gives
@@ -107,9 +110,17 @@ pub struct Indexer<Key> {
 }
 
 impl<Key> Indexer<Key> {
-    fn note(&self, key: &Key, there: bool) {
+    /// The object of this key is there, or no longer.
+    pub fn note(&self, key: &Key, there: bool) {
         if let Some((whole, name)) = (self.of)(key) {
             self.index.note(whole, name, there);
+        }
+    }
+
+    /// The object of this key has gone, or belongs now where the other says.
+    pub fn part(&self, key: &Key, new: Option<&Key>) {
+        if new.and_then(self.of) != (self.of)(key) {
+            self.note(key, false);
         }
     }
 }
@@ -162,6 +173,33 @@ where
                         indexer.note(&key, false);
                     }
                     changed(key);
+                }
+            }
+        });
+        store
+    }
+}
+
+impl<K, Key> Watch<K, Key>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
+    Key: PartialEq + Send + 'static,
+{
+    /// As [`Self::start`], of a kind of which there are many objects that are seldom read. Who has lost an object to somebody else is told
+    /// too.
+    pub fn shelve(self, mut changed: impl FnMut(Key) + Send + 'static) -> Shelf<K> {
+        let Self { api, config, project, keep, key, digest, index } = self;
+        let (store, mut filler) = Filler::new(key, digest, index);
+        let events = watcher(api, config.streaming_lists()).default_backoff().modify(project);
+        tokio::spawn(async move {
+            let mut events = std::pin::pin!(events);
+            while let Some(event) = events.next().await {
+                match event {
+                    Ok(watcher::Event::Apply(o) | watcher::Event::InitApply(o)) if !keep(&o) => {}
+                    Ok(event) => filler.note(event, &mut changed),
+                    Err(error) => {
+                        tracing::warn!(%error, kind = %K::kind(&()), "the watch failed and is started again");
+                    }
                 }
             }
         });

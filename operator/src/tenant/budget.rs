@@ -1,6 +1,9 @@
 //! A tenant's budget and the accounts that it lies on, from what the caches show.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+};
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt as _;
@@ -145,10 +148,28 @@ pub fn counted<'a>(pods: impl Iterator<Item = &'a SlimPod>) -> BTreeMap<String, 
     counted
 }
 
-/// Has any limit in force come down from one state of a quota to the next?
-pub fn fell(before: &SlimQuota, after: &SlimQuota) -> bool {
-    let amount = |quota: &SlimQuota, key: &str| quota.status.hard.get(key).and_then(Amount::parse);
-    before.status.hard.keys().any(|key| amount(after, key) < amount(before, key))
+/// The limits of a quota that are in force, each by a number that tells its key from others.
+#[derive(Clone, Debug)]
+pub struct InForce(Box<[(u64, Amount)]>);
+
+impl InForce {
+    /// Of a quota.
+    pub fn of(quota: &SlimQuota) -> Self {
+        let amounts = quota.status.hard.iter().filter_map(|(key, q)| Some((hash(key), Amount::parse(q)?)));
+        Self(amounts.collect())
+    }
+
+    /// Has any limit come down since then, or gone?
+    pub fn fell_from(&self, before: &Self) -> bool {
+        let amount = |key: u64| self.0.iter().find(|(other, _)| *other == key).map(|(_, amount)| *amount);
+        before.0.iter().any(|(key, then)| amount(*key) < Some(*then))
+    }
+}
+
+fn hash(key: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The stamp of the leader that wrote a quota last.

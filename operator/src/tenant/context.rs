@@ -12,6 +12,7 @@ use kube::{
     Resource, ResourceExt as _,
     runtime::reflector::{ObjectRef, Store},
 };
+use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::{
@@ -27,7 +28,9 @@ use super::{
 };
 use crate::{
     apply::Writer,
-    cache::{Caches, EVERYBODY, Guarded, OF_NAMESPACE, SlimEvent, SlimNamespace, SlimPod, SlimQuota, pull, tenant_of},
+    cache::{
+        Caches, EVERYBODY, Guarded, OF_NAMESPACE, Shelf, SlimEvent, SlimNamespace, SlimPod, SlimQuota, pull, tenant_of,
+    },
     events::Publisher,
     metrics::Metrics,
     view::View,
@@ -89,8 +92,8 @@ pub struct Context {
     fence: Mutex<Fence>,
     /// What controllers wait for, by tenant.
     claims: Mutex<HashMap<String, Claims>>,
-    /// Quotas as they were seen last, and when one of their limits has come down, by namespace.
-    lowered: Mutex<HashMap<String, (Arc<SlimQuota>, Instant)>>,
+    /// What was in force of quotas when they were seen last, and when one of their limits has come down, by namespace.
+    lowered: Mutex<HashMap<String, (budget::InForce, Instant)>>,
 }
 
 impl Context {
@@ -117,7 +120,7 @@ impl Context {
             return self.caches.tenants.state().iter().map(|t| ObjectRef::new(&t.name_any())).collect();
         }
         let Some(namespace) = name.strip_prefix(OF_NAMESPACE) else { return vec![ObjectRef::new(name)] };
-        if let Some(owner) = self.caches.namespaces.get(&ObjectRef::new(namespace)).and_then(|ns| tenant_of(&*ns)) {
+        if let Some(owner) = self.caches.namespaces.get("", namespace).and_then(|ns| tenant_of(&*ns)) {
             return vec![ObjectRef::new(&owner)];
         }
         let lists = |t: &GpuTenant| t.spec.namespaces.iter().any(|n| n.name == namespace);
@@ -131,7 +134,7 @@ impl Context {
         let listed: BTreeSet<&String> = tenant.spec.namespaces.iter().map(|n| &n.name).collect();
         names.extend(listed.iter().map(|name| (*name).clone()));
         let namespaces = names.into_iter().filter_map(|name| {
-            let found = self.caches.namespaces.get(&ObjectRef::new(&name))?;
+            let found = self.caches.namespaces.get("", &name)?;
             // the label may have come off since the index was told
             let concerned = listed.contains(&name) || found.labels().get(names::TENANT_LABEL) == Some(&me);
             concerned.then_some((name, found))
@@ -195,10 +198,10 @@ impl Context {
         for (name, stores) in &caches.named {
             let source = stores.source.get(&ObjectRef::new(name).within(&self.home));
             pulls.sources.insert(name.clone(), source);
-            let here = of(&stores.secrets, name, namespaces).into_iter();
+            let here = stored(&stores.secrets, name, namespaces).into_iter();
             pulls.secrets.extend(here.map(|(namespace, secret)| ((namespace, name.clone()), secret)));
         }
-        pulls.accounts = caches.accounts.iter().flat_map(|store| of(store, pull::ACCOUNT, namespaces)).collect();
+        pulls.accounts = caches.accounts.iter().flat_map(|store| stored(store, pull::ACCOUNT, namespaces)).collect();
         pulls
     }
 
@@ -207,11 +210,12 @@ impl Context {
         let mut lowered = self.lowered.lock().unwrap_or_else(PoisonError::into_inner);
         let mut unsteady = BTreeSet::new();
         for (namespace, quota) in quotas {
+            let now = budget::InForce::of(quota);
             let since = match lowered.get(namespace) {
-                Some((before, since)) if !budget::fell(before, quota) => *since,
+                Some((before, since)) if !now.fell_from(before) => *since,
                 _ => Instant::now(),
             };
-            lowered.insert(namespace.clone(), (quota.clone(), since));
+            lowered.insert(namespace.clone(), (now, since));
             if since.elapsed() < STEADY {
                 unsteady.insert(namespace.clone());
             }
@@ -304,7 +308,19 @@ impl Context {
 }
 
 /// Objects of this name in these namespaces.
-fn of<K>(store: &Store<K>, name: &str, namespaces: &BTreeMap<String, Arc<SlimNamespace>>) -> BTreeMap<String, Arc<K>>
+fn of<K>(shelf: &Shelf<K>, name: &str, namespaces: &BTreeMap<String, Arc<SlimNamespace>>) -> BTreeMap<String, Arc<K>>
+where
+    K: DeserializeOwned,
+{
+    namespaces.keys().filter_map(|ns| Some((ns.clone(), shelf.get(ns, name)?))).collect()
+}
+
+/// As [`of`], from a store that has them as they are.
+fn stored<K>(
+    store: &Store<K>,
+    name: &str,
+    namespaces: &BTreeMap<String, Arc<SlimNamespace>>,
+) -> BTreeMap<String, Arc<K>>
 where
     K: Resource<DynamicType = ()> + Clone + 'static,
 {

@@ -1,0 +1,290 @@
+//! A store of objects that are many and seldom read: each is [packed](super::pack), and made anew for whoever asks.
+
+use std::{
+    collections::HashMap,
+    marker::PhantomData,
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+};
+
+use kube::{Resource, runtime::watcher::Event};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::sync::watch;
+
+use super::{
+    pack::{Packed, Packer},
+    watch::Indexer,
+};
+
+/// What is there, for readers.
+pub struct Shelf<K> {
+    kept: Arc<RwLock<Kept>>,
+    ready: watch::Receiver<bool>,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K> Clone for Shelf<K> {
+    fn clone(&self) -> Self {
+        Self { kept: self.kept.clone(), ready: self.ready.clone(), kind: PhantomData }
+    }
+}
+
+#[derive(Default)]
+struct Kept {
+    packer: Packer,
+    objects: Objects,
+}
+
+/// By namespace and name with a slash between them; what has no namespace begins with the slash.
+type Objects = HashMap<Box<str>, Slot>;
+
+struct Slot {
+    /// What must differ for a change to count.
+    digest: u64,
+    object: Packed,
+}
+
+impl Kept {
+    fn put<K: Serialize>(&mut self, digest: u64, object: &K) -> Slot {
+        // what is declared in this program is always text
+        Slot { digest, object: self.packer.pack(&serde_json::to_vec(object).unwrap_or_default()) }
+    }
+
+    fn read<K: DeserializeOwned>(&self, slot: &Slot) -> Option<K> {
+        let text = self.packer.unpack(&slot.object)?;
+        serde_json::from_slice(&text)
+            .inspect_err(|error| tracing::error!(%error, "what was kept of an object cannot be read"))
+            .ok()
+    }
+}
+
+fn place(namespace: &str, name: &str) -> Box<str> {
+    format!("{namespace}/{name}").into()
+}
+
+impl<K: DeserializeOwned> Shelf<K> {
+    /// The object of this name; of what has no namespace, with an empty one.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        let kept = read(&self.kept);
+        kept.read(kept.objects.get(&place(namespace, name))?).map(Arc::new)
+    }
+
+    /// Waits until it holds a first list; ends without one only when the runtime ends.
+    pub async fn wait_until_ready(&self) {
+        drop(self.ready.clone().wait_for(|ready| *ready).await);
+    }
+}
+
+fn read(kept: &RwLock<Kept>) -> RwLockReadGuard<'_, Kept> {
+    kept.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write(kept: &RwLock<Kept>) -> RwLockWriteGuard<'_, Kept> {
+    kept.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The one that fills a shelf from a watch.
+pub struct Filler<K, Key> {
+    kept: Arc<RwLock<Kept>>,
+    ready: watch::Sender<bool>,
+    /// The objects of a new list that is not complete.
+    listed: Objects,
+    key: fn(&K) -> Key,
+    digest: fn(&K) -> u64,
+    index: Option<Indexer<Key>>,
+}
+
+impl<K, Key> Filler<K, Key>
+where
+    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned,
+    Key: PartialEq,
+{
+    /// An empty shelf, and its filler: what listeners are told of an object, what must differ for a change to count, and where it is noted
+    /// what belongs together.
+    pub fn new(key: fn(&K) -> Key, digest: fn(&K) -> u64, index: Option<Indexer<Key>>) -> (Shelf<K>, Self) {
+        let (sender, ready) = watch::channel(false);
+        let kept = Arc::<RwLock<Kept>>::default();
+        let filler = Self { kept: kept.clone(), ready: sender, listed: Objects::default(), key, digest, index };
+        (Shelf { kept, ready, kind: PhantomData }, filler)
+    }
+
+    /// Takes one event in, and then tells of each real change. An object is in the index before it is here, and until after it has gone.
+    pub fn note(&mut self, event: Event<K>, mut tell: impl FnMut(Key)) {
+        match event {
+            Event::Apply(object) => {
+                let (key, digest) = (self.come(&object), (self.digest)(&object));
+                let old = {
+                    let mut kept = write(&self.kept);
+                    let slot = kept.put(digest, &object);
+                    kept.objects.insert(place_of(&object), slot)
+                };
+                if old.as_ref().is_none_or(|old| old.digest != digest) {
+                    self.tell_old(old.as_ref(), Some(&key), &mut tell);
+                    tell(key);
+                }
+            }
+            Event::Delete(object) => {
+                let old = write(&self.kept).objects.remove(&place_of(&object));
+                self.tell_old(old.as_ref(), None, &mut tell);
+            }
+            Event::Init => self.listed = Objects::default(),
+            Event::InitApply(object) => {
+                self.come(&object);
+                let slot = write(&self.kept).put((self.digest)(&object), &object);
+                self.listed.insert(place_of(&object), slot);
+            }
+            Event::InitDone => {
+                let old = std::mem::replace(&mut write(&self.kept).objects, std::mem::take(&mut self.listed));
+                self.ready.send_replace(true);
+                // nobody but this one writes, so what is read here is what was listed
+                let changes: Vec<(Option<Key>, Option<&Slot>)> = {
+                    let kept = read(&self.kept);
+                    let gone = old.iter().filter(|(place, _)| !kept.objects.contains_key(*place));
+                    let gone = gone.map(|(_, slot)| (None, Some(slot)));
+                    let changed = kept.objects.iter().filter_map(|(place, slot)| {
+                        let before = old.get(place);
+                        let differs = before.is_none_or(|before| before.digest != slot.digest);
+                        differs.then(|| (kept.read(slot).map(|object| (self.key)(&object)), before))
+                    });
+                    gone.chain(changed).collect()
+                };
+                for (key, before) in changes {
+                    self.tell_old(before, key.as_ref(), &mut tell);
+                    key.into_iter().for_each(&mut tell);
+                }
+            }
+        }
+    }
+
+    /// Notes in the index what is about to be here.
+    fn come(&self, object: &K) -> Key {
+        let key = (self.key)(object);
+        if let Some(indexer) = &self.index {
+            indexer.note(&key, true);
+        }
+        key
+    }
+
+    /// Tells those of an object that it has been changed or has gone who are not told as those of the new one.
+    fn tell_old(&self, old: Option<&Slot>, new: Option<&Key>, tell: &mut impl FnMut(Key)) {
+        let Some(object) = old.and_then(|slot| read(&self.kept).read(slot)) else { return };
+        let key = (self.key)(&object);
+        if new == Some(&key) {
+            return;
+        }
+        if let Some(indexer) = &self.index {
+            indexer.part(&key, new);
+        }
+        tell(key);
+    }
+}
+
+fn place_of<K: Resource>(object: &K) -> Box<str> {
+    let meta = object.meta();
+    place(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::ResourceExt as _;
+    use serde_json::json;
+
+    use super::{super::Index, *};
+    use crate::cache::{SlimNamespace, digest, tenant_of};
+
+    type Key = (String, Option<String>);
+
+    fn namespace(name: &str, tenant: Option<&str>, version: &str) -> SlimNamespace {
+        let labels = tenant.map(|tenant| json!({"gputenancy.io/tenant": tenant}));
+        let meta = json!({"name": name, "labels": labels, "resourceVersion": version});
+        serde_json::from_value(json!({"metadata": meta, "status": {"phase": "Active"}})).unwrap()
+    }
+
+    fn shelf() -> (Shelf<SlimNamespace>, Filler<SlimNamespace, Key>, Index) {
+        let index = Index::default();
+        let indexer =
+            Indexer { index: index.clone(), of: |(name, tenant): &Key| Some((tenant.as_deref()?, name.as_str())) };
+        let key = |n: &SlimNamespace| (n.name_any(), tenant_of(n));
+        let (shelf, filler) = Filler::new(key, |n| digest(&n.metadata.labels), Some(indexer));
+        (shelf, filler, index)
+    }
+
+    fn note(filler: &mut Filler<SlimNamespace, Key>, event: Event<SlimNamespace>) -> Vec<String> {
+        let mut told = Vec::new();
+        filler.note(event, |(name, tenant)| told.push(format!("{name} of {}", tenant.unwrap_or("nobody".into()))));
+        told.sort();
+        told
+    }
+
+    #[test]
+    fn heartbeats_are_silent_and_the_version_follows() {
+        let (shelf, mut filler, _) = shelf();
+        assert_eq!(note(&mut filler, Event::Apply(namespace("a", Some("t"), "1"))), ["a of t"]);
+        assert!(note(&mut filler, Event::Apply(namespace("a", Some("t"), "2"))).is_empty());
+        assert_eq!(shelf.get("", "a").unwrap().resource_version().as_deref(), Some("2"));
+        assert_eq!(note(&mut filler, Event::Delete(namespace("a", Some("t"), "3"))), ["a of t"]);
+        assert!(note(&mut filler, Event::Delete(namespace("a", Some("t"), "3"))).is_empty());
+        assert!(shelf.get("", "a").is_none());
+    }
+
+    #[test]
+    fn who_has_lost_an_object_is_told_as_well_as_who_has_it_now() {
+        let (_, mut filler, index) = shelf();
+        note(&mut filler, Event::Apply(namespace("a", Some("t"), "1")));
+        assert_eq!(note(&mut filler, Event::Apply(namespace("a", Some("u"), "2"))), ["a of t", "a of u"]);
+        assert_eq!((index.of("t").len(), index.of("u").len()), (0, 1));
+        assert_eq!(note(&mut filler, Event::Apply(namespace("a", None, "3"))), ["a of nobody", "a of u"]);
+        assert!(index.of("u").is_empty());
+    }
+
+    #[test]
+    fn a_new_list_tells_of_what_came_changed_and_went_meanwhile() {
+        let (shelf, mut filler, index) = shelf();
+        for (name, tenant) in [("stays", "t"), ("goes", "t"), ("moves", "t")] {
+            note(&mut filler, Event::Apply(namespace(name, Some(tenant), "1")));
+        }
+        assert!(note(&mut filler, Event::Init).is_empty());
+        for (name, tenant) in [("stays", "t"), ("comes", "t"), ("moves", "u")] {
+            assert!(note(&mut filler, Event::InitApply(namespace(name, Some(tenant), "2"))).is_empty());
+        }
+        assert!(shelf.get("", "goes").is_some() && shelf.get("", "comes").is_none(), "the old list stands until then");
+        let told = note(&mut filler, Event::InitDone);
+        assert_eq!(told, ["comes of t", "goes of t", "moves of t", "moves of u"]);
+        assert!(shelf.get("", "goes").is_none());
+        assert_eq!(index.of("t"), ["comes", "stays"].map(String::from).into());
+    }
+
+    #[test]
+    fn whoever_sees_an_object_finds_it_in_the_index() {
+        let (shelf, mut filler, index) = shelf();
+        let events = [
+            Event::Init,
+            Event::InitApply(namespace("a", Some("t"), "1")),
+            Event::InitDone,
+            Event::Apply(namespace("b", Some("t"), "2")),
+            Event::Apply(namespace("a", Some("u"), "3")),
+            Event::Delete(namespace("b", Some("t"), "4")),
+        ];
+        let whole = || {
+            for name in ["a", "b"] {
+                if let Some(tenant) = shelf.get("", name).and_then(|n| tenant_of(&*n)) {
+                    assert!(index.of(&tenant).contains(name), "{name} of {tenant}");
+                }
+            }
+        };
+        for event in events {
+            filler.note(event, |_| whole());
+            whole();
+        }
+    }
+
+    #[tokio::test]
+    async fn it_is_ready_with_its_first_list() {
+        let (shelf, mut filler, _) = shelf();
+        note(&mut filler, Event::Init);
+        note(&mut filler, Event::InitApply(namespace("a", Some("t"), "1")));
+        assert!(!*shelf.ready.borrow());
+        note(&mut filler, Event::InitDone);
+        shelf.wait_until_ready().await;
+        assert!(shelf.get("", "a").is_some());
+    }
+}
