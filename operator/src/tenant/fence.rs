@@ -36,7 +36,8 @@ impl Stamp {
 pub struct Fence {
     term: u64,
     sequence: u64,
-    tenants: HashMap<String, HashMap<String, Memory>>,
+    /// By tenant; most have one namespace, none has many.
+    tenants: HashMap<String, Vec<(Box<str>, Memory)>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -57,39 +58,48 @@ impl Fence {
 
     /// A write begins, decided on this version (0: there was no quota); the stamp that it carries.
     pub fn begin(&mut self, tenant: &str, namespace: &str, version: u64) -> Stamp {
-        let memory = self.memory(tenant, namespace);
-        memory.doubt = Some(memory.doubt.map_or(version, |older| older.max(version)));
+        self.remember(tenant, namespace, |memory| {
+            memory.doubt = Some(memory.doubt.map_or(version, |older| older.max(version)));
+        });
         self.sequence += 1;
         Stamp { term: self.term, sequence: self.sequence }
     }
 
     /// A write was answered with this version: every earlier one is void.
     pub fn done(&mut self, tenant: &str, namespace: &str, version: u64) {
-        let memory = self.memory(tenant, namespace);
-        memory.written = version;
-        memory.doubt = None;
+        self.remember(tenant, namespace, |memory| (memory.written, memory.doubt) = (version, None));
     }
 
-    fn memory(&mut self, tenant: &str, namespace: &str) -> &mut Memory {
-        self.tenants.entry(tenant.to_owned()).or_default().entry(namespace.to_owned()).or_default()
+    fn remember(&mut self, tenant: &str, namespace: &str, change: impl FnOnce(&mut Memory)) {
+        let memories = self.tenants.entry(tenant.to_owned()).or_default();
+        if let Some((_, memory)) = memories.iter_mut().find(|(name, _)| **name == *namespace) {
+            return change(memory);
+        }
+        let mut memory = Memory::default();
+        change(&mut memory);
+        // no room ahead: there may be very many tenants
+        memories.reserve_exact(1);
+        memories.push((namespace.into(), memory));
     }
 
     /// Namespaces of a tenant whose quotas were written and that have not been seen since, while these are seen. What has been
     /// seen and is not any more has gone, and is forgotten.
     pub fn unseen(&mut self, tenant: &str, present: impl Fn(&str) -> bool) -> BTreeSet<String> {
         let Some(memories) = self.tenants.get_mut(tenant) else { return BTreeSet::new() };
-        memories.retain(|namespace, memory| {
+        memories.retain_mut(|(namespace, memory)| {
             let there = present(namespace);
             let gone = memory.seen && !there;
             memory.seen |= there;
             !gone
         });
-        memories.iter().filter(|(_, m)| !m.seen).map(|(namespace, _)| namespace.clone()).collect()
+        memories.iter().filter(|(_, m)| !m.seen).map(|(namespace, _)| String::from(&**namespace)).collect()
     }
 
     /// May a decision rely on this version of the quota?
     pub fn is_firm(&self, tenant: &str, namespace: &str, version: u64, stamp: Option<Stamp>) -> bool {
-        let memory = self.tenants.get(tenant).and_then(|t| t.get(namespace)).copied().unwrap_or_default();
+        let memories = self.tenants.get(tenant).into_iter().flatten();
+        let memory = memories.filter(|(name, _)| **name == *namespace).map(|(_, memory)| *memory).next();
+        let memory = memory.unwrap_or_default();
         stamp.is_some_and(|s| s.term == self.term)
             && version >= memory.written
             && memory.doubt.is_none_or(|decided_on| version > decided_on)
