@@ -190,7 +190,7 @@ where
     pub fn shelve(self, mut changed: impl FnMut(Key) + Send + 'static) -> Shelf<K> {
         let Self { api, config, project, keep, key, digest, index } = self;
         let (store, mut filler) = Filler::new(key, digest, index);
-        let events = watcher(api, config.streaming_lists()).default_backoff().modify(project);
+        let events = watcher(api, config.streaming_lists()).backoff(patience()).modify(project);
         tokio::spawn(async move {
             let mut events = std::pin::pin!(events);
             while let Some(event) = events.next().await {
