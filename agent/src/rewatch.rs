@@ -5,9 +5,8 @@ use std::time::Duration;
 use backon::ExponentialBuilder;
 use kube::runtime::watcher::ExponentialBackoff;
 
-/// Longer and longer, up to 10 s and chance on top of it, at most as much again. kube's own wait of up to a minute left a node behind
-/// its spec for two when the API server had been away for one: the first answer that it gives then is a refusal as well. Thousands of
-/// agents come back to an API server that starts, hence no shorter one.
+/// Longer and longer, up to 10 s and chance on top of it, at most as much again. kube's own wait is up to a minute, and the first answer of
+/// an API server that starts is a refusal as well. Thousands of agents come back to it at once, hence no shorter one.
 pub fn patience() -> ExponentialBackoff {
     let (least, most) = (Duration::from_millis(800), Duration::from_secs(10));
     ExponentialBuilder::new().with_min_delay(least).with_max_delay(most).with_jitter().without_max_times().into()
