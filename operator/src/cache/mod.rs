@@ -3,11 +3,11 @@
 pub mod doors;
 mod index;
 mod pack;
+mod packed_store;
 mod print;
 mod project;
 pub mod pull;
 mod refused;
-mod shelf;
 mod watch;
 
 use std::{
@@ -30,11 +30,11 @@ use crate::migmanager::Configs;
 
 pub use doors::{Door, SlimEndpoints, SlimService};
 pub use index::Index;
+pub use packed_store::PackedStore;
 pub use print::{Print, SlimLimits, SlimPolicy};
 pub use project::*;
 pub use pull::{PullCaches, SlimAccount, SlimSecret};
 pub use refused::SlimEvent;
-pub use shelf::Shelf;
 use watch::{Indexer, Watch};
 
 use crate::{args::Places, foreign::DRA_DRIVER};
@@ -71,19 +71,19 @@ pub struct Caches {
     /// Their names by namespace.
     pub pods_of: Index,
     /// All namespaces.
-    pub namespaces: Shelf<SlimNamespace>,
+    pub namespaces: PackedStore<SlimNamespace>,
     /// Their names by tenant, of those that have its label.
     pub namespaces_of: Index,
     /// Our quotas.
-    pub quotas: Shelf<SlimQuota>,
+    pub quotas: PackedStore<SlimQuota>,
     /// Our role bindings.
-    pub bindings: Shelf<SlimBinding>,
+    pub bindings: PackedStore<SlimBinding>,
     /// Our grants.
-    pub grants: Shelf<GpuGrant>,
+    pub grants: PackedStore<GpuGrant>,
     /// Our network policies.
-    pub policies: Shelf<SlimPolicy>,
+    pub policies: PackedStore<SlimPolicy>,
     /// Our limit ranges.
-    pub limits: Shelf<SlimLimits>,
+    pub limits: PackedStore<SlimLimits>,
     /// The API server's service.
     pub service: Store<SlimService>,
     /// The API server's addresses.
@@ -159,7 +159,7 @@ impl Caches {
                     of: |(name, tenant)| Some((tenant.as_deref()?, name)),
                 }),
             }
-            .shelve({
+            .start_packed({
                 let tenants = wakes.tenants.clone();
                 // an unlabelled namespace may be the foreign one that a tenant waits for: its name tells
                 move |(name, tenant)| drop(tenants.send(tenant.unwrap_or(format!("{OF_NAMESPACE}{name}"))))
@@ -235,31 +235,25 @@ impl Caches {
             mig_config,
             pulls,
         } = self;
-        wait(profiles, "gpuprofiles", &waiting).await;
-        wait(pools, "gpupools", &waiting).await;
-        wait(tenants, "gputenants", &waiting).await;
-        wait(gpu_nodes, "gpunodes", &waiting).await;
-        wait(nodes, "nodes", &waiting).await;
+        wait(profiles.wait_until_ready(), "gpuprofiles", &waiting).await;
+        wait(pools.wait_until_ready(), "gpupools", &waiting).await;
+        wait(tenants.wait_until_ready(), "gputenants", &waiting).await;
+        wait(gpu_nodes.wait_until_ready(), "gpunodes", &waiting).await;
+        wait(nodes.wait_until_ready(), "nodes", &waiting).await;
         if let Some(slices) = slices {
-            wait(slices, "resourceslices", &waiting).await;
+            wait(slices.wait_until_ready(), "resourceslices", &waiting).await;
         }
-        wait(pods, "pods", &waiting).await;
-        waiting("namespaces");
-        namespaces.wait_until_ready().await;
-        waiting("resourcequotas");
-        quotas.wait_until_ready().await;
-        waiting("rolebindings");
-        bindings.wait_until_ready().await;
-        waiting("gpugrants");
-        grants.wait_until_ready().await;
-        waiting("networkpolicies");
-        policies.wait_until_ready().await;
-        waiting("limitranges");
-        limits.wait_until_ready().await;
-        wait(service, "services", &waiting).await;
-        wait(endpoints, "endpointslices", &waiting).await;
-        wait(refusals, "events", &waiting).await;
-        wait(mig_config, "configmaps", &waiting).await;
+        wait(pods.wait_until_ready(), "pods", &waiting).await;
+        wait(namespaces.wait_until_ready(), "namespaces", &waiting).await;
+        wait(quotas.wait_until_ready(), "resourcequotas", &waiting).await;
+        wait(bindings.wait_until_ready(), "rolebindings", &waiting).await;
+        wait(grants.wait_until_ready(), "gpugrants", &waiting).await;
+        wait(policies.wait_until_ready(), "networkpolicies", &waiting).await;
+        wait(limits.wait_until_ready(), "limitranges", &waiting).await;
+        wait(service.wait_until_ready(), "services", &waiting).await;
+        wait(endpoints.wait_until_ready(), "endpointslices", &waiting).await;
+        wait(refusals.wait_until_ready(), "events", &waiting).await;
+        wait(mig_config.wait_until_ready(), "configmaps", &waiting).await;
         pulls.ready(&waiting).await;
     }
 }
@@ -278,13 +272,10 @@ pub const OF_NAMESPACE: &str = "namespace/";
 /// A wake for every tenant.
 pub const EVERYBODY: &str = "/";
 
-async fn wait<K>(store: &Store<K>, name: &'static str, waiting: &impl Fn(&'static str))
-where
-    K: Resource<DynamicType = ()> + Clone + 'static,
-{
+/// A store's first list is waited for; it fails only when the writer is gone, that is when the runtime ends.
+async fn wait<T>(ready: impl Future<Output = T>, name: &'static str, waiting: &impl Fn(&'static str)) {
     waiting(name);
-    // fails only when the writer is gone, that is when the runtime ends
-    store.wait_until_ready().await.ok();
+    ready.await;
 }
 
 fn guarded<K>(client: &Client, wakes: &Wakes, is_tenant: bool) -> Store<Guarded<K>>
@@ -330,13 +321,13 @@ fn owned<K>(
     wakes: &Wakes,
     project: fn(&mut K),
     digest: fn(&K) -> u64,
-) -> Shelf<K>
+) -> PackedStore<K>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
 {
     let tenants = wakes.tenants.clone();
     let key = |o: &K| (o.namespace(), o.name_any(), tenant_of(o));
-    Watch { api: Api::all(client.clone()), config, project, keep: |_| true, key, digest, index: None }.shelve(
+    Watch { api: Api::all(client.clone()), config, project, keep: |_| true, key, digest, index: None }.start_packed(
         move |(_, _, tenant)| {
             if let Some(tenant) = tenant {
                 drop(tenants.send(tenant));

@@ -170,11 +170,11 @@ impl PullCaches {
     pub async fn ready(&self, waiting: &impl Fn(&'static str)) {
         let Self { named, accounts } = self;
         for Pulled { source, secrets } in named.values() {
-            wait(source, "secrets", waiting).await;
-            wait(secrets, "secrets", waiting).await;
+            wait(source.wait_until_ready(), "secrets", waiting).await;
+            wait(secrets.wait_until_ready(), "secrets", waiting).await;
         }
         if let Some(accounts) = accounts {
-            wait(accounts, "serviceaccounts", waiting).await;
+            wait(accounts.wait_until_ready(), "serviceaccounts", waiting).await;
         }
     }
 }

@@ -16,7 +16,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     index::Index,
-    shelf::{Filler, Shelf},
+    packed_store::{PackedStore, PackedWriter},
 };
 
 /// How soon a watch that failed is started again: longer and longer, up to 5 s and chance on top of it, at most as much again. kube's
@@ -188,16 +188,16 @@ where
 {
     /// As [`Self::start`], of a kind of which there are many objects that are seldom read. Who has lost an object to somebody else is told
     /// too.
-    pub fn shelve(self, mut changed: impl FnMut(Key) + Send + 'static) -> Shelf<K> {
+    pub fn start_packed(self, mut changed: impl FnMut(Key) + Send + 'static) -> PackedStore<K> {
         let Self { api, config, project, keep, key, digest, index } = self;
-        let (store, mut filler) = Filler::new(key, digest, index);
+        let (store, mut writer) = PackedWriter::new(key, digest, index);
         let events = watcher(api, config.streaming_lists()).backoff(patience()).modify(project);
         tokio::spawn(async move {
             let mut events = std::pin::pin!(events);
             while let Some(event) = events.next().await {
                 match event {
                     Ok(watcher::Event::Apply(o) | watcher::Event::InitApply(o)) if !keep(&o) => {}
-                    Ok(event) => filler.note(event, &mut changed),
+                    Ok(event) => writer.note(event, &mut changed),
                     Err(error) => {
                         tracing::warn!(%error, kind = %K::kind(&()), "the watch failed and is started again");
                     }

@@ -29,7 +29,8 @@ use super::{
 use crate::{
     apply::Writer,
     cache::{
-        Caches, EVERYBODY, Guarded, OF_NAMESPACE, Shelf, SlimEvent, SlimNamespace, SlimPod, SlimQuota, pull, tenant_of,
+        Caches, EVERYBODY, Guarded, OF_NAMESPACE, PackedStore, SlimEvent, SlimNamespace, SlimPod, SlimQuota, pull,
+        tenant_of,
     },
     events::Publisher,
     metrics::Metrics,
@@ -308,11 +309,15 @@ impl Context {
 }
 
 /// Objects of this name in these namespaces.
-fn of<K>(shelf: &Shelf<K>, name: &str, namespaces: &BTreeMap<String, Arc<SlimNamespace>>) -> BTreeMap<String, Arc<K>>
+fn of<K>(
+    store: &PackedStore<K>,
+    name: &str,
+    namespaces: &BTreeMap<String, Arc<SlimNamespace>>,
+) -> BTreeMap<String, Arc<K>>
 where
     K: DeserializeOwned,
 {
-    namespaces.keys().filter_map(|ns| Some((ns.clone(), shelf.get(ns, name)?))).collect()
+    namespaces.keys().filter_map(|ns| Some((ns.clone(), store.get(ns, name)?))).collect()
 }
 
 /// As [`of`], from a store that has them as they are.

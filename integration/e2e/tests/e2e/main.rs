@@ -9,6 +9,7 @@
 )]
 #![allow(clippy::needless_pass_by_value, reason = "a table of json! reads better without ampersands")]
 
+// Tests begin in the order of these names: none that takes minutes is among the last, or the other labs would wait for it.
 mod access;
 mod at_rest;
 mod benchmarks;

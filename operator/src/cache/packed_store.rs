@@ -16,13 +16,13 @@ use super::{
 };
 
 /// What is there, for readers.
-pub struct Shelf<K> {
+pub struct PackedStore<K> {
     kept: Arc<RwLock<Kept>>,
     ready: watch::Receiver<bool>,
     kind: PhantomData<fn() -> K>,
 }
 
-impl<K> Clone for Shelf<K> {
+impl<K> Clone for PackedStore<K> {
     fn clone(&self) -> Self {
         Self { kept: self.kept.clone(), ready: self.ready.clone(), kind: PhantomData }
     }
@@ -61,7 +61,7 @@ fn place(namespace: &str, name: &str) -> Box<str> {
     format!("{namespace}/{name}").into()
 }
 
-impl<K: DeserializeOwned> Shelf<K> {
+impl<K: DeserializeOwned> PackedStore<K> {
     /// The object of this name; of what has no namespace, with an empty one.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         let kept = read(&self.kept);
@@ -82,8 +82,8 @@ fn write(kept: &RwLock<Kept>) -> RwLockWriteGuard<'_, Kept> {
     kept.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The one that fills a shelf from a watch.
-pub struct Filler<K, Key> {
+/// The one that fills a store from a watch.
+pub struct PackedWriter<K, Key> {
     kept: Arc<RwLock<Kept>>,
     ready: watch::Sender<bool>,
     /// The objects of a new list that is not complete.
@@ -93,18 +93,18 @@ pub struct Filler<K, Key> {
     index: Option<Indexer<Key>>,
 }
 
-impl<K, Key> Filler<K, Key>
+impl<K, Key> PackedWriter<K, Key>
 where
     K: Resource<DynamicType = ()> + Serialize + DeserializeOwned,
     Key: PartialEq,
 {
-    /// An empty shelf, and its filler: what listeners are told of an object, what must differ for a change to count, and where it is noted
+    /// An empty store, and its writer: what listeners are told of an object, what must differ for a change to count, and where it is noted
     /// what belongs together.
-    pub fn new(key: fn(&K) -> Key, digest: fn(&K) -> u64, index: Option<Indexer<Key>>) -> (Shelf<K>, Self) {
+    pub fn new(key: fn(&K) -> Key, digest: fn(&K) -> u64, index: Option<Indexer<Key>>) -> (PackedStore<K>, Self) {
         let (sender, ready) = watch::channel(false);
         let kept = Arc::<RwLock<Kept>>::default();
-        let filler = Self { kept: kept.clone(), ready: sender, listed: Objects::default(), key, digest, index };
-        (Shelf { kept, ready, kind: PhantomData }, filler)
+        let writer = Self { kept: kept.clone(), ready: sender, listed: Objects::default(), key, digest, index };
+        (PackedStore { kept, ready, kind: PhantomData }, writer)
     }
 
     /// Takes one event in, and then tells of each real change. An object is in the index before it is here, and until after it has gone.
@@ -199,63 +199,63 @@ mod tests {
         serde_json::from_value(json!({"metadata": meta, "status": {"phase": "Active"}})).unwrap()
     }
 
-    fn shelf() -> (Shelf<SlimNamespace>, Filler<SlimNamespace, Key>, Index) {
+    fn store() -> (PackedStore<SlimNamespace>, PackedWriter<SlimNamespace, Key>, Index) {
         let index = Index::default();
         let indexer =
             Indexer { index: index.clone(), of: |(name, tenant): &Key| Some((tenant.as_deref()?, name.as_str())) };
         let key = |n: &SlimNamespace| (n.name_any(), tenant_of(n));
-        let (shelf, filler) = Filler::new(key, |n| digest(&n.metadata.labels), Some(indexer));
-        (shelf, filler, index)
+        let (store, writer) = PackedWriter::new(key, |n| digest(&n.metadata.labels), Some(indexer));
+        (store, writer, index)
     }
 
-    fn note(filler: &mut Filler<SlimNamespace, Key>, event: Event<SlimNamespace>) -> Vec<String> {
+    fn note(writer: &mut PackedWriter<SlimNamespace, Key>, event: Event<SlimNamespace>) -> Vec<String> {
         let mut told = Vec::new();
-        filler.note(event, |(name, tenant)| told.push(format!("{name} of {}", tenant.unwrap_or("nobody".into()))));
+        writer.note(event, |(name, tenant)| told.push(format!("{name} of {}", tenant.unwrap_or("nobody".into()))));
         told.sort();
         told
     }
 
     #[test]
     fn heartbeats_are_silent_and_the_version_follows() {
-        let (shelf, mut filler, _) = shelf();
-        assert_eq!(note(&mut filler, Event::Apply(namespace("a", Some("t"), "1"))), ["a of t"]);
-        assert!(note(&mut filler, Event::Apply(namespace("a", Some("t"), "2"))).is_empty());
-        assert_eq!(shelf.get("", "a").unwrap().resource_version().as_deref(), Some("2"));
-        assert_eq!(note(&mut filler, Event::Delete(namespace("a", Some("t"), "3"))), ["a of t"]);
-        assert!(note(&mut filler, Event::Delete(namespace("a", Some("t"), "3"))).is_empty());
-        assert!(shelf.get("", "a").is_none());
+        let (store, mut writer, _) = store();
+        assert_eq!(note(&mut writer, Event::Apply(namespace("a", Some("t"), "1"))), ["a of t"]);
+        assert!(note(&mut writer, Event::Apply(namespace("a", Some("t"), "2"))).is_empty());
+        assert_eq!(store.get("", "a").unwrap().resource_version().as_deref(), Some("2"));
+        assert_eq!(note(&mut writer, Event::Delete(namespace("a", Some("t"), "3"))), ["a of t"]);
+        assert!(note(&mut writer, Event::Delete(namespace("a", Some("t"), "3"))).is_empty());
+        assert!(store.get("", "a").is_none());
     }
 
     #[test]
     fn who_has_lost_an_object_is_told_as_well_as_who_has_it_now() {
-        let (_, mut filler, index) = shelf();
-        note(&mut filler, Event::Apply(namespace("a", Some("t"), "1")));
-        assert_eq!(note(&mut filler, Event::Apply(namespace("a", Some("u"), "2"))), ["a of t", "a of u"]);
+        let (_, mut writer, index) = store();
+        note(&mut writer, Event::Apply(namespace("a", Some("t"), "1")));
+        assert_eq!(note(&mut writer, Event::Apply(namespace("a", Some("u"), "2"))), ["a of t", "a of u"]);
         assert_eq!((index.of("t").len(), index.of("u").len()), (0, 1));
-        assert_eq!(note(&mut filler, Event::Apply(namespace("a", None, "3"))), ["a of nobody", "a of u"]);
+        assert_eq!(note(&mut writer, Event::Apply(namespace("a", None, "3"))), ["a of nobody", "a of u"]);
         assert!(index.of("u").is_empty());
     }
 
     #[test]
     fn a_new_list_tells_of_what_came_changed_and_went_meanwhile() {
-        let (shelf, mut filler, index) = shelf();
+        let (store, mut writer, index) = store();
         for (name, tenant) in [("stays", "t"), ("goes", "t"), ("moves", "t")] {
-            note(&mut filler, Event::Apply(namespace(name, Some(tenant), "1")));
+            note(&mut writer, Event::Apply(namespace(name, Some(tenant), "1")));
         }
-        assert!(note(&mut filler, Event::Init).is_empty());
+        assert!(note(&mut writer, Event::Init).is_empty());
         for (name, tenant) in [("stays", "t"), ("comes", "t"), ("moves", "u")] {
-            assert!(note(&mut filler, Event::InitApply(namespace(name, Some(tenant), "2"))).is_empty());
+            assert!(note(&mut writer, Event::InitApply(namespace(name, Some(tenant), "2"))).is_empty());
         }
-        assert!(shelf.get("", "goes").is_some() && shelf.get("", "comes").is_none(), "the old list stands until then");
-        let told = note(&mut filler, Event::InitDone);
+        assert!(store.get("", "goes").is_some() && store.get("", "comes").is_none(), "the old list stands until then");
+        let told = note(&mut writer, Event::InitDone);
         assert_eq!(told, ["comes of t", "goes of t", "moves of t", "moves of u"]);
-        assert!(shelf.get("", "goes").is_none());
+        assert!(store.get("", "goes").is_none());
         assert_eq!(index.of("t"), ["comes", "stays"].map(String::from).into());
     }
 
     #[test]
     fn whoever_sees_an_object_finds_it_in_the_index() {
-        let (shelf, mut filler, index) = shelf();
+        let (store, mut writer, index) = store();
         let events = [
             Event::Init,
             Event::InitApply(namespace("a", Some("t"), "1")),
@@ -266,25 +266,25 @@ mod tests {
         ];
         let whole = || {
             for name in ["a", "b"] {
-                if let Some(tenant) = shelf.get("", name).and_then(|n| tenant_of(&*n)) {
+                if let Some(tenant) = store.get("", name).and_then(|n| tenant_of(&*n)) {
                     assert!(index.of(&tenant).contains(name), "{name} of {tenant}");
                 }
             }
         };
         for event in events {
-            filler.note(event, |_| whole());
+            writer.note(event, |_| whole());
             whole();
         }
     }
 
     #[tokio::test]
     async fn it_is_ready_with_its_first_list() {
-        let (shelf, mut filler, _) = shelf();
-        note(&mut filler, Event::Init);
-        note(&mut filler, Event::InitApply(namespace("a", Some("t"), "1")));
-        assert!(!*shelf.ready.borrow());
-        note(&mut filler, Event::InitDone);
-        shelf.wait_until_ready().await;
-        assert!(shelf.get("", "a").is_some());
+        let (store, mut writer, _) = store();
+        note(&mut writer, Event::Init);
+        note(&mut writer, Event::InitApply(namespace("a", Some("t"), "1")));
+        assert!(!*store.ready.borrow());
+        note(&mut writer, Event::InitDone);
+        store.wait_until_ready().await;
+        assert!(store.get("", "a").is_some());
     }
 }
