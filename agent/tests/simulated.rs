@@ -69,6 +69,22 @@ async fn where_somebody_else_carves_what_is_there_stays_on_offer_and_nothing_is_
 }
 
 #[tokio::test]
+async fn what_somebody_else_takes_away_is_offered_no_longer_after_the_next_glance() {
+    let sim = Sim::new("h100-80gb", 1);
+    let mut agent = Agent::on(sim.root.path());
+    let uuid = agent.uuid().await;
+    agent.want(&uuid, true, OLD);
+    agent.settle().await;
+    agent.wanted.spec.partitioner = Partitioner::None;
+    agent.settle().await;
+    agent.glance().await;
+    assert_eq!(agent.offered().len(), 3, "a glance alone takes nothing away");
+    silicon::operations::reset(&sim.store, 0).unwrap();
+    agent.glance().await;
+    assert_eq!((agent.layout(), agent.offered()), (vec![], vec![]));
+}
+
+#[tokio::test]
 async fn nothing_is_destroyed_before_kubelet_has_let_go_of_it() {
     let sim = Sim::new("h100-80gb", 1);
     let mut agent = Agent::on(sim.root.path());

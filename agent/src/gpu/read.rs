@@ -1,4 +1,4 @@
-//! Reading the inventory: deep when something may have changed, shallow (mode and processes) in between.
+//! Reading the inventory: deep when something may have changed, shallow (mode, processes, instances that are gone) in between.
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
@@ -56,10 +56,11 @@ impl<'n> Reader<'n> {
         self.remembered.last.retain(|index, _| *index < count);
         self.drain_events(count)?;
         for index in 0..count {
-            let seen = match (depth, self.remembered.last.get(&index)) {
-                (Depth::Shallow, Some(last)) if last.trouble.is_none() => self.glance(index, last.clone()),
-                _ => self.study(index, sys_root),
+            let glanced = match (depth, self.remembered.last.get(&index)) {
+                (Depth::Shallow, Some(last)) if last.trouble.is_none() => self.glance(index, last),
+                _ => Ok(None),
             };
+            let seen = glanced.and_then(|seen| seen.map_or_else(|| self.study(index, sys_root), Ok));
             let seen = match (seen, self.remembered.last.get(&index)) {
                 (Ok(mut seen), _) => {
                     seen.health = self.remembered.condemned.health(&seen.uuid);
@@ -108,12 +109,18 @@ impl<'n> Reader<'n> {
         Ok(())
     }
 
-    /// Mode and processes; all else as before, unless the mode says that more has changed.
-    fn glance(&mut self, index: u32, last: SeenGpu) -> Result<SeenGpu, NvmlFailure> {
+    /// Mode and processes, all else as before; `None` when an instance is gone: somebody reset the GPU or took it away, and what
+    /// is advertised of it would be given to pods that cannot start. What somebody added harms nobody until the next deep look.
+    fn glance(&self, index: u32, last: &SeenGpu) -> Result<Option<SeenGpu>, NvmlFailure> {
         let gpu = self.nvml.gpu(index)?;
         let mode = gpu.mig_mode()?;
+        for instance in &last.instances {
+            if gpu.gpu_instance(instance.gi)?.is_none() {
+                return Ok(None);
+            }
+        }
         let clients = gpu.processes()?;
-        Ok(SeenGpu { mode, clients, ..last })
+        Ok(Some(SeenGpu { mode, clients, ..last.clone() }))
     }
 
     fn study(&mut self, index: u32, sys: &Path) -> Result<SeenGpu, NvmlFailure> {

@@ -40,7 +40,7 @@ impl Default for Deadlines {
 /// How closely to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Mode, processes and faults.
+    /// Mode, processes, faults, and instances that are gone.
     Shallow,
     /// Everything.
     Deep,

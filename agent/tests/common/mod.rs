@@ -186,6 +186,11 @@ impl Agent {
         while self.shell.pass(Some(&self.wanted), Depth::Deep).await {}
     }
 
+    /// What an agent at rest does between two deep looks.
+    pub async fn glance(&mut self) {
+        self.shell.pass(Some(&self.wanted), Depth::Shallow).await;
+    }
+
     /// Looks without a spec, and tells the UUID of GPU 0.
     pub async fn uuid(&mut self) -> String {
         self.shell.pass(None, Depth::Deep).await;
