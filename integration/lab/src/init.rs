@@ -128,6 +128,8 @@ async fn forward(listener: TcpListener) {
     while let Ok((mut outer, _)) = listener.accept().await {
         tokio::spawn(async move {
             if let Ok(mut inner) = TcpStream::connect((API, API_PORT)).await {
+                // what comes in two pieces would else wait 40 ms for the acknowledgement of the first
+                let _ = (outer.set_nodelay(true), inner.set_nodelay(true));
                 let _ = tokio::io::copy_bidirectional(&mut outer, &mut inner).await;
             }
         });
