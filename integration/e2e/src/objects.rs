@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures::future::try_join;
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
@@ -98,12 +99,16 @@ pub async fn set_guarantee(client: &Client, tenant: &str, profile: &str, count: 
 
 /// Deletes all tenants, pools and profiles, and waits until nothing of them is left.
 pub async fn delete_everything(client: &Client) -> Result<()> {
-    let tenants = Api::<GpuTenant>::all(client.clone());
-    for tenant in tenants.list(&ListParams::default()).await?.iter().filter(|t| t.spec.deletion_protection) {
+    let tenants = match Api::<GpuTenant>::all(client.clone()).list(&ListParams::default()).await {
+        Ok(tenants) => tenants.items,
+        // where the kinds have not been installed yet, there is none
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    for tenant in tenants.iter().filter(|t| t.spec.deletion_protection) {
         patch_tenant(client, &tenant.name_any(), serde_json::json!({"spec": {"deletionProtection": false}})).await?;
     }
-    deleted::<GpuTenant>(client, "tenants").await?;
-    deleted::<GpuPool>(client, "pools").await?;
+    try_join(deleted::<GpuTenant>(client, "tenants"), deleted::<GpuPool>(client, "pools")).await?;
     deleted::<GpuProfile>(client, "profiles").await
 }
 

@@ -54,12 +54,16 @@ impl World {
 
     /// Installs the product with these values of the chart, and removes what earlier tests left; driver calls as in [`World::enter`].
     pub async fn renew(&self, values: &[&str]) -> Result<()> {
-        product::install(&self.lab, values).await?;
-        objects::delete_everything(&self.client).await?;
-        self.agents_ready().await?;
-        self.given_up().await?;
-        self.latency(QUARTER).await?;
-        self.blank().await
+        // The operator that runs removes what is left, whatever its values were, or the one to come does: a namespace takes five
+        // seconds to go, an upgrade half of that.
+        let product = async {
+            product::install(&self.lab, values).await?;
+            self.agents_ready().await?;
+            self.given_up().await?;
+            self.latency(QUARTER).await?;
+            self.blank().await
+        };
+        try_join(product, objects::delete_everything(&self.client)).await.map(drop)
     }
 
     /// Waits until the operator has given up every GPU: a board that is reset before that is carved again as after a reboot.
@@ -78,7 +82,11 @@ impl World {
     async fn blank(&self) -> Result<()> {
         let reset = |node| async move {
             self.nvsim(node, &["clear-faults"]).await?;
-            try_join(self.nvsim(node, &["reset", "0"]), self.nvsim(node, &["reset", "1"])).await
+            // refused while a process is left, as by `nvidia-smi`
+            eventually(&format!("the GPUs of {node} reset"), PATIENCE, || async {
+                try_join(self.nvsim(node, &["reset", "0"]), self.nvsim(node, &["reset", "1"])).await.map(Ok)
+            })
+            .await
         };
         try_join_all(NODES.map(reset)).await?;
         self.layout("no instance on any board", PATIENCE, |all| all.iter().flatten().all(|i| i == "whole"))
