@@ -32,7 +32,7 @@ pub fn document(world: &World) -> Value {
     let mut items = Vec::new();
     items.extend(fleet.profiles.iter().map(|p| spec_of(p, &p.spec)));
     items.extend(fleet.pools.iter().map(|p| spec_of(p, &p.spec)));
-    items.extend(fleet.tenants.iter().map(|tenant| {
+    items.extend(world.tenants.iter().map(|tenant| {
         let mut tenant = tenant.clone();
         tenant.spec.owners.clear();
         tenant.spec.viewers.clear();

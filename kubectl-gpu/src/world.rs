@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
 use gputenancy_operator::{
-    cache::{SlimContainer, SlimPod, SlimPodStatus},
+    cache::{Demand, SlimContainer, SlimPod, SlimPodStatus},
     plan::PodName,
     pool::{Fleet, dra_node},
 };
@@ -21,8 +21,10 @@ use crate::input::{Object, Reading};
 /// A cluster as far as plans are concerned.
 #[derive(Clone, Debug, Default)]
 pub struct World {
-    /// What the operator looks at.
+    /// What the operator looks at; its demand is that of `tenants`, in the same order.
     pub fleet: Fleet,
+    /// Every tenant, whole.
+    pub tenants: Vec<GpuTenant>,
     /// More about the fleet's pods.
     pub pods: BTreeMap<PodName, PodRecord>,
     /// `PodDisruptionBudgets`.
@@ -108,15 +110,29 @@ impl World {
     /// Applies an object, as the API server would: what exists keeps its identity and status and takes the new spec.
     pub fn put(&mut self, object: Object) {
         match object {
-            Object::Profile(new) => put(&mut self.fleet.profiles, *new, |old, new| old.spec = new.spec),
-            Object::Pool(new) => put(&mut self.fleet.pools, *new, |old, new| old.spec = new.spec),
-            Object::Tenant(new) => put(&mut self.fleet.tenants, *new, |old, new| old.spec = new.spec),
+            Object::Profile(new) => drop(put(&mut self.fleet.profiles, *new, |old, new| old.spec = new.spec)),
+            Object::Pool(new) => drop(put(&mut self.fleet.pools, *new, |old, new| old.spec = new.spec)),
+            Object::Tenant(new) => {
+                let at = put(&mut self.tenants, *new, |old, new| old.spec = new.spec);
+                let demand = self.tenants.get(at).map(|t| Arc::new(Demand::from(t)));
+                match (self.fleet.tenants.get_mut(at), demand) {
+                    (Some(old), Some(new)) => *old = new,
+                    (None, new) => self.fleet.tenants.extend(new),
+                    (Some(_), None) => {}
+                }
+            }
             Object::GpuNode(node) => drop(self.fleet.gpu_nodes.insert(node.name_any(), *node)),
             Object::Node(node) => drop(self.fleet.nodes.insert(node.name_any(), Arc::new(*node))),
             Object::Slice(slice) => self.fleet.dra.extend(dra_node(&slice)),
             Object::Pod(pod) => self.put_pod(*pod),
             Object::Budget(budget) => self.budgets.push(*budget),
         }
+    }
+
+    /// A tenant is deleted.
+    pub fn remove_tenant(&mut self, name: &str) {
+        self.tenants.retain(|t| t.name_any() != name);
+        self.fleet.tenants.retain(|t| *t.name != *name);
     }
 
     fn put_pod(&mut self, pod: PodRecord) {
@@ -141,13 +157,13 @@ impl World {
 
     /// The tenant of this name.
     pub fn tenant(&self, name: &str) -> Option<&GpuTenant> {
-        self.fleet.tenants.iter().find(|t| t.metadata.deletion_timestamp.is_none() && t.name_any() == name)
+        self.tenants.iter().find(|t| t.metadata.deletion_timestamp.is_none() && t.name_any() == name)
     }
 
     /// The tenant that a namespace belongs to.
     pub fn tenant_of(&self, namespace: &str) -> Option<String> {
         let owns = |t: &&GpuTenant| t.spec.namespaces.iter().any(|n| n.name == namespace);
-        self.fleet.tenants.iter().find(owns).map(ResourceExt::name_any)
+        self.tenants.iter().find(owns).map(ResourceExt::name_any)
     }
 
     /// A GPU of a node: its board and its state.
@@ -157,9 +173,12 @@ impl World {
     }
 }
 
-fn put<K: Resource<DynamicType = ()>>(objects: &mut Vec<K>, new: K, take: impl FnOnce(&mut K, K)) {
-    match objects.iter_mut().find(|o| o.name_any() == new.name_any()) {
+/// Says where it has put it.
+fn put<K: Resource<DynamicType = ()>>(objects: &mut Vec<K>, new: K, take: impl FnOnce(&mut K, K)) -> usize {
+    let at = objects.iter().position(|o| o.name_any() == new.name_any()).unwrap_or(objects.len());
+    match objects.get_mut(at) {
         Some(old) => take(old, new),
         None => objects.push(new),
     }
+    at
 }

@@ -3,7 +3,6 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
-use gputenancy_crds::GpuTenant;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Client, Config, ResourceExt as _};
 use tokio::sync::{Notify, mpsc, watch};
@@ -13,7 +12,7 @@ use tracing_subscriber::EnvFilter;
 use crate::{
     apply::Writer,
     args::{Args, Command, LogArgs, LogFormat, Places, RunArgs},
-    cache::{self, Caches, Guarded, Wakes},
+    cache::{self, Caches, Wakes},
     events::Publisher,
     health::{self, Readiness},
     lease::{Elector, LeaseError},
@@ -202,15 +201,14 @@ async fn on_view(
     while view.changed().await.is_ok() {
         let new = view.borrow_and_update().clone();
         let tenants = caches.tenants.state();
-        let states = tenants.iter().filter_map(|t| t.0.as_ref().ok()).map(|t| {
-            let conditions = t.status.iter().flat_map(|s| &s.conditions);
-            conditions.filter(|c| c.type_ == "Ready").map(|c| c.reason.as_str()).next().unwrap_or("New")
-        });
-        metrics.tenants(states);
+        let demands = tenants.iter().filter_map(|t| t.demand.as_deref());
+        metrics.tenants(demands.map(|d| d.ready.as_deref().unwrap_or("New")));
         let all = !new.same_catalog(&old);
-        let concerned = |t: &Guarded<GpuTenant>| all || t.0.as_ref().is_ok_and(|t| !new.same_tenant(&old, t));
-        for tenant in tenants.iter().filter(|t| concerned(t)) {
-            drop(names.send(tenant.name_any()));
+        for tenant in &tenants {
+            let name = tenant.name_any();
+            if all || tenant.demand.as_ref().is_some_and(|d| !new.same_tenant(&old, &name, d)) {
+                drop(names.send(name));
+            }
         }
         old = new;
     }

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{GpuTenant, Support, Trust, names};
+use gputenancy_crds::{Support, Trust, names};
 
-use crate::tenant::Weight;
+use crate::{cache::Demand, tenant::Weight};
 
 /// One picture of the fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -83,14 +83,13 @@ impl View {
     }
 
     /// Does it say the same about one tenant, given the [same catalog](Self::same_catalog)?
-    pub fn same_tenant(&self, old: &Self, tenant: &GpuTenant) -> bool {
-        let name = tenant.metadata.name.as_deref().unwrap_or_default();
+    pub fn same_tenant(&self, old: &Self, name: &str, tenant: &Demand) -> bool {
         let free = |view: &Self, profile: &str| view.profiles.get(profile).map(|p| p.free);
-        let listed = tenant.spec.namespaces.iter().map(|n| &n.name);
-        let known = tenant.status.iter().flat_map(|s| &s.namespaces).map(|n| &n.name);
-        let namespaces: BTreeSet<&String> = listed.chain(known).collect();
+        let listed = tenant.namespaces.iter().map(|n| n.name.as_str());
+        let known = tenant.known.iter().map(|name| &**name);
+        let namespaces: BTreeSet<&str> = listed.chain(known).collect();
         self.tenants.get(name) == old.tenants.get(name)
-            && tenant.spec.gpus.iter().all(|g| free(self, &g.profile) == free(old, &g.profile))
+            && tenant.gpus.iter().all(|g| free(self, &g.profile) == free(old, &g.profile))
             && namespaces
                 .into_iter()
                 .all(|ns| of(&self.held, ns).eq(of(&old.held, ns)) && of(&self.waiting, ns).eq(of(&old.waiting, ns)))
@@ -108,8 +107,8 @@ impl View {
 }
 
 /// The claims of one namespace.
-fn of<'a>(claims: &'a BTreeMap<Claim, i32>, namespace: &'a String) -> impl Iterator<Item = (&'a Claim, &'a i32)> {
-    claims.range((namespace.clone(), String::new())..).take_while(move |((ns, _), _)| ns == namespace)
+fn of<'a>(claims: &'a BTreeMap<Claim, i32>, namespace: &'a str) -> impl Iterator<Item = (&'a Claim, &'a i32)> {
+    claims.range((namespace.to_owned(), String::new())..).take_while(move |((ns, _), _)| ns == namespace)
 }
 
 fn sum<'a>(claims: &BTreeMap<Claim, i32>, namespaces: impl Iterator<Item = &'a str>, resource: &str) -> i32 {
@@ -123,14 +122,15 @@ pub fn is_gpu_resource(resource: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use gputenancy_crds::GpuTenant;
     use serde_json::json;
 
     use super::*;
 
-    fn tenant() -> GpuTenant {
+    fn tenant() -> Demand {
         let spec = json!({"namespaces": [{"name": "a-train"}], "gpus": [{"profile": "mig-1g", "count": 1}]});
         let object = json!({"apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "metadata": {"name": "a"}, "spec": spec});
-        serde_json::from_value(object).unwrap()
+        Demand::from(&serde_json::from_value::<GpuTenant>(object).unwrap())
     }
 
     fn profile(free: i32) -> ProfileView {
@@ -164,12 +164,12 @@ mod tests {
         for (n, (edit, name, concerned)) in edits.into_iter().enumerate() {
             let mut new = view();
             edit(&mut new, claim(name));
-            assert_eq!(!new.same_tenant(&view(), &tenant()), concerned, "edit {n}");
+            assert_eq!(!new.same_tenant(&view(), "a", &tenant()), concerned, "edit {n}");
             assert!(new.same_catalog(&view()), "edit {n}");
         }
         let mut new = view();
         new.profiles.insert("mig-1g".into(), profile(0));
-        assert!(!new.same_tenant(&view(), &tenant()));
+        assert!(!new.same_tenant(&view(), "a", &tenant()));
         new.resources.insert("nvidia.com/gpu.shared".into());
         assert!(!new.same_catalog(&view()));
         let mut heavier = view();

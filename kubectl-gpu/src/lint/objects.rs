@@ -23,7 +23,7 @@ pub(super) fn check(
     not_checked: &mut Vec<String>,
 ) -> Vec<Finding> {
     let fleet = &world.fleet;
-    if fleet.profiles.is_empty() && fleet.pools.is_empty() && fleet.tenants.is_empty() {
+    if fleet.profiles.is_empty() && fleet.pools.is_empty() && world.tenants.is_empty() {
         return Vec::new();
     }
     let cluster = fleet.cluster();
@@ -135,7 +135,7 @@ fn unserved(world: &World, places: Places<'_>, missing: &impl Fn(&str) -> bool) 
     }
     let offered = |profile: &str| pools.iter().any(|p| p.spec.profiles.iter().any(|name| name == profile));
     let mut findings = Vec::new();
-    for tenant in &world.fleet.tenants {
+    for tenant in &world.tenants {
         for (index, guarantee) in tenant.spec.gpus.iter().enumerate() {
             let profile = guarantee.profile.as_str();
             // one that does not exist is told as such
@@ -161,7 +161,7 @@ fn unweighed(
     boards: bool,
     not_checked: &mut Vec<String>,
 ) -> Vec<Finding> {
-    let mut capped = world.fleet.tenants.iter().filter(|t| t.spec.gpu_equivalents.is_some()).peekable();
+    let mut capped = world.tenants.iter().filter(|t| t.spec.gpu_equivalents.is_some()).peekable();
     if capped.peek().is_some() && !boards {
         not_checked.push(
             "what devices count against spec.gpuEquivalents: the files have no GpuNode (kubectl gpu snapshot writes them)"

@@ -79,7 +79,7 @@ impl Proposal {
             match kind.as_str() {
                 "GpuProfile" => fleet.profiles.retain(|p| p.name_any() != name),
                 "GpuPool" => fleet.pools.retain(|p| p.name_any() != name),
-                _ => fleet.tenants.retain(|t| t.name_any() != name),
+                _ => self.after.remove_tenant(&name),
             }
             if kind == "GpuTenant" {
                 let owned =
@@ -116,7 +116,7 @@ fn written(world: &World) -> BTreeSet<Name> {
         objects.iter().map(|o| (K::kind(&()).into_owned(), o.name_any()))
     }
     let fleet = &world.fleet;
-    names(&fleet.profiles).chain(names(&fleet.pools)).chain(names(&fleet.tenants)).collect()
+    names(&fleet.profiles).chain(names(&fleet.pools)).chain(names(&world.tenants)).collect()
 }
 
 fn name_of(object: &Object) -> Option<Name> {
@@ -143,7 +143,7 @@ fn effect(before: &World, document: &Document) -> Option<Manifest> {
             (found.map(|f: &GpuPool| value(&f.spec)), value(&o.spec))
         }
         Object::Tenant(o) => {
-            let found = fleet.tenants.iter().find(|t| t.name_any() == name);
+            let found = before.tenants.iter().find(|t| t.name_any() == name);
             (found.map(|f: &GpuTenant| without_owners(value(&f.spec))), without_owners(value(&o.spec)))
         }
         Object::GpuNode(o) => (fleet.gpu_nodes.get(&name).map(value), value(o)),

@@ -5,6 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, hash_map::Entry},
 };
 
+use litemap::LiteMap;
 use smallvec::SmallVec;
 
 use super::{
@@ -312,7 +313,7 @@ impl Ledger {
     }
 
     /// What each tenant gets when everything is there.
-    pub fn all_served(&self, lines: &Lines) -> BTreeMap<TenantName, BTreeMap<ProfileName, Served>> {
+    pub fn all_served(&self, lines: &Lines) -> BTreeMap<TenantName, LiteMap<ProfileName, Served>> {
         let of = |r: &Record| {
             let one = |(line, n): &(Line, u32)| (lines.name(*line), Served { guaranteed: *n, satisfied: *n });
             (r.name.clone(), r.guarantees.iter().map(one).collect())
@@ -321,7 +322,7 @@ impl Ledger {
     }
 
     /// What one tenant gets when everything is there.
-    pub fn served_fully(&self, name: &TenantName, lines: &Lines) -> Option<BTreeMap<ProfileName, Served>> {
+    pub fn served_fully(&self, name: &TenantName, lines: &Lines) -> Option<LiteMap<ProfileName, Served>> {
         let record = self.records.get(*self.ids.get(name)? as usize)?;
         let one = |(line, n): &(Line, u32)| (lines.name(*line), Served { guaranteed: *n, satisfied: *n });
         (!record.guarantees.is_empty()).then(|| record.guarantees.iter().map(one).collect())

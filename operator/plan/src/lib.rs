@@ -57,7 +57,7 @@ pub use name::{GpuKey, GpuUuid, NodeName, PodName, PoolName, ProfileName, Tenant
 pub use outcome::{Evicted, GpuPlan, Plan, Served, Supply, Why};
 pub use problem::Problem;
 pub use share::Sharing;
-pub use snapshot::{Cluster, NodeFacts, membership, plain, resource_name, seen, trust_needed};
+pub use snapshot::{Cluster, NodeFacts, TenantFacts, membership, plain, resource_name, seen, trust_needed};
 
 /// Plans the whole fleet.
 pub fn plan(snapshot: &Snapshot) -> Plan {

@@ -6,6 +6,7 @@ use std::{
 };
 
 use gputenancy_crds::{Layout, Trust};
+use litemap::LiteMap;
 
 use super::{
     board::Board,
@@ -110,14 +111,14 @@ pub enum Spare {
 /// A team's demand.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tenant {
-    /// Its namespaces.
-    pub namespaces: BTreeSet<Text>,
+    /// Its namespaces, sorted.
+    pub namespaces: Box<[Text]>,
     /// How far it is trusted.
     pub trust: Trust,
     /// Rank of its guarantees, from -5 to 5: higher ones are served first.
     pub priority: i32,
     /// Devices that it is guaranteed, by profile.
-    pub guarantees: BTreeMap<ProfileName, u32>,
+    pub guarantees: LiteMap<ProfileName, u32>,
 }
 
 /// A node of a pool.

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_crds::{Layout, Stranded};
+use litemap::LiteMap;
 
 use super::{
     gpus::Gpus,
@@ -18,7 +19,7 @@ pub struct Plan {
     /// Devices by profile, before and after.
     pub profiles: BTreeMap<ProfileName, Supply>,
     /// What each tenant gets of what it is guaranteed.
-    pub tenants: BTreeMap<TenantName, BTreeMap<ProfileName, Served>>,
+    pub tenants: BTreeMap<TenantName, LiteMap<ProfileName, Served>>,
     /// Slices that no profile of the pool can use once the plan is carried out.
     pub stranded: BTreeMap<PoolName, Stranded>,
     /// What is wrong, each with its remedy.

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
-    self as crds, ChangePhase, GpuNode, GpuPool, GpuProfile, GpuTenant, Health, Layout, Trust, names,
+    self as crds, ChangePhase, GpuNode, GpuPool, GpuProfile, Guarantee, Health, Layout, TenantNamespace, Trust, names,
 };
 use kube::{
     ResourceExt,
     core::{Selector, SelectorExt},
 };
+use litemap::LiteMap;
 
 use super::{
     board::Board,
@@ -37,6 +38,21 @@ pub struct NodeFacts<'a> {
     pub gpus: Option<&'a GpuNode>,
 }
 
+/// A tenant, as far as a plan is made from it.
+#[derive(Clone, Copy, Debug)]
+pub struct TenantFacts<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its namespaces.
+    pub namespaces: &'a [TenantNamespace],
+    /// How far it is trusted.
+    pub trust: Trust,
+    /// Rank of its guarantees.
+    pub priority: i32,
+    /// Its guarantees.
+    pub gpus: &'a [Guarantee],
+}
+
 /// The cluster's objects, in any order.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster<'a> {
@@ -45,7 +61,7 @@ pub struct Cluster<'a> {
     /// Every `GpuPool`.
     pub pools: Vec<&'a GpuPool>,
     /// Every `GpuTenant`.
-    pub tenants: Vec<&'a GpuTenant>,
+    pub tenants: Vec<TenantFacts<'a>>,
     /// Every node that a pool could select.
     pub nodes: Vec<NodeFacts<'a>>,
     /// Values of the pods' priority classes, by namespace and name; a pod that is not listed has 0.
@@ -95,7 +111,7 @@ impl Snapshot {
         let (mut problems, mut sharing) = (Vec::new(), Sharing::default());
         let profiles = read_profiles(&cluster.profiles, &mut sharing, &mut problems);
         let pools = cluster.pools.iter().map(|p| (sharing.text(&p.name_any()), read_pool(p, &mut problems))).collect();
-        let tenants = cluster.tenants.iter().map(|t| (t.name_any().into(), read_tenant(t, &mut sharing))).collect();
+        let tenants = cluster.tenants.iter().map(|t| (sharing.text(t.name), read_tenant(t, &mut sharing))).collect();
         let nodes = read_nodes(cluster, &mut sharing, &mut problems);
         problems.sort();
         problems.dedup();
@@ -215,15 +231,16 @@ fn indices(text: &str) -> Result<Option<BTreeSet<i32>>, String> {
     Ok(Some(set))
 }
 
-fn read_tenant(tenant: &GpuTenant, sharing: &mut Sharing) -> Tenant {
-    let guarantees = tenant.spec.gpus.iter().fold(BTreeMap::new(), |mut sums, g| {
+fn read_tenant(tenant: &TenantFacts<'_>, sharing: &mut Sharing) -> Tenant {
+    let guarantees = tenant.gpus.iter().fold(LiteMap::new(), |mut sums, g| {
         *sums.entry(sharing.text(&g.profile)).or_default() += u32::try_from(g.count).unwrap_or(0);
         sums
     });
+    let namespaces: BTreeSet<_> = tenant.namespaces.iter().map(|n| sharing.text(&n.name)).collect();
     Tenant {
-        namespaces: tenant.spec.namespaces.iter().map(|n| sharing.text(&n.name)).collect(),
-        trust: tenant.spec.trust,
-        priority: tenant.spec.priority.clamp(-5, 5),
+        namespaces: namespaces.into_iter().collect(),
+        trust: tenant.trust,
+        priority: tenant.priority.clamp(-5, 5),
         guarantees,
     }
 }

@@ -1,5 +1,6 @@
 //! What the operator knows of the cluster: one slim store per kind, and who is woken by which change.
 
+mod demand;
 pub mod doors;
 mod index;
 mod pack;
@@ -16,18 +17,20 @@ use std::{
     sync::Arc,
 };
 
+use futures::TryStreamExt as _;
 use gputenancy_crds::{GpuGrant, GpuNode, GpuPool, GpuProfile, GpuTenant, names};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api, Client, Resource, ResourceExt,
     core::DeserializeGuard,
-    runtime::{reflector::Store, watcher},
+    runtime::{WatchStreamExt as _, reflector::Store, watcher},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::{Notify, mpsc};
 
 use crate::migmanager::Configs;
 
+pub use demand::{Demand, SlimTenant};
 pub use doors::{Door, SlimEndpoints, SlimService};
 pub use index::Index;
 pub use packed_store::PackedStore;
@@ -59,7 +62,7 @@ pub struct Caches {
     /// The supply.
     pub pools: Store<Guarded<GpuPool>>,
     /// The demand.
-    pub tenants: Store<Guarded<GpuTenant>>,
+    pub tenants: Store<SlimTenant>,
     /// The agreements.
     pub gpu_nodes: Store<Guarded<GpuNode>>,
     /// Nodes.
@@ -102,10 +105,10 @@ impl Caches {
         let (pods_of, namespaces_of) = (Index::default(), Index::default());
         let ours = watcher::Config::default().labels(&format!("{}={}", names::MANAGED_BY_LABEL, names::MANAGED_BY));
         Self {
-            profiles: guarded(client, wakes, false),
-            pools: guarded(client, wakes, false),
-            tenants: guarded(client, wakes, true),
-            gpu_nodes: guarded(client, wakes, false),
+            profiles: guarded(client, wakes),
+            pools: guarded(client, wakes),
+            tenants: tenants(client, wakes),
+            gpu_nodes: guarded(client, wakes),
             nodes: Watch {
                 api: Api::all(client.clone()),
                 config: watcher::Config::default(),
@@ -278,7 +281,7 @@ async fn wait<T>(ready: impl Future<Output = T>, name: &'static str, waiting: &i
     ready.await;
 }
 
-fn guarded<K>(client: &Client, wakes: &Wakes, is_tenant: bool) -> Store<Guarded<K>>
+fn guarded<K>(client: &Client, wakes: &Wakes) -> Store<Guarded<K>>
 where
     K: Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
         + Clone
@@ -289,7 +292,6 @@ where
         + Sync
         + 'static,
 {
-    let wakes = wakes.clone();
     Watch {
         api: Api::all(client.clone()),
         config: watcher::Config::default(),
@@ -307,12 +309,22 @@ where
         },
         index: None,
     }
-    .start(move |name| {
-        wakes.fleet.notify_one();
-        if is_tenant {
+    .start(fleet(wakes))
+}
+
+fn tenants(client: &Client, wakes: &Wakes) -> Store<SlimTenant> {
+    let wakes = wakes.clone();
+    let events = watcher(Api::<Guarded<GpuTenant>>::all(client.clone()), watcher::Config::default().streaming_lists());
+    let events = events.backoff(watch::patience()).modify(lighten).map_ok(demand::keeping());
+    watch::follow(
+        events,
+        ResourceExt::name_any,
+        |t: &SlimTenant| t.digest,
+        move |name, _| {
+            wakes.fleet.notify_one();
             drop(wakes.tenants.send(name));
-        }
-    })
+        },
+    )
 }
 
 fn owned<K>(

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fmt::Debug, hash::Hash, time::Duration};
 
 use backon::ExponentialBuilder;
-use futures::{StreamExt as _, TryStreamExt as _, future};
+use futures::{Stream, StreamExt as _, TryStreamExt as _, future};
 use kube::{
     Api, Resource,
     runtime::{
@@ -23,7 +23,7 @@ use super::{
 /// own wait is up to a minute, and the first answer of an API server that starts is a refusal as well: after one minute without it the last
 /// watch was tried again 46 s later, and now 10 s. A leader has some twenty watches, so that this costs an API server that starts four
 /// requests a second.
-fn patience() -> watcher::ExponentialBackoff {
+pub fn patience() -> watcher::ExponentialBackoff {
     let (least, most) = (Duration::from_millis(800), Duration::from_secs(5));
     ExponentialBuilder::new().with_min_delay(least).with_max_delay(most).with_jitter().without_max_times().into()
 }
@@ -134,7 +134,6 @@ where
     /// Begins to watch in a task of its own that ends with the runtime; `changed` is called after the store has changed.
     pub fn start(self, mut changed: impl FnMut(Key) + Send + 'static) -> Store<K> {
         let Self { api, config, project, keep, key, digest, index } = self;
-        let (store, writer) = reflector::store();
         let early = index.clone();
         let events = watcher(api, config.streaming_lists())
             .backoff(patience())
@@ -152,33 +151,51 @@ where
                 {
                     indexer.note(&key(object), true);
                 }
-            })
-            .reflect(writer);
-        tokio::spawn(async move {
-            let mut seen = Seen::default();
-            let mut events = std::pin::pin!(events);
-            while let Some(event) = events.next().await {
-                let sight = match event {
-                    Ok(watcher::Event::Apply(o)) => Sight::There(key(&o), digest(&o)),
-                    Ok(watcher::Event::Delete(o)) => Sight::Gone(key(&o)),
-                    Ok(watcher::Event::Init) => Sight::ListBegins,
-                    Ok(watcher::Event::InitApply(o)) => Sight::Listed(key(&o), digest(&o)),
-                    Ok(watcher::Event::InitDone) => Sight::ListEnds,
-                    Err(error) => {
-                        tracing::warn!(%error, kind = %K::kind(&()), "the watch failed and is started again");
-                        continue;
-                    }
-                };
-                for (key, there) in seen.note(sight) {
-                    if let (Some(indexer), false) = (&index, there) {
-                        indexer.note(&key, false);
-                    }
-                    changed(key);
-                }
+            });
+        follow(events, key, digest, move |key, there| {
+            if let (Some(indexer), false) = (&index, there) {
+                indexer.note(&key, false);
             }
-        });
-        store
+            changed(key);
+        })
     }
+}
+
+/// Keeps a store of what `events` tell, in a task of its own; `changed` is called after the store has changed, with the key of an object and
+/// whether it is there.
+pub fn follow<K, Key>(
+    events: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
+    key: fn(&K) -> Key,
+    digest: fn(&K) -> u64,
+    mut changed: impl FnMut(Key, bool) + Send + 'static,
+) -> Store<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
+    Key: Eq + Hash + Clone + Send + 'static,
+{
+    let (store, writer) = reflector::store();
+    let events = events.reflect(writer);
+    tokio::spawn(async move {
+        let mut seen = Seen::default();
+        let mut events = std::pin::pin!(events);
+        while let Some(event) = events.next().await {
+            let sight = match event {
+                Ok(watcher::Event::Apply(o)) => Sight::There(key(&o), digest(&o)),
+                Ok(watcher::Event::Delete(o)) => Sight::Gone(key(&o)),
+                Ok(watcher::Event::Init) => Sight::ListBegins,
+                Ok(watcher::Event::InitApply(o)) => Sight::Listed(key(&o), digest(&o)),
+                Ok(watcher::Event::InitDone) => Sight::ListEnds,
+                Err(error) => {
+                    tracing::warn!(%error, kind = %K::kind(&()), "the watch failed and is started again");
+                    continue;
+                }
+            };
+            for (key, there) in seen.note(sight) {
+                changed(key, there);
+            }
+        }
+    });
+    store
 }
 
 impl<K, Key> Watch<K, Key>

@@ -5,16 +5,16 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, GpuTenantSpec, Partitioner, condition, names};
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, Partitioner, condition, names};
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Condition,
     jiff::{SignedDuration, Timestamp},
 };
-use kube::{ResourceExt as _, api::ObjectMeta, runtime::reflector};
+use kube::{ResourceExt as _, runtime::reflector};
 
 use super::managed;
 use crate::{
-    cache::{Caches, SlimNode, SlimPod, SlimSlice, valid},
+    cache::{Caches, Demand, SlimNode, SlimPod, SlimSlice, valid},
     change::{Controller, PodFacts, Refusal},
     foreign::{DRA_DRIVER, Signs, foreign},
     migmanager::Configs,
@@ -28,8 +28,8 @@ pub struct Fleet {
     pub profiles: Vec<GpuProfile>,
     /// The supply.
     pub pools: Vec<GpuPool>,
-    /// The demand: of each tenant what a plan is made from, without a status.
-    pub tenants: Vec<GpuTenant>,
+    /// The demand: of each tenant what a plan is made from. There may be so many that copies of them are a burden.
+    pub tenants: Vec<Arc<Demand>>,
     /// The agreements, by node.
     pub gpu_nodes: BTreeMap<String, GpuNode>,
     /// Nodes by name.
@@ -50,7 +50,7 @@ impl Fleet {
         Self {
             profiles: valid(&caches.profiles),
             pools: valid(&caches.pools),
-            tenants: caches.tenants.state().iter().filter_map(|t| t.0.as_ref().ok().map(demand)).collect(),
+            tenants: caches.tenants.state().iter().filter_map(|t| t.demand.clone()).collect(),
             gpu_nodes: valid(&caches.gpu_nodes).into_iter().map(|n| (n.name_any(), n)).collect(),
             nodes: caches.nodes.state().into_iter().map(|n| (n.name_any(), n)).collect(),
             dra: caches.slices.iter().flat_map(reflector::Store::state).filter_map(|s| dra_node(&s)).collect(),
@@ -74,7 +74,7 @@ impl Fleet {
         Cluster {
             profiles: self.profiles.iter().filter(|p| p.metadata.deletion_timestamp.is_none()).collect(),
             pools: self.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none()).collect(),
-            tenants: self.tenants.iter().filter(|t| t.metadata.deletion_timestamp.is_none()).collect(),
+            tenants: self.tenants.iter().filter(|t| t.deleted.is_none()).map(|t| t.facts()).collect(),
             nodes: self.nodes.iter().map(|(name, node)| self.facts(name, node, now)).collect(),
             priorities: self
                 .pods
@@ -171,51 +171,6 @@ impl Fleet {
         })
         .collect()
     }
-}
-
-/// Of a tenant what a pass reads: there may be so many that copies of all of them are a burden.
-fn demand(tenant: &GpuTenant) -> GpuTenant {
-    let GpuTenantSpec {
-        namespaces,
-        trust,
-        priority,
-        gpus,
-        network,
-        pod_security,
-        suspend,
-        deletion_protection,
-        owners: _,
-        viewers: _,
-        gpu_equivalents: _,
-        resources: _,
-        priority_classes: _,
-        queues: _,
-        image_pull_secrets: _,
-    } = &tenant.spec;
-    let metadata = ObjectMeta {
-        name: tenant.metadata.name.clone(),
-        generation: tenant.metadata.generation,
-        deletion_timestamp: tenant.metadata.deletion_timestamp.clone(),
-        ..ObjectMeta::default()
-    };
-    let spec = GpuTenantSpec {
-        namespaces: namespaces.clone(),
-        trust: *trust,
-        priority: *priority,
-        gpus: gpus.clone(),
-        network: *network,
-        pod_security: *pod_security,
-        suspend: *suspend,
-        deletion_protection: *deletion_protection,
-        owners: Vec::new(),
-        viewers: Vec::new(),
-        gpu_equivalents: None,
-        resources: BTreeMap::new(),
-        priority_classes: None,
-        queues: Vec::new(),
-        image_pull_secrets: Vec::new(),
-    };
-    GpuTenant { metadata, spec, status: None }
 }
 
 /// The node that a slice of NVIDIA's DRA driver speaks of.

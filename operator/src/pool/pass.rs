@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
     Advertiser, AgentStep, Change, ChangePhase, GpuNode, GpuNodeSpec, GpuPool, GpuPoolSpec, GpuPoolStatus,
-    GpuProfileStatus, GpuSpec, GpuTenantSpec, Layout, Partitioner, names,
+    GpuProfileStatus, GpuSpec, Layout, Partitioner, names,
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
@@ -25,7 +25,7 @@ use crate::{
     cache::digest,
     change::{self, Decision, Managed, Observation, Policy, Turn, Window, WindowError, Windows},
     migmanager::{self, Configs},
-    plan::{self, GpuKey, Index, NodeName, Plan, PodName, PoolName, Snapshot},
+    plan::{self, GpuKey, Index, NodeName, Plan, PodName, PoolName, Snapshot, TenantFacts},
     plugin, profile,
     view::View,
 };
@@ -255,8 +255,8 @@ fn intent(fleet: &Fleet) -> String {
         (p.name_any(), (node_selector, profiles, layout, partitioner, advertiser, disruption.allow_outage))
     });
     let tenants = fleet.tenants.iter().map(|t| {
-        let GpuTenantSpec { namespaces, trust, priority, gpus, .. } = &t.spec;
-        (t.name_any(), (namespaces, trust, priority, gpus))
+        let TenantFacts { name, namespaces, trust, priority, gpus } = t.facts();
+        (name.to_owned(), (namespaces, trust, priority, gpus))
     });
     format!("{:016x}", digest(&(by_name(profiles), by_name(pools), by_name(tenants))))
 }

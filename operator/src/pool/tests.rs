@@ -16,7 +16,10 @@ use super::{
     pass::{Inputs, Pass, pass},
     taint::Tolerated,
 };
-use crate::plan::{Index, PodName, Snapshot};
+use crate::{
+    cache::Demand,
+    plan::{Index, PodName, Snapshot},
+};
 
 fn read<K: serde::de::DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).unwrap()
@@ -37,7 +40,12 @@ fn fleet(pools: &[&str]) -> Fleet {
             .iter()
             .map(|name| read(json!({"metadata": meta(name), "spec": {"nodeSelector": {"matchLabels": {"x": "y"}}, "profiles": ["gpu"]}})))
             .collect(),
-        tenants: vec![read(json!({"metadata": meta("t"), "spec": {"namespaces": [{"name": "t"}], "gpus": [{"profile": "gpu", "count": 1}]}}))],
+        tenants: vec![Arc::new(Demand {
+            name: "t".into(),
+            namespaces: [read(json!({"name": "t"}))].into(),
+            gpus: [read(json!({"profile": "gpu", "count": 1}))].into(),
+            ..Demand::default()
+        })],
         gpu_nodes: [(
             "n".to_owned(),
             read(json!({
@@ -455,8 +463,8 @@ fn a_pass_that_goes_on_from_the_last_plan_decides_what_a_first_pass_would() {
     let mut index = Index::default();
     for second in 0..40 {
         match second {
-            8 => fleet.tenants[0].spec.gpus[0].count = 2,
-            16 => fleet.tenants[0].spec.gpus[0].count = 3,
+            8 => Arc::make_mut(&mut fleet.tenants[0]).gpus[0].count = 2,
+            16 => Arc::make_mut(&mut fleet.tenants[0]).gpus[0].count = 3,
             24 => fleet.pools[0].spec.disruption.allow_outage = true,
             32 => drop(fleet.gpu_nodes.get_mut("n").unwrap().status.as_mut().unwrap().gpus.pop()),
             _ => {}
@@ -475,7 +483,7 @@ fn priorities_of_tenants_and_pods_and_allowed_outages_reach_the_planner() {
     let pod =
         json!({"metadata": {"name": "one", "namespace": "t", "uid": "one"}, "spec": {"nodeName": "n", "priority": 7}});
     fleet.pods.insert(PodName { namespace: "t".into(), name: "one".into() }, Arc::new(read(pod)));
-    fleet.tenants[0].spec.priority = 3;
+    Arc::make_mut(&mut fleet.tenants[0]).priority = 3;
     fleet.pools[0].spec.disruption.allow_outage = true;
     let (snapshot, _) = Snapshot::read(&fleet.cluster());
     let used = snapshot.nodes["n"].gpus.values().flat_map(|g| &g.used).map(|u| u.priority);

@@ -27,11 +27,11 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> View {
     let allocatable = seen.fleet.nodes.values().flat_map(|n| n.status.allocatable.keys());
     resources.extend(allocatable.filter(|r| is_gpu_resource(r) && !names::is_canary_resource(r)).cloned());
     let tenants = seen.fleet.tenants.iter().map(|t| {
-        let name = t.name_any();
+        let name = t.name.to_string();
         let shortages =
             seen.problems.iter().filter(|p| p.concerns_tenant(&name) && matches!(p, Problem::Shortage { .. }));
         let shortages = shortages.map(ToString::to_string).collect();
-        (name, TenantView { generation: t.metadata.generation, shortages })
+        (name, TenantView { generation: t.generation, shortages })
     });
     View {
         complete: true,

@@ -29,7 +29,7 @@ use super::{
 use crate::{
     apply::Writer,
     cache::{
-        Caches, EVERYBODY, Guarded, OF_NAMESPACE, PackedStore, SlimEvent, SlimNamespace, SlimPod, SlimQuota, pull,
+        Caches, EVERYBODY, OF_NAMESPACE, PackedStore, SlimEvent, SlimNamespace, SlimPod, SlimQuota, SlimTenant, pull,
         tenant_of,
     },
     events::Publisher,
@@ -116,7 +116,7 @@ impl Context {
     }
 
     /// The tenants that a wake means: one by name, the one that has a namespace or else all that list it, or all.
-    pub(super) fn meant_by(&self, name: &str) -> Vec<ObjectRef<Guarded<GpuTenant>>> {
+    pub(super) fn meant_by(&self, name: &str) -> Vec<ObjectRef<SlimTenant>> {
         if name == EVERYBODY {
             return self.caches.tenants.state().iter().map(|t| ObjectRef::new(&t.name_any())).collect();
         }
@@ -124,9 +124,9 @@ impl Context {
         if let Some(owner) = self.caches.namespaces.get("", namespace).and_then(|ns| tenant_of(&*ns)) {
             return vec![ObjectRef::new(&owner)];
         }
-        let lists = |t: &GpuTenant| t.spec.namespaces.iter().any(|n| n.name == namespace);
+        let lists = |t: &SlimTenant| t.demand.iter().flat_map(|d| &d.namespaces).any(|n| n.name == namespace);
         let tenants = self.caches.tenants.state();
-        tenants.iter().filter(|t| t.0.as_ref().is_ok_and(lists)).map(|t| ObjectRef::new(&t.name_any())).collect()
+        tenants.iter().filter(|t| lists(t)).map(|t| ObjectRef::new(&t.name_any())).collect()
     }
 
     pub(super) fn observe(&self, tenant: &GpuTenant) -> Observed {

@@ -25,14 +25,13 @@ use std::{
 };
 
 use futures::{Stream, StreamExt as _, future};
-use gputenancy_crds::GpuTenant;
 use kube::{
     ResourceExt as _,
     core::error_boundary::InvalidObject,
     runtime::controller::{self, Action, applier},
 };
 
-use crate::{apply::has_finalizer, cache::Guarded};
+use crate::{apply::has_finalizer, cache::SlimTenant};
 pub(crate) use amount::Amount;
 use carry::carry_out;
 pub use context::Context;
@@ -92,17 +91,17 @@ pub async fn run(context: Context, names: impl Stream<Item = String> + Send, con
         .await;
 }
 
-async fn reconcile(guarded: Arc<Guarded<GpuTenant>>, context: Arc<Context>) -> Result<Action, TenantError> {
+async fn reconcile(kept: Arc<SlimTenant>, context: Arc<Context>) -> Result<Action, TenantError> {
     let begun = Instant::now();
-    let outcome = one(&guarded, &context).await;
+    let outcome = one(&kept, &context).await;
     let failed =
         matches!(outcome, Err(TenantError::Invalid(_) | TenantError::Write { .. } | TenantError::Outranked(_)));
     context.metrics.reconciled("tenant", begun.elapsed().as_secs_f64(), failed);
     outcome
 }
 
-async fn one(guarded: &Guarded<GpuTenant>, context: &Context) -> Result<Action, TenantError> {
-    let tenant = guarded.0.as_ref().map_err(|e| TenantError::Invalid(Box::new(e.clone())))?;
+async fn one(kept: &SlimTenant, context: &Context) -> Result<Action, TenantError> {
+    let tenant = &kept.whole().map_err(TenantError::Invalid)?;
     let seen = context.observe(tenant);
     context.caught_up(&seen)?;
     if let Some(namespace) = context.outranked_in(&seen) {
@@ -150,7 +149,7 @@ fn failed(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> TenantError {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the signature is the applier's")]
-fn error_policy(tenant: Arc<Guarded<GpuTenant>>, error: &TenantError, _: Arc<Context>) -> Action {
+fn error_policy(tenant: Arc<SlimTenant>, error: &TenantError, _: Arc<Context>) -> Action {
     // spread by name, so that a burst of failures does not come back as a burst
     let spread = tenant.name_any().bytes().fold(0_u64, |sum, b| sum.wrapping_mul(31).wrapping_add(b.into())) % 1000;
     match error {

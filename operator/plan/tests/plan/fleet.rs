@@ -104,7 +104,7 @@ impl Fleet {
         Snapshot::read(&Cluster {
             profiles: self.profiles.iter().collect(),
             pools: self.pools.iter().collect(),
-            tenants: self.tenants.iter().collect(),
+            tenants: self.tenants.iter().map(demanded).collect(),
             nodes: self.nodes.iter().map(Member::facts).collect(),
             priorities: self.priorities.iter().map(|((ns, pod), value)| ((&**ns, &**pod), *value)).collect(),
         })
@@ -180,4 +180,14 @@ fn occupy(device: &mut DeviceState, namespace: &str, pod: &str) {
     assert!(device.owner.is_none(), "{namespace}/{pod}: the device is taken");
     let owner = DeviceOwner { namespace: namespace.into(), pod: pod.into(), container: "main".into() };
     (device.owner, device.clients) = (Some(owner), 1);
+}
+
+fn demanded(tenant: &GpuTenant) -> gputenancy_plan::TenantFacts<'_> {
+    gputenancy_plan::TenantFacts {
+        name: tenant.metadata.name.as_deref().unwrap(),
+        namespaces: &tenant.spec.namespaces,
+        trust: tenant.spec.trust,
+        priority: tenant.spec.priority,
+        gpus: &tenant.spec.gpus,
+    }
 }

@@ -17,7 +17,7 @@ fn evicted(plan: &Plan) -> Vec<String> {
 }
 
 fn got(plan: &Plan, tenant: &str, profile: &str) -> u32 {
-    plan.tenants[tenant][profile].satisfied
+    plan.tenants[tenant].get(profile).unwrap().satisfied
 }
 
 fn prioritised(mut fleet: Fleet, tenant: &str, priority: i32) -> Fleet {

@@ -14,6 +14,7 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use crate::{
+    cache::Demand,
     migmanager::{Configs, Shape, base},
     plan::{Index, PodName, seen},
     pool::{
@@ -105,7 +106,7 @@ impl World {
             profiles: vec![mig("small", "1g.10gb"), mig("half", "3g.40gb")],
             pools: vec![read(json!({"metadata": meta("p"), "spec": pool}))],
             dra: BTreeSet::new(),
-            tenants: vec![read(json!({"metadata": meta("t"), "spec": {"namespaces": [{"name": "t"}], "gpus": []}}))],
+            tenants: vec![Arc::new(Demand { name: "t".into(), namespaces: [read(json!({"name": "t"}))].into(), ..Demand::default() })],
             gpu_nodes: [(
                 "n".to_owned(),
                 read(json!({"metadata": meta("n"), "spec": {}, "status": {"observedGeneration": 1, "gpus": [gpu(0), gpu(1)], "boards": [board]}})),
@@ -151,10 +152,10 @@ impl World {
     }
 
     pub fn guarantee(&mut self, profile: &str, count: i32) {
-        let tenant = &mut self.fleet.tenants[0];
-        tenant.spec.gpus.retain(|g| g.profile != profile);
-        tenant.spec.gpus.push(read(json!({"profile": profile, "count": count})));
-        *tenant.metadata.generation.get_or_insert_default() += 1;
+        let tenant = Arc::make_mut(&mut self.fleet.tenants[0]);
+        let others = tenant.gpus.iter().filter(|g| g.profile != profile).cloned();
+        tenant.gpus = others.chain([read(json!({"profile": profile, "count": count}))]).collect();
+        *tenant.generation.get_or_insert_default() += 1;
     }
 
     /// The pool is deleted, or made again.

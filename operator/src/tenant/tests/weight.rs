@@ -108,7 +108,7 @@ fn serving(kinds: &[&'static str]) -> Client {
     for (kind, path) in KINDS.iter().filter(|(kind, _)| kinds.contains(kind)) {
         lists.insert(path, objects[kind].iter().map(|o| line("ADDED", o)).collect());
     }
-    let profile = json!({"apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuProfile", "metadata": {"name": "mig-1g", "uid": "p", "resourceVersion": "1"}, "spec": {"device": {"mig": {"profile": "1g.10gb"}}}});
+    let profile = json!({"apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuProfile", "metadata": {"name": "mig-1g", "uid": "p", "resourceVersion": "1"}, "spec": {"device": {"mig": {"profile": "1g.10gb"}}, "support": {"expected": "e", "incident": "i"}}});
     let profile = line("ADDED", &profile);
     let bookmark = json!({"kind": "Any", "apiVersion": "v1", "metadata": {"resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}}});
     let bookmark = line("BOOKMARK", &bookmark);
@@ -221,6 +221,15 @@ async fn whole() {
     };
     scale.tell("after a pass: its index and view");
     assert_eq!(view.tenants.len(), TENANTS);
+    let scale = Scale::begin();
+    let copy = view.clone();
+    scale.tell("of these, the view");
+    let scale = Scale::begin();
+    let picture = index.planned().0.clone();
+    scale.tell("of these, the planner's picture");
+    // a problem for each tenant would be weighed too
+    assert!(index.plan().problems.is_empty(), "{}", index.plan().problems[0]);
+    drop((copy, picture));
 
     let scale = Scale::begin();
     let metrics = Arc::new(Metrics::default());
@@ -236,7 +245,7 @@ async fn whole() {
     );
     for n in 0..TENANTS {
         let name = format!("team-{n:05}");
-        let tenant = caches.tenants.get(&ObjectRef::new(&name)).unwrap().0.clone().unwrap();
+        let tenant = caches.tenants.get(&ObjectRef::new(&name)).unwrap().whole().unwrap();
         let seen = context.observe(&tenant);
         assert_eq!((seen.quotas.len(), seen.bindings.len(), seen.grants.len()), (1, 1, 1));
         let stamp = context.fence().begin(&name, &name, 7);

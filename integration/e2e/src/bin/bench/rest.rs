@@ -33,21 +33,22 @@ pub async fn measure(world: &World, more: usize) -> Result<()> {
         let kubelet = after.iter().find(|p| p.node == process.node && p.name == "kubelet").map_or(1.0, |k| k.rss_mib);
         let cpu = (process.ticks - old.ticks) / TICKS_PER_SECOND / PAUSE.as_secs_f64() * 100.0;
         println!(
-            "  {:<6} {:<20} RSS {:>6.1} MiB (ratio to kubelet {:.2}), CPU {cpu:.2} % of a core",
+            "  {:<6} {:<20} RSS {:>6.1} MiB, {:.1} of it its own (ratio to kubelet {:.2}), CPU {cpu:.2} % of a core",
             process.node,
             process.name,
             process.rss_mib,
+            process.own_mib,
             process.rss_mib / kubelet,
         );
     }
     Ok(())
 }
 
-/// Resident memory of each operator, in words.
+/// Resident memory of each operator, in words: all, and what is no page of the program's file.
 pub async fn operators(world: &World) -> Result<String> {
     let all = all(world).await?;
     let ours = all.iter().filter(|p| p.name.starts_with("gputenancy-oper"));
-    Ok(ours.map(|p| format!("{:.1} MiB", p.rss_mib)).collect::<Vec<_>>().join(" and "))
+    Ok(ours.map(|p| format!("{:.1} MiB ({:.1} its own)", p.rss_mib, p.own_mib)).collect::<Vec<_>>().join(" and "))
 }
 
 struct Process {
@@ -55,21 +56,22 @@ struct Process {
     pid: String,
     name: String,
     rss_mib: f64,
+    own_mib: f64,
     ticks: f64,
 }
 
 async fn all(world: &World) -> Result<Vec<Process>> {
     let script = r#"for p in /proc/[0-9]*; do n=$(cat $p/comm 2>/dev/null) || continue; case $n in kubelet|gputenancy-oper*|gputenancy-agen*)
-        echo "${p#/proc/} $n $(awk '/^VmRSS/{print $2}' $p/status) $(awk '{print $14+$15}' $p/stat)";; esac; done"#;
+        echo "${p#/proc/} $n $(awk '/^VmRSS/{r=$2} /^RssAnon/{a=$2} END{print r, a}' $p/status) $(awk '{print $14+$15}' $p/stat)";; esac; done"#;
     let mut processes = Vec::new();
     for node in ["gpu-1", "gpu-2", "cpu-1"] {
         for line in world.on_node(node, &["sh", "-c", script]).await?.lines() {
             let fields: Vec<&str> = line.split_whitespace().collect();
-            let [pid, name, rss, ticks] = fields.as_slice() else { continue };
+            let [pid, name, rss, own, ticks] = fields.as_slice() else { continue };
             let number =
                 |text: &str| text.parse::<f64>().map_err(|e| Error::Text { what: line.into(), why: e.to_string() });
-            let (rss_mib, ticks) = (number(rss)? / 1024.0, number(ticks)?);
-            processes.push(Process { node, pid: (*pid).into(), name: (*name).into(), rss_mib, ticks });
+            let (rss_mib, own_mib, ticks) = (number(rss)? / 1024.0, number(own)? / 1024.0, number(ticks)?);
+            processes.push(Process { node, pid: (*pid).into(), name: (*name).into(), rss_mib, own_mib, ticks });
         }
     }
     Ok(processes)
