@@ -10,7 +10,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Resource, ResourceExt as _,
-    api::{DeleteParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, PostParams},
+    api::{ApiResource, DeleteParams, DynamicObject, ObjectMeta, PartialObjectMeta, Patch, PatchParams, PostParams},
     core::ClusterResourceScope,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -114,6 +114,24 @@ impl Writer {
         let api: Api<K> = Api::all(self.client.clone());
         let body = typed::<K>(json!({ "status": status }));
         api.patch_status(name, &force(Part::Status), &Patch::Apply(body)).await
+    }
+
+    /// Applies these fields to an object of somebody else's, as to its status.
+    pub async fn apply_status_in(
+        &self,
+        part: Part,
+        namespace: &str,
+        resource: &ApiResource,
+        name: &str,
+        mut fields: Value,
+    ) -> kube::Result<()> {
+        self.metrics.write(&resource.kind, "apply_status");
+        if let Some(map) = fields.as_object_mut() {
+            map.insert("apiVersion".into(), resource.api_version.clone().into());
+            map.insert("kind".into(), resource.kind.clone().into());
+        }
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, resource);
+        api.patch_status(name, &force(part), &Patch::Apply(fields)).await.map(drop)
     }
 
     /// Creates a cluster-scoped object; fails when it is there, and so never adopts what others made.

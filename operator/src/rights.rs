@@ -14,6 +14,8 @@ pub const LEASE: &str = "gputenancy-operator";
 const OURS: &str = gputenancy_crds::GROUP;
 /// Where the API server's own service is.
 const DOORS: Place = Place::There { namespace: doors::NAMESPACE, role: "gputenancy-operator-apiserver" };
+const CALLING: &str = "telling a controller that there is room for its pods";
+const REFUSED: &str = "controllers that a quota has refused";
 const KEPT: &[&str] = &["watch", "create", "patch", "delete"];
 
 /// One line for each rule. Watches stream their first list, so `list` and `get` are needed only where something is read besides.
@@ -48,6 +50,9 @@ pub const TABLE: &[Line] = &[
         .only_for("refused evictions"),
     Line::new(&["watch"], "events.k8s.io", "events", "pods that a quota refused to their controller"),
     Line::new(&["create"], "events.k8s.io", "events", "telling people what happens").only_for("events"),
+    Line::new(&["patch"], "apps", "replicasets/status", CALLING).only_for(REFUSED),
+    Line::new(&["patch"], "apps", "statefulsets/status", CALLING).only_for(REFUSED),
+    Line::new(&["patch"], "batch", "jobs/status", CALLING).only_for(REFUSED),
     Line::new(&["get", "update"], "coordination.k8s.io", "leases", "the election of one replica")
         .at(Place::Home)
         .named(LEASE),

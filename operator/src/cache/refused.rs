@@ -44,9 +44,15 @@ pub struct SlimEvent {
 
 /// What an event is about.
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Regarding {
-    /// Uid of the object.
-    #[serde(default)]
+    /// Its group and version.
+    pub api_version: String,
+    /// Its kind.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
     pub uid: String,
 }
 

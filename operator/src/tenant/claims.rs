@@ -2,6 +2,10 @@
 //!
 //! A refusal says that a pod did not fit; nothing says that it is not wanted any more. So a claim ends when it has been answered:
 //! room was there, and the controller has either taken it or not come back in the time that its growing pauses allow.
+//!
+//! Nor is every refusal told: Kubernetes' controllers pass on 25 warnings about one object and then one in five minutes
+//! (`defaultSpamBurst` and `defaultSpamQPS` of client-go). So for who has taken all of the room that was made room is made for another
+//! pod without a word.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +13,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
     amount::Amount,
+    call::{Call, Controller},
     split::{Amounts, Stage, Standing, Wanted},
 };
 
@@ -18,6 +23,8 @@ const RECENT: SignedDuration = SignedDuration::from_mins(20);
 const HOLD: SignedDuration = SignedDuration::from_secs(10);
 /// The longest pause of a controller between two attempts.
 const LONGEST_HOLD: SignedDuration = SignedDuration::from_secs(1000);
+/// How long after room was made a controller is called that has not come. One that was refused just now comes by itself.
+const CALLED_AFTER: SignedDuration = SignedDuration::from_secs(2);
 /// How long nothing is taken back from a namespace whose pods have just been admitted.
 const LINGER: SignedDuration = SignedDuration::from_secs(30);
 
@@ -28,6 +35,8 @@ pub struct Refused {
     pub namespace: String,
     /// Uid of the controller.
     pub by: String,
+    /// The controller, if it is of a kind that can be called.
+    pub controller: Option<Controller>,
     /// Grows with each word about it.
     pub version: u64,
     /// When it was refused last.
@@ -55,6 +64,9 @@ pub struct Claims(BTreeMap<(String, String), Claim>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Claim {
     version: u64,
+    controller: Option<Controller>,
+    /// When it is called, unless it comes before.
+    call: Option<Timestamp>,
     /// Since when it waits.
     since: Timestamp,
     at: Timestamp,
@@ -68,10 +80,13 @@ enum State {
     Open,
     /// There is room since a while; `used`: at that time.
     Held { until: Timestamp, used: Amounts },
-    /// It has been taken; `used`: since then.
+    /// It has been taken and there is no more: another pod may be wanted, which nobody may tell.
+    Eager { until: Timestamp, used: Amounts },
+    /// It has been taken and there is more; `used`: since then.
     Lingering { until: Timestamp, used: Amounts },
-    /// Nothing is expected any more; kept so that the same words are not believed twice.
-    Over,
+    /// Nothing is expected any more; kept so that the same words are not believed twice. `used`: when patience ended; who comes after
+    /// that has not given up.
+    Over { used: Option<Amounts> },
 }
 
 /// How long a claim has waited for room in force, from the first word about it.
@@ -95,21 +110,29 @@ impl Claims {
             let recent = now.duration_since(word.at) <= RECENT;
             let claim = Claim {
                 version: word.version,
+                controller: word.controller.clone(),
+                call: None,
                 since: waits.unwrap_or(now),
                 at: word.at,
                 amounts: word.amounts.clone(),
-                state: if recent { State::Open } else { State::Over },
+                state: if recent { State::Open } else { State::Over { used: None } },
             };
             self.0.insert(key(word), claim);
         }
         // what is not told of any more has ended, unless somebody is just being served
         self.0.retain(|id, claim| {
-            matches!(claim.state, State::Held { .. } | State::Lingering { .. }) || refused.iter().any(|r| key(r) == *id)
+            matches!(claim.state, State::Held { .. } | State::Eager { .. } | State::Lingering { .. })
+                || refused.iter().any(|r| key(r) == *id)
         });
         let mut waited = Vec::new();
+        let mut alive: BTreeMap<String, usize> = BTreeMap::new();
+        for ((namespace, _), _) in self.0.iter().filter(|(_, claim)| claim.stage().is_some()) {
+            *alive.entry(namespace.clone()).or_default() += 1;
+        }
         for ((namespace, _), claim) in &mut self.0 {
             let was_open = claim.state == State::Open;
-            claim.step(quotas.get(namespace), now);
+            let alone = alive.get(namespace).is_none_or(|count| *count < 2);
+            claim.step(quotas.get(namespace), alone, now);
             if was_open && matches!(claim.state, State::Held { .. }) {
                 waited.push(now.duration_since(claim.since));
             }
@@ -132,14 +155,32 @@ impl Claims {
         self.0.iter().filter(waits).count()
     }
 
-    /// When something ends by itself, or will have waited for `least`.
+    /// Controllers that are to be called now.
+    pub fn calls(&self, now: Timestamp) -> Vec<Call> {
+        let call = |((namespace, uid), claim): (&(String, String), &Claim)| {
+            claim.call.filter(|then| *then <= now)?;
+            let (controller, amounts) = (claim.controller.clone()?, claim.amounts.clone());
+            Some(Call { namespace: namespace.clone(), uid: uid.clone(), controller, amounts })
+        };
+        self.0.iter().filter_map(call).collect()
+    }
+
+    /// It has been called.
+    pub fn called(&mut self, call: &Call) {
+        if let Some(claim) = self.0.get_mut(&(call.namespace.clone(), call.uid.clone())) {
+            claim.call = None;
+        }
+    }
+
+    /// When something ends by itself, somebody is to be called, or will have waited for `least`.
     pub fn wake(&self, now: Timestamp, least: SignedDuration) -> Option<Timestamp> {
         let end = |claim: &Claim| match claim.state {
             State::Open => claim.since.checked_add(least).ok().filter(|then| *then > now),
-            State::Held { until, .. } | State::Lingering { until, .. } => Some(until),
-            State::Over => None,
+            State::Held { until, .. } | State::Eager { until, .. } | State::Lingering { until, .. } => Some(until),
+            State::Over { .. } => None,
         };
-        self.0.values().filter_map(end).min()
+        let call = |claim: &Claim| claim.call.filter(|then| *then > now);
+        self.0.values().flat_map(|claim| [end(claim), call(claim)]).flatten().min()
     }
 
     /// Is there nothing to remember?
@@ -148,21 +189,33 @@ impl Claims {
     }
 }
 
+impl State {
+    fn used(&self) -> Option<&Amounts> {
+        match self {
+            Self::Held { used, .. } | Self::Eager { used, .. } | Self::Lingering { used, .. } => Some(used),
+            Self::Open | Self::Over { .. } => None,
+        }
+    }
+}
+
 impl Claim {
     fn stage(&self) -> Option<Stage> {
         match self.state {
-            State::Open => Some(Stage::Open),
+            State::Open | State::Eager { .. } => Some(Stage::Open),
             State::Held { .. } => Some(Stage::Held),
             State::Lingering { .. } => Some(Stage::Lingering),
-            State::Over => None,
+            State::Over { .. } => None,
         }
     }
 
-    fn step(&mut self, quota: Option<&Standing>, now: Timestamp) {
+    /// `alone`: no other controller of the namespace has a claim, so who takes room is this one.
+    fn step(&mut self, quota: Option<&Standing>, alone: bool, now: Timestamp) {
         let Some(quota) = quota else {
-            self.state = State::Over;
+            (self.state, self.call) = (State::Over { used: None }, None);
             return;
         };
+        let waited = matches!(self.state, State::Open | State::Eager { .. });
+        let before = self.state.used().cloned();
         let used: Amounts = self.amounts.keys().map(|key| (key.clone(), amount(&quota.used, key))).collect();
         let room = |(key, wanted): (&String, &Amount)| {
             !quota.in_force.contains_key(key)
@@ -170,16 +223,41 @@ impl Claim {
         };
         let has_room = self.amounts.iter().all(room);
         let end = |after: SignedDuration| now.checked_add(after).unwrap_or(Timestamp::MAX);
-        self.state = match std::mem::replace(&mut self.state, State::Over) {
+        let recent = now.duration_since(self.at) <= RECENT;
+        let over = State::Over { used: None };
+        let taken = |used| {
+            let until = end(LINGER);
+            if has_room { State::Lingering { until, used } } else { State::Eager { until, used } }
+        };
+        self.state = match std::mem::replace(&mut self.state, over.clone()) {
             State::Open if has_room => State::Held { until: end(self.patience(now)), used },
-            State::Open if now.duration_since(self.at) <= RECENT => State::Open,
-            State::Open | State::Over => State::Over,
-            State::Held { used: then, .. } | State::Lingering { used: then, .. } if fell(&then, &used) => State::Over,
-            State::Held { used: then, .. } if self.taken(&then, &used) => State::Lingering { until: end(LINGER), used },
-            State::Held { until, .. } | State::Lingering { until, .. } if now >= until => State::Over,
+            State::Open if recent => State::Open,
+            State::Open => over,
+            State::Held { used: then, .. } | State::Eager { used: then, .. } | State::Lingering { used: then, .. }
+                if fell(&then, &used) =>
+            {
+                over
+            }
+            State::Held { used: then, .. } if self.taken(&then, &used) => taken(used),
+            State::Eager { used: then, .. } | State::Lingering { used: then, .. } if then != used => taken(used),
+            State::Held { until, .. } | State::Eager { until, .. } | State::Lingering { until, .. } if now >= until => {
+                State::Over { used: Some(used) }
+            }
             State::Held { .. } if !has_room => State::Open,
-            State::Lingering { used: then, .. } if then != used => State::Lingering { until: end(LINGER), used },
+            // room for one that is only supposed is made once
+            State::Eager { until, used } if has_room => State::Lingering { until, used },
+            State::Over { used: Some(then) } if recent && self.taken(&then, &used) => taken(used),
+            State::Over { used: Some(then) } if fell(&then, &used) => over,
             same => same,
+        };
+        let come = alone && before.is_some() && before.as_ref() != self.state.used();
+        self.call = match &self.state {
+            State::Held { .. } | State::Lingering { .. } if come => None,
+            State::Held { .. } | State::Lingering { .. } if waited => {
+                self.controller.as_ref().map(|_| end(CALLED_AFTER))
+            }
+            State::Held { .. } | State::Lingering { .. } => self.call,
+            State::Open | State::Eager { .. } | State::Over { .. } => None,
         };
     }
 
@@ -208,87 +286,4 @@ fn amount(limits: &super::split::Limits, key: &str) -> Amount {
 }
 
 #[cfg(test)]
-mod tests {
-    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-
-    use super::*;
-
-    const KEY: &str = "requests.nvidia.com/gpu";
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(1_000_000 + second).unwrap()
-    }
-
-    fn refused(version: u64, second: i64) -> Refused {
-        let amounts = [(KEY.to_owned(), Amount::units(1))].into();
-        Refused { namespace: "a".into(), by: "rs-1".into(), version, at: at(second), amounts }
-    }
-
-    fn quota(limit: i32, used: i32) -> BTreeMap<String, Standing> {
-        let of = |n: i32| [(KEY.to_owned(), Quantity(n.to_string()))].into();
-        [("a".to_owned(), Standing { written: of(limit), in_force: of(limit), used: of(used) })].into()
-    }
-
-    fn stage(claims: &Claims) -> Option<Stage> {
-        claims.wants("a").first().map(|w| w.stage)
-    }
-
-    /// A story of quotas: at each second the limit and the use; what becomes of the claim.
-    fn told(story: &[(i64, i32, i32)]) -> Vec<Option<Stage>> {
-        let mut claims = Claims::default();
-        let mut stages = Vec::new();
-        for (second, limit, used) in story {
-            claims = claims.follow(&[refused(1, 0)], &quota(*limit, *used), at(*second)).0;
-            stages.push(stage(&claims));
-        }
-        stages
-    }
-
-    #[test]
-    fn a_claim_is_held_until_its_pod_has_come_and_lingers_while_others_come() {
-        let stages = told(&[(0, 1, 1), (1, 4, 1), (2, 4, 2), (30, 4, 3), (59, 4, 3), (61, 4, 3), (62, 3, 3)]);
-        let (open, held, lingers) = (Some(Stage::Open), Some(Stage::Held), Some(Stage::Lingering));
-        assert_eq!(stages, [open, held, lingers, lingers, lingers, None, None]);
-    }
-
-    #[test]
-    fn a_claim_ends_when_its_controller_does_not_come_back_or_the_team_lets_go() {
-        assert_eq!(told(&[(0, 1, 1), (1, 2, 1), (10, 2, 1), (12, 2, 1)])[2..], [Some(Stage::Held), None]);
-        assert_eq!(told(&[(0, 1, 1), (1, 2, 1), (2, 2, 0)])[2], None);
-        assert_eq!(told(&[(0, 1, 1), (1200, 1, 1), (1201, 1, 1)])[1..], [Some(Stage::Open), None]);
-    }
-
-    #[test]
-    fn a_claim_that_lost_its_room_before_it_came_is_open_again() {
-        assert_eq!(told(&[(0, 0, 0), (1, 2, 0), (2, 0, 0)])[2], Some(Stage::Open));
-    }
-
-    #[test]
-    fn who_has_waited_long_is_waited_for_long() {
-        let (claims, _) = Claims::default().follow(&[refused(1, 0)], &quota(1, 1), at(0));
-        let (claims, waited) = claims.follow(&[refused(2, 200)], &quota(2, 1), at(202));
-        assert_eq!((stage(&claims), waited), (Some(Stage::Held), vec![SignedDuration::from_secs(202)]));
-        assert_eq!(claims.wake(at(202), HOLD), Some(at(505)));
-    }
-
-    #[test]
-    fn the_same_words_are_not_believed_twice_and_new_ones_are() {
-        let (claims, _) = Claims::default().follow(&[refused(1, 0)], &quota(2, 1), at(0));
-        let (claims, _) = claims.follow(&[refused(1, 0)], &quota(2, 1), at(60));
-        assert_eq!(stage(&claims), None);
-        let (claims, _) = claims.follow(&[refused(1, 0)], &quota(1, 1), at(61));
-        assert_eq!(stage(&claims), None);
-        let (claims, _) = claims.follow(&[refused(2, 61)], &quota(1, 1), at(62));
-        assert_eq!(stage(&claims), Some(Stage::Open));
-        assert_eq!(claims.waiting(&["a"], KEY, at(62), SignedDuration::ZERO), 1);
-        assert_eq!(claims.waiting(&["a"], KEY, at(62), HOLD), 0);
-        let (claims, _) = claims.follow(&[], &quota(1, 1), at(63));
-        assert!(claims.is_empty(), "told of no more");
-    }
-
-    #[test]
-    fn old_refusals_found_after_a_restart_say_nothing() {
-        let (claims, _) = Claims::default().follow(&[refused(1, 0)], &quota(1, 1), at(3600));
-        assert_eq!(stage(&claims), None);
-    }
-}
+mod tests;

@@ -19,6 +19,7 @@ use super::{
     TenantError,
     amount::Amount,
     budget,
+    call::{Call, Controller},
     claims::{self, Claims, Refused},
     fence::Fence,
     observe::Observed,
@@ -246,6 +247,14 @@ impl Context {
         claims
     }
 
+    /// A controller has been told of room.
+    pub(super) fn called(&self, tenant: &str, call: &Call) {
+        let mut all = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(claims) = all.get_mut(tenant) {
+            claims.called(call);
+        }
+    }
+
     /// A namespace whose quota a later leader has written.
     pub(super) fn outranked_in(&self, seen: &Observed) -> Option<String> {
         let fence = self.fence();
@@ -339,6 +348,7 @@ fn refused(event: &SlimEvent) -> Option<Refused> {
     Some(Refused {
         namespace: event.metadata.namespace.clone()?,
         by: event.regarding.uid.clone(),
+        controller: Controller::of(&event.regarding.api_version, &event.regarding.kind, &event.regarding.name),
         version: event.version(),
         at: event.at()?,
         amounts: amounts.collect(),

@@ -11,6 +11,7 @@ use k8s_openapi::api::{
 use kube::{Resource, ResourceExt as _};
 
 use super::{
+    call::Call,
     observe::{Observed, Role},
     pull::{self, Account, PullCopy},
     render,
@@ -83,6 +84,8 @@ pub enum Write {
         /// We have made it, and said so in a label.
         made: bool,
     },
+    /// Tell a controller that there is room for its pod.
+    Call(Call),
     /// Remove the tenant's finalizer; the sentence, if any, is told in an event.
     Finish(Option<String>),
 }
@@ -172,6 +175,7 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
     writes.extend(grants);
     writes.extend(quotas);
     writes.extend(bindings);
+    writes.extend(seen.claims.calls(seen.now).into_iter().map(Write::Call));
     // last: a feature that fails keeps nothing else from the tenant
     writes.extend(pulls);
     writes

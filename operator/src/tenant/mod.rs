@@ -2,6 +2,7 @@
 
 pub mod amount;
 mod budget;
+mod call;
 mod carry;
 mod claims;
 mod context;

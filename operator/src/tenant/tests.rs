@@ -179,6 +179,7 @@ fn carry_out(seen: &mut Observed, writes: Vec<Write>) {
                 slim.metadata.labels = None;
                 seen.namespaces.insert(namespace, Arc::new(slim));
             }
+            Write::Call(call) => seen.claims.called(&call),
             Write::Finish(_) => seen.tenant.metadata.finalizers = None,
         }
     }
@@ -397,13 +398,32 @@ fn a_controller_that_was_refused_gets_room_and_is_counted_while_it_waits() {
     let mut seen = settled(&json!({}));
     uses(&mut seen, "a1", 4);
     let amounts = [(MIG.to_owned(), super::amount::Amount::units(3))].into();
-    let refused = Refused { namespace: "a1".into(), by: "rs".into(), version: 1, at: seen.now, amounts };
+    let refused =
+        Refused { namespace: "a1".into(), by: "rs".into(), controller: None, version: 1, at: seen.now, amounts };
     seen.claims = Claims::default().follow(&[refused], &seen.standings(), seen.now).0;
     assert_eq!(status::status(&seen, None).gpus[0].waiting, 0, "not at once");
     seen.now += status::SHOWN_AFTER;
     assert_eq!(status::status(&seen, None).gpus[0].waiting, 1);
     settle(&mut seen);
     assert_eq!(hard(&seen), ["7", "1"]);
+}
+
+#[test]
+fn a_controller_that_does_not_come_for_its_room_is_told_of_it() {
+    let mut seen = settled(&json!({}));
+    let amounts: super::split::Amounts = [(MIG.to_owned(), super::amount::Amount::units(1))].into();
+    let controller = super::call::Controller::of("apps/v1", "ReplicaSet", "web-5c");
+    let refused = [Refused { namespace: "a1".into(), by: "rs".into(), controller, version: 1, at: seen.now, amounts }];
+    seen.claims = Claims::default().follow(&refused, &seen.standings(), seen.now).0;
+    assert_eq!(decide::writes(&seen), [], "it may be about to come");
+    let then = seen.claims.wake(seen.now, status::SHOWN_AFTER).unwrap();
+    seen.now = then;
+    seen.claims = seen.claims.clone().follow(&refused, &seen.standings(), then).0;
+    let writes = decide::writes(&seen);
+    let [Write::Call(call)] = writes.as_slice() else { panic!("{writes:?}") };
+    assert_eq!((call.namespace.as_str(), call.controller.to_string().as_str()), ("a1", "ReplicaSet web-5c"));
+    seen.claims.called(call);
+    assert_eq!(decide::writes(&seen), []);
 }
 
 #[test]

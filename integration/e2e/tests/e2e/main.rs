@@ -15,6 +15,7 @@ mod at_rest;
 mod benchmarks;
 mod budget;
 mod bypass;
+mod called;
 mod canary;
 mod chart;
 mod churn;

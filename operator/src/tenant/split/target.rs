@@ -9,7 +9,7 @@ use super::pour::{drain, pour};
 /// How sure it is that pods of a namespace want an amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// A controller was refused, and there is no room yet.
+    /// A controller was refused, and there is no room yet; or it has just taken what there was.
     Open,
     /// Room has been made, and the controller has not come back for it.
     Held,

@@ -67,7 +67,7 @@ fn room_moves_from_one_profile_to_another_that_a_controller_was_refused() {
     use_of(&mut seen, THREE, 3);
     let refused = |seen: &Observed, version| {
         let amounts = [(THREE.to_owned(), super::super::amount::Amount::units(1))].into();
-        [Refused { namespace: "a1".into(), by: "rs".into(), version, at: seen.now, amounts }]
+        [Refused { namespace: "a1".into(), by: "rs".into(), controller: None, version, at: seen.now, amounts }]
     };
     seen.claims = Claims::default().follow(&refused(&seen, 1), &seen.standings(), seen.now).0;
     assert_eq!(decide::writes(&seen), [], "nothing is taken from pods");
@@ -81,7 +81,8 @@ fn a_resource_rises_only_once_the_other_ones_limit_has_come_down_for_a_while() {
     let mut seen = mixed(&json!({}));
     use_of(&mut seen, THREE, 3);
     let amounts = [(THREE.to_owned(), super::super::amount::Amount::units(1))].into();
-    let refused = [Refused { namespace: "a1".into(), by: "rs".into(), version: 1, at: seen.now, amounts }];
+    let refused =
+        [Refused { namespace: "a1".into(), by: "rs".into(), controller: None, version: 1, at: seen.now, amounts }];
     seen.claims = Claims::default().follow(&refused, &seen.standings(), seen.now).0;
     let writes = decide::writes(&seen);
     carry_out(&mut seen, writes);
