@@ -130,6 +130,46 @@ fn nodes() -> Vec<Case> {
     ]
 }
 
+fn events() -> Vec<Case> {
+    let own = Some("an agent may report events only as the agent of its own node");
+    let one = Some("an agent may report one thing");
+    let event = |fields: Value| {
+        let mut event = json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "x.1", "namespace": "default"},
+            "eventTime": "2026-01-01T00:00:00.000000Z", "reason": "ForbiddenVariable", "type": "Warning", "action": "Stop", "note": "x",
+            "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "x"},
+            "reportingController": "gputenancy.io/agent", "reportingInstance": "gpu-1",
+        });
+        event.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        event
+    };
+    let path = "/apis/events.k8s.io/v1/namespaces/default/events";
+    let agent =
+        |name, node, fields, refusal| (name, Actor::Agent(node), Verb::Create, path.to_owned(), event(fields), refusal);
+    vec![
+        agent("tells of a variable", "gpu-1", json!({}), None),
+        agent("tells in another's name", "gpu-2", json!({}), own),
+        agent("tells in nobody's name", "gpu-1", json!({"reportingInstance": "gpu-9"}), own),
+        agent("tells as the scheduler", "gpu-1", json!({"reportingController": "default-scheduler"}), one),
+        agent("tells what a quota would", "gpu-1", json!({"reason": "FailedCreate"}), one),
+        agent(
+            "tells of a node",
+            "gpu-1",
+            json!({"regarding": {"kind": "Node", "name": "gpu-1", "namespace": "default"}}),
+            one,
+        ),
+        ("tells without a node", Actor::AgentWithoutNode, Verb::Create, path.to_owned(), event(json!({})), own),
+        (
+            "the operator tells of tenants",
+            Actor::Operator,
+            Verb::Create,
+            path.to_owned(),
+            event(json!({"reportingController": "gputenancy.io/operator", "reason": "Ready"})),
+            None,
+        ),
+    ]
+}
+
 /// A canary pod, but for these fields of its spec and of its container.
 fn canary(spec: Value, container: Value) -> Value {
     let mut all = json!({
@@ -248,7 +288,7 @@ async fn everybody_writes_what_is_theirs_and_nothing_else() {
     product::install(&world.lab, &[]).await.unwrap();
     world.agents_ready().await.unwrap();
     let mut wrong = vec![];
-    for (name, actor, verb, path, body, expected) in [agreements(), nodes(), operator()].concat() {
+    for (name, actor, verb, path, body, expected) in [agreements(), nodes(), events(), operator()].concat() {
         match (actor.may(&world.client, verb, &path, &body).await.unwrap(), expected) {
             (Ok(_), None) => {}
             (Err(status), Some(words)) if status.message.contains(words) => {}
