@@ -169,7 +169,8 @@ async fn tell_controller(seen: &Observed, context: &Context, call: &Call) -> Res
         .apply_status_in(Part::Tenant, namespace, &controller.resource(), controller.name(), fields)
         .await;
     match told {
-        Err(kube::Error::Api(status)) if status.is_forbidden() => {
+        // it would be refused again, and a tenant is not to be kept from the rest by a call
+        Err(kube::Error::Api(status)) if status.is_forbidden() || status.code == 422 => {
             tracing::warn!(%controller, namespace, error = %status, "a controller cannot be told of room: it comes after its own pause");
         }
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
