@@ -39,7 +39,7 @@ const CLIENTS: usize = 8;
 const SHAKEN: Duration = Duration::from_mins(1);
 
 /// A pod that counts and that nobody schedules: what is asked here is admission.
-fn pod(devices: i64) -> serde_json::Value {
+pub fn pod(devices: i64) -> serde_json::Value {
     json!({
         "schedulingGates": [{"name": "example.com/never"}],
         "terminationGracePeriodSeconds": 0,

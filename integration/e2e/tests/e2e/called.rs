@@ -13,6 +13,8 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::{Value, json};
 
+use crate::budget::pod;
+
 const TENANT: &str = "called";
 const HAS: &str = "called-has";
 const WAITS: &str = "called-waits";
@@ -27,17 +29,10 @@ const EARLIER: Duration = Duration::from_secs(15);
 /// A controller of this kind whose pods count and are never scheduled: what is asked here is admission.
 fn controller((version, kind): (&str, &str), namespace: &str, replicas: usize) -> Value {
     let labels = json!({"app": kind.to_lowercase()});
-    let pod = json!({
-        "schedulingGates": [{"name": "example.com/never"}],
-        "restartPolicy": if kind == "Job" { "Never" } else { "Always" },
-        "terminationGracePeriodSeconds": 0,
-        "securityContext": {"runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [{
-            "name": "work", "image": "lab.local/gputenancy-workload:dev", "imagePullPolicy": "Never",
-            "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
-            "resources": {"limits": {"nvidia.com/mig-1g.10gb": "1"}},
-        }],
-    });
+    let mut pod = pod(1);
+    if kind == "Job" {
+        pod["restartPolicy"] = json!("Never");
+    }
     let mut spec = json!({"template": {"metadata": {"labels": labels}, "spec": pod}});
     if kind != "Job" {
         spec["replicas"] = json!(replicas);
