@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use k8s_openapi::jiff::Timestamp;
-use kube::{Client, Config, ResourceExt as _};
+use kube::{Client, Config};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
@@ -12,7 +12,7 @@ use tracing_subscriber::EnvFilter;
 use crate::{
     apply::Writer,
     args::{Args, Command, LogArgs, LogFormat, Places, RunArgs},
-    cache::{self, Caches, Wakes},
+    cache::{self, Caches, EVERYBODY, Wakes},
     events::Publisher,
     health::{self, Readiness},
     lease::{Elector, LeaseError},
@@ -101,7 +101,7 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     let rights = tokio::spawn(rights::keep(asking, places.clone(), refused, readiness.clone(), metrics.clone()));
 
     let fleet = Arc::new(Notify::new());
-    let (names, queue) = mpsc::unbounded_channel();
+    let (names, mut queue) = mpsc::unbounded_channel();
     let with_slices = tokio::select! {
         known = knows_slices(&client) => known,
         () = stop.cancelled() => return Ok(()),
@@ -116,9 +116,12 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
         () = stop.cancelled() => return Ok(()),
     }
     tracing::info!("the caches are filled; waiting to become leader");
+    // who leads looks at all tenants first, so that until then no word about one is worth its room
+    let unheard = async { while queue.recv().await.is_some() {} };
     tokio::select! {
         () = elector.acquire() => {}
         () = stop.cancelled() => return Ok(()),
+        () = unheard => return Ok(()),
     }
     tracing::info!(identity, "this replica is the leader");
     metrics.leads(true);
@@ -200,15 +203,14 @@ async fn on_view(
     let mut old = Arc::new(View::empty());
     while view.changed().await.is_ok() {
         let new = view.borrow_and_update().clone();
-        let tenants = caches.tenants.state();
-        let demands = tenants.iter().filter_map(|t| t.demand.as_deref());
-        metrics.tenants(demands.map(|d| d.ready.as_deref().unwrap_or("New")));
-        let all = !new.same_catalog(&old);
-        for tenant in &tenants {
-            let name = tenant.name_any();
-            if all || tenant.demand.as_ref().is_some_and(|d| !new.same_tenant(&old, &name, d)) {
-                drop(names.send(name));
+        let tenants = caches.tenants.demands();
+        metrics.tenants(tenants.iter().map(|t| t.ready.as_deref().unwrap_or("New")));
+        if new.same_catalog(&old) {
+            for tenant in tenants.iter().filter(|t| !new.same_tenant(&old, &t.name, t)) {
+                drop(names.send(tenant.name.to_string()));
             }
+        } else {
+            drop(names.send(EVERYBODY.into()));
         }
         old = new;
     }

@@ -17,7 +17,6 @@ use std::{
     sync::Arc,
 };
 
-use futures::TryStreamExt as _;
 use gputenancy_crds::{GpuGrant, GpuNode, GpuPool, GpuProfile, GpuTenant, names};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
@@ -30,7 +29,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::migmanager::Configs;
 
-pub use demand::{Demand, SlimTenant};
+pub use demand::{Demand, Tenants};
 pub use doors::{Door, SlimEndpoints, SlimService};
 pub use index::Index;
 pub use packed_store::PackedStore;
@@ -62,7 +61,7 @@ pub struct Caches {
     /// The supply.
     pub pools: Store<Guarded<GpuPool>>,
     /// The demand.
-    pub tenants: Store<SlimTenant>,
+    pub tenants: Tenants,
     /// The agreements.
     pub gpu_nodes: Store<Guarded<GpuNode>>,
     /// Nodes.
@@ -298,33 +297,32 @@ where
         project: lighten,
         keep: |_| true,
         key: ResourceExt::name_any,
-        digest: |object: &Guarded<K>| match &object.0 {
-            Ok(object) => {
-                // the version changes with every write; what was written is in the rest
-                let mut object = object.clone();
-                object.meta_mut().resource_version = None;
-                digest(&object)
-            }
-            Err(invalid) => digest(&invalid.metadata.generation),
-        },
+        digest: digest_guarded,
         index: None,
     }
     .start(fleet(wakes))
 }
 
-fn tenants(client: &Client, wakes: &Wakes) -> Store<SlimTenant> {
+/// A number that differs when the object differs in more than its version, which changes with every write.
+fn digest_guarded<K: Resource + Clone + Serialize>(object: &Guarded<K>) -> u64 {
+    match &object.0 {
+        Ok(object) => {
+            let mut object = object.clone();
+            object.meta_mut().resource_version = None;
+            digest(&object)
+        }
+        Err(invalid) => digest(&invalid.metadata.generation),
+    }
+}
+
+fn tenants(client: &Client, wakes: &Wakes) -> Tenants {
     let wakes = wakes.clone();
     let events = watcher(Api::<Guarded<GpuTenant>>::all(client.clone()), watcher::Config::default().streaming_lists());
-    let events = events.backoff(watch::patience()).modify(lighten).map_ok(demand::keeping());
-    watch::follow(
-        events,
-        ResourceExt::name_any,
-        |t: &SlimTenant| t.digest,
-        move |name, _| {
-            wakes.fleet.notify_one();
-            drop(wakes.tenants.send(name));
-        },
-    )
+    let events = events.backoff(watch::patience()).modify(lighten);
+    Tenants(watch::follow_packed(events, Tenants::how(), move |name| {
+        wakes.fleet.notify_one();
+        drop(wakes.tenants.send(name));
+    }))
 }
 
 fn owned<K>(

@@ -16,7 +16,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     index::Index,
-    packed_store::{PackedStore, PackedWriter},
+    packed_store::{self, How, PackedStore, PackedWriter},
 };
 
 /// How soon a watch that failed is started again: longer and longer, up to 5 s and chance on top of it, at most as much again. kube's
@@ -138,12 +138,7 @@ where
         let events = watcher(api, config.streaming_lists())
             .backoff(patience())
             .modify(project)
-            .try_filter(move |event| {
-                future::ready(match event {
-                    watcher::Event::Apply(object) | watcher::Event::InitApply(object) => keep(object),
-                    _ => true,
-                })
-            })
+            .try_filter(kept(keep))
             .inspect_ok(move |event| {
                 // before the store has it: a store that is ready is never ahead of its index
                 if let (Some(indexer), watcher::Event::Apply(object) | watcher::Event::InitApply(object)) =
@@ -157,6 +152,16 @@ where
                 indexer.note(&key, false);
             }
             changed(key);
+        })
+    }
+}
+
+/// Passes on what is said of objects that are stored, and that one has gone.
+fn kept<K>(keep: fn(&K) -> bool) -> impl FnMut(&watcher::Event<K>) -> future::Ready<bool> {
+    move |event| {
+        future::ready(match event {
+            watcher::Event::Apply(object) | watcher::Event::InitApply(object) => keep(object),
+            _ => true,
         })
     }
 }
@@ -205,24 +210,37 @@ where
 {
     /// As [`Self::start`], of a kind of which there are many objects that are seldom read. Who has lost an object to somebody else is told
     /// too.
-    pub fn start_packed(self, mut changed: impl FnMut(Key) + Send + 'static) -> PackedStore<K> {
+    pub fn start_packed(self, changed: impl FnMut(Key) + Send + 'static) -> PackedStore<K> {
         let Self { api, config, project, keep, key, digest, index } = self;
-        let (store, mut writer) = PackedWriter::new(key, digest, index);
         let events = watcher(api, config.streaming_lists()).backoff(patience()).modify(project);
-        tokio::spawn(async move {
-            let mut events = std::pin::pin!(events);
-            while let Some(event) = events.next().await {
-                match event {
-                    Ok(watcher::Event::Apply(o) | watcher::Event::InitApply(o)) if !keep(&o) => {}
-                    Ok(event) => writer.note(event, &mut changed),
-                    Err(error) => {
-                        tracing::warn!(%error, kind = %K::kind(&()), "the watch failed and is started again");
-                    }
-                }
-            }
-        });
-        store
+        let events = events.try_filter(kept(keep));
+        let how = How { key, digest, text: packed_store::whole, open: |_| (), index };
+        follow_packed(events, how, changed)
     }
+}
+
+/// Keeps a packed store of what `events` tell, in a task of its own; `changed` is called after the store has changed.
+pub fn follow_packed<K, Key, Open>(
+    events: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
+    how: How<K, Key, Open>,
+    mut changed: impl FnMut(Key) + Send + 'static,
+) -> PackedStore<K, Open>
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned + Send + 'static,
+    Key: PartialEq + Send + 'static,
+    Open: Send + Sync + 'static,
+{
+    let (store, mut writer) = PackedWriter::new(how);
+    tokio::spawn(async move {
+        let mut events = std::pin::pin!(events);
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(event) => writer.note(event, &mut changed),
+                Err(error) => tracing::warn!(%error, kind = %K::kind(&()), "the watch failed and is started again"),
+            }
+        }
+    });
+    store
 }
 
 #[cfg(test)]

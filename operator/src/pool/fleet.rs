@@ -50,7 +50,7 @@ impl Fleet {
         Self {
             profiles: valid(&caches.profiles),
             pools: valid(&caches.pools),
-            tenants: caches.tenants.state().iter().filter_map(|t| t.demand.clone()).collect(),
+            tenants: caches.tenants.demands(),
             gpu_nodes: valid(&caches.gpu_nodes).into_iter().map(|n| (n.name_any(), n)).collect(),
             nodes: caches.nodes.state().into_iter().map(|n| (n.name_any(), n)).collect(),
             dra: caches.slices.iter().flat_map(reflector::Store::state).filter_map(|s| dra_node(&s)).collect(),

@@ -24,14 +24,14 @@ use super::{
     fence::Fence,
     observe::Observed,
     pull::Pulls,
+    queue::Name,
     render,
     standard::Standard,
 };
 use crate::{
     apply::Writer,
     cache::{
-        Caches, EVERYBODY, OF_NAMESPACE, PackedStore, SlimEvent, SlimNamespace, SlimPod, SlimQuota, SlimTenant, pull,
-        tenant_of,
+        Caches, EVERYBODY, OF_NAMESPACE, PackedStore, SlimEvent, SlimNamespace, SlimPod, SlimQuota, pull, tenant_of,
     },
     events::Publisher,
     metrics::Metrics,
@@ -43,6 +43,9 @@ const LONGEST_LAG: Duration = Duration::from_secs(5);
 /// How long after a limit has come down no other is raised: a pod that was admitted before may not be there yet, and the quota
 /// controller, which counts pods that are, may have left it out. Most are there in a few milliseconds.
 pub(super) const STEADY: Duration = Duration::from_millis(500);
+
+/// Room that is kept for last writes although all have been seen.
+const ROOM: usize = 64;
 
 /// Objects whose last write has to be seen before the next decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,18 +119,18 @@ impl Context {
         Self { caches, writer, publisher, view, standard, home, metrics, written, passing, fence, claims, lowered }
     }
 
-    /// The tenants that a wake means: one by name, the one that has a namespace or else all that list it, or all.
-    pub(super) fn meant_by(&self, name: &str) -> Vec<ObjectRef<SlimTenant>> {
-        if name == EVERYBODY {
-            return self.caches.tenants.state().iter().map(|t| ObjectRef::new(&t.name_any())).collect();
+    /// The tenants that a word means: one by name, the one that has a namespace or else all that list it, or all.
+    pub(super) fn meant_by(&self, word: &str) -> Vec<Name> {
+        if word == EVERYBODY {
+            return self.caches.tenants.names();
         }
-        let Some(namespace) = name.strip_prefix(OF_NAMESPACE) else { return vec![ObjectRef::new(name)] };
+        let Some(namespace) = word.strip_prefix(OF_NAMESPACE) else { return vec![word.into()] };
         if let Some(owner) = self.caches.namespaces.get("", namespace).and_then(|ns| tenant_of(&*ns)) {
-            return vec![ObjectRef::new(&owner)];
+            return vec![owner.into()];
         }
-        let lists = |t: &SlimTenant| t.demand.iter().flat_map(|d| &d.namespaces).any(|n| n.name == namespace);
-        let tenants = self.caches.tenants.state();
-        tenants.iter().filter(|t| lists(t)).map(|t| ObjectRef::new(&t.name_any())).collect()
+        let tenants = self.caches.tenants.demands().into_iter();
+        let list = tenants.filter(|t| t.namespaces.iter().any(|n| n.name == namespace));
+        list.map(|t| Name::from(&*t.name)).collect()
     }
 
     pub(super) fn observe(&self, tenant: &GpuTenant) -> Observed {
@@ -157,9 +160,9 @@ impl Context {
             let firm = |(ns, q): &(&String, &Arc<SlimQuota>)| fence.is_firm(&me, ns, version(&***q), budget::stamp(q));
             (quotas.iter().filter(firm).map(|(ns, _)| ns.clone()).collect(), unseen)
         };
-        let unsteady = self.unsteady(&quotas);
         // a budget in one place does not move, unless one profile's goes to another
         let counting = quotas.len() > 1 || tenant.spec.gpu_equivalents.is_some();
+        let unsteady = self.unsteady(&quotas, counting);
         let here = quotas.keys().filter(|_| counting).flat_map(|ns| self.pods_in(ns));
         let counted = budget::counted(here.collect::<Vec<_>>().iter().map(|p| &**p));
         let (tenant, claims, now) = (tenant.clone(), Claims::default(), Timestamp::now());
@@ -207,10 +210,17 @@ impl Context {
         pulls
     }
 
-    /// Namespaces in which a limit in force has come down within [`STEADY`], as far as this leader can know.
-    fn unsteady(&self, quotas: &BTreeMap<String, Arc<SlimQuota>>) -> BTreeSet<String> {
+    /// Namespaces in which a limit in force has come down within [`STEADY`], as far as this leader can know; of a budget that does not move
+    /// nothing is remembered, and nothing wanted.
+    fn unsteady(&self, quotas: &BTreeMap<String, Arc<SlimQuota>>, moves: bool) -> BTreeSet<String> {
         let mut lowered = self.lowered.lock().unwrap_or_else(PoisonError::into_inner);
         let mut unsteady = BTreeSet::new();
+        if !moves {
+            for namespace in quotas.keys() {
+                lowered.remove(namespace);
+            }
+            return unsteady;
+        }
         for (namespace, quota) in quotas {
             let now = budget::InForce::of(quota);
             let since = match lowered.get(namespace) {
@@ -312,6 +322,9 @@ impl Context {
                 }
                 written.remove(&key);
             }
+        }
+        if written.is_empty() {
+            written.shrink_to(ROOM);
         }
         Ok(())
     }

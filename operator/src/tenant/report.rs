@@ -11,23 +11,31 @@ use crate::events::{News, Tone};
 /// What passes within this time is not told: a tenant that is being set up would be written at every step.
 const PASSING: Duration = Duration::from_secs(1);
 
+/// What there is to say of a tenant.
+pub(super) struct Report {
+    /// It is being set up, which is over in a moment.
+    pub passes: bool,
+    /// When to look again, though nothing is new.
+    pub again: Option<Duration>,
+}
+
 /// Writes the status if it differs, and tells of a changed `Ready` reason. What passes by itself is written only when it has
-/// lasted; the answer is when to look again.
+/// lasted.
 pub(super) async fn report(
     seen: &Observed,
     context: &Context,
     error: Option<&TenantError>,
-) -> Result<Option<Duration>, TenantError> {
+) -> Result<Report, TenantError> {
     let status = status::status(seen, error.map(ToString::to_string).as_deref());
-    let name = seen.name();
+    let (name, passes) = (seen.name(), error.is_none() && status::passes(&status));
     if seen.tenant.status.as_ref() == Some(&status) {
         context.passing().remove(&name);
-        return Ok(None);
+        return Ok(Report { passes, again: None });
     }
-    if error.is_none() && status::passes(&status) {
+    if passes {
         let lasts = context.passing().entry(name.clone()).or_insert_with(Instant::now).elapsed();
         if let Some(rest) = PASSING.checked_sub(lasts).filter(|rest| !rest.is_zero()) {
-            return Ok(Some(rest));
+            return Ok(Report { passes, again: Some(rest) });
         }
     } else {
         context.passing().remove(&name);
@@ -58,7 +66,7 @@ pub(super) async fn report(
             tell(seen, context, if is_ready { Tone::Normal } else { Tone::Warning }, &reason, note).await;
         }
     }
-    Ok(None)
+    Ok(Report { passes, again: None })
 }
 
 /// What is told of a write that has been carried out: a reason and a sentence. Most are nobody's business.

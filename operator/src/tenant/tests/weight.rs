@@ -3,7 +3,7 @@
 
 use axum::{Router, body::Body, http::Uri};
 use futures::{StreamExt as _, stream};
-use kube::{Client, runtime::reflector::ObjectRef};
+use kube::Client;
 use peak_alloc::PeakAlloc;
 use tokio::sync::{mpsc, watch};
 
@@ -245,7 +245,7 @@ async fn whole() {
     );
     for n in 0..TENANTS {
         let name = format!("team-{n:05}");
-        let tenant = caches.tenants.get(&ObjectRef::new(&name)).unwrap().whole().unwrap();
+        let tenant = caches.tenants.get(&name).unwrap().unwrap();
         let seen = context.observe(&tenant);
         assert_eq!((seen.quotas.len(), seen.bindings.len(), seen.grants.len()), (1, 1, 1));
         let stamp = context.fence().begin(&name, &name, 7);
