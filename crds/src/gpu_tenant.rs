@@ -82,7 +82,8 @@ pub struct GpuTenantSpec {
     #[serde(default)]
     pub pod_security: PodSecurity,
     /// PriorityClasses that the team's pods may name. A class that is the cluster's default has to be named as well: the API server
-    /// writes it into every pod that names none. Left out: every class but Kubernetes' own (system-...).
+    /// writes it into every pod that names none. Kept by policy and by a quota of that scope. Left out: every class but Kubernetes' own
+    /// (system-...).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 253)))]
     #[x_kube(validation = Rule::new("self.all(c, !c.startsWith('system-'))").message("spec.priorityClasses: system- classes are the cluster's own; name others, or leave the list out"))]

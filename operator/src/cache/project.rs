@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gputenancy_crds::names;
 use k8s_openapi::{
     api::{
-        core::v1::{Namespace, Node, Pod, ResourceQuota, Taint},
+        core::v1::{Namespace, Node, Pod, ResourceQuota, ScopeSelector, Taint},
         rbac::v1::{RoleBinding, RoleRef, Subject},
         resource::v1::ResourceSlice,
     },
@@ -256,6 +256,9 @@ pub struct SlimQuotaSpec {
     /// Limits by resource.
     #[serde(default)]
     pub hard: Amounts,
+    /// Which pods count; `None`: all.
+    #[serde(default, rename = "scopeSelector", skip_serializing_if = "Option::is_none")]
+    pub scope: Option<ScopeSelector>,
 }
 
 /// Status of a quota.

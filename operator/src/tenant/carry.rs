@@ -64,9 +64,11 @@ async fn perform(seen: &Observed, context: &Context, write: Write) -> Result<(),
         }
         Write::Network(policy) => put(context, Kept::Network, &*policy).await,
         Write::Limits(limits) => put(context, Kept::Limits, &*limits).await,
+        Write::Classes(quota) => put(context, Kept::Classes, &*quota).await,
         Write::Remove { what, namespace } => match what {
             Optional::Network => take::<NetworkPolicy>(writer, &namespace, render::NETWORK).await,
             Optional::Limits => take::<LimitRange>(writer, &namespace, render::LIMITS).await,
+            Optional::Classes => take::<ResourceQuota>(writer, &namespace, render::CLASSES).await,
             Optional::Owners => take::<RoleBinding>(writer, &namespace, render::OWNERS).await,
             Optional::Viewers => take::<RoleBinding>(writer, &namespace, render::VIEWERS).await,
         },
@@ -197,6 +199,7 @@ async fn release(writer: &Writer, namespace: &str, made: bool) -> Result<(), Ten
     take::<RoleBinding>(writer, namespace, render::OWNERS).await?;
     take::<RoleBinding>(writer, namespace, render::VIEWERS).await?;
     take::<ResourceQuota>(writer, namespace, render::QUOTA).await?;
+    take::<ResourceQuota>(writer, namespace, render::CLASSES).await?;
     take::<LimitRange>(writer, namespace, render::LIMITS).await?;
     take::<NetworkPolicy>(writer, namespace, render::NETWORK).await?;
     let mut labels = json!({names::TENANT_LABEL: null, render::RETAINED_FROM: null});

@@ -56,6 +56,7 @@ pub(super) enum Kept {
     Grant,
     Network,
     Limits,
+    Classes,
     /// By namespace and name, with a slash between them.
     Pull,
     Account,
@@ -71,6 +72,7 @@ impl Kept {
             Self::Grant => "grant",
             Self::Network => "network policy",
             Self::Limits => "limit range",
+            Self::Classes => "quota for PriorityClasses",
             Self::Pull => "image pull secret",
             Self::Account => "ServiceAccount default",
         }
@@ -150,6 +152,7 @@ impl Context {
         let viewers = of(&self.caches.bindings, render::VIEWERS, &namespaces);
         let networks = of(&self.caches.policies, render::NETWORK, &namespaces);
         let limits = of(&self.caches.limits, render::LIMITS, &namespaces);
+        let classes = of(&self.caches.quotas, render::CLASSES, &namespaces);
         let grants = of(&self.caches.grants, names::GRANT, &namespaces);
         let pulls = self.pulls(&namespaces);
         let (standard, home, doors) = (self.standard.clone(), self.home.clone(), self.caches.doors());
@@ -174,6 +177,7 @@ impl Context {
             viewers,
             networks,
             limits,
+            classes,
             pulls,
             standard,
             doors,
@@ -306,6 +310,7 @@ impl Context {
                 (Kept::Grant, namespace.clone(), seen.grants.get(namespace).map(|o| version(&**o))),
                 (Kept::Network, namespace.clone(), seen.networks.get(namespace).map(|o| version(&**o))),
                 (Kept::Limits, namespace.clone(), seen.limits.get(namespace).map(|o| version(&**o))),
+                (Kept::Classes, namespace.clone(), seen.classes.get(namespace).map(|o| version(&**o))),
                 (Kept::Account, namespace.clone(), seen.pulls.accounts.get(namespace).map(|o| version(&**o))),
             ];
             all.extend(seen.pulls.sources.keys().map(|name| {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gputenancy_crds::GpuGrant;
 use k8s_openapi::api::{
-    core::v1::{LimitRange, LimitRangeSpec, Namespace, ResourceQuota},
+    core::v1::{LimitRange, LimitRangeSpec, Namespace, ResourceQuota, ResourceQuotaSpec},
     networking::v1::{NetworkPolicy, NetworkPolicySpec},
     rbac::v1::{RoleBinding, Subject},
 };
@@ -17,7 +17,7 @@ use super::{
     render,
     split::Order,
 };
-use crate::cache::{Print, SlimBinding};
+use crate::cache::{Print, SlimBinding, SlimQuota};
 
 /// One write, in the order in which they are carried out.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +37,8 @@ pub enum Write {
     Network(Box<NetworkPolicy>),
     /// Apply a limit range.
     Limits(Box<LimitRange>),
+    /// Apply the quota that knows `PriorityClasses`.
+    Classes(Box<ResourceQuota>),
     /// Delete an object of ours that is not wanted any more.
     Remove {
         /// Which.
@@ -97,6 +99,8 @@ pub enum Optional {
     Network,
     /// The limit range.
     Limits,
+    /// The quota that knows `PriorityClasses`.
+    Classes,
     /// The owners' role binding.
     Owners,
     /// The viewers' role binding.
@@ -181,16 +185,21 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
     writes
 }
 
-/// What the network policy and the limit range of every namespace have to say, computed once.
+/// What the network policy, the limit range and the quota for `PriorityClasses` of every namespace have to say, computed once.
 pub struct Fences {
     network: Option<(NetworkPolicySpec, Print)>,
     limits: Option<(LimitRangeSpec, Print)>,
+    classes: Option<ResourceQuotaSpec>,
 }
 
 impl Fences {
     /// What they have to say for this tenant.
     pub fn of(seen: &Observed) -> Self {
-        Self { network: seen.network(), limits: seen.default_requests() }
+        Self {
+            network: seen.network(),
+            limits: seen.default_requests(),
+            classes: render::no_other_classes(&seen.tenant),
+        }
     }
 
     /// What to write about them in a namespace.
@@ -211,6 +220,17 @@ impl Fences {
             }
             Some(_) => {}
             None => writes.extend(unwanted(Optional::Limits, namespace, limits.is_some())),
+        }
+        let classes = seen.classes.get(namespace);
+        let says = |q: &SlimQuota, spec: &ResourceQuotaSpec| {
+            Some(&q.spec.hard) == spec.hard.as_ref() && q.spec.scope == spec.scope_selector
+        };
+        match &self.classes {
+            Some(spec) if !classes.is_some_and(|q| says(q, spec) && is_of(&**q, &tenant)) => {
+                writes.push(Write::Classes(Box::new(render::classes(&tenant, namespace, spec.clone()))));
+            }
+            Some(_) => {}
+            None => writes.extend(unwanted(Optional::Classes, namespace, classes.is_some())),
         }
         writes
     }

@@ -36,6 +36,8 @@ pub struct Observed {
     pub networks: BTreeMap<String, Arc<SlimPolicy>>,
     /// Our limit range in each namespace that has one.
     pub limits: BTreeMap<String, Arc<SlimLimits>>,
+    /// Our quota that knows `PriorityClasses` in each namespace that has one.
+    pub classes: BTreeMap<String, Arc<SlimQuota>>,
     /// Its image pull secrets.
     pub pulls: Pulls,
     /// What every tenant gets alike.

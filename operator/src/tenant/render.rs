@@ -3,10 +3,16 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{GpuGrant, GpuGrantSpec, GpuTenant, Owner, OwnerKind, PodSecurity, names};
-use k8s_openapi::api::{
-    core::v1::{LimitRange, LimitRangeItem, LimitRangeSpec, Namespace, ResourceQuota, ResourceQuotaSpec, Secret},
-    networking::v1::{NetworkPolicy, NetworkPolicySpec},
-    rbac::v1::{RoleBinding, RoleRef, Subject},
+use k8s_openapi::{
+    api::{
+        core::v1::{
+            LimitRange, LimitRangeItem, LimitRangeSpec, Namespace, ResourceQuota, ResourceQuotaSpec, ScopeSelector,
+            ScopedResourceSelectorRequirement, Secret,
+        },
+        networking::v1::{NetworkPolicy, NetworkPolicySpec},
+        rbac::v1::{RoleBinding, RoleRef, Subject},
+    },
+    apimachinery::pkg::api::resource::Quantity,
 };
 use kube::{ResourceExt as _, api::ObjectMeta};
 
@@ -15,6 +21,8 @@ use crate::cache::pull::TYPE;
 
 /// Name of the quota in every namespace of a tenant.
 pub const QUOTA: &str = names::QUOTA;
+/// Name of the quota that knows `PriorityClasses`, in every namespace of a tenant that says which its pods may name.
+pub const CLASSES: &str = "gputenancy-priority-classes";
 /// Name of the owners' role binding in every namespace of a tenant that has owners.
 pub const OWNERS: &str = "gputenancy-owners";
 /// The role that owners get: `edit` without network policies. It comes with the chart.
@@ -83,6 +91,30 @@ pub fn quota(tenant: &str, namespace: &str, hard: Limits) -> ResourceQuota {
         spec: Some(ResourceQuotaSpec { hard: Some(hard), ..ResourceQuotaSpec::default() }),
         status: None,
     }
+}
+
+/// The quota that knows `PriorityClasses`, of a namespace.
+pub fn classes(tenant: &str, namespace: &str, spec: ResourceQuotaSpec) -> ResourceQuota {
+    ResourceQuota { metadata: meta(tenant, namespace, CLASSES), spec: Some(spec), status: None }
+}
+
+/// No pod of a `PriorityClass` that the tenant does not name; none for a tenant whose pods may name any. The policies refuse such a pod before
+/// and say which it may name; this holds without them.
+pub fn no_other_classes(tenant: &GpuTenant) -> Option<ResourceQuotaSpec> {
+    let named = tenant.spec.priority_classes.as_ref()?;
+    let class = |operator: &str, values: Option<Vec<String>>| ScopedResourceSelectorRequirement {
+        scope_name: "PriorityClass".into(),
+        operator: operator.into(),
+        values,
+    };
+    // a pod without a class is in no set either, and both have to be so
+    let others = (!named.is_empty()).then(|| class("NotIn", Some(named.clone())));
+    let counted = [class("Exists", None)].into_iter().chain(others).collect();
+    Some(ResourceQuotaSpec {
+        hard: Some([("pods".to_owned(), Quantity("0".into()))].into()),
+        scope_selector: Some(ScopeSelector { match_expressions: Some(counted) }),
+        scopes: None,
+    })
 }
 
 /// The grant of a namespace.

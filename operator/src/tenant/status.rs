@@ -194,6 +194,10 @@ fn unfenced(write: &Write) -> Option<String> {
         Write::Limits(_) | Write::Remove { what: Optional::Limits, .. } => {
             format!("limit range {} does not say the platform's default requests yet", render::LIMITS)
         }
+        Write::Classes(_) => format!("quota {} does not say what spec.priorityClasses says yet", render::CLASSES),
+        Write::Remove { what: Optional::Classes, .. } => {
+            format!("quota {} is still there, though spec.priorityClasses is left out", render::CLASSES)
+        }
         _ => return None,
     })
 }

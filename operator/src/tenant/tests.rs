@@ -91,6 +91,7 @@ fn observed(spec: &Value) -> Observed {
         viewers: BTreeMap::new(),
         networks: BTreeMap::new(),
         limits: BTreeMap::new(),
+        classes: BTreeMap::new(),
         pulls: Pulls::default(),
         standard: Arc::new(STANDARD.parse().unwrap()),
         doors: [("10.0.0.5", 6443), ("10.96.0.1", 443)].map(|(at, port)| door(at, port)).into(),
@@ -128,8 +129,13 @@ fn carry_out(seen: &mut Observed, writes: Vec<Write>) {
                 let slim: SlimLimits = serde_json::from_value(serde_json::to_value(*limits).unwrap()).unwrap();
                 seen.limits.insert(slim.namespace().unwrap(), Arc::new(slim));
             }
+            Write::Classes(quota) => {
+                let slim: SlimQuota = serde_json::from_value(serde_json::to_value(*quota).unwrap()).unwrap();
+                seen.classes.insert(slim.namespace().unwrap(), Arc::new(slim));
+            }
             Write::Remove { what, namespace } => {
                 let gone = match what {
+                    Optional::Classes => seen.classes.remove(&namespace).is_some(),
                     Optional::Network => seen.networks.remove(&namespace).is_some(),
                     Optional::Limits => seen.limits.remove(&namespace).is_some(),
                     Optional::Owners => seen.bindings.remove(&namespace).is_some(),

@@ -19,6 +19,7 @@ mod called;
 mod canary;
 mod chart;
 mod churn;
+mod classes;
 mod crashes;
 mod equivalents;
 mod farewell;

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{apimachinery::pkg::api::resource::Quantity, jiff::Timestamp};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
@@ -91,6 +91,33 @@ fn without_default_requests_there_is_no_limit_range() {
     assert_eq!(removed, 2, "{writes:?}");
     settle(&mut seen);
     assert!(seen.limits.is_empty() && decide::writes(&seen).is_empty());
+}
+
+#[test]
+fn a_tenant_that_names_priority_classes_has_a_quota_that_lets_in_no_others() {
+    let mut seen = settled(&json!({}));
+    assert!(seen.classes.is_empty());
+    change(&mut seen, json!({"priorityClasses": ["batch", "serving"]}));
+    settle(&mut seen);
+    assert_eq!(decide::writes(&seen), []);
+    insta::assert_yaml_snapshot!(render::classes("team-a", "a1", render::no_other_classes(&seen.tenant).unwrap()));
+    // somebody lets one in
+    let mut open = (*seen.classes["a2"]).clone();
+    open.spec.hard.insert("pods".into(), Quantity("1".into()));
+    seen.classes.insert("a2".into(), Arc::new(open));
+    let (_, why, message) = reason(&seen, "PolicyReady");
+    assert!(why == "Applying" && message.contains("a2: quota gputenancy-priority-classes"), "{message}");
+    assert!(matches!(decide::writes(&seen).as_slice(), [Write::Classes(q)] if q.namespace().as_deref() == Some("a2")));
+    settle(&mut seen);
+    // none at all
+    change(&mut seen, json!({"priorityClasses": []}));
+    settle(&mut seen);
+    let scope = seen.classes["a1"].spec.scope.clone().unwrap().match_expressions.unwrap();
+    assert_eq!((scope.len(), scope[0].operator.as_str()), (1, "Exists"));
+    // any
+    change(&mut seen, json!({"priorityClasses": null}));
+    settle(&mut seen);
+    assert!(seen.classes.is_empty() && decide::writes(&seen).is_empty());
 }
 
 #[test]

@@ -1,0 +1,87 @@
+//! `PriorityClasses` that a tenant may name, kept by a quota: also where no policy asks.
+
+use e2e::{Error, Result, World, objects::ensure, story::tenant_ready};
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota, ResourceQuotaSpec};
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use crate::budget::pod;
+
+const TENANT: &str = "classes";
+const OURS: &str = "gputenancy-priority-classes";
+/// No tenant's: no policy of ours asks there.
+const ELSEWHERE: &str = "classes-elsewhere";
+const CLASSES: [&str; 2] = ["classes-own", "classes-foreign"];
+
+/// Does the API server take a pod of this class? Its answer where it does not.
+async fn refused(world: &World, class: Option<&str>) -> Result<Option<String>> {
+    let mut spec = pod(0);
+    spec["containers"][0]["resources"] = json!({});
+    spec["priorityClassName"] = json!(class);
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "x-"}, "spec": spec});
+    let pod: Pod = serde_json::from_value(pod).map_err(|e| Error::Wrong(e.to_string()))?;
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    match Api::namespaced(world.client.clone(), ELSEWHERE).create(&dry, &pod).await {
+        Ok(_) => Ok(None),
+        Err(kube::Error::Api(status)) => Ok(Some(status.message)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The quota that knows `PriorityClasses`, as it is in the tenant's namespace.
+async fn ours(world: &World) -> Result<Option<ResourceQuotaSpec>> {
+    let quotas = Api::<ResourceQuota>::namespaced(world.client.clone(), TENANT);
+    Ok(quotas.get_opt(OURS).await?.and_then(|q| q.spec))
+}
+
+fn tenant(classes: Option<Value>) -> Value {
+    let mut spec = json!({"namespaces": [{"name": TENANT}], "deletionProtection": false});
+    if let Some(classes) = classes {
+        spec["priorityClasses"] = classes;
+    }
+    json!({"apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "metadata": {"name": TENANT}, "spec": spec})
+}
+
+#[tokio::test]
+async fn a_quota_lets_in_no_priority_class_but_those_that_the_tenant_names() {
+    let world = World::enter().await.unwrap();
+    let body = async {
+        let class = |name| json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 1000});
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": ELSEWHERE}});
+        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": ELSEWHERE}});
+        world
+            .set(&[class(CLASSES[0]), class(CLASSES[1]), namespace, account, tenant(Some(json!([CLASSES[0]])))])
+            .await?;
+        tenant_ready(&world, TENANT).await?;
+        let spec = ours(&world).await?.ok_or_else(|| Error::Wrong(format!("no quota {OURS}")))?;
+        world.set(&[json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": OURS, "namespace": ELSEWHERE}, "spec": spec})]).await?;
+        let quotas = Api::<ResourceQuota>::namespaced(world.client.clone(), ELSEWHERE);
+        e2e::wait::eventually("the quota in force", e2e::wait::PATIENCE, || async {
+            let in_force = quotas.get(OURS).await?.status.and_then(|s| s.hard).is_some();
+            Ok(if in_force { Ok(()) } else { Err("not yet".into()) })
+        })
+        .await?;
+
+        let own = (refused(&world, Some(CLASSES[0])).await?, refused(&world, None).await?);
+        ensure(own == (None, None), format!("its own class, and none: {own:?}"))?;
+        let foreign = refused(&world, Some(CLASSES[1])).await?.unwrap_or_default();
+        ensure(foreign.contains(&format!("exceeded quota: {OURS}")), format!("another's class: {foreign:?}"))?;
+
+        world.set(&[tenant(None)]).await?;
+        tenant_ready(&world, TENANT).await?;
+        ensure(ours(&world).await?.is_none(), "the quota is there, though any class may be named")
+    };
+    let outcome = body.await;
+    // what is no tenant's is nobody's to clear
+    Api::<k8s_openapi::api::core::v1::Namespace>::all(world.client.clone())
+        .delete(ELSEWHERE, &DeleteParams::default())
+        .await
+        .unwrap();
+    for class in CLASSES {
+        world.kubectl(&["delete", "priorityclass", class]).await.unwrap();
+    }
+    world.keeping_evidence("classes", async { outcome }).await;
+}
