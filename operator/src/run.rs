@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use futures::StreamExt as _;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Client, Config};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    task::JoinError,
+};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
@@ -42,9 +45,18 @@ pub enum RunError {
     /// Something is missing that the operator needs.
     #[error("{0}")]
     Rights(String),
+    /// A controller has ended, which it does only by a fault of this program.
+    #[error("the controller of {0} has ended: {1}")]
+    Ended(&'static str, String),
     /// Signals cannot be caught.
     #[error("catching signals: {0}")]
     Signal(std::io::Error),
+}
+
+impl RunError {
+    fn ended(which: &'static str, how: Result<(), JoinError>) -> Self {
+        Self::Ended(which, how.err().map_or_else(|| "it has nothing more to do".into(), |e| e.to_string()))
+    }
 }
 
 /// Does what the command line asks for.
@@ -139,7 +151,7 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
         seen,
     );
     fleet.notify_one();
-    let fleet_task = tokio::spawn(controller.run(fleet, stop.clone()));
+    let mut fleet_task = tokio::spawn(controller.run(fleet, stop.clone()));
     let context = tenant::Context::new(
         elector.term(),
         (namespace, tenant_standard),
@@ -151,7 +163,7 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     );
     let stream = futures::stream::unfold(queue, async |mut queue| Some((queue.recv().await?, queue)));
     let (mut first, ended) = (view.clone(), stop.clone().cancelled_owned());
-    let tenants_task = tokio::spawn(async move {
+    let mut tenants_task = tokio::spawn(async move {
         // fails only when the fleet's controller has ended
         if first.wait_for(|v| v.complete).await.is_ok() {
             tenant::run(context, stream.boxed().take_until(ended), concurrency).await;
@@ -162,9 +174,13 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     let release = CancellationToken::new();
     let mut held = std::pin::pin!(elector.hold(release.clone()));
     let outcome = tokio::select! {
+        biased;
         () = stop.cancelled() => Ok(()),
         outcome = &mut held => outcome.map_err(RunError::from),
         ended = served => ended.unwrap_or(Ok(())).map_err(RunError::Serve),
+        // a leader that does half of its work would keep others from doing all of it
+        ended = &mut fleet_task => Err(RunError::ended("the fleet", ended)),
+        ended = &mut tenants_task => Err(RunError::ended("tenants", ended)),
     };
     stop.cancel();
     waker.abort();
