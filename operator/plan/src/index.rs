@@ -1,10 +1,15 @@
 //! The planner that remembers: the fleet's picture, and the plan for it, both kept up to date event by event.
 
+use std::collections::{BTreeMap, HashSet};
+
 use super::{
     fleet::Core,
     model::{Node, Pool, Profile, Snapshot, Tenant},
     name::{NodeName, PoolName, ProfileName, TenantName},
     outcome::Plan,
+    problem::Problem,
+    share::Sharing,
+    snapshot::{Cluster, read_tenant},
 };
 
 /// One object of the fleet as it is now; `None`: it is gone.
@@ -66,28 +71,37 @@ impl Index {
         }
     }
 
-    /// Takes a whole picture in by what differs from the one before.
-    pub fn follow(&mut self, snapshot: Snapshot) {
-        if self.snapshot.profiles != snapshot.profiles || self.snapshot.pools != snapshot.pools {
-            *self = Self::new(snapshot);
-            return;
+    /// Takes the cluster in by what differs from what was taken in before, and says what in it makes no sense. Tenants, of which there may
+    /// be very many, are read one by one: those that are as before take no room.
+    pub fn read(&mut self, cluster: &Cluster<'_>) -> Vec<Problem> {
+        let mut sharing = Sharing::default();
+        let (supply, problems) = Snapshot::read_supply(cluster, &mut sharing);
+        if self.snapshot.profiles != supply.profiles || self.snapshot.pools != supply.pools {
+            let tenants = cluster.tenants.iter().map(|t| read_tenant(t, &mut sharing)).collect();
+            *self = Self::new(Snapshot { tenants, ..supply });
+            return problems;
         }
-        let gone: Vec<TenantName> =
-            self.snapshot.tenants.keys().filter(|t| !snapshot.tenants.contains_key(*t)).cloned().collect();
-        for name in gone {
-            self.apply(Event::Tenant(name, None));
-        }
-        for (name, tenant) in snapshot.tenants {
+        for tenant in &cluster.tenants {
+            let (name, tenant) = read_tenant(tenant, &mut sharing);
             self.apply(Event::Tenant(name, Some(tenant)));
         }
+        if self.snapshot.tenants.len() > cluster.tenants.len() {
+            let there: HashSet<&str> = cluster.tenants.iter().map(|t| t.name).collect();
+            let known = self.snapshot.tenants.keys();
+            let gone: Vec<TenantName> = known.filter(|t| !there.contains(t.as_str())).cloned().collect();
+            for name in gone {
+                self.apply(Event::Tenant(name, None));
+            }
+        }
         let gone: Vec<NodeName> =
-            self.snapshot.nodes.keys().filter(|n| !snapshot.nodes.contains_key(*n)).cloned().collect();
+            self.snapshot.nodes.keys().filter(|n| !supply.nodes.contains_key(*n)).cloned().collect();
         for name in gone {
             self.apply(Event::Node(name, None));
         }
-        for (name, node) in snapshot.nodes {
+        for (name, node) in supply.nodes {
             self.apply(Event::Node(name, Some(node)));
         }
+        problems
     }
 
     /// The plan for the fleet as it is now.
@@ -109,7 +123,7 @@ impl Index {
 }
 
 /// Puts an object into a map or takes it out; says whether that made a difference.
-fn put<K: Ord, V: PartialEq>(map: &mut std::collections::BTreeMap<K, V>, key: K, new: Option<V>) -> bool {
+fn put<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, V>, key: K, new: Option<V>) -> bool {
     match new {
         Some(new) if map.get(&key) == Some(&new) => false,
         Some(new) => {

@@ -27,6 +27,11 @@ impl Sharing {
         new.into()
     }
 
+    /// The copy of a text that `all` have, or else our own, of which they are not told.
+    pub(super) fn text_beside<T: From<Arc<str>>>(&mut self, all: &Self, text: &str) -> T {
+        all.texts.get(text).map_or_else(|| self.text(text), |known| Arc::clone(known).into())
+    }
+
     /// The one copy of a layout.
     pub fn layout(&mut self, layout: Layout) -> Arc<Layout> {
         one(&mut self.layouts, layout)

@@ -15,7 +15,7 @@ use super::{
     board::Board,
     foreign::Foreign,
     model::{Fixed, Gpu, InUse, Mode, Node, Pool, Profile, Shape, Snapshot, Spare, Standing, Tenant},
-    name::{GpuUuid, NodeName, PodName, PoolName, ProfileName},
+    name::{GpuUuid, NodeName, PodName, PoolName, ProfileName, TenantName},
     problem::Problem,
     share::Sharing,
 };
@@ -108,14 +108,21 @@ pub fn trust_needed(spec: &crds::GpuProfileSpec) -> Trust {
 impl Snapshot {
     /// Reads the cluster, and says what in it makes no sense.
     pub fn read(cluster: &Cluster<'_>) -> (Self, Vec<Problem>) {
-        let (mut problems, mut sharing) = (Vec::new(), Sharing::default());
-        let profiles = read_profiles(&cluster.profiles, &mut sharing, &mut problems);
+        let mut sharing = Sharing::default();
+        let (mut read, problems) = Self::read_supply(cluster, &mut sharing);
+        read.tenants.extend(cluster.tenants.iter().map(|t| read_tenant(t, &mut sharing)));
+        (read, problems)
+    }
+
+    /// As [`Self::read`], without any tenant.
+    pub(super) fn read_supply(cluster: &Cluster<'_>, sharing: &mut Sharing) -> (Self, Vec<Problem>) {
+        let mut problems = Vec::new();
+        let profiles = read_profiles(&cluster.profiles, sharing, &mut problems);
         let pools = cluster.pools.iter().map(|p| (sharing.text(&p.name_any()), read_pool(p, &mut problems))).collect();
-        let tenants = cluster.tenants.iter().map(|t| (sharing.text(t.name), read_tenant(t, &mut sharing))).collect();
-        let nodes = read_nodes(cluster, &mut sharing, &mut problems);
+        let nodes = read_nodes(cluster, sharing, &mut problems);
         problems.sort();
         problems.dedup();
-        (Self { profiles, pools, tenants, nodes }, problems)
+        (Self { profiles, pools, tenants: BTreeMap::new(), nodes }, problems)
     }
 }
 
@@ -231,18 +238,21 @@ fn indices(text: &str) -> Result<Option<BTreeSet<i32>>, String> {
     Ok(Some(set))
 }
 
-fn read_tenant(tenant: &TenantFacts<'_>, sharing: &mut Sharing) -> Tenant {
+/// Reads a tenant. Its own names are shared with its pods at most, so that nobody has to remember them.
+pub(super) fn read_tenant(tenant: &TenantFacts<'_>, sharing: &mut Sharing) -> (TenantName, Tenant) {
+    let mut own = Sharing::default();
     let guarantees = tenant.gpus.iter().fold(LiteMap::new(), |mut sums, g| {
         *sums.entry(sharing.text(&g.profile)).or_default() += u32::try_from(g.count).unwrap_or(0);
         sums
     });
-    let namespaces: BTreeSet<_> = tenant.namespaces.iter().map(|n| sharing.text(&n.name)).collect();
-    Tenant {
+    let namespaces: BTreeSet<_> = tenant.namespaces.iter().map(|n| own.text_beside(sharing, &n.name)).collect();
+    let read = Tenant {
         namespaces: namespaces.into_iter().collect(),
         trust: tenant.trust,
         priority: tenant.priority.clamp(-5, 5),
         guarantees,
-    }
+    };
+    (own.text_beside(sharing, tenant.name), read)
 }
 
 fn read_nodes(cluster: &Cluster<'_>, sharing: &mut Sharing, problems: &mut Vec<Problem>) -> BTreeMap<NodeName, Node> {

@@ -25,7 +25,7 @@ use crate::{
     cache::digest,
     change::{self, Decision, Managed, Observation, Policy, Turn, Window, WindowError, Windows},
     migmanager::{self, Configs},
-    plan::{self, GpuKey, Index, NodeName, Plan, PodName, PoolName, Snapshot, TenantFacts},
+    plan::{self, GpuKey, Index, NodeName, Plan, PodName, PoolName, TenantFacts},
     plugin, profile,
     view::View,
 };
@@ -95,8 +95,7 @@ pub fn pass(fleet: &Fleet, index: &mut Index, inputs: &Inputs<'_>) -> Pass {
     let fleet = current.as_ref().unwrap_or(fleet);
     let cluster = fleet.cluster_at(inputs.now);
     let windows = windows(fleet, inputs.now);
-    let (snapshot, mut problems) = Snapshot::read(&cluster);
-    index.follow(snapshot);
+    let mut problems = index.read(&cluster);
     let (snapshot, plan) = index.planned();
     problems.extend(plan.problems.iter().cloned());
     problems.sort();

@@ -100,14 +100,18 @@ impl Fleet {
         self
     }
 
-    pub fn snapshot(&self) -> (Snapshot, Vec<gputenancy_plan::Problem>) {
-        Snapshot::read(&Cluster {
+    pub fn cluster(&self) -> Cluster<'_> {
+        Cluster {
             profiles: self.profiles.iter().collect(),
             pools: self.pools.iter().collect(),
             tenants: self.tenants.iter().map(demanded).collect(),
             nodes: self.nodes.iter().map(Member::facts).collect(),
             priorities: self.priorities.iter().map(|((ns, pod), value)| ((&**ns, &**pod), *value)).collect(),
-        })
+        }
+    }
+
+    pub fn snapshot(&self) -> (Snapshot, Vec<gputenancy_plan::Problem>) {
+        Snapshot::read(&self.cluster())
     }
 
     pub fn plan(&self) -> Plan {

@@ -22,6 +22,8 @@ enum Step {
     Stop(Pick),
     /// A node answers, or does not.
     Ready(Pick, bool),
+    /// A tenant goes.
+    Leave(usize),
     /// A node goes.
     Gone(Pick),
     /// What is planned is carried out.
@@ -39,6 +41,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => (0..3_usize, any::<Pick>()).prop_map(|(t, at)| Step::Start(t, at)),
         2 => any::<Pick>().prop_map(Step::Stop),
         1 => (any::<Pick>(), any::<bool>()).prop_map(|(n, on)| Step::Ready(n, on)),
+        1 => (0..2_usize).prop_map(Step::Leave),
         1 => any::<Pick>().prop_map(Step::Gone),
         2 => Just(Step::Settle),
         1 => any::<bool>().prop_map(Step::Spare),
@@ -89,6 +92,7 @@ fn happen(fleet: &mut Fleet, case: &Case, step: &Step, number: usize) {
                 (busy[at].owner, busy[at].clients) = (None, 0);
             }
         }
+        Step::Leave(tenant) => fleet.tenants.retain(|t| t.metadata.name.as_deref() != Some(TENANTS[*tenant])),
         Step::Ready(node, on) if !fleet.nodes.is_empty() => {
             let at = node.index(fleet.nodes.len());
             fleet.nodes[at].ready = *on;
@@ -119,9 +123,11 @@ proptest! {
         prop_assert_eq!(index.plan(), &plan(&fleet.snapshot().0));
         for (number, step) in steps.iter().enumerate() {
             happen(&mut fleet, &case, step, number);
-            let snapshot = fleet.snapshot().0;
-            index.follow(snapshot.clone());
-            prop_assert_eq!(index.plan(), &plan(&snapshot), "after {:?}", step);
+            let (snapshot, problems) = fleet.snapshot();
+            prop_assert_eq!(index.read(&fleet.cluster()), problems, "after {:?}", step);
+            let (picture, planned) = index.planned();
+            prop_assert_eq!(picture, &snapshot, "after {:?}", step);
+            prop_assert_eq!(planned, &plan(&snapshot), "after {:?}", step);
         }
     }
 }
