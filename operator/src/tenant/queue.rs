@@ -42,10 +42,10 @@ type Lane = VecDeque<(Instant, Name)>;
 /// How a look has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// There was nothing to be done, and nothing is waited for that comes in a moment.
+    /// There was nothing to be done, or nothing that could be, and nothing is waited for that comes in a moment.
     pub at_rest: bool,
-    /// When the next look is due if there is nothing new before.
-    pub again: Option<Instant>,
+    /// After how long there is to be another if there is nothing new before.
+    pub again: Option<Duration>,
 }
 
 /// Where somebody waits.
@@ -61,7 +61,9 @@ impl Queue {
     pub fn come(&mut self, name: Name, now: Instant) {
         if self.waiting.insert(name.clone()) {
             self.forget_later(&name);
-            let lane = if self.restless.contains(&name) { &mut self.begun } else { &mut self.fresh };
+            // what comes while somebody is looked at is mostly what that look itself has written
+            let begun = self.running.contains(&name) || self.restless.contains(&name);
+            let lane = if begun { &mut self.begun } else { &mut self.fresh };
             lane.push_back((now + GATHERED, name));
         }
     }
@@ -102,7 +104,7 @@ impl Queue {
     }
 
     /// A look at a tenant has ended.
-    pub fn done(&mut self, name: &Name, outcome: Outcome) {
+    pub fn done(&mut self, name: &Name, outcome: Outcome, now: Instant) {
         let Outcome { at_rest, again } = outcome;
         self.running.remove(name);
         if !at_rest {
@@ -110,7 +112,8 @@ impl Queue {
         } else if self.restless.remove(name) && self.restless.is_empty() {
             self.restless.shrink_to(ROOM);
         }
-        if let Some(at) = again.filter(|_| !self.waiting.contains(name)) {
+        if let Some(after) = again.filter(|_| !self.waiting.contains(name)) {
+            let at = now + after;
             self.again.insert(name.clone(), at);
             self.later.insert((at, name.clone()));
         }
@@ -150,7 +153,7 @@ mod tests {
         queue
     }
 
-    fn rests(again: Option<Instant>) -> Outcome {
+    fn rests(again: Option<Duration>) -> Outcome {
         Outcome { at_rest: true, again }
     }
 
@@ -181,7 +184,7 @@ mod tests {
         let later = then + GATHERED;
         assert_eq!(all(&mut queue, later), [Name::from("b")], "a is being looked at");
         assert_eq!(queue.wakes(), None, "only the end of a look helps");
-        queue.done(&a, rests(None));
+        queue.done(&a, rests(None), later);
         assert_eq!(all(&mut queue, later), [a]);
     }
 
@@ -191,13 +194,13 @@ mod tests {
         let (now, minute) = (before + GATHERED, Duration::from_mins(1));
         let mut queue = queue(&["a"], before);
         let a = queue.take(now).unwrap();
-        queue.done(&a, rests(Some(now + minute)));
+        queue.done(&a, rests(Some(minute)), now);
         assert_eq!((queue.take(now), queue.wakes()), (None, Some(now + minute)));
         assert_eq!(queue.take(now + minute), Some(a.clone()));
-        queue.done(&a, rests(Some(now + minute * 2)));
+        queue.done(&a, rests(Some(minute)), now + minute);
         queue.come(a.clone(), now + minute);
         assert_eq!(queue.take(now + minute + GATHERED), Some(a.clone()));
-        queue.done(&a, rests(None));
+        queue.done(&a, rests(None), now + minute);
         assert_eq!((queue.take(now + minute * 3), queue.wakes()), (None, None), "that look has been had");
     }
 
@@ -207,15 +210,15 @@ mod tests {
         let mut queue = Queue::default();
         (0..10_000).for_each(|n| queue.come(n.to_string().into(), now));
         while let Some(name) = queue.take(now + GATHERED) {
-            queue.done(&name, RESTLESS);
+            queue.done(&name, RESTLESS, now);
         }
         (0..10_000).for_each(|n| queue.come(n.to_string().into(), now));
         let later = now + GATHERED * 2;
         while let Some(name) = queue.take(now + GATHERED) {
-            queue.done(&name, rests(Some(later)));
+            queue.done(&name, rests(Some(GATHERED)), now + GATHERED);
         }
         while let Some(name) = queue.take(later) {
-            queue.done(&name, rests(None));
+            queue.done(&name, rests(None), later);
         }
         let Queue { fresh, begun, waiting, running, restless, later, again, turn: _ } = &queue;
         assert!(fresh.capacity() <= ROOM && begun.capacity() <= ROOM && again.capacity() <= 2 * ROOM);
@@ -233,16 +236,29 @@ mod tests {
             queue.come(n.to_string().into(), now);
         }
         let mut taken = Vec::new();
-        queue.done(&hot, RESTLESS);
+        queue.done(&hot, RESTLESS, then);
         for _ in 0..20 {
             // there is always something new about it
             queue.come(hot.clone(), now);
             let name = queue.take(then).unwrap();
-            queue.done(&name, if name == hot { RESTLESS } else { rests(None) });
+            queue.done(&name, if name == hot { RESTLESS } else { rests(None) }, then);
             taken.push(name);
         }
         assert_eq!((&*taken[0], &*taken[7], &*taken[15]), ("hot", "0", "1"));
         assert_eq!(taken.iter().filter(|name| **name != hot).count(), 2);
+    }
+
+    #[test]
+    fn who_brings_about_something_new_while_looked_at_has_been_begun_with() {
+        let now = Instant::now();
+        let then = now + GATHERED;
+        let mut queue = queue(&["a"], now);
+        let a = queue.take(then).unwrap();
+        queue.come("b".into(), now);
+        // its own writes come back before the look has ended
+        queue.come(a.clone(), now);
+        queue.done(&a, RESTLESS, then);
+        assert_eq!(queue.take(then), Some(a));
     }
 
     #[derive(Clone, Debug)]
@@ -297,10 +313,10 @@ mod tests {
                     Event::Done(..) if running.is_empty() => {}
                     Event::Done(n, again, at_rest) => {
                         let name = running.remove(n % running.len());
-                        let again = again.map(|ms| now + Duration::from_millis(ms.into()));
-                        queue.done(&name, Outcome { at_rest, again });
-                        if let Some(at) = again {
-                            owed.entry(name).or_insert((at, false));
+                        let again = again.map(|ms| Duration::from_millis(ms.into()));
+                        queue.done(&name, Outcome { at_rest, again }, now);
+                        if let Some(after) = again {
+                            owed.entry(name).or_insert((now + after, false));
                         }
                     }
                     Event::Pass(ms) => now += Duration::from_millis(ms.into()),

@@ -42,10 +42,7 @@ pub async fn run(context: Context, words: impl Stream<Item = String> + Send, con
                 Some(word) => context.meant_by(&word).into_iter().for_each(|name| queue.come(name, Instant::now())),
                 None => break,
             },
-            Some((name, ended)) = looks.next() => {
-                let Ended { at_rest, again } = ended;
-                queue.done(&name, Outcome { at_rest, again: again.map(|after| Instant::now() + after) });
-            }
+            Some((name, outcome)) = looks.next() => queue.done(&name, outcome, Instant::now()),
             () = at(wakes) => {}
         }
     }
@@ -59,39 +56,30 @@ async fn at(time: Option<Instant>) {
     }
 }
 
-/// How a look has ended.
-struct Ended {
-    /// There was nothing to be done, or nothing that could be, and nothing is waited for.
-    at_rest: bool,
-    /// After how long there is to be another although nothing is new.
-    again: Option<Duration>,
-}
-
-async fn look(name: Name, context: Arc<Context>) -> (Name, Ended) {
+async fn look(name: Name, context: Arc<Context>) -> (Name, Outcome) {
     let Some(tenant) = context.caches.tenants.get(&name) else {
         tracing::debug!("the tenant has gone");
-        return (name, Ended { at_rest: true, again: None });
+        return (name, Outcome { at_rest: true, again: None });
     };
     let begun = Instant::now();
-    let outcome = match tenant {
+    let looked = match tenant {
         Ok(tenant) => one(&tenant, &context).await,
         Err(invalid) => Err(TenantError::Invalid(invalid)),
     };
-    let failed =
-        matches!(outcome, Err(TenantError::Invalid(_) | TenantError::Write { .. } | TenantError::Outranked(_)));
+    let failed = matches!(looked, Err(TenantError::Invalid(_) | TenantError::Write { .. } | TenantError::Outranked(_)));
     context.metrics.reconciled("tenant", begun.elapsed().as_secs_f64(), failed);
-    let ended = outcome.unwrap_or_else(|error| {
+    let outcome = looked.unwrap_or_else(|error| {
         if failed {
             tracing::warn!(%error, "the tenant was not reconciled");
         } else {
             tracing::debug!(%error, "looked at again in a moment");
         }
-        Ended { at_rest: failed, again: after(&error, &name) }
+        Outcome { at_rest: failed, again: after(&error, &name) }
     });
-    (name, ended)
+    (name, outcome)
 }
 
-async fn one(tenant: &GpuTenant, context: &Context) -> Result<Ended, TenantError> {
+async fn one(tenant: &GpuTenant, context: &Context) -> Result<Outcome, TenantError> {
     let seen = context.observe(tenant);
     context.caught_up(&seen)?;
     if let Some(namespace) = context.outranked_in(&seen) {
@@ -100,7 +88,7 @@ async fn one(tenant: &GpuTenant, context: &Context) -> Result<Ended, TenantError
     let deleted = tenant.metadata.deletion_timestamp.is_some();
     let writes = if deleted {
         if !has_finalizer(tenant) {
-            return Ok(Ended { at_rest: true, again: None });
+            return Ok(Outcome { at_rest: true, again: None });
         }
         teardown::writes(&seen)
     } else {
@@ -127,7 +115,7 @@ async fn one(tenant: &GpuTenant, context: &Context) -> Result<Ended, TenantError
     let ends = ends.and_then(|then| Duration::try_from(then.duration_since(seen.now)).ok());
     let steady = seen.step().1.waits.then_some(STEADY);
     let later = [reported.again, ends, steady, deleted.then_some(Duration::from_secs(30))].into_iter().flatten().min();
-    outcome.map(|()| Ended { at_rest: nothing_written && !reported.passes, again: later })
+    outcome.map(|()| Outcome { at_rest: nothing_written && !reported.passes, again: later })
 }
 
 /// When a tenant is looked at again after a failure.
