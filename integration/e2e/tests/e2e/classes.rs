@@ -1,11 +1,13 @@
 //! `PriorityClasses` that a tenant may name, kept by a quota: also where no policy asks.
 
-use e2e::{Error, Result, World, objects::ensure, story::tenant_ready};
-use k8s_openapi::api::core::v1::{Pod, ResourceQuota, ResourceQuotaSpec};
-use kube::{
-    Api,
-    api::{DeleteParams, PostParams},
+use e2e::{
+    Error, Result, World,
+    objects::ensure,
+    story::tenant_ready,
+    wait::{PATIENCE, eventually},
 };
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota, ResourceQuotaSpec};
+use kube::{Api, api::PostParams};
 use serde_json::{Value, json};
 
 use crate::budget::pod;
@@ -59,7 +61,7 @@ async fn a_quota_lets_in_no_priority_class_but_those_that_the_tenant_names() {
         let spec = ours(&world).await?.ok_or_else(|| Error::Wrong(format!("no quota {OURS}")))?;
         world.set(&[json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": OURS, "namespace": ELSEWHERE}, "spec": spec})]).await?;
         let quotas = Api::<ResourceQuota>::namespaced(world.client.clone(), ELSEWHERE);
-        e2e::wait::eventually("the quota in force", e2e::wait::PATIENCE, || async {
+        eventually("the quota in force", PATIENCE, || async {
             let in_force = quotas.get(OURS).await?.status.and_then(|s| s.hard).is_some();
             Ok(if in_force { Ok(()) } else { Err("not yet".into()) })
         })
@@ -76,12 +78,8 @@ async fn a_quota_lets_in_no_priority_class_but_those_that_the_tenant_names() {
     };
     let outcome = body.await;
     // what is no tenant's is nobody's to clear
-    Api::<k8s_openapi::api::core::v1::Namespace>::all(world.client.clone())
-        .delete(ELSEWHERE, &DeleteParams::default())
-        .await
-        .unwrap();
-    for class in CLASSES {
-        world.kubectl(&["delete", "priorityclass", class]).await.unwrap();
-    }
+    let gone = "--ignore-not-found";
+    world.kubectl(&["delete", "namespace", ELSEWHERE, gone]).await.unwrap();
+    world.kubectl(&["delete", "priorityclass", CLASSES[0], CLASSES[1], gone]).await.unwrap();
     world.keeping_evidence("classes", async { outcome }).await;
 }
