@@ -1,6 +1,9 @@
 //! What the fleet's pass has found out and tenants need to know; published as a whole, never changed in place.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use gputenancy_crds::{Support, Trust, names};
 
@@ -18,7 +21,7 @@ pub struct View {
     /// What one device of a resource counts as, beside a whole GPU; a resource that no board of a pool carries is not there.
     pub weights: BTreeMap<String, Weight>,
     /// What the plan says about each tenant.
-    pub tenants: BTreeMap<String, TenantView>,
+    pub tenants: BTreeMap<Arc<str>, TenantView>,
     /// Devices that pods hold, by namespace and resource.
     pub held: BTreeMap<Claim, i32>,
     /// Pods that wait for a node, by namespace and resource.
@@ -60,7 +63,7 @@ pub struct TenantView {
     /// Generation of the tenant that the plan has seen.
     pub generation: Option<i64>,
     /// Guarantees that cannot be met, as sentences.
-    pub shortages: Vec<String>,
+    pub shortages: Box<[String]>,
 }
 
 impl View {
@@ -157,8 +160,8 @@ mod tests {
             (|v, c| _ = v.held.insert(c, 1), "a-train", true),
             (|v, c| _ = v.waiting.insert(c, 1), "a-train", true),
             (|v, c| _ = v.held.insert(c, 1), "a-train-2", false),
-            (|v, c| _ = v.tenants.insert(c.0, TenantView::default()), "a", true),
-            (|v, c| _ = v.tenants.insert(c.0, TenantView::default()), "b", false),
+            (|v, c| _ = v.tenants.insert(c.0.into(), TenantView::default()), "a", true),
+            (|v, c| _ = v.tenants.insert(c.0.into(), TenantView::default()), "b", false),
             (|v, _| _ = v.profiles.insert("mig-3g".into(), profile(0)), "", false),
         ];
         for (n, (edit, name, concerned)) in edits.into_iter().enumerate() {

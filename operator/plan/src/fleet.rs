@@ -26,7 +26,7 @@ type Fast = foldhash::fast::FixedState;
 /// Namespaces as words, sorted.
 pub(super) type Namespaces = SmallVec<[u32; 2]>;
 
-/// So many kinds without GPUs are kept at least, because they tend to come back.
+/// So many kinds without GPUs are kept at least, because they tend to come back; and so many tenants, nodes and texts that are no more.
 const CROWD: usize = 1_000;
 
 /// A GPU as the index has it.
@@ -63,6 +63,8 @@ pub(super) struct Core {
     pub forms: Forms,
     rig_ids: HashMap<(PoolName, Arc<Board>), usize, Fast>,
     words: Words,
+    /// How many texts there were when everything was taken in.
+    texts: usize,
     node_ids: BTreeMap<NodeName, usize>,
     pub nodes: Vec<Member>,
     pub gpus: Vec<Entry>,
@@ -104,11 +106,12 @@ impl Core {
         ids().for_each(|id| core.classify(id));
         core.plan.gpus = Gpus::of(plans);
         core.plan.tenants = core.ledger.all_served(&core.lines);
+        core.texts = core.words.len();
         core
     }
 
     fn words_of(&mut self, tenant: &Tenant) -> Namespaces {
-        let mut words: Namespaces = tenant.namespaces.iter().map(|n| self.words.id(Role::Namespace, n)).collect();
+        let mut words: Namespaces = tenant.namespaces.iter().map(|n| self.words.rare(n)).collect();
         words.sort_unstable();
         words
     }
@@ -407,10 +410,16 @@ impl Core {
         Some((key, plan))
     }
 
-    /// Most kinds have no GPU any more: they have come and gone.
-    pub fn is_crowded(&self) -> bool {
+    /// Most kinds have no GPU any more, or most tenants, nodes or texts are no more: they have come and gone.
+    pub fn is_crowded(&self, snapshot: &Snapshot) -> bool {
         let live = self.forms.kinds.iter().filter(|k| !k.members.is_empty()).count();
-        self.forms.kinds.len() > CROWD + 2 * live
+        let known = [
+            (self.forms.kinds.len(), live),
+            (self.ledger.len(), snapshot.tenants.len()),
+            (self.nodes.len(), snapshot.nodes.len()),
+            (self.words.len(), self.texts),
+        ];
+        known.iter().any(|(all, live)| *all > CROWD + 2 * live)
     }
 
     /// The first GPU of a kind in the order of the fleet.
@@ -427,5 +436,31 @@ impl Core {
     pub fn place(&self, id: GpuId) -> (u32, u32) {
         let entry = self.gpus.get(id as usize);
         entry.map_or((u32::MAX, u32::MAX), |e| (self.nodes.get(e.node).map_or(u32::MAX, |n| n.rank), e.slot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{Event, Index},
+        *,
+    };
+
+    #[test]
+    fn tenants_and_nodes_that_come_and_go_take_no_more_room_the_longer_they_do() {
+        let mut index = Index::default();
+        for n in 0..5 * CROWD {
+            let (tenant, node) = (TenantName::from(format!("team-{n}")), NodeName::from(format!("gpu-{n}")));
+            let namespaces = Box::from([format!("team-{n}-train").into()]);
+            index.apply(Event::Tenant(tenant.clone(), Some(Tenant { namespaces, ..Tenant::default() })));
+            index.apply(Event::Node(node.clone(), Some(Node::default())));
+            index.plan();
+            index.apply(Event::Tenant(tenant, None));
+            index.apply(Event::Node(node, None));
+        }
+        let core = index.core();
+        let most = CROWD + 1;
+        assert!(core.ledger.len() <= most && core.nodes.len() <= most && core.words.len() <= most);
+        assert!(core.words.addresses() == 0, "of a tenant's namespaces none is remembered by its address");
     }
 }

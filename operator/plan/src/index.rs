@@ -104,6 +104,11 @@ impl Index {
         problems
     }
 
+    #[cfg(test)]
+    pub(super) fn core(&self) -> &Core {
+        &self.core
+    }
+
     /// The plan for the fleet as it is now.
     pub fn plan(&mut self) -> &Plan {
         self.planned().1
@@ -112,7 +117,7 @@ impl Index {
     /// The fleet's picture, and the plan for it.
     pub fn planned(&mut self) -> (&Snapshot, &Plan) {
         if self.stale {
-            if self.core.is_crowded() {
+            if self.core.is_crowded(&self.snapshot) {
                 self.core = Core::load(&self.snapshot);
             }
             self.core.decide(&self.snapshot);

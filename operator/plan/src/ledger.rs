@@ -27,13 +27,13 @@ type Fast = foldhash::fast::FixedState;
 #[derive(Debug, Default)]
 struct Record {
     name: TenantName,
-    rank: usize,
+    rank: u8,
     namespaces: Namespaces,
     guarantees: Guarantees,
 }
 
-/// Devices by profile, sorted.
-type Guarantees = SmallVec<[(Line, u32); 3]>;
+/// Devices by profile's number, sorted; in as little room as a list elsewhere would take, for there may be very many tenants.
+type Guarantees = SmallVec<[(u32, u32); 2]>;
 
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
@@ -78,6 +78,11 @@ impl Ledger {
         self.ids.reserve(tenants);
         self.records.reserve(tenants);
         self.held.reserve(tenants * self.wanted.len());
+    }
+
+    /// How many tenants there are, and have been.
+    pub fn len(&self) -> usize {
+        self.records.len()
     }
 
     /// The tenant that pods of a namespace belong to.
@@ -135,7 +140,7 @@ impl Ledger {
             return;
         }
         let Some(record) = self.records.get(tenant as usize) else { return };
-        let rank = record.rank;
+        let rank = record.rank.into();
         if let (Some(wanted), Some(served)) = (self.wanted.get_mut(line), self.served.get_mut(line)) {
             add(wanted, rank, sign * guaranteed);
             add(served, rank, sign * guaranteed.min(held));
@@ -207,7 +212,7 @@ impl Ledger {
         let mut new = Record { name: name.clone(), namespaces, ..Record::default() };
         let mut problems = Vec::new();
         if let Some(tenant) = tenant {
-            new.rank = usize::try_from(5 - tenant.priority.clamp(-5, 5)).unwrap_or(0);
+            new.rank = u8::try_from(5 - tenant.priority.clamp(-5, 5)).unwrap_or(0);
             (new.guarantees, problems) = guarantees(name, tenant, lines);
         }
         let joined = new.namespaces.clone();
@@ -253,11 +258,11 @@ impl Ledger {
         let lines_of = |ledger: &Self| -> BTreeSet<Line> {
             let Some(id) = ledger.ids.get(name) else { return BTreeSet::new() };
             let record = ledger.records.get(*id as usize);
-            record.map(|r| r.guarantees.iter().map(|(line, _)| *line).collect()).unwrap_or_default()
+            record.map(|r| r.guarantees.iter().map(|(line, _)| *line as Line).collect()).unwrap_or_default()
         };
         let wanted = tenant.map(|t| guarantees(name, t, lines).0).unwrap_or_default();
         let mut all = lines_of(self);
-        all.extend(wanted.iter().map(|(line, _)| *line));
+        all.extend(wanted.iter().map(|(line, _)| *line as Line));
         let known = self.ids.get(name).copied();
         let before: Vec<_> = all.iter().map(|line| known.and_then(|id| self.kept_at(id, *line))).collect();
         if let Some(id) = known {
@@ -315,7 +320,7 @@ impl Ledger {
     /// What each tenant gets when everything is there.
     pub fn all_served(&self, lines: &Lines) -> BTreeMap<TenantName, LiteMap<ProfileName, Served>> {
         let of = |r: &Record| {
-            let one = |(line, n): &(Line, u32)| (lines.name(*line), Served { guaranteed: *n, satisfied: *n });
+            let one = |(line, n): &(u32, u32)| (lines.name(*line as Line), Served { guaranteed: *n, satisfied: *n });
             (r.name.clone(), r.guarantees.iter().map(one).collect())
         };
         self.records.iter().filter(|r| !r.guarantees.is_empty()).map(of).collect()
@@ -324,7 +329,7 @@ impl Ledger {
     /// What one tenant gets when everything is there.
     pub fn served_fully(&self, name: &TenantName, lines: &Lines) -> Option<LiteMap<ProfileName, Served>> {
         let record = self.records.get(*self.ids.get(name)? as usize)?;
-        let one = |(line, n): &(Line, u32)| (lines.name(*line), Served { guaranteed: *n, satisfied: *n });
+        let one = |(line, n): &(u32, u32)| (lines.name(*line as Line), Served { guaranteed: *n, satisfied: *n });
         (!record.guarantees.is_empty()).then(|| record.guarantees.iter().map(one).collect())
     }
 
@@ -333,7 +338,7 @@ impl Ledger {
     pub fn share(&self, line: Line, supply: i64) -> Vec<(TenantName, Served)> {
         struct Part {
             name: TenantName,
-            rank: usize,
+            rank: u8,
             wanted: i64,
             held: i64,
             got: i64,
@@ -354,7 +359,7 @@ impl Ledger {
             let mut queue: BinaryHeap<Reverse<(i64, usize)>> = parts
                 .iter()
                 .enumerate()
-                .filter(|(_, p)| p.rank == rank && p.got < p.wanted)
+                .filter(|(_, p)| usize::from(p.rank) == rank && p.got < p.wanted)
                 .map(|(i, p)| Reverse((p.got * 1_000_000 / p.wanted.max(1), i)))
                 .collect();
             while let Some(Reverse((_, index))) = queue.pop().filter(|_| left > 0) {
@@ -381,7 +386,7 @@ fn set(tenants: &mut BTreeMap<TenantName, TenantId>, name: &TenantName, tenant: 
 
 impl Record {
     fn guaranteed(&self, line: Line) -> i64 {
-        self.guarantees.iter().find(|(l, _)| *l == line).map_or(0, |(_, n)| i64::from(*n))
+        self.guarantees.iter().find(|(l, _)| *l as Line == line).map_or(0, |(_, n)| i64::from(*n))
     }
 }
 
@@ -397,7 +402,10 @@ fn guarantees(name: &TenantName, tenant: &Tenant, lines: &Lines) -> (Guarantees,
                 needs: format!("{needs:?}"),
             }),
             // in the order of names, which is that of the numbers
-            Some((line, _)) => counted.extend(line.filter(|_| *count > 0).map(|line| (line, *count))),
+            Some((line, _)) => {
+                let line = line.and_then(|line| u32::try_from(line).ok());
+                counted.extend(line.filter(|_| *count > 0).map(|line| (line, *count)));
+            }
         }
     }
     (counted, problems)

@@ -190,16 +190,6 @@ impl Problem {
         }
     }
 
-    /// Does it concern this tenant?
-    pub fn concerns_tenant(&self, name: &str) -> bool {
-        match self {
-            Self::ProfileNotFound { tenant, .. } | Self::TrustTooLow { tenant, .. } | Self::Shortage { tenant, .. } => {
-                tenant.as_str() == name
-            }
-            _ => false,
-        }
-    }
-
     /// Does it concern this pool?
     pub fn concerns_pool(&self, name: &str) -> bool {
         match self {

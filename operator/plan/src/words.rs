@@ -55,12 +55,32 @@ impl Words {
         id
     }
 
+    /// As [`Words::id`], of a text that hardly anything shares: its address is not worth remembering.
+    pub fn rare(&mut self, text: &Text) -> u32 {
+        self.by_text(text.shared())
+    }
+
+    /// How many texts have a number.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// How many addresses are remembered.
+    #[cfg(test)]
+    pub fn addresses(&self) -> usize {
+        self.by_address.len()
+    }
+
+    fn by_text(&mut self, text: &Arc<str>) -> u32 {
+        let next = u32::try_from(self.ids.len() + 1).unwrap_or(u32::MAX);
+        *self.ids.entry(Arc::clone(text)).or_insert(next)
+    }
+
     fn find(&mut self, address: usize, text: &Arc<str>) -> u32 {
         if let Some((_, id)) = self.by_address.get(&address) {
             return *id;
         }
-        let next = u32::try_from(self.ids.len() + 1).unwrap_or(u32::MAX);
-        let id = *self.ids.entry(Arc::clone(text)).or_insert(next);
+        let id = self.by_text(text);
         if self.by_address.len() >= MOST {
             self.by_address.clear();
             self.last = Default::default();

@@ -52,7 +52,7 @@ impl Tenants {
     /// The names of all.
     pub fn names(&self) -> Vec<Arc<str>> {
         self.0.open(|open| match open {
-            Ok(demand) => Some((*demand.name).into()),
+            Ok(demand) => Some(demand.name.clone()),
             Err(invalid) => invalid.metadata.name.as_deref().map(Into::into),
         })
     }
@@ -67,7 +67,7 @@ impl Tenants {
 #[derive(Clone, Debug, Default)]
 pub struct Demand {
     /// The tenant's name.
-    pub name: Box<str>,
+    pub name: Arc<str>,
     /// Generation of the spec.
     pub generation: Option<i64>,
     /// Since when it is being deleted.

@@ -1,6 +1,9 @@
 //! One pass over the fleet: from what the caches show to everything that is to be written. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use gputenancy_crds::{
     Advertiser, AgentStep, Change, ChangePhase, GpuNode, GpuNodeSpec, GpuPool, GpuPoolSpec, GpuPoolStatus,
@@ -238,7 +241,7 @@ fn decisions(
 
 /// What people have written, as far as a plan follows from it: while this is the same, plans differ only because of what runs.
 fn intent(fleet: &Fleet) -> String {
-    let profiles = fleet.profiles.iter().map(|p| (p.name_any(), &p.spec));
+    let profiles = fleet.profiles.iter().map(|p| (p.name_any().into(), &p.spec));
     let pools = fleet.pools.iter().map(|p| {
         let GpuPoolSpec {
             node_selector,
@@ -251,16 +254,16 @@ fn intent(fleet: &Fleet) -> String {
             taint: _,
             verify: _,
         } = &p.spec;
-        (p.name_any(), (node_selector, profiles, layout, partitioner, advertiser, disruption.allow_outage))
+        (p.name_any().into(), (node_selector, profiles, layout, partitioner, advertiser, disruption.allow_outage))
     });
     let tenants = fleet.tenants.iter().map(|t| {
         let TenantFacts { name, namespaces, trust, priority, gpus } = t.facts();
-        (name.to_owned(), (namespaces, trust, priority, gpus))
+        (Cow::Borrowed(name), (namespaces, trust, priority, gpus))
     });
     format!("{:016x}", digest(&(by_name(profiles), by_name(pools), by_name(tenants))))
 }
 
-fn by_name<T>(written: impl Iterator<Item = (String, T)>) -> Vec<(String, T)> {
+fn by_name<'a, T>(written: impl Iterator<Item = (Cow<'a, str>, T)>) -> Vec<(Cow<'a, str>, T)> {
     let mut written: Vec<_> = written.collect();
     written.sort_by(|a, b| a.0.cmp(&b.0));
     written

@@ -26,12 +26,15 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> View {
     }
     let allocatable = seen.fleet.nodes.values().flat_map(|n| n.status.allocatable.keys());
     resources.extend(allocatable.filter(|r| is_gpu_resource(r) && !names::is_canary_resource(r)).cloned());
+    let mut shortages: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for problem in seen.problems {
+        if let Problem::Shortage { tenant, .. } = problem {
+            shortages.entry(tenant.as_str()).or_default().push(problem.to_string());
+        }
+    }
     let tenants = seen.fleet.tenants.iter().map(|t| {
-        let name = t.name.to_string();
-        let shortages =
-            seen.problems.iter().filter(|p| p.concerns_tenant(&name) && matches!(p, Problem::Shortage { .. }));
-        let shortages = shortages.map(ToString::to_string).collect();
-        (name, TenantView { generation: t.generation, shortages })
+        let shortages = shortages.remove(&*t.name).unwrap_or_default().into();
+        (t.name.clone(), TenantView { generation: t.generation, shortages })
     });
     View {
         complete: true,

@@ -132,7 +132,7 @@ impl Context {
         }
         let tenants = self.caches.tenants.demands().into_iter();
         let list = tenants.filter(|t| t.namespaces.iter().any(|n| n.name == namespace));
-        list.map(|t| Name::from(&*t.name)).collect()
+        list.map(|t| t.name.clone()).collect()
     }
 
     pub(super) fn observe(&self, tenant: &GpuTenant) -> Observed {

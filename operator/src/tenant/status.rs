@@ -230,7 +230,7 @@ fn quota(seen: &Observed) -> Verdict {
 }
 
 fn capacity(seen: &Observed, gpus: &[GpuUse]) -> Verdict {
-    let plan = seen.view.tenants.get(&seen.name());
+    let plan = seen.view.tenants.get(&*seen.name());
     if plan.and_then(|p| p.generation) != seen.tenant.metadata.generation {
         return Verdict::no(CAPACITY, "Planning", "the plan has not seen this generation of the tenant yet");
     }

@@ -66,7 +66,7 @@ fn view() -> View {
         ]
         .into(),
         resources: ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "gputenancy.io/shared"].map(str::to_owned).into(),
-        tenants: [("team-a".to_owned(), TenantView { generation: Some(3), shortages: Vec::new() })].into(),
+        tenants: [("team-a".into(), TenantView { generation: Some(3), shortages: Box::default() })].into(),
         ..View::default()
     }
 }
@@ -309,7 +309,7 @@ fn a_profile_that_leaves_the_catalog_stays_limited_to_zero() {
 fn a_shortage_is_told_in_the_plans_words() {
     let mut seen = settled(&json!({}));
     let mut view = view();
-    view.tenants.get_mut("team-a").unwrap().shortages = vec!["tenant team-a gets 5 of 8".into()];
+    view.tenants.get_mut("team-a").unwrap().shortages = ["tenant team-a gets 5 of 8".into()].into();
     seen.view = Arc::new(view);
     assert_eq!(reason(&seen, "CapacityReady"), ("False".into(), "Shortage".into(), "tenant team-a gets 5 of 8".into()));
     assert_eq!(reason(&seen, "Stalled").0, "True");

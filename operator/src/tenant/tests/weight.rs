@@ -51,7 +51,7 @@ fn objects() -> BTreeMap<&'static str, Vec<Value>> {
     seen.tenant.metadata.name = Some(NAME.into());
     seen.tenant.metadata.uid = Some(UID.into());
     let view = Arc::make_mut(&mut seen.view);
-    view.tenants.insert(NAME.into(), TenantView { generation: Some(3), shortages: Vec::new() });
+    view.tenants.insert(NAME.into(), TenantView { generation: Some(3), shortages: Box::default() });
     let mut objects: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     let writes = decide::writes(seen);
     for write in &writes {
