@@ -44,7 +44,7 @@ const LONGEST_LAG: Duration = Duration::from_secs(5);
 /// controller, which counts pods that are, may have left it out. Most are there in a few milliseconds.
 pub(super) const STEADY: Duration = Duration::from_millis(500);
 
-/// Room that is kept for last writes although all have been seen.
+/// Room that is kept for what passes although all has passed.
 const ROOM: usize = 64;
 
 /// Objects whose last write has to be seen before the next decision.
@@ -280,7 +280,7 @@ impl Context {
 
     /// Forgets a tenant that has gone.
     pub(super) fn forget(&self, seen: &Observed) {
-        self.passing().remove(&seen.name());
+        self.has_passed(&seen.name());
         self.fence().forget(&seen.name());
         let mut lowered = self.lowered.lock().unwrap_or_else(PoisonError::into_inner);
         lowered.retain(|namespace, _| !seen.namespaces.contains_key(namespace));
@@ -290,8 +290,18 @@ impl Context {
         self.fence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn passing(&self) -> std::sync::MutexGuard<'_, HashMap<String, Instant>> {
-        self.passing.lock().unwrap_or_else(PoisonError::into_inner)
+    /// For how long a tenant has been in a state that passes by itself.
+    pub(super) fn passes_for(&self, tenant: &str) -> Duration {
+        let mut passing = self.passing.lock().unwrap_or_else(PoisonError::into_inner);
+        passing.entry(tenant.to_owned()).or_insert_with(Instant::now).elapsed()
+    }
+
+    /// A tenant is in such a state no longer.
+    pub(super) fn has_passed(&self, tenant: &str) {
+        let mut passing = self.passing.lock().unwrap_or_else(PoisonError::into_inner);
+        if passing.remove(tenant).is_some() && passing.is_empty() {
+            passing.shrink_to(ROOM);
+        }
     }
 
     pub(super) fn note(&self, kept: Kept, namespace: String, applied: &impl Resource) {

@@ -37,8 +37,11 @@ pub struct Fence {
     term: u64,
     sequence: u64,
     /// By tenant; most have one namespace, none has many.
-    tenants: HashMap<String, Vec<(Box<str>, Memory)>>,
+    tenants: HashMap<Box<str>, Memories>,
 }
+
+/// By namespace; without room ahead, for there may be very many tenants.
+type Memories = Box<[(Box<str>, Memory)]>;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Memory {
@@ -71,27 +74,28 @@ impl Fence {
     }
 
     fn remember(&mut self, tenant: &str, namespace: &str, change: impl FnOnce(&mut Memory)) {
-        let memories = self.tenants.entry(tenant.to_owned()).or_default();
+        let memories = self.tenants.entry(tenant.into()).or_default();
         if let Some((_, memory)) = memories.iter_mut().find(|(name, _)| **name == *namespace) {
             return change(memory);
         }
         let mut memory = Memory::default();
         change(&mut memory);
-        // no room ahead: there may be very many tenants
-        memories.reserve_exact(1);
-        memories.push((namespace.into(), memory));
+        let older = std::mem::take(memories).into_vec();
+        *memories = older.into_iter().chain([(namespace.into(), memory)]).collect();
     }
 
     /// Namespaces of a tenant whose quotas were written and that have not been seen since, while these are seen. What has been
     /// seen and is not any more has gone, and is forgotten.
     pub fn unseen(&mut self, tenant: &str, present: impl Fn(&str) -> bool) -> BTreeSet<String> {
         let Some(memories) = self.tenants.get_mut(tenant) else { return BTreeSet::new() };
-        memories.retain_mut(|(namespace, memory)| {
-            let there = present(namespace);
-            let gone = memory.seen && !there;
-            memory.seen |= there;
-            !gone
-        });
+        let gone = |namespace: &str, memory: &Memory| memory.seen && !present(namespace);
+        if memories.iter().any(|(namespace, memory)| gone(namespace, memory)) {
+            let all = std::mem::take(memories).into_vec().into_iter();
+            *memories = all.filter(|(namespace, memory)| !gone(namespace, memory)).collect();
+        }
+        for (namespace, memory) in memories.iter_mut() {
+            memory.seen |= present(namespace);
+        }
         memories.iter().filter(|(_, m)| !m.seen).map(|(namespace, _)| String::from(&**namespace)).collect()
     }
 

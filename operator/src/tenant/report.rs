@@ -1,6 +1,6 @@
 //! What people are told of a tenant: its status, and events.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gputenancy_crds::{GpuTenant, GpuTenantStatus, condition};
 use kube::{Resource as _, ResourceExt as _};
@@ -29,16 +29,15 @@ pub(super) async fn report(
     let status = status::status(seen, error.map(ToString::to_string).as_deref());
     let (name, passes) = (seen.name(), error.is_none() && status::passes(&status));
     if seen.tenant.status.as_ref() == Some(&status) {
-        context.passing().remove(&name);
+        context.has_passed(&name);
         return Ok(Report { passes, again: None });
     }
     if passes {
-        let lasts = context.passing().entry(name.clone()).or_insert_with(Instant::now).elapsed();
-        if let Some(rest) = PASSING.checked_sub(lasts).filter(|rest| !rest.is_zero()) {
+        if let Some(rest) = PASSING.checked_sub(context.passes_for(&name)).filter(|rest| !rest.is_zero()) {
             return Ok(Report { passes, again: Some(rest) });
         }
     } else {
-        context.passing().remove(&name);
+        context.has_passed(&name);
     }
     context.writer.apply_status::<GpuTenant>(&name, &status).await.map_err(failed("writing the status"))?;
     let ready = |s: &GpuTenantStatus| {
