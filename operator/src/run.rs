@@ -222,8 +222,8 @@ async fn on_view(
         let tenants = caches.tenants.demands();
         metrics.tenants(tenants.iter().map(|t| t.ready.as_deref().unwrap_or("New")));
         if new.same_catalog(&old) {
-            for tenant in tenants.iter().filter(|t| !new.same_tenant(&old, &t.name, t)) {
-                drop(names.send(tenant.name.to_string()));
+            for tenant in new.concerned(&old, tenants.iter()) {
+                drop(names.send(tenant.to_string()));
             }
         } else {
             drop(names.send(EVERYBODY.into()));

@@ -85,17 +85,39 @@ impl View {
             && catalog(self) == catalog(old)
     }
 
-    /// Does it say the same about one tenant, given the [same catalog](Self::same_catalog)?
-    pub fn same_tenant(&self, old: &Self, name: &str, tenant: &Demand) -> bool {
+    /// The names of those of these tenants of which it says something else, given the [same catalog](Self::same_catalog).
+    pub fn concerned<'a>(
+        &self,
+        old: &Self,
+        tenants: impl Iterator<Item = &'a Arc<Demand>>,
+    ) -> impl Iterator<Item = &'a Arc<str>> {
+        // mostly few are concerned, and there may be very many
+        let same_free = self
+            .profiles
+            .iter()
+            .map(|(name, p)| (name, p.free))
+            .eq(old.profiles.iter().map(|(name, p)| (name, p.free)));
+        let same_claims = self.held == old.held && self.waiting == old.waiting;
+        let same = move |tenant: &Demand| {
+            self.tenants.get(&tenant.name) == old.tenants.get(&tenant.name)
+                && (same_free || self.same_free(old, tenant))
+                && (same_claims || self.same_claims(old, tenant))
+        };
+        tenants.filter(move |t| !same(t)).map(|t| &t.name)
+    }
+
+    fn same_free(&self, old: &Self, tenant: &Demand) -> bool {
         let free = |view: &Self, profile: &str| view.profiles.get(profile).map(|p| p.free);
+        tenant.gpus.iter().all(|g| free(self, &g.profile) == free(old, &g.profile))
+    }
+
+    fn same_claims(&self, old: &Self, tenant: &Demand) -> bool {
         let listed = tenant.namespaces.iter().map(|n| n.name.as_str());
         let known = tenant.known.iter().map(|name| &**name);
         let namespaces: BTreeSet<&str> = listed.chain(known).collect();
-        self.tenants.get(name) == old.tenants.get(name)
-            && tenant.gpus.iter().all(|g| free(self, &g.profile) == free(old, &g.profile))
-            && namespaces
-                .into_iter()
-                .all(|ns| of(&self.held, ns).eq(of(&old.held, ns)) && of(&self.waiting, ns).eq(of(&old.waiting, ns)))
+        let same =
+            |ns: &str| of(&self.held, ns).eq(of(&old.held, ns)) && of(&self.waiting, ns).eq(of(&old.waiting, ns));
+        namespaces.into_iter().all(same)
     }
 
     /// Devices of this resource that pods of these namespaces hold.
@@ -130,10 +152,10 @@ mod tests {
 
     use super::*;
 
-    fn tenant() -> Demand {
+    fn tenant() -> Arc<Demand> {
         let spec = json!({"namespaces": [{"name": "a-train"}], "gpus": [{"profile": "mig-1g", "count": 1}]});
         let object = json!({"apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "metadata": {"name": "a"}, "spec": spec});
-        Demand::from(&serde_json::from_value::<GpuTenant>(object).unwrap())
+        Arc::new(Demand::from(&serde_json::from_value::<GpuTenant>(object).unwrap()))
     }
 
     fn profile(free: i32) -> ProfileView {
@@ -167,12 +189,13 @@ mod tests {
         for (n, (edit, name, concerned)) in edits.into_iter().enumerate() {
             let mut new = view();
             edit(&mut new, claim(name));
-            assert_eq!(!new.same_tenant(&view(), "a", &tenant()), concerned, "edit {n}");
+            let (old, tenants) = (view(), [tenant()]);
+            assert_eq!(new.concerned(&old, tenants.iter()).next().is_some(), concerned, "edit {n}");
             assert!(new.same_catalog(&view()), "edit {n}");
         }
         let mut new = view();
         new.profiles.insert("mig-1g".into(), profile(0));
-        assert!(!new.same_tenant(&view(), "a", &tenant()));
+        assert!(new.concerned(&view(), [tenant()].iter()).next().is_some());
         new.resources.insert("nvidia.com/gpu.shared".into());
         assert!(!new.same_catalog(&view()));
         let mut heavier = view();

@@ -9,7 +9,7 @@ use super::{
     outcome::Plan,
     problem::Problem,
     share::Sharing,
-    snapshot::{Cluster, read_tenant},
+    snapshot::{Cluster, is_as_read, read_tenant},
 };
 
 /// One object of the fleet as it is now; `None`: it is gone.
@@ -82,6 +82,9 @@ impl Index {
             return problems;
         }
         for tenant in &cluster.tenants {
+            if self.snapshot.tenants.get(tenant.name).is_some_and(|known| is_as_read(known, tenant)) {
+                continue;
+            }
             let (name, tenant) = read_tenant(tenant, &mut sharing);
             self.apply(Event::Tenant(name, Some(tenant)));
         }

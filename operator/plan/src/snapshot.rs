@@ -239,6 +239,21 @@ fn indices(text: &str) -> Result<Option<BTreeSet<i32>>, String> {
 }
 
 /// Reads a tenant. Its own names are shared with its pods at most, so that nobody has to remember them.
+/// Does this tenant still ask for what was read of it? It costs no room, unlike to read it again.
+pub(super) fn is_as_read(tenant: &Tenant, facts: &TenantFacts<'_>) -> bool {
+    let Tenant { namespaces, trust, priority, guarantees } = tenant;
+    // each is there once in what was read: as many of them, and all of them, are the same
+    let counts = |profile: &ProfileName, count: u32| {
+        facts.gpus.iter().any(|g| g.profile == profile.as_str() && u32::try_from(g.count).unwrap_or(0) == count)
+    };
+    *trust == facts.trust
+        && *priority == facts.priority.clamp(-5, 5)
+        && namespaces.len() == facts.namespaces.len()
+        && namespaces.iter().all(|name| facts.namespaces.iter().any(|n| *n.name == **name))
+        && guarantees.len() == facts.gpus.len()
+        && guarantees.iter().all(|(profile, count)| counts(profile, *count))
+}
+
 pub(super) fn read_tenant(tenant: &TenantFacts<'_>, sharing: &mut Sharing) -> (TenantName, Tenant) {
     let mut own = Sharing::default();
     let guarantees = tenant.gpus.iter().fold(LiteMap::new(), |mut sums, g| {

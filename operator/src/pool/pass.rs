@@ -1,13 +1,14 @@
 //! One pass over the fleet: from what the caches show to everything that is to be written. Pure.
 
 use std::{
-    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    mem,
 };
 
 use gputenancy_crds::{
     Advertiser, AgentStep, Change, ChangePhase, GpuNode, GpuNodeSpec, GpuPool, GpuPoolSpec, GpuPoolStatus,
-    GpuProfileStatus, GpuSpec, Layout, Partitioner, names,
+    GpuProfileStatus, GpuSpec, Guarantee, Layout, Partitioner, TenantNamespace, names,
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
@@ -241,7 +242,7 @@ fn decisions(
 
 /// What people have written, as far as a plan follows from it: while this is the same, plans differ only because of what runs.
 fn intent(fleet: &Fleet) -> String {
-    let profiles = fleet.profiles.iter().map(|p| (p.name_any().into(), &p.spec));
+    let profiles = fleet.profiles.iter().map(|p| (p.name_any(), &p.spec));
     let pools = fleet.pools.iter().map(|p| {
         let GpuPoolSpec {
             node_selector,
@@ -254,16 +255,28 @@ fn intent(fleet: &Fleet) -> String {
             taint: _,
             verify: _,
         } = &p.spec;
-        (p.name_any().into(), (node_selector, profiles, layout, partitioner, advertiser, disruption.allow_outage))
+        (p.name_any(), (node_selector, profiles, layout, partitioner, advertiser, disruption.allow_outage))
     });
-    let tenants = fleet.tenants.iter().map(|t| {
-        let TenantFacts { name, namespaces, trust, priority, gpus } = t.facts();
-        (Cow::Borrowed(name), (namespaces, trust, priority, gpus))
-    });
-    format!("{:016x}", digest(&(by_name(profiles), by_name(pools), by_name(tenants))))
+    // each by itself, in any order, and without a copy: there may be very many
+    let tenants = fleet.tenants.iter().map(|t| demanded(&t.facts())).fold(0, u64::wrapping_add);
+    format!("{:016x}", digest(&(by_name(profiles), by_name(pools), tenants)))
 }
 
-fn by_name<'a, T>(written: impl Iterator<Item = (Cow<'a, str>, T)>) -> Vec<(Cow<'a, str>, T)> {
+/// A number that stands for what a tenant asks for.
+fn demanded(tenant: &TenantFacts<'_>) -> u64 {
+    let TenantFacts { name, namespaces, trust, priority, gpus } = tenant;
+    let mut hasher = DefaultHasher::new();
+    (name, mem::discriminant(trust), priority, namespaces.len()).hash(&mut hasher);
+    for TenantNamespace { name, .. } in *namespaces {
+        name.hash(&mut hasher);
+    }
+    for Guarantee { profile, count } in *gpus {
+        (profile, count).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+fn by_name<T>(written: impl Iterator<Item = (String, T)>) -> Vec<(String, T)> {
     let mut written: Vec<_> = written.collect();
     written.sort_by(|a, b| a.0.cmp(&b.0));
     written

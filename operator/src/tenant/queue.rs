@@ -12,7 +12,8 @@ use std::{
 /// A tenant's name.
 pub type Name = Arc<str>;
 
-/// How long after a word about a tenant it is looked at: one change brings several.
+/// How long after a word about a tenant, and after a look that had one meanwhile, it is looked at: one change brings several words, and a
+/// look that writes is told of all that it has written.
 pub const GATHERED: Duration = Duration::from_millis(50);
 /// Of so many looks one is had by who comes anew, however many are begun with: whoever never comes to rest keeps nobody out.
 const TURN: u8 = 8;
@@ -27,7 +28,8 @@ pub struct Queue {
     /// Who has been begun with.
     begun: Lane,
     waiting: HashSet<Name>,
-    running: HashSet<Name>,
+    /// Who is being looked at, and whether there has been something new meanwhile.
+    running: HashMap<Name, bool>,
     /// Who was not at rest when last looked at.
     restless: HashSet<Name>,
     later: BTreeSet<(Instant, Name)>,
@@ -51,35 +53,40 @@ pub struct Outcome {
 /// Where somebody waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    Fresh(usize),
-    Begun(usize),
+    Fresh,
+    Begun,
     Later,
 }
 
 impl Queue {
     /// There is something new about a tenant. The look that it gets takes the place of the one that was wanted later.
     pub fn come(&mut self, name: Name, now: Instant) {
-        if self.waiting.insert(name.clone()) {
+        if let Some(news) = self.running.get_mut(&name) {
+            *news = true;
+        } else if !self.waiting.contains(&name) {
             self.forget_later(&name);
-            // what comes while somebody is looked at is mostly what that look itself has written
-            let begun = self.running.contains(&name) || self.restless.contains(&name);
-            let lane = if begun { &mut self.begun } else { &mut self.fresh };
-            lane.push_back((now + GATHERED, name));
+            self.wait(name, now);
         }
+    }
+
+    fn wait(&mut self, name: Name, now: Instant) {
+        self.waiting.insert(name.clone());
+        let lane = if self.restless.contains(&name) { &mut self.begun } else { &mut self.fresh };
+        lane.push_back((now + GATHERED, name));
     }
 
     /// Who is looked at next; nobody while all that wait came a moment ago or are being looked at.
     pub fn take(&mut self, now: Instant) -> Option<Name> {
         let first = self.first(now)?;
         let (_, name) = match first {
-            Place::Fresh(at) => self.fresh.remove(at)?,
-            Place::Begun(at) => self.begun.remove(at)?,
+            Place::Fresh => self.fresh.pop_front()?,
+            Place::Begun => self.begun.pop_front()?,
             Place::Later => self.later.first().cloned()?,
         };
-        self.turn = if matches!(first, Place::Fresh(_)) { 0 } else { self.turn.saturating_add(1) };
+        self.turn = if first == Place::Fresh { 0 } else { self.turn.saturating_add(1) };
         self.waiting.remove(&name);
         self.forget_later(&name);
-        self.running.insert(name.clone());
+        self.running.insert(name.clone(), false);
         if self.waiting.is_empty() {
             self.fresh.shrink_to(ROOM);
             self.begun.shrink_to(ROOM);
@@ -90,29 +97,25 @@ impl Queue {
 
     /// Where the one waits whose turn it is.
     fn first(&self, now: Instant) -> Option<Place> {
-        let ripe = |lane| self.free(lane).filter(|(_, from)| *from <= now).map(|(at, _)| at);
-        let (fresh, begun) = (ripe(&self.fresh).map(Place::Fresh), ripe(&self.begun).map(Place::Begun));
+        let ripe = |lane: &Lane| lane.front().is_some_and(|(from, _)| *from <= now);
+        let (fresh, begun) = (ripe(&self.fresh).then_some(Place::Fresh), ripe(&self.begun).then_some(Place::Begun));
         let later = self.later.first().filter(|(at, _)| *at <= now).map(|_| Place::Later);
         let before = later.or(begun);
         if self.turn < TURN - 1 { before.or(fresh) } else { fresh.or(before) }
     }
 
-    /// The first of a lane who is not being looked at: its place, and from when on it may be.
-    fn free(&self, lane: &Lane) -> Option<(usize, Instant)> {
-        let mut free = lane.iter().enumerate().filter(|(_, (_, name))| !self.running.contains(name));
-        free.next().map(|(at, (from, _))| (at, *from))
-    }
-
     /// A look at a tenant has ended.
     pub fn done(&mut self, name: &Name, outcome: Outcome, now: Instant) {
         let Outcome { at_rest, again } = outcome;
-        self.running.remove(name);
+        let news = self.running.remove(name).unwrap_or_default();
         if !at_rest {
             self.restless.insert(name.clone());
         } else if self.restless.remove(name) && self.restless.is_empty() {
             self.restless.shrink_to(ROOM);
         }
-        if let Some(after) = again.filter(|_| !self.waiting.contains(name)) {
+        if news {
+            self.wait(name.clone(), now);
+        } else if let Some(after) = again {
             let at = now + after;
             self.again.insert(name.clone(), at);
             self.later.insert((at, name.clone()));
@@ -129,7 +132,7 @@ impl Queue {
 
     /// When somebody can be taken at the earliest if nobody comes and no look ends; in the past: now.
     pub fn wakes(&self) -> Option<Instant> {
-        let lanes = [&self.fresh, &self.begun].into_iter().filter_map(|lane| self.free(lane)).map(|(_, from)| from);
+        let lanes = [&self.fresh, &self.begun].into_iter().filter_map(VecDeque::front).map(|(from, _)| *from);
         lanes.chain(self.later.first().map(|(at, _)| *at)).min()
     }
 
@@ -184,8 +187,9 @@ mod tests {
         let later = then + GATHERED;
         assert_eq!(all(&mut queue, later), [Name::from("b")], "a is being looked at");
         assert_eq!(queue.wakes(), None, "only the end of a look helps");
-        queue.done(&a, rests(None), later);
-        assert_eq!(all(&mut queue, later), [a]);
+        queue.done(&a, rests(Some(Duration::ZERO)), later);
+        assert_eq!(queue.take(later), None, "more may be said of what that look has done");
+        assert_eq!(all(&mut queue, later + GATHERED), [a]);
     }
 
     #[test]
@@ -254,11 +258,11 @@ mod tests {
         let then = now + GATHERED;
         let mut queue = queue(&["a"], now);
         let a = queue.take(then).unwrap();
-        queue.come("b".into(), now);
+        queue.come("b".into(), then);
         // its own writes come back before the look has ended
-        queue.come(a.clone(), now);
+        queue.come(a.clone(), then);
         queue.done(&a, RESTLESS, then);
-        assert_eq!(queue.take(then), Some(a));
+        assert_eq!(queue.take(then + GATHERED), Some(a));
     }
 
     #[derive(Clone, Debug)]
@@ -283,7 +287,8 @@ mod tests {
         #[test]
         fn whoever_has_something_new_is_looked_at_after_it_and_never_twice_at_once(events in prop::collection::vec(event(), 0..120)) {
             let (mut queue, mut now) = (Queue::default(), Instant::now());
-            let mut running: Vec<Name> = Vec::new();
+            // who is being looked at, and whether there has been something new meanwhile
+            let mut running: Vec<(Name, bool)> = Vec::new();
             // who is owed a look, from when on, and whether for something new
             let mut owed: HashMap<Name, (Instant, bool)> = HashMap::new();
             for event in events {
@@ -291,6 +296,10 @@ mod tests {
                     Event::Come(n) => {
                         let name = Name::from(n.to_string());
                         queue.come(name.clone(), now);
+                        if let Some((_, news)) = running.iter_mut().find(|(looked_at, _)| *looked_at == name) {
+                            *news = true;
+                            continue;
+                        }
                         let due = owed.entry(name).or_insert((now + GATHERED, true));
                         if !due.1 {
                             *due = (now + GATHERED, true);
@@ -299,7 +308,7 @@ mod tests {
                     Event::Take => {
                         let due: Vec<Name> = owed
                             .iter()
-                            .filter(|(name, (at, _))| *at <= now && !running.contains(name))
+                            .filter(|(_, (at, _))| *at <= now)
                             .map(|(name, _)| name.clone())
                             .collect();
                         let taken = queue.take(now);
@@ -307,23 +316,24 @@ mod tests {
                         if let Some(name) = taken {
                             prop_assert!(due.contains(&name));
                             owed.remove(&name);
-                            running.push(name);
+                            running.push((name, false));
                         }
                     }
                     Event::Done(..) if running.is_empty() => {}
                     Event::Done(n, again, at_rest) => {
-                        let name = running.remove(n % running.len());
+                        let (name, news) = running.remove(n % running.len());
                         let again = again.map(|ms| Duration::from_millis(ms.into()));
                         queue.done(&name, Outcome { at_rest, again }, now);
-                        if let Some(after) = again {
-                            owed.entry(name).or_insert((now + after, false));
+                        if news {
+                            owed.insert(name, (now + GATHERED, true));
+                        } else if let Some(after) = again {
+                            owed.insert(name, (now + after, false));
                         }
                     }
                     Event::Pass(ms) => now += Duration::from_millis(ms.into()),
                 }
                 prop_assert_eq!(queue.running(), running.len());
-                let earliest = owed.iter().filter(|(name, _)| !running.contains(name)).map(|(_, (at, _))| *at).min();
-                prop_assert_eq!(queue.wakes(), earliest);
+                prop_assert_eq!(queue.wakes(), owed.values().map(|(at, _)| *at).min());
             }
         }
     }
