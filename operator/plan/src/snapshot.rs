@@ -438,3 +438,40 @@ fn devices_in_use(
     used.dedup_by_key(|u| u.start);
     used
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_is_as_read_while_it_asks_for_the_same_in_whatever_order() {
+        let names = |names: &[&str]| -> Vec<TenantNamespace> {
+            names.iter().map(|n| TenantNamespace { name: (*n).into(), adopt: false }).collect()
+        };
+        let counts = |counts: &[(&str, i32)]| -> Vec<Guarantee> {
+            counts.iter().map(|(profile, count)| Guarantee { profile: (*profile).into(), count: *count }).collect()
+        };
+        let same = |spaces: &[&str], gpus: &[(&str, i32)], trust, priority| {
+            let (spaces, gpus) = (names(spaces), counts(gpus));
+            let facts =
+                |namespaces, gpus, trust, priority| TenantFacts { name: "t", namespaces, trust, priority, gpus };
+            let (before, wanted) = (names(&["a", "b"]), counts(&[("x", 1), ("y", 0)]));
+            let before = facts(&before, &wanted, Trust::Trusted, 5);
+            let (_, read) = read_tenant(&before, &mut Sharing::default());
+            let now = facts(&spaces, &gpus, trust, priority);
+            let as_read = is_as_read(&read, &now);
+            assert_eq!(as_read, read_tenant(&now, &mut Sharing::default()).1 == read, "{now:?}");
+            as_read
+        };
+        let (spaces, gpus): (&[&str], &[(&str, i32)]) = (&["a", "b"], &[("x", 1), ("y", 0)]);
+        assert!(same(spaces, gpus, Trust::Trusted, 5));
+        assert!(same(&["b", "a"], &[("y", -1), ("x", 1)], Trust::Trusted, 7), "out of range is the end of it");
+        for others in [&["a"][..], &["a", "a"], &["a", "c"], &["a", "b", "c"]] {
+            assert!(!same(others, gpus, Trust::Trusted, 5));
+        }
+        for others in [&[("x", 1)][..], &[("x", 1), ("x", 0)], &[("x", 2), ("y", 0)], &[("x", 1), ("y", 0), ("z", 0)]] {
+            assert!(!same(spaces, others, Trust::Trusted, 5));
+        }
+        assert!(!same(spaces, gpus, Trust::Untrusted, 5) && !same(spaces, gpus, Trust::Trusted, 4));
+    }
+}

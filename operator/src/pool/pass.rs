@@ -241,7 +241,7 @@ fn decisions(
 }
 
 /// What people have written, as far as a plan follows from it: while this is the same, plans differ only because of what runs.
-fn intent(fleet: &Fleet) -> String {
+pub(super) fn intent(fleet: &Fleet) -> String {
     let profiles = fleet.profiles.iter().map(|p| (p.name_any(), &p.spec));
     let pools = fleet.pools.iter().map(|p| {
         let GpuPoolSpec {
@@ -267,7 +267,7 @@ fn demanded(tenant: &TenantFacts<'_>) -> u64 {
     let TenantFacts { name, namespaces, trust, priority, gpus } = tenant;
     let mut hasher = DefaultHasher::new();
     (name, mem::discriminant(trust), priority, namespaces.len()).hash(&mut hasher);
-    for TenantNamespace { name, .. } in *namespaces {
+    for TenantNamespace { name, adopt: _ } in *namespaces {
         name.hash(&mut hasher);
     }
     for Guarantee { profile, count } in *gpus {

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{ChangePhase, GpuNodeSpec, GpuPool, Partitioner, condition, names};
+use gputenancy_crds::{ChangePhase, GpuNodeSpec, GpuPool, Partitioner, Trust, condition, names};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{
     devices::{self, Use},
     fleet::{Fleet, Refusals},
-    pass::{Inputs, Pass, pass},
+    pass::{Inputs, Pass, intent, pass},
     taint::Tolerated,
 };
 use crate::{
@@ -489,4 +489,34 @@ fn priorities_of_tenants_and_pods_and_allowed_outages_reach_the_planner() {
     let used = snapshot.nodes["n"].gpus.values().flat_map(|g| &g.used).map(|u| u.priority);
     assert_eq!(used.collect::<Vec<_>>(), [7]);
     assert_eq!((snapshot.tenants["t"].priority, snapshot.pools["p"].allow_outage), (3, true));
+}
+
+#[test]
+fn the_intent_is_what_people_ask_for_in_whatever_order_and_nothing_that_runs() {
+    let mut asked = fleet(&["p"]);
+    asked.tenants.push(Arc::new(Demand { name: "u".into(), ..(*asked.tenants[0]).clone() }));
+    let mut same = asked.clone();
+    same.tenants.reverse();
+    let tenant = Arc::make_mut(&mut same.tenants[0]);
+    (tenant.generation, tenant.ready) = (Some(9), Some("Ready".into()));
+    same.nodes.clear();
+    assert_eq!(intent(&same), intent(&asked));
+    let edits: [fn(&mut Demand); 7] = [
+        |t| t.name = "v".into(),
+        |t| t.namespaces[0].name = "v".into(),
+        |t| t.namespaces = Box::default(),
+        |t| t.trust = Trust::Internal,
+        |t| t.priority = 1,
+        |t| t.gpus[0].profile = "turns".into(),
+        |t| t.gpus[0].count = 2,
+    ];
+    let edited = |of: usize, edit: fn(&mut Demand)| {
+        let mut fleet = asked.clone();
+        edit(Arc::make_mut(&mut fleet.tenants[of]));
+        intent(&fleet)
+    };
+    for (n, edit) in edits.into_iter().enumerate() {
+        assert_ne!(edited(0, edit), intent(&asked), "edit {n}");
+    }
+    assert_ne!(edited(0, edits[6]), edited(1, edits[6]), "what one asks for is not what another does");
 }
