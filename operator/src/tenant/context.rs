@@ -44,7 +44,7 @@ const LONGEST_LAG: Duration = Duration::from_secs(5);
 /// controller, which counts pods that are, may have left it out. Most are there in a few milliseconds.
 pub(super) const STEADY: Duration = Duration::from_millis(500);
 
-/// Room that is kept for what passes although all has passed.
+/// Room that tables keep whose entries all go in time.
 const ROOM: usize = 64;
 
 /// Objects whose last write has to be seen before the next decision.

@@ -12,15 +12,15 @@ use std::{
 /// A tenant's name.
 pub type Name = Arc<str>;
 
-/// How long after a word about a tenant, and after a look that had one meanwhile, it is looked at: one change brings several words, and a
-/// look that writes is told of all that it has written.
+/// How long after a word about a tenant it is looked at, or after the look during which the word came: one change brings several words, and
+/// a look that writes brings one for each write.
 pub const GATHERED: Duration = Duration::from_millis(50);
 /// Of so many looks one is had by who comes anew, however many are begun with: whoever never comes to rest keeps nobody out.
 const TURN: u8 = 8;
 /// Room that is kept although nobody waits.
 const ROOM: usize = 64;
 
-/// Who waits, who is being looked at, and who is to be looked at again when: nobody both waits and is to be looked at later.
+/// Who waits, who is being looked at, and who is to be looked at again when: nobody is two of these at once.
 #[derive(Debug, Default)]
 pub struct Queue {
     /// Who comes anew.
@@ -75,7 +75,7 @@ impl Queue {
         lane.push_back((now + GATHERED, name));
     }
 
-    /// Who is looked at next; nobody while all that wait came a moment ago or are being looked at.
+    /// Who is looked at next; nobody while all that wait came a moment ago.
     pub fn take(&mut self, now: Instant) -> Option<Name> {
         let first = self.first(now)?;
         let (_, name) = match first {
