@@ -115,13 +115,22 @@ pub struct DeviceOwner {
     pub container: String,
 }
 
+/// Who holds what.
+pub type Owners = BTreeMap<DeviceId, DeviceOwner>;
+
+/// Who holds a device, by our id or by the UUID that NVIDIA's plugin gives it.
+pub fn owner_of<'o>(owners: &'o Owners, id: &DeviceId, uuid: Option<&str>) -> Option<&'o DeviceOwner> {
+    let by_uuid = || owners.get(&DeviceId::from_kubelet(uuid?));
+    owners.get(id).or_else(by_uuid)
+}
+
 /// What kubelet makes of the devices; written by the kubelet side.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KubeletView {
     /// Kubelet has said at least once who holds what: before that an empty list means nothing.
     pub told: bool,
     /// Who holds what, from `PodResources` `List`.
-    pub owners: BTreeMap<DeviceId, DeviceOwner>,
+    pub owners: Owners,
     /// Devices that kubelet's device manager lists as allocatable.
     pub allocatable: BTreeSet<DeviceId>,
     /// Resources of the devices that another plugin offers, by its own ids: UUIDs. Empty where we advertise.
@@ -139,10 +148,9 @@ pub struct KubeletView {
 }
 
 impl KubeletView {
-    /// Who holds a device, by our id or by the UUID that NVIDIA's plugin gives it.
-    pub fn owner(&self, id: &DeviceId, uuid: Option<&str>) -> Option<&DeviceOwner> {
-        let by_uuid = || self.owners.get(&DeviceId::from_kubelet(uuid?));
-        self.owners.get(id).or_else(by_uuid)
+    /// Who holds what, once kubelet has said so.
+    pub fn known_owners(&self) -> Option<&Owners> {
+        self.told.then_some(&self.owners)
     }
 
     /// Can it be given to a container?

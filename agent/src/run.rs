@@ -169,16 +169,25 @@ async fn carve(mut shell: Shell, channels: &Channels, heartbeat: &Heartbeat) {
                 quiet = 0;
                 Depth::Deep
             }
-            Ok(()) = kubelet.changed(), if waiting || draining => {
+            Ok(()) = kubelet.changed() => {
                 quiet = 0;
-                Depth::Shallow
+                if waiting || draining {
+                    Depth::Shallow
+                } else {
+                    // who has come or gone is told with what NVML shows after it; many who come are one look
+                    sleep(busy).await;
+                    glance(&mut looks)
+                }
             }
-            () = sleep(pause) => {
-                looks = looks.wrapping_add(1);
-                if looks.is_multiple_of(DEEP_EVERY) { Depth::Deep } else { Depth::Shallow }
-            }
+            () = sleep(pause) => glance(&mut looks),
         };
     }
+}
+
+/// How deep the next look is, when nothing calls for a deep one.
+fn glance(looks: &mut u32) -> Depth {
+    *looks = looks.wrapping_add(1);
+    if looks.is_multiple_of(DEEP_EVERY) { Depth::Deep } else { Depth::Shallow }
 }
 
 async fn report(

@@ -12,7 +12,10 @@ mod common;
 use std::{collections::BTreeMap, os::unix::process::ExitStatusExt, path::PathBuf, time::Duration};
 
 use common::{Agent, Sim, myself};
-use gputenancy_agent::gpu::{Deadlines, Trouble, health::RecordedFault};
+use gputenancy_agent::{
+    device::{DeviceId, DeviceOwner},
+    gpu::{Deadlines, Trouble, health::RecordedFault},
+};
 use gputenancy_crds::{AgentStep, GpuSpec, Health, Partitioner};
 use silicon::{Store, attach::attach, clients, fault::Effect};
 
@@ -201,6 +204,39 @@ async fn a_call_that_hangs_is_named_and_carving_goes_on_when_it_returns() {
     }
     agent.settle().await;
     assert_eq!(agent.layout(), texts(OLD));
+}
+
+#[tokio::test]
+async fn owners_are_those_of_before_the_look_so_that_no_process_outlives_its_owner() {
+    let sim = Sim::new("h100-80gb", 1);
+    let mut agent = Agent::on(sim.root.path());
+    let uuid = agent.uuid().await;
+    agent.want(&uuid, true, OLD);
+    agent.settle().await;
+    let client = sim.client(agent.gpu().instances[2].gi);
+    let id = DeviceId::mig(&uuid, 4, "3g.40gb");
+    let owner = DeviceOwner { namespace: "team-a".into(), pod: "p".into(), container: "c".into() };
+    agent.kubelet.send_modify(|kubelet| {
+        kubelet.told = true;
+        kubelet.owners.insert(id.clone(), owner);
+    });
+    // the pod ends while NVML is being asked
+    let kubelet = agent.kubelet.clone();
+    sim.inject("nvmlDeviceGetComputeRunningProcesses_v3", 1, Some(1), Effect::Hang(500));
+    let ends = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        drop(client);
+        kubelet.send_modify(|kubelet| kubelet.owners.clear());
+    };
+    tokio::join!(agent.glance(), ends);
+    let told = |agent: &Agent| {
+        let carved = agent.carved.borrow();
+        carved.owners.as_ref().is_some_and(|owners| owners.contains_key(&id))
+    };
+    assert!(sim.seen() > 0, "the call was slow");
+    assert!(told(&agent), "who had it when NVML was asked");
+    agent.glance().await;
+    assert!(!told(&agent) && agent.gpu().clients.is_empty());
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use super::{
     step::{Decision, Facts, Rest, step},
 };
 use crate::{
-    device::{Device, DeviceId, DeviceView, KubeletView},
+    device::{Device, DeviceId, DeviceView, KubeletView, Owners, owner_of},
     gpu::{Depth, Inventory, Order, OrderError, SeenGpu, SeenInstance, Silicon, Trouble, health::RecordedFault},
     metrics::Metrics,
 };
@@ -51,6 +51,9 @@ pub struct Carved {
     pub inventory: Option<Inventory>,
     /// Why NVML does not answer now.
     pub trouble: Option<Trouble>,
+    /// Who had which device by kubelet's word before that look; `None` until kubelet has spoken. Asked first: a process that the
+    /// look still found is then its owner's, and not one that nobody answers for because the owner was gone by the time of writing.
+    pub owners: Option<Owners>,
     /// Progress of each GPU that NVML shows, by UUID.
     pub gpus: BTreeMap<String, GpuProgress>,
     /// GPUs that the spec names and NVML does not show.
@@ -153,6 +156,7 @@ impl Shell {
     pub async fn pass(&mut self, wanted: Option<&Wanted>, depth: Depth) -> bool {
         let searches = self.suspicious || wanted.is_some_and(Wanted::holds);
         let begun = Instant::now();
+        let owners = self.kubelet.borrow().known_owners().cloned();
         let inventory = match self.silicon.look(depth, searches).await {
             Ok(inventory) => inventory,
             Err(trouble) => return self.suffer(trouble),
@@ -162,7 +166,7 @@ impl Shell {
         // at rest nobody searches open files: such a look proves nothing
         self.idle = if searches { self.idle.after(&inventory.gpus, now) } else { Idleness::default() };
         let Some(wanted) = wanted else {
-            self.publish(None, inventory, &BTreeMap::new());
+            self.publish(None, (inventory, owners), &BTreeMap::new());
             return false;
         };
         if !self.recalled {
@@ -181,7 +185,7 @@ impl Shell {
         self.suspicious = !decisions
             .values()
             .all(|decision| matches!(decision, Decision::Rest(Rest::Steady | Rest::Failed(_) | Rest::LeftAlone)));
-        self.publish(Some(wanted), inventory, &decisions);
+        self.publish(Some(wanted), (inventory, owners), &decisions);
         let orders: Vec<(String, Order)> = decisions.iter().filter_map(order).collect();
         if orders.is_empty() {
             self.done.clear();
@@ -226,7 +230,7 @@ impl Shell {
         let offered_at = self.offered_at.get(&id).copied().unwrap_or(0);
         let kubelet = self.kubelet.borrow();
         let uuid = seen.and_then(|seen| seen.compute.first()).and_then(|compute| compute.uuid.as_deref());
-        kubelet.applied_generation <= offered_at || kubelet.owner(&id, uuid).is_some()
+        kubelet.applied_generation <= offered_at || owner_of(&kubelet.owners, &id, uuid).is_some()
     }
 
     fn decide(&self, wanted: &Wanted, inventory: &Inventory, now: Instant) -> BTreeMap<String, Decision> {
@@ -298,9 +302,12 @@ impl Shell {
             device.healthy = false;
         }
         self.offer(devices, advertiser);
+        let owners = self.kubelet.borrow().known_owners().cloned();
         self.carved.send_if_modified(|carved| {
+            let others = carved.owners != owners;
+            carved.owners = owners;
             if carved.trouble.as_ref() == Some(&trouble) {
-                return false;
+                return others;
             }
             tracing::warn!(%trouble, "NVML does not answer");
             carved.trouble = Some(trouble);
@@ -309,7 +316,12 @@ impl Shell {
         false
     }
 
-    fn publish(&mut self, wanted: Option<&Wanted>, inventory: Inventory, decisions: &BTreeMap<String, Decision>) {
+    fn publish(
+        &mut self,
+        wanted: Option<&Wanted>,
+        (inventory, owners): (Inventory, Option<Owners>),
+        decisions: &BTreeMap<String, Decision>,
+    ) {
         let at_rest = decisions.values().all(|decision| matches!(decision, Decision::Rest(_)));
         self.proven |= wanted.is_some() && at_rest;
         if let Some(wanted) = wanted.filter(|_| self.proven) {
@@ -336,7 +348,7 @@ impl Shell {
         let wanted_gpus = wanted.into_iter().flat_map(|wanted| &wanted.spec.gpus).map(|spec| &spec.uuid);
         let absent = wanted_gpus.filter(|uuid| !named.contains(uuid.as_str())).cloned().collect();
         let generation = wanted.map(|wanted| wanted.generation);
-        let carved = Carved { generation, inventory: Some(inventory), trouble: None, gpus, absent };
+        let carved = Carved { generation, inventory: Some(inventory), trouble: None, owners, gpus, absent };
         self.carved.send_if_modified(|old| {
             let changed = *old != carved;
             *old = carved;

@@ -25,11 +25,11 @@ use super::{
     node::{Counted, OwnNode},
     offer::{self, Offer, Offers},
     plugin::{Plugin, Terms},
-    pods::{ByResource, Owners, PodResources},
+    pods::{ByResource, PodResources},
     serve,
 };
 use crate::{
-    device::{DeviceId, DeviceView, KubeletView},
+    device::{DeviceId, DeviceView, KubeletView, Owners},
     environment::Suspects,
     metrics::Metrics,
 };

@@ -11,9 +11,9 @@ use tonic::Status;
 use super::{
     allocatable::ours,
     ledger::{Ledger, Refused},
-    pods::{Owners, PodResources},
+    pods::PodResources,
 };
-use crate::device::DeviceId;
+use crate::device::{DeviceId, Owners};
 
 /// Questions before kubelet is taken for silent.
 const TRIES: u32 = 5;

@@ -15,16 +15,13 @@ use super::{
     },
     uds,
 };
-use crate::device::{DeviceId, DeviceOwner};
+use crate::device::{DeviceId, DeviceOwner, Owners};
 
 /// A kubelet that takes longer is as good as away.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Devices by resource.
 pub type ByResource = BTreeMap<String, BTreeSet<DeviceId>>;
-
-/// Who holds what.
-pub type Owners = BTreeMap<DeviceId, DeviceOwner>;
 
 /// The pod resources API of this node's kubelet.
 #[derive(Debug, Clone)]

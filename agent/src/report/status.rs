@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     carve::{Carved, GpuProgress, offer::instance_id},
-    device::{Device, DeviceId, DeviceOwner as Container, DeviceView, KubeletView},
+    device::{Device, DeviceId, DeviceOwner as Container, DeviceView, KubeletView, owner_of},
     gpu::{Inventory, SeenGpu, SeenInstance, origin::Origin},
 };
 
@@ -108,7 +108,10 @@ fn gpu_state(sources: &Sources<'_>, offered: &BTreeMap<&DeviceId, &Device>, gpu:
         allocatable: kubelet.allocates(id, uuid),
         // a process whose pod nobody knows is a reason to make another device for the pod's team: until kubelet has spoken, who had
         // it has it
-        owner: if kubelet.told { kubelet.owner(id, uuid).map(named) } else { before.and_then(|d| d.owner.clone()) },
+        owner: match &sources.carved.owners {
+            Some(owners) => owner_of(owners, id, uuid).map(named),
+            None => before.and_then(|d| d.owner.clone()),
+        },
         clients: small(clients),
     };
     let instance = |seen: &SeenInstance| InstanceState {
@@ -185,7 +188,8 @@ enum Stranger {
 
 /// What a process is to the device that it uses; nothing where it may.
 fn stranger(sources: &Sources<'_>, (device, uuid): (&DeviceId, Option<&str>), origin: Origin) -> Option<Stranger> {
-    let owner = sources.kubelet.owner(device, uuid);
+    let owners = sources.carved.owners.as_ref();
+    let owner = owners.and_then(|owners| owner_of(owners, device, uuid));
     // A pod that starts is seen by NVML before kubelet tells of it; from a device that is held none can start.
     let held = || sources.view.devices.iter().any(|known| known.id == *device && known.held);
     match (origin, owner) {
@@ -194,7 +198,7 @@ fn stranger(sources: &Sources<'_>, (device, uuid): (&DeviceId, Option<&str>), or
         (Origin::Pod(Some(who)), Some(owner)) => {
             ((&who.namespace, &who.pod) != (&owner.namespace, &owner.pod)).then_some(Stranger::In(who))
         }
-        (Origin::Pod(Some(who)), None) => (sources.kubelet.told && held()).then_some(Stranger::In(who)),
+        (Origin::Pod(Some(who)), None) => (owners.is_some() && held()).then_some(Stranger::In(who)),
     }
 }
 

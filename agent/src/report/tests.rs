@@ -103,6 +103,11 @@ fn views(carved: &Carved) -> (DeviceView, KubeletView) {
     (view, kubelet)
 }
 
+/// What a look that came after kubelet's word makes of it.
+fn told(carved: &Carved, kubelet: &KubeletView) -> Carved {
+    Carved { owners: kubelet.known_owners().cloned(), ..carved.clone() }
+}
+
 /// 103 runs on the node; the others in the container that has the device.
 fn origin(pid: u32) -> (String, Origin) {
     let origin = if pid == 103 { Origin::Node } else { of_pod("trainer-69d7dd4fb8-kp8n8") };
@@ -116,7 +121,7 @@ fn of_pod(pod: &str) -> Origin {
 fn made(carved: &Carved, under_way: Option<(&'static str, Duration)>) -> GpuNodeStatus {
     let (view, kubelet) = views(carved);
     let sources = Sources {
-        carved,
+        carved: &told(carved, &kubelet),
         view: &view,
         kubelet: &kubelet,
         under_way,
@@ -154,7 +159,7 @@ fn a_process_that_has_no_right_to_its_device_is_named_with_its_container() {
         let origin = |pid| if pid == 102 { ("smi".into(), of_pod("monitor-x7k2p")) } else { origin(pid) };
         let status = status(
             &Sources {
-                carved: &carved,
+                carved: &told(&carved, kubelet),
                 view,
                 kubelet,
                 under_way: None,
@@ -256,7 +261,7 @@ fn until_kubelet_has_spoken_devices_are_whose_they_were() {
     before.gpus[0].instances[2].gi = 40;
     let owners = |kubelet: &KubeletView| -> Vec<bool> {
         let sources = Sources {
-            carved: &carved,
+            carved: &told(&carved, kubelet),
             view: &view,
             kubelet,
             under_way: None,
@@ -274,4 +279,32 @@ fn until_kubelet_has_spoken_devices_are_whose_they_were() {
     assert_eq!(owners(&kubelet), [true, true, false, true, true], "what was made anew is nobody's");
     kubelet.told = true;
     assert_eq!(owners(&kubelet), [false; 5], "kubelet's word counts");
+}
+
+#[test]
+fn who_has_left_has_the_device_until_a_look_shows_that_its_processes_have_left_too() {
+    let mut carved = carved(vec![gpu(0, 4)]);
+    let (view, mut kubelet) = views(&carved);
+    carved.owners = kubelet.known_owners().cloned();
+    kubelet.owners.clear();
+    let seen = |carved: &Carved| -> Vec<(bool, i32)> {
+        let sources = Sources {
+            carved,
+            view: &view,
+            kubelet: &kubelet,
+            under_way: None,
+            origin: &origin,
+            boot_id: "",
+            simulated: false,
+            old: &[],
+            earlier: &GpuNodeStatus::default(),
+        };
+        let instances = status(&sources, Timestamp::UNIX_EPOCH).gpus.swap_remove(0).instances;
+        instances.iter().map(|i| (i.device.owner.is_some(), i.device.clients)).collect()
+    };
+    assert_eq!(seen(&carved), [(true, 1); 4], "kubelet has forgotten the pod, and the processes were seen before that");
+    carved.owners = kubelet.known_owners().cloned();
+    assert_eq!(seen(&carved), [(false, 1); 4], "seen after it, they are nobody's");
+    carved.inventory.as_mut().unwrap().gpus[0].clients.clear();
+    assert_eq!(seen(&carved), [(false, 0); 4]);
 }

@@ -238,7 +238,6 @@ fn indices(text: &str) -> Result<Option<BTreeSet<i32>>, String> {
     Ok(Some(set))
 }
 
-/// Reads a tenant. Its own names are shared with its pods at most, so that nobody has to remember them.
 /// Does this tenant still ask for what was read of it? It costs no room, unlike to read it again.
 pub(super) fn is_as_read(tenant: &Tenant, facts: &TenantFacts<'_>) -> bool {
     let Tenant { namespaces, trust, priority, guarantees } = tenant;
@@ -254,6 +253,7 @@ pub(super) fn is_as_read(tenant: &Tenant, facts: &TenantFacts<'_>) -> bool {
         && guarantees.iter().all(|(profile, count)| counts(profile, *count))
 }
 
+/// Reads a tenant. Its own names are shared with its pods at most, so that nobody has to remember them.
 pub(super) fn read_tenant(tenant: &TenantFacts<'_>, sharing: &mut Sharing) -> (TenantName, Tenant) {
     let mut own = Sharing::default();
     let guarantees = tenant.gpus.iter().fold(LiteMap::new(), |mut sums, g| {
