@@ -23,6 +23,7 @@ use super::{
     claims::{self, Claims, Refused},
     fence::Fence,
     observe::Observed,
+    passing::Passing,
     pull::Pulls,
     queue::Name,
     render,
@@ -45,7 +46,7 @@ const LONGEST_LAG: Duration = Duration::from_secs(5);
 pub(super) const STEADY: Duration = Duration::from_millis(500);
 
 /// Room that tables keep whose entries all go in time.
-const ROOM: usize = 64;
+pub(super) const ROOM: usize = 64;
 
 /// Objects whose last write has to be seen before the next decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,8 +94,8 @@ pub struct Context {
     /// Versions of what was written last, by namespace: a decision about budgets needs to see its quota, and what is not seen
     /// yet would be written once more.
     written: Mutex<HashMap<(Kept, String), (u64, Instant)>>,
-    /// Since when a tenant is in a state that passes by itself and that nobody has been told of, by name.
-    passing: Mutex<HashMap<String, Instant>>,
+    /// States that pass by themselves and that nobody has been told of.
+    passing: Mutex<Passing>,
     /// Which quotas can be relied on.
     fence: Mutex<Fence>,
     /// What controllers wait for, by tenant.
@@ -292,16 +293,12 @@ impl Context {
 
     /// For how long a tenant has been in a state that passes by itself.
     pub(super) fn passes_for(&self, tenant: &str) -> Duration {
-        let mut passing = self.passing.lock().unwrap_or_else(PoisonError::into_inner);
-        passing.entry(tenant.to_owned()).or_insert_with(Instant::now).elapsed()
+        self.passing.lock().unwrap_or_else(PoisonError::into_inner).lasts(tenant, Instant::now())
     }
 
     /// A tenant is in such a state no longer.
     pub(super) fn has_passed(&self, tenant: &str) {
-        let mut passing = self.passing.lock().unwrap_or_else(PoisonError::into_inner);
-        if passing.remove(tenant).is_some() && passing.is_empty() {
-            passing.shrink_to(ROOM);
-        }
+        self.passing.lock().unwrap_or_else(PoisonError::into_inner).is_over(tenant);
     }
 
     pub(super) fn note(&self, kept: Kept, namespace: String, applied: &impl Resource) {

@@ -10,6 +10,7 @@ mod decide;
 mod fence;
 mod network;
 mod observe;
+mod passing;
 mod pull;
 mod queue;
 mod render;

@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::context::ROOM;
+
 /// A tenant's name.
 pub type Name = Arc<str>;
 
@@ -17,8 +19,6 @@ pub type Name = Arc<str>;
 pub const GATHERED: Duration = Duration::from_millis(50);
 /// Of so many looks one is had by who comes anew, however many are begun with: whoever never comes to rest keeps nobody out.
 const TURN: u8 = 8;
-/// Room that is kept although nobody waits.
-const ROOM: usize = 64;
 
 /// Who waits, who is being looked at, and who is to be looked at again when: nobody is two of these at once.
 #[derive(Debug, Default)]
