@@ -8,6 +8,7 @@ mod load;
 mod many;
 mod onboarding;
 mod peer;
+mod quiet;
 mod rest;
 mod writes;
 
@@ -36,6 +37,9 @@ async fn run() -> Result<()> {
     let world = World::enter_real().await?;
     if wanted("rest") {
         rest::measure(&world, tenants.unwrap_or(0)).await?;
+    }
+    if wanted("quiet") {
+        quiet::measure(&world, tenants.unwrap_or(0)).await?;
     }
     if wanted("change") {
         change::measure(&world).await?;

@@ -4,13 +4,16 @@ use std::{collections::BTreeMap, fmt};
 
 use e2e::{Result, World};
 
-/// What is written at rest too, by a cluster of this size, and is no work for a tenant.
+/// What is written at rest too, by a cluster of this size, and is no work for a tenant: heartbeats.
 const AT_REST: [&str; 3] = ["leases", "nodes", "nodes/status"];
 const WRITING: [&str; 5] = ["POST", "PUT", "PATCH", "APPLY", "DELETE"];
 
 /// Requests that write by resource and subresource; refused ones and those of clients that try again are among them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Writes(BTreeMap<String, f64>);
+pub struct Writes {
+    work: BTreeMap<String, f64>,
+    heartbeats: BTreeMap<String, f64>,
+}
 
 impl Writes {
     /// Since the API server's start.
@@ -19,7 +22,7 @@ impl Writes {
     }
 
     fn read(metrics: &str) -> Self {
-        let mut all = BTreeMap::new();
+        let mut all = Self::default();
         for line in metrics.lines().filter(|l| l.starts_with("apiserver_request_total{")) {
             let label = |name: &str| {
                 let (_, rest) = line.split_once(&format!("{name}=\""))?;
@@ -34,36 +37,48 @@ impl Writes {
                 Some(sub) if !sub.is_empty() => format!("{resource}/{sub}"),
                 _ => resource.to_owned(),
             };
-            if WRITING.contains(&verb) && !AT_REST.contains(&what.as_str()) {
-                *all.entry(what).or_default() += count;
+            if WRITING.contains(&verb) {
+                let kind = if AT_REST.contains(&what.as_str()) { &mut all.heartbeats } else { &mut all.work };
+                *kind.entry(what).or_default() += count;
             }
         }
-        Self(all)
+        all
     }
 
     /// What came after an earlier look, for each of so many tenants.
     #[expect(clippy::cast_precision_loss, reason = "thousands")]
     pub fn since(&self, before: &Self, tenants: usize) -> Self {
-        let each = |(what, count): (&String, &f64)| {
-            let more = count - before.0.get(what).unwrap_or(&0.0);
-            (more > 0.0).then(|| (what.clone(), more / tenants as f64))
+        let since = |now: &BTreeMap<String, f64>, before: &BTreeMap<String, f64>| {
+            let each = |(what, count): (&String, &f64)| {
+                let more = count - before.get(what).unwrap_or(&0.0);
+                (more > 0.0).then(|| (what.clone(), more / tenants as f64))
+            };
+            now.iter().filter_map(each).collect()
         };
-        Self(self.0.iter().filter_map(each).collect())
+        Self { work: since(&self.work, &before.work), heartbeats: since(&self.heartbeats, &before.heartbeats) }
     }
 
-    /// All together.
+    /// All together, without the heartbeats.
     pub fn sum(&self) -> f64 {
-        self.0.values().sum()
+        self.work.values().sum()
+    }
+
+    /// The heartbeats, in words.
+    pub fn heartbeats(&self) -> String {
+        words(&self.heartbeats)
     }
 }
 
 impl fmt::Display for Writes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // below that it is what happens beside: a pod, a lease
-        let each = self.0.iter().filter(|(_, count)| **count >= 0.05);
-        let words: Vec<_> = each.map(|(what, count)| format!("{what} {count:.1}")).collect();
-        write!(f, "{}", words.join(", "))
+        f.write_str(&words(&self.work))
     }
+}
+
+fn words(counts: &BTreeMap<String, f64>) -> String {
+    // below that it is what happens beside: a pod, a lease
+    let each = counts.iter().filter(|(_, count)| **count >= 0.05);
+    each.map(|(what, count)| format!("{what} {count:.1}")).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -91,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_and_what_a_cluster_writes_at_rest_are_left_out() {
+    fn reads_are_left_out_and_what_a_cluster_writes_at_rest_is_told_apart() {
         let lines = [
             line("GET", "secrets", "", 200, 7),
             line("WATCH", "pods", "", 200, 7),
@@ -99,6 +114,8 @@ mod tests {
             line("PATCH", "nodes", "status", 200, 7),
             "apiserver_request_duration_seconds_count{verb=\"POST\",resource=\"pods\"} 9\n".to_owned(),
         ];
-        assert_eq!(Writes::read(&lines.concat()), Writes::default());
+        let all = Writes::read(&lines.concat()).since(&Writes::default(), 1);
+        assert_eq!((all.to_string(), all.heartbeats()), (String::new(), "leases 7.0, nodes/status 7.0".to_owned()));
+        assert!(all.sum() < f64::EPSILON);
     }
 }
