@@ -1,13 +1,21 @@
 //! Processes that use a device which kubelet has not given to them: a change waits for them and names them.
 
+use std::collections::BTreeSet;
+
 use e2e::{
-    Error, Result, World, objects, product,
-    scene::{mig_profile, pool, tenant},
+    Error, Result, World,
+    objects::{self, ensure},
+    product,
+    scene::{mig_profile, pool, tenant, workload},
     story::{settled, tenant_ready},
     wait::{PATIENCE, eventually},
 };
-use gputenancy_crds::GpuPool;
-use kube::Api;
+use futures::{TryStreamExt as _, future};
+use gputenancy_crds::{DeviceState, GpuNode, GpuPool};
+use kube::{
+    Api,
+    runtime::{WatchStreamExt as _, watcher},
+};
 use serde_json::{Value, json};
 
 /// The driver's place on a node.
@@ -54,6 +62,55 @@ async fn two_strangers(world: &World) -> Result<()> {
     world.on_node("gpu-1", &["kill", "-9", &shell]).await?;
     world.kubectl(&["delete", "namespace", MONITORING]).await?;
     settled(world, "3g.40gb", 4).await.map(drop)
+}
+
+#[tokio::test]
+async fn pods_that_leave_together_leave_no_process_behind_that_nobody_answers_for() {
+    let world = World::enter().await.unwrap();
+    world.keeping_evidence("leaving", fourteen_leave(&world)).await;
+}
+
+/// Every status that is written meanwhile is looked at: a plan may be made from any of them.
+async fn fourteen_leave(world: &World) -> Result<()> {
+    world.set(&[mig_profile("mig-1g", "1g.10gb"), pool("p", "gpu-1", &["mig-1g"])]).await?;
+    world.set(&[tenant("t", &[("mig-1g", 14)])]).await?;
+    tenant_ready(world, "t").await?;
+    world.set(&[workload("t", "w", "nvidia.com/mig-1g.10gb", 14)]).await?;
+    world.pods_ready("t", 14).await?;
+    let used = |d: &DeviceState| d.owner.is_some() && d.clients > 0;
+    all_devices(world, "used by its owner", used).await?;
+
+    let nodes = Api::<GpuNode>::all(world.client.clone());
+    let (mut looks, mut unanswered) = (0, BTreeSet::new());
+    let words = watcher(nodes, watcher::Config::default().fields("metadata.name=gpu-1")).applied_objects();
+    let following = words.try_for_each(|node| {
+        looks += 1;
+        let instances = node.status.iter().flat_map(|s| &s.gpus).flat_map(|g| g.instances.iter().map(move |i| (g, i)));
+        let odd = instances.filter(|(_, i)| i.device.owner.is_none() && i.device.clients > 0);
+        unanswered.extend(odd.map(|(g, i)| format!("look {looks}: GPU {} at {}", g.index, i.start)));
+        future::ready(Ok(()))
+    });
+    let leaving = async {
+        world.kubectl(&["scale", "deployment", "-n", "t", "w", "--replicas=0"]).await?;
+        all_devices(world, "left", |d| d.owner.is_none() && d.clients == 0).await
+    };
+    tokio::select! {
+        end = following => return Err(Error::Wrong(format!("the watch ended: {end:?}"))),
+        left = leaving => left?,
+    }
+    ensure(looks > 1, "they were seen leaving")?;
+    ensure(unanswered.is_empty(), format!("processes whose pods had just left: {unanswered:?}"))
+}
+
+/// Waits until all fourteen devices of gpu-1 are so.
+async fn all_devices(world: &World, what: &str, so: impl Fn(&DeviceState) -> bool) -> Result<()> {
+    eventually(&format!("every device {what}"), PATIENCE, || async {
+        let node = objects::gpu_node(&world.client, "gpu-1").await?;
+        let devices = node.status.iter().flat_map(|s| &s.gpus).flat_map(|g| g.instances.iter().map(|i| &i.device));
+        let many = devices.filter(|d| so(d)).count();
+        Ok(if many == 14 { Ok(()) } else { Err(format!("{many} of 14")) })
+    })
+    .await
 }
 
 /// The UUID of the first MIG device of a GPU of gpu-1.
