@@ -13,7 +13,7 @@ const QUIET: Duration = Duration::from_mins(10);
 /// Counts every request that writes, with the demo's tenants and pods present, and so many tenants more.
 ///
 /// # Errors
-/// When anything but heartbeats was written: leases, and the status of nodes.
+/// When anything but heartbeats was written: leases, and what kubelets say of their nodes and pods.
 pub async fn measure(world: &World, more: usize) -> Result<()> {
     story::onboard(world).await?;
     story::start_pods(world).await?;
