@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::{
-    TenantError,
+    ROOM, TenantError,
     amount::Amount,
     budget,
     call::{Call, Controller},
@@ -44,9 +44,6 @@ const LONGEST_LAG: Duration = Duration::from_secs(5);
 /// How long after a limit has come down no other is raised: a pod that was admitted before may not be there yet, and the quota
 /// controller, which counts pods that are, may have left it out. Most are there in a few milliseconds.
 pub(super) const STEADY: Duration = Duration::from_millis(500);
-
-/// Room that tables keep whose entries all go in time.
-pub(super) const ROOM: usize = 64;
 
 /// Objects whose last write has to be seen before the next decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -32,6 +32,9 @@ pub use split::Weight;
 pub use standard::{Standard, StandardError};
 pub use work::run;
 
+/// Room that tables keep whose entries all go in time.
+const ROOM: usize = 64;
+
 /// Why a tenant could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 pub enum TenantError {

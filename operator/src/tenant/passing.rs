@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::context::ROOM;
+use super::ROOM;
 
 /// Since when, by tenant.
 #[derive(Debug, Default)]

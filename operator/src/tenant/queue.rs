@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::context::ROOM;
+use super::ROOM;
 
 /// A tenant's name.
 pub type Name = Arc<str>;
