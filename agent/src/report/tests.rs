@@ -1,6 +1,10 @@
 //! The status, as the operator and a person with kubectl read it.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use gputenancy_crds::{AgentStep, GpuError, GpuNodeStatus, Health, condition};
 use gputenancy_nvml::{Engines, InstanceProfile, MigMode, Process};
@@ -118,20 +122,26 @@ fn of_pod(pod: &str) -> Origin {
     Origin::Pod(Some(DeviceOwner { namespace: "team-a".into(), pod: pod.into(), container: "main".into() }))
 }
 
-fn made(carved: &Carved, under_way: Option<(&'static str, Duration)>) -> GpuNodeStatus {
-    let (view, kubelet) = views(carved);
-    let sources = Sources {
-        carved: &told(carved, &kubelet),
-        view: &view,
-        kubelet: &kubelet,
-        under_way,
+/// What a status is made of on a node where nothing else is known; of an earlier run nothing is.
+fn sources<'a>(carved: &'a Carved, view: &'a DeviceView, kubelet: &'a KubeletView) -> Sources<'a> {
+    static NOTHING: LazyLock<GpuNodeStatus> = LazyLock::new(GpuNodeStatus::default);
+    Sources {
+        carved,
+        view,
+        kubelet,
+        under_way: None,
         origin: &origin,
-        boot_id: "4e7d8fe8-4d85-4698-ae23-5b8810c16c90",
+        boot_id: "",
         simulated: false,
         old: &[],
-        earlier: &GpuNodeStatus::default(),
-    };
-    status(&sources, Timestamp::UNIX_EPOCH)
+        earlier: &NOTHING,
+    }
+}
+
+fn made(carved: &Carved, under_way: Option<(&'static str, Duration)>) -> GpuNodeStatus {
+    let (view, kubelet) = views(carved);
+    let (carved, boot_id) = (told(carved, &kubelet), "4e7d8fe8-4d85-4698-ae23-5b8810c16c90");
+    status(&Sources { under_way, boot_id, ..sources(&carved, &view, &kubelet) }, Timestamp::UNIX_EPOCH)
 }
 
 fn ready(status: &GpuNodeStatus) -> (String, String) {
@@ -157,20 +167,8 @@ fn a_process_that_has_no_right_to_its_device_is_named_with_its_container() {
     let carved = carved(vec![gpu(0, 4)]);
     let named = |view: &DeviceView, kubelet: &KubeletView| -> Vec<(i64, Option<i32>, Option<String>)> {
         let origin = |pid| if pid == 102 { ("smi".into(), of_pod("monitor-x7k2p")) } else { origin(pid) };
-        let status = status(
-            &Sources {
-                carved: &told(&carved, kubelet),
-                view,
-                kubelet,
-                under_way: None,
-                origin: &origin,
-                boot_id: "",
-                simulated: false,
-                old: &[],
-                earlier: &GpuNodeStatus::default(),
-            },
-            Timestamp::UNIX_EPOCH,
-        );
+        let carved = told(&carved, kubelet);
+        let status = status(&Sources { origin: &origin, ..sources(&carved, view, kubelet) }, Timestamp::UNIX_EPOCH);
         let holders = status.gpus[0].holders.iter();
         holders.map(|h| (h.pid, h.start, h.container.as_ref().map(|c| c.pod.clone()))).collect()
     };
@@ -233,17 +231,9 @@ fn before_the_first_spec_the_generation_is_minus_one() {
 fn a_driver_that_is_not_up_yet_takes_gpus_out_of_service_and_not_out_of_sight() {
     let earlier = made(&carved(vec![gpu(0, 4)]), None);
     let trouble = Some(Trouble::NoLibrary("no libnvidia-ml.so.1 under /run/nvidia/driver".into()));
-    let sources = Sources {
-        carved: &Carved { trouble, ..Carved::default() },
-        view: &DeviceView::default(),
-        kubelet: &KubeletView::default(),
-        under_way: None,
-        origin: &origin,
-        boot_id: "",
-        simulated: false,
-        old: &earlier.conditions,
-        earlier: &earlier,
-    };
+    let (carved, view) = (Carved { trouble, ..Carved::default() }, DeviceView::default());
+    let kubelet = KubeletView::default();
+    let sources = Sources { old: &earlier.conditions, earlier: &earlier, ..sources(&carved, &view, &kubelet) };
     let now = without_inventory(&sources, Timestamp::UNIX_EPOCH);
     assert_eq!(ready(&now).0, "DriverNotFound");
     assert_eq!(now.layout, earlier.layout);
@@ -260,17 +250,8 @@ fn until_kubelet_has_spoken_devices_are_whose_they_were() {
     let mut before = made(&carved, None);
     before.gpus[0].instances[2].gi = 40;
     let owners = |kubelet: &KubeletView| -> Vec<bool> {
-        let sources = Sources {
-            carved: &told(&carved, kubelet),
-            view: &view,
-            kubelet,
-            under_way: None,
-            origin: &origin,
-            boot_id: "",
-            simulated: false,
-            old: &[],
-            earlier: &before,
-        };
+        let carved = told(&carved, kubelet);
+        let sources = Sources { earlier: &before, ..sources(&carved, &view, kubelet) };
         let gpus = status(&sources, Timestamp::UNIX_EPOCH).gpus;
         let devices = gpus.iter().flat_map(|gpu| gpu.instances.iter().map(|i| &i.device).chain(&gpu.whole));
         devices.map(|device| device.owner.is_some()).collect()
@@ -288,17 +269,7 @@ fn who_has_left_has_the_device_until_a_look_shows_that_its_processes_have_left_t
     carved.owners = kubelet.known_owners().cloned();
     kubelet.owners.clear();
     let seen = |carved: &Carved| -> Vec<(bool, i32)> {
-        let sources = Sources {
-            carved,
-            view: &view,
-            kubelet: &kubelet,
-            under_way: None,
-            origin: &origin,
-            boot_id: "",
-            simulated: false,
-            old: &[],
-            earlier: &GpuNodeStatus::default(),
-        };
+        let sources = sources(carved, &view, &kubelet);
         let instances = status(&sources, Timestamp::UNIX_EPOCH).gpus.swap_remove(0).instances;
         instances.iter().map(|i| (i.device.owner.is_some(), i.device.clients)).collect()
     };

@@ -113,10 +113,14 @@ mod tests {
             line("WATCH", "pods", "", 200, 7),
             line("PUT", "leases", "", 200, 7),
             line("PATCH", "nodes", "status", 200, 7),
+            line("PATCH", "pods", "status", 200, 2),
             "apiserver_request_duration_seconds_count{verb=\"POST\",resource=\"pods\"} 9\n".to_owned(),
         ];
         let all = Writes::read(&lines.concat()).since(&Writes::default(), 1);
-        assert_eq!((all.to_string(), all.heartbeats()), (String::new(), "leases 7.0, nodes/status 7.0".to_owned()));
+        assert_eq!(
+            (all.to_string(), all.heartbeats()),
+            (String::new(), "leases 7.0, nodes/status 7.0, pods/status 2.0".to_owned())
+        );
         assert!(all.sum() < f64::EPSILON);
     }
 }
