@@ -26,6 +26,7 @@ use super::{
     offer::{self, Offer, Offers},
     plugin::{Plugin, Terms},
     pods::{ByResource, PodResources},
+    rest::{self, BUSY, LIVELY, LIVELY_FOR, Offering, Turn},
     serve,
 };
 use crate::{
@@ -34,16 +35,6 @@ use crate::{
     metrics::Metrics,
 };
 
-/// Between looks while something is on its way.
-const BUSY: Duration = Duration::from_millis(50);
-/// Until the look after a list was sent: kubelet takes it over in a few milliseconds.
-const TOLD: Duration = Duration::from_millis(15);
-/// Between looks while pods come and go, or a withdrawn device still has an owner.
-const LIVELY: Duration = Duration::from_secs(1);
-/// Between looks at rest.
-const REST: Duration = Duration::from_secs(5);
-/// How long a change keeps the loop lively.
-const LIVELY_FOR: Duration = Duration::from_secs(30);
 /// A burst of news is one look.
 const BURST: Duration = Duration::from_millis(20);
 /// Time for lowering allocatable before the agent stops, of the 30 seconds that its pod is given: more than
@@ -203,16 +194,25 @@ impl<'a> Drive<'a> {
         let applied = outcome.is_ok() && self.applied(&looked, &step, &offerable).await;
         let message = self.describe(&step, &outcome);
         self.report(view, &looked, message, applied, report);
+        let told = step.actions.iter().any(|action| matches!(action, Action::Publish(..)));
+        let offering = match (applied, outcome.is_ok()) {
+            (true, _) => Offering::InForce,
+            (false, true) => Offering::OnItsWay,
+            (false, false) => Offering::Failed,
+        };
+        self.rest(offering, told)
+    }
+
+    fn rest(&self, offering: Offering, told: bool) -> Duration {
         let now = Instant::now();
-        match (applied, now < self.lively_until) {
-            (false, true) if outcome.is_ok() => {
-                let told = step.actions.iter().any(|action| matches!(action, Action::Publish(..)));
-                let busy = if told { TOLD } else { BUSY };
-                self.memory.due(self.settle, now).map_or(busy, |due| due.min(busy))
-            }
-            (false, _) | (true, true) => LIVELY,
-            (true, false) => REST,
-        }
+        let due = self.memory.due(self.settle, now);
+        let lively = now < self.lively_until;
+        rest::after(&Turn { offering, told, due, in_flight: &self.in_flight(), lively }, now)
+    }
+
+    /// Pods that are bound and have no device yet; none where the agent may not read pods.
+    fn in_flight(&self) -> Flights {
+        self.demands.borrow().as_ref().map_or_else(Flights::new, |demands| demands.in_flight(self.owners.values()))
     }
 
     /// Another plugin offers the devices: kubelet is only asked who has which, and nothing is told to anybody.
@@ -247,7 +247,9 @@ impl<'a> Drive<'a> {
             *known = new;
             news
         });
-        LIVELY
+        // nobody tells of what another plugin does
+        let offering = if seen { Offering::InForce } else { Offering::Failed };
+        self.rest(offering, false).min(LIVELY)
     }
 
     /// Ends our servers and forgets what was offered; the node's allocatable is kubelet's and the other plugin's from here on.
@@ -265,9 +267,8 @@ impl<'a> Drive<'a> {
     }
 
     fn decide(&mut self, looked: &Looked, wanted: &Offers, stopping: bool) -> Step {
-        let demands = self.demands.borrow().clone();
-        let taken = demands.as_ref().map(Demands::requested);
-        let in_flight = demands.map_or_else(Flights::new, |demands| demands.in_flight(self.owners.values()));
+        let taken = self.demands.borrow().as_ref().map(Demands::requested);
+        let in_flight = self.in_flight();
         let seen = Seen {
             wanted,
             published: &looked.published,

@@ -14,6 +14,7 @@ pub mod plugin;
 pub mod pods;
 pub mod preferred;
 pub mod proto;
+mod rest;
 mod serve;
 pub mod uds;
 
