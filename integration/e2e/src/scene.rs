@@ -1,13 +1,10 @@
 //! Small scenes on one node, so that a test says only what it is about.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
 
 use crate::{
     Error, Result, World,
-    story::{holdings, pool_ready, tenant_ready},
-    wait::{PATIENCE, eventually},
+    story::{all_hold, pool_ready, tenant_ready},
 };
 
 /// A profile for a MIG shape of the A100-80.
@@ -84,7 +81,7 @@ pub async fn two_small_pods(world: &World) -> Result<()> {
     // Fourteen slices, fourteen pods: both GPUs are full. Then all but two pods go, one from each GPU stays.
     world.set(&[workload("small", "w", "nvidia.com/mig-1g.10gb", 14)]).await?;
     world.pods_ready("small", 14).await?;
-    let held = held_on_gpu_1(world).await?;
+    let held = all_hold(world, &["gpu-1"], 14).await?;
     let keep = |gpu: i32| held.iter().find(|(_, (_, g, _))| *g == gpu).map(|(pod, _)| pod.clone());
     let (Some(first), Some(second)) = (keep(0), keep(1)) else {
         return Err(Error::Wrong(format!("pods on both GPUs: {held:?}")));
@@ -94,15 +91,5 @@ pub async fn two_small_pods(world: &World) -> Result<()> {
         world.kubectl(&["annotate", "pod", "-n", "small", pod, cost]).await?;
     }
     world.kubectl(&["scale", "deployment", "-n", "small", "w", "--replicas=2"]).await?;
-    eventually("two pods left, nothing terminating", PATIENCE, || async {
-        let held = held_on_gpu_1(world).await?;
-        Ok(if held.len() == 2 { Ok(()) } else { Err(format!("{held:?}")) })
-    })
-    .await
-}
-
-/// The devices of gpu-1 that pods hold, by pod.
-async fn held_on_gpu_1(world: &World) -> Result<BTreeMap<String, (String, i32, i32)>> {
-    let all = holdings(world).await?;
-    Ok(all.into_iter().filter(|(_, (node, _, _))| node == "gpu-1").collect())
+    all_hold(world, &["gpu-1"], 2).await.map(drop)
 }

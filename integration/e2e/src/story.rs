@@ -111,8 +111,22 @@ pub async fn refused(world: &World, namespace: &str, resource: &str) -> Result<S
     }
 }
 
-/// The device that each pod holds, by pod name: node, GPU index and start, read from the agreements.
-pub async fn holdings(world: &World) -> Result<BTreeMap<String, (String, i32, i32)>> {
+/// Where the device of a pod is: node, GPU index and start.
+pub type Place = (String, i32, i32);
+
+/// The devices of so many pods on these nodes, by pod name. A status follows kubelet a moment later, so that a pod may be Ready before
+/// it is read here.
+pub async fn all_hold(world: &World, nodes: &[&str], pods: usize) -> Result<BTreeMap<String, Place>> {
+    eventually(&format!("{pods} pods with their devices in the statuses"), PATIENCE, || async {
+        let mut held = holdings(world).await?;
+        held.retain(|_, (node, ..)| nodes.contains(&node.as_str()));
+        Ok(if held.len() == pods { Ok(held) } else { Err(format!("{held:?}")) })
+    })
+    .await
+}
+
+/// The device that each pod holds, by pod name, read from the agreements.
+pub async fn holdings(world: &World) -> Result<BTreeMap<String, Place>> {
     let nodes = Api::<GpuNode>::all(world.client.clone()).list(&ListParams::default()).await?;
     let mut held = BTreeMap::new();
     for node in &nodes {

@@ -6,7 +6,7 @@ use e2e::{
     Result, World, mig_manager,
     objects::{self, ensure, says, set_guarantee},
     scene::{mig_profile, pool, tenant, workload},
-    story::{MIG_1G, MIG_3G, holdings, pod_events},
+    story::{MIG_1G, MIG_3G, all_hold, pod_events},
     wait::eventually,
 };
 use gputenancy_crds::{GpuPool, GpuTenant, condition, names};
@@ -92,7 +92,7 @@ async fn a_guarantee_changes_and_the_mig_manager_carves_it() {
     let body = async {
         in_order(&world).await?;
         let before = everybody(&world).await?;
-        let places = holdings(&world).await?;
+        let places = all_hold(&world, &[mig_manager::NODE], 4).await?;
         let layout = objects::layouts(&objects::gpu_node(&world.client, mig_manager::NODE).await?);
         let proven = pod_events(&world, "default", "CanaryPassed").await?.len();
         set_guarantee(&world.client, "small", "mig-1g", 3).await?;
@@ -113,7 +113,7 @@ async fn a_guarantee_changes_and_the_mig_manager_carves_it() {
                 format!("{pod} on GPU {gpu}: carved anew {anew}, stayed {stayed}; {layout:?} {changed:?}"),
             )?;
         }
-        ensure(places.len() == 4 && layout != changed, format!("four pods, and a GPU has changed: {places:?}"))?;
+        ensure(layout != changed, format!("a GPU has changed: {changed:?}"))?;
         let halves = objects::allocatable(&world.client, mig_manager::NODE, MIG_3G).await?;
         ensure(halves == 3, format!("{halves} halves can be had"))
     };

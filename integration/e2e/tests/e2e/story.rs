@@ -47,8 +47,7 @@ async fn each_pod_sees_its_own_instance(world: &World, pods: &Pods) -> Result<()
         let instances = seen.matches("MIG-").count();
         ensure(instances == 1 && seen.contains(profile), format!("{pod} should see one {profile}, sees: {seen}"))?;
     }
-    let held = story::holdings(world).await?;
-    ensure(held.len() == 4, format!("four pods hold four devices: {held:?}"))
+    story::all_hold(world, &NODES, 4).await.map(drop)
 }
 
 /// gpu-feature-discovery and `GpuNode.status` have the same numbers, and they are those of these layouts.
