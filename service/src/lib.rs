@@ -1,0 +1,1 @@
+//! What the operator and the agent share as long-running programs.
