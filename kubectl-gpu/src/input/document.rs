@@ -5,7 +5,6 @@ use gputenancy_operator::cache::{SlimNode, SlimSlice};
 use k8s_openapi::jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
-use serde_saphyr::Options;
 
 use super::{
     InputError, InputErrors, Text, schema,
@@ -116,7 +115,7 @@ fn sort(text: &Text, tree: Tree, sifted: &mut Sifted) {
 
 fn trees(text: &Text) -> Result<Vec<Tree>, InputError> {
     // a snapshot of a large fleet is larger than the parser's limits for configuration files
-    let options = Options { budget: None, with_snippet: false, ..Options::default() };
+    let options = serde_saphyr::options! { budget: None, with_snippet: false };
     serde_saphyr::from_multiple_with_options::<Tree>(&text.text, options).map_err(|error| InputError::Syntax {
         file: text.name.clone(),
         line: error.location().map_or(1, |l| l.line()),
