@@ -1,0 +1,110 @@
+//! The shape of the workspace.
+
+use std::{fs, path::Path};
+
+use structure::{cycles::cycles, source, workspace};
+
+/// Crates that decide and do no I/O.
+const PURE: [&str; 3] = ["gputenancy-crds", "gputenancy-plan", "gputenancy-engine"];
+/// What would let a pure crate do I/O.
+const IMPURE: [&str; 6] = ["tokio", "axum", "hyper", "kube-client", "kube-runtime", "prometheus-client"];
+
+/// Cycles that are being removed: crate and parent module.
+const KNOWN: [&str; 20] = [
+    "gputenancy_crds: ::{",
+    "gputenancy_rights: ::{",
+    "gputenancy_operator: ::{",
+    "gputenancy_operator: cache::{",
+    "gputenancy_operator: change::{",
+    "gputenancy_operator: pool::{",
+    "gputenancy_operator: tenant::{",
+    "gputenancy_plan: ::{",
+    "silicon: ::{",
+    "nvsim: ::{",
+    "gputenancy_agent: ::{",
+    "gputenancy_agent: environment::{",
+    "gputenancy_agent: gpu::{",
+    "gputenancy_agent: report::{",
+    "gputenancy_nvml: ::{",
+    "nvml_sim: ::{",
+    "lab: ::{",
+    "kubectl_gpu: ::{",
+    "e2e: ::{",
+    "gputenancy-operator",
+];
+
+#[test]
+fn workspace_modules_have_no_cycles() {
+    let targets = workspace::targets().unwrap();
+    assert!(targets.len() > 10, "{targets:?}");
+    let found = targets.iter().flat_map(|target| {
+        let found = cycles(&source::read(&target.src_path).unwrap());
+        found.into_iter().map(|cycle| format!("{}: {cycle}", target.name))
+    });
+    let found: Vec<String> = found.filter(|f| !KNOWN.iter().any(|known| f.starts_with(known))).collect();
+    assert!(found.is_empty(), "modules that use each other:\n{}", found.join("\n"));
+}
+
+#[test]
+fn pure_crates_have_no_runtime_and_no_client() {
+    for package in PURE {
+        let dependencies = workspace::dependencies(package).unwrap();
+        assert!(dependencies.iter().any(|d| d == package), "{dependencies:?}");
+        let found: Vec<_> = dependencies.iter().filter(|d| IMPURE.contains(&d.as_str())).collect();
+        assert!(found.is_empty(), "{package} depends on {found:?}");
+    }
+}
+
+#[test]
+fn cli_depends_on_pure_crates_of_this_project_only() {
+    let dependencies = workspace::dependencies("kubectl-gpu").unwrap();
+    let ours = dependencies.iter().filter(|d| d.starts_with("gputenancy-"));
+    let found: Vec<_> =
+        ours.filter(|d| !PURE.contains(&d.as_str()) && !KNOWN.contains(&"gputenancy-operator")).collect();
+    assert!(found.is_empty(), "kubectl-gpu depends on {found:?}");
+}
+
+fn cycles_of(files: &[(&str, &str)]) -> Vec<String> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{:?}", std::thread::current().id()));
+    for (file, text) in files {
+        let file = folder.join(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    }
+    let found = cycles(&source::read(&folder.join("lib.rs")).unwrap());
+    fs::remove_dir_all(folder).unwrap();
+    found
+}
+
+#[test]
+fn cycle_between_folders_is_found_through_a_re_export_and_a_macro() {
+    let found = cycles_of(&[
+        ("lib.rs", "mod a; mod b;"),
+        ("a/mod.rs", "mod deep; mod other; pub use deep::Deep;"),
+        ("a/deep.rs", "pub struct Deep;"),
+        ("a/other.rs", "pub fn f() { println!(\"{}\", crate::b::g()); }"),
+        ("b.rs", "use crate::a::Deep; pub fn g() -> Deep { Deep }"),
+    ]);
+    assert_eq!(found, ["::{a, b}: a::other uses crate::b::g; b uses Deep"]);
+}
+
+#[test]
+fn cycle_among_siblings_is_found_through_the_parents_re_export() {
+    let found = cycles_of(&[
+        ("lib.rs", "mod a;"),
+        ("a/mod.rs", "mod x; mod y; pub use y::Y;"),
+        ("a/x.rs", "use super::Y; pub struct X;"),
+        ("a/y.rs", "use super::x::X; pub struct Y;"),
+    ]);
+    assert_eq!(found, ["a::{x, y}: a::x uses super::Y; a::y uses super::x::X"]);
+}
+
+#[test]
+fn handing_a_name_on_test_code_and_a_parents_items_make_no_cycle() {
+    let found = cycles_of(&[
+        ("lib.rs", "pub struct Shared; pub mod a; mod b; pub use a::A; pub fn run() { b::next(); }"),
+        ("a.rs", "pub struct A(crate::Shared); #[cfg(test)] mod tests { use crate::b::B; }"),
+        ("b.rs", "pub struct B(crate::a::A); pub fn next() {}"),
+    ]);
+    assert_eq!(found, Vec::<String>::new());
+}
