@@ -26,12 +26,12 @@ pub fn cycles(krate: &Crate) -> Vec<String> {
                 .filter_map(move |used| Some((path, defining_module(krate, path, used)?, used.join("::"))))
         })
         .collect();
-    let mut by_parent: BTreeMap<&[String], Uses> = BTreeMap::new();
+    let mut by_parent: BTreeMap<ModulePath, Uses> = BTreeMap::new();
     for (from, to, used) in &targets {
         let shared = from.iter().zip(to).take_while(|(a, b)| a == b).count();
         if let (Some(a), Some(b)) = (from.get(shared), to.get(shared)) {
             let place = format!("{} uses {used}", from.join("::"));
-            by_parent.entry(&to[..shared]).or_default().entry((a, b)).or_insert(place);
+            by_parent.entry(to.iter().take(shared).cloned().collect()).or_default().entry((a, b)).or_insert(place);
         }
     }
     by_parent.iter().flat_map(|(parent, uses)| groups(parent, uses)).collect()
