@@ -107,6 +107,7 @@ pub struct Mig {
     pub slices: Option<i32>,
     /// At least this much memory, such as `10Gi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("pattern" = MemoryText::POSITIVE, "minimum" = 1))]
     pub memory: Option<MemoryText>,
 }
 
@@ -151,6 +152,7 @@ pub struct Mps {
     pub replicas: Option<i32>,
     /// Memory of one share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("pattern" = MemoryText::POSITIVE, "minimum" = 1))]
     pub memory: Option<MemoryText>,
     /// Compute of one share, in percent of the GPU's threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -163,6 +165,7 @@ pub struct Mps {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fraction {
     /// Memory of one share.
+    #[schemars(extend("pattern" = MemoryText::POSITIVE, "minimum" = 1))]
     pub memory: MemoryText,
     /// Compute of one share, in percent of one GPU.
     #[schemars(range(min = 1, max = 100))]

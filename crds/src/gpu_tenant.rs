@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Trust;
+use crate::{Trust, quantity::NOT_NEGATIVE};
 
 /// A team: its namespaces, its GPU budget, its people.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
@@ -72,7 +72,10 @@ pub struct GpuTenantSpec {
         validation = Rule::new("self.all(k, !k.contains('nvidia.com/') && !k.contains('gputenancy.io/'))").message("spec.resources: GPU resources are budgeted in spec.gpus by profile; remove keys of nvidia.com and gputenancy.io"),
         validation = Rule::new("self.size() <= 32").message("spec.resources: write at most 32 keys"),
     )]
-    #[schemars(extend("maxProperties" = 32))]
+    #[schemars(extend("maxProperties" = 32, "additionalProperties" = {
+        "description": "A Kubernetes quantity, such as 64, 500m or 512Gi.",
+        "x-kubernetes-int-or-string": true, "pattern": NOT_NEGATIVE, "minimum": 0, "maxLength": 32,
+    }))]
     pub resources: BTreeMap<String, Quantity>,
     /// Who may connect to the team's pods, and where these may connect to: a NetworkPolicy in each namespace, which the cluster's CNI
     /// plugin has to enforce.

@@ -12,7 +12,7 @@
 #![allow(clippy::duplicated_attributes, reason = "printer columns of one kind share their type")]
 
 pub mod condition;
-mod duration;
+pub mod duration;
 mod gpu_grant;
 mod gpu_node;
 mod gpu_pool;
@@ -21,7 +21,7 @@ mod gpu_tenant;
 pub mod manifest;
 mod mig_manager;
 pub mod names;
-mod quantity;
+pub mod quantity;
 pub mod quota;
 
 pub use duration::{DurationError, DurationText};

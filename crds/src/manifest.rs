@@ -31,6 +31,8 @@ fn finish(crd: CustomResourceDefinition) -> Result<(String, Value), serde_json::
         }
     }
     set(&mut crd, "/metadata", "annotations", json!({"helm.sh/resource-policy": "keep"}));
+    // the same text whether or not another crate of the build switches serde_json's `preserve_order` on
+    crd.sort_all_objects();
     Ok((file, crd))
 }
 

@@ -1,14 +1,131 @@
-//! Amounts of GPU memory as Kubernetes quantities (`10Gi`, `9856Mi`), read as MiB.
+//! Kubernetes quantities: [`Amount`] for arithmetic, [`MemoryText`] for a field that holds an amount of memory.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, fmt, iter::Sum};
 
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-/// An amount of memory like `10Gi`; suffixes are `Ki`, `Mi`, `Gi`, `Ti`, `M`, `G` and `T`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A quantity in thousandths, so that `1024Mi` equals `1Gi` and sums cannot overflow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Amount(i128);
+
+impl Amount {
+    /// An amount of whole units.
+    pub fn units(n: i64) -> Self {
+        Self(i128::from(n) * 1000)
+    }
+
+    /// An amount in thousandths.
+    pub fn of_milli(n: i128) -> Self {
+        Self(n)
+    }
+
+    /// Parses a quantity; `None` when it is not one.
+    pub fn parse(quantity: &Quantity) -> Option<Self> {
+        Self::read(&quantity.0)
+    }
+
+    /// Parses the text of a quantity by the grammar of Kubernetes; what is finer than a thousandth is cut off.
+    fn read(text: &str) -> Option<Self> {
+        let (negative, text) = match text.strip_prefix('-') {
+            Some(rest) => (true, rest),
+            None => (false, text.strip_prefix('+').unwrap_or(text)),
+        };
+        let end = text.find(|c: char| !matches!(c, '0'..='9' | '.')).unwrap_or(text.len());
+        let (number, suffix) = text.split_at(end);
+        let power = |exponent: i32| 10_i128.checked_pow(exponent.unsigned_abs());
+        let (multiplier, divisor): (i128, i128) = match suffix {
+            "n" => (1, 1_000_000_000),
+            "u" => (1, 1_000_000),
+            "m" => (1, 1000),
+            "" => (1, 1),
+            "k" => (1000, 1),
+            "M" => (1_000_000, 1),
+            "G" => (1_000_000_000, 1),
+            "T" => (1_000_000_000_000, 1),
+            "P" => (1_000_000_000_000_000, 1),
+            "E" => (1_000_000_000_000_000_000, 1),
+            "Ki" => (1 << 10, 1),
+            "Mi" => (1 << 20, 1),
+            "Gi" => (1 << 30, 1),
+            "Ti" => (1 << 40, 1),
+            "Pi" => (1 << 50, 1),
+            "Ei" => (1 << 60, 1),
+            exponent => match exponent.strip_prefix(['e', 'E'])?.parse().ok()? {
+                exponent @ 0.. => (power(exponent)?, 1),
+                exponent => (1, power(exponent)?),
+            },
+        };
+        let (digits, scale) = decimal(number)?;
+        let thousandths = digits.checked_mul(multiplier)?.checked_mul(1000)? / scale.checked_mul(divisor)?;
+        Some(Self(if negative { -thousandths } else { thousandths }))
+    }
+
+    /// The amount in thousandths.
+    pub fn milli(self) -> i128 {
+        self.0
+    }
+
+    /// The difference, never below zero.
+    #[must_use]
+    pub fn less(self, taken: Self) -> Self {
+        Self(self.0.saturating_sub(taken.0).max(0))
+    }
+
+    /// The sum.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// An amount of bytes in the largest binary unit of which it is a whole multiple.
+    pub fn binary(self) -> Quantity {
+        let fits = |shift: u32| self.0 > 0 && self.0 % (1000_i128 << shift) == 0;
+        let units = [(40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")];
+        match units.into_iter().find(|(shift, _)| fits(*shift)) {
+            Some((shift, suffix)) => Quantity(format!("{}{suffix}", self.0 / (1000_i128 << shift))),
+            None => self.quantity(),
+        }
+    }
+
+    /// The amount as a decimal number, such as `3.5`.
+    pub fn decimal(self) -> String {
+        let (whole, part) = (self.0 / 1000, self.0 % 1000);
+        let digits = format!("{part:03}");
+        if part == 0 { whole.to_string() } else { format!("{whole}.{}", digits.trim_end_matches('0')) }
+    }
+
+    /// The amount in the form that the API server writes.
+    pub fn quantity(self) -> Quantity {
+        Quantity(if self.0 % 1000 == 0 { (self.0 / 1000).to_string() } else { format!("{}m", self.0) })
+    }
+}
+
+impl Sum for Amount {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self::default(), Self::plus)
+    }
+}
+
+/// A decimal number without sign as digits and the power of ten that divides them: `1.5` is (15, 10).
+pub(crate) fn decimal(text: &str) -> Option<(i128, i128)> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let digits = format!("{whole}{part}");
+    // `parse` would also take a sign
+    let digits = digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())??;
+    Some((digits, 10_i128.checked_pow(u32::try_from(part.len()).ok()?)?))
+}
+
+/// Pattern of a quantity that is not negative.
+pub(crate) const NOT_NEGATIVE: &str = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][-+]?[0-9]{1,2})?$";
+
+/// An amount of memory, written as a Kubernetes quantity of bytes: `10Gi`, `1.5Gi`, `10G`, `1e10` or `10737418240`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct MemoryText(String);
+pub struct MemoryText(Quantity);
+
+impl Eq for MemoryText {}
 
 impl Default for MemoryText {
     fn default() -> Self {
@@ -16,46 +133,37 @@ impl Default for MemoryText {
     }
 }
 
-/// Why a text is not an amount of memory.
+/// A text that is not an amount of memory.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("`{0}` is not an amount of memory: write it like 10Gi or 9856Mi")]
+#[error("`{0}` is not an amount of memory: write a quantity of bytes, such as 10Gi, 1.5Gi, 10G or 10737418240")]
 pub struct QuantityError(String);
 
 impl MemoryText {
+    /// Pattern of an amount above zero, for fields in which zero has no meaning.
+    pub(crate) const POSITIVE: &str =
+        r"^\+?(0*[1-9][0-9]*(\.[0-9]*)?|0*\.0*[1-9][0-9]*)([numkMGTPE]|[KMGTPE]i|[eE][-+]?[0-9]{1,2})?$";
+
     /// An amount given in MiB.
     pub fn from_mib(mib: i64) -> Self {
-        Self(format!("{mib}Mi"))
+        Self(Quantity(format!("{mib}Mi")))
     }
 
     /// Checks the text and keeps it as written.
     pub fn parse(text: impl Into<String>) -> Result<Self, QuantityError> {
-        let this = Self(text.into());
+        let this = Self(Quantity(text.into()));
         this.mib().map(|_| this)
     }
 
     /// The amount in MiB, rounded down.
     pub fn mib(&self) -> Result<i64, QuantityError> {
-        let wrong = || QuantityError(self.0.clone());
-        let digits = self.0.find(|c: char| !c.is_ascii_digit()).unwrap_or(self.0.len());
-        let (number, unit) = self.0.split_at(digits);
-        let number: i64 = number.parse().map_err(|_| wrong())?;
-        let bytes_per: i64 = match unit {
-            "Ki" => 1 << 10,
-            "Mi" => 1 << 20,
-            "Gi" => 1 << 30,
-            "Ti" => 1 << 40,
-            "M" => 1_000_000,
-            "G" => 1_000_000_000,
-            "T" => 1_000_000_000_000,
-            _ => return Err(wrong()),
-        };
-        Ok(number.checked_mul(bytes_per).ok_or_else(wrong)? >> 20)
+        let milli = Amount::parse(&self.0).map(Amount::milli).filter(|milli| *milli >= 0);
+        milli.and_then(|milli| i64::try_from(milli / (1000 << 20)).ok()).ok_or_else(|| QuantityError(self.0.0.clone()))
     }
 }
 
 impl fmt::Display for MemoryText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.0.0)
     }
 }
 
@@ -69,7 +177,7 @@ impl JsonSchema for MemoryText {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": "string", "pattern": "^[0-9]{1,9}(Ki|Mi|Gi|Ti|M|G|T)$", "maxLength": 16})
+        json_schema!({"x-kubernetes-int-or-string": true, "pattern": NOT_NEGATIVE, "minimum": 0, "maxLength": 32})
     }
 }
 
@@ -78,12 +186,51 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_kubernetes_quantities_as_mib() {
-        assert_eq!(MemoryText("10Gi".into()).mib(), Ok(10240));
-        assert_eq!(MemoryText("9856Mi".into()).mib(), Ok(9856));
-        assert_eq!(MemoryText("10G".into()).mib(), Ok(9536));
-        for wrong in ["", "10", "Gi", "1.5Gi", "-1Gi", "99999999999999999999Gi"] {
-            assert!(MemoryText(wrong.into()).mib().is_err(), "{wrong}");
+    fn amount_parses_what_kubernetes_accepts() {
+        let equal = [
+            ("1Gi", "1024Mi"),
+            ("0.5", "500m"),
+            ("64", "64000m"),
+            ("1e3", "1k"),
+            ("1.5Gi", "1536Mi"),
+            ("2E3", "2000"),
+            ("1500e-3", "1.5"),
+            ("1e+3", "1k"),
+            ("+1.", "1"),
+            (".5", "500m"),
+            ("-.5", "-500m"),
+            ("1E", "1000P"),
+        ];
+        for (a, b) in equal {
+            assert!(Amount::read(a).is_some(), "{a}");
+            assert_eq!(Amount::read(a), Amount::read(b), "{a} {b}");
+        }
+        for wrong in ["", ".", "x", "1.2.3", "1Xi", "1e", "1e++3", "1e1.5", "--1", "+-1", "1 Gi", "1e99"] {
+            assert_eq!(Amount::read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn amount_written_as_quantity_parses_to_itself() {
+        for n in [0, 1, 500, 1500, 64_000, 1_024_000, 5 << 50, 3000 << 40] {
+            assert_eq!(Amount::parse(&Amount(n).quantity()), Some(Amount(n)));
+            assert_eq!(Amount::parse(&Amount(n).binary()), Some(Amount(n)));
+        }
+        assert_eq!(Amount(1536 * (1000 << 20)).binary().0, "1536Mi");
+        assert_eq!([3500, 2000, 875, 10, 0].map(|n| Amount(n).decimal()), ["3.5", "2", "0.875", "0.01", "0"]);
+    }
+
+    #[test]
+    fn memory_parses_quantities_as_mib() {
+        let mib = |value: serde_json::Value| serde_json::from_value::<MemoryText>(value).unwrap().mib();
+        for (written, expected) in
+            [("10Gi", 10240), ("9856Mi", 9856), ("10G", 9536), ("1.5Gi", 1536), ("1e10", 9536), ("10737418240", 10240)]
+        {
+            assert_eq!(mib(written.into()), Ok(expected), "{written}");
+        }
+        assert_eq!(mib(10_737_418_240_i64.into()), Ok(10240));
+        for wrong in ["", "Gi", "-1Gi", "10GB", "10 Gi", "99999999999999999999Ei"] {
+            assert!(mib(wrong.into()).is_err(), "{wrong}");
         }
     }
 }

@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::quota::CLASS_RESOURCES;
-use gputenancy_operator::tenant::amount::Amount;
+use gputenancy_crds::{quantity::Amount, quota::CLASS_RESOURCES};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Map, Value};
 

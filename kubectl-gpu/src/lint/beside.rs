@@ -1,7 +1,6 @@
 //! What is refused beside pods in a tenant's namespaces: services and role bindings. With the chart's own values.
 
-use gputenancy_crds::GpuTenantSpec;
-use gputenancy_operator::tenant::amount::Amount;
+use gputenancy_crds::{GpuTenantSpec, quantity::Amount};
 use serde_json::Value;
 
 use super::{

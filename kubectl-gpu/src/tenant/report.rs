@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{Device, GpuProfile, GrantedProfile, quota::resource_key};
-use gputenancy_operator::{cache::SlimQuota, plan::resource_name, tenant::amount::Amount};
+use gputenancy_crds::{Device, GpuProfile, GrantedProfile, quantity::Amount, quota::resource_key};
+use gputenancy_operator::{cache::SlimQuota, plan::resource_name};
 use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Condition};
 use kube::ResourceExt as _;
 

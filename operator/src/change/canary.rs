@@ -182,8 +182,7 @@ fn differing(view: &View<'_>, change: &Change) -> Vec<i32> {
 }
 
 fn limit(rules: &Rules) -> SignedDuration {
-    let seconds = rules.timeout.get().ok().and_then(|d| i64::try_from(d.as_secs()).ok());
-    SignedDuration::from_secs(seconds.unwrap_or(120))
+    SignedDuration::from_secs(rules.timeout.seconds().unwrap_or(120))
 }
 
 impl Trial<'_> {

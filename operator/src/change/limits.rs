@@ -55,8 +55,7 @@ impl From<&Disruption> for Policy {
     /// open: it depends on the time, so whoever knows the time sets it.
     fn from(disruption: &Disruption) -> Self {
         let read = |text: &gputenancy_crds::DurationText, default: i64| {
-            let seconds = text.get().ok().and_then(|d| i64::try_from(d.as_secs()).ok());
-            SignedDuration::from_secs(seconds.unwrap_or(default))
+            SignedDuration::from_secs(text.seconds().unwrap_or(default))
         };
         Self {
             notice: read(&disruption.notice, 0),

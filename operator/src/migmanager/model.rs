@@ -39,8 +39,7 @@ impl From<&MigManagerRules> for Patience {
     /// A duration that cannot be read (the API server's pattern lets none through) counts as the field's default.
     fn from(rules: &MigManagerRules) -> Self {
         let read = |text: &gputenancy_crds::DurationText, default: i64| {
-            let seconds = text.get().ok().and_then(|d| i64::try_from(d.as_secs()).ok());
-            SignedDuration::from_secs(seconds.unwrap_or(default))
+            SignedDuration::from_secs(text.seconds().unwrap_or(default))
         };
         Self {
             answer: read(&rules.timeout, 1200),

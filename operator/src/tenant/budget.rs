@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt as _;
 
 use super::{
-    amount::Amount,
+    Amount,
     fence::Stamp,
     observe::{Observed, Role, quota_key},
     render,

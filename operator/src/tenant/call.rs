@@ -101,7 +101,7 @@ impl Call {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tenant::amount::Amount;
+    use gputenancy_crds::quantity::Amount;
 
     #[test]
     fn a_call_says_whose_budget_has_room_for_what() {

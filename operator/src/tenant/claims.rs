@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
-    amount::Amount,
+    Amount,
     call::{Call, Controller},
     split::{Amounts, Stage, Standing, Wanted},
 };

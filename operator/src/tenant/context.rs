@@ -16,9 +16,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::{
-    ROOM, TenantError,
-    amount::Amount,
-    budget,
+    Amount, ROOM, TenantError, budget,
     call::{Call, Controller},
     claims::{self, Claims, Refused},
     fence::Fence,

@@ -1,6 +1,5 @@
 //! The controller of tenants: observe from the caches, decide, write, report.
 
-pub mod amount;
 mod budget;
 mod call;
 mod carry;
@@ -25,8 +24,8 @@ mod work;
 
 use kube::core::error_boundary::InvalidObject;
 
-pub(crate) use amount::Amount;
 pub use context::Context;
+pub(crate) use gputenancy_crds::quantity::Amount;
 pub use observe::weight_unknown;
 pub use split::Weight;
 pub use standard::{Standard, StandardError};

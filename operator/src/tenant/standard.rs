@@ -2,10 +2,9 @@
 
 use std::{collections::BTreeMap, str::FromStr};
 
+use gputenancy_crds::quantity::Amount;
 use k8s_openapi::{api::networking::v1::NetworkPolicyEgressRule, apimachinery::pkg::api::resource::Quantity};
 use serde::Deserialize;
-
-use super::amount::Amount;
 
 /// What every tenant gets.
 #[derive(Deserialize, Clone, Debug, Default, PartialEq)]

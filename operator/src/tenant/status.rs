@@ -7,8 +7,7 @@ use gputenancy_crds::{
 use k8s_openapi::jiff::SignedDuration;
 
 use super::{
-    amount::Amount,
-    budget,
+    Amount, budget,
     decide::{Fences, Optional, Write},
     observe::{Observed, Role, quota_key},
     pull, render, teardown,

@@ -403,7 +403,7 @@ fn a_suspended_tenant_admits_nothing_says_so_and_comes_back() {
 fn a_controller_that_was_refused_gets_room_and_is_counted_while_it_waits() {
     let mut seen = settled(&json!({}));
     uses(&mut seen, "a1", 4);
-    let amounts = [(MIG.to_owned(), super::amount::Amount::units(3))].into();
+    let amounts = [(MIG.to_owned(), super::Amount::units(3))].into();
     let refused =
         Refused { namespace: "a1".into(), by: "rs".into(), controller: None, version: 1, at: seen.now, amounts };
     seen.claims = Claims::default().follow(&[refused], &seen.standings(), seen.now).0;
@@ -417,7 +417,7 @@ fn a_controller_that_was_refused_gets_room_and_is_counted_while_it_waits() {
 #[test]
 fn a_controller_that_does_not_come_for_its_room_is_told_of_it() {
     let mut seen = settled(&json!({}));
-    let amounts: super::split::Amounts = [(MIG.to_owned(), super::amount::Amount::units(1))].into();
+    let amounts: super::split::Amounts = [(MIG.to_owned(), super::Amount::units(1))].into();
     let controller = super::call::Controller::of("apps/v1", "ReplicaSet", "web-5c");
     let refused = [Refused { namespace: "a1".into(), by: "rs".into(), controller, version: 1, at: seen.now, amounts }];
     seen.claims = Claims::default().follow(&refused, &seen.standings(), seen.now).0;
@@ -443,7 +443,7 @@ fn a_limit_waits_for_others_that_have_just_come_down_and_pods_that_are_there_cou
     seen.unsteady.insert("a2".into());
     assert_eq!((decide::writes(&seen), seen.step().1.waits), (vec![], true));
     seen.unsteady.clear();
-    seen.counted.insert("a2".into(), [(MIG.to_owned(), super::amount::Amount::units(3))].into());
+    seen.counted.insert("a2".into(), [(MIG.to_owned(), super::Amount::units(3))].into());
     settle(&mut seen);
     assert_eq!(hard(&seen), ["5", "3"], "one pod more than the quota has counted");
 }

@@ -43,6 +43,15 @@ fn profiles() -> Vec<Case> {
         case("mig-media", profile(json!({"mig": {"profile": "1g.10gb+me"}})), None),
         case("mig-all-media", profile(json!({"mig": {"profile": "1g.24gb+me.all"}})), None),
         case("mig-by-need", profile(json!({"mig": {"slices": 2, "memory": "19Gi"}})), None),
+        case("mig-by-part", profile(json!({"mig": {"memory": "1.5Gi"}})), None),
+        case("mig-by-bytes", profile(json!({"mig": {"memory": 10_737_418_240_i64}})), None),
+        case("mig-no-memory", profile(json!({"mig": {"memory": "0Gi"}})), Some("spec.device.mig.memory")),
+        case("mig-zero-bytes", profile(json!({"mig": {"memory": 0}})), Some("spec.device.mig.memory")),
+        case(
+            "fraction-below-zero",
+            profile(json!({"fraction": {"memory": "-1Gi", "compute": 25}})),
+            Some("spec.device.fraction.memory"),
+        ),
         case("null-is-nothing", profile(json!({"whole": null, "mig": {"profile": "1g.10gb", "memory": null}})), None),
         case("time-slice", with(shared(), json!({"trust": "Internal"})), None),
         case("mps-equal", profile(json!({"mps": {"replicas": 2}})), None),
@@ -197,6 +206,8 @@ fn pools() -> Vec<Case> {
             Some("spec.verify.canary: NVIDIA's device plugin cannot keep a new device for a canary pod alone"),
         ),
         case("a-day", json!({"disruption": {"notice": "1d"}}), Some("spec.disruption.notice")),
+        case("hour-and-a-half", json!({"disruption": {"notice": "1.5h", "drainTimeout": "500ms"}}), None),
+        case("notice-below-zero", json!({"disruption": {"notice": "-5m"}}), Some("spec.disruption.notice")),
     ]
     .into_iter()
     .chain(windows())
@@ -261,6 +272,8 @@ fn tenants() -> Vec<Case> {
         ),
         case("ci", json!({"owners": [{"kind": "ServiceAccount", "name": "ci", "namespace": "build"}]}), None),
         case("limits", json!({"resources": {"requests.cpu": "64", "requests.memory": "512Gi", "pods": 200}}), None),
+        case("limits-in-parts", json!({"resources": {"requests.cpu": "1.5", "requests.memory": "1.5Ti"}}), None),
+        case("limit-below-zero", json!({"resources": {"pods": "-1"}}), Some("spec.resources")),
         case("homeless-account", json!({"owners": [{"kind": "ServiceAccount", "name": "ci"}]}), owner),
         case("housed-group", json!({"owners": [{"kind": "Group", "name": "g", "namespace": "n"}]}), owner),
         case("classes-and-queues", json!({"priorityClasses": ["batch"], "queues": ["team-a"]}), None),

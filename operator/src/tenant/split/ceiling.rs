@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use gputenancy_crds::quantity::Amount;
+
 use super::{Account, Cap};
-use crate::tenant::amount::Amount;
 
 /// What all quotas of a tenant may grant at most of what counts against a cap, by what it weighs.
 pub struct Ceiling<'a> {

@@ -15,9 +15,9 @@ mod weight;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gputenancy_crds::quantity::Amount;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::amount::Amount;
 use allot::{Line, allot};
 use ceiling::Ceiling;
 pub use target::Stage;

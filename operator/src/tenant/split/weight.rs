@@ -2,9 +2,9 @@
 
 use std::{cmp::Ordering, collections::BTreeMap, fmt};
 
-use gputenancy_crds::quota::Devices;
+use gputenancy_crds::{quantity::Amount, quota::Devices};
 
-use crate::{tenant::amount::Amount, view::is_gpu_resource};
+use crate::view::is_gpu_resource;
 
 /// Share of a whole board that one device is: memory slices that it covers, of those that the board has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
