@@ -1,4 +1,5 @@
 //! The shape of the workspace.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use std::{fs, path::Path};
 
