@@ -2,6 +2,7 @@
 
 pub mod actor;
 pub mod discovery;
+mod enter;
 mod error;
 pub mod forecast;
 pub mod mig_manager;

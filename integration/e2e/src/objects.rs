@@ -1,6 +1,6 @@
 //! Reading the cluster the way the tests ask about it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use futures::future::try_join;
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
@@ -14,7 +14,7 @@ use kube::{
 };
 use serde_json::Value;
 
-use crate::{Error, Result, World};
+use crate::{Error, Result};
 
 /// Identity of a running pod: what must not change for a pod that was left alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,17 +147,6 @@ where
         before = crate::wait::eventually(&format!("all {what} gone"), crate::wait::PATIENCE, fewer).await?;
     }
     Ok(())
-}
-
-/// Every object of the cluster that carries a label, as `kind/name`.
-pub async fn labelled(world: &World, label: &str) -> Result<BTreeSet<String>> {
-    let kinds = world.kubectl(&["api-resources", "--verbs=list", "-o", "name"]).await?;
-    // events are not ours to keep, and metrics have no server here
-    let kinds: Vec<&str> =
-        kinds.lines().filter(|k| !k.starts_with("events") && !k.contains("metrics.k8s.io")).collect();
-    let found =
-        world.kubectl(&["get", &kinds.join(","), "-A", "-l", label, "-o", "name", "--ignore-not-found"]).await?;
-    Ok(found.lines().map(str::to_owned).collect())
 }
 
 /// The agreement of a node.

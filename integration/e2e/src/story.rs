@@ -10,6 +10,7 @@ use kube::{
 };
 use serde_json::json;
 
+pub use crate::world::NODES;
 use crate::{
     Error, Result, World,
     forecast::Layouts,
@@ -17,8 +18,6 @@ use crate::{
     wait::{PATIENCE, eventually},
 };
 
-/// The nodes with GPUs.
-pub const NODES: [&str; 2] = ["gpu-1", "gpu-2"];
 /// Namespace of the first team, whose pods use `mig-1g`.
 pub const TEAM_A: &str = "team-a";
 /// Namespace of the second team, whose pods use `mig-3g`.

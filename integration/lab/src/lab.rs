@@ -4,7 +4,6 @@ use crate::control::{self, Answer, NodeStatus, Request, Status};
 use crate::error::{Asking, During, Error, Result};
 use crate::init::{HOST_KUBECONFIG, SOCKET};
 use crate::keeper::{self, State};
-use crate::node::NodeHandle;
 use crate::place::Folders;
 use crate::spec::Plan;
 use crate::{client, command};
@@ -74,15 +73,6 @@ impl Lab {
         self.inner.plan.nodes.iter().map(|node| node.name.clone()).collect()
     }
 
-    /// A node, by name.
-    pub fn node(&self, name: &str) -> Result<NodeHandle> {
-        let node = self.inner.plan.node(name).cloned();
-        let node = node.ok_or_else(|| {
-            Error::Missing(format!("lab {} has no node {name}, only {}", self.name(), self.node_names().join(", ")))
-        })?;
-        Ok(NodeHandle::new(self.clone(), node))
-    }
-
     /// A path of the lab's file system, as the host reaches it while the lab runs.
     pub fn inside(&self, path: &str) -> PathBuf {
         inside(&self.inner.state, path)
@@ -122,12 +112,6 @@ impl Lab {
     /// Stops the API server.
     pub async fn stop_apiserver(&self) -> Result<()> {
         self.stop_component("kube-apiserver").await
-    }
-
-    /// Starts the API server and waits until it is ready.
-    pub async fn start_apiserver(&self) -> Result<()> {
-        self.start_component("kube-apiserver").await?;
-        self.apiserver_ready().await
     }
 
     /// A command that runs in the lab's root namespaces, beside the control plane.

@@ -18,6 +18,17 @@ pub struct NodeHandle {
     plan: NodePlan,
 }
 
+impl Lab {
+    /// A node, by name.
+    pub fn node(&self, name: &str) -> Result<NodeHandle> {
+        let node = self.inner.plan.node(name).cloned();
+        let node = node.ok_or_else(|| {
+            Error::Missing(format!("lab {} has no node {name}, only {}", self.name(), self.node_names().join(", ")))
+        })?;
+        Ok(NodeHandle::new(self.clone(), node))
+    }
+}
+
 impl NodeHandle {
     pub(crate) fn new(lab: Lab, plan: NodePlan) -> Self {
         Self { lab, plan }
@@ -45,14 +56,6 @@ impl NodeHandle {
     /// Switches it on. Returns when its kernel-side is up; see [`NodeHandle::wait_ready`].
     pub async fn power_on(&self) -> Result<()> {
         self.lab.ask(&Request::PowerOn(self.named())).await.map(drop)
-    }
-
-    /// Off and on again, then waits until Kubernetes calls the node ready again.
-    pub async fn power_cycle(&self) -> Result<()> {
-        self.power_off().await?;
-        self.power_on().await?;
-        self.wait_booted(crate::wait::PATIENCE).await?;
-        self.wait_ready().await
     }
 
     /// Pulls its network cable: it reaches neither the API server nor other nodes.

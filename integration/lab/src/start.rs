@@ -1,6 +1,5 @@
 //! Starting a lab, from nothing to ready nodes.
 
-use crate::address::{API, API_PORT};
 use crate::control::{self, Request};
 use crate::error::{Asking, During, Error, Result};
 use crate::image;
@@ -11,7 +10,7 @@ use crate::place::Folders;
 use crate::process::LOOK;
 use crate::progress::Progress;
 use crate::spec::{LabSpec, Plan};
-use crate::wait::PATIENCE;
+use crate::wait::{PATIENCE, wait_api};
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
@@ -150,23 +149,6 @@ async fn wait_init(name: &str, folder: &Path) -> Result<State> {
     let limit = Duration::from_mins(1);
     let late = |_| Error::Timeout { what: format!("lab {name} to answer"), after: limit, log: Some(log.clone()) };
     tokio::time::timeout(limit, answers).await.map_err(late)?
-}
-
-/// Waits until the API server is ready.
-pub(crate) async fn wait_api(folder: &Path, state: &State, limit: Duration) -> Result<()> {
-    let kubeconfig = folder.join("kubeconfig");
-    let ready = async {
-        while !crate::init::ready(&kubeconfig).await? {
-            if !state.alive() {
-                return Err(Error::Missing(format!("the lab ended; see {}", folder.join("lab.log").display())));
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        Ok(())
-    };
-    let log = inside(state, "/run/lab/log/kube-apiserver.log");
-    let what = format!("the API server on {API}:{API_PORT}");
-    tokio::time::timeout(limit, ready).await.map_err(|_| Error::Timeout { what, after: limit, log: Some(log) })?
 }
 
 impl Lab {

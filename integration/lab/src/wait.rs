@@ -1,7 +1,9 @@
 //! Waiting on conditions, by watch: generous limits, and errors that name what did not happen.
 
+use crate::address::{API, API_PORT};
 use crate::error::{Asking, Error, Result};
-use crate::lab::Lab;
+use crate::keeper::State;
+use crate::lab::{Lab, inside};
 use crate::node::NodeHandle;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -13,6 +15,7 @@ use kube::runtime::{WatchStreamExt, reflector, watcher};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
+use std::path::Path;
 use std::time::Duration;
 
 /// How long things may take that take seconds on an idle machine.
@@ -94,7 +97,30 @@ pub fn node_is_ready(node: &Node) -> bool {
     conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"))
 }
 
+/// Waits until the API server is ready.
+pub(crate) async fn wait_api(folder: &Path, state: &State, limit: Duration) -> Result<()> {
+    let kubeconfig = folder.join("kubeconfig");
+    let ready = async {
+        while !crate::init::ready(&kubeconfig).await? {
+            if !state.alive() {
+                return Err(Error::Missing(format!("the lab ended; see {}", folder.join("lab.log").display())));
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
+    };
+    let log = inside(state, "/run/lab/log/kube-apiserver.log");
+    let what = format!("the API server on {API}:{API_PORT}");
+    tokio::time::timeout(limit, ready).await.map_err(|_| Error::Timeout { what, after: limit, log: Some(log) })?
+}
+
 impl Lab {
+    /// Starts the API server and waits until it is ready.
+    pub async fn start_apiserver(&self) -> Result<()> {
+        self.start_component("kube-apiserver").await?;
+        self.apiserver_ready().await
+    }
+
     /// Waits until exactly `count` pods match the labels (`a=b,c=d`; empty: all of the namespace), all of them ready.
     pub async fn pods_ready(&self, namespace: &str, labels: &str, count: usize) -> Result<Vec<std::sync::Arc<Pod>>> {
         let api = Api::<Pod>::namespaced(self.client(), namespace);
@@ -140,7 +166,7 @@ impl Lab {
 
     /// Waits until the API server says that it is ready.
     pub async fn apiserver_ready(&self) -> Result<()> {
-        crate::start::wait_api(&self.inner.folder, &self.inner.state, PATIENCE).await
+        wait_api(&self.inner.folder, &self.inner.state, PATIENCE).await
     }
 
     /// The nodes as the API server has them.
@@ -151,6 +177,14 @@ impl Lab {
 }
 
 impl NodeHandle {
+    /// Off and on again, then waits until Kubernetes calls the node ready again.
+    pub async fn power_cycle(&self) -> Result<()> {
+        self.power_off().await?;
+        self.power_on().await?;
+        self.wait_booted(PATIENCE).await?;
+        self.wait_ready().await
+    }
+
     /// Waits until Kubernetes calls the node ready, by the words of a kubelet that runs now.
     pub async fn wait_ready(&self) -> Result<()> {
         let api = Api::<Node>::all(self.lab().client());

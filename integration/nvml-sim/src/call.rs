@@ -2,17 +2,15 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
-use silicon::clients::Client;
 use silicon::fault::{self, Call, Effect, Fault};
-use silicon::history::{self, Event};
-use silicon::latency::Slow;
 use silicon::visible::{self, View};
-use silicon::{Code, Machine, Store, nodes, store};
+use silicon::{Code, Store, store};
 
+use crate::context::Context;
 use crate::library;
 
 /// Calls that change a GPU.
@@ -37,62 +35,11 @@ macro_rules! nvml {
             #[allow(unused_mut, unused_assignments)]
             let mut gpu: Option<u32> = None;
             $(gpu = crate::handle::gpu_of($handle.addr());)?
-            crate::call::run(stringify!($name), gpu, |$ctx: &crate::call::Context| $body)
+            crate::call::run(stringify!($name), gpu, |$ctx: &crate::context::Context| $body)
         }
     )*};
 }
 pub(crate) use nvml;
-
-/// What a call works with.
-pub struct Context {
-    /// The machine as the call found it.
-    pub machine: Arc<Machine>,
-    /// What this process may see.
-    pub view: View,
-    store: Arc<Store>,
-}
-
-impl Context {
-    /// The processes that use the GPUs.
-    pub fn clients(&self) -> Result<Vec<Client>, Code> {
-        let clients = self.store.clients().map_err(|_| Code::UNKNOWN)?;
-        clients.live().map_err(|_| Code::UNKNOWN)
-    }
-
-    /// The machine as it is now, for calls that wait.
-    pub fn now(&self) -> Result<Arc<Machine>, Code> {
-        self.store.read().map_err(|e| e.code())
-    }
-
-    /// Changes the machine, as slowly as the driver does it, and records what happened.
-    pub fn change<T>(
-        &self,
-        slow: Option<Slow>,
-        decide: impl FnOnce(&mut Machine, &[Client]) -> Result<T, Code>,
-        event: impl FnOnce(&T) -> Event,
-    ) -> Result<T, Code> {
-        if !self.view.configure() {
-            return Err(Code::NO_PERMISSION);
-        }
-        let answer = self.store.change(decide).map_err(|e: store::Error| e.code())?;
-        // The record and the nodes serve tests and tenants; the change itself is made.
-        let _ = history::record(self.store.dir(), event(&answer));
-        if let (Ok(machine), View::Nodes(dev)) = (self.store.read(), &self.view) {
-            let _ = nodes::sync_caps(dev, &machine);
-        }
-        if let Some(slow) = slow {
-            pause(slow.on(&self.machine));
-        }
-        Ok(answer)
-    }
-}
-
-impl Context {
-    /// Changes the machine in a way that nobody needs a record of.
-    pub fn quietly(&self, decide: impl FnOnce(&mut Machine) -> Result<(), Code>) -> Result<(), Code> {
-        self.store.change(|machine, _| decide(machine)).map_err(|e| e.code())
-    }
-}
 
 /// Runs one call.
 pub fn run(name: &str, gpu: Option<u32>, body: impl FnOnce(&Context) -> Result<(), Code>) -> nvmlReturn_t {
@@ -146,12 +93,6 @@ fn process_name() -> &'static str {
         let exe = std::fs::read_link("/proc/self/exe").ok();
         exe.and_then(|e| Some(e.file_name()?.to_str()?.to_owned())).unwrap_or_default()
     })
-}
-
-fn pause(time: Duration) {
-    if !time.is_zero() {
-        std::thread::sleep(time);
-    }
 }
 
 /// Ends the process as a power cut or the OOM killer would.

@@ -8,9 +8,10 @@ use nvml_wrapper_sys::bindings::{
 use silicon::board::Placement;
 use silicon::history::Event;
 use silicon::latency::Slow;
-use silicon::{Code, compute};
+use silicon::{Code, compute_profile};
 
-use crate::call::{Context, nvml};
+use crate::call::nvml;
+use crate::context::Context;
 use crate::handle;
 use crate::out::{get, put, put_all};
 
@@ -78,7 +79,7 @@ nvml! {
     ) {
         let (gpu, gi) = ctx.gi(gi)?;
         let of = ctx.machine.profile_of(gi)?;
-        compute::profile(&ctx.machine.board, of, profile).ok_or(Code::NOT_SUPPORTED)?;
+        compute_profile::profile(&ctx.machine.board, of, profile).ok_or(Code::NOT_SUPPORTED)?;
         let of_profile = gi.compute.iter().filter(|ci| ci.profile == profile);
         let handles: Vec<_> = of_profile.map(|ci| handle::of_ci(gpu.index, gi.id, ci)).collect();
         put(count, u32::try_from(handles.len()).unwrap_or(0))?;

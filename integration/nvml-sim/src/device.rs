@@ -9,7 +9,8 @@ use silicon::board::Engines;
 use silicon::machine::{Gpu, MigDevice};
 use silicon::{Code, ids};
 
-use crate::call::{Context, nvml};
+use crate::call::nvml;
+use crate::context::Context;
 use crate::handle::{self, Device};
 use crate::out::{field, get, put, put_text, text};
 use crate::profile::version;

@@ -9,7 +9,8 @@ use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEventData_t, nvmlEventSet_t};
 use silicon::machine::Xid;
 use silicon::{Code, Machine};
 
-use crate::call::{Context, nvml};
+use crate::call::nvml;
+use crate::context::Context;
 use crate::handle;
 use crate::out::put;
 

@@ -8,7 +8,8 @@ use silicon::board::Placement;
 use silicon::history::Event;
 use silicon::latency::Slow;
 
-use crate::call::{Context, nvml};
+use crate::call::nvml;
+use crate::context::Context;
 use crate::handle;
 use crate::out::{get, put, put_all};
 

@@ -7,7 +7,7 @@ use nvml_wrapper_sys::bindings::{nvmlComputeInstance_t, nvmlDevice_t, nvmlGpuIns
 use silicon::Code;
 use silicon::machine::{ComputeInstance, Gpu, GpuInstance, MigDevice};
 
-use crate::call::Context;
+use crate::context::Context;
 
 const GPU: usize = 1;
 const MIG: usize = 2;

@@ -10,6 +10,7 @@
 
 mod call;
 mod compute_instance;
+mod context;
 mod device;
 mod event;
 mod gpu_instance;

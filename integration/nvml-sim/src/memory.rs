@@ -4,7 +4,8 @@ use nvml_wrapper_sys::bindings::{nvmlBAR1Memory_t, nvmlDevice_t, nvmlMemory_t, n
 use silicon::Code;
 use silicon::attach::RESERVED_MIB;
 
-use crate::call::{Context, nvml};
+use crate::call::nvml;
+use crate::context::Context;
 use crate::handle::Device;
 use crate::out::{get, put};
 use crate::profile::version;

@@ -5,9 +5,10 @@ use std::ffi::c_uint;
 use nvml_wrapper_sys::bindings::{
     nvmlComputeInstancePlacement_t, nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstancePlacement_t,
 };
-use silicon::{Code, compute};
+use silicon::{Code, compute_profile};
 
-use crate::call::{Context, nvml};
+use crate::call::nvml;
+use crate::context::Context;
 use crate::out::{put, put_all, put_list};
 
 impl Context {
@@ -57,8 +58,8 @@ nvml! {
         ctx, gi: nvmlGpuInstance_t, profile: c_uint, to: *mut nvmlComputeInstancePlacement_t, count: *mut c_uint,
     ) {
         let of = ctx.machine.profile_of(ctx.gi(gi)?.1)?;
-        let profile = compute::profile(&ctx.machine.board, of, profile).ok_or(Code::INVALID_ARGUMENT)?;
-        let places = compute::placements(of, &profile).into_iter();
+        let profile = compute_profile::profile(&ctx.machine.board, of, profile).ok_or(Code::INVALID_ARGUMENT)?;
+        let places = compute_profile::placements(of, &profile).into_iter();
         let items = places.map(|p| nvmlComputeInstancePlacement_t { start: p.start, size: p.size }).collect();
         put_placements(items, to, count)
     }

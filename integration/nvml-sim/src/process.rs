@@ -6,7 +6,8 @@ use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessInfo_t, nvmlProcessInf
 use silicon::Code;
 use silicon::clients::Client;
 
-use crate::call::{Context, nvml};
+use crate::call::nvml;
+use crate::context::Context;
 use crate::handle::Device;
 use crate::out::{put, put_list};
 

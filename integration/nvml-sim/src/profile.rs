@@ -8,10 +8,11 @@ use nvml_wrapper_sys::bindings::{
     nvmlGpuInstanceProfileInfo_v3_t,
 };
 use silicon::board::Profile;
-use silicon::compute::{self, ComputeProfile};
+use silicon::compute_profile::{self, ComputeProfile};
 use silicon::{Code, Machine};
 
-use crate::call::{Context, nvml};
+use crate::call::nvml;
+use crate::context::Context;
 use crate::out::{field, get, put};
 
 /// `NVML_GPU_INSTANCE_PROFILE_COUNT` of NVML 13.
@@ -45,7 +46,7 @@ impl Context {
             return Err(Code::INVALID_ARGUMENT);
         }
         let of = self.machine.profile_of(gi)?;
-        let found = compute::profile(&self.machine.board, of, wanted).ok_or(Code::NOT_SUPPORTED)?;
+        let found = compute_profile::profile(&self.machine.board, of, wanted).ok_or(Code::NOT_SUPPORTED)?;
         Ok((found, of))
     }
 }
@@ -140,7 +141,7 @@ fn put_ci_info(
     }
     let given = get(to.cast::<c_uint>())?;
     let old = ci_info(&p);
-    let name: [c_char; 96] = field(&format!("MIG {}", compute::device_name(&machine.board, gi, p.id)));
+    let name: [c_char; 96] = field(&format!("MIG {}", compute_profile::device_name(&machine.board, gi, p.id)));
     if version(given, size_of::<nvmlComputeInstanceProfileInfo_v2_t>(), 2).is_ok() {
         return put(
             to,

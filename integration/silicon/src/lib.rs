@@ -9,6 +9,7 @@ pub mod boards;
 pub mod clients;
 pub mod code;
 pub mod compute;
+pub mod compute_profile;
 pub mod fault;
 pub mod history;
 pub mod ids;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::board::{Board, Placement, Profile, Variant};
 use crate::clients::Client;
 use crate::code::Code;
-use crate::{compute, ids};
+use crate::{compute_profile, ids};
 
 /// Version of the simulated driver.
 pub const DRIVER_VERSION: &str = "580.95.05";
@@ -200,7 +200,7 @@ impl Machine {
     /// Name of a MIG device's profile, such as `1g.10gb` or `1c.3g.40gb`.
     pub fn mig_profile_name(&self, device: &MigDevice<'_>) -> String {
         let Ok(profile) = self.profile_of(device.gi) else { return String::new() };
-        compute::device_name(&self.board, profile, device.ci.profile)
+        compute_profile::device_name(&self.board, profile, device.ci.profile)
     }
 
     /// Records an Xid event, and forgets the oldest ones.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use crate::code::Code;
-use crate::compute;
+use crate::compute_profile;
 use crate::fault::{self, Fault};
 use crate::history::{self, Event};
 use crate::latency::Slow;
@@ -31,7 +31,8 @@ pub fn carve(store: &Store, gpu: u32, profiles: &[String]) -> Result<(), Error> 
         for wanted in profiles {
             let named = |p: &&crate::Profile| p.name == *wanted || p.id.to_string() == *wanted;
             let profile = machine.board.profiles.iter().find(named).ok_or(Code::INVALID_ARGUMENT)?;
-            let widest = compute::profiles(&machine.board, profile).into_iter().max_by_key(|p| (p.slices, p.sm));
+            let widest =
+                compute_profile::profiles(&machine.board, profile).into_iter().max_by_key(|p| (p.slices, p.sm));
             let (id, ci) = (profile.id, widest.ok_or(Code::UNKNOWN)?.id);
             let gi = machine.create_gi(gpu, id, None)?.id;
             machine.create_ci(gpu, gi, ci, None)?;

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use silicon::board::{Engines, Placement, Variant};
-use silicon::{Machine, boards, compute, nodes};
+use silicon::{Machine, boards, compute_profile, nodes};
 
 /// One thing to do: numbers are taken modulo what there is to choose from.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ fn apply(machine: &mut Machine, step: &Step) {
         }
         Step::CreateCompute(g, p) if !instances.is_empty() => {
             let gi = &instances[g % instances.len()];
-            let offered = compute::profiles(&machine.board, machine.profile_of(gi).unwrap());
+            let offered = compute_profile::profiles(&machine.board, machine.profile_of(gi).unwrap());
             drop(machine.create_ci(0, gi.id, offered[p % offered.len()].id, None));
         }
         Step::Destroy(g) if !instances.is_empty() => {

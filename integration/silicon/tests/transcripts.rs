@@ -65,6 +65,6 @@ fn reproduces_every_published_transcript() {
 fn the_default_compute_instance_of_a_double_memory_instance_is_profile_7_on_hopper() {
     let board = boards::load("h100-94gb").unwrap();
     let of = board.profile(15).unwrap();
-    let widest = silicon::compute::profiles(&board, of).into_iter().max_by_key(|p| (p.slices, p.sm)).unwrap();
+    let widest = silicon::compute_profile::profiles(&board, of).into_iter().max_by_key(|p| (p.slices, p.sm)).unwrap();
     assert_eq!((widest.id, widest.sm), (7, 26));
 }

@@ -11,7 +11,7 @@ const PURE: [&str; 3] = ["gputenancy-crds", "gputenancy-plan", "gputenancy-engin
 const IMPURE: [&str; 6] = ["tokio", "axum", "hyper", "kube-client", "kube-runtime", "prometheus-client"];
 
 /// Cycles that are being removed: crate and parent module.
-const KNOWN: [&str; 20] = [
+const KNOWN: [&str; 15] = [
     "gputenancy_crds: ::{",
     "gputenancy_rights: ::{",
     "gputenancy_operator: ::{",
@@ -20,17 +20,12 @@ const KNOWN: [&str; 20] = [
     "gputenancy_operator: pool::{",
     "gputenancy_operator: tenant::{",
     "gputenancy_plan: ::{",
-    "silicon: ::{",
-    "nvsim: ::{",
     "gputenancy_agent: ::{",
     "gputenancy_agent: environment::{",
     "gputenancy_agent: gpu::{",
     "gputenancy_agent: report::{",
     "gputenancy_nvml: ::{",
-    "nvml_sim: ::{",
-    "lab: ::{",
     "kubectl_gpu: ::{",
-    "e2e: ::{",
     "gputenancy-operator",
 ];
 

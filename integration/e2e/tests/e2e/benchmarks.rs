@@ -29,7 +29,7 @@ use std::{collections::BTreeSet, fmt::Write as _};
 use e2e::{
     Error, Result, World,
     actor::{Actor, Verb},
-    objects::{self, ensure},
+    objects::ensure,
     product,
     scene::tenant,
     story::tenant_ready,
@@ -157,7 +157,7 @@ async fn other_tenants(world: &World) -> Result<()> {
 
 /// MTB-PL1-BC-CPI-2. All that the operator has written for the team, the namespace with it.
 async fn what_the_operator_wrote(world: &World) -> Result<()> {
-    let all = objects::labelled(world, &format!("gputenancy.io/tenant={MINE}")).await?;
+    let all = world.labelled(&format!("gputenancy.io/tenant={MINE}")).await?;
     ensure(all.len() >= 7, format!("namespace, network policy, limits, quota, grant and two bindings: {all:?}"))?;
     let as_owner = ["-n", MINE, "--dry-run=server", "--as=ann", "--as-group=mtb-owners"];
     let mut wrong = vec![];

@@ -2,7 +2,7 @@
 
 use e2e::{
     Error, Result, World,
-    objects::{condition, ensure, labelled},
+    objects::{condition, ensure},
     scene::tenant,
     wait::{PATIENCE, eventually},
 };
@@ -121,7 +121,7 @@ async fn a_hundred_tenants_at_work_go_with_all_that_is_theirs_though_the_api_ser
         .await?;
         ensure(namespaces_here(&world).await? == 0, "no namespace is left")?;
         ensure(pods_here(&world).await? == 0, "no pod is left")?;
-        let orphans = labelled(&world, names::TENANT_LABEL).await?;
+        let orphans = world.labelled(names::TENANT_LABEL).await?;
         ensure(orphans.is_empty(), format!("left behind: {orphans:?}"))
     };
     world.keeping_evidence("teardown", body).await;

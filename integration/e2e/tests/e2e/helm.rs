@@ -1,9 +1,7 @@
 //! Helm installs, upgrades and uninstalls the product in the lab, with tenants at work.
 
 use e2e::{
-    Error, Result, World,
-    objects::{self, labelled},
-    product, story,
+    Error, Result, World, objects, product, story,
     wait::{PATIENCE, eventually},
 };
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, names};
@@ -24,11 +22,11 @@ where
 
 async fn nothing_of_the_product_is_left(world: &World) -> Result<()> {
     eventually("only the kinds are left of the product", PATIENCE, || async {
-        let left = labelled(world, "app.kubernetes.io/part-of=gputenancy").await?;
+        let left = world.labelled("app.kubernetes.io/part-of=gputenancy").await?;
         Ok(if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) })
     })
     .await?;
-    let release = labelled(world, "owner=helm").await?;
+    let release = world.labelled("owner=helm").await?;
     objects::ensure(release.is_empty(), format!("helm still knows {release:?}"))?;
     let in_namespace =
         world.kubectl(&["get", "pods,leases,secrets,jobs", "-n", product::NAMESPACE, "-o", "name"]).await?;

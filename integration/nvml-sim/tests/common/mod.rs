@@ -122,7 +122,7 @@ impl Sim {
 /// The compute-instance profile with all slices and most SMs of a GPU-instance profile.
 pub fn widest(machine: &silicon::Machine, profile: u32) -> u32 {
     let of = machine.board.profile(profile).unwrap();
-    silicon::compute::profiles(&machine.board, of).into_iter().max_by_key(|p| (p.slices, p.sm)).unwrap().id
+    silicon::compute_profile::profiles(&machine.board, of).into_iter().max_by_key(|p| (p.slices, p.sm)).unwrap().id
 }
 
 /// The handle of a GPU.

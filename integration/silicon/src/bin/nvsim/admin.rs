@@ -8,17 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use silicon::fault::{Effect, Fault, TRACE};
 use silicon::{Store, history, nodes, operations};
 
-use crate::report;
-
-/// How to print.
-#[derive(Clone, Copy, Default, ValueEnum)]
-pub enum Output {
-    /// For people.
-    #[default]
-    Text,
-    /// For programs.
-    Json,
-}
+use crate::report::{self, Output};
 
 /// Administrator's commands.
 #[derive(Subcommand)]

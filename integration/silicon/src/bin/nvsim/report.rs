@@ -2,12 +2,21 @@
 
 use std::error::Error;
 
+use clap::ValueEnum;
 use serde_json::json;
 use silicon::clients::Client;
 use silicon::machine::Gpu;
 use silicon::{Machine, Store};
 
-use crate::admin::Output;
+/// How to print.
+#[derive(Clone, Copy, Default, ValueEnum)]
+pub enum Output {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
 
 /// GPUs, instances and clients.
 pub fn show(store: &Store, output: Output) -> Result<String, Box<dyn Error>> {
