@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Parser;
+use gputenancy_service::logging::LogArgs;
 
 use crate::{
     environment::Answer,
@@ -58,9 +59,9 @@ pub struct Args {
     /// Say which rights the agent needs, what for, and whether this account has them, and end.
     #[arg(long)]
     pub rights: bool,
-    /// What to log, such as `info` or `gputenancy_agent=debug`.
-    #[arg(long, env = "LOG", default_value = "info")]
-    pub log: String,
+    /// Flags of the log.
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 /// How containers get their devices.

@@ -1,20 +1,20 @@
-//! `/healthz`, `/readyz` and `/metrics`.
+//! Liveness and readiness of the agent.
 
 use std::{
-    net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use axum::{Router, extract::State, http::StatusCode, routing::get};
-use tokio::{net::TcpListener, sync::watch};
+use gputenancy_service::endpoints::Probes;
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
 
 use crate::{carve::Carved, metrics::Metrics};
 
-/// The slowest pass waits for NVML's deadlines; beyond this the loop is stuck and a restart may help.
+/// The slowest reconcile waits for NVML's deadlines; a loop that takes longer is stuck, and a restart may help.
 const STUCK: Duration = Duration::from_mins(3);
 
-/// When the main loop came round last.
+/// The start of the latest reconcile.
 #[derive(Clone)]
 pub struct Heartbeat(Arc<Mutex<Instant>>);
 
@@ -25,7 +25,7 @@ impl Default for Heartbeat {
 }
 
 impl Heartbeat {
-    /// The loop came round.
+    /// A reconcile starts.
     pub fn beat(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
@@ -35,66 +35,42 @@ impl Heartbeat {
     }
 }
 
-/// What the endpoints tell.
-#[derive(Clone)]
+/// What the endpoints report.
 pub struct Health {
-    /// When the main loop came round last.
+    /// The start of the latest reconcile.
     pub heartbeat: Heartbeat,
-    /// Where carving stands.
+    /// State of the partitioning.
     pub carved: watch::Receiver<Carved>,
-    /// Rights that are missing, a line for each.
+    /// Missing rights, one per line.
     pub lacks: watch::Receiver<Option<String>>,
     /// Metrics.
     pub metrics: Metrics,
 }
 
-/// Serves for ever.
-///
-/// # Errors
-/// When the address cannot be had.
-pub async fn serve(address: SocketAddr, health: Health) -> std::io::Result<()> {
-    let listener = TcpListener::bind(address).await?;
-    let routes = Router::new()
-        .route("/healthz", get(alive))
-        .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
-        .with_state(health);
-    axum::serve(listener, routes).await
-}
-
-async fn alive(State(health): State<Health>) -> (StatusCode, String) {
-    let age = health.heartbeat.age();
-    if age < STUCK {
-        return (StatusCode::OK, "ok\n".to_owned());
+impl Probes for Health {
+    fn alive(&self) -> Result<(), String> {
+        let age = self.heartbeat.age();
+        if age < STUCK { Ok(()) } else { Err(format!("no reconcile for {} s", age.as_secs())) }
     }
-    (StatusCode::SERVICE_UNAVAILABLE, format!("the main loop has not come round for {} s\n", age.as_secs()))
-}
 
-async fn ready(State(health): State<Health>) -> (StatusCode, String) {
-    let lacks = health.lacks.borrow().clone();
-    match lacks.or_else(|| not_ready(&health.carved.borrow())) {
-        None => (StatusCode::OK, "ok\n".to_owned()),
-        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
+    fn ready(&self) -> Result<(), String> {
+        if let Some(lacks) = self.lacks.borrow().clone() {
+            return Err(lacks);
+        }
+        ready(&self.carved.borrow())
+    }
+
+    fn registry(&self) -> &Registry {
+        self.metrics.registry()
     }
 }
 
-/// Why the agent is not ready, or `None`.
-fn not_ready(carved: &Carved) -> Option<String> {
-    if let Some(trouble) = &carved.trouble {
-        return Some(format!("NVML: {trouble}"));
-    }
-    let waits = match (&carved.inventory, carved.generation) {
-        (None, _) => "NVML has not been asked yet",
-        (_, None) => "the GpuNode has not been read yet",
-        (Some(_), Some(_)) => return None,
-    };
-    Some(waits.to_owned())
-}
-
-async fn metrics(State(health): State<Health>) -> (StatusCode, String) {
-    match health.metrics.text() {
-        Ok(text) => (StatusCode::OK, text),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+fn ready(carved: &Carved) -> Result<(), String> {
+    match (&carved.trouble, &carved.inventory, carved.generation) {
+        (Some(trouble), ..) => Err(format!("NVML: {trouble}")),
+        (None, None, _) => Err("waiting for the first inventory from NVML".to_owned()),
+        (None, Some(_), None) => Err("waiting for the GpuNode".to_owned()),
+        (None, Some(_), Some(_)) => Ok(()),
     }
 }
 
@@ -104,12 +80,12 @@ mod tests {
     use crate::gpu::Inventory;
 
     #[test]
-    fn readiness_says_what_is_missing() {
+    fn readiness_names_what_is_missing() {
         let mut carved = Carved::default();
-        assert_eq!(not_ready(&carved).as_deref(), Some("NVML has not been asked yet"));
+        assert_eq!(ready(&carved), Err("waiting for the first inventory from NVML".into()));
         carved.inventory = Some(Inventory::default());
-        assert_eq!(not_ready(&carved).as_deref(), Some("the GpuNode has not been read yet"));
+        assert_eq!(ready(&carved), Err("waiting for the GpuNode".into()));
         carved.generation = Some(1);
-        assert_eq!(not_ready(&carved), None);
+        assert_eq!(ready(&carved), Ok(()));
     }
 }

@@ -9,6 +9,10 @@ pub mod health;
 pub mod kubelet;
 pub mod metrics;
 pub mod report;
-pub mod rewatch;
 pub mod rights;
 pub mod run;
+
+/// Backoff of a failed watch. Thousands of agents return to an API server that restarts, hence up to 10 s.
+fn watch_backoff() -> kube::runtime::watcher::ExponentialBackoff {
+    gputenancy_service::backoff::watch(std::time::Duration::from_secs(10))
+}

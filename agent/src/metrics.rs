@@ -7,7 +7,7 @@ use std::{
 
 use gputenancy_rights::Right;
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode},
+    encoding::EncodeLabelSet,
     metrics::{
         counter::Counter,
         family::Family,
@@ -181,14 +181,9 @@ impl Metrics {
         }
     }
 
-    /// Everything, in the text format of `OpenMetrics`.
-    ///
-    /// # Errors
-    /// When formatting fails, which writing to a string does not.
-    pub fn text(&self) -> Result<String, std::fmt::Error> {
-        let mut text = String::new();
-        encode(&mut text, &self.registry)?;
-        Ok(text)
+    /// The registry behind `/metrics`.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
     }
 }
 
@@ -201,7 +196,7 @@ mod tests {
         let metrics = Metrics::default();
         metrics.nvml_call("nvmlDeviceGetCount_v2", 0, Duration::from_micros(5));
         metrics.nvml_call("nvmlGpuInstanceDestroy", 19, Duration::from_millis(5));
-        let text = metrics.text().unwrap();
+        let text = gputenancy_service::endpoints::text(metrics.registry()).unwrap();
         assert!(text.contains(r#"gputenancy_agent_nvml_failures_total{call="nvmlGpuInstanceDestroy",code="19"} 1"#));
         assert!(!text.contains(r#"failures_total{call="nvmlDeviceGetCount_v2""#));
     }

@@ -9,10 +9,10 @@ use std::{
 
 use futures::future::{FusedFuture, FutureExt};
 use gputenancy_crds::GpuNode;
+use gputenancy_service::{endpoints, events::Publisher, logging, shutdown};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client, Config};
 use tokio::{
-    signal::unix::{SignalKind, signal},
     sync::{Notify, watch},
     time::{sleep, timeout},
 };
@@ -27,7 +27,7 @@ use crate::{
         Calls, Deadlines, Depth, Silicon,
         origin::{LOGS, Origins},
     },
-    health::{self, Health, Heartbeat},
+    health::{Health, Heartbeat},
     kubelet,
     metrics::Metrics,
     report::{
@@ -70,9 +70,18 @@ pub enum Error {
     /// Something is missing that the agent needs.
     #[error("{0}")]
     Rights(String),
-    /// No thread, no signal, no address.
+    /// The filter of the log is not valid.
     #[error(transparent)]
-    Io(#[from] io::Error),
+    Log(#[from] logging::Error),
+    /// Health and metrics cannot be served.
+    #[error(transparent)]
+    Serve(#[from] endpoints::Error),
+    /// Signals cannot be caught.
+    #[error(transparent)]
+    Signal(#[from] shutdown::Error),
+    /// The thread for NVML cannot be started.
+    #[error("starting the thread for NVML: {0}")]
+    Thread(#[from] io::Error),
 }
 
 /// Prints which rights the agent needs, and whether it has them.
@@ -98,6 +107,7 @@ struct Channels {
 /// # Errors
 /// When something is missing without which there is no agent.
 pub async fn run(args: Args) -> Result<(), Error> {
+    args.log.init()?;
     let (config, refused) = (Config::infer().await?, Arc::new(Notify::new()));
     let asking = Client::try_from(config.clone())?;
     let client = gputenancy_rights::client(config, refused.clone())?;
@@ -121,8 +131,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     };
     let (kubelet, view, carved) = (channels.kubelet.subscribe(), channels.view.clone(), channels.carved.clone());
     let shell = Shell::new(silicon, metrics.clone(), kubelet, view, carved);
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = CancellationToken::new();
+    shutdown::on_signal(stop.clone())?;
     let mut plugin = std::pin::pin!(plugin(&args, &client, &channels, metrics.clone(), stop.clone()).fuse());
     tokio::select! {
         () = object::watch(client.clone(), &args.node_name, &boot_id, &channels.watched) => {}
@@ -130,10 +140,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
         () = report(&args, &client, &channels, (&calls, &metrics), &boot_id) => {}
         () = guard(&args, &client, &channels, &metrics) => {}
         () = rights::keep(asking, refused, lacks, metrics.clone()) => {}
-        served = health::serve(args.http, health) => served?,
+        served = endpoints::serve(args.http, health, stop.clone()) => served?,
         () = &mut plugin => {}
-        _ = terminate.recv() => tracing::info!("SIGTERM"),
-        _ = interrupt.recv() => tracing::info!("SIGINT"),
+        () = stop.cancelled() => {}
     }
     // From here on nothing is carved: what kubelet is told last stays true.
     stop.cancel();
@@ -291,11 +300,11 @@ async fn guard(args: &Args, client: &Client, channels: &Channels, metrics: &Metr
     let guard = Guard {
         answer,
         capabilities: args.driver_capabilities.clone(),
-        node: args.node_name.clone(),
         runtime: Runtime::new(&args.host_root, args.runtime_socket.as_deref()),
         pod_resources: args.kubelet_dir.join("pod-resources/kubelet.sock"),
         view: channels.view.subscribe(),
         client: client.clone(),
+        publisher: Publisher::new(client.clone(), "gputenancy.io/agent", &args.node_name),
         metrics: metrics.clone(),
     };
     guard.keep(channels.suspects.subscribe()).await;

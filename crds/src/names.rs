@@ -62,6 +62,11 @@ pub const AGENT_MANAGER: &str = "gputenancy-agent";
 /// Resource name of a whole GPU, as NVIDIA's device plugin advertises it.
 pub const WHOLE_GPU_RESOURCE: &str = "nvidia.com/gpu";
 
+/// Can this extended resource be a GPU's?
+pub fn is_gpu_resource(resource: &str) -> bool {
+    resource.starts_with("nvidia.com/") || resource.starts_with("gputenancy.io/")
+}
+
 /// The resource name that NVIDIA's device plugin gives a MIG profile in its `mixed` strategy:
 /// `nvidia.com/mig-` and the profile's name with `+` turned into `.`.
 pub fn mig_resource(profile: &str) -> String {

@@ -2,7 +2,8 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
+use clap::{Args as ClapArgs, Parser, Subcommand, builder::NonEmptyStringValueParser};
+use gputenancy_service::logging::LogArgs;
 
 use crate::{pool::Tolerated, rights::LEASE, tenant::Standard};
 
@@ -82,26 +83,6 @@ impl Places {
     pub fn layouts(&self) -> &str {
         self.mig_config_namespace.as_ref().unwrap_or(&self.namespace)
     }
-}
-
-/// Flags of the log.
-#[derive(ClapArgs, Debug, Clone)]
-pub struct LogArgs {
-    /// What is logged, in the syntax of tracing's `EnvFilter`.
-    #[arg(long, env = "LOG", default_value = "info,kube=warn,kube_client::client::builder=off")]
-    pub log: String,
-    /// How lines look.
-    #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]
-    pub log_format: LogFormat,
-}
-
-/// How lines of the log look.
-#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    /// One JSON object a line.
-    Json,
-    /// For people.
-    Text,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

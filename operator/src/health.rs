@@ -1,73 +1,68 @@
-//! `/healthz`, `/readyz` and `/metrics`.
+//! Liveness and readiness of the operator.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use axum::{Router, extract::State, http::StatusCode, routing::get};
-use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use gputenancy_service::endpoints::Probes;
+use prometheus_client::registry::Registry;
 
 use crate::metrics::Metrics;
 
-/// What readiness waits for; empty once every cache is filled and no right is missing. Liveness does not depend on it: a missing
-/// CRD or right is not cured by a restart.
+/// Ready once every cache is filled and no right is missing. Liveness does not depend on it: a restart cures neither a missing CRD
+/// nor a missing right.
 #[derive(Clone, Default)]
-pub struct Readiness(Arc<Mutex<Waits>>);
+pub struct Readiness(Arc<Mutex<Blockers>>);
 
 #[derive(Default)]
-struct Waits {
+struct Blockers {
     list: Option<String>,
     rights: Option<String>,
 }
 
 impl Readiness {
-    /// Not ready, and what for.
-    pub fn waits_for(&self, what: &str) {
-        self.waits().list = Some(what.into());
+    /// Not ready before the first list of this resource.
+    pub fn waits_for(&self, resource: &str) {
+        self.blockers().list = Some(resource.to_owned());
     }
 
-    /// Every list is there.
+    /// All lists are complete.
     pub fn is_ready(&self) {
-        self.waits().list = None;
+        self.blockers().list = None;
     }
 
-    /// Rights that are missing, a line for each.
+    /// Missing rights, one per line.
     pub fn lacks(&self, rights: Option<String>) {
-        self.waits().rights = rights;
+        self.blockers().rights = rights;
     }
 
-    fn waits(&self) -> MutexGuard<'_, Waits> {
+    fn blockers(&self) -> MutexGuard<'_, Blockers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn answer(&self) -> (StatusCode, String) {
-        match &*self.waits() {
-            Waits { rights: Some(rights), .. } => (StatusCode::SERVICE_UNAVAILABLE, format!("{rights}\n")),
-            Waits { list: Some(what), .. } => {
-                (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for the first list of {what}\n"))
-            }
-            Waits { list: None, rights: None } => (StatusCode::OK, "ready\n".into()),
+    fn check(&self) -> Result<(), String> {
+        match &*self.blockers() {
+            Blockers { rights: Some(rights), .. } => Err(rights.clone()),
+            Blockers { list: Some(resource), .. } => Err(format!("waiting for the first list of {resource}")),
+            Blockers { list: None, rights: None } => Ok(()),
         }
     }
 }
 
-/// Serves until told to stop.
-pub async fn serve(
-    listen: SocketAddr,
-    readiness: Readiness,
-    metrics: Arc<Metrics>,
-    stop: CancellationToken,
-) -> std::io::Result<()> {
-    let app = Router::new()
-        .route("/healthz", get(async || "alive\n"))
-        .route("/readyz", get(async |State(readiness): State<Readiness>| readiness.answer()))
-        .with_state(readiness)
-        .route("/metrics", get(async |State(metrics): State<Arc<Metrics>>| metrics.render()))
-        .with_state(metrics);
-    let listener = TcpListener::bind(listen).await?;
-    axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned()).await
+/// What the endpoints of the operator report.
+pub struct Health {
+    /// Ready, or why not.
+    pub readiness: Readiness,
+    /// The metrics.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Probes for Health {
+    fn ready(&self) -> Result<(), String> {
+        self.readiness.check()
+    }
+
+    fn registry(&self) -> &Registry {
+        self.metrics.registry()
+    }
 }
 
 #[cfg(test)]
@@ -75,15 +70,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readiness_names_what_it_waits_for() {
+    fn readiness_names_the_missing_list_or_right() {
         let readiness = Readiness::default();
         readiness.waits_for("gputenants");
-        assert_eq!(readiness.answer().1, "waiting for the first list of gputenants\n");
+        assert_eq!(readiness.check(), Err("waiting for the first list of gputenants".into()));
         readiness.is_ready();
-        assert_eq!(readiness.answer().0, StatusCode::OK);
+        assert_eq!(readiness.check(), Ok(()));
         readiness.lacks(Some("may not watch nodes".into()));
-        assert_eq!(readiness.answer(), (StatusCode::SERVICE_UNAVAILABLE, "may not watch nodes\n".into()));
+        assert_eq!(readiness.check(), Err("may not watch nodes".into()));
         readiness.lacks(None);
-        assert_eq!(readiness.answer().0, StatusCode::OK);
+        assert_eq!(readiness.check(), Ok(()));
     }
 }

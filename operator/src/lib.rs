@@ -4,7 +4,6 @@ pub mod apply;
 pub mod args;
 pub mod cache;
 pub mod change;
-pub mod events;
 pub mod foreign;
 pub mod health;
 pub mod lease;

@@ -1,18 +1,12 @@
-//! The operator's program: reads the command line and runs what it asks for.
+//! The operator's program.
 
 use std::process::ExitCode;
 
 use clap::Parser as _;
 use gputenancy_operator::{args::Args, run};
+use gputenancy_service::shutdown;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    match run::run(Args::parse()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(%error, "gputenancy-operator ends");
-            eprintln!("gputenancy-operator: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    shutdown::exit_code("gputenancy-operator", run::run(Args::parse()).await)
 }

@@ -1,13 +1,10 @@
 //! What Prometheus reads.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicI64, AtomicU64},
-};
+use std::sync::atomic::{AtomicI64, AtomicU64};
 
 use gputenancy_rights::Right;
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text::encode},
+    encoding::EncodeLabelSet,
     metrics::{
         counter::Counter,
         family::Family,
@@ -47,7 +44,7 @@ struct Owner {
 
 /// All metrics of the operator.
 pub struct Metrics {
-    registry: Mutex<Registry>,
+    registry: Registry,
     writes: Family<Write, Counter<u64, AtomicU64>>,
     reconciles: Family<Controller, Counter>,
     errors: Family<Controller, Counter>,
@@ -67,8 +64,8 @@ fn histogram() -> Histogram {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let this = Self {
-            registry: Mutex::default(),
+        let mut this = Self {
+            registry: Registry::default(),
             writes: Family::default(),
             reconciles: Family::default(),
             errors: Family::default(),
@@ -95,8 +92,7 @@ impl Default for Metrics {
                 budget_moves,
                 missing_rights,
                 leader,
-            } = &this;
-            let mut registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
+            } = &mut this;
             let registry = registry.sub_registry_with_prefix("gputenancy_operator");
             registry.register("api_writes", "Writes to the API server", writes.clone());
             registry.register("reconciles", "Reconciliations", reconciles.clone());
@@ -198,13 +194,9 @@ impl Metrics {
         self.leader.set(i64::from(leads));
     }
 
-    /// The text of `/metrics`.
-    pub fn render(&self) -> String {
-        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut text = String::new();
-        // writing into a String cannot fail
-        encode(&mut text, &registry).ok();
-        text
+    /// The registry behind `/metrics`.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
     }
 }
 
@@ -229,7 +221,7 @@ mod tests {
         for reason in ["CanaryFailed", "RollingBack"] {
             metrics.event(reason);
         }
-        let text = metrics.render();
+        let text = gputenancy_service::endpoints::text(metrics.registry()).unwrap();
         assert!(text.contains("gputenancy_operator_foreign_partitioners{by=\"HAMi\"} 2"), "{text}");
         assert!(text.contains("gputenancy_operator_canaries_total{state=\"failed\"} 1"), "{text}");
         assert!(!text.contains("state=\"passed\""), "{text}");

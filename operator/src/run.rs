@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
+use gputenancy_service::{endpoints, events::Publisher, logging, shutdown};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Client, Config};
 use tokio::{
@@ -10,14 +11,12 @@ use tokio::{
     task::JoinError,
 };
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
 
 use crate::{
     apply::Writer,
-    args::{Args, Command, LogArgs, LogFormat, Places, RunArgs},
+    args::{Args, Command, Places, RunArgs},
     cache::{self, Caches, EVERYBODY, Wakes},
-    events::Publisher,
-    health::{self, Readiness},
+    health::{Health, Readiness},
     lease::{Elector, LeaseError},
     metrics::Metrics,
     pool, release, rights, tenant,
@@ -30,12 +29,12 @@ pub enum RunError {
     /// There is no cluster to talk to.
     #[error("no cluster: {0}")]
     Config(String),
-    /// The filter of the log is wrong.
-    #[error("--log: {0}")]
-    Log(String),
-    /// The address is taken, or may not be used.
-    #[error("serving health and metrics: {0}")]
-    Serve(std::io::Error),
+    /// The filter of the log is not valid.
+    #[error(transparent)]
+    Log(#[from] logging::Error),
+    /// Health and metrics cannot be served.
+    #[error(transparent)]
+    Serve(#[from] endpoints::Error),
     /// The lease is lost.
     #[error(transparent)]
     Lease(#[from] LeaseError),
@@ -49,8 +48,8 @@ pub enum RunError {
     #[error("the controller of {0} has ended: {1}")]
     Ended(&'static str, String),
     /// Signals cannot be caught.
-    #[error("catching signals: {0}")]
-    Signal(std::io::Error),
+    #[error(transparent)]
+    Signal(#[from] shutdown::Error),
 }
 
 impl RunError {
@@ -65,7 +64,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     match command.unwrap_or_else(|| Command::Run(Box::new(run))) {
         Command::Run(args) => operate(*args).await,
         Command::ReleaseFinalizers(log) => {
-            init_log(&log)?;
+            log.init()?;
             release::finalizers(plain(config().await?)?).await.map_err(|e| Box::new(e).into())
         }
         Command::Rights(places) => {
@@ -73,17 +72,6 @@ pub async fn run(args: Args) -> Result<(), RunError> {
             if missing.is_empty() { Ok(()) } else { Err(RunError::Rights(missing.join("\n"))) }
         }
     }
-}
-
-fn init_log(args: &LogArgs) -> Result<(), RunError> {
-    let LogArgs { log, log_format } = args;
-    let filter = EnvFilter::try_new(log).map_err(|e| RunError::Log(e.to_string()))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match log_format {
-        LogFormat::Json => builder.json().flatten_event(true).init(),
-        LogFormat::Text => builder.init(),
-    }
-    Ok(())
 }
 
 async fn config() -> Result<Config, RunError> {
@@ -99,7 +87,7 @@ fn plain(config: Config) -> Result<Client, RunError> {
 
 async fn operate(args: RunArgs) -> Result<(), RunError> {
     let RunArgs { places, identity, lease_duration, listen, concurrency, tenant_standard, gpu_taint_key, log } = args;
-    init_log(&log)?;
+    log.init()?;
     let layouts_in = places.layouts().to_owned();
     let (config, refused) = (config().await?, Arc::new(Notify::new()));
     let asking = plain(config.clone())?;
@@ -108,8 +96,12 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     let readiness = Readiness::default();
     readiness.waits_for("anything");
     let stop = CancellationToken::new();
-    on_signal(stop.clone())?;
-    let served = tokio::spawn(health::serve(listen, readiness.clone(), metrics.clone(), stop.clone()));
+    shutdown::on_signal(stop.clone())?;
+    let served = tokio::spawn(endpoints::serve(
+        listen,
+        Health { readiness: readiness.clone(), metrics: metrics.clone() },
+        stop.clone(),
+    ));
     let rights = tokio::spawn(rights::keep(asking, places.clone(), refused, readiness.clone(), metrics.clone()));
 
     let fleet = Arc::new(Notify::new());
@@ -139,7 +131,7 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     metrics.leads(true);
 
     let writer = Writer::new(client.clone(), metrics.clone());
-    let publisher = Publisher::new(client, identity);
+    let publisher = Publisher::new(client, "gputenancy.io/operator", identity);
     let (seen, view) = watch::channel(Arc::new(View::empty()));
     let controller = pool::Controller::new(
         caches.clone(),
@@ -177,7 +169,7 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
         biased;
         () = stop.cancelled() => Ok(()),
         outcome = &mut held => outcome.map_err(RunError::from),
-        ended = served => ended.unwrap_or(Ok(())).map_err(RunError::Serve),
+        ended = served => ended.unwrap_or(Ok(())).map_err(RunError::from),
         // a leader that does half of its work would keep others from doing all of it
         ended = &mut fleet_task => Err(RunError::ended("the fleet", ended)),
         ended = &mut tenants_task => Err(RunError::ended("tenants", ended)),
@@ -230,19 +222,4 @@ async fn on_view(
         }
         old = new;
     }
-}
-
-fn on_signal(stop: CancellationToken) -> Result<(), RunError> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signal)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Signal)?;
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        tracing::info!("asked to stop");
-        stop.cancel();
-    });
-    Ok(())
 }

@@ -140,11 +140,6 @@ fn sum<'a>(claims: &BTreeMap<Claim, i32>, namespaces: impl Iterator<Item = &'a s
     namespaces.filter_map(|ns| claims.get(&(ns.to_owned(), resource.to_owned()))).sum()
 }
 
-/// Could this extended resource be a GPU's?
-pub fn is_gpu_resource(resource: &str) -> bool {
-    resource.starts_with("nvidia.com/") || resource.starts_with("gputenancy.io/")
-}
-
 #[cfg(test)]
 mod tests {
     use gputenancy_crds::GpuTenant;

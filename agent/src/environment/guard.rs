@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use gputenancy_crds::{GpuGrant, names::GRANT};
-use k8s_openapi::{api::events::v1::Event, jiff::Timestamp};
-use kube::{Api, Client, api::PostParams};
+use gputenancy_service::events::Publisher;
+use kube::{Api, Client};
 use tokio::{sync::watch, time::sleep};
 
 use super::{
@@ -47,8 +47,6 @@ pub struct Guard {
     pub answer: Answer,
     /// What `NVIDIA_DRIVER_CAPABILITIES` may name.
     pub capabilities: Vec<String>,
-    /// This node's name.
-    pub node: String,
     /// The container runtime.
     pub runtime: Runtime,
     /// The socket of kubelet's pod resources API.
@@ -57,6 +55,8 @@ pub struct Guard {
     pub view: watch::Receiver<DeviceView>,
     /// The API server.
     pub client: Client,
+    /// Events about what was found.
+    pub publisher: Publisher,
     /// What was found is counted.
     pub metrics: Metrics,
 }
@@ -130,11 +130,7 @@ impl Guard {
         }
         let Suspect { namespace, pod, container, .. } = suspect;
         tracing::warn!(namespace, pod, container, stopped, "variables that may not be there: {}", variables.join(", "));
-        let event = event::event(suspect, variables, self.answer, &self.node, Timestamp::now());
-        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
-        if let Err(error) = api.create(&PostParams::default(), &event).await {
-            tracing::warn!(%error, "an event was not published");
-        }
+        self.publisher.publish(event::notice(suspect, variables, self.answer)).await;
     }
 
     /// Names of the devices that kubelet gave to a container.

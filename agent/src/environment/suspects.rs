@@ -2,12 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gputenancy_crds::names::is_gpu_resource;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::kubelet::{
-    allocatable::ours,
-    bound::{self, BoundContainer, BoundPod, BoundRun, EnvFrom, PodName},
-};
+use crate::kubelet::bound::{self, BoundContainer, BoundPod, BoundRun, EnvFrom, PodName};
 
 /// A run of a container with variables that nobody has seen yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +66,7 @@ fn suspects(pod: &BoundPod) -> Vec<Suspect> {
     if all().all(|container| container.env_from.is_empty()) {
         return Vec::new();
     }
-    let gpu = all().any(|container| container.resources.limits.keys().any(|resource| is_gpu(resource)));
+    let gpu = all().any(|container| container.resources.limits.keys().any(|resource| is_gpu_resource(resource)));
     let runs = status.init_container_statuses.iter().chain(&status.container_statuses);
     let runs: Vec<&BoundRun> = runs.chain(&status.ephemeral_container_statuses).collect();
     let suspect = |container: &BoundContainer| {
@@ -88,11 +86,6 @@ fn suspects(pod: &BoundPod) -> Vec<Suspect> {
         })
     };
     all().filter(|container| !container.env_from.is_empty()).filter_map(suspect).collect()
-}
-
-/// As the admission policy counts them: also those of NVIDIA that are not ours.
-fn is_gpu(resource: &str) -> bool {
-    ours(resource) || resource.starts_with("nvidia.com/")
 }
 
 fn words(source: &EnvFrom) -> Option<String> {

@@ -19,7 +19,7 @@ use super::{
     allocatable::{Counts, Flight, Flights, ours},
     node::count,
 };
-use crate::{device::DeviceOwner, environment::Suspects, rewatch::patience};
+use crate::{device::DeviceOwner, environment::Suspects, watch_backoff};
 
 /// The part of a `Pod` that is read here.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug)]
@@ -216,7 +216,7 @@ pub async fn follow(
     suspects: &watch::Sender<Suspects>,
 ) {
     let config = watcher::Config::default().fields(&format!("spec.nodeName={node}")).streaming_lists();
-    let mut events = watcher(Api::<BoundPod>::all(client), config).backoff(patience()).boxed();
+    let mut events = watcher(Api::<BoundPod>::all(client), config).backoff(watch_backoff()).boxed();
     let (mut listing, mut suspected) = (Demands::default(), Suspects::default());
     let mut told = false;
     while let Some(event) = events.next().await {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::allocatable::{Counts, ours};
-use crate::rewatch::patience;
+use crate::watch_backoff;
 
 /// The part of a `Node` that is read here.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug)]
@@ -80,7 +80,7 @@ impl OwnNode {
     /// Watches for as long as it is polled.
     pub async fn follow(&self) {
         let config = watcher::Config::default().fields(&format!("metadata.name={}", self.name)).streaming_lists();
-        let mut nodes = watcher(self.api.clone(), config).backoff(patience()).applied_objects().boxed();
+        let mut nodes = watcher(self.api.clone(), config).backoff(watch_backoff()).applied_objects().boxed();
         while let Some(node) = nodes.next().await {
             match node {
                 Ok(node) => self.learn(&node),

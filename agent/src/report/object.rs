@@ -12,7 +12,7 @@ use kube::{
 };
 use tokio::sync::watch;
 
-use crate::{carve::Wanted, gpu::health, rewatch::patience};
+use crate::{carve::Wanted, gpu::health, watch_backoff};
 
 /// What the watch tells.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ enum Error {
 pub async fn watch(client: Client, node_name: &str, boot_id: &str, watched: &watch::Sender<Watched>) {
     let api: Api<GpuNode> = Api::all(client.clone());
     let config = watcher::Config::default().fields(&format!("metadata.name={node_name}"));
-    let stream = watcher(api.clone(), config).backoff(patience());
+    let stream = watcher(api.clone(), config).backoff(watch_backoff());
     let mut stream = std::pin::pin!(stream);
     let mut seen_in_list = false;
     loop {

@@ -318,7 +318,7 @@ fn digest_guarded<K: Resource + Clone + Serialize>(object: &Guarded<K>) -> u64 {
 fn tenants(client: &Client, wakes: &Wakes) -> Tenants {
     let wakes = wakes.clone();
     let events = watcher(Api::<Guarded<GpuTenant>>::all(client.clone()), watcher::Config::default().streaming_lists());
-    let events = events.backoff(watch::patience()).modify(lighten);
+    let events = events.backoff(watch::backoff()).modify(lighten);
     Tenants(watch::follow_packed(events, Tenants::how(), move |name| {
         wakes.fleet.notify_one();
         drop(wakes.tenants.send(name));

@@ -2,7 +2,6 @@
 
 use std::{collections::HashMap, fmt::Debug, hash::Hash, time::Duration};
 
-use backon::ExponentialBuilder;
 use futures::{Stream, StreamExt as _, TryStreamExt as _, future};
 use kube::{
     Api, Resource,
@@ -19,13 +18,13 @@ use super::{
     packed_store::{self, How, PackedStore, PackedWriter},
 };
 
-/// How soon a watch that failed is started again: longer and longer, up to 5 s and chance on top of it, at most as much again. kube's
-/// own wait is up to a minute, and the first answer of an API server that starts is a refusal as well: after one minute without it the last
-/// watch was tried again 46 s later, and now 10 s. A leader has some twenty watches, so that this costs an API server that starts four
-/// requests a second.
-pub fn patience() -> watcher::ExponentialBackoff {
-    let (least, most) = (Duration::from_millis(800), Duration::from_secs(5));
-    ExponentialBuilder::new().with_min_delay(least).with_max_delay(most).with_jitter().without_max_times().into()
+/// Longest delay before a failed watch starts again. A leader has some twenty watches, so that this costs an API server that
+/// starts four requests a second.
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
+
+/// Backoff of a failed watch.
+pub fn backoff() -> watcher::ExponentialBackoff {
+    gputenancy_service::backoff::watch(MAX_BACKOFF)
 }
 
 /// Which objects have been seen in which state, so that heartbeats pass in silence and deletions do not.
@@ -136,7 +135,7 @@ where
         let Self { api, config, project, keep, key, digest, index } = self;
         let early = index.clone();
         let events = watcher(api, config.streaming_lists())
-            .backoff(patience())
+            .backoff(backoff())
             .modify(project)
             .try_filter(kept(keep))
             .inspect_ok(move |event| {
@@ -212,7 +211,7 @@ where
     /// too.
     pub fn start_packed(self, changed: impl FnMut(Key) + Send + 'static) -> PackedStore<K> {
         let Self { api, config, project, keep, key, digest, index } = self;
-        let events = watcher(api, config.streaming_lists()).backoff(patience()).modify(project);
+        let events = watcher(api, config.streaming_lists()).backoff(backoff()).modify(project);
         let events = events.try_filter(kept(keep));
         let how = How { key, digest, text: packed_store::whole, open: |_| (), index };
         follow_packed(events, how, changed)
@@ -246,13 +245,6 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_failed_watch_is_tried_again_within_ten_seconds_however_often_it_has_failed() {
-        let waits: Vec<Duration> = patience().take(100).collect();
-        assert_eq!(waits.len(), 100, "it is never given up");
-        assert!(waits.iter().all(|wait| (Duration::from_millis(800)..=Duration::from_secs(10)).contains(wait)));
-    }
 
     #[test]
     fn heartbeats_are_silent_and_deletions_are_not() {

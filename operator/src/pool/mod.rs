@@ -27,6 +27,7 @@ use std::{
 };
 
 use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuProfile};
+use gputenancy_service::events::{EventType, Notice, Publisher};
 use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::json;
@@ -37,7 +38,6 @@ use crate::{
     apply::{Part, Writer},
     cache::Caches,
     change::Decision,
-    events::{News, Publisher, Tone},
     metrics::Metrics,
     migmanager::ConfigError,
     plan::{Index, NodeName},
@@ -326,11 +326,10 @@ impl Controller {
         for Decision { evictions, notices, canaries, events, .. } in work.decisions {
             for event in events {
                 self.metrics.event(event.reason);
-                let tone = if event.warning { Tone::Warning } else { Tone::Normal };
-                let about = agreement.object_ref(&());
-                let news =
-                    News { about, tone, reason: event.reason.into(), action: "Change".into(), note: event.message };
-                self.publisher.publish(news).await;
+                let event_type = if event.warning { EventType::Warning } else { EventType::Normal };
+                let regarding = agreement.object_ref(&());
+                let (reason, action) = (event.reason.into(), "Change".into());
+                self.publisher.publish(Notice { regarding, event_type, reason, action, note: event.message }).await;
             }
             // in this order: kubelet ends a pod that it has just looked at, for its new annotation, up to a second later
             for eviction in evictions {
@@ -357,9 +356,9 @@ impl Controller {
         written.map_err(failed(format!("writing the status of pool {name}")))?;
         let Some(pool) = fleet.pools.iter().find(|p| p.name_any() == name) else { return Ok(()) };
         let before = pool.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
-        for (tone, reason, note) in status::news(before, &status.conditions) {
-            let news = News { about: pool.object_ref(&()), tone, reason, action: "Reconcile".into(), note };
-            self.publisher.publish(news).await;
+        for (event_type, reason, note) in status::news(before, &status.conditions) {
+            let (regarding, action) = (pool.object_ref(&()), "Reconcile".into());
+            self.publisher.publish(Notice { regarding, event_type, reason, action, note }).await;
         }
         Ok(())
     }

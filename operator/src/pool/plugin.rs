@@ -1,6 +1,7 @@
 //! What is written where NVIDIA's plugin advertises: the node's cordon, and the end of the plugin's pod.
 
 use gputenancy_crds::names;
+use gputenancy_service::events::{EventType, Notice};
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
     jiff::Timestamp,
@@ -11,7 +12,6 @@ use serde_json::json;
 use super::{Controller, FleetError, failed, fleet::Fleet};
 use crate::{
     apply::Evicted,
-    events::{News, Tone},
     plan::NodeName,
     plugin::{Cordon, Steps, is_plugin},
 };
@@ -81,9 +81,9 @@ impl Controller {
 
     pub(super) async fn tell_node(&self, fleet: &Fleet, node: &NodeName, reason: &str, words: String) {
         if let Some(agreement) = fleet.gpu_nodes.get(node.as_str()) {
-            let about = agreement.object_ref(&());
-            let (tone, action) = (Tone::Normal, "Change".into());
-            self.publisher.publish(News { about, tone, reason: reason.into(), action, note: words }).await;
+            let regarding = agreement.object_ref(&());
+            let (event_type, action) = (EventType::Normal, "Change".into());
+            self.publisher.publish(Notice { regarding, event_type, reason: reason.into(), action, note: words }).await;
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What is written to pods: notices, their withdrawal, and evictions.
 
 use gputenancy_crds::names;
+use gputenancy_service::events::{self, EventType};
 use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use kube::{Api, Resource as _};
 use serde_json::json;
@@ -12,7 +13,6 @@ use super::{
 use crate::{
     apply::Evicted,
     change::{Eviction, Notice, Refusal},
-    events::{News, Tone},
     plan::PodName,
 };
 
@@ -29,7 +29,7 @@ impl Controller {
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => return Ok(()),
             Err(error) => return Err(failed(format!("telling pod {pod} of its eviction"))(error)),
         }
-        self.tell_pod(fleet, &pod, Tone::Warning, "EvictionNotice", text).await;
+        self.tell_pod(fleet, &pod, EventType::Warning, "EvictionNotice", text).await;
         Ok(())
     }
 
@@ -43,7 +43,7 @@ impl Controller {
             Err(error) => return Err(failed(format!("taking the notice back from pod {pod}"))(error)),
         }
         let note = "the change that would have evicted this pod has been taken back or given up".to_owned();
-        self.tell_pod(fleet, pod, Tone::Normal, "EvictionCancelled", note).await;
+        self.tell_pod(fleet, pod, EventType::Normal, "EvictionCancelled", note).await;
         Ok(())
     }
 
@@ -71,14 +71,14 @@ impl Controller {
         match answer.map_err(failed(format!("evicting pod {pod}")))? {
             Evicted::Accepted => {
                 self.refusals.remove(&uid);
-                self.tell_pod(fleet, &pod, Tone::Normal, "Evicted", reason).await;
+                self.tell_pod(fleet, &pod, EventType::Normal, "Evicted", reason).await;
             }
             Evicted::Refused(words) => {
                 let message = self.explain_refusal(&pod, &uid, words).await;
                 let first = !self.refusals.contains_key(&uid);
                 tracing::info!(%pod, message, "the eviction was refused");
                 if first {
-                    self.tell_pod(fleet, &pod, Tone::Warning, "EvictionRefused", message.clone()).await;
+                    self.tell_pod(fleet, &pod, EventType::Warning, "EvictionRefused", message.clone()).await;
                 }
                 self.refusals.insert(uid, Refusal { at: Timestamp::now(), message });
                 // the next pass sees the refusal and says when to try again
@@ -88,10 +88,11 @@ impl Controller {
         Ok(())
     }
 
-    async fn tell_pod(&self, fleet: &Fleet, pod: &PodName, tone: Tone, reason: &str, note: String) {
+    async fn tell_pod(&self, fleet: &Fleet, pod: &PodName, event_type: EventType, reason: &str, note: String) {
         if let Some(found) = fleet.pods.get(pod) {
-            let about = found.object_ref(&());
-            self.publisher.publish(News { about, tone, reason: reason.into(), action: "Change".into(), note }).await;
+            let regarding = found.object_ref(&());
+            let (reason, action) = (reason.into(), "Change".into());
+            self.publisher.publish(events::Notice { regarding, event_type, reason, action, note }).await;
         }
     }
 }

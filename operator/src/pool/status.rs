@@ -6,6 +6,7 @@ use gputenancy_crds::{
     ChangePhase, GpuPool, GpuPoolStatus, PendingChange, PoolChange, PoolProfile, WindowTimes,
     condition::{Overall, READY, Verdict, merge},
 };
+use gputenancy_service::events::EventType;
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
     jiff::{SignedDuration, Timestamp},
@@ -20,7 +21,6 @@ use super::{
 };
 use crate::{
     change::{Decision, Window, WindowError},
-    events::Tone,
     plan::{GpuKey, NodeName, Plan, PoolName, Problem, membership, resource_name},
 };
 
@@ -157,12 +157,13 @@ fn foreign(seen: &Seen<'_>, pool: &str) -> Verdict {
 }
 
 /// What is to be told of a pool whose conditions have changed: a new reason of `Ready`, and other owners that come and go.
-pub fn news(before: &[Condition], now: &[Condition]) -> Vec<(Tone, String, String)> {
+pub fn news(before: &[Condition], now: &[Condition]) -> Vec<(EventType, String, String)> {
     let of = |all: &[Condition], type_: &str| all.iter().find(|c| c.type_ == type_).cloned();
     let mut news = Vec::new();
     let old = of(before, READY).map(|c| c.reason);
     if let Some(ready) = of(now, READY).filter(|c| Some(&c.reason) != old.as_ref() && c.reason != FOREIGN) {
-        let tone = if ready.status == "True" || ready.reason == "Changing" { Tone::Normal } else { Tone::Warning };
+        let tone =
+            if ready.status == "True" || ready.reason == "Changing" { EventType::Normal } else { EventType::Warning };
         news.push((tone, ready.reason, ready.message));
     }
     let (old, new) = (of(before, FOREIGN), of(now, FOREIGN));
@@ -171,10 +172,10 @@ pub fn news(before: &[Condition], now: &[Condition]) -> Vec<(Tone, String, Strin
         Some(new)
             if new.status == "True" && old.as_ref().is_none_or(|o| o.status != "True" || o.message != new.message) =>
         {
-            news.push((Tone::Warning, FOREIGN.to_owned(), new.message));
+            news.push((EventType::Warning, FOREIGN.to_owned(), new.message));
         }
         Some(new) if new.status != "True" && found(&old) => {
-            news.push((Tone::Normal, format!("{FOREIGN}Gone"), new.message));
+            news.push((EventType::Normal, format!("{FOREIGN}Gone"), new.message));
         }
         _ => {}
     }

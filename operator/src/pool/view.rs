@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use super::{devices, status::Seen, weights::weights};
 use crate::{
     plan::{Problem, Snapshot, resource_name, trust_needed},
-    view::{Contract, ProfileView, TenantView, View, is_gpu_resource},
+    view::{Contract, ProfileView, TenantView, View},
 };
 
 /// Builds the view of this pass.
@@ -25,7 +25,7 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> View {
         profiles.insert(name, ProfileView { resource, trust: trust_needed(&profile.spec), refused, free, contract });
     }
     let allocatable = seen.fleet.nodes.values().flat_map(|n| n.status.allocatable.keys());
-    resources.extend(allocatable.filter(|r| is_gpu_resource(r) && !names::is_canary_resource(r)).cloned());
+    resources.extend(allocatable.filter(|r| names::is_gpu_resource(r) && !names::is_canary_resource(r)).cloned());
     let mut shortages: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for problem in seen.problems {
         if let Problem::Shortage { tenant, .. } = problem {

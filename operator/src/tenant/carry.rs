@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use gputenancy_crds::{GpuGrant, names};
+use gputenancy_service::events::EventType;
 use k8s_openapi::{
     NamespaceResourceScope,
     api::{
@@ -29,7 +30,6 @@ use super::{
 use crate::{
     apply::{Part, Writer},
     cache::{SlimAccount, SlimSecret, pull::ACCOUNT},
-    events::Tone,
 };
 
 /// Carries out one write, and tells of it what is to be told.
@@ -37,7 +37,7 @@ pub(super) async fn carry_out(seen: &Observed, context: &Context, write: Write) 
     let news = news(&write);
     perform(seen, context, write).await?;
     if let Some((reason, note)) = news {
-        tell(seen, context, Tone::Normal, reason, note).await;
+        tell(seen, context, EventType::Normal, reason, note).await;
     }
     Ok(())
 }
@@ -103,7 +103,7 @@ async fn perform(seen: &Observed, context: &Context, write: Write) -> Result<(),
         Write::Call(call) => tell_controller(seen, context, &call).await,
         Write::Finish(farewell) => {
             if let Some(note) = farewell {
-                tell(seen, context, Tone::Warning, "DeletionBlocked", note).await;
+                tell(seen, context, EventType::Warning, "DeletionBlocked", note).await;
             }
             writer.set_finalizer(&seen.tenant, false).await.map_err(failed("removing the finalizer"))
         }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use gputenancy_crds::{GpuTenant, names};
+use gputenancy_service::events::Publisher;
 use k8s_openapi::jiff::Timestamp;
 use kube::{
     Resource, ResourceExt as _,
@@ -32,7 +33,6 @@ use crate::{
     cache::{
         Caches, EVERYBODY, OF_NAMESPACE, PackedStore, SlimEvent, SlimNamespace, SlimPod, SlimQuota, pull, tenant_of,
     },
-    events::Publisher,
     metrics::Metrics,
     view::View,
 };

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use gputenancy_crds::{GpuTenant, GpuTenantStatus, condition};
+use gputenancy_service::events::{EventType, Notice};
 use kube::{Resource as _, ResourceExt as _};
 
 use super::{Context, TenantError, decide::Write, failed, observe::Observed, status};
-use crate::events::{News, Tone};
 
 /// What passes within this time is not told: a tenant that is being set up would be written at every step.
 const PASSING: Duration = Duration::from_secs(1);
@@ -50,11 +50,11 @@ pub(super) async fn report(
     match (seen.tenant.status.as_ref().is_some_and(suspended), suspended(&status)) {
         (false, true) => {
             let note = "nothing new is admitted in the tenant's namespaces; what runs goes on".to_owned();
-            tell(seen, context, Tone::Normal, "Suspended", note).await;
+            tell(seen, context, EventType::Normal, "Suspended", note).await;
         }
         (true, false) => {
             let note = "the tenant's namespaces admit new work within its budget again".to_owned();
-            tell(seen, context, Tone::Normal, "Resumed", note).await;
+            tell(seen, context, EventType::Normal, "Resumed", note).await;
         }
         _ => {}
     }
@@ -62,7 +62,7 @@ pub(super) async fn report(
     if let Some((reason, note, is_ready)) = ready(&status).filter(|(reason, ..)| Some(reason) != before.as_ref()) {
         let stalled = condition::is_true(&status.conditions, condition::STALLED);
         if is_ready || stalled {
-            tell(seen, context, if is_ready { Tone::Normal } else { Tone::Warning }, &reason, note).await;
+            tell(seen, context, if is_ready { EventType::Normal } else { EventType::Warning }, &reason, note).await;
         }
     }
     Ok(Report { passes, again: None })
@@ -96,7 +96,10 @@ pub(super) fn news(write: &Write) -> Option<(&'static str, String)> {
 }
 
 /// Tells of it in an event about the tenant.
-pub(super) async fn tell(seen: &Observed, context: &Context, tone: Tone, reason: &str, note: String) {
-    let about = seen.tenant.object_ref(&());
-    context.publisher.publish(News { about, tone, reason: reason.into(), action: "Reconcile".into(), note }).await;
+pub(super) async fn tell(seen: &Observed, context: &Context, event_type: EventType, reason: &str, note: String) {
+    let regarding = seen.tenant.object_ref(&());
+    context
+        .publisher
+        .publish(Notice { regarding, event_type, reason: reason.into(), action: "Reconcile".into(), note })
+        .await;
 }

@@ -2,9 +2,7 @@
 
 use std::{cmp::Ordering, collections::BTreeMap, fmt};
 
-use gputenancy_crds::{quantity::Amount, quota::Devices};
-
-use crate::view::is_gpu_resource;
+use gputenancy_crds::{names::is_gpu_resource, quantity::Amount, quota::Devices};
 
 /// Share of a whole board that one device is: memory slices that it covers, of those that the board has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

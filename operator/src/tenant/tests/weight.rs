@@ -3,6 +3,7 @@
 
 use axum::{Router, body::Body, http::Uri};
 use futures::{StreamExt as _, stream};
+use gputenancy_service::events::Publisher;
 use kube::Client;
 use peak_alloc::PeakAlloc;
 use tokio::sync::{mpsc, watch};
@@ -12,7 +13,6 @@ use crate::{
     apply::Writer,
     args::Places,
     cache::{Caches, Wakes},
-    events::Publisher,
     metrics::Metrics,
     plan::Index,
     pool::{Fleet, Tolerated, pass},
@@ -239,7 +239,7 @@ async fn whole() {
         ("gputenancy-system".into(), STANDARD.parse::<Standard>().unwrap()),
         caches.clone(),
         Writer::new(client.clone(), metrics.clone()),
-        Publisher::new(client, "test".into()),
+        Publisher::new(client, "gputenancy.io/operator", "test"),
         receiver,
         metrics,
     );
