@@ -83,7 +83,8 @@ unit: tools ## unit and property tests of all crates
 	$(CARGO) test $(ALL) --lib --bins
 	$(CARGO) test $(ALL) --exclude e2e --exclude lab --test '*'
 
-crds: ## write the manifests of the kinds, from the types, to where they are read
+crds: ## generate the CRD manifests and the reference page of conditions and events from the types
+	$(CARGO) run $(LOCKED) -q -p gputenancy-crds --features v1_36 --bin crdgen reasons docs/reference/conditions-and-events.md
 	for folder in crds/generated helm/gputenancy/files/crds; do $(CARGO) run $(LOCKED) -q -p gputenancy-crds --features v1_36 --bin crdgen write $$folder; done
 
 fmt: ## format the sources

@@ -23,6 +23,7 @@ mod mig_manager;
 pub mod names;
 pub mod quantity;
 pub mod quota;
+pub mod reasons;
 
 pub use duration::{DurationError, DurationText};
 pub use gpu_grant::*;

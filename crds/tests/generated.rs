@@ -43,6 +43,13 @@ fn the_folder_holds_what_the_types_say() {
 }
 
 #[test]
+fn reference_page_lists_the_reasons_of_the_code() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/conditions-and-events.md");
+    let found = fs::read_to_string(page).unwrap_or_default();
+    assert_eq!(found, gputenancy_crds::reasons::page(), "the page is stale: run `make crds`");
+}
+
+#[test]
 fn every_field_is_explained() {
     let mut silent = vec![];
     walk_all(|path, schema| {

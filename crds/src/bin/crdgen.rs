@@ -1,12 +1,16 @@
-//! Writes the CRD manifests into a folder (`crds/generated`), or checks that the folder holds them.
+//! Writes the CRD manifests into a folder (`crds/generated`), or checks them; `reasons FILE` writes the reference page of reasons.
 
 use std::{error::Error, fs, path::Path, process::ExitCode};
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let (Some(mode), Some(folder)) = (args.next(), args.next()) else {
-        return Err("usage: crdgen write|check FOLDER".into());
+        return Err("usage: crdgen write|check FOLDER, crdgen reasons FILE".into());
     };
+    if mode == "reasons" {
+        fs::write(folder, gputenancy_crds::reasons::page())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let folder = Path::new(&folder);
     let mut stale = false;
     for (file, crd) in gputenancy_crds::manifest::all()? {

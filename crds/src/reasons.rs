@@ -1,0 +1,365 @@
+//! Names that are API: condition types, reasons of conditions and events, labels and annotations, each with meaning and remedy.
+//!
+//! A [`Reason`] can only come from this table, and `docs/reference/conditions-and-events.md` is written from it (`make crds`).
+
+use std::fmt::{self, Write as _};
+
+use crate::names;
+
+/// Reason of a condition or an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Reason(&'static str);
+
+impl Reason {
+    /// The reason as written into objects.
+    pub const fn as_str(self) -> &'static str {
+        self.0
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl From<Reason> for String {
+    fn from(reason: Reason) -> Self {
+        reason.0.to_owned()
+    }
+}
+
+impl PartialEq<str> for Reason {
+    fn eq(&self, other: &str) -> bool {
+        self.0 == other
+    }
+}
+
+impl PartialEq<&str> for Reason {
+    fn eq(&self, other: &&str) -> bool {
+        self.0 == *other
+    }
+}
+
+/// One row of the reference page.
+pub struct Entry {
+    /// The name as written into objects.
+    pub name: &'static str,
+    /// The objects that carry it.
+    pub on: &'static str,
+    /// What it states.
+    pub meaning: &'static str,
+    /// What to do about it.
+    pub remedy: &'static str,
+}
+
+macro_rules! reasons {
+    ($table:ident: $($constant:ident = $name:literal, $on:literal, $meaning:literal, $remedy:literal;)*) => {
+        $(#[doc = $meaning] pub const $constant: Reason = Reason($name);)*
+        const $table: &[Entry] = &[$(Entry { name: $name, on: $on, meaning: $meaning, remedy: $remedy }),*];
+    };
+}
+
+const fn entry(name: &'static str, on: &'static str, meaning: &'static str, remedy: &'static str) -> Entry {
+    Entry { name, on, meaning, remedy }
+}
+
+/// Condition types.
+const TYPES: &[Entry] = &[
+    entry("Ready", "all", "The object is as its spec states.", "When False, read reason and message."),
+    entry("Reconciling", "all", "Work is in progress.", "Wait."),
+    entry("Stalled", "all", "No progress until something outside changes.", "Do what the message says."),
+    entry("NamespacesReady", "GpuTenant", "All namespaces exist and belong to the tenant.", "See the reason."),
+    entry(
+        "PolicyReady",
+        "GpuTenant",
+        "Grant, network policy, limits and role bindings are written.",
+        "See the reason.",
+    ),
+    entry("QuotaReady", "GpuTenant", "The enforced quotas add up to the budget.", "See the reason."),
+    entry("CapacityReady", "GpuTenant", "Every guaranteed device exists.", "See the reason."),
+    entry(
+        "PullSecretsReady",
+        "GpuTenant",
+        "Image pull secrets are copied; only with spec.imagePullSecrets.",
+        "See the reason.",
+    ),
+    entry(
+        "Suspended",
+        "GpuTenant",
+        "spec.suspend is true: no new work is admitted.",
+        "Set spec.suspend to false to resume.",
+    ),
+    entry("DemandMet", "GpuPool", "The pool serves every guarantee for its profiles.", "See status.unsatisfied."),
+    entry(
+        "ForeignPartitioner",
+        "GpuPool",
+        "Another product owns GPUs of a node; nothing is changed there.",
+        "Remove one of the two owners; the message names it.",
+    ),
+    entry("NvmlReady", "GpuNode", "NVML responds.", "See the reason."),
+    entry("PluginReady", "GpuNode", "kubelet has registered every resource of the node.", "See the reason."),
+    entry(
+        "gputenancy.io/RoomMade",
+        "ReplicaSet, StatefulSet, Job",
+        "The quota now has headroom for a pod that it refused; the update makes the controller retry.",
+        "None.",
+    ),
+];
+
+reasons! { CONDITIONS:
+    READY = "Ready", "all", "The object is as its spec states.", "None.";
+    ACTIVE = "Active", "GpuTenant", "All namespaces exist.", "None.";
+    ANSWERS = "Answers", "GpuNode", "NVML responds.", "None.";
+    APPLYING = "Applying", "GpuTenant", "Objects are being written, or Kubernetes has not enforced them yet.", "Wait. If it stays, read the operator's log and kube-controller-manager's.";
+    AVAILABLE = "Available", "GpuTenant", "Every guaranteed device exists.", "None.";
+    BOARD_CANNOT = "BoardCannot", "GpuPool, GpuProfile", "No board of the pool can carry the profile.", "Remove the profile from spec.profiles, or correct its device or products.";
+    CARVE_FAILED = "CarveFailed", "GpuNode", "An NVML call that partitions a GPU failed.", "The message names call and code. The change is rolled back and retried.";
+    CHANGE_FAILED = "ChangeFailed", "GpuPool", "A change failed and the old layout is back.", "Read the message; retried with exponential backoff, and at once when an object changes.";
+    CHANGE_PLANNED = "ChangePlanned", "GpuPool", "GPUs are to be changed and have not started.", "Wait for the window or the limit that the message names.";
+    CHANGE_STUCK = "ChangeStuck", "GpuPool", "Neither the new nor the old layout can be reached.", "Do what the message says: usually end a process, reset the GPU or restart the node.";
+    CHANGING = "Changing", "GpuPool, GpuTenant", "GPUs are being changed.", "Wait; kubectl gpu changes follows it.";
+    COPIED = "Copied", "GpuTenant", "Each namespace has its image pull secrets.", "None.";
+    CREATING = "Creating", "GpuTenant, GpuNode", "Namespaces or MIG instances are being created.", "Wait.";
+    DELETING = "Deleting", "GpuTenant, GpuPool", "The object is being deleted.", "Wait; the message names what is left.";
+    DELETION_BLOCKED = "DeletionBlocked", "GpuTenant", "A namespace has not gone in time.", "The message names what blocks it, such as a finalizer.";
+    DELETION_PROTECTED = "DeletionProtected", "GpuTenant", "Deletion was requested and spec.deletionProtection is true.", "Set spec.deletionProtection to false to delete.";
+    DESTROYING = "Destroying", "GpuNode", "MIG instances are being destroyed.", "Wait.";
+    DRIVER_NOT_FOUND = "DriverNotFound", "GpuNode", "libnvidia-ml.so.1 was not found.", "Install the driver, or set agent.driverRoot.";
+    FAILED = "Failed", "GpuNode", "The agent's last step on a GPU failed.", "See status.gpus[].error.";
+    FIXED_DOES_NOT_FIT = "FixedDoesNotFit", "GpuPool", "The layout in spec.layout.fixed does not fit on the board.", "Correct spec.layout.fixed.";
+    FOREIGN_PARTITIONER = "ForeignPartitioner", "GpuPool", "Another product owns GPUs of a node of the pool.", "Remove one of the two owners; the message names it and what to do.";
+    FOUND = "Found", "GpuPool", "Another owner was found.", "See the message.";
+    GPU_MISSING = "GpuMissing", "GpuNode", "The spec names GPUs that NVML does not list.", "Restart the node; replace the GPU if it stays away.";
+    GPU_UNHEALTHY = "GpuUnhealthy", "GpuNode", "A critical Xid or uncorrectable ECC error was reported.", "Reset or replace the GPU.";
+    GRANTED = "Granted", "GpuTenant", "Each namespace has its grant.", "None.";
+    IN_FORCE = "InForce", "GpuTenant", "The quotas are enforced.", "None.";
+    LEFT_ALONE = "LeftAlone", "GpuNode", "The layout differs from the spec, and the agent is not the partitioner.", "Wait for the partitioner, or change spec.partitioner of the pool.";
+    NAMESPACE_FOREIGN = "NamespaceForeign", "GpuTenant", "A listed namespace exists and is not the tenant's.", "Set adopt: true, or choose another name.";
+    NAMESPACE_TERMINATING = "NamespaceTerminating", "GpuTenant", "A listed namespace is being deleted.", "Wait; it is created again afterwards.";
+    NO_AGENT = "NoAgent", "GpuPool", "No agent has reported from a node of the pool.", "See that the agent's pod runs there.";
+    NO_API_SERVER = "NoApiServer", "GpuTenant", "No address of the API server is known, so isolated pods cannot reach it.", "See that Service kubernetes in namespace default has an EndpointSlice.";
+    NO_NODES = "NoNodes", "GpuPool", "No node matches spec.nodeSelector.", "Label the nodes, or correct the selector.";
+    NODE_NOT_READY = "NodeNotReady", "GpuPool", "A node is not Ready, or its agent does not report; it is left alone.", "Repair the node.";
+    NONE = "None", "GpuPool", "No other owner was found.", "None.";
+    NOT_REGISTERED = "NotRegistered", "GpuNode", "kubelet has not registered every resource.", "Wait; if it stays, read the logs of agent and kubelet.";
+    NOT_SERVED = "NotServed", "GpuProfile", "timeSlice, mps and fraction are not served yet.", "Use whole or mig.";
+    NVML_FAILED = "NvmlFailed", "GpuNode", "An NVML call failed.", "The message names call and code.";
+    NVML_HANGS = "NvmlHangs", "GpuNode", "An NVML call does not return.", "Look for Xid errors in the kernel log; restart the node.";
+    OUTAGE_REFUSED = "OutageRefused", "GpuPool", "A change would remove the last device of a profile in use.", "Set spec.disruption.allowOutage, or add GPUs.";
+    OVER_BUDGET = "OverBudget", "GpuTenant", "More is used than the budget allows; no new work is admitted.", "End work, or raise the budget.";
+    PLANNING = "Planning", "GpuTenant", "The plan does not include this generation yet.", "Wait.";
+    PLUGIN_CANNOT = "PluginCannot", "GpuPool", "NVIDIA's device plugin offers a profile under another resource.", "Remove resourceName or the profile by size; the message names it.";
+    PLUGIN_NOT_READY = "PluginNotReady", "GpuNode", "kubelet has not registered every resource.", "Wait; if it stays, read the logs of agent and kubelet.";
+    POOL_OVERLAP = "PoolOverlap", "GpuPool", "A node matches two pools; both leave it alone.", "Correct one of the selectors.";
+    PROFILE_NOT_FOUND = "ProfileNotFound", "GpuPool, GpuTenant", "A named GpuProfile does not exist.", "Create it, or remove its name.";
+    PULL_SECRET_FOREIGN = "PullSecretForeign", "GpuTenant", "The namespace has a Secret of this name that the operator did not create.", "Delete it, or choose another name.";
+    PULL_SECRET_MISSING = "PullSecretMissing", "GpuTenant", "The operator's namespace has no Secret of this name.", "Create it there with kubectl create secret docker-registry.";
+    PULL_SECRET_NOT_ALLOWED = "PullSecretNotAllowed", "GpuTenant", "The chart does not allow this name.", "Add it to tenants.imagePullSecrets, or remove it from the tenant.";
+    PULL_SECRET_OTHER_TYPE = "PullSecretOtherType", "GpuTenant", "The Secret is not of type kubernetes.io/dockerconfigjson.", "Create it with kubectl create secret docker-registry.";
+    REGISTERED = "Registered", "GpuNode", "kubelet has registered every resource.", "None.";
+    RESOURCE_TAKEN = "ResourceTaken", "GpuProfile", "Another profile has this resource name.", "Change spec.resourceName of one of the two.";
+    ROOM_MADE = "RoomMade", "ReplicaSet, StatefulSet, Job", "The quota has headroom for the controller's pod.", "None.";
+    SERVED = "Served", "GpuPool", "Every guarantee for the pool's profiles is served.", "None.";
+    SETTING_MODE = "SettingMode", "GpuNode", "MIG mode is being switched.", "Wait.";
+    SHORTAGE = "Shortage", "GpuPool, GpuTenant", "GPUs do not suffice for all guarantees.", "Add GPUs, or lower guarantees; the message names pods in the way.";
+    STARTING = "Starting", "GpuNode", "The agent has not read NVML or the spec yet.", "Wait.";
+    SUSPENDED = "Suspended", "GpuTenant", "spec.suspend is true.", "Set spec.suspend to false to resume.";
+    TAINT_NOT_TOLERATED = "TaintNotTolerated", "GpuPool", "Pods of tenants do not tolerate spec.taint, so no node gets it.", "Use the key of policies.gpuTaint.";
+    TRUST_TOO_LOW = "TrustTooLow", "GpuTenant", "The tenant's trust does not permit the profile.", "Choose another profile, or raise spec.trust.";
+    UNREADABLE = "Unreadable", "GpuPool, GpuProfile", "A field has a value that cannot be used.", "Correct the field that the message names.";
+    WAITING_FOR_CLIENTS = "WaitingForClients", "GpuNode", "A process still uses an instance that must be destroyed.", "Wait, or end the process that status.gpus[].holders names.";
+    WAITING_FOR_RESET = "WaitingForReset", "GpuNode", "The MIG mode is pending until the GPU is reset.", "End what holds the GPU, or restart the node.";
+    WEIGHT_UNKNOWN = "WeightUnknown", "GpuTenant", "No board carries the profile, so its share of gpuEquivalents is unknown.", "Offer the profile in a pool, or remove it from the tenant.";
+    WINDOW_UNREADABLE = "WindowUnreadable", "GpuPool", "A maintenance window cannot be parsed; no change starts.", "Correct spec.disruption.windows.";
+    WRITE_FAILED = "WriteFailed", "GpuTenant", "The API server refused a write.", "Retried; the message has the error.";
+}
+
+reasons! { EVENTS:
+    CANARY_FAILED = "CanaryFailed", "GpuNode", "A canary pod failed on a new device; the change is rolled back.", "Read the end of the program's log in the message.";
+    CANARY_PASSED = "CanaryPassed", "GpuNode", "Canary pods have verified the new devices.", "None.";
+    CHANGE_CANCELLED = "ChangeCancelled", "GpuNode", "The plan needs the present layout again.", "None.";
+    CHANGE_POSTPONED = "ChangePostponed", "GpuNode", "The window closed before the pods were gone.", "Lengthen the window or shorten the notice if it repeats.";
+    CHANGE_REVISED = "ChangeRevised", "GpuNode", "The plan needs another layout than when the change started.", "None.";
+    CHANGE_STARTED = "ChangeStarted", "GpuNode", "A change of a GPU's layout has started.", "None.";
+    CHANGED = "Changed", "GpuNode", "A GPU has its new layout.", "None.";
+    CORDON_FORGOTTEN = "CordonForgotten", "GpuNode", "The mark of the operator's cordon was removed; the node is schedulable already.", "None.";
+    CORDONED = "Cordoned", "GpuNode", "The node is cordoned for a change under NVIDIA's device plugin.", "None; it is uncordoned afterwards.";
+    DEVICE_PLUGIN_RESTARTED = "DevicePluginRestarted", "GpuNode", "NVIDIA's device plugin is restarted to read the new layout.", "None.";
+    EVICTED = "Evicted", "Pod", "The pod owned a device that is removed.", "None; its controller replaces it.";
+    EVICTION_CANCELLED = "EvictionCancelled", "Pod", "The change is over and the pod stays.", "None.";
+    EVICTION_NOTICE = "EvictionNotice", "Pod", "The pod will be evicted at the time in the message.", "Save work before then.";
+    EVICTION_REFUSED = "EvictionRefused", "Pod", "A PodDisruptionBudget refuses the eviction.", "Make the budget's pods healthy, or relax it.";
+    FORBIDDEN_VARIABLE = "ForbiddenVariable", "Pod", "A container got a variable by envFrom that policies refuse in a manifest.", "Remove the key from the ConfigMap or Secret.";
+    FOREIGN_PARTITIONER_GONE = "ForeignPartitionerGone", "GpuPool", "The other owner is gone.", "None.";
+    GPU_LOST = "GpuLost", "GpuNode", "NVML has lost the GPU.", "Restart the node; replace the GPU if it stays away.";
+    IN_USE = "InUse", "GpuNode", "A process holds the GPU.", "End it; status.gpus[].holders names it where NVML lists it.";
+    LAYOUT_DIFFERS = "LayoutDiffers", "GpuNode", "NVIDIA's MIG manager reported success and NVML shows another layout.", "Read the MIG manager's log.";
+    LAYOUT_LOST = "LayoutLost", "GpuNode", "Instances of a converged layout are gone and cannot be restored.", "The message names the failed call.";
+    MIG_MANAGER_ASKED_AGAIN = "MigManagerAskedAgain", "GpuNode", "NVIDIA's MIG manager did not respond in time; the request is repeated.", "None.";
+    MIG_MANAGER_FAILED = "MigManagerFailed", "GpuNode", "NVIDIA's MIG manager reported failure.", "Read its log.";
+    MIG_MANAGER_SILENT = "MigManagerSilent", "GpuNode", "NVIDIA's MIG manager did not respond to repeated requests.", "See that its pod runs on the node.";
+    MODE_PENDING = "ModePending", "GpuNode", "The MIG mode needs a reset that did not happen in time.", "End what holds the GPU, or restart the node.";
+    NAMESPACE_ADOPTED = "NamespaceAdopted", "GpuTenant", "An existing namespace was adopted.", "None.";
+    NAMESPACE_RELEASED = "NamespaceReleased", "GpuTenant", "A namespace stays after its tenant, without limits.", "Review the role bindings that remain in it.";
+    NAMESPACE_RETAINED = "NamespaceRetained", "GpuTenant", "A namespace is no longer listed: it keeps its data and gets no GPUs.", "Delete it when its data is not needed.";
+    NO_ROOM = "NoRoom", "GpuNode", "The board refuses the placement.", "None; another layout is planned, or the same one retried.";
+    OVERDUE = "Overdue", "GpuNode", "A step was not finished in time.", "Read the agent's log.";
+    RECOVERED = "Recovered", "GpuNode", "A layout that was stuck is there after all.", "None.";
+    RESET_REQUIRED = "ResetRequired", "GpuNode", "The GPU needs a reset.", "Reset it when nothing uses it, or restart the node.";
+    RESUMED = "Resumed", "GpuTenant", "spec.suspend is false again.", "None.";
+    ROLLED_BACK = "RolledBack", "GpuNode", "A change failed and the old layout is back.", "The message says why.";
+    ROLLING_BACK = "RollingBack", "GpuNode", "A change failed; the old layout is being restored.", "The message says why.";
+    STUCK = "Stuck", "GpuNode", "Neither the new nor the old layout can be reached.", "Do what the message says.";
+    TAINTED = "Tainted", "GpuNode", "The node has the taint of its pool.", "None.";
+    UNCORDONED = "Uncordoned", "GpuNode", "The operator's cordon is removed.", "None.";
+    UNTAINTED = "Untainted", "GpuNode", "The taint of the pool is removed.", "None.";
+}
+
+/// Labels that are read or written.
+const LABELS: &[Entry] = &[
+    entry(
+        names::TENANT_LABEL,
+        "Namespace and all objects of a tenant",
+        "Name of the tenant.",
+        "Written by the operator.",
+    ),
+    entry(
+        names::REACHES_TENANTS_LABEL,
+        "Namespace",
+        "With true: pods of the namespace may connect to isolated tenants.",
+        "Set it on namespaces of ingress controllers and monitoring.",
+    ),
+    entry(names::POOL_LABEL, "Node, GpuNode", "Name of the pool of the node.", "Written by the operator."),
+    entry(names::SIMULATED_LABEL, "Node", "The GPUs are simulated.", "Written by the operator."),
+    entry(
+        names::LAYOUT_LABEL,
+        "Node",
+        "Hash of the layouts of the node's GPUs; equal on nodes with equal layouts.",
+        "Written by the operator.",
+    ),
+    entry(names::LAYOUT_STATE_LABEL, "Node", "steady, changing or failed.", "Written by the operator."),
+    entry(names::CANARY_LABEL, "Pod", "Profile that the canary pod verifies.", "Written by the operator."),
+    entry(
+        "gputenancy.io/retained-from",
+        "Namespace",
+        "Tenant that no longer lists the namespace.",
+        "Written by the operator.",
+    ),
+    entry(
+        "gputenancy.io/aggregate-to-tenant-owner",
+        "ClusterRole",
+        "With true: the rules are added to those of tenant owners.",
+        "Set it on a ClusterRole of your own.",
+    ),
+    entry(
+        "gputenancy.io/aggregate-to-viewer",
+        "ClusterRole",
+        "With true: the rules are added to gputenancy:viewer, editor and admin.",
+        "Set it on a ClusterRole of your own.",
+    ),
+    entry(
+        "gputenancy.io/aggregate-to-editor",
+        "ClusterRole",
+        "With true: the rules are added to gputenancy:editor and admin.",
+        "Set it on a ClusterRole of your own.",
+    ),
+    entry(
+        "gputenancy.io/aggregate-to-admin",
+        "ClusterRole",
+        "With true: the rules are added to gputenancy:admin.",
+        "Set it on a ClusterRole of your own.",
+    ),
+    entry(
+        names::MIG_CONFIG_LABEL,
+        "Node",
+        "Layout that NVIDIA's MIG manager applies.",
+        "Written by the operator in pools with partitioner: MigManager.",
+    ),
+    entry(names::MIG_STATE_LABEL, "Node", "State that NVIDIA's MIG manager reports.", "Read only."),
+];
+
+/// Annotations that are read or written.
+const ANNOTATIONS: &[Entry] = &[
+    entry(
+        names::DO_NOT_EVICT,
+        "Pod",
+        "With true: a change waits for the pod and never evicts it.",
+        "Set it on pods that must not be interrupted.",
+    ),
+    entry(names::EVICTION_NOTICE, "Pod", "Deadline and reason of the coming eviction.", "Written by the operator."),
+    entry(names::TAINTED, "Node", "Taint that the operator added, as key=value:effect.", "Written by the operator."),
+    entry(names::CORDONED, "Node", "Time at which the operator cordoned the node.", "Written by the operator."),
+    entry(names::CANARY_NODE, "Pod", "Node of the device that the canary pod verifies.", "Written by the operator."),
+    entry(
+        "gputenancy.io/created-for",
+        "Namespace",
+        "UID of the tenant that the namespace was created for; it is deleted with the tenant.",
+        "Written by the operator.",
+    ),
+    entry(
+        "gputenancy.io/written-by",
+        "ResourceQuota",
+        "Leader term and number of the last write.",
+        "Written by the operator.",
+    ),
+];
+
+/// All names, with the title of their section.
+pub const SECTIONS: [(&str, &[Entry]); 5] = [
+    ("Condition types", TYPES),
+    ("Reasons of conditions", CONDITIONS),
+    ("Reasons of events", EVENTS),
+    ("Labels", LABELS),
+    ("Annotations", ANNOTATIONS),
+];
+
+/// The reference page.
+pub fn page() -> String {
+    let mut page = String::from(
+        "# Conditions, events, labels and annotations\n\n\
+         Generated from `crds/src/reasons.rs` by `make crds`. These names are API: a renamed one has a line in the changelog.\n\n\
+         Every object has the conditions `Ready`, `Reconciling` and `Stalled`. A new reason of `Ready` is also published as an event \
+         of the object.\n",
+    );
+    for (title, entries) in SECTIONS {
+        let _ = write!(page, "\n## {title}\n\n| name | object | meaning | remedy |\n|---|---|---|---|\n");
+        for Entry { name, on, meaning, remedy } in entries {
+            let _ = writeln!(page, "| `{name}` | {on} | {meaning} | {remedy} |");
+        }
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn reasons_are_camel_case_and_unique_per_section() {
+        for (title, entries) in SECTIONS {
+            let names: BTreeSet<&str> = entries.iter().map(|e| e.name).collect();
+            assert_eq!(names.len(), entries.len(), "{title}: a name is listed twice");
+        }
+        for Entry { name, .. } in CONDITIONS.iter().chain(EVENTS) {
+            assert!(
+                name.starts_with(|c: char| c.is_ascii_uppercase()) && name.chars().all(char::is_alphanumeric),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_label_and_annotation_of_this_crate_is_listed() {
+        let listed: BTreeSet<&str> = LABELS.iter().chain(ANNOTATIONS).map(|e| e.name).collect();
+        let source = include_str!("names.rs");
+        let texts =
+            source.lines().filter(|line| line.starts_with("pub const ")).filter_map(|line| line.split('"').nth(1));
+        let other = [names::FINALIZER, names::CANARY_RESOURCES];
+        for name in texts.filter(|text| text.starts_with("gputenancy.io/") && !other.contains(text)) {
+            assert!(listed.contains(name), "{name} is missing in the table");
+        }
+    }
+}
