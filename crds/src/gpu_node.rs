@@ -23,11 +23,14 @@ use crate::{Advertiser, MemoryText, MigManagerRun, Partitioner};
     doc = "GpuNode is the agreement about one node: the operator writes the layout that its GPUs shall have, the node's agent writes what NVML really shows.",
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason"),
-    printcolumn(name = "Product", type_ = "string", json_path = ".status.boards[0].product"),
-    printcolumn(name = "Layout", type_ = "string", json_path = ".status.layout"),
+    printcolumn(name = "Pool", type_ = "string", json_path = ".metadata.labels.gputenancy\\.io/pool"),
+    printcolumn(name = "GPUs", type_ = "integer", json_path = ".status.gpuCount"),
+    printcolumn(name = "Devices", type_ = "string", json_path = ".status.devices"),
     printcolumn(name = "Driver", type_ = "string", json_path = ".status.driverVersion"),
     printcolumn(name = "Simulated", type_ = "boolean", json_path = ".status.simulated"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Product", type_ = "string", json_path = ".status.boards[0].product", priority = 1),
+    printcolumn(name = "Layout", type_ = "string", json_path = ".status.layout", priority = 1),
     printcolumn(
         name = "Message",
         type_ = "string",
@@ -218,6 +221,12 @@ pub struct GpuNodeStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["uuid".into()]))]
     pub gpus: Vec<GpuState>,
+    /// Number of GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_count: Option<i32>,
+    /// Devices that pods own, of all that exist, for `kubectl get`, such as `5/14`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub devices: Option<String>,
     /// Layout in one line for `kubectl get`, such as `0: 3g.40gb@4 1g.10gb@0; 1: whole`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<String>,

@@ -26,6 +26,7 @@ use crate::{ChangePhase, DurationText, MigManagerRules};
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes"),
     printcolumn(name = "GPUs", type_ = "integer", json_path = ".status.gpus"),
     printcolumn(name = "Devices", type_ = "string", json_path = ".status.summary"),
+    printcolumn(name = "Unmet", type_ = "integer", json_path = ".status.unmet"),
     printcolumn(name = "Changing", type_ = "integer", json_path = ".status.changing"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Window", type_ = "string", json_path = ".status.nextWindow.start", priority = 1),
@@ -409,6 +410,9 @@ pub struct GpuPoolStatus {
     /// The window that is open now, or else the next one; absent where changes may begin at any time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_window: Option<WindowTimes>,
+    /// Devices that guarantees for this pool's profiles lack; a profile of several pools counts in each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unmet: Option<i32>,
     /// Sentences about guarantees that the pool cannot serve.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsatisfied: Vec<String>,

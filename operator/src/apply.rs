@@ -25,6 +25,8 @@ pub enum Part {
     Tenant,
     /// Specs of `GpuNode`s, labels of nodes, notices on pods.
     Pool,
+    /// The label of `GpuNode`s with their pool's name.
+    PoolLabel,
     /// Status of all kinds.
     Status,
     /// What NVIDIA's MIG manager is asked for.
@@ -37,6 +39,7 @@ impl Part {
         let part = match self {
             Self::Tenant => "tenant",
             Self::Pool => "pool",
+            Self::PoolLabel => "pool-label",
             Self::Status => "status",
             Self::MigManager => "mig-manager",
         };

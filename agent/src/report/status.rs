@@ -52,6 +52,7 @@ pub fn status(sources: &Sources<'_>, now: Timestamp) -> GpuNodeStatus {
         sources.view.devices.iter().filter(|device| device.offered()).map(|device| (&device.id, device)).collect();
     let state = |(gpu, board)| gpu_state(sources, &offered, gpu, board);
     let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let gpus: Vec<GpuState> = inventory.gpus.iter().zip(kinds).map(state).collect();
     fit(GpuNodeStatus {
         observed_generation: carved.generation.or(Some(-1)),
         conditions: condition::merge(sources.old, verdicts(sources), carved.generation, now),
@@ -61,7 +62,9 @@ pub fn status(sources: &Sources<'_>, now: Timestamp) -> GpuNodeStatus {
         boot_id: known(sources.boot_id),
         simulated: Some(sources.simulated),
         boards,
-        gpus: inventory.gpus.iter().zip(kinds).map(state).collect(),
+        gpu_count: Some(small(gpus.len())),
+        devices: Some(devices(&gpus)),
+        gpus,
         layout: known(&layout(&inventory)),
     })
 }
@@ -205,6 +208,13 @@ fn stranger(sources: &Sources<'_>, (device, uuid): (&DeviceId, Option<&str>), or
 fn named(container: &Container) -> DeviceOwner {
     let Container { namespace, pod, container } = container.clone();
     DeviceOwner { namespace, pod, container }
+}
+
+/// Devices that pods own, of all that exist: `5/14`.
+fn devices(gpus: &[GpuState]) -> String {
+    let all = gpus.iter().flat_map(|gpu| gpu.instances.iter().map(|instance| &instance.device).chain(&gpu.whole));
+    let (used, total) = all.fold((0, 0), |(used, total), device| (used + i32::from(device.owner.is_some()), total + 1));
+    format!("{used}/{total}")
 }
 
 /// `0: 1g.10gb@0 3g.40gb@4; 1: whole`.

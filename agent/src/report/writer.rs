@@ -63,7 +63,7 @@ fn may_wait(known: &GpuNodeStatus, status: &GpuNodeStatus, ago: Duration) -> Opt
 
 /// A status without what nobody waits for: how far a GPU is that is being carved, and words about it.
 fn awaited(status: &GpuNodeStatus) -> GpuNodeStatus {
-    let mut rest = GpuNodeStatus { layout: None, ..status.clone() };
+    let mut rest = GpuNodeStatus { layout: None, devices: None, ..status.clone() };
     for gpu in rest.gpus.iter_mut().filter(|gpu| matches!(gpu.step, AgentStep::Destroying | AgentStep::Creating)) {
         gpu.instances.clear();
     }

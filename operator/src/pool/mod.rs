@@ -26,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuProfile};
+use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuProfile, names};
 use gputenancy_service::events::{EventType, Notice, Publisher};
 use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 use kube::{Resource as _, ResourceExt as _};
@@ -250,6 +250,9 @@ impl Controller {
         for (node, wanted) in labels {
             faults.extend(self.label(&node, wanted).await.err());
         }
+        for (name, node) in &fleet.gpu_nodes {
+            faults.extend(self.label_pool(&fleet, name, node).await.err());
+        }
         let mut undone = BTreeSet::new();
         for (node, retaint) in taints {
             faults.extend(self.retaint(&fleet, &node, retaint).await.err());
@@ -309,6 +312,18 @@ impl Controller {
         applied.map_err(failed(format!("labelling node {node}")))?;
         self.labelled.insert(node.clone(), wanted);
         Ok(())
+    }
+
+    /// Copies the pool's name from the Node to its `GpuNode`, for a column of `kubectl get gpunodes`.
+    async fn label_pool(&self, fleet: &Fleet, name: &str, node: &GpuNode) -> Result<(), FleetError> {
+        let pool = fleet.nodes.get(name).and_then(|n| n.labels().get(names::POOL_LABEL));
+        if pool == node.labels().get(names::POOL_LABEL) {
+            return Ok(());
+        }
+        let labels: BTreeMap<&str, &String> = pool.map(|pool| (names::POOL_LABEL, pool)).into_iter().collect();
+        let fields = json!({"metadata": {"uid": node.uid(), "labels": labels}});
+        let applied = self.writer.apply_fields::<GpuNode>(Part::PoolLabel, name, fields).await;
+        applied.map(|_| ()).map_err(failed(format!("labelling the GpuNode of node {name}")))
     }
 
     /// Writes the agreement first: what follows is only true once it stands.

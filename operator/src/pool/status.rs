@@ -94,6 +94,7 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
         changes,
         pending,
         next_window: next_window(seen, &name),
+        unmet: Some(unmet(seen, &name)),
         unsatisfied,
         summary: Some(summary),
         profiles,
@@ -135,6 +136,15 @@ fn changes(seen: &Seen<'_>, pool: &str) -> Vec<PoolChange> {
     let mut changes: Vec<PoolChange> = seen.decisions.iter().filter_map(of).collect();
     changes.sort_by(|a, b| (&a.node, a.gpu).cmp(&(&b.node, b.gpu)));
     changes
+}
+
+/// Devices that guarantees for the pool's profiles lack.
+fn unmet(seen: &Seen<'_>, pool: &str) -> i32 {
+    let lacking = |problem: &Problem| match problem {
+        Problem::Shortage { wanted, got, .. } if problem.concerns_pool(pool) => wanted.saturating_sub(*got),
+        _ => 0,
+    };
+    i32::try_from(seen.problems.iter().map(lacking).sum::<u32>()).unwrap_or(i32::MAX)
 }
 
 fn unsatisfied(seen: &Seen<'_>, pool: &str) -> Vec<String> {
