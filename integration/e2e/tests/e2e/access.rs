@@ -58,7 +58,15 @@ const OWN: &[(&str, &[&str])] = &[
     ("resource.k8s.io/resourceclaims/status", READ),
     ("rbac.authorization.k8s.io/roles", ALL),
     ("rbac.authorization.k8s.io/rolebindings", ALL),
+    // part of `view`: without effect in a namespace, because these kinds are cluster-scoped
+    ("gputenancy.io/gpupools", READ),
+    ("gputenancy.io/gputenants", READ),
+    ("gputenancy.io/gpunodes", READ),
+    (CATALOG, READ),
 ];
+
+/// Readable for every authenticated user (`tenants.catalogReaders`).
+const CATALOG: &str = "gputenancy.io/gpuprofiles";
 
 /// What nobody of a team may do anywhere, whatever the verb.
 const NEVER: &[&str] = &[
@@ -84,11 +92,7 @@ const NEVER: &[&str] = &[
     "admissionregistration.k8s.io/validatingadmissionpolicybindings",
     "admissionregistration.k8s.io/mutatingadmissionpolicies",
     "admissionregistration.k8s.io/validatingwebhookconfigurations",
-    "gputenancy.io/gpuprofiles",
-    "gputenancy.io/gpupools",
-    "gputenancy.io/gputenants",
     "gputenancy.io/gputenants/status",
-    "gputenancy.io/gpunodes",
     "gputenancy.io/gpunodes/status",
 ];
 
@@ -143,9 +147,11 @@ impl Cell {
     fn expected(&self) -> bool {
         let (own, views) = (self.subject.owns == self.place, self.subject.views == self.place);
         let may_read = READ.contains(&self.verb) && !SECRET.contains(&self.resource);
-        self.place.is_some()
+        let catalog = self.resource == CATALOG && READ.contains(&self.verb);
+        let here = self.place.is_some()
             && (own || (views && may_read))
-            && OWN.iter().any(|(resource, verbs)| *resource == self.resource && verbs.contains(&self.verb))
+            && OWN.iter().any(|(resource, verbs)| *resource == self.resource && verbs.contains(&self.verb));
+        here || catalog
     }
 
     async fn asked(&self, world: &World) -> Result<bool> {

@@ -1,8 +1,14 @@
 //! The chart as helm renders it: every object as it was reviewed, and values that make no sense refused.
 
-use std::{collections::BTreeSet, fs, path::PathBuf, process::Command};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::PathBuf,
+    process::Command,
+};
 
 use e2e::product;
+use gputenancy_crds::{GpuPool, GpuProfile};
 use serde_json::{Value, json};
 
 fn chart() -> PathBuf {
@@ -106,6 +112,75 @@ fn every_object_is_rendered_as_it_was_reviewed() {
     for file in ["agent", "simulator", "metrics"] {
         insta::assert_snapshot!(format!("{file}-with-everything"), rendered(&format!("{file}.yaml"), &ALL));
     }
+}
+
+/// The manifests of the examples, by key of their `ConfigMap`.
+pub(crate) fn examples(sets: &[&str]) -> BTreeMap<String, String> {
+    let object: Value = serde_saphyr::from_str(&rendered("examples.yaml", sets)).unwrap();
+    serde_json::from_value(object["data"].clone()).unwrap()
+}
+
+#[test]
+fn notes_name_only_what_the_release_contains() {
+    let chart = chart().display().to_string();
+    let (fine, text) = helm(&["install", "gputenancy", &chart, "--dry-run=client", "--namespace", "gpus"]);
+    assert!(fine, "{text}");
+    let (_, notes) = text.split_once("NOTES:").unwrap();
+    assert!(!notes.contains("samples/") && !notes.contains("-f files/"), "{notes}");
+    let keys: Vec<&str> = notes.split("{.data.").skip(1).filter_map(|rest| rest.split('}').next()).collect();
+    assert_eq!(keys, ["catalog", "pool", "tenant"]);
+    assert!(keys.iter().all(|key| examples(&[]).contains_key(*key)));
+    let commands = notes.matches("kubectl -n gpus get configmap gputenancy-examples").count();
+    assert_eq!(commands, keys.len(), "{notes}");
+    assert!(notes.contains("nvidia.com/gpu.present=true"), "{notes}");
+}
+
+#[test]
+fn examples_select_the_nodes_of_the_release() {
+    let pool = |sets: &[&str]| -> GpuPool { serde_saphyr::from_str(&examples(sets)["pool"]).unwrap() };
+    let labels = |sets: &[&str]| pool(sets).spec.node_selector.match_labels.unwrap();
+    assert_eq!(labels(&[]), [("nvidia.com/gpu.present".to_owned(), "true".to_owned())].into());
+    let simulated = labels(&["simulator.enabled=true", "simulator.nodeSelector.lab=yes"]);
+    assert_eq!(simulated, [("lab".to_owned(), "yes".to_owned())].into());
+}
+
+#[test]
+fn catalog_profiles_fit_every_board_with_mig() {
+    let profiles: Vec<GpuProfile> = serde_saphyr::from_multiple(&examples(&[])["catalog"]).unwrap();
+    assert_eq!(profiles.len(), 4);
+    for board in silicon::boards::mig_keys().into_iter().map(|key| silicon::boards::load(key).unwrap()) {
+        for profile in &profiles {
+            let Some(mig) = &profile.spec.device.mig else { continue };
+            let memory = u64::try_from(mig.memory.as_ref().unwrap().mib().unwrap()).unwrap();
+            let slices = u32::try_from(mig.slices.unwrap()).unwrap();
+            let fits = board.profiles.iter().any(|p| p.slices >= slices && p.memory_mib >= memory);
+            assert!(fits, "{} has no profile for {}", board.name, profile.metadata.name.as_deref().unwrap());
+        }
+    }
+}
+
+#[test]
+fn roles_for_people_write_no_object_of_the_programs() {
+    let roles: Vec<Value> = serde_saphyr::from_multiple(&rendered("user-roles.yaml", &[])).unwrap();
+    let named = |name: &str| roles.iter().find(|role| role["metadata"]["name"] == name);
+    for kind in ["gpuprofile", "gpupool", "gputenant"] {
+        for (role, verbs) in [("viewer", 3), ("editor", 7), ("admin", 8)] {
+            let role = named(&format!("gputenancy:{kind}-{role}")).unwrap();
+            assert_eq!(role["rules"][0]["verbs"].as_array().unwrap().len(), verbs, "{role}");
+        }
+    }
+    for kind in ["gpunode", "gpugrant"] {
+        assert!(named(&format!("gputenancy:{kind}-viewer")).is_some());
+        assert!(named(&format!("gputenancy:{kind}-editor")).is_none());
+    }
+    for role in roles.iter().filter(|role| role["kind"] == "ClusterRole") {
+        let labels = &role["metadata"]["labels"];
+        for built_in in ["edit", "admin"] {
+            assert!(labels[format!("rbac.authorization.k8s.io/aggregate-to-{built_in}")].is_null(), "{role}");
+        }
+    }
+    assert!(named("gputenancy:catalog-readers").is_some());
+    assert!(!rendered("user-roles.yaml", &["tenants.catalogReaders=null"]).contains("catalog-readers"));
 }
 
 #[test]
