@@ -1,4 +1,4 @@
-//! Requests in somebody else's name: what the API server lets an agent, the operator or a person do.
+//! Requests as another identity: what the API server lets an agent, the operator or a person do.
 
 use http::Request;
 use kube::{Client, core::Status};
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{Error, Result, product};
 
-/// Who asks.
+/// The identity that asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Actor {
     /// The administrator of the lab.

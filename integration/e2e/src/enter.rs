@@ -45,7 +45,7 @@ impl World {
         try_join(product, objects::delete_everything(&self.client)).await.map(drop)
     }
 
-    /// Waits until the operator has given up every GPU: a board that is reset before that is carved again as after a reboot.
+    /// Waits until the operator has given up every GPU: a board that is reset before that is partitioned again as after a reboot.
     async fn given_up(&self) -> Result<()> {
         let api = Api::<GpuNode>::all(self.client.clone());
         eventually("every GPU given up", PATIENCE, || async {

@@ -3,7 +3,7 @@
 /// Result of a step.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A step that failed, in words.
+/// A step that failed, as text.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The lab could not do what it was asked.

@@ -9,7 +9,7 @@ use crate::{Error, Result, World, product};
 
 /// A GPU: its node and NVML's index.
 pub type Gpu = (String, i32);
-/// The layout of every GPU, in the words of [`crate::objects::layouts`].
+/// The layout of every GPU, in the form of [`crate::objects::layouts`].
 pub type Layouts = BTreeMap<Gpu, Vec<String>>;
 
 /// The command as people type it in the checkout, for a manifest of `samples/`.

@@ -154,7 +154,7 @@ pub async fn gpu_node(client: &Client, name: &str) -> Result<GpuNode> {
     Ok(Api::<GpuNode>::all(client.clone()).get(name).await?)
 }
 
-/// Layout of every GPU of a node in the words of NVML: `start:profile` in order, or `whole`.
+/// Layout of every GPU of a node as NVML shows it: `start:profile` in order, or `whole`.
 pub fn layouts(node: &GpuNode) -> Vec<Vec<String>> {
     let gpus = node.status.as_ref().map(|s| s.gpus.as_slice()).unwrap_or_default();
     let one = |gpu: &gputenancy_crds::GpuState| match &gpu.mig {
@@ -164,7 +164,7 @@ pub fn layouts(node: &GpuNode) -> Vec<Vec<String>> {
     gpus.iter().map(one).collect()
 }
 
-/// An assertion with words of its own.
+/// An assertion with its own message.
 pub fn ensure(holds: bool, words: impl Into<String>) -> Result<()> {
     if holds { Ok(()) } else { Err(Error::Wrong(words.into())) }
 }

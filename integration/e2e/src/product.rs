@@ -42,7 +42,7 @@ pub async fn install(lab: &Lab, more: &[&str]) -> Result<String> {
     upgrade(lab, more, &[]).await
 }
 
-/// As [`install`], over what somebody has written into objects of the release: helm refuses to change that otherwise.
+/// As [`install`], over manual changes of objects of the release: helm refuses to change that otherwise.
 pub async fn take_back(lab: &Lab) -> Result<String> {
     upgrade(lab, &[], &["--force-conflicts"]).await
 }

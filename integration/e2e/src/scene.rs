@@ -45,7 +45,7 @@ pub fn workload(namespace: &str, name: &str, resource: &str, replicas: i32) -> V
     })
 }
 
-/// The spec of a pod that holds one device until it is told to stop.
+/// The spec of a pod that holds one device until it is terminated.
 pub fn pod_spec(resource: &str) -> Value {
     json!({
         "terminationGracePeriodSeconds": 2,

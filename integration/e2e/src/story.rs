@@ -32,7 +32,7 @@ pub const MIG_1G: &str = "nvidia.com/mig-1g.10gb";
 pub const MIG_3G: &str = "nvidia.com/mig-3g.40gb";
 
 /// Applies catalog, pool and tenants, and waits until the tenants are Ready and the pool is laid out: pods started earlier
-/// would all go to the node that is carved first.
+/// would all go to the node that is partitioned first.
 pub async fn onboard(world: &World) -> Result<()> {
     for file in ["catalog.yaml", "pool.yaml", "tenants.yaml"] {
         world.sample(file).await?;
@@ -143,9 +143,9 @@ pub async fn holdings(world: &World) -> Result<BTreeMap<String, Place>> {
 /// A change that is journalled on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Journal {
-    /// The GPU in words: node and NVML's index.
+    /// The GPU as text: node and NVML's index.
     pub gpu: String,
-    /// Where the change stands.
+    /// The phase of the change.
     pub phase: ChangePhase,
     /// Why it is made, or why it failed.
     pub reason: String,
@@ -175,7 +175,7 @@ pub async fn changes(world: &World) -> Result<Vec<Journal>> {
     Ok(nodes.iter().flat_map(of).collect())
 }
 
-/// The layout of every GPU, in the words of [`objects::layouts`].
+/// The layout of every GPU, in the form of [`objects::layouts`].
 pub async fn layouts(world: &World) -> Result<Layouts> {
     let nodes = Api::<GpuNode>::all(world.client.clone()).list(&ListParams::default()).await?;
     let of = |node: &GpuNode| {

@@ -51,7 +51,7 @@ pub async fn in_phases(
     loop {
         let next = tokio::time::timeout(PATIENCE, nodes.next()).await;
         let Ok(Some(seen)) = next else {
-            return Err(Error::Wrong(format!("the change stands still after strikes in {hit:?}")));
+            return Err(Error::Wrong(format!("the change does not progress after strikes in {hit:?}")));
         };
         let seen = seen?;
         let phases = of(&seen);
@@ -64,7 +64,7 @@ pub async fn in_phases(
     }
 }
 
-/// Kills the operator that leads, with SIGKILL; kubelet starts it again, and whoever holds or gets the lease goes on.
+/// Kills the operator that leads, with SIGKILL; kubelet starts it again, and the holder of the lease continues.
 pub async fn kill_leader(world: &World) -> Result<()> {
     let leases = Api::<Lease>::namespaced(world.client.clone(), product::NAMESPACE);
     let pods = Api::<Pod>::namespaced(world.client.clone(), product::NAMESPACE);

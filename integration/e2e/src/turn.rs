@@ -10,7 +10,7 @@ use lab::place::Folders;
 
 use crate::{Error, Result};
 
-/// A lab that nobody else uses until this is dropped, also where its holder is killed.
+/// A lab that no other test uses until this is dropped, also where its holder is killed.
 pub struct Turn {
     /// The lab's name.
     pub lab: String,
@@ -39,7 +39,7 @@ impl Turn {
     }
 }
 
-/// The lock of a lab, if nobody has it.
+/// The lock of a lab, if it is free.
 fn lock(lab: &str) -> Result<Option<File>> {
     let folder = Folders::find()?.lab(lab);
     let io = |source| Error::Io { what: format!("taking lab {lab} (is it up? `make lab-up`)"), source };
@@ -52,7 +52,7 @@ fn lock(lab: &str) -> Result<Option<File>> {
 }
 
 impl Drop for Turn {
-    /// Says how long the test took: a suite whose slow tests nobody knows only gets slower.
+    /// Says how long the test took: slow tests must be visible.
     fn drop(&mut self) {
         let thread = std::thread::current();
         let seconds = self.since.elapsed().as_secs();

@@ -25,7 +25,7 @@ pub struct World {
 }
 
 impl World {
-    /// Waits for a lab that nobody uses and attaches to it, without installing anything.
+    /// Waits for a free lab and attaches to it, without installing anything.
     pub async fn bare() -> Result<Self> {
         let turn = Turn::take().await?;
         let lab = Lab::attach(&turn.lab).await?;
@@ -63,7 +63,7 @@ impl World {
         .await
     }
 
-    /// `kubectl` with these words; what it prints.
+    /// Runs `kubectl` with these arguments; its output.
     pub async fn kubectl(&self, args: &[&str]) -> Result<String> {
         Ok(self.lab.kubectl(args).await?)
     }

@@ -23,7 +23,7 @@ pub enum Error {
     Kustomize {
         /// The folder.
         folder: String,
-        /// kubectl's words.
+        /// kubectl's output.
         said: String,
     },
     /// The text is not YAML of the kind that is expected.
@@ -44,7 +44,7 @@ pub enum Error {
 pub struct Health {
     /// Healthy, Progressing, Degraded or Suspended.
     pub status: String,
-    /// The sentence beside it.
+    /// The message with it.
     pub message: String,
 }
 
@@ -68,7 +68,7 @@ pub fn text(file: &str) -> Result<String, Error> {
 /// The health of an object, by the program that Argo CD would run: in Lua 5.1, as Argo CD does, with the object as `obj`.
 pub fn health(program: &str, object: &Value) -> Result<Health, Error> {
     let lua = Lua::new();
-    // as from JSON: what is absent is nil, not a value that stands for null
+    // as from JSON: what is absent is nil, not a null value
     let options = mlua::serde::SerializeOptions::new().serialize_none_to_null(false).serialize_unit_to_null(false);
     lua.globals().set("obj", lua.to_value_with(object, options)?)?;
     let answer: mlua::Value = lua.load(program).eval()?;

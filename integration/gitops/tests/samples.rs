@@ -95,12 +95,12 @@ fn status(generation: i64, conditions: &[(&str, &str, &str)]) -> Value {
 #[test]
 fn health_is_what_the_conditions_say() {
     let ready = [("Ready", "True", "all is there"), ("Stalled", "False", "")];
-    let waiting = [("Ready", "False", "GPUs are being carved"), ("Reconciling", "True", "")];
+    let waiting = [("Ready", "False", "GPUs are being partitioned"), ("Reconciling", "True", "")];
     let stalled = [("Ready", "False", "x"), ("Stalled", "True", "profile mig-9g does not exist")];
     let none = json!({});
     let is = |status: &str, message: &str| (status.to_owned(), message.to_owned());
     assert_eq!(of(status(2, &ready), none.clone()), is("Healthy", "all is there"));
-    assert_eq!(of(status(2, &waiting), none.clone()), is("Progressing", "GPUs are being carved"));
+    assert_eq!(of(status(2, &waiting), none.clone()), is("Progressing", "GPUs are being partitioned"));
     assert_eq!(of(status(2, &stalled), none.clone()), is("Degraded", "profile mig-9g does not exist"));
     let unseen = "the operator has not seen this generation yet";
     assert_eq!(of(status(1, &ready), none.clone()), is("Progressing", unseen));

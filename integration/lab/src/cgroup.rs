@@ -15,7 +15,7 @@ pub struct Hierarchy {
     pub own: String,
 }
 
-/// Looks at a group until those that do not belong there have left: ten seconds.
+/// Looks at a group until the processes that do not belong there have left: ten seconds.
 const TRIES: u32 = 500;
 /// Where hierarchies are mounted.
 pub const ROOT: &str = "/sys/fs/cgroup";
@@ -79,7 +79,7 @@ pub fn hierarchies() -> Result<Vec<Hierarchy>> {
 }
 
 impl Hierarchy {
-    /// The group `name` for a lab: below the caller's own. In a pure version 2 tree it lies at the root, since a group
+    /// The group `name` for a lab: below the caller's own. In a pure version 2 tree it is at the root, since a group
     /// that holds processes (such as a login session's) can hand no controllers to groups below it.
     pub fn below_own(&self, name: &str) -> PathBuf {
         let at = Path::new(ROOT).join(&self.folder);
@@ -152,7 +152,7 @@ pub fn delegate(root: &Path) -> Result<()> {
             let _ = fs::write(inner.join("cgroup.procs"), pid);
         }
         match fs::write(&file, all.join(" ")) {
-            // the process that made the namespaces is still in the group: whoever started it moves it out
+            // the process that made the namespaces is still in the group: its parent moves it out
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy && tries.next().is_some() => {
                 std::thread::sleep(crate::process::LOOK);
             }

@@ -52,7 +52,7 @@ pub fn etcd(plan: &Plan) -> Component {
         ("log-level", "warn"),
     ];
     let mut flags = flags(&list);
-    // the data lies on a tmpfs: there is nothing to sync to
+    // the data is on a tmpfs: there is nothing to sync to
     flags.push("--unsafe-no-fsync".to_owned());
     Component::new(plan, "etcd", &flags)
 }
@@ -137,7 +137,7 @@ pub fn scheduler(plan: &Plan) -> Component {
     Component::new(plan, "kube-scheduler", &flags(&list))
 }
 
-/// The service proxy, on a node or (with the name of any node) beside the API server, which calls webhooks by `ClusterIP`.
+/// The service proxy, on a node or (with the name of any node) next to the API server, which calls webhooks by `ClusterIP`.
 pub fn kube_proxy(plan: &Plan, node: &str, config: &Path) -> Component {
     let config = config.display().to_string();
     Component::new(plan, "kube-proxy", &flags(&[("config", &config), ("hostname-override", node)]))

@@ -1,4 +1,4 @@
-//! How the host side speaks to the lab: one line of JSON each way on a unix socket that lies in the lab.
+//! How the host side speaks to the lab: one line of JSON each way on a unix socket in the lab.
 
 use crate::error::{During, Error, Result};
 use serde::{Deserialize, Serialize};

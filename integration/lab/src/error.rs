@@ -39,7 +39,7 @@ pub enum Error {
         what: String,
         /// How long was waited.
         after: Duration,
-        /// A log file that may tell why.
+        /// A log file that may show why.
         log: Option<PathBuf>,
     },
     /// The lab's own process refused a request.

@@ -67,7 +67,7 @@ pub fn run(folder: &Path, name: &str) -> Result<()> {
         cgroup::create(group)?;
     }
     let outcome = live(folder, &mut state);
-    // the log of a lab that never came up is all there is to tell why
+    // the log of a lab that never came up is the only evidence
     clean(folder, &state, folder.join("up").exists());
     outcome
 }
@@ -103,7 +103,7 @@ fn live(folder: &Path, state: &mut State) -> Result<()> {
     Ok(())
 }
 
-/// Ends whatever is left of a lab and removes its control groups and files; true when nothing is left.
+/// Ends what is left of a lab and removes its control groups and files; true when nothing is left.
 pub fn clean(folder: &Path, state: &State, with_log: bool) -> bool {
     if let Some(init) = state.init {
         init.kill();

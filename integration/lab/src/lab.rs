@@ -114,7 +114,7 @@ impl Lab {
         self.stop_component("kube-apiserver").await
     }
 
-    /// A command that runs in the lab's root namespaces, beside the control plane.
+    /// A command that runs in the lab's root namespaces, with the control plane.
     pub fn command(&self, argv: &[impl AsRef<OsStr>]) -> Command {
         let mut command = self.enter();
         command.args(argv);

@@ -38,7 +38,7 @@ enum Command {
         #[command(flatten)]
         name: Name,
     },
-    /// Run a command inside a node, or without NODE beside the control plane.
+    /// Run a command inside a node, or without NODE with the control plane.
     Exec {
         #[command(flatten)]
         name: Name,
@@ -77,7 +77,7 @@ enum Command {
         name: Name,
         #[command(flatten)]
         pack: Pack,
-        /// Load those that changed into all nodes of the lab, and start the pods anew that run them.
+        /// Load those that changed into all nodes of the lab, and restart the pods that run them.
         #[arg(long)]
         load: bool,
     },

@@ -74,7 +74,7 @@ fn files(plan: &Plan, node: &NodePlan) -> Result<()> {
     write("/etc/kube-proxy.yaml", &render::kube_proxy(node.place.node(), &proxy_kubeconfig()))
 }
 
-/// Who programs the node's network: kube-proxy, and the firewall for network policies.
+/// What programs the node's network: kube-proxy, and the firewall for network policies.
 fn proxy_kubeconfig() -> PathBuf {
     Path::new(SHARE).join("pki/proxy.kubeconfig")
 }

@@ -1,4 +1,4 @@
-//! The cluster's keys, made anew for every lab and kept on its tmpfs.
+//! The cluster's keys, made for each lab and kept on its tmpfs.
 
 use crate::address::{API, Place, SERVICE_API};
 use crate::error::{During, Error, Result};
@@ -109,7 +109,7 @@ fn dns(name: &str) -> Result<SanType> {
 }
 
 impl ControlPlane {
-    /// All keys anew.
+    /// Creates all keys.
     pub fn new() -> Result<Self> {
         let (ca, front) = (Authority::new("kubernetes-ca")?, Authority::new("front-proxy-ca")?);
         let (client, server) = ([Purpose::ClientAuth], [Purpose::ServerAuth]);

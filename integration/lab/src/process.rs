@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::time::Duration;
 
-/// A process, told apart from a later one with the same number by its start time.
+/// A process, distinguished from a later one with the same number by its start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// Its number.
@@ -62,7 +62,7 @@ pub fn child_of(parent: i32) -> Option<Process> {
         .map(|(pid, stat)| Process { pid, started: stat.started })
 }
 
-/// Between two looks at something that sends no notice.
+/// Interval for polling what sends no notification.
 pub const LOOK: Duration = Duration::from_millis(20);
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-/// Tells what is being done.
+/// Prints progress.
 pub struct Progress {
     started: Instant,
     verbose: bool,

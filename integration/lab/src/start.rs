@@ -67,7 +67,7 @@ impl Lab {
         let outcome = bring_up(&spec.name, &folder, listener, &mut progress).await;
         if outcome.is_err() {
             progress.step(&format!(
-                "the lab did not come up; it is left for a look: lab logs --name {0}, lab down --name {0}",
+                "the lab did not come up; it is left for inspection: lab logs --name {0}, lab down --name {0}",
                 spec.name
             ));
         }
@@ -97,7 +97,7 @@ async fn bring_up(name: &str, folder: &Path, listener: TcpListener, progress: &m
     Ok(lab)
 }
 
-/// The `lab` program: beside the running test or example, or the running program itself.
+/// The `lab` program: next to the running test or example, or the running program itself.
 pub fn program() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("GPUTENANCY_LAB").map(PathBuf::from) {
         return Ok(path);
@@ -105,7 +105,7 @@ pub fn program() -> Result<PathBuf> {
     let own = std::env::current_exe().during(|| "finding this program".to_owned())?;
     let beside = own.ancestors().skip(1).take(2).map(|folder| folder.join("lab")).find(|path| path.is_file());
     beside.ok_or_else(|| {
-        Error::Missing(format!("the lab program is not beside {}: run `cargo build -p lab`", own.display()))
+        Error::Missing(format!("the lab program is not next to {}: run `cargo build -p lab`", own.display()))
     })
 }
 

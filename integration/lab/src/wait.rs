@@ -185,7 +185,7 @@ impl NodeHandle {
         self.wait_ready().await
     }
 
-    /// Waits until Kubernetes calls the node ready, by the words of a kubelet that runs now.
+    /// Waits until Kubernetes calls the node ready, as reported by the kubelet of its present boot.
     pub async fn wait_ready(&self) -> Result<()> {
         let api = Api::<Node>::all(self.lab().client());
         let boot = self.run(&["cat", "/proc/sys/kernel/random/boot_id"]).await?;

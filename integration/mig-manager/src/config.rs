@@ -64,7 +64,7 @@ pub struct Wanted {
 pub struct Selected(Vec<Entry>);
 
 impl Selected {
-    /// Reads the file anew and picks a config.
+    /// Reads the file again and picks a config.
     pub fn read(path: &Path, name: &str) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path);
         let text = text.map_err(|source| ConfigError::File { path: path.display().to_string(), source })?;

@@ -1,13 +1,13 @@
-//! Follows the label protocol of NVIDIA's MIG manager on one node, with its traps, and carves through NVML as mig-parted does.
+//! Follows the label protocol of NVIDIA's MIG manager on one node, with its traps, and partitions through NVML as mig-parted does.
 //!
 //! NVIDIA's program cannot be run without its driver and its images; what is reproduced here is what its source does to node labels,
 //! in which order, and what it leaves undone.
 
 mod args;
-mod carve;
 mod config;
 mod labels;
 mod manage;
+mod partition;
 
 use std::process::ExitCode;
 

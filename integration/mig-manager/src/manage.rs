@@ -13,12 +13,12 @@ use tokio::sync::watch;
 
 use crate::{
     args::Args,
-    carve::{self, CarveError},
     config::{ConfigError, Selected},
     labels::Labels,
+    partition::{self, PartitionError},
 };
 
-/// Annotation on the node by which a test makes carving fail: `fail`, or `fail-paused` with the parts left paused.
+/// Annotation on the node by which a test makes partitioning fail: `fail`, or `fail-paused` with the parts left paused.
 const FAULT: &str = "mig-manager.test/fault";
 
 /// Why a reconfiguration ended early, or the program.
@@ -30,17 +30,17 @@ pub enum ManageError {
     /// The config cannot be had.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Carving failed.
+    /// Partitioning failed.
     #[error(transparent)]
-    Carve(#[from] CarveError),
+    Partition(#[from] PartitionError),
     /// Pods did not stop in time: the state stays `pending` and the parts paused, as NVIDIA's program leaves them.
     #[error("parts of the GPU Operator did not stop")]
     DidNotStop,
     /// A test wants it to fail.
     #[error("a test wants it to fail")]
     Fault,
-    /// The carving thread ended.
-    #[error("carving ended: {0}")]
+    /// The partitioning thread ended.
+    #[error("partitioning ended: {0}")]
     Join(#[from] tokio::task::JoinError),
 }
 
@@ -80,7 +80,7 @@ async fn reconfigure(client: &Client, args: &Args, wanted: &str) -> Result<(), M
         Ok(config) => config,
         Err(error) => return failed(&labels, error.into()).await,
     };
-    if blocking(&args.driver_root, &config, carve::is_applied).await.unwrap_or(false) {
+    if blocking(&args.driver_root, &config, partition::is_applied).await.unwrap_or(false) {
         labels.start().await?;
         labels.state("success").await?;
         return Ok(());
@@ -99,7 +99,7 @@ async fn reconfigure(client: &Client, args: &Args, wanted: &str) -> Result<(), M
         Some(_) => return failed(&labels, ManageError::Fault).await,
         None => {}
     }
-    if let Err(error) = blocking(&args.driver_root, &config, carve::apply).await {
+    if let Err(error) = blocking(&args.driver_root, &config, partition::apply).await {
         return failed(&labels, error).await;
     }
     labels.start().await?;
@@ -117,7 +117,7 @@ async fn failed(labels: &Labels, error: ManageError) -> Result<(), ManageError> 
 async fn blocking<T: Send + 'static>(
     root: &Path,
     config: &Selected,
-    work: fn(&Path, &Selected) -> Result<T, CarveError>,
+    work: fn(&Path, &Selected) -> Result<T, PartitionError>,
 ) -> Result<T, ManageError> {
     let (root, config) = (root.to_owned(), config.clone());
     Ok(tokio::task::spawn_blocking(move || work(&root, &config)).await??)

@@ -20,7 +20,7 @@ const XID: u64 = 0x8;
 const SUPPORTED: u64 = XID | 0x1 | 0x2;
 /// No instance.
 const NONE: u32 = u32::MAX;
-/// How often a waiting call looks; a look is one stat of the state file.
+/// How often a waiting call polls: one stat of the state file.
 const LOOK: Duration = Duration::from_millis(25);
 
 /// What a set waits for.

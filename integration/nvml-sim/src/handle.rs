@@ -1,7 +1,7 @@
 //! Handles: pointers that are never followed, but carry what they name.
 //!
-//! 47 bits, so that they look like addresses that nobody has mapped: kind, GPU, instance ids, and the serial of the
-//! instance, which tells a handle of a destroyed instance from one that took its place.
+//! 47 bits, so that they look like addresses that are not mapped: kind, GPU, instance ids, and the serial of the
+//! instance, which distinguishes a handle of a destroyed instance from one that took its place.
 
 use nvml_wrapper_sys::bindings::{nvmlComputeInstance_t, nvmlDevice_t, nvmlGpuInstance_t};
 use silicon::Code;

@@ -1,4 +1,4 @@
-//! What NVML keeps for its process: how often it was initialised, and where the state lies.
+//! What NVML keeps for its process: how often it was initialised, and where the state is.
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;

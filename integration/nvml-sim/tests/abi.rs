@@ -78,7 +78,7 @@ fn a_profile_comes_in_the_version_that_the_caller_has() {
     let mut v3: nvmlGpuInstanceProfileInfo_v3_t = unsafe { std::mem::zeroed() };
     v2.version = version(size_of_val(&v2), 2);
     v3.version = version(size_of_val(&v3), 3);
-    // SAFETY: NVML's signature; the version tells which struct it is.
+    // SAFETY: NVML's signature; the version selects the struct.
     unsafe {
         assert_eq!(lib.nvmlDeviceGetGpuInstanceProfileInfoV(device, 2, &raw mut v2), 0);
         assert_eq!(lib.nvmlDeviceGetGpuInstanceProfileInfoV(device, 2, (&raw mut v3).cast()), 0);
@@ -153,7 +153,7 @@ fn a_handle_of_a_destroyed_instance_does_not_name_the_one_that_took_its_place() 
 fn instances_are_found_by_id_and_their_mig_device_by_the_compute_instance() {
     let sim = Sim::new("h100-80gb");
     sim.mig(0);
-    let id = sim.carve(0, 9);
+    let id = sim.partition(0, 9);
     let lib = sim.raw();
     let device = gpu(&lib, 0);
     let (mut gi, mut ci) = (std::ptr::null_mut(), std::ptr::null_mut());

@@ -17,7 +17,7 @@ use common::Sim;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-/// Tells a child of this test program which library to use.
+/// Names the library that a child of this test program uses.
 const LIBRARY: &str = "CALLERS_LIBRARY";
 
 /// Runs the test `child` of this program in a process of its own, on the simulated driver.

@@ -1,4 +1,4 @@
-//! NVIDIA's own programs, unmodified, on every MIG board and many layouts: what they see is what was carved.
+//! NVIDIA's own programs, unmodified, on every MIG board and many layouts: what they see is what was partitioned.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -38,7 +38,7 @@ impl Node {
     }
 
     /// Empties both GPUs and fills them greedily, each beginning with another profile.
-    fn carve(&self, first: usize) -> Machine {
+    fn partition(&self, first: usize) -> Machine {
         self.sim
             .store
             .change(|machine, _| {
@@ -94,7 +94,7 @@ fn expected_devices(machine: &Machine) -> Devices {
 fn each_layout(board: &str, mut check: impl FnMut(&Node, &Machine)) {
     let node = Node::new(board);
     for first in 0..boards::load(board).unwrap().profiles.len() {
-        let machine = node.carve(first);
+        let machine = node.partition(first);
         assert!(!machine.mig_devices().is_empty());
         check(&node, &machine);
     }

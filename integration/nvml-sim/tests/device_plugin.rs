@@ -1,4 +1,4 @@
-//! NVIDIA's own device plugin, unmodified, against a real kubelet: it advertises what was carved, and a pod gets it.
+//! NVIDIA's own device plugin, unmodified, against a real kubelet: it advertises what was partitioned, and a pod gets it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,14 +16,14 @@ use lab::{Lab, LabSpec, NodeHandle, PATIENCE, wait_for};
 const DRIVER: &str = "/run/nvidia/driver";
 const STATE: &str = "/run/nvidia/driver/run/nvsim";
 
-/// Installs the simulated driver on the node, with one carved and one whole GPU.
+/// Installs the simulated driver on the node, with one partitioned and one whole GPU.
 async fn install(node: &NodeHandle) {
     let nvsim = common::binary("nvsim").display().to_string();
     let library = common::library().display().to_string();
     let node_name = node.name().to_owned();
     let run = async |arguments: &[&str]| node.run(arguments).await.unwrap();
     run(&[&nvsim, "install", "--library", &library, "--node", &node_name, "--latency", "none"]).await;
-    run(&[&nvsim, "--state", STATE, "carve", "0", "1g.10gb", "1g.10gb", "3g.40gb"]).await;
+    run(&[&nvsim, "--state", STATE, "partition", "0", "1g.10gb", "1g.10gb", "3g.40gb"]).await;
     run(&["mkdir", "-p", "/run/trees/mnt"]).await;
     run(&[&nvsim, "--state", STATE, "materialize", "--root", "/run/trees", "--driver-root", DRIVER]).await;
 }
@@ -99,7 +99,7 @@ async fn serves(lab: &Lab, node: &NodeHandle, strategy: &str) {
     let offered = |node: Option<&Node>| {
         node.is_some_and(|node| expected.iter().all(|(name, count)| offers(node, name).as_deref() == Some(count)))
     };
-    wait_for(nodes, node.name(), "what was carved on offer", offered, PATIENCE).await.unwrap();
+    wait_for(nodes, node.name(), "what was partitioned on offer", offered, PATIENCE).await.unwrap();
     let mig = output(lab, &format!("mig-{strategy}"), "nvidia.com/mig-3g.40gb").await;
     let shown: Vec<&str> = mig.lines().filter(|line| line.starts_with("gpu=")).collect();
     assert_eq!(shown.len(), 1, "exactly one device: {mig}");

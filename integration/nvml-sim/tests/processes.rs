@@ -40,17 +40,17 @@ impl Work {
 }
 
 /// Both GPUs in MIG mode; one instance on the first.
-fn carved() -> (Sim, u32) {
+fn partitioned() -> (Sim, u32) {
     let sim = Sim::new("h100-80gb");
     sim.mig(0);
     sim.mig(1);
-    let gi = sim.carve(0, 19);
+    let gi = sim.partition(0, 19);
     (sim, gi)
 }
 
 #[test]
 fn nvml_lists_the_process_with_its_real_pid_memory_and_instance() {
-    let (sim, gi) = carved();
+    let (sim, gi) = partitioned();
     let work = Work::hold(&sim, "ns/pod", 1);
     let nvml = sim.nvml();
     let gpu = nvml.device_by_index(0).unwrap();
@@ -69,7 +69,7 @@ fn nvml_lists_the_process_with_its_real_pid_memory_and_instance() {
 
 #[test]
 fn it_disappears_when_it_is_killed_and_the_instance_can_go() {
-    let (sim, gi) = carved();
+    let (sim, gi) = partitioned();
     let work = Work::hold(&sim, "ns/pod", 1);
     let destroy = || sim.store.change(|m, clients| m.destroy_ci(0, gi, 0, clients));
     assert_eq!(destroy().unwrap_err().code(), Code::IN_USE);
@@ -81,7 +81,7 @@ fn it_disappears_when_it_is_killed_and_the_instance_can_go() {
 
 #[test]
 fn several_processes_share_a_device_until_its_memory_is_used_up() {
-    let (sim, _) = carved();
+    let (sim, _) = partitioned();
     let works: Vec<Work> = (0..9).map(|n| Work::hold(&sim, &format!("ns/pod-{n}"), 1)).collect();
     let more = sim.command("gpu-work").args(["hold", "--memory", "1Gi"]).output().unwrap();
     assert!(!more.status.success());
@@ -93,7 +93,7 @@ fn several_processes_share_a_device_until_its_memory_is_used_up() {
 
 #[test]
 fn it_says_what_it_was_given() {
-    let (sim, gi) = carved();
+    let (sim, gi) = partitioned();
     let uuid = sim.store.read().unwrap().mig_devices()[0].uuid();
     let work = Work::hold(&sim, "ns/pod", 1);
     let expected = format!("mig={uuid} profile=1g.10gb gi={gi} ci=0 memory=9984MiB held=1024MiB");
@@ -127,7 +127,7 @@ fn a_whole_gpu_in_use_cannot_be_reset_by_nvidia_smi() {
 
 #[test]
 fn the_record_names_the_other_owner_of_a_device() {
-    let (sim, _) = carved();
+    let (sim, _) = partitioned();
     let (first, second) = (Work::hold(&sim, "ns/first", 1), Work::hold(&sim, "ns/second", 1));
     first.kill();
     let third = Work::hold(&sim, "ns/third", 1);
@@ -152,7 +152,7 @@ fn a_process_without_the_device_node_sees_no_gpu() {
     std::fs::create_dir_all(dev.join("nvidia-caps")).unwrap();
     std::fs::write(dev.join("nvidia0"), "").unwrap();
     sim.mig(0);
-    let (mine, other) = (sim.carve(0, 9), sim.carve(0, 9));
+    let (mine, other) = (sim.partition(0, 9), sim.partition(0, 9));
     sim.with_nodes();
     for minor in [silicon::ids::gi_minor(0, mine), silicon::ids::ci_minor(0, mine, 0), silicon::ids::gi_minor(0, other)]
     {

@@ -62,8 +62,8 @@ fn mig_mode_waits_for_a_reset_on_ampere_and_not_on_hopper() {
 fn mig_devices_have_holes_names_and_attributes() {
     let sim = Sim::new("h100-80gb");
     sim.mig(0);
-    let gone = sim.carve(0, 19);
-    sim.carve(0, 9);
+    let gone = sim.partition(0, 19);
+    sim.partition(0, 9);
     sim.store.change(|m, _| m.destroy_ci(0, gone, 0, &[])).unwrap();
     let nvml = sim.nvml();
     let gpu = nvml.device_by_index(0).unwrap();
@@ -178,7 +178,7 @@ fn the_driver_root_s_nvidia_smi_resets_and_lists() {
     };
     assert!(smi(&["-r", "-i", "1"]).status.success());
     assert_eq!(nvml.device_by_index(1).unwrap().mig_mode().unwrap().current, 1);
-    sim.carve(1, 9);
+    sim.partition(1, 9);
     let list = String::from_utf8(smi(&["-L"]).stdout).unwrap();
     assert!(list.contains("GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-"), "{list}");
     assert!(list.contains("MIG 3g.40gb"), "{list}");

@@ -1,6 +1,6 @@
 //! Processes that use a GPU: a file of fixed-size slots, each held by a POSIX record lock of the process it names.
 //!
-//! The kernel drops the lock when the process ends, by whatever cause, and translates its id into the reader's PID
+//! The kernel drops the lock when the process ends, for any reason, and translates its id into the reader's PID
 //! namespace. Closing any descriptor of the file would drop a process's own locks too, so a file once opened stays
 //! open until the process ends.
 
@@ -36,7 +36,7 @@ pub struct Client {
     pub memory: u64,
     /// Program name.
     pub name: String,
-    /// Who it works for, such as a pod's name.
+    /// The owner that it works for, such as a pod's name.
     pub owner: String,
 }
 
@@ -116,7 +116,7 @@ impl Clients {
         Ok(found)
     }
 
-    /// A locked byte in this range and who locked it; one of them, in no order.
+    /// A locked byte in this range and the process that locked it.
     fn locked(&self, from: u64, to: u64) -> io::Result<Option<(u64, u32)>> {
         if from >= to {
             return Ok(None);

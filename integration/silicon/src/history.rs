@@ -31,7 +31,7 @@ pub enum Event {
     Attach {
         /// UUID of the GPU or MIG device.
         uuid: String,
-        /// Who for, such as a pod's name.
+        /// The owner, such as a pod's name.
         owner: String,
         /// Owners of the processes that used the device at that moment.
         others: Vec<String>,
@@ -40,7 +40,7 @@ pub enum Event {
     Detach {
         /// UUID of the GPU or MIG device.
         uuid: String,
-        /// Who for.
+        /// The owner.
         owner: String,
     },
     /// An instance was created.

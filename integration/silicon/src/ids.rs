@@ -7,7 +7,7 @@ pub fn gpu_uuid(node: &str, index: u32) -> String {
     format!("GPU-{}", uuid(&format!("gpu/{node}/{index}")))
 }
 
-/// UUID of a MIG device: the same whenever the same placement is carved again on the same GPU.
+/// UUID of a MIG device: the same whenever the same placement is partitioned again on the same GPU.
 pub fn mig_uuid(gpu_uuid: &str, gi: u32, ci_start: u32, ci_size: u32) -> String {
     format!("MIG-{}", uuid(&format!("mig/{gpu_uuid}/{gi}/{ci_start}:{ci_size}")))
 }

@@ -21,7 +21,7 @@ const INFOROM: &str = "inforom.json";
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is a real driver.
-    #[error("this node has a real NVIDIA driver ({0}); the simulator does not install beside it")]
+    #[error("this node has a real NVIDIA driver ({0}); the simulator is not installed next to it")]
     RealDriver(String),
     /// Another machine is installed.
     #[error("a simulator with {0} is installed already; uninstall it first")]

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::ids;
 use crate::machine::{DRIVER_VERSION, Gpu, Machine};
 
-/// Word by which a simulated driver's files can be told from a real one's.
+/// Marker by which a simulated driver's files can be distinguished from a real one's.
 pub const SIMULATED: &str = "simulator";
 
 /// Writes `proc/driver/nvidia` and `proc/driver/nvidia-caps` below a folder.

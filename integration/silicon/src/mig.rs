@@ -42,7 +42,7 @@ impl Machine {
         Ok(())
     }
 
-    /// How many more instances of this profile fit beside what there is.
+    /// How many more instances of this profile fit next to the existing ones.
     pub fn remaining(&self, gpu: u32, profile: u32) -> Result<u32, Code> {
         let mut trial = self.clone();
         let mut count = 0;

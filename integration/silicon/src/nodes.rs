@@ -15,7 +15,7 @@ use crate::machine::{Devices, Machine};
 pub const NVIDIA_MAJOR: u32 = 195;
 /// Folder of the capability nodes in `/dev`.
 pub const CAPS: &str = "nvidia-caps";
-/// File beside the capability nodes that says who made them.
+/// File next to the capability nodes that names their creator.
 pub const MARKER: &str = "nvidia-caps/simulated";
 
 /// Makes a character device node, or corrects one that is there.

@@ -21,9 +21,9 @@ pub fn reset(store: &Store, gpu: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// Carves an idle GPU as `nvidia-smi mig -cgi … -C` does on an empty one: MIG mode on, then an instance of each
+/// Partitions an idle GPU as `nvidia-smi mig -cgi … -C` does on an empty one: MIG mode on, then an instance of each
 /// profile, by name or id, with its widest compute instance. All or nothing.
-pub fn carve(store: &Store, gpu: u32, profiles: &[String]) -> Result<(), Error> {
+pub fn partition(store: &Store, gpu: u32, profiles: &[String]) -> Result<(), Error> {
     store.change(|machine, clients| {
         // The activation status is of no interest: the reset activates.
         let _ = machine.set_mig_mode(gpu, true, clients)?;

@@ -11,7 +11,7 @@ pub const STATE_VARIABLE: &str = "NVSIM_STATE";
 /// Folder of libraries in a driver root.
 pub const LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";
 
-/// The state folder for a library or program that lies in a driver root: the root is what precedes its known folder.
+/// The state folder for a library or program in a driver root: the root is what precedes its known folder.
 pub fn state_of(file: &Path) -> Option<PathBuf> {
     let folder = file.parent()?;
     [LIBRARY_FOLDER, "lib/x86_64-linux-gnu", "usr/lib64", "usr/bin"].into_iter().find_map(|known| {

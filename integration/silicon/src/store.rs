@@ -66,7 +66,7 @@ impl Store {
         &self.dir
     }
 
-    /// Writes the first state, and the files beside it.
+    /// Writes the first state, and the files next to it.
     pub fn create(&self, machine: &Machine) -> Result<(), Error> {
         let denied = |e| Error::Denied(self.dir.clone(), e);
         fs::create_dir_all(&self.dir).map_err(denied)?;
@@ -130,7 +130,7 @@ impl Store {
     }
 }
 
-/// Replaces a file as a whole; whoever reads sees the old or the new content, whenever this process is killed.
+/// Replaces a file as a whole; a reader sees the old or the new content, whenever this process is killed.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension(format!("new.{}", std::process::id()));
     let mut file = File::create(&fresh)?;

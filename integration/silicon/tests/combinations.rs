@@ -1,4 +1,4 @@
-//! The stated combinations of a GPU of seven slices, on every board that has them: each is carved, none is missing, and what is
+//! The stated combinations of a GPU of seven slices, on every board that has them: each is partitioned, none is missing, and what is
 //! said not to exist is refused.
 #![allow(
     clippy::unwrap_used,

@@ -131,7 +131,7 @@ fn fragmentation_is_insufficient_resources_though_half_the_memory_is_free() {
 #[test]
 fn media_engines_are_given_once() {
     let mut m = machine("rtx-pro-6000-96gb");
-    // All media engines: beside it only instances without any fit.
+    // All media engines: next to it only instances without any fit.
     m.create_gi(0, 65, None).unwrap();
     assert_eq!(m.create_gi(0, 14, None).unwrap_err(), Code::INSUFFICIENT_RESOURCES);
     m.create_gi(0, 67, None).unwrap();

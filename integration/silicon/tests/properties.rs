@@ -135,7 +135,7 @@ fn the_same_placement_gets_the_same_uuid_again() {
     let mut machine = Machine::power_on("n", boards::load("h100-80gb").unwrap(), Variant::Normal, 1, &[]);
     machine.gpus[0].mig = true;
     let at = Placement { start: 2, size: 2 };
-    let mut carve = || {
+    let mut partition = || {
         let gi = machine.create_gi(0, 14, Some(at)).unwrap().id;
         machine.create_ci(0, gi, 1, None).unwrap();
         let uuid = machine.mig_devices()[0].uuid();
@@ -143,7 +143,7 @@ fn the_same_placement_gets_the_same_uuid_again() {
         machine.destroy_gi(0, gi, &[]).unwrap();
         uuid
     };
-    assert_eq!(carve(), carve());
+    assert_eq!(partition(), partition());
 }
 
 #[test]

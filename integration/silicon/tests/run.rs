@@ -1,4 +1,4 @@
-//! `nvsim run`, the main of the simulator's `DaemonSet`: installs, follows the machine, and goes when told.
+//! `nvsim run`, the main of the simulator's `DaemonSet`: installs, follows the machine, and ends on a signal.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends there")]
 
 use std::path::Path;

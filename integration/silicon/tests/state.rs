@@ -161,9 +161,10 @@ fn an_owner_whose_name_does_not_fit_is_refused_rather_than_cut() {
 fn carving_by_names_is_all_or_nothing() {
     let root = tempfile::tempdir().unwrap();
     let store = install(&options(root.path(), "a100-80gb")).unwrap();
-    let carve = |names: &[&str]| operations::carve(&store, 0, &names.iter().map(|n| (*n).into()).collect::<Vec<_>>());
-    carve(&["3g.40gb", "19", "1g.10gb"]).unwrap();
-    assert!(carve(&["7g.80gb", "1g.10gb"]).is_err());
+    let partition =
+        |names: &[&str]| operations::partition(&store, 0, &names.iter().map(|n| (*n).into()).collect::<Vec<_>>());
+    partition(&["3g.40gb", "19", "1g.10gb"]).unwrap();
+    assert!(partition(&["7g.80gb", "1g.10gb"]).is_err());
     let machine = store.read().unwrap();
     let names: Vec<String> = machine.mig_devices().iter().map(|d| machine.mig_profile_name(d)).collect();
     assert_eq!(names, ["3g.40gb", "1g.10gb", "1g.10gb"]);

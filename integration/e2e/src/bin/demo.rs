@@ -57,7 +57,7 @@ async fn tell() -> Result<()> {
     let after = grow(&world).await?;
     table(&world, "gpupools,gputenants,gpunodes").await?;
 
-    step(8, "Who moved, and who did not; and NVIDIA's view again");
+    step(8, "Which pods moved, and which did not; and NVIDIA's view again");
     who_moved(&before, &after);
     println!();
     nvidias_view(&world).await?;

@@ -23,7 +23,7 @@ use crate::error::{During, Error, Result};
 const TOGETHER: Duration = Duration::from_millis(50);
 /// Until the next try when nft or the API server refuses.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The API server ends a watch after so many seconds and a new one begins; five more without a word and the connection is
+/// The API server ends a watch after so many seconds and a new one begins; five more without an event and the connection is
 /// given up. After a pulled cable the API server's own repeats come as late again as the cable was out, or never.
 const WATCH_SECONDS: u32 = 10;
 
@@ -69,7 +69,7 @@ fn listed<K: reflector::Lookup<DynamicType = ()> + Clone + 'static>(store: &Stor
     store.wait_until_ready().now_or_never().is_some()
 }
 
-/// A cache, and a word for each change of it.
+/// A cache, and a notification for each change of it.
 fn cached<K>(api: Api<K>) -> (Store<K>, impl Stream<Item = ()>)
 where
     K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static,
@@ -81,12 +81,12 @@ where
     };
     let events =
         watcher(api, watcher::Config::default().timeout(WATCH_SECONDS)).default_backoff().modify(slim).reflect(writer);
-    let told = |event: std::result::Result<_, watcher::Error>| {
+    let notification = |event: std::result::Result<_, watcher::Error>| {
         if let Err(error) = event {
             eprintln!("network policies: {error}");
         }
     };
-    (store, events.map(told))
+    (store, events.map(notification))
 }
 
 async fn write(text: &str) -> Result<()> {

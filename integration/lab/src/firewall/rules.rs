@@ -23,7 +23,7 @@ pub struct Cluster {
     pub policies: Vec<NetworkPolicy>,
 }
 
-/// What holds for one pod; none: everything may pass.
+/// What holds for one pod; none: everything is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Guard {
     /// Its address.
@@ -34,7 +34,7 @@ pub struct Guard {
     pub egress: Option<BTreeSet<Allow>>,
 }
 
-/// Packets that may pass.
+/// Packets that are allowed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Allow {
     /// The other side; none: anybody.

@@ -24,7 +24,7 @@ pub enum Source {
 pub struct Layout {
     /// Its name and tag.
     pub name: &'static str,
-    /// Path in the image, and what lies there. Libraries that programs need are added to it.
+    /// Path in the image, and its content. Libraries that programs need are added to it.
     pub files: Vec<(&'static str, Source)>,
     /// What a container runs.
     pub entrypoint: &'static [&'static str],

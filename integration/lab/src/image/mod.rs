@@ -59,7 +59,7 @@ pub async fn build_all(
 }
 
 impl Lab {
-    /// Packs the images, loads those that changed into all nodes that are on, and starts the pods anew that run them.
+    /// Packs the images, loads those that changed into all nodes that are on, and restarts the pods that run them.
     pub async fn refresh_images(&self, profile: Profile, all: bool, progress: &mut Progress) -> Result<()> {
         let tars = build_all(&self.inner.folders, profile, all, progress).await?;
         let mut loaded = BTreeSet::new();
@@ -89,7 +89,7 @@ impl Lab {
         for pod in pods.asking(|| "listing pods".to_owned())? {
             let runs = pod.spec.iter().flat_map(|spec| &spec.containers);
             let stale = runs.filter_map(|container| container.image.as_deref()).any(|image| images.contains(&image));
-            // without a controller nobody would bring it back
+            // a pod without a controller would not come back
             if stale && pod.metadata.owner_references.as_ref().is_some_and(|owners| !owners.is_empty()) {
                 let api = Api::<Pod>::namespaced(self.client(), &pod.namespace().unwrap_or_default());
                 let gone = api.delete(&pod.name_any(), &DeleteParams::default()).await;

@@ -94,14 +94,14 @@ impl Sim {
     }
 
     /// Creates a GPU instance with its widest compute instance and returns its id.
-    pub fn carve(&self, gpu: u32, profile: u32) -> u32 {
-        let carve = |m: &mut silicon::Machine| {
+    pub fn partition(&self, gpu: u32, profile: u32) -> u32 {
+        let partition = |m: &mut silicon::Machine| {
             let gi = m.create_gi(gpu, profile, None)?.id;
             let ci = widest(m, profile);
             m.create_ci(gpu, gi, ci, None)?;
             Ok(gi)
         };
-        self.store.change(|m, _| carve(m)).unwrap()
+        self.store.change(|m, _| partition(m)).unwrap()
     }
 
     /// A command of the simulator on this driver.

@@ -1,4 +1,4 @@
-//! What NVIDIA's own programs, unmodified, see of a simulated driver: the judges of what was carved.
+//! What NVIDIA's own programs, unmodified, see of a simulated driver: as independent witnesses.
 
 use std::{
     collections::BTreeMap,
@@ -114,7 +114,7 @@ impl Running {
     }
 }
 
-/// Device nodes of a CDI specification's devices by their names, without the one that stands for all.
+/// Device nodes of a CDI specification's devices by their names, without the one for all devices.
 pub fn devices_of(spec: &Value) -> Devices {
     let devices = spec["devices"].as_array().unwrap().iter();
     let nodes = |device: &Value| {
@@ -166,7 +166,7 @@ pub fn labels_of(output: &str) -> Labels {
     output.lines().filter_map(|line| line.split_once('=')).map(|(key, value)| (key.into(), value.into())).collect()
 }
 
-/// The labels among them that tell of MIG devices, without what is the same for all.
+/// The labels among them that describe MIG devices, without what is the same for all.
 pub fn of_mig(labels: &Labels) -> Labels {
     let dull = [".product", ".replicas", ".sharing-strategy"];
     let kept = |key: &str| key.starts_with("nvidia.com/mig-") && !dull.iter().any(|end| key.ends_with(end));

@@ -1,4 +1,4 @@
-//! What a GPU of seven slices can be carved into, stated: every combination to which no instance can be added, each instance
+//! What a GPU of seven slices can be partitioned into, stated: every combination to which no instance can be added, each instance
 //! with its start, and combinations that do not exist.
 //!
 //! The first nineteen are those of the figure in NVIDIA's MIG user guide; the others have instances of one slice with the memory

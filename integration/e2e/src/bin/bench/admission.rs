@@ -1,7 +1,7 @@
 //! What the admission policies cost a pod: creation in a tenant's namespace and elsewhere, with a device and without one, with the
 //! policies in force and without, in turns within one run and beside a thousand tenants. Elsewhere is a namespace with the same
-//! quota and Pod Security that is no tenant's. Each case twice: creations as people make them, of pods that nobody schedules and that
-//! go after each turn; and dry runs, which pass all of admission and are never stored, so that what admission takes stands alone.
+//! quota and Pod Security that is no tenant's. Each case twice: creations as people make them, of pods that are not scheduled and that
+//! go after each turn; and dry runs, which pass all of admission and are never stored, so that what admission takes is measured alone.
 
 use std::time::{Duration, Instant};
 
@@ -130,7 +130,7 @@ async fn creations(world: &World, times: &mut [Vec<Duration>; CASES.len()]) -> R
             let begun = Instant::now();
             create(world, namespace, &pod, *dry).await?;
             times.push(begun.elapsed());
-            // who is refused by a quota is not measured
+            // a pod refused by a quota is not measured
             if !dry && made % AT_ONCE == 0 {
                 clear(world, namespace).await?;
             }

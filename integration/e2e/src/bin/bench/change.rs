@@ -18,7 +18,7 @@ use silicon::{
 };
 
 const ROUNDS: usize = 3;
-/// Seconds that the pod goes on after it is told to end.
+/// Seconds that the pod runs on after its termination signal.
 const GRACE: u64 = 2;
 
 /// Moves two GPUs one after the other from seven slices to two halves, the second with a pod in the way, and prints where the time
@@ -42,7 +42,7 @@ pub async fn measure(world: &World) -> Result<()> {
         world.pods_ready("small", 1).await?;
         set_guarantee(&world.client, "small", "mig-1g", 0).await?;
         over_budget(world, "small").await?;
-        println!("  round {round}, nobody in the way:");
+        println!("  round {round}, no pod in the way:");
         change(world, 2, Duration::ZERO).await?;
         // from rest, as the first
         tokio::time::sleep(Duration::from_secs(3)).await;
@@ -52,7 +52,7 @@ pub async fn measure(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a tenant is told that its pod is one too many.
+/// Waits until a tenant reports that its pod is over the budget.
 async fn over_budget(world: &World, name: &str) -> Result<()> {
     let api = Api::<GpuTenant>::all(world.client.clone());
     eventually("the tenant to be over its budget", PATIENCE, || async {

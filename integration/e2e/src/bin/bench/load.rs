@@ -4,7 +4,7 @@ use std::fmt;
 
 use e2e::{Error, Result, World};
 
-/// Requests and processor time, since the API server's start or between two looks.
+/// Requests and processor time, since the API server's start or between two readings.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Requests that write, of everybody: controllers and kubelets too.
@@ -25,7 +25,7 @@ impl Load {
             text.lines().filter(|l| l.starts_with("apiserver_request_total{")).filter(of).map(value).sum()
         };
         let cpu = text.lines().find(|l| l.starts_with("process_cpu_seconds_total"));
-        let cpu = cpu.ok_or_else(|| Error::Wrong("the API server does not tell its processor time".into()))?;
+        let cpu = cpu.ok_or_else(|| Error::Wrong("the API server does not report its processor time".into()))?;
         Ok(Self {
             writes: requests(&["POST", "PUT", "PATCH", "APPLY", "DELETE"]),
             reads: requests(&["GET", "LIST", "WATCH"]),
@@ -33,7 +33,7 @@ impl Load {
         })
     }
 
-    /// What came after an earlier look.
+    /// What came after an earlier reading.
     pub fn since(self, before: &Self) -> Self {
         let Self { writes, reads, seconds } = *before;
         Self { writes: self.writes - writes, reads: self.reads - reads, seconds: self.seconds - seconds }

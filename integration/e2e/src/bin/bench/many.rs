@@ -63,7 +63,7 @@ where
             return Err(Error::Wrong(format!("{} of {count} {prefix} are as they should be", done.len())));
         };
         let object = seen.map_err(|e| Error::Wrong(e.to_string()))?;
-        // what lies in a namespace is told apart by that
+        // objects in a namespace are distinguished by that
         let name = object.namespace().unwrap_or_else(|| object.name_any());
         if name.starts_with(prefix) && good(&object) {
             done.entry(name).or_insert_with(Instant::now);
@@ -72,7 +72,7 @@ where
     Ok(done)
 }
 
-/// The value below which this share of all lies; nothing of nothing.
+/// The value below which this share of all is; none of an empty list.
 pub fn quantile(values: &[Duration], share: f64) -> Duration {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();

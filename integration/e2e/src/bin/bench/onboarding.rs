@@ -1,8 +1,8 @@
 //! Many tenants: how fast they become Ready, against a bare client that writes the same objects: the tenant as it is in the end
-//! with finalizer and status, namespace, grant, quota, network policy, limit range, role binding, and the event that tells of it.
-//! The operator stands still meanwhile. The client does so twice: by server-side apply where the operator and people apply, which
+//! with finalizer and status, namespace, grant, quota, network policy, limit range, role binding, and the event that reports it.
+//! the operator is stopped meanwhile. The client does so twice: by server-side apply where the operator and people apply, which
 //! is what the operator can be measured by, and by plain creation, which says what server-side apply costs. A tenant is Ready when
-//! its quota is in force, which the quota controller says; so the client's time is told with and without waiting for that.
+//! its quota is in force, which the quota controller says; so the client's time is given with and without waiting for that.
 
 use std::time::Instant;
 
@@ -140,7 +140,7 @@ async fn stand(world: &World, replicas: i32) -> Result<()> {
 struct Model {
     tenant: String,
     status: Value,
-    /// Everything else that is written, with the API path of its collection; the tenant's name stands for itself in all of it.
+    /// Everything else that is written, with the API path of its collection; the tenant's name is a placeholder in all of it.
     objects: Vec<(&'static str, Value)>,
 }
 

@@ -37,7 +37,7 @@ pub use capsule::built;
 use capsule::{VERSION, WORKERS, Webhooks};
 use four::{Four, all_there, create, each};
 
-/// Who owns all tenants.
+/// The owner of all tenants.
 const OWNER: &str = "bench-owner";
 /// What the names of tenants begin with, of whomever they are.
 const PREFIX: &str = "peer-";
@@ -172,7 +172,7 @@ async fn peer(world: &World, webhooks: Webhooks, four: &Four, tenants: usize) ->
         timed(world, tenants, capsule::onboard(world, four, PREFIX, tenants)).await
     };
     let onboarded = onboarded.await;
-    // whatever has become of it: its webhooks would refuse what comes next
+    // in any case: its webhooks would refuse what comes next
     let removed = capsule::remove(world, PREFIX).await;
     let (run, ()) = (onboarded?, removed?);
     Ok(run)

@@ -1,4 +1,4 @@
-//! Who writes while nothing is wanted of anybody: ten minutes, by the API server's own count.
+//! Which writes happen while nothing is to be done: ten minutes, by the API server's own count.
 
 use std::time::Duration;
 

@@ -46,7 +46,7 @@ impl Writes {
         all
     }
 
-    /// What came after an earlier look, for each of so many tenants.
+    /// What came after an earlier reading, for each of so many tenants.
     #[expect(clippy::cast_precision_loss, reason = "thousands")]
     pub fn since(&self, before: &Self, tenants: usize) -> Self {
         let since = |now: &BTreeMap<String, f64>, before: &BTreeMap<String, f64>| {
@@ -64,7 +64,7 @@ impl Writes {
         self.work.values().sum()
     }
 
-    /// The heartbeats, in words.
+    /// The heartbeats, as text.
     pub fn heartbeats(&self) -> String {
         words(&self.heartbeats)
     }
@@ -77,7 +77,7 @@ impl fmt::Display for Writes {
 }
 
 fn words(counts: &BTreeMap<String, f64>) -> String {
-    // below that it is what happens beside: a pod, a lease
+    // below that it is background work: a pod, a lease
     let each = counts.iter().filter(|(_, count)| **count >= 0.05);
     each.map(|(what, count)| format!("{what} {count:.1}")).collect::<Vec<_>>().join(", ")
 }

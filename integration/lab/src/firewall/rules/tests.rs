@@ -71,7 +71,7 @@ fn namespaces_are_chosen_by_their_labels_and_both_selectors_must_hold() {
         from(&format!("{{{team_b}, podSelector: {{matchLabels: {{app: client}}}}}}")),
         "ip saddr { 10.244.1.3 } return"
     );
-    assert_eq!(from("{namespaceSelector: {matchLabels: {team: c}}}"), "drop", "nobody is allowed");
+    assert_eq!(from("{namespaceSelector: {matchLabels: {team: c}}}"), "drop", "no source is allowed");
 }
 
 #[test]

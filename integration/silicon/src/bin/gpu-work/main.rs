@@ -29,7 +29,7 @@ enum Command {
         /// Memory to take on each device, such as 512Mi or 1Gi.
         #[arg(long, default_value = "256Mi", value_parser = bytes)]
         memory: u64,
-        /// Who this process works for.
+        /// The owner that this process works for.
         #[arg(long, env = "POD_NAME")]
         pod_name: Option<String>,
     },

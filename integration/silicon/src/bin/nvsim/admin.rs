@@ -25,8 +25,8 @@ pub enum Command {
     ClearFaults,
     /// Shows injected faults and how often their calls were seen.
     Faults,
-    /// Carves an idle GPU anew: MIG mode on, and an instance of each profile where the driver would place it.
-    Carve {
+    /// Partitions an idle GPU again: MIG mode on, and an instance of each profile where the driver would place it.
+    Partition {
         /// Index, UUID or PCI address.
         gpu: String,
         /// Names or ids, such as 3g.40gb.
@@ -59,7 +59,7 @@ pub enum Command {
         /// Index, UUID or PCI address.
         gpu: String,
     },
-    /// Sets how long driver calls take from now on, until the driver is installed anew.
+    /// Sets how long driver calls take from now on, until the driver is installed again.
     Latency {
         /// `real`, `none`, or a factor of real.
         #[arg(value_parser = latency)]
@@ -131,8 +131,8 @@ pub fn run(store: &Store, command: Command) -> Result<(), Box<dyn Error>> {
         Command::Inject(inject) => operations::inject(store, fault(store, inject)?)?,
         Command::ClearFaults => operations::clear_faults(store)?,
         Command::Faults => println!("{}", serde_json::to_string_pretty(&operations::faults(store.dir())?)?),
-        Command::Carve { gpu: name, profiles } => {
-            operations::carve(store, gpu(&name)?, &profiles)?;
+        Command::Partition { gpu: name, profiles } => {
+            operations::partition(store, gpu(&name)?, &profiles)?;
             // Without device nodes, or where they are not this process's to make, there is nothing to do.
             let _ = nodes::sync_caps(Path::new("/dev"), &*store.read()?);
         }

@@ -15,7 +15,7 @@ use silicon::{Store, boards, materialize as trees};
 
 use crate::admin::latency;
 
-/// Milliseconds between two looks at the state.
+/// Milliseconds between two reads of the state.
 const LOOK: u16 = 200;
 
 /// How the driver is laid down.

@@ -18,7 +18,7 @@ use silicon::{Store, paths};
 #[derive(Parser)]
 #[command(name = "nvsim", version)]
 struct Arguments {
-    /// State folder; by default the driver root's that this program lies in, or the container's.
+    /// State folder; by default the driver root's that contains this program, or the container's.
     #[arg(long, global = true, env = "NVSIM_STATE")]
     state: Option<PathBuf>,
     #[command(subcommand)]

@@ -50,7 +50,7 @@ const RELEASE: &str = "capsule";
 const NODE: &str = "cpu-1";
 /// Between two tries to make a namespace that Capsule refuses.
 const AGAIN: Duration = Duration::from_millis(20);
-/// Who owns all tenants, of the group whose members Capsule takes for tenants' owners by default.
+/// The owner of all tenants, of the group whose members Capsule takes for tenants' owners by default.
 const OWNER: Actor = Actor::Person(super::OWNER, &["projectcapsule.dev"]);
 
 /// What it puts up by itself, of both kinds.
@@ -121,7 +121,7 @@ pub async fn install(world: &World, webhooks: Webhooks) -> Result<()> {
     .await
 }
 
-/// Makes tenants, and a namespace of each in its owner's name as soon as Capsule knows who that is.
+/// Makes tenants, and a namespace of each as its owner as soon as Capsule has the owner in its status.
 pub async fn onboard(world: &World, four: &Four, prefix: &str, tenants: usize) -> Result<()> {
     let client = &world.client;
     let made =

@@ -83,7 +83,7 @@ where
     Ok(value.get("spec").cloned().unwrap_or_default())
 }
 
-/// Creates an object in somebody's name.
+/// Creates an object as another identity.
 pub async fn create(actor: &Actor, client: &Client, path: &str, object: &Value) -> Result<()> {
     match actor.does(client, Verb::Create, path, object).await? {
         Ok(_) => Ok(()),
@@ -122,7 +122,7 @@ pub async fn all_there(client: &Client, prefix: &str, tenants: usize) -> Result<
             return Err(Error::Wrong("the watches have ended".into()));
         };
         let ours = match &seen {
-            Seen::Anew => true,
+            Seen::Restarted => true,
             Seen::There(namespace, _) | Seen::Gone(namespace, _) => namespace.starts_with(prefix),
         };
         if ours {
@@ -140,7 +140,7 @@ where
         watcher(Api::<PartialObjectMeta<K>>::all(client.clone()), watcher::Config::default()).default_backoff();
     let seen = move |event: Event<PartialObjectMeta<K>>| {
         let seen = match event {
-            Event::Init => Seen::Anew,
+            Event::Init => Seen::Restarted,
             Event::Apply(o) | Event::InitApply(o) => Seen::There(place(&o), o.name_any()),
             Event::Delete(o) => Seen::Gone(place(&o), o.name_any()),
             Event::InitDone => return None,

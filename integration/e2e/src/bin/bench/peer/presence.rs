@@ -1,4 +1,4 @@
-//! Whether every tenant has all of its objects, as watches tell it: pure.
+//! Whether every tenant has all of its objects, as watches report it: pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,8 +23,8 @@ impl Kind {
 /// What one watch has said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// The watch begins anew: what it said before is void.
-    Anew,
+    /// The watch restarted: earlier events are void.
+    Restarted,
     /// An object of this namespace and name is there.
     There(String, String),
     /// It is gone.
@@ -51,7 +51,7 @@ impl Presence {
     pub fn note(&mut self, kind: Kind, seen: Seen, at: Instant) {
         let here = self.here.entry(kind).or_default();
         match seen {
-            Seen::Anew => here.clear(),
+            Seen::Restarted => here.clear(),
             Seen::There(namespace, name) => {
                 here.entry(namespace).or_default().insert(name);
             }
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_watch_that_begins_anew_forgets_its_kind_and_deletes_nothing() {
         let (mut presence, start) = complete();
-        presence.note(Kind::Policy, Seen::Anew, start);
+        presence.note(Kind::Policy, Seen::Restarted, start);
         assert_eq!((presence.complete_since(), presence.deleted()), (None, 0));
         assert_eq!(presence.to_string(), "of 1 tenants have: Namespace 1, Quota 1, Limits 1, Policy 0; 0 deleted");
     }

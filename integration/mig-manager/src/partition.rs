@@ -1,4 +1,4 @@
-//! Carving as mig-parted does: a node as a whole, a GPU anew when its counts differ, places left to chance.
+//! Creating MIG instances as mig-parted does: a node as a whole, a GPU again when its counts differ, placements not chosen.
 
 use std::{
     collections::BTreeMap,
@@ -10,9 +10,9 @@ use gputenancy_nvml::{Gpu, InstanceProfile, Nvml, NvmlFailure, OpenError, Silent
 
 use crate::config::{ConfigError, Selected, Wanted};
 
-/// Why carving ended early.
+/// Why partitioning ended early.
 #[derive(Debug, thiserror::Error)]
-pub enum CarveError {
+pub enum PartitionError {
     /// The driver is not there.
     #[error("no NVML below {0}")]
     NoDriver(PathBuf),
@@ -47,7 +47,7 @@ pub enum CarveError {
 }
 
 /// Does the node have what the config says?
-pub fn is_applied(root: &Path, config: &Selected) -> Result<bool, CarveError> {
+pub fn is_applied(root: &Path, config: &Selected) -> Result<bool, PartitionError> {
     let nvml = open(root)?;
     let gpus = gpus(&nvml)?;
     let wanted = config.wanted(gpus.len())?;
@@ -56,7 +56,7 @@ pub fn is_applied(root: &Path, config: &Selected) -> Result<bool, CarveError> {
 }
 
 /// Gives the node what the config says.
-pub fn apply(root: &Path, config: &Selected) -> Result<(), CarveError> {
+pub fn apply(root: &Path, config: &Selected) -> Result<(), PartitionError> {
     apply_mode(root, config)?;
     let nvml = open(root)?;
     let gpus = gpus(&nvml)?;
@@ -74,7 +74,7 @@ pub fn apply(root: &Path, config: &Selected) -> Result<(), CarveError> {
 }
 
 /// When any GPU's mode is wrong, all GPUs with MIG on are cleared, and all GPUs are reset when one of them needs it.
-fn apply_mode(root: &Path, config: &Selected) -> Result<(), CarveError> {
+fn apply_mode(root: &Path, config: &Selected) -> Result<(), PartitionError> {
     let mut ids = Vec::new();
     let mut pending = false;
     {
@@ -98,21 +98,21 @@ fn apply_mode(root: &Path, config: &Selected) -> Result<(), CarveError> {
     if pending { reset(root, &ids) } else { Ok(()) }
 }
 
-fn reset(root: &Path, ids: &[String]) -> Result<(), CarveError> {
+fn reset(root: &Path, ids: &[String]) -> Result<(), PartitionError> {
     let mut command = Command::new(root.join("usr/bin/nvidia-smi"));
     command.args(["-r", "-i", &ids.join(",")]);
     if let Some(folder) = find_library(root).as_deref().and_then(Path::parent) {
         command.env("LD_LIBRARY_PATH", folder);
     }
-    let output = command.output().map_err(|error| CarveError::Reset(error.to_string()))?;
+    let output = command.output().map_err(|error| PartitionError::Reset(error.to_string()))?;
     if output.status.success() {
         return Ok(());
     }
-    Err(CarveError::Reset(String::from_utf8_lossy(&output.stdout).trim().to_owned()))
+    Err(PartitionError::Reset(String::from_utf8_lossy(&output.stdout).trim().to_owned()))
 }
 
-fn open(root: &Path) -> Result<Nvml, CarveError> {
-    let library = find_library(root).ok_or_else(|| CarveError::NoDriver(root.to_owned()))?;
+fn open(root: &Path) -> Result<Nvml, PartitionError> {
+    let library = find_library(root).ok_or_else(|| PartitionError::NoDriver(root.to_owned()))?;
     Ok(Nvml::open(library, Box::new(Silent))?)
 }
 
@@ -155,12 +155,12 @@ fn clear(gpu: &Gpu<'_>) -> Result<(), NvmlFailure> {
 }
 
 /// Largest first, each at the last place that is free: not where a planner that counts from the front would put it.
-fn create(place: usize, gpu: &Gpu<'_>, wanted: &Wanted) -> Result<(), CarveError> {
+fn create(place: usize, gpu: &Gpu<'_>, wanted: &Wanted) -> Result<(), PartitionError> {
     let profiles = profiles(gpu)?;
     let mut order: Vec<&InstanceProfile> = Vec::new();
     for (name, count) in &wanted.counts {
         let found = profiles.iter().find(|p| p.name == *name);
-        let profile = found.ok_or_else(|| CarveError::NoProfile { gpu: place, profile: name.clone() })?;
+        let profile = found.ok_or_else(|| PartitionError::NoProfile { gpu: place, profile: name.clone() })?;
         order.extend((0..*count).map(|_| profile));
     }
     order.sort_by_key(|p| std::cmp::Reverse(p.size));
@@ -168,7 +168,7 @@ fn create(place: usize, gpu: &Gpu<'_>, wanted: &Wanted) -> Result<(), CarveError
         let mut starts = profile.starts.iter().rev();
         let instance = loop {
             let Some(start) = starts.next() else {
-                return Err(CarveError::NoPlace { gpu: place, profile: profile.name.clone() });
+                return Err(PartitionError::NoPlace { gpu: place, profile: profile.name.clone() });
             };
             match gpu.create_gpu_instance(profile.id, *start, profile.size) {
                 Ok(instance) => break instance,
@@ -177,7 +177,7 @@ fn create(place: usize, gpu: &Gpu<'_>, wanted: &Wanted) -> Result<(), CarveError
             }
         };
         let compute = full_width(&instance.compute_profiles()?, profile.slices);
-        let compute = compute.ok_or_else(|| CarveError::NoProfile { gpu: place, profile: profile.name.clone() })?;
+        let compute = compute.ok_or_else(|| PartitionError::NoProfile { gpu: place, profile: profile.name.clone() })?;
         instance.create_compute_instance(compute.id)?;
     }
     Ok(())
