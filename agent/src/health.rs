@@ -9,7 +9,7 @@ use gputenancy_service::endpoints::Probes;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use crate::{carve::Carved, metrics::Metrics};
+use crate::{metrics::Metrics, partition::PartitionState};
 
 /// The slowest reconcile waits for NVML's deadlines; a loop that takes longer is stuck, and a restart may help.
 const STUCK: Duration = Duration::from_mins(3);
@@ -40,7 +40,7 @@ pub struct Health {
     /// The start of the latest reconcile.
     pub heartbeat: Heartbeat,
     /// State of the partitioning.
-    pub carved: watch::Receiver<Carved>,
+    pub state: watch::Receiver<PartitionState>,
     /// Missing rights, one per line.
     pub lacks: watch::Receiver<Option<String>>,
     /// Metrics.
@@ -57,7 +57,7 @@ impl Probes for Health {
         if let Some(lacks) = self.lacks.borrow().clone() {
             return Err(lacks);
         }
-        ready(&self.carved.borrow())
+        ready(&self.state.borrow())
     }
 
     fn registry(&self) -> &Registry {
@@ -65,9 +65,9 @@ impl Probes for Health {
     }
 }
 
-fn ready(carved: &Carved) -> Result<(), String> {
-    match (&carved.trouble, &carved.inventory, carved.generation) {
-        (Some(trouble), ..) => Err(format!("NVML: {trouble}")),
+fn ready(state: &PartitionState) -> Result<(), String> {
+    match (&state.nvml_error, &state.inventory, state.generation) {
+        (Some(error), ..) => Err(format!("NVML: {error}")),
         (None, None, _) => Err("waiting for the first inventory from NVML".to_owned()),
         (None, Some(_), None) => Err("waiting for the GpuNode".to_owned()),
         (None, Some(_), Some(_)) => Ok(()),
@@ -81,11 +81,11 @@ mod tests {
 
     #[test]
     fn readiness_names_what_is_missing() {
-        let mut carved = Carved::default();
-        assert_eq!(ready(&carved), Err("waiting for the first inventory from NVML".into()));
-        carved.inventory = Some(Inventory::default());
-        assert_eq!(ready(&carved), Err("waiting for the GpuNode".into()));
-        carved.generation = Some(1);
-        assert_eq!(ready(&carved), Ok(()));
+        let mut state = PartitionState::default();
+        assert_eq!(ready(&state), Err("waiting for the first inventory from NVML".into()));
+        state.inventory = Some(Inventory::default());
+        assert_eq!(ready(&state), Err("waiting for the GpuNode".into()));
+        state.generation = Some(1);
+        assert_eq!(ready(&state), Ok(()));
     }
 }

@@ -1,13 +1,16 @@
-//! The node agent: NVML on one side, kubelet on the other, `GpuNode` between it and the operator.
+//! The node agent.
+//!
+//! [`gpu`] reads and changes GPUs through NVML, [`partition`] decides how, [`kubelet`] advertises the devices, [`environment`] checks the
+//! variables of tenants' containers, and [`report`] writes `GpuNode.status`.
 
 pub mod args;
-pub mod carve;
 pub mod device;
 pub mod environment;
 pub mod gpu;
 pub mod health;
 pub mod kubelet;
 pub mod metrics;
+pub mod partition;
 pub mod report;
 pub mod rights;
 pub mod run;

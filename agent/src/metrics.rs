@@ -1,4 +1,4 @@
-//! What the agent counts, for Prometheus.
+//! The agent's metrics.
 
 use std::{
     sync::{Arc, atomic::AtomicI64},
@@ -31,7 +31,7 @@ struct FailureLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StepLabels {
+struct OperationLabels {
     step: &'static str,
     outcome: &'static str,
 }
@@ -66,7 +66,7 @@ pub struct Metrics {
     registry: Arc<Registry>,
     nvml_seconds: Family<CallLabels, Histogram>,
     nvml_failures: Family<FailureLabels, Counter>,
-    steps: Family<StepLabels, Counter>,
+    operations: Family<OperationLabels, Counter>,
     devices: Family<DeviceLabels, Gauge<i64, AtomicI64>>,
     missing_rights: Family<LackingLabels, Gauge<i64, AtomicI64>>,
     status_writes: Counter,
@@ -80,34 +80,33 @@ impl Default for Metrics {
     fn default() -> Self {
         let nvml_seconds: Family<CallLabels, Histogram> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(10e-6, 10.0, 7)));
-        let (nvml_failures, steps, devices) = (Family::default(), Family::default(), Family::default());
+        let (nvml_failures, operations, devices) = (Family::default(), Family::default(), Family::default());
         let (missing_rights, status_writes, status_failures) =
             (Family::default(), Counter::default(), Counter::default());
         let mut registry = Registry::with_prefix("gputenancy_agent");
-        let help = "Time of NVML calls";
+        let help = "Duration of NVML calls";
         registry.register_with_unit("nvml_call", help, Unit::Seconds, nvml_seconds.clone());
-        registry.register("nvml_failures", "NVML calls that did not succeed, by code", nvml_failures.clone());
-        registry.register("carve_steps", "Changes made to GPUs", steps.clone());
+        registry.register("nvml_failures", "Failed NVML calls by call and code", nvml_failures.clone());
+        registry.register("carve_steps", "Operations on GPUs by step and outcome", operations.clone());
         registry.register("devices", "Devices by resource and state", devices.clone());
-        let help = "Rights that the agent lacks, and the feature that alone needs them";
+        let help = "Missing rights, and the feature that needs them";
         registry.register("missing_rights", help, missing_rights.clone());
         registry.register("status_writes", "Writes of GpuNode status", status_writes.clone());
-        registry.register("status_failures", "Writes of GpuNode status that failed", status_failures.clone());
+        registry.register("status_failures", "Failed writes of GpuNode status", status_failures.clone());
         let refused_allocations = Family::default();
-        let help = "Devices that kubelet wanted to give to a container and that were not given, by reason";
+        let help = "Allocations by kubelet that the agent refused, by reason";
         registry.register("refused_allocations", help, refused_allocations.clone());
         let hidden_variables = Family::default();
-        let help =
-            "Containers of tenants that got variables by envFrom which they may not have, by what these are about";
+        let help = "Containers of tenants with forbidden variables from envFrom, by group of variables";
         registry.register("hidden_variables", help, hidden_variables.clone());
         let unseen_environments = Gauge::default();
-        let help = "Containers with envFrom whose variables could not be looked at yet";
+        let help = "Containers with envFrom that are not checked yet";
         registry.register("unseen_environments", help, unseen_environments.clone());
         Self {
             registry: Arc::new(registry),
             nvml_seconds,
             nvml_failures,
-            steps,
+            operations,
             devices,
             missing_rights,
             status_writes,
@@ -128,13 +127,13 @@ impl Metrics {
         }
     }
 
-    /// A step of carving was taken.
-    pub fn step(&self, step: &'static str, done: bool) {
+    /// An operation on a GPU ended.
+    pub fn operation(&self, step: &'static str, done: bool) {
         let outcome = if done { "done" } else { "failed" };
-        self.steps.get_or_create(&StepLabels { step, outcome }).inc();
+        self.operations.get_or_create(&OperationLabels { step, outcome }).inc();
     }
 
-    /// `GpuNode` status was written, or could not be.
+    /// A write of `GpuNode` status ended.
     pub fn status_write(&self, done: bool) {
         if done {
             self.status_writes.inc()
@@ -143,12 +142,12 @@ impl Metrics {
         };
     }
 
-    /// A container was not given what kubelet had chosen for it.
+    /// An allocation by kubelet was refused.
     pub fn refused_allocation(&self, reason: &'static str) {
         self.refused_allocations.get_or_create(&RefusedLabels { reason }).inc();
     }
 
-    /// The devices changed.
+    /// Counts the devices.
     pub fn set_devices(&self, view: &DeviceView) {
         self.devices.clear();
         for device in &view.devices {
@@ -161,18 +160,18 @@ impl Metrics {
         }
     }
 
-    /// A container has variables of this kind that it may not have.
+    /// A container has forbidden variables of this group.
     pub fn hidden_variable(&self, variables: &'static str, stopped: bool) {
         let outcome = if stopped { "stopped" } else { "told" };
         self.hidden_variables.get_or_create(&HiddenLabels { variables, outcome }).inc();
     }
 
-    /// So many containers with `envFrom` could not be looked at.
+    /// Containers with `envFrom` that are not checked.
     pub fn set_unseen_environments(&self, count: i64) {
         self.unseen_environments.set(count);
     }
 
-    /// These rights are missing.
+    /// Missing rights.
     pub fn missing_rights(&self, missing: &[Right]) {
         self.missing_rights.clear();
         for right in missing {
@@ -192,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_counted_by_call_and_code() {
+    fn nvml_failures_are_counted_by_call_and_code() {
         let metrics = Metrics::default();
         metrics.nvml_call("nvmlDeviceGetCount_v2", 0, Duration::from_micros(5));
         metrics.nvml_call("nvmlGpuInstanceDestroy", 19, Duration::from_millis(5));

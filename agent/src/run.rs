@@ -1,4 +1,4 @@
-//! Wiring: who tells whom, and in which order all of it stops.
+//! Wiring of the tasks, and their shutdown.
 
 use std::{
     io,
@@ -20,54 +20,54 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::Args,
-    carve::{Carved, Shell},
     device::{DeviceView, KubeletView},
     environment::{Guard, Suspects, runtime::Runtime},
     gpu::{
-        Calls, Deadlines, Depth, Silicon,
-        origin::{LOGS, Origins},
+        Calls, Deadlines, NvmlThread, Scan,
+        process_origin::{LOGS, Origins},
     },
     health::{Health, Heartbeat},
     kubelet,
     metrics::Metrics,
+    partition::{PartitionState, Reconciler},
     report::{
-        Sources,
-        object::{self, Watched},
+        StatusInput,
+        gpu_node::{self, Watched},
         status, without_inventory,
-        writer::{BURST, Pace, Writer, Written},
+        writer::{DEBOUNCE, RateLimit, WriteOutcome, Writer},
     },
     rights,
 };
 
-/// Between two looks at rest.
-const REST: Duration = Duration::from_secs(2);
-/// Between two looks while something is waited for.
-const BUSY: Duration = Duration::from_millis(50);
-/// The pause is so many times as long as a look took at least: where thousands of processes have files open a look is dear.
-const LEISURE: u32 = 4;
-/// Between two looks while devices are held, after [`SOON`] looks without news: a drain may take hours.
-const DRAIN: Duration = Duration::from_secs(1);
-/// So many looks after the last news it is still likely that what is held will be left at any moment.
-const SOON: u32 = 300;
-/// Of the looks at rest, every so many is a deep one: it finds what others did behind our back.
-const DEEP_EVERY: u32 = 15;
-/// A hanging call is noticed although nothing changes.
-const REPORT_AT_LEAST: Duration = Duration::from_secs(5);
-/// After a status that could not be written.
-const REPORT_AGAIN: Duration = Duration::from_secs(3);
-/// Kubelet's side lowers the node's allocatable before it goes; its own limit is shorter.
-const FAREWELL: Duration = Duration::from_secs(24);
+/// Interval of scans when nothing is expected to change.
+const IDLE_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval of scans while a GPU is in progress.
+const BUSY_INTERVAL: Duration = Duration::from_millis(50);
+/// The pause between scans is at least this multiple of a scan's duration: with thousands of open files a scan is expensive.
+const DUTY_CYCLE: u32 = 4;
+/// Interval of scans while devices are withdrawn, after [`BUSY_SCANS`] scans without a change: a drain may take hours.
+const DRAIN_INTERVAL: Duration = Duration::from_secs(1);
+/// Scans after the latest change at which a withdrawn device is likely to become unused soon.
+const BUSY_SCANS: u32 = 300;
+/// Every so many idle scans one is full, which finds the changes of other programs.
+const FULL_SCAN_EVERY: u32 = 15;
+/// Interval of reports without a change, which notice a hanging call.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
+/// Delay after a status that was not written.
+const REPORT_RETRY: Duration = Duration::from_secs(3);
+/// Limit for the device plugin's shutdown, which lowers the node's allocatable; the plugin's own limit is shorter.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(24);
 
 /// Why the agent cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No cluster configuration.
-    #[error("no way to the API server: {0}")]
+    /// The client cannot be built.
+    #[error("no cluster: {0}")]
     Cluster(#[from] kube::Error),
-    /// The cluster's configuration cannot be read.
-    #[error("no way to the API server: {0}")]
+    /// There is no configuration of a cluster.
+    #[error("no cluster: {0}")]
     Config(#[from] kube::config::InferConfigError),
-    /// Something is missing that the agent needs.
+    /// Missing rights.
     #[error("{0}")]
     Rights(String),
     /// The filter of the log is not valid.
@@ -84,28 +84,22 @@ pub enum Error {
     Thread(#[from] io::Error),
 }
 
-/// Prints which rights the agent needs, and whether it has them.
-///
-/// # Errors
-/// When something is missing, or there is no cluster to ask.
+/// Prints which rights the agent needs; fails if any is missing.
 pub async fn rights() -> Result<(), Error> {
     let missing = gputenancy_rights::print(&Client::try_default().await?, &rights::rights()).await;
     if missing.is_empty() { Ok(()) } else { Err(Error::Rights(missing.join("\n"))) }
 }
 
-/// What the parts tell each other.
+/// Latest state of each task.
 struct Channels {
     watched: watch::Sender<Watched>,
     view: watch::Sender<DeviceView>,
     kubelet: watch::Sender<KubeletView>,
-    carved: watch::Sender<Carved>,
+    state: watch::Sender<PartitionState>,
     suspects: watch::Sender<Suspects>,
 }
 
 /// Runs until SIGTERM or SIGINT.
-///
-/// # Errors
-/// When something is missing without which there is no agent.
 pub async fn run(args: Args) -> Result<(), Error> {
     args.log.init()?;
     let (config, refused) = (Config::infer().await?, Arc::new(Notify::new()));
@@ -114,29 +108,29 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let lacks = watch::Sender::default();
     let (metrics, heartbeat) = (Metrics::default(), Heartbeat::default());
     let calls = Calls::new(metrics.clone());
-    let silicon = Silicon::start(args.places(), calls.clone(), Deadlines::default())?;
+    let nvml = NvmlThread::start(args.paths(), calls.clone(), Deadlines::default())?;
     let channels = Channels {
         watched: watch::Sender::default(),
         view: watch::Sender::default(),
         kubelet: watch::Sender::default(),
-        carved: watch::Sender::default(),
+        state: watch::Sender::default(),
         suspects: watch::Sender::default(),
     };
     let boot_id = boot_id(&args.host_root);
     let health = Health {
         heartbeat: heartbeat.clone(),
-        carved: channels.carved.subscribe(),
+        state: channels.state.subscribe(),
         lacks: lacks.subscribe(),
         metrics: metrics.clone(),
     };
-    let (kubelet, view, carved) = (channels.kubelet.subscribe(), channels.view.clone(), channels.carved.clone());
-    let shell = Shell::new(silicon, metrics.clone(), kubelet, view, carved);
+    let (kubelet, view, state) = (channels.kubelet.subscribe(), channels.view.clone(), channels.state.clone());
+    let reconciler = Reconciler::new(nvml, metrics.clone(), kubelet, view, state);
     let stop = CancellationToken::new();
     shutdown::on_signal(stop.clone())?;
     let mut plugin = std::pin::pin!(plugin(&args, &client, &channels, metrics.clone(), stop.clone()).fuse());
     tokio::select! {
-        () = object::watch(client.clone(), &args.node_name, &boot_id, &channels.watched) => {}
-        () = carve(shell, &channels, &heartbeat) => {}
+        () = gpu_node::watch(client.clone(), &args.node_name, &boot_id, &channels.watched) => {}
+        () = partition(reconciler, &channels, &heartbeat) => {}
         () = report(&args, &client, &channels, (&calls, &metrics), &boot_id) => {}
         () = guard(&args, &client, &channels, &metrics) => {}
         () = rights::keep(asking, refused, lacks, metrics.clone()) => {}
@@ -144,59 +138,58 @@ pub async fn run(args: Args) -> Result<(), Error> {
         () = &mut plugin => {}
         () = stop.cancelled() => {}
     }
-    // From here on nothing is carved: what kubelet is told last stays true.
+    // no operation is executed any more, so kubelet's last device list stays correct
     stop.cancel();
-    if !plugin.is_terminated() && timeout(FAREWELL, plugin).await.is_err() {
-        tracing::warn!("kubelet's side did not stop in time");
+    if !plugin.is_terminated() && timeout(SHUTDOWN_LIMIT, plugin).await.is_err() {
+        tracing::warn!("device plugin did not stop in time");
     }
     Ok(())
 }
 
-async fn carve(mut shell: Shell, channels: &Channels, heartbeat: &Heartbeat) {
+async fn partition(mut reconciler: Reconciler, channels: &Channels, heartbeat: &Heartbeat) {
     let (mut watched, mut kubelet) = (channels.watched.subscribe(), channels.kubelet.subscribe());
-    let (mut depth, mut looks, mut quiet) = (Depth::Deep, 0_u32, 0_u32);
+    let (mut scan, mut scans, mut unchanged) = (Scan::Full, 0_u32, 0_u32);
     loop {
         heartbeat.beat();
-        let wanted = watched.borrow_and_update().wanted.clone();
+        let desired = watched.borrow_and_update().desired.clone();
         kubelet.mark_unchanged();
-        if shell.pass(wanted.as_ref(), depth).await {
-            depth = Depth::Deep;
+        if reconciler.reconcile(desired.as_ref(), scan).await {
+            scan = Scan::Full;
             continue;
         }
-        let waiting = channels.carved.borrow().is_waiting();
-        let draining = wanted.is_some_and(|wanted| wanted.holds());
-        let busy = BUSY.max(shell.look_took() * LEISURE);
-        let pause = match (waiting, draining) {
-            (true, _) => busy.min(shell.until_proven().unwrap_or(busy)),
-            (false, true) if quiet < SOON => busy,
-            (false, true) => DRAIN.max(busy),
-            (false, false) => REST,
+        let in_progress = channels.state.borrow().is_in_progress();
+        let draining = desired.is_some_and(|desired| desired.has_withdrawn());
+        let busy = BUSY_INTERVAL.max(reconciler.scan_took() * DUTY_CYCLE);
+        let pause = match (in_progress, draining) {
+            (true, _) => busy.min(reconciler.until_proven().unwrap_or(busy)),
+            (false, true) if unchanged < BUSY_SCANS => busy,
+            (false, true) => DRAIN_INTERVAL.max(busy),
+            (false, false) => IDLE_INTERVAL,
         };
-        quiet = quiet.saturating_add(1);
-        depth = tokio::select! {
+        unchanged = unchanged.saturating_add(1);
+        scan = tokio::select! {
             Ok(()) = watched.changed() => {
-                quiet = 0;
-                Depth::Deep
+                unchanged = 0;
+                Scan::Full
             }
             Ok(()) = kubelet.changed() => {
-                quiet = 0;
-                if waiting || draining {
-                    Depth::Shallow
+                unchanged = 0;
+                if in_progress || draining {
+                    Scan::Quick
                 } else {
-                    // who has come or gone is told with what NVML shows after it; many who come are one look
+                    // owners are published with a scan after them; this makes one scan of many pods
                     sleep(busy).await;
-                    glance(&mut looks)
+                    idle_scan(&mut scans)
                 }
             }
-            () = sleep(pause) => glance(&mut looks),
+            () = sleep(pause) => idle_scan(&mut scans),
         };
     }
 }
 
-/// How deep the next look is, when nothing calls for a deep one.
-fn glance(looks: &mut u32) -> Depth {
-    *looks = looks.wrapping_add(1);
-    if looks.is_multiple_of(DEEP_EVERY) { Depth::Deep } else { Depth::Shallow }
+fn idle_scan(scans: &mut u32) -> Scan {
+    *scans = scans.wrapping_add(1);
+    if scans.is_multiple_of(FULL_SCAN_EVERY) { Scan::Full } else { Scan::Quick }
 }
 
 async fn report(
@@ -206,77 +199,70 @@ async fn report(
     (calls, metrics): (&Calls, &Metrics),
     boot_id: &str,
 ) {
-    let (mut carved, mut view) = (channels.carved.subscribe(), channels.view.subscribe());
+    let (mut state, mut view) = (channels.state.subscribe(), channels.view.subscribe());
     let (mut kubelet, mut watched) = (channels.kubelet.subscribe(), channels.watched.subscribe());
-    let known = watched.wait_for(|watched| watched.wanted.is_some()).await;
+    let known = watched.wait_for(|watched| watched.desired.is_some()).await;
     let Ok(first) = known.map(|watched| watched.first_status.clone()) else { return };
-    let mut conditions = first.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
-    let api: Api<GpuNode> = Api::all(client.clone());
     let earlier = first.clone().unwrap_or_default();
-    let mut writer = Writer::new(api, &args.node_name, metrics.clone(), first);
-    let mut pace = Pace::new(Instant::now());
+    let mut conditions = earlier.conditions.clone();
+    let mut writer = Writer::new(Api::<GpuNode>::all(client.clone()), &args.node_name, metrics.clone(), first);
+    let mut limit = RateLimit::new(Instant::now());
     let origins = Origins { proc_root: "/proc".into(), logs: args.host_root.join(LOGS) };
     let origin = |pid: u32| (origins.command(pid), origins.of(pid));
     loop {
         let next = {
-            let carved = carved.borrow_and_update();
-            let sources = Sources {
-                carved: &carved,
+            let state = state.borrow_and_update();
+            let input = StatusInput {
+                state: &state,
                 view: &view.borrow_and_update(),
                 kubelet: &kubelet.borrow_and_update(),
-                under_way: calls.under_way(),
+                nvml_call: calls.in_progress(),
                 origin: &origin,
                 boot_id,
-                simulated: simulated(&carved),
+                simulated: simulated(&state),
                 old: &conditions,
                 earlier: &earlier,
             };
-            let now = Timestamp::now();
-            match (&carved.inventory, &carved.trouble) {
-                // Until it is known what shall be, the last run's status is truer than "unmanaged".
-                (Some(_), None) if carved.generation.is_none() => None,
-                (Some(_), _) => Some(status(&sources, now)),
-                (None, Some(_)) => Some(without_inventory(&sources, now)),
+            match (&state.inventory, &state.nvml_error) {
+                // before the first spec the earlier status is better than "unmanaged"
+                (Some(_), None) if state.generation.is_none() => None,
+                (Some(_), _) => Some(status(&input, Timestamp::now())),
+                (None, Some(_)) => Some(without_inventory(&input, Timestamp::now())),
                 (None, None) => None,
             }
         };
-        let mut pause = REPORT_AT_LEAST;
-        let written = match next {
-            Some(status) => {
-                conditions.clone_from(&status.conditions);
-                match writer.may_wait(&status, Instant::now()) {
-                    Some(later) => {
-                        pause = later;
-                        Written::Same
-                    }
-                    None => writer.write(status).await,
-                }
+        let (mut pause, mut outcome) = (REPORT_INTERVAL, WriteOutcome::Unchanged);
+        if let Some(status) = next {
+            conditions.clone_from(&status.conditions);
+            match writer.delay(&status, Instant::now()) {
+                Some(delay) => pause = delay,
+                None => outcome = writer.write(status).await,
             }
-            None => Written::Same,
-        };
-        match written {
-            Written::Same => {}
-            Written::New => sleep(pace.after_write(Instant::now())).await,
-            Written::Failed => sleep(REPORT_AGAIN).await,
         }
-        if written != Written::Failed {
-            tokio::select! {
-                Ok(()) = carved.changed() => {}
-                Ok(()) = view.changed() => {}
-                Ok(()) = kubelet.changed() => {}
-                () = sleep(pause) => {}
+        match outcome {
+            WriteOutcome::Unchanged => {}
+            WriteOutcome::Written => sleep(limit.after_write(Instant::now())).await,
+            WriteOutcome::Failed => {
+                sleep(REPORT_RETRY).await;
+                continue;
             }
-            sleep(BURST).await;
         }
+        tokio::select! {
+            Ok(()) = state.changed() => {}
+            Ok(()) = view.changed() => {}
+            Ok(()) = kubelet.changed() => {}
+            () = sleep(pause) => {}
+        }
+        sleep(DEBOUNCE).await;
     }
 }
 
-/// Kubelet's side, from the moment that the driver's place is known.
+/// The device plugin, once the driver is found.
 async fn plugin(args: &Args, client: &Client, channels: &Channels, metrics: Metrics, stop: CancellationToken) {
-    let mut carved = channels.carved.subscribe();
-    let driver_root = |carved: &Carved| carved.inventory.as_ref()?.driver_root.clone();
+    let mut state = channels.state.subscribe();
+    let driver_root = |state: &PartitionState| state.inventory.as_ref()?.driver_root.clone();
     let found = tokio::select! {
-        found = carved.wait_for(|carved| driver_root(carved).is_some()) => found.ok().and_then(|carved| driver_root(&carved)),
+        found = state.wait_for(|state| driver_root(state).is_some()) => found.ok().and_then(|state| driver_root(&state)),
         () = stop.cancelled() => None,
     };
     let Some(driver_root) = found else { return };
@@ -294,7 +280,7 @@ async fn plugin(args: &Args, client: &Client, channels: &Channels, metrics: Metr
     kubelet::run(config, client.clone(), view, report, &channels.suspects, metrics, stop).await;
 }
 
-/// Looks at what containers were started with, where that is asked for.
+/// Checks the variables of containers, if enabled.
 async fn guard(args: &Args, client: &Client, channels: &Channels, metrics: &Metrics) {
     let Some(answer) = args.hidden_variables else { return std::future::pending().await };
     let guard = Guard {
@@ -310,13 +296,13 @@ async fn guard(args: &Args, client: &Client, channels: &Channels, metrics: &Metr
     guard.keep(channels.suspects.subscribe()).await;
 }
 
-/// The simulated driver keeps its state below its own root; a real one has nothing there.
-fn simulated(carved: &Carved) -> bool {
-    let root = carved.inventory.as_ref().and_then(|inventory| inventory.driver_root.as_ref());
-    root.is_some_and(|root| root.seen.join("run/nvsim").is_dir())
+/// The simulated driver keeps its state below its own root.
+fn simulated(state: &PartitionState) -> bool {
+    let root = state.inventory.as_ref().and_then(|inventory| inventory.driver_root.as_ref());
+    root.is_some_and(|root| root.local.join("run/nvsim").is_dir())
 }
 
-/// A container's own `/proc` may tell another boot than the node's.
+/// The node's boot id; a container's own `/proc` may have another.
 fn boot_id(host_root: &Path) -> String {
     let file = "proc/sys/kernel/random/boot_id";
     let read = |root: &Path| std::fs::read_to_string(root.join(file));

@@ -1,5 +1,5 @@
-//! Random layouts on every MIG board, carved by the agent through the C ABI and read back by two programs of NVIDIA's: what was
-//! wanted, what the agent offers and what they see is one and the same.
+//! Random layouts on every MIG board, partitioned by the agent through the C ABI and read back by two programs of NVIDIA: the desired
+//! layout, the agent's devices and theirs are equal.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -52,16 +52,16 @@ fn machines() -> Vec<(&'static str, Variant)> {
 }
 
 #[test]
-fn two_hundred_random_layouts_over_all_boards_are_read_back_by_others_as_they_were_wanted() {
+fn nvidia_programs_read_back_two_hundred_random_layouts_over_all_boards() {
     let seed = env::var(SEED).map_or_else(|_| RandomState::new().hash_one(0), |text| text.parse().unwrap());
     let machines = machines();
     let share = |at: usize| LAYOUTS / machines.len() + usize::from(at < LAYOUTS % machines.len());
     let next = Mutex::new(0..machines.len());
-    let (carved, failures) = (Mutex::new(0), Mutex::new(Vec::new()));
+    let (partitioned, failures) = (Mutex::new(0), Mutex::new(Vec::new()));
     let work = || {
         while let Some(at) = { next.lock().unwrap().next() } {
             match on_a_machine(machines[at], seed.wrapping_add(at as u64), share(at)) {
-                Ok(count) => *carved.lock().unwrap() += count,
+                Ok(count) => *partitioned.lock().unwrap() += count,
                 Err(said) => failures.lock().unwrap().push(format!("{:?}: {said}", machines[at])),
             }
         }
@@ -73,10 +73,10 @@ fn two_hundred_random_layouts_over_all_boards_are_read_back_by_others_as_they_we
     });
     let failures = failures.into_inner().unwrap();
     assert!(failures.is_empty(), "replay with {SEED}={seed}\n{}", failures.join("\n"));
-    assert_eq!(carved.into_inner().unwrap(), LAYOUTS);
+    assert_eq!(partitioned.into_inner().unwrap(), LAYOUTS);
 }
 
-/// Carves and compares in a process of its own, which sees only the device nodes of its own node.
+/// Partitions and compares in its own process, which has only the device nodes of its own node.
 fn on_a_machine((board, variant): (&str, Variant), seed: u64, layouts: usize) -> Result<usize, String> {
     let sim = Sim::with(board, GPUS, |options| {
         fs::create_dir_all(options.root.join("dev")).unwrap();
@@ -87,11 +87,11 @@ fn on_a_machine((board, variant): (&str, Variant), seed: u64, layouts: usize) ->
     let Output { status, stdout, stderr } =
         myself("node_process").env("DRIFT_CASE", case).env("NVSIM_DEV", sim.options.dev()).output().unwrap();
     let (said, complaint) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    let count = said.lines().find_map(|line| line.strip_prefix("carved ")?.parse().ok());
+    let count = said.lines().find_map(|line| line.strip_prefix("partitioned ")?.parse().ok());
     count.filter(|_| status.success()).ok_or_else(|| format!("{said}{complaint}"))
 }
 
-/// Not a test: the process that carves one node.
+/// Not a test: the process that partitions one node.
 #[tokio::test]
 async fn node_process() {
     let Ok(case) = env::var("DRIFT_CASE") else { return };
@@ -103,26 +103,26 @@ async fn node_process() {
     for nth in 0..layouts {
         let wanted: Vec<Layout> = before.iter().map(|layout| draws.after(layout)).collect();
         let old = node.machine();
-        node.carve(&wanted).await;
+        node.partition(&wanted).await;
         assert_kept(&old, &node.machine(), &wanted);
         node.compare(&wanted, &format!("layout {nth}: {wanted:?}, after {before:?}"));
         before = wanted;
     }
-    println!("\ncarved {layouts}");
+    println!("\npartitioned {layouts}");
 }
 
-/// What was there and is still wanted is the very same instance: neither destroyed nor made again.
+/// Instances that both layouts have are neither destroyed nor created again.
 fn assert_kept(old: &Machine, new: &Machine, wanted: &[Layout]) {
     for ((old, new), wanted) in old.gpus.iter().zip(&new.gpus).zip(wanted) {
         let wanted_at =
             |p: Placement, profile: u32| wanted.instances.iter().any(|w| w.start == p.start && w.id == profile);
         for kept in old.instances.iter().filter(|gi| wanted.mig && wanted_at(gi.placement, gi.profile)) {
-            assert!(new.instances.contains(kept), "{kept:?} was to stay: {:?}", new.instances);
+            assert!(new.instances.contains(kept), "{kept:?} was not kept: {:?}", new.instances);
         }
     }
 }
 
-/// An agent on a simulated driver, and NVIDIA's programs beside it.
+/// An agent on a simulated driver, and NVIDIA's programs.
 struct Node {
     options: silicon::install::Options,
     store: silicon::Store,
@@ -149,12 +149,12 @@ impl Node {
         (*self.store.read().unwrap()).clone()
     }
 
-    async fn carve(&mut self, wanted: &[Layout]) {
+    async fn partition(&mut self, wanted: &[Layout]) {
         let gpus = wanted.iter().zip(&self.uuids).map(|(layout, uuid)| layout.spec(uuid));
         self.agent.want_all(gpus.collect());
-        self.agent.settle().await;
-        let carved = self.agent.carved.borrow().clone();
-        assert!(carved.gpus.values().all(|gpu| gpu.step == AgentStep::Steady), "{:?} for {wanted:?}", carved.gpus);
+        self.agent.converge().await;
+        let state = self.agent.state.borrow().clone();
+        assert!(state.gpus.values().all(|gpu| gpu.step == AgentStep::Steady), "{:?} for {wanted:?}", state.gpus);
     }
 
     /// Asks both programs at the same time.
@@ -168,7 +168,7 @@ impl Node {
         let mut nodes: Vec<&Vec<String>> = devices.values().collect();
         nodes.sort();
         assert_eq!(nodes, self.nodes(wanted).iter().collect::<Vec<_>>(), "nvidia-ctk, {case}");
-        assert_eq!(self.offered(), devices, "what the agent offers and what nvidia-ctk would, {case}");
+        assert_eq!(self.devices(), devices, "the agent's CDI specification and nvidia-ctk's, {case}");
         assert_eq!(
             self.amounts(),
             amounts(&labels),
@@ -194,8 +194,8 @@ impl Node {
         nodes
     }
 
-    /// Device nodes of the offered devices as the agent writes them into its CDI specification, by UUID.
-    fn offered(&self) -> Devices {
+    /// Device nodes in the agent's CDI specification, by UUID.
+    fn devices(&self) -> Devices {
         let config = Config {
             node_name: "node".to_owned(),
             kubelet_dir: self.options.root.join("var/lib/kubelet"),
@@ -213,7 +213,7 @@ impl Node {
         view.devices.iter().map(|device| (device.uuid.clone(), by_name[&cdi::name(&device.id)].clone())).collect()
     }
 
-    /// How many devices the agent offers of each MIG resource.
+    /// The agent's devices by MIG resource.
     fn amounts(&self) -> BTreeMap<String, usize> {
         let mut amounts = BTreeMap::new();
         for device in self.agent.view.borrow().devices.iter().filter(|device| device.mig.is_some()) {
@@ -223,7 +223,7 @@ impl Node {
     }
 }
 
-/// How many devices of each MIG resource there are by the labels.
+/// Devices by MIG resource in the labels.
 fn amounts(labels: &Labels) -> BTreeMap<String, usize> {
     let counts = labels.iter().filter(|(key, _)| key.starts_with("nvidia.com/mig-"));
     counts.filter_map(|(key, value)| Some((key.strip_suffix(".count")?.to_owned(), value.parse().unwrap()))).collect()

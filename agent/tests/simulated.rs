@@ -1,4 +1,4 @@
-//! Carving through the simulated library: the same thread, calls and codes as on hardware.
+//! Partitioning through the simulated library: the same thread, calls and codes as on hardware.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, os::unix::process::ExitStatusExt, path::PathBuf
 use common::{Agent, Sim, myself};
 use gputenancy_agent::{
     device::{DeviceId, DeviceOwner},
-    gpu::{Deadlines, Trouble, health::RecordedFault},
+    gpu::{Deadlines, NvmlError, faults::RecordedFault},
 };
 use gputenancy_crds::{AgentStep, GpuSpec, Health, Partitioner};
 use silicon::{Store, attach::attach, clients, fault::Effect};
@@ -27,192 +27,192 @@ fn texts(layout: &[(i32, &str)]) -> Vec<(u32, String)> {
 }
 
 #[tokio::test]
-async fn a_layout_is_carved_offered_and_recarved_around_what_stays() {
+async fn agent_partitions_and_changes_a_layout_around_kept_instances() {
     let sim = Sim::new("h100-80gb", 2);
     let mut agent = Agent::on(sim.root.path());
     let uuid = agent.uuid().await;
     agent.want(&uuid, true, OLD);
-    assert_eq!(agent.settle().await.step, AgentStep::Steady);
+    assert_eq!(agent.converge().await.step, AgentStep::Steady);
     assert_eq!(agent.layout(), texts(OLD));
-    assert_eq!(agent.offered().len(), 3);
+    assert_eq!(agent.advertised().len(), 3);
     let kept = agent.gpu().instances[0].clone();
     agent.want(&uuid, true, NEW);
-    assert_eq!(agent.settle().await.step, AgentStep::Steady);
+    assert_eq!(agent.converge().await.step, AgentStep::Steady);
     assert_eq!(agent.layout(), texts(NEW));
     assert_eq!(agent.gpu().instances[0], kept);
     agent.want(&uuid, false, &[]);
-    assert_eq!(agent.settle().await.step, AgentStep::Steady);
-    assert_eq!(agent.offered(), [uuid]);
+    assert_eq!(agent.converge().await.step, AgentStep::Steady);
+    assert_eq!(agent.advertised(), [uuid]);
 }
 
 #[tokio::test]
-async fn where_somebody_else_carves_what_is_there_stays_on_offer_and_nothing_is_made_or_made_again() {
+async fn agent_that_does_not_partition_advertises_what_exists_and_creates_nothing() {
     let sim = Sim::new("h100-80gb", 1);
     let mut agent = Agent::on(sim.root.path());
     let uuid = agent.uuid().await;
     agent.want(&uuid, true, OLD);
-    agent.settle().await;
-    let offered = agent.offered();
-    agent.wanted.spec.partitioner = Partitioner::None;
-    agent.settle().await;
-    assert_eq!((agent.progress().step, agent.offered()), (AgentStep::Steady, offered.clone()));
-    // another agent, and nothing is different
-    let wanted = agent.wanted.clone();
+    agent.converge().await;
+    let advertised = agent.advertised();
+    agent.desired.spec.partitioner = Partitioner::None;
+    agent.converge().await;
+    assert_eq!((agent.progress().step, agent.advertised()), (AgentStep::Steady, advertised.clone()));
+    // nothing changes with a new agent
+    let desired = agent.desired.clone();
     let mut agent = Agent::on(sim.root.path());
-    agent.wanted = wanted;
-    agent.settle().await;
-    assert_eq!((agent.progress().step, agent.offered()), (AgentStep::Steady, offered));
-    // the other one clears the GPU, as it does at its start
+    agent.desired = desired;
+    agent.converge().await;
+    assert_eq!((agent.progress().step, agent.advertised()), (AgentStep::Steady, advertised));
+    // another partitioner resets the GPU
     silicon::operations::reset(&sim.store, 0).unwrap();
-    agent.settle().await;
-    assert_eq!((agent.progress().step, agent.layout().len(), agent.offered().len()), (AgentStep::LeftAlone, 0, 0));
-    agent.wanted.spec.partitioner = Partitioner::Agent;
-    assert_eq!(agent.settle().await.step, AgentStep::Steady);
+    agent.converge().await;
+    assert_eq!((agent.progress().step, agent.layout().len(), agent.advertised().len()), (AgentStep::LeftAlone, 0, 0));
+    agent.desired.spec.partitioner = Partitioner::Agent;
+    assert_eq!(agent.converge().await.step, AgentStep::Steady);
     assert_eq!(agent.layout(), texts(OLD));
 }
 
 #[tokio::test]
-async fn what_somebody_else_takes_away_is_offered_no_longer_after_the_next_glance() {
+async fn instance_removed_by_others_is_withdrawn_after_a_quick_scan() {
     let sim = Sim::new("h100-80gb", 1);
     let mut agent = Agent::on(sim.root.path());
     let uuid = agent.uuid().await;
     agent.want(&uuid, true, OLD);
-    agent.settle().await;
-    agent.wanted.spec.partitioner = Partitioner::None;
-    agent.settle().await;
-    agent.glance().await;
-    assert_eq!(agent.offered().len(), 3, "a glance alone takes nothing away");
+    agent.converge().await;
+    agent.desired.spec.partitioner = Partitioner::None;
+    agent.converge().await;
+    agent.quick_scan().await;
+    assert_eq!(agent.advertised().len(), 3, "a quick scan alone changes nothing");
     silicon::operations::reset(&sim.store, 0).unwrap();
-    agent.glance().await;
-    assert_eq!((agent.layout(), agent.offered()), (vec![], vec![]));
+    agent.quick_scan().await;
+    assert_eq!((agent.layout(), agent.advertised()), (vec![], vec![]));
 }
 
 #[tokio::test]
-async fn nothing_is_destroyed_before_kubelet_has_let_go_of_it() {
+async fn instance_is_destroyed_only_after_kubelet_applied_its_withdrawal() {
     let sim = Sim::new("h100-80gb", 1);
     let mut agent = Agent::on(sim.root.path());
     let uuid = agent.uuid().await;
     agent.want(&uuid, true, OLD);
-    agent.settle().await;
+    agent.converge().await;
     agent.want(&uuid, true, NEW);
-    agent.pass().await;
-    agent.pass().await;
+    agent.reconcile().await;
+    agent.reconcile().await;
     assert_eq!(agent.progress().step, AgentStep::Destroying);
     assert_eq!(agent.layout(), texts(OLD));
-    assert_eq!(agent.offered(), [format!("{uuid}::0::1g.10gb")], "what must go is withdrawn at once");
-    agent.kubelet_agrees();
-    agent.pass().await;
+    assert_eq!(agent.advertised(), [format!("{uuid}::0::1g.10gb")], "removed instances are withdrawn at once");
+    agent.kubelet_applies();
+    agent.reconcile().await;
     assert_eq!(agent.layout(), texts(NEW));
 }
 
 #[tokio::test]
-async fn a_process_keeps_its_instance_until_it_ends() {
+async fn process_keeps_its_instance_until_it_ends() {
     let sim = Sim::new("h100-80gb", 1);
     let mut agent = Agent::on(sim.root.path());
     let uuid = agent.uuid().await;
     agent.want(&uuid, true, OLD);
-    agent.settle().await;
+    agent.converge().await;
     let gi = agent.gpu().instances[2].gi;
     let client = sim.client(gi);
     agent.want(&uuid, true, NEW);
-    assert_eq!(agent.settle().await.step, AgentStep::WaitingForClients);
-    assert_eq!(agent.layout(), texts(OLD), "nothing goes while one cannot");
+    assert_eq!(agent.converge().await.step, AgentStep::WaitingForClients);
+    assert_eq!(agent.layout(), texts(OLD), "nothing is destroyed while one is in use");
     assert_eq!(agent.gpu().clients[0].pid, client.pid());
     drop(client);
-    assert_eq!(agent.settle().await.step, AgentStep::Steady);
+    assert_eq!(agent.converge().await.step, AgentStep::Steady);
     assert_eq!(agent.layout(), texts(NEW));
 }
 
 #[tokio::test]
-async fn an_instance_that_nvml_calls_in_use_is_tried_again_without_flapping() {
+async fn instance_in_use_is_retried_without_status_changes() {
     let sim = Sim::new("h100-80gb", 1);
     let mut agent = Agent::on(sim.root.path());
     let uuid = agent.uuid().await;
     agent.want(&uuid, true, OLD);
-    agent.settle().await;
+    agent.converge().await;
     sim.inject("nvmlComputeInstanceDestroy", 1, None, Effect::Fail(19));
     agent.want(&uuid, true, NEW);
-    agent.settle().await;
-    let before = agent.carved.borrow_and_update().clone();
-    agent.settle().await;
+    agent.converge().await;
+    let before = agent.state.borrow_and_update().clone();
+    agent.converge().await;
     assert_eq!(before.gpus[&uuid].step, AgentStep::WaitingForClients);
-    assert_eq!(*agent.carved.borrow(), before);
-    assert!(!agent.carved.has_changed().unwrap(), "what does not change is not said again");
+    assert_eq!(*agent.state.borrow(), before);
+    assert!(!agent.state.has_changed().unwrap(), "no notification without a change");
     sim.clear_faults();
-    assert_eq!(agent.settle().await.step, AgentStep::Steady);
+    assert_eq!(agent.converge().await.step, AgentStep::Steady);
     assert_eq!(agent.layout(), texts(NEW));
 }
 
 #[tokio::test]
-async fn a_refused_create_is_named_once_and_the_old_layout_can_be_had_back() {
+async fn refused_create_is_not_retried_and_the_old_layout_can_be_restored() {
     let sim = Sim::new("h100-80gb", 1);
     let mut agent = Agent::on(sim.root.path());
     let uuid = agent.uuid().await;
     agent.want(&uuid, true, OLD);
-    agent.settle().await;
+    agent.converge().await;
     sim.inject("nvmlDeviceCreateGpuInstanceWithPlacement", 2, None, Effect::Fail(23));
     agent.want(&uuid, true, NEW);
-    let progress = agent.settle().await;
+    let progress = agent.converge().await;
     assert_eq!(progress.step, AgentStep::Failed);
     let error = progress.error.unwrap();
     assert_eq!(
         (error.call.as_str(), error.code, error.generation),
         ("nvmlDeviceCreateGpuInstanceWithPlacement", 23, 2)
     );
-    let calls = sim.seen();
-    agent.settle().await;
-    assert_eq!(sim.seen(), calls, "a call that was refused is not made again for the same spec");
+    let calls = sim.matched_calls();
+    agent.converge().await;
+    assert_eq!(sim.matched_calls(), calls, "a refused call is not repeated for the same spec");
     sim.clear_faults();
     agent.want(&uuid, true, OLD);
-    assert_eq!(agent.settle().await.step, AgentStep::Steady);
+    assert_eq!(agent.converge().await.step, AgentStep::Steady);
     assert_eq!(agent.layout(), texts(OLD));
 }
 
 #[tokio::test]
-async fn a_failure_that_was_written_down_outlives_the_agent() {
+async fn recorded_failure_outlives_the_agent() {
     let sim = Sim::new("h100-80gb", 1);
     let mut agent = Agent::on(sim.root.path());
     let uuid = agent.uuid().await;
     sim.inject("nvmlDeviceCreateGpuInstanceWithPlacement", 1, None, Effect::Fail(23));
     agent.want(&uuid, true, OLD);
-    let error = agent.settle().await.error.unwrap();
-    let calls = sim.seen();
+    let error = agent.converge().await.error.unwrap();
+    let calls = sim.matched_calls();
     let mut next = Agent::on(sim.root.path());
     next.want(&uuid, true, OLD);
-    next.wanted.recorded.insert(uuid, error.clone());
-    assert_eq!(next.settle().await.error, Some(error));
-    assert_eq!(sim.seen(), calls);
+    next.desired.recorded.insert(uuid, error.clone());
+    assert_eq!(next.converge().await.error, Some(error));
+    assert_eq!(sim.matched_calls(), calls);
 }
 
 #[tokio::test]
-async fn a_call_that_hangs_is_named_and_carving_goes_on_when_it_returns() {
+async fn hanging_call_is_named_and_partitioning_continues_when_it_returns() {
     let sim = Sim::new("h100-80gb", 1);
     let deadline = Duration::from_millis(300);
-    let mut agent = Agent::with(sim.root.path(), Deadlines { look: deadline, order: deadline });
+    let mut agent = Agent::with(sim.root.path(), Deadlines { scan: deadline, operation: deadline });
     let uuid = agent.uuid().await;
     sim.inject("nvmlDeviceCreateGpuInstanceWithPlacement", 1, Some(1), Effect::Hang(3000));
     agent.want(&uuid, true, OLD);
-    agent.pass().await;
-    agent.kubelet_agrees();
-    agent.pass().await;
-    let trouble = agent.carved.borrow().trouble.clone();
-    let Some(Trouble::Hangs { call, .. }) = trouble else { panic!("{trouble:?}") };
+    agent.reconcile().await;
+    agent.kubelet_applies();
+    agent.reconcile().await;
+    let error = agent.state.borrow().nvml_error.clone();
+    let Some(NvmlError::Hangs { call, .. }) = error else { panic!("{error:?}") };
     assert_eq!(call, "nvmlDeviceCreateGpuInstanceWithPlacement");
-    while agent.carved.borrow().trouble.is_some() {
+    while agent.state.borrow().nvml_error.is_some() {
         tokio::time::sleep(deadline).await;
-        agent.pass().await;
+        agent.reconcile().await;
     }
-    agent.settle().await;
+    agent.converge().await;
     assert_eq!(agent.layout(), texts(OLD));
 }
 
 #[tokio::test]
-async fn owners_are_those_of_before_the_look_so_that_no_process_outlives_its_owner() {
+async fn owners_are_those_from_before_the_scan() {
     let sim = Sim::new("h100-80gb", 1);
     let mut agent = Agent::on(sim.root.path());
     let uuid = agent.uuid().await;
     agent.want(&uuid, true, OLD);
-    agent.settle().await;
+    agent.converge().await;
     let client = sim.client(agent.gpu().instances[2].gi);
     let id = DeviceId::mig(&uuid, 4, "3g.40gb");
     let owner = DeviceOwner { namespace: "team-a".into(), pod: "p".into(), container: "c".into() };
@@ -220,7 +220,7 @@ async fn owners_are_those_of_before_the_look_so_that_no_process_outlives_its_own
         kubelet.told = true;
         kubelet.owners.insert(id.clone(), owner);
     });
-    // the pod ends while NVML is being asked
+    // the pod ends during the scan
     let kubelet = agent.kubelet.clone();
     sim.inject("nvmlDeviceGetComputeRunningProcesses_v3", 1, Some(1), Effect::Hang(500));
     let ends = async {
@@ -228,188 +228,188 @@ async fn owners_are_those_of_before_the_look_so_that_no_process_outlives_its_own
         drop(client);
         kubelet.send_modify(|kubelet| kubelet.owners.clear());
     };
-    tokio::join!(agent.glance(), ends);
-    let told = |agent: &Agent| {
-        let carved = agent.carved.borrow();
-        carved.owners.as_ref().is_some_and(|owners| owners.contains_key(&id))
+    tokio::join!(agent.quick_scan(), ends);
+    let has_owner = |agent: &Agent| {
+        let state = agent.state.borrow();
+        state.owners.as_ref().is_some_and(|owners| owners.contains_key(&id))
     };
-    assert!(sim.seen() > 0, "the call was slow");
-    assert!(told(&agent), "who had it when NVML was asked");
-    agent.glance().await;
-    assert!(!told(&agent) && agent.gpu().clients.is_empty());
+    assert!(sim.matched_calls() > 0, "the call was slow");
+    assert!(has_owner(&agent), "the owner from before the scan");
+    agent.quick_scan().await;
+    assert!(!has_owner(&agent) && agent.gpu().clients.is_empty());
 }
 
 #[tokio::test]
-async fn a_lost_gpu_is_kept_by_name_and_taken_out_of_the_offer() {
+async fn lost_gpu_keeps_its_name_and_its_devices_become_unhealthy() {
     let sim = Sim::new("h100-80gb", 1);
     let mut agent = Agent::on(sim.root.path());
     let uuid = agent.uuid().await;
     agent.want(&uuid, true, OLD);
-    agent.settle().await;
+    agent.converge().await;
     sim.store.change(|machine, _| machine.set_lost(0, true)).unwrap();
-    agent.settle().await;
+    agent.converge().await;
     assert_eq!((agent.gpu().uuid, agent.gpu().health), (uuid, Health::Lost));
-    assert!(agent.offered().is_empty());
+    assert!(agent.advertised().is_empty());
     sim.store.change(|machine, _| machine.set_lost(0, false)).unwrap();
-    agent.settle().await;
-    assert_eq!(agent.offered().len(), 3);
+    agent.converge().await;
+    assert_eq!(agent.advertised().len(), 3);
 }
 
 #[tokio::test]
-async fn a_fault_that_was_written_down_outlives_the_agent_and_not_a_reset() {
+async fn recorded_fault_outlives_the_agent_and_not_a_reset() {
     let sim = Sim::with("a100-80gb", 1, |options| options.tool = Some(common::built::binary("nvsim")));
     let mut agent = Agent::on(sim.root.path());
     let uuid = agent.uuid().await;
     agent.want(&uuid, false, &[]);
-    agent.settle().await;
+    agent.converge().await;
     sim.store.change(|machine, _| machine.raise_xid(0, 79)).unwrap();
-    agent.settle().await;
+    agent.converge().await;
     let fault = agent.gpu().fault.unwrap();
     assert_eq!(fault, "Xid 79");
-    let recorded = RecordedFault { uuid: uuid.clone(), fault, driver_version: None, carved: false };
+    let recorded = RecordedFault { uuid: uuid.clone(), fault, driver_version: None, had_instances: false };
     let mut next = Agent::on(sim.root.path());
     next.want(&uuid, false, &[]);
-    next.settle().await;
-    assert_eq!(next.gpu().health, Health::Healthy, "NVML itself does not tell of a fault again");
+    next.converge().await;
+    assert_eq!(next.gpu().health, Health::Healthy, "NVML reports a fault once");
     let mut next = Agent::on(sim.root.path());
     next.want(&uuid, false, &[]);
-    next.wanted.faults = vec![recorded];
-    next.settle().await;
+    next.desired.faults = vec![recorded];
+    next.converge().await;
     assert_eq!((next.gpu().health, next.gpu().fault.as_deref()), (Health::Unhealthy, Some("Xid 79")));
-    assert!(next.offered().is_empty());
+    assert!(next.advertised().is_empty());
     next.want(&uuid, true, OLD);
-    next.settle().await;
+    next.converge().await;
     assert_eq!((next.gpu().health, next.gpu().fault), (Health::Healthy, None), "turning MIG on resets this board");
-    assert_eq!(next.offered().len(), 3);
+    assert_eq!(next.advertised().len(), 3);
 }
 
 #[tokio::test]
-async fn what_must_go_goes_when_it_was_seen_unused_twice() {
+async fn removed_instance_is_destroyed_after_a_proof_of_idleness() {
     let sim = Sim::new("h100-80gb", 1);
     let mut agent = Agent::on(sim.root.path());
     let uuid = agent.uuid().await;
     agent.want(&uuid, true, OLD);
-    agent.settle().await;
+    agent.converge().await;
     agent = agent.with_proof(Duration::from_hours(1));
     agent.want(&uuid, true, NEW);
-    let progress = agent.settle().await;
+    let progress = agent.converge().await;
     assert_eq!(progress.step, AgentStep::Destroying);
-    assert_eq!(
-        progress.waiting,
-        "GPU 0: the instances at 1, 4 are unused, and have to be seen so twice before they go"
-    );
+    assert_eq!(progress.waiting, "GPU 0: the instances at 1, 4 are unused; waiting for a second scan that confirms it");
     assert_eq!(agent.layout(), texts(OLD));
     agent = agent.with_proof(Duration::ZERO);
-    assert_eq!(agent.settle().await.step, AgentStep::Steady);
+    assert_eq!(agent.converge().await.step, AgentStep::Steady);
     assert_eq!(agent.layout(), texts(NEW));
 }
 
 #[tokio::test]
-async fn a_process_with_an_open_device_file_keeps_the_instance_without_being_listed_by_nvml() {
+async fn process_with_an_open_device_file_keeps_its_instance() {
     let sim = Sim::new("h100-80gb", 1);
     let proc = tempfile::tempdir().unwrap();
     let mut agent = Agent::seeing(sim.root.path(), proc.path(), Deadlines::default());
     let uuid = agent.uuid().await;
     agent.want(&uuid, true, OLD);
-    agent.settle().await;
+    agent.converge().await;
     let gi = agent.gpu().instances[2].gi;
     let fds = proc.path().join("4711/fd");
     std::fs::create_dir_all(&fds).unwrap();
     let file = format!("/dev/nvidia-caps/nvidia-cap{}", silicon::ids::gi_minor(0, gi));
     std::os::unix::fs::symlink(file, fds.join("3")).unwrap();
     agent.want(&uuid, true, NEW);
-    assert_eq!(agent.settle().await.step, AgentStep::WaitingForClients);
+    assert_eq!(agent.converge().await.step, AgentStep::WaitingForClients);
     assert_eq!(agent.layout(), texts(OLD));
     let clients: Vec<(u32, Option<u32>)> = agent.gpu().clients.iter().map(|client| (client.pid, client.gi)).collect();
     assert_eq!(clients, [(4711, Some(gi))]);
     std::fs::remove_dir_all(proc.path().join("4711")).unwrap();
-    assert_eq!(agent.settle().await.step, AgentStep::Steady);
+    assert_eq!(agent.converge().await.step, AgentStep::Steady);
     assert_eq!(agent.layout(), texts(NEW));
 }
 
 #[tokio::test]
-async fn a_gpu_that_is_new_to_the_spec_and_cannot_be_carved_leaves_its_neighbour_alone_and_becomes_whole_again() {
+async fn gpu_that_cannot_be_partitioned_leaves_others_alone_and_can_become_whole_again() {
     let sim = Sim::new("h100-80gb", 2);
     let mut agent = Agent::on(sim.root.path());
     agent.uuid().await;
     let uuids: Vec<String> =
-        agent.carved.borrow().inventory.as_ref().unwrap().gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+        agent.state.borrow().inventory.as_ref().unwrap().gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
     let first = Agent::spec(&uuids[0], true, OLD);
     agent.want_all(vec![first.clone()]);
-    agent.settle().await;
-    let offered = agent.offered();
-    assert_eq!(offered.len(), 3);
+    agent.converge().await;
+    let advertised = agent.advertised();
+    assert_eq!(advertised.len(), 3);
     sim.inject("nvmlDeviceCreateGpuInstanceWithPlacement", 2, None, Effect::Fail(23));
     let second = |mig, instances| Agent::spec(&uuids[1], mig, instances);
     agent.want_all(vec![first.clone(), GpuSpec { hold: vec![0, 1, 4], ..second(true, OLD) }]);
-    agent.settle().await;
-    let steps = |agent: &Agent| agent.carved.borrow().gpus.iter().map(|(uuid, gpu)| (uuid.clone(), gpu.step)).collect();
+    agent.converge().await;
+    let steps = |agent: &Agent| agent.state.borrow().gpus.iter().map(|(uuid, gpu)| (uuid.clone(), gpu.step)).collect();
     let expected = |step| BTreeMap::from([(uuids[0].clone(), AgentStep::Steady), (uuids[1].clone(), step)]);
-    let seen: BTreeMap<String, AgentStep> = steps(&agent);
-    assert_eq!(seen, expected(AgentStep::Failed));
-    assert_eq!(agent.offered(), offered, "neither the neighbour's devices go nor do held ones come");
+    let found: BTreeMap<String, AgentStep> = steps(&agent);
+    assert_eq!(found, expected(AgentStep::Failed));
+    assert_eq!(agent.advertised(), advertised, "devices of the other GPU stay, and withdrawn ones are not advertised");
     agent.want_all(vec![first.clone(), second(false, &[])]);
-    agent.settle().await;
-    let seen: BTreeMap<String, AgentStep> = steps(&agent);
-    assert_eq!(seen, expected(AgentStep::Steady));
-    assert_eq!(agent.offered(), [offered.clone(), vec![uuids[1].clone()]].concat());
+    agent.converge().await;
+    let found: BTreeMap<String, AgentStep> = steps(&agent);
+    assert_eq!(found, expected(AgentStep::Steady));
+    assert_eq!(agent.advertised(), [advertised.clone(), vec![uuids[1].clone()]].concat());
     agent.want_all(vec![first]);
-    agent.settle().await;
-    let seen: BTreeMap<String, AgentStep> = steps(&agent);
-    assert_eq!(seen, expected(AgentStep::Unmanaged));
-    assert_eq!(agent.offered(), offered);
+    agent.converge().await;
+    let found: BTreeMap<String, AgentStep> = steps(&agent);
+    assert_eq!(found, expected(AgentStep::Unmanaged));
+    assert_eq!(agent.advertised(), advertised);
 }
 
 #[tokio::test]
-async fn a_critical_xid_takes_the_gpu_out_of_the_offer() {
+async fn critical_xid_makes_devices_unhealthy() {
     let sim = Sim::new("h100-80gb", 1);
     let mut agent = Agent::on(sim.root.path());
     let uuid = agent.uuid().await;
     agent.want(&uuid, false, &[]);
-    agent.settle().await;
+    agent.converge().await;
     sim.store.change(|machine, _| machine.raise_xid(0, 31)).unwrap();
-    agent.settle().await;
+    agent.converge().await;
     assert_eq!(agent.gpu().health, Health::Healthy, "a program's own fault");
     sim.store.change(|machine, _| machine.raise_xid(0, 79)).unwrap();
-    agent.settle().await;
+    agent.converge().await;
     assert_eq!(agent.gpu().health, Health::Unhealthy);
-    assert!(agent.offered().is_empty());
+    assert!(agent.advertised().is_empty());
 }
 
 #[tokio::test]
-async fn a_driver_that_goes_and_comes_back_is_opened_anew() {
+async fn nvml_is_opened_again_after_a_driver_reload() {
     let sim = Sim::new("h100-80gb", 1);
     let mut agent = Agent::on(sim.root.path());
     let uuid = agent.uuid().await;
     agent.want(&uuid, true, OLD);
-    agent.settle().await;
+    agent.converge().await;
     let away = sim.root.path().join("away");
     std::fs::rename(sim.store.dir(), &away).unwrap();
-    agent.settle().await;
-    assert!(agent.carved.borrow().trouble.is_some());
-    assert!(agent.offered().is_empty());
+    agent.converge().await;
+    assert!(agent.state.borrow().nvml_error.is_some());
+    assert!(agent.advertised().is_empty());
     std::fs::rename(&away, sim.store.dir()).unwrap();
-    agent.settle().await;
-    assert_eq!(agent.carved.borrow().trouble, None);
-    assert_eq!(agent.offered().len(), 3);
+    agent.converge().await;
+    assert_eq!(agent.state.borrow().nvml_error, None);
+    assert_eq!(agent.advertised().len(), 3);
 }
 
 #[tokio::test]
-async fn killed_before_or_after_any_change_it_ends_at_the_new_layout() {
+async fn agent_killed_before_or_after_any_change_ends_at_the_new_layout() {
     for effect in [Effect::KillBefore, Effect::KillAfter] {
         for nth in 1.. {
             let sim = Sim::new("h100-80gb", 1);
             let mut agent = Agent::on(sim.root.path());
             let uuid = agent.uuid().await;
             agent.want(&uuid, true, OLD);
-            agent.settle().await;
+            agent.converge().await;
             sim.inject("change", nth, Some(1), effect);
-            let status =
-                myself("carver_process").env("CARVER_ROOT", sim.root.path()).env("CARVER_GPU", &uuid).status().unwrap();
+            let status = myself("partitioning_process")
+                .env("PARTITION_ROOT", sim.root.path())
+                .env("PARTITION_GPU", &uuid)
+                .status()
+                .unwrap();
             sim.clear_faults();
             let mut agent = Agent::on(sim.root.path());
             agent.want(&uuid, true, NEW);
-            assert_eq!(agent.settle().await.step, AgentStep::Steady, "{effect:?} {nth}");
+            assert_eq!(agent.converge().await.step, AgentStep::Steady, "{effect:?} {nth}");
             assert_eq!(agent.layout(), texts(NEW), "{effect:?} {nth}");
             if status.signal().is_none() {
                 assert!(nth > 4, "{effect:?}: the change is of at least four calls");
@@ -419,16 +419,16 @@ async fn killed_before_or_after_any_change_it_ends_at_the_new_layout() {
     }
 }
 
-/// Not a test: the process that others kill while it carves.
+/// Not a test: the process that is killed while it partitions.
 #[tokio::test]
-async fn carver_process() {
-    let Some(root) = std::env::var_os("CARVER_ROOT") else { return };
+async fn partitioning_process() {
+    let Some(root) = std::env::var_os("PARTITION_ROOT") else { return };
     let mut agent = Agent::on(&PathBuf::from(root));
-    agent.want(&std::env::var("CARVER_GPU").unwrap(), true, NEW);
-    assert_eq!(agent.settle().await.step, AgentStep::Steady);
+    agent.want(&std::env::var("PARTITION_GPU").unwrap(), true, NEW);
+    assert_eq!(agent.converge().await.step, AgentStep::Steady);
 }
 
-/// Not a test: the process that others see on a GPU.
+/// Not a test: a process on a GPU.
 #[test]
 fn client_process() {
     let Some(state) = std::env::var_os("CLIENT_STATE") else { return };

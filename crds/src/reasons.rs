@@ -114,7 +114,6 @@ reasons! { CONDITIONS:
     APPLYING = "Applying", "GpuTenant", "Objects are being written, or Kubernetes has not enforced them yet.", "Wait. If it stays, read the operator's log and kube-controller-manager's.";
     AVAILABLE = "Available", "GpuTenant", "Every guaranteed device exists.", "None.";
     BOARD_CANNOT = "BoardCannot", "GpuPool, GpuProfile", "No board of the pool can carry the profile.", "Remove the profile from spec.profiles, or correct its device or products.";
-    CARVE_FAILED = "CarveFailed", "GpuNode", "An NVML call that partitions a GPU failed.", "The message names call and code. The change is rolled back and retried.";
     CHANGE_FAILED = "ChangeFailed", "GpuPool", "A change failed and the old layout is back.", "Read the message; retried with exponential backoff, and at once when an object changes.";
     CHANGE_PLANNED = "ChangePlanned", "GpuPool", "GPUs are to be changed and have not started.", "Wait for the window or the limit that the message names.";
     CHANGE_STUCK = "ChangeStuck", "GpuPool", "Neither the new nor the old layout can be reached.", "Do what the message says: usually end a process, reset the GPU or restart the node.";
@@ -148,6 +147,7 @@ reasons! { CONDITIONS:
     NVML_HANGS = "NvmlHangs", "GpuNode", "An NVML call does not return.", "Look for Xid errors in the kernel log; restart the node.";
     OUTAGE_REFUSED = "OutageRefused", "GpuPool", "A change would remove the last device of a profile in use.", "Set spec.disruption.allowOutage, or add GPUs.";
     OVER_BUDGET = "OverBudget", "GpuTenant", "More is used than the budget allows; no new work is admitted.", "End work, or raise the budget.";
+    PARTITION_FAILED = "PartitionFailed", "GpuNode", "An NVML call that partitions a GPU failed.", "The message names call and code. The change is rolled back and retried.";
     PLANNING = "Planning", "GpuTenant", "The plan does not include this generation yet.", "Wait.";
     PLUGIN_CANNOT = "PluginCannot", "GpuPool", "NVIDIA's device plugin offers a profile under another resource.", "Remove resourceName or the profile by size; the message names it.";
     PLUGIN_NOT_READY = "PluginNotReady", "GpuNode", "kubelet has not registered every resource.", "Wait; if it stays, read the logs of agent and kubelet.";

@@ -8,7 +8,7 @@ use nvml_wrapper_sys::bindings::{
 
 use crate::{Gpu, GpuInstance, Nvml, NvmlFailure, code, library::call};
 
-/// Enums to probe; the headers of some versions say 8 and mean one less than there are.
+/// Enums to probe; the headers of some versions have one less.
 const PROFILE_ENUMS: u32 = 9;
 const MOST_INSTANCES: u32 = 8;
 /// `NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED`, the only one there is.
@@ -33,7 +33,7 @@ pub fn full_width(profiles: &[ComputeProfile], slices: u32) -> Option<ComputePro
     profiles.iter().filter(|profile| profile.slices == slices).max_by_key(|profile| profile.multiprocessors).copied()
 }
 
-/// A compute instance that exists.
+/// A compute instance.
 #[derive(Clone, Copy)]
 pub struct ComputeInstance<'n> {
     nvml: &'n Nvml,
@@ -41,7 +41,7 @@ pub struct ComputeInstance<'n> {
     parent: Gpu<'n>,
 }
 
-/// What NVML says of a compute instance.
+/// Info of a compute instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComputeInstanceInfo {
     /// Its id within the GPU instance.
@@ -122,8 +122,8 @@ impl<'n> ComputeInstance<'n> {
 
     /// The MIG device that processes see, or `None` while the driver does not list it.
     pub fn mig_device(&self, gi: u32, info: &ComputeInstanceInfo) -> Result<Option<Gpu<'n>>, NvmlFailure> {
-        // The driver puts the MIG device's handle here, which spares a walk over all slots that can take seconds; the header
-        // speaks of the parent, so look before trusting it.
+        // in practice this is the MIG device's handle, which saves a search over all slots that can take seconds; the header
+        // documents the parent's, so it is checked
         let device = Gpu { nvml: self.nvml, handle: info.device };
         if !info.device.is_null() && device.is_mig_device() {
             return Ok(Some(device));
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_full_width_profile_wastes_no_multiprocessors() {
+    fn full_width_profile_has_the_most_multiprocessors() {
         let profile = |id, slices, multiprocessors| ComputeProfile { id, slices, multiprocessors, max: 1 };
         let hopper_1g20 = [profile(0, 1, 16), profile(7, 1, 26)];
         assert_eq!(full_width(&hopper_1g20, 1).map(|p| p.id), Some(7));

@@ -1,4 +1,4 @@
-//! Faults that the driver reports.
+//! Faults that the driver reports as events.
 
 use std::{mem::zeroed, ptr::null_mut};
 
@@ -11,39 +11,39 @@ const XID: u64 = 1 << 3;
 
 /// A fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// UUID of the GPU, where it can still be asked.
+pub struct FaultEvent {
+    /// UUID of the GPU, unless it does not answer any more.
     pub uuid: Option<String>,
-    /// What happened.
-    pub kind: EventKind,
+    /// Its kind.
+    pub kind: FaultKind,
 }
 
-/// What happened to a GPU.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventKind {
+pub enum FaultKind {
     /// An Xid error with this number.
     Xid(u64),
     /// A memory error that ECC could not correct.
     UncorrectableEcc,
 }
 
-/// The faults of some GPUs, waited for together.
+/// A subscription to the faults of some GPUs.
 pub struct EventSet<'n> {
     nvml: &'n Nvml,
     set: nvmlEventSet_t,
 }
 
 impl<'n> EventSet<'n> {
-    /// Listens to the faults of these GPUs; a GPU that has none to report is left out.
+    /// Subscribes to the faults of these GPUs; one that supports no fault events is left out.
     pub fn new(nvml: &'n Nvml, gpus: &[Gpu<'n>]) -> Result<Self, NvmlFailure> {
         let mut set = null_mut();
         call!(nvml, nvmlEventSetCreate(&raw mut set))?;
         let this = Self { nvml, set };
         for gpu in gpus {
             let mut supported = 0;
-            let asked = call!(nvml, nvmlDeviceGetSupportedEventTypes(gpu.handle, &raw mut supported));
+            let queried = call!(nvml, nvmlDeviceGetSupportedEventTypes(gpu.handle, &raw mut supported));
             let wanted = supported & (DOUBLE_BIT_ECC | XID);
-            if NvmlFailure::optional(asked)?.is_some() && wanted != 0 {
+            if NvmlFailure::optional(queried)?.is_some() && wanted != 0 {
                 NvmlFailure::optional(call!(nvml, nvmlDeviceRegisterEvents(gpu.handle, wanted, set)))?;
             }
         }
@@ -51,7 +51,7 @@ impl<'n> EventSet<'n> {
     }
 
     /// The next fault, waiting at most so many milliseconds.
-    pub fn next(&self, timeout_ms: u32) -> Result<Option<Event>, NvmlFailure> {
+    pub fn next(&self, timeout_ms: u32) -> Result<Option<FaultEvent>, NvmlFailure> {
         // SAFETY: a struct of integers and a handle; zero is a value of each.
         let mut data: nvmlEventData_t = unsafe { zeroed() };
         match call!(self.nvml, nvmlEventSetWait_v2(self.set, &raw mut data, timeout_ms)) {
@@ -60,14 +60,14 @@ impl<'n> EventSet<'n> {
             Err(failure) => return Err(failure),
         }
         let device = Gpu { nvml: self.nvml, handle: data.device };
-        let kind = if data.eventType == XID { EventKind::Xid(data.eventData) } else { EventKind::UncorrectableEcc };
-        Ok(Some(Event { uuid: if data.device.is_null() { None } else { device.uuid().ok() }, kind }))
+        let kind = if data.eventType == XID { FaultKind::Xid(data.eventData) } else { FaultKind::UncorrectableEcc };
+        Ok(Some(FaultEvent { uuid: if data.device.is_null() { None } else { device.uuid().ok() }, kind }))
     }
 }
 
 impl Drop for EventSet<'_> {
     fn drop(&mut self) {
-        // Nothing to be done when even this is refused: the driver is gone, and the set with it.
+        // fails only if the driver is gone, and the set with it
         let _ = call!(self.nvml, nvmlEventSetFree(self.set));
     }
 }

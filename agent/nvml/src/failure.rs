@@ -2,25 +2,25 @@
 
 use std::path::PathBuf;
 
-/// NVML's return codes that the agent decides by.
+/// NVML's return codes that this project uses.
 pub mod code {
     /// The call did what it says.
     pub const SUCCESS: u32 = 0;
     /// `nvmlInit_v2` has not been called, or the driver was reloaded since.
     pub const UNINITIALIZED: u32 = 1;
-    /// An argument is not one that this driver knows.
+    /// The driver does not know an argument.
     pub const INVALID_ARGUMENT: u32 = 2;
-    /// The device does not have this.
+    /// Not supported by the device.
     pub const NOT_SUPPORTED: u32 = 3;
-    /// Root is needed.
+    /// Only for root.
     pub const NO_PERMISSION: u32 = 4;
-    /// There is no such thing.
+    /// Not found.
     pub const NOT_FOUND: u32 = 6;
     /// The buffer is too small.
     pub const INSUFFICIENT_SIZE: u32 = 7;
     /// The kernel module is not loaded.
     pub const DRIVER_NOT_LOADED: u32 = 9;
-    /// Time ran out.
+    /// Timeout.
     pub const TIMEOUT: u32 = 10;
     /// The library does not have this function.
     pub const FUNCTION_NOT_FOUND: u32 = 13;
@@ -28,7 +28,7 @@ pub mod code {
     pub const GPU_IS_LOST: u32 = 15;
     /// The GPU must be reset first.
     pub const RESET_REQUIRED: u32 = 16;
-    /// The kernel refused something.
+    /// The operating system refused the call.
     pub const OPERATING_SYSTEM: u32 = 17;
     /// Library and kernel module are of different versions.
     pub const LIB_RM_VERSION_MISMATCH: u32 = 18;
@@ -36,13 +36,13 @@ pub mod code {
     pub const IN_USE: u32 = 19;
     /// The driver has no memory for this.
     pub const MEMORY: u32 = 20;
-    /// No room at this placement.
+    /// The placement is occupied.
     pub const INSUFFICIENT_RESOURCES: u32 = 23;
-    /// A struct of this version is unknown.
+    /// The driver does not know this version of a struct.
     pub const ARGUMENT_VERSION_MISMATCH: u32 = 25;
     /// The device is not ready yet.
     pub const NOT_READY: u32 = 27;
-    /// The driver does not know either.
+    /// Unknown error.
     pub const UNKNOWN: u32 = 999;
 }
 
@@ -54,17 +54,17 @@ pub struct NvmlFailure {
     pub call: &'static str,
     /// NVML's return code, see [`code`].
     pub code: u32,
-    /// NVML's words for the code.
+    /// NVML's message for the code.
     pub message: String,
 }
 
 impl NvmlFailure {
-    /// The device does not have what was asked for.
+    /// The device does not support the call.
     pub fn is_not_supported(&self) -> bool {
         self.code == code::NOT_SUPPORTED
     }
 
-    /// `None` where the device does not have what was asked for.
+    /// `None` if device or library do not support the call.
     pub fn optional<T>(result: Result<T, Self>) -> Result<Option<T>, Self> {
         match result {
             Ok(value) => Ok(Some(value)),
@@ -74,7 +74,7 @@ impl NvmlFailure {
     }
 }
 
-/// Why NVML cannot be used at all.
+/// Why NVML cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// No library under the driver root.
@@ -85,10 +85,10 @@ pub enum OpenError {
     Load {
         /// The library.
         path: PathBuf,
-        /// The dynamic linker's words.
+        /// The dynamic linker's message.
         reason: String,
     },
-    /// The library does not initialise.
+    /// The library fails to initialise.
     #[error(transparent)]
     Init(#[from] NvmlFailure),
 }

@@ -1,4 +1,4 @@
-//! One GPU: who it is, its memory and its MIG mode.
+//! One GPU: identity, memory and MIG mode.
 
 use std::ptr::null_mut;
 
@@ -23,26 +23,35 @@ pub struct Gpu<'n> {
 pub struct Memory {
     /// All of it.
     pub total_mib: u64,
-    /// What the driver keeps for itself, where the driver tells.
+    /// Reserved by the driver, if the driver reports it.
     pub reserved_mib: Option<u64>,
 }
 
 /// MIG mode of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MigMode {
-    /// The mode in force.
+    /// The current mode.
     pub current: bool,
     /// The mode after the next reset.
     pub pending: bool,
 }
 
-/// Whether a new MIG mode is in force.
+/// Whether a new MIG mode is active.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// It is.
+    /// Active.
     Done,
-    /// It is not yet; NVML's reason, which is no failure of the call.
+    /// Active after a reset; NVML's reason, which is no failure of the call.
     Pending(NvmlFailure),
+}
+
+impl Nvml {
+    /// The GPU with this index, `0..gpu_count`.
+    pub fn gpu(&self, index: u32) -> Result<Gpu<'_>, NvmlFailure> {
+        let mut handle = null_mut();
+        call!(self, nvmlDeviceGetHandleByIndex_v2(index, &raw mut handle))?;
+        Ok(Gpu { nvml: self, handle })
+    }
 }
 
 impl<'n> Gpu<'n> {
@@ -82,7 +91,7 @@ impl<'n> Gpu<'n> {
         Ok(string(&info.busId))
     }
 
-    /// Total memory, and what of it is reserved where the driver has the newer call.
+    /// Total memory, and the reserved part if the driver has the newer call.
     pub fn memory(&self) -> Result<Memory, NvmlFailure> {
         let version = u32::try_from(size_of::<nvmlMemory_v2_t>()).unwrap_or(0) | 2 << 24;
         let mut v2 = nvmlMemory_v2_t { version, total: 0, reserved: 0, free: 0, used: 0 };
@@ -94,21 +103,21 @@ impl<'n> Gpu<'n> {
         Ok(Memory { total_mib: v1.total >> 20, reserved_mib: None })
     }
 
-    /// A change of MIG mode waits for a reset: true of Ampere, and of nothing after it.
+    /// A change of MIG mode needs a reset: on Ampere, and on no later architecture.
     pub fn mode_needs_reset(&self) -> Result<bool, NvmlFailure> {
         let mut architecture = 0;
         call!(self.nvml, nvmlDeviceGetArchitecture(self.handle, &raw mut architecture))?;
         Ok(architecture <= ARCHITECTURE_AMPERE)
     }
 
-    /// MIG mode, or `None` where the board has none.
+    /// MIG mode, or `None` on a board without MIG.
     pub fn mig_mode(&self) -> Result<Option<MigMode>, NvmlFailure> {
         let (mut current, mut pending) = (0, 0);
         let mode = call!(self.nvml, nvmlDeviceGetMigMode(self.handle, &raw mut current, &raw mut pending));
         Ok(NvmlFailure::optional(mode)?.map(|()| MigMode { current: current == 1, pending: pending == 1 }))
     }
 
-    /// Asks for a MIG mode. Success does not mean that it is in force: see [`Activation`].
+    /// Sets the MIG mode, which may be active only after a reset: see [`Activation`].
     pub fn set_mig_mode(&self, on: bool) -> Result<Activation, NvmlFailure> {
         let mut status = code::SUCCESS;
         call!(self.nvml, nvmlDeviceSetMigMode(self.handle, u32::from(on), &raw mut status))?;

@@ -6,10 +6,10 @@ use nvml_wrapper_sys::bindings::{nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlG
 
 use crate::{Gpu, InstanceProfile, Nvml, NvmlFailure, code, library::call};
 
-/// No board has more instances of one profile than this, whatever an older driver says of the profile's maximum.
+/// No board has more instances of one profile; the maximum that older drivers report may be too small.
 const MOST_INSTANCES: u32 = 16;
 
-/// A GPU instance that exists.
+/// A GPU instance.
 #[derive(Clone, Copy)]
 pub struct GpuInstance<'n> {
     pub(crate) nvml: &'n Nvml,
@@ -17,7 +17,7 @@ pub struct GpuInstance<'n> {
     pub(crate) parent: Gpu<'n>,
 }
 
-/// What NVML says of a GPU instance.
+/// Info of a GPU instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuInstanceInfo {
     /// Its id on the GPU.
@@ -61,7 +61,7 @@ impl<'n> Gpu<'n> {
         }
     }
 
-    /// Creates a GPU instance at exactly this place. An occupied place is `INSUFFICIENT_RESOURCES`.
+    /// Creates a GPU instance at exactly this placement. An occupied one is `INSUFFICIENT_RESOURCES`.
     pub fn create_gpu_instance(&self, profile_id: u32, start: u32, size: u32) -> Result<GpuInstance<'n>, NvmlFailure> {
         let placement = nvmlGpuInstancePlacement_t { start, size };
         let mut handle = null_mut();

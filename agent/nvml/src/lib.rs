@@ -1,7 +1,6 @@
 //! NVML, typed: what the node agent reads from the driver, and the few calls by which it changes MIG mode and MIG instances.
 //!
-//! The only unsafe code of the agent. Every failed call comes back as an [`NvmlFailure`] that names the call, NVML's code and
-//! NVML's words, because that is what a person has to look up.
+//! The only unsafe code of the agent. A failed call returns an [`NvmlFailure`] with the call, NVML's code and NVML's message.
 
 mod compute;
 mod event;
@@ -14,7 +13,7 @@ mod process;
 mod profile;
 
 pub use compute::{ComputeInstance, ComputeInstanceInfo, ComputeProfile, full_width};
-pub use event::{Event, EventKind, EventSet};
+pub use event::{EventSet, FaultEvent, FaultKind};
 pub use failure::{NvmlFailure, OpenError, code};
 pub use gpu::{Activation, Gpu, Memory, MigMode};
 pub use instance::{GpuInstance, GpuInstanceInfo};

@@ -8,7 +8,7 @@ use std::{
 
 use nvml_wrapper_sys::bindings::NvmlLib;
 
-use crate::{Gpu, NvmlFailure, OpenError, code};
+use crate::{NvmlFailure, OpenError, code};
 
 /// Where distributions and NVIDIA's driver container put the library, below a driver root.
 const FOLDERS: [&str; 7] = [
@@ -27,7 +27,7 @@ pub fn find_library(root: &Path) -> Option<PathBuf> {
     FOLDERS.iter().map(|folder| root.join(folder).join(SONAME)).find(|path| path.exists())
 }
 
-/// Told of every call; a call that never ends was begun and not ended.
+/// Observes every call.
 pub trait Observer {
     /// A call begins.
     fn began(&self, call: &'static str);
@@ -35,7 +35,7 @@ pub trait Observer {
     fn ended(&self, call: &'static str, code: u32, took: Duration);
 }
 
-/// Listens to nothing.
+/// Ignores all calls.
 #[derive(Debug, Default)]
 pub struct Silent;
 
@@ -118,13 +118,6 @@ impl Nvml {
         Ok(count)
     }
 
-    /// The GPU with this index, `0..gpu_count`.
-    pub fn gpu(&self, index: u32) -> Result<Gpu<'_>, NvmlFailure> {
-        let mut handle = std::ptr::null_mut();
-        call!(self, nvmlDeviceGetHandleByIndex_v2(index, &raw mut handle))?;
-        Ok(Gpu { nvml: self, handle })
-    }
-
     pub(crate) fn observed(&self, call: &'static str, function: impl FnOnce() -> u32) -> Result<(), NvmlFailure> {
         let started = Instant::now();
         self.observer.began(call);
@@ -140,7 +133,7 @@ impl Nvml {
 
 impl Drop for Nvml {
     fn drop(&mut self) {
-        // A driver that went away refuses this too; there is nobody left to tell.
+        // fails only if the driver is gone
         let _ = call!(self, nvmlShutdown());
     }
 }

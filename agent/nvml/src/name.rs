@@ -1,6 +1,6 @@
-//! Profile names for drivers that do not tell them.
+//! Profile names for drivers that do not report them.
 
-/// What an NVML profile enum adds to the name, by NVIDIA's convention.
+/// Suffix of a profile's name, by NVML's enum.
 fn suffix(profile_enum: u32) -> &'static str {
     match profile_enum {
         7 | 8 => "+me",
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_follow_nvidias_rule() {
+    fn profile_names_follow_the_rule_of_nvidia() {
         assert_eq!(profile_name(0, 1, 4864, 40_960), "1g.5gb");
         assert_eq!(profile_name(7, 1, 4864, 40_960), "1g.5gb+me");
         assert_eq!(profile_name(2, 3, 19_968, 40_960), "3g.20gb");

@@ -5,27 +5,25 @@ use nvml_wrapper_sys::bindings::nvmlProcessInfo_t;
 use crate::{Gpu, NvmlFailure, code, library::call};
 
 const NOT_AVAILABLE: u32 = u32::MAX;
-/// More processes than fit come and go between two calls only so often.
+/// Retries with a larger buffer.
 const TRIES: u32 = 5;
 
 /// A process on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Process {
-    /// Its id in our pid namespace; 0 where it has none there.
+    /// Its id in this pid namespace; 0 if it has none here.
     pub pid: u32,
     /// GPU instance that it uses, with MIG.
     pub gi: Option<u32>,
     /// Compute instance that it uses, with MIG.
     pub ci: Option<u32>,
-    /// Memory it uses, in MiB, where the driver tells.
+    /// Memory it uses, in MiB, if the driver reports it.
     pub memory_mib: Option<u64>,
 }
 
 impl Gpu<'_> {
-    /// Every process on this GPU or MIG device: compute, graphics and MPS. Of a GPU with MIG this covers all its instances.
-    ///
-    /// # Errors
-    /// When the compute processes cannot be listed: who cannot see them must not say that there are none.
+    /// All processes on this GPU, with all its MIG devices, or on this MIG device: compute, graphics and MPS. Fails if the compute
+    /// processes cannot be listed: that is not the same as no process.
     pub fn processes(&self) -> Result<Vec<Process>, NvmlFailure> {
         let handle = self.handle;
         let mut all =
@@ -45,7 +43,7 @@ impl Gpu<'_> {
 fn list(
     query: impl Fn(*mut u32, *mut nvmlProcessInfo_t) -> Result<(), NvmlFailure>,
 ) -> Result<Vec<Process>, NvmlFailure> {
-    let mut room = 16_u32;
+    let mut capacity = 16_u32;
     let mut tries = 0;
     loop {
         let mut infos = vec![
@@ -55,9 +53,9 @@ fn list(
                 gpuInstanceId: NOT_AVAILABLE,
                 computeInstanceId: NOT_AVAILABLE
             };
-            room as usize
+            capacity as usize
         ];
-        let mut count = room;
+        let mut count = capacity;
         match query(&raw mut count, infos.as_mut_ptr()) {
             Ok(()) => {
                 infos.truncate(count as usize);
@@ -65,7 +63,7 @@ fn list(
             }
             Err(failure) if failure.code == code::INSUFFICIENT_SIZE && tries < TRIES => {
                 tries += 1;
-                room = count.max(room).saturating_mul(2).min(1 << 16);
+                capacity = count.max(capacity).saturating_mul(2).min(1 << 16);
             }
             Err(failure) => return Err(failure),
         }

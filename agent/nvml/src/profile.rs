@@ -1,4 +1,4 @@
-//! GPU instance profiles of a board and where their instances may lie.
+//! GPU instance profiles of a board and their placements.
 
 use std::mem::zeroed;
 
@@ -13,7 +13,7 @@ use crate::{
     name::profile_name,
 };
 
-/// Enums to probe. The headers of some versions say 17 and mean one less than there are.
+/// Enums to probe; the headers of some versions have one less.
 const PROFILE_ENUMS: u32 = 18;
 
 /// Engines of one instance.
@@ -31,7 +31,7 @@ pub struct Engines {
     pub ofa: u32,
 }
 
-/// A profile as the board offers it.
+/// A profile of the board.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceProfile {
     /// The device's id, which creation takes; not the enum by which the profile was found.
@@ -54,8 +54,31 @@ pub struct InstanceProfile {
     pub starts: Vec<u32>,
 }
 
+/// The fields that all versions of NVML's struct have; the placements follow from another call.
+macro_rules! profile {
+    ($info:ident, $name:expr) => {
+        InstanceProfile {
+            id: $info.id,
+            name: $name,
+            slices: $info.sliceCount,
+            max: $info.instanceCount,
+            multiprocessors: $info.multiprocessorCount,
+            memory_mib: $info.memorySizeMB,
+            engines: Engines {
+                copy: $info.copyEngineCount,
+                decoder: $info.decoderCount,
+                encoder: $info.encoderCount,
+                jpeg: $info.jpegCount,
+                ofa: $info.ofaCount,
+            },
+            size: 0,
+            starts: Vec::new(),
+        }
+    };
+}
+
 impl Gpu<'_> {
-    /// Every profile of the board, by id. `total_mib` is the board's memory, for names that the driver does not tell.
+    /// Every profile of the board, by id. `total_mib` is the board's memory, for names that the driver does not report.
     pub fn instance_profiles(&self, total_mib: u64) -> Result<Vec<InstanceProfile>, NvmlFailure> {
         let mut profiles: Vec<InstanceProfile> = Vec::new();
         for profile_enum in 0..PROFILE_ENUMS {
@@ -74,8 +97,7 @@ impl Gpu<'_> {
     }
 
     fn instance_profile(&self, profile_enum: u32, total_mib: u64) -> Result<Option<InstanceProfile>, NvmlFailure> {
-        // An older driver refuses a newer struct in one of several ways, and a profile that is not there in the same ways:
-        // only the oldest call's answer tells them apart.
+        // an older driver refuses a newer struct and an unknown profile with the same codes; only the oldest call tells them apart
         if let Some(profile) = self.profile_v3(profile_enum).or_else(|| self.profile_v2(profile_enum)) {
             return Ok(Some(profile));
         }
@@ -93,23 +115,7 @@ impl Gpu<'_> {
         // The C prototype names the oldest struct; `version` tells the library how long this one is.
         let pointer = (&raw mut info).cast::<nvmlGpuInstanceProfileInfo_v2_t>();
         call!(self.nvml, nvmlDeviceGetGpuInstanceProfileInfoV(self.handle, profile_enum, pointer)).ok()?;
-        Some(InstanceProfile {
-            id: info.id,
-            name: plain_name(&string(&info.name))?,
-            slices: info.sliceCount,
-            max: info.instanceCount,
-            multiprocessors: info.multiprocessorCount,
-            memory_mib: info.memorySizeMB,
-            engines: Engines {
-                copy: info.copyEngineCount,
-                decoder: info.decoderCount,
-                encoder: info.encoderCount,
-                jpeg: info.jpegCount,
-                ofa: info.ofaCount,
-            },
-            size: 0,
-            starts: Vec::new(),
-        })
+        Some(profile!(info, plain_name(&string(&info.name))?))
     }
 
     fn profile_v2(&self, profile_enum: u32) -> Option<InstanceProfile> {
@@ -117,49 +123,17 @@ impl Gpu<'_> {
         let mut info: nvmlGpuInstanceProfileInfo_v2_t = unsafe { zeroed() };
         info.version = u32::try_from(size_of_val(&info)).ok()? | 2 << 24;
         call!(self.nvml, nvmlDeviceGetGpuInstanceProfileInfoV(self.handle, profile_enum, &raw mut info)).ok()?;
-        Some(InstanceProfile {
-            id: info.id,
-            name: plain_name(&string(&info.name))?,
-            slices: info.sliceCount,
-            max: info.instanceCount,
-            multiprocessors: info.multiprocessorCount,
-            memory_mib: info.memorySizeMB,
-            engines: Engines {
-                copy: info.copyEngineCount,
-                decoder: info.decoderCount,
-                encoder: info.encoderCount,
-                jpeg: info.jpegCount,
-                ofa: info.ofaCount,
-            },
-            size: 0,
-            starts: Vec::new(),
-        })
+        Some(profile!(info, plain_name(&string(&info.name))?))
     }
 
     fn profile_v1(&self, profile_enum: u32, total_mib: u64) -> Result<InstanceProfile, NvmlFailure> {
         // SAFETY: a struct of integers; zero is a value of each.
         let mut info: nvmlGpuInstanceProfileInfo_t = unsafe { zeroed() };
         call!(self.nvml, nvmlDeviceGetGpuInstanceProfileInfo(self.handle, profile_enum, &raw mut info))?;
-        Ok(InstanceProfile {
-            id: info.id,
-            name: profile_name(profile_enum, info.sliceCount, info.memorySizeMB, total_mib),
-            slices: info.sliceCount,
-            max: info.instanceCount,
-            multiprocessors: info.multiprocessorCount,
-            memory_mib: info.memorySizeMB,
-            engines: Engines {
-                copy: info.copyEngineCount,
-                decoder: info.decoderCount,
-                encoder: info.encoderCount,
-                jpeg: info.jpegCount,
-                ofa: info.ofaCount,
-            },
-            size: 0,
-            starts: Vec::new(),
-        })
+        Ok(profile!(info, profile_name(profile_enum, info.sliceCount, info.memorySizeMB, total_mib)))
     }
 
-    /// Where instances of a profile may lie, as (start, size) in memory slices.
+    /// Possible placements of a profile, as (start, size) in memory slices.
     pub fn possible_placements(&self, profile_id: u32) -> Result<Vec<(u32, u32)>, NvmlFailure> {
         let mut count = 0;
         let none = std::ptr::null_mut();
@@ -175,7 +149,7 @@ impl Gpu<'_> {
     }
 }
 
-/// The driver writes `MIG 1g.10gb`; everybody else writes `1g.10gb`. An empty name is none.
+/// The driver writes `MIG 1g.10gb` for `1g.10gb`. An empty name is none.
 fn plain_name(name: &str) -> Option<String> {
     let name = name.strip_prefix("MIG ").unwrap_or(name).trim();
     (!name.is_empty()).then(|| name.to_owned())

@@ -1,4 +1,4 @@
-//! The typed calls against the simulated library, loaded as the agent loads NVIDIA's.
+//! The typed calls on the simulated library.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -9,7 +9,7 @@
 
 use std::path::PathBuf;
 
-use gputenancy_nvml::{Activation, EventKind, EventSet, Nvml, OpenError, Silent, code, find_library, full_width};
+use gputenancy_nvml::{Activation, EventSet, FaultKind, Nvml, OpenError, Silent, code, find_library, full_width};
 use silicon::{
     Board, Store,
     board::Variant,
@@ -62,7 +62,7 @@ fn library() -> PathBuf {
 }
 
 #[test]
-fn every_profile_of_every_board_is_created_at_every_place_and_destroyed() {
+fn instances_of_every_profile_are_created_at_every_start_and_destroyed() {
     for key in boards::mig_keys() {
         let sim = Sim::new(key);
         sim.mig();
@@ -95,7 +95,7 @@ fn every_profile_of_every_board_is_created_at_every_place_and_destroyed() {
 }
 
 #[test]
-fn a_taken_place_is_refused_with_call_code_and_words() {
+fn occupied_placement_fails_with_call_code_and_message() {
     let sim = Sim::new("a100-80gb");
     sim.mig();
     let nvml = sim.open();
@@ -108,12 +108,12 @@ fn a_taken_place_is_refused_with_call_code_and_words() {
 }
 
 #[test]
-fn amperes_mode_is_pending_until_the_reset() {
+fn mig_mode_of_ampere_is_pending_until_the_reset() {
     let sim = Sim::new("a100-40gb");
     let nvml = sim.open();
     let gpu = nvml.gpu(0).unwrap();
     assert!(gpu.mode_needs_reset().unwrap());
-    let Activation::Pending(reason) = gpu.set_mig_mode(true).unwrap() else { panic!("in force at once") };
+    let Activation::Pending(reason) = gpu.set_mig_mode(true).unwrap() else { panic!("active at once") };
     assert_eq!(reason.code, code::RESET_REQUIRED);
     let mode = gpu.mig_mode().unwrap().unwrap();
     assert_eq!((mode.current, mode.pending), (false, true));
@@ -121,7 +121,7 @@ fn amperes_mode_is_pending_until_the_reset() {
 }
 
 #[test]
-fn hoppers_mode_is_in_force_at_once() {
+fn mig_mode_of_hopper_is_active_at_once() {
     let sim = Sim::new("h100-80gb");
     let nvml = sim.open();
     let gpu = nvml.gpu(0).unwrap();
@@ -131,7 +131,7 @@ fn hoppers_mode_is_in_force_at_once() {
 }
 
 #[test]
-fn a_board_without_mig_says_so() {
+fn board_without_mig_has_no_mode() {
     let sim = Sim::new("t4-16gb");
     let nvml = sim.open();
     let gpu = nvml.gpu(0).unwrap();
@@ -145,7 +145,7 @@ fn a_board_without_mig_says_so() {
 }
 
 #[test]
-fn faults_of_the_hardware_arrive_as_events() {
+fn hardware_faults_arrive_as_events() {
     let sim = Sim::new("h100-80gb");
     let nvml = sim.open();
     let gpu = nvml.gpu(0).unwrap();
@@ -153,13 +153,13 @@ fn faults_of_the_hardware_arrive_as_events() {
     assert_eq!(events.next(0).unwrap(), None);
     sim.store.change(|machine, _| machine.raise_xid(0, 79)).unwrap();
     let event = events.next(0).unwrap().unwrap();
-    assert_eq!(event.kind, EventKind::Xid(79));
+    assert_eq!(event.kind, FaultKind::Xid(79));
     assert_eq!(event.uuid, Some(gpu.uuid().unwrap()));
     assert_eq!(events.next(0).unwrap(), None);
 }
 
 #[test]
-fn a_driver_that_is_not_loaded_is_told_by_code() {
+fn open_without_a_loaded_driver_fails_with_its_code() {
     let sim = Sim::new("h100-80gb");
     let path = find_library(&sim.root.path().join("drv")).unwrap();
     std::fs::remove_dir_all(sim.store.dir()).unwrap();

@@ -1,4 +1,4 @@
-//! Every NVML call, counted and timed; and the one that does not return, by name.
+//! Counts and times NVML calls, and knows the one in progress.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -9,28 +9,28 @@ use gputenancy_nvml::Observer;
 
 use crate::metrics::Metrics;
 
-/// The NVML call under way, if any; shared between the thread that makes it and whoever asks why nothing moves.
+/// The NVML call in progress, shared between the thread that makes it and the tasks that wait for it.
 #[derive(Clone, Default)]
 pub struct Calls {
-    under_way: Arc<Mutex<Option<(&'static str, Instant)>>>,
+    current: Arc<Mutex<Option<(&'static str, Instant)>>>,
     metrics: Metrics,
 }
 
 impl Calls {
     /// Counts into these metrics.
     pub fn new(metrics: Metrics) -> Self {
-        Self { under_way: Arc::default(), metrics }
+        Self { current: Arc::default(), metrics }
     }
 
-    /// The call under way and for how long.
-    pub fn under_way(&self) -> Option<(&'static str, Duration)> {
-        let under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        under_way.map(|(call, since)| (call, since.elapsed()))
+    /// The call in progress and its duration so far.
+    pub fn in_progress(&self) -> Option<(&'static str, Duration)> {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.map(|(call, since)| (call, since.elapsed()))
     }
 
     pub(super) fn set(&self, call: Option<&'static str>) {
-        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        *under_way = call.map(|call| (call, Instant::now()));
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        *current = call.map(|call| (call, Instant::now()));
     }
 }
 

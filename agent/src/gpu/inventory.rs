@@ -1,13 +1,22 @@
-//! What NVML shows of a node: plain data, the observation that everything else decides by.
+//! What NVML reports of a node: plain data that all decisions are based on.
 
 use std::sync::Arc;
 
 use gputenancy_crds::Health;
 use gputenancy_nvml::{InstanceProfile, MigMode, NvmlFailure, Process};
 
-use super::DriverRoot;
+use super::driver::DriverRoot;
 
-/// The GPUs of a node as NVML showed them at one moment.
+/// How much is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scan {
+    /// MIG mode, processes, faults, and whether the known instances still exist.
+    Quick,
+    /// Everything.
+    Full,
+}
+
+/// The GPUs of a node as NVML reported them in one scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
     /// Where the driver was found.
@@ -17,32 +26,32 @@ pub struct Inventory {
     /// CUDA version that the driver supports.
     pub cuda_version: String,
     /// The GPUs, by index.
-    pub gpus: Vec<SeenGpu>,
+    pub gpus: Vec<ObservedGpu>,
 }
 
 impl Inventory {
     /// The GPU with this UUID.
-    pub fn gpu(&self, uuid: &str) -> Option<&SeenGpu> {
+    pub fn gpu(&self, uuid: &str) -> Option<&ObservedGpu> {
         self.gpus.iter().find(|gpu| gpu.uuid == uuid)
     }
 }
 
-/// A kind of board: what does not change while the driver runs.
+/// A board model: what does not change while the driver is loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SeenBoard {
-    /// Product name as NVML writes it.
+pub struct ObservedBoard {
+    /// NVML's product name.
     pub name: String,
-    /// All memory, in MiB.
+    /// Total memory, in MiB.
     pub memory_mib: u64,
-    /// Memory that the driver keeps for itself, in MiB.
+    /// Memory reserved by the driver, in MiB.
     pub reserved_mib: Option<u64>,
     /// A change of MIG mode needs a reset.
     pub mode_needs_reset: bool,
-    /// MIG profiles, by id; empty without MIG, and with MIG off on drivers that tell only while it is on.
+    /// MIG profiles, by id; empty without MIG, and on some drivers while MIG is off.
     pub profiles: Vec<InstanceProfile>,
 }
 
-impl SeenBoard {
+impl ObservedBoard {
     /// The profile with this name.
     pub fn profile(&self, name: &str) -> Option<&InstanceProfile> {
         self.profiles.iter().find(|profile| profile.name == name)
@@ -51,7 +60,7 @@ impl SeenBoard {
 
 /// One GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SeenGpu {
+pub struct ObservedGpu {
     /// NVML's UUID.
     pub uuid: String,
     /// NVML's index.
@@ -60,59 +69,69 @@ pub struct SeenGpu {
     pub minor: u32,
     /// PCI address.
     pub pci_bus_id: String,
-    /// NUMA node, where the host tells.
+    /// NUMA node, if the host reports one.
     pub numa: Option<i64>,
-    /// Its kind.
-    pub board: Arc<SeenBoard>,
-    /// MIG mode; `None` where the board has none.
+    /// Board model.
+    pub board: Arc<ObservedBoard>,
+    /// MIG mode; `None` on a board without MIG.
     pub mode: Option<MigMode>,
-    /// GPU instances that exist, by start.
-    pub instances: Vec<SeenInstance>,
-    /// Processes on it.
+    /// GPU instances, by start.
+    pub instances: Vec<ObservedInstance>,
+    /// Processes on the GPU.
     pub clients: Vec<Process>,
-    /// Healthy, or why not.
+    /// Health.
     pub health: Health,
-    /// What condemned it.
+    /// The fault that made it unhealthy.
     pub fault: Option<String>,
-    /// A call that failed while this GPU was read: what is said above is then what was seen last.
-    pub trouble: Option<NvmlFailure>,
+    /// The call that failed in the latest scan: all other fields are then of the scan before.
+    pub failure: Option<NvmlFailure>,
 }
 
-impl SeenGpu {
+impl ObservedGpu {
     /// Processes on one GPU instance.
     pub fn clients_of(&self, gi: u32) -> impl Iterator<Item = &Process> {
         self.clients.iter().filter(move |process| process.gi == Some(gi))
+    }
+
+    /// MIG mode is enabled now.
+    pub fn mig_enabled(&self) -> bool {
+        self.mode.is_some_and(|mode| mode.current)
     }
 }
 
 /// One GPU instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SeenInstance {
+pub struct ObservedInstance {
     /// GPU instance id.
     pub gi: u32,
-    /// NVIDIA's name of the profile, or `profile-<id>` when the board does not list it.
+    /// NVIDIA's name of the profile, or `profile-<id>` if the board does not list it.
     pub profile: String,
     /// First memory slice.
     pub start: u32,
     /// Memory slices.
     pub size: u32,
-    /// Compute instances in it.
-    pub compute: Vec<SeenCompute>,
+    /// Its compute instances.
+    pub compute: Vec<ObservedCompute>,
 }
 
-impl SeenInstance {
-    /// The one compute instance over all of it, with a UUID: then, and only then, it is a device.
+impl ObservedInstance {
+    /// Id and UUID of the only compute instance, if it covers the whole instance and is listed: only then this is a device.
     pub fn whole_compute(&self) -> Option<(u32, &str)> {
         match self.compute.as_slice() {
-            [SeenCompute { ci, full_width: true, uuid: Some(uuid) }] => Some((*ci, uuid)),
+            [ObservedCompute { ci, full_width: true, uuid: Some(uuid) }] => Some((*ci, uuid)),
             _ => None,
         }
+    }
+
+    /// UUID of the first MIG device.
+    pub fn uuid(&self) -> Option<&str> {
+        self.compute.first()?.uuid.as_deref()
     }
 }
 
 /// One compute instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SeenCompute {
+pub struct ObservedCompute {
     /// Compute instance id.
     pub ci: u32,
     /// It covers the whole GPU instance.

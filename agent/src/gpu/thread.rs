@@ -1,5 +1,5 @@
-//! The thread that owns NVML. NVML's calls block, some for seconds and, on a sick board, for ever: nothing else runs here, and
-//! whoever asks waits only so long.
+//! The thread that owns NVML. Calls block, some for seconds and on a faulty board for ever: only this thread makes them, and callers
+//! wait until a deadline.
 
 use std::{
     sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
@@ -8,276 +8,223 @@ use std::{
 };
 
 use gputenancy_crds::Health;
-use gputenancy_nvml::{Nvml, NvmlFailure, OpenError, code};
+use gputenancy_nvml::{Nvml, NvmlFailure, OpenError};
 use tokio::sync::oneshot;
 
 use super::{
-    Calls, DriverRoot, Inventory, Order, OrderError, Places,
-    health::RecordedFault,
-    holders::{count_holders, name_holders},
-    order::carry_out,
-    read::{Reader, Remembered, ends_the_session},
+    calls::Calls,
+    device_files::{add_holders, describe_holders},
+    driver::{DriverRoot, NodePaths, Session},
+    faults::RecordedFault,
+    inventory::{Inventory, Scan},
+    operation::{Operation, OperationError, RESET_CALL, execute},
+    policy::{Deadlines, is_driver_unloaded, reopens_library},
+    reader::{History, Reader},
     reset::reset,
 };
 
-/// How long an answer is waited for.
-#[derive(Clone, Copy, Debug)]
-pub struct Deadlines {
-    /// Of a look.
-    pub look: Duration,
-    /// Of an order.
-    pub order: Duration,
-}
-
-impl Default for Deadlines {
-    /// An inventory of 16 carved GPUs takes well under a second; destroying a GPU instance takes about a second on hardware, a
-    /// change of mode several.
-    fn default() -> Self {
-        Self { look: Duration::from_secs(10), order: Duration::from_mins(1) }
-    }
-}
-
-/// How closely to look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Depth {
-    /// Mode, processes, faults, and instances that are gone.
-    Shallow,
-    /// Everything.
-    Deep,
-}
-
 /// Why NVML does not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Trouble {
-    /// The library is not there or does not load.
+pub enum NvmlError {
+    /// The library does not exist or does not load.
     #[error("{0}")]
     NoLibrary(String),
     /// NVML refused.
     #[error(transparent)]
-    Nvml(#[from] NvmlFailure),
+    Call(#[from] NvmlFailure),
     /// A call has not returned.
     #[error("{call} has not returned for {} s", .elapsed.as_secs())]
     Hangs {
         /// The call.
         call: &'static str,
-        /// Since when.
+        /// Its duration so far.
         elapsed: Duration,
     },
-    /// The thread ended, which only a defect can bring about.
+    /// The thread ended, which is a defect of the agent.
     #[error("the NVML thread ended")]
     Ended,
 }
 
+type Reply<T> = oneshot::Sender<T>;
+
 enum Request {
-    Look { depth: Depth, files: bool, reply: oneshot::Sender<Result<Inventory, Trouble>> },
-    Recall { faults: Vec<RecordedFault>, reply: oneshot::Sender<Result<(), Trouble>> },
-    Do { uuid: String, order: Order, reply: oneshot::Sender<Result<(), OrderError>> },
+    Read { scan: Scan, open_files: bool, reply: Reply<Result<Inventory, NvmlError>> },
+    RestoreFaults { faults: Vec<RecordedFault>, reply: Reply<Result<(), NvmlError>> },
+    Execute { uuid: String, operation: Operation, reply: Reply<Result<(), OperationError>> },
 }
 
-/// Handle of the thread; the thread ends when the last handle is dropped.
+/// Handle of the thread, which ends when the last handle is dropped.
 #[derive(Clone)]
-pub struct Silicon {
+pub struct NvmlThread {
     requests: SyncSender<Request>,
     calls: Calls,
     deadlines: Deadlines,
 }
 
-impl Silicon {
-    /// Starts the thread. The library is opened at the first look, and again whenever the driver was reloaded.
-    ///
-    /// # Errors
-    /// When the kernel has no thread left.
-    pub fn start(places: Places, calls: Calls, deadlines: Deadlines) -> std::io::Result<Self> {
-        // One place: a caller that gave up on a hanging call must not leave a queue behind.
+impl NvmlThread {
+    /// Starts the thread. The library is opened at the first request, and again after the driver was reloaded.
+    pub fn start(paths: NodePaths, calls: Calls, deadlines: Deadlines) -> std::io::Result<Self> {
+        // room for one: a caller that gave up on a hanging call must not leave a queue behind
         let (requests, receiver) = sync_channel(1);
         let observer = calls.clone();
-        thread::Builder::new().name("nvml".into()).spawn(move || run(&places, &observer, &receiver))?;
+        thread::Builder::new().name("nvml".into()).spawn(move || run(&paths, &observer, &receiver))?;
         Ok(Self { requests, calls, deadlines })
     }
 
-    /// What NVML shows. With `files`, processes that have an instance's capability file open are among its clients.
-    ///
-    /// # Errors
-    /// See [`Trouble`]; the next look opens the library anew where that may help.
-    pub async fn look(&self, depth: Depth, files: bool) -> Result<Inventory, Trouble> {
-        let (reply, answer) = oneshot::channel();
-        self.send(Request::Look { depth, files, reply })?;
-        match tokio::time::timeout(self.deadlines.look, answer).await {
-            Ok(answer) => answer.map_err(|_| Trouble::Ended)?,
-            Err(_) => Err(self.hangs()),
-        }
+    /// Reads the inventory. With `open_files`, clients include processes that have an instance's capability file open.
+    pub async fn read(&self, scan: Scan, open_files: bool) -> Result<Inventory, NvmlError> {
+        self.request(self.deadlines.scan, |reply| Request::Read { scan, open_files, reply }).await?
     }
 
-    /// Takes faults over that an earlier run of the agent noted.
-    ///
-    /// # Errors
-    /// When NVML does not answer; then nothing was taken over.
-    pub async fn recall(&self, faults: Vec<RecordedFault>) -> Result<(), Trouble> {
+    /// Restores faults that an earlier run of the agent recorded.
+    pub async fn restore_faults(&self, faults: Vec<RecordedFault>) -> Result<(), NvmlError> {
         if faults.is_empty() {
             return Ok(());
         }
-        let (reply, answer) = oneshot::channel();
-        self.send(Request::Recall { faults, reply })?;
-        match tokio::time::timeout(self.deadlines.look, answer).await {
-            Ok(answer) => answer.map_err(|_| Trouble::Ended)?,
-            Err(_) => Err(self.hangs()),
-        }
+        self.request(self.deadlines.scan, |reply| Request::RestoreFaults { faults, reply }).await?
     }
 
-    /// Carries out one order.
-    ///
-    /// # Errors
-    /// The outer one when NVML does not answer: what became of the order then, only a later look tells.
-    pub async fn carry_out(&self, uuid: &str, order: Order) -> Result<Result<(), OrderError>, Trouble> {
-        let (reply, answer) = oneshot::channel();
-        self.send(Request::Do { uuid: uuid.to_owned(), order, reply })?;
-        match tokio::time::timeout(self.deadlines.order, answer).await {
-            Ok(answer) => answer.map_err(|_| Trouble::Ended),
-            Err(_) => Err(self.hangs()),
-        }
+    /// Executes one operation. The outer error leaves the outcome unknown until the next scan.
+    pub async fn execute(&self, uuid: &str, operation: Operation) -> Result<Result<(), OperationError>, NvmlError> {
+        let uuid = uuid.to_owned();
+        self.request(self.deadlines.operation, |reply| Request::Execute { uuid, operation, reply }).await
     }
 
-    fn send(&self, request: Request) -> Result<(), Trouble> {
-        self.requests.try_send(request).map_err(|error| match error {
+    async fn request<T>(&self, deadline: Duration, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, NvmlError> {
+        let (reply, answer) = oneshot::channel();
+        self.requests.try_send(request(reply)).map_err(|error| match error {
             TrySendError::Full(_) => self.hangs(),
-            TrySendError::Disconnected(_) => Trouble::Ended,
-        })
+            TrySendError::Disconnected(_) => NvmlError::Ended,
+        })?;
+        match tokio::time::timeout(deadline, answer).await {
+            Ok(answer) => answer.map_err(|_| NvmlError::Ended),
+            Err(_) => Err(self.hangs()),
+        }
     }
 
-    fn hangs(&self) -> Trouble {
-        let (call, elapsed) = self.calls.under_way().unwrap_or(("NVML", self.deadlines.look));
-        Trouble::Hangs { call, elapsed }
+    fn hangs(&self) -> NvmlError {
+        let (call, elapsed) = self.calls.in_progress().unwrap_or(("NVML", self.deadlines.scan));
+        NvmlError::Hangs { call, elapsed }
     }
 }
 
-/// Why a session with an open library ended.
-enum Ended {
-    Closed,
-    /// The driver is, or was, away: whatever was wrong with a GPU, it has been reset since.
-    DriverGone,
-    /// A GPU is lost; if it ever comes back, then to a library that was opened anew.
+/// Why the library is closed.
+enum Close {
+    Shutdown,
+    /// The driver is, or was, not loaded. Loading it resets all GPUs.
+    DriverReloaded,
+    /// A lost GPU can come back only to a library that is opened again.
     GpuLost,
     Reset {
         uuid: String,
         pci_bus_id: String,
-        reply: oneshot::Sender<Result<(), OrderError>>,
+        reply: Reply<Result<(), OperationError>>,
     },
 }
 
-fn run(places: &Places, calls: &Calls, requests: &Receiver<Request>) {
-    let mut remembered = Remembered::default();
+fn run(paths: &NodePaths, calls: &Calls, requests: &Receiver<Request>) {
+    let mut history = History::default();
     while let Ok(request) = requests.recv() {
-        let (driver_root, nvml) = match open(places, calls) {
+        let (driver_root, nvml) = match open(paths, calls) {
             Ok(opened) => opened,
             Err(error) => {
-                if matches!(&error, OpenError::Init(failure) if failure.code == code::DRIVER_NOT_LOADED) {
-                    remembered.condemned.pardon_all();
+                if matches!(&error, OpenError::Init(failure) if is_driver_unloaded(failure.code)) {
+                    history.faults.clear_all();
                 }
                 refuse(request, error);
                 continue;
             }
         };
-        tracing::info!(library = %nvml.path().display(), "NVML is open");
-        let opened = Opened { nvml: &nvml, driver_root: &driver_root, places };
-        let ended = session(&opened, requests, request, &mut remembered);
+        tracing::info!(library = %nvml.path().display(), "opened NVML");
+        let session = Session { nvml: &nvml, driver_root: &driver_root, paths };
+        let close = serve(session, requests, request, &mut history);
         drop(nvml);
-        match ended {
-            Ended::Closed => return,
-            Ended::DriverGone => remembered.condemned.pardon_all(),
-            Ended::GpuLost => {}
-            Ended::Reset { uuid, pci_bus_id, reply } => {
-                calls.set(Some("nvidia-smi --gpu-reset"));
-                let mut outcome = reset(&driver_root.seen, &pci_bus_id);
+        match close {
+            Close::Shutdown => return,
+            Close::DriverReloaded => history.faults.clear_all(),
+            Close::GpuLost => {}
+            Close::Reset { uuid, pci_bus_id, reply } => {
+                calls.set(Some(RESET_CALL));
+                let mut outcome = reset(&driver_root.local, &pci_bus_id);
                 calls.set(None);
                 match &mut outcome {
-                    Ok(()) => remembered.condemned.pardon(&uuid),
-                    Err(OrderError::Reset { message, .. }) => {
-                        let minor = remembered.last.values().find(|gpu| gpu.uuid == uuid).map(|gpu| gpu.minor);
-                        message.extend(minor.map(|minor| name_holders(&places.proc_root, minor)));
+                    Ok(()) => history.faults.clear(&uuid),
+                    Err(OperationError::Reset { message, .. }) => {
+                        let minor = history.gpus.values().find(|gpu| gpu.uuid == uuid).map(|gpu| gpu.minor);
+                        message.extend(minor.map(|minor| describe_holders(&paths.proc_root, minor)));
                     }
                     Err(_) => {}
                 }
-                // Whoever gave up waiting learns it from the next look.
+                // a caller that has given up learns the outcome from the next scan
                 let _ = reply.send(outcome);
             }
         }
     }
 }
 
-fn open(places: &Places, calls: &Calls) -> Result<(DriverRoot, Nvml), OpenError> {
-    let (root, library) = places.driver().ok_or_else(|| {
-        let first = places.driver_roots.first().map(|root| root.seen.clone());
+fn open(paths: &NodePaths, calls: &Calls) -> Result<(DriverRoot, Nvml), OpenError> {
+    let (root, library) = paths.driver().ok_or_else(|| {
+        let first = paths.driver_roots.first().map(|root| root.local.clone());
         OpenError::NotFound(first.unwrap_or_default())
     })?;
     Ok((root.clone(), Nvml::open(library, Box::new(calls.clone()))?))
 }
 
 fn refuse(request: Request, error: OpenError) {
-    let trouble = match error {
-        OpenError::Init(failure) => Trouble::Nvml(failure),
-        OpenError::NotFound(_) | OpenError::Load { .. } => Trouble::NoLibrary(error.to_string()),
+    let error = match error {
+        OpenError::Init(failure) => NvmlError::Call(failure),
+        OpenError::NotFound(_) | OpenError::Load { .. } => NvmlError::NoLibrary(error.to_string()),
     };
     match request {
-        Request::Look { reply, .. } => drop(reply.send(Err(trouble))),
-        Request::Recall { reply, .. } => drop(reply.send(Err(trouble))),
-        Request::Do { reply, .. } => drop(reply.send(Err(OrderError::Gone(format!("NVML ({trouble})"))))),
+        Request::Read { reply, .. } => drop(reply.send(Err(error))),
+        Request::RestoreFaults { reply, .. } => drop(reply.send(Err(error))),
+        Request::Execute { reply, .. } => drop(reply.send(Err(OperationError::Gone(format!("NVML ({error})"))))),
     }
 }
 
-/// An open library and where it came from.
-pub(super) struct Opened<'a> {
-    pub(super) nvml: &'a Nvml,
-    pub(super) driver_root: &'a DriverRoot,
-    pub(super) places: &'a Places,
-}
-
-fn session(opened: &Opened<'_>, requests: &Receiver<Request>, first: Request, remembered: &mut Remembered) -> Ended {
-    let Opened { nvml, driver_root, places } = *opened;
-    let mut reader = match Reader::new(nvml, driver_root.clone(), remembered) {
+fn serve(session: Session<'_>, requests: &Receiver<Request>, first: Request, history: &mut History) -> Close {
+    let mut reader = match Reader::new(session, history) {
         Ok(reader) => reader,
         Err(failure) => {
             refuse(first, OpenError::Init(failure));
-            return Ended::DriverGone;
+            return Close::DriverReloaded;
         }
     };
     let mut next = Some(first);
     while let Some(request) = next.take().or_else(|| requests.recv().ok()) {
         match request {
-            Request::Recall { faults, reply } => {
-                reader.recall(faults);
+            Request::RestoreFaults { faults, reply } => {
+                reader.restore_faults(faults);
                 let _ = reply.send(Ok(()));
             }
-            Request::Look { depth, files, reply } => {
-                let mut seen = reader.look(depth, &places.sys_root);
-                if let (true, Ok(inventory)) = (files, &mut seen) {
-                    count_holders(inventory, &places.proc_root, &driver_root.seen);
+            Request::Read { scan, open_files, reply } => {
+                let mut inventory = reader.read(scan);
+                if let (true, Ok(inventory)) = (open_files, &mut inventory) {
+                    add_holders(inventory, &session.paths.proc_root, &session.driver_root.local);
                 }
-                let ended = match &seen {
-                    Ok(inventory)
-                        if depth == Depth::Deep && inventory.gpus.iter().any(|gpu| gpu.health == Health::Lost) =>
-                    {
-                        Some(Ended::GpuLost)
-                    }
-                    Err(failure) if ends_the_session(failure.code) => Some(Ended::DriverGone),
+                let lost = |inventory: &Inventory| inventory.gpus.iter().any(|gpu| gpu.health == Health::Lost);
+                let close = match &inventory {
+                    Ok(inventory) if scan == Scan::Full && lost(inventory) => Some(Close::GpuLost),
+                    Err(failure) if reopens_library(failure.code) => Some(Close::DriverReloaded),
                     Ok(_) | Err(_) => None,
                 };
-                let _ = reply.send(seen.map_err(Trouble::Nvml));
-                if let Some(ended) = ended {
-                    return ended;
+                let _ = reply.send(inventory.map_err(NvmlError::Call));
+                if let Some(close) = close {
+                    return close;
                 }
             }
-            Request::Do { uuid, order: Order::Reset { pci_bus_id }, reply } => {
-                return Ended::Reset { uuid, pci_bus_id, reply };
+            Request::Execute { uuid, operation: Operation::Reset { pci_bus_id }, reply } => {
+                return Close::Reset { uuid, pci_bus_id, reply };
             }
-            Request::Do { uuid, order, reply } => {
-                let outcome = carry_out(opened, &uuid, &order);
-                let reopen = matches!(&outcome, Err(OrderError::Nvml(failure)) if ends_the_session(failure.code));
+            Request::Execute { uuid, operation, reply } => {
+                let outcome = execute(session, &uuid, &operation);
+                let reopen = matches!(&outcome, Err(OperationError::Nvml(failure)) if reopens_library(failure.code));
                 let _ = reply.send(outcome);
                 if reopen {
-                    return Ended::DriverGone;
+                    return Close::DriverReloaded;
                 }
             }
         }
     }
-    Ended::Closed
+    Close::Shutdown
 }

@@ -1,49 +1,49 @@
-//! Boards as the status describes them, each kind once.
+//! Board models of a node, each listed once.
 
 use gputenancy_crds::{Board, BoardProfile, MemoryText};
 
-use crate::gpu::{Inventory, SeenBoard};
+use crate::gpu::{Inventory, ObservedBoard};
 
-/// Kinds of board, in the order in which GPUs show them, and the kind of each GPU.
+/// The board models in the order of GPUs, and the index of each GPU's model.
 pub fn boards(inventory: &Inventory) -> (Vec<Board>, Vec<i32>) {
     let mut boards: Vec<Board> = Vec::new();
-    let mut kinds = Vec::new();
+    let mut indices = Vec::new();
     for gpu in &inventory.gpus {
         let board = board(&gpu.board);
-        let kind = boards.iter().position(|known| *known == board).unwrap_or_else(|| {
+        let index = boards.iter().position(|known| *known == board).unwrap_or_else(|| {
             boards.push(board);
             boards.len() - 1
         });
-        kinds.push(small(kind));
+        indices.push(small(index));
     }
-    (boards, kinds)
+    (boards, indices)
 }
 
-fn board(seen: &SeenBoard) -> Board {
-    let profiles = || seen.profiles.iter();
+fn board(observed: &ObservedBoard) -> Board {
+    let profiles = || observed.profiles.iter();
     let reach =
         |profile: &gputenancy_nvml::InstanceProfile| profile.starts.iter().max().map_or(0, |s| s + profile.size);
     Board {
-        product: seen.name.replace(' ', "-"),
-        memory: mib(seen.memory_mib),
-        reserved: seen.reserved_mib.map(mib),
+        product: observed.name.replace(' ', "-"),
+        memory: mib(observed.memory_mib),
+        reserved: observed.reserved_mib.map(mib),
         slices: small(profiles().map(|profile| profile.slices).max().unwrap_or(0)),
         memory_slices: small(profiles().map(reach).max().unwrap_or(0)),
-        mode_needs_reset: seen.mode_needs_reset,
+        mode_needs_reset: observed.mode_needs_reset,
         profiles: profiles().map(profile).collect(),
     }
 }
 
-fn profile(seen: &gputenancy_nvml::InstanceProfile) -> BoardProfile {
-    let engines = seen.engines;
+fn profile(observed: &gputenancy_nvml::InstanceProfile) -> BoardProfile {
+    let engines = observed.engines;
     BoardProfile {
-        id: small(seen.id),
-        name: seen.name.clone(),
-        slices: small(seen.slices),
-        memory: mib(seen.memory_mib),
-        size: small(seen.size),
-        starts: seen.starts.iter().map(|start| small(*start)).collect(),
-        max: small(seen.max),
+        id: small(observed.id),
+        name: observed.name.clone(),
+        slices: small(observed.slices),
+        memory: mib(observed.memory_mib),
+        size: small(observed.size),
+        starts: observed.starts.iter().map(|start| small(*start)).collect(),
+        max: small(observed.max),
         engines: [engines.copy, engines.decoder, engines.encoder, engines.jpeg, engines.ofa].map(small).to_vec(),
     }
 }
@@ -52,7 +52,7 @@ fn mib(mib: u64) -> MemoryText {
     MemoryText::from_mib(i64::try_from(mib).unwrap_or(i64::MAX))
 }
 
-/// NVML's numbers as the API writes them.
+/// A number of NVML as the API writes it.
 pub(super) fn small<T: TryInto<i32>>(number: T) -> i32 {
     number.try_into().unwrap_or(i32::MAX)
 }

@@ -1,12 +1,14 @@
-//! Telling the operator: `GpuNode.status`, made from what is seen and written only when it changed.
+//! Reports to the operator: `GpuNode.status`, a pure function of the [`StatusInput`], written when it changes.
 
 pub mod boards;
 pub mod conditions;
-pub mod object;
+pub mod gpu_node;
+pub mod input;
 pub mod status;
 pub mod writer;
 
-pub use status::{Sources, status, without_inventory};
+pub use input::StatusInput;
+pub use status::{status, without_inventory};
 
 #[cfg(test)]
 mod tests;

@@ -1,66 +1,48 @@
-//! The status as a pure function of what is seen.
+//! The status as a pure function of the input.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use gputenancy_crds::{
     DeviceOwner, DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, MigMode,
     condition::{self},
 };
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
+use k8s_openapi::jiff::Timestamp;
 
 use super::{
     boards::{boards, small},
     conditions::verdicts,
+    input::StatusInput,
 };
 use crate::{
-    carve::{Carved, GpuProgress, offer::instance_id},
-    device::{Device, DeviceId, DeviceOwner as Container, DeviceView, KubeletView, owner_of},
-    gpu::{Inventory, SeenGpu, SeenInstance, origin::Origin},
+    device::{Device, DeviceId, DeviceOwner as Container, owner_of},
+    gpu::{Inventory, ObservedGpu, ObservedInstance, process_origin::Origin},
+    partition::{GpuProgress, devices::instance_id},
 };
 
-/// Bytes of JSON that a status should not exceed.
-pub const LARGEST: usize = 16 * 1024;
+/// Largest size of a status, in bytes of JSON.
+pub const MAX_SIZE: usize = 16 * 1024;
 
-/// Everything that the status is made of.
-pub struct Sources<'a> {
-    /// Where carving stands, and what NVML shows.
-    pub carved: &'a Carved,
-    /// What is offered to kubelet.
-    pub view: &'a DeviceView,
-    /// What kubelet makes of it.
-    pub kubelet: &'a KubeletView,
-    /// The NVML call under way.
-    pub under_way: Option<(&'static str, Duration)>,
-    /// The command of a process, and where it comes from.
-    pub origin: &'a dyn Fn(u32) -> (String, Origin),
-    /// The kernel's boot id.
-    pub boot_id: &'a str,
-    /// The driver is the simulated one.
-    pub simulated: bool,
-    /// Conditions as they were, for their transition times.
-    pub old: &'a [Condition],
-    /// The status that an earlier run wrote last.
-    pub earlier: &'a GpuNodeStatus,
-}
+/// Most unattributed processes listed for one GPU.
+const MAX_HOLDERS: usize = 16;
 
 /// The status of the `GpuNode`.
-pub fn status(sources: &Sources<'_>, now: Timestamp) -> GpuNodeStatus {
-    let carved = sources.carved;
-    let inventory = carved.inventory.clone().unwrap_or_default();
-    let (boards, kinds) = boards(&inventory);
+pub fn status(input: &StatusInput<'_>, now: Timestamp) -> GpuNodeStatus {
+    let state = input.state;
+    let inventory = state.inventory.clone().unwrap_or_default();
+    let (boards, board_indices) = boards(&inventory);
     let offered: BTreeMap<&DeviceId, &Device> =
-        sources.view.devices.iter().filter(|device| device.offered()).map(|device| (&device.id, device)).collect();
-    let state = |(gpu, board)| gpu_state(sources, &offered, gpu, board);
+        input.view.devices.iter().filter(|device| device.offered()).map(|device| (&device.id, device)).collect();
+    let gpu_state = |(gpu, board)| gpu_state(input, &offered, gpu, board);
     let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    let gpus: Vec<GpuState> = inventory.gpus.iter().zip(kinds).map(state).collect();
+    let gpus: Vec<GpuState> = inventory.gpus.iter().zip(board_indices).map(gpu_state).collect();
     fit(GpuNodeStatus {
-        observed_generation: carved.generation.or(Some(-1)),
-        conditions: condition::merge(sources.old, verdicts(sources), carved.generation, now),
+        observed_generation: state.generation.or(Some(-1)),
+        conditions: condition::merge(input.old, verdicts(input), state.generation, now),
         agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         driver_version: known(&inventory.driver_version),
         cuda_version: known(&inventory.cuda_version),
-        boot_id: known(sources.boot_id),
-        simulated: Some(sources.simulated),
+        boot_id: known(input.boot_id),
+        simulated: Some(input.simulated),
         boards,
         gpu_count: Some(small(gpus.len())),
         devices: Some(devices(&gpus)),
@@ -69,27 +51,27 @@ pub fn status(sources: &Sources<'_>, now: Timestamp) -> GpuNodeStatus {
     })
 }
 
-/// Keeps the status of a finely cut node small: everybody who watches nodes reads all of it at every change. UUIDs of MIG devices
-/// go first, because a place names an instance just as well and NVML tells the rest.
+/// Keeps the status small, because every watch receives all of it with every change: without the UUIDs of MIG devices, which start and
+/// profile replace.
 fn fit(mut status: GpuNodeStatus) -> GpuNodeStatus {
-    if serde_json::to_vec(&status).is_ok_and(|text| text.len() > LARGEST) {
+    if serde_json::to_vec(&status).is_ok_and(|text| text.len() > MAX_SIZE) {
         let instances = status.gpus.iter_mut().flat_map(|gpu| &mut gpu.instances);
         instances.for_each(|instance| instance.uuid = None);
     }
     status
 }
 
-/// The status while NVML has not answered once: what an earlier run saw, out of service. A driver that comes up minutes after
-/// the node must not look like a node without GPUs.
-pub fn without_inventory(sources: &Sources<'_>, now: Timestamp) -> GpuNodeStatus {
+/// The status before NVML's first answer: that of an earlier run, with all devices withdrawn. A driver that starts minutes after the
+/// node must not make it a node without GPUs.
+pub fn without_inventory(input: &StatusInput<'_>, now: Timestamp) -> GpuNodeStatus {
     let withdrawn = |device: &mut DeviceState| {
         device.resource = None;
         device.allocatable = false;
         device.clients = 0;
     };
-    let mut status = sources.earlier.clone();
+    let mut status = input.earlier.clone();
     status.observed_generation = status.observed_generation.or(Some(-1));
-    status.conditions = condition::merge(sources.old, verdicts(sources), status.observed_generation, now);
+    status.conditions = condition::merge(input.old, verdicts(input), status.observed_generation, now);
     for gpu in &mut status.gpus {
         gpu.health = Health::Unhealthy;
         gpu.instances.iter_mut().for_each(|instance| withdrawn(&mut instance.device));
@@ -99,38 +81,41 @@ pub fn without_inventory(sources: &Sources<'_>, now: Timestamp) -> GpuNodeStatus
     status
 }
 
-fn gpu_state(sources: &Sources<'_>, offered: &BTreeMap<&DeviceId, &Device>, gpu: &SeenGpu, board: i32) -> GpuState {
+fn gpu_state(
+    input: &StatusInput<'_>,
+    offered: &BTreeMap<&DeviceId, &Device>,
+    gpu: &ObservedGpu,
+    board: i32,
+) -> GpuState {
     let nothing = GpuProgress::default();
-    let progress = sources.carved.gpus.get(&gpu.uuid).unwrap_or(&nothing);
-    let kubelet = sources.kubelet;
-    let earlier = sources.earlier.gpus.iter().find(|known| known.uuid == gpu.uuid);
+    let progress = input.state.gpus.get(&gpu.uuid).unwrap_or(&nothing);
+    let kubelet = input.kubelet;
+    let earlier = input.earlier.gpus.iter().find(|known| known.uuid == gpu.uuid);
     let device = |id: &DeviceId, uuid: Option<&str>, clients: usize, before: Option<&DeviceState>| DeviceState {
         resource: (offered.get(id).map(|device| &device.resource))
             .or_else(|| kubelet.offered_elsewhere(uuid?))
             .cloned(),
         allocatable: kubelet.allocates(id, uuid),
-        // a process whose pod nobody knows is a reason to make another device for the pod's team: until kubelet has spoken, who had
-        // it has it
-        owner: match &sources.carved.owners {
+        // before kubelet's first report the earlier owner counts: a device with an unattributed process would be replaced
+        owner: match &input.state.owners {
             Some(owners) => owner_of(owners, id, uuid).map(named),
             None => before.and_then(|d| d.owner.clone()),
         },
         clients: small(clients),
     };
-    let instance = |seen: &SeenInstance| InstanceState {
-        start: small(seen.start),
-        profile: seen.profile.clone(),
-        gi: small(seen.gi),
-        ci: seen.compute.first().map(|compute| small(compute.ci)),
-        uuid: seen.compute.first().and_then(|compute| compute.uuid.clone()),
+    let instance_state = |instance: &ObservedInstance| InstanceState {
+        start: small(instance.start),
+        profile: instance.profile.clone(),
+        gi: small(instance.gi),
+        ci: instance.compute.first().map(|compute| small(compute.ci)),
+        uuid: instance.uuid().map(str::to_owned),
         device: device(
-            &instance_id(gpu, seen),
-            seen.compute.first().and_then(|compute| compute.uuid.as_deref()),
-            gpu.clients_of(seen.gi).count(),
-            earlier.and_then(|known| known.instances.iter().find(|i| is_same(i, seen))).map(|i| &i.device),
+            &instance_id(gpu, instance),
+            instance.uuid(),
+            gpu.clients_of(instance.gi).count(),
+            earlier.and_then(|known| known.instances.iter().find(|i| is_same(i, instance))).map(|i| &i.device),
         ),
     };
-    let mig_on = gpu.mode.is_some_and(|mode| mode.current);
     GpuState {
         uuid: gpu.uuid.clone(),
         index: small(gpu.index),
@@ -140,68 +125,57 @@ fn gpu_state(sources: &Sources<'_>, offered: &BTreeMap<&DeviceId, &Device>, gpu:
             enabled: mode.current,
             pending: (mode.pending != mode.current).then_some(mode.pending),
         }),
-        health: if sources.carved.trouble.is_some() { Health::Unhealthy } else { gpu.health },
+        health: if input.state.nvml_error.is_some() { Health::Unhealthy } else { gpu.health },
         fault: gpu.fault.clone(),
         step: progress.step,
-        instances: gpu.instances.iter().map(instance).collect(),
-        whole: (!mig_on).then(|| {
+        instances: gpu.instances.iter().map(instance_state).collect(),
+        whole: (!gpu.mig_enabled()).then(|| {
             let before = earlier.and_then(|known| known.whole.as_ref());
             device(&DeviceId::whole(&gpu.uuid), Some(&gpu.uuid), gpu.clients.len(), before)
         }),
-        holders: holders(sources, gpu, progress),
+        holders: holders(input, gpu, progress),
         error: progress.error.clone(),
     }
 }
 
-/// Is it the instance that an earlier run saw?
-fn is_same(known: &InstanceState, seen: &SeenInstance) -> bool {
-    (known.start, known.gi, known.profile.as_str()) == (small(seen.start), small(seen.gi), seen.profile.as_str())
+/// The instance is the one in an earlier status.
+fn is_same(known: &InstanceState, instance: &ObservedInstance) -> bool {
+    (known.start, known.gi, known.profile.as_str())
+        == (small(instance.start), small(instance.gi), instance.profile.as_str())
 }
 
-/// Processes that the owner of their device does not explain: those of NVML's lists, and those that kept an instance from being
-/// destroyed.
-fn holders(sources: &Sources<'_>, gpu: &SeenGpu, progress: &GpuProgress) -> Vec<Holder> {
-    let instance = |gi: Option<u32>| gpu.instances.iter().find(|seen| Some(seen.gi) == gi);
+/// Unattributed processes: in NVML's lists, or found by the check before a destroy, and not of the owner of their device.
+fn holders(input: &StatusInput<'_>, gpu: &ObservedGpu, progress: &GpuProgress) -> Vec<Holder> {
+    let instance = |gi: Option<u32>| gpu.instances.iter().find(|instance| Some(instance.gi) == gi);
     let listed = gpu.clients.iter().map(|process| (process.pid, instance(process.gi)));
     let blockers = progress.blockers.iter().filter(|pid| gpu.clients.iter().all(|process| process.pid != **pid));
     let all = listed.chain(blockers.map(|pid| (*pid, None)));
-    let holder = |(pid, seen): (u32, Option<&SeenInstance>)| {
-        let (device, uuid) = match seen {
-            Some(seen) => (instance_id(gpu, seen), seen.compute.first().and_then(|compute| compute.uuid.as_deref())),
+    let holder = |(pid, instance): (u32, Option<&ObservedInstance>)| {
+        let (device, uuid) = match instance {
+            Some(instance) => (instance_id(gpu, instance), instance.uuid()),
             None => (DeviceId::whole(&gpu.uuid), Some(gpu.uuid.as_str())),
         };
-        let (command, origin) = (sources.origin)(pid);
-        let container = match stranger(sources, (&device, uuid), origin)? {
-            Stranger::OfNode => None,
-            Stranger::In(container) => Some(named(&container)),
-        };
-        Some(Holder { pid: i64::from(pid), command, start: seen.map(|seen| small(seen.start)), container })
+        let (command, origin) = (input.origin)(pid);
+        let start = instance.map(|instance| small(instance.start));
+        is_unattributed(input, (&device, uuid), &origin).then(|| {
+            let container = if let Origin::Pod(Some(container)) = &origin { Some(named(container)) } else { None };
+            Holder { pid: i64::from(pid), command, start, container }
+        })
     };
-    // Enough to name the culprits; a status is no process list.
-    all.filter_map(holder).take(16).collect()
+    all.filter_map(holder).take(MAX_HOLDERS).collect()
 }
 
-/// Who uses a device without having got it from kubelet.
-enum Stranger {
-    /// A process of the node itself.
-    OfNode,
-    /// A process of this container.
-    In(Container),
-}
-
-/// What a process is to the device that it uses; nothing where it may.
-fn stranger(sources: &Sources<'_>, (device, uuid): (&DeviceId, Option<&str>), origin: Origin) -> Option<Stranger> {
-    let owners = sources.carved.owners.as_ref();
+/// The process uses a device that kubelet did not give to its pod.
+fn is_unattributed(input: &StatusInput<'_>, (device, uuid): (&DeviceId, Option<&str>), origin: &Origin) -> bool {
+    let owners = input.state.owners.as_ref();
     let owner = owners.and_then(|owners| owner_of(owners, device, uuid));
-    // A pod that starts is seen by NVML before kubelet tells of it; from a device that is held none can start.
-    let held = || sources.view.devices.iter().any(|known| known.id == *device && known.held);
+    // NVML can list the process of a new pod before kubelet reports the pod, unless the device is withdrawn
+    let withdrawn = || input.view.devices.iter().any(|known| known.id == *device && known.held);
     match (origin, owner) {
-        (Origin::Ended | Origin::Pod(None), _) => None,
-        (Origin::Node, _) => Some(Stranger::OfNode),
-        (Origin::Pod(Some(who)), Some(owner)) => {
-            ((&who.namespace, &who.pod) != (&owner.namespace, &owner.pod)).then_some(Stranger::In(who))
-        }
-        (Origin::Pod(Some(who)), None) => (owners.is_some() && held()).then_some(Stranger::In(who)),
+        (Origin::Ended | Origin::Pod(None), _) => false,
+        (Origin::Node, _) => true,
+        (Origin::Pod(Some(pod)), Some(owner)) => (&pod.namespace, &pod.pod) != (&owner.namespace, &owner.pod),
+        (Origin::Pod(Some(_)), None) => owners.is_some() && withdrawn(),
     }
 }
 
@@ -219,15 +193,13 @@ fn devices(gpus: &[GpuState]) -> String {
 
 /// `0: 1g.10gb@0 3g.40gb@4; 1: whole`.
 fn layout(inventory: &Inventory) -> String {
-    let line = |gpu: &SeenGpu| {
-        let what = match (gpu.mode.is_some_and(|mode| mode.current), gpu.instances.as_slice()) {
+    let line = |gpu: &ObservedGpu| {
+        let layout = match (gpu.mig_enabled(), gpu.instances.as_slice()) {
             (false, _) => "whole".to_owned(),
             (true, []) => "empty".to_owned(),
-            (true, many) => {
-                many.iter().map(|seen| format!("{}@{}", seen.profile, seen.start)).collect::<Vec<_>>().join(" ")
-            }
+            (true, many) => many.iter().map(|i| format!("{}@{}", i.profile, i.start)).collect::<Vec<_>>().join(" "),
         };
-        format!("{}: {what}", gpu.index)
+        format!("{}: {layout}", gpu.index)
     };
     inventory.gpus.iter().map(line).collect::<Vec<_>>().join("; ")
 }

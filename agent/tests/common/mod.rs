@@ -1,4 +1,4 @@
-//! A simulated driver in a folder of its own, and the agent's silicon side on it, with a kubelet that agrees when told to.
+//! A simulated driver in its own folder, and the partitioning of an agent on it, with a kubelet that the test controls.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 #[path = "../../../integration/nvml-sim/tests/support/built.rs"]
@@ -12,10 +12,10 @@ use std::{
 };
 
 use gputenancy_agent::{
-    carve::{Carved, GpuProgress, Shell, Wanted},
     device::{DeviceView, KubeletView},
-    gpu::{Calls, Deadlines, Depth, DriverRoot, Places, SeenGpu, Silicon},
+    gpu::{Calls, Deadlines, DriverRoot, NodePaths, NvmlThread, ObservedGpu, Scan},
     metrics::Metrics,
+    partition::{DesiredLayout, GpuProgress, PartitionState, Reconciler},
 };
 use gputenancy_crds::{GpuNodeSpec, GpuSpec, InstanceSpec};
 use silicon::{
@@ -40,7 +40,7 @@ impl Sim {
         Self::with(board, gpus, |_| {})
     }
 
-    /// As [`Sim::new`], installed in another way.
+    /// As [`Sim::new`], with other options.
     pub fn with(board: &str, gpus: u32, adapt: impl FnOnce(&mut Options)) -> Self {
         let root = tempfile::tempdir().unwrap();
         let mut options = options(root.path(), board, gpus);
@@ -54,8 +54,8 @@ impl Sim {
         operations::inject(&self.store, fault).unwrap();
     }
 
-    /// Calls that a fault was tried on.
-    pub fn seen(&self) -> u32 {
+    /// Calls that matched a fault.
+    pub fn matched_calls(&self) -> u32 {
         operations::faults(self.store.dir()).unwrap().iter().map(|fault| fault.seen).sum()
     }
 
@@ -86,7 +86,7 @@ pub fn options(root: &Path, board: &str, gpus: u32) -> Options {
     }
 }
 
-/// This test program once more, as another process that runs only the test `name`.
+/// A process of this test program that runs only the test `name`.
 pub fn myself(name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture"]);
@@ -118,14 +118,14 @@ impl Drop for Client {
     }
 }
 
-/// The silicon side of an agent.
+/// The partitioning of an agent.
 pub struct Agent {
-    shell: Shell,
+    reconciler: Reconciler,
     generation: i64,
-    pub wanted: Wanted,
+    pub desired: DesiredLayout,
     pub kubelet: watch::Sender<KubeletView>,
     pub view: watch::Receiver<DeviceView>,
-    pub carved: watch::Receiver<Carved>,
+    pub state: watch::Receiver<PartitionState>,
 }
 
 impl Agent {
@@ -137,28 +137,28 @@ impl Agent {
         Self::seeing(root, "/proc".as_ref(), deadlines)
     }
 
-    /// An agent that sees these processes.
+    /// An agent with these processes.
     pub fn seeing(root: &Path, proc_root: &Path, deadlines: Deadlines) -> Self {
         let driver = root.join("drv");
-        let places = Places {
-            driver_roots: vec![DriverRoot { host: driver.clone(), seen: driver }],
+        let paths = NodePaths {
+            driver_roots: vec![DriverRoot { host: driver.clone(), local: driver }],
             proc_root: proc_root.into(),
             sys_root: "/sys".into(),
         };
         let metrics = Metrics::default();
-        let silicon = Silicon::start(places, Calls::new(metrics.clone()), deadlines).unwrap();
+        let nvml = NvmlThread::start(paths, Calls::new(metrics.clone()), deadlines).unwrap();
         let (view, views) = watch::channel(DeviceView::default());
-        let (carved, carveds) = watch::channel(Carved::default());
+        let (state, states) = watch::channel(PartitionState::default());
         let kubelet = watch::Sender::new(KubeletView::default());
-        let shell = Shell::new(silicon, metrics, kubelet.subscribe(), view, carved);
-        // The two looks that see something unused may come one right after the other.
-        let shell = shell.with_proof(Duration::ZERO);
-        Self { shell, generation: 0, wanted: Wanted::default(), kubelet, view: views, carved: carveds }
+        let reconciler = Reconciler::new(nvml, metrics, kubelet.subscribe(), view, state);
+        // one scan proves idleness
+        let reconciler = reconciler.with_proof(Duration::ZERO);
+        Self { reconciler, generation: 0, desired: DesiredLayout::default(), kubelet, view: views, state: states }
     }
 
-    /// With so long between the two looks that see something unused.
+    /// With this duration of a proof of idleness.
     pub fn with_proof(self, proof: Duration) -> Self {
-        Self { shell: self.shell.with_proof(proof), ..self }
+        Self { reconciler: self.reconciler.with_proof(proof), ..self }
     }
 
     /// The operator writes a spec for GPU 0.
@@ -179,53 +179,53 @@ impl Agent {
     pub fn want_all(&mut self, gpus: Vec<GpuSpec>) {
         self.generation += 1;
         let spec = GpuNodeSpec { gpus, ..GpuNodeSpec::default() };
-        self.wanted = Wanted { generation: self.generation, spec, ..Wanted::default() };
+        self.desired = DesiredLayout { generation: self.generation, spec, ..DesiredLayout::default() };
     }
 
-    pub async fn pass(&mut self) {
-        while self.shell.pass(Some(&self.wanted), Depth::Deep).await {}
+    pub async fn reconcile(&mut self) {
+        while self.reconciler.reconcile(Some(&self.desired), Scan::Full).await {}
     }
 
-    /// What an agent at rest does between two deep looks.
-    pub async fn glance(&mut self) {
-        self.shell.pass(Some(&self.wanted), Depth::Shallow).await;
+    /// Reconciles after a quick scan.
+    pub async fn quick_scan(&mut self) {
+        self.reconciler.reconcile(Some(&self.desired), Scan::Quick).await;
     }
 
-    /// Looks without a spec, and tells the UUID of GPU 0.
+    /// Scans without a spec, and returns the UUID of GPU 0.
     pub async fn uuid(&mut self) -> String {
-        self.shell.pass(None, Depth::Deep).await;
+        self.reconciler.reconcile(None, Scan::Full).await;
         self.gpu().uuid
     }
 
-    /// Kubelet takes note of what is offered.
-    pub fn kubelet_agrees(&self) {
+    /// Kubelet applies the latest devices.
+    pub fn kubelet_applies(&self) {
         let generation = self.view.borrow().generation;
         self.kubelet.send_modify(|kubelet| kubelet.applied_generation = generation);
     }
 
-    /// Carves until nothing moves, with a kubelet that agrees at once.
-    pub async fn settle(&mut self) -> GpuProgress {
+    /// Reconciles until nothing changes, with a kubelet that applies devices at once.
+    pub async fn converge(&mut self) -> GpuProgress {
         for _ in 0..4 {
-            self.pass().await;
-            self.kubelet_agrees();
+            self.reconcile().await;
+            self.kubelet_applies();
         }
         self.progress()
     }
 
     pub fn progress(&self) -> GpuProgress {
-        self.carved.borrow().gpus.values().next().cloned().unwrap_or_default()
+        self.state.borrow().gpus.values().next().cloned().unwrap_or_default()
     }
 
-    pub fn gpu(&self) -> SeenGpu {
-        self.carved.borrow().inventory.as_ref().unwrap().gpus[0].clone()
+    pub fn gpu(&self) -> ObservedGpu {
+        self.state.borrow().inventory.as_ref().unwrap().gpus[0].clone()
     }
 
     pub fn layout(&self) -> Vec<(u32, String)> {
-        self.gpu().instances.iter().map(|seen| (seen.start, seen.profile.clone())).collect()
+        self.gpu().instances.iter().map(|i| (i.start, i.profile.clone())).collect()
     }
 
-    /// Ids of devices that are offered.
-    pub fn offered(&self) -> Vec<String> {
+    /// Ids of the devices that kubelet can allocate.
+    pub fn advertised(&self) -> Vec<String> {
         let view = self.view.borrow();
         view.devices.iter().filter(|device| device.offered() && device.healthy).map(|d| d.id.to_string()).collect()
     }

@@ -1,4 +1,4 @@
-//! Random layouts, each drawn from what its board allows beside what stays of the one before.
+//! Random layouts of a board, each with some instances of the one before.
 
 use gputenancy_crds::{GpuSpec, InstanceSpec};
 use proptest::{
@@ -29,7 +29,7 @@ pub struct Wanted {
 }
 
 impl Layout {
-    /// As the operator asks for it.
+    /// As a spec.
     pub fn spec(&self, uuid: &str) -> GpuSpec {
         let instance = |w: &Wanted| InstanceSpec {
             start: i32::try_from(w.start).unwrap(),
@@ -41,14 +41,14 @@ impl Layout {
     }
 }
 
-/// One of a hundred numbers, what stays of the layout before, and wishes as numbers of a profile and of one of its starts.
+/// A kind of layout, the instances to keep, and candidates as indices of a profile and of one of its starts.
 type Draw = (u8, [bool; 8], Vec<(prop::sample::Index, prop::sample::Index)>);
 
-/// A sequence of layouts that a seed tells.
+/// A sequence of layouts from a seed.
 pub struct Draws {
     runner: TestRunner,
     draw: BoxedStrategy<Draw>,
-    /// A GPU in MIG mode: which instances fit beside each other is the model's to say.
+    /// A GPU in MIG mode, on which the model places instances.
     empty: Machine,
 }
 
@@ -57,15 +57,15 @@ impl Draws {
         let mut long = [0; 32];
         long[..8].copy_from_slice(&seed.to_le_bytes());
         let runner = TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &long));
-        let wishes = vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..12);
+        let candidates = vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..12);
         let mut empty = Machine::power_on("draws", board.clone(), variant, 1, &[]);
         (empty.gpus[0].mig, empty.gpus[0].mig_pending) = (true, true);
-        Self { runner, draw: (0_u8..100, any::<[bool; 8]>(), wishes).boxed(), empty }
+        Self { runner, draw: (0_u8..100, any::<[bool; 8]>(), candidates).boxed(), empty }
     }
 
-    /// Now and then a whole GPU or an empty one; else some of what was there and whatever fits of some wishes.
+    /// A whole GPU, an empty one, or some of the instances before and all candidates that fit.
     pub fn after(&mut self, before: &Layout) -> Layout {
-        let (kind, keep, wishes) = self.draw.new_tree(&mut self.runner).unwrap().current();
+        let (kind, keep, candidates) = self.draw.new_tree(&mut self.runner).unwrap().current();
         match kind {
             0..12 => return Layout::default(),
             12..20 => return Layout { mig: true, instances: Vec::new() },
@@ -76,10 +76,10 @@ impl Draws {
         for (kept, _) in kept {
             machine.create_gi(0, kept.id, Some(Placement { start: kept.start, size: kept.size })).unwrap();
         }
-        for (profile, start) in wishes {
+        for (profile, start) in candidates {
             let profile = profile.get(&self.empty.board.profiles);
             let placement = Placement { start: *start.get(&profile.starts), size: profile.size };
-            // What does not fit was wished for in vain.
+            // a candidate that does not fit is skipped
             let _ = machine.create_gi(0, profile.id, Some(placement));
         }
         let wanted = |gi: &silicon::machine::GpuInstance| Wanted {

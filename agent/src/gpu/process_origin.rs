@@ -1,5 +1,5 @@
-//! Which container a process belongs to: its cgroup has the container's id, and kubelet names the log of each container after pod,
-//! namespace, container and that id. So nothing has to be asked of the API server, and it works while that is away.
+//! The container that a process belongs to: its cgroup has the container's id, and kubelet names each container's log after pod,
+//! namespace, container and that id. This needs no API server.
 
 use std::{
     fs,
@@ -8,21 +8,21 @@ use std::{
 
 use crate::device::DeviceOwner;
 
-/// Where kubelet keeps the links to containers' logs, below the host's root.
+/// Folder of kubelet's links to containers' logs, below the host's root.
 pub const LOGS: &str = "var/log/containers";
 
 /// Where a process comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// There is no such process any more: NVML and the kernel take a moment to forget one that has ended.
+    /// The process has ended; NVML and the kernel list it for a moment longer.
     Ended,
-    /// It runs on the node itself, in no pod.
+    /// The node itself, no pod.
     Node,
-    /// A container of a pod, and which, where its log tells.
+    /// A pod; its container, if the container has a log.
     Pod(Option<DeviceOwner>),
 }
 
-/// What tells where processes come from.
+/// Finds the origin of processes.
 #[derive(Clone, Debug)]
 pub struct Origins {
     /// The node's `/proc`.
@@ -38,11 +38,11 @@ impl Origins {
             let path = self.proc_root.join(pid.to_string()).join(name);
             fs::read_to_string(path).unwrap_or_default()
         };
-        if !lives(&file("stat")) {
+        if !is_alive(&file("stat")) {
             return Origin::Ended;
         }
         let cgroup = file("cgroup");
-        // kubelet puts this word into the path whatever the driver of cgroups
+        // in the path with every cgroup driver
         if !cgroup.contains("kubepods") {
             return Origin::Node;
         }
@@ -67,15 +67,15 @@ fn named(log: &str, id: &str) -> Option<DeviceOwner> {
     Some(DeviceOwner { namespace: namespace.to_owned(), pod: pod.to_owned(), container: container.to_owned() })
 }
 
-/// A container's id is 64 hexadecimal digits, whatever the runtime puts around it; the innermost one counts.
+/// A container's id is 64 hexadecimal digits, with all runtimes; the innermost one counts.
 fn container_id(cgroup: &str) -> Option<&str> {
     let words = cgroup.split(|c: char| !c.is_ascii_alphanumeric());
     words.rev().find(|word| word.len() == 64 && word.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// A zombie has ended, and may have lost its pod's cgroup already.
-fn lives(stat: &str) -> bool {
-    // the command stands in parentheses and may have some of its own
+/// A zombie has ended, and may have left its pod's cgroup already.
+fn is_alive(stat: &str) -> bool {
+    // the command is in parentheses and may contain some
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
     state.is_some_and(|state| !matches!(state, 'Z' | 'X' | 'x'))
 }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_comes_from_a_container_from_the_node_or_is_no_more() {
+    fn origin_is_the_container_the_node_or_ended() {
         let cgroupfs = format!("11:memory:/kubepods/burstable/pod{UID}/{ID}\n");
         let systemd = format!("0::/kubepods.slice/kubepods-pod{UID}.slice/cri-containerd-{ID}.scope/worker\n");
         let (_root, origins) = node(&[
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_of_another_container_names_nobody() {
+    fn container_log_of_another_container_is_ignored() {
         assert_eq!(named(&format!("p_n_c-{}.log", "f".repeat(64)), ID), None);
         assert_eq!(named(&format!("nonsense-{ID}.log"), ID), None);
     }

@@ -1,40 +1,44 @@
-//! The changes that the agent makes to a GPU, each one call to NVML (or one reset), carried out only when it harms nobody.
+//! Operations that change a GPU: each is one NVML call or one reset, and fails if a process would lose its instance.
 
 use std::fmt;
 
+use gputenancy_crds::GpuError;
 use gputenancy_nvml::{Activation, Gpu, GpuInstance, Nvml, NvmlFailure, code, full_width};
 
 use super::{
-    holders::{Capability, cap_minors, holders_of, minors_table},
-    thread::Opened,
+    device_files::{Capability, cap_minors, holders_of, minors_table},
+    driver::Session,
 };
+
+/// The command that resets a GPU, as errors and metrics name it.
+pub const RESET_CALL: &str = "nvidia-smi --gpu-reset";
 
 /// One change of one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// Ask for a MIG mode.
+pub enum Operation {
+    /// Enable or disable MIG mode.
     SetMode {
-        /// On or off.
+        /// Enable.
         on: bool,
     },
-    /// Reset the GPU, so that a pending mode comes into force.
+    /// Reset the GPU, which applies a pending mode.
     Reset {
-        /// PCI address, which the resetting tool takes.
+        /// PCI address.
         pci_bus_id: String,
     },
-    /// Destroy a compute instance that nobody uses.
+    /// Destroy an unused compute instance.
     DestroyCompute {
         /// GPU instance id.
         gi: u32,
         /// Compute instance id.
         ci: u32,
     },
-    /// Destroy a GPU instance that nobody uses.
+    /// Destroy an unused GPU instance.
     DestroyInstance {
         /// GPU instance id.
         gi: u32,
     },
-    /// Create a GPU instance at exactly this place.
+    /// Create a GPU instance at exactly this placement.
     CreateInstance {
         /// The device's id of the profile.
         profile_id: u32,
@@ -43,7 +47,7 @@ pub enum Order {
         /// Memory slices.
         size: u32,
     },
-    /// Create the compute instance that covers all of a GPU instance.
+    /// Create the compute instance that covers a whole GPU instance.
     CreateCompute {
         /// GPU instance id.
         gi: u32,
@@ -52,8 +56,8 @@ pub enum Order {
     },
 }
 
-impl Order {
-    /// One word for metrics.
+impl Operation {
+    /// Label in metrics.
     pub fn name(&self) -> &'static str {
         match self {
             Self::SetMode { .. } => "set-mode",
@@ -65,11 +69,11 @@ impl Order {
         }
     }
 
-    /// The call that carries it out.
+    /// The call that executes it.
     pub fn call(&self) -> &'static str {
         match self {
             Self::SetMode { .. } => "nvmlDeviceSetMigMode",
-            Self::Reset { .. } => "nvidia-smi --gpu-reset",
+            Self::Reset { .. } => RESET_CALL,
             Self::DestroyCompute { .. } => "nvmlComputeInstanceDestroy",
             Self::DestroyInstance { .. } => "nvmlGpuInstanceDestroy",
             Self::CreateInstance { .. } => "nvmlDeviceCreateGpuInstanceWithPlacement",
@@ -78,7 +82,7 @@ impl Order {
     }
 }
 
-impl fmt::Display for Order {
+impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SetMode { on } => write!(f, "turning MIG {}", if *on { "on" } else { "off" }),
@@ -93,67 +97,87 @@ impl fmt::Display for Order {
     }
 }
 
-/// Why an order was not carried out.
+/// Why an operation was not executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OrderError {
+pub enum OperationError {
     /// NVML refused.
     #[error(transparent)]
     Nvml(#[from] NvmlFailure),
-    /// Processes use what should go; nothing was touched.
+    /// Processes use the instance; nothing was changed.
     #[error("in use by {} process(es): {}", .pids.len(), list(.pids))]
     InUse {
-        /// Their ids on the node; 0 for one that has none here.
+        /// Process ids on the node; 0 for a process of another pid namespace.
         pids: Vec<u32>,
     },
-    /// What should be changed is not there any more: look again.
+    /// The object of the operation does not exist any more.
     #[error("{0} is gone")]
     Gone(String),
-    /// The call succeeded, and NVML shows what it showed before.
+    /// The call succeeded, and NVML reports the same state as before.
     #[error("{call} succeeded and changed nothing")]
     NoEffect {
         /// The call.
         call: &'static str,
     },
-    /// The tool that resets GPUs failed.
-    #[error("nvidia-smi --gpu-reset: {message}")]
+    /// The reset failed.
+    #[error("{RESET_CALL}: {message}")]
     Reset {
-        /// Its exit status; -1 when it could not be run.
+        /// Exit status of the tool; -1 if it could not be run.
         status: i32,
-        /// What it said.
+        /// Its output.
         message: String,
     },
+}
+
+impl OperationError {
+    /// The error as the status records it. `doing` names the operation.
+    pub fn to_status(&self, doing: &str, generation: i64) -> GpuError {
+        let (call, code, message) = match self {
+            Self::Nvml(failure) => (failure.call, code_number(failure.code), failure.message.clone()),
+            Self::Reset { status, message } => (RESET_CALL, *status, message.clone()),
+            Self::NoEffect { call } => (*call, code_number(code::UNKNOWN), self.to_string()),
+            Self::InUse { .. } | Self::Gone(_) => ("", 0, self.to_string()),
+        };
+        GpuError { call: call.to_owned(), code, message: format!("{doing}: {message}"), generation }
+    }
+}
+
+/// NVML's return code as the API writes it.
+pub fn code_number(code: u32) -> i32 {
+    i32::try_from(code).unwrap_or(i32::MAX)
 }
 
 fn list(pids: &[u32]) -> String {
     pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Carries out an order other than [`Order::Reset`], which needs NVML closed.
-pub(super) fn carry_out(opened: &Opened<'_>, uuid: &str, order: &Order) -> Result<(), OrderError> {
-    let gpu = find(opened.nvml, uuid)?;
-    match *order {
-        Order::SetMode { on } => {
+/// Executes an operation other than [`Operation::Reset`], which needs NVML closed.
+pub(super) fn execute(session: Session<'_>, uuid: &str, operation: &Operation) -> Result<(), OperationError> {
+    let gpu = find(session.nvml, uuid)?;
+    let instance = |gi| -> Result<GpuInstance<'_>, OperationError> {
+        gpu.gpu_instance(gi)?.ok_or_else(|| gone("GPU instance", gi))
+    };
+    match *operation {
+        Operation::SetMode { on } => {
             if let Activation::Pending(reason) = gpu.set_mig_mode(on)? {
                 tracing::info!(gpu = uuid, %reason, "MIG mode is pending");
             }
         }
-        Order::Reset { .. } => {}
-        Order::DestroyCompute { gi, ci } => {
-            let Some(instance) = gpu.gpu_instance(gi)? else { return Err(gone("GPU instance", gi)) };
-            refuse_if_used(&gpu, opened, &instance, gi)?;
-            let Some(compute) = instance.compute_instance(ci)? else { return Err(gone("compute instance", ci)) };
-            compute.destroy()?;
+        Operation::Reset { .. } => {}
+        Operation::DestroyCompute { gi, ci } => {
+            let instance = instance(gi)?;
+            refuse_if_used(&gpu, session, &instance, gi)?;
+            instance.compute_instance(ci)?.ok_or_else(|| gone("compute instance", ci))?.destroy()?;
         }
-        Order::DestroyInstance { gi } => {
-            let Some(instance) = gpu.gpu_instance(gi)? else { return Err(gone("GPU instance", gi)) };
-            refuse_if_used(&gpu, opened, &instance, gi)?;
+        Operation::DestroyInstance { gi } => {
+            let instance = instance(gi)?;
+            refuse_if_used(&gpu, session, &instance, gi)?;
             instance.destroy()?;
         }
-        Order::CreateInstance { profile_id, start, size } => {
+        Operation::CreateInstance { profile_id, start, size } => {
             gpu.create_gpu_instance(profile_id, start, size)?;
         }
-        Order::CreateCompute { gi, slices } => {
-            let Some(instance) = gpu.gpu_instance(gi)? else { return Err(gone("GPU instance", gi)) };
+        Operation::CreateCompute { gi, slices } => {
+            let instance = instance(gi)?;
             let profile = full_width(&instance.compute_profiles()?, slices).ok_or_else(|| NvmlFailure {
                 call: "nvmlGpuInstanceGetComputeInstanceProfileInfo",
                 code: code::NOT_FOUND,
@@ -165,23 +189,28 @@ pub(super) fn carry_out(opened: &Opened<'_>, uuid: &str, order: &Order) -> Resul
     Ok(())
 }
 
-fn gone(what: &str, id: u32) -> OrderError {
-    OrderError::Gone(format!("{what} {id}"))
+fn gone(what: &str, id: u32) -> OperationError {
+    OperationError::Gone(format!("{what} {id}"))
 }
 
-fn find<'n>(nvml: &'n Nvml, uuid: &str) -> Result<Gpu<'n>, OrderError> {
+fn find<'n>(nvml: &'n Nvml, uuid: &str) -> Result<Gpu<'n>, OperationError> {
     for index in 0..nvml.gpu_count()? {
-        // A lost neighbour must not keep this GPU from being found.
+        // a lost GPU must not hide the others
         let Ok(gpu) = nvml.gpu(index) else { continue };
         if gpu.uuid().is_ok_and(|found| found == uuid) {
             return Ok(gpu);
         }
     }
-    Err(OrderError::Gone(format!("GPU {uuid}")))
+    Err(OperationError::Gone(format!("GPU {uuid}")))
 }
 
-/// The last look before a destroy: NVML by GPU, NVML by MIG device, and open capability files.
-fn refuse_if_used(gpu: &Gpu<'_>, opened: &Opened<'_>, instance: &GpuInstance<'_>, gi: u32) -> Result<(), OrderError> {
+/// The check right before a destroy: NVML's processes of the GPU and of its MIG devices, and open capability files.
+fn refuse_if_used(
+    gpu: &Gpu<'_>,
+    session: Session<'_>,
+    instance: &GpuInstance<'_>,
+    gi: u32,
+) -> Result<(), OperationError> {
     let mut pids: Vec<u32> = gpu.processes()?.iter().filter(|p| p.gi == Some(gi)).map(|p| p.pid).collect();
     let mut capabilities = vec![Capability::Instance { gi }];
     for compute in instance.compute_instances(&instance.compute_profiles()?)? {
@@ -191,9 +220,10 @@ fn refuse_if_used(gpu: &Gpu<'_>, opened: &Opened<'_>, instance: &GpuInstance<'_>
             pids.extend(device.processes()?.iter().map(|process| process.pid));
         }
     }
-    let table = minors_table(&opened.places.proc_root, &opened.driver_root.seen);
-    pids.extend(holders_of(&opened.places.proc_root, &cap_minors(&table, gpu.minor()?, &capabilities)));
+    let proc_root = &session.paths.proc_root;
+    let table = minors_table(proc_root, &session.driver_root.local);
+    pids.extend(holders_of(proc_root, &cap_minors(&table, gpu.minor()?, &capabilities)));
     pids.sort_unstable();
     pids.dedup();
-    if pids.is_empty() { Ok(()) } else { Err(OrderError::InUse { pids }) }
+    if pids.is_empty() { Ok(()) } else { Err(OperationError::InUse { pids }) }
 }

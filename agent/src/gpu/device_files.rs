@@ -1,14 +1,14 @@
-//! Who holds a device file open: the second witness before an instance is destroyed.
+//! Processes that have NVIDIA's device files open. An instance is destroyed only if neither NVML nor this finds a process.
 
 use std::{
     collections::BTreeSet,
-    fs,
+    fs, iter,
     path::{Path, PathBuf},
 };
 
 use gputenancy_nvml::Process;
 
-use super::{Inventory, origin::command};
+use super::{inventory::Inventory, process_origin::command};
 
 /// What a file below `/dev/nvidia-caps` gives access to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,14 +27,14 @@ pub enum Capability {
     },
 }
 
-/// The driver's table of capability files: the kernel's own, or the copy below the root of a driver that is simulated.
+/// The driver's table of capability files: the kernel's, or the copy below the root of a simulated driver.
 pub fn minors_table(proc_root: &Path, driver_root: &Path) -> String {
     let table = "driver/nvidia-caps/mig-minors";
     let of_driver = fs::read_to_string(driver_root.join("proc").join(table));
     of_driver.or_else(|_| fs::read_to_string(proc_root.join(table))).unwrap_or_default()
 }
 
-/// Minor numbers of capability files: from the driver's table, or by its formula where the table does not tell.
+/// Minor numbers of capability files: from the driver's table, else by the driver's formula.
 pub fn cap_minors(table: &str, gpu_minor: u32, capabilities: &[Capability]) -> Vec<u32> {
     let from_table = |key: &str| {
         let rest = table.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
@@ -58,8 +58,8 @@ pub fn holders_of(proc_root: &Path, minors: &[u32]) -> Vec<u32> {
     held.map(|(pid, _)| pid).collect::<BTreeSet<u32>>().into_iter().collect()
 }
 
-/// Adds processes that have an instance's capability file open to the instance's clients, unless NVML lists them there.
-pub fn count_holders(inventory: &mut Inventory, proc_root: &Path, driver_root: &Path) {
+/// Adds processes that have an instance's capability file open to its clients, unless NVML lists them.
+pub fn add_holders(inventory: &mut Inventory, proc_root: &Path, driver_root: &Path) {
     let files = open_files(proc_root);
     let held: BTreeSet<(u32, u32)> =
         files.iter().filter_map(|(pid, file)| Some((capability_of(file)?, *pid))).collect();
@@ -68,22 +68,23 @@ pub fn count_holders(inventory: &mut Inventory, proc_root: &Path, driver_root: &
     }
     let table = minors_table(proc_root, driver_root);
     for gpu in &mut inventory.gpus {
-        for seen in &gpu.instances {
-            let parts = seen.compute.iter().map(|part| Capability::Compute { gi: seen.gi, ci: part.ci });
-            let parts: Vec<Capability> = std::iter::once(Capability::Instance { gi: seen.gi }).chain(parts).collect();
-            let minors = cap_minors(&table, gpu.minor, &parts);
+        for instance in &gpu.instances {
+            let gi = instance.gi;
+            let compute = instance.compute.iter().map(|compute| Capability::Compute { gi, ci: compute.ci });
+            let capabilities: Vec<Capability> = iter::once(Capability::Instance { gi }).chain(compute).collect();
+            let minors = cap_minors(&table, gpu.minor, &capabilities);
             for (_, pid) in held.iter().filter(|(minor, _)| minors.contains(minor)) {
-                if !gpu.clients.iter().any(|known| known.pid == *pid && known.gi == Some(seen.gi)) {
-                    gpu.clients.push(Process { pid: *pid, gi: Some(seen.gi), ci: None, memory_mib: None });
+                if !gpu.clients.iter().any(|known| known.pid == *pid && known.gi == Some(gi)) {
+                    gpu.clients.push(Process { pid: *pid, gi: Some(gi), ci: None, memory_mib: None });
                 }
             }
         }
     }
 }
 
-/// Who has the GPU's own device file open, in words; empty when nobody has. Such a process, a monitoring daemon say, hinders a reset
-/// without being a client of NVML's.
-pub fn name_holders(proc_root: &Path, gpu_minor: u32) -> String {
+/// Text that names the processes with the GPU's device file open; empty if there are none. Such a process, for example a monitoring
+/// daemon, blocks a reset without being a client in NVML.
+pub fn describe_holders(proc_root: &Path, gpu_minor: u32) -> String {
     let own = PathBuf::from(format!("/dev/nvidia{gpu_minor}"));
     let pids: BTreeSet<u32> =
         open_files(proc_root).into_iter().filter(|(_, file)| *file == own).map(|(pid, _)| pid).collect();
@@ -91,7 +92,7 @@ pub fn name_holders(proc_root: &Path, gpu_minor: u32) -> String {
     if names.is_empty() { String::new() } else { format!("; {} is open in {}", own.display(), names.join(", ")) }
 }
 
-/// NVIDIA's device files that processes other than this one have open. A process that ends meanwhile has none.
+/// NVIDIA's device files that other processes have open.
 fn open_files(proc_root: &Path) -> Vec<(u32, PathBuf)> {
     let own = std::process::id();
     let pids = fs::read_dir(proc_root).into_iter().flatten().flatten();
@@ -113,10 +114,10 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::gpu::{SeenCompute, SeenGpu, SeenInstance};
+    use crate::gpu::inventory::{ObservedCompute, ObservedGpu, ObservedInstance};
 
     #[test]
-    fn minors_come_from_the_driver_and_else_from_its_formula() {
+    fn cap_minors_prefer_the_driver_table_to_the_formula() {
         let both = [Capability::Instance { gi: 9 }, Capability::Compute { gi: 9, ci: 0 }];
         assert_eq!(cap_minors("", 0, &both), [84, 85]);
         let table = "config 1\nmonitor 2\ngpu0/gi9/access 300\ngpu0/gi9/ci0/access 301\n";
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_with_the_file_open_is_a_holder() {
+    fn holders_have_exactly_this_capability_file_open() {
         let proc = tempfile::tempdir().unwrap();
         for (pid, target) in [("7", "/dev/nvidia-caps/nvidia-cap84"), ("8", "/dev/nvidia-caps/nvidia-cap840")] {
             fs::create_dir_all(proc.path().join(pid).join("fd")).unwrap();
@@ -134,34 +135,35 @@ mod tests {
     }
 
     #[test]
-    fn a_process_with_the_gpus_own_file_open_is_named() {
+    fn describe_holders_names_processes_with_the_gpu_file_open() {
         let proc = tempfile::tempdir().unwrap();
-        assert_eq!(name_holders(proc.path(), 0), "");
+        assert_eq!(describe_holders(proc.path(), 0), "");
         for (pid, target) in [("7", "/dev/nvidia0"), ("8", "/dev/nvidia1"), ("9", "/dev/nvidiactl")] {
             fs::create_dir_all(proc.path().join(pid).join("fd")).unwrap();
             symlink(target, proc.path().join(pid).join("fd/3")).unwrap();
         }
         fs::write(proc.path().join("7/comm"), "nv-hostengine\n").unwrap();
-        assert_eq!(name_holders(proc.path(), 0), "; /dev/nvidia0 is open in 7 (nv-hostengine)");
+        assert_eq!(describe_holders(proc.path(), 0), "; /dev/nvidia0 is open in 7 (nv-hostengine)");
     }
 
     #[test]
-    fn a_holder_is_a_client_of_its_instance_and_counted_once() {
+    fn add_holders_adds_each_unlisted_process_once() {
         let proc = tempfile::tempdir().unwrap();
-        // GPU instance 9 of GPU 0 and its compute instance, by the driver's formula.
+        // minors of GPU instance 9 of GPU 0 and of its compute instance
         for (pid, fd, target) in [("7", "3", "nvidia-cap84"), ("7", "4", "nvidia-cap85"), ("8", "3", "nvidia-cap85")] {
             fs::create_dir_all(proc.path().join(pid).join("fd")).unwrap();
             symlink(format!("/dev/nvidia-caps/{target}"), proc.path().join(pid).join("fd").join(fd)).unwrap();
         }
-        let instance = |gi| SeenInstance {
+        let instance = |gi| ObservedInstance {
             gi,
-            compute: vec![SeenCompute { ci: 0, full_width: true, uuid: None }],
-            ..SeenInstance::default()
+            compute: vec![ObservedCompute { ci: 0, full_width: true, uuid: None }],
+            ..ObservedInstance::default()
         };
         let listed = Process { pid: 8, gi: Some(9), ci: Some(0), memory_mib: Some(1) };
-        let gpu = SeenGpu { instances: vec![instance(9), instance(10)], clients: vec![listed], ..SeenGpu::default() };
+        let gpu =
+            ObservedGpu { instances: vec![instance(9), instance(10)], clients: vec![listed], ..ObservedGpu::default() };
         let mut inventory = Inventory { gpus: vec![gpu], ..Inventory::default() };
-        count_holders(&mut inventory, proc.path(), Path::new("/nowhere"));
+        add_holders(&mut inventory, proc.path(), Path::new("/nowhere"));
         assert_eq!(inventory.gpus[0].clients, [listed, Process { pid: 7, gi: Some(9), ci: None, memory_mib: None }]);
     }
 }

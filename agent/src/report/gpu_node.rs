@@ -1,4 +1,4 @@
-//! The agent's own `GpuNode`: made when it is missing, watched for the operator's wishes.
+//! The `GpuNode` of this node: created if it is missing, and watched for the spec.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,14 +12,14 @@ use kube::{
 };
 use tokio::sync::watch;
 
-use crate::{carve::Wanted, gpu::health, watch_backoff};
+use crate::{gpu::faults, partition::DesiredLayout, watch_backoff};
 
-/// What the watch tells.
+/// What the watch has received.
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
-    /// The layout wanted; `None` until the object was seen.
-    pub wanted: Option<Wanted>,
-    /// The status as it was when the object was first seen: what an earlier run of the agent wrote.
+    /// The desired layout; `None` before the first object.
+    pub desired: Option<DesiredLayout>,
+    /// The status of the first object, which an earlier run of the agent wrote.
     pub first_status: Option<GpuNodeStatus>,
 }
 
@@ -31,26 +31,26 @@ enum Error {
     Create(String, #[source] kube::Error),
 }
 
-/// Watches the object for ever, and creates it whenever it is not there. What an earlier run wrote down counts by the node's boot.
+/// Watches the object for ever, and creates it if it is missing. Recorded faults count only for the same `boot_id`.
 pub async fn watch(client: Client, node_name: &str, boot_id: &str, watched: &watch::Sender<Watched>) {
     let api: Api<GpuNode> = Api::all(client.clone());
     let config = watcher::Config::default().fields(&format!("metadata.name={node_name}"));
     let stream = watcher(api.clone(), config).backoff(watch_backoff());
     let mut stream = std::pin::pin!(stream);
-    let mut seen_in_list = false;
+    let mut listed = false;
     loop {
         match stream.try_next().await {
-            Ok(Some(watcher::Event::Init)) => seen_in_list = false,
+            Ok(Some(watcher::Event::Init)) => listed = false,
             Ok(Some(watcher::Event::Apply(object) | watcher::Event::InitApply(object))) => {
-                seen_in_list = true;
+                listed = true;
                 take(object, boot_id, watched);
             }
-            // Until it is back, the last spec holds: a slip of the hand must not withdraw every device of the node.
+            // the last spec holds meanwhile: a deletion by mistake must not withdraw all devices
             Ok(Some(watcher::Event::Delete(_))) => ensure(&client, &api, node_name).await,
-            Ok(Some(watcher::Event::InitDone)) if !seen_in_list => ensure(&client, &api, node_name).await,
+            Ok(Some(watcher::Event::InitDone)) if !listed => ensure(&client, &api, node_name).await,
             Ok(Some(watcher::Event::InitDone)) => {}
             Ok(None) => return,
-            Err(error) => tracing::warn!(%error, "watching GpuNode {node_name}"),
+            Err(error) => tracing::warn!(%error, gpu_node = node_name, "watch failed"),
         }
     }
 }
@@ -59,14 +59,13 @@ fn take(object: GpuNode, boot_id: &str, watched: &watch::Sender<Watched>) {
     let generation = object.metadata.generation.unwrap_or_default();
     let GpuNode { spec, status, .. } = object;
     watched.send_if_modified(|watched| {
-        if watched.wanted.as_ref().is_some_and(|known| known.generation == generation && known.spec == spec) {
+        if watched.desired.as_ref().is_some_and(|known| known.generation == generation && known.spec == spec) {
             return false;
         }
         let recorded = recorded(status.as_ref());
         watched.first_status = watched.first_status.take().or(status);
-        // What is written from now on is this run's own word.
-        let faults = watched.first_status.iter().flat_map(|status| health::recorded(status, boot_id)).collect();
-        watched.wanted = Some(Wanted { generation, spec, recorded, faults });
+        let faults = watched.first_status.iter().flat_map(|status| faults::recorded(status, boot_id)).collect();
+        watched.desired = Some(DesiredLayout { generation, spec, recorded, faults });
         true
     });
 }
@@ -78,7 +77,7 @@ fn recorded(status: Option<&GpuNodeStatus>) -> BTreeMap<String, gputenancy_crds:
 
 async fn ensure(client: &Client, api: &Api<GpuNode>, node_name: &str) {
     while let Err(error) = create(client, api, node_name).await {
-        tracing::warn!(%error, "the GpuNode is missing");
+        tracing::warn!(%error, gpu_node = node_name, "GpuNode not created");
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
 }
@@ -89,7 +88,7 @@ async fn create(client: &Client, api: &Api<GpuNode>, node_name: &str) -> Result<
     let object = GpuNode {
         metadata: ObjectMeta {
             name: Some(node_name.to_owned()),
-            // It goes with the Node that it speaks of.
+            // deleted with its Node
             owner_references: Some(vec![OwnerReference {
                 api_version: "v1".to_owned(),
                 kind: "Node".to_owned(),

@@ -1,4 +1,4 @@
-//! A GPU that obeys orders as NVML does, as far as [`step`](crate::carve::step) can tell.
+//! A GPU that executes operations as NVML does, as far as [`decide`](crate::partition::decide()) can tell.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use gputenancy_crds::{GpuError, GpuSpec, InstanceSpec};
 use gputenancy_nvml::{InstanceProfile, MigMode, Process};
 
 use crate::{
-    carve::{Decision, Facts, Rest, step},
-    gpu::{Order, SeenBoard, SeenCompute, SeenGpu, SeenInstance},
+    gpu::{ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, Operation},
+    partition::{DecisionInput, PartitionDecision, decide},
 };
 
 pub const UUID: &str = "GPU-a";
@@ -26,9 +26,9 @@ fn profile(id: u32, name: &str, slices: u32, size: u32, starts: &[u32]) -> Insta
     }
 }
 
-/// An A100-80 with its commonest profiles.
-pub fn board(mode_needs_reset: bool) -> Arc<SeenBoard> {
-    Arc::new(SeenBoard {
+/// An A100-80 with its most common profiles.
+pub fn board(mode_needs_reset: bool) -> Arc<ObservedBoard> {
+    Arc::new(ObservedBoard {
         name: "NVIDIA A100-SXM4-80GB".into(),
         memory_mib: 81_920,
         reserved_mib: Some(600),
@@ -42,13 +42,13 @@ pub fn board(mode_needs_reset: bool) -> Arc<SeenBoard> {
     })
 }
 
-pub fn gpu(mig: bool, mode_needs_reset: bool) -> SeenGpu {
-    SeenGpu {
+pub fn gpu(mig: bool, mode_needs_reset: bool) -> ObservedGpu {
+    ObservedGpu {
         uuid: UUID.into(),
         pci_bus_id: "00000000:01:00.0".into(),
         board: board(mode_needs_reset),
         mode: Some(MigMode { current: mig, pending: mig }),
-        ..SeenGpu::default()
+        ..ObservedGpu::default()
     }
 }
 
@@ -58,10 +58,10 @@ pub fn spec(mig: bool, instances: &[(i32, &str)]) -> GpuSpec {
     GpuSpec { uuid: UUID.into(), mig, instances: instances.iter().map(instance).collect(), ..GpuSpec::default() }
 }
 
-/// An instance, with its compute instance or without.
-pub fn instance(gi: u32, profile: &InstanceProfile, start: u32, whole: bool) -> SeenInstance {
-    let compute = SeenCompute { ci: 0, full_width: true, uuid: Some(format!("MIG-{gi}")) };
-    SeenInstance {
+/// An instance, with or without its compute instance.
+pub fn instance(gi: u32, profile: &InstanceProfile, start: u32, whole: bool) -> ObservedInstance {
+    let compute = ObservedCompute { ci: 0, full_width: true, uuid: Some(format!("MIG-{gi}")) };
+    ObservedInstance {
         gi,
         profile: profile.name.clone(),
         start,
@@ -74,71 +74,73 @@ pub fn client(gi: Option<u32>) -> Process {
     Process { pid: 4711, gi, ci: gi.map(|_| 0), memory_mib: Some(1) }
 }
 
-/// Obeys; panics where NVML would refuse, and where an order harms a client.
-pub fn obey(gpu: &mut SeenGpu, order: &Order) {
+/// Executes; panics if NVML would refuse, and if a client would lose its instance.
+pub fn execute(gpu: &mut ObservedGpu, operation: &Operation) {
     let mode = gpu.mode.as_mut().unwrap();
-    match *order {
-        Order::SetMode { on } => {
+    match *operation {
+        Operation::SetMode { on } => {
             assert!(gpu.instances.is_empty() || mode.current == on, "mode set over instances");
             mode.pending = on;
             if !gpu.board.mode_needs_reset && gpu.clients.is_empty() {
                 mode.current = on;
             }
         }
-        Order::Reset { .. } => {
+        Operation::Reset { .. } => {
             assert!(gpu.clients.is_empty(), "reset under a client");
             mode.current = mode.pending;
             gpu.instances.clear();
         }
-        Order::DestroyCompute { gi, ci } => {
+        Operation::DestroyCompute { gi, ci } => {
             assert_eq!(gpu.clients_of(gi).count(), 0, "destroyed under a client");
-            let instance = gpu.instances.iter_mut().find(|seen| seen.gi == gi).unwrap();
-            instance.compute.retain(|compute| compute.ci != ci);
+            let found = gpu.instances.iter_mut().find(|instance| instance.gi == gi).unwrap();
+            found.compute.retain(|compute| compute.ci != ci);
         }
-        Order::DestroyInstance { gi } => {
+        Operation::DestroyInstance { gi } => {
             assert_eq!(gpu.clients_of(gi).count(), 0, "destroyed under a client");
-            let at = gpu.instances.iter().position(|seen| seen.gi == gi).unwrap();
+            let at = gpu.instances.iter().position(|instance| instance.gi == gi).unwrap();
             assert!(gpu.instances[at].compute.is_empty(), "NVML refuses: IN_USE");
             gpu.instances.remove(at);
         }
-        Order::CreateInstance { profile_id, start, size } => {
+        Operation::CreateInstance { profile_id, start, size } => {
             let profile = gpu.board.profiles.iter().find(|profile| profile.id == profile_id).unwrap();
             assert!(profile.starts.contains(&start) && profile.size == size);
-            let free = |seen: &SeenInstance| seen.start + seen.size <= start || start + size <= seen.start;
+            let free = |other: &ObservedInstance| other.start + other.size <= start || start + size <= other.start;
             assert!(gpu.instances.iter().all(free), "NVML refuses: INSUFFICIENT_RESOURCES");
-            let gi = gpu.instances.iter().map(|seen| seen.gi + 1).max().unwrap_or(1);
+            let gi = gpu.instances.iter().map(|instance| instance.gi + 1).max().unwrap_or(1);
             gpu.instances.push(instance(gi, profile, start, false));
         }
-        Order::CreateCompute { gi, slices } => {
-            let found = gpu.instances.iter_mut().find(|seen| seen.gi == gi).unwrap();
+        Operation::CreateCompute { gi, slices } => {
+            let found = gpu.instances.iter_mut().find(|instance| instance.gi == gi).unwrap();
             assert!(found.compute.is_empty());
             assert_eq!(gpu.board.profile(&found.profile).unwrap().slices, slices);
-            found.compute.push(SeenCompute { ci: 0, full_width: true, uuid: Some(format!("MIG-{gi}")) });
+            found.compute.push(ObservedCompute { ci: 0, full_width: true, uuid: Some(format!("MIG-{gi}")) });
         }
     }
-    gpu.instances.sort_by_key(|seen| seen.start);
+    gpu.instances.sort_by_key(|instance| instance.start);
 }
 
-pub fn decide(spec: &GpuSpec, gpu: &SeenGpu, taken: bool, failure: Option<&GpuError>) -> Decision {
-    step(spec, gpu, &Facts { generation: 1, carves: true, taken: &|_| taken, idle: &|_| true, failure })
+pub fn decision(spec: &GpuSpec, gpu: &ObservedGpu, allocatable: bool, failure: Option<&GpuError>) -> PartitionDecision {
+    let input =
+        DecisionInput { generation: 1, partitions: true, allocatable: &|_| allocatable, idle: &|_| true, failure };
+    decide(spec, gpu, &input)
 }
 
-/// Steps until rest, and the orders taken.
-pub fn carve(spec: &GpuSpec, gpu: &mut SeenGpu) -> (Rest, Vec<Order>) {
-    let mut orders = Vec::new();
+/// Executes operations until there is none left; returns the last decision and the operations.
+pub fn partition(spec: &GpuSpec, gpu: &mut ObservedGpu) -> (PartitionDecision, Vec<Operation>) {
+    let mut operations = Vec::new();
     for _ in 0..100 {
-        match decide(spec, gpu, false, None) {
-            Decision::Rest(rest) => return (rest, orders),
-            Decision::Act(order) => {
-                obey(gpu, &order);
-                orders.push(order);
+        match decision(spec, gpu, false, None) {
+            PartitionDecision::Operate(operation) => {
+                execute(gpu, &operation);
+                operations.push(operation);
             }
+            last => return (last, operations),
         }
     }
-    panic!("no end after 100 steps: {orders:?}");
+    panic!("no end after 100 operations: {operations:?}");
 }
 
 /// The layout as (start, profile).
-pub fn layout(gpu: &SeenGpu) -> Vec<(u32, String)> {
-    gpu.instances.iter().map(|seen| (seen.start, seen.profile.clone())).collect()
+pub fn layout(gpu: &ObservedGpu) -> Vec<(u32, String)> {
+    gpu.instances.iter().map(|instance| (instance.start, instance.profile.clone())).collect()
 }

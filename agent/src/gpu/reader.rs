@@ -1,0 +1,232 @@
+//! Reads the inventory: everything in a full scan, and what changes by itself in a quick one.
+
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+
+use gputenancy_crds::Health;
+use gputenancy_nvml::{ComputeProfile, EventSet, Gpu, NvmlFailure, code, full_width};
+
+use super::{
+    driver::Session,
+    faults::{Faults, RecordedFault},
+    inventory::{Inventory, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, Scan},
+    policy::reopens_library,
+};
+
+/// What outlives an open library: a lost GPU keeps its name, and a fault holds until a reset.
+#[derive(Default)]
+pub(super) struct History {
+    pub(super) faults: Faults,
+    pub(super) gpus: BTreeMap<u32, ObservedGpu>,
+}
+
+/// Reads through one open library.
+pub(super) struct Reader<'n> {
+    session: Session<'n>,
+    driver_version: String,
+    cuda_version: String,
+    events: Option<EventSet<'n>>,
+    boards: Vec<Arc<ObservedBoard>>,
+    /// Compute profiles within an instance, by GPU and profile id; constant for a board.
+    compute_profiles: BTreeMap<(String, u32), Vec<ComputeProfile>>,
+    history: &'n mut History,
+}
+
+impl<'n> Reader<'n> {
+    pub(super) fn new(session: Session<'n>, history: &'n mut History) -> Result<Self, NvmlFailure> {
+        Ok(Self {
+            session,
+            driver_version: session.nvml.driver_version()?,
+            cuda_version: session.nvml.cuda_version()?,
+            events: None,
+            boards: Vec::new(),
+            compute_profiles: BTreeMap::new(),
+            history,
+        })
+    }
+
+    /// Fails if the library does not answer. A single GPU that does not answer keeps its last state, with the failure.
+    pub(super) fn read(&mut self, scan: Scan) -> Result<Inventory, NvmlFailure> {
+        let count = self.session.nvml.gpu_count()?;
+        self.history.gpus.retain(|index, _| *index < count);
+        self.record_events(count)?;
+        for index in 0..count {
+            let gpu = self.gpu(index, scan);
+            let gpu = match (gpu, self.history.gpus.get(&index)) {
+                (Ok(mut gpu), _) => {
+                    gpu.health = self.history.faults.health(&gpu.uuid);
+                    gpu.fault = self.history.faults.fault(&gpu.uuid).cloned();
+                    gpu
+                }
+                (Err(failure), _) if reopens_library(failure.code) => return Err(failure),
+                (Err(failure), Some(last)) => {
+                    let health = if failure.code == code::GPU_IS_LOST { Health::Lost } else { last.health };
+                    ObservedGpu { health, failure: Some(failure), ..last.clone() }
+                }
+                // without a UUID the status has no name for it
+                (Err(failure), None) => {
+                    tracing::warn!(index, %failure, "GPU does not answer");
+                    continue;
+                }
+            };
+            self.history.gpus.insert(index, gpu);
+        }
+        Ok(Inventory {
+            driver_root: Some(self.session.driver_root.clone()),
+            driver_version: self.driver_version.clone(),
+            cuda_version: self.cuda_version.clone(),
+            gpus: self.history.gpus.values().cloned().collect(),
+        })
+    }
+
+    pub(super) fn restore_faults(&mut self, faults: Vec<RecordedFault>) {
+        for fault in faults {
+            self.history.faults.restore(fault);
+        }
+    }
+
+    fn record_events(&mut self, count: u32) -> Result<(), NvmlFailure> {
+        let nvml = self.session.nvml;
+        if self.events.is_none() {
+            let gpus: Vec<Gpu<'n>> = (0..count).filter_map(|index| nvml.gpu(index).ok()).collect();
+            self.events = NvmlFailure::optional(EventSet::new(nvml, &gpus))?;
+        }
+        let all_uuids: Vec<String> = self.history.gpus.values().map(|gpu| gpu.uuid.clone()).collect();
+        let Some(events) = &self.events else { return Ok(()) };
+        while let Some(event) = events.next(0)? {
+            tracing::warn!(?event, "fault reported by driver");
+            self.history.faults.record(&event, &all_uuids);
+        }
+        Ok(())
+    }
+
+    fn gpu(&mut self, index: u32, scan: Scan) -> Result<ObservedGpu, NvmlFailure> {
+        let gpu = self.session.nvml.gpu(index)?;
+        if let (Scan::Quick, Some(last)) = (scan, self.history.gpus.get(&index))
+            && last.failure.is_none()
+            && let Some(gpu) = quick(&gpu, last)?
+        {
+            return Ok(gpu);
+        }
+        self.full(index, &gpu)
+    }
+
+    fn full(&mut self, index: u32, gpu: &Gpu<'_>) -> Result<ObservedGpu, NvmlFailure> {
+        let uuid = gpu.uuid()?;
+        let mode = gpu.mig_mode()?;
+        let known = self.history.gpus.get(&index).filter(|last| last.uuid == uuid && last.mode == mode);
+        let known = known.filter(|last| last.mode.is_none() || !last.board.profiles.is_empty());
+        let (board, minor, pci_bus_id) = match known {
+            Some(last) => (last.board.clone(), last.minor, last.pci_bus_id.clone()),
+            None => (self.board(gpu, mode.is_some())?, gpu.minor()?, gpu.pci_bus_id()?),
+        };
+        let mig_enabled = mode.is_some_and(|mode| mode.current);
+        let instances = if mig_enabled { self.instances(gpu, &uuid, &board)? } else { Vec::new() };
+        let numa = numa_node(&self.session.paths.sys_root, &pci_bus_id);
+        let clients = gpu.processes()?;
+        let (health, fault, failure) = (Health::Healthy, None, None);
+        Ok(ObservedGpu {
+            uuid,
+            index,
+            minor,
+            pci_bus_id,
+            numa,
+            board,
+            mode,
+            instances,
+            clients,
+            health,
+            fault,
+            failure,
+        })
+    }
+
+    fn board(&mut self, gpu: &Gpu<'_>, mig: bool) -> Result<Arc<ObservedBoard>, NvmlFailure> {
+        let memory = gpu.memory()?;
+        let board = ObservedBoard {
+            name: gpu.name()?,
+            memory_mib: memory.total_mib,
+            reserved_mib: memory.reserved_mib,
+            mode_needs_reset: mig && gpu.mode_needs_reset()?,
+            profiles: if mig { gpu.instance_profiles(memory.total_mib)? } else { Vec::new() },
+        };
+        if let Some(known) = self.boards.iter().find(|known| ***known == board) {
+            return Ok(known.clone());
+        }
+        let board = Arc::new(board);
+        self.boards.push(board.clone());
+        Ok(board)
+    }
+
+    fn instances(
+        &mut self,
+        gpu: &Gpu<'_>,
+        uuid: &str,
+        board: &ObservedBoard,
+    ) -> Result<Vec<ObservedInstance>, NvmlFailure> {
+        let mut instances = Vec::new();
+        for instance in gpu.gpu_instances(&board.profiles)? {
+            let info = instance.info()?;
+            let profile = board.profiles.iter().find(|profile| profile.id == info.profile_id);
+            let key = (uuid.to_owned(), info.profile_id);
+            let compute_profiles = match self.compute_profiles.get(&key) {
+                Some(known) => known.clone(),
+                None => self.compute_profiles.entry(key).or_insert(instance.compute_profiles()?).clone(),
+            };
+            let full = profile.and_then(|profile| full_width(&compute_profiles, profile.slices));
+            let mut compute = Vec::new();
+            for ci in instance.compute_instances(&compute_profiles)? {
+                let ci_info = ci.info()?;
+                compute.push(ObservedCompute {
+                    ci: ci_info.id,
+                    full_width: full.is_some_and(|full| full.id == ci_info.profile_id),
+                    uuid: ci.mig_device(info.id, &ci_info)?.map(|device| device.uuid()).transpose()?,
+                });
+            }
+            compute.sort_by_key(|compute| compute.ci);
+            compute.dedup_by_key(|compute| compute.ci);
+            let profile =
+                profile.map_or_else(|| format!("profile-{}", info.profile_id), |profile| profile.name.clone());
+            instances.push(ObservedInstance { gi: info.id, profile, start: info.start, size: info.size, compute });
+        }
+        instances.sort_by_key(|instance| (instance.start, instance.gi));
+        Ok(instances)
+    }
+}
+
+/// Mode and processes, all else as before. `None` if an instance is gone, after a reset by another program for example: it must be
+/// withdrawn at once. An instance that another program created can wait for the next full scan.
+fn quick(gpu: &Gpu<'_>, last: &ObservedGpu) -> Result<Option<ObservedGpu>, NvmlFailure> {
+    let mode = gpu.mig_mode()?;
+    for instance in &last.instances {
+        if gpu.gpu_instance(instance.gi)?.is_none() {
+            return Ok(None);
+        }
+    }
+    let clients = gpu.processes()?;
+    Ok(Some(ObservedGpu { mode, clients, ..last.clone() }))
+}
+
+/// NVML writes `00000000:01:00.0`, sysfs `0000:01:00.0`; a machine with one node has -1.
+fn numa_node(sys: &Path, pci_bus_id: &str) -> Option<i64> {
+    let address = pci_bus_id.to_lowercase();
+    let address = if address.len() > 12 { address.get(address.len() - 12..)? } else { &address };
+    let text = fs::read_to_string(sys.join("bus/pci/devices").join(address).join("numa_node")).ok()?;
+    text.trim().parse().ok().filter(|node| *node >= 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numa_node_uses_the_short_pci_address() {
+        let sys = tempfile::tempdir().unwrap();
+        let device = sys.path().join("bus/pci/devices/0000:1b:00.0");
+        fs::create_dir_all(&device).unwrap();
+        fs::write(device.join("numa_node"), "1\n").unwrap();
+        assert_eq!(numa_node(sys.path(), "00000000:1B:00.0"), Some(1));
+        fs::write(device.join("numa_node"), "-1\n").unwrap();
+        assert_eq!(numa_node(sys.path(), "00000000:1B:00.0"), None);
+        assert_eq!(numa_node(sys.path(), "odd"), None);
+    }
+}

@@ -1,0 +1,58 @@
+//! The desired layout, and the state that the status is built from.
+
+use std::collections::BTreeMap;
+
+use gputenancy_crds::{AgentStep, GpuError, GpuNodeSpec};
+
+use super::progress::GpuProgress;
+use crate::{
+    device::Owners,
+    gpu::{Inventory, NvmlError, faults::RecordedFault},
+};
+
+/// The layout that the `GpuNode` asks for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DesiredLayout {
+    /// Generation of the spec.
+    pub generation: i64,
+    /// The spec.
+    pub spec: GpuNodeSpec,
+    /// Errors that an earlier run of the agent recorded, by GPU.
+    pub recorded: BTreeMap<String, GpuError>,
+    /// Faults that an earlier run recorded since the node booted.
+    pub faults: Vec<RecordedFault>,
+}
+
+impl DesiredLayout {
+    /// A device is withdrawn, so its instance may soon be removed.
+    pub fn has_withdrawn(&self) -> bool {
+        self.spec.gpus.iter().any(|gpu| !gpu.hold.is_empty())
+    }
+}
+
+/// State of the partitioning: what the status is built from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PartitionState {
+    /// Generation of the spec that `gpus` refers to; `None` before the first spec.
+    pub generation: Option<i64>,
+    /// The latest inventory.
+    pub inventory: Option<Inventory>,
+    /// Why NVML does not answer now.
+    pub nvml_error: Option<NvmlError>,
+    /// Owners of devices as kubelet reported them before the inventory was read; `None` before kubelet's first report. Read first, so
+    /// that a process in the inventory is not unattributed because its pod has ended since.
+    pub owners: Option<Owners>,
+    /// Progress of each GPU, by UUID.
+    pub gpus: BTreeMap<String, GpuProgress>,
+    /// GPUs in the spec that NVML does not list.
+    pub absent: Vec<String>,
+}
+
+impl PartitionState {
+    /// Some GPU is expected to make progress soon.
+    pub fn is_in_progress(&self) -> bool {
+        self.gpus.values().any(|gpu| {
+            !matches!(gpu.step, AgentStep::Steady | AgentStep::Unmanaged | AgentStep::Failed | AgentStep::LeftAlone)
+        })
+    }
+}

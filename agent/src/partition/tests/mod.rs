@@ -1,0 +1,5 @@
+//! Partitioning on a small model of NVML: every path ends at the desired layout, and no client loses its instance.
+
+mod cases;
+pub mod model;
+mod properties;

@@ -1,0 +1,34 @@
+//! What the status is built from.
+
+use std::time::Duration;
+
+use gputenancy_crds::GpuNodeStatus;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use crate::{
+    device::{DeviceView, KubeletView},
+    gpu::process_origin::Origin,
+    partition::PartitionState,
+};
+
+/// What the status is built from.
+pub struct StatusInput<'a> {
+    /// Inventory and progress.
+    pub state: &'a PartitionState,
+    /// The devices.
+    pub view: &'a DeviceView,
+    /// Kubelet's view of the devices.
+    pub kubelet: &'a KubeletView,
+    /// The NVML call in progress.
+    pub nvml_call: Option<(&'static str, Duration)>,
+    /// Command and origin of a process.
+    pub origin: &'a dyn Fn(u32) -> (String, Origin),
+    /// The kernel's boot id.
+    pub boot_id: &'a str,
+    /// The driver is simulated.
+    pub simulated: bool,
+    /// The previous conditions, for their transition times.
+    pub old: &'a [Condition],
+    /// The last status of an earlier run.
+    pub earlier: &'a GpuNodeStatus,
+}
