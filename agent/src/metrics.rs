@@ -1,13 +1,10 @@
 //! The agent's metrics.
 
-use std::{
-    sync::{Arc, atomic::AtomicI64},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use gputenancy_rights::Right;
+use gputenancy_service::metrics::{Counters, Gauges, Labels, register, set_missing_rights};
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{
         counter::Counter,
         family::Family,
@@ -19,101 +16,61 @@ use prometheus_client::{
 
 use crate::device::DeviceView;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CallLabels {
-    call: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct FailureLabels {
-    call: &'static str,
-    code: u32,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OperationLabels {
-    step: &'static str,
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DeviceLabels {
-    resource: String,
-    state: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct LackingLabels {
-    verb: &'static str,
-    resource: String,
-    feature: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RefusedLabels {
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct HiddenLabels {
-    variables: &'static str,
-    outcome: &'static str,
-}
-
-/// The agent's metrics; clones count into the same ones.
+/// The agent's metrics; clones share their values.
 #[derive(Clone)]
 pub struct Metrics {
     registry: Arc<Registry>,
-    nvml_seconds: Family<CallLabels, Histogram>,
-    nvml_failures: Family<FailureLabels, Counter>,
-    operations: Family<OperationLabels, Counter>,
-    devices: Family<DeviceLabels, Gauge<i64, AtomicI64>>,
-    missing_rights: Family<LackingLabels, Gauge<i64, AtomicI64>>,
+    nvml_seconds: Family<Labels<1>, Histogram>,
+    nvml_failures: Counters<2>,
+    operations: Counters<2>,
+    devices: Gauges<2>,
+    missing_rights: Gauges<3>,
     status_writes: Counter,
     status_failures: Counter,
-    refused_allocations: Family<RefusedLabels, Counter>,
-    hidden_variables: Family<HiddenLabels, Counter>,
+    refused_allocations: Counters<1>,
+    hidden_variables: Counters<2>,
     unseen_environments: Gauge,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let nvml_seconds: Family<CallLabels, Histogram> =
-            Family::new_with_constructor(|| Histogram::new(exponential_buckets(10e-6, 10.0, 7)));
-        let (nvml_failures, operations, devices) = (Family::default(), Family::default(), Family::default());
-        let (missing_rights, status_writes, status_failures) =
-            (Family::default(), Counter::default(), Counter::default());
         let mut registry = Registry::with_prefix("gputenancy_agent");
-        let help = "Duration of NVML calls";
-        registry.register_with_unit("nvml_call", help, Unit::Seconds, nvml_seconds.clone());
-        registry.register("nvml_failures", "Failed NVML calls by call and code", nvml_failures.clone());
-        registry.register("carve_steps", "Operations on GPUs by step and outcome", operations.clone());
-        registry.register("devices", "Devices by resource and state", devices.clone());
-        let help = "Missing rights, and the feature that needs them";
-        registry.register("missing_rights", help, missing_rights.clone());
-        registry.register("status_writes", "Writes of GpuNode status", status_writes.clone());
-        registry.register("status_failures", "Failed writes of GpuNode status", status_failures.clone());
-        let refused_allocations = Family::default();
-        let help = "Allocations by kubelet that the agent refused, by reason";
-        registry.register("refused_allocations", help, refused_allocations.clone());
-        let hidden_variables = Family::default();
-        let help = "Containers of tenants with forbidden variables from envFrom, by group of variables";
-        registry.register("hidden_variables", help, hidden_variables.clone());
-        let unseen_environments = Gauge::default();
-        let help = "Containers with envFrom that are not checked yet";
-        registry.register("unseen_environments", help, unseen_environments.clone());
+        let r = &mut registry;
+        let nvml_seconds: Family<Labels<1>, Histogram> =
+            Family::new_with_constructor(|| Histogram::new(exponential_buckets(10e-6, 10.0, 7)));
+        r.register_with_unit("nvml_call", "Duration of NVML calls", Unit::Seconds, nvml_seconds.clone());
         Self {
-            registry: Arc::new(registry),
             nvml_seconds,
-            nvml_failures,
-            operations,
-            devices,
-            missing_rights,
-            status_writes,
-            status_failures,
-            refused_allocations,
-            hidden_variables,
-            unseen_environments,
+            nvml_failures: register(r, "nvml_failures", "Failed NVML calls by call and code", Family::default()),
+            operations: register(r, "carve_steps", "Operations on GPUs by step and outcome", Family::default()),
+            devices: register(r, "devices", "Devices by resource and state", Family::default()),
+            missing_rights: register(
+                r,
+                "missing_rights",
+                "Missing rights, and the feature that needs them",
+                Family::default(),
+            ),
+            status_writes: register(r, "status_writes", "Writes of GpuNode status", Counter::default()),
+            status_failures: register(r, "status_failures", "Failed writes of GpuNode status", Counter::default()),
+            refused_allocations: register(
+                r,
+                "refused_allocations",
+                "Allocations by kubelet that the agent refused, by reason",
+                Family::default(),
+            ),
+            hidden_variables: register(
+                r,
+                "hidden_variables",
+                "Containers of tenants with forbidden variables from envFrom, by group of variables",
+                Family::default(),
+            ),
+            unseen_environments: register(
+                r,
+                "unseen_environments",
+                "Containers with envFrom that are not checked yet",
+                Gauge::default(),
+            ),
+            registry: Arc::new(registry),
         }
     }
 }
@@ -121,16 +78,16 @@ impl Default for Metrics {
 impl Metrics {
     /// An NVML call returned.
     pub fn nvml_call(&self, call: &'static str, code: u32, took: Duration) {
-        self.nvml_seconds.get_or_create(&CallLabels { call }).observe(took.as_secs_f64());
+        self.nvml_seconds.get_or_create(&[("call", call.into())]).observe(took.as_secs_f64());
         if code != 0 {
-            self.nvml_failures.get_or_create(&FailureLabels { call, code }).inc();
+            self.nvml_failures.get_or_create(&[("call", call.into()), ("code", code.to_string().into())]).inc();
         }
     }
 
     /// An operation on a GPU ended.
     pub fn operation(&self, step: &'static str, done: bool) {
         let outcome = if done { "done" } else { "failed" };
-        self.operations.get_or_create(&OperationLabels { step, outcome }).inc();
+        self.operations.get_or_create(&[("step", step.into()), ("outcome", outcome.into())]).inc();
     }
 
     /// A write of `GpuNode` status ended.
@@ -144,7 +101,7 @@ impl Metrics {
 
     /// An allocation by kubelet was refused.
     pub fn refused_allocation(&self, reason: &'static str) {
-        self.refused_allocations.get_or_create(&RefusedLabels { reason }).inc();
+        self.refused_allocations.get_or_create(&[("reason", reason.into())]).inc();
     }
 
     /// Counts the devices.
@@ -156,14 +113,15 @@ impl Metrics {
                 (false, true) => "offered",
                 (false, false) => "unhealthy",
             };
-            self.devices.get_or_create(&DeviceLabels { resource: device.resource.clone(), state }).inc();
+            let labels = [("resource", device.resource.clone().into()), ("state", state.into())];
+            self.devices.get_or_create(&labels).inc();
         }
     }
 
     /// A container has forbidden variables of this group.
     pub fn hidden_variable(&self, variables: &'static str, stopped: bool) {
         let outcome = if stopped { "stopped" } else { "told" };
-        self.hidden_variables.get_or_create(&HiddenLabels { variables, outcome }).inc();
+        self.hidden_variables.get_or_create(&[("variables", variables.into()), ("outcome", outcome.into())]).inc();
     }
 
     /// Containers with `envFrom` that are not checked.
@@ -173,11 +131,7 @@ impl Metrics {
 
     /// Missing rights.
     pub fn missing_rights(&self, missing: &[Right]) {
-        self.missing_rights.clear();
-        for right in missing {
-            let (verb, resource, feature) = (right.verb, right.what(), right.feature.unwrap_or_default());
-            self.missing_rights.get_or_create(&LackingLabels { verb, resource, feature }).set(1);
-        }
+        set_missing_rights(&self.missing_rights, missing);
     }
 
     /// The registry behind `/metrics`.

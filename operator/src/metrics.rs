@@ -1,12 +1,9 @@
-//! What Prometheus reads.
-
-use std::sync::atomic::{AtomicI64, AtomicU64};
+//! The operator's metrics.
 
 use gputenancy_rights::Right;
+use gputenancy_service::metrics::{Counters, Gauges, Labels, register, set_missing_rights};
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{
-        counter::Counter,
         family::Family,
         gauge::Gauge,
         histogram::{Histogram, exponential_buckets},
@@ -14,131 +11,75 @@ use prometheus_client::{
     registry::Registry,
 };
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Write {
-    kind: String,
-    verb: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Controller {
-    controller: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct State {
-    state: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Lacking {
-    verb: &'static str,
-    resource: String,
-    feature: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Owner {
-    by: &'static str,
-}
-
-/// All metrics of the operator.
+/// The operator's metrics.
 pub struct Metrics {
     registry: Registry,
-    writes: Family<Write, Counter<u64, AtomicU64>>,
-    reconciles: Family<Controller, Counter>,
-    errors: Family<Controller, Counter>,
-    seconds: Family<Controller, Histogram, fn() -> Histogram>,
-    changes: Family<State, Gauge<i64, AtomicI64>>,
-    tenants: Family<State, Gauge<i64, AtomicI64>>,
-    foreign: Family<Owner, Gauge<i64, AtomicI64>>,
-    canaries: Family<State, Counter>,
+    writes: Counters<2>,
+    reconciles: Counters<1>,
+    errors: Counters<1>,
+    seconds: Family<Labels<1>, Histogram>,
+    changes: Gauges<1>,
+    tenants: Gauges<1>,
+    foreign: Gauges<1>,
+    canaries: Counters<1>,
     budget_moves: Histogram,
-    missing_rights: Family<Lacking, Gauge<i64, AtomicI64>>,
-    leader: Gauge<i64, AtomicI64>,
-}
-
-fn histogram() -> Histogram {
-    Histogram::new(exponential_buckets(0.001, 4.0, 8))
+    missing_rights: Gauges<3>,
+    leader: Gauge,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut this = Self {
-            registry: Registry::default(),
-            writes: Family::default(),
-            reconciles: Family::default(),
-            errors: Family::default(),
-            seconds: Family::new_with_constructor(histogram),
-            changes: Family::default(),
-            tenants: Family::default(),
-            foreign: Family::default(),
-            canaries: Family::default(),
-            budget_moves: Histogram::new(exponential_buckets(0.05, 2.0, 10)),
-            missing_rights: Family::default(),
-            leader: Gauge::default(),
-        };
-        {
-            let Self {
-                registry,
-                writes,
-                reconciles,
-                errors,
-                seconds,
-                changes,
-                tenants,
-                foreign,
-                canaries,
-                budget_moves,
-                missing_rights,
-                leader,
-            } = &mut this;
-            let registry = registry.sub_registry_with_prefix("gputenancy_operator");
-            registry.register("api_writes", "Writes to the API server", writes.clone());
-            registry.register("reconciles", "Reconciliations", reconciles.clone());
-            registry.register("reconcile_errors", "Reconciliations that ended with an error", errors.clone());
-            registry.register("reconcile_seconds", "Time of a reconciliation", seconds.clone());
-            registry.register(
+        let mut registry = Registry::with_prefix("gputenancy_operator");
+        let r = &mut registry;
+        let seconds: Family<Labels<1>, Histogram> =
+            Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 4.0, 8)));
+        let budget_moves = Histogram::new(exponential_buckets(0.05, 2.0, 10));
+        Self {
+            writes: register(r, "api_writes", "Writes to the API server by kind and verb", Family::default()),
+            reconciles: register(r, "reconciles", "Reconciles by controller", Family::default()),
+            errors: register(r, "reconcile_errors", "Failed reconciles by controller", Family::default()),
+            seconds: register(r, "reconcile_seconds", "Duration of reconciles by controller", seconds),
+            changes: register(
+                r,
                 "gpu_changes",
-                "GPUs that are changing, or whose last change failed, by phase",
-                changes.clone(),
-            );
-            registry.register("tenants", "Tenants by state", tenants.clone());
-            registry.register(
+                "GPUs with a change in progress or a failed one, by phase",
+                Family::default(),
+            ),
+            tenants: register(r, "tenants", "Tenants by state", Family::default()),
+            foreign: register(
+                r,
                 "foreign_partitioners",
-                "Nodes of pools whose GPUs have another owner, by owner",
-                foreign.clone(),
-            );
-            registry.register(
-                "canaries",
-                "GPUs whose new devices canary pods have tried, by what came of it",
-                canaries.clone(),
-            );
-            registry.register(
+                "Nodes of pools whose GPUs have a conflicting owner, by owner",
+                Family::default(),
+            ),
+            canaries: register(r, "canaries", "Canary verifications of GPUs by outcome", Family::default()),
+            budget_moves: register(
+                r,
                 "budget_move_seconds",
-                "Time from a controller's word that a quota refused its pod until room for it is in force",
-                budget_moves.clone(),
-            );
-            registry.register(
+                "Time from a pod's refusal by a quota until its headroom is enforced",
+                budget_moves,
+            ),
+            missing_rights: register(
+                r,
                 "missing_rights",
-                "Rights that the operator lacks, and the feature that alone needs them",
-                missing_rights.clone(),
-            );
-            registry.register("leader", "1 on the replica that writes", leader.clone());
+                "Missing rights, and the feature that needs them",
+                Family::default(),
+            ),
+            leader: register(r, "leader", "1 on the leader", Gauge::default()),
+            registry,
         }
-        this
     }
 }
 
 impl Metrics {
     /// Counts one write.
     pub fn write(&self, kind: &str, verb: &'static str) {
-        self.writes.get_or_create(&Write { kind: kind.into(), verb }).inc();
+        self.writes.get_or_create(&[("kind", kind.to_owned().into()), ("verb", verb.into())]).inc();
     }
 
     /// Counts one reconciliation of a controller.
     pub fn reconciled(&self, controller: &'static str, seconds: f64, failed: bool) {
-        let label = Controller { controller };
+        let label = [("controller", controller.into())];
         self.reconciles.get_or_create(&label).inc();
         self.seconds.get_or_create(&label).observe(seconds);
         if failed {
@@ -146,50 +87,45 @@ impl Metrics {
         }
     }
 
-    /// Says how many GPUs are in which phase of a change.
+    /// Counts GPUs by phase of their change.
     pub fn changes<'a>(&self, phases: impl Iterator<Item = &'a str>) {
         count(&self.changes, phases);
     }
 
-    /// Says how many tenants are in which state.
+    /// Counts tenants by state.
     pub fn tenants<'a>(&self, states: impl Iterator<Item = &'a str>) {
         count(&self.tenants, states);
     }
 
-    /// Says who else owns GPUs of pools' nodes, once for each node.
+    /// Counts nodes by conflicting owner.
     pub fn foreign(&self, owners: impl Iterator<Item = &'static str>) {
         self.foreign.clear();
         for by in owners {
-            self.foreign.get_or_create(&Owner { by }).inc();
+            self.foreign.get_or_create(&[("by", by.into())]).inc();
         }
     }
 
-    /// Counts what is worth it among a change's events.
+    /// Counts events about canary verifications.
     pub fn event(&self, reason: &'static str) {
         let state = match reason {
             "CanaryPassed" => "passed",
             "CanaryFailed" => "failed",
             _ => return,
         };
-        self.canaries.get_or_create(&State { state: state.into() }).inc();
+        self.canaries.get_or_create(&[("state", state.into())]).inc();
     }
 
-    /// A refused pod has found room in force after so long.
+    /// A refused pod has got headroom after this time.
     pub fn budget_moved(&self, seconds: f64) {
         self.budget_moves.observe(seconds);
     }
 
-    /// Says which rights are missing.
+    /// Missing rights.
     pub fn missing_rights(&self, missing: &[Right]) {
-        self.missing_rights.clear();
-        for right in missing {
-            let label =
-                Lacking { verb: right.verb, resource: right.what(), feature: right.feature.unwrap_or_default() };
-            self.missing_rights.get_or_create(&label).set(1);
-        }
+        set_missing_rights(&self.missing_rights, missing);
     }
 
-    /// Says whether this replica is the leader.
+    /// Whether this replica is the leader.
     pub fn leads(&self, leads: bool) {
         self.leader.set(i64::from(leads));
     }
@@ -200,10 +136,10 @@ impl Metrics {
     }
 }
 
-fn count<'a>(family: &Family<State, Gauge<i64, AtomicI64>>, states: impl Iterator<Item = &'a str>) {
+fn count<'a>(family: &Gauges<1>, states: impl Iterator<Item = &'a str>) {
     family.clear();
     for state in states {
-        family.get_or_create(&State { state: state.into() }).inc();
+        family.get_or_create(&[("state", state.to_owned().into())]).inc();
     }
 }
 

@@ -4,4 +4,5 @@ pub mod backoff;
 pub mod endpoints;
 pub mod events;
 pub mod logging;
+pub mod metrics;
 pub mod shutdown;
