@@ -5,56 +5,56 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-/// All is as the spec wants it.
+/// The object is as its spec states.
 pub const READY: &str = "Ready";
-/// Work is under way; nothing to do but wait.
+/// Work is in progress.
 pub const RECONCILING: &str = "Reconciling";
-/// Nothing moves until a person changes something; the message says what.
+/// No progress until something outside changes; the message says what.
 pub const STALLED: &str = "Stalled";
 
-/// One condition as a controller decides it, before times are filled in.
+/// A condition before its times are set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// Type of the condition, such as `Ready`.
     pub type_: &'static str,
     /// True, False or Unknown (`None`).
     pub status: Option<bool>,
-    /// One word in CamelCase.
+    /// CamelCase reason, listed in [`crate::reasons`].
     pub reason: String,
-    /// Names the object, the number and what to do.
+    /// State, number, object, remedy.
     pub message: String,
 }
 
 impl Verdict {
-    /// A condition that holds.
+    /// A condition with status True.
     pub fn yes(type_: &'static str, reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self { type_, status: Some(true), reason: reason.into(), message: message.into() }
     }
 
-    /// A condition that does not hold.
+    /// A condition with status False.
     pub fn no(type_: &'static str, reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self { type_, status: Some(false), reason: reason.into(), message: message.into() }
     }
 }
 
-/// The overall state of an object, from which kstatus' three conditions follow.
+/// State of an object, from which the three conditions of kstatus follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Overall {
-    /// Everything is in place.
+    /// The object is as its spec states.
     Ready {
-        /// What a person reads in the `Ready` column's message.
+        /// Message of the condition.
         message: String,
     },
-    /// Work is under way.
+    /// Work is in progress.
     Reconciling {
-        /// One word in CamelCase.
+        /// CamelCase reason, listed in [`crate::reasons`].
         reason: String,
-        /// What is waited for.
+        /// What it waits for.
         message: String,
     },
-    /// A person has to act.
+    /// Something outside has to change.
     Stalled {
-        /// One word in CamelCase.
+        /// CamelCase reason, listed in [`crate::reasons`].
         reason: String,
         /// What to do.
         message: String,
@@ -84,8 +84,7 @@ impl Overall {
     }
 }
 
-/// Turns verdicts into conditions; a condition whose status is as before keeps its transition time, so that an unchanged
-/// state serialises to unchanged bytes.
+/// Conditions with times; an unchanged status keeps its transition time, so that an unchanged state serialises to unchanged bytes.
 pub fn merge(old: &[Condition], verdicts: Vec<Verdict>, generation: Option<i64>, now: Timestamp) -> Vec<Condition> {
     let merged = verdicts.into_iter().map(|verdict| {
         let Verdict { type_, status, reason, message } = verdict;
@@ -107,7 +106,7 @@ pub fn merge(old: &[Condition], verdicts: Vec<Verdict>, generation: Option<i64>,
     merged.collect()
 }
 
-/// Is the condition of this type there and true?
+/// Whether the condition of this type is True.
 pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
     conditions.iter().any(|c| c.type_ == type_ && c.status == "True")
 }
@@ -117,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unchanged_status_keeps_its_transition_time() {
+    fn merge_keeps_transition_time_of_unchanged_status() {
         let (then, now) = (Timestamp::UNIX_EPOCH, Timestamp::MAX);
         let ready = || Overall::Ready { message: "3 namespaces".into() }.verdicts();
         let first = merge(&[], ready(), Some(1), then);

@@ -1,11 +1,11 @@
-//! `GpuGrant`, what a team may use: one in each namespace of a tenant, read by people and by the admission policies.
+//! `GpuGrant`: what a team may use. One per namespace of a tenant, read by people and by the admission policies.
 
 use std::collections::BTreeMap;
 
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-/// What pods of one namespace may ask for. The operator writes it; nobody else may.
+/// What pods of one namespace may request. Written by the operator only.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
 #[kube(
     group = "gputenancy.io",
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
     shortname = "gpugrant",
     category = "gputenancy",
     derive = "PartialEq",
-    doc = "GpuGrant is what a team may use in one of its namespaces: the resources, and how many of each one pod may ask for. It is written by the operator, and the admission policies refuse what it does not name.",
+    doc = "GpuGrant is what a team may use in one of its namespaces: the resources, and how many of each one pod may request. The operator writes it; the admission policies refuse what it does not list.",
     printcolumn(name = "Tenant", type_ = "string", json_path = ".spec.tenant"),
     printcolumn(name = "Profiles", type_ = "string", json_path = ".spec.profiles[*].name"),
     printcolumn(name = "Pools", type_ = "string", json_path = ".spec.pools"),
@@ -27,25 +27,25 @@ pub struct GpuGrantSpec {
     /// The tenant that the namespace belongs to.
     #[schemars(length(min = 1, max = 63))]
     pub tenant: String,
-    /// Extended resources that pods may ask for, and how many of each one pod may have. What is not named is refused.
+    /// Extended resources that pods may request, and the most of each per pod. Others are refused.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     pub resources: BTreeMap<String, i32>,
-    /// The same by profile, with the contract that comes with it.
+    /// The same by profile, with its contract.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub profiles: Vec<GrantedProfile>,
-    /// Pools whose nodes offer these resources; pods may select no other.
+    /// Pools whose nodes offer these resources; pods may select nodes of these only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub pools: Vec<String>,
-    /// PriorityClasses that pods may name; left out: every one but the cluster's own.
+    /// PriorityClasses that pods may name. Default: all except system- classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub priority_classes: Option<Vec<String>>,
-    /// Queues of a batch scheduler that labels may name; others are refused.
+    /// Queues of a batch scheduler that labels may name. Others are refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub queues: Vec<String>,
@@ -58,14 +58,14 @@ pub struct GrantedProfile {
     /// Name of the GpuProfile.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// Extended resource that pods ask for.
+    /// Extended resource that pods request.
     pub resource_name: String,
-    /// Devices that the team is guaranteed, over all its namespaces.
+    /// Devices that the team is guaranteed over all its namespaces.
     pub budget: i32,
     /// What a user must accept as normal.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub expected: String,
-    /// What counts as the platform's fault.
+    /// What counts as an incident of the platform.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub incident: String,
 }

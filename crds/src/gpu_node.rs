@@ -1,4 +1,4 @@
-//! `GpuNode`, the agreement: what the GPUs of one node shall be (operator), and what NVML shows (agent).
+//! `GpuNode`: desired layout of one node's GPUs (spec, by the operator), and what NVML shows (status, by the agent).
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Advertiser, MemoryText, MigManagerRun, Partitioner};
 
-/// The layout that the GPUs of one node shall have. Written by the operator only.
+/// Desired layout of the GPUs of one node. Written by the operator only.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "gputenancy.io",
@@ -20,7 +20,7 @@ use crate::{Advertiser, MemoryText, MigManagerRun, Partitioner};
     status = "GpuNodeStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "GpuNode is the agreement about one node: the operator writes the layout that its GPUs shall have, the node's agent writes what NVML really shows.",
+    doc = "GpuNode describes the GPUs of one node: the operator writes the desired layout, the node's agent what NVML shows.",
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason"),
     printcolumn(name = "Pool", type_ = "string", json_path = ".metadata.labels.gputenancy\\.io/pool"),
@@ -40,25 +40,24 @@ use crate::{Advertiser, MemoryText, MigManagerRun, Partitioner};
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GpuNodeSpec {
-    /// GPUs that are the platform's to lay out and advertise. A GPU that is not listed is neither changed nor advertised.
+    /// GPUs that the agent partitions and advertises. A GPU that is not listed is neither changed nor advertised.
     // Written also when empty: an apply that leaves the list out would turn `spec` into null, which the schema refuses.
     #[serde(default)]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["uuid".into()]))]
     pub gpus: Vec<GpuSpec>,
-    /// Who creates and destroys MIG instances on this node: by anybody but `Agent` the agent reads and never carves.
+    /// Component that creates and destroys MIG instances on this node. Unless it is `Agent`, the agent only reads.
     #[serde(default, skip_serializing_if = "Partitioner::is_agent")]
     pub partitioner: Partitioner,
-    /// The operator's journal of what NVIDIA's MIG manager is asked for, with `partitioner: MigManager`.
+    /// State of the requests to NVIDIA's MIG manager, with `partitioner: MigManager`. Written and read by the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_manager: Option<MigManagerRun>,
-    /// Who offers the devices to kubelet: by `NvidiaDevicePlugin` the agent registers nothing and leaves allocatable alone.
+    /// Component that advertises devices to kubelet. With `NvidiaDevicePlugin` the agent registers nothing and does not write allocatable.
     #[serde(default, skip_serializing_if = "Advertiser::is_agent")]
     pub advertiser: Advertiser,
 }
 
-/// What one GPU shall be. `mig` and `instances` together are the whole truth: the agent creates what is missing and destroys
-/// what is too much, and never destroys what has a client.
+/// Desired state of one GPU. The agent creates missing instances and destroys surplus ones, never one with a client.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
 #[x_kube(validation = Rule::new("self.mig || !has(self.instances) || self.instances.size() == 0").message("spec.gpus: instances exist only with MIG on; write mig: true, or leave instances out"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -66,10 +65,10 @@ pub struct GpuSpec {
     /// NVML's UUID of the GPU.
     #[schemars(length(min = 5, max = 64))]
     pub uuid: String,
-    /// MIG mode on; with no instances: on, nothing carved.
+    /// MIG mode on. Without instances: on and not partitioned.
     #[serde(default)]
     pub mig: bool,
-    /// The instances that must exist, by exact placement. Empty without MIG: the GPU is one whole device.
+    /// Instances that must exist, by placement. Empty without MIG: the GPU is one whole device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["start".into()]))]
@@ -78,18 +77,18 @@ pub struct GpuSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 100))]
     pub resource: Option<String>,
-    /// Devices withdrawn from the scheduler, by start (a whole GPU is start 0). A held device is not offered to new pods; what runs on it runs on.
+    /// Devices withdrawn from allocatable, by start (a whole GPU is start 0). New pods cannot get them; running pods keep them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub hold: Vec<i32>,
-    /// New devices that only the operator's canary pods can get, by start: each is offered as `gputenancy.io/canary_<index of the GPU>_<start>`
-    /// and not under its own resource.
+    /// New devices under canary verification, by start. Each is advertised as `gputenancy.io/canary_<index of the GPU>_<start>` instead of its
+    /// own resource.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub trial: Vec<i32>,
-    /// The operator's journal of the change under way on this GPU, or of the last one that failed.
+    /// State of the change in progress on this GPU, or of the last failed one. Written and read by the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
 }
@@ -127,33 +126,33 @@ pub struct Layout {
     pub resource: Option<String>,
 }
 
-/// A change of one GPU from one layout to another: everything a new leader needs to go on.
+/// A change of one GPU from one layout to another; a new leader continues from it.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Change {
-    /// Where the change stands.
+    /// Phase of the change.
     pub phase: ChangePhase,
-    /// The layout before, restored when the change fails.
+    /// Layout before the change, restored when it fails.
     pub from: Layout,
-    /// The layout after.
+    /// Layout after the change.
     pub to: Layout,
     /// When the change began.
     pub started_at: Time,
     /// When the present phase began.
     pub phase_since: Time,
-    /// When owners may be evicted at the earliest; set by the notice.
+    /// Earliest time of evictions; set by the notice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evict_after: Option<Time>,
-    /// Digest of the profiles, pools and tenants that the change follows from. While it is the same, a plan that differs only
-    /// because pods have left does not take the change back once owners are being evicted.
+    /// Hash of the profiles, pools and tenants that led to the change. While it is the same, pods that have left do not cancel a change
+    /// whose owners are being evicted.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64))]
     pub intent: String,
-    /// How often the layout `to` has failed before; each failure doubles the time until it is tried again.
+    /// Earlier failures of the layout `to`; each doubles the time until the retry.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(min = 0, max = 1000))]
     pub failures: i32,
-    /// Why the GPU is changed, or why the change failed, in a sentence.
+    /// Why the GPU is changed, or why the change failed.
     #[schemars(length(max = 2000))]
     pub reason: String,
 }
@@ -163,36 +162,36 @@ fn is_zero(number: &i32) -> bool {
     *number == 0
 }
 
-/// Phases of a change, in order; `RolledBack` and `Stuck` are where a failed one ends.
+/// Phases of a change, in order; a failed change ends as `RolledBack` or `Stuck`.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
 pub enum ChangePhase {
-    /// Owners have been told; nothing is withdrawn that is in use.
+    /// Owners are notified; devices in use are not withdrawn.
     Noticed,
-    /// Free devices that must go are withdrawn.
+    /// Free devices to remove are withdrawn.
     Held,
-    /// Owners of devices that must go are being evicted.
+    /// Owners of devices to remove are being evicted.
     Evicting,
-    /// No pod owns a device that must go; NVML has yet to say that no process uses it.
+    /// No pod owns a device to remove; waiting until NVML lists no process on it.
     Idle,
     /// The agent destroys and creates instances.
     Partitioning,
-    /// NVML shows the new layout; canary pods have yet to prove its new devices, which nobody else can get.
+    /// NVML shows the new layout; canary pods verify its new devices, which no other pod can get.
     Trying,
-    /// NVML shows the new layout; kubelet and the node's allocatable have yet to agree.
+    /// NVML shows the new layout; waiting for kubelet and the Node's allocatable.
     Verifying,
     /// The change failed; the old layout is being restored.
     RollingBack,
-    /// The change failed and the old layout is back; it is tried again when the plan changes.
+    /// The change failed and the old layout is restored; retried later or when the plan changes.
     RolledBack,
-    /// Neither layout can be reached without help; the reason says why.
+    /// Neither layout can be reached without intervention; see the reason.
     Stuck,
 }
 
-/// What the node's agent sees.
+/// Observed state, written by the node's agent.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuNodeStatus {
-    /// Generation of the spec that this status speaks of; -1 before the first.
+    /// Generation of the spec that this status refers to; -1 before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Ready, Reconciling, Stalled, NvmlReady, PluginReady.
@@ -208,13 +207,13 @@ pub struct GpuNodeStatus {
     /// CUDA version that the driver supports, such as `13.0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cuda_version: Option<String>,
-    /// The kernel's boot id: instances of an earlier boot are gone.
+    /// Boot id of the kernel; instances do not survive a reboot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
     /// The GPUs are simulated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub simulated: Option<bool>,
-    /// Kinds of board on this node, each once.
+    /// GPU models of this node, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub boards: Vec<Board>,
     /// The GPUs, by index.
@@ -227,12 +226,12 @@ pub struct GpuNodeStatus {
     /// Devices that pods own, of all that exist, for `kubectl get`, such as `5/14`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<String>,
-    /// Layout in one line for `kubectl get`, such as `0: 3g.40gb@4 1g.10gb@0; 1: whole`.
+    /// Layout in one line for `kubectl get -o wide`, such as `0: 3g.40gb@4 1g.10gb@0; 1: whole`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<String>,
 }
 
-/// A kind of board as NVML describes it.
+/// A GPU model as NVML describes it.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Board {
@@ -240,14 +239,14 @@ pub struct Board {
     pub product: String,
     /// Memory of the whole GPU.
     pub memory: MemoryText,
-    /// Memory that the driver keeps for itself, of `memory`.
+    /// Part of `memory` that the driver reserves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserved: Option<MemoryText>,
     /// Compute slices of the whole GPU; 0: the board has no MIG.
     pub slices: i32,
-    /// Memory slices: the length of the axis on which placements lie; 0: the board has no MIG.
+    /// Memory slices of the whole GPU, the unit of placements; 0: the board has no MIG.
     pub memory_slices: i32,
-    /// A change of MIG mode needs a reset of the GPU (Ampere).
+    /// Switching MIG mode needs a GPU reset (Ampere).
     #[serde(default)]
     pub mode_needs_reset: bool,
     /// MIG profiles that the board offers.
@@ -259,7 +258,7 @@ pub struct Board {
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct BoardProfile {
-    /// The device's profile id, which creation takes (not NVML's enum).
+    /// Profile id of the device, as used by the creation call (not NVML's enum).
     pub id: i32,
     /// NVIDIA's name, such as `1g.10gb`.
     pub name: String,
@@ -273,7 +272,7 @@ pub struct BoardProfile {
     pub starts: Vec<i32>,
     /// Most instances of this profile on one GPU.
     pub max: i32,
-    /// Media and copy engines of one instance, in the order copy, decoder, encoder, JPEG, OFA: their sums may not exceed the full profile's.
+    /// Media and copy engines of one instance: copy, decoder, encoder, JPEG, OFA. Their sums may not exceed those of the full profile.
     pub engines: Vec<i32>,
 }
 
@@ -290,16 +289,16 @@ pub struct GpuState {
     pub pci_bus_id: String,
     /// Index into `boards`.
     pub board: i32,
-    /// MIG mode; absent where the board has none.
+    /// MIG mode; absent without MIG support.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<MigMode>,
-    /// Healthy, or why not.
+    /// Health of the GPU.
     #[serde(default)]
     pub health: Health,
-    /// What made the GPU unfit for new work, such as `Xid 79`, until the agent resets the GPU, the driver is loaded anew or the node restarts. After a reset by hand with the agent stopped, remove it before the agent starts.
+    /// Fault that makes the GPU unusable for new work, such as `Xid 79`. Cleared when the agent resets the GPU, the driver is reloaded or the node restarts. After a manual reset while the agent is stopped, remove it before the agent starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
-    /// What the agent is doing with this GPU.
+    /// Current step of the agent.
     #[serde(default)]
     pub step: AgentStep,
     /// MIG instances that exist, by start.
@@ -308,10 +307,10 @@ pub struct GpuState {
     /// State of the whole GPU as one device; absent while MIG is on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole: Option<DeviceState>,
-    /// Processes on devices of this GPU that do not belong to the pod that has the device.
+    /// Unattributed processes: on a device whose owner they do not belong to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<Holder>,
-    /// The last NVML call that failed while the present spec was being carried out.
+    /// Last failed NVML call for the present spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<GpuError>,
 }
@@ -320,9 +319,9 @@ pub struct GpuState {
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct MigMode {
-    /// The mode in force.
+    /// Current mode.
     pub enabled: bool,
-    /// The mode after the next reset, where it differs.
+    /// Mode after the next reset, if different.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<bool>,
 }
@@ -330,36 +329,36 @@ pub struct MigMode {
 /// Health of a GPU.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum Health {
-    /// Nothing wrong.
+    /// No fault.
     #[default]
     Healthy,
-    /// A critical Xid or uncorrectable ECC error was reported: not offered until the GPU is reset.
+    /// A critical Xid or uncorrectable ECC error was reported; not advertised until the GPU is reset.
     Unhealthy,
     /// NVML lost the GPU.
     Lost,
 }
 
-/// What the agent is doing with a GPU.
+/// Step of the agent on a GPU.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum AgentStep {
-    /// Nothing: NVML shows what the spec wants.
+    /// NVML shows the desired layout.
     #[default]
     Steady,
     /// The GPU is not in the spec.
     Unmanaged,
-    /// An instance that must go has a client; the agent waits.
+    /// An instance to destroy has a client; the agent waits.
     WaitingForClients,
     /// Turning MIG mode on or off.
     SettingMode,
-    /// The mode is pending until the GPU is reset, and it cannot be reset now.
+    /// The mode is pending until a GPU reset, which is not possible now.
     WaitingForReset,
     /// Destroying instances.
     Destroying,
     /// Creating instances.
     Creating,
-    /// A call failed; `error` says which.
+    /// A call failed; see `error`.
     Failed,
-    /// NVML shows another layout than the spec, and the spec leaves carving to somebody else or to nobody.
+    /// NVML shows another layout than the spec, and the agent is not the partitioner.
     LeftAlone,
 }
 
@@ -373,17 +372,17 @@ pub struct InstanceState {
     pub profile: String,
     /// GPU instance id.
     pub gi: i32,
-    /// Compute instance id; absent while there is none.
+    /// Compute instance id; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ci: Option<i32>,
-    /// NVML's UUID of the MIG device; absent while there is no compute instance, and left out where the status would exceed 16 KiB.
+    /// NVML's UUID of the MIG device; absent without a compute instance, and when the status would exceed 16 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// How it is offered and who has it.
+    /// Advertised resource and owner.
     pub device: DeviceState,
 }
 
-/// How a device is offered, and who has it.
+/// Advertised resource and owner of a device.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceState {
@@ -393,10 +392,10 @@ pub struct DeviceState {
     /// Kubelet's device manager lists it as allocatable.
     #[serde(default)]
     pub allocatable: bool,
-    /// The container that kubelet gave it to.
+    /// Container that kubelet allocated it to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<DeviceOwner>,
-    /// Processes that use it now, by NVML.
+    /// Processes that NVML lists on it.
     #[serde(default)]
     pub clients: i32,
 }
@@ -413,7 +412,7 @@ pub struct DeviceOwner {
     pub container: String,
 }
 
-/// A process on a device that kubelet has not given to it.
+/// A process on a device that kubelet did not allocate to its container.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Holder {
@@ -421,10 +420,10 @@ pub struct Holder {
     pub pid: i64,
     /// Its command.
     pub command: String,
-    /// First memory slice of the instance that it uses; absent for the whole GPU.
+    /// First memory slice of the instance in use; absent for the whole GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<i32>,
-    /// The container that it runs in; absent for a process of the node itself.
+    /// Container of the process; absent for a process of the node itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<DeviceOwner>,
 }
@@ -437,9 +436,9 @@ pub struct GpuError {
     pub call: String,
     /// NVML's return code, such as 23.
     pub code: i32,
-    /// What was being done, and NVML's words.
+    /// Attempted operation, and NVML's message.
     pub message: String,
-    /// Generation of the spec that was being carried out.
+    /// Generation of the spec at the time of the call.
     pub generation: i64,
 }
 
@@ -467,7 +466,7 @@ impl Holder {
 }
 
 impl GpuSpec {
-    /// The layout that the spec asks for.
+    /// The desired layout.
     pub fn layout(&self) -> Layout {
         let mut instances = self.instances.clone();
         instances.sort();

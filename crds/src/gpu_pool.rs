@@ -1,4 +1,4 @@
-//! `GpuPool`, the supply: which nodes carry which profiles, and how they may be changed.
+//! `GpuPool`: nodes, the profiles that they offer, and rules for changes.
 
 use k8s_openapi::apimachinery::pkg::{
     apis::meta::v1::{Condition, LabelSelector, Time},
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ChangePhase, DurationText, MigManagerRules};
 
-/// Nodes that carry GPUs, the profiles that may be carved there, and the rules for changing them.
+/// GPU nodes, the profiles that they offer, and the rules for changes.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "gputenancy.io",
@@ -20,7 +20,7 @@ use crate::{ChangePhase, DurationText, MigManagerRules};
     category = "gputenancy",
     status = "GpuPoolStatus",
     derive = "PartialEq",
-    doc = "GpuPool is the supply: which nodes carry which profiles, who partitions their GPUs, and how carefully that is done.",
+    doc = "GpuPool is the supply: GPU nodes, the profiles that they offer, the component that partitions them, and the rules for changes.",
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes"),
@@ -44,33 +44,33 @@ use crate::{ChangePhase, DurationText, MigManagerRules};
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GpuPoolSpec {
-    /// Nodes of the pool. A node belongs to at most one pool; an overlap is a condition on both, and neither acts on that node.
+    /// Nodes of the pool. A node belongs to at most one pool; with an overlap neither pool acts on the node, and both have a condition.
     #[x_kube(validation = Rule::new("(has(self.matchLabels) && self.matchLabels.size() > 0) || (has(self.matchExpressions) && self.matchExpressions.size() > 0)").message("spec.nodeSelector: write at least one label; an empty selector would take every node"))]
     pub node_selector: LabelSelector,
-    /// Names of the GpuProfiles that may be carved here.
+    /// Names of the GpuProfiles that the nodes may offer.
     #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 63)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub profiles: Vec<String>,
-    /// What decides the layout.
+    /// Source of the layout.
     #[serde(default)]
     pub layout: LayoutPolicy,
-    /// Who creates and destroys MIG instances.
+    /// Component that creates and destroys MIG instances.
     #[serde(default)]
     pub partitioner: Partitioner,
-    /// How NVIDIA's MIG manager is dealt with, where it is the partitioner.
+    /// Rules for NVIDIA's MIG manager, with `partitioner: MigManager`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_manager: Option<MigManagerRules>,
-    /// Who offers the devices to kubelet.
+    /// Component that advertises devices to kubelet.
     #[serde(default)]
     pub advertiser: Advertiser,
-    /// Taint on the pool's nodes, so that nothing runs there that needs no GPU; pods of tenants that ask for one tolerate it. It is
-    /// taken back when the node leaves the pool. Other taints are left alone. Left out: none.
+    /// Taint on the pool's nodes, which keeps pods without a GPU away; pods of tenants with a GPU tolerate it. It is removed when the
+    /// node leaves the pool. Other taints are not changed. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taint: Option<PoolTaint>,
-    /// How carefully GPUs in use are changed.
+    /// Rules for changing GPUs in use.
     #[serde(default)]
     pub disruption: Disruption,
-    /// What a new layout has to pass before it is released, beside that NVML, kubelet and the Node's allocatable agree.
+    /// Tests of a new layout before tenants can use it, in addition to the agreement of NVML, kubelet and the Node's allocatable.
     #[serde(default, skip_serializing_if = "Verify::is_default")]
     pub verify: Verify,
 }
@@ -79,8 +79,8 @@ pub struct GpuPoolSpec {
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PoolTaint {
-    /// Key of the taint: the one that pods of tenants are made to tolerate (policies.gpuTaint.key in the chart's values, nvidia.com/gpu
-    /// unless said otherwise).
+    /// Key of the taint. It must be the one that pods of tenants tolerate (policies.gpuTaint.key in the chart's values, default
+    /// nvidia.com/gpu).
     #[schemars(length(min = 1, max = 317))]
     #[x_kube(validation = Rule::new("self.matches('^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')").message("spec.taint.key: write a key as labels have it, such as nvidia.com/gpu"))]
     #[x_kube(validation = Rule::new("!self.startsWith('node.kubernetes.io/') && !self.startsWith('node.cloudprovider.kubernetes.io/') && !self.startsWith('node-role.kubernetes.io/')").message("spec.taint.key: taints of this name tell how a node fares or what it is, and are Kubernetes' own; write a key such as nvidia.com/gpu"))]
@@ -90,18 +90,18 @@ pub struct PoolTaint {
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new("self.matches('^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$')").message("spec.taint.value: write letters, digits, '-', '_' and '.', or leave it out"))]
     pub value: String,
-    /// What becomes of pods that do not tolerate it and are not there yet. Pods that run are never ended by it.
+    /// Effect on new pods that do not tolerate it. Running pods are not affected.
     #[serde(default)]
     pub effect: TaintEffect,
 }
 
-/// What a taint does to pods that do not tolerate it.
+/// Effect of a taint on new pods that do not tolerate it.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaintEffect {
-    /// They are not sent there.
+    /// Not scheduled to the node.
     #[default]
     NoSchedule,
-    /// They are sent there only when there is no other place.
+    /// Scheduled to the node only if no other node fits.
     PreferNoSchedule,
 }
 
@@ -115,12 +115,12 @@ impl TaintEffect {
     }
 }
 
-/// What a new layout has to pass before it is released.
+/// Tests of a new layout.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Verify {
-    /// A pod that runs on one new device of each profile that a change creates, before tenants can get any of them. If it fails, or is not
-    /// done in time, the old layout comes back. Left out: none runs.
+    /// A pod on one new device of each profile that a change creates, before tenants can get any of them. If it fails or times out, the old
+    /// layout is restored. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
 }
@@ -132,8 +132,7 @@ impl Verify {
     }
 }
 
-/// A program that proves a new device by using it. It runs in the operator's namespace as user 65532 without any privilege, and passes by
-/// ending with exit code 0.
+/// A test program for a new device. It runs in the operator's namespace as user 65532 without privileges, and passes with exit code 0.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Canary {
@@ -141,12 +140,11 @@ pub struct Canary {
     #[schemars(length(min = 1, max = 500))]
     #[x_kube(validation = Rule::new("self.matches('^[^ ]+$')").message("spec.verify.canary.image: write a name without spaces, such as registry.example.com/vectoradd:1"))]
     pub image: String,
-    /// The program and its arguments, each a word of its own. Default: what the image runs.
+    /// Program and arguments, as a list. Default: the entrypoint of the image.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 1000)))]
     pub command: Vec<String>,
-    /// How long the canaries of one GPU may take together, from the layout being there until the last of them has passed; pulling the
-    /// image counts.
+    /// Time limit for all canaries of one GPU, from the new layout to the last exit, image pull included. 10s to 1h.
     #[serde(default = "two_minutes")]
     #[x_kube(validation = Rule::new("duration(self) >= duration('10s') && duration(self) <= duration('1h')").message("spec.verify.canary.timeout: write at least 10s and at most 1h, such as 2m"))]
     pub timeout: DurationText,
@@ -156,30 +154,30 @@ fn two_minutes() -> DurationText {
     text("2m")
 }
 
-/// What decides the layout of the pool's GPUs.
+/// Source of the layout of the pool's GPUs.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
 #[x_kube(validation = Rule::new("(self.mode == 'Fixed') == (has(self.fixed) && self.fixed.size() > 0)").message("spec.layout: mode Fixed needs the list fixed, and only it; write mode: Fixed and fixed: [...], or leave fixed out"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LayoutPolicy {
-    /// Demand follows the tenants' guarantees; Fixed is written below.
+    /// Demand follows the tenants' guarantees; Fixed uses the list `fixed`.
     #[serde(default)]
     pub mode: LayoutMode,
     /// The layout by GPU index, for mode Fixed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub fixed: Vec<FixedLayout>,
-    /// What to do with GPUs and slices that no guarantee needs.
+    /// Use of GPUs and slices that no guarantee needs.
     #[serde(default)]
     pub spare: Spare,
 }
 
-/// What decides the layout.
+/// Source of the layout.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum LayoutMode {
     /// Follow the tenants' guarantees.
     #[default]
     Demand,
-    /// As written in `fixed`.
+    /// As listed in `fixed`.
     Fixed,
 }
 
@@ -207,7 +205,7 @@ pub struct FixedProfile {
     pub count: i32,
 }
 
-/// What to do with what no guarantee needs.
+/// Use of GPUs and slices that no guarantee needs.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
 #[x_kube(validation = Rule::new("(self.policy == 'Fill') == has(self.profile)").message("spec.layout.spare: policy Fill needs profile, and only it"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -221,27 +219,27 @@ pub struct Spare {
     pub profile: Option<String>,
 }
 
-/// What to do with what no guarantee needs.
+/// Use of GPUs and slices that no guarantee needs.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum SparePolicy {
-    /// Leave instances that exist.
+    /// Keep existing instances.
     #[default]
     Keep,
     /// Merge idle GPUs back into whole ones.
     Whole,
-    /// Carve leftovers into one profile.
+    /// Partition them into one profile.
     Fill,
 }
 
-/// Who creates and destroys MIG instances.
+/// Component that creates and destroys MIG instances.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum Partitioner {
-    /// Our agent, one GPU at a time.
+    /// The node agent, instance by instance.
     #[default]
     Agent,
-    /// NVIDIA's MIG manager, told by the node label `nvidia.com/mig.config`; it pauses the GPU Operator's parts of the whole node meanwhile.
+    /// NVIDIA's MIG manager, through the node label `nvidia.com/mig.config`. It pauses the GPU Operator's components on the node during a change.
     MigManager,
-    /// Nobody: the pool is read, never changed.
+    /// None: the pool is read-only.
     None,
 }
 
@@ -252,13 +250,13 @@ impl Partitioner {
     }
 }
 
-/// Who offers the devices to kubelet.
+/// Component that advertises devices to kubelet.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum Advertiser {
-    /// Our agent, device by device.
+    /// The node agent, device by device.
     #[default]
     Agent,
-    /// NVIDIA's device plugin, which reads the GPUs once when it starts: the node is cordoned while a layout changes.
+    /// NVIDIA's device plugin. It reads the GPUs only when it starts, so the node is cordoned while a layout changes.
     NvidiaDevicePlugin,
 }
 
@@ -269,39 +267,39 @@ impl Advertiser {
     }
 }
 
-/// How carefully GPUs in use are changed.
+/// Rules for changing GPUs in use.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
 #[x_kube(validation = Rule::new("!has(self.windows) || self.windows.size() == 0 || !has(self.notice) || self.windows.exists(w, duration(w.duration) > duration(self.notice))").message("spec.disruption.notice: longer than every window, so that no owner could ever be evicted; shorten the notice or lengthen a window"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Disruption {
-    /// When changes may begin; none: at any time. Outside of them nothing begins. When one closes, a change that has carved
-    /// nothing is taken back unless all pods that it needs away are leaving already, and one that carves goes on.
+    /// When changes may start. Default: any time. When a window closes, a change that still has pods to evict is cancelled; one whose
+    /// pods are terminating, or that partitions, continues.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub windows: Vec<MaintenanceWindow>,
-    /// Owners are told this long before their pods are evicted. Where there are windows, the notice is given and runs out within one.
+    /// Time between the notification of pods and their eviction. With windows, the notice starts and ends within one.
     #[serde(default = "no_notice")]
     pub notice: DurationText,
-    /// GPUs of the pool that may be changing at once: a number or a percentage, at least one.
+    /// GPUs of the pool that may change at the same time: a number or a percentage, at least one.
     #[serde(default = "one")]
     #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : string(self).matches('^([1-9][0-9]?|100)%$')").message("spec.disruption.maxUnavailable: write a number of GPUs of at least 1, or a percentage from 1% to 100%"))]
     pub max_unavailable: IntOrString,
-    /// How long a change may wait for its pods to go, after the notice.
+    /// How long a change waits for pods to terminate, after the notice.
     #[serde(default = "half_an_hour")]
     pub drain_timeout: DurationText,
-    /// What to do when that time is over.
+    /// Action after drainTimeout.
     #[serde(default)]
     pub on_timeout: OnTimeout,
-    /// What to do with pods that have no controller to replace them.
+    /// Treatment of pods without a controller that replaces them.
     #[serde(default)]
     pub unmanaged_pods: UnmanagedPods,
-    /// May the last GPU that carries a profile be given another layout while pods use that profile? Otherwise such a change is
-    /// refused, and the pool says so.
+    /// Permit a change that removes the last device of a profile while pods use that profile. Otherwise such a change is refused with
+    /// the reason OutageRefused.
     #[serde(default)]
     pub allow_outage: bool,
 }
 
-/// A time that comes again and again, when changes may begin.
+/// A recurring time in which changes may start.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MaintenanceWindow {
@@ -309,11 +307,11 @@ pub struct MaintenanceWindow {
     #[schemars(length(min = 9, max = 100))]
     #[x_kube(validation = Rule::new("self.matches('^ *[^ ]+( +[^ ]+){4} *$')").message("spec.disruption.windows.schedule: write five fields as in a CronJob, such as 0 2 * * 6 for every Saturday at two"))]
     pub schedule: String,
-    /// How long it stays open, in real time: a clock that is put forward or back meanwhile makes it neither shorter nor longer.
+    /// Length of the window in elapsed time, independent of daylight saving changes. At least 1m.
     #[x_kube(validation = Rule::new("duration(self) >= duration('1m')").message("spec.disruption.windows.duration: write at least one minute, such as 30m or 4h"))]
     pub duration: DurationText,
-    /// Time zone of the schedule by its IANA name, such as `Europe/Berlin`. An opening in the hour that daylight saving skips comes
-    /// right after it; in the hour that comes twice, the first counts.
+    /// Time zone of the schedule by its IANA name, such as `Europe/Berlin`. A start in the hour that daylight saving skips is
+    /// right after it; in the repeated hour the first counts.
     #[serde(default = "utc")]
     #[schemars(length(min = 1, max = 64))]
     #[x_kube(validation = Rule::new("self == 'UTC' || self.matches('^[A-Za-z]+(/[A-Za-z0-9_+-]+)+$')").message("spec.disruption.windows.timeZone: write UTC or an IANA name such as Europe/Berlin"))]
@@ -324,13 +322,13 @@ fn utc() -> String {
     "UTC".into()
 }
 
-/// What to do with pods that nobody replaces once they are gone.
+/// Treatment of pods without a controller.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum UnmanagedPods {
-    /// Wait until they are gone, and name them.
+    /// Wait until they are gone, and list them.
     #[default]
     Wait,
-    /// Evict them like others.
+    /// Evict them like other pods.
     Evict,
 }
 
@@ -364,21 +362,21 @@ fn one() -> IntOrString {
     IntOrString::Int(1)
 }
 
-/// What to do when pods do not go in time.
+/// Action when pods do not terminate in time.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum OnTimeout {
-    /// Give the devices back and say so.
+    /// Cancel the change, with a condition.
     #[default]
     Rollback,
-    /// Keep waiting and say so.
+    /// Keep waiting, with a condition.
     Wait,
 }
 
-/// What the operator sees in a pool.
+/// Observed state of a pool.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuPoolStatus {
-    /// Generation of the spec that this status speaks of; -1 before the first.
+    /// Generation of the spec that this status refers to; -1 before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Ready, Reconciling, Stalled.
@@ -395,25 +393,25 @@ pub struct GpuPoolStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub profiles: Vec<PoolProfile>,
-    /// Slices that no profile of the pool can use in today's layout.
+    /// Free slices that no profile of the pool can use in the present layout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stranded: Option<Stranded>,
-    /// GPUs that are changing now.
+    /// Number of GPUs that are changing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changing: Option<i32>,
-    /// The changes under way, and the last ones that failed.
+    /// Changes in progress, and the last failed ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<PoolChange>,
-    /// GPUs that are to be changed and have not begun, with what each waits for; the first few.
+    /// The first GPUs whose change is planned and has not started, with what each waits for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pending: Vec<PendingChange>,
-    /// The window that is open now, or else the next one; absent where changes may begin at any time.
+    /// The open window, or else the next one; absent without windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_window: Option<WindowTimes>,
     /// Devices that guarantees for this pool's profiles lack; a profile of several pools counts in each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmet: Option<i32>,
-    /// Sentences about guarantees that the pool cannot serve.
+    /// Guarantees that the pool cannot serve, each with a reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsatisfied: Vec<String>,
     /// Used and total in one line for `kubectl get`, such as `mig-1g 2/7, mig-3g 1/2`.
@@ -429,13 +427,13 @@ pub struct PoolProfile {
     pub name: String,
     /// Devices that exist.
     pub total: i32,
-    /// Devices that pods hold.
+    /// Devices that pods own.
     pub allocated: i32,
     /// Devices that a new pod could get now.
     pub free: i32,
 }
 
-/// Slices that nobody can use.
+/// Free slices that no profile can use.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Stranded {
@@ -445,7 +443,7 @@ pub struct Stranded {
     pub memory: i32,
 }
 
-/// One GPU that is changing, or whose last change failed.
+/// A GPU that is changing, or whose last change failed.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolChange {
@@ -453,13 +451,13 @@ pub struct PoolChange {
     pub node: String,
     /// Index of the GPU on its node.
     pub gpu: i32,
-    /// Where the change stands.
+    /// Phase of the change.
     pub phase: ChangePhase,
-    /// What is being done and what is waited for.
+    /// Current action, and what it waits for.
     pub message: String,
 }
 
-/// One GPU that is to be changed.
+/// A GPU whose change is planned.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PendingChange {
@@ -467,7 +465,7 @@ pub struct PendingChange {
     pub node: String,
     /// Index of the GPU on its node.
     pub gpu: i32,
-    /// What is waited for, such as `Pending: nextWindow=2026-11-28T01:00:00Z`.
+    /// What it waits for, such as `Pending: nextWindow=2026-11-28T01:00:00Z`.
     pub message: String,
 }
 
@@ -475,7 +473,7 @@ pub struct PendingChange {
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct WindowTimes {
-    /// When it opens, or when it opened.
+    /// When it opens or opened.
     pub start: Time,
     /// When it closes.
     pub end: Time,

@@ -1,4 +1,4 @@
-//! `GpuProfile`, the product: a named GPU shape that tenants can ask for.
+//! `GpuProfile`: a named GPU shape that tenants can request.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::MemoryText;
 
-/// A named GPU shape that tenants can ask for: a whole GPU, a MIG slice, or a share, with its isolation and contract.
+/// A named GPU shape that tenants can request: a whole GPU, a MIG instance or a share, with isolation and contract.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "gputenancy.io",
@@ -17,7 +17,7 @@ use crate::MemoryText;
     category = "gputenancy",
     status = "GpuProfileStatus",
     derive = "PartialEq",
-    doc = "GpuProfile is a product of the platform: a named GPU shape that tenants can ask for, with its isolation, price and support contract.",
+    doc = "GpuProfile is a product of the platform: a named GPU shape that tenants can request, with isolation, price and support contract.",
     printcolumn(name = "Resource", type_ = "string", json_path = ".status.resourceName"),
     printcolumn(name = "Isolation", type_ = "string", json_path = ".status.isolation"),
     printcolumn(name = "Used", type_ = "integer", json_path = ".status.capacity.allocated"),
@@ -38,34 +38,34 @@ use crate::MemoryText;
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GpuProfileSpec {
-    /// What the profile is on the hardware. Exactly one of the five kinds.
+    /// Hardware of the profile. Exactly one of the five fields.
     pub device: Device,
-    /// Boards that it may be carved from, by NVML's product name with dashes, such as `NVIDIA-A100-SXM4-80GB`. Empty: any board that can.
+    /// Boards that may offer it, by NVML's product name with dashes, such as `NVIDIA-A100-SXM4-80GB`. Default: any board that can.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     pub products: Vec<String>,
-    /// Name of the extended resource that pods ask for. Default: the name that NVIDIA's device plugin gives (`nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`), for shares `gputenancy.io/<name of the profile>`.
+    /// Extended resource that pods request. Default: the name of NVIDIA's device plugin (`nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`); for shares and MIG by size `gputenancy.io/<name of the profile>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 100),
         regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
     )]
     pub resource_name: Option<String>,
-    /// Most that one pod may ask for. Default: unlimited for whole GPUs and MIG slices, 1 for shares.
+    /// Most devices that one pod may request. Default: unlimited for whole GPUs and MIG, 1 for shares.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub max_per_pod: Option<i32>,
-    /// Least trusted tenant that may use it. Default: Untrusted for whole GPUs and MIG slices, Internal for shares.
+    /// Least trusted tenant that may use it. Default: Untrusted for whole GPUs and MIG, Internal for shares.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<Trust>,
-    /// What a user must accept, and what counts as an incident.
+    /// What a user must accept as normal, and what counts as an incident.
     pub support: Support,
     /// Price of one device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<Price>,
 }
 
-/// What a profile is on the hardware: exactly one of the fields is set.
+/// Hardware of a profile: exactly one of the fields is set.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
 #[x_kube(validation = Rule::new("[has(self.whole), has(self.mig), has(self.timeSlice), has(self.mps), has(self.fraction)].filter(x, x).size() == 1").message("spec.device: write exactly one of whole, mig, timeSlice, mps, fraction"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -73,72 +73,72 @@ pub struct Device {
     /// A whole GPU, nothing shared. Written as `whole: {}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole: Option<Whole>,
-    /// A MIG slice: isolated by hardware.
+    /// A MIG instance, isolated by hardware.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<Mig>,
-    /// Turns on a whole GPU, taken by several pods; no isolation of memory.
+    /// Time-slices of a whole GPU for several pods, without memory isolation. Not served yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_slice: Option<TimeSlice>,
-    /// A share of a whole GPU through NVIDIA's Multi-Process Service.
+    /// A share of a whole GPU through NVIDIA's Multi-Process Service. Not served yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps: Option<Mps>,
-    /// A share of a whole GPU whose memory and compute limits are enforced by the agent.
+    /// A share of a whole GPU with memory and compute limits enforced by the agent. Not served yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fraction: Option<Fraction>,
 }
 
-/// A whole GPU; nothing to say.
+/// A whole GPU; no fields.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Whole {}
 
-/// A MIG slice, by NVIDIA's name or by what it must offer.
+/// A MIG instance, by NVIDIA's profile name or by minimum size.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
 #[x_kube(validation = Rule::new("has(self.profile) ? !has(self.slices) && !has(self.memory) : has(self.slices) || has(self.memory)").message("spec.device.mig: write either profile (such as 1g.10gb) or slices and memory (the smallest profile that satisfies both is taken)"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Mig {
-    /// NVIDIA's name of the profile as the board lists it, such as `1g.10gb` or `1g.10gb+me`.
+    /// NVIDIA's name of the MIG profile, such as `1g.10gb` or `1g.10gb+me`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), regex(pattern = r"^[1-8]g\.[0-9]{1,4}gb([+-][a-z.]+)?$"))]
     pub profile: Option<String>,
-    /// At least this many compute slices.
+    /// Minimum number of compute slices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 8))]
     pub slices: Option<i32>,
-    /// At least this much memory, such as `10Gi`.
+    /// Minimum memory, a quantity of bytes such as `10Gi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("pattern" = MemoryText::POSITIVE, "minimum" = 1))]
     pub memory: Option<MemoryText>,
 }
 
-/// Turns on a whole GPU.
+/// Time-slices of a whole GPU.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
 #[x_kube(validation = Rule::new("self.replicas >= 2").message("spec.device.timeSlice.replicas: write 2 or more; one replica is a whole GPU, write device: {whole: {}}"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TimeSlice {
-    /// How many pods take turns.
+    /// Number of pods that share the GPU.
     #[schemars(range(min = 0, max = 128))]
     pub replicas: i32,
-    /// Length of a turn.
+    /// Length of a time-slice.
     #[serde(default)]
     pub interval: Interval,
 }
 
-/// Length of a turn, as NVIDIA's driver names it.
+/// Length of a time-slice, by the names of NVIDIA's driver.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum Interval {
-    /// The driver's own choice.
+    /// The driver's default.
     #[default]
     Default,
-    /// Short turns.
+    /// Short time-slices.
     Short,
-    /// Medium turns.
+    /// Medium time-slices.
     Medium,
-    /// Long turns.
+    /// Long time-slices.
     Long,
 }
 
-/// A share through the Multi-Process Service: an equal split, or a stated part.
+/// A share through the Multi-Process Service: an equal split, or a given part.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
 #[x_kube(
     validation = Rule::new("has(self.replicas) != (has(self.memory) && has(self.threads)) && has(self.memory) == has(self.threads)").message("spec.device.mps: write either replicas (an equal split) or both memory and threads"),
@@ -150,7 +150,7 @@ pub struct Mps {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 48))]
     pub replicas: Option<i32>,
-    /// Memory of one share.
+    /// Memory of one share, a quantity of bytes such as `10Gi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("pattern" = MemoryText::POSITIVE, "minimum" = 1))]
     pub memory: Option<MemoryText>,
@@ -164,7 +164,7 @@ pub struct Mps {
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fraction {
-    /// Memory of one share.
+    /// Memory of one share, a quantity of bytes such as `10Gi`.
     #[schemars(extend("pattern" = MemoryText::POSITIVE, "minimum" = 1))]
     pub memory: MemoryText,
     /// Compute of one share, in percent of one GPU.
@@ -175,10 +175,10 @@ pub struct Fraction {
 /// How far a tenant is trusted, from least to most.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, JsonSchema)]
 pub enum Trust {
-    /// May run hostile code: hardware isolation only.
+    /// May run hostile code; hardware isolation only.
     #[default]
     Untrusted,
-    /// A team of the house: careful with its neighbours.
+    /// A team of the organisation; does not attack its neighbours.
     Internal,
     /// The platform team itself.
     Trusted,
@@ -192,7 +192,7 @@ pub struct Support {
     /// What a user must accept as normal.
     #[schemars(length(max = 1000))]
     pub expected: String,
-    /// What counts as the platform's fault.
+    /// What counts as an incident of the platform.
     #[schemars(length(max = 1000))]
     pub incident: String,
 }
@@ -209,10 +209,10 @@ pub struct Price {
     pub currency: String,
 }
 
-/// What keeps neighbours on one GPU apart, strongest first.
+/// Isolation between tenants on one GPU, strongest first.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 pub enum Isolation {
-    /// MIG, or a GPU of one's own.
+    /// MIG or a whole GPU.
     Hardware,
     /// Limits in the driver.
     Driver,
@@ -224,21 +224,21 @@ pub enum Isolation {
     None,
 }
 
-/// What the operator found out about a profile.
+/// Observed state of a profile.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuProfileStatus {
-    /// Generation of the spec that this status speaks of; -1 before the first.
+    /// Generation of the spec that this status refers to; -1 before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Ready, Reconciling, Stalled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
-    /// Name of the extended resource that pods ask for.
+    /// Extended resource that pods request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_name: Option<String>,
-    /// What keeps neighbours apart.
+    /// Isolation between tenants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
     /// Devices of this profile in the whole cluster.
@@ -255,10 +255,10 @@ pub struct GpuProfileStatus {
 pub struct Capacity {
     /// Devices that exist.
     pub total: i32,
-    /// Devices that pods hold.
+    /// Devices that pods own.
     pub allocated: i32,
     /// Devices that a new pod could get now.
     pub free: i32,
-    /// Devices that exist and are neither held nor offered: withdrawn, unhealthy, or not yet verified.
+    /// Devices that exist and are neither owned nor advertised: withdrawn, unhealthy, or not yet verified.
     pub unschedulable: i32,
 }

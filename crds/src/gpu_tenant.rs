@@ -1,4 +1,4 @@
-//! `GpuTenant`, the demand: a team, its namespaces, and how many of which profile.
+//! `GpuTenant`: a team, its namespaces, and its guaranteed devices.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Trust, quantity::NOT_NEGATIVE};
 
-/// A team: its namespaces, its GPU budget, its people.
+/// A team: namespaces, GPU budget, owners.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "gputenancy.io",
@@ -19,7 +19,7 @@ use crate::{Trust, quantity::NOT_NEGATIVE};
     category = "gputenancy",
     status = "GpuTenantStatus",
     derive = "PartialEq",
-    doc = "GpuTenant is the demand of one team: its namespaces, how many devices of which profile it is guaranteed, and who owns it.",
+    doc = "GpuTenant is the demand of one team: its namespaces, its guaranteed devices by profile, and its owners.",
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].status"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason"),
     printcolumn(name = "GPUs", type_ = "string", json_path = ".status.summary"),
@@ -32,41 +32,40 @@ use crate::{Trust, quantity::NOT_NEGATIVE};
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GpuTenantSpec {
-    /// People and groups who own the tenant: they may work in its namespaces, but not change quotas or labels.
+    /// Users, groups and service accounts with the rights of `edit` in the tenant's namespaces, without quotas, labels and network policies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub owners: Vec<Owner>,
-    /// People and groups who may look at all of it, Secrets excepted, and change nothing.
+    /// Users, groups and service accounts with the rights of `view` in the tenant's namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub viewers: Vec<Owner>,
-    /// How far the team is trusted; decides which profiles it may use.
+    /// Trust in the team; limits the profiles that it may use.
     #[serde(default)]
     pub trust: Trust,
-    /// Rank of the team's guarantees when GPUs do not suffice for all: 5 is served first, -5 last, equals share fairly. It takes
-    /// nothing away from pods that run within another team's guarantee.
+    /// Rank of the guarantees when GPUs do not suffice: 5 is served first, -5 last, equal ranks share fairly. Pods within another team's
+    /// guarantee are never evicted for it.
     #[serde(default)]
     #[schemars(range(min = -5, max = 5))]
     pub priority: i32,
-    /// Namespaces of the team; they are created, or adopted where that is said. The budget is one over all of them and moves to where pods wait.
+    /// Namespaces of the team, created by the operator or adopted. They share one budget, which moves to where pods wait.
     #[schemars(length(min = 1, max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub namespaces: Vec<TenantNamespace>,
-    /// The budget: devices that the team is guaranteed, by profile. What is not listed is zero.
+    /// Guaranteed devices by profile. A profile that is not listed has a limit of zero.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["profile".into()]))]
     pub gpus: Vec<Guarantee>,
-    /// A cap over all profiles together, in whole GPUs, such as `"3.5"`; without it each profile has its count and no more is said. A
-    /// device counts as its share of a board's memory slices: on an A100 with 80 GB a `1g.10gb` as 1/8, a `3g.40gb` as 4/8, a whole GPU
-    /// as 1; where a profile lies on different boards, as the largest share. Counts in `gpus` are then the most of each profile, and
-    /// what is carved for the team still follows them.
+    /// A cap over all profiles together, in whole GPUs, such as `"3.5"`. Default: no cap. A device counts as its share of the board's
+    /// memory slices: on an A100 with 80 GB a `1g.10gb` as 1/8, a `3g.40gb` as 4/8, a whole GPU as 1; with different boards the largest
+    /// share counts. Counts in `gpus` are then maximums, and the planner still provides all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 12))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,5}([.][0-9]{1,3})?$') && double(self) > 0.0").message("spec.gpuEquivalents: write whole GPUs as a decimal number above 0 in quotes, with three decimals at most, such as \"3.5\"; leave it out for no cap"))]
     pub gpu_equivalents: Option<String>,
     /// Other limits, as keys of a ResourceQuota: `requests.cpu`, `requests.memory`, `pods`, and so on. GPU resources belong in `gpus`.
-    /// What is not named is not limited, but for what the chart's `tenants.defaultResources` says: no ports of nodes (`services.nodeports`).
+    /// Other keys are unlimited, except those of the chart's `tenants.defaultResources`: by default no node ports (`services.nodeports`).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[x_kube(
         validation = Rule::new("self.all(k, !k.contains('nvidia.com/') && !k.contains('gputenancy.io/'))").message("spec.resources: GPU resources are budgeted in spec.gpus by profile; remove keys of nvidia.com and gputenancy.io"),
@@ -77,27 +76,25 @@ pub struct GpuTenantSpec {
         "x-kubernetes-int-or-string": true, "pattern": NOT_NEGATIVE, "minimum": 0, "maxLength": 32,
     }))]
     pub resources: BTreeMap<String, Quantity>,
-    /// Who may connect to the team's pods, and where these may connect to: a NetworkPolicy in each namespace, which the cluster's CNI
-    /// plugin has to enforce.
+    /// Network isolation of the team's pods, by a NetworkPolicy in each namespace. The cluster's CNI plugin has to enforce it.
     #[serde(default)]
     pub network: Network,
     /// The Pod Security Standard that pods of the team must meet.
     #[serde(default)]
     pub pod_security: PodSecurity,
-    /// PriorityClasses that the team's pods may name. A class that is the cluster's default has to be named as well: the API server
-    /// writes it into every pod that names none. Kept by policy and by a quota of that scope. Left out: every class but Kubernetes' own
-    /// (system-...).
+    /// PriorityClasses that the team's pods may name, enforced by policy and by a scoped quota. Include the cluster's default class: the
+    /// API server adds it to pods without one. Default: all except system- classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 253)))]
     #[x_kube(validation = Rule::new("self.all(c, !c.startsWith('system-'))").message("spec.priorityClasses: system- classes are the cluster's own; name others, or leave the list out"))]
     pub priority_classes: Option<Vec<String>>,
-    /// Queues of a batch scheduler that the team's work may join by label (policies.queueLabels in the chart's values: KAI's and Run:ai's
-    /// unless said otherwise). What is not listed is refused.
+    /// Queues of a batch scheduler that the team's workloads may join by label (policies.queueLabels in the chart's values; default: KAI
+    /// and Run:ai). Others are refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     pub queues: Vec<String>,
-    /// Secrets with which the team's pods pull images, by the names that the chart allows (`tenants.imagePullSecrets`): what is of that name in
-    /// the operator's namespace is copied into each namespace of the team, and its ServiceAccount `default` names it. Owners can read the copies.
+    /// Image pull secrets of the team, by names that the chart allows (`tenants.imagePullSecrets`). The Secret of the operator's namespace is
+    /// copied into each namespace of the team and added to its ServiceAccount `default`. Owners can read the copies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(min = 1, max = 253)))]
     #[x_kube(
@@ -105,7 +102,7 @@ pub struct GpuTenantSpec {
         validation = Rule::new("self.all(n, n.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'))").message("spec.imagePullSecrets: write names of Secrets of the operator's namespace, such as registry: lowercase letters, digits, '-' and '.'"),
     )]
     pub image_pull_secrets: Vec<String>,
-    /// Admit nothing new: quotas are set to zero, what runs goes on, and nothing is deleted.
+    /// Admit no new work: quotas are set to zero. Running pods continue, and nothing is deleted.
     #[serde(default)]
     pub suspend: bool,
     /// Refuse deletion of the tenant until this is false.
@@ -117,7 +114,7 @@ fn yes() -> bool {
     true
 }
 
-/// A person, group or service account.
+/// A user, group or service account.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
 #[x_kube(validation = Rule::new("self.kind == 'ServiceAccount' ? has(self.namespace) : !has(self.namespace)").message("spec.owners, spec.viewers: write namespace for a ServiceAccount, and only for it"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -136,32 +133,32 @@ pub struct Owner {
 /// Kind of an owner.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 pub enum OwnerKind {
-    /// One person.
+    /// A user.
     User,
-    /// A group of the authenticator.
+    /// A group.
     Group,
-    /// A workload, such as a CI job.
+    /// A service account, such as that of a CI job.
     ServiceAccount,
 }
 
-/// Whether a team's pods are cut off from everybody else's.
+/// Network isolation of a team's pods.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum Network {
-    /// Pods connect within the team's namespaces, to DNS, to the API server and to where the chart lets all teams go; nobody else
-    /// connects to them but namespaces that the platform has labelled for that.
+    /// Egress to the team's namespaces, DNS, the API server, and the chart's `tenants.network.egress`. Ingress from the team's namespaces
+    /// and from namespaces with the label gputenancy.io/reaches-tenants.
     #[default]
     Isolated,
-    /// No policy of ours.
+    /// No NetworkPolicy from the operator.
     Open,
 }
 
-/// A Pod Security Standard. There is none without restrictions: a privileged pod has every device of its node.
+/// A Pod Security Standard. `privileged` is not available: a privileged pod has every device of its node.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum PodSecurity {
     /// Pods run without root and without any privilege.
     #[default]
     Restricted,
-    /// Pods may run as root, with the runtime's default capabilities; no host namespaces, no host paths, no privileged containers.
+    /// Pods may run as root with the runtime's default capabilities; no host namespaces, host paths or privileged containers.
     Baseline,
 }
 
@@ -173,32 +170,32 @@ pub struct TenantNamespace {
     /// Name of the namespace.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
-    /// Take the namespace if it exists and belongs to no tenant. An adopted namespace is never deleted with the tenant, only let go.
+    /// Adopt the namespace if it exists and belongs to no tenant. An adopted namespace is released, not deleted, with the tenant.
     #[serde(default)]
     pub adopt: bool,
 }
 
-/// How many devices of a profile.
+/// Guaranteed devices of a profile.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Guarantee {
     /// Name of a GpuProfile.
     #[schemars(length(min = 1, max = 63))]
     pub profile: String,
-    /// Devices, whole numbers: a part of a GPU is a profile of its own.
+    /// Number of devices.
     #[schemars(range(min = 0, max = 100_000))]
     pub count: i32,
 }
 
-/// What the operator made of a tenant.
+/// Observed state of a tenant.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuTenantStatus {
-    /// Generation of the spec that this status speaks of; -1 before the first.
+    /// Generation of the spec that this status refers to; -1 before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Ready, Reconciling, Stalled, NamespacesReady, PolicyReady, QuotaReady, CapacityReady; PullSecretsReady with
-    /// `spec.imagePullSecrets`; Suspended while the tenant is.
+    /// `spec.imagePullSecrets`; Suspended with `spec.suspend`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
@@ -224,7 +221,7 @@ pub struct GpuTenantStatus {
 pub struct NamespaceState {
     /// Name of the namespace.
     pub name: String,
-    /// Active, Retained (no longer listed), Adopting, Terminating, Missing or Foreign (it exists and belongs to somebody else).
+    /// Active, Retained (no longer listed), Adopting, Terminating, Missing or Foreign (it exists and is not this tenant's).
     pub phase: String,
 }
 
@@ -234,18 +231,18 @@ pub struct NamespaceState {
 pub struct GpuUse {
     /// Name of the GpuProfile.
     pub profile: String,
-    /// Extended resource that pods ask for.
+    /// Extended resource that pods request.
     pub resource_name: String,
     /// Devices that the team is guaranteed.
     pub budget: i32,
-    /// Devices that its pods have asked for and been granted by quota.
+    /// Devices that pods requested and the quotas admitted.
     pub used: i32,
-    /// Devices that exist for it now: what it uses, and what is free up to its budget.
+    /// Devices that exist for the tenant: in use, and free up to its budget.
     pub available: i32,
     /// Pods that wait for a device of this profile, and controllers whose pods the quota has refused for two seconds.
     pub waiting: i32,
-    /// What one device counts against `spec.gpuEquivalents`, as a share of a whole GPU such as `1/8`; absent without such a cap, and
-    /// where no board of a pool carries the profile.
+    /// Share of a whole GPU that one device counts against `spec.gpuEquivalents`, such as `1/8`; absent without a cap, and when no board
+    /// of a pool offers the profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<String>,
 }
@@ -254,8 +251,8 @@ pub struct GpuUse {
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Equivalents {
-    /// What pods have been granted by quota, rounded up to thousandths, such as `2.125`. A device that no board of a pool carries any
-    /// more counts as a whole GPU.
+    /// Use that the quotas admitted, rounded up to thousandths, such as `2.125`. A device that no board of a pool offers counts as a whole
+    /// GPU.
     pub used: String,
     /// The cap: `spec.gpuEquivalents`.
     pub cap: String,

@@ -1,15 +1,15 @@
-//! The kinds of `gputenancy.io/v1alpha1`: what platform engineers type, and what operator and agent agree on.
+//! The types of `gputenancy.io/v1alpha1`.
 //!
-//! | kind | written by | says |
+//! | kind | written by | content |
 //! |---|---|---|
-//! | [`GpuProfile`] | platform team | product: a named GPU shape that tenants can ask for |
-//! | [`GpuPool`] | platform team | supply: which nodes carry which profiles, and how they may be changed |
-//! | [`GpuTenant`] | team, GitOps | demand: a team, its namespaces, how many of which profile |
-//! | [`GpuNode`] | operator (spec), agent (status) | agreement: the layout of every GPU of one node |
+//! | [`GpuProfile`] | platform team | product: a named GPU shape that tenants can request |
+//! | [`GpuPool`] | platform team | supply: nodes, the profiles that they offer, rules for changes |
+//! | [`GpuTenant`] | team, GitOps | demand: a team, its namespaces, its guaranteed devices |
+//! | [`GpuNode`] | operator (spec), agent (status) | desired and actual layout of every GPU of one node |
 //! | [`GpuGrant`] | operator | what a team may use in one namespace |
 
-#![allow(clippy::doc_markdown, reason = "these comments are what `kubectl explain` prints, where names stand plain")]
-#![allow(clippy::duplicated_attributes, reason = "printer columns of one kind share their type")]
+#![allow(clippy::doc_markdown, reason = "these comments are the text of `kubectl explain`, without backticks")]
+#![allow(clippy::duplicated_attributes, reason = "printer columns of one type are alike")]
 
 pub mod condition;
 pub mod duration;
@@ -34,7 +34,7 @@ pub use gpu_tenant::*;
 pub use mig_manager::*;
 pub use quantity::{MemoryText, QuantityError};
 
-/// API group of all kinds.
+/// API group of all types.
 pub const GROUP: &str = "gputenancy.io";
-/// Version of all kinds.
+/// Version of all types.
 pub const VERSION: &str = "v1alpha1";

@@ -1,4 +1,4 @@
-//! The CRD manifests as shipped, generated from the types.
+//! The CRD manifests, generated from the types.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -15,8 +15,8 @@ pub fn all() -> Result<Vec<(String, Value)>, serde_json::Error> {
     all.into_iter().map(finish).collect()
 }
 
-/// Adds what the derive macro cannot say: the status default that tells "never reconciled" from "generation 0", that a null
-/// is the same as nothing written, and the annotation that keeps helm from deleting users' objects with the chart.
+/// Adds what the derive macro cannot express: the default of the status, which tells "never reconciled" from "generation 0"; null as
+/// absent; and the annotation that keeps helm from deleting users' objects with the chart.
 fn finish(crd: CustomResourceDefinition) -> Result<(String, Value), serde_json::Error> {
     let file = format!("{}_{}.yaml", crd.spec.group, crd.spec.names.plural);
     let mut crd = serde_json::to_value(crd)?;

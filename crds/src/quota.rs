@@ -1,6 +1,6 @@
-//! Keys under which a `ResourceQuota` counts devices, each spelled once.
+//! Keys under which a `ResourceQuota` counts devices.
 //!
-//! | devices | asked for as | key |
+//! | devices | requested as | key |
 //! |---|---|---|
 //! | extended resource of a device plugin | `limits: {nvidia.com/gpu: 1}` | `requests.nvidia.com/gpu` |
 //! | device class of DRA | `limits: {deviceclass.resource.kubernetes.io/gpu.nvidia.com: 1}` | `requests.deviceclass.resource.kubernetes.io/gpu.nvidia.com` |
@@ -18,29 +18,29 @@ pub enum Devices<'a> {
     Class(&'a str),
 }
 
-/// Prefix of the resources by which a pod asks for a device class without a claim.
+/// Prefix of the resources that request a device class without a claim.
 pub const CLASS_RESOURCES: &str = "deviceclass.resource.kubernetes.io/";
 
-/// What stands before and after the name of a resource.
+/// Text before and after the name of a resource.
 const RESOURCE_KEYS: [(&str, &str); 1] = [("requests.", "")];
-/// What stands before and after the name of a class.
+/// Text before and after the name of a class.
 const CLASS_KEYS: [(&str, &str); 2] =
     [("requests.deviceclass.resource.kubernetes.io/", ""), ("", ".deviceclass.resource.k8s.io/devices")];
 
 impl<'a> Devices<'a> {
-    /// The devices that a key limits; `None`: it limits something else.
+    /// Devices that a key limits; `None` for other keys.
     pub fn under(key: &'a str) -> Option<Self> {
         let name = |(before, after): &(&str, &str)| {
             let name = key.strip_prefix(before)?.strip_suffix(after)?;
             (!name.is_empty()).then_some(name)
         };
-        // what names a class is no name of a resource, though it looks like one
+        // a class key also has the form of a resource key
         let class = CLASS_KEYS.iter().find_map(name).map(Self::Class);
         let resource = || RESOURCE_KEYS.iter().find_map(name).filter(|name| name.contains('/')).map(Self::Resource);
         class.or_else(resource)
     }
 
-    /// The keys under which they count.
+    /// Keys under which the devices count.
     pub fn keys(self) -> Vec<String> {
         let (keys, name): (&[_], _) = match self {
             Self::Resource(name) => (&RESOURCE_KEYS, name),
