@@ -3,7 +3,7 @@
 use gputenancy_crds::{InstanceSpec, Layout, names};
 use gputenancy_operator::{
     migmanager::Shape,
-    plan::{GpuKey, GpuPlan, GpuUuid, NodeName, model::InUse, plain, seen},
+    plan::{GpuKey, GpuPlan, GpuUuid, NodeName, plain, seen, snapshot::InUse},
 };
 
 use super::{

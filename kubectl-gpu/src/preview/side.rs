@@ -6,9 +6,9 @@ use gputenancy_crds::{Change, ChangePhase, GpuPool, GpuSpec, GpuState, Partition
 use gputenancy_operator::{
     plan::{
         self, GpuKey, NodeName, Plan, PoolName, Problem, Snapshot,
-        board::Board,
+        board::BoardGeometry,
         membership,
-        model::{Gpu, InUse},
+        snapshot::{Gpu, InUse},
     },
     pool::reach,
 };
@@ -39,7 +39,7 @@ impl<'a> Side<'a> {
             if gpu.changed && plan.gpus.get(&key).is_some_and(|planned| !planned.changed) {
                 bystanders.extend(plan.reason_of(&key, &gpu).map(|why| (key.clone(), why)));
             }
-            plan.gpus.set((key, gpu));
+            plan.gpus.insert(key, gpu);
         }
         problems.extend(plan.problems.iter().cloned());
         problems.sort();
@@ -53,7 +53,7 @@ impl<'a> Side<'a> {
         self.snapshot.nodes.get(key.node.as_str())?.gpus.get(key.uuid.as_str())
     }
 
-    pub fn board(&self, key: &GpuKey) -> Option<&Board> {
+    pub fn board(&self, key: &GpuKey) -> Option<&BoardGeometry> {
         let node = self.snapshot.nodes.get(key.node.as_str())?;
         node.boards.get(node.gpus.get(key.uuid.as_str())?.board).map(|board| &**board)
     }

@@ -1,8 +1,8 @@
-//! What a plan cannot do, each as a type that controllers match on and a sentence that people act on.
+//! What a plan cannot do: a type for controllers, and a message for people with object, number and remedy.
 
-use super::name::{NodeName, PoolName, ProfileName, TenantName};
+use crate::names::{NodeName, PoolName, ProfileName, TenantName};
 
-/// Something that a person has to mend, or to wait for.
+/// A problem that a person has to solve, or to wait for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Problem {
     /// A tenant is guaranteed a profile that does not exist.
@@ -39,9 +39,9 @@ pub enum Problem {
         /// The profile's trust.
         needs: String,
     },
-    /// No board of a pool can be carved into a profile that the pool lists.
+    /// No board of a pool has a profile that the pool lists.
     #[error(
-        "pool {pool} lists profile {profile}, but none of its boards ({products}) can be carved into it: remove it from spec.profiles or choose one that these boards offer{offers}"
+        "pool {pool} lists profile {profile}, but none of its boards ({products}) can be partitioned into it: remove it from spec.profiles or choose one that these boards offer{offers}"
     )]
     BoardCannot {
         /// The profile.
@@ -54,14 +54,14 @@ pub enum Problem {
         offers: String,
     },
     /// Two pools or more select the same node.
-    #[error("node {node} is selected by pools {}: neither acts on it; narrow spec.nodeSelector so that one pool selects it", list(.pools))]
+    #[error("node {node} is selected by pools {}: no pool manages it; narrow spec.nodeSelector so that one pool selects it", list(.pools))]
     NodeInTwoPools {
         /// The node.
         node: NodeName,
         /// The pools, sorted.
         pools: Vec<PoolName>,
     },
-    /// A guarantee exceeds what can be carved.
+    /// A guarantee exceeds what the fleet can have.
     #[error("tenant {tenant} is guaranteed {wanted} of profile {profile} and gets {got}: {why}")]
     Shortage {
         /// The tenant.
@@ -77,7 +77,7 @@ pub enum Problem {
         /// The reason and the remedy.
         why: String,
     },
-    /// A layout written by hand does not fit on a GPU.
+    /// A fixed layout does not fit on a GPU.
     #[error(
         "pool {pool}: the fixed layout for GPUs \"{gpus}\" ({layout}) does not fit on GPU {index} of node {node} ({product}): {why}"
     )]
@@ -97,7 +97,7 @@ pub enum Problem {
         /// What to write instead.
         why: String,
     },
-    /// A layout written by hand would end a profile that is in use.
+    /// A fixed layout would remove the last GPU of a profile in use.
     #[error(
         "pool {pool}: GPU {index} of node {node} keeps its layout, because it is the last with {profile}, which pods use: free it, give {profile} another GPU, or set spec.disruption.allowOutage: true"
     )]
@@ -111,7 +111,7 @@ pub enum Problem {
         /// The GPU's index.
         index: i32,
     },
-    /// A profile of a kind that this release does not carve.
+    /// A profile of a kind that this release does not serve.
     #[error(
         "profile {profile} is a {kind} share, which a later release serves: use device.whole or device.mig for now"
     )]
@@ -121,7 +121,7 @@ pub enum Problem {
         /// The kind, such as `timeSlice`.
         kind: &'static str,
     },
-    /// NVIDIA's device plugin offers devices under NVIDIA's names only.
+    /// NVIDIA's device plugin advertises devices under NVIDIA's resources only.
     #[error(
         "pool {pool} has spec.advertiser: NvidiaDevicePlugin, which offers the devices of profile {profile} as {offers} and never as {resource}: set spec.resourceName of GpuProfile {profile} to {offers}, or spec.advertiser of the pool to Agent"
     )]
@@ -137,7 +137,7 @@ pub enum Problem {
     },
     /// Two profiles are advertised under one resource.
     #[error(
-        "profile {profile} uses resource {resource}, which profile {by} has already: write another spec.resourceName"
+        "profile {profile} uses resource {resource}, which profile {by} has already: set another spec.resourceName"
     )]
     ResourceTaken {
         /// The newer profile.
@@ -147,7 +147,7 @@ pub enum Problem {
         /// The older profile.
         by: ProfileName,
     },
-    /// Somebody else owns the GPUs of a pool's node.
+    /// Another component owns the GPUs of a pool's node.
     #[error("node {node} has another owner of its GPUs, {by} ({sign}): nothing is changed there; {remedy}")]
     ForeignPartitioner {
         /// The node.
@@ -156,23 +156,23 @@ pub enum Problem {
         pool: PoolName,
         /// The other owner.
         by: &'static str,
-        /// What was seen of it.
+        /// What shows it.
         sign: String,
         /// What to do, in a clause.
         remedy: String,
     },
-    /// Something in an object cannot be read; the API server's rules let it through.
+    /// A field of an object is invalid, although the API server accepted it.
     #[error("{object}: {what}")]
     Unreadable {
         /// Kind and name.
         object: String,
-        /// What is wrong and what to write.
+        /// The field, and what to write.
         what: String,
     },
 }
 
 impl Problem {
-    /// A word in CamelCase for a condition's reason.
+    /// The condition's reason.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::ProfileNotFound { .. } | Self::PoolProfileNotFound { .. } => "ProfileNotFound",
@@ -190,7 +190,7 @@ impl Problem {
         }
     }
 
-    /// Does it concern this pool?
+    /// Whether it concerns this pool.
     pub fn concerns_pool(&self, name: &str) -> bool {
         match self {
             Self::PoolProfileNotFound { pool, .. }
@@ -206,7 +206,7 @@ impl Problem {
         }
     }
 
-    /// Does it concern this profile?
+    /// Whether it concerns this profile.
     pub fn concerns_profile(&self, name: &str) -> bool {
         match self {
             Self::BoardCannot { profile, .. }

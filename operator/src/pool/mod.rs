@@ -40,7 +40,7 @@ use crate::{
     change::Decision,
     metrics::Metrics,
     migmanager::ConfigError,
-    plan::{Index, NodeName},
+    plan::{NodeName, Planner},
     view::View,
 };
 use fleet::Refusals;
@@ -109,7 +109,7 @@ pub struct Controller {
     publisher: Publisher,
     metrics: Arc<Metrics>,
     view: watch::Sender<Arc<View>>,
-    index: Index,
+    planner: Planner,
     refusals: Refusals,
     /// What the API server said last about a pod that may not be evicted, and what that means: by the pod's uid.
     explained: BTreeMap<String, (String, String)>,
@@ -150,7 +150,7 @@ impl Controller {
             publisher,
             metrics,
             view,
-            index: Index::default(),
+            planner: Planner::default(),
             refusals: Refusals::new(),
             explained: BTreeMap::new(),
             written: BTreeMap::new(),
@@ -227,7 +227,7 @@ impl Controller {
             foreign,
             wake,
             spared,
-        } = pass::pass(&fleet, &mut self.index, &inputs);
+        } = pass::pass(&fleet, &mut self.planner, &inputs);
         self.window = (begun.elapsed() * LEISURE).clamp(WINDOW, LONGEST_WINDOW);
         self.metrics.changes(phases.iter().map(|p| phase_name(*p)));
         self.metrics.foreign(foreign.into_iter());

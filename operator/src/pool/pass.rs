@@ -29,7 +29,7 @@ use crate::{
     cache::digest,
     change::{self, Decision, Managed, Observation, Policy, Turn, Window, WindowError, Windows},
     migmanager::{self, Configs},
-    plan::{self, GpuKey, Index, NodeName, Plan, PodName, PoolName, TenantFacts},
+    plan::{self, GpuKey, NodeName, Plan, Planner, PodName, PoolName, TenantFacts},
     plugin, profile,
     view::View,
 };
@@ -92,15 +92,15 @@ pub struct Inputs<'a> {
     pub lagging: &'a BTreeSet<String>,
 }
 
-/// Decides. `index` has the last pass's plan: only what differs since then is planned anew.
-pub fn pass(fleet: &Fleet, index: &mut Index, inputs: &Inputs<'_>) -> Pass {
+/// Decides. `planner` keeps the last plan: an unchanged fleet is not planned again.
+pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
     let known = fleet;
     let current = managed::current(fleet);
     let fleet = current.as_ref().unwrap_or(fleet);
     let cluster = fleet.cluster_at(inputs.now);
     let windows = windows(fleet, inputs.now);
-    let mut problems = index.read(&cluster);
-    let (snapshot, plan) = index.planned();
+    let mut problems = planner.read(&cluster);
+    let (snapshot, plan) = planner.planned();
     problems.extend(plan.problems.iter().cloned());
     problems.sort();
     problems.dedup();

@@ -12,11 +12,7 @@ use kube::ResourceExt as _;
 use super::fleet::Fleet;
 use crate::{
     migmanager::{Shape, placed, sweeps},
-    plan::{
-        Evicted, GpuKey, GpuPlan, NodeName, Plan, PoolName, Snapshot, Why,
-        model::{InUse, Node},
-        plain,
-    },
+    plan::{Evicted, GpuKey, GpuPlan, NodeName, Plan, PoolName, Snapshot, Why, plain, snapshot::Node},
 };
 
 /// Why a GPU is carved anew whose layout stays.
@@ -43,7 +39,7 @@ fn on_node(name: &NodeName, node: &Node, agreement: &GpuNode, plan: &Plan) -> Ve
         let gpu = plan.gpus.get(&key).filter(|g| g.target.is_some())?;
         let reached = if swept.contains(&state.uuid) {
             let used = node.gpus.get(&key.uuid).into_iter().flat_map(|g| &g.used);
-            let owners: Vec<Evicted> = used.filter_map(InUse::evicted).collect();
+            let owners: Vec<Evicted> = used.filter_map(Evicted::of).collect();
             carved(gpu, owners, wanted(state) == Shape::seen(state))
         } else {
             stays(agreement, state, gpu)?
@@ -56,7 +52,7 @@ fn on_node(name: &NodeName, node: &Node, agreement: &GpuNode, plan: &Plan) -> Ve
 /// Everybody leaves. `stays`: the layout is the same, and the GPU is carved because of another one.
 fn carved(gpu: &GpuPlan, owners: Vec<Evicted>, stays: bool) -> GpuPlan {
     let bystander = stays && !gpu.changed;
-    let why = if bystander { Why::CarvedAlong(BYSTANDER) } else { gpu.why.clone() };
+    let why = if bystander { Why::Repartitioned(BYSTANDER) } else { gpu.why.clone() };
     let rank = gpu.rank.max(u8::from(!owners.is_empty()));
     GpuPlan { changed: gpu.changed || bystander, rank, evicts: owners, why, ..gpu.clone() }
 }

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     cache::Demand,
-    plan::{Index, PodName, Snapshot},
+    plan::{Planner, PodName, Snapshot},
 };
 
 fn read<K: serde::de::DeserializeOwned>(value: Value) -> K {
@@ -70,11 +70,11 @@ fn fleet(pools: &[&str]) -> Fleet {
 }
 
 fn at(fleet: &Fleet, seconds: i64, lagging: &[&str]) -> Pass {
-    next(fleet, &mut Index::default(), seconds, lagging)
+    next(fleet, &mut Planner::default(), seconds, lagging)
 }
 
 /// A pass that goes on from the plan of the last one.
-fn next(fleet: &Fleet, index: &mut Index, seconds: i64, lagging: &[&str]) -> Pass {
+fn next(fleet: &Fleet, planner: &mut Planner, seconds: i64, lagging: &[&str]) -> Pass {
     let lagging: BTreeSet<String> = lagging.iter().map(|n| (*n).to_owned()).collect();
     let now = Timestamp::from_second(seconds).unwrap();
     let inputs = Inputs {
@@ -84,7 +84,7 @@ fn next(fleet: &Fleet, index: &mut Index, seconds: i64, lagging: &[&str]) -> Pas
         tolerated: &Tolerated::default(),
         lagging: &lagging,
     };
-    pass(fleet, index, &inputs)
+    pass(fleet, planner, &inputs)
 }
 
 /// Carries out a pass as an API server and an agent would.
@@ -458,9 +458,9 @@ fn a_nodes_labels_tell_how_it_is_carved_and_whether_that_changes() {
 }
 
 #[test]
-fn a_pass_that_goes_on_from_the_last_plan_decides_what_a_first_pass_would() {
+fn pass_with_a_kept_plan_decides_the_same_as_a_first_pass() {
     let mut fleet = fleet(&["p"]);
-    let mut index = Index::default();
+    let mut planner = Planner::default();
     for second in 0..40 {
         match second {
             8 => Arc::make_mut(&mut fleet.tenants[0]).gpus[0].count = 2,
@@ -469,7 +469,7 @@ fn a_pass_that_goes_on_from_the_last_plan_decides_what_a_first_pass_would() {
             32 => drop(fleet.gpu_nodes.get_mut("n").unwrap().status.as_mut().unwrap().gpus.pop()),
             _ => {}
         }
-        let pass = next(&fleet, &mut index, second, &[]);
+        let pass = next(&fleet, &mut planner, second, &[]);
         assert_eq!(format!("{pass:?}"), format!("{:?}", at(&fleet, second, &[])), "after {second} s");
         carry_out(&mut fleet, &pass);
     }

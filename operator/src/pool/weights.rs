@@ -3,14 +3,17 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    plan::{PoolName, Snapshot, board::Board, model::Shape},
+    plan::{
+        PoolName, Snapshot,
+        board::{BoardGeometry, Shape},
+    },
     tenant::Weight,
 };
 
 /// By resource the share of a board's memory slices that one device covers: the largest over all boards that carry it in a pool which
 /// lists its profile. Boards of nodes that do not answer count as well, so that a share does not change with a node's health.
 pub fn weights(snapshot: &Snapshot) -> BTreeMap<String, Weight> {
-    let mut boards: BTreeMap<&PoolName, Vec<&Arc<Board>>> = BTreeMap::new();
+    let mut boards: BTreeMap<&PoolName, Vec<&Arc<BoardGeometry>>> = BTreeMap::new();
     for node in snapshot.nodes.values() {
         let known = boards.entry(&node.pool).or_default();
         for board in &node.boards {
@@ -24,7 +27,8 @@ pub fn weights(snapshot: &Snapshot) -> BTreeMap<String, Weight> {
     for (name, pool) in &snapshot.pools {
         let here = boards.get(name).map(Vec::as_slice).unwrap_or_default();
         for profile in pool.profiles.iter().filter_map(|p| snapshot.profiles.get(p)) {
-            let sold = |board: &&&Arc<Board>| profile.products.is_empty() || profile.products.contains(&board.product);
+            let sold =
+                |board: &&&Arc<BoardGeometry>| profile.products.is_empty() || profile.products.contains(&board.product);
             for weight in here.iter().filter(sold).filter_map(|board| weight(board, &profile.shape)) {
                 let largest = weights.entry(profile.resource.clone()).or_insert(weight);
                 *largest = weight.max(*largest);
@@ -34,7 +38,7 @@ pub fn weights(snapshot: &Snapshot) -> BTreeMap<String, Weight> {
     weights
 }
 
-fn weight(board: &Board, shape: &Shape) -> Option<Weight> {
+fn weight(board: &BoardGeometry, shape: &Shape) -> Option<Weight> {
     match shape {
         Shape::Whole => Some(Weight::WHOLE),
         Shape::Named(_) | Shape::AtLeast { .. } => {
@@ -51,10 +55,10 @@ mod tests {
     use super::*;
     use crate::plan::{
         board::MigProfile,
-        model::{Node, Pool, Profile},
+        snapshot::{Node, Pool, Profile},
     };
 
-    fn board(product: &str, memory_slices: i32, profiles: &[(&str, i32)]) -> Arc<Board> {
+    fn board(product: &str, memory_slices: i32, profiles: &[(&str, i32)]) -> Arc<BoardGeometry> {
         let profile = |(name, size): &(&str, i32)| MigProfile {
             name: (*name).to_owned(),
             slices: 1,
@@ -63,7 +67,13 @@ mod tests {
             ..MigProfile::default()
         };
         let profiles = profiles.iter().map(profile).collect();
-        Arc::new(Board { product: product.into(), slices: 7, memory_slices, profiles, ..Board::default() })
+        Arc::new(BoardGeometry {
+            product: product.into(),
+            slices: 7,
+            memory_slices,
+            profiles,
+            ..BoardGeometry::default()
+        })
     }
 
     fn profile(shape: Shape, products: &[&str], resource: &str) -> Profile {
@@ -75,7 +85,7 @@ mod tests {
         Pool { profiles: profiles.iter().map(|p| (*p).into()).collect(), ..Pool::default() }
     }
 
-    fn node(pool: &str, boards: Vec<Arc<Board>>) -> Node {
+    fn node(pool: &str, boards: Vec<Arc<BoardGeometry>>) -> Node {
         Node { pool: pool.into(), boards, ..Node::default() }
     }
 

@@ -1,6 +1,6 @@
-//! An index that follows the fleet says what a plan of the whole fleet says.
+//! A planner that keeps its last plan has the plan of the present fleet after any history.
 
-use gputenancy_plan::{Index, plan};
+use gputenancy_plan::{Planner, plan};
 use proptest::{prelude::*, sample::Index as Pick};
 
 use crate::{
@@ -117,16 +117,15 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn what_an_index_says_after_any_history_is_what_a_full_plan_says(case in cases(4), steps in steps()) {
+    fn planner_after_any_history_has_the_plan_of_the_present_fleet(case in cases(4), steps in steps()) {
         let mut fleet = case.running();
-        let mut index = Index::new(fleet.snapshot().0);
-        prop_assert_eq!(index.plan(), &plan(&fleet.snapshot().0));
+        let mut planner = Planner::default();
         for (number, step) in steps.iter().enumerate() {
             happen(&mut fleet, &case, step, number);
             let (snapshot, problems) = fleet.snapshot();
-            prop_assert_eq!(index.read(&fleet.cluster()), problems, "after {:?}", step);
-            let (picture, planned) = index.planned();
-            prop_assert_eq!(picture, &snapshot, "after {:?}", step);
+            prop_assert_eq!(planner.read(&fleet.cluster()), problems, "after {:?}", step);
+            let (read, planned) = planner.planned();
+            prop_assert_eq!(read, &snapshot, "after {:?}", step);
             prop_assert_eq!(planned, &plan(&snapshot), "after {:?}", step);
         }
     }

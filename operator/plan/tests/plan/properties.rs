@@ -236,7 +236,7 @@ proptest! {
             prop_assert!(usize::try_from(supply.after).unwrap() >= held.min(guaranteed), "{profile}");
         }
         fleet.apply(&plan);
-        for served in plan.tenants.values().flat_map(litemap::LiteMap::values) {
+        for served in plan.tenants.values().flat_map(BTreeMap::values) {
             prop_assert!(served.satisfied <= served.guaranteed);
         }
     }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use gputenancy_crds::{InstanceSpec, Layout};
 use gputenancy_plan::{
-    PodName, Sharing, Snapshot, Tenant, TenantName,
-    board::Board,
-    model::{Gpu, InUse, Node, Pool, Profile, Shape},
+    Interner, PodName, Snapshot, Tenant, TenantName,
+    board::{BoardGeometry, Shape},
+    snapshot::{Gpu, InUse, Node, Pool, Profile},
 };
 
 use crate::boards;
@@ -37,8 +37,8 @@ pub fn fleet() -> Snapshot {
     let mut dice = Dice(7);
     let mut snapshot = Snapshot::default();
     // as `Snapshot::read` makes it: what is equal is shared
-    let mut sharing = Sharing::default();
-    let board = sharing.board(Board::from(&boards::a100()));
+    let mut interner = Interner::default();
+    let board = interner.board(BoardGeometry::from(&boards::a100()));
     let named = [("mig-1g", "1g.10gb"), ("mig-2g", "2g.20gb"), ("mig-3g", "3g.40gb")];
     let mut profiles: BTreeMap<&str, (Shape, String)> =
         named.map(|(n, p)| (n, (Shape::Named(p.into()), format!("nvidia.com/mig-{p}")))).into();
@@ -50,19 +50,19 @@ pub fn fleet() -> Snapshot {
             resource: resource.clone(),
             trust: gputenancy_crds::Trust::Untrusted,
         };
-        snapshot.profiles.insert(sharing.text(name), profile);
+        snapshot.profiles.insert(interner.text(name), profile);
     }
     for pool in 0..4 {
-        let profiles = profiles.keys().map(|p| sharing.text(p)).collect();
-        snapshot.pools.insert(sharing.text(&format!("pool-{pool}")), Pool { profiles, ..Pool::default() });
+        let profiles = profiles.keys().map(|p| interner.text(p)).collect();
+        snapshot.pools.insert(interner.text(&format!("pool-{pool}")), Pool { profiles, ..Pool::default() });
     }
     let mut tenants: Vec<Tenant> = (0..TENANTS)
-        .map(|t| Tenant { namespaces: [sharing.text(&format!("team-{t:05}"))].into(), ..Tenant::default() })
+        .map(|t| Tenant { namespaces: [interner.text(&format!("team-{t:05}"))].into(), ..Tenant::default() })
         .collect();
-    let mut take = |dice: &mut Dice, sharing: &mut Sharing, profile: &str, pod: usize| {
+    let mut take = |dice: &mut Dice, interner: &mut Interner, profile: &str, pod: usize| {
         let tenant = dice.roll(TENANTS);
-        *tenants[tenant].guarantees.entry(sharing.text(profile)).or_default() += 1;
-        PodName { namespace: sharing.text(&format!("team-{tenant:05}")), name: format!("pod-{pod}") }
+        *tenants[tenant].guarantees.entry(interner.text(profile)).or_default() += 1;
+        PodName { namespace: interner.text(&format!("team-{tenant:05}")), name: format!("pod-{pod}") }
     };
     let mut pods = 0;
     for node in 0..NODES {
@@ -79,20 +79,20 @@ pub fn fleet() -> Snapshot {
                 if dice.roll(4) > 0 {
                     pods += 1;
                     let name = named.iter().find(|(_, p)| Some(*p) == profile).map_or("gpu", |(n, _)| n);
-                    let resource = sharing.text(&profiles[name].1);
-                    let pod = Some(take(&mut dice, &mut sharing, name, pods));
-                    let profile = profile.map(|p| sharing.text(p));
-                    used.push(InUse { start, profile, resource, pod, stranger: false, priority: 0 });
+                    let resource = interner.text(&profiles[name].1);
+                    let pod = Some(take(&mut dice, &mut interner, name, pods));
+                    let profile = profile.map(|p| interner.text(p));
+                    used.push(InUse { start, profile, resource, pod, unattributed: false, priority: 0 });
                 }
             }
             let spec = |(p, s): &(&str, i32)| InstanceSpec { start: *s, profile: (*p).into(), resource: None };
             let base =
                 Layout { mig: layout.is_some(), instances: instances.iter().map(spec).collect(), resource: None };
-            let base = Some(sharing.layout(base));
+            let base = Some(interner.layout(base));
             let gpu = Gpu { index: index.try_into().unwrap(), base, used, ..Gpu::default() };
             gpus.insert(format!("GPU-{node:05}-{index}").into(), gpu);
         }
-        let pool = sharing.text(&format!("pool-{}", node % 4));
+        let pool = interner.text(&format!("pool-{}", node % 4));
         snapshot.nodes.insert(format!("node-{node:05}").into(), Node { pool, boards: vec![board.clone()], gpus });
     }
     snapshot.tenants = tenants.into_iter().enumerate().map(|(t, tenant)| (name(t), tenant)).collect();

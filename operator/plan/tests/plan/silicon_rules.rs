@@ -110,12 +110,16 @@ fn demand(board: &silicon::board::Board, wanted: &[Wanted]) -> Fleet {
 }
 
 /// Does the planner's own rule know a placement of these?
-fn fits(board: &gputenancy_plan::board::Board, wanted: &[Wanted], placed: &mut Vec<(&'static str, i32)>) -> bool {
+fn fits(
+    board: &gputenancy_plan::board::BoardGeometry,
+    wanted: &[Wanted],
+    placed: &mut Vec<(&'static str, i32)>,
+) -> bool {
     let Some(((name, start), rest)) = wanted.split_first() else { return true };
     let starts = start.map_or_else(|| board.profile(name).unwrap().starts.clone(), |start| vec![start]);
     starts.into_iter().any(|start| {
         placed.push((name, start));
-        let fits = board.check(placed.iter().copied()).is_ok() && fits(board, rest, placed);
+        let fits = board.fits(placed.iter().copied()) && fits(board, rest, placed);
         placed.pop();
         fits
     })

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     cache::Demand,
     migmanager::{Configs, Shape, base},
-    plan::{Index, PodName, seen},
+    plan::{Planner, PodName, seen},
     pool::{
         fleet::{Fleet, Refusals},
         managed::{is_engaged, is_managed},
@@ -61,7 +61,7 @@ pub struct World {
     silicon: Vec<(bool, BTreeMap<i32, String>)>,
     /// Pods by GPU and start.
     pods: BTreeMap<PodName, (usize, i32)>,
-    index: Index,
+    planner: Planner,
     /// The pool, while it is deleted.
     shelf: Vec<GpuPool>,
     pub evicted: BTreeSet<PodName>,
@@ -129,7 +129,7 @@ impl World {
             manager: Manager::default(),
             silicon: vec![(false, BTreeMap::new()), (false, BTreeMap::new())],
             pods: BTreeMap::new(),
-            index: Index::default(),
+            planner: Planner::default(),
             shelf: Vec::new(),
             evicted: BTreeSet::new(),
             story: Vec::new(),
@@ -185,7 +185,7 @@ impl World {
             tolerated: &Tolerated::default(),
             lagging: &BTreeSet::new(),
         };
-        pass(&self.fleet, &mut self.index, &inputs)
+        pass(&self.fleet, &mut self.planner, &inputs)
     }
 
     /// The operator passes and does so many of the things that it has decided before it crashes. False: there was nothing to do.

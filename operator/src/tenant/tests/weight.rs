@@ -14,7 +14,7 @@ use crate::{
     args::Places,
     cache::{Caches, Wakes},
     metrics::Metrics,
-    plan::Index,
+    plan::Planner,
     pool::{Fleet, Tolerated, pass},
     tenant::{Context, Standard},
 };
@@ -212,12 +212,12 @@ async fn whole() {
         tolerated: &tolerated,
         lagging: &lagging,
     };
-    let mut index = Index::default();
+    let mut planner = Planner::default();
     let scale = Scale::begin();
     let view = {
         let fleet = Fleet::read(&caches);
         scale.tell("what a pass reads");
-        pass::pass(&fleet, &mut index, &inputs).view
+        pass::pass(&fleet, &mut planner, &inputs).view
     };
     scale.tell("after a pass: its index and view");
     assert_eq!(view.tenants.len(), TENANTS);
@@ -225,10 +225,10 @@ async fn whole() {
     let copy = view.clone();
     scale.tell("of these, the view");
     let scale = Scale::begin();
-    let picture = index.planned().0.clone();
+    let picture = planner.planned().0.clone();
     scale.tell("of these, the planner's picture");
     // a problem for each tenant would be weighed too
-    assert!(index.plan().problems.is_empty(), "{}", index.plan().problems[0]);
+    assert!(planner.planned().1.problems.is_empty(), "{}", planner.planned().1.problems[0]);
     drop((copy, picture));
 
     let scale = Scale::begin();

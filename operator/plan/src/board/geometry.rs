@@ -1,0 +1,175 @@
+//! A board and its MIG profiles, and the instances that are placed on one GPU.
+
+use gputenancy_crds::Board;
+
+/// What a profile is on the hardware.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// A whole GPU without MIG.
+    Whole,
+    /// A MIG instance, by NVIDIA's name.
+    Named(String),
+    /// The smallest MIG instance with at least so many compute slices and MiB of memory.
+    AtLeast {
+        /// Compute slices.
+        slices: i32,
+        /// MiB.
+        memory: i64,
+    },
+    /// A share of a GPU, which this release does not serve: its field under `spec.device`.
+    Shared(&'static str),
+}
+
+/// A board as the agent discovered it. Names are data: nothing is parsed out of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BoardGeometry {
+    /// Product name with dashes.
+    pub product: String,
+    /// Compute slices of the whole GPU; 0: no MIG.
+    pub slices: i32,
+    /// Length of the memory axis; 0: no MIG.
+    pub memory_slices: i32,
+    /// A change of MIG mode needs a reset.
+    pub mode_needs_reset: bool,
+    /// Its MIG profiles, sorted by name.
+    pub profiles: Vec<MigProfile>,
+}
+
+/// A MIG profile of a board.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MigProfile {
+    /// NVIDIA's name.
+    pub name: String,
+    /// Compute slices.
+    pub slices: i32,
+    /// Memory, in MiB.
+    pub memory: i64,
+    /// Memory slices covered.
+    pub size: i32,
+    /// Memory slices at which an instance may start.
+    pub starts: Vec<i32>,
+    /// Most instances on one GPU.
+    pub max: i32,
+    /// Engines of one instance: copy, decoder, encoder, JPEG, OFA.
+    pub engines: Vec<i32>,
+}
+
+/// Instances placed on one GPU, and what they use.
+#[derive(Clone, Debug)]
+pub struct Occupancy<'a> {
+    board: &'a BoardGeometry,
+    limits: &'a [i32],
+    /// Memory slices in use, as bits.
+    memory: u32,
+    slices: i32,
+    counts: Vec<i32>,
+    engines: Vec<i32>,
+}
+
+impl BoardGeometry {
+    /// The MIG profile of that name.
+    pub fn profile(&self, name: &str) -> Option<&MigProfile> {
+        self.profiles.iter().find(|p| p.name == name)
+    }
+
+    /// The index of the MIG profile of that name.
+    pub(crate) fn position(&self, name: &str) -> Option<usize> {
+        self.profiles.iter().position(|p| p.name == name)
+    }
+
+    /// The MIG profile that a shape means on this board. A request by size means the smallest profile that satisfies it, the plain
+    /// one before NVIDIA's variants of the same size, which have a suffix.
+    pub fn resolve(&self, shape: &Shape) -> Option<&MigProfile> {
+        match shape {
+            Shape::Whole | Shape::Shared(_) => None,
+            Shape::Named(name) => self.profile(name),
+            Shape::AtLeast { slices, memory } => self
+                .profiles
+                .iter()
+                .filter(|p| p.slices >= *slices && p.memory >= *memory)
+                .min_by_key(|p| (p.size, p.slices, p.memory, p.name.len(), &p.name)),
+        }
+    }
+
+    /// Engines of the whole GPU: those of the profile that covers the whole axis; empty without such a profile.
+    fn engine_limits(&self) -> &[i32] {
+        let full = self.profiles.iter().filter(|p| p.size == self.memory_slices && p.slices == self.slices);
+        full.min_by_key(|p| (p.name.len(), &p.name)).map_or(&[], |p| &p.engines)
+    }
+
+    /// A GPU of this board without instances.
+    pub fn empty(&self) -> Occupancy<'_> {
+        let limits = self.engine_limits();
+        let (counts, engines) = (vec![0; self.profiles.len()], vec![0; limits.len()]);
+        Occupancy { board: self, limits, memory: 0, slices: 0, counts, engines }
+    }
+
+    /// Whether these instances can exist together at these starts.
+    pub fn fits<'i>(&self, instances: impl IntoIterator<Item = (&'i str, i32)>) -> bool {
+        let mut gpu = self.empty();
+        instances.into_iter().all(|(name, start)| self.position(name).is_some_and(|mig| gpu.place(mig, start)))
+    }
+}
+
+impl Occupancy<'_> {
+    /// Whether one more instance of a profile, by its index on the board, fits at this start.
+    pub fn takes(&self, mig: usize, start: i32) -> bool {
+        let Some((profile, count)) = self.board.profiles.get(mig).zip(self.counts.get(mig)) else { return false };
+        profile.starts.contains(&start)
+            && self.memory & bits(start, profile.size) == 0
+            && self.slices + profile.slices <= self.board.slices
+            && *count < profile.max
+            && self.engines.iter().zip(&profile.engines).zip(self.limits).all(|((a, b), limit)| a + b <= *limit)
+    }
+
+    /// Places one more instance where it fits.
+    pub fn place(&mut self, mig: usize, start: i32) -> bool {
+        if !self.takes(mig, start) {
+            return false;
+        }
+        if let (Some(profile), Some(count)) = (self.board.profiles.get(mig), self.counts.get_mut(mig)) {
+            *count += 1;
+            self.memory |= bits(start, profile.size);
+            self.slices += profile.slices;
+            self.engines.iter_mut().zip(&profile.engines).for_each(|(sum, more)| *sum += more);
+        }
+        true
+    }
+}
+
+/// Bits of the memory slices that an instance covers.
+pub(super) fn bits(start: i32, size: i32) -> u32 {
+    let low = |n: i32| 1_u32.checked_shl(n.max(0).cast_unsigned()).map_or(u32::MAX, |bit| bit - 1);
+    low(start + size) & !low(start)
+}
+
+impl From<&Board> for BoardGeometry {
+    /// Leaves out profiles without slices and starts outside the axis, so that no later code meets them.
+    fn from(board: &Board) -> Self {
+        let axis = board.memory_slices.clamp(0, 31);
+        let profiles = board.profiles.iter().filter(|p| p.size > 0 && p.slices > 0).map(|p| {
+            let mut starts: Vec<i32> = p.starts.iter().copied().filter(|s| *s >= 0 && s + p.size <= axis).collect();
+            starts.sort_unstable();
+            starts.dedup();
+            MigProfile {
+                name: p.name.clone(),
+                slices: p.slices,
+                memory: p.memory.mib().unwrap_or(0),
+                size: p.size,
+                starts,
+                max: p.max,
+                engines: p.engines.clone(),
+            }
+        });
+        let mut profiles: Vec<_> = profiles.collect();
+        profiles.sort_by(|a, b| a.name.cmp(&b.name));
+        profiles.dedup_by(|a, b| a.name == b.name);
+        Self {
+            product: board.product.clone(),
+            slices: board.slices,
+            memory_slices: axis,
+            mode_needs_reset: board.mode_needs_reset,
+            profiles,
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Boards: which MIG instances fit together on a GPU, and what a layout leaves over.
+//!
+//! `geometry` has a board and its MIG profiles as the agent discovered them, and `Occupancy`, the instances placed on one GPU
+//! so far. `packing` enumerates every set of instances that fits. `leftover` counts the slices that no profile can use.
+
+mod geometry;
+mod leftover;
+mod packing;
+
+pub use self::geometry::{BoardGeometry, MigProfile, Occupancy, Shape};
+pub(crate) use self::{
+    leftover::{Leftover, Leftovers},
+    packing::{Item, MAX_ITEMS, Packing, chosen, packings},
+};

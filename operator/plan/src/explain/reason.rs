@@ -1,0 +1,72 @@
+//! Why a GPU has its target, in one sentence.
+
+use gputenancy_crds::{InstanceSpec, Layout};
+
+use crate::{
+    fleet::resources,
+    names::GpuKey,
+    result::{GpuPlan, Plan, Why},
+};
+
+/// One sentence for every change and every problem, in the order of the fleet.
+pub fn explain(plan: &Plan) -> Vec<String> {
+    let changes = plan.gpus.keys().filter_map(|key| plan.reason(key));
+    changes.chain(plan.problems.iter().map(ToString::to_string)).collect()
+}
+
+impl Plan {
+    /// What changes on a GPU, for which guarantees, and which pods are evicted; or why it is no supply. `None`: it keeps its layout.
+    pub fn reason(&self, key: &GpuKey) -> Option<String> {
+        self.reason_of(key, self.gpus.get(key)?)
+    }
+
+    /// The same for a GPU whose plan differs from this one.
+    pub fn reason_of(&self, key: &GpuKey, gpu: &GpuPlan) -> Option<String> {
+        let because = match &gpu.why {
+            Why::Kept => return None,
+            Why::LeftAlone(why) => return Some(format!("{} GPU {}: unchanged, {why}", key.node, gpu.index)),
+            Why::Repartitioned(why) => return Some(format!("{} GPU {}: {why}{}", key.node, gpu.index, evictions(gpu))),
+            Why::Needed(profiles) => {
+                let one = |profile| {
+                    let supply = self.profiles.get(profile).copied().unwrap_or_default();
+                    format!("{} of {profile} are guaranteed and {} exist", supply.guaranteed, supply.usable)
+                };
+                format!(", because {}", profiles.iter().map(one).collect::<Vec<_>>().join(" and "))
+            }
+            Why::Fixed => format!(", as pool {} has it in spec.layout.fixed", gpu.pool),
+            Why::Spare => format!(", as a spare of pool {}", gpu.pool),
+            Why::Policy => String::new(),
+        };
+        let actions = actions(gpu.from.as_deref(), gpu.target.as_deref());
+        Some(format!("{} GPU {}: {}{because}{}", key.node, gpu.index, actions.join(", "), evictions(gpu)))
+    }
+}
+
+fn actions(base: Option<&Layout>, target: Option<&Layout>) -> Vec<String> {
+    let instances = |l: Option<&Layout>| l.map(|l| l.instances.clone()).unwrap_or_default();
+    let (old, new) = (instances(base), instances(target));
+    let at = |i: &InstanceSpec| format!("{} at {}", i.profile, i.start);
+    let created: Vec<String> = new.iter().filter(|i| !old.contains(i)).map(at).collect();
+    let removed: Vec<String> = old.iter().filter(|i| !new.contains(i)).map(at).collect();
+    let mut actions = Vec::new();
+    match (base.is_some_and(|l| l.mig), target.is_some_and(|l| l.mig)) {
+        (false, true) => actions.push("turn MIG on".to_owned()),
+        (true, false) => actions.push("make it one whole device".to_owned()),
+        (false, false) => actions.extend(target.map(|l| format!("offer it whole as {}", resources(l).concat()))),
+        (true, true) => {}
+    }
+    for (verb, instances) in [("remove", removed), ("create", created)] {
+        if !instances.is_empty() {
+            actions.push(format!("{verb} {}", instances.join(", ")));
+        }
+    }
+    actions
+}
+
+fn evictions(gpu: &GpuPlan) -> String {
+    if gpu.evicts.is_empty() {
+        return "; no pod is evicted".to_owned();
+    }
+    let pods: Vec<String> = gpu.evicts.iter().map(|e| format!("{} (has {} at {})", e.pod, e.device, e.start)).collect();
+    format!("; evicts {}", pods.join(", "))
+}

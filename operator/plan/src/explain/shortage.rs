@@ -1,0 +1,127 @@
+//! Demand that is not served, and profiles that a pool lists and cannot offer.
+
+use std::collections::BTreeSet;
+
+use gputenancy_crds::names;
+
+use super::remedy;
+use crate::{
+    board::Shape,
+    fleet::{BoardOptions, Fleet, GpuClass, ProfileId},
+    names::{PoolName, ProfileName},
+    problem::Problem,
+    search::{FleetDecision, at},
+    snapshot::{Availability, Pool},
+};
+
+pub(crate) fn problems(fleet: &Fleet<'_>, decision: &FleetDecision) -> Vec<Problem> {
+    let mut problems = shortages(fleet, decision);
+    for (name, pool) in &fleet.snapshot.pools {
+        let here: Vec<_> =
+            fleet.classes().map(|(_, c, options)| (c, options)).filter(|(c, _)| c.pool == name).collect();
+        for profile in &pool.profiles {
+            problems.extend(not_offered(fleet, name, profile, &here));
+            if pool.by_plugin {
+                problems.extend(not_by_plugin(fleet, name, profile, &here));
+            }
+        }
+    }
+    problems
+}
+
+/// Classes of a pool with their board options.
+type Classes<'f, 'a> = [(&'f GpuClass<'a>, &'f BoardOptions<'a>)];
+
+/// Guarantees that are not met, each with what would help.
+fn shortages(fleet: &Fleet<'_>, decision: &FleetDecision) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let usable = decision.objective.usable(&decision.after);
+    for id in decision.objective.scarce(&decision.after) {
+        let profile = fleet.profiles.name(id);
+        let listing = |(_, pool): &(&PoolName, &Pool)| pool.profiles.contains(&profile);
+        let pools: Vec<PoolName> = fleet.snapshot.pools.iter().filter(listing).map(|(name, _)| name.clone()).collect();
+        let why = why(fleet, decision, (id, &profile), &pools, at(&usable, id));
+        for (tenant, served) in fleet.demand.split(id, at(&usable, id)).filter(|(_, served)| served.missing() > 0) {
+            problems.push(Problem::Shortage {
+                tenant: tenant.clone(),
+                profile: profile.clone(),
+                wanted: served.guaranteed,
+                got: served.satisfied,
+                pools: pools.clone(),
+                why: why.clone(),
+            });
+        }
+    }
+    problems
+}
+
+/// Why there is too little of a profile, and what would help.
+fn why(
+    fleet: &Fleet<'_>,
+    decision: &FleetDecision,
+    (id, profile): (ProfileId, &ProfileName),
+    pools: &[PoolName],
+    usable: i64,
+) -> String {
+    if pools.is_empty() {
+        return format!("no pool offers it: add {profile} to spec.profiles of a GpuPool");
+    }
+    let names = pools.iter().map(PoolName::as_str).collect::<Vec<_>>().join(", ");
+    let unavailable = fleet.gpus.iter().filter(|g| matches!(g.gpu.availability, Availability::Unavailable(_)));
+    let away = match unavailable.filter(|g| pools.contains(g.pool)).count() {
+        0 => String::new(),
+        n => format!(" ({n} more are lost, unhealthy, owned by another component or on a node that is not ready)"),
+    };
+    let able = fleet.classes().filter(|(_, _, options)| options.offer(id).is_some());
+    let able: usize = able.map(|(_, class, _)| class.members.len()).sum();
+    if able == 0 {
+        return format!("pool {names} has no GPU that can be partitioned into it{away}: add nodes with such boards");
+    }
+    let wanted = decision.objective.total(id);
+    let help = remedy::remedy(fleet, decision, id).map(|h| format!(", or {h}")).unwrap_or_default();
+    format!(
+        "the {able} GPUs of pool {names} that can carry it{away} have room for {usable} beside the other guarantees, {wanted} are guaranteed in all: \
+         add GPUs, or lower a guarantee{help}"
+    )
+}
+
+/// A profile that does not exist, or that no board of the pool has.
+fn not_offered(fleet: &Fleet<'_>, pool: &PoolName, profile: &ProfileName, here: &Classes<'_, '_>) -> Option<Problem> {
+    let Some(found) = fleet.snapshot.profiles.get(profile) else {
+        return Some(Problem::PoolProfileNotFound { pool: pool.clone(), profile: profile.clone() });
+    };
+    let id = fleet.profiles.find(profile)?;
+    if here.is_empty() || here.iter().any(|(_, o)| o.offer(id).is_some()) || matches!(found.shape, Shape::Shared(_)) {
+        return None;
+    }
+    let list = |names: BTreeSet<&str>| names.into_iter().collect::<Vec<_>>().join(", ");
+    let boards = || here.iter().map(|(_, options)| options.board);
+    let known = list(boards().flat_map(|b| &b.profiles).map(|p| p.name.as_str()).collect());
+    Some(Problem::BoardCannot {
+        profile: profile.clone(),
+        pool: pool.clone(),
+        products: list(boards().map(|b| b.product.as_str()).collect()),
+        offers: if known.is_empty() { " (whole GPUs only)".to_owned() } else { format!(" ({known})") },
+    })
+}
+
+/// A profile that NVIDIA's device plugin advertises under another resource than the profile's.
+fn not_by_plugin(fleet: &Fleet<'_>, pool: &PoolName, profile: &ProfileName, here: &Classes<'_, '_>) -> Vec<Problem> {
+    let Some(found) = fleet.snapshot.profiles.get(profile) else { return Vec::new() };
+    let resolved = |(_, options): &(&GpuClass<'_>, &BoardOptions<'_>)| {
+        let mig = options.offer(fleet.profiles.find(profile)?)?.mig?;
+        Some(names::mig_resource(&options.board.profiles.get(mig)?.name))
+    };
+    let advertised: BTreeSet<String> = match &found.shape {
+        Shape::Whole => [names::WHOLE_GPU_RESOURCE.to_owned()].into(),
+        Shape::Named(mig) => [names::mig_resource(mig)].into(),
+        Shape::AtLeast { .. } => here.iter().filter_map(resolved).collect(),
+        Shape::Shared(_) => BTreeSet::new(),
+    };
+    let others = advertised.into_iter().filter(|offers| *offers != found.resource);
+    let problem = |offers| {
+        let (profile, pool, resource) = (profile.clone(), pool.clone(), found.resource.clone());
+        Problem::PluginCannot { profile, pool, resource, offers }
+    };
+    others.map(problem).collect()
+}

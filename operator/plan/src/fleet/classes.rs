@@ -1,0 +1,133 @@
+//! Equivalence classes of GPUs: everything is decided once for a class, however many GPUs it has.
+
+use std::sync::Arc;
+
+use gputenancy_crds::Layout;
+
+use super::{
+    demand::Holding,
+    devices::{self, Devices, stays},
+    options::BoardOptions,
+    profiles::{ProfileId, ProfileIndex},
+};
+use crate::{
+    names::PoolName,
+    snapshot::{Availability, Gpu, InUse, Mode, Pool},
+};
+
+/// What may be done with a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Rule {
+    /// Nothing.
+    Keep,
+    /// Give it the pool's fixed layout with this index.
+    Fixed(usize),
+    /// Follow demand.
+    Demand,
+}
+
+impl Rule {
+    pub fn of(pool: &Pool, gpu: &Gpu) -> Self {
+        if pool.read_only || matches!(gpu.availability, Availability::Frozen | Availability::Unavailable(_)) {
+            return Self::Keep;
+        }
+        let Mode::Fixed(list) = &pool.mode else { return Self::Demand };
+        let covers = |indices: &Option<_>| {
+            indices.as_ref().is_none_or(|i: &std::collections::BTreeSet<i32>| i.contains(&gpu.index))
+        };
+        list.iter().position(|f| covers(&f.indices)).map_or(Self::Keep, Self::Fixed)
+    }
+}
+
+/// What the layouts depend on that a GPU may be given: equal for GPUs with the same candidates.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Likeness<'a> {
+    pub options: usize,
+    base: Option<&'a Arc<Layout>>,
+    failed: Option<&'a Arc<Layout>>,
+    changing: bool,
+    used: Vec<Used<'a>>,
+}
+
+/// A device in use, without the name of its pod.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Used<'a> {
+    start: i32,
+    profile: Option<&'a str>,
+    resource: &'a str,
+    has_pod: bool,
+    priority: i32,
+    /// Index of the holder of more than its guarantee that has it.
+    excess: Option<usize>,
+}
+
+impl<'a> Likeness<'a> {
+    /// `excess` gives, by device in use, the holder of more than its guarantee.
+    pub fn of(options: usize, gpu: &'a Gpu, excess: impl Iterator<Item = Option<usize>>) -> Self {
+        let used = |(u, excess): (&'a InUse, Option<usize>)| Used {
+            start: u.start,
+            profile: u.profile.as_deref(),
+            resource: &u.resource,
+            has_pod: u.pod.is_some(),
+            priority: u.priority,
+            excess,
+        };
+        let failed = if let Availability::Failed(failed) = &gpu.availability { Some(failed) } else { None };
+        let used = gpu.used.iter().zip(excess).map(used).collect();
+        Self { options, base: gpu.base.as_ref(), failed, changing: gpu.changing, used }
+    }
+}
+
+/// GPUs of one pool with equal rules, boards, layouts and devices in use.
+#[derive(Debug)]
+pub(crate) struct GpuClass<'a> {
+    pub pool: &'a PoolName,
+    pub pool_rules: &'a Pool,
+    pub rule: Rule,
+    pub likeness: Likeness<'a>,
+    /// A GPU of the class; the names of its pods mean nothing.
+    pub gpu: &'a Gpu,
+    /// The layout that it has.
+    pub base: Option<Arc<Layout>>,
+    /// By device in use: the slot that counts it when kept, if one does.
+    pub kept: Vec<Option<usize>>,
+    /// Numbers of its GPUs, in the order of the fleet.
+    pub members: Vec<usize>,
+    /// Devices of the present layout.
+    pub supply: Devices,
+    /// Weight of the pods that even the present layout evicts.
+    pub evict: i64,
+    /// Profiles in use.
+    pub in_use: Vec<ProfileId>,
+}
+
+impl<'a> GpuClass<'a> {
+    pub fn of(
+        (pool, pool_rules): (&'a PoolName, &'a Pool),
+        rule: Rule,
+        likeness: Likeness<'a>,
+        gpu: &'a Gpu,
+        options: &BoardOptions<'_>,
+        profiles: &ProfileIndex<'_>,
+    ) -> Self {
+        let base = devices::base(gpu, options, profiles);
+        let kept: Vec<_> = likeness.used.iter().map(|u| u.excess.map(|excess| profiles.len() + excess)).collect();
+        let (supply, evict) = devices::supplied(base.as_deref(), (gpu, base.as_deref(), &kept), profiles);
+        let in_use = gpu.used.iter().filter_map(|u| profiles.by_resource(&u.resource)).collect();
+        let members = Vec::new();
+        Self { pool, pool_rules, rule, likeness, gpu, base, kept, members, supply, evict, in_use }
+    }
+
+    pub fn has_mig(&self) -> bool {
+        self.base.as_ref().is_some_and(|l| l.mig)
+    }
+
+    /// Devices in use that a layout removes, as indices into the GPU's list.
+    pub fn removed(&self, layout: Option<&Layout>) -> Vec<usize> {
+        let used = self.gpu.used.iter().enumerate();
+        used.filter(|(_, used)| !stays(layout, used)).map(|(index, _)| index).collect()
+    }
+}
+
+/// Holders of a GPU's devices in use.
+pub(super) type Holdings = Vec<Option<Holding>>;

@@ -1,0 +1,96 @@
+//! Devices of layouts: which a layout has, and which of those in use it removes.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use gputenancy_crds::{InstanceSpec, Layout, names};
+
+use super::{options::BoardOptions, profiles::ProfileIndex};
+use crate::snapshot::{Gpu, InUse};
+
+/// Weight of a pod without priority; the value of a priority class adds to it, a negative one takes a little.
+const POD: i64 = 1000;
+/// Weight of a device with processes but without a pod: these cannot be evicted.
+const UNATTRIBUTED: i64 = 1_000_000_000_000;
+
+/// Devices by slot of the fleet's sums, sorted. Each profile has a slot; after these each holder of more than its guarantee has one
+/// for the devices in use that it keeps.
+pub(crate) type Devices = Vec<(usize, i64)>;
+
+/// Devices in a slot.
+pub(crate) fn count(devices: &[(usize, i64)], slot: usize) -> i64 {
+    devices.iter().find(|(s, _)| *s == slot).map_or(0, |(_, n)| *n)
+}
+
+/// Adds a device to a slot.
+pub(crate) fn add_one(devices: &mut Devices, slot: usize) {
+    match devices.binary_search_by_key(&slot, |(s, _)| *s) {
+        Ok(at) => devices.iter_mut().skip(at).take(1).for_each(|(_, n)| *n += 1),
+        Err(at) => devices.insert(at, (slot, 1)),
+    }
+}
+
+/// The layout that a GPU has now. One that is not listed counts as a whole device where the pool offers whole devices.
+pub(super) fn base(gpu: &Gpu, options: &BoardOptions<'_>, profiles: &ProfileIndex<'_>) -> Option<Arc<Layout>> {
+    gpu.base.clone().or_else(|| {
+        let used = gpu.used.iter().find(|u| u.start == 0).and_then(|u| profiles.by_resource(&u.resource));
+        let wholes = || options.offers.iter().filter(|o| o.mig.is_none());
+        let offer = wholes().find(|o| used == Some(o.profile)).or_else(|| wholes().next())?;
+        Some(Arc::new(whole(offer.resource.clone())))
+    })
+}
+
+/// The layout without MIG.
+pub(crate) fn whole(resource: Option<String>) -> Layout {
+    Layout { mig: false, instances: Vec::new(), resource }
+}
+
+/// Devices that a layout of a GPU has and keeps, and the weight of the pods that it evicts. `present` is the layout that the GPU
+/// has or is changing to; `kept` is, by device in use, the slot that counts it when kept.
+pub(crate) fn supplied(
+    layout: Option<&Layout>,
+    (gpu, present, kept): (&Gpu, Option<&Layout>, &[Option<usize>]),
+    profiles: &ProfileIndex<'_>,
+) -> (Devices, i64) {
+    let mut supply = BTreeMap::new();
+    let mut more = |slot: usize| *supply.entry(slot).or_insert(0) += 1;
+    layout.iter().flat_map(|l| resources(l)).filter_map(|r| profiles.by_resource(&r)).for_each(&mut more);
+    let mut evict = 0;
+    for (used, kept) in gpu.used.iter().zip(kept) {
+        if !stays(layout, used) {
+            evict += weight(gpu, present, used);
+        } else if let Some(slot) = kept {
+            more(*slot);
+        }
+    }
+    (supply.into_iter().collect(), evict)
+}
+
+/// Weight of a device in use when it is removed. Evictions of a change in progress are decided already.
+pub(crate) fn weight(gpu: &Gpu, present: Option<&Layout>, used: &InUse) -> i64 {
+    let decided = gpu.changing && !stays(present, used);
+    match &used.pod {
+        _ if decided => 0,
+        Some(_) => POD + i64::from(used.priority).clamp(1 - POD, 2_000_000_000),
+        None => UNATTRIBUTED,
+    }
+}
+
+/// Whether a device in use is also a device of this layout.
+pub(crate) fn stays(layout: Option<&Layout>, used: &InUse) -> bool {
+    let Some(layout) = layout else { return true };
+    let Some(profile) = &used.profile else {
+        return !layout.mig && layout.resource.as_deref().unwrap_or(names::WHOLE_GPU_RESOURCE) == &*used.resource;
+    };
+    let same =
+        |i: &InstanceSpec| i.start == used.start && i.profile == **profile && i.resource_name() == *used.resource;
+    layout.mig && layout.instances.iter().any(same)
+}
+
+/// Resources of a layout's devices, one for each device.
+pub(crate) fn resources(layout: &Layout) -> Vec<String> {
+    if layout.mig {
+        layout.instances.iter().map(InstanceSpec::resource_name).collect()
+    } else {
+        vec![layout.resource.clone().unwrap_or_else(|| names::WHOLE_GPU_RESOURCE.to_owned())]
+    }
+}

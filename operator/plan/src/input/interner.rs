@@ -1,0 +1,46 @@
+//! Equal values as one: the snapshot of a large fleet has each text, layout and board once.
+
+use std::{collections::HashSet, hash::Hash, sync::Arc};
+
+use gputenancy_crds::Layout;
+
+use crate::board::BoardGeometry;
+
+/// Every value so far.
+#[derive(Debug, Default)]
+pub struct Interner {
+    texts: HashSet<Arc<str>>,
+    layouts: HashSet<Arc<Layout>>,
+    boards: HashSet<Arc<BoardGeometry>>,
+}
+
+impl Interner {
+    /// The one copy of a name or another text.
+    pub fn text<T: From<Arc<str>>>(&mut self, text: &str) -> T {
+        if let Some(known) = self.texts.get(text) {
+            return Arc::clone(known).into();
+        }
+        let new = Arc::<str>::from(text);
+        self.texts.insert(Arc::clone(&new));
+        new.into()
+    }
+
+    /// The one copy of a layout.
+    pub fn layout(&mut self, layout: Layout) -> Arc<Layout> {
+        one(&mut self.layouts, layout)
+    }
+
+    /// The one copy of a board.
+    pub fn board(&mut self, board: BoardGeometry) -> Arc<BoardGeometry> {
+        one(&mut self.boards, board)
+    }
+}
+
+fn one<T: Eq + Hash>(known: &mut HashSet<Arc<T>>, value: T) -> Arc<T> {
+    if let Some(known) = known.get(&value) {
+        return Arc::clone(known);
+    }
+    let new = Arc::new(value);
+    known.insert(Arc::clone(&new));
+    new
+}

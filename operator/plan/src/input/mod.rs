@@ -1,0 +1,107 @@
+//! From the cluster's objects to the planner's snapshot. Reading never fails: what is invalid becomes a problem.
+//!
+//! `profiles`, `pools` and `nodes` read one kind each; `selector` decides which pool a node belongs to. `layout` brings layouts into
+//! one form, so that equal ones compare equal. `interner` keeps one copy of equal values.
+
+mod interner;
+mod layout;
+mod nodes;
+mod pools;
+mod profiles;
+mod selector;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, Guarantee, TenantNamespace, Trust};
+
+pub use self::{
+    interner::Interner,
+    layout::{plain, seen},
+    profiles::{resource_name, trust_needed},
+    selector::membership,
+};
+use crate::{
+    foreign::Foreign,
+    names::TenantName,
+    problem::Problem,
+    snapshot::{Snapshot, Tenant},
+};
+
+/// A node as the cluster shows it.
+#[derive(Clone, Debug)]
+pub struct NodeFacts<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its labels.
+    pub labels: &'a BTreeMap<String, String>,
+    /// Node and agent are ready: their status is current.
+    pub ready: bool,
+    /// Another owner of its GPUs: the plan leaves them unchanged.
+    pub foreign: Option<Foreign>,
+    /// Its `GpuNode`, once the agent has written it.
+    pub gpus: Option<&'a GpuNode>,
+}
+
+/// What the planner needs of a tenant.
+#[derive(Clone, Copy, Debug)]
+pub struct TenantFacts<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its namespaces.
+    pub namespaces: &'a [TenantNamespace],
+    /// How far it is trusted.
+    pub trust: Trust,
+    /// Rank of its guarantees.
+    pub priority: i32,
+    /// Its guarantees.
+    pub gpus: &'a [Guarantee],
+}
+
+/// The cluster's objects, in any order.
+#[derive(Clone, Debug, Default)]
+pub struct Cluster<'a> {
+    /// Every `GpuProfile`.
+    pub profiles: Vec<&'a GpuProfile>,
+    /// Every `GpuPool`.
+    pub pools: Vec<&'a GpuPool>,
+    /// Every `GpuTenant`.
+    pub tenants: Vec<TenantFacts<'a>>,
+    /// Every node that a pool could select.
+    pub nodes: Vec<NodeFacts<'a>>,
+    /// Values of the pods' priority classes, by namespace and name; a pod that is not listed has 0.
+    pub priorities: BTreeMap<(&'a str, &'a str), i32>,
+}
+
+impl Snapshot {
+    /// Reads the cluster, and reports what in it is invalid.
+    pub fn read(cluster: &Cluster<'_>) -> (Self, Vec<Problem>) {
+        let (mut interner, mut problems) = (Interner::default(), Vec::new());
+        let profiles = profiles::read(&cluster.profiles, &mut interner, &mut problems);
+        let name = |p: &GpuPool| p.metadata.name.clone().unwrap_or_default().into();
+        let pools = cluster.pools.iter().map(|p| (name(p), pools::read(p, &mut problems))).collect();
+        let nodes = nodes::read(cluster, &mut interner, &mut problems);
+        let tenants = cluster.tenants.iter().map(|t| read_tenant(t, &mut interner)).collect();
+        problems.sort();
+        problems.dedup();
+        (Self { profiles, pools, tenants, nodes }, problems)
+    }
+}
+
+fn read_tenant(tenant: &TenantFacts<'_>, interner: &mut Interner) -> (TenantName, Tenant) {
+    let mut guarantees = BTreeMap::new();
+    for guarantee in tenant.gpus {
+        *guarantees.entry(interner.text(&guarantee.profile)).or_default() +=
+            u32::try_from(guarantee.count).unwrap_or(0);
+    }
+    let namespaces: BTreeSet<Arc<str>> = tenant.namespaces.iter().map(|n| interner.text(&n.name)).collect();
+    let read = Tenant {
+        namespaces: namespaces.into_iter().collect(),
+        trust: tenant.trust,
+        priority: tenant.priority.clamp(-5, 5),
+        guarantees,
+    };
+    (tenant.name.into(), read)
+}

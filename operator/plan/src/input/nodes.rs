@@ -1,0 +1,146 @@
+//! Reading `GpuNode` objects: layouts, availability and devices in use of every GPU.
+
+use std::collections::BTreeMap;
+
+use gputenancy_crds::{
+    ChangePhase, DeviceState, GpuNode, GpuPool, GpuSpec, GpuState, Health, InstanceSpec, Partitioner, names,
+};
+
+use super::{
+    Cluster, Interner, NodeFacts,
+    layout::{is_realized, mig_enabled, plain, seen},
+    selector::membership,
+};
+use crate::{
+    board::BoardGeometry,
+    foreign::Foreign,
+    names::{GpuUuid, NodeName, PodName},
+    problem::Problem,
+    snapshot::{Availability, Gpu, InUse, Node},
+};
+
+pub(super) fn read(
+    cluster: &Cluster<'_>,
+    interner: &mut Interner,
+    problems: &mut Vec<Problem>,
+) -> BTreeMap<NodeName, Node> {
+    let members = membership(&cluster.pools, cluster.nodes.iter().map(|n| (n.name, n.labels)));
+    let pools: BTreeMap<&str, &GpuPool> =
+        cluster.pools.iter().map(|p| (p.metadata.name.as_deref().unwrap_or_default(), *p)).collect();
+    let mut nodes = BTreeMap::new();
+    for facts in &cluster.nodes {
+        let name = NodeName::from(facts.name);
+        let Some(selecting) = members.get(&name) else { continue };
+        let [pool] = selecting.as_slice() else {
+            problems.push(Problem::NodeInTwoPools { node: name, pools: selecting.clone() });
+            continue;
+        };
+        if let Some(Foreign { by, sign, remedy }) = facts.foreign.clone() {
+            problems.push(Problem::ForeignPartitioner { node: name.clone(), pool: pool.clone(), by, sign, remedy });
+        }
+        let Some(agreement) = facts.gpus else { continue };
+        let read_only = pools.get(pool.as_str()).is_some_and(|p| p.spec.partitioner == Partitioner::None);
+        let (boards, gpus) = read_node(cluster, facts, agreement, read_only, interner);
+        nodes.insert(name, Node { pool: pool.clone(), boards, gpus });
+    }
+    nodes
+}
+
+type Read = (Vec<std::sync::Arc<BoardGeometry>>, BTreeMap<GpuUuid, Gpu>);
+
+fn read_node(
+    cluster: &Cluster<'_>,
+    facts: &NodeFacts<'_>,
+    node: &GpuNode,
+    read_only: bool,
+    interner: &mut Interner,
+) -> Read {
+    let Some(status) = &node.status else { return Read::default() };
+    let boards = status.boards.iter().map(|b| interner.board(BoardGeometry::from(b))).collect();
+    let gpus = status.gpus.iter().map(|state| {
+        let spec = node.spec.gpus.iter().find(|g| g.uuid == state.uuid);
+        let change = spec.and_then(|s| s.change.as_ref());
+        let base = match (spec, change) {
+            _ if read_only => Some(seen(state)),
+            (Some(spec), _) if facts.foreign.is_some() => Some(spec.layout()),
+            (Some(_), Some(change)) if change.phase < ChangePhase::RollingBack => Some(change.to.clone()),
+            (Some(_), Some(change)) if change.phase == ChangePhase::RollingBack => Some(change.from.clone()),
+            (Some(spec), _) => Some(spec.layout()),
+            (None, _) => mig_enabled(state).then(|| seen(state)),
+        };
+        let gpu = Gpu {
+            index: state.index,
+            board: usize::try_from(state.board).unwrap_or(usize::MAX),
+            base: base.map(|layout| interner.layout(plain(layout))),
+            availability: availability(facts, spec, state, interner),
+            changing: change.is_some_and(|c| c.phase <= ChangePhase::RollingBack),
+            used: devices_in_use(cluster, spec, state, interner),
+        };
+        (GpuUuid::from(state.uuid.as_str()), gpu)
+    });
+    (boards, gpus.collect())
+}
+
+fn availability(
+    facts: &NodeFacts<'_>,
+    spec: Option<&GpuSpec>,
+    state: &GpuState,
+    interner: &mut Interner,
+) -> Availability {
+    use ChangePhase::{Partitioning, RolledBack, RollingBack, Stuck, Trying, Verifying};
+    let change = spec.and_then(|s| s.change.as_ref());
+    let phase = change.map(|c| c.phase);
+    match (state.health, phase) {
+        (Health::Lost, _) => Availability::Unavailable("NVML lost it"),
+        (Health::Unhealthy, _) => Availability::Unavailable("it is unhealthy"),
+        _ if !facts.ready => Availability::Unavailable("its node is not ready"),
+        (_, Some(Stuck)) if !is_realized(spec, state) => Availability::Unavailable("its layout cannot be restored"),
+        // instances that exist may stay in use; missing ones come back when their owner creates them
+        _ if facts.foreign.is_some() && !is_realized(spec, state) => {
+            Availability::Unavailable("another component partitions its node")
+        }
+        _ if facts.foreign.is_some() => Availability::Frozen,
+        (_, Some(Partitioning | Trying | Verifying | RollingBack | Stuck)) => Availability::Frozen,
+        (_, Some(RolledBack)) => {
+            change.map_or(Availability::Free, |c| Availability::Failed(interner.layout(plain(c.to.clone()))))
+        }
+        _ => Availability::Free,
+    }
+}
+
+fn devices_in_use(
+    cluster: &Cluster<'_>,
+    spec: Option<&GpuSpec>,
+    state: &GpuState,
+    interner: &mut Interner,
+) -> Vec<InUse> {
+    let held = |start: i32| state.holders.iter().any(|h| h.start.unwrap_or(start) == start);
+    let mut in_use = |d: &DeviceState, start: i32, profile: Option<&str>, resource: &str| {
+        let owner = d.owner.as_ref();
+        let priority = owner.and_then(|o| cluster.priorities.get(&(&*o.namespace, &*o.pod))).copied();
+        InUse {
+            start,
+            profile: profile.map(|p| interner.text(p)),
+            resource: interner.text(resource),
+            pod: owner.map(|o| PodName { namespace: interner.text(&o.namespace), name: o.pod.clone() }),
+            unattributed: owner.is_none() && held(start),
+            priority: priority.unwrap_or(0),
+        }
+    };
+    let busy = |d: &DeviceState, start: i32| d.owner.is_some() || d.clients > 0 || held(start);
+    let mut used = Vec::new();
+    if let Some(whole) = state.whole.as_ref().filter(|w| busy(w, 0)) {
+        let named = whole.resource.as_deref().or_else(|| spec.and_then(|s| s.resource.as_deref()));
+        used.push(in_use(whole, 0, None, named.unwrap_or(names::WHOLE_GPU_RESOURCE)));
+    }
+    for i in state.instances.iter().filter(|i| busy(&i.device, i.start)) {
+        let listed = spec.and_then(|s| s.instances.iter().find(|l| l.start == i.start && l.profile == i.profile));
+        let named = i.device.resource.clone().or_else(|| listed.map(InstanceSpec::resource_name));
+        let resource = named.unwrap_or_else(|| names::mig_resource(&i.profile));
+        used.push(in_use(&i.device, i.start, Some(&i.profile), &resource));
+    }
+    // a start that NVML shows twice counts once
+    used.sort_by_key(|u| u.start);
+    used.dedup_by_key(|u| u.start);
+    used
+}

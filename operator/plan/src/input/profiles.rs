@@ -1,0 +1,76 @@
+//! Reading `GpuProfile` objects.
+
+use std::collections::BTreeMap;
+
+use gputenancy_crds::{Device, GpuProfile, GpuProfileSpec, MemoryText, Mig, Trust, names};
+
+use super::Interner;
+use crate::{board::Shape, names::ProfileName, problem::Problem, snapshot::Profile};
+
+/// Extended resource of a profile: as written, or the default of NVIDIA's plugin. A MIG request by size has a resource of its own,
+/// because boards resolve it to different instances.
+pub fn resource_name(name: &str, spec: &GpuProfileSpec) -> String {
+    let default = || match &spec.device {
+        Device { whole: Some(_), .. } => names::WHOLE_GPU_RESOURCE.to_owned(),
+        Device { mig: Some(Mig { profile: Some(profile), .. }), .. } => names::mig_resource(profile),
+        _ => names::own_resource(name),
+    };
+    spec.resource_name.clone().unwrap_or_else(default)
+}
+
+/// Least trusted tenant that may use a profile.
+pub fn trust_needed(spec: &GpuProfileSpec) -> Trust {
+    let exclusive = spec.device.whole.is_some() || spec.device.mig.is_some();
+    spec.trust.unwrap_or(if exclusive { Trust::Untrusted } else { Trust::Internal })
+}
+
+/// Reads profiles, the oldest first: of two with one resource the older has it.
+pub(super) fn read(
+    profiles: &[&GpuProfile],
+    interner: &mut Interner,
+    problems: &mut Vec<Problem>,
+) -> BTreeMap<ProfileName, Profile> {
+    let name = |p: &GpuProfile| p.metadata.name.clone().unwrap_or_default();
+    let mut by_age: Vec<_> = profiles.to_vec();
+    by_age.sort_by_key(|p| (p.metadata.creation_timestamp.as_ref().map(|t| t.0), name(p)));
+    let mut taken: BTreeMap<String, ProfileName> = BTreeMap::new();
+    let mut read = BTreeMap::new();
+    for profile in by_age {
+        let name: ProfileName = interner.text(&name(profile));
+        let resource = resource_name(name.as_str(), &profile.spec);
+        if let Some(by) = taken.get(&resource) {
+            problems.push(Problem::ResourceTaken { profile: name, resource, by: by.clone() });
+            continue;
+        }
+        let shape = match shape(&profile.spec.device) {
+            Ok(shape) => shape,
+            Err(what) => {
+                problems.push(Problem::Unreadable { object: format!("GpuProfile {name}"), what });
+                continue;
+            }
+        };
+        if let Shape::Shared(kind) = shape {
+            problems.push(Problem::ProfileNotServed { profile: name.clone(), kind });
+        }
+        taken.insert(resource.clone(), name.clone());
+        let products = profile.spec.products.iter().cloned().collect();
+        read.insert(name, Profile { shape, products, resource, trust: trust_needed(&profile.spec) });
+    }
+    read
+}
+
+fn shape(device: &Device) -> Result<Shape, String> {
+    Ok(match device {
+        Device { whole: Some(_), .. } => Shape::Whole,
+        Device { mig: Some(Mig { profile: Some(name), .. }), .. } => Shape::Named(name.clone()),
+        Device { mig: Some(Mig { slices, memory, .. }), .. } => {
+            let memory = memory.as_ref().map_or(Ok(0), MemoryText::mib);
+            let memory = memory.map_err(|e| format!("spec.device.mig.memory: {e}"))?;
+            Shape::AtLeast { slices: slices.unwrap_or(1), memory }
+        }
+        Device { time_slice: Some(_), .. } => Shape::Shared("timeSlice"),
+        Device { mps: Some(_), .. } => Shape::Shared("mps"),
+        Device { fraction: Some(_), .. } => Shape::Shared("fraction"),
+        _ => return Err("spec.device: write exactly one of whole, mig, timeSlice, mps, fraction".into()),
+    })
+}

@@ -1,0 +1,282 @@
+//! Builds the candidate layouts of classes of GPUs. What classes have in common is made once.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use gputenancy_crds::{InstanceSpec, Layout, names};
+
+use super::{
+    candidates::{Candidate, CandidateLayouts, Cost, Source},
+    table::{LayoutTable, Row},
+};
+use crate::{
+    board::{Item, Leftover, Leftovers, MAX_ITEMS, Packing, chosen},
+    fleet::{BoardOptions, ClassId, Devices, Fleet, GpuClass, Likeness, add_one, supplied, weight, whole},
+    snapshot::Availability,
+};
+
+/// A layout that failed on this GPU is chosen again only when others cost this many GPUs more.
+const FAILED: i64 = 4;
+
+/// Layout tables and candidates made so far.
+pub(crate) struct Layouts<'a> {
+    pub fleet: &'a Fleet<'a>,
+    /// By board options.
+    leftovers: Vec<Leftovers>,
+    tables: HashMap<(usize, Vec<Item>), Arc<LayoutTable>>,
+    candidates: HashMap<&'a Likeness<'a>, Arc<CandidateLayouts>>,
+    /// Differences between devices of candidates, numbered.
+    pub differences: HashMap<Devices, usize>,
+}
+
+impl<'a> Layouts<'a> {
+    pub fn of(fleet: &'a Fleet<'a>) -> Self {
+        let leftovers = |o: &BoardOptions<'_>| Leftovers::of(o.board, o.offers.iter().filter_map(|o| o.mig));
+        Self {
+            fleet,
+            leftovers: fleet.options.iter().map(leftovers).collect(),
+            tables: HashMap::new(),
+            candidates: HashMap::new(),
+            differences: HashMap::new(),
+        }
+    }
+
+    /// What a layout leaves over that no profile of the pool can use; nothing without MIG.
+    pub fn leftover(&mut self, class: &GpuClass<'_>, layout: Option<&Layout>) -> Leftover {
+        let options = class.likeness.options;
+        let of = self.fleet.options.get(options).zip(self.leftovers.get_mut(options)).zip(layout.filter(|l| l.mig));
+        let Some(((options, leftovers), layout)) = of else { return Leftover::default() };
+        let shape = |i: &InstanceSpec| options.board.profile(&i.profile).map(|p| (i.start, p.size, p.slices));
+        leftovers.after(layout.instances.iter().filter_map(shape))
+    }
+
+    /// The layouts that a pool offers on a board on which these items exist already.
+    fn table(&mut self, options_id: usize, existing: impl IntoIterator<Item = Item>) -> Option<Arc<LayoutTable>> {
+        let options = self.fleet.options.get(options_id)?;
+        let mut items: Vec<Item> = existing.into_iter().collect();
+        for (offer, mig) in options.offers.iter().filter_map(|o| Some((o, o.mig?))) {
+            let starts = options.board.profiles.get(mig).map(|p| p.starts.as_slice()).unwrap_or_default();
+            items.extend(starts.iter().map(|start| Item { start: *start, mig, resource: offer.resource.clone() }));
+        }
+        items.sort();
+        items.dedup();
+        items.truncate(MAX_ITEMS);
+        let key = (options_id, items);
+        if let Some(known) = self.tables.get(&key) {
+            return Some(Arc::clone(known));
+        }
+        let leftovers = self.leftovers.get_mut(options_id)?;
+        let table = Arc::new(LayoutTable::of(key.1.clone(), options, &self.fleet.profiles, leftovers));
+        self.tables.insert(key, Arc::clone(&table));
+        Some(table)
+    }
+
+    pub fn builder(&mut self, class: ClassId) -> Option<CandidateBuilder<'a>> {
+        let fleet = self.fleet;
+        let (class, options) = fleet.class(class)?;
+        // instances that exist may stay, also those of no profile of the pool
+        let present = class.gpu.base.iter().flat_map(|b| &b.instances);
+        let item = |start: i32, profile: &str, resource: Option<String>| {
+            Some(Item { start, mig: options.board.position(profile)?, resource })
+        };
+        let listed: Vec<Option<Item>> = present.map(|i| item(i.start, &i.profile, i.resource.clone())).collect();
+        let used: Vec<Option<Item>> = class
+            .gpu
+            .used
+            .iter()
+            .map(|used| {
+                let profile = used.profile.as_ref()?;
+                let resource = Some(used.resource.to_string()).filter(|r| *r != names::mig_resource(profile));
+                item(used.start, profile, resource)
+            })
+            .collect();
+        let table = self.table(class.likeness.options, listed.iter().chain(&used).flatten().cloned())?;
+        let bits = |items: &[Option<Item>]| -> Vec<Packing> {
+            items.iter().map(|i| i.as_ref().map_or(0, |i| table.bit(i))).collect()
+        };
+        let present = bits(&listed);
+        let unknown = present.iter().filter(|bit| **bit == 0).count();
+        let weights = class.gpu.used.iter().map(|used| weight(class.gpu, class.base.as_deref(), used));
+        Some(CandidateBuilder {
+            fleet,
+            class,
+            options,
+            used: bits(&used).into_iter().zip(weights).collect(),
+            present: present.iter().fold(0, |all, bit| all | bit),
+            unknown: i64::try_from(unknown).unwrap_or(i64::MAX),
+            left: self.leftover(class, class.base.as_deref()),
+            table,
+        })
+    }
+
+    /// Everything that GPUs of a class may be given.
+    pub fn candidates(&mut self, id: ClassId) -> Option<Arc<CandidateLayouts>> {
+        let likeness = &self.fleet.classes.get(id)?.likeness;
+        if let Some(known) = self.candidates.get(likeness) {
+            return Some(Arc::clone(known));
+        }
+        let builder = self.builder(id)?;
+        let (present, rest) = (builder.present(), builder.others());
+        let differences = &mut self.differences;
+        let number = |difference: Devices| {
+            let next = differences.len();
+            *differences.entry(difference).or_insert(next)
+        };
+        let new = Arc::new(CandidateLayouts::new(present, rest, self.fleet.profiles.len(), number));
+        self.candidates.insert(likeness, Arc::clone(&new));
+        Some(new)
+    }
+
+    /// The layout of a candidate.
+    pub fn layout(&mut self, id: ClassId, source: Source) -> Option<Layout> {
+        let (class, options) = self.fleet.class(id)?;
+        match source {
+            Source::Present => class.base.as_deref().cloned(),
+            Source::Whole(offer) => Some(whole(options.offers.get(offer)?.resource.clone())),
+            Source::Instances(packing) => Some(self.builder(id)?.table.layout(packing, options.board)),
+        }
+    }
+}
+
+/// How many of each MIG profile, by its index on the board, or of the whole GPU, and resource.
+pub(super) type Instances = BTreeMap<(Option<usize>, Option<String>), u32>;
+
+/// Builds candidates for one class.
+pub(crate) struct CandidateBuilder<'a> {
+    pub fleet: &'a Fleet<'a>,
+    pub class: &'a GpuClass<'a>,
+    options: &'a BoardOptions<'a>,
+    pub(super) table: Arc<LayoutTable>,
+    /// By device in use: its bit in the table, and its weight when it is removed.
+    used: Vec<(Packing, i64)>,
+    /// Bits of the present instances.
+    pub present: Packing,
+    /// Present instances that the table lacks.
+    unknown: i64,
+    /// What the present layout leaves over.
+    left: Leftover,
+}
+
+impl CandidateBuilder<'_> {
+    pub fn present(&self) -> Candidate {
+        let base = self.class.base.as_deref();
+        let (supply, evict) = self.supplied(base);
+        let cost = Cost { evict, touch: self.failed(base), ..self.leftover_cost(self.left, self.class.has_mig()) };
+        Candidate { source: Source::Present, supply, cost }
+    }
+
+    /// Other candidates: of layouts with the same devices and evictions only the cheapest.
+    fn others(&self) -> Vec<Candidate> {
+        let mut best: BTreeMap<_, (Cost, Packing, &Row)> = BTreeMap::new();
+        for row in &self.table.rows {
+            let cost = self.cost(row);
+            let key = (row.supply, self.kept(row.packing).collect::<Vec<_>>(), cost.evict);
+            let known = best.entry(key).or_insert((cost, row.packing, row));
+            if (cost, row.packing) < (known.0, known.1) {
+                *known = (cost, row.packing, row);
+            }
+        }
+        best.into_values().map(|(cost, _, row)| self.candidate(row, cost)).chain(self.wholes()).collect()
+    }
+
+    pub fn wholes(&self) -> impl Iterator<Item = Candidate> {
+        let wholes = self.options.offers.iter().enumerate().filter(|(_, o)| o.mig.is_none());
+        wholes.filter_map(|(index, offer)| {
+            let layout = whole(offer.resource.clone());
+            if self.class.base.as_deref() == Some(&layout) {
+                return None;
+            }
+            let (supply, evict) = self.supplied(Some(&layout));
+            let steps = 2 * (i64::from(self.present.count_ones()) + self.unknown);
+            let touch = self.touch(false) + self.failed(Some(&layout));
+            Some(Candidate {
+                source: Source::Whole(index),
+                supply,
+                cost: Cost { evict, touch, steps, ..Cost::default() },
+            })
+        })
+    }
+
+    fn supplied(&self, layout: Option<&Layout>) -> (Devices, i64) {
+        let present = (self.class.gpu, self.class.base.as_deref(), self.class.kept.as_slice());
+        supplied(layout, present, &self.fleet.profiles)
+    }
+
+    /// Slots of the devices in use that a layout keeps.
+    fn kept(&self, packing: Packing) -> impl Iterator<Item = usize> {
+        let kept = self.used.iter().zip(&self.class.kept).filter(move |((bit, _), _)| packing & bit != 0);
+        kept.filter_map(|(_, slot)| *slot)
+    }
+
+    pub(super) fn cost(&self, row: &Row) -> Cost {
+        let removed = self.used.iter().filter(|(bit, _)| row.packing & bit == 0);
+        let same = self.class.has_mig() && self.unknown == 0 && self.present == row.packing;
+        let mut touch = if same { 0 } else { self.touch(true) };
+        if matches!(self.class.gpu.availability, Availability::Failed(_)) {
+            touch += self.failed(Some(&self.table.layout(row.packing, self.options.board)));
+        }
+        let destroyed = i64::from((self.present & !row.packing).count_ones()) + self.unknown;
+        let created = i64::from((row.packing & !self.present).count_ones());
+        Cost {
+            evict: removed.map(|(_, weight)| weight).sum(),
+            touch,
+            steps: 2 * destroyed + created,
+            ..self.leftover_cost(row.left, true)
+        }
+    }
+
+    pub(super) fn candidate(&self, row: &Row, cost: Cost) -> Candidate {
+        let mut supply = self.table.supplies.get(row.supply).cloned().unwrap_or_default();
+        self.kept(row.packing).for_each(|slot| add_one(&mut supply, slot));
+        Candidate { source: Source::Instances(row.packing), supply, cost }
+    }
+
+    fn leftover_cost(&self, left: Leftover, mig: bool) -> Cost {
+        let split = if mig { self.options.board.memory_slices - left.largest } else { 0 };
+        Cost { strand: i64::from(left.memory + left.compute), split: i64::from(split), ..Cost::default() }
+    }
+
+    fn touch(&self, mig: bool) -> i64 {
+        1 + if mig == self.class.has_mig() { 0 } else { 1 + i64::from(self.options.board.mode_needs_reset) }
+    }
+
+    /// Cost of a layout that failed before, unless the GPU has it.
+    fn failed(&self, layout: Option<&Layout>) -> i64 {
+        match (&self.class.gpu.availability, layout) {
+            (Availability::Failed(failed), Some(layout))
+                if **failed == *layout && self.class.base.as_deref() != Some(layout) =>
+            {
+                FAILED
+            }
+            _ => 0,
+        }
+    }
+
+    /// The cheapest layout with these instances: how many of each MIG profile and resource.
+    pub fn with_instances(&self, wanted: &Instances) -> Option<Candidate> {
+        let has_wanted = |row: &&Row| {
+            let mut counts = BTreeMap::new();
+            for item in chosen(row.packing, &self.table.items) {
+                *counts.entry((Some(item.mig), item.resource.clone())).or_default() += 1;
+            }
+            counts == *wanted
+        };
+        let rows = self.table.rows.iter().filter(has_wanted);
+        let (cost, row) = rows.map(|row| (self.cost(row), row)).min_by_key(|(cost, row)| (*cost, row.packing))?;
+        Some(self.candidate(row, cost))
+    }
+
+    /// The whole device with this resource.
+    pub fn whole(&self, resource: Option<&String>) -> Option<Candidate> {
+        if self.class.base.as_deref() == Some(&whole(resource.cloned())) {
+            return Some(self.present());
+        }
+        let has_resource = |c: &Candidate| match c.source {
+            Source::Whole(offer) => self.options.offers.get(offer).is_some_and(|o| o.resource.as_ref() == resource),
+            _ => false,
+        };
+        self.wholes().find(has_resource)
+    }
+}

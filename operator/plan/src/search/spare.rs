@@ -1,0 +1,101 @@
+//! After the guarantees: the pools' policies for spare GPUs and slices.
+
+use std::cmp::Reverse;
+
+use super::{
+    builder::{CandidateBuilder, Layouts},
+    candidates::{Candidate, Source},
+    decision::{FleetDecision, Share},
+    objective::at,
+    part::number,
+    table::Row,
+};
+use crate::{
+    fleet::{GpuClass, Rule, count},
+    snapshot::Spare,
+};
+
+/// Applies the policies, to classes at the end of the fleet first.
+pub(super) fn decide(layouts: &mut Layouts<'_>, decision: &mut FleetDecision) {
+    let fleet = layouts.fleet;
+    let follows = |class: &GpuClass<'_>| class.rule == Rule::Demand && class.pool_rules.spare != Spare::Keep;
+    let mut classes: Vec<_> = fleet.classes().filter(|(_, class, _)| follows(class)).collect();
+    classes.sort_by_key(|(_, class, _)| Reverse(class.members.last()));
+    for (id, class, _) in classes {
+        let Some(builder) = layouts.builder(id) else { continue };
+        let shares = decision.shares.get(&id).cloned();
+        let mut made: Vec<Share> = Vec::new();
+        for (chosen, count) in shares.unwrap_or_else(|| vec![(builder.present(), class.members.len())]) {
+            let mut left = count;
+            if let Some(next) = next(&builder, &chosen) {
+                while left > 0 && is_allowed(decision, class, &chosen) {
+                    decision.exchange(&chosen, &next, 1);
+                    left -= 1;
+                }
+                put(&mut made, next, count - left);
+            }
+            put(&mut made, chosen, left);
+        }
+        decision.set(id, made);
+    }
+}
+
+fn put(shares: &mut Vec<Share>, candidate: Candidate, count: usize) {
+    match shares.iter_mut().find(|(c, _)| c.source == candidate.source) {
+        Some((_, n)) => *n += count,
+        None if count > 0 => shares.push((candidate, count)),
+        None => {}
+    }
+}
+
+fn has_mig(class: &GpuClass<'_>, candidate: &Candidate) -> bool {
+    match candidate.source {
+        Source::Instances(_) => true,
+        Source::Whole(_) => false,
+        Source::Present => class.has_mig(),
+    }
+}
+
+/// Whether the policy may change a GPU: it fills a layout with MIG, or no device is in use and every guarantee is met without it.
+fn is_allowed(decision: &FleetDecision, class: &GpuClass<'_>, chosen: &Candidate) -> bool {
+    if matches!(class.pool_rules.spare, Spare::Fill(_)) && has_mig(class, chosen) {
+        return true;
+    }
+    let usable = decision.objective.usable(&decision.after);
+    let met = |(slot, n): &(usize, i64)| {
+        let Some(demand) = decision.objective.profiles.get(*slot) else { return false };
+        at(&usable, *slot) - n >= demand.total() && !(demand.protected && at(&decision.after, *slot) <= *n)
+    };
+    class.gpu.used.is_empty() && chosen.supply.iter().all(met)
+}
+
+/// What the policy makes of a GPU.
+fn next(builder: &CandidateBuilder<'_>, chosen: &Candidate) -> Option<Candidate> {
+    let mig = has_mig(builder.class, chosen);
+    match &builder.class.pool_rules.spare {
+        Spare::Keep => None,
+        // one whole device, where the pool offers whole devices or the GPU was whole before this plan
+        Spare::Whole => {
+            let present = || Some(builder.present()).filter(|present| !has_mig(builder.class, present));
+            builder.wholes().next().or_else(present).filter(|_| mig)
+        }
+        // as many devices of the profile as fit beside those that exist
+        Spare::Fill(profile) => {
+            let profile = builder.fleet.profiles.find(profile)?;
+            let kept = match chosen.source {
+                Source::Instances(packing) => packing,
+                Source::Present if mig => builder.present,
+                _ => 0,
+            };
+            let devices = |row: &Row| builder.table.count(row.packing, profile);
+            let rows = builder.table.rows.iter().filter(|row| row.packing & kept == kept);
+            let best = rows.min_by_key(|row| {
+                let devices = devices(row);
+                let others = row.packing.count_ones() as usize - devices;
+                (Reverse(devices), others, builder.cost(row), row.packing)
+            })?;
+            let more = number(devices(best)) > count(&chosen.supply, profile);
+            more.then(|| builder.candidate(best, builder.cost(best)))
+        }
+    }
+}
