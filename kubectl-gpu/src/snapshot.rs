@@ -69,7 +69,7 @@ pub fn document(world: &World) -> Value {
 }
 
 fn protects_any(budget: &BudgetRecord, world: &World) -> bool {
-    world.pods.keys().any(|p| Some(p.namespace.as_str()) == budget.metadata.namespace.as_deref())
+    world.pods.keys().any(|p| Some(&*p.namespace) == budget.metadata.namespace.as_deref())
 }
 
 fn whole(version: &str, kind: &str, object: &impl Serialize) -> Value {

@@ -1,4 +1,4 @@
-//! The slow and obvious answer: every valid layout of every GPU, one with the other. Written apart from the planner's own
+//! Full enumeration: every valid layout of every GPU with every other. Written independently of the planner's own
 //! enumeration, so that both would have to be wrong in the same way.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! A fleet made of the real kinds, where plans are carried out at once.
+//! A fleet of real custom resources, in which plans are applied at once.
 
 use std::collections::BTreeMap;
 
@@ -118,7 +118,7 @@ impl Fleet {
         plan(&self.snapshot().0)
     }
 
-    /// Carries a plan out as if every change ended well; evicted pods are gone.
+    /// Applies a plan as if every change succeeded; evicted pods do not return.
     pub fn apply(&mut self, plan: &Plan) {
         for (key, gpu) in &plan.gpus {
             let Some(target) = &gpu.target else { continue };
@@ -132,7 +132,7 @@ impl Fleet {
         }
     }
 
-    /// As [`Fleet::apply`]; evicted pods start again where the same is free, as those do that a controller replaces.
+    /// As [`Fleet::apply`]; evicted pods start again where a device of the same resource is free.
     pub fn carry_out(&mut self, plan: &Plan) {
         let before = self.owners();
         self.apply(plan);

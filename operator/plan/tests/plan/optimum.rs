@@ -40,10 +40,10 @@ fn groups(case: &Case, used: &[brute::Instances]) -> Groups {
     groups
 }
 
-/// How many GPUs become this, with what each then gives and whom it evicts.
+/// How many GPUs are given this, with its devices and evictions.
 type Pick<'a> = (Variable, &'a Vec<u32>, u32);
 
-/// Solves for all GPUs: with `wanted` the most share that can be served while nobody falls below `floor`, with `wanted` left
+/// Solves for all GPUs: with `wanted` the most share that can be served while no profile falls below `floor`, with `wanted` left
 /// out the fewest evictions for `floor`.
 fn solve(groups: &Groups, floor: &[u32], wanted: Option<(&[u32], &[i32])>) -> f64 {
     let mut variables = ProblemVariables::new();
@@ -118,7 +118,7 @@ fn numbers(packed: u64, count: usize) -> impl Iterator<Item = u32> {
     packed.to_le_bytes().into_iter().take(count).map(u32::from)
 }
 
-/// The most share that can be served while nobody falls below `floor`, and the fewest evictions for `got`.
+/// The most share that can be served while no profile falls below `floor`, and the fewest evictions for `got`.
 fn best(reached: &Reached, floor: &[u32], got: &[u32], weights: &[i32]) -> (f64, f64) {
     let least = |least: &[u32], have: u64| numbers(have, least.len()).zip(least).all(|(have, least)| have >= *least);
     let share = |have: u64| numbers(have, weights.len()).zip(weights).map(|(n, w)| f64::from(n) * f64::from(*w)).sum();
@@ -132,7 +132,7 @@ fn solved(groups: &Groups, floor: &[u32], got: &[u32], (wanted, weights): (&[u32
     (solve(groups, floor, Some((wanted, weights))), solve(groups, got, None))
 }
 
-/// The planner beside the exact answer, over many fleets.
+/// The planner compared with the exact answer, over many fleets.
 #[derive(Debug, Default)]
 struct Tally {
     /// Fleets that the planner solved exactly, and fleets that it searched.
@@ -157,7 +157,7 @@ impl Tally {
         let number = |p: &str, all: &[brute::Instances]| -> u32 {
             all.iter().flatten().filter(|(n, _)| n == p).count().try_into().unwrap()
         };
-        // pods beyond a guarantee are nobody's supply; here every pod is within one
+        // pods beyond a guarantee are no supply; here every pod is within one
         let after = all_guaranteed(case, &used);
         let wanted: Vec<u32> = after.iter().map(|n| u32::try_from(*n).unwrap()).collect();
         let all: Vec<brute::Instances> =
@@ -225,14 +225,14 @@ fn compare(fleets: u32, cases: impl Strategy<Value = Case>, small: bool) -> Tall
 }
 
 #[test]
-fn evictions_are_the_fewest_and_nearly_all_is_served_that_can_be() {
+fn small_fleet_has_the_fewest_evictions_and_serves_nearly_the_optimum() {
     let tally = compare(1_000, cases(3), true);
     assert_eq!(tally.worst, None);
     assert!(tally.mean() >= 0.99, "{tally:?}");
 }
 
 #[test]
-fn so_they_are_in_fleets_too_large_to_try_everything() {
+fn larger_fleet_has_the_fewest_evictions_and_serves_nearly_the_optimum() {
     let tally = compare(200, large_cases(), false);
     assert!(tally.searched >= 10, "{tally:?}");
     assert_eq!(tally.worst, None);

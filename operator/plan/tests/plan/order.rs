@@ -1,4 +1,4 @@
-//! What goes before what: priorities of tenants and pods, outages, changes under way, and where things are put.
+//! Order of importance: priorities of tenants and pods, outages, changes in progress, and placement.
 
 use gputenancy_crds::{Change, ChangePhase};
 use gputenancy_plan::{Plan, Problem, explain};
@@ -27,7 +27,7 @@ fn prioritised(mut fleet: Fleet, tenant: &str, priority: i32) -> Fleet {
 }
 
 #[test]
-fn a_higher_priority_is_served_first_and_equals_share() {
+fn shortage_serves_higher_priority_first_and_splits_equal_priority_evenly() {
     let fleet = catalog().pool("p", &["mig-1g"]).node("n", "p", &[a100()]);
     let fleet = fleet.tenant("a", &[("mig-1g", 6)]).tenant("b", &[("mig-1g", 6)]);
     let equal = fleet.plan();
@@ -37,14 +37,14 @@ fn a_higher_priority_is_served_first_and_equals_share() {
 }
 
 #[test]
-fn shares_of_what_is_guaranteed_are_equal_and_not_counts() {
+fn shortage_splits_by_share_of_the_guarantee() {
     let fleet = catalog().pool("p", &["mig-1g"]).node("n", "p", &[a100()]);
     let plan = fleet.tenant("large", &[("mig-1g", 12)]).tenant("small", &[("mig-1g", 2)]).plan();
     assert_eq!((got(&plan, "large", "mig-1g"), got(&plan, "small", "mig-1g")), (6, 1));
 }
 
 #[test]
-fn between_profiles_the_higher_priority_decides_what_is_carved() {
+fn conflicting_profiles_follow_the_higher_priority() {
     let fleet = catalog().pool("p", &["mig-1g", "mig-3g"]).node("n", "p", &[a100()]);
     let fleet = fleet.tenant("ones", &[("mig-1g", 7)]).tenant("threes", &[("mig-3g", 2)]);
     for (first, profile, all) in [("ones", "mig-1g", 7), ("threes", "mig-3g", 2)] {
@@ -54,7 +54,7 @@ fn between_profiles_the_higher_priority_decides_what_is_carved() {
 }
 
 #[test]
-fn no_priority_takes_a_device_in_use_within_a_guarantee() {
+fn higher_priority_never_removes_a_guaranteed_device_in_use() {
     let fleet = catalog().pool("p", &["mig-1g", "mig-3g"]).node("n", "p", &[a100()]);
     let mut fleet = fleet.tenant("ones", &[("mig-1g", 7)]).settle();
     for pod in 0..7 {
@@ -77,7 +77,7 @@ fn two_pods_in_the_way() -> Fleet {
 }
 
 #[test]
-fn a_pod_of_more_weight_stays() {
+fn eviction_spares_pods_of_higher_priority_class() {
     let mut fleet = two_pods_in_the_way();
     let mut light = |important: &[(&str, i32)]| {
         fleet.priorities = important.iter().map(|(pod, value)| (("ones".into(), (*pod).into()), *value)).collect();
@@ -98,12 +98,12 @@ fn last_of_its_kind(allow: bool) -> Plan {
     fleet.pools[0].spec.disruption.allow_outage = allow;
     let mut fleet = fleet.tenant("ones", &[("mig-1g", 2)]).settle();
     fleet.start_at("ones", "one", ("n", 0, 0));
-    // nothing is guaranteed to it any more, and still it runs
+    // the guarantee is gone, the pod still runs
     fleet.tenant("ones", &[]).tenant("threes", &[("mig-3g", 2)]).plan()
 }
 
 #[test]
-fn the_last_gpu_of_a_profile_in_use_is_not_given_up_unless_the_pool_allows_it() {
+fn last_gpu_of_a_profile_in_use_stays_unless_outage_is_allowed() {
     let refused = last_of_its_kind(false);
     assert_eq!(evicted(&refused), Vec::<String>::new());
     assert_eq!(got(&refused, "threes", "mig-3g"), 1);
@@ -114,7 +114,7 @@ fn the_last_gpu_of_a_profile_in_use_is_not_given_up_unless_the_pool_allows_it() 
 }
 
 #[test]
-fn a_layout_written_by_hand_does_not_end_a_profile_in_use() {
+fn fixed_layout_that_removes_the_last_gpu_in_use_is_refused() {
     let fixed =
         |name: &str| json!({"mode": "Fixed", "fixed": [{"gpus": "*", "profiles": [{"name": name, "count": 1}]}]});
     let mut fleet =
@@ -123,17 +123,17 @@ fn a_layout_written_by_hand_does_not_end_a_profile_in_use() {
     fleet.pools[0].spec.layout = serde_json::from_value(fixed("mig-3g")).unwrap();
     let refused = fleet.plan();
     assert!(refused.gpus.values().all(|g| !g.changed), "{:#?}", explain(&refused));
-    let told = refused.problems.iter().map(|p| format!("{}: {p}", p.reason())).collect::<Vec<_>>();
-    insta::assert_snapshot!(told.join("\n"));
+    let messages = refused.problems.iter().map(|p| format!("{}: {p}", p.reason())).collect::<Vec<_>>();
+    insta::assert_snapshot!(messages.join("\n"));
     fleet.pools[0].spec.disruption.allow_outage = true;
     let plan = fleet.plan();
-    // 1g.10gb at 0 is beside 3g.40gb at 4: what is not asked for goes all the same, as written
+    // 1g.10gb at 0 fits next to 3g.40gb at 4, and is removed because the fixed layout lacks it
     assert_eq!(evicted(&plan), ["a/one"]);
 }
 
 #[test]
-fn layouts_that_no_board_can_carry_are_refused_with_the_numbers() {
-    let mut told = Vec::new();
+fn fixed_layout_that_does_not_fit_is_refused_with_numbers() {
+    let mut messages = Vec::new();
     for (a, b, c) in [(2, 0, 0), (1, 1, 1), (0, 3, 0)] {
         let wanted = [("mig-4g", a), ("mig-3g", b), ("mig-1g", c)];
         let profiles: Vec<_> =
@@ -141,13 +141,13 @@ fn layouts_that_no_board_can_carry_are_refused_with_the_numbers() {
         let layout = json!({"mode": "Fixed", "fixed": [{"gpus": "0", "profiles": profiles}]});
         let plan = catalog().pool_with("p", &["mig-1g", "mig-3g", "mig-4g"], &layout).node("n", "p", &[a100()]).plan();
         assert!(matches!(plan.problems.as_slice(), [Problem::FixedDoesNotFit { .. }]), "{:?}", plan.problems);
-        told.extend(plan.problems.iter().map(ToString::to_string));
+        messages.extend(plan.problems.iter().map(ToString::to_string));
     }
-    insta::assert_snapshot!(told.join("\n"));
+    insta::assert_snapshot!(messages.join("\n"));
 }
 
 #[test]
-fn a_shortage_says_whom_to_move() {
+fn shortage_names_the_pods_in_the_way() {
     let fleet = catalog().pool("p", &["mig-1g", "mig-3g"]).node("gpu-node-3", "p", &[a100()]);
     let mut fleet = fleet.tenant("team-a", &[("mig-1g", 7)]).settle();
     for start in [0, 1, 2, 4, 6] {
@@ -158,7 +158,7 @@ fn a_shortage_says_whom_to_move() {
 }
 
 #[test]
-fn while_a_change_is_under_way_its_plan_stays() {
+fn change_in_progress_keeps_its_target() {
     let fleet = two_pods_in_the_way();
     let first = fleet.plan();
     let (key, gpu) = first.gpus.iter().find(|(_, g)| g.changed && !g.evicts.is_empty()).unwrap();
@@ -211,7 +211,7 @@ fn while_a_change_is_under_way_its_plan_stays() {
 }
 
 #[test]
-fn what_is_added_goes_to_nodes_that_have_least_of_it() {
+fn new_instances_go_to_nodes_with_the_fewest_of_them() {
     let mut fleet = catalog().pool("p", &["mig-3g"]);
     for node in ["a", "b", "c"] {
         fleet = fleet.node(node, "p", &[a100(), a100()]);

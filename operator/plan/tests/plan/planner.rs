@@ -1,4 +1,4 @@
-//! What a plan does in the situations that people will meet.
+//! Plans in common situations.
 
 use gputenancy_crds::{Advertiser, ChangePhase, Device, Health, Holder, Mig, MigMode};
 use gputenancy_plan::{Plan, Problem, explain};
@@ -37,7 +37,7 @@ fn problems(plan: &Plan) -> Vec<String> {
 }
 
 #[test]
-fn guarantees_that_fit_on_one_gpu_touch_one_gpu_and_leave_the_others_whole() {
+fn guarantees_that_fit_on_one_gpu_change_one_gpu() {
     let fleet = demo().tenant("team-a", &[("mig-1g", 2)]).tenant("team-b", &[("mig-3g", 1)]).settle();
     assert_eq!(fleet.layout("gpu-node-1", 0), "1g.10gb@0 1g.10gb@1 3g.40gb@4");
     for (node, gpu) in [("gpu-node-1", 1), ("gpu-node-2", 0), ("gpu-node-2", 1)] {
@@ -48,7 +48,7 @@ fn guarantees_that_fit_on_one_gpu_touch_one_gpu_and_leave_the_others_whole() {
 }
 
 #[test]
-fn a_grown_guarantee_takes_free_gpus_first() {
+fn grown_guarantee_takes_free_gpus_first() {
     let mut fleet = demo().tenant("team-a", &[("mig-1g", 2)]).tenant("team-b", &[("mig-3g", 1)]).settle();
     for pod in ["one", "two"] {
         assert!(fleet.start("team-a", pod, MIG_1G));
@@ -61,7 +61,7 @@ fn a_grown_guarantee_takes_free_gpus_first() {
 }
 
 #[test]
-fn when_free_gpus_do_not_suffice_only_the_pod_in_the_way_moves() {
+fn scarce_gpus_evict_only_the_pod_in_the_way() {
     // 1g pods on two GPUs; seven 3g.40gb need one of these GPUs as a whole, the other keeps both 1g.
     let mut fleet = demo().tenant("team-a", &[("mig-1g", 2)]).tenant("team-b", &[("mig-3g", 6)]).settle();
     let status = |fleet: &mut Fleet, node: usize, gpu: usize, layout| {
@@ -89,17 +89,17 @@ fn when_free_gpus_do_not_suffice_only_the_pod_in_the_way_moves() {
     assert_eq!(problems(&plan), Vec::<String>::new());
     assert_eq!(evicted(&plan).len(), 1, "{:#?}", explain(&plan));
     assert!(evicted(&plan)[0].starts_with("team-a/"));
-    assert_eq!(touched(&plan), 2, "one gives its 1g up, the other takes it: {:#?}", explain(&plan));
+    assert_eq!(touched(&plan), 2, "one GPU loses its 1g, the other gains it: {:#?}", explain(&plan));
     let ranks: Vec<u8> = plan.gpus.values().filter(|g| g.changed).map(|g| g.rank).collect();
-    assert!(ranks.contains(&0) && ranks.contains(&1), "the new place is made before the pod must leave");
+    assert!(ranks.contains(&0) && ranks.contains(&1), "the new device exists before the pod is evicted");
     insta::assert_snapshot!(explain(&plan).join("\n"));
     fleet.apply(&plan);
-    assert!(fleet.start("team-a", "one", MIG_1G), "the evicted pod has a place");
+    assert!(fleet.start("team-a", "one", MIG_1G), "a device is free for the evicted pod");
     assert_eq!(touched(&fleet.plan()), 0);
 }
 
 #[test]
-fn a_free_instance_goes_before_one_in_use() {
+fn free_instance_is_removed_before_one_in_use() {
     let mut fleet = catalog().pool("p", &["mig-1g", "mig-3g"]).node("n", "p", &[a100(), a100()]);
     fleet = fleet.tenant("team-a", &[("mig-1g", 14)]).settle();
     fleet.start_at("team-a", "one", ("n", 0, 5));
@@ -109,7 +109,7 @@ fn a_free_instance_goes_before_one_in_use() {
 }
 
 #[test]
-fn a_device_whose_pod_is_not_told_yet_is_there_and_one_that_a_stranger_has_is_made_again() {
+fn device_without_known_pod_is_supply_and_one_with_an_unattributed_process_is_not() {
     let mut fleet = demo().tenant("team-a", &[("mig-1g", 2)]).settle();
     assert!(fleet.start("team-a", "one", MIG_1G));
     let gpu = &mut fleet.nodes[0].gpus.status.as_mut().unwrap().gpus[0];
@@ -122,7 +122,7 @@ fn a_device_whose_pod_is_not_told_yet_is_there_and_one_that_a_stranger_has_is_ma
 }
 
 #[test]
-fn requests_by_size_take_the_smallest_instance_of_each_board() {
+fn request_by_size_takes_the_smallest_instance_of_each_board() {
     let size = |slices, memory: &str| Device {
         mig: Some(Mig { slices: Some(slices), memory: serde_json::from_value(json!(memory)).ok(), ..Mig::default() }),
         ..Device::default()
@@ -138,7 +138,7 @@ fn requests_by_size_take_the_smallest_instance_of_each_board() {
 }
 
 #[test]
-fn engines_keep_media_instances_apart() {
+fn media_engines_limit_instances_on_one_gpu() {
     let fleet = Fleet::default().mig("media", "1g.24gb+me.all").mig("plain", "1g.24gb").mig("bare", "1g.24gb-me");
     let fleet = fleet.pool("p", &["media", "plain", "bare"]).node("n", "p", &[rtx6000()]);
     let fits = fleet.clone().tenant("t", &[("media", 1), ("bare", 3)]).plan();
@@ -148,17 +148,20 @@ fn engines_keep_media_instances_apart() {
 }
 
 #[test]
-fn a_board_without_mig_stays_as_it_is_in_a_pool_of_slices() {
+fn board_without_mig_stays_unchanged_in_a_mig_pool() {
     let fleet = catalog().pool("p", &["mig-1g"]).node("n", "p", &[t4(), a100()]);
     let plan = fleet.clone().tenant("t", &[("mig-1g", 1)]).plan();
     let targets: Vec<_> = plan.gpus.values().map(|g| g.target.is_some()).collect();
     assert_eq!(targets, [false, true]);
     let plan = fleet.plan();
-    assert!(plan.gpus.values().all(|g| !g.changed && g.target.is_none()), "no demand: nothing is carved or listed");
+    assert!(
+        plan.gpus.values().all(|g| !g.changed && g.target.is_none()),
+        "without demand no GPU is partitioned or listed"
+    );
 }
 
 #[test]
-fn spare_gpus_follow_the_pools_policy() {
+fn spare_gpus_follow_the_policy_of_their_pool() {
     let start = |spare| {
         let fleet = catalog().pool_with("p", &["mig-1g", "mig-3g", "gpu"], &json!({"spare": spare}));
         fleet
@@ -179,7 +182,7 @@ fn spare_gpus_follow_the_pools_policy() {
 }
 
 #[test]
-fn a_fixed_layout_is_carved_by_index_and_around_what_is_in_use() {
+fn fixed_layout_applies_by_index_and_keeps_devices_in_use() {
     let fixed = json!([
         {"gpus": "0", "profiles": [{"name": "mig-3g", "count": 1}, {"name": "mig-1g", "count": 2}]},
         {"gpus": "1-3", "profiles": [{"name": "gpu", "count": 1}]},
@@ -204,7 +207,7 @@ fn a_fixed_layout_is_carved_by_index_and_around_what_is_in_use() {
 }
 
 #[test]
-fn every_refusal_names_object_number_and_remedy() {
+fn every_problem_names_object_number_and_remedy() {
     let shared = serde_json::from_value(json!({"timeSlice": {"replicas": 4}})).unwrap();
     let fleet =
         catalog().mig("odd", "1g.6gb").profile("turns", shared).pool("p", &["mig-1g", "odd", "turns", "nowhere"]);
@@ -227,7 +230,7 @@ fn every_refusal_names_object_number_and_remedy() {
 }
 
 #[test]
-fn what_cannot_be_relied_on_is_no_supply_and_is_not_touched() {
+fn unhealthy_or_not_ready_gpu_is_no_supply_and_stays_unchanged() {
     let mut fleet = demo().tenant("t", &[("mig-3g", 2)]).settle();
     assert_eq!(fleet.layout("gpu-node-1", 0), "3g.40gb@0 3g.40gb@4");
     fleet.nodes[0].gpus.status.as_mut().unwrap().gpus[0].health = Health::Unhealthy;
@@ -241,7 +244,7 @@ fn what_cannot_be_relied_on_is_no_supply_and_is_not_touched() {
 }
 
 #[test]
-fn a_change_under_way_counts_as_done_and_is_not_disturbed() {
+fn change_in_progress_counts_as_done() {
     let mut fleet = demo().tenant("t", &[("mig-3g", 2)]).settle();
     let plan = fleet.clone().tenant("t", &[("mig-3g", 4)]).plan();
     let (key, gpu) = plan.gpus.iter().find(|(_, g)| g.changed).unwrap();
@@ -264,11 +267,11 @@ fn a_change_under_way_counts_as_done_and_is_not_disturbed() {
     let next = fleet.clone().tenant("t", &[("mig-3g", 4)]).plan();
     assert_eq!((touched(&next), &next.gpus.get(key).unwrap().target), (0, &gpu.target));
     let fallen = fleet.tenant("t", &[]).plan();
-    assert_eq!(fallen.gpus.get(key).unwrap().target, gpu.target, "a GPU that is being carved is finished first");
+    assert_eq!(fallen.gpus.get(key).unwrap().target, gpu.target, "a change in progress finishes first");
 }
 
 #[test]
-fn a_gpu_that_is_carved_already_is_taken_over_as_it_is() {
+fn gpu_with_mig_instances_is_adopted_unchanged() {
     let mut fleet = demo();
     let gpu = &mut fleet.nodes[0].gpus.status.as_mut().unwrap().gpus[0];
     let layout =
@@ -280,7 +283,7 @@ fn a_gpu_that_is_carved_already_is_taken_over_as_it_is() {
 }
 
 #[test]
-fn a_fleet_too_large_to_be_planned_exactly_is_served_without_evictions_all_the_same() {
+fn large_fleet_with_free_gpus_is_served_without_evictions() {
     let mut fleet = catalog().pool("p", &["mig-1g", "mig-3g", "gpu"]);
     for node in ["a", "b", "c"] {
         fleet = fleet.node(node, "p", &vec![a100(); 8]);
@@ -297,7 +300,7 @@ fn a_fleet_too_large_to_be_planned_exactly_is_served_without_evictions_all_the_s
 }
 
 #[test]
-fn a_pool_of_nvidias_plugin_names_profiles_that_the_plugin_offers_under_another_resource() {
+fn pool_with_nvidias_plugin_reports_profiles_under_another_resource() {
     let by_size = Device { mig: Some(Mig { slices: Some(3), ..Mig::default() }), ..Device::default() };
     let mut fleet =
         Fleet::default().mig("small", "1g.10gb").mig("ours", "2g.20gb").whole("gpu").profile("big", by_size);
@@ -305,8 +308,8 @@ fn a_pool_of_nvidias_plugin_names_profiles_that_the_plugin_offers_under_another_
     fleet.profiles[1].spec.resource_name = Some("example.com/ours".into());
     assert_eq!(fleet.plan().problems, []);
     fleet.pools[0].spec.advertiser = Advertiser::NvidiaDevicePlugin;
-    let told = fleet.plan().problems.iter().map(|p| format!("{}: {p}", p.reason())).collect::<Vec<_>>();
-    insta::assert_snapshot!(told.join("\n"));
+    let messages = fleet.plan().problems.iter().map(|p| format!("{}: {p}", p.reason())).collect::<Vec<_>>();
+    insta::assert_snapshot!(messages.join("\n"));
     fleet.profiles[1].spec.resource_name = None;
     fleet.profiles[3].spec.resource_name = Some("nvidia.com/mig-3g.40gb".into());
     assert_eq!(fleet.plan().problems, []);

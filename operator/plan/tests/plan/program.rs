@@ -14,7 +14,7 @@ pub struct Program<'a> {
     whole: bool,
 }
 
-/// How many GPUs become this, with what each then gives and evicts.
+/// How many GPUs are given this, with its devices and evictions.
 type Pick<'a> = (Variable, &'a Vec<u32>, u32);
 
 impl<'a> Program<'a> {

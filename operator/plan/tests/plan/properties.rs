@@ -1,4 +1,4 @@
-//! What must hold for every fleet.
+//! Properties of every plan.
 
 use std::collections::BTreeMap;
 
@@ -144,7 +144,7 @@ fn number(profile: &str, gpus: &[brute::Instances]) -> usize {
     gpus.iter().flatten().filter(|(p, _)| p == profile).count()
 }
 
-/// The demand of a case, and of every profile as much as pods hold: pods beyond a guarantee take room that a count does not see.
+/// The demand of a case, and of every profile as much as pods hold: pods beyond a guarantee use slices that a count does not show.
 pub fn all_guaranteed(case: &Case, used: &[brute::Instances]) -> Vec<i32> {
     let profiles = &kinds()[case.kind].1;
     profiles.iter().zip(&case.after).map(|(p, n)| i32::try_from(number(p, used)).unwrap().max(*n)).collect()
@@ -158,7 +158,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn every_target_is_a_layout_that_the_board_accepts(case in cases(3)) {
+    fn every_target_is_valid_on_its_board(case in cases(3)) {
         let plan = case.running().plan();
         for gpu in plan.gpus.values() {
             let target = gpu.target.as_deref().cloned().unwrap_or_default();
@@ -167,9 +167,8 @@ proptest! {
         }
     }
 
-    /// Kinds of GPUs in them share their menus where the boards are the same.
     #[test]
-    fn pools_of_the_same_boards_are_planned_as_those_whose_boards_have_other_names(case in cases(6)) {
+    fn pools_with_equal_boards_are_planned_like_pools_with_renamed_boards(case in cases(6)) {
         let same = case.running_in_two_pools(&kinds()[case.kind].0.product).plan();
         let other = case.running_in_two_pools("another name").plan();
         prop_assert_eq!(same.gpus, other.gpus);
@@ -179,7 +178,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_objects_does_not_matter(case in cases(3)) {
+    fn plan_does_not_depend_on_the_order_of_objects(case in cases(3)) {
         let fleet = case.running();
         let mut turned = fleet.clone();
         turned.nodes.reverse();
@@ -195,7 +194,7 @@ proptest! {
     }
 
     #[test]
-    fn a_plan_that_was_carried_out_leaves_nothing_to_do(case in cases(3)) {
+    fn plan_after_its_changes_has_no_more_changes(case in cases(3)) {
         let mut fleet = case.running();
         let plan = fleet.plan();
         fleet.carry_out(&plan);
@@ -204,7 +203,7 @@ proptest! {
     }
 
     #[test]
-    fn what_can_be_guaranteed_is_guaranteed_with_the_fewest_evictions(case in cases(3)) {
+    fn feasible_guarantees_are_served_with_the_fewest_evictions(case in cases(3)) {
         let fleet = case.running();
         let (board, profiles) = &kinds()[case.kind];
         let used = in_use(&fleet);
@@ -224,7 +223,7 @@ proptest! {
     }
 
     #[test]
-    fn no_guaranteed_pod_loses_its_place(case in cases(3)) {
+    fn no_guaranteed_pod_loses_its_device(case in cases(3)) {
         let mut fleet = case.running();
         let plan = fleet.plan();
         let lines = kinds()[case.kind].1.clone();
@@ -242,7 +241,7 @@ proptest! {
     }
 
     #[test]
-    fn no_device_in_use_goes_while_a_free_one_would_do(case in cases(6)) {
+    fn device_in_use_is_removed_only_where_no_free_one_suffices(case in cases(6)) {
         let (board, profiles) = &kinds()[case.kind];
         let fleet = case.running();
         let used = in_use(&fleet);

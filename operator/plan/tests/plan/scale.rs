@@ -15,7 +15,7 @@ pub const NODES: usize = 5_000;
 pub const GPUS: usize = 8;
 pub const TENANTS: usize = 10_000;
 
-/// Numbers that look like chance, the same in every run.
+/// Pseudo-random numbers, the same in every run.
 struct Dice(u64);
 
 impl Dice {

@@ -63,11 +63,11 @@ fn count(layout: &brute::Instances, profile: &str) -> u32 {
 struct Case {
     kind: usize,
     gpus: i32,
-    /// What was guaranteed when the fleet was carved, and what is now, to each tenant: parts by profile, and how much of the fleet
+    /// Guarantees of each tenant when the fleet was partitioned, and now: parts by profile, and how much of the fleet
     /// they come to, in hundredths.
     before: (Vec<i32>, i32),
     after: [(Vec<i32>, i32); 2],
-    /// Where pods run, whose they are, and the value of their priority class.
+    /// Where pods run, their tenants, and the values of their priority classes.
     pods: Vec<(Index, bool, i32)>,
     /// The first tenant is served before the second.
     ranked: bool,
@@ -209,7 +209,7 @@ fn evicted(scene: &Scene, plan: &Plan, kind: &Kind) -> u32 {
     weight
 }
 
-/// Served to each tenant by profile: to who holds devices first, then by rank; between equals it does not matter here.
+/// Served to each tenant by profile: to tenants that hold devices first, then by rank; between equals it does not matter here.
 fn served(scene: &Scene, supply: &[u32]) -> [Vec<u32>; 2] {
     let mut left = supply.to_vec();
     let mut got = [vec![0; left.len()], vec![0; left.len()]];
@@ -327,7 +327,7 @@ impl Tally {
 }
 
 #[test]
-fn a_search_evicts_no_more_than_an_exact_solver_and_serves_nearly_all_that_it_could() {
+fn searched_fleet_evicts_no_more_than_an_exact_solver() {
     let mut runner = TestRunner::new_with_rng(crate::config(), TestRng::from_seed(RngAlgorithm::ChaCha, &[11; 32]));
     let mut tally = Tally::default();
     let strategy = cases();

@@ -1,4 +1,4 @@
-//! What is planned can be carved: the simulated driver is asked, on each of its boards.
+//! The simulated driver accepts every planned layout, on each of its boards.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -60,8 +60,8 @@ fn in_manifests(profile: &str) -> String {
     profile.replace('+', "-plus-").replace('.', "-")
 }
 
-/// Carves the plan's targets with the driver.
-fn carve(machine: &mut Machine, board: &silicon::board::Board, plan: &Plan) -> Result<(), String> {
+/// Creates the plan's instances with the driver.
+fn realize(machine: &mut Machine, board: &silicon::board::Board, plan: &Plan) -> Result<(), String> {
     for gpu in plan.gpus.values() {
         let Some(target) = gpu.target.as_deref().filter(|t| t.mig) else { continue };
         let index = u32::try_from(gpu.index).unwrap();
@@ -96,7 +96,7 @@ fn sevens<'a>(
     })
 }
 
-/// A profile's name and where its instance lies, if that is said.
+/// A profile's name, and the start of its instance where the table has it.
 type Wanted = (&'static str, Option<i32>);
 
 /// A tenant that wants so many of each.
@@ -109,7 +109,7 @@ fn demand(board: &silicon::board::Board, wanted: &[Wanted]) -> Fleet {
     pool_of(board, 1).tenant("t", &counts)
 }
 
-/// Does the planner's own rule know a placement of these?
+/// Whether the planner's geometry has a placement of these.
 fn fits(
     board: &gputenancy_plan::board::BoardGeometry,
     wanted: &[Wanted],
@@ -126,14 +126,14 @@ fn fits(
 }
 
 #[test]
-fn the_stated_combinations_of_seven_slices_are_planned_and_carved() {
+fn every_combination_of_seven_slices_is_planned_and_accepted_by_the_driver() {
     for (key, board, row, wanted) in sevens(&seven::COMBINATIONS) {
         assert!(fits(&(&reported(board)).into(), &wanted, &mut Vec::new()), "{key} {row}");
         let plan = demand(board, &wanted).plan();
         assert_eq!(plan.problems, [], "{key} {row}");
         for variant in [Variant::Normal, Variant::Flipped] {
             let mut machine = Machine::power_on("n", board.clone(), variant, 1, &[]);
-            carve(&mut machine, board, &plan).unwrap_or_else(|e| panic!("{key} {row}: {e}"));
+            realize(&mut machine, board, &plan).unwrap_or_else(|e| panic!("{key} {row}: {e}"));
             let mut made: Vec<u32> = machine.gpus[0].instances.iter().map(|gi| gi.profile).collect();
             let mut stated: Vec<u32> = seven::read(row).into_iter().map(|(id, _)| id).collect();
             made.sort_unstable();
@@ -144,7 +144,7 @@ fn the_stated_combinations_of_seven_slices_are_planned_and_carved() {
 }
 
 #[test]
-fn any_one_slice_instance_of_them_may_be_the_one_with_the_media_engines() {
+fn any_one_slice_instance_may_have_the_media_engines() {
     for (key, board, row, wanted) in sevens(&seven::COMBINATIONS) {
         let name = |id: u32| board.profile(id).unwrap().name.as_str();
         for at in (0..wanted.len()).filter(|at| wanted[*at].0 == name(19)) {
@@ -156,7 +156,7 @@ fn any_one_slice_instance_of_them_may_be_the_one_with_the_media_engines() {
 }
 
 #[test]
-fn nothing_can_be_added_to_them() {
+fn full_combination_takes_no_more_instances() {
     for (key, board, row, wanted) in sevens(&seven::COMBINATIONS) {
         for profile in board.profiles.iter().filter(|p| seven::PROFILES.iter().any(|(_, id)| *id == p.id)) {
             let name = profile.name.as_str();
@@ -167,13 +167,13 @@ fn nothing_can_be_added_to_them() {
 }
 
 #[test]
-fn what_does_not_exist_on_seven_slices_is_refused_in_a_sentence_and_what_is_planned_instead_can_be_carved() {
+fn impossible_combination_is_refused_and_its_substitute_is_accepted_by_the_driver() {
     for (key, board, row, wanted) in sevens(&seven::REFUSED) {
         assert!(!fits(&(&reported(board)).into(), &wanted, &mut Vec::new()), "{key} {row}");
         let plan = demand(board, &wanted).plan();
         assert!(plan.problems.iter().any(|p| p.reason() == "Shortage"), "{key} {row}: {:?}", plan.problems);
         let mut machine = Machine::power_on("n", board.clone(), Variant::Normal, 1, &[]);
-        carve(&mut machine, board, &plan).unwrap_or_else(|e| panic!("{key} {row}: {e}"));
+        realize(&mut machine, board, &plan).unwrap_or_else(|e| panic!("{key} {row}: {e}"));
     }
     for (key, board, row, wanted) in sevens(&seven::MISPLACED) {
         assert!(!fits(&(&reported(board)).into(), &wanted, &mut Vec::new()), "{key} {row}");
@@ -189,7 +189,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn every_target_is_accepted_by_the_driver((board, wanted) in demands(), variant in select(vec![Variant::Normal, Variant::Flipped])) {
+    fn every_target_is_accepted_by_the_driver_of_its_board((board, wanted) in demands(), variant in select(vec![Variant::Normal, Variant::Flipped])) {
         let (key, board) = &BOARDS[board];
         let offered: Vec<String> = board.profiles.iter().map(|p| in_manifests(&p.name)).collect();
         let mut tenant: Vec<(&str, i32)> = wanted.iter().map(|(at, n)| (at.get(&offered).as_str(), *n)).collect();
@@ -197,7 +197,7 @@ proptest! {
         tenant.dedup_by_key(|(p, _)| *p);
         let plan = pool_of(board, 2).tenant("t", &tenant).plan();
         let mut machine = Machine::power_on("n", board.clone(), variant, 2, &[]);
-        let carved = carve(&mut machine, board, &plan);
+        let carved = realize(&mut machine, board, &plan);
         prop_assert!(carved.is_ok(), "{key}: {carved:?}");
     }
 }

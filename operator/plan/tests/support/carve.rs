@@ -1,4 +1,4 @@
-//! What an agent does to a GPU, at once: for tests of the planner, and of the operator that carries its plans out.
+//! Partitions a GPU in its status as an agent does, at once.
 
 use gputenancy_crds::{DeviceState, GpuState, InstanceState, Layout, MigMode, names};
 
@@ -7,7 +7,7 @@ pub fn devices(gpu: &mut GpuState) -> impl Iterator<Item = &mut DeviceState> {
     gpu.instances.iter_mut().map(|i| &mut i.device).chain(&mut gpu.whole)
 }
 
-/// Destroys what is too much, creates what is missing, keeps the rest.
+/// Destroys instances that the layout lacks, creates missing ones, keeps the others.
 pub fn carve(gpu: &mut GpuState, layout: &Layout) {
     if gpu.mig.is_some() {
         gpu.mig = Some(MigMode { enabled: layout.mig, pending: None });
