@@ -14,7 +14,7 @@ pub const STALLED: &str = "Stalled";
 
 /// A condition before its times are set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ConditionUpdate {
     /// Type of the condition, such as `Ready`.
     pub type_: &'static str,
     /// True, False or Unknown (`None`).
@@ -25,7 +25,7 @@ pub struct Verdict {
     pub message: String,
 }
 
-impl Verdict {
+impl ConditionUpdate {
     /// A condition with status True.
     pub fn yes(type_: &'static str, reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self { type_, status: Some(true), reason: reason.into(), message: message.into() }
@@ -36,6 +36,9 @@ impl Verdict {
         Self { type_, status: Some(false), reason: reason.into(), message: message.into() }
     }
 }
+
+/// Earlier name.
+pub type Verdict = ConditionUpdate;
 
 /// State of an object, from which the three conditions of kstatus follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,32 +65,42 @@ pub enum Overall {
 }
 
 impl Overall {
+    /// Earlier name of [`Self::updates`].
+    pub fn verdicts(&self) -> Vec<ConditionUpdate> {
+        self.updates()
+    }
+
     /// `Ready`, `Reconciling` and `Stalled`, all three always present, so that a reader needs no default.
-    pub fn verdicts(&self) -> Vec<Verdict> {
+    pub fn updates(&self) -> Vec<ConditionUpdate> {
         match self {
             Self::Ready { message } => vec![
-                Verdict::yes(READY, "Ready", message),
-                Verdict::no(RECONCILING, "Ready", ""),
-                Verdict::no(STALLED, "Ready", ""),
+                ConditionUpdate::yes(READY, "Ready", message),
+                ConditionUpdate::no(RECONCILING, "Ready", ""),
+                ConditionUpdate::no(STALLED, "Ready", ""),
             ],
             Self::Reconciling { reason, message } => vec![
-                Verdict::no(READY, reason, message),
-                Verdict::yes(RECONCILING, reason, message),
-                Verdict::no(STALLED, reason, ""),
+                ConditionUpdate::no(READY, reason, message),
+                ConditionUpdate::yes(RECONCILING, reason, message),
+                ConditionUpdate::no(STALLED, reason, ""),
             ],
             Self::Stalled { reason, message } => vec![
-                Verdict::no(READY, reason, message),
-                Verdict::no(RECONCILING, reason, ""),
-                Verdict::yes(STALLED, reason, message),
+                ConditionUpdate::no(READY, reason, message),
+                ConditionUpdate::no(RECONCILING, reason, ""),
+                ConditionUpdate::yes(STALLED, reason, message),
             ],
         }
     }
 }
 
 /// Conditions with times; an unchanged status keeps its transition time, so that an unchanged state serialises to unchanged bytes.
-pub fn merge(old: &[Condition], verdicts: Vec<Verdict>, generation: Option<i64>, now: Timestamp) -> Vec<Condition> {
-    let merged = verdicts.into_iter().map(|verdict| {
-        let Verdict { type_, status, reason, message } = verdict;
+pub fn merge(
+    old: &[Condition],
+    updates: Vec<ConditionUpdate>,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Vec<Condition> {
+    let merged = updates.into_iter().map(|update| {
+        let ConditionUpdate { type_, status, reason, message } = update;
         let status = match status {
             Some(true) => "True",
             Some(false) => "False",
@@ -118,11 +131,11 @@ mod tests {
     #[test]
     fn merge_keeps_transition_time_of_unchanged_status() {
         let (then, now) = (Timestamp::UNIX_EPOCH, Timestamp::MAX);
-        let ready = || Overall::Ready { message: "3 namespaces".into() }.verdicts();
+        let ready = || Overall::Ready { message: "3 namespaces".into() }.updates();
         let first = merge(&[], ready(), Some(1), then);
         assert_eq!(merge(&first, ready(), Some(1), now), first);
         let stalled = Overall::Stalled { reason: "ProfileNotFound".into(), message: "create it".into() };
-        let second = merge(&first, stalled.verdicts(), Some(2), now);
+        let second = merge(&first, stalled.updates(), Some(2), now);
         assert!(is_true(&second, STALLED) && !is_true(&second, READY));
         assert_eq!(second.iter().find(|c| c.type_ == RECONCILING).map(|c| c.last_transition_time.0), Some(then));
     }
