@@ -42,6 +42,24 @@ fn the_folder_holds_what_the_types_say() {
     assert_eq!(fs::read_dir(folder).expect("generated/").count(), crds.len(), "a file without a kind");
 }
 
+/// Names of the columns that `kubectl get` shows without `-o wide`.
+fn default_columns(kind: &str) -> Vec<String> {
+    let crds = crds();
+    let (_, crd) = crds.iter().find(|(_, crd)| crd["spec"]["names"]["kind"] == kind).expect("the kind");
+    let columns = crd["spec"]["versions"][0]["additionalPrinterColumns"].as_array().expect("columns");
+    let shown = columns.iter().filter(|column| column["priority"].as_i64().unwrap_or_default() == 0);
+    shown.map(|column| column["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+#[test]
+fn default_columns_are_short_and_show_unmet_demand() {
+    assert_eq!(
+        default_columns("GpuNode"),
+        ["Ready", "Reason", "Pool", "GPUs", "Devices", "Driver", "Simulated", "Age"]
+    );
+    assert!(default_columns("GpuPool").contains(&"Unmet".to_owned()));
+}
+
 #[test]
 fn reference_page_lists_the_reasons_of_the_code() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/conditions-and-events.md");
