@@ -43,5 +43,5 @@ pub async fn keep(client: Client, refused: Arc<Notify>, lacks: watch::Sender<Opt
         lacks.send_replace(report.blocking());
         metrics.missing_rights(&report.missing);
     };
-    gputenancy_rights::keep(client, rights(), refused, tell).await;
+    gputenancy_rights::monitor(client, rights(), refused, tell).await;
 }

@@ -106,7 +106,7 @@ pub async fn keep(client: Client, places: Places, refused: Arc<Notify>, readines
         readiness.lacks(report.blocking());
         metrics.missing_rights(&report.missing);
     };
-    gputenancy_rights::keep(client, rights(&places), refused, tell).await;
+    gputenancy_rights::monitor(client, rights(&places), refused, tell).await;
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The table of a program: one line for each rule.
+//! The rights that a program needs: one line for each rule.
 
 use std::fmt;
 
-/// Where a right holds.
+/// Scope of a right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the whole cluster: a `ClusterRole`.
@@ -23,19 +23,19 @@ pub enum Place {
 /// One rule: all of these verbs on this resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// What is done, such as `watch`.
+    /// Verbs, such as `watch`.
     pub verbs: &'static [&'static str],
     /// API group, empty for the core's.
     pub group: &'static str,
-    /// Resource, with its subresource behind a slash.
+    /// Resource, with a subresource after a slash.
     pub resource: &'static str,
-    /// The only object that it holds for.
+    /// Name of the only object that it covers.
     pub name: Option<&'static str>,
-    /// Where.
+    /// Scope.
     pub place: Place,
-    /// The feature that alone needs it; `None`: without it the program does not do its work.
+    /// The optional feature that needs it; `None`: the program needs it.
     pub feature: Option<&'static str>,
-    /// What it is needed for, in a few words.
+    /// Purpose, in a few words.
     pub why: &'static str,
 }
 
@@ -50,26 +50,26 @@ impl Line {
         Self { verbs, group, resource, name: None, place: Place::Everywhere, feature: None, why }
     }
 
-    /// The same in one namespace.
+    /// Limits the line to a scope.
     #[must_use]
     pub const fn at(self, place: Place) -> Self {
         Self { place, ..self }
     }
 
-    /// The same for one object.
+    /// Limits the line to one object.
     #[must_use]
     pub const fn named(self, name: &'static str) -> Self {
         Self { name: Some(name), ..self }
     }
 
-    /// The same, and only this feature needs it.
+    /// Marks the line as needed by an optional feature only.
     #[must_use]
     pub const fn only_for(self, feature: &'static str) -> Self {
         Self { feature: Some(feature), ..self }
     }
 }
 
-/// What tables leave open: namespaces, and names of roles.
+/// Names that a table leaves open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
     /// Name of the program's `ClusterRole`, and of the Role in its namespace.
@@ -85,25 +85,25 @@ pub struct Setting {
 /// One verb on one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Right {
-    /// What is done.
+    /// Verb.
     pub verb: &'static str,
     /// API group, empty for the core's.
     pub group: &'static str,
-    /// Resource, with its subresource behind a slash.
+    /// Resource, with a subresource after a slash.
     pub resource: &'static str,
-    /// The only object that it holds for.
+    /// Name of the only object that it covers.
     pub name: Option<String>,
     /// Namespace; `None`: everywhere.
     pub namespace: Option<String>,
-    /// What grants it, such as `ClusterRole gputenancy-agent`.
+    /// The role that grants it, such as `ClusterRole gputenancy-agent`.
     pub role: String,
-    /// The feature that alone needs it.
+    /// The optional feature that needs it.
     pub feature: Option<&'static str>,
-    /// What it is needed for.
+    /// Purpose.
     pub why: &'static str,
 }
 
-/// The rights of a table, verb by verb.
+/// The rights of a table, one for each verb.
 pub fn rights(table: &[Line], setting: &Setting) -> Vec<Right> {
     let Setting { role, home, layouts_role, layouts } = setting;
     let of = |line: &Line| {
@@ -132,7 +132,7 @@ pub fn rights(table: &[Line], setting: &Setting) -> Vec<Right> {
 }
 
 impl Right {
-    /// Resource, subresource and group in one word, such as `gputenants.gputenancy.io/status`.
+    /// Resource, group and subresource, such as `gputenants.gputenancy.io/status`.
     pub fn what(&self) -> String {
         let Self { group, resource, .. } = self;
         let (resource, sub) =
@@ -140,7 +140,7 @@ impl Right {
         if group.is_empty() { format!("{resource}{sub}") } else { format!("{resource}.{group}{sub}") }
     }
 
-    /// The rule that grants it, as it stands in a role.
+    /// The rule that grants it, as written in a role.
     pub fn rule(&self) -> String {
         let Self { verb, group, resource, name, .. } = self;
         let group = if group.is_empty() { "\"\"" } else { group };
@@ -148,7 +148,7 @@ impl Right {
         format!("{{apiGroups: [{group}], resources: [{resource}]{names}, verbs: [{verb}]}}")
     }
 
-    /// That it is missing, what for, and what to do.
+    /// A message that the right is missing, with purpose and remedy.
     pub fn missing(&self) -> String {
         let Self { role, why, .. } = self;
         let only = self.feature.map(|f| format!(" (only for {f})")).unwrap_or_default();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_as_many_rights_as_it_has_verbs() {
+    fn line_yields_one_right_per_verb() {
         let said: Vec<String> = all().iter().map(ToString::to_string).collect();
         assert_eq!(
             said,
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_with_role_rule_and_remedy() {
+    fn missing_right_names_role_rule_and_remedy() {
         let said: Vec<String> = all().iter().map(Right::missing).collect();
         let remedy = "; run \"helm upgrade\" with the chart of this version, or add the rule";
         let status = "may not patch gputenants.gputenancy.io/status, needed for telling teams: ClusterRole operator lacks \

@@ -11,9 +11,8 @@ const PURE: [&str; 3] = ["gputenancy-crds", "gputenancy-plan", "gputenancy-engin
 const IMPURE: [&str; 6] = ["tokio", "axum", "hyper", "kube-client", "kube-runtime", "prometheus-client"];
 
 /// Cycles that are being removed: crate and parent module.
-const KNOWN: [&str; 15] = [
+const KNOWN: [&str; 14] = [
     "gputenancy_crds: ::{",
-    "gputenancy_rights: ::{",
     "gputenancy_operator: ::{",
     "gputenancy_operator: cache::{",
     "gputenancy_operator: change::{",
