@@ -5,6 +5,8 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
+use crate::reasons::{self, Reason};
+
 /// The object is as its spec states.
 pub const READY: &str = "Ready";
 /// Work is in progress.
@@ -20,25 +22,22 @@ pub struct ConditionUpdate {
     /// True, False or Unknown (`None`).
     pub status: Option<bool>,
     /// CamelCase reason, listed in [`crate::reasons`].
-    pub reason: String,
+    pub reason: Reason,
     /// State, number, object, remedy.
     pub message: String,
 }
 
 impl ConditionUpdate {
     /// A condition with status True.
-    pub fn yes(type_: &'static str, reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { type_, status: Some(true), reason: reason.into(), message: message.into() }
+    pub fn yes(type_: &'static str, reason: Reason, message: impl Into<String>) -> Self {
+        Self { type_, status: Some(true), reason, message: message.into() }
     }
 
     /// A condition with status False.
-    pub fn no(type_: &'static str, reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { type_, status: Some(false), reason: reason.into(), message: message.into() }
+    pub fn no(type_: &'static str, reason: Reason, message: impl Into<String>) -> Self {
+        Self { type_, status: Some(false), reason, message: message.into() }
     }
 }
-
-/// Earlier name.
-pub type Verdict = ConditionUpdate;
 
 /// State of an object, from which the three conditions of kstatus follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,42 +50,37 @@ pub enum Overall {
     /// Work is in progress.
     Reconciling {
         /// CamelCase reason, listed in [`crate::reasons`].
-        reason: String,
+        reason: Reason,
         /// What it waits for.
         message: String,
     },
     /// Something outside has to change.
     Stalled {
         /// CamelCase reason, listed in [`crate::reasons`].
-        reason: String,
+        reason: Reason,
         /// What to do.
         message: String,
     },
 }
 
 impl Overall {
-    /// Earlier name of [`Self::updates`].
-    pub fn verdicts(&self) -> Vec<ConditionUpdate> {
-        self.updates()
-    }
-
     /// `Ready`, `Reconciling` and `Stalled`, all three always present, so that a reader needs no default.
     pub fn updates(&self) -> Vec<ConditionUpdate> {
         match self {
             Self::Ready { message } => vec![
-                ConditionUpdate::yes(READY, "Ready", message),
-                ConditionUpdate::no(RECONCILING, "Ready", ""),
-                ConditionUpdate::no(STALLED, "Ready", ""),
+                ConditionUpdate::yes(READY, reasons::READY, message),
+                ConditionUpdate::no(RECONCILING, reasons::READY, ""),
+                ConditionUpdate::no(STALLED, reasons::READY, ""),
             ],
             Self::Reconciling { reason, message } => vec![
-                ConditionUpdate::no(READY, reason, message),
-                ConditionUpdate::yes(RECONCILING, reason, message),
-                ConditionUpdate::no(STALLED, reason, ""),
+                ConditionUpdate::no(READY, *reason, message),
+                ConditionUpdate::yes(RECONCILING, *reason, message),
+                ConditionUpdate::no(STALLED, *reason, ""),
             ],
             Self::Stalled { reason, message } => vec![
-                ConditionUpdate::no(READY, reason, message),
-                ConditionUpdate::no(RECONCILING, reason, ""),
-                ConditionUpdate::yes(STALLED, reason, message),
+                ConditionUpdate::no(READY, *reason, message),
+                ConditionUpdate::no(RECONCILING, *reason, ""),
+                ConditionUpdate::yes(STALLED, *reason, message),
             ],
         }
     }
@@ -110,7 +104,7 @@ pub fn merge(
         Condition {
             type_: type_.into(),
             status: status.into(),
-            reason,
+            reason: reason.into(),
             message,
             observed_generation: generation,
             last_transition_time: since.unwrap_or(Time(now)),
@@ -134,7 +128,7 @@ mod tests {
         let ready = || Overall::Ready { message: "3 namespaces".into() }.updates();
         let first = merge(&[], ready(), Some(1), then);
         assert_eq!(merge(&first, ready(), Some(1), now), first);
-        let stalled = Overall::Stalled { reason: "ProfileNotFound".into(), message: "create it".into() };
+        let stalled = Overall::Stalled { reason: reasons::PROFILE_NOT_FOUND, message: "create it".into() };
         let second = merge(&first, stalled.updates(), Some(2), now);
         assert!(is_true(&second, STALLED) && !is_true(&second, READY));
         assert_eq!(second.iter().find(|c| c.type_ == RECONCILING).map(|c| c.last_transition_time.0), Some(then));

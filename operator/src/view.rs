@@ -39,7 +39,7 @@ pub struct ProfileView {
     /// Least trusted tenant that may use it.
     pub trust: Trust,
     /// Why nobody gets it, as a reason and a sentence; `None` when it is served.
-    pub refused: Option<(&'static str, String)>,
+    pub refused: Option<(gputenancy_crds::reasons::Reason, String)>,
     /// Devices that a new pod could get now.
     pub free: i32,
     /// What it means to a user.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use gputenancy_crds::{
     AgentStep, Health,
-    condition::{Overall, Verdict},
+    condition::{ConditionUpdate, Overall},
+    reasons::{self, Reason},
 };
 
 use super::input::StatusInput;
@@ -19,58 +20,62 @@ pub const PLUGIN_READY: &str = "PluginReady";
 const HANGS: Duration = Duration::from_secs(10);
 
 /// Ready, Reconciling, Stalled, `NvmlReady` and `PluginReady`.
-pub fn verdicts(input: &StatusInput<'_>) -> Vec<Verdict> {
+pub fn updates(input: &StatusInput<'_>) -> Vec<ConditionUpdate> {
     let nvml = nvml(input);
     let plugin = plugin(input);
-    let mut verdicts = overall(input, &nvml, &plugin).verdicts();
-    verdicts.extend([nvml, plugin]);
-    verdicts
+    let mut updates = overall(input, &nvml, &plugin).updates();
+    updates.extend([nvml, plugin]);
+    updates
 }
 
-fn nvml(input: &StatusInput<'_>) -> Verdict {
+fn nvml(input: &StatusInput<'_>) -> ConditionUpdate {
     let hangs = input.nvml_call.filter(|(_, elapsed)| *elapsed > HANGS);
     if let Some((call, _)) = hangs {
         let message =
             format!("{call} has not returned for more than {} s; the GPU or its driver hangs", HANGS.as_secs());
-        return Verdict::no(NVML_READY, "NvmlHangs", message);
+        return ConditionUpdate::no(NVML_READY, reasons::NVML_HANGS, message);
     }
     match &input.state.nvml_error {
         // without the elapsed time, which would change the message with every scan
-        Some(NvmlError::Hangs { call, .. }) => Verdict::no(NVML_READY, "NvmlHangs", format!("{call} does not return")),
-        Some(error @ NvmlError::NoLibrary(_)) => Verdict::no(NVML_READY, "DriverNotFound", error.to_string()),
-        Some(error) => Verdict::no(NVML_READY, "NvmlFailed", error.to_string()),
+        Some(NvmlError::Hangs { call, .. }) => {
+            ConditionUpdate::no(NVML_READY, reasons::NVML_HANGS, format!("{call} does not return"))
+        }
+        Some(error @ NvmlError::NoLibrary(_)) => {
+            ConditionUpdate::no(NVML_READY, reasons::DRIVER_NOT_FOUND, error.to_string())
+        }
+        Some(error) => ConditionUpdate::no(NVML_READY, reasons::NVML_FAILED, error.to_string()),
         None => match &input.state.inventory {
             Some(inventory) => {
                 let message = format!("driver {}, {} GPU(s)", inventory.driver_version, inventory.gpus.len());
-                Verdict::yes(NVML_READY, "Answers", message)
+                ConditionUpdate::yes(NVML_READY, reasons::ANSWERS, message)
             }
-            None => Verdict::no(NVML_READY, "Starting", "waiting for the first inventory from NVML"),
+            None => ConditionUpdate::no(NVML_READY, reasons::STARTING, "waiting for the first inventory from NVML"),
         },
     }
 }
 
-fn plugin(input: &StatusInput<'_>) -> Verdict {
+fn plugin(input: &StatusInput<'_>) -> ConditionUpdate {
     let kubelet = input.kubelet;
     if kubelet.plugin_ready {
-        Verdict::yes(PLUGIN_READY, "Registered", "all resources are registered with kubelet")
+        ConditionUpdate::yes(PLUGIN_READY, reasons::REGISTERED, "all resources are registered with kubelet")
     } else {
-        Verdict::no(PLUGIN_READY, "NotRegistered", kubelet.message.clone())
+        ConditionUpdate::no(PLUGIN_READY, reasons::NOT_REGISTERED, kubelet.message.clone())
     }
 }
 
-fn overall(input: &StatusInput<'_>, nvml: &Verdict, plugin: &Verdict) -> Overall {
+fn overall(input: &StatusInput<'_>, nvml: &ConditionUpdate, plugin: &ConditionUpdate) -> Overall {
     let state = input.state;
-    let stalled = |reason: &str, message: String| Overall::Stalled { reason: reason.to_owned(), message };
-    let reconciling = |reason: &str, message: String| Overall::Reconciling { reason: reason.to_owned(), message };
+    let stalled = |reason: Reason, message: String| Overall::Stalled { reason, message };
+    let reconciling = |reason: Reason, message: String| Overall::Reconciling { reason, message };
     if nvml.status != Some(true) {
-        let (reason, message) = (nvml.reason.as_str(), nvml.message.clone());
-        return if reason == "Starting" { reconciling(reason, message) } else { stalled(reason, message) };
+        let (reason, message) = (nvml.reason, nvml.message.clone());
+        return if reason == reasons::STARTING { reconciling(reason, message) } else { stalled(reason, message) };
     }
     let failed = state.gpus.values().filter_map(|gpu| gpu.error.as_ref());
     let failed: Vec<String> =
         failed.map(|error| format!("{} ({}, {})", error.message, error.call, error.code)).collect();
     if !failed.is_empty() {
-        return stalled("PartitionFailed", failed.join("; "));
+        return stalled(reasons::PARTITION_FAILED, failed.join("; "));
     }
     let unhealthy =
         state.inventory.iter().flat_map(|inventory| &inventory.gpus).filter(|gpu| gpu.health != Health::Healthy);
@@ -81,27 +86,41 @@ fn overall(input: &StatusInput<'_>, nvml: &Verdict, plugin: &Verdict) -> Overall
     let unhealthy: Vec<String> = unhealthy.collect();
     if !unhealthy.is_empty() {
         return stalled(
-            "GpuUnhealthy",
+            reasons::GPU_UNHEALTHY,
             format!("{}: reset the GPU, or search the kernel log for the Xid", unhealthy.join("; ")),
         );
     }
     if !state.absent.is_empty() {
         let message = format!("GPUs of the spec that NVML does not list: {}", state.absent.join(", "));
-        return stalled("GpuMissing", message);
+        return stalled(reasons::GPU_MISSING, message);
     }
     let changing = state.gpus.values().find(|gpu| !matches!(gpu.step, AgentStep::Steady | AgentStep::Unmanaged));
     if let Some(gpu) = changing {
-        return reconciling(&format!("{:?}", gpu.step), gpu.waiting.clone());
+        return reconciling(in_progress(gpu.step), gpu.waiting.clone());
     }
     if state.generation.is_none() {
-        return reconciling("Starting", "waiting for the spec".to_owned());
+        return reconciling(reasons::STARTING, "waiting for the spec".to_owned());
     }
     let managed = state.gpus.values().filter(|gpu| gpu.step == AgentStep::Steady).count();
     if managed == 0 {
         return Overall::Ready { message: "no GPU of this node is managed: add the node to a GpuPool".to_owned() };
     }
     if plugin.status != Some(true) {
-        return reconciling("PluginNotReady", plugin.message.clone());
+        return reconciling(reasons::PLUGIN_NOT_READY, plugin.message.clone());
     }
     Overall::Ready { message: format!("{managed} of {} GPU(s) managed, with the layout of the spec", state.gpus.len()) }
+}
+
+/// Reason while the agent is at this step.
+fn in_progress(step: AgentStep) -> Reason {
+    match step {
+        AgentStep::WaitingForClients => reasons::WAITING_FOR_CLIENTS,
+        AgentStep::SettingMode => reasons::SETTING_MODE,
+        AgentStep::WaitingForReset => reasons::WAITING_FOR_RESET,
+        AgentStep::Destroying => reasons::DESTROYING,
+        AgentStep::Creating => reasons::CREATING,
+        AgentStep::Failed => reasons::FAILED,
+        AgentStep::LeftAlone => reasons::LEFT_ALONE,
+        AgentStep::Steady | AgentStep::Unmanaged => reasons::READY,
+    }
 }

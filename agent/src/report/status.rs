@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     boards::{boards, small},
-    conditions::verdicts,
+    conditions::updates,
     input::StatusInput,
 };
 use crate::{
@@ -37,7 +37,7 @@ pub fn status(input: &StatusInput<'_>, now: Timestamp) -> GpuNodeStatus {
     let gpus: Vec<GpuState> = inventory.gpus.iter().zip(board_indices).map(gpu_state).collect();
     fit(GpuNodeStatus {
         observed_generation: state.generation.or(Some(-1)),
-        conditions: condition::merge(input.old, verdicts(input), state.generation, now),
+        conditions: condition::merge(input.old, updates(input), state.generation, now),
         agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         driver_version: known(&inventory.driver_version),
         cuda_version: known(&inventory.cuda_version),
@@ -71,7 +71,7 @@ pub fn without_inventory(input: &StatusInput<'_>, now: Timestamp) -> GpuNodeStat
     };
     let mut status = input.earlier.clone();
     status.observed_generation = status.observed_generation.or(Some(-1));
-    status.conditions = condition::merge(input.old, verdicts(input), status.observed_generation, now);
+    status.conditions = condition::merge(input.old, updates(input), status.observed_generation, now);
     for gpu in &mut status.gpus {
         gpu.health = Health::Unhealthy;
         gpu.instances.iter_mut().for_each(|instance| withdrawn(&mut instance.device));

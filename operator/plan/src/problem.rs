@@ -1,5 +1,7 @@
 //! What a plan cannot do: a type for controllers, and a message for people with object, number and remedy.
 
+use gputenancy_crds::reasons::{self, Reason};
+
 use crate::names::{NodeName, PoolName, ProfileName, TenantName};
 
 /// A problem that a person has to solve, or to wait for.
@@ -173,20 +175,20 @@ pub enum Problem {
 
 impl Problem {
     /// The condition's reason.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::ProfileNotFound { .. } | Self::PoolProfileNotFound { .. } => "ProfileNotFound",
-            Self::TrustTooLow { .. } => "TrustTooLow",
-            Self::BoardCannot { .. } => "BoardCannot",
-            Self::PluginCannot { .. } => "PluginCannot",
-            Self::NodeInTwoPools { .. } => "PoolOverlap",
-            Self::Shortage { .. } => "Shortage",
-            Self::FixedDoesNotFit { .. } => "FixedDoesNotFit",
-            Self::Outage { .. } => "OutageRefused",
-            Self::ProfileNotServed { .. } => "NotServed",
-            Self::ResourceTaken { .. } => "ResourceTaken",
-            Self::ForeignPartitioner { .. } => "ForeignPartitioner",
-            Self::Unreadable { .. } => "Unreadable",
+            Self::ProfileNotFound { .. } | Self::PoolProfileNotFound { .. } => reasons::PROFILE_NOT_FOUND,
+            Self::TrustTooLow { .. } => reasons::TRUST_TOO_LOW,
+            Self::BoardCannot { .. } => reasons::BOARD_CANNOT,
+            Self::PluginCannot { .. } => reasons::PLUGIN_CANNOT,
+            Self::NodeInTwoPools { .. } => reasons::POOL_OVERLAP,
+            Self::Shortage { .. } => reasons::SHORTAGE,
+            Self::FixedDoesNotFit { .. } => reasons::FIXED_DOES_NOT_FIT,
+            Self::Outage { .. } => reasons::OUTAGE_REFUSED,
+            Self::ProfileNotServed { .. } => reasons::NOT_SERVED,
+            Self::ResourceTaken { .. } => reasons::RESOURCE_TAKEN,
+            Self::ForeignPartitioner { .. } => reasons::FOREIGN_PARTITIONER,
+            Self::Unreadable { .. } => reasons::UNREADABLE,
         }
     }
 

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
     ChangePhase, GpuPool, GpuPoolStatus, PendingChange, PoolChange, PoolProfile, WindowTimes,
-    condition::{Overall, READY, Verdict, merge},
+    condition::{ConditionUpdate, Overall, READY, merge},
+    reasons::{self, Reason},
 };
 use gputenancy_service::events::EventType;
 use k8s_openapi::{
@@ -76,17 +77,21 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
     } else {
         overall(seen, pool, &nodes, &changes, &pending)
     };
-    let mut verdicts = overall.verdicts();
-    verdicts.push(match unsatisfied.first() {
-        None => Verdict::yes(DEMAND_MET, "Served", "every guarantee that asks for this pool's profiles is served"),
-        Some(first) => Verdict::no(DEMAND_MET, "Shortage", first),
+    let mut updates = overall.updates();
+    updates.push(match unsatisfied.first() {
+        None => ConditionUpdate::yes(
+            DEMAND_MET,
+            reasons::SERVED,
+            "every guarantee that asks for this pool's profiles is served",
+        ),
+        Some(first) => ConditionUpdate::no(DEMAND_MET, reasons::SHORTAGE, first),
     });
-    verdicts.push(foreign(seen, &name));
+    updates.push(foreign(seen, &name));
     let summary =
         profiles.iter().map(|p| format!("{} {}/{}", p.name, p.allocated, p.total)).collect::<Vec<_>>().join(", ");
     GpuPoolStatus {
         observed_generation: generation,
-        conditions: merge(&old.conditions, verdicts, generation, seen.now),
+        conditions: merge(&old.conditions, updates, generation, seen.now),
         nodes: Some(number(with_agent.len())),
         gpus: Some(number(gpus)),
         stranded: seen.plan.stranded.get(name.as_str()).copied(),
@@ -153,17 +158,17 @@ fn unsatisfied(seen: &Seen<'_>, pool: &str) -> Vec<String> {
 }
 
 /// Names every node that has another owner, with what was seen and what to do for the first of them.
-fn foreign(seen: &Seen<'_>, pool: &str) -> Verdict {
+fn foreign(seen: &Seen<'_>, pool: &str) -> ConditionUpdate {
     let mut theirs = seen.problems.iter().filter(|p| p.concerns_pool(pool)).filter_map(|p| match p {
         Problem::ForeignPartitioner { node, by, .. } => Some((p, format!("{node} ({by})"))),
         _ => None,
     });
     let Some((first, _)) = theirs.next() else {
-        return Verdict::no(FOREIGN, "None", "nobody else owns GPUs of this pool's nodes");
+        return ConditionUpdate::no(FOREIGN, reasons::NONE, "nobody else owns GPUs of this pool's nodes");
     };
     let others: Vec<String> = theirs.map(|(_, node)| node).collect();
     let message = if others.is_empty() { first.to_string() } else { format!("{first}; also {}", others.join(", ")) };
-    Verdict::yes(FOREIGN, "Found", message)
+    ConditionUpdate::yes(FOREIGN, reasons::FOUND, message)
 }
 
 /// What is to be told of a pool whose conditions have changed: a new reason of `Ready`, and other owners that come and go.
@@ -223,8 +228,8 @@ fn overall(
 ) -> Overall {
     let (pool, taint) = (pool.name_any(), pool.spec.taint.as_ref());
     let pool = pool.as_str();
-    let stalled = |reason: &str, message: String| Overall::Stalled { reason: reason.into(), message };
-    let waiting = |reason: &str, message: String| Overall::Reconciling { reason: reason.into(), message };
+    let stalled = |reason: Reason, message: String| Overall::Stalled { reason, message };
+    let waiting = |reason: Reason, message: String| Overall::Reconciling { reason, message };
     let mistake = seen.problems.iter().find(|p| p.concerns_pool(pool) && !matches!(p, Problem::Shortage { .. }));
     let unreadable = seen
         .problems
@@ -234,42 +239,42 @@ fn overall(
         return stalled(problem.reason(), problem.to_string());
     }
     if let Some(message) = taint.and_then(|t| seen.tolerated.refuses(t)) {
-        return stalled("TaintNotTolerated", message);
+        return stalled(reasons::TAINT_NOT_TOLERATED, message);
     }
     if let Some(Err(error)) = seen.windows.get(pool) {
-        return stalled("WindowUnreadable", format!("no change begins: {error}"));
+        return stalled(reasons::WINDOW_UNREADABLE, format!("no change begins: {error}"));
     }
     let told = |c: &PoolChange| format!("GPU {} of node {}: {}", c.gpu, c.node, c.message);
     if let Some(failed) = changes.iter().find(|c| c.phase >= ChangePhase::RolledBack) {
-        let reason = if failed.phase == ChangePhase::Stuck { "ChangeStuck" } else { "ChangeFailed" };
+        let reason = if failed.phase == ChangePhase::Stuck { reasons::CHANGE_STUCK } else { reasons::CHANGE_FAILED };
         return stalled(reason, told(failed));
     }
     if let Some(first) = changes.first() {
         let others = if changes.len() > 1 { format!(" (and {} more)", changes.len() - 1) } else { String::new() };
-        return waiting("Changing", format!("{}{others}", told(first)));
+        return waiting(reasons::CHANGING, format!("{}{others}", told(first)));
     }
     if nodes.is_empty() {
         return stalled(
-            "NoNodes",
+            reasons::NO_NODES,
             "no node matches spec.nodeSelector: label the nodes of this pool, or correct the selector".into(),
         );
     }
     let without: Vec<&str> = nodes.iter().copied().filter(|n| !seen.fleet.gpu_nodes.contains_key(*n)).collect();
     if !without.is_empty() {
         return waiting(
-            "NoAgent",
+            reasons::NO_AGENT,
             format!("no agent has reported from {}: is the agent's pod running there?", without.join(", ")),
         );
     }
     let silent: Vec<&str> = nodes.iter().copied().filter(|n| !seen.fleet.answers(n)).collect();
     if !silent.is_empty() {
-        return waiting("NodeNotReady", format!("not ready, left alone: {}", silent.join(", ")));
+        return waiting(reasons::NODE_NOT_READY, format!("not ready, left alone: {}", silent.join(", ")));
     }
     // Between two changes nothing is under way, and yet the pool is not what it should be.
     if let Some(first) = pending.first() {
         let others = if pending.len() > 1 { format!(" (and {} more)", pending.len() - 1) } else { String::new() };
         let message = format!("GPU {} of node {} is to be changed. {}{others}", first.gpu, first.node, first.message);
-        return waiting("ChangePlanned", message);
+        return waiting(reasons::CHANGE_PLANNED, message);
     }
     let ahead: Vec<String> = seen
         .plan
@@ -279,7 +284,7 @@ fn overall(
         .map(|(key, gpu)| format!("GPU {} of node {}", gpu.index, key.node))
         .collect();
     if !ahead.is_empty() {
-        return waiting("ChangePlanned", format!("to be changed next: {}", ahead.join(", ")));
+        return waiting(reasons::CHANGE_PLANNED, format!("to be changed next: {}", ahead.join(", ")));
     }
     Overall::Ready {
         message: format!("{} {}, every GPU as planned", nodes.len(), if nodes.len() == 1 { "node" } else { "nodes" }),
@@ -314,7 +319,7 @@ fn left(seen: &Seen<'_>, pool: &GpuPool) -> Vec<String> {
 fn deletion(seen: &Seen<'_>, pool: &GpuPool) -> Overall {
     let left = left(seen, pool);
     let message = format!("GPUs are given up as they become idle; still there: {}", left.join(", "));
-    Overall::Reconciling { reason: "Deleting".into(), message }
+    Overall::Reconciling { reason: reasons::DELETING, message }
 }
 
 /// Deleted pools that may go: nothing of theirs is left, or they have waited long enough.

@@ -216,7 +216,7 @@ fn an_unserved_profile_says_so_and_is_refused_to_tenants() {
     let conditions = &pass.profiles["turns"].conditions;
     assert_eq!(reason_of(conditions), ("False", "NotServed"));
     assert!(conditions.iter().any(|c| c.message.contains("a later release serves")), "{conditions:?}");
-    assert_eq!(pass.view.profiles["turns"].refused.as_ref().map(|r| r.0), Some("NotServed"));
+    assert_eq!(pass.view.profiles["turns"].refused.as_ref().map(|r| r.0), Some(gputenancy_crds::reasons::NOT_SERVED));
     assert!(pass.view.resources.contains("nvidia.com/gpu") && !pass.view.resources.contains("cpu"));
 }
 

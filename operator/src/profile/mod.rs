@@ -3,6 +3,7 @@
 use gputenancy_crds::{
     Device, GpuProfile, GpuProfileStatus, Isolation,
     condition::{Overall, merge},
+    reasons,
 };
 use kube::ResourceExt as _;
 
@@ -19,13 +20,13 @@ pub fn status(seen: &Seen<'_>, profile: &GpuProfile) -> GpuProfileStatus {
     let resource = resource_name(&name, &profile.spec);
     let overall = overall(seen, &name);
     // a profile that is not carved has no devices, whoever else uses its resource name
-    let refused = matches!(&overall, Overall::Stalled { reason, .. } if reason != "BoardCannot");
+    let refused = matches!(&overall, Overall::Stalled { reason, .. } if *reason != reasons::BOARD_CANNOT);
     let capacity =
         if refused { gputenancy_crds::Capacity::default() } else { devices::count(seen.devices.iter(), &resource) };
     let tenants = seen.fleet.tenants.iter().filter(|t| t.gpus.iter().any(|g| g.profile == name && g.count > 0)).count();
     GpuProfileStatus {
         observed_generation: generation,
-        conditions: merge(&old.conditions, overall.verdicts(), generation, seen.now),
+        conditions: merge(&old.conditions, overall.updates(), generation, seen.now),
         resource_name: Some(resource),
         isolation: Some(isolation(&profile.spec.device)),
         capacity: Some(capacity),
@@ -57,7 +58,7 @@ fn overall(seen: &Seen<'_>, name: &str) -> Overall {
         seen.problems.iter().find(|p| matches!(p, Problem::Unreadable { object: o, .. } if *o == object))
     };
     match (fatal.or_else(unreadable), offering) {
-        (Some(problem), _) => Overall::Stalled { reason: problem.reason().into(), message: problem.to_string() },
+        (Some(problem), _) => Overall::Stalled { reason: problem.reason(), message: problem.to_string() },
         (None, 0) => Overall::Ready { message: "no pool offers it: list it in spec.profiles of a GpuPool".into() },
         (None, n) => Overall::Ready { message: format!("offered by {n} {}", if n == 1 { "pool" } else { "pools" }) },
     }

@@ -6,7 +6,10 @@ use std::{
 };
 
 pub use gputenancy_crds::quota::resource_key as quota_key;
-use gputenancy_crds::{GpuGrant, GpuGrantSpec, GpuTenant, GrantedProfile, Network};
+use gputenancy_crds::{
+    GpuGrant, GpuGrantSpec, GpuTenant, GrantedProfile, Network,
+    reasons::{self, Reason},
+};
 use k8s_openapi::{
     api::{core::v1::LimitRangeSpec, networking::v1::NetworkPolicySpec},
     jiff::Timestamp,
@@ -85,7 +88,7 @@ pub enum Role {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// A reason in CamelCase.
-    pub reason: &'static str,
+    pub reason: Reason,
     /// What is wrong and what to do.
     pub message: String,
 }
@@ -158,10 +161,10 @@ impl Observed {
         let me = self.name();
         let Some(found) = self.view.profiles.get(profile) else {
             let message = format!("profile {profile} does not exist: create GpuProfile {profile} or correct spec.gpus");
-            return Err(Refusal { reason: "ProfileNotFound", message });
+            return Err(Refusal { reason: reasons::PROFILE_NOT_FOUND, message });
         };
         if let Some((reason, message)) = &found.refused {
-            return Err(Refusal { reason, message: message.clone() });
+            return Err(Refusal { reason: *reason, message: message.clone() });
         }
         let trust = self.tenant.spec.trust;
         if trust < found.trust {
@@ -169,10 +172,10 @@ impl Observed {
                 "tenant {me} (trust {trust:?}) may not use profile {profile} (trust {:?} or higher): raise spec.trust or choose a profile isolated by hardware",
                 found.trust
             );
-            return Err(Refusal { reason: "TrustTooLow", message });
+            return Err(Refusal { reason: reasons::TRUST_TOO_LOW, message });
         }
         if self.tenant.spec.gpu_equivalents.is_some() && !self.view.weights.contains_key(&found.resource) {
-            return Err(Refusal { reason: "WeightUnknown", message: weight_unknown(profile) });
+            return Err(Refusal { reason: reasons::WEIGHT_UNKNOWN, message: weight_unknown(profile) });
         }
         Ok(found.resource.clone())
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use gputenancy_crds::{condition::Verdict, names};
+use gputenancy_crds::{condition::ConditionUpdate, names, reasons};
 use kube::ResourceExt as _;
 
 use super::{
@@ -157,7 +157,7 @@ fn account(seen: &Observed, namespace: &str, come: &[&str], leave: &[&str]) -> O
 }
 
 /// How it stands with them; `None`: the tenant names none.
-pub fn verdict(seen: &Observed) -> Option<Verdict> {
+pub fn verdict(seen: &Observed) -> Option<ConditionUpdate> {
     let names = &seen.tenant.spec.image_pull_secrets;
     if names.is_empty() {
         return None;
@@ -166,34 +166,34 @@ pub fn verdict(seen: &Observed) -> Option<Verdict> {
     let wrong = lacking.or_else(|| foreign(seen)).or_else(|| late(seen));
     Some(wrong.unwrap_or_else(|| {
         let message = format!("each namespace has {}: pods that name no other pull with it", names.join(", "));
-        Verdict::yes(PULLS, "Copied", message)
+        ConditionUpdate::yes(PULLS, reasons::COPIED, message)
     }))
 }
 
-fn lack(seen: &Observed, name: &str, lack: &Lack) -> Verdict {
+fn lack(seen: &Observed, name: &str, lack: &Lack) -> ConditionUpdate {
     let home = &seen.home;
     let leave = "or remove it from spec.imagePullSecrets";
     let (reason, message) = match lack {
         Lack::NotAllowed => (
-            "PullSecretNotAllowed",
+            reasons::PULL_SECRET_NOT_ALLOWED,
             format!(
                 "image pull secret {name} is not allowed: add the name to tenants.imagePullSecrets in the chart's values and the Secret to namespace {home}, {leave}"
             ),
         ),
         Lack::Missing => (
-            "PullSecretMissing",
+            reasons::PULL_SECRET_MISSING,
             format!(
                 "namespace {home} has no Secret {name}: make it with kubectl create secret docker-registry, {leave}; copies that exist stay"
             ),
         ),
         Lack::OtherType(type_) => (
-            "PullSecretOtherType",
+            reasons::PULL_SECRET_OTHER_TYPE,
             format!(
                 "Secret {name} of namespace {home} is of type {type_} and not {TYPE}: delete it and make it with kubectl create secret docker-registry, {leave}"
             ),
         ),
     };
-    Verdict::no(PULLS, reason, message)
+    ConditionUpdate::no(PULLS, reason, message)
 }
 
 /// The namespaces that get copies.
@@ -203,7 +203,7 @@ fn namespaces(seen: &Observed) -> impl Iterator<Item = String> {
 }
 
 /// A Secret of such a name that somebody else has made.
-fn foreign(seen: &Observed) -> Option<Verdict> {
+fn foreign(seen: &Observed) -> Option<ConditionUpdate> {
     for namespace in namespaces(seen) {
         let names = seen.tenant.spec.image_pull_secrets.iter();
         let taken = |n: &&String| seen.pulls.present(&namespace, n).is_some_and(|s| !is_ours(s));
@@ -211,14 +211,14 @@ fn foreign(seen: &Observed) -> Option<Verdict> {
             let message = format!(
                 "Secret {name} of namespace {namespace} is not the operator's and is left alone: delete it, or remove {name} from spec.imagePullSecrets"
             );
-            return Some(Verdict::no(PULLS, "PullSecretForeign", message));
+            return Some(ConditionUpdate::no(PULLS, reasons::PULL_SECRET_FOREIGN, message));
         }
     }
     None
 }
 
 /// What is not written yet.
-fn late(seen: &Observed) -> Option<Verdict> {
+fn late(seen: &Observed) -> Option<ConditionUpdate> {
     for namespace in namespaces(seen) {
         let what = if let Some(write) = writes(seen, &namespace).first() {
             match write {
@@ -231,7 +231,7 @@ fn late(seen: &Observed) -> Option<Verdict> {
         } else {
             continue;
         };
-        return Some(Verdict::no(PULLS, "Applying", format!("namespace {namespace}: {what}")));
+        return Some(ConditionUpdate::no(PULLS, reasons::APPLYING, format!("namespace {namespace}: {what}")));
     }
     None
 }

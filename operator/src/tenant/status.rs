@@ -2,7 +2,8 @@
 
 use gputenancy_crds::{
     Equivalents, GpuTenantStatus, GpuUse, NamespaceState, Network,
-    condition::{self, Overall, Verdict, merge},
+    condition::{self, ConditionUpdate, Overall, merge},
+    reasons::{self, Reason},
 };
 use k8s_openapi::jiff::SignedDuration;
 
@@ -17,7 +18,6 @@ const NAMESPACES: &str = "NamespacesReady";
 const POLICY: &str = "PolicyReady";
 const QUOTA: &str = "QuotaReady";
 const CAPACITY: &str = "CapacityReady";
-const OVER_BUDGET: &str = "OverBudget";
 /// Reason of `QuotaReady` while nothing new is admitted by the tenant's own wish, and type of the condition that says so.
 pub const SUSPENDED: &str = "Suspended";
 /// How long a controller waits before that is shown: a budget moves faster than a status is read.
@@ -32,15 +32,19 @@ pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
     parts.extend(pull::verdict(seen));
     let overall =
         if seen.tenant.metadata.deletion_timestamp.is_some() { deletion(seen) } else { overall(&parts, &gpus, failed) };
-    let mut verdicts = overall.verdicts();
-    verdicts.extend(parts);
+    let mut updates = overall.updates();
+    updates.extend(parts);
     if seen.tenant.spec.suspend {
-        verdicts.push(Verdict::yes(SUSPENDED, SUSPENDED, "spec.suspend is true: set it to false to admit new work"));
+        updates.push(ConditionUpdate::yes(
+            SUSPENDED,
+            reasons::SUSPENDED,
+            "spec.suspend is true: set it to false to admit new work",
+        ));
     }
     let summary = gpus.iter().map(|g| format!("{} {}/{}", g.profile, g.used, g.budget)).collect::<Vec<_>>().join(", ");
     GpuTenantStatus {
         observed_generation: generation,
-        conditions: merge(&old.conditions, verdicts, generation, seen.now),
+        conditions: merge(&old.conditions, updates, generation, seen.now),
         namespaces: seen
             .roles()
             .into_iter()
@@ -106,7 +110,7 @@ fn uses(seen: &Observed) -> Vec<GpuUse> {
     seen.tenant.spec.gpus.iter().map(of).collect()
 }
 
-fn namespaces(seen: &Observed) -> Verdict {
+fn namespaces(seen: &Observed) -> ConditionUpdate {
     let roles = seen.roles();
     let named = |wanted: Role| -> Vec<&str> {
         roles.iter().filter(|(_, role)| *role == wanted).map(|(name, _)| name.as_str()).collect()
@@ -117,7 +121,7 @@ fn namespaces(seen: &Observed) -> Verdict {
         if foreign.len() > 1 {
             message.push_str(&format!("; of all that are listed, {} are not this tenant's", foreign.join(", ")));
         }
-        return Verdict::no(NAMESPACES, "NamespaceForeign", message);
+        return ConditionUpdate::no(NAMESPACES, reasons::NAMESPACE_FOREIGN, message);
     }
     let terminating: Vec<&str> = named(Role::Terminating);
     if !terminating.is_empty() {
@@ -125,15 +129,19 @@ fn namespaces(seen: &Observed) -> Verdict {
             "{} is being deleted; it is made again afterwards if spec.namespaces lists it",
             terminating.join(", ")
         );
-        return Verdict::no(NAMESPACES, "NamespaceTerminating", message);
+        return ConditionUpdate::no(NAMESPACES, reasons::NAMESPACE_TERMINATING, message);
     }
     let coming = named(Role::Missing).len() + named(Role::Adoptable).len();
     if coming > 0 {
         let message = format!("{coming} of {} namespaces are being made or adopted", roles.len());
-        return Verdict::no(NAMESPACES, "Creating", message);
+        return ConditionUpdate::no(NAMESPACES, reasons::CREATING, message);
     }
     let count = seen.tenant.spec.namespaces.len();
-    Verdict::yes(NAMESPACES, "Active", format!("{count} {}", if count == 1 { "namespace" } else { "namespaces" }))
+    ConditionUpdate::yes(
+        NAMESPACES,
+        reasons::ACTIVE,
+        format!("{count} {}", if count == 1 { "namespace" } else { "namespaces" }),
+    )
 }
 
 /// Whose a listed namespace is that is not the tenant's, and what can be done.
@@ -151,7 +159,7 @@ fn whose(seen: &Observed, name: &str) -> String {
     "exists and is not of any tenant: say adopt: true beside its name in spec.namespaces to take it, or choose another name".into()
 }
 
-fn policy(seen: &Observed) -> Verdict {
+fn policy(seen: &Observed) -> ConditionUpdate {
     let fences = Fences::of(seen);
     for (name, role) in seen.roles() {
         if !matches!(role, Role::Active | Role::Missing | Role::Retained) {
@@ -159,7 +167,7 @@ fn policy(seen: &Observed) -> Verdict {
         }
         if seen.grants.get(&name).is_none_or(|g| g.spec != seen.grant(&name)) {
             let message = format!("the grant of namespace {name} is not written yet; until then its pods are refused");
-            return Verdict::no(POLICY, "Applying", message);
+            return ConditionUpdate::no(POLICY, reasons::APPLYING, message);
         }
         let late = fences.writes(seen, &name).first().and_then(unfenced);
         let people = || {
@@ -170,17 +178,21 @@ fn policy(seen: &Observed) -> Verdict {
             Some(format!("role binding {binding} is not as {field} says yet"))
         };
         if let Some(what) = late.or_else(people) {
-            return Verdict::no(POLICY, "Applying", format!("namespace {name}: {what}"));
+            return ConditionUpdate::no(POLICY, reasons::APPLYING, format!("namespace {name}: {what}"));
         }
     }
     let isolated = seen.tenant.spec.network == Network::Isolated;
     if isolated && seen.doors.is_empty() {
         let message = "no address of the API server is known, so isolated pods do not reach it: Service kubernetes in namespace default has no EndpointSlice with one; see that kube-apiserver makes it, or set spec.network: Open";
-        return Verdict::no(POLICY, "NoApiServer", message);
+        return ConditionUpdate::no(POLICY, reasons::NO_API_SERVER, message);
     }
     let network =
         if isolated { "" } else { "; spec.network is Open: whoever runs pods in the cluster reaches its pods" };
-    Verdict::yes(POLICY, "Granted", format!("each namespace has a grant: kubectl get gpugrant shows it{network}"))
+    ConditionUpdate::yes(
+        POLICY,
+        reasons::GRANTED,
+        format!("each namespace has a grant: kubectl get gpugrant shows it{network}"),
+    )
 }
 
 /// What is not as it should be yet, by the write that sets it right.
@@ -201,76 +213,82 @@ fn unfenced(write: &Write) -> Option<String> {
     })
 }
 
-fn quota(seen: &Observed) -> Verdict {
+fn quota(seen: &Observed) -> ConditionUpdate {
     if let Some(refusal) = seen.refusals().into_iter().next() {
-        return Verdict::no(QUOTA, refusal.reason, refusal.message);
+        return ConditionUpdate::no(QUOTA, refusal.reason, refusal.message);
     }
     let (names, step) = seen.step();
     if let Some((name, _)) = budget::unreached(&names, &step, &seen.standings()).into_iter().next() {
         let message = format!("the quota of namespace {name} is not in force yet");
-        return Verdict::no(QUOTA, "Applying", message);
+        return ConditionUpdate::no(QUOTA, reasons::APPLYING, message);
     }
     let over = seen.overdraft(&step);
     if !over.is_empty() && !seen.tenant.spec.suspend {
         let message = format!(
             "over budget: {over}; nothing is stopped and nothing new is admitted: end what uses it, or raise the budget"
         );
-        return Verdict::no(QUOTA, OVER_BUDGET, message);
+        return ConditionUpdate::no(QUOTA, reasons::OVER_BUDGET, message);
     }
     if seen.tenant.spec.suspend {
-        return Verdict::yes(QUOTA, SUSPENDED, "spec.suspend: what runs goes on, nothing new is admitted");
+        return ConditionUpdate::yes(
+            QUOTA,
+            reasons::SUSPENDED,
+            "spec.suspend: what runs goes on, nothing new is admitted",
+        );
     }
     if let Some(cap) = &seen.tenant.spec.gpu_equivalents {
         let message =
             format!("the quotas in force are within the budget and allow no more than {cap} whole GPUs together");
-        return Verdict::yes(QUOTA, "InForce", message);
+        return ConditionUpdate::yes(QUOTA, reasons::IN_FORCE, message);
     }
-    Verdict::yes(QUOTA, "InForce", "the quotas in force add up to the budget")
+    ConditionUpdate::yes(QUOTA, reasons::IN_FORCE, "the quotas in force add up to the budget")
 }
 
-fn capacity(seen: &Observed, gpus: &[GpuUse]) -> Verdict {
+fn capacity(seen: &Observed, gpus: &[GpuUse]) -> ConditionUpdate {
     let plan = seen.view.tenants.get(&*seen.name());
     if plan.and_then(|p| p.generation) != seen.tenant.metadata.generation {
-        return Verdict::no(CAPACITY, "Planning", "the plan has not seen this generation of the tenant yet");
+        return ConditionUpdate::no(
+            CAPACITY,
+            reasons::PLANNING,
+            "the plan has not seen this generation of the tenant yet",
+        );
     }
     if let Some(shortage) = plan.and_then(|p| p.shortages.first()) {
-        return Verdict::no(CAPACITY, "Shortage", shortage.clone());
+        return ConditionUpdate::no(CAPACITY, reasons::SHORTAGE, shortage.clone());
     }
     if let Some(short) = gpus.iter().find(|g| g.available < g.budget) {
         let message = format!(
             "{} of {} devices of profile {} can be had now; the rest is being carved, or is held by pods outside of the tenants' quotas",
             short.available, short.budget, short.profile
         );
-        return Verdict::no(CAPACITY, "Changing", message);
+        return ConditionUpdate::no(CAPACITY, reasons::CHANGING, message);
     }
-    Verdict::yes(CAPACITY, "Available", "every guaranteed device exists")
+    ConditionUpdate::yes(CAPACITY, reasons::AVAILABLE, "every guaranteed device exists")
 }
 
-fn overall(parts: &[Verdict], gpus: &[GpuUse], failed: Option<&str>) -> Overall {
+fn overall(parts: &[ConditionUpdate], gpus: &[GpuUse], failed: Option<&str>) -> Overall {
     if let Some(error) = failed {
-        return Overall::Reconciling { reason: "WriteFailed".into(), message: format!("{error}; tried again") };
+        return Overall::Reconciling { reason: reasons::WRITE_FAILED, message: format!("{error}; tried again") };
     }
-    let broken = |part: &&Verdict| part.status != Some(true);
-    let Some(first) = parts.iter().filter(broken).min_by_key(|p| !needs_a_person(&p.reason)) else {
+    let broken = |part: &&ConditionUpdate| part.status != Some(true);
+    let Some(first) = parts.iter().filter(broken).min_by_key(|p| !needs_a_person(p.reason)) else {
         let devices: i32 = gpus.iter().map(|g| g.budget).sum();
         return Overall::Ready { message: format!("{devices} guaranteed devices, all available") };
     };
-    let (reason, message) = (first.reason.clone(), first.message.clone());
-    if needs_a_person(&reason) {
-        Overall::Stalled { reason, message }
-    } else {
-        Overall::Reconciling { reason, message }
-    }
+    let (reason, message) = (first.reason, first.message.clone());
+    if needs_a_person(reason) { Overall::Stalled { reason, message } } else { Overall::Reconciling { reason, message } }
 }
 
-fn needs_a_person(reason: &str) -> bool {
-    !matches!(reason, "Creating" | "Applying" | "Planning" | "Changing" | "NamespaceTerminating")
+fn needs_a_person(reason: Reason) -> bool {
+    let passing =
+        [reasons::CREATING, reasons::APPLYING, reasons::PLANNING, reasons::CHANGING, reasons::NAMESPACE_TERMINATING];
+    !passing.contains(&reason)
 }
 
 fn deletion(seen: &Observed) -> Overall {
     if seen.tenant.spec.deletion_protection {
         let message = "the tenant was deleted and is protected: set spec.deletionProtection: false to let it go".into();
-        return Overall::Stalled { reason: "DeletionProtected".into(), message };
+        return Overall::Stalled { reason: reasons::DELETION_PROTECTED, message };
     }
     let going: Vec<String> = seen
         .roles()
@@ -280,7 +298,7 @@ fn deletion(seen: &Observed) -> Overall {
         .collect();
     let message = if going.is_empty() { "namespaces are being released".to_owned() } else { going.join("; ") };
     if teardown::deleted_for(seen) >= teardown::PATIENCE {
-        return Overall::Stalled { reason: "DeletionBlocked".into(), message };
+        return Overall::Stalled { reason: reasons::DELETION_BLOCKED, message };
     }
-    Overall::Reconciling { reason: "Deleting".into(), message }
+    Overall::Reconciling { reason: reasons::DELETING, message }
 }

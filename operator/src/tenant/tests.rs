@@ -59,7 +59,7 @@ fn view() -> View {
             (
                 "shared".to_owned(),
                 ProfileView {
-                    refused: Some(("NotServed", "a later release serves it".into())),
+                    refused: Some((gputenancy_crds::reasons::NOT_SERVED, "a later release serves it".into())),
                     ..profile("gputenancy.io/shared", Trust::Internal)
                 },
             ),
