@@ -44,8 +44,8 @@ pub struct Args {
     #[arg(long, env = "EXTRA_CDI_DEVICES", value_delimiter = ',')]
     pub extra_cdi_devices: Vec<String>,
     /// How containers get their devices: by CDI, or by the variable of NVIDIA's runtime hook.
-    #[arg(long, env = "ALLOCATE", value_enum, default_value_t = Allocate::Cdi)]
-    pub allocate: Allocate,
+    #[arg(long, env = "ALLOCATE", value_enum, default_value_t)]
+    pub allocate: Allocation,
     /// What happens to containers of tenants that get forbidden variables by envFrom, which admission policies cannot see. Default:
     /// no check.
     #[arg(long, env = "HIDDEN_VARIABLES", value_enum)]
@@ -65,24 +65,6 @@ pub struct Args {
     /// Flags of the log.
     #[command(flatten)]
     pub log: LogArgs,
-}
-
-/// How containers get their devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Allocate {
-    /// CDI device names.
-    Cdi,
-    /// `NVIDIA_VISIBLE_DEVICES`.
-    Envvar,
-}
-
-impl From<Allocate> for Allocation {
-    fn from(allocate: Allocate) -> Self {
-        match allocate {
-            Allocate::Cdi => Self::Cdi,
-            Allocate::Envvar => Self::Envvar,
-        }
-    }
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {

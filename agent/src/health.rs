@@ -1,9 +1,6 @@
 //! Liveness and readiness of the agent.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use gputenancy_service::endpoints::Probes;
 use prometheus_client::registry::Registry;
@@ -14,31 +11,10 @@ use crate::{metrics::Metrics, partition::PartitionState};
 /// The slowest reconcile waits for NVML's deadlines; a loop that takes longer is stuck, and a restart may help.
 const STUCK: Duration = Duration::from_mins(3);
 
-/// The start of the latest reconcile.
-#[derive(Clone)]
-pub struct Heartbeat(Arc<Mutex<Instant>>);
-
-impl Default for Heartbeat {
-    fn default() -> Self {
-        Self(Arc::new(Mutex::new(Instant::now())))
-    }
-}
-
-impl Heartbeat {
-    /// A reconcile starts.
-    pub fn beat(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-    }
-
-    fn age(&self) -> Duration {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
-    }
-}
-
 /// What the endpoints report.
 pub struct Health {
     /// The start of the latest reconcile.
-    pub heartbeat: Heartbeat,
+    pub heartbeat: watch::Receiver<Instant>,
     /// State of the partitioning.
     pub state: watch::Receiver<PartitionState>,
     /// Missing rights, one per line.
@@ -49,7 +25,7 @@ pub struct Health {
 
 impl Probes for Health {
     fn alive(&self) -> Result<(), String> {
-        let age = self.heartbeat.age();
+        let age = self.heartbeat.borrow().elapsed();
         if age < STUCK { Ok(()) } else { Err(format!("no reconcile for {} s", age.as_secs())) }
     }
 

@@ -1,4 +1,4 @@
-//! The rights that the agent needs: its role in the chart grants exactly these, and a test holds both to each other.
+//! The rights that the agent needs. A test compares them with its role in the chart.
 
 use std::sync::Arc;
 
@@ -8,28 +8,27 @@ use tokio::sync::{Notify, watch};
 
 use crate::metrics::Metrics;
 
-/// Group of our kinds.
+/// API group of this project.
 const OURS: &str = gputenancy_crds::GROUP;
 
 /// One line for each rule. RBAC cannot say "its own node"; the chart's admission policies do.
 pub const TABLE: &[Line] = &[
-    Line::new(&["list", "watch"], OURS, "gpunodes", "the layout that its node shall have"),
+    Line::new(&["list", "watch"], OURS, "gpunodes", "the layout of its node"),
     Line::new(&["create"], OURS, "gpunodes", "the GpuNode of its node"),
     Line::new(&["patch"], OURS, "gpunodes/status", "reporting what NVML shows"),
-    Line::new(&["get"], "", "nodes", "making the GpuNode go with its Node"),
+    Line::new(&["get"], "", "nodes", "deleting the GpuNode with its Node"),
     Line::new(&["watch"], "", "nodes", "the Node's count of our devices"),
     Line::new(
         &["patch"],
         "",
         "nodes/status",
-        "lowering that count before devices go; kubelet alone lags up to ten seconds",
+        "lowering that count before devices are removed; kubelet lags up to ten seconds",
     ),
-    Line::new(&["watch"], "", "pods", "waiting for pods that are on their way to its node")
+    Line::new(&["watch"], "", "pods", "waiting for pods that are being bound to its node")
         .only_for("pods that are being bound while devices are withdrawn, and containers with hidden variables"),
     Line::new(&["get"], OURS, "gpugrants", "whether a container with hidden variables is a tenant's")
         .only_for("containers with hidden variables"),
-    Line::new(&["create"], "events.k8s.io", "events", "telling a team why its container was stopped")
-        .only_for("events"),
+    Line::new(&["create"], "events.k8s.io", "events", "why a container was stopped").only_for("events"),
 ];
 
 /// All rights of the agent.
@@ -37,11 +36,11 @@ pub fn rights() -> Vec<Right> {
     gputenancy_rights::rights(TABLE, &Setting { role: "gputenancy-agent", ..Setting::default() })
 }
 
-/// Asks at the start, after refusals and while something is missing; tells readiness (`lacks`) and metrics.
+/// Checks at the start, after refusals and while a right is missing; sets readiness (`lacks`) and metrics.
 pub async fn keep(client: Client, refused: Arc<Notify>, lacks: watch::Sender<Option<String>>, metrics: Metrics) {
-    let tell = |report: &Report| {
+    let report = |report: &Report| {
         lacks.send_replace(report.blocking());
         metrics.missing_rights(&report.missing);
     };
-    gputenancy_rights::monitor(client, rights(), refused, tell).await;
+    gputenancy_rights::monitor(client, rights(), refused, report).await;
 }

@@ -26,7 +26,7 @@ use crate::{
         Calls, Deadlines, NvmlThread, Scan,
         process_origin::{LOGS, Origins},
     },
-    health::{Health, Heartbeat},
+    health::Health,
     kubelet,
     metrics::Metrics,
     partition::{PartitionState, Reconciler},
@@ -106,7 +106,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let asking = Client::try_from(config.clone())?;
     let client = gputenancy_rights::client(config, refused.clone())?;
     let lacks = watch::Sender::default();
-    let (metrics, heartbeat) = (Metrics::default(), Heartbeat::default());
+    let (metrics, heartbeat) = (Metrics::default(), watch::Sender::new(Instant::now()));
     let calls = Calls::new(metrics.clone());
     let nvml = NvmlThread::start(args.paths(), calls.clone(), Deadlines::default())?;
     let channels = Channels {
@@ -118,7 +118,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     };
     let boot_id = boot_id(&args.host_root);
     let health = Health {
-        heartbeat: heartbeat.clone(),
+        heartbeat: heartbeat.subscribe(),
         state: channels.state.subscribe(),
         lacks: lacks.subscribe(),
         metrics: metrics.clone(),
@@ -146,11 +146,11 @@ pub async fn run(args: Args) -> Result<(), Error> {
     Ok(())
 }
 
-async fn partition(mut reconciler: Reconciler, channels: &Channels, heartbeat: &Heartbeat) {
+async fn partition(mut reconciler: Reconciler, channels: &Channels, heartbeat: &watch::Sender<Instant>) {
     let (mut watched, mut kubelet) = (channels.watched.subscribe(), channels.kubelet.subscribe());
     let (mut scan, mut scans, mut unchanged) = (Scan::Full, 0_u32, 0_u32);
     loop {
-        heartbeat.beat();
+        heartbeat.send_replace(Instant::now());
         let desired = watched.borrow_and_update().desired.clone();
         kubelet.mark_unchanged();
         if reconciler.reconcile(desired.as_ref(), scan).await {
@@ -274,7 +274,7 @@ async fn plugin(args: &Args, client: &Client, channels: &Channels, metrics: Metr
         host_root: args.host_root.clone(),
         dev: args.dev_root.clone(),
         extra_cdi_devices: args.extra_cdi_devices.clone(),
-        allocation: args.allocate.into(),
+        allocation: args.allocate,
     };
     let (view, report) = (channels.view.subscribe(), channels.kubelet.clone());
     kubelet::run(config, client.clone(), view, report, &channels.suspects, metrics, stop).await;

@@ -62,7 +62,7 @@ fn nvidia_programs_read_back_two_hundred_random_layouts_over_all_boards() {
         while let Some(at) = { next.lock().unwrap().next() } {
             match on_a_machine(machines[at], seed.wrapping_add(at as u64), share(at)) {
                 Ok(count) => *partitioned.lock().unwrap() += count,
-                Err(said) => failures.lock().unwrap().push(format!("{:?}: {said}", machines[at])),
+                Err(output) => failures.lock().unwrap().push(format!("{:?}: {output}", machines[at])),
             }
         }
     };
@@ -86,9 +86,9 @@ fn on_a_machine((board, variant): (&str, Variant), seed: u64, layouts: usize) ->
     let case = serde_json::to_string(&(&sim.options.root, board, variant, seed, layouts)).unwrap();
     let Output { status, stdout, stderr } =
         myself("node_process").env("DRIFT_CASE", case).env("NVSIM_DEV", sim.options.dev()).output().unwrap();
-    let (said, complaint) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    let count = said.lines().find_map(|line| line.strip_prefix("partitioned ")?.parse().ok());
-    count.filter(|_| status.success()).ok_or_else(|| format!("{said}{complaint}"))
+    let (output, errors) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    let count = output.lines().find_map(|line| line.strip_prefix("partitioned ")?.parse().ok());
+    count.filter(|_| status.success()).ok_or_else(|| format!("{output}{errors}"))
 }
 
 /// Not a test: the process that partitions one node.
@@ -157,7 +157,7 @@ impl Node {
         assert!(state.gpus.values().all(|gpu| gpu.step == AgentStep::Steady), "{:?} for {wanted:?}", state.gpus);
     }
 
-    /// Asks both programs at the same time.
+    /// Compares with both programs, which run at the same time.
     fn compare(&self, wanted: &[Layout], case: &str) {
         let (labels, toolkit) = (self.witness.feature_discovery(), self.witness.toolkit());
         let (labels, devices) = (labels_of(&labels.text()), toolkit.devices());

@@ -1,49 +1,40 @@
 //! Liveness and readiness of the operator.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use gputenancy_service::endpoints::Probes;
 use prometheus_client::registry::Registry;
+use tokio::sync::watch;
 
 use crate::metrics::Metrics;
 
 /// Ready once every cache is filled and no right is missing. Liveness does not depend on it: a restart cures neither a missing CRD
 /// nor a missing right.
 #[derive(Clone, Default)]
-pub struct Readiness(Arc<Mutex<Blockers>>);
-
-#[derive(Default)]
-struct Blockers {
-    list: Option<String>,
-    rights: Option<String>,
+pub struct Readiness {
+    list: watch::Sender<Option<String>>,
+    rights: watch::Sender<Option<String>>,
 }
 
 impl Readiness {
     /// Not ready before the first list of this resource.
     pub fn waits_for(&self, resource: &str) {
-        self.blockers().list = Some(resource.to_owned());
+        self.list.send_replace(Some(format!("waiting for the first list of {resource}")));
     }
 
     /// All lists are complete.
     pub fn is_ready(&self) {
-        self.blockers().list = None;
+        self.list.send_replace(None);
     }
 
     /// Missing rights, one per line.
     pub fn lacks(&self, rights: Option<String>) {
-        self.blockers().rights = rights;
-    }
-
-    fn blockers(&self) -> MutexGuard<'_, Blockers> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rights.send_replace(rights);
     }
 
     fn check(&self) -> Result<(), String> {
-        match &*self.blockers() {
-            Blockers { rights: Some(rights), .. } => Err(rights.clone()),
-            Blockers { list: Some(resource), .. } => Err(format!("waiting for the first list of {resource}")),
-            Blockers { list: None, rights: None } => Ok(()),
-        }
+        let missing = self.rights.borrow().clone().or_else(|| self.list.borrow().clone());
+        missing.map_or(Ok(()), Err)
     }
 }
 

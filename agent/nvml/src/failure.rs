@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// NVML's return codes that this project uses.
 pub mod code {
-    /// The call did what it says.
+    /// Success.
     pub const SUCCESS: u32 = 0;
     /// `nvmlInit_v2` has not been called, or the driver was reloaded since.
     pub const UNINITIALIZED: u32 = 1;
@@ -12,8 +12,6 @@ pub mod code {
     pub const INVALID_ARGUMENT: u32 = 2;
     /// Not supported by the device.
     pub const NOT_SUPPORTED: u32 = 3;
-    /// Only for root.
-    pub const NO_PERMISSION: u32 = 4;
     /// Not found.
     pub const NOT_FOUND: u32 = 6;
     /// The buffer is too small.
@@ -38,8 +36,6 @@ pub mod code {
     pub const MEMORY: u32 = 20;
     /// The placement is occupied.
     pub const INSUFFICIENT_RESOURCES: u32 = 23;
-    /// The driver does not know this version of a struct.
-    pub const ARGUMENT_VERSION_MISMATCH: u32 = 25;
     /// The device is not ready yet.
     pub const NOT_READY: u32 = 27;
     /// Unknown error.

@@ -97,7 +97,7 @@ impl Gpu<'_> {
     }
 
     fn instance_profile(&self, profile_enum: u32, total_mib: u64) -> Result<Option<InstanceProfile>, NvmlFailure> {
-        // an older driver refuses a newer struct and an unknown profile with the same codes; only the oldest call tells them apart
+        // an older driver refuses a newer struct and an unknown profile with the same codes; only the oldest call distinguishes them
         if let Some(profile) = self.profile_v3(profile_enum).or_else(|| self.profile_v2(profile_enum)) {
             return Ok(Some(profile));
         }
@@ -112,7 +112,7 @@ impl Gpu<'_> {
         // SAFETY: a struct of integers and character arrays; zero is a value of each.
         let mut info: nvmlGpuInstanceProfileInfo_v3_t = unsafe { zeroed() };
         info.version = u32::try_from(size_of_val(&info)).ok()? | 3 << 24;
-        // The C prototype names the oldest struct; `version` tells the library how long this one is.
+        // The C prototype names the oldest struct; `version` contains the size of this one.
         let pointer = (&raw mut info).cast::<nvmlGpuInstanceProfileInfo_v2_t>();
         call!(self.nvml, nvmlDeviceGetGpuInstanceProfileInfoV(self.handle, profile_enum, pointer)).ok()?;
         Some(profile!(info, plain_name(&string(&info.name))?))

@@ -10,22 +10,8 @@ use gputenancy_nvml::Process;
 
 use super::{inventory::Inventory, process_origin::command};
 
-/// What a file below `/dev/nvidia-caps` gives access to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Capability {
-    /// A GPU instance.
-    Instance {
-        /// GPU instance id.
-        gi: u32,
-    },
-    /// A compute instance.
-    Compute {
-        /// GPU instance id.
-        gi: u32,
-        /// Compute instance id.
-        ci: u32,
-    },
-}
+/// A GPU instance id, or one with a compute instance id: what a file below `/dev/nvidia-caps` gives access to.
+pub type Capability = (u32, Option<u32>);
 
 /// The driver's table of capability files: the kernel's, or the copy below the root of a simulated driver.
 pub fn minors_table(proc_root: &Path, driver_root: &Path) -> String {
@@ -40,13 +26,10 @@ pub fn cap_minors(table: &str, gpu_minor: u32, capabilities: &[Capability]) -> V
         let rest = table.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
         rest.trim().parse().ok()
     };
-    let minor = |capability: &Capability| match *capability {
-        Capability::Instance { gi } => {
-            from_table(&format!("gpu{gpu_minor}/gi{gi}/access")).unwrap_or(3 + 135 * gpu_minor + 9 * gi)
-        }
-        Capability::Compute { gi, ci } => {
-            from_table(&format!("gpu{gpu_minor}/gi{gi}/ci{ci}/access")).unwrap_or(3 + 135 * gpu_minor + 9 * gi + 1 + ci)
-        }
+    let minor = |(gi, ci): &Capability| {
+        let compute = ci.map(|ci| format!("/ci{ci}")).unwrap_or_default();
+        let formula = 3 + 135 * gpu_minor + 9 * gi + ci.map_or(0, |ci| 1 + ci);
+        from_table(&format!("gpu{gpu_minor}/gi{gi}{compute}/access")).unwrap_or(formula)
     };
     capabilities.iter().map(minor).collect()
 }
@@ -70,8 +53,8 @@ pub fn add_holders(inventory: &mut Inventory, proc_root: &Path, driver_root: &Pa
     for gpu in &mut inventory.gpus {
         for instance in &gpu.instances {
             let gi = instance.gi;
-            let compute = instance.compute.iter().map(|compute| Capability::Compute { gi, ci: compute.ci });
-            let capabilities: Vec<Capability> = iter::once(Capability::Instance { gi }).chain(compute).collect();
+            let compute = instance.compute.iter().map(|compute| (gi, Some(compute.ci)));
+            let capabilities: Vec<Capability> = iter::once((gi, None)).chain(compute).collect();
             let minors = cap_minors(&table, gpu.minor, &capabilities);
             for (_, pid) in held.iter().filter(|(minor, _)| minors.contains(minor)) {
                 if !gpu.clients.iter().any(|known| known.pid == *pid && known.gi == Some(gi)) {
@@ -118,7 +101,7 @@ mod tests {
 
     #[test]
     fn cap_minors_prefer_the_driver_table_to_the_formula() {
-        let both = [Capability::Instance { gi: 9 }, Capability::Compute { gi: 9, ci: 0 }];
+        let both = [(9, None), (9, Some(0))];
         assert_eq!(cap_minors("", 0, &both), [84, 85]);
         let table = "config 1\nmonitor 2\ngpu0/gi9/access 300\ngpu0/gi9/ci0/access 301\n";
         assert_eq!(cap_minors(table, 0, &both), [300, 301]);

@@ -6,7 +6,7 @@ use gputenancy_crds::GpuError;
 use gputenancy_nvml::{Activation, Gpu, GpuInstance, Nvml, NvmlFailure, code, full_width};
 
 use super::{
-    device_files::{Capability, cap_minors, holders_of, minors_table},
+    device_files::{cap_minors, holders_of, minors_table},
     driver::Session,
 };
 
@@ -57,27 +57,15 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Label in metrics.
-    pub fn name(&self) -> &'static str {
+    /// Label in metrics, and the call that executes it.
+    pub fn names(&self) -> (&'static str, &'static str) {
         match self {
-            Self::SetMode { .. } => "set-mode",
-            Self::Reset { .. } => "reset",
-            Self::DestroyCompute { .. } => "destroy-compute",
-            Self::DestroyInstance { .. } => "destroy-instance",
-            Self::CreateInstance { .. } => "create-instance",
-            Self::CreateCompute { .. } => "create-compute",
-        }
-    }
-
-    /// The call that executes it.
-    pub fn call(&self) -> &'static str {
-        match self {
-            Self::SetMode { .. } => "nvmlDeviceSetMigMode",
-            Self::Reset { .. } => RESET_CALL,
-            Self::DestroyCompute { .. } => "nvmlComputeInstanceDestroy",
-            Self::DestroyInstance { .. } => "nvmlGpuInstanceDestroy",
-            Self::CreateInstance { .. } => "nvmlDeviceCreateGpuInstanceWithPlacement",
-            Self::CreateCompute { .. } => "nvmlGpuInstanceCreateComputeInstance",
+            Self::SetMode { .. } => ("set-mode", "nvmlDeviceSetMigMode"),
+            Self::Reset { .. } => ("reset", RESET_CALL),
+            Self::DestroyCompute { .. } => ("destroy-compute", "nvmlComputeInstanceDestroy"),
+            Self::DestroyInstance { .. } => ("destroy-instance", "nvmlGpuInstanceDestroy"),
+            Self::CreateInstance { .. } => ("create-instance", "nvmlDeviceCreateGpuInstanceWithPlacement"),
+            Self::CreateCompute { .. } => ("create-compute", "nvmlGpuInstanceCreateComputeInstance"),
         }
     }
 }
@@ -212,10 +200,10 @@ fn refuse_if_used(
     gi: u32,
 ) -> Result<(), OperationError> {
     let mut pids: Vec<u32> = gpu.processes()?.iter().filter(|p| p.gi == Some(gi)).map(|p| p.pid).collect();
-    let mut capabilities = vec![Capability::Instance { gi }];
+    let mut capabilities = vec![(gi, None)];
     for compute in instance.compute_instances(&instance.compute_profiles()?)? {
         let info = compute.info()?;
-        capabilities.push(Capability::Compute { gi, ci: info.id });
+        capabilities.push((gi, Some(info.id)));
         if let Some(device) = compute.mig_device(gi, &info)? {
             pids.extend(device.processes()?.iter().map(|process| process.pid));
         }

@@ -45,18 +45,14 @@ impl<'n> Reader<'n> {
     }
 
     /// Fails if the library does not answer. A single GPU that does not answer keeps its last state, with the failure.
-    pub(super) fn read(&mut self, scan: Scan) -> Result<Inventory, NvmlFailure> {
+    pub(super) fn read(&mut self, scan: Scan, recorded: Vec<RecordedFault>) -> Result<Inventory, NvmlFailure> {
         let count = self.session.nvml.gpu_count()?;
         self.history.gpus.retain(|index, _| *index < count);
         self.record_events(count)?;
         for index in 0..count {
             let gpu = self.gpu(index, scan);
             let gpu = match (gpu, self.history.gpus.get(&index)) {
-                (Ok(mut gpu), _) => {
-                    gpu.health = self.history.faults.health(&gpu.uuid);
-                    gpu.fault = self.history.faults.fault(&gpu.uuid).cloned();
-                    gpu
-                }
+                (Ok(gpu), _) => gpu,
                 (Err(failure), _) if reopens_library(failure.code) => return Err(failure),
                 (Err(failure), Some(last)) => {
                     let health = if failure.code == code::GPU_IS_LOST { Health::Lost } else { last.health };
@@ -70,18 +66,20 @@ impl<'n> Reader<'n> {
             };
             self.history.gpus.insert(index, gpu);
         }
-        Ok(Inventory {
+        let mut inventory = Inventory {
             driver_root: Some(self.session.driver_root.clone()),
             driver_version: self.driver_version.clone(),
             cuda_version: self.cuda_version.clone(),
             gpus: self.history.gpus.values().cloned().collect(),
-        })
-    }
-
-    pub(super) fn restore_faults(&mut self, faults: Vec<RecordedFault>) {
-        for fault in faults {
-            self.history.faults.restore(fault);
+        };
+        let faults = &mut self.history.faults;
+        for fault in recorded.into_iter().filter(|fault| fault.still_holds(&inventory)) {
+            faults.restore(fault);
         }
+        for gpu in self.history.gpus.values_mut().chain(&mut inventory.gpus).filter(|gpu| gpu.failure.is_none()) {
+            (gpu.health, gpu.fault) = (faults.health(&gpu.uuid), faults.fault(&gpu.uuid).cloned());
+        }
+        Ok(inventory)
     }
 
     fn record_events(&mut self, count: u32) -> Result<(), NvmlFailure> {

@@ -48,8 +48,7 @@ pub enum NvmlError {
 type Reply<T> = oneshot::Sender<T>;
 
 enum Request {
-    Read { scan: Scan, open_files: bool, reply: Reply<Result<Inventory, NvmlError>> },
-    RestoreFaults { faults: Vec<RecordedFault>, reply: Reply<Result<(), NvmlError>> },
+    Read { scan: Scan, open_files: bool, recorded: Vec<RecordedFault>, reply: Reply<Result<Inventory, NvmlError>> },
     Execute { uuid: String, operation: Operation, reply: Reply<Result<(), OperationError>> },
 }
 
@@ -71,17 +70,15 @@ impl NvmlThread {
         Ok(Self { requests, calls, deadlines })
     }
 
-    /// Reads the inventory. With `open_files`, clients include processes that have an instance's capability file open.
-    pub async fn read(&self, scan: Scan, open_files: bool) -> Result<Inventory, NvmlError> {
-        self.request(self.deadlines.scan, |reply| Request::Read { scan, open_files, reply }).await?
-    }
-
-    /// Restores faults that an earlier run of the agent recorded.
-    pub async fn restore_faults(&self, faults: Vec<RecordedFault>) -> Result<(), NvmlError> {
-        if faults.is_empty() {
-            return Ok(());
-        }
-        self.request(self.deadlines.scan, |reply| Request::RestoreFaults { faults, reply }).await?
+    /// Reads the inventory. With `open_files`, clients include processes that have an instance's capability file open. Faults `recorded`
+    /// by an earlier run are restored if they still hold.
+    pub async fn read(
+        &self,
+        scan: Scan,
+        open_files: bool,
+        recorded: Vec<RecordedFault>,
+    ) -> Result<Inventory, NvmlError> {
+        self.request(self.deadlines.scan, |reply| Request::Read { scan, open_files, recorded, reply }).await?
     }
 
     /// Executes one operation. The outer error leaves the outcome unknown until the next scan.
@@ -177,7 +174,6 @@ fn refuse(request: Request, error: OpenError) {
     };
     match request {
         Request::Read { reply, .. } => drop(reply.send(Err(error))),
-        Request::RestoreFaults { reply, .. } => drop(reply.send(Err(error))),
         Request::Execute { reply, .. } => drop(reply.send(Err(OperationError::Gone(format!("NVML ({error})"))))),
     }
 }
@@ -193,12 +189,8 @@ fn serve(session: Session<'_>, requests: &Receiver<Request>, first: Request, his
     let mut next = Some(first);
     while let Some(request) = next.take().or_else(|| requests.recv().ok()) {
         match request {
-            Request::RestoreFaults { faults, reply } => {
-                reader.restore_faults(faults);
-                let _ = reply.send(Ok(()));
-            }
-            Request::Read { scan, open_files, reply } => {
-                let mut inventory = reader.read(scan);
+            Request::Read { scan, open_files, recorded, reply } => {
+                let mut inventory = reader.read(scan, recorded);
                 if let (true, Ok(inventory)) = (open_files, &mut inventory) {
                     add_holders(inventory, &session.paths.proc_root, &session.driver_root.local);
                 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// How a container gets its device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Allocation {
     /// By CDI device names; the container runtime applies our CDI specification.
     #[default]

@@ -19,7 +19,6 @@ use crate::{
     device::{Device, DeviceId, DeviceView, KubeletView, Owners, owner_of},
     gpu::{
         Inventory, NvmlError, NvmlThread, ObservedGpu, ObservedInstance, Operation, OperationError, Scan,
-        faults::RecordedFault,
         policy::{Retry, is_driver_unloaded, retry, retry_recorded},
     },
     metrics::Metrics,
@@ -39,11 +38,17 @@ pub struct Reconciler {
     kubelet: watch::Receiver<KubeletView>,
     devices: watch::Sender<DeviceView>,
     state: watch::Sender<PartitionState>,
+    /// How long a removed instance must be unused.
+    proof: Duration,
+    memory: Memory,
+}
+
+/// What is known from earlier reconciles.
+#[derive(Default)]
+struct Memory {
     generation: Option<i64>,
     /// Faults of an earlier run are restored, or void.
     faults_restored: bool,
-    /// How long a removed instance must be unused.
-    proof: Duration,
     idle: Idleness,
     /// A removal is pending, so scans include open files.
     removing: bool,
@@ -70,25 +75,7 @@ impl Reconciler {
         devices: watch::Sender<DeviceView>,
         state: watch::Sender<PartitionState>,
     ) -> Self {
-        Self {
-            nvml,
-            metrics,
-            kubelet,
-            devices,
-            state,
-            generation: None,
-            faults_restored: false,
-            proof: PROOF,
-            idle: Idleness::default(),
-            removing: false,
-            failures: BTreeMap::new(),
-            blockers: BTreeMap::new(),
-            skipped: BTreeSet::new(),
-            done: Vec::new(),
-            advertised_at: BTreeMap::new(),
-            settled: false,
-            scan_took: Duration::ZERO,
-        }
+        Self { nvml, metrics, kubelet, devices, state, proof: PROOF, memory: Memory::default() }
     }
 
     /// With another duration than [`PROOF`].
@@ -99,53 +86,44 @@ impl Reconciler {
 
     /// Duration of the latest scan.
     pub fn scan_took(&self) -> Duration {
-        self.scan_took
+        self.memory.scan_took
     }
 
     /// Time until the next proof of idleness can be complete.
     pub fn until_proven(&self) -> Option<Duration> {
-        self.idle.until(self.proof, Instant::now())
+        self.memory.idle.until(self.proof, Instant::now())
     }
 
     /// Reads the inventory and executes at most one operation on each GPU. True: reconcile again at once. Without a desired layout
     /// nothing is changed.
     pub async fn reconcile(&mut self, desired: Option<&DesiredLayout>, scan: Scan) -> bool {
-        let open_files = self.removing || desired.is_some_and(DesiredLayout::has_withdrawn);
+        let open_files = self.memory.removing || desired.is_some_and(DesiredLayout::has_withdrawn);
         let started = Instant::now();
         let owners = self.kubelet.borrow().known_owners().cloned();
-        let inventory = match self.nvml.read(scan, open_files).await {
+        let recorded = desired.filter(|_| !self.memory.faults_restored).map(|desired| desired.faults.clone());
+        let inventory = match self.nvml.read(scan, open_files, recorded.unwrap_or_default()).await {
             Ok(inventory) => inventory,
             Err(error) => return self.publish_error(error),
         };
         let now = Instant::now();
-        self.scan_took = now.saturating_duration_since(started);
+        self.memory.scan_took = now.saturating_duration_since(started);
         // a scan without open files proves nothing
-        self.idle = if open_files { self.idle.after(&inventory.gpus, now) } else { Idleness::default() };
+        self.memory.idle = if open_files { self.memory.idle.after(&inventory.gpus, now) } else { Idleness::default() };
         let Some(desired) = desired else {
             self.publish(None, inventory, owners, &Decisions::new());
             return false;
         };
-        if !self.faults_restored {
-            let faults = desired.faults.iter().filter(|fault| fault.still_holds(&inventory));
-            let faults: Vec<RecordedFault> = faults.cloned().collect();
-            if let Err(error) = self.nvml.restore_faults(faults).await {
-                return self.publish_error(error);
-            }
-            self.faults_restored = true;
-            if !desired.faults.is_empty() {
-                return true;
-            }
-        }
+        self.memory.faults_restored = true;
         self.adopt(desired);
         let decisions = self.decide(desired, &inventory, now);
-        self.removing = decisions
+        self.memory.removing = decisions
             .values()
             .any(|decision| matches!(decision, PartitionDecision::Operate(_) | PartitionDecision::Wait(..)));
         self.publish(Some(desired), inventory, owners, &decisions);
         let operations: Vec<(String, Operation)> = decisions.into_iter().filter_map(operation).collect();
         if operations.is_empty() {
-            self.done.clear();
-            self.skipped.clear();
+            self.memory.done.clear();
+            self.memory.skipped.clear();
             return false;
         }
         // an operation follows only from a full scan
@@ -153,9 +131,9 @@ impl Reconciler {
             return true;
         }
         for (uuid, operation) in operations {
-            if self.done.contains(&(uuid.clone(), operation.clone())) {
+            if self.memory.done.contains(&(uuid.clone(), operation.clone())) {
                 // it succeeded and is due again: without this it would be repeated for ever
-                let error = OperationError::NoEffect { call: operation.call() };
+                let error = OperationError::NoEffect { call: operation.names().1 };
                 self.fail(desired, &uuid, &operation.to_string(), error);
             } else if let Err(error) = self.execute(desired, &uuid, operation).await {
                 return self.publish_error(error);
@@ -166,17 +144,17 @@ impl Reconciler {
 
     /// A new generation has no failures yet, except those that an earlier run recorded for it.
     fn adopt(&mut self, desired: &DesiredLayout) {
-        if self.generation == Some(desired.generation) {
+        if self.memory.generation == Some(desired.generation) {
             return;
         }
-        let first = self.generation.replace(desired.generation).is_none();
-        self.failures.clear();
-        self.blockers.clear();
-        self.skipped.clear();
-        self.done.clear();
+        let first = self.memory.generation.replace(desired.generation).is_none();
+        self.memory.failures.clear();
+        self.memory.blockers.clear();
+        self.memory.skipped.clear();
+        self.memory.done.clear();
         for (uuid, error) in desired.recorded.iter().filter(|_| first) {
             if error.generation == desired.generation && retry_recorded(error) == Retry::NewSpec {
-                self.failures.insert(uuid.clone(), Failure { error: error.clone(), retry_at: None });
+                self.memory.failures.insert(uuid.clone(), Failure { error: error.clone(), retry_at: None });
             }
         }
     }
@@ -184,7 +162,7 @@ impl Reconciler {
     /// Kubelet has given this device to a container, or still can.
     fn allocatable(&self, gpu: &ObservedGpu, instance: Option<&ObservedInstance>) -> bool {
         let id = instance.map_or_else(|| DeviceId::whole(&gpu.uuid), |instance| instance_id(gpu, instance));
-        let advertised_at = self.advertised_at.get(&id).copied().unwrap_or(0);
+        let advertised_at = self.memory.advertised_at.get(&id).copied().unwrap_or(0);
         let kubelet = self.kubelet.borrow();
         let uuid = instance.and_then(ObservedInstance::uuid);
         kubelet.applied_generation <= advertised_at || owner_of(&kubelet.owners, &id, uuid).is_some()
@@ -197,16 +175,16 @@ impl Reconciler {
                 let error = OperationError::Nvml(failure.clone()).to_status("reading the GPU", desired.generation);
                 return Some(PartitionDecision::Failed(error));
             }
-            if self.skipped.contains(&gpu.uuid) {
+            if self.memory.skipped.contains(&gpu.uuid) {
                 return Some(PartitionDecision::Wait(WaitCause::Clients, Vec::new()));
             }
-            let failure = self.failures.get(&gpu.uuid);
+            let failure = self.memory.failures.get(&gpu.uuid);
             let failure = failure.filter(|failure| failure.retry_at.is_none_or(|at| now < at));
             let input = DecisionInput {
                 generation: desired.generation,
                 partitions: desired.spec.partitioner.is_agent(),
                 allocatable: &|instance| self.allocatable(gpu, instance),
-                idle: &|instance| self.idle.lasted(&gpu.uuid, instance.map(|i| i.gi), self.proof, now),
+                idle: &|instance| self.memory.idle.lasted(&gpu.uuid, instance.map(|i| i.gi), self.proof, now),
                 failure: failure.map(|failure| &failure.error),
             };
             Some(decide(spec, gpu, &input))
@@ -215,15 +193,15 @@ impl Reconciler {
     }
 
     async fn execute(&mut self, desired: &DesiredLayout, uuid: &str, operation: Operation) -> Result<(), NvmlError> {
-        let (name, doing) = (operation.name(), operation.to_string());
+        let ((name, _), doing) = (operation.names(), operation.to_string());
         tracing::info!(gpu = uuid, generation = desired.generation, operation = doing, "executing operation");
         let outcome = self.nvml.execute(uuid, operation.clone()).await?;
         self.metrics.operation(name, outcome.is_ok());
         match outcome {
             Ok(()) => {
-                self.done.push((uuid.to_owned(), operation));
-                self.failures.remove(uuid);
-                self.blockers.remove(uuid);
+                self.memory.done.push((uuid.to_owned(), operation));
+                self.memory.failures.remove(uuid);
+                self.memory.blockers.remove(uuid);
             }
             Err(error) => self.fail(desired, uuid, &doing, error),
         }
@@ -235,22 +213,22 @@ impl Reconciler {
         let retry_at = match retry(&error) {
             Retry::NextScan => {
                 let pids = if let OperationError::InUse { pids } = error { pids } else { Vec::new() };
-                self.idle.forget(uuid);
-                self.blockers.insert(uuid.to_owned(), pids);
-                self.skipped.insert(uuid.to_owned());
+                self.memory.idle.forget(uuid);
+                self.memory.blockers.insert(uuid.to_owned(), pids);
+                self.memory.skipped.insert(uuid.to_owned());
                 return;
             }
             Retry::After(delay) => Some(Instant::now() + delay),
             Retry::NewSpec => None,
         };
         let error = error.to_status(doing, desired.generation);
-        self.failures.insert(uuid.to_owned(), Failure { error, retry_at });
+        self.memory.failures.insert(uuid.to_owned(), Failure { error, retry_at });
     }
 
     /// NVML does not answer: running pods keep their devices, and all devices are unhealthy so that no new pod gets one.
     fn publish_error(&mut self, error: NvmlError) -> bool {
-        self.idle = Idleness::default();
-        self.faults_restored |= matches!(&error, NvmlError::Call(failure) if is_driver_unloaded(failure.code));
+        self.memory.idle = Idleness::default();
+        self.memory.faults_restored |= matches!(&error, NvmlError::Call(failure) if is_driver_unloaded(failure.code));
         let DeviceView { mut devices, advertiser, .. } = self.devices.borrow().clone();
         for device in &mut devices {
             device.healthy = false;
@@ -277,9 +255,10 @@ impl Reconciler {
         owners: Option<Owners>,
         decisions: &Decisions,
     ) {
-        self.settled |= desired.is_some() && !decisions.values().any(|d| matches!(d, PartitionDecision::Operate(_)));
+        self.memory.settled |=
+            desired.is_some() && !decisions.values().any(|d| matches!(d, PartitionDecision::Operate(_)));
         let specs = desired.map(|desired| desired.spec.gpus.as_slice()).unwrap_or_default();
-        if let Some(desired) = desired.filter(|_| self.settled) {
+        if let Some(desired) = desired.filter(|_| self.memory.settled) {
             let advertiser = desired.spec.advertiser;
             let pairs = specs.iter().filter_map(|spec| Some((spec, inventory.gpu(&spec.uuid)?)));
             let devices = pairs.filter(|_| advertiser.is_agent()).flat_map(|(spec, gpu)| devices(spec, gpu)).collect();
@@ -303,7 +282,7 @@ impl Reconciler {
     }
 
     fn progress(&self, gpu: &ObservedGpu, decisions: &Decisions) -> GpuProgress {
-        let blockers = self.blockers.get(&gpu.uuid);
+        let blockers = self.memory.blockers.get(&gpu.uuid);
         let in_use = PartitionDecision::Wait(WaitCause::Clients, Vec::new());
         let progress = match decisions.get(&gpu.uuid) {
             None => GpuProgress { step: AgentStep::Unmanaged, ..GpuProgress::default() },
@@ -315,10 +294,10 @@ impl Reconciler {
     }
 
     fn publish_devices(&mut self, devices: Vec<Device>, advertiser: Advertiser) {
-        let (metrics, advertised_at) = (&self.metrics, &mut self.advertised_at);
+        let (metrics, advertised_at) = (&self.metrics, &mut self.memory.advertised_at);
         self.devices.send_if_modified(|view| {
             let same = view.devices == devices && view.advertiser == advertiser;
-            if view.generation > 0 && same || view.generation == 0 && !self.settled {
+            if view.generation > 0 && same || view.generation == 0 && !self.memory.settled {
                 return false;
             }
             *view = DeviceView { generation: view.generation + 1, devices, advertiser };

@@ -11,7 +11,7 @@ const PURE: [&str; 3] = ["gputenancy-crds", "gputenancy-plan", "gputenancy-engin
 const IMPURE: [&str; 6] = ["tokio", "axum", "hyper", "kube-client", "kube-runtime", "prometheus-client"];
 
 /// Cycles that are being removed: crate and parent module.
-const KNOWN: [&str; 14] = [
+const KNOWN: [&str; 11] = [
     "gputenancy_crds: ::{",
     "gputenancy_operator: ::{",
     "gputenancy_operator: cache::{",
@@ -21,9 +21,6 @@ const KNOWN: [&str; 14] = [
     "gputenancy_plan: ::{",
     "gputenancy_agent: ::{",
     "gputenancy_agent: environment::{",
-    "gputenancy_agent: gpu::{",
-    "gputenancy_agent: report::{",
-    "gputenancy_nvml: ::{",
     "kubectl_gpu: ::{",
     "gputenancy-operator",
 ];

@@ -12,12 +12,16 @@ fn profile(name: &str) -> gputenancy_nvml::InstanceProfile {
     board(false).profile(name).unwrap().clone()
 }
 
+fn label(operation: &Operation) -> &'static str {
+    operation.names().0
+}
+
 #[test]
 fn empty_gpu_is_partitioned_one_call_at_a_time() {
     let mut gpu = gpu(true, true);
     let (end, operations) = partition(&spec(true, &[(4, "3g.40gb"), (0, "1g.10gb")]), &mut gpu);
     assert_eq!(end, PartitionDecision::Converged);
-    let names: Vec<&str> = operations.iter().map(Operation::name).collect();
+    let names: Vec<&str> = operations.iter().map(label).collect();
     assert_eq!(names, ["create-instance", "create-compute", "create-instance", "create-compute"]);
     assert_eq!(layout(&gpu), [(0, "1g.10gb".to_owned()), (4, "3g.40gb".to_owned())]);
 }
@@ -42,9 +46,9 @@ fn device_in_canary_verification_has_only_the_canary_resource_even_if_withdrawn(
 fn ampere_is_reset_before_instances_are_created_and_hopper_is_not() {
     let wanted = spec(true, &[(0, "1g.10gb")]);
     let (_, ampere) = partition(&wanted, &mut gpu(false, true));
-    assert_eq!(ampere.iter().map(Operation::name).take(2).collect::<Vec<_>>(), ["set-mode", "reset"]);
+    assert_eq!(ampere.iter().map(label).take(2).collect::<Vec<_>>(), ["set-mode", "reset"]);
     let (_, hopper) = partition(&wanted, &mut gpu(false, false));
-    assert_eq!(hopper.iter().map(Operation::name).take(2).collect::<Vec<_>>(), ["set-mode", "create-instance"]);
+    assert_eq!(hopper.iter().map(label).take(2).collect::<Vec<_>>(), ["set-mode", "create-instance"]);
 }
 
 #[test]

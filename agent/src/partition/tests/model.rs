@@ -1,4 +1,4 @@
-//! A GPU that executes operations as NVML does, as far as [`decide`](crate::partition::decide()) can tell.
+//! A GPU that executes operations as NVML does, for [`decide`](crate::partition::decide()).
 
 use std::sync::Arc;
 
