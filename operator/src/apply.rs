@@ -16,7 +16,7 @@ use kube::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use crate::metrics::Metrics;
+use crate::{metrics::Metrics, object_name::ObjectName};
 
 /// A part of the operator, with a field manager of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,13 +119,13 @@ impl Writer {
         api.patch_status(name, &force(Part::Status), &Patch::Apply(body)).await
     }
 
-    /// Applies these fields to an object of somebody else's, as to its status.
+    /// Applies these fields to the status of an object that a tenant owns and may have named.
     pub async fn apply_status_in(
         &self,
         part: Part,
         namespace: &str,
         resource: &ApiResource,
-        name: &str,
+        name: &ObjectName,
         mut fields: Value,
     ) -> kube::Result<()> {
         self.metrics.write(&resource.kind, "apply_status");
@@ -134,7 +134,7 @@ impl Writer {
             map.insert("kind".into(), resource.kind.clone().into());
         }
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, resource);
-        api.patch_status(name, &force(part), &Patch::Apply(fields)).await.map(drop)
+        api.patch_status(name.as_str(), &force(part), &Patch::Apply(fields)).await.map(drop)
     }
 
     /// Creates a cluster-scoped object; fails when it is there, and so never adopts what others made.

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use clap::{Args as ClapArgs, Parser, Subcommand, builder::NonEmptyStringValueParser};
+use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, builder::NonEmptyStringValueParser};
 use gputenancy_service::logging::LogArgs;
 
 use crate::{pool::Tolerated, rights::LEASE, tenant::Standard};
@@ -76,6 +76,10 @@ pub struct Places {
     /// commas; none: it has no right on any Secret.
     #[arg(long, env = "PULL_SECRETS", value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]
     pub pull_secrets: Vec<String>,
+    /// Write a condition into the status of refused `ReplicaSet`s, `StatefulSet`s and Jobs once the budget has headroom for their
+    /// pods, so that they retry at once; false: they retry after their own back-off, and the operator needs no right on them.
+    #[arg(long, env = "WAKE_CONTROLLERS", default_value_t = true, action = ArgAction::Set)]
+    pub wake_controllers: bool,
 }
 
 impl Places {
@@ -104,6 +108,7 @@ mod tests {
         };
         assert_eq!(places.pull_secrets, ["registry", "mirror"]);
         assert!(names(&["--pull-secrets", "registry,"]).is_err(), "a Secret without a name");
+        assert!(places.wake_controllers, "on by default");
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod health;
 pub mod lease;
 pub mod metrics;
 pub mod migmanager;
+mod object_name;
 pub mod plugin;
 pub mod pool;
 pub mod profile;

@@ -14,8 +14,6 @@ pub const LEASE: &str = "gputenancy-operator";
 const OURS: &str = gputenancy_crds::GROUP;
 /// Where the API server's own service is.
 const DOORS: Place = Place::There { namespace: doors::NAMESPACE, role: "gputenancy-operator-apiserver" };
-const CALLING: &str = "telling a controller that there is room for its pods";
-const REFUSED: &str = "controllers that a quota has refused";
 const KEPT: &[&str] = &["watch", "create", "patch", "delete"];
 
 /// One line for each rule. Watches stream their first list, so `list` and `get` are needed only where something is read besides.
@@ -50,9 +48,6 @@ pub const TABLE: &[Line] = &[
         .only_for("refused evictions"),
     Line::new(&["watch"], "events.k8s.io", "events", "pods that a quota refused to their controller"),
     Line::new(&["create"], "events.k8s.io", "events", "telling people what happens").only_for("events"),
-    Line::new(&["patch"], "apps", "replicasets/status", CALLING).only_for(REFUSED),
-    Line::new(&["patch"], "apps", "statefulsets/status", CALLING).only_for(REFUSED),
-    Line::new(&["patch"], "batch", "jobs/status", CALLING).only_for(REFUSED),
     Line::new(&["get", "update"], "coordination.k8s.io", "leases", "the election of one replica")
         .at(Place::Home)
         .named(LEASE),
@@ -65,6 +60,15 @@ pub const TABLE: &[Line] = &[
         .named(gputenancy_crds::names::MIG_CONFIG_MAP)
         .only_for("pools of NVIDIA's MIG manager"),
 ];
+
+/// What is needed with `--wake-controllers`.
+const WAKE_CONTROLLERS: &[Line] = &[
+    Line::new(&["patch"], "apps", "replicasets/status", WAKING).only_for(REFUSED),
+    Line::new(&["patch"], "apps", "statefulsets/status", WAKING).only_for(REFUSED),
+    Line::new(&["patch"], "batch", "jobs/status", WAKING).only_for(REFUSED),
+];
+const WAKING: &str = "waking a controller when there is headroom for its pods";
+const REFUSED: &str = "controllers that a quota has refused";
 
 /// What is needed besides for each Secret that the chart names for tenants.
 const PULL_SECRET: &[Line] = &[
@@ -89,6 +93,9 @@ pub fn rights(places: &Places) -> Vec<Right> {
     let mut rights = gputenancy_rights::rights(TABLE, &setting);
     for right in rights.iter_mut().filter(|r| r.name.as_deref() == Some(LEASE)) {
         right.name = Some(places.lease_name.clone());
+    }
+    if places.wake_controllers {
+        rights.extend(gputenancy_rights::rights(WAKE_CONTROLLERS, &setting));
     }
     if !places.pull_secrets.is_empty() {
         rights.extend(gputenancy_rights::rights(PULLING_ACCOUNT, &setting));
@@ -119,6 +126,7 @@ mod tests {
             mig_config_namespace: None,
             lease_name: LEASE.into(),
             pull_secrets: Vec::new(),
+            wake_controllers: true,
         }
     }
 
@@ -143,6 +151,15 @@ mod tests {
         let before = said.len();
         said.dedup();
         assert_eq!(said.len(), before);
+    }
+
+    #[test]
+    fn status_of_controllers_is_written_only_with_wake_controllers() {
+        for wake_controllers in [true, false] {
+            let all = rights(&Places { wake_controllers, ..places() });
+            let on_controllers = all.iter().filter(|r| ["apps", "batch"].contains(&r.group)).count();
+            assert_eq!(on_controllers, if wake_controllers { 3 } else { 0 });
+        }
     }
 
     #[test]

@@ -112,7 +112,7 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     };
     let woken = Wakes { fleet: fleet.clone(), tenants: names.clone() };
     let caches = Caches::start(&client, &places, &woken, with_slices);
-    let Places { namespace, lease_name, .. } = places;
+    let Places { namespace, lease_name, wake_controllers, .. } = places;
     let identity = identity.unwrap_or_else(|| format!("{}-{}", std::process::id(), Timestamp::now()));
     let mut elector = Elector::new(client.clone(), &namespace, &lease_name, identity.clone(), lease_duration);
     tokio::select! {
@@ -146,7 +146,7 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     let mut fleet_task = tokio::spawn(controller.run(fleet, stop.clone()));
     let context = tenant::Context::new(
         elector.term(),
-        (namespace, tenant_standard),
+        (tenant::Settings { home: namespace, wake_controllers }, tenant_standard),
         caches.clone(),
         writer,
         publisher,

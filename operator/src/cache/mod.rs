@@ -8,7 +8,7 @@ mod packed_store;
 mod print;
 mod project;
 pub mod pull;
-mod refused;
+mod refusals;
 mod watch;
 
 use std::{
@@ -36,7 +36,7 @@ pub use packed_store::PackedStore;
 pub use print::{Print, SlimLimits, SlimPolicy};
 pub use project::*;
 pub use pull::{PullCaches, SlimAccount, SlimSecret};
-pub use refused::SlimEvent;
+pub use refusals::{ControllerRef, QuotaRefusal, Refusals};
 use watch::{Indexer, Watch};
 
 use crate::{args::Places, foreign::DRA_DRIVER};
@@ -91,7 +91,7 @@ pub struct Caches {
     /// The API server's addresses.
     pub endpoints: Store<SlimEndpoints>,
     /// Refusals of pods by our quotas, as controllers report them.
-    pub refusals: Store<SlimEvent>,
+    pub refusals: Refusals,
     /// The layouts for NVIDIA's MIG manager, of which there is one object.
     pub mig_config: Store<ConfigMap>,
     /// Image pull secrets of tenants, where the chart allows any.
@@ -182,18 +182,9 @@ impl Caches {
             limits: owned(client, ours, wakes, lighten_owned, |l: &SlimLimits| digest(&(&l.metadata.labels, &l.spec))),
             service: service(client, wakes),
             endpoints: endpoints(client, wakes),
-            refusals: Watch {
-                api: Api::all(client.clone()),
-                config: SlimEvent::selector(),
-                project: SlimEvent::lighten,
-                keep: SlimEvent::is_ours,
-                key: |e: &SlimEvent| (e.namespace(), e.name_any()),
-                digest: |e: &SlimEvent| digest(&e.metadata.resource_version),
-                index: None,
-            }
-            .start({
+            refusals: Refusals::start(client, {
                 let tenants = wakes.tenants.clone();
-                move |(namespace, _)| drop(tenants.send(format!("{OF_NAMESPACE}{}", namespace.unwrap_or_default())))
+                move |namespace| drop(tenants.send(format!("{OF_NAMESPACE}{namespace}")))
             }),
             mig_config: mig_config(client, places.layouts(), wakes),
             pulls: PullCaches::start(client, places, wakes),

@@ -52,7 +52,7 @@ impl Observed {
                 Role::Terminating => (false, there.unwrap_or(Presence::Going)),
             };
             let held = if presence == Presence::Going { self.held(&name) } else { self.counted(&name) };
-            let (steady, wants) = (!self.unsteady.contains(&name), self.claims.wants(&name));
+            let (steady, wants) = (!self.unsteady.contains(&name), self.refused.wants(&name));
             let account = Account { open, presence, steady, held, wants };
             Some((name, account))
         };

@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 
 use super::{
     Context, TenantError,
-    call::Call,
     context::{Kept, version},
     decide::{Optional, Write},
     failed,
@@ -100,7 +99,11 @@ async fn perform(seen: &Observed, context: &Context, write: Write) -> Result<(),
             writer.delete(&Api::<Namespace>::all(writer.client()), &namespace, uid).await.map_err(failed(doing))
         }
         Write::Release { namespace, made } => release(writer, &namespace, made).await,
-        Write::Call(call) => tell_controller(seen, context, &call).await,
+        Write::Wake(wake) => {
+            wake.perform(writer, &seen.name(), seen.now).await?;
+            context.woken(&seen.name(), &wake);
+            Ok(())
+        }
         Write::Finish(farewell) => {
             if let Some(note) = farewell {
                 tell(seen, context, EventType::Warning, "DeletionBlocked", note).await;
@@ -159,28 +162,6 @@ async fn name_pull_secrets(context: &Context, account: Account) -> Result<(), Te
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         Err(error) => Err(failed(format!("naming image pull secrets in namespace {namespace}"))(error)),
     }
-}
-
-/// Tells a controller in its status that there is room. One that is gone or another by now, or that may not be told, comes by itself if at
-/// all.
-async fn tell_controller(seen: &Observed, context: &Context, call: &Call) -> Result<(), TenantError> {
-    let (controller, namespace) = (&call.controller, &call.namespace);
-    let fields = call.fields(&seen.name(), seen.now);
-    let told = context
-        .writer
-        .apply_status_in(Part::Tenant, namespace, &controller.resource(), controller.name(), fields)
-        .await;
-    match told {
-        // it would be refused again, and a tenant is not to be kept from the rest by a call
-        Err(kube::Error::Api(status)) if status.is_forbidden() || status.code == 422 => {
-            tracing::warn!(%controller, namespace, error = %status, "a controller cannot be told of room: it comes after its own pause");
-        }
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
-        Err(error) => return Err(failed(format!("telling {controller} of namespace {namespace} of room"))(error)),
-        Ok(()) => tracing::debug!(%controller, namespace, "told of room"),
-    }
-    context.called(&seen.name(), call);
-    Ok(())
 }
 
 /// Deletes an object of ours.

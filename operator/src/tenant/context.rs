@@ -17,21 +17,21 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::{
-    Amount, ROOM, TenantError, budget,
-    call::{Call, Controller},
-    claims::{self, Claims, Refused},
+    ROOM, TenantError, budget,
     fence::Fence,
     observe::Observed,
     passing::Passing,
     pull::Pulls,
     queue::Name,
+    refused_controllers::{Refused, RefusedControllers, newest_pods},
     render,
     standard::Standard,
+    wake_controllers::{Wake, WakeTarget},
 };
 use crate::{
     apply::Writer,
     cache::{
-        Caches, EVERYBODY, OF_NAMESPACE, PackedStore, SlimEvent, SlimNamespace, SlimPod, SlimQuota, pull, tenant_of,
+        Caches, EVERYBODY, OF_NAMESPACE, PackedStore, QuotaRefusal, SlimNamespace, SlimPod, SlimQuota, pull, tenant_of,
     },
     metrics::Metrics,
     view::View,
@@ -75,6 +75,15 @@ impl Kept {
     }
 }
 
+/// What the command line says about tenants.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Our own namespace, which no tenant gets.
+    pub home: String,
+    /// Write a condition into the status of refused controllers once there is headroom.
+    pub wake_controllers: bool,
+}
+
 /// What the controller works with.
 pub struct Context {
     pub(super) caches: Caches,
@@ -83,8 +92,7 @@ pub struct Context {
     view: watch::Receiver<Arc<View>>,
     /// What every tenant gets alike.
     standard: Arc<Standard>,
-    /// Our own namespace.
-    home: String,
+    settings: Settings,
     pub(super) metrics: Arc<Metrics>,
     /// Versions of what was written last, by namespace: a decision about budgets needs to see its quota, and what is not seen
     /// yet would be written once more.
@@ -93,28 +101,28 @@ pub struct Context {
     passing: Mutex<Passing>,
     /// Which quotas can be relied on.
     fence: Mutex<Fence>,
-    /// What controllers wait for, by tenant.
-    claims: Mutex<HashMap<String, Claims>>,
+    /// Refused controllers by tenant.
+    refused: Mutex<HashMap<String, RefusedControllers>>,
     /// What was in force of quotas when they were seen last, and when one of their limits has come down, by namespace.
     lowered: Mutex<HashMap<String, (budget::InForce, Instant)>>,
 }
 
 impl Context {
-    /// What the controller works with; `view` is the fleet as its pass has found it, `term` grows from leader to leader, `home` is our
-    /// own namespace and `standard` what every tenant gets alike.
+    /// What the controller works with; `view` is the fleet as its pass has found it, `term` grows from leader to leader, `standard` is
+    /// what every tenant gets alike.
     pub fn new(
         term: u64,
-        (home, standard): (String, Standard),
+        (settings, standard): (Settings, Standard),
         caches: Caches,
         writer: Writer,
         publisher: Publisher,
         view: watch::Receiver<Arc<View>>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let (written, passing, claims, lowered) = Default::default();
+        let (written, passing, refused, lowered) = Default::default();
         let fence = Mutex::new(Fence::new(term));
         let standard = Arc::new(standard);
-        Self { caches, writer, publisher, view, standard, home, metrics, written, passing, fence, claims, lowered }
+        Self { caches, writer, publisher, view, standard, settings, metrics, written, passing, fence, refused, lowered }
     }
 
     /// The tenants that a word means: one by name, the one that has a namespace or else all that list it, or all.
@@ -151,7 +159,7 @@ impl Context {
         let classes = of(&self.caches.quotas, render::CLASSES, &namespaces);
         let grants = of(&self.caches.grants, names::GRANT, &namespaces);
         let pulls = self.pulls(&namespaces);
-        let (standard, home, doors) = (self.standard.clone(), self.home.clone(), self.caches.doors());
+        let (standard, home, doors) = (self.standard.clone(), self.settings.home.clone(), self.caches.doors());
         let view = self.view.borrow().clone();
         let (firm, unseen) = {
             let mut fence = self.fence();
@@ -164,7 +172,7 @@ impl Context {
         let unsteady = self.unsteady(&quotas, counting);
         let here = quotas.keys().filter(|_| counting).flat_map(|ns| self.pods_in(ns));
         let counted = budget::counted(here.collect::<Vec<_>>().iter().map(|p| &**p));
-        let (tenant, claims, now) = (tenant.clone(), Claims::default(), Timestamp::now());
+        let (tenant, refused, now) = (tenant.clone(), RefusedControllers::default(), Timestamp::now());
         let mut seen = Observed {
             tenant,
             namespaces,
@@ -183,11 +191,11 @@ impl Context {
             unsteady,
             counted,
             unseen,
-            claims,
+            refused,
             view,
             now,
         };
-        seen.claims = self.claims_of(&seen);
+        seen.refused = self.refused_of(&seen);
         seen
     }
 
@@ -201,7 +209,7 @@ impl Context {
         let caches = &self.caches.pulls;
         let mut pulls = Pulls::default();
         for (name, stores) in &caches.named {
-            let source = stores.source.get(&ObjectRef::new(name).within(&self.home));
+            let source = stores.source.get(&ObjectRef::new(name).within(&self.settings.home));
             pulls.sources.insert(name.clone(), source);
             let here = stored(&stores.secrets, name, namespaces).into_iter();
             pulls.secrets.extend(here.map(|(namespace, secret)| ((namespace, name.clone()), secret)));
@@ -235,33 +243,44 @@ impl Context {
         unsteady
     }
 
-    /// Follows what controllers say of this tenant's quotas.
-    fn claims_of(&self, seen: &Observed) -> Claims {
-        let mut all = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Follows the controllers that this tenant's quotas refused.
+    fn refused_of(&self, seen: &Observed) -> RefusedControllers {
+        let refusals: Vec<Refused> = seen.quotas.keys().flat_map(|namespace| self.refusals_in(namespace)).collect();
+        let mut all = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let old = all.remove(&seen.name()).unwrap_or_default();
-        let refused: Vec<Refused> = if self.caches.refusals.is_empty() {
-            Vec::new()
-        } else {
-            let events = self.caches.refusals.state();
-            let mine =
-                events.iter().filter(|e| seen.quotas.contains_key(e.metadata.namespace.as_deref().unwrap_or_default()));
-            claims::latest(mine.filter_map(|e| refused(e)))
-        };
-        let (claims, waited) = old.follow(&refused, &seen.standings(), seen.now);
+        let (new, waited) = old.update(&refusals, &seen.standings(), seen.now);
         for time in waited {
             self.metrics.budget_moved(time.as_secs_f64());
         }
-        if !claims.is_empty() {
-            all.insert(seen.name(), claims.clone());
+        if !new.is_empty() {
+            all.insert(seen.name(), new.clone());
         }
-        claims
+        new
     }
 
-    /// A controller has been told of room.
-    pub(super) fn called(&self, tenant: &str, call: &Call) {
-        let mut all = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(claims) = all.get_mut(tenant) {
-            claims.called(call);
+    fn refusals_in(&self, namespace: &str) -> Vec<Refused> {
+        let refusals = self.caches.refusals.of(namespace);
+        if refusals.is_empty() {
+            return Vec::new();
+        }
+        let newest_pods = newest_pods(self.pods_in(namespace).iter().map(|pod| &**pod));
+        let refused = |refusal: QuotaRefusal| Refused {
+            namespace: namespace.to_owned(),
+            target: WakeTarget::of(&refusal.controller).filter(|_| self.settings.wake_controllers),
+            version: refusal.version,
+            at: refusal.at,
+            amounts: refusal.requested(),
+            newest_pod: newest_pods.get(&refusal.uid).copied(),
+            uid: refusal.uid,
+        };
+        refusals.into_iter().map(refused).collect()
+    }
+
+    /// A controller was woken.
+    pub(super) fn woken(&self, tenant: &str, wake: &Wake) {
+        let mut all = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(refused) = all.get_mut(tenant) {
+            refused.woken(wake);
         }
     }
 
@@ -360,19 +379,6 @@ where
 {
     let one = |ns: &String| Some((ns.clone(), store.get(&ObjectRef::new(name).within(ns))?));
     namespaces.keys().filter_map(one).collect()
-}
-
-/// An event as a refusal; `None` when it does not say enough.
-fn refused(event: &SlimEvent) -> Option<Refused> {
-    let amounts = event.requested().into_iter().filter_map(|(key, q)| Some((key, Amount::parse(&q)?)));
-    Some(Refused {
-        namespace: event.metadata.namespace.clone()?,
-        by: event.regarding.uid.clone(),
-        controller: Controller::of(&event.regarding.api_version, &event.regarding.kind, &event.regarding.name),
-        version: event.version(),
-        at: event.at()?,
-        amounts: amounts.collect(),
-    })
 }
 
 pub(super) fn version(object: &impl Resource) -> u64 {

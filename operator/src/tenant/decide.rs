@@ -11,11 +11,11 @@ use k8s_openapi::api::{
 use kube::{Resource, ResourceExt as _};
 
 use super::{
-    call::Call,
     observe::{Observed, Role},
     pull::{self, Account, PullCopy},
     render,
     split::Order,
+    wake_controllers::Wake,
 };
 use crate::cache::{Print, SlimBinding, SlimQuota};
 
@@ -86,8 +86,8 @@ pub enum Write {
         /// We have made it, and said so in a label.
         made: bool,
     },
-    /// Tell a controller that there is room for its pod.
-    Call(Call),
+    /// Wake a controller for whose pod there is headroom.
+    Wake(Wake),
     /// Remove the tenant's finalizer; the sentence, if any, is told in an event.
     Finish(Option<String>),
 }
@@ -179,7 +179,7 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
     writes.extend(grants);
     writes.extend(quotas);
     writes.extend(bindings);
-    writes.extend(seen.claims.calls(seen.now).into_iter().map(Write::Call));
+    writes.extend(seen.refused.wakes(seen.now).into_iter().map(Write::Wake));
     // last: a feature that fails keeps nothing else from the tenant
     writes.extend(pulls);
     writes

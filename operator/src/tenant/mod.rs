@@ -1,9 +1,7 @@
 //! The controller of tenants: observe from the caches, decide, write, report.
 
 mod budget;
-mod call;
 mod carry;
-mod claims;
 mod context;
 mod decide;
 mod fence;
@@ -12,6 +10,7 @@ mod observe;
 mod passing;
 mod pull;
 mod queue;
+mod refused_controllers;
 mod render;
 mod report;
 mod split;
@@ -20,11 +19,12 @@ mod status;
 mod teardown;
 #[cfg(test)]
 mod tests;
+mod wake_controllers;
 mod work;
 
 use kube::core::error_boundary::InvalidObject;
 
-pub use context::Context;
+pub use context::{Context, Settings};
 pub(crate) use gputenancy_crds::quantity::Amount;
 pub use observe::weight_unknown;
 pub use split::Weight;

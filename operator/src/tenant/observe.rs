@@ -16,7 +16,9 @@ use k8s_openapi::{
 };
 use kube::ResourceExt as _;
 
-use super::{claims::Claims, network, pull::Pulls, render, split::Amounts, standard::Standard};
+use super::{
+    network, pull::Pulls, refused_controllers::RefusedControllers, render, split::Amounts, standard::Standard,
+};
 use crate::{
     cache::{Door, Print, SlimBinding, SlimLimits, SlimNamespace, SlimPolicy, SlimQuota, tenant_of},
     view::View,
@@ -59,8 +61,8 @@ pub struct Observed {
     pub counted: BTreeMap<String, Amounts>,
     /// Namespaces whose quota was written and that are not seen yet.
     pub unseen: BTreeSet<String>,
-    /// What its controllers wait for.
-    pub claims: Claims,
+    /// Its controllers whose pods were refused.
+    pub refused: RefusedControllers,
     /// The fleet.
     pub view: Arc<View>,
     /// The time, for deadlines and transition times.

@@ -90,7 +90,7 @@ fn uses(seen: &Observed) -> Vec<GpuUse> {
             .filter_map(|ns| seen.quotas.get(ns)?.status.used.get(&quota_key(&resource)).and_then(Amount::parse))
             .sum();
         let own: Vec<&str> = names().collect();
-        let refused = seen.claims.waiting(&own, &quota_key(&resource), seen.now, SHOWN_AFTER);
+        let refused = seen.refused.waiting(&own, &quota_key(&resource), seen.now, SHOWN_AFTER);
         let held = seen.view.held_by(names(), &resource);
         let free = profile.map_or(0, |p| p.free);
         let share = seen.view.weights.get(&resource).filter(|_| seen.tenant.spec.gpu_equivalents.is_some());

@@ -11,15 +11,17 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use super::{
-    claims::{Claims, Refused},
     decide::{self, Optional, Write},
     observe::{Observed, Role},
     pull::Pulls,
+    refused_controllers::{Refused, RefusedControllers},
     render, status,
     teardown::{self, PATIENCE},
+    wake_controllers::WakeTarget,
 };
 use crate::{
-    cache::{Door, SlimBinding, SlimLimits, SlimNamespace, SlimPolicy, SlimQuota, pull::Named},
+    cache::{ControllerRef, Door, SlimBinding, SlimLimits, SlimNamespace, SlimPolicy, SlimQuota, pull::Named},
+    object_name::ObjectName,
     view::{Contract, ProfileView, TenantView, View},
 };
 
@@ -100,7 +102,7 @@ fn observed(spec: &Value) -> Observed {
         unsteady: BTreeSet::new(),
         counted: BTreeMap::new(),
         unseen: BTreeSet::new(),
-        claims: Claims::default(),
+        refused: RefusedControllers::default(),
         grants: BTreeMap::new(),
         view: Arc::new(view()),
         now: Timestamp::UNIX_EPOCH,
@@ -185,7 +187,7 @@ fn carry_out(seen: &mut Observed, writes: Vec<Write>) {
                 slim.metadata.labels = None;
                 seen.namespaces.insert(namespace, Arc::new(slim));
             }
-            Write::Call(call) => seen.claims.called(&call),
+            Write::Wake(wake) => seen.refused.woken(&wake),
             Write::Finish(_) => seen.tenant.metadata.finalizers = None,
         }
     }
@@ -399,14 +401,25 @@ fn a_suspended_tenant_admits_nothing_says_so_and_comes_back() {
     assert!(status::status(&seen, None).conditions.iter().all(|c| c.type_ != "Suspended"));
 }
 
+fn refused(seen: &Observed, key: &str, units: i32) -> Refused {
+    let amounts = [(key.to_owned(), super::Amount::units(units))].into();
+    let name = ObjectName::parse("web-5c").unwrap();
+    let controller = ControllerRef { api_version: "apps/v1".into(), kind: "ReplicaSet".into(), name };
+    let target = WakeTarget::of(&controller);
+    Refused { namespace: "a1".into(), uid: "rs".into(), target, version: 1, at: seen.now, amounts, newest_pod: None }
+}
+
+fn observe_refusal(seen: &mut Observed, refused: &Refused) {
+    let before = std::mem::take(&mut seen.refused);
+    seen.refused = before.update(std::slice::from_ref(refused), &seen.standings(), seen.now).0;
+}
+
 #[test]
-fn a_controller_that_was_refused_gets_room_and_is_counted_while_it_waits() {
+fn refused_controller_gets_headroom_and_is_counted_while_it_waits() {
     let mut seen = settled(&json!({}));
     uses(&mut seen, "a1", 4);
-    let amounts = [(MIG.to_owned(), super::Amount::units(3))].into();
-    let refused =
-        Refused { namespace: "a1".into(), by: "rs".into(), controller: None, version: 1, at: seen.now, amounts };
-    seen.claims = Claims::default().follow(&[refused], &seen.standings(), seen.now).0;
+    let refused = refused(&seen, MIG, 3);
+    observe_refusal(&mut seen, &refused);
     assert_eq!(status::status(&seen, None).gpus[0].waiting, 0, "not at once");
     seen.now += status::SHOWN_AFTER;
     assert_eq!(status::status(&seen, None).gpus[0].waiting, 1);
@@ -415,20 +428,32 @@ fn a_controller_that_was_refused_gets_room_and_is_counted_while_it_waits() {
 }
 
 #[test]
-fn a_controller_that_does_not_come_for_its_room_is_told_of_it() {
+fn refused_controller_with_a_later_pod_is_not_counted() {
     let mut seen = settled(&json!({}));
-    let amounts: super::split::Amounts = [(MIG.to_owned(), super::Amount::units(1))].into();
-    let controller = super::call::Controller::of("apps/v1", "ReplicaSet", "web-5c");
-    let refused = [Refused { namespace: "a1".into(), by: "rs".into(), controller, version: 1, at: seen.now, amounts }];
-    seen.claims = Claims::default().follow(&refused, &seen.standings(), seen.now).0;
-    assert_eq!(decide::writes(&seen), [], "it may be about to come");
-    let then = seen.claims.wake(seen.now, status::SHOWN_AFTER).unwrap();
-    seen.now = then;
-    seen.claims = seen.claims.clone().follow(&refused, &seen.standings(), then).0;
+    for namespace in ["a1", "a2"] {
+        uses(&mut seen, namespace, 4);
+    }
+    let mut refused = refused(&seen, MIG, 1);
+    observe_refusal(&mut seen, &refused);
+    seen.now += status::SHOWN_AFTER;
+    assert_eq!(status::status(&seen, None).gpus[0].waiting, 1);
+    refused.newest_pod = Some(seen.now);
+    observe_refusal(&mut seen, &refused);
+    assert_eq!(status::status(&seen, None).gpus[0].waiting, 0);
+}
+
+#[test]
+fn refused_controller_that_does_not_use_its_headroom_is_woken_once() {
+    let mut seen = settled(&json!({}));
+    let refused = refused(&seen, MIG, 1);
+    observe_refusal(&mut seen, &refused);
+    assert_eq!(decide::writes(&seen), [], "it may retry by itself");
+    seen.now = seen.refused.next_deadline(seen.now, status::SHOWN_AFTER).unwrap();
+    observe_refusal(&mut seen, &refused);
     let writes = decide::writes(&seen);
-    let [Write::Call(call)] = writes.as_slice() else { panic!("{writes:?}") };
-    assert_eq!((call.namespace.as_str(), call.controller.to_string().as_str()), ("a1", "ReplicaSet web-5c"));
-    seen.claims.called(call);
+    let [Write::Wake(wake)] = writes.as_slice() else { panic!("{writes:?}") };
+    assert_eq!((wake.namespace.as_str(), wake.target.to_string().as_str()), ("a1", "ReplicaSet web-5c"));
+    seen.refused.woken(wake);
     assert_eq!(decide::writes(&seen), []);
 }
 

@@ -111,7 +111,7 @@ async fn one(tenant: &GpuTenant, context: &Context) -> Result<Outcome, TenantErr
         let told = outcome.as_ref().err().filter(|e| !matches!(e, TenantError::Lagging(_)));
         report(&seen, context, told).await?
     };
-    let ends = seen.claims.wake(seen.now, status::SHOWN_AFTER);
+    let ends = seen.refused.next_deadline(seen.now, status::SHOWN_AFTER);
     let ends = ends.and_then(|then| Duration::try_from(then.duration_since(seen.now)).ok());
     let steady = seen.step().1.waits.then_some(STEADY);
     let later = [reported.again, ends, steady, deleted.then_some(Duration::from_secs(30))].into_iter().flatten().min();

@@ -97,7 +97,8 @@ async fn controllers_that_have_been_refused_for_long_are_told_of_room_and_come()
         pods_are(&world, WAITS, WAITING.len()).await?;
         let reasons = "jsonpath={.items[*].status.conditions[?(@.type==\"gputenancy.io/RoomMade\")].message}";
         let said = world.kubectl(&["get", "replicasets", "-n", WAITS, "-o", reasons]).await?;
-        let wanted = "the budget of GpuTenant called has room here for a pod with requests.nvidia.com/mig-1g.10gb=1";
+        let wanted =
+            "the budget of GpuTenant called has headroom here for a pod with requests.nvidia.com/mig-1g.10gb=1";
         ensure(said.trim() == wanted, format!("the ReplicaSet says: {said}"))
     };
     world.keeping_evidence("called", body).await;

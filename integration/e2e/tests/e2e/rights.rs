@@ -76,12 +76,13 @@ fn needed(right: &Right) -> String {
 const PULLS: (&str, &[&str]) = ("tenants.imagePullSecrets={registry,mirror}", &["registry", "mirror"]);
 
 /// What operator and agent list, as the chart installs them with these Secrets.
-fn listed(pull_secrets: &[&str]) -> Vec<Right> {
+fn listed(pull_secrets: &[&str], wake_controllers: bool) -> Vec<Right> {
     let places = Places {
         namespace: NAMESPACE.into(),
         mig_config_namespace: None,
         lease_name: LEASE.into(),
         pull_secrets: pull_secrets.iter().map(|n| (*n).to_owned()).collect(),
+        wake_controllers,
     };
     let operator = gputenancy_operator::rights::rights(&places);
     operator.into_iter().chain(gputenancy_agent::rights::rights()).collect()
@@ -97,7 +98,10 @@ fn installed(sets: &[&str]) -> Vec<Role> {
 #[test]
 fn the_roles_grant_what_the_programs_list_and_nothing_else() {
     let (set, names) = PULLS;
-    for (roles, listed) in [(installed(&[]), listed(&[])), (installed(&[set]), listed(names))] {
+    let unwoken = installed(&["budget.wakeControllers=false"]);
+    for (roles, listed) in
+        [(installed(&[]), listed(&[], true)), (installed(&[set]), listed(names, true)), (unwoken, listed(&[], false))]
+    {
         let wrong = differences(&roles, &listed);
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
@@ -190,7 +194,7 @@ impl Programs {
     async fn missing(&self, program: &'static str) -> Result<BTreeSet<String>> {
         let output = self.run(program).await?;
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        let missing: Vec<Right> = listed(PULLS.1)
+        let missing: Vec<Right> = listed(PULLS.1, true)
             .into_iter()
             .filter(|right| {
                 right.role.contains(program) || (program == "operator" && right.role.contains("mig-config"))

@@ -9,6 +9,8 @@ use e2e::{
     story::{self, GROWN, GROWN_TO, MIG_1G, MIG_3G, NODES, TEAM_A, TEAM_B},
     wait::{PATIENCE, eventually},
 };
+use gputenancy_crds::GpuTenant;
+use kube::Api;
 
 type Pods = BTreeMap<String, Life>;
 
@@ -37,7 +39,22 @@ async fn tell(world: &World) -> Result<()> {
     the_plan_came_true(world, &forecast, &planned, &had).await?;
     only_the_evicted_pod_moved(world, &forecast, &before, &after).await?;
     nvidia_agrees(world, &planned).await?;
-    the_scheduler_counts(world, &planned, &forecast).await
+    the_scheduler_counts(world, &planned, &forecast).await?;
+    nothing_waits(world).await
+}
+
+/// Every Deployment is complete, so the refusal of a replacement for an evicted pod no longer counts.
+async fn nothing_waits(world: &World) -> Result<()> {
+    let api = Api::<GpuTenant>::all(world.client.clone());
+    for tenant in [TEAM_A, TEAM_B] {
+        eventually(&format!("waiting is 0 in the status of {tenant}"), PATIENCE, || async {
+            let gpus = api.get(tenant).await?.status.unwrap_or_default().gpus;
+            let waiting: Vec<String> = gpus.iter().map(|g| format!("{} {}", g.profile, g.waiting)).collect();
+            Ok(if gpus.iter().all(|g| g.waiting == 0) { Ok(()) } else { Err(waiting.join(", ")) })
+        })
+        .await?;
+    }
+    Ok(())
 }
 
 async fn each_pod_sees_its_own_instance(world: &World, pods: &Pods) -> Result<()> {

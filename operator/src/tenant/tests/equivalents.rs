@@ -65,11 +65,8 @@ fn room_moves_from_one_profile_to_another_that_a_controller_was_refused() {
     let mut seen = mixed(&json!({}));
     use_of(&mut seen, MIG, 14);
     use_of(&mut seen, THREE, 3);
-    let refused = |seen: &Observed, version| {
-        let amounts = [(THREE.to_owned(), super::super::Amount::units(1))].into();
-        [Refused { namespace: "a1".into(), by: "rs".into(), controller: None, version, at: seen.now, amounts }]
-    };
-    seen.claims = Claims::default().follow(&refused(&seen, 1), &seen.standings(), seen.now).0;
+    let refused = refused(&seen, THREE, 1);
+    observe_refusal(&mut seen, &refused);
     assert_eq!(decide::writes(&seen), [], "nothing is taken from pods");
     use_of(&mut seen, MIG, 12);
     settle(&mut seen);
@@ -80,10 +77,8 @@ fn room_moves_from_one_profile_to_another_that_a_controller_was_refused() {
 fn a_resource_rises_only_once_the_other_ones_limit_has_come_down_for_a_while() {
     let mut seen = mixed(&json!({}));
     use_of(&mut seen, THREE, 3);
-    let amounts = [(THREE.to_owned(), super::super::Amount::units(1))].into();
-    let refused =
-        [Refused { namespace: "a1".into(), by: "rs".into(), controller: None, version: 1, at: seen.now, amounts }];
-    seen.claims = Claims::default().follow(&refused, &seen.standings(), seen.now).0;
+    let refused = refused(&seen, THREE, 1);
+    observe_refusal(&mut seen, &refused);
     let writes = decide::writes(&seen);
     carry_out(&mut seen, writes);
     use_of(&mut seen, THREE, 3);

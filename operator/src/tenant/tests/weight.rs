@@ -170,6 +170,7 @@ async fn filled(kinds: &[&'static str]) -> (Caches, Client, mpsc::UnboundedRecei
         mig_config_namespace: None,
         lease_name: "gputenancy".into(),
         pull_secrets: Vec::new(),
+        wake_controllers: true,
     };
     let caches = Caches::start(&client, &places, &wakes, false);
     caches.ready(|_| {}).await;
@@ -236,7 +237,10 @@ async fn whole() {
     let (_sender, receiver) = watch::channel(Arc::new(view));
     let context = Context::new(
         7,
-        ("gputenancy-system".into(), STANDARD.parse::<Standard>().unwrap()),
+        (
+            crate::tenant::Settings { home: "gputenancy-system".into(), wake_controllers: true },
+            STANDARD.parse::<Standard>().unwrap(),
+        ),
         caches.clone(),
         Writer::new(client.clone(), metrics.clone()),
         Publisher::new(client, "gputenancy.io/operator", "test"),

@@ -1,0 +1,368 @@
+//! Pods that our quotas refused to their controllers, read from the controllers' events: such a pod leaves no other trace in the API.
+//!
+//! Tenants can write events, so every field is checked before it is kept, and the number of entries is bounded.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use futures::StreamExt as _;
+use gputenancy_crds::quantity::Amount;
+use k8s_openapi::{
+    api::events::v1::Event,
+    apimachinery::pkg::{
+        api::resource::Quantity,
+        apis::meta::v1::{MicroTime, Time},
+    },
+    jiff::Timestamp,
+};
+use kube::{
+    Api, Client, Resource,
+    api::ObjectMeta,
+    runtime::{WatchStreamExt as _, watcher},
+};
+use serde::Deserialize;
+use tokio::sync::watch;
+
+use super::watch::backoff;
+use crate::object_name::ObjectName;
+
+/// Text before the amounts in the API server's message, with the name of our quota.
+const REFUSAL: &str = "exceeded quota: gputenancy, requested: ";
+/// Longest text of amounts that is kept. The notes of Kubernetes' own controllers have at most 1 KiB.
+const MAX_AMOUNTS: usize = 1024;
+/// Longest uid that is kept: Kubernetes writes 36 characters.
+const MAX_UID: usize = 64;
+/// Longest `apiVersion` and `kind` that are kept: a DNS name, a slash and a label.
+const MAX_TYPE: usize = 320;
+/// Most controllers of one namespace: more than wait in any real one. Of more, those refused last are kept; the others retry by themselves.
+const MAX_PER_NAMESPACE: usize = 500;
+/// Most controllers in all: 16 MiB if every entry has the largest size. Beyond it the namespace with the most entries loses its oldest.
+const MAX_IN_ALL: usize = 8192;
+/// Time between two log lines about dropped entries.
+const LOG_INTERVAL: Duration = Duration::from_mins(1);
+
+/// The latest refusal that a controller reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaRefusal {
+    /// Uid of the controller.
+    pub uid: String,
+    /// The controller.
+    pub controller: ControllerRef,
+    /// Resource version of the event; grows with each report.
+    pub version: u64,
+    /// Time of the refusal.
+    pub at: Timestamp,
+    /// Name of the event.
+    event: String,
+    /// `key=amount,key=amount`, as the API server wrote it.
+    amounts: String,
+}
+
+/// Type and name of a controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControllerRef {
+    /// Group and version.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+    /// Name.
+    pub name: ObjectName,
+}
+
+/// The fields of an event that are read.
+#[derive(Resource, Deserialize, Clone, Debug, Default)]
+#[resource(inherit = Event)]
+#[serde(rename_all = "camelCase")]
+struct SlimEvent {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    regarding: Regarding,
+    #[serde(default)]
+    note: String,
+    #[serde(default)]
+    event_time: Option<MicroTime>,
+    #[serde(default)]
+    deprecated_last_timestamp: Option<Time>,
+    #[serde(default)]
+    series: Option<Series>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Regarding {
+    api_version: String,
+    kind: String,
+    name: String,
+    uid: String,
+}
+
+#[derive(Deserialize, Clone, Debug)]
+#[serde(rename_all = "camelCase")]
+struct Series {
+    last_observed_time: MicroTime,
+}
+
+impl QuotaRefusal {
+    /// Reads an event; `None` when it reports no refusal by our quota, or has a field that no controller would write.
+    fn read(event: &SlimEvent) -> Option<Self> {
+        let (amounts, _) = event.note.split_once(REFUSAL)?.1.split_once(", used: ")?;
+        let Regarding { api_version, kind, name, uid } = &event.regarding;
+        let is_uid =
+            !uid.is_empty() && uid.len() <= MAX_UID && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        if !is_uid || api_version.len().max(kind.len()) > MAX_TYPE || amounts.len() > MAX_AMOUNTS {
+            return None;
+        }
+        let repeated = event.series.as_ref().map(|s| s.last_observed_time.0);
+        let last = event.deprecated_last_timestamp.as_ref().map(|t| t.0);
+        Some(Self {
+            uid: uid.clone(),
+            controller: ControllerRef {
+                api_version: api_version.clone(),
+                kind: kind.clone(),
+                name: ObjectName::parse(name)?,
+            },
+            version: event.metadata.resource_version.as_deref()?.parse().ok()?,
+            at: repeated.max(last).max(event.event_time.as_ref().map(|t| t.0))?,
+            event: event.metadata.name.clone()?,
+            amounts: amounts.to_owned(),
+        })
+    }
+
+    /// What one pod requested of the resources that the quota has too little of, by quota key.
+    pub fn requested(&self) -> BTreeMap<String, Amount> {
+        let pairs = self.amounts.split(',').filter_map(|pair| pair.split_once('='));
+        let amounts = pairs.filter_map(|(key, text)| Some((key.trim(), Amount::parse(&Quantity(text.trim().into()))?)));
+        let positive = amounts.filter(|(_, amount)| *amount > Amount::default());
+        positive.map(|(key, amount)| (key.to_owned(), amount)).collect()
+    }
+}
+
+/// A bounded store of the latest refusal of each controller.
+#[derive(Clone)]
+pub struct Refusals {
+    entries: Arc<Mutex<Entries>>,
+    ready: watch::Receiver<bool>,
+}
+
+impl Refusals {
+    /// Begins to watch, in a task that ends with the runtime; `changed` gets each namespace whose refusals have changed.
+    pub fn start(client: &Client, changed: impl Fn(String) + Send + 'static) -> Self {
+        let config = watcher::Config::default().fields("reason=FailedCreate,type=Warning").streaming_lists();
+        let mut events = Box::pin(watcher(Api::<SlimEvent>::all(client.clone()), config).backoff(backoff()));
+        let (listed, ready) = watch::channel(false);
+        let refusals = Self { entries: Arc::default(), ready };
+        let (entries, mut relisted) = (refusals.entries.clone(), Entries::default());
+        tokio::spawn(async move {
+            while let Some(event) = events.next().await {
+                let namespaces: BTreeSet<String> = match event {
+                    Ok(watcher::Event::Apply(event)) => lock(&entries).apply(&event).into_iter().collect(),
+                    Ok(watcher::Event::Delete(event)) => lock(&entries).delete(&event).into_iter().collect(),
+                    Ok(watcher::Event::Init) => {
+                        relisted = Entries::default();
+                        continue;
+                    }
+                    Ok(watcher::Event::InitApply(event)) => {
+                        relisted.apply(&event);
+                        continue;
+                    }
+                    Ok(watcher::Event::InitDone) => {
+                        let new = std::mem::take(&mut relisted);
+                        let mut namespaces: BTreeSet<String> = new.namespaces.keys().cloned().collect();
+                        let old = std::mem::replace(&mut *lock(&entries), new);
+                        namespaces.extend(old.namespaces.into_keys());
+                        listed.send_replace(true);
+                        namespaces
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, kind = "Event", "the watch failed and is started again");
+                        continue;
+                    }
+                };
+                namespaces.into_iter().for_each(&changed);
+            }
+        });
+        refusals
+    }
+
+    /// Waits for the first list.
+    pub async fn wait_until_ready(&self) {
+        // fails only when the runtime ends
+        drop(self.ready.clone().wait_for(|ready| *ready).await);
+    }
+
+    /// The refusals of a namespace, one for each controller.
+    pub fn of(&self, namespace: &str) -> Vec<QuotaRefusal> {
+        lock(&self.entries).namespaces.get(namespace).into_iter().flat_map(BTreeMap::values).cloned().collect()
+    }
+}
+
+fn lock(entries: &Mutex<Entries>) -> MutexGuard<'_, Entries> {
+    entries.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The refusals by namespace and by uid of the controller.
+#[derive(Default)]
+struct Entries {
+    namespaces: BTreeMap<String, BTreeMap<String, QuotaRefusal>>,
+    count: usize,
+    logged: Option<Instant>,
+}
+
+impl Entries {
+    /// Keeps what an event reports; the namespace, if anything has changed there.
+    fn apply(&mut self, event: &SlimEvent) -> Option<String> {
+        let namespace = event.metadata.namespace.clone()?;
+        let refusal = QuotaRefusal::read(event)?;
+        let here = self.namespaces.entry(namespace.clone()).or_default();
+        if here.get(&refusal.uid).is_some_and(|known| known.version >= refusal.version) {
+            return None;
+        }
+        self.count += usize::from(here.insert(refusal.uid.clone(), refusal).is_none());
+        if here.len() > MAX_PER_NAMESPACE {
+            self.drop_oldest(&namespace);
+        } else if self.count > MAX_IN_ALL {
+            let largest = self.namespaces.iter().max_by_key(|(_, refusals)| refusals.len());
+            let largest = largest.map_or_else(String::new, |(name, _)| name.clone());
+            self.drop_oldest(&largest);
+        }
+        Some(namespace)
+    }
+
+    /// Forgets what a deleted event reported; the namespace, if anything has changed there.
+    fn delete(&mut self, event: &SlimEvent) -> Option<String> {
+        let (namespace, name) = (event.metadata.namespace.clone()?, event.metadata.name.as_ref()?);
+        let here = self.namespaces.get(&namespace)?;
+        let uid = here.values().find(|refusal| refusal.event == *name)?.uid.clone();
+        self.remove(&namespace, &uid);
+        Some(namespace)
+    }
+
+    fn drop_oldest(&mut self, namespace: &str) {
+        let here = self.namespaces.get(namespace).into_iter().flat_map(BTreeMap::values);
+        let Some(uid) = here.min_by_key(|refusal| refusal.version).map(|oldest| oldest.uid.clone()) else { return };
+        self.remove(namespace, &uid);
+        if self.logged.is_none_or(|then| then.elapsed() >= LOG_INTERVAL) {
+            self.logged = Some(Instant::now());
+            tracing::warn!(namespace, kept = self.count, "too many refused controllers, dropping the oldest");
+        }
+    }
+
+    fn remove(&mut self, namespace: &str, uid: &str) {
+        let Some(here) = self.namespaces.get_mut(namespace) else { return };
+        self.count -= usize::from(here.remove(uid).is_some());
+        if here.is_empty() {
+            self.namespaces.remove(namespace);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const NOTE: &str = "Error creating: pods \"web-x2k\" is forbidden: exceeded quota: gputenancy, requested: requests.cpu=1500m,requests.nvidia.com/mig-1g.10gb=2, used: requests.cpu=8,requests.nvidia.com/mig-1g.10gb=4, limited: requests.cpu=8,requests.nvidia.com/mig-1g.10gb=4";
+
+    fn event(edit: impl FnOnce(&mut Value)) -> SlimEvent {
+        let mut event = json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event",
+            "metadata": {"name": "web.1", "namespace": "a", "resourceVersion": "42"},
+            "regarding": {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u-1"},
+            "reason": "FailedCreate", "type": "Warning", "note": NOTE, "eventTime": null,
+            "deprecatedFirstTimestamp": "2026-01-01T00:00:00Z", "deprecatedLastTimestamp": "2026-01-01T00:00:09Z",
+        });
+        edit(&mut event);
+        serde_json::from_value(event).unwrap()
+    }
+
+    fn numbered(namespace: &str, number: usize) -> SlimEvent {
+        event(|e| {
+            e["metadata"] =
+                json!({"name": format!("web.{number}"), "namespace": namespace, "resourceVersion": number.to_string()});
+            e["regarding"]["uid"] = json!(format!("u-{number}"));
+        })
+    }
+
+    #[test]
+    fn refusal_by_our_quota_is_read_with_amounts_time_and_version() {
+        for before in ["", "(combined from similar events): ", "create Pod web-0 in StatefulSet web failed error: "] {
+            let refusal = QuotaRefusal::read(&event(|e| e["note"] = json!(format!("{before}{NOTE}")))).unwrap();
+            let requested: Vec<_> = refusal.requested().into_iter().map(|(key, q)| format!("{key} {}", q.decimal())).collect();
+            assert_eq!(requested, ["requests.cpu 1.5", "requests.nvidia.com/mig-1g.10gb 2"]);
+            assert_eq!((refusal.at.to_string().as_str(), refusal.version), ("2026-01-01T00:00:09Z", 42));
+            assert_eq!(refusal.controller.name.as_str(), "web");
+        }
+    }
+
+    #[test]
+    fn other_events_are_not_refusals() {
+        for note in [
+            "Error creating: pods \"x\" is forbidden: exceeded quota: theirs, requested: pods=1, used: pods=1, limited: pods=1",
+            "Error creating: pods \"x\" is forbidden: violates PodSecurity \"restricted:latest\"",
+            "",
+        ] {
+            assert_eq!(QuotaRefusal::read(&event(|e| e["note"] = json!(note))), None, "{note}");
+        }
+    }
+
+    #[test]
+    fn events_with_fields_that_no_controller_writes_are_dropped() {
+        let long = "a".repeat(300);
+        for name in ["../../x", "a?b", "a b", "", "bücher", &long] {
+            assert_eq!(QuotaRefusal::read(&event(|e| e["regarding"]["name"] = json!(name))), None, "{name:?}");
+        }
+        for uid in ["", "u/1", "u 1", "ü", &long] {
+            assert_eq!(QuotaRefusal::read(&event(|e| e["regarding"]["uid"] = json!(uid))), None, "{uid:?}");
+        }
+        let (huge, many) = ("k".repeat(400), "requests.cpu=1,".repeat(100));
+        assert_eq!(QuotaRefusal::read(&event(|e| e["regarding"]["kind"] = json!(huge))), None);
+        assert_eq!(QuotaRefusal::read(&event(|e| e["regarding"]["apiVersion"] = json!(huge))), None);
+        let negative = event(|e| e["note"] = json!(NOTE.replacen("=1500m", "=-1", 1)));
+        assert_eq!(QuotaRefusal::read(&negative).unwrap().requested().len(), 1);
+        let note = NOTE.replacen("requests.cpu=1500m", &many, 1);
+        assert_eq!(QuotaRefusal::read(&event(|e| e["note"] = json!(note))), None);
+    }
+
+    #[test]
+    fn each_controller_has_one_entry_until_its_latest_event_is_deleted() {
+        let mut entries = Entries::default();
+        let named = |name: &str, version: u64| {
+            event(|e| e["metadata"] = json!({"name": name, "namespace": "a", "resourceVersion": version.to_string()}))
+        };
+        assert_eq!(entries.apply(&named("web.1", 5)).as_deref(), Some("a"));
+        assert_eq!(entries.apply(&named("web.2", 7)).as_deref(), Some("a"));
+        assert_eq!(entries.apply(&named("web.1", 5)), None, "older than what is known");
+        assert_eq!((entries.count, entries.namespaces["a"]["u-1"].version), (1, 7));
+        assert_eq!(entries.delete(&named("web.1", 5)), None);
+        assert_eq!(entries.delete(&named("web.2", 7)).as_deref(), Some("a"));
+        assert!(entries.namespaces.is_empty() && entries.count == 0);
+    }
+
+    #[test]
+    fn flood_of_one_namespace_keeps_its_newest_and_all_of_others() {
+        let mut entries = Entries::default();
+        entries.apply(&numbered("b", 1));
+        for number in 2..2000 {
+            entries.apply(&numbered("a", number));
+        }
+        assert!(entries.namespaces["b"].contains_key("u-1"));
+        let kept: Vec<u64> = entries.namespaces["a"].values().map(|r| r.version).collect();
+        assert_eq!((kept.len(), kept.iter().min()), (MAX_PER_NAMESPACE, Some(&1500)));
+    }
+
+    #[test]
+    fn flood_of_many_namespaces_is_bounded_and_takes_from_the_largest() {
+        let mut entries = Entries::default();
+        entries.apply(&numbered("quiet", 1));
+        for number in 2..12_000 {
+            entries.apply(&numbered(&format!("flood-{}", number % 40), number));
+        }
+        assert_eq!(entries.count, MAX_IN_ALL);
+        assert_eq!(entries.count, entries.namespaces.values().map(BTreeMap::len).sum::<usize>());
+        assert!(entries.namespaces.contains_key("quiet"));
+    }
+}
