@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Trust, quantity::NOT_NEGATIVE};
 
 /// A team: namespaces, GPU budget, owners.
-#[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "gputenancy.io",
     version = "v1alpha1",

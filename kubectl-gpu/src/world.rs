@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
 use gputenancy_operator::{
-    cache::{Demand, SlimContainer, SlimPod, SlimPodStatus},
+    cache::{SlimContainer, SlimPod, SlimPodStatus},
     plan::PodName,
     pool::{Fleet, dra_node},
 };
@@ -114,7 +114,7 @@ impl World {
             Object::Pool(new) => drop(put(&mut self.fleet.pools, *new, |old, new| old.spec = new.spec)),
             Object::Tenant(new) => {
                 let at = put(&mut self.tenants, *new, |old, new| old.spec = new.spec);
-                let demand = self.tenants.get(at).map(|t| Arc::new(Demand::from(t)));
+                let demand = self.tenants.get(at).map(|t| Arc::new(t.clone()));
                 match (self.fleet.tenants.get_mut(at), demand) {
                     (Some(old), Some(new)) => *old = new,
                     (None, new) => self.fleet.tenants.extend(new),
@@ -132,7 +132,7 @@ impl World {
     /// A tenant is deleted.
     pub fn remove_tenant(&mut self, name: &str) {
         self.tenants.retain(|t| t.name_any() != name);
-        self.fleet.tenants.retain(|t| *t.name != *name);
+        self.fleet.tenants.retain(|t| t.name_any() != name);
     }
 
     fn put_pod(&mut self, pod: PodRecord) {

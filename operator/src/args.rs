@@ -2,10 +2,10 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, builder::NonEmptyStringValueParser};
+use clap::{Args as ClapArgs, Parser, Subcommand};
 use gputenancy_service::logging::LogArgs;
 
-use crate::{pool::Tolerated, rights::LEASE, tenant::Standard};
+use crate::{locations::Locations, pool::Tolerated, tenant::Standard};
 
 /// Tenants, profiles and pools of NVIDIA GPUs on Kubernetes: the controller.
 #[derive(Parser, Debug, Clone)]
@@ -27,15 +27,15 @@ pub enum Command {
     /// Removes our finalizers from all objects, so that they can be deleted with no operator running.
     ReleaseFinalizers(LogArgs),
     /// Says which rights the operator needs, what for, and whether this account has them; nothing is changed.
-    Rights(Places),
+    Rights(Locations),
 }
 
 /// Flags of `run`.
 #[derive(ClapArgs, Debug, Clone)]
 pub struct RunArgs {
-    /// Where it keeps what is its own.
+    /// Flags that the rights depend on.
     #[command(flatten)]
-    pub places: Places,
+    pub locations: Locations,
     /// Name under which this replica holds the lease; must differ between replicas.
     #[arg(long, env = "POD_NAME")]
     pub identity: Option<String>,
@@ -60,35 +60,6 @@ pub struct RunArgs {
     pub log: LogArgs,
 }
 
-/// Where the operator keeps what is its own.
-#[derive(ClapArgs, Debug, Clone)]
-pub struct Places {
-    /// Namespace of the lease.
-    #[arg(long, env = "POD_NAMESPACE", default_value = "gputenancy-system")]
-    pub namespace: String,
-    /// Namespace of the `ConfigMap` with layouts for NVIDIA's MIG manager, by default that of the lease: it is mounted there.
-    #[arg(long, env = "MIG_CONFIG_NAMESPACE")]
-    pub mig_config_namespace: Option<String>,
-    /// Name of the lease.
-    #[arg(long, default_value = LEASE)]
-    pub lease_name: String,
-    /// Names of the Secrets in the operator's namespace that tenants may have copied into theirs for pulling images, separated by
-    /// commas; none: it has no right on any Secret.
-    #[arg(long, env = "PULL_SECRETS", value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]
-    pub pull_secrets: Vec<String>,
-    /// Write a condition into the status of refused `ReplicaSet`s, `StatefulSet`s and Jobs once the budget has headroom for their
-    /// pods, so that they retry at once; false: they retry after their own back-off, and the operator needs no right on them.
-    #[arg(long, env = "WAKE_CONTROLLERS", default_value_t = true, action = ArgAction::Set)]
-    pub wake_controllers: bool,
-}
-
-impl Places {
-    /// Namespace of the layouts for NVIDIA's MIG manager.
-    pub fn layouts(&self) -> &str {
-        self.mig_config_namespace.as_ref().unwrap_or(&self.namespace)
-    }
-}
-
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(n @ 3..=3600) => Ok(Duration::from_secs(n)),
@@ -103,12 +74,12 @@ mod tests {
     #[test]
     fn pull_secrets_are_names_between_commas() {
         let names = |args: &[&str]| Args::try_parse_from([&["op", "rights"], args].concat());
-        let Some(Command::Rights(places)) = names(&["--pull-secrets", "registry,mirror"]).unwrap().command else {
+        let Some(Command::Rights(locations)) = names(&["--pull-secrets", "registry,mirror"]).unwrap().command else {
             panic!("another command")
         };
-        assert_eq!(places.pull_secrets, ["registry", "mirror"]);
+        assert_eq!(locations.pull_secrets, ["registry", "mirror"]);
         assert!(names(&["--pull-secrets", "registry,"]).is_err(), "a Secret without a name");
-        assert!(places.wake_controllers, "on by default");
+        assert!(locations.wake_controllers, "on by default");
     }
 
     #[test]

@@ -4,9 +4,11 @@ pub mod apply;
 pub mod args;
 pub mod cache;
 pub mod change;
+pub mod fleet_view;
 pub mod foreign;
 pub mod health;
 pub mod lease;
+pub mod locations;
 pub mod metrics;
 pub mod migmanager;
 mod object_name;
@@ -17,7 +19,6 @@ pub mod release;
 pub mod rights;
 pub mod run;
 pub mod tenant;
-pub mod view;
 
 /// The planner: a crate of its own, so that it compiles and is tested by itself.
 pub use gputenancy_plan as plan;

@@ -6,14 +6,17 @@ use gputenancy_rights::{Line, Place, Report, Right, Setting};
 use kube::Client;
 use tokio::sync::Notify;
 
-use crate::{args::Places, cache::doors, cache::pull::ACCOUNT, health::Readiness, metrics::Metrics};
+use crate::{
+    cache::{api_endpoints, pull::ACCOUNT},
+    health::Readiness,
+    locations::{LEASE, Locations},
+    metrics::Metrics,
+};
 
-/// Name of the lease unless it is said otherwise, and in the chart.
-pub const LEASE: &str = "gputenancy-operator";
 /// Group of our kinds.
 const OURS: &str = gputenancy_crds::GROUP;
-/// Where the API server's own service is.
-const DOORS: Place = Place::There { namespace: doors::NAMESPACE, role: "gputenancy-operator-apiserver" };
+/// The namespace of the API server's own service.
+const API_SERVER: Place = Place::There { namespace: api_endpoints::NAMESPACE, role: "gputenancy-operator-apiserver" };
 const KEPT: &[&str] = &["watch", "create", "patch", "delete"];
 
 /// One line for each rule. Watches stream their first list, so `list` and `get` are needed only where something is read besides.
@@ -35,9 +38,11 @@ pub const TABLE: &[Line] = &[
         .named("gputenancy:tenant-owner"),
     Line::new(&["bind"], "rbac.authorization.k8s.io", "clusterroles", "the rights of tenants' viewers")
         .named("gputenancy:tenant-viewer"),
-    Line::new(&["watch"], "", "services", "where the API server answers isolated tenants").at(DOORS).named(doors::NAME),
+    Line::new(&["watch"], "", "services", "where the API server answers isolated tenants")
+        .at(API_SERVER)
+        .named(api_endpoints::NAME),
     Line::new(&["watch"], "discovery.k8s.io", "endpointslices", "where the API server answers isolated tenants")
-        .at(DOORS),
+        .at(API_SERVER),
     Line::new(&["watch", "patch"], "", "nodes", "which nodes are in a pool, our labels and taints on them"),
     Line::new(&["watch"], "resource.k8s.io", "resourceslices", "seeing NVIDIA's DRA driver own a node's GPUs"),
     Line::new(&["watch", "patch"], "", "pods", "who uses what; notices of evictions"),
@@ -83,45 +88,51 @@ const PULLING_ACCOUNT: &[Line] = &[
 const PULLING: &str = "GpuTenants with spec.imagePullSecrets";
 
 /// All rights of an operator that runs there.
-pub fn rights(places: &Places) -> Vec<Right> {
+pub fn rights(locations: &Locations) -> Vec<Right> {
     let setting = Setting {
         role: "gputenancy-operator",
-        home: places.namespace.clone(),
+        home: locations.namespace.clone(),
         layouts_role: "gputenancy-mig-config",
-        layouts: places.layouts().to_owned(),
+        layouts: locations.layouts().to_owned(),
     };
     let mut rights = gputenancy_rights::rights(TABLE, &setting);
     for right in rights.iter_mut().filter(|r| r.name.as_deref() == Some(LEASE)) {
-        right.name = Some(places.lease_name.clone());
+        right.name = Some(locations.lease_name.clone());
     }
-    if places.wake_controllers {
+    if locations.wake_controllers {
         rights.extend(gputenancy_rights::rights(WAKE_CONTROLLERS, &setting));
     }
-    if !places.pull_secrets.is_empty() {
+    if !locations.pull_secrets.is_empty() {
         rights.extend(gputenancy_rights::rights(PULLING_ACCOUNT, &setting));
     }
-    for name in &places.pull_secrets {
+    for name in &locations.pull_secrets {
         let named = |right| Right { name: Some(name.clone()), ..right };
         rights.extend(gputenancy_rights::rights(PULL_SECRET, &setting).into_iter().map(named));
     }
     rights
 }
 
-/// Asks at the start, after refusals and while something is missing; tells readiness and metrics.
-pub async fn keep(client: Client, places: Places, refused: Arc<Notify>, readiness: Readiness, metrics: Arc<Metrics>) {
-    let tell = |report: &Report| {
+/// Checks the rights at the start, after refusals and while one is missing; updates readiness and metrics.
+pub async fn keep(
+    client: Client,
+    locations: Locations,
+    refused: Arc<Notify>,
+    readiness: Readiness,
+    metrics: Arc<Metrics>,
+) {
+    let update = |report: &Report| {
         readiness.lacks(report.blocking());
         metrics.missing_rights(&report.missing);
     };
-    gputenancy_rights::monitor(client, rights(&places), refused, tell).await;
+    gputenancy_rights::monitor(client, rights(&locations), refused, update).await;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn places() -> Places {
-        Places {
+    fn locations() -> Locations {
+        Locations {
             namespace: "home".into(),
             mig_config_namespace: None,
             lease_name: LEASE.into(),
@@ -132,8 +143,9 @@ mod tests {
 
     #[test]
     fn the_lease_and_the_namespaces_are_those_of_the_flags() {
-        let places = Places { mig_config_namespace: Some("nvidia".into()), lease_name: "mine".into(), ..places() };
-        let all = rights(&places);
+        let locations =
+            Locations { mig_config_namespace: Some("nvidia".into()), lease_name: "mine".into(), ..locations() };
+        let all = rights(&locations);
         let said: Vec<String> = all.iter().filter(|r| r.namespace.is_some()).map(ToString::to_string).collect();
         assert!(said.contains(&"update leases.coordination.k8s.io \"mine\" in namespace home".to_owned()), "{said:?}");
         assert!(
@@ -144,7 +156,7 @@ mod tests {
 
     #[test]
     fn no_right_is_named_twice_and_none_is_a_wildcard() {
-        let all = rights(&Places { pull_secrets: vec!["registry".into(), "mirror".into()], ..places() });
+        let all = rights(&Locations { pull_secrets: vec!["registry".into(), "mirror".into()], ..locations() });
         let mut said: Vec<String> = all.iter().map(ToString::to_string).collect();
         assert!(said.iter().all(|right| !right.contains('*')), "{said:?}");
         said.sort();
@@ -156,7 +168,7 @@ mod tests {
     #[test]
     fn status_of_controllers_is_written_only_with_wake_controllers() {
         for wake_controllers in [true, false] {
-            let all = rights(&Places { wake_controllers, ..places() });
+            let all = rights(&Locations { wake_controllers, ..locations() });
             let on_controllers = all.iter().filter(|r| ["apps", "batch"].contains(&r.group)).count();
             assert_eq!(on_controllers, if wake_controllers { 3 } else { 0 });
         }
@@ -166,7 +178,7 @@ mod tests {
     fn secrets_are_asked_for_by_name_and_only_where_the_chart_names_any() {
         let on_secrets = |names: &[&str]| -> Vec<String> {
             let pull_secrets = names.iter().map(|n| (*n).to_owned()).collect();
-            let all = rights(&Places { pull_secrets, ..places() });
+            let all = rights(&Locations { pull_secrets, ..locations() });
             let of = all.iter().filter(|r| ["secrets", "serviceaccounts"].contains(&r.resource));
             of.map(ToString::to_string).collect()
         };

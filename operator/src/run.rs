@@ -2,25 +2,26 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures::StreamExt as _;
+use futures::stream;
+use gputenancy_crds::{GpuTenant, condition};
 use gputenancy_service::{endpoints, events::Publisher, logging, shutdown};
 use k8s_openapi::jiff::Timestamp;
-use kube::{Client, Config};
+use kube::{Client, Config, ResourceExt as _};
 use tokio::{
     sync::{Notify, mpsc, watch},
-    task::JoinError,
+    task::{JoinError, JoinHandle},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     apply::Writer,
-    args::{Args, Command, Places, RunArgs},
-    cache::{self, Caches, EVERYBODY, Wakes},
+    args::{Args, Command, RunArgs},
+    cache::{self, Caches, Trigger, Triggers},
+    fleet_view::FleetView,
     health::{Health, Readiness},
     lease::{Elector, LeaseError},
     metrics::Metrics,
     pool, release, rights, tenant,
-    view::View,
 };
 
 /// Why the program ends.
@@ -41,10 +42,10 @@ pub enum RunError {
     /// An answer of the API server.
     #[error(transparent)]
     Api(#[from] Box<kube::Error>),
-    /// Something is missing that the operator needs.
+    /// Rights are missing.
     #[error("{0}")]
     Rights(String),
-    /// A controller has ended, which it does only by a fault of this program.
+    /// A controller ended, which only a fault of this program causes.
     #[error("the controller of {0} has ended: {1}")]
     Ended(&'static str, String),
     /// Signals cannot be caught.
@@ -58,7 +59,7 @@ impl RunError {
     }
 }
 
-/// Does what the command line asks for.
+/// Runs the command of the command line.
 pub async fn run(args: Args) -> Result<(), RunError> {
     let Args { command, run } = args;
     match command.unwrap_or_else(|| Command::Run(Box::new(run))) {
@@ -67,8 +68,8 @@ pub async fn run(args: Args) -> Result<(), RunError> {
             log.init()?;
             release::finalizers(plain(config().await?)?).await.map_err(|e| Box::new(e).into())
         }
-        Command::Rights(places) => {
-            let missing = gputenancy_rights::print(&plain(config().await?)?, &rights::rights(&places)).await;
+        Command::Rights(locations) => {
+            let missing = gputenancy_rights::print(&plain(config().await?)?, &rights::rights(&locations)).await;
             if missing.is_empty() { Ok(()) } else { Err(RunError::Rights(missing.join("\n"))) }
         }
     }
@@ -76,7 +77,7 @@ pub async fn run(args: Args) -> Result<(), RunError> {
 
 async fn config() -> Result<Config, RunError> {
     let mut config = Config::infer().await.map_err(|e| RunError::Config(e.to_string()))?;
-    // a refused eviction is an answer (429), not a reason for the client to insist; controllers retry at their own pace
+    // a refused eviction is an answer (429), not a reason to retry in the client; controllers requeue
     config.default_retry = false;
     Ok(config)
 }
@@ -85,84 +86,51 @@ fn plain(config: Config) -> Result<Client, RunError> {
     Client::try_from(config).map_err(|e| RunError::Config(e.to_string()))
 }
 
-async fn operate(args: RunArgs) -> Result<(), RunError> {
-    let RunArgs { places, identity, lease_duration, listen, concurrency, tenant_standard, gpu_taint_key, log } = args;
-    log.init()?;
-    let layouts_in = places.layouts().to_owned();
-    let (config, refused) = (config().await?, Arc::new(Notify::new()));
-    let asking = plain(config.clone())?;
-    let client = gputenancy_rights::client(config, refused.clone()).map_err(|e| RunError::Config(e.to_string()))?;
-    let metrics = Arc::new(Metrics::default());
-    let readiness = Readiness::default();
-    readiness.waits_for("anything");
-    let stop = CancellationToken::new();
-    shutdown::on_signal(stop.clone())?;
-    let served = tokio::spawn(endpoints::serve(
-        listen,
-        Health { readiness: readiness.clone(), metrics: metrics.clone() },
-        stop.clone(),
-    ));
-    let rights = tokio::spawn(rights::keep(asking, places.clone(), refused, readiness.clone(), metrics.clone()));
+/// What replicas have before one of them leads.
+struct Replica {
+    client: Client,
+    caches: Caches,
+    triggers: Triggers,
+    queue: mpsc::UnboundedReceiver<Trigger>,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+}
 
-    let fleet = Arc::new(Notify::new());
-    let (names, mut queue) = mpsc::unbounded_channel();
-    let with_slices = tokio::select! {
-        known = knows_slices(&client) => known,
-        () = stop.cancelled() => return Ok(()),
+/// The tasks of the leader.
+struct Controllers {
+    fleet: JoinHandle<()>,
+    tenants: JoinHandle<()>,
+    on_view: JoinHandle<()>,
+}
+
+/// Serves, fills caches, waits for the lease, and then runs the controllers until a signal, a lost lease or a fault.
+async fn operate(args: RunArgs) -> Result<(), RunError> {
+    args.log.init()?;
+    let (config, refused) = (config().await?, Arc::new(Notify::new()));
+    let rights_client = plain(config.clone())?;
+    let client = gputenancy_rights::client(config, refused.clone()).map_err(|e| RunError::Config(e.to_string()))?;
+    let (metrics, readiness, stop) = (Arc::new(Metrics::default()), Readiness::default(), CancellationToken::new());
+    readiness.waits_for("anything");
+    shutdown::on_signal(stop.clone())?;
+    let health = Health { readiness: readiness.clone(), metrics: metrics.clone() };
+    let served = tokio::spawn(endpoints::serve(args.listen, health, stop.clone()));
+    let locations = args.locations.clone();
+    let rights = tokio::spawn(rights::keep(rights_client, locations, refused, readiness.clone(), metrics.clone()));
+
+    let Some(mut replica) = fill_caches(client, &args, &readiness, metrics.clone(), stop.clone()).await else {
+        return Ok(());
     };
-    let woken = Wakes { fleet: fleet.clone(), tenants: names.clone() };
-    let caches = Caches::start(&client, &places, &woken, with_slices);
-    let Places { namespace, lease_name, wake_controllers, .. } = places;
-    let identity = identity.unwrap_or_else(|| format!("{}-{}", std::process::id(), Timestamp::now()));
-    let mut elector = Elector::new(client.clone(), &namespace, &lease_name, identity.clone(), lease_duration);
-    tokio::select! {
-        () = caches.ready(|what| readiness.waits_for(what)) => readiness.is_ready(),
-        () = stop.cancelled() => return Ok(()),
-    }
-    tracing::info!("the caches are filled; waiting to become leader");
-    // who leads looks at all tenants first, so that until then no word about one is worth its room
-    let unheard = async { while queue.recv().await.is_some() {} };
-    tokio::select! {
-        () = elector.acquire() => {}
-        () = stop.cancelled() => return Ok(()),
-        () = unheard => return Ok(()),
+    let identity = args.identity.clone().unwrap_or_else(|| format!("{}-{}", std::process::id(), Timestamp::now()));
+    let (namespace, lease) = (&args.locations.namespace, &args.locations.lease_name);
+    let mut elector = Elector::new(replica.client.clone(), namespace, lease, identity.clone(), args.lease_duration);
+    if !lead(&mut replica, &mut elector).await {
+        return Ok(());
     }
     tracing::info!(identity, "this replica is the leader");
     metrics.leads(true);
 
-    let writer = Writer::new(client.clone(), metrics.clone());
-    let publisher = Publisher::new(client, "gputenancy.io/operator", identity);
-    let (seen, view) = watch::channel(Arc::new(View::empty()));
-    let controller = pool::Controller::new(
-        caches.clone(),
-        (namespace.clone(), layouts_in),
-        gpu_taint_key,
-        writer.clone(),
-        publisher.clone(),
-        metrics.clone(),
-        seen,
-    );
-    fleet.notify_one();
-    let mut fleet_task = tokio::spawn(controller.run(fleet, stop.clone()));
-    let context = tenant::Context::new(
-        elector.term(),
-        (tenant::Settings { home: namespace, wake_controllers }, tenant_standard),
-        caches.clone(),
-        writer,
-        publisher,
-        view.clone(),
-        metrics.clone(),
-    );
-    let stream = futures::stream::unfold(queue, async |mut queue| Some((queue.recv().await?, queue)));
-    let (mut first, ended) = (view.clone(), stop.clone().cancelled_owned());
-    let mut tenants_task = tokio::spawn(async move {
-        // fails only when the fleet's controller has ended
-        if first.wait_for(|v| v.complete).await.is_ok() {
-            tenant::run(context, stream.boxed().take_until(ended), concurrency).await;
-        }
-    });
-    let waker = tokio::spawn(on_view(view, caches, names, metrics));
-
+    let duration = args.lease_duration;
+    let Controllers { mut fleet, mut tenants, on_view } = start_controllers(replica, args, elector.term(), identity);
     let release = CancellationToken::new();
     let mut held = std::pin::pin!(elector.hold(release.clone()));
     let outcome = tokio::select! {
@@ -170,18 +138,18 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
         () = stop.cancelled() => Ok(()),
         outcome = &mut held => outcome.map_err(RunError::from),
         ended = served => ended.unwrap_or(Ok(())).map_err(RunError::from),
-        // a leader that does half of its work would keep others from doing all of it
-        ended = &mut fleet_task => Err(RunError::ended("the fleet", ended)),
-        ended = &mut tenants_task => Err(RunError::ended("tenants", ended)),
+        // a leader without one of its controllers must not keep the lease
+        ended = &mut fleet => Err(RunError::ended("the fleet", ended)),
+        ended = &mut tenants => Err(RunError::ended("tenants", ended)),
     };
     stop.cancel();
-    waker.abort();
+    on_view.abort();
     rights.abort();
-    // without the lease nothing more may be written, so nobody waits for passes to end
+    // without the lease nothing more may be written: reconciles that have begun are dropped
     if outcome.is_ok() {
-        let tasks = async { drop(tokio::join!(fleet_task, tenants_task)) };
-        if tokio::time::timeout(lease_duration / 2, tasks).await.is_ok() {
-            // given back only now that nothing here writes any more
+        let ended = async { drop(tokio::join!(fleet, tenants)) };
+        if tokio::time::timeout(duration / 2, ended).await.is_ok() {
+            // released only after the last write
             release.cancel();
             held.await?;
         }
@@ -189,36 +157,115 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     outcome
 }
 
-/// Asks until the API server answers: to watch a kind that it does not know would never end well.
-async fn knows_slices(client: &Client) -> bool {
+/// Starts the watches and waits for their first lists; `None`: stopped before.
+async fn fill_caches(
+    client: Client,
+    args: &RunArgs,
+    readiness: &Readiness,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+) -> Option<Replica> {
+    let (tenants, queue) = mpsc::unbounded_channel();
+    let triggers = Triggers { fleet: Arc::default(), tenants };
+    let filled = async {
+        let caches = Caches::start(&client, &args.locations, &triggers, serves_slices(&client).await);
+        caches.ready(|resource| readiness.waits_for(resource)).await;
+        readiness.is_ready();
+        caches
+    };
+    let caches = tokio::select! {
+        caches = filled => caches,
+        () = stop.cancelled() => return None,
+    };
+    tracing::info!("caches are filled, waiting for the lease");
+    Some(Replica { client, caches, triggers, queue, metrics, stop })
+}
+
+/// Waits for the lease; false: stopped before. A new leader reconciles all tenants, so triggers before that are dropped.
+async fn lead(replica: &mut Replica, elector: &mut Elector) -> bool {
+    let dropped = async { while replica.queue.recv().await.is_some() {} };
+    tokio::select! {
+        () = elector.acquire() => true,
+        () = replica.stop.cancelled() => false,
+        () = dropped => false,
+    }
+}
+
+fn start_controllers(replica: Replica, args: RunArgs, term: u64, identity: String) -> Controllers {
+    let Replica { client, caches, triggers, queue, metrics, stop } = replica;
+    let RunArgs { locations, concurrency, tenant_standard, gpu_taint_key, .. } = args;
+    let layouts_in = locations.layouts().to_owned();
+    let settings = tenant::Settings { home: locations.namespace.clone(), wake_controllers: locations.wake_controllers };
+    let writer = Writer::new(client.clone(), metrics.clone());
+    let publisher = Publisher::new(client, "gputenancy.io/operator", identity);
+    let (publish_view, view) = watch::channel(Arc::new(FleetView::empty()));
+    let fleet = pool::Controller::new(
+        caches.clone(),
+        (locations.namespace, layouts_in),
+        gpu_taint_key,
+        writer.clone(),
+        publisher.clone(),
+        metrics.clone(),
+        publish_view,
+    );
+    let context = tenant::Context::new(
+        term,
+        (settings, tenant_standard),
+        caches.clone(),
+        writer,
+        publisher,
+        view.clone(),
+        metrics.clone(),
+    );
+    triggers.fleet.notify_one();
+    let (mut first_view, stop_tenants) = (view.clone(), stop.clone());
+    Controllers {
+        fleet: tokio::spawn(fleet.run(triggers.fleet, stop)),
+        tenants: tokio::spawn(async move {
+            // fails only when the fleet's controller has ended
+            if first_view.wait_for(|v| v.complete).await.is_ok() {
+                let queue = stream::unfold(queue, async |mut queue| Some((queue.recv().await?, queue)));
+                tenant::run(context, queue, concurrency, stop_tenants).await;
+            }
+        }),
+        on_view: tokio::spawn(trigger_affected(view, caches, triggers.tenants, metrics)),
+    }
+}
+
+fn ready_reason(tenant: &GpuTenant) -> &str {
+    let mut conditions = tenant.status.iter().flat_map(|s| &s.conditions);
+    conditions.find(|c| c.type_ == condition::READY).map_or("New", |c| &c.reason)
+}
+
+/// Retries until the API server answers: a watch of a kind that it does not serve would fail for ever.
+async fn serves_slices(client: &Client) -> bool {
     loop {
-        match cache::knows_slices(client).await {
-            Ok(known) => return known,
-            Err(error) => tracing::warn!(%error, "the API server does not say which kinds it knows; asking again"),
+        match cache::serves_slices(client).await {
+            Ok(served) => return served,
+            Err(error) => tracing::warn!(%error, "discovery failed, retrying"),
         }
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
 }
 
-/// A new view of the fleet wakes the tenants of which it says something else.
-async fn on_view(
-    mut view: watch::Receiver<Arc<View>>,
+/// Triggers the tenants that a new view of the fleet affects; the first one affects all.
+async fn trigger_affected(
+    mut view: watch::Receiver<Arc<FleetView>>,
     caches: Caches,
-    names: mpsc::UnboundedSender<String>,
+    triggers: mpsc::UnboundedSender<Trigger>,
     metrics: Arc<Metrics>,
 ) {
-    // whatever is there first says something new of everybody
-    let mut old = Arc::new(View::empty());
+    let mut old = Arc::new(FleetView::empty());
     while view.changed().await.is_ok() {
         let new = view.borrow_and_update().clone();
-        let tenants = caches.tenants.demands();
-        metrics.tenants(tenants.iter().map(|t| t.ready.as_deref().unwrap_or("New")));
+        let tenants = caches.tenants.state();
+        metrics.tenants(tenants.iter().map(|t| ready_reason(t)));
         if new.same_catalog(&old) {
-            for tenant in new.concerned(&old, tenants.iter()) {
-                drop(names.send(tenant.to_string()));
+            for tenant in new.affected(&old, &tenants) {
+                drop(triggers.send(Trigger::Tenant(tenant.name_any())));
             }
         } else {
-            drop(names.send(EVERYBODY.into()));
+            drop(triggers.send(Trigger::AllTenants));
         }
         old = new;
     }

@@ -1,12 +1,14 @@
 //! The part of foreign kinds that this program reads; what is not declared is skipped by serde and never allocated.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+};
 
 use gputenancy_crds::names;
 use k8s_openapi::{
     api::{
         core::v1::{Namespace, Node, Pod, ResourceQuota, ScopeSelector, Taint},
-        rbac::v1::{RoleBinding, RoleRef, Subject},
         resource::v1::ResourceSlice,
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
@@ -16,11 +18,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::foreign;
 
+/// Label with the Pod Security Standard that a namespace enforces.
+pub const POD_SECURITY_LABEL: &str = "pod-security.kubernetes.io/enforce";
+
 /// Amounts by resource name.
 pub type Amounts = BTreeMap<String, Quantity>;
 
 /// A node's labels, what it can give, and whether it lives.
-#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[resource(inherit = Node)]
 pub struct SlimNode {
     /// Name, labels.
@@ -51,7 +56,7 @@ impl SlimNodeSpec {
 }
 
 /// Status of a node.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct SlimNodeStatus {
     /// What pods may ask for.
     #[serde(default)]
@@ -62,7 +67,7 @@ pub struct SlimNodeStatus {
 }
 
 /// A condition without the time of its last heartbeat.
-#[derive(Serialize, Deserialize, Clone, Debug)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct SlimCondition {
     /// Type of the condition.
@@ -76,7 +81,7 @@ pub struct SlimCondition {
 }
 
 /// A pod that asks for extended resources.
-#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[resource(inherit = Pod)]
 pub struct SlimPod {
     /// Name, namespace, uid, owners, our annotations.
@@ -90,7 +95,7 @@ pub struct SlimPod {
 }
 
 /// Spec of a pod.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct SlimPodSpec {
     /// Node that it is bound to.
@@ -108,7 +113,7 @@ pub struct SlimPodSpec {
 }
 
 /// What a container asks for.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct SlimContainer {
     /// Requests and limits.
     #[serde(default)]
@@ -116,7 +121,7 @@ pub struct SlimContainer {
 }
 
 /// Requests of a container; extended resources have equal limits.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct SlimResources {
     /// Requests by resource name.
     #[serde(default)]
@@ -124,7 +129,7 @@ pub struct SlimResources {
 }
 
 /// Status of a pod.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct SlimPodStatus {
     /// Pending, Running, Succeeded, Failed.
@@ -146,7 +151,7 @@ pub struct SlimPodStatus {
 }
 
 /// How a container fares.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct SlimContainerStatus {
     /// Present state.
     #[serde(default)]
@@ -154,7 +159,7 @@ pub struct SlimContainerStatus {
 }
 
 /// State of a container, unless it runs.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct SlimContainerState {
     /// It has yet to start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -165,7 +170,7 @@ pub struct SlimContainerState {
 }
 
 /// What kubelet says about a container.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct SlimContainerWord {
     /// Of one that has ended.
@@ -202,7 +207,7 @@ impl SlimPod {
 }
 
 /// A namespace: labels and phase.
-#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[resource(inherit = Namespace)]
 pub struct SlimNamespace {
     /// Name and labels.
@@ -213,7 +218,7 @@ pub struct SlimNamespace {
 }
 
 /// Status of a namespace.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct SlimNamespaceStatus {
     /// Active or Terminating.
     #[serde(default)]
@@ -224,7 +229,7 @@ pub struct SlimNamespaceStatus {
 }
 
 /// A condition with its message.
-#[derive(Serialize, Deserialize, Clone, Debug)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 pub struct MessageCondition {
     /// Type of the condition.
     #[serde(rename = "type")]
@@ -237,7 +242,7 @@ pub struct MessageCondition {
 }
 
 /// One of our quotas.
-#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[resource(inherit = ResourceQuota)]
 pub struct SlimQuota {
     /// Name, namespace, labels.
@@ -251,7 +256,7 @@ pub struct SlimQuota {
 }
 
 /// Spec of a quota.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct SlimQuotaSpec {
     /// Limits by resource.
     #[serde(default)]
@@ -262,7 +267,7 @@ pub struct SlimQuotaSpec {
 }
 
 /// Status of a quota.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct SlimQuotaStatus {
     /// Limits in force.
     #[serde(default)]
@@ -272,22 +277,8 @@ pub struct SlimQuotaStatus {
     pub used: Amounts,
 }
 
-/// One of our role bindings.
-#[derive(Resource, Serialize, Deserialize, Clone, Debug)]
-#[resource(inherit = RoleBinding)]
-#[serde(rename_all = "camelCase")]
-pub struct SlimBinding {
-    /// Name, namespace, labels.
-    pub metadata: ObjectMeta,
-    /// Role that is granted.
-    pub role_ref: RoleRef,
-    /// To whom.
-    #[serde(default)]
-    pub subjects: Vec<Subject>,
-}
-
 /// A node's devices as a DRA driver publishes them; which they are matters to nobody here.
-#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[resource(inherit = ResourceSlice)]
 pub struct SlimSlice {
     /// Name.
@@ -298,7 +289,7 @@ pub struct SlimSlice {
 }
 
 /// Spec of a slice.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct SlimSliceSpec {
     /// Name of the driver.
@@ -319,11 +310,27 @@ pub fn lighten<K: Resource>(object: &mut K) {
     }
 }
 
-/// As [`lighten`], of objects of ours that are found by their names and compared, and of which it does not matter when they were made.
-pub fn lighten_owned<K: Resource>(object: &mut K) {
-    lighten(object);
-    let meta = object.meta_mut();
-    (meta.uid, meta.creation_timestamp, meta.generation, meta.owner_references) = Default::default();
+/// A number that differs when the object's text differs.
+pub fn digest(object: &impl Serialize) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    serde_json::to_vec(object).unwrap_or_default().hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Projects an object whose type declares what is read.
+pub fn lightened<K: Resource>(mut object: K) -> Option<K> {
+    lighten(&mut object);
+    Some(object)
+}
+
+/// As [`lighten`]; of a namespace's labels only those that the operator sets are read.
+pub fn lighten_namespace(namespace: &mut SlimNamespace) {
+    lighten(namespace);
+    let ours =
+        |key: &str| key.starts_with("gputenancy.io/") || [names::MANAGED_BY_LABEL, POD_SECURITY_LABEL].contains(&key);
+    if let Some(labels) = &mut namespace.metadata.labels {
+        labels.retain(|key, _| ours(key));
+    }
 }
 
 /// As [`lighten`]; of a pod's labels only the mark of canaries is read here.
@@ -354,7 +361,12 @@ pub fn lighten_node(node: &mut SlimNode) {
     node.status.conditions.retain(|c| c.type_ == "Ready");
 }
 
-/// The tenant that an object of ours belongs to.
+/// The tenant that an object belongs to by its label.
+pub fn tenant_label<K: Resource>(object: &K) -> Option<&str> {
+    object.meta().labels.as_ref()?.get(names::TENANT_LABEL).map(String::as_str)
+}
+
+/// As [`tenant_label`], owned.
 pub fn tenant_of<K: Resource>(object: &K) -> Option<String> {
-    object.labels().get(names::TENANT_LABEL).cloned()
+    tenant_label(object).map(str::to_owned)
 }

@@ -11,15 +11,11 @@ use k8s_openapi::{
     ByteString,
     api::core::v1::{Secret, ServiceAccount},
 };
-use kube::{
-    Api, Client, Resource, ResourceExt as _,
-    api::ObjectMeta,
-    runtime::{reflector::Store, watcher},
-};
+use kube::{Api, Client, Resource, api::ObjectMeta};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-use super::{EVERYBODY, OF_NAMESPACE, Wakes, project::lighten, wait, watch::Watch};
-use crate::args::Places;
+use super::{project::lighten, store::Store, triggers::Triggers, watch::Watch};
+use crate::locations::Locations;
 
 /// Type of a Secret for pulling images.
 pub const TYPE: &str = "kubernetes.io/dockerconfigjson";
@@ -61,7 +57,7 @@ impl fmt::Debug for Mark {
 }
 
 /// A Secret of the operator's own namespace that may be copied.
-#[derive(Resource, Deserialize, Clone, Debug)]
+#[derive(Resource, Deserialize, Clone, Debug, PartialEq)]
 #[resource(inherit = Secret)]
 pub struct Source {
     /// Name.
@@ -75,7 +71,7 @@ pub struct Source {
 }
 
 /// A Secret of such a name anywhere.
-#[derive(Resource, Deserialize, Clone, Debug)]
+#[derive(Resource, Deserialize, Clone, Debug, PartialEq)]
 #[resource(inherit = Secret)]
 pub struct SlimSecret {
     /// Name, namespace, uid, version, labels.
@@ -92,7 +88,7 @@ pub struct SlimSecret {
 }
 
 /// The `ServiceAccount` of pods that name none.
-#[derive(Resource, Deserialize, Clone, Debug)]
+#[derive(Resource, Deserialize, Clone, Debug, PartialEq)]
 #[resource(inherit = ServiceAccount)]
 #[serde(rename_all = "camelCase")]
 pub struct SlimAccount {
@@ -148,20 +144,13 @@ pub struct PullCaches {
 
 impl PullCaches {
     /// Starts the watches: by name, for the operator has no right on other Secrets.
-    pub fn start(client: &Client, places: &Places, wakes: &Wakes) -> Self {
-        let named = places.pull_secrets.iter().map(|name| (name.clone(), pulled(client, places, wakes, name)));
+    pub fn start(client: &Client, locations: &Locations, triggers: &Triggers) -> Self {
+        let named = locations.pull_secrets.iter().map(|name| (name.clone(), pulled(client, locations, triggers, name)));
         let named: BTreeMap<_, _> = named.collect();
         let accounts = (!named.is_empty()).then(|| {
-            Watch {
-                api: Api::all(client.clone()),
-                config: only(ACCOUNT),
-                project: slim,
-                keep: |_| true,
-                key: |a: &SlimAccount| a.namespace(),
-                digest: |a: &SlimAccount| hash(&a.image_pull_secrets),
-                index: None,
-            }
-            .start(of_namespace(wakes))
+            Watch::new("serviceaccounts", Api::all(client.clone()), slim::<SlimAccount>)
+                .fields(&named_field(ACCOUNT))
+                .start(triggers.namespace())
         });
         Self { named, accounts }
     }
@@ -170,55 +159,37 @@ impl PullCaches {
     pub async fn ready(&self, waiting: &impl Fn(&'static str)) {
         let Self { named, accounts } = self;
         for Pulled { source, secrets } in named.values() {
-            wait(source.wait_until_ready(), "secrets", waiting).await;
-            wait(secrets.wait_until_ready(), "secrets", waiting).await;
+            source.wait_until_ready(waiting).await;
+            secrets.wait_until_ready(waiting).await;
         }
         if let Some(accounts) = accounts {
-            wait(accounts.wait_until_ready(), "serviceaccounts", waiting).await;
+            accounts.wait_until_ready(waiting).await;
         }
     }
 }
 
-fn pulled(client: &Client, places: &Places, wakes: &Wakes, name: &str) -> Pulled {
-    let tenants = wakes.tenants.clone();
-    let source = Watch {
-        api: Api::namespaced(client.clone(), &places.namespace),
-        config: only(name),
-        project: slim,
-        keep: |_| true,
-        key: |s: &Source| s.name_any(),
-        digest: |s: &Source| hash(&(&s.type_, &s.content)),
-        index: None,
+fn pulled(client: &Client, locations: &Locations, triggers: &Triggers, name: &str) -> Pulled {
+    let own = Api::namespaced(client.clone(), &locations.namespace);
+    Pulled {
+        source: Watch::new("secrets", own, slim::<Source>).fields(&named_field(name)).start(triggers.all_tenants()),
+        secrets: Watch::new("secrets", Api::all(client.clone()), slim::<SlimSecret>)
+            .fields(&named_field(name))
+            .start(triggers.namespace()),
     }
-    .start(move |_| drop(tenants.send(EVERYBODY.into())));
-    let secrets = Watch {
-        api: Api::all(client.clone()),
-        config: only(name),
-        project: slim,
-        keep: |_| true,
-        key: |s: &SlimSecret| s.namespace(),
-        digest: |s: &SlimSecret| hash(&(&s.metadata.labels, &s.metadata.uid, &s.type_, s.immutable, s.mark)),
-        index: None,
-    }
-    .start(of_namespace(wakes));
-    Pulled { source, secrets }
 }
 
-fn only(name: &str) -> watcher::Config {
-    watcher::Config::default().fields(&format!("metadata.name={name}"))
+fn named_field(name: &str) -> String {
+    format!("metadata.name={name}")
 }
 
-fn of_namespace(wakes: &Wakes) -> impl FnMut(Option<String>) + Send + 'static {
-    let tenants = wakes.tenants.clone();
-    move |namespace| drop(tenants.send(format!("{OF_NAMESPACE}{}", namespace.unwrap_or_default())))
-}
-
-fn slim<K: Resource>(object: &mut K) {
-    lighten(object);
+#[expect(clippy::unnecessary_wraps, reason = "the type of a projection")]
+fn slim<K: Resource>(mut object: K) -> Option<K> {
+    lighten(&mut object);
     let meta = object.meta_mut();
     // kubectl's own annotation may hold all of a Secret
     meta.annotations = None;
     meta.owner_references = None;
+    Some(object)
 }
 
 #[cfg(test)]
@@ -249,10 +220,8 @@ mod tests {
     #[test]
     fn nothing_of_a_secret_is_ever_shown() {
         let object = secret(&json!({KEY: "c2VjcmV0"}));
-        let mut source: Source = serde_json::from_value(object.clone()).unwrap();
-        let mut slim_one: SlimSecret = serde_json::from_value(object).unwrap();
-        slim(&mut source);
-        slim(&mut slim_one);
+        let source: Source = slim(serde_json::from_value(object.clone()).unwrap()).unwrap();
+        let slim_one: SlimSecret = slim(serde_json::from_value(object).unwrap()).unwrap();
         let mark = slim_one.mark.map(|m| m.0.to_string()).unwrap();
         for shown in [format!("{source:?}"), format!("{slim_one:?}"), format!("{:?}", source.content)] {
             let bytes = format!("{:?}", b"secret".to_vec());

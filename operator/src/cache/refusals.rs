@@ -291,7 +291,8 @@ mod tests {
     fn refusal_by_our_quota_is_read_with_amounts_time_and_version() {
         for before in ["", "(combined from similar events): ", "create Pod web-0 in StatefulSet web failed error: "] {
             let refusal = QuotaRefusal::read(&event(|e| e["note"] = json!(format!("{before}{NOTE}")))).unwrap();
-            let requested: Vec<_> = refusal.requested().into_iter().map(|(key, q)| format!("{key} {}", q.decimal())).collect();
+            let requested: Vec<_> =
+                refusal.requested().into_iter().map(|(key, q)| format!("{key} {}", q.decimal())).collect();
             assert_eq!(requested, ["requests.cpu 1.5", "requests.nvidia.com/mig-1g.10gb 2"]);
             assert_eq!((refusal.at.to_string().as_str(), refusal.version), ("2026-01-01T00:00:09Z", 42));
             assert_eq!(refusal.controller.name.as_str(), "web");

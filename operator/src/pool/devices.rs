@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gputenancy_crds::{Capacity, DeviceState, GpuNode, GpuSpec, GpuState, Health, names};
 
 use super::fleet::Fleet;
-use crate::{plan::PodName, view::Claim};
+use crate::{fleet_view::Claim, plan::PodName};
 
 /// What can be had of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,20 +5,21 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, Partitioner, condition, names};
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, Partitioner, condition, names};
 use k8s_openapi::{
+    api::core::v1::ConfigMap,
     apimachinery::pkg::apis::meta::v1::Condition,
     jiff::{SignedDuration, Timestamp},
 };
-use kube::{ResourceExt as _, runtime::reflector};
+use kube::ResourceExt as _;
 
 use super::managed;
 use crate::{
-    cache::{Caches, Demand, SlimNode, SlimPod, SlimSlice, valid},
+    cache::{Caches, SlimNode, SlimPod, SlimSlice, Store},
     change::{Controller, PodFacts, Refusal},
     foreign::{DRA_DRIVER, Signs, foreign},
     migmanager::Configs,
-    plan::{self, Cluster, Foreign, NodeFacts, PodName},
+    plan::{self, Cluster, Foreign, NodeFacts, PodName, TenantFacts},
 };
 
 /// All objects that a pass looks at.
@@ -28,8 +29,8 @@ pub struct Fleet {
     pub profiles: Vec<GpuProfile>,
     /// The supply.
     pub pools: Vec<GpuPool>,
-    /// The demand: of each tenant what a plan is made from. There may be so many that copies of them are a burden.
-    pub tenants: Vec<Arc<Demand>>,
+    /// The demand; shared with the cache, for there may be very many.
+    pub tenants: Vec<Arc<GpuTenant>>,
     /// The agreements, by node.
     pub gpu_nodes: BTreeMap<String, GpuNode>,
     /// Nodes by name.
@@ -48,14 +49,14 @@ impl Fleet {
         let pod =
             |p: Arc<SlimPod>| (PodName { namespace: p.namespace().unwrap_or_default().into(), name: p.name_any() }, p);
         Self {
-            profiles: valid(&caches.profiles),
-            pools: valid(&caches.pools),
-            tenants: caches.tenants.demands(),
-            gpu_nodes: valid(&caches.gpu_nodes).into_iter().map(|n| (n.name_any(), n)).collect(),
+            profiles: objects(&caches.profiles),
+            pools: objects(&caches.pools),
+            tenants: caches.tenants.state(),
+            gpu_nodes: objects(&caches.gpu_nodes).into_iter().map(|n| (n.name_any(), n)).collect(),
             nodes: caches.nodes.state().into_iter().map(|n| (n.name_any(), n)).collect(),
-            dra: caches.slices.iter().flat_map(reflector::Store::state).filter_map(|s| dra_node(&s)).collect(),
+            dra: caches.slices.iter().flat_map(Store::state).filter_map(|s| dra_node(&s)).collect(),
             pods: caches.pods.state().into_iter().map(pod).collect(),
-            mig_configs: caches.mig_configs(),
+            mig_configs: mig_configs(&caches.mig_config),
         }
     }
 
@@ -74,7 +75,12 @@ impl Fleet {
         Cluster {
             profiles: self.profiles.iter().filter(|p| p.metadata.deletion_timestamp.is_none()).collect(),
             pools: self.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none()).collect(),
-            tenants: self.tenants.iter().filter(|t| t.deleted.is_none()).map(|t| t.facts()).collect(),
+            tenants: self
+                .tenants
+                .iter()
+                .filter(|t| t.metadata.deletion_timestamp.is_none())
+                .map(|t| facts(t))
+                .collect(),
             nodes: self.nodes.iter().map(|(name, node)| self.facts(name, node, now)).collect(),
             priorities: self
                 .pods
@@ -170,6 +176,28 @@ impl Fleet {
             (name.clone(), facts)
         })
         .collect()
+    }
+}
+
+fn objects<K: Clone>(store: &Store<K>) -> Vec<K> {
+    store.state().iter().map(|object| (**object).clone()).collect()
+}
+
+/// The layouts that are published for NVIDIA's MIG manager; unreadable ones are replaced.
+fn mig_configs(store: &Store<ConfigMap>) -> Configs {
+    let objects = store.state();
+    let text = objects.first().and_then(|c| c.data.as_ref()?.get(names::MIG_CONFIG_KEY));
+    text.map(|t| Configs::parse(t)).and_then(Result::ok).unwrap_or_default()
+}
+
+/// The part of a tenant that a plan is made from.
+pub fn facts(tenant: &GpuTenant) -> TenantFacts<'_> {
+    TenantFacts {
+        name: tenant.metadata.name.as_deref().unwrap_or_default(),
+        namespaces: &tenant.spec.namespaces,
+        trust: tenant.spec.trust,
+        priority: tenant.spec.priority,
+        gpus: &tenant.spec.gpus,
     }
 }
 

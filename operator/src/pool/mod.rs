@@ -38,10 +38,10 @@ use crate::{
     apply::{Part, Writer},
     cache::Caches,
     change::Decision,
+    fleet_view::FleetView,
     metrics::Metrics,
     migmanager::ConfigError,
     plan::{NodeName, Planner},
-    view::View,
 };
 use fleet::Refusals;
 pub use fleet::{Fleet, dra_node};
@@ -108,7 +108,7 @@ pub struct Controller {
     writer: Writer,
     publisher: Publisher,
     metrics: Arc<Metrics>,
-    view: watch::Sender<Arc<View>>,
+    view: watch::Sender<Arc<FleetView>>,
     planner: Planner,
     refusals: Refusals,
     /// What the API server said last about a pod that may not be evicted, and what that means: by the pod's uid.
@@ -139,7 +139,7 @@ impl Controller {
         writer: Writer,
         publisher: Publisher,
         metrics: Arc<Metrics>,
-        view: watch::Sender<Arc<View>>,
+        view: watch::Sender<Arc<FleetView>>,
     ) -> Self {
         Self {
             home,

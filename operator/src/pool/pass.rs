@@ -16,7 +16,7 @@ use kube::ResourceExt as _;
 use super::{
     canary::{self, Stray},
     devices,
-    fleet::{Fleet, Refusals},
+    fleet::{Fleet, Refusals, facts},
     hands::Hands,
     labels,
     managed::{self, Ask},
@@ -28,10 +28,10 @@ use super::{
 use crate::{
     cache::digest,
     change::{self, Decision, Managed, Observation, Policy, Turn, Window, WindowError, Windows},
+    fleet_view::FleetView,
     migmanager::{self, Configs},
     plan::{self, GpuKey, NodeName, Plan, Planner, PodName, PoolName, TenantFacts},
     plugin, profile,
-    view::View,
 };
 
 /// Everything that a pass has decided.
@@ -52,7 +52,7 @@ pub struct Pass {
     /// Layouts to be published for NVIDIA's MIG manager, when they differ from those that are.
     pub mig_configs: Option<Configs>,
     /// What tenants need to know.
-    pub view: View,
+    pub view: FleetView,
     /// Status of pools that differs.
     pub pools: BTreeMap<String, GpuPoolStatus>,
     /// Status of profiles that differs.
@@ -258,7 +258,7 @@ pub(super) fn intent(fleet: &Fleet) -> String {
         (p.name_any(), (node_selector, profiles, layout, partitioner, advertiser, disruption.allow_outage))
     });
     // each by itself, in any order, and without a copy: there may be very many
-    let tenants = fleet.tenants.iter().map(|t| demanded(&t.facts())).fold(0, u64::wrapping_add);
+    let tenants = fleet.tenants.iter().map(|t| demanded(&facts(t))).fold(0, u64::wrapping_add);
     format!("{:016x}", digest(&(by_name(profiles), by_name(pools), tenants)))
 }
 

@@ -5,7 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{ChangePhase, GpuNodeSpec, GpuPool, Partitioner, Trust, condition, names};
+use gputenancy_crds::{
+    ChangePhase, GpuNodeSpec, GpuPool, GpuTenant, GpuTenantStatus, Partitioner, Trust, condition, names,
+};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
@@ -16,10 +18,7 @@ use super::{
     pass::{Inputs, Pass, intent, pass},
     taint::Tolerated,
 };
-use crate::{
-    cache::Demand,
-    plan::{Planner, PodName, Snapshot},
-};
+use crate::plan::{Planner, PodName, Snapshot};
 
 fn read<K: serde::de::DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).unwrap()
@@ -40,12 +39,9 @@ fn fleet(pools: &[&str]) -> Fleet {
             .iter()
             .map(|name| read(json!({"metadata": meta(name), "spec": {"nodeSelector": {"matchLabels": {"x": "y"}}, "profiles": ["gpu"]}})))
             .collect(),
-        tenants: vec![Arc::new(Demand {
-            name: "t".into(),
-            namespaces: [read(json!({"name": "t"}))].into(),
-            gpus: [read(json!({"profile": "gpu", "count": 1}))].into(),
-            ..Demand::default()
-        })],
+        tenants: vec![Arc::new(read(
+            json!({"metadata": meta("t"), "spec": {"namespaces": [{"name": "t"}], "gpus": [{"profile": "gpu", "count": 1}]}}),
+        ))],
         gpu_nodes: [(
             "n".to_owned(),
             read(json!({
@@ -463,8 +459,8 @@ fn pass_with_a_kept_plan_decides_the_same_as_a_first_pass() {
     let mut planner = Planner::default();
     for second in 0..40 {
         match second {
-            8 => Arc::make_mut(&mut fleet.tenants[0]).gpus[0].count = 2,
-            16 => Arc::make_mut(&mut fleet.tenants[0]).gpus[0].count = 3,
+            8 => Arc::make_mut(&mut fleet.tenants[0]).spec.gpus[0].count = 2,
+            16 => Arc::make_mut(&mut fleet.tenants[0]).spec.gpus[0].count = 3,
             24 => fleet.pools[0].spec.disruption.allow_outage = true,
             32 => drop(fleet.gpu_nodes.get_mut("n").unwrap().status.as_mut().unwrap().gpus.pop()),
             _ => {}
@@ -483,7 +479,7 @@ fn priorities_of_tenants_and_pods_and_allowed_outages_reach_the_planner() {
     let pod =
         json!({"metadata": {"name": "one", "namespace": "t", "uid": "one"}, "spec": {"nodeName": "n", "priority": 7}});
     fleet.pods.insert(PodName { namespace: "t".into(), name: "one".into() }, Arc::new(read(pod)));
-    Arc::make_mut(&mut fleet.tenants[0]).priority = 3;
+    Arc::make_mut(&mut fleet.tenants[0]).spec.priority = 3;
     fleet.pools[0].spec.disruption.allow_outage = true;
     let (snapshot, _) = Snapshot::read(&fleet.cluster());
     let used = snapshot.nodes["n"].gpus.values().flat_map(|g| &g.used).map(|u| u.priority);
@@ -494,23 +490,25 @@ fn priorities_of_tenants_and_pods_and_allowed_outages_reach_the_planner() {
 #[test]
 fn the_intent_is_what_people_ask_for_in_whatever_order_and_nothing_that_runs() {
     let mut asked = fleet(&["p"]);
-    asked.tenants.push(Arc::new(Demand { name: "u".into(), ..(*asked.tenants[0]).clone() }));
+    let mut other = (*asked.tenants[0]).clone();
+    other.metadata.name = Some("u".into());
+    asked.tenants.push(Arc::new(other));
     let mut same = asked.clone();
     same.tenants.reverse();
     let tenant = Arc::make_mut(&mut same.tenants[0]);
-    (tenant.generation, tenant.ready) = (Some(9), Some("Ready".into()));
+    (tenant.metadata.generation, tenant.status) = (Some(9), Some(GpuTenantStatus::default()));
     same.nodes.clear();
     assert_eq!(intent(&same), intent(&asked));
-    let edits: [fn(&mut Demand); 7] = [
-        |t| t.name = "v".into(),
-        |t| t.namespaces[0].name = "v".into(),
-        |t| t.namespaces = Box::default(),
-        |t| t.trust = Trust::Internal,
-        |t| t.priority = 1,
-        |t| t.gpus[0].profile = "turns".into(),
-        |t| t.gpus[0].count = 2,
+    let edits: [fn(&mut GpuTenant); 7] = [
+        |t| t.metadata.name = Some("v".into()),
+        |t| t.spec.namespaces[0].name = "v".into(),
+        |t| t.spec.namespaces = Vec::new(),
+        |t| t.spec.trust = Trust::Internal,
+        |t| t.spec.priority = 1,
+        |t| t.spec.gpus[0].profile = "turns".into(),
+        |t| t.spec.gpus[0].count = 2,
     ];
-    let edited = |of: usize, edit: fn(&mut Demand)| {
+    let edited = |of: usize, edit: fn(&mut GpuTenant)| {
         let mut fleet = asked.clone();
         edit(Arc::make_mut(&mut fleet.tenants[of]));
         intent(&fleet)

@@ -7,14 +7,14 @@ use kube::ResourceExt;
 
 use super::{devices, status::Seen, weights::weights};
 use crate::{
+    fleet_view::{Contract, FleetView, ProfileView, TenantView},
     plan::{Problem, Snapshot, resource_name, trust_needed},
-    view::{Contract, ProfileView, TenantView, View},
 };
 
 /// Builds the view of this pass.
-pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> View {
+pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> FleetView {
     let mut profiles = BTreeMap::new();
-    let mut resources: BTreeSet<String> = View::empty().resources;
+    let mut resources: BTreeSet<String> = FleetView::empty().resources;
     for profile in seen.fleet.profiles.iter().filter(|p| p.metadata.deletion_timestamp.is_none()) {
         let name = profile.name_any();
         let resource = resource_name(&name, &profile.spec);
@@ -33,10 +33,10 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> View {
         }
     }
     let tenants = seen.fleet.tenants.iter().map(|t| {
-        let shortages = shortages.remove(&*t.name).unwrap_or_default().into();
-        (t.name.clone(), TenantView { generation: t.generation, shortages })
+        let shortages = shortages.remove(t.metadata.name.as_deref().unwrap_or_default()).unwrap_or_default().into();
+        (t.name_any().into(), TenantView { generation: t.metadata.generation, shortages })
     });
-    View {
+    FleetView {
         complete: true,
         profiles,
         resources,

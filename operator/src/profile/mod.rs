@@ -23,7 +23,8 @@ pub fn status(seen: &Seen<'_>, profile: &GpuProfile) -> GpuProfileStatus {
     let refused = matches!(&overall, Overall::Stalled { reason, .. } if *reason != reasons::BOARD_CANNOT);
     let capacity =
         if refused { gputenancy_crds::Capacity::default() } else { devices::count(seen.devices.iter(), &resource) };
-    let tenants = seen.fleet.tenants.iter().filter(|t| t.gpus.iter().any(|g| g.profile == name && g.count > 0)).count();
+    let tenants =
+        seen.fleet.tenants.iter().filter(|t| t.spec.gpus.iter().any(|g| g.profile == name && g.count > 0)).count();
     GpuProfileStatus {
         observed_generation: generation,
         conditions: merge(&old.conditions, overall.updates(), generation, seen.now),

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::{
     Context, TenantError,
-    context::{Kept, version},
+    context::Kept,
     decide::{Optional, Write},
     failed,
     observe::Observed,
@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     apply::{Part, Writer},
-    cache::{SlimAccount, SlimSecret, pull::ACCOUNT},
+    cache::{SlimAccount, SlimSecret, pull::ACCOUNT, version},
 };
 
 /// Carries out one write, and tells of it what is to be told.

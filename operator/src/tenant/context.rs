@@ -1,4 +1,4 @@
-//! What the controller of tenants remembers between looks, and what it observes: the caches, its own last writes, controllers' words.
+//! State of the tenant controller between reconciles, and what a reconcile observes: the caches, its own last writes, refusals.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -9,20 +9,14 @@ use std::{
 use gputenancy_crds::{GpuTenant, names};
 use gputenancy_service::events::Publisher;
 use k8s_openapi::jiff::Timestamp;
-use kube::{
-    Resource, ResourceExt as _,
-    runtime::reflector::{ObjectRef, Store},
-};
-use serde::de::DeserializeOwned;
+use kube::{Resource, ResourceExt as _, runtime::reflector::ObjectRef};
 use tokio::sync::watch;
 
 use super::{
-    ROOM, TenantError, budget,
+    TenantError, budget,
     fence::Fence,
     observe::Observed,
-    passing::Passing,
     pull::Pulls,
-    queue::Name,
     refused_controllers::{Refused, RefusedControllers, newest_pods},
     render,
     standard::Standard,
@@ -30,11 +24,9 @@ use super::{
 };
 use crate::{
     apply::Writer,
-    cache::{
-        Caches, EVERYBODY, OF_NAMESPACE, PackedStore, QuotaRefusal, SlimNamespace, SlimPod, SlimQuota, pull, tenant_of,
-    },
+    cache::{Caches, QuotaRefusal, SlimNamespace, SlimQuota, Store, Trigger, pull, tenant_of, version},
+    fleet_view::FleetView,
     metrics::Metrics,
-    view::View,
 };
 
 /// How long a decision waits for the cache to show our last write.
@@ -89,7 +81,7 @@ pub struct Context {
     pub(super) caches: Caches,
     pub(super) writer: Writer,
     pub(super) publisher: Publisher,
-    view: watch::Receiver<Arc<View>>,
+    view: watch::Receiver<Arc<FleetView>>,
     /// What every tenant gets alike.
     standard: Arc<Standard>,
     settings: Settings,
@@ -97,8 +89,10 @@ pub struct Context {
     /// Versions of what was written last, by namespace: a decision about budgets needs to see its quota, and what is not seen
     /// yet would be written once more.
     written: Mutex<HashMap<(Kept, String), (u64, Instant)>>,
-    /// States that pass by themselves and that nobody has been told of.
-    passing: Mutex<Passing>,
+    /// Since when tenants are in a transient state that their status does not report yet.
+    passing: Mutex<HashMap<String, Instant>>,
+    /// Failed reconciles in a row, by tenant.
+    failures: Mutex<HashMap<String, u32>>,
     /// Which quotas can be relied on.
     fence: Mutex<Fence>,
     /// Refused controllers by tenant.
@@ -116,37 +110,53 @@ impl Context {
         caches: Caches,
         writer: Writer,
         publisher: Publisher,
-        view: watch::Receiver<Arc<View>>,
+        view: watch::Receiver<Arc<FleetView>>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let (written, passing, refused, lowered) = Default::default();
+        let (written, passing, failures, refused, lowered) = Default::default();
         let fence = Mutex::new(Fence::new(term));
         let standard = Arc::new(standard);
-        Self { caches, writer, publisher, view, standard, settings, metrics, written, passing, fence, refused, lowered }
+        Self {
+            caches,
+            writer,
+            publisher,
+            view,
+            standard,
+            settings,
+            metrics,
+            written,
+            passing,
+            failures,
+            fence,
+            refused,
+            lowered,
+        }
     }
 
-    /// The tenants that a word means: one by name, the one that has a namespace or else all that list it, or all.
-    pub(super) fn meant_by(&self, word: &str) -> Vec<Name> {
-        if word == EVERYBODY {
-            return self.caches.tenants.names();
+    /// The tenants of a trigger.
+    pub(super) fn tenants_of(&self, trigger: Trigger) -> Vec<ObjectRef<GpuTenant>> {
+        let all = || self.caches.tenants.state().into_iter();
+        match trigger {
+            Trigger::Tenant(name) => vec![ObjectRef::new(&name)],
+            Trigger::AllTenants => all().map(|t| ObjectRef::from_obj(&*t)).collect(),
+            Trigger::Namespace(namespace) => {
+                if let Some(owner) = self.caches.namespaces.get("", &namespace).and_then(|ns| tenant_of(&*ns)) {
+                    return vec![ObjectRef::new(&owner)];
+                }
+                let listing = all().filter(|t| t.spec.namespaces.iter().any(|n| n.name == namespace));
+                listing.map(|t| ObjectRef::from_obj(&*t)).collect()
+            }
         }
-        let Some(namespace) = word.strip_prefix(OF_NAMESPACE) else { return vec![word.into()] };
-        if let Some(owner) = self.caches.namespaces.get("", namespace).and_then(|ns| tenant_of(&*ns)) {
-            return vec![owner.into()];
-        }
-        let tenants = self.caches.tenants.demands().into_iter();
-        let list = tenants.filter(|t| t.namespaces.iter().any(|n| n.name == namespace));
-        list.map(|t| t.name.clone()).collect()
     }
 
     pub(super) fn observe(&self, tenant: &GpuTenant) -> Observed {
         let me = tenant.name_any();
-        let mut names = self.caches.namespaces_of.of(&me);
+        let mut names = self.caches.namespaces.names_in_group(&me);
         let listed: BTreeSet<&String> = tenant.spec.namespaces.iter().map(|n| &n.name).collect();
         names.extend(listed.iter().map(|name| (*name).clone()));
         let namespaces = names.into_iter().filter_map(|name| {
             let found = self.caches.namespaces.get("", &name)?;
-            // the label may have come off since the index was told
+            // the label may have changed since the names were read
             let concerned = listed.contains(&name) || found.labels().get(names::TENANT_LABEL) == Some(&me);
             concerned.then_some((name, found))
         });
@@ -159,7 +169,8 @@ impl Context {
         let classes = of(&self.caches.quotas, render::CLASSES, &namespaces);
         let grants = of(&self.caches.grants, names::GRANT, &namespaces);
         let pulls = self.pulls(&namespaces);
-        let (standard, home, doors) = (self.standard.clone(), self.settings.home.clone(), self.caches.doors());
+        let (standard, home, api_endpoints) =
+            (self.standard.clone(), self.settings.home.clone(), self.caches.api_endpoints());
         let view = self.view.borrow().clone();
         let (firm, unseen) = {
             let mut fence = self.fence();
@@ -170,7 +181,7 @@ impl Context {
         // a budget in one place does not move, unless one profile's goes to another
         let counting = quotas.len() > 1 || tenant.spec.gpu_equivalents.is_some();
         let unsteady = self.unsteady(&quotas, counting);
-        let here = quotas.keys().filter(|_| counting).flat_map(|ns| self.pods_in(ns));
+        let here = quotas.keys().filter(|_| counting).flat_map(|ns| self.caches.pods.in_namespace(ns));
         let counted = budget::counted(here.collect::<Vec<_>>().iter().map(|p| &**p));
         let (tenant, refused, now) = (tenant.clone(), RefusedControllers::default(), Timestamp::now());
         let mut seen = Observed {
@@ -184,7 +195,7 @@ impl Context {
             classes,
             pulls,
             standard,
-            doors,
+            api_endpoints,
             home,
             grants,
             firm,
@@ -199,22 +210,17 @@ impl Context {
         seen
     }
 
-    fn pods_in(&self, namespace: &str) -> Vec<Arc<SlimPod>> {
-        let names = self.caches.pods_of.of(namespace);
-        names.iter().filter_map(|pod| self.caches.pods.get(&ObjectRef::new(pod).within(namespace))).collect()
-    }
-
     /// The image pull secrets of these namespaces, and those that may be copied there.
     fn pulls(&self, namespaces: &BTreeMap<String, Arc<SlimNamespace>>) -> Pulls {
         let caches = &self.caches.pulls;
         let mut pulls = Pulls::default();
         for (name, stores) in &caches.named {
-            let source = stores.source.get(&ObjectRef::new(name).within(&self.settings.home));
+            let source = stores.source.get(&self.settings.home, name);
             pulls.sources.insert(name.clone(), source);
-            let here = stored(&stores.secrets, name, namespaces).into_iter();
+            let here = of(&stores.secrets, name, namespaces).into_iter();
             pulls.secrets.extend(here.map(|(namespace, secret)| ((namespace, name.clone()), secret)));
         }
-        pulls.accounts = caches.accounts.iter().flat_map(|store| stored(store, pull::ACCOUNT, namespaces)).collect();
+        pulls.accounts = caches.accounts.iter().flat_map(|store| of(store, pull::ACCOUNT, namespaces)).collect();
         pulls
     }
 
@@ -263,7 +269,7 @@ impl Context {
         if refusals.is_empty() {
             return Vec::new();
         }
-        let newest_pods = newest_pods(self.pods_in(namespace).iter().map(|pod| &**pod));
+        let newest_pods = newest_pods(self.caches.pods.in_namespace(namespace).iter().map(|pod| &**pod));
         let refused = |refusal: QuotaRefusal| Refused {
             namespace: namespace.to_owned(),
             target: WakeTarget::of(&refusal.controller).filter(|_| self.settings.wake_controllers),
@@ -307,14 +313,32 @@ impl Context {
 
     /// For how long a tenant has been in a state that passes by itself.
     pub(super) fn passes_for(&self, tenant: &str) -> Duration {
-        self.passing.lock().unwrap_or_else(PoisonError::into_inner).lasts(tenant, Instant::now())
+        self.passing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(tenant.to_owned())
+            .or_insert_with(Instant::now)
+            .elapsed()
     }
 
     /// A tenant is in such a state no longer.
     pub(super) fn has_passed(&self, tenant: &str) {
-        self.passing.lock().unwrap_or_else(PoisonError::into_inner).is_over(tenant);
+        self.passing.lock().unwrap_or_else(PoisonError::into_inner).remove(tenant);
     }
 
+    /// Counts failed reconciles of a tenant in a row; a success ends the row.
+    pub(super) fn failures(&self, tenant: &str, failed: bool) -> u32 {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        if !failed {
+            failures.remove(tenant);
+            return 0;
+        }
+        let count = failures.entry(tenant.to_owned()).or_default();
+        *count = count.saturating_add(1);
+        *count
+    }
+
+    /// Remembers the version that a write produced.
     pub(super) fn note(&self, kept: Kept, namespace: String, applied: &impl Resource) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         written.insert((kept, namespace), (version(applied), Instant::now()));
@@ -326,11 +350,11 @@ impl Context {
         for namespace in seen.namespaces.keys() {
             let mut all = vec![
                 (Kept::Quota, namespace.clone(), seen.quotas.get(namespace).map(|o| version(&**o))),
-                (Kept::Binding, namespace.clone(), seen.bindings.get(namespace).map(|o| version(&**o))),
-                (Kept::Viewers, namespace.clone(), seen.viewers.get(namespace).map(|o| version(&**o))),
-                (Kept::Grant, namespace.clone(), seen.grants.get(namespace).map(|o| version(&**o))),
-                (Kept::Network, namespace.clone(), seen.networks.get(namespace).map(|o| version(&**o))),
-                (Kept::Limits, namespace.clone(), seen.limits.get(namespace).map(|o| version(&**o))),
+                (Kept::Binding, namespace.clone(), seen.bindings.get(namespace).map(|o| o.version)),
+                (Kept::Viewers, namespace.clone(), seen.viewers.get(namespace).map(|o| o.version)),
+                (Kept::Grant, namespace.clone(), seen.grants.get(namespace).map(|o| o.version)),
+                (Kept::Network, namespace.clone(), seen.networks.get(namespace).map(|o| o.version)),
+                (Kept::Limits, namespace.clone(), seen.limits.get(namespace).map(|o| o.version)),
                 (Kept::Classes, namespace.clone(), seen.classes.get(namespace).map(|o| version(&**o))),
                 (Kept::Account, namespace.clone(), seen.pulls.accounts.get(namespace).map(|o| version(&**o))),
             ];
@@ -349,38 +373,11 @@ impl Context {
                 written.remove(&key);
             }
         }
-        if written.is_empty() {
-            written.shrink_to(ROOM);
-        }
         Ok(())
     }
 }
 
 /// Objects of this name in these namespaces.
-fn of<K>(
-    store: &PackedStore<K>,
-    name: &str,
-    namespaces: &BTreeMap<String, Arc<SlimNamespace>>,
-) -> BTreeMap<String, Arc<K>>
-where
-    K: DeserializeOwned,
-{
+fn of<V>(store: &Store<V>, name: &str, namespaces: &BTreeMap<String, Arc<SlimNamespace>>) -> BTreeMap<String, Arc<V>> {
     namespaces.keys().filter_map(|ns| Some((ns.clone(), store.get(ns, name)?))).collect()
-}
-
-/// As [`of`], from a store that has them as they are.
-fn stored<K>(
-    store: &Store<K>,
-    name: &str,
-    namespaces: &BTreeMap<String, Arc<SlimNamespace>>,
-) -> BTreeMap<String, Arc<K>>
-where
-    K: Resource<DynamicType = ()> + Clone + 'static,
-{
-    let one = |ns: &String| Some((ns.clone(), store.get(&ObjectRef::new(name).within(ns))?));
-    namespaces.keys().filter_map(one).collect()
-}
-
-pub(super) fn version(object: &impl Resource) -> u64 {
-    object.meta().resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(u64::MAX)
 }

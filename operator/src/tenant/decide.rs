@@ -6,7 +6,7 @@ use gputenancy_crds::GpuGrant;
 use k8s_openapi::api::{
     core::v1::{LimitRange, LimitRangeSpec, Namespace, ResourceQuota, ResourceQuotaSpec},
     networking::v1::{NetworkPolicy, NetworkPolicySpec},
-    rbac::v1::{RoleBinding, Subject},
+    rbac::v1::RoleBinding,
 };
 use kube::{Resource, ResourceExt as _};
 
@@ -17,7 +17,7 @@ use super::{
     split::Order,
     wake_controllers::Wake,
 };
-use crate::cache::{Print, SlimBinding, SlimQuota};
+use crate::cache::{OwnedObject, SlimQuota};
 
 /// One write, in the order in which they are carried out.
 #[derive(Clone, Debug, PartialEq)]
@@ -156,10 +156,9 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
             }
         }
         fences.extend(wanted_fences.writes(seen, name));
-        let (granted, present) = (seen.grant(name), seen.grants.get(name));
-        if !present.is_some_and(|g| g.spec == granted && has_labels(g.labels(), &tenant)) {
+        if !seen.has_grant(name) {
             // before the limits: without a grant the policies refuse every pod
-            grants.push(Write::Grant(Box::new(render::grant(&tenant, name, granted))));
+            grants.push(Write::Grant(Box::new(render::grant(&tenant, name, seen.grant(name)))));
         }
         quotas.extend(quota(seen, name, order));
         for (what, wanted, present) in [
@@ -167,7 +166,7 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
             (Optional::Viewers, render::viewers(&seen.tenant, name), seen.viewers.get(name)),
         ] {
             match wanted {
-                Some(wanted) => bindings.extend(binding(&tenant, wanted, present.map(|b| &**b))),
+                Some(wanted) => bindings.extend(binding(wanted, present.map(|b| &**b))),
                 None => bindings.extend(unwanted(what, name, present.is_some())),
             }
         }
@@ -187,8 +186,8 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
 
 /// What the network policy, the limit range and the quota for `PriorityClasses` of every namespace have to say, computed once.
 pub struct Fences {
-    network: Option<(NetworkPolicySpec, Print)>,
-    limits: Option<(LimitRangeSpec, Print)>,
+    network: Option<NetworkPolicySpec>,
+    limits: Option<LimitRangeSpec>,
     classes: Option<ResourceQuotaSpec>,
 }
 
@@ -197,7 +196,7 @@ impl Fences {
     pub fn of(seen: &Observed) -> Self {
         Self {
             network: seen.network(),
-            limits: seen.default_requests(),
+            limits: render::default_requests(&seen.standard),
             classes: render::no_other_classes(&seen.tenant),
         }
     }
@@ -206,20 +205,17 @@ impl Fences {
     pub fn writes(&self, seen: &Observed, namespace: &str) -> Vec<Write> {
         let tenant = seen.name();
         let mut writes = Vec::new();
-        let (network, limits) = (seen.networks.get(namespace), seen.limits.get(namespace));
-        match &self.network {
-            Some((spec, print)) if !network.is_some_and(|n| n.spec == *print && is_of(&**n, &tenant)) => {
-                writes.push(Write::Network(Box::new(render::network(&tenant, namespace, spec.clone()))));
-            }
-            Some(_) => {}
-            None => writes.extend(unwanted(Optional::Network, namespace, network.is_some())),
+        let network = self.network.clone().map(|spec| render::network(&tenant, namespace, spec));
+        match (network, seen.networks.get(namespace)) {
+            (Some(wanted), Some(present)) if present.is_like(&wanted) => {}
+            (Some(wanted), _) => writes.push(Write::Network(Box::new(wanted))),
+            (None, present) => writes.extend(unwanted(Optional::Network, namespace, present.is_some())),
         }
-        match &self.limits {
-            Some((spec, print)) if !limits.is_some_and(|l| l.spec == *print && is_of(&**l, &tenant)) => {
-                writes.push(Write::Limits(Box::new(render::limits(&tenant, namespace, spec.clone()))));
-            }
-            Some(_) => {}
-            None => writes.extend(unwanted(Optional::Limits, namespace, limits.is_some())),
+        let limits = self.limits.clone().map(|spec| render::limits(&tenant, namespace, spec));
+        match (limits, seen.limits.get(namespace)) {
+            (Some(wanted), Some(present)) if present.is_like(&wanted) => {}
+            (Some(wanted), _) => writes.push(Write::Limits(Box::new(wanted))),
+            (None, present) => writes.extend(unwanted(Optional::Limits, namespace, present.is_some())),
         }
         let classes = seen.classes.get(namespace);
         let says = |q: &SlimQuota, spec: &ResourceQuotaSpec| {
@@ -242,13 +238,10 @@ fn unwanted(what: Optional, namespace: &str, there: bool) -> Option<Write> {
 }
 
 /// The write of a role binding, unless it is as wanted.
-fn binding(tenant: &str, wanted: RoleBinding, present: Option<&SlimBinding>) -> Option<Write> {
-    let same = present.is_some_and(|b| {
-        b.role_ref == wanted.role_ref
-            && same_subjects(&b.subjects, wanted.subjects.as_deref().unwrap_or_default())
-            && is_of(b, tenant)
-    });
-    let anew = present.is_some_and(|b| b.role_ref != wanted.role_ref);
+fn binding(wanted: RoleBinding, present: Option<&OwnedObject>) -> Option<Write> {
+    let of = OwnedObject::of(&wanted);
+    let same = present.is_some_and(|b| b.content == of.content);
+    let anew = present.is_some_and(|b| b.role != of.role);
     (!same).then(|| Write::Binding { binding: Box::new(wanted), anew })
 }
 
@@ -275,8 +268,4 @@ fn has_labels(labels: &BTreeMap<String, String>, tenant: &str) -> bool {
 /// Is this object of ours, and the tenant's?
 pub fn is_of(object: &impl Resource, tenant: &str) -> bool {
     has_labels(object.labels(), tenant)
-}
-
-fn same_subjects(a: &[Subject], b: &[Subject]) -> bool {
-    a.len() == b.len() && a.iter().all(|x| b.contains(x))
 }

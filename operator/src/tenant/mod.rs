@@ -3,13 +3,12 @@
 mod budget;
 mod carry;
 mod context;
+mod controller;
 mod decide;
 mod fence;
 mod network;
 mod observe;
-mod passing;
 mod pull;
-mod queue;
 mod refused_controllers;
 mod render;
 mod report;
@@ -20,26 +19,17 @@ mod teardown;
 #[cfg(test)]
 mod tests;
 mod wake_controllers;
-mod work;
-
-use kube::core::error_boundary::InvalidObject;
 
 pub use context::{Context, Settings};
+pub use controller::run;
 pub(crate) use gputenancy_crds::quantity::Amount;
 pub use observe::weight_unknown;
 pub use split::Weight;
 pub use standard::{Standard, StandardError};
-pub use work::run;
-
-/// Room that tables keep whose entries all go in time.
-const ROOM: usize = 64;
 
 /// Why a tenant could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 pub enum TenantError {
-    /// The object does not match the schema; only an edit can help.
-    #[error("the tenant does not match its schema: {0}")]
-    Invalid(Box<InvalidObject>),
     /// The API server refused a write.
     #[error("{doing}: {source}")]
     Write {

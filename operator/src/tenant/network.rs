@@ -11,7 +11,7 @@ use k8s_openapi::{
     apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
 };
 
-use crate::cache::Door;
+use crate::cache::ApiEndpoint;
 
 /// Label that every namespace carries: its name.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -19,19 +19,23 @@ const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 const DNS: (&str, (&str, &str)) = ("kube-system", ("k8s-app", "kube-dns"));
 
 /// One policy for all pods of the namespace: the tenant's own namespaces both ways; in from where the platform says; out to DNS, to
-/// the API server's `doors`, and to what all tenants may reach.
-pub fn isolated(tenant: &str, doors: &BTreeSet<Door>, egress: &[NetworkPolicyEgressRule]) -> NetworkPolicySpec {
+/// the API server's `api_endpoints`, and to what all tenants may reach.
+pub fn isolated(
+    tenant: &str,
+    api_endpoints: &BTreeSet<ApiEndpoint>,
+    egress: &[NetworkPolicyEgressRule],
+) -> NetworkPolicySpec {
     let own = || namespaces(&[(names::TENANT_LABEL, tenant)]);
     let platform = namespaces(&[(names::REACHES_TENANTS_LABEL, "true")]);
     let (system, pods) = DNS;
     let dns = NetworkPolicyPeer { pod_selector: Some(labelled(&[pods])), ..namespaces(&[(NAME_LABEL, system)]) };
     let mut out = vec![rule(vec![own()], None), rule(vec![dns], Some(vec![port("UDP", 53), port("TCP", 53)]))];
-    out.extend(doors.iter().map(|door| {
-        let addresses = door.addresses.iter().map(|address| {
+    out.extend(api_endpoints.iter().map(|endpoint| {
+        let addresses = endpoint.addresses.iter().map(|address| {
             let cidr = format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 });
             NetworkPolicyPeer { ip_block: Some(IPBlock { cidr, except: None }), ..NetworkPolicyPeer::default() }
         });
-        rule(addresses.collect(), Some(door.ports.iter().map(|p| port("TCP", *p)).collect()))
+        rule(addresses.collect(), Some(endpoint.ports.iter().map(|p| port("TCP", *p)).collect()))
     }));
     out.extend_from_slice(egress);
     NetworkPolicySpec {

@@ -7,21 +7,18 @@ use std::{
 
 pub use gputenancy_crds::quota::resource_key as quota_key;
 use gputenancy_crds::{
-    GpuGrant, GpuGrantSpec, GpuTenant, GrantedProfile, Network,
+    GpuGrantSpec, GpuTenant, GrantedProfile, Network,
     reasons::{self, Reason},
 };
-use k8s_openapi::{
-    api::{core::v1::LimitRangeSpec, networking::v1::NetworkPolicySpec},
-    jiff::Timestamp,
-};
+use k8s_openapi::{api::networking::v1::NetworkPolicySpec, jiff::Timestamp};
 use kube::ResourceExt as _;
 
 use super::{
     network, pull::Pulls, refused_controllers::RefusedControllers, render, split::Amounts, standard::Standard,
 };
 use crate::{
-    cache::{Door, Print, SlimBinding, SlimLimits, SlimNamespace, SlimPolicy, SlimQuota, tenant_of},
-    view::View,
+    cache::{ApiEndpoint, OwnedObject, SlimNamespace, SlimQuota, tenant_of},
+    fleet_view::FleetView,
 };
 
 /// One tenant and all that concerns it, as the caches have it.
@@ -34,13 +31,13 @@ pub struct Observed {
     /// Our quota in each namespace.
     pub quotas: BTreeMap<String, Arc<SlimQuota>>,
     /// Our owners' role binding in each namespace that has one.
-    pub bindings: BTreeMap<String, Arc<SlimBinding>>,
+    pub bindings: BTreeMap<String, Arc<OwnedObject>>,
     /// Our viewers' role binding in each namespace that has one.
-    pub viewers: BTreeMap<String, Arc<SlimBinding>>,
+    pub viewers: BTreeMap<String, Arc<OwnedObject>>,
     /// Our network policy in each namespace that has one.
-    pub networks: BTreeMap<String, Arc<SlimPolicy>>,
+    pub networks: BTreeMap<String, Arc<OwnedObject>>,
     /// Our limit range in each namespace that has one.
-    pub limits: BTreeMap<String, Arc<SlimLimits>>,
+    pub limits: BTreeMap<String, Arc<OwnedObject>>,
     /// Our quota that knows `PriorityClasses` in each namespace that has one.
     pub classes: BTreeMap<String, Arc<SlimQuota>>,
     /// Its image pull secrets.
@@ -48,11 +45,11 @@ pub struct Observed {
     /// What every tenant gets alike.
     pub standard: Arc<Standard>,
     /// Where the API server answers.
-    pub doors: BTreeSet<Door>,
+    pub api_endpoints: BTreeSet<ApiEndpoint>,
     /// Our own namespace, which no tenant gets.
     pub home: String,
     /// Our grant in each namespace.
-    pub grants: BTreeMap<String, Arc<GpuGrant>>,
+    pub grants: BTreeMap<String, Arc<OwnedObject>>,
     /// Namespaces whose quota nobody can raise unseen.
     pub firm: BTreeSet<String>,
     /// Namespaces in which a limit has come down just now.
@@ -64,7 +61,7 @@ pub struct Observed {
     /// Its controllers whose pods were refused.
     pub refused: RefusedControllers,
     /// The fleet.
-    pub view: Arc<View>,
+    pub view: Arc<FleetView>,
     /// The time, for deadlines and transition times.
     pub now: Timestamp,
 }
@@ -138,19 +135,16 @@ impl Observed {
         namespace.metadata.deletion_timestamp.is_none() && namespace.metadata.name.as_ref() != Some(&self.home)
     }
 
-    /// What the network policy of each namespace has to say, and its print; none for a tenant that is open.
-    pub fn network(&self) -> Option<(NetworkPolicySpec, Print)> {
-        let isolated = || network::isolated(&self.name(), &self.doors, &self.standard.egress);
-        let spec = (self.tenant.spec.network == Network::Isolated).then(isolated)?;
-        let print = Print::of_policy(&spec);
-        Some((spec, print))
+    /// Spec of the network policy of each namespace; none for a tenant that is open.
+    pub fn network(&self) -> Option<NetworkPolicySpec> {
+        let isolated = || network::isolated(&self.name(), &self.api_endpoints, &self.standard.egress);
+        (self.tenant.spec.network == Network::Isolated).then(isolated)
     }
 
-    /// What the limit range of each namespace has to say, and its print; none where the platform says nothing.
-    pub fn default_requests(&self) -> Option<(LimitRangeSpec, Print)> {
-        let spec = render::default_requests(&self.standard)?;
-        let print = Print::of_limits(&spec);
-        Some((spec, print))
+    /// Is the grant of a namespace as it should be?
+    pub fn has_grant(&self, namespace: &str) -> bool {
+        let wanted = || render::grant(&self.name(), namespace, self.grant(namespace));
+        self.grants.get(namespace).is_some_and(|present| present.is_like(&wanted()))
     }
 
     /// Guarantees that are refused, with the reason.

@@ -11,30 +11,22 @@ use super::{Context, TenantError, decide::Write, failed, observe::Observed, stat
 /// What passes within this time is not told: a tenant that is being set up would be written at every step.
 const PASSING: Duration = Duration::from_secs(1);
 
-/// What there is to say of a tenant.
-pub(super) struct Report {
-    /// It is being set up, which is over in a moment.
-    pub passes: bool,
-    /// When to look again, though nothing is new.
-    pub again: Option<Duration>,
-}
-
-/// Writes the status if it differs, and tells of a changed `Ready` reason. What passes by itself is written only when it has
-/// lasted.
+/// Writes the status if it differs, and tells of a changed `Ready` reason. A transient state is written only when it has
+/// lasted; returns after which time that is.
 pub(super) async fn report(
     seen: &Observed,
     context: &Context,
     error: Option<&TenantError>,
-) -> Result<Report, TenantError> {
+) -> Result<Option<Duration>, TenantError> {
     let status = status::status(seen, error.map(ToString::to_string).as_deref());
     let (name, passes) = (seen.name(), error.is_none() && status::passes(&status));
     if seen.tenant.status.as_ref() == Some(&status) {
         context.has_passed(&name);
-        return Ok(Report { passes, again: None });
+        return Ok(None);
     }
     if passes {
         if let Some(rest) = PASSING.checked_sub(context.passes_for(&name)).filter(|rest| !rest.is_zero()) {
-            return Ok(Report { passes, again: Some(rest) });
+            return Ok(Some(rest));
         }
     } else {
         context.has_passed(&name);
@@ -65,7 +57,7 @@ pub(super) async fn report(
             tell(seen, context, if is_ready { EventType::Normal } else { EventType::Warning }, &reason, note).await;
         }
     }
-    Ok(Report { passes, again: None })
+    Ok(None)
 }
 
 /// What is told of a write that has been carried out: a reason and a sentence. Most are nobody's business.

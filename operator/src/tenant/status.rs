@@ -165,7 +165,7 @@ fn policy(seen: &Observed) -> ConditionUpdate {
         if !matches!(role, Role::Active | Role::Missing | Role::Retained) {
             continue;
         }
-        if seen.grants.get(&name).is_none_or(|g| g.spec != seen.grant(&name)) {
+        if !seen.has_grant(&name) {
             let message = format!("the grant of namespace {name} is not written yet; until then its pods are refused");
             return ConditionUpdate::no(POLICY, reasons::APPLYING, message);
         }
@@ -182,7 +182,7 @@ fn policy(seen: &Observed) -> ConditionUpdate {
         }
     }
     let isolated = seen.tenant.spec.network == Network::Isolated;
-    if isolated && seen.doors.is_empty() {
+    if isolated && seen.api_endpoints.is_empty() {
         let message = "no address of the API server is known, so isolated pods do not reach it: Service kubernetes in namespace default has no EndpointSlice with one; see that kube-apiserver makes it, or set spec.network: Open";
         return ConditionUpdate::no(POLICY, reasons::NO_API_SERVER, message);
     }

@@ -20,9 +20,9 @@ use super::{
     wake_controllers::WakeTarget,
 };
 use crate::{
-    cache::{ControllerRef, Door, SlimBinding, SlimLimits, SlimNamespace, SlimPolicy, SlimQuota, pull::Named},
+    cache::{ApiEndpoint, ControllerRef, OwnedObject, SlimNamespace, SlimQuota, pull::Named},
+    fleet_view::{Contract, FleetView, ProfileView, TenantView},
     object_name::ObjectName,
-    view::{Contract, ProfileView, TenantView, View},
 };
 
 mod equivalents;
@@ -47,13 +47,13 @@ fn tenant(spec: &Value) -> GpuTenant {
     serde_json::from_value(whole).unwrap()
 }
 
-fn view() -> View {
+fn view() -> FleetView {
     let profile = |resource: &str, trust| {
         let contract =
             Contract { max_per_pod: None, pools: ["inference".to_owned()].into(), support: Support::default() };
         ProfileView { resource: resource.into(), trust, refused: None, free: 8, contract }
     };
-    View {
+    FleetView {
         complete: true,
         profiles: [
             ("mig-1g".to_owned(), profile("nvidia.com/mig-1g.10gb", Trust::Untrusted)),
@@ -69,7 +69,7 @@ fn view() -> View {
         .into(),
         resources: ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "gputenancy.io/shared"].map(str::to_owned).into(),
         tenants: [("team-a".into(), TenantView { generation: Some(3), shortages: Box::default() })].into(),
-        ..View::default()
+        ..FleetView::default()
     }
 }
 
@@ -80,8 +80,8 @@ const STANDARD: &str = r#"{
     "defaultResources": {"services.nodeports": "0"}
 }"#;
 
-fn door(address: &str, port: i32) -> Door {
-    Door { addresses: [address.parse().unwrap()].into(), ports: [port].into() }
+fn endpoint(address: &str, port: i32) -> ApiEndpoint {
+    ApiEndpoint { addresses: [address.parse().unwrap()].into(), ports: [port].into() }
 }
 
 fn observed(spec: &Value) -> Observed {
@@ -96,7 +96,7 @@ fn observed(spec: &Value) -> Observed {
         classes: BTreeMap::new(),
         pulls: Pulls::default(),
         standard: Arc::new(STANDARD.parse().unwrap()),
-        doors: [("10.0.0.5", 6443), ("10.96.0.1", 443)].map(|(at, port)| door(at, port)).into(),
+        api_endpoints: [("10.0.0.5", 6443), ("10.96.0.1", 443)].map(|(at, port)| endpoint(at, port)).into(),
         home: "gputenancy-system".into(),
         firm: BTreeSet::new(),
         unsteady: BTreeSet::new(),
@@ -124,12 +124,10 @@ fn carry_out(seen: &mut Observed, writes: Vec<Write>) {
                 seen.namespaces.insert(slim.name_any(), Arc::new(slim));
             }
             Write::Network(policy) => {
-                let slim: SlimPolicy = serde_json::from_value(serde_json::to_value(*policy).unwrap()).unwrap();
-                seen.networks.insert(slim.namespace().unwrap(), Arc::new(slim));
+                seen.networks.insert(policy.namespace().unwrap(), Arc::new(OwnedObject::of(&*policy)));
             }
             Write::Limits(limits) => {
-                let slim: SlimLimits = serde_json::from_value(serde_json::to_value(*limits).unwrap()).unwrap();
-                seen.limits.insert(slim.namespace().unwrap(), Arc::new(slim));
+                seen.limits.insert(limits.namespace().unwrap(), Arc::new(OwnedObject::of(&*limits)));
             }
             Write::Classes(quota) => {
                 let slim: SlimQuota = serde_json::from_value(serde_json::to_value(*quota).unwrap()).unwrap();
@@ -151,7 +149,9 @@ fn carry_out(seen: &mut Observed, writes: Vec<Write>) {
                 slim.metadata.annotations = namespace.metadata.annotations;
                 seen.namespaces.insert(slim.name_any(), Arc::new(slim));
             }
-            Write::Grant(grant) => _ = seen.grants.insert(grant.namespace().unwrap(), Arc::new(*grant)),
+            Write::Grant(grant) => {
+                _ = seen.grants.insert(grant.namespace().unwrap(), Arc::new(OwnedObject::of(&*grant)));
+            }
             Write::Quota(quota) => {
                 let mut slim: SlimQuota = serde_json::from_value(serde_json::to_value(*quota).unwrap()).unwrap();
                 slim.status.hard = slim.spec.hard.clone();
@@ -159,9 +159,8 @@ fn carry_out(seen: &mut Observed, writes: Vec<Write>) {
                 seen.quotas.insert(slim.namespace().unwrap(), Arc::new(slim));
             }
             Write::Binding { binding, .. } => {
-                let slim: SlimBinding = serde_json::from_value(serde_json::to_value(*binding).unwrap()).unwrap();
-                let all = if slim.name_any() == render::VIEWERS { &mut seen.viewers } else { &mut seen.bindings };
-                all.insert(slim.namespace().unwrap(), Arc::new(slim));
+                let all = if binding.name_any() == render::VIEWERS { &mut seen.viewers } else { &mut seen.bindings };
+                all.insert(binding.namespace().unwrap(), Arc::new(OwnedObject::of(&*binding)));
             }
             Write::Pull(copy) => {
                 let secret = serde_json::to_value(render::pull_secret("team-a", &copy)).unwrap();
@@ -301,7 +300,7 @@ fn a_namespace_that_is_dropped_keeps_its_data_and_loses_its_devices_before_other
 #[test]
 fn a_profile_that_leaves_the_catalog_stays_limited_to_zero() {
     let mut seen = settled(&json!({}));
-    seen.view = Arc::new(View { profiles: BTreeMap::new(), resources: View::empty().resources, ..view() });
+    seen.view = Arc::new(FleetView { profiles: BTreeMap::new(), resources: FleetView::empty().resources, ..view() });
     let writes = decide::writes(&seen);
     carry_out(&mut seen, writes);
     assert_eq!(seen.quotas["a1"].spec.hard["requests.nvidia.com/mig-1g.10gb"].0, "0");
@@ -401,7 +400,7 @@ fn a_suspended_tenant_admits_nothing_says_so_and_comes_back() {
     assert!(status::status(&seen, None).conditions.iter().all(|c| c.type_ != "Suspended"));
 }
 
-fn refused(seen: &Observed, key: &str, units: i32) -> Refused {
+fn refused(seen: &Observed, key: &str, units: i64) -> Refused {
     let amounts = [(key.to_owned(), super::Amount::units(units))].into();
     let name = ObjectName::parse("web-5c").unwrap();
     let controller = ControllerRef { api_version: "apps/v1".into(), kind: "ReplicaSet".into(), name };

@@ -14,7 +14,6 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use crate::{
-    cache::Demand,
     migmanager::{Configs, Shape, base},
     plan::{Planner, PodName, seen},
     pool::{
@@ -106,7 +105,7 @@ impl World {
             profiles: vec![mig("small", "1g.10gb"), mig("half", "3g.40gb")],
             pools: vec![read(json!({"metadata": meta("p"), "spec": pool}))],
             dra: BTreeSet::new(),
-            tenants: vec![Arc::new(Demand { name: "t".into(), namespaces: [read(json!({"name": "t"}))].into(), ..Demand::default() })],
+            tenants: vec![Arc::new(read(json!({"metadata": meta("t"), "spec": {"namespaces": [{"name": "t"}]}})))],
             gpu_nodes: [(
                 "n".to_owned(),
                 read(json!({"metadata": meta("n"), "spec": {}, "status": {"observedGeneration": 1, "gpus": [gpu(0), gpu(1)], "boards": [board]}})),
@@ -153,9 +152,9 @@ impl World {
 
     pub fn guarantee(&mut self, profile: &str, count: i32) {
         let tenant = Arc::make_mut(&mut self.fleet.tenants[0]);
-        let others = tenant.gpus.iter().filter(|g| g.profile != profile).cloned();
-        tenant.gpus = others.chain([read(json!({"profile": profile, "count": count}))]).collect();
-        *tenant.generation.get_or_insert_default() += 1;
+        let others = tenant.spec.gpus.iter().filter(|g| g.profile != profile).cloned();
+        tenant.spec.gpus = others.chain([read(json!({"profile": profile, "count": count}))]).collect();
+        *tenant.metadata.generation.get_or_insert_default() += 1;
     }
 
     /// The pool is deleted, or made again.

@@ -7,7 +7,7 @@ use crate::tenant::Weight;
 
 const THREE: &str = "requests.nvidia.com/mig-3g.40gb";
 
-fn boards() -> View {
+fn boards() -> FleetView {
     let mut view = view();
     let three = ProfileView { resource: "nvidia.com/mig-3g.40gb".into(), ..view.profiles["mig-1g"].clone() };
     view.profiles.insert("mig-3g".into(), three);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use super::{carry_out, decide, observed, reason, settled, view};
-use crate::tenant::decide::Write;
+use super::{carry_out, decide, observed, reason, render, settled, view};
+use crate::{cache::OwnedObject, tenant::decide::Write};
 
 #[test]
 fn a_grant_names_each_profile_that_the_tenant_may_use_and_no_other() {
@@ -50,9 +50,9 @@ fn every_namespace_has_its_grant_before_its_limits() {
 fn a_grant_that_is_missing_or_changed_is_written_again_and_said() {
     let mut seen = settled(&json!({}));
     assert_eq!(reason(&seen, "PolicyReady").0, "True");
-    let mut changed = (*seen.grants["a1"]).clone();
-    changed.spec.resources.insert("nvidia.com/gpu".into(), 8);
-    seen.grants.insert("a1".into(), Arc::new(changed));
+    let mut changed = seen.grant("a1");
+    changed.resources.insert("nvidia.com/gpu".into(), 8);
+    seen.grants.insert("a1".into(), Arc::new(OwnedObject::of(&render::grant("team-a", "a1", changed))));
     seen.grants.remove("a2");
     let (status, why, message) = reason(&seen, "PolicyReady");
     assert_eq!((status.as_str(), why.as_str()), ("False", "Applying"));
@@ -70,6 +70,7 @@ fn a_namespace_that_is_dropped_may_use_nothing() {
     seen.tenant.spec.namespaces = serde_json::from_value(json!([{"name": "b1"}])).unwrap();
     let writes = decide::writes(&seen);
     carry_out(&mut seen, writes);
-    assert!(seen.grants["a1"].spec.resources.is_empty() && seen.grants["a1"].spec.pools.is_empty());
-    assert_eq!(seen.grants["b1"].spec.resources.len(), 1);
+    assert!(seen.has_grant("a1") && seen.has_grant("b1"));
+    assert!(seen.grant("a1").resources.is_empty() && seen.grant("a1").pools.is_empty());
+    assert_eq!(seen.grant("b1").resources.len(), 1);
 }

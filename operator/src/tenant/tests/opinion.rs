@@ -101,7 +101,7 @@ fn a_second_opinion_agrees_on_who_may_connect_to_whom() {
         let mut seen = observed(&json!({"network": network}));
         seen.tenant.metadata.name = Some(tenant.into());
         seen.standard = shipped().into();
-        let spec = seen.network().map(|(spec, _)| spec);
+        let spec = seen.network();
         let rendered =
             namespaces.iter().filter_map(|ns| Some(render::network(&seen.tenant.name_any(), ns, spec.clone()?)));
         policies.extend(rendered.map(|policy| serde_json::to_value(policy).unwrap()));

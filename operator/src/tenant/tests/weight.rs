@@ -4,15 +4,15 @@
 use axum::{Router, body::Body, http::Uri};
 use futures::{StreamExt as _, stream};
 use gputenancy_service::events::Publisher;
-use kube::Client;
+use kube::{Client, runtime::reflector::ObjectRef};
 use peak_alloc::PeakAlloc;
 use tokio::sync::{mpsc, watch};
 
 use super::*;
 use crate::{
     apply::Writer,
-    args::Places,
-    cache::{Caches, Wakes},
+    cache::{Caches, Trigger, Triggers},
+    locations::Locations,
     metrics::Metrics,
     plan::Planner,
     pool::{Fleet, Tolerated, pass},
@@ -161,18 +161,18 @@ fn resident() -> usize {
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
 }
 
-async fn filled(kinds: &[&'static str]) -> (Caches, Client, mpsc::UnboundedReceiver<String>) {
+async fn filled(kinds: &[&'static str]) -> (Caches, Client, mpsc::UnboundedReceiver<Trigger>) {
     let client = serving(kinds);
     let (tenants, mut names) = mpsc::unbounded_channel();
-    let wakes = Wakes { fleet: Arc::default(), tenants };
-    let places = Places {
+    let triggers = Triggers { fleet: Arc::default(), tenants };
+    let locations = Locations {
         namespace: "gputenancy-system".into(),
         mig_config_namespace: None,
         lease_name: "gputenancy".into(),
         pull_secrets: Vec::new(),
         wake_controllers: true,
     };
-    let caches = Caches::start(&client, &places, &wakes, false);
+    let caches = Caches::start(&client, &locations, &triggers, false);
     caches.ready(|_| {}).await;
     // the stores are full; whoever is woken by that is told a moment later
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;
@@ -249,7 +249,7 @@ async fn whole() {
     );
     for n in 0..TENANTS {
         let name = format!("team-{n:05}");
-        let tenant = caches.tenants.get(&name).unwrap().unwrap();
+        let tenant = caches.tenants.get(&ObjectRef::new(&name)).unwrap();
         let seen = context.observe(&tenant);
         assert_eq!((seen.quotas.len(), seen.bindings.len(), seen.grants.len()), (1, 1, 1));
         let stamp = context.fence().begin(&name, &name, 7);

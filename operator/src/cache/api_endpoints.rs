@@ -1,4 +1,4 @@
-//! Where the API server answers: the addresses behind the service that every pod knows it by, and the service's own.
+//! Addresses of the API server: those behind its service, and the service's own.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -16,16 +16,16 @@ pub const SLICE_OF: &str = "kubernetes.io/service-name";
 
 /// Addresses with the ports that are open at all of them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Door {
-    /// Where.
+pub struct ApiEndpoint {
+    /// The addresses.
     pub addresses: BTreeSet<IpAddr>,
     /// TCP ports.
     pub ports: BTreeSet<i32>,
 }
 
-impl Door {
+impl ApiEndpoint {
     fn of<'a>(addresses: impl Iterator<Item = &'a String>, ports: &[SlimPort]) -> Option<Self> {
-        // what is a name instead of an address can be told to no policy
+        // a policy takes addresses only, not names
         let addresses: BTreeSet<IpAddr> = addresses.filter_map(|a| a.parse().ok()).collect();
         let tcp = ports.iter().filter(|p| p.protocol.as_deref().is_none_or(|p| p == "TCP"));
         let ports: BTreeSet<i32> = tcp.filter_map(|p| p.port).collect();
@@ -33,18 +33,18 @@ impl Door {
     }
 }
 
-/// All doors, from the service and its slices. Most CNI plugins see the addresses behind a service, some the service's.
-pub fn doors<'a>(
+/// All endpoints, from the service and its slices. Most CNI plugins see the addresses behind a service, some the service's.
+pub fn api_endpoints<'a>(
     services: impl Iterator<Item = &'a SlimService>,
     slices: impl Iterator<Item = &'a SlimEndpoints>,
-) -> BTreeSet<Door> {
-    let behind = slices.filter_map(|s| Door::of(s.endpoints.iter().flat_map(|e| &e.addresses), &s.ports));
-    let before = services.filter_map(|s| Door::of(s.spec.cluster_ips.iter(), &s.spec.ports));
+) -> BTreeSet<ApiEndpoint> {
+    let behind = slices.filter_map(|s| ApiEndpoint::of(s.endpoints.iter().flat_map(|e| &e.addresses), &s.ports));
+    let before = services.filter_map(|s| ApiEndpoint::of(s.spec.cluster_ips.iter(), &s.spec.ports));
     behind.chain(before).collect()
 }
 
 /// A service: its addresses and ports.
-#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[resource(inherit = Service)]
 pub struct SlimService {
     /// Name.
@@ -55,7 +55,7 @@ pub struct SlimService {
 }
 
 /// Spec of a service.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct SlimServiceSpec {
     /// Its addresses within the cluster.
@@ -67,7 +67,7 @@ pub struct SlimServiceSpec {
 }
 
 /// A port.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct SlimPort {
     /// Its number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,7 +78,7 @@ pub struct SlimPort {
 }
 
 /// Addresses behind a service.
-#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[resource(inherit = EndpointSlice)]
 pub struct SlimEndpoints {
     /// Name.
@@ -92,7 +92,7 @@ pub struct SlimEndpoints {
 }
 
 /// One of them.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct SlimEndpoint {
     /// One address as a rule.
     #[serde(default)]
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_api_server_is_found_behind_its_service_and_at_it() {
+    fn api_endpoints_are_those_of_the_service_and_behind_it() {
         let service: SlimService = serde_json::from_value(json!({"metadata": {}, "spec": {
             "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1", "fd00::1"], "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}]
         }}))
@@ -123,11 +123,11 @@ mod tests {
             slice(json!(["api.example.com"]), json!({"port": 6443})),
             slice(json!(["10.0.0.6"]), json!({"port": 53, "protocol": "UDP"})),
         ];
-        let door = |addresses: &[&str], port| Door {
+        let endpoint = |addresses: &[&str], port| ApiEndpoint {
             addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
             ports: [port].into(),
         };
-        let found = doors([service].iter(), slices.iter());
-        assert_eq!(found, [door(&["10.0.0.5"], 6443), door(&["10.96.0.1", "fd00::1"], 443)].into());
+        let found = api_endpoints([service].iter(), slices.iter());
+        assert_eq!(found, [endpoint(&["10.0.0.5"], 6443), endpoint(&["10.96.0.1", "fd00::1"], 443)].into());
     }
 }

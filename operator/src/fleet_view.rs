@@ -1,30 +1,30 @@
-//! What the fleet's pass has found out and tenants need to know; published as a whole, never changed in place.
+//! What a pass over the fleet found that tenants need; published as a whole, never changed in place.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use gputenancy_crds::{Support, Trust, names};
+use gputenancy_crds::{GpuTenant, Support, Trust, names, reasons::Reason};
 
-use crate::{cache::Demand, tenant::Weight};
+use crate::tenant::Weight;
 
-/// One picture of the fleet.
+/// The fleet at one time.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct View {
-    /// A pass has been made; before the first one nothing can be said about any tenant.
+pub struct FleetView {
+    /// False before the first pass, when nothing is known about any tenant.
     pub complete: bool,
     /// The catalog.
     pub profiles: BTreeMap<String, ProfileView>,
-    /// Every resource name that could be a GPU's: a tenant's quota names them all.
+    /// Resource names of all GPUs: every quota of a tenant names them all.
     pub resources: BTreeSet<String>,
-    /// What one device of a resource counts as, beside a whole GPU; a resource that no board of a pool carries is not there.
+    /// Share of a whole GPU that one device of a resource counts as; without resources that no board of a pool can carry.
     pub weights: BTreeMap<String, Weight>,
-    /// What the plan says about each tenant.
+    /// Result of the plan by tenant.
     pub tenants: BTreeMap<Arc<str>, TenantView>,
     /// Devices that pods hold, by namespace and resource.
     pub held: BTreeMap<Claim, i32>,
-    /// Pods that wait for a node, by namespace and resource.
+    /// Unscheduled pods, by namespace and resource.
     pub waiting: BTreeMap<Claim, i32>,
 }
 
@@ -34,45 +34,45 @@ pub type Claim = (String, String);
 /// A profile as tenants see it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProfileView {
-    /// Extended resource that pods ask for.
+    /// Extended resource that pods request.
     pub resource: String,
     /// Least trusted tenant that may use it.
     pub trust: Trust,
-    /// Why nobody gets it, as a reason and a sentence; `None` when it is served.
-    pub refused: Option<(gputenancy_crds::reasons::Reason, String)>,
+    /// Why it is not served, as a reason and a sentence.
+    pub refused: Option<(Reason, String)>,
     /// Devices that a new pod could get now.
     pub free: i32,
-    /// What it means to a user.
+    /// Terms of use.
     pub contract: Contract,
 }
 
-/// What a user of a profile has to know; part of every grant.
+/// Terms of use of a profile; part of every grant.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Contract {
-    /// Most that one pod may ask for; `None`: as many as the tenant is guaranteed.
+    /// Most devices of one pod; `None`: as many as the tenant is guaranteed.
     pub max_per_pod: Option<i32>,
     /// Pools that may carry it.
     pub pools: BTreeSet<String>,
-    /// What a user must accept.
+    /// What users have to accept.
     pub support: Support,
 }
 
-/// What the plan says about a tenant.
+/// Result of the plan for a tenant.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TenantView {
-    /// Generation of the tenant that the plan has seen.
+    /// Generation of the tenant that was planned.
     pub generation: Option<i64>,
     /// Guarantees that cannot be met, as sentences.
     pub shortages: Box<[String]>,
 }
 
-impl View {
-    /// A view of an empty fleet. Whole GPUs are named even when no profile offers them: tenants get none.
+impl FleetView {
+    /// An empty fleet. Whole GPUs are named even when no profile offers them: tenants get none.
     pub fn empty() -> Self {
         Self { resources: [names::WHOLE_GPU_RESOURCE.to_owned()].into(), ..Self::default() }
     }
 
-    /// Does it say the same about the catalog, which concerns every tenant? How many devices are free is no part of that.
+    /// Is the catalog the same, apart from free devices? A change of it affects every tenant.
     pub fn same_catalog(&self, old: &Self) -> bool {
         let entry = |(name, profile): (&String, &ProfileView)| {
             let ProfileView { resource, trust, refused, free: _, contract } = profile.clone();
@@ -85,39 +85,33 @@ impl View {
             && catalog(self) == catalog(old)
     }
 
-    /// The names of those of these tenants of which it says something else, given the [same catalog](Self::same_catalog).
-    pub fn concerned<'a>(
-        &self,
-        old: &Self,
-        tenants: impl Iterator<Item = &'a Arc<Demand>>,
-    ) -> impl Iterator<Item = &'a Arc<str>> {
-        // mostly few are concerned, and there may be very many
-        let same_free = self
-            .profiles
-            .iter()
-            .map(|(name, p)| (name, p.free))
-            .eq(old.profiles.iter().map(|(name, p)| (name, p.free)));
+    /// Tenants whose own part differs, given the [same catalog](Self::same_catalog).
+    pub fn affected<'a>(&self, old: &Self, tenants: &'a [Arc<GpuTenant>]) -> impl Iterator<Item = &'a Arc<GpuTenant>> {
+        // usually few of very many tenants are affected: what is equal for all is compared once
+        let free = |view: &Self| view.profiles.values().map(|p| p.free).collect::<Vec<_>>();
+        let same_free = self.profiles.keys().eq(old.profiles.keys()) && free(self) == free(old);
         let same_claims = self.held == old.held && self.waiting == old.waiting;
-        let same = move |tenant: &Demand| {
-            self.tenants.get(&tenant.name) == old.tenants.get(&tenant.name)
+        let same = move |tenant: &GpuTenant| {
+            let name = tenant.metadata.name.as_deref().unwrap_or_default();
+            self.tenants.get(name) == old.tenants.get(name)
                 && (same_free || self.same_free(old, tenant))
                 && (same_claims || self.same_claims(old, tenant))
         };
-        tenants.filter(move |t| !same(t)).map(|t| &t.name)
+        tenants.iter().filter(move |t| !same(t))
     }
 
-    fn same_free(&self, old: &Self, tenant: &Demand) -> bool {
+    fn same_free(&self, old: &Self, tenant: &GpuTenant) -> bool {
         let free = |view: &Self, profile: &str| view.profiles.get(profile).map(|p| p.free);
-        tenant.gpus.iter().all(|g| free(self, &g.profile) == free(old, &g.profile))
+        tenant.spec.gpus.iter().all(|g| free(self, &g.profile) == free(old, &g.profile))
     }
 
-    fn same_claims(&self, old: &Self, tenant: &Demand) -> bool {
-        let listed = tenant.namespaces.iter().map(|n| n.name.as_str());
-        let known = tenant.known.iter().map(|name| &**name);
-        let namespaces: BTreeSet<&str> = listed.chain(known).collect();
+    fn same_claims(&self, old: &Self, tenant: &GpuTenant) -> bool {
+        let listed = tenant.spec.namespaces.iter().map(|n| n.name.as_str());
+        // a namespace that is no longer listed may still have pods
+        let retained = tenant.status.iter().flat_map(|s| &s.namespaces).map(|n| n.name.as_str());
         let same =
             |ns: &str| of(&self.held, ns).eq(of(&old.held, ns)) && of(&self.waiting, ns).eq(of(&old.waiting, ns));
-        namespaces.into_iter().all(same)
+        listed.chain(retained).all(same)
     }
 
     /// Devices of this resource that pods of these namespaces hold.
@@ -142,15 +136,14 @@ fn sum<'a>(claims: &BTreeMap<Claim, i32>, namespaces: impl Iterator<Item = &'a s
 
 #[cfg(test)]
 mod tests {
-    use gputenancy_crds::GpuTenant;
     use serde_json::json;
 
     use super::*;
 
-    fn tenant() -> Arc<Demand> {
+    fn tenant() -> Arc<GpuTenant> {
         let spec = json!({"namespaces": [{"name": "a-train"}], "gpus": [{"profile": "mig-1g", "count": 1}]});
         let object = json!({"apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "metadata": {"name": "a"}, "spec": spec});
-        Arc::new(Demand::from(&serde_json::from_value::<GpuTenant>(object).unwrap()))
+        Arc::new(serde_json::from_value(object).unwrap())
     }
 
     fn profile(free: i32) -> ProfileView {
@@ -164,14 +157,14 @@ mod tests {
         }
     }
 
-    fn view() -> View {
+    fn view() -> FleetView {
         let profiles = ["mig-1g", "mig-3g"].map(|name| (name.to_owned(), profile(3)));
-        View { profiles: profiles.into(), ..View::empty() }
+        FleetView { profiles: profiles.into(), ..FleetView::empty() }
     }
 
     #[test]
-    fn a_tenant_is_concerned_by_its_own_plan_pods_and_free_devices_and_by_no_others() {
-        type Edit = fn(&mut View, Claim);
+    fn tenant_is_affected_by_its_own_plan_pods_and_free_devices_only() {
+        type Edit = fn(&mut FleetView, Claim);
         let claim = |ns: &str| (ns.to_owned(), "nvidia.com/mig-1g.10gb".to_owned());
         let edits: [(Edit, &str, bool); 6] = [
             (|v, c| _ = v.held.insert(c, 1), "a-train", true),
@@ -181,16 +174,16 @@ mod tests {
             (|v, c| _ = v.tenants.insert(c.0.into(), TenantView::default()), "b", false),
             (|v, _| _ = v.profiles.insert("mig-3g".into(), profile(0)), "", false),
         ];
-        for (n, (edit, name, concerned)) in edits.into_iter().enumerate() {
+        for (n, (edit, name, affected)) in edits.into_iter().enumerate() {
             let mut new = view();
             edit(&mut new, claim(name));
             let (old, tenants) = (view(), [tenant()]);
-            assert_eq!(new.concerned(&old, tenants.iter()).next().is_some(), concerned, "edit {n}");
+            assert_eq!(new.affected(&old, &tenants).next().is_some(), affected, "edit {n}");
             assert!(new.same_catalog(&view()), "edit {n}");
         }
         let mut new = view();
         new.profiles.insert("mig-1g".into(), profile(0));
-        assert!(new.concerned(&view(), [tenant()].iter()).next().is_some());
+        assert!(new.affected(&view(), &[tenant()]).next().is_some());
         new.resources.insert("nvidia.com/gpu.shared".into());
         assert!(!new.same_catalog(&view()));
         let mut heavier = view();

@@ -1,0 +1,172 @@
+//! Objects that the operator writes and only compares with what they should be: kept as version and hash.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use gputenancy_crds::{GpuGrant, names, quantity::Amount};
+use k8s_openapi::{
+    api::{core::v1::LimitRange, networking::v1::NetworkPolicy, rbac::v1::RoleBinding},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use kube::{Resource, ResourceExt as _};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+/// A number that differs when content differs. It is never persisted: it may change with the compiler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpecHash(u64);
+
+impl SpecHash {
+    fn of(value: &Value) -> Self {
+        let mut hasher = DefaultHasher::new();
+        serde_json::to_vec(value).unwrap_or_default().hash(&mut hasher);
+        Self(hasher.finish())
+    }
+}
+
+/// A kind of which only the hash of an object is kept.
+pub trait Owned: Resource<DynamicType = ()> + Serialize + DeserializeOwned {
+    /// Brings fields into the form in which the API server stores them.
+    fn normalise(fields: &mut Value) {
+        drop_empty(fields);
+    }
+}
+
+impl Owned for NetworkPolicy {}
+impl Owned for RoleBinding {}
+
+impl Owned for LimitRange {
+    fn normalise(fields: &mut Value) {
+        canonical_quantities(fields);
+        drop_empty(fields);
+    }
+}
+
+impl Owned for GpuGrant {
+    /// An empty list differs from an absent one.
+    fn normalise(_: &mut Value) {}
+}
+
+/// What is kept of an object.
+#[derive(Clone, Debug)]
+pub struct OwnedObject {
+    /// Its tenant by label.
+    pub tenant: Option<Box<str>>,
+    /// Its resource version.
+    pub version: u64,
+    /// The operator's labels and all fields but metadata and status.
+    pub content: SpecHash,
+    /// The role of a binding, which only a new object can change.
+    pub role: SpecHash,
+}
+
+impl OwnedObject {
+    /// From an object as it is rendered or as the API server sends it.
+    pub fn of<K: Owned>(object: &K) -> Self {
+        let mut fields = serde_json::to_value(object).unwrap_or_default();
+        if let Some(fields) = fields.as_object_mut() {
+            fields.retain(|name, _| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata" | "status"));
+        }
+        K::normalise(&mut fields);
+        let role = SpecHash::of(fields.get("roleRef").unwrap_or(&Value::Null));
+        let label = |name: &str| object.labels().get(name).map(|value| value.as_str().into());
+        let tenant: Option<Box<str>> = label(names::TENANT_LABEL);
+        let manager: Option<Box<str>> = label(names::MANAGED_BY_LABEL);
+        let content = SpecHash::of(&serde_json::json!([tenant, manager, fields]));
+        Self { version: version(object), tenant, content, role }
+    }
+
+    /// Has the object the content of this one?
+    pub fn is_like(&self, wanted: &impl Owned) -> bool {
+        self.content == Self::of(wanted).content
+    }
+}
+
+/// An object's version as a number; the highest where it has none.
+pub fn version(object: &impl Resource) -> u64 {
+    object.meta().resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(u64::MAX)
+}
+
+/// Drops `null`, empty lists and a selector's empty map: the API server drops some of them.
+fn drop_empty(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.values_mut().for_each(drop_empty);
+            fields.retain(|name, field| match field {
+                Value::Null => false,
+                Value::Array(all) => !all.is_empty(),
+                Value::Object(all) => !all.is_empty() || name != "matchLabels",
+                _ => true,
+            });
+        }
+        Value::Array(all) => all.iter_mut().for_each(drop_empty),
+        _ => {}
+    }
+}
+
+/// The API server writes `1024Mi` as `1Gi`.
+fn canonical_quantities(value: &mut Value) {
+    match value {
+        Value::Object(fields) => fields.values_mut().for_each(canonical_quantities),
+        Value::Array(all) => all.iter_mut().for_each(canonical_quantities),
+        Value::String(text) => {
+            if let Some(amount) = Amount::parse(&Quantity(text.clone())) {
+                *text = amount.quantity().0;
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn hash<K: Owned>(mut object: Value) -> SpecHash {
+        object["metadata"] = json!({"name": "gputenancy"});
+        OwnedObject::of(&serde_json::from_value::<K>(object).unwrap()).content
+    }
+
+    fn policy(spec: &Value) -> SpecHash {
+        hash::<NetworkPolicy>(json!({"spec": spec}))
+    }
+
+    fn limits(request: &str) -> SpecHash {
+        hash::<LimitRange>(json!({"spec": {"limits": [{"type": "Container", "defaultRequest": {"memory": request}}]}}))
+    }
+
+    #[test]
+    fn owned_object_same_meaning_has_the_same_hash() {
+        let short = json!({"podSelector": {}, "egress": [{"to": [{"ipBlock": {"cidr": "::/0"}}]}]});
+        let long = json!({"egress": [{"ports": [], "to": [{"ipBlock": {"except": null, "cidr": "::/0"}}]}], "podSelector": {"matchLabels": {}}});
+        assert_eq!(policy(&short), policy(&long));
+        assert_eq!(limits("1Gi"), limits("1024Mi"));
+    }
+
+    #[test]
+    fn owned_object_that_admits_more_has_another_hash() {
+        let closed = policy(&json!({"podSelector": {}, "policyTypes": ["Ingress"]}));
+        let open = policy(&json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{}]}));
+        let from_all = policy(&json!({"podSelector": {}, "ingress": [{"from": [{"namespaceSelector": {}}]}]}));
+        let from_none = policy(&json!({"podSelector": {}, "ingress": [{"from": [{}]}]}));
+        assert!(closed != open && from_all != from_none);
+        assert_ne!(limits("1Gi"), limits("1G"));
+        let grant = |spec: Value| hash::<GpuGrant>(json!({"spec": spec}));
+        assert_ne!(grant(json!({"tenant": "t", "priorityClasses": []})), grant(json!({"tenant": "t"})));
+    }
+
+    #[test]
+    fn owned_object_of_another_tenant_or_manager_has_another_hash() {
+        let of = |labels: Value| {
+            let object = json!({"metadata": {"name": "gputenancy", "labels": labels, "resourceVersion": "7"}, "spec": {"podSelector": {}}});
+            OwnedObject::of(&serde_json::from_value::<NetworkPolicy>(object).unwrap())
+        };
+        let (tenant, manager) = (names::TENANT_LABEL, names::MANAGED_BY_LABEL);
+        let ours = of(json!({tenant: "t", manager: "gputenancy", "extra": "x"}));
+        assert_eq!(ours.content, of(json!({tenant: "t", manager: "gputenancy"})).content);
+        assert_ne!(ours.content, of(json!({tenant: "u", manager: "gputenancy"})).content);
+        assert_ne!(ours.content, of(json!({tenant: "t"})).content);
+        assert_eq!((ours.version, ours.tenant.as_deref()), (7, Some("t")));
+    }
+}

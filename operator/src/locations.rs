@@ -1,0 +1,35 @@
+//! The flags that the operator's rights depend on.
+
+use clap::{ArgAction, Args, builder::NonEmptyStringValueParser};
+
+/// Default name of the lease, also in the chart.
+pub const LEASE: &str = "gputenancy-operator";
+
+/// Namespaces and names of the operator's own objects, and features that need rights of their own.
+#[derive(Args, Debug, Clone)]
+pub struct Locations {
+    /// Namespace of the lease.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "gputenancy-system")]
+    pub namespace: String,
+    /// Namespace of the `ConfigMap` with layouts for NVIDIA's MIG manager, by default that of the lease: it is mounted there.
+    #[arg(long, env = "MIG_CONFIG_NAMESPACE")]
+    pub mig_config_namespace: Option<String>,
+    /// Name of the lease.
+    #[arg(long, default_value = LEASE)]
+    pub lease_name: String,
+    /// Names of the Secrets in the operator's namespace that tenants may have copied into theirs for pulling images, separated by
+    /// commas; none: it has no right on any Secret.
+    #[arg(long, env = "PULL_SECRETS", value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]
+    pub pull_secrets: Vec<String>,
+    /// Write a condition into the status of refused `ReplicaSet`s, `StatefulSet`s and Jobs once the budget has headroom for their
+    /// pods, so that they retry at once; false: they retry after their own back-off, and the operator needs no right on them.
+    #[arg(long, env = "WAKE_CONTROLLERS", default_value_t = true, action = ArgAction::Set)]
+    pub wake_controllers: bool,
+}
+
+impl Locations {
+    /// Namespace of the layouts for NVIDIA's MIG manager.
+    pub fn layouts(&self) -> &str {
+        self.mig_config_namespace.as_ref().unwrap_or(&self.namespace)
+    }
+}
