@@ -14,7 +14,7 @@ use e2e::{
     story::tenant_ready,
     wait::{PATIENCE, eventually},
 };
-use gputenancy_operator::{args::Places, rights::LEASE};
+use gputenancy_operator::locations::{LEASE, Locations};
 use gputenancy_rights::Right;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -77,14 +77,14 @@ const PULLS: (&str, &[&str]) = ("tenants.imagePullSecrets={registry,mirror}", &[
 
 /// What operator and agent list, as the chart installs them with these Secrets.
 fn listed(pull_secrets: &[&str], wake_controllers: bool) -> Vec<Right> {
-    let places = Places {
+    let locations = Locations {
         namespace: NAMESPACE.into(),
         mig_config_namespace: None,
         lease_name: LEASE.into(),
         pull_secrets: pull_secrets.iter().map(|n| (*n).to_owned()).collect(),
         wake_controllers,
     };
-    let operator = gputenancy_operator::rights::rights(&places);
+    let operator = gputenancy_operator::rights::rights(&locations);
     operator.into_iter().chain(gputenancy_agent::rights::rights()).collect()
 }
 
