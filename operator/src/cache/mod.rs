@@ -3,6 +3,7 @@
 //! A change of an object triggers the fleet's pass, tenants, or both. This is the lowest layer: it reads no decision.
 
 pub mod api_endpoints;
+mod json_store;
 mod owned;
 mod project;
 pub mod pull;
@@ -32,6 +33,8 @@ use serde::de::DeserializeOwned;
 
 use crate::{foreign::DRA_DRIVER, locations::Locations};
 pub use api_endpoints::{ApiEndpoint, SlimEndpoints, SlimService};
+use json_store::JsonObject;
+pub use json_store::JsonStore;
 pub use owned::{Owned, OwnedObject, SpecHash, version};
 pub use project::*;
 pub use pull::{PullCaches, SlimAccount, SlimSecret};
@@ -60,9 +63,9 @@ pub struct Caches {
     /// Pods that request extended resources.
     pub pods: Store<SlimPod>,
     /// All namespaces, grouped by tenant.
-    pub namespaces: Store<SlimNamespace>,
+    pub namespaces: JsonStore<SlimNamespace>,
     /// The operator's quotas.
-    pub quotas: Store<SlimQuota>,
+    pub quotas: JsonStore<SlimQuota>,
     /// The operator's role bindings.
     pub bindings: Store<OwnedObject>,
     /// The operator's grants.
@@ -86,13 +89,7 @@ pub struct Caches {
 impl Caches {
     /// Starts all watches; `with_slices`: the API server serves `ResourceSlice`s.
     pub fn start(client: &Client, locations: &Locations, triggers: &Triggers, with_slices: bool) -> Self {
-        let mut namespaces = Watch::new("namespaces", Api::all(client.clone()), |mut n: SlimNamespace| {
-            lighten_namespace(&mut n);
-            Some(n)
-        });
-        namespaces.projection.group = tenant_label;
         let of_operator = format!("{}={}", names::MANAGED_BY_LABEL, names::MANAGED_BY);
-        let quotas = Watch::new("resourcequotas", Api::all(client.clone()), lightened::<SlimQuota>);
         let mig_config = Api::namespaced(client.clone(), locations.layouts());
         let api_server = Api::namespaced(client.clone(), api_endpoints::NAMESPACE);
         let api_server_slices = Api::namespaced(client.clone(), api_endpoints::NAMESPACE);
@@ -116,18 +113,8 @@ impl Caches {
                 p.wants_devices().then_some(p)
             })
             .start(triggers.fleet()),
-            namespaces: namespaces.start(triggers.tenants(|change: Change<SlimNamespace>| {
-                // a namespace without the label may be one that a tenant waits for: found by its name
-                let name = change.key.name;
-                let trigger = |namespace: Arc<SlimNamespace>| {
-                    tenant_of(&*namespace).map_or_else(|| Trigger::Namespace(name.to_string()), Trigger::Tenant)
-                };
-                distinct(change.old.map(trigger), change.new.map(trigger))
-            })),
-            quotas: quotas.labels(&of_operator).start(triggers.tenants(|change: Change<SlimQuota>| {
-                let trigger = |quota: Arc<SlimQuota>| tenant_of(&*quota).map(Trigger::Tenant);
-                distinct(change.old.and_then(trigger), change.new.and_then(trigger))
-            })),
+            namespaces: namespaces(client, triggers),
+            quotas: quotas(client, &of_operator, triggers),
             bindings: owned::<RoleBinding>("rolebindings", client, &of_operator, triggers),
             grants: owned::<GpuGrant>("gpugrants", client, &of_operator, triggers),
             policies: owned::<NetworkPolicy>("networkpolicies", client, &of_operator, triggers),
@@ -262,6 +249,32 @@ fn valid_tenant(event: watcher::Event<DeserializeGuard<GpuTenant>>) -> watcher::
             Delete(GpuTenant { metadata: error.metadata, spec: GpuTenantSpec::default(), status: None })
         }
     }
+}
+
+fn namespaces(client: &Client, triggers: &Triggers) -> JsonStore<SlimNamespace> {
+    let projection = json_store::projection(|n| Some(json_store::keep(n, lighten_namespace)));
+    let (api, config) = (Api::all(client.clone()), watcher::Config::default());
+    JsonStore::new(Watch { resource: "namespaces", api, config, projection }.start(triggers.tenants(
+        |change: Change<JsonObject>| {
+            // a namespace without the label may be one that a tenant waits for: found by its name
+            let name = change.key.name;
+            let trigger = |namespace: Arc<JsonObject>| {
+                namespace.tenant.clone().map_or_else(|| Trigger::Namespace(name.to_string()), Trigger::Tenant)
+            };
+            distinct(change.old.map(trigger), change.new.map(trigger))
+        },
+    )))
+}
+
+fn quotas(client: &Client, selector: &str, triggers: &Triggers) -> JsonStore<SlimQuota> {
+    let projection = json_store::projection(|q: SlimQuota| Some(json_store::keep(q, lighten)));
+    let (api, config) = (Api::all(client.clone()), watcher::Config::default().labels(selector));
+    JsonStore::new(Watch { resource: "resourcequotas", api, config, projection }.start(triggers.tenants(
+        |change: Change<JsonObject>| {
+            let trigger = |quota: Arc<JsonObject>| quota.tenant.clone().map(Trigger::Tenant);
+            distinct(change.old.and_then(trigger), change.new.and_then(trigger))
+        },
+    )))
 }
 
 fn owned<K>(resource: &'static str, client: &Client, selector: &str, triggers: &Triggers) -> Store<OwnedObject>

@@ -17,8 +17,13 @@ pub struct SpecHash(u64);
 
 impl SpecHash {
     fn of(value: &Value) -> Self {
+        Self::of_bytes(&serde_json::to_vec(value).unwrap_or_default())
+    }
+
+    /// Of serialized content.
+    pub fn of_bytes(bytes: &[u8]) -> Self {
         let mut hasher = DefaultHasher::new();
-        serde_json::to_vec(value).unwrap_or_default().hash(&mut hasher);
+        bytes.hash(&mut hasher);
         Self(hasher.finish())
     }
 }

@@ -151,7 +151,7 @@ impl Context {
 
     pub(super) fn observe(&self, tenant: &GpuTenant) -> Observed {
         let me = tenant.name_any();
-        let mut names = self.caches.namespaces.names_in_group(&me);
+        let mut names = self.caches.namespaces.names_of_tenant(&me);
         let listed: BTreeSet<&String> = tenant.spec.namespaces.iter().map(|n| &n.name).collect();
         names.extend(listed.iter().map(|name| (*name).clone()));
         let namespaces = names.into_iter().filter_map(|name| {
@@ -161,12 +161,12 @@ impl Context {
             concerned.then_some((name, found))
         });
         let namespaces: BTreeMap<_, _> = namespaces.collect();
-        let quotas = of(&self.caches.quotas, render::QUOTA, &namespaces);
+        let quotas = each(&namespaces, |ns| self.caches.quotas.get(ns, render::QUOTA));
         let bindings = of(&self.caches.bindings, render::OWNERS, &namespaces);
         let viewers = of(&self.caches.bindings, render::VIEWERS, &namespaces);
         let networks = of(&self.caches.policies, render::NETWORK, &namespaces);
         let limits = of(&self.caches.limits, render::LIMITS, &namespaces);
-        let classes = of(&self.caches.quotas, render::CLASSES, &namespaces);
+        let classes = each(&namespaces, |ns| self.caches.quotas.get(ns, render::CLASSES));
         let grants = of(&self.caches.grants, names::GRANT, &namespaces);
         let pulls = self.pulls(&namespaces);
         let (standard, home, api_endpoints) =
@@ -379,5 +379,12 @@ impl Context {
 
 /// Objects of this name in these namespaces.
 fn of<V>(store: &Store<V>, name: &str, namespaces: &BTreeMap<String, Arc<SlimNamespace>>) -> BTreeMap<String, Arc<V>> {
-    namespaces.keys().filter_map(|ns| Some((ns.clone(), store.get(ns, name)?))).collect()
+    each(namespaces, |ns| store.get(ns, name))
+}
+
+fn each<V>(
+    namespaces: &BTreeMap<String, Arc<SlimNamespace>>,
+    get: impl Fn(&str) -> Option<Arc<V>>,
+) -> BTreeMap<String, Arc<V>> {
+    namespaces.keys().filter_map(|ns| Some((ns.clone(), get(ns)?))).collect()
 }
