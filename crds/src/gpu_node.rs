@@ -176,7 +176,7 @@ pub enum ChangePhase {
     /// The agent destroys and creates instances.
     Partitioning,
     /// NVML shows the new layout; canary pods verify its new devices, which no other pod can get.
-    Trying,
+    Canary,
     /// NVML shows the new layout; waiting for kubelet and the Node's allocatable.
     Verifying,
     /// The change failed; the old layout is being restored.

@@ -7,10 +7,8 @@
 use std::collections::BTreeSet;
 
 use gputenancy_crds::{GpuNode, condition};
-use gputenancy_operator::{
-    cache::{lighten, lighten_node},
-    foreign::DRA_DRIVER,
-};
+use gputenancy_engine::ownership::DRA_DRIVER;
+use gputenancy_operator::cache::{lighten, lighten_node};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Resource;
 use serde::Serialize;

@@ -3,16 +3,12 @@
 pub mod apply;
 pub mod args;
 pub mod cache;
-pub mod change;
 pub mod fleet_view;
-pub mod foreign;
 pub mod health;
 pub mod lease;
 pub mod locations;
 pub mod metrics;
-pub mod migmanager;
 mod object_name;
-pub mod plugin;
 pub mod pool;
 pub mod profile;
 pub mod release;

@@ -11,11 +11,10 @@ const PURE: [&str; 3] = ["gputenancy-crds", "gputenancy-plan", "gputenancy-engin
 const IMPURE: [&str; 6] = ["tokio", "axum", "hyper", "kube-client", "kube-runtime", "prometheus-client"];
 
 /// Cycles that are being removed: crate and parent module.
-const KNOWN: [&str; 11] = [
+const KNOWN: &[&str] = &[
     "gputenancy_crds: ::{",
     "gputenancy_operator: ::{",
     "gputenancy_operator: cache::{",
-    "gputenancy_operator: change::{",
     "gputenancy_operator: pool::{",
     "gputenancy_operator: tenant::{",
     "gputenancy_plan: ::{",

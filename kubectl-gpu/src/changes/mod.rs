@@ -124,7 +124,7 @@ fn step(phase: ChangePhase) -> u8 {
         ChangePhase::Evicting => 3,
         ChangePhase::Idle => 4,
         ChangePhase::Partitioning | ChangePhase::RollingBack => 5,
-        ChangePhase::Trying | ChangePhase::Verifying | ChangePhase::RolledBack | ChangePhase::Stuck => 6,
+        ChangePhase::Canary | ChangePhase::Verifying | ChangePhase::RolledBack | ChangePhase::Stuck => 6,
     }
 }
 

@@ -1,10 +1,8 @@
 //! What happens to each GPU.
 
 use gputenancy_crds::{InstanceSpec, Layout, names};
-use gputenancy_operator::{
-    migmanager::Shape,
-    plan::{GpuKey, GpuPlan, GpuUuid, NodeName, plain, seen, snapshot::InUse},
-};
+use gputenancy_engine::mig_manager::Shape;
+use gputenancy_operator::plan::{GpuKey, GpuPlan, GpuUuid, NodeName, plain, seen, snapshot::InUse};
 
 use super::{
     model::{GpuChange, Instance, MigModeChange},

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_operator::{change::Policy, migmanager::Patience};
+use gputenancy_engine::{change::Policy, mig_manager::MigManagerTimeouts};
 
 use super::{
     model::{Estimate, Eviction, GpuChange},
@@ -44,7 +44,7 @@ fn canary(side: &Side<'_>, change: &GpuChange) -> Option<u64> {
 /// Seconds until NVIDIA's MIG manager has the layout, where it carves.
 fn config_sync(side: &Side<'_>, change: &GpuChange) -> Option<u64> {
     let pool = side.managed(change.pool.as_deref()?)?;
-    let patience = Patience::from(&pool.spec.mig_manager.clone().unwrap_or_default());
+    let patience = MigManagerTimeouts::from(&pool.spec.mig_manager.clone().unwrap_or_default());
     u64::try_from(patience.config_sync.as_secs()).ok()
 }
 

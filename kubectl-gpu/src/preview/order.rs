@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gputenancy_engine::change::{ChangeCandidate, admit};
 use gputenancy_operator::{
-    change::{Turn, admit},
     plan::{GpuKey, PoolName},
     pool::admit_nodes,
 };
@@ -14,10 +14,10 @@ use super::side::Side;
 
 /// The step of every GPU that changes, from 1 in each pool; changes under way are in step 1.
 pub(super) fn steps(side: &Side<'_>) -> BTreeMap<GpuKey, u32> {
-    let mut by_pool: BTreeMap<&PoolName, Vec<Turn<GpuKey>>> = BTreeMap::new();
+    let mut by_pool: BTreeMap<&PoolName, Vec<ChangeCandidate<GpuKey>>> = BTreeMap::new();
     for (key, gpu) in &side.plan.gpus {
         let changing = side.under_way(key).is_some();
-        let turn = Turn { gpu: key.clone(), changing, wanted: gpu.changed, rank: gpu.rank };
+        let turn = ChangeCandidate { gpu: key.clone(), changing, wanted: gpu.changed, rank: gpu.rank };
         by_pool.entry(&gpu.pool).or_default().push(turn);
     }
     let mut steps = BTreeMap::new();

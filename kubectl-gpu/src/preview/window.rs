@@ -1,7 +1,7 @@
 //! When a pool's changes may begin, in words and numbers.
 
 use gputenancy_crds::{GpuPool, MaintenanceWindow};
-use gputenancy_operator::change::{Window, Windows};
+use gputenancy_engine::change::{Window, Windows};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 

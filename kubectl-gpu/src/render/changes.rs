@@ -35,7 +35,7 @@ fn said(change: &RunningChange) -> &str {
         "Evicting" => "owners are being evicted",
         "Idle" => "NVML has yet to show that nothing uses what goes",
         "Partitioning" => "the agent is carving",
-        "Trying" => "canary pods have yet to prove the new devices",
+        "Canary" => "canary pods have yet to prove the new devices",
         "RollingBack" => "the old layout is being restored",
         _ => "kubelet and the Node's allocatable have yet to agree",
     }

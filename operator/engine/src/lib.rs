@@ -1,1 +1,9 @@
 //! The operator's decisions as pure state machines: no client, no clock, no randomness.
+
+pub mod change;
+mod duration;
+pub mod event;
+pub mod fingerprint;
+pub mod mig_manager;
+pub mod ownership;
+pub mod plugin;

@@ -31,7 +31,9 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::{foreign::DRA_DRIVER, locations::Locations};
+use gputenancy_engine::ownership::DRA_DRIVER;
+
+use crate::locations::Locations;
 pub use api_endpoints::{ApiEndpoint, SlimEndpoints, SlimService};
 use json_store::JsonObject;
 pub use json_store::JsonStore;

@@ -16,7 +16,7 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt as _, api::ObjectMeta};
 use serde::{Deserialize, Serialize};
 
-use crate::foreign;
+use gputenancy_engine::ownership;
 
 /// Label with the Pod Security Standard that a namespace enforces.
 pub const POD_SECURITY_LABEL: &str = "pod-security.kubernetes.io/enforce";
@@ -349,7 +349,8 @@ pub fn lighten_pod(pod: &mut SlimPod) {
 /// As [`lighten`]; of a node only extended resources and `Ready` matter, and whether an annotation tells of another owner of
 /// its GPUs, not what it says.
 pub fn lighten_node(node: &mut SlimNode) {
-    let signs = node.annotations().iter().filter(|(key, value)| foreign::is_sign(key) && !value.is_empty());
+    let signs =
+        node.annotations().iter().filter(|(key, value)| ownership::is_ownership_annotation(key) && !value.is_empty());
     let signs: Vec<String> = signs.map(|(key, _)| key.clone()).collect();
     lighten(node);
     if !signs.is_empty() {

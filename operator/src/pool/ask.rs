@@ -5,12 +5,13 @@ use kube::{Api, ResourceExt as _, api::ObjectMeta};
 use serde_json::{Map, Value, json};
 
 use super::{Controller, FleetError, failed, fleet::Fleet, managed::Ask};
-use crate::{apply::Part, migmanager::Configs, plan::NodeName};
+use crate::{apply::Part, plan::NodeName};
 use gputenancy_crds::names;
+use gputenancy_engine::mig_manager::MigConfigs;
 
 impl Controller {
     /// Publishes the layouts.
-    pub(super) async fn publish(&self, configs: &Configs) -> Result<(), FleetError> {
+    pub(super) async fn publish(&self, configs: &MigConfigs) -> Result<(), FleetError> {
         let text = configs.render()?;
         let object = ConfigMap {
             metadata: ObjectMeta {

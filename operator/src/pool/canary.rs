@@ -12,9 +12,9 @@ use super::{Controller, FleetError, failed, fleet::Fleet, pass::Inputs};
 use crate::{
     apply::Part,
     cache::SlimPod,
-    change::{Canary, CanaryPod, Decision, Fate},
     plan::{GpuKey, NodeName, PodName},
 };
+use gputenancy_engine::change::{CanaryOutcome, CanaryPod, CanaryRequest, ChangeDecision};
 
 /// Priority class and service account of canary pods, both parts of the chart.
 const NAME: &str = "gputenancy-canary";
@@ -33,12 +33,16 @@ pub struct Stray {
 /// All canary pods, by name.
 pub fn pods(fleet: &Fleet, namespace: &str) -> BTreeMap<String, CanaryPod> {
     let ours = canaries(fleet, namespace);
-    ours.map(|(name, pod)| (name.name.clone(), CanaryPod { created: created(pod), fate: fate(pod) })).collect()
+    ours.map(|(name, pod)| (name.name.clone(), CanaryPod { created: created(pod), outcome: outcome(pod) })).collect()
 }
 
 /// Canary pods that no change wants, and that can be judged now.
-pub fn strays(fleet: &Fleet, decisions: &BTreeMap<GpuKey, Decision>, inputs: &Inputs<'_>) -> BTreeMap<PodName, Stray> {
-    let wanted = |name: &String| decisions.values().any(|d| d.kept.contains(name));
+pub fn strays(
+    fleet: &Fleet,
+    decisions: &BTreeMap<GpuKey, ChangeDecision>,
+    inputs: &Inputs<'_>,
+) -> BTreeMap<PodName, Stray> {
+    let wanted = |name: &String| decisions.values().any(|d| d.kept_canaries.contains(name));
     let mut strays = BTreeMap::new();
     for (name, pod) in canaries(fleet, inputs.namespace) {
         let node = pod.annotations().get(names::CANARY_NODE).cloned().unwrap_or_default();
@@ -63,7 +67,7 @@ fn created(pod: &SlimPod) -> Timestamp {
 }
 
 /// What has become of a canary pod. Only its program's exit code speaks about the device.
-fn fate(pod: &SlimPod) -> Fate {
+fn outcome(pod: &SlimPod) -> CanaryOutcome {
     let status = &pod.status;
     let container = status.container_statuses.first().map(|c| &c.state);
     let why = || {
@@ -71,23 +75,23 @@ fn fate(pod: &SlimPod) -> Fate {
         format!("{reason}: {}", tail(status.message.as_deref())).trim_end_matches([':', ' ']).to_owned()
     };
     if pod.metadata.deletion_timestamp.is_some() {
-        return Fate::Leaves;
+        return CanaryOutcome::Terminating;
     }
     match status.phase.as_str() {
-        "Succeeded" => Fate::Passed,
+        "Succeeded" => CanaryOutcome::Passed,
         "Failed" if status.reason.as_deref() == Some("DeadlineExceeded") => {
-            Fate::Failed(format!("it did not end; {}", why()))
+            CanaryOutcome::Failed(format!("it did not end; {}", why()))
         }
-        "Failed" if status.reason.is_some() => Fate::Spoilt(why()),
+        "Failed" if status.reason.is_some() => CanaryOutcome::Inconclusive(why()),
         "Failed" => match container.and_then(|c| c.terminated.as_ref()) {
             Some(end) if end.reason != "ContainerStatusUnknown" => {
                 let words = if end.message.trim().is_empty() { &end.reason } else { &end.message };
-                Fate::Failed(format!("exit code {}: {}", end.exit_code, tail(Some(words))))
+                CanaryOutcome::Failed(format!("exit code {}: {}", end.exit_code, tail(Some(words))))
             }
-            _ => Fate::Spoilt(why()),
+            _ => CanaryOutcome::Inconclusive(why()),
         },
-        "Running" => Fate::Runs("it runs".to_owned()),
-        _ => Fate::Runs(waits(pod)),
+        "Running" => CanaryOutcome::Pending("it runs".to_owned()),
+        _ => CanaryOutcome::Pending(waits(pod)),
     }
 }
 
@@ -112,8 +116,8 @@ fn tail(words: Option<&str>) -> String {
 }
 
 /// The pod: nothing but the device, on this node whatever its taints and cordons, without any right, and never at another pod's expense.
-fn render(canary: &Canary, node: &NodeName, namespace: &str) -> Result<Pod, serde_json::Error> {
-    let Canary { name, device, profile, resource, seconds, rules } = canary;
+fn render(canary: &CanaryRequest, node: &NodeName, namespace: &str) -> Result<Pod, serde_json::Error> {
+    let CanaryRequest { name, device, profile, resource, seconds, rules } = canary;
     let profile = profile.as_deref().unwrap_or("gpu").replace('+', ".");
     let mut container = json!({
         "name": "canary",
@@ -157,7 +161,7 @@ fn render(canary: &Canary, node: &NodeName, namespace: &str) -> Result<Pod, serd
 
 impl Controller {
     /// Creates a canary pod; one that is there already is the same.
-    pub(super) async fn start_canary(&self, node: &NodeName, canary: Canary) -> Result<(), FleetError> {
+    pub(super) async fn start_canary(&self, node: &NodeName, canary: CanaryRequest) -> Result<(), FleetError> {
         let pod = render(&canary, node, &self.home).map_err(kube::Error::SerdeError);
         let doing = || format!("creating canary pod {}", canary.name);
         let created = self.writer.create_in(Part::Pool, &self.home, &pod.map_err(failed(doing()))?).await;

@@ -16,10 +16,12 @@ use kube::ResourceExt as _;
 use super::managed;
 use crate::{
     cache::{Caches, SlimNode, SlimPod, SlimSlice, Store},
-    change::{Controller, PodFacts, Refusal},
-    foreign::{DRA_DRIVER, Signs, foreign},
-    migmanager::Configs,
-    plan::{self, Cluster, Foreign, NodeFacts, PodName, TenantFacts},
+    plan::{self, Cluster, ConflictingOwner, NodeFacts, PodName, TenantFacts},
+};
+use gputenancy_engine::{
+    change::{PodController, PodFacts, Refusal},
+    mig_manager::MigConfigs,
+    ownership::{DRA_DRIVER, OwnershipSigns, conflicting_owner},
 };
 
 /// All objects that a pass looks at.
@@ -40,7 +42,7 @@ pub struct Fleet {
     /// Pods that ask for devices, by name.
     pub pods: BTreeMap<PodName, Arc<SlimPod>>,
     /// Layouts that are published for NVIDIA's MIG manager.
-    pub mig_configs: Configs,
+    pub mig_configs: MigConfigs,
 }
 
 impl Fleet {
@@ -104,12 +106,13 @@ impl Fleet {
     }
 
     /// Who owns the GPUs of a node beside us.
-    fn foreign(&self, name: &str, node: &SlimNode) -> Option<Foreign> {
+    fn foreign(&self, name: &str, node: &SlimNode) -> Option<ConflictingOwner> {
         let (labels, annotations) = (node.labels(), node.annotations());
-        let signs = Signs { labels, annotations, dra: self.dra.contains(name), partitioner: Partitioner::Agent };
+        let signs =
+            OwnershipSigns { labels, annotations, dra: self.dra.contains(name), partitioner: Partitioner::Agent };
         // which pool the node is in matters only where there is a sign at all
-        foreign(signs)?;
-        foreign(Signs { partitioner: self.partitioner(name, node), ..signs })
+        conflicting_owner(signs)?;
+        conflicting_owner(OwnershipSigns { partitioner: self.partitioner(name, node), ..signs })
     }
 
     /// Who carves on a node, by the word of its pool. A MIG manager that we have asked is no stranger before it has come to an end.
@@ -184,10 +187,10 @@ fn objects<K: Clone>(store: &Store<K>) -> Vec<K> {
 }
 
 /// The layouts that are published for NVIDIA's MIG manager; unreadable ones are replaced.
-fn mig_configs(store: &Store<ConfigMap>) -> Configs {
+fn mig_configs(store: &Store<ConfigMap>) -> MigConfigs {
     let objects = store.state();
     let text = objects.first().and_then(|c| c.data.as_ref()?.get(names::MIG_CONFIG_KEY));
-    text.map(|t| Configs::parse(t)).and_then(Result::ok).unwrap_or_default()
+    text.map(|t| MigConfigs::parse(t)).and_then(Result::ok).unwrap_or_default()
 }
 
 /// The part of a tenant that a plan is made from.
@@ -229,12 +232,12 @@ fn unknown(ready: &Condition) -> bool {
     ready.type_ == condition::READY && ready.status == "Unknown"
 }
 
-fn controller(pod: &SlimPod) -> Controller {
+fn controller(pod: &SlimPod) -> PodController {
     let owner = pod.owner_references().iter().find(|o| o.controller == Some(true));
     match owner.map(|o| o.kind.as_str()) {
-        None => Controller::None,
-        Some("DaemonSet") => Controller::DaemonSet,
-        Some("Node") => Controller::Static,
-        Some(_) => Controller::Replaces,
+        None => PodController::None,
+        Some("DaemonSet") => PodController::DaemonSet,
+        Some("Node") => PodController::Static,
+        Some(_) => PodController::Replaces,
     }
 }

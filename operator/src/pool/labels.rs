@@ -6,10 +6,8 @@ use gputenancy_crds::{ChangePhase, GpuNode, names};
 use kube::ResourceExt as _;
 
 use super::{discovery, fleet::Fleet, hands::Hands};
-use crate::{
-    cache::digest,
-    plan::{NodeName, PoolName, plain},
-};
+use crate::plan::{NodeName, PoolName, plain};
+use gputenancy_engine::fingerprint::fingerprint;
 
 /// Value of the label `layout.state` while a GPU of the node changes.
 const CHANGING: &str = "changing";
@@ -61,7 +59,7 @@ fn layout(node: &GpuNode) -> String {
     };
     let mut layouts: Vec<_> = node.spec.gpus.iter().map(|g| (index(&g.uuid), plain(g.layout()))).collect();
     layouts.sort();
-    format!("{:016x}", digest(&layouts))
+    fingerprint(&layouts)
 }
 
 fn state(node: &GpuNode) -> &'static str {

@@ -6,10 +6,12 @@ use gputenancy_crds::{ChangePhase, GpuNode, GpuSpec, GpuState, Layout, MigManage
 use kube::ResourceExt as _;
 
 use super::{fleet::Fleet, pass::Inputs, reach::BYSTANDER};
-use crate::{
-    change::{self, Turn},
-    migmanager::{self, Configs, Decision, Patience, Shape, adopted, base, is_ours, placed, sweeps},
-    plan::{GpuKey, NodeName, Plan, plain},
+use crate::plan::{GpuKey, NodeName, Plan, plain};
+use gputenancy_engine::{
+    change::{self, ChangeCandidate},
+    mig_manager::{
+        self, MigConfigs, MigManagerDecision, MigManagerTimeouts, Shape, adopted, base, is_ours, placed, sweeps,
+    },
 };
 
 /// What is to be done about the labels of one node.
@@ -52,7 +54,7 @@ pub fn is_managed(node: &GpuNode) -> bool {
 }
 
 /// What is to be done about each MIG manager.
-pub fn decisions(fleet: &Fleet, plan: &Plan, inputs: &Inputs<'_>) -> BTreeMap<String, Decision> {
+pub fn decisions(fleet: &Fleet, plan: &Plan, inputs: &Inputs<'_>) -> BTreeMap<String, MigManagerDecision> {
     let managed = fleet.gpu_nodes.iter().filter(|(name, n)| is_managed(n) && !inputs.lagging.contains(*name));
     let decide = |(name, node): (&String, &GpuNode)| {
         let labels = fleet.nodes.get(name)?.labels();
@@ -62,13 +64,13 @@ pub fn decisions(fleet: &Fleet, plan: &Plan, inputs: &Inputs<'_>) -> BTreeMap<St
         // a pool that is deleted takes its rules with it: what was asked for then is waited for as it was
         let kept = node.spec.mig_manager.as_ref().and_then(|run| run.timeout.clone()).filter(|_| pool.is_none());
         rules.timeout = kept.unwrap_or(rules.timeout);
-        let decision = migmanager::step(&migmanager::Observation {
+        let decision = mig_manager::step(&mig_manager::MigManagerObservation {
             now: inputs.now,
             node,
             labels,
             agent_alive: fleet.answers(name),
             published: &fleet.mig_configs,
-            patience: Patience::from(&rules),
+            patience: MigManagerTimeouts::from(&rules),
         });
         Some((name.clone(), decision))
     };
@@ -76,10 +78,10 @@ pub fn decisions(fleet: &Fleet, plan: &Plan, inputs: &Inputs<'_>) -> BTreeMap<St
 }
 
 /// The layouts that have to be published, if they differ from those that are.
-pub fn configs(fleet: &Fleet, managers: &BTreeMap<String, Decision>) -> Option<Configs> {
-    let mut wanted = Configs::default();
+pub fn configs(fleet: &Fleet, managers: &BTreeMap<String, MigManagerDecision>) -> Option<MigConfigs> {
+    let mut wanted = MigConfigs::default();
     for node in fleet.gpu_nodes.values().filter(|n| is_managed(n)) {
-        for config in migmanager::configs(node) {
+        for config in mig_manager::configs(node) {
             wanted.add(&config);
         }
     }
@@ -89,7 +91,7 @@ pub fn configs(fleet: &Fleet, managers: &BTreeMap<String, Decision>) -> Option<C
     for name in labels.chain(runs).filter(|name| is_ours(name)) {
         wanted.keep(&fleet.mig_configs, base(&name));
     }
-    let nobody = !fleet.gpu_nodes.values().any(is_managed) && fleet.mig_configs == Configs::default();
+    let nobody = !fleet.gpu_nodes.values().any(is_managed) && fleet.mig_configs == MigConfigs::default();
     (!nobody && wanted != fleet.mig_configs).then_some(wanted)
 }
 
@@ -148,10 +150,11 @@ fn drifted(spec: &GpuSpec, state: &GpuState) -> bool {
 
 /// GPUs of one pool that may begin a change now: of one node at a time, and of that all that have to. While a node changes only those
 /// of its GPUs follow that it cannot do without.
-pub fn admit(turns: &[Turn<GpuKey>], anew: &BTreeMap<GpuKey, String>) -> BTreeSet<GpuKey> {
+pub fn admit(turns: &[ChangeCandidate<GpuKey>], anew: &BTreeMap<GpuKey, String>) -> BTreeSet<GpuKey> {
     let changing: BTreeSet<&NodeName> = turns.iter().filter(|t| t.changing).map(|t| &t.gpu.node).collect();
     if !changing.is_empty() {
-        let joins = |t: &&Turn<GpuKey>| !t.changing && anew.contains_key(&t.gpu) && changing.contains(&t.gpu.node);
+        let joins =
+            |t: &&ChangeCandidate<GpuKey>| !t.changing && anew.contains_key(&t.gpu) && changing.contains(&t.gpu.node);
         return turns.iter().filter(joins).map(|t| t.gpu.clone()).collect();
     }
     let lowest = turns.iter().filter(|t| t.wanted).map(|t| t.rank).min();
@@ -161,7 +164,7 @@ pub fn admit(turns: &[Turn<GpuKey>], anew: &BTreeMap<GpuKey, String>) -> BTreeSe
 }
 
 /// Would a GPU of the node be carved now while another one that has to be carved with it is not idle yet?
-pub fn hasty(node: &GpuNode, decisions: &BTreeMap<&str, &change::Decision>, anew: &BTreeSet<&str>) -> bool {
+pub fn hasty(node: &GpuNode, decisions: &BTreeMap<&str, &change::ChangeDecision>, anew: &BTreeSet<&str>) -> bool {
     let before = |uuid: &str| spec_of(node, uuid).and_then(|s| s.change.as_ref()).map(|c| c.phase);
     let after = |uuid: &str| match decisions.get(uuid).and_then(|d| d.spec.as_ref()) {
         Some(spec) => spec.change.as_ref().map(|c| c.phase),

@@ -37,14 +37,13 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     apply::{Part, Writer},
     cache::Caches,
-    change::Decision,
     fleet_view::FleetView,
     metrics::Metrics,
-    migmanager::ConfigError,
     plan::{NodeName, Planner},
 };
 use fleet::Refusals;
 pub use fleet::{Fleet, dra_node};
+use gputenancy_engine::{change::ChangeDecision, mig_manager::MigConfigError};
 pub use managed::admit as admit_nodes;
 use pass::{Inputs, NodeWork, Pass};
 pub use reach::reach;
@@ -88,7 +87,7 @@ pub enum FleetError {
     },
     /// The layouts for NVIDIA's MIG manager cannot be written down.
     #[error(transparent)]
-    Layouts(#[from] ConfigError),
+    Layouts(#[from] MigConfigError),
     /// Several things failed; the others were done.
     #[error("{count} writes failed, the others were done; the first: {first}")]
     Many {
@@ -338,7 +337,7 @@ impl Controller {
             }
         }
         self.plugin(fleet, node, work.plugin).await?;
-        for Decision { evictions, notices, canaries, events, .. } in work.decisions {
+        for ChangeDecision { evictions, notices, canaries, events, .. } in work.decisions {
             for event in events {
                 self.metrics.event(event.reason);
                 let event_type = if event.warning { EventType::Warning } else { EventType::Normal };
@@ -391,7 +390,7 @@ fn phase_name(phase: ChangePhase) -> &'static str {
         ChangePhase::Evicting => "Evicting",
         ChangePhase::Idle => "Idle",
         ChangePhase::Partitioning => "Partitioning",
-        ChangePhase::Trying => "Trying",
+        ChangePhase::Canary => "Canary",
         ChangePhase::Verifying => "Verifying",
         ChangePhase::RollingBack => "RollingBack",
         ChangePhase::RolledBack => "RolledBack",

@@ -1,14 +1,10 @@
 //! One pass over the fleet: from what the caches show to everything that is to be written. Pure.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    hash::{DefaultHasher, Hash as _, Hasher as _},
-    mem,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
     Advertiser, AgentStep, Change, ChangePhase, GpuNode, GpuNodeSpec, GpuPool, GpuPoolSpec, GpuPoolStatus,
-    GpuProfileStatus, GpuSpec, Guarantee, Layout, Partitioner, TenantNamespace, names,
+    GpuProfileStatus, GpuSpec, Guarantee, Layout, Partitioner, Trust, names,
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
@@ -26,12 +22,18 @@ use super::{
     view,
 };
 use crate::{
-    cache::digest,
-    change::{self, Decision, Managed, Observation, Policy, Turn, Window, WindowError, Windows},
     fleet_view::FleetView,
-    migmanager::{self, Configs},
     plan::{self, GpuKey, NodeName, Plan, Planner, PodName, PoolName, TenantFacts},
-    plugin, profile,
+    profile,
+};
+use gputenancy_engine::{
+    change::{
+        self, ChangeCandidate, ChangeDecision, ChangeObservation, MigManagerContext, Policy, Window, WindowError,
+        Windows,
+    },
+    fingerprint::fingerprint,
+    mig_manager::{self, MigConfigs},
+    plugin,
 };
 
 /// Everything that a pass has decided.
@@ -50,7 +52,7 @@ pub struct Pass {
     /// Labels for NVIDIA's MIG manager, and those that it left paused.
     pub asks: BTreeMap<NodeName, Ask>,
     /// Layouts to be published for NVIDIA's MIG manager, when they differ from those that are.
-    pub mig_configs: Option<Configs>,
+    pub mig_configs: Option<MigConfigs>,
     /// What tenants need to know.
     pub view: FleetView,
     /// Status of pools that differs.
@@ -73,9 +75,9 @@ pub struct NodeWork {
     /// The new spec, when it differs.
     pub spec: Option<GpuNodeSpec>,
     /// Decisions about its GPUs.
-    pub decisions: Vec<Decision>,
+    pub decisions: Vec<ChangeDecision>,
     /// What concerns the node as a whole where NVIDIA's plugin advertises.
-    pub plugin: plugin::Steps,
+    pub plugin: plugin::PluginDecision,
 }
 
 /// What a pass is made from, beside the fleet.
@@ -149,8 +151,8 @@ pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
         foreign: hands.foreign.values().copied().collect(),
         wake: decisions
             .values()
-            .filter_map(|d| d.wake)
-            .chain(managers.values().filter_map(|d| d.wake))
+            .filter_map(|d| d.requeue_at)
+            .chain(managers.values().filter_map(|d| d.requeue_at))
             .chain(status::patience_ends(&seen))
             .chain(fleet.forgiveness_ends(inputs.now))
             .chain(fleet.gpu_nodes.values().filter_map(|n| plugin_steps(fleet, n, true, inputs.now)?.wake))
@@ -166,8 +168,8 @@ fn windows(fleet: &Fleet, now: Timestamp) -> BTreeMap<String, Result<Window, Win
     fleet.pools.iter().map(|pool| (pool.name_any(), of(pool))).collect()
 }
 
-fn asks(managers: &BTreeMap<String, migmanager::Decision>) -> BTreeMap<NodeName, Ask> {
-    let ask = |d: &migmanager::Decision| Ask { config: d.label.clone(), unpause: d.unpause.clone() };
+fn asks(managers: &BTreeMap<String, mig_manager::MigManagerDecision>) -> BTreeMap<NodeName, Ask> {
+    let ask = |d: &mig_manager::MigManagerDecision| Ask { config: d.label.clone(), unpause: d.unpause.clone() };
     let asks = managers.iter().map(|(node, d)| (NodeName::from(node.as_str()), ask(d)));
     asks.filter(|(_, ask)| *ask != Ask::default()).collect()
 }
@@ -177,9 +179,9 @@ fn decisions(
     fleet: &Fleet,
     (plan, reached): (&Plan, &BTreeMap<GpuKey, plan::GpuPlan>),
     windows: &BTreeMap<String, Result<Window, WindowError>>,
-    (managers, hands): (&BTreeMap<String, migmanager::Decision>, &Hands),
+    (managers, hands): (&BTreeMap<String, mig_manager::MigManagerDecision>, &Hands),
     inputs: &Inputs<'_>,
-) -> BTreeMap<GpuKey, Decision> {
+) -> BTreeMap<GpuKey, ChangeDecision> {
     let intent = intent(fleet);
     let canaries = canary::pods(fleet, inputs.namespace);
     let targets = managed::targets(fleet, plan);
@@ -206,13 +208,17 @@ fn decisions(
             _ => Window::Closed { next: None },
         };
         let managed = managers.get(name);
-        let managed = managed.map(|m| Managed { word: &m.word, together, anew: anew.get(key).map(String::as_str) });
-        Some(change::step(&Observation {
+        let managed = managed.map(|m| MigManagerContext {
+            state: &m.state,
+            others_idle: together,
+            recreate: anew.get(key).map(String::as_str),
+        });
+        Some(change::step(&ChangeObservation {
             now: inputs.now,
             uuid: key.uuid.as_str(),
             node,
             allocatable: &allocatable,
-            closed: plugin_view(fleet, node, true, inputs.now).and_then(|seen| plugin::closed(&seen)),
+            cordoned: plugin_view(fleet, node, true, inputs.now).and_then(|seen| plugin::closed(&seen)),
             target: targets.get(key).or(gpu.target.as_deref()),
             reason: &reason(plan, (key, reached.get(key).unwrap_or(gpu)), spec_of(fleet, key)),
             intent: &intent,
@@ -220,17 +226,18 @@ fn decisions(
             pods: &pods,
             policy: &Policy { window, canary: pool.spec.verify.canary.clone(), ..Policy::from(&pool.spec.disruption) },
             agent_alive: fleet.answers(name),
-            managed,
+            mig_manager: managed,
             may_start: admitted.contains(key),
         }))
     };
-    let all =
-        |gpus: &mut dyn Iterator<Item = (&GpuKey, &plan::GpuPlan)>, together: bool| -> BTreeMap<GpuKey, Decision> {
-            gpus.filter_map(|(key, gpu)| Some((key.clone(), decide(key, gpu, together)?))).collect()
-        };
+    let all = |gpus: &mut dyn Iterator<Item = (&GpuKey, &plan::GpuPlan)>,
+               together: bool|
+     -> BTreeMap<GpuKey, ChangeDecision> {
+        gpus.filter_map(|(key, gpu)| Some((key.clone(), decide(key, gpu, together)?))).collect()
+    };
     let mut decisions = all(&mut plan.gpus.iter(), true);
     for name in managers.keys() {
-        let here: BTreeMap<&str, &Decision> =
+        let here: BTreeMap<&str, &ChangeDecision> =
             decisions.iter().filter(|(k, _)| k.node.as_str() == name).map(|(k, d)| (k.uuid.as_str(), d)).collect();
         let swept = anew.keys().filter(|k| k.node.as_str() == name).map(|k| k.uuid.as_str()).collect();
         if fleet.gpu_nodes.get(name).is_some_and(|node| managed::hasty(node, &here, &swept)) {
@@ -257,23 +264,15 @@ pub(super) fn intent(fleet: &Fleet) -> String {
         } = &p.spec;
         (p.name_any(), (node_selector, profiles, layout, partitioner, advertiser, disruption.allow_outage))
     });
-    // each by itself, in any order, and without a copy: there may be very many
-    let tenants = fleet.tenants.iter().map(|t| demanded(&facts(t))).fold(0, u64::wrapping_add);
-    format!("{:016x}", digest(&(by_name(profiles), by_name(pools), tenants)))
+    let tenants = fleet.tenants.iter().map(|t| (t.name_any(), demanded(facts(t))));
+    fingerprint(&(by_name(profiles), by_name(pools), by_name(tenants)))
 }
 
-/// A number that stands for what a tenant asks for.
-fn demanded(tenant: &TenantFacts<'_>) -> u64 {
-    let TenantFacts { name, namespaces, trust, priority, gpus } = tenant;
-    let mut hasher = DefaultHasher::new();
-    (name, mem::discriminant(trust), priority, namespaces.len()).hash(&mut hasher);
-    for TenantNamespace { name, adopt: _ } in *namespaces {
-        name.hash(&mut hasher);
-    }
-    for Guarantee { profile, count } in *gpus {
-        (profile, count).hash(&mut hasher);
-    }
-    hasher.finish()
+/// What a tenant asks for.
+fn demanded(tenant: TenantFacts<'_>) -> (Vec<String>, Trust, i32, Vec<Guarantee>) {
+    let TenantFacts { name: _, namespaces, trust, priority, gpus } = tenant;
+    let namespaces: Vec<String> = namespaces.iter().map(|n| n.name.clone()).collect();
+    (namespaces, trust, priority, gpus.to_vec())
 }
 
 fn by_name<T>(written: impl Iterator<Item = (String, T)>) -> Vec<(String, T)> {
@@ -283,7 +282,7 @@ fn by_name<T>(written: impl Iterator<Item = (String, T)>) -> Vec<(String, T)> {
 }
 
 /// Notices say where the same is free; devices that are about to go are not.
-fn name_places(decisions: &mut BTreeMap<GpuKey, Decision>, devices: &[devices::Device]) {
+fn name_places(decisions: &mut BTreeMap<GpuKey, ChangeDecision>, devices: &[devices::Device]) {
     for decision in decisions.values_mut() {
         decision.notices = std::mem::take(&mut decision.notices)
             .into_iter()
@@ -311,11 +310,11 @@ fn places(devices: &[devices::Device], resource: &str) -> String {
 /// cannot be judged now.
 fn spared(
     fleet: &Fleet,
-    decisions: &BTreeMap<GpuKey, Decision>,
+    decisions: &BTreeMap<GpuKey, ChangeDecision>,
     hands: &Hands,
     inputs: &Inputs<'_>,
 ) -> BTreeMap<PodName, String> {
-    let told: BTreeSet<&PodName> = decisions.values().flat_map(|d| &d.told).collect();
+    let told: BTreeSet<&PodName> = decisions.values().flat_map(|d| &d.notified).collect();
     let mut spared = BTreeMap::new();
     for (name, pod) in &fleet.pods {
         let noticed = pod.annotations().contains_key(names::EVICTION_NOTICE);
@@ -352,7 +351,7 @@ fn admitted(
     targets: &BTreeMap<GpuKey, Layout>,
     anew: &BTreeMap<GpuKey, String>,
 ) -> BTreeSet<GpuKey> {
-    let mut by_pool: BTreeMap<&PoolName, Vec<Turn<GpuKey>>> = BTreeMap::new();
+    let mut by_pool: BTreeMap<&PoolName, Vec<ChangeCandidate<GpuKey>>> = BTreeMap::new();
     // a change that stands still where somebody else carves keeps nobody waiting
     for (key, gpu) in plan.gpus.iter().filter(|(key, _)| !hands.is_foreign(&key.node)) {
         let spec = spec_of(fleet, key);
@@ -366,17 +365,17 @@ fn admitted(
         let wanted =
             gpu.changed && !kept || anew.contains_key(key) || target.is_some_and(|t| differs(present.as_ref(), t));
         let rank = reached.get(key).unwrap_or(gpu).rank;
-        by_pool.entry(&gpu.pool).or_default().push(Turn { gpu: key.clone(), changing, wanted, rank });
+        by_pool.entry(&gpu.pool).or_default().push(ChangeCandidate { gpu: key.clone(), changing, wanted, rank });
     }
     let limit = |pool: &PoolName| {
         let found = fleet.pools.iter().find(|p| p.name_any() == pool.as_str());
         found.map(|p| p.spec.disruption.max_unavailable.clone())
     };
-    let managed = |turns: &[Turn<GpuKey>]| {
+    let managed = |turns: &[ChangeCandidate<GpuKey>]| {
         let mut nodes = turns.iter().filter_map(|t| fleet.gpu_nodes.get(t.gpu.node.as_str()));
         nodes.any(managed::is_managed)
     };
-    let admit = |(pool, turns): (&PoolName, Vec<Turn<GpuKey>>)| {
+    let admit = |(pool, turns): (&PoolName, Vec<ChangeCandidate<GpuKey>>)| {
         Some(if managed(&turns) { managed::admit(&turns, anew) } else { change::admit(&turns, &limit(pool)?) })
     };
     by_pool.into_iter().filter_map(admit).flatten().collect()
@@ -390,8 +389,8 @@ fn differs(present: Option<&Layout>, target: &Layout) -> bool {
 /// nothing uses them.
 fn nodes(
     (fleet, known): (&Fleet, &Fleet),
-    decisions: &BTreeMap<GpuKey, Decision>,
-    managers: &BTreeMap<String, migmanager::Decision>,
+    decisions: &BTreeMap<GpuKey, ChangeDecision>,
+    managers: &BTreeMap<String, mig_manager::MigManagerDecision>,
     members: &BTreeMap<NodeName, Vec<PoolName>>,
     hands: &Hands,
     inputs: &Inputs<'_>,
@@ -402,7 +401,7 @@ fn nodes(
             continue;
         }
         let key = NodeName::from(name.as_str());
-        let here: Vec<(&str, &Decision)> =
+        let here: Vec<(&str, &ChangeDecision)> =
             decisions.iter().filter(|(k, _)| k.node == key).map(|(k, d)| (k.uuid.as_str(), d)).collect();
         let mut gpus: BTreeMap<&str, GpuSpec> = node.spec.gpus.iter().map(|g| (g.uuid.as_str(), g.clone())).collect();
         // no pool at all: an overlap of two is a mistake that costs nobody a device
@@ -429,8 +428,9 @@ fn nodes(
             spec.mig_manager = None;
         }
         let spec = (known.gpu_nodes.get(name).map(|n| &n.spec) != Some(&spec)).then_some(spec);
-        let told = manager.map(|m| Decision { events: m.events.clone(), ..Decision::default() });
-        let decisions: Vec<Decision> = here.into_iter().map(|(_, d)| d.clone()).chain(told).filter(has_work).collect();
+        let told = manager.map(|m| ChangeDecision { events: m.events.clone(), ..ChangeDecision::default() });
+        let decisions: Vec<ChangeDecision> =
+            here.into_iter().map(|(_, d)| d.clone()).chain(told).filter(has_work).collect();
         let ours = !hands.is_foreign(&key);
         let pooled = members.contains_key(&key) || managed::is_asked(node);
         let plugin = ours.then(|| plugin_steps(fleet, node, pooled, inputs.now));
@@ -443,13 +443,18 @@ fn nodes(
 }
 
 /// The node as [`plugin`] looks at it; `None`: there is no such node.
-fn plugin_view<'a>(fleet: &'a Fleet, agreement: &'a GpuNode, pooled: bool, now: Timestamp) -> Option<plugin::Seen<'a>> {
+fn plugin_view<'a>(
+    fleet: &'a Fleet,
+    agreement: &'a GpuNode,
+    pooled: bool,
+    now: Timestamp,
+) -> Option<plugin::PluginObservation<'a>> {
     let node = fleet.nodes.get(agreement.metadata.name.as_deref()?)?;
     let mark = node.annotations().get(names::CORDONED).map(String::as_str);
-    Some(plugin::Seen { now, node: agreement, pooled, unschedulable: node.spec.unschedulable, mark })
+    Some(plugin::PluginObservation { now, node: agreement, pooled, unschedulable: node.spec.unschedulable, mark })
 }
 
-fn plugin_steps(fleet: &Fleet, agreement: &GpuNode, pooled: bool, now: Timestamp) -> Option<plugin::Steps> {
+fn plugin_steps(fleet: &Fleet, agreement: &GpuNode, pooled: bool, now: Timestamp) -> Option<plugin::PluginDecision> {
     plugin_view(fleet, agreement, pooled, now).map(|seen| plugin::step(&seen))
 }
 
@@ -462,7 +467,7 @@ fn begin_anew(change: &mut Change, now: Timestamp) {
     }
 }
 
-fn has_work(decision: &Decision) -> bool {
+fn has_work(decision: &ChangeDecision) -> bool {
     !decision.events.is_empty()
         || !decision.canaries.is_empty()
         || !decision.evictions.is_empty()

@@ -10,15 +10,17 @@ use kube::{Api, Resource as _, ResourceExt as _, api::ListParams};
 use serde_json::json;
 
 use super::{Controller, FleetError, failed, fleet::Fleet};
-use crate::{
-    apply::Evicted,
-    plan::NodeName,
-    plugin::{Cordon, Steps, is_plugin},
-};
+use crate::{apply::Evicted, plan::NodeName};
+use gputenancy_engine::plugin::{CordonAction, PluginDecision, is_plugin};
 
 impl Controller {
     /// Carries out what was decided about a node.
-    pub(super) async fn plugin(&mut self, fleet: &Fleet, node: &NodeName, steps: Steps) -> Result<(), FleetError> {
+    pub(super) async fn plugin(
+        &mut self,
+        fleet: &Fleet,
+        node: &NodeName,
+        steps: PluginDecision,
+    ) -> Result<(), FleetError> {
         if let Some(cordon) = steps.cordon {
             self.cordon(fleet, node, &cordon).await?;
         }
@@ -28,12 +30,16 @@ impl Controller {
         }
     }
 
-    async fn cordon(&mut self, fleet: &Fleet, node: &NodeName, cordon: &Cordon) -> Result<(), FleetError> {
+    async fn cordon(&mut self, fleet: &Fleet, node: &NodeName, cordon: &CordonAction) -> Result<(), FleetError> {
         let Some(known) = fleet.nodes.get(node.as_str()) else { return Ok(()) };
         let (mark, unschedulable, reason, words) = match cordon {
-            Cordon::Set => (json!(Timestamp::now().to_string()), Some(true), "Cordoned", "its GPUs are being changed"),
-            Cordon::Lift => (json!(null), Some(false), "Uncordoned", "its GPUs are as planned"),
-            Cordon::Unmark => (json!(null), None, "CordonForgotten", "somebody else has lifted the cordon of a change"),
+            CordonAction::Set => {
+                (json!(Timestamp::now().to_string()), Some(true), "Cordoned", "its GPUs are being changed")
+            }
+            CordonAction::Lift => (json!(null), Some(false), "Uncordoned", "its GPUs are as planned"),
+            CordonAction::Unmark => {
+                (json!(null), None, "CordonForgotten", "somebody else has lifted the cordon of a change")
+            }
         };
         let mut fields = json!({
             // whoever cordoned or uncordoned it meanwhile has the last word

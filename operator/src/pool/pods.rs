@@ -10,16 +10,13 @@ use super::{
     Controller, FleetError, budget, failed,
     fleet::{Fleet, notice_text},
 };
-use crate::{
-    apply::Evicted,
-    change::{Eviction, Notice, Refusal},
-    plan::PodName,
-};
+use crate::{apply::Evicted, plan::PodName};
+use gputenancy_engine::change::{Eviction, EvictionNotice, Refusal};
 
 impl Controller {
     /// Tells a pod that it will be evicted.
-    pub(super) async fn notify(&self, fleet: &Fleet, notice: Notice) -> Result<(), FleetError> {
-        let Notice { pod, uid, deadline, reason, elsewhere, .. } = notice;
+    pub(super) async fn notify(&self, fleet: &Fleet, notice: EvictionNotice) -> Result<(), FleetError> {
+        let EvictionNotice { pod, uid, deadline, reason, elsewhere, .. } = notice;
         let text = notice_text(deadline, &reason, &elsewhere);
         // the uid is a precondition: another pod of this name has nothing to fear
         let fields = json!({"metadata": {"uid": uid, "annotations": {names::EVICTION_NOTICE: text}}});

@@ -10,10 +10,8 @@ use gputenancy_crds::{GpuNode, GpuState, Partitioner};
 use kube::ResourceExt as _;
 
 use super::fleet::Fleet;
-use crate::{
-    migmanager::{Shape, placed, sweeps},
-    plan::{Evicted, GpuKey, GpuPlan, NodeName, Plan, PoolName, Snapshot, Why, plain, snapshot::Node},
-};
+use crate::plan::{Evicted, GpuKey, GpuPlan, NodeName, Plan, PoolName, Snapshot, Why, plain, snapshot::Node};
+use gputenancy_engine::mig_manager::{Shape, placed, sweeps};
 
 /// Why a GPU is carved anew whose layout stays.
 pub(super) const BYSTANDER: &str =

@@ -20,10 +20,8 @@ use super::{
     pass::may_leave,
     taint::Tolerated,
 };
-use crate::{
-    change::{Decision, Window, WindowError},
-    plan::{GpuKey, NodeName, Plan, PoolName, Problem, membership, resource_name},
-};
+use crate::plan::{GpuKey, NodeName, Plan, PoolName, Problem, membership, resource_name};
+use gputenancy_engine::change::{ChangeDecision, Window, WindowError};
 
 /// What statuses are computed from.
 pub struct Seen<'a> {
@@ -36,7 +34,7 @@ pub struct Seen<'a> {
     /// Pools that select each node.
     pub members: &'a BTreeMap<NodeName, Vec<PoolName>>,
     /// What the change machine decided.
-    pub decisions: &'a BTreeMap<GpuKey, Decision>,
+    pub decisions: &'a BTreeMap<GpuKey, ChangeDecision>,
     /// All devices.
     pub devices: &'a [Device],
     /// Whether changes may begin now, for each pool.
@@ -128,7 +126,7 @@ fn profiles(seen: &Seen<'_>, pool: &GpuPool, nodes: &[&str]) -> Vec<PoolProfile>
 }
 
 fn changes(seen: &Seen<'_>, pool: &str) -> Vec<PoolChange> {
-    let of = |(key, decision): (&GpuKey, &Decision)| {
+    let of = |(key, decision): (&GpuKey, &ChangeDecision)| {
         let gpu = seen.plan.gpus.get(key).filter(|g| g.pool.as_str() == pool)?;
         let progress = decision.progress.clone()?;
         Some(PoolChange {
@@ -198,7 +196,7 @@ pub fn news(before: &[Condition], now: &[Condition]) -> Vec<(EventType, String, 
 }
 
 fn pending(seen: &Seen<'_>, pool: &str) -> Vec<PendingChange> {
-    let of = |(key, decision): (&GpuKey, &Decision)| {
+    let of = |(key, decision): (&GpuKey, &ChangeDecision)| {
         let gpu = seen.plan.gpus.get(key).filter(|g| g.pool.as_str() == pool)?;
         let message = decision.pending.clone()?;
         Some(PendingChange { node: key.node.to_string(), gpu: gpu.index, message })

@@ -61,7 +61,7 @@ fn fleet(pools: &[&str]) -> Fleet {
         .into(),
         dra: BTreeSet::new(),
         pods: BTreeMap::new(),
-        mig_configs: crate::migmanager::Configs::default(),
+        mig_configs: gputenancy_engine::mig_manager::MigConfigs::default(),
     }
 }
 

@@ -79,7 +79,7 @@ async fn passes(world: &World) -> Result<()> {
     let node = objects::gpu_node(&world.client, "gpu-1").await?;
     let on_trial: Vec<_> = node.spec.gpus.iter().filter(|g| !g.trial.is_empty()).map(|g| &g.trial).collect();
     ensure(on_trial == [&vec![place.1]], format!("it has the device on trial: {place:?}, {on_trial:?}"))?;
-    ensure(strike::phases(world, "gpu-1").await? == BTreeSet::from([ChangePhase::Trying]), "its change waits for it")?;
+    ensure(strike::phases(world, "gpu-1").await? == BTreeSet::from([ChangePhase::Canary]), "its change waits for it")?;
     ensure(objects::running(&world.client, "big").await?.is_empty(), "no tenant has the new device yet")?;
     ensure(objects::allocatable(&world.client, "gpu-1", HALF).await? == 0, "the scheduler does not know it yet")?;
     // kubelet has given the device away before the program starts

@@ -24,8 +24,8 @@ pub use self::{
     selector::membership,
 };
 use crate::{
-    foreign::Foreign,
     names::TenantName,
+    ownership::ConflictingOwner,
     problem::Problem,
     snapshot::{Snapshot, Tenant},
 };
@@ -40,7 +40,7 @@ pub struct NodeFacts<'a> {
     /// Node and agent are ready: their status is current.
     pub ready: bool,
     /// Another owner of its GPUs: the plan leaves them unchanged.
-    pub foreign: Option<Foreign>,
+    pub foreign: Option<ConflictingOwner>,
     /// Its `GpuNode`, once the agent has written it.
     pub gpus: Option<&'a GpuNode>,
 }

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     board::BoardGeometry,
-    foreign::Foreign,
     names::{GpuUuid, NodeName, PodName},
+    ownership::ConflictingOwner,
     problem::Problem,
     snapshot::{Availability, Gpu, InUse, Node},
 };
@@ -35,7 +35,7 @@ pub(super) fn read(
             problems.push(Problem::NodeInTwoPools { node: name, pools: selecting.clone() });
             continue;
         };
-        if let Some(Foreign { by, sign, remedy }) = facts.foreign.clone() {
+        if let Some(ConflictingOwner { by, sign, remedy }) = facts.foreign.clone() {
             problems.push(Problem::ForeignPartitioner { node: name.clone(), pool: pool.clone(), by, sign, remedy });
         }
         let Some(agreement) = facts.gpus else { continue };
@@ -87,7 +87,7 @@ fn availability(
     state: &GpuState,
     interner: &mut Interner,
 ) -> Availability {
-    use ChangePhase::{Partitioning, RolledBack, RollingBack, Stuck, Trying, Verifying};
+    use ChangePhase::{Canary, Partitioning, RolledBack, RollingBack, Stuck, Verifying};
     let change = spec.and_then(|s| s.change.as_ref());
     let phase = change.map(|c| c.phase);
     match (state.health, phase) {
@@ -100,7 +100,7 @@ fn availability(
             Availability::Unavailable("another component partitions its node")
         }
         _ if facts.foreign.is_some() => Availability::Frozen,
-        (_, Some(Partitioning | Trying | Verifying | RollingBack | Stuck)) => Availability::Frozen,
+        (_, Some(Partitioning | Canary | Verifying | RollingBack | Stuck)) => Availability::Frozen,
         (_, Some(RolledBack)) => {
             change.map_or(Availability::Free, |c| Availability::Failed(interner.layout(plain(c.to.clone()))))
         }

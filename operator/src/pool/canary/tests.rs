@@ -24,7 +24,7 @@ fn the_pod_gets_one_device_on_one_node_and_no_right() {
         command: vec!["/vectorAdd".into()],
         timeout: DurationText::parse("2m").unwrap(),
     };
-    let mut canary = Canary {
+    let mut canary = CanaryRequest {
         name: "gputenancy-canary-0".into(),
         device: "1g.10gb+me at 4 of gpu-1 GPU 0".into(),
         profile: Some("1g.10gb+me".into()),
@@ -41,34 +41,39 @@ fn the_pod_gets_one_device_on_one_node_and_no_right() {
 
 #[test]
 fn only_the_programs_end_speaks_about_the_device() {
-    let failed = |words: &str| Fate::Failed(words.to_owned());
-    assert_eq!(fate(&read(&json!({"phase": "Succeeded"}))), Fate::Passed);
-    assert_eq!(fate(&read(&ended("Error", 3, "no\n device \n"))), failed("exit code 3: no device"));
-    assert_eq!(fate(&read(&ended("OOMKilled", 137, ""))), failed("exit code 137: OOMKilled"));
+    let failed = |words: &str| CanaryOutcome::Failed(words.to_owned());
+    assert_eq!(outcome(&read(&json!({"phase": "Succeeded"}))), CanaryOutcome::Passed);
+    assert_eq!(outcome(&read(&ended("Error", 3, "no\n device \n"))), failed("exit code 3: no device"));
+    assert_eq!(outcome(&read(&ended("OOMKilled", 137, ""))), failed("exit code 137: OOMKilled"));
     let late = json!({"phase": "Failed", "reason": "DeadlineExceeded", "message": "too long"});
-    assert_eq!(fate(&read(&late)), failed("it did not end; DeadlineExceeded: too long"));
+    assert_eq!(outcome(&read(&late)), failed("it did not end; DeadlineExceeded: too long"));
     for reason in ["UnexpectedAdmissionError", "Evicted", "NodeShutdown"] {
         let mut status = ended("Error", 137, "");
         status.as_object_mut().unwrap().insert("reason".into(), json!(reason));
-        assert!(matches!(fate(&read(&status)), Fate::Spoilt(why) if why.starts_with(reason)), "{reason}");
+        assert!(
+            matches!(outcome(&read(&status)), CanaryOutcome::Inconclusive(why) if why.starts_with(reason)),
+            "{reason}"
+        );
     }
-    assert!(matches!(fate(&read(&ended("ContainerStatusUnknown", 137, ""))), Fate::Spoilt(_)));
-    assert!(matches!(fate(&read(&json!({"phase": "Failed"}))), Fate::Spoilt(_)));
+    assert!(matches!(outcome(&read(&ended("ContainerStatusUnknown", 137, ""))), CanaryOutcome::Inconclusive(_)));
+    assert!(matches!(outcome(&read(&json!({"phase": "Failed"}))), CanaryOutcome::Inconclusive(_)));
 }
 
 #[test]
 fn one_that_has_not_ended_says_what_it_waits_for() {
     let waiting = json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}});
     let pulling = json!({"phase": "Pending", "containerStatuses": [{"state": waiting}]});
-    assert_eq!(fate(&read(&pulling)), Fate::Runs("it starts (ImagePullBackOff) no such image".into()));
+    assert_eq!(outcome(&read(&pulling)), CanaryOutcome::Pending("it starts (ImagePullBackOff) no such image".into()));
     let nowhere = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}]});
-    assert_eq!(fate(&read(&nowhere)), Fate::Runs("it is not scheduled: 0/3 nodes".into()));
+    assert_eq!(outcome(&read(&nowhere)), CanaryOutcome::Pending("it is not scheduled: 0/3 nodes".into()));
 }
 
 #[test]
 fn last_words_are_cut_at_the_front() {
     let long = format!("{} the end", "x".repeat(1000));
-    let Fate::Failed(words) = fate(&read(&ended("Error", 1, &long))) else { panic!("a program that failed") };
+    let CanaryOutcome::Failed(words) = outcome(&read(&ended("Error", 1, &long))) else {
+        panic!("a program that failed")
+    };
     assert!(
         words.starts_with("exit code 1: …x") && words.ends_with("the end") && words.chars().count() < 430,
         "{words}"

@@ -5,7 +5,7 @@ use k8s_openapi::jiff::SignedDuration;
 use proptest::prelude::*;
 
 use super::world::{Fault, World};
-use crate::migmanager::Shape;
+use gputenancy_engine::mig_manager::Shape;
 
 /// Two halves on the first GPU, or where the planner puts them.
 fn settled() -> World {

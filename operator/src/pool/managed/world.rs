@@ -14,7 +14,6 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use crate::{
-    migmanager::{Configs, Shape, base},
     plan::{Planner, PodName, seen},
     pool::{
         fleet::{Fleet, Refusals},
@@ -23,6 +22,7 @@ use crate::{
         taint::Tolerated,
     },
 };
+use gputenancy_engine::mig_manager::{MigConfigs, Shape, base};
 
 /// What the MIG manager does wrong the next time that it carves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub struct Manager {
     /// The value that it acted on last.
     handled: Option<String>,
     /// Its file, as kubelet has brought it.
-    file: Configs,
+    file: MigConfigs,
     /// At work for this value: pods are being waited for.
     at_work: Option<String>,
     pub faults: VecDeque<Fault>,
@@ -120,7 +120,7 @@ impl World {
             )]
             .into(),
             pods: BTreeMap::new(),
-            mig_configs: Configs::default(),
+            mig_configs: MigConfigs::default(),
         };
         Self {
             now: Timestamp::from_second(1_000_000).unwrap(),
@@ -197,7 +197,7 @@ impl World {
         };
         let idle = nodes.is_empty() && asks.is_empty() && mig_configs.is_none();
         if let Some(configs) = mig_configs.filter(|_| next()) {
-            self.fleet.mig_configs = Configs::parse(&configs.render().unwrap()).unwrap();
+            self.fleet.mig_configs = MigConfigs::parse(&configs.render().unwrap()).unwrap();
         }
         for (_, work) in nodes {
             if let Some(spec) = work.spec {
@@ -465,7 +465,7 @@ impl World {
     /// The layout that the label names is the one that is there.
     pub fn label_is_true(&self) -> bool {
         let name = self.label(names::MIG_CONFIG_LABEL).unwrap();
-        crate::migmanager::Config::new(&self.shapes()).name() == base(&name)
+        gputenancy_engine::mig_manager::MigConfig::new(&self.shapes()).name() == base(&name)
     }
 }
 

@@ -1,0 +1,243 @@
+//! One GPU as observed: its devices, their owners, and how far the agent is.
+
+use gputenancy_crds::{AgentStep, Change, DeviceState, GpuSpec, GpuState, Health, Holder, InstanceSpec, Layout, names};
+use gputenancy_plan::{PodName, plain, seen};
+
+use super::types::{ChangeObservation, PodFacts};
+use crate::mig_manager::Shape;
+
+/// One GPU at one moment.
+pub(super) struct ChangeContext<'a> {
+    pub observation: &'a ChangeObservation<'a>,
+    pub spec: Option<&'a GpuSpec>,
+    pub state: &'a GpuState,
+    /// The agent is alive and its status reflects the present spec.
+    pub fresh: bool,
+}
+
+/// A device that exists: an instance, or the whole GPU.
+pub(super) struct Device<'a> {
+    pub start: i32,
+    pub profile: Option<&'a str>,
+    pub state: &'a DeviceState,
+    /// Resource under which it was advertised; `None`: never.
+    pub resource: Option<String>,
+}
+
+impl<'a> ChangeContext<'a> {
+    /// `None`: the agent does not report this GPU.
+    pub fn of(observation: &'a ChangeObservation<'a>) -> Option<Self> {
+        let status = observation.node.status.as_ref()?;
+        let state = status.gpus.iter().find(|g| g.uuid == observation.uuid)?;
+        let spec = observation.node.spec.gpus.iter().find(|g| g.uuid == observation.uuid);
+        let caught_up = status.observed_generation >= observation.node.metadata.generation;
+        Some(Self { observation, spec, state, fresh: observation.agent_alive && caught_up })
+    }
+
+    pub fn change(&self) -> Option<&'a Change> {
+        self.spec.and_then(|s| s.change.as_ref())
+    }
+
+    /// The layout in the spec, or else the one that NVML shows.
+    pub fn present(&self) -> Layout {
+        self.spec.map_or_else(|| seen(self.state), |s| plain(s.layout()))
+    }
+
+    pub fn devices(&self) -> Vec<Device<'a>> {
+        let listed = |start: i32, profile: &str| {
+            let instance = self.spec?.instances.iter().find(|i| i.start == start && i.profile == profile)?;
+            Some(instance.resource_name())
+        };
+        let instances = self.state.instances.iter().map(|i| Device {
+            start: i.start,
+            profile: Some(&i.profile),
+            state: &i.device,
+            resource: i.device.resource.clone().or_else(|| listed(i.start, &i.profile)),
+        });
+        let whole_name = || self.spec.filter(|s| !s.mig).map(|s| whole_resource(&s.layout()));
+        let whole = self.state.whole.iter().map(|w| Device {
+            start: 0,
+            profile: None,
+            state: w,
+            resource: w.resource.clone().or_else(whole_name),
+        });
+        instances.chain(whole).collect()
+    }
+
+    /// Devices that the change to `to` removes: their owners have to be evicted.
+    pub fn removed(&self, to: &Layout) -> Vec<Device<'a>> {
+        let recreated = self.is_recreated(to);
+        self.devices().into_iter().filter(|d| recreated || !d.stays_in(to)).collect()
+    }
+
+    /// NVIDIA's MIG manager recreates all instances of a GPU that it partitions.
+    fn is_recreated(&self, to: &Layout) -> bool {
+        let Some(manager) = &self.observation.mig_manager else { return false };
+        let same_layout = manager.recreate.is_some() || self.change().is_some_and(|c| c.from == c.to);
+        same_layout || Shape::of(to) != Shape::seen(self.state)
+    }
+
+    /// Starts of devices that the spec lists, that `to` lacks and that do not exist now, as after a power cycle: the agent is about to
+    /// recreate them, and no pod may get one.
+    pub fn absent(&self, to: &Layout) -> Vec<i32> {
+        let Some(spec) = self.spec else { return Vec::new() };
+        let devices = self.devices();
+        let exists = |start, profile: Option<&str>| devices.iter().any(|d| d.start == start && d.profile == profile);
+        let instances = spec.instances.iter().filter(|i| {
+            let stays = to.mig && to.instances.iter().any(|t| t.start == i.start && t.profile == i.profile);
+            spec.mig && !stays && !exists(i.start, Some(&i.profile))
+        });
+        let whole = (!spec.mig && to.mig && !exists(0, None)).then_some(0);
+        instances.map(|i| i.start).chain(whole).collect()
+    }
+
+    /// Starts of devices of `layout` that do not exist yet, or not under that name.
+    pub fn added(&self, layout: &Layout) -> Vec<i32> {
+        let stays = |start: i32| self.devices().iter().any(|d| d.start == start && d.stays_in(layout));
+        let recreated = self.is_recreated(layout);
+        starts(layout).into_iter().filter(|s| recreated || !stays(*s)).collect()
+    }
+
+    /// NVML shows exactly this layout, and the agent has nothing left to do.
+    pub fn reached(&self, layout: &Layout) -> bool {
+        self.fresh && self.state.step == AgentStep::Steady && self.shows(layout)
+    }
+
+    /// NVML shows these instances, under any resource.
+    pub fn shows(&self, layout: &Layout) -> bool {
+        let mode = self.state.mig.unwrap_or_default();
+        let mut wanted: Vec<_> = layout.instances.iter().map(|i| (i.start, i.profile.as_str())).collect();
+        let mut shown: Vec<_> = self.state.instances.iter().map(|i| (i.start, i.profile.as_str())).collect();
+        wanted.sort_unstable();
+        shown.sort_unstable();
+        mode.enabled == layout.mig && mode.pending.is_none_or(|p| p == layout.mig) && wanted == shown
+    }
+
+    /// Kubelet and the node's allocatable agree that every device of `layout` is available; or what is missing.
+    pub fn advertised(&self, layout: &Layout) -> Result<(), String> {
+        for device in &self.devices() {
+            if !device.stays_in(layout) {
+                return Err(format!("{} is still advertised under its old resource", device.place()));
+            }
+            if !device.state.allocatable {
+                return Err(format!("kubelet does not list {} yet", device.place()));
+            }
+        }
+        let mut wanted: Vec<String> = layout.instances.iter().map(InstanceSpec::resource_name).collect();
+        if !layout.mig {
+            wanted.push(whole_resource(layout));
+        }
+        wanted.sort();
+        wanted.dedup();
+        let mismatch = |resource: &String, count: i64, listed: i64| {
+            Err(format!("the node's allocatable {resource} is {count}, kubelet lists {listed}"))
+        };
+        for resource in &wanted {
+            let (listed, count) = (self.listed_on_node(resource), self.allocatable(resource));
+            if count < listed {
+                return mismatch(resource, count, listed);
+            }
+        }
+        // kubelet alone counts another plugin's devices, ten seconds late: removed ones must not be counted any more
+        for (resource, count) in self.observation.allocatable.iter().filter(|_| self.observation.cordoned.is_some()) {
+            let listed = self.listed_on_node(resource);
+            if (resource == names::WHOLE_GPU_RESOURCE || resource.starts_with("nvidia.com/mig-")) && *count != listed {
+                return mismatch(resource, *count, listed);
+            }
+        }
+        Ok(())
+    }
+
+    fn allocatable(&self, resource: &str) -> i64 {
+        self.observation.allocatable.get(resource).copied().unwrap_or(0)
+    }
+
+    /// The agent has processed the hold of this device, and the node's allocatable counts only devices of its resource that are not
+    /// held: the scheduler places no new pod on it, although kubelet may list it for another moment.
+    pub fn is_uncounted(&self, device: &Device<'_>) -> bool {
+        let (Some(spec), Some(resource)) = (self.spec, &device.resource) else { return false };
+        let by_agent = self.observation.cordoned.is_none();
+        let held = spec.hold.contains(&device.start);
+        self.fresh && by_agent && held && self.allocatable(resource) <= self.not_held_on_node(resource)
+    }
+
+    fn not_held_on_node(&self, resource: &str) -> i64 {
+        let specs = &self.observation.node.spec.gpus;
+        let held = |uuid: &str, start: i32| specs.iter().any(|s| s.uuid == uuid && s.hold.contains(&start));
+        self.count_listed(resource, |uuid, start| !held(uuid, start))
+    }
+
+    fn listed_on_node(&self, resource: &str) -> i64 {
+        self.count_listed(resource, |_, _| true)
+    }
+
+    /// Devices of this resource on the whole node that kubelet lists.
+    fn count_listed(&self, resource: &str, counts: impl Fn(&str, i32) -> bool) -> i64 {
+        let gpus = self.observation.node.status.iter().flat_map(|s| &s.gpus);
+        let listed = gpus.flat_map(|gpu| {
+            let instances = gpu.instances.iter().map(|i| (i.start, &i.device));
+            let devices = instances.chain(gpu.whole.iter().map(|whole| (0, whole)));
+            let listed = |d: &DeviceState| d.allocatable && d.resource.as_deref() == Some(resource);
+            devices.filter(move |(_, d)| listed(d)).map(|(start, _)| (gpu.uuid.as_str(), start))
+        });
+        i64::try_from(listed.filter(|(uuid, start)| counts(uuid, *start)).count()).unwrap_or(i64::MAX)
+    }
+
+    /// The pod that owns a device, with its facts; without facts the pod is gone, and kubelet has not noticed yet.
+    pub fn owner(&self, device: &Device<'_>) -> Option<(PodName, Option<&'a PodFacts>)> {
+        let owner = device.state.owner.as_ref()?;
+        let pod = PodName { namespace: owner.namespace.as_str().into(), name: owner.pod.clone() };
+        let facts = self.observation.pods.get(&pod);
+        Some((pod, facts))
+    }
+
+    /// Processes on this device that do not belong to its owner; a process on the whole GPU is on every device.
+    pub fn holders(&self, device: &Device<'_>) -> Vec<&'a Holder> {
+        self.state.holders.iter().filter(|h| h.start.is_none_or(|s| s == device.start)).collect()
+    }
+
+    pub fn healthy(&self) -> bool {
+        self.state.health == Health::Healthy
+    }
+
+    /// The GPU in messages.
+    pub fn title(&self) -> String {
+        let node = self.observation.node.metadata.name.as_deref().unwrap_or("?");
+        format!("{node} GPU {}", self.state.index)
+    }
+}
+
+impl Device<'_> {
+    /// A device stays when its instance stays under the same resource.
+    fn stays_in(&self, layout: &Layout) -> bool {
+        let same = |name: String| self.resource.as_ref().is_none_or(|r| *r == name);
+        let same_instance =
+            |i: &InstanceSpec, profile: &str| i.start == self.start && i.profile == profile && same(i.resource_name());
+        match self.profile {
+            None => !layout.mig && same(whole_resource(layout)),
+            Some(profile) => layout.mig && layout.instances.iter().any(|i| same_instance(i, profile)),
+        }
+    }
+
+    /// The device in messages, such as `1g.10gb at 4`.
+    pub fn place(&self) -> String {
+        place(self.profile, self.start)
+    }
+
+    pub fn owned(&self) -> bool {
+        self.state.owner.is_some()
+    }
+}
+
+pub(super) fn place(profile: Option<&str>, start: i32) -> String {
+    format!("{} at {start}", profile.unwrap_or("the whole GPU"))
+}
+
+/// Starts of all devices of a layout.
+pub(super) fn starts(layout: &Layout) -> Vec<i32> {
+    if layout.mig { layout.instances.iter().map(|i| i.start).collect() } else { vec![0] }
+}
+
+fn whole_resource(layout: &Layout) -> String {
+    layout.resource.clone().unwrap_or_else(|| names::WHOLE_GPU_RESOURCE.to_owned())
+}

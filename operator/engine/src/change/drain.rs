@@ -1,0 +1,258 @@
+//! From the notice to an idle device: free devices are withdrawn at once, one in use only right before its owner is evicted, because
+//! an early hold hides free neighbours from the scheduler. A device is withdrawn when the scheduler no longer counts it.
+
+use gputenancy_crds::{Change, ChangePhase, Health, Layout, OnTimeout, UnmanagedPods};
+use gputenancy_plan::{PodName, plain};
+use k8s_openapi::jiff::Timestamp;
+
+use super::{
+    context::{ChangeContext, Device},
+    draft::{Draft, stamp},
+    failure::Failure,
+    partition,
+    rollback::{plain_target, roll_back},
+    types::{ChangeDecision, Eviction, EvictionNotice, PodController, PodFacts},
+};
+use crate::mig_manager::Shape;
+
+pub(super) fn step(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
+    let (now, policy) = (ctx.observation.now, ctx.observation.policy);
+    let mut draft = Draft::of(ctx);
+    let mut to = plain(change.to.clone());
+    match plain_target(ctx).filter(|_| may_revise(ctx, change)) {
+        Some(target) if target == plain(change.from.clone()) && !is_recreation(ctx, change) => {
+            draft.finish().event(false, "ChangeCancelled", "the plan wants the present layout again");
+            return draft.done("");
+        }
+        Some(target) if target != to => {
+            to = target.clone();
+            let (reason, intent) = (ctx.observation.reason.to_owned(), ctx.observation.intent.to_owned());
+            draft.journal(|c| (c.to, c.reason, c.intent, c.failures) = (target, reason, intent, 0));
+            draft.event(false, "ChangeRevised", ctx.observation.reason);
+        }
+        _ => {}
+    }
+    let removed = ctx.removed(&to);
+    draft.always_hold(ctx.absent(&to));
+    if ctx.fresh && ctx.state.health == Health::Lost {
+        let Failure { reason, message, .. } = Failure::lost();
+        draft.finish().event(true, reason, &message);
+        return draft.done("");
+    }
+    let owners: Vec<(PodName, &PodFacts)> = owners(ctx, &removed).collect();
+    let names: Vec<PodName> = owners.iter().map(|(pod, _)| pod.clone()).collect();
+    if !names.is_empty() && !policy.window.is_open() {
+        return postpone(ctx, draft, &names);
+    }
+    draft.decision.notified.extend(names);
+    let deadline = change.evict_after.as_ref().unwrap_or(&change.started_at).0;
+    let deadline = deadline.checked_add(policy.drain_timeout).ok();
+    if deadline.is_some_and(|at| at <= now) && policy.on_timeout == OnTimeout::Rollback {
+        let blockers = blockers(ctx, &removed);
+        let reason = format!("devices did not become free within spec.disruption.drainTimeout: {blockers}");
+        return roll_back(ctx, draft, change, &reason);
+    }
+    draft.requeue_at(deadline);
+    if !ctx.fresh {
+        // no eviction on a status that may be outdated; requested holds stay
+        return draft.done("waiting for the agent to report the device owners");
+    }
+    if !ctx.healthy() {
+        return draft.done("the GPU is unhealthy: no pod is evicted before it is reset");
+    }
+    let revised = to != plain(change.to.clone());
+    let notified = owners.iter().all(|(_, p)| p.noticed) || (change.phase == ChangePhase::Noticed && !revised);
+    let evict_after = match &change.evict_after {
+        Some(at) if notified || policy.notice.is_zero() => Some(at.0),
+        at if owners.is_empty() => at.as_ref().map(|at| at.0),
+        _ => now.checked_add(policy.notice).ok(),
+    };
+    draft.journal(|c| c.evict_after = evict_after.map(stamp));
+    match evict_after {
+        Some(at) if at > now && !owners.is_empty() => notice(ctx, draft, &removed, at),
+        _ => withdraw(ctx, draft, change, &removed, &to),
+    }
+}
+
+/// Once owners are being evicted only an edit of profiles, pools or tenants may replace the change: the evictions themselves make
+/// other plans look better, and following those would undo what the pods were evicted for.
+fn may_revise(ctx: &ChangeContext<'_>, change: &Change) -> bool {
+    change.phase < ChangePhase::Evicting || change.intent != ctx.observation.intent
+}
+
+/// NVIDIA's MIG manager recreates the same layout.
+fn is_recreation(ctx: &ChangeContext<'_>, change: &Change) -> bool {
+    let differs = Shape::of(&change.to) != Shape::seen(ctx.state);
+    let manager = ctx.observation.mig_manager.as_ref();
+    change.from == change.to && manager.is_some_and(|m| m.recreate.is_some() || differs)
+}
+
+/// Pods to evict that are not terminating yet.
+fn owners<'c>(ctx: &'c ChangeContext<'_>, removed: &'c [Device<'_>]) -> impl Iterator<Item = (PodName, &'c PodFacts)> {
+    let owners = removed.iter().filter_map(|d| ctx.owner(d)).filter_map(|(pod, facts)| Some((pod, facts?)));
+    owners.filter(|(_, facts)| !facts.terminating)
+}
+
+/// The window has closed before all owners were evicted: they stay, and the change begins again in the next window.
+fn postpone(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, staying: &[PodName]) -> ChangeDecision {
+    let next = ctx.observation.policy.window.next();
+    let pods: Vec<String> = staying.iter().map(ToString::to_string).collect();
+    let when = next.map_or_else(|| "there is no next one".to_owned(), |at| format!("the next one opens at {at}"));
+    let message = format!("the window has closed and pods {} have not left; {when}", pods.join(", "));
+    draft.finish().event(true, "ChangePostponed", &message).requeue_at(next);
+    draft.decision.pending = next.map(|at| format!("Pending: nextWindow={at}"));
+    draft.done("")
+}
+
+fn notice(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, removed: &[Device<'_>], at: Timestamp) -> ChangeDecision {
+    let leaving = |d: &&Device<'_>| ctx.owner(d).is_none_or(|(_, facts)| facts.is_none_or(|f| f.terminating));
+    draft.phase(ChangePhase::Noticed).hold(removed.iter().filter(leaving).map(|d| d.start)).requeue_at(Some(at));
+    notify(ctx, &mut draft, removed, at, |_| true);
+    draft.done(format!("owners have been notified; evictions begin at {at}"))
+}
+
+/// Notifies owners that carry no notice yet, for devices that `selected` accepts.
+pub(super) fn notify(
+    ctx: &ChangeContext<'_>,
+    draft: &mut Draft<'_>,
+    removed: &[Device<'_>],
+    deadline: Timestamp,
+    selected: impl Fn(&Device<'_>) -> bool,
+) {
+    let reason = draft.reason();
+    for device in removed {
+        let Some((pod, Some(facts))) = ctx.owner(device).filter(|(_, f)| f.is_some_and(|f| !f.terminating)) else {
+            continue;
+        };
+        draft.decision.notified.insert(pod.clone());
+        if !facts.noticed && selected(device) {
+            let (reason, resource, uid) = (reason.clone(), device.resource.clone(), facts.uid.clone());
+            let notice = EvictionNotice { pod, uid, deadline, reason, resource, elsewhere: String::new() };
+            draft.decision.notices.insert(notice);
+        }
+    }
+}
+
+/// The notice is over: withdraw free devices, evict owners, and wait until NVML shows no client.
+fn withdraw(
+    ctx: &ChangeContext<'_>,
+    mut draft: Draft<'_>,
+    change: &Change,
+    removed: &[Device<'_>],
+    to: &Layout,
+) -> ChangeDecision {
+    if change.phase <= ChangePhase::Held {
+        draft.phase(ChangePhase::Held);
+    }
+    // while owners use their grace period it is enough that the scheduler counts no removed device; kubelet may follow later
+    let owned = removed.iter().any(Device::owned);
+    let closed = |d: &Device<'_>| is_withdrawn(ctx, d) || (owned && ctx.is_uncounted(d));
+    if removed.iter().any(|d| !d.owned() && !closed(d)) || !draft.holds_always_held() {
+        let requested = |d: &Device<'_>| ctx.spec.is_some_and(|s| s.hold.contains(&d.start));
+        draft.hold(removed.iter().filter(|d| !d.owned() || requested(d) || is_next(ctx, d)).map(|d| d.start));
+        return draft.done("withdrawing free devices of removed instances");
+    }
+    if owned {
+        return evict(ctx, draft, change, removed);
+    }
+    draft.phase(ChangePhase::Idle).hold(removed.iter().map(|d| d.start));
+    if removed.iter().all(|d| d.state.clients == 0 && ctx.holders(d).is_empty()) {
+        return partition::request(ctx, draft, to);
+    }
+    draft.done(blockers(ctx, removed))
+}
+
+/// The agent has processed the hold, and no pod can get the device any more.
+fn is_withdrawn(ctx: &ChangeContext<'_>, device: &Device<'_>) -> bool {
+    let withdrawn = ctx.observation.cordoned.unwrap_or(!device.state.allocatable);
+    ctx.fresh && withdrawn && ctx.spec.is_some_and(|s| s.hold.contains(&device.start))
+}
+
+fn evict(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, change: &Change, removed: &[Device<'_>]) -> ChangeDecision {
+    let (now, policy) = (ctx.observation.now, ctx.observation.policy);
+    if policy.notice.is_zero() {
+        let at = change.evict_after.as_ref().map_or(now, |at| at.0);
+        notify(ctx, &mut draft, removed, at, |_| true);
+    }
+    let mut hold: Vec<i32> = removed.iter().filter(|d| !d.owned()).map(|d| d.start).collect();
+    for device in removed {
+        let Some((pod, facts)) = ctx.owner(device) else { continue };
+        let Some(facts) = facts.filter(|f| !f.terminating) else {
+            hold.push(device.start);
+            continue;
+        };
+        if blocked(ctx, facts).is_some() {
+            continue;
+        }
+        let due = match &facts.refused {
+            None => {
+                hold.push(device.start);
+                is_withdrawn(ctx, device) || ctx.is_uncounted(device)
+            }
+            Some(refusal) => {
+                let again = refusal.at.checked_add(policy.eviction_retry).unwrap_or(now);
+                draft.requeue_at(Some(again));
+                again <= now
+            }
+        };
+        if due {
+            let reason = format!("{} of {} is removed: {}", device.place(), ctx.title(), draft.reason());
+            draft.decision.evictions.insert(Eviction { pod, uid: facts.uid.clone(), reason });
+        }
+    }
+    draft.phase(ChangePhase::Evicting).hold(hold);
+    draft.done(blockers(ctx, removed))
+}
+
+/// The owner is evicted as soon as the device is withdrawn: neither an annotation nor a disruption budget prevents it.
+pub(super) fn is_next(ctx: &ChangeContext<'_>, device: &Device<'_>) -> bool {
+    let leaves = |facts: &PodFacts| facts.terminating || (blocked(ctx, facts).is_none() && facts.refused.is_none());
+    ctx.owner(device).is_some_and(|(_, facts)| facts.is_none_or(leaves))
+}
+
+/// Why a pod is not evicted, with the remedy.
+fn blocked(ctx: &ChangeContext<'_>, pod: &PodFacts) -> Option<&'static str> {
+    if pod.do_not_evict {
+        return Some("it is annotated gputenancy.io/do-not-evict: delete it or remove the annotation");
+    }
+    match pod.controller {
+        PodController::None if ctx.observation.policy.unmanaged_pods == UnmanagedPods::Wait => {
+            Some("no controller would replace it: delete it when it can be spared")
+        }
+        PodController::DaemonSet => Some("its DaemonSet would recreate it here: change the DaemonSet"),
+        PodController::Static => Some("it is a static pod: remove its manifest from the node"),
+        PodController::None | PodController::Replaces => None,
+    }
+}
+
+/// Every pod and process that the change waits for.
+fn blockers(ctx: &ChangeContext<'_>, removed: &[Device<'_>]) -> String {
+    let mut blockers = Vec::new();
+    for device in removed {
+        let place = device.place();
+        if let Some((pod, facts)) = ctx.owner(device) {
+            blockers.push(owner_state(ctx, &pod, facts, &place));
+            continue;
+        }
+        let holders = ctx.holders(device);
+        blockers.extend(holders.iter().map(|holder| format!("{holder} uses {place} and {}", holder.uninvited())));
+        if holders.is_empty() && device.state.clients > 0 {
+            blockers.push(format!("{} processes still use {place}", device.state.clients));
+        }
+    }
+    blockers.sort();
+    blockers.dedup();
+    if blockers.is_empty() { "waiting for the agent".to_owned() } else { blockers.join("; ") }
+}
+
+fn owner_state(ctx: &ChangeContext<'_>, pod: &PodName, facts: Option<&PodFacts>, place: &str) -> String {
+    let Some(facts) = facts else { return format!("pod {pod} is deleted; waiting for kubelet to free {place}") };
+    if facts.terminating {
+        return format!("pod {pod} on {place} is terminating");
+    }
+    match (blocked(ctx, facts), &facts.refused) {
+        (Some(why), _) => format!("pod {pod} on {place} is not evicted, {why}"),
+        (None, Some(refusal)) => format!("pod {pod} on {place} may not be evicted yet: {}", refusal.message),
+        (None, None) => format!("pod {pod} on {place} is being evicted"),
+    }
+}

@@ -1,0 +1,67 @@
+//! From an idle GPU to a verified layout: new devices stay withdrawn until NVML shows the whole layout, and the change ends when
+//! kubelet and the node's allocatable agree.
+
+use gputenancy_crds::{Change, ChangePhase, Layout};
+
+use super::{
+    canary,
+    context::ChangeContext,
+    draft::Draft,
+    failure::{Failure, activity},
+    rollback::{fall_back, mig_manager_progress, partition_deadline, stick, timeout},
+    types::ChangeDecision,
+};
+
+/// Requests the new layout from the agent, or for the whole node from NVIDIA's MIG manager.
+pub(super) fn request(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, to: &Layout) -> ChangeDecision {
+    if ctx.observation.mig_manager.as_ref().is_some_and(|m| !m.others_idle) {
+        draft.phase(ChangePhase::Idle);
+        return draft.done(
+            "idle; NVIDIA's MIG manager partitions the node as a whole: waiting until its other changing GPUs are idle too",
+        );
+    }
+    draft.layout(to).hold(ctx.added(to)).phase(ChangePhase::Partitioning).requeue_at(partition_deadline(ctx));
+    draft.done("the agent is partitioning the GPU")
+}
+
+pub(super) fn partitioning(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
+    let mut draft = Draft::of(ctx);
+    let timeout = timeout(ctx, change);
+    match mig_manager_progress(ctx) {
+        Some(Ok(progress)) => return draft.done(progress),
+        Some(Err(failure)) => return fall_back(ctx, draft, change, &failure),
+        None => {}
+    }
+    if ctx.reached(&change.to) {
+        return canary::begin(ctx, draft, change);
+    }
+    if let Some(failure) = Failure::of(ctx, timeout, "partition the GPU") {
+        return fall_back(ctx, draft, change, &failure);
+    }
+    draft.requeue_at(timeout);
+    draft.done(activity(ctx))
+}
+
+pub(super) fn verifying(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
+    let mut draft = Draft::of(ctx);
+    draft.hold([]).trial([]);
+    let timeout = timeout(ctx, change);
+    let missing = if ctx.reached(&change.to) { ctx.advertised(&change.to) } else { Err(activity(ctx)) };
+    let missing = match missing {
+        Ok(()) if ctx.spec.is_some_and(|s| s.hold.is_empty() && s.trial.is_empty()) => {
+            draft.finish().event(false, "Changed", &format!("has its new layout; {}", change.reason));
+            return draft.done("");
+        }
+        Ok(()) => String::from("advertising devices"),
+        Err(missing) => missing,
+    };
+    let Some(failure) = Failure::of(ctx, timeout, "verify the layout") else {
+        draft.requeue_at(timeout);
+        return draft.done(missing);
+    };
+    let removed = ctx.removed(&change.from);
+    if ctx.shows(&change.to) || removed.iter().any(|d| d.owned() || d.state.clients > 0) {
+        return stick(draft, failure.reason, &format!("{}; {missing}", failure.message));
+    }
+    fall_back(ctx, draft, change, &failure)
+}

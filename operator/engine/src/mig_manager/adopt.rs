@@ -1,0 +1,71 @@
+//! The MIG manager chooses placements itself: what came out is taken over wherever it has the shape that was asked for.
+
+use gputenancy_crds::{Change, ChangePhase, GpuNode, GpuSpec, GpuState, InstanceSpec, Layout, MigMode};
+
+use super::config::Shape;
+use gputenancy_plan::plain;
+
+/// The agreement with the placements that NVML shows; `None`: they are as agreed.
+pub fn adopted(node: &GpuNode) -> Option<GpuNode> {
+    let states = node.status.as_ref().map(|s| s.gpus.as_slice()).unwrap_or_default();
+    let state = |uuid: &str| states.iter().find(|s| s.uuid == uuid);
+    let moved: Vec<Option<GpuSpec>> = node.spec.gpus.iter().map(|g| moved(g, state(&g.uuid)?)).collect();
+    if moved.iter().all(Option::is_none) {
+        return None;
+    }
+    let mut node = node.clone();
+    for (spec, moved) in node.spec.gpus.iter_mut().zip(moved) {
+        if let Some(moved) = moved {
+            *spec = moved;
+        }
+    }
+    Some(node)
+}
+
+fn moved(spec: &GpuSpec, state: &GpuState) -> Option<GpuSpec> {
+    let settled = state.mig == Some(MigMode { enabled: true, pending: None });
+    let present = plain(spec.layout());
+    if !spec.mig || !settled || Shape::of(&present) != Shape::seen(state) {
+        return None;
+    }
+    let layout = placed(&present, state);
+    if layout == present {
+        return None;
+    }
+    let follow = |side: &mut Layout| {
+        if plain(side.clone()) == present {
+            *side = layout.clone();
+        }
+    };
+    let mut spec = spec.clone();
+    if let Some(Change { from, to, .. }) = &mut spec.change {
+        follow(from);
+        follow(to);
+    }
+    let carving =
+        spec.change.as_ref().is_some_and(|c| c.phase < ChangePhase::Canary || c.phase == ChangePhase::RollingBack);
+    if carving && !spec.hold.is_empty() {
+        // what was held is not there any more; what came in its place must not be given to anybody yet
+        spec.hold = layout.instances.iter().map(|i| i.start).collect();
+    }
+    spec.instances = layout.instances;
+    Some(spec)
+}
+
+/// The same layout where NVML shows it: instances keep their resource, those that did not move keep their own.
+pub fn placed(layout: &Layout, state: &GpuState) -> Layout {
+    let mut left: Vec<&InstanceSpec> = layout.instances.iter().collect();
+    let mut seen: Vec<(i32, &str)> = state.instances.iter().map(|i| (i.start, i.profile.as_str())).collect();
+    seen.sort_unstable();
+    let mut instances = Vec::new();
+    let mut take = |at: (i32, &str), anywhere: bool| {
+        let found = left.iter().position(|i| i.profile == at.1 && (anywhere || i.start == at.0));
+        let Some(found) = found else { return false };
+        let taken = left.remove(found);
+        instances.push(InstanceSpec { start: at.0, ..taken.clone() });
+        true
+    };
+    seen.retain(|at| !take(*at, false));
+    seen.retain(|at| !take(*at, true));
+    plain(Layout { instances, ..layout.clone() })
+}

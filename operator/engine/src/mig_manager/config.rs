@@ -1,0 +1,180 @@
+//! Layouts in the words of mig-parted: how many instances of which profile, by a GPU's place in PCI order. Where they lie is left to it.
+
+use std::collections::BTreeMap;
+
+use gputenancy_crds::{GpuState, Layout};
+use serde::{Deserialize, Serialize};
+
+use crate::fingerprint::fingerprint;
+
+/// Prefix of all names that we give.
+const PREFIX: &str = "gputenancy-";
+/// What the second name of a layout has at its end.
+const TWIN: &str = "-b";
+/// A layout that the GPU Operator gives to nodes without a label, unless told otherwise: it must exist in any `ConfigMap`.
+const ALL_DISABLED: &str = "all-disabled";
+
+/// One GPU as mig-parted compares it: placements do not count.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Shape {
+    /// MIG mode.
+    pub mig: bool,
+    /// Instances by profile.
+    pub counts: BTreeMap<String, u32>,
+}
+
+impl Shape {
+    /// The shape of a layout.
+    pub fn of(layout: &Layout) -> Self {
+        Self { mig: layout.mig, counts: count(layout.instances.iter().map(|i| i.profile.as_str())) }
+    }
+
+    /// The shape that NVML shows; a mode that changes at the next reset counts as changed already.
+    pub fn seen(state: &GpuState) -> Self {
+        let mig = state.mig.is_some_and(|m| m.pending.unwrap_or(m.enabled));
+        Self { mig, counts: count(state.instances.iter().map(|i| i.profile.as_str())) }
+    }
+
+    /// For messages: `2×1g.10gb 1×3g.40gb`.
+    pub fn words(&self) -> String {
+        let counts: Vec<String> = self.counts.iter().map(|(profile, n)| format!("{n}×{profile}")).collect();
+        match (self.mig, counts.is_empty()) {
+            (false, _) => "MIG off".to_owned(),
+            (true, true) => "MIG on, nothing carved".to_owned(),
+            (true, false) => counts.join(" "),
+        }
+    }
+}
+
+fn count<'a>(profiles: impl Iterator<Item = &'a str>) -> BTreeMap<String, u32> {
+    let mut counts = BTreeMap::new();
+    for profile in profiles {
+        *counts.entry(profile.to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+/// The GPUs of one node that are to have the same shape.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Entry {
+    devices: Devices,
+    mig_enabled: bool,
+    /// mig-parted refuses the whole file when a GPU with MIG on lacks it, or one without has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mig_devices: Option<BTreeMap<String, u32>>,
+}
+
+/// Which GPUs: all, or by place in PCI order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Devices {
+    MigManagerState(String),
+    Places(Vec<usize>),
+}
+
+/// What a whole node is to have. mig-parted refuses a config that leaves a GPU of the node out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigConfig(Vec<Entry>);
+
+impl MigConfig {
+    /// The config of a node with these GPUs, in PCI order.
+    pub fn new(shapes: &[Shape]) -> Self {
+        let mut places: BTreeMap<&Shape, Vec<usize>> = BTreeMap::new();
+        for (place, shape) in shapes.iter().enumerate() {
+            places.entry(shape).or_default().push(place);
+        }
+        let entry = |(shape, places): (&Shape, Vec<usize>)| Entry {
+            devices: Devices::Places(places),
+            mig_enabled: shape.mig,
+            mig_devices: shape.mig.then(|| shape.counts.clone()),
+        };
+        let mut entries: Vec<Entry> = places.into_iter().map(entry).collect();
+        entries.sort_by_key(|e| match &e.devices {
+            Devices::Places(places) => places.first().copied(),
+            Devices::MigManagerState(_) => None,
+        });
+        Self(entries)
+    }
+
+    /// Its name: the same content has the same name, on whichever node.
+    pub fn name(&self) -> String {
+        format!("{PREFIX}{}", fingerprint(self))
+    }
+}
+
+/// The other name of a layout.
+pub fn twin(name: &str) -> String {
+    name.strip_suffix(TWIN).map_or_else(|| format!("{name}{TWIN}"), str::to_owned)
+}
+
+/// The first of a layout's two names.
+pub fn base(name: &str) -> &str {
+    name.strip_suffix(TWIN).unwrap_or(name)
+}
+
+/// Is it a name that we give?
+pub fn is_ours(name: &str) -> bool {
+    name.starts_with(PREFIX)
+}
+
+/// The text of the `ConfigMap` cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum MigConfigError {
+    /// It is not what mig-parted reads.
+    #[error("the layouts for NVIDIA's MIG manager cannot be read: {0}")]
+    Read(#[from] serde_saphyr::Error),
+    /// It cannot be written.
+    #[error("the layouts for NVIDIA's MIG manager cannot be written: {0}")]
+    Write(#[from] serde_saphyr::ser::Error),
+}
+
+/// All layouts of the `ConfigMap`, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MigConfigs(BTreeMap<String, MigConfig>);
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Document {
+    version: String,
+    mig_configs: BTreeMap<String, MigConfig>,
+}
+
+impl MigConfigs {
+    /// Reads what mig-parted reads.
+    pub fn parse(text: &str) -> Result<Self, MigConfigError> {
+        let Document { mut mig_configs, .. } = serde_saphyr::from_str(text)?;
+        mig_configs.remove(ALL_DISABLED);
+        Ok(Self(mig_configs))
+    }
+
+    /// Adds a layout under both of its names.
+    pub fn add(&mut self, config: &MigConfig) {
+        let name = config.name();
+        self.0.insert(twin(&name), config.clone());
+        self.0.insert(name, config.clone());
+    }
+
+    /// Takes a layout over from others, if they have it.
+    pub fn keep(&mut self, from: &Self, name: &str) {
+        for name in [base(name).to_owned(), twin(base(name))] {
+            if let Some(config) = from.0.get(&name) {
+                self.0.insert(name, config.clone());
+            }
+        }
+    }
+
+    /// Is there a layout of this name?
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// The text of `config.yaml`.
+    pub fn render(&self) -> Result<String, MigConfigError> {
+        let mut mig_configs = self.0.clone();
+        let none = Entry { devices: Devices::MigManagerState("all".to_owned()), mig_enabled: false, mig_devices: None };
+        mig_configs.insert(ALL_DISABLED.to_owned(), MigConfig(vec![none]));
+        let text = serde_saphyr::to_string(&Document { version: "v1".to_owned(), mig_configs })?;
+        Ok(format!("# Written by gputenancy for NVIDIA's MIG manager; every layout has two names.\n{text}"))
+    }
+}

@@ -1,0 +1,94 @@
+use super::*;
+
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+fn found(labels: &[(&str, &str)], annotations: &[(&str, &str)], dra: bool) -> Option<&'static str> {
+    found_in(Partitioner::Agent, labels, annotations, dra)
+}
+
+fn found_in(
+    partitioner: Partitioner,
+    labels: &[(&str, &str)],
+    annotations: &[(&str, &str)],
+    dra: bool,
+) -> Option<&'static str> {
+    let (labels, annotations) = (map(labels), map(annotations));
+    conflicting_owner(OwnershipSigns { labels: &labels, annotations: &annotations, dra, partitioner })
+        .map(|other| other.by)
+}
+
+#[test]
+fn a_node_of_ours_alone_has_no_other_owner() {
+    assert_eq!(found(&[("nvidia.com/gpu.present", "true")], &[("gputenancy.io/x", "y")], false), None);
+}
+
+#[test]
+fn the_mig_manager_is_an_owner_only_where_it_runs_and_has_a_configuration() {
+    let runs = (DEPLOY_MIG_MANAGER, "true");
+    let config = (MIG_CONFIG, "all-1g.10gb");
+    assert_eq!(found(&[runs, config], &[], false), Some("NVIDIA's MIG manager"));
+    assert_eq!(
+        found(&[(DEPLOY_MIG_MANAGER, "paused-for-mig-change"), config], &[], false),
+        Some("NVIDIA's MIG manager")
+    );
+    assert_eq!(found(&[runs], &[], false), None);
+    assert_eq!(found(&[config], &[], false), None);
+    assert_eq!(found(&[(DEPLOY_MIG_MANAGER, "false"), config], &[], false), None);
+}
+
+#[test]
+fn a_mig_manager_without_the_gpu_operator_is_known_by_its_own_word() {
+    let config = (MIG_CONFIG, "all-1g.10gb");
+    let state = (MIG_CONFIG_STATE, "success");
+    assert_eq!(found(&[config, state], &[], false), Some("NVIDIA's MIG manager"));
+    assert_eq!(found(&[state], &[], false), None);
+    assert_eq!(found(&[config, state, (DEPLOY_MIG_MANAGER, "false")], &[], false), None);
+}
+
+#[test]
+fn who_only_carves_is_no_stranger_where_the_pool_leaves_that_to_others() {
+    let mig_manager: &[(&str, &str)] = &[(DEPLOY_MIG_MANAGER, "true"), (MIG_CONFIG, "x")];
+    let nos: &[(&str, &str)] = &[(NOS_PARTITIONING, "mig")];
+    assert_eq!(found_in(Partitioner::MigManager, mig_manager, &[], false), None);
+    assert_eq!(found_in(Partitioner::None, mig_manager, &[], false), None);
+    assert_eq!(found_in(Partitioner::None, nos, &[], false), None);
+    assert_eq!(found_in(Partitioner::MigManager, nos, &[], false), Some("nos"));
+    for partitioner in [Partitioner::MigManager, Partitioner::None] {
+        assert_eq!(found_in(partitioner, &[], &[], true), Some("NVIDIA's DRA driver"), "it hands out the same devices");
+        assert_eq!(found_in(partitioner, &[], &[(HAMI_REGISTER, "x")], false), Some("HAMi"));
+    }
+}
+
+#[test]
+fn of_several_owners_the_one_that_destroys_most_is_named_first() {
+    let labels = &[(DEPLOY_MIG_MANAGER, "true"), (MIG_CONFIG, "x"), (NOS_PARTITIONING, "mig")];
+    let hami = &[(HAMI_REGISTER, "x")];
+    assert_eq!(found(labels, hami, true), Some("NVIDIA's DRA driver"));
+    assert_eq!(found(labels, hami, false), Some("HAMi"));
+    assert_eq!(found(labels, &[], false), Some("nos"));
+}
+
+#[test]
+fn hami_nos_and_the_dra_driver_are_owners() {
+    assert_eq!(found(&[], &[(HAMI_REGISTER, "[{}]")], false), Some("HAMi"));
+    assert_eq!(found(&[], &[(HAMI_REGISTER, "")], false), None);
+    assert_eq!(found(&[(NOS_PARTITIONING, "mig")], &[], false), Some("nos"));
+    assert_eq!(found(&[], &[], true), Some("NVIDIA's DRA driver"));
+}
+
+#[test]
+fn what_to_do_names_the_label_or_the_annotation() {
+    let labels = map(&[(DEPLOY_MIG_MANAGER, "true"), (MIG_CONFIG, "all-balanced")]);
+    let none = BTreeMap::new();
+    let other = conflicting_owner(OwnershipSigns {
+        labels: &labels,
+        annotations: &none,
+        dra: false,
+        partitioner: Partitioner::Agent,
+    })
+    .unwrap();
+    assert_eq!(other.sign, "labels nvidia.com/mig.config=all-balanced and nvidia.com/gpu.deploy.mig-manager are set");
+    assert!(other.remedy.contains("nvidia.com/gpu.deploy.mig-manager=false"), "{}", other.remedy);
+}

@@ -1,0 +1,391 @@
+//! One change at a time: what the machine does, in which order, and what it says.
+
+use gputenancy_crds::{ChangePhase, GpuSpec, Holder, Layout, OnTimeout};
+use gputenancy_engine::change::{ChangeDecision, PodController};
+use k8s_openapi::jiff::SignedDuration;
+use proptest::prelude::*;
+
+use crate::{
+    config,
+    small::{World, devices},
+};
+
+fn layout(instances: &[(&str, i32)]) -> Layout {
+    let spec = |(profile, start): &(&str, i32)| serde_json::json!({"profile": profile, "start": start});
+    let instances: Vec<_> = instances.iter().map(spec).collect();
+    serde_json::from_value(serde_json::json!({"mig": !instances.is_empty(), "instances": instances})).unwrap()
+}
+
+fn split() -> Layout {
+    layout(&[("1g.10gb", 0), ("1g.10gb", 1), ("3g.40gb", 4)])
+}
+
+fn halves() -> Layout {
+    layout(&[("3g.40gb", 0), ("3g.40gb", 4)])
+}
+
+/// Operator and agent in turn, until the phase is reached.
+fn until(world: &mut World, phase: ChangePhase) -> ChangeDecision {
+    for _ in 0..20 {
+        let decision = world.operate(3);
+        if world.phase() == Some(phase) {
+            return decision;
+        }
+        world.agent();
+        world.kubelet();
+    }
+    panic!("{phase:?} was not reached: {:#?}", world.node.spec);
+}
+
+fn message(decision: &ChangeDecision) -> String {
+    decision.progress.clone().map(|p| p.message).unwrap_or_default()
+}
+
+#[test]
+fn evicts_only_the_owner_of_the_instance_that_goes() {
+    let mut world = World::new(&split());
+    (0..3).for_each(|_| world.start(0));
+    world.agent();
+    world.target = Some(layout(&[("1g.10gb", 0), ("2g.20gb", 2), ("3g.40gb", 4)]));
+    world.settle();
+    assert_eq!(world.evicted, ["pod-2"]);
+    assert_eq!((world.pods.len(), world.phase(), world.hold()), (2, None, vec![]));
+    assert_eq!(Some(world.shown()), world.target);
+    assert_eq!(world.events, ["ChangeStarted", "Changed"]);
+}
+
+#[test]
+fn a_gpu_that_nobody_uses_is_changed_without_notice() {
+    let mut world = World::new(&split());
+    world.policy.notice = SignedDuration::from_mins(15);
+    world.target = Some(halves());
+    let start = world.now;
+    world.settle();
+    assert_eq!(Some(world.shown()), world.target);
+    assert!(world.now.duration_since(start) < SignedDuration::from_mins(1));
+    assert_eq!(world.writes, 4, "held, carved, given back, done");
+}
+
+#[test]
+fn instances_are_added_beside_others_without_any_hold() {
+    let mut world = World::new(&layout(&[("1g.10gb", 0)]));
+    world.start(0);
+    world.agent();
+    world.target = Some(split());
+    let decision = world.operate(3);
+    assert_eq!(
+        decision.spec.as_ref().map(|s| s.hold.clone()),
+        Some(vec![1, 4]),
+        "what is new is offered when all is there"
+    );
+    assert_eq!(world.phase(), Some(ChangePhase::Partitioning));
+    world.settle();
+    assert_eq!((world.evicted.len(), world.pods.len()), (0, 1));
+}
+
+#[test]
+fn owners_are_told_in_time_and_free_neighbours_are_withdrawn_at_once() {
+    let mut world = World::new(&split());
+    world.policy.notice = SignedDuration::from_mins(15);
+    world.start(0);
+    world.agent();
+    world.target = Some(halves());
+    let decision = world.operate(3);
+    assert_eq!(world.phase(), Some(ChangePhase::Noticed));
+    assert_eq!((world.hold(), decision.notices.len(), decision.evictions.len()), (vec![1], 1, 0));
+    world.agent();
+    world.pass(SignedDuration::from_mins(14));
+    let decision = world.operate(3);
+    assert_eq!((world.phase(), decision.notices.len()), (Some(ChangePhase::Noticed), 0), "told once");
+    assert!(decision.requeue_at.is_some_and(|at| at <= world.now.checked_add(SignedDuration::from_mins(1)).unwrap()));
+    world.pass(SignedDuration::from_mins(1));
+    until(&mut world, ChangePhase::Evicting);
+    assert_eq!(world.hold(), [0, 1], "one in use is withdrawn as its owner is evicted");
+    world.settle();
+    assert_eq!(world.evicted, ["pod-1"]);
+}
+
+#[test]
+fn without_a_notice_owners_are_told_as_they_are_evicted_and_who_is_waited_for_at_once() {
+    let counts = |decision: &ChangeDecision| (decision.evictions.len(), decision.notices.len());
+    for (waited_for, refuses) in [(true, false), (false, true), (false, false)] {
+        let mut world = World::new(&split());
+        world.start(0);
+        world.pods.values_mut().for_each(|pod| pod.do_not_evict = waited_for);
+        world.refuses = refuses;
+        world.agent();
+        world.kubelet();
+        world.target = Some(halves());
+        let begun = world.operate(3);
+        assert_eq!(counts(&begun), (0, usize::from(waited_for)), "an annotation would delay the eviction");
+        world.agent();
+        world.kubelet();
+        let next = world.operate(3);
+        assert_eq!(world.phase(), Some(ChangePhase::Evicting));
+        assert_eq!(counts(&next), if waited_for { (0, 0) } else { (1, 1) });
+        assert_eq!(counts(&world.operate(3)), (0, 0), "once");
+    }
+}
+
+#[test]
+fn owners_go_as_soon_as_the_scheduler_counts_on_nothing_that_goes_and_not_before() {
+    let mut world = World::new(&split());
+    world.start(0);
+    world.agent();
+    world.kubelet();
+    world.target = Some(halves());
+    world.operate(3);
+    assert_eq!(world.hold(), [0, 1]);
+    // the agent has read it, and kubelet still lists both
+    world.node.status.as_mut().unwrap().observed_generation = world.node.metadata.generation;
+    for counted in [2, 1] {
+        world.allocatable.insert("nvidia.com/mig-1g.10gb".into(), counted);
+        assert_eq!(world.operate(3).evictions.len(), 0, "there is room for {counted}");
+    }
+    world.allocatable.insert("nvidia.com/mig-1g.10gb".into(), 0);
+    assert_eq!(world.operate(3).evictions.len(), 1);
+    let status = world.node.status.as_mut().unwrap();
+    assert!(devices(&mut status.gpus[0]).all(|d| d.allocatable), "kubelet learns it meanwhile");
+    // the pod has gone sooner than that: nothing is carved before kubelet has withdrawn the devices
+    world.pods.clear();
+    devices(&mut world.node.status.as_mut().unwrap().gpus[0]).for_each(|d| d.owner = None);
+    world.node.status.as_mut().unwrap().observed_generation = world.node.metadata.generation;
+    world.operate(3);
+    assert_eq!((world.phase(), world.hold()), (Some(ChangePhase::Evicting), vec![0, 1]));
+}
+
+#[test]
+fn a_budget_that_refuses_is_waited_for_and_named_and_its_device_stays_offered() {
+    let mut world = World::new(&split());
+    world.start(0);
+    world.agent();
+    world.target = Some(halves());
+    world.refuses = true;
+    let asked = until(&mut world, ChangePhase::Evicting);
+    assert_eq!((world.hold(), asked.evictions.len()), (vec![0, 1], 1), "withdrawn together, then asked");
+    world.agent();
+    let decision = world.operate(3);
+    assert!(message(&decision).contains("pod team/pod-1") && message(&decision).contains("budget b"), "{decision:?}");
+    assert_eq!(world.hold(), [1], "an early hold would hide free neighbours");
+    assert!(decision.requeue_at.is_some(), "the eviction is tried again");
+    world.refuses = false;
+    world.settle();
+    assert_eq!(Some(world.shown()), world.target);
+}
+
+#[test]
+fn pods_that_nobody_replaces_are_waited_for_until_the_timeout_gives_the_devices_back() {
+    let mut world = World::new(&split());
+    world.start(0);
+    world.pods.values_mut().for_each(|p| p.controller = PodController::None);
+    world.agent();
+    world.target = Some(halves());
+    until(&mut world, ChangePhase::Evicting);
+    world.agent();
+    assert!(message(&world.decide()).contains("no controller would replace it"));
+    world.pass(SignedDuration::from_mins(31));
+    until(&mut world, ChangePhase::RolledBack);
+    assert_eq!((world.hold(), world.evicted.len()), (vec![], 0));
+    let spec = world.node.spec.gpus[0].clone();
+    assert!(spec.change.unwrap().reason.contains("pod team/pod-1"));
+    let decision = world.decide();
+    assert_eq!((decision.spec, decision.evictions.len()), (None, 0), "not tried again at once");
+    world.pods.clear();
+    let mut silicon = std::mem::take(&mut world.silicon);
+    devices(&mut silicon).for_each(|d| (d.owner, d.clients) = (None, 0));
+    world.silicon = silicon;
+    world.settle();
+    assert_eq!(Some(world.shown()), world.target, "tried again later");
+}
+
+#[test]
+fn a_timeout_may_also_be_waited_out() {
+    let mut world = World::new(&split());
+    world.start(0);
+    world.agent();
+    world.policy.on_timeout = OnTimeout::Wait;
+    world.target = Some(halves());
+    world.refuses = true;
+    until(&mut world, ChangePhase::Evicting);
+    world.pass(SignedDuration::from_hours(5));
+    world.operate(3);
+    assert_eq!(world.phase(), Some(ChangePhase::Evicting));
+}
+
+#[test]
+fn a_process_that_no_pod_explains_blocks_and_is_named() {
+    let mut world = World::new(&split());
+    world.silicon.instances[0].device.clients = 1;
+    world.silicon.holders = vec![Holder { pid: 4711, command: "python".into(), start: Some(0), container: None }];
+    world.agent();
+    world.target = Some(halves());
+    for _ in 0..4 {
+        world.operate(3);
+        world.agent();
+    }
+    assert_eq!(world.phase(), Some(ChangePhase::Idle));
+    assert!(message(&world.decide()).contains("process 4711 (python) uses 1g.10gb at 0"), "{:?}", world.decide());
+    world.silicon.holders.clear();
+    world.silicon.instances[0].device.clients = 0;
+    world.settle();
+    assert_eq!(Some(world.shown()), world.target);
+}
+
+#[test]
+fn a_create_that_nvml_refuses_brings_the_old_layout_back_and_says_why() {
+    let mut world = World::new(&split());
+    world.failures = 1;
+    world.target = Some(halves());
+    until(&mut world, ChangePhase::RolledBack);
+    assert_eq!(world.shown(), split());
+    let change = world.node.spec.gpus[0].change.clone().unwrap();
+    assert!(
+        change.reason.contains("nvmlDeviceCreateGpuInstanceWithPlacement returned 23: no room"),
+        "{}",
+        change.reason
+    );
+    let decision = world.decide();
+    assert_eq!(decision.spec, None, "the same layout is not tried again at once");
+    world.target = Some(layout(&[("7g.80gb", 0)]));
+    world.agent();
+    world.operate(3);
+    assert_eq!(world.phase(), Some(ChangePhase::Held), "another one is");
+}
+
+#[test]
+fn when_the_old_layout_cannot_be_had_either_it_is_stuck_and_recovers_with_the_agent() {
+    let mut world = World::new(&split());
+    world.failures = 2;
+    world.target = Some(halves());
+    until(&mut world, ChangePhase::Stuck);
+    assert!(world.node.spec.gpus[0].change.clone().unwrap().reason.contains("; then "));
+    world.reboot();
+    world.settle();
+    assert_eq!(Some(world.shown()), world.target);
+    assert!(world.events.contains(&"Recovered".to_owned()));
+}
+
+#[test]
+fn a_plan_that_changes_its_mind_before_anything_was_carved_costs_nothing() {
+    let mut world = World::new(&split());
+    world.start(0);
+    world.agent();
+    world.refuses = true;
+    world.target = Some(halves());
+    until(&mut world, ChangePhase::Evicting);
+    world.target = Some(split());
+    world.settle();
+    assert_eq!((world.phase(), world.hold(), world.evicted.len()), (None, vec![], 0));
+    assert_eq!(world.shown(), split());
+}
+
+#[test]
+fn a_dead_agent_is_waited_for_and_nobody_is_evicted_on_its_last_words() {
+    let mut world = World::new(&split());
+    world.start(0);
+    world.agent();
+    world.target = Some(halves());
+    world.alive = false;
+    assert_eq!(world.decide().spec, None, "nothing begins");
+    world.alive = true;
+    until(&mut world, ChangePhase::Evicting);
+    world.agent();
+    world.alive = false;
+    let decision = world.operate(3);
+    assert_eq!(decision.evictions.len(), 0);
+    assert!(message(&decision).contains("agent"));
+}
+
+#[test]
+fn nothing_begins_before_its_turn() {
+    let mut world = World::new(&split());
+    world.may_start = false;
+    world.target = Some(halves());
+    assert_eq!(world.decide().spec, None);
+}
+
+#[test]
+fn a_hold_that_no_change_explains_is_released() {
+    let mut world = World::new(&split());
+    world.node.spec.gpus[0].hold = vec![4];
+    world.settle();
+    assert_eq!(world.hold(), Vec::<i32>::new());
+    let spec: &GpuSpec = &world.node.spec.gpus[0];
+    assert_eq!(spec.layout(), split());
+}
+
+#[derive(Clone, Debug)]
+enum Happening {
+    Operate(usize),
+    Agent,
+    Kubelet,
+    Start(usize),
+    Reap,
+    Fail,
+    Refuse(bool),
+    Alive(bool),
+    Reboot,
+    Time(i64),
+    Target(usize),
+}
+
+fn happenings() -> impl Strategy<Value = Vec<Happening>> {
+    use Happening::{Agent, Alive, Fail, Kubelet, Operate, Reap, Reboot, Refuse, Start, Target, Time};
+    let one = prop_oneof![
+        8 => (0_usize..4).prop_map(Operate),
+        8 => Just(Agent),
+        4 => Just(Kubelet),
+        4 => (0_usize..4).prop_map(Start),
+        4 => Just(Reap),
+        1 => Just(Fail),
+        1 => any::<bool>().prop_map(Refuse),
+        1 => any::<bool>().prop_map(Alive),
+        1 => Just(Reboot),
+        2 => prop::sample::select(vec![1, 30, 400, 2000]).prop_map(Time),
+        1 => (0_usize..4).prop_map(Target),
+    ];
+    proptest::collection::vec(one, 0..80)
+}
+
+fn layouts(which: usize) -> Layout {
+    [split(), halves(), Layout::default(), layout(&[("1g.10gb", 1), ("2g.20gb", 2), ("3g.40gb", 4)])][which % 4].clone()
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// The world itself checks that nothing in use is destroyed, and that nobody is evicted who owns nothing that goes.
+    #[test]
+    fn whatever_happens_it_ends_at_the_target_with_nothing_held(
+        from in 0_usize..4, to in 0_usize..4, notice in prop::sample::select(vec![0, 20]), happenings in happenings(),
+    ) {
+        let mut world = World::new(&layouts(from));
+        world.policy.notice = SignedDuration::from_secs(notice);
+        world.target = Some(layouts(to));
+        for happening in happenings {
+            match happening {
+                Happening::Operate(parts) => drop(world.operate(parts)),
+                Happening::Agent if world.alive => world.agent(),
+                Happening::Agent => {}
+                Happening::Kubelet => world.kubelet(),
+                Happening::Start(pick) => world.start(pick),
+                Happening::Reap => world.reap(),
+                Happening::Fail => world.failures += 1,
+                Happening::Refuse(refuses) => world.refuses = refuses,
+                Happening::Alive(alive) => world.alive = alive,
+                Happening::Reboot => world.reboot(),
+                Happening::Time(seconds) => world.pass(SignedDuration::from_secs(seconds)),
+                Happening::Target(which) => world.target = Some(layouts(which)),
+            }
+            let spec = &world.node.spec.gpus[0];
+            let known = spec.change.as_ref().is_none_or(|c| [&c.from, &c.to].contains(&&spec.layout()));
+            prop_assert!(known, "the spec asks for the old layout or the new one, never for something between");
+        }
+        (world.failures, world.refuses, world.alive) = (0, false, true);
+        let before = world.writes;
+        world.settle();
+        prop_assert_eq!(world.shown(), world.target.clone().unwrap());
+        prop_assert_eq!((world.hold(), world.phase()), (vec![], None));
+        prop_assert!(world.writes - before < 40, "{} writes", world.writes - before);
+    }
+}
