@@ -23,7 +23,10 @@ mod tests {
 
     #[test]
     fn fingerprint_never_changes_over_releases() {
-        assert_eq!(fingerprint(&json!({"mig": true, "instances": [{"start": 4, "profile": "3g.40gb"}]})), "de4fd41eb0e078ed");
+        assert_eq!(
+            fingerprint(&json!({"mig": true, "instances": [{"start": 4, "profile": "3g.40gb"}]})),
+            "de4fd41eb0e078ed"
+        );
         assert_eq!(fingerprint(&("node-1", 7, None::<&str>)), "34392ca081321135");
     }
 
