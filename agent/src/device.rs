@@ -1,43 +1,44 @@
-//! What the two halves of the agent tell each other: the devices that exist, and what kubelet does with them.
+//! What the GPU side and the kubelet side of the agent exchange: the devices that exist, and how kubelet uses them.
 
 use std::{
+    borrow::Borrow,
     collections::{BTreeMap, BTreeSet},
     fmt,
 };
 
 use gputenancy_crds::Advertiser;
 
-/// Stable id of a device as kubelet knows it.
-///
-/// A whole GPU is its UUID. A MIG instance is `<GPU UUID>::<start>::<profile>`: MIG UUIDs change
-/// when an instance is created again, its place does not, and kubelet's checkpoint must survive
-/// a re-carve of the same layout. No slash, because the id becomes part of a CDI name.
+/// Id of a device in kubelet: its UUID in NVML, `GPU-…` or `MIG-…`, as NVIDIA's plugin uses it and exporters resolve it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(String);
 
 impl DeviceId {
-    /// The id of a whole GPU.
-    pub fn whole(gpu_uuid: &str) -> Self {
-        Self(gpu_uuid.to_owned())
-    }
-
-    /// The id of a MIG instance by its place: the first memory slice and the profile's name (`1g.10gb`).
-    pub fn mig(gpu_uuid: &str, start: u32, profile: &str) -> Self {
-        Self(format!("{gpu_uuid}::{start}::{profile}"))
-    }
-
-    /// Does it name a place on a GPU? Ids of NVIDIA's plugin never do.
-    pub fn is_place(&self) -> bool {
-        self.0.contains("::")
-    }
-
-    /// An id that kubelet sent back.
-    pub fn from_kubelet(id: impl Into<String>) -> Self {
+    /// The id with this text.
+    pub fn new(id: impl Into<String>) -> Self {
         Self(id.into())
     }
 
-    /// The id as kubelet sees it.
+    /// The id that earlier releases gave to a MIG instance. Kubelet keeps it for pods that were started then.
+    pub fn legacy(gpu_uuid: &str, start: u32, profile: &str) -> Self {
+        Self(format!("{gpu_uuid}::{start}::{profile}"))
+    }
+
+    /// The UUID in the id: NVIDIA's plugin adds `::<number>` to the UUID of a shared device.
+    pub fn uuid(&self) -> &str {
+        match self.0.split_once("::") {
+            Some((uuid, replica)) if !replica.contains("::") => uuid,
+            _ => &self.0,
+        }
+    }
+
+    /// The id as kubelet has it.
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for DeviceId {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }
@@ -48,7 +49,7 @@ impl fmt::Display for DeviceId {
     }
 }
 
-/// The numbers by which the driver knows a MIG instance.
+/// The driver's numbers of a MIG instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MigIds {
     /// GPU instance id.
@@ -57,54 +58,56 @@ pub struct MigIds {
     pub ci: u32,
     /// First memory slice.
     pub start: u32,
-    /// Profile as NVIDIA names it, `1g.10gb`.
+    /// Name of the profile, `1g.10gb`.
     pub profile: String,
-    /// Memory slices it covers.
-    pub size: u32,
 }
 
-/// One thing a container can be given: a whole GPU or a MIG instance.
+/// A whole GPU or a MIG instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// How kubelet names it.
+    /// Its UUID.
     pub id: DeviceId,
-    /// Extended resource it counts for, `nvidia.com/mig-1g.10gb`.
+    /// Extended resource, `nvidia.com/mig-1g.10gb`.
     pub resource: String,
-    /// UUID of the GPU it is (part of).
+    /// UUID of its GPU.
     pub gpu_uuid: String,
-    /// Minor number of the GPU: `/dev/nvidia<minor>`.
+    /// Minor number of its GPU: `/dev/nvidia<minor>`.
     pub gpu_minor: u32,
-    /// UUID as NVML names the device itself: `MIG-…` or `GPU-…`.
-    pub uuid: String,
     /// Set for a MIG instance.
     pub mig: Option<MigIds>,
-    /// NUMA node of the GPU, where the host tells.
+    /// NUMA node of its GPU, if known.
     pub numa: Option<i64>,
-    /// Withdrawn from kubelet: a change is under way and nobody may be given it.
-    pub held: bool,
-    /// False when the driver reports a fault that no new work should meet.
+    /// Not advertised, because a change of its GPU is in progress.
+    pub cordoned: bool,
+    /// False when the driver reports a fault.
     pub healthy: bool,
 }
 
 impl Device {
-    /// May kubelet be told about it.
-    pub fn offered(&self) -> bool {
-        !self.held
+    /// Whether it is in the list that kubelet gets.
+    pub fn advertised(&self) -> bool {
+        !self.cordoned
+    }
+
+    /// The id of earlier releases; none for a whole GPU, whose id has not changed.
+    pub fn legacy_id(&self) -> Option<DeviceId> {
+        let MigIds { start, profile, .. } = self.mig.as_ref()?;
+        Some(DeviceId::legacy(&self.gpu_uuid, *start, profile))
     }
 }
 
-/// Everything this node could offer; written by the silicon side, every change with a higher generation.
+/// The devices of this node. The GPU side writes them; each change increments the generation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceView {
-    /// Grows with every change; 0 means that the layout is not proven yet and nothing may be advertised.
+    /// 0: the layout is not verified yet, and nothing is advertised.
     pub generation: u64,
-    /// All devices, held ones included; none where another plugin offers them.
+    /// All devices, cordoned ones included; empty if another plugin advertises them.
     pub devices: Vec<Device>,
-    /// Whose device plugin tells kubelet about them.
+    /// The device plugin that advertises them.
     pub advertiser: Advertiser,
 }
 
-/// The container that kubelet gave a device to.
+/// The container that kubelet allocated a device to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeviceOwner {
     /// Namespace of the pod.
@@ -115,52 +118,44 @@ pub struct DeviceOwner {
     pub container: String,
 }
 
-/// Who holds what.
+/// Owners by device.
 pub type Owners = BTreeMap<DeviceId, DeviceOwner>;
 
-/// Who holds a device, by our id or by the UUID that NVIDIA's plugin gives it.
-pub fn owner_of<'o>(owners: &'o Owners, id: &DeviceId, uuid: Option<&str>) -> Option<&'o DeviceOwner> {
-    let by_uuid = || owners.get(&DeviceId::from_kubelet(uuid?));
-    owners.get(id).or_else(by_uuid)
-}
-
-/// What kubelet makes of the devices; written by the kubelet side.
+/// How kubelet uses the devices. The kubelet side writes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KubeletView {
-    /// Kubelet has said at least once who holds what: before that an empty list means nothing.
-    pub told: bool,
-    /// Who holds what, from `PodResources` `List`.
+    /// Kubelet has reported owners at least once. Before that, an empty list has no meaning.
+    pub answered: bool,
+    /// Owners, from `PodResources` `List`.
     pub owners: Owners,
     /// Devices that kubelet's device manager lists as allocatable.
     pub allocatable: BTreeSet<DeviceId>,
-    /// Resources of the devices that another plugin offers, by its own ids: UUIDs. Empty where we advertise.
+    /// Resources of the devices that another plugin advertises. Empty if the agent advertises.
     pub elsewhere: BTreeMap<DeviceId, String>,
-    /// Devices in the lists sent to kubelet last.
-    pub offered: BTreeSet<DeviceId>,
-    /// Generation of the [`DeviceView`] that `ListAndWatch` and kubelet's own allocatable reflect and for
-    /// which the node's allocatable was lowered. A device absent from that view's offer can no longer be
-    /// given to a new container; only then may it be destroyed.
+    /// Generation of the [`DeviceView`] that `ListAndWatch`, kubelet's allocatable devices and the node's allocatable reflect.
+    /// Kubelet cannot allocate a device that this generation does not advertise; only then may the device be destroyed.
     pub applied_generation: u64,
-    /// Every resource is registered and kubelet listens to every list.
+    /// Every resource is registered, and kubelet watches every list.
     pub plugin_ready: bool,
-    /// Why not, or what is being waited for; one sentence for a condition.
+    /// The reason if not, or what is waited for; one sentence for a condition.
     pub message: String,
 }
 
 impl KubeletView {
-    /// Who holds what, once kubelet has said so.
+    /// Owners, once kubelet has reported them.
     pub fn known_owners(&self) -> Option<&Owners> {
-        self.told.then_some(&self.owners)
+        self.answered.then_some(&self.owners)
     }
+}
 
-    /// Can it be given to a container?
-    pub fn allocates(&self, id: &DeviceId, uuid: Option<&str>) -> bool {
-        self.allocatable.contains(id)
-            || uuid.is_some_and(|uuid| self.allocatable.contains(&DeviceId::from_kubelet(uuid)))
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// The resource under which another plugin offers it.
-    pub fn offered_elsewhere(&self, uuid: &str) -> Option<&String> {
-        self.elsewhere.get(&DeviceId::from_kubelet(uuid))
+    #[test]
+    fn device_id_keeps_its_uuid_unless_it_is_a_replica() {
+        for (id, uuid) in [("MIG-a", "MIG-a"), ("GPU-a::3", "GPU-a"), ("GPU-a::0::1g.10gb", "GPU-a::0::1g.10gb")] {
+            assert_eq!(DeviceId::new(id).uuid(), uuid);
+        }
     }
 }

@@ -108,7 +108,7 @@ impl Metrics {
     pub fn set_devices(&self, view: &DeviceView) {
         self.devices.clear();
         for device in &view.devices {
-            let state = match (device.held, device.healthy) {
+            let state = match (device.cordoned, device.healthy) {
                 (true, _) => "held",
                 (false, true) => "offered",
                 (false, false) => "unhealthy",

@@ -207,10 +207,10 @@ impl Node {
             allocation: Allocation::Cdi,
         };
         let view = self.agent.view.borrow();
-        assert!(view.devices.iter().all(|device| device.offered() && device.healthy));
+        assert!(view.devices.iter().all(|device| device.advertised() && device.healthy));
         let spec = cdi::render(&view.devices, &Driver::find(&config));
         let by_name = devices_of(&serde_json::to_value(spec).unwrap());
-        view.devices.iter().map(|device| (device.uuid.clone(), by_name[&cdi::name(&device.id)].clone())).collect()
+        view.devices.iter().map(|device| (device.id.to_string(), by_name[&cdi::name(&device.id)].clone())).collect()
     }
 
     /// The agent's devices by MIG resource.

@@ -99,9 +99,39 @@ async fn instance_is_destroyed_only_after_kubelet_applied_its_withdrawal() {
     agent.reconcile().await;
     assert_eq!(agent.progress().step, AgentStep::Destroying);
     assert_eq!(agent.layout(), texts(OLD));
-    assert_eq!(agent.advertised(), [format!("{uuid}::0::1g.10gb")], "removed instances are withdrawn at once");
+    assert_eq!(agent.advertised(), [agent.mig_uuid(0)], "removed instances are withdrawn at once");
     agent.kubelet_applies();
     agent.reconcile().await;
+    assert_eq!(agent.layout(), texts(NEW));
+}
+
+#[tokio::test]
+async fn agent_advertises_mig_devices_by_their_uuids() {
+    let sim = Sim::new("h100-80gb", 1);
+    let mut agent = Agent::on(sim.root.path());
+    let uuid = agent.uuid().await;
+    agent.want(&uuid, true, OLD);
+    agent.converge().await;
+    assert_eq!(agent.advertised(), [0, 1, 2].map(|instance| agent.mig_uuid(instance)));
+    assert!(agent.advertised().iter().all(|id| id.starts_with("MIG-")));
+}
+
+#[tokio::test]
+async fn agent_keeps_an_instance_that_a_pod_of_an_earlier_release_owns() {
+    let sim = Sim::new("h100-80gb", 1);
+    let mut agent = Agent::on(sim.root.path());
+    let uuid = agent.uuid().await;
+    agent.want(&uuid, true, OLD);
+    agent.converge().await;
+    let owner = DeviceOwner { namespace: "team-a".into(), pod: "p".into(), container: "c".into() };
+    agent.kubelet.send_modify(|kubelet| {
+        kubelet.owners.insert(DeviceId::new(format!("{uuid}::4::3g.40gb")), owner);
+    });
+    agent.want(&uuid, true, NEW);
+    agent.converge().await;
+    assert_eq!(agent.layout(), texts(OLD));
+    agent.kubelet.send_modify(|kubelet| kubelet.owners.clear());
+    agent.converge().await;
     assert_eq!(agent.layout(), texts(NEW));
 }
 
@@ -214,10 +244,10 @@ async fn owners_are_those_from_before_the_scan() {
     agent.want(&uuid, true, OLD);
     agent.converge().await;
     let client = sim.client(agent.gpu().instances[2].gi);
-    let id = DeviceId::mig(&uuid, 4, "3g.40gb");
+    let id = DeviceId::new(agent.mig_uuid(2));
     let owner = DeviceOwner { namespace: "team-a".into(), pod: "p".into(), container: "c".into() };
     agent.kubelet.send_modify(|kubelet| {
-        kubelet.told = true;
+        kubelet.answered = true;
         kubelet.owners.insert(id.clone(), owner);
     });
     // the pod ends during the scan

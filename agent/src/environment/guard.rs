@@ -139,7 +139,7 @@ impl Guard {
         let owner = DeviceOwner { namespace: namespace.clone(), pod: pod.clone(), container: container.clone() };
         let all = PodResources::at(&self.pod_resources).owners(ours).await?;
         let view = self.view.borrow();
-        Ok(all.iter().filter(|(_, has)| **has == owner).map(|(id, _)| name(id, &view)).collect())
+        Ok(all.iter().filter(|(_, has)| **has == owner).map(|(id, _)| uuid(id, &view)).collect())
     }
 
     /// Is it a tenant's, and was it made under the tenant's policies? What was there before the grant is left alone.
@@ -151,11 +151,8 @@ impl Guard {
     }
 }
 
-/// How the driver names a device that kubelet names so. NVIDIA's plugin names what it shares `<UUID>::<number>`.
-fn name(id: &DeviceId, view: &DeviceView) -> String {
-    let ours = view.devices.iter().find(|device| device.id == *id).map(|device| device.uuid.clone());
-    ours.unwrap_or_else(|| match (id.as_str().split_once("::"), view.advertiser.is_agent()) {
-        (Some((uuid, _)), false) => uuid.to_owned(),
-        _ => id.to_string(),
-    })
+/// UUID of a device in the driver.
+fn uuid(id: &DeviceId, view: &DeviceView) -> String {
+    let legacy = view.devices.iter().find(|device| device.legacy_id().as_ref() == Some(id));
+    legacy.map_or(id.uuid(), |device| device.id.as_str()).to_owned()
 }

@@ -117,6 +117,8 @@ struct Drive<'a> {
     owners: Owners,
     /// Kubelet has answered who owns what.
     told: bool,
+    /// Owners that may have got their devices from us, while another plugin advertises.
+    inherited: Option<Owners>,
     lively_until: Instant,
     troubled: bool,
     may_go: bool,
@@ -167,6 +169,7 @@ impl<'a> Drive<'a> {
             settle: allocatable::SETTLE,
             owners: Owners::new(),
             told: false,
+            inherited: None,
             lively_until: Instant::now(),
             troubled: false,
             may_go: false,
@@ -220,8 +223,7 @@ impl<'a> Drive<'a> {
         self.retire().await;
         let listed = self.pods.allocatable(ours).await;
         let seen = self.learn_owners().await.is_some() && listed.is_ok();
-        // containers of pods that got a device of ours may be started again, and the runtime looks it up again
-        let outcome = if self.owners.keys().any(DeviceId::is_place) { Ok(()) } else { self.spec.remove() };
+        let outcome = if self.served_pods_left() { Ok(()) } else { self.spec.remove() };
         let message = match (&listed, &outcome) {
             (Err(status), _) => format!("kubelet's pod resources API does not answer: {}", status.message()),
             (_, Err(error)) => format!("removing the CDI specification: {error}"),
@@ -234,11 +236,10 @@ impl<'a> Drive<'a> {
         report.send_if_modified(|known| {
             let elsewhere = if seen { elsewhere } else { known.elsewhere.clone() };
             let new = KubeletView {
-                told,
+                answered: told,
                 owners,
                 allocatable: elsewhere.keys().cloned().collect(),
                 elsewhere,
-                offered: BTreeSet::new(),
                 applied_generation: if seen { view.generation } else { known.applied_generation },
                 plugin_ready: seen,
                 message,
@@ -252,6 +253,17 @@ impl<'a> Drive<'a> {
         self.rest(offering, false).min(LIVELY)
     }
 
+    /// Whether a pod may be left that got its device from this agent: the runtime resolves our CDI name at each start of its containers.
+    fn served_pods_left(&mut self) -> bool {
+        if !self.told {
+            return true;
+        }
+        let Self { owners, inherited, .. } = self;
+        let inherited = inherited.get_or_insert_with(|| owners.clone());
+        inherited.retain(|id, owner| owners.get(id) == Some(owner));
+        !inherited.is_empty()
+    }
+
     /// Ends our servers and forgets what was offered; the node's allocatable is kubelet's and the other plugin's from here on.
     async fn retire(&mut self) {
         self.may_go = true;
@@ -262,7 +274,7 @@ impl<'a> Drive<'a> {
         self.stop = CancellationToken::new();
         self.servers.clear();
         self.ledger = Arc::default();
-        (self.memory, self.specified, self.may_go) = (Memory::default(), 0, true);
+        (self.memory, self.specified, self.may_go, self.inherited) = (Memory::default(), 0, true, None);
         tracing::info!("another device plugin offers the devices from now on");
     }
 
@@ -336,7 +348,8 @@ impl<'a> Drive<'a> {
     /// Grants that no owner shows for yet. A kubelet that does not answer says nothing: its owners stay as they were.
     async fn learn_owners(&mut self) -> Option<BTreeSet<DeviceId>> {
         let asked = Instant::now();
-        let owners = match self.pods.owners(ours).await {
+        let holders = Holders { ledger: self.ledger.clone(), pods: self.pods.clone() };
+        let owners = match holders.owners().await {
             Ok(owners) => owners,
             Err(status) => {
                 tracing::debug!(%status, "kubelet does not say who owns which device");
@@ -416,16 +429,14 @@ impl<'a> Drive<'a> {
         applied: bool,
         report: &watch::Sender<KubeletView>,
     ) {
-        let offered = looked.published.values().flat_map(|offer| offer.keys().cloned()).collect();
         let allocatable = looked.listed.iter().flat_map(|all| all.values().flatten().cloned()).collect();
         let registered = self.servers.keys().all(|resource| looked.listening.contains(resource));
         report.send_if_modified(|known| {
             let new = KubeletView {
-                told: self.told,
+                answered: self.told,
                 owners: self.owners.clone(),
                 elsewhere: BTreeMap::new(),
                 allocatable: if looked.listed.is_some() { allocatable } else { known.allocatable.clone() },
-                offered,
                 applied_generation: if applied { view.generation } else { known.applied_generation },
                 plugin_ready: view.generation > 0 && registered && looked.listed.is_some(),
                 message,

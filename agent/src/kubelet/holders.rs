@@ -32,7 +32,7 @@ pub struct Holders {
 impl Holders {
     /// Of these devices, those that a container has; when kubelet does not answer, those that seem so.
     pub async fn taken(&self, ids: &[DeviceId]) -> BTreeSet<DeviceId> {
-        self.pods.owners(ours).await.map_or_else(|_| self.ledger.taken(ids), |owners| owners.into_keys().collect())
+        self.owners().await.map_or_else(|_| self.ledger.taken(ids), |owners| owners.into_keys().collect())
     }
 
     /// Makes sure that no container has one of these.
@@ -49,10 +49,15 @@ impl Holders {
         }
     }
 
+    /// The owner of each device, as kubelet says.
+    pub async fn owners(&self) -> Result<Owners, Status> {
+        Ok(self.ledger.resolve(self.pods.owners(ours).await?))
+    }
+
     async fn ask(&self) -> Result<Owners, Status> {
         let mut tries = 1;
         loop {
-            match self.pods.owners(ours).await {
+            match self.owners().await {
                 Err(_) if tries < TRIES => tries += 1,
                 answer => return answer,
             }

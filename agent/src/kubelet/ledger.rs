@@ -10,7 +10,7 @@ use super::{
     offer::{Offer, Offers},
     preferred::Candidate,
 };
-use crate::device::{Device, DeviceId, DeviceOwner};
+use crate::device::{Device, DeviceId, DeviceOwner, Owners};
 
 /// A grant that kubelet does not show by then has failed in kubelet.
 pub const GRANT_PATIENCE: Duration = Duration::from_secs(10);
@@ -120,6 +120,16 @@ impl Ledger {
         let shown = |id: &DeviceId, since: Instant| owned.contains(id) && since < asked;
         granted.retain(|id, since| !shown(id, *since) && now < *since + GRANT_PATIENCE);
         granted.keys().cloned().collect()
+    }
+
+    /// Owners by device, also those that kubelet has by a device's legacy id.
+    pub fn resolve(&self, mut owners: Owners) -> Owners {
+        for device in self.books().known.values() {
+            if let Some(owner) = device.legacy_id().and_then(|id| owners.remove(&id)) {
+                owners.insert(device.id.clone(), owner);
+            }
+        }
+        owners
     }
 
     /// Of these devices, those that are given or owned, as far as is known.

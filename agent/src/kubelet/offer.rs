@@ -25,7 +25,7 @@ pub fn offers(view: &DeviceView) -> Offers {
     let mut offers = Offers::new();
     for device in &view.devices {
         let offer = offers.entry(device.resource.clone()).or_default();
-        if device.offered() {
+        if device.advertised() {
             offer.insert(device.id.clone(), listed(device));
         }
     }

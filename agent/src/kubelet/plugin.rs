@@ -125,7 +125,7 @@ impl DevicePlugin for Plugin {
 }
 
 fn ids(texts: Vec<String>) -> Vec<DeviceId> {
-    texts.into_iter().map(DeviceId::from_kubelet).collect()
+    texts.into_iter().map(DeviceId::new).collect()
 }
 
 /// What a container needs so that it gets exactly these devices.
@@ -138,7 +138,7 @@ pub fn answer(devices: &[Device], terms: &Terms) -> plugin::ContainerAllocateRes
             plugin::ContainerAllocateResponse { cdi_devices, ..Default::default() }
         }
         Allocation::Envvar => {
-            let uuids: Vec<&str> = devices.iter().map(|device| device.uuid.as_str()).collect();
+            let uuids: Vec<&str> = devices.iter().map(|device| device.id.as_str()).collect();
             let envs = [("NVIDIA_VISIBLE_DEVICES".to_owned(), uuids.join(","))].into();
             plugin::ContainerAllocateResponse { envs, ..Default::default() }
         }

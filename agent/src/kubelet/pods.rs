@@ -57,7 +57,7 @@ fn owners(answer: ListPodResourcesResponse, ours: impl Fn(&str) -> bool) -> Owne
             let owner =
                 DeviceOwner { namespace: pod.namespace.clone(), pod: pod.name.clone(), container: container.name };
             let ids = container.devices.into_iter().filter(|d| ours(&d.resource_name)).flat_map(|d| d.device_ids);
-            owners.extend(ids.map(|id| (DeviceId::from_kubelet(id), owner.clone())));
+            owners.extend(ids.map(|id| (DeviceId::new(id), owner.clone())));
         }
     }
     owners
@@ -67,7 +67,7 @@ fn owners(answer: ListPodResourcesResponse, ours: impl Fn(&str) -> bool) -> Owne
 fn by_resource(devices: Vec<ContainerDevices>, ours: impl Fn(&str) -> bool) -> ByResource {
     let mut all = ByResource::new();
     for part in devices.into_iter().filter(|part| ours(&part.resource_name)) {
-        all.entry(part.resource_name).or_default().extend(part.device_ids.into_iter().map(DeviceId::from_kubelet));
+        all.entry(part.resource_name).or_default().extend(part.device_ids.into_iter().map(DeviceId::new));
     }
     all
 }

@@ -48,39 +48,39 @@ mod tests {
     use super::*;
 
     fn slice(gpu: &str, start: u32, busy: usize) -> Candidate {
-        let id = DeviceId::mig(gpu, start, "1g.10gb");
+        let id = DeviceId::new(format!("MIG-{gpu}-{start}"));
         Candidate { id, gpu: gpu.to_owned(), numa: None, start, busy, taken: false, leaving: false }
     }
 
     fn whole(gpu: &str, numa: i64) -> Candidate {
-        let id = DeviceId::whole(gpu);
+        let id = DeviceId::new(gpu);
         Candidate { id, gpu: gpu.to_owned(), numa: Some(numa), start: 0, busy: 0, taken: false, leaving: false }
     }
 
     #[test]
     fn packs_onto_the_gpu_in_use() {
         let free = [slice("GPU-a", 0, 1), slice("GPU-b", 2, 3), slice("GPU-b", 1, 3)];
-        assert_eq!(choose(&free, &[], 1), [DeviceId::mig("GPU-b", 1, "1g.10gb")]);
+        assert_eq!(choose(&free, &[], 1), [slice("GPU-b", 1, 3).id]);
     }
 
     #[test]
     fn leaves_alone_what_is_about_to_go() {
         let going = Candidate { leaving: true, ..slice("GPU-b", 0, 6) };
-        assert_eq!(choose(&[going, slice("GPU-a", 3, 0)], &[], 1), [DeviceId::mig("GPU-a", 3, "1g.10gb")]);
+        assert_eq!(choose(&[going, slice("GPU-a", 3, 0)], &[], 1), [slice("GPU-a", 3, 0).id]);
     }
 
     #[test]
     fn what_a_container_has_comes_last() {
         let taken = Candidate { taken: true, ..slice("GPU-b", 0, 6) };
         let going = Candidate { leaving: true, ..slice("GPU-a", 3, 0) };
-        assert_eq!(choose(&[taken, going], &[], 1), [DeviceId::mig("GPU-a", 3, "1g.10gb")]);
+        assert_eq!(choose(&[taken, going], &[], 1), [slice("GPU-a", 3, 0).id]);
     }
 
     #[test]
     fn keeps_whole_gpus_on_one_numa_node() {
         let free = [whole("GPU-a", 0), whole("GPU-b", 1), whole("GPU-c", 1)];
-        let must = [DeviceId::whole("GPU-b")];
-        assert_eq!(choose(&free, &must, 2), [DeviceId::whole("GPU-b"), DeviceId::whole("GPU-c")]);
+        let must = [DeviceId::new("GPU-b")];
+        assert_eq!(choose(&free, &must, 2), [DeviceId::new("GPU-b"), DeviceId::new("GPU-c")]);
     }
 
     #[test]

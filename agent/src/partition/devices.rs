@@ -7,33 +7,31 @@ use gputenancy_crds::{
 
 use super::decide::matches;
 use crate::{
-    device::{Device, DeviceId, MigIds},
+    device::{Device, DeviceId, DeviceOwner, MigIds, Owners},
     gpu::{ObservedGpu, ObservedInstance},
 };
 
-/// The devices of one GPU with this spec, withdrawn ones included.
+/// The devices of one GPU with this spec, cordoned ones included.
 pub fn devices(spec: &GpuSpec, gpu: &ObservedGpu) -> Vec<Device> {
     let listed = |list: &[i32], start: u32| list.iter().any(|listed| u32::try_from(*listed) == Ok(start));
-    let device = |id, resource, start: u32, uuid: &str, mig| {
+    let device = |uuid: &str, resource, start: u32, mig| {
         // a new device has the resource of its canary pod until it is verified
         let canary = listed(&spec.trial, start);
         Device {
-            id,
+            id: DeviceId::new(uuid),
             resource: if canary { canary_resource(gpu.index, start) } else { resource },
             gpu_uuid: gpu.uuid.clone(),
             gpu_minor: gpu.minor,
-            uuid: uuid.to_owned(),
             mig,
             numa: gpu.numa,
-            held: listed(&spec.hold, start) && !canary,
+            cordoned: listed(&spec.hold, start) && !canary,
             healthy: gpu.health == Health::Healthy,
         }
     };
     if !spec.mig {
         let whole = gpu.mode.is_none_or(|mode| !mode.current && !mode.pending) && gpu.instances.is_empty();
         let resource = spec.resource.clone().unwrap_or_else(|| WHOLE_GPU_RESOURCE.to_owned());
-        let id = DeviceId::whole(&gpu.uuid);
-        return whole.then(|| device(id, resource, 0, &gpu.uuid, None)).into_iter().collect();
+        return whole.then(|| device(&gpu.uuid, resource, 0, None)).into_iter().collect();
     }
     // a mode that the next reset turns off removes all instances
     if gpu.mode.is_none_or(|mode| !mode.current || !mode.pending) {
@@ -42,14 +40,24 @@ pub fn devices(spec: &GpuSpec, gpu: &ObservedGpu) -> Vec<Device> {
     let wanted = gpu.instances.iter().filter_map(|instance| {
         let wanted = spec.instances.iter().find(|wanted| matches(wanted, instance))?;
         let (ci, uuid) = instance.whole_compute()?;
-        let ObservedInstance { gi, start, size, .. } = *instance;
-        let mig = MigIds { gi, ci, start, profile: instance.profile.clone(), size };
-        Some(device(instance_id(gpu, instance), wanted.resource_name(), start, uuid, Some(mig)))
+        let ObservedInstance { gi, start, .. } = *instance;
+        let mig = MigIds { gi, ci, start, profile: instance.profile.clone() };
+        Some(device(uuid, wanted.resource_name(), start, Some(mig)))
     });
     wanted.collect()
 }
 
-/// Kubelet's id of an instance.
-pub fn instance_id(gpu: &ObservedGpu, instance: &ObservedInstance) -> DeviceId {
-    DeviceId::mig(&gpu.uuid, instance.start, &instance.profile)
+/// The UUID of an instance's device, or of the whole GPU.
+pub fn device_uuid<'g>(gpu: &'g ObservedGpu, instance: Option<&'g ObservedInstance>) -> Option<&'g str> {
+    instance.map_or(Some(&gpu.uuid), ObservedInstance::uuid)
+}
+
+/// The owner of an instance or of the whole GPU, also if kubelet lists the device under its legacy id.
+pub fn owner_of<'o>(
+    owners: &'o Owners,
+    gpu: &ObservedGpu,
+    instance: Option<&ObservedInstance>,
+) -> Option<&'o DeviceOwner> {
+    let legacy = |i: &ObservedInstance| owners.get(&DeviceId::legacy(&gpu.uuid, i.start, &i.profile));
+    device_uuid(gpu, instance).and_then(|uuid| owners.get(uuid)).or_else(|| legacy(instance?))
 }

@@ -10,13 +10,13 @@ use tokio::sync::watch;
 
 use super::{
     decide::{DecisionInput, PartitionDecision, WaitCause, decide},
-    devices::{devices, instance_id},
+    devices::{device_uuid, devices, owner_of},
     idle::{Idleness, PROOF},
     progress::GpuProgress,
     state::{DesiredLayout, PartitionState},
 };
 use crate::{
-    device::{Device, DeviceId, DeviceView, KubeletView, Owners, owner_of},
+    device::{Device, DeviceId, DeviceView, KubeletView, Owners},
     gpu::{
         Inventory, NvmlError, NvmlThread, ObservedGpu, ObservedInstance, Operation, OperationError, Scan,
         policy::{Retry, is_driver_unloaded, retry, retry_recorded},
@@ -59,8 +59,8 @@ struct Memory {
     skipped: BTreeSet<String>,
     /// Operations that succeeded since no GPU had an operation left.
     done: Vec<(String, Operation)>,
-    /// Generation of the device view that had a device last.
-    advertised_at: BTreeMap<DeviceId, u64>,
+    /// The device that was advertised last at a place (GPU and first memory slice), and the generation of that view.
+    advertised: BTreeMap<(String, Option<u32>), (DeviceId, u64)>,
     /// No GPU had an operation left once: the devices are the layout, and not a part of it.
     settled: bool,
     scan_took: Duration,
@@ -161,11 +161,14 @@ impl Reconciler {
 
     /// Kubelet has given this device to a container, or still can.
     fn allocatable(&self, gpu: &ObservedGpu, instance: Option<&ObservedInstance>) -> bool {
-        let id = instance.map_or_else(|| DeviceId::whole(&gpu.uuid), |instance| instance_id(gpu, instance));
-        let advertised_at = self.memory.advertised_at.get(&id).copied().unwrap_or(0);
+        let advertised = self.memory.advertised.get(&(gpu.uuid.clone(), instance.map(|instance| instance.start)));
         let kubelet = self.kubelet.borrow();
-        let uuid = instance.and_then(ObservedInstance::uuid);
-        kubelet.applied_generation <= advertised_at || owner_of(&kubelet.owners, &id, uuid).is_some()
+        // without a compute instance there is no UUID: the id that was advertised at this place counts
+        let unlisted = device_uuid(gpu, instance).is_none();
+        let owned = |(id, _): &(DeviceId, u64)| unlisted && kubelet.owners.contains_key(id);
+        kubelet.applied_generation <= advertised.map_or(0, |(_, generation)| *generation)
+            || advertised.is_some_and(owned)
+            || owner_of(&kubelet.owners, gpu, instance).is_some()
     }
 
     fn decide(&self, desired: &DesiredLayout, inventory: &Inventory, now: Instant) -> Decisions {
@@ -294,7 +297,7 @@ impl Reconciler {
     }
 
     fn publish_devices(&mut self, devices: Vec<Device>, advertiser: Advertiser) {
-        let (metrics, advertised_at) = (&self.metrics, &mut self.memory.advertised_at);
+        let (metrics, last) = (&self.metrics, &mut self.memory.advertised);
         self.devices.send_if_modified(|view| {
             let same = view.devices == devices && view.advertiser == advertiser;
             if view.generation > 0 && same || view.generation == 0 && !self.memory.settled {
@@ -302,8 +305,9 @@ impl Reconciler {
             }
             *view = DeviceView { generation: view.generation + 1, devices, advertiser };
             metrics.set_devices(view);
-            for device in view.devices.iter().filter(|device| device.offered()) {
-                advertised_at.insert(device.id.clone(), view.generation);
+            for device in view.devices.iter().filter(|device| device.advertised()) {
+                let place = (device.gpu_uuid.clone(), device.mig.as_ref().map(|mig| mig.start));
+                last.insert(place, (device.id.clone(), view.generation));
             }
             true
         });

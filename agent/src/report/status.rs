@@ -14,9 +14,12 @@ use super::{
     input::StatusInput,
 };
 use crate::{
-    device::{Device, DeviceId, DeviceOwner as Container, owner_of},
+    device::{Device, DeviceOwner as Container},
     gpu::{Inventory, ObservedGpu, ObservedInstance, process_origin::Origin},
-    partition::{GpuProgress, devices::instance_id},
+    partition::{
+        GpuProgress,
+        devices::{device_uuid, owner_of},
+    },
 };
 
 /// Largest size of a status, in bytes of JSON.
@@ -30,9 +33,9 @@ pub fn status(input: &StatusInput<'_>, now: Timestamp) -> GpuNodeStatus {
     let state = input.state;
     let inventory = state.inventory.clone().unwrap_or_default();
     let (boards, board_indices) = boards(&inventory);
-    let offered: BTreeMap<&DeviceId, &Device> =
-        input.view.devices.iter().filter(|device| device.offered()).map(|device| (&device.id, device)).collect();
-    let gpu_state = |(gpu, board)| gpu_state(input, &offered, gpu, board);
+    let advertised: BTreeMap<&str, &Device> =
+        input.view.devices.iter().filter(|d| d.advertised()).map(|device| (device.id.as_str(), device)).collect();
+    let gpu_state = |(gpu, board)| gpu_state(input, &advertised, gpu, board);
     let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let gpus: Vec<GpuState> = inventory.gpus.iter().zip(board_indices).map(gpu_state).collect();
     fit(GpuNodeStatus {
@@ -83,7 +86,7 @@ pub fn without_inventory(input: &StatusInput<'_>, now: Timestamp) -> GpuNodeStat
 
 fn gpu_state(
     input: &StatusInput<'_>,
-    offered: &BTreeMap<&DeviceId, &Device>,
+    advertised: &BTreeMap<&str, &Device>,
     gpu: &ObservedGpu,
     board: i32,
 ) -> GpuState {
@@ -91,14 +94,14 @@ fn gpu_state(
     let progress = input.state.gpus.get(&gpu.uuid).unwrap_or(&nothing);
     let kubelet = input.kubelet;
     let earlier = input.earlier.gpus.iter().find(|known| known.uuid == gpu.uuid);
-    let device = |id: &DeviceId, uuid: Option<&str>, clients: usize, before: Option<&DeviceState>| DeviceState {
-        resource: (offered.get(id).map(|device| &device.resource))
-            .or_else(|| kubelet.offered_elsewhere(uuid?))
-            .cloned(),
-        allocatable: kubelet.allocates(id, uuid),
+    let device = |instance: Option<&ObservedInstance>, clients: usize, before: Option<&DeviceState>| DeviceState {
+        resource: device_uuid(gpu, instance).and_then(|uuid| {
+            advertised.get(uuid).map(|device| &device.resource).or_else(|| kubelet.elsewhere.get(uuid)).cloned()
+        }),
+        allocatable: device_uuid(gpu, instance).is_some_and(|uuid| kubelet.allocatable.contains(uuid)),
         // before kubelet's first report the earlier owner counts: a device with an unattributed process would be replaced
         owner: match &input.state.owners {
-            Some(owners) => owner_of(owners, id, uuid).map(named),
+            Some(owners) => owner_of(owners, gpu, instance).map(named),
             None => before.and_then(|d| d.owner.clone()),
         },
         clients: small(clients),
@@ -110,8 +113,7 @@ fn gpu_state(
         ci: instance.compute.first().map(|compute| small(compute.ci)),
         uuid: instance.uuid().map(str::to_owned),
         device: device(
-            &instance_id(gpu, instance),
-            instance.uuid(),
+            Some(instance),
             gpu.clients_of(instance.gi).count(),
             earlier.and_then(|known| known.instances.iter().find(|i| is_same(i, instance))).map(|i| &i.device),
         ),
@@ -131,7 +133,7 @@ fn gpu_state(
         instances: gpu.instances.iter().map(instance_state).collect(),
         whole: (!gpu.mig_enabled()).then(|| {
             let before = earlier.and_then(|known| known.whole.as_ref());
-            device(&DeviceId::whole(&gpu.uuid), Some(&gpu.uuid), gpu.clients.len(), before)
+            device(None, gpu.clients.len(), before)
         }),
         holders: holders(input, gpu, progress),
         error: progress.error.clone(),
@@ -151,13 +153,9 @@ fn holders(input: &StatusInput<'_>, gpu: &ObservedGpu, progress: &GpuProgress) -
     let blockers = progress.blockers.iter().filter(|pid| gpu.clients.iter().all(|process| process.pid != **pid));
     let all = listed.chain(blockers.map(|pid| (*pid, None)));
     let holder = |(pid, instance): (u32, Option<&ObservedInstance>)| {
-        let (device, uuid) = match instance {
-            Some(instance) => (instance_id(gpu, instance), instance.uuid()),
-            None => (DeviceId::whole(&gpu.uuid), Some(gpu.uuid.as_str())),
-        };
         let (command, origin) = (input.origin)(pid);
         let start = instance.map(|instance| small(instance.start));
-        is_unattributed(input, (&device, uuid), &origin).then(|| {
+        is_unattributed(input, gpu, instance, &origin).then(|| {
             let container = if let Origin::Pod(Some(container)) = &origin { Some(named(container)) } else { None };
             Holder { pid: i64::from(pid), command, start, container }
         })
@@ -166,16 +164,22 @@ fn holders(input: &StatusInput<'_>, gpu: &ObservedGpu, progress: &GpuProgress) -
 }
 
 /// The process uses a device that kubelet did not give to its pod.
-fn is_unattributed(input: &StatusInput<'_>, (device, uuid): (&DeviceId, Option<&str>), origin: &Origin) -> bool {
+fn is_unattributed(
+    input: &StatusInput<'_>,
+    gpu: &ObservedGpu,
+    instance: Option<&ObservedInstance>,
+    origin: &Origin,
+) -> bool {
     let owners = input.state.owners.as_ref();
-    let owner = owners.and_then(|owners| owner_of(owners, device, uuid));
-    // NVML can list the process of a new pod before kubelet reports the pod, unless the device is withdrawn
-    let withdrawn = || input.view.devices.iter().any(|known| known.id == *device && known.held);
+    let owner = owners.and_then(|owners| owner_of(owners, gpu, instance));
+    // NVML can list the process of a new pod before kubelet reports the pod, unless the device is cordoned
+    let uuid = device_uuid(gpu, instance);
+    let cordoned = || input.view.devices.iter().any(|known| Some(known.id.as_str()) == uuid && known.cordoned);
     match (origin, owner) {
         (Origin::Ended | Origin::Pod(None), _) => false,
         (Origin::Node, _) => true,
         (Origin::Pod(Some(pod)), Some(owner)) => (&pod.namespace, &pod.pod) != (&owner.namespace, &owner.pod),
-        (Origin::Pod(Some(_)), None) => owners.is_some() && withdrawn(),
+        (Origin::Pod(Some(_)), None) => owners.is_some() && cordoned(),
     }
 }
 

@@ -103,7 +103,7 @@ fn views(state: &PartitionState) -> (DeviceView, KubeletView) {
         owners: view.devices.iter().map(|device| (device.id.clone(), owner.clone())).collect(),
         allocatable: view.devices.iter().map(|device| device.id.clone()).collect(),
         plugin_ready: true,
-        told: true,
+        answered: true,
         ..KubeletView::default()
     };
     (view, kubelet)
@@ -180,8 +180,8 @@ fn unattributed_process_is_listed_with_its_container() {
     // without owners only processes of the node are certainly unattributed
     kubelet.owners.clear();
     assert_eq!(named(&view, &kubelet), std::slice::from_ref(&shell));
-    // but a withdrawn device cannot have been allocated
-    view.devices[2].held = true;
+    // but a cordoned device cannot have been allocated
+    view.devices[2].cordoned = true;
     assert_eq!(named(&view, &kubelet), [monitor, shell]);
 }
 
@@ -258,9 +258,9 @@ fn owners_of_an_earlier_run_count_until_kubelet_reports() {
         let devices = gpus.iter().flat_map(|gpu| gpu.instances.iter().map(|i| &i.device).chain(&gpu.whole));
         devices.map(|device| device.owner.is_some()).collect()
     };
-    (kubelet.told, kubelet.owners) = (false, BTreeMap::new());
+    (kubelet.answered, kubelet.owners) = (false, BTreeMap::new());
     assert_eq!(owners(&kubelet), [true, true, false, true, true], "an instance that was created again has no owner");
-    kubelet.told = true;
+    kubelet.answered = true;
     assert_eq!(owners(&kubelet), [false; 5], "kubelet's report counts");
 }
 

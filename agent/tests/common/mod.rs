@@ -224,9 +224,14 @@ impl Agent {
         self.gpu().instances.iter().map(|i| (i.start, i.profile.clone())).collect()
     }
 
+    /// UUID of the MIG device on an instance.
+    pub fn mig_uuid(&self, instance: usize) -> String {
+        self.gpu().instances[instance].compute[0].uuid.clone().unwrap()
+    }
+
     /// Ids of the devices that kubelet can allocate.
     pub fn advertised(&self) -> Vec<String> {
         let view = self.view.borrow();
-        view.devices.iter().filter(|device| device.offered() && device.healthy).map(|d| d.id.to_string()).collect()
+        view.devices.iter().filter(|device| device.advertised() && device.healthy).map(|d| d.id.to_string()).collect()
     }
 }

@@ -4,7 +4,7 @@ use crate::kubelet::offer::Listed;
 const R: &str = "nvidia.com/mig-1g.10gb";
 
 fn id(n: u32) -> DeviceId {
-    DeviceId::mig("GPU-a", n, "1g.10gb")
+    DeviceId::new(format!("MIG-{n}"))
 }
 
 fn offer(ids: &[u32]) -> Offer {
@@ -292,7 +292,7 @@ fn leaves_another_plugins_resources_alone_as_long_as_kubelet_serves_them() {
     let mut scene = Scene::peace();
     scene.node = Some([(R.to_owned(), 4), ("nvidia.com/gpu".to_owned(), 1)].into());
     scene.kubelet = scene.kubelet.map(|mut lists| {
-        lists.insert("nvidia.com/gpu".to_owned(), [DeviceId::whole("GPU-b")].into());
+        lists.insert("nvidia.com/gpu".to_owned(), [DeviceId::new("GPU-b")].into());
         lists
     });
     assert_eq!(scene.step().actions, []);

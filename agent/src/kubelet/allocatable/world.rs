@@ -101,7 +101,7 @@ impl World {
         self.tick += 1;
         match news {
             News::Want(ids) => {
-                let listed = |n: &u32| (DeviceId::whole(&format!("GPU-{n}")), Listed { healthy: true, numa: None });
+                let listed = |n: &u32| (DeviceId::new(format!("GPU-{n}")), Listed { healthy: true, numa: None });
                 self.wanted = [(R.to_owned(), ids.iter().map(listed).collect())].into();
             }
             News::Finish(n) if !self.held.is_empty() => {

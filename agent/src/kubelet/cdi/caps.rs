@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     fn ids(gi: u32, ci: u32) -> MigIds {
-        MigIds { gi, ci, start: 0, profile: "1g.10gb".to_owned(), size: 1 }
+        MigIds { gi, ci, start: 0, profile: "1g.10gb".to_owned() }
     }
 
     #[test]

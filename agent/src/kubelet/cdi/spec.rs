@@ -85,14 +85,17 @@ struct Hook {
 
 /// The specification of these devices on this host.
 pub fn render<'a>(devices: impl IntoIterator<Item = &'a Device>, driver: &Driver) -> Spec {
-    let device = |device: &Device| SpecDevice {
-        name: name(&device.id),
-        container_edits: Edits { device_nodes: own_nodes(device, driver), ..Edits::default() },
+    let device = |device: &Device| {
+        let container_edits = Edits { device_nodes: own_nodes(device, driver), ..Edits::default() };
+        let spec = |id| SpecDevice { name: name(&id), container_edits: container_edits.clone() };
+        // pods that an earlier release gave the device to are restarted with the old name
+        let ids = [Some(device.id.clone()), device.legacy_id()];
+        ids.into_iter().flatten().map(spec).collect::<Vec<_>>()
     };
     Spec {
         cdi_version: VERSION,
         kind: KIND,
-        devices: devices.into_iter().map(device).collect(),
+        devices: devices.into_iter().flat_map(device).collect(),
         container_edits: Edits {
             // NVIDIA's runtime hook, where it is the default runtime's, adds nothing of its own
             env: vec!["NVIDIA_VISIBLE_DEVICES=void"],

@@ -14,14 +14,13 @@ use crate::{
 fn whole(n: u32) -> Device {
     let gpu = format!("GPU-{n:08}-0000-0000-0000-000000000000");
     Device {
-        id: DeviceId::whole(&gpu),
+        id: DeviceId::new(&gpu),
         resource: "nvidia.com/gpu".to_owned(),
-        uuid: gpu.clone(),
         gpu_uuid: gpu,
         gpu_minor: n,
         mig: None,
         numa: Some(-1),
-        held: false,
+        cordoned: false,
         healthy: true,
     }
 }
@@ -29,10 +28,9 @@ fn whole(n: u32) -> Device {
 fn slice(n: u32, start: u32, profile: &str) -> Device {
     let gpu = whole(n);
     Device {
-        id: DeviceId::mig(&gpu.gpu_uuid, start, profile),
+        id: DeviceId::new(format!("MIG-{n:08}-0000-0000-0000-{start:012}")),
         resource: format!("nvidia.com/mig-{}", profile.replace('+', ".")),
-        uuid: format!("MIG-{n}-{start}"),
-        mig: Some(MigIds { gi: 7 + start, ci: 0, start, profile: profile.to_owned(), size: 1 }),
+        mig: Some(MigIds { gi: 7 + start, ci: 0, start, profile: profile.to_owned() }),
         ..gpu
     }
 }
@@ -119,7 +117,7 @@ fn devices() -> impl Strategy<Value = Vec<Device>> {
     let one = (0..8_u32, 0..8_u32, profile, any::<bool>(), any::<bool>());
     let device = one.prop_map(|(gpu, start, profile, held, mig)| {
         let device = if mig { slice(gpu, start, profile) } else { whole(gpu) };
-        Device { held, ..device }
+        Device { cordoned: held, ..device }
     });
     proptest::collection::vec(device, 0..20)
 }

@@ -72,7 +72,7 @@ struct World {
 }
 
 fn id(n: u32) -> DeviceId {
-    DeviceId::whole(&format!("GPU-{n}"))
+    DeviceId::new(format!("GPU-{n}"))
 }
 
 fn ledger() -> Ledger {
@@ -80,12 +80,11 @@ fn ledger() -> Ledger {
     let device = |n: u32| Device {
         id: id(n),
         resource: R.to_owned(),
-        uuid: format!("GPU-{n}"),
         gpu_uuid: format!("GPU-{n}"),
         gpu_minor: n,
         mig: None,
         numa: None,
-        held: false,
+        cordoned: false,
         healthy: true,
     };
     ledger.learn(&(0..DEVICES).map(device).collect::<Vec<_>>());

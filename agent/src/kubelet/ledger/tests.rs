@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::kubelet::offer::Listed;
+use crate::{device::MigIds, kubelet::offer::Listed};
 
 const R: &str = "nvidia.com/gpu";
 
@@ -10,18 +10,17 @@ fn device(n: u32) -> Device {
     Device {
         id: id(n),
         resource: R.to_owned(),
-        uuid: gpu.clone(),
         gpu_uuid: gpu,
         gpu_minor: n,
         mig: None,
         numa: None,
-        held: false,
+        cordoned: false,
         healthy: true,
     }
 }
 
 fn id(n: u32) -> DeviceId {
-    DeviceId::whole(&format!("GPU-{n}"))
+    DeviceId::new(format!("GPU-{n}"))
 }
 
 fn offer(ids: &[u32]) -> Offer {
@@ -93,6 +92,24 @@ fn an_answer_to_an_earlier_question_says_nothing_about_a_grant() {
     ledger.grant(R, &[id(0)], given).unwrap();
     assert_eq!(ledger.settle([id(0)].into(), asked, given), [id(0)].into(), "that was the owner before");
     assert!(ledger.settle([id(0)].into(), given + Duration::from_millis(1), given).is_empty());
+}
+
+#[test]
+fn ledger_attributes_a_legacy_id_to_the_instance_at_that_place() {
+    let mig = |uuid: &str, start, profile: &str| Device {
+        id: DeviceId::new(uuid),
+        mig: Some(MigIds { gi: 7, ci: 0, start, profile: profile.to_owned() }),
+        ..device(0)
+    };
+    let ledger = Ledger::default();
+    ledger.learn(&[mig("MIG-a", 0, "1g.10gb"), mig("MIG-b", 1, "1g.10gb")]);
+    ledger.publish(R, &["MIG-a", "MIG-b"].map(|id| (DeviceId::new(id), Listed { healthy: true, numa: None })).into());
+    let owner = |pod: &str| DeviceOwner { namespace: "t".into(), pod: pod.into(), container: "c".into() };
+    let reported = [("GPU-0::0::1g.10gb", "old"), ("GPU-0::1::2g.20gb", "gone"), ("MIG-b", "new")]
+        .map(|(id, pod)| (DeviceId::new(id), owner(pod)));
+    let owners = ledger.resolve(reported.into());
+    let pods: Vec<(&str, &str)> = owners.iter().map(|(id, owner)| (id.as_str(), owner.pod.as_str())).collect();
+    assert_eq!(pods, [("GPU-0::1::2g.20gb", "gone"), ("MIG-a", "old"), ("MIG-b", "new")]);
 }
 
 #[test]

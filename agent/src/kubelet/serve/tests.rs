@@ -75,14 +75,13 @@ fn start_kubelet(folder: &Path) -> (Lists, CancellationToken) {
 fn device(n: u32) -> Device {
     let gpu = format!("GPU-{n}");
     Device {
-        id: DeviceId::whole(&gpu),
+        id: DeviceId::new(&gpu),
         resource: R.to_owned(),
-        uuid: gpu.clone(),
         gpu_uuid: gpu,
         gpu_minor: n,
         mig: None,
         numa: None,
-        held: false,
+        cordoned: false,
         healthy: true,
     }
 }

@@ -35,7 +35,7 @@ fn device_in_canary_verification_has_only_the_canary_resource_even_if_withdrawn(
     let offered = |hold: &[i32], trial: &[i32]| {
         let spec = gputenancy_crds::GpuSpec { hold: hold.to_vec(), trial: trial.to_vec(), ..wanted.clone() };
         let all = devices(&spec, &gpu);
-        all.into_iter().filter(crate::device::Device::offered).map(|d| d.resource).collect::<Vec<_>>()
+        all.into_iter().filter(crate::device::Device::advertised).map(|d| d.resource).collect::<Vec<_>>()
     };
     assert_eq!(offered(&[0], &[4]), ["gputenancy.io/canary_3_4"]);
     assert_eq!(offered(&[0, 4], &[4]), ["gputenancy.io/canary_3_4"]);
@@ -123,7 +123,7 @@ fn withdrawn_device_is_listed_as_held() {
     gpu.instances = vec![instance(7, &profile("1g.10gb"), 0, true), instance(8, &profile("1g.10gb"), 1, true)];
     let mut wanted = spec(true, &[(0, "1g.10gb"), (1, "1g.10gb")]);
     wanted.hold = vec![1];
-    let held: Vec<bool> = devices(&wanted, &gpu).iter().map(|device| device.held).collect();
+    let held: Vec<bool> = devices(&wanted, &gpu).iter().map(|device| device.cordoned).collect();
     assert_eq!(held, [false, true]);
 }
 
