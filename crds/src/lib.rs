@@ -11,6 +11,7 @@
 #![allow(clippy::doc_markdown, reason = "these comments are the text of `kubectl explain`, without backticks")]
 #![allow(clippy::duplicated_attributes, reason = "printer columns of one type are alike")]
 
+pub mod admission;
 pub mod condition;
 pub mod duration;
 mod gpu_grant;

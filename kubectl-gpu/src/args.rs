@@ -4,19 +4,21 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-/// What a change of profiles, pools and tenants would do to the cluster's GPUs, and what changes are doing now.
+/// Previews, follows and checks changes of GPU profiles, pools and tenants.
+///
+/// Exit codes: 0 success, 1 usage error, input error or failure. `--exit-code` adds finer codes to `plan` and `changes`.
 #[derive(Parser, Debug, Clone)]
 #[command(name = "kubectl-gpu", bin_name = "kubectl gpu", version)]
 pub struct Args {
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
-    /// Which cluster.
+    /// Cluster to read.
     #[command(flatten)]
     pub cluster: ClusterArgs,
 }
 
-/// Which cluster is asked, as kubectl's flags of the same names.
+/// The cluster to read; the flags have kubectl's names.
 #[derive(ClapArgs, Debug, Clone, Default)]
 pub struct ClusterArgs {
     /// Path of the kubeconfig file to use.
@@ -27,50 +29,53 @@ pub struct ClusterArgs {
     pub context: Option<String>,
 }
 
-/// What the program can do.
+/// Subcommands.
 #[derive(Subcommand, Debug, Clone)]
 pub enum Command {
-    /// Says what the cluster would do if these manifests were applied; nothing is written.
+    /// Prints what the operator would do if these manifests were applied; writes nothing.
     ///
-    /// Exit codes: 0 nothing to do, 1 error, 2 GPUs change and nobody is evicted, 3 pods are evicted, 4 something is refused
-    /// or a guarantee cannot be met.
+    /// Exit codes: 0 success, 1 usage or input error. With --exit-code also: 2 GPUs change without evictions, 3 pods are
+    /// evicted, 4 an object is refused or a guarantee cannot be met.
     Plan(PlanArgs),
-    /// Writes all that a plan depends on, for `plan --snapshot` where there is no cluster.
+    /// Writes everything a plan depends on to a file, for `plan --snapshot` without a cluster.
     Snapshot(SnapshotArgs),
-    /// Follows the changes of GPUs until none is left.
+    /// Follows GPU changes until none is in progress.
     ///
-    /// Exit codes: 0 all done, 1 error, 4 a change failed.
+    /// Exit codes: 0 all changes succeeded, 1 error or a change failed. With --exit-code a failed change exits with 4.
     Changes(ChangesArgs),
-    /// Says how a tenant stands: its budget, where it lies now, what waits and why, and what its profiles promise.
+    /// Prints the status of a tenant: budget, quota by namespace, waiting workloads with the reason, and profile contracts.
     ///
-    /// Whoever may not read the tenant is told what its namespaces show.
+    /// Without the right to read the tenant, prints what its namespaces show.
     Tenant(TenantArgs),
-    /// Checks manifests before anybody applies them, without a cluster: our kinds, what they say of each other, and workloads of
-    /// tenants that are among the files.
+    /// Checks manifests without a cluster: the custom resources, references between them, and workloads of tenants among the
+    /// files against the admission policies.
     ///
-    /// Exit codes: 0 nothing found, 1 something found, or the files cannot be read.
+    /// Exit codes: 0 no mistakes, 1 mistakes found, usage or input error.
     Lint(LintArgs),
 }
 
 /// Flags of `plan`.
 #[derive(ClapArgs, Debug, Clone, Default)]
 pub struct PlanArgs {
-    /// Manifests that would be applied: files, folders, or `-` for standard input.
+    /// Manifests to apply: files, folders, or `-` for standard input.
     #[arg(short, long = "filename", value_name = "FILE", num_args = 1..)]
     pub files: Vec<PathBuf>,
-    /// The cluster as `kubectl gpu snapshot` wrote it, in place of a running one; may be given more than once.
+    /// File of `kubectl gpu snapshot` to read instead of a running cluster; may be given more than once.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub snapshot: Vec<PathBuf>,
-    /// Objects that would be deleted, such as `gputenant/team-a`.
+    /// Objects to delete, such as `gputenant/team-a`.
     #[arg(long, value_name = "KIND/NAME", num_args = 1..)]
     pub delete: Vec<String>,
-    /// Profiles, pools and tenants that no manifest has would be deleted, as tools do that keep a cluster like a repository.
+    /// Delete profiles, pools and tenants that no manifest contains.
     #[arg(long, requires = "files")]
     pub prune: bool,
-    /// What is refused or unmet without the manifests too does not lead to exit code 4.
+    /// Ignore problems that exist without the manifests too when choosing the exit code.
     #[arg(long)]
     pub ignore_known: bool,
-    /// How the answer is written.
+    /// Exit with 2 if GPUs change, 3 if pods are evicted, 4 if an object is refused or a guarantee cannot be met.
+    #[arg(long)]
+    pub exit_code: bool,
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
 }
@@ -78,7 +83,7 @@ pub struct PlanArgs {
 /// Flags of `snapshot`.
 #[derive(ClapArgs, Debug, Clone, Default)]
 pub struct SnapshotArgs {
-    /// File to write; standard output when left out.
+    /// File to write; default: standard output.
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 }
@@ -86,10 +91,13 @@ pub struct SnapshotArgs {
 /// Flags of `changes`.
 #[derive(ClapArgs, Debug, Clone, Default)]
 pub struct ChangesArgs {
-    /// Say what there is now, and end.
+    /// Print the current changes and exit.
     #[arg(long)]
     pub once: bool,
-    /// How the answer is written; json and yaml write what there is now, and end.
+    /// Exit with 4 if a change failed.
+    #[arg(long)]
+    pub exit_code: bool,
+    /// Output format; json and yaml print the current changes and exit.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
 }
@@ -99,11 +107,11 @@ pub struct ChangesArgs {
 pub struct TenantArgs {
     /// Name of the tenant.
     pub name: String,
-    /// Namespaces of the team, for somebody who may not read the tenant; by default that of the context, and the one that is
-    /// named as the tenant.
+    /// Namespaces to read without the right to read the tenant; default: the namespace of the context and the one with the
+    /// tenant's name.
     #[arg(short, long = "namespace", value_name = "NAMESPACE", value_delimiter = ',')]
     pub namespaces: Vec<String>,
-    /// How the answer is written.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
 }
@@ -114,22 +122,28 @@ pub struct LintArgs {
     /// Manifests: files, folders, or `-` for standard input.
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// Namespace of workloads that name none.
+    /// Namespace of workloads without metadata.namespace.
     #[arg(short, long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// The chart is installed with `policies.imagePullPolicyAlways=true`: containers of tenants without `imagePullPolicy: Always`
-    /// are refused.
-    #[arg(long)]
-    pub image_pull_policy_always: bool,
-    /// How the answer is written.
+    /// Admission policies to check against, as `helm template` prints them: files, folders, or `-` for standard input;
+    /// default: the policies of the chart's default values.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub policies: Vec<PathBuf>,
+    /// Chart to render the admission policies from; needs helm in PATH.
+    #[arg(long, value_name = "CHART", conflicts_with = "policies")]
+    pub chart: Option<String>,
+    /// Values files for --chart.
+    #[arg(long, value_name = "FILE", requires = "chart")]
+    pub values: Vec<PathBuf>,
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
 }
 
-/// How an answer is written.
+/// Output formats.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Output {
-    /// For people.
+    /// Text with tables.
     #[default]
     Table,
     /// One JSON document.
@@ -143,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_of_the_cluster_may_stand_behind_the_command() {
+    fn cluster_flags_after_the_subcommand_are_accepted() {
         let args =
             Args::try_parse_from(["kubectl-gpu", "plan", "-f", "a.yaml", "b.yaml", "--context", "prod"]).unwrap();
         assert_eq!(args.cluster.context.as_deref(), Some("prod"));
@@ -151,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn pruning_without_manifests_would_delete_everything_and_is_refused() {
+    fn plan_prune_without_manifests_is_refused() {
         assert!(Args::try_parse_from(["kubectl-gpu", "plan", "--prune"]).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The running cluster, read once: lists, and nothing but lists.
+//! Reads a running cluster once, with lists.
 
 use std::fmt::Debug;
 
@@ -15,29 +15,30 @@ use serde::de::DeserializeOwned;
 use crate::{
     args::ClusterArgs,
     input::{Document, Object, Reading},
-    world::{BudgetRecord, PodRecord, World},
+    records::{BudgetRecord, PodRecord},
+    world::World,
 };
 
-/// Objects in one answer of the API server.
+/// Objects in one page of a list.
 const PAGE: u32 = 500;
 
 /// Why the cluster cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// There is no usable configuration.
-    #[error("no cluster to ask: {0}; name one with --kubeconfig and --context, or give a snapshot with --snapshot")]
+    #[error("no cluster: {0}; name one with --kubeconfig and --context, or give a snapshot with --snapshot")]
     Config(String),
-    /// The API server refuses, or is not there.
+    /// A list failed.
     #[error("listing {what}: {source}")]
     List {
         /// The kind.
         what: String,
-        /// The answer.
+        /// The error.
         source: Box<kube::Error>,
     },
 }
 
-/// A client for the cluster that the flags name, or else the one that kubectl would take.
+/// A client for the cluster of the flags, or else for kubectl's current one.
 pub async fn client(args: &ClusterArgs) -> Result<Client, ClusterError> {
     let ClusterArgs { kubeconfig, context } = args;
     let wrong = |e: String| ClusterError::Config(e);
@@ -53,7 +54,7 @@ pub async fn client(args: &ClusterArgs) -> Result<Client, ClusterError> {
     Client::try_from(config).map_err(|e| wrong(e.to_string()))
 }
 
-/// Everything that a plan depends on.
+/// Everything a plan depends on.
 pub async fn read(client: &Client) -> Result<World, ClusterError> {
     let (profiles, pools, tenants, gpu_nodes, nodes, slices, pods, budgets) = futures::try_join!(
         list::<GpuProfile>(client),
@@ -79,7 +80,7 @@ pub async fn read(client: &Client) -> Result<World, ClusterError> {
     Ok(World::of(Reading { documents, taken_at: Some(taken_at), ignored: Vec::new() }))
 }
 
-/// None where the API server does not know them.
+/// Empty where the API server does not serve the kind.
 async fn slices(client: &Client) -> Result<Vec<SlimSlice>, ClusterError> {
     match list(client).await {
         Err(ClusterError::List { source, .. }) if matches!(&*source, kube::Error::Api(s) if s.is_not_found()) => {

@@ -1,18 +1,21 @@
-//! `kubectl gpu`: what the cluster would do about changed manifests, with or without a cluster, what changes are doing, and how a
-//! tenant stands.
+//! `kubectl gpu`: previews of changed manifests with or without a cluster, changes in progress, checks, and the status of a tenant.
 //!
-//! Everything that decides is pure: [`input`] reads files into located documents, [`world`] puts them together,
-//! [`preview`] compares two worlds through the operator's own planner, [`render`] writes what it found. Talking to a cluster
-//! ([`cluster`], [`changes`], [`tenant`]) is a thin shell around that.
+//! The decisions are pure: [`input`] reads files into located documents, [`world`] assembles them, [`preview`] compares two worlds
+//! with the operator's planner, [`lint`] checks manifests, [`render`] writes the results. [`cluster`], [`follow`] and
+//! [`tenant::gather`] read a cluster.
 
 pub mod args;
 pub mod changes;
 pub mod cluster;
+pub mod follow;
 pub mod input;
 pub mod lint;
 pub mod preview;
+mod records;
 pub mod render;
+mod rule;
 pub mod run;
 pub mod snapshot;
 pub mod tenant;
+mod units;
 pub mod world;

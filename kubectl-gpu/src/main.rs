@@ -7,7 +7,16 @@ use kubectl_gpu::{args::Args, run};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    match run::run(Args::parse()).await {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            let code = if error.use_stderr() { run::ERROR } else { 0 };
+            // there is no other place to report that standard error is closed
+            let _ = error.print();
+            return ExitCode::from(code);
+        }
+    };
+    match run::run(args).await {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             anstream::eprintln!("{}error{}: {error}", run::RED.render(), run::RED.render_reset());

@@ -1,15 +1,15 @@
-//! The wiring: what is asked for, from where, and the exit code.
+//! Runs the subcommands and chooses the exit code.
 
-use std::{fs, io, path::PathBuf};
+use std::{ffi::OsStr, fs, io, path::PathBuf, process};
 
 use anstyle::{AnsiColor, Style};
 
 use crate::{
     args::{Args, ChangesArgs, ClusterArgs, Command, LintArgs, PlanArgs, SnapshotArgs, TenantArgs},
-    changes::{self, FollowError},
     cluster::{self, ClusterError},
-    input::{self, InputErrors, Reading},
-    lint::{self, Assumed},
+    follow::{self, FollowError},
+    input::{self, InputErrors, Reading, Text},
+    lint::{self, Options, Policies},
     preview::{self, DeleteError, PlanPreview},
     render::{self, RenderError},
     snapshot,
@@ -17,22 +17,20 @@ use crate::{
     world::World,
 };
 
-/// Exit code of an error.
+/// Exit code of usage errors, input errors and failures.
 pub const ERROR: u8 = 1;
-/// Exit code of a check that found something.
-const FOUND: u8 = 1;
-/// Exit code of a change that failed.
+/// Exit code of a failed change with `--exit-code`.
 const FAILED: u8 = 4;
-/// Style of the word in front of an error.
+/// Style of the prefix of an error.
 pub const RED: Style = AnsiColor::Red.on_default().bold();
 
-/// Why there is no answer.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The input is wrong.
     #[error("{0}")]
     Input(#[from] InputErrors),
-    /// Nothing of that name can be deleted.
+    /// An object cannot be deleted.
     #[error(transparent)]
     Delete(#[from] DeleteError),
     /// The cluster cannot be read.
@@ -41,10 +39,16 @@ pub enum RunError {
     /// Changes cannot be followed.
     #[error(transparent)]
     Follow(#[from] FollowError),
-    /// Nothing can be said about a tenant.
+    /// A tenant cannot be read.
     #[error(transparent)]
     Tenant(#[from] GatherError),
-    /// The answer cannot be written.
+    /// The chart cannot be rendered.
+    #[error("helm template {0}: {1}")]
+    Helm(String, String),
+    /// The given files contain no admission policies.
+    #[error("no ValidatingAdmissionPolicy in {0}: give what `helm template` prints for the chart")]
+    NoPolicies(String),
+    /// The result cannot be written.
     #[error(transparent)]
     Render(#[from] RenderError),
     /// The snapshot cannot be written.
@@ -52,20 +56,20 @@ pub enum RunError {
     Write(String, io::Error),
 }
 
-/// Does what the command line asks for; the exit code.
+/// Runs a command; returns the exit code.
 pub async fn run(args: Args) -> Result<u8, RunError> {
     let Args { command, cluster } = args;
     match command {
         Command::Plan(args) => plan(&args, &cluster).await,
-        Command::Snapshot(args) => take(&args, &cluster).await,
+        Command::Snapshot(args) => write_snapshot(&args, &cluster).await,
         Command::Changes(args) => follow(&args, &cluster).await,
-        Command::Tenant(args) => of_tenant(&args, &cluster).await,
-        Command::Lint(args) => check(&args),
+        Command::Tenant(args) => print_tenant(&args, &cluster).await,
+        Command::Lint(args) => check_manifests(&args),
     }
 }
 
 async fn plan(args: &PlanArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
-    // bad manifests are told before a cluster is asked
+    // bad manifests are reported before a cluster is read
     let manifests = read(&args.files)?;
     let before = if args.snapshot.is_empty() {
         cluster::read(&cluster::client(cluster).await?).await?
@@ -74,7 +78,7 @@ async fn plan(args: &PlanArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
     };
     let preview = answer(&before, manifests, args)?;
     anstream::print!("{}", render::document(&preview, args.output, || render::plan(&preview))?);
-    Ok(preview.exit_code)
+    Ok(if args.exit_code { preview.exit_code } else { 0 })
 }
 
 /// The preview for a cluster, these manifests and flags. Pure.
@@ -87,7 +91,7 @@ fn read(paths: &[PathBuf]) -> Result<Reading, InputErrors> {
     input::documents(&input::read(paths)?)
 }
 
-async fn take(args: &SnapshotArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
+async fn write_snapshot(args: &SnapshotArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
     let world = cluster::read(&cluster::client(cluster).await?).await?;
     let text = snapshot::to_yaml(&world).map_err(RenderError::from)?;
     match &args.file {
@@ -99,21 +103,55 @@ async fn take(args: &SnapshotArgs, cluster: &ClusterArgs) -> Result<u8, RunError
 
 async fn follow(args: &ChangesArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
     let client = cluster::client(cluster).await?;
-    let last = changes::follow(&client, args).await?;
-    Ok(if last.failed() { FAILED } else { 0 })
+    let last = follow::follow(&client, args).await?;
+    Ok(match (last.failed(), args.exit_code) {
+        (false, _) => 0,
+        (true, false) => ERROR,
+        (true, true) => FAILED,
+    })
 }
 
-async fn of_tenant(args: &TenantArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
+async fn print_tenant(args: &TenantArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
     let client = cluster::client(cluster).await?;
     let report = tenant::report(&tenant::gather(&client, &args.name, &args.namespaces).await?);
     anstream::print!("{}", render::document(&report, args.output, || render::tenant(&report))?);
     Ok(0)
 }
 
-fn check(args: &LintArgs) -> Result<u8, RunError> {
-    let LintArgs { files, namespace, image_pull_policy_always, output } = args;
-    let assumed = Assumed { namespace: namespace.as_deref(), image_pull_policy_always: *image_pull_policy_always };
-    let report = lint::lint(&input::read(files)?, assumed);
+fn check_manifests(args: &LintArgs) -> Result<u8, RunError> {
+    let LintArgs { files, namespace, output, policies: _, chart: _, values: _ } = args;
+    let options = Options { namespace: namespace.as_deref(), policies: &policies(args)? };
+    let report = lint::lint(&input::read(files)?, options);
     anstream::print!("{}", render::document(&report, *output, || render::lint(&report))?);
-    Ok(if report.findings.is_empty() { 0 } else { FOUND })
+    Ok(if report.findings.is_empty() { 0 } else { ERROR })
+}
+
+/// The admission policies to check against: of files, of a chart, or the chart's defaults.
+fn policies(args: &LintArgs) -> Result<Policies, RunError> {
+    let (source, texts) = match &args.chart {
+        Some(chart) => (chart.clone(), vec![Text { name: chart.clone(), text: rendered(chart, &args.values)? }]),
+        None if args.policies.is_empty() => {
+            let name = "(policies of the chart's default values)".to_owned();
+            (name.clone(), vec![Text { name, text: lint::DEFAULT_POLICIES.to_owned() }])
+        }
+        None => {
+            let names: Vec<String> = args.policies.iter().map(|p| p.display().to_string()).collect();
+            (names.join(", "), input::read(&args.policies)?)
+        }
+    };
+    let policies = Policies::read(&texts)?;
+    if policies.is_empty() { Err(RunError::NoPolicies(source)) } else { Ok(policies) }
+}
+
+/// What `helm template` prints for a chart with these values files.
+fn rendered(chart: &str, values: &[PathBuf]) -> Result<String, RunError> {
+    let failed = |why: String| RunError::Helm(chart.to_owned(), why.trim().to_owned());
+    let mut helm = process::Command::new("helm");
+    helm.args(["template", "gputenancy", chart, "--namespace", "gputenancy-system"]);
+    helm.args(values.iter().flat_map(|file| [OsStr::new("--values"), file.as_os_str()]));
+    let output = helm.output().map_err(|e| failed(e.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

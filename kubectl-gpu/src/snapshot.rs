@@ -1,8 +1,8 @@
-//! The snapshot: all that a plan depends on, cut down to that, as one YAML document without secrets.
+//! The snapshot: everything a plan depends on, as one YAML document without secrets.
 //!
-//! Kept are specs of profiles, pools and tenants (without their people), the GPU nodes with boards and devices, labels and
-//! readiness of Nodes, and of pods that ask for devices what decides about their eviction. No environment, no image, no
-//! volume and no annotation of anybody else's is written; of other owners of a node's GPUs only that they are there.
+//! It contains specs of profiles, pools and tenants (without owners and viewers), GPU nodes with boards and devices, labels and
+//! readiness of Nodes, and of pods with devices the fields that decide about their eviction. It contains no environment, image,
+//! volume or foreign annotation; of other owners of a node's GPUs only that they exist.
 
 use std::collections::BTreeSet;
 
@@ -14,9 +14,12 @@ use kube::Resource;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::world::{BudgetRecord, PodRecord, World};
+use crate::{
+    records::{BudgetRecord, PodRecord},
+    world::World,
+};
 
-/// Label of a pod by which its `ReplicaSet`'s Deployment is known.
+/// Label of a pod with the hash in the name of its Deployment's `ReplicaSet`.
 pub const TEMPLATE_HASH: &str = "pod-template-hash";
 
 /// Writes a snapshot as YAML.
@@ -24,7 +27,7 @@ pub fn to_yaml(world: &World) -> Result<String, serde_saphyr::ser::Error> {
     serde_saphyr::to_string(&document(world))
 }
 
-/// The snapshot as a document; equal clusters give equal documents, whatever order they were listed in.
+/// The snapshot as a document, independent of the order of lists.
 pub fn document(world: &World) -> Value {
     let fleet = &world.fleet;
     let mut items = Vec::new();
@@ -103,7 +106,7 @@ fn gpu_node(node: &GpuNode) -> Value {
         status.conditions.retain(|c| c.type_ == condition::READY);
         (status.agent_version, status.cuda_version, status.boot_id) = (None, None, None);
         for holder in status.gpus.iter_mut().flat_map(|g| &mut g.holders) {
-            // the program, and not the arguments, in which people put secrets
+            // without arguments, which may contain secrets
             holder.command = holder.command.split_whitespace().next().unwrap_or_default().to_owned();
         }
     }
@@ -140,7 +143,7 @@ fn keys(selector: &LabelSelector) -> Vec<String> {
     selector.match_labels.iter().flat_map(|l| l.keys().cloned()).chain(expressions).collect()
 }
 
-/// Metadata that says nothing about plans.
+/// Removes metadata that no plan depends on.
 fn strip<K: Resource>(object: &mut K) {
     let meta = object.meta_mut();
     (meta.finalizers, meta.owner_references, meta.resource_version) = (None, None, None);

@@ -1,113 +1,45 @@
-//! All that a plan depends on, put together from documents: the fleet as the operator sees it, and what people ask about pods.
+//! Everything a plan depends on, assembled from documents: the operator's fleet and details of pods.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
 use gputenancy_operator::{
-    cache::{SlimContainer, SlimPod, SlimPodStatus},
+    cache::SlimPod,
     plan::PodName,
     pool::{Fleet, dra_node},
 };
-use k8s_openapi::{
-    api::{core::v1::Pod, policy::v1::PodDisruptionBudget},
-    apimachinery::pkg::apis::meta::v1::LabelSelector,
-    jiff::Timestamp,
+use k8s_openapi::jiff::Timestamp;
+use kube::{Resource, ResourceExt};
+
+use crate::{
+    input::{Object, Reading},
+    records::{BudgetRecord, PodRecord},
 };
-use kube::{Resource, ResourceExt, api::ObjectMeta};
-use serde::{Deserialize, Serialize};
 
-use crate::input::{Object, Reading};
-
-/// A cluster as far as plans are concerned.
+/// The objects of a cluster that plans depend on.
 #[derive(Clone, Debug, Default)]
 pub struct World {
-    /// What the operator looks at; its demand is that of `tenants`, in the same order.
+    /// The operator's input; its tenants are those of `tenants`, in the same order.
     pub fleet: Fleet,
-    /// Every tenant, whole.
+    /// Every tenant, complete.
     pub tenants: Vec<GpuTenant>,
-    /// More about the fleet's pods.
+    /// Details of the fleet's pods.
     pub pods: BTreeMap<PodName, PodRecord>,
     /// `PodDisruptionBudgets`.
     pub budgets: Vec<BudgetRecord>,
-    /// When it was looked at.
+    /// When it was read.
     pub taken_at: Option<Timestamp>,
 }
 
-/// A pod that asks for extended resources: what the operator reads, and what an estimate needs.
-#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
-#[resource(inherit = Pod)]
-pub struct PodRecord {
-    /// Name, namespace, uid, controller, our annotations, labels that budgets select by.
-    pub metadata: ObjectMeta,
-    /// Node, requests, grace.
-    #[serde(default)]
-    pub spec: PodRecordSpec,
-    /// Phase.
-    #[serde(default)]
-    pub status: SlimPodStatus,
-}
-
-/// Spec of a pod.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct PodRecordSpec {
-    /// Node that it is bound to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node_name: Option<String>,
-    /// Seconds that it may take to end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub termination_grace_period_seconds: Option<i64>,
-    /// Value of its priority class.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub priority: Option<i32>,
-    /// Containers.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub containers: Vec<SlimContainer>,
-    /// Containers that run first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub init_containers: Vec<SlimContainer>,
-}
-
-/// A `PodDisruptionBudget`.
-#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default)]
-#[resource(inherit = PodDisruptionBudget)]
-pub struct BudgetRecord {
-    /// Name and namespace.
-    pub metadata: ObjectMeta,
-    /// Which pods it protects.
-    #[serde(default)]
-    pub spec: BudgetSpec,
-    /// What it allows now.
-    #[serde(default)]
-    pub status: BudgetStatus,
-}
-
-/// Spec of a budget.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
-pub struct BudgetSpec {
-    /// Which pods it protects; `None`: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub selector: Option<LabelSelector>,
-}
-
-/// Status of a budget.
-#[derive(Serialize, Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct BudgetStatus {
-    /// Pods that may be evicted now.
-    #[serde(default)]
-    pub disruptions_allowed: i32,
-}
-
 impl World {
-    /// Puts documents together; of two objects with one name the later one counts.
+    /// Assembles documents; of two objects with one name the later one counts.
     pub fn of(reading: Reading) -> Self {
         let mut world = Self { taken_at: reading.taken_at, ..Self::default() };
         reading.documents.into_iter().for_each(|d| world.put(d.object));
         world
     }
 
-    /// Applies an object, as the API server would: what exists keeps its identity and status and takes the new spec.
+    /// Applies an object as the API server does: an existing object keeps identity and status and takes the new spec.
     pub fn put(&mut self, object: Object) {
         match object {
             Object::Profile(new) => drop(put(&mut self.fleet.profiles, *new, |old, new| old.spec = new.spec)),
@@ -129,7 +61,7 @@ impl World {
         }
     }
 
-    /// A tenant is deleted.
+    /// Deletes a tenant.
     pub fn remove_tenant(&mut self, name: &str) {
         self.tenants.retain(|t| t.name_any() != name);
         self.fleet.tenants.retain(|t| t.name_any() != name);
@@ -173,7 +105,7 @@ impl World {
     }
 }
 
-/// Says where it has put it.
+/// Inserts or updates an object; returns its index.
 fn put<K: Resource<DynamicType = ()>>(objects: &mut Vec<K>, new: K, take: impl FnOnce(&mut K, K)) -> usize {
     let at = objects.iter().position(|o| o.name_any() == new.name_any()).unwrap_or(objects.len());
     match objects.get_mut(at) {

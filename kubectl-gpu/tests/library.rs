@@ -1,10 +1,5 @@
-//! What the library promises: snapshots that lose nothing a plan depends on, a schema that is documented, changes told right.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test that panics says what it found"
-)]
+//! The library: snapshots are complete, the schema is documented, changes are shown correctly.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests panic with what they found")]
 
 use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuTenant};
 use k8s_openapi::jiff::Timestamp;
@@ -32,7 +27,7 @@ fn plan(world: &World, manifest: &str) -> PlanPreview {
 }
 
 #[test]
-fn a_snapshot_gives_the_answer_that_its_cluster_gave() {
+fn snapshot_gives_the_same_preview_as_its_cluster() {
     let manifests = [include_str!("fixtures/grow.yaml"), include_str!("fixtures/big.yaml")];
     for (cluster, manifest) in [TWO_TEAMS, BUSY].into_iter().zip(manifests) {
         let world = World::of(read(cluster));
@@ -44,7 +39,7 @@ fn a_snapshot_gives_the_answer_that_its_cluster_gave() {
 }
 
 #[test]
-fn a_snapshot_does_not_depend_on_the_order_of_lists() {
+fn snapshot_is_independent_of_list_order() {
     let world = World::of(read(BUSY));
     let mut reading = read(BUSY);
     reading.documents.reverse();
@@ -52,7 +47,7 @@ fn a_snapshot_does_not_depend_on_the_order_of_lists() {
 }
 
 #[test]
-fn a_snapshot_holds_no_secrets() {
+fn snapshot_contains_no_secrets() {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
@@ -82,13 +77,13 @@ fn a_snapshot_holds_no_secrets() {
 }
 
 #[test]
-fn pods_without_devices_are_not_part_of_a_snapshot() {
+fn snapshot_omits_pods_without_devices() {
     let pod = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "w", "namespace": "n"}, "spec": {}}"#;
     assert!(World::of(read(pod)).pods.is_empty());
 }
 
 #[test]
-fn carrying_out_a_preview_leaves_nothing_to_do() {
+fn plan_after_a_previewed_change_has_nothing_to_do() {
     let world = World::of(read(TWO_TEAMS));
     let first = plan(&world, include_str!("fixtures/grow.yaml"));
     let mut after = propose(&world, read(include_str!("fixtures/grow.yaml")), &[], false).unwrap().after;
@@ -114,7 +109,7 @@ fn carrying_out_a_preview_leaves_nothing_to_do() {
 }
 
 #[test]
-fn canary_pods_are_a_part_of_how_long_it_takes() {
+fn estimate_includes_canary_timeouts() {
     let mut world = World::of(read(TWO_TEAMS));
     let plain = plan(&world, include_str!("fixtures/grow.yaml"));
     for pool in &mut world.fleet.pools {
@@ -128,7 +123,7 @@ fn canary_pods_are_a_part_of_how_long_it_takes() {
 }
 
 #[test]
-fn a_change_under_way_is_told_with_what_it_still_does() {
+fn preview_of_a_change_in_progress_keeps_its_layout_and_reason() {
     let mut world = World::of(read(TWO_TEAMS));
     let node = world.fleet.gpu_nodes.get_mut("gpu-1").unwrap();
     let spec = &mut node.spec.gpus[1];
@@ -150,7 +145,7 @@ fn a_change_under_way_is_told_with_what_it_still_does() {
 }
 
 #[test]
-fn gpus_that_no_pool_selects_any_more_are_given_up_and_nobody_is_evicted() {
+fn gpus_of_unselected_nodes_are_released_without_evictions() {
     let world = World::of(read(TWO_TEAMS));
     let pool = include_str!("fixtures/windows.yaml").replace("example.com/gpus: a100", "example.com/gpus: h100");
     let found = plan(&world, &pool);
@@ -162,7 +157,7 @@ fn gpus_that_no_pool_selects_any_more_are_given_up_and_nobody_is_evicted() {
 }
 
 #[test]
-fn changing_whole_gpus_into_slices_sets_the_mode_and_resets_where_the_board_wants_it() {
+fn preview_of_mig_mode_change_includes_reset() {
     let mut world = World::of(read(TWO_TEAMS));
     let whole = r#"{"apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuProfile", "metadata": {"name": "gpu"},
         "spec": {"device": {"whole": {}}, "support": {"expected": "e", "incident": "i"}}}"#;
@@ -178,17 +173,17 @@ fn changing_whole_gpus_into_slices_sets_the_mode_and_resets_where_the_board_want
 }
 
 #[test]
-fn the_schema_of_the_answer_is_the_documented_one() {
+fn schema_of_the_preview_is_documented() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/plan-preview.schema.json");
     let schema = serde_json::to_value(schemars::schema_for!(PlanPreview)).unwrap();
     if std::env::var_os("UPDATE_SCHEMA").is_some() {
         std::fs::write(path, serde_json::to_string_pretty(&schema).unwrap() + "\n").unwrap();
     }
     let documented: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    assert!(documented == schema, "UPDATE_SCHEMA=1 writes {path} anew");
+    assert!(documented == schema, "UPDATE_SCHEMA=1 updates {path}");
 }
 
-/// A node with a change in this phase, its pool and a tenant that the operator has seen.
+/// A node with a change in this phase, its pool and a tenant with an observed generation.
 fn changing(phase: ChangePhase, seen: i64) -> Objects {
     let change = json!({
         "phase": phase, "from": {"mig": true}, "to": {"mig": true}, "startedAt": "2026-11-21T08:00:00Z",
@@ -216,24 +211,24 @@ fn changing(phase: ChangePhase, seen: i64) -> Objects {
 }
 
 #[test]
-fn a_change_tells_its_step_since_when_and_what_blocks_it() {
+fn changes_show_step_age_and_blocker() {
     let now: Timestamp = "2026-11-21T08:03:30Z".parse().unwrap();
     let list = changes(&changing(ChangePhase::Evicting, 1), now);
     insta::assert_snapshot!(render::changes(&list));
     insta::assert_snapshot!(render::line(&list.items[0]));
-    assert_eq!(list.pending, ["GpuTenant t: the operator has yet to look at generation 2"]);
+    assert_eq!(list.pending, ["GpuTenant t: the operator has not reconciled generation 2 yet"]);
     assert!(!list.is_over() && !list.failed());
 }
 
 #[test]
-fn the_words_of_an_earlier_phase_are_not_told() {
+fn message_of_an_earlier_phase_is_omitted() {
     let list = changes(&changing(ChangePhase::Idle, 2), Timestamp::UNIX_EPOCH);
     assert_eq!((list.items[0].message.as_str(), list.items[0].step), ("", 4));
-    assert!(render::line(&list.items[0]).ends_with("NVML has yet to show that nothing uses what goes"));
+    assert!(render::line(&list.items[0]).ends_with("waiting until NVML shows no process on removed instances"));
 }
 
 #[test]
-fn a_guarantee_that_is_being_carved_is_not_over() {
+fn changes_are_not_over_while_a_tenant_waits_for_capacity() {
     let mut objects = changing(ChangePhase::RolledBack, 2);
     let waiting = json!([{"type": "CapacityReady", "status": "False", "reason": "Changing", "message": "0 of 1 devices can be had",
         "lastTransitionTime": "2026-11-21T08:00:00Z"}]);
@@ -244,7 +239,7 @@ fn a_guarantee_that_is_being_carved_is_not_over() {
 }
 
 #[test]
-fn a_failed_change_ends_the_watch_and_is_told() {
+fn failed_change_ends_the_watch() {
     let list = changes(&changing(ChangePhase::RolledBack, 2), Timestamp::UNIX_EPOCH);
     assert!(list.is_over() && list.failed());
     let none = changes(&Objects::default(), Timestamp::UNIX_EPOCH);

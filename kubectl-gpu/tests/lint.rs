@@ -1,19 +1,14 @@
-//! Manifests checked without a cluster: every mistake with its place, and nothing said of what is right.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test that panics says what it found"
-)]
+//! `lint`: every mistake is found in its place, and correct manifests have no findings.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests panic with what they found")]
 
-use std::{collections::BTreeMap, fs, path::Path, process::Command};
+use std::{collections::BTreeMap, fs, path::Path, process::Command, sync::LazyLock};
 
 use kubectl_gpu::{
     input::{self, Text},
-    lint::{Assumed, LintReport, lint},
+    lint::{self, DEFAULT_POLICIES, LintReport, Options, Policies},
 };
 
-/// The teams of the manifests in `integration/bypass`, as the end-to-end tests make them.
+/// The teams of the manifests in `integration/bypass`, as in the end-to-end tests.
 const TEAMS: &str = "
 apiVersion: gputenancy.io/v1alpha1
 kind: GpuProfile
@@ -35,11 +30,18 @@ fn text(name: &str, text: &str) -> Text {
     Text { name: name.into(), text: text.into() }
 }
 
-/// Workloads that name no namespace are in that of team t.
-const T: Assumed<'static> = Assumed { namespace: Some("t"), image_pull_policy_always: false };
+fn policies(yaml: &str) -> Policies {
+    Policies::read(&[text("policies.yaml", yaml)]).unwrap()
+}
+
+/// Workloads without a namespace are in that of team t.
+fn lint(texts: &[Text]) -> LintReport {
+    static DEFAULT: LazyLock<Policies> = LazyLock::new(|| policies(DEFAULT_POLICIES));
+    lint::lint(texts, Options { namespace: Some("t"), policies: &DEFAULT })
+}
 
 fn check(manifest: &str) -> LintReport {
-    lint(&[text("teams.yaml", TEAMS), text("new.yaml", manifest)], T)
+    lint(&[text("teams.yaml", TEAMS), text("new.yaml", manifest)])
 }
 
 fn said(report: &LintReport) -> Vec<String> {
@@ -52,20 +54,19 @@ fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// The documents of a file of `integration/bypass`, each with the words that the API server refuses it with.
-fn tried(file: &str) -> Vec<(String, Option<String>)> {
+/// The documents of a file of `integration/bypass`, each with the message of its refusal.
+fn refused_documents(file: &str) -> Vec<(String, Option<String>)> {
     let all = fs::read_to_string(repository().join("integration/bypass").join(file)).unwrap();
     let words = |document: &str| Some(document.split_once("refused-with: \"")?.1.split('"').next()?.to_owned());
     all.split("\n---").map(|d| (d.to_owned(), words(d))).collect()
 }
 
 #[test]
-fn what_the_api_server_refuses_in_the_tests_is_found_with_the_same_words() {
+fn lint_reports_what_the_api_server_refuses_with_the_same_message() {
     let mut by_words: BTreeMap<String, usize> = BTreeMap::new();
     for file in ["resources.yaml", "environment.yaml", "devices.yaml", "placement.yaml", "claims.yaml"] {
-        for (document, words) in tried(file) {
+        for (document, words) in refused_documents(file) {
             let words = words.unwrap_or_else(|| panic!("{file}: no words: {document}"));
-            // an ephemeral container comes later, and not by a manifest
             let report = check(&document);
             assert!(
                 report.findings.iter().any(|f| f.message.contains(&words)),
@@ -81,8 +82,8 @@ fn what_the_api_server_refuses_in_the_tests_is_found_with_the_same_words() {
 }
 
 #[test]
-fn what_the_api_server_admits_in_the_tests_is_let_pass() {
-    let admitted = tried("admitted.yaml");
+fn lint_accepts_what_the_api_server_admits() {
+    let admitted = refused_documents("admitted.yaml");
     assert!(admitted.len() > 20);
     for (document, _) in admitted {
         assert_eq!(said(&check(&document)), [""; 0], "{document}");
@@ -90,7 +91,7 @@ fn what_the_api_server_admits_in_the_tests_is_let_pass() {
 }
 
 #[test]
-fn a_fraction_is_found_in_every_namespace_and_names_field_and_line() {
+fn lint_reports_fractions_of_gpus_in_every_namespace() {
     let cron = "apiVersion: batch/v1
 kind: CronJob
 metadata: {name: nightly, namespace: elsewhere}
@@ -117,7 +118,7 @@ spec:
 }
 
 #[test]
-fn objects_are_held_to_each_other() {
+fn lint_reports_broken_references() {
     let manifest = "
 apiVersion: gputenancy.io/v1alpha1
 kind: GpuTenant
@@ -153,7 +154,7 @@ spec: {hard: {limits.nvidia.com/gpu: 1, requests.nvidia.com/gpu: 1, limits.cpu: 
 }
 
 #[test]
-fn files_that_say_too_little_lead_to_fewer_questions_and_not_to_false_answers() {
+fn lint_of_incomplete_files_has_no_false_findings() {
     let tenant = "apiVersion: gputenancy.io/v1alpha1
 kind: GpuTenant
 metadata: {name: a}
@@ -164,26 +165,26 @@ kind: Pod
 metadata: {name: w, namespace: a}
 spec: {nodeSelector: {gputenancy.io/pool: p}, containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]}
 ";
-    let report = lint(&[text("a.yaml", tenant)], Assumed::default());
+    let report = lint(&[text("a.yaml", tenant)]);
     assert_eq!(said(&report), [""; 0]);
-    for words in ["no GpuProfile", "no GpuPool", "no GpuNode", "which resources tenant a may use", "CEL"] {
+    for words in ["no GpuProfile", "no GpuPool", "no GpuNode", "which resources tenant a may use"] {
         assert!(report.not_checked.iter().any(|w| w.contains(words)), "{words}: {:?}", report.not_checked);
     }
 }
 
 #[test]
-fn our_own_samples_pass() {
+fn lint_accepts_the_samples() {
     let samples = repository().join("samples");
     let lab = ["catalog.yaml", "pool.yaml", "tenants.yaml", "pods"].map(|f| samples.join(f));
     for paths in [Vec::from(lab), vec![samples.join("gitops")]] {
-        let report = lint(&input::read(&paths).unwrap(), Assumed::default());
+        let report = lint(&input::read(&paths).unwrap());
         assert_eq!(said(&report), [""; 0], "{paths:?}");
         assert!(report.documents >= 8, "{paths:?}");
     }
 }
 
 #[test]
-fn the_exit_code_tells_whether_something_was_found() {
+fn lint_exits_with_1_if_it_finds_a_mistake() {
     let folder = tempfile::tempdir().unwrap();
     let run = |manifest: &str| {
         let file = folder.path().join("m.yaml");
@@ -205,7 +206,8 @@ fn the_exit_code_tells_whether_something_was_found() {
     assert_eq!(code, Some(0), "{out}");
     let (code, out) = run(&pod("NVIDIA_VISIBLE_DEVICES"));
     assert_eq!(code, Some(1), "{out}");
-    let place = "m.yaml:20: Pod w: spec.containers[0].env[0]: NVIDIA_VISIBLE_DEVICES: devices and limits";
+    let place =
+        "m.yaml:20: Pod w: spec.containers[0].env[0].name: NVIDIA_VISIBLE_DEVICES in container c: devices and limits";
     assert!(out.contains(place) && out.contains("1 mistake found"), "{out}");
 }
 
@@ -221,9 +223,9 @@ fn service(namespace: &str, spec: &str) -> String {
 }
 
 #[test]
-fn services_that_reach_out_of_the_teams_namespaces_are_found_with_the_policys_words() {
+fn lint_reports_services_with_external_addresses_or_node_ports() {
     let outside = found(&service("t", "externalIPs: [192.0.2.1]"));
-    assert_eq!((outside.len(), outside[0].0.as_str()), (1, "spec.externalIPs"));
+    assert_eq!((outside.len(), outside[0].0.as_str()), (1, "spec.externalIPs[0]"));
     for (spec, remedy) in [
         ("type: NodePort", "write type: ClusterIP"),
         ("type: LoadBalancer", "write allocateLoadBalancerNodePorts: false"),
@@ -239,12 +241,12 @@ fn services_that_reach_out_of_the_teams_namespaces_are_found_with_the_policys_wo
     }
     assert_eq!(found(&service("elsewhere", "type: NodePort, externalIPs: [192.0.2.1]")), [], "no tenant's namespace");
     let some = TEAMS.replace("queues: [team-t]", "resources: {services.nodeports: '1'}");
-    let one = lint(&[text("teams.yaml", &some), text("new.yaml", &service("t", "type: NodePort"))], T);
+    let one = lint(&[text("teams.yaml", &some), text("new.yaml", &service("t", "type: NodePort"))]);
     assert_eq!(said(&one), [""; 0], "the tenant may have one");
 }
 
 #[test]
-fn the_operators_role_bindings_are_not_for_manifests_and_others_are() {
+fn lint_reports_role_bindings_of_the_operator() {
     let binding = |name: &str| {
         format!(
             "apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {{name: {name}, namespace: t}}\nsubjects: []\n"
@@ -256,23 +258,12 @@ fn the_operators_role_bindings_are_not_for_manifests_and_others_are() {
 }
 
 #[test]
-fn what_is_said_of_services_and_role_bindings_is_what_the_chart_says() {
-    let chart = fs::read_to_string(repository().join("helm/gputenancy/templates/tenant-policies.yaml")).unwrap();
-    let chart = chart.split_whitespace().collect::<Vec<_>>().join(" ");
-    let binding = "apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {name: gputenancy-viewers, namespace: t}\n";
-    for manifest in [&service("t", "externalIPs: [192.0.2.1]"), binding] {
-        let message = &found(manifest)[0].1;
-        assert!(chart.contains(message), "{message}");
-    }
-}
-
-#[test]
-fn a_cap_in_whole_gpus_asks_for_boards_that_carry_each_profile() {
+fn lint_reports_profiles_without_weight_for_gpu_equivalents() {
     let capped = TEAMS.replace("queues: [team-t]", "gpuEquivalents: '1'");
     let unknown = |report: &LintReport| {
         report.findings.iter().any(|f| f.message.contains("counts against spec.gpuEquivalents is not known"))
     };
-    let report = lint(&[text("teams.yaml", &capped)], T);
+    let report = lint(&[text("teams.yaml", &capped)]);
     let open = report.not_checked.iter().any(|w| w.contains("gpuEquivalents") && w.contains("no GpuNode"));
     assert!(open && !unknown(&report), "{report:?}");
     // with boards: the snapshot's pool lists the profile of team a, and none lists mig-7g
@@ -282,7 +273,7 @@ fn a_cap_in_whole_gpus_asks_for_boards_that_carry_each_profile() {
             "apiVersion: gputenancy.io/v1alpha1\nkind: GpuTenant\nmetadata: {{name: c}}\nspec:\n  namespaces: [{{name: c}}]\n  gpuEquivalents: '1'\n  gpus:\n  - {{profile: {profile}, count: 1}}\n---\napiVersion: gputenancy.io/v1alpha1\nkind: GpuProfile\nmetadata: {{name: unlisted}}\nspec: {{device: {{mig: {{profile: 7g.80gb}}}}, support: {{expected: e, incident: i}}}}\n"
         )
     };
-    let told = |profile: &str| lint(&[text("fleet.yaml", &fleet), text("c.yaml", &tenant(profile))], T);
+    let told = |profile: &str| lint(&[text("fleet.yaml", &fleet), text("c.yaml", &tenant(profile))]);
     let wrong = told("unlisted");
     let finding = wrong.findings.iter().find(|f| f.message.contains("counts against"));
     assert_eq!(finding.map(|f| (f.line, f.field.as_str())), Some((8, "spec.gpus[0].profile")), "{wrong:?}");
@@ -296,13 +287,32 @@ fn deployment(first: &str, container: &str) -> String {
     )
 }
 
+/// The policies with the rule that `policies.imagePullPolicyAlways=true` adds.
+fn strict() -> Policies {
+    let always = "c.?imagePullPolicy.orValue('') == 'Always'";
+    let rule = format!(
+        "(dyn(object.spec.containers).all(c, {always}) && dyn(object.spec.?initContainers.orValue([])).all(c, {always}))"
+    );
+    let (first, create) = ("  validations:\n", "!(request.operation == 'CREATE' ?\n");
+    assert!(DEFAULT_POLICIES.contains(first) && DEFAULT_POLICIES.contains(create));
+    let message = "'imagePullPolicy of ' + variables.brought.filter(c, c.?imagePullPolicy.orValue('') != 'Always').map(c, 'container ' + \
+                   c.name).join(', ') + ': write Always; an image that a node has from another team would be used without asking its registry'";
+    let yaml = DEFAULT_POLICIES.replacen(create, &format!("{create}          {rule} &&\n"), 1);
+    let validation =
+        format!("{first}    - expression: |-\n        {rule}\n      messageExpression: |-\n        {message}\n");
+    policies(&yaml.replacen(first, &validation, 1))
+}
+
 #[test]
-fn an_image_that_its_registry_is_not_asked_for_is_found_where_the_platform_refuses_it_and_nowhere_else() {
-    let strict = Assumed { image_pull_policy_always: true, ..T };
-    let found = |manifest: &str, assumed| {
-        let report = lint(&[text("teams.yaml", TEAMS), text("new.yaml", manifest)], assumed);
-        let of = |f: &kubectl_gpu::lint::Finding| (f.line, f.field.clone(), f.message.clone());
-        report.findings.iter().map(of).collect::<Vec<_>>()
+fn lint_with_given_policies_ignores_the_default_ones() {
+    let strict = strict();
+    let found = |manifest: &str, policies: Option<&Policies>| {
+        let texts = [text("teams.yaml", TEAMS), text("new.yaml", manifest)];
+        let report = match policies {
+            Some(policies) => lint::lint(&texts, Options { namespace: Some("t"), policies }),
+            None => lint(&texts),
+        };
+        report.findings.into_iter().map(|f| (f.line, f.field, f.message)).collect::<Vec<_>>()
     };
     let always = "image: r:5000/a/b:v1, imagePullPolicy: Always";
     for lax in [
@@ -314,31 +324,61 @@ fn an_image_that_its_registry_is_not_asked_for_is_found_where_the_platform_refus
         "image: a:latest, imagePullPolicy: IfNotPresent",
     ] {
         let manifest = deployment(always, lax);
-        assert_eq!(found(&manifest, T), [], "off by default: {lax}");
-        let [(line, field, message)] = &found(&manifest, strict)[..] else { panic!("{lax}") };
-        assert_eq!((*line, field.as_str()), (10, "spec.template.spec.containers[0].imagePullPolicy"), "{lax}");
+        assert_eq!(found(&manifest, None), [], "not in the default policies: {lax}");
+        let [(line, field, message)] = &found(&manifest, Some(&strict))[..] else { panic!("{lax}") };
+        assert_eq!((*line, field.as_str()), (10, "spec.template.spec.containers[0]"), "{lax}");
         assert!(message.starts_with("imagePullPolicy of container c: write Always"), "{message}");
-        let [(line, field, message)] = &found(&deployment(lax, always), strict)[..] else { panic!("{lax}") };
-        assert_eq!((*line, field.as_str()), (8, "spec.template.spec.initContainers[0].imagePullPolicy"), "{lax}");
+        let [(line, field, message)] = &found(&deployment(lax, always), Some(&strict))[..] else { panic!("{lax}") };
+        assert_eq!((*line, field.as_str()), (8, "spec.template.spec.initContainers[0]"), "{lax}");
         assert!(message.contains("container i"), "{message}");
         let elsewhere = manifest.replace("{name: d}", "{name: d, namespace: elsewhere}");
-        assert_eq!(found(&elsewhere, strict), [], "no tenant's namespace");
+        assert_eq!(found(&elsewhere, Some(&strict)), [], "no tenant's namespace");
     }
-    // the API server writes Always into these
+    // the API server sets Always for these
     for fine in [always, "image: r:5000/a/b", "image: a:latest", "image: a:latest@sha256:0"] {
-        assert_eq!(found(&deployment(fine, fine), strict), [], "{fine}");
+        assert_eq!(found(&deployment(fine, fine), Some(&strict)), [], "{fine}");
     }
 }
 
 #[test]
-fn what_is_said_of_images_is_what_the_chart_says() {
-    let templates = fs::read_dir(repository().join("helm/gputenancy/templates")).unwrap();
-    let chart: String = templates.map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect();
-    for words in [
-        "'imagePullPolicy of '",
-        "'container ' + c.name",
-        "': write Always; an image that a node has from another team would be used without asking its registry'",
+fn lint_reports_policies_that_depend_on_the_user_as_not_checked() {
+    let namespace =
+        |labels: &str| format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: ns, labels: {{{labels}}}}}\n");
+    let labelled = check(&namespace("gputenancy.io/tenant: t"));
+    assert_eq!(said(&labelled), [""; 0]);
+    let [open] = &labelled.not_checked.iter().filter(|n| n.contains("admission policy")).collect::<Vec<_>>()[..] else {
+        panic!("{:?}", labelled.not_checked)
+    };
+    assert!(open.contains("gputenancy-tenant-namespaces") && open.contains("Namespace ns"), "{open}");
+    assert!(!check(&namespace("team: t")).not_checked.iter().any(|n| n.contains("admission policy")));
+}
+
+#[test]
+fn lint_reports_each_mistake_of_a_rule_in_its_place() {
+    let env = |name: &str| format!("image: i, env: [{{name: HOME, value: x}}, {{name: {name}, value: x}}]");
+    let found = found(&deployment(&env("CUDA_MPS_PIPE_DIRECTORY"), &env("NVIDIA_VISIBLE_DEVICES")));
+    let expected = [
+        ("spec.template.spec.initContainers[0].env[1].name", "CUDA_MPS_PIPE_DIRECTORY in container i: devices and limits"),
+        ("spec.template.spec.containers[0].env[1].name", "NVIDIA_VISIBLE_DEVICES in container c"),
+    ];
+    assert_eq!(found.len(), 2, "{found:?}");
+    for ((field, message), (place, words)) in found.iter().zip(expected) {
+        assert!(field == place && message.contains(words), "{found:?}");
+    }
+}
+
+#[test]
+fn policies_refuse_the_variables_of_the_admission_module() {
+    use gputenancy_crds::admission::{
+        CAPABILITIES_VARIABLE, DEVICE_VARIABLES, LIMIT_VARIABLE_PREFIXES, PRELOAD_VARIABLES,
+    };
+    let list = |names: &[&str]| names.iter().map(|n| format!("'{n}'")).collect::<Vec<_>>().join(", ");
+    let prefixes = LIMIT_VARIABLE_PREFIXES.iter().map(|p| format!("e.name.startsWith('{p}')")).collect::<Vec<_>>();
+    for expression in [
+        format!("filter(e, e.name in [{}] || {})", list(DEVICE_VARIABLES), prefixes.join(" || ")),
+        format!("filter(e, e.name in [{}])", list(PRELOAD_VARIABLES)),
+        format!("e.name != '{CAPABILITIES_VARIABLE}' ||"),
     ] {
-        assert!(chart.contains(words), "{words}");
+        assert!(DEFAULT_POLICIES.contains(&expression), "{expression}");
     }
 }

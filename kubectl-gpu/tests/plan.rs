@@ -1,5 +1,5 @@
-//! The program as a CI job runs it: files in, text and exit code out, no cluster.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that panics says what it found")]
+//! The program as a CI job runs it: files, text and exit codes, without a cluster.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests panic with what they found")]
 
 use std::{
     io::Write as _,
@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-/// What a run of the program leaves behind.
+/// Result of a run.
 struct Run {
     code: i32,
     out: String,
@@ -24,7 +24,7 @@ fn with_input(words: &str, input: &str) -> Run {
     let mut child = Command::new(env!("CARGO_BIN_EXE_kubectl-gpu"))
         .args(words.split_whitespace())
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures"))
-        // no cluster, whatever the machine of the test knows
+        // no cluster, also where the machine has a kubeconfig
         .env("KUBECONFIG", "/nonexistent")
         .env_remove("KUBERNETES_SERVICE_HOST")
         .stdin(Stdio::piped())
@@ -38,20 +38,29 @@ fn with_input(words: &str, input: &str) -> Run {
     Run { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
 }
 
+/// `plan` with the exit code that names the outcome.
+fn plan(words: &str) -> Run {
+    plan_with_input(words, "")
+}
+
+fn plan_with_input(words: &str, input: &str) -> Run {
+    with_input(&format!("plan --exit-code {words}"), input)
+}
+
 fn json(words: &str) -> Value {
     serde_json::from_str(&kubectl_gpu(words).out).unwrap()
 }
 
 #[test]
-fn a_grown_guarantee_evicts_only_whom_it_must() {
-    let run = kubectl_gpu("plan --snapshot two-teams.yaml -f grow.yaml");
+fn plan_of_a_grown_guarantee_evicts_only_owners_of_removed_instances() {
+    let run = plan("--snapshot two-teams.yaml -f grow.yaml");
     assert_eq!((run.code, run.err.as_str()), (3, ""));
     insta::assert_snapshot!(run.out);
 }
 
 #[test]
-fn a_busy_gpu_gives_up_three_slots_and_says_what_each_waits_for() {
-    let run = kubectl_gpu("plan --snapshot busy.yaml -f big.yaml");
+fn plan_on_a_busy_gpu_names_what_evictions_wait_for() {
+    let run = plan("--snapshot busy.yaml -f big.yaml");
     assert_eq!((run.code, run.err.as_str()), (3, ""));
     insta::assert_snapshot!(run.out);
     let preview = json("plan --snapshot busy.yaml -f big.yaml -o json");
@@ -60,13 +69,13 @@ fn a_busy_gpu_gives_up_three_slots_and_says_what_each_waits_for() {
 }
 
 #[test]
-fn where_nvidias_mig_manager_carves_everybody_on_the_gpu_is_named() {
+fn plan_with_nvidias_mig_manager_evicts_all_pods_of_the_gpu() {
     let pool = "profiles: [mig-1g, mig-3g]";
     let snapshot = include_str!("fixtures/busy.yaml").replace(pool, &format!("{pool}\n      partitioner: MigManager"));
     let snapshot =
         snapshot.replace("    spec:\n      gpus:\n", "    spec:\n      partitioner: MigManager\n      gpus:\n");
     assert_eq!(snapshot.matches("partitioner: MigManager").count(), 2);
-    let run = with_input("plan --snapshot - -f big.yaml", &snapshot);
+    let run = plan_with_input("--snapshot - -f big.yaml", &snapshot);
     assert_eq!((run.code, run.err.as_str()), (3, ""));
     insta::assert_snapshot!(run.out);
     let preview: Value =
@@ -77,15 +86,15 @@ fn where_nvidias_mig_manager_carves_everybody_on_the_gpu_is_named() {
 }
 
 #[test]
-fn changes_that_move_nobody_have_an_exit_code_of_their_own() {
-    let run = kubectl_gpu("plan --snapshot two-teams.yaml -f grow-a-little.yaml");
+fn plan_without_evictions_exits_with_2() {
+    let run = plan("--snapshot two-teams.yaml -f grow-a-little.yaml");
     assert_eq!((run.code, run.err.as_str()), (2, ""));
     insta::assert_snapshot!(run.out);
 }
 
 #[test]
-fn a_closed_window_is_told_with_the_next_opening() {
-    let run = kubectl_gpu("plan --snapshot two-teams.yaml -f windows.yaml grow.yaml");
+fn plan_with_a_closed_window_shows_the_next_opening() {
+    let run = plan("--snapshot two-teams.yaml -f windows.yaml grow.yaml");
     assert_eq!((run.code, run.err.as_str()), (3, ""));
     insta::assert_snapshot!(run.out);
     let preview = json("plan --snapshot two-teams.yaml -f windows.yaml grow.yaml -o json");
@@ -94,17 +103,17 @@ fn a_closed_window_is_told_with_the_next_opening() {
 }
 
 #[test]
-fn a_window_that_cannot_be_read_is_refused() {
+fn plan_with_an_unreadable_window_exits_with_4() {
     let manifest = include_str!("fixtures/windows.yaml").replace("Europe/Berlin", "Europe/Utopia");
-    let run = with_input("plan --snapshot two-teams.yaml -f -", &manifest);
+    let run = plan_with_input("--snapshot two-teams.yaml -f -", &manifest);
     assert_eq!(run.code, 4);
     assert!(run.out.contains("WindowUnreadable"), "{}", run.out);
 }
 
 #[test]
-fn a_snapshot_without_a_time_leaves_windows_open_to_the_reader() {
+fn plan_from_a_snapshot_without_time_does_not_judge_windows() {
     let snapshot = include_str!("fixtures/two-teams.yaml").replace("takenAt: 2026-11-21T08:00:00Z\n", "");
-    let run = with_input("plan --snapshot - -f windows.yaml -o json", &snapshot);
+    let run = plan_with_input("--snapshot - -f windows.yaml -o json", &snapshot);
     let preview: Value = serde_json::from_str(&run.out).unwrap();
     assert_eq!(preview["pools"][0].get("windowOpen"), None);
     let wrong =
@@ -117,39 +126,39 @@ fn a_snapshot_without_a_time_leaves_windows_open_to_the_reader() {
 }
 
 #[test]
-fn manifests_as_the_cluster_has_them_leave_nothing_to_do() {
-    let run = kubectl_gpu("plan --snapshot two-teams.yaml -f same.yaml");
+fn plan_of_unchanged_manifests_has_nothing_to_do() {
+    let run = plan("--snapshot two-teams.yaml -f same.yaml");
     assert_eq!((run.code, run.err.as_str()), (0, ""));
     insta::assert_snapshot!(run.out);
-    assert_eq!(kubectl_gpu("plan --snapshot two-teams.yaml").code, 0);
+    assert_eq!(plan("--snapshot two-teams.yaml").code, 0);
 }
 
 #[test]
-fn a_guarantee_that_cannot_be_met_is_said() {
-    let run = kubectl_gpu("plan --snapshot two-teams.yaml -f too-much.yaml");
+fn plan_with_an_unmet_guarantee_exits_with_4() {
+    let run = plan("--snapshot two-teams.yaml -f too-much.yaml");
     assert_eq!(run.code, 4);
     insta::assert_snapshot!(run.out);
 }
 
 #[test]
-fn an_unknown_profile_is_refused_with_the_remedy() {
-    let run = kubectl_gpu("plan --snapshot two-teams.yaml -f unknown-profile.yaml");
+fn plan_with_an_unknown_profile_names_the_remedy() {
+    let run = plan("--snapshot two-teams.yaml -f unknown-profile.yaml");
     assert_eq!(run.code, 4);
     assert!(run.out.contains("create GpuProfile mig-5g"), "{}", run.out);
 }
 
 #[test]
-fn a_protected_tenant_is_not_deleted() {
-    let run = kubectl_gpu("plan --snapshot two-teams.yaml --delete gputenant/team-a");
+fn plan_refuses_to_delete_a_protected_tenant() {
+    let run = plan("--snapshot two-teams.yaml --delete gputenant/team-a");
     assert_eq!(run.code, 4);
     assert!(run.out.contains("set spec.deletionProtection to false"), "{}", run.out);
-    let run = kubectl_gpu("plan --snapshot two-teams.yaml --delete gputenant/team-x");
+    let run = plan("--snapshot two-teams.yaml --delete gputenant/team-x");
     assert_eq!(run.code, 1);
     assert!(run.err.contains("there is no GpuTenant team-x"), "{}", run.err);
 }
 
 #[test]
-fn pruning_deletes_what_no_manifest_has() {
+fn plan_with_prune_deletes_objects_without_manifest() {
     let preview = json("plan --snapshot two-teams.yaml -f grow-a-little.yaml --prune -o json");
     let deleted: Vec<&Value> = preview["manifests"]
         .as_array()
@@ -162,59 +171,87 @@ fn pruning_deletes_what_no_manifest_has() {
 }
 
 #[test]
-fn what_was_unmet_before_is_marked_and_may_be_passed_over() {
-    let mended = kubectl_gpu("plan --snapshot two-teams.yaml too-much.yaml -f same.yaml");
+fn plan_marks_known_problems_and_can_ignore_them() {
+    let mended = plan("--snapshot two-teams.yaml too-much.yaml -f same.yaml");
     assert_eq!(mended.code, 0, "the manifests mend it: {}", mended.out);
-    let known = kubectl_gpu("plan --snapshot two-teams.yaml too-much.yaml --ignore-known");
+    let known = plan("--snapshot two-teams.yaml too-much.yaml --ignore-known");
     assert_eq!(known.code, 3, "{}", known.out);
     assert!(known.out.contains("also without these manifests"), "{}", known.out);
-    assert_eq!(kubectl_gpu("plan --snapshot two-teams.yaml too-much.yaml").code, 4);
+    assert_eq!(plan("--snapshot two-teams.yaml too-much.yaml").code, 4);
 }
 
 #[test]
-fn every_mistake_is_told_with_file_line_and_field() {
-    let run = kubectl_gpu("plan --snapshot two-teams.yaml -f wrong.yaml");
+fn plan_reports_every_mistake_with_file_line_and_field() {
+    let run = plan("--snapshot two-teams.yaml -f wrong.yaml");
     assert_eq!((run.code, run.out.as_str()), (1, ""));
     insta::assert_snapshot!(run.err);
-    let run = kubectl_gpu("plan --snapshot two-teams.yaml -f broken.yaml missing.yaml");
+    let run = plan("--snapshot two-teams.yaml -f broken.yaml missing.yaml");
     assert_eq!(run.code, 1);
     assert!(run.err.contains("missing.yaml: No such file"), "{}", run.err);
-    let run = kubectl_gpu("plan --snapshot two-teams.yaml -f broken.yaml");
+    let run = plan("--snapshot two-teams.yaml -f broken.yaml");
     assert!(run.err.contains("broken.yaml:2: "), "{}", run.err);
 }
 
 #[test]
-fn manifests_are_read_from_standard_input_too() {
+fn plan_reads_manifests_from_standard_input() {
     let manifest = include_str!("fixtures/grow.yaml");
-    let run = with_input("plan --snapshot two-teams.yaml -f - -o json", manifest);
+    let run = plan_with_input("--snapshot two-teams.yaml -f - -o json", manifest);
     let preview: Value = serde_json::from_str(&run.out).unwrap();
     assert_eq!((run.code, &preview["outcome"]), (3, &Value::from("Evictions")));
     assert_eq!(preview["manifests"][0]["source"], "(standard input):1");
 }
 
 #[test]
-fn without_a_cluster_the_error_names_the_flags() {
+fn plan_without_exit_code_flag_exits_with_0() {
+    for manifest in ["same.yaml", "grow-a-little.yaml", "grow.yaml", "too-much.yaml"] {
+        assert_eq!(kubectl_gpu(&format!("plan --snapshot two-teams.yaml -f {manifest}")).code, 0, "{manifest}");
+    }
+}
+
+#[test]
+fn usage_and_input_errors_exit_with_1() {
+    for words in [
+        "",
+        "plan --no-such-flag",
+        "plan --prune",
+        "plan -o toml",
+        "plan --exit-code --snapshot missing.yaml",
+        "plan --exit-code --snapshot two-teams.yaml -f wrong.yaml",
+        "lint",
+        "tenant",
+        "no-such-command",
+    ] {
+        let run = kubectl_gpu(words);
+        assert!(run.code == 1 && !run.err.is_empty(), "{words}: {} {}", run.code, run.err);
+    }
+    for words in ["--help", "--version", "plan --help"] {
+        assert_eq!(kubectl_gpu(words).code, 0, "{words}");
+    }
+}
+
+#[test]
+fn plan_without_a_cluster_names_the_flags() {
     let run = kubectl_gpu("plan -f grow.yaml");
     assert_eq!(run.code, 1);
     assert!(run.err.contains("--snapshot"), "{}", run.err);
 }
 
 #[test]
-fn json_and_yaml_say_the_same() {
+fn plan_as_json_and_yaml_is_the_same_document() {
     insta::assert_snapshot!(kubectl_gpu("plan --snapshot two-teams.yaml -f grow.yaml -o json").out);
-    let yaml = kubectl_gpu("plan --snapshot two-teams.yaml -f grow.yaml -o yaml");
+    let yaml = plan("--snapshot two-teams.yaml -f grow.yaml -o yaml");
     let from_yaml: Value = serde_saphyr::from_str(&yaml.out).unwrap();
     assert_eq!((yaml.code, from_yaml), (3, json("plan --snapshot two-teams.yaml -f grow.yaml -o json")));
 }
 
 #[test]
-fn the_samples_of_the_repository_are_right() {
-    let run = kubectl_gpu("plan --snapshot two-teams.yaml -f ../../../samples -o json");
+fn plan_reads_the_samples() {
+    let run = plan("--snapshot two-teams.yaml -f ../../../samples -o json");
     assert_eq!((run.code, run.err.as_str()), (4, ""), "the fixture has no node for the samples' pool");
 }
 
 #[test]
-fn a_pipe_gets_no_colours() {
+fn output_to_a_pipe_has_no_colours() {
     for words in ["plan --snapshot two-teams.yaml -f grow.yaml", "plan -f wrong.yaml"] {
         let run = kubectl_gpu(words);
         assert!(!run.out.contains('\x1b') && !run.err.contains('\x1b'), "{words}: {}{}", run.out, run.err);
@@ -222,7 +259,7 @@ fn a_pipe_gets_no_colours() {
 }
 
 #[test]
-fn lines_fit_a_hundred_columns() {
+fn plan_lines_fit_a_hundred_columns() {
     for words in ["busy.yaml -f big.yaml", "two-teams.yaml -f grow.yaml", "two-teams.yaml -f windows.yaml grow.yaml"] {
         let run = kubectl_gpu(&format!("plan --snapshot {words}"));
         let long: Vec<&str> = run.out.lines().filter(|l| l.chars().count() > 100).collect();
@@ -231,7 +268,7 @@ fn lines_fit_a_hundred_columns() {
 }
 
 #[test]
-fn the_documented_output_is_real() {
+fn documented_output_is_current() {
     let page = include_str!("../../docs/kubectl-gpu.md");
     let blocks: Vec<&str> = page.split("```").filter(|b| b.starts_with("\n$ kubectl gpu plan")).collect();
     assert_eq!(blocks.len(), 2);

@@ -1,10 +1,5 @@
-//! How a tenant stands, for a platform engineer and for somebody of the team.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test that panics says what it found"
-)]
+//! `tenant`, for a platform engineer and for a member of the team.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests panic with what they found")]
 
 use gputenancy_crds::{GpuGrant, GpuProfile, GpuTenant};
 use kubectl_gpu::{
@@ -154,19 +149,19 @@ fn plain(report: &TenantReport) -> String {
 }
 
 #[test]
-fn a_platform_engineer_sees_budget_spread_what_waits_and_what_is_wrong() {
+fn tenant_for_a_platform_engineer_shows_everything() {
     let report = report(&seen());
     insta::assert_snapshot!(plain(&report));
-    insta::assert_json_snapshot!("a_tenant_as_json", report);
+    insta::assert_json_snapshot!("tenant_as_json", report);
 }
 
 #[test]
-fn somebody_of_the_team_sees_its_own_namespaces_and_what_is_hidden() {
+fn tenant_for_a_team_member_shows_own_namespaces() {
     insta::assert_snapshot!(plain(&report(&seen_by_the_team())));
 }
 
 #[test]
-fn of_each_controller_the_last_refusal_counts_and_none_once_it_has_its_pods() {
+fn waiting_shows_the_last_refusal_of_short_controllers() {
     let report = report(&seen());
     let refused: Vec<_> = report.waiting.iter().filter(|w| w.object.starts_with("ReplicaSet/")).collect();
     let said: Vec<_> = refused.iter().map(|w| (w.object.as_str(), w.seconds, w.reason.as_str())).collect();
@@ -176,14 +171,14 @@ fn of_each_controller_the_last_refusal_counts_and_none_once_it_has_its_pods() {
 }
 
 #[test]
-fn a_limit_that_goes_down_counts_until_the_lower_one_is_in_force() {
+fn limit_is_the_larger_of_spec_and_enforced_quota() {
     let report = report(&seen());
     let limits: Vec<_> = report.profiles[0].namespaces.iter().map(|s| s.limit.as_str()).collect();
     assert_eq!(limits, ["3", "1"]);
 }
 
 #[test]
-fn a_cap_over_all_profiles_is_told_with_what_each_device_counts() {
+fn tenant_with_a_cap_shows_the_weight_of_each_device() {
     let mut seen = seen();
     let tenant = seen.tenant.as_mut().unwrap();
     tenant.spec.gpu_equivalents = Some("0.5".into());
@@ -191,11 +186,11 @@ fn a_cap_over_all_profiles_is_told_with_what_each_device_counts() {
     status.gpus[0].share = Some("1/8".into());
     status.equivalents = Some(of(json!({"used": "0.25", "cap": "0.5"})));
     let shown = plain(&report(&seen));
-    let expected = "  together 0.25 of 0.5 whole GPUs; a device counts as: mig-1g 1/8\n";
+    let expected = "  in total 0.25 of 0.5 whole GPUs; a device counts as: mig-1g 1/8\n";
     assert!(shown.contains(expected), "{shown}");
     seen.tenant.as_mut().unwrap().status = None;
     let shown = plain(&report(&seen));
-    assert!(shown.contains("  together ? of 0.5 whole GPUs\n"), "{shown}");
+    assert!(shown.contains("  in total ? of 0.5 whole GPUs\n"), "{shown}");
 }
 
 #[test]
@@ -207,7 +202,7 @@ fn memory_is_summed_over_namespaces() {
 }
 
 #[test]
-fn a_limit_that_the_tenant_does_not_name_has_the_budget_that_its_quotas_add_up_to() {
+fn budget_of_a_default_limit_is_the_sum_of_quotas() {
     let mut seen = seen();
     for (place, most) in seen.namespaces.iter_mut().zip(["1", "3"]) {
         place.quota.as_mut().unwrap().spec.hard.insert("services.nodeports".into(), of(json!(most)));

@@ -22,7 +22,7 @@ pub async fn ask(world: &World, sample: &str, output: &str) -> Result<(String, i
     let root = product::root();
     let program = root.join("target/debug/kubectl-gpu");
     let mut plan = Command::new(&program);
-    plan.args(["plan", "-o", output, "-f", &format!("samples/{sample}")]);
+    plan.args(["plan", "--exit-code", "-o", output, "-f", &format!("samples/{sample}")]);
     plan.current_dir(root).env("KUBECONFIG", world.lab.kubeconfig_path());
     let done = plan.output().await;
     let done = done.map_err(|source| Error::Io { what: format!("running {}", program.display()), source })?;

@@ -4,40 +4,41 @@ use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
 use gputenancy_operator::cache::{SlimNode, SlimSlice};
 use k8s_openapi::jiff::Timestamp;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use serde_path_to_error::Segment;
 
 use super::{
     InputError, InputErrors, Text, schema,
     tree::{self, Step, Tree},
 };
-use crate::world::{BudgetRecord, PodRecord};
+use crate::records::{BudgetRecord, PodRecord};
 
 const GROUP: &str = "gputenancy.io";
 const VERSION: &str = "gputenancy.io/v1alpha1";
 
-/// An object and where it stands.
+/// An object and its place.
 #[derive(Clone, Debug)]
 pub struct Document {
     /// The file.
     pub file: String,
     /// Line on which it begins, from 1.
     pub line: u64,
-    /// What it is.
+    /// The object.
     pub object: Object,
 }
 
 /// An object that a plan depends on.
 #[derive(Clone, Debug)]
 pub enum Object {
-    /// A product.
+    /// A `GpuProfile`.
     Profile(Box<GpuProfile>),
-    /// Supply.
+    /// A `GpuPool`.
     Pool(Box<GpuPool>),
-    /// Demand.
+    /// A `GpuTenant`.
     Tenant(Box<GpuTenant>),
-    /// The agreement about a node.
+    /// A `GpuNode`.
     GpuNode(Box<GpuNode>),
-    /// A node.
+    /// A Node.
     Node(Box<SlimNode>),
     /// Devices of a DRA driver.
     Slice(Box<SlimSlice>),
@@ -47,42 +48,42 @@ pub enum Object {
     Budget(Box<BudgetRecord>),
 }
 
-/// What was read.
+/// Objects of files.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     /// The objects, in the order of the input.
     pub documents: Vec<Document>,
-    /// When a snapshot among them was taken, as it says.
+    /// Time of a snapshot among them.
     pub taken_at: Option<Timestamp>,
     /// Objects of other kinds, as `kind name`; a plan does not depend on them.
     pub ignored: Vec<String>,
 }
 
-/// A document that no plan depends on, such as a workload.
+/// A document with its place.
 #[derive(Clone, Debug)]
 pub struct Other {
     /// The file.
     pub file: String,
-    /// What stands there.
+    /// Its content.
     pub tree: Tree,
 }
 
-/// All that files hold.
+/// All documents of files, sorted by their use.
 #[derive(Debug, Default)]
 pub struct Sifted {
     /// Objects that a plan depends on, but for pods.
     pub reading: Reading,
-    /// The documents of our kinds, as they stand.
+    /// The same documents as trees.
     pub ours: Vec<Other>,
-    /// Everything else that says what kind it is.
+    /// Documents of other kinds.
     pub others: Vec<Other>,
-    /// What is wrong.
+    /// Mistakes.
     pub errors: Vec<InputError>,
-    /// Documents that do not say what kind they are.
+    /// Documents without a kind.
     pub unknown: usize,
 }
 
-/// Reads all documents of all files, as [`documents`] does, and goes on after a mistake.
+/// Reads all documents of all files, as [`documents`] does, and continues after a mistake.
 pub fn sift(texts: &[Text]) -> Sifted {
     let mut sifted = Sifted::default();
     for text in texts {
@@ -121,6 +122,15 @@ fn trees(text: &Text) -> Result<Vec<Tree>, InputError> {
         line: error.location().map_or(1, |l| l.line()),
         what: error.without_snippet().to_string(),
     })
+}
+
+/// All documents of all files as plain values.
+pub fn values(texts: &[Text]) -> Result<Vec<Value>, InputErrors> {
+    let mut values = Vec::new();
+    for text in texts {
+        values.extend(trees(text)?.iter().map(Tree::value));
+    }
+    Ok(values)
 }
 
 /// Reads all documents of all files, lists and snapshots opened up; or every mistake in them.

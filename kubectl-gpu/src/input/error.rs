@@ -23,7 +23,7 @@ pub enum InputError {
         /// What is wrong.
         what: String,
     },
-    /// A field of an object is not as its kind has it.
+    /// A field of an object is wrong.
     #[error("{file}:{line}: {object}: {field}: {what}")]
     Field {
         /// The file.

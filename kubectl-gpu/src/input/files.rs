@@ -10,9 +10,9 @@ use super::{InputError, InputErrors};
 /// The text of one file.
 #[derive(Clone, Debug)]
 pub struct Text {
-    /// The file as it is told in messages.
+    /// The file, as in messages.
     pub name: String,
-    /// What is in it.
+    /// Its content.
     pub text: String,
 }
 

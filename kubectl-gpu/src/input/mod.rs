@@ -1,4 +1,4 @@
-//! Files into documents that know where they stand, so that every mistake is told with its file, line and field.
+//! Files as documents with places, so that every mistake has its file, line and field.
 
 mod document;
 mod error;
@@ -6,7 +6,7 @@ mod files;
 mod schema;
 mod tree;
 
-pub use document::{Document, Object, Other, Reading, Sifted, documents, sift};
+pub use document::{Document, Object, Other, Reading, Sifted, documents, sift, values};
 pub use error::{InputError, InputErrors};
 pub use files::{Text, read};
 pub use tree::{Step, Tree, written};

@@ -1,4 +1,4 @@
-//! YAML as a tree that knows its lines.
+//! YAML as a tree with line numbers.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub struct Tree {
 enum Node {
     Scalar(Value),
     List(Vec<Tree>),
-    /// Keys with their own lines: a wrong value is told where its key stands.
+    /// Keys with their own lines: a mistake in a value is reported at its key.
     Fields(Vec<(String, u64, Tree)>),
 }
 
@@ -81,7 +81,7 @@ pub enum Step {
     Item(usize),
 }
 
-/// A path as people write it: `spec.gpus[0].count`.
+/// A path as text: `spec.gpus[0].count`.
 pub fn written(path: &[Step]) -> String {
     let mut text = String::new();
     for step in path {
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tree_knows_the_lines_of_its_keys_and_items() {
+    fn tree_has_lines_of_keys_and_items() {
         let text = "a: 1\nb:\n  - {c: x}\n  - c: true\n    d: null\n";
         let tree: Tree = serde_saphyr::from_str(text).unwrap();
         assert_eq!(tree.value(), serde_json::json!({"a": 1, "b": [{"c": "x"}, {"c": true, "d": null}]}));

@@ -1,8 +1,8 @@
-//! What a tenant's pods may ask for, as the operator would grant it from these files.
+//! The `GpuGrant` that the operator would write for a tenant of these files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{GpuProfile, GpuTenant};
+use gputenancy_crds::{GpuGrantSpec, GpuProfile, GpuTenant};
 use gputenancy_operator::plan::{resource_name, trust_needed};
 use kube::ResourceExt;
 
@@ -11,38 +11,43 @@ use crate::world::World;
 /// The grant of a tenant's namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Grant {
-    /// The tenant.
-    pub tenant: String,
-    /// Resources, and how many of each one pod may have.
-    pub resources: BTreeMap<String, i128>,
-    /// Pools that may be selected; `None`: the files have no pool.
-    pub pools: Option<BTreeSet<String>>,
-    /// Priority classes that may be named; `None`: all but the cluster's own.
-    pub priority_classes: Option<Vec<String>>,
-    /// Queues that may be joined.
-    pub queues: Vec<String>,
+    pub spec: GpuGrantSpec,
+    /// Fields of the spec that the files do not determine.
+    pub unknown: BTreeSet<String>,
 }
 
-/// The grant; `None` where a profile of its budget is not among the files, so that nobody knows all of it.
-pub(super) fn of(world: &World, tenant: &GpuTenant) -> Option<Grant> {
-    let (priority_classes, queues) = (tenant.spec.priority_classes.clone(), tenant.spec.queues.clone());
-    let mut grant = Grant { tenant: tenant.name_any(), priority_classes, queues, ..Grant::default() };
-    let mut names = BTreeSet::new();
+/// The grant, as far as the files determine it.
+pub(super) fn of(world: &World, tenant: &GpuTenant) -> Grant {
+    let mut resources: BTreeMap<String, i32> = BTreeMap::new();
+    let (mut names, mut unknown) = (BTreeSet::new(), BTreeSet::new());
     for guarantee in tenant.spec.gpus.iter().filter(|g| g.count > 0) {
-        let profile = world.profile(&guarantee.profile)?;
+        let Some(profile) = world.profile(&guarantee.profile) else {
+            unknown.extend(["resources", "pools"].map(str::to_owned));
+            continue;
+        };
         if tenant.spec.trust < trust_needed(&profile.spec) {
             continue;
         }
         names.insert(profile.name_any());
-        let most = i128::from(most_in_a_pod(profile).min(guarantee.count));
-        let granted = grant.resources.entry(resource_name(&profile.name_any(), &profile.spec)).or_default();
+        let most = most_in_a_pod(profile).min(guarantee.count);
+        let granted = resources.entry(resource_name(&profile.name_any(), &profile.spec)).or_default();
         *granted = most.max(*granted);
     }
     let pools = &world.fleet.pools;
+    if pools.is_empty() {
+        unknown.insert("pools".to_owned());
+    }
     let offers = |profiles: &[String]| profiles.iter().any(|p| names.contains(p));
-    grant.pools = (!pools.is_empty())
-        .then(|| pools.iter().filter(|p| offers(&p.spec.profiles)).map(ResourceExt::name_any).collect());
-    Some(grant)
+    let pools = pools.iter().filter(|p| offers(&p.spec.profiles)).map(ResourceExt::name_any);
+    let spec = GpuGrantSpec {
+        tenant: tenant.name_any(),
+        resources,
+        pools: pools.collect(),
+        priority_classes: tenant.spec.priority_classes.clone(),
+        queues: tenant.spec.queues.clone(),
+        ..GpuGrantSpec::default()
+    };
+    Grant { spec, unknown }
 }
 
 fn most_in_a_pod(profile: &GpuProfile) -> i32 {

@@ -1,16 +1,18 @@
-//! Manifests checked before anybody applies them, without a cluster. Pure: from texts to findings.
+//! Manifests checked without a cluster. Pure: from texts to findings.
 //!
-//! What the kinds' schemas say is [`crate::input`]'s to find; what objects say of each other is the planner's, as far as it can be
-//! known; what admission refuses to pods of a tenant is said in the policies' own words ([`admission`]).
+//! [`crate::input`] checks schemas and rules of the CRDs, [`objects`] references between objects, [`policy`] the admission policies
+//! on objects in tenants' namespaces, and [`kubernetes`] what Kubernetes refuses everywhere.
 
-mod admission;
-mod beside;
+mod culprit;
 mod grant;
+mod kubernetes;
 mod objects;
+mod policy;
 mod workload;
 
 use std::collections::BTreeSet;
 
+pub use policy::{DEFAULT as DEFAULT_POLICIES, Policies};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +21,7 @@ use crate::{
     world::World,
 };
 
-/// What was found.
+/// Result of a check.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct LintReport {
@@ -27,15 +29,15 @@ pub struct LintReport {
     pub api_version: String,
     /// `LintReport`.
     pub kind: String,
-    /// Documents that were looked at.
+    /// Checked documents.
     pub documents: usize,
-    /// What is wrong, in the order of files and lines.
+    /// Mistakes, in the order of files and lines.
     pub findings: Vec<Finding>,
-    /// What these files do not let anybody know, in sentences.
+    /// What the files do not determine, in sentences.
     pub not_checked: Vec<String>,
 }
 
-/// Something that is wrong.
+/// A mistake.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
@@ -51,32 +53,30 @@ pub struct Finding {
     pub message: String,
 }
 
-/// What the files do not say.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Assumed<'a> {
-    /// Namespace of workloads that name none.
+/// What the files do not tell.
+#[derive(Clone, Copy, Debug)]
+pub struct Options<'a> {
+    /// Namespace of objects without one.
     pub namespace: Option<&'a str>,
-    /// The chart is installed with `policies.imagePullPolicyAlways`.
-    pub image_pull_policy_always: bool,
+    /// Admission policies of the cluster.
+    pub policies: &'a Policies,
 }
 
 /// Checks these texts.
-pub fn lint(texts: &[Text], assumed: Assumed<'_>) -> LintReport {
+pub fn lint(texts: &[Text], options: Options<'_>) -> LintReport {
     let sifted = sift(texts);
     let documents = sifted.reading.documents.len() + sifted.others.len();
     let mut findings: Vec<Finding> = sifted.errors.iter().map(of_input).collect();
     let broken: BTreeSet<&str> = findings.iter().map(|f| f.object.as_str()).collect();
     let places = objects::Places { trees: &sifted.ours, documents: &sifted.reading.documents };
     let world = World::of(sifted.reading.clone());
-    let mut not_checked = vec![
-        "rules of our kinds that are written in CEL, such as \"exactly one kind of device\": kubectl apply --dry-run=server".to_owned(),
-    ];
-    // an object that cannot be read is missed by the others: one mistake is told once
+    let mut not_checked = Vec::new();
+    // an object that cannot be read is missing for the others: one mistake is reported once
     let missing = |name: &str| broken.iter().any(|object| object.ends_with(&format!(" {name}")));
     findings.extend(objects::check(&world, places, &missing, &mut not_checked));
-    findings.extend(workload::check(&world, &sifted.others, assumed, &mut not_checked));
+    findings.extend(workload::check(&world, &sifted.others, options, &mut not_checked));
     if sifted.unknown > 0 {
-        not_checked.push(format!("{} documents that say no kind", sifted.unknown));
+        not_checked.push(format!("{} documents without a kind", sifted.unknown));
     }
     findings.sort();
     findings.dedup();
@@ -108,7 +108,7 @@ fn of_input(error: &InputError) -> Finding {
     }
 }
 
-/// Kind and name of a document, as people say them.
+/// Kind and name of a document.
 fn name_of(other: &Other) -> String {
     let name = other.tree.field("metadata").and_then(|m| m.text("name")).unwrap_or("(no name)");
     format!("{} {name}", other.tree.text("kind").unwrap_or("object"))

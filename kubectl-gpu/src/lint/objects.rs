@@ -1,4 +1,4 @@
-//! What profiles, pools and tenants say of each other.
+//! References between profiles, pools and tenants.
 
 use gputenancy_crds::GpuPool;
 use gputenancy_operator::{
@@ -15,7 +15,7 @@ use crate::{
     world::World,
 };
 
-/// Everything that is wrong between the objects; `missing`: an object of this name cannot be read, which is told already.
+/// Mistakes between objects; `missing`: an object of this name cannot be read, which is reported already.
 pub(super) fn check(
     world: &World,
     places: Places<'_>,
@@ -44,21 +44,21 @@ pub(super) fn check(
     if fleet.pools.is_empty() {
         not_checked.push("whether a pool offers what tenants are guaranteed: the files have no GpuPool".to_owned());
     }
-    let mut findings: Vec<Finding> = problems.iter().filter_map(|p| told(p, world, places, missing)).collect();
+    let mut findings: Vec<Finding> = problems.iter().filter_map(|p| located(p, world, places, missing)).collect();
     findings.extend(unserved(world, places, missing));
     findings.extend(unweighed(&snapshot, world, places, boards, not_checked));
     findings.extend(overlaps(world, places));
     findings
 }
 
-/// Where objects stand: as documents of files, and as items of snapshots.
+/// Places of objects: as documents of files, and as items of snapshots.
 #[derive(Clone, Copy)]
 pub(super) struct Places<'a> {
     pub trees: &'a [Other],
     pub documents: &'a [Document],
 }
 
-/// A finding on the field of an object; none where the object does not stand in a file.
+/// A finding on the field of an object; `None` where the object is in no file.
 fn finding(places: Places<'_>, kind: &str, name: &str, path: &[Step], message: String) -> Option<Finding> {
     let named = |o: &&Other| o.tree.field("metadata").and_then(|m| m.text("name")) == Some(name);
     if let Some(other) = places.trees.iter().filter(|o| o.tree.text("kind") == Some(kind)).find(named) {
@@ -81,7 +81,7 @@ fn item(list: &str, index: usize, field: &str) -> Vec<Step> {
     [path(list), vec![Step::Item(index)], field].concat()
 }
 
-fn told(problem: &Problem, world: &World, places: Places<'_>, missing: &impl Fn(&str) -> bool) -> Option<Finding> {
+fn located(problem: &Problem, world: &World, places: Places<'_>, missing: &impl Fn(&str) -> bool) -> Option<Finding> {
     let message = problem.to_string();
     let guarantee = |tenant: &str, profile: &str| {
         let at = world.tenant(tenant)?.spec.gpus.iter().position(|g| g.profile == profile)?;
@@ -121,7 +121,7 @@ fn told(problem: &Problem, world: &World, places: Places<'_>, missing: &impl Fn(
             let kind = ["GpuProfile", "GpuPool", "GpuTenant"].into_iter().find(|k| *k == kind)?;
             (kind, name.to_owned(), None)
         }
-        // another owner of a node is nobody's mistake in these files
+        // another owner of a node is no mistake in these files
         Problem::ForeignPartitioner { .. } => return None,
     };
     finding(places, kind, &name, &field.unwrap_or_default(), message)
@@ -138,12 +138,12 @@ fn unserved(world: &World, places: Places<'_>, missing: &impl Fn(&str) -> bool) 
     for tenant in &world.tenants {
         for (index, guarantee) in tenant.spec.gpus.iter().enumerate() {
             let profile = guarantee.profile.as_str();
-            // one that does not exist is told as such
+            // one that does not exist is reported as such
             if guarantee.count == 0 || offered(profile) || world.profile(profile).is_none() || missing(profile) {
                 continue;
             }
             let message = format!(
-                "{} of profile {profile} are guaranteed, and no GpuPool among these files offers it: list it in spec.profiles of a pool",
+                "{} of profile {profile} are guaranteed, and no GpuPool among the files offers it: list it in spec.profiles of a pool",
                 guarantee.count
             );
             let field = item("spec.gpus", index, "profile");
@@ -153,7 +153,7 @@ fn unserved(world: &World, places: Places<'_>, missing: &impl Fn(&str) -> bool) 
     findings
 }
 
-/// Profiles of tenants with `gpuEquivalents` of which nobody knows what a device counts; without boards that holds for all.
+/// Profiles of tenants with `gpuEquivalents` without a known weight; without boards none is known.
 fn unweighed(
     snapshot: &Snapshot,
     world: &World,
@@ -173,7 +173,7 @@ fn unweighed(
     let mut findings = Vec::new();
     for tenant in capped {
         for (index, guarantee) in tenant.spec.gpus.iter().enumerate().filter(|(_, guarantee)| guarantee.count > 0) {
-            // a profile that does not exist or cannot be used is told as such
+            // a profile that does not exist or cannot be used is reported as such
             let known = snapshot.profiles.iter().find(|(name, _)| name.as_str() == guarantee.profile);
             let Some((_, profile)) = known.filter(|(_, profile)| tenant.spec.trust >= profile.trust) else { continue };
             if !weights.contains_key(&profile.resource) {
@@ -186,7 +186,7 @@ fn unweighed(
     findings
 }
 
-/// Pools of which one selects every node that the other selects. Others may overlap too; that depends on the nodes' labels.
+/// Pools of which one selects every node of the other. Other overlaps depend on the labels of nodes.
 fn overlaps(world: &World, places: Places<'_>) -> Vec<Finding> {
     let pools = &world.fleet.pools;
     let mut findings = Vec::new();
@@ -199,8 +199,8 @@ fn overlaps(world: &World, places: Places<'_>) -> Vec<Finding> {
             };
             let (narrow, wide) = (narrow.name_any(), wide.name_any());
             let message = format!(
-                "every node of this pool is selected by pool {wide} too, and neither acts on a node of both: narrow spec.nodeSelector so \
-                 that one pool selects it"
+                "every node of this pool is also selected by pool {wide}, and neither acts on such a node: narrow spec.nodeSelector so that \
+                 one pool selects it"
             );
             findings.extend(finding(places, "GpuPool", &narrow, &path("spec.nodeSelector"), message));
         }
@@ -208,7 +208,7 @@ fn overlaps(world: &World, places: Places<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Does everything that the second asks for stand in the first?
+/// Whether the first selector contains everything the second requires.
 fn within(narrow: &GpuPool, wide: &GpuPool) -> bool {
     let (narrow, wide) = (&narrow.spec.node_selector, &wide.spec.node_selector);
     let has = |key: &String, value: &String| narrow.match_labels.iter().flatten().any(|(k, v)| k == key && v == value);

@@ -1,16 +1,20 @@
-//! Workloads: where their pods' specs stand, and what is asked of them.
+//! Objects of tenants: what the API server would refuse of them, as far as the files tell.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
+use gputenancy_crds::names::TENANT_LABEL;
+use serde_json::{Value, json};
 
-use super::{Assumed, Finding, admission, at, beside, grant, path};
+use super::{
+    Finding, Options, at, grant, kubernetes, path,
+    policy::{Policies, Refusal, Request},
+};
 use crate::{
     input::{Other, Step},
     world::World,
 };
 
-/// Where a kind keeps the template of its pods; none: it is no workload.
+/// Where a kind keeps the template of its pods; `None`: it makes no pods.
 fn template(kind: &str) -> Option<&'static str> {
     match kind {
         "Pod" => Some(""),
@@ -23,65 +27,92 @@ fn template(kind: &str) -> Option<&'static str> {
     }
 }
 
-/// What the API server would refuse of these objects, as far as the files tell.
+/// The pod that an object is or makes, and where its template is.
+fn pod_of(kind: &str, object: &Value) -> Option<(Vec<Step>, Value)> {
+    let prefix = Some(template(kind)?).filter(|p| !p.is_empty()).map(path).unwrap_or_default();
+    let template = prefix.iter().try_fold(object, |value, step| match step {
+        Step::Field(name) => value.get(name),
+        Step::Item(_) => None,
+    })?;
+    let part = |field: &str| template.get(field).cloned().unwrap_or_else(|| json!({}));
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": part("metadata"), "spec": part("spec")});
+    for list in ["containers", "initContainers"] {
+        for container in pod.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut).into_iter().flatten() {
+            default_pull_policy(container);
+        }
+    }
+    Some((prefix, pod))
+}
+
+/// The API server's default before policies are evaluated: `Always` for an image with the tag latest, or without tag and digest.
+fn default_pull_policy(container: &mut Value) {
+    let image = container.get("image").and_then(Value::as_str).unwrap_or_default();
+    let (name, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
+    // a colon before the last slash belongs to the registry's port
+    let last = name.rsplit('/').next().unwrap_or(name);
+    let latest = last.split_once(':').map_or(digest.is_none(), |(_, tag)| tag == "latest");
+    if let Value::Object(fields) = container {
+        let default = if latest { "Always" } else { "IfNotPresent" };
+        fields.entry("imagePullPolicy").or_insert_with(|| default.into());
+    }
+}
+
+/// Findings about all objects that are not custom resources of this project.
 pub(super) fn check(
     world: &World,
     others: &[Other],
-    assumed: Assumed<'_>,
+    options: Options<'_>,
     not_checked: &mut Vec<String>,
 ) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    // by namespace, how many could only be looked at in part
-    let (mut strangers, mut ungranted) = (BTreeMap::<String, usize>::new(), BTreeSet::new());
+    let mut check = Check { options, findings: Vec::new(), unknown: BTreeMap::new() };
+    let (mut foreign, mut ungranted) = (BTreeMap::<String, usize>::new(), BTreeSet::new());
     for other in others {
         let object = other.tree.value();
         let kind = other.tree.text("kind").unwrap_or_default();
-        findings.extend(quota(other, kind, &object));
-        let claim = matches!(kind, "ResourceClaim" | "ResourceClaimTemplate");
+        let pod = pod_of(kind, &object);
+        if kind == "ResourceQuota" {
+            check.add(other, &[], kubernetes::quota(&object));
+        }
+        if let Some((prefix, pod)) = &pod {
+            check.add(other, prefix, kubernetes::amounts(pod));
+        }
+        if kind == "Namespace" {
+            let labels = object.pointer("/metadata/labels").cloned().unwrap_or_default();
+            let namespace_labels = serde_json::from_value(labels).unwrap_or_default();
+            check.policies(other, &[], &Request { object: &object, within: None, namespace_labels });
+            continue;
+        }
         let named = other.tree.field("metadata").and_then(|m| m.text("namespace"));
-        let place = named.or(assumed.namespace).unwrap_or("(none named)");
-        let tenant = world.tenant_of(place).and_then(|name| world.tenant(&name));
-        if !claim && template(kind).is_none() {
-            // of these nothing is known to be wrong in other namespaces
-            let found = tenant.map(|tenant| beside::refused(kind, &object, &tenant.spec)).unwrap_or_default();
-            findings.extend(found.into_iter().map(|r| at(other, &r.path, r.message)));
-            continue;
-        }
-        let prefix = template(kind).filter(|p| !p.is_empty()).map(path).unwrap_or_default();
-        let pod = prefix.iter().try_fold(&object, |value, step| match step {
-            Step::Field(name) => value.get(name),
-            Step::Item(_) => None,
-        });
-        let told = |found: Vec<admission::Refusal>| -> Vec<Finding> {
-            let place = |r: admission::Refusal| at(other, &[prefix.clone(), r.path].concat(), r.message);
-            found.into_iter().map(place).collect()
-        };
-        if let Some(pod) = pod.filter(|_| !claim) {
-            findings.extend(told(admission::amounts(pod)));
-        }
-        let Some(tenant) = tenant else {
-            *strangers.entry(place.to_owned()).or_default() += 1;
+        let namespace = named.or(options.namespace).unwrap_or("(none named)");
+        let Some(tenant) = world.tenant_of(namespace).and_then(|name| world.tenant(&name)) else {
+            if pod.is_some() || kind.starts_with("ResourceClaim") {
+                *foreign.entry(namespace.to_owned()).or_default() += 1;
+            }
             continue;
         };
-        if claim {
-            findings.extend(told(admission::claim(kind, &object)));
-            continue;
-        }
         let grant = grant::of(world, tenant);
-        if grant.is_none() {
-            ungranted.insert(tenant.metadata.name.clone().unwrap_or_default());
+        if grant.unknown.contains("resources") && pod.is_some() {
+            ungranted.insert(grant.spec.tenant.clone());
         }
-        if let Some(grant) = grant.as_ref().filter(|_| !prefix.is_empty()) {
-            let place = |r: admission::Refusal| at(other, &r.path, r.message);
-            findings.extend(admission::queues(&object, grant).into_iter().map(place));
+        if kind == "Service" {
+            check.add(other, &[], kubernetes::node_ports(&object, &tenant.spec));
         }
-        findings.extend(pod.map(|pod| told(admission::pod(pod, grant.as_ref(), assumed))).unwrap_or_default());
+        let labels = [(TENANT_LABEL, grant.spec.tenant.as_str()), ("kubernetes.io/metadata.name", namespace)];
+        let namespace_labels: BTreeMap<_, _> = labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+        let of =
+            |object| Request { object, within: Some((namespace, &grant)), namespace_labels: namespace_labels.clone() };
+        if kind != "Pod" {
+            check.policies(other, &[], &of(&object));
+        }
+        if let Some((prefix, pod)) = &pod {
+            check.policies(other, prefix, &of(pod));
+        }
     }
-    if !strangers.is_empty() {
-        let places: Vec<String> = strangers.iter().map(|(place, count)| format!("{place} ({count})")).collect();
+    if !foreign.is_empty() {
+        let places: Vec<String> = foreign.iter().map(|(place, count)| format!("{place} ({count})")).collect();
         not_checked.push(format!(
-            "what admission says about workloads of namespaces whose GpuTenant is not among the files: {}; of these only the amounts of \
-             GPUs were looked at (add the tenant's file, or name the namespace with -n)",
+            "admission of workloads in namespaces whose GpuTenant is not among the files: {}; of these only the amounts of GPUs were \
+             checked (add the tenant's file, or name the namespace with -n)",
             places.join(", ")
         ));
     }
@@ -90,19 +121,30 @@ pub(super) fn check(
             "which resources tenant {tenant} may use: not all profiles of its budget are among the files"
         ));
     }
-    findings
+    not_checked.extend(check.unknown.into_iter().map(|(policy, (object, why))| {
+        format!("admission policy {policy}: it cannot be evaluated without the cluster and its users, such as for {object}: {why}")
+    }));
+    check.findings
 }
 
-/// A quota on what nobody counts: extended resources are limited by what is requested.
-fn quota(other: &Other, kind: &str, object: &Value) -> Vec<Finding> {
-    let hard = object.pointer("/spec/hard").and_then(Value::as_object).filter(|_| kind == "ResourceQuota");
-    let wrong =
-        |key: &&String| key.strip_prefix("limits.").is_some_and(|r| r.contains('/')) || key.starts_with("nvidia.com/");
-    let keys = hard.into_iter().flat_map(|h| h.keys()).filter(wrong);
-    let told = |key: &String| {
-        let resource = key.strip_prefix("limits.").unwrap_or(key);
-        let message = format!("a quota does not count {key}, and limits nothing: write requests.{resource}");
-        at(other, &[path("spec.hard"), vec![Step::Field(key.clone())]].concat(), message)
-    };
-    keys.map(told).collect()
+struct Check<'a> {
+    options: Options<'a>,
+    findings: Vec<Finding>,
+    /// By policy that cannot be evaluated, the first object and the reason.
+    unknown: BTreeMap<String, (String, String)>,
+}
+
+impl Check<'_> {
+    fn add(&mut self, other: &Other, prefix: &[Step], refusals: impl IntoIterator<Item = Refusal>) {
+        self.findings.extend(refusals.into_iter().map(|r| at(other, &[prefix, &r.path].concat(), r.message)));
+    }
+
+    fn policies(&mut self, other: &Other, prefix: &[Step], request: &Request<'_>) {
+        let policies: &Policies = self.options.policies;
+        let answer = policies.check(request);
+        self.add(other, prefix, answer.refusals);
+        for (policy, why) in answer.unknown {
+            self.unknown.entry(policy).or_insert_with(|| (super::name_of(other), why));
+        }
+    }
 }

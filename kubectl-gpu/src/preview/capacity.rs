@@ -23,7 +23,7 @@ pub(super) fn profiles(old: &Side<'_>, new: &Side<'_>) -> Vec<ProfileCapacity> {
         ProfileCapacity {
             profile: name.to_string(),
             guaranteed: BeforeAfter { before: guaranteed(was), after: guaranteed(will) },
-            // a profile that is new may name devices that are there already
+            // a new profile may name existing devices
             devices: BeforeAfter {
                 before: was.or(will).unwrap_or_default().before,
                 after: will.unwrap_or_default().after,
@@ -70,7 +70,7 @@ pub(super) fn tenants(old: &Side<'_>, new: &Side<'_>) -> Vec<TenantCapacity> {
     all.into_iter().map(capacity).collect()
 }
 
-/// Every pool that is left, in order of names.
+/// Every pool that is not being deleted, in order of names.
 pub(super) fn pools(old: &Side<'_>, new: &Side<'_>) -> Vec<PoolPreview> {
     let stranded =
         |side: &Side<'_>, pool: &str| -> Stranded { side.plan.stranded.get(pool).copied().unwrap_or_default() };

@@ -18,7 +18,7 @@ pub(super) fn changes(side: &Side<'_>) -> Vec<GpuChange> {
         .filter_map(|(key, gpu)| {
             Some(GpuChange { step: steps.get(key).copied().unwrap_or(1), ..change(side, key, gpu)? })
         })
-        .chain(given_up(side))
+        .chain(released(side))
         .collect();
     changes.sort_by(|a, b| (a.step, &a.pool, &a.node, a.gpu).cmp(&(b.step, &b.pool, &b.node, b.gpu)));
     changes
@@ -28,19 +28,19 @@ fn change(side: &Side<'_>, key: &GpuKey, gpu: &GpuPlan) -> Option<GpuChange> {
     let under_way = side.under_way(key);
     let state = side.state(key)?;
     let present = match (under_way, side.spec(key)) {
-        // what is being carved is best told from where it began
+        // a change in progress is shown from its start
         (Some(change), _) => Some(plain(change.from.clone())),
         (None, Some(spec)) => Some(plain(spec.layout())),
         (None, None) => state.mig.is_some_and(|m| m.enabled).then(|| seen(state)),
     };
-    // a GPU that is left alone while it changes goes on to where it was going
+    // a changing GPU without a new target continues to its old one
     let target = gpu.target.as_deref().cloned().or_else(|| under_way.map(|c| plain(c.to.clone())))?;
     let instances = |l: Option<&Layout>| l.map(|l| l.instances.clone()).unwrap_or_default();
     let (old, new) = (instances(present.as_ref()), instances(Some(&target)));
     let mode = present.as_ref().is_some_and(|l| l.mig);
     let reset = side.board(key).is_some_and(|b| b.mode_needs_reset);
     // NVIDIA's MIG manager clears the whole GPU
-    let anew = side.managed(gpu.pool.as_str()).is_some()
+    let cleared = side.managed(gpu.pool.as_str()).is_some()
         && (side.bystanders.contains_key(key) || Shape::of(&target) != Shape::seen(state));
     Some(GpuChange {
         node: key.node.to_string(),
@@ -52,8 +52,8 @@ fn change(side: &Side<'_>, key: &GpuKey, gpu: &GpuPlan) -> Option<GpuChange> {
         phase: under_way.map(|c| format!("{:?}", c.phase)),
         from: line(present.as_ref()),
         to: line(Some(&target)),
-        destroy: old.iter().filter(|i| anew || !new.contains(i)).map(instance).collect(),
-        create: new.iter().filter(|i| anew || !old.contains(i)).map(instance).collect(),
+        destroy: old.iter().filter(|i| cleared || !new.contains(i)).map(instance).collect(),
+        create: new.iter().filter(|i| cleared || !old.contains(i)).map(instance).collect(),
         mig_mode: (mode != target.mig).then_some(MigModeChange { enabled: target.mig, reset }),
         evicts: {
             let mut pods: Vec<String> = gpu.evicts.iter().map(|e| e.pod.to_string()).collect();
@@ -61,7 +61,7 @@ fn change(side: &Side<'_>, key: &GpuKey, gpu: &GpuPlan) -> Option<GpuChange> {
             pods.dedup();
             pods
         },
-        waits_for: processes(side, key, Some(&target).filter(|_| !anew)),
+        waits_for: processes(side, key, Some(&target).filter(|_| !cleared)),
         reasons: reasons(side, key, gpu),
         seconds: 0,
     })
@@ -76,19 +76,19 @@ fn line(layout: Option<&Layout>) -> String {
     match layout {
         None => "not managed".to_owned(),
         Some(l) if !l.mig => "whole".to_owned(),
-        Some(l) if l.instances.is_empty() => "MIG on, nothing carved".to_owned(),
+        Some(l) if l.instances.is_empty() => "MIG on, no instances".to_owned(),
         Some(l) => l.instances.iter().map(|i| format!("{}@{}", i.profile, i.start)).collect::<Vec<_>>().join(" "),
     }
 }
 
-/// The plan's sentence without the GPU's name; for a change under way, the reason that it began with.
+/// The plan's reason without the GPU's name; for a change in progress, its own reason.
 fn reasons(side: &Side<'_>, key: &GpuKey, gpu: &GpuPlan) -> Vec<String> {
     let title = format!("{} GPU {}: ", key.node, gpu.index);
     let reason = side.plan.reason_of(key, gpu).or_else(|| Some(side.under_way(key)?.reason.clone()));
     reason.iter().map(|r| r.strip_prefix(&title).unwrap_or(r).to_owned()).collect()
 }
 
-/// Processes that no pod explains on devices that go, which is all where no layout stays: nobody evicts them.
+/// Processes outside pods on removed devices (all devices without `stays_in`); they are not evicted.
 fn processes(side: &Side<'_>, key: &GpuKey, stays_in: Option<&Layout>) -> Vec<String> {
     let (Some(gpu), Some(state)) = (side.gpu(key), side.state(key)) else { return Vec::new() };
     let mut waits = Vec::new();
@@ -98,7 +98,7 @@ fn processes(side: &Side<'_>, key: &GpuKey, stays_in: Option<&Layout>) -> Vec<St
         let here = state.holders.iter().filter(|h| h.start.is_none_or(|s| s == start));
         let named: Vec<String> = here.map(|h| format!("{h} on {device} at {start} {}", h.uninvited())).collect();
         if named.is_empty() {
-            waits.push(format!("a process that no pod explains uses {device} at {start}"));
+            waits.push(format!("a process outside any pod uses {device} at {start}"));
         }
         waits.extend(named);
     }
@@ -114,8 +114,8 @@ fn stays(used: &InUse, layout: &Layout) -> bool {
     }
 }
 
-/// GPUs of nodes that no pool selects any more: they are neither carved nor advertised once nothing uses them.
-fn given_up<'a>(side: &'a Side<'_>) -> impl Iterator<Item = GpuChange> + 'a {
+/// GPUs of nodes that no pool selects any more: they are not advertised once nothing uses them.
+fn released<'a>(side: &'a Side<'_>) -> impl Iterator<Item = GpuChange> + 'a {
     let nodes =
         side.world.fleet.gpu_nodes.iter().filter(|(name, _)| {
             side.world.fleet.nodes.contains_key(*name) && !side.members.contains_key(name.as_str())
@@ -130,7 +130,7 @@ fn given_up<'a>(side: &'a Side<'_>) -> impl Iterator<Item = GpuChange> + 'a {
             let mut owners: Vec<String> = devices
                 .iter()
                 .filter_map(|d| d.owner.as_ref())
-                .map(|o| format!("pod {}/{} runs on until it ends", o.namespace, o.pod))
+                .map(|o| format!("pod {}/{} runs until it ends", o.namespace, o.pod))
                 .collect();
             owners.sort();
             owners.dedup();
@@ -149,7 +149,7 @@ fn given_up<'a>(side: &'a Side<'_>) -> impl Iterator<Item = GpuChange> + 'a {
                 mig_mode: None,
                 evicts: Vec::new(),
                 waits_for: owners,
-                reasons: vec!["no pool selects its node any more: given up once nothing uses it".to_owned()],
+                reasons: vec!["no pool selects its node any more: released once nothing uses it".to_owned()],
                 seconds: 0,
             }
         })

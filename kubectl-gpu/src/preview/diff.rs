@@ -1,4 +1,4 @@
-//! How two specs differ, as a few words for each field.
+//! Differences of two specs, by field.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// Fields by which lists of objects are keyed in these kinds.
 const KEYS: [&str; 4] = ["profile", "name", "gpus", "key"];
-/// Longest value that is told.
+/// Longest value in a difference.
 const LONGEST: usize = 48;
 
 /// Fields that differ, such as `gpus[mig-3g].count: 2 → 7`, in order of their names.
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_compared_by_their_keys_and_not_by_their_order() {
+    fn lists_with_keys_are_compared_by_key() {
         let old = json!({"gpus": [{"profile": "a", "count": 1}, {"profile": "b", "count": 2}], "trust": "Internal"});
         let new =
             json!({"gpus": [{"profile": "b", "count": 7}, {"profile": "a", "count": 1}, {"profile": "c", "count": 1}]});
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_words_are_told_whole() {
+    fn lists_of_words_are_shown_whole() {
         assert_eq!(fields(&json!({"p": ["a"]}), &json!({"p": ["a", "b"]})), ["p: [a] → [a, b]"]);
     }
 }

@@ -1,4 +1,4 @@
-//! How long changes take, at most, and what that is made of.
+//! Upper bound of the duration of changes, with its parts.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const DESTROY: u64 = 1080;
 const CREATE: u64 = 330;
 const SET_MODE: u64 = 1500;
 const RESET: u64 = 4000;
-/// Milliseconds for kubelet and the Node's allocatable to follow, before carving and after it.
+/// Milliseconds for kubelet and the Node's allocatable to follow, before and after partitioning.
 const FOLLOW: u64 = 2000;
 
 /// Fills in the seconds of every change.
@@ -26,13 +26,13 @@ pub(super) fn fill(side: &Side<'_>, changes: &mut [GpuChange], evictions: &[Evic
             evictions.iter().filter(|e| change.evicts.contains(&format!("{}/{}", e.namespace, e.pod))).collect();
         let grace = owners.iter().map(|e| u64::try_from(e.grace_seconds).unwrap_or(0)).max().unwrap_or(0);
         let notice = if owners.is_empty() { 0 } else { notice(side, change) };
-        let carving = destroyed * DESTROY + created * CREATE + mode + FOLLOW;
+        let partitioning = destroyed * DESTROY + created * CREATE + mode + FOLLOW;
         let others = config_sync(side, change).unwrap_or(0) + canary(side, change).unwrap_or(0);
-        change.seconds = notice + grace + others + carving.div_ceil(1000);
+        change.seconds = notice + grace + others + partitioning.div_ceil(1000);
     }
 }
 
-/// Seconds that canary pods may take together to prove what the change makes, where the pool names one.
+/// Timeout in seconds of all canary pods of a change, where the pool names a canary.
 fn canary(side: &Side<'_>, change: &GpuChange) -> Option<u64> {
     let pool = side.world.pool(change.pool.as_deref()?)?;
     let rules = pool.spec.verify.canary.as_ref()?;
@@ -41,7 +41,7 @@ fn canary(side: &Side<'_>, change: &GpuChange) -> Option<u64> {
     makes.then(|| rules.timeout.get().ok().map(|timeout| timeout.as_secs())).flatten()
 }
 
-/// Seconds until NVIDIA's MIG manager has the layout, where it carves.
+/// Seconds until NVIDIA's MIG manager has the layout, where it partitions.
 fn config_sync(side: &Side<'_>, change: &GpuChange) -> Option<u64> {
     let pool = side.managed(change.pool.as_deref()?)?;
     let patience = MigManagerTimeouts::from(&pool.spec.mig_manager.clone().unwrap_or_default());
@@ -80,7 +80,7 @@ pub(super) fn estimate(side: &Side<'_>, changes: &[GpuChange], evictions: &[Evic
     basis.push(format!("{:.0} s on each GPU for kubelet and the Node's allocatable to follow", seconds_of(FOLLOW)));
     if let Some(most) = changing.iter().filter_map(|c| config_sync(side, c)).max() {
         basis.push(format!(
-            "{most} s on each node for the layout to reach NVIDIA's MIG manager; stopping and starting NVIDIA's other parts is not counted"
+            "{most} s on each node for the layout to reach NVIDIA's MIG manager; restarts of NVIDIA's other components are not counted"
         ));
     }
     if let Some(most) = changing.iter().filter_map(|c| canary(side, c)).max() {
@@ -97,7 +97,7 @@ pub(super) fn estimate(side: &Side<'_>, changes: &[GpuChange], evictions: &[Evic
             .filter(|p| !Policy::from(&p.spec.disruption).notice.is_zero())
             .map(|p| {
                 format!(
-                    "owners in pool {} are told {} before",
+                    "owners in pool {} are notified {} before",
                     p.metadata.name.as_deref().unwrap_or_default(),
                     p.spec.disruption.notice
                 )

@@ -1,4 +1,4 @@
-//! Pods that are evicted, who replaces them, and what their eviction waits for.
+//! Evicted pods, their controllers, and what their eviction waits for.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,12 @@ use super::{
     side::Side,
 };
 use crate::{
+    records::{BudgetRecord, PodRecord},
     snapshot::TEMPLATE_HASH,
-    world::{BudgetRecord, PodRecord, World},
+    world::World,
 };
 
-/// Kubernetes' default, for pods that do not say.
+/// Kubernetes' default.
 const GRACE: i64 = 30;
 
 /// Every pod that loses a device by one of these changes, once.
@@ -61,7 +62,7 @@ fn grace(pod: &PodRecord) -> i64 {
     pod.spec.termination_grace_period_seconds.unwrap_or(GRACE)
 }
 
-/// Who replaces a pod. A `ReplicaSet` of a Deployment is told by the hash at the end of its name.
+/// The controller of a pod. A `ReplicaSet` of a Deployment has the hash at the end of its name.
 fn controller(pod: &PodRecord) -> Option<String> {
     let owner = pod.owner_references().iter().find(|o| o.controller == Some(true))?;
     let deployment = pod
@@ -86,9 +87,9 @@ fn waits_for(world: &World, pod: &PodRecord, policy: &Policy) -> Vec<String> {
     let owner = pod.owner_references().iter().find(|o| o.controller == Some(true)).map(|o| o.kind.as_str());
     match owner {
         None if policy.unmanaged_pods == UnmanagedPods::Wait => {
-            waits.push("no controller would replace it: delete it when it can go".to_owned());
+            waits.push("no controller replaces it: delete it when it can go".to_owned());
         }
-        Some("DaemonSet") => waits.push("its DaemonSet would put it back: change the DaemonSet".to_owned()),
+        Some("DaemonSet") => waits.push("its DaemonSet would recreate it: change the DaemonSet".to_owned()),
         Some("Node") => waits.push("it is a static pod: remove its manifest from the node".to_owned()),
         _ => {}
     }

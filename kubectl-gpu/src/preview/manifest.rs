@@ -1,4 +1,4 @@
-//! Manifests applied to a world: what each does to its object, and what the API server would refuse.
+//! Manifests applied to a world: the effect of each, and what the API server refuses.
 
 use std::collections::BTreeSet;
 
@@ -16,20 +16,20 @@ use crate::{
     world::World,
 };
 
-/// A world as it would be, and what makes it so.
+/// A world with manifests applied.
 #[derive(Clone, Debug, Default)]
 pub struct Proposal {
     /// With the manifests applied.
     pub after: World,
-    /// What each manifest does.
+    /// The effect of each manifest.
     pub manifests: Vec<Manifest>,
-    /// What the API server would refuse; it is not in `after`.
+    /// What the API server refuses; it is not in `after`.
     pub refused: Vec<Finding>,
-    /// What a reader should know about the manifests.
+    /// Notes about the manifests.
     pub notes: Vec<String>,
 }
 
-/// What cannot be deleted, because it is not there or is no kind that people write.
+/// An object that does not exist or cannot be deleted with this flag.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("--delete {0}: {1}")]
 pub struct DeleteError(String, String);
@@ -37,7 +37,7 @@ pub struct DeleteError(String, String);
 /// A kind and a name.
 type Name = (String, String);
 
-/// Applies manifests and deletions to a world. `prune`: objects of the kinds among the manifests that none of them has go too.
+/// Applies manifests and deletions to a world. `prune`: also deletes objects of the manifests' kinds that no manifest contains.
 pub fn propose(before: &World, reading: Reading, delete: &[String], prune: bool) -> Result<Proposal, DeleteError> {
     let mut proposal = Proposal { after: before.clone(), ..Proposal::default() };
     if !reading.ignored.is_empty() {
@@ -110,7 +110,7 @@ fn exists(world: &World, name: Name) -> Result<Name, String> {
     if written(world).contains(&name) { Ok(name) } else { Err(format!("there is no {} {}", name.0, name.1)) }
 }
 
-/// Every object that people write.
+/// Every object that users write.
 fn written(world: &World) -> BTreeSet<Name> {
     fn names<K: Resource<DynamicType = ()>>(objects: &[K]) -> impl Iterator<Item = Name> {
         objects.iter().map(|o| (K::kind(&()).into_owned(), o.name_any()))
@@ -163,7 +163,7 @@ fn value(spec: &impl Serialize) -> Value {
     serde_json::to_value(spec).unwrap_or_default()
 }
 
-/// No plan depends on who owns a tenant, and snapshots leave it out.
+/// Plans do not depend on owners, and snapshots leave them out.
 fn without_owners(mut spec: Value) -> Value {
     if let Value::Object(fields) = &mut spec {
         fields.remove("owners");

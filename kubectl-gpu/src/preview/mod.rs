@@ -1,5 +1,4 @@
-//! From two worlds, without and with the manifests, to what the operator would do: the operator's own planner decides, this
-//! says it for people and for programs. Pure.
+//! Compares two worlds, without and with the manifests, by the plans that the operator makes for them. Pure.
 
 mod capacity;
 mod change;
@@ -19,8 +18,7 @@ use side::Side;
 
 use crate::world::World;
 
-/// Compares what the operator would do about both worlds. `ignore_known`: what is unmet without the manifests too does not
-/// make the outcome worse.
+/// Compares the plans of both worlds. `ignore_known`: problems that exist without the manifests too do not affect the outcome.
 pub fn preview(before: &World, proposal: &Proposal, ignore_known: bool) -> PlanPreview {
     let (old, new) = (Side::of(before), Side::of(&proposal.after));
     let mut changes = change::changes(&new);

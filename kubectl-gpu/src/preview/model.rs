@@ -1,9 +1,9 @@
-//! The answer as data: what `-o json` and `-o yaml` write. Fields are only ever added to this version.
+//! The preview as data, written by `-o json` and `-o yaml`. Fields are only added within this version.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What the cluster would do.
+/// What the operator would do.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanPreview {
@@ -11,12 +11,12 @@ pub struct PlanPreview {
     pub api_version: String,
     /// `PlanPreview`.
     pub kind: String,
-    /// When the cluster was looked at, in RFC 3339; absent when a snapshot does not say.
+    /// When the cluster was read, in RFC 3339; absent when a snapshot does not tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub taken_at: Option<String>,
     /// The worst that would happen.
     pub outcome: Outcome,
-    /// Exit code of `kubectl gpu plan`: 0, 2, 3 or 4, as `outcome` says.
+    /// Exit code of `kubectl gpu plan --exit-code`: 0, 2, 3 or 4, according to `outcome`.
     pub exit_code: u8,
     /// What would be applied and deleted.
     pub manifests: Vec<Manifest>,
@@ -32,7 +32,7 @@ pub struct PlanPreview {
     pub pools: Vec<PoolPreview>,
     /// What would be refused, and guarantees that could not be met.
     pub problems: Vec<Finding>,
-    /// What a reader should know and nobody has to mend, in sentences.
+    /// Notes without need for action, in sentences.
     pub notes: Vec<String>,
     /// How long it would take.
     pub estimate: Estimate,
@@ -43,7 +43,7 @@ pub struct PlanPreview {
 pub enum Outcome {
     /// No GPU changes.
     NothingToDo,
-    /// GPUs change, and nobody is evicted.
+    /// GPUs change, and no pod is evicted.
     Changes,
     /// Pods are evicted.
     Evictions,
@@ -109,10 +109,10 @@ pub struct GpuChange {
     /// Its pool; absent when no pool has it any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// GPUs of a pool with the same number change at the same time, those of the next number after them. 0: no change is
-    /// needed to begin, such as for a GPU that is given up.
+    /// GPUs of a pool with the same number change at the same time, those of the next number after them. 0: outside the
+    /// order, such as a released GPU.
     pub step: u32,
-    /// Phase of the change that is under way already.
+    /// Phase of a change in progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
     /// The layout that it has, in one line.
@@ -128,8 +128,7 @@ pub struct GpuChange {
     pub mig_mode: Option<MigModeChange>,
     /// Pods that lose a device of this GPU, as `namespace/name`.
     pub evicts: Vec<String>,
-    /// What has to end before this change can go on and is no pod that is evicted: processes that no pod explains, and on a
-    /// GPU that is given up everything that uses it.
+    /// What has to end first and is not evicted: processes outside pods, and on a released GPU all its users.
     pub waits_for: Vec<String>,
     /// Why, in sentences.
     pub reasons: Vec<String>,
@@ -153,7 +152,7 @@ pub struct Instance {
 pub struct MigModeChange {
     /// On, or else off.
     pub enabled: bool,
-    /// The GPU is reset for it, so everything on it has to leave.
+    /// The GPU is reset for it, so all pods on it are evicted.
     pub reset: bool,
 }
 
@@ -168,7 +167,7 @@ pub struct Eviction {
     /// Tenant that the namespace belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// Who replaces it, such as `Deployment/notebook`; absent: nobody.
+    /// Controller that replaces it, such as `Deployment/notebook`; absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub controller: Option<String>,
     /// Devices that it loses, such as `1g.10gb at 3 of gpu-1 GPU 0`.
@@ -224,7 +223,7 @@ pub struct BeforeAfter {
     pub after: u32,
 }
 
-/// Rules of a pool as far as they decide about time, and what its layout leaves over.
+/// Rules of a pool about time, and the slices that its layout cannot use.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolPreview {
@@ -232,10 +231,10 @@ pub struct PoolPreview {
     pub pool: String,
     /// GPUs that may change at once, as written.
     pub max_unavailable: String,
-    /// NVIDIA's MIG manager carves the pool's nodes: they change one after the other, and `maxUnavailable` is not read.
+    /// NVIDIA's MIG manager partitions the pool's nodes: they change one after the other, and `maxUnavailable` is not used.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub node_by_node: bool,
-    /// Owners are told so long before they are evicted, as written.
+    /// Notice to owners before an eviction, as written.
     pub notice: String,
     /// When changes may begin, in words.
     pub window: String,
@@ -261,7 +260,7 @@ pub struct WindowPreview {
     pub end: String,
 }
 
-/// Something that a person has to mend.
+/// A problem to fix.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
@@ -269,7 +268,7 @@ pub struct Finding {
     pub reason: String,
     /// The sentence, with the remedy.
     pub message: String,
-    /// It is so without these manifests too.
+    /// It exists without these manifests too.
     pub known: bool,
 }
 
@@ -277,11 +276,11 @@ pub struct Finding {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Estimate {
-    /// Seconds from the first change to the last, at most, waiting for people and windows not counted.
+    /// Upper bound in seconds from the first change to the last, without waits and windows.
     pub seconds: u64,
-    /// What the number is made of, in sentences.
+    /// The parts of the estimate, in sentences.
     pub basis: Vec<String>,
-    /// The estimate does not count these: they end when somebody ends them.
+    /// Waits that the estimate does not include.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_counted: Vec<String>,
 }

@@ -1,5 +1,4 @@
-//! The order of changes: by rank within a pool, as many at once as the pool allows, exactly as the operator admits them;
-//! where NVIDIA's MIG manager carves, node by node.
+//! The order of changes: by rank within a pool, as many at once as the operator admits; with NVIDIA's MIG manager, node by node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +11,7 @@ use kube::ResourceExt as _;
 
 use super::side::Side;
 
-/// The step of every GPU that changes, from 1 in each pool; changes under way are in step 1.
+/// The step of every changing GPU, from 1 in each pool; changes in progress are in step 1.
 pub(super) fn steps(side: &Side<'_>) -> BTreeMap<GpuKey, u32> {
     let mut by_pool: BTreeMap<&PoolName, Vec<ChangeCandidate<GpuKey>>> = BTreeMap::new();
     for (key, gpu) in &side.plan.gpus {

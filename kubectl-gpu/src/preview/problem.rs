@@ -1,4 +1,4 @@
-//! What a person has to mend, and what a reader should know.
+//! Problems to fix, and notes.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use super::{
     window,
 };
 
-/// Everything that would be refused or unmet; `refused` comes from applying the manifests.
+/// Everything that is refused or unmet; `refused` comes from applying the manifests.
 pub(super) fn findings(old: &Side<'_>, new: &Side<'_>, refused: &[Finding]) -> Vec<Finding> {
     let known: BTreeSet<String> = sentences(old).into_iter().map(|(_, message)| message).collect();
     let found = sentences(new).into_iter().map(|(reason, message)| Finding {
@@ -21,7 +21,7 @@ pub(super) fn findings(old: &Side<'_>, new: &Side<'_>, refused: &[Finding]) -> V
         message,
     });
     let mut findings: Vec<Finding> = found.chain(refused.iter().cloned()).collect();
-    // what the manifests bring about comes first
+    // new problems come first
     findings.sort_by(|a, b| (a.known, &a.reason, &a.message).cmp(&(b.known, &b.reason, &b.message)));
     findings.dedup();
     findings
@@ -44,7 +44,7 @@ fn sentences(side: &Side<'_>) -> Vec<(&'static str, String)> {
     found
 }
 
-/// Sentences that nobody has to act on because of the manifests.
+/// Sentences without need for action.
 pub(super) fn notes(new: &Side<'_>, changes: &[GpuChange], more: &[String]) -> Vec<String> {
     let mut notes: Vec<String> = more.to_vec();
     for pool in &new.world.fleet.pools {

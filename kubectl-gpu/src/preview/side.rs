@@ -1,4 +1,4 @@
-//! One of the two worlds, with the plan that the operator makes for it.
+//! A world with the operator's plan for it.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ use crate::world::World;
 pub(super) struct Side<'a> {
     pub world: &'a World,
     pub snapshot: Snapshot,
-    /// The plan, as far as it reaches where NVIDIA's MIG manager carves.
+    /// The plan, with the effects of NVIDIA's MIG manager.
     pub plan: Plan,
-    /// GPUs that NVIDIA's MIG manager carves anew because of others, with the reason.
+    /// GPUs that NVIDIA's MIG manager repartitions because of others, with the reason.
     pub bystanders: BTreeMap<GpuKey, String>,
     /// Everything that is wrong, sorted.
     pub problems: Vec<Problem>,
@@ -30,7 +30,7 @@ pub(super) struct Side<'a> {
 
 impl<'a> Side<'a> {
     pub fn of(world: &'a World) -> Self {
-        // as the operator does it: a node that is silent for a moment is still supply
+        // as in the operator: a node within its grace period is still supply
         let cluster = world.taken_at.map_or_else(|| world.fleet.cluster(), |now| world.fleet.cluster_at(now));
         let (snapshot, mut problems) = Snapshot::read(&cluster);
         let mut plan = plan::plan(&snapshot);
@@ -48,7 +48,7 @@ impl<'a> Side<'a> {
         Self { world, snapshot, plan, bystanders, problems, members }
     }
 
-    /// The planner's picture of a GPU.
+    /// The planner's model of a GPU.
     pub fn gpu(&self, key: &GpuKey) -> Option<&Gpu> {
         self.snapshot.nodes.get(key.node.as_str())?.gpus.get(key.uuid.as_str())
     }
@@ -67,12 +67,12 @@ impl<'a> Side<'a> {
         node.spec.gpus.iter().find(|g| g.uuid == key.uuid.as_str())
     }
 
-    /// The change that is under way on a GPU.
+    /// The change in progress on a GPU.
     pub fn under_way(&self, key: &GpuKey) -> Option<&Change> {
         self.spec(key)?.change.as_ref().filter(|c| c.phase < ChangePhase::RolledBack)
     }
 
-    /// The pool, where NVIDIA's MIG manager carves for it.
+    /// The pool, where NVIDIA's MIG manager partitions it.
     pub fn managed(&self, pool: &str) -> Option<&GpuPool> {
         self.world.pool(pool).filter(|p| p.spec.partitioner == Partitioner::MigManager)
     }

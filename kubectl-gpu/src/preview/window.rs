@@ -1,13 +1,13 @@
-//! When a pool's changes may begin, in words and numbers.
+//! When changes of a pool may begin.
 
 use gputenancy_crds::{GpuPool, MaintenanceWindow};
 use gputenancy_engine::change::{Window, Windows};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use crate::render::span;
+use crate::units::span;
 
-/// What is known about a pool's windows.
+/// State of a pool's windows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct WindowState {
     pub words: String,
@@ -49,14 +49,14 @@ fn words(window: &MaintenanceWindow) -> String {
 }
 
 impl WindowState {
-    /// What a reader should know: changes that take longer than a window are spread over several.
+    /// A note if the changes take longer than a window.
     pub fn note(&self, pool: &GpuPool, seconds: u64) -> Option<String> {
         let (start, end) = self.next?;
         let lasts = u64::try_from(end.duration_since(start).as_secs()).unwrap_or(0);
         let name = pool.name_any();
         (seconds > lasts).then(|| {
             format!(
-                "pool {name}: the changes take up to {}, a window {}; what has not begun when it closes waits for the next one",
+                "pool {name}: the changes take up to {}, a window {}; changes that have not begun when it closes wait for the next one",
                 span(seconds),
                 span(lasts)
             )

@@ -1,10 +1,13 @@
-//! Changes for people: a table on a terminal, a line for each piece of news elsewhere.
+//! Changes as text: a table on a terminal, a line for each update elsewhere.
 
 use super::{
-    table::{WIDTH, table},
-    words::{GREEN, span, styled, wrapped},
+    table::table,
+    words::{GREEN, sentence, styled},
 };
-use crate::changes::{ChangeList, RunningChange};
+use crate::{
+    changes::{ChangeList, RunningChange},
+    units::span,
+};
 
 /// All changes as a table.
 pub fn changes(list: &ChangeList) -> String {
@@ -13,41 +16,39 @@ pub fn changes(list: &ChangeList) -> String {
     } else {
         let rows = list.items.iter().map(|c| {
             let bar = format!("{}{}", "#".repeat(c.step.into()), "-".repeat((c.steps - c.step).into()));
-            vec![format!("{} GPU {}", c.node, c.gpu), c.phase.clone(), bar, span(c.seconds), said(c).to_owned()]
+            vec![format!("{} GPU {}", c.node, c.gpu), c.phase.clone(), bar, span(c.seconds), action(c).to_owned()]
         });
         table(&["GPU", "PHASE", "STEP", "SINCE", "WAITS FOR"], rows)
     };
     for pending in &list.pending {
-        for line in wrapped(pending, usize::from(WIDTH) - 2) {
-            text.push_str(&format!("  {line}\n"));
-        }
+        sentence(&mut text, 2, "", pending);
     }
     text
 }
 
-/// What is being done or waited for; until the pool's status has caught up with the phase, what the phase is about.
-fn said(change: &RunningChange) -> &str {
+/// Current action; a description of the phase until the pool's status has caught up.
+fn action(change: &RunningChange) -> &str {
     match change.phase.as_str() {
         _ if change.failed => &change.reason,
         _ if !change.message.is_empty() => &change.message,
-        "Noticed" => "owners are being told",
-        "Held" => "free devices that must go are being withdrawn",
-        "Evicting" => "owners are being evicted",
-        "Idle" => "NVML has yet to show that nothing uses what goes",
-        "Partitioning" => "the agent is carving",
-        "Canary" => "canary pods have yet to prove the new devices",
-        "RollingBack" => "the old layout is being restored",
-        _ => "kubelet and the Node's allocatable have yet to agree",
+        "Noticed" => "notifying owners",
+        "Held" => "withdrawing free devices of removed instances",
+        "Evicting" => "evicting owners",
+        "Idle" => "waiting until NVML shows no process on removed instances",
+        "Partitioning" => "the agent is partitioning the GPU",
+        "Canary" => "waiting for canary pods to verify the new devices",
+        "RollingBack" => "restoring the old layout",
+        _ => "waiting for kubelet and the Node's allocatable",
     }
 }
 
-/// One change as a line without times, so that it differs only when something has happened.
+/// One change as a line without times, so that it changes only with the state.
 pub fn line(change: &RunningChange) -> String {
     let RunningChange { node, gpu, phase, step, steps, .. } = change;
-    format!("{node} GPU {gpu}: {phase} ({step}/{steps}): {}", said(change))
+    format!("{node} GPU {gpu}: {phase} ({step}/{steps}): {}", action(change))
 }
 
-/// Why a GPU is changed, as a line that is told once.
+/// Why a GPU is changed, as a line.
 pub fn beginning(change: &RunningChange) -> String {
     format!("{} GPU {}: {}", change.node, change.gpu, change.reason)
 }

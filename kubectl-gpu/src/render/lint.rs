@@ -1,4 +1,4 @@
-//! Findings for people: a line for each, as compilers write them, so that editors find the place.
+//! Findings as text: a line for each in the form of compilers, so that editors find the place.
 
 use std::fmt::Write as _;
 

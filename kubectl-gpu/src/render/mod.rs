@@ -1,4 +1,4 @@
-//! Answers as text: tables for people, JSON and YAML for programs.
+//! Results as text: tables, JSON and YAML.
 
 mod changes;
 mod lint;
@@ -12,11 +12,10 @@ pub use lint::lint;
 pub use plan::plan;
 use serde::Serialize;
 pub use tenant::tenant;
-pub use words::span;
 
 use crate::args::Output;
 
-/// Why an answer cannot be written.
+/// Why a result cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
     /// As JSON.
@@ -27,15 +26,15 @@ pub enum RenderError {
     Yaml(#[from] serde_saphyr::ser::Error),
 }
 
-/// One document of an answer, or its table.
+/// A result as one document or as a table.
 pub fn document(
-    answer: &impl Serialize,
+    result: &impl Serialize,
     output: Output,
     table: impl FnOnce() -> String,
 ) -> Result<String, RenderError> {
     Ok(match output {
         Output::Table => table(),
-        Output::Json => serde_json::to_string_pretty(answer)? + "\n",
-        Output::Yaml => serde_saphyr::to_string(answer)?,
+        Output::Json => serde_json::to_string_pretty(result)? + "\n",
+        Output::Yaml => serde_saphyr::to_string(result)?,
     })
 }

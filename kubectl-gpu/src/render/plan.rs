@@ -1,14 +1,17 @@
-//! A preview for people: what is applied, what changes and why, who moves, what there is afterwards, what is wrong.
+//! A preview as text: manifests, changes with reasons, evictions, capacity, estimate, problems.
 
 use std::fmt::Write as _;
 
 use super::{
-    table::{WIDTH, table},
-    words::{BOLD, GREEN, RED, YELLOW, counted, span, styled, wrapped},
+    table::table,
+    words::{GREEN, RED, YELLOW, counted, heading, sentence, styled},
 };
-use crate::preview::{Action, BeforeAfter, GpuChange, Instance, Outcome, PlanPreview};
+use crate::{
+    preview::{Action, BeforeAfter, GpuChange, Instance, Outcome, PlanPreview},
+    units::span,
+};
 
-/// The whole answer; colours are written always, and taken away by a stream that is no terminal.
+/// The whole preview; styles are stripped by a stream that is no terminal.
 pub fn plan(preview: &PlanPreview) -> String {
     let mut text = String::new();
     manifests(preview, &mut text);
@@ -19,19 +22,6 @@ pub fn plan(preview: &PlanPreview) -> String {
     findings(preview, &mut text);
     let _ = writeln!(text, "{}", verdict(preview));
     text
-}
-
-pub(super) fn heading(text: &mut String, words: &str) {
-    let _ = writeln!(text, "{}", styled(BOLD, words));
-}
-
-/// A sentence with a mark in front, in as many lines as it needs.
-pub(super) fn sentence(text: &mut String, indent: usize, mark: &str, words: &str) {
-    let width = usize::from(WIDTH) - indent - mark.chars().count();
-    for (n, line) in wrapped(words, width).iter().enumerate() {
-        let mark = if n == 0 { mark.to_owned() } else { " ".repeat(mark.chars().count()) };
-        let _ = writeln!(text, "{}{mark}{line}", " ".repeat(indent));
-    }
 }
 
 fn manifests(preview: &PlanPreview, text: &mut String) {
@@ -71,7 +61,8 @@ fn changes(preview: &PlanPreview, text: &mut String) {
         let rules = preview.pools.iter().find(|p| Some(p.pool.as_str()) == pool);
         heading(text, &pool.map_or_else(|| "No pool".to_owned(), |p| format!("Pool {p}")));
         if let Some(rules) = rules {
-            let notice = if rules.notice == "0s" { "not told".into() } else { format!("told {}", rules.notice) };
+            let notice =
+                if rules.notice == "0s" { "not notified".into() } else { format!("notified {}", rules.notice) };
             let limit = if rules.node_by_node {
                 "one node at a time".to_owned()
             } else {
@@ -104,8 +95,8 @@ fn one_change(change: &GpuChange, text: &mut String) {
     match change.mig_mode {
         Some(mode) => {
             let reset = if mode.reset { ", the GPU is reset" } else { "" };
-            let deed = if mode.enabled { "~ turn MIG on" } else { "~ turn MIG off, one whole device" };
-            let _ = writeln!(text, "    {}", styled(YELLOW, &format!("{deed}{reset}")));
+            let action = if mode.enabled { "~ turn MIG on" } else { "~ turn MIG off, one whole device" };
+            let _ = writeln!(text, "    {}", styled(YELLOW, &format!("{action}{reset}")));
         }
         None if change.destroy.is_empty() && change.create.is_empty() => {
             let _ = writeln!(text, "    {}", styled(YELLOW, &format!("~ {} → {}", change.from, change.to)));
@@ -125,7 +116,7 @@ fn one_change(change: &GpuChange, text: &mut String) {
     }
 }
 
-/// The part of a reason that is not told by other lines already: deeds stand above it, and who moves below.
+/// The part of a reason that other lines do not have: actions are above it, evictions below.
 fn because(reason: &str) -> &str {
     let why = reason.split_once("because ").map_or(reason, |(_, why)| why);
     why.split_once("; ").map_or(why, |(why, _)| why)
@@ -151,7 +142,7 @@ fn evictions(preview: &PlanPreview, text: &mut String) {
     heading(text, "Evicted");
     for eviction in &preview.evictions {
         let owner =
-            eviction.controller.as_ref().map_or("nobody replaces it".to_owned(), |c| format!("{c} replaces it"));
+            eviction.controller.as_ref().map_or("no controller replaces it".to_owned(), |c| format!("{c} replaces it"));
         let tenant = eviction.tenant.as_ref().map(|t| format!(", tenant {t}")).unwrap_or_default();
         let pod = styled(RED, &format!("{}/{}", eviction.namespace, eviction.pod));
         let _ = writeln!(text, "  {pod} ({owner}{tenant})");
@@ -209,8 +200,8 @@ fn estimate(preview: &PlanPreview, text: &mut String) {
     estimate.basis.iter().for_each(|line| sentence(text, 2, "- ", line));
     match estimate.not_counted.len() {
         0 => {}
-        1 => sentence(text, 2, "- ", "not counted: what is waited for, as said above"),
-        n => sentence(text, 2, "- ", &format!("not counted: {n} things that are waited for, as said above")),
+        1 => sentence(text, 2, "- ", "not counted: the wait listed above"),
+        n => sentence(text, 2, "- ", &format!("not counted: {n} waits listed above")),
     }
     text.push('\n');
 }
@@ -229,7 +220,7 @@ fn findings(preview: &PlanPreview, text: &mut String) {
     }
 }
 
-/// The last line: what it comes to.
+/// The last line: the outcome.
 fn verdict(preview: &PlanPreview) -> String {
     let gpus = match preview.changes.len() {
         0 => "no GPU changes".to_owned(),
@@ -237,7 +228,7 @@ fn verdict(preview: &PlanPreview) -> String {
         n => format!("{n} GPUs change"),
     };
     let pods = match preview.evictions.len() {
-        0 => "nobody is evicted".to_owned(),
+        0 => "no pod is evicted".to_owned(),
         1 => "1 pod is evicted".to_owned(),
         n => format!("{n} pods are evicted"),
     };
@@ -247,7 +238,7 @@ fn verdict(preview: &PlanPreview) -> String {
         Outcome::Evictions => styled(YELLOW, &format!("Result: {gpus}, {pods}.")),
         Outcome::Unmet => {
             let open = counted(preview.problems.len(), "problem");
-            styled(RED, &format!("Result: {gpus}, {pods}; {open} to mend."))
+            styled(RED, &format!("Result: {gpus}, {pods}; {open}."))
         }
     }
 }

@@ -2,8 +2,7 @@
 
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 
-/// Characters in a line.
-pub(super) const WIDTH: u16 = 100;
+use super::words::WIDTH;
 
 /// A table without borders, two spaces in front and between its columns.
 pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {

@@ -1,13 +1,15 @@
-//! A tenant for people.
+//! A tenant as text.
 
 use std::fmt::Write as _;
 
 use super::{
-    plan::{heading, sentence},
     table::table,
-    words::{GREEN, RED, YELLOW, span, styled},
+    words::{GREEN, RED, YELLOW, heading, sentence, styled},
 };
-use crate::tenant::{ProfileBudget, ResourceBudget, Share, TenantReport};
+use crate::{
+    tenant::{ProfileBudget, ResourceBudget, Share, TenantReport},
+    units::span,
+};
 
 /// The whole report.
 pub fn tenant(report: &TenantReport) -> String {
@@ -57,7 +59,7 @@ fn gpus(report: &TenantReport, text: &mut String) {
         let shares = shares.collect::<Vec<_>>().join(", ");
         let each = if shares.is_empty() { String::new() } else { format!("; a device counts as: {shares}") };
         text.push('\n');
-        sentence(text, 2, "", &format!("together {used} of {} whole GPUs{each}", together.budget));
+        sentence(text, 2, "", &format!("in total {used} of {} whole GPUs{each}", together.budget));
     }
     let rows: Vec<Vec<String>> =
         report.profiles.iter().flat_map(|p| p.namespaces.iter().map(|s| share(s, &p.profile))).collect();
@@ -83,7 +85,7 @@ fn share(share: &Share, of: &str) -> Vec<String> {
     vec![share.namespace.clone(), of.to_owned(), share.limit.clone(), share.used.clone()]
 }
 
-/// Where a budget lies now, by namespace.
+/// Quota by namespace.
 fn spread(mut rows: Vec<Vec<String>>, what: &str, text: &mut String) {
     if !rows.is_empty() {
         rows.sort();
@@ -101,7 +103,7 @@ fn waiting(report: &TenantReport, text: &mut String) {
     for one in &report.waiting {
         let when = one.seconds.map(|s| format!("{} ago", span(s)));
         let pod = one.object.starts_with("Pod/");
-        let when = when.map(|w| if pod { format!("made {w}") } else { format!("refused {w}") });
+        let when = when.map(|w| if pod { format!("created {w}") } else { format!("refused {w}") });
         let when = when.map(|w| format!(" ({w})")).unwrap_or_default();
         let _ = writeln!(text, "  {}/{}{when}", one.namespace, one.object);
         sentence(text, 4, "", &format!("{}: {}", styled(YELLOW, &one.reason), one.message));
@@ -117,7 +119,7 @@ fn contracts(report: &TenantReport, text: &mut String) {
     heading(text, "Contracts");
     for (profile, contract) in known {
         let kept = match (&contract.isolation, &contract.enforcement) {
-            (Some(isolation), Some(by)) => format!(": isolation {isolation}; limits are held by {by}"),
+            (Some(isolation), Some(by)) => format!(": isolation {isolation}; limits enforced by: {by}"),
             _ => String::new(),
         };
         sentence(text, 2, "", &format!("{}{kept}", profile.profile));

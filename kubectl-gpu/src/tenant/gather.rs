@@ -1,4 +1,4 @@
-//! Reads what a report is made of: gets and lists only. What is forbidden is noted and left out.
+//! Reads the objects of a report with gets and lists. Forbidden objects are noted and left out.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,8 +29,8 @@ pub enum GatherError {
     NoTenant(String),
     /// Nothing of the tenant may be read.
     #[error(
-        "you may not read GpuTenant {tenant}, and of the namespaces that were looked at ({looked}) none is one of its that you may \
-         look into: name one of the team's namespaces with -n"
+        "you may not read GpuTenant {tenant}, and none of the namespaces {looked} is a readable \
+         namespace of it: name one of the team's namespaces with -n"
     )]
     Nothing {
         /// The tenant.
@@ -48,12 +48,12 @@ pub enum GatherError {
     },
 }
 
-/// Notes what may not be read.
+/// Collects what may not be read.
 #[derive(Default)]
 struct Hidden(Vec<String>);
 
 impl Hidden {
-    /// The answer, unless there is no such object or it is forbidden.
+    /// The object; `None` where it is missing or forbidden.
     fn unless<T>(&mut self, what: &str, answer: kube::Result<T>) -> Result<Option<T>, GatherError> {
         match answer {
             Ok(found) => Ok(Some(found)),
@@ -67,7 +67,7 @@ impl Hidden {
     }
 }
 
-/// Reads all that there is to say about a tenant; `namespaces` are where to look besides, if the tenant itself is hidden.
+/// Reads the objects of a tenant; `namespaces` are read if the tenant itself is hidden.
 pub async fn gather(client: &Client, name: &str, namespaces: &[String]) -> Result<Sources, GatherError> {
     let mut hidden = Hidden::default();
     let answer = Api::<GpuTenant>::all(client.clone()).get(name).await;
@@ -85,7 +85,7 @@ pub async fn gather(client: &Client, name: &str, namespaces: &[String]) -> Resul
     let mut places = Vec::new();
     for read in join_all(looked.iter().map(|namespace| place(client, namespace))).await {
         let (place, withheld) = read?;
-        // somebody who may not read the tenant learns from the grant whose namespace it is
+        // without the right to read the tenant, the grant tells which tenant owns the namespace
         if tenant.is_some() || place.grant.as_ref().is_some_and(|g| g.spec.tenant == name) {
             places.push(place);
             hidden.0.extend(withheld.0);
@@ -105,7 +105,7 @@ fn of_tenant(tenant: &GpuTenant) -> Vec<String> {
     let status = tenant.status.clone().unwrap_or_default();
     let foreign = |name: &String| status.namespaces.iter().any(|n| n.name == *name && n.phase == "Foreign");
     let listed = tenant.spec.namespaces.iter().map(|n| n.name.clone());
-    // retained ones too: what their pods use counts
+    // retained namespaces count too
     let kept = status.namespaces.iter().map(|n| n.name.clone());
     listed.chain(kept).filter(|name| !foreign(name)).collect()
 }
@@ -131,7 +131,7 @@ async fn profiles(
     Ok(profiles)
 }
 
-/// What there is in one namespace.
+/// Objects of one namespace.
 async fn place(client: &Client, namespace: &str) -> Result<(Place, Hidden), GatherError> {
     let refusals = ListParams::default().fields("reason=FailedCreate,type=Warning");
     let all = ListParams::default();

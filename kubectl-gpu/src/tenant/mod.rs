@@ -1,4 +1,4 @@
-//! One tenant at a glance: budget, where it lies now, what waits and why. Pure, from objects to a report; [`gather`] reads.
+//! Status of one tenant: budget, quota by namespace, waiting workloads. [`report`] is pure, from objects to a report; [`gather`] reads.
 
 mod gather;
 mod report;
@@ -17,24 +17,24 @@ use std::collections::BTreeMap;
 pub use gather::{GatherError, gather};
 pub use report::report;
 
-/// What could be read.
+/// Objects that a report is made from.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// Name of the tenant.
     pub name: String,
     /// The tenant, unless it is hidden.
     pub tenant: Option<GpuTenant>,
-    /// Its namespaces, as far as they are known.
+    /// Its known namespaces.
     pub namespaces: Vec<Place>,
-    /// Profiles of its budget, as far as they may be read.
+    /// Readable profiles of its budget.
     pub profiles: Vec<GpuProfile>,
     /// What may not be read, in sentences.
     pub hidden: Vec<String>,
-    /// The time of the answer.
+    /// Time of the report.
     pub now: Timestamp,
 }
 
-/// What is in a namespace.
+/// Objects of one namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
     /// Its name.
@@ -45,13 +45,13 @@ pub struct Place {
     pub quota: Option<SlimQuota>,
     /// Pods.
     pub pods: Vec<Pod>,
-    /// What controllers say about pods that they could not make.
+    /// Events of controllers about refused pods.
     pub events: Vec<Event>,
-    /// Controllers by uid, and whether they have fewer pods than they want; of others it is not known.
+    /// Readable controllers by uid, and whether they have fewer pods than desired.
     pub controllers: BTreeMap<String, bool>,
 }
 
-/// A tenant as it stands.
+/// Status of a tenant.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct TenantReport {
@@ -76,9 +76,9 @@ pub struct TenantReport {
     pub resources: Vec<ResourceBudget>,
     /// What waits, the longest first.
     pub waiting: Vec<Waiting>,
-    /// Conditions that are not as they should be.
+    /// Unhealthy conditions.
     pub problems: Vec<Problem>,
-    /// What the asker may not read, in sentences.
+    /// What the user may not read, in sentences.
     pub not_visible: Vec<String>,
 }
 
@@ -92,7 +92,7 @@ pub struct ProfileBudget {
     pub resource_name: String,
     /// Devices that the team is guaranteed.
     pub budget: i32,
-    /// Devices that its pods have been granted.
+    /// Devices granted to its pods.
     pub used: i32,
     /// Devices that exist for it now; absent where the tenant is not visible.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,7 +102,7 @@ pub struct ProfileBudget {
     /// What one device counts against the tenant's cap, as a share of a whole GPU such as `1/8`; absent without a cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<String>,
-    /// Where the budget lies now.
+    /// Quota by namespace.
     pub namespaces: Vec<Share>,
     /// What its users may rely on.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -115,7 +115,7 @@ pub struct ProfileBudget {
 pub struct EquivalentBudget {
     /// The cap, such as `3.5`.
     pub budget: String,
-    /// In use, such as `2.125`; absent until the operator has looked.
+    /// In use, such as `2.125`; absent before the first reconciliation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub used: Option<String>,
 }
@@ -124,15 +124,15 @@ pub struct EquivalentBudget {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Contract {
-    /// What keeps neighbours apart, such as `Hardware`; absent where the profile is not visible.
+    /// Isolation from other tenants, such as `Hardware`; absent where the profile is not visible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<String>,
-    /// Who holds a pod to its limits, in words; absent where the profile is not visible.
+    /// How limits are enforced, in words; absent where the profile is not visible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<String>,
     /// What must be accepted as normal.
     pub expected: String,
-    /// What is the platform's fault.
+    /// What counts as an incident of the platform.
     pub incident: String,
 }
 
@@ -142,12 +142,12 @@ pub struct Contract {
 pub struct ResourceBudget {
     /// Key of a `ResourceQuota`, such as `requests.cpu`.
     pub resource: String,
-    /// The budget as a quantity: what the tenant names, or else what its quotas add up to; absent where the tenant is not visible.
+    /// The budget as a quantity: of the tenant's spec, or else the sum of its quotas; absent where the tenant is not visible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<String>,
     /// In use, as a quantity, in the namespaces that are visible.
     pub used: String,
-    /// Where the budget lies now.
+    /// Quota by namespace.
     pub namespaces: Vec<Share>,
 }
 
@@ -157,13 +157,13 @@ pub struct ResourceBudget {
 pub struct Share {
     /// The namespace.
     pub namespace: String,
-    /// What its quota allows, as a quantity: the larger of what it says and what is in force.
+    /// What its quota allows, as a quantity: the larger of the quota's spec and its enforced limit.
     pub limit: String,
     /// In use, as a quantity.
     pub used: String,
 }
 
-/// Something that waits.
+/// A waiting workload.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Waiting {
@@ -175,17 +175,17 @@ pub struct Waiting {
     pub reason: String,
     /// In words.
     pub message: String,
-    /// Since when a pod has been waiting, or when a controller was refused last, in RFC 3339.
+    /// Creation of a pod, or last refusal of a controller, in RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
     /// Seconds since then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<u64>,
-    /// Profiles that it asks for.
+    /// Requested profiles.
     pub profiles: Vec<String>,
 }
 
-/// A condition that is not as it should be.
+/// An unhealthy condition.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {

@@ -77,7 +77,7 @@ fn profile(seen: &Sources, name: &str, resource: &str, waiting: &[Waiting]) -> P
     ProfileBudget {
         profile: name.to_owned(),
         resource_name: resource.to_owned(),
-        // a count that the operator has not looked at yet is the budget all the same
+        // the budget is the spec, even before the operator has reconciled it
         budget: wanted.or(granted.map(|g| g.budget)).unwrap_or(0),
         used: told.map_or_else(|| counted.quantity().0.parse().unwrap_or(i32::MAX), |t| t.used),
         available: told.map(|t| t.available),
@@ -99,7 +99,7 @@ fn uses<'a>(seen: &'a Sources, key: &'a str) -> impl Iterator<Item = Amount> + '
     seen.namespaces.iter().filter_map(|p| Amount::parse(p.quota.as_ref()?.status.used.get(key)?))
 }
 
-/// What may still be granted is the larger of what the quota says and what is in force.
+/// The larger of the quota's spec and its enforced limit, up to which pods are admitted.
 fn limit(quota: &SlimQuota, key: &str) -> Option<Quantity> {
     let of = |hard: &gputenancy_operator::cache::Amounts| {
         hard.get(key).and_then(|quantity| Some((Amount::parse(quantity)?, quantity.clone())))
@@ -135,7 +135,7 @@ fn other_resources(seen: &Sources) -> Vec<ResourceBudget> {
         let used: Amount = uses(seen, key).sum();
         let bytes = key.contains("memory") || key.contains("storage");
         let text = |amount: Amount| if bytes { amount.binary() } else { amount.quantity() }.0;
-        // what the platform says of every tenant is not read here: the quotas add up to it
+        // the chart's default for every tenant is not readable here; the quotas add up to it
         let sum = || text(limits(seen, key).sum());
         ResourceBudget {
             resource: key.clone(),
@@ -162,18 +162,20 @@ fn contract(profile: Option<&GpuProfile>, granted: Option<&GrantedProfile>) -> O
     })
 }
 
-/// Who holds a pod to its part of a GPU.
+/// The mechanism that enforces a pod's share of a GPU.
 fn enforcement(device: &Device) -> &'static str {
     match device {
-        Device { whole: Some(_), .. } => "a GPU of its own, nothing to hold it to",
-        Device { mig: Some(_), .. } => "the GPU itself (MIG)",
+        Device { whole: Some(_), .. } => "not needed: the pod has the whole GPU",
+        Device { mig: Some(_), .. } => "the GPU (MIG)",
         Device { mps: Some(_), .. } => "NVIDIA's MPS server",
         Device { fraction: Some(_), .. } => "a library inside the container",
-        Device { whole: None, mig: None, mps: None, fraction: None, time_slice: _ } => "nobody: pods take turns",
+        Device { whole: None, mig: None, mps: None, fraction: None, time_slice: _ } => {
+            "none: pods share the GPU in time slices"
+        }
     }
 }
 
-/// Conditions that are not as they should be; one that sums up another is left out.
+/// Unhealthy conditions, without summaries of another one.
 fn problems(conditions: &[Condition]) -> Vec<Problem> {
     let wrong = |c: &&Condition| (c.status == "True") == BAD.contains(&c.type_.as_str());
     let problem =
@@ -194,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_that_sums_up_another_is_left_out() {
+    fn problems_omit_summaries_of_other_conditions() {
         let condition = |type_: &str, status: &str, message: &str| Condition {
             type_: type_.into(),
             status: status.into(),

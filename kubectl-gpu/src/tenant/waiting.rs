@@ -1,4 +1,4 @@
-//! What waits, and why: controllers that were refused a pod, and pods that do not run yet.
+//! Waiting workloads with the reason: controllers whose pods are refused, and pending pods.
 
 use gputenancy_crds::quota::resource_key;
 use k8s_openapi::{
@@ -9,10 +9,10 @@ use kube::ResourceExt as _;
 
 use super::{Place, Sources, Waiting};
 
-/// The API server's words about our quota, before the amounts.
+/// Start of the API server's message about the tenant's quota, before the amounts.
 const REFUSAL: &str = "exceeded quota: gputenancy, ";
 
-/// Everything that waits, the longest first; `resources` are the tenant's profiles and their resources.
+/// Everything that waits, the longest first; `resources` are pairs of profile and resource.
 pub(super) fn waiting(seen: &Sources, resources: &[(String, String)]) -> Vec<Waiting> {
     let of = |place: &Place| {
         let refused = refused(place, resources, seen.now);
@@ -24,12 +24,12 @@ pub(super) fn waiting(seen: &Sources, resources: &[(String, String)]) -> Vec<Wai
     all
 }
 
-/// Names of the profiles whose resource is asked for.
+/// Names of the profiles with a requested resource.
 pub(super) fn profiles_of(resources: &[(String, String)], asked: impl Fn(&str) -> bool) -> Vec<String> {
     resources.iter().filter(|(_, resource)| asked(resource)).map(|(profile, _)| profile.clone()).collect()
 }
 
-/// The last word about each controller that has fewer pods than it wants. Of a controller that nobody knows it counts as said.
+/// The latest refusal of each controller with fewer pods than desired. A controller that may not be read counts as short.
 fn refused(place: &Place, resources: &[(String, String)], now: Timestamp) -> Vec<Waiting> {
     let mut last: Vec<&Event> = Vec::new();
     for event in &place.events {
@@ -77,7 +77,7 @@ fn seconds(since: Timestamp, now: Timestamp) -> u64 {
     u64::try_from(now.duration_since(since).as_secs()).unwrap_or(0)
 }
 
-/// A pod that does not run yet, and why.
+/// A pending pod and the reason.
 fn pending(place: &Place, pod: &Pod, resources: &[(String, String)], now: Timestamp) -> Option<Waiting> {
     let status = pod.status.as_ref().filter(|s| s.phase.as_deref() == Some("Pending"))?;
     if pod.metadata.deletion_timestamp.is_some() {
@@ -96,11 +96,11 @@ fn pending(place: &Place, pod: &Pod, resources: &[(String, String)], now: Timest
         let containers =
             status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
         let waiting = containers.filter_map(|c| c.state.as_ref()?.waiting.as_ref());
-        // the first that says more than that it is being made
+        // the first with another reason than its creation
         let found = waiting.filter_map(|w| Some((w.reason.clone()?, w.message.clone().unwrap_or_default())));
         found.max_by_key(|(reason, _)| !matches!(reason.as_str(), "ContainerCreating" | "PodInitializing"))
     };
-    let fallback = || ("Scheduling".to_owned(), "the scheduler has yet to look at it".to_owned());
+    let fallback = || ("Scheduling".to_owned(), "the scheduler has not processed the pod yet".to_owned());
     let (reason, message) = held.or_else(starting).unwrap_or_else(fallback);
     let since = pod.metadata.creation_timestamp.as_ref().map(|t| t.0);
     Some(Waiting {

@@ -184,6 +184,23 @@ fn roles_for_people_write_no_object_of_the_programs() {
 }
 
 #[test]
+fn lint_embeds_the_policies_of_the_default_values() {
+    let lines =
+        |text: &str| text.lines().map(str::trim_end).filter(|l| !l.is_empty()).map(String::from).collect::<Vec<_>>();
+    let file = product::root().join("kubectl-gpu/default-policies.yaml");
+    let text = ["tenant-pods", "tenant-policies"].map(|file| rendered(&format!("{file}.yaml"), &[])).concat();
+    if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
+        fs::write(&file, &text).unwrap();
+    }
+    assert_eq!(
+        lines(&fs::read_to_string(&file).unwrap()),
+        lines(&text),
+        "{} is stale: run this test with INSTA_UPDATE=always",
+        file.display()
+    );
+}
+
+#[test]
 fn the_kinds_of_the_chart_are_the_generated_ones() {
     let (shipped, generated) = (chart().join("files/crds"), product::root().join("crds/generated"));
     let names =

@@ -24,7 +24,7 @@ fn kubectl_gpu(kubeconfig: &Path, args: &[&str]) -> Result<Output> {
 }
 
 fn preview(kubeconfig: &Path, args: &[&str], code: i32) -> Result<Value> {
-    let output = kubectl_gpu(kubeconfig, &[&["plan", "-o", "json"], args].concat())?;
+    let output = kubectl_gpu(kubeconfig, &[&["plan", "--exit-code", "-o", "json"], args].concat())?;
     let told = String::from_utf8_lossy(&output.stderr);
     ensure(
         output.status.code() == Some(code),

@@ -1,4 +1,4 @@
-//! The shell: watches what tells of changes, and says what is new; on a terminal one table that is kept up to date.
+//! Watches changes and prints them: a line for each update, or one refreshed table on a terminal.
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -18,45 +18,40 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-use super::{ChangeList, Objects, changes};
 use crate::{
     args::{ChangesArgs, Output},
+    changes::{ChangeList, Objects, changes},
     render::{self, RenderError},
 };
 
-/// Events that come within this time are looked at together.
+/// Debounce of events.
 const TOGETHER: Duration = Duration::from_millis(200);
-/// The times in a table on a terminal go on although nothing changes.
+/// Refresh interval of a table on a terminal.
 const TICK: Duration = Duration::from_secs(1);
-/// A cluster that answers nothing for so long is told.
+/// Timeout of the first lists.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Changes that a terminal shows at once, so that a table fits its height.
+/// Changes in a table on a terminal, so that it fits the height.
 const MOST: usize = 8;
 
-/// Why nothing can be followed.
+/// Why changes cannot be followed.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
     /// The API server.
     #[error("watching: {0}")]
     Watch(#[from] Box<watcher::Error>),
-    /// The API server says nothing.
+    /// The API server does not answer.
     #[error("the API server has not answered for {} s", PATIENCE.as_secs())]
     Silent,
     /// Standard output is gone.
     #[error("writing: {0}")]
     Write(#[from] io::Error),
-    /// The answer cannot be written.
+    /// The list cannot be rendered.
     #[error(transparent)]
     Render(#[from] RenderError),
 }
 
-/// What is going on now, in the form that is asked for.
-pub fn once(list: &ChangeList, output: Output) -> Result<String, RenderError> {
-    render::document(list, output, || render::changes(list))
-}
-
-/// Follows the changes until none is left; answers with the last that was seen.
+/// Follows changes until none is in progress; returns the last list.
 pub async fn follow(client: &Client, args: &ChangesArgs) -> Result<ChangeList, FollowError> {
     let (nodes, on_nodes) = watch::<GpuNode>(client);
     let (pools, on_pools) = watch::<GpuPool>(client);
@@ -73,7 +68,7 @@ pub async fn follow(client: &Client, args: &ChangesArgs) -> Result<ChangeList, F
     tokio::time::timeout(PATIENCE, filled).await.map_err(|_| FollowError::Silent)??;
     if args.once || args.output != Output::Table {
         let list = changes(&read(), Timestamp::now());
-        anstream::print!("{}", once(&list, args.output)?);
+        anstream::print!("{}", render::document(&list, args.output, || render::changes(&list))?);
         return Ok(list);
     }
     let mut screen = Screen::new();
@@ -87,7 +82,7 @@ pub async fn follow(client: &Client, args: &ChangesArgs) -> Result<ChangeList, F
         tokio::select! {
             event = events.next() => {
                 if let Some(Err(error)) = event {
-                    // a watch comes back by itself; what has to be said once is said
+                    // the watch restarts by itself
                     anstream::eprintln!("watching: {error}");
                 }
                 tokio::time::sleep(TOGETHER).await;
@@ -112,22 +107,22 @@ where
     (store, events.boxed())
 }
 
-/// Standard output: a terminal is drawn over, anything else gets a line for each piece of news.
+/// Standard output: a terminal is redrawn, anything else gets a line for each update.
 struct Screen {
     terminal: bool,
     /// Lines that the last table has on the terminal.
     drawn: usize,
-    told: Vec<String>,
+    printed: Vec<String>,
 }
 
 impl Screen {
     fn new() -> Self {
-        Self { terminal: io::stdout().is_terminal(), drawn: 0, told: Vec::new() }
+        Self { terminal: io::stdout().is_terminal(), drawn: 0, printed: Vec::new() }
     }
 
     fn show(&mut self, list: &ChangeList) -> io::Result<()> {
         if !self.terminal {
-            return self.tell(list);
+            return self.print(list);
         }
         let mut shown = list.clone();
         shown.items.truncate(MOST);
@@ -135,10 +130,10 @@ impl Screen {
         let text = render::changes(&shown);
         let mut out = anstream::stdout().lock();
         if self.drawn > 0 {
-            // up, and clear what is below
+            // cursor up, clear below
             write!(out, "\x1b[{}A\x1b[J", self.drawn)?;
         }
-        // lines that a narrow terminal would fold are cut, so that their number stays known
+        // no line wrapping, so that the number of lines is known
         write!(out, "\x1b[?7l{text}\x1b[?7h")?;
         let more = (list.items.len() + list.pending.len()) - (shown.items.len() + shown.pending.len());
         if more > 0 {
@@ -148,15 +143,15 @@ impl Screen {
         out.flush()
     }
 
-    fn tell(&mut self, list: &ChangeList) -> io::Result<()> {
+    fn print(&mut self, list: &ChangeList) -> io::Result<()> {
         let mut out = anstream::stdout().lock();
         let begun = list.items.iter().map(render::beginning);
         let lines: Vec<String> =
             begun.chain(list.items.iter().map(render::line)).chain(list.pending.iter().cloned()).collect();
-        for line in lines.iter().filter(|l| !self.told.contains(l)) {
+        for line in lines.iter().filter(|l| !self.printed.contains(l)) {
             writeln!(out, "{} {line}", Timestamp::now().strftime("%H:%M:%S"))?;
         }
-        self.told = lines;
+        self.printed = lines;
         out.flush()
     }
 

@@ -1,6 +1,4 @@
-//! Changes of GPUs as they go on: pure, from the objects to lines; [`follow`] watches.
-
-mod follow;
+//! GPU changes in progress. Pure: from objects to a list.
 
 use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuTenant};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
@@ -8,9 +6,7 @@ use kube::ResourceExt as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use follow::{FollowError, follow, once};
-
-/// Steps of a change that goes well: from the notice to the last look.
+/// Steps of a successful change, from notice to verification.
 const STEPS: u8 = 6;
 
 /// All changes at one moment.
@@ -23,7 +19,7 @@ pub struct ChangeList {
     pub kind: String,
     /// The changes, by node and index.
     pub items: Vec<RunningChange>,
-    /// What is not under way yet, in sentences: pools and tenants that the operator still works on.
+    /// What has not started yet, in sentences: pools and tenants that are not reconciled.
     pub pending: Vec<String>,
 }
 
@@ -35,10 +31,10 @@ pub struct RunningChange {
     pub node: String,
     /// NVML's index on the node.
     pub gpu: i32,
-    /// Its pool, once the pool's status tells.
+    /// Its pool, once the pool's status lists the change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// Where the change stands, such as `Evicting`.
+    /// Phase, such as `Evicting`.
     pub phase: String,
     /// Steps done, of `steps`.
     pub step: u8,
@@ -48,18 +44,18 @@ pub struct RunningChange {
     pub since: String,
     /// Seconds since then.
     pub seconds: u64,
-    /// What is being done and what is waited for.
+    /// Current action and what it waits for.
     pub message: String,
     /// Why the GPU is changed, or why the change failed.
     pub reason: String,
-    /// It failed: the old layout is back, or help is needed.
+    /// It failed: it was rolled back, or is stuck.
     pub failed: bool,
 }
 
-/// The objects that tell of changes.
+/// Objects with state of changes.
 #[derive(Clone, Debug, Default)]
 pub struct Objects {
-    /// The agreements.
+    /// GPU nodes.
     pub nodes: Vec<GpuNode>,
     /// The pools.
     pub pools: Vec<GpuPool>,
@@ -67,7 +63,7 @@ pub struct Objects {
     pub tenants: Vec<GpuTenant>,
 }
 
-/// What is going on.
+/// All changes in progress and pending.
 pub fn changes(objects: &Objects, now: Timestamp) -> ChangeList {
     let mut items: Vec<RunningChange> = objects.nodes.iter().flat_map(|n| of_node(objects, n, now)).collect();
     items.sort_by(|a, b| (&a.node, a.gpu).cmp(&(&b.node, b.gpu)));
@@ -77,7 +73,7 @@ pub fn changes(objects: &Objects, now: Timestamp) -> ChangeList {
 }
 
 impl ChangeList {
-    /// Nothing goes on any more.
+    /// No change is in progress or pending.
     pub fn is_over(&self) -> bool {
         self.pending.is_empty() && self.items.iter().all(|c| c.failed)
     }
@@ -98,7 +94,7 @@ fn of_node(objects: &Objects, node: &GpuNode, now: Timestamp) -> Vec<RunningChan
             let found = pool.status.iter().flat_map(|s| &s.changes).find(|c| c.node == name && c.gpu == index)?;
             Some((pool.name_any(), found))
         });
-        // the pool's word may be one phase behind
+        // the pool's status may be one phase behind
         let message = told.as_ref().filter(|(_, c)| c.phase == change.phase).map(|(_, c)| c.message.clone());
         Some(RunningChange {
             node: name.clone(),
@@ -128,11 +124,12 @@ fn step(phase: ChangePhase) -> u8 {
     }
 }
 
-/// Objects that the operator has not seen yet, and GPUs that are to be changed.
+/// Objects that the operator has not reconciled, and planned changes.
 fn pending(objects: &Objects) -> Vec<String> {
     let unseen = |kind: &str, name: String, generation: Option<i64>, observed: Option<i64>| {
-        (observed < generation)
-            .then(|| format!("{kind} {name}: the operator has yet to look at generation {}", generation.unwrap_or(0)))
+        (observed < generation).then(|| {
+            format!("{kind} {name}: the operator has not reconciled generation {} yet", generation.unwrap_or(0))
+        })
     };
     let pools = objects.pools.iter().flat_map(|p| {
         let status = p.status.clone().unwrap_or_default();
@@ -143,7 +140,7 @@ fn pending(objects: &Objects) -> Vec<String> {
     let tenants = objects.tenants.iter().filter_map(|t| {
         let status = t.status.clone().unwrap_or_default();
         let behind = unseen("GpuTenant", t.name_any(), t.metadata.generation, status.observed_generation);
-        // between the plan and its first write no GPU tells of a change yet; the tenant that waits for it does
+        // a planned change shows in the condition of the waiting tenant before it shows on a GPU
         let planned =
             |c: &&Condition| c.type_ == "CapacityReady" && ["Planning", "Changing"].contains(&c.reason.as_str());
         let waiting =
