@@ -358,7 +358,10 @@ fn lint_reports_each_mistake_of_a_rule_in_its_place() {
     let env = |name: &str| format!("image: i, env: [{{name: HOME, value: x}}, {{name: {name}, value: x}}]");
     let found = found(&deployment(&env("CUDA_MPS_PIPE_DIRECTORY"), &env("NVIDIA_VISIBLE_DEVICES")));
     let expected = [
-        ("spec.template.spec.initContainers[0].env[1].name", "CUDA_MPS_PIPE_DIRECTORY in container i: devices and limits"),
+        (
+            "spec.template.spec.initContainers[0].env[1].name",
+            "CUDA_MPS_PIPE_DIRECTORY in container i: devices and limits",
+        ),
         ("spec.template.spec.containers[0].env[1].name", "NVIDIA_VISIBLE_DEVICES in container c"),
     ];
     assert_eq!(found.len(), 2, "{found:?}");

@@ -84,12 +84,7 @@ pub fn without_inventory(input: &StatusInput<'_>, now: Timestamp) -> GpuNodeStat
     status
 }
 
-fn gpu_state(
-    input: &StatusInput<'_>,
-    advertised: &BTreeMap<&str, &Device>,
-    gpu: &ObservedGpu,
-    board: i32,
-) -> GpuState {
+fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu: &ObservedGpu, board: i32) -> GpuState {
     let nothing = GpuProgress::default();
     let progress = input.state.gpus.get(&gpu.uuid).unwrap_or(&nothing);
     let kubelet = input.kubelet;
