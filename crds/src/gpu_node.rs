@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Advertiser, MemoryText, MigManagerRun, Partitioner};
+use crate::{Advertiser, ChangePhase, MemoryText, MigManagerRun, Partitioner};
 
 /// Desired layout of the GPUs of one node. Written by the operator only.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
@@ -160,31 +160,6 @@ pub struct Change {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(number: &i32) -> bool {
     *number == 0
-}
-
-/// Phases of a change, in order; a failed change ends as `RolledBack` or `Stuck`.
-#[derive(Deserialize, Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
-pub enum ChangePhase {
-    /// Owners are notified; devices in use are not withdrawn.
-    Noticed,
-    /// Free devices to remove are withdrawn.
-    Held,
-    /// Owners of devices to remove are being evicted.
-    Evicting,
-    /// No pod owns a device to remove; waiting until NVML lists no process on it.
-    Idle,
-    /// The agent destroys and creates instances.
-    Partitioning,
-    /// NVML shows the new layout; canary pods verify its new devices, which no other pod can get.
-    Canary,
-    /// NVML shows the new layout; waiting for kubelet and the Node's allocatable.
-    Verifying,
-    /// The change failed; the old layout is being restored.
-    RollingBack,
-    /// The change failed and the old layout is restored; retried later or when the plan changes.
-    RolledBack,
-    /// Neither layout can be reached without intervention; see the reason.
-    Stuck,
 }
 
 /// Observed state, written by the node's agent.

@@ -12,6 +12,7 @@
 #![allow(clippy::duplicated_attributes, reason = "printer columns of one type are alike")]
 
 pub mod admission;
+mod change_phase;
 pub mod condition;
 pub mod duration;
 mod gpu_grant;
@@ -26,6 +27,7 @@ pub mod quantity;
 pub mod quota;
 pub mod reasons;
 
+pub use change_phase::ChangePhase;
 pub use duration::{DurationError, DurationText};
 pub use gpu_grant::*;
 pub use gpu_node::*;
