@@ -123,8 +123,8 @@ mod tests {
     fn culprit_of_broken_rule_is_the_deepest_field() {
         let object = json!({"a": {"x": 1, "l": [{"n": "good", "v": 1}, {"n": "bad"}, {"n": "worse"}]}, "b": {"x": 2}});
         let all = "object.a.l.all(i, !(i.n in ['bad', 'worse']))";
-        assert_eq!(paths(all, &object), ["a.l[2]", "a.l[1]"]);
-        assert_eq!(paths(&all.replace(", 'worse'", ""), &object), ["a.l[1]"]);
+        assert_eq!(paths(all, &object), ["a.l[2].n", "a.l[1].n"]);
+        assert_eq!(paths(&all.replace(", 'worse'", ""), &object), ["a.l[1].n"]);
         assert_eq!(paths("object.?b.?x.orValue(0) == 0", &object), ["b.x"]);
         assert_eq!(paths("object.a.l.size() < 3", &object), ["a.l[2]"]);
         assert_eq!(paths("has(object.c)", &object), [""]);
