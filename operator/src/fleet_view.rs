@@ -6,8 +6,7 @@ use std::{
 };
 
 use gputenancy_crds::{GpuTenant, Support, Trust, names, reasons::Reason};
-
-use crate::tenant::Weight;
+use gputenancy_engine::quota::Weight;
 
 /// The fleet at one time.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -12,7 +12,6 @@ const IMPURE: [&str; 6] = ["tokio", "axum", "hyper", "kube-client", "kube-runtim
 
 /// What is left to untangle, as the test prints it; an entry that no longer occurs is removed.
 const KNOWN: &[&str] = &[
-    "gputenancy_operator: ::{fleet_view, tenant}",
     "gputenancy_operator: ::{pool, profile}",
     "gputenancy_operator: pool::{canary, devices, fleet, hands, labels, managed, pass, reach, status, taint, view}",
     "gputenancy_operator: tenant::{decide, observe, pull, render}",

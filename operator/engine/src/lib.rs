@@ -7,3 +7,4 @@ pub mod fingerprint;
 pub mod mig_manager;
 pub mod ownership;
 pub mod plugin;
+pub mod quota;

@@ -2,12 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crate::{
-    plan::{
-        PoolName, Snapshot,
-        board::{BoardGeometry, Shape},
-    },
-    tenant::Weight,
+use gputenancy_engine::quota::Weight;
+
+use crate::plan::{
+    PoolName, Snapshot,
+    board::{BoardGeometry, Shape},
 };
 
 /// By resource the share of a board's memory slices that one device covers: the largest over all boards that carry it in a pool which

@@ -5,15 +5,14 @@ use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 
+use gputenancy_engine::quota::{self, Account, Amounts, Cap, Limits, Presence, Standing, Step, write_fence::Stamp};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt as _;
 
 use super::{
     Amount,
-    fence::Stamp,
     observe::{Observed, Role, quota_key},
     render,
-    split::{self, Account, Amounts, Cap, Limits, Presence, Standing, Step},
 };
 use crate::cache::{SlimPod, SlimQuota};
 
@@ -96,8 +95,8 @@ impl Observed {
         let (names, accounts): (Vec<String>, Vec<Account>) = self.accounts().into_iter().unzip();
         let (budget, suspended) = (self.budget(), self.tenant.spec.suspend);
         let step = match self.cap() {
-            None => split::step(&budget, &accounts, suspended),
-            Some(cap) => split::step_under(&budget, &cap, &accounts, suspended),
+            None => quota::step(&budget, &accounts, suspended),
+            Some(cap) => quota::step_under(&budget, &cap, &accounts, suspended),
         };
         (names, step)
     }
@@ -112,7 +111,7 @@ impl Observed {
         let budget = self.budget();
         let words = |(key, over): (&String, &Amount)| {
             let of = |amounts: &Limits| amounts.get(key).map_or_else(|| "0".to_owned(), |q| q.0.clone());
-            format!("{key} by {} over {}", split::quantity(key, *over).0, of(&budget))
+            format!("{key} by {} over {}", quota::quantity(key, *over).0, of(&budget))
         };
         let cap = self.tenant.spec.gpu_equivalents.as_ref().filter(|_| step.over_cap > Amount::default());
         let cap = cap.map(|cap| format!("spec.gpuEquivalents by {} over {cap}", step.over_cap.decimal()));
@@ -185,7 +184,7 @@ pub fn unreached<'a>(
 ) -> BTreeMap<&'a str, BTreeSet<&'a str>> {
     let none = Standing::default();
     let of = |(name, target): (&'a String, &'a Limits)| {
-        let keys = split::unreached(target, standings.get(name).unwrap_or(&none));
+        let keys = quota::unreached(target, standings.get(name).unwrap_or(&none));
         (!keys.is_empty()).then_some((name.as_str(), keys))
     };
     names.iter().zip(&step.targets).filter_map(of).collect()

@@ -7,6 +7,7 @@ use std::{
 };
 
 use gputenancy_crds::{GpuTenant, names};
+use gputenancy_engine::quota::write_fence::Fence;
 use gputenancy_service::events::Publisher;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource, ResourceExt as _, runtime::reflector::ObjectRef};
@@ -14,7 +15,6 @@ use tokio::sync::watch;
 
 use super::{
     TenantError, budget,
-    fence::Fence,
     observe::Observed,
     pull::Pulls,
     refused_controllers::{Refused, RefusedControllers, newest_pods},

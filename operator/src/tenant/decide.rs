@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::GpuGrant;
+use gputenancy_engine::quota::Order;
 use k8s_openapi::api::{
     core::v1::{LimitRange, LimitRangeSpec, Namespace, ResourceQuota, ResourceQuotaSpec},
     networking::v1::{NetworkPolicy, NetworkPolicySpec},
@@ -14,7 +15,6 @@ use super::{
     observe::{Observed, Role},
     pull::{self, Account, PullCopy},
     render,
-    split::Order,
     wake_controllers::Wake,
 };
 use crate::cache::{OwnedObject, SlimQuota};

@@ -5,14 +5,12 @@ mod carry;
 mod context;
 mod controller;
 mod decide;
-mod fence;
 mod network;
 mod observe;
 mod pull;
 mod refused_controllers;
 mod render;
 mod report;
-mod split;
 mod standard;
 mod status;
 mod teardown;
@@ -24,7 +22,6 @@ pub use context::{Context, Settings};
 pub use controller::run;
 pub(crate) use gputenancy_crds::quantity::Amount;
 pub use observe::weight_unknown;
-pub use split::Weight;
 pub use standard::{Standard, StandardError};
 
 /// Why a tenant could not be reconciled.

@@ -10,12 +10,11 @@ use gputenancy_crds::{
     GpuGrantSpec, GpuTenant, GrantedProfile, Network,
     reasons::{self, Reason},
 };
+use gputenancy_engine::quota::Amounts;
 use k8s_openapi::{api::networking::v1::NetworkPolicySpec, jiff::Timestamp};
 use kube::ResourceExt as _;
 
-use super::{
-    network, pull::Pulls, refused_controllers::RefusedControllers, render, split::Amounts, standard::Standard,
-};
+use super::{network, pull::Pulls, refused_controllers::RefusedControllers, render, standard::Standard};
 use crate::{
     cache::{ApiEndpoint, OwnedObject, SlimNamespace, SlimQuota, tenant_of},
     fleet_view::FleetView,

@@ -9,11 +9,11 @@
 
 use std::collections::BTreeMap;
 
+use gputenancy_engine::quota::{self, Amounts, Stage, Standing, Wanted};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
     Amount,
-    split::{Amounts, Stage, Standing, Wanted},
     wake_controllers::{Wake, WakeTarget},
 };
 use crate::cache::SlimPod;
@@ -306,7 +306,7 @@ fn fell(then: &Amounts, used: &Amounts) -> bool {
     then.iter().any(|(key, before)| used.get(key).copied().unwrap_or_default() < *before)
 }
 
-fn amount(limits: &super::split::Limits, key: &str) -> Amount {
+fn amount(limits: &quota::Limits, key: &str) -> Amount {
     limits.get(key).and_then(Amount::parse).unwrap_or_default()
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{GpuGrant, GpuGrantSpec, GpuTenant, Owner, OwnerKind, PodSecurity, names};
+use gputenancy_engine::quota::Limits;
 use k8s_openapi::{
     api::{
         core::v1::{
@@ -16,7 +17,7 @@ use k8s_openapi::{
 };
 use kube::{ResourceExt as _, api::ObjectMeta};
 
-use super::{pull::PullCopy, split::Limits, standard::Standard};
+use super::{pull::PullCopy, standard::Standard};
 use crate::cache::pull::TYPE;
 
 /// Name of the quota in every namespace of a tenant.

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use gputenancy_engine::quota::Amounts;
 use k8s_openapi::{
     api::{
         apps::v1::{ReplicaSet, StatefulSet},
@@ -13,7 +14,7 @@ use k8s_openapi::{
 use kube::api::ApiResource;
 use serde_json::{Value, json};
 
-use super::{TenantError, failed, split::Amounts};
+use super::{TenantError, failed};
 use crate::{
     apply::{Part, Writer},
     cache::ControllerRef,

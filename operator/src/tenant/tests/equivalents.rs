@@ -1,9 +1,9 @@
 //! A tenant with a cap over all its profiles, in whole GPUs.
 
+use gputenancy_engine::quota::Weight;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::*;
-use crate::tenant::Weight;
 
 const THREE: &str = "requests.nvidia.com/mig-3g.40gb";
 

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use super::*;
-use crate::tenant::fence::{Fence, Stamp};
+use crate::quota::write_fence::{Fence, Stamp};
 
 /// Resources that count against a cap; without one there is the first.
 const KEYS: [&str; 3] = [GPU, "requests.nvidia.com/mig-1g.10gb", "requests.nvidia.com/mig-3g.40gb"];

@@ -4,8 +4,8 @@
 //! pods wait for, and as long as none waits it stays where it is until a resource is short.
 
 use super::{
-    level::{Room, fill, level, sum},
     target::{Seat, Stage, protected, served},
+    weighted_water_filling::{Room, fill, level, sum},
 };
 
 /// One resource over all namespaces. Amounts are in thousandths of a device.

@@ -4,22 +4,24 @@
 //! quota is the larger of the two. [`step`] keeps the sum of these over a tenant's namespaces within the budget, for each resource,
 //! whatever becomes of the writes that it orders. [`step_under`] keeps what all devices of a tenant weigh within a cap as well.
 
-mod allot;
-mod ceiling;
-mod level;
-mod pour;
+mod cap_allocation;
+mod cap_commitment;
+
 mod target;
 #[cfg(test)]
 mod tests;
+mod water_filling;
 mod weight;
+mod weighted_water_filling;
+pub mod write_fence;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::quantity::Amount;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use allot::{Line, allot};
-use ceiling::Ceiling;
+use cap_allocation::{Line, allot};
+use cap_commitment::Ceiling;
 pub use target::Stage;
 use target::{Seat, target};
 pub use weight::{Cap, Weight, is_gpu_key};

@@ -4,7 +4,7 @@
 //! pod which nobody announces finds some in any namespace. Limits move only when a namespace has become short, and then in one
 //! step, so that a tenant at rest is not written.
 
-use super::pour::{drain, pour};
+use super::water_filling::{drain, pour};
 
 /// How sure it is that pods of a namespace want an amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

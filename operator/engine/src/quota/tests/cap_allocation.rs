@@ -1,7 +1,7 @@
 //! How a cap lies on resources. Weights are in eighths of a GPU, as on an A100 with MIG.
 
 use super::{
-    super::allot::{Line, allot},
+    super::cap_allocation::{Line, allot},
     *,
 };
 

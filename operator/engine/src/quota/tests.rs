@@ -1,7 +1,7 @@
 //! The splitter without a cluster: where budgets lie, and what may happen while they move.
 
-mod allot;
-mod ceiling;
+mod cap_allocation;
+mod cap_commitment;
 mod schedule;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
