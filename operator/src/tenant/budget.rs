@@ -1,11 +1,13 @@
-//! A tenant's budget and the accounts that it lies on, from what the caches show.
+//! A tenant's budget, and its namespaces with their quotas, from the caches.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 
-use gputenancy_engine::quota::{self, Account, Amounts, Cap, Limits, Presence, Standing, Step, write_fence::Stamp};
+use gputenancy_engine::quota::{
+    self, Amounts, Cap, Limits, NamespaceQuota, Presence, QuotaDecision, QuotaState, write_fence::FencingToken,
+};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt as _;
 
@@ -37,32 +39,31 @@ impl Observed {
         budget
     }
 
-    /// Namespaces of the tenant's own, with their accounts.
-    pub fn accounts(&self) -> Vec<(String, Account)> {
-        let account = |(name, role): (String, Role)| {
-            let standing = self.quotas.get(&name).map(|q| standing(q));
-            let there = standing.map(|standing| Presence::There { standing, firm: self.firm.contains(&name) });
+    /// The tenant's own namespaces with their quotas.
+    pub fn namespace_quotas(&self) -> Vec<(String, NamespaceQuota)> {
+        let quota = |(name, role): (String, Role)| {
+            let state = self.quotas.get(&name).map(|q| quota_state(q));
+            let present = state.map(|state| Presence::Quota { state, fenced: self.firm.contains(&name) });
             let (open, presence) = match role {
                 Role::Foreign | Role::Adoptable => return None,
-                Role::Missing if self.unseen.contains(&name) => (true, Presence::Bare),
-                Role::Missing => (true, Presence::Fresh),
-                Role::Active => (true, there.unwrap_or(Presence::Bare)),
-                Role::Retained => (false, there.unwrap_or(Presence::Bare)),
-                Role::Terminating => (false, there.unwrap_or(Presence::Going)),
+                Role::Missing if self.unseen.contains(&name) => (true, Presence::NoQuota),
+                Role::Missing => (true, Presence::NewNamespace),
+                Role::Active => (true, present.unwrap_or(Presence::NoQuota)),
+                Role::Retained => (false, present.unwrap_or(Presence::NoQuota)),
+                Role::Terminating => (false, present.unwrap_or(Presence::Terminating)),
             };
-            let held = if presence == Presence::Going { self.held(&name) } else { self.counted(&name) };
-            let (steady, wants) = (!self.unsteady.contains(&name), self.refused.wants(&name));
-            let account = Account { open, presence, steady, held, wants };
-            Some((name, account))
+            let pod_requests = if presence == Presence::Terminating { self.held(&name) } else { self.counted(&name) };
+            let (counted, demands) = (!self.unsteady.contains(&name), self.refused.demands(&name));
+            Some((name, NamespaceQuota { open, presence, counted, pod_requests, demands }))
         };
         let roles = self.roles();
         // what we made a moment ago and the spec does not list any more
         let unseen = self.unseen.iter().filter(|name| !roles.iter().any(|(known, _)| known == *name));
         let unseen = unseen.map(|name| {
-            let (presence, held, wants) = (Presence::Bare, Amounts::new(), Vec::new());
-            (name.clone(), Account { open: false, presence, steady: true, held, wants })
+            let (presence, pod_requests, demands) = (Presence::NoQuota, Amounts::new(), Vec::new());
+            (name.clone(), NamespaceQuota { open: false, presence, counted: true, pod_requests, demands })
         });
-        roles.clone().into_iter().filter_map(account).chain(unseen).collect()
+        roles.clone().into_iter().filter_map(quota).chain(unseen).collect()
     }
 
     fn counted(&self, namespace: &str) -> Amounts {
@@ -91,31 +92,27 @@ impl Observed {
     }
 
     /// What to write to which quota now, and where that leads.
-    pub fn step(&self) -> (Vec<String>, Step) {
-        let (names, accounts): (Vec<String>, Vec<Account>) = self.accounts().into_iter().unzip();
-        let (budget, suspended) = (self.budget(), self.tenant.spec.suspend);
-        let step = match self.cap() {
-            None => quota::step(&budget, &accounts, suspended),
-            Some(cap) => quota::step_under(&budget, &cap, &accounts, suspended),
-        };
-        (names, step)
+    pub fn decide_quotas(&self) -> (Vec<String>, QuotaDecision) {
+        let (names, namespaces): (Vec<String>, Vec<NamespaceQuota>) = self.namespace_quotas().into_iter().unzip();
+        let decision = quota::decide(&self.budget(), self.cap().as_ref(), &namespaces, self.tenant.spec.suspend);
+        (names, decision)
     }
 
-    /// The quotas of the tenant's own namespaces as they stand.
-    pub fn standings(&self) -> BTreeMap<String, Standing> {
-        self.quotas.iter().map(|(namespace, quota)| (namespace.clone(), standing(quota))).collect()
+    /// The quotas of the tenant's own namespaces.
+    pub fn quota_states(&self) -> BTreeMap<String, QuotaState> {
+        self.quotas.iter().map(|(namespace, quota)| (namespace.clone(), quota_state(quota))).collect()
     }
 
     /// What is used of a resource beyond the tenant's budget, and of all GPUs beyond its cap, in words; empty when all is within.
-    pub fn overdraft(&self, step: &Step) -> String {
+    pub fn overdraft(&self, decision: &QuotaDecision) -> String {
         let budget = self.budget();
         let words = |(key, over): (&String, &Amount)| {
             let of = |amounts: &Limits| amounts.get(key).map_or_else(|| "0".to_owned(), |q| q.0.clone());
             format!("{key} by {} over {}", quota::quantity(key, *over).0, of(&budget))
         };
-        let cap = self.tenant.spec.gpu_equivalents.as_ref().filter(|_| step.over_cap > Amount::default());
-        let cap = cap.map(|cap| format!("spec.gpuEquivalents by {} over {cap}", step.over_cap.decimal()));
-        step.over.iter().map(words).chain(cap).collect::<Vec<_>>().join(", ")
+        let cap = self.tenant.spec.gpu_equivalents.as_ref().filter(|_| decision.over_cap > Amount::default());
+        let cap = cap.map(|cap| format!("spec.gpuEquivalents by {} over {cap}", decision.over_cap.decimal()));
+        decision.over_budget.iter().map(words).chain(cap).collect::<Vec<_>>().join(", ")
     }
 
     /// The version and the identity that a write of this quota is decided on, to be refused if it is not that any more.
@@ -128,9 +125,9 @@ impl Observed {
     }
 }
 
-fn standing(quota: &SlimQuota) -> Standing {
+fn quota_state(quota: &SlimQuota) -> QuotaState {
     let SlimQuota { spec, status, .. } = quota;
-    Standing { written: spec.hard.clone(), in_force: status.hard.clone(), used: status.used.clone() }
+    QuotaState { written: spec.hard.clone(), enforced: status.hard.clone(), used: status.used.clone() }
 }
 
 /// Devices that live pods of these namespaces ask for, by namespace and quota key.
@@ -171,21 +168,21 @@ fn hash(key: &str) -> u64 {
     hasher.finish()
 }
 
-/// The stamp of the leader that wrote a quota last.
-pub fn stamp(quota: &SlimQuota) -> Option<Stamp> {
-    quota.annotations().get(render::STAMP).and_then(|text| Stamp::parse(text))
+/// The fencing token of the last write of a quota.
+pub fn fencing_token(quota: &SlimQuota) -> Option<FencingToken> {
+    quota.annotations().get(render::STAMP).and_then(|text| FencingToken::parse(text))
 }
 
 /// Resources of the budget that a tenant's quotas have not reached, by namespace.
 pub fn unreached<'a>(
     names: &'a [String],
-    step: &'a Step,
-    standings: &BTreeMap<String, Standing>,
+    decision: &'a QuotaDecision,
+    quotas: &'a BTreeMap<String, QuotaState>,
 ) -> BTreeMap<&'a str, BTreeSet<&'a str>> {
-    let none = Standing::default();
+    let none = QuotaState::default();
     let of = |(name, target): (&'a String, &'a Limits)| {
-        let keys = quota::unreached(target, standings.get(name).unwrap_or(&none));
+        let keys = quotas.get(name).unwrap_or(&none).unreached_keys(target);
         (!keys.is_empty()).then_some((name.as_str(), keys))
     };
-    names.iter().zip(&step.targets).filter_map(of).collect()
+    names.iter().zip(&decision.targets).filter_map(of).collect()
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use gputenancy_crds::{GpuTenant, names};
-use gputenancy_engine::quota::write_fence::Fence;
+use gputenancy_engine::quota::write_fence::WriteFence;
 use gputenancy_service::events::Publisher;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource, ResourceExt as _, runtime::reflector::ObjectRef};
@@ -94,7 +94,7 @@ pub struct Context {
     /// Failed reconciles in a row, by tenant.
     failures: Mutex<HashMap<String, u32>>,
     /// Which quotas can be relied on.
-    fence: Mutex<Fence>,
+    fence: Mutex<WriteFence>,
     /// Refused controllers by tenant.
     refused: Mutex<HashMap<String, RefusedControllers>>,
     /// What was in force of quotas when they were seen last, and when one of their limits has come down, by namespace.
@@ -114,7 +114,7 @@ impl Context {
         metrics: Arc<Metrics>,
     ) -> Self {
         let (written, passing, failures, refused, lowered) = Default::default();
-        let fence = Mutex::new(Fence::new(term));
+        let fence = Mutex::new(WriteFence::new(term));
         let standard = Arc::new(standard);
         Self {
             caches,
@@ -175,7 +175,9 @@ impl Context {
         let (firm, unseen) = {
             let mut fence = self.fence();
             let unseen = fence.unseen(&me, |name| namespaces.contains_key(name));
-            let firm = |(ns, q): &(&String, &Arc<SlimQuota>)| fence.is_firm(&me, ns, version(&***q), budget::stamp(q));
+            let firm = |(ns, q): &(&String, &Arc<SlimQuota>)| {
+                fence.is_fenced(&me, ns, version(&***q), budget::fencing_token(q))
+            };
             (quotas.iter().filter(firm).map(|(ns, _)| ns.clone()).collect(), unseen)
         };
         // a budget in one place does not move, unless one profile's goes to another
@@ -254,7 +256,7 @@ impl Context {
         let refusals: Vec<Refused> = seen.quotas.keys().flat_map(|namespace| self.refusals_in(namespace)).collect();
         let mut all = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let old = all.remove(&seen.name()).unwrap_or_default();
-        let (new, waited) = old.update(&refusals, &seen.standings(), seen.now);
+        let (new, waited) = old.update(&refusals, &seen.quota_states(), seen.now);
         for time in waited {
             self.metrics.budget_moved(time.as_secs_f64());
         }
@@ -295,7 +297,7 @@ impl Context {
         let fence = self.fence();
         let mut quotas = seen.quotas.iter();
         quotas
-            .find(|(_, q)| fence.is_outranked(version(&***q), budget::stamp(q)))
+            .find(|(_, q)| fence.is_superseded(version(&***q), budget::fencing_token(q)))
             .map(|(namespace, _)| namespace.clone())
     }
 
@@ -307,7 +309,7 @@ impl Context {
         lowered.retain(|namespace, _| !seen.namespaces.contains_key(namespace));
     }
 
-    pub(super) fn fence(&self) -> std::sync::MutexGuard<'_, Fence> {
+    pub(super) fn fence(&self) -> std::sync::MutexGuard<'_, WriteFence> {
         self.fence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

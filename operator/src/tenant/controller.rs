@@ -117,7 +117,7 @@ async fn reconcile_once(tenant: &GpuTenant, context: &Context) -> Result<Option<
     outcome?;
     let deadline = seen.refused.next_deadline(seen.now, status::SHOWN_AFTER);
     let deadline = deadline.and_then(|then| Duration::try_from(then.duration_since(seen.now)).ok());
-    let steady = seen.step().1.waits.then_some(STEADY);
+    let steady = seen.decide_quotas().1.waits_for_count.then_some(STEADY);
     Ok([reported, deadline, steady, deleted.then_some(DELETION_INTERVAL)].into_iter().flatten().min())
 }
 

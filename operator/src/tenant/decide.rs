@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::GpuGrant;
-use gputenancy_engine::quota::Order;
+use gputenancy_engine::quota::QuotaAction;
 use k8s_openapi::api::{
     core::v1::{LimitRange, LimitRangeSpec, Namespace, ResourceQuota, ResourceQuotaSpec},
     networking::v1::{NetworkPolicy, NetworkPolicySpec},
@@ -111,8 +111,8 @@ pub enum Optional {
 pub fn writes(seen: &Observed) -> Vec<Write> {
     let tenant = seen.name();
     let roles = seen.roles();
-    let (names, step) = seen.step();
-    let mut orders: BTreeMap<String, Order> = names.into_iter().zip(step.orders).collect();
+    let (names, decision) = seen.decide_quotas();
+    let mut actions: BTreeMap<String, QuotaAction> = names.into_iter().zip(decision.actions).collect();
     let mut writes = Vec::new();
     let mut fences = Vec::new();
     let mut grants = Vec::new();
@@ -122,11 +122,11 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
     let wanted_fences = Fences::of(seen);
     for (name, role) in &roles {
         let retained = *role == Role::Retained;
-        let order = orders.remove(name).unwrap_or(Order::Leave);
+        let action = actions.remove(name).unwrap_or(QuotaAction::Keep);
         match role {
             Role::Foreign => continue,
             Role::Terminating => {
-                quotas.extend(quota(seen, name, order));
+                quotas.extend(quota(seen, name, action));
                 continue;
             }
             Role::Missing => {
@@ -160,7 +160,7 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
             // before the limits: without a grant the policies refuse every pod
             grants.push(Write::Grant(Box::new(render::grant(&tenant, name, seen.grant(name)))));
         }
-        quotas.extend(quota(seen, name, order));
+        quotas.extend(quota(seen, name, action));
         for (what, wanted, present) in [
             (Optional::Owners, render::owners(&seen.tenant, name), seen.bindings.get(name)),
             (Optional::Viewers, render::viewers(&seen.tenant, name), seen.viewers.get(name)),
@@ -245,16 +245,16 @@ fn binding(wanted: RoleBinding, present: Option<&OwnedObject>) -> Option<Write> 
     (!same).then(|| Write::Binding { binding: Box::new(wanted), anew })
 }
 
-/// The write of a quota, unless it is as ordered.
-fn quota(seen: &Observed, namespace: &str, order: Order) -> Option<Write> {
+/// The write of a quota, if the action needs one.
+fn quota(seen: &Observed, namespace: &str, action: QuotaAction) -> Option<Write> {
     let tenant = seen.name();
     let present = seen.quotas.get(namespace);
     let as_it_is = || present.map(|q| q.spec.hard.clone()).unwrap_or_default();
-    let hard = match order {
-        Order::Write(hard) => hard,
-        Order::Touch => as_it_is(),
-        Order::Leave if present.is_some_and(|q| !has_labels(q.labels(), &tenant)) => as_it_is(),
-        Order::Leave => return None,
+    let hard = match action {
+        QuotaAction::Write(hard) => hard,
+        QuotaAction::Touch => as_it_is(),
+        QuotaAction::Keep if present.is_some_and(|q| !has_labels(q.labels(), &tenant)) => as_it_is(),
+        QuotaAction::Keep => return None,
     };
     let mut quota = render::quota(&tenant, namespace, hard);
     (quota.metadata.resource_version, quota.metadata.uid) = seen.decided_on(namespace);

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_engine::quota::{self, Amounts, Stage, Standing, Wanted};
+use gputenancy_engine::quota::{self, Amounts, DemandStage, PodDemand, QuotaState};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
@@ -98,7 +98,7 @@ impl RefusedControllers {
     pub fn update(
         mut self,
         refusals: &[Refused],
-        quotas: &BTreeMap<String, Standing>,
+        quotas: &BTreeMap<String, QuotaState>,
         now: Timestamp,
     ) -> (Self, Vec<SignedDuration>) {
         let key = |r: &Refused| (r.namespace.clone(), r.uid.clone());
@@ -139,10 +139,10 @@ impl RefusedControllers {
         (self, waited)
     }
 
-    /// What is wanted in a namespace.
-    pub fn wants(&self, namespace: &str) -> Vec<Wanted> {
+    /// Demand of refused controllers in a namespace.
+    pub fn demands(&self, namespace: &str) -> Vec<PodDemand> {
         let here = self.0.iter().filter(|((ns, _), _)| ns == namespace);
-        here.filter_map(|(_, c)| Some(Wanted { amounts: c.refused.amounts.clone(), stage: c.stage()? })).collect()
+        here.filter_map(|(_, c)| Some(PodDemand { amounts: c.refused.amounts.clone(), stage: c.stage()? })).collect()
     }
 
     /// Number of controllers in these namespaces that have waited for this quota key for at least `least`.
@@ -201,17 +201,17 @@ impl State {
 }
 
 impl RefusedController {
-    fn stage(&self) -> Option<Stage> {
+    fn stage(&self) -> Option<DemandStage> {
         match self.state {
-            State::Waiting | State::Anticipated { .. } => Some(Stage::Open),
-            State::Reserved { .. } => Some(Stage::Held),
-            State::Settling { .. } => Some(Stage::Lingering),
+            State::Waiting | State::Anticipated { .. } => Some(DemandStage::Waiting),
+            State::Reserved { .. } => Some(DemandStage::Reserved),
+            State::Settling { .. } => Some(DemandStage::Settling),
             State::Ended { .. } => None,
         }
     }
 
     /// `alone`: no other controller of the namespace is active, so that new use is this one's.
-    fn step(&mut self, quota: Option<&Standing>, alone: bool, now: Timestamp) {
+    fn step(&mut self, quota: Option<&QuotaState>, alone: bool, now: Timestamp) {
         let ended = State::Ended { used: None };
         let Some(quota) = quota else {
             (self.state, self.wake) = (ended, None);
@@ -222,8 +222,8 @@ impl RefusedController {
         let before = self.state.used().cloned();
         let used: Amounts = self.refused.amounts.keys().map(|key| (key.clone(), amount(&quota.used, key))).collect();
         let has_headroom = self.refused.amounts.iter().all(|(key, wanted)| {
-            !quota.in_force.contains_key(key)
-                || used.get(key).copied().unwrap_or_default().plus(*wanted) <= amount(&quota.in_force, key)
+            !quota.enforced.contains_key(key)
+                || used.get(key).copied().unwrap_or_default().plus(*wanted) <= amount(&quota.enforced, key)
         });
         let after = |time: SignedDuration| now.checked_add(time).unwrap_or(Timestamp::MAX);
         let taken = |used| {

@@ -217,12 +217,12 @@ fn quota(seen: &Observed) -> ConditionUpdate {
     if let Some(refusal) = seen.refusals().into_iter().next() {
         return ConditionUpdate::no(QUOTA, refusal.reason, refusal.message);
     }
-    let (names, step) = seen.step();
-    if let Some((name, _)) = budget::unreached(&names, &step, &seen.standings()).into_iter().next() {
+    let (names, decision) = seen.decide_quotas();
+    if let Some((name, _)) = budget::unreached(&names, &decision, &seen.quota_states()).into_iter().next() {
         let message = format!("the quota of namespace {name} is not in force yet");
         return ConditionUpdate::no(QUOTA, reasons::APPLYING, message);
     }
-    let over = seen.overdraft(&step);
+    let over = seen.overdraft(&decision);
     if !over.is_empty() && !seen.tenant.spec.suspend {
         let message = format!(
             "over budget: {over}; nothing is stopped and nothing new is admitted: end what uses it, or raise the budget"

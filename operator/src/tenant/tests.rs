@@ -410,7 +410,7 @@ fn refused(seen: &Observed, key: &str, units: i64) -> Refused {
 
 fn observe_refusal(seen: &mut Observed, refused: &Refused) {
     let before = std::mem::take(&mut seen.refused);
-    seen.refused = before.update(std::slice::from_ref(refused), &seen.standings(), seen.now).0;
+    seen.refused = before.update(std::slice::from_ref(refused), &seen.quota_states(), seen.now).0;
 }
 
 #[test]
@@ -465,7 +465,7 @@ fn a_limit_waits_for_others_that_have_just_come_down_and_pods_that_are_there_cou
     uses(&mut seen, "a1", 4);
     assert_eq!(hard(&seen), ["4", "2"]);
     seen.unsteady.insert("a2".into());
-    assert_eq!((decide::writes(&seen), seen.step().1.waits), (vec![], true));
+    assert_eq!((decide::writes(&seen), seen.decide_quotas().1.waits_for_count), (vec![], true));
     seen.unsteady.clear();
     seen.counted.insert("a2".into(), [(MIG.to_owned(), super::Amount::units(3))].into());
     settle(&mut seen);

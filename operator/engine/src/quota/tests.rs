@@ -1,4 +1,4 @@
-//! The splitter without a cluster: where budgets lie, and what may happen while they move.
+//! Quota decisions without a cluster: target limits, and the writes that lead to them.
 
 mod cap_allocation;
 mod cap_commitment;
@@ -7,170 +7,192 @@ mod schedule;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proptest::prelude::*;
 
-use super::{target::Want, *};
+use gputenancy_crds::quantity::Amount;
+
+use super::{
+    limits::are_equal,
+    target::{Demand, NamespaceUsage, target_limits},
+    *,
+};
 
 const GPU: &str = "requests.nvidia.com/gpu";
 
-fn seat(used: i128, limit: i128) -> Seat {
-    Seat { open: true, used, limit: Some(limit), wants: Vec::new() }
+fn namespace(used: i128, limit: i128) -> NamespaceUsage {
+    NamespaceUsage { open: true, used, limit: Some(limit), demands: Vec::new() }
 }
 
-fn wanting(used: i128, limit: i128, amount: i128) -> Seat {
-    Seat { wants: vec![Want { amount, stage: Stage::Open }], ..seat(used, limit) }
+fn wanting(used: i128, limit: i128, amount: i128) -> NamespaceUsage {
+    NamespaceUsage { demands: vec![Demand { amount, stage: DemandStage::Waiting }], ..namespace(used, limit) }
 }
 
-fn closed(used: i128) -> Seat {
-    Seat { open: false, ..seat(used, 0) }
-}
-
-#[test]
-fn a_new_budget_is_spread_in_whole_units_and_nothing_of_it_is_lost() {
-    let new = vec![Seat { open: true, ..Seat::default() }; 3];
-    assert_eq!(target(8, 1, &new), [3, 3, 2]);
-    assert_eq!(target(2, 1, &new), [1, 1, 0]);
-    assert_eq!(target(0, 1, &new), [0, 0, 0]);
-    assert_eq!(target(1000, 64, &new), [360, 320, 320], "what is no whole unit goes to the first");
-    assert_eq!(target(1000, 64, &new[..1]), [1000]);
+fn closed(used: i128) -> NamespaceUsage {
+    NamespaceUsage { open: false, ..namespace(used, 0) }
 }
 
 #[test]
-fn a_namespace_that_has_used_its_room_up_gets_more_from_those_that_do_not_use_theirs() {
-    assert_eq!(target(8, 1, &[seat(4, 4), seat(0, 4)]), [6, 2]);
-    assert_eq!(target(8, 1, &[seat(6, 6), seat(0, 2)]), [7, 1]);
-    assert_eq!(target(8, 1, &[seat(7, 7), seat(0, 1)]), [7, 1], "the last one is not moved on a guess");
+fn new_budget_is_split_in_whole_units_without_rest() {
+    let new = vec![NamespaceUsage { open: true, ..NamespaceUsage::default() }; 3];
+    assert_eq!(target_limits(8, 1, &new), [3, 3, 2]);
+    assert_eq!(target_limits(2, 1, &new), [1, 1, 0]);
+    assert_eq!(target_limits(0, 1, &new), [0, 0, 0]);
+    assert_eq!(target_limits(1000, 64, &new), [360, 320, 320], "the fraction of a unit goes to the first");
+    assert_eq!(target_limits(1000, 64, &new[..1]), [1000]);
 }
 
 #[test]
-fn while_there_is_room_nothing_moves() {
-    assert_eq!(target(9, 1, &[seat(2, 3), seat(0, 3), seat(1, 3)]), [3, 3, 3]);
-    assert_eq!(target(64, 1, &[seat(20, 32), seat(0, 32)]), [32, 32]);
+fn namespace_without_headroom_gets_some_from_idle_namespaces() {
+    assert_eq!(target_limits(8, 1, &[namespace(4, 4), namespace(0, 4)]), [6, 2]);
+    assert_eq!(target_limits(8, 1, &[namespace(6, 6), namespace(0, 2)]), [7, 1]);
+    assert_eq!(
+        target_limits(8, 1, &[namespace(7, 7), namespace(0, 1)]),
+        [7, 1],
+        "the last device is not moved without demand"
+    );
 }
 
 #[test]
-fn room_goes_where_pods_wait_and_others_keep_one_device_while_there_is_enough() {
-    let others = || [seat(0, 2), seat(0, 2), seat(0, 1), seat(0, 1)];
-    let with = |first: Seat, rest: [Seat; 4]| -> Vec<Seat> { std::iter::once(first).chain(rest).collect() };
-    assert_eq!(target(8, 1, &with(wanting(2, 2, 1), others())), [4, 1, 1, 1, 1]);
-    assert_eq!(target(8, 1, &with(wanting(4, 4, 1), [1; 4].map(|n| seat(0, n)))), [8, 0, 0, 0, 0]);
-    assert_eq!(target(8, 1, &with(wanting(0, 2, 8), others())), [8, 0, 0, 0, 0], "one pod may want all of it");
+fn limits_stay_while_every_namespace_has_headroom() {
+    assert_eq!(target_limits(9, 1, &[namespace(2, 3), namespace(0, 3), namespace(1, 3)]), [3, 3, 3]);
+    assert_eq!(target_limits(64, 1, &[namespace(20, 32), namespace(0, 32)]), [32, 32]);
 }
 
 #[test]
-fn a_request_that_can_never_fit_takes_nothing_from_anybody() {
-    assert_eq!(target(8, 1, &[wanting(2, 4, 9), seat(2, 4)]), [4, 4]);
-    assert_eq!(target(8, 1, &[seat(5, 6), wanting(2, 2, 2)]), [6, 2]);
+fn headroom_goes_to_waiting_pods_and_others_keep_one_device_if_there_is_enough() {
+    let others = || [namespace(0, 2), namespace(0, 2), namespace(0, 1), namespace(0, 1)];
+    let with = |first: NamespaceUsage, rest: [NamespaceUsage; 4]| -> Vec<NamespaceUsage> {
+        std::iter::once(first).chain(rest).collect()
+    };
+    assert_eq!(target_limits(8, 1, &with(wanting(2, 2, 1), others())), [4, 1, 1, 1, 1]);
+    assert_eq!(target_limits(8, 1, &with(wanting(4, 4, 1), [1; 4].map(|n| namespace(0, n)))), [8, 0, 0, 0, 0]);
+    assert_eq!(
+        target_limits(8, 1, &with(wanting(0, 2, 8), others())),
+        [8, 0, 0, 0, 0],
+        "one pod may request all of it"
+    );
 }
 
 #[test]
-fn of_those_who_wait_the_one_that_uses_least_comes_first() {
-    assert_eq!(target(8, 1, &[wanting(4, 4, 1), wanting(3, 3, 1), seat(0, 1)]), [4, 4, 0]);
-    assert_eq!(target(8, 1, &[wanting(3, 3, 1), wanting(3, 3, 1), seat(0, 2)]), [4, 4, 0]);
+fn demand_that_never_fits_moves_no_limit() {
+    assert_eq!(target_limits(8, 1, &[wanting(2, 4, 9), namespace(2, 4)]), [4, 4]);
+    assert_eq!(target_limits(8, 1, &[namespace(5, 6), wanting(2, 2, 2)]), [6, 2]);
 }
 
 #[test]
-fn room_that_a_pod_is_expected_for_is_not_taken_by_another() {
-    let held = Seat { wants: vec![Want { amount: 1, stage: Stage::Held }], ..seat(2, 4) };
-    assert_eq!(target(8, 1, &[held.clone(), wanting(4, 4, 1)]), [3, 5]);
-    assert_eq!(target(8, 1, &[held, seat(4, 4)]), [4, 4], "and the other's room is not refilled meanwhile");
+fn waiting_namespace_with_lowest_use_is_served_first() {
+    assert_eq!(target_limits(8, 1, &[wanting(4, 4, 1), wanting(3, 3, 1), namespace(0, 1)]), [4, 4, 0]);
+    assert_eq!(target_limits(8, 1, &[wanting(3, 3, 1), wanting(3, 3, 1), namespace(0, 2)]), [4, 4, 0]);
 }
 
 #[test]
-fn what_is_used_in_closed_namespaces_counts() {
-    assert_eq!(target(8, 1, &[closed(3), seat(0, 8)]), [0, 5]);
-    assert_eq!(target(8, 1, &[closed(9), seat(0, 8)]), [0, 0]);
+fn reserved_headroom_is_not_given_to_other_namespaces() {
+    let reserved =
+        NamespaceUsage { demands: vec![Demand { amount: 1, stage: DemandStage::Reserved }], ..namespace(2, 4) };
+    assert_eq!(target_limits(8, 1, &[reserved.clone(), wanting(4, 4, 1)]), [3, 5]);
+    assert_eq!(
+        target_limits(8, 1, &[reserved, namespace(4, 4)]),
+        [4, 4],
+        "the other's headroom is not refilled meanwhile"
+    );
 }
 
 #[test]
-fn beyond_the_budget_nobody_gets_anything_new_even_when_a_pod_ends() {
-    assert_eq!(target(4, 1, &[seat(5, 6), seat(3, 4)]), [1, 0]);
-    assert_eq!(target(8, 1, &[seat(5, 6), seat(3, 2)]), [5, 3], "exactly used up is not over");
+fn use_of_closed_namespaces_counts() {
+    assert_eq!(target_limits(8, 1, &[closed(3), namespace(0, 8)]), [0, 5]);
+    assert_eq!(target_limits(8, 1, &[closed(9), namespace(0, 8)]), [0, 0]);
+}
+
+#[test]
+fn over_budget_no_pod_is_admitted_after_another_ends() {
+    assert_eq!(target_limits(4, 1, &[namespace(5, 6), namespace(3, 4)]), [1, 0]);
+    assert_eq!(target_limits(8, 1, &[namespace(5, 6), namespace(3, 2)]), [5, 3], "a fully used budget is not exceeded");
 }
 
 fn limits(n: i128) -> Limits {
     [(GPU.to_owned(), Quantity(n.to_string()))].into()
 }
 
-fn account(written: i128, in_force: i128, used: i128, firm: bool) -> Account {
-    let standing = Standing { written: limits(written), in_force: limits(in_force), used: limits(used) };
-    Account {
+fn quota(written: i128, enforced: i128, used: i128, fenced: bool) -> NamespaceQuota {
+    let state = QuotaState { written: limits(written), enforced: limits(enforced), used: limits(used) };
+    NamespaceQuota {
         open: true,
-        presence: Presence::There { standing, firm },
-        steady: true,
-        held: Amounts::new(),
-        wants: Vec::new(),
+        presence: Presence::Quota { state, fenced },
+        counted: true,
+        pod_requests: Amounts::new(),
+        demands: Vec::new(),
     }
 }
 
-fn bare(presence: Presence) -> Account {
-    Account { open: true, presence, steady: true, held: Amounts::new(), wants: Vec::new() }
+fn without_quota(presence: Presence) -> NamespaceQuota {
+    NamespaceQuota { open: true, presence, counted: true, pod_requests: Amounts::new(), demands: Vec::new() }
 }
 
-fn orders(budget: i128, accounts: &[Account]) -> Vec<String> {
-    let words = |order: Order| match order {
-        Order::Leave => "leave".to_owned(),
-        Order::Touch => "touch".to_owned(),
-        Order::Write(limits) => limits.get(GPU).map(|q| q.0.clone()).unwrap_or_default(),
+fn actions(budget: i128, namespaces: &[NamespaceQuota]) -> Vec<String> {
+    let text = |action: QuotaAction| match action {
+        QuotaAction::Keep => "keep".to_owned(),
+        QuotaAction::Touch => "touch".to_owned(),
+        QuotaAction::Write(limits) => limits.get(GPU).map(|q| q.0.clone()).unwrap_or_default(),
     };
-    step(&limits(budget), accounts, false).orders.into_iter().map(words).collect()
+    decide(&limits(budget), None, namespaces, false).actions.into_iter().map(text).collect()
 }
 
 #[test]
-fn a_new_tenant_is_written_once() {
-    assert_eq!(orders(8, &[bare(Presence::Fresh), bare(Presence::Fresh)]), ["4", "4"]);
-    assert_eq!(orders(8, &[account(4, 4, 0, true), account(4, 4, 0, true)]), ["leave", "leave"]);
+fn new_tenant_is_written_once() {
+    assert_eq!(actions(8, &[without_quota(Presence::NewNamespace), without_quota(Presence::NewNamespace)]), ["4", "4"]);
+    assert_eq!(actions(8, &[quota(4, 4, 0, true), quota(4, 4, 0, true)]), ["keep", "keep"]);
 }
 
 #[test]
-fn lower_first_then_confirm_then_raise() {
-    assert_eq!(orders(8, &[account(4, 4, 4, true), account(4, 4, 0, true)]), ["leave", "2"]);
-    assert_eq!(orders(8, &[account(4, 4, 4, true), account(2, 4, 0, true)]), ["leave", "leave"]);
-    assert_eq!(orders(8, &[account(4, 4, 4, true), account(2, 2, 0, true)]), ["6", "leave"]);
+fn limit_rises_after_the_lowered_one_is_enforced() {
+    assert_eq!(actions(8, &[quota(4, 4, 4, true), quota(4, 4, 0, true)]), ["keep", "2"]);
+    assert_eq!(actions(8, &[quota(4, 4, 4, true), quota(2, 4, 0, true)]), ["keep", "keep"]);
+    assert_eq!(actions(8, &[quota(4, 4, 4, true), quota(2, 2, 0, true)]), ["6", "keep"]);
 }
 
 #[test]
-fn nothing_is_raised_beside_a_quota_that_may_change_unseen() {
-    assert_eq!(orders(8, &[account(4, 4, 4, false), account(2, 2, 0, false)]), ["leave", "touch"]);
-    assert_eq!(orders(8, &[account(4, 4, 4, false), account(4, 4, 0, false)]), ["leave", "2"], "a write is a touch");
+fn no_limit_rises_while_another_quota_is_not_fenced() {
+    assert_eq!(actions(8, &[quota(4, 4, 4, false), quota(2, 2, 0, false)]), ["keep", "touch"]);
+    assert_eq!(actions(8, &[quota(4, 4, 4, false), quota(4, 4, 0, false)]), ["keep", "2"], "a write fences too");
     assert_eq!(
-        orders(8, &[account(4, 4, 4, false), account(2, 2, 0, true)]),
-        ["6", "leave"],
-        "its own version guards it"
+        actions(8, &[quota(4, 4, 4, false), quota(2, 2, 0, true)]),
+        ["6", "keep"],
+        "its own write is refused if it changed"
     );
 }
 
 #[test]
-fn a_quota_that_was_deleted_comes_back_at_zero_until_its_use_is_known() {
-    assert_eq!(orders(8, &[bare(Presence::Bare), account(4, 4, 4, true)]), ["0", "leave"]);
-    assert_eq!(orders(8, &[account(0, 0, 3, true), account(4, 4, 4, true)]), ["4", "leave"]);
+fn deleted_quota_is_recreated_at_zero_until_its_use_is_known() {
+    assert_eq!(actions(8, &[without_quota(Presence::NoQuota), quota(4, 4, 4, true)]), ["0", "keep"]);
+    assert_eq!(actions(8, &[quota(0, 0, 3, true), quota(4, 4, 4, true)]), ["4", "keep"]);
 }
 
 #[test]
-fn a_namespace_that_joins_gets_its_part_when_the_others_have_given_it() {
-    assert_eq!(orders(8, &[account(8, 8, 0, true), bare(Presence::Fresh)]), ["4", "0"]);
-    assert_eq!(orders(8, &[account(4, 4, 0, true), account(0, 0, 0, true)]), ["leave", "4"]);
+fn added_namespace_gets_its_share_after_the_others_are_lowered() {
+    assert_eq!(actions(8, &[quota(8, 8, 0, true), without_quota(Presence::NewNamespace)]), ["4", "0"]);
+    assert_eq!(actions(8, &[quota(4, 4, 0, true), quota(0, 0, 0, true)]), ["keep", "4"]);
 }
 
 #[test]
-fn a_suspended_tenant_admits_nothing_and_a_resumed_one_does_again() {
-    let accounts = [account(4, 4, 2, true), account(4, 4, 0, true)];
-    let suspended = step(&limits(8), &accounts, true);
+fn suspended_tenant_admits_nothing_and_resumed_tenant_does() {
+    let namespaces = [quota(4, 4, 2, true), quota(4, 4, 0, true)];
+    let suspended = decide(&limits(8), None, &namespaces, true);
     assert_eq!(suspended.targets, [limits(0), limits(0)]);
-    assert_eq!(orders(8, &[account(0, 0, 2, true), account(0, 0, 0, true)]), ["5", "3"]);
+    assert_eq!(actions(8, &[quota(0, 0, 2, true), quota(0, 0, 0, true)]), ["5", "3"]);
 }
 
 #[test]
-fn a_resource_that_leaves_the_catalog_stays_limited_to_zero() {
-    let gone = step(&Limits::new(), &[account(8, 8, 2, true)], false);
-    assert_eq!(gone.orders, [Order::Write(limits(0))]);
+fn resource_removed_from_the_catalog_stays_limited_to_zero() {
+    let removed = decide(&Limits::new(), None, &[quota(8, 8, 2, true)], false);
+    assert_eq!(removed.actions, [QuotaAction::Write(limits(0))]);
 }
 
 #[test]
-fn memory_and_cpu_are_split_into_round_amounts() {
+fn memory_and_cpu_are_split_in_their_units() {
     let budget: Limits =
         [("requests.memory", "1024Gi"), ("requests.cpu", "1"), ("limits.memory", "1000M"), ("pods", "20")]
             .map(|(key, text)| (key.to_owned(), Quantity(text.to_owned())))
             .into();
-    let targets = step(&budget, &[bare(Presence::Fresh), bare(Presence::Fresh), bare(Presence::Fresh)], false).targets;
+    let new = without_quota(Presence::NewNamespace);
+    let targets = decide(&budget, None, &[new.clone(), new.clone(), new], false).targets;
     let of = |key: &str| targets.iter().map(|t| t[key].0.clone()).collect::<Vec<_>>();
     assert_eq!(of("requests.memory"), ["349526Mi", "349525Mi", "349525Mi"]);
     assert_eq!(of("requests.cpu"), ["334m", "333m", "333m"]);
@@ -181,92 +203,92 @@ fn memory_and_cpu_are_split_into_round_amounts() {
 }
 
 #[test]
-fn canonical_forms_of_the_server_are_no_drift() {
+fn limits_in_other_notation_are_equal() {
     let of = |text: &str| Limits::from([("requests.memory".to_owned(), Quantity(text.into()))]);
-    assert!(same(&of("1024Mi"), &of("1Gi")));
-    assert!(!same(&of("1Gi"), &of("2Gi")));
-    assert!(!same(&of("1Gi"), &Limits::new()));
+    assert!(are_equal(&of("1024Mi"), &of("1Gi")));
+    assert!(!are_equal(&of("1Gi"), &of("2Gi")));
+    assert!(!are_equal(&of("1Gi"), &Limits::new()));
 }
 
-fn any_seat() -> impl Strategy<Value = Seat> {
-    let stage = prop_oneof![Just(Stage::Open), Just(Stage::Held), Just(Stage::Lingering)];
-    let want = (1..12_i128, stage).prop_map(|(amount, stage)| Want { amount, stage });
+fn any_namespace() -> impl Strategy<Value = NamespaceUsage> {
+    let stage = prop_oneof![Just(DemandStage::Waiting), Just(DemandStage::Reserved), Just(DemandStage::Settling)];
+    let want = (1..12_i128, stage).prop_map(|(amount, stage)| Demand { amount, stage });
     (prop::bool::weighted(0.85), 0..12_i128, prop::option::weighted(0.9, 0..20_i128), prop::collection::vec(want, 0..3))
-        .prop_map(|(open, used, limit, wants)| Seat { open, used, limit, wants })
+        .prop_map(|(open, used, limit, demands)| NamespaceUsage { open, used, limit, demands })
 }
 
-fn moved(seats: &[Seat], limits: &[i128], only_down: bool) -> Vec<Seat> {
-    let follow = |(seat, limit): (&Seat, &i128)| {
-        let raised = *limit > seat.limit.unwrap_or(0);
-        let limit = if only_down && raised { seat.limit } else { Some(*limit) };
-        Seat { limit, ..seat.clone() }
+fn moved(namespaces: &[NamespaceUsage], limits: &[i128], only_down: bool) -> Vec<NamespaceUsage> {
+    let follow = |(namespace, limit): (&NamespaceUsage, &i128)| {
+        let raised = *limit > namespace.limit.unwrap_or(0);
+        let limit = if only_down && raised { namespace.limit } else { Some(*limit) };
+        NamespaceUsage { limit, ..namespace.clone() }
     };
-    seats.iter().zip(limits).map(follow).collect()
+    namespaces.iter().zip(limits).map(follow).collect()
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(4000), ..ProptestConfig::default() })]
 
-    /// Within the budget, all of it, nobody below what it uses, closed ones at nothing.
+    /// The targets equal the budget; no open namespace is below its use; closed ones are at zero.
     #[test]
-    fn targets_are_the_budget_and_leave_everybody_what_it_uses(
-        budget in 0..60_i128, unit in prop_oneof![Just(1_i128), Just(4)], seats in prop::collection::vec(any_seat(), 1..6)
+    fn targets_equal_the_budget_and_cover_use(
+        budget in 0..60_i128, unit in prop_oneof![Just(1_i128), Just(4)], namespaces in prop::collection::vec(any_namespace(), 1..6)
     ) {
-        let limits = target(budget, unit, &seats);
-        let used: i128 = seats.iter().map(|s| s.used).sum();
-        let counted: i128 = limits.iter().zip(&seats).map(|(l, s)| if s.open { *l } else { s.used }).sum();
+        let limits = target_limits(budget, unit, &namespaces);
+        let used: i128 = namespaces.iter().map(|s| s.used).sum();
+        let counted: i128 = limits.iter().zip(&namespaces).map(|(l, s)| if s.open { *l } else { s.used }).sum();
         if used <= budget {
             prop_assert!(counted <= budget, "{limits:?}");
-            let anybody = seats.iter().any(|s| s.open);
-            prop_assert!(!anybody || counted == budget, "something is nobody's: {limits:?}");
-            for (limit, seat) in limits.iter().zip(&seats) {
-                prop_assert!(if seat.open { *limit >= seat.used } else { *limit == 0 }, "{limits:?}");
+            let any_open = namespaces.iter().any(|s| s.open);
+            prop_assert!(!any_open || counted == budget, "a part of the budget is not granted: {limits:?}");
+            for (limit, namespace) in limits.iter().zip(&namespaces) {
+                prop_assert!(if namespace.open { *limit >= namespace.used } else { *limit == 0 }, "{limits:?}");
             }
         } else {
             let over = used - budget;
-            for (limit, seat) in limits.iter().zip(&seats) {
-                prop_assert!(*limit <= (seat.used - over).max(0), "{limits:?}");
+            for (limit, namespace) in limits.iter().zip(&namespaces) {
+                prop_assert!(*limit <= (namespace.used - over).max(0), "{limits:?}");
             }
         }
     }
 
-    /// Reached targets are targets, and so are half-reached ones: lowered limits change nobody's mind.
+    /// Reached targets stay targets, and half-reached ones too: lowered limits do not change the decision.
     #[test]
-    fn a_target_that_is_reached_or_half_reached_stays(
-        budget in 0..60_i128, unit in prop_oneof![Just(1_i128), Just(4)], seats in prop::collection::vec(any_seat(), 1..6)
+    fn reached_or_half_reached_target_stays(
+        budget in 0..60_i128, unit in prop_oneof![Just(1_i128), Just(4)], namespaces in prop::collection::vec(any_namespace(), 1..6)
     ) {
-        let used: i128 = seats.iter().filter(|s| !s.open).map(|s| s.used).sum();
-        let had: i128 = seats.iter().filter(|s| s.open).map(|s| s.limit.unwrap_or(0).max(s.used)).sum();
+        let used: i128 = namespaces.iter().filter(|s| !s.open).map(|s| s.used).sum();
+        let granted: i128 = namespaces.iter().filter(|s| s.open).map(|s| s.limit.unwrap_or(0).max(s.used)).sum();
         // limits that are too high, by an edit or a smaller budget, come down first
-        let seats = if had + used <= budget { seats } else { moved(&seats, &target(budget, unit, &seats), false) };
-        let limits = target(budget, unit, &seats);
-        let mut reached = moved(&seats, &limits, false);
+        let namespaces = if granted + used <= budget { namespaces } else { moved(&namespaces, &target_limits(budget, unit, &namespaces), false) };
+        let limits = target_limits(budget, unit, &namespaces);
+        let mut reached = moved(&namespaces, &limits, false);
         if unit == 1 {
-            prop_assert_eq!(&target(budget, unit, &reached), &limits, "reached");
-            prop_assert_eq!(&target(budget, unit, &moved(&seats, &limits, true)), &limits, "half reached");
+            prop_assert_eq!(&target_limits(budget, unit, &reached), &limits, "reached");
+            prop_assert_eq!(&target_limits(budget, unit, &moved(&namespaces, &limits, true)), &limits, "half reached");
         }
         // parts of units, which come with odd use, may add up to one that moves once more
-        for _ in 0..seats.len() {
-            reached = moved(&reached, &target(budget, unit, &reached), false);
+        for _ in 0..namespaces.len() {
+            reached = moved(&reached, &target_limits(budget, unit, &reached), false);
         }
         let last: Vec<i128> = reached.iter().map(|s| s.limit.unwrap_or(0)).collect();
-        prop_assert_eq!(target(budget, unit, &reached), last, "in the end");
+        prop_assert_eq!(target_limits(budget, unit, &reached), last, "in the end");
     }
 
-    /// Whoever waits for what is free, or held by nobody who is expected, gets it.
+    /// The only waiting namespace gets all that is not used or reserved.
     #[test]
-    fn one_who_waits_alone_can_have_all_that_is_not_used(
-        budget in 1..60_i128, seats in prop::collection::vec((0..12_i128, 0..20_i128), 1..6), amount in 1..20_i128
+    fn single_waiting_namespace_gets_all_unused_budget(
+        budget in 1..60_i128, namespaces in prop::collection::vec((0..12_i128, 0..20_i128), 1..6), amount in 1..20_i128
     ) {
-        let mut seats: Vec<Seat> = seats.into_iter().map(|(used, limit)| seat(used, limit)).collect();
-        let free = budget - seats.iter().map(|s| s.used).sum::<i128>();
-        seats[0].wants = vec![Want { amount, stage: Stage::Open }];
-        let limits = target(budget, 1, &seats);
-        prop_assert_eq!(limits[0] >= seats[0].used + amount, amount <= free, "{:?} of {}", limits, free);
+        let mut namespaces: Vec<NamespaceUsage> = namespaces.into_iter().map(|(used, limit)| namespace(used, limit)).collect();
+        let free = budget - namespaces.iter().map(|s| s.used).sum::<i128>();
+        namespaces[0].demands = vec![Demand { amount, stage: DemandStage::Waiting }];
+        let limits = target_limits(budget, 1, &namespaces);
+        prop_assert_eq!(limits[0] >= namespaces[0].used + amount, amount <= free, "{:?} of {}", limits, free);
     }
 }
 
-/// How many cases are tried; `SPLIT_CASES` asks for more.
+/// Number of cases of a property; `QUOTA_CASES` overrides it.
 fn cases(default: u32) -> u32 {
-    std::env::var("SPLIT_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+    std::env::var("QUOTA_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
 }

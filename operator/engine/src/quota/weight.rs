@@ -1,27 +1,29 @@
-//! What a device weighs beside a whole GPU, and a cap on what all devices of a tenant weigh together.
+//! The weight of a device as a share of a whole GPU, and a cap on the weight of all devices of a tenant.
 
 use std::{cmp::Ordering, collections::BTreeMap, fmt};
 
-use gputenancy_crds::{names::is_gpu_resource, quantity::Amount, quota::Devices};
+use gputenancy_crds::quantity::Amount;
 
-/// Share of a whole board that one device is: memory slices that it covers, of those that the board has.
+use super::limits::is_gpu_key;
+
+/// Share of a whole GPU that one device is: memory slices that it covers, of those of the board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weight {
     slices: u8,
     of: u8,
 }
 
-/// The longest axis of memory slices that a share is taken of: sums stay exact. The planner takes no longer ones either.
-const LONGEST: u8 = 32;
+/// Most memory slices of a board: sums stay exact. The planner has the same bound.
+const MAX_SLICES: u8 = 32;
 
 impl Weight {
     /// A whole GPU, the most that a device can weigh.
     pub const WHOLE: Self = Self { slices: 1, of: 1 };
 
-    /// So many memory slices of a board that has `of`; `None` where that is no share of it.
+    /// `slices` memory slices of a board that has `of`; `None` if that is not a share of it.
     pub fn new(slices: i32, of: i32) -> Option<Self> {
         let (slices, of) = (u8::try_from(slices).ok()?, u8::try_from(of).ok()?);
-        if slices == 0 || slices > of || of > LONGEST {
+        if slices == 0 || slices > of || of > MAX_SLICES {
             return None;
         }
         let by = gcd(slices.into(), of.into());
@@ -49,12 +51,12 @@ impl fmt::Display for Weight {
     }
 }
 
-/// The most that a tenant's devices may weigh together.
+/// The most that all devices of a tenant may weigh together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cap {
     /// In whole GPUs.
     pub whole: Amount,
-    /// What one device weighs, by quota key. One that is not listed weighs as much as a whole GPU, which is the most.
+    /// Weight of one device, by quota key. A device that is not listed weighs as much as a whole GPU, which is the most.
     pub weights: BTreeMap<String, Weight>,
 }
 
@@ -63,12 +65,12 @@ impl Cap {
         self.weights.get(key).copied().unwrap_or(Weight::WHOLE)
     }
 
-    /// Parts of a whole GPU in which every weight is a whole number.
+    /// Parts per whole GPU, so that every weight is a whole number of parts.
     fn parts(&self) -> i128 {
         self.weights.values().fold(1, |parts, w| parts / gcd(parts, w.of.into()) * i128::from(w.of))
     }
 
-    /// What one device weighs, in parts.
+    /// Weight of one device, in parts.
     pub(super) fn device(&self, key: &str) -> i128 {
         let weight = self.weight(key);
         self.parts() / i128::from(weight.of) * i128::from(weight.slices)
@@ -85,17 +87,12 @@ impl Cap {
         Amount::of_milli(thousandths.max(0).saturating_add(parts - 1) / parts)
     }
 
-    /// What these amounts weigh, in whole GPUs, rounded up to thousandths.
+    /// Weight of these amounts, in whole GPUs, rounded up to thousandths.
     pub fn weigh<'a>(&self, amounts: impl IntoIterator<Item = (&'a str, Amount)>) -> Amount {
         let held = amounts.into_iter().filter(|(key, _)| is_gpu_key(key));
         let weights = held.map(|(key, amount)| amount.milli().saturating_mul(self.device(key)));
         self.gpus(weights.fold(0, i128::saturating_add))
     }
-}
-
-/// Does a quota limit a GPU resource under this key?
-pub fn is_gpu_key(key: &str) -> bool {
-    matches!(Devices::under(key), Some(Devices::Resource(resource)) if is_gpu_resource(resource))
 }
 
 fn gcd(a: i128, b: i128) -> i128 {
@@ -107,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_weight_is_a_share_of_a_board_and_nothing_else() {
+    fn weight_is_a_share_of_a_board() {
         let shown = |slices, of| Weight::new(slices, of).map(|w| w.to_string());
         assert_eq!(shown(1, 8).as_deref(), Some("1/8"));
         assert_eq!(shown(4, 8).as_deref(), Some("1/2"));
@@ -119,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_of_several_boards_add_up_exactly_and_what_is_shown_is_rounded_up() {
+    fn weights_of_several_boards_add_up_exactly_and_are_shown_rounded_up() {
         let (eighth, third) = ("requests.nvidia.com/mig-1g.10gb", "requests.nvidia.com/mig-x");
         let weights = [(eighth, Weight::new(1, 8)), (third, Weight::new(1, 3))];
         let weights = weights.into_iter().filter_map(|(key, w)| Some((key.to_owned(), w?))).collect();
@@ -134,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_have_does_not_overflow() {
+    fn huge_cap_does_not_overflow() {
         let cap = Cap { whole: Amount::of_milli(i128::MAX), weights: BTreeMap::new() };
         assert_eq!(cap.weigh([("requests.nvidia.com/gpu", Amount::of_milli(i128::MAX))]), Amount::of_milli(i128::MAX));
     }

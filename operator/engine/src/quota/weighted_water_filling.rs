@@ -1,72 +1,73 @@
-//! Levelling of things that weigh differently: each has a room in whole devices, and what counts is what the rooms weigh.
+//! Water-filling by weight: headroom is counted in whole devices and compared by what the devices weigh.
 
-/// A room that can be filled.
+/// Devices that may still be granted of one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Room {
-    /// What one device weighs; more than zero.
+pub struct Headroom {
+    /// Weight of one device; more than zero.
     pub weight: i128,
     /// Devices.
     pub devices: i128,
 }
 
-impl Room {
-    /// What all of it weighs.
-    pub fn weighs(self) -> i128 {
+impl Headroom {
+    /// Weight of all its devices.
+    pub fn total_weight(self) -> i128 {
         self.weight.saturating_mul(self.devices)
     }
 }
 
-/// What these rooms weigh together.
-pub fn sum(rooms: &[Room]) -> i128 {
-    rooms.iter().fold(0, |sum, room| sum.saturating_add(room.weighs()))
+/// Weight of all of these together.
+pub fn total_weight(headrooms: &[Headroom]) -> i128 {
+    headrooms.iter().fold(0, |sum, headroom| sum.saturating_add(headroom.total_weight()))
 }
 
-/// Brings each of these rooms to one and the same weight, as far as its bounds let it: the highest with which all that are named weigh no
-/// more than `amount`. Where even the lower bounds weigh more, it is these.
-pub fn level(rooms: &mut [Room], among: &[usize], amount: i128, bounds: impl Fn(usize) -> (i128, i128)) {
-    let at = |rooms: &[Room], index: usize, level: i128| {
+/// Brings the headrooms of `among` to one common weight, each within its bounds: the highest with which they weigh no more than `amount`
+/// together. Where the lower bounds already weigh more, each gets its lower bound.
+pub fn equalize(headrooms: &mut [Headroom], among: &[usize], amount: i128, bounds: impl Fn(usize) -> (i128, i128)) {
+    let devices_at = |headrooms: &[Headroom], index: usize, weight: i128| {
         let (least, most) = bounds(index);
-        rooms.get(index).map_or(0, |room| (level / room.weight.max(1)).min(most).max(least))
+        headrooms.get(index).map_or(0, |h| (weight / h.weight.max(1)).min(most).max(least))
     };
-    let total = |rooms: &[Room], level: i128| {
-        let weighs = |i: &usize| rooms.get(*i).map_or(0, |r| r.weight.saturating_mul(at(rooms, *i, level)));
-        among.iter().map(weighs).fold(0, i128::saturating_add)
+    let total = |headrooms: &[Headroom], weight: i128| {
+        let of =
+            |i: &usize| headrooms.get(*i).map_or(0, |h| h.weight.saturating_mul(devices_at(headrooms, *i, weight)));
+        among.iter().map(of).fold(0, i128::saturating_add)
     };
     let (mut low, mut high) = (0, amount.max(0));
     while low < high {
         let middle = low + (high - low + 1) / 2;
-        if total(rooms, middle) <= amount {
+        if total(headrooms, middle) <= amount {
             low = middle;
         } else {
             high = middle - 1;
         }
     }
     for index in among {
-        let devices = at(rooms, *index, low);
-        if let Some(room) = rooms.get_mut(*index) {
-            room.devices = devices;
+        let devices = devices_at(headrooms, *index, low);
+        if let Some(headroom) = headrooms.get_mut(*index) {
+            headroom.devices = devices;
         }
     }
 }
 
-/// Adds to these rooms what is free of `whole`, the lowest first, none beyond its bound; what is too little for all goes to the first
-/// that can take it.
-pub fn fill(rooms: &mut [Room], among: &[usize], whole: i128, most: impl Fn(usize) -> i128) {
-    let had: Vec<i128> = rooms.iter().map(|room| room.devices).collect();
-    let least = |index: usize| had.get(index).copied().unwrap_or(0);
-    let inside: i128 = among.iter().filter_map(|i| rooms.get(*i)).map(|r| r.weighs()).sum();
-    let free = whole - sum(rooms);
+/// Distributes over `among` what all headrooms leave of `whole`, the lowest first, none beyond `most`. A rest that is too small for all
+/// goes to the first that can take it.
+pub fn fill_lowest(headrooms: &mut [Headroom], among: &[usize], whole: i128, most: impl Fn(usize) -> i128) {
+    let before: Vec<i128> = headrooms.iter().map(|headroom| headroom.devices).collect();
+    let least = |index: usize| before.get(index).copied().unwrap_or(0);
+    let inside: i128 = among.iter().filter_map(|i| headrooms.get(*i)).map(|h| h.total_weight()).sum();
+    let free = whole - total_weight(headrooms);
     if free <= 0 {
         return;
     }
-    level(rooms, among, inside.saturating_add(free), |i| (least(i), most(i).max(least(i))));
-    let mut left = whole - sum(rooms);
+    equalize(headrooms, among, inside.saturating_add(free), |i| (least(i), most(i).max(least(i))));
+    let mut left = whole - total_weight(headrooms);
     for index in among {
         let bound = most(*index);
-        if let Some(room) = rooms.get_mut(*index) {
-            let more = (left / room.weight.max(1)).min(bound - room.devices).max(0);
-            room.devices += more;
-            left -= more * room.weight;
+        if let Some(headroom) = headrooms.get_mut(*index) {
+            let more = (left / headroom.weight.max(1)).min(bound - headroom.devices).max(0);
+            headroom.devices += more;
+            left -= more * headroom.weight;
         }
     }
 }

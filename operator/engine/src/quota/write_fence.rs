@@ -1,123 +1,122 @@
-//! Which quotas nobody can change unseen.
+//! Fencing of quota writes: which quotas no write in flight can change.
 //!
-//! Every write of a quota carries the version that it was decided on, and a stamp: the leader's term. A write that is still under
-//! way, from us or from a leader before us, was decided on an older version than the one that we have stamped since, so the API
-//! server refuses it. A quota without our stamp, or one whose last write of ours was not answered, proves nothing yet: it is written
-//! once more before another quota is raised. And a namespace that was made a moment ago may not be seen yet: until it is, nobody
-//! knows what its quota grants.
+//! Every write of a quota carries the resource version that it was decided on, and a fencing token: the leader's term and a sequence number.
+//! A write in flight, of this leader or an earlier one, was decided on an older version than the one that this leader has written since, so
+//! the API server refuses it. A quota without a token of this term, or with an unanswered write, is not fenced: it is written once more
+//! before another quota is raised. A namespace that was created a moment ago may be missing in the cache: until it is there, what its quota
+//! grants is unknown.
 
 use std::collections::{BTreeSet, HashMap};
 
-/// A stamp: the term of the leader that wrote, and the number of the write within it.
+/// Identifies a write: the term of the leader, and the number of the write within it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Stamp {
-    /// Grows from leader to leader.
+pub struct FencingToken {
+    /// Increases with each leader.
     pub term: u64,
-    /// Grows from write to write.
+    /// Increases with each write.
     pub sequence: u64,
 }
 
-impl std::fmt::Display for Stamp {
+impl std::fmt::Display for FencingToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}", self.term, self.sequence)
     }
 }
 
-impl Stamp {
-    /// Reads a stamp; `None` when it is not one.
+impl FencingToken {
+    /// Parses a token; `None` if it is not one.
     pub fn parse(text: &str) -> Option<Self> {
         let (term, sequence) = text.split_once('.')?;
         Some(Self { term: term.parse().ok()?, sequence: sequence.parse().ok()? })
     }
 }
 
-/// What this leader remembers of its own writes, by tenant and namespace.
+/// The writes of this leader, by tenant and namespace.
 #[derive(Clone, Debug, Default)]
-pub struct Fence {
+pub struct WriteFence {
     term: u64,
     sequence: u64,
     /// By tenant; most have one namespace, none has many.
-    tenants: HashMap<Box<str>, Memories>,
+    tenants: HashMap<Box<str>, NamespaceWrites>,
 }
 
-/// By namespace; without room ahead, for there may be very many tenants.
-type Memories = Box<[(Box<str>, Memory)]>;
+/// By namespace; without spare capacity, because there may be very many tenants.
+type NamespaceWrites = Box<[(Box<str>, LastWrite)]>;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Memory {
-    /// Version that our last answered write produced.
+struct LastWrite {
+    /// Version that the last answered write produced.
     written: u64,
     /// A write decided on this version has not been answered.
-    doubt: Option<u64>,
-    /// The namespace has been seen since.
+    unanswered: Option<u64>,
+    /// The cache has shown the namespace since.
     seen: bool,
 }
 
-impl Fence {
-    /// The fence of the leader of this term.
+impl WriteFence {
+    /// For the leader of this term.
     pub fn new(term: u64) -> Self {
         Self { term, ..Self::default() }
     }
 
-    /// A write begins, decided on this version (0: there was no quota); the stamp that it carries.
-    pub fn begin(&mut self, tenant: &str, namespace: &str, version: u64) -> Stamp {
-        self.remember(tenant, namespace, |memory| {
-            memory.doubt = Some(memory.doubt.map_or(version, |older| older.max(version)));
+    /// Begins a write that was decided on this version (0: there was no quota); returns its token.
+    pub fn begin(&mut self, tenant: &str, namespace: &str, version: u64) -> FencingToken {
+        self.update(tenant, namespace, |write| {
+            write.unanswered = Some(write.unanswered.map_or(version, |older| older.max(version)));
         });
         self.sequence += 1;
-        Stamp { term: self.term, sequence: self.sequence }
+        FencingToken { term: self.term, sequence: self.sequence }
     }
 
-    /// A write was answered with this version: every earlier one is void.
+    /// A write was answered with this version: all earlier ones will be refused.
     pub fn done(&mut self, tenant: &str, namespace: &str, version: u64) {
-        self.remember(tenant, namespace, |memory| (memory.written, memory.doubt) = (version, None));
+        self.update(tenant, namespace, |write| (write.written, write.unanswered) = (version, None));
     }
 
-    fn remember(&mut self, tenant: &str, namespace: &str, change: impl FnOnce(&mut Memory)) {
-        let memories = self.tenants.entry(tenant.into()).or_default();
-        if let Some((_, memory)) = memories.iter_mut().find(|(name, _)| **name == *namespace) {
-            return change(memory);
+    fn update(&mut self, tenant: &str, namespace: &str, change: impl FnOnce(&mut LastWrite)) {
+        let writes = self.tenants.entry(tenant.into()).or_default();
+        if let Some((_, write)) = writes.iter_mut().find(|(name, _)| **name == *namespace) {
+            return change(write);
         }
-        let mut memory = Memory::default();
-        change(&mut memory);
-        let older = std::mem::take(memories).into_vec();
-        *memories = older.into_iter().chain([(namespace.into(), memory)]).collect();
+        let mut write = LastWrite::default();
+        change(&mut write);
+        let older = std::mem::take(writes).into_vec();
+        *writes = older.into_iter().chain([(namespace.into(), write)]).collect();
     }
 
-    /// Namespaces of a tenant whose quotas were written and that have not been seen since, while these are seen. What has been
-    /// seen and is not any more has gone, and is forgotten.
+    /// Namespaces of a tenant whose quotas were written and that the cache has not shown since. `present`: is the namespace in the cache? A
+    /// namespace that was there and is not any more was deleted, and is removed.
     pub fn unseen(&mut self, tenant: &str, present: impl Fn(&str) -> bool) -> BTreeSet<String> {
-        let Some(memories) = self.tenants.get_mut(tenant) else { return BTreeSet::new() };
-        let gone = |namespace: &str, memory: &Memory| memory.seen && !present(namespace);
-        if memories.iter().any(|(namespace, memory)| gone(namespace, memory)) {
-            let all = std::mem::take(memories).into_vec().into_iter();
-            *memories = all.filter(|(namespace, memory)| !gone(namespace, memory)).collect();
+        let Some(writes) = self.tenants.get_mut(tenant) else { return BTreeSet::new() };
+        let deleted = |namespace: &str, write: &LastWrite| write.seen && !present(namespace);
+        if writes.iter().any(|(namespace, write)| deleted(namespace, write)) {
+            let all = std::mem::take(writes).into_vec().into_iter();
+            *writes = all.filter(|(namespace, write)| !deleted(namespace, write)).collect();
         }
-        for (namespace, memory) in memories.iter_mut() {
-            memory.seen |= present(namespace);
+        for (namespace, write) in writes.iter_mut() {
+            write.seen |= present(namespace);
         }
-        memories.iter().filter(|(_, m)| !m.seen).map(|(namespace, _)| String::from(&**namespace)).collect()
+        writes.iter().filter(|(_, write)| !write.seen).map(|(namespace, _)| String::from(&**namespace)).collect()
     }
 
-    /// May a decision rely on this version of the quota?
-    pub fn is_firm(&self, tenant: &str, namespace: &str, version: u64, stamp: Option<Stamp>) -> bool {
-        let memories = self.tenants.get(tenant).into_iter().flatten();
-        let memory = memories.filter(|(name, _)| **name == *namespace).map(|(_, memory)| *memory).next();
-        let memory = memory.unwrap_or_default();
-        stamp.is_some_and(|s| s.term == self.term)
-            && version >= memory.written
-            && memory.doubt.is_none_or(|decided_on| version > decided_on)
+    /// Is this version of the quota fenced, so that a decision can rely on it?
+    pub fn is_fenced(&self, tenant: &str, namespace: &str, version: u64, token: Option<FencingToken>) -> bool {
+        let writes = self.tenants.get(tenant).into_iter().flatten();
+        let write = writes.filter(|(name, _)| **name == *namespace).map(|(_, write)| *write).next().unwrap_or_default();
+        token.is_some_and(|t| t.term == self.term)
+            && version >= write.written
+            && write.unanswered.is_none_or(|decided_on| version > decided_on)
     }
 
-    /// Forgets a tenant that has gone.
+    /// Removes a deleted tenant.
     pub fn forget(&mut self, tenant: &str) {
         self.tenants.remove(tenant);
     }
 
-    /// Has a later leader written this version of a quota? A term is the version of a Lease, so what was written in it is of a
-    /// later version than that; if not, the stamp comes from another cluster, by way of a backup, and means nothing here.
-    pub fn is_outranked(&self, version: u64, stamp: Option<Stamp>) -> bool {
-        stamp.is_some_and(|s| self.term < s.term && s.term < version)
+    /// Has a later leader written this version of a quota? A term is the resource version of a Lease, so writes of the term produce higher
+    /// versions. A token with a higher term than the quota's version was restored from another cluster's backup, and is ignored.
+    pub fn is_superseded(&self, version: u64, token: Option<FencingToken>) -> bool {
+        token.is_some_and(|t| self.term < t.term && t.term < version)
     }
 }
 
@@ -126,52 +125,57 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quota_is_firm_once_this_leader_has_written_it_and_seen_that() {
-        let mut fence = Fence::new(7);
-        let old = Some(Stamp { term: 6, sequence: 1 });
-        assert!(!fence.is_firm("t", "a", 10, old) && !fence.is_firm("t", "a", 10, None));
-        let stamp = Some(fence.begin("t", "a", 10));
-        assert!(!fence.is_firm("t", "a", 10, old));
+    fn quota_is_fenced_once_this_leader_has_written_it_and_the_cache_shows_it() {
+        let mut fence = WriteFence::new(7);
+        let old = Some(FencingToken { term: 6, sequence: 1 });
+        assert!(!fence.is_fenced("t", "a", 10, old) && !fence.is_fenced("t", "a", 10, None));
+        let token = Some(fence.begin("t", "a", 10));
+        assert!(!fence.is_fenced("t", "a", 10, old));
         fence.done("t", "a", 12);
-        assert!(!fence.is_firm("t", "a", 11, stamp), "an older version than was written");
-        assert!(fence.is_firm("t", "a", 12, stamp) && fence.is_firm("t", "a", 15, stamp));
+        assert!(!fence.is_fenced("t", "a", 11, token), "an older version than was written");
+        assert!(fence.is_fenced("t", "a", 12, token) && fence.is_fenced("t", "a", 15, token));
     }
 
     #[test]
-    fn a_write_without_an_answer_is_doubted_until_the_quota_has_moved_on() {
-        let mut fence = Fence::new(7);
-        let stamp = Some(fence.begin("t", "a", 10));
+    fn unanswered_write_unfences_the_quota_until_its_version_changes() {
+        let mut fence = WriteFence::new(7);
+        let token = Some(fence.begin("t", "a", 10));
         fence.done("t", "a", 12);
         fence.begin("t", "a", 12);
-        assert!(!fence.is_firm("t", "a", 12, stamp));
-        assert!(fence.is_firm("t", "a", 13, stamp), "whatever moved it, the write is in it or void");
+        assert!(!fence.is_fenced("t", "a", 12, token));
+        assert!(fence.is_fenced("t", "a", 13, token), "the write is in it or will be refused");
     }
 
     #[test]
-    fn a_namespace_is_unseen_from_its_first_write_until_it_is_seen_and_forgotten_when_it_goes() {
-        let mut fence = Fence::new(7);
+    fn namespace_is_unseen_from_its_first_write_until_the_cache_shows_it_and_removed_when_deleted() {
+        let mut fence = WriteFence::new(7);
         assert!(fence.unseen("t", |_| false).is_empty());
         fence.begin("t", "a", 0);
         assert_eq!(fence.unseen("t", |_| false), ["a".to_owned()].into());
         assert!(fence.unseen("t", |_| true).is_empty());
-        assert!(fence.unseen("t", |_| false).is_empty(), "it has gone");
+        assert!(fence.unseen("t", |_| false).is_empty(), "it was deleted");
         fence.begin("t", "a", 0);
-        assert_eq!(fence.unseen("t", |_| false).len(), 1, "and is made again");
+        assert_eq!(fence.unseen("t", |_| false).len(), 1, "it was created again");
     }
 
     #[test]
-    fn later_leaders_are_recognised_by_their_stamps() {
-        let fence = Fence::new(7);
-        assert!(fence.is_outranked(9, Stamp::parse("8.1")) && !fence.is_outranked(9, Stamp::parse("7.9")));
-        assert_eq!(Stamp::parse(&Stamp { term: 8, sequence: 3 }.to_string()), Some(Stamp { term: 8, sequence: 3 }));
-        assert!(!fence.is_outranked(9, Stamp::parse("nonsense")));
+    fn later_leaders_are_recognised_by_their_tokens() {
+        let fence = WriteFence::new(7);
+        assert!(
+            fence.is_superseded(9, FencingToken::parse("8.1")) && !fence.is_superseded(9, FencingToken::parse("7.9"))
+        );
+        assert_eq!(
+            FencingToken::parse(&FencingToken { term: 8, sequence: 3 }.to_string()),
+            Some(FencingToken { term: 8, sequence: 3 })
+        );
+        assert!(!fence.is_superseded(9, FencingToken::parse("nonsense")));
     }
 
     #[test]
-    fn a_stamp_of_another_cluster_outranks_nobody_and_makes_nothing_firm() {
-        let fence = Fence::new(7);
-        let restored = Stamp::parse("4711.3");
-        assert!(!fence.is_outranked(12, restored), "no leader of version 4711 can have written version 12");
-        assert!(!fence.is_firm("t", "a", 12, restored));
+    fn token_of_another_cluster_neither_supersedes_nor_fences() {
+        let fence = WriteFence::new(7);
+        let restored = FencingToken::parse("4711.3");
+        assert!(!fence.is_superseded(12, restored), "no leader of term 4711 can have written version 12");
+        assert!(!fence.is_fenced("t", "a", 12, restored));
     }
 }

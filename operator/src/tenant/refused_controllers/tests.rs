@@ -7,9 +7,9 @@ use super::*;
 use crate::object_name::ObjectName;
 
 const KEY: &str = "requests.nvidia.com/gpu";
-const OPEN: Option<Stage> = Some(Stage::Open);
-const HELD: Option<Stage> = Some(Stage::Held);
-const LINGERING: Option<Stage> = Some(Stage::Lingering);
+const WAITING: Option<DemandStage> = Some(DemandStage::Waiting);
+const RESERVED: Option<DemandStage> = Some(DemandStage::Reserved);
+const SETTLING: Option<DemandStage> = Some(DemandStage::Settling);
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_000_000 + second).unwrap()
@@ -31,13 +31,13 @@ fn with_pod(refused: Refused, created: i64) -> Refused {
     Refused { newest_pod: Some(at(created)), ..refused }
 }
 
-fn quota(limit: i32, used: i32) -> BTreeMap<String, Standing> {
+fn quota(limit: i32, used: i32) -> BTreeMap<String, QuotaState> {
     let of = |n: i32| [(KEY.to_owned(), Quantity(n.to_string()))].into();
-    [("a".to_owned(), Standing { written: of(limit), in_force: of(limit), used: of(used) })].into()
+    [("a".to_owned(), QuotaState { written: of(limit), enforced: of(limit), used: of(used) })].into()
 }
 
-fn stage(controllers: &RefusedControllers) -> Option<Stage> {
-    controllers.wants("a").first().map(|w| w.stage)
+fn stage(controllers: &RefusedControllers) -> Option<DemandStage> {
+    controllers.demands("a").first().map(|w| w.stage)
 }
 
 fn waiting(controllers: &RefusedControllers, second: i64) -> usize {
@@ -52,28 +52,28 @@ fn observed(refusals: &[Refused], sequence: &[(i64, i32, i32)]) -> RefusedContro
 }
 
 /// The stage after each of these observations, with one refusal in second 0.
-fn stages(sequence: &[(i64, i32, i32)]) -> Vec<Option<Stage>> {
+fn stages(sequence: &[(i64, i32, i32)]) -> Vec<Option<DemandStage>> {
     (1..=sequence.len()).map(|n| stage(&observed(&[refused(1, 0)], &sequence[..n]))).collect()
 }
 
 #[test]
 fn wait_goes_from_reserved_to_settling_while_pods_come() {
     let stages = stages(&[(0, 1, 1), (1, 4, 1), (2, 4, 2), (30, 4, 3), (59, 4, 3), (61, 4, 3), (62, 3, 3)]);
-    assert_eq!(stages, [OPEN, HELD, LINGERING, LINGERING, LINGERING, None, None]);
+    assert_eq!(stages, [WAITING, RESERVED, SETTLING, SETTLING, SETTLING, None, None]);
 }
 
 #[test]
 fn wait_ends_when_the_reservation_ends_unused_or_use_falls() {
-    assert_eq!(stages(&[(0, 1, 1), (1, 2, 1), (10, 2, 1), (12, 2, 1)])[2..], [HELD, None]);
+    assert_eq!(stages(&[(0, 1, 1), (1, 2, 1), (10, 2, 1), (12, 2, 1)])[2..], [RESERVED, None]);
     assert_eq!(stages(&[(0, 1, 1), (1, 2, 1), (2, 2, 0)])[2], None);
-    assert_eq!(stages(&[(0, 1, 1), (1, 2, 1), (2, 2, 2), (33, 2, 2)])[2..], [OPEN, None]);
+    assert_eq!(stages(&[(0, 1, 1), (1, 2, 1), (2, 2, 2), (33, 2, 2)])[2..], [WAITING, None]);
 }
 
 #[test]
 fn refusal_of_a_complete_controller_stops_to_count_when_a_later_pod_exists() {
     // the headroom came and was used between two observations
     let controllers = observed(&[refused(1, 0)], &[(0, 2, 2), (3, 2, 2)]);
-    assert_eq!((stage(&controllers), waiting(&controllers, 3)), (OPEN, 1));
+    assert_eq!((stage(&controllers), waiting(&controllers, 3)), (WAITING, 1));
     let (controllers, waited) = controllers.update(&[with_pod(refused(1, 0), 1)], &quota(2, 2), at(4));
     assert_eq!((waiting(&controllers, 4), waited), (0, vec![SignedDuration::from_secs(4)]));
     assert_eq!(controllers.wakes(at(60)), [], "it has retried by itself");
@@ -94,7 +94,7 @@ fn refusal_counts_while_all_pods_of_the_controller_are_older() {
     let (controllers, _) = controllers.update(&later[..1], &quota(2, 2), at(341));
     let (controllers, _) = controllers.update(&later[1..], &quota(2, 2), at(1001));
     let (controllers, _) = controllers.update(&later[1..], &quota(2, 2), at(2190));
-    assert_eq!((waiting(&controllers, 2190), stage(&controllers)), (1, OPEN));
+    assert_eq!((waiting(&controllers, 2190), stage(&controllers)), (1, WAITING));
 }
 
 #[test]
@@ -138,12 +138,12 @@ fn newest_pods_are_found_by_the_uid_of_their_controller() {
 #[test]
 fn controller_that_uses_all_headroom_gets_one_pod_more_without_an_event() {
     let stages = stages(&[(0, 1, 1), (1, 2, 1), (2, 2, 2), (3, 3, 2), (4, 2, 2), (5, 3, 2), (6, 3, 3), (7, 3, 2)]);
-    assert_eq!(stages, [OPEN, HELD, OPEN, LINGERING, LINGERING, LINGERING, OPEN, None]);
+    assert_eq!(stages, [WAITING, RESERVED, WAITING, SETTLING, SETTLING, SETTLING, WAITING, None]);
 }
 
 #[test]
 fn controller_that_retries_after_its_reservation_counts_again_unless_use_fell() {
-    assert_eq!(stages(&[(0, 1, 1), (1, 2, 1), (20, 2, 1), (90, 2, 2)])[2..], [None, OPEN]);
+    assert_eq!(stages(&[(0, 1, 1), (1, 2, 1), (20, 2, 1), (90, 2, 2)])[2..], [None, WAITING]);
     assert_eq!(stages(&[(0, 1, 1), (1, 2, 1), (20, 2, 1), (90, 2, 0), (91, 2, 2)])[2..], [None, None, None]);
     assert_eq!(stages(&[(0, 1, 1), (1, 2, 1), (20, 2, 1), (1300, 2, 2)])[2..], [None, None]);
 }
@@ -151,7 +151,7 @@ fn controller_that_retries_after_its_reservation_counts_again_unless_use_fell() 
 #[test]
 fn anticipated_pod_is_not_counted_as_waiting() {
     let controllers = observed(&[refused(1, 0)], &[(0, 1, 1), (1, 2, 1), (2, 2, 2)]);
-    assert_eq!((stage(&controllers), waiting(&controllers, 3)), (OPEN, 0));
+    assert_eq!((stage(&controllers), waiting(&controllers, 3)), (WAITING, 0));
 }
 
 /// The seconds of these observations in which the controller is woken.
@@ -203,20 +203,20 @@ fn next_deadline_is_the_wake_and_not_one_that_is_due() {
 fn controller_of_another_kind_gets_headroom_and_is_not_woken() {
     let other = [Refused { target: target("kubeflow.org/v1", "PyTorchJob"), ..refused(1, 0) }];
     let controllers = observed(&other, &[(0, 1, 1), (1, 2, 1)]);
-    assert_eq!((stage(&controllers), controllers.wakes(at(9))), (HELD, vec![]));
+    assert_eq!((stage(&controllers), controllers.wakes(at(9))), (RESERVED, vec![]));
     assert_eq!(controllers.next_deadline(at(1), MIN_RESERVATION), Some(at(11)));
 }
 
 #[test]
 fn controller_that_loses_its_headroom_before_it_retries_waits_again() {
-    assert_eq!(stages(&[(0, 0, 0), (1, 2, 0), (2, 0, 0)])[2], OPEN);
+    assert_eq!(stages(&[(0, 0, 0), (1, 2, 0), (2, 0, 0)])[2], WAITING);
 }
 
 #[test]
 fn reservation_lasts_longer_after_a_long_wait() {
     let controllers = observed(&[refused(1, 0)], &[(0, 1, 1)]);
     let (mut controllers, waited) = controllers.update(&[refused(2, 200)], &quota(2, 1), at(202));
-    assert_eq!((stage(&controllers), waited), (HELD, vec![SignedDuration::from_secs(202)]));
+    assert_eq!((stage(&controllers), waited), (RESERVED, vec![SignedDuration::from_secs(202)]));
     let wakes = controllers.wakes(at(204));
     controllers.woken(&wakes[0]);
     assert_eq!(controllers.next_deadline(at(204), MIN_RESERVATION), Some(at(505)));
@@ -228,7 +228,7 @@ fn same_event_counts_once_and_a_new_one_counts_again() {
         observed(&[refused(1, 0)], &[(0, 2, 1), (60, 2, 1)]).update(&[refused(1, 0)], &quota(1, 1), at(61));
     assert_eq!(stage(&controllers), None);
     let (controllers, _) = controllers.update(&[refused(2, 61)], &quota(1, 1), at(62));
-    assert_eq!((stage(&controllers), waiting(&controllers, 62)), (OPEN, 1));
+    assert_eq!((stage(&controllers), waiting(&controllers, 62)), (WAITING, 1));
     assert_eq!(controllers.waiting(&["a"], KEY, at(62), MIN_RESERVATION), 0);
     assert!(controllers.update(&[], &quota(1, 1), at(63)).0.is_empty(), "the event has gone");
 }

@@ -84,7 +84,7 @@ fn a_resource_rises_only_once_the_other_ones_limit_has_come_down_for_a_while() {
     use_of(&mut seen, THREE, 3);
     assert_eq!(limits(&seen), ["12", "3"]);
     seen.unsteady.insert("a1".into());
-    assert_eq!((decide::writes(&seen), seen.step().1.waits), (vec![], true));
+    assert_eq!((decide::writes(&seen), seen.decide_quotas().1.waits_for_count), (vec![], true));
     seen.unsteady.clear();
     settle(&mut seen);
     assert_eq!(limits(&seen), ["12", "4"]);

@@ -1,11 +1,12 @@
-//! Schedules of writes: two leaders that believe in themselves, views that lag, writes that arrive late, out of order or never,
-//! answers that are lost, restarts, a quota that is deleted by hand. After every single write the sum is within the budget, and under a
-//! cap what all of it weighs is within the cap.
+//! Schedules of writes: two leaders at once, lagging caches, writes that arrive late, out of order or never, lost answers, restarts, a
+//! quota that a user deletes. After every write the sum is within the budget, and under a cap its weight is within the cap.
 
 use std::collections::HashMap;
 
-use super::*;
-use crate::quota::write_fence::{Fence, Stamp};
+use super::{
+    write_fence::{FencingToken, WriteFence},
+    *,
+};
 
 /// Resources that count against a cap; without one there is the first.
 const KEYS: [&str; 3] = [GPU, "requests.nvidia.com/mig-1g.10gb", "requests.nvidia.com/mig-3g.40gb"];
@@ -21,31 +22,31 @@ fn hard(counts: &[i128]) -> Limits {
 #[derive(Clone, Debug)]
 struct Quota {
     version: u64,
-    stamp: Stamp,
+    token: FencingToken,
     written: Counts,
-    in_force: Option<Counts>,
+    enforced: Option<Counts>,
 }
 
-/// A write on its way.
+/// A write in flight.
 #[derive(Clone, Debug)]
-struct Flight {
+struct InFlight {
     leader: usize,
     at: usize,
     /// The version it was decided on; 0: there must be none.
     decided_on: u64,
-    stamp: Stamp,
+    token: FencingToken,
     limit: Counts,
 }
 
 struct Leader {
-    fence: Fence,
-    /// What its caches show of each namespace: whether it is there, and the quota.
-    sees: Vec<Sight>,
+    fence: WriteFence,
+    /// The cached namespaces and quotas.
+    cache: Vec<Cached>,
     waits_for: Option<(usize, u64)>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Sight {
+struct Cached {
     there: bool,
     quota: Option<Quota>,
     used: Counts,
@@ -60,34 +61,34 @@ struct World {
     quotas: Vec<Option<Quota>>,
     used: Vec<Counts>,
     leaders: Vec<Leader>,
-    flights: Vec<Flight>,
+    in_flight: Vec<InFlight>,
     /// By namespace and resource.
-    wants: HashMap<(usize, usize), (i128, Stage)>,
+    demands: HashMap<(usize, usize), (i128, DemandStage)>,
 }
 
 #[derive(Clone, Debug)]
-enum Act {
+enum Step {
     /// A leader decides and sends its writes.
     Decide(usize),
     /// A write arrives; false: its answer is lost.
     Arrive(usize, bool),
     /// A write is lost.
     Lose(usize),
-    /// A leader waits no longer for its cache to show its last write.
-    Impatience(usize),
-    /// A leader's cache sees a namespace as it is.
-    See(usize, usize),
-    /// The quota controller follows.
-    Follow(usize),
+    /// A leader stops waiting for its cache to show its last write.
+    StopWaiting(usize),
+    /// A leader's cache is updated for a namespace.
+    Update(usize, usize),
+    /// The quota controller enforces the limits.
+    Enforce(usize),
     /// A pod is created, or refused: in a namespace, of a resource.
     Admit(usize, usize, i128),
     /// Pods end.
     End(usize, usize, i128),
-    /// Controllers wait, or not.
-    Want(usize, usize, i128, Stage),
-    /// Another process leads from now on; the old one has not noticed.
-    Succeed,
-    /// Somebody deletes a quota.
+    /// Controllers are refused.
+    Refuse(usize, usize, i128, DemandStage),
+    /// Another process becomes leader; the old one has not noticed.
+    ChangeLeader,
+    /// A user deletes a quota.
     Delete(usize),
 }
 
@@ -107,10 +108,10 @@ impl World {
             quotas: vec![None; namespaces],
             used,
             leaders: Vec::new(),
-            flights: Vec::new(),
-            wants: HashMap::new(),
+            in_flight: Vec::new(),
+            demands: HashMap::new(),
         };
-        world.succeed();
+        world.change_leader();
         world
     }
 
@@ -119,17 +120,17 @@ impl World {
         self.version
     }
 
-    fn succeed(&mut self) {
+    fn change_leader(&mut self) {
         self.term = self.next();
-        let sees = (0..self.there.len()).map(|at| self.sight(at)).collect();
-        self.leaders.push(Leader { fence: Fence::new(self.term), sees, waits_for: None });
+        let cache = (0..self.there.len()).map(|at| self.cached(at)).collect();
+        self.leaders.push(Leader { fence: WriteFence::new(self.term), cache, waits_for: None });
     }
 
-    fn sight(&self, at: usize) -> Sight {
-        Sight { there: self.there[at], quota: self.quotas[at].clone(), used: self.used[at].clone() }
+    fn cached(&self, at: usize) -> Cached {
+        Cached { there: self.there[at], quota: self.quotas[at].clone(), used: self.used[at].clone() }
     }
 
-    /// Two at most: the one that leads and the one that did.
+    /// The current leader or the one before it.
     fn leader(&self, which: usize) -> usize {
         self.leaders.len() - 1 - which.min(self.leaders.len() - 1).min(1)
     }
@@ -137,130 +138,127 @@ impl World {
     fn decide(&mut self, which: usize) {
         let index = self.leader(which);
         let leader = &mut self.leaders[index];
-        // as the controller does: its own last write has to be seen first
+        // as the controller does: the cache has to show its own last write first
         if let Some((at, version)) = leader.waits_for {
-            if leader.sees[at].quota.as_ref().is_none_or(|q| q.version < version) {
+            if leader.cache[at].quota.as_ref().is_none_or(|q| q.version < version) {
                 return;
             }
             leader.waits_for = None;
         }
         if leader
-            .sees
+            .cache
             .iter()
-            .any(|s| s.quota.as_ref().is_some_and(|q| leader.fence.is_outranked(q.version, Some(q.stamp))))
+            .any(|s| s.quota.as_ref().is_some_and(|q| leader.fence.is_superseded(q.version, Some(q.token))))
         {
             return;
         }
-        let unseen = leader.fence.unseen("t", |name| name.parse().is_ok_and(|at: usize| leader.sees[at].there));
-        let accounts: Vec<Account> = leader
-            .sees
+        let unseen = leader.fence.unseen("t", |name| name.parse().is_ok_and(|at: usize| leader.cache[at].there));
+        let namespaces: Vec<NamespaceQuota> = leader
+            .cache
             .iter()
             .enumerate()
-            .map(|(at, sight)| {
-                let presence = match &sight.quota {
-                    Some(q) => Presence::There {
-                        standing: Standing {
+            .map(|(at, cached)| {
+                let presence = match &cached.quota {
+                    Some(q) => Presence::Quota {
+                        state: QuotaState {
                             written: hard(&q.written),
-                            in_force: q.in_force.as_deref().map(hard).unwrap_or_default(),
-                            used: q.in_force.as_ref().map(|_| hard(&sight.used)).unwrap_or_default(),
+                            enforced: q.enforced.as_deref().map(hard).unwrap_or_default(),
+                            used: q.enforced.as_ref().map(|_| hard(&cached.used)).unwrap_or_default(),
                         },
-                        firm: leader.fence.is_firm("t", &at.to_string(), q.version, Some(q.stamp)),
+                        fenced: leader.fence.is_fenced("t", &at.to_string(), q.version, Some(q.token)),
                     },
-                    None if sight.there || unseen.contains(&at.to_string()) => Presence::Bare,
-                    None => Presence::Fresh,
+                    None if cached.there || unseen.contains(&at.to_string()) => Presence::NoQuota,
+                    None => Presence::NewNamespace,
                 };
-                let wanted = |((_, key), (n, stage)): (&(usize, usize), &(i128, Stage))| Wanted {
+                let wanted = |((_, key), (n, stage)): (&(usize, usize), &(i128, DemandStage))| PodDemand {
                     amounts: [(KEYS[*key].to_owned(), Amount::of_milli(n * 1000))].into(),
                     stage: *stage,
                 };
-                let wants = self.wants.iter().filter(|((ns, _), _)| *ns == at).map(wanted).collect();
-                Account { open: true, presence, steady: true, held: Amounts::new(), wants }
+                let demands = self.demands.iter().filter(|((ns, _), _)| *ns == at).map(wanted).collect();
+                NamespaceQuota { open: true, presence, counted: true, pod_requests: Amounts::new(), demands }
             })
             .collect();
         let budget = hard(&self.budget);
-        let orders = match &self.cap {
-            None => step(&budget, &accounts, false).orders,
-            Some(cap) => step_under(&budget, cap, &accounts, false).orders,
-        };
-        // namespaces that are not seen are made first, which fails when one is there: then the decision is over
+        let actions = decide(&budget, self.cap.as_ref(), &namespaces, false).actions;
+        // missing namespaces are created first; a conflict ends the reconcile
         for at in 0..self.there.len() {
-            if !leader.sees[at].there && std::mem::replace(&mut self.there[at], true) {
+            if !leader.cache[at].there && std::mem::replace(&mut self.there[at], true) {
                 return;
             }
         }
-        for (at, order) in orders.into_iter().enumerate() {
-            let sight = leader.sees[at].clone();
-            let limit = match order {
-                Order::Leave => continue,
-                Order::Touch => sight.quota.as_ref().unwrap().written.clone(),
-                Order::Write(limits) => {
+        for (at, action) in actions.into_iter().enumerate() {
+            let cached = leader.cache[at].clone();
+            let limit = match action {
+                QuotaAction::Keep => continue,
+                QuotaAction::Touch => cached.quota.as_ref().unwrap().written.clone(),
+                QuotaAction::Write(limits) => {
                     (0..self.budget.len()).map(|key| limits[KEYS[key]].0.parse().unwrap()).collect()
                 }
             };
-            let decided_on = sight.quota.as_ref().map_or(0, |q| q.version);
-            let stamp = leader.fence.begin("t", &at.to_string(), decided_on);
-            self.flights.push(Flight { leader: index, at, decided_on, stamp, limit });
+            let decided_on = cached.quota.as_ref().map_or(0, |q| q.version);
+            let token = leader.fence.begin("t", &at.to_string(), decided_on);
+            self.in_flight.push(InFlight { leader: index, at, decided_on, token, limit });
         }
     }
 
     fn arrive(&mut self, which: usize, answered: bool) {
-        if self.flights.is_empty() {
+        if self.in_flight.is_empty() {
             return;
         }
-        let which = which % self.flights.len();
-        let Flight { leader, at, decided_on, stamp, limit } = self.flights.swap_remove(which);
+        let which = which % self.in_flight.len();
+        let InFlight { leader, at, decided_on, token, limit } = self.in_flight.swap_remove(which);
         let present = self.quotas[at].as_ref().map_or(0, |q| q.version);
         if present != decided_on {
             return;
         }
         let version = self.next();
-        let in_force = self.quotas[at].as_ref().and_then(|q| q.in_force.clone());
-        self.quotas[at] = Some(Quota { version, stamp, written: limit, in_force });
+        let enforced = self.quotas[at].as_ref().and_then(|q| q.enforced.clone());
+        self.quotas[at] = Some(Quota { version, token, written: limit, enforced });
         if answered {
             self.leaders[leader].fence.done("t", &at.to_string(), version);
             self.leaders[leader].waits_for = Some((at, version));
         }
     }
 
-    fn act(&mut self, act: &Act) {
+    fn apply(&mut self, step: &Step) {
         let (n, keys) = (self.there.len(), self.budget.len());
-        match *act {
-            Act::Decide(which) => self.decide(which),
-            Act::Arrive(which, answered) => self.arrive(which, answered),
-            Act::Lose(which) if !self.flights.is_empty() => {
-                let which = which % self.flights.len();
-                self.flights.swap_remove(which);
+        match *step {
+            Step::Decide(which) => self.decide(which),
+            Step::Arrive(which, answered) => self.arrive(which, answered),
+            Step::Lose(which) if !self.in_flight.is_empty() => {
+                let which = which % self.in_flight.len();
+                self.in_flight.swap_remove(which);
             }
-            Act::Lose(_) => {}
-            Act::Impatience(which) => {
+            Step::Lose(_) => {}
+            Step::StopWaiting(which) => {
                 let index = self.leader(which);
                 self.leaders[index].waits_for = None;
             }
-            Act::See(which, at) => {
-                let sight = self.sight(at % n);
+            Step::Update(which, at) => {
+                let cached = self.cached(at % n);
                 let index = self.leader(which);
-                self.leaders[index].sees[at % n] = sight;
+                self.leaders[index].cache[at % n] = cached;
             }
-            Act::Follow(at) => {
+            Step::Enforce(at) => {
                 let version = self.next();
                 if let Some(quota) = &mut self.quotas[at % n]
-                    && quota.in_force.as_ref() != Some(&quota.written)
+                    && quota.enforced.as_ref() != Some(&quota.written)
                 {
-                    quota.in_force = Some(quota.written.clone());
+                    quota.enforced = Some(quota.written.clone());
                     quota.version = version;
                 }
             }
-            Act::Admit(at, key, amount) => {
+            Step::Admit(at, key, amount) => {
                 let used = self.used[at % n][key % keys] + amount;
                 let version = self.next();
                 if let Some(quota) = &mut self.quotas[at % n]
-                    && quota.in_force.as_ref().is_some_and(|hard| used <= hard[key % keys])
+                    && quota.enforced.as_ref().is_some_and(|hard| used <= hard[key % keys])
                 {
                     self.used[at % n][key % keys] = used;
                     quota.version = version;
                 }
             }
-            Act::End(at, key, amount) => {
+            Step::End(at, key, amount) => {
                 let version = self.next();
                 let used = &mut self.used[at % n][key % keys];
                 *used = (*used - amount).max(0);
@@ -268,13 +266,12 @@ impl World {
                     quota.version = version;
                 }
             }
-            Act::Want(at, key, amount, stage) => _ = self.wants.insert((at % n, key % keys), (amount, stage)),
-            Act::Succeed => self.succeed(),
-            Act::Delete(at) => {
+            Step::Refuse(at, key, amount, stage) => _ = self.demands.insert((at % n, key % keys), (amount, stage)),
+            Step::ChangeLeader => self.change_leader(),
+            Step::Delete(at) => {
                 self.quotas[at % n] = None;
-                // one that was to make the quota before somebody deleted it is long over: no request lives longer than a minute. If it
-                // did, the quota would come back with its first limit, where without it there is none
-                self.flights.retain(|flight| flight.at != at % n || flight.decided_on != 0);
+                // creations that were sent before the deletion are over: no request takes longer than a minute
+                self.in_flight.retain(|flight| flight.at != at % n || flight.decided_on != 0);
             }
         }
     }
@@ -283,7 +280,7 @@ impl World {
     fn granted(&self) -> Counts {
         let most = |at: usize, key: usize| {
             let quota = self.quotas[at].as_ref();
-            let limit = quota.map_or(0, |q| q.written[key].max(q.in_force.as_ref().map_or(0, |hard| hard[key])));
+            let limit = quota.map_or(0, |q| q.written[key].max(q.enforced.as_ref().map_or(0, |hard| hard[key])));
             limit.max(self.used[at][key])
         };
         (0..self.budget.len()).map(|key| (0..self.there.len()).map(|at| most(at, key)).sum()).collect()
@@ -294,7 +291,7 @@ impl World {
         self.granted()[0]
     }
 
-    /// What that leaves free of the cap, in thousandths of its parts; below zero it is exceeded.
+    /// What that leaves of the cap, in thousandths of its parts; negative: exceeded.
     fn free(&self) -> i128 {
         let cap = self.cap.as_ref().unwrap();
         let weighs = self.granted().iter().zip(KEYS).map(|(n, key)| n * 1000 * cap.device(key)).sum::<i128>();
@@ -306,45 +303,45 @@ impl World {
         each && (self.cap.is_none() || self.free() >= 0)
     }
 
-    /// Everybody sees everything and all writes arrive: how many writes until nothing is left to do.
-    fn settle(&mut self) -> usize {
+    /// All caches are current and all writes arrive; returns the number of writes until the leader has converged.
+    fn converge(&mut self) -> usize {
         let mut writes = 0;
         for _ in 0..40 {
-            self.act(&Act::Impatience(0));
+            self.apply(&Step::StopWaiting(0));
             for at in 0..self.there.len() {
-                self.act(&Act::Follow(at));
-                self.act(&Act::See(0, at));
+                self.apply(&Step::Enforce(at));
+                self.apply(&Step::Update(0, at));
             }
             self.decide(0);
-            if self.flights.is_empty() {
+            if self.in_flight.is_empty() {
                 return writes;
             }
-            while !self.flights.is_empty() {
+            while !self.in_flight.is_empty() {
                 self.arrive(0, true);
                 writes += 1;
             }
         }
-        panic!("it never comes to rest: {:?} {:?}", self.quotas, self.used)
+        panic!("the leader does not converge: {:?} {:?}", self.quotas, self.used)
     }
 }
 
-fn any_stage() -> impl Strategy<Value = Stage> {
-    prop_oneof![4 => Just(Stage::Open), 1 => Just(Stage::Held), 1 => Just(Stage::Lingering)]
+fn any_stage() -> impl Strategy<Value = DemandStage> {
+    prop_oneof![4 => Just(DemandStage::Waiting), 1 => Just(DemandStage::Reserved), 1 => Just(DemandStage::Settling)]
 }
 
-fn any_act() -> impl Strategy<Value = Act> {
+fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => (0..2_usize).prop_map(Act::Decide),
-        8 => (any::<usize>(), prop::bool::weighted(0.8)).prop_map(|(which, answered)| Act::Arrive(which, answered)),
-        1 => any::<usize>().prop_map(Act::Lose),
-        1 => (0..2_usize).prop_map(Act::Impatience),
-        8 => (prop::bool::weighted(0.3), 0..4_usize).prop_map(|(old, at)| Act::See(usize::from(old), at)),
-        6 => (0..4_usize).prop_map(Act::Follow),
-        5 => (0..4_usize, 0..3_usize, 1..4_i128).prop_map(|(at, key, n)| Act::Admit(at, key, n)),
-        2 => (0..4_usize, 0..3_usize, 1..4_i128).prop_map(|(at, key, n)| Act::End(at, key, n)),
-        3 => (0..4_usize, 0..3_usize, 0..5_i128, any_stage()).prop_map(|(at, key, n, stage)| Act::Want(at, key, n, stage)),
-        1 => Just(Act::Succeed),
-        1 => (0..4_usize).prop_map(Act::Delete),
+        6 => (0..2_usize).prop_map(Step::Decide),
+        8 => (any::<usize>(), prop::bool::weighted(0.8)).prop_map(|(which, answered)| Step::Arrive(which, answered)),
+        1 => any::<usize>().prop_map(Step::Lose),
+        1 => (0..2_usize).prop_map(Step::StopWaiting),
+        8 => (prop::bool::weighted(0.3), 0..4_usize).prop_map(|(old, at)| Step::Update(usize::from(old), at)),
+        6 => (0..4_usize).prop_map(Step::Enforce),
+        5 => (0..4_usize, 0..3_usize, 1..4_i128).prop_map(|(at, key, n)| Step::Admit(at, key, n)),
+        2 => (0..4_usize, 0..3_usize, 1..4_i128).prop_map(|(at, key, n)| Step::End(at, key, n)),
+        3 => (0..4_usize, 0..3_usize, 0..5_i128, any_stage()).prop_map(|(at, key, n, stage)| Step::Refuse(at, key, n, stage)),
+        1 => Just(Step::ChangeLeader),
+        1 => (0..4_usize).prop_map(Step::Delete),
     ]
 }
 
@@ -352,92 +349,92 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(10_000), max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_sum_never_exceeds_the_budget_whatever_becomes_of_the_writes(
-        budget in 0..12_i128, namespaces in 1..5_usize, acts in prop::collection::vec(any_act(), 1..60)
+    fn sum_stays_within_the_budget_under_any_schedule_of_writes(
+        budget in 0..12_i128, namespaces in 1..5_usize, steps in prop::collection::vec(any_step(), 1..60)
     ) {
         let mut world = World::new(budget, namespaces);
-        for (at, act) in acts.iter().enumerate() {
-            world.act(act);
-            prop_assert!(world.most() <= budget, "after {act:?} (number {at}): {:?}, used {:?}", world.quotas, world.used);
+        for (at, step) in steps.iter().enumerate() {
+            world.apply(step);
+            prop_assert!(world.most() <= budget, "after {step:?} (number {at}): {:?}, used {:?}", world.quotas, world.used);
         }
-        // and it does not stop short either
-        world.wants.clear();
-        world.settle();
-        prop_assert_eq!(world.most(), budget, "all of it is somewhere: {:?}", world.quotas);
-        prop_assert_eq!(world.settle(), 0, "at rest nothing is written");
+        // all of the budget is granted in the end
+        world.demands.clear();
+        world.converge();
+        prop_assert_eq!(world.most(), budget, "a part of the budget is not granted: {:?}", world.quotas);
+        prop_assert_eq!(world.converge(), 0, "a converged tenant is not written");
     }
 
-    /// From rest, a namespace that waits for all that is free gets it with as few writes as there are namespaces that give, one of
-    /// its own, and a touch where a new leader must make sure.
+    /// Once converged, a namespace with demand for the whole budget gets it with one write for each other namespace and one of its own; a
+    /// new leader touches quotas to fence them.
     #[test]
-    fn the_whole_budget_can_be_had_in_any_one_namespace(
+    fn any_one_namespace_can_get_the_whole_budget(
         budget in 1..30_i128, namespaces in 1..6_usize, at in 0..6_usize, new_leader in any::<bool>()
     ) {
         let mut world = World::new(budget, namespaces);
-        world.settle();
+        world.converge();
         if new_leader {
-            world.succeed();
+            world.change_leader();
         }
         let at = at % namespaces;
-        world.wants.insert((at, 0), (budget, Stage::Open));
-        let writes = world.settle();
-        prop_assert_eq!(world.quotas[at].as_ref().unwrap().in_force.as_deref(), Some(&[budget][..]));
+        world.demands.insert((at, 0), (budget, DemandStage::Waiting));
+        let writes = world.converge();
+        prop_assert_eq!(world.quotas[at].as_ref().unwrap().enforced.as_deref(), Some(&[budget][..]));
         prop_assert!(writes <= namespaces, "{} writes", writes);
     }
 
     #[test]
-    fn what_all_resources_weigh_never_exceeds_the_cap_whatever_becomes_of_the_writes(
-        (budget, cap) in any_cap(), namespaces in 1..5_usize, acts in prop::collection::vec(any_act(), 1..60)
+    fn weight_stays_within_the_cap_under_any_schedule_of_writes(
+        (budget, cap) in any_cap(), namespaces in 1..5_usize, steps in prop::collection::vec(any_step(), 1..60)
     ) {
         let mut world = World::under(budget.clone(), Some(cap.clone()), namespaces);
-        for (at, act) in acts.iter().enumerate() {
-            world.act(act);
-            prop_assert!(world.is_within(), "after {act:?} (number {at}): {:?}, used {:?}", world.quotas, world.used);
+        for (at, step) in steps.iter().enumerate() {
+            world.apply(step);
+            prop_assert!(world.is_within(), "after {step:?} (number {at}): {:?}, used {:?}", world.quotas, world.used);
         }
-        world.wants.clear();
-        world.settle();
+        world.demands.clear();
+        world.converge();
         for (key, granted) in world.granted().into_iter().enumerate() {
             let fits = cap.device(KEYS[key]) * 1000 <= world.free();
-            prop_assert!(granted == budget[key] || !fits, "{} is free: {:?}", KEYS[key], world.quotas);
+            prop_assert!(granted == budget[key] || !fits, "{} has headroom left: {:?}", KEYS[key], world.quotas);
         }
-        prop_assert_eq!(world.settle(), 0, "at rest nothing is written");
+        prop_assert_eq!(world.converge(), 0, "a converged tenant is not written");
     }
 
-    /// From rest, the whole cap goes to one resource of one namespace, with one write for each quota that gives, and two for its own.
+    /// Once converged, one resource of one namespace can get the whole cap, with one write for each other quota and two of its own.
     #[test]
-    fn the_whole_cap_can_be_had_by_one_resource_of_one_namespace(
+    fn any_one_resource_of_one_namespace_can_get_the_whole_cap(
         (budget, cap) in any_cap(), namespaces in 1..6_usize, at in 0..6_usize, key in 0..3_usize, new_leader in any::<bool>()
     ) {
         let mut world = World::under(budget.clone(), Some(cap.clone()), namespaces);
-        world.settle();
+        world.converge();
         if new_leader {
-            world.succeed();
+            world.change_leader();
         }
         let at = at % namespaces;
         let most = budget[key].min(cap.limit() / cap.device(KEYS[key]) / 1000);
-        world.wants.insert((at, key), (most, Stage::Open));
-        let writes = world.settle();
-        prop_assert_eq!(world.quotas[at].as_ref().unwrap().in_force.as_ref().unwrap()[key], most);
+        world.demands.insert((at, key), (most, DemandStage::Waiting));
+        let writes = world.converge();
+        prop_assert_eq!(world.quotas[at].as_ref().unwrap().enforced.as_ref().unwrap()[key], most);
         prop_assert!(writes <= namespaces + 1, "{} writes", writes);
     }
 
-    /// Pods that come one by one, each announced by its controller, get all that others do not use.
+    /// Pods that are created one by one, each refused first, get all that others do not use.
     #[test]
-    fn pods_that_come_one_by_one_get_all_that_is_not_used(
+    fn pods_created_one_by_one_get_all_unused_devices(
         (budget, cap) in any_cap(), namespaces in 1..4_usize, at in 0..4_usize, key in 0..3_usize,
         before in prop::collection::vec((0..4_usize, 0..3_usize, 1..4_i128), 0..6)
     ) {
         let mut world = World::under(budget.clone(), Some(cap.clone()), namespaces);
-        world.settle();
+        world.converge();
         for (ns, key, n) in before {
-            world.act(&Act::Admit(ns, key, n));
+            world.apply(&Step::Admit(ns, key, n));
         }
         let at = at % namespaces;
         loop {
-            world.wants.insert((at, key), (1, Stage::Open));
-            world.settle();
+            world.demands.insert((at, key), (1, DemandStage::Waiting));
+            world.converge();
             let used = world.used[at][key];
-            world.act(&Act::Admit(at, key, 1));
+            world.apply(&Step::Admit(at, key, 1));
             prop_assert!(world.is_within());
             if world.used[at][key] == used {
                 break;
