@@ -1,6 +1,7 @@
 //! Watches changes and prints them: a line for each update, or one refreshed table on a terminal.
 
 use std::{
+    error::Error,
     io::{self, IsTerminal as _, Write as _},
     time::Duration,
 };
@@ -21,7 +22,7 @@ use serde::de::DeserializeOwned;
 use crate::{
     args::{ChangesArgs, Output},
     changes::{ChangeList, Objects, changes},
-    render::{self, RenderError},
+    render,
 };
 
 /// Debounce of events.
@@ -34,25 +35,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Changes in a table on a terminal, so that it fits the height.
 const MOST: usize = 8;
 
-/// Why changes cannot be followed.
-#[derive(Debug, thiserror::Error)]
-pub enum FollowError {
-    /// The API server.
-    #[error("watching: {0}")]
-    Watch(#[from] Box<watcher::Error>),
-    /// The API server does not answer.
-    #[error("the API server has not answered for {} s", PATIENCE.as_secs())]
-    Silent,
-    /// Standard output is gone.
-    #[error("writing: {0}")]
-    Write(#[from] io::Error),
-    /// The list cannot be rendered.
-    #[error(transparent)]
-    Render(#[from] RenderError),
-}
-
 /// Follows changes until none is in progress; returns the last list.
-pub async fn follow(client: &Client, args: &ChangesArgs) -> Result<ChangeList, FollowError> {
+pub async fn follow(client: &Client, args: &ChangesArgs) -> Result<ChangeList, Box<dyn Error>> {
     let (nodes, on_nodes) = watch::<GpuNode>(client);
     let (pools, on_pools) = watch::<GpuPool>(client);
     let (tenants, on_tenants) = watch::<GpuTenant>(client);
@@ -61,22 +45,23 @@ pub async fn follow(client: &Client, args: &ChangesArgs) -> Result<ChangeList, F
     let filled = async {
         let mut lists = 0;
         while lists < 3 {
-            lists += usize::from(events.next().await.transpose().map_err(Box::new)?.unwrap_or_default());
+            let event = events.next().await.transpose().map_err(|error| format!("watching: {error}"))?;
+            lists += usize::from(event.unwrap_or_default());
         }
-        Ok::<(), FollowError>(())
+        Ok::<(), String>(())
     };
-    tokio::time::timeout(PATIENCE, filled).await.map_err(|_| FollowError::Silent)??;
+    let silent = |_| format!("the API server has not answered for {} s", PATIENCE.as_secs());
+    tokio::time::timeout(PATIENCE, filled).await.map_err(silent)??;
     if args.once || args.output != Output::Table {
         let list = changes(&read(), Timestamp::now());
         anstream::print!("{}", render::document(&list, args.output, || render::changes(&list))?);
         return Ok(list);
     }
-    let mut screen = Screen::new();
+    let mut screen = Screen { terminal: io::stdout().is_terminal(), ..Screen::default() };
     loop {
         let list = changes(&read(), Timestamp::now());
-        screen.show(&list)?;
+        screen.show(&list).map_err(|error| format!("writing: {error}"))?;
         if list.is_over() {
-            screen.end(&list)?;
             return Ok(list);
         }
         tokio::select! {
@@ -108,6 +93,7 @@ where
 }
 
 /// Standard output: a terminal is redrawn, anything else gets a line for each update.
+#[derive(Default)]
 struct Screen {
     terminal: bool,
     /// Lines that the last table has on the terminal.
@@ -116,14 +102,19 @@ struct Screen {
 }
 
 impl Screen {
-    fn new() -> Self {
-        Self { terminal: io::stdout().is_terminal(), drawn: 0, printed: Vec::new() }
+    fn show(&mut self, list: &ChangeList) -> io::Result<()> {
+        if self.terminal { self.draw(list) } else { self.print(list) }?;
+        let failed = list.items.len();
+        match (list.is_over(), failed) {
+            (false, _) => Ok(()),
+            // the table is this line
+            (true, 0) if self.terminal => Ok(()),
+            (true, 0) => writeln!(anstream::stdout(), "no GPU is changing"),
+            (true, _) => writeln!(anstream::stdout(), "no GPU is changing; the last change of {failed} failed"),
+        }
     }
 
-    fn show(&mut self, list: &ChangeList) -> io::Result<()> {
-        if !self.terminal {
-            return self.print(list);
-        }
+    fn draw(&mut self, list: &ChangeList) -> io::Result<()> {
         let mut shown = list.clone();
         shown.items.truncate(MOST);
         shown.pending.truncate(MOST);
@@ -152,16 +143,6 @@ impl Screen {
             writeln!(out, "{} {line}", Timestamp::now().strftime("%H:%M:%S"))?;
         }
         self.printed = lines;
-        out.flush()
-    }
-
-    fn end(&mut self, list: &ChangeList) -> io::Result<()> {
-        let mut out = anstream::stdout().lock();
-        match list.items.iter().filter(|c| c.failed).count() {
-            0 if self.terminal && self.drawn == 1 && list.items.is_empty() => {}
-            0 => writeln!(out, "no GPU is changing")?,
-            n => writeln!(out, "no GPU is changing; the last change of {n} failed")?,
-        }
         out.flush()
     }
 }

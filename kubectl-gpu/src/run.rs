@@ -1,19 +1,16 @@
 //! Runs the subcommands and chooses the exit code.
 
-use std::{ffi::OsStr, fs, io, path::PathBuf, process};
+use std::{error::Error, ffi::OsStr, fs, path::PathBuf, process};
 
 use anstyle::{AnsiColor, Style};
 
 use crate::{
     args::{Args, ChangesArgs, ClusterArgs, Command, LintArgs, PlanArgs, SnapshotArgs, TenantArgs},
-    cluster::{self, ClusterError},
-    follow::{self, FollowError},
-    input::{self, InputErrors, Reading, Text},
+    cluster, follow,
+    input::{self, Reading, Text},
     lint::{self, Options, Policies},
-    preview::{self, DeleteError, PlanPreview},
-    render::{self, RenderError},
-    snapshot,
-    tenant::{self, GatherError},
+    preview::{self, PlanPreview},
+    render, snapshot, tenant,
     world::World,
 };
 
@@ -24,40 +21,8 @@ const FAILED: u8 = 4;
 /// Style of the prefix of an error.
 pub const RED: Style = AnsiColor::Red.on_default().bold();
 
-/// Why a command failed.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The input is wrong.
-    #[error("{0}")]
-    Input(#[from] InputErrors),
-    /// An object cannot be deleted.
-    #[error(transparent)]
-    Delete(#[from] DeleteError),
-    /// The cluster cannot be read.
-    #[error(transparent)]
-    Cluster(#[from] ClusterError),
-    /// Changes cannot be followed.
-    #[error(transparent)]
-    Follow(#[from] FollowError),
-    /// A tenant cannot be read.
-    #[error(transparent)]
-    Tenant(#[from] GatherError),
-    /// The chart cannot be rendered.
-    #[error("helm template {0}: {1}")]
-    Helm(String, String),
-    /// The given files contain no admission policies.
-    #[error("no ValidatingAdmissionPolicy in {0}: give what `helm template` prints for the chart")]
-    NoPolicies(String),
-    /// The result cannot be written.
-    #[error(transparent)]
-    Render(#[from] RenderError),
-    /// The snapshot cannot be written.
-    #[error("writing {0}: {1}")]
-    Write(String, io::Error),
-}
-
 /// Runs a command; returns the exit code.
-pub async fn run(args: Args) -> Result<u8, RunError> {
+pub async fn run(args: Args) -> Result<u8, Box<dyn Error>> {
     let Args { command, cluster } = args;
     match command {
         Command::Plan(args) => plan(&args, &cluster).await,
@@ -68,7 +33,7 @@ pub async fn run(args: Args) -> Result<u8, RunError> {
     }
 }
 
-async fn plan(args: &PlanArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
+async fn plan(args: &PlanArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {
     // bad manifests are reported before a cluster is read
     let manifests = read(&args.files)?;
     let before = if args.snapshot.is_empty() {
@@ -82,26 +47,26 @@ async fn plan(args: &PlanArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
 }
 
 /// The preview for a cluster, these manifests and flags. Pure.
-pub fn answer(before: &World, manifests: Reading, args: &PlanArgs) -> Result<PlanPreview, DeleteError> {
+pub fn answer(before: &World, manifests: Reading, args: &PlanArgs) -> Result<PlanPreview, String> {
     let proposal = preview::propose(before, manifests, &args.delete, args.prune)?;
     Ok(preview::preview(before, &proposal, args.ignore_known))
 }
 
-fn read(paths: &[PathBuf]) -> Result<Reading, InputErrors> {
+fn read(paths: &[PathBuf]) -> Result<Reading, Box<dyn Error>> {
     input::documents(&input::read(paths)?)
 }
 
-async fn write_snapshot(args: &SnapshotArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
+async fn write_snapshot(args: &SnapshotArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {
     let world = cluster::read(&cluster::client(cluster).await?).await?;
-    let text = snapshot::to_yaml(&world).map_err(RenderError::from)?;
+    let text = snapshot::to_yaml(&world).map_err(|e| format!("writing YAML: {e}"))?;
     match &args.file {
-        Some(file) => fs::write(file, text).map_err(|e| RunError::Write(file.display().to_string(), e))?,
+        Some(file) => fs::write(file, text).map_err(|e| format!("writing {}: {e}", file.display()))?,
         None => anstream::print!("{text}"),
     }
     Ok(0)
 }
 
-async fn follow(args: &ChangesArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
+async fn follow(args: &ChangesArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {
     let client = cluster::client(cluster).await?;
     let last = follow::follow(&client, args).await?;
     Ok(match (last.failed(), args.exit_code) {
@@ -111,14 +76,14 @@ async fn follow(args: &ChangesArgs, cluster: &ClusterArgs) -> Result<u8, RunErro
     })
 }
 
-async fn print_tenant(args: &TenantArgs, cluster: &ClusterArgs) -> Result<u8, RunError> {
+async fn print_tenant(args: &TenantArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {
     let client = cluster::client(cluster).await?;
     let report = tenant::report(&tenant::gather(&client, &args.name, &args.namespaces).await?);
     anstream::print!("{}", render::document(&report, args.output, || render::tenant(&report))?);
     Ok(0)
 }
 
-fn check_manifests(args: &LintArgs) -> Result<u8, RunError> {
+fn check_manifests(args: &LintArgs) -> Result<u8, Box<dyn Error>> {
     let LintArgs { files, namespace, output, policies: _, chart: _, values: _ } = args;
     let options = Options { namespace: namespace.as_deref(), policies: &policies(args)? };
     let report = lint::lint(&input::read(files)?, options);
@@ -127,7 +92,7 @@ fn check_manifests(args: &LintArgs) -> Result<u8, RunError> {
 }
 
 /// The admission policies to check against: of files, of a chart, or the chart's defaults.
-fn policies(args: &LintArgs) -> Result<Policies, RunError> {
+fn policies(args: &LintArgs) -> Result<Policies, Box<dyn Error>> {
     let (source, texts) = match &args.chart {
         Some(chart) => (chart.clone(), vec![Text { name: chart.clone(), text: rendered(chart, &args.values)? }]),
         None if args.policies.is_empty() => {
@@ -140,18 +105,24 @@ fn policies(args: &LintArgs) -> Result<Policies, RunError> {
         }
     };
     let policies = Policies::read(&texts)?;
-    if policies.is_empty() { Err(RunError::NoPolicies(source)) } else { Ok(policies) }
+    if policies.is_empty() {
+        return Err(format!(
+            "no ValidatingAdmissionPolicy in {source}: give what `helm template` prints for the chart"
+        )
+        .into());
+    }
+    Ok(policies)
 }
 
 /// What `helm template` prints for a chart with these values files.
-fn rendered(chart: &str, values: &[PathBuf]) -> Result<String, RunError> {
-    let failed = |why: String| RunError::Helm(chart.to_owned(), why.trim().to_owned());
+fn rendered(chart: &str, values: &[PathBuf]) -> Result<String, String> {
+    let failed = |why: &str| format!("helm template {chart}: {}", why.trim());
     let mut helm = process::Command::new("helm");
     helm.args(["template", "gputenancy", chart, "--namespace", "gputenancy-system"]);
     helm.args(values.iter().flat_map(|file| [OsStr::new("--values"), file.as_os_str()]));
-    let output = helm.output().map_err(|e| failed(e.to_string()))?;
+    let output = helm.output().map_err(|e| failed(&e.to_string()))?;
     if !output.status.success() {
-        return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));
+        return Err(failed(&String::from_utf8_lossy(&output.stderr)));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

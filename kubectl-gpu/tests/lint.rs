@@ -46,7 +46,7 @@ fn check(manifest: &str) -> LintReport {
 
 fn said(report: &LintReport) -> Vec<String> {
     let line =
-        |f: &kubectl_gpu::lint::Finding| format!("{}:{} {} {}: {}", f.file, f.line, f.object, f.field, f.message);
+        |f: &kubectl_gpu::input::Finding| format!("{}:{} {} {}: {}", f.file, f.line, f.object, f.field, f.message);
     report.findings.iter().map(line).collect()
 }
 

@@ -1,5 +1,7 @@
 //! Documents as objects of the kinds that a plan depends on.
 
+use std::error::Error;
+
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
 use gputenancy_operator::cache::{SlimNode, SlimSlice};
 use k8s_openapi::jiff::Timestamp;
@@ -7,10 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
-use super::{
-    InputError, InputErrors, Text, schema,
-    tree::{self, Step, Tree},
-};
+use super::{Finding, Located, Text, finding::unless, located::token, schema};
 use crate::records::{BudgetRecord, PodRecord};
 
 const GROUP: &str = "gputenancy.io";
@@ -59,26 +58,17 @@ pub struct Reading {
     pub ignored: Vec<String>,
 }
 
-/// A document with its place.
-#[derive(Clone, Debug)]
-pub struct Other {
-    /// The file.
-    pub file: String,
-    /// Its content.
-    pub tree: Tree,
-}
-
 /// All documents of files, sorted by their use.
 #[derive(Debug, Default)]
 pub struct Sifted {
-    /// Objects that a plan depends on, but for pods.
+    /// Objects that a plan depends on; outside snapshots, pods are not among them.
     pub reading: Reading,
-    /// The same documents as trees.
-    pub ours: Vec<Other>,
+    /// The profiles, pools and tenants of `reading` as they are written.
+    pub ours: Vec<Located>,
     /// Documents of other kinds.
-    pub others: Vec<Other>,
+    pub others: Vec<Located>,
     /// Mistakes.
-    pub errors: Vec<InputError>,
+    pub errors: Vec<Finding>,
     /// Documents without a kind.
     pub unknown: usize,
 }
@@ -86,168 +76,115 @@ pub struct Sifted {
 /// Reads all documents of all files, as [`documents`] does, and continues after a mistake.
 pub fn sift(texts: &[Text]) -> Sifted {
     let mut sifted = Sifted::default();
-    for text in texts {
-        match trees(text) {
-            Ok(trees) => trees.into_iter().for_each(|tree| sort(text, tree, &mut sifted)),
-            Err(error) => sifted.errors.push(error),
-        }
-    }
+    sifted.each(texts, Sifted::sort);
     sifted
 }
 
-fn sort(text: &Text, tree: Tree, sifted: &mut Sifted) {
-    let (kind, version) = (tree.text("kind"), tree.text("apiVersion").unwrap_or_default());
-    let planned = [("v1", "Node"), ("resource.k8s.io/v1", "ResourceSlice")];
-    match kind {
-        Some("List") if version == "v1" => {
-            let items = tree.field("items").map(Tree::items).unwrap_or_default();
-            for item in items {
-                sort(text, item.clone(), sifted);
-            }
-        }
-        Some(kind) if planned.contains(&(version, kind)) || version.starts_with(GROUP) => {
-            open(text, &tree, &mut sifted.reading, &mut sifted.errors);
-            sifted.ours.push(Other { file: text.name.clone(), tree });
-        }
-        Some(_) => sifted.others.push(Other { file: text.name.clone(), tree }),
-        None => sifted.unknown += 1,
-    }
-}
-
-fn trees(text: &Text) -> Result<Vec<Tree>, InputError> {
-    // a snapshot of a large fleet is larger than the parser's limits for configuration files
-    let options = serde_saphyr::options! { budget: None, with_snippet: false };
-    serde_saphyr::from_multiple_with_options::<Tree>(&text.text, options).map_err(|error| InputError::Syntax {
-        file: text.name.clone(),
-        line: error.location().map_or(1, |l| l.line()),
-        what: error.without_snippet().to_string(),
-    })
-}
-
 /// All documents of all files as plain values.
-pub fn values(texts: &[Text]) -> Result<Vec<Value>, InputErrors> {
-    let mut values = Vec::new();
-    for text in texts {
-        values.extend(trees(text)?.iter().map(Tree::value));
-    }
-    Ok(values)
+pub fn values(texts: &[Text]) -> Result<Vec<Value>, Box<dyn Error>> {
+    let mut sifted = Sifted::default();
+    sifted.each(texts, |sifted, document| sifted.others.push(document));
+    unless(&sifted.errors, sifted.others.into_iter().map(|d| d.value).collect())
 }
 
 /// Reads all documents of all files, lists and snapshots opened up; or every mistake in them.
-pub fn documents(texts: &[Text]) -> Result<Reading, InputErrors> {
-    let (mut reading, mut errors) = (Reading::default(), Vec::new());
-    for text in texts {
-        match trees(text) {
-            Ok(trees) => trees.iter().for_each(|tree| open(text, tree, &mut reading, &mut errors)),
-            Err(error) => errors.push(error),
-        }
-    }
-    if errors.is_empty() { Ok(reading) } else { Err(InputErrors(errors)) }
+pub fn documents(texts: &[Text]) -> Result<Reading, Box<dyn Error>> {
+    let mut sifted = Sifted::default();
+    sifted.each(texts, Sifted::open);
+    unless(&sifted.errors, sifted.reading)
 }
 
-fn open(text: &Text, tree: &Tree, reading: &mut Reading, errors: &mut Vec<InputError>) {
-    let place = Place { file: &text.name, tree };
-    let (Some(kind), Some(version)) = (tree.text("kind"), tree.text("apiVersion")) else {
-        let missing = if tree.text("kind").is_none() { "kind" } else { "apiVersion" };
-        errors.push(place.wrong(&[], missing, "is missing: write the object as kubectl takes it"));
-        return;
-    };
-    let ours = version == GROUP || version.starts_with(&format!("{GROUP}/"));
-    if ours && version != VERSION {
-        errors.push(place.wrong(
-            &[Step::Field("apiVersion".into())],
-            "apiVersion",
-            &format!("\"{version}\" is not known: write {VERSION}"),
-        ));
-        return;
+impl Sifted {
+    fn each(&mut self, texts: &[Text], take: impl Fn(&mut Self, Located)) {
+        for text in texts {
+            match Located::read(text) {
+                Ok(documents) => documents.into_iter().for_each(|document| take(self, document)),
+                Err(error) => self.errors.push(error),
+            }
+        }
     }
-    let object = match (version, kind) {
-        (VERSION, "PlanSnapshot") | ("v1", "List") => {
-            match tree.text("takenAt").map(str::parse) {
-                None => {}
-                Some(Ok(time)) => reading.taken_at = Some(time),
-                Some(Err(_)) => {
-                    let path = [Step::Field("takenAt".into())];
-                    errors.push(place.wrong(&path, "takenAt", "is no time: write it like 2026-11-21T08:00:00Z"));
+
+    fn sort(&mut self, document: Located) {
+        match (document.text("/apiVersion").unwrap_or_default(), document.text("/kind")) {
+            ("v1", Some("List")) => document.into_items().for_each(|item| self.sort(item)),
+            ("v1", Some("Node")) | ("resource.k8s.io/v1", Some("ResourceSlice")) => self.open(document),
+            (version, Some(_)) if version.starts_with(GROUP) => self.open(document),
+            (_, Some(_)) => self.others.push(document),
+            (_, None) => self.unknown += 1,
+        }
+    }
+
+    fn open(&mut self, document: Located) {
+        if let Err(error) = self.try_open(document) {
+            self.errors.push(error);
+        }
+    }
+
+    fn try_open(&mut self, document: Located) -> Result<(), Finding> {
+        let text = |field: &str| {
+            let missing = || document.finding(field, "is missing: write the object as kubectl takes it");
+            document.text(field).ok_or_else(missing)
+        };
+        let (kind, version) = (text("/kind")?, text("/apiVersion")?);
+        let ours = version == GROUP || version.starts_with(&format!("{GROUP}/"));
+        if ours && version != VERSION {
+            return Err(document.finding("/apiVersion", format!("\"{version}\" is not known: write {VERSION}")));
+        }
+        let object = match (version, kind) {
+            (VERSION, "PlanSnapshot") | ("v1", "List") => {
+                match document.text("/takenAt").map(str::parse) {
+                    None => {}
+                    Some(Ok(time)) => self.reading.taken_at = Some(time),
+                    Some(Err(_)) => {
+                        let message = "is no time: write it like 2026-11-21T08:00:00Z";
+                        self.errors.push(document.finding("/takenAt", message));
+                    }
                 }
+                document.into_items().for_each(|item| self.open(item));
+                return Ok(());
             }
-            let items = tree.field("items").map(Tree::items).unwrap_or_default();
-            for item in items {
-                open(text, item, reading, errors);
+            (VERSION, "GpuProfile") => typed(&document).map(Object::Profile),
+            (VERSION, "GpuPool") => typed(&document).map(Object::Pool),
+            (VERSION, "GpuTenant") => typed(&document).map(Object::Tenant),
+            (VERSION, "GpuNode") => typed(&document).map(Object::GpuNode),
+            ("v1", "Node") => typed(&document).map(Object::Node),
+            ("resource.k8s.io/v1", "ResourceSlice") => typed(&document).map(Object::Slice),
+            ("v1", "Pod") => typed(&document).map(Object::Pod),
+            ("policy/v1", "PodDisruptionBudget") => typed(&document).map(Object::Budget),
+            _ if ours => {
+                let message = format!("\"{kind}\" is not known: write GpuProfile, GpuPool or GpuTenant");
+                return Err(document.finding("/kind", message));
             }
-            return;
+            _ => {
+                self.reading.ignored.push(document.object());
+                return Ok(());
+            }
+        };
+        let refused = schema::check(kind, &document.value);
+        self.errors.extend(refused.into_iter().map(|(pointer, message)| document.finding(&pointer, message)));
+        self.reading.documents.push(Document { file: document.file.clone(), line: document.line(""), object: object? });
+        if matches!(kind, "GpuProfile" | "GpuPool" | "GpuTenant") {
+            self.ours.push(document);
         }
-        (VERSION, "GpuProfile") => place.typed().map(Object::Profile),
-        (VERSION, "GpuPool") => place.typed().map(Object::Pool),
-        (VERSION, "GpuTenant") => place.typed().map(Object::Tenant),
-        (VERSION, "GpuNode") => place.typed().map(Object::GpuNode),
-        ("v1", "Node") => place.typed().map(Object::Node),
-        ("resource.k8s.io/v1", "ResourceSlice") => place.typed().map(Object::Slice),
-        ("v1", "Pod") => place.typed().map(Object::Pod),
-        ("policy/v1", "PodDisruptionBudget") => place.typed().map(Object::Budget),
-        _ if ours => Err(place.wrong(
-            &[Step::Field("kind".into())],
-            "kind",
-            &format!("\"{kind}\" is not known: write GpuProfile, GpuPool or GpuTenant"),
-        )),
-        _ => {
-            reading.ignored.push(place.object());
-            return;
-        }
-    };
-    let limits = schema::check(kind, &tree.value());
-    errors.extend(limits.into_iter().map(|m| place.wrong(&m.path, &tree::written(&m.path), &m.what)));
-    match object {
-        Ok(object) => reading.documents.push(Document { file: text.name.clone(), line: tree.line, object }),
-        Err(error) => errors.push(error),
+        Ok(())
     }
 }
 
-/// A document being read.
-struct Place<'a> {
-    file: &'a str,
-    tree: &'a Tree,
+fn typed<K: DeserializeOwned>(document: &Located) -> Result<Box<K>, Finding> {
+    if document.text("/metadata/name").is_none_or(str::is_empty) {
+        let message = "is missing, or no text: words like n and on need quotes";
+        return Err(document.finding("/metadata/name", message));
+    }
+    serde_path_to_error::deserialize(&document.value).map(Box::new).map_err(|error| {
+        let pointer: String = error.path().iter().filter_map(segment).collect();
+        document.finding(&pointer, error.inner().to_string())
+    })
 }
 
-impl Place<'_> {
-    fn object(&self) -> String {
-        let name = self.tree.field("metadata").and_then(|m| m.text("name")).unwrap_or("(no name)");
-        format!("{} {name}", self.tree.text("kind").unwrap_or("object"))
-    }
-
-    fn wrong(&self, path: &[Step], field: &str, what: &str) -> InputError {
-        InputError::Field {
-            file: self.file.to_owned(),
-            line: self.tree.line_of(path),
-            object: self.object(),
-            field: field.to_owned(),
-            what: what.to_owned(),
-        }
-    }
-
-    fn typed<K: DeserializeOwned>(&self) -> Result<Box<K>, InputError> {
-        let name = self.tree.field("metadata").and_then(|m| m.text("name")).unwrap_or_default();
-        if name.is_empty() {
-            return Err(self.wrong(
-                &[Step::Field("metadata".into())],
-                "metadata.name",
-                "is missing, or no text: words like n and on need quotes",
-            ));
-        }
-        let read: Result<K, _> = serde_path_to_error::deserialize(self.tree.value());
-        read.map(Box::new).map_err(|error| {
-            let path: Vec<Step> = error.path().iter().filter_map(step).collect();
-            let field = error.path().to_string();
-            self.wrong(&path, &field, &error.inner().to_string())
-        })
-    }
-}
-
-fn step(segment: &Segment) -> Option<Step> {
+fn segment(segment: &Segment) -> Option<String> {
     match segment {
-        Segment::Map { key } => Some(Step::Field(key.clone())),
-        Segment::Enum { variant } => Some(Step::Field(variant.clone())),
-        Segment::Seq { index } => Some(Step::Item(*index)),
+        Segment::Map { key: name } | Segment::Enum { variant: name } => Some(format!("/{}", token(name))),
+        Segment::Seq { index } => Some(format!("/{index}")),
         Segment::Unknown => None,
     }
 }

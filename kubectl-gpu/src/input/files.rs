@@ -1,11 +1,12 @@
 //! Manifests as kubectl's `-f` takes them: files, folders, standard input.
 
 use std::{
+    error::Error,
     fs, io,
     path::{Path, PathBuf},
 };
 
-use super::{InputError, InputErrors};
+use super::finding::unless;
 
 /// The text of one file.
 #[derive(Clone, Debug)]
@@ -17,7 +18,7 @@ pub struct Text {
 }
 
 /// Reads files in the order given; of folders every `.yaml`, `.yml` and `.json`, also in folders below, in order of names.
-pub fn read(paths: &[PathBuf]) -> Result<Vec<Text>, InputErrors> {
+pub fn read(paths: &[PathBuf]) -> Result<Vec<Text>, Box<dyn Error>> {
     let (mut texts, mut errors) = (Vec::new(), Vec::new());
     for path in paths {
         match read_one(path) {
@@ -25,12 +26,13 @@ pub fn read(paths: &[PathBuf]) -> Result<Vec<Text>, InputErrors> {
             Err(error) => errors.push(error),
         }
     }
-    if errors.is_empty() { Ok(texts) } else { Err(InputErrors(errors)) }
+    unless(&errors, texts)
 }
 
-fn read_one(path: &Path) -> Result<Vec<Text>, InputError> {
+/// The error names the file.
+fn read_one(path: &Path) -> Result<Vec<Text>, String> {
     let name = path.display().to_string();
-    let failed = |source| InputError::Read { file: name.clone(), source };
+    let failed = |error: io::Error| format!("{name}: {error}");
     if name == "-" {
         let text = io::read_to_string(io::stdin()).map_err(failed)?;
         return Ok(vec![Text { name: "(standard input)".into(), text }]);

@@ -1,12 +1,12 @@
 //! Files as documents with places, so that every mistake has its file, line and field.
 
 mod document;
-mod error;
 mod files;
+mod finding;
+mod located;
 mod schema;
-mod tree;
 
-pub use document::{Document, Object, Other, Reading, Sifted, documents, sift, values};
-pub use error::{InputError, InputErrors};
+pub use document::{Document, Object, Reading, Sifted, documents, sift, values};
 pub use files::{Text, read};
-pub use tree::{Step, Tree, written};
+pub use finding::Finding;
+pub use located::{Located, token, written};

@@ -10,15 +10,8 @@ use std::{
 use regex::Regex;
 use serde_json::Value;
 
-use super::tree::{Step, written};
+use super::located::{token, written};
 use crate::rule::{self, Rule};
-
-/// A value that the CRD refuses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mistake {
-    pub path: Vec<Step>,
-    pub what: String,
-}
 
 /// Schemas by kind.
 static SCHEMAS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
@@ -52,13 +45,18 @@ fn rules_of(schema: &Value) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Everything that the CRD refuses in the spec of an object of this kind.
-pub(super) fn check(kind: &str, object: &Value) -> Vec<Mistake> {
+/// Everything that the CRD refuses in the spec of an object of this kind: JSON pointers and messages.
+pub(super) fn check(kind: &str, object: &Value) -> Vec<(String, String)> {
     let mut mistakes = Vec::new();
     if let (Some(schema), Some(spec)) = (SCHEMAS.get(kind), object.get("spec")) {
-        walk(schema, &defaulted(schema, spec), &mut vec![Step::Field("spec".into())], &mut mistakes);
+        walk(schema, &defaulted(schema, spec), "/spec", &mut mistakes);
     }
     mistakes
+}
+
+/// The schema of a field.
+fn of_field<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
+    schema.get("properties").and_then(|p| p.get(name)).or_else(|| schema.get("additionalProperties"))
 }
 
 /// The value with the schema's defaults for absent and null fields.
@@ -74,8 +72,7 @@ fn defaulted(schema: &Value, value: &Value) -> Value {
                 }
             }
             for (name, value) in &mut fields {
-                let named = properties.and_then(|p| p.get(name)).or_else(|| schema.get("additionalProperties"));
-                if let Some(schema) = named {
+                if let Some(schema) = of_field(schema, name) {
                     *value = defaulted(schema, value);
                 }
             }
@@ -101,34 +98,28 @@ fn broken(schema: &Value, value: &Value) -> Vec<String> {
     rules.filter(broken).map(|(_, message)| message.to_owned()).collect()
 }
 
-fn walk(schema: &Value, value: &Value, path: &mut Vec<Step>, mistakes: &mut Vec<Mistake>) {
+fn walk(schema: &Value, value: &Value, pointer: &str, mistakes: &mut Vec<(String, String)>) {
     let wrong = match value {
         Value::Number(_) => number(schema, value),
         Value::String(text) => string(schema, text),
         Value::Array(items) => list(schema, items),
-        Value::Object(fields) => beyond(schema, "maxProperties", fields.len(), "fields"),
+        Value::Object(fields) => count(schema, "minProperties", "maxProperties", fields.len(), "fields"),
         _ => None,
     };
-    let place = format!("{}: ", written(path));
+    let place = format!("{}: ", written(pointer));
     let broken = broken(schema, value).into_iter().map(|m| m.strip_prefix(&place).unwrap_or(&m).to_owned());
-    mistakes.extend(wrong.into_iter().chain(broken).map(|what| Mistake { path: path.clone(), what }));
-    let mut below = |schema: Option<&Value>, value: &Value, step: Step| {
-        if let Some(schema) = schema {
-            path.push(step);
-            walk(schema, value, path, mistakes);
-            path.pop();
-        }
-    };
-    match value {
-        Value::Array(items) => {
+    mistakes.extend(wrong.into_iter().chain(broken).map(|message| (pointer.to_owned(), message)));
+    match (value, schema.get("items")) {
+        (Value::Array(items), Some(schema)) => {
             for (index, item) in items.iter().enumerate() {
-                below(schema.get("items"), item, Step::Item(index));
+                walk(schema, item, &format!("{pointer}/{index}"), mistakes);
             }
         }
-        Value::Object(fields) => {
+        (Value::Object(fields), _) => {
             for (name, value) in fields {
-                let of_name = schema.get("properties").and_then(|p| p.get(name));
-                below(of_name.or_else(|| schema.get("additionalProperties")), value, Step::Field(name.clone()));
+                if let Some(schema) = of_field(schema, name) {
+                    walk(schema, value, &format!("{pointer}/{}", token(name)), mistakes);
+                }
             }
         }
         _ => {}
@@ -145,51 +136,41 @@ fn number(schema: &Value, value: &Value) -> Option<String> {
 }
 
 fn string(schema: &Value, text: &str) -> Option<String> {
-    let length = text.chars().count();
-    if let Some(what) = beyond(schema, "maxLength", length, "characters") {
-        return Some(what);
-    }
-    let least = schema.get("minLength").and_then(Value::as_u64).unwrap_or(0);
-    if u64::try_from(length).unwrap_or(u64::MAX) < least {
-        return Some(format!("\"{text}\" is too short: write at least {least} characters"));
-    }
-    let pattern = schema.get("pattern").and_then(Value::as_str)?;
-    // the dialect is Go's; a pattern that cannot be read here is left to the API server
-    let matches = Regex::new(pattern).map_or(true, |p| p.is_match(text));
-    (!matches).then(|| format!("\"{text}\" does not have the form {pattern}"))
+    let pattern = || {
+        let pattern = schema.get("pattern")?.as_str()?;
+        // the dialect is Go's; a pattern that cannot be read here is left to the API server
+        let matches = Regex::new(pattern).map_or(true, |p| p.is_match(text));
+        (!matches).then(|| format!("\"{text}\" does not have the form {pattern}"))
+    };
+    count(schema, "minLength", "maxLength", text.chars().count(), "characters").or_else(pattern)
 }
 
 fn list(schema: &Value, items: &[Value]) -> Option<String> {
-    if let Some(what) = beyond(schema, "maxItems", items.len(), "items") {
-        return Some(what);
-    }
-    let least = schema.get("minItems").and_then(Value::as_u64).unwrap_or(0);
-    if u64::try_from(items.len()).unwrap_or(u64::MAX) < least {
-        return Some(format!("{} items are too few: write at least {least}", items.len()));
-    }
-    let keys: Vec<&str> = match schema.get("x-kubernetes-list-type").and_then(Value::as_str) {
-        Some("map") => {
-            let keys = schema.get("x-kubernetes-list-map-keys").and_then(Value::as_array);
-            keys.into_iter().flatten().filter_map(Value::as_str).collect()
+    let key_of = |item: &Value| match schema.get("x-kubernetes-list-type")?.as_str()? {
+        "set" => Some(item.to_string()),
+        "map" => {
+            let keys = schema.get("x-kubernetes-list-map-keys")?.as_array()?.iter().filter_map(Value::as_str);
+            let key = keys.map(|key| item.get(key).map(ToString::to_string).unwrap_or_default());
+            Some(key.collect::<Vec<_>>().join(", "))
         }
-        Some("set") => Vec::new(),
-        _ => return None,
+        _ => None,
     };
-    let key_of = |item: &Value| match keys.as_slice() {
-        [] => item.to_string(),
-        keys => {
-            keys.iter().map(|k| item.get(k).map(ToString::to_string).unwrap_or_default()).collect::<Vec<_>>().join(", ")
-        }
+    let twice = || {
+        let mut seen = BTreeSet::new();
+        let twice = items.iter().filter_map(key_of).find(|key| !seen.insert(key.clone()))?;
+        Some(format!("{twice} is listed twice: write it once"))
     };
-    let mut seen = BTreeSet::new();
-    let twice = items.iter().map(key_of).find(|key| !seen.insert(key.clone()))?;
-    Some(format!("{twice} is listed twice: write it once"))
+    count(schema, "minItems", "maxItems", items.len(), "items").or_else(twice)
 }
 
-fn beyond(schema: &Value, limit: &str, count: usize, what: &str) -> Option<String> {
-    let most = schema.get(limit).and_then(Value::as_u64)?;
-    (u64::try_from(count).unwrap_or(u64::MAX) > most)
-        .then(|| format!("{count} {what} are too many: write at most {most}"))
+/// Limits of a number of characters, items or fields.
+fn count(schema: &Value, least: &str, most: &str, count: usize, of: &str) -> Option<String> {
+    let limit = |name: &str| usize::try_from(schema.get(name)?.as_u64()?).ok();
+    match (limit(least), limit(most)) {
+        (Some(least), _) if count < least => Some(format!("{count} {of} are too few: write at least {least}")),
+        (_, Some(most)) if count > most => Some(format!("{count} {of} are too many: write at most {most}")),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -199,7 +180,7 @@ mod tests {
     use super::*;
 
     fn mistakes(kind: &str, spec: &Value) -> Vec<(String, String)> {
-        check(kind, &json!({"spec": spec})).into_iter().map(|m| (written(&m.path), m.what)).collect()
+        check(kind, &json!({"spec": spec})).into_iter().map(|(pointer, message)| (written(&pointer), message)).collect()
     }
 
     #[test]

@@ -4,27 +4,25 @@
 
 use serde_json::Value;
 
-use crate::input::Step;
-
-type Path = Vec<Step>;
+use crate::input::token;
 
 /// A part of an object that breaks the rule.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Culprit {
-    /// Where it is.
-    pub path: Path,
+    /// Its JSON pointer.
+    pub pointer: String,
     /// The object without the other parts that break the rule.
     pub alone: Value,
 }
 
 /// The parts of `object` that break a rule; `holds`: whether the rule holds for an object, `None` if it cannot be evaluated.
 pub(super) fn culprits(object: &Value, holds: &dyn Fn(&Value) -> Option<bool>) -> Vec<Culprit> {
-    let paths = Search { object, holds }.within(Path::new(), &[], false);
-    let alone = |path: &Path| {
-        let others: Vec<Path> = paths.iter().filter(|p| *p != path).cloned().collect();
-        without(object, &mut Path::new(), &others)
+    let pointers = Search { object, holds }.within("", &[], false);
+    let alone = |pointer: &String| {
+        let others: Vec<String> = pointers.iter().filter(|p| *p != pointer).cloned().collect();
+        without(object, "", &others)
     };
-    paths.iter().map(|path| Culprit { path: path.clone(), alone: alone(path) }).collect()
+    pointers.iter().map(|pointer| Culprit { pointer: pointer.clone(), alone: alone(pointer) }).collect()
 }
 
 struct Search<'a> {
@@ -33,66 +31,59 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn outcome(&self, removed: &[Path]) -> Option<bool> {
-        (self.holds)(&without(self.object, &mut Path::new(), removed))
+    fn outcome(&self, removed: &[String]) -> Option<bool> {
+        (self.holds)(&without(self.object, "", removed))
     }
 
-    /// Paths of the culprits at or below `path`, where the rule does not hold although `removed` is taken away. `sure`: it holds
-    /// without the part at `path`.
-    fn within(&self, path: Path, removed: &[Path], sure: bool) -> Vec<Path> {
-        let children = children(self.object, &path);
-        let and = |more: &[Path]| [removed, more].concat();
+    /// The culprits at or below `pointer`, where the rule does not hold although `removed` is taken away. `sure`: it holds without
+    /// the part at `pointer`.
+    fn within(&self, pointer: &str, removed: &[String], sure: bool) -> Vec<String> {
+        let children = children(self.object, pointer);
+        let and = |more: &[String]| [removed, more].concat();
         // a rule that cannot be evaluated without a part reads it: the culprit may be below
         for wanted in [Some(true), None].into_iter().take(if sure { 1 } else { 2 }) {
             if let Some(child) = children.iter().find(|c| self.outcome(&and(&[(*c).clone()])) == wanted) {
-                return self.within(child.clone(), removed, wanted.is_some());
+                return self.within(child, removed, wanted.is_some());
             }
         }
         if children.is_empty() || self.outcome(&and(&children)) == Some(false) {
-            return vec![path];
+            return vec![pointer.to_owned()];
         }
         // several children break the rule, each on its own
         let mut guilty = children.clone();
         for child in &children {
-            let fewer: Vec<Path> = guilty.iter().filter(|c| *c != child).cloned().collect();
+            let fewer: Vec<String> = guilty.iter().filter(|c| *c != child).cloned().collect();
             if self.outcome(&and(&fewer)) != Some(false) {
                 guilty = fewer;
             }
         }
-        let others = |child: &Path| and(&guilty.iter().filter(|c| *c != child).cloned().collect::<Vec<_>>());
-        guilty.iter().flat_map(|child| self.within(child.clone(), &others(child), false)).collect()
+        let others = |child: &String| and(&guilty.iter().filter(|c| *c != child).cloned().collect::<Vec<_>>());
+        guilty.iter().flat_map(|child| self.within(child, &others(child), false)).collect()
     }
 }
 
-/// Paths of the fields or items at a path. Items come from the last to the first: the last is the one too many.
-fn children(object: &Value, path: &Path) -> Vec<Path> {
-    let part = path.iter().try_fold(object, |value, step| match step {
-        Step::Field(name) => value.get(name),
-        Step::Item(index) => value.get(index),
-    });
-    let below = |step: Step| [path.clone(), vec![step]].concat();
-    match part {
-        Some(Value::Object(fields)) => fields.keys().map(|name| below(Step::Field(name.clone()))).collect(),
-        Some(Value::Array(items)) => (0..items.len()).rev().map(|index| below(Step::Item(index))).collect(),
+/// The fields or items at a pointer. Items come from the last to the first: the last is the one too many.
+fn children(object: &Value, pointer: &str) -> Vec<String> {
+    match object.pointer(pointer) {
+        Some(Value::Object(fields)) => fields.keys().map(|name| format!("{pointer}/{}", token(name))).collect(),
+        Some(Value::Array(items)) => (0..items.len()).rev().map(|index| format!("{pointer}/{index}")).collect(),
         _ => Vec::new(),
     }
 }
 
-fn without(value: &Value, path: &mut Path, removed: &[Path]) -> Value {
-    let mut kept = |step: Step, value: &Value| {
-        path.push(step);
-        let kept = (!removed.contains(path)).then(|| without(value, path, removed));
-        path.pop();
-        kept
+fn without(value: &Value, pointer: &str, removed: &[String]) -> Value {
+    let kept = |token: &str, value: &Value| {
+        let pointer = format!("{pointer}/{token}");
+        (!removed.contains(&pointer)).then(|| without(value, &pointer, removed))
     };
     match value {
         Value::Object(fields) => {
-            let field =
-                |(name, value): (&String, &Value)| Some((name.clone(), kept(Step::Field(name.clone()), value)?));
+            let field = |(name, value): (&String, &Value)| Some((name.clone(), kept(&token(name), value)?));
             Value::Object(fields.iter().filter_map(field).collect())
         }
         Value::Array(items) => {
-            Value::Array(items.iter().enumerate().filter_map(|(index, item)| kept(Step::Item(index), item)).collect())
+            let item = |(index, item): (usize, &Value)| kept(&index.to_string(), item);
+            Value::Array(items.iter().enumerate().filter_map(item).collect())
         }
         scalar => scalar.clone(),
     }
@@ -116,7 +107,7 @@ mod tests {
             rule.holds(&context).ok()
         };
         assert_eq!(holds(object), Some(false));
-        culprits(object, &holds).iter().map(|c| written(&c.path)).collect()
+        culprits(object, &holds).iter().map(|c| written(&c.pointer)).collect()
     }
 
     #[test]

@@ -4,8 +4,8 @@ use gputenancy_crds::{GpuTenantSpec, quantity::Amount, quota::CLASS_RESOURCES};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
 
-use super::{path, policy::Refusal};
-use crate::input::Step;
+use super::policy::Refusal;
+use crate::input::token;
 
 /// The key of a quota that counts node ports, and the chart's default for it in `tenants.defaultResources`.
 const NODE_PORTS: &str = "services.nodeports";
@@ -34,10 +34,8 @@ pub(super) fn amounts(pod: &Value) -> Vec<Refusal> {
                 amounts.into_iter().flatten().filter(|(resource, _)| is_gpu(resource))
             };
             let mut refuse = |which: &str, resource: &str, message: String| {
-                let place =
-                    [path(&format!("spec.{list}")), vec![Step::Item(index)], path(&format!("resources.{which}"))];
-                found
-                    .push(Refusal { path: [place.concat(), vec![Step::Field(resource.to_owned())]].concat(), message });
+                let pointer = format!("/spec/{list}/{index}/resources/{which}/{}", token(resource));
+                found.push(Refusal { pointer, message });
             };
             for which in ["limits", "requests"] {
                 for (resource, amount) in amounts(which).filter(|(_, a)| milli(a).is_none_or(|n| n % 1000 != 0)) {
@@ -67,7 +65,7 @@ pub(super) fn quota(object: &Value) -> Vec<Refusal> {
     let refusal = |key: &String| {
         let resource = key.strip_prefix("limits.").unwrap_or(key);
         let message = format!("a quota does not count {key}, and limits nothing: write requests.{resource}");
-        Refusal { path: [path("spec.hard"), vec![Step::Field(key.clone())]].concat(), message }
+        Refusal { pointer: format!("/spec/hard/{}", token(key)), message }
     };
     hard.into_iter().flat_map(|h| h.keys()).filter(wrong).map(refusal).collect()
 }
@@ -90,6 +88,6 @@ pub(super) fn node_ports(service: &Value, tenant: &GpuTenantSpec) -> Option<Refu
             "exceeded quota: gputenancy: a service of this type opens {ports} ports on every node, and the tenant may have {limit}: \
              {remedy}, or raise {NODE_PORTS} in spec.resources of the GpuTenant"
         );
-        Refusal { path: path("spec.type"), message }
+        Refusal { pointer: "/spec/type".into(), message }
     })
 }

@@ -1,6 +1,9 @@
 //! Admission policies as `helm template` prints them: which apply to an object that is created, and what they refuse of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    error::Error,
+};
 
 use cel::Context;
 use k8s_openapi::{
@@ -18,7 +21,7 @@ use serde_json::{Value, json};
 
 use super::{culprit::culprits, grant::Grant};
 use crate::{
-    input::{InputErrors, Step, Text, values},
+    input::{Text, values},
     rule::{self, Rule},
 };
 
@@ -64,7 +67,8 @@ pub(super) struct Request<'a> {
 /// Something that is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
-    pub path: Vec<Step>,
+    /// JSON pointer of the field.
+    pub pointer: String,
     pub message: String,
 }
 
@@ -78,7 +82,7 @@ pub(super) struct Answer {
 
 impl Policies {
     /// Reads what `helm template` prints; other objects are ignored.
-    pub fn read(texts: &[Text]) -> Result<Self, InputErrors> {
+    pub fn read(texts: &[Text]) -> Result<Self, Box<dyn Error>> {
         let documents = values(texts)?;
         let mut bindings: BTreeMap<String, Vec<MatchResources>> = BTreeMap::new();
         for binding in typed::<ValidatingAdmissionPolicyBinding>(&documents, "ValidatingAdmissionPolicyBinding") {
@@ -161,7 +165,7 @@ impl Policy {
         culprits(request.object, &holds).into_iter().map(|culprit| {
             let text = |object| validation.message_rule.as_ref()?.text(&self.context(request, object));
             let message = text(&culprit.alone).or_else(|| text(request.object));
-            Refusal { path: culprit.path, message: message.unwrap_or_else(|| validation.message.clone()) }
+            Refusal { pointer: culprit.pointer, message: message.unwrap_or_else(|| validation.message.clone()) }
         })
     }
 

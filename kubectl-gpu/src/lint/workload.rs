@@ -6,34 +6,31 @@ use gputenancy_crds::names::TENANT_LABEL;
 use serde_json::{Value, json};
 
 use super::{
-    Finding, Options, at, grant, kubernetes, path,
+    Options, grant, kubernetes,
     policy::{Policies, Refusal, Request},
 };
 use crate::{
-    input::{Other, Step},
+    input::{Finding, Located},
     world::World,
 };
 
-/// Where a kind keeps the template of its pods; `None`: it makes no pods.
+/// Where a kind keeps the template of its pods, as a JSON pointer; `None`: it makes no pods.
 fn template(kind: &str) -> Option<&'static str> {
     match kind {
         "Pod" => Some(""),
         "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet" | "ReplicationController" | "Job" => {
-            Some("spec.template")
+            Some("/spec/template")
         }
-        "CronJob" => Some("spec.jobTemplate.spec.template"),
-        "PodTemplate" => Some("template"),
+        "CronJob" => Some("/spec/jobTemplate/spec/template"),
+        "PodTemplate" => Some("/template"),
         _ => None,
     }
 }
 
 /// The pod that an object is or makes, and where its template is.
-fn pod_of(kind: &str, object: &Value) -> Option<(Vec<Step>, Value)> {
-    let prefix = Some(template(kind)?).filter(|p| !p.is_empty()).map(path).unwrap_or_default();
-    let template = prefix.iter().try_fold(object, |value, step| match step {
-        Step::Field(name) => value.get(name),
-        Step::Item(_) => None,
-    })?;
+fn pod_of(kind: &str, object: &Value) -> Option<(&'static str, Value)> {
+    let prefix = template(kind)?;
+    let template = object.pointer(prefix)?;
     let part = |field: &str| template.get(field).cloned().unwrap_or_else(|| json!({}));
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": part("metadata"), "spec": part("spec")});
     for list in ["containers", "initContainers"] {
@@ -60,18 +57,18 @@ fn default_pull_policy(container: &mut Value) {
 /// Findings about all objects that are not custom resources of this project.
 pub(super) fn check(
     world: &World,
-    others: &[Other],
+    others: &[Located],
     options: Options<'_>,
     not_checked: &mut Vec<String>,
 ) -> Vec<Finding> {
     let mut check = Check { options, findings: Vec::new(), unknown: BTreeMap::new() };
     let (mut foreign, mut ungranted) = (BTreeMap::<String, usize>::new(), BTreeSet::new());
     for other in others {
-        let object = other.tree.value();
-        let kind = other.tree.text("kind").unwrap_or_default();
-        let pod = pod_of(kind, &object);
+        let object = &other.value;
+        let kind = other.text("/kind").unwrap_or_default();
+        let pod = pod_of(kind, object);
         if kind == "ResourceQuota" {
-            check.add(other, &[], kubernetes::quota(&object));
+            check.add(other, "", kubernetes::quota(object));
         }
         if let Some((prefix, pod)) = &pod {
             check.add(other, prefix, kubernetes::amounts(pod));
@@ -79,11 +76,10 @@ pub(super) fn check(
         if kind == "Namespace" {
             let labels = object.pointer("/metadata/labels").cloned().unwrap_or_default();
             let namespace_labels = serde_json::from_value(labels).unwrap_or_default();
-            check.policies(other, &[], &Request { object: &object, within: None, namespace_labels });
+            check.policies(other, "", &Request { object, within: None, namespace_labels });
             continue;
         }
-        let named = other.tree.field("metadata").and_then(|m| m.text("namespace"));
-        let namespace = named.or(options.namespace).unwrap_or("(none named)");
+        let namespace = other.text("/metadata/namespace").or(options.namespace).unwrap_or("(none named)");
         let Some(tenant) = world.tenant_of(namespace).and_then(|name| world.tenant(&name)) else {
             if pod.is_some() || kind.starts_with("ResourceClaim") {
                 *foreign.entry(namespace.to_owned()).or_default() += 1;
@@ -95,14 +91,14 @@ pub(super) fn check(
             ungranted.insert(grant.spec.tenant.clone());
         }
         if kind == "Service" {
-            check.add(other, &[], kubernetes::node_ports(&object, &tenant.spec));
+            check.add(other, "", kubernetes::node_ports(object, &tenant.spec));
         }
         let labels = [(TENANT_LABEL, grant.spec.tenant.as_str()), ("kubernetes.io/metadata.name", namespace)];
         let namespace_labels: BTreeMap<_, _> = labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
         let of =
             |object| Request { object, within: Some((namespace, &grant)), namespace_labels: namespace_labels.clone() };
         if kind != "Pod" {
-            check.policies(other, &[], &of(&object));
+            check.policies(other, "", &of(object));
         }
         if let Some((prefix, pod)) = &pod {
             check.policies(other, prefix, &of(pod));
@@ -135,16 +131,16 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    fn add(&mut self, other: &Other, prefix: &[Step], refusals: impl IntoIterator<Item = Refusal>) {
-        self.findings.extend(refusals.into_iter().map(|r| at(other, &[prefix, &r.path].concat(), r.message)));
+    fn add(&mut self, other: &Located, prefix: &str, refusals: impl IntoIterator<Item = Refusal>) {
+        self.findings.extend(refusals.into_iter().map(|r| other.finding(&format!("{prefix}{}", r.pointer), r.message)));
     }
 
-    fn policies(&mut self, other: &Other, prefix: &[Step], request: &Request<'_>) {
+    fn policies(&mut self, other: &Located, prefix: &str, request: &Request<'_>) {
         let policies: &Policies = self.options.policies;
         let answer = policies.check(request);
         self.add(other, prefix, answer.refusals);
         for (policy, why) in answer.unknown {
-            self.unknown.entry(policy).or_insert_with(|| (super::name_of(other), why));
+            self.unknown.entry(policy).or_insert_with(|| (other.object(), why));
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What happens to each GPU.
 
+use std::collections::BTreeSet;
+
 use gputenancy_crds::{InstanceSpec, Layout, names};
 use gputenancy_engine::mig_manager::Shape;
 use gputenancy_operator::plan::{GpuKey, GpuPlan, GpuUuid, NodeName, plain, seen, snapshot::InUse};
@@ -48,23 +50,21 @@ fn change(side: &Side<'_>, key: &GpuKey, gpu: &GpuPlan) -> Option<GpuChange> {
         uuid: key.uuid.to_string(),
         product: side.board(key).map(|b| b.product.clone()).unwrap_or_default(),
         pool: Some(gpu.pool.to_string()),
-        step: 0,
         phase: under_way.map(|c| format!("{:?}", c.phase)),
         from: line(present.as_ref()),
         to: line(Some(&target)),
         destroy: old.iter().filter(|i| cleared || !new.contains(i)).map(instance).collect(),
         create: new.iter().filter(|i| cleared || !old.contains(i)).map(instance).collect(),
         mig_mode: (mode != target.mig).then_some(MigModeChange { enabled: target.mig, reset }),
-        evicts: {
-            let mut pods: Vec<String> = gpu.evicts.iter().map(|e| e.pod.to_string()).collect();
-            pods.sort();
-            pods.dedup();
-            pods
-        },
+        evicts: unique(gpu.evicts.iter().map(|e| e.pod.to_string())),
         waits_for: processes(side, key, Some(&target).filter(|_| !cleared)),
         reasons: reasons(side, key, gpu),
-        seconds: 0,
+        ..GpuChange::default()
     })
+}
+
+fn unique(texts: impl Iterator<Item = String>) -> Vec<String> {
+    texts.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn instance(spec: &InstanceSpec) -> Instance {
@@ -125,32 +125,18 @@ fn released<'a>(side: &'a Side<'_>) -> impl Iterator<Item = GpuChange> + 'a {
             let key = GpuKey { node: NodeName::from(name.as_str()), uuid: GpuUuid::from(spec.uuid.as_str()) };
             let state = side.state(&key);
             let board = state.and_then(|s| node.status.as_ref()?.boards.get(usize::try_from(s.board).ok()?));
-            let devices =
-                state.iter().flat_map(|s| s.instances.iter().map(|i| &i.device).chain(&s.whole)).collect::<Vec<_>>();
-            let mut owners: Vec<String> = devices
-                .iter()
-                .filter_map(|d| d.owner.as_ref())
-                .map(|o| format!("pod {}/{} runs until it ends", o.namespace, o.pod))
-                .collect();
-            owners.sort();
-            owners.dedup();
+            let devices = state.iter().flat_map(|s| s.instances.iter().map(|i| &i.device).chain(&s.whole));
+            let owners = devices.filter_map(|d| d.owner.as_ref());
             GpuChange {
                 node: name.clone(),
                 gpu: state.map_or(-1, |s| s.index),
                 uuid: spec.uuid.clone(),
                 product: board.map(|b| b.product.clone()).unwrap_or_default(),
-                pool: None,
-                step: 0,
-                phase: None,
                 from: line(Some(&plain(spec.layout()))),
                 to: line(None),
-                destroy: Vec::new(),
-                create: Vec::new(),
-                mig_mode: None,
-                evicts: Vec::new(),
-                waits_for: owners,
+                waits_for: unique(owners.map(|o| format!("pod {}/{} runs until it ends", o.namespace, o.pod))),
                 reasons: vec!["no pool selects its node any more: released once nothing uses it".to_owned()],
-                seconds: 0,
+                ..GpuChange::default()
             }
         })
     })

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{GpuPool, GpuProfile, GpuTenant};
-use kube::{Resource, ResourceExt as _};
+use kube::ResourceExt as _;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -29,32 +28,37 @@ pub struct Proposal {
     pub notes: Vec<String>,
 }
 
-/// An object that does not exist or cannot be deleted with this flag.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("--delete {0}: {1}")]
-pub struct DeleteError(String, String);
-
 /// A kind and a name.
-type Name = (String, String);
+type Name = (&'static str, String);
 
 /// Applies manifests and deletions to a world. `prune`: also deletes objects of the manifests' kinds that no manifest contains.
-pub fn propose(before: &World, reading: Reading, delete: &[String], prune: bool) -> Result<Proposal, DeleteError> {
+///
+/// # Errors
+/// For a deletion of an object that does not exist or cannot be deleted with this flag.
+pub fn propose(before: &World, reading: Reading, delete: &[String], prune: bool) -> Result<Proposal, String> {
     let mut proposal = Proposal { after: before.clone(), ..Proposal::default() };
     if !reading.ignored.is_empty() {
         proposal.notes.push(format!("a plan does not depend on {}", reading.ignored.join(", ")));
     }
+    let existing = written(before);
     let mut going = BTreeSet::new();
     for text in delete {
-        going.insert(named(text).and_then(|name| exists(before, name)).map_err(|why| DeleteError(text.clone(), why))?);
+        let name = named(text).map_err(|why| format!("--delete {text}: {why}"))?;
+        if !existing.contains(&name) {
+            return Err(format!("--delete {text}: there is no {} {}", name.0, name.1));
+        }
+        going.insert(name);
     }
     let given: BTreeSet<Name> = reading.documents.iter().filter_map(|d| name_of(&d.object)).collect();
     if prune {
-        let kinds: BTreeSet<&String> = given.iter().map(|(kind, _)| kind).collect();
-        going.extend(written(before).into_iter().filter(|n| kinds.contains(&n.0) && !given.contains(n)));
+        let kinds: BTreeSet<&str> = given.iter().map(|(kind, _)| *kind).collect();
+        going.extend(existing.into_iter().filter(|n| kinds.contains(n.0) && !given.contains(n)));
     }
-    for document in reading.documents {
-        proposal.manifests.extend(effect(before, &document));
-        proposal.after.put(document.object);
+    for Document { file, line, object } in reading.documents {
+        let name = name_of(&object);
+        proposal.after.put(object);
+        let manifest = name.and_then(|name| effect(before, &proposal.after, name, format!("{file}:{line}")));
+        proposal.manifests.extend(manifest);
     }
     for name in going {
         proposal.delete(before, name);
@@ -65,8 +69,8 @@ pub fn propose(before: &World, reading: Reading, delete: &[String], prune: bool)
 
 impl Proposal {
     fn delete(&mut self, before: &World, (kind, name): Name) {
-        let protected = before.tenant(&name).is_some_and(|t| kind == "GpuTenant" && t.spec.deletion_protection);
-        if protected {
+        let tenant = before.tenant(&name).filter(|_| kind == "GpuTenant");
+        if tenant.is_some_and(|t| t.spec.deletion_protection) {
             self.refused.push(Finding {
                 reason: "DeletionProtected".into(),
                 message: format!(
@@ -76,97 +80,82 @@ impl Proposal {
             });
         } else {
             let fleet = &mut self.after.fleet;
-            match kind.as_str() {
+            match kind {
                 "GpuProfile" => fleet.profiles.retain(|p| p.name_any() != name),
                 "GpuPool" => fleet.pools.retain(|p| p.name_any() != name),
-                _ => self.after.remove_tenant(&name),
-            }
-            if kind == "GpuTenant" {
-                let owned =
-                    before.tenant(&name).map(|t| t.spec.namespaces.iter().map(|n| n.name.as_str()).collect::<Vec<_>>());
-                self.notes.push(format!(
-                    "GpuTenant {name} is deleted, and with it the namespaces that were made for it ({}) and the pods in them; \
-                     until these are gone their devices count as in use",
-                    owned.unwrap_or_default().join(", ")
-                ));
+                _ => {
+                    self.after.remove_tenant(&name);
+                    let owned = tenant.iter().flat_map(|t| &t.spec.namespaces).map(|n| n.name.as_str());
+                    self.notes.push(format!(
+                        "GpuTenant {name} is deleted, and with it the namespaces that were made for it ({}) and the pods in them; \
+                         until these are gone their devices count as in use",
+                        owned.collect::<Vec<_>>().join(", ")
+                    ));
+                }
             }
         }
-        self.manifests.push(Manifest { kind, name, source: None, action: Action::Delete, fields: Vec::new() });
+        let (kind, action) = (kind.to_owned(), Action::Delete);
+        self.manifests.push(Manifest { kind, name, source: None, action, fields: Vec::new() });
     }
 }
 
-fn named(text: &str) -> Result<Name, String> {
+fn named(text: &str) -> Result<Name, &'static str> {
     let (kind, name) = text.split_once('/').ok_or("write it like gputenant/team-a")?;
     let kind = match kind.to_lowercase().as_str() {
         "gpuprofile" | "gpuprofiles" | "gpuprof" => "GpuProfile",
         "gpupool" | "gpupools" | "gpup" => "GpuPool",
         "gputenant" | "gputenants" | "gput" => "GpuTenant",
-        _ => return Err("write gpuprofile, gpupool or gputenant before the slash".into()),
+        _ => return Err("write gpuprofile, gpupool or gputenant before the slash"),
     };
-    Ok((kind.into(), name.into()))
-}
-
-fn exists(world: &World, name: Name) -> Result<Name, String> {
-    if written(world).contains(&name) { Ok(name) } else { Err(format!("there is no {} {}", name.0, name.1)) }
+    Ok((kind, name.to_owned()))
 }
 
 /// Every object that users write.
 fn written(world: &World) -> BTreeSet<Name> {
-    fn names<K: Resource<DynamicType = ()>>(objects: &[K]) -> impl Iterator<Item = Name> {
-        objects.iter().map(|o| (K::kind(&()).into_owned(), o.name_any()))
-    }
-    let fleet = &world.fleet;
-    names(&fleet.profiles).chain(names(&fleet.pools)).chain(names(&world.tenants)).collect()
+    let profiles = world.fleet.profiles.iter().map(|o| ("GpuProfile", o.name_any()));
+    let pools = world.fleet.pools.iter().map(|o| ("GpuPool", o.name_any()));
+    profiles.chain(pools).chain(world.tenants.iter().map(|o| ("GpuTenant", o.name_any()))).collect()
 }
 
 fn name_of(object: &Object) -> Option<Name> {
     match object {
-        Object::Profile(o) => Some(("GpuProfile".into(), o.name_any())),
-        Object::Pool(o) => Some(("GpuPool".into(), o.name_any())),
-        Object::Tenant(o) => Some(("GpuTenant".into(), o.name_any())),
-        Object::GpuNode(o) => Some(("GpuNode".into(), o.name_any())),
-        Object::Node(o) => Some(("Node".into(), o.name_any())),
+        Object::Profile(o) => Some(("GpuProfile", o.name_any())),
+        Object::Pool(o) => Some(("GpuPool", o.name_any())),
+        Object::Tenant(o) => Some(("GpuTenant", o.name_any())),
+        Object::GpuNode(o) => Some(("GpuNode", o.name_any())),
+        Object::Node(o) => Some(("Node", o.name_any())),
         Object::Slice(_) | Object::Pod(_) | Object::Budget(_) => None,
     }
 }
 
-fn effect(before: &World, document: &Document) -> Option<Manifest> {
-    let (kind, name) = name_of(&document.object)?;
-    let fleet = &before.fleet;
-    let (old, new) = match &document.object {
-        Object::Profile(o) => {
-            let found = fleet.profiles.iter().find(|p| p.name_any() == name);
-            (found.map(|f: &GpuProfile| value(&f.spec)), value(&o.spec))
-        }
-        Object::Pool(o) => {
-            let found = fleet.pools.iter().find(|p| p.name_any() == name);
-            (found.map(|f: &GpuPool| value(&f.spec)), value(&o.spec))
-        }
-        Object::Tenant(o) => {
-            let found = before.tenants.iter().find(|t| t.name_any() == name);
-            (found.map(|f: &GpuTenant| without_owners(value(&f.spec))), without_owners(value(&o.spec)))
-        }
-        Object::GpuNode(o) => (fleet.gpu_nodes.get(&name).map(value), value(o)),
-        Object::Node(o) => (fleet.nodes.get(&name).map(|n| value(&**n)), value(o)),
-        Object::Slice(_) | Object::Pod(_) | Object::Budget(_) => return None,
-    };
+fn effect(before: &World, after: &World, (kind, name): Name, source: String) -> Option<Manifest> {
+    let (old, new) = (spec(before, kind, &name), spec(after, kind, &name)?);
     let fields = old.as_ref().map(|old| diff::fields(old, &new)).unwrap_or_default();
     let action = match (&old, fields.is_empty()) {
         (None, _) => Action::Create,
         (Some(_), true) => Action::Unchanged,
         (Some(_), false) => Action::Update,
     };
-    Some(Manifest { kind, name, source: Some(format!("{}:{}", document.file, document.line)), action, fields })
+    Some(Manifest { kind: kind.to_owned(), name, source: Some(source), action, fields })
 }
 
-fn value(spec: &impl Serialize) -> Value {
-    serde_json::to_value(spec).unwrap_or_default()
-}
-
-/// Plans do not depend on owners, and snapshots leave them out.
-fn without_owners(mut spec: Value) -> Value {
-    if let Value::Object(fields) = &mut spec {
-        fields.remove("owners");
+/// What manifests of an object determine: its spec, or all of a node.
+fn spec(world: &World, kind: &str, name: &str) -> Option<Value> {
+    fn value(spec: &impl Serialize) -> Value {
+        serde_json::to_value(spec).unwrap_or_default()
     }
-    spec
+    match kind {
+        "GpuProfile" => Some(value(&world.profile(name)?.spec)),
+        "GpuPool" => Some(value(&world.pool(name)?.spec)),
+        "GpuTenant" => {
+            let mut spec = value(&world.tenants.iter().find(|t| t.name_any() == name)?.spec);
+            if let Value::Object(fields) = &mut spec {
+                // plans do not depend on owners, and snapshots leave them out
+                fields.remove("owners");
+            }
+            Some(spec)
+        }
+        "GpuNode" => world.fleet.gpu_nodes.get(name).map(value),
+        _ => world.fleet.nodes.get(name).map(|node| value(&**node)),
+    }
 }

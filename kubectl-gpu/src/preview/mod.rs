@@ -12,7 +12,7 @@ mod problem;
 mod side;
 mod window;
 
-pub use manifest::{DeleteError, Proposal, propose};
+pub use manifest::{Proposal, propose};
 pub use model::*;
 use side::Side;
 

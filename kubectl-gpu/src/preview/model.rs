@@ -95,7 +95,7 @@ pub enum Action {
 }
 
 /// What happens to one GPU.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuChange {
     /// Its node.

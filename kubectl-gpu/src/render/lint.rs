@@ -1,4 +1,4 @@
-//! Findings as text: a line for each in the form of compilers, so that editors find the place.
+//! Findings as text.
 
 use std::fmt::Write as _;
 
@@ -9,9 +9,7 @@ use crate::lint::LintReport;
 pub fn lint(report: &LintReport) -> String {
     let mut text = String::new();
     for finding in &report.findings {
-        let field = if finding.field.is_empty() { String::new() } else { format!("{}: ", finding.field) };
-        let object = if finding.object.is_empty() { String::new() } else { format!("{}: ", finding.object) };
-        let _ = writeln!(text, "{}:{}: {object}{field}{}", finding.file, finding.line, finding.message);
+        let _ = writeln!(text, "{finding}");
     }
     if !report.not_checked.is_empty() {
         let _ = writeln!(text, "Not checked:");

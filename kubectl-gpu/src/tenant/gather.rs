@@ -1,9 +1,6 @@
 //! Reads the objects of a report with gets and lists. Forbidden objects are noted and left out.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Debug,
-};
+use std::{collections::BTreeSet, fmt::Debug};
 
 use futures::future::join_all;
 use gputenancy_crds::{GpuGrant, GpuProfile, GpuTenant, names};
@@ -16,37 +13,14 @@ use k8s_openapi::{
     },
     jiff::Timestamp,
 };
-use kube::{Api, Client, Resource, ResourceExt as _, api::ListParams, core::NamespaceResourceScope};
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    api::{ListParams, ObjectList},
+    core::NamespaceResourceScope,
+};
 use serde::de::DeserializeOwned;
 
 use super::{Place, Sources};
-
-/// Why there is no report.
-#[derive(Debug, thiserror::Error)]
-pub enum GatherError {
-    /// There is no such tenant.
-    #[error("there is no GpuTenant {0}")]
-    NoTenant(String),
-    /// Nothing of the tenant may be read.
-    #[error(
-        "you may not read GpuTenant {tenant}, and none of the namespaces {looked} is a readable \
-         namespace of it: name one of the team's namespaces with -n"
-    )]
-    Nothing {
-        /// The tenant.
-        tenant: String,
-        /// Namespaces.
-        looked: String,
-    },
-    /// The API server is not there, or answers something else.
-    #[error("reading {what}: {source}")]
-    Read {
-        /// What was read.
-        what: String,
-        /// The answer.
-        source: Box<kube::Error>,
-    },
-}
 
 /// Collects what may not be read.
 #[derive(Default)]
@@ -54,7 +28,7 @@ struct Hidden(Vec<String>);
 
 impl Hidden {
     /// The object; `None` where it is missing or forbidden.
-    fn unless<T>(&mut self, what: &str, answer: kube::Result<T>) -> Result<Option<T>, GatherError> {
+    fn unless<T>(&mut self, what: &str, answer: kube::Result<T>) -> Result<Option<T>, String> {
         match answer {
             Ok(found) => Ok(Some(found)),
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
@@ -62,17 +36,22 @@ impl Hidden {
                 self.0.push(what.to_owned());
                 Ok(None)
             }
-            Err(source) => Err(GatherError::Read { what: what.to_owned(), source: Box::new(source) }),
+            Err(error) => Err(format!("reading {what}: {error}")),
         }
+    }
+
+    /// The objects of a list; none where it is forbidden.
+    fn items<K: Clone>(&mut self, what: &str, answer: kube::Result<ObjectList<K>>) -> Result<Vec<K>, String> {
+        Ok(self.unless(what, answer)?.map(|list| list.items).unwrap_or_default())
     }
 }
 
 /// Reads the objects of a tenant; `namespaces` are read if the tenant itself is hidden.
-pub async fn gather(client: &Client, name: &str, namespaces: &[String]) -> Result<Sources, GatherError> {
+pub async fn gather(client: &Client, name: &str, namespaces: &[String]) -> Result<Sources, String> {
     let mut hidden = Hidden::default();
     let answer = Api::<GpuTenant>::all(client.clone()).get(name).await;
     if matches!(&answer, Err(kube::Error::Api(status)) if status.is_not_found()) {
-        return Err(GatherError::NoTenant(name.to_owned()));
+        return Err(format!("there is no GpuTenant {name}: kubectl get gputenants lists them"));
     }
     let what = format!("GpuTenant {name}: trust, conditions, what is available, and namespaces that -n does not name");
     let tenant = hidden.unless(&what, answer)?;
@@ -95,7 +74,10 @@ pub async fn gather(client: &Client, name: &str, namespaces: &[String]) -> Resul
     }
     if tenant.is_none() && places.is_empty() {
         let looked = looked.into_iter().collect::<Vec<_>>().join(", ");
-        return Err(GatherError::Nothing { tenant: name.to_owned(), looked });
+        return Err(format!(
+            "you may not read GpuTenant {name}, and none of the namespaces {looked} is a readable namespace of it: name one of the \
+             team's namespaces with -n"
+        ));
     }
     let profiles = profiles(client, tenant.as_ref(), &places, &mut hidden).await?;
     Ok(Sources { name: name.to_owned(), tenant, namespaces: places, profiles, hidden: hidden.0, now: Timestamp::now() })
@@ -115,7 +97,7 @@ async fn profiles(
     tenant: Option<&GpuTenant>,
     places: &[Place],
     hidden: &mut Hidden,
-) -> Result<Vec<GpuProfile>, GatherError> {
+) -> Result<Vec<GpuProfile>, String> {
     let budget = tenant.into_iter().flat_map(|t| &t.spec.gpus).map(|g| g.profile.clone());
     let granted = places.iter().filter_map(|p| p.grant.as_ref()).flat_map(|g| &g.spec.profiles).map(|p| p.name.clone());
     let names: BTreeSet<String> = budget.chain(granted).collect();
@@ -132,9 +114,9 @@ async fn profiles(
 }
 
 /// Objects of one namespace.
-async fn place(client: &Client, namespace: &str) -> Result<(Place, Hidden), GatherError> {
-    let refusals = ListParams::default().fields("reason=FailedCreate,type=Warning");
+async fn place(client: &Client, namespace: &str) -> Result<(Place, Hidden), String> {
     let all = ListParams::default();
+    let refusals = all.clone().fields("reason=FailedCreate,type=Warning");
     let (grants, quotas) = (api::<GpuGrant>(client, namespace), api::<SlimQuota>(client, namespace));
     let (pods, events) = (api::<Pod>(client, namespace), api::<Event>(client, namespace));
     let (sets, stateful) = (api::<ReplicaSet>(client, namespace), api::<StatefulSet>(client, namespace));
@@ -149,24 +131,28 @@ async fn place(client: &Client, namespace: &str) -> Result<(Place, Hidden), Gath
         jobs.list(&all),
     );
     let mut hidden = Hidden::default();
-    let unless = |what: &str| format!("{what} of namespace {namespace}");
-    let grant = hidden.unless(&unless("the grant"), grant)?;
-    let quota = hidden.unless(&unless("the quota"), quota)?;
-    let pods = hidden.unless(&unless("pods"), pods)?.map(|l| l.items).unwrap_or_default();
-    let events = hidden.unless(&unless("events"), events)?.map(|l| l.items).unwrap_or_default();
-    let mut controllers = BTreeMap::new();
-    for set in hidden.unless(&unless("ReplicaSets"), sets)?.into_iter().flat_map(|l| l.items) {
-        let wanted = set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1);
-        controllers.insert(set.uid().unwrap_or_default(), set.status.map_or(0, |s| s.replicas) < wanted);
-    }
-    for set in hidden.unless(&unless("StatefulSets"), stateful)?.into_iter().flat_map(|l| l.items) {
-        let wanted = set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1);
-        controllers.insert(set.uid().unwrap_or_default(), set.status.map_or(0, |s| s.replicas) < wanted);
-    }
-    for job in hidden.unless(&unless("Jobs"), jobs)?.into_iter().flat_map(|l| l.items) {
-        controllers.insert(job.uid().unwrap_or_default(), is_short(&job));
-    }
-    Ok((Place { name: namespace.to_owned(), grant, quota, pods, events, controllers }, hidden))
+    let of = |what: &str| format!("{what} of namespace {namespace}");
+    let mut place = Place {
+        name: namespace.to_owned(),
+        grant: hidden.unless(&of("the grant"), grant)?,
+        quota: hidden.unless(&of("the quota"), quota)?,
+        pods: hidden.items(&of("pods"), pods)?,
+        events: hidden.items(&of("events"), events)?,
+        ..Place::default()
+    };
+    let short = |existing: i32, wanted: Option<i32>| existing < wanted.unwrap_or(1);
+    let sets = hidden.items(&of("ReplicaSets"), sets)?.into_iter().map(|set| {
+        let existing = set.status.as_ref().map_or(0, |s| s.replicas);
+        (set.uid(), short(existing, set.spec.and_then(|s| s.replicas)))
+    });
+    let stateful = hidden.items(&of("StatefulSets"), stateful)?.into_iter().map(|set| {
+        let existing = set.status.as_ref().map_or(0, |s| s.replicas);
+        (set.uid(), short(existing, set.spec.and_then(|s| s.replicas)))
+    });
+    let jobs = hidden.items(&of("Jobs"), jobs)?.into_iter().map(|job| (job.uid(), is_short(&job)));
+    let controllers = sets.chain(stateful).chain(jobs);
+    place.controllers = controllers.map(|(uid, short)| (uid.unwrap_or_default(), short)).collect();
+    Ok((place, hidden))
 }
 
 fn is_short(job: &Job) -> bool {

@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-pub use gather::{GatherError, gather};
+pub use gather::gather;
 pub use report::report;
 
 /// Objects that a report is made from.
