@@ -6,6 +6,8 @@ use kube::ResourceExt as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::units::seconds;
+
 /// Steps of a successful change, from notice to verification.
 const STEPS: u8 = 6;
 
@@ -104,7 +106,7 @@ fn of_node(objects: &Objects, node: &GpuNode, now: Timestamp) -> Vec<RunningChan
             step: step(change.phase),
             steps: STEPS,
             since: change.phase_since.0.to_string(),
-            seconds: u64::try_from(now.duration_since(change.phase_since.0).as_secs()).unwrap_or(0),
+            seconds: seconds(now.duration_since(change.phase_since.0)),
             message: message.unwrap_or_default(),
             reason: change.reason.clone(),
             failed: change.phase >= ChangePhase::RolledBack,

@@ -120,7 +120,8 @@ fn rendered(chart: &str, values: &[PathBuf]) -> Result<String, String> {
     let mut helm = process::Command::new("helm");
     helm.args(["template", "gputenancy", chart, "--namespace", "gputenancy-system"]);
     helm.args(values.iter().flat_map(|file| [OsStr::new("--values"), file.as_os_str()]));
-    let output = helm.output().map_err(|e| failed(&e.to_string()))?;
+    let output =
+        helm.output().map_err(|e| format!("running helm: {e}: install it, or give its output with --policies"))?;
     if !output.status.success() {
         return Err(failed(&String::from_utf8_lossy(&output.stderr)));
     }

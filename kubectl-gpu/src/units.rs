@@ -1,4 +1,16 @@
-//! Durations in text, as people read them.
+//! Numbers and durations as text.
+
+use k8s_openapi::jiff::SignedDuration;
+
+/// A number and its word: `1 pod`, `2 pods`.
+pub fn counted(n: usize, word: &str) -> String {
+    if n == 1 { format!("1 {word}") } else { format!("{n} {word}s") }
+}
+
+/// Whole seconds; 0 for a negative duration.
+pub fn seconds(duration: SignedDuration) -> u64 {
+    u64::try_from(duration.as_secs()).unwrap_or(0)
+}
 
 /// Seconds as `45s`, `2m30s`, `1h5m`.
 pub fn span(seconds: u64) -> String {

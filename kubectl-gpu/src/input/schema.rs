@@ -106,7 +106,9 @@ fn walk(schema: &Value, value: &Value, pointer: &str, mistakes: &mut Vec<(String
         Value::Object(fields) => count(schema, "minProperties", "maxProperties", fields.len(), "fields"),
         _ => None,
     };
-    let place = format!("{}: ", written(pointer));
+    // messages of the CRDs begin with the field, without the indexes of items
+    let place =
+        written(&pointer.split('/').filter(|t| t.parse::<usize>().is_err()).collect::<Vec<_>>().join("/")) + ": ";
     let broken = broken(schema, value).into_iter().map(|m| m.strip_prefix(&place).unwrap_or(&m).to_owned());
     mistakes.extend(wrong.into_iter().chain(broken).map(|message| (pointer.to_owned(), message)));
     match (value, schema.get("items")) {

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     input::{Finding, Text, sift},
+    units::counted,
     world::World,
 };
 
@@ -58,7 +59,7 @@ pub fn lint(texts: &[Text], options: Options<'_>) -> LintReport {
     findings.extend(sifted.errors.iter().cloned());
     findings.extend(workload::check(&world, &sifted.others, options, &mut not_checked));
     if sifted.unknown > 0 {
-        not_checked.push(format!("{} documents without a kind", sifted.unknown));
+        not_checked.push(format!("{} without a kind", counted(sifted.unknown, "document")));
     }
     findings.sort();
     findings.dedup();

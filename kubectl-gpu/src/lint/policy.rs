@@ -14,7 +14,7 @@ use k8s_openapi::{
 };
 use kube::{
     ResourceExt as _,
-    core::{Selector, SelectorExt as _},
+    core::{ApiResource, GroupVersionKind, Selector, SelectorExt as _},
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -172,11 +172,11 @@ impl Policy {
     /// The variables of the API server, as far as they are known: an object in a tenant's namespace is created by a user of the tenant.
     fn context(&self, request: &Request<'_>, object: &Value) -> Context<'static, 'static> {
         let mut context = rule::context();
-        let (group, version, resource) = resource(object);
+        let resource = resource(object);
         let namespace = request.within.map(|(namespace, _)| namespace);
         let attributes = json!({
             "operation": "CREATE", "namespace": namespace, "name": object.pointer("/metadata/name"),
-            "resource": {"group": group, "version": version, "resource": resource},
+            "resource": {"group": resource.group, "version": resource.version, "resource": resource.plural},
             "userInfo": request.within.map(|_| json!({"username": "", "groups": [], "extra": {}})),
         });
         if let Some((_, grant)) = request.within {
@@ -226,7 +226,7 @@ fn selector_matches(selector: Option<&LabelSelector>, labels: &Labels) -> bool {
 }
 
 fn rule_matches(rule: &NamedRuleWithOperations, request: &Request<'_>) -> bool {
-    let (group, version, resource) = resource(request.object);
+    let resource = resource(request.object);
     let names = |list: &Option<Vec<String>>, name: &str| list.iter().flatten().any(|one| one == "*" || one == name);
     let scope = match rule.scope.as_deref() {
         Some("Namespaced") => request.within.is_some(),
@@ -234,21 +234,15 @@ fn rule_matches(rule: &NamedRuleWithOperations, request: &Request<'_>) -> bool {
         _ => true,
     };
     scope
-        && names(&rule.api_groups, &group)
-        && names(&rule.api_versions, &version)
+        && names(&rule.api_groups, &resource.group)
+        && names(&rule.api_versions, &resource.version)
         && names(&rule.operations, "CREATE")
-        && names(&rule.resources, &resource)
+        && names(&rule.resources, &resource.plural)
 }
 
-/// Group, version and resource of an object.
-fn resource(object: &Value) -> (String, String, String) {
-    let field = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default();
-    let (group, version) = field("apiVersion").split_once('/').unwrap_or(("", field("apiVersion")));
-    let kind = field("kind").to_lowercase();
-    let plural = match kind.strip_suffix('y') {
-        Some(stem) => format!("{stem}ies"),
-        None if kind.ends_with('s') => format!("{kind}es"),
-        None => format!("{kind}s"),
-    };
-    (group.to_owned(), version.to_owned(), plural)
+/// The resource of an object.
+fn resource(object: &Value) -> ApiResource {
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
+    let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+    ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, text("kind")))
 }

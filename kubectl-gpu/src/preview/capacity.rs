@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::Stranded;
-use gputenancy_operator::plan::{ProfileName, Served, Supply, TenantName, resource_name};
+use gputenancy_crds::{GpuPool, Partitioner};
+use gputenancy_operator::plan::{ProfileName, TenantName, resource_name};
+use k8s_openapi::{apimachinery::pkg::util::intstr::IntOrString, jiff::Timestamp};
 use kube::ResourceExt as _;
 
 use super::{
@@ -15,44 +16,38 @@ use super::{
 /// By profile, in order of names.
 pub(super) fn profiles(old: &Side<'_>, new: &Side<'_>) -> Vec<ProfileCapacity> {
     let names: BTreeSet<&ProfileName> = old.plan.profiles.keys().chain(new.plan.profiles.keys()).collect();
-    let of = |side: &Side<'_>, name: &ProfileName| side.plan.profiles.get(name).copied();
     let capacity = |name: &ProfileName| {
-        let (was, will) = (of(old, name), of(new, name));
-        let guaranteed = |s: Option<Supply>| s.unwrap_or_default().guaranteed;
-        let resource = resource(new, name).or_else(|| resource(old, name)).unwrap_or_default();
+        let [was, will] = [old, new].map(|side| side.plan.profiles.get(name).copied());
+        let resource = resource(old, new, name);
         ProfileCapacity {
             profile: name.to_string(),
-            guaranteed: BeforeAfter { before: guaranteed(was), after: guaranteed(will) },
+            guaranteed: before_after([was, will], |supply| supply.unwrap_or_default().guaranteed),
             // a new profile may name existing devices
             devices: BeforeAfter {
                 before: was.or(will).unwrap_or_default().before,
                 after: will.unwrap_or_default().after,
             },
-            held: count(new.used().filter(|d| d.pod.is_some() && *d.resource == *resource).count()),
+            held: count(new.used().filter(|d| d.pod.is_some() && *d.resource == *resource)),
             resource,
         }
     };
     names.into_iter().map(capacity).collect()
 }
 
-fn resource(side: &Side<'_>, profile: &ProfileName) -> Option<String> {
-    side.world.profile(profile.as_str()).map(|p| resource_name(profile.as_str(), &p.spec))
+fn resource(old: &Side<'_>, new: &Side<'_>, profile: &ProfileName) -> String {
+    let found = new.world.profile(profile.as_str()).or_else(|| old.world.profile(profile.as_str()));
+    found.map(|p| resource_name(profile.as_str(), &p.spec)).unwrap_or_default()
 }
 
 /// By tenant and profile, in order of names.
 pub(super) fn tenants(old: &Side<'_>, new: &Side<'_>) -> Vec<TenantCapacity> {
-    let keys = |side: &Side<'_>| {
-        let tenants = side.plan.tenants.iter();
-        tenants.flat_map(|(t, served)| served.keys().map(|p| (t.clone(), p.clone())).collect::<Vec<_>>()).collect()
-    };
-    let mut all: BTreeSet<_> = keys(old);
-    all.extend::<BTreeSet<_>>(keys(new));
-    let capacity = |(tenant, profile): (TenantName, ProfileName)| {
-        let of = |side: &Side<'_>| -> Served {
-            side.plan.tenants.get(&tenant).and_then(|t| t.get(&profile)).copied().unwrap_or_default()
-        };
-        let (was, will) = (of(old), of(new));
-        let resource = resource(new, &profile).or_else(|| resource(old, &profile)).unwrap_or_default();
+    let tenants = old.plan.tenants.iter().chain(&new.plan.tenants);
+    let names: BTreeSet<(&TenantName, &ProfileName)> =
+        tenants.flat_map(|(tenant, served)| served.keys().map(move |profile| (tenant, profile))).collect();
+    let capacity = |(tenant, profile): (&TenantName, &ProfileName)| {
+        let served = [old, new]
+            .map(|side| side.plan.tenants.get(tenant).and_then(|t| t.get(profile)).copied().unwrap_or_default());
+        let resource = resource(old, new, profile);
         let holds = |namespace: &str| {
             let owner = new.world.tenant_of(namespace).or_else(|| old.world.tenant_of(namespace));
             owner.as_deref() == Some(tenant.as_str())
@@ -62,47 +57,50 @@ pub(super) fn tenants(old: &Side<'_>, new: &Side<'_>) -> Vec<TenantCapacity> {
         TenantCapacity {
             tenant: tenant.to_string(),
             profile: profile.to_string(),
-            guaranteed: BeforeAfter { before: was.guaranteed, after: will.guaranteed },
-            served: BeforeAfter { before: was.satisfied, after: will.satisfied },
-            held: count(held.count()),
+            guaranteed: before_after(served, |served| served.guaranteed),
+            served: before_after(served, |served| served.satisfied),
+            held: count(held),
         }
     };
-    all.into_iter().map(capacity).collect()
+    names.into_iter().map(capacity).collect()
 }
 
 /// Every pool that is not being deleted, in order of names.
 pub(super) fn pools(old: &Side<'_>, new: &Side<'_>) -> Vec<PoolPreview> {
-    let stranded =
-        |side: &Side<'_>, pool: &str| -> Stranded { side.plan.stranded.get(pool).copied().unwrap_or_default() };
-    let slices = |n: i32| u32::try_from(n).unwrap_or(0);
-    let preview = |pool: &&gputenancy_crds::GpuPool| {
+    let preview = |pool: &GpuPool| {
         let name = pool.name_any();
-        let (was, will) = (stranded(old, &name), stranded(new, &name));
+        let stranded = [old, new].map(|side| side.plan.stranded.get(name.as_str()).copied().unwrap_or_default());
+        let slices = |n: i32| u32::try_from(n).unwrap_or(0);
         let rules = &pool.spec.disruption;
         let window = window::of(pool, new.world.taken_at);
+        let times =
+            |(start, end): (Timestamp, Timestamp)| WindowPreview { start: start.to_string(), end: end.to_string() };
         PoolPreview {
             max_unavailable: match &rules.max_unavailable {
-                k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int(n) => n.to_string(),
-                k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::String(text) => text.clone(),
+                IntOrString::Int(n) => n.to_string(),
+                IntOrString::String(text) => text.clone(),
             },
-            node_by_node: pool.spec.partitioner == gputenancy_crds::Partitioner::MigManager,
+            node_by_node: pool.spec.partitioner == Partitioner::MigManager,
             notice: rules.notice.to_string(),
             window: window.words,
             window_open: window.open,
-            next_window: window
-                .next
-                .map(|(start, end)| WindowPreview { start: start.to_string(), end: end.to_string() }),
-            stranded_memory: BeforeAfter { before: slices(was.memory), after: slices(will.memory) },
-            stranded_compute: BeforeAfter { before: slices(was.compute), after: slices(will.compute) },
+            next_window: window.next.map(times),
+            stranded_memory: before_after(stranded, |stranded| slices(stranded.memory)),
+            stranded_compute: before_after(stranded, |stranded| slices(stranded.compute)),
             pool: name,
         }
     };
-    let mut pools: Vec<PoolPreview> =
-        new.world.fleet.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none()).map(|p| preview(&p)).collect();
+    let pools = new.world.fleet.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none());
+    let mut pools: Vec<PoolPreview> = pools.map(preview).collect();
     pools.sort_by(|a, b| a.pool.cmp(&b.pool));
     pools
 }
 
-fn count(n: usize) -> u32 {
-    u32::try_from(n).unwrap_or(u32::MAX)
+fn before_after<T>(both: [T; 2], number: impl Fn(T) -> u32) -> BeforeAfter {
+    let [before, after] = both.map(number);
+    BeforeAfter { before, after }
+}
+
+fn count<T>(items: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(items.count()).unwrap_or(u32::MAX)
 }

@@ -50,7 +50,7 @@ pub(super) fn notes(new: &Side<'_>, changes: &[GpuChange], more: &[String]) -> V
     for pool in &new.world.fleet.pools {
         let mine: Vec<&GpuChange> = changes.iter().filter(|c| c.pool.as_deref() == Some(&pool.name_any())).collect();
         if !mine.is_empty() {
-            notes.extend(window::of(pool, new.world.taken_at).note(pool, estimate::seconds(&mine)));
+            notes.extend(window::of(pool, new.world.taken_at).note(pool, estimate::total(&mine)));
         }
     }
     let alone = new.plan.gpus.iter().filter(|(key, gpu)| gpu.target.is_none() && new.under_way(key).is_none());

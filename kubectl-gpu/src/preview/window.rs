@@ -5,7 +5,7 @@ use gputenancy_engine::change::{Window, Windows};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use crate::units::span;
+use crate::units::{self, span};
 
 /// State of a pool's windows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl WindowState {
     /// A note if the changes take longer than a window.
     pub fn note(&self, pool: &GpuPool, seconds: u64) -> Option<String> {
         let (start, end) = self.next?;
-        let lasts = u64::try_from(end.duration_since(start).as_secs()).unwrap_or(0);
+        let lasts = units::seconds(end.duration_since(start));
         let name = pool.name_any();
         (seconds > lasts).then(|| {
             format!(

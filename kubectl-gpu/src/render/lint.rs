@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::words::{GREEN, RED, counted, styled};
-use crate::lint::LintReport;
+use super::words::{GREEN, RED, styled};
+use crate::{lint::LintReport, units::counted};
 
 /// The whole report.
 pub fn lint(report: &LintReport) -> String {

@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use super::{
     table::table,
-    words::{GREEN, RED, YELLOW, counted, heading, sentence, styled},
+    words::{GREEN, RED, YELLOW, heading, sentence, styled},
 };
 use crate::{
     preview::{Action, BeforeAfter, GpuChange, Instance, Outcome, PlanPreview},
-    units::span,
+    units::{counted, span},
 };
 
 /// The whole preview; styles are stripped by a stream that is no terminal.

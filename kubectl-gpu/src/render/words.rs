@@ -1,4 +1,4 @@
-//! Styles, counts and wrapped sentences.
+//! Styles and wrapped sentences.
 
 use anstyle::{AnsiColor, Style};
 use textwrap::{Options, WordSplitter};
@@ -15,11 +15,6 @@ pub(super) const YELLOW: Style = AnsiColor::Yellow.on_default();
 /// A text in a style; the stream strips it where there is no terminal.
 pub(super) fn styled(style: Style, text: &str) -> String {
     format!("{}{text}{}", style.render(), style.render_reset())
-}
-
-/// A number and its word: `1 pod`, `2 pods`.
-pub(super) fn counted(n: usize, word: &str) -> String {
-    if n == 1 { format!("1 {word}") } else { format!("{n} {word}s") }
 }
 
 /// Characters in a line.

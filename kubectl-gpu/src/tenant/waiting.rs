@@ -8,6 +8,7 @@ use k8s_openapi::{
 use kube::ResourceExt as _;
 
 use super::{Place, Sources, Waiting};
+use crate::units::seconds;
 
 /// Start of the API server's message about the tenant's quota, before the amounts.
 const REFUSAL: &str = "exceeded quota: gputenancy, ";
@@ -60,7 +61,7 @@ fn refused(place: &Place, resources: &[(String, String)], now: Timestamp) -> Vec
             reason: if quota.is_some() { "QuotaExceeded" } else { "Refused" }.to_owned(),
             message: quota.unwrap_or_else(|| words(&message)),
             at: at.map(|t| t.to_string()),
-            seconds: at.map(|t| seconds(t, now)),
+            seconds: at.map(|t| seconds(now.duration_since(t))),
             profiles,
         }
     };
@@ -71,10 +72,6 @@ fn at(event: &Event) -> Option<Timestamp> {
     let series = event.series.as_ref().and_then(|s| s.last_observed_time.as_ref()).map(|t| t.0);
     let last = event.last_timestamp.as_ref().map(|t| t.0);
     series.max(last).max(event.event_time.as_ref().map(|t| t.0))
-}
-
-fn seconds(since: Timestamp, now: Timestamp) -> u64 {
-    u64::try_from(now.duration_since(since).as_secs()).unwrap_or(0)
 }
 
 /// A pending pod and the reason.
@@ -109,7 +106,7 @@ fn pending(place: &Place, pod: &Pod, resources: &[(String, String)], now: Timest
         reason,
         message,
         at: since.map(|t| t.to_string()),
-        seconds: since.map(|t| seconds(t, now)),
+        seconds: since.map(|t| seconds(now.duration_since(t))),
         profiles: profiles_of(resources, |resource| asks.iter().any(|a| *a == resource)),
     })
 }
