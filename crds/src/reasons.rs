@@ -15,6 +15,11 @@ impl Reason {
     pub const fn as_str(self) -> &'static str {
         self.0
     }
+
+    /// The reason of this name that conditions have; such a reason is published as an event, too.
+    pub fn listed(name: &str) -> Option<Self> {
+        CONDITIONS.iter().map(|entry| Self(entry.name)).find(|reason| reason == name)
+    }
 }
 
 impl fmt::Display for Reason {

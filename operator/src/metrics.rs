@@ -1,5 +1,6 @@
 //! The operator's metrics.
 
+use gputenancy_crds::reasons::{self, Reason};
 use gputenancy_rights::Right;
 use gputenancy_service::metrics::{Counters, Gauges, Labels, register, set_missing_rights};
 use prometheus_client::{
@@ -106,10 +107,10 @@ impl Metrics {
     }
 
     /// Counts events about canary verifications.
-    pub fn event(&self, reason: &'static str) {
+    pub fn event(&self, reason: Reason) {
         let state = match reason {
-            "CanaryPassed" => "passed",
-            "CanaryFailed" => "failed",
+            reasons::CANARY_PASSED => "passed",
+            reasons::CANARY_FAILED => "failed",
             _ => return,
         };
         self.canaries.get_or_create(&[("state", state.into())]).inc();
@@ -154,7 +155,7 @@ mod tests {
         metrics.reconciled("fleet", 0.01, true);
         metrics.changes(["Evicting", "Evicting"].into_iter());
         metrics.foreign(["HAMi", "HAMi"].into_iter());
-        for reason in ["CanaryFailed", "RollingBack"] {
+        for reason in [reasons::CANARY_FAILED, reasons::ROLLING_BACK] {
             metrics.event(reason);
         }
         let text = gputenancy_service::endpoints::text(metrics.registry()).unwrap();

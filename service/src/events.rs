@@ -2,6 +2,7 @@
 //!
 //! Not kube's `Recorder`: it folds a second event with the same reason into the first and keeps the first note.
 
+use gputenancy_crds::reasons::Reason;
 use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1::Event},
     apimachinery::pkg::apis::meta::v1::MicroTime,
@@ -33,8 +34,8 @@ pub struct Notice {
     pub regarding: ObjectReference,
     /// Normal or warning.
     pub event_type: EventType,
-    /// Why, in `CamelCase`; listed in the reference of reasons.
-    pub reason: String,
+    /// Why.
+    pub reason: Reason,
     /// What the program does, one word.
     pub action: String,
     /// For people; cut off at the limit of the API server.
@@ -58,7 +59,7 @@ impl Publisher {
     /// Publishes one event. A lost event does no harm, so a failure is only logged.
     pub async fn publish(&self, notice: Notice) {
         let Notice { regarding, reason, note, .. } = &notice;
-        tracing::info!(reason, namespace = regarding.namespace, object = regarding.name, note, "publishing event");
+        tracing::info!(%reason, namespace = regarding.namespace, object = regarding.name, note, "publishing event");
         // events about cluster-scoped objects belong to `default`
         let namespace = regarding.namespace.clone().unwrap_or_else(|| "default".to_owned());
         let event = event(notice, &namespace, (self.controller, &self.instance), Timestamp::now());
@@ -81,7 +82,7 @@ fn event(notice: Notice, namespace: &str, (controller, instance): (&str, &str), 
         action: Some(action),
         event_time: Some(MicroTime(now)),
         note: Some(note),
-        reason: Some(reason),
+        reason: Some(reason.into()),
         regarding: Some(regarding),
         reporting_controller: Some(controller.to_owned()),
         reporting_instance: Some(instance.chars().take(MAX_INSTANCE).collect()),
@@ -92,6 +93,8 @@ fn event(notice: Notice, namespace: &str, (controller, instance): (&str, &str), 
 
 #[cfg(test)]
 mod tests {
+    use gputenancy_crds::reasons;
+
     use super::*;
 
     #[test]
@@ -99,7 +102,7 @@ mod tests {
         let notice = Notice {
             regarding: ObjectReference { name: Some("p".to_owned()), ..ObjectReference::default() },
             event_type: EventType::Warning,
-            reason: "ForbiddenVariable".to_owned(),
+            reason: reasons::FORBIDDEN_VARIABLE,
             action: "Stop".to_owned(),
             note: format!("x{}", "ü".repeat(MAX_NOTE)),
         };

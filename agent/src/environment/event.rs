@@ -1,5 +1,6 @@
 //! The event about a container with variables that admission would have refused.
 
+use gputenancy_crds::reasons;
 use gputenancy_service::events::{EventType, Notice};
 use k8s_openapi::api::core::v1::ObjectReference;
 
@@ -22,7 +23,7 @@ pub fn notice(suspect: &Suspect, variables: &[&str], answer: Answer) -> Notice {
             ..ObjectReference::default()
         },
         event_type: EventType::Warning,
-        reason: "ForbiddenVariable".into(),
+        reason: reasons::FORBIDDEN_VARIABLE,
         action: action.into(),
         note: format!(
             "container {} was started with {} by envFrom ({}), which is refused to tenants' pods as it is in a manifest: remove it there; {outcome}",

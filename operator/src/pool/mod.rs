@@ -342,7 +342,7 @@ impl Controller {
                 self.metrics.event(event.reason);
                 let event_type = if event.warning { EventType::Warning } else { EventType::Normal };
                 let regarding = agreement.object_ref(&());
-                let (reason, action) = (event.reason.into(), "Change".into());
+                let (reason, action) = (event.reason, "Change".into());
                 self.publisher.publish(Notice { regarding, event_type, reason, action, note: event.message }).await;
             }
             // in this order: kubelet ends a pod that it has just looked at, for its new annotation, up to a second later

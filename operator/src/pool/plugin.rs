@@ -1,6 +1,9 @@
 //! What is written where NVIDIA's plugin advertises: the node's cordon, and the end of the plugin's pod.
 
-use gputenancy_crds::names;
+use gputenancy_crds::{
+    names,
+    reasons::{self, Reason},
+};
 use gputenancy_service::events::{EventType, Notice};
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
@@ -34,11 +37,11 @@ impl Controller {
         let Some(known) = fleet.nodes.get(node.as_str()) else { return Ok(()) };
         let (mark, unschedulable, reason, words) = match cordon {
             CordonAction::Set => {
-                (json!(Timestamp::now().to_string()), Some(true), "Cordoned", "its GPUs are being changed")
+                (json!(Timestamp::now().to_string()), Some(true), reasons::CORDONED, "its GPUs are being changed")
             }
-            CordonAction::Lift => (json!(null), Some(false), "Uncordoned", "its GPUs are as planned"),
+            CordonAction::Lift => (json!(null), Some(false), reasons::UNCORDONED, "its GPUs are as planned"),
             CordonAction::Unmark => {
-                (json!(null), None, "CordonForgotten", "somebody else has lifted the cordon of a change")
+                (json!(null), None, reasons::CORDON_FORGOTTEN, "somebody else has lifted the cordon of a change")
             }
         };
         let mut fields = json!({
@@ -77,7 +80,7 @@ impl Controller {
             match answer.map_err(failed(format!("ending the device plugin {namespace}/{name}")))? {
                 Evicted::Accepted => {
                     let words = format!("pod {namespace}/{name} ends, so that the next one reads the new layout");
-                    self.tell_node(fleet, node, "DevicePluginRestarted", words).await;
+                    self.tell_node(fleet, node, reasons::DEVICE_PLUGIN_RESTARTED, words).await;
                 }
                 Evicted::Refused(words) => tracing::warn!(%node, name, words, "the device plugin may not be ended yet"),
             }
@@ -85,11 +88,11 @@ impl Controller {
         Ok(())
     }
 
-    pub(super) async fn tell_node(&self, fleet: &Fleet, node: &NodeName, reason: &str, words: String) {
+    pub(super) async fn tell_node(&self, fleet: &Fleet, node: &NodeName, reason: Reason, words: String) {
         if let Some(agreement) = fleet.gpu_nodes.get(node.as_str()) {
             let regarding = agreement.object_ref(&());
             let (event_type, action) = (EventType::Normal, "Change".into());
-            self.publisher.publish(Notice { regarding, event_type, reason: reason.into(), action, note: words }).await;
+            self.publisher.publish(Notice { regarding, event_type, reason, action, note: words }).await;
         }
     }
 }

@@ -1,6 +1,9 @@
 //! What is written to pods: notices, their withdrawal, and evictions.
 
-use gputenancy_crds::names;
+use gputenancy_crds::{
+    names,
+    reasons::{self, Reason},
+};
 use gputenancy_service::events::{self, EventType};
 use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use kube::{Api, Resource as _};
@@ -26,7 +29,7 @@ impl Controller {
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => return Ok(()),
             Err(error) => return Err(failed(format!("telling pod {pod} of its eviction"))(error)),
         }
-        self.tell_pod(fleet, &pod, EventType::Warning, "EvictionNotice", text).await;
+        self.tell_pod(fleet, &pod, EventType::Warning, reasons::EVICTION_NOTICE, text).await;
         Ok(())
     }
 
@@ -40,7 +43,7 @@ impl Controller {
             Err(error) => return Err(failed(format!("taking the notice back from pod {pod}"))(error)),
         }
         let note = "the change that would have evicted this pod has been taken back or given up".to_owned();
-        self.tell_pod(fleet, pod, EventType::Normal, "EvictionCancelled", note).await;
+        self.tell_pod(fleet, pod, EventType::Normal, reasons::EVICTION_CANCELLED, note).await;
         Ok(())
     }
 
@@ -68,14 +71,14 @@ impl Controller {
         match answer.map_err(failed(format!("evicting pod {pod}")))? {
             Evicted::Accepted => {
                 self.refusals.remove(&uid);
-                self.tell_pod(fleet, &pod, EventType::Normal, "Evicted", reason).await;
+                self.tell_pod(fleet, &pod, EventType::Normal, reasons::EVICTED, reason).await;
             }
             Evicted::Refused(words) => {
                 let message = self.explain_refusal(&pod, &uid, words).await;
                 let first = !self.refusals.contains_key(&uid);
                 tracing::info!(%pod, message, "the eviction was refused");
                 if first {
-                    self.tell_pod(fleet, &pod, EventType::Warning, "EvictionRefused", message.clone()).await;
+                    self.tell_pod(fleet, &pod, EventType::Warning, reasons::EVICTION_REFUSED, message.clone()).await;
                 }
                 self.refusals.insert(uid, Refusal { at: Timestamp::now(), message });
                 // the next pass sees the refusal and says when to try again
@@ -85,10 +88,10 @@ impl Controller {
         Ok(())
     }
 
-    async fn tell_pod(&self, fleet: &Fleet, pod: &PodName, event_type: EventType, reason: &str, note: String) {
+    async fn tell_pod(&self, fleet: &Fleet, pod: &PodName, event_type: EventType, reason: Reason, note: String) {
         if let Some(found) = fleet.pods.get(pod) {
             let regarding = found.object_ref(&());
-            let (reason, action) = (reason.into(), "Change".into());
+            let action = "Change".into();
             self.publisher.publish(events::Notice { regarding, event_type, reason, action, note }).await;
         }
     }

@@ -170,14 +170,14 @@ fn foreign(seen: &Seen<'_>, pool: &str) -> ConditionUpdate {
 }
 
 /// What is to be told of a pool whose conditions have changed: a new reason of `Ready`, and other owners that come and go.
-pub fn news(before: &[Condition], now: &[Condition]) -> Vec<(EventType, String, String)> {
+pub fn news(before: &[Condition], now: &[Condition]) -> Vec<(EventType, Reason, String)> {
     let of = |all: &[Condition], type_: &str| all.iter().find(|c| c.type_ == type_).cloned();
     let mut news = Vec::new();
     let old = of(before, READY).map(|c| c.reason);
     if let Some(ready) = of(now, READY).filter(|c| Some(&c.reason) != old.as_ref() && c.reason != FOREIGN) {
-        let tone =
-            if ready.status == "True" || ready.reason == "Changing" { EventType::Normal } else { EventType::Warning };
-        news.push((tone, ready.reason, ready.message));
+        let calm = ready.status == "True" || reasons::CHANGING == ready.reason.as_str();
+        let tone = if calm { EventType::Normal } else { EventType::Warning };
+        news.extend(Reason::listed(&ready.reason).map(|reason| (tone, reason, ready.message)));
     }
     let (old, new) = (of(before, FOREIGN), of(now, FOREIGN));
     let found = |c: &Option<Condition>| c.as_ref().is_some_and(|c| c.status == "True");
@@ -185,10 +185,10 @@ pub fn news(before: &[Condition], now: &[Condition]) -> Vec<(EventType, String, 
         Some(new)
             if new.status == "True" && old.as_ref().is_none_or(|o| o.status != "True" || o.message != new.message) =>
         {
-            news.push((EventType::Warning, FOREIGN.to_owned(), new.message));
+            news.push((EventType::Warning, reasons::FOREIGN_PARTITIONER, new.message));
         }
         Some(new) if new.status != "True" && found(&old) => {
-            news.push((EventType::Normal, format!("{FOREIGN}Gone"), new.message));
+            news.push((EventType::Normal, reasons::FOREIGN_PARTITIONER_GONE, new.message));
         }
         _ => {}
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, convert::Infallible, str::FromStr};
 
-use gputenancy_crds::{PoolTaint, names};
+use gputenancy_crds::{PoolTaint, names, reasons};
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
@@ -124,8 +124,8 @@ impl Controller {
             Err(error) => return Err(failed(format!("writing the taints of node {node}"))(error)),
         }
         let (reason, words) = match (mark, before) {
-            (Some(mark), _) => ("Tainted", format!("with {mark}, by spec.taint of its pool")),
-            (None, before) => ("Untainted", format!("{} is no pool's any more", before.unwrap_or_default())),
+            (Some(mark), _) => (reasons::TAINTED, format!("with {mark}, by spec.taint of its pool")),
+            (None, before) => (reasons::UNTAINTED, format!("{} is no pool's any more", before.unwrap_or_default())),
         };
         self.tell_node(fleet, node, reason, words).await;
         Ok(())

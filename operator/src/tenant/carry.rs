@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use gputenancy_crds::{GpuGrant, names};
+use gputenancy_crds::{GpuGrant, names, reasons};
 use gputenancy_service::events::EventType;
 use k8s_openapi::{
     NamespaceResourceScope,
@@ -106,7 +106,7 @@ async fn perform(seen: &Observed, context: &Context, write: Write) -> Result<(),
         }
         Write::Finish(farewell) => {
             if let Some(note) = farewell {
-                tell(seen, context, EventType::Warning, "DeletionBlocked", note).await;
+                tell(seen, context, EventType::Warning, reasons::DELETION_BLOCKED, note).await;
             }
             writer.set_finalizer(&seen.tenant, false).await.map_err(failed("removing the finalizer"))
         }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use gputenancy_crds::{GpuTenant, GpuTenantStatus, condition};
+use gputenancy_crds::{
+    GpuTenant, GpuTenantStatus, condition,
+    reasons::{self, Reason},
+};
 use gputenancy_service::events::{EventType, Notice};
 use kube::{Resource as _, ResourceExt as _};
 
@@ -36,17 +39,17 @@ pub(super) async fn report(
         s.conditions
             .iter()
             .find(|c| c.type_ == "Ready")
-            .map(|c| (c.reason.clone(), c.message.clone(), c.status == "True"))
+            .and_then(|c| Some((Reason::listed(&c.reason)?, c.message.clone(), c.status == "True")))
     };
     let suspended = |s: &GpuTenantStatus| condition::is_true(&s.conditions, status::SUSPENDED);
     match (seen.tenant.status.as_ref().is_some_and(suspended), suspended(&status)) {
         (false, true) => {
             let note = "nothing new is admitted in the tenant's namespaces; what runs goes on".to_owned();
-            tell(seen, context, EventType::Normal, "Suspended", note).await;
+            tell(seen, context, EventType::Normal, reasons::SUSPENDED, note).await;
         }
         (true, false) => {
             let note = "the tenant's namespaces admit new work within its budget again".to_owned();
-            tell(seen, context, EventType::Normal, "Resumed", note).await;
+            tell(seen, context, EventType::Normal, reasons::RESUMED, note).await;
         }
         _ => {}
     }
@@ -54,44 +57,41 @@ pub(super) async fn report(
     if let Some((reason, note, is_ready)) = ready(&status).filter(|(reason, ..)| Some(reason) != before.as_ref()) {
         let stalled = condition::is_true(&status.conditions, condition::STALLED);
         if is_ready || stalled {
-            tell(seen, context, if is_ready { EventType::Normal } else { EventType::Warning }, &reason, note).await;
+            tell(seen, context, if is_ready { EventType::Normal } else { EventType::Warning }, reason, note).await;
         }
     }
     Ok(None)
 }
 
 /// What is told of a write that has been carried out: a reason and a sentence. Most are nobody's business.
-pub(super) fn news(write: &Write) -> Option<(&'static str, String)> {
+pub(super) fn news(write: &Write) -> Option<(Reason, String)> {
     match write {
         Write::Label { namespace, retained: true } => {
             let name = namespace.name_any();
             let note = format!(
                 "namespace {name} is no longer listed: it keeps its data and gets no GPUs; delete it when nothing in it is needed"
             );
-            Some(("NamespaceRetained", note))
+            Some((reasons::NAMESPACE_RETAINED, note))
         }
         Write::Adopt(namespace) => {
             let name = namespace.name_any();
             let note = format!(
                 "namespace {name} existed and was adopted, as spec.namespaces says; when the tenant goes it is let go, not deleted"
             );
-            Some(("NamespaceAdopted", note))
+            Some((reasons::NAMESPACE_ADOPTED, note))
         }
         Write::Release { namespace, made: _ } => {
             let note = format!(
                 "namespace {namespace} is let go: it stays with all that runs there and with role bindings that owners made, and the tenant's limits, grant, bindings and network policy are gone from it"
             );
-            Some(("NamespaceReleased", note))
+            Some((reasons::NAMESPACE_RELEASED, note))
         }
         _ => None,
     }
 }
 
 /// Tells of it in an event about the tenant.
-pub(super) async fn tell(seen: &Observed, context: &Context, event_type: EventType, reason: &str, note: String) {
+pub(super) async fn tell(seen: &Observed, context: &Context, event_type: EventType, reason: Reason, note: String) {
     let regarding = seen.tenant.object_ref(&());
-    context
-        .publisher
-        .publish(Notice { regarding, event_type, reason: reason.into(), action: "Reconcile".into(), note })
-        .await;
+    context.publisher.publish(Notice { regarding, event_type, reason, action: "Reconcile".into(), note }).await;
 }

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use gputenancy_crds::reasons;
 use gputenancy_engine::quota::Amounts;
 use k8s_openapi::{
     api::{
@@ -22,7 +23,7 @@ use crate::{
 };
 
 /// Type of the condition in a controller's status, and its reason.
-const CONDITION: (&str, &str) = ("gputenancy.io/RoomMade", "RoomMade");
+const CONDITION: (&str, &str) = ("gputenancy.io/RoomMade", reasons::ROOM_MADE.as_str());
 
 /// A controller of a kind that can be woken: Kubernetes' own kinds that create pods of teams.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{Canary, Change, ChangePhase, InstanceSpec, names};
+use gputenancy_crds::{Canary, Change, ChangePhase, InstanceSpec, names, reasons};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
@@ -61,7 +61,7 @@ pub(super) fn step(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
     if devices.iter().all(|d| d.outcome(ctx) == Some(&CanaryOutcome::Passed)) {
         draft.decision.kept_canaries.clear();
         let places: Vec<String> = devices.iter().map(CanaryDevice::place).collect();
-        draft.event(false, "CanaryPassed", &format!("canary pods have verified {}", places.join(", ")));
+        draft.event(false, reasons::CANARY_PASSED, &format!("canary pods have verified {}", places.join(", ")));
         return release(ctx, draft, "the canary pods have passed");
     }
     if !draft.is_written() || !ctx.reached(&change.to) {
@@ -133,7 +133,7 @@ fn failure(
     let late = until.is_some_and(|at| at <= ctx.observation.now);
     match Failure::of(ctx, until, "partition the GPU") {
         // the agent is done: the canary is late
-        Some(Failure { reason: "Overdue", .. }) | None if late => {
+        Some(Failure { reason: reasons::OVERDUE, .. }) | None if late => {
             let slow = devices.iter().find(|d| d.outcome(ctx) != Some(&CanaryOutcome::Passed))?;
             let state = match slow.outcome(ctx) {
                 Some(

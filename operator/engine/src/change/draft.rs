@@ -1,6 +1,6 @@
 //! A decision under construction: the GPU's next spec and what goes with it.
 
-use gputenancy_crds::{Change, ChangePhase, GpuSpec, Layout};
+use gputenancy_crds::{Change, ChangePhase, GpuSpec, Layout, reasons::Reason};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::{
@@ -115,7 +115,7 @@ impl<'a> Draft<'a> {
         self
     }
 
-    pub fn event(&mut self, warning: bool, reason: &'static str, message: &str) -> &mut Self {
+    pub fn event(&mut self, warning: bool, reason: Reason, message: &str) -> &mut Self {
         let message = format!("{}: {message}", self.title);
         self.decision.events.push(EventMessage { warning, reason, message });
         self

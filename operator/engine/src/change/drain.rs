@@ -1,7 +1,7 @@
 //! From the notice to an idle device: free devices are withdrawn at once, one in use only right before its owner is evicted, because
 //! an early hold hides free neighbours from the scheduler. A device is withdrawn when the scheduler no longer counts it.
 
-use gputenancy_crds::{Change, ChangePhase, Health, Layout, OnTimeout, UnmanagedPods};
+use gputenancy_crds::{Change, ChangePhase, Health, Layout, OnTimeout, UnmanagedPods, reasons};
 use gputenancy_plan::{PodName, plain};
 use k8s_openapi::jiff::Timestamp;
 
@@ -21,14 +21,14 @@ pub(super) fn step(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
     let mut to = plain(change.to.clone());
     match plain_target(ctx).filter(|_| may_revise(ctx, change)) {
         Some(target) if target == plain(change.from.clone()) && !is_recreation(ctx, change) => {
-            draft.finish().event(false, "ChangeCancelled", "the plan wants the present layout again");
+            draft.finish().event(false, reasons::CHANGE_CANCELLED, "the plan wants the present layout again");
             return draft.done("");
         }
         Some(target) if target != to => {
             to = target.clone();
             let (reason, intent) = (ctx.observation.reason.to_owned(), ctx.observation.intent.to_owned());
             draft.journal(|c| (c.to, c.reason, c.intent, c.failures) = (target, reason, intent, 0));
-            draft.event(false, "ChangeRevised", ctx.observation.reason);
+            draft.event(false, reasons::CHANGE_REVISED, ctx.observation.reason);
         }
         _ => {}
     }
@@ -99,7 +99,7 @@ fn postpone(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, staying: &[PodName]) 
     let pods: Vec<String> = staying.iter().map(ToString::to_string).collect();
     let when = next.map_or_else(|| "there is no next one".to_owned(), |at| format!("the next one opens at {at}"));
     let message = format!("the window has closed and pods {} have not left; {when}", pods.join(", "));
-    draft.finish().event(true, "ChangePostponed", &message).requeue_at(next);
+    draft.finish().event(true, reasons::CHANGE_POSTPONED, &message).requeue_at(next);
     draft.decision.pending = next.map(|at| format!("Pending: nextWindow={at}"));
     draft.done("")
 }

@@ -1,6 +1,9 @@
 //! What can fail while a GPU is partitioned, each with its own reason and remedy.
 
-use gputenancy_crds::{AgentStep, GpuError, Health};
+use gputenancy_crds::{
+    AgentStep, GpuError, Health,
+    reasons::{self, Reason},
+};
 use k8s_openapi::jiff::Timestamp;
 
 use super::context::ChangeContext;
@@ -8,8 +11,8 @@ use super::context::ChangeContext;
 /// Why the present phase cannot succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// Reason of the event, in CamelCase.
-    pub reason: &'static str,
+    /// Reason of the event.
+    pub reason: Reason,
     /// What happened and what to do.
     pub message: String,
     /// No NVML call on this GPU can succeed: not even the old layout can be restored.
@@ -17,18 +20,18 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    fn new(reason: &'static str, message: impl Into<String>) -> Self {
+    fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into(), fatal: false }
     }
 
     pub fn canary(message: String) -> Self {
-        Self::new("CanaryFailed", message)
+        Self::new(reasons::CANARY_FAILED, message)
     }
 
     /// NVML does not reach the GPU any more.
     pub fn lost() -> Self {
         let message = "NVML has lost the GPU, so nothing on it can be changed: restart the node, and replace the GPU if it stays lost";
-        Self { fatal: true, ..Self::new("GpuLost", message) }
+        Self { fatal: true, ..Self::new(reasons::GPU_LOST, message) }
     }
 
     /// Why `task` cannot succeed, if so. While the agent is down nothing is known to have failed. Conditions that may pass fail only at
@@ -43,7 +46,7 @@ impl Failure {
             Health::Unhealthy => {
                 let why = ctx.state.fault.as_deref().unwrap_or("look for its Xid errors in the node's log");
                 let message = format!("the GPU is unhealthy ({why}): reset or replace it");
-                return late.then_some(Self { fatal: true, ..Self::new("GpuUnhealthy", message) });
+                return late.then_some(Self { fatal: true, ..Self::new(reasons::GPU_UNHEALTHY, message) });
             }
             Health::Healthy => {}
         }
@@ -66,23 +69,25 @@ fn nvml(error: Option<&GpuError>) -> Failure {
     let (reason, remedy) = match error.map(|e| e.code) {
         Some(code::GPU_IS_LOST) => return Failure::lost(),
         Some(code::INSUFFICIENT_RESOURCES) => (
-            "NoRoom",
+            reasons::NO_ROOM,
             "; the board refuses this placement now; another layout is planned, or the same one retried later",
         ),
         Some(code::IN_USE) => {
-            ("InUse", "; a process that NVML does not list uses the GPU: end it, or wait until it has ended")
+            (reasons::IN_USE, "; a process that NVML does not list uses the GPU: end it, or wait until it has ended")
         }
-        Some(code::RESET_REQUIRED) => ("ResetRequired", "; reset the GPU when nothing runs on it, or restart the node"),
-        _ => ("NvmlFailed", ""),
+        Some(code::RESET_REQUIRED) => {
+            (reasons::RESET_REQUIRED, "; reset the GPU when nothing runs on it, or restart the node")
+        }
+        _ => (reasons::NVML_FAILED, ""),
     };
     Failure::new(reason, format!("{}{remedy}", fault(error)))
 }
 
 fn overdue(ctx: &ChangeContext<'_>, task: &str) -> Failure {
     match ctx.state.step {
-        AgentStep::WaitingForReset => Failure::new("ModePending", activity(ctx)),
-        AgentStep::WaitingForClients => Failure::new("InUse", activity(ctx)),
-        _ => Failure::new("Overdue", format!("the agent did not {task} in time: {}", activity(ctx))),
+        AgentStep::WaitingForReset => Failure::new(reasons::MODE_PENDING, activity(ctx)),
+        AgentStep::WaitingForClients => Failure::new(reasons::IN_USE, activity(ctx)),
+        _ => Failure::new(reasons::OVERDUE, format!("the agent did not {task} in time: {}", activity(ctx))),
     }
 }
 

@@ -1,7 +1,7 @@
 //! From an idle GPU to a verified layout: new devices stay withdrawn until NVML shows the whole layout, and the change ends when
 //! kubelet and the node's allocatable agree.
 
-use gputenancy_crds::{Change, ChangePhase, Layout};
+use gputenancy_crds::{Change, ChangePhase, Layout, reasons};
 
 use super::{
     canary,
@@ -49,7 +49,7 @@ pub(super) fn verifying(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecis
     let missing = if ctx.reached(&change.to) { ctx.advertised(&change.to) } else { Err(activity(ctx)) };
     let missing = match missing {
         Ok(()) if ctx.spec.is_some_and(|s| s.hold.is_empty() && s.trial.is_empty()) => {
-            draft.finish().event(false, "Changed", &format!("has its new layout; {}", change.reason));
+            draft.finish().event(false, reasons::CHANGED, &format!("has its new layout; {}", change.reason));
             return draft.done("");
         }
         Ok(()) => String::from("advertising devices"),

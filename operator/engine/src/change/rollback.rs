@@ -1,6 +1,9 @@
 //! Back to the old layout after a failure, or `Stuck` when neither layout is reachable.
 
-use gputenancy_crds::{Change, ChangePhase, Health, Layout};
+use gputenancy_crds::{
+    Change, ChangePhase, Health, Layout,
+    reasons::{self, Reason},
+};
 use gputenancy_plan::plain;
 use k8s_openapi::jiff::Timestamp;
 
@@ -26,7 +29,7 @@ pub(super) fn rolling_back(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDe
             return draft.done("NVML shows the old layout; advertising its devices again");
         }
         if ctx.advertised(&change.from).is_ok() {
-            draft.event(true, "RolledBack", &change.reason);
+            draft.event(true, reasons::ROLLED_BACK, &change.reason);
             if change.from == change.to {
                 // no other layout has failed
                 draft.finish();
@@ -69,14 +72,19 @@ pub(super) fn roll_back(
     // NVIDIA's MIG manager may partition at any time after a request
     let requested = ctx.observation.mig_manager.is_some() && change.phase >= ChangePhase::Partitioning;
     let hold = if requested { starts(&from) } else { ctx.added(&from) };
-    draft.layout(&from).hold(hold).phase(ChangePhase::RollingBack).event(true, "RollingBack", reason).fail(reason);
+    draft
+        .layout(&from)
+        .hold(hold)
+        .phase(ChangePhase::RollingBack)
+        .event(true, reasons::ROLLING_BACK, reason)
+        .fail(reason);
     draft.requeue_at(partition_deadline(ctx));
     draft.done(reason)
 }
 
 /// Neither layout is reachable for now.
-pub(super) fn stick(mut draft: Draft<'_>, event: &'static str, reason: &str) -> ChangeDecision {
-    draft.phase(ChangePhase::Stuck).event(true, event, reason).event(true, "Stuck", reason).fail(reason);
+pub(super) fn stick(mut draft: Draft<'_>, event: Reason, reason: &str) -> ChangeDecision {
+    draft.phase(ChangePhase::Stuck).event(true, event, reason).event(true, reasons::STUCK, reason).fail(reason);
     draft.done(reason)
 }
 
@@ -95,7 +103,7 @@ pub(super) fn mig_manager_progress(ctx: &ChangeContext<'_>) -> Option<Result<Str
         MigManagerState::Done => None,
         MigManagerState::InProgress(message) => Some(Ok(message.clone())),
         MigManagerState::Failed { reason, message } => {
-            Some(Err(Failure { reason, message: message.clone(), fatal: false }))
+            Some(Err(Failure { reason: *reason, message: message.clone(), fatal: false }))
         }
     }
 }

@@ -1,6 +1,6 @@
 //! GPUs without a change in progress: begin one when the plan wants it, and retry changes that failed.
 
-use gputenancy_crds::{AgentStep, Change, ChangePhase, Layout};
+use gputenancy_crds::{AgentStep, Change, ChangePhase, Layout, reasons};
 use gputenancy_plan::plain;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -45,7 +45,7 @@ fn is_lost(ctx: &ChangeContext<'_>) -> bool {
 fn lost(ctx: &ChangeContext<'_>) -> ChangeDecision {
     let mut draft = Draft::of(ctx);
     draft.begin(change(ctx, ChangePhase::Verifying, ctx.present(), 0, ""));
-    stick(draft, "LayoutLost", &fault(ctx.state.error.as_ref()))
+    stick(draft, reasons::LAYOUT_LOST, &fault(ctx.state.error.as_ref()))
 }
 
 /// A change from the present layout that begins now.
@@ -118,9 +118,13 @@ pub(super) fn stuck(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision 
         draft.hold([]);
         if !on_trial && ctx.spec.is_some_and(|s| s.hold.is_empty()) && ctx.advertised(&present).is_ok() {
             if forward {
-                draft.finish().event(false, "Recovered", "NVML shows the new layout after all");
+                draft.finish().event(false, reasons::RECOVERED, "NVML shows the new layout after all");
             } else {
-                draft.phase(ChangePhase::RolledBack).event(false, "Recovered", "NVML shows the old layout again");
+                draft.phase(ChangePhase::RolledBack).event(
+                    false,
+                    reasons::RECOVERED,
+                    "NVML shows the old layout again",
+                );
             }
             return draft.done(&change.reason);
         }
@@ -200,7 +204,7 @@ fn begin(ctx: &ChangeContext<'_>, target: &Layout) -> ChangeDecision {
     let own = ctx.change().filter(|c| !is_another(ctx, c, target));
     let failures = own.into_iter().chain(failed_on_node(ctx)).map(|c| c.failures).max().unwrap_or(0);
     let phase = if busy && !seen.policy.notice.is_zero() { ChangePhase::Noticed } else { ChangePhase::Held };
-    draft.begin(change(ctx, phase, target.clone(), failures, reason)).event(false, "ChangeStarted", reason);
+    draft.begin(change(ctx, phase, target.clone(), failures, reason)).event(false, reasons::CHANGE_STARTED, reason);
     draft.always_hold(ctx.absent(target));
     if removed.is_empty() && draft.holds_always_held() {
         return partition::request(ctx, draft, target);

@@ -1,6 +1,9 @@
 //! The next step with one node's MIG manager.
 
-use gputenancy_crds::{DurationText, MigManagerRun, MigManagerStep, names};
+use gputenancy_crds::{
+    DurationText, MigManagerRun, MigManagerStep, names,
+    reasons::{self, Reason},
+};
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
     jiff::{SignedDuration, Timestamp},
@@ -125,7 +128,11 @@ impl Asking<'_> {
         }
         if let Some(obstacle) = self.view.obstacle() {
             if self.view.acting_since().is_some_and(|since| self.over(&since, self.patience().answer)) {
-                return self.give_up(run, "InUse", format!("NVIDIA's MIG manager could not be asked: {obstacle}"));
+                return self.give_up(
+                    run,
+                    reasons::IN_USE,
+                    format!("NVIDIA's MIG manager could not be asked: {obstacle}"),
+                );
             }
             return self.working(run, obstacle);
         }
@@ -151,7 +158,7 @@ impl Asking<'_> {
             (Some("success"), MigManagerStep::Working) => self.enter(&mut run, MigManagerStep::Checking),
             (Some("success"), MigManagerStep::Checking) if waited && self.view.fresh => {
                 let words = self.differs(&run);
-                return self.give_up(run, "LayoutDiffers", words);
+                return self.give_up(run, reasons::LAYOUT_DIFFERS, words);
             }
             (Some("failed"), MigManagerStep::Asked) if !waited => {}
             // without having been at work: it may not know the layout yet
@@ -160,7 +167,7 @@ impl Asking<'_> {
             }
             (Some("failed"), _) => {
                 let words = self.failed(&run);
-                return self.give_up(run, "MigManagerFailed", words);
+                return self.give_up(run, reasons::MIG_MANAGER_FAILED, words);
             }
             _ => {}
         }
@@ -170,7 +177,7 @@ impl Asking<'_> {
                 return self.again(run, "it did not come to an end in time");
             }
             let words = self.silent(&run);
-            return self.give_up(run, "MigManagerSilent", words);
+            return self.give_up(run, reasons::MIG_MANAGER_SILENT, words);
         }
         let state = self.view.state.unwrap_or("no answer yet");
         let words = format!("NVIDIA's MIG manager is asked for layout {}: {state}", run.config);
@@ -183,7 +190,7 @@ impl Asking<'_> {
         run.since = self.now();
         run.step = MigManagerStep::Asked;
         let words = format!("NVIDIA's MIG manager is asked again, now by the name {}, because {why}", run.config);
-        self.event("MigManagerAskedAgain", &words);
+        self.event(reasons::MIG_MANAGER_ASKED_AGAIN, &words);
         self.working(run, words)
     }
 
@@ -195,12 +202,13 @@ impl Asking<'_> {
             return self.publish(run);
         }
         self.unpause(true);
-        self.decision.state = MigManagerState::Failed { reason: "MigManagerFailed", message: run.reason.clone() };
+        self.decision.state =
+            MigManagerState::Failed { reason: reasons::MIG_MANAGER_FAILED, message: run.reason.clone() };
         self.decision.run = Some(run);
         self.decision
     }
 
-    fn give_up(mut self, mut run: MigManagerRun, name: &'static str, words: String) -> MigManagerDecision {
+    fn give_up(mut self, mut run: MigManagerRun, name: Reason, words: String) -> MigManagerDecision {
         self.enter(&mut run, MigManagerStep::GaveUp);
         run.reason = words.chars().take(1000).collect();
         self.event(name, &words);
@@ -238,7 +246,7 @@ impl Asking<'_> {
         (run.step, run.since, run.timeout) = (step, self.now(), self.timeout());
     }
 
-    fn event(&mut self, reason: &'static str, words: &str) {
+    fn event(&mut self, reason: Reason, words: &str) {
         let message = format!("{}: {words}", self.node());
         self.decision.events.push(EventMessage { warning: true, reason, message });
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{GpuNode, MigManagerRun, MigManagerStep, names};
+use gputenancy_crds::{GpuNode, MigManagerRun, MigManagerStep, names, reasons};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
@@ -172,7 +172,7 @@ fn an_answer_counts_once_it_cannot_be_the_one_to_an_earlier_question() {
     assert_eq!(stale.run(151).step, MigManagerStep::GaveUp);
     let known = Case::new(MigManagerStep::Working, Some("failed"));
     assert!(
-        matches!(known.at(110).state, MigManagerState::Failed { reason: "MigManagerFailed", .. }),
+        matches!(known.at(110).state, MigManagerState::Failed { reason: reasons::MIG_MANAGER_FAILED, .. }),
         "it was at work on it"
     );
 }
@@ -206,7 +206,7 @@ fn success_without_the_layout_is_no_success() {
     assert_eq!(Case::new(MigManagerStep::Working, Some("success")).run(110).step, MigManagerStep::Checking);
     let lies = Case::new(MigManagerStep::Checking, Some("success")).at(121);
     assert!(
-        matches!(&lies.state, MigManagerState::Failed { reason: "LayoutDiffers", message: words } if words.contains("GPU 0 has 1×3g.40gb and not 1×1g.10gb")),
+        matches!(&lies.state, MigManagerState::Failed { reason: reasons::LAYOUT_DIFFERS, message: words } if words.contains("GPU 0 has 1×3g.40gb and not 1×1g.10gb")),
         "{lies:?}"
     );
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{GpuNode, MigManagerRules, MigManagerRun};
+use gputenancy_crds::{GpuNode, MigManagerRules, MigManagerRun, reasons::Reason};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::event::EventMessage;
@@ -76,8 +76,8 @@ pub enum MigManagerState {
     InProgress(String),
     /// The requested layout will not be reached.
     Failed {
-        /// Reason of the event, in CamelCase.
-        reason: &'static str,
+        /// Reason of the event.
+        reason: Reason,
         /// What happened and what to do.
         message: String,
     },

@@ -44,7 +44,7 @@ fn phase(decision: &ChangeDecision) -> Option<ChangePhase> {
 }
 
 fn event(decision: &ChangeDecision) -> (&'static str, String) {
-    (decision.events[0].reason, decision.events[0].message.clone())
+    (decision.events[0].reason.as_str(), decision.events[0].message.clone())
 }
 
 #[test]

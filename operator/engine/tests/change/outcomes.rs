@@ -48,7 +48,7 @@ fn next_phase(decision: &ChangeDecision) -> Option<ChangePhase> {
 fn first_event(decision: &ChangeDecision) -> (&'static str, String) {
     let event = &decision.events[0];
     assert!(event.warning);
-    (event.reason, event.message.clone())
+    (event.reason.as_str(), event.message.clone())
 }
 
 #[test]

@@ -112,7 +112,7 @@ impl World {
             self.writes += 1;
         }
         if parts > 1 {
-            self.events.extend(decision.events.iter().map(|e| e.reason.to_owned()));
+            self.events.extend(decision.events.iter().map(|e| e.reason.into()));
         }
         for eviction in decision.evictions.iter().filter(|_| parts > 1) {
             assert!(going.contains(&eviction.pod), "{} owns nothing that goes", eviction.pod);

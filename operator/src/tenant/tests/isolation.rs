@@ -208,7 +208,7 @@ fn a_namespace_of_nobody_is_adopted_where_that_is_said_and_let_go_with_the_tenan
 
 /// The reasons of what is told when these writes have been carried out, with the namespaces that the sentences name.
 fn told(writes: &[Write]) -> Vec<(&'static str, bool)> {
-    writes.iter().filter_map(news).map(|(reason, note)| (reason, note.starts_with("namespace a2 "))).collect()
+    writes.iter().filter_map(news).map(|(reason, note)| (reason.as_str(), note.starts_with("namespace a2 "))).collect()
 }
 
 #[test]
