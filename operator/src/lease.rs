@@ -44,6 +44,13 @@ pub fn decide(me: &str, lease: Option<&LeaseSpec>, unchanged_for: Duration, dura
     }
 }
 
+/// Time that the next renewal may take, from the time since the last successful one began; `None`: the lease counts as lost.
+/// Other replicas count from a write that came after that beginning, so a leader ends a third of the lease before another may act.
+fn renewal_timeout(since_renewal: Duration, duration: Duration) -> Option<Duration> {
+    let left = (duration * 2 / 3).checked_sub(since_renewal)?;
+    Some(left.min(duration / 3)).filter(|left| !left.is_zero())
+}
+
 fn held_for(lease: &LeaseSpec, default: Duration) -> Duration {
     lease.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).map_or(default, Duration::from_secs)
 }
@@ -69,12 +76,15 @@ pub struct Elector {
     me: String,
     duration: Duration,
     seen: Option<(Lease, Instant)>,
+    /// When the last successful renewal began.
+    renewed: Instant,
 }
 
 impl Elector {
     /// A candidate named `me`.
     pub fn new(client: Client, namespace: &str, name: &str, me: String, duration: Duration) -> Self {
-        Self { api: Api::namespaced(client, namespace), name: name.into(), me, duration, seen: None }
+        let api = Api::namespaced(client, namespace);
+        Self { api, name: name.into(), me, duration, seen: None, renewed: Instant::now() }
     }
 
     /// Waits until this replica is the leader.
@@ -95,28 +105,26 @@ impl Elector {
         version.and_then(|v| v.parse().ok()).unwrap_or_default()
     }
 
-    /// Renews until told to stop, and then gives the lease back; an error means that it was lost.
+    /// Renews until `stop`, and then releases the lease; an error means that it was lost.
     pub async fn hold(&mut self, stop: CancellationToken) -> Result<(), LeaseError> {
-        let mut renewed = Instant::now();
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => { self.release().await; return Ok(()) }
-                () = tokio::time::sleep(self.duration / 5) => {}
-            }
-            match tokio::time::timeout(self.duration / 3, self.attempt()).await {
-                Ok(Ok(true)) => renewed = Instant::now(),
-                Ok(Ok(false)) => return Err(LeaseError::Lost(self.name.clone())),
-                Ok(Err(error)) => tracing::warn!(%error, lease = self.name, "the lease was not renewed"),
-                Err(_) => tracing::warn!(lease = self.name, "renewing the lease takes too long"),
-            }
-            // we stop before others may begin
-            if renewed.elapsed() >= self.duration * 2 / 3 {
-                return Err(LeaseError::Lost(self.name.clone()));
-            }
+        let (renewed, duration) = (self.renewed, self.duration);
+        if renew(renewed, duration, &stop, async || self.attempt().await).await {
+            self.release().await;
+            return Ok(());
         }
+        Err(LeaseError::Lost(self.name.clone()))
     }
 
     async fn attempt(&mut self) -> kube::Result<bool> {
+        let begun = Instant::now();
+        let held = self.take().await?;
+        if held {
+            self.renewed = begun;
+        }
+        Ok(held)
+    }
+
+    async fn take(&mut self) -> kube::Result<bool> {
         let found = self.api.get_opt(&self.name).await?;
         let unchanged_for = match (&found, &self.seen) {
             (Some(now), Some((then, since))) if now.spec == then.spec => since.elapsed(),
@@ -172,6 +180,30 @@ impl Elector {
     }
 }
 
+/// Renews by `attempt` until `stop` (true) or until the lease is lost (false).
+async fn renew<E: std::fmt::Display>(
+    mut renewed: Instant,
+    duration: Duration,
+    stop: &CancellationToken,
+    mut attempt: impl AsyncFnMut() -> Result<bool, E>,
+) -> bool {
+    while let Some(left) = renewal_timeout(renewed.elapsed(), duration) {
+        tokio::select! {
+            () = stop.cancelled() => return true,
+            () = tokio::time::sleep(left.min(duration / 5)) => {}
+        }
+        let begun = Instant::now();
+        let Some(left) = renewal_timeout(renewed.elapsed(), duration) else { break };
+        match tokio::time::timeout(left, attempt()).await {
+            Ok(Ok(true)) => renewed = begun,
+            Ok(Ok(false)) => break,
+            Ok(Err(error)) => tracing::warn!(%error, "lease renewal failed"),
+            Err(_) => tracing::warn!(timeout_ms = left.as_millis(), "lease renewal timed out"),
+        }
+    }
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,5 +235,11 @@ mod tests {
         let renewed = written("a", Some(&first), D, Timestamp::MAX);
         assert_eq!((renewed.acquire_time.clone(), renewed.lease_transitions), (first.acquire_time, Some(0)));
         assert_eq!(written("b", Some(&renewed), D, Timestamp::MAX).lease_transitions, Some(1));
+    }
+
+    #[test]
+    fn leader_ends_two_thirds_of_the_lease_after_its_last_renewal_began() {
+        let timeout = |seconds| renewal_timeout(Duration::from_secs(seconds), D).map(|t| t.as_secs());
+        assert_eq!([0, 5, 6, 9, 10, 16].map(timeout), [Some(5), Some(5), Some(4), Some(1), None, None]);
     }
 }
