@@ -397,12 +397,15 @@ fn nodes(
 ) -> BTreeMap<NodeName, NodeWork> {
     let mut work = BTreeMap::new();
     for (name, node) in &fleet.gpu_nodes {
+    let mut by_node: BTreeMap<&NodeName, Vec<(&str, &ChangeDecision)>> = BTreeMap::new();
+    for (key, decision) in decisions {
+        by_node.entry(&key.node).or_default().push((key.uuid.as_str(), decision));
+    }
         if inputs.lagging.contains(name) {
             continue;
         }
         let key = NodeName::from(name.as_str());
-        let here: Vec<(&str, &ChangeDecision)> =
-            decisions.iter().filter(|(k, _)| k.node == key).map(|(k, d)| (k.uuid.as_str(), d)).collect();
+        let here = by_node.remove(&key).unwrap_or_default();
         let mut gpus: BTreeMap<&str, GpuSpec> = node.spec.gpus.iter().map(|g| (g.uuid.as_str(), g.clone())).collect();
         // no pool at all: an overlap of two is a mistake that costs nobody a device
         if !members.contains_key(&key) && fleet.nodes.contains_key(name) {

@@ -63,9 +63,8 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
     let generation = pool.metadata.generation;
     let old = pool.status.clone().unwrap_or_default();
     let nodes = nodes_of(seen, &name);
-    let with_agent: Vec<&str> = nodes.iter().copied().filter(|n| seen.fleet.gpu_nodes.contains_key(*n)).collect();
-    let gpus: usize =
-        with_agent.iter().filter_map(|n| seen.fleet.gpu_nodes.get(*n)?.status.as_ref()).map(|s| s.gpus.len()).sum();
+    let gpu_nodes = || nodes.iter().filter_map(|n| seen.fleet.gpu_nodes.get(*n));
+    let gpus: usize = gpu_nodes().filter_map(|n| n.status.as_ref()).map(|s| s.gpus.len()).sum();
     let profiles = profiles(seen, pool, &nodes);
     let changes = changes(seen, &name);
     let pending = pending(seen, &name);
@@ -90,7 +89,7 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
     GpuPoolStatus {
         observed_generation: generation,
         conditions: merge(&old.conditions, updates, generation, seen.now),
-        nodes: Some(number(with_agent.len())),
+        nodes: Some(number(gpu_nodes().count())),
         gpus: Some(number(gpus)),
         stranded: seen.plan.stranded.get(name.as_str()).copied(),
         changing: Some(number(changes.iter().filter(|c| c.phase < ChangePhase::RolledBack).count())),
@@ -109,13 +108,13 @@ fn number(n: usize) -> i32 {
 }
 
 /// Nodes that this pool, and no other, selects.
-fn nodes_of<'a>(seen: &Seen<'a>, pool: &str) -> Vec<&'a str> {
+fn nodes_of<'a>(seen: &Seen<'a>, pool: &str) -> BTreeSet<&'a str> {
     let only = |pools: &Vec<PoolName>| matches!(pools.as_slice(), [one] if one.as_str() == pool);
     seen.members.iter().filter(|(_, pools)| only(pools)).map(|(node, _)| node.as_str()).collect()
 }
 
-fn profiles(seen: &Seen<'_>, pool: &GpuPool, nodes: &[&str]) -> Vec<PoolProfile> {
-    let here: Vec<&Device> = seen.devices.iter().filter(|d| nodes.contains(&d.node.as_str())).collect();
+fn profiles(seen: &Seen<'_>, pool: &GpuPool, nodes: &BTreeSet<&str>) -> Vec<PoolProfile> {
+    let here: Vec<&Device> = seen.devices.iter().filter(|d| nodes.contains(d.node.as_str())).collect();
     let of = |name: &String| {
         let profile = seen.fleet.profiles.iter().find(|p| p.name_any() == *name);
         let count =
@@ -220,7 +219,7 @@ fn next_window(seen: &Seen<'_>, pool: &str) -> Option<WindowTimes> {
 fn overall(
     seen: &Seen<'_>,
     pool: &GpuPool,
-    nodes: &[&str],
+    nodes: &BTreeSet<&str>,
     changes: &[PoolChange],
     pending: &[PendingChange],
 ) -> Overall {
