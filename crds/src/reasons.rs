@@ -195,6 +195,7 @@ reasons! { EVENTS:
     EVICTION_CANCELLED = "EvictionCancelled", "Pod", "The change is over and the pod stays.", "None.";
     EVICTION_NOTICE = "EvictionNotice", "Pod", "The pod will be evicted at the time in the message.", "Save work before then.";
     EVICTION_REFUSED = "EvictionRefused", "Pod", "A PodDisruptionBudget refuses the eviction.", "Make the budget's pods healthy, or relax it.";
+    FIELD_CONFLICT = "FieldConflict", "GpuNode", "Another client keeps changing labels or the taint that the operator writes on the node.", "Stop the client that the message names; the operator repairs the field with increasing delay, at most every 5 minutes.";
     FORBIDDEN_VARIABLE = "ForbiddenVariable", "Pod", "A container got a variable by envFrom that policies refuse in a manifest.", "Remove the key from the ConfigMap or Secret.";
     FOREIGN_PARTITIONER_GONE = "ForeignPartitionerGone", "GpuPool", "The other owner is gone.", "None.";
     GPU_LOST = "GpuLost", "GpuNode", "NVML has lost the GPU.", "Restart the node; replace the GPU if it stays away.";

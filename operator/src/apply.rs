@@ -108,6 +108,19 @@ impl Writer {
         api.patch(name, &force(part), &Patch::Apply(typed::<K>(fields))).await
     }
 
+    /// Why applying these fields without force would be refused, which names the managers that own them. Nothing is written.
+    pub async fn conflicts<K>(&self, part: Part, name: &str, fields: Value) -> kube::Result<Option<String>>
+    where
+        K: Resource<DynamicType = (), Scope = ClusterResourceScope> + DeserializeOwned + Clone + Debug,
+    {
+        let params = PatchParams::apply(&part.manager()).dry_run();
+        match Api::<K>::all(self.client.clone()).patch(name, &params, &Patch::Apply(typed::<K>(fields))).await {
+            Ok(_) => Ok(None),
+            Err(kube::Error::Api(status)) if status.is_conflict() => Ok(Some(status.message.clone())),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Applies the whole status of a cluster-scoped object.
     pub async fn apply_status<K>(&self, name: &str, status: &impl Serialize) -> kube::Result<K>
     where

@@ -12,12 +12,11 @@ use gputenancy_engine::fingerprint::fingerprint;
 /// Value of the label `layout.state` while a GPU of the node changes.
 const CHANGING: &str = "changing";
 
+/// Labels by name.
+pub type Labels = BTreeMap<String, String>;
+
 /// Labels by node, where they differ from what the node has; a node that somebody else owns keeps those that it has.
-pub fn labels(
-    fleet: &Fleet,
-    members: &BTreeMap<NodeName, Vec<PoolName>>,
-    hands: &Hands,
-) -> BTreeMap<NodeName, BTreeMap<String, String>> {
+pub fn labels(fleet: &Fleet, members: &BTreeMap<NodeName, Vec<PoolName>>, hands: &Hands) -> BTreeMap<NodeName, Labels> {
     let mut differing = BTreeMap::new();
     for (name, node) in &fleet.nodes {
         let key = NodeName::from(name.as_str());
@@ -25,7 +24,7 @@ pub fn labels(
             continue;
         }
         let agreement = fleet.gpu_nodes.get(name);
-        let mut wanted = BTreeMap::new();
+        let mut wanted = Labels::new();
         if let (Some([pool]), Some(agreement)) = (members.get(&key).map(Vec::as_slice), agreement) {
             wanted.insert(names::POOL_LABEL.to_owned(), pool.to_string());
             if !agreement.spec.gpus.is_empty() {
@@ -38,16 +37,20 @@ pub fn labels(
         if agreement.and_then(|n| n.status.as_ref()).is_some_and(|s| s.simulated == Some(true)) {
             wanted.insert(names::SIMULATED_LABEL.to_owned(), "true".to_owned());
         }
-        let has = |label: &str| node.labels().get(label);
-        // an agent that is gone does not take the mark of simulation with it
-        let owned = [names::POOL_LABEL, names::LAYOUT_LABEL, names::LAYOUT_STATE_LABEL];
-        let differs = owned.iter().any(|label| has(label) != wanted.get(*label));
-        let differs = differs || discovery::stale(node, &wanted);
-        if differs || wanted.iter().any(|(k, v)| has(k) != Some(v)) {
+        let differs = wanted.iter().any(|(label, value)| node.labels().get(label) != Some(value));
+        if differs || unwanted(node.labels(), &wanted).next().is_some() {
             differing.insert(key, wanted);
         }
     }
     differing
+}
+
+/// Labels of a node that are written by the operator alone and not wanted: an apply leaves them if another client has set them.
+pub fn unwanted<'a>(labels: &'a Labels, wanted: &'a Labels) -> impl Iterator<Item = &'a str> {
+    // an agent that is gone does not take the mark of simulation with it
+    let owned = [names::POOL_LABEL, names::LAYOUT_LABEL, names::LAYOUT_STATE_LABEL];
+    let present = labels.keys().map(String::as_str);
+    present.filter(move |l| (owned.contains(l) || discovery::owns(labels, l)) && !wanted.contains_key(*l))
 }
 
 /// The layouts in the order of the GPUs' indices, as a label's value can hold them. A GPU under change counts with the layout that

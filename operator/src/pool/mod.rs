@@ -13,6 +13,7 @@ pub(crate) mod pass;
 mod plugin;
 mod pods;
 mod reach;
+mod repair;
 mod status;
 mod taint;
 #[cfg(test)]
@@ -26,11 +27,11 @@ use std::{
     time::Duration,
 };
 
-use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuProfile, names};
+use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuProfile, names, reasons};
 use gputenancy_service::events::{EventType, Notice, Publisher};
 use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
-use kube::{Resource as _, ResourceExt as _};
-use serde_json::json;
+use kube::{Api, Resource as _, ResourceExt as _};
+use serde_json::{Map, Value, json};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -44,9 +45,11 @@ use crate::{
 use fleet::Refusals;
 pub use fleet::{Fleet, dra_node};
 use gputenancy_engine::{change::ChangeDecision, mig_manager::MigConfigError};
+use labels::Labels;
 pub use managed::admit as admit_nodes;
 use pass::{Inputs, NodeWork, Pass};
 pub use reach::reach;
+use repair::{Repair, Repairs};
 pub use status::Seen;
 pub use taint::Tolerated;
 pub(crate) use taint::without_ours;
@@ -114,8 +117,12 @@ pub struct Controller {
     explained: BTreeMap<String, (String, String)>,
     /// Generation of each agreement that we wrote last: the cache has to reach it before the node is looked at again.
     written: BTreeMap<String, i64>,
-    /// Labels that were applied last, so that a label which another manager keeps is not fought over.
-    labelled: BTreeMap<NodeName, BTreeMap<String, String>>,
+    /// Labels of nodes as written last.
+    labelled: Repairs<Labels>,
+    /// The operator's taints of nodes as written last.
+    tainted: Repairs<Option<String>>,
+    /// Marks of taints as last seen, by node.
+    marks: BTreeMap<String, String>,
     /// Our own namespace.
     home: String,
     /// Namespace of the layouts for NVIDIA's MIG manager.
@@ -153,7 +160,9 @@ impl Controller {
             refusals: Refusals::new(),
             explained: BTreeMap::new(),
             written: BTreeMap::new(),
-            labelled: BTreeMap::new(),
+            labelled: Repairs::default(),
+            tainted: Repairs::default(),
+            marks: BTreeMap::new(),
             window: WINDOW,
             look_again: false,
         }
@@ -200,11 +209,10 @@ impl Controller {
     async fn once(&mut self) -> Result<Option<Duration>, FleetError> {
         let fleet = Fleet::read(&self.caches);
         let lagging = self.lagging(&fleet);
-        let uids: BTreeSet<String> = fleet.pods.values().filter_map(|p| p.uid()).collect();
-        self.refusals.retain(|uid, _| uids.contains(uid));
-        self.explained.retain(|uid, _| uids.contains(uid));
+        self.forget(&fleet);
         let inputs = Inputs {
             now: Timestamp::now(),
+            marks: &self.marks,
             refusals: &self.refusals,
             namespace: &self.home,
             tolerated: &self.tolerated,
@@ -246,15 +254,23 @@ impl Controller {
         if let Some(configs) = mig_configs {
             faults.extend(self.publish(&configs).await.err());
         }
+        let mut repairs = Vec::new();
         for (node, wanted) in labels {
-            faults.extend(self.label(&node, wanted).await.err());
+            repairs.push(self.label(&fleet, &node, wanted).await);
         }
         for (name, node) in &fleet.gpu_nodes {
             faults.extend(self.label_pool(&fleet, name, node).await.err());
         }
         let mut undone = BTreeSet::new();
         for (node, retaint) in taints {
-            faults.extend(self.retaint(&fleet, &node, retaint).await.err());
+            repairs.push(self.retaint(&fleet, &node, retaint).await);
+        }
+        let mut wake = wake;
+        for repair in repairs {
+            match repair {
+                Ok(due) => wake = wake.into_iter().chain(due).min(),
+                Err(error) => faults.push(error),
+            }
         }
         for (node, work) in nodes {
             let worked = tokio::time::timeout(LONGEST_NODE, self.work(&fleet, &node, work)).await;
@@ -285,14 +301,21 @@ impl Controller {
             let removed = self.writer.set_finalizer(pool, false).await;
             faults.extend(removed.map_err(failed("removing the finalizer of a pool")).err());
         }
-        let count = faults.len();
-        if let Some(first) = faults.into_iter().next() {
-            return Err(if count == 1 { first } else { FleetError::Many { count, first: Box::new(first) } });
-        }
+        all_done(faults)?;
         if std::mem::take(&mut self.look_again) {
             return Ok(Some(WINDOW));
         }
         Ok(wake.map(|at| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default().max(WINDOW)))
+    }
+
+    /// Drops what is remembered of objects that are gone.
+    fn forget(&mut self, fleet: &Fleet) {
+        let uids: BTreeSet<String> = fleet.pods.values().filter_map(|p| p.uid()).collect();
+        self.refusals.retain(|uid, _| uids.contains(uid));
+        self.explained.retain(|uid, _| uids.contains(uid));
+        self.labelled.retain(|node| fleet.nodes.contains_key(node));
+        self.tainted.retain(|node| fleet.nodes.contains_key(node));
+        taint::remember(&mut self.marks, fleet);
     }
 
     fn lagging(&mut self, fleet: &Fleet) -> BTreeSet<String> {
@@ -302,15 +325,40 @@ impl Controller {
         self.written.keys().cloned().collect()
     }
 
-    async fn label(&mut self, node: &NodeName, wanted: BTreeMap<String, String>) -> Result<(), FleetError> {
-        if self.labelled.get(node) == Some(&wanted) {
-            return Ok(());
-        }
+    /// Writes a node's labels; answers when they may be repaired if that is later.
+    async fn label(&mut self, fleet: &Fleet, node: &NodeName, wanted: Labels) -> Result<Option<Timestamp>, FleetError> {
+        let contested = match self.labelled.decide(node, &wanted, Timestamp::now()) {
+            Repair::At(due) => return Ok(Some(due)),
+            Repair::Now { contested } => contested,
+        };
         let fields = json!({"metadata": {"labels": wanted}});
+        if contested {
+            let conflicts = self.writer.conflicts::<Node>(Part::Pool, node.as_str(), fields.clone()).await;
+            let cause = conflicts.map_err(failed(format!("labelling node {node}")))?;
+            let cause = cause.unwrap_or_else(|| "another client removes them".to_owned());
+            self.report_contest(fleet, node, format!("labels of node {node}: {cause}")).await;
+        }
         let applied = self.writer.apply_fields::<Node>(Part::Pool, node.as_str(), fields).await;
-        applied.map_err(failed(format!("labelling node {node}")))?;
-        self.labelled.insert(node.clone(), wanted);
-        Ok(())
+        let applied = applied.map_err(failed(format!("labelling node {node}")))?;
+        let unwanted: Map<String, Value> =
+            labels::unwanted(applied.labels(), &wanted).map(|label| (label.to_owned(), Value::Null)).collect();
+        if !unwanted.is_empty() {
+            let api = Api::<Node>::all(self.writer.client());
+            let removed = self.writer.merge(&api, node.as_str(), &json!({"metadata": {"labels": unwanted}})).await;
+            removed.map_err(failed(format!("removing labels of node {node}")))?;
+        }
+        self.labelled.written(node, wanted, Timestamp::now());
+        Ok(None)
+    }
+
+    /// Another client keeps changing what the operator writes on a node.
+    async fn report_contest(&self, fleet: &Fleet, node: &NodeName, what: String) {
+        tracing::warn!(%node, what, "another client keeps changing a node");
+        let Some(gpu_node) = fleet.gpu_nodes.get(node.as_str()) else { return };
+        let (regarding, reason) = (gpu_node.object_ref(&()), reasons::FIELD_CONFLICT);
+        let message = format!("{what}; repaired with increasing delay: stop that client from changing them");
+        let (event_type, action) = (EventType::Warning, "Repair".into());
+        self.publisher.publish(Notice { regarding, event_type, reason, action, note: message }).await;
     }
 
     /// Copies the pool's name from the Node to its `GpuNode`, for a column of `kubectl get gpunodes`.
@@ -375,6 +423,15 @@ impl Controller {
             self.publisher.publish(Notice { regarding, event_type, reason, action, note }).await;
         }
         Ok(())
+    }
+}
+
+fn all_done(faults: Vec<FleetError>) -> Result<(), FleetError> {
+    let count = faults.len();
+    match faults.into_iter().next() {
+        None => Ok(()),
+        Some(only) if count == 1 => Err(only),
+        Some(first) => Err(FleetError::Many { count, first: Box::new(first) }),
     }
 }
 

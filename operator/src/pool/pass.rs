@@ -90,6 +90,8 @@ pub struct Inputs<'a> {
     pub namespace: &'a str,
     /// Key of the taint that pods of tenants tolerate.
     pub tolerated: &'a Tolerated,
+    /// Marks of taints as last seen, by node.
+    pub marks: &'a BTreeMap<String, String>,
     /// Nodes whose agreement the cache has not caught up with: left alone.
     pub lagging: &'a BTreeSet<String>,
 }
@@ -135,7 +137,7 @@ pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
         strays: canary::strays(fleet, &decisions, inputs),
         spared: spared(fleet, &decisions, &hands, inputs),
         labels: labels::labels(fleet, &members, &hands),
-        taints: taint::taints(fleet, &members, &hands, inputs.tolerated),
+        taints: taint::taints(fleet, &members, &hands, inputs),
         asks: asks(&managers),
         mig_configs: managed::configs(fleet, &managers),
         view: view::view(&seen, snapshot),
@@ -395,12 +397,12 @@ fn nodes(
     hands: &Hands,
     inputs: &Inputs<'_>,
 ) -> BTreeMap<NodeName, NodeWork> {
-    let mut work = BTreeMap::new();
-    for (name, node) in &fleet.gpu_nodes {
     let mut by_node: BTreeMap<&NodeName, Vec<(&str, &ChangeDecision)>> = BTreeMap::new();
     for (key, decision) in decisions {
         by_node.entry(&key.node).or_default().push((key.uuid.as_str(), decision));
     }
+    let mut work = BTreeMap::new();
+    for (name, node) in &fleet.gpu_nodes {
         if inputs.lagging.contains(name) {
             continue;
         }

@@ -1,14 +1,20 @@
 //! The taint of a pool on its nodes: put there, kept there, and taken back. An annotation says which one is ours; others' stay.
 
-use std::{collections::BTreeMap, convert::Infallible, str::FromStr};
+use std::{collections::BTreeMap, convert::Infallible, str::FromStr, sync::Arc};
 
 use gputenancy_crds::{PoolTaint, names, reasons};
-use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::{
+    api::core::v1::{Node, Taint},
+    jiff::Timestamp,
+};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use super::{Controller, FleetError, failed, fleet::Fleet, hands::Hands};
-use crate::plan::{NodeName, PoolName};
+use super::{Controller, FleetError, Repair, failed, fleet::Fleet, hands::Hands, pass::Inputs};
+use crate::{
+    cache::SlimNode,
+    plan::{NodeName, PoolName},
+};
 
 /// Key of the taint that the API server makes pods of tenants tolerate; none where it does not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +62,7 @@ pub fn taints(
     fleet: &Fleet,
     members: &BTreeMap<NodeName, Vec<PoolName>>,
     hands: &Hands,
-    tolerated: &Tolerated,
+    inputs: &Inputs<'_>,
 ) -> BTreeMap<NodeName, Retaint> {
     let mut differing = BTreeMap::new();
     for (name, node) in &fleet.nodes {
@@ -66,13 +72,25 @@ pub fn taints(
             continue;
         }
         let pool = pools.first().and_then(|pool| fleet.pools.iter().find(|p| p.name_any() == pool.as_str()));
-        let wanted = pool.and_then(|p| p.spec.taint.as_ref()).filter(|taint| tolerated.refuses(taint).is_none());
+        let wanted = pool.and_then(|p| p.spec.taint.as_ref()).filter(|taint| inputs.tolerated.refuses(taint).is_none());
         let mark = node.annotations().get(names::TAINTED).map(String::as_str);
-        if let Some(retaint) = step(wanted, &node.spec.taints, mark) {
+        // a mark that another client has removed is put back while its taint is there
+        let known = mark.or_else(|| inputs.marks.get(name).map(String::as_str));
+        let lost = || Retaint { taints: node.spec.taints.clone(), mark: known.map(str::to_owned), before: None };
+        let retaint = step(wanted, &node.spec.taints, known).or_else(|| (mark != known).then(lost));
+        if let Some(retaint) = retaint {
             differing.insert(key, retaint);
         }
     }
     differing
+}
+
+/// Keeps the marks of taints that are on their nodes, and learns new ones.
+pub fn remember(marks: &mut BTreeMap<String, String>, fleet: &Fleet) {
+    marks.retain(|name, mark| fleet.nodes.get(name).is_some_and(|n| n.spec.taints.iter().any(|t| text(t) == *mark)));
+    let marked =
+        |(name, node): (&String, &Arc<SlimNode>)| Some((name.clone(), node.annotations().get(names::TAINTED)?.clone()));
+    marks.extend(fleet.nodes.iter().filter_map(marked));
 }
 
 fn step(wanted: Option<&PoolTaint>, taints: &[Taint], mark: Option<&str>) -> Option<Retaint> {
@@ -105,9 +123,22 @@ fn text(taint: &Taint) -> String {
 }
 
 impl Controller {
-    /// Writes a node's taints.
-    pub(super) async fn retaint(&mut self, fleet: &Fleet, node: &NodeName, new: Retaint) -> Result<(), FleetError> {
-        let Some(known) = fleet.nodes.get(node.as_str()) else { return Ok(()) };
+    /// Writes a node's taints; answers when they may be repaired if that is later.
+    pub(super) async fn retaint(
+        &mut self,
+        fleet: &Fleet,
+        node: &NodeName,
+        new: Retaint,
+    ) -> Result<Option<Timestamp>, FleetError> {
+        let Some(known) = fleet.nodes.get(node.as_str()) else { return Ok(None) };
+        match self.tainted.decide(node, &new.mark, Timestamp::now()) {
+            Repair::At(due) => return Ok(Some(due)),
+            Repair::Now { contested: false } => {}
+            Repair::Now { contested: true } => {
+                let taint = new.mark.as_deref().or(new.before.as_deref()).unwrap_or_default();
+                self.report_contest(fleet, node, format!("taint {taint} of node {node}")).await;
+            }
+        }
         let Retaint { taints, mark, before } = new;
         let fields = json!({
             // all taints are written together: whoever changes one meanwhile has the last word
@@ -119,16 +150,20 @@ impl Controller {
             Ok(_) => {}
             Err(kube::Error::Api(status)) if status.is_conflict() => {
                 self.look_again = true;
-                return Ok(());
+                return Ok(None);
             }
             Err(error) => return Err(failed(format!("writing the taints of node {node}"))(error)),
         }
+        if mark.is_none() {
+            self.marks.remove(node.as_str());
+        }
+        self.tainted.written(node, mark.clone(), Timestamp::now());
         let (reason, words) = match (mark, before) {
             (Some(mark), _) => (reasons::TAINTED, format!("with {mark}, by spec.taint of its pool")),
             (None, before) => (reasons::UNTAINTED, format!("{} is no pool's any more", before.unwrap_or_default())),
         };
         self.tell_node(fleet, node, reason, words).await;
-        Ok(())
+        Ok(None)
     }
 }
 

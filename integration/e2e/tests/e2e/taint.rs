@@ -1,6 +1,7 @@
-//! The taint of a pool keeps its nodes free of what needs no GPU, and goes with the pool; taints of others stay.
+//! The taint of a pool keeps its nodes free of what needs no GPU, and goes with the pool; taints of others stay. Taints, their mark and
+//! labels that are removed or changed by hand come back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use e2e::{
     Result, World,
@@ -43,6 +44,30 @@ async fn comes_to(world: &World, what: &str, wanted: &[&str], mark: Option<&str>
     .await
 }
 
+/// The operator's labels of gpu-1.
+async fn labels(world: &World) -> Result<BTreeMap<String, String>> {
+    let mut labels = Api::<Node>::all(world.client.clone()).get("gpu-1").await?.labels().clone();
+    labels.retain(|label, _| [names::POOL_LABEL, names::LAYOUT_LABEL].contains(&label.as_str()));
+    Ok(labels)
+}
+
+/// Labels that are removed or changed by hand come back.
+async fn labels_are_repaired(world: &World) -> Result<()> {
+    let before = labels(world).await?;
+    ensure(before.get(names::POOL_LABEL).is_some_and(|pool| pool == "p"), "the node has the label of its pool")?;
+    for edit in
+        [format!("{}-", names::POOL_LABEL), format!("{}=other", names::POOL_LABEL), format!("{}-", names::LAYOUT_LABEL)]
+    {
+        world.kubectl(&["label", "--overwrite", "node", "gpu-1", &edit]).await?;
+        eventually(&format!("the labels of the node after {edit}"), PATIENCE, || async {
+            let now = labels(world).await?;
+            Ok(if now == before { Ok(()) } else { Err(format!("{now:?}")) })
+        })
+        .await?;
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn nodes_of_a_pool_are_kept_for_gpus_and_taints_of_others_stay() {
     let world = World::enter().await.unwrap();
@@ -80,6 +105,9 @@ async fn kept_for_gpus(world: &World) -> Result<()> {
     // what somebody takes away comes back
     world.kubectl(&["taint", "node", "gpu-1", "nvidia.com/gpu-"]).await?;
     comes_to(world, "the pool's taint again", &[OURS, THEIRS], Some(OURS)).await?;
+    world.kubectl(&["annotate", "node", "gpu-1", &format!("{}-", names::TAINTED)]).await?;
+    comes_to(world, "the mark of the pool's taint again", &[OURS, THEIRS], Some(OURS)).await?;
+    labels_are_repaired(world).await?;
     // a key that pods of tenants do not tolerate is refused, and none of ours is left
     world.set(&[tainted("example.com/gpu")]).await?;
     eventually("the pool says which key to write", PATIENCE, || async {

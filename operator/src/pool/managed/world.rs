@@ -182,6 +182,7 @@ impl World {
             refusals: &Refusals::new(),
             namespace: "home",
             tolerated: &Tolerated::default(),
+            marks: &BTreeMap::new(),
             lagging: &BTreeSet::new(),
         };
         pass(&self.fleet, &mut self.planner, &inputs)

@@ -211,6 +211,7 @@ async fn whole() {
         refusals: &refusals,
         namespace: "gputenancy-system",
         tolerated: &tolerated,
+        marks: &BTreeMap::new(),
         lagging: &lagging,
     };
     let mut planner = Planner::default();
