@@ -9,9 +9,9 @@ use clap::Parser;
 use gputenancy_service::logging::LogArgs;
 
 use crate::{
-    environment::Answer,
+    environment::Enforcement,
     gpu::{DriverRoot, NodePaths},
-    kubelet::{Allocation, config::below},
+    kubelet,
 };
 
 /// Root of the GPU Operator's driver container.
@@ -21,35 +21,17 @@ const OPERATOR_DRIVER: &str = "/run/nvidia/driver";
 #[derive(Clone, Debug, Parser)]
 #[command(version)]
 pub struct Args {
-    /// Name of this node's Node object.
-    #[arg(long, env = "NODE_NAME")]
-    pub node_name: String,
+    /// Flags of the device plugin.
+    #[command(flatten)]
+    pub plugin: kubelet::Config,
     /// Root of the driver's files on the host. Default: the GPU Operator's /run/nvidia/driver if it has the library, else the host's
     /// root.
     #[arg(long, env = "DRIVER_ROOT")]
     pub driver_root: Option<PathBuf>,
-    /// Mount path of the host's root.
-    #[arg(long, env = "HOST_ROOT", default_value = "/")]
-    pub host_root: PathBuf,
-    /// Folder of the device nodes.
-    #[arg(long, env = "DEV_ROOT", default_value = "/dev")]
-    pub dev_root: PathBuf,
-    /// Kubelet's folder.
-    #[arg(long, env = "KUBELET_DIR", default_value = "/var/lib/kubelet")]
-    pub kubelet_dir: PathBuf,
-    /// Folder of CDI specifications.
-    #[arg(long, env = "CDI_DIR", default_value = "/var/run/cdi")]
-    pub cdi_dir: PathBuf,
-    /// CDI devices added to every container with a GPU.
-    #[arg(long, env = "EXTRA_CDI_DEVICES", value_delimiter = ',')]
-    pub extra_cdi_devices: Vec<String>,
-    /// How containers get their devices: by CDI, or by the variable of NVIDIA's runtime hook.
-    #[arg(long, env = "ALLOCATE", value_enum, default_value_t)]
-    pub allocate: Allocation,
     /// What happens to containers of tenants that get forbidden variables by envFrom, which admission policies cannot see. Default:
     /// no check.
     #[arg(long, env = "HIDDEN_VARIABLES", value_enum)]
-    pub hidden_variables: Option<Answer>,
+    pub hidden_variables: Option<Enforcement>,
     /// Values that tenants may use in `NVIDIA_DRIVER_CAPABILITIES`.
     #[arg(long, env = "DRIVER_CAPABILITIES", value_delimiter = ',', default_value = "compute,utility")]
     pub driver_capabilities: Vec<String>,
@@ -75,7 +57,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 impl Args {
     /// Where the driver and the kernel's trees are.
     pub fn paths(&self) -> NodePaths {
-        let mounted = |host: &Path| DriverRoot { host: host.to_owned(), local: below(&self.host_root, host) };
+        let mounted = |host: &Path| DriverRoot { host: host.to_owned(), local: self.plugin.mounted(host) };
         let driver_roots = match &self.driver_root {
             Some(root) => vec![mounted(root)],
             None => vec![mounted(OPERATOR_DRIVER.as_ref()), mounted("/".as_ref())],
@@ -83,7 +65,7 @@ impl Args {
         // the same folder mounted at its own path is preferred: it may be writable where the host's root is not
         let direct = driver_roots.iter().map(|root| root.host.clone()).filter(|host| host.starts_with("/run/nvidia"));
         let direct = direct.map(|host| DriverRoot { local: host.clone(), host });
-        let sys = self.host_root.join("sys");
+        let sys = self.plugin.host_root.join("sys");
         NodePaths {
             driver_roots: direct.chain(driver_roots.iter().cloned()).collect(),
             proc_root: "/proc".into(),

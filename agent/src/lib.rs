@@ -11,6 +11,7 @@ pub mod health;
 pub mod kubelet;
 pub mod metrics;
 pub mod partition;
+mod pod_watch;
 pub mod report;
 pub mod rights;
 pub mod run;
@@ -18,4 +19,13 @@ pub mod run;
 /// Backoff of a failed watch. Thousands of agents return to an API server that restarts, hence up to 10 s.
 fn watch_backoff() -> kube::runtime::watcher::ExponentialBackoff {
     gputenancy_service::backoff::watch(std::time::Duration::from_secs(10))
+}
+
+/// Sends a value that differs from the latest one; true if it does.
+fn send_if_changed<T: PartialEq>(sender: &tokio::sync::watch::Sender<T>, new: T) -> bool {
+    sender.send_if_modified(|latest| {
+        let changed = *latest != new;
+        *latest = new;
+        changed
+    })
 }

@@ -119,7 +119,7 @@ impl Metrics {
     }
 
     /// A container has forbidden variables of this group.
-    pub fn hidden_variable(&self, variables: &'static str, stopped: bool) {
+    pub fn hidden_variable(&self, variables: String, stopped: bool) {
         let outcome = if stopped { "stopped" } else { "told" };
         self.hidden_variables.get_or_create(&[("variables", variables.into()), ("outcome", outcome.into())]).inc();
     }

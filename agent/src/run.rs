@@ -21,15 +21,16 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     args::Args,
     device::{DeviceView, KubeletView},
-    environment::{Guard, Suspects, runtime::Runtime},
+    environment::{EnvFromContainers, EnvironmentChecker, runtime::Runtime},
     gpu::{
         Calls, Deadlines, NvmlThread, Scan,
         process_origin::{LOGS, Origins},
     },
     health::Health,
-    kubelet,
+    kubelet::{self, requests::PodRequests},
     metrics::Metrics,
     partition::{PartitionState, Reconciler},
+    pod_watch,
     report::{
         StatusInput,
         gpu_node::{self, Watched},
@@ -91,12 +92,14 @@ pub async fn rights() -> Result<(), Error> {
 }
 
 /// Latest state of each task.
+#[derive(Default)]
 struct Channels {
     watched: watch::Sender<Watched>,
     view: watch::Sender<DeviceView>,
     kubelet: watch::Sender<KubeletView>,
     state: watch::Sender<PartitionState>,
-    suspects: watch::Sender<Suspects>,
+    requests: watch::Sender<Option<PodRequests>>,
+    containers: watch::Sender<EnvFromContainers>,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -109,14 +112,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let (metrics, heartbeat) = (Metrics::default(), watch::Sender::new(Instant::now()));
     let calls = Calls::new(metrics.clone());
     let nvml = NvmlThread::start(args.paths(), calls.clone(), Deadlines::default())?;
-    let channels = Channels {
-        watched: watch::Sender::default(),
-        view: watch::Sender::default(),
-        kubelet: watch::Sender::default(),
-        state: watch::Sender::default(),
-        suspects: watch::Sender::default(),
-    };
-    let boot_id = boot_id(&args.host_root);
+    let (channels, node_name) = (Channels::default(), &args.plugin.node_name);
+    let boot_id = boot_id(&args.plugin.host_root);
     let health = Health {
         heartbeat: heartbeat.subscribe(),
         state: channels.state.subscribe(),
@@ -129,10 +126,10 @@ pub async fn run(args: Args) -> Result<(), Error> {
     shutdown::on_signal(stop.clone())?;
     let mut plugin = std::pin::pin!(plugin(&args, &client, &channels, metrics.clone(), stop.clone()).fuse());
     tokio::select! {
-        () = gpu_node::watch(client.clone(), &args.node_name, &boot_id, &channels.watched) => {}
+        () = gpu_node::watch(client.clone(), node_name, &boot_id, &channels.watched) => {}
         () = partition(reconciler, &channels, &heartbeat) => {}
         () = report(&args, &client, &channels, (&calls, &metrics), &boot_id) => {}
-        () = guard(&args, &client, &channels, &metrics) => {}
+        () = check_environments(&args, &client, &channels, &metrics) => {}
         () = rights::keep(asking, refused, lacks, metrics.clone()) => {}
         served = endpoints::serve(args.http, health, stop.clone()) => served?,
         () = &mut plugin => {}
@@ -205,9 +202,9 @@ async fn report(
     let Ok(first) = known.map(|watched| watched.first_status.clone()) else { return };
     let earlier = first.clone().unwrap_or_default();
     let mut conditions = earlier.conditions.clone();
-    let mut writer = Writer::new(Api::<GpuNode>::all(client.clone()), &args.node_name, metrics.clone(), first);
+    let mut writer = Writer::new(Api::<GpuNode>::all(client.clone()), &args.plugin.node_name, metrics.clone(), first);
     let mut limit = RateLimit::new(Instant::now());
-    let origins = Origins { proc_root: "/proc".into(), logs: args.host_root.join(LOGS) };
+    let origins = Origins { proc_root: "/proc".into(), logs: args.plugin.host_root.join(LOGS) };
     let origin = |pid: u32| (origins.command(pid), origins.of(pid));
     loop {
         let next = {
@@ -266,34 +263,31 @@ async fn plugin(args: &Args, client: &Client, channels: &Channels, metrics: Metr
         () = stop.cancelled() => None,
     };
     let Some(driver_root) = found else { return };
-    let config = kubelet::Config {
-        node_name: args.node_name.clone(),
-        kubelet_dir: args.kubelet_dir.clone(),
-        cdi_dir: args.cdi_dir.clone(),
-        driver_root: driver_root.host,
-        host_root: args.host_root.clone(),
-        dev: args.dev_root.clone(),
-        extra_cdi_devices: args.extra_cdi_devices.clone(),
-        allocation: args.allocate,
+    let exchange = kubelet::Channels {
+        devices: channels.view.subscribe(),
+        requests: channels.requests.subscribe(),
+        kubelet: channels.kubelet.clone(),
     };
-    let (view, report) = (channels.view.subscribe(), channels.kubelet.clone());
-    kubelet::run(config, client.clone(), view, report, &channels.suspects, metrics, stop).await;
+    tokio::select! {
+        () = kubelet::run(args.plugin.clone(), driver_root.host, client.clone(), exchange, metrics, stop) => {}
+        () = pod_watch::watch(client.clone(), &args.plugin.node_name, &channels.requests, &channels.containers) => {}
+    }
 }
 
 /// Checks the variables of containers, if enabled.
-async fn guard(args: &Args, client: &Client, channels: &Channels, metrics: &Metrics) {
-    let Some(answer) = args.hidden_variables else { return std::future::pending().await };
-    let guard = Guard {
-        answer,
+async fn check_environments(args: &Args, client: &Client, channels: &Channels, metrics: &Metrics) {
+    let Some(enforcement) = args.hidden_variables else { return std::future::pending().await };
+    let checker = EnvironmentChecker {
+        enforcement,
         capabilities: args.driver_capabilities.clone(),
-        runtime: Runtime::new(&args.host_root, args.runtime_socket.as_deref()),
-        pod_resources: args.kubelet_dir.join("pod-resources/kubelet.sock"),
+        runtime: Runtime::new(&args.plugin.host_root, args.runtime_socket.as_deref()),
+        pod_resources: args.plugin.pod_resources_socket(),
         view: channels.view.subscribe(),
         client: client.clone(),
-        publisher: Publisher::new(client.clone(), "gputenancy.io/agent", &args.node_name),
+        publisher: Publisher::new(client.clone(), "gputenancy.io/agent", &args.plugin.node_name),
         metrics: metrics.clone(),
     };
-    guard.keep(channels.suspects.subscribe()).await;
+    checker.run(channels.containers.subscribe()).await;
 }
 
 /// The simulated driver keeps its state below its own root.

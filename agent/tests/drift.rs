@@ -24,7 +24,7 @@ use std::{
 use common::{Agent, Sim, built, myself};
 use draws::{Draws, Layout};
 use gputenancy_agent::kubelet::{
-    Allocation, Config,
+    Config,
     cdi::{self, Driver},
 };
 use gputenancy_crds::AgentStep;
@@ -196,19 +196,11 @@ impl Node {
 
     /// Device nodes in the agent's CDI specification, by UUID.
     fn devices(&self) -> Devices {
-        let config = Config {
-            node_name: "node".to_owned(),
-            kubelet_dir: self.options.root.join("var/lib/kubelet"),
-            cdi_dir: self.options.root.join("var/run/cdi"),
-            driver_root: self.options.driver_root.clone(),
-            host_root: self.options.root.clone(),
-            dev: self.options.dev(),
-            extra_cdi_devices: Vec::new(),
-            allocation: Allocation::Cdi,
-        };
+        let (host_root, dev_root) = (self.options.root.clone(), self.options.dev());
+        let config = Config { host_root, dev_root, ..Config::default() };
         let view = self.agent.view.borrow();
         assert!(view.devices.iter().all(|device| device.advertised() && device.healthy));
-        let spec = cdi::render(&view.devices, &Driver::find(&config));
+        let spec = cdi::render(&view.devices, &Driver::find(&config, &self.options.driver_root));
         let by_name = devices_of(&serde_json::to_value(spec).unwrap());
         view.devices.iter().map(|device| (device.id.to_string(), by_name[&cdi::name(&device.id)].clone())).collect()
     }

@@ -1,14 +1,15 @@
-//! Variables that the API server cannot see: what a container gets by `envFrom` is in a `ConfigMap` or Secret, and admission policies read
-//! the pod alone. The container runtime knows what a container was started with, so nobody needs a right to read Secrets, and a
-//! process cannot hide it by changing its own environment, as it can in `/proc`.
+//! Variables that the API server cannot see: `envFrom` takes them from a `ConfigMap` or Secret, and admission policies read the pod alone.
+//! The container runtime reports the variables that a container was started with. This needs no right to read Secrets, and a process
+//! cannot hide a variable by changing its own environment, as it can in `/proc`.
 //!
-//! A container is looked at once, and only if its manifest has `envFrom`; at rest there is nothing to do.
+//! Each container is checked once, and only if its manifest has `envFrom`.
 
-mod event;
-pub mod guard;
+pub mod checker;
+pub mod containers;
+pub mod enforcement;
 pub mod runtime;
-pub mod suspects;
-pub mod verdict;
+pub mod violations;
 
-pub use guard::{Answer, Guard};
-pub use suspects::{Suspect, Suspects};
+pub use checker::EnvironmentChecker;
+pub use containers::{EnvFromContainer, EnvFromContainers};
+pub use enforcement::Enforcement;

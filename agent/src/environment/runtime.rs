@@ -1,15 +1,14 @@
-//! The container runtime of the node, over its socket: containerd's and CRI-O's answers have the same words for what is asked here.
+//! The node's container runtime, over its socket. The responses of containerd and CRI-O have the same fields as far as they are read here.
 
 use std::{
-    collections::HashMap,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use serde::Deserialize;
+use serde_json::Value;
 use tonic::{Code, Status, transport::Channel};
 
-use super::verdict::{Environment, environment};
+use super::violations::{Environment, parse};
 use crate::kubelet::{
     config::below,
     proto::runtime::{
@@ -19,7 +18,7 @@ use crate::kubelet::{
     uds,
 };
 
-/// Where runtimes listen, as the host sees it: containerd, CRI-O, and the containerd of k3s, k0s and `MicroK8s`.
+/// Sockets of runtimes on the host: containerd, CRI-O, and the containerd of k3s, k0s and `MicroK8s`.
 const SOCKETS: &[&str] = &[
     "/run/containerd/containerd.sock",
     "/run/crio/crio.sock",
@@ -27,153 +26,117 @@ const SOCKETS: &[&str] = &[
     "/run/k0s/containerd.sock",
     "/var/snap/microk8s/common/run/containerd.sock",
 ];
-/// A runtime that takes longer is asked again later.
+/// Limit for one call.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Seconds between the signal to end and the one that kills.
+/// Seconds between SIGTERM and SIGKILL.
 const GRACE: i64 = 2;
 
-/// Why the runtime tells nothing.
+/// Why the runtime gives no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No socket where one is looked for.
+    /// None of the sockets exists.
     #[error("no container runtime listens at {0}")]
-    Nowhere(String),
-    /// It does not answer, or not this.
+    NoSocket(String),
+    /// A call failed, or its response cannot be parsed.
     #[error("the container runtime at {0}: {1}")]
-    Refused(String, String),
+    Call(String, String),
 }
 
-/// What a container was started with.
+/// A container as the runtime started it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Started {
+pub struct StartedContainer {
     /// All its variables.
     pub env: Environment,
-    /// It has not ended yet.
-    pub runs: bool,
-    /// How the runtime names its image: the id first.
-    pub images: Vec<String>,
-    /// Where the runtime that has it listens.
-    pub socket: PathBuf,
+    /// It has not ended.
+    pub running: bool,
+    /// Names of its image in the runtime, the id first.
+    images: Vec<String>,
+    /// Socket of its runtime.
+    socket: PathBuf,
 }
 
-/// The runtimes of this node.
+/// The container runtimes of this node.
 #[derive(Clone, Debug)]
 pub struct Runtime {
     sockets: Vec<PathBuf>,
 }
 
-/// The part of a container's details that is read here.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ContainerInfo {
-    runtime_spec: Spec,
+/// Variables in the details of a container or image: those at `variables` below the object at `parent`.
+fn environment(info: &str, parent: &str, variables: &str) -> Result<Environment, String> {
+    let info: Value = serde_json::from_str(info).map_err(|error| format!("parsing its details: {error}"))?;
+    let parent = info.pointer(parent).ok_or_else(|| format!("its details have no {parent}"))?;
+    let variables = parent.get(variables).and_then(Value::as_array);
+    Ok(parse(&variables.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()))
 }
 
-#[derive(Deserialize)]
-struct Spec {
-    process: Process,
+fn container_environment(info: &str) -> Result<Environment, String> {
+    environment(info, "/runtimeSpec/process", "env")
 }
 
-#[derive(Deserialize)]
-struct Process {
-    #[serde(default)]
-    env: Vec<String>,
-}
-
-/// The part of an image's details that is read here.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ImageInfo {
-    image_spec: Image,
-}
-
-#[derive(Deserialize)]
-struct Image {
-    config: ImageConfig,
-}
-
-#[derive(Deserialize)]
-struct ImageConfig {
-    #[serde(default, rename = "Env")]
-    env: Option<Vec<String>>,
-}
-
-/// Variables of a container's details.
-fn of_container(info: &str) -> Result<Environment, serde_json::Error> {
-    serde_json::from_str(info).map(|info: ContainerInfo| environment(&info.runtime_spec.process.env))
-}
-
-/// Variables of an image's details.
-fn of_image(info: &str) -> Result<Environment, serde_json::Error> {
-    let info: ImageInfo = serde_json::from_str(info)?;
-    Ok(environment(&info.image_spec.config.env.unwrap_or_default()))
+fn image_environment(info: &str) -> Result<Environment, String> {
+    environment(info, "/imageSpec/config", "Env")
 }
 
 impl Runtime {
-    /// The runtime at this socket of the host, or at one of the usual ones.
+    /// The runtime at this socket of the host, or at one of the usual sockets.
     pub fn new(host_root: &Path, socket: Option<&Path>) -> Self {
         let usual = || SOCKETS.iter().map(|socket| below(host_root, socket.as_ref())).collect();
         Self { sockets: socket.map_or_else(usual, |socket| vec![below(host_root, socket)]) }
     }
 
-    /// What a container was started with; none when the runtime has removed it already.
-    pub async fn started(&self, id: &str) -> Result<Option<Started>, Error> {
-        let mut outcome = Err(Error::Nowhere(self.words()));
+    /// The container with this id; none if the runtime has removed it.
+    pub async fn container(&self, id: &str) -> Result<Option<StartedContainer>, Error> {
+        let sockets: Vec<_> = self.sockets.iter().map(|socket| socket.display().to_string()).collect();
+        let mut outcome = Err(Error::NoSocket(sockets.join(", ")));
         for socket in self.sockets.iter().filter(|socket| socket.exists()) {
-            match started(socket, id).await {
-                Ok(Some(started)) => return Ok(Some(started)),
+            match container(socket, id).await {
+                Ok(Some(container)) => return Ok(Some(container)),
                 Ok(None) => outcome = Ok(None),
-                // of two runtimes on a node the one without kubelet may answer nothing
+                // of two runtimes on a node the one without kubelet may not answer
                 Err(error) => outcome = outcome.or(Err(error)),
             }
         }
         outcome
     }
 
-    /// What a container's image sets; nothing when the runtime has no such image any more.
-    pub async fn image(&self, started: &Started) -> Result<Environment, Error> {
-        let mut client = ImageServiceClient::new(channel(&started.socket));
-        for image in &started.images {
+    /// Variables of a container's image; none if the runtime has removed the image.
+    pub async fn image(&self, container: &StartedContainer) -> Result<Environment, Error> {
+        let socket = &container.socket;
+        let mut client = ImageServiceClient::new(channel(socket));
+        for image in &container.images {
             let spec = ImageSpec { image: image.clone() };
             let request = ImageStatusRequest { image: Some(spec), verbose: true };
-            let answer = client.image_status(request).await.map_err(|status| refused(&started.socket, &status))?;
-            if let Some(info) = answer.into_inner().info.get("info") {
-                return of_image(info).map_err(|error| unreadable(&started.socket, &error));
+            let response = client.image_status(request).await.map_err(|status| refused(socket, &status))?;
+            if let Some(info) = response.into_inner().info.get("info") {
+                return image_environment(info).map_err(|message| failed(socket, message));
             }
         }
         Ok(Environment::new())
     }
 
-    /// Ends a container.
-    pub async fn stop(&self, id: &str, started: &Started) -> Result<(), Error> {
-        let mut client = RuntimeServiceClient::new(channel(&started.socket));
+    /// Stops a container.
+    pub async fn stop(&self, id: &str, container: &StartedContainer) -> Result<(), Error> {
+        let mut client = RuntimeServiceClient::new(channel(&container.socket));
         let request = StopContainerRequest { container_id: id.to_owned(), timeout: GRACE };
         match client.stop_container(request).await {
-            Ok(_) => Ok(()),
-            Err(status) if status.code() == Code::NotFound => Ok(()),
-            Err(status) => Err(refused(&started.socket, &status)),
+            Err(status) if status.code() != Code::NotFound => Err(refused(&container.socket, &status)),
+            _ => Ok(()),
         }
-    }
-
-    fn words(&self) -> String {
-        let all: Vec<String> = self.sockets.iter().map(|socket| socket.display().to_string()).collect();
-        all.join(", ")
     }
 }
 
-async fn started(socket: &Path, id: &str) -> Result<Option<Started>, Error> {
+async fn container(socket: &Path, id: &str) -> Result<Option<StartedContainer>, Error> {
     let request = ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
-    let answer = match RuntimeServiceClient::new(channel(socket)).container_status(request).await {
-        Ok(answer) => answer.into_inner(),
+    let response = match RuntimeServiceClient::new(channel(socket)).container_status(request).await {
+        Ok(response) => response.into_inner(),
         Err(status) if status.code() == Code::NotFound => return Ok(None),
         Err(status) => return Err(refused(socket, &status)),
     };
-    let status = answer.status.unwrap_or_default();
-    let info: &HashMap<_, _> = &answer.info.into_iter().collect();
-    let text = info.get("info").map_or("", String::as_str);
-    Ok(Some(Started {
-        env: of_container(text).map_err(|error| unreadable(socket, &error))?,
-        runs: matches!(status.state(), ContainerState::ContainerCreated | ContainerState::ContainerRunning),
+    let status = response.status.unwrap_or_default();
+    let info = response.info.get("info").map_or("", String::as_str);
+    Ok(Some(StartedContainer {
+        env: container_environment(info).map_err(|message| failed(socket, message))?,
+        running: matches!(status.state(), ContainerState::ContainerCreated | ContainerState::ContainerRunning),
         images: [status.image_id, status.image_ref].into_iter().filter(|image| !image.is_empty()).collect(),
         socket: socket.to_owned(),
     }))
@@ -183,12 +146,12 @@ fn channel(socket: &Path) -> Channel {
     uds::lazy(socket, TIMEOUT)
 }
 
-fn refused(socket: &Path, status: &Status) -> Error {
-    Error::Refused(socket.display().to_string(), status.message().to_owned())
+fn failed(socket: &Path, message: impl Into<String>) -> Error {
+    Error::Call(socket.display().to_string(), message.into())
 }
 
-fn unreadable(socket: &Path, error: &serde_json::Error) -> Error {
-    Error::Refused(socket.display().to_string(), format!("its details cannot be read: {error}"))
+fn refused(socket: &Path, status: &Status) -> Error {
+    failed(socket, status.message())
 }
 
 #[cfg(test)]
@@ -196,26 +159,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_details_of_containerd_and_cri_o_are_read_alike() {
+    fn details_of_containerd_and_cri_o_have_the_same_variables() {
         let spec =
             r#"{"ociVersion": "1.2.0", "process": {"user": {"uid": 0}, "args": ["sleep"], "env": ["A=1", "B=2"]}}"#;
-        let both = environment(&["A=1".to_owned(), "B=2".to_owned()]);
+        let both = parse(&["A=1".to_owned(), "B=2".to_owned()]);
         let containerd = format!(r#"{{"sandboxID": "s", "pid": 7, "config": {{}}, "runtimeSpec": {spec}}}"#);
         let crio = format!(r#"{{"sandboxID": "s", "pid": 7, "runtimeSpec": {spec}, "privileged": false}}"#);
-        assert_eq!(of_container(&containerd).unwrap(), both);
-        assert_eq!(of_container(&crio).unwrap(), both);
-        assert!(of_container("{}").is_err(), "no specification is no empty one");
+        assert_eq!(container_environment(&containerd).unwrap(), both);
+        assert_eq!(container_environment(&crio).unwrap(), both);
+        assert!(container_environment("{}").is_err(), "a missing specification is an error");
         let image = r#"{"chainID": "c", "imageSpec": {"architecture": "amd64", "config": {"Env": ["A=1", "B=2"], "Cmd": ["x"]}}}"#;
-        assert_eq!(of_image(image).unwrap(), both);
-        assert!(of_image(r#"{"imageSpec": {"config": {}}}"#).unwrap().is_empty());
+        assert_eq!(image_environment(image).unwrap(), both);
+        assert!(image_environment(r#"{"imageSpec": {"config": {}}}"#).unwrap().is_empty());
     }
 
     #[tokio::test]
-    async fn without_a_socket_it_says_where_it_looked() {
+    async fn runtime_without_a_socket_names_the_paths() {
         let root = tempfile::tempdir().unwrap();
-        let error = Runtime::new(root.path(), None).started("0123").await.unwrap_err().to_string();
+        let error = Runtime::new(root.path(), None).container("0123").await.unwrap_err().to_string();
         assert!(error.contains("run/containerd/containerd.sock"), "{error}");
-        let own = Runtime::new(root.path(), Some("/run/own.sock".as_ref())).started("0123").await.unwrap_err();
+        let own = Runtime::new(root.path(), Some("/run/own.sock".as_ref())).container("0123").await.unwrap_err();
         assert_eq!(own.to_string(), format!("no container runtime listens at {}/run/own.sock", root.path().display()));
     }
 }

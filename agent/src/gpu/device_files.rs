@@ -8,31 +8,7 @@ use std::{
 
 use gputenancy_nvml::Process;
 
-use super::{inventory::Inventory, process_origin::command};
-
-/// A GPU instance id, or one with a compute instance id: what a file below `/dev/nvidia-caps` gives access to.
-pub type Capability = (u32, Option<u32>);
-
-/// The driver's table of capability files: the kernel's, or the copy below the root of a simulated driver.
-pub fn minors_table(proc_root: &Path, driver_root: &Path) -> String {
-    let table = "driver/nvidia-caps/mig-minors";
-    let of_driver = fs::read_to_string(driver_root.join("proc").join(table));
-    of_driver.or_else(|_| fs::read_to_string(proc_root.join(table))).unwrap_or_default()
-}
-
-/// Minor numbers of capability files: from the driver's table, else by the driver's formula.
-pub fn cap_minors(table: &str, gpu_minor: u32, capabilities: &[Capability]) -> Vec<u32> {
-    let from_table = |key: &str| {
-        let rest = table.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
-        rest.trim().parse().ok()
-    };
-    let minor = |(gi, ci): &Capability| {
-        let compute = ci.map(|ci| format!("/ci{ci}")).unwrap_or_default();
-        let formula = 3 + 135 * gpu_minor + 9 * gi + ci.map_or(0, |ci| 1 + ci);
-        from_table(&format!("gpu{gpu_minor}/gi{gi}{compute}/access")).unwrap_or(formula)
-    };
-    capabilities.iter().map(minor).collect()
-}
+use super::{cap_minors::CapMinors, inventory::Inventory, process_origin::command};
 
 /// Processes other than this one that have one of these capability files open.
 pub fn holders_of(proc_root: &Path, minors: &[u32]) -> Vec<u32> {
@@ -49,13 +25,13 @@ pub fn add_holders(inventory: &mut Inventory, proc_root: &Path, driver_root: &Pa
     if held.is_empty() {
         return;
     }
-    let table = minors_table(proc_root, driver_root);
+    let cap_minors = CapMinors::read(proc_root, driver_root);
     for gpu in &mut inventory.gpus {
         for instance in &gpu.instances {
             let gi = instance.gi;
-            let compute = instance.compute.iter().map(|compute| (gi, Some(compute.ci)));
-            let capabilities: Vec<Capability> = iter::once((gi, None)).chain(compute).collect();
-            let minors = cap_minors(&table, gpu.minor, &capabilities);
+            let compute = instance.compute.iter().map(|compute| Some(compute.ci));
+            let minors = iter::once(None).chain(compute).map(|ci| cap_minors.minor(gpu.minor, gi, ci));
+            let minors: Vec<u32> = minors.collect();
             for (_, pid) in held.iter().filter(|(minor, _)| minors.contains(minor)) {
                 if !gpu.clients.iter().any(|known| known.pid == *pid && known.gi == Some(gi)) {
                     gpu.clients.push(Process { pid: *pid, gi: Some(gi), ci: None, memory_mib: None });
@@ -98,14 +74,6 @@ mod tests {
 
     use super::*;
     use crate::gpu::inventory::{ObservedCompute, ObservedGpu, ObservedInstance};
-
-    #[test]
-    fn cap_minors_prefer_the_driver_table_to_the_formula() {
-        let both = [(9, None), (9, Some(0))];
-        assert_eq!(cap_minors("", 0, &both), [84, 85]);
-        let table = "config 1\nmonitor 2\ngpu0/gi9/access 300\ngpu0/gi9/ci0/access 301\n";
-        assert_eq!(cap_minors(table, 0, &both), [300, 301]);
-    }
 
     #[test]
     fn holders_have_exactly_this_capability_file_open() {

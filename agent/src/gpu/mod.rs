@@ -4,6 +4,7 @@
 //! [`device_files`] and [`process_origin`] find processes that NVML does not list, and the containers that processes belong to.
 
 pub mod calls;
+pub mod cap_minors;
 pub mod device_files;
 pub mod driver;
 pub mod faults;
@@ -16,6 +17,7 @@ mod reset;
 pub mod thread;
 
 pub use calls::Calls;
+pub use cap_minors::CapMinors;
 pub use driver::{DriverRoot, NodePaths};
 pub use inventory::{Inventory, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, Scan};
 pub use operation::{Operation, OperationError};

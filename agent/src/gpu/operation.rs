@@ -5,10 +5,7 @@ use std::fmt;
 use gputenancy_crds::GpuError;
 use gputenancy_nvml::{Activation, Gpu, GpuInstance, Nvml, NvmlFailure, code, full_width};
 
-use super::{
-    device_files::{cap_minors, holders_of, minors_table},
-    driver::Session,
-};
+use super::{cap_minors::CapMinors, device_files::holders_of, driver::Session};
 
 /// The command that resets a GPU, as errors and metrics name it.
 pub const RESET_CALL: &str = "nvidia-smi --gpu-reset";
@@ -200,17 +197,18 @@ fn refuse_if_used(
     gi: u32,
 ) -> Result<(), OperationError> {
     let mut pids: Vec<u32> = gpu.processes()?.iter().filter(|p| p.gi == Some(gi)).map(|p| p.pid).collect();
-    let mut capabilities = vec![(gi, None)];
+    let proc_root = &session.paths.proc_root;
+    let cap_minors = CapMinors::read(proc_root, &session.driver_root.local);
+    let gpu_minor = gpu.minor()?;
+    let mut files = vec![cap_minors.minor(gpu_minor, gi, None)];
     for compute in instance.compute_instances(&instance.compute_profiles()?)? {
         let info = compute.info()?;
-        capabilities.push((gi, Some(info.id)));
+        files.push(cap_minors.minor(gpu_minor, gi, Some(info.id)));
         if let Some(device) = compute.mig_device(gi, &info)? {
             pids.extend(device.processes()?.iter().map(|process| process.pid));
         }
     }
-    let proc_root = &session.paths.proc_root;
-    let table = minors_table(proc_root, &session.driver_root.local);
-    pids.extend(holders_of(proc_root, &cap_minors(&table, gpu.minor()?, &capabilities)));
+    pids.extend(holders_of(proc_root, &files));
     pids.sort_unstable();
     pids.dedup();
     if pids.is_empty() { Ok(()) } else { Err(OperationError::InUse { pids }) }

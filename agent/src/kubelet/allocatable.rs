@@ -1,387 +1,393 @@
-//! Keeps three counts in step, in the order that loses no pod: kubelet's list, its device manager, the node's allocatable.
+//! Keeps three counts consistent without losing a pod: the device list, kubelet's device manager, and the node's allocatable.
 //!
-//! kubelet writes `node.status.allocatable` only every ten seconds. A device withdrawn from kubelet alone is still
-//! counted by the scheduler meanwhile, and the pod that is bound to it fails. So allocatable goes down first and
-//! up last. kubelet in turn fails a pod on its way when the node's allocatable has sunk below what is bound: so it
-//! sinks to that first, which leaves the scheduler no room, and further when the last pod has its device.
-//! This module only decides; [`super::drive`] acts.
+//! kubelet writes `node.status.allocatable` only every ten seconds. Meanwhile the scheduler still counts a device that was withdrawn from
+//! kubelet alone, and a pod that is bound to it fails. So allocatable is lowered first and raised last. kubelet also fails a pod in flight
+//! if the node's allocatable is lower than the requests of the bound pods. So allocatable is lowered in two stages: first to these
+//! requests, which lets the scheduler bind no further pod, then to the target when the last pod in flight has its device.
+//!
+//! This module is pure; [`super::manager`] executes its actions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
-use super::offer::{Listed, Offer, Offers, usable};
+use gputenancy_crds::quantity::Amount;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::device_list::{DeviceList, DeviceLists, ListedDevice, healthy};
 use crate::device::DeviceId;
 
-/// Time that the scheduler is given to see a lowered allocatable, and kubelet to finish a pod bound just before; see [`settling`].
-pub const SETTLE: Duration = Duration::from_millis(300);
+/// Least time for the scheduler to receive a lowered allocatable, and for kubelet to finish a pod that was bound just before.
+pub const MIN_PROPAGATION: Duration = Duration::from_millis(300);
 
-/// The most that it is given: two of them have to fit between kubelet's writes of the node's status, ten seconds apart.
-const SETTLE_MOST: Duration = Duration::from_secs(2);
+/// Most time for that: two of them must fit between kubelet's writes of the node's status, which are ten seconds apart.
+const MAX_PROPAGATION: Duration = Duration::from_secs(2);
 
-/// How long to let a write settle that took so long: where the API server is slow or processors are short, the scheduler is late too.
-/// On a machine with thirty times the work that it can do, 300 ms lost two pods of three hundred.
-pub fn settling(write: Duration) -> Duration {
-    (write * 4).clamp(SETTLE, SETTLE_MOST)
+/// Propagation time after a write that took so long: if the API server or the machine is slow, the scheduler is late too. On a machine
+/// with thirty times its load, 300 ms lost two of three hundred pods.
+pub fn propagation(write: Duration) -> Duration {
+    (write * 4).clamp(MIN_PROPAGATION, MAX_PROPAGATION)
 }
 
-/// A pod that has been bound for longer and has no device yet is not waited for: a busy node takes seconds.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a bound pod without a device counts as in flight: a busy node takes seconds.
+pub const IN_FLIGHT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long everything has to be at nothing before the agent goes: kubelet may be about to write an older number.
-pub const PARTING: Duration = Duration::from_millis(700);
+/// How long all counts must be zero before the agent exits: kubelet may be about to write an older number.
+pub const SHUTDOWN_DELAY: Duration = Duration::from_millis(700);
 
-/// kubelet listens, yet does not list what it was told: its connection is one that it has given up.
-pub const DEAF: Duration = Duration::from_secs(5);
+/// A kubelet that watches a list and has not taken it over by then has abandoned the connection.
+pub const STALE_LIST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Numbers by resource, as in `node.status.allocatable`.
+/// Number of devices by resource, as in `node.status.allocatable`.
 pub type Counts = BTreeMap<String, u64>;
 
-/// Pods that are bound and have no device of a resource yet.
+/// Bound pods without a device of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Flight {
-    /// Devices that they ask for.
+pub struct InFlight {
+    /// Devices that they request.
     pub count: u64,
-    /// When the one bound last was seen first.
-    pub youngest: Instant,
+    /// When the newest of them was first seen.
+    pub newest: Instant,
 }
 
-/// Flights by resource.
-pub type Flights = BTreeMap<String, Flight>;
+/// Pods in flight by resource.
+pub type InFlightPods = BTreeMap<String, InFlight>;
 
-/// What is seen before a step.
+/// Input of a step.
 #[derive(Debug, Clone)]
-pub struct Seen<'a> {
-    /// What the view wants offered.
-    pub wanted: &'a Offers,
-    /// What was offered last, by each resource that has a plugin server.
-    pub published: &'a Offers,
-    /// Resources whose list kubelet listens to.
-    pub listening: &'a BTreeSet<String>,
-    /// Devices that kubelet's device manager could give away or has given, by resource; none while kubelet has not answered.
+pub struct Observation<'a> {
+    /// The lists that the device view asks for.
+    pub wanted: &'a DeviceLists,
+    /// The lists published last, for each resource that has a plugin server.
+    pub published: &'a DeviceLists,
+    /// Resources whose list kubelet watches.
+    pub watched: &'a BTreeSet<String>,
+    /// Devices that kubelet's device manager has allocated or can allocate, by resource; none while kubelet does not answer.
     pub kubelet: Option<&'a BTreeMap<String, BTreeSet<DeviceId>>>,
-    /// The node's allocatable; none while the API server has not answered.
+    /// The node's allocatable; none before the API server has answered.
     pub node: Option<&'a Counts>,
-    /// What the node's pods ask for; none where the agent may not read pods.
-    pub taken: Option<&'a Counts>,
-    /// The part of it that kubelet has given no device yet.
-    pub in_flight: &'a Flights,
-    /// The agent is about to stop: nothing may be counted on, not even what is in use, because a pod that ends while there
-    /// is no plugin would make room for one that fails. Everything is offered as unhealthy, which is what kubelet makes of
-    /// it anyway when the plugin goes, and running pods go on.
+    /// Requests of the node's pods; none without the right to read pods.
+    pub requested: Option<&'a Counts>,
+    /// Requests of the pods in flight.
+    pub in_flight: &'a InFlightPods,
+    /// The agent is about to stop. All devices are listed as unhealthy, also those in use: without a plugin, the device of a pod that
+    /// ends would be allocated to a pod that fails. kubelet does the same when the plugin ends, and running pods continue.
     pub stopping: bool,
-    /// Time for a lowered allocatable to be seen.
-    pub settle: Duration,
-    /// The present.
+    /// See [`propagation`].
+    pub propagation: Duration,
+    /// The current time.
     pub now: Instant,
 }
 
-/// Devices that left the list of a resource, by resource.
-type Leaves = BTreeMap<String, BTreeMap<DeviceId, Leave>>;
-
-/// A device that left a list.
+/// A device that left the list of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Leave {
+struct Withdrawal {
     at: Instant,
-    /// kubelet listed it then: a list without it is one that kubelet has taken over since.
-    listed: bool,
-    /// kubelet has taken it over.
-    over: bool,
+    /// kubelet listed the device at that time, so a list without it is a newer one.
+    was_listed: bool,
+    /// kubelet has taken over a list without the device.
+    confirmed: bool,
 }
 
-impl Leave {
-    /// What is known of it now; none when the device may be counted again. A kubelet that was never seen without the device has
-    /// taken the news over after [`DEAF`] at the latest, or is not listening at all.
-    fn later(self, id: &DeviceId, listed: Option<&BTreeSet<DeviceId>>, now: Instant) -> Option<Self> {
-        let gone = listed.is_some_and(|ids| !ids.contains(id));
-        let over = self.over || (self.listed && gone);
-        let doubtful = now < self.at + SETTLE || (!over && now < self.at + DEAF);
-        doubtful.then_some(Self { over, ..self })
+impl Withdrawal {
+    /// The updated state; none when the device may be counted again. If kubelet was never observed without the device, it has taken the
+    /// list over after [`STALE_LIST_TIMEOUT`] at the latest, or does not watch it.
+    fn update(self, listed: Option<bool>, now: Instant) -> Option<Self> {
+        let confirmed = self.confirmed || (self.was_listed && listed == Some(false));
+        let pending = now < self.at + MIN_PROPAGATION || (!confirmed && now < self.at + STALE_LIST_TIMEOUT);
+        pending.then_some(Self { confirmed, ..self })
     }
 }
 
-/// What must be remembered between steps; a new agent starts with nothing.
+/// What is kept between steps; a new agent starts without any.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Memory {
-    /// Since when a resource that is to lose devices has been seen low enough.
-    lowered: BTreeMap<String, Instant>,
-    /// Since when a resource has been full, with nobody on the way.
-    full: BTreeMap<String, Instant>,
-    /// Since when a resource has been too high, or has had pods on the way that are too many.
-    high: BTreeMap<String, Instant>,
-    /// When a device left the list of a resource: kubelet may take a moment to take that over, even when the device is back by then.
-    /// In another resource's list, where it may have gone, it counts all the same.
-    withdrawn: Leaves,
-    /// Since when kubelet has listened to a resource's list without listing it.
-    deaf: BTreeMap<String, Instant>,
-    /// Since when an agent that is to stop has had nothing left to take back.
-    parting: Option<Instant>,
+pub struct State {
+    resources: BTreeMap<String, ResourceState>,
+    /// Since when all counts are zero while the agent is stopping.
+    drained: Option<Instant>,
 }
 
-impl Memory {
-    /// How long until something has lasted long enough to be settled, which no news will tell.
-    pub fn due(&self, settle: Duration, now: Instant) -> Option<Duration> {
-        let since = self.lowered.values().chain(self.full.values());
-        let left = since.map(|since| (*since + settle).saturating_duration_since(now));
+/// What is kept of one resource.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct ResourceState {
+    /// Since when allocatable is low enough for a withdrawal.
+    lowered: Option<Instant>,
+    /// Since when all of allocatable is requested, and no pod is in flight.
+    full: Option<Instant>,
+    /// Since when allocatable is above the target, or pods in flight request too many devices.
+    high: Option<Instant>,
+    /// Since when kubelet watches the list and has not taken it over.
+    stale: Option<Instant>,
+    /// Devices that left the list: kubelet may need a moment to take that over, even if the device is back by then. In the list of another
+    /// resource the device counts.
+    withdrawn: BTreeMap<DeviceId, Withdrawal>,
+}
+
+impl State {
+    /// Time until a change has propagated, which no event reports.
+    pub fn due(&self, propagation: Duration, now: Instant) -> Option<Duration> {
+        let since = self.resources.values().flat_map(|resource| [resource.lowered, resource.full]).flatten();
+        let left = since.map(|since| (since + propagation).saturating_duration_since(now));
         left.filter(|left| !left.is_zero()).min()
     }
 }
 
-/// What is to be done.
+/// An action of the manager.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Write these entries of the node's allocatable, in one patch.
-    Allocatable(Counts),
-    /// Tell kubelet this list.
-    Publish(String, Offer),
-    /// Connect with kubelet anew.
-    Renew(String),
+    WriteAllocatable(Counts),
+    /// Send this list to kubelet.
+    Publish(String, DeviceList),
+    /// Register the resource with kubelet again.
+    Register(String),
 }
 
-/// The outcome of a step.
+/// Output of a step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Step {
-    /// What is to be done, in this order.
+    /// Actions, in this order.
     pub actions: Vec<Action>,
-    /// Why the view is not in force yet, a sentence for each resource; empty when it is.
+    /// Why the wanted lists are not applied yet, one sentence per resource; empty once they are.
     pub waiting: Vec<String>,
-    /// An agent that is to stop may go: nobody counts on it.
-    pub may_go: bool,
+    /// A stopping agent may exit: all counts are zero.
+    pub may_exit: bool,
 }
 
-/// Names of resources that are ours to correct: the same that admission policy lets an agent write.
-pub fn ours(resource: &str) -> bool {
+/// The agent manages this resource: the same names that the admission policy lets an agent write.
+pub fn is_managed(resource: &str) -> bool {
     resource == "nvidia.com/gpu"
         || ["nvidia.com/gpu.", "nvidia.com/mig-", "gputenancy.io/"].iter().any(|prefix| resource.starts_with(prefix))
 }
 
-/// Decides what to do next.
-pub fn step(memory: &Memory, seen: &Seen<'_>) -> (Memory, Step) {
-    let mut next = Memory::default();
-    for (resource, ids) in &memory.withdrawn {
-        let listed = seen.kubelet.map(|all| all.get(resource).unwrap_or(const { &BTreeSet::new() }));
-        let later = ids.iter().filter_map(|(id, leave)| Some((id.clone(), leave.later(id, listed, seen.now)?)));
-        next.withdrawn.insert(resource.clone(), later.collect());
-    }
-    next.withdrawn.retain(|_, ids| !ids.is_empty());
-    let withdrawn = next.withdrawn.clone();
-    let mut step = Step::default();
-    let mut counts = Counts::new();
-    let farewell = if seen.stopping { nothing_of(seen.published) } else { Offers::new() };
-    let wanted = if seen.stopping { &farewell } else { seen.wanted };
+/// Numbers of devices in these quantities.
+pub fn managed_counts(quantities: &BTreeMap<String, Quantity>) -> Counts {
+    let count = |quantity| u64::try_from(Amount::parse(quantity)?.milli() / 1000).ok();
+    let managed = quantities.iter().filter(|(resource, _)| is_managed(resource));
+    managed.map(|(resource, quantity)| (resource.clone(), count(quantity).unwrap_or(0))).collect()
+}
+
+/// Decides the next actions.
+pub fn step(before: &State, seen: &Observation<'_>) -> (State, Step) {
+    let (mut next, mut step, mut counts) = (State::default(), Step::default(), Counts::new());
+    let unhealthy = if seen.stopping { all_unhealthy(seen.published) } else { DeviceLists::new() };
+    let wanted = if seen.stopping { &unhealthy } else { seen.wanted };
     let resources: BTreeSet<&String> = wanted.keys().chain(seen.published.keys()).collect();
-    let mut gone = true;
+    let mut drained = true;
     for &resource in &resources {
-        let one = Resource::of(resource, wanted, seen, withdrawn.get(resource));
-        gone &= one.gone();
-        let full = one.full_since(memory.full.get(resource).copied());
-        let high = one.high_since(memory.high.get(resource).copied());
+        let before = before.resources.get(resource).cloned().unwrap_or_default();
+        let one = Resource::new(resource, wanted, seen, &before.withdrawn);
+        let since = |holds: bool, before: Option<Instant>| holds.then(|| before.unwrap_or(seen.now));
+        let (full, high) = (since(one.is_full(), before.full), since(one.is_high(), before.high));
+        let lowered = since(one.is_lowered(high), before.lowered);
+        let mut state = ResourceState { lowered, full, high, stale: None, withdrawn: one.withdrawn.clone() };
         if let Some(count) = one.correction(full, high) {
             counts.insert(resource.clone(), count);
         }
-        next.full.extend(full.map(|since| (resource.clone(), since)));
-        next.high.extend(high.map(|since| (resource.clone(), since)));
-        if let Some(since) = one.lowered_since(memory.lowered.get(resource).copied(), high) {
-            next.lowered.insert(resource.clone(), since);
-        }
-        let settled = next.lowered.get(resource).is_some_and(|since| seen.now >= *since + seen.settle);
-        if let Some(offer) = one.publication(settled) {
-            step.actions.push(Action::Publish(resource.clone(), offer.clone()));
-            let leaves = next.withdrawn.entry(resource.clone()).or_default();
-            leaves.extend(one.leaving().map(|id| (id.clone(), one.leave(id))));
-        } else if one.deaf() {
-            let since = memory.deaf.get(resource).copied().unwrap_or(seen.now);
-            if seen.now >= since + DEAF {
-                step.actions.push(Action::Renew(resource.clone()));
-            } else {
-                next.deaf.insert(resource.clone(), since);
+        let propagated = lowered.is_some_and(|since| seen.now >= since + seen.propagation);
+        if let Some(list) = one.publication(propagated) {
+            step.actions.push(Action::Publish(resource.clone(), list.clone()));
+            state.withdrawn.extend(one.withdrawals());
+        } else if one.is_stale() {
+            state.stale = before.stale.or(Some(seen.now));
+            if state.stale.take_if(|since| seen.now >= *since + STALE_LIST_TIMEOUT).is_some() {
+                step.actions.push(Action::Register(resource.clone()));
             }
         }
+        drained &= one.is_drained();
         step.waiting.extend(one.waiting());
+        next.resources.insert(resource.clone(), state);
     }
     counts.extend(abandoned(&resources, seen));
     if !counts.is_empty() {
-        // first: what follows may withdraw
-        step.actions.insert(0, Action::Allocatable(counts));
+        // first, because the other actions may withdraw devices
+        step.actions.insert(0, Action::WriteAllocatable(counts));
     }
-    let gone = seen.stopping && gone && step.actions.is_empty();
-    next.parting = gone.then(|| memory.parting.unwrap_or(seen.now));
-    step.may_go = next.parting.is_some_and(|since| seen.now >= since + PARTING);
+    let drained = seen.stopping && drained && step.actions.is_empty();
+    next.drained = drained.then(|| before.drained.unwrap_or(seen.now));
+    step.may_exit = next.drained.is_some_and(|since| seen.now >= since + SHUTDOWN_DELAY);
     (next, step)
 }
 
-/// The same devices, none of them to be given.
-fn nothing_of(offers: &Offers) -> Offers {
-    let none = |offer: &Offer| offer.iter().map(|(id, was)| (id.clone(), Listed { healthy: false, ..*was })).collect();
-    offers.iter().map(|(resource, offer)| (resource.clone(), none(offer))).collect()
+/// The same devices, all unhealthy.
+fn all_unhealthy(lists: &DeviceLists) -> DeviceLists {
+    let mut lists = lists.clone();
+    lists.values_mut().flat_map(BTreeMap::values_mut).for_each(|device: &mut ListedDevice| device.healthy = false);
+    lists
 }
 
-/// Resources of ours that the node still counts although nobody serves them: an earlier agent's.
-fn abandoned(served: &BTreeSet<&String>, seen: &Seen<'_>) -> Counts {
+/// Managed resources without a plugin server of this agent for which the node counts more than kubelet: those of an earlier agent.
+fn abandoned(served: &BTreeSet<&String>, seen: &Observation<'_>) -> Counts {
     let (Some(node), Some(kubelet)) = (seen.node, seen.kubelet) else { return Counts::new() };
     let excess = node.iter().filter_map(|(resource, count)| {
-        let listed = kubelet.get(resource).map_or(0, count_of);
-        (ours(resource) && !served.contains(resource) && *count > listed).then(|| (resource.clone(), listed))
+        let listed = kubelet.get(resource).map_or(0, |ids| number(ids.len()));
+        (is_managed(resource) && !served.contains(resource) && *count > listed).then(|| (resource.clone(), listed))
     });
     excess.collect()
 }
 
-fn count_of(devices: &BTreeSet<DeviceId>) -> u64 {
-    u64::try_from(devices.len()).unwrap_or(u64::MAX)
+fn number(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
 }
 
 /// One resource in a step.
 struct Resource<'a> {
     name: &'a str,
-    wanted: &'a Offer,
-    published: Option<&'a Offer>,
-    listening: bool,
+    wanted: &'a DeviceList,
+    published: Option<&'a DeviceList>,
+    watched: bool,
     /// Devices that kubelet lists.
     kubelet: Option<BTreeSet<&'a DeviceId>>,
-    /// The node's count.
+    /// The node's allocatable.
     node: Option<u64>,
-    /// Devices that kubelet may list here although it has been told otherwise.
-    withdrawn: Option<&'a BTreeMap<DeviceId, Leave>>,
-    taken: Option<u64>,
-    in_flight: Option<Flight>,
-    settle: Duration,
+    /// Devices that kubelet may still list here.
+    withdrawn: BTreeMap<DeviceId, Withdrawal>,
+    requested: Option<u64>,
+    in_flight: Option<InFlight>,
     now: Instant,
+    propagation: Duration,
 }
 
 impl<'a> Resource<'a> {
-    fn of(
+    fn new(
         name: &'a str,
-        wanted: &'a Offers,
-        seen: &Seen<'a>,
-        withdrawn: Option<&'a BTreeMap<DeviceId, Leave>>,
+        wanted: &'a DeviceLists,
+        seen: &Observation<'a>,
+        withdrawn: &BTreeMap<DeviceId, Withdrawal>,
     ) -> Self {
+        let kubelet: Option<BTreeSet<_>> = seen.kubelet.map(|all| all.get(name).into_iter().flatten().collect());
+        let count = |counts: &Counts| counts.get(name).copied().unwrap_or(0);
+        let update = |(id, withdrawal): (&DeviceId, &Withdrawal)| {
+            let listed = kubelet.as_ref().map(|ids| ids.contains(id));
+            Some((id.clone(), withdrawal.update(listed, seen.now)?))
+        };
         Self {
             name,
-            wanted: wanted.get(name).unwrap_or(const { &Offer::new() }),
+            wanted: wanted.get(name).unwrap_or(const { &DeviceList::new() }),
             published: seen.published.get(name),
-            listening: seen.listening.contains(name),
-            kubelet: seen.kubelet.map(|all| all.get(name).into_iter().flatten().collect()),
-            node: seen.node.map(|counts| counts.get(name).copied().unwrap_or(0)),
-            withdrawn,
-            taken: seen.taken.map(|counts| counts.get(name).copied().unwrap_or(0)),
+            watched: seen.watched.contains(name),
+            node: seen.node.map(count),
+            withdrawn: withdrawn.iter().filter_map(update).collect(),
+            requested: seen.requested.map(count),
             in_flight: seen.in_flight.get(name).copied(),
-            settle: seen.settle,
             now: seen.now,
+            propagation: seen.propagation,
+            kubelet,
         }
     }
 
-    /// What the scheduler may count on: devices that are wanted and that kubelet would give. None: not known.
+    /// Devices that the scheduler may count: wanted, published, and listed by kubelet. None: not known.
     fn target(&self) -> Option<u64> {
-        if !self.listening {
-            // kubelet has lost us: it would refuse every pod
+        if !self.watched {
+            // kubelet has no connection to the plugin and would fail every pod
             return Some(0);
         }
-        let (wanted, told) = (usable(Some(self.wanted)), usable(self.published));
-        let doubtful = |id: &DeviceId| self.withdrawn.is_some_and(|ids| ids.contains_key(id));
-        let sure = |id: &&&DeviceId| wanted.contains(**id) && told.contains(**id) && !doubtful(id);
-        u64::try_from(self.kubelet.as_ref()?.iter().filter(sure).count()).ok()
+        let (wanted, published) = (healthy(Some(self.wanted)), healthy(self.published));
+        let certain =
+            |id: &&&DeviceId| wanted.contains(**id) && published.contains(**id) && !self.withdrawn.contains_key(**id);
+        Some(number(self.kubelet.as_ref()?.iter().filter(certain).count()))
     }
 
     fn correction(&self, full: Option<Instant>, high: Option<Instant>) -> Option<u64> {
         let (target, node) = (self.target()?, self.node?);
-        if node <= target || !self.listening {
+        if node <= target || !self.watched {
             return (node != target).then_some(target);
         }
-        // once withdrawn, a device is nobody's hope: then the number must be right at once
-        let hope = if self.withdraws() { self.taken.unwrap_or(0) } else { 0 };
-        let floor = target.max(hope);
-        let landed = full.is_some_and(|since| self.now >= since + self.settle);
-        if node > floor { Some(floor) } else { (landed || self.late(high)).then_some(target) }
+        // once a device is withdrawn, no pod in flight can get it: then the count must be right at once
+        let requested = if self.withdraws() { self.requested.unwrap_or(0) } else { 0 };
+        let floor = target.max(requested);
+        let all_allocated = full.is_some_and(|since| self.now >= since + self.propagation);
+        if node > floor { Some(floor) } else { (all_allocated || self.is_overdue(high)).then_some(target) }
     }
 
-    /// The scheduler has no room, and all whom it gave some have landed.
-    fn full_since(&self, before: Option<Instant>) -> Option<Instant> {
-        let full = self.node? <= self.taken? && self.in_flight.is_none();
-        full.then(|| before.unwrap_or(self.now))
+    /// The scheduler can bind no further pod, and all bound pods have their devices.
+    fn is_full(&self) -> bool {
+        self.in_flight.is_none() && self.node.zip(self.requested).is_some_and(|(node, requested)| node <= requested)
     }
 
-    fn high_since(&self, before: Option<Instant>) -> Option<Instant> {
-        let high = self.listening && (self.node? > self.target()? || (self.withdraws() && self.crowded()));
-        high.then(|| before.unwrap_or(self.now))
+    fn is_high(&self) -> bool {
+        let above = self.node.zip(self.target()).map(|(node, target)| node > target);
+        self.watched && above.is_some_and(|above| above || (self.withdraws() && self.is_overcommitted()))
     }
 
-    /// Whoever is still on the way has had his time.
-    fn late(&self, high: Option<Instant>) -> bool {
-        let long = |since: Instant| self.now >= since + PATIENCE;
-        high.is_some_and(long) && self.in_flight.is_none_or(|flight| long(flight.youngest))
+    /// The pods in flight have timed out.
+    fn is_overdue(&self, high: Option<Instant>) -> bool {
+        let overdue = |since: Instant| self.now >= since + IN_FLIGHT_TIMEOUT;
+        high.is_some_and(overdue) && self.in_flight.is_none_or(|pods| overdue(pods.newest))
     }
 
-    /// Are pods on the way that would find nothing: bound by a scheduler that had not seen the lower number yet?
-    fn crowded(&self) -> bool {
-        self.in_flight.is_some() && self.target().is_none_or(|target| self.taken.is_some_and(|taken| taken > target))
+    /// Pods in flight would get no device: a scheduler that had not received the lower count bound them.
+    fn is_overcommitted(&self) -> bool {
+        let target = self.target();
+        self.in_flight.is_some() && target.is_none_or(|target| self.requested.is_some_and(|count| count > target))
     }
 
-    /// Can kubelet give away what it should no longer?
+    /// kubelet can still allocate a device that is not wanted.
     fn withdraws(&self) -> bool {
-        self.leaving().next().is_some()
+        self.unwanted().next().is_some()
     }
 
-    fn leaving(&self) -> impl Iterator<Item = &'a DeviceId> + use<'a> {
-        let wanted = usable(Some(self.wanted));
-        usable(self.published).into_iter().filter(move |id| !wanted.contains(*id))
+    fn unwanted(&self) -> impl Iterator<Item = &'a DeviceId> + use<'a> {
+        let wanted = healthy(Some(self.wanted));
+        healthy(self.published).into_iter().filter(move |id| !wanted.contains(*id))
     }
 
-    fn leave(&self, id: &DeviceId) -> Leave {
-        let listed = self.kubelet.as_ref().is_some_and(|ids| ids.contains(id));
-        Leave { at: self.now, listed, over: false }
+    /// The withdrawals that a publication of the wanted list starts.
+    fn withdrawals(&self) -> impl Iterator<Item = (DeviceId, Withdrawal)> {
+        let was_listed = |id: &DeviceId| self.kubelet.as_ref().is_some_and(|ids| ids.contains(id));
+        let withdrawal = move |id| Withdrawal { at: self.now, was_listed: was_listed(id), confirmed: false };
+        self.unwanted().map(move |id| (id.clone(), withdrawal(id)))
     }
 
-    fn lowered_since(&self, before: Option<Instant>, high: Option<Instant>) -> Option<Instant> {
-        let low = self.node? <= self.target()? && (!self.crowded() || self.late(high));
-        (low && self.withdraws()).then(|| before.unwrap_or(self.now))
+    fn is_lowered(&self, high: Option<Instant>) -> bool {
+        let low = self.node.zip(self.target()).is_some_and(|(node, target)| node <= target);
+        low && (!self.is_overcommitted() || self.is_overdue(high)) && self.withdraws()
     }
 
-    fn publication(&self, settled: bool) -> Option<&'a Offer> {
+    fn publication(&self, propagated: bool) -> Option<&'a DeviceList> {
         let due = self.published != Some(self.wanted);
-        // without a listener nobody can be given anything: no need to wait
-        let free = !self.withdraws() || !self.listening || settled;
-        (due && free).then_some(self.wanted)
+        // a kubelet that does not watch the list allocates nothing: no need to wait
+        let allowed = !self.withdraws() || !self.watched || propagated;
+        (due && allowed).then_some(self.wanted)
     }
 
-    /// Neither the scheduler nor kubelet counts on any device.
-    fn gone(&self) -> bool {
-        let offered = self.listening && !usable(self.published).is_empty();
-        let listed = self.listening && self.kubelet.as_ref().is_some_and(|listed| !listed.is_empty());
-        self.node == Some(0) && !offered && !listed
+    /// Neither the scheduler nor kubelet counts a device.
+    fn is_drained(&self) -> bool {
+        let published = self.watched && !healthy(self.published).is_empty();
+        let listed = self.watched && self.kubelet.as_ref().is_some_and(|listed| !listed.is_empty());
+        self.node == Some(0) && !published && !listed
     }
 
-    fn deaf(&self) -> bool {
-        self.listening && self.kubelet.as_ref().is_some_and(|listed| *listed != usable(self.published))
+    /// kubelet watches the published list and has another one.
+    fn is_stale(&self) -> bool {
+        self.watched && self.kubelet.as_ref().is_some_and(|listed| *listed != healthy(self.published))
     }
 
     fn waiting(&self) -> Option<String> {
-        let name = self.name;
-        let wanted = usable(Some(self.wanted));
-        let count = u64::try_from(wanted.len()).ok()?;
-        if !self.listening {
-            return Some(format!("{name}: kubelet does not listen to the plugin yet"));
+        let (name, wanted) = (self.name, healthy(Some(self.wanted)));
+        let count = number(wanted.len());
+        if !self.watched {
+            return Some(format!("{name}: kubelet does not watch the plugin's device list yet"));
         }
         let Some(listed) = &self.kubelet else {
             return Some(format!("{name}: kubelet's pod resources API does not answer"));
         };
         match self.node {
-            None => Some(format!("{name}: the node's allocatable is not known yet")),
+            None => Some(format!("{name}: waiting for the node's allocatable")),
             Some(node) if node > count => {
-                Some(format!("{name}: the node's allocatable is {node} and has to come down to {count}"))
+                Some(format!("{name}: lowering the node's allocatable from {node} to {count}"))
             }
             _ if self.published != Some(self.wanted) => {
-                Some(format!("{name}: the new list of {count} is about to be sent to kubelet"))
+                Some(format!("{name}: publishing a list of {count} devices to kubelet"))
             }
-            _ if *listed != wanted => {
-                Some(format!("{name}: {count} devices are offered, kubelet lists {}", listed.len()))
-            }
+            _ if *listed != wanted => Some(format!("{name}: {}/{count} devices listed by kubelet", listed.len())),
             Some(_) => None,
         }
     }
 }
 
 #[cfg(test)]
-mod tests;
+mod simulation;
 #[cfg(test)]
-mod world;
+mod tests;

@@ -1,36 +1,41 @@
-//! Where things lie on the host and in the agent's container, and how devices are handed out.
+//! Flags of the device plugin, and paths of the host.
 
 use std::path::{Path, PathBuf};
 
 /// How a container gets its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Allocation {
-    /// By CDI device names; the container runtime applies our CDI specification.
+    /// By CDI device names; the container runtime applies the agent's CDI specification.
     #[default]
     Cdi,
     /// By `NVIDIA_VISIBLE_DEVICES` alone, for runtimes without CDI that have NVIDIA's hook.
     Envvar,
 }
 
-/// What the kubelet side of the agent needs to know.
-#[derive(Debug, Clone)]
+/// Flags of the device plugin.
+#[derive(clap::Args, Debug, Clone, Default)]
 pub struct Config {
-    /// Name of this node's `Node` object.
+    /// Name of this node's Node object.
+    #[arg(long, env = "NODE_NAME")]
     pub node_name: String,
-    /// kubelet's folder, `/var/lib/kubelet`, at the same path on the host and here.
-    pub kubelet_dir: PathBuf,
-    /// Folder of CDI specifications, `/var/run/cdi`, at the same path on the host and here.
-    pub cdi_dir: PathBuf,
-    /// Root of the driver's files as the host sees it: `/`, or `/run/nvidia/driver` under the GPU Operator.
-    pub driver_root: PathBuf,
-    /// Where the host's root folder is mounted here; `/` outside a container.
+    /// Mount path of the host's root.
+    #[arg(long, env = "HOST_ROOT", default_value = "/")]
     pub host_root: PathBuf,
-    /// Folder with the device nodes as seen here, `/dev`.
-    pub dev: PathBuf,
-    /// CDI devices that every container with a GPU gets besides its own.
+    /// Folder of the device nodes.
+    #[arg(long, env = "DEV_ROOT", default_value = "/dev")]
+    pub dev_root: PathBuf,
+    /// Kubelet's folder, at the same path on the host and in the container.
+    #[arg(long, env = "KUBELET_DIR", default_value = "/var/lib/kubelet")]
+    pub kubelet_dir: PathBuf,
+    /// Folder of CDI specifications, at the same path on the host and in the container.
+    #[arg(long, env = "CDI_DIR", default_value = "/var/run/cdi")]
+    pub cdi_dir: PathBuf,
+    /// CDI devices added to every container with a GPU.
+    #[arg(long, env = "EXTRA_CDI_DEVICES", value_delimiter = ',')]
     pub extra_cdi_devices: Vec<String>,
-    /// How a container gets its device.
-    pub allocation: Allocation,
+    /// How containers get their devices: by CDI, or by the variable of NVIDIA's runtime hook.
+    #[arg(long, env = "ALLOCATE", value_enum, default_value_t)]
+    pub allocate: Allocation,
 }
 
 impl Config {
@@ -44,8 +49,8 @@ impl Config {
         self.kubelet_dir.join("pod-resources/kubelet.sock")
     }
 
-    /// A path of the host, as seen here.
-    pub fn seen(&self, host_path: &Path) -> PathBuf {
+    /// A path of the host in this container.
+    pub fn mounted(&self, host_path: &Path) -> PathBuf {
         below(&self.host_root, host_path)
     }
 }

@@ -1,25 +1,27 @@
-//! The agent as kubelet sees it: a device plugin that knows what it gave away and keeps the node's allocatable true.
+//! The device plugin: advertises devices to kubelet, keeps a journal of allocations, and corrects the node's allocatable.
 
 pub mod allocatable;
-pub mod bound;
 pub mod cdi;
 pub mod config;
-mod drive;
-mod holders;
-pub mod ledger;
-mod listeners;
-mod node;
-pub mod offer;
+pub mod device_list;
+pub mod journal;
+mod manager;
+mod own_node;
+mod owner_lookup;
 pub mod plugin;
-pub mod pods;
+pub mod pod_resources;
+mod poll;
 pub mod preferred;
 pub mod proto;
-mod rest;
+pub mod requests;
 mod serve;
 pub mod uds;
+mod watchers;
+
+use std::{fs, io, path::Path};
 
 pub use config::{Allocation, Config};
-pub use drive::{Error, run};
+pub use manager::{Channels, run};
 
 /// The text of an error with its causes.
 fn chain(error: &dyn std::error::Error) -> String {
@@ -30,4 +32,12 @@ fn chain(error: &dyn std::error::Error) -> String {
         cause = inner.source();
     }
     text
+}
+
+/// Removes a file, if it exists.
+fn remove_if_exists(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }

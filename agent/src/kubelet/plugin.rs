@@ -1,4 +1,4 @@
-//! The device plugin that kubelet talks to: one for each resource.
+//! The device plugin service that kubelet calls, one for each resource.
 
 use std::{pin::Pin, sync::Arc, time::Instant};
 
@@ -10,47 +10,38 @@ use tonic::{Request, Response, Status};
 
 use super::{
     cdi,
-    config::Allocation,
-    holders::Holders,
-    listeners::Listeners,
-    offer::{self, Offer},
+    config::{Allocation, Config},
+    device_list::{self, DeviceList},
+    owner_lookup::OwnerLookup,
     preferred,
     proto::plugin::{self, device_plugin_server::DevicePlugin},
+    watchers::ListWatchers,
 };
 use crate::{
     device::{Device, DeviceId},
     metrics::Metrics,
 };
 
-/// What containers are given besides the choice of device.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Terms {
-    /// How a container gets its device.
-    pub allocation: Allocation,
-    /// CDI devices that every container with a GPU gets besides its own.
-    pub extra_cdi_devices: Vec<String>,
-}
-
 /// The plugin of one resource.
 #[derive(Clone)]
 pub struct Plugin {
-    /// Extended resource that it serves.
+    /// Its extended resource.
     pub resource: String,
-    /// Who may be given what, and who has what.
-    pub holders: Holders,
-    /// The list to tell kubelet.
-    pub offer: watch::Receiver<Offer>,
-    /// Counts kubelet's open `ListAndWatch` calls.
-    pub listeners: Listeners,
-    /// What containers are given.
-    pub terms: Arc<Terms>,
-    /// Counts what was refused.
+    /// Owners and allocations.
+    pub lookup: OwnerLookup,
+    /// The published list.
+    pub list: watch::Receiver<DeviceList>,
+    /// Kubelet's open `ListAndWatch` calls.
+    pub watchers: ListWatchers,
+    /// Flags.
+    pub config: Arc<Config>,
+    /// Counts refusals.
     pub metrics: Metrics,
     /// Ends the open calls.
     pub stop: CancellationToken,
 }
 
-/// What kubelet is told about the plugin, both when it registers and when it is asked.
+/// Options of the plugin, for its registration and for kubelet's query.
 pub fn options() -> plugin::DevicePluginOptions {
     plugin::DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true }
 }
@@ -67,15 +58,15 @@ impl DevicePlugin for Plugin {
     }
 
     async fn list_and_watch(&self, _: Request<plugin::Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        let presence = self.listeners.enter();
-        tracing::info!(resource = self.resource, "kubelet listens");
-        let lists = WatchStream::new(self.offer.clone()).take_until(self.stop.clone().cancelled_owned());
-        let messages = lists.map(move |offer| {
-            // lives as long as the stream
-            let _ = &presence;
-            Ok(offer::message(&offer))
+        let open = self.watchers.open();
+        tracing::info!(resource = self.resource, "kubelet watches device list");
+        let lists = WatchStream::new(self.list.clone()).take_until(self.stop.clone().cancelled_owned());
+        let responses = lists.map(move |list| {
+            // dropped with the stream
+            let _ = &open;
+            Ok(device_list::response(&list))
         });
-        Ok(Response::new(messages.boxed()))
+        Ok(Response::new(responses.boxed()))
     }
 
     async fn get_preferred_allocation(
@@ -85,8 +76,8 @@ impl DevicePlugin for Plugin {
         let mut container_responses = Vec::new();
         for request in request.into_inner().container_requests {
             let available = ids(request.available_device_i_ds);
-            let taken = self.holders.taken(&available).await;
-            let available = self.holders.ledger.candidates(&available, &taken);
+            let allocated = self.lookup.allocated(&available).await;
+            let available = self.lookup.journal.candidates(&available, &allocated);
             let must = ids(request.must_include_device_i_ds);
             let chosen = preferred::choose(&available, &must, usize::try_from(request.allocation_size).unwrap_or(0));
             let device_i_ds = chosen.iter().map(DeviceId::to_string).collect();
@@ -101,18 +92,18 @@ impl DevicePlugin for Plugin {
     ) -> Result<Response<plugin::AllocateResponse>, Status> {
         let mut container_responses = Vec::new();
         for container in request.into_inner().container_requests {
-            let wanted = ids(container.devices_ids);
-            let free = self.holders.free(&wanted).await;
-            let given = free.and_then(|()| self.holders.ledger.grant(&self.resource, &wanted, Instant::now()));
-            let given = given.map_err(|refused| {
-                tracing::warn!(resource = self.resource, %refused, "refused an allocation");
-                self.metrics.refused_allocation(refused.reason());
-                Status::failed_precondition(format!("{}: {refused}", self.resource))
+            let ids = ids(container.devices_ids);
+            let free = self.lookup.check_free(&ids).await;
+            let devices = free.and_then(|()| self.lookup.journal.allocate(&self.resource, &ids, Instant::now()));
+            let devices = devices.map_err(|refusal| {
+                tracing::warn!(resource = self.resource, %refusal, "refused allocation");
+                self.metrics.refused_allocation(refusal.reason());
+                Status::failed_precondition(format!("{}: {refusal}", self.resource))
             })?;
-            tracing::info!(resource = self.resource, devices = ?wanted, "gave devices to a container");
-            container_responses.push(answer(&given, &self.terms));
+            tracing::info!(resource = self.resource, devices = ?ids, "allocated devices");
+            container_responses.push(response(&devices, &self.config));
         }
-        self.listeners.nudge();
+        self.watchers.wake();
         Ok(Response::new(plugin::AllocateResponse { container_responses }))
     }
 
@@ -128,12 +119,12 @@ fn ids(texts: Vec<String>) -> Vec<DeviceId> {
     texts.into_iter().map(DeviceId::new).collect()
 }
 
-/// What a container needs so that it gets exactly these devices.
-pub fn answer(devices: &[Device], terms: &Terms) -> plugin::ContainerAllocateResponse {
-    match terms.allocation {
+/// The response that gives a container exactly these devices.
+fn response(devices: &[Device], config: &Config) -> plugin::ContainerAllocateResponse {
+    match config.allocate {
         Allocation::Cdi => {
             let own = devices.iter().map(|device| cdi::qualified_name(&device.id));
-            let names = own.chain(terms.extra_cdi_devices.iter().cloned());
+            let names = own.chain(config.extra_cdi_devices.iter().cloned());
             let cdi_devices = names.map(|name| plugin::CdiDevice { name }).collect();
             plugin::ContainerAllocateResponse { cdi_devices, ..Default::default() }
         }

@@ -1,13 +1,13 @@
-//! Which of the free devices a container should get: pack onto GPUs already in use, stay on one NUMA node.
+//! Preferred allocation: devices on GPUs that are already in use, and on one NUMA node.
 
 use std::cmp::Reverse;
 
 use crate::device::DeviceId;
 
-/// A device that kubelet could give.
+/// A device that kubelet can allocate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// How kubelet names it.
+    /// Its id.
     pub id: DeviceId,
     /// UUID of its GPU.
     pub gpu: String,
@@ -15,15 +15,15 @@ pub struct Candidate {
     pub numa: Option<i64>,
     /// First memory slice.
     pub start: u32,
-    /// How many devices of its GPU are in use.
-    pub busy: usize,
-    /// A container has it, though kubelet may not know.
-    pub taken: bool,
-    /// About to be withdrawn.
-    pub leaving: bool,
+    /// Number of allocated devices on its GPU.
+    pub used: usize,
+    /// A container has it, although kubelet may not know.
+    pub allocated: bool,
+    /// It is being withdrawn.
+    pub withdrawn: bool,
 }
 
-/// Chooses `size` devices, the `must` ones among them; fewer when there are not as many.
+/// Chooses `size` devices, including those in `must`; fewer if there are fewer.
 pub fn choose(available: &[Candidate], must: &[DeviceId], size: usize) -> Vec<DeviceId> {
     let (mut chosen, mut rest): (Vec<&Candidate>, Vec<&Candidate>) =
         available.iter().partition(|candidate| must.contains(&candidate.id));
@@ -36,55 +36,56 @@ pub fn choose(available: &[Candidate], must: &[DeviceId], size: usize) -> Vec<De
     chosen.into_iter().map(|candidate| candidate.id.clone()).collect()
 }
 
-/// Lower is better. The last two make the choice the same each time.
+/// Lower is better. The last two make the choice deterministic.
 fn rank<'a>(candidate: &'a Candidate, chosen: &[&Candidate]) -> impl Ord + use<'a> {
-    let strange = chosen.first().is_some_and(|first| first.numa != candidate.numa);
-    let together = chosen.iter().filter(|other| other.gpu == candidate.gpu).count();
-    (candidate.taken, candidate.leaving, strange, Reverse(candidate.busy + together), &candidate.gpu, candidate.start)
+    let other_node = chosen.first().is_some_and(|first| first.numa != candidate.numa);
+    let same_gpu = chosen.iter().filter(|other| other.gpu == candidate.gpu).count();
+    let used = Reverse(candidate.used + same_gpu);
+    (candidate.allocated, candidate.withdrawn, other_node, used, &candidate.gpu, candidate.start)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn slice(gpu: &str, start: u32, busy: usize) -> Candidate {
+    fn slice(gpu: &str, start: u32, used: usize) -> Candidate {
         let id = DeviceId::new(format!("MIG-{gpu}-{start}"));
-        Candidate { id, gpu: gpu.to_owned(), numa: None, start, busy, taken: false, leaving: false }
+        Candidate { id, gpu: gpu.to_owned(), numa: None, start, used, allocated: false, withdrawn: false }
     }
 
     fn whole(gpu: &str, numa: i64) -> Candidate {
         let id = DeviceId::new(gpu);
-        Candidate { id, gpu: gpu.to_owned(), numa: Some(numa), start: 0, busy: 0, taken: false, leaving: false }
+        Candidate { id, gpu: gpu.to_owned(), numa: Some(numa), start: 0, used: 0, allocated: false, withdrawn: false }
     }
 
     #[test]
-    fn packs_onto_the_gpu_in_use() {
+    fn choose_prefers_the_gpu_in_use() {
         let free = [slice("GPU-a", 0, 1), slice("GPU-b", 2, 3), slice("GPU-b", 1, 3)];
         assert_eq!(choose(&free, &[], 1), [slice("GPU-b", 1, 3).id]);
     }
 
     #[test]
-    fn leaves_alone_what_is_about_to_go() {
-        let going = Candidate { leaving: true, ..slice("GPU-b", 0, 6) };
-        assert_eq!(choose(&[going, slice("GPU-a", 3, 0)], &[], 1), [slice("GPU-a", 3, 0).id]);
+    fn choose_avoids_withdrawn_devices() {
+        let withdrawn = Candidate { withdrawn: true, ..slice("GPU-b", 0, 6) };
+        assert_eq!(choose(&[withdrawn, slice("GPU-a", 3, 0)], &[], 1), [slice("GPU-a", 3, 0).id]);
     }
 
     #[test]
-    fn what_a_container_has_comes_last() {
-        let taken = Candidate { taken: true, ..slice("GPU-b", 0, 6) };
-        let going = Candidate { leaving: true, ..slice("GPU-a", 3, 0) };
-        assert_eq!(choose(&[taken, going], &[], 1), [slice("GPU-a", 3, 0).id]);
+    fn choose_takes_allocated_devices_last() {
+        let allocated = Candidate { allocated: true, ..slice("GPU-b", 0, 6) };
+        let withdrawn = Candidate { withdrawn: true, ..slice("GPU-a", 3, 0) };
+        assert_eq!(choose(&[allocated, withdrawn], &[], 1), [slice("GPU-a", 3, 0).id]);
     }
 
     #[test]
-    fn keeps_whole_gpus_on_one_numa_node() {
+    fn choose_keeps_whole_gpus_on_one_numa_node() {
         let free = [whole("GPU-a", 0), whole("GPU-b", 1), whole("GPU-c", 1)];
         let must = [DeviceId::new("GPU-b")];
         assert_eq!(choose(&free, &must, 2), [DeviceId::new("GPU-b"), DeviceId::new("GPU-c")]);
     }
 
     #[test]
-    fn gives_what_there_is_when_asked_for_more() {
+    fn choose_returns_fewer_devices_if_there_are_fewer() {
         assert_eq!(choose(&[whole("GPU-a", 0)], &[], 4).len(), 1);
     }
 }

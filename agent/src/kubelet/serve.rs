@@ -1,4 +1,4 @@
-//! Keeps one resource's plugin server on its socket and registered, whatever kubelet does.
+//! Serves the plugin of one resource on its socket, and registers it with each run of kubelet.
 
 use std::{
     io,
@@ -19,32 +19,32 @@ use super::{
     uds,
 };
 
-/// kubelet dials back before it answers, and gives that ten seconds.
+/// kubelet connects to the plugin before it answers, within ten seconds.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(12);
-/// Between attempts while kubelet is away.
+/// Delay between attempts.
 const RETRY: Duration = Duration::from_millis(250);
-/// Between looks at the sockets: kubelet wipes its folder when it starts.
-const LOOK: Duration = Duration::from_millis(500);
-/// kubelet opens `ListAndWatch` right after a registration.
-const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
-/// kubelet that sees an old call end after a new registration closes the new one: let it see the end first.
-const FAREWELL: Duration = Duration::from_millis(200);
+/// Poll interval of the sockets: kubelet empties its folder when it starts.
+const SOCKET_POLL: Duration = Duration::from_millis(500);
+/// kubelet calls `ListAndWatch` right after a registration.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Delay before the next registration: if the old call ended after it, kubelet would close the new one.
+const CLOSE_DELAY: Duration = Duration::from_millis(200);
 
 /// Why a plugin is not registered.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// kubelet is not there.
+    /// kubelet does not listen.
     #[error("connecting to kubelet's registration socket")]
     Connect(#[from] tonic::transport::Error),
-    /// The plugin's socket cannot be made.
+    /// The plugin's socket cannot be created.
     #[error("listening on {0}")]
     Listen(PathBuf, #[source] io::Error),
-    /// kubelet said no.
+    /// kubelet refused.
     #[error("registering with kubelet: {0}")]
     Register(#[from] tonic::Status),
-    /// kubelet said yes and did not come.
-    #[error("kubelet accepted the registration but does not listen")]
-    NotListening,
+    /// kubelet accepted and did not call `ListAndWatch`.
+    #[error("kubelet accepted the registration and does not watch the device list")]
+    NotWatched,
 }
 
 /// File name of a resource's socket.
@@ -53,22 +53,18 @@ pub fn socket_name(resource: &str) -> String {
     format!("gputenancy-{slug}.sock")
 }
 
-/// Serves and registers until `plugin.stop`; `renew` makes it start over.
-pub async fn keep(plugin: Plugin, folder: PathBuf, renew: Arc<Notify>) {
+/// Serves and registers until `plugin.stop`; `register` starts over.
+pub async fn serve(plugin: Plugin, register: Arc<Notify>) {
     let stop = plugin.stop.clone();
-    let mut quiet = false;
+    let mut warned = false;
     while !stop.is_cancelled() {
-        match one_life(&plugin, &folder, &renew).await {
-            Ok(()) => quiet = false,
-            // kubelet may be away for long: once is enough
-            Err(error) if quiet => tracing::debug!(resource = plugin.resource, %error, "not registered"),
+        match session(&plugin, &register).await {
+            Ok(()) => warned = false,
+            // kubelet may be down for long: one warning is enough
+            Err(error) if warned => tracing::debug!(resource = plugin.resource, %error, "plugin not registered"),
             Err(error) => {
-                tracing::warn!(
-                    resource = plugin.resource,
-                    error = super::chain(&error),
-                    "not registered; trying again"
-                );
-                quiet = true;
+                tracing::warn!(resource = plugin.resource, error = super::chain(&error), "plugin not registered");
+                warned = true;
             }
         }
         tokio::select! {
@@ -79,67 +75,59 @@ pub async fn keep(plugin: Plugin, folder: PathBuf, renew: Arc<Notify>) {
 }
 
 /// From one registration to the loss of kubelet.
-async fn one_life(plugin: &Plugin, folder: &Path, renew: &Notify) -> Result<(), Error> {
+async fn session(plugin: &Plugin, register: &Notify) -> Result<(), Error> {
+    let folder = plugin.config.plugin_dir();
     let kubelet = folder.join("kubelet.sock");
-    // connected: then kubelet has wiped its folder already, and our socket survives
+    // kubelet empties its folder before it listens, so the plugin's socket stays if it is created after this
     let channel = uds::connect(&kubelet, REGISTER_TIMEOUT).await?;
-    let met = uds::identity(&kubelet);
+    let kubelet_id = uds::identity(&kubelet);
     let own_socket = folder.join(socket_name(&plugin.resource));
-    let served = Served::start(plugin, &own_socket).map_err(|error| Error::Listen(own_socket.clone(), error))?;
-    let outcome = async {
-        RegistrationClient::new(channel).register(registration(&plugin.resource)).await?;
-        tokio::time::timeout(LISTEN_TIMEOUT, plugin.listeners.wait(true)).await.map_err(|_| Error::NotListening)?;
-        tracing::info!(resource = plugin.resource, "registered with kubelet");
+    let server = Server::start(plugin, &own_socket).map_err(|error| Error::Listen(own_socket.clone(), error))?;
+    let register_and_wait = async {
+        let request = RegisterRequest {
+            version: plugin::VERSION.to_owned(),
+            endpoint: socket_name(&plugin.resource),
+            resource_name: plugin.resource.clone(),
+            options: Some(own::options()),
+        };
+        RegistrationClient::new(channel).register(request).await?;
+        tokio::time::timeout(WATCH_TIMEOUT, plugin.watchers.wait(true)).await.map_err(|_| Error::NotWatched)?;
+        tracing::info!(resource = plugin.resource, "registered plugin with kubelet");
         Ok(())
     };
-    let outcome = tokio::select! {
-        outcome = outcome => outcome,
-        () = plugin.stop.cancelled() => Ok(()),
-    };
+    let outcome = plugin.stop.run_until_cancelled(register_and_wait).await.unwrap_or(Ok(()));
     if outcome.is_ok() {
-        let present = (met, uds::identity(&own_socket));
+        let sockets = (kubelet_id, uds::identity(&own_socket));
         tokio::select! {
             biased;
             () = plugin.stop.cancelled() => {}
-            () = renew.notified() => tracing::warn!(resource = plugin.resource, "kubelet does not list what it was told; connecting anew"),
-            () = plugin.listeners.wait(false) => tracing::warn!(resource = plugin.resource, "kubelet stopped listening"),
-            () = replaced(&kubelet, &own_socket, present) => tracing::info!(resource = plugin.resource, "kubelet was restarted"),
+            () = register.notified() => tracing::warn!(resource = plugin.resource, "kubelet has a stale device list; registering again"),
+            () = plugin.watchers.wait(false) => tracing::warn!(resource = plugin.resource, "kubelet ended the watch"),
+            () = replaced(&kubelet, &own_socket, sockets) => tracing::info!(resource = plugin.resource, "kubelet restarted"),
         }
     }
-    served.end().await;
-    tokio::time::sleep(FAREWELL).await;
+    server.stop().await;
+    tokio::time::sleep(CLOSE_DELAY).await;
     outcome
 }
 
-fn registration(resource: &str) -> RegisterRequest {
-    RegisterRequest {
-        version: plugin::VERSION.to_owned(),
-        endpoint: socket_name(resource),
-        resource_name: resource.to_owned(),
-        options: Some(own::options()),
-    }
-}
-
-/// Waits until one of the two sockets is another or gone.
+/// Waits until one of the two sockets is replaced or removed.
 async fn replaced(kubelet: &Path, own: &Path, before: (Option<uds::Identity>, Option<uds::Identity>)) {
     while (uds::identity(kubelet), uds::identity(own)) == before {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(SOCKET_POLL).await;
     }
 }
 
 /// A running server.
-struct Served {
+struct Server {
     stop: CancellationToken,
     task: JoinHandle<Result<(), tonic::transport::Error>>,
     socket: PathBuf,
 }
 
-impl Served {
+impl Server {
     fn start(plugin: &Plugin, socket: &Path) -> io::Result<Self> {
-        match std::fs::remove_file(socket) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        super::remove_if_exists(socket)?;
         let listener = UnixListener::bind(socket)?;
         let stop = plugin.stop.child_token();
         let service = DevicePluginServer::new(Plugin { stop: stop.clone(), ..plugin.clone() });
@@ -149,13 +137,13 @@ impl Served {
         Ok(Self { stop, task, socket: socket.to_owned() })
     }
 
-    async fn end(mut self) {
+    async fn stop(mut self) {
         self.stop.cancel();
-        // calls that do not end by themselves are cut off
+        // calls that do not end by themselves are aborted
         if tokio::time::timeout(Duration::from_secs(1), &mut self.task).await.is_err() {
             self.task.abort();
         }
-        // kubelet takes files away as well
+        // kubelet may have removed it
         let _ = std::fs::remove_file(&self.socket);
     }
 }

@@ -11,11 +11,11 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-/// What tells one socket from another at the same path; inode numbers alone are used again.
+/// Distinguishes sockets at the same path; inode numbers alone are reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity(u64, i64, i64);
 
-/// The identity of a file, if there is one.
+/// The identity of a file, if it exists.
 pub fn identity(path: &Path) -> Option<Identity> {
     let meta = std::fs::metadata(path).ok()?;
     Some(Identity(meta.ino(), meta.ctime(), meta.ctime_nsec()))
@@ -26,13 +26,13 @@ pub async fn connect(path: &Path, timeout: Duration) -> Result<Channel, tonic::t
     endpoint(timeout).connect_with_connector(connector(path)).await
 }
 
-/// Connects with the first call, and again after kubelet's restarts.
+/// Connects at the first call, and again after restarts of the server.
 pub fn lazy(path: &Path, timeout: Duration) -> Channel {
     endpoint(timeout).connect_with_connector_lazy(connector(path))
 }
 
 fn endpoint(timeout: Duration) -> Endpoint {
-    // the name is only sent along as the authority, as kubelet itself does
+    // the name is only the authority in requests, as kubelet sends it
     Endpoint::from_static("http://localhost").connect_timeout(timeout).timeout(timeout)
 }
 

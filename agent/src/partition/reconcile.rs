@@ -22,6 +22,7 @@ use crate::{
         policy::{Retry, is_driver_unloaded, retry, retry_recorded},
     },
     metrics::Metrics,
+    send_if_changed,
 };
 
 type Decisions = BTreeMap<String, PartitionDecision>;
@@ -277,11 +278,7 @@ impl Reconciler {
             owners,
             gpus,
         };
-        self.state.send_if_modified(|old| {
-            let changed = *old != state;
-            *old = state;
-            changed
-        });
+        send_if_changed(&self.state, state);
     }
 
     fn progress(&self, gpu: &ObservedGpu, decisions: &Decisions) -> GpuProgress {

@@ -15,8 +15,6 @@ const KNOWN: &[&str] = &[
     "gputenancy_operator: ::{pool, profile}",
     "gputenancy_operator: pool::{canary, devices, fleet, hands, labels, managed, pass, reach, status, taint, view}",
     "gputenancy_operator: tenant::{decide, observe, pull, render}",
-    "gputenancy_agent: ::{environment, kubelet}",
-    "gputenancy_agent: environment::{event, guard}",
     "gputenancy-operator",
 ];
 

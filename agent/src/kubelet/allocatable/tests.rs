@@ -1,5 +1,5 @@
 use super::*;
-use crate::kubelet::offer::Listed;
+use crate::kubelet::device_list::ListedDevice;
 
 const R: &str = "nvidia.com/mig-1g.10gb";
 
@@ -7,46 +7,46 @@ fn id(n: u32) -> DeviceId {
     DeviceId::new(format!("MIG-{n}"))
 }
 
-fn offer(ids: &[u32]) -> Offer {
-    ids.iter().map(|n| (id(*n), Listed { healthy: true, numa: None })).collect()
+fn list(ids: &[u32]) -> DeviceList {
+    ids.iter().map(|n| (id(*n), ListedDevice { healthy: true, numa: None })).collect()
 }
 
-/// A node at peace with four devices; tests change what they are about.
+/// A converged node with four devices.
 struct Scene {
-    wanted: Offers,
-    published: Offers,
-    listening: BTreeSet<String>,
+    wanted: DeviceLists,
+    published: DeviceLists,
+    watched: BTreeSet<String>,
     kubelet: Option<BTreeMap<String, BTreeSet<DeviceId>>>,
     node: Option<Counts>,
-    taken: Option<Counts>,
-    in_flight: Flights,
+    requested: Option<Counts>,
+    in_flight: InFlightPods,
     stopping: bool,
-    memory: Memory,
+    state: State,
     now: Instant,
 }
 
 impl Scene {
-    fn peace() -> Self {
+    fn converged() -> Self {
         Self {
-            wanted: [(R.to_owned(), offer(&[0, 1, 2, 3]))].into(),
-            published: [(R.to_owned(), offer(&[0, 1, 2, 3]))].into(),
-            listening: [R.to_owned()].into(),
+            wanted: [(R.to_owned(), list(&[0, 1, 2, 3]))].into(),
+            published: [(R.to_owned(), list(&[0, 1, 2, 3]))].into(),
+            watched: [R.to_owned()].into(),
             kubelet: Some([(R.to_owned(), (0..4).map(id).collect())].into()),
             node: Some([(R.to_owned(), 4)].into()),
-            taken: None,
-            in_flight: Flights::new(),
+            requested: None,
+            in_flight: InFlightPods::new(),
             stopping: false,
-            memory: Memory::default(),
+            state: State::default(),
             now: Instant::now(),
         }
     }
 
     fn want(&mut self, ids: &[u32]) {
-        self.wanted.insert(R.to_owned(), offer(ids));
+        self.wanted.insert(R.to_owned(), list(ids));
     }
 
     fn publish(&mut self, ids: &[u32]) {
-        self.published.insert(R.to_owned(), offer(ids));
+        self.published.insert(R.to_owned(), list(ids));
     }
 
     fn kubelet_lists(&mut self, ids: &[u32]) {
@@ -58,27 +58,27 @@ impl Scene {
     }
 
     fn step(&mut self) -> Step {
-        let seen = Seen {
+        let seen = Observation {
             wanted: &self.wanted,
             published: &self.published,
-            listening: &self.listening,
+            watched: &self.watched,
             kubelet: self.kubelet.as_ref(),
             node: self.node.as_ref(),
-            taken: self.taken.as_ref(),
+            requested: self.requested.as_ref(),
             in_flight: &self.in_flight,
             stopping: self.stopping,
-            settle: SETTLE,
+            propagation: MIN_PROPAGATION,
             now: self.now,
         };
-        let (memory, step) = step(&self.memory, &seen);
-        self.memory = memory;
+        let (state, step) = step(&self.state, &seen);
+        self.state = state;
         step
     }
 
-    /// A pod is on its way from now on.
+    /// A pod is in flight from now on.
     fn bind(&mut self) {
-        let count = self.in_flight.get(R).map_or(1, |flight| flight.count + 1);
-        self.in_flight = [(R.to_owned(), Flight { count, youngest: self.now })].into();
+        let count = self.in_flight.get(R).map_or(1, |pods| pods.count + 1);
+        self.in_flight = [(R.to_owned(), InFlight { count, newest: self.now })].into();
     }
 
     fn later(&mut self, time: Duration) {
@@ -87,53 +87,56 @@ impl Scene {
 }
 
 fn allocatable(count: u64) -> Action {
-    Action::Allocatable([(R.to_owned(), count)].into())
+    Action::WriteAllocatable([(R.to_owned(), count)].into())
 }
 
 #[test]
-fn does_nothing_at_peace() {
-    assert_eq!(Scene::peace().step(), Step::default());
+fn converged_node_needs_no_action() {
+    assert_eq!(Scene::converged().step(), Step::default());
 }
 
 #[test]
-fn lowers_the_node_before_it_withdraws_and_gives_the_scheduler_time_to_see() {
-    let mut scene = Scene::peace();
+fn withdrawal_follows_a_lowered_allocatable_after_the_propagation_time() {
+    let mut scene = Scene::converged();
     scene.want(&[0, 1, 2]);
     assert_eq!(scene.step().actions, [allocatable(3)]);
     scene.node_counts(3);
     assert_eq!(scene.step().actions, []);
-    scene.later(SETTLE / 2);
-    assert_eq!(scene.memory.due(SETTLE, scene.now), Some(SETTLE / 2), "no news will tell that it is over");
-    scene.later(SETTLE / 2);
-    assert_eq!(scene.memory.due(SETTLE, scene.now), None);
-    assert_eq!(scene.step().actions, [Action::Publish(R.to_owned(), offer(&[0, 1, 2]))]);
+    scene.later(MIN_PROPAGATION / 2);
+    assert_eq!(scene.state.due(MIN_PROPAGATION, scene.now), Some(MIN_PROPAGATION / 2), "no event reports it");
+    scene.later(MIN_PROPAGATION / 2);
+    assert_eq!(scene.state.due(MIN_PROPAGATION, scene.now), None);
+    assert_eq!(scene.step().actions, [Action::Publish(R.to_owned(), list(&[0, 1, 2]))]);
 }
 
 #[test]
-fn a_write_that_took_long_is_given_longer_to_be_seen() {
+fn propagation_grows_with_the_duration_of_the_write() {
     let milliseconds = Duration::from_millis;
-    assert_eq!([10, 250, 60_000].map(|took| settling(milliseconds(took))), [SETTLE, milliseconds(1000), SETTLE_MOST]);
+    assert_eq!(
+        [10, 250, 60_000].map(|took| propagation(milliseconds(took))),
+        [MIN_PROPAGATION, milliseconds(1000), MAX_PROPAGATION]
+    );
 }
 
 #[test]
-fn waits_anew_when_kubelet_wrote_its_old_number_back_before_the_withdrawal() {
-    let mut scene = Scene::peace();
+fn propagation_restarts_when_kubelet_writes_an_old_count() {
+    let mut scene = Scene::converged();
     scene.want(&[0, 1, 2]);
     scene.node_counts(3);
     scene.step();
-    scene.later(SETTLE / 2);
+    scene.later(MIN_PROPAGATION / 2);
     scene.node_counts(4);
     assert_eq!(scene.step().actions, [allocatable(3)]);
     scene.node_counts(3);
-    scene.later(SETTLE / 2);
-    assert_eq!(scene.step().actions, [], "the scheduler saw the old number a moment ago");
+    scene.later(MIN_PROPAGATION / 2);
+    assert_eq!(scene.step().actions, [], "the scheduler has just seen the old count");
 }
 
 #[test]
-fn offers_before_it_raises_the_node() {
-    let mut scene = Scene::peace();
+fn allocatable_is_raised_after_kubelet_lists_the_devices() {
+    let mut scene = Scene::converged();
     scene.want(&[0, 1, 2, 3, 4]);
-    assert_eq!(scene.step().actions, [Action::Publish(R.to_owned(), offer(&[0, 1, 2, 3, 4]))]);
+    assert_eq!(scene.step().actions, [Action::Publish(R.to_owned(), list(&[0, 1, 2, 3, 4]))]);
     scene.publish(&[0, 1, 2, 3, 4]);
     assert_eq!(scene.step().actions, [], "kubelet does not list it yet");
     scene.kubelet_lists(&[0, 1, 2, 3, 4]);
@@ -141,65 +144,66 @@ fn offers_before_it_raises_the_node() {
 }
 
 #[test]
-fn a_device_that_moves_to_another_resource_counts_there_and_goes_on_counting() {
-    const TRIAL: &str = "gputenancy.io/canary_0_3";
-    let lists = |r: &[u32], trial: &[u32]| Offers::from([(R.to_owned(), offer(r)), (TRIAL.to_owned(), offer(trial))]);
-    let mut scene = Scene::peace();
+fn device_that_moves_to_another_resource_counts_there() {
+    const CANARY: &str = "gputenancy.io/canary_0_3";
+    let lists =
+        |r: &[u32], canary: &[u32]| DeviceLists::from([(R.to_owned(), list(r)), (CANARY.to_owned(), list(canary))]);
+    let mut scene = Scene::converged();
     (scene.wanted, scene.published) = (lists(&[0, 1, 2, 3], &[]), lists(&[0, 1, 2], &[3]));
-    scene.listening.insert(TRIAL.to_owned());
-    let mut node = Counts::from([(R.to_owned(), 3), (TRIAL.to_owned(), 1)]);
+    scene.watched.insert(CANARY.to_owned());
+    let mut node = Counts::from([(R.to_owned(), 3), (CANARY.to_owned(), 1)]);
     for _ in 0..40 {
-        let known = |offer: &Offer| offer.keys().cloned().collect();
-        scene.kubelet = Some(scene.published.iter().map(|(r, offer)| (r.clone(), known(offer))).collect());
+        let known = |list: &DeviceList| list.keys().cloned().collect();
+        scene.kubelet = Some(scene.published.iter().map(|(r, list)| (r.clone(), known(list))).collect());
         scene.node = Some(node.clone());
         for action in scene.step().actions {
             match action {
-                Action::Allocatable(counts) => {
+                Action::WriteAllocatable(counts) => {
                     assert!(counts.get(R).is_none_or(|n| *n >= node[R]), "{counts:?} after {node:?}");
                     node.extend(counts);
                 }
-                Action::Publish(resource, offer) => drop(scene.published.insert(resource, offer)),
-                Action::Renew(resource) => panic!("{resource} is listened to"),
+                Action::Publish(resource, list) => drop(scene.published.insert(resource, list)),
+                Action::Register(resource) => panic!("{resource} is watched"),
             }
         }
         scene.later(Duration::from_millis(50));
     }
     assert_eq!(scene.published, scene.wanted);
-    assert_eq!(node, Counts::from([(R.to_owned(), 4), (TRIAL.to_owned(), 0)]));
+    assert_eq!(node, Counts::from([(R.to_owned(), 4), (CANARY.to_owned(), 0)]));
 }
 
 #[test]
-fn an_unhealthy_device_is_treated_like_a_withdrawn_one() {
-    let mut scene = Scene::peace();
-    let mut sick = offer(&[0, 1, 2, 3]);
-    sick.insert(id(3), Listed { healthy: false, numa: None });
-    scene.wanted.insert(R.to_owned(), sick.clone());
+fn unhealthy_device_is_withdrawn() {
+    let mut scene = Scene::converged();
+    let mut unhealthy = list(&[0, 1, 2, 3]);
+    unhealthy.insert(id(3), ListedDevice { healthy: false, numa: None });
+    scene.wanted.insert(R.to_owned(), unhealthy.clone());
     assert_eq!(scene.step().actions, [allocatable(3)]);
     scene.node_counts(3);
     scene.step();
-    scene.later(SETTLE);
-    assert_eq!(scene.step().actions, [Action::Publish(R.to_owned(), sick)]);
+    scene.later(MIN_PROPAGATION);
+    assert_eq!(scene.step().actions, [Action::Publish(R.to_owned(), unhealthy)]);
 }
 
 #[test]
-fn counts_nothing_while_kubelet_does_not_listen() {
-    let mut scene = Scene::peace();
-    scene.listening.clear();
+fn allocatable_is_zero_while_kubelet_does_not_watch() {
+    let mut scene = Scene::converged();
+    scene.watched.clear();
     assert_eq!(scene.step().actions, [allocatable(0)]);
 }
 
 #[test]
-fn withdraws_at_once_when_kubelet_does_not_listen() {
-    let mut scene = Scene::peace();
-    scene.listening.clear();
+fn withdrawal_is_immediate_while_kubelet_does_not_watch() {
+    let mut scene = Scene::converged();
+    scene.watched.clear();
     scene.node_counts(0);
     scene.want(&[]);
-    assert_eq!(scene.step().actions, [Action::Publish(R.to_owned(), offer(&[]))]);
+    assert_eq!(scene.step().actions, [Action::Publish(R.to_owned(), list(&[]))]);
 }
 
 #[test]
-fn raises_nothing_before_a_restarted_kubelet_lists_the_devices() {
-    let mut scene = Scene::peace();
+fn allocatable_is_raised_only_after_a_restarted_kubelet_lists_the_devices() {
+    let mut scene = Scene::converged();
     scene.node_counts(0);
     scene.kubelet_lists(&[]);
     assert_eq!(scene.step().actions, []);
@@ -208,88 +212,88 @@ fn raises_nothing_before_a_restarted_kubelet_lists_the_devices() {
 }
 
 #[test]
-fn a_resource_keeps_its_plugin_when_its_last_device_goes() {
-    let mut scene = Scene::peace();
+fn resource_keeps_its_plugin_without_devices() {
+    let mut scene = Scene::converged();
     scene.wanted.clear();
     scene.node_counts(0);
     scene.step();
-    scene.later(SETTLE);
-    assert_eq!(scene.step().actions, [Action::Publish(R.to_owned(), offer(&[]))]);
+    scene.later(MIN_PROPAGATION);
+    assert_eq!(scene.step().actions, [Action::Publish(R.to_owned(), list(&[]))]);
     scene.publish(&[]);
     scene.kubelet_lists(&[]);
     assert_eq!(scene.step(), Step::default());
 }
 
 #[test]
-fn sinks_to_what_is_bound_first_and_below_it_when_everybody_has_landed() {
-    let mut scene = Scene::peace();
-    scene.taken = Some([(R.to_owned(), 3)].into());
+fn allocatable_is_lowered_to_the_requests_until_no_pod_is_in_flight() {
+    let mut scene = Scene::converged();
+    scene.requested = Some([(R.to_owned(), 3)].into());
     scene.bind();
     scene.want(&[0, 1]);
     assert_eq!(scene.step().actions, [allocatable(3)]);
     scene.node_counts(3);
-    scene.later(SETTLE);
-    assert_eq!(scene.step().actions, [], "one is on its way");
+    scene.later(MIN_PROPAGATION);
+    assert_eq!(scene.step().actions, [], "a pod is in flight");
     scene.in_flight.clear();
     scene.step();
-    scene.later(SETTLE);
+    scene.later(MIN_PROPAGATION);
     assert_eq!(scene.step().actions, [allocatable(2)]);
 }
 
 #[test]
-fn does_not_wait_forever_for_a_pod_that_gets_no_device() {
-    let mut scene = Scene::peace();
-    scene.taken = Some([(R.to_owned(), 4)].into());
+fn pod_without_device_delays_a_withdrawal_until_its_timeout() {
+    let mut scene = Scene::converged();
+    scene.requested = Some([(R.to_owned(), 4)].into());
     scene.bind();
     scene.want(&[0, 1]);
     assert_eq!(scene.step().actions, []);
-    scene.later(PATIENCE);
+    scene.later(IN_FLIGHT_TIMEOUT);
     assert_eq!(scene.step().actions, [allocatable(2)]);
 }
 
 #[test]
-fn every_pod_on_its_way_has_its_own_time_to_land() {
-    let mut scene = Scene::peace();
-    scene.taken = Some([(R.to_owned(), 4)].into());
+fn every_pod_in_flight_has_its_own_timeout() {
+    let mut scene = Scene::converged();
+    scene.requested = Some([(R.to_owned(), 4)].into());
     scene.bind();
     scene.want(&[0, 1]);
     assert_eq!(scene.step().actions, []);
-    scene.later(PATIENCE.saturating_sub(SETTLE));
+    scene.later(IN_FLIGHT_TIMEOUT.saturating_sub(MIN_PROPAGATION));
     scene.bind();
-    scene.later(SETTLE);
-    assert_eq!(scene.step().actions, [], "the second was bound a moment ago");
-    scene.later(PATIENCE);
+    scene.later(MIN_PROPAGATION);
+    assert_eq!(scene.step().actions, [], "the second was just bound");
+    scene.later(IN_FLIGHT_TIMEOUT);
     assert_eq!(scene.step().actions, [allocatable(2)]);
 }
 
 #[test]
-fn sinks_at_once_on_a_node_that_has_been_full_for_a_while() {
-    let mut scene = Scene::peace();
-    scene.taken = Some([(R.to_owned(), 4)].into());
+fn allocatable_of_a_full_node_is_lowered_at_once() {
+    let mut scene = Scene::converged();
+    scene.requested = Some([(R.to_owned(), 4)].into());
     scene.step();
-    scene.later(SETTLE);
+    scene.later(MIN_PROPAGATION);
     scene.want(&[0, 1]);
     assert_eq!(scene.step().actions, [allocatable(2)]);
 }
 
 #[test]
-fn leaves_nothing_to_be_counted_on_when_it_stops() {
-    let mut scene = Scene::peace();
+fn stopping_agent_lowers_allocatable_to_zero() {
+    let mut scene = Scene::converged();
     scene.stopping = true;
     assert_eq!(scene.step().actions, [allocatable(0)]);
 }
 
 #[test]
-fn lowers_what_an_earlier_agent_left_behind() {
-    let mut scene = Scene::peace();
+fn allocatable_of_an_earlier_agent_is_lowered() {
+    let mut scene = Scene::converged();
     scene.node =
         Some([(R.to_owned(), 4), ("nvidia.com/mig-3g.40gb".to_owned(), 2), ("hugepages-2Mi".to_owned(), 9)].into());
-    assert_eq!(scene.step().actions, [Action::Allocatable([("nvidia.com/mig-3g.40gb".to_owned(), 0)].into())]);
+    assert_eq!(scene.step().actions, [Action::WriteAllocatable([("nvidia.com/mig-3g.40gb".to_owned(), 0)].into())]);
 }
 
 #[test]
-fn leaves_another_plugins_resources_alone_as_long_as_kubelet_serves_them() {
-    let mut scene = Scene::peace();
+fn resources_of_another_plugin_are_not_changed() {
+    let mut scene = Scene::converged();
     scene.node = Some([(R.to_owned(), 4), ("nvidia.com/gpu".to_owned(), 1)].into());
     scene.kubelet = scene.kubelet.map(|mut lists| {
         lists.insert("nvidia.com/gpu".to_owned(), [DeviceId::new("GPU-b")].into());
@@ -299,30 +303,30 @@ fn leaves_another_plugins_resources_alone_as_long_as_kubelet_serves_them() {
 }
 
 #[test]
-fn connects_anew_when_kubelet_listens_without_listing() {
-    let mut scene = Scene::peace();
+fn plugin_registers_again_when_kubelet_keeps_a_stale_list() {
+    let mut scene = Scene::converged();
     scene.kubelet_lists(&[]);
     scene.node_counts(0);
     assert_eq!(scene.step().actions, []);
-    scene.later(DEAF);
-    assert_eq!(scene.step().actions, [Action::Renew(R.to_owned())]);
+    scene.later(STALE_LIST_TIMEOUT);
+    assert_eq!(scene.step().actions, [Action::Register(R.to_owned())]);
 }
 
 #[test]
-fn writes_nothing_while_kubelet_or_the_api_server_is_away() {
-    let mut scene = Scene::peace();
+fn nothing_is_written_while_kubelet_or_api_server_does_not_answer() {
+    let mut scene = Scene::converged();
     scene.kubelet = None;
     assert_eq!(scene.step().actions, []);
-    let mut scene = Scene::peace();
+    let mut scene = Scene::converged();
     scene.node = None;
     scene.want(&[0]);
     assert_eq!(scene.step().actions, []);
 }
 
 #[test]
-fn says_what_it_waits_for() {
-    let mut scene = Scene::peace();
+fn waiting_names_resource_and_counts() {
+    let mut scene = Scene::converged();
     scene.want(&[0, 1, 2]);
     let lines = scene.step().waiting;
-    assert_eq!(lines, ["nvidia.com/mig-1g.10gb: the node's allocatable is 4 and has to come down to 3"]);
+    assert_eq!(lines, ["nvidia.com/mig-1g.10gb: lowering the node's allocatable from 4 to 3"]);
 }

@@ -1,4 +1,4 @@
-//! What the host's NVIDIA driver offers to containers: device nodes, libraries, programs, sockets.
+//! Device nodes, libraries, programs and sockets of the host's NVIDIA driver that containers get.
 
 use std::{
     collections::BTreeSet,
@@ -7,17 +7,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::CapMinors;
-use crate::kubelet::config::{Config, below};
+use gputenancy_nvml::find_library;
+use serde::Serialize;
+
+use crate::{
+    gpu::CapMinors,
+    kubelet::config::{Config, below},
+};
 
 /// Device nodes that every GPU container needs, where the driver has them.
 const COMMON_NODES: [&str; 4] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
 /// Major number of GPU nodes, fixed for NVIDIA in Linux.
 const GPU_MAJOR: u32 = 195;
-/// Where distributions put the driver's libraries.
-const LIBRARY_FOLDERS: [&str; 6] =
-    ["usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib", "lib/x86_64-linux-gnu", "lib64"];
-/// The driver's libraries for compute and video, by the start of their file names.
+/// The driver's libraries for compute and video, by prefix of their file names.
 const LIBRARIES: [&str; 15] = [
     "libcuda.so",
     "libcudadebugger.so",
@@ -35,7 +37,7 @@ const LIBRARIES: [&str; 15] = [
     "libnvidia-sandboxutils.so",
     "libnvoptix.so",
 ];
-/// The driver's programs that are of use inside a container.
+/// The driver's programs for containers.
 const PROGRAMS: [&str; 4] = [
     "usr/bin/nvidia-smi",
     "usr/bin/nvidia-debugdump",
@@ -44,39 +46,49 @@ const PROGRAMS: [&str; 4] = [
 ];
 /// Sockets of the driver's services.
 const SOCKETS: [&str; 2] = ["run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket"];
-/// NVIDIA's hook that refreshes a container's library cache.
+/// Paths of NVIDIA's hook that updates a container's library cache.
 const HOOKS: [&str; 3] =
     ["/usr/bin/nvidia-cdi-hook", "/usr/local/nvidia/toolkit/nvidia-cdi-hook", "/usr/local/bin/nvidia-cdi-hook"];
-/// Links are followed so far and no further.
+/// Longest chain of links that is followed.
 const MAX_LINKS: usize = 8;
 
-/// A character device.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
-    /// Name below `/dev`.
-    pub name: String,
-    /// Major number.
-    pub major: u32,
-    /// Minor number.
-    pub minor: u32,
+/// Options of a mounted file.
+const FILE_OPTIONS: &[&str] = &["ro", "nosuid", "nodev", "rbind", "rprivate"];
+/// Options of a mounted socket, which programs in the container connect to.
+const SOCKET_OPTIONS: &[&str] = &["nosuid", "nodev", "noexec", "rbind", "rprivate"];
+
+/// A character device. With type and numbers, the runtime does not look for the node on the host.
+#[derive(Debug, Clone, Serialize, PartialEq, Eq)]
+pub struct DeviceNode {
+    path: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    major: u32,
+    minor: u32,
+    permissions: &'static str,
+}
+
+impl DeviceNode {
+    /// The device with this name below `/dev`.
+    pub fn new(name: &str, major: u32, minor: u32) -> Self {
+        Self { path: format!("/dev/{name}"), kind: "c", major, minor, permissions: "rw" }
+    }
 }
 
 /// A file of the driver in a container.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Serialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "camelCase")]
 pub struct Mount {
-    /// Where it lies in the container.
-    pub container: PathBuf,
-    /// Where it lies on the host.
-    pub host: PathBuf,
-    /// A socket: programs in the container connect to it.
-    pub socket: bool,
+    container_path: PathBuf,
+    host_path: PathBuf,
+    options: &'static [&'static str],
 }
 
-/// What there is on this host.
+/// The driver of this host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Driver {
     /// Nodes for every container.
-    pub common: Vec<Node>,
+    pub common: Vec<DeviceNode>,
     /// Major number of GPU nodes.
     pub gpu_major: u32,
     /// Major number of capability nodes; none while the driver has no MIG.
@@ -92,69 +104,59 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Looks at the host.
-    pub fn find(config: &Config) -> Self {
-        let root = config.seen(&config.driver_root);
-        let node = |name: &str| node(&config.dev, name);
-        let folder = LIBRARY_FOLDERS.iter().find(|f| root.join(f).join("libnvidia-ml.so.1").exists());
-        let hook = HOOKS.iter().find(|hook| config.seen(Path::new(hook)).exists()).map(PathBuf::from);
-        let mut mounts = BTreeSet::new();
-        if let Some(folder) = folder {
-            mounts.extend(libraries(&root, folder));
-        }
-        mounts.extend(PROGRAMS.iter().filter_map(|file| mount(&root, file, false)));
-        mounts.extend(SOCKETS.iter().filter_map(|file| mount(&root, file, true)));
-        // as the host sees them
-        let on_host = |mount: Mount| Mount { host: below(&config.driver_root, &mount.host), ..mount };
+    /// Searches the host. `driver_root` is the root of the driver's files on the host.
+    pub fn find(config: &Config, driver_root: &Path) -> Self {
+        let root = config.mounted(driver_root);
+        let node = |name: &str| node(&config.dev_root, name);
+        let library = find_library(&root);
+        let folder = library.as_ref().and_then(|library| library.parent()?.strip_prefix(&root).ok());
+        let files = PROGRAMS.map(PathBuf::from).into_iter().chain(folder.into_iter().flat_map(|f| libraries(&root, f)));
+        let files = files.map(|file| (file, FILE_OPTIONS));
+        let files = files.chain(SOCKETS.map(|file| (file.into(), SOCKET_OPTIONS)));
+        let mount = |(file, options): (PathBuf, _)| {
+            let host_path = below(driver_root, &resolve(&root, &file)?);
+            Some(Mount { container_path: Path::new("/").join(file), host_path, options })
+        };
         Self {
             common: COMMON_NODES.iter().filter_map(|name| node(name)).collect(),
             gpu_major: node("nvidia0").map_or(GPU_MAJOR, |node| node.major),
             caps_major: node("nvidia-caps/nvidia-cap1").map(|node| node.major).or_else(|| caps_major(&root)),
-            caps: read_first(&root, "proc/driver/nvidia-caps/mig-minors")
-                .map_or_else(CapMinors::default, |t| CapMinors::parse(&t)),
-            mounts: mounts.into_iter().map(on_host).collect(),
-            libraries: folder.map(|folder| below(Path::new("/"), Path::new(folder))),
-            hook,
+            caps: CapMinors::read(Path::new("/proc"), &root),
+            mounts: files.filter_map(mount).collect(),
+            libraries: folder.map(|folder| Path::new("/").join(folder)),
+            hook: HOOKS.iter().find(|hook| config.mounted(Path::new(hook)).exists()).map(PathBuf::from),
         }
     }
 }
 
-/// A file of the driver root's own `/proc`, or of ours: the driver's entries are the same in every container.
-fn read_first(root: &Path, file: &str) -> Option<String> {
-    fs::read_to_string(root.join(file)).or_else(|_| fs::read_to_string(Path::new("/").join(file))).ok()
-}
-
+/// From `/proc/devices` of a simulated driver's root, or of this container: the driver's entries are the same in every container.
 fn caps_major(root: &Path) -> Option<u32> {
-    let devices = read_first(root, "proc/devices")?;
+    let read = |root: &Path| fs::read_to_string(root.join("proc/devices"));
+    let devices = read(root).or_else(|_| read(Path::new("/"))).ok()?;
     devices.lines().find_map(|line| line.trim().strip_suffix(" nvidia-caps")?.trim().parse().ok())
 }
 
-fn node(dev: &Path, name: &str) -> Option<Node> {
+fn node(dev: &Path, name: &str) -> Option<DeviceNode> {
     let meta = fs::metadata(dev.join(name)).ok()?;
     let number = |n: u64| u32::try_from(n).ok();
     let device = meta.rdev();
     let (major, minor) = (number(nix::sys::stat::major(device))?, number(nix::sys::stat::minor(device))?);
-    meta.file_type().is_char_device().then(|| Node { name: name.to_owned(), major, minor })
+    meta.file_type().is_char_device().then(|| DeviceNode::new(name, major, minor))
 }
 
-/// Every library under its real name and under the names that link to it.
-fn libraries(root: &Path, folder: &str) -> Vec<Mount> {
+/// Libraries below the root, under their real names and the names that link to them.
+fn libraries(root: &Path, folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(root.join(folder)).into_iter().flatten().filter_map(Result::ok);
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let ours = names.filter(|name| LIBRARIES.iter().any(|library| is_version_of(name, library)));
-    ours.filter_map(|name| mount(root, &format!("{folder}/{name}"), false)).collect()
+    let of_driver = |name: &String| LIBRARIES.iter().any(|library| is_version_of(name, library));
+    names.filter(of_driver).map(|name| folder.join(name)).collect()
 }
 
 fn is_version_of(name: &str, library: &str) -> bool {
     name.strip_prefix(library).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// A file of the root, paths relative to it; links are resolved inside it.
-fn mount(root: &Path, file: &str, socket: bool) -> Option<Mount> {
-    let host = resolve(root, Path::new(file))?;
-    Some(Mount { container: below(Path::new("/"), Path::new(file)), host, socket })
-}
-
+/// The existing file that a path below the root leads to; links are resolved inside the root.
 fn resolve(root: &Path, file: &Path) -> Option<PathBuf> {
     let mut at = file.to_owned();
     for _ in 0..MAX_LINKS {

@@ -1,4 +1,4 @@
-//! The specification on disk, replaced in one piece.
+//! The specification on disk, replaced atomically.
 
 use std::{
     fs, io,
@@ -6,8 +6,9 @@ use std::{
 };
 
 use super::Spec;
+use crate::kubelet::remove_if_exists;
 
-/// Our file in the folder of CDI specifications.
+/// The agent's file in the folder of CDI specifications.
 #[derive(Debug)]
 pub struct SpecFile {
     path: PathBuf,
@@ -20,16 +21,13 @@ impl SpecFile {
         Self { path: folder.join("gputenancy.io-gpu.json"), written: None }
     }
 
-    /// Removes the file, if it is there.
+    /// Removes the file, if it exists.
     pub fn remove(&mut self) -> io::Result<()> {
         self.written = None;
-        match fs::remove_file(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        remove_if_exists(&self.path)
     }
 
-    /// Makes the file say this. Container runtimes refuse a specification without devices: then there is no file.
+    /// Writes the specification. Container runtimes refuse one without devices: then the file is removed.
     pub fn write(&mut self, spec: &Spec) -> io::Result<()> {
         if spec.is_empty() {
             return self.remove();
@@ -41,10 +39,10 @@ impl SpecFile {
         if let Some(folder) = self.path.parent() {
             fs::create_dir_all(folder)?;
         }
-        // runtimes read only names that end in .json or .yaml
-        let draft = self.path.with_extension("draft");
-        fs::write(&draft, &content)?;
-        fs::rename(&draft, &self.path)?;
+        // runtimes read only files with the extension .json or .yaml
+        let temporary = self.path.with_extension("temporary");
+        fs::write(&temporary, &content)?;
+        fs::rename(&temporary, &self.path)?;
         self.written = Some(content);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The specification's content; pure.
+//! Content of the specification. Pure.
 
 use std::path::PathBuf;
 
@@ -6,12 +6,12 @@ use serde::Serialize;
 
 use super::{
     KIND,
-    driver::{Driver, Mount, Node},
+    driver::{DeviceNode, Driver, Mount},
     name,
 };
 use crate::device::Device;
 
-/// The oldest version that has all that is used here.
+/// The oldest version with all fields that are used here.
 const VERSION: &str = "0.5.0";
 
 /// A CDI specification.
@@ -30,7 +30,7 @@ impl Spec {
         self.devices.is_empty()
     }
 
-    /// Does it have a device of this name.
+    /// It has a device with this name.
     pub fn has(&self, name: &str) -> bool {
         self.devices.iter().any(|device| device.name == name)
     }
@@ -51,28 +51,9 @@ struct Edits {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     device_nodes: Vec<DeviceNode>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    mounts: Vec<SpecMount>,
+    mounts: Vec<Mount>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     hooks: Vec<Hook>,
-}
-
-/// With type and numbers given, the runtime does not look for the node on the host.
-#[derive(Debug, Clone, Serialize, PartialEq, Eq)]
-struct DeviceNode {
-    path: String,
-    #[serde(rename = "type")]
-    kind: &'static str,
-    major: u32,
-    minor: u32,
-    permissions: &'static str,
-}
-
-#[derive(Debug, Clone, Serialize, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-struct SpecMount {
-    host_path: PathBuf,
-    container_path: PathBuf,
-    options: Vec<&'static str>,
 }
 
 #[derive(Debug, Clone, Serialize, PartialEq, Eq)]
@@ -83,12 +64,12 @@ struct Hook {
     args: Vec<String>,
 }
 
-/// The specification of these devices on this host.
+/// The specification of these devices with this driver.
 pub fn render<'a>(devices: impl IntoIterator<Item = &'a Device>, driver: &Driver) -> Spec {
     let device = |device: &Device| {
         let container_edits = Edits { device_nodes: own_nodes(device, driver), ..Edits::default() };
         let spec = |id| SpecDevice { name: name(&id), container_edits: container_edits.clone() };
-        // pods that an earlier release gave the device to are restarted with the old name
+        // containers that got the device from an earlier release are restarted with the old name
         let ids = [Some(device.id.clone()), device.legacy_id()];
         ids.into_iter().flatten().map(spec).collect::<Vec<_>>()
     };
@@ -97,43 +78,26 @@ pub fn render<'a>(devices: impl IntoIterator<Item = &'a Device>, driver: &Driver
         kind: KIND,
         devices: devices.into_iter().flat_map(device).collect(),
         container_edits: Edits {
-            // NVIDIA's runtime hook, where it is the default runtime's, adds nothing of its own
+            // so that NVIDIA's hook in the default runtime adds nothing
             env: vec!["NVIDIA_VISIBLE_DEVICES=void"],
-            device_nodes: driver.common.iter().map(device_node).collect(),
-            mounts: driver.mounts.iter().map(spec_mount).collect(),
+            device_nodes: driver.common.clone(),
+            mounts: driver.mounts.iter().cloned().collect(),
             hooks: hook(driver).into_iter().collect(),
         },
     }
 }
 
-/// The GPU, and what opens the instance on it.
+/// The GPU's node, and the capability files of a MIG instance.
 fn own_nodes(device: &Device, driver: &Driver) -> Vec<DeviceNode> {
-    let minor = device.gpu_minor;
-    let gpu = Node { name: format!("nvidia{minor}"), major: driver.gpu_major, minor };
-    let caps = device.mig.as_ref().zip(driver.caps_major).map(|(mig, major)| {
-        let node = |minor| Node { name: format!("nvidia-caps/nvidia-cap{minor}"), major, minor };
-        driver.caps.of(device.gpu_minor, mig).map(node)
-    });
-    std::iter::once(&gpu).chain(caps.iter().flatten()).map(device_node).collect()
-}
-
-fn device_node(node: &Node) -> DeviceNode {
-    DeviceNode {
-        path: format!("/dev/{}", node.name),
-        kind: "c",
-        major: node.major,
-        minor: node.minor,
-        permissions: "rw",
+    let gpu = device.gpu_minor;
+    let mut nodes = vec![DeviceNode::new(&format!("nvidia{gpu}"), driver.gpu_major, gpu)];
+    if let Some((mig, major)) = device.mig.as_ref().zip(driver.caps_major) {
+        nodes.extend([None, Some(mig.ci)].map(|ci| {
+            let minor = driver.caps.minor(gpu, mig.gi, ci);
+            DeviceNode::new(&format!("nvidia-caps/nvidia-cap{minor}"), major, minor)
+        }));
     }
-}
-
-fn spec_mount(mount: &Mount) -> SpecMount {
-    let options = if mount.socket {
-        vec!["nosuid", "nodev", "noexec", "rbind", "rprivate"]
-    } else {
-        vec!["ro", "nosuid", "nodev", "rbind", "rprivate"]
-    };
-    SpecMount { host_path: mount.host.clone(), container_path: mount.container.clone(), options }
+    nodes
 }
 
 fn hook(driver: &Driver) -> Option<Hook> {

@@ -5,10 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     device::{Device, DeviceView, MigIds},
-    kubelet::{
-        config::{Allocation, Config},
-        offer::offers,
-    },
+    kubelet::{config::Config, device_list::device_lists},
 };
 
 fn whole(n: u32) -> Device {
@@ -58,51 +55,42 @@ fn driver_root(root: &Path) {
 }
 
 fn config(root: &Path) -> Config {
-    Config {
-        node_name: "n1".to_owned(),
-        kubelet_dir: root.join("var/lib/kubelet"),
-        cdi_dir: root.join("var/run/cdi"),
-        driver_root: "/run/nvidia/driver".into(),
-        host_root: root.to_owned(),
-        dev: root.join("dev"),
-        extra_cdi_devices: vec![],
-        allocation: Allocation::Cdi,
-    }
+    Config { host_root: root.to_owned(), dev_root: root.join("dev"), ..Config::default() }
 }
 
 #[test]
-fn a_host_with_mig_and_whole_gpus() {
+fn specification_of_mig_and_whole_gpus() {
     let root = tempfile::tempdir().unwrap();
     driver_root(root.path());
-    let driver = Driver::find(&config(root.path()));
+    let driver = Driver::find(&config(root.path()), "/run/nvidia/driver".as_ref());
     let spec = render(&[slice(0, 0, "1g.10gb"), slice(0, 2, "1g.10gb+me"), whole(1)], &driver);
     insta::assert_json_snapshot!(spec);
 }
 
 #[test]
-fn a_host_without_a_driver_still_gets_the_nodes() {
+fn specification_without_driver_has_the_device_nodes() {
     let root = tempfile::tempdir().unwrap();
-    let driver = Driver::find(&config(root.path()));
+    let driver = Driver::find(&config(root.path()), "/run/nvidia/driver".as_ref());
     assert!(driver.mounts.is_empty());
     assert!(render(&[whole(0)], &driver).has(&name(&whole(0).id)));
 }
 
 #[test]
-fn the_file_appears_in_one_piece_and_goes_with_the_last_device() {
+fn file_is_written_atomically_and_removed_with_the_last_device() {
     let root = tempfile::tempdir().unwrap();
     let mut file = SpecFile::in_folder(&root.path().join("cdi"));
     let path = root.path().join("cdi/gputenancy.io-gpu.json");
     file.write(&render(&[whole(0)], &Driver::default())).unwrap();
     let first = fs::metadata(&path).unwrap().modified().unwrap();
     file.write(&render(&[whole(0)], &Driver::default())).unwrap();
-    assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), first, "written only when it changes");
+    assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), first, "unchanged content is not written");
     assert_eq!(fs::read_dir(root.path().join("cdi")).unwrap().count(), 1);
     file.write(&render(&[], &Driver::default())).unwrap();
     assert!(!path.exists());
 }
 
 #[test]
-fn a_file_taken_away_is_written_again() {
+fn removed_file_is_written_again() {
     let root = tempfile::tempdir().unwrap();
     let mut file = SpecFile::in_folder(root.path());
     let spec = render(&[whole(0)], &Driver::default());
@@ -115,19 +103,19 @@ fn a_file_taken_away_is_written_again() {
 fn devices() -> impl Strategy<Value = Vec<Device>> {
     let profile = prop_oneof![Just("1g.10gb"), Just("1g.10gb+me"), Just("1g.24gb-me"), Just("3g.40gb")];
     let one = (0..8_u32, 0..8_u32, profile, any::<bool>(), any::<bool>());
-    let device = one.prop_map(|(gpu, start, profile, held, mig)| {
+    let device = one.prop_map(|(gpu, start, profile, cordoned, mig)| {
         let device = if mig { slice(gpu, start, profile) } else { whole(gpu) };
-        Device { cordoned: held, ..device }
+        Device { cordoned, ..device }
     });
     proptest::collection::vec(device, 0..20)
 }
 
 proptest! {
     #[test]
-    fn every_offered_device_has_a_valid_name_in_the_specification(devices in devices()) {
+    fn advertised_devices_have_valid_names_in_the_specification(devices in devices()) {
         let spec = render(&devices, &Driver::default());
         let view = DeviceView { generation: 1, devices, ..DeviceView::default() };
-        for id in offers(&view).values().flat_map(|offer| offer.keys()) {
+        for id in device_lists(&view).values().flat_map(|list| list.keys()) {
             prop_assert!(spec.has(&name(id)));
             let name = name(id);
             prop_assert!(name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.:".contains(c)), "{}", name);

@@ -7,26 +7,25 @@ use super::*;
 use crate::{
     device::{Device, DeviceId},
     kubelet::{
-        config::Allocation,
-        holders::Holders,
-        ledger::Ledger,
-        listeners::Listeners,
-        offer::{Listed, Offer},
-        plugin::Terms,
-        pods::PodResources,
+        config::{Allocation, Config},
+        device_list::{DeviceList, ListedDevice},
+        journal::AllocationJournal,
+        owner_lookup::OwnerLookup,
+        pod_resources::PodResources,
         proto::plugin::{
             AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Empty,
             PreferredAllocationRequest,
             device_plugin_client::DevicePluginClient,
             registration_server::{Registration, RegistrationServer},
         },
+        watchers::ListWatchers,
     },
     metrics::Metrics,
 };
 
 const R: &str = "nvidia.com/gpu";
 
-/// As much of kubelet as registration needs: it dials back and listens.
+/// The registration service of a kubelet, which connects to the plugin and watches its list.
 struct Kubelet {
     folder: PathBuf,
     lists: mpsc::UnboundedSender<BTreeMap<String, String>>,
@@ -39,7 +38,7 @@ impl Registration for Kubelet {
     async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
         let request = request.into_inner();
         assert_eq!((request.version.as_str(), request.resource_name.as_str()), ("v1beta1", R));
-        let mut plugin = dial(&self.folder.join(request.endpoint)).await;
+        let mut plugin = connect(&self.folder.join(request.endpoint)).await;
         let mut stream = plugin.list_and_watch(Empty {}).await?.into_inner();
         let lists = self.lists.clone();
         tokio::spawn(async move {
@@ -54,11 +53,11 @@ impl Registration for Kubelet {
     }
 }
 
-async fn dial(socket: &Path) -> DevicePluginClient<Channel> {
+async fn connect(socket: &Path) -> DevicePluginClient<Channel> {
     DevicePluginClient::new(uds::connect(socket, Duration::from_secs(10)).await.unwrap())
 }
 
-/// Starts as kubelet does: wipes the folder, then listens.
+/// Empties the folder, then listens, as kubelet does.
 fn start_kubelet(folder: &Path) -> (Lists, CancellationToken) {
     for file in std::fs::read_dir(folder).unwrap() {
         std::fs::remove_file(file.unwrap().path()).unwrap();
@@ -86,43 +85,49 @@ fn device(n: u32) -> Device {
     }
 }
 
-fn offer(ids: &[u32]) -> Offer {
-    ids.iter().map(|n| (device(*n).id, Listed { healthy: true, numa: None })).collect()
+fn list(ids: &[u32]) -> DeviceList {
+    ids.iter().map(|n| (device(*n).id, ListedDevice { healthy: true, numa: None })).collect()
 }
 
-struct Bench {
-    folder: tempfile::TempDir,
+struct Fixture {
+    _folder: tempfile::TempDir,
     plugin: Plugin,
-    offer: watch::Sender<Offer>,
-    renew: Arc<Notify>,
+    list: watch::Sender<DeviceList>,
+    register: Arc<Notify>,
 }
 
-impl Bench {
-    fn new(terms: Terms) -> Self {
+impl Fixture {
+    fn new(config: Config) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let ledger = Arc::new(Ledger::default());
+        let journal = Arc::new(AllocationJournal::default());
         let devices: Vec<Device> = (0..4).map(device).collect();
-        ledger.learn(&devices);
-        ledger.publish(R, &offer(&[0, 1]));
-        let sender = watch::Sender::new(offer(&[0, 1]));
+        journal.set_devices(&devices);
+        journal.publish(R, &list(&[0, 1]));
+        let config = Config { kubelet_dir: folder.path().to_owned(), ..config };
+        std::fs::create_dir(config.plugin_dir()).unwrap();
+        let sender = watch::Sender::new(list(&[0, 1]));
         let plugin = Plugin {
             resource: R.to_owned(),
-            holders: Holders { ledger, pods: PodResources::at(&folder.path().join("pods.sock")) },
-            offer: sender.subscribe(),
-            listeners: Listeners::new(Arc::default()),
-            terms: Arc::new(terms),
+            lookup: OwnerLookup { journal, pod_resources: PodResources::at(&config.pod_resources_socket()) },
+            list: sender.subscribe(),
+            watchers: ListWatchers::new(Arc::default()),
+            config: Arc::new(config),
             metrics: Metrics::default(),
             stop: CancellationToken::new(),
         };
-        Self { folder, plugin, offer: sender, renew: Arc::default() }
+        Self { _folder: folder, plugin, list: sender, register: Arc::default() }
     }
 
-    fn keep(&self) -> Pin<Box<impl Future<Output = ()> + use<>>> {
-        Box::pin(keep(self.plugin.clone(), self.folder.path().to_owned(), self.renew.clone()))
+    fn serve(&self) -> Pin<Box<impl Future<Output = ()> + use<>>> {
+        Box::pin(serve(self.plugin.clone(), self.register.clone()))
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.plugin.config.plugin_dir()
     }
 
     fn own_socket(&self) -> PathBuf {
-        self.folder.path().join("gputenancy-nvidia.com-gpu.sock")
+        self.folder().join("gputenancy-nvidia.com-gpu.sock")
     }
 }
 
@@ -136,95 +141,96 @@ fn allocate(ids: &[&str]) -> AllocateRequest {
 }
 
 #[tokio::test]
-async fn registers_and_streams_every_change_of_the_list() {
-    let bench = Bench::new(Terms::default());
-    let (mut lists, _kubelet) = start_kubelet(bench.folder.path());
-    let keeper = tokio::spawn(bench.keep());
+async fn plugin_registers_and_streams_every_change_of_the_list() {
+    let fixture = Fixture::new(Config::default());
+    let (mut lists, _kubelet) = start_kubelet(&fixture.folder());
+    let keeper = tokio::spawn(fixture.serve());
     assert_eq!(lists.recv().await.unwrap(), names(&[0, 1]));
-    bench.offer.send_replace(offer(&[1]));
+    fixture.list.send_replace(list(&[1]));
     assert_eq!(lists.recv().await.unwrap(), names(&[1]));
-    bench.offer.send_replace(offer(&[]));
+    fixture.list.send_replace(list(&[]));
     assert_eq!(lists.recv().await.unwrap(), names(&[]));
-    bench.plugin.stop.cancel();
+    fixture.plugin.stop.cancel();
     keeper.await.unwrap();
-    assert!(!bench.own_socket().exists());
-    assert!(!bench.plugin.listeners.any());
+    assert!(!fixture.own_socket().exists());
+    assert!(!fixture.plugin.watchers.any());
 }
 
 #[tokio::test]
-async fn registers_again_with_a_restarted_kubelet_that_wiped_the_folder() {
-    let bench = Bench::new(Terms::default());
-    let keeper = tokio::spawn(bench.keep());
+async fn plugin_registers_again_with_a_restarted_kubelet() {
+    let fixture = Fixture::new(Config::default());
+    let keeper = tokio::spawn(fixture.serve());
     for _ in 0..3 {
-        let (mut lists, kubelet) = start_kubelet(bench.folder.path());
+        let (mut lists, kubelet) = start_kubelet(&fixture.folder());
         assert_eq!(lists.recv().await.unwrap(), names(&[0, 1]));
         kubelet.cancel();
     }
-    bench.plugin.stop.cancel();
+    fixture.plugin.stop.cancel();
     keeper.await.unwrap();
 }
 
 #[tokio::test]
-async fn connects_anew_when_told_to() {
-    let bench = Bench::new(Terms::default());
-    let (mut lists, _kubelet) = start_kubelet(bench.folder.path());
-    let keeper = tokio::spawn(bench.keep());
+async fn plugin_registers_again_on_demand() {
+    let fixture = Fixture::new(Config::default());
+    let (mut lists, _kubelet) = start_kubelet(&fixture.folder());
+    let keeper = tokio::spawn(fixture.serve());
     lists.recv().await.unwrap();
-    bench.renew.notify_one();
+    fixture.register.notify_one();
     assert_eq!(lists.recv().await.unwrap(), names(&[0, 1]));
-    bench.plugin.stop.cancel();
+    fixture.plugin.stop.cancel();
     keeper.await.unwrap();
 }
 
 #[tokio::test]
-async fn gives_cdi_names_and_refuses_what_is_not_offered() {
+async fn allocation_returns_cdi_names_and_refuses_withdrawn_devices() {
     let extra = vec!["gputenancy.io/simulator=state".to_owned()];
-    let bench = Bench::new(Terms { allocation: Allocation::Cdi, extra_cdi_devices: extra });
-    let served = Served::start(&bench.plugin, &bench.own_socket()).unwrap();
-    let mut kubelet = dial(&bench.own_socket()).await;
-    let given = kubelet.allocate(allocate(&["GPU-0", "GPU-1"])).await.unwrap().into_inner();
-    let response = &given.container_responses[0];
+    let fixture = Fixture::new(Config { extra_cdi_devices: extra, ..Config::default() });
+    let server = Server::start(&fixture.plugin, &fixture.own_socket()).unwrap();
+    let mut kubelet = connect(&fixture.own_socket()).await;
+    let response = kubelet.allocate(allocate(&["GPU-0", "GPU-1"])).await.unwrap().into_inner();
+    let response = &response.container_responses[0];
     let names: Vec<&str> = response.cdi_devices.iter().map(|device| device.name.as_str()).collect();
     assert_eq!(names, ["gputenancy.io/gpu=GPU-0", "gputenancy.io/gpu=GPU-1", "gputenancy.io/simulator=state"]);
     assert!(response.envs.is_empty() && response.devices.is_empty() && response.mounts.is_empty());
-    let refused = kubelet.allocate(allocate(&["GPU-3"])).await.unwrap_err();
-    assert_eq!(refused.code(), Code::FailedPrecondition);
-    assert_eq!(refused.message(), "nvidia.com/gpu: device GPU-3 is not offered now");
-    served.end().await;
+    let refusal = kubelet.allocate(allocate(&["GPU-3"])).await.unwrap_err();
+    assert_eq!(refusal.code(), Code::FailedPrecondition);
+    assert_eq!(refusal.message(), "nvidia.com/gpu: device GPU-3 is not advertised");
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn what_was_given_is_not_given_again_while_kubelet_does_not_say_whether_it_is_free() {
-    let bench = Bench::new(Terms::default());
-    let served = Served::start(&bench.plugin, &bench.own_socket()).unwrap();
-    let mut kubelet = dial(&bench.own_socket()).await;
+async fn allocated_device_is_refused_while_kubelet_does_not_answer() {
+    let fixture = Fixture::new(Config::default());
+    let server = Server::start(&fixture.plugin, &fixture.own_socket()).unwrap();
+    let mut kubelet = connect(&fixture.own_socket()).await;
     kubelet.allocate(allocate(&["GPU-0"])).await.unwrap();
-    let refused = kubelet.allocate(allocate(&["GPU-0"])).await.unwrap_err();
-    let words = "nvidia.com/gpu: device GPU-0 may be held by a container: kubelet's pod resources API does not answer";
-    assert!(refused.message().starts_with(words), "{}", refused.message());
-    assert!(kubelet.allocate(allocate(&["GPU-1"])).await.is_ok(), "nobody was given that one");
+    let refusal = kubelet.allocate(allocate(&["GPU-0"])).await.unwrap_err();
+    let message =
+        "nvidia.com/gpu: device GPU-0 may be allocated to a container: kubelet's pod resources API does not answer";
+    assert!(refusal.message().starts_with(message), "{}", refusal.message());
+    assert!(kubelet.allocate(allocate(&["GPU-1"])).await.is_ok(), "not allocated before");
     let counted = r#"gputenancy_agent_refused_allocations_total{reason="Unknown"} 1"#;
-    assert!(gputenancy_service::endpoints::text(bench.plugin.metrics.registry()).unwrap().contains(counted));
-    served.end().await;
+    assert!(gputenancy_service::endpoints::text(fixture.plugin.metrics.registry()).unwrap().contains(counted));
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn falls_back_to_the_variable_of_nvidias_hook() {
-    let bench = Bench::new(Terms { allocation: Allocation::Envvar, extra_cdi_devices: vec![] });
-    let served = Served::start(&bench.plugin, &bench.own_socket()).unwrap();
-    let mut kubelet = dial(&bench.own_socket()).await;
-    let given = kubelet.allocate(allocate(&["GPU-1", "GPU-0"])).await.unwrap().into_inner();
-    let response = &given.container_responses[0];
+async fn allocation_without_cdi_sets_the_variable_of_nvidias_hook() {
+    let fixture = Fixture::new(Config { allocate: Allocation::Envvar, ..Config::default() });
+    let server = Server::start(&fixture.plugin, &fixture.own_socket()).unwrap();
+    let mut kubelet = connect(&fixture.own_socket()).await;
+    let response = kubelet.allocate(allocate(&["GPU-1", "GPU-0"])).await.unwrap().into_inner();
+    let response = &response.container_responses[0];
     assert_eq!(response.envs, [("NVIDIA_VISIBLE_DEVICES".to_owned(), "GPU-1,GPU-0".to_owned())].into());
     assert!(response.cdi_devices.is_empty());
-    served.end().await;
+    server.stop().await;
 }
 
 #[tokio::test]
-async fn prefers_what_is_there_and_includes_what_must_be() {
-    let bench = Bench::new(Terms::default());
-    let served = Served::start(&bench.plugin, &bench.own_socket()).unwrap();
-    let mut kubelet = dial(&bench.own_socket()).await;
+async fn preferred_allocation_includes_the_required_devices() {
+    let fixture = Fixture::new(Config::default());
+    let server = Server::start(&fixture.plugin, &fixture.own_socket()).unwrap();
+    let mut kubelet = connect(&fixture.own_socket()).await;
     let options = kubelet.get_device_plugin_options(Empty {}).await.unwrap().into_inner();
     assert!(options.get_preferred_allocation_available);
     let request = ContainerPreferredAllocationRequest {
@@ -235,7 +241,7 @@ async fn prefers_what_is_there_and_includes_what_must_be() {
     let request = PreferredAllocationRequest { container_requests: vec![request] };
     let chosen = kubelet.get_preferred_allocation(request).await.unwrap().into_inner();
     assert_eq!(chosen.container_responses[0].device_i_ds, ["GPU-2", "GPU-0"]);
-    served.end().await;
+    server.stop().await;
 }
 
 #[test]

@@ -1,35 +1,44 @@
-//! The event about a container with variables that admission would have refused.
+//! What follows a violation: an event, and with [`Enforcement::Stop`] the end of the container.
 
 use gputenancy_crds::reasons;
 use gputenancy_service::events::{EventType, Notice};
 use k8s_openapi::api::core::v1::ObjectReference;
 
-use super::{Answer, Suspect};
+use super::EnvFromContainer;
 
-/// The event about these variables of a container.
-pub fn notice(suspect: &Suspect, variables: &[&str], answer: Answer) -> Notice {
-    let (action, outcome) = match answer {
-        Answer::Stop => ("Stop", "the container is stopped each time that it starts"),
-        Answer::Tell => ("Tell", "the container goes on"),
+/// What happens to a container with forbidden variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Enforcement {
+    /// An event is published, and the container is stopped.
+    Stop,
+    /// An event is published.
+    Tell,
+}
+
+/// The event about forbidden variables of a container.
+pub fn notice(container: &EnvFromContainer, variables: &[&str], enforcement: Enforcement) -> Notice {
+    let outcome = match enforcement {
+        Enforcement::Stop => "the container is stopped each time that it starts",
+        Enforcement::Tell => "the container goes on",
     };
     Notice {
         regarding: ObjectReference {
             api_version: Some("v1".into()),
             kind: Some("Pod".into()),
-            namespace: Some(suspect.namespace.clone()),
-            name: Some(suspect.pod.clone()),
-            uid: Some(suspect.uid.clone()),
-            field_path: Some(format!("spec.containers{{{}}}", suspect.container)),
+            namespace: Some(container.namespace.clone()),
+            name: Some(container.pod.clone()),
+            uid: Some(container.uid.clone()),
+            field_path: Some(format!("spec.containers{{{}}}", container.name)),
             ..ObjectReference::default()
         },
         event_type: EventType::Warning,
         reason: reasons::FORBIDDEN_VARIABLE,
-        action: action.into(),
+        action: format!("{enforcement:?}"),
         note: format!(
             "container {} was started with {} by envFrom ({}), which is refused to tenants' pods as it is in a manifest: remove it there; {outcome}",
-            suspect.container,
+            container.name,
             variables.join(", "),
-            suspect.sources.join(", "),
+            container.sources.join(", "),
         ),
     }
 }
@@ -42,18 +51,18 @@ mod tests {
 
     #[test]
     fn event_names_container_variables_source_and_remedy() {
-        let suspect = Suspect {
+        let container = EnvFromContainer {
             id: "0123".into(),
             namespace: "team-a".into(),
             pod: "p".into(),
             uid: "u".into(),
             created: None,
-            container: "c".into(),
+            name: "c".into(),
             gpu: true,
-            written: BTreeSet::new(),
+            manifest: BTreeSet::new(),
             sources: vec!["ConfigMap settings".into(), "Secret keys".into()],
         };
-        let notice = notice(&suspect, &["LD_AUDIT", "LD_PRELOAD"], Answer::Stop);
+        let notice = notice(&container, &["LD_AUDIT", "LD_PRELOAD"], Enforcement::Stop);
         assert_eq!((notice.event_type, notice.action.as_str()), (EventType::Warning, "Stop"));
         assert_eq!(notice.regarding.field_path.as_deref(), Some("spec.containers{c}"));
         assert_eq!(

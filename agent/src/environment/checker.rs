@@ -1,0 +1,147 @@
+//! Checks each container with `envFrom` once, publishes violations, and stops the container if configured.
+
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+
+use gputenancy_crds::{GpuGrant, names::GRANT};
+use gputenancy_service::events::Publisher;
+use kube::{Api, Client};
+use tokio::{sync::watch, time::sleep};
+
+use super::{
+    Enforcement, EnvFromContainer, EnvFromContainers,
+    enforcement::notice,
+    runtime::{self, Runtime},
+    violations::{AllowedEnvironment, group, violations},
+};
+use crate::{
+    device::{DeviceId, DeviceOwner, DeviceView},
+    kubelet::{allocatable::is_managed, pod_resources::PodResources},
+    metrics::Metrics,
+};
+
+/// Delay of the retry after a failed check.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Why a check failed; it is retried.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(transparent)]
+    Runtime(#[from] runtime::Error),
+    #[error("reading the grant of the namespace: {0}")]
+    Grant(#[from] kube::Error),
+    #[error("kubelet's pod resources API: {0}")]
+    Kubelet(#[from] tonic::Status),
+}
+
+/// Checks the environments of a node's containers.
+pub struct EnvironmentChecker {
+    /// What happens to a container with violations.
+    pub enforcement: Enforcement,
+    /// Allowed values of `NVIDIA_DRIVER_CAPABILITIES`.
+    pub capabilities: Vec<String>,
+    /// The container runtime.
+    pub runtime: Runtime,
+    /// The socket of kubelet's pod resources API.
+    pub pod_resources: PathBuf,
+    /// The devices of this node.
+    pub view: watch::Receiver<DeviceView>,
+    /// The API server.
+    pub client: Client,
+    /// Publishes events about violations.
+    pub publisher: Publisher,
+    /// Counts violations.
+    pub metrics: Metrics,
+}
+
+impl EnvironmentChecker {
+    /// Checks for as long as it is polled.
+    pub async fn run(self, mut containers: watch::Receiver<EnvFromContainers>) {
+        let (mut checked, mut published) = (BTreeSet::new(), BTreeSet::new());
+        let mut last_error = None;
+        loop {
+            let current: Vec<EnvFromContainer> = containers.borrow_and_update().iter().cloned().collect();
+            let exists = |id: &String| current.iter().any(|container| container.id == *id);
+            checked.retain(exists);
+            published.retain(exists);
+            let (mut failed, mut error) = (0, None);
+            for container in &current {
+                if checked.contains(&container.id) {
+                    continue;
+                }
+                match self.check(container, &mut published).await {
+                    Ok(()) => drop(checked.insert(container.id.clone())),
+                    Err(failure) => (failed, error) = (failed + 1, Some(failure.to_string())),
+                }
+            }
+            self.metrics.set_unseen_environments(failed);
+            if let Some(error) = error.as_ref().filter(|_| error != last_error) {
+                tracing::warn!(containers = failed, error, "environments not checked");
+            }
+            last_error = error;
+            tokio::select! {
+                changed = containers.changed() => if changed.is_err() { return },
+                () = sleep(RETRY), if failed > 0 => {}
+            }
+        }
+    }
+
+    /// Checks one container. Image, kubelet and API server are queried only if there is something to explain.
+    async fn check(&self, container: &EnvFromContainer, published: &mut BTreeSet<String>) -> Result<(), Error> {
+        let Some(started) = self.runtime.container(&container.id).await? else { return Ok(()) };
+        let manifest = container.manifest.clone();
+        let mut allowed = AllowedEnvironment { gpu: container.gpu, manifest, ..AllowedEnvironment::default() };
+        if violations(&started.env, &allowed, &self.capabilities).is_empty() {
+            return Ok(());
+        }
+        allowed.image = self.runtime.image(&started).await?;
+        allowed.other_plugin = !self.view.borrow().advertiser.is_agent();
+        if container.gpu {
+            allowed.devices = self.devices(container).await?;
+        }
+        let variables = violations(&started.env, &allowed, &self.capabilities);
+        if variables.is_empty() || !self.is_governed(container).await? {
+            return Ok(());
+        }
+        if published.insert(container.id.clone()) {
+            self.publish(container, &variables).await;
+        }
+        if self.enforcement == Enforcement::Stop && started.running {
+            self.runtime.stop(&container.id, &started).await?;
+        }
+        Ok(())
+    }
+
+    async fn publish(&self, container: &EnvFromContainer, variables: &[&str]) {
+        let stopped = self.enforcement == Enforcement::Stop;
+        for group in variables.iter().filter_map(|name| group(name)).collect::<BTreeSet<_>>() {
+            self.metrics.hidden_variable(format!("{group:?}").to_lowercase(), stopped);
+        }
+        let EnvFromContainer { namespace, pod, name, .. } = container;
+        let names = variables.join(", ");
+        tracing::warn!(namespace, pod, container = name, variables = names, stopped, "forbidden variables");
+        self.publisher.publish(notice(container, variables, self.enforcement)).await;
+    }
+
+    /// UUIDs of the devices that kubelet allocated to a container.
+    async fn devices(&self, container: &EnvFromContainer) -> Result<BTreeSet<String>, Error> {
+        let EnvFromContainer { namespace, pod, name, .. } = container.clone();
+        let owner = DeviceOwner { namespace, pod, container: name };
+        let owners = PodResources::at(&self.pod_resources).owners(is_managed).await?;
+        let view = self.view.borrow();
+        Ok(owners.iter().filter(|(_, other)| **other == owner).map(|(id, _)| uuid(id, &view)).collect())
+    }
+
+    /// The namespace is a tenant's, and the pod was created under the tenant's policies, not before the grant.
+    async fn is_governed(&self, container: &EnvFromContainer) -> Result<bool, Error> {
+        let grants: Api<GpuGrant> = Api::namespaced(self.client.clone(), &container.namespace);
+        let Some(grant) = grants.get_opt(GRANT).await? else { return Ok(false) };
+        let since = grant.metadata.creation_timestamp.map(|time| time.0);
+        Ok(container.created >= since)
+    }
+}
+
+/// UUID of a device in the driver.
+fn uuid(id: &DeviceId, view: &DeviceView) -> String {
+    let legacy = view.devices.iter().find(|device| device.legacy_id().as_ref() == Some(id));
+    legacy.map_or(id.uuid(), |device| device.id.as_str()).to_owned()
+}

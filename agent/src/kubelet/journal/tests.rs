@@ -1,0 +1,141 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::{device::MigIds, kubelet::device_list::ListedDevice};
+
+const R: &str = "nvidia.com/gpu";
+
+fn device(n: u32) -> Device {
+    let gpu = format!("GPU-{n}");
+    Device {
+        id: id(n),
+        resource: R.to_owned(),
+        gpu_uuid: gpu,
+        gpu_minor: n,
+        mig: None,
+        numa: None,
+        cordoned: false,
+        healthy: true,
+    }
+}
+
+fn id(n: u32) -> DeviceId {
+    DeviceId::new(format!("GPU-{n}"))
+}
+
+fn list(ids: &[u32]) -> DeviceList {
+    ids.iter().map(|n| (id(*n), ListedDevice { healthy: true, numa: None })).collect()
+}
+
+fn journal(ids: &[u32]) -> AllocationJournal {
+    let journal = AllocationJournal::default();
+    journal.set_devices(&(0..5).map(device).collect::<Vec<_>>());
+    journal.publish(R, &list(ids));
+    journal
+}
+
+#[test]
+fn journal_allocates_all_devices_or_none() {
+    let journal = journal(&[0, 1]);
+    let refused = journal.allocate(R, &[id(0), id(2)], Instant::now());
+    assert_eq!(refused, Err(Refusal::NotOffered(id(2))));
+    assert!(journal.confirm(BTreeSet::new(), Instant::now(), Instant::now()).is_empty(), "nothing was allocated");
+}
+
+#[test]
+fn withdrawn_device_is_allocated_until_the_withdrawal_ends() {
+    let journal = journal(&[0, 1]);
+    journal.publish(R, &list(&[0]));
+    assert!(journal.allocate(R, &[id(1)], Instant::now()).is_ok());
+    assert!(journal.end_withdrawal());
+    assert!(journal.allocate(R, &[id(1)], Instant::now()).is_err());
+}
+
+#[test]
+fn device_published_again_is_no_longer_withdrawn() {
+    let journal = journal(&[0, 1]);
+    journal.publish(R, &list(&[0]));
+    journal.publish(R, &list(&[0, 1]));
+    assert!(!journal.end_withdrawal());
+    assert!(journal.allocate(R, &[id(1)], Instant::now()).is_ok());
+}
+
+#[test]
+fn unhealthy_device_is_not_allocated() {
+    let journal = journal(&[0]);
+    journal.publish(R, &[(id(0), ListedDevice { healthy: false, numa: None })].into());
+    journal.end_withdrawal();
+    assert!(journal.allocate(R, &[id(0)], Instant::now()).is_err());
+}
+
+#[test]
+fn device_is_not_allocated_as_another_resource() {
+    let journal = journal(&[0]);
+    assert!(journal.allocate("nvidia.com/gpu.shared", &[id(0)], Instant::now()).is_err());
+}
+
+#[test]
+fn allocation_is_unconfirmed_until_kubelet_reports_an_owner_or_its_timeout() {
+    let journal = journal(&[0, 1]);
+    let now = Instant::now();
+    let queried = now + Duration::from_millis(1);
+    journal.allocate(R, &[id(0), id(1)], now).unwrap();
+    assert_eq!(journal.confirm([id(0)].into(), queried, queried), [id(1)].into());
+    assert!(journal.confirm([id(0)].into(), queried, now + ALLOCATION_TIMEOUT).is_empty());
+}
+
+#[test]
+fn response_to_an_earlier_query_does_not_confirm_an_allocation() {
+    let journal = journal(&[0]);
+    let queried = Instant::now();
+    let allocated_at = queried + Duration::from_millis(1);
+    journal.allocate(R, &[id(0)], allocated_at).unwrap();
+    assert_eq!(journal.confirm([id(0)].into(), queried, allocated_at), [id(0)].into(), "the previous owner");
+    assert!(journal.confirm([id(0)].into(), allocated_at + Duration::from_millis(1), allocated_at).is_empty());
+}
+
+#[test]
+fn journal_attributes_a_legacy_id_to_the_instance_at_that_place() {
+    let mig = |uuid: &str, start, profile: &str| Device {
+        id: DeviceId::new(uuid),
+        mig: Some(MigIds { gi: 7, ci: 0, start, profile: profile.to_owned() }),
+        ..device(0)
+    };
+    let journal = AllocationJournal::default();
+    journal.set_devices(&[mig("MIG-a", 0, "1g.10gb"), mig("MIG-b", 1, "1g.10gb")]);
+    journal.publish(
+        R,
+        &["MIG-a", "MIG-b"].map(|id| (DeviceId::new(id), ListedDevice { healthy: true, numa: None })).into(),
+    );
+    let owner = |pod: &str| DeviceOwner { namespace: "t".into(), pod: pod.into(), container: "c".into() };
+    let reported = [("GPU-0::0::1g.10gb", "old"), ("GPU-0::1::2g.20gb", "gone"), ("MIG-b", "new")]
+        .map(|(id, pod)| (DeviceId::new(id), owner(pod)));
+    let owners = journal.resolve_legacy_ids(reported.into());
+    let pods: Vec<(&str, &str)> = owners.iter().map(|(id, owner)| (id.as_str(), owner.pod.as_str())).collect();
+    assert_eq!(pods, [("GPU-0::1::2g.20gb", "gone"), ("MIG-a", "old"), ("MIG-b", "new")]);
+}
+
+#[test]
+fn candidates_count_the_used_devices_of_their_gpu() {
+    let journal = journal(&[0, 1, 2]);
+    journal.confirm([id(1)].into(), Instant::now(), Instant::now());
+    let candidates = journal.candidates(&[id(0), id(1)], &BTreeSet::new());
+    assert_eq!(candidates.iter().map(|c| c.used).collect::<Vec<_>>(), [0, 1]);
+}
+
+proptest! {
+    /// After the end of a withdrawal only published devices are allocated.
+    #[test]
+    fn only_published_devices_are_allocated_after_the_withdrawal(
+        lists in proptest::collection::vec(proptest::collection::vec(0..5_u32, 0..5), 1..6),
+        asked in 0..5_u32,
+    ) {
+        let journal = journal(&[]);
+        for ids in &lists {
+            journal.publish(R, &list(ids));
+        }
+        journal.end_withdrawal();
+        let published = lists.last().unwrap().contains(&asked);
+        prop_assert_eq!(journal.allocate(R, &[id(asked)], Instant::now()).is_ok(), published);
+    }
+}

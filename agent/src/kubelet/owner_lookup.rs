@@ -1,0 +1,71 @@
+//! Owners of devices, queried from kubelet at each allocation.
+//!
+//! kubelet may allocate a device that a container has: a query of the pod resources API during an allocation, as this agent and metrics
+//! exporters send it, may make kubelet drop that allocation (kubernetes/kubernetes#137534, observed with 1.36). So a device with an owner
+//! is neither preferred nor allocated again. kubelet is queried each time, because the journal may be older than kubelet's last restart.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use tonic::Status;
+
+use super::{
+    allocatable::is_managed,
+    journal::{AllocationJournal, Refusal},
+    pod_resources::PodResources,
+};
+use crate::device::{DeviceId, Owners};
+
+/// Attempts before kubelet counts as not answering.
+const ATTEMPTS: u32 = 5;
+/// Delay between two attempts: kubelet answers a hundred queries per second of all clients together.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Looks up owners in kubelet, and in the journal if kubelet does not answer.
+#[derive(Debug, Clone)]
+pub struct OwnerLookup {
+    /// Allocations of this agent.
+    pub journal: Arc<AllocationJournal>,
+    /// Kubelet's API.
+    pub pod_resources: PodResources,
+}
+
+impl OwnerLookup {
+    /// The devices that containers have; of `ids` those in the journal if kubelet does not answer.
+    pub async fn allocated(&self, ids: &[DeviceId]) -> BTreeSet<DeviceId> {
+        self.owners().await.map_or_else(|_| self.journal.allocated(ids), |owners| owners.into_keys().collect())
+    }
+
+    /// Checks that no container has one of these devices.
+    ///
+    /// # Errors
+    /// When a container has one, or when the journal has one and kubelet does not answer.
+    pub async fn check_free(&self, ids: &[DeviceId]) -> Result<(), Refusal> {
+        let mut attempt = 1;
+        loop {
+            match self.owners().await {
+                Ok(owners) => return without_owner(ids, &owners),
+                Err(_) if attempt < ATTEMPTS => attempt += 1,
+                Err(status) => {
+                    let allocated = self.journal.allocated(ids).pop_first();
+                    return allocated.map_or(Ok(()), |id| Err(Refusal::Unknown(id, status.message().to_owned())));
+                }
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    /// The owner of each device, as kubelet reports it.
+    pub async fn owners(&self) -> Result<Owners, Status> {
+        Ok(self.journal.resolve_legacy_ids(self.pod_resources.owners(is_managed).await?))
+    }
+}
+
+fn without_owner(ids: &[DeviceId], owners: &Owners) -> Result<(), Refusal> {
+    match ids.iter().find_map(|id| owners.get_key_value(id)) {
+        Some((id, owner)) => Err(Refusal::Held { id: id.clone(), owner: owner.clone() }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

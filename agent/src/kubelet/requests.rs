@@ -1,0 +1,150 @@
+//! Devices that the pods on this node request, and which of these pods are in flight: bound, and without a device yet.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::allocatable::{Counts, InFlight, InFlightPods, managed_counts};
+use crate::device::DeviceOwner;
+
+/// Namespace and name of a pod.
+pub type PodName = (String, String);
+
+/// Namespace and name of a pod.
+pub fn pod_name(pod: &Pod) -> PodName {
+    (pod.metadata.namespace.clone().unwrap_or_default(), pod.metadata.name.clone().unwrap_or_default())
+}
+
+/// Requests of the pods on this node, without pods that have ended or request no device.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodRequests(BTreeMap<PodName, PodRequest>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct PodRequest {
+    counts: Counts,
+    /// When the pod was first seen on this node.
+    since: Instant,
+}
+
+impl PodRequests {
+    /// The scheduler's count of requested devices.
+    pub fn total(&self) -> Counts {
+        sum(self.0.values().map(|request| &request.counts))
+    }
+
+    /// Requests of the pods to which kubelet has allocated no device.
+    pub fn in_flight<'a>(&self, owners: impl IntoIterator<Item = &'a DeviceOwner>) -> InFlightPods {
+        let owners: BTreeSet<PodName> =
+            owners.into_iter().map(|owner| (owner.namespace.clone(), owner.pod.clone())).collect();
+        let mut pods = InFlightPods::new();
+        for PodRequest { counts, since } in self.0.iter().filter(|(pod, _)| !owners.contains(*pod)).map(|(_, r)| r) {
+            for (resource, count) in counts {
+                let pod = pods.entry(resource.clone()).or_insert(InFlight { count: 0, newest: *since });
+                *pod = InFlight { count: pod.count + count, newest: pod.newest.max(*since) };
+            }
+        }
+        pods
+    }
+
+    /// Records a pod; a pod that changes keeps the time at which it was first seen.
+    pub fn apply(&mut self, pod: &Pod, now: Instant) {
+        let counts = requests(pod);
+        if counts.is_empty() {
+            self.delete(pod);
+        } else {
+            self.0.entry(pod_name(pod)).or_insert(PodRequest { counts: Counts::new(), since: now }).counts = counts;
+        }
+    }
+
+    /// Removes a pod.
+    pub fn delete(&mut self, pod: &Pod) {
+        self.0.remove(&pod_name(pod));
+    }
+}
+
+fn sum<'a>(all: impl Iterator<Item = &'a Counts>) -> Counts {
+    let mut total = Counts::new();
+    for (resource, count) in all.flatten() {
+        *total.entry(resource.clone()).or_default() += count;
+    }
+    total
+}
+
+/// As the scheduler counts: the sum of containers and sidecars, or the largest init container.
+fn requests(pod: &Pod) -> Counts {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let Some(spec) = pod.spec.as_ref().filter(|_| !matches!(phase, Some("Succeeded" | "Failed"))) else {
+        return Counts::new();
+    };
+    let (sidecars, init): (Vec<&Container>, Vec<&Container>) =
+        spec.init_containers.iter().flatten().partition(|c| c.restart_policy.as_deref() == Some("Always"));
+    let concurrent: Vec<Counts> = spec.containers.iter().chain(sidecars).map(limits).collect();
+    let mut total = sum(concurrent.iter());
+    for (resource, count) in init.into_iter().flat_map(limits) {
+        let largest = total.entry(resource).or_default();
+        *largest = count.max(*largest);
+    }
+    total.retain(|_, count| *count > 0);
+    total
+}
+
+/// Devices are requested by limits.
+fn limits(container: &Container) -> Counts {
+    let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
+    limits.map(managed_counts).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const R: &str = "nvidia.com/mig-1g.10gb";
+
+    fn pod(name: &str, json: &serde_json::Value) -> Pod {
+        let mut all =
+            serde_json::json!({"metadata": {"namespace": "team-a", "name": name}, "spec": {"containers": []}});
+        all.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());
+        serde_json::from_value(all).unwrap()
+    }
+
+    fn container(count: &str) -> serde_json::Value {
+        serde_json::json!({"resources": {"limits": {R: count, "cpu": "2"}}})
+    }
+
+    #[test]
+    fn requests_are_counted_as_by_the_scheduler() {
+        let sidecar = serde_json::json!({"restartPolicy": "Always", "resources": {"limits": {R: "1"}}});
+        let spec = serde_json::json!({"spec": {"containers": [container("1"), container("1")], "initContainers": [container("2"), sidecar]}});
+        assert_eq!(requests(&pod("p", &spec)), [(R.to_owned(), 3)].into());
+        let spec = serde_json::json!({"spec": {"containers": [container("1")], "initContainers": [container("4")]}});
+        assert_eq!(requests(&pod("p", &spec)), [(R.to_owned(), 4)].into());
+    }
+
+    #[test]
+    fn ended_pod_requests_nothing() {
+        let ended = serde_json::json!({"spec": {"containers": [container("1")]}, "status": {"phase": "Failed"}});
+        assert!(requests(&pod("p", &ended)).is_empty());
+    }
+
+    #[test]
+    fn pod_is_in_flight_until_kubelet_allocates_a_device() {
+        let (mut requests, early) = (PodRequests::default(), Instant::now());
+        let late = early + Duration::from_secs(3);
+        let with_device =
+            |name: &str, count: &str| pod(name, &serde_json::json!({"spec": {"containers": [container(count)]}}));
+        requests.apply(&with_device("running", "2"), early);
+        requests.apply(&with_device("starting", "1"), early);
+        requests.apply(&with_device("starting", "1"), late);
+        let owner = DeviceOwner { namespace: "team-a".into(), pod: "running".into(), container: "c".into() };
+        let flight = |count, newest| InFlightPods::from([(R.to_owned(), InFlight { count, newest })]);
+        assert_eq!(requests.in_flight([&owner]), flight(1, early), "a changed pod keeps its time");
+        requests.apply(&with_device("later", "1"), late);
+        assert_eq!(requests.in_flight([&owner]), flight(2, late));
+        assert_eq!(requests.total(), [(R.to_owned(), 4)].into());
+    }
+}

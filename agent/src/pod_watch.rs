@@ -1,0 +1,65 @@
+//! Watch of the pods on this node: their device requests, and their containers with `envFrom`.
+
+use std::time::Instant;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client,
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, Event, watcher},
+    },
+};
+use tokio::sync::watch;
+
+use crate::{environment::EnvFromContainers, kubelet::requests::PodRequests, watch_backoff};
+
+/// Watches for as long as it is polled. Without the right to read pods, `requests` stays `None` and `containers` empty.
+pub async fn watch(
+    client: Client,
+    node: &str,
+    requests: &watch::Sender<Option<PodRequests>>,
+    containers: &watch::Sender<EnvFromContainers>,
+) {
+    let config = watcher::Config::default().fields(&format!("spec.nodeName={node}")).streaming_lists();
+    let mut events = watcher(Api::<Pod>::all(client), config).backoff(watch_backoff()).boxed();
+    let (mut listed_requests, mut listed_containers) = (PodRequests::default(), EnvFromContainers::default());
+    let mut warned = false;
+    while let Some(event) = events.next().await {
+        let update = |change: &dyn Fn(&mut PodRequests)| {
+            requests.send_if_modified(|requests| {
+                let before = requests.clone();
+                requests.as_mut().map(change);
+                *requests != before
+            });
+        };
+        match event {
+            Ok(Event::Init) => {
+                (listed_requests, listed_containers) = (PodRequests::default(), EnvFromContainers::default());
+            }
+            Ok(Event::InitApply(pod)) => {
+                listed_requests.apply(&pod, Instant::now());
+                listed_containers.apply(&pod);
+            }
+            // a list has no times: after a broken watch, all its pods count as bound just now
+            Ok(Event::InitDone) => {
+                requests.send_replace(Some(std::mem::take(&mut listed_requests)));
+                containers.send_replace(std::mem::take(&mut listed_containers));
+            }
+            Ok(Event::Apply(pod)) => {
+                update(&|requests| requests.apply(&pod, Instant::now()));
+                containers.send_if_modified(|containers| containers.apply(&pod));
+            }
+            Ok(Event::Delete(pod)) => {
+                update(&|requests| requests.delete(&pod));
+                containers.send_if_modified(|containers| containers.delete(&pod));
+            }
+            Err(error) if !warned => {
+                tracing::warn!(%error, "watch of this node's pods failed; pods that are being bound may fail when devices are withdrawn");
+                warned = true;
+            }
+            Err(error) => tracing::debug!(%error, "watch of this node's pods failed"),
+        }
+    }
+}
