@@ -1,22 +1,21 @@
-# Two commands on a fresh machine: `make demo` and `make test`. Everything else is a part of them.
+# Two commands on a fresh machine: `make demo` and `make test`. The other targets are parts of them.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 LAB := target/debug/lab
-# a stale lockfile is an error and not a surprise
+# a stale lockfile is an error
 LOCKED := --locked
 LAB_NAME ?= lab
-# The end-to-end tests share so many labs, each test alone in one: they wait more than they compute. A lab takes half a
-# core and 2.5 GiB, and wants 4. Four on two cores take the processor from one another: `churn` then loses pods.
+# Number of labs for the end-to-end tests; each test has one to itself, and waits more than it computes. A lab takes half a
+# core and 2.5 GiB, and wants 4. With four labs on two cores, `allocation_churn` loses pods for lack of processor time.
 LABS ?= $(shell awk '/^MemAvailable/ {labs = 1; if ($$2 > 10485760) labs = 2; if ($$2 > 14680064) labs = 3; print labs}' /proc/meminfo)
-# Cargo unites the features of the packages it is asked for: asking always for the whole workspace, and then for some of its
-# targets, builds each dependency once.
+# Cargo unifies features over the selected packages: selecting the whole workspace always builds each dependency once.
 ALL := $(LOCKED) --workspace
 export GPUTENANCY_LAB_NAME := $(LAB_NAME)
 export GPUTENANCY_LABS := $(LABS)
 
-# The lab makes namespaces and mounts. Without root, programs are built as the user and only run with sudo.
+# The lab creates Linux namespaces and mounts. Without root, programs are built as the user and run with sudo.
 ifneq ($(shell id -u),0)
 SUDO := sudo -E env PATH=$(PATH) HOME=$(HOME) GPUTENANCY_LAB_NAME=$(LAB_NAME) GPUTENANCY_LABS=$(LABS)
 TRIPLE := $(shell rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
@@ -28,29 +27,29 @@ endif
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
 
-# what only the tests need is not built for it
+# without the programs that only tests need
 demo: TOOLS := --lab
 demo: lab-up ## a whole GPU platform on this machine, from nothing: lab, chart, two teams, a changed demand
 	$(CARGO) run $(LOCKED) -q --bin demo
 
-# the lab's tests wait more than they compute, the others compute: side by side they take as long as the longer of the two
+# the lab's tests wait more than they compute, so they run beside the unit tests
 test: tools build ## all tests: unit, property, lab, end to end
 	$(MAKE) --jobs=2 unit lab-test
 	$(MAKE) end-to-end
 
-end-to-end: labs ## the end-to-end tests, in LABS labs at once; TEST='story::' for some
+end-to-end: labs ## the end-to-end tests, in LABS labs at once; TEST='demo::' for some
 	$(CARGO) test $(ALL) --test e2e -- --test-threads=$(LABS) $(TEST)
 
 check: fmt-check unit ## the fast subset: formatting, and every test that needs no cluster
 
-bench: prerequisites tools peer-tools ## measured figures, each as a ratio within the run; BENCH='peer 200' for one
+bench: prerequisites tools peer-tools ## measurements, each next to a baseline of the same run; BENCH='peer 200' for one
 	$(CARGO) build $(ALL) --release
 	$(CARGO) build $(ALL)
 	$(SUDO) $(LAB) down
 	$(SUDO) $(LAB) up --profile release --require-images
 	$(CARGO) run $(LOCKED) -q --release --bin bench -- $(BENCH)
 
-down: ## end all labs and remove everything of them
+down: ## stop all labs and remove their files
 	@if [ -x $(LAB) ]; then $(SUDO) $(LAB) down --all; else echo "no lab has been built here"; fi
 
 prerequisites: ## what the machine needs; Debian packages are installed
@@ -59,23 +58,23 @@ prerequisites: ## what the machine needs; Debian packages are installed
 tools: prerequisites ## the Go programs of the lab (15 minutes once, then seconds); TOOLS='kubelet runc' for some
 	@integration/tools/build $(TOOLS)
 
-peer-tools: prerequisites ## the product that is measured beside this one (4 minutes once); for `bench` alone
+peer-tools: prerequisites ## Capsule, which `bench` compares with (4 minutes once)
 	@integration/tools/build capsule
 
 build: prerequisites ## the project's programs
 	$(CARGO) build $(ALL)
 
-images: tools build ## the lab's images, packed into the cache
+images: tools build ## the lab's images, in its cache
 	$(SUDO) $(LAB) images --require-images
 
-lab-up: tools build ## a lab with two GPU nodes and one without; one that runs is kept, with fresh images
+lab-up: tools build ## a lab with two GPU nodes and one without; a running lab is kept and gets fresh images
 	$(SUDO) $(LAB) up --keep --require-images
 
 labs: lab-up ## as many labs as the end-to-end tests use
 	pids=(); for n in $$(seq 2 $(LABS)); do $(SUDO) $(LAB) up --keep --require-images --name $(LAB_NAME)-$$n & pids+=($$!); done; \
 	for pid in $${pids[@]+"$${pids[@]}"}; do wait $$pid; done
 
-lab-test: tools build ## tests of the lab itself: traffic, power loss, cut cables, nothing left behind
+lab-test: tools build ## tests of the lab itself: traffic, power loss, network partitions, removal
 	$(CARGO) test $(ALL) --test cluster --test host -- --test-threads=1
 
 # the conformance tests of the simulated driver run NVIDIA's own programs

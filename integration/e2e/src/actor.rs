@@ -1,12 +1,12 @@
-//! Requests as another identity: what the API server lets an agent, the operator or a person do.
+//! Requests under another identity: agent, operator or a person.
 
 use http::Request;
 use kube::{Client, core::Status};
 use serde_json::Value;
 
-use crate::{Error, Result, product};
+use crate::{Error, Result, objects::ensure, product};
 
-/// The identity that asks.
+/// The identity of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Actor {
     /// The administrator of the lab.
@@ -21,7 +21,7 @@ pub enum Actor {
     Person(&'static str, &'static [&'static str]),
 }
 
-/// What is asked.
+/// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Create an object; the path is that of the collection.
@@ -50,7 +50,7 @@ impl Actor {
         }
     }
 
-    /// Asks, without changing anything (`dryRun=All`): the object as it would be, or the API server's refusal.
+    /// Sends a dry run: the object as it would be, or the API server's refusal.
     pub async fn may(
         &self,
         client: &Client,
@@ -58,21 +58,34 @@ impl Actor {
         path: &str,
         body: &Value,
     ) -> Result<std::result::Result<Value, Status>> {
-        self.ask(client, verb, &format!("{path}?dryRun=All"), body).await
+        self.send(client, verb, &format!("{path}?dryRun=All"), body).await
     }
 
-    /// Asks and means it.
-    pub async fn does(
+    /// Sends a request that must succeed, and returns its object.
+    pub async fn does(&self, client: &Client, verb: Verb, path: &str, body: &Value) -> Result<Value> {
+        let answer = self.send(client, verb, &format!("{path}?"), body).await?;
+        answer.map_err(|status| Error::Wrong(format!("{self:?} {verb:?} {path}: {}", status.message)))
+    }
+
+    /// Sends a dry run and checks that it is refused with a message that contains `refusal`, or admitted if there is none.
+    pub async fn check(
         &self,
         client: &Client,
         verb: Verb,
         path: &str,
         body: &Value,
-    ) -> Result<std::result::Result<Value, Status>> {
-        self.ask(client, verb, &format!("{path}?"), body).await
+        refusal: Option<&str>,
+    ) -> Result<()> {
+        let answer = self.may(client, verb, path, body).await?.map(drop).map_err(|status| status.message);
+        let right = match (&answer, refusal) {
+            (Ok(()), None) => true,
+            (Err(message), Some(excerpt)) => message.contains(excerpt),
+            _ => false,
+        };
+        ensure(right, format!("{self:?} {verb:?} {path}: expected {refusal:?}, got {answer:?}; body {body}"))
     }
 
-    async fn ask(
+    async fn send(
         &self,
         client: &Client,
         verb: Verb,
@@ -98,4 +111,18 @@ impl Actor {
             Err(other) => Err(other.into()),
         }
     }
+}
+
+/// A request with a name: identity, request, and an excerpt of the refusal; `None`: admitted.
+pub type Case = (&'static str, Actor, Verb, String, Value, Option<&'static str>);
+
+/// Checks all cases and reports those that fail together.
+pub async fn check_all(client: &Client, cases: Vec<Case>) -> Result<()> {
+    let mut failures = Vec::new();
+    for (name, actor, verb, path, body, refusal) in cases {
+        if let Err(error) = actor.check(client, verb, &path, &body, refusal).await {
+            failures.push(format!("{name}: {error}"));
+        }
+    }
+    ensure(failures.is_empty(), failures.join("\n"))
 }

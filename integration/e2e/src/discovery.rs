@@ -1,4 +1,4 @@
-//! NVIDIA's own view of a node: the labels of gpu-feature-discovery, unmodified, beside what `GpuNode.status` says.
+//! Labels of NVIDIA's unmodified gpu-feature-discovery, compared with `GpuNode.status`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,25 +14,25 @@ use crate::{
 /// Labels of a node, by name.
 pub type Labels = BTreeMap<String, String>;
 
-/// Where the trees of `/proc` and `/sys` lie that the kernel would show beside a real driver.
+/// Folder of the `/proc` and `/sys` files that a real driver provides.
 const TREES: &str = "/run/feature-discovery";
-/// Where NVIDIA's container toolkit would put NVML into the program's container from.
+/// Folder from which NVIDIA's container toolkit would mount NVML.
 const LIBRARIES: &str = "/run/nvidia/driver/usr/lib/x86_64-linux-gnu";
 /// Media and copy engines in the order in which `GpuNode.status.boards[].profiles[].engines` has them.
 const ENGINES: [&str; 5] = ["copy", "decoder", "encoder", "jpeg", "ofa"];
 
-/// A number that both have, or should have.
+/// A number that both sources should have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The label.
     pub label: String,
-    /// What gpu-feature-discovery says; absent: nothing.
+    /// The value of gpu-feature-discovery, if any.
     pub nvidia: Option<String>,
-    /// What follows from `GpuNode.status`; absent: nothing.
+    /// The value from `GpuNode.status`, if any.
     pub ours: Option<String>,
 }
 
-/// Runs gpu-feature-discovery on a node, once, and returns the labels that it gives.
+/// Runs gpu-feature-discovery once on a node and returns its labels.
 pub async fn labels(world: &World, node: &str) -> Result<Labels> {
     let (script, program) =
         (checkout("integration/nvml-sim/tests/with-driver"), checkout("target/toolset/bin/gpu-feature-discovery"));
@@ -53,7 +53,7 @@ fn parse(output: &str) -> Labels {
 }
 
 /// Runs gpu-feature-discovery on a node and compares; a number that differs is an error.
-pub async fn agrees(world: &World, node: &str) -> Result<Vec<Row>> {
+pub async fn compare_on(world: &World, node: &str) -> Result<Vec<Row>> {
     let labels = labels(world, node).await?;
     let rows = compare(&labels, &objects::gpu_node(&world.client, node).await?)?;
     let differ: Vec<&Row> = rows.iter().filter(|row| row.nvidia != row.ours).collect();
@@ -72,36 +72,35 @@ async fn on_the_node(world: &World, node: &str, theirs: &Labels) -> Result<()> {
     .await
 }
 
-/// Labels about MIG devices. How many multiprocessors a device has NVML tells only to programs that open it, so that is nobody's
-/// but gpu-feature-discovery's.
+/// Labels about MIG devices. The number of multiprocessors is left out: NVML reports it only to programs that open the device.
 fn about_mig(labels: &Labels) -> Labels {
     let of_mig = labels.iter().filter(|(l, _)| l.starts_with("nvidia.com/mig-") && !l.ends_with(".multiprocessors"));
     of_mig.map(|(label, value)| (label.clone(), value.clone())).collect()
 }
 
-/// Every number that both sides know, in the order of the labels.
+/// Every number that both sources have, in the order of the labels.
 pub fn compare(labels: &Labels, node: &GpuNode) -> Result<Vec<Row>> {
-    let owed = owed(node)?;
-    let theirs = labels.keys().filter(|label| is_ours_too(label));
-    let all: BTreeSet<&String> = owed.keys().chain(theirs).collect();
+    let expected = expected(node)?;
+    let theirs = labels.keys().filter(|label| has_counterpart(label));
+    let all: BTreeSet<&String> = expected.keys().chain(theirs).collect();
     let row = |label: &String| Row {
         label: label.clone(),
         nvidia: labels.get(label).cloned(),
-        ours: owed.get(label).cloned(),
+        ours: expected.get(label).cloned(),
     };
     Ok(all.into_iter().map(row).collect())
 }
 
-/// Does `GpuNode.status` have a counterpart of this label wherever NVIDIA sets it?
-fn is_ours_too(label: &str) -> bool {
+/// Does `GpuNode.status` have a counterpart of this label?
+fn has_counterpart(label: &str) -> bool {
     let known = |what: &str| [".count", ".memory", ".slices.gi", ".slices.ci"].contains(&what);
     let engine = |what: &str| what.strip_prefix(".engines.").is_some_and(|e| ENGINES.contains(&e));
     let of = |cut: usize| label.get(cut..).is_some_and(|what| known(what) || engine(what));
     label.starts_with("nvidia.com/mig-") && label.match_indices('.').any(|(cut, _)| of(cut))
 }
 
-/// The labels that gpu-feature-discovery owes for what `GpuNode.status` shows.
-fn owed(node: &GpuNode) -> Result<Labels> {
+/// The labels that gpu-feature-discovery must set for this `GpuNode.status`.
+fn expected(node: &GpuNode) -> Result<Labels> {
     let status = node.status.clone().unwrap_or_default();
     let mut labels = Labels::new();
     let mut set = |label: String, value: String| drop(labels.insert(label, value));
@@ -164,9 +163,9 @@ mod tests {
     }
 
     #[test]
-    fn every_number_of_an_instance_has_its_label() {
-        let owed = owed(&node()).unwrap();
-        let get = |label: &str| owed.get(label).map(String::as_str);
+    fn instance_yields_a_label_for_each_number() {
+        let expected = expected(&node()).unwrap();
+        let get = |label: &str| expected.get(label).map(String::as_str);
         assert_eq!(get("nvidia.com/mig-1g.10gb.me.count"), Some("1"));
         assert_eq!(get("nvidia.com/mig-1g.10gb.me.memory"), Some("9728"));
         assert_eq!(get("nvidia.com/mig-1g.10gb.me.engines.jpeg"), Some("1"));
@@ -174,8 +173,8 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_only_one_side_has_is_a_row_that_does_not_agree() {
-        let mut labels = owed(&node()).unwrap();
+    fn label_of_one_side_only_is_a_mismatch() {
+        let mut labels = expected(&node()).unwrap();
         assert!(compare(&labels, &node()).unwrap().iter().all(|row| row.nvidia == row.ours));
         labels.insert("nvidia.com/mig-2g.20gb.count".into(), "1".into());
         labels.insert("nvidia.com/mig-2g.20gb.product".into(), "has no counterpart".into());

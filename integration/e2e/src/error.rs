@@ -6,29 +6,29 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A step that failed, as text.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The lab could not do what it was asked.
+    /// An operation of the lab failed.
     #[error("lab: {0}")]
     Lab(#[from] lab::Error),
-    /// The API server answered no.
+    /// The API server refused a request.
     #[error("kubernetes: {0}")]
     Kube(#[from] kube::Error),
     /// A file or process could not be used.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation.
         what: String,
         /// Why it failed.
         source: std::io::Error,
     },
-    /// Text that should be JSON or YAML is not.
+    /// Text that cannot be parsed.
     #[error("{what}: {why}")]
     Text {
-        /// What was being read.
+        /// The text.
         what: String,
-        /// What is wrong with it.
+        /// The parser's error.
         why: String,
     },
-    /// What was waited for did not come.
+    /// A wait that reached its limit.
     #[error("after {seconds} s still not: {what}; last seen: {last}")]
     Late {
         /// The condition.
@@ -38,7 +38,7 @@ pub enum Error {
         /// The last state.
         last: String,
     },
-    /// Something is not as it should be.
+    /// A failed assertion.
     #[error("{0}")]
     Wrong(String),
 }

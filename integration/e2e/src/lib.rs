@@ -1,17 +1,17 @@
-//! What the end-to-end tests and the demo have in common: the lab, the product installed in it, and ways to wait.
+//! Shared by the end-to-end tests and the demo: a lab with the product installed, fixtures, and waiting.
 
 pub mod actor;
 pub mod discovery;
 mod enter;
 mod error;
-pub mod forecast;
+pub mod fixtures;
+pub mod interrupt;
+mod lab_lock;
 pub mod mig_manager;
 pub mod objects;
+pub mod plan_preview;
 pub mod product;
-pub mod scene;
-pub mod story;
-pub mod strike;
-mod turn;
+pub mod scenario;
 pub mod wait;
 mod world;
 

@@ -16,13 +16,13 @@ use crate::{
 
 /// The namespace.
 pub const NAMESPACE: &str = "gpu-operator";
-/// The node that it manages.
+/// The managed node.
 pub const NODE: &str = "gpu-1";
-/// Seconds that it waits for the GPU Operator's parts to stop.
+/// Seconds it waits for the GPU Operator's pods to stop.
 pub const WAIT: u64 = 5;
-/// A change that the MIG manager makes takes as long as kubelet needs to bring it the layout.
+/// Limit of a change by the MIG manager: kubelet updates the mounted layout about once a minute.
 pub const LIMIT: Duration = Duration::from_mins(8);
-/// Labels that a MIG manager of an earlier test has left.
+/// Labels as before any MIG manager.
 const LABELS: [&str; 7] = [
     "nvidia.com/mig.config-",
     "nvidia.com/mig.config.state-",
@@ -33,7 +33,7 @@ const LABELS: [&str; 7] = [
     "nvidia.com/gpu.deploy.device-plugin=false",
 ];
 
-/// Ends the MIG manager of an earlier test, and makes its namespace.
+/// Creates the namespace, stops the MIG manager of an earlier test, and resets its labels.
 pub async fn prepare(world: &World) -> Result<()> {
     world.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}).to_string()).await?;
     stop(world).await?;
@@ -41,8 +41,8 @@ pub async fn prepare(world: &World) -> Result<()> {
     world.kubectl(&["annotate", "node", NODE, "mig-manager.test/fault-"]).await.map(drop)
 }
 
-/// Nothing of it is left: to a pool that does not want it, its labels are those of another owner.
-pub async fn gone(world: &World) -> Result<()> {
+/// Removes the MIG manager and its labels: for other pools they mean a conflicting owner.
+pub async fn remove(world: &World) -> Result<()> {
     stop(world).await?;
     let name = |label: &&str| format!("{}-", label.split('=').next().unwrap_or_default().trim_end_matches('-'));
     let labels: Vec<String> = LABELS.iter().map(name).collect();
@@ -51,19 +51,19 @@ pub async fn gone(world: &World) -> Result<()> {
     world.kubectl(&["annotate", "node", NODE, "mig-manager.test/fault-"]).await.map(drop)
 }
 
-/// Ends the MIG manager.
+/// Stops the MIG manager.
 pub async fn stop(world: &World) -> Result<()> {
     let kinds = ["delete", "daemonsets,pods", "--all", "--namespace", NAMESPACE, "--wait", "--timeout=2m"];
     world.kubectl(&kinds).await.map(drop)
 }
 
-/// Starts it.
+/// Starts the MIG manager.
 pub async fn start(world: &World) -> Result<()> {
     world.set(&objects()).await?;
     world.pods_ready(NAMESPACE, 1).await.map(drop)
 }
 
-/// A probe's side effect: kubelet looks at what pods mount when something about them changes, and else once a minute.
+/// Annotates the pod, so that kubelet updates its mounted `ConfigMap` at once instead of within a minute.
 pub async fn nudge(world: &World) -> Result<()> {
     let pods = Api::<Pod>::namespaced(world.client.clone(), NAMESPACE);
     for pod in pods.list(&ListParams::default().labels("app=mig-manager")).await? {
@@ -80,7 +80,7 @@ pub async fn label(world: &World, name: &str) -> Result<Option<String>> {
     Ok(node.labels().get(name).cloned())
 }
 
-/// Waits until a label of the node satisfies a predicate; its value.
+/// Waits until a label of the node satisfies a predicate, and returns its value.
 pub async fn label_becomes(world: &World, name: &str, good: impl Fn(&str) -> bool) -> Result<String> {
     eventually(&format!("label {name} of {NODE}"), PATIENCE, || async {
         nudge(world).await?;

@@ -1,4 +1,4 @@
-//! Reading the cluster the way the tests ask about it.
+//! Reads and patches of cluster objects that several tests need.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ use serde_json::Value;
 
 use crate::{Error, Result};
 
-/// Identity of a running pod: what must not change for a pod that was left alone.
+/// Identity of a running pod; it differs after an eviction or a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Life {
+pub struct PodIdentity {
     /// UID of the pod.
     pub uid: String,
     /// When its containers started.
@@ -29,10 +29,10 @@ pub struct Life {
     pub node: String,
 }
 
-/// All pods of a namespace that are Ready and not going, by name.
-pub async fn running(client: &Client, namespace: &str) -> Result<BTreeMap<String, Life>> {
+/// Pods of a namespace that are Ready and not being deleted, by name.
+pub async fn running(client: &Client, namespace: &str) -> Result<BTreeMap<String, PodIdentity>> {
     let pods = Api::<Pod>::namespaced(client.clone(), namespace).list(&ListParams::default()).await?;
-    Ok(pods.into_iter().filter(is_ready).map(|pod| (pod.name_any(), life(&pod))).collect())
+    Ok(pods.into_iter().filter(is_ready).map(|pod| (pod.name_any(), identity(&pod))).collect())
 }
 
 /// Is the pod Ready and not being deleted?
@@ -41,11 +41,11 @@ pub fn is_ready(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none() && conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-/// What identifies this run of the pod.
-pub fn life(pod: &Pod) -> Life {
+/// The identity of a pod.
+pub fn identity(pod: &Pod) -> PodIdentity {
     let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_deref()).unwrap_or_default();
     let started = statuses.iter().filter_map(|s| s.state.as_ref()?.running.as_ref()?.started_at.as_ref());
-    Life {
+    PodIdentity {
         uid: pod.uid().unwrap_or_default(),
         started: started.map(|t| t.0.to_string()).collect(),
         restarts: statuses.iter().map(|s| s.restart_count).sum(),
@@ -60,21 +60,21 @@ pub async fn allocatable(client: &Client, node: &str, resource: &str) -> Result<
     Ok(amount.and_then(|q| q.0.parse().ok()).unwrap_or(0))
 }
 
-/// The conditions of a kind of ours, or of anything that has them.
+/// The condition of a type.
 pub fn condition<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
     conditions.iter().find(|c| c.type_ == type_)
 }
 
-/// Does the condition have this status and reason, and a message that contains all these words?
-pub fn says(
+/// Checks status and reason of a condition, and that its message contains each excerpt; the error shows the condition.
+pub fn check_condition(
     conditions: &[Condition],
     type_: &str,
     status: &str,
     reason: &str,
-    words: &[&str],
+    excerpts: &[&str],
 ) -> std::result::Result<(), String> {
     match condition(conditions, type_) {
-        Some(c) if c.status == status && c.reason == reason && words.iter().all(|w| c.message.contains(w)) => Ok(()),
+        Some(c) if c.status == status && c.reason == reason && excerpts.iter().all(|e| c.message.contains(e)) => Ok(()),
         Some(c) => Err(format!("{type_}={} {}: {}", c.status, c.reason, c.message)),
         None => Err(format!("no condition {type_}")),
     }
@@ -86,7 +86,7 @@ pub async fn patch_tenant(client: &Client, name: &str, patch: Value) -> Result<G
     Ok(api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?)
 }
 
-/// Gives a tenant this guarantee for a profile; the others stay.
+/// Sets a tenant's guarantee for one profile.
 pub async fn set_guarantee(client: &Client, tenant: &str, profile: &str, count: i32) -> Result<()> {
     let api = Api::<GpuTenant>::all(client.clone());
     let mut gpus = api.get(tenant).await?.spec.gpus;
@@ -97,11 +97,11 @@ pub async fn set_guarantee(client: &Client, tenant: &str, profile: &str, count: 
     patch_tenant(client, tenant, serde_json::json!({"spec": {"gpus": gpus}})).await.map(drop)
 }
 
-/// Deletes all tenants, pools and profiles, and waits until nothing of them is left.
+/// Deletes all tenants, pools and profiles, and waits until they are gone.
 pub async fn delete_everything(client: &Client) -> Result<()> {
     let tenants = match Api::<GpuTenant>::all(client.clone()).list(&ListParams::default()).await {
         Ok(tenants) => tenants.items,
-        // where the kinds have not been installed yet, there is none
+        // the CRDs are not installed yet
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
         Err(error) => return Err(error.into()),
     };
@@ -118,7 +118,7 @@ where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
     let api = Api::<K>::all(client.clone());
-    // thousands may take longer than a request may
+    // with thousands of objects one request may time out
     crate::wait::eventually(&format!("{what} to be deleted"), crate::wait::PATIENCE, || async {
         api.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
         Ok(Ok(()))
@@ -137,7 +137,7 @@ where
         let left = api.list(&ListParams::default()).await?;
         Ok::<_, crate::Error>(left.iter().map(ResourceExt::name_any).collect::<Vec<_>>())
     };
-    // a thousand go for minutes: as long as they get fewer there is patience
+    // a thousand objects take minutes: the limit holds for each step of progress
     let mut before = left().await?.len();
     while before > 0 {
         let fewer = || async {
@@ -149,7 +149,7 @@ where
     Ok(())
 }
 
-/// The agreement of a node.
+/// The `GpuNode` of a node.
 pub async fn gpu_node(client: &Client, name: &str) -> Result<GpuNode> {
     Ok(Api::<GpuNode>::all(client.clone()).get(name).await?)
 }
@@ -164,7 +164,7 @@ pub fn layouts(node: &GpuNode) -> Vec<Vec<String>> {
     gpus.iter().map(one).collect()
 }
 
-/// An assertion with its own message.
-pub fn ensure(holds: bool, words: impl Into<String>) -> Result<()> {
-    if holds { Ok(()) } else { Err(Error::Wrong(words.into())) }
+/// An assertion as a result.
+pub fn ensure(holds: bool, message: impl Into<String>) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::Wrong(message.into())) }
 }

@@ -1,10 +1,14 @@
-//! The product in the lab: installed by the real helm from the chart of this checkout.
+//! Installs the product in a lab with helm, from the chart of this checkout.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    process::Output,
+};
 
 use lab::Lab;
+use tokio::process::Command;
 
-use crate::Result;
+use crate::{Error, Result};
 
 /// Namespace of operator and agent.
 pub const NAMESPACE: &str = "gputenancy-system";
@@ -42,8 +46,8 @@ pub async fn install(lab: &Lab, more: &[&str]) -> Result<String> {
     upgrade(lab, more, &[]).await
 }
 
-/// As [`install`], over manual changes of objects of the release: helm refuses to change that otherwise.
-pub async fn take_back(lab: &Lab) -> Result<String> {
+/// As [`install`], overwriting manual changes of the release's objects, which helm refuses otherwise.
+pub async fn install_over_changes(lab: &Lab) -> Result<String> {
     upgrade(lab, &[], &["--force-conflicts"]).await
 }
 
@@ -75,4 +79,11 @@ async fn upgrade(lab: &Lab, more: &[&str], flags: &[&str]) -> Result<String> {
 /// `helm uninstall --wait`.
 pub async fn uninstall(lab: &Lab) -> Result<String> {
     Ok(lab.helm(&["uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "5m"]).await?)
+}
+
+/// Runs `kubectl-gpu` with a kubeconfig, in the root of the checkout.
+pub async fn kubectl_gpu(kubeconfig: &Path, args: &[&str]) -> Result<Output> {
+    let program = root().join("target/debug/kubectl-gpu");
+    let io = |source| Error::Io { what: format!("running {}", program.display()), source };
+    Command::new(&program).args(args).current_dir(root()).env("KUBECONFIG", kubeconfig).output().await.map_err(io)
 }

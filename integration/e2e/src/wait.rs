@@ -1,14 +1,14 @@
-//! Waiting for a cluster to get somewhere, with limits that only a broken cluster reaches.
+//! Polling with limits that only a broken cluster reaches.
 
 use std::time::{Duration, Instant};
 
 use crate::{Error, Result};
 
-/// No limit of a test is a claim about speed: the machines are small and busy.
+/// Limit of a wait. It is no claim about speed: the machines are small and busy.
 pub const PATIENCE: Duration = Duration::from_mins(4);
 
-/// Asks again and again until the probe says `Ok(Ok(value))`; `Ok(Err(state))` is "not yet", with the state for the message.
-/// An error of the API is "not yet" too, because tests stop API servers.
+/// Polls until the probe returns `Ok(Ok(value))`. `Ok(Err(state))` means not yet; the last state is in the error. An API error
+/// means not yet too, because tests stop API servers.
 pub async fn eventually<T, F, P>(what: &str, limit: Duration, mut probe: P) -> Result<T>
 where
     P: FnMut() -> F,

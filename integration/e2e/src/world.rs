@@ -3,12 +3,14 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use gputenancy_crds::GpuNode;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{Api, Client, api::ListParams};
 use lab::Lab;
 
 use crate::{
-    Error, Result, objects, product,
-    turn::Turn,
+    Error, Result,
+    lab_lock::LabLock,
+    objects, product,
     wait::{PATIENCE, eventually},
 };
 
@@ -17,33 +19,35 @@ pub const NODES: [&str; 2] = ["gpu-1", "gpu-2"];
 
 /// Handles on the lab.
 pub struct World {
-    /// The lab itself: nodes, power, network.
+    /// The lab: nodes, power, network.
     pub lab: Lab,
     /// A client with all rights.
     pub client: Client,
-    _turn: Turn,
+    _lock: LabLock,
 }
 
 impl World {
     /// Waits for a free lab and attaches to it, without installing anything.
-    pub async fn bare() -> Result<Self> {
-        let turn = Turn::take().await?;
-        let lab = Lab::attach(&turn.lab).await?;
+    pub async fn attach() -> Result<Self> {
+        let lock = LabLock::acquire().await?;
+        let lab = Lab::attach(&lock.lab).await?;
         let client = lab.client();
-        Ok(Self { lab, client, _turn: turn })
+        Ok(Self { lab, client, _lock: lock })
     }
 
-    /// Runs a test body and keeps logs, events and objects of the lab when it fails.
+    /// Runs a test body and collects logs, events and objects of the lab when it fails.
     ///
     /// # Panics
-    /// When the body fails: this is how a test says so.
+    /// When the body fails.
     pub async fn keeping_evidence<T>(&self, test: &str, body: impl Future<Output = Result<T>>) -> T {
         match body.await {
             Ok(value) => value,
             Err(error) => {
                 let kept = self.lab.collect(test).await;
-                let note = kept
-                    .map_or_else(|e| format!("(nothing kept: {e})"), |path| format!("(kept in {})", path.display()));
+                let note = kept.map_or_else(
+                    |e| format!("(nothing collected: {e})"),
+                    |path| format!("(collected in {})", path.display()),
+                );
                 #[allow(clippy::panic, reason = "this is how a test fails")]
                 {
                     panic!("{test}: {error} {note}")
@@ -52,18 +56,18 @@ impl World {
         }
     }
 
-    /// Waits until every GPU node has an agent that sees its GPUs.
+    /// Waits until the agent of every GPU node reports GPUs.
     pub async fn agents_ready(&self) -> Result<Vec<GpuNode>> {
         let api = Api::<GpuNode>::all(self.client.clone());
-        eventually("an agent with GPUs on gpu-1 and gpu-2", PATIENCE, || async {
+        eventually("agents that report GPUs on gpu-1 and gpu-2", PATIENCE, || async {
             let nodes = api.list(&ListParams::default()).await?.items;
             let seeing = nodes.iter().filter(|n| n.status.as_ref().is_some_and(|s| !s.gpus.is_empty())).count();
-            Ok(if seeing >= 2 { Ok(nodes) } else { Err(format!("{seeing} of {} GpuNodes show GPUs", nodes.len())) })
+            Ok(if seeing >= 2 { Ok(nodes) } else { Err(format!("{seeing} of {} GpuNodes list GPUs", nodes.len())) })
         })
         .await
     }
 
-    /// Runs `kubectl` with these arguments; its output.
+    /// Runs `kubectl` with these arguments and returns its output.
     pub async fn kubectl(&self, args: &[&str]) -> Result<String> {
         Ok(self.lab.kubectl(args).await?)
     }
@@ -82,29 +86,60 @@ impl World {
         self.kubectl(&["apply", "--server-side", "-f", &file.path().display().to_string()]).await
     }
 
-    /// Runs a program on a node, as root in its namespaces; what it prints.
+    /// Runs a program on a node, as root in its namespaces, and returns its output.
     pub async fn on_node(&self, node: &str, args: &[&str]) -> Result<String> {
         Ok(self.lab.node(node)?.run(args).await?)
     }
 
-    /// Talks to the simulated silicon of a node: faults, history.
+    /// Runs `nvsim` for the simulated GPUs of a node: faults, history.
     pub async fn nvsim(&self, node: &str, args: &[&str]) -> Result<String> {
         let nvsim = product::root().join("target/debug/nvsim").display().to_string();
         let state = [nvsim.as_str(), "--state", "/run/nvidia/driver/run/nvsim"];
         self.on_node(node, &[&state, args].concat()).await
     }
 
-    /// Waits until so many pods of a namespace are Ready; all of them by name.
+    /// Waits until exactly `count` pods of a namespace are Ready, and returns them by name.
     pub async fn pods_ready(
         &self,
         namespace: &str,
         count: usize,
-    ) -> Result<std::collections::BTreeMap<String, objects::Life>> {
+    ) -> Result<std::collections::BTreeMap<String, objects::PodIdentity>> {
         eventually(&format!("{count} pods of {namespace} Ready"), PATIENCE, || async {
             let running = objects::running(&self.client, namespace).await?;
             Ok(if running.len() == count { Ok(running) } else { Err(format!("{} Ready", running.len())) })
         })
         .await
+    }
+
+    /// Waits until a condition of a cluster-scoped object has this status and reason, and a message with these excerpts.
+    pub async fn condition_becomes<K>(
+        &self,
+        name: &str,
+        type_: &str,
+        status: &str,
+        reason: &str,
+        excerpts: &[&str],
+    ) -> Result<()>
+    where
+        K: kube::Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>,
+        K: Clone + std::fmt::Debug + serde::de::DeserializeOwned + serde::Serialize,
+    {
+        let api = Api::<K>::all(self.client.clone());
+        eventually(&format!("{type_}={status} {reason} of {} {name}", K::kind(&())), PATIENCE, || async {
+            let object = serde_json::to_value(api.get(name).await?).unwrap_or_default();
+            let list = object.pointer("/status/conditions").cloned().unwrap_or_default();
+            let conditions = serde_json::from_value::<Vec<Condition>>(list);
+            Ok(objects::check_condition(&conditions.unwrap_or_default(), type_, status, reason, excerpts))
+        })
+        .await
+    }
+
+    /// Pods of the agent on a node.
+    pub async fn agents_on(&self, node: &str) -> Result<Vec<Pod>> {
+        let here = ListParams::default()
+            .labels("app.kubernetes.io/name=gputenancy-agent")
+            .fields(&format!("spec.nodeName={node}"));
+        Ok(Api::<Pod>::namespaced(self.client.clone(), product::NAMESPACE).list(&here).await?.items)
     }
 
     /// Waits until the layouts of all GPU nodes satisfy a predicate and no GPU is changing.
@@ -127,7 +162,7 @@ impl World {
     /// Every object of the cluster that carries a label, as `kind/name`.
     pub async fn labelled(&self, label: &str) -> Result<BTreeSet<String>> {
         let kinds = self.kubectl(&["api-resources", "--verbs=list", "-o", "name"]).await?;
-        // events are not ours to keep, and metrics have no server here
+        // events expire by themselves, and the lab has no metrics server
         let kinds: Vec<&str> =
             kinds.lines().filter(|k| !k.starts_with("events") && !k.contains("metrics.k8s.io")).collect();
         let found =

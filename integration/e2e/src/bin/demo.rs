@@ -1,4 +1,4 @@
-//! `make demo`: what a newcomer sees, from `kubectl apply` down to NVML.
+//! `make demo`: two teams on shared GPUs and a changed guarantee, shown from `kubectl apply` down to NVML.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,15 +7,15 @@ use std::{
 };
 
 use e2e::{
-    Result, World, discovery, forecast,
-    objects::Life,
-    product,
-    story::{self, GROWN, GROWN_TO, MIG_1G, NODES, TEAM_A, TEAM_B},
+    Result, World, discovery,
+    objects::PodIdentity,
+    plan_preview, product,
+    scenario::{self, GROWN, GROWN_TO, MIG_1G, NODES, TEAM_A, TEAM_B},
 };
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match tell().await {
+    match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("demo: {error}");
@@ -24,58 +24,56 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn tell() -> Result<()> {
+async fn run() -> Result<()> {
     let start = Instant::now();
     step(1, "The product, installed with helm: operator, agent, and simulated A100-80s on two nodes");
-    let world = World::enter_real().await?;
+    let world = World::enter_realtime().await?;
     println!("{}", world.kubectl(&["get", "pods", "-n", product::NAMESPACE, "-o", "wide"]).await?);
 
     step(2, "A catalog of profiles, a pool, two teams (samples/catalog.yaml, pool.yaml, tenants.yaml)");
-    story::onboard(&world).await?;
-    let before = story::start_pods(&world).await?;
+    scenario::onboard(&world).await?;
+    let before = scenario::start_pods(&world).await?;
     table(&world, "gpuprofiles,gpupools,gputenants,gpunodes").await?;
 
-    step(3, "Each pod sees its own instance and nothing else (NVML, asked inside the pods)");
+    step(3, "Each pod sees its own instance only (NVML inside the pods)");
     for pod in before.keys() {
         let namespace = if pod.starts_with("notebook") { TEAM_A } else { TEAM_B };
         println!("$ kubectl exec -n {namespace} {pod} -- gpu-work show");
-        println!("{}", story::inside(&world, namespace, pod).await?);
+        println!("{}", scenario::visible_gpus(&world, namespace, pod).await?);
     }
 
-    step(4, "NVIDIA's own view: gpu-feature-discovery, unmodified, on each node, beside GpuNode.status");
-    nvidias_view(&world).await?;
+    step(4, "NVIDIA's view: labels of unmodified gpu-feature-discovery on each node, compared with GpuNode.status");
+    compare_with_nvidia(&world).await?;
 
     step(5, "A third pod of team-a is refused by the API server: its guarantee is two");
-    println!("{}", story::refused(&world, TEAM_A, MIG_1G).await?);
+    println!("{}", scenario::refused_pod(&world, TEAM_A, MIG_1G).await?);
 
-    step(6, "What if team-b were guaranteed seven of mig-3g? The plan, before anything is touched");
-    let (plan, _) = forecast::ask(&world, GROWN, "table").await?;
-    println!("$ {}\n{plan}", forecast::command(GROWN));
+    step(6, "The plan for a guarantee of seven mig-3g for team-b, without changing anything");
+    let (plan, _) = plan_preview::run(&world, GROWN, "table").await?;
+    println!("$ {}\n{plan}", plan_preview::command(GROWN));
 
-    step(7, "team-b's guarantee grows, and it happens as planned");
+    step(7, "team-b's guarantee grows; the change follows the plan");
     println!("$ kubectl apply --server-side -f samples/{GROWN}");
     let after = grow(&world).await?;
     table(&world, "gpupools,gputenants,gpunodes").await?;
 
-    step(8, "Which pods moved, and which did not; and NVIDIA's view again");
-    who_moved(&before, &after);
+    step(8, "Evicted and untouched pods, and NVIDIA's view again");
+    print_moves(&before, &after);
     println!();
-    nvidias_view(&world).await?;
+    compare_with_nvidia(&world).await?;
 
-    println!("\nThe story took {} s. The lab is still up. Try next:", start.elapsed().as_secs());
+    println!("\nThe scenario took {} s. The lab is still up. Try next:", start.elapsed().as_secs());
     let kubeconfig = world.lab.kubeconfig_path();
     println!("  export KUBECONFIG={} PATH=$PWD/target/toolset/bin:$PWD/target/debug:$PATH", kubeconfig.display());
-    println!("  kubectl get gpunodes -o yaml                what NVML shows, and what was agreed");
-    println!("  kubectl gpu plan -f samples/tenants.yaml    what taking it back would do");
-    println!(
-        "  kubectl edit gputenant {TEAM_B}             change a guarantee; kubectl gpu changes follows what comes of it"
-    );
+    println!("  kubectl get gpunodes -o yaml                desired layout, and what NVML shows");
+    println!("  kubectl gpu plan -f samples/tenants.yaml    plan for the old guarantee");
+    println!("  kubectl edit gputenant {TEAM_B}             change a guarantee; follow it with kubectl gpu changes");
     println!("  make down                                   removes everything");
     Ok(())
 }
 
-fn step(number: usize, words: &str) {
-    println!("\n\x1b[1m{number}. {words}\x1b[0m");
+fn step(number: usize, title: &str) {
+    println!("\n\x1b[1m{number}. {title}\x1b[0m");
 }
 
 async fn table(world: &World, kinds: &str) -> Result<()> {
@@ -83,13 +81,13 @@ async fn table(world: &World, kinds: &str) -> Result<()> {
     Ok(())
 }
 
-/// What both say of the instances of each node. They agree, or the demo ends here.
-async fn nvidias_view(world: &World) -> Result<()> {
+/// Prints both sources for the instances of each node; a difference ends the demo.
+async fn compare_with_nvidia(world: &World) -> Result<()> {
     println!("  {:<7}{:<34}{:<24}GpuNode.status", "node", "label", "gpu-feature-discovery");
     for node in NODES {
-        for row in discovery::agrees(world, node).await? {
-            let told = matches!(row.label.rsplit('.').next(), Some("count" | "memory"));
-            if told && row.label.contains("/mig-") {
+        for row in discovery::compare_on(world, node).await? {
+            let shown = matches!(row.label.rsplit('.').next(), Some("count" | "memory"));
+            if shown && row.label.contains("/mig-") {
                 let show = |value: Option<String>| value.unwrap_or_default();
                 println!("  {node:<7}{:<34}{:<24}{}", row.label, show(row.nvidia), show(row.ours));
             }
@@ -98,46 +96,46 @@ async fn nvidias_view(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Raises the guarantee, tells what happens, and returns the pods that run then.
-async fn grow(world: &World) -> Result<BTreeMap<String, Life>> {
+/// Raises the guarantee, prints the progress, and returns the pods that run afterwards.
+async fn grow(world: &World) -> Result<BTreeMap<String, PodIdentity>> {
     print!("{}", world.sample(GROWN).await?);
     tokio::select! {
-        done = story::settled(world, "3g.40gb", GROWN_TO) => { done?; }
+        done = scenario::instances_ready(world, "3g.40gb", GROWN_TO) => { done?; }
         failed = watch_changes(world) => failed?,
     }
     let mut after = world.pods_ready(TEAM_A, 2).await?;
     after.extend(world.pods_ready(TEAM_B, 2).await?);
-    story::tenant_ready(world, TEAM_B).await?;
+    scenario::tenant_ready(world, TEAM_B).await?;
     Ok(after)
 }
 
-/// Prints each phase of each GPU's change once, the reason before the first; ends only with an error.
+/// Prints the reason and each phase of every change once; ends only with an error.
 async fn watch_changes(world: &World) -> Result<()> {
     let start = Instant::now();
-    let mut told = BTreeSet::new();
+    let mut printed = BTreeSet::new();
     loop {
-        for journal in story::changes(world).await.unwrap_or_default() {
-            if told.insert((journal.gpu.clone(), journal.reason.clone())) {
-                println!("  {}: {}", journal.gpu, journal.reason);
+        for change in scenario::changes(world).await.unwrap_or_default() {
+            if printed.insert((change.gpu.clone(), change.reason.clone())) {
+                println!("  {}: {}", change.gpu, change.reason);
             }
-            if told.insert((journal.gpu.clone(), format!("{:?} {}", journal.phase, journal.reason))) {
-                println!("  {:>4} s  {}  {:?}", start.elapsed().as_secs(), journal.gpu, journal.phase);
+            if printed.insert((change.gpu.clone(), format!("{:?} {}", change.phase, change.reason))) {
+                println!("  {:>4} s  {}  {:?}", start.elapsed().as_secs(), change.gpu, change.phase);
             }
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 
-fn who_moved(before: &BTreeMap<String, Life>, after: &BTreeMap<String, Life>) {
-    for (pod, life) in before {
-        if after.get(pod) == Some(life) {
-            let started = life.started.join(" ");
-            println!("  {pod}: untouched (UID {}, started {started}, {} restarts)", life.uid, life.restarts);
+fn print_moves(before: &BTreeMap<String, PodIdentity>, after: &BTreeMap<String, PodIdentity>) {
+    for (pod, identity) in before {
+        if after.get(pod) == Some(identity) {
+            let started = identity.started.join(" ");
+            println!("  {pod}: untouched (UID {}, started {started}, {} restarts)", identity.uid, identity.restarts);
         } else {
-            println!("  {pod}: evicted, because its device had to go");
+            println!("  {pod}: evicted, because its device was removed");
         }
     }
-    for (pod, life) in after.iter().filter(|(pod, _)| !before.contains_key(*pod)) {
-        println!("  {pod}: took its place on {}", life.node);
+    for (pod, identity) in after.iter().filter(|(pod, _)| !before.contains_key(*pod)) {
+        println!("  {pod}: replacement on {}", identity.node);
     }
 }

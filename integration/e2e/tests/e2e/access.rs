@@ -1,12 +1,12 @@
-//! Who may do what: every subject × place × resource × verb, by the API server's own word (`SubjectAccessReview`).
+//! Rights of teams: a `SubjectAccessReview` for every subject, namespace, resource and verb.
 
 use std::{collections::BTreeSet, fmt};
 
 use e2e::{
     Result, World,
+    fixtures::tenant,
     objects::ensure,
-    scene::tenant,
-    story::tenant_ready,
+    scenario::tenant_ready,
     wait::{PATIENCE, eventually},
 };
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -20,7 +20,7 @@ use serde_json::json;
 const READ: &[&str] = &["get", "list", "watch"];
 pub(crate) const ALL: &[&str] = &["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
 
-/// What owners may do in their own namespaces, and nowhere else. The group comes before the slash.
+/// Rights of owners in their own namespaces. Resources are written `GROUP/RESOURCE`.
 const OWN: &[(&str, &[&str])] = &[
     ("/pods", ALL),
     ("/pods/log", READ),
@@ -68,8 +68,8 @@ const OWN: &[(&str, &[&str])] = &[
 /// Readable for every authenticated user (`tenants.catalogReaders`).
 const CATALOG: &str = "gputenancy.io/gpuprofiles";
 
-/// What nobody of a team may do anywhere, whatever the verb.
-const NEVER: &[&str] = &[
+/// Resources on which teams have no right in any namespace.
+const FORBIDDEN: &[&str] = &[
     "/nodes",
     "/nodes/proxy",
     "/nodes/status",
@@ -96,13 +96,13 @@ const NEVER: &[&str] = &[
     "gputenancy.io/gpunodes/status",
 ];
 
-/// Verbs that are asked about besides [`ALL`].
+/// Verbs that are reviewed in addition to [`ALL`].
 const RARE: &[&str] = &["impersonate", "bind", "escalate", "approve"];
 
-/// Namespaces that are asked about; none: the whole cluster.
+/// Namespaces that are reviewed; `None`: the whole cluster.
 const PLACES: &[Option<&str>] = &[Some("team-a"), Some("team-b"), Some("gputenancy-system"), Some("kube-system"), None];
 
-/// Somebody with a name and groups, as an authenticator gives them.
+/// A user with groups, as an authenticator reports them.
 struct Subject {
     user: &'static str,
     groups: &'static [&'static str],
@@ -123,8 +123,7 @@ const SUBJECTS: &[Subject] = &[
     Subject { user: "eve", groups: &["system:authenticated"], owns: None, views: None },
 ];
 
-/// What owners may read and viewers may not: it would give them the rights of the namespace's service accounts, or of its programs;
-/// and who has which rights is the owners' to know.
+/// Resources that owners may read and viewers may not: they expose credentials, processes, or the team's role bindings.
 const SECRET: &[&str] = &[
     "/secrets",
     "/pods/exec",
@@ -134,7 +133,7 @@ const SECRET: &[&str] = &[
     "rbac.authorization.k8s.io/rolebindings",
 ];
 
-/// One question.
+/// One access review.
 #[derive(Clone, Copy)]
 struct Cell {
     subject: &'static Subject,
@@ -154,14 +153,13 @@ impl Cell {
         here || catalog
     }
 
-    async fn asked(&self, world: &World) -> Result<bool> {
+    async fn allowed(&self, world: &World) -> Result<bool> {
         let Self { subject, place, resource, verb } = self;
         allowed(world, (subject.user, subject.groups), *place, resource, verb).await
     }
 }
 
-/// May somebody, by name and groups, do this there? The API server's own word. The group of the resource comes before the slash;
-/// no place: the whole cluster.
+/// The answer of an access review; without a namespace for the whole cluster.
 pub(crate) async fn allowed(
     world: &World,
     (user, groups): (&str, &[&str]),
@@ -202,7 +200,7 @@ fn cells() -> Vec<Cell> {
     let mut cells = Vec::new();
     for subject in SUBJECTS {
         for place in PLACES.iter().copied() {
-            for resource in OWN.iter().map(|(resource, _)| *resource).chain(NEVER.iter().copied()) {
+            for resource in OWN.iter().map(|(resource, _)| *resource).chain(FORBIDDEN.iter().copied()) {
                 let verbs = ALL.iter().chain(RARE);
                 cells.extend(verbs.map(|verb| Cell { subject, place, resource, verb }));
             }
@@ -212,7 +210,7 @@ fn cells() -> Vec<Cell> {
 }
 
 #[tokio::test]
-async fn a_team_may_work_in_its_own_namespaces_and_nowhere_else() {
+async fn rbac_limits_owners_and_viewers_to_their_namespaces() {
     let world = World::enter().await.unwrap();
     let body = async {
         for team in ["a", "b"] {
@@ -227,13 +225,13 @@ async fn a_team_may_work_in_its_own_namespaces_and_nowhere_else() {
             tenant_ready(&world, team).await?;
         }
         let cells = cells();
-        let ask = |cell: Cell| {
+        let review = |cell: Cell| {
             let world = &world;
-            async move { Ok::<_, e2e::Error>((cell, cell.asked(world).await?)) }
+            async move { Ok::<_, e2e::Error>((cell, cell.allowed(world).await?)) }
         };
-        let answers: Vec<(Cell, bool)> = stream::iter(cells).map(ask).buffer_unordered(32).try_collect().await?;
+        let answers: Vec<(Cell, bool)> = stream::iter(cells).map(review).buffer_unordered(32).try_collect().await?;
         let allowed = answers.iter().filter(|(_, allowed)| *allowed).count();
-        println!("{} questions, {allowed} of them answered with yes", answers.len());
+        println!("access: {} reviews, {allowed} allowed", answers.len());
         let wrong: Vec<String> = answers
             .iter()
             .filter(|(cell, allowed)| cell.expected() != *allowed)
@@ -244,7 +242,7 @@ async fn a_team_may_work_in_its_own_namespaces_and_nowhere_else() {
     world.keeping_evidence("access", body).await;
 }
 
-/// Rights of a cluster role, one by one.
+/// Rights of a cluster role as (group, resource, verb).
 async fn rights(world: &World, role: &str) -> Result<BTreeSet<(String, String, String)>> {
     let role = Api::<ClusterRole>::all(world.client.clone()).get(role).await?;
     let mut rights = BTreeSet::new();
@@ -259,11 +257,11 @@ async fn rights(world: &World, role: &str) -> Result<BTreeSet<(String, String, S
 }
 
 #[tokio::test]
-async fn owners_may_do_what_edit_may_but_for_network_policies() {
+async fn owner_role_equals_edit_without_network_policy_writes() {
     let world = World::enter().await.unwrap();
     let body = eventually("the aggregated roles", PATIENCE, || async {
         let (edit, owner) = (rights(&world, "edit").await?, rights(&world, "gputenancy:tenant-owner").await?);
-        // the group `extensions` has no such kinds any more
+        // the API group `extensions` no longer has these resources
         let kept = |(group, resource, verb): &&(String, String, String)| {
             group != "extensions" && (resource != "networkpolicies" || READ.contains(&verb.as_str()))
         };
@@ -271,7 +269,7 @@ async fn owners_may_do_what_edit_may_but_for_network_policies() {
         let won: Vec<_> =
             owner.iter().filter(|(_, r, v)| r == "networkpolicies" && !READ.contains(&v.as_str())).collect();
         let fine = lost.is_empty() && won.is_empty() && edit.len() > 100;
-        Ok(if fine { Ok(()) } else { Err(format!("edit has {}; lost {lost:?}; kept {won:?}", edit.len())) })
+        Ok(if fine { Ok(()) } else { Err(format!("edit has {}; missing {lost:?}; excess {won:?}", edit.len())) })
     });
     world.keeping_evidence("owner-role", body).await;
 }

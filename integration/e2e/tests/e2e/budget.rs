@@ -1,4 +1,4 @@
-//! One budget over many namespaces: never exceeded at any instant, and all of it to be had in any one of them.
+//! One budget over several namespaces: never exceeded at any instant, and usable in full by any of them.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -10,11 +10,11 @@ use std::{
 };
 
 use e2e::{
-    Error, Result, World, objects,
-    objects::{ensure, says},
-    scene::{mig_profile, pool},
-    story::tenant_ready,
-    strike,
+    Error, Result, World,
+    fixtures::{deployment, mig_profile, pool, restricted_spec},
+    interrupt, objects,
+    objects::ensure,
+    scenario::tenant_ready,
     wait::{PATIENCE, eventually},
 };
 use futures::{StreamExt, future::join_all, pin_mut};
@@ -36,23 +36,20 @@ const KEY: &str = "requests.nvidia.com/mig-1g.10gb";
 const NAMESPACES: [&str; 5] = ["many-a", "many-b", "many-c", "many-d", "many-e"];
 const BUDGET: i64 = 12;
 const CLIENTS: usize = 8;
-const SHAKEN: Duration = Duration::from_mins(1);
+const LOAD_TIME: Duration = Duration::from_mins(1);
 
-/// A pod that counts and that nobody schedules: what is asked here is admission.
+/// The spec of a pod that counts towards quotas and is never scheduled.
 pub fn pod(devices: i64) -> serde_json::Value {
-    json!({
-        "schedulingGates": [{"name": "example.com/never"}],
-        "terminationGracePeriodSeconds": 0,
-        "securityContext": {"runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [{
-            "name": "work", "image": "lab.local/gputenancy-workload:dev", "imagePullPolicy": "Never",
-            "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
-            "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {RESOURCE: devices.to_string()}},
-        }],
-    })
+    let mut spec = restricted_spec(json!({
+        "name": "work", "image": "lab.local/gputenancy-workload:dev", "imagePullPolicy": "Never",
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {RESOURCE: devices.to_string()}},
+    }));
+    spec["schedulingGates"] = json!([{"name": "example.com/never"}]);
+    spec["terminationGracePeriodSeconds"] = json!(0);
+    spec
 }
 
-/// The tenant with its five namespaces; other limits than devices are split as well.
+/// A tenant with five namespaces and limits on devices, pods, CPU and memory.
 async fn onboard(world: &World) -> Result<()> {
     let namespaces: Vec<_> = NAMESPACES.iter().map(|name| json!({"name": name})).collect();
     let tenant = json!({
@@ -74,7 +71,7 @@ fn written(quota: &ResourceQuota) -> i64 {
     amount(quota, |q| Some(q.spec.as_ref()?.hard.as_ref()?.get(KEY)?.0.clone()))
 }
 
-fn in_force(quota: &ResourceQuota) -> i64 {
+fn enforced(quota: &ResourceQuota) -> i64 {
     amount(quota, |q| Some(q.status.as_ref()?.hard.as_ref()?.get(KEY)?.0.clone()))
 }
 
@@ -82,32 +79,32 @@ fn used(quota: &ResourceQuota) -> i64 {
     amount(quota, |q| Some(q.status.as_ref()?.used.as_ref()?.get(KEY)?.0.clone()))
 }
 
-/// What the watches have seen, in the order in which the API server has told it.
-struct Seen {
+/// Observations of the watches, in the order of the API server's events.
+struct Observed {
     begun: Instant,
     quotas: BTreeMap<String, ResourceQuota>,
-    /// How often the sum was asked for.
-    looks: usize,
+    /// Number of observed states.
+    states: usize,
     /// The greatest sum of limits and of use, over all namespaces.
     most: i64,
     most_used: i64,
-    /// How often a limit has changed.
+    /// Number of changed limits.
     moves: usize,
     wrong: Option<String>,
-    /// The last states, in words.
+    /// The last states, as text.
     history: VecDeque<String>,
-    /// Refusals that wait for a limit above what it was, by namespace.
+    /// Refusals without a raised limit so far, by namespace: limit and time.
     waiting: HashMap<String, Vec<(i64, Instant)>>,
-    /// From the word of a controller to the limit in force.
+    /// Times from a controller's refusal to the enforced higher limit.
     took: Vec<Duration>,
 }
 
-impl Seen {
+impl Observed {
     fn new() -> Self {
         Self {
             begun: Instant::now(),
             quotas: BTreeMap::new(),
-            looks: 0,
+            states: 0,
             most: 0,
             most_used: 0,
             moves: 0,
@@ -127,30 +124,30 @@ impl Seen {
         self.history.push_back(format!(
             "{at} ms {name} @{version} {}/{}/{}",
             used(&quota),
-            in_force(&quota),
+            enforced(&quota),
             written(&quota)
         ));
         if self.quotas.get(&name).is_some_and(|old| written(old) != written(&quota)) {
             self.moves += 1;
         }
         if let Some(waiting) = self.waiting.get_mut(&name) {
-            let limit = in_force(&quota);
+            let limit = enforced(&quota);
             let done = waiting.extract_if(.., |(was, _)| limit > *was);
             self.took.extend(done.map(|(_, since)| since.elapsed()));
         }
         self.quotas.insert(name, quota);
         let sum = |of: fn(&ResourceQuota) -> i64| self.quotas.values().map(of).sum::<i64>();
-        let limits = sum(|q| written(q).max(in_force(q)));
+        let limits = sum(|q| written(q).max(enforced(q)));
         (self.most, self.most_used) = (self.most.max(limits), self.most_used.max(sum(used)));
-        self.looks += 1;
+        self.states += 1;
         if limits > BUDGET && self.wrong.is_none() {
-            let lines = self.quotas.iter().map(|(ns, q)| format!("{ns} {}/{}/{}", used(q), in_force(q), written(q)));
+            let lines = self.quotas.iter().map(|(ns, q)| format!("{ns} {}/{}/{}", used(q), enforced(q), written(q)));
             let (now, history) = (lines.collect::<Vec<_>>().join(", "), Vec::from(self.history.clone()).join("\n"));
-            self.wrong = Some(format!("used/in force/written: {now}; before:\n{history}"));
+            self.wrong = Some(format!("used/enforced/written: {now}; before:\n{history}"));
         }
     }
 
-    /// A controller's word, of which only the first counts until there is room.
+    /// Records a refusal; only the first counts until the limit is raised.
     fn refusal(&mut self, event: &Event) {
         let Some(namespace) = event.involved_object.namespace.clone() else { return };
         let message = event.message.clone().unwrap_or_default();
@@ -159,28 +156,28 @@ impl Seen {
         });
         let Some(limit) = limit else { return };
         let waiting = self.waiting.entry(namespace.clone()).or_default();
-        let answered = self.quotas.get(&namespace).is_some_and(|q| in_force(q) > limit);
+        let answered = self.quotas.get(&namespace).is_some_and(|q| enforced(q) > limit);
         if !answered && waiting.is_empty() {
             waiting.push((limit, Instant::now()));
         }
     }
 }
 
-/// Follows quotas and refusals until it is dropped.
-struct Witness {
-    seen: Arc<Mutex<Seen>>,
+/// Watches quotas and refusals until it is dropped.
+struct Observer {
+    seen: Arc<Mutex<Observed>>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
-impl Drop for Witness {
+impl Drop for Observer {
     fn drop(&mut self) {
         self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
     }
 }
 
-impl Witness {
-    async fn begin(client: &Client) -> Result<Self> {
-        let seen = Arc::new(Mutex::new(Seen::new()));
+impl Observer {
+    async fn start(client: &Client) -> Result<Self> {
+        let seen = Arc::new(Mutex::new(Observed::new()));
         let config = watcher::Config::default().labels(&format!("gputenancy.io/tenant={TENANT}"));
         let quotas = watcher(Api::<ResourceQuota>::all(client.clone()), config).default_backoff().applied_objects();
         let to = seen.clone();
@@ -203,16 +200,16 @@ impl Witness {
                 }
             }
         });
-        let witness = Self { seen, tasks: vec![first, second] };
+        let observer = Self { seen, tasks: vec![first, second] };
         let all = || async {
-            let count = witness.seen.lock().unwrap().quotas.len();
+            let count = observer.seen.lock().unwrap().quotas.len();
             Ok(if count == NAMESPACES.len() { Ok(()) } else { Err(format!("{count} quotas")) })
         };
         eventually("all quotas seen", PATIENCE, all).await?;
-        Ok(witness)
+        Ok(observer)
     }
 
-    fn verdict(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         let seen = self.seen.lock().unwrap();
         ensure(
             seen.wrong.is_none(),
@@ -220,31 +217,32 @@ impl Witness {
         )
     }
 
-    fn tell(&self, when: &str) {
+    fn print(&self, when: &str) {
         let seen = self.seen.lock().unwrap();
-        let Seen { looks, most, most_used, moves, .. } = *seen;
+        let Observed { states, most, most_used, moves, .. } = *seen;
         println!(
-            "budget: {when}: {looks} states, at most {most} of {BUDGET} granted, {most_used} used, {moves} limits changed"
+            "budget: {when}: {states} states, at most {most} of {BUDGET} granted, {most_used} used, {moves} limits changed"
         );
     }
 }
 
-/// Devices that the tenant's pods ask for, counted one by one.
-async fn asked_for(client: &Client) -> Result<i64> {
+/// Sum of the devices that the tenant's pods request.
+async fn requested(client: &Client) -> Result<i64> {
     let pods = Api::<Pod>::all(client.clone()).list(&ListParams::default()).await?;
     let ours = pods.iter().filter(|p| NAMESPACES.contains(&p.namespace().unwrap_or_default().as_str()));
     let containers = ours.filter_map(|p| p.spec.as_ref()).flat_map(|s| &s.containers);
-    let asked = containers.filter_map(|c| c.resources.as_ref()?.limits.as_ref()?.get(RESOURCE)?.0.parse::<i64>().ok());
-    Ok(asked.sum())
+    let requests =
+        containers.filter_map(|c| c.resources.as_ref()?.limits.as_ref()?.get(RESOURCE)?.0.parse::<i64>().ok());
+    Ok(requests.sum())
 }
 
-/// One client: creates pods of one or two devices anywhere, and deletes some of its own, until the time is over.
-async fn shake(client: Client, number: usize, until: Instant, (admitted, refused): (&AtomicUsize, &AtomicUsize)) {
+/// A client that creates pods of one or two devices in any namespace and deletes some of its own, until a deadline.
+async fn run_client(client: Client, number: usize, until: Instant, (admitted, refused): (&AtomicUsize, &AtomicUsize)) {
     let mut own: Vec<(usize, String)> = Vec::new();
     let mut turn = number;
     while Instant::now() < until {
         turn += 1;
-        // clients stay in a namespace for a while, so that budgets have to follow them
+        // a client stays in a namespace for a while, so that the split has to follow it
         let at = (number + turn / 40) % NAMESPACES.len();
         let api = Api::<Pod>::namespaced(client.clone(), NAMESPACES[at]);
         let name = format!("c{number}-{turn}");
@@ -285,104 +283,91 @@ async fn clear(client: &Client) -> Result<()> {
     .await
 }
 
-/// A Deployment whose pods want so many devices, one each.
-fn wanting(namespace: &str, devices: i64) -> serde_json::Value {
-    let labels = json!({"app": "greedy"});
-    json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "greedy", "namespace": namespace},
-        "spec": {
-            "replicas": devices, "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": pod(1)},
-        },
-    })
+/// A Deployment whose pods request one device each.
+fn requesting(namespace: &str, devices: i64) -> serde_json::Value {
+    deployment(namespace, "greedy", devices, &pod(1))
 }
 
 #[tokio::test]
-async fn eight_clients_never_get_more_than_the_budget_and_each_namespace_can_have_all_of_it() {
+async fn budget_holds_under_eight_clients_and_is_usable_by_any_namespace() {
     let world = World::enter().await.unwrap();
     let body = async {
         onboard(&world).await?;
-        let witness = Witness::begin(&world.client).await?;
-        shaken(&world, &witness).await?;
-        witness.tell("eight clients, a minute, the operator killed once");
-        witness.verdict()?;
-        in_turn(&world, &witness).await?;
-        witness.verdict()
+        let observer = Observer::start(&world.client).await?;
+        under_load(&world, &observer).await?;
+        observer.print("eight clients, a minute, the operator killed once");
+        observer.check()?;
+        each_namespace_in_turn(&world, &observer).await?;
+        observer.check()
     };
     world.keeping_evidence("budget", body).await;
 }
 
-async fn shaken(world: &World, witness: &Witness) -> Result<()> {
+async fn under_load(world: &World, observer: &Observer) -> Result<()> {
     let (admitted, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let until = Instant::now() + SHAKEN;
-    let one = |n| shake(world.client.clone(), n, until, (&admitted, &refused));
+    let until = Instant::now() + LOAD_TIME;
+    let one = |n| run_client(world.client.clone(), n, until, (&admitted, &refused));
     let count = async {
         let mut most = 0;
         while Instant::now() < until {
-            most = most.max(asked_for(&world.client).await.unwrap_or_default());
+            most = most.max(requested(&world.client).await.unwrap_or_default());
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         most
     };
-    let strike = async {
-        tokio::time::sleep(SHAKEN / 2).await;
-        strike::kill_leader(world).await
+    let interrupt = async {
+        tokio::time::sleep(LOAD_TIME / 2).await;
+        interrupt::kill_leader(world).await
     };
-    let (_, most, struck) = tokio::join!(join_all((0..CLIENTS).map(one)), count, strike);
+    let (_, most, struck) = tokio::join!(join_all((0..CLIENTS).map(one)), count, interrupt);
     struck?;
     let (admitted, refused) = (admitted.into_inner(), refused.into_inner());
     println!("\nbudget: {admitted} pods admitted, {refused} refused, at most {most} devices of {BUDGET} by pods");
-    witness.tell("so far");
-    witness.verdict()?;
-    // Limits are held to the budget at every instant. Pods are only counted: under one quota that nobody moves these clients get a
-    // device or two more than it says, because Kubernetes' quota controller may count before a pod that was just admitted is there.
-    ensure(admitted > CLIENTS && refused > CLIENTS, "the budget was fought for")
+    observer.print("so far");
+    observer.check()?;
+    // The budget bounds the limits at every instant. Pods can exceed it by a device or two, even under one constant quota, because
+    // Kubernetes' quota controller may recount before it sees a pod that was just admitted.
+    ensure(admitted > CLIENTS && refused > CLIENTS, "too few pods were admitted or refused")
 }
 
-/// A Deployment in each namespace in turn has the whole budget.
-async fn in_turn(world: &World, witness: &Witness) -> Result<()> {
+/// A Deployment in each namespace in turn uses the whole budget.
+async fn each_namespace_in_turn(world: &World, observer: &Observer) -> Result<()> {
     let mut medians = Vec::new();
     for namespace in NAMESPACES {
         clear(&world.client).await?;
         let begun = Instant::now();
         {
-            let mut seen = witness.seen.lock().unwrap();
+            let mut seen = observer.seen.lock().unwrap();
             seen.waiting.clear();
             seen.took.clear();
         }
-        world.set(&[wanting(namespace, BUDGET)]).await?;
+        world.set(&[requesting(namespace, BUDGET)]).await?;
         eventually(&format!("all {BUDGET} devices in {namespace}"), PATIENCE, || async {
             let pods = Api::<Pod>::namespaced(world.client.clone(), namespace).list(&ListParams::default()).await?;
             let count = i64::try_from(pods.items.len()).unwrap_or(0);
             Ok(if count == BUDGET { Ok(()) } else { Err(format!("{count} pods")) })
         })
         .await?;
-        let mut took = witness.seen.lock().unwrap().took.clone();
+        let mut took = observer.seen.lock().unwrap().took.clone();
         took.sort_unstable();
         let millis: Vec<u128> = took.iter().map(Duration::as_millis).collect();
         println!(
-            "budget: {namespace}: all pods after {} ms; refused -> in force: {millis:?} ms",
+            "budget: {namespace}: all pods after {} ms; refused -> enforced: {millis:?} ms",
             begun.elapsed().as_millis()
         );
         medians.extend(took.get(took.len() / 2).copied());
-        witness.verdict()?;
+        observer.check()?;
     }
     medians.sort_unstable();
-    println!("budget: median of medians, refused -> in force: {:?}", medians.get(medians.len() / 2));
-    witness.tell("and each namespace in turn");
-    ensure(!medians.is_empty(), "budgets were moved after refusals")
+    println!("budget: median of medians, refused -> enforced: {:?}", medians.get(medians.len() / 2));
+    observer.print("each namespace in turn");
+    ensure(!medians.is_empty(), "no limit was raised after a refusal")
 }
 
-/// The words of a tenant's condition, and what the API server says to one more pod in each namespace.
+/// The tenant has this condition, and the quota refuses one more pod in each namespace.
 async fn refuses_everywhere(world: &World, reason: &str, words: &[&str]) -> Result<()> {
-    let api = Api::<GpuTenant>::all(world.client.clone());
-    eventually(&format!("tenant says {reason}"), PATIENCE, || async {
-        let tenant = api.get(TENANT).await?;
-        let status = tenant.status.clone().unwrap_or_default();
-        let kind = if reason == "Suspended" { "True" } else { "False" };
-        Ok(says(&status.conditions, "QuotaReady", kind, reason, words))
-    })
-    .await?;
+    let status = if reason == "Suspended" { "True" } else { "False" };
+    world.condition_becomes::<GpuTenant>(TENANT, "QuotaReady", status, reason, words).await?;
     for namespace in NAMESPACES {
         let object = json!({"metadata": {"name": "one-more"}, "spec": pod(1)});
         let pods = Api::<Pod>::namespaced(world.client.clone(), namespace);
@@ -395,13 +380,13 @@ async fn refuses_everywhere(world: &World, reason: &str, words: &[&str]) -> Resu
 }
 
 #[tokio::test]
-async fn below_use_and_suspended_nothing_is_stopped_and_nothing_new_is_admitted() {
+async fn budget_below_use_or_suspended_admits_no_pod_and_stops_none() {
     let world = World::enter().await.unwrap();
     let body = async {
         onboard(&world).await?;
-        world.set(&[wanting(NAMESPACES[1], BUDGET)]).await?;
+        world.set(&[requesting(NAMESPACES[1], BUDGET)]).await?;
         let all_there = || async {
-            let count = asked_for(&world.client).await?;
+            let count = requested(&world.client).await?;
             Ok(if count == BUDGET { Ok(()) } else { Err(format!("{count} devices")) })
         };
         eventually("the whole budget used", PATIENCE, all_there).await?;
@@ -410,13 +395,13 @@ async fn below_use_and_suspended_nothing_is_stopped_and_nothing_new_is_admitted(
         refuses_everywhere(&world, "OverBudget", &[KEY, "by 3 over 9"]).await?;
         objects::patch_tenant(&world.client, TENANT, json!({"spec": {"suspend": true}})).await?;
         refuses_everywhere(&world, "Suspended", &[]).await?;
-        ensure(asked_for(&world.client).await? == BUDGET, "nothing was stopped")?;
+        ensure(requested(&world.client).await? == BUDGET, "a pod was stopped")?;
 
         objects::set_guarantee(&world.client, TENANT, "slice", 14).await?;
         objects::patch_tenant(&world.client, TENANT, json!({"spec": {"suspend": false}})).await?;
-        world.set(&[wanting(NAMESPACES[3], 2)]).await?;
-        eventually("two pods more, in another namespace", PATIENCE, || async {
-            let count = asked_for(&world.client).await?;
+        world.set(&[requesting(NAMESPACES[3], 2)]).await?;
+        eventually("two more pods in another namespace", PATIENCE, || async {
+            let count = requested(&world.client).await?;
             Ok(if count == BUDGET + 2 { Ok(()) } else { Err(format!("{count} devices")) })
         })
         .await?;

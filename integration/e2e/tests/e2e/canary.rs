@@ -1,14 +1,14 @@
-//! Canary pods prove new devices before anybody else can get them; what fails is rolled back with its last words.
+//! Canary pods verify new devices before tenants can use them; a failure rolls the change back and reports the pod's log.
 
 use std::collections::BTreeSet;
 
 use e2e::{
-    Error, Result, World,
+    Result, World,
+    fixtures::{mig_profile, pool, tenant, workload},
+    interrupt,
     objects::{self, ensure, layouts},
     product,
-    scene::{mig_profile, pool, tenant, workload},
-    story::{changes, pod_events, pool_ready, tenant_ready},
-    strike,
+    scenario::{changes, pod_events, pool_ready, tenant_ready},
     wait::{PATIENCE, eventually},
 };
 use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, names};
@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 
 const HALF: &str = "nvidia.com/mig-3g.40gb";
 
-/// A pool of gpu-1 whose new devices have to pass this command.
-fn tried(command: &[&str]) -> Value {
+/// A pool of gpu-1 with this canary command.
+fn pool_with_canary(command: &[&str]) -> Value {
     let mut pool = pool("p", "gpu-1", &["mig-1g", "mig-3g"]);
     let canary = json!({"image": "lab.local/gputenancy-workload:dev", "command": command, "timeout": "2m"});
     pool["spec"]["verify"] = json!({"canary": canary});
@@ -40,8 +40,8 @@ async fn no_canary_is_left(world: &World) -> Result<()> {
     .await
 }
 
-/// What kubelet has given to canary pods: GPU, start and profile, with the pod's name.
-fn given(node: &GpuNode) -> Option<(String, (i32, i32, String))> {
+/// The device allocated to a canary pod: the pod's name, and GPU, start and profile.
+fn canary_device(node: &GpuNode) -> Option<(String, (i32, i32, String))> {
     let gpus = node.status.iter().flat_map(|s| &s.gpus);
     let mut all = gpus.flat_map(|g| g.instances.iter().map(move |i| (g.index, i)));
     all.find_map(|(gpu, i)| {
@@ -51,7 +51,7 @@ fn given(node: &GpuNode) -> Option<(String, (i32, i32, String))> {
 }
 
 #[tokio::test]
-async fn a_new_device_is_given_to_its_canary_first_and_to_tenants_after_it_has_passed() {
+async fn canary_owns_new_device_before_tenants() {
     let world = World::enter().await.unwrap();
     world.keeping_evidence("canary-passes", passes(&world)).await;
 }
@@ -59,7 +59,7 @@ async fn a_new_device_is_given_to_its_canary_first_and_to_tenants_after_it_has_p
 async fn passes(world: &World) -> Result<()> {
     world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-3g", "3g.40gb")]).await?;
     let show = ["/bin/sh", "-c", "gpu-work show && sleep 6"];
-    world.set(&[tried(&show), tenant("small", &[("mig-1g", 1)]), tenant("big", &[("mig-3g", 0)])]).await?;
+    world.set(&[pool_with_canary(&show), tenant("small", &[("mig-1g", 1)]), tenant("big", &[("mig-3g", 0)])]).await?;
     tenant_ready(world, "small").await?;
     tenant_ready(world, "big").await?;
     pool_ready(world, "p").await?;
@@ -67,23 +67,32 @@ async fn passes(world: &World) -> Result<()> {
     world.set(&[workload("small", "w", "nvidia.com/mig-1g.10gb", 1)]).await?;
     let neighbour = world.pods_ready("small", 1).await?;
 
-    // a tenant's pod waits for a half already: it must not get the new one before the canary has passed
+    // a tenant's pod waits for a 3g.40gb device: it must not get the new one before the canary has passed
     objects::set_guarantee(&world.client, "big", "mig-3g", 1).await?;
     world.set(&[workload("big", "w", HALF, 1)]).await?;
     let (pod, place) = eventually("a canary with a device", PATIENCE, || async {
         let node = objects::gpu_node(&world.client, "gpu-1").await?;
-        Ok(given(&node).ok_or_else(|| format!("{:?}", node.spec.gpus)))
+        Ok(canary_device(&node).ok_or_else(|| format!("{:?}", node.spec.gpus)))
     })
     .await?;
-    ensure(place.2 == "3g.40gb", format!("the new profile is tried: {place:?}"))?;
+    ensure(place.2 == "3g.40gb", format!("profile of the canary's device: {place:?}"))?;
     let node = objects::gpu_node(&world.client, "gpu-1").await?;
     let on_trial: Vec<_> = node.spec.gpus.iter().filter(|g| !g.trial.is_empty()).map(|g| &g.trial).collect();
-    ensure(on_trial == [&vec![place.1]], format!("it has the device on trial: {place:?}, {on_trial:?}"))?;
-    ensure(strike::phases(world, "gpu-1").await? == BTreeSet::from([ChangePhase::Canary]), "its change waits for it")?;
-    ensure(objects::running(&world.client, "big").await?.is_empty(), "no tenant has the new device yet")?;
-    ensure(objects::allocatable(&world.client, "gpu-1", HALF).await? == 0, "the scheduler does not know it yet")?;
-    // kubelet has given the device away before the program starts
-    eventually("the canary sees one half and nothing else", PATIENCE, || async {
+    ensure(on_trial == [&vec![place.1]], format!("device under verification: {place:?}, {on_trial:?}"))?;
+    ensure(
+        interrupt::phases(world, "gpu-1").await? == BTreeSet::from([ChangePhase::Canary]),
+        "the change is not in phase Canary",
+    )?;
+    ensure(
+        objects::running(&world.client, "big").await?.is_empty(),
+        "a tenant has the new device before the canary passed",
+    )?;
+    ensure(
+        objects::allocatable(&world.client, "gpu-1", HALF).await? == 0,
+        "the new device is allocatable before the canary passed",
+    )?;
+    // kubelet allocates the device before the program starts
+    eventually("the canary to see one 3g.40gb device only", PATIENCE, || async {
         let seen = world.kubectl(&["logs", "-n", product::NAMESPACE, &pod]).await?;
         Ok(if seen.matches("MIG-").count() == 1 && seen.contains("3g.40gb") { Ok(()) } else { Err(seen) })
     })
@@ -92,38 +101,38 @@ async fn passes(world: &World) -> Result<()> {
     world.pods_ready("big", 1).await?;
     pool_ready(world, "p").await?;
     no_canary_is_left(world).await?;
-    ensure(objects::running(&world.client, "small").await? == neighbour, "the neighbour was not touched")?;
+    ensure(objects::running(&world.client, "small").await? == neighbour, "the neighbour was restarted or evicted")?;
     let node = objects::gpu_node(&world.client, "gpu-1").await?;
-    ensure(node.spec.gpus.iter().all(|g| g.hold.is_empty() && g.trial.is_empty()), "nothing is held")?;
+    ensure(node.spec.gpus.iter().all(|g| g.hold.is_empty() && g.trial.is_empty()), "a device is still withdrawn")?;
     let left = objects::allocatable(&world.client, "gpu-1", &names::canary_resource(place.0, place.1)).await?;
-    ensure(left == 0, "the canary's name is gone")?;
-    told(world, "CanaryPassed").await
+    ensure(left == 0, "the canary resource is still allocatable")?;
+    event_recorded(world, "CanaryPassed").await
 }
 
-/// An event with this reason about gpu-1.
-async fn told(world: &World, reason: &str) -> Result<()> {
+/// Waits for an event with this reason about gpu-1.
+async fn event_recorded(world: &World, reason: &str) -> Result<()> {
     eventually(&format!("event {reason}"), PATIENCE, || async {
-        let told = pod_events(world, "default", reason).await?;
-        Ok(if told.iter().any(|t| t.starts_with("gpu-1: ")) { Ok(()) } else { Err(format!("{told:?}")) })
+        let events = pod_events(world, "default", reason).await?;
+        Ok(if events.iter().any(|e| e.starts_with("gpu-1: ")) { Ok(()) } else { Err(format!("{events:?}")) })
     })
     .await
 }
 
 #[tokio::test]
-async fn a_canary_that_fails_brings_the_old_layout_back_with_its_last_words() {
+async fn canary_failure_rolls_back_and_reports_its_log() {
     let world = World::enter().await.unwrap();
     world.keeping_evidence("canary-fails", fails(&world)).await;
 }
 
 async fn fails(world: &World) -> Result<()> {
     world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-3g", "3g.40gb")]).await?;
-    world.set(&[tried(&["/usr/bin/gpu-work", "show"]), tenant("t", &[("mig-1g", 14)])]).await?;
+    world.set(&[pool_with_canary(&["/usr/bin/gpu-work", "show"]), tenant("t", &[("mig-1g", 14)])]).await?;
     tenant_ready(world, "t").await?;
     pool_ready(world, "p").await?;
     let before = layouts(&objects::gpu_node(&world.client, "gpu-1").await?);
 
     let words = "no kernel image is available";
-    world.set(&[tried(&["/bin/sh", "-c", &format!("echo {words}; exit 7")])]).await?;
+    world.set(&[pool_with_canary(&["/bin/sh", "-c", &format!("echo {words}; exit 7")])]).await?;
     world.set(&[tenant("t", &[("mig-3g", 4)])]).await?;
     let reason = eventually("a change rolled back", PATIENCE, || async {
         let all = changes(world).await?;
@@ -135,14 +144,11 @@ async fn fails(world: &World) -> Result<()> {
     for part in ["canary pod", "3g.40gb at ", &gpu, "exit code 7", words] {
         ensure(reason.contains(part), format!("{part:?} in {reason:?}"))?;
     }
-    let pools = Api::<GpuPool>::all(world.client.clone());
-    eventually("the pool says why", PATIENCE, || async {
-        let status = pools.get("p").await?.status.unwrap_or_default();
-        Ok(objects::says(&status.conditions, "Ready", "False", "ChangeFailed", &["exit code 7", words]))
-    })
-    .await?;
-    let listed = kubectl_gpu(world).await?;
-    ensure(listed.contains("exit code 7"), format!("kubectl gpu changes tells: {listed}"))?;
+    world.condition_becomes::<GpuPool>("p", "Ready", "False", "ChangeFailed", &["exit code 7", words]).await?;
+    let changes_once = ["changes", "--once", "-o", "json"];
+    let listed = product::kubectl_gpu(&world.lab.kubeconfig_path(), &changes_once).await?;
+    let listed = String::from_utf8_lossy(&listed.stdout);
+    ensure(listed.contains("exit code 7"), format!("kubectl gpu changes prints: {listed}"))?;
     eventually("the old layout on both GPUs", PATIENCE, || async {
         let now = layouts(&objects::gpu_node(&world.client, "gpu-1").await?);
         let busy = changes(world).await?.into_iter().any(|c| c.phase < ChangePhase::RolledBack);
@@ -150,44 +156,34 @@ async fn fails(world: &World) -> Result<()> {
     })
     .await?;
     no_canary_is_left(world).await?;
-    told(world, "CanaryFailed").await
+    event_recorded(world, "CanaryFailed").await
 }
 
 #[tokio::test]
-async fn an_operator_that_is_killed_while_a_canary_runs_leaves_it_to_the_next_one() {
+async fn canary_survives_operator_restart() {
     let world = World::enter().await.unwrap();
     world.keeping_evidence("canary-operator-killed", killed(&world)).await;
 }
 
 async fn killed(world: &World) -> Result<()> {
     world.set(&[mig_profile("mig-3g", "3g.40gb")]).await?;
-    let mut slow = tried(&["/bin/sh", "-c", "gpu-work show && sleep 20"]);
+    let mut slow = pool_with_canary(&["/bin/sh", "-c", "gpu-work show && sleep 20"]);
     slow["spec"]["profiles"] = json!(["mig-3g"]);
     world.set(&[slow, tenant("t", &[("mig-3g", 1)])]).await?;
     let (pod, _) = eventually("a canary with a device", PATIENCE, || async {
         let node = objects::gpu_node(&world.client, "gpu-1").await?;
-        Ok(given(&node).ok_or_else(|| format!("{:?}", node.spec.gpus)))
+        Ok(canary_device(&node).ok_or_else(|| format!("{:?}", node.spec.gpus)))
     })
     .await?;
-    let told = pod_events(world, "default", "CanaryPassed").await?.len();
+    let count = pod_events(world, "default", "CanaryPassed").await?.len();
     let uid = |pods: &[Pod]| pods.iter().map(|p| (p.name_any(), p.uid())).collect::<Vec<_>>();
     let before = uid(&canaries(world).await?);
-    strike::kill_leader(world).await?;
+    interrupt::kill_leader(world).await?;
     let after = uid(&canaries(world).await?);
     ensure(before.len() == 1 && before == after && before[0].0 == pod, format!("{before:?}, then {after:?}"))?;
     tenant_ready(world, "t").await?;
     pool_ready(world, "p").await?;
     no_canary_is_left(world).await?;
     let now = pod_events(world, "default", "CanaryPassed").await?;
-    ensure(now.len() == told + 1, format!("the next operator heard it, once: {now:?}"))
-}
-
-/// `kubectl gpu changes --once` in JSON.
-async fn kubectl_gpu(world: &World) -> Result<String> {
-    let program = product::root().join("target/debug/kubectl-gpu");
-    let io = |source| Error::Io { what: "running kubectl-gpu".into(), source };
-    let mut command = tokio::process::Command::new(program);
-    command.args(["changes", "--once", "-o", "json"]).env("KUBECONFIG", world.lab.kubeconfig_path());
-    let output = command.output().await.map_err(io)?;
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    ensure(now.len() == count + 1, format!("events of the next operator: {now:?}"))
 }

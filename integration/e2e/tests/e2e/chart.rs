@@ -1,4 +1,4 @@
-//! The chart as helm renders it: every object as it was reviewed, and values that make no sense refused.
+//! The rendered chart: snapshots of every object, and invalid values.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +15,7 @@ fn chart() -> PathBuf {
     product::root().join("helm/gputenancy")
 }
 
-/// Real helm with no cluster; what it printed, and whether it was content.
+/// Runs helm without a cluster: success, and output.
 fn helm(args: &[&str]) -> (bool, String) {
     let helm = product::root().join("target/toolset/bin/helm");
     assert!(helm.exists(), "{} is missing: run `make tools`", helm.display());
@@ -38,8 +38,8 @@ fn template(file: &str, sets: &[&str]) -> (bool, String) {
 }
 
 pub(crate) fn rendered(file: &str, sets: &[&str]) -> String {
-    let (content, text) = template(file, sets);
-    assert!(content, "{text}");
+    let (success, text) = template(file, sets);
+    assert!(success, "{text}");
     text
 }
 
@@ -59,7 +59,7 @@ const ALL: [&str; 8] = [
 const PULLS: &str = "tenants.imagePullSecrets={registry,mirror.example}";
 
 #[test]
-fn without_image_pull_secrets_for_tenants_nothing_of_them_is_rendered() {
+fn chart_without_image_pull_secrets_renders_no_secret_rights() {
     let signs = [
         "PULL_SECRETS",
         "gputenancy-operator-secrets",
@@ -75,7 +75,7 @@ fn without_image_pull_secrets_for_tenants_nothing_of_them_is_rendered() {
 }
 
 #[test]
-fn helm_lint_is_content() {
+fn chart_passes_helm_lint() {
     let chart = chart().display().to_string();
     for sets in [&[][..], &ALL[..], &[PULLS][..]] {
         let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
@@ -85,7 +85,7 @@ fn helm_lint_is_content() {
 }
 
 #[test]
-fn every_object_is_rendered_as_it_was_reviewed() {
+fn chart_templates_match_snapshots() {
     for file in [
         "operator",
         "operator-rbac",
@@ -121,7 +121,7 @@ pub(crate) fn examples(sets: &[&str]) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn notes_name_only_what_the_release_contains() {
+fn chart_notes_name_only_objects_of_the_release() {
     let chart = chart().display().to_string();
     let (fine, text) = helm(&["install", "gputenancy", &chart, "--dry-run=client", "--namespace", "gpus"]);
     assert!(fine, "{text}");
@@ -136,7 +136,7 @@ fn notes_name_only_what_the_release_contains() {
 }
 
 #[test]
-fn examples_select_the_nodes_of_the_release() {
+fn chart_examples_select_nodes_of_the_release() {
     let pool = |sets: &[&str]| -> GpuPool { serde_saphyr::from_str(&examples(sets)["pool"]).unwrap() };
     let labels = |sets: &[&str]| pool(sets).spec.node_selector.match_labels.unwrap();
     assert_eq!(labels(&[]), [("nvidia.com/gpu.present".to_owned(), "true".to_owned())].into());
@@ -145,7 +145,7 @@ fn examples_select_the_nodes_of_the_release() {
 }
 
 #[test]
-fn catalog_profiles_fit_every_board_with_mig() {
+fn catalog_profiles_fit_every_mig_board() {
     let profiles: Vec<GpuProfile> = serde_saphyr::from_multiple(&examples(&[])["catalog"]).unwrap();
     assert_eq!(profiles.len(), 4);
     for board in silicon::boards::mig_keys().into_iter().map(|key| silicon::boards::load(key).unwrap()) {
@@ -160,7 +160,7 @@ fn catalog_profiles_fit_every_board_with_mig() {
 }
 
 #[test]
-fn roles_for_people_write_no_object_of_the_programs() {
+fn user_roles_grant_no_writes_on_objects_of_the_programs() {
     let roles: Vec<Value> = serde_saphyr::from_multiple(&rendered("user-roles.yaml", &[])).unwrap();
     let named = |name: &str| roles.iter().find(|role| role["metadata"]["name"] == name);
     for kind in ["gpuprofile", "gpupool", "gputenant"] {
@@ -184,7 +184,7 @@ fn roles_for_people_write_no_object_of_the_programs() {
 }
 
 #[test]
-fn lint_embeds_the_policies_of_the_default_values() {
+fn lint_embeds_policies_of_default_values() {
     let lines =
         |text: &str| text.lines().map(str::trim_end).filter(|l| !l.is_empty()).map(String::from).collect::<Vec<_>>();
     let file = product::root().join("kubectl-gpu/default-policies.yaml");
@@ -201,7 +201,7 @@ fn lint_embeds_the_policies_of_the_default_values() {
 }
 
 #[test]
-fn the_kinds_of_the_chart_are_the_generated_ones() {
+fn chart_crds_equal_generated_crds() {
     let (shipped, generated) = (chart().join("files/crds"), product::root().join("crds/generated"));
     let names =
         |folder: &PathBuf| -> BTreeSet<_> { fs::read_dir(folder).unwrap().map(|f| f.unwrap().file_name()).collect() };
@@ -218,11 +218,11 @@ fn the_kinds_of_the_chart_are_the_generated_ones() {
         assert!(all.contains(text.trim_end()), "{} is rendered differently", name.display());
     }
     let (fine, _) = template("crds.yaml", &["crds.install=false"]);
-    assert!(!fine, "crds.install=false still renders the kinds");
+    assert!(!fine, "crds.install=false still renders the CRDs");
 }
 
-/// The agent's DaemonSet as `helm template` renders it, which sees no cluster, where the API server is said to have this kind.
-fn agent_where_there_is(kind: Option<&str>, set: &str) -> String {
+/// The agent's `DaemonSet` from `helm template`, which contacts no cluster, with this kind in `--api-versions`.
+fn agent_with_api(kind: Option<&str>, set: &str) -> String {
     let chart = chart().display().to_string();
     let base = ["template", "gputenancy", &chart, "--show-only", "templates/agent.yaml", "--set", set];
     let kinds: Vec<&str> = kind.iter().flat_map(|kind| ["--api-versions", *kind]).collect();
@@ -232,45 +232,45 @@ fn agent_where_there_is(kind: Option<&str>, set: &str) -> String {
 }
 
 #[test]
-fn without_a_cluster_the_agent_is_no_client_of_the_gpu_operator_unless_told_to_whatever_kinds_there_are() {
+fn gpu_operator_client_auto_is_off_without_a_cluster() {
     let policy = Some("nvidia.com/v1/ClusterPolicy");
     let label = "nvidia.com/gpu.deploy.client: \"true\"";
     for kind in [None, policy] {
-        let client = |value: &str| agent_where_there_is(kind, &format!("agent.gpuOperatorClient={value}"));
+        let client = |value: &str| agent_with_api(kind, &format!("agent.gpuOperatorClient={value}"));
         let (auto, no, yes) = (client("auto"), client("false"), client("true"));
         assert!(yes.contains(label) && !no.contains(label), "{kind:?}: {yes}");
-        // nobody can tell whether a node has the label, and a selector for one that nodes lack would take the agent away
+        // without a cluster no node's labels are known, and a selector for a missing label would leave no agent
         assert_eq!(auto, no, "{kind:?}");
     }
-    let simulated = agent_where_there_is(policy, "simulator.enabled=true,simulator.nodeSelector.lab=yes");
+    let simulated = agent_with_api(policy, "simulator.enabled=true,simulator.nodeSelector.lab=yes");
     assert!(!simulated.contains(label), "{simulated}");
 }
 
 #[test]
-fn the_document_on_tenancy_has_a_line_for_each_refusal_and_no_other() {
+fn tenancy_doc_lists_every_policy_message() {
     let document = fs::read_to_string(product::root().join("docs/tenancy.md")).unwrap();
     let rows = document.lines().filter(|line| line.starts_with("| ")).filter_map(|line| line.rsplit_once(" | `"));
     let quoted: Vec<&str> = rows.filter_map(|(_, words)| words.split('`').next()).collect();
     let toleration = rendered("tenant-toleration.yaml", &["policies.gpuTaint.toleration=Require"]);
     let pods = rendered("tenant-pods.yaml", &["policies.imagePullPolicyAlways=true"]);
     let policies = pods + &rendered("tenant-policies.yaml", &[]) + &toleration;
-    assert!(!rendered("tenant-pods.yaml", &[]).contains("imagePullPolicy"), "asked of every manifest by default");
+    assert!(!rendered("tenant-pods.yaml", &[]).contains("imagePullPolicy"), "required by default");
     let policies = policies + &rendered("tenant-pull-secrets.yaml", &[PULLS]);
-    // what comes between the message of a validation and its reason, in one line
-    let said = policies.split("      message").skip(1).filter_map(|rest| rest.split("      reason:").next());
-    let said: Vec<String> = said.map(|text| text.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-    assert!(!quoted.is_empty() && !said.is_empty());
-    for message in &said {
+    // the text between a validation's message and its reason, in one line
+    let messages = policies.split("      message").skip(1).filter_map(|rest| rest.split("      reason:").next());
+    let messages: Vec<String> = messages.map(|text| text.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert!(!quoted.is_empty() && !messages.is_empty());
+    for message in &messages {
         let lines = quoted.iter().filter(|words| message.contains(**words)).count();
-        assert_eq!(lines, 1, "docs/tenancy.md has so many lines for: {message}");
+        assert_eq!(lines, 1, "lines of docs/tenancy.md for: {message}");
     }
     for words in &quoted {
-        assert!(said.iter().any(|message| message.contains(words)), "no policy says {words:?}");
+        assert!(messages.iter().any(|message| message.contains(words)), "no policy has the message {words:?}");
     }
 }
 
 #[test]
-fn a_pod_is_asked_at_once_what_its_rules_ask_one_by_one() {
+fn pod_policy_match_condition_equals_all_validations() {
     let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     for sets in [&[][..], &["policies.imagePullPolicyAlways=true"], &["policies.gpuTaint.key="]] {
         let text = rendered("tenant-pods.yaml", sets);
@@ -283,7 +283,7 @@ fn a_pod_is_asked_at_once_what_its_rules_ask_one_by_one() {
             let rule = plain(rule);
             let rule = rule.strip_prefix("request.operation == 'CREATE' ? ").unwrap();
             let (create, update) = rule.split_once(") : (").unwrap();
-            assert!(!update.contains(") : ("), "cannot tell where the rule of changes begins: {rule}");
+            assert!(!update.contains(") : ("), "no unique start of the update rule: {rule}");
             (format!("{create})"), format!("({update}"))
         });
         let (create, update): (Vec<String>, Vec<String>) = halves.unzip();
@@ -295,7 +295,7 @@ fn a_pod_is_asked_at_once_what_its_rules_ask_one_by_one() {
 }
 
 #[test]
-fn the_toleration_of_gpu_nodes_is_filled_in_where_the_api_server_can_and_asked_for_elsewhere() {
+fn toleration_policy_mutates_from_kubernetes_1_36() {
     let chart = chart().display().to_string();
     let at = |version: &str, set: &str| {
         let args = ["template", "gputenancy", &chart, "--kube-version", version, "--set", set];
@@ -312,7 +312,7 @@ fn the_toleration_of_gpu_nodes_is_filled_in_where_the_api_server_can_and_asked_f
 }
 
 #[test]
-fn what_the_chart_gives_all_tenants_is_what_the_operator_reads() {
+fn tenant_standard_is_passed_to_the_operator() {
     let standard = |sets: &[&str]| -> Value {
         let text = rendered("operator.yaml", sets);
         let line = text.lines().skip_while(|line| !line.contains("TENANT_STANDARD")).nth(1).unwrap();
@@ -333,7 +333,7 @@ fn what_the_chart_gives_all_tenants_is_what_the_operator_reads() {
 }
 
 #[test]
-fn owners_write_roles_only_where_a_policy_keeps_the_operators_bindings_from_them() {
+fn owner_role_writes_require_the_bindings_policy() {
     let right = |sets: &[&str]| rendered("tenant-roles.yaml", sets).contains("gputenancy:tenant-owner-roles");
     assert!(right(&[]) && !right(&["tenants.selfServiceRoles=false"]) && !right(&["policies.enabled=false"]));
     assert!(
@@ -342,7 +342,7 @@ fn owners_write_roles_only_where_a_policy_keeps_the_operators_bindings_from_them
 }
 
 #[test]
-fn what_is_switched_off_leaves_nothing_behind() {
+fn disabled_features_render_no_objects() {
     let none = rendered("", &["policies.enabled=false", "crds.install=false", "operator.replicas=1"]);
     for absent in [
         "AdmissionPolicy",
@@ -357,7 +357,7 @@ fn what_is_switched_off_leaves_nothing_behind() {
 }
 
 #[test]
-fn values_that_make_no_sense_are_refused_by_name() {
+fn values_schema_rejects_invalid_values_by_path() {
     for (set, words) in [
         ("operator.replicaz=3", "additional properties 'replicaz' not allowed"),
         ("operator.replicas=0", "/operator/replicas"),
@@ -394,7 +394,7 @@ fn values_that_make_no_sense_are_refused_by_name() {
 }
 
 #[test]
-fn the_schema_knows_every_board_that_the_simulator_has() {
+fn values_schema_lists_every_simulated_board() {
     let schema: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(chart().join("values.schema.json")).unwrap()).unwrap();
     let known = schema["properties"]["simulator"]["properties"]["board"]["enum"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! The repository for git-driven tools, applied as they do: teams before the platform, and Argo CD's health of what comes of it.
+//! The sample `GitOps` repository, applied with the teams before the platform; health by Argo CD's script.
 
 use ::gitops::{health, samples, text};
 use e2e::{
@@ -11,24 +11,24 @@ use serde_json::Value;
 const KINDS: &str = "gpuprofiles,gpupools,gputenants";
 
 #[tokio::test]
-async fn teams_applied_before_the_platform_become_healthy_by_themselves() {
+async fn tenants_applied_before_the_platform_become_healthy() {
     let world = World::enter().await.unwrap();
     let body = async {
         apply(&world, "teams").await?;
         let early = "Degraded: profile mig-1g does not exist";
-        comes_to(&world, "GpuTenant/ci", early).await?;
+        health_becomes(&world, "GpuTenant/ci", early).await?;
         apply(&world, "platform/overlays/lab").await?;
         for tenant in ["ci", "notebooks", "research", "serving", "vision"] {
-            comes_to(&world, &format!("GpuTenant/{tenant}"), "Healthy").await?;
+            health_becomes(&world, &format!("GpuTenant/{tenant}"), "Healthy").await?;
         }
         for object in ["GpuPool/inference", "GpuPool/notebooks", "GpuProfile/gpu", "GpuProfile/mig-3g"] {
-            comes_to(&world, object, "Healthy").await?;
+            health_becomes(&world, object, "Healthy").await?;
         }
-        comes_to(&world, "GpuPool/training", "Degraded: no node matches").await?;
+        health_becomes(&world, "GpuPool/training", "Degraded: no node matches").await?;
         let before = generations(&world).await?;
         apply(&world, "platform/overlays/lab").await?;
         apply(&world, "teams").await?;
-        ensure(generations(&world).await? == before, "applied once more, nothing changes")
+        ensure(generations(&world).await? == before, "a second apply changed a generation")
     };
     world.keeping_evidence("gitops", body).await;
 }
@@ -38,8 +38,8 @@ async fn apply(world: &World, folder: &str) -> Result<()> {
     world.kubectl(&["apply", "--server-side", "-k", &folder]).await.map(drop)
 }
 
-/// Waits until Argo CD would show this for an object.
-async fn comes_to(world: &World, object: &str, wanted: &str) -> Result<()> {
+/// Waits until Argo CD's health script returns this for an object.
+async fn health_becomes(world: &World, object: &str, wanted: &str) -> Result<()> {
     let program = text("argocd/health.lua").unwrap();
     eventually(&format!("{object} is {wanted}"), PATIENCE, || async {
         let (kind, name) = object.split_once('/').unwrap();

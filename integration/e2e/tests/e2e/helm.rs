@@ -1,7 +1,7 @@
-//! Helm installs, upgrades and uninstalls the product in the lab, with tenants at work.
+//! Install, upgrade and uninstall with helm while tenants run workloads.
 
 use e2e::{
-    Error, Result, World, objects, product, story,
+    Error, Result, World, objects, product, scenario,
     wait::{PATIENCE, eventually},
 };
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, names};
@@ -20,19 +20,19 @@ where
     Ok(all.iter().flat_map(|o| o.finalizers().iter().map(|f| format!("{}: {f}", o.name_any()))).collect())
 }
 
-async fn nothing_of_the_product_is_left(world: &World) -> Result<()> {
-    eventually("only the kinds are left of the product", PATIENCE, || async {
+async fn product_is_removed(world: &World) -> Result<()> {
+    eventually("objects of the chart to be deleted", PATIENCE, || async {
         let left = world.labelled("app.kubernetes.io/part-of=gputenancy").await?;
         Ok(if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) })
     })
     .await?;
     let release = world.labelled("owner=helm").await?;
-    objects::ensure(release.is_empty(), format!("helm still knows {release:?}"))?;
+    objects::ensure(release.is_empty(), format!("helm still has {release:?}"))?;
     let in_namespace =
         world.kubectl(&["get", "pods,leases,secrets,jobs", "-n", product::NAMESPACE, "-o", "name"]).await?;
     objects::ensure(in_namespace.trim().is_empty(), format!("left in {}: {in_namespace}", product::NAMESPACE))?;
-    let agreements = Api::<GpuNode>::all(world.client.clone()).list(&ListParams::default()).await?;
-    objects::ensure(agreements.items.is_empty(), "GpuNodes without an agent")?;
+    let gpu_nodes = Api::<GpuNode>::all(world.client.clone()).list(&ListParams::default()).await?;
+    objects::ensure(gpu_nodes.items.is_empty(), "a GpuNode is left")?;
     for node in Api::<Node>::all(world.client.clone()).list(&ListParams::default()).await? {
         let ours: Vec<&String> = node
             .labels()
@@ -45,27 +45,27 @@ async fn nothing_of_the_product_is_left(world: &World) -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_upgrade_disturbs_nobody_and_an_uninstall_leaves_users_what_is_theirs() {
+async fn upgrade_and_uninstall_keep_tenant_workloads() {
     let world = World::enter().await.unwrap();
     let body = async {
-        story::onboard(&world).await?;
-        let before = story::start_pods(&world).await?;
+        scenario::onboard(&world).await?;
+        let before = scenario::start_pods(&world).await?;
 
-        // every pod of the product is replaced, no pod of a tenant is
+        // all pods of the product are replaced
         product::install(&world.lab, &["operator.podAnnotations.test=upgrade", "agent.podAnnotations.test=upgrade"])
             .await?;
         world.agents_ready().await?;
-        for tenant in [story::TEAM_A, story::TEAM_B] {
-            story::tenant_ready(&world, tenant).await?;
+        for tenant in [scenario::TEAM_A, scenario::TEAM_B] {
+            scenario::tenant_ready(&world, tenant).await?;
         }
-        let mut after = world.pods_ready(story::TEAM_A, 2).await?;
-        after.extend(world.pods_ready(story::TEAM_B, 2).await?);
+        let mut after = world.pods_ready(scenario::TEAM_A, 2).await?;
+        after.extend(world.pods_ready(scenario::TEAM_B, 2).await?);
         objects::ensure(before == after, format!("pods before {before:?}, after {after:?}"))?;
 
         product::uninstall(&world.lab).await?;
-        nothing_of_the_product_is_left(&world).await?;
+        product_is_removed(&world).await?;
         let kinds = world.kubectl(&["get", "crd", "-o", "name"]).await?;
-        objects::ensure(kinds.matches("gputenancy.io").count() == 5, format!("the kinds stay: {kinds}"))?;
+        objects::ensure(kinds.matches("gputenancy.io").count() == 5, format!("CRDs after the uninstall: {kinds}"))?;
         let stuck = [
             finalizers::<GpuTenant>(&world).await?,
             finalizers::<GpuPool>(&world).await?,
@@ -73,27 +73,27 @@ async fn an_upgrade_disturbs_nobody_and_an_uninstall_leaves_users_what_is_theirs
         ];
         objects::ensure(stuck.iter().all(Vec::is_empty), format!("finalizers without a controller: {stuck:?}"))?;
 
-        // what is theirs runs on, and goes when they say so, with no operator there
-        let mut still = world.pods_ready(story::TEAM_A, 2).await?;
-        still.extend(world.pods_ready(story::TEAM_B, 2).await?);
+        // workloads keep running, and tenants can be deleted without an operator
+        let mut still = world.pods_ready(scenario::TEAM_A, 2).await?;
+        still.extend(world.pods_ready(scenario::TEAM_B, 2).await?);
         objects::ensure(before == still, format!("pods before {before:?}, after the uninstall {still:?}"))?;
         let tenants = Api::<GpuTenant>::all(world.client.clone());
-        objects::ensure(tenants.list(&ListParams::default()).await?.items.len() == 2, "tenants are the users' own")?;
-        tenants.delete(story::TEAM_A, &DeleteParams::default()).await?;
-        eventually("a tenant deleted with no operator there", PATIENCE, || async {
-            Ok(tenants.get_opt(story::TEAM_A).await?.map_or(Ok(()), |t| Err(format!("{:?}", t.metadata))))
+        objects::ensure(tenants.list(&ListParams::default()).await?.items.len() == 2, "a GpuTenant was deleted")?;
+        tenants.delete(scenario::TEAM_A, &DeleteParams::default()).await?;
+        eventually("a tenant to be deleted without an operator", PATIENCE, || async {
+            Ok(tenants.get_opt(scenario::TEAM_A).await?.map_or(Ok(()), |t| Err(format!("{:?}", t.metadata))))
         })
         .await?;
 
-        // the namespace was the operator's to delete; without one it is the administrator's
-        world.kubectl(&["delete", "namespace", story::TEAM_A]).await?;
+        // without an operator the administrator deletes the namespace
+        world.kubectl(&["delete", "namespace", scenario::TEAM_A]).await?;
 
-        // and the product comes back to what it finds
+        // a new installation takes over the existing objects
         product::install(&world.lab, &[]).await?;
-        story::tenant_ready(&world, story::TEAM_B).await?;
-        let again = world.pods_ready(story::TEAM_B, 2).await?;
+        scenario::tenant_ready(&world, scenario::TEAM_B).await?;
+        let again = world.pods_ready(scenario::TEAM_B, 2).await?;
         let team_b = before.into_iter().filter(|(pod, _)| again.contains_key(pod)).collect();
-        objects::ensure(again == team_b, "team-b's pods ran on throughout")?;
+        objects::ensure(again == team_b, "a pod of team-b was disturbed")?;
         Ok::<(), Error>(())
     };
     world.keeping_evidence("helm", body).await;

@@ -1,45 +1,47 @@
-//! What the README promises, on a real cluster: one program, so that its tests share the running labs (`GPUTENANCY_LABS`), each
-//! test alone in one of them.
+//! End-to-end tests on real clusters. They are one program, so that they share the running labs (`GPUTENANCY_LABS`); each test has
+//! one lab to itself.
 #![allow(
     clippy::indexing_slicing,
     clippy::expect_used,
     clippy::unwrap_used,
     clippy::panic,
-    reason = "a test that panics says what it found"
+    reason = "a failed test panics with its finding"
 )]
 #![allow(clippy::needless_pass_by_value, reason = "a table of json! reads better without ampersands")]
 
-// Tests begin in the order of these names: none that takes minutes is among the last, or the other labs would wait for it.
+// Tests start in the order of these names. A test of several minutes has a name that starts early, so that no lab is idle at the
+// end.
 mod access;
-mod at_rest;
-mod benchmarks;
+mod allocation_churn;
 mod budget;
 mod bypass;
-mod called;
 mod canary;
 mod chart;
-mod churn;
-mod classes;
+mod conditions;
+mod conflicting_owner;
+mod controller_wakeup;
 mod crashes;
-mod equivalents;
-mod farewell;
-mod foreign;
+mod crd_validation;
+mod deletion;
+mod demo;
+mod disruption_budgets;
+mod driver_upgrade;
+mod env_from;
 mod gitops;
-mod gpu_client;
+mod gpu_equivalents;
 mod helm;
-mod hidden;
+mod idle_writes;
 mod isolation;
-mod kinds;
-mod maintenance;
+mod maintenance_windows;
 mod mig_manager;
+mod multi_tenancy_benchmarks;
 mod nvidia_plugin;
-mod orphans;
-mod patience;
+mod plan_preview;
 mod policies;
-mod preview;
+mod priority_classes;
+mod process_attribution;
 mod pull_secrets;
-mod refusals;
 mod rights;
-mod story;
+mod rollback;
 mod taint;
 mod tenant_view;

@@ -1,12 +1,13 @@
-//! Pools that NVIDIA's MIG manager carves: it is asked by node labels, waited for, and recovered from its traps.
+//! Pools partitioned by NVIDIA's MIG manager: requests by node labels, stuck states, and failures.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use e2e::{
-    Result, World, mig_manager,
-    objects::{self, ensure, says, set_guarantee},
-    scene::{mig_profile, pool, tenant, workload},
-    story::{MIG_1G, MIG_3G, all_hold, pod_events},
+    Result, World,
+    fixtures::{mig_profile, pool, tenant, workload},
+    mig_manager,
+    objects::{self, check_condition, ensure, set_guarantee},
+    scenario::{MIG_1G, MIG_3G, pod_events, wait_for_devices},
     wait::eventually,
 };
 use gputenancy_crds::{GpuPool, GpuTenant, condition, names};
@@ -14,11 +15,11 @@ use k8s_openapi::api::events::v1::Event;
 use kube::{Api, ResourceExt as _, api::ListParams};
 use serde_json::json;
 
-/// Both GPUs of gpu-1, carved by the MIG manager: two halves with pods, and seven slices of which two have pods.
+/// A lab in which the MIG manager has partitioned gpu-1: two 3g.40gb with pods, and seven 1g.10gb, two of them with pods.
 async fn enter() -> Result<World> {
-    let world = World::bare().await?;
+    let world = World::attach().await?;
     mig_manager::prepare(&world).await?;
-    world.renew(&[&format!("migManager.namespace={}", mig_manager::NAMESPACE)]).await?;
+    world.reinstall(&[&format!("migManager.namespace={}", mig_manager::NAMESPACE)]).await?;
     mig_manager::start(&world).await?;
     let mut managed = pool("p", mig_manager::NODE, &["mig-1g", "mig-3g"]);
     managed["spec"]["partitioner"] = json!("MigManager");
@@ -34,7 +35,7 @@ async fn enter() -> Result<World> {
     Ok(world)
 }
 
-/// Waits until guarantees are there, kubelet and the node's allocatable show them, and nothing changes.
+/// Waits until the guarantees are served, all tenants are Ready, and no GPU is changing.
 async fn served(world: &World, small: usize, big: usize) -> Result<()> {
     eventually("guarantees served by the MIG manager", mig_manager::LIMIT, || async {
         mig_manager::nudge(world).await?;
@@ -56,80 +57,80 @@ async fn served(world: &World, small: usize, big: usize) -> Result<()> {
     .await
 }
 
-/// All pods of both tenants.
-async fn everybody(world: &World) -> Result<BTreeMap<String, objects::Life>> {
+/// Pods of both tenants.
+async fn all_pods(world: &World) -> Result<BTreeMap<String, objects::PodIdentity>> {
     let mut all = objects::running(&world.client, "small").await?;
     all.extend(objects::running(&world.client, "big").await?);
     Ok(all)
 }
 
-/// What the operator agreed to is what NVML shows, the label names a layout of ours, and nothing is paused.
-async fn in_order(world: &World) -> Result<()> {
+/// Spec and NVML have the same layouts, the label names a layout of the operator, and no component is paused.
+async fn check_converged(world: &World) -> Result<()> {
     let node = objects::gpu_node(&world.client, mig_manager::NODE).await?;
     let gpus = node.status.iter().flat_map(|s| &s.gpus);
-    // the agreement lists GPUs as they were taken on, the status by index
+    // the order of GPUs differs between spec and status
     for (state, seen) in gpus.zip(objects::layouts(&node)) {
         let Some(spec) = node.spec.gpus.iter().find(|g| g.uuid == state.uuid) else { continue };
-        let mut agreed: Vec<String> = spec.instances.iter().map(|i| format!("{}:{}", i.start, i.profile)).collect();
-        agreed.sort();
+        let mut desired: Vec<String> = spec.instances.iter().map(|i| format!("{}:{}", i.start, i.profile)).collect();
+        desired.sort();
         let mut seen = seen;
         seen.sort();
-        ensure(agreed == seen, format!("agreed {agreed:?}, NVML shows {seen:?}"))?;
+        ensure(desired == seen, format!("desired {desired:?}, NVML shows {seen:?}"))?;
     }
     let config = mig_manager::label(world, names::MIG_CONFIG_LABEL).await?.unwrap_or_default();
-    ensure(config.starts_with("gputenancy-"), format!("{config} is a layout of ours"))?;
+    ensure(config.starts_with("gputenancy-"), format!("{config} is no layout of the operator"))?;
     for part in ["dcgm", "dcgm-exporter"] {
         let value = mig_manager::label(world, &format!("{}{part}", names::DEPLOY_LABELS)).await?;
-        ensure(value.as_deref() == Some("true"), format!("{part} runs again: {value:?}"))?;
+        ensure(value.as_deref() == Some("true"), format!("{part} is paused: {value:?}"))?;
     }
     let off = mig_manager::label(world, "nvidia.com/gpu.deploy.device-plugin").await?;
-    ensure(off.as_deref() == Some("false"), "what is off stays off")
+    ensure(off.as_deref() == Some("false"), "a component that was off was switched on")
 }
 
 #[tokio::test]
-async fn a_guarantee_changes_and_the_mig_manager_carves_it() {
+async fn mig_manager_applies_changed_guarantee() {
     let world = enter().await.unwrap();
     let body = async {
-        in_order(&world).await?;
-        let before = everybody(&world).await?;
-        let places = all_hold(&world, &[mig_manager::NODE], 4).await?;
+        check_converged(&world).await?;
+        let before = all_pods(&world).await?;
+        let places = wait_for_devices(&world, &[mig_manager::NODE], 4).await?;
         let layout = objects::layouts(&objects::gpu_node(&world.client, mig_manager::NODE).await?);
-        let proven = pod_events(&world, "default", "CanaryPassed").await?.len();
+        let verified = pod_events(&world, "default", "CanaryPassed").await?.len();
         set_guarantee(&world.client, "small", "mig-1g", 3).await?;
         set_guarantee(&world.client, "big", "mig-3g", 3).await?;
         served(&world, 3, 3).await?;
-        in_order(&world).await?;
+        check_converged(&world).await?;
         let now = pod_events(&world, "default", "CanaryPassed").await?.len();
-        ensure(now > proven, "what the MIG manager has carved is proven before it is released")?;
+        ensure(now > verified, "no canary ran on the new devices")?;
         world.pods_ready("small", 2).await?;
         world.pods_ready("big", 2).await?;
-        let after = everybody(&world).await?;
+        let after = all_pods(&world).await?;
         let changed = objects::layouts(&objects::gpu_node(&world.client, mig_manager::NODE).await?);
         for (pod, (_, gpu, _)) in &places {
             let gpu = usize::try_from(*gpu).unwrap();
-            let (anew, stayed) = (layout[gpu] != changed[gpu], before.get(pod) == after.get(pod));
+            let (repartitioned, stayed) = (layout[gpu] != changed[gpu], before.get(pod) == after.get(pod));
             ensure(
-                anew != stayed,
-                format!("{pod} on GPU {gpu}: carved anew {anew}, stayed {stayed}; {layout:?} {changed:?}"),
+                repartitioned != stayed,
+                format!("{pod} on GPU {gpu}: repartitioned {repartitioned}, stayed {stayed}; {layout:?} {changed:?}"),
             )?;
         }
-        ensure(layout != changed, format!("a GPU has changed: {changed:?}"))?;
+        ensure(layout != changed, format!("no GPU has changed: {changed:?}"))?;
         let halves = objects::allocatable(&world.client, mig_manager::NODE, MIG_3G).await?;
-        ensure(halves == 3, format!("{halves} halves can be had"))
+        ensure(halves == 3, format!("{halves} allocatable 3g.40gb devices"))
     };
-    world.keeping_evidence("mig-manager-carves", body).await;
+    world.keeping_evidence("mig-manager-change", body).await;
 }
 
 #[tokio::test]
-async fn a_mig_manager_stuck_in_pending_is_recovered_and_what_it_paused_runs_again() {
+async fn mig_manager_stuck_in_pending_is_recovered() {
     let world = enter().await.unwrap();
     let body = async {
-        let asked = mig_manager::label(&world, names::MIG_CONFIG_LABEL).await?;
-        // a part of the GPU Operator that does not stop in time
+        let requested = mig_manager::label(&world, names::MIG_CONFIG_LABEL).await?;
+        // a pod of the GPU Operator that does not stop in time
         world.set(&[stubborn()]).await?;
         set_guarantee(&world.client, "small", "mig-1g", 3).await?;
         set_guarantee(&world.client, "big", "mig-3g", 3).await?;
-        let other = |value: &str| Some(value) != asked.as_deref();
+        let other = |value: &str| Some(value) != requested.as_deref();
         mig_manager::label_becomes(&world, names::MIG_CONFIG_LABEL, other).await?;
         mig_manager::label_becomes(&world, names::MIG_STATE_LABEL, |state| state == "pending").await?;
         mig_manager::label_becomes(&world, "nvidia.com/gpu.deploy.dcgm", |v| v == names::PAUSED).await?;
@@ -141,19 +142,19 @@ async fn a_mig_manager_stuck_in_pending_is_recovered_and_what_it_paused_runs_aga
         let second = mig_manager::label_becomes(&world, names::MIG_CONFIG_LABEL, |v| v != first).await?;
         ensure(
             first.trim_end_matches("-b") == second.trim_end_matches("-b"),
-            format!("one layout: {first}, {second}"),
+            format!("the repeated request names another layout: {first}, {second}"),
         )?;
         served(&world, 3, 3).await?;
-        in_order(&world).await?;
+        check_converged(&world).await?;
         let events = Api::<Event>::all(world.client.clone()).list(&ListParams::default()).await?;
-        let told = events.iter().any(|e| e.reason.as_deref() == Some("MigManagerAskedAgain"));
-        ensure(told, "an event says that it was asked again")
+        let repeated = events.iter().any(|e| e.reason.as_deref() == Some("MigManagerAskedAgain"));
+        ensure(repeated, "no event MigManagerAskedAgain")
     };
     world.keeping_evidence("mig-manager-stuck", body).await;
 }
 
 #[tokio::test]
-async fn a_mig_manager_that_fails_is_rolled_back_and_the_pool_says_why() {
+async fn mig_manager_failure_rolls_back_and_is_reported() {
     let world = enter().await.unwrap();
     let body = async {
         let before = objects::layouts(&objects::gpu_node(&world.client, mig_manager::NODE).await?);
@@ -162,22 +163,22 @@ async fn a_mig_manager_that_fails_is_rolled_back_and_the_pool_says_why() {
         set_guarantee(&world.client, "big", "mig-3g", 3).await?;
         let pools = Api::<GpuPool>::all(world.client.clone());
         let words = [mig_manager::NODE, names::MIG_STATE_LABEL, "failed", "read the log"];
-        eventually("the pool says why", mig_manager::LIMIT, || async {
+        eventually("the failure in the pool's condition", mig_manager::LIMIT, || async {
             mig_manager::nudge(&world).await?;
             let conditions = pools.get("p").await?.status.unwrap_or_default().conditions;
-            Ok(says(&conditions, condition::READY, "False", "ChangeFailed", &words))
+            Ok(check_condition(&conditions, condition::READY, "False", "ChangeFailed", &words))
         })
         .await?;
         let node = objects::gpu_node(&world.client, mig_manager::NODE).await?;
-        ensure(objects::layouts(&node) == before, "the old layout is there")?;
+        ensure(objects::layouts(&node) == before, "the old layout was not restored")?;
         ensure(
             node.spec.gpus.iter().all(|g| g.hold.is_empty()),
-            format!("nothing is withheld on {}", node.name_any()),
+            format!("a device of {} is still withdrawn", node.name_any()),
         )?;
-        in_order(&world).await?;
+        check_converged(&world).await?;
         world.pods_ready("small", 2).await?;
         world.pods_ready("big", 2).await?;
-        // what failed would be tried again, and the next test ends the MIG manager
+        // restore the old demand: the failed change would be retried, and the next test stops the MIG manager
         set_guarantee(&world.client, "big", "mig-3g", 2).await?;
         set_guarantee(&world.client, "small", "mig-1g", 7).await
     };

@@ -1,4 +1,4 @@
-//! Least privilege: the roles grant what the programs list and nothing else, and whatever is taken away is named.
+//! Least privilege: the chart's roles grant exactly the rights that the programs list, and a missing right is reported.
 
 use std::{
     collections::BTreeSet,
@@ -8,10 +8,10 @@ use std::{
 
 use e2e::{
     Error, Result, World,
+    fixtures::tenant,
     objects::ensure,
     product::{self, NAMESPACE},
-    scene::tenant,
-    story::tenant_ready,
+    scenario::tenant_ready,
     wait::{PATIENCE, eventually},
 };
 use gputenancy_operator::locations::{LEASE, Locations};
@@ -49,7 +49,7 @@ fn words(list: &Value) -> Vec<String> {
     list.as_array().into_iter().flatten().filter_map(|w| w.as_str().map(str::to_owned)).collect()
 }
 
-/// What a rule grants: verb, resource and object, one for each.
+/// The single rights of a rule, as `VERB GROUP/RESOURCE NAME`.
 fn granted(rule: &Value) -> BTreeSet<String> {
     let mut granted = BTreeSet::new();
     let names = words(&rule["resourceNames"]);
@@ -72,10 +72,10 @@ fn needed(right: &Right) -> String {
     grant(right.verb, right.group, right.resource, right.name.as_deref())
 }
 
-/// Value of the chart by which the operator gets rights on Secrets, and what it then says.
+/// The chart value that gives the operator rights on Secrets, and their names.
 const PULLS: (&str, &[&str]) = ("tenants.imagePullSecrets={registry,mirror}", &["registry", "mirror"]);
 
-/// What operator and agent list, as the chart installs them with these Secrets.
+/// Rights that operator and agent list for these settings.
 fn listed(pull_secrets: &[&str], wake_controllers: bool) -> Vec<Right> {
     let locations = Locations {
         namespace: NAMESPACE.into(),
@@ -96,7 +96,7 @@ fn installed(sets: &[&str]) -> Vec<Role> {
 }
 
 #[test]
-fn the_roles_grant_what_the_programs_list_and_nothing_else() {
+fn roles_grant_exactly_the_listed_rights() {
     let (set, names) = PULLS;
     let unwoken = installed(&["budget.wakeControllers=false"]);
     for (roles, listed) in
@@ -108,7 +108,7 @@ fn the_roles_grant_what_the_programs_list_and_nothing_else() {
 }
 
 #[test]
-fn the_operator_may_read_no_secret_unless_the_chart_names_it() {
+fn operator_reads_only_secrets_named_in_values() {
     let on =
         |role: &Role, resource: &str| role.rules.iter().any(|r| words(&r["resources"]).iter().any(|w| w == resource));
     for role in installed(&[]) {
@@ -150,9 +150,9 @@ fn differences(roles: &[Role], listed: &[Right]) -> Vec<String> {
 }
 
 #[test]
-fn no_role_of_the_chart_has_a_wildcard() {
+fn roles_contain_no_wildcard() {
     let roles = roles(&rendered("", &[PULLS.0]));
-    assert!(roles.len() > 5, "the chart has its roles");
+    assert!(roles.len() > 5, "too few roles: {}", roles.len());
     for role in roles {
         for one in role.rules.iter().flat_map(granted) {
             assert!(!one.contains('*'), "{}: {one}", role.name);
@@ -182,7 +182,7 @@ impl Programs {
         Ok(Self { folder })
     }
 
-    /// What the program says about its rights.
+    /// The output of the program's rights command.
     async fn run(&self, program: &'static str) -> Result<Output> {
         let path = product::root().join(format!("target/debug/gputenancy-{program}"));
         let kubeconfig = self.folder.path().join(program);
@@ -190,20 +190,23 @@ impl Programs {
         tokio::task::spawn_blocking(run).await.map_err(|e| Error::Wrong(e.to_string()))?
     }
 
-    /// The rights that a program says are missing, in the words of [`grant`].
+    /// The rights that a program reports as missing, in the form of [`grant`].
     async fn missing(&self, program: &'static str) -> Result<BTreeSet<String>> {
         let output = self.run(program).await?;
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         let missing: Vec<Right> = listed(PULLS.1, true)
             .into_iter()
             .filter(|right| {
                 right.role.contains(program) || (program == "operator" && right.role.contains("mig-config"))
             })
-            .filter(|right| told.contains(&right.missing()))
+            .filter(|right| stderr.contains(&right.missing()))
             .collect();
-        let lines = told.lines().count();
-        ensure(lines == missing.len(), format!("{lines} lines for {} rights: {told}", missing.len()))?;
-        ensure(output.status.success() == missing.is_empty(), format!("exit code {:?}: {told}", output.status.code()))?;
+        let lines = stderr.lines().count();
+        ensure(lines == missing.len(), format!("{lines} lines for {} rights: {stderr}", missing.len()))?;
+        ensure(
+            output.status.success() == missing.is_empty(),
+            format!("exit code {:?}: {stderr}", output.status.code()),
+        )?;
         let table = String::from_utf8_lossy(&output.stdout).into_owned();
         let noes = table.lines().filter(|line| line.contains("  no ")).count();
         ensure(noes == missing.len() && table.contains("  yes "), format!("the table has {noes} noes: {table}"))?;
@@ -233,8 +236,8 @@ async fn write(world: &World, role: &Role, rules: &[Value]) -> Result<()> {
     world.kubectl(&[&["patch", &kind, name, "--type=merge", "-p", &patch], place].concat()).await.map(drop)
 }
 
-/// Takes each rule away in turn, and gives it back.
-async fn one_rule_after_the_other(world: &World, programs: &Programs) -> Result<usize> {
+/// Removes and restores each rule in turn.
+async fn remove_each_rule(world: &World, programs: &Programs) -> Result<usize> {
     let mut count = 0;
     for role in installed(&[PULLS.0]) {
         let program = if role.name.contains("agent") { "agent" } else { "operator" };
@@ -262,27 +265,27 @@ async fn one_rule_after_the_other(world: &World, programs: &Programs) -> Result<
 }
 
 #[tokio::test]
-async fn every_rule_that_is_taken_away_is_named() {
+async fn missing_rule_is_named_by_rights_command() {
     let world = World::enter().await.unwrap();
     let body = async {
         product::install(&world.lab, &[PULLS.0]).await?;
-        let outcome = taken_away_and_named(&world).await;
-        // the roles are helm's again: the next test installs them with other rules
-        product::take_back(&world.lab).await?;
+        let outcome = missing_rules_are_named(&world).await;
+        // the patches took field ownership from helm, which the next upgrade needs
+        product::install_over_changes(&world.lab).await?;
         outcome
     };
     world.keeping_evidence("rights", body).await;
 }
 
-async fn taken_away_and_named(world: &World) -> Result<()> {
+async fn missing_rules_are_named(world: &World) -> Result<()> {
     let programs = Programs::new(world).await?;
     for program in ["operator", "agent"] {
         let missing = programs.missing(program).await?;
         ensure(missing.is_empty(), format!("{program} lacks {missing:?}"))?;
     }
-    let count = one_rule_after_the_other(world, &programs).await?;
-    println!("{count} rules were taken away and named");
-    eventually("everything given back", PATIENCE, || async {
+    let count = remove_each_rule(world, &programs).await?;
+    println!("rights: {count} rules removed and named");
+    eventually("all rights to be restored", PATIENCE, || async {
         let missing = programs.missing("operator").await?;
         Ok(if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?}")) })
     })
@@ -297,7 +300,7 @@ async fn running_programs_are_ready(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// A client that takes "not ready" (503) for an answer, and does not ask again and again by itself.
+/// A client without retries, because 503 (not ready) is an expected answer.
 async fn plain_client(world: &World) -> Result<Client> {
     let wrong = |why: String| Error::Text { what: "kubeconfig".into(), why };
     let file = Kubeconfig::read_from(world.lab.kubeconfig_path()).map_err(|e| wrong(e.to_string()))?;
@@ -307,7 +310,7 @@ async fn plain_client(world: &World) -> Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
-/// What the pods of a program answer, one after the other.
+/// Answers of all pods of a program.
 async fn answers(world: &World, program: &str, port: u16, path: &str) -> Result<Vec<String>> {
     let client = plain_client(world).await?;
     let labels = ListParams::default().labels(&format!("app.kubernetes.io/name=gputenancy-{program}"));
@@ -319,7 +322,7 @@ async fn answers(world: &World, program: &str, port: u16, path: &str) -> Result<
         let request = request.map_err(|e| Error::Text { what: "a request".into(), why: e.to_string() })?;
         answers.push(match client.request_text(request).await {
             Ok(text) => text,
-            // "not ready" is an answer too
+            // 503 (not ready)
             Err(kube::Error::Api(status)) => status.message,
             Err(other) => return Err(other.into()),
         });
@@ -327,58 +330,58 @@ async fn answers(world: &World, program: &str, port: u16, path: &str) -> Result<
     Ok(answers)
 }
 
-/// Waits until a pod of the program says this.
-async fn says(world: &World, program: &str, port: u16, path: &str, what: &str) -> Result<()> {
-    eventually(&format!("{program} says {what}"), PATIENCE, || async {
+/// Waits until the answer of one pod contains this text.
+async fn answer_contains(world: &World, program: &str, port: u16, path: &str, what: &str) -> Result<()> {
+    eventually(&format!("{what} in /{path} of {program}"), PATIENCE, || async {
         let answers = answers(world, program, port, path).await?;
         Ok(if answers.iter().any(|a| a.contains(what)) { Ok(()) } else { Err(answers.join("; ")) })
     })
     .await
 }
 
-/// The installed role of this name, without the rules that name this resource.
-async fn without(world: &World, name: &str, resource: &str) -> Result<Role> {
+/// Removes the rules for a resource from an installed role, and returns the role as it was.
+async fn remove_rules(world: &World, name: &str, resource: &str) -> Result<Role> {
     let role = installed(&[]).into_iter().find(|r| r.name == name).ok_or_else(|| Error::Wrong(name.into()))?;
-    let speaks = |rule: &&Value| words(&rule["resources"]).iter().any(|r| r == resource);
-    let rest: Vec<Value> = role.rules.iter().filter(|r| !speaks(r)).cloned().collect();
+    let concerns = |rule: &&Value| words(&rule["resources"]).iter().any(|r| r == resource);
+    let rest: Vec<Value> = role.rules.iter().filter(|r| !concerns(r)).cloned().collect();
     write(world, &role, &rest).await?;
     Ok(role)
 }
 
 #[tokio::test]
-async fn programs_that_run_find_out_by_a_refusal_and_are_ready_again_once_it_is_given_back() {
+async fn running_program_reports_missing_right_and_recovers() {
     let world = World::enter().await.unwrap();
     let body = async {
-        let outcome = found_out_and_ready_again(&world).await;
-        product::take_back(&world.lab).await?;
+        let outcome = report_and_recover(&world).await;
+        product::install_over_changes(&world.lab).await?;
         outcome
     };
     world.keeping_evidence("refused", Box::pin(body)).await;
 }
 
-async fn found_out_and_ready_again(world: &World) -> Result<()> {
-    let role = without(world, "ClusterRole gputenancy-operator", "namespaces").await?;
+async fn report_and_recover(world: &World) -> Result<()> {
+    let role = remove_rules(world, "ClusterRole gputenancy-operator", "namespaces").await?;
     let named = async {
         world.set(&[tenant("late", &[])]).await?;
         let words = "may not create namespaces, needed for the namespaces of tenants: ClusterRole gputenancy-operator lacks \
                          {apiGroups: [\"\"], resources: [namespaces], verbs: [create]}";
-        says(world, "operator", 8080, "readyz", words).await?;
+        answer_contains(world, "operator", 8080, "readyz", words).await?;
         let metric = "gputenancy_operator_missing_rights{verb=\"create\",resource=\"namespaces\",feature=\"\"} 1";
-        says(world, "operator", 8080, "metrics", metric).await
+        answer_contains(world, "operator", 8080, "metrics", metric).await
     };
     let named = named.await;
     write(world, &role, &role.rules).await?;
     named?;
     tenant_ready(world, "late").await?;
 
-    // what an agent lacks it says from its start on
-    let role = without(world, "ClusterRole gputenancy-agent", "gpunodes/status").await?;
+    // an agent checks its rights at start
+    let role = remove_rules(world, "ClusterRole gputenancy-agent", "gpunodes/status").await?;
     let named = async {
         let pods = ["delete", "pod", "-n", NAMESPACE, "-l", "app.kubernetes.io/name=gputenancy-agent"];
         world.kubectl(&[&pods[..], &["--field-selector", "spec.nodeName=gpu-1"]].concat()).await?;
         let words = "may not patch gpunodes.gputenancy.io/status, needed for reporting what NVML shows";
-        says(world, "agent", 9410, "readyz", words).await?;
-        says(world, "agent", 9410, "metrics", "gputenancy_agent_missing_rights{verb=\"patch\"").await
+        answer_contains(world, "agent", 9410, "readyz", words).await?;
+        answer_contains(world, "agent", 9410, "metrics", "gputenancy_agent_missing_rights{verb=\"patch\"").await
     };
     let named = named.await;
     write(world, &role, &role.rules).await?;

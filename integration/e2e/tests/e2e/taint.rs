@@ -1,13 +1,13 @@
-//! The taint of a pool keeps its nodes free of what needs no GPU, and goes with the pool; taints of others stay. Taints, their mark and
-//! labels that are removed or changed by hand come back.
+//! The taint of a pool keeps pods without a GPU off its nodes and is removed with the pool; other taints stay. Taints, their mark and
+//! labels that are removed or changed by hand are repaired.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use e2e::{
     Result, World,
+    fixtures::{mig_profile, pool, tenant, workload},
     objects::{self, ensure},
-    scene::{mig_profile, pool, tenant, workload},
-    story::{pool_ready, tenant_ready},
+    scenario::{pool_ready, tenant_ready},
     wait::{PATIENCE, eventually},
 };
 use gputenancy_crds::{GpuPool, condition, names};
@@ -19,13 +19,13 @@ use serde_json::{Value, json};
 const OURS: &str = "nvidia.com/gpu=a100:NoSchedule";
 const THEIRS: &str = "example.com/rack=7:PreferNoSchedule";
 
-fn tainted(key: &str) -> Value {
+fn pool_with_taint(key: &str) -> Value {
     let mut pool = pool("p", "gpu-1", &["mig-1g"]);
     pool["spec"]["taint"] = json!({"key": key, "value": "a100"});
     pool
 }
 
-/// The taints of gpu-1 and the mark of ours.
+/// The taints of gpu-1, and the operator's annotation.
 async fn taints(world: &World) -> Result<(BTreeSet<String>, Option<String>)> {
     let node = Api::<Node>::all(world.client.clone()).get("gpu-1").await?;
     let text = |t: &k8s_openapi::api::core::v1::Taint| {
@@ -35,7 +35,7 @@ async fn taints(world: &World) -> Result<(BTreeSet<String>, Option<String>)> {
     Ok((all, node.annotations().get(names::TAINTED).cloned()))
 }
 
-async fn comes_to(world: &World, what: &str, wanted: &[&str], mark: Option<&str>) -> Result<()> {
+async fn taints_become(world: &World, what: &str, wanted: &[&str], mark: Option<&str>) -> Result<()> {
     let wanted: BTreeSet<String> = wanted.iter().map(|t| (*t).to_owned()).collect();
     eventually(what, PATIENCE, || async {
         let seen = taints(world).await?;
@@ -69,21 +69,21 @@ async fn labels_are_repaired(world: &World) -> Result<()> {
 }
 
 #[tokio::test]
-async fn nodes_of_a_pool_are_kept_for_gpus_and_taints_of_others_stay() {
+async fn pool_taint_excludes_other_pods_and_is_removed_with_the_pool() {
     let world = World::enter().await.unwrap();
-    world.keeping_evidence("taint", kept_for_gpus(&world)).await;
+    world.keeping_evidence("taint", taint_lifecycle(&world)).await;
     world.kubectl(&["taint", "node", "gpu-1", "example.com/rack-"]).await.unwrap();
 }
 
-async fn kept_for_gpus(world: &World) -> Result<()> {
+async fn taint_lifecycle(world: &World) -> Result<()> {
     world.kubectl(&["taint", "node", "gpu-1", THEIRS]).await?;
     world
-        .set(&[mig_profile("mig-1g", "1g.10gb"), tainted("nvidia.com/gpu"), tenant("small", &[("mig-1g", 1)])])
+        .set(&[mig_profile("mig-1g", "1g.10gb"), pool_with_taint("nvidia.com/gpu"), tenant("small", &[("mig-1g", 1)])])
         .await?;
     tenant_ready(world, "small").await?;
     pool_ready(world, "p").await?;
-    comes_to(world, "the pool's taint beside another", &[OURS, THEIRS], Some(OURS)).await?;
-    // what asks for a GPU gets there without a word, what does not stays out
+    taints_become(world, "the pool's taint next to another", &[OURS, THEIRS], Some(OURS)).await?;
+    // pods with a GPU tolerate the taint without a field of their own; other pods stay pending
     world.set(&[workload("small", "w", "nvidia.com/mig-1g.10gb", 1)]).await?;
     world.pods_ready("small", 1).await?;
     let plain = json!({
@@ -95,42 +95,42 @@ async fn kept_for_gpus(world: &World) -> Result<()> {
     });
     world.set(&[plain]).await?;
     let pods = Api::<Pod>::namespaced(world.client.clone(), "default");
-    eventually("the scheduler to keep a plain pod out", PATIENCE, || async {
+    eventually("the scheduler to reject a pod without a GPU", PATIENCE, || async {
         let pod = pods.get("plain").await?;
         let all = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
         let words: Vec<&str> = all.filter_map(|c| c.message.as_deref()).collect();
         Ok(if words.iter().any(|w| w.contains("untolerated taint")) { Ok(()) } else { Err(words.join("; ")) })
     })
     .await?;
-    // what somebody takes away comes back
+    // a removed taint is restored
     world.kubectl(&["taint", "node", "gpu-1", "nvidia.com/gpu-"]).await?;
-    comes_to(world, "the pool's taint again", &[OURS, THEIRS], Some(OURS)).await?;
+    taints_become(world, "the pool's taint to be restored", &[OURS, THEIRS], Some(OURS)).await?;
     world.kubectl(&["annotate", "node", "gpu-1", &format!("{}-", names::TAINTED)]).await?;
-    comes_to(world, "the mark of the pool's taint again", &[OURS, THEIRS], Some(OURS)).await?;
+    taints_become(world, "the mark of the pool's taint to be restored", &[OURS, THEIRS], Some(OURS)).await?;
     labels_are_repaired(world).await?;
-    // a key that pods of tenants do not tolerate is refused, and none of ours is left
-    world.set(&[tainted("example.com/gpu")]).await?;
-    eventually("the pool says which key to write", PATIENCE, || async {
+    // a key that pods of tenants do not tolerate is refused, and the operator's taint is removed
+    world.set(&[pool_with_taint("example.com/gpu")]).await?;
+    eventually("the tolerated key in the pool's condition", PATIENCE, || async {
         let status = Api::<GpuPool>::all(world.client.clone()).get("p").await?.status.unwrap_or_default();
         let ready = objects::condition(&status.conditions, condition::READY).cloned();
-        let told = ready
+        let named = ready
             .as_ref()
             .is_some_and(|c| c.reason == "TaintNotTolerated" && c.message.contains("write nvidia.com/gpu"));
-        Ok(if told { Ok(()) } else { Err(format!("{ready:?}")) })
+        Ok(if named { Ok(()) } else { Err(format!("{ready:?}")) })
     })
     .await?;
-    comes_to(world, "others' taints alone", &[THEIRS], None).await?;
-    eventually("the plain pod runs", PATIENCE, || async {
+    taints_become(world, "only the other taint", &[THEIRS], None).await?;
+    eventually("the pod without a GPU to run", PATIENCE, || async {
         let phase = pods.get("plain").await?.status.and_then(|s| s.phase).unwrap_or_default();
         Ok(if phase == "Running" { Ok(()) } else { Err(phase) })
     })
     .await?;
     world.kubectl(&["delete", "pod", "plain", "--now"]).await?;
-    // with the pool its taint goes, though a pod of a tenant is still there
-    world.set(&[tainted("nvidia.com/gpu")]).await?;
-    comes_to(world, "the pool's taint once more", &[OURS, THEIRS], Some(OURS)).await?;
+    // the taint is removed with the pool, even while a pod of a tenant runs
+    world.set(&[pool_with_taint("nvidia.com/gpu")]).await?;
+    taints_become(world, "the pool's taint", &[OURS, THEIRS], Some(OURS)).await?;
     world.kubectl(&["delete", "gpupool", "p", "--wait=false"]).await?;
-    comes_to(world, "others' taints alone", &[THEIRS], None).await?;
+    taints_become(world, "only the other taint", &[THEIRS], None).await?;
     let node = Api::<Node>::all(world.client.clone()).get("gpu-1").await?;
-    ensure(!node.annotations().contains_key(names::TAINTED), "no mark is left")
+    ensure(!node.annotations().contains_key(names::TAINTED), "the annotation is left")
 }

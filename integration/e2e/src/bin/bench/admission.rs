@@ -1,16 +1,15 @@
-//! What the admission policies cost a pod: creation in a tenant's namespace and elsewhere, with a device and without one, with the
-//! policies in force and without, in turns within one run and beside a thousand tenants. Elsewhere is a namespace with the same
-//! quota and Pod Security that is no tenant's. Each case twice: creations as people make them, of pods that are not scheduled and that
-//! go after each turn; and dry runs, which pass all of admission and are never stored, so that what admission takes is measured alone.
+//! Cost of the admission policies for a pod: creation in a tenant's namespace and in another one with the same quota and Pod
+//! Security, with and without a device, with and without the policies, alternating within one run. Each case is measured by
+//! creations of unscheduled pods, and by dry runs, which pass admission and are not stored.
 
 use std::time::{Duration, Instant};
 
 use e2e::{
     Error, Result, World,
+    fixtures::{mig_profile, pod_spec, pool, tenant},
     objects::delete_everything,
     product,
-    scene::{mig_profile, pod_spec, pool, tenant},
-    story::tenant_ready,
+    scenario::tenant_ready,
     wait::{PATIENCE, eventually},
 };
 use k8s_openapi::api::core::v1::{Namespace, Pod, ResourceQuota};
@@ -26,13 +25,13 @@ use serde_json::{Value, json};
 use super::many::{become_ready, quantile};
 
 const TURNS: usize = 4;
-/// In a turn, one after the other.
+/// Creations of each case in a round.
 const CREATIONS: usize = 56;
-/// So many pods with a device the tenant may have, and so many devices there are.
+/// Guarantee of the tenant, and devices of the pool.
 const AT_ONCE: usize = 28;
-/// After the policies came or went the API server compiles them: what is measured meanwhile pays for that.
+/// Pause after policies are added or removed, in which the API server compiles them.
 const COMPILED: Duration = Duration::from_secs(5);
-/// After pods have gone their controllers have a little to do.
+/// Pause after pods are deleted, for their controllers.
 const SETTLED: Duration = Duration::from_secs(1);
 const TENANT: &str = "measured";
 const ELSEWHERE: &str = "elsewhere";
@@ -49,14 +48,14 @@ pub async fn measure(world: &World, tenants: usize) -> Result<()> {
     tenant_ready(world, TENANT).await?;
     elsewhere(world).await?;
     let outcome = in_turns(world, tenants).await;
-    // also after a failure: a cluster without its policies is no one's to keep
+    // also after a failure
     product::install(&world.lab, &[]).await?;
     world.kubectl(&["delete", "namespace", ELSEWHERE, "--ignore-not-found"]).await?;
     outcome?;
     delete_everything(&world.client).await
 }
 
-/// A namespace as the tenant's is, which is no tenant's.
+/// Creates a namespace like the tenant's that belongs to no tenant.
 async fn elsewhere(world: &World) -> Result<()> {
     let client = &world.client;
     let of = Api::<Namespace>::all(client.clone()).get(TENANT).await?;
@@ -74,12 +73,12 @@ async fn elsewhere(world: &World) -> Result<()> {
     let quotas = Api::<ResourceQuota>::namespaced(client.clone(), ELSEWHERE);
     eventually("the other namespace's quota", PATIENCE, || async {
         let seen = quotas.get("same").await?.status.and_then(|s| s.hard).is_some();
-        Ok(if seen { Ok(()) } else { Err("not in force".into()) })
+        Ok(if seen { Ok(()) } else { Err("not enforced".into()) })
     })
     .await
 }
 
-/// What is created where.
+/// A measured case.
 struct Case {
     namespace: &'static str,
     device: bool,
@@ -122,7 +121,7 @@ async fn in_turns(world: &World, tenants: usize) -> Result<()> {
     Ok(())
 }
 
-/// One turn: each case by itself, so that none pays for what the one before it left the API server to do.
+/// One round: each case by itself, so that none pays for background work of the one before.
 async fn creations(world: &World, times: &mut [Vec<Duration>; CASES.len()]) -> Result<()> {
     for (Case { namespace, device, dry, what: _ }, times) in CASES.iter().zip(times.iter_mut()) {
         let pod = pod(*device);
@@ -130,7 +129,7 @@ async fn creations(world: &World, times: &mut [Vec<Duration>; CASES.len()]) -> R
             let begun = Instant::now();
             create(world, namespace, &pod, *dry).await?;
             times.push(begun.elapsed());
-            // a pod refused by a quota is not measured
+            // creations that a quota refuses are not measured
             if !dry && made % AT_ONCE == 0 {
                 clear(world, namespace).await?;
             }
@@ -139,7 +138,7 @@ async fn creations(world: &World, times: &mut [Vec<Duration>; CASES.len()]) -> R
     Ok(())
 }
 
-/// Takes the pods away, and waits until the quota counts none and nothing more is done about them.
+/// Deletes the pods, and waits until the quota counts none and their controllers are done.
 async fn clear(world: &World, namespace: &str) -> Result<()> {
     let pods = Api::<Pod>::namespaced(world.client.clone(), namespace);
     pods.delete_collection(&DeleteParams::default().grace_period(0), &ListParams::default()).await?;
@@ -159,7 +158,7 @@ fn pod(device: bool) -> Value {
     if !device {
         spec["containers"][0]["resources"] = json!({});
     }
-    // admission is measured, and no scheduler
+    // never scheduled
     spec["schedulingGates"] = json!([{"name": "example.com/never"}]);
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "x-"}, "spec": spec})
 }
@@ -171,7 +170,7 @@ async fn create(world: &World, namespace: &str, pod: &Value, dry_run: bool) -> R
     Ok(Api::namespaced(world.client.clone(), namespace).create(&how, &pod).await?)
 }
 
-/// The bindings of our policies: without its binding a policy is asked nothing.
+/// The bindings of the chart's policies: without its binding a policy is not evaluated.
 struct Bindings(Vec<(ApiResource, DynamicObject)>);
 
 impl Bindings {
@@ -198,23 +197,24 @@ impl Bindings {
         for (kind, binding) in &self.0 {
             let api = Api::<DynamicObject>::all_with(world.client.clone(), kind);
             let mut again = binding.clone();
-            // what comes in a list does not say what it is
+            // list items have no apiVersion and kind
             again.types = Some(TypeMeta { api_version: kind.api_version.clone(), kind: kind.kind.clone() });
             again.metadata.resource_version = None;
             again.metadata.uid = None;
             again.metadata.managed_fields = None;
-            // as who made it, or the next upgrade of the chart would find another owner
+            // under helm's field manager, or the next upgrade would conflict
             api.patch(&binding.name_any(), &PatchParams::apply("helm"), &Patch::Apply(&again)).await?;
         }
         in_force(world, true).await
     }
 }
 
-/// Waits until a pod that reaches for all devices is refused, and one with a device tolerates nodes with GPUs, or no longer.
+/// Waits until the policies are, or are not, enforced: a pod with `NVIDIA_VISIBLE_DEVICES=all` is refused, and a pod with a device gets
+/// the toleration.
 async fn in_force(world: &World, wanted: bool) -> Result<()> {
     let mut reaching = pod(false);
     reaching["spec"]["containers"][0]["env"] = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]);
-    eventually("the policies to come or go", PATIENCE, || async {
+    eventually("the policies to be enforced or removed", PATIENCE, || async {
         let refused = create(world, TENANT, &reaching, true).await.is_err();
         let spec = create(world, TENANT, &pod(true), true).await?.spec.unwrap_or_default();
         let tolerates = spec.tolerations.iter().flatten().any(|t| t.key.as_deref() == Some("nvidia.com/gpu"));

@@ -1,12 +1,12 @@
-//! One MIG change end to end: what the platform adds to the driver's own time and to the pod's grace, by step.
+//! One MIG change end to end: time beyond the driver's calls and the pod's grace period, by phase.
 
 use std::time::{Duration, Instant};
 
 use e2e::{
     Result, World,
+    fixtures::{mig_profile, pool, tenant, workload},
     objects::{self, set_guarantee},
-    scene::{mig_profile, pool, tenant, workload},
-    story::{settled, tenant_ready},
+    scenario::{instances_ready, tenant_ready},
     wait::{PATIENCE, eventually},
 };
 use gputenancy_crds::{GpuTenant, condition};
@@ -18,23 +18,22 @@ use silicon::{
 };
 
 const ROUNDS: usize = 3;
-/// Seconds that the pod runs on after its termination signal.
+/// Seconds that the pod runs after SIGTERM.
 const GRACE: u64 = 2;
 
-/// Moves two GPUs one after the other from seven slices to two halves, the second with a pod in the way, and prints where the time
-/// went.
+/// Changes two GPUs one after the other from seven 1g to two 3g, the second with a pod to evict, and prints the time of each phase.
 pub async fn measure(world: &World) -> Result<()> {
     println!("change: one GPU from seven 1g to two 3g; {ROUNDS} rounds");
     for round in 1..=ROUNDS {
         objects::delete_everything(&world.client).await?;
-        // the pod's profile goes altogether
+        // the change removes the last device of the pod's profile
         let mut pool = pool("p", "gpu-1", &["mig-1g", "mig-3g"]);
         pool["spec"]["disruption"]["allowOutage"] = true.into();
         world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-3g", "3g.40gb"), pool]).await?;
         world.set(&[tenant("small", &[("mig-1g", 14)]), tenant("big", &[("mig-3g", 0)])]).await?;
         tenant_ready(world, "small").await?;
         let mut pod = workload("small", "w", "nvidia.com/mig-1g.10gb", 1);
-        // it takes all its grace, as work that saves its state does
+        // the pod uses its whole grace period
         let spec = &mut pod["spec"]["template"]["spec"];
         spec["terminationGracePeriodSeconds"] = GRACE.into();
         spec["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": GRACE}}});
@@ -42,11 +41,11 @@ pub async fn measure(world: &World) -> Result<()> {
         world.pods_ready("small", 1).await?;
         set_guarantee(&world.client, "small", "mig-1g", 0).await?;
         over_budget(world, "small").await?;
-        println!("  round {round}, no pod in the way:");
+        println!("  round {round}, no pod to evict:");
         change(world, 2, Duration::ZERO).await?;
-        // from rest, as the first
+        // start at rest, as in the first half
         tokio::time::sleep(Duration::from_secs(3)).await;
-        println!("  round {round}, a pod in the way, which takes its grace of {GRACE} s:");
+        println!("  round {round}, a pod to evict with a grace period of {GRACE} s:");
         change(world, 4, Duration::from_secs(GRACE)).await?;
     }
     Ok(())
@@ -64,14 +63,14 @@ async fn over_budget(world: &World, name: &str) -> Result<()> {
     .await
 }
 
-/// Asks for so many halves in all, and waits until they can be had.
+/// Raises the guarantee to this many 3g devices, and waits until they are allocatable.
 async fn change(world: &World, halves: i32, grace: Duration) -> Result<()> {
     let count = usize::try_from(halves).unwrap_or(0);
     let mark = world.nvsim("gpu-1", &["history"]).await?.lines().count();
     let start = Instant::now();
     set_guarantee(&world.client, "big", "mig-3g", halves).await?;
     let (phases, total) = follow(world, count, start).await?;
-    settled(world, "3g.40gb", count).await?;
+    instances_ready(world, "3g.40gb", count).await?;
     let driver = driver_time(world, mark).await?;
     for (phase, at) in phases {
         println!("    {:>6.2} s  {phase}", at.as_secs_f64());
@@ -88,7 +87,7 @@ async fn change(world: &World, halves: i32, grace: Duration) -> Result<()> {
     Ok(())
 }
 
-/// When each phase was first seen, and when the change was over: so many halves, in allocatable too, and no change left.
+/// Times at which each phase was first observed, and at which the devices were allocatable and no change was left.
 async fn follow(world: &World, halves: usize, start: Instant) -> Result<(Vec<(String, Duration)>, Duration)> {
     let mut seen: Vec<(String, Duration)> = Vec::new();
     loop {
@@ -113,7 +112,7 @@ async fn follow(world: &World, halves: usize, start: Instant) -> Result<(Vec<(St
     }
 }
 
-/// What the driver's own calls took, by the silicon's record and its latencies.
+/// Time of the driver's calls, from the simulator's history and latencies.
 async fn driver_time(world: &World, mark: usize) -> Result<Duration> {
     let text = world.nvsim("gpu-1", &["history"]).await?;
     let lines = text.lines().skip(mark).filter_map(|l| serde_json::from_str::<Line>(l).ok());

@@ -1,4 +1,4 @@
-//! What the API server did, by its own count.
+//! Load of the API server, from its metrics.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use e2e::{Error, Result, World};
 /// Requests and processor time, since the API server's start or between two readings.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Requests that write, of everybody: controllers and kubelets too.
+    /// Requests that write, of all clients.
     writes: f64,
     /// Requests that read, watches included.
     reads: f64,
@@ -16,7 +16,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Since the start.
+    /// Since the start of the API server.
     pub async fn of(world: &World) -> Result<Self> {
         let text = world.kubectl(&["get", "--raw", "/metrics"]).await?;
         let value = |line: &str| line.rsplit_once(' ').and_then(|(_, v)| v.parse::<f64>().ok()).unwrap_or(0.0);
@@ -33,13 +33,13 @@ impl Load {
         })
     }
 
-    /// What came after an earlier reading.
+    /// The difference to an earlier reading.
     pub fn since(self, before: &Self) -> Self {
         let Self { writes, reads, seconds } = *before;
         Self { writes: self.writes - writes, reads: self.reads - reads, seconds: self.seconds - seconds }
     }
 
-    /// Reads, and milliseconds of processor time, for each of so many tenants.
+    /// Reads, and milliseconds of processor time, per tenant.
     #[expect(clippy::cast_precision_loss, reason = "thousands")]
     pub fn each(&self, tenants: usize) -> (f64, f64) {
         (self.reads / tenants as f64, self.seconds * 1000.0 / tenants as f64)

@@ -1,5 +1,5 @@
-//! `make bench`: measurements of the system, each against a baseline of the same run. One alone, and how many tenants:
-//! `bench onboarding 1000`, `bench rest 10000`.
+//! `make bench`: measurements, each next to a baseline of the same run. Arguments select one, and its number of tenants:
+//! `bench onboarding 1000`.
 #![allow(clippy::indexing_slicing, reason = "of JSON values, whose index answers null; and of pairs")]
 
 mod admission;
@@ -34,7 +34,7 @@ async fn run() -> Result<()> {
     if wanted("peer") {
         peer::built()?;
     }
-    let world = World::enter_real().await?;
+    let world = World::enter_realtime().await?;
     if wanted("rest") {
         rest::measure(&world, tenants.unwrap_or(0)).await?;
     }
@@ -50,7 +50,7 @@ async fn run() -> Result<()> {
     if wanted("admission") {
         admission::measure(&world, tenants.unwrap_or(1000)).await?;
     }
-    // last: it takes the product away and brings it back
+    // last, because it uninstalls the product
     if wanted("peer") {
         peer::measure(&world, tenants.unwrap_or(200)).await?;
     }

@@ -1,11 +1,11 @@
-//! Many tenants at once, as a migration or a test of scale brings them.
+//! A bulk import of tenants.
 
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
 };
 
-use e2e::{Error, Result, World, scene::tenant, wait::PATIENCE};
+use e2e::{Error, Result, World, fixtures::tenant, wait::PATIENCE};
 use futures::{StreamExt, TryStreamExt, pin_mut, stream};
 use gputenancy_crds::{GpuTenant, condition};
 use kube::{
@@ -15,11 +15,11 @@ use kube::{
 };
 use serde_json::json;
 
-/// Tenants, or their objects, that are written side by side.
+/// Concurrent writes.
 pub const IN_FLIGHT: usize = 8;
 
-/// Applies tenants with no guarantee, one namespace and one owner each, and waits until all are Ready. The answer is how long after
-/// its application each was.
+/// Applies tenants without guarantees, with one namespace and one owner each, and waits until all are Ready. Returns the time from
+/// application to Ready of each.
 pub async fn become_ready(world: &World, prefix: &str, count: usize) -> Result<Vec<Duration>> {
     let api = Api::<GpuTenant>::all(world.client.clone());
     let apply = PatchParams::apply("bench").force();
@@ -44,8 +44,8 @@ pub async fn become_ready(world: &World, prefix: &str, count: usize) -> Result<V
     Ok(applied.iter().filter_map(after).collect())
 }
 
-/// Waits until so many objects, of names (or namespaces) that begin so, are as wanted; when each was first seen so. By a watch: lists
-/// again and again would be work for the API server that is measured.
+/// Waits until this many objects whose names or namespaces have the prefix satisfy a predicate. Returns the time of each. Uses a
+/// watch, because repeated lists would load the measured API server.
 pub async fn until_all<K>(
     api: &Api<K>,
     prefix: &str,
@@ -60,10 +60,10 @@ where
     let mut done = BTreeMap::new();
     while done.len() < count {
         let Ok(Some(seen)) = tokio::time::timeout(PATIENCE, objects.next()).await else {
-            return Err(Error::Wrong(format!("{} of {count} {prefix} are as they should be", done.len())));
+            return Err(Error::Wrong(format!("{} of {count} {prefix} satisfy the predicate", done.len())));
         };
         let object = seen.map_err(|e| Error::Wrong(e.to_string()))?;
-        // objects in a namespace are distinguished by that
+        // namespaced objects have equal names
         let name = object.namespace().unwrap_or_else(|| object.name_any());
         if name.starts_with(prefix) && good(&object) {
             done.entry(name).or_insert_with(Instant::now);
@@ -72,7 +72,7 @@ where
     Ok(done)
 }
 
-/// The value below which this share of all is; none of an empty list.
+/// A quantile; 0 of an empty list.
 pub fn quantile(values: &[Duration], share: f64) -> Duration {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
@@ -80,7 +80,7 @@ pub fn quantile(values: &[Duration], share: f64) -> Duration {
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         clippy::cast_precision_loss,
-        reason = "a place in a list of thousands"
+        reason = "an index into thousands of values"
     )]
     let place = ((sorted.len().saturating_sub(1)) as f64 * share).round() as usize;
     sorted.get(place).copied().unwrap_or_default()

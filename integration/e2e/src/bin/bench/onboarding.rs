@@ -1,16 +1,15 @@
-//! Many tenants: how fast they become Ready, against a bare client that writes the same objects: the tenant as it is in the end
-//! with finalizer and status, namespace, grant, quota, network policy, limit range, role binding, and the event that reports it.
-//! the operator is stopped meanwhile. The client does so twice: by server-side apply where the operator and people apply, which
-//! is what the operator can be measured by, and by plain creation, which says what server-side apply costs. A tenant is Ready when
-//! its quota is in force, which the quota controller says; so the client's time is given with and without waiting for that.
+//! Rate at which tenants become Ready, compared with a bare client that writes the same objects while the operator is stopped: the
+//! tenant with finalizer and status, namespace, grant, quota, network policy, limit range, role binding and event. The client runs
+//! twice: with server-side apply, as the operator does, and with plain creation. A tenant is Ready when the quota controller has
+//! enforced its quota, so the client's time is printed with and without that wait.
 
 use std::time::Instant;
 
 use e2e::{
     Error, Result, World,
+    fixtures::{mig_profile, pool},
     objects::{self, delete_everything},
     product,
-    scene::{mig_profile, pool},
     wait::{PATIENCE, eventually},
 };
 use futures::{StreamExt, TryStreamExt, stream};
@@ -33,9 +32,9 @@ use super::{
     writes::Writes,
 };
 
-/// Onboards the tenants through the operator, then writes copies of what it made with a bare client.
+/// Onboards the tenants by the operator, then writes copies of its objects with a bare client.
 pub async fn measure(world: &World, tenants: usize) -> Result<()> {
-    // the bare client writes grants, which the policies leave to the operator
+    // the policies permit writes of grants to the operator only
     product::install(&world.lab, &["policies.breakGlassGroups={system:masters}"]).await?;
     delete_everything(&world.client).await?;
     world.set(&[mig_profile("mig-1g", "1g.10gb"), pool("p", "gpu-1", &["mig-1g"])]).await?;
@@ -62,7 +61,7 @@ pub async fn measure(world: &World, tenants: usize) -> Result<()> {
     );
     let (half, most) = (quantile(&waited, 0.5).as_secs_f64(), quantile(&waited, 0.99).as_secs_f64());
     println!("  writes a tenant: {:.1} ({each})", each.sum());
-    println!("  Ready after its application: p50 {half:.1} s, p99 {most:.1} s; the operators then have {operators}");
+    println!("  Ready after its application: p50 {half:.1} s, p99 {most:.1} s; memory of the operators: {operators}");
     for (how, bare) in [("applies", applied?), ("creates", created?)] {
         let (written, in_force) = (bare.written, bare.in_force);
         println!(
@@ -78,15 +77,15 @@ pub async fn measure(world: &World, tenants: usize) -> Result<()> {
     delete_everything(&world.client).await
 }
 
-/// What the bare client took.
+/// Result of the bare client.
 struct Bare {
     /// Seconds until its last write.
     written: f64,
-    /// Seconds until its last quota was in force.
+    /// Seconds until its last quota was enforced.
     in_force: f64,
-    /// What the API server did until then.
+    /// Load of the API server until then.
     work: Load,
-    /// What was written for each tenant until then.
+    /// Writes per tenant until then.
     each: Writes,
 }
 
@@ -114,13 +113,13 @@ async fn bare_client(world: &World, model: &Model, name: &str, tenants: usize, m
 /// How the bare client writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
-    /// As the operator and people do: server-side apply, except for namespaces and events.
+    /// As the operator: server-side apply, except for namespaces and events.
     Apply,
     /// Plain creation, and a merge patch for the status.
     Create,
 }
 
-/// Sets how many operators run, and waits until so many do.
+/// Scales the operator and waits.
 async fn stand(world: &World, replicas: i32) -> Result<()> {
     let deployment = "deployment/gputenancy-operator";
     let count = format!("--replicas={replicas}");
@@ -136,11 +135,11 @@ async fn stand(world: &World, replicas: i32) -> Result<()> {
     .await
 }
 
-/// What the cluster has of one tenant, to be written once more under another name.
+/// The objects of one tenant, as a template for copies under other names.
 struct Model {
     tenant: String,
     status: Value,
-    /// Everything else that is written, with the API path of its collection; the tenant's name is a placeholder in all of it.
+    /// All other objects, with the API paths of their collections; the tenant's name is a placeholder.
     objects: Vec<(&'static str, Value)>,
 }
 
@@ -156,7 +155,7 @@ impl Model {
         let events = Api::<Event>::namespaced(client.clone(), "default");
         let all = ListParams::default();
         let tenant = Api::<GpuTenant>::all(client.clone()).get(name).await?;
-        // an earlier tenant of this name had events of its own
+        // an earlier tenant of this name has events too
         let about = ListParams::default().fields(&format!("regarding.uid={}", tenant.uid().unwrap_or_default()));
         let tenant = bare(&tenant)?;
         let status = tenant["status"].clone();
@@ -183,7 +182,7 @@ impl Model {
         Ok(Self { tenant: name.to_owned(), status, objects })
     }
 
-    /// Writes it all under another name, one after the other as each needs the one before.
+    /// Writes the objects under another name, in the order of their dependencies.
     async fn write(&self, world: &World, name: String, manner: Manner) -> Result<()> {
         const APPLY: (&str, &str) = ("PATCH", "application/apply-patch+yaml");
         const FORCED: &str = "?fieldManager=bare&force=true";
@@ -222,7 +221,7 @@ impl Model {
     }
 }
 
-/// An object without what the API server adds to it.
+/// An object without fields that the API server sets.
 fn bare<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> Result<Value> {
     let mut value =
         serde_json::to_value(object).map_err(|e| Error::Text { what: "an object".into(), why: e.to_string() })?;

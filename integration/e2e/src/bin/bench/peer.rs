@@ -1,17 +1,16 @@
-//! Capsule beside this operator and beside a client: how fast a tenant's namespace, quota, limit range and network policy are there,
-//! the same ones in each way, one after the other in a cluster where the others are not. Capsule runs twice: with the webhooks of its
-//! chart, and with as few as it can do with. With both operators a tenant has one owner and a namespace one more object for that, a
-//! role binding, and one of the operator's own: a `GpuGrant` here, a `RuleStatus` there. The clock runs from the first request until
-//! every tenant has all four and keeps them: what is deleted and made again on the way counts.
+//! This operator, Capsule, and a bare client with the same task: a namespace, quota, limit range and network policy for each tenant.
+//! They run one after the other in one cluster, each alone. Capsule runs with the webhooks of its chart, and with the fewest. Both
+//! operators also write a role binding and one custom resource: `GpuGrant` or `RuleStatus`. The clock runs from the first request
+//! until every tenant has kept all four objects for a while, so deleted and recreated objects count.
 
 use std::time::Instant;
 
 use e2e::{
     Result, World,
     actor::Actor,
+    fixtures::{mig_profile, pool, tenant},
     objects::delete_everything,
     product,
-    scene::{mig_profile, pool, tenant},
     wait::{PATIENCE, eventually},
 };
 use futures::future::try_join;
@@ -39,12 +38,12 @@ use four::{Four, all_there, create, each};
 
 /// The owner of all tenants.
 const OWNER: &str = "bench-owner";
-/// What the names of tenants begin with, of whomever they are.
+/// Prefix of the names of all tenants.
 const PREFIX: &str = "peer-";
-/// Objects that are asked for.
+/// Objects of each tenant.
 const OBJECTS: f64 = 4.0;
 
-/// Onboards as many tenants in each way.
+/// Onboards this many tenants in each way.
 pub async fn measure(world: &World, tenants: usize) -> Result<()> {
     capsule::remove(world, PREFIX).await?;
     clear(world).await?;
@@ -52,20 +51,20 @@ pub async fn measure(world: &World, tenants: usize) -> Result<()> {
     product::uninstall(&world.lab).await?;
     let others = others(world, &four, tenants).await;
     product::install(&world.lab, &[]).await?;
-    let Others { guarded, bare, floor } = others?;
+    let Others { guarded, minimal, floor } = others?;
 
     println!(
         "peer: {tenants} tenants, each a namespace, a quota, a limit range and a network policy; {IN_FLIGHT} requests in flight"
     );
-    // what Kubernetes itself writes into a namespace: an account, a certificate, the quota's status
+    // writes by Kubernetes: ServiceAccount, CA certificate, status of the quota
     let kubernetes = floor.writes.sum() - OBJECTS;
     let capsule =
         format!("Capsule {VERSION}, with a role binding and a RuleStatus each; {WORKERS} workers, no client throttle");
     for (who, run) in [
-        ("a client that creates just these", &floor),
+        ("a client that creates only these", &floor),
         ("this operator, with a role binding and a GpuGrant each", &ours),
         (&format!("{capsule}; its chart's webhooks"), &guarded),
-        (&format!("{capsule}; as few webhooks as it can do with"), &bare),
+        (&format!("{capsule}; fewest webhooks"), &minimal),
     ] {
         let Run { seconds, deleted, writes, work } = run;
         let (looks, milliseconds) = work.each(tenants);
@@ -83,27 +82,27 @@ pub async fn measure(world: &World, tenants: usize) -> Result<()> {
     println!(
         "  this operator beside Capsule: ratio {:.2}, with few webhooks {:.2}",
         guarded.seconds / ours.seconds,
-        bare.seconds / ours.seconds
+        minimal.seconds / ours.seconds
     );
-    println!("  this operator's tenants Ready, their quotas in force: {:.1} tenants/s", rate(tenants, ready));
+    println!("  this operator's tenants Ready, with enforced quotas: {:.1} tenants/s", rate(tenants, ready));
     Ok(())
 }
 
-/// The ways without this product.
+/// Results of the other ways.
 struct Others {
     /// Capsule with the webhooks that its chart has on by default.
     guarded: Run,
     /// Capsule with the fewest.
-    bare: Run,
+    minimal: Run,
     /// The client.
     floor: Run,
 }
 
-/// Capsule twice, and then the client, where this product is not.
+/// Runs Capsule twice and then the client, without this product.
 async fn others(world: &World, four: &Four, tenants: usize) -> Result<Others> {
     let guarded = peer(world, Webhooks::Default, four, tenants).await?;
-    let bare = peer(world, Webhooks::Fewest, four, tenants).await?;
-    Ok(Others { guarded, bare, floor: floor(world, four, tenants).await? })
+    let minimal = peer(world, Webhooks::Fewest, four, tenants).await?;
+    Ok(Others { guarded, minimal, floor: floor(world, four, tenants).await? })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "thousands")]
@@ -111,19 +110,19 @@ fn rate(tenants: usize, seconds: f64) -> f64 {
     tenants as f64 / seconds
 }
 
-/// What one way took.
+/// Result of one way.
 struct Run {
-    /// Seconds until all was there for good.
+    /// Seconds until all objects were present for good.
     seconds: f64,
-    /// Objects that were deleted on the way.
+    /// Deleted objects.
     deleted: usize,
-    /// For each tenant.
+    /// Writes per tenant.
     writes: Writes,
-    /// All that the API server did.
+    /// Load of the API server.
     work: Load,
 }
 
-/// Times some work until all of its objects are there.
+/// Measures work until all of its objects are present.
 async fn timed(world: &World, tenants: usize, work: impl Future<Output = Result<()>>) -> Result<Run> {
     quiet(world).await?;
     let (writes, load) = (Writes::of(world).await?, Load::of(world).await?);
@@ -138,7 +137,7 @@ async fn timed(world: &World, tenants: usize, work: impl Future<Output = Result<
     })
 }
 
-/// This operator; also seconds until all tenants were Ready, and what is in a namespace of theirs.
+/// Runs this operator; also returns the seconds until all tenants were Ready, and the objects of one namespace.
 async fn ours(world: &World, tenants: usize) -> Result<(Run, f64, Four)> {
     let client = &world.client;
     delete_everything(client).await?;
@@ -165,20 +164,20 @@ async fn ours(world: &World, tenants: usize) -> Result<(Run, f64, Four)> {
     Ok((run, ready, four))
 }
 
-/// Capsule, which is gone afterwards.
+/// Runs Capsule and removes it.
 async fn peer(world: &World, webhooks: Webhooks, four: &Four, tenants: usize) -> Result<Run> {
     let onboarded = async {
         capsule::install(world, webhooks).await?;
         timed(world, tenants, capsule::onboard(world, four, PREFIX, tenants)).await
     };
     let onboarded = onboarded.await;
-    // in any case: its webhooks would refuse what comes next
+    // also after a failure: its webhooks would refuse later requests
     let removed = capsule::remove(world, PREFIX).await;
     let (run, ()) = (onboarded?, removed?);
     Ok(run)
 }
 
-/// A client that writes the same objects.
+/// Runs a client that writes the same objects.
 async fn floor(world: &World, four: &Four, tenants: usize) -> Result<Run> {
     let client = &world.client;
     let work = each(PREFIX, tenants, async |name| four.write(client, &name).await);
@@ -187,7 +186,7 @@ async fn floor(world: &World, four: &Four, tenants: usize) -> Result<Run> {
     Ok(run)
 }
 
-/// Deletes the namespaces that a client has left.
+/// Deletes the namespaces of the client.
 async fn clear(world: &World) -> Result<()> {
     let namespaces = Api::<Namespace>::all(world.client.clone());
     for namespace in namespaces.list_metadata(&ListParams::default()).await? {
@@ -198,9 +197,9 @@ async fn clear(world: &World) -> Result<()> {
     capsule::namespaces_gone(world, PREFIX).await
 }
 
-/// Waits until next to nothing is written any more.
+/// Waits until the API server has few writes.
 async fn quiet(world: &World) -> Result<()> {
-    eventually("an API server that rests", PATIENCE, || async {
+    eventually("few writes of the API server", PATIENCE, || async {
         let before = Writes::of(world).await?;
         tokio::time::sleep(std::time::Duration::from_secs(3)).await;
         let more = Writes::of(world).await?.since(&before, 1).sum();

@@ -1,22 +1,22 @@
-//! Which writes happen while nothing is to be done: ten minutes, by the API server's own count.
+//! Writes at rest over ten minutes, from the API server's metrics.
 
 use std::time::Duration;
 
-use e2e::{Error, Result, World, story};
+use e2e::{Error, Result, World, scenario};
 
 use super::{many::become_ready, writes::Writes};
 
-/// Until what has just been made has come to rest.
+/// Pause until new objects have converged.
 const SETTLE: Duration = Duration::from_mins(1);
 const QUIET: Duration = Duration::from_mins(10);
 
-/// Counts every request that writes, with the demo's tenants and pods present, and so many tenants more.
+/// Counts requests that write, with the demo's tenants and pods and `more` tenants.
 ///
 /// # Errors
-/// When anything but heartbeats was written: leases, and what kubelets say of their nodes and pods.
+/// When there was any write but leases and kubelets' status updates.
 pub async fn measure(world: &World, more: usize) -> Result<()> {
-    story::onboard(world).await?;
-    story::start_pods(world).await?;
+    scenario::onboard(world).await?;
+    scenario::start_pods(world).await?;
     if more > 0 {
         become_ready(world, "quiet-", more).await?;
     }
@@ -26,8 +26,8 @@ pub async fn measure(world: &World, more: usize) -> Result<()> {
     let written = Writes::of(world).await?.since(&before, 1);
     let what = format!("{} tenants, four pods, {} minutes", more + 2, QUIET.as_secs() / 60);
     if written.sum() > 0.0 {
-        return Err(Error::Wrong(format!("quiet: {what}: at rest was written: {written}")));
+        return Err(Error::Wrong(format!("quiet: {what}: writes at rest: {written}")));
     }
-    println!("quiet: {what}: nothing written but heartbeats: {}", written.heartbeats());
+    println!("quiet: {what}: only heartbeats: {}", written.heartbeats());
     Ok(())
 }

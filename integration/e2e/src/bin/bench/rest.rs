@@ -1,20 +1,19 @@
-//! Memory and CPU of operator and agent at rest, with kubelet of the same node as the measure. Beside the demo's tenants there may be
-//! as many more as wanted.
+//! Memory and CPU of operator and agent at rest, compared with kubelet of the same node.
 
 use std::time::{Duration, Instant};
 
-use e2e::{Error, Result, World, story};
+use e2e::{Error, Result, World, scenario};
 
 use super::many::{become_ready, quantile};
 
 const PAUSE: Duration = Duration::from_mins(1);
-/// `USER_HZ`, the unit of `/proc/PID/stat`, 100 on every Linux of today.
+/// `USER_HZ`, the unit of `/proc/PID/stat`: 100 on Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Prints RSS in MiB and CPU in percent of a core over a minute with the demo's tenants and pods present, and so many tenants more.
+/// Prints RSS in MiB and CPU in percent of a core over a minute, with the demo's tenants and pods and `more` tenants.
 pub async fn measure(world: &World, more: usize) -> Result<()> {
-    story::onboard(world).await?;
-    story::start_pods(world).await?;
+    scenario::onboard(world).await?;
+    scenario::start_pods(world).await?;
     if more > 0 {
         let (start, waited) = (Instant::now(), become_ready(world, "bench-", more).await?);
         let (half, most) = (quantile(&waited, 0.5).as_secs_f64(), quantile(&waited, 0.99).as_secs_f64());
@@ -44,7 +43,7 @@ pub async fn measure(world: &World, more: usize) -> Result<()> {
     Ok(())
 }
 
-/// Resident memory of each operator, in words: all, and what is no page of the program's file.
+/// Resident memory of each operator as text: total, and without pages of the program's file.
 pub async fn operators(world: &World) -> Result<String> {
     let all = all(world).await?;
     let ours = all.iter().filter(|p| p.name.starts_with("gputenancy-oper"));

@@ -1,15 +1,14 @@
-//! Requests that write, by what they write, as the API server counts them.
+//! Requests that write, by resource, from the API server's metrics.
 
 use std::{collections::BTreeMap, fmt};
 
 use e2e::{Result, World};
 
-/// What is written at rest too, by a cluster of this size, and is no work for a tenant: heartbeats. Of them `pods/status` is kubelet's
-/// alone, for neither operator nor agent has a right on it.
+/// Heartbeats, which a cluster writes at rest too. `pods/status` is written by kubelets only: operator and agent have no right on it.
 const AT_REST: [&str; 4] = ["leases", "nodes", "nodes/status", "pods/status"];
 const WRITING: [&str; 5] = ["POST", "PUT", "PATCH", "APPLY", "DELETE"];
 
-/// Requests that write by resource and subresource; refused ones and those of clients that try again are among them.
+/// Requests that write, by resource and subresource, including refused and repeated ones.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Writes {
     work: BTreeMap<String, f64>,
@@ -33,7 +32,7 @@ impl Writes {
             let (Some(verb), Some(resource), Some(count)) = (label("verb"), label(",resource"), count) else {
                 continue;
             };
-            // `subresource` is a label of its own
+            // not the label `subresource`
             let what = match label("subresource") {
                 Some(sub) if !sub.is_empty() => format!("{resource}/{sub}"),
                 _ => resource.to_owned(),
@@ -46,7 +45,7 @@ impl Writes {
         all
     }
 
-    /// What came after an earlier reading, for each of so many tenants.
+    /// The difference to an earlier reading, per tenant.
     #[expect(clippy::cast_precision_loss, reason = "thousands")]
     pub fn since(&self, before: &Self, tenants: usize) -> Self {
         let since = |now: &BTreeMap<String, f64>, before: &BTreeMap<String, f64>| {
@@ -59,25 +58,25 @@ impl Writes {
         Self { work: since(&self.work, &before.work), heartbeats: since(&self.heartbeats, &before.heartbeats) }
     }
 
-    /// All together, without the heartbeats.
+    /// Sum without heartbeats.
     pub fn sum(&self) -> f64 {
         self.work.values().sum()
     }
 
     /// The heartbeats, as text.
     pub fn heartbeats(&self) -> String {
-        words(&self.heartbeats)
+        text(&self.heartbeats)
     }
 }
 
 impl fmt::Display for Writes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&words(&self.work))
+        f.write_str(&text(&self.work))
     }
 }
 
-fn words(counts: &BTreeMap<String, f64>) -> String {
-    // below that it is background work: a pod, a lease
+fn text(counts: &BTreeMap<String, f64>) -> String {
+    // smaller amounts are background work
     let each = counts.iter().filter(|(_, count)| **count >= 0.05);
     each.map(|(what, count)| format!("{what} {count:.1}")).collect::<Vec<_>>().join(", ")
 }
@@ -93,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_are_counted_by_resource_and_subresource_and_for_each_tenant() {
+    fn writes_are_counted_per_resource_and_tenant() {
         let before = Writes::read(&line("POST", "resourcequotas", "", 201, 10));
         let after = [
             line("POST", "resourcequotas", "", 201, 30),
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_are_left_out_and_what_a_cluster_writes_at_rest_is_told_apart() {
+    fn writes_exclude_reads_and_heartbeats() {
         let lines = [
             line("GET", "secrets", "", 200, 7),
             line("WATCH", "pods", "", 200, 7),

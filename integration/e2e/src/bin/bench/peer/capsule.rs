@@ -1,5 +1,5 @@
-//! Capsule as its users run it: its own chart, with the webhooks that it puts up by itself, and a tenant's owner who makes
-//! namespaces. The program and the chart come from its Go module.
+//! Capsule as its users run it: its own chart, its webhooks, and a tenant's owner that creates namespaces. Program and chart come
+//! from its Go module.
 
 use std::{
     collections::BTreeSet,
@@ -38,26 +38,25 @@ use crate::many::IN_FLIGHT;
 
 /// The version in `integration/tools/capsule/go.mod`.
 pub const VERSION: &str = "0.14.0";
-/// Workers of its controllers, as many as the clients here have requests in flight; the chart's default is one.
+/// Workers of its controllers, equal to the requests in flight of the other ways; the chart's default is one.
 pub const WORKERS: usize = 8;
 const MODULE: &str = "github.com/projectcapsule/capsule";
 const TENANTS: &str = "/apis/capsule.clastix.io/v1beta2/tenants";
 const NAMESPACE: &str = "capsule-system";
-/// The release of its kinds, which come before an object of theirs.
+/// The helm release of its CRDs.
 const KINDS: &str = "capsule-kinds";
 const RELEASE: &str = "capsule";
-/// The node that it runs on.
+/// Its node.
 const NODE: &str = "cpu-1";
-/// Between two tries to make a namespace that Capsule refuses.
+/// Pause before a refused namespace is created again.
 const AGAIN: Duration = Duration::from_millis(20);
-/// The owner of all tenants, of the group whose members Capsule takes for tenants' owners by default.
+/// The owner of all tenants, in Capsule's default group of owners.
 const OWNER: Actor = Actor::Person(super::OWNER, &["projectcapsule.dev"]);
 
-/// What it puts up by itself, of both kinds.
+/// Webhook configurations that it creates.
 const HOOKS: &str = "capsule-dynamic-webhook";
 const HOOK_KINDS: [&str; 2] = ["validatingwebhookconfiguration", "mutatingwebhookconfiguration"];
-/// Parts of its chart's webhooks that namespaces and tenants do without: rules for what tenants write, the guard of its own objects,
-/// metadata, quotas over several namespaces.
+/// Webhooks of its chart that creating namespaces and tenants does not need.
 const OPTIONAL: [&str; 8] = [
     "generic",
     "managed",
@@ -69,16 +68,16 @@ const OPTIONAL: [&str; 8] = [
     "rulestatus",
 ];
 
-/// Which of its webhooks are in force.
+/// The set of active webhooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Webhooks {
-    /// Those that the chart has on by default.
+    /// The chart's default.
     Default,
-    /// Without those that look at the four objects and have no say about whether they are made.
+    /// Without those that take no part in creating the four objects.
     Fewest,
 }
 
-/// Its program is there, or what to do.
+/// Is its program built? The error has the remedy.
 pub fn built() -> Result<()> {
     match Folders::find()?.tool("capsule") {
         Ok(_) => Ok(()),
@@ -95,14 +94,14 @@ pub async fn install(world: &World, webhooks: Webhooks) -> Result<()> {
     let chart = chart(folder.path()).await?;
     let install = ["upgrade", "--install", "--namespace", NAMESPACE, "--create-namespace", "--no-hooks", "--wait"];
     let own_certificates = ["--set", "certManager.generateCertificates=false"];
-    // its hooks are jobs with an image of kubectl, which apply the kinds and wait for the certificate
+    // its hooks need an image of kubectl; they apply the CRDs and wait for the certificate
     let kinds = [KINDS, &chart, "--skip-crds", "--set", "crds.exclusive=true,crds.inline=true"];
     world.lab.helm(&[&install[..], &own_certificates, &kinds].concat()).await?;
     let wanted = webhooks == Webhooks::Default;
     let mut values = vec![
         "crds.install=false,tls.create=true,tls.enableController=true".to_owned(),
         format!("manager.image.registry=lab.local,manager.image.repository=capsule,manager.image.tag={VERSION}"),
-        // a negative rate is none
+        // a negative rate means no limit
         format!("manager.options.workers={WORKERS},manager.options.clientConnectionQPS=-1"),
         format!("nodeSelector.kubernetes\\.io/hostname={NODE}"),
     ];
@@ -121,16 +120,16 @@ pub async fn install(world: &World, webhooks: Webhooks) -> Result<()> {
     .await
 }
 
-/// Makes tenants, and a namespace of each as its owner as soon as Capsule has the owner in its status.
+/// Creates tenants, and a namespace of each as its owner, as soon as Capsule lists the owner in the status.
 pub async fn onboard(world: &World, four: &Four, prefix: &str, tenants: usize) -> Result<()> {
     let client = &world.client;
     let made =
         each(prefix, tenants, async |name| create(&Actor::Admin, client, TENANTS, &tenant(&name, Some(four))).await);
-    let settled = owned(client, prefix).take(tenants).map(async |name| settle(client, &name?).await);
-    try_join(made, settled.buffer_unordered(IN_FLIGHT).try_collect::<Vec<_>>()).await.map(drop)
+    let instances_ready = owned(client, prefix).take(tenants).map(async |name| settle(client, &name?).await);
+    try_join(made, instances_ready.buffer_unordered(IN_FLIGHT).try_collect::<Vec<_>>()).await.map(drop)
 }
 
-/// The names of tenants whose owners Capsule has written into their status, each once.
+/// Names of the tenants whose status lists an owner, each once.
 fn owned(client: &Client, prefix: &str) -> impl Stream<Item = Result<String>> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("capsule.clastix.io", "v1beta2", "Tenant"));
     let api = Api::<DynamicObject>::all_with(client.clone(), &kind);
@@ -144,7 +143,7 @@ fn owned(client: &Client, prefix: &str) -> impl Stream<Item = Result<String>> {
     })
 }
 
-/// Makes a tenant's namespace. Capsule's webhook may know the owner a moment later than its status says.
+/// Creates a tenant's namespace. Capsule's webhook may accept the owner a moment after the status lists it.
 async fn settle(client: &Client, name: &str) -> Result<()> {
     let labels = json!({"capsule.clastix.io/tenant": name});
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
@@ -157,12 +156,12 @@ async fn settle(client: &Client, name: &str) -> Result<()> {
     }
 }
 
-/// A tenant whose namespaces get these objects, and one role binding: an owner without a role is given the two of the default.
+/// A tenant whose namespaces get these objects and one role binding; without a role an owner would get two.
 fn tenant(name: &str, four: Option<&Four>) -> Value {
     let mut spec =
         json!({"owners": [{"kind": "User", "name": super::OWNER, "clusterRoles": ["capsule-namespace-deleter"]}]});
     if let Some(Four { quota, limits, policy }) = four {
-        // for each namespace by itself: one budget over several would cost it more writes
+        // a budget over several namespaces would cost more writes
         spec["resourceQuotas"] = json!({"scope": "Namespace", "items": [quota]});
         spec["limitRanges"] = json!({"items": [limits]});
         spec["networkPolicies"] = json!({"items": [policy]});
@@ -170,7 +169,7 @@ fn tenant(name: &str, four: Option<&Four>) -> Value {
     json!({"apiVersion": "capsule.clastix.io/v1beta2", "kind": "Tenant", "metadata": {"name": name}, "spec": spec})
 }
 
-/// Removes it, with its tenants and their namespaces; also what an earlier run left.
+/// Removes Capsule, its tenants and their namespaces, also those of an earlier run.
 pub async fn remove(world: &World, prefix: &str) -> Result<()> {
     let kinds = world.kubectl(&["get", "customresourcedefinitions", "-o", "name"]).await?;
     if kinds.contains("/tenants.capsule.clastix.io") {
@@ -182,7 +181,7 @@ pub async fn remove(world: &World, prefix: &str) -> Result<()> {
         })
         .await?;
     }
-    // its program puts up its webhooks again, and without it they refuse even what removes it
+    // stop the program first: it recreates its webhooks, which without it refuse every request
     world.kubectl(&["delete", "deployments", "--namespace", NAMESPACE, "--all", "--cascade=foreground"]).await?;
     let uninstall = ["uninstall", "--namespace", NAMESPACE, "--no-hooks", "--ignore-not-found", "--wait"];
     for kind in HOOK_KINDS {
@@ -197,7 +196,7 @@ pub async fn remove(world: &World, prefix: &str) -> Result<()> {
     world.kubectl(&["delete", "namespace", NAMESPACE, "--ignore-not-found"]).await.map(drop)
 }
 
-/// Waits until no namespace has a name that begins so.
+/// Waits until no namespace has this prefix.
 pub async fn namespaces_gone(world: &World, prefix: &str) -> Result<()> {
     let api = Api::<Namespace>::all(world.client.clone());
     eventually(&format!("no namespace {prefix}… left"), PATIENCE * 2, || async {
@@ -225,8 +224,7 @@ async fn load(world: &World) -> Result<()> {
     }
 }
 
-/// A copy of the module's chart. Its release gives it a version, and the chart of another product is left out, which it names and
-/// does not hold.
+/// A copy of the module's chart with a version, and without a dependency that the module does not contain.
 async fn chart(folder: &Path) -> Result<String> {
     let tool = product::root().join("integration/tools/capsule").display().to_string();
     let module = command::run("go", &["-C", &tool, "mod", "download", "-json", MODULE]).await?;

@@ -1,4 +1,4 @@
-//! The four objects that each tenant gets, and waiting for them.
+//! The four objects of each tenant, and waiting for them.
 
 use std::time::{Duration, Instant};
 
@@ -27,10 +27,10 @@ use serde_json::{Value, json};
 use super::presence::{Kind, Presence, Seen};
 use crate::many::IN_FLIGHT;
 
-/// So long all of it must have been there before it is believed to stay.
+/// Time for which all objects must be present.
 const HOLD: Duration = Duration::from_secs(5);
 
-/// What is in a tenant's namespace: the specs of its quota, limit range and network policy.
+/// The specs of quota, limit range and network policy of a tenant's namespace.
 pub struct Four {
     pub quota: Value,
     pub limits: Value,
@@ -38,7 +38,7 @@ pub struct Four {
 }
 
 impl Four {
-    /// Those of a namespace, which has exactly one of each.
+    /// Reads them from a namespace with exactly one of each.
     pub async fn of(world: &World, namespace: &str) -> Result<Self> {
         let client = &world.client;
         Ok(Self {
@@ -48,7 +48,7 @@ impl Four {
         })
     }
 
-    /// Writes them into a namespace of this name, which is made as well, one after the other.
+    /// Creates a namespace of this name and writes them into it.
     pub async fn write(&self, client: &Client, name: &str) -> Result<()> {
         let Self { quota, limits, policy } = self;
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -85,13 +85,10 @@ where
 
 /// Creates an object as another identity.
 pub async fn create(actor: &Actor, client: &Client, path: &str, object: &Value) -> Result<()> {
-    match actor.does(client, Verb::Create, path, object).await? {
-        Ok(_) => Ok(()),
-        Err(refusal) => Err(Error::Wrong(format!("{path}: {}", refusal.message))),
-    }
+    actor.does(client, Verb::Create, path, object).await.map(drop)
 }
 
-/// Does something for so many tenants, by their names, as many at once as every client here.
+/// Calls `work` for every tenant name, with the concurrency of all ways.
 pub async fn each<F>(prefix: &str, tenants: usize, work: impl Fn(String) -> F) -> Result<()>
 where
     F: Future<Output = Result<()>>,
@@ -100,7 +97,7 @@ where
     all.buffer_unordered(IN_FLIGHT).try_collect().await
 }
 
-/// Waits until every tenant whose namespace begins so has all four objects and keeps them; what was seen on the way.
+/// Waits until every tenant with this prefix has kept all four objects.
 pub async fn all_there(client: &Client, prefix: &str, tenants: usize) -> Result<Presence> {
     let mut presence = Presence::of(tenants);
     let mut events = stream::select_all([
@@ -126,12 +123,12 @@ pub async fn all_there(client: &Client, prefix: &str, tenants: usize) -> Result<
             Seen::There(namespace, _) | Seen::Gone(namespace, _) => namespace.starts_with(prefix),
         };
         if ours {
-            presence.note(kind, seen, Instant::now());
+            presence.apply(kind, seen, Instant::now());
         }
     }
 }
 
-/// What a watch of one kind says.
+/// Events of a watch.
 fn watched<K>(client: &Client, kind: Kind) -> stream::BoxStream<'static, Result<(Kind, Seen)>>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,

@@ -1,4 +1,4 @@
-//! Whether every tenant has all of its objects, as watches report it: pure.
+//! Tracks which tenants have all objects, from watch events; pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-/// What each tenant is to have one of.
+/// The objects of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Namespace,
@@ -20,35 +20,35 @@ impl Kind {
     pub const ALL: [Self; 4] = [Self::Namespace, Self::Quota, Self::Limits, Self::Policy];
 }
 
-/// What one watch has said.
+/// An event of one watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// The watch restarted: earlier events are void.
+    /// The watch restarted; earlier events are void.
     Restarted,
-    /// An object of this namespace and name is there.
+    /// An object of this namespace and name exists.
     There(String, String),
-    /// It is gone.
+    /// It was deleted.
     Gone(String, String),
 }
 
-/// Which tenants have what.
+/// Existing objects of all tenants.
 #[derive(Debug)]
 pub struct Presence {
     tenants: usize,
-    /// Names of objects by kind and namespace; no namespace without one.
+    /// Names of objects by kind and namespace; no empty entries.
     here: BTreeMap<Kind, BTreeMap<String, BTreeSet<String>>>,
     deleted: usize,
     complete: Option<Instant>,
 }
 
 impl Presence {
-    /// So many tenants are to come, with one namespace each.
+    /// For this many tenants, with one namespace each.
     pub fn of(tenants: usize) -> Self {
         Self { tenants, here: BTreeMap::new(), deleted: 0, complete: None }
     }
 
-    /// Takes note of what a watch has said at a time.
-    pub fn note(&mut self, kind: Kind, seen: Seen, at: Instant) {
+    /// Applies an event.
+    pub fn apply(&mut self, kind: Kind, seen: Seen, at: Instant) {
         let here = self.here.entry(kind).or_default();
         match seen {
             Seen::Restarted => here.clear(),
@@ -66,16 +66,16 @@ impl Presence {
             }
         }
         let complete = Kind::ALL.iter().all(|kind| self.count(*kind) == self.tenants);
-        // it counts from the last time that something was missing: objects may be deleted and made again
+        // the time restarts when an object is missing: objects can be deleted and recreated
         self.complete = complete.then(|| self.complete.unwrap_or(at));
     }
 
-    /// Since when every tenant has one of each kind; none while something is missing.
+    /// The time since which every tenant has one of each kind; `None` while one is missing.
     pub fn complete_since(&self) -> Option<Instant> {
         self.complete
     }
 
-    /// How many objects were deleted on the way.
+    /// Number of deleted objects.
     pub fn deleted(&self) -> usize {
         self.deleted
     }
@@ -106,52 +106,52 @@ mod tests {
         Seen::Gone("a".into(), name.into())
     }
 
-    /// One tenant, complete at the second that is answered.
+    /// One tenant, complete at the returned time.
     fn complete() -> (Presence, Instant) {
         let (mut presence, start) = (Presence::of(1), Instant::now());
         for kind in Kind::ALL {
             assert_eq!(presence.complete_since(), None);
-            presence.note(kind, there("x"), start);
+            presence.apply(kind, there("x"), start);
         }
         (presence, start)
     }
 
     #[test]
-    fn it_is_complete_when_each_tenant_has_one_of_each_kind() {
+    fn presence_is_complete_with_one_object_of_each_kind_per_tenant() {
         let (presence, start) = complete();
         assert_eq!((presence.complete_since(), presence.deleted()), (Some(start), 0));
     }
 
     #[test]
-    fn changes_of_what_is_there_do_not_move_the_time() {
+    fn presence_ignores_updates_of_existing_objects() {
         let (mut presence, start) = complete();
-        presence.note(Kind::Quota, there("x"), start + Duration::from_secs(1));
-        presence.note(Kind::Quota, there("another"), start + Duration::from_secs(2));
+        presence.apply(Kind::Quota, there("x"), start + Duration::from_secs(1));
+        presence.apply(Kind::Quota, there("another"), start + Duration::from_secs(2));
         assert_eq!(presence.complete_since(), Some(start));
     }
 
     #[test]
-    fn what_is_deleted_and_made_again_counts_from_then_on() {
+    fn presence_counts_a_recreated_object_from_its_recreation() {
         let (mut presence, start) = complete();
         let later = start + Duration::from_secs(3);
-        presence.note(Kind::Quota, gone("x"), start + Duration::from_secs(1));
+        presence.apply(Kind::Quota, gone("x"), start + Duration::from_secs(1));
         assert_eq!(presence.complete_since(), None);
-        presence.note(Kind::Quota, there("x"), later);
+        presence.apply(Kind::Quota, there("x"), later);
         assert_eq!((presence.complete_since(), presence.deleted()), (Some(later), 1));
     }
 
     #[test]
-    fn one_of_two_quotas_may_go() {
+    fn presence_stays_while_a_second_quota_exists() {
         let (mut presence, start) = complete();
-        presence.note(Kind::Quota, there("y"), start);
-        presence.note(Kind::Quota, gone("x"), start);
+        presence.apply(Kind::Quota, there("y"), start);
+        presence.apply(Kind::Quota, gone("x"), start);
         assert_eq!((presence.complete_since(), presence.deleted()), (Some(start), 1));
     }
 
     #[test]
-    fn a_watch_that_begins_anew_forgets_its_kind_and_deletes_nothing() {
+    fn presence_survives_a_restarted_watch() {
         let (mut presence, start) = complete();
-        presence.note(Kind::Policy, Seen::Restarted, start);
+        presence.apply(Kind::Policy, Seen::Restarted, start);
         assert_eq!((presence.complete_since(), presence.deleted()), (None, 0));
         assert_eq!(presence.to_string(), "of 1 tenants have: Namespace 1, Quota 1, Limits 1, Policy 0; 0 deleted");
     }

@@ -1,9 +1,9 @@
-//! Outside a pool's maintenance windows nothing moves, and the status tells when it will.
+//! Outside of a pool's maintenance windows no change starts, and the status has the next window.
 
 use e2e::{
     Result, World,
+    fixtures::two_small_pods,
     objects::{self, ensure, set_guarantee},
-    scene::two_small_pods,
     wait::{PATIENCE, eventually},
 };
 use gputenancy_crds::{GpuPool, GpuPoolStatus};
@@ -15,7 +15,7 @@ use kube::{
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn outside_the_window_nothing_moves_and_the_pool_says_when_it_opens() {
+async fn change_waits_for_maintenance_window() {
     let world = World::enter().await.unwrap();
     world.keeping_evidence("windows", wait_for_the_window(&world)).await;
 }
@@ -28,36 +28,36 @@ async fn wait_for_the_window(world: &World) -> Result<()> {
     set_guarantee(&world.client, "small", "mig-1g", 2).await?;
     set_guarantee(&world.client, "big", "mig-3g", 3).await?;
 
-    let told = eventually("the pool says what waits for the window", PATIENCE, || async {
+    let waiting = eventually("pending changes in the pool's status", PATIENCE, || async {
         let status = status(world).await?;
         Ok(if status.pending.is_empty() { Err(format!("{:?}", status.conditions)) } else { Ok(status) })
     })
     .await?;
-    let next = told.next_window.expect("a pool with windows has a next one");
-    ensure(next.start.0 > Timestamp::now(), format!("the window is yet to open: {next:?}"))?;
-    let message = &told.pending[0].message;
-    ensure(message.contains(&format!("nextWindow={}", next.start.0)), format!("it tells when: {message}"))?;
-    // a pass of the operator takes less than a second; ten of them have seen the closed window by then
+    let next = waiting.next_window.expect("a pool with windows has a next one");
+    ensure(next.start.0 > Timestamp::now(), format!("the next window has already started: {next:?}"))?;
+    let message = &waiting.pending[0].message;
+    ensure(message.contains(&format!("nextWindow={}", next.start.0)), format!("no start of the window in: {message}"))?;
+    // enough for ten reconciles with the window closed
     tokio::time::sleep(std::time::Duration::from_secs(10)).await;
     let node = objects::gpu_node(&world.client, "gpu-1").await?;
-    ensure(node.spec.gpus.iter().all(|gpu| gpu.change.is_none()), "no change has begun")?;
-    ensure(objects::layouts(&node) == layout, "the layout is as it was")?;
-    ensure(objects::running(&world.client, "small").await? == before, "nobody was evicted")?;
+    ensure(node.spec.gpus.iter().all(|gpu| gpu.change.is_none()), "a change has started")?;
+    ensure(objects::layouts(&node) == layout, "the layout has changed")?;
+    ensure(objects::running(&world.client, "small").await? == before, "a pod was evicted")?;
 
     // every minute, for an hour: always open
     set_windows(world, json!([{"schedule": "* * * * *", "duration": "1h"}])).await?;
-    e2e::story::settled(world, "3g.40gb", 3).await?;
+    e2e::scenario::instances_ready(world, "3g.40gb", 3).await?;
     let after = world.pods_ready("small", 2).await?;
-    let stayed = before.iter().filter(|(pod, life)| after.get(*pod) == Some(*life)).count();
-    ensure(stayed == 1, format!("one pod moved, one stayed: before {before:?}, after {after:?}"))?;
-    eventually("nothing waits any more", PATIENCE, || async {
+    let stayed = before.iter().filter(|(pod, identity)| after.get(*pod) == Some(*identity)).count();
+    ensure(stayed == 1, format!("{stayed} pods unchanged, expected 1: before {before:?}, after {after:?}"))?;
+    eventually("no pending change", PATIENCE, || async {
         let pending = status(world).await?.pending;
         Ok(if pending.is_empty() { Ok(()) } else { Err(format!("{pending:?}")) })
     })
     .await
 }
 
-/// A schedule whose next opening is about half a year from now.
+/// A schedule with its next window in about half a year.
 fn far_away() -> String {
     let month = Timestamp::now().strftime("%m").to_string().parse::<u32>().unwrap();
     format!("0 2 1 {} *", (month + 5) % 12 + 1)

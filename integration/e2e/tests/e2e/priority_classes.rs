@@ -1,9 +1,9 @@
-//! `PriorityClasses` that a tenant may name, kept by a quota: also where no policy asks.
+//! `PriorityClasses` of a tenant, enforced by a quota, also without admission policies.
 
 use e2e::{
     Error, Result, World,
     objects::ensure,
-    story::tenant_ready,
+    scenario::tenant_ready,
     wait::{PATIENCE, eventually},
 };
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota, ResourceQuotaSpec};
@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 use crate::budget::pod;
 
 const TENANT: &str = "classes";
-const OURS: &str = "gputenancy-priority-classes";
-/// No tenant's: no policy of ours asks there.
+const QUOTA: &str = "gputenancy-priority-classes";
+/// A namespace of no tenant, where the policies do not apply.
 const ELSEWHERE: &str = "classes-elsewhere";
-const CLASSES: [&str; 2] = ["classes-own", "classes-foreign"];
+const CLASSES: [&str; 2] = ["classes-own", "classes-other"];
 
-/// Does the API server take a pod of this class? Its answer where it does not.
+/// The API server's refusal of a pod of this class, if it refuses.
 async fn refused(world: &World, class: Option<&str>) -> Result<Option<String>> {
     let mut spec = pod(0);
     spec["containers"][0]["resources"] = json!({});
@@ -33,10 +33,10 @@ async fn refused(world: &World, class: Option<&str>) -> Result<Option<String>> {
     }
 }
 
-/// The quota that knows `PriorityClasses`, as it is in the tenant's namespace.
-async fn ours(world: &World) -> Result<Option<ResourceQuotaSpec>> {
+/// The operator's quota of `PriorityClasses` in the tenant's namespace.
+async fn operator_quota(world: &World) -> Result<Option<ResourceQuotaSpec>> {
     let quotas = Api::<ResourceQuota>::namespaced(world.client.clone(), TENANT);
-    Ok(quotas.get_opt(OURS).await?.and_then(|q| q.spec))
+    Ok(quotas.get_opt(QUOTA).await?.and_then(|q| q.spec))
 }
 
 fn tenant(classes: Option<Value>) -> Value {
@@ -48,7 +48,7 @@ fn tenant(classes: Option<Value>) -> Value {
 }
 
 #[tokio::test]
-async fn a_quota_lets_in_no_priority_class_but_those_that_the_tenant_names() {
+async fn priority_class_quota_admits_only_classes_of_the_tenant() {
     let world = World::enter().await.unwrap();
     let body = async {
         let class = |name| json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 1000});
@@ -58,26 +58,26 @@ async fn a_quota_lets_in_no_priority_class_but_those_that_the_tenant_names() {
             .set(&[class(CLASSES[0]), class(CLASSES[1]), namespace, account, tenant(Some(json!([CLASSES[0]])))])
             .await?;
         tenant_ready(&world, TENANT).await?;
-        let spec = ours(&world).await?.ok_or_else(|| Error::Wrong(format!("no quota {OURS}")))?;
-        world.set(&[json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": OURS, "namespace": ELSEWHERE}, "spec": spec})]).await?;
+        let spec = operator_quota(&world).await?.ok_or_else(|| Error::Wrong(format!("no quota {QUOTA}")))?;
+        world.set(&[json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": QUOTA, "namespace": ELSEWHERE}, "spec": spec})]).await?;
         let quotas = Api::<ResourceQuota>::namespaced(world.client.clone(), ELSEWHERE);
-        eventually("the quota in force", PATIENCE, || async {
-            let in_force = quotas.get(OURS).await?.status.and_then(|s| s.hard).is_some();
-            Ok(if in_force { Ok(()) } else { Err("not yet".into()) })
+        eventually("the quota to be enforced", PATIENCE, || async {
+            let enforced = quotas.get(QUOTA).await?.status.and_then(|s| s.hard).is_some();
+            Ok(if enforced { Ok(()) } else { Err("not yet".into()) })
         })
         .await?;
 
         let own = (refused(&world, Some(CLASSES[0])).await?, refused(&world, None).await?);
-        ensure(own == (None, None), format!("its own class, and none: {own:?}"))?;
-        let foreign = refused(&world, Some(CLASSES[1])).await?.unwrap_or_default();
-        ensure(foreign.contains(&format!("exceeded quota: {OURS}")), format!("another's class: {foreign:?}"))?;
+        ensure(own == (None, None), format!("with an allowed class, and without a class: {own:?}"))?;
+        let other = refused(&world, Some(CLASSES[1])).await?.unwrap_or_default();
+        ensure(other.contains(&format!("exceeded quota: {QUOTA}")), format!("with another class: {other:?}"))?;
 
         world.set(&[tenant(None)]).await?;
         tenant_ready(&world, TENANT).await?;
-        ensure(ours(&world).await?.is_none(), "the quota is there, though any class may be named")
+        ensure(operator_quota(&world).await?.is_none(), "the quota remains without priorityClasses")
     };
     let outcome = body.await;
-    // what is no tenant's is nobody's to clear
+    // the cleanup between tests deletes objects of tenants only
     let gone = "--ignore-not-found";
     world.kubectl(&["delete", "namespace", ELSEWHERE, gone]).await.unwrap();
     world.kubectl(&["delete", "priorityclass", CLASSES[0], CLASSES[1], gone]).await.unwrap();

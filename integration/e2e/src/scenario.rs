@@ -1,4 +1,4 @@
-//! The story of the demo, step by step, each step returning what was seen; the test asserts it, the demo prints it.
+//! Steps of the demo. Each returns what it observed: the test asserts it, the demo prints it.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,9 @@ use serde_json::json;
 pub use crate::world::NODES;
 use crate::{
     Error, Result, World,
-    forecast::Layouts,
-    objects::{self, Life},
+    fixtures::restricted_spec,
+    objects::{self, PodIdentity},
+    plan_preview::Layouts,
     wait::{PATIENCE, eventually},
 };
 
@@ -24,15 +25,15 @@ pub const TEAM_A: &str = "team-a";
 pub const TEAM_B: &str = "team-b";
 /// The sample in which team-b's guarantee for `mig-3g` grows.
 pub const GROWN: &str = "grown/team-b.yaml";
-/// What it grows to: with four GPUs, all but one of them are needed whole for it.
+/// Devices of the grown guarantee: of four GPUs, three are needed in full and half of the fourth.
 pub const GROWN_TO: usize = 7;
 /// Resource of the profile `mig-1g`.
 pub const MIG_1G: &str = "nvidia.com/mig-1g.10gb";
 /// Resource of the profile `mig-3g`.
 pub const MIG_3G: &str = "nvidia.com/mig-3g.40gb";
 
-/// Applies catalog, pool and tenants, and waits until the tenants are Ready and the pool is laid out: pods started earlier
-/// would all go to the node that is partitioned first.
+/// Applies catalog, pool and tenants, and waits until tenants and pool are Ready: earlier pods would all be scheduled to the
+/// node that is partitioned first.
 pub async fn onboard(world: &World) -> Result<()> {
     for file in ["catalog.yaml", "pool.yaml", "tenants.yaml"] {
         world.sample(file).await?;
@@ -43,7 +44,7 @@ pub async fn onboard(world: &World) -> Result<()> {
     pool_ready(world, "inference").await.map(drop)
 }
 
-/// Waits until a pool is Ready at its present generation, nothing changing.
+/// Waits until a pool is Ready at its present generation and no GPU is changing.
 pub async fn pool_ready(world: &World, name: &str) -> Result<GpuPool> {
     let api = Api::<GpuPool>::all(world.client.clone());
     eventually(&format!("pool {name} Ready"), PATIENCE, || async {
@@ -76,7 +77,7 @@ pub async fn tenant_ready(world: &World, name: &str) -> Result<GpuTenant> {
 }
 
 /// Starts the pods of both teams: two of `mig-1g`, two of `mig-3g`.
-pub async fn start_pods(world: &World) -> Result<BTreeMap<String, Life>> {
+pub async fn start_pods(world: &World) -> Result<BTreeMap<String, PodIdentity>> {
     world.sample("pods/team-a.yaml").await?;
     world.sample("pods/team-b.yaml").await?;
     let mut pods = world.pods_ready(TEAM_A, 2).await?;
@@ -84,25 +85,19 @@ pub async fn start_pods(world: &World) -> Result<BTreeMap<String, Life>> {
     Ok(pods)
 }
 
-/// What a pod sees of its GPU, from inside, by NVML.
-pub async fn inside(world: &World, namespace: &str, pod: &str) -> Result<String> {
+/// The GPUs and MIG devices that NVML lists inside a pod.
+pub async fn visible_gpus(world: &World, namespace: &str, pod: &str) -> Result<String> {
     world.kubectl(&["exec", "-n", namespace, pod, "--", "gpu-work", "show"]).await
 }
 
-/// Asks for one device more in a namespace; the API server's refusal.
-pub async fn refused(world: &World, namespace: &str, resource: &str) -> Result<String> {
-    let pod: Pod = serde_json::from_value(json!({
-        "metadata": {"name": "one-too-many"},
-        "spec": {
-            "securityContext": {"runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [{
-                "name": "c", "image": "lab.local/gputenancy-workload:dev", "imagePullPolicy": "Never",
-                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
-                "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {resource: "1"}},
-            }],
-        },
-    }))
-    .map_err(|e| Error::Text { what: "a pod".into(), why: e.to_string() })?;
+/// Creates a pod beyond the quota of a namespace and returns the API server's refusal.
+pub async fn refused_pod(world: &World, namespace: &str, resource: &str) -> Result<String> {
+    let spec = restricted_spec(json!({
+        "name": "c", "image": "lab.local/gputenancy-workload:dev", "imagePullPolicy": "Never",
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {resource: "1"}},
+    }));
+    let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "one-too-many"}, "spec": spec}))
+        .map_err(|e| Error::Text { what: "a pod".into(), why: e.to_string() })?;
     match Api::<Pod>::namespaced(world.client.clone(), namespace).create(&PostParams::default(), &pod).await {
         Ok(_) => Err(Error::Wrong(format!("a pod beyond the quota of {namespace} was accepted"))),
         Err(kube::Error::Api(status)) if status.is_forbidden() => Ok(status.message.clone()),
@@ -110,22 +105,22 @@ pub async fn refused(world: &World, namespace: &str, resource: &str) -> Result<S
     }
 }
 
-/// Where the device of a pod is: node, GPU index and start.
+/// Position of a pod's device: node, GPU index and start.
 pub type Place = (String, i32, i32);
 
-/// The devices of so many pods on these nodes, by pod name. A status follows kubelet a moment later, so that a pod may be Ready before
-/// it is read here.
-pub async fn all_hold(world: &World, nodes: &[&str], pods: usize) -> Result<BTreeMap<String, Place>> {
+/// Waits until the statuses of these nodes list devices of exactly `pods` pods, and returns them by pod name. A pod can be Ready
+/// a moment before its device is in the status.
+pub async fn wait_for_devices(world: &World, nodes: &[&str], pods: usize) -> Result<BTreeMap<String, Place>> {
     eventually(&format!("{pods} pods with their devices in the statuses"), PATIENCE, || async {
-        let mut held = holdings(world).await?;
+        let mut held = devices_by_pod(world).await?;
         held.retain(|_, (node, ..)| nodes.contains(&node.as_str()));
         Ok(if held.len() == pods { Ok(held) } else { Err(format!("{held:?}")) })
     })
     .await
 }
 
-/// The device that each pod holds, by pod name, read from the agreements.
-pub async fn holdings(world: &World) -> Result<BTreeMap<String, Place>> {
+/// The device of each pod, by pod name, from `GpuNode.status`.
+pub async fn devices_by_pod(world: &World) -> Result<BTreeMap<String, Place>> {
     let nodes = Api::<GpuNode>::all(world.client.clone()).list(&ListParams::default()).await?;
     let mut held = BTreeMap::new();
     for node in &nodes {
@@ -140,25 +135,25 @@ pub async fn holdings(world: &World) -> Result<BTreeMap<String, Place>> {
     Ok(held)
 }
 
-/// A change that is journalled on a GPU.
+/// A change recorded in `GpuNode.spec.gpus[].change`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Journal {
+pub struct ChangeRecord {
     /// The GPU as text: node and NVML's index.
     pub gpu: String,
     /// The phase of the change.
     pub phase: ChangePhase,
-    /// Why it is made, or why it failed.
+    /// Reason of the change, or of its failure.
     pub reason: String,
 }
 
-impl std::fmt::Display for Journal {
+impl std::fmt::Display for ChangeRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {:?}: {}", self.gpu, self.phase, self.reason)
     }
 }
 
-/// Every change that is journalled on any GPU now.
-pub async fn changes(world: &World) -> Result<Vec<Journal>> {
+/// All changes that are recorded now.
+pub async fn changes(world: &World) -> Result<Vec<ChangeRecord>> {
     let nodes = Api::<GpuNode>::all(world.client.clone()).list(&ListParams::default()).await?;
     let of = |node: &GpuNode| {
         let index = |uuid: &str| {
@@ -168,7 +163,7 @@ pub async fn changes(world: &World) -> Result<Vec<Journal>> {
         let line = |g: &gputenancy_crds::GpuSpec| {
             let change = g.change.as_ref()?;
             let gpu = format!("{} GPU {}", node.name_any(), index(&g.uuid));
-            Some(Journal { gpu, phase: change.phase, reason: change.reason.clone() })
+            Some(ChangeRecord { gpu, phase: change.phase, reason: change.reason.clone() })
         };
         node.spec.gpus.iter().filter_map(line).collect::<Vec<_>>()
     };
@@ -186,18 +181,18 @@ pub async fn layouts(world: &World) -> Result<Layouts> {
     Ok(nodes.iter().flat_map(of).collect())
 }
 
-/// Waits until so many instances of a profile exist in the cluster and nothing changes any more.
-pub async fn settled(world: &World, profile: &str, count: usize) -> Result<Vec<Vec<String>>> {
+/// Waits until at least `count` instances of a profile exist in the cluster and no GPU is changing.
+pub async fn instances_ready(world: &World, profile: &str, count: usize) -> Result<Vec<Vec<String>>> {
     let suffix = format!(":{profile}");
     let enough = |all: &[Vec<String>]| all.iter().flatten().filter(|i| i.ends_with(&suffix)).count() >= count;
-    world.layout(&format!("{count} instances of {profile}, and rest"), PATIENCE * 2, enough).await
+    world.layout(&format!("{count} instances of {profile} and no change"), PATIENCE * 2, enough).await
 }
 
 /// Events about pods of a namespace with this reason.
 pub async fn pod_events(world: &World, namespace: &str, reason: &str) -> Result<Vec<String>> {
     let events = Api::<Event>::namespaced(world.client.clone(), namespace).list(&ListParams::default()).await?;
-    let told = events.into_iter().filter(|e| e.reason.as_deref() == Some(reason));
-    Ok(told
+    let found = events.into_iter().filter(|e| e.reason.as_deref() == Some(reason));
+    Ok(found
         .map(|e| format!("{}: {}", e.involved_object.name.unwrap_or_default(), e.message.unwrap_or_default()))
         .collect())
 }

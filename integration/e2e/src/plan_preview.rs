@@ -1,9 +1,8 @@
-//! What `kubectl gpu plan` says of a manifest before it is applied.
+//! The output of `kubectl gpu plan` for a manifest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
-use tokio::process::Command;
 
 use crate::{Error, Result, World, product};
 
@@ -12,37 +11,33 @@ pub type Gpu = (String, i32);
 /// The layout of every GPU, in the form of [`crate::objects::layouts`].
 pub type Layouts = BTreeMap<Gpu, Vec<String>>;
 
-/// The command as people type it in the checkout, for a manifest of `samples/`.
+/// The command line for a manifest of `samples/`, as the demo prints it.
 pub fn command(sample: &str) -> String {
     format!("kubectl gpu plan -f samples/{sample}")
 }
 
-/// What it prints, and its exit code.
-pub async fn ask(world: &World, sample: &str, output: &str) -> Result<(String, i32)> {
-    let root = product::root();
-    let program = root.join("target/debug/kubectl-gpu");
-    let mut plan = Command::new(&program);
-    plan.args(["plan", "--exit-code", "-o", output, "-f", &format!("samples/{sample}")]);
-    plan.current_dir(root).env("KUBECONFIG", world.lab.kubeconfig_path());
-    let done = plan.output().await;
-    let done = done.map_err(|source| Error::Io { what: format!("running {}", program.display()), source })?;
+/// Runs the command and returns its output and exit code.
+pub async fn run(world: &World, sample: &str, output: &str) -> Result<(String, i32)> {
+    let file = format!("samples/{sample}");
+    let args = ["plan", "--exit-code", "-o", output, "-f", &file];
+    let done = product::kubectl_gpu(&world.lab.kubeconfig_path(), &args).await?;
     match done.status.code() {
         None | Some(1) => Err(Error::Wrong(format!("no plan: {}", String::from_utf8_lossy(&done.stderr)))),
         Some(code) => Ok((String::from_utf8_lossy(&done.stdout).into_owned(), code)),
     }
 }
 
-/// What `-o json` says, as far as it can be held against what then happens.
+/// The fields of `-o json` that are compared with the outcome.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Forecast {
+pub struct PlanPreview {
     /// GPUs that change.
     pub changes: Vec<Change>,
     /// Pods that are evicted.
     pub evictions: Vec<Eviction>,
     /// Devices of every profile.
     pub profiles: Vec<Capacity>,
-    /// What cannot be had.
+    /// Demands that cannot be met.
     pub problems: Vec<serde_json::Value>,
 }
 
@@ -53,7 +48,7 @@ pub struct Change {
     gpu: i32,
     destroy: Vec<Instance>,
     create: Vec<Instance>,
-    /// Why, in sentences.
+    /// Reasons, as sentences.
     pub reasons: Vec<String>,
 }
 
@@ -70,7 +65,7 @@ pub struct Eviction {
     pub namespace: String,
     /// Its name.
     pub pod: String,
-    /// What it has, such as `1g.10gb at 0 of gpu-1 GPU 1`.
+    /// Its devices, such as `1g.10gb at 0 of gpu-1 GPU 1`.
     pub devices: Vec<String>,
 }
 
@@ -79,20 +74,20 @@ pub struct Eviction {
 pub struct Capacity {
     /// Its name.
     pub profile: String,
-    /// How many there are.
+    /// Number of devices.
     pub devices: BeforeAfter,
 }
 
 /// A number without the manifest and with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct BeforeAfter {
-    /// Without.
+    /// Without it.
     pub before: i64,
     /// With it.
     pub after: i64,
 }
 
-impl Forecast {
+impl PlanPreview {
     /// Reads JSON.
     pub fn read(json: &str) -> Result<Self> {
         serde_json::from_str(json).map_err(|e| Error::Text { what: "the plan".into(), why: e.to_string() })
@@ -103,7 +98,7 @@ impl Forecast {
         self.changes.iter().map(|c| (c.node.clone(), c.gpu)).collect()
     }
 
-    /// The layouts that come out when what is destroyed goes and what is created comes.
+    /// The layouts after all changes.
     pub fn layouts(&self, had: &Layouts) -> Layouts {
         let mut layouts = had.clone();
         for change in &self.changes {
@@ -128,25 +123,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_destroyed_goes_what_is_created_comes_and_other_gpus_stay() {
+    fn preview_layouts_apply_destroy_and_create() {
         let json = serde_json::json!({
             "changes": [{"node": "n", "gpu": 1, "reasons": ["why"],
                 "destroy": [{"profile": "1g.10gb", "start": 4}], "create": [{"profile": "3g.40gb", "start": 4}]}],
             "evictions": [], "problems": [],
             "profiles": [{"profile": "mig-3g", "devices": {"before": 0, "after": 1}}],
         });
-        let forecast = Forecast::read(&json.to_string()).unwrap();
+        let preview = PlanPreview::read(&json.to_string()).unwrap();
         let gpu = |index| ("n".to_owned(), index);
         let layout = |instances: [&str; 2]| instances.map(String::from).to_vec();
         let had: Layouts = [(gpu(0), vec!["whole".into()]), (gpu(1), layout(["0:1g.10gb", "4:1g.10gb"]))].into();
         let has: Layouts = [(gpu(0), vec!["whole".into()]), (gpu(1), layout(["0:1g.10gb", "4:3g.40gb"]))].into();
-        assert_eq!(forecast.layouts(&had), has);
-        assert_eq!(forecast.changed(), [gpu(1)].into());
-        assert_eq!(forecast.devices("mig-3g"), Some(BeforeAfter { before: 0, after: 1 }));
+        assert_eq!(preview.layouts(&had), has);
+        assert_eq!(preview.changed(), [gpu(1)].into());
+        assert_eq!(preview.devices("mig-3g"), Some(BeforeAfter { before: 0, after: 1 }));
     }
 
     #[test]
-    fn a_document_of_another_shape_is_an_error_and_not_an_empty_forecast() {
-        assert!(Forecast::read(r#"{"kind": "PlanPreview"}"#).is_err());
+    fn preview_of_unknown_shape_is_an_error() {
+        assert!(PlanPreview::read(r#"{"kind": "PlanPreview"}"#).is_err());
     }
 }

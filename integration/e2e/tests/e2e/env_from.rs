@@ -1,11 +1,11 @@
-//! What a container gets by `envFrom` is not in the pod that the API server judges: the node agent sees it once it has started.
+//! Variables by `envFrom` are invisible to admission policies: the agent checks them after a container has started.
 
 use e2e::{
     Result, World,
+    fixtures::{mig_profile, pod_spec, pool, restricted_spec, tenant},
     objects::{self, ensure},
     product,
-    scene::{mig_profile, pod_spec, pool, tenant},
-    story::{pod_events, pool_ready, tenant_ready},
+    scenario::{pod_events, pool_ready, tenant_ready},
     wait::{PATIENCE, eventually},
 };
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
@@ -14,28 +14,23 @@ use serde_json::{Value, json};
 
 const REASON: &str = "ForbiddenVariable";
 
-fn holder(kind: &str, namespace: &str, name: &str, key: &str, value: &str) -> Value {
+fn source(kind: &str, namespace: &str, name: &str, key: &str, value: &str) -> Value {
     let field = if kind == "Secret" { "stringData" } else { "data" };
     json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": namespace}, field: {key: value}})
 }
 
-/// A pod on the node with GPUs that has none and takes all variables of a `ConfigMap`.
+/// A pod without a GPU on a GPU node, with all variables of a `ConfigMap`.
 fn idle(namespace: &str, name: &str, map: &str) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace},
-        "spec": {
-            "nodeSelector": {"kubernetes.io/hostname": "gpu-1"}, "terminationGracePeriodSeconds": 0,
-            "securityContext": {"runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [{
-                "name": "c", "image": "lab.local/busybox:1", "imagePullPolicy": "Never", "command": ["/bin/sleep", "86400"],
-                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
-                "envFrom": [{"configMapRef": {"name": map}}],
-            }],
-        },
-    })
+    let mut spec = restricted_spec(json!({
+        "name": "c", "image": "lab.local/busybox:1", "imagePullPolicy": "Never", "command": ["/bin/sleep", "86400"],
+        "envFrom": [{"configMapRef": {"name": map}}],
+    }));
+    spec["nodeSelector"] = json!({"kubernetes.io/hostname": "gpu-1"});
+    spec["terminationGracePeriodSeconds"] = json!(0);
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec})
 }
 
-/// A pod with a GPU that takes all variables of these.
+/// A pod with a GPU, with all variables of these sources.
 fn with_gpu(name: &str, sources: Value) -> Value {
     let mut spec = pod_spec("nvidia.com/mig-1g.10gb");
     spec["containers"][0]["envFrom"] = sources;
@@ -43,7 +38,7 @@ fn with_gpu(name: &str, sources: Value) -> Value {
 }
 
 #[tokio::test]
-async fn what_comes_by_env_from_is_told_and_stopped_as_it_would_be_refused_in_a_manifest() {
+async fn env_from_forbidden_variable_is_reported_and_stops_the_container() {
     let world = World::enter().await.unwrap();
     let body = async {
         world.set(&[mig_profile("mig-1g", "1g.10gb")]).await?;
@@ -51,21 +46,21 @@ async fn what_comes_by_env_from_is_told_and_stopped_as_it_would_be_refused_in_a_
         tenant_ready(&world, "t").await?;
         pool_ready(&world, "p").await?;
         stopped(&world).await?;
-        told(&world).await
+        reported(&world).await
     };
     let outcome = body.await;
     world.kubectl(&["delete", "pod/elsewhere", "configmap/devices", "--now", "--ignore-not-found"]).await.unwrap();
     product::install(&world.lab, &[]).await.unwrap();
-    world.keeping_evidence("hidden", async { outcome }).await;
+    world.keeping_evidence("env-from", async { outcome }).await;
 }
 
 async fn stopped(world: &World) -> Result<()> {
-    let greeting = holder("ConfigMap", "t", "greeting", "GREETING", "hello");
-    let devices = |namespace| holder("ConfigMap", namespace, "devices", "NVIDIA_VISIBLE_DEVICES", "all");
+    let greeting = source("ConfigMap", "t", "greeting", "GREETING", "hello");
+    let devices = |namespace| source("ConfigMap", namespace, "devices", "NVIDIA_VISIBLE_DEVICES", "all");
     world.set(&[devices("t"), devices("default"), greeting]).await?;
-    world.set(&[holder("Secret", "t", "keys", "LD_PRELOAD", "/tmp/x.so")]).await?;
+    world.set(&[source("Secret", "t", "keys", "LD_PRELOAD", "/tmp/x.so")]).await?;
     let maps = json!([{"configMapRef": {"name": "greeting"}}, {"configMapRef": {"name": "devices"}}]);
-    // CDI says `void` in the variable whatever the ConfigMap says, so a pod with a GPU has nothing that it may not have
+    // in a pod with a GPU, CDI overwrites the variable with `void`, so nothing is forbidden there
     world
         .set(&[idle("t", "quiet", "greeting"), with_gpu("work", maps), idle("default", "elsewhere", "devices")])
         .await?;
@@ -80,39 +75,42 @@ async fn stopped(world: &World) -> Result<()> {
     ] {
         event_of(world, pod, words).await?;
         eventually(&format!("{pod} is stopped"), PATIENCE, || async {
-            let run = run(world, pod).await?;
+            let run = container_status(world, pod).await?;
             let mut states = run.iter().flat_map(|run| run.last_state.iter().chain(&run.state));
             let ended = states.find_map(|state| state.terminated.as_ref());
             Ok(if ended.is_some() { Ok(()) } else { Err(format!("{run:?}")) })
         })
         .await?;
     }
-    // it is stopped again when kubelet has started it again
-    eventually("a second event for the second start", PATIENCE, || async {
+    // kubelet restarts the container, and the agent stops it again
+    eventually("a second event after the restart", PATIENCE, || async {
         let events = pod_events(world, "t", REASON).await?;
         let count = events.iter().filter(|event| event.starts_with("reaches:")).count();
         Ok(if count >= 2 { Ok(()) } else { Err(events.join("; ")) })
     })
     .await?;
-    // the others may run for a moment
+    // other containers keep running
     let after = objects::running(&world.client, "t").await?;
-    let run_on = before.iter().all(|(pod, life)| after.get(pod) == Some(life));
-    ensure(run_on, format!("what has nothing to hide runs on: before {before:?}, after {after:?}"))?;
+    let run_on = before.iter().all(|(pod, identity)| after.get(pod) == Some(identity));
+    ensure(run_on, format!("other containers: before {before:?}, after {after:?}"))?;
     let events = pod_events(world, "t", REASON).await?;
     let about_others = events.iter().any(|e| !e.starts_with("reaches:") && !e.starts_with("preloads:"));
-    ensure(!about_others, format!("nobody else is told anything: {events:?}"))?;
-    ensure(pod_events(world, "default", REASON).await?.is_empty(), "what is no tenant's is left alone")?;
-    ensure(world.pods_ready("default", 1).await?.values().all(|life| life.restarts == 0), "and runs on")
+    ensure(!about_others, format!("events about other pods: {events:?}"))?;
+    ensure(pod_events(world, "default", REASON).await?.is_empty(), "an event about a pod of no tenant")?;
+    ensure(
+        world.pods_ready("default", 1).await?.values().all(|identity| identity.restarts == 0),
+        "a pod of no tenant was restarted",
+    )
 }
 
-/// With `Tell` nothing is stopped.
-async fn told(world: &World) -> Result<()> {
+/// With `Tell` containers keep running.
+async fn reported(world: &World) -> Result<()> {
     world.kubectl(&["delete", "pod", "-n", "t", "--all", "--now"]).await?;
     product::install(&world.lab, &["policies.hiddenVariables=Tell"]).await?;
     world.set(&[idle("t", "told", "devices")]).await?;
     event_of(world, "told", "the container goes on").await?;
-    let lives = world.pods_ready("t", 1).await?;
-    ensure(lives.values().all(|life| life.restarts == 0), format!("it goes on: {lives:?}"))
+    let pods = world.pods_ready("t", 1).await?;
+    ensure(pods.values().all(|pod| pod.restarts == 0), format!("restarts: {pods:?}"))
 }
 
 async fn event_of(world: &World, pod: &str, words: &str) -> Result<()> {
@@ -124,7 +122,7 @@ async fn event_of(world: &World, pod: &str, words: &str) -> Result<()> {
     .await
 }
 
-async fn run(world: &World, pod: &str) -> Result<Option<ContainerStatus>> {
+async fn container_status(world: &World, pod: &str) -> Result<Option<ContainerStatus>> {
     let pod = Api::<Pod>::namespaced(world.client.clone(), "t").get(pod).await?;
     Ok(pod.status.and_then(|status| status.container_statuses?.into_iter().next()))
 }

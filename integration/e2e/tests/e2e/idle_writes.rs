@@ -1,22 +1,22 @@
-//! At rest nothing of ours writes to the API server, by its own count.
+//! At rest the product writes nothing, by the API server's request metrics.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use e2e::{Result, World, objects::ensure, story};
+use e2e::{Result, World, objects::ensure, scenario};
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry};
 use kube::{Api, ResourceExt, api::ListParams};
 
-/// Requests that change objects, by user agent class: from the API server's own metrics, per verb and resource of ours.
+/// Counts of requests that change objects, by the labels of the API server's metric.
 pub(crate) async fn writes(world: &World) -> Result<BTreeMap<String, f64>> {
     let text = world.kubectl(&["get", "--raw", "/metrics"]).await?;
     let ours = |line: &str| {
         line.starts_with("apiserver_request_total{")
             && ["POST", "PUT", "PATCH", "APPLY", "DELETE"].iter().any(|verb| line.contains(&format!("verb=\"{verb}\"")))
-            // leases are heartbeats, events of kubelet and its own node status are kubelet's
+            // heartbeats and access reviews
             && !line.contains("resource=\"leases\"")
             && !line.contains("resource=\"tokenreviews\"")
             && !line.contains("resource=\"subjectaccessreviews\"")
-            // kubelets renew the tokens of pods; and what was not found was not written (Kubernetes' own recorders repeat
+            // kubelets reinstall the tokens of pods; and what was not found was not written (Kubernetes' own recorders repeat
             // events about namespaces that are gone)
             && !line.contains("subresource=\"token\"")
             && !line.contains("code=\"404\"")
@@ -28,8 +28,8 @@ pub(crate) async fn writes(world: &World) -> Result<BTreeMap<String, f64>> {
     Ok(lines.collect())
 }
 
-/// When our field managers last wrote to each node, by node, manager and subresource.
-async fn our_marks(world: &World) -> Result<Vec<String>> {
+/// Times of the last write of each of the product's field managers to each node.
+async fn node_writes(world: &World) -> Result<Vec<String>> {
     let nodes = Api::<Node>::all(world.client.clone()).list(&ListParams::default()).await?;
     let of = |node: &Node| {
         let ours =
@@ -42,27 +42,30 @@ async fn our_marks(world: &World) -> Result<Vec<String>> {
 }
 
 #[tokio::test]
-async fn two_minutes_at_rest_without_a_write() {
+async fn programs_at_rest_write_nothing_for_two_minutes() {
     let world = World::enter().await.unwrap();
     let body = async {
-        story::onboard(&world).await?;
-        story::start_pods(&world).await?;
+        scenario::onboard(&world).await?;
+        scenario::start_pods(&world).await?;
         tokio::time::sleep(Duration::from_secs(30)).await;
-        let marks = our_marks(&world).await?;
+        let marks = node_writes(&world).await?;
         let before = writes(&world).await?;
         tokio::time::sleep(Duration::from_mins(2)).await;
         let after = writes(&world).await?;
         let grown: Vec<String> = after
             .iter()
             .filter(|(key, count)| **count > before.get(*key).copied().unwrap_or(0.0))
-            // kubelet writes the status of its node and of its pods when it likes; that we do not is asked below
+            // kubelet writes statuses of nodes and pods; the product's own are checked by field manager below
             .filter(|(key, _)| !(key.contains("subresource=\"status\"") && key.contains("group=\"\"")))
             .map(|(key, count)| format!("{key} {} -> {count}", before.get(key).copied().unwrap_or(0.0)))
             .collect();
         ensure(grown.is_empty(), format!("writes at rest: {}", grown.join("; ")))?;
         ensure(!before.is_empty(), "the API server counts writes")?;
-        let now = our_marks(&world).await?;
-        ensure(now == marks && !now.is_empty(), format!("our field managers wrote to nodes: {marks:?} -> {now:?}"))
+        let now = node_writes(&world).await?;
+        ensure(
+            now == marks && !now.is_empty(),
+            format!("writes of the product's field managers to nodes: {marks:?} -> {now:?}"),
+        )
     };
     world.keeping_evidence("quiet", body).await;
 }

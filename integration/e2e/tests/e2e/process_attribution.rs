@@ -1,13 +1,13 @@
-//! Processes that use a device which kubelet has not given to them: a change waits for them and names them.
+//! Unattributed processes, which use a device that kubelet did not allocate to their pod: a change waits for them and names them.
 
 use std::collections::BTreeSet;
 
 use e2e::{
     Error, Result, World,
+    fixtures::{mig_profile, pool, tenant, workload},
     objects::{self, ensure},
     product,
-    scene::{mig_profile, pool, tenant, workload},
-    story::{settled, tenant_ready},
+    scenario::{instances_ready, tenant_ready},
     wait::{PATIENCE, eventually},
 };
 use futures::{TryStreamExt as _, future};
@@ -18,30 +18,30 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-/// The driver's place on a node.
+/// The driver root of a node.
 const DRIVER: &str = "/run/nvidia/driver";
-/// What a program needs to find it there.
+/// Variables by which a program finds the driver.
 const LIBRARIES: &str = "LD_LIBRARY_PATH=/run/nvidia/driver/usr/lib/x86_64-linux-gnu";
 const STATE: &str = "NVSIM_STATE=/run/nvidia/driver/run/nvsim";
 
-/// Where the monitor runs.
+/// Namespace of the monitor.
 const MONITORING: &str = "monitoring";
 
 #[tokio::test]
-async fn processes_that_have_nothing_from_kubelet_are_waited_for_and_named_with_container_and_pod() {
+async fn unattributed_processes_delay_the_change_and_are_named() {
     let world = World::enter().await.unwrap();
-    world.keeping_evidence("orphans", two_strangers(&world)).await;
+    world.keeping_evidence("unattributed-processes", two_processes(&world)).await;
 }
 
-/// One on each GPU, as an administrator's shell and a badly written monitor would hold them.
-async fn two_strangers(world: &World) -> Result<()> {
+/// One process on each GPU: of an administrator's shell, and of a monitor's pod.
+async fn two_processes(world: &World) -> Result<()> {
     let mut supply = pool("p", "gpu-1", &["mig-1g", "mig-3g"]);
-    // all small devices go, though strangers use two of them
+    // the change removes all small devices while the processes use two of them
     supply["spec"]["disruption"]["allowOutage"] = true.into();
     world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-3g", "3g.40gb"), supply]).await?;
     world.set(&[tenant("t", &[("mig-1g", 14)])]).await?;
     tenant_ready(world, "t").await?;
-    let shell = on_the_node(world, &device(world, 0).await?).await?;
+    let shell = start_process(world, &device(world, 0).await?).await?;
     world.set(&[namespace(), monitor(&device(world, 1).await?)]).await?;
     world.pods_ready(MONITORING, 1).await?;
     world.set(&[tenant("t", &[("mig-3g", 4)])]).await?;
@@ -50,10 +50,10 @@ async fn two_strangers(world: &World) -> Result<()> {
         "(gpu-work) of container spy of pod monitoring/monitor uses 1g.10gb at 0".to_owned(),
     ];
     let pools = Api::<GpuPool>::all(world.client.clone());
-    eventually("the pool names both processes", PATIENCE, || async {
+    eventually("both processes in the pool's changes", PATIENCE, || async {
         let changes = pools.get("p").await?.status.unwrap_or_default().changes;
-        let told = |words: &String| changes.iter().any(|c| c.message.contains(words));
-        Ok(if named.iter().all(told) { Ok(()) } else { Err(format!("{changes:?}")) })
+        let listed = |text: &String| changes.iter().any(|c| c.message.contains(text));
+        Ok(if named.iter().all(listed) { Ok(()) } else { Err(format!("{changes:?}")) })
     })
     .await?;
     let lives = |pid: &str| format!("/proc/{pid}/stat");
@@ -61,17 +61,17 @@ async fn two_strangers(world: &World) -> Result<()> {
     world.pods_ready(MONITORING, 1).await?;
     world.on_node("gpu-1", &["kill", "-9", &shell]).await?;
     world.kubectl(&["delete", "namespace", MONITORING]).await?;
-    settled(world, "3g.40gb", 4).await.map(drop)
+    instances_ready(world, "3g.40gb", 4).await.map(drop)
 }
 
 #[tokio::test]
-async fn pods_that_leave_together_leave_no_process_behind_that_nobody_answers_for() {
+async fn terminating_pods_leave_no_unattributed_process() {
     let world = World::enter().await.unwrap();
-    world.keeping_evidence("leaving", fourteen_leave(&world)).await;
+    world.keeping_evidence("terminating-pods", fourteen_terminate(&world)).await;
 }
 
-/// Every status that is written meanwhile is looked at: a plan may be made from any of them.
-async fn fourteen_leave(world: &World) -> Result<()> {
+/// Checks every status written meanwhile, because the planner may read any of them.
+async fn fourteen_terminate(world: &World) -> Result<()> {
     world.set(&[mig_profile("mig-1g", "1g.10gb"), pool("p", "gpu-1", &["mig-1g"])]).await?;
     world.set(&[tenant("t", &[("mig-1g", 14)])]).await?;
     tenant_ready(world, "t").await?;
@@ -81,13 +81,13 @@ async fn fourteen_leave(world: &World) -> Result<()> {
     all_devices(world, "used by its owner", used).await?;
 
     let nodes = Api::<GpuNode>::all(world.client.clone());
-    let (mut looks, mut unanswered) = (0, BTreeSet::new());
-    let words = watcher(nodes, watcher::Config::default().fields("metadata.name=gpu-1")).applied_objects();
-    let following = words.try_for_each(|node| {
-        looks += 1;
+    let (mut statuses, mut unattributed) = (0, BTreeSet::new());
+    let updates = watcher(nodes, watcher::Config::default().fields("metadata.name=gpu-1")).applied_objects();
+    let following = updates.try_for_each(|node| {
+        statuses += 1;
         let instances = node.status.iter().flat_map(|s| &s.gpus).flat_map(|g| g.instances.iter().map(move |i| (g, i)));
         let odd = instances.filter(|(_, i)| i.device.owner.is_none() && i.device.clients > 0);
-        unanswered.extend(odd.map(|(g, i)| format!("look {looks}: GPU {} at {}", g.index, i.start)));
+        unattributed.extend(odd.map(|(g, i)| format!("status {statuses}: GPU {} at {}", g.index, i.start)));
         future::ready(Ok(()))
     });
     let leaving = async {
@@ -98,11 +98,11 @@ async fn fourteen_leave(world: &World) -> Result<()> {
         end = following => return Err(Error::Wrong(format!("the watch ended: {end:?}"))),
         left = leaving => left?,
     }
-    ensure(looks > 1, "they were seen leaving")?;
-    ensure(unanswered.is_empty(), format!("processes whose pods had just left: {unanswered:?}"))
+    ensure(statuses > 1, "too few statuses")?;
+    ensure(unattributed.is_empty(), format!("unattributed while their pods terminated: {unattributed:?}"))
 }
 
-/// Waits until all fourteen devices of gpu-1 are so.
+/// Waits until all fourteen devices of gpu-1 satisfy a predicate.
 async fn all_devices(world: &World, what: &str, so: impl Fn(&DeviceState) -> bool) -> Result<()> {
     eventually(&format!("every device {what}"), PATIENCE, || async {
         let node = objects::gpu_node(&world.client, "gpu-1").await?;
@@ -121,8 +121,8 @@ async fn device(world: &World, gpu: usize) -> Result<String> {
     uuid.ok_or_else(|| Error::Wrong(format!("GPU {gpu} of gpu-1 has no MIG device")))
 }
 
-/// Starts a process on the node itself that holds a device; its id there.
-async fn on_the_node(world: &World, device: &str) -> Result<String> {
+/// Starts a process outside of any pod that uses a device, and returns its process id.
+async fn start_process(world: &World, device: &str) -> Result<String> {
     let program = product::root().join("target/debug/gpu-work").display().to_string();
     let start = format!("{LIBRARIES} {STATE} CUDA_VISIBLE_DEVICES={device} {program} hold >/dev/null 2>&1 & echo $!");
     let pid = world.on_node("gpu-1", &["sh", "-c", &start]).await?;
@@ -133,7 +133,7 @@ fn namespace() -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": MONITORING}})
 }
 
-/// A privileged pod that asks for no device and uses one.
+/// A privileged pod that uses a device without requesting one.
 fn monitor(device: &str) -> Value {
     let variable = |text: &str| text.split_once('=').map(|(name, value)| json!({"name": name, "value": value}));
     let device = format!("CUDA_VISIBLE_DEVICES={device}");

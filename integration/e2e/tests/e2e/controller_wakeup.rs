@@ -1,12 +1,12 @@
-//! Controllers that have been refused for long: told of room when there is some, they come at once and not after their own pauses.
+//! Controllers in exponential backoff after quota refusals retry as soon as the quota has headroom (`budget.wakeControllers`).
 
 use std::time::Duration;
 
 use e2e::{
     Result, World,
+    fixtures::{mig_profile, pool},
     objects::ensure,
-    scene::{mig_profile, pool},
-    story::tenant_ready,
+    scenario::tenant_ready,
     wait::{PATIENCE, eventually},
 };
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -15,18 +15,18 @@ use serde_json::{Value, json};
 
 use crate::budget::pod;
 
-const TENANT: &str = "called";
-const HAS: &str = "called-has";
-const WAITS: &str = "called-waits";
+const TENANT: &str = "wakeup";
+const USES: &str = "wakeup-uses";
+const WAITS: &str = "wakeup-waits";
 const BUDGET: usize = 3;
-/// Controllers that wait, each for one pod.
+/// Controllers that wait for one pod each.
 const WAITING: [(&str, &str); 3] = [("apps/v1", "Deployment"), ("apps/v1", "StatefulSet"), ("batch/v1", "Job")];
-/// How often their objects are touched: each time they try and fail, and pause twice as long as before, from 5 ms on.
+/// Updates of the waiting objects: each triggers a failing attempt, which doubles the backoff from 5 ms.
 const TOUCHES: usize = 18;
-/// Pauses that had begun before that are over by then.
+/// Longer than every backoff that began before the last update.
 const EARLIER: Duration = Duration::from_secs(15);
 
-/// A controller of this kind whose pods count and are never scheduled: what is asked here is admission.
+/// A controller whose pods count towards quotas and are never scheduled.
 fn controller((version, kind): (&str, &str), namespace: &str, replicas: usize) -> Value {
     let labels = json!({"app": kind.to_lowercase()});
     let mut pod = pod(1);
@@ -44,7 +44,7 @@ fn controller((version, kind): (&str, &str), namespace: &str, replicas: usize) -
     json!({"apiVersion": version, "kind": kind, "metadata": {"name": kind.to_lowercase(), "namespace": namespace}, "spec": spec})
 }
 
-async fn pods_are(world: &World, namespace: &str, count: usize) -> Result<()> {
+async fn pods_become(world: &World, namespace: &str, count: usize) -> Result<()> {
     eventually(&format!("{count} pods in {namespace}"), PATIENCE, || async {
         let pods = Api::<Pod>::namespaced(world.client.clone(), namespace).list(&ListParams::default()).await?;
         let names: Vec<String> = pods.iter().map(ResourceExt::name_any).collect();
@@ -53,7 +53,7 @@ async fn pods_are(world: &World, namespace: &str, count: usize) -> Result<()> {
     .await
 }
 
-/// All of them have been refused by our quota.
+/// The quota has refused a pod of each controller.
 async fn all_refused(world: &World) -> Result<()> {
     let events = Api::<Event>::namespaced(world.client.clone(), WAITS);
     eventually("every controller refused", PATIENCE, || async {
@@ -67,20 +67,20 @@ async fn all_refused(world: &World) -> Result<()> {
 }
 
 #[tokio::test]
-async fn controllers_that_have_been_refused_for_long_are_told_of_room_and_come() {
+async fn controller_in_backoff_retries_when_quota_has_headroom() {
     let world = World::enter().await.unwrap();
     let body = async {
         let tenant = json!({
             "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "metadata": {"name": TENANT},
             "spec": {
-                "namespaces": [{"name": HAS}, {"name": WAITS}], "gpus": [{"profile": "slice", "count": BUDGET}],
+                "namespaces": [{"name": USES}, {"name": WAITS}], "gpus": [{"profile": "slice", "count": BUDGET}],
                 "deletionProtection": false,
             },
         });
         world.set(&[mig_profile("slice", "1g.10gb"), pool("p", "gpu-1", &["slice"]), tenant]).await?;
         tenant_ready(&world, TENANT).await?;
-        world.set(&[controller(("apps/v1", "Deployment"), HAS, BUDGET)]).await?;
-        pods_are(&world, HAS, BUDGET).await?;
+        world.set(&[controller(("apps/v1", "Deployment"), USES, BUDGET)]).await?;
+        pods_become(&world, USES, BUDGET).await?;
 
         world.set(&WAITING.map(|which| controller(which, WAITS, 1))).await?;
         all_refused(&world).await?;
@@ -90,16 +90,16 @@ async fn controllers_that_have_been_refused_for_long_are_told_of_room_and_come()
             world.kubectl(&["annotate", "--overwrite", "-n", WAITS, kinds, "--all", &value]).await?;
         }
         tokio::time::sleep(EARLIER).await;
-        pods_are(&world, WAITS, 0).await?;
+        pods_become(&world, WAITS, 0).await?;
 
-        // without a word they would come after ten minutes and more
-        world.kubectl(&["delete", "deployment", "-n", HAS, "deployment", "--wait=false"]).await?;
-        pods_are(&world, WAITS, WAITING.len()).await?;
+        // by backoff alone the next attempt would be more than ten minutes away
+        world.kubectl(&["delete", "deployment", "-n", USES, "deployment", "--wait=false"]).await?;
+        pods_become(&world, WAITS, WAITING.len()).await?;
         let reasons = "jsonpath={.items[*].status.conditions[?(@.type==\"gputenancy.io/RoomMade\")].message}";
-        let said = world.kubectl(&["get", "replicasets", "-n", WAITS, "-o", reasons]).await?;
+        let message = world.kubectl(&["get", "replicasets", "-n", WAITS, "-o", reasons]).await?;
         let wanted =
-            "the budget of GpuTenant called has headroom here for a pod with requests.nvidia.com/mig-1g.10gb=1";
-        ensure(said.trim() == wanted, format!("the ReplicaSet says: {said}"))
+            "the budget of GpuTenant wakeup has headroom here for a pod with requests.nvidia.com/mig-1g.10gb=1";
+        ensure(message.trim() == wanted, format!("condition of the ReplicaSet: {message}"))
     };
-    world.keeping_evidence("called", body).await;
+    world.keeping_evidence("controller-wakeup", body).await;
 }

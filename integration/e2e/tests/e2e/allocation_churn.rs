@@ -1,5 +1,5 @@
-//! Five minutes of pods that come and go on two nodes, while layouts change, agents restart, and exporters ask kubelet all the time
-//! who has what, which makes it forget now and then what it is about to give (kubernetes/kubernetes#137534).
+//! Five minutes of pod creation and deletion on two nodes, while layouts change, agents restart, and exporters query kubelet's pod
+//! resources. Such queries make kubelet lose a pending allocation now and then (kubernetes/kubernetes#137534).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,10 +12,10 @@ use std::{
 
 use e2e::{
     Error, Result, World,
+    fixtures::{mig_profile, pod_spec, tenant},
     objects::{ensure, set_guarantee},
     product,
-    scene::{mig_profile, pod_spec, tenant},
-    story::tenant_ready,
+    scenario::tenant_ready,
 };
 use gputenancy_agent::kubelet::pod_resources::PodResources;
 use k8s_openapi::api::core::v1::Pod;
@@ -26,47 +26,47 @@ use kube::{
 use lab::NodeHandle;
 use serde_json::{Value, json};
 
-/// Seconds of the test; the issue of the day asks for 300, a quick look for less.
+/// Duration of the test in seconds; `CHURN_SECONDS` overrides it.
 fn seconds() -> u64 {
     std::env::var("CHURN_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(300)
 }
 
-/// Reasons of a pod that the scheduler bound and kubelet would not take: `UnexpectedAdmissionError`, `OutOfnvidia.com/…`.
+/// Is this the reason of a pod that kubelet's admission refused: `UnexpectedAdmissionError`, `OutOfnvidia.com/…`?
 fn kubelet_refused(reason: &str) -> bool {
     reason.contains("Admission") || reason.starts_with("OutOf")
 }
 
-/// A small generator with a stated seed: the same run again, as far as a cluster allows.
-struct Dice(u64);
+/// A random generator with a fixed seed.
+struct Random(u64);
 
-impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % below
+        (self.0 >> 33) % limit
     }
 }
 
 #[tokio::test]
-async fn no_device_is_ever_held_by_two_pods_and_none_is_lost() {
+async fn allocation_under_churn_gives_each_device_to_one_pod() {
     let world = World::enter().await.unwrap();
     let over = Arc::new(AtomicBool::new(false));
-    let exporters = NODES.map(|node| tokio::spawn(ask_until(over.clone(), world.lab.node(node).unwrap())));
-    world.keeping_evidence("churn", shake(&world)).await;
+    let exporters = NODES.map(|node| tokio::spawn(query_until(over.clone(), world.lab.node(node).unwrap())));
+    world.keeping_evidence("churn", churn(&world)).await;
     over.store(true, Ordering::Relaxed);
     for exporter in exporters {
         let answers = exporter.await.unwrap();
-        assert!(answers > seconds(), "kubelet told who has what only {answers} times");
+        assert!(answers > seconds(), "kubelet answered only {answers} queries");
     }
 }
 
-/// As an exporter of metrics does that labels them with pods, and as often as kubelet lets it; how often it was told.
-async fn ask_until(over: Arc<AtomicBool>, node: NodeHandle) -> u64 {
+/// Queries kubelet's pod resources as a metrics exporter does, and returns the number of answers.
+async fn query_until(over: Arc<AtomicBool>, node: NodeHandle) -> u64 {
     let pods = PodResources::at(&node.kubelet_file("pod-resources/kubelet.sock"));
     let mut answers = 0;
     while !over.load(Ordering::Relaxed) {
-        // kubelet answers a hundred times a second, all who ask together
+        // kubelet limits all clients together to 100 queries a second
         if let Ok(owners) = pods.owners(|resource| resource.starts_with("nvidia.com/mig-")).await {
-            // exporters resolve these ids with NVML
+            // exporters look these ids up in NVML
             assert!(owners.keys().all(|id| id.as_str().starts_with("MIG-")), "{:?}", owners.keys());
             answers += 1;
         }
@@ -75,7 +75,7 @@ async fn ask_until(over: Arc<AtomicBool>, node: NodeHandle) -> u64 {
     answers
 }
 
-async fn shake(world: &World) -> Result<()> {
+async fn churn(world: &World) -> Result<()> {
     let both = json!({
         "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuPool", "metadata": {"name": "all"},
         "spec": {
@@ -91,12 +91,12 @@ async fn shake(world: &World) -> Result<()> {
             both,
         ])
         .await?;
-    world.set(&[tenant("shake", &[("mig-1g", 8), ("mig-2g", 4), ("mig-3g", 1)])]).await?;
-    tenant_ready(world, "shake").await?;
+    world.set(&[tenant("churn", &[("mig-1g", 8), ("mig-2g", 4), ("mig-3g", 1)])]).await?;
+    tenant_ready(world, "churn").await?;
     let marks = history_lengths(world).await?;
 
-    let pods = Api::<Pod>::namespaced(world.client.clone(), "shake");
-    let (start, mut dice, mut number) = (Instant::now(), Dice(2026), 0);
+    let pods = Api::<Pod>::namespaced(world.client.clone(), "churn");
+    let (start, mut random, mut number) = (Instant::now(), Random(2026), 0);
     let mut refused = BTreeMap::<String, u32>::new();
     let mut failed = BTreeSet::new();
     while start.elapsed() < Duration::from_secs(seconds()) {
@@ -111,11 +111,11 @@ async fn shake(world: &World) -> Result<()> {
                 ));
             }
         }
-        match dice.roll(100) {
+        match random.below(100) {
             0..=54 if alive.len() < 50 => {
                 number += 1;
                 let resource = ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb", "nvidia.com/mig-3g.40gb"]
-                    [usize::try_from(dice.roll(3)).unwrap_or(0)];
+                    [usize::try_from(random.below(3)).unwrap_or(0)];
                 let body: Pod = serde_json::from_value(
                     json!({"metadata": {"name": format!("p{number}")}, "spec": pod_spec(resource)}),
                 )
@@ -129,15 +129,15 @@ async fn shake(world: &World) -> Result<()> {
                 }
             }
             0..=93 => {
-                if let Some(pod) = alive.get(usize::try_from(dice.roll(alive.len().max(1) as u64)).unwrap_or(0)) {
+                if let Some(pod) = alive.get(usize::try_from(random.below(alive.len().max(1) as u64)).unwrap_or(0)) {
                     pods.delete(&pod.name_any(), &DeleteParams::default()).await.ok();
                 }
             }
             94..=97 => {
-                let one_g = i32::try_from(4 + dice.roll(8)).unwrap_or(4);
-                let three_g = i32::try_from(dice.roll(3)).unwrap_or(1);
-                set_guarantee(&world.client, "shake", "mig-1g", one_g).await?;
-                set_guarantee(&world.client, "shake", "mig-3g", three_g).await?;
+                let one_g = i32::try_from(4 + random.below(8)).unwrap_or(4);
+                let three_g = i32::try_from(random.below(3)).unwrap_or(1);
+                set_guarantee(&world.client, "churn", "mig-1g", one_g).await?;
+                set_guarantee(&world.client, "churn", "mig-3g", three_g).await?;
             }
             _ => {
                 let agent = [
@@ -149,7 +149,7 @@ async fn shake(world: &World) -> Result<()> {
                     "app.kubernetes.io/name=gputenancy-agent",
                     "--field-selector",
                 ];
-                let node = format!("spec.nodeName=gpu-{}", 1 + dice.roll(2));
+                let node = format!("spec.nodeName=gpu-{}", 1 + random.below(2));
                 world.kubectl(&[&agent[..], &[&node, "--wait=false"]].concat()).await?;
             }
         }
@@ -157,22 +157,22 @@ async fn shake(world: &World) -> Result<()> {
     }
 
     ensure(failed.is_empty(), format!("pods that kubelet refused: {failed:?}"))?;
-    ensure(number > 50, format!("only {number} pods were made"))?;
-    let attached = never_two(world, &marks).await?;
+    ensure(number > 50, format!("only {number} pods were created"))?;
+    let attached = check_exclusive_use(world, &marks).await?;
 
     pods.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
-    set_guarantee(&world.client, "shake", "mig-1g", 8).await?;
-    set_guarantee(&world.client, "shake", "mig-3g", 1).await?;
-    world.pods_ready("shake", 0).await?;
-    tenant_ready(world, "shake").await?;
-    world.set(&[e2e::scene::workload("shake", "again", "nvidia.com/mig-1g.10gb", 8)]).await?;
-    world.pods_ready("shake", 8).await?;
-    println!("churn: {number} pods made, {attached} attached, {refused:?} refused by quota");
+    set_guarantee(&world.client, "churn", "mig-1g", 8).await?;
+    set_guarantee(&world.client, "churn", "mig-3g", 1).await?;
+    world.pods_ready("churn", 0).await?;
+    tenant_ready(world, "churn").await?;
+    world.set(&[e2e::fixtures::workload("churn", "again", "nvidia.com/mig-1g.10gb", 8)]).await?;
+    world.pods_ready("churn", 8).await?;
+    println!("churn: {number} pods created, {attached} attached, {refused:?} refused by quota");
     Ok(())
 }
 
-/// Reads the silicon's own record since the marks: how often a pod attached, never to a device that another pod used.
-async fn never_two(world: &World, marks: &BTreeMap<&'static str, usize>) -> Result<u32> {
+/// Checks the simulator's history since the marks: no process attached to a device that another pod used. Returns the attachments.
+async fn check_exclusive_use(world: &World, marks: &BTreeMap<&'static str, usize>) -> Result<u32> {
     let (mut attached, mut doubles) = (0, Vec::new());
     for (node, line) in records(world, marks).await? {
         if line["event"] == "attach" {
@@ -182,7 +182,7 @@ async fn never_two(world: &World, marks: &BTreeMap<&'static str, usize>) -> Resu
             }
         }
     }
-    ensure(attached > 0, "the silicon's own record shows that pods used devices")?;
+    ensure(attached > 0, "the history has no attachment")?;
     ensure(doubles.is_empty(), format!("devices held by two pods: {doubles:?}"))?;
     Ok(attached)
 }

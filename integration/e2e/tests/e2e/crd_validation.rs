@@ -1,24 +1,18 @@
-//! What the API server takes and refuses of the four kinds: one message for each rule.
+//! Validation of the custom resources by the API server: one case for each rule.
 
 use e2e::{
     World,
     actor::{Actor, Verb},
+    fixtures::merged,
     product,
 };
 use serde_json::{Value, json};
 
-/// `None`: taken. `Some(words)`: refused with these words.
+/// `None`: admitted. `Some(text)`: refused with this text.
 type Case = (&'static str, &'static str, Value, Option<&'static str>);
 
 fn profile(device: Value) -> Value {
     json!({"device": device, "support": {"expected": "shares the board's power", "incident": "less memory than stated"}})
-}
-
-fn with(mut spec: Value, more: Value) -> Value {
-    if let (Some(spec), Value::Object(more)) = (spec.as_object_mut(), more) {
-        spec.extend(more);
-    }
-    spec
 }
 
 fn mig() -> Value {
@@ -53,12 +47,12 @@ fn profiles() -> Vec<Case> {
             Some("spec.device.fraction.memory"),
         ),
         case("null-is-nothing", profile(json!({"whole": null, "mig": {"profile": "1g.10gb", "memory": null}})), None),
-        case("time-slice", with(shared(), json!({"trust": "Internal"})), None),
+        case("time-slice", merged(shared(), json!({"trust": "Internal"})), None),
         case("mps-equal", profile(json!({"mps": {"replicas": 2}})), None),
         case("mps-part", profile(json!({"mps": {"memory": "10Gi", "threads": 25}})), None),
         case("fraction", profile(json!({"fraction": {"memory": "10Gi", "compute": 25}})), None),
-        case("priced", with(mig(), json!({"price": {"perHour": "0.51", "currency": "USD"}})), None),
-        case("own-name", with(shared(), json!({"resourceName": "gputenancy.io/small", "maxPerPod": 1})), None),
+        case("priced", merged(mig(), json!({"price": {"perHour": "0.51", "currency": "USD"}})), None),
+        case("own-name", merged(shared(), json!({"resourceName": "gputenancy.io/small", "maxPerPod": 1})), None),
         case("no-device", profile(json!({})), one_device),
         case("two-devices", profile(json!({"whole": {}, "mig": {"profile": "1g.10gb"}})), one_device),
         case("mig-empty", profile(json!({"mig": {}})), either),
@@ -79,34 +73,34 @@ fn profiles() -> Vec<Case> {
             profile(json!({"fraction": {"memory": "1Gi", "compute": 101}})),
             Some("less than or equal to 100"),
         ),
-        case("shared-untrusted", with(shared(), json!({"trust": "Untrusted"})), untrusted),
-        case("shared-as-gpu", with(shared(), json!({"resourceName": "nvidia.com/gpu"})), exclusive),
-        case("shared-as-mig", with(shared(), json!({"resourceName": "nvidia.com/mig-1g.10gb"})), exclusive),
+        case("shared-untrusted", merged(shared(), json!({"trust": "Untrusted"})), untrusted),
+        case("shared-as-gpu", merged(shared(), json!({"resourceName": "nvidia.com/gpu"})), exclusive),
+        case("shared-as-mig", merged(shared(), json!({"resourceName": "nvidia.com/mig-1g.10gb"})), exclusive),
         case(
             "as-canary",
-            with(mig(), json!({"resourceName": "gputenancy.io/canary_0_4"})),
+            merged(mig(), json!({"resourceName": "gputenancy.io/canary_0_4"})),
             Some("spec.resourceName: names that begin with gputenancy.io/canary_ are for the operator's canary pods"),
         ),
         case(
             "mig-as-gpu",
-            with(mig(), json!({"resourceName": "nvidia.com/gpu"})),
+            merged(mig(), json!({"resourceName": "nvidia.com/gpu"})),
             Some("spec.resourceName: a MIG slice may not be offered as nvidia.com/gpu"),
         ),
-        case("no-domain", with(mig(), json!({"resourceName": "gpu"})), Some("spec.resourceName")),
-        case("two-shares", with(shared(), json!({"maxPerPod": 2})), Some("spec.maxPerPod: a pod gets one share")),
+        case("no-domain", merged(mig(), json!({"resourceName": "gpu"})), Some("spec.resourceName")),
+        case("two-shares", merged(shared(), json!({"maxPerPod": 2})), Some("spec.maxPerPod: a pod gets one share")),
         case("no-support", json!({"device": {"whole": {}}}), Some("spec.support: Required value")),
         case("empty-support", json!({"device": {"whole": {}}, "support": {"expected": "", "incident": "x"}}), support),
         case(
             "cheap",
-            with(mig(), json!({"price": {"perHour": "0,51", "currency": "USD"}})),
+            merged(mig(), json!({"price": {"perHour": "0,51", "currency": "USD"}})),
             Some("spec.price.perHour"),
         ),
         case(
             "euro-sign",
-            with(mig(), json!({"price": {"perHour": "1", "currency": "eur"}})),
+            merged(mig(), json!({"price": {"perHour": "1", "currency": "eur"}})),
             Some("spec.price.currency"),
         ),
-        case("typo", with(mig(), json!({"prise": {}})), Some("unknown field \"spec.prise\"")),
+        case("typo", merged(mig(), json!({"prise": {}})), Some("unknown field \"spec.prise\"")),
         case(
             "a-name-of-more-than-forty-characters-as-such",
             mig(),
@@ -120,7 +114,7 @@ fn pool() -> Value {
 }
 
 fn pools() -> Vec<Case> {
-    let case = |name, more, refusal| ("gpupools", name, with(pool(), more), refusal);
+    let case = |name, more, refusal| ("gpupools", name, merged(pool(), more), refusal);
     let fixed = |profile: &str| json!([{"gpus": "0-3,5", "profiles": [{"name": profile, "count": 7}]}]);
     let mode = Some("spec.layout: mode Fixed needs the list fixed, and only it");
     let spare = Some("spec.layout.spare: policy Fill needs profile, and only it");
@@ -202,7 +196,7 @@ fn pools() -> Vec<Case> {
         ),
         case(
             "canary-of-nvidia",
-            with(verify(json!({"image": "x"})), json!({"advertiser": "NvidiaDevicePlugin"})),
+            merged(verify(json!({"image": "x"})), json!({"advertiser": "NvidiaDevicePlugin"})),
             Some("spec.verify.canary: NVIDIA's device plugin cannot keep a new device for a canary pod alone"),
         ),
         case("a-day", json!({"disruption": {"notice": "1d"}}), Some("spec.disruption.notice")),
@@ -215,7 +209,8 @@ fn pools() -> Vec<Case> {
 }
 
 fn windows() -> Vec<Case> {
-    let case = |name, disruption, refusal| ("gpupools", name, with(pool(), json!({"disruption": disruption})), refusal);
+    let case =
+        |name, disruption, refusal| ("gpupools", name, merged(pool(), json!({"disruption": disruption})), refusal);
     let window = |schedule: &str, duration: &str, zone: &str| json!([{"schedule": schedule, "duration": duration, "timeZone": zone}]);
     let saturday = |duration: &str| window("0 2 * * 6", duration, "Europe/Berlin");
     vec![
@@ -247,7 +242,7 @@ fn windows() -> Vec<Case> {
 
 fn tenants() -> Vec<Case> {
     let tenant = json!({"namespaces": [{"name": "team-a"}], "gpus": [{"profile": "gpu", "count": 2}]});
-    let case = move |name, more, refusal| ("gputenants", name, with(tenant.clone(), more), refusal);
+    let case = move |name, more, refusal| ("gputenants", name, merged(tenant.clone(), more), refusal);
     let owner = Some("spec.owners, spec.viewers: write namespace for a ServiceAccount, and only for it");
     let theirs = Some("spec.namespaces: choose a name of the team's own");
     let resources = Some("spec.resources: GPU resources are budgeted in spec.gpus by profile");
@@ -328,7 +323,7 @@ fn tenants() -> Vec<Case> {
 
 fn nodes() -> Vec<Case> {
     let case = |name, gpu: Value, refusal| {
-        let gpu = with(json!({"uuid": "GPU-11111111-2222-3333-4444-555555555555"}), gpu);
+        let gpu = merged(json!({"uuid": "GPU-11111111-2222-3333-4444-555555555555"}), gpu);
         ("gpunodes", name, json!({"gpus": [gpu]}), refusal)
     };
     let slice = |start: i64| json!({"start": start, "profile": "1g.10gb"});
@@ -351,7 +346,7 @@ fn nodes() -> Vec<Case> {
 }
 
 #[tokio::test]
-async fn the_api_server_takes_what_is_right_and_says_what_is_wrong() {
+async fn crds_accept_valid_and_reject_invalid_objects() {
     let world = World::enter().await.unwrap();
     let kinds =
         [("gpuprofiles", "GpuProfile"), ("gpupools", "GpuPool"), ("gputenants", "GpuTenant"), ("gpunodes", "GpuNode")];
@@ -364,9 +359,9 @@ async fn the_api_server_takes_what_is_right_and_says_what_is_wrong() {
             json!({"apiVersion": "gputenancy.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
         let path = format!("/apis/gputenancy.io/v1alpha1/{plural}");
         let answer = match *plural {
-            // only the operator may write the layout of a node, and only the node's agent creates the object
+            // only the operator may write the spec, and only the node's agent creates the object
             "gpunodes" => {
-                let node = with(object, json!({"metadata": {"name": "gpu-1"}}));
+                let node = merged(object, json!({"metadata": {"name": "gpu-1"}}));
                 Actor::Operator.may(&world.client, Verb::Apply, &format!("{path}/gpu-1"), &node).await
             }
             _ => Actor::Admin.may(&world.client, Verb::Create, &path, &object).await,
@@ -390,7 +385,7 @@ fn yaml_blocks(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn what_the_readme_and_the_samples_show_is_taken() {
+async fn crds_accept_readme_and_sample_manifests() {
     let world = World::enter().await.unwrap();
     let root = product::root();
     let shown = yaml_blocks(&std::fs::read_to_string(root.join("README.md")).unwrap());

@@ -1,10 +1,10 @@
-//! Small scenes on one node, so that a test says only what it is about.
+//! Objects and starting states that several tests use.
 
 use serde_json::{Value, json};
 
 use crate::{
     Error, Result, World,
-    story::{all_hold, pool_ready, tenant_ready},
+    scenario::{pool_ready, tenant_ready, wait_for_devices},
 };
 
 /// A profile for a MIG shape of the A100-80.
@@ -33,29 +33,54 @@ pub fn tenant(name: &str, guarantees: &[(&str, i32)]) -> Value {
     })
 }
 
-/// A Deployment whose pods hold one device each, as a real process does.
+/// A Deployment whose pods hold one device each with a running process.
 pub fn workload(namespace: &str, name: &str, resource: &str, replicas: i32) -> Value {
+    deployment(namespace, name, replicas.into(), &pod_spec(resource))
+}
+
+/// A Deployment of pods with this spec, labelled `app=NAME`.
+pub fn deployment(namespace: &str, name: &str, replicas: i64, pod: &Value) -> Value {
     let labels = json!({"app": name});
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": namespace},
         "spec": {
             "replicas": replicas, "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": pod_spec(resource)},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
         },
     })
 }
 
 /// The spec of a pod that holds one device until it is terminated.
 pub fn pod_spec(resource: &str) -> Value {
+    let spec = restricted_spec(json!({
+        "name": "work", "image": "lab.local/gputenancy-workload:dev", "imagePullPolicy": "Never",
+        "command": ["/usr/bin/gpu-work", "hold", "--memory", "1Gi"], "resources": {"limits": {resource: "1"}},
+    }));
+    merged(spec, json!({"terminationGracePeriodSeconds": 2}))
+}
+
+/// The spec of a pod with one container, admitted by the restricted Pod Security Standard.
+pub fn restricted_spec(container: Value) -> Value {
+    let security = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
     json!({
-        "terminationGracePeriodSeconds": 2,
         "securityContext": {"runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [{
-            "name": "work", "image": "lab.local/gputenancy-workload:dev", "imagePullPolicy": "Never",
-            "command": ["/usr/bin/gpu-work", "hold", "--memory", "1Gi"],
-            "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
-            "resources": {"limits": {resource: "1"}},
-        }],
+        "containers": [merged(container, json!({"securityContext": security}))],
+    })
+}
+
+/// A JSON object with more fields, which replace existing ones.
+pub fn merged(mut object: Value, fields: Value) -> Value {
+    if let (Some(object), Value::Object(fields)) = (object.as_object_mut(), fields) {
+        object.extend(fields);
+    }
+    object
+}
+
+/// A `PodDisruptionBudget` for the pods of [`workload`] `w` that permits no eviction.
+pub fn no_eviction(namespace: &str, name: &str) -> Value {
+    json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name, "namespace": namespace},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "w"}}},
     })
 }
 
@@ -67,7 +92,7 @@ impl World {
     }
 }
 
-/// One node of two GPUs; `small` has a pod on each of them, so that four halves need one of them to move.
+/// One node of two GPUs; `small` has a pod on each of them, so that a third `3g.40gb` evicts one of the two.
 pub async fn two_small_pods(world: &World) -> Result<()> {
     world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-3g", "3g.40gb")]).await?;
     let mut fill = pool("p", "gpu-1", &["mig-1g", "mig-3g"]);
@@ -78,10 +103,10 @@ pub async fn two_small_pods(world: &World) -> Result<()> {
     tenant_ready(world, "small").await?;
     tenant_ready(world, "big").await?;
     pool_ready(world, "p").await?;
-    // Fourteen slices, fourteen pods: both GPUs are full. Then all but two pods go, one from each GPU stays.
+    // fourteen pods fill both GPUs; then one pod is kept on each
     world.set(&[workload("small", "w", "nvidia.com/mig-1g.10gb", 14)]).await?;
     world.pods_ready("small", 14).await?;
-    let held = all_hold(world, &["gpu-1"], 14).await?;
+    let held = wait_for_devices(world, &["gpu-1"], 14).await?;
     let keep = |gpu: i32| held.iter().find(|(_, (_, g, _))| *g == gpu).map(|(pod, _)| pod.clone());
     let (Some(first), Some(second)) = (keep(0), keep(1)) else {
         return Err(Error::Wrong(format!("pods on both GPUs: {held:?}")));
@@ -91,5 +116,5 @@ pub async fn two_small_pods(world: &World) -> Result<()> {
         world.kubectl(&["annotate", "pod", "-n", "small", pod, cost]).await?;
     }
     world.kubectl(&["scale", "deployment", "-n", "small", "w", "--replicas=2"]).await?;
-    all_hold(world, &["gpu-1"], 2).await.map(drop)
+    wait_for_devices(world, &["gpu-1"], 2).await.map(drop)
 }

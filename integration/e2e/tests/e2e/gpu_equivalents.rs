@@ -1,5 +1,5 @@
-//! A cap in whole GPUs over all profiles of a tenant: never exceeded at any instant, all of it to be had by one profile in one
-//! namespace, and by another once that one's pods have gone.
+//! A cap in whole GPUs over all profiles of a tenant: never exceeded at any instant, and usable in full by any profile in any
+//! namespace once others have released it.
 
 use std::{
     collections::BTreeMap,
@@ -8,9 +8,9 @@ use std::{
 
 use e2e::{
     Result, World,
-    objects::{ensure, patch_tenant, running, says},
-    scene::{mig_profile, pool, workload},
-    story::tenant_ready,
+    fixtures::{mig_profile, pool, workload},
+    objects::{ensure, patch_tenant, running},
+    scenario::tenant_ready,
     wait::{PATIENCE, eventually},
 };
 use futures::{StreamExt, pin_mut};
@@ -30,7 +30,7 @@ const LARGE: &str = "nvidia.com/mig-3g.40gb";
 /// The cap of one GPU, in memory slices of the board.
 const CAP: i64 = 8;
 
-/// Both shapes are carved as often as the counts say; together they may be used by half.
+/// A tenant with guarantees for two GPUs and a cap of one.
 async fn onboard(world: &World) -> Result<()> {
     let namespaces: Vec<_> = NAMESPACES.iter().map(|name| json!({"name": name})).collect();
     let tenant = json!({
@@ -46,8 +46,8 @@ async fn onboard(world: &World) -> Result<()> {
     tenant_ready(world, TENANT).await.map(drop)
 }
 
-/// Memory slices that a quota may grant, or has granted: the largest of its limits and of its use.
-fn weighs(quota: &ResourceQuota) -> i64 {
+/// Memory slices that a quota grants: the maximum of limits and use.
+fn granted_slices(quota: &ResourceQuota) -> i64 {
     let (spec, status) = (quota.spec.as_ref(), quota.status.as_ref());
     let all = [
         spec.and_then(|s| s.hard.as_ref()),
@@ -61,28 +61,28 @@ fn weighs(quota: &ResourceQuota) -> i64 {
     most(SMALL) + 4 * most(LARGE)
 }
 
-/// What a watch on the tenant's quotas has seen.
+/// Observations of a watch on the tenant's quotas.
 #[derive(Default)]
-struct Seen {
+struct Observed {
     quotas: BTreeMap<String, i64>,
-    looks: usize,
+    states: usize,
     most: i64,
 }
 
-struct Witness {
-    seen: Arc<Mutex<Seen>>,
+struct Observer {
+    seen: Arc<Mutex<Observed>>,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Drop for Witness {
+impl Drop for Observer {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Witness {
-    fn begin(client: &Client) -> Self {
-        let seen = Arc::new(Mutex::new(Seen::default()));
+impl Observer {
+    fn start(client: &Client) -> Self {
+        let seen = Arc::new(Mutex::new(Observed::default()));
         let config = watcher::Config::default().labels(&format!("gputenancy.io/tenant={TENANT}"));
         let quotas = watcher(Api::<ResourceQuota>::all(client.clone()), config).default_backoff().applied_objects();
         let to = seen.clone();
@@ -91,22 +91,22 @@ impl Witness {
             while let Some(next) = quotas.next().await {
                 let Ok(quota) = next else { continue };
                 let mut seen = to.lock().unwrap();
-                seen.quotas.insert(quota.namespace().unwrap_or_default(), weighs(&quota));
-                seen.looks += 1;
+                seen.quotas.insert(quota.namespace().unwrap_or_default(), granted_slices(&quota));
+                seen.states += 1;
                 seen.most = seen.most.max(seen.quotas.values().sum());
             }
         });
         Self { seen, task }
     }
 
-    fn verdict(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         let seen = self.seen.lock().unwrap();
-        println!("equivalents: {} states of quotas, at most {} of {CAP} slices granted", seen.looks, seen.most);
-        ensure(seen.looks > 10 && seen.most == CAP, format!("at most {} of {CAP} slices granted", seen.most))
+        println!("equivalents: {} states of quotas, at most {} of {CAP} slices granted", seen.states, seen.most);
+        ensure(seen.states > 10 && seen.most == CAP, format!("at most {} of {CAP} slices granted", seen.most))
     }
 }
 
-async fn running_are(world: &World, namespace: &str, count: usize) -> Result<()> {
+async fn running_become(world: &World, namespace: &str, count: usize) -> Result<()> {
     eventually(&format!("{count} pods run in {namespace}"), PATIENCE, || async {
         let now = running(&world.client, namespace).await?.len();
         Ok(if now == count { Ok(()) } else { Err(format!("{now} run")) })
@@ -114,7 +114,7 @@ async fn running_are(world: &World, namespace: &str, count: usize) -> Result<()>
     .await
 }
 
-/// A controller of this namespace was refused by our quota.
+/// The quota has refused a pod of a controller in this namespace.
 async fn refused(world: &World, namespace: &str) -> Result<()> {
     let events = Api::<Event>::namespaced(world.client.clone(), namespace);
     eventually(&format!("a controller of {namespace} refused"), PATIENCE, || async {
@@ -125,51 +125,47 @@ async fn refused(world: &World, namespace: &str) -> Result<()> {
     .await
 }
 
-async fn used(world: &World, words: &str) -> Result<()> {
+async fn used(world: &World, gpus: &str) -> Result<()> {
     let api = Api::<GpuTenant>::all(world.client.clone());
-    eventually(&format!("{words} whole GPUs in use"), PATIENCE, || async {
-        let told = api.get(TENANT).await?.status.and_then(|s| s.equivalents);
-        Ok(if told.as_ref().is_some_and(|t| t.used == words) { Ok(()) } else { Err(format!("{told:?}")) })
+    eventually(&format!("{gpus} whole GPUs in use"), PATIENCE, || async {
+        let status = api.get(TENANT).await?.status.and_then(|s| s.equivalents);
+        Ok(if status.as_ref().is_some_and(|s| s.used == gpus) { Ok(()) } else { Err(format!("{status:?}")) })
     })
     .await
 }
 
 #[tokio::test]
-async fn one_profile_has_the_whole_cap_and_another_gets_it_when_its_pods_have_gone() {
+async fn gpu_equivalents_cap_moves_between_profiles() {
     let world = World::enter().await.unwrap();
     let body = async {
         let [notebooks, train] = NAMESPACES;
         onboard(&world).await?;
-        let witness = Witness::begin(&world.client);
+        let observer = Observer::start(&world.client);
 
         world.set(&[workload(notebooks, "small", SMALL, 8)]).await?;
-        running_are(&world, notebooks, 8).await?;
+        running_become(&world, notebooks, 8).await?;
         used(&world, "1").await?;
 
         world.set(&[workload(train, "large", LARGE, 2)]).await?;
         refused(&world, train).await?;
-        running_are(&world, notebooks, 8).await?;
-        ensure(running(&world.client, train).await?.is_empty(), "nothing is taken from pods that run")?;
+        running_become(&world, notebooks, 8).await?;
+        ensure(running(&world.client, train).await?.is_empty(), "a pod beyond the cap runs")?;
 
         world.set(&[workload(notebooks, "small", SMALL, 4)]).await?;
-        running_are(&world, train, 1).await?;
-        running_are(&world, notebooks, 4).await?;
+        running_become(&world, train, 1).await?;
+        running_become(&world, notebooks, 4).await?;
         world.set(&[workload(notebooks, "small", SMALL, 0)]).await?;
-        running_are(&world, train, 2).await?;
+        running_become(&world, train, 2).await?;
         used(&world, "1").await?;
-        witness.verdict()?;
+        observer.check()?;
 
         patch_tenant(&world.client, TENANT, json!({"spec": {"gpuEquivalents": "0.5"}})).await?;
-        let api = Api::<GpuTenant>::all(world.client.clone());
-        eventually("the tenant says by how much", PATIENCE, || async {
-            let status = api.get(TENANT).await?.status.unwrap_or_default();
-            Ok(says(&status.conditions, "QuotaReady", "False", "OverBudget", &["spec.gpuEquivalents by 0.5 over 0.5"]))
-        })
-        .await?;
-        ensure(running(&world.client, train).await?.len() == 2, "nothing is stopped")?;
+        let excess = ["spec.gpuEquivalents by 0.5 over 0.5"];
+        world.condition_becomes::<GpuTenant>(TENANT, "QuotaReady", "False", "OverBudget", &excess).await?;
+        ensure(running(&world.client, train).await?.len() == 2, "a pod was stopped")?;
         let shown = world.kubectl(&["get", "gputenants", TENANT, "-o", "wide", "--no-headers"]).await?;
         let columns: Vec<&str> = shown.split_whitespace().collect();
-        ensure(columns.windows(2).any(|pair| pair == ["1", "0.5"]), format!("use and cap are shown: {shown}"))
+        ensure(columns.windows(2).any(|pair| pair == ["1", "0.5"]), format!("columns of use and cap: {shown}"))
     };
     world.keeping_evidence("equivalents", body).await;
 }

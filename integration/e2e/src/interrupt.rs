@@ -1,4 +1,4 @@
-//! Striking a change where it is: in a phase, and at the operator that leads.
+//! Interrupting a change in each of its phases, such as by a kill of the leading operator.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::{
 /// Phases of changes on a node.
 pub type Phases = BTreeSet<ChangePhase>;
 
-/// Ends every process of a program that belongs to a pod, as the kernel would for want of memory; prints how many.
+/// Kills every process of a program in a pod, as the kernel does when memory runs out; prints how many.
 const KILL: &str = r#"n=0
 for p in /proc/[0-9]*; do
   if grep -qs "^$2" "$p/comm" && grep -qs "pod$1" "$p/cgroup" && kill -9 "${p#/proc/}"; then n=$((n + 1)); fi
@@ -34,14 +34,13 @@ fn of(node: &GpuNode) -> Phases {
     node.spec.gpus.iter().filter_map(|g| Some(g.change.as_ref()?.phase)).collect()
 }
 
-/// Waits for the phases of changes on a node and strikes in each, until it was hit: `strike` returns the phases that it has
-/// hit. Ends when nothing changes and the node is as wanted (between the changes of two GPUs nothing changes either); all
-/// that were hit.
+/// Calls `interrupt` in every phase of the changes on a node, once for each; it returns the phases that it interrupted. Ends
+/// with all of them when no change is left and `wanted` holds, because no change runs between those of two GPUs either.
 pub async fn in_phases(
     world: &World,
     node: &str,
     wanted: impl Fn(&GpuNode) -> bool,
-    strike: impl AsyncFn(ChangePhase) -> Result<Phases>,
+    interrupt: impl AsyncFn(ChangePhase) -> Result<Phases>,
 ) -> Result<Phases> {
     let api = Api::<GpuNode>::all(world.client.clone());
     let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
@@ -51,12 +50,12 @@ pub async fn in_phases(
     loop {
         let next = tokio::time::timeout(PATIENCE, nodes.next()).await;
         let Ok(Some(seen)) = next else {
-            return Err(Error::Wrong(format!("the change does not progress after strikes in {hit:?}")));
+            return Err(Error::Wrong(format!("no progress after interruptions in {hit:?}")));
         };
         let seen = seen?;
         let phases = of(&seen);
         if let Some(phase) = phases.difference(&hit).next().copied() {
-            hit.extend(strike(phase).await?);
+            hit.extend(interrupt(phase).await?);
         }
         if phases.is_empty() && wanted(&seen) {
             return Ok(hit);
@@ -64,7 +63,7 @@ pub async fn in_phases(
     }
 }
 
-/// Kills the operator that leads, with SIGKILL; kubelet starts it again, and the holder of the lease continues.
+/// Kills the leading operator with SIGKILL; kubelet restarts it, and the lease holder continues.
 pub async fn kill_leader(world: &World) -> Result<()> {
     let leases = Api::<Lease>::namespaced(world.client.clone(), product::NAMESPACE);
     let pods = Api::<Pod>::namespaced(world.client.clone(), product::NAMESPACE);
@@ -72,7 +71,7 @@ pub async fn kill_leader(world: &World) -> Result<()> {
         let lease = leases.get("gputenancy-operator").await?;
         let leader = lease.spec.and_then(|s| s.holder_identity).unwrap_or_default();
         let pod = pods.get(&leader).await?;
-        let (uid, node) = (pod.uid().unwrap_or_default(), objects::life(&pod).node);
+        let (uid, node) = (pod.uid().unwrap_or_default(), objects::identity(&pod).node);
         let killed = world.on_node(&node, &["sh", "-c", KILL, "kill", &uid, "gputenancy-oper"]).await?;
         Ok(if killed.trim() == "0" { Err(format!("{leader} does not run")) } else { Ok(()) })
     })

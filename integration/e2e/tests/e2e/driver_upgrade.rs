@@ -1,25 +1,24 @@
-//! The agent is a client of the GPU Operator: it leaves a node when the driver there is to be changed, and returns.
+//! The agent as a client of the GPU Operator: it leaves a node for a driver upgrade and returns.
 
 use e2e::{
-    Result, World, objects,
+    Result, World,
+    fixtures::{mig_profile, pool, tenant, workload},
+    objects,
     objects::ensure,
     product,
-    scene::{mig_profile, pool, tenant, workload},
-    story::{NODES, pool_ready, tenant_ready},
+    scenario::{NODES, pool_ready, tenant_ready},
     wait::{PATIENCE, eventually},
 };
-use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, api::ListParams};
 use serde_json::json;
 
 const LABEL: &str = "nvidia.com/gpu.deploy.client";
 const SLICE: &str = "nvidia.com/mig-1g.10gb";
 
 #[tokio::test]
-async fn the_agent_leaves_when_the_driver_is_to_change_and_returns() {
+async fn agent_leaves_for_driver_upgrade_and_returns() {
     let world = World::enter().await.unwrap();
     let body = leave_and_return(&world).await;
-    // the other tests' nodes carry no such label
+    // also after a failure, for the next test
     product::install(&world.lab, &[]).await.unwrap();
     for node in NODES {
         world.kubectl(&["label", "node", node, &format!("{LABEL}-")]).await.unwrap();
@@ -43,21 +42,21 @@ async fn leave_and_return(world: &World) -> Result<()> {
     world.kubectl(&["label", "--overwrite", "node", "gpu-1", &format!("{LABEL}=paused-for-driver-upgrade")]).await?;
     agents_on_gpu_1(world, 0).await?;
     let left = objects::allocatable(&world.client, "gpu-1", SLICE).await?;
-    ensure(left <= 1, format!("nothing free is offered without an agent: {left}"))?;
-    ensure(objects::running(&world.client, "t").await? == before, "what runs runs on")?;
+    ensure(left <= 1, format!("allocatable without an agent: {left}"))?;
+    ensure(objects::running(&world.client, "t").await? == before, "a pod was disturbed while the agent left")?;
 
     world.kubectl(&["label", "--overwrite", "node", "gpu-1", &format!("{LABEL}=true")]).await?;
     agents_on_gpu_1(world, 1).await?;
-    eventually("both slices are on offer again", PATIENCE, || async {
+    eventually("both devices to be allocatable again", PATIENCE, || async {
         let offered = objects::allocatable(&world.client, "gpu-1", SLICE).await?;
         Ok(if offered == 2 { Ok(()) } else { Err(offered.to_string()) })
     })
     .await?;
-    ensure(objects::running(&world.client, "t").await? == before, "what ran runs on")
+    ensure(objects::running(&world.client, "t").await? == before, "a pod was disturbed when the agent returned")
 }
 
 #[tokio::test]
-async fn auto_asks_the_cluster_for_a_cluster_policy_and_for_the_label() {
+async fn gpu_operator_client_auto_requires_cluster_policy_and_node_label() {
     let world = World::enter().await.unwrap();
     let body = auto(&world).await;
     world.kubectl(&["delete", "crd", POLICIES, "--ignore-not-found"]).await.unwrap();
@@ -68,7 +67,7 @@ async fn auto_asks_the_cluster_for_a_cluster_policy_and_for_the_label() {
 const POLICIES: &str = "clusterpolicies.nvidia.com";
 
 async fn auto(world: &World) -> Result<()> {
-    ensure(!is_client(world).await?, "there is no such kind")?;
+    ensure(!is_client(world).await?, "client without the CRD")?;
     let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
     let version = json!({"name": "v1", "served": true, "storage": true, "schema": schema});
     let names = json!({"plural": "clusterpolicies", "singular": "clusterpolicy", "kind": "ClusterPolicy", "listKind": "ClusterPolicyList"});
@@ -78,14 +77,14 @@ async fn auto(world: &World) -> Result<()> {
     world.kubectl(&["wait", "--for=condition=Established", "crd", POLICIES, "--timeout=60s"]).await?;
     let label = format!("{LABEL}=true");
     world.kubectl(&["label", "--overwrite", "node", "gpu-2", &label]).await?;
-    ensure(!is_client(world).await?, "there is no ClusterPolicy")?;
+    ensure(!is_client(world).await?, "client without a ClusterPolicy")?;
     world.apply("{apiVersion: nvidia.com/v1, kind: ClusterPolicy, metadata: {name: cluster-policy}, spec: {}}").await?;
-    ensure(is_client(world).await?, "there is one, and a node has the label")?;
+    ensure(is_client(world).await?, "no client with ClusterPolicy and node label")?;
     world.kubectl(&["label", "node", "gpu-2", &format!("{LABEL}-")]).await?;
-    ensure(!is_client(world).await?, "an older GPU Operator sets no label")
+    ensure(!is_client(world).await?, "client without the node label, as with an older GPU Operator")
 }
 
-/// Would helm make the agent a client, on this cluster and without simulated GPUs?
+/// Does helm render the agent as a client on this cluster, without simulated GPUs?
 async fn is_client(world: &World) -> Result<bool> {
     let chart = product::root().join("helm/gputenancy").display().to_string();
     let install = ["template", product::RELEASE, &chart, "--namespace", product::NAMESPACE, "--dry-run=server"];
@@ -94,12 +93,10 @@ async fn is_client(world: &World) -> Result<bool> {
 }
 
 async fn agents_on_gpu_1(world: &World, count: usize) -> Result<()> {
-    let agents = Api::<Pod>::namespaced(world.client.clone(), product::NAMESPACE);
-    let here = ListParams::default().labels("app.kubernetes.io/name=gputenancy-agent").fields("spec.nodeName=gpu-1");
     eventually(&format!("{count} agents on gpu-1"), PATIENCE, || async {
-        let pods = agents.list(&here).await?.items;
+        let pods = world.agents_on("gpu-1").await?;
         let (all, ready) = (pods.len(), pods.iter().filter(|p| objects::is_ready(p)).count());
-        Ok(if all == count && ready == count { Ok(()) } else { Err(format!("{all}, {ready} of them ready")) })
+        Ok(if all == count && ready == count { Ok(()) } else { Err(format!("{all} agents, {ready} ready")) })
     })
     .await
 }
