@@ -87,6 +87,21 @@ pub struct Device {
     pub fraction: Option<Fraction>,
 }
 
+impl Device {
+    /// What separates a pod on this device from its neighbours.
+    pub fn isolation(&self) -> Isolation {
+        if self.whole.is_some() || self.mig.is_some() {
+            Isolation::Hardware
+        } else if self.mps.is_some() {
+            Isolation::Server
+        } else if self.fraction.is_some() {
+            Isolation::Software
+        } else {
+            Isolation::None
+        }
+    }
+}
+
 /// A whole GPU; no fields.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]

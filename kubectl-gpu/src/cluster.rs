@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
-use gputenancy_operator::cache::{SlimNode, SlimSlice};
+use gputenancy_engine::projection::{SlimNode, SlimSlice};
 use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api, Client, Config, Resource,

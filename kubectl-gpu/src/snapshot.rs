@@ -7,8 +7,10 @@
 use std::collections::BTreeSet;
 
 use gputenancy_crds::{GpuNode, condition};
-use gputenancy_engine::ownership::DRA_DRIVER;
-use gputenancy_operator::cache::{lighten, lighten_node};
+use gputenancy_engine::{
+    ownership::DRA_DRIVER,
+    projection::{project_node, strip_metadata},
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Resource;
 use serde::Serialize;
@@ -42,7 +44,7 @@ pub fn document(world: &World) -> Value {
     items.extend(fleet.gpu_nodes.values().map(gpu_node));
     items.extend(fleet.nodes.values().map(|node| {
         let mut node = (**node).clone();
-        lighten_node(&mut node);
+        project_node(&mut node);
         strip(&mut node);
         whole("v1", "Node", &node)
     }));
@@ -56,7 +58,7 @@ pub fn document(world: &World) -> Value {
     items.extend(world.pods.values().map(|p| pod(p, &budgets)));
     items.extend(budgets.into_iter().map(|budget| {
         let mut budget = budget.clone();
-        lighten(&mut budget);
+        strip_metadata(&mut budget);
         strip(&mut budget);
         whole("policy/v1", "PodDisruptionBudget", &budget)
     }));
@@ -100,7 +102,7 @@ fn spec_of<K: Resource<DynamicType = ()>>(object: &K, spec: &impl Serialize) -> 
 
 fn gpu_node(node: &GpuNode) -> Value {
     let mut node = node.clone();
-    lighten(&mut node);
+    strip_metadata(&mut node);
     strip(&mut node);
     if let Some(status) = &mut node.status {
         status.conditions.retain(|c| c.type_ == condition::READY);
@@ -115,7 +117,7 @@ fn gpu_node(node: &GpuNode) -> Value {
 
 fn pod(pod: &PodRecord, budgets: &[&BudgetRecord]) -> Value {
     let mut pod = pod.clone();
-    lighten(&mut pod);
+    strip_metadata(&mut pod);
     let selecting: BTreeSet<String> = budgets
         .iter()
         .filter(|b| b.metadata.namespace == pod.metadata.namespace)

@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
-use gputenancy_operator::{
-    cache::SlimPod,
-    plan::PodName,
-    pool::{Fleet, dra_node},
+use gputenancy_engine::{
+    fleet::{Fleet, dra_node},
+    projection::SlimPod,
 };
+use gputenancy_plan::PodName;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 
@@ -70,7 +70,7 @@ impl World {
     fn put_pod(&mut self, pod: PodRecord) {
         // The operator's projection of the same pod, by way of their common JSON.
         let slim = serde_json::to_value(&pod).and_then(serde_json::from_value::<SlimPod>).unwrap_or_default();
-        if slim.wants_devices() {
+        if slim.requests_devices() {
             let name = PodName { namespace: pod.namespace().unwrap_or_default().into(), name: pod.name_any() };
             self.fleet.pods.insert(name.clone(), Arc::new(slim));
             self.pods.insert(name, pod);

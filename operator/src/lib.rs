@@ -10,7 +10,6 @@ pub mod locations;
 pub mod metrics;
 mod object_name;
 pub mod pool;
-pub mod profile;
 pub mod release;
 pub mod rights;
 pub mod run;

@@ -6,6 +6,7 @@
 use std::{fmt::Debug, sync::Arc};
 
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, names};
+use gputenancy_engine::projection::SlimNode;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client, Resource, ResourceExt as _,
@@ -17,7 +18,6 @@ use serde_json::json;
 
 use crate::{
     apply::{Part, Writer, has_finalizer},
-    cache::SlimNode,
     metrics::Metrics,
     pool::without_ours,
 };

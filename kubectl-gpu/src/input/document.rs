@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
-use gputenancy_operator::cache::{SlimNode, SlimSlice};
+use gputenancy_engine::projection::{SlimNode, SlimSlice};
 use k8s_openapi::jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

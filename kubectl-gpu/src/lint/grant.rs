@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{GpuGrantSpec, GpuProfile, GpuTenant};
-use gputenancy_operator::plan::{resource_name, trust_needed};
+use gputenancy_plan::{resource_name, trust_needed};
 use kube::ResourceExt;
 
 use crate::world::World;

@@ -3,11 +3,8 @@
 use std::collections::BTreeSet;
 
 use gputenancy_crds::{GpuPool, GpuTenant, Guarantee};
-use gputenancy_operator::{
-    plan::{self, Problem, Snapshot},
-    pool::weights,
-    tenant::weight_unknown,
-};
+use gputenancy_engine::quota::{device_weights, unknown_weight_message};
+use gputenancy_plan::{self as plan, Problem, Snapshot};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
 use kube::ResourceExt as _;
 
@@ -147,12 +144,12 @@ impl Check<'_> {
 
     /// Profiles of tenants with `gpuEquivalents` without a known weight. Profiles that cannot be used are reported as such.
     fn unweighed(&self, snapshot: &Snapshot) -> impl Iterator<Item = Finding> {
-        let weights = weights(snapshot);
+        let weights = device_weights(snapshot);
         let capped = self.guarantees().filter(|(tenant, ..)| tenant.spec.gpu_equivalents.is_some());
         capped.filter_map(move |(tenant, guarantee, pointer)| {
             let (_, profile) = snapshot.profiles.iter().find(|(name, _)| name.as_str() == guarantee.profile)?;
             let unknown = tenant.spec.trust >= profile.trust && !weights.contains_key(&profile.resource);
-            let message = unknown.then(|| weight_unknown(&guarantee.profile))?;
+            let message = unknown.then(|| unknown_weight_message(&guarantee.profile))?;
             self.finding("GpuTenant", &tenant.name_any(), &pointer, message)
         })
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gputenancy_crds::{GpuPool, Partitioner};
-use gputenancy_operator::plan::{ProfileName, TenantName, resource_name};
+use gputenancy_plan::{ProfileName, TenantName, resource_name};
 use k8s_openapi::{apimachinery::pkg::util::intstr::IntOrString, jiff::Timestamp};
 use kube::ResourceExt as _;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use gputenancy_crds::{InstanceSpec, Layout, names};
 use gputenancy_engine::mig_manager::Shape;
-use gputenancy_operator::plan::{GpuKey, GpuPlan, GpuUuid, NodeName, plain, seen, snapshot::InUse};
+use gputenancy_plan::{GpuKey, GpuPlan, GpuUuid, NodeName, plain, seen, snapshot::InUse};
 
 use super::{
     model::{GpuChange, Instance, MigModeChange},

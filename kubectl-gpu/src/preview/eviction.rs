@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gputenancy_crds::{UnmanagedPods, names};
 use gputenancy_engine::change::Policy;
-use gputenancy_operator::plan::{Evicted, GpuKey, GpuPlan, PodName};
+use gputenancy_plan::{Evicted, GpuKey, GpuPlan, PodName};
 use kube::{
     ResourceExt as _,
     core::{Selector, SelectorExt as _},

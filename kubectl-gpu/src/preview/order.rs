@@ -2,11 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_engine::change::{ChangeCandidate, admit};
-use gputenancy_operator::{
-    plan::{GpuKey, PoolName},
-    pool::admit_nodes,
-};
+use gputenancy_engine::change::{ChangeCandidate, admit, admit_node};
+use gputenancy_plan::{GpuKey, PoolName};
 use kube::ResourceExt as _;
 
 use super::side::Side;
@@ -26,7 +23,7 @@ pub(super) fn steps(side: &Side<'_>) -> BTreeMap<GpuKey, u32> {
         let managed = side.managed(&pool.name_any()).is_some();
         for step in 1.. {
             let mut now: BTreeSet<GpuKey> = turns.iter().filter(|t| t.changing).map(|t| t.gpu.clone()).collect();
-            now.extend(if managed { admit_nodes(&turns, &side.bystanders) } else { admit(&turns, limit) });
+            now.extend(if managed { admit_node(&turns, &side.bystanders) } else { admit(&turns, limit) });
             if now.is_empty() {
                 break;
             }

@@ -29,8 +29,7 @@ pub(super) fn findings(old: &Side<'_>, new: &Side<'_>, refused: &[Finding]) -> V
 
 fn sentences(side: &Side<'_>) -> Vec<(&'static str, String)> {
     let mut found: Vec<_> = side.problems.iter().map(|p| (p.reason().as_str(), p.to_string())).collect();
-    let selected: BTreeSet<&str> =
-        side.members.values().flatten().map(gputenancy_operator::plan::PoolName::as_str).collect();
+    let selected: BTreeSet<&str> = side.members.values().flatten().map(gputenancy_plan::PoolName::as_str).collect();
     for pool in side.world.fleet.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none()) {
         let name = pool.name_any();
         if let Some(error) = window::of(pool, side.world.taken_at).error {

@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{Change, ChangePhase, GpuPool, GpuSpec, GpuState, Partitioner};
-use gputenancy_operator::{
-    plan::{
-        self, GpuKey, NodeName, Plan, PoolName, Problem, Snapshot,
-        board::BoardGeometry,
-        membership,
-        snapshot::{Gpu, InUse},
-    },
-    pool::reach,
+use gputenancy_engine::mig_effects::mig_manager_effects;
+use gputenancy_plan::{
+    self as plan, GpuKey, NodeName, Plan, PoolName, Problem, Snapshot,
+    board::BoardGeometry,
+    membership,
+    snapshot::{Gpu, InUse},
 };
 
 use crate::world::World;
@@ -35,7 +33,7 @@ impl<'a> Side<'a> {
         let (snapshot, mut problems) = Snapshot::read(&cluster);
         let mut plan = plan::plan(&snapshot);
         let mut bystanders = BTreeMap::new();
-        for (key, gpu) in reach(&world.fleet, &snapshot, &plan) {
+        for (key, gpu) in mig_manager_effects(&world.fleet, &snapshot, &plan) {
             if gpu.changed && plan.gpus.get(&key).is_some_and(|planned| !planned.changed) {
                 bystanders.extend(plan.reason_of(&key, &gpu).map(|why| (key.clone(), why)));
             }

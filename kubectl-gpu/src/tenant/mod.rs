@@ -5,7 +5,7 @@ mod report;
 mod waiting;
 
 use gputenancy_crds::{GpuGrant, GpuProfile, GpuTenant};
-use gputenancy_operator::cache::SlimQuota;
+use gputenancy_engine::projection::SlimQuota;
 use k8s_openapi::{
     api::core::v1::{Event, Pod},
     jiff::Timestamp,

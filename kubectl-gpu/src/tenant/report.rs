@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use gputenancy_crds::{Device, GpuProfile, GrantedProfile, quantity::Amount, quota::resource_key};
-use gputenancy_operator::{cache::SlimQuota, plan::resource_name};
+use gputenancy_engine::projection::{self, SlimQuota};
+use gputenancy_plan::resource_name;
 use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Condition};
 use kube::ResourceExt as _;
 
@@ -101,7 +102,7 @@ fn uses<'a>(seen: &'a Sources, key: &'a str) -> impl Iterator<Item = Amount> + '
 
 /// The larger of the quota's spec and its enforced limit, up to which pods are admitted.
 fn limit(quota: &SlimQuota, key: &str) -> Option<Quantity> {
-    let of = |hard: &gputenancy_operator::cache::Amounts| {
+    let of = |hard: &projection::Amounts| {
         hard.get(key).and_then(|quantity| Some((Amount::parse(quantity)?, quantity.clone())))
     };
     let both = of(&quota.spec.hard).into_iter().chain(of(&quota.status.hard));
@@ -155,7 +156,7 @@ fn contract(profile: Option<&GpuProfile>, granted: Option<&GrantedProfile>) -> O
         (None, None) => return None,
     };
     Some(Contract {
-        isolation: spec.map(|s| format!("{:?}", gputenancy_operator::profile::isolation(&s.device))),
+        isolation: spec.map(|s| format!("{:?}", s.device.isolation())),
         enforcement: spec.map(|s| enforcement(&s.device).to_owned()),
         expected,
         incident,

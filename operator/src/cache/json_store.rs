@@ -5,12 +5,12 @@
 
 use std::{collections::BTreeSet, marker::PhantomData, sync::Arc};
 
+use gputenancy_engine::projection::tenant_of;
 use kube::Resource;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     owned::SpecHash,
-    project::tenant_of,
     store::{Projection, Store},
 };
 
@@ -35,14 +35,14 @@ fn json(object: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(object).unwrap_or_default()
 }
 
-/// How objects of a kind are kept, after `lighten` has dropped what is not read.
+/// How objects of a kind are kept, as projected.
 pub fn projection<K: Resource + Serialize>(keep: fn(K) -> Option<JsonObject>) -> Projection<K, JsonObject> {
     Projection { keep, differs: |old, new| old.hash != new.hash, group: |object| object.tenant.as_deref() }
 }
 
-/// Drops with `lighten` what is not read, and keeps the rest.
-pub fn keep<K: Resource + Serialize>(mut object: K, lighten: fn(&mut K)) -> JsonObject {
-    lighten(&mut object);
+/// Projects an object and keeps it as JSON.
+pub fn keep<K: Resource + Serialize>(mut object: K, project: fn(&mut K)) -> JsonObject {
+    project(&mut object);
     JsonObject::of(object)
 }
 
@@ -89,15 +89,10 @@ impl<K> JsonStore<K> {
 
 #[cfg(test)]
 mod tests {
+    use gputenancy_engine::projection::{SlimQuota, strip_metadata};
     use serde_json::json;
 
-    use super::{
-        super::{
-            project::{SlimQuota, lighten},
-            store::Writer,
-        },
-        *,
-    };
+    use super::{super::store::Writer, *};
 
     fn quota(version: &str, pods: &str) -> SlimQuota {
         serde_json::from_value(json!({
@@ -109,7 +104,7 @@ mod tests {
 
     #[test]
     fn json_store_returns_objects_as_they_came_and_ignores_mere_versions() {
-        let mut writer = Writer::new("resourcequotas", projection(|q: SlimQuota| Some(keep(q, lighten))));
+        let mut writer = Writer::new("resourcequotas", projection(|q: SlimQuota| Some(keep(q, strip_metadata))));
         let store = JsonStore::<SlimQuota>::new(writer.store());
         assert_eq!(writer.apply(kube::runtime::watcher::Event::Apply(quota("1", "2"))).len(), 1);
         assert_eq!(writer.apply(kube::runtime::watcher::Event::Apply(quota("2", "2"))).len(), 0);

@@ -5,7 +5,6 @@
 pub mod api_endpoints;
 mod json_store;
 mod owned;
-mod project;
 pub mod pull;
 mod refusals;
 mod store;
@@ -31,14 +30,19 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-use gputenancy_engine::ownership::DRA_DRIVER;
+use gputenancy_engine::{
+    ownership::DRA_DRIVER,
+    projection::{
+        SlimNamespace, SlimNode, SlimPod, SlimQuota, SlimSlice, project_namespace, project_node, project_pod,
+        projected, strip_metadata,
+    },
+};
 
 use crate::locations::Locations;
 pub use api_endpoints::{ApiEndpoint, SlimEndpoints, SlimService};
 use json_store::JsonObject;
 pub use json_store::JsonStore;
 pub use owned::{Owned, OwnedObject, SpecHash, version};
-pub use project::*;
 pub use pull::{PullCaches, SlimAccount, SlimSecret};
 pub use refusals::{ControllerRef, QuotaRefusal, Refusals};
 pub use store::{Change, Key, Store};
@@ -101,18 +105,18 @@ impl Caches {
             tenants: tenants(client, triggers),
             gpu_nodes: custom("gpunodes", client, triggers),
             nodes: Watch::new("nodes", Api::all(client.clone()), |mut n: SlimNode| {
-                lighten_node(&mut n);
+                project_node(&mut n);
                 Some(n)
             })
             .start(triggers.fleet()),
             slices: with_slices.then(|| {
-                Watch::new("resourceslices", Api::all(client.clone()), lightened::<SlimSlice>)
+                Watch::new("resourceslices", Api::all(client.clone()), projected::<SlimSlice>)
                     .fields(&format!("spec.driver={DRA_DRIVER}"))
                     .start(triggers.fleet())
             }),
             pods: Watch::new("pods", Api::all(client.clone()), |mut p: SlimPod| {
-                lighten_pod(&mut p);
-                p.wants_devices().then_some(p)
+                project_pod(&mut p);
+                p.requests_devices().then_some(p)
             })
             .start(triggers.fleet()),
             namespaces: namespaces(client, triggers),
@@ -121,17 +125,17 @@ impl Caches {
             grants: owned::<GpuGrant>("gpugrants", client, &of_operator, triggers),
             policies: owned::<NetworkPolicy>("networkpolicies", client, &of_operator, triggers),
             limits: owned::<LimitRange>("limitranges", client, &of_operator, triggers),
-            service: Watch::new("services", api_server, lightened::<SlimService>)
+            service: Watch::new("services", api_server, projected::<SlimService>)
                 .fields(&format!("metadata.name={}", api_endpoints::NAME))
                 .start(triggers.all_tenants()),
-            endpoints: Watch::new("endpointslices", api_server_slices, lightened::<SlimEndpoints>)
+            endpoints: Watch::new("endpointslices", api_server_slices, projected::<SlimEndpoints>)
                 .labels(&format!("{}={}", api_endpoints::SLICE_OF, api_endpoints::NAME))
                 .start(triggers.all_tenants()),
             refusals: Refusals::start(client, {
                 let tenants = triggers.tenants.clone();
                 move |namespace| drop(tenants.send(Trigger::Namespace(namespace)))
             }),
-            mig_config: Watch::new("configmaps", mig_config, lightened::<ConfigMap>)
+            mig_config: Watch::new("configmaps", mig_config, projected::<ConfigMap>)
                 .fields(&format!("metadata.name={}", names::MIG_CONFIG_MAP))
                 .start(triggers.fleet()),
             pulls: PullCaches::start(client, locations, triggers),
@@ -193,7 +197,7 @@ where
         + 'static,
 {
     let keep = |guarded: DeserializeGuard<K>| match guarded.0 {
-        Ok(object) => lightened(object),
+        Ok(object) => projected(object),
         Err(error) => {
             let name = error.metadata.name.as_deref().unwrap_or_default();
             tracing::warn!(%error, kind = %K::kind(&()), name, "object does not match its schema, ignoring it");
@@ -242,7 +246,7 @@ fn valid_tenant(event: watcher::Event<DeserializeGuard<GpuTenant>>) -> watcher::
     };
     match guarded.0 {
         Ok(mut tenant) => {
-            lighten(&mut tenant);
+            strip_metadata(&mut tenant);
             wrap(tenant)
         }
         Err(error) => {
@@ -254,7 +258,7 @@ fn valid_tenant(event: watcher::Event<DeserializeGuard<GpuTenant>>) -> watcher::
 }
 
 fn namespaces(client: &Client, triggers: &Triggers) -> JsonStore<SlimNamespace> {
-    let projection = json_store::projection(|n| Some(json_store::keep(n, lighten_namespace)));
+    let projection = json_store::projection(|n| Some(json_store::keep(n, project_namespace)));
     let (api, config) = (Api::all(client.clone()), watcher::Config::default());
     JsonStore::new(Watch { resource: "namespaces", api, config, projection }.start(triggers.tenants(
         |change: Change<JsonObject>| {
@@ -269,7 +273,7 @@ fn namespaces(client: &Client, triggers: &Triggers) -> JsonStore<SlimNamespace> 
 }
 
 fn quotas(client: &Client, selector: &str, triggers: &Triggers) -> JsonStore<SlimQuota> {
-    let projection = json_store::projection(|q: SlimQuota| Some(json_store::keep(q, lighten)));
+    let projection = json_store::projection(|q: SlimQuota| Some(json_store::keep(q, strip_metadata)));
     let (api, config) = (Api::all(client.clone()), watcher::Config::default().labels(selector));
     JsonStore::new(Watch { resource: "resourcequotas", api, config, projection }.start(triggers.tenants(
         |change: Change<JsonObject>| {

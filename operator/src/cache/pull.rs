@@ -7,6 +7,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher as _},
 };
 
+use gputenancy_engine::projection::strip_metadata;
 use k8s_openapi::{
     ByteString,
     api::core::v1::{Secret, ServiceAccount},
@@ -14,7 +15,7 @@ use k8s_openapi::{
 use kube::{Api, Client, Resource, api::ObjectMeta};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-use super::{project::lighten, store::Store, triggers::Triggers, watch::Watch};
+use super::{store::Store, triggers::Triggers, watch::Watch};
 use crate::locations::Locations;
 
 /// Type of a Secret for pulling images.
@@ -184,7 +185,7 @@ fn named_field(name: &str) -> String {
 
 #[expect(clippy::unnecessary_wraps, reason = "the type of a projection")]
 fn slim<K: Resource>(mut object: K) -> Option<K> {
-    lighten(&mut object);
+    strip_metadata(&mut object);
     let meta = object.meta_mut();
     // kubectl's own annotation may hold all of a Secret
     meta.annotations = None;

@@ -189,11 +189,12 @@ impl<K: Resource, V> Writer<K, V> {
 
 #[cfg(test)]
 mod tests {
+    use gputenancy_engine::projection::{SlimNamespace, tenant_label};
     use kube::ResourceExt as _;
     use serde_json::json;
 
     use super::*;
-    use crate::cache::{SlimNamespace, differs, tenant_label};
+    use crate::cache::differs;
 
     fn namespace(name: &str, tenant: Option<&str>, version: &str) -> SlimNamespace {
         let labels = tenant.map(|tenant| json!({"gputenancy.io/tenant": tenant}));

@@ -4,10 +4,10 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{Api, ResourceExt as _, api::ObjectMeta};
 use serde_json::{Map, Value, json};
 
-use super::{Controller, FleetError, failed, fleet::Fleet, managed::Ask};
+use super::{Controller, FleetError, failed, managed::Ask};
 use crate::{apply::Part, plan::NodeName};
 use gputenancy_crds::names;
-use gputenancy_engine::mig_manager::MigConfigs;
+use gputenancy_engine::{fleet::Fleet, mig_manager::MigConfigs};
 
 impl Controller {
     /// Publishes the layouts.

@@ -8,13 +8,16 @@ use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use super::{Controller, FleetError, failed, fleet::Fleet, pass::Inputs};
+use super::{Controller, FleetError, failed, pass::Inputs};
 use crate::{
     apply::Part,
-    cache::SlimPod,
     plan::{GpuKey, NodeName, PodName},
 };
-use gputenancy_engine::change::{CanaryOutcome, CanaryPod, CanaryRequest, ChangeDecision};
+use gputenancy_engine::{
+    change::{CanaryOutcome, CanaryPod, CanaryRequest, ChangeDecision},
+    fleet::Fleet,
+    projection::SlimPod,
+};
 
 /// Priority class and service account of canary pods, both parts of the chart.
 const NAME: &str = "gputenancy-canary";

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use gputenancy_crds::{Capacity, DeviceState, GpuNode, GpuSpec, GpuState, Health, names};
 
-use super::fleet::Fleet;
+use gputenancy_engine::{fleet::Fleet, projection::SlimPod};
+
 use crate::{fleet_view::Claim, plan::PodName};
 
 /// What can be had of a device.
@@ -100,9 +101,7 @@ pub fn held(devices: &[Device]) -> BTreeMap<Claim, i32> {
 /// Pods that wait for a node, by namespace and resource.
 pub fn waiting(fleet: &Fleet) -> BTreeMap<Claim, i32> {
     let mut waiting = BTreeMap::new();
-    let pending = |p: &crate::cache::SlimPod| {
-        p.spec.node_name.is_none() && !p.is_over() && p.metadata.deletion_timestamp.is_none()
-    };
+    let pending = |p: &SlimPod| p.spec.node_name.is_none() && !p.is_over() && p.metadata.deletion_timestamp.is_none();
     for (name, pod) in fleet.pods.iter().filter(|(_, p)| pending(p)) {
         for resource in pod.resources() {
             *waiting.entry((name.namespace.to_string(), resource)).or_default() += 1;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use gputenancy_crds::{Board, BoardProfile, GpuNode, GpuNodeStatus, names};
 use kube::ResourceExt as _;
 
-use crate::cache::SlimNode;
+use gputenancy_engine::projection::SlimNode;
 
 /// Beginning of all labels about MIG devices.
 const PREFIX: &str = "nvidia.com/mig-";

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{Advertiser, GpuNodeSpec, Partitioner};
+use gputenancy_engine::{fleet::Fleet, mig_manager};
 use kube::ResourceExt as _;
 
-use super::{fleet::Fleet, managed};
 use crate::plan::{NodeName, PoolName};
 
 /// Who carves and who advertises, node by node.
@@ -37,7 +37,7 @@ impl Hands {
             let name = NodeName::from(name.as_str());
             let now = (node.spec.partitioner, node.spec.advertiser);
             let labels = fleet.nodes.get(name.as_str()).map(|n| n.labels());
-            let wanted = wanted(&name, now, labels.is_some_and(|labels| managed::is_engaged(node, labels)));
+            let wanted = wanted(&name, now, labels.is_some_and(|labels| mig_manager::is_engaged(node, labels)));
             (name, wanted)
         });
         let all = all.collect();

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use gputenancy_crds::{ChangePhase, GpuNode, names};
 use kube::ResourceExt as _;
 
-use super::{discovery, fleet::Fleet, hands::Hands};
+use super::{discovery, hands::Hands};
 use crate::plan::{NodeName, PoolName, plain};
-use gputenancy_engine::fingerprint::fingerprint;
+use gputenancy_engine::{fingerprint::fingerprint, fleet::Fleet};
 
 /// Value of the label `layout.state` while a GPU of the node changes.
 const CHANGING: &str = "changing";

@@ -2,15 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{ChangePhase, GpuNode, GpuSpec, GpuState, Layout, MigManagerStep, Partitioner, names};
+use gputenancy_crds::{ChangePhase, GpuNode, GpuSpec, GpuState, Layout, names};
 use kube::ResourceExt as _;
 
-use super::{fleet::Fleet, pass::Inputs, reach::BYSTANDER};
-use crate::plan::{GpuKey, NodeName, Plan, plain};
+use super::pass::Inputs;
+use crate::plan::{GpuKey, Plan, plain};
 use gputenancy_engine::{
-    change::{self, ChangeCandidate},
+    change,
+    fleet::Fleet,
+    mig_effects::REPARTITIONED_WITH_NODE,
     mig_manager::{
-        self, MigConfigs, MigManagerDecision, MigManagerTimeouts, Shape, adopted, base, is_ours, placed, sweeps,
+        self, MigConfigs, MigManagerDecision, MigManagerTimeouts, Shape, adopted, base, is_managed, is_ours, placed,
+        sweeps,
     },
 };
 
@@ -32,25 +35,6 @@ pub fn current(fleet: &Fleet) -> Option<Fleet> {
         fleet.gpu_nodes.extend(differing);
         fleet
     })
-}
-
-/// Has the MIG manager been asked, and not answered yet? Nobody else carves until it has, whatever the pool says meanwhile.
-pub fn is_asked(node: &GpuNode) -> bool {
-    let run = node.spec.mig_manager.as_ref();
-    run.is_some_and(|r| r.step > MigManagerStep::Publishing && r.step < MigManagerStep::GaveUp)
-}
-
-/// Is the MIG manager still to be looked after? It has yet to answer, or has parts paused for a layout of ours: whoever has the node
-/// next, and even if no pool has it any more.
-pub fn is_engaged(node: &GpuNode, labels: &BTreeMap<String, String>) -> bool {
-    let paused = || labels.iter().any(|(k, v)| k.starts_with(names::DEPLOY_LABELS) && v == names::PAUSED);
-    let ours = labels.get(names::MIG_CONFIG_LABEL).is_some_and(|name| is_ours(name));
-    is_managed(node) && (is_asked(node) || (ours && paused()))
-}
-
-/// Does NVIDIA's MIG manager carve this node?
-pub fn is_managed(node: &GpuNode) -> bool {
-    node.spec.partitioner == Partitioner::MigManager
 }
 
 /// What is to be done about each MIG manager.
@@ -130,7 +114,7 @@ pub fn anew(fleet: &Fleet) -> BTreeMap<GpuKey, String> {
             let Some(spec) = spec_of(node, &state.uuid) else { continue };
             let shown = Shape::seen(state);
             if swept.contains(&state.uuid) && wanted(state) == shown {
-                anew.insert(key(&state.uuid), BYSTANDER.to_owned());
+                anew.insert(key(&state.uuid), REPARTITIONED_WITH_NODE.to_owned());
             } else if drifted(spec, state) {
                 let agreed = Shape::of(&spec.layout()).words();
                 anew.insert(key(&state.uuid), format!("NVML shows {} and not {agreed}", shown.words()));
@@ -146,21 +130,6 @@ fn drifted(spec: &GpuSpec, state: &GpuState) -> bool {
     let idle = state.holders.is_empty() && devices.all(|d| d.owner.is_none() && d.clients == 0);
     let rests = spec.change.as_ref().is_none_or(|c| c.phase == ChangePhase::RolledBack);
     rests && idle && Shape::of(&spec.layout()) != Shape::seen(state)
-}
-
-/// GPUs of one pool that may begin a change now: of one node at a time, and of that all that have to. While a node changes only those
-/// of its GPUs follow that it cannot do without.
-pub fn admit(turns: &[ChangeCandidate<GpuKey>], anew: &BTreeMap<GpuKey, String>) -> BTreeSet<GpuKey> {
-    let changing: BTreeSet<&NodeName> = turns.iter().filter(|t| t.changing).map(|t| &t.gpu.node).collect();
-    if !changing.is_empty() {
-        let joins =
-            |t: &&ChangeCandidate<GpuKey>| !t.changing && anew.contains_key(&t.gpu) && changing.contains(&t.gpu.node);
-        return turns.iter().filter(joins).map(|t| t.gpu.clone()).collect();
-    }
-    let lowest = turns.iter().filter(|t| t.wanted).map(|t| t.rank).min();
-    let first = turns.iter().filter(|t| t.wanted && Some(t.rank) == lowest).min_by_key(|t| &t.gpu);
-    let node = first.map(|t| &t.gpu.node);
-    turns.iter().filter(|t| t.wanted && Some(&t.gpu.node) == node).map(|t| t.gpu.clone()).collect()
 }
 
 /// Would a GPU of the node be carved now while another one that has to be carved with it is not idle yet?
@@ -188,6 +157,8 @@ fn spec_of<'a>(node: &'a GpuNode, uuid: &str) -> Option<&'a GpuSpec> {
     node.spec.gpus.iter().find(|g| g.uuid == uuid)
 }
 
+#[cfg(test)]
+mod mig_effects_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

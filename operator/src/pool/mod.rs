@@ -3,23 +3,22 @@
 mod ask;
 mod budget;
 mod canary;
-pub mod devices;
+mod devices;
 mod discovery;
-mod fleet;
+pub(crate) mod fleet;
 mod hands;
 mod labels;
 mod managed;
 pub(crate) mod pass;
 mod plugin;
 mod pods;
-mod reach;
+mod profile_status;
 mod repair;
 mod status;
 mod taint;
 #[cfg(test)]
 mod tests;
 mod view;
-mod weights;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,18 +41,16 @@ use crate::{
     metrics::Metrics,
     plan::{NodeName, Planner},
 };
-use fleet::Refusals;
-pub use fleet::{Fleet, dra_node};
-use gputenancy_engine::{change::ChangeDecision, mig_manager::MigConfigError};
+use gputenancy_engine::{
+    change::ChangeDecision,
+    fleet::{Fleet, Refusals},
+    mig_manager::MigConfigError,
+};
 use labels::Labels;
-pub use managed::admit as admit_nodes;
 use pass::{Inputs, NodeWork, Pass};
-pub use reach::reach;
 use repair::{Repair, Repairs};
-pub use status::Seen;
 pub use taint::Tolerated;
 pub(crate) use taint::without_ours;
-pub use weights::weights;
 
 /// News of one moment are looked at together.
 const BURST: Duration = Duration::from_millis(15);
@@ -207,7 +204,7 @@ impl Controller {
 
     /// One pass; answers when to look again.
     async fn once(&mut self) -> Result<Option<Duration>, FleetError> {
-        let fleet = Fleet::read(&self.caches);
+        let fleet = fleet::read(&self.caches);
         let lagging = self.lagging(&fleet);
         self.forget(&fleet);
         let inputs = Inputs {

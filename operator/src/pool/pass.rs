@@ -12,19 +12,16 @@ use kube::ResourceExt as _;
 use super::{
     canary::{self, Stray},
     devices,
-    fleet::{Fleet, Refusals, facts},
     hands::Hands,
     labels,
     managed::{self, Ask},
-    reach::reach,
-    status,
+    profile_status, status,
     taint::{self, Retaint, Tolerated},
     view,
 };
 use crate::{
     fleet_view::FleetView,
     plan::{self, GpuKey, NodeName, Plan, Planner, PodName, PoolName, TenantFacts},
-    profile,
 };
 use gputenancy_engine::{
     change::{
@@ -32,6 +29,8 @@ use gputenancy_engine::{
         Windows,
     },
     fingerprint::fingerprint,
+    fleet::{Fleet, Refusals, tenant_facts},
+    mig_effects::mig_manager_effects,
     mig_manager::{self, MigConfigs},
     plugin,
 };
@@ -116,7 +115,7 @@ pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
     let devices = devices::all(fleet);
     let mut managers = managed::decisions(fleet, plan, inputs);
     managers.retain(|node, _| !hands.is_foreign(&NodeName::from(node.as_str())));
-    let reached = reach(fleet, snapshot, plan);
+    let reached = mig_manager_effects(fleet, snapshot, plan);
     let mut decisions = decisions(fleet, (plan, &reached), &windows, (&managers, &hands), inputs);
     name_places(&mut decisions, &devices);
     let nodes = nodes((fleet, known), &decisions, &managers, &members, &hands, inputs);
@@ -132,7 +131,7 @@ pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
         now: inputs.now,
     };
     let pools = fleet.pools.iter().map(|p| (p, status::pool(&seen, p)));
-    let profiles = fleet.profiles.iter().map(|p| (p, profile::status(&seen, p)));
+    let profiles = fleet.profiles.iter().map(|p| (p, profile_status::status(&seen, p)));
     Pass {
         strays: canary::strays(fleet, &decisions, inputs),
         spared: spared(fleet, &decisions, &hands, inputs),
@@ -156,7 +155,7 @@ pub fn pass(fleet: &Fleet, planner: &mut Planner, inputs: &Inputs<'_>) -> Pass {
             .filter_map(|d| d.requeue_at)
             .chain(managers.values().filter_map(|d| d.requeue_at))
             .chain(status::patience_ends(&seen))
-            .chain(fleet.forgiveness_ends(inputs.now))
+            .chain(fleet.next_grace_period_end(inputs.now))
             .chain(fleet.gpu_nodes.values().filter_map(|n| plugin_steps(fleet, n, true, inputs.now)?.wake))
             .chain(windows.values().filter_map(|w| w.as_ref().ok()?.turns()))
             .min(),
@@ -266,7 +265,7 @@ pub(super) fn intent(fleet: &Fleet) -> String {
         } = &p.spec;
         (p.name_any(), (node_selector, profiles, layout, partitioner, advertiser, disruption.allow_outage))
     });
-    let tenants = fleet.tenants.iter().map(|t| (t.name_any(), demanded(facts(t))));
+    let tenants = fleet.tenants.iter().map(|t| (t.name_any(), demanded(tenant_facts(t))));
     fingerprint(&(by_name(profiles), by_name(pools), by_name(tenants)))
 }
 
@@ -375,10 +374,10 @@ fn admitted(
     };
     let managed = |turns: &[ChangeCandidate<GpuKey>]| {
         let mut nodes = turns.iter().filter_map(|t| fleet.gpu_nodes.get(t.gpu.node.as_str()));
-        nodes.any(managed::is_managed)
+        nodes.any(mig_manager::is_managed)
     };
     let admit = |(pool, turns): (&PoolName, Vec<ChangeCandidate<GpuKey>>)| {
-        Some(if managed(&turns) { managed::admit(&turns, anew) } else { change::admit(&turns, &limit(pool)?) })
+        Some(if managed(&turns) { change::admit_node(&turns, anew) } else { change::admit(&turns, &limit(pool)?) })
     };
     by_pool.into_iter().filter_map(admit).flatten().collect()
 }
@@ -422,7 +421,7 @@ fn nodes(
         let mig_manager = manager.map_or_else(|| node.spec.mig_manager.clone(), |m| m.run.clone());
         let mut spec = GpuNodeSpec { gpus: in_order(node, gpus), mig_manager, ..node.spec.clone() };
         (spec.partitioner, spec.advertiser) = hands.of_node(&key);
-        let engaged = fleet.nodes.get(name).is_some_and(|n| managed::is_engaged(node, n.labels()));
+        let engaged = fleet.nodes.get(name).is_some_and(|n| mig_manager::is_engaged(node, n.labels()));
         if spec.gpus.is_empty() && !members.contains_key(&key) && spec.mig_manager.is_none() && !engaged {
             // no business of ours
             (spec.partitioner, spec.advertiser) = (Partitioner::default(), Advertiser::default());
@@ -437,7 +436,7 @@ fn nodes(
         let decisions: Vec<ChangeDecision> =
             here.into_iter().map(|(_, d)| d.clone()).chain(told).filter(has_work).collect();
         let ours = !hands.is_foreign(&key);
-        let pooled = members.contains_key(&key) || managed::is_asked(node);
+        let pooled = members.contains_key(&key) || mig_manager::awaits_answer(node);
         let plugin = ours.then(|| plugin_steps(fleet, node, pooled, inputs.now));
         let plugin = plugin.flatten().unwrap_or_default();
         if spec.is_some() || !decisions.is_empty() || plugin.cordon.is_some() || plugin.restart.is_some() {
@@ -503,5 +502,5 @@ pub(super) fn may_leave(fleet: &Fleet, node: &gputenancy_crds::GpuNode, uuid: &s
     });
     let half_done = matches!(change, Some(ChangePhase::Partitioning | ChangePhase::RollingBack)) && !(fresh && rests);
     // what NVIDIA's MIG manager was asked for it does, pool or not: nobody is to find the GPU changing under his hands
-    idle && !half_done && !managed::is_asked(node) && fleet.answers(&node.name_any())
+    idle && !half_done && !mig_manager::awaits_answer(node) && fleet.answers(&node.name_any())
 }

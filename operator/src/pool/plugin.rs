@@ -12,9 +12,12 @@ use k8s_openapi::{
 use kube::{Api, Resource as _, ResourceExt as _, api::ListParams};
 use serde_json::json;
 
-use super::{Controller, FleetError, failed, fleet::Fleet};
+use super::{Controller, FleetError, failed};
 use crate::{apply::Evicted, plan::NodeName};
-use gputenancy_engine::plugin::{CordonAction, PluginDecision, is_plugin};
+use gputenancy_engine::{
+    fleet::Fleet,
+    plugin::{CordonAction, PluginDecision, is_plugin},
+};
 
 impl Controller {
     /// Carries out what was decided about a node.

@@ -9,12 +9,12 @@ use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use kube::{Api, Resource as _};
 use serde_json::json;
 
-use super::{
-    Controller, FleetError, budget, failed,
+use super::{Controller, FleetError, budget, failed};
+use crate::{apply::Evicted, plan::PodName};
+use gputenancy_engine::{
+    change::{Eviction, EvictionNotice, Refusal},
     fleet::{Fleet, notice_text},
 };
-use crate::{apply::Evicted, plan::PodName};
-use gputenancy_engine::change::{Eviction, EvictionNotice, Refusal};
 
 impl Controller {
     /// Tells a pod that it will be evicted.

@@ -16,12 +16,14 @@ use kube::ResourceExt;
 
 use super::{
     devices::{self, Device},
-    fleet::Fleet,
     pass::may_leave,
     taint::Tolerated,
 };
 use crate::plan::{GpuKey, NodeName, Plan, PoolName, Problem, membership, resource_name};
-use gputenancy_engine::change::{ChangeDecision, Window, WindowError};
+use gputenancy_engine::{
+    change::{ChangeDecision, Window, WindowError},
+    fleet::Fleet,
+};
 
 /// What statuses are computed from.
 pub struct Seen<'a> {

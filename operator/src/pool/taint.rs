@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, convert::Infallible, str::FromStr, sync::Arc};
 
 use gputenancy_crds::{PoolTaint, names, reasons};
+use gputenancy_engine::{fleet::Fleet, projection::SlimNode};
 use k8s_openapi::{
     api::core::v1::{Node, Taint},
     jiff::Timestamp,
@@ -10,11 +11,8 @@ use k8s_openapi::{
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use super::{Controller, FleetError, Repair, failed, fleet::Fleet, hands::Hands, pass::Inputs};
-use crate::{
-    cache::SlimNode,
-    plan::{NodeName, PoolName},
-};
+use super::{Controller, FleetError, Repair, failed, hands::Hands, pass::Inputs};
+use crate::plan::{NodeName, PoolName};
 
 /// Key of the taint that the API server makes pods of tenants tolerate; none where it does not.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,9 +12,10 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
+use gputenancy_engine::fleet::{Fleet, Refusals};
+
 use super::{
     devices::{self, Use},
-    fleet::{Fleet, Refusals},
     pass::{Inputs, Pass, intent, pass},
     taint::Tolerated,
 };

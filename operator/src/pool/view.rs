@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{GpuProfileSpec, names};
+use gputenancy_engine::quota::device_weights;
 use kube::ResourceExt;
 
-use super::{devices, status::Seen, weights::weights};
+use super::{devices, status::Seen};
 use crate::{
     fleet_view::{Contract, FleetView, ProfileView, TenantView},
     plan::{Problem, Snapshot, resource_name, trust_needed},
@@ -40,7 +41,7 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> FleetView {
         complete: true,
         profiles,
         resources,
-        weights: weights(snapshot),
+        weights: device_weights(snapshot),
         tenants: tenants.collect(),
         held: devices::held(seen.devices),
         waiting: devices::waiting(seen.fleet),

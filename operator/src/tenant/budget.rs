@@ -5,8 +5,11 @@ use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 
-use gputenancy_engine::quota::{
-    self, Amounts, Cap, Limits, NamespaceQuota, Presence, QuotaDecision, QuotaState, write_fence::FencingToken,
+use gputenancy_engine::{
+    projection::{SlimPod, SlimQuota},
+    quota::{
+        self, Amounts, Cap, Limits, NamespaceQuota, Presence, QuotaDecision, QuotaState, write_fence::FencingToken,
+    },
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt as _;
@@ -16,7 +19,6 @@ use super::{
     observe::{Observed, Role, quota_key},
     render,
 };
-use crate::cache::{SlimPod, SlimQuota};
 
 impl Observed {
     /// Everything that is limited, over all namespaces of the tenant. Every resource that could be a GPU's is named.

@@ -7,7 +7,10 @@ use std::{
 };
 
 use gputenancy_crds::{GpuTenant, names};
-use gputenancy_engine::quota::write_fence::WriteFence;
+use gputenancy_engine::{
+    projection::{SlimNamespace, SlimQuota, tenant_of},
+    quota::write_fence::WriteFence,
+};
 use gputenancy_service::events::Publisher;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Resource, ResourceExt as _, runtime::reflector::ObjectRef};
@@ -24,7 +27,7 @@ use super::{
 };
 use crate::{
     apply::Writer,
-    cache::{Caches, QuotaRefusal, SlimNamespace, SlimQuota, Store, Trigger, pull, tenant_of, version},
+    cache::{Caches, QuotaRefusal, Store, Trigger, pull, version},
     fleet_view::FleetView,
     metrics::Metrics,
 };

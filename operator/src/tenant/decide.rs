@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::GpuGrant;
-use gputenancy_engine::quota::QuotaAction;
+use gputenancy_engine::{projection::SlimQuota, quota::QuotaAction};
 use k8s_openapi::api::{
     core::v1::{LimitRange, LimitRangeSpec, Namespace, ResourceQuota, ResourceQuotaSpec},
     networking::v1::{NetworkPolicy, NetworkPolicySpec},
@@ -17,7 +17,7 @@ use super::{
     render,
     wake_controllers::Wake,
 };
-use crate::cache::{OwnedObject, SlimQuota};
+use crate::cache::OwnedObject;
 
 /// One write, in the order in which they are carried out.
 #[derive(Clone, Debug, PartialEq)]

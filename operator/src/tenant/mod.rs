@@ -21,7 +21,6 @@ mod wake_controllers;
 pub use context::{Context, Settings};
 pub use controller::run;
 pub(crate) use gputenancy_crds::quantity::Amount;
-pub use observe::weight_unknown;
 pub use standard::{Standard, StandardError};
 
 /// Why a tenant could not be reconciled.

@@ -10,13 +10,16 @@ use gputenancy_crds::{
     GpuGrantSpec, GpuTenant, GrantedProfile, Network,
     reasons::{self, Reason},
 };
-use gputenancy_engine::quota::Amounts;
+use gputenancy_engine::{
+    projection::{SlimNamespace, SlimQuota, tenant_of},
+    quota::{Amounts, unknown_weight_message},
+};
 use k8s_openapi::{api::networking::v1::NetworkPolicySpec, jiff::Timestamp};
 use kube::ResourceExt as _;
 
 use super::{network, pull::Pulls, refused_controllers::RefusedControllers, render, standard::Standard};
 use crate::{
-    cache::{ApiEndpoint, OwnedObject, SlimNamespace, SlimQuota, tenant_of},
+    cache::{ApiEndpoint, OwnedObject},
     fleet_view::FleetView,
 };
 
@@ -91,13 +94,6 @@ pub struct Refusal {
     pub message: String,
 }
 
-/// Why none of a profile is granted to a tenant with `spec.gpuEquivalents`, and what to do.
-pub fn weight_unknown(profile: &str) -> String {
-    format!(
-        "what a device of profile {profile} counts against spec.gpuEquivalents is not known, so none is granted: no node of a pool that lists the profile has a board that can carry it; list it in a GpuPool with such nodes, or remove it from spec.gpus"
-    )
-}
-
 impl Observed {
     /// The tenant's name.
     pub fn name(&self) -> String {
@@ -170,7 +166,7 @@ impl Observed {
             return Err(Refusal { reason: reasons::TRUST_TOO_LOW, message });
         }
         if self.tenant.spec.gpu_equivalents.is_some() && !self.view.weights.contains_key(&found.resource) {
-            return Err(Refusal { reason: reasons::WEIGHT_UNKNOWN, message: weight_unknown(profile) });
+            return Err(Refusal { reason: reasons::WEIGHT_UNKNOWN, message: unknown_weight_message(profile) });
         }
         Ok(found.resource.clone())
     }

@@ -9,14 +9,16 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_engine::quota::{self, Amounts, DemandStage, PodDemand, QuotaState};
+use gputenancy_engine::{
+    projection::SlimPod,
+    quota::{self, Amounts, DemandStage, PodDemand, QuotaState},
+};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
     Amount,
     wake_controllers::{Wake, WakeTarget},
 };
-use crate::cache::SlimPod;
 
 /// Longest time for which a refusal counts without another one: longer than any back-off of Kubernetes' controllers.
 const MAX_SILENCE: SignedDuration = SignedDuration::from_mins(20);

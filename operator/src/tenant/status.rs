@@ -147,7 +147,7 @@ fn namespaces(seen: &Observed) -> ConditionUpdate {
 /// Whose a listed namespace is that is not the tenant's, and what can be done.
 fn whose(seen: &Observed, name: &str) -> String {
     let Some(namespace) = seen.namespaces.get(name) else { return "is not there".into() };
-    if let Some(tenant) = crate::cache::tenant_of(&**namespace) {
+    if let Some(tenant) = gputenancy_engine::projection::tenant_of(&**namespace) {
         return format!("belongs to tenant {tenant}: choose another name in spec.namespaces");
     }
     if name == seen.home {

@@ -6,6 +6,7 @@ use std::{
 };
 
 use gputenancy_crds::{GpuTenant, Support, Trust};
+use gputenancy_engine::projection::{SlimNamespace, SlimQuota};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
@@ -20,7 +21,7 @@ use super::{
     wake_controllers::WakeTarget,
 };
 use crate::{
-    cache::{ApiEndpoint, ControllerRef, OwnedObject, SlimNamespace, SlimQuota, pull::Named},
+    cache::{ApiEndpoint, ControllerRef, OwnedObject, pull::Named},
     fleet_view::{Contract, FleetView, ProfileView, TenantView},
     object_name::ObjectName,
 };

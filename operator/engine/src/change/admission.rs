@@ -1,7 +1,8 @@
 //! Which GPUs of a pool may begin a change now.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use gputenancy_plan::{GpuKey, NodeName};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 /// A GPU of a pool with a limit of simultaneous changes.
@@ -27,6 +28,21 @@ pub fn admit<K: Clone + Ord>(gpus: &[ChangeCandidate<K>], max_unavailable: &IntO
     };
     let waiting = gpus.iter().filter(|g| g.wanted && !g.changing && g.rank == lowest);
     waiting.map(|g| g.gpu.clone()).collect::<BTreeSet<_>>().into_iter().take(headroom).collect()
+}
+
+/// GPUs of a pool with `partitioner: MigManager` that may begin a change now: all that need one, of one node at a time. While a node
+/// changes, only its GPUs in `repartitioned` join, because they are repartitioned with the others.
+pub fn admit_node(gpus: &[ChangeCandidate<GpuKey>], repartitioned: &BTreeMap<GpuKey, String>) -> BTreeSet<GpuKey> {
+    let changing: BTreeSet<&NodeName> = gpus.iter().filter(|g| g.changing).map(|g| &g.gpu.node).collect();
+    if !changing.is_empty() {
+        let joins = |g: &&ChangeCandidate<GpuKey>| {
+            !g.changing && repartitioned.contains_key(&g.gpu) && changing.contains(&g.gpu.node)
+        };
+        return gpus.iter().filter(joins).map(|g| g.gpu.clone()).collect();
+    }
+    let wanted = || gpus.iter().filter(|g| g.wanted);
+    let node = wanted().min_by_key(|g| (g.rank, &g.gpu)).map(|g| &g.gpu.node);
+    wanted().filter(|g| Some(&g.gpu.node) == node).map(|g| g.gpu.clone()).collect()
 }
 
 /// A number, or a percentage of the pool's GPUs rounded down; at least one.

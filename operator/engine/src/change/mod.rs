@@ -19,7 +19,7 @@ mod window;
 
 use gputenancy_crds::ChangePhase;
 
-pub use admission::{ChangeCandidate, admit};
+pub use admission::{ChangeCandidate, admit, admit_node};
 use context::ChangeContext;
 pub use policy::Policy;
 pub use types::{

@@ -6,6 +6,7 @@
 
 mod adopt;
 mod config;
+mod node;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ mod view;
 
 pub use adopt::{adopted, placed};
 pub use config::{MigConfig, MigConfigError, MigConfigs, Shape, base, is_ours, twin};
+pub use node::{awaits_answer, is_engaged, is_managed};
 pub use step::step;
 pub use types::{MigManagerDecision, MigManagerObservation, MigManagerState, MigManagerTimeouts};
 pub use view::{configs, sweeps};

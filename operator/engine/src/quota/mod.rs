@@ -9,6 +9,7 @@
 mod cap_allocation;
 mod cap_commitment;
 mod decide;
+mod device_weights;
 mod limits;
 mod namespace;
 mod target;
@@ -20,6 +21,7 @@ mod weighted_water_filling;
 pub mod write_fence;
 
 pub use decide::{QuotaAction, QuotaDecision, decide};
+pub use device_weights::{device_weights, unknown_weight_message};
 pub use limits::{Limits, is_gpu_key, quantity};
 pub use namespace::{Amounts, NamespaceQuota, PodDemand, Presence, QuotaState};
 pub use target::DemandStage;

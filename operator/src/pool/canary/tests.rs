@@ -1,6 +1,7 @@
 //! What a canary pod asks for, and what is read from its end.
 
 use gputenancy_crds::{Canary as Rules, DurationText, names};
+use gputenancy_engine::projection::project_pod;
 use serde_json::{Value, json};
 
 use super::*;
@@ -8,7 +9,7 @@ use super::*;
 fn read(status: &Value) -> SlimPod {
     let meta = json!({"name": "c", "namespace": "home", "labels": {names::CANARY_LABEL: "1g.10gb", "app": "x"}});
     let mut pod = serde_json::from_value(json!({"metadata": meta, "status": status})).unwrap();
-    crate::cache::lighten_pod(&mut pod);
+    project_pod(&mut pod);
     pod
 }
 
@@ -84,7 +85,7 @@ fn last_words_are_cut_at_the_front() {
 fn nothing_more_is_kept_of_other_pods() {
     let meta = json!({"name": "p", "namespace": "team", "labels": {"app": "x"}});
     let mut pod: SlimPod = serde_json::from_value(json!({"metadata": meta, "status": ended("Error", 1, "x")})).unwrap();
-    crate::cache::lighten_pod(&mut pod);
+    project_pod(&mut pod);
     assert!(pod.metadata.labels.is_none() && pod.status.container_statuses.is_empty());
     assert_eq!(pod.status.phase, "Failed");
 }

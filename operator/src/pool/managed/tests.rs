@@ -5,7 +5,7 @@ use k8s_openapi::jiff::SignedDuration;
 use proptest::prelude::*;
 
 use super::world::{Fault, World};
-use gputenancy_engine::mig_manager::Shape;
+use gputenancy_engine::mig_manager::{Shape, awaits_answer};
 
 /// Two halves on the first GPU, or where the planner puts them.
 fn settled() -> World {
@@ -293,7 +293,7 @@ fn after_the_pools_deletion_an_answer_is_waited_for_as_long_as_the_pool_said() {
         }
         world.pooled(false);
         let start = world.now;
-        while super::is_asked(world.node()) {
+        while awaits_answer(world.node()) {
             world.agent();
             world.operate(usize::MAX);
             world.now = world.now.checked_add(SignedDuration::from_secs(30)).unwrap();

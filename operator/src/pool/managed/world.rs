@@ -16,13 +16,14 @@ use serde_json::{Value, json};
 use crate::{
     plan::{Planner, PodName, seen},
     pool::{
-        fleet::{Fleet, Refusals},
-        managed::{is_engaged, is_managed},
         pass::{Inputs, Pass, pass},
         taint::Tolerated,
     },
 };
-use gputenancy_engine::mig_manager::{MigConfigs, Shape, base};
+use gputenancy_engine::{
+    fleet::{Fleet, Refusals},
+    mig_manager::{MigConfigs, Shape, base, is_engaged, is_managed},
+};
 
 /// What the MIG manager does wrong the next time that it carves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

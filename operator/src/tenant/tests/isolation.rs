@@ -4,13 +4,14 @@
 
 use std::sync::Arc;
 
+use gputenancy_engine::projection::SlimNamespace;
 use k8s_openapi::{api::networking::v1::NetworkPolicy, apimachinery::pkg::api::resource::Quantity, jiff::Timestamp};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use super::{carry_out, decide, endpoint, observed, reason, render, settle, settled, teardown};
 use crate::{
-    cache::{OwnedObject, SlimNamespace},
+    cache::OwnedObject,
     tenant::{
         decide::{Optional, Write},
         observe::{Observed, Role},

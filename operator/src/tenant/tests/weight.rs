@@ -15,7 +15,7 @@ use crate::{
     locations::Locations,
     metrics::Metrics,
     plan::Planner,
-    pool::{Fleet, Tolerated, pass},
+    pool::{Tolerated, fleet, pass},
     tenant::{Context, Standard},
 };
 
@@ -217,7 +217,7 @@ async fn whole() {
     let mut planner = Planner::default();
     let scale = Scale::begin();
     let view = {
-        let fleet = Fleet::read(&caches);
+        let fleet = fleet::read(&caches);
         scale.tell("what a pass reads");
         pass::pass(&fleet, &mut planner, &inputs).view
     };

@@ -1,16 +1,14 @@
 //! The status of profiles.
 
 use gputenancy_crds::{
-    Device, GpuProfile, GpuProfileStatus, Isolation,
+    GpuProfile, GpuProfileStatus,
     condition::{Overall, merge},
     reasons,
 };
 use kube::ResourceExt as _;
 
-use crate::{
-    plan::{Problem, resource_name},
-    pool::{Seen, devices},
-};
+use super::{devices, status::Seen};
+use crate::plan::{Problem, resource_name};
 
 /// Status of one profile.
 pub fn status(seen: &Seen<'_>, profile: &GpuProfile) -> GpuProfileStatus {
@@ -19,7 +17,7 @@ pub fn status(seen: &Seen<'_>, profile: &GpuProfile) -> GpuProfileStatus {
     let old = profile.status.clone().unwrap_or_default();
     let resource = resource_name(&name, &profile.spec);
     let overall = overall(seen, &name);
-    // a profile that is not carved has no devices, whoever else uses its resource name
+    // a profile without instances has no devices, even if another profile uses its resource name
     let refused = matches!(&overall, Overall::Stalled { reason, .. } if *reason != reasons::BOARD_CANNOT);
     let capacity =
         if refused { gputenancy_crds::Capacity::default() } else { devices::count(seen.devices.iter(), &resource) };
@@ -29,19 +27,9 @@ pub fn status(seen: &Seen<'_>, profile: &GpuProfile) -> GpuProfileStatus {
         observed_generation: generation,
         conditions: merge(&old.conditions, overall.updates(), generation, seen.now),
         resource_name: Some(resource),
-        isolation: Some(isolation(&profile.spec.device)),
+        isolation: Some(profile.spec.device.isolation()),
         capacity: Some(capacity),
         tenants: Some(i32::try_from(tenants).unwrap_or(i32::MAX)),
-    }
-}
-
-/// What keeps neighbours apart on this device.
-pub fn isolation(device: &Device) -> Isolation {
-    match device {
-        Device { whole: Some(_), .. } | Device { mig: Some(_), .. } => Isolation::Hardware,
-        Device { mps: Some(_), .. } => Isolation::Server,
-        Device { fraction: Some(_), .. } => Isolation::Software,
-        Device { whole: None, mig: None, mps: None, fraction: None, time_slice: _ } => Isolation::None,
     }
 }
 

@@ -1,22 +1,22 @@
-//! What a device counts as, beside a whole GPU.
+//! The weights of the devices that a fleet offers.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use gputenancy_engine::quota::Weight;
-
-use crate::plan::{
+use gputenancy_plan::{
     PoolName, Snapshot,
     board::{BoardGeometry, Shape},
 };
 
-/// By resource the share of a board's memory slices that one device covers: the largest over all boards that carry it in a pool which
-/// lists its profile. Boards of nodes that do not answer count as well, so that a share does not change with a node's health.
-pub fn weights(snapshot: &Snapshot) -> BTreeMap<String, Weight> {
+use super::weight::Weight;
+
+/// By resource the share of a board's memory slices that one device covers: the largest over all boards that can carry it in a pool that
+/// lists its profile. Boards of silent nodes count as well, so that a share does not change with a node's health.
+pub fn device_weights(snapshot: &Snapshot) -> BTreeMap<String, Weight> {
     let mut boards: BTreeMap<&PoolName, Vec<&Arc<BoardGeometry>>> = BTreeMap::new();
     for node in snapshot.nodes.values() {
         let known = boards.entry(&node.pool).or_default();
         for board in &node.boards {
-            // nodes that are alike share their boards
+            // equal nodes share their boards
             if !known.iter().any(|k| Arc::ptr_eq(k, board)) {
                 known.push(board);
             }
@@ -26,15 +26,22 @@ pub fn weights(snapshot: &Snapshot) -> BTreeMap<String, Weight> {
     for (name, pool) in &snapshot.pools {
         let here = boards.get(name).map(Vec::as_slice).unwrap_or_default();
         for profile in pool.profiles.iter().filter_map(|p| snapshot.profiles.get(p)) {
-            let sold =
+            let allowed =
                 |board: &&&Arc<BoardGeometry>| profile.products.is_empty() || profile.products.contains(&board.product);
-            for weight in here.iter().filter(sold).filter_map(|board| weight(board, &profile.shape)) {
+            for weight in here.iter().filter(allowed).filter_map(|board| weight(board, &profile.shape)) {
                 let largest = weights.entry(profile.resource.clone()).or_insert(weight);
                 *largest = weight.max(*largest);
             }
         }
     }
     weights
+}
+
+/// Why no device of a profile is granted to a tenant with `spec.gpuEquivalents`, and the remedy.
+pub fn unknown_weight_message(profile: &str) -> String {
+    format!(
+        "what a device of profile {profile} counts against spec.gpuEquivalents is not known, so none is granted: no node of a pool that lists the profile has a board that can carry it; list it in a GpuPool with such nodes, or remove it from spec.gpus"
+    )
 }
 
 fn weight(board: &BoardGeometry, shape: &Shape) -> Option<Weight> {
@@ -50,12 +57,12 @@ fn weight(board: &BoardGeometry, shape: &Shape) -> Option<Weight> {
 #[cfg(test)]
 mod tests {
     use gputenancy_crds::Trust;
-
-    use super::*;
-    use crate::plan::{
+    use gputenancy_plan::{
         board::MigProfile,
         snapshot::{Node, Pool, Profile},
     };
+
+    use super::*;
 
     fn board(product: &str, memory_slices: i32, profiles: &[(&str, i32)]) -> Arc<BoardGeometry> {
         let profile = |(name, size): &(&str, i32)| MigProfile {
@@ -112,11 +119,11 @@ mod tests {
             .into(),
             ..Snapshot::default()
         };
-        weights(&snapshot).into_iter().map(|(resource, weight)| (resource, weight.to_string())).collect()
+        device_weights(&snapshot).into_iter().map(|(resource, weight)| (resource, weight.to_string())).collect()
     }
 
     #[test]
-    fn a_device_counts_as_its_memory_slices_of_the_board_and_the_largest_share_counts() {
+    fn weight_is_the_largest_share_of_memory_slices_over_all_boards() {
         let found = weighed(&["gpu", "one", "three", "gone", "any", "shared"]);
         let expected = [
             ("gputenancy.io/any", "1/4"),
@@ -128,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_pool_lists_counts_as_nothing_known() {
+    fn profile_that_no_pool_lists_has_no_weight() {
         assert_eq!(weighed(&["one"]).keys().collect::<Vec<_>>(), ["gputenancy.io/any", "nvidia.com/mig-1g.10gb"]);
     }
 }

@@ -1,9 +1,6 @@
-//! The part of foreign kinds that this program reads; what is not declared is skipped by serde and never allocated.
+//! Projections: the fields of Kubernetes' kinds that decisions read. Serde skips all others without allocating them.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    hash::{DefaultHasher, Hash as _, Hasher as _},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::names;
 use k8s_openapi::{
@@ -13,10 +10,10 @@ use k8s_openapi::{
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
 };
-use kube::{Resource, ResourceExt as _, api::ObjectMeta};
+use kube::{Resource, ResourceExt as _, core::ObjectMeta};
 use serde::{Deserialize, Serialize};
 
-use gputenancy_engine::ownership;
+use crate::ownership;
 
 /// Label with the Pod Security Standard that a namespace enforces.
 pub const POD_SECURITY_LABEL: &str = "pod-security.kubernetes.io/enforce";
@@ -24,7 +21,7 @@ pub const POD_SECURITY_LABEL: &str = "pod-security.kubernetes.io/enforce";
 /// Amounts by resource name.
 pub type Amounts = BTreeMap<String, Quantity>;
 
-/// A node's labels, what it can give, and whether it lives.
+/// Projection of a Node: labels, allocatable resources, readiness.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[resource(inherit = Node)]
 pub struct SlimNode {
@@ -41,10 +38,10 @@ pub struct SlimNode {
 /// Spec of a node.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct SlimNodeSpec {
-    /// The scheduler sends nobody there.
+    /// The scheduler binds no pod to it.
     #[serde(default)]
     pub unschedulable: bool,
-    /// Ours and others'; they can only be written together.
+    /// All taints; they can only be written together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<Taint>,
 }
@@ -58,7 +55,7 @@ impl SlimNodeSpec {
 /// Status of a node.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct SlimNodeStatus {
-    /// What pods may ask for.
+    /// What pods can request.
     #[serde(default)]
     pub allocatable: Amounts,
     /// `Ready` only.
@@ -80,7 +77,7 @@ pub struct SlimCondition {
     pub last_transition_time: Option<Time>,
 }
 
-/// A pod that asks for extended resources.
+/// Projection of a Pod that requests extended resources.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[resource(inherit = Pod)]
 pub struct SlimPod {
@@ -112,7 +109,7 @@ pub struct SlimPodSpec {
     pub init_containers: Vec<SlimContainer>,
 }
 
-/// What a container asks for.
+/// Requests of a container.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct SlimContainer {
     /// Requests and limits.
@@ -139,18 +136,18 @@ pub struct SlimPodStatus {
     /// pods only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// In words.
+    /// Its message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// `PodScheduled` tells why there is no node.
+    /// `PodScheduled` has the reason if there is no node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<MessageCondition>,
-    /// How its container fares.
+    /// Status of its container.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub container_statuses: Vec<SlimContainerStatus>,
 }
 
-/// How a container fares.
+/// Status of a container.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct SlimContainerStatus {
     /// Present state.
@@ -163,40 +160,40 @@ pub struct SlimContainerStatus {
 pub struct SlimContainerState {
     /// It has yet to start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waiting: Option<SlimContainerWord>,
+    pub waiting: Option<SlimContainerReason>,
     /// It has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub terminated: Option<SlimContainerWord>,
+    pub terminated: Option<SlimContainerReason>,
 }
 
-/// What kubelet says about a container.
+/// Kubelet's reason for a state.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-pub struct SlimContainerWord {
+pub struct SlimContainerReason {
     /// Of one that has ended.
     #[serde(default)]
     pub exit_code: i32,
-    /// A word, such as `ImagePullBackOff` or `Error`.
+    /// Reason in CamelCase, such as `ImagePullBackOff` or `Error`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// In words: of one that has failed the end of its log.
+    /// Message; of a failed container the end of its log.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
 impl SlimPod {
-    /// Does any container ask for an extended resource? Such requests never change, so the answer holds for the pod's life.
-    pub fn wants_devices(&self) -> bool {
+    /// Does any container request an extended resource? Requests of a pod never change.
+    pub fn requests_devices(&self) -> bool {
         self.containers().any(|c| c.resources.requests.keys().any(|r| r.contains('/')))
     }
 
-    /// Extended resources that the pod asks for.
+    /// Extended resources that the pod requests.
     pub fn resources(&self) -> BTreeSet<String> {
         let requested = self.containers().flat_map(|c| c.resources.requests.keys());
         requested.filter(|r| r.contains('/')).cloned().collect()
     }
 
-    /// Has the pod come to its end?
+    /// Has the pod terminated?
     pub fn is_over(&self) -> bool {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
@@ -206,7 +203,7 @@ impl SlimPod {
     }
 }
 
-/// A namespace: labels and phase.
+/// Projection of a Namespace: labels and phase.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[resource(inherit = Namespace)]
 pub struct SlimNamespace {
@@ -223,7 +220,7 @@ pub struct SlimNamespaceStatus {
     /// Active or Terminating.
     #[serde(default)]
     pub phase: String,
-    /// What the namespace controller says about a deletion.
+    /// Conditions of a deletion by the namespace controller.
     #[serde(default)]
     pub conditions: Vec<MessageCondition>,
 }
@@ -236,18 +233,18 @@ pub struct MessageCondition {
     pub type_: String,
     /// True, False or Unknown.
     pub status: String,
-    /// In words.
+    /// Its message.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-/// One of our quotas.
+/// Projection of a `ResourceQuota`.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[resource(inherit = ResourceQuota)]
 pub struct SlimQuota {
     /// Name, namespace, labels.
     pub metadata: ObjectMeta,
-    /// What we asked for.
+    /// Requested limits.
     #[serde(default)]
     pub spec: SlimQuotaSpec,
     /// What admission compares with, and what is used.
@@ -269,7 +266,7 @@ pub struct SlimQuotaSpec {
 /// Status of a quota.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct SlimQuotaStatus {
-    /// Limits in force.
+    /// Enforced limits.
     #[serde(default)]
     pub hard: Amounts,
     /// Granted to pods.
@@ -277,13 +274,13 @@ pub struct SlimQuotaStatus {
     pub used: Amounts,
 }
 
-/// A node's devices as a DRA driver publishes them; which they are matters to nobody here.
+/// Projection of a `ResourceSlice`: driver and node, without devices.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[resource(inherit = ResourceSlice)]
 pub struct SlimSlice {
     /// Name.
     pub metadata: ObjectMeta,
-    /// Whose devices, and where.
+    /// Driver and node.
     #[serde(default)]
     pub spec: SlimSliceSpec,
 }
@@ -295,13 +292,13 @@ pub struct SlimSliceSpec {
     /// Name of the driver.
     #[serde(default)]
     pub driver: String,
-    /// The node; absent for devices that belong to none.
+    /// The node; absent for devices of no node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
 }
 
-/// Drops the metadata that nothing reads, before an object enters a store.
-pub fn lighten<K: Resource>(object: &mut K) {
+/// Removes the metadata that nothing reads.
+pub fn strip_metadata<K: Resource>(object: &mut K) {
     let meta = object.meta_mut();
     meta.managed_fields = None;
     meta.self_link = None;
@@ -310,22 +307,15 @@ pub fn lighten<K: Resource>(object: &mut K) {
     }
 }
 
-/// A number that differs when the object's text differs.
-pub fn digest(object: &impl Serialize) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    serde_json::to_vec(object).unwrap_or_default().hash(&mut hasher);
-    hasher.finish()
-}
-
-/// Projects an object whose type declares what is read.
-pub fn lightened<K: Resource>(mut object: K) -> Option<K> {
-    lighten(&mut object);
+/// The projection of an object whose type declares only what is read.
+pub fn projected<K: Resource>(mut object: K) -> Option<K> {
+    strip_metadata(&mut object);
     Some(object)
 }
 
-/// As [`lighten`]; of a namespace's labels only those that the operator sets are read.
-pub fn lighten_namespace(namespace: &mut SlimNamespace) {
-    lighten(namespace);
+/// As [`strip_metadata`]; of the labels only those that the operator sets are kept.
+pub fn project_namespace(namespace: &mut SlimNamespace) {
+    strip_metadata(namespace);
     let ours =
         |key: &str| key.starts_with("gputenancy.io/") || [names::MANAGED_BY_LABEL, POD_SECURITY_LABEL].contains(&key);
     if let Some(labels) = &mut namespace.metadata.labels {
@@ -333,26 +323,26 @@ pub fn lighten_namespace(namespace: &mut SlimNamespace) {
     }
 }
 
-/// As [`lighten`]; of a pod's labels only the mark of canaries is read here.
-pub fn lighten_pod(pod: &mut SlimPod) {
-    lighten(pod);
+/// As [`strip_metadata`]; keeps requests of extended resources and the label of canary pods, and details of the status only of these.
+pub fn project_pod(pod: &mut SlimPod) {
+    strip_metadata(pod);
     let canary = pod.metadata.labels.take().and_then(|mut labels| labels.remove_entry(names::CANARY_LABEL));
     if canary.is_none() {
         pod.status = SlimPodStatus { phase: std::mem::take(&mut pod.status.phase), ..SlimPodStatus::default() };
     }
     pod.metadata.labels = canary.map(|label| BTreeMap::from([label]));
-    let of_pod = |c: &mut SlimContainer| c.resources.requests.retain(|r, _| r.contains('/'));
-    pod.spec.containers.iter_mut().for_each(of_pod);
-    pod.spec.init_containers.iter_mut().for_each(of_pod);
+    for container in pod.spec.containers.iter_mut().chain(&mut pod.spec.init_containers) {
+        container.resources.requests.retain(|resource, _| resource.contains('/'));
+    }
 }
 
-/// As [`lighten`]; of a node only extended resources and `Ready` matter, and whether an annotation tells of another owner of
-/// its GPUs, not what it says.
-pub fn lighten_node(node: &mut SlimNode) {
+/// As [`strip_metadata`]; keeps extended resources, `Ready`, and the names without values of annotations by which another owner of the GPUs
+/// is found.
+pub fn project_node(node: &mut SlimNode) {
     let signs =
         node.annotations().iter().filter(|(key, value)| ownership::is_ownership_annotation(key) && !value.is_empty());
     let signs: Vec<String> = signs.map(|(key, _)| key.clone()).collect();
-    lighten(node);
+    strip_metadata(node);
     if !signs.is_empty() {
         let kept = node.metadata.annotations.get_or_insert_default();
         kept.extend(signs.into_iter().map(|key| (key, "set".to_owned())));
@@ -362,7 +352,7 @@ pub fn lighten_node(node: &mut SlimNode) {
     node.status.conditions.retain(|c| c.type_ == "Ready");
 }
 
-/// The tenant that an object belongs to by its label.
+/// The tenant of an object by its label.
 pub fn tenant_label<K: Resource>(object: &K) -> Option<&str> {
     object.meta().labels.as_ref()?.get(names::TENANT_LABEL).map(String::as_str)
 }

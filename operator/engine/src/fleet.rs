@@ -1,0 +1,203 @@
+//! The objects of a cluster that a decision about the fleet depends on, and the planner's input from them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, Partitioner, condition, names};
+use gputenancy_plan::{Cluster, ConflictingOwner, NodeFacts, PodName, TenantFacts, membership};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::Condition,
+    jiff::{SignedDuration, Timestamp},
+};
+use kube::ResourceExt as _;
+
+use crate::{
+    change::{PodController, PodFacts, Refusal},
+    mig_manager::{MigConfigs, is_engaged},
+    ownership::{DRA_DRIVER, OwnershipSigns, conflicting_owner},
+    projection::{SlimNode, SlimPod, SlimSlice},
+};
+
+/// A silent node counts as supply for this time.
+const GRACE_PERIOD: SignedDuration = SignedDuration::from_mins(1);
+
+/// Evictions that were refused, by the pod's uid.
+pub type Refusals = BTreeMap<String, Refusal>;
+
+/// The objects of a cluster at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Fleet {
+    /// The catalog.
+    pub profiles: Vec<GpuProfile>,
+    /// The supply.
+    pub pools: Vec<GpuPool>,
+    /// The demand; shared with the cache, because there may be very many.
+    pub tenants: Vec<Arc<GpuTenant>>,
+    /// `GpuNode`s by node.
+    pub gpu_nodes: BTreeMap<String, GpuNode>,
+    /// Nodes by name.
+    pub nodes: BTreeMap<String, Arc<SlimNode>>,
+    /// Nodes for which NVIDIA's DRA driver publishes devices.
+    pub dra: BTreeSet<String>,
+    /// Pods that request devices, by name.
+    pub pods: BTreeMap<PodName, Arc<SlimPod>>,
+    /// Layouts that are published for NVIDIA's MIG manager.
+    pub mig_configs: MigConfigs,
+}
+
+impl Fleet {
+    /// The planner's input without grace period: silent nodes are not supply. Deleted objects are neither supply nor demand.
+    pub fn cluster(&self) -> Cluster<'_> {
+        self.planner_input(None)
+    }
+
+    /// The planner's input at `now`: a node that has been silent for less than its grace period is still supply, so that a short pause of
+    /// kubelet moves no device.
+    pub fn cluster_at(&self, now: Timestamp) -> Cluster<'_> {
+        self.planner_input(Some(now))
+    }
+
+    fn planner_input<'a>(&'a self, now: Option<Timestamp>) -> Cluster<'a> {
+        let tenants = self.tenants.iter().filter(|t| t.metadata.deletion_timestamp.is_none());
+        let priority = |(name, pod): (&'a PodName, &Arc<SlimPod>)| {
+            Some(((&*name.namespace, &*name.name), pod.spec.priority.filter(|p| *p != 0)?))
+        };
+        Cluster {
+            profiles: self.profiles.iter().filter(|p| p.metadata.deletion_timestamp.is_none()).collect(),
+            pools: self.active_pools().collect(),
+            tenants: tenants.map(|t| tenant_facts(t)).collect(),
+            nodes: self.nodes.iter().map(|(name, node)| self.node_facts(name, node, now)).collect(),
+            priorities: self.pods.iter().filter_map(priority).collect(),
+        }
+    }
+
+    fn active_pools(&self) -> impl Iterator<Item = &GpuPool> {
+        self.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none())
+    }
+
+    fn node_facts<'a>(&'a self, name: &'a str, node: &'a SlimNode, now: Option<Timestamp>) -> NodeFacts<'a> {
+        let in_grace = || now.is_some_and(|now| self.grace_period_end(name).is_some_and(|end| now < end));
+        NodeFacts {
+            name,
+            labels: node.labels(),
+            ready: self.answers(name) || in_grace(),
+            foreign: self.conflicting_owner(name, node),
+            gpus: self.gpu_nodes.get(name),
+        }
+    }
+
+    fn conflicting_owner(&self, name: &str, node: &SlimNode) -> Option<ConflictingOwner> {
+        let (labels, annotations) = (node.labels(), node.annotations());
+        let signs =
+            OwnershipSigns { labels, annotations, dra: self.dra.contains(name), partitioner: Partitioner::Agent };
+        // the pool of the node matters only where there is a sign at all
+        conflicting_owner(signs)?;
+        conflicting_owner(OwnershipSigns { partitioner: self.partitioner(name, node), ..signs })
+    }
+
+    /// The partitioner of a node's pool. A MIG manager with a request of ours in progress stays the partitioner until it has finished.
+    fn partitioner(&self, name: &str, node: &SlimNode) -> Partitioner {
+        if self.gpu_nodes.get(name).is_some_and(|gpu_node| is_engaged(gpu_node, node.labels())) {
+            return Partitioner::MigManager;
+        }
+        let pools: Vec<&GpuPool> = self.active_pools().collect();
+        let by = membership(&pools, [(name, node.labels())]);
+        let only = by.values().next().and_then(|pools| if let [one] = pools.as_slice() { Some(one) } else { None });
+        let pool = only.and_then(|name| pools.iter().find(|p| p.name_any() == name.as_str()));
+        pool.map_or_else(Partitioner::default, |p| p.spec.partitioner)
+    }
+
+    /// End of a silent node's grace period; `None`: it answers, or has never done so.
+    fn grace_period_end(&self, name: &str) -> Option<Timestamp> {
+        if self.answers(name) {
+            return None;
+        }
+        let node = self.nodes.get(name)?;
+        let status = self.gpu_nodes.get(name)?.status.as_ref()?;
+        status.observed_generation.filter(|g| *g >= 0)?;
+        let of_node = node.status.conditions.iter().find(|c| c.type_ == "Ready" && c.status != "True");
+        let of_node = of_node.map(|c| c.last_transition_time.as_ref().map(|t| t.0));
+        let of_agent = status.conditions.iter().find(|c| is_unknown(c)).map(|c| Some(c.last_transition_time.0));
+        // the earlier of both counts; without a time the grace period is over
+        let since = of_node.into_iter().chain(of_agent).min()??;
+        since.checked_add(GRACE_PERIOD).ok()
+    }
+
+    /// When the grace period of the next silent node ends.
+    pub fn next_grace_period_end(&self, now: Timestamp) -> Option<Timestamp> {
+        self.nodes.keys().filter_map(|name| self.grace_period_end(name)).filter(|end| *end > now).min()
+    }
+
+    /// Is the node ready, and is the status of its agent current?
+    pub fn answers(&self, node: &str) -> bool {
+        let is_ready = |n: &SlimNode| n.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+        let ready = self.nodes.get(node).is_some_and(|n| is_ready(n));
+        let status = self.gpu_nodes.get(node).and_then(|n| n.status.as_ref());
+        // before its first report an agent has observed generation -1
+        ready
+            && status
+                .is_some_and(|s| s.observed_generation.is_some_and(|g| g >= 0) && !s.conditions.iter().any(is_unknown))
+    }
+
+    /// `status.allocatable` of a node, for extended resources.
+    pub fn allocatable(&self, node: &str) -> BTreeMap<String, i64> {
+        let Some(node) = self.nodes.get(node) else { return BTreeMap::new() };
+        node.status.allocatable.iter().filter_map(|(r, q)| Some((r.clone(), q.0.parse().ok()?))).collect()
+    }
+
+    /// Facts about the pods on a node. `deadline`: of the change in progress; a notice of another change does not count.
+    pub fn pods_on(&self, node: &str, deadline: Option<Timestamp>, refusals: &Refusals) -> BTreeMap<PodName, PodFacts> {
+        let here = self.pods.iter().filter(|(_, pod)| pod.spec.node_name.as_deref() == Some(node));
+        here.map(|(name, pod)| {
+            let uid = pod.uid().unwrap_or_default();
+            let notice = pod.annotations().get(names::EVICTION_NOTICE);
+            let facts = PodFacts {
+                terminating: pod.metadata.deletion_timestamp.is_some(),
+                controller: controller(pod),
+                do_not_evict: pod.annotations().get(names::DO_NOT_EVICT).is_some_and(|v| v == "true"),
+                noticed: notice.is_some_and(|n| deadline.is_none_or(|d| n.starts_with(&d.to_string()))),
+                refused: refusals.get(&uid).cloned(),
+                uid,
+            };
+            (name.clone(), facts)
+        })
+        .collect()
+    }
+}
+
+/// The part of a tenant that a plan depends on.
+pub fn tenant_facts(tenant: &GpuTenant) -> TenantFacts<'_> {
+    TenantFacts {
+        name: tenant.metadata.name.as_deref().unwrap_or_default(),
+        namespaces: &tenant.spec.namespaces,
+        trust: tenant.spec.trust,
+        priority: tenant.spec.priority,
+        gpus: &tenant.spec.gpus,
+    }
+}
+
+/// The node of a `ResourceSlice`, if NVIDIA's DRA driver published it.
+pub fn dra_node(slice: &SlimSlice) -> Option<String> {
+    slice.spec.node_name.clone().filter(|_| slice.spec.driver == DRA_DRIVER)
+}
+
+/// Text of the eviction notice on a pod. It starts with the deadline, by which [`Fleet::pods_on`] recognises the notice of a change.
+pub fn notice_text(deadline: Timestamp, reason: &str, elsewhere: &str) -> String {
+    format!("{deadline}: {reason}; {elsewhere}")
+}
+
+fn is_unknown(ready: &Condition) -> bool {
+    ready.type_ == condition::READY && ready.status == "Unknown"
+}
+
+fn controller(pod: &SlimPod) -> PodController {
+    let owner = pod.owner_references().iter().find(|o| o.controller == Some(true));
+    match owner.map(|o| o.kind.as_str()) {
+        None => PodController::None,
+        Some("DaemonSet") => PodController::DaemonSet,
+        Some("Node") => PodController::Static,
+        Some(_) => PodController::Replaces,
+    }
+}
