@@ -6,7 +6,10 @@ use nvml_wrapper_sys::bindings::{
     nvmlComputeInstance_t, nvmlComputeInstanceInfo_t, nvmlComputeInstanceProfileInfo_t, nvmlDevice_t,
 };
 
-use crate::{Gpu, GpuInstance, Nvml, NvmlFailure, code, library::call};
+use crate::{
+    Gpu, GpuInstance, Nvml, NvmlFailure, code,
+    library::{call, list, output},
+};
 
 /// Enums to probe; the headers of some versions have one less.
 const PROFILE_ENUMS: u32 = 9;
@@ -57,23 +60,20 @@ impl<'n> GpuInstance<'n> {
         let mut profiles: Vec<ComputeProfile> = Vec::new();
         for profile_enum in 0..PROFILE_ENUMS {
             // SAFETY: a struct of integers; zero is a value of each.
-            let mut info: nvmlComputeInstanceProfileInfo_t = unsafe { zeroed() };
-            let pointer = &raw mut info;
-            let handle = self.handle;
-            match call!(
-                self.nvml,
-                nvmlGpuInstanceGetComputeInstanceProfileInfo(handle, profile_enum, ENGINES_SHARED, pointer)
-            ) {
-                Ok(()) if profiles.iter().any(|known| known.id == info.id) => {}
-                Ok(()) => profiles.push(ComputeProfile {
+            let empty: nvmlComputeInstanceProfileInfo_t = unsafe { zeroed() };
+            let (nvml, handle) = (self.nvml, self.handle);
+            let info = output(empty, |info| {
+                call!(nvml, nvmlGpuInstanceGetComputeInstanceProfileInfo(handle, profile_enum, ENGINES_SHARED, info))
+            });
+            let info = NvmlFailure::none_for(&[code::NOT_SUPPORTED, code::INVALID_ARGUMENT], info)?;
+            profiles.extend(info.filter(|info| profiles.iter().all(|known| known.id != info.id)).map(|info| {
+                ComputeProfile {
                     id: info.id,
                     slices: info.sliceCount,
                     multiprocessors: info.multiprocessorCount,
                     max: info.instanceCount,
-                }),
-                Err(failure) if matches!(failure.code, code::NOT_SUPPORTED | code::INVALID_ARGUMENT) => {}
-                Err(failure) => return Err(failure),
-            }
+                }
+            }));
         }
         Ok(profiles)
     }
@@ -82,32 +82,31 @@ impl<'n> GpuInstance<'n> {
     pub fn compute_instances(&self, profiles: &[ComputeProfile]) -> Result<Vec<ComputeInstance<'n>>, NvmlFailure> {
         let mut instances = Vec::new();
         for profile in profiles {
-            let mut count = profile.max.max(MOST_INSTANCES);
-            let mut handles = vec![null_mut(); count as usize];
-            let buffer = handles.as_mut_ptr();
-            call!(self.nvml, nvmlGpuInstanceGetComputeInstances(self.handle, profile.id, buffer, &raw mut count))?;
-            handles.truncate(count as usize);
-            let (nvml, parent) = (self.nvml, self.parent);
-            instances.extend(handles.into_iter().map(|handle| ComputeInstance { nvml, handle, parent }));
+            let handles = list(null_mut(), profile.max.max(MOST_INSTANCES), |buffer, count| {
+                call!(self.nvml, nvmlGpuInstanceGetComputeInstances(self.handle, profile.id, buffer, count))
+            });
+            instances.extend(handles?.into_iter().map(|handle| self.instance(handle)));
         }
         Ok(instances)
     }
 
     /// The compute instance with this id, or `None`.
     pub fn compute_instance(&self, id: u32) -> Result<Option<ComputeInstance<'n>>, NvmlFailure> {
-        let mut handle = null_mut();
-        match call!(self.nvml, nvmlGpuInstanceGetComputeInstanceById(self.handle, id, &raw mut handle)) {
-            Ok(()) => Ok(Some(ComputeInstance { nvml: self.nvml, handle, parent: self.parent })),
-            Err(failure) if failure.code == code::NOT_FOUND => Ok(None),
-            Err(failure) => Err(failure),
-        }
+        let found =
+            output(null_mut(), |found| call!(self.nvml, nvmlGpuInstanceGetComputeInstanceById(self.handle, id, found)));
+        Ok(NvmlFailure::none_for(&[code::NOT_FOUND], found)?.map(|handle| self.instance(handle)))
     }
 
     /// Creates a compute instance of a profile.
     pub fn create_compute_instance(&self, profile_id: u32) -> Result<ComputeInstance<'n>, NvmlFailure> {
-        let mut handle = null_mut();
-        call!(self.nvml, nvmlGpuInstanceCreateComputeInstance(self.handle, profile_id, &raw mut handle))?;
-        Ok(ComputeInstance { nvml: self.nvml, handle, parent: self.parent })
+        let created = output(null_mut(), |created| {
+            call!(self.nvml, nvmlGpuInstanceCreateComputeInstance(self.handle, profile_id, created))
+        });
+        Ok(self.instance(created?))
+    }
+
+    fn instance(&self, handle: nvmlComputeInstance_t) -> ComputeInstance<'n> {
+        ComputeInstance { nvml: self.nvml, handle, parent: self.parent }
     }
 }
 
@@ -115,8 +114,8 @@ impl<'n> ComputeInstance<'n> {
     /// Id and profile.
     pub fn info(&self) -> Result<ComputeInstanceInfo, NvmlFailure> {
         // SAFETY: a struct of integers and handles; zero is a value of each.
-        let mut info: nvmlComputeInstanceInfo_t = unsafe { zeroed() };
-        call!(self.nvml, nvmlComputeInstanceGetInfo_v2(self.handle, &raw mut info))?;
+        let empty: nvmlComputeInstanceInfo_t = unsafe { zeroed() };
+        let info = output(empty, |info| call!(self.nvml, nvmlComputeInstanceGetInfo_v2(self.handle, info)))?;
         Ok(ComputeInstanceInfo { id: info.id, profile_id: info.profileId, device: info.device })
     }
 

@@ -4,7 +4,10 @@ use std::{mem::zeroed, ptr::null_mut};
 
 use nvml_wrapper_sys::bindings::{nvmlEventData_t, nvmlEventSet_t};
 
-use crate::{Gpu, Nvml, NvmlFailure, code, library::call};
+use crate::{
+    Gpu, Nvml, NvmlFailure, code,
+    library::{call, output},
+};
 
 const DOUBLE_BIT_ECC: u64 = 1 << 1;
 const XID: u64 = 1 << 3;
@@ -36,14 +39,12 @@ pub struct EventSet<'n> {
 impl<'n> EventSet<'n> {
     /// Subscribes to the faults of these GPUs; one that supports no fault events is left out.
     pub fn new(nvml: &'n Nvml, gpus: &[Gpu<'n>]) -> Result<Self, NvmlFailure> {
-        let mut set = null_mut();
-        call!(nvml, nvmlEventSetCreate(&raw mut set))?;
+        let set = output(null_mut(), |set| call!(nvml, nvmlEventSetCreate(set)))?;
         let this = Self { nvml, set };
         for gpu in gpus {
-            let mut supported = 0;
-            let queried = call!(nvml, nvmlDeviceGetSupportedEventTypes(gpu.handle, &raw mut supported));
-            let wanted = supported & (DOUBLE_BIT_ECC | XID);
-            if NvmlFailure::optional(queried)?.is_some() && wanted != 0 {
+            let supported = output(0, |types| call!(nvml, nvmlDeviceGetSupportedEventTypes(gpu.handle, types)));
+            let wanted = NvmlFailure::optional(supported)?.unwrap_or(0) & (DOUBLE_BIT_ECC | XID);
+            if wanted != 0 {
                 NvmlFailure::optional(call!(nvml, nvmlDeviceRegisterEvents(gpu.handle, wanted, set)))?;
             }
         }
@@ -53,12 +54,9 @@ impl<'n> EventSet<'n> {
     /// The next fault, waiting at most so many milliseconds.
     pub fn next(&self, timeout_ms: u32) -> Result<Option<FaultEvent>, NvmlFailure> {
         // SAFETY: a struct of integers and a handle; zero is a value of each.
-        let mut data: nvmlEventData_t = unsafe { zeroed() };
-        match call!(self.nvml, nvmlEventSetWait_v2(self.set, &raw mut data, timeout_ms)) {
-            Ok(()) => {}
-            Err(failure) if failure.code == code::TIMEOUT => return Ok(None),
-            Err(failure) => return Err(failure),
-        }
+        let empty: nvmlEventData_t = unsafe { zeroed() };
+        let data = output(empty, |data| call!(self.nvml, nvmlEventSetWait_v2(self.set, data, timeout_ms)));
+        let Some(data) = NvmlFailure::none_for(&[code::TIMEOUT], data)? else { return Ok(None) };
         let device = Gpu { nvml: self.nvml, handle: data.device };
         let kind = if data.eventType == XID { FaultKind::Xid(data.eventData) } else { FaultKind::UncorrectableEcc };
         Ok(Some(FaultEvent { uuid: if data.device.is_null() { None } else { device.uuid().ok() }, kind }))

@@ -55,16 +55,16 @@ pub struct NvmlFailure {
 }
 
 impl NvmlFailure {
-    /// The device does not support the call.
-    pub fn is_not_supported(&self) -> bool {
-        self.code == code::NOT_SUPPORTED
-    }
-
     /// `None` if device or library do not support the call.
     pub fn optional<T>(result: Result<T, Self>) -> Result<Option<T>, Self> {
+        Self::none_for(&[code::NOT_SUPPORTED, code::FUNCTION_NOT_FOUND], result)
+    }
+
+    /// `None` if the call failed with one of these codes.
+    pub(crate) fn none_for<T>(codes: &[u32], result: Result<T, Self>) -> Result<Option<T>, Self> {
         match result {
             Ok(value) => Ok(Some(value)),
-            Err(failure) if matches!(failure.code, code::NOT_SUPPORTED | code::FUNCTION_NOT_FOUND) => Ok(None),
+            Err(failure) if codes.contains(&failure.code) => Ok(None),
             Err(failure) => Err(failure),
         }
     }

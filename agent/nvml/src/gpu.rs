@@ -1,12 +1,12 @@
 //! One GPU: identity, memory and MIG mode.
 
-use std::ptr::null_mut;
+use std::{mem::zeroed, ptr::null_mut};
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t};
 
 use crate::{
     Nvml, NvmlFailure, code,
-    library::{call, length, string},
+    library::{call, output, string, text},
 };
 
 const ARCHITECTURE_AMPERE: u32 = 7;
@@ -48,8 +48,7 @@ pub enum Activation {
 impl Nvml {
     /// The GPU with this index, `0..gpu_count`.
     pub fn gpu(&self, index: u32) -> Result<Gpu<'_>, NvmlFailure> {
-        let mut handle = null_mut();
-        call!(self, nvmlDeviceGetHandleByIndex_v2(index, &raw mut handle))?;
+        let handle = output(null_mut(), |handle| call!(self, nvmlDeviceGetHandleByIndex_v2(index, handle)))?;
         Ok(Gpu { nvml: self, handle })
     }
 }
@@ -57,38 +56,24 @@ impl Nvml {
 impl<'n> Gpu<'n> {
     /// NVML's UUID, `GPU-…` or `MIG-…`.
     pub fn uuid(&self) -> Result<String, NvmlFailure> {
-        let mut buffer = [0; 96];
-        call!(self.nvml, nvmlDeviceGetUUID(self.handle, buffer.as_mut_ptr(), length(&buffer)))?;
-        Ok(string(&buffer))
+        text(|buffer, length| call!(self.nvml, nvmlDeviceGetUUID(self.handle, buffer, length)))
     }
 
     /// Product name, such as `NVIDIA A100-SXM4-80GB`.
     pub fn name(&self) -> Result<String, NvmlFailure> {
-        let mut buffer = [0; 96];
-        call!(self.nvml, nvmlDeviceGetName(self.handle, buffer.as_mut_ptr(), length(&buffer)))?;
-        Ok(string(&buffer))
+        text(|buffer, length| call!(self.nvml, nvmlDeviceGetName(self.handle, buffer, length)))
     }
 
     /// N of `/dev/nvidiaN`.
     pub fn minor(&self) -> Result<u32, NvmlFailure> {
-        let mut minor = 0;
-        call!(self.nvml, nvmlDeviceGetMinorNumber(self.handle, &raw mut minor))?;
-        Ok(minor)
+        output(0, |minor| call!(self.nvml, nvmlDeviceGetMinorNumber(self.handle, minor)))
     }
 
     /// PCI address, such as `00000000:01:00.0`.
     pub fn pci_bus_id(&self) -> Result<String, NvmlFailure> {
-        let mut info = nvmlPciInfo_t {
-            busIdLegacy: [0; 16],
-            domain: 0,
-            bus: 0,
-            device: 0,
-            pciDeviceId: 0,
-            pciSubSystemId: 0,
-            busId: [0; 32],
-        };
-        call!(self.nvml, nvmlDeviceGetPciInfo_v3(self.handle, &raw mut info))?;
-        Ok(string(&info.busId))
+        // SAFETY: a struct of integers and character arrays; zero is a value of each.
+        let empty: nvmlPciInfo_t = unsafe { zeroed() };
+        Ok(string(&output(empty, |info| call!(self.nvml, nvmlDeviceGetPciInfo_v3(self.handle, info)))?.busId))
     }
 
     /// Total memory, and the reserved part if the driver has the newer call.
@@ -98,15 +83,14 @@ impl<'n> Gpu<'n> {
         if call!(self.nvml, nvmlDeviceGetMemoryInfo_v2(self.handle, &raw mut v2)).is_ok() {
             return Ok(Memory { total_mib: v2.total >> 20, reserved_mib: Some(v2.reserved >> 20) });
         }
-        let mut v1 = nvmlMemory_t { total: 0, free: 0, used: 0 };
-        call!(self.nvml, nvmlDeviceGetMemoryInfo(self.handle, &raw mut v1))?;
+        let empty = nvmlMemory_t { total: 0, free: 0, used: 0 };
+        let v1 = output(empty, |v1| call!(self.nvml, nvmlDeviceGetMemoryInfo(self.handle, v1)))?;
         Ok(Memory { total_mib: v1.total >> 20, reserved_mib: None })
     }
 
     /// A change of MIG mode needs a reset: on Ampere, and on no later architecture.
     pub fn mode_needs_reset(&self) -> Result<bool, NvmlFailure> {
-        let mut architecture = 0;
-        call!(self.nvml, nvmlDeviceGetArchitecture(self.handle, &raw mut architecture))?;
+        let architecture = output(0, |value| call!(self.nvml, nvmlDeviceGetArchitecture(self.handle, value)))?;
         Ok(architecture <= ARCHITECTURE_AMPERE)
     }
 
@@ -119,9 +103,8 @@ impl<'n> Gpu<'n> {
 
     /// Sets the MIG mode, which may be active only after a reset: see [`Activation`].
     pub fn set_mig_mode(&self, on: bool) -> Result<Activation, NvmlFailure> {
-        let mut status = code::SUCCESS;
-        call!(self.nvml, nvmlDeviceSetMigMode(self.handle, u32::from(on), &raw mut status))?;
-        match status {
+        let set = |status| call!(self.nvml, nvmlDeviceSetMigMode(self.handle, u32::from(on), status));
+        match output(code::SUCCESS, set)? {
             code::SUCCESS => Ok(Activation::Done),
             status => Ok(Activation::Pending(self.nvml.failure("nvmlDeviceSetMigMode", status))),
         }
@@ -129,29 +112,25 @@ impl<'n> Gpu<'n> {
 
     /// The MIG devices of this GPU by walking all slots; holes are normal.
     pub(crate) fn mig_devices(&self) -> Result<Vec<Gpu<'n>>, NvmlFailure> {
-        let mut count = 0;
-        call!(self.nvml, nvmlDeviceGetMaxMigDeviceCount(self.handle, &raw mut count))?;
+        let count = output(0, |count| call!(self.nvml, nvmlDeviceGetMaxMigDeviceCount(self.handle, count)))?;
         let mut devices = Vec::new();
         for index in 0..count {
-            let mut handle = null_mut();
-            match call!(self.nvml, nvmlDeviceGetMigDeviceHandleByIndex(self.handle, index, &raw mut handle)) {
-                Ok(()) => devices.push(Gpu { nvml: self.nvml, handle }),
-                Err(failure) if matches!(failure.code, code::NOT_FOUND | code::INVALID_ARGUMENT) => {}
-                Err(failure) => return Err(failure),
-            }
+            let device = output(null_mut(), |device| {
+                call!(self.nvml, nvmlDeviceGetMigDeviceHandleByIndex(self.handle, index, device))
+            });
+            let device = NvmlFailure::none_for(&[code::NOT_FOUND, code::INVALID_ARGUMENT], device)?;
+            devices.extend(device.map(|handle| Gpu { nvml: self.nvml, handle }));
         }
         Ok(devices)
     }
 
     pub(crate) fn is_mig_device(&self) -> bool {
-        let mut is = 0;
-        call!(self.nvml, nvmlDeviceIsMigDeviceHandle(self.handle, &raw mut is)).is_ok() && is == 1
+        output(0, |is| call!(self.nvml, nvmlDeviceIsMigDeviceHandle(self.handle, is))) == Ok(1)
     }
 
     pub(crate) fn mig_ids(&self) -> Result<(u32, u32), NvmlFailure> {
-        let (mut gi, mut ci) = (0, 0);
-        call!(self.nvml, nvmlDeviceGetGpuInstanceId(self.handle, &raw mut gi))?;
-        call!(self.nvml, nvmlDeviceGetComputeInstanceId(self.handle, &raw mut ci))?;
+        let gi = output(0, |gi| call!(self.nvml, nvmlDeviceGetGpuInstanceId(self.handle, gi)))?;
+        let ci = output(0, |ci| call!(self.nvml, nvmlDeviceGetComputeInstanceId(self.handle, ci)))?;
         Ok((gi, ci))
     }
 }

@@ -1,10 +1,13 @@
 //! GPU instances: listing, creating by placement, destroying.
 
-use std::ptr::null_mut;
+use std::{mem::zeroed, ptr::null_mut};
 
 use nvml_wrapper_sys::bindings::{nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t};
 
-use crate::{Gpu, InstanceProfile, Nvml, NvmlFailure, code, library::call};
+use crate::{
+    Gpu, InstanceProfile, Nvml, NvmlFailure, code,
+    library::{call, list, output},
+};
 
 /// No board has more instances of one profile; the maximum that older drivers report may be too small.
 const MOST_INSTANCES: u32 = 16;
@@ -35,60 +38,45 @@ impl<'n> Gpu<'n> {
     pub fn gpu_instances(&self, profiles: &[InstanceProfile]) -> Result<Vec<GpuInstance<'n>>, NvmlFailure> {
         let mut instances = Vec::new();
         for profile in profiles {
-            let mut count = profile.max.max(MOST_INSTANCES);
-            let mut handles = vec![null_mut(); count as usize];
-            let buffer = handles.as_mut_ptr();
-            match call!(self.nvml, nvmlDeviceGetGpuInstances(self.handle, profile.id, buffer, &raw mut count)) {
-                Ok(()) => {
-                    handles.truncate(count as usize);
-                    let handles = handles.into_iter();
-                    instances.extend(handles.map(|handle| GpuInstance { nvml: self.nvml, handle, parent: *self }));
-                }
-                Err(failure) if failure.is_not_supported() => {}
-                Err(failure) => return Err(failure),
-            }
+            let handles = list(null_mut(), profile.max.max(MOST_INSTANCES), |buffer, count| {
+                call!(self.nvml, nvmlDeviceGetGpuInstances(self.handle, profile.id, buffer, count))
+            });
+            let handles = NvmlFailure::none_for(&[code::NOT_SUPPORTED], handles)?.unwrap_or_default();
+            instances.extend(handles.into_iter().map(|handle| self.instance(handle)));
         }
         Ok(instances)
     }
 
     /// The GPU instance with this id, or `None`.
     pub fn gpu_instance(&self, id: u32) -> Result<Option<GpuInstance<'n>>, NvmlFailure> {
-        let mut handle = null_mut();
-        match call!(self.nvml, nvmlDeviceGetGpuInstanceById(self.handle, id, &raw mut handle)) {
-            Ok(()) => Ok(Some(GpuInstance { nvml: self.nvml, handle, parent: *self })),
-            Err(failure) if matches!(failure.code, code::NOT_FOUND | code::NOT_SUPPORTED) => Ok(None),
-            Err(failure) => Err(failure),
-        }
+        let found = output(null_mut(), |found| call!(self.nvml, nvmlDeviceGetGpuInstanceById(self.handle, id, found)));
+        let found = NvmlFailure::none_for(&[code::NOT_FOUND, code::NOT_SUPPORTED], found)?;
+        Ok(found.map(|handle| self.instance(handle)))
     }
 
     /// Creates a GPU instance at exactly this placement. An occupied one is `INSUFFICIENT_RESOURCES`.
     pub fn create_gpu_instance(&self, profile_id: u32, start: u32, size: u32) -> Result<GpuInstance<'n>, NvmlFailure> {
         let placement = nvmlGpuInstancePlacement_t { start, size };
-        let mut handle = null_mut();
-        call!(
-            self.nvml,
-            nvmlDeviceCreateGpuInstanceWithPlacement(self.handle, profile_id, &raw const placement, &raw mut handle)
-        )?;
-        Ok(GpuInstance { nvml: self.nvml, handle, parent: *self })
+        let placement = &raw const placement;
+        let created = output(null_mut(), |created| {
+            call!(self.nvml, nvmlDeviceCreateGpuInstanceWithPlacement(self.handle, profile_id, placement, created))
+        });
+        Ok(self.instance(created?))
+    }
+
+    fn instance(&self, handle: nvmlGpuInstance_t) -> GpuInstance<'n> {
+        GpuInstance { nvml: self.nvml, handle, parent: *self }
     }
 }
 
 impl GpuInstance<'_> {
     /// Id, profile and place.
     pub fn info(&self) -> Result<GpuInstanceInfo, NvmlFailure> {
-        let mut info = nvmlGpuInstanceInfo_t {
-            device: null_mut(),
-            id: 0,
-            profileId: 0,
-            placement: nvmlGpuInstancePlacement_t { start: 0, size: 0 },
-        };
-        call!(self.nvml, nvmlGpuInstanceGetInfo(self.handle, &raw mut info))?;
-        Ok(GpuInstanceInfo {
-            id: info.id,
-            profile_id: info.profileId,
-            start: info.placement.start,
-            size: info.placement.size,
-        })
+        // SAFETY: a struct of integers and handles; zero is a value of each.
+        let empty: nvmlGpuInstanceInfo_t = unsafe { zeroed() };
+        let info = output(empty, |info| call!(self.nvml, nvmlGpuInstanceGetInfo(self.handle, info)))?;
+        let nvmlGpuInstancePlacement_t { start, size } = info.placement;
+        Ok(GpuInstanceInfo { id: info.id, profile_id: info.profileId, start, size })
     }
 
     /// Destroys it; `IN_USE` while it has a compute instance or a process.

@@ -87,7 +87,7 @@ impl Nvml {
         };
         observer.ended("nvmlInit_v2", code, started.elapsed());
         if code != code::SUCCESS {
-            return Err(NvmlFailure { call: "nvmlInit_v2", code, message: text(&lib, code) }.into());
+            return Err(NvmlFailure { call: "nvmlInit_v2", code, message: message(&lib, code) }.into());
         }
         Ok(Self { lib, observer, path })
     }
@@ -99,23 +99,18 @@ impl Nvml {
 
     /// Version of the kernel driver, such as `580.95.05`.
     pub fn driver_version(&self) -> Result<String, NvmlFailure> {
-        let mut buffer = [0; 96];
-        call!(self, nvmlSystemGetDriverVersion(buffer.as_mut_ptr(), length(&buffer)))?;
-        Ok(string(&buffer))
+        text(|buffer, length| call!(self, nvmlSystemGetDriverVersion(buffer, length)))
     }
 
     /// CUDA version that the driver supports, such as `13.0`.
     pub fn cuda_version(&self) -> Result<String, NvmlFailure> {
-        let mut version: c_int = 0;
-        call!(self, nvmlSystemGetCudaDriverVersion_v2(&raw mut version))?;
+        let version: c_int = output(0, |version| call!(self, nvmlSystemGetCudaDriverVersion_v2(version)))?;
         Ok(format!("{}.{}", version / 1000, version % 1000 / 10))
     }
 
     /// Number of GPUs.
     pub fn gpu_count(&self) -> Result<u32, NvmlFailure> {
-        let mut count = 0;
-        call!(self, nvmlDeviceGetCount_v2(&raw mut count))?;
-        Ok(count)
+        output(0, |count| call!(self, nvmlDeviceGetCount_v2(count)))
     }
 
     pub(crate) fn observed(&self, call: &'static str, function: impl FnOnce() -> u32) -> Result<(), NvmlFailure> {
@@ -127,7 +122,7 @@ impl Nvml {
     }
 
     pub(crate) fn failure(&self, call: &'static str, code: u32) -> NvmlFailure {
-        NvmlFailure { call, code, message: text(&self.lib, code) }
+        NvmlFailure { call, code, message: message(&self.lib, code) }
     }
 }
 
@@ -138,23 +133,44 @@ impl Drop for Nvml {
     }
 }
 
-fn text(lib: &NvmlLib, code: u32) -> String {
+/// The value that a call writes to its output argument, which is `initial` before.
+pub(crate) fn output<T>(initial: T, call: impl FnOnce(*mut T) -> Result<(), NvmlFailure>) -> Result<T, NvmlFailure> {
+    let mut value = initial;
+    call(&raw mut value)?;
+    Ok(value)
+}
+
+/// The elements that a call writes to a buffer, of at most `capacity` elements.
+pub(crate) fn list<T: Clone>(
+    empty: T,
+    capacity: u32,
+    call: impl FnOnce(*mut T, *mut u32) -> Result<(), NvmlFailure>,
+) -> Result<Vec<T>, NvmlFailure> {
+    let mut buffer = vec![empty; capacity as usize];
+    let count = output(capacity, |count| call(buffer.as_mut_ptr(), count))?;
+    buffer.truncate(count as usize);
+    Ok(buffer)
+}
+
+/// The text that a call writes to a buffer of a length.
+pub(crate) fn text(call: impl FnOnce(*mut c_char, u32) -> Result<(), NvmlFailure>) -> Result<String, NvmlFailure> {
+    Ok(string(&output([0; 96], |buffer: *mut [c_char; 96]| call(buffer.cast(), 96))?))
+}
+
+/// NVML's message for a code.
+fn message(lib: &NvmlLib, code: u32) -> String {
     let Ok(function) = lib.nvmlErrorString.as_ref() else { return format!("NVML error {code}") };
     // SAFETY: takes any number and needs no initialisation.
-    let words = unsafe { function(code) };
-    if words.is_null() {
+    let text = unsafe { function(code) };
+    if text.is_null() {
         return format!("NVML error {code}");
     }
     // SAFETY: NVML returns a static string that ends with NUL.
-    unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
 /// A C buffer up to its first NUL.
 pub(crate) fn string(buffer: &[c_char]) -> String {
     let bytes: Vec<u8> = buffer.iter().take_while(|c| **c != 0).map(|c| c.cast_unsigned()).collect();
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-pub(crate) fn length<T>(buffer: &[T]) -> u32 {
-    u32::try_from(buffer.len()).unwrap_or(u32::MAX)
 }

@@ -6,7 +6,7 @@ use crate::{Gpu, NvmlFailure, code, library::call};
 
 const NOT_AVAILABLE: u32 = u32::MAX;
 /// Retries with a larger buffer.
-const TRIES: u32 = 5;
+const RETRIES: u32 = 5;
 
 /// A process on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,52 +17,39 @@ pub struct Process {
     pub gi: Option<u32>,
     /// Compute instance that it uses, with MIG.
     pub ci: Option<u32>,
-    /// Memory it uses, in MiB, if the driver reports it.
-    pub memory_mib: Option<u64>,
 }
 
 impl Gpu<'_> {
     /// All processes on this GPU, with all its MIG devices, or on this MIG device: compute, graphics and MPS. Fails if the compute
     /// processes cannot be listed: that is not the same as no process.
     pub fn processes(&self) -> Result<Vec<Process>, NvmlFailure> {
-        let handle = self.handle;
-        let mut all =
-            list(|count, infos| call!(self.nvml, nvmlDeviceGetComputeRunningProcesses_v3(handle, count, infos)))?;
+        let (nvml, handle) = (self.nvml, self.handle);
+        let mut all = query(|infos, count| call!(nvml, nvmlDeviceGetComputeRunningProcesses_v3(handle, count, infos)))?;
         let graphics =
-            list(|count, infos| call!(self.nvml, nvmlDeviceGetGraphicsRunningProcesses_v3(handle, count, infos)));
-        all.extend(NvmlFailure::optional(graphics)?.unwrap_or_default());
-        let shared =
-            list(|count, infos| call!(self.nvml, nvmlDeviceGetMPSComputeRunningProcesses_v3(handle, count, infos)));
-        all.extend(NvmlFailure::optional(shared)?.unwrap_or_default());
+            query(|infos, count| call!(nvml, nvmlDeviceGetGraphicsRunningProcesses_v3(handle, count, infos)));
+        let mps = query(|infos, count| call!(nvml, nvmlDeviceGetMPSComputeRunningProcesses_v3(handle, count, infos)));
+        for processes in [graphics, mps] {
+            all.extend(NvmlFailure::optional(processes)?.unwrap_or_default());
+        }
         all.sort_unstable();
         all.dedup_by_key(|process| (process.pid, process.gi, process.ci));
         Ok(all)
     }
 }
 
-fn list(
-    query: impl Fn(*mut u32, *mut nvmlProcessInfo_t) -> Result<(), NvmlFailure>,
+/// Lists processes with a buffer that grows while it is too small.
+fn query(
+    call: impl Fn(*mut nvmlProcessInfo_t, *mut u32) -> Result<(), NvmlFailure>,
 ) -> Result<Vec<Process>, NvmlFailure> {
-    let mut capacity = 16_u32;
-    let mut tries = 0;
+    let (gi, ci) = (NOT_AVAILABLE, NOT_AVAILABLE);
+    let empty = nvmlProcessInfo_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: gi, computeInstanceId: ci };
+    let (mut capacity, mut retries) = (16_u32, 0);
     loop {
-        let mut infos = vec![
-            nvmlProcessInfo_t {
-                pid: 0,
-                usedGpuMemory: 0,
-                gpuInstanceId: NOT_AVAILABLE,
-                computeInstanceId: NOT_AVAILABLE
-            };
-            capacity as usize
-        ];
-        let mut count = capacity;
-        match query(&raw mut count, infos.as_mut_ptr()) {
-            Ok(()) => {
-                infos.truncate(count as usize);
-                return Ok(infos.iter().map(process).collect());
-            }
-            Err(failure) if failure.code == code::INSUFFICIENT_SIZE && tries < TRIES => {
-                tries += 1;
+        let (mut infos, mut count) = (vec![empty; capacity as usize], capacity);
+        match call(infos.as_mut_ptr(), &raw mut count) {
+            Ok(()) => return Ok(infos.iter().take(count as usize).map(process).collect()),
+            Err(failure) if failure.code == code::INSUFFICIENT_SIZE && retries < RETRIES => {
+                retries += 1;
                 capacity = count.max(capacity).saturating_mul(2).min(1 << 16);
             }
             Err(failure) => return Err(failure),
@@ -72,10 +59,5 @@ fn list(
 
 fn process(info: &nvmlProcessInfo_t) -> Process {
     let known = |id: u32| (id != NOT_AVAILABLE).then_some(id);
-    Process {
-        pid: info.pid,
-        gi: known(info.gpuInstanceId),
-        ci: known(info.computeInstanceId),
-        memory_mib: (info.usedGpuMemory != u64::MAX).then_some(info.usedGpuMemory >> 20),
-    }
+    Process { pid: info.pid, gi: known(info.gpuInstanceId), ci: known(info.computeInstanceId) }
 }

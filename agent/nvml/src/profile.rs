@@ -9,7 +9,7 @@ use nvml_wrapper_sys::bindings::{
 
 use crate::{
     Gpu, NvmlFailure, code,
-    library::{call, string},
+    library::{call, list, output, string},
     name::profile_name,
 };
 
@@ -101,11 +101,7 @@ impl Gpu<'_> {
         if let Some(profile) = self.profile_v3(profile_enum).or_else(|| self.profile_v2(profile_enum)) {
             return Ok(Some(profile));
         }
-        match self.profile_v1(profile_enum, total_mib) {
-            Ok(profile) => Ok(Some(profile)),
-            Err(failure) if matches!(failure.code, code::NOT_SUPPORTED | code::INVALID_ARGUMENT) => Ok(None),
-            Err(failure) => Err(failure),
-        }
+        NvmlFailure::none_for(&[code::NOT_SUPPORTED, code::INVALID_ARGUMENT], self.profile_v1(profile_enum, total_mib))
     }
 
     fn profile_v3(&self, profile_enum: u32) -> Option<InstanceProfile> {
@@ -128,23 +124,20 @@ impl Gpu<'_> {
 
     fn profile_v1(&self, profile_enum: u32, total_mib: u64) -> Result<InstanceProfile, NvmlFailure> {
         // SAFETY: a struct of integers; zero is a value of each.
-        let mut info: nvmlGpuInstanceProfileInfo_t = unsafe { zeroed() };
-        call!(self.nvml, nvmlDeviceGetGpuInstanceProfileInfo(self.handle, profile_enum, &raw mut info))?;
+        let empty: nvmlGpuInstanceProfileInfo_t = unsafe { zeroed() };
+        let info = output(empty, |info| {
+            call!(self.nvml, nvmlDeviceGetGpuInstanceProfileInfo(self.handle, profile_enum, info))
+        })?;
         Ok(profile!(info, profile_name(profile_enum, info.sliceCount, info.memorySizeMB, total_mib)))
     }
 
     /// Possible placements of a profile, as (start, size) in memory slices.
     pub fn possible_placements(&self, profile_id: u32) -> Result<Vec<(u32, u32)>, NvmlFailure> {
-        let mut count = 0;
-        let none = std::ptr::null_mut();
-        call!(self.nvml, nvmlDeviceGetGpuInstancePossiblePlacements_v2(self.handle, profile_id, none, &raw mut count))?;
-        let mut placements = vec![nvmlGpuInstancePlacement_t { start: 0, size: 0 }; count as usize];
-        let buffer = placements.as_mut_ptr();
-        call!(
-            self.nvml,
-            nvmlDeviceGetGpuInstancePossiblePlacements_v2(self.handle, profile_id, buffer, &raw mut count)
-        )?;
-        placements.truncate(count as usize);
+        let query = |buffer, count| {
+            call!(self.nvml, nvmlDeviceGetGpuInstancePossiblePlacements_v2(self.handle, profile_id, buffer, count))
+        };
+        let count = output(0, |count| query(std::ptr::null_mut(), count))?;
+        let placements = list(nvmlGpuInstancePlacement_t { start: 0, size: 0 }, count, query)?;
         Ok(placements.into_iter().map(|placement| (placement.start, placement.size)).collect())
     }
 }

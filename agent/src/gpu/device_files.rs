@@ -34,7 +34,7 @@ pub fn add_holders(inventory: &mut Inventory, proc_root: &Path, driver_root: &Pa
             let minors: Vec<u32> = minors.collect();
             for (_, pid) in held.iter().filter(|(minor, _)| minors.contains(minor)) {
                 if !gpu.clients.iter().any(|known| known.pid == *pid && known.gi == Some(gi)) {
-                    gpu.clients.push(Process { pid: *pid, gi: Some(gi), ci: None, memory_mib: None });
+                    gpu.clients.push(Process { pid: *pid, gi: Some(gi), ci: None });
                 }
             }
         }
@@ -110,11 +110,11 @@ mod tests {
             compute: vec![ObservedCompute { ci: 0, full_width: true, uuid: None }],
             ..ObservedInstance::default()
         };
-        let listed = Process { pid: 8, gi: Some(9), ci: Some(0), memory_mib: Some(1) };
+        let listed = Process { pid: 8, gi: Some(9), ci: Some(0) };
         let gpu =
             ObservedGpu { instances: vec![instance(9), instance(10)], clients: vec![listed], ..ObservedGpu::default() };
         let mut inventory = Inventory { gpus: vec![gpu], ..Inventory::default() };
         add_holders(&mut inventory, proc.path(), Path::new("/nowhere"));
-        assert_eq!(inventory.gpus[0].clients, [listed, Process { pid: 7, gi: Some(9), ci: None, memory_mib: None }]);
+        assert_eq!(inventory.gpus[0].clients, [listed, Process { pid: 7, gi: Some(9), ci: None }]);
     }
 }

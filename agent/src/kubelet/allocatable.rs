@@ -388,6 +388,4 @@ impl<'a> Resource<'a> {
 }
 
 #[cfg(test)]
-mod simulation;
-#[cfg(test)]
 mod tests;

@@ -72,9 +72,7 @@ fn gpu(index: u32, instances: u32) -> ObservedGpu {
         board: board(),
         mode: Some(MigMode { current: instances > 0, pending: instances > 0 }),
         instances: (0..instances).map(instance).collect(),
-        clients: (0..instances)
-            .map(|start| Process { pid: 100 + start, gi: Some(7 + start), ci: Some(0), memory_mib: None })
-            .collect(),
+        clients: (0..instances).map(|start| Process { pid: 100 + start, gi: Some(7 + start), ci: Some(0) }).collect(),
         ..ObservedGpu::default()
     }
 }

@@ -71,7 +71,7 @@ pub fn instance(gi: u32, profile: &InstanceProfile, start: u32, whole: bool) -> 
 }
 
 pub fn client(gi: Option<u32>) -> Process {
-    Process { pid: 4711, gi, ci: gi.map(|_| 0), memory_mib: Some(1) }
+    Process { pid: 4711, gi, ci: gi.map(|_| 0) }
 }
 
 /// Executes; panics if NVML would refuse, and if a client would lose its instance.

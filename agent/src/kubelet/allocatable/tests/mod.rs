@@ -1,3 +1,5 @@
+mod simulation;
+
 use super::*;
 use crate::kubelet::device_list::ListedDevice;
 
