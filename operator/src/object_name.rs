@@ -1,4 +1,4 @@
-//! Names that come from objects which tenants write, checked before they reach the URL of a request.
+//! Names from objects that tenants write, validated before they reach the URL of a request.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub struct ObjectName(String);
 
 impl ObjectName {
-    /// Checks a name; `None` when the API server would not accept it either.
+    /// Validates a name; `None`: the API server would refuse it too.
     pub fn parse(text: &str) -> Option<Self> {
         let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
         let label = |label: &str| {

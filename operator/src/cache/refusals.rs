@@ -1,6 +1,6 @@
-//! Pods that our quotas refused to their controllers, read from the controllers' events: such a pod leaves no other trace in the API.
+//! Refusals of pods by the operator's quotas, read from events of the pods' controllers: the API has no other record of them.
 //!
-//! Tenants can write events, so every field is checked before it is kept, and the number of entries is bounded.
+//! Tenants can write events, so every field is validated, and the number of entries is bounded.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,22 +29,22 @@ use tokio::sync::watch;
 use super::watch::backoff;
 use crate::object_name::ObjectName;
 
-/// Text before the amounts in the API server's message, with the name of our quota.
+/// Text before the amounts in the API server's message, with the name of the operator's quotas.
 const REFUSAL: &str = "exceeded quota: gputenancy, requested: ";
-/// Longest text of amounts that is kept. The notes of Kubernetes' own controllers have at most 1 KiB.
+/// Longest text of amounts. Notes of Kubernetes' controllers have at most 1 KiB.
 const MAX_AMOUNTS: usize = 1024;
-/// Longest uid that is kept: Kubernetes writes 36 characters.
+/// Longest uid: Kubernetes writes 36 characters.
 const MAX_UID: usize = 64;
-/// Longest `apiVersion` and `kind` that are kept: a DNS name, a slash and a label.
+/// Longest `apiVersion` and `kind`: a DNS name, a slash and a label.
 const MAX_TYPE: usize = 320;
-/// Most controllers of one namespace: more than wait in any real one. Of more, those refused last are kept; the others retry by themselves.
+/// Most controllers of one namespace, more than are expected to wait. The oldest are dropped; those controllers retry without being woken.
 const MAX_PER_NAMESPACE: usize = 500;
-/// Most controllers in all: 16 MiB if every entry has the largest size. Beyond it the namespace with the most entries loses its oldest.
+/// Most controllers of all namespaces: 16 MiB if every entry has the largest size. The namespace with the most entries drops its oldest.
 const MAX_IN_ALL: usize = 8192;
 /// Time between two log lines about dropped entries.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The latest refusal that a controller reported.
+/// The latest refusal of a controller's pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaRefusal {
     /// Uid of the controller.
@@ -106,7 +106,7 @@ struct Series {
 }
 
 impl QuotaRefusal {
-    /// Reads an event; `None` when it reports no refusal by our quota, or has a field that no controller would write.
+    /// Reads an event; `None`: it reports no refusal by the operator's quota, or has a field that no controller writes.
     fn read(event: &SlimEvent) -> Option<Self> {
         let (amounts, _) = event.note.split_once(REFUSAL)?.1.split_once(", used: ")?;
         let Regarding { api_version, kind, name, uid } = &event.regarding;
@@ -131,7 +131,7 @@ impl QuotaRefusal {
         })
     }
 
-    /// What one pod requested of the resources that the quota has too little of, by quota key.
+    /// Requests of one pod for the resources that the quota refused, by quota key.
     pub fn requested(&self) -> BTreeMap<String, Amount> {
         let pairs = self.amounts.split(',').filter_map(|pair| pair.split_once('='));
         let amounts = pairs.filter_map(|(key, text)| Some((key.trim(), Amount::parse(&Quantity(text.trim().into()))?)));
@@ -148,7 +148,7 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// Begins to watch, in a task that ends with the runtime; `changed` gets each namespace whose refusals have changed.
+    /// Starts the watch, in a task that ends with the runtime; calls `changed` with each namespace whose refusals have changed.
     pub fn start(client: &Client, changed: impl Fn(String) + Send + 'static) -> Self {
         let config = watcher::Config::default().fields("reason=FailedCreate,type=Warning").streaming_lists();
         let mut events = Box::pin(watcher(Api::<SlimEvent>::all(client.clone()), config).backoff(backoff()));
@@ -177,7 +177,7 @@ impl Refusals {
                         namespaces
                     }
                     Err(error) => {
-                        tracing::warn!(%error, kind = "Event", "the watch failed and is started again");
+                        tracing::warn!(%error, resource = "events", "watch failed, restarting");
                         continue;
                     }
                 };
@@ -212,7 +212,7 @@ struct Entries {
 }
 
 impl Entries {
-    /// Keeps what an event reports; the namespace, if anything has changed there.
+    /// Inserts the refusal of an event; returns the namespace if it changed.
     fn apply(&mut self, event: &SlimEvent) -> Option<String> {
         let namespace = event.metadata.namespace.clone()?;
         let refusal = QuotaRefusal::read(event)?;
@@ -231,7 +231,7 @@ impl Entries {
         Some(namespace)
     }
 
-    /// Forgets what a deleted event reported; the namespace, if anything has changed there.
+    /// Removes the refusal of a deleted event; returns the namespace if it changed.
     fn delete(&mut self, event: &SlimEvent) -> Option<String> {
         let (namespace, name) = (event.metadata.namespace.clone()?, event.metadata.name.as_ref()?);
         let here = self.namespaces.get(&namespace)?;
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_by_our_quota_is_read_with_amounts_time_and_version() {
+    fn refusal_by_the_operators_quota_is_read_with_amounts_time_and_version() {
         for before in ["", "(combined from similar events): ", "create Pod web-0 in StatefulSet web failed error: "] {
             let refusal = QuotaRefusal::read(&event(|e| e["note"] = json!(format!("{before}{NOTE}")))).unwrap();
             let requested: Vec<_> =
@@ -336,7 +336,7 @@ mod tests {
         };
         assert_eq!(entries.apply(&named("web.1", 5)).as_deref(), Some("a"));
         assert_eq!(entries.apply(&named("web.2", 7)).as_deref(), Some("a"));
-        assert_eq!(entries.apply(&named("web.1", 5)), None, "older than what is known");
+        assert_eq!(entries.apply(&named("web.1", 5)), None, "older than the known refusal");
         assert_eq!((entries.count, entries.namespaces["a"]["u-1"].version), (1, 7));
         assert_eq!(entries.delete(&named("web.1", 5)), None);
         assert_eq!(entries.delete(&named("web.2", 7)).as_deref(), Some("a"));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn flood_of_one_namespace_keeps_its_newest_and_all_of_others() {
+    fn flood_of_one_namespace_drops_its_oldest_and_none_of_others() {
         let mut entries = Entries::default();
         entries.apply(&numbered("b", 1));
         for number in 2..2000 {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn flood_of_many_namespaces_is_bounded_and_takes_from_the_largest() {
+    fn flood_of_many_namespaces_is_bounded_and_drops_from_the_largest() {
         let mut entries = Entries::default();
         entries.apply(&numbered("quiet", 1));
         for number in 2..12_000 {

@@ -13,13 +13,13 @@ use k8s_openapi::{
 
 use crate::cache::ApiEndpoint;
 
-/// Label that every namespace carries: its name.
+/// Label of every namespace with its name.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
-/// Where DNS runs, and the label of its pods: as kubeadm and most others install it.
+/// Namespace of the cluster DNS, and the label of its pods: as kubeadm and most distributions install it.
 const DNS: (&str, (&str, &str)) = ("kube-system", ("k8s-app", "kube-dns"));
 
-/// One policy for all pods of the namespace: the tenant's own namespaces both ways; in from where the platform says; out to DNS, to
-/// the API server's `api_endpoints`, and to what all tenants may reach.
+/// One policy for all pods of the namespace. Ingress: from the tenant's namespaces and from labelled platform namespaces. Egress: to the
+/// tenant's namespaces, to DNS, to the API server's `api_endpoints`, and to `egress`.
 pub fn isolated(
     tenant: &str,
     api_endpoints: &BTreeSet<ApiEndpoint>,

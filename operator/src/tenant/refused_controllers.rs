@@ -1,7 +1,7 @@
-//! Controllers whose pods our quotas refused: from their events to reserved headroom, and to the end of the wait.
+//! Controllers with pods that the operator's quotas refused: from the event to reserved headroom, and to the end of the wait.
 //!
-//! A refusal reports that a pod did not fit; no event reports that the pod is not wanted any more. So a refusal stops to count when a pod of
-//! the controller was created after it, when headroom was reserved and not used, or when the controller has been silent for longer than its
+//! An event reports that a pod was refused; no event reports that the pod is no longer wanted. So a refusal stops to count when a pod of the
+//! controller was created after it, when headroom was reserved and not used, or when the controller has sent no event for longer than its
 //! back-off.
 //!
 //! Not every refusal is reported either: client-go sends 25 events about one object and then one in five minutes (`defaultSpamBurst`,
@@ -22,9 +22,9 @@ use super::{
 
 /// Longest time for which a refusal counts without another one: longer than any back-off of Kubernetes' controllers.
 const MAX_SILENCE: SignedDuration = SignedDuration::from_mins(20);
-/// Silence that says nothing: client-go may hold events about one object back for five minutes.
+/// Time without events that has no meaning: client-go may delay events about one object for five minutes.
 const MIN_SILENCE: SignedDuration = SignedDuration::from_secs(330);
-/// Least time for which headroom is reserved for a controller.
+/// Shortest reservation of headroom for a controller.
 const MIN_RESERVATION: SignedDuration = SignedDuration::from_secs(10);
 /// Longest back-off of a controller.
 const MAX_BACKOFF: SignedDuration = SignedDuration::from_secs(1000);
@@ -46,7 +46,7 @@ pub struct Refused {
     pub version: u64,
     /// Time of the refusal.
     pub at: Timestamp,
-    /// What one pod requested beyond the quota, by quota key.
+    /// Requests of one pod that the quota refused, by quota key.
     pub amounts: Amounts,
     /// Creation time of the controller's newest pod that requests devices.
     pub newest_pod: Option<Timestamp>,
@@ -74,12 +74,12 @@ struct RefusedController {
     refused: Refused,
     /// Time of the first refusal of this wait, as far as this operator has seen.
     since: Timestamp,
-    /// When to wake it, unless it retries before.
+    /// Time to wake it, unless it retries before.
     wake: Option<Timestamp>,
     state: State,
 }
 
-/// `used`: what the namespace used when the state began.
+/// `used`: use of the namespace when the state began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
     /// There is no headroom for its pod.
@@ -90,8 +90,8 @@ enum State {
     Anticipated { until: Timestamp, used: Amounts },
     /// It has used its headroom and more is there.
     Settling { until: Timestamp, used: Amounts },
-    /// Nothing is expected; kept so that the same event does not count twice. With `used`: the reservation ended unused, so that a pod
-    /// that is created later still counts.
+    /// No pod is expected; kept so that the same event does not count twice. With `used`: the reservation ended unused, so a pod that is
+    /// created later still counts.
     Ended { used: Option<Amounts> },
 }
 
@@ -121,7 +121,7 @@ impl RefusedControllers {
             }
             self.0.insert(key(refused), controller);
         }
-        // an event that has gone ends a wait, unless its answer is in progress
+        // a deleted event ends a wait, unless headroom is reserved or used already
         self.0.retain(|id, controller| {
             !matches!(controller.state, State::Waiting | State::Ended { .. }) || refusals.iter().any(|r| key(r) == *id)
         });
@@ -187,7 +187,7 @@ impl RefusedControllers {
         self.0.values().flat_map(deadlines).flatten().filter(|then| *then > now).min()
     }
 
-    /// Is there nothing to remember?
+    /// Are there no refused controllers?
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -253,7 +253,7 @@ impl RefusedController {
                 State::Ended { used: Some(used) }
             }
             State::Reserved { .. } if !has_headroom => State::Waiting,
-            // headroom that no event asked for is made once
+            // headroom without an event is given once
             State::Anticipated { until, used } if has_headroom => State::Settling { until, used },
             State::Ended { used: Some(then) } if recent && self.is_taken(&then, &used) => taken(used),
             State::Ended { used: Some(then) } if fell(&then, &used) => ended,
@@ -275,17 +275,17 @@ impl RefusedController {
         self.refused.newest_pod.is_some_and(|created| created.as_second() > self.refused.at.as_second())
     }
 
-    /// When the controller has been silent for longer than its back-off, which is about as long as it has been refused.
+    /// Time after which the controller has sent no event for longer than its back-off, which is about as long as it has been refused.
     fn silence_ends(&self) -> Timestamp {
         let Refused { at, newest_pod, .. } = &self.refused;
-        // a pod of the same second answers the refusal, or came before it: then another refusal follows soon
+        // a pod of the same second was created after the refusal, or before it: then another refusal follows soon
         let same_second = newest_pod.is_some_and(|created| created.as_second() == at.as_second());
         let least = if same_second { MIN_RESERVATION } else { MIN_SILENCE };
         let refused_for = at.duration_since(self.since).abs();
         at.checked_add(half_as_long_again(refused_for).clamp(least, MAX_SILENCE)).unwrap_or(Timestamp::MAX)
     }
 
-    /// How long headroom is reserved.
+    /// Duration of the reservation.
     fn reservation(&self, now: Timestamp) -> SignedDuration {
         let waited = now.duration_since(self.since.min(self.refused.at));
         half_as_long_again(waited).clamp(MIN_RESERVATION, MAX_BACKOFF)

@@ -1,4 +1,4 @@
-//! What the platform gives every tenant alike; the chart says it (`tenants` in its values).
+//! Settings of the platform for every tenant, from the chart's values (`tenants`).
 
 use std::{collections::BTreeMap, str::FromStr};
 
@@ -6,25 +6,25 @@ use gputenancy_crds::quantity::Amount;
 use k8s_openapi::{api::networking::v1::NetworkPolicyEgressRule, apimachinery::pkg::api::resource::Quantity};
 use serde::Deserialize;
 
-/// What every tenant gets.
+/// Settings for every tenant.
 #[derive(Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Standard {
-    /// Where pods of isolated tenants may connect to besides their own namespaces, DNS and the API server: rules of a `NetworkPolicy`.
+    /// Egress of isolated tenants in addition to their namespaces, DNS and the API server: rules of a `NetworkPolicy`.
     #[serde(default)]
     pub egress: Vec<NetworkPolicyEgressRule>,
-    /// What a container requests that says nothing, by resource; empty: nothing.
+    /// Default requests of a container, by resource.
     #[serde(default)]
     pub default_requests: Option<BTreeMap<String, Quantity>>,
-    /// Limits of a tenant that names none for this resource, over all its namespaces, as keys of a `ResourceQuota`; never of GPUs.
+    /// Default limits of a tenant over all its namespaces, as keys of a `ResourceQuota`; never of GPUs.
     #[serde(default)]
     pub default_resources: Option<BTreeMap<String, Quantity>>,
 }
 
-/// What is wrong with it.
+/// Why settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum StandardError {
-    /// It has another shape.
+    /// Fields or types differ.
     #[error(
         "not {{egress: [rules of a NetworkPolicy], defaultRequests: {{resource: quantity}}, defaultResources: {{key: quantity}}}} in JSON: {0}"
     )]
@@ -32,14 +32,14 @@ pub enum StandardError {
     /// A request or a limit is not a quantity.
     #[error("{field}.{resource}: {text:?} is not a quantity")]
     Quantity {
-        /// Among which of the two.
+        /// Field of the settings.
         field: &'static str,
-        /// Of which resource.
+        /// Resource.
         resource: String,
-        /// What is written.
+        /// The invalid text.
         text: String,
     },
-    /// A limit of a GPU resource: it would open to every tenant what none is granted.
+    /// A limit of a GPU resource: it would admit GPUs that no tenant is granted.
     #[error("defaultResources.{0}: GPUs are budgeted in spec.gpus of each GpuTenant; remove the key")]
     Gpu(String),
 }
@@ -60,7 +60,7 @@ impl FromStr for Standard {
         if let Some((key, _)) = standard.resources().find(|(key, _)| is_gpu_key(key)) {
             return Err(StandardError::Gpu(key.clone()));
         }
-        // as the API server fills it in: what is written must be what is read back
+        // the API server's default: what is written must equal what is read
         for port in standard.egress.iter_mut().flat_map(|rule| rule.ports.iter_mut().flatten()) {
             port.protocol.get_or_insert_with(|| "TCP".into());
         }
@@ -69,18 +69,18 @@ impl FromStr for Standard {
 }
 
 impl Standard {
-    /// What a container requests that says nothing.
+    /// Default requests of a container.
     pub fn requests(&self) -> impl Iterator<Item = (&String, &Quantity)> {
         self.default_requests.iter().flatten()
     }
 
-    /// Limits of a tenant that names none for this resource.
+    /// Default limits of a tenant.
     pub fn resources(&self) -> impl Iterator<Item = (&String, &Quantity)> {
         self.default_resources.iter().flatten()
     }
 }
 
-/// Is this key of a quota one of GPUs? As `spec.resources` of the kind judges.
+/// Is this the quota key of a GPU resource? The same rule as in the schema of `spec.resources`.
 fn is_gpu_key(key: &str) -> bool {
     key.contains("nvidia.com/") || key.contains("gputenancy.io/")
 }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_read_from_the_charts_json() {
+    fn standard_is_parsed_from_the_charts_json() {
         let text = r#"{"egress": [{"to": [{"ipBlock": {"cidr": "192.0.2.0/24"}}], "ports": [{"port": 443}]}], "defaultRequests": {"cpu": "100m"}, "defaultResources": {"services.nodeports": "0"}}"#;
         let standard: Standard = text.parse().unwrap();
         assert_eq!(standard.egress[0].ports.as_ref().unwrap()[0].protocol.as_deref(), Some("TCP"));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_by_name() {
+    fn standard_with_invalid_fields_is_refused_by_name() {
         let refusal = |text: &str| text.parse::<Standard>().unwrap_err().to_string();
         assert!(refusal(r#"{"defaultRequests": {"memory": "much"}}"#).contains("defaultRequests.memory: \"much\""));
         assert!(refusal(r#"{"defaultResources": {"pods": "few"}}"#).contains("defaultResources.pods: \"few\""));

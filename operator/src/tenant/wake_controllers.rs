@@ -1,5 +1,5 @@
-//! Waking controllers. A controller whose pods were refused retries after its own back-off, up to 1000 s, but reconciles at once when its
-//! object changes. So where headroom was made, its status gets a condition. Off with `--wake-controllers=false`.
+//! Wakes controllers. A controller whose pods were refused retries after its own back-off, up to 1000 s, but reconciles at once when its object
+//! changes. So once there is headroom, the operator writes a condition into its status. Off with `--wake-controllers=false`.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ use crate::{
 /// Type of the condition in a controller's status, and its reason.
 const CONDITION: (&str, &str) = ("gputenancy.io/RoomMade", reasons::ROOM_MADE.as_str());
 
-/// A controller of a kind that can be woken: Kubernetes' own kinds that create pods of teams.
+/// A controller of a type that can be woken: the types of Kubernetes that create pods of teams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WakeTarget {
     resource: ApiResource,
@@ -46,7 +46,7 @@ pub struct Wake {
 }
 
 impl WakeTarget {
-    /// A controller; `None` for kinds that cannot be woken.
+    /// A controller; `None` for types that cannot be woken.
     pub fn of(controller: &ControllerRef) -> Option<Self> {
         let resources = [
             ApiResource::erase::<ReplicaSet>(&()),
@@ -66,7 +66,7 @@ impl fmt::Display for WakeTarget {
 }
 
 impl Wake {
-    /// Fields to apply to the status; with the uid, so that another object of the same name is left alone.
+    /// Fields to apply to the status; with the uid, so that another object of the same name is not changed.
     fn fields(&self, tenant: &str, now: Timestamp) -> Value {
         let amounts: Vec<String> = self.amounts.iter().map(|(key, n)| format!("{key}={}", n.quantity().0)).collect();
         let (type_, reason) = CONDITION;
@@ -79,14 +79,14 @@ impl Wake {
         json!({"metadata": {"name": self.target.name.as_str(), "uid": self.uid}, "status": {"conditions": [condition]}})
     }
 
-    /// Writes the condition. A controller that has gone, or whose status may not be written, is left to its own back-off.
+    /// Writes the condition. A controller that was deleted, or whose status the API server refuses to change, is not an error.
     pub(super) async fn perform(&self, writer: &Writer, tenant: &str, now: Timestamp) -> Result<(), TenantError> {
         let Self { namespace, target, .. } = self;
         let fields = self.fields(tenant, now);
         match writer.apply_status_in(Part::Tenant, namespace, &target.resource, &target.name, fields).await {
             Ok(()) => tracing::debug!(controller = %target, namespace, "woke a controller"),
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
-            // a retry would fail as well, and must not keep the tenant from the rest
+            // a retry would fail too, and must not block other writes of the tenant
             Err(kube::Error::Api(status)) if status.is_forbidden() || status.code == 422 => {
                 tracing::warn!(controller = %target, namespace, error = %status, "cannot wake a controller");
             }

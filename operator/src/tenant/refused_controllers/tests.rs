@@ -1,4 +1,4 @@
-//! Sequences of refusals, quotas and pods, and the states of controllers that follow.
+//! Tests of controller states after sequences of refusals, quotas and pods.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::json;
@@ -89,7 +89,7 @@ fn refusal_counts_while_all_pods_of_the_controller_are_older() {
     let refusals = [with_pod(refused(1, 20), 19)];
     let controllers = observed(&refusals, &[(20, 2, 2), (120, 2, 2), (340, 2, 2)]);
     assert_eq!(waiting(&controllers, 340), 1);
-    // a controller that is refused again and again waits as long as it is
+    // a controller that is refused repeatedly keeps waiting
     let later = [with_pod(refused(2, 340), 19), with_pod(refused(3, 1000), 19)];
     let (controllers, _) = controllers.update(&later[..1], &quota(2, 2), at(341));
     let (controllers, _) = controllers.update(&later[1..], &quota(2, 2), at(1001));
@@ -230,7 +230,7 @@ fn same_event_counts_once_and_a_new_one_counts_again() {
     let (controllers, _) = controllers.update(&[refused(2, 61)], &quota(1, 1), at(62));
     assert_eq!((stage(&controllers), waiting(&controllers, 62)), (WAITING, 1));
     assert_eq!(controllers.waiting(&["a"], KEY, at(62), MIN_RESERVATION), 0);
-    assert!(controllers.update(&[], &quota(1, 1), at(63)).0.is_empty(), "the event has gone");
+    assert!(controllers.update(&[], &quota(1, 1), at(63)).0.is_empty(), "the event was deleted");
 }
 
 #[test]
