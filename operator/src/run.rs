@@ -27,7 +27,7 @@ use crate::{
 /// Why the program ends.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// There is no cluster to talk to.
+    /// No cluster is configured.
     #[error("no cluster: {0}")]
     Config(String),
     /// The filter of the log is not valid.
@@ -39,14 +39,14 @@ pub enum RunError {
     /// The lease is lost.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// An answer of the API server.
+    /// An error of the API server.
     #[error(transparent)]
     Api(#[from] Box<kube::Error>),
     /// Rights are missing.
     #[error("{0}")]
     Rights(String),
-    /// A controller ended, which only a fault of this program causes.
-    #[error("the controller of {0} has ended: {1}")]
+    /// A task of the leader ended, which is a bug.
+    #[error("{0} ended: {1}")]
     Ended(&'static str, String),
     /// Signals cannot be caught.
     #[error(transparent)]
@@ -54,8 +54,8 @@ pub enum RunError {
 }
 
 impl RunError {
-    fn ended(which: &'static str, how: Result<(), JoinError>) -> Self {
-        Self::Ended(which, how.err().map_or_else(|| "it has nothing more to do".into(), |e| e.to_string()))
+    fn ended(task: &'static str, how: Result<(), JoinError>) -> Self {
+        Self::Ended(task, how.err().map_or_else(|| "without an error".into(), |e| e.to_string()))
     }
 }
 
@@ -86,7 +86,7 @@ fn plain(config: Config) -> Result<Client, RunError> {
     Client::try_from(config).map_err(|e| RunError::Config(e.to_string()))
 }
 
-/// What replicas have before one of them leads.
+/// State of a replica that does not lead yet.
 struct Replica {
     client: Client,
     caches: Caches,
@@ -103,7 +103,20 @@ struct Controllers {
     on_view: JoinHandle<()>,
 }
 
-/// Serves, fills caches, waits for the lease, and then runs the controllers until a signal, a lost lease or a fault.
+impl Controllers {
+    /// Waits until one of the tasks ends, by a panic or otherwise: the replica must not keep the lease without it.
+    async fn ended(&mut self) -> RunError {
+        let Self { fleet, tenants, on_view } = self;
+        tokio::select! {
+            biased;
+            ended = fleet => RunError::ended("the fleet controller", ended),
+            ended = tenants => RunError::ended("the tenant controller", ended),
+            ended = on_view => RunError::ended("the task that triggers tenants", ended),
+        }
+    }
+}
+
+/// Serves, fills caches, waits for the lease, and then runs the controllers until a signal, a lost lease or an error.
 async fn operate(args: RunArgs) -> Result<(), RunError> {
     args.log.init()?;
     let (config, refused) = (config().await?, Arc::new(Notify::new()));
@@ -130,7 +143,7 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     metrics.leads(true);
 
     let duration = args.lease_duration;
-    let Controllers { mut fleet, mut tenants, on_view } = start_controllers(replica, args, elector.term(), identity);
+    let mut controllers = start_controllers(replica, args, elector.term(), identity);
     let release = CancellationToken::new();
     let mut held = std::pin::pin!(elector.hold(release.clone()));
     let outcome = tokio::select! {
@@ -138,16 +151,14 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
         () = stop.cancelled() => Ok(()),
         outcome = &mut held => outcome.map_err(RunError::from),
         ended = served => ended.unwrap_or(Ok(())).map_err(RunError::from),
-        // a leader without one of its controllers must not keep the lease
-        ended = &mut fleet => Err(RunError::ended("the fleet", ended)),
-        ended = &mut tenants => Err(RunError::ended("tenants", ended)),
+        error = controllers.ended() => Err(error),
     };
     stop.cancel();
-    on_view.abort();
+    controllers.on_view.abort();
     rights.abort();
-    // without the lease nothing more may be written: reconciles that have begun are dropped
+    // without the lease nothing more may be written: reconciles in progress are dropped
     if outcome.is_ok() {
-        let ended = async { drop(tokio::join!(fleet, tenants)) };
+        let ended = async { drop(tokio::join!(controllers.fleet, controllers.tenants)) };
         if tokio::time::timeout(duration / 2, ended).await.is_ok() {
             // released only after the last write
             release.cancel();
@@ -268,5 +279,19 @@ async fn trigger_affected(
             drop(triggers.send(Trigger::AllTenants));
         }
         old = new;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn panic_of_a_controller_ends_the_replica() {
+        let pending = || tokio::spawn(std::future::pending());
+        let tenants = tokio::spawn(async { panic!("a bug in a reconcile") });
+        let error = Controllers { fleet: pending(), tenants, on_view: pending() }.ended().await;
+        assert!(error.to_string().starts_with("the tenant controller ended: task"), "{error}");
+        assert!(error.to_string().contains("panicked"), "{error}");
     }
 }
