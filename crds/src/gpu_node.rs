@@ -432,7 +432,7 @@ impl fmt::Display for Holder {
 
 impl Holder {
     /// Why the process may not use its device, and what to do about it.
-    pub fn uninvited(&self) -> &'static str {
+    pub fn remedy(&self) -> &'static str {
         match self.container {
             Some(_) => "has not got it from kubelet: end the process, or delete its pod",
             None => "belongs to no pod: end it",

@@ -96,7 +96,7 @@ fn processes(side: &Side<'_>, key: &GpuKey, stays_in: Option<&Layout>) -> Vec<St
     for used in gpu.used.iter().filter(|used| used.pod.is_none() && !stays(used)) {
         let (start, device) = (used.start, used.profile.as_deref().unwrap_or("the whole GPU"));
         let here = state.holders.iter().filter(|h| h.start.is_none_or(|s| s == start));
-        let named: Vec<String> = here.map(|h| format!("{h} on {device} at {start} {}", h.uninvited())).collect();
+        let named: Vec<String> = here.map(|h| format!("{h} on {device} at {start} {}", h.remedy())).collect();
         if named.is_empty() {
             waits.push(format!("a process outside any pod uses {device} at {start}"));
         }

@@ -1,13 +1,13 @@
 //! A decision under construction: the GPU's next spec and what goes with it.
 
 use gputenancy_crds::{Change, ChangePhase, GpuSpec, Layout, reasons::Reason};
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use k8s_openapi::jiff::Timestamp;
 
 use super::{
     context::ChangeContext,
     types::{ChangeDecision, ChangeProgress},
 };
-use crate::event::EventMessage;
+use crate::{duration::stamp, event::EventMessage};
 
 /// Longest reason that the API takes.
 const REASON_LIMIT: usize = 2000;
@@ -150,9 +150,4 @@ impl<'a> Draft<'a> {
         let failed = self.reason();
         self.done(if failed.is_empty() { message } else { format!("{failed}; {message}") })
     }
-}
-
-/// Times in the journal have whole seconds, as the API server keeps them.
-pub(super) fn stamp(at: Timestamp) -> Time {
-    Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
 }

@@ -7,13 +7,13 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     context::{ChangeContext, Device},
-    draft::{Draft, stamp},
+    draft::Draft,
     failure::Failure,
     partition,
     rollback::{plain_target, roll_back},
     types::{ChangeDecision, Eviction, EvictionNotice, PodController, PodFacts},
 };
-use crate::mig_manager::Shape;
+use crate::{duration::stamp, mig_manager::Shape};
 
 pub(super) fn step(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
     let (now, policy) = (ctx.observation.now, ctx.observation.policy);
@@ -235,7 +235,7 @@ fn blockers(ctx: &ChangeContext<'_>, removed: &[Device<'_>]) -> String {
             continue;
         }
         let holders = ctx.holders(device);
-        blockers.extend(holders.iter().map(|holder| format!("{holder} uses {place} and {}", holder.uninvited())));
+        blockers.extend(holders.iter().map(|holder| format!("{holder} uses {place} and {}", holder.remedy())));
         if holders.is_empty() && device.state.clients > 0 {
             blockers.push(format!("{} processes still use {place}", device.state.clients));
         }

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
     context::{ChangeContext, Device, starts},
-    draft::{Draft, stamp},
+    draft::Draft,
     drain,
     failure::fault,
     partition,
@@ -14,6 +14,7 @@ use super::{
     rollback::{plain_target, stick},
     types::ChangeDecision,
 };
+use crate::duration::stamp;
 
 /// No change is in progress, and none failed.
 pub(super) fn steady(ctx: &ChangeContext<'_>) -> ChangeDecision {
@@ -89,10 +90,10 @@ pub(super) fn rolled_back(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDec
     }
 }
 
-/// The failure, and where NVIDIA's MIG manager is asked again, the time.
+/// The failure, and where NVIDIA's MIG manager partitions, the time of the retry.
 fn with_retry(ctx: &ChangeContext<'_>, change: &Change, retry: Option<Timestamp>) -> String {
     let again = retry.filter(|_| ctx.observation.mig_manager.is_some());
-    again.map_or_else(|| change.reason.clone(), |at| format!("{}; it is asked again at {at}", change.reason))
+    again.map_or_else(|| change.reason.clone(), |at| format!("{}; retried at {at}", change.reason))
 }
 
 /// The target is another layout than the one that failed. A failure of NVIDIA's MIG manager seldom depends on the layout: there only
@@ -192,8 +193,8 @@ fn begin(ctx: &ChangeContext<'_>, target: &Layout) -> ChangeDecision {
     if let Some(at) = retry.filter(|at| *at > seen.now && *target != ctx.present()) {
         draft.requeue_at(Some(at));
         return draft.pending(format!(
-            "Pending: NVIDIA's MIG manager partitions the node as a whole, and its last change failed: it is asked again at {at}, or as \
-             soon as a profile, pool or tenant changes"
+            "Pending: NVIDIA's MIG manager partitions the node as a whole, and its last change failed: retried at {at}, or as soon \
+             as a profile, pool or tenant changes"
         ));
     }
     if !seen.may_start {

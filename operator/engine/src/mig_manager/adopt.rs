@@ -1,11 +1,11 @@
-//! The MIG manager chooses placements itself: what came out is taken over wherever it has the shape that was asked for.
+//! The MIG manager chooses placements itself: they are copied into the spec where the GPU has the requested shape.
 
 use gputenancy_crds::{Change, ChangePhase, GpuNode, GpuSpec, GpuState, InstanceSpec, Layout, MigMode};
 
 use super::config::Shape;
 use gputenancy_plan::plain;
 
-/// The agreement with the placements that NVML shows; `None`: they are as agreed.
+/// The node with the placements that NVML shows; `None`: its spec has them already.
 pub fn adopted(node: &GpuNode) -> Option<GpuNode> {
     let states = node.status.as_ref().map(|s| s.gpus.as_slice()).unwrap_or_default();
     let state = |uuid: &str| states.iter().find(|s| s.uuid == uuid);
@@ -42,17 +42,17 @@ fn moved(spec: &GpuSpec, state: &GpuState) -> Option<GpuSpec> {
         follow(from);
         follow(to);
     }
-    let carving =
+    let partitioning =
         spec.change.as_ref().is_some_and(|c| c.phase < ChangePhase::Canary || c.phase == ChangePhase::RollingBack);
-    if carving && !spec.hold.is_empty() {
-        // what was held is not there any more; what came in its place must not be given to anybody yet
+    if partitioning && !spec.hold.is_empty() {
+        // the devices that were held are gone; no pod may get the new ones yet
         spec.hold = layout.instances.iter().map(|i| i.start).collect();
     }
     spec.instances = layout.instances;
     Some(spec)
 }
 
-/// The same layout where NVML shows it: instances keep their resource, those that did not move keep their own.
+/// The layout with the placements that NVML shows. Instances keep their resources, first those at an unchanged place.
 pub fn placed(layout: &Layout, state: &GpuState) -> Layout {
     let mut left: Vec<&InstanceSpec> = layout.instances.iter().collect();
     let mut seen: Vec<(i32, &str)> = state.instances.iter().map(|i| (i.start, i.profile.as_str())).collect();

@@ -1,4 +1,4 @@
-//! Layouts in the words of mig-parted: how many instances of which profile, by a GPU's place in PCI order. Where they lie is left to it.
+//! Layouts as mig-parted reads them: the number of instances by profile and GPU, in PCI order. mig-parted chooses placements.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::fingerprint::fingerprint;
 
-/// Prefix of all names that we give.
+/// Prefix of the names of our layouts.
 const PREFIX: &str = "gputenancy-";
-/// What the second name of a layout has at its end.
+/// Suffix of the second name of a layout.
 const TWIN: &str = "-b";
-/// A layout that the GPU Operator gives to nodes without a label, unless told otherwise: it must exist in any `ConfigMap`.
+/// The GPU Operator's default layout of nodes without a label: it must exist in every `ConfigMap`.
 const ALL_DISABLED: &str = "all-disabled";
 
 /// One GPU as mig-parted compares it: placements do not count.
@@ -35,12 +35,12 @@ impl Shape {
         Self { mig, counts: count(state.instances.iter().map(|i| i.profile.as_str())) }
     }
 
-    /// For messages: `2×1g.10gb 1×3g.40gb`.
+    /// The shape in messages: `2×1g.10gb 1×3g.40gb`.
     pub fn words(&self) -> String {
         let counts: Vec<String> = self.counts.iter().map(|(profile, n)| format!("{n}×{profile}")).collect();
         match (self.mig, counts.is_empty()) {
             (false, _) => "MIG off".to_owned(),
-            (true, true) => "MIG on, nothing carved".to_owned(),
+            (true, true) => "MIG on, no instances".to_owned(),
             (true, false) => counts.join(" "),
         }
     }
@@ -54,7 +54,7 @@ fn count<'a>(profiles: impl Iterator<Item = &'a str>) -> BTreeMap<String, u32> {
     counts
 }
 
-/// The GPUs of one node that are to have the same shape.
+/// GPUs of one node with the same requested shape.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Entry {
@@ -65,15 +65,15 @@ struct Entry {
     mig_devices: Option<BTreeMap<String, u32>>,
 }
 
-/// Which GPUs: all, or by place in PCI order.
+/// All GPUs, or some by their place in PCI order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Devices {
-    MigManagerState(String),
+    All(String),
     Places(Vec<usize>),
 }
 
-/// What a whole node is to have. mig-parted refuses a config that leaves a GPU of the node out.
+/// The layout of a whole node. mig-parted refuses a config that omits a GPU of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigConfig(Vec<Entry>);
 
@@ -92,12 +92,12 @@ impl MigConfig {
         let mut entries: Vec<Entry> = places.into_iter().map(entry).collect();
         entries.sort_by_key(|e| match &e.devices {
             Devices::Places(places) => places.first().copied(),
-            Devices::MigManagerState(_) => None,
+            Devices::All(_) => None,
         });
         Self(entries)
     }
 
-    /// Its name: the same content has the same name, on whichever node.
+    /// Its name: a hash of the content, the same on every node.
     pub fn name(&self) -> String {
         format!("{PREFIX}{}", fingerprint(self))
     }
@@ -113,7 +113,7 @@ pub fn base(name: &str) -> &str {
     name.strip_suffix(TWIN).unwrap_or(name)
 }
 
-/// Is it a name that we give?
+/// Whether this is the name of one of our layouts.
 pub fn is_ours(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
@@ -155,7 +155,7 @@ impl MigConfigs {
         self.0.insert(name, config.clone());
     }
 
-    /// Takes a layout over from others, if they have it.
+    /// Copies a layout from others, if they have it.
     pub fn keep(&mut self, from: &Self, name: &str) {
         for name in [base(name).to_owned(), twin(base(name))] {
             if let Some(config) = from.0.get(&name) {
@@ -164,7 +164,7 @@ impl MigConfigs {
         }
     }
 
-    /// Is there a layout of this name?
+    /// Whether there is a layout of this name.
     pub fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
@@ -172,7 +172,7 @@ impl MigConfigs {
     /// The text of `config.yaml`.
     pub fn render(&self) -> Result<String, MigConfigError> {
         let mut mig_configs = self.0.clone();
-        let none = Entry { devices: Devices::MigManagerState("all".to_owned()), mig_enabled: false, mig_devices: None };
+        let none = Entry { devices: Devices::All("all".to_owned()), mig_enabled: false, mig_devices: None };
         mig_configs.insert(ALL_DISABLED.to_owned(), MigConfig(vec![none]));
         let text = serde_saphyr::to_string(&Document { version: "v1".to_owned(), mig_configs })?;
         Ok(format!("# Written by gputenancy for NVIDIA's MIG manager; every layout has two names.\n{text}"))

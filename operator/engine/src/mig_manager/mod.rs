@@ -1,8 +1,8 @@
-//! Carving by NVIDIA's MIG manager, decided without any I/O or clock: which layout a node is asked to have, and what its answers mean.
+//! Partitioning by NVIDIA's MIG manager, without I/O or clock: which layout is requested for a node, and what its state label means.
 //!
-//! The MIG manager changes a node as a whole, drains nobody, acts only when the value of a label changes, and may stay `pending` for
-//! ever with the GPU Operator's parts paused. What has to go is drained by the [change machine](crate::change) before it is asked. Where
-//! things stand is in the node's labels and in `GpuNode.spec.migManager`.
+//! The MIG manager partitions a node as a whole, evicts no pods, acts only when the value of a label changes, and may stay `pending`
+//! for ever while components of the GPU Operator are paused. The [change machine](crate::change) evicts owners of removed devices
+//! before a request. All state is in the node's labels and in `GpuNode.spec.migManager`.
 
 mod adopt;
 mod config;

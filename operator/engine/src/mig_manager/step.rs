@@ -1,54 +1,44 @@
-//! The next step with one node's MIG manager.
+//! The next step of the request to one node's MIG manager.
 
 use gputenancy_crds::{
     DurationText, MigManagerRun, MigManagerStep, names,
     reasons::{self, Reason},
 };
-use k8s_openapi::{
-    apimachinery::pkg::apis::meta::v1::Time,
-    jiff::{SignedDuration, Timestamp},
-};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::SignedDuration};
 
 use super::{
     config::{base, is_ours, twin},
     types::{MigManagerDecision, MigManagerObservation, MigManagerState, MigManagerTimeouts},
     view::NodeContext,
 };
-use crate::event::EventMessage;
+use crate::{duration::stamp, event::EventMessage};
 
-/// A MIG manager that does not answer is asked so often.
+/// Attempts of a request without a response.
 const ATTEMPTS: i32 = 2;
 
 /// Decides what to do now about the MIG manager of one node.
-pub fn step(seen: &MigManagerObservation<'_>) -> MigManagerDecision {
-    let asking = Asking { seen, view: NodeContext::of(seen), decision: MigManagerDecision::default() };
-    asking.step()
+pub fn step(observation: &MigManagerObservation<'_>) -> MigManagerDecision {
+    let node = NodeContext::of(observation);
+    Request { observation, node, decision: MigManagerDecision::default() }.step()
 }
 
-/// It was asked, and has not come to an end.
-fn watches(step: MigManagerStep) -> bool {
-    matches!(step, MigManagerStep::Asked | MigManagerStep::Working | MigManagerStep::Checking)
-}
-
-struct Asking<'a> {
-    seen: &'a MigManagerObservation<'a>,
-    view: NodeContext<'a>,
+struct Request<'a> {
+    observation: &'a MigManagerObservation<'a>,
+    node: NodeContext<'a>,
     decision: MigManagerDecision,
 }
 
-impl Asking<'_> {
+impl Request<'_> {
     fn step(mut self) -> MigManagerDecision {
-        let run = self.seen.node.spec.mig_manager.clone();
-        let at_rest = !self.view.draining() && !self.view.acting();
-        if at_rest {
-            return self.rest(run);
+        let run = self.observation.node.spec.mig_manager.clone();
+        if !self.node.draining() && !self.node.acting() {
+            return self.idle(run);
         }
-        let name = self.view.config().name();
-        if !self.view.draining() && !self.view.needs(&name) {
-            // asked for this and not finished yet: it may have parts paused, or other GPUs to carve
-            let asked = |r: &MigManagerRun| r.step > MigManagerStep::Publishing && base(&r.config) == name;
-            let busy = run.as_ref().is_some_and(asked);
-            if !busy || self.view.state == Some("success") {
+        let name = self.node.config().name();
+        if !self.node.draining() && !self.node.needs(&name) {
+            // an unfinished request may have components paused, or other GPUs to partition
+            let requested = |r: &MigManagerRun| r.step > MigManagerStep::Publishing && base(&r.config) == name;
+            if !run.as_ref().is_some_and(requested) || self.node.state == Some("success") {
                 self.unpause(false);
                 return self.decision;
             }
@@ -56,42 +46,44 @@ impl Asking<'_> {
         match run {
             Some(run) if base(&run.config) == name => match run.step {
                 MigManagerStep::Publishing => self.publish(run),
-                MigManagerStep::GaveUp => self.given_up(run),
-                _ => self.ask(run),
+                MigManagerStep::GaveUp => self.failed(run),
+                _ => self.request(run),
             },
             other => {
-                let published = other.filter(|_| !self.view.draining()).map(|r| r.published);
+                let published = other.filter(|_| !self.node.draining()).map(|r| r.published);
                 self.begin(name, published)
             }
         }
     }
 
-    /// No change waits for it. It may be at work all the same: it carves what its label says whenever it starts, and may get stuck then.
-    fn rest(mut self, run: Option<MigManagerRun>) -> MigManagerDecision {
-        let ours = self.view.label.filter(|l| is_ours(l)).map(str::to_owned);
-        let at_work = matches!(self.view.state, Some("pending" | "rebooting"));
+    /// No change waits for the MIG manager. It may be partitioning all the same, and get stuck: it applies its label whenever it starts.
+    fn idle(mut self, run: Option<MigManagerRun>) -> MigManagerDecision {
+        let ours = self.node.label.filter(|l| is_ours(l) && self.node.busy()).map(str::to_owned);
         let paused = self.paused().next().is_some();
-        match (run, ours.filter(|_| at_work)) {
-            (Some(run), Some(label)) if watches(run.step) && base(&run.config) == base(&label) => return self.ask(run),
-            // one that has given up stays so until the node is well again, and all runs that was paused
+        let requested = [MigManagerStep::Asked, MigManagerStep::Working, MigManagerStep::Checking];
+        match (run, ours) {
+            (Some(run), Some(label)) if requested.contains(&run.step) && base(&run.config) == base(&label) => {
+                return self.request(run);
+            }
+            // a failed request is kept until the node has recovered and all paused components run
             (Some(run), _) if run.step == MigManagerStep::GaveUp => {
                 self.unpause(true);
-                self.decision.run = (paused || self.view.stuck()).then_some(run);
+                self.decision.run = (paused || self.node.stuck()).then_some(run);
             }
             (_, Some(config)) if paused => {
                 let run = self.run(config, MigManagerStep::Working, self.now());
-                return self.working(run, "NVIDIA's MIG manager is at work");
+                return self.wait(run, "NVIDIA's MIG manager is partitioning");
             }
-            // also where an old `pending` stays for ever: what it says is done or will fail, and the right name is read next
-            (run, _) if self.view.misnamed() => return self.rename(run),
+            // also with an old `pending` that stays for ever: it refers to a request that is done or will fail
+            (run, _) if self.node.misnamed() => return self.rename(run),
             _ => self.unpause(false),
         }
         self.decision
     }
 
-    /// Begins to ask for the layout of this name. The one to go back to was published together with the one that failed.
+    /// Begins to request the layout of this name. The layout to roll back to was published together with the one that failed.
     fn begin(self, name: String, published: Option<Time>) -> MigManagerDecision {
-        let config = if self.view.label == Some(name.as_str()) { twin(&name) } else { name };
+        let config = if self.node.label == Some(name.as_str()) { twin(&name) } else { name };
         let published = published.unwrap_or_else(|| self.now());
         let run = self.run(config, MigManagerStep::Publishing, published);
         self.publish(run)
@@ -102,100 +94,100 @@ impl Asking<'_> {
         MigManagerRun { config, step, since, published, unanswered: 0, timeout, reason: String::new() }
     }
 
-    /// The label gets the name of the layout that is there, as soon as the MIG manager can know it: it finds nothing to carve then, now
-    /// and when it starts anew.
+    /// Sets the label to the name of the present layout, so that the MIG manager has nothing to do, now and when it restarts.
     fn rename(self, run: Option<MigManagerRun>) -> MigManagerDecision {
-        let name = self.view.config().name();
+        let name = self.node.config().name();
         match run.filter(|r| base(&r.config) == name) {
             Some(run) if run.step == MigManagerStep::Publishing => self.publish(run),
-            Some(run) if run.step == MigManagerStep::Asked => self.ask(run),
+            Some(run) if run.step == MigManagerStep::Asked => self.request(run),
             _ => self.begin(name, None),
         }
     }
 
     fn publish(self, mut run: MigManagerRun) -> MigManagerDecision {
-        if !self.seen.published.has(&run.config) {
-            // the clock starts when it is there
+        let timeouts = self.observation.patience;
+        if !self.observation.published.has(&run.config) {
+            // the time to sync counts from the publication
             run.published = self.now();
-            let words = format!("publishing layout {} for NVIDIA's MIG manager", run.config);
-            return self.working(run, words);
+            let message = format!("publishing layout {} for NVIDIA's MIG manager", run.config);
+            return self.wait(run, message);
         }
-        if self.view.draining() {
-            return self.working(run, "waiting until every GPU of the node that has to be carved is idle");
+        if self.node.draining() {
+            return self.wait(run, "waiting until every GPU of the node that is repartitioned is idle");
         }
-        if !self.view.fresh {
-            return self.working(run, "waiting for the agent to report");
+        if !self.node.fresh {
+            return self.wait(run, "waiting for the agent to report");
         }
-        if let Some(obstacle) = self.view.obstacle() {
-            if self.view.acting_since().is_some_and(|since| self.over(&since, self.patience().answer)) {
-                return self.give_up(
-                    run,
-                    reasons::IN_USE,
-                    format!("NVIDIA's MIG manager could not be asked: {obstacle}"),
-                );
+        if let Some(obstacle) = self.node.obstacle() {
+            if self.node.acting_since().is_some_and(|since| self.is_over(&since, timeouts.answer)) {
+                return self.fail(run, reasons::IN_USE, format!("no request to NVIDIA's MIG manager was possible: {obstacle}"));
             }
-            return self.working(run, obstacle);
+            return self.wait(run, obstacle);
         }
-        let known = self.view.label.is_some_and(|l| base(l) == base(&run.config));
-        if !known && !self.over(&run.published, self.patience().config_sync) {
-            let words = format!("waiting for layout {} to reach NVIDIA's MIG manager", run.config);
-            return self.working(run, words);
+        let known = self.node.label.is_some_and(|l| base(l) == base(&run.config));
+        if !known && !self.is_over(&run.published, timeouts.config_sync) {
+            let message = format!("waiting for kubelet to sync layout {} to NVIDIA's MIG manager", run.config);
+            return self.wait(run, message);
         }
         self.enter(&mut run, MigManagerStep::Asked);
-        let words = format!("asking NVIDIA's MIG manager for layout {}", run.config);
-        self.working(run, words)
+        let message = format!("requesting layout {} from NVIDIA's MIG manager", run.config);
+        self.wait(run, message)
     }
 
-    fn ask(mut self, mut run: MigManagerRun) -> MigManagerDecision {
-        if self.view.label != Some(run.config.as_str()) {
+    fn request(mut self, mut run: MigManagerRun) -> MigManagerDecision {
+        let timeouts = self.observation.patience;
+        if self.node.label != Some(run.config.as_str()) {
             self.decision.label = Some(run.config.clone());
-            let words = format!("setting label {} to {}", names::MIG_CONFIG_LABEL, run.config);
-            return self.working(run, words);
+            let message = format!("setting label {} to {}", names::MIG_CONFIG_LABEL, run.config);
+            return self.wait(run, message);
         }
-        let waited = self.over(&run.since, self.patience().notice);
-        match (self.view.state, run.step) {
-            (Some("pending" | "rebooting"), MigManagerStep::Asked) => self.enter(&mut run, MigManagerStep::Working),
+        let current = self.is_over(&run.since, timeouts.notice);
+        // until then the layout may be unknown to the MIG manager
+        let synced = timeouts.config_sync.max(SignedDuration::from_secs(90)) + SignedDuration::from_secs(60);
+        match (self.node.state, run.step) {
+            (_, MigManagerStep::Asked) if self.node.busy() => self.enter(&mut run, MigManagerStep::Working),
             (Some("success"), MigManagerStep::Working) => self.enter(&mut run, MigManagerStep::Checking),
-            (Some("success"), MigManagerStep::Checking) if waited && self.view.fresh => {
-                let words = self.differs(&run);
-                return self.give_up(run, reasons::LAYOUT_DIFFERS, words);
+            (Some("success"), MigManagerStep::Checking) if current && self.node.fresh => {
+                let message = self.differing(&run);
+                return self.fail(run, reasons::LAYOUT_DIFFERS, message);
             }
-            (Some("failed"), MigManagerStep::Asked) if !waited => {}
-            // without having been at work: it may not know the layout yet
-            (Some("failed"), MigManagerStep::Asked) if !self.over(&run.published, self.late()) => {
-                return self.again(run, "its answer is failed, and the layout may not have reached it yet");
+            (Some("failed"), MigManagerStep::Asked) if !current => {}
+            // failed at once: it may not know the layout yet
+            (Some("failed"), MigManagerStep::Asked) if !self.is_over(&run.published, synced) => {
+                return self.repeat(run, "it reports failed, and may not have read the layout yet");
             }
             (Some("failed"), _) => {
-                let words = self.failed(&run);
-                return self.give_up(run, reasons::MIG_MANAGER_FAILED, words);
+                let message = self.reported_failure(&run);
+                return self.fail(run, reasons::MIG_MANAGER_FAILED, message);
             }
             _ => {}
         }
-        if self.over(&run.since, self.patience().answer) {
+        if self.is_over(&run.since, timeouts.answer) {
             run.unanswered += 1;
             if run.unanswered < ATTEMPTS {
-                return self.again(run, "it did not come to an end in time");
+                return self.repeat(run, "it has not finished in time");
             }
-            let words = self.silent(&run);
-            return self.give_up(run, reasons::MIG_MANAGER_SILENT, words);
+            let message = self.silent(&run);
+            return self.fail(run, reasons::MIG_MANAGER_SILENT, message);
         }
-        let state = self.view.state.unwrap_or("no answer yet");
-        let words = format!("NVIDIA's MIG manager is asked for layout {}: {state}", run.config);
-        self.working(run, words)
+        let state = self.node.state.unwrap_or("no response yet");
+        let message = format!("layout {} is requested from NVIDIA's MIG manager: {state}", run.config);
+        self.wait(run, message)
     }
 
     /// Sets the layout's other name: the MIG manager acts only when the value changes.
-    fn again(mut self, mut run: MigManagerRun, why: &str) -> MigManagerDecision {
+    fn repeat(mut self, mut run: MigManagerRun, why: &str) -> MigManagerDecision {
         run.config = twin(&run.config);
         run.since = self.now();
         run.step = MigManagerStep::Asked;
-        let words = format!("NVIDIA's MIG manager is asked again, now by the name {}, because {why}", run.config);
-        self.event(reasons::MIG_MANAGER_ASKED_AGAIN, &words);
-        self.working(run, words)
+        let message = format!("repeating the request to NVIDIA's MIG manager under the name {}: {why}", run.config);
+        self.event(reasons::MIG_MANAGER_ASKED_AGAIN, &message);
+        self.wait(run, message)
     }
 
-    fn given_up(mut self, mut run: MigManagerRun) -> MigManagerDecision {
-        if self.view.retried_since(run.since.0) {
+    /// The request has failed; it is repeated once a change is retried.
+    fn failed(mut self, mut run: MigManagerRun) -> MigManagerDecision {
+        if self.node.retried_since(run.since.0) {
             run.config = twin(&run.config);
             (run.unanswered, run.reason) = (0, String::new());
             self.enter(&mut run, MigManagerStep::Publishing);
@@ -208,106 +200,95 @@ impl Asking<'_> {
         self.decision
     }
 
-    fn give_up(mut self, mut run: MigManagerRun, name: Reason, words: String) -> MigManagerDecision {
+    fn fail(mut self, mut run: MigManagerRun, reason: Reason, message: String) -> MigManagerDecision {
         self.enter(&mut run, MigManagerStep::GaveUp);
-        run.reason = words.chars().take(1000).collect();
-        self.event(name, &words);
-        self.decision.state = MigManagerState::Failed { reason: name, message: words };
+        run.reason = message.chars().take(1000).collect();
+        self.event(reason, &message);
+        self.decision.state = MigManagerState::Failed { reason, message };
         self.decision.run = Some(run);
         self.decision
     }
 
-    fn working(mut self, run: MigManagerRun, words: impl Into<String>) -> MigManagerDecision {
-        let MigManagerTimeouts { answer, config_sync, notice } = self.patience();
-        let acting = self.view.acting_since();
+    fn wait(mut self, run: MigManagerRun, message: impl Into<String>) -> MigManagerDecision {
+        let MigManagerTimeouts { answer, config_sync, notice } = self.observation.patience;
+        let acting = self.node.acting_since();
         let ends = [(&run.since, answer), (&run.since, notice), (&run.published, config_sync)];
         let ends = ends.into_iter().chain(acting.iter().map(|since| (since, answer)));
-        let ends = ends.filter_map(|(since, wait)| since.0.checked_add(wait).ok());
-        self.decision.requeue_at = ends.filter(|at| *at > self.seen.now).min();
-        self.decision.state = MigManagerState::InProgress(words.into());
+        let ends = ends.filter_map(|(since, timeout)| since.0.checked_add(timeout).ok());
+        self.decision.requeue_at = ends.filter(|at| *at > self.observation.now).min();
+        self.decision.state = MigManagerState::InProgress(message.into());
         self.decision.run = Some(run);
         self.decision
     }
 
-    /// What the MIG manager has left paused is started again: it never does so after it got stuck, nor always when it failed.
-    fn unpause(&mut self, given_up: bool) {
-        if !given_up && matches!(self.view.state, Some("pending" | "rebooting")) {
-            return;
+    /// Starts paused components again: the MIG manager does not after it got stuck, and not always after a failure.
+    fn unpause(&mut self, failed: bool) {
+        if failed || !self.node.busy() {
+            self.decision.unpause = self.paused().cloned().collect();
         }
-        self.decision.unpause = self.paused().cloned().collect();
     }
 
     fn paused(&self) -> impl Iterator<Item = &String> {
         let paused = |(k, v): &(&String, &String)| k.starts_with(names::DEPLOY_LABELS) && *v == names::PAUSED;
-        self.seen.labels.iter().filter(paused).map(|(k, _)| k)
+        self.observation.labels.iter().filter(paused).map(|(k, _)| k)
     }
 
     fn enter(&self, run: &mut MigManagerRun, step: MigManagerStep) {
         (run.step, run.since, run.timeout) = (step, self.now(), self.timeout());
     }
 
-    fn event(&mut self, reason: Reason, words: &str) {
-        let message = format!("{}: {words}", self.node());
+    fn event(&mut self, reason: Reason, message: &str) {
+        let message = format!("{}: {message}", self.name());
         self.decision.events.push(EventMessage { warning: true, reason, message });
     }
 
-    fn over(&self, since: &Time, wait: SignedDuration) -> bool {
-        since.0.checked_add(wait).is_ok_and(|at| at <= self.seen.now)
+    fn is_over(&self, since: &Time, timeout: SignedDuration) -> bool {
+        since.0.checked_add(timeout).is_ok_and(|at| at <= self.observation.now)
     }
 
-    /// Until then a layout may be unknown to the MIG manager.
-    fn late(&self) -> SignedDuration {
-        self.patience().config_sync.max(SignedDuration::from_secs(90)) + SignedDuration::from_secs(60)
-    }
-
-    fn patience(&self) -> MigManagerTimeouts {
-        self.seen.patience
-    }
-
-    /// How long an answer is waited for, as the journal keeps it.
+    /// The timeout of a response, as the journal keeps it.
     fn timeout(&self) -> Option<DurationText> {
-        DurationText::parse(format!("{}s", self.patience().answer.as_secs())).ok()
+        DurationText::parse(format!("{}s", self.observation.patience.answer.as_secs())).ok()
     }
 
-    /// Whole seconds, as the API server keeps them.
     fn now(&self) -> Time {
-        Time(Timestamp::from_second(self.seen.now.as_second()).unwrap_or(self.seen.now))
+        stamp(self.observation.now)
     }
 
-    fn node(&self) -> &str {
-        self.seen.node.metadata.name.as_deref().unwrap_or("?")
+    fn name(&self) -> &str {
+        self.observation.node.metadata.name.as_deref().unwrap_or("?")
     }
 
-    fn failed(&self, run: &MigManagerRun) -> String {
+    fn reported_failure(&self, run: &MigManagerRun) -> String {
         format!(
-            "NVIDIA's MIG manager of node {} answered {}={} with {}=failed: read the log of its pod on this node",
-            self.node(),
-            names::MIG_CONFIG_LABEL,
-            run.config,
-            names::MIG_STATE_LABEL
-        )
-    }
-
-    fn silent(&self, run: &MigManagerRun) -> String {
-        let state = self.view.state.map_or_else(|| "is not there".to_owned(), |s| format!("stays {s}"));
-        format!(
-            "label {} of node {} {state} though {} was set {ATTEMPTS} times, last to {}: read the log of the nvidia-mig-manager pod on \
-             this node and restart it; what it had paused runs again",
+            "NVIDIA's MIG manager of node {} reports {}=failed for {}={}: read the log of its pod on this node",
+            self.name(),
             names::MIG_STATE_LABEL,
-            self.node(),
             names::MIG_CONFIG_LABEL,
             run.config
         )
     }
 
-    fn differs(&self, run: &MigManagerRun) -> String {
-        let differing = self.view.gpus.iter().filter(|g| g.wanted != g.shown);
+    fn silent(&self, run: &MigManagerRun) -> String {
+        let state = self.node.state.map_or_else(|| "is missing".to_owned(), |s| format!("stays {s}"));
+        format!(
+            "label {} of node {} {state} although {} was set {ATTEMPTS} times, last to {}: read the log of the nvidia-mig-manager pod \
+             on this node and restart it; components that it had paused run again",
+            names::MIG_STATE_LABEL,
+            self.name(),
+            names::MIG_CONFIG_LABEL,
+            run.config
+        )
+    }
+
+    fn differing(&self, run: &MigManagerRun) -> String {
+        let differing = self.node.gpus.iter().filter(|g| g.wanted != g.shown);
         let shown: Vec<String> = differing
             .map(|g| format!("GPU {} has {} and not {}", g.state.index, g.shown.words(), g.wanted.words()))
             .collect();
         format!(
-            "NVIDIA's MIG manager of node {} says success for {}, but NVML shows something else: {}",
-            self.node(),
+            "NVIDIA's MIG manager of node {} reports success for {}, but NVML shows another layout: {}; read the log of its pod on this node",
+            self.name(),
             run.config,
             shown.join(", ")
         )

@@ -1,4 +1,4 @@
-//! Layouts as mig-parted reads them, and single answers of the MIG manager.
+//! Layouts as mig-parted reads them, and single states of the MIG manager.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ fn shape(value: Value) -> Shape {
 }
 
 #[test]
-fn layouts_are_written_as_mig_parted_reads_them() {
+fn configs_render_as_mig_parted_reads_them() {
     let a100 = [
         shape(layout(&[(0, "3g.40gb"), (4, "3g.40gb")])),
         shape(layout(&[(0, "1g.10gb"), (1, "1g.10gb"), (4, "3g.40gb")])),
@@ -48,17 +48,17 @@ fn layouts_are_written_as_mig_parted_reads_them() {
 }
 
 #[test]
-fn the_name_is_that_of_the_content_and_has_a_twin() {
+fn config_name_depends_on_the_content_and_has_a_second_form() {
     let one = MigConfig::new(&[shape(layout(&[(0, "1g.10gb"), (4, "3g.40gb")]))]);
     let moved = MigConfig::new(&[shape(layout(&[(3, "1g.10gb"), (4, "3g.40gb")]))]);
-    assert_eq!(one.name(), moved.name(), "places are not asked for");
+    assert_eq!(one.name(), moved.name(), "placements are not requested");
     assert_ne!(one.name(), MigConfig::new(&[shape(off())]).name());
     let other = twin(&one.name());
     assert!(is_ours(&other) && twin(&other) == one.name() && base(&other) == one.name());
     assert!(other.len() <= 63, "a label's value");
 }
 
-/// A node whose GPUs have and are to have these layouts, both in this phase.
+/// A node whose GPUs change from these layouts to these, in this phase.
 fn node(gpus: &[(Value, Value)], phase: &str, needs_reset: bool) -> GpuNode {
     let time = "1970-01-01T00:00:00Z";
     let spec = |(i, (from, to)): (usize, &(Value, Value))| {
@@ -86,7 +86,7 @@ fn node(gpus: &[(Value, Value)], phase: &str, needs_reset: bool) -> GpuNode {
 }
 
 #[test]
-fn a_change_of_mode_sweeps_gpus_that_do_not_change() {
+fn mode_change_repartitions_gpus_without_a_change() {
     let (half, small) = (layout(&[(0, "3g.40gb")]), layout(&[(0, "1g.10gb")]));
     let sweep = |gpus: &[(Value, Value)], reset: bool| -> Vec<String> {
         let node = node(gpus, "Partitioning", reset);
@@ -101,7 +101,7 @@ fn a_change_of_mode_sweeps_gpus_that_do_not_change() {
 }
 
 #[test]
-fn placements_of_the_mig_manager_are_taken_over_and_stay_withheld() {
+fn placements_of_the_mig_manager_are_adopted_and_stay_held() {
     let mut node = node(
         &[(layout(&[(3, "1g.10gb"), (4, "3g.40gb")]), layout(&[(0, "3g.40gb"), (6, "1g.10gb")]))],
         "Partitioning",
@@ -119,7 +119,7 @@ fn placements_of_the_mig_manager_are_taken_over_and_stay_withheld() {
     assert!(super::adopted(&adopted).is_none());
 }
 
-/// One GPU from one half to one small instance, waiting for the MIG manager; asked `since` seconds after the epoch.
+/// One GPU from one half to one small instance, waiting for the MIG manager; requested at second 100.
 struct Case {
     node: GpuNode,
     labels: BTreeMap<String, String>,
@@ -163,7 +163,7 @@ impl Case {
 }
 
 #[test]
-fn an_answer_counts_once_it_cannot_be_the_one_to_an_earlier_question() {
+fn failed_state_counts_once_it_refers_to_the_request() {
     let stale = Case::new(MigManagerStep::Asked, Some("failed"));
     assert_eq!(stale.at(110).run, stale.node.spec.mig_manager, "it may not have noticed the label yet");
     let early = stale.run(125);
@@ -173,12 +173,12 @@ fn an_answer_counts_once_it_cannot_be_the_one_to_an_earlier_question() {
     let known = Case::new(MigManagerStep::Working, Some("failed"));
     assert!(
         matches!(known.at(110).state, MigManagerState::Failed { reason: reasons::MIG_MANAGER_FAILED, .. }),
-        "it was at work on it"
+        "it was partitioning"
     );
 }
 
 #[test]
-fn pending_for_too_long_is_asked_again_and_then_given_up() {
+fn pending_request_is_repeated_and_then_fails() {
     let case = Case::new(MigManagerStep::Asked, Some("pending"));
     assert_eq!(case.run(110).step, MigManagerStep::Working);
     let mut stuck = Case::new(MigManagerStep::Working, Some("pending"));
@@ -187,22 +187,19 @@ fn pending_for_too_long_is_asked_again_and_then_given_up() {
     assert_eq!((again.step, again.unanswered, again.since.0.as_second()), (MigManagerStep::Asked, 1, 1300));
     stuck.node.spec.mig_manager.as_mut().unwrap().unanswered = 1;
     stuck.labels.insert("nvidia.com/gpu.deploy.dcgm".into(), names::PAUSED.into());
-    let given_up = stuck.at(1300);
-    let MigManagerState::Failed { message: words, .. } = &given_up.state else { panic!("{given_up:?}") };
+    let failed = stuck.at(1300);
+    let MigManagerState::Failed { message: words, .. } = &failed.state else { panic!("{failed:?}") };
     for part in ["node n", names::MIG_STATE_LABEL, "pending", "restart it"] {
         assert!(words.contains(part), "{words}");
     }
-    stuck.node.spec.mig_manager = given_up.run;
+    stuck.node.spec.mig_manager = failed.run;
     assert_eq!(stuck.at(1301).unpause.into_iter().collect::<Vec<_>>(), ["nvidia.com/gpu.deploy.dcgm"]);
 }
 
 #[test]
-fn success_without_the_layout_is_no_success() {
+fn success_without_the_layout_fails() {
     let stale = Case::new(MigManagerStep::Asked, Some("success")).at(130);
-    assert!(
-        matches!(stale.state, MigManagerState::InProgress(_)),
-        "it may be the answer to the question before: {stale:?}"
-    );
+    assert!(matches!(stale.state, MigManagerState::InProgress(_)), "it may refer to an earlier request: {stale:?}");
     assert_eq!(Case::new(MigManagerStep::Working, Some("success")).run(110).step, MigManagerStep::Checking);
     let lies = Case::new(MigManagerStep::Checking, Some("success")).at(121);
     assert!(
@@ -212,7 +209,7 @@ fn success_without_the_layout_is_no_success() {
 }
 
 #[test]
-fn nothing_is_asked_while_a_process_is_left() {
+fn nothing_is_requested_while_a_process_uses_the_gpu() {
     let mut case = Case::new(MigManagerStep::Publishing, None);
     case.labels.clear();
     assert_eq!(case.run(89).step, MigManagerStep::Publishing, "the layout has not arrived");

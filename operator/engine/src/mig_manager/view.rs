@@ -1,9 +1,8 @@
-//! One node as an observation shows it: what each GPU is to have and has, and what asking for it would carve anew.
+//! One node as observed: requested and present shape of each GPU, and which GPUs a request would repartition.
 
 use std::collections::BTreeSet;
 
 use gputenancy_crds::{Change, ChangePhase, DeviceState, GpuNode, GpuSpec, GpuState, names};
-
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::{
@@ -14,16 +13,17 @@ use super::{
 /// A GPU in PCI order.
 pub(super) struct Gpu<'a> {
     pub state: &'a GpuState,
-    pub change: Option<&'a Change>,
-    /// It is offered to pods; one that is not has nothing to withdraw.
-    listed: bool,
-    /// What the MIG manager is to leave it with.
+    change: Option<&'a Change>,
+    spec: Option<&'a GpuSpec>,
+    /// The shape that a request contains: a GPU without a change keeps its own.
     pub wanted: Shape,
+    /// The shape that NVML shows.
     pub shown: Shape,
 }
 
 pub(super) struct NodeContext<'a> {
     pub gpus: Vec<Gpu<'a>>,
+    /// The agent is alive and its status reflects the present spec.
     pub fresh: bool,
     pub state: Option<&'a str>,
     pub label: Option<&'a str>,
@@ -31,84 +31,93 @@ pub(super) struct NodeContext<'a> {
 }
 
 impl<'a> NodeContext<'a> {
-    pub fn of(seen: &MigManagerObservation<'a>) -> Self {
-        let observed = seen.node.status.as_ref().and_then(|s| s.observed_generation);
-        let label = |name: &str| seen.labels.get(name).map(String::as_str);
+    pub fn of(observation: &MigManagerObservation<'a>) -> Self {
+        let observed = observation.node.status.as_ref().and_then(|s| s.observed_generation);
+        let label = |name: &str| observation.labels.get(name).map(String::as_str);
         Self {
-            gpus: gpus(seen.node),
-            fresh: seen.agent_alive && observed >= seen.node.metadata.generation,
+            gpus: gpus(observation.node),
+            fresh: observation.agent_alive && observed >= observation.node.metadata.generation,
             state: label(names::MIG_STATE_LABEL),
             label: label(names::MIG_CONFIG_LABEL),
-            node: seen.node,
+            node: observation.node,
         }
     }
 
-    /// What the node is to have.
+    /// The requested layout of the node.
     pub fn config(&self) -> MigConfig {
-        MigConfig::new(&self.gpus.iter().map(|g| g.wanted.clone()).collect::<Vec<_>>())
+        config(&self.gpus, |g| g.wanted.clone())
     }
 
-    /// Pods may still have to leave.
+    /// Pods may still have to be evicted.
     pub fn draining(&self) -> bool {
-        self.phases().any(|p| p <= ChangePhase::Idle)
+        self.changes().any(|c| c.phase <= ChangePhase::Idle)
     }
 
-    /// Changes wait for the MIG manager, or were finished by it and are being verified.
+    /// Changes wait for the MIG manager, or are being verified after it.
     pub fn acting(&self) -> bool {
         self.gpus.iter().any(Gpu::acts)
     }
 
     pub fn stuck(&self) -> bool {
-        self.phases().any(|p| p == ChangePhase::Stuck)
+        self.changes().any(|c| c.phase == ChangePhase::Stuck)
+    }
+
+    /// The state label shows that the MIG manager is partitioning.
+    pub fn busy(&self) -> bool {
+        matches!(self.state, Some("pending" | "rebooting"))
     }
 
     /// When the last change began to wait for the MIG manager.
     pub fn acting_since(&self) -> Option<Time> {
-        self.gpus.iter().filter(|g| g.acts()).filter_map(|g| Some(g.change?.phase_since.clone())).max_by_key(|t| t.0)
+        self.acting_changes().map(|c| c.phase_since.clone()).max_by_key(|t| t.0)
     }
 
-    /// A change was begun anew after this time.
+    /// A change was started again after this time.
     pub fn retried_since(&self, then: Timestamp) -> bool {
-        self.gpus.iter().filter(|g| g.acts()).filter_map(|g| g.change).any(|c| c.phase_since.0 > then)
+        self.acting_changes().any(|c| c.phase_since.0 > then)
     }
 
-    /// NVML shows on every GPU whose change waits what it waits for.
-    pub fn shown(&self) -> bool {
-        self.fresh && self.gpus.iter().filter(|g| g.acts()).all(|g| g.wanted == g.shown)
-    }
-
-    /// Does the MIG manager have to be asked? Also when all is there and the label names another layout of ours: it would carve that
-    /// one when it starts anew.
+    /// Whether a request is necessary. It also is when NVML shows all requested shapes while the label names another layout of ours: the
+    /// MIG manager would apply that one when it restarts.
     pub fn needs(&self, name: &str) -> bool {
-        let carved = [ChangePhase::Canary, ChangePhase::Verifying];
-        let waiting = self.gpus.iter().any(|g| g.acts() && g.change.is_some_and(|c| !carved.contains(&c.phase)));
-        let misnamed = self.label.is_some_and(|l| is_ours(l) && base(l) != name);
-        !self.shown() || (waiting && misnamed)
+        let shown = self.fresh && self.gpus.iter().filter(|g| g.acts()).all(|g| g.wanted == g.shown);
+        let verified = [ChangePhase::Canary, ChangePhase::Verifying];
+        let waiting = self.acting_changes().any(|c| !verified.contains(&c.phase));
+        !shown || (waiting && self.names_another(name))
     }
 
-    /// All is as agreed, and the label names another layout of ours: whatever is there now would go when the MIG manager starts anew.
+    /// Every GPU has the shape in its spec, and the label names another layout of ours: the MIG manager would apply that one when it
+    /// restarts.
     pub fn misnamed(&self) -> bool {
-        let agreed = |g: &Gpu<'_>| spec_of(self.node, g.state).is_none_or(|s| Shape::of(&s.layout()) == g.shown);
-        let ours = self.gpus.iter().any(|g| g.listed) && self.gpus.iter().all(agreed);
-        let name = self.config().name();
-        self.fresh && ours && !self.stuck() && self.label.is_some_and(|l| is_ours(l) && base(l) != name)
+        let as_specified = |g: &Gpu<'_>| g.spec.is_none_or(|s| Shape::of(&s.layout()) == g.shown);
+        let ours = self.gpus.iter().any(|g| g.spec.is_some()) && self.gpus.iter().all(as_specified);
+        self.fresh && ours && !self.stuck() && self.names_another(&self.config().name())
     }
 
-    /// What must not be carved anew and would be, or is in use; in words.
+    /// The label names a layout of ours other than this one.
+    fn names_another(&self, name: &str) -> bool {
+        self.label.is_some_and(|l| is_ours(l) && base(l) != name)
+    }
+
+    /// Why the MIG manager must not partition now: a GPU is in use, or would be repartitioned although it does not change.
     pub fn obstacle(&self) -> Option<String> {
         let swept = sweeps(self.node, |state| {
             self.gpus.iter().find(|g| g.state.uuid == state.uuid).map(|g| g.wanted.clone()).unwrap_or_default()
         });
         let swept = || self.gpus.iter().filter(|g| swept.contains(&g.state.uuid));
-        if let Some(bystander) = swept().find(|g| g.listed && !g.acts()) {
+        if let Some(bystander) = swept().find(|g| g.spec.is_some() && !g.acts()) {
             let GpuState { index, .. } = bystander.state;
-            return Some(format!("GPU {index} would be carved anew as well, and is not free for that"));
+            return Some(format!("waiting for GPU {index}, which would be repartitioned too and is not idle yet"));
         }
         swept().find_map(|g| in_use(g.state))
     }
 
-    fn phases(&self) -> impl Iterator<Item = ChangePhase> {
-        self.gpus.iter().filter_map(|g| Some(g.change?.phase))
+    fn changes(&self) -> impl Iterator<Item = &'a Change> {
+        self.gpus.iter().filter_map(|g| g.change)
+    }
+
+    fn acting_changes(&self) -> impl Iterator<Item = &'a Change> {
+        self.gpus.iter().filter(|g| g.acts()).filter_map(|g| g.change)
     }
 }
 
@@ -130,29 +139,32 @@ fn in_use(state: &GpuState) -> Option<String> {
     instance.or_else(|| state.whole.as_ref().filter(|w| used(w)).map(|_| format!("GPU {index} is in use")))
 }
 
-fn gpus(node: &GpuNode) -> Vec<Gpu<'_>> {
-    let mut states: Vec<&GpuState> = node.status.iter().flat_map(|s| &s.gpus).collect();
-    states.sort_by_key(|s| (&s.pci_bus_id, s.index));
-    let gpu = |state| {
-        let (shown, spec) = (Shape::seen(state), spec_of(node, state));
-        let (change, listed) = (spec.and_then(|s| s.change.as_ref()), spec.is_some());
-        let wanted = match change {
-            Some(c) if c.phase < ChangePhase::RollingBack => Shape::of(&c.to),
-            Some(c) if c.phase == ChangePhase::RollingBack => Shape::of(&c.from),
-            // what does not change is left as it is, whatever that is
-            _ => shown.clone(),
-        };
-        Gpu { state, change, listed, wanted, shown }
-    };
-    states.into_iter().map(gpu).collect()
-}
-
 fn spec_of<'a>(node: &'a GpuNode, state: &GpuState) -> Option<&'a GpuSpec> {
     node.spec.gpus.iter().find(|s| s.uuid == state.uuid)
 }
 
-/// GPUs that are carved anew when the node is asked for what `wanted` says: mig-parted leaves a GPU alone when its mode and counts are
-/// right, but one change of mode makes it clear every GPU with MIG on, and reset all GPUs where the boards need that.
+fn gpus(node: &GpuNode) -> Vec<Gpu<'_>> {
+    let mut states: Vec<&GpuState> = node.status.iter().flat_map(|s| &s.gpus).collect();
+    states.sort_by_key(|s| (&s.pci_bus_id, s.index));
+    let gpu = |state| {
+        let spec = spec_of(node, state);
+        let (change, shown) = (spec.and_then(|s| s.change.as_ref()), Shape::seen(state));
+        let wanted = match change {
+            Some(c) if c.phase < ChangePhase::RollingBack => Shape::of(&c.to),
+            Some(c) if c.phase == ChangePhase::RollingBack => Shape::of(&c.from),
+            _ => shown.clone(),
+        };
+        Gpu { state, change, spec, wanted, shown }
+    };
+    states.into_iter().map(gpu).collect()
+}
+
+fn config(gpus: &[Gpu<'_>], shape: impl Fn(&Gpu<'_>) -> Shape) -> MigConfig {
+    MigConfig::new(&gpus.iter().map(shape).collect::<Vec<_>>())
+}
+
+/// UUIDs of the GPUs that a request for these shapes repartitions. mig-parted leaves a GPU alone whose mode and counts are right; but
+/// for one change of mode it clears every GPU with MIG on, and resets all GPUs where the boards need a reset.
 pub fn sweeps(node: &GpuNode, wanted: impl Fn(&GpuState) -> Shape) -> BTreeSet<String> {
     let status = node.status.as_ref();
     let gpus = || status.iter().flat_map(|s| &s.gpus);
@@ -166,12 +178,10 @@ pub fn sweeps(node: &GpuNode, wanted: impl Fn(&GpuState) -> Shape) -> BTreeSet<S
     gpus().filter(swept).map(|s| s.uuid.clone()).collect()
 }
 
-/// Layouts of a node that have to be in the `ConfigMap`: the one that it has, the one that it is to have, and the one to go back to.
+/// Layouts of a node that the `ConfigMap` must contain: the requested one, the one to roll back to, and that of the spec.
 pub fn configs(node: &GpuNode) -> Vec<MigConfig> {
     let gpus = gpus(node);
-    let of = |pick: &dyn Fn(&Gpu<'_>) -> Shape| MigConfig::new(&gpus.iter().map(pick).collect::<Vec<_>>());
-    let wanted = of(&|g| g.wanted.clone());
-    let before = of(&|g| g.change.map_or_else(|| g.shown.clone(), |c| Shape::of(&c.from)));
-    let agreed = of(&|g| spec_of(node, g.state).map_or_else(|| g.shown.clone(), |s| Shape::of(&s.layout())));
-    vec![wanted, before, agreed]
+    let before = |g: &Gpu<'_>| g.change.map_or_else(|| g.shown.clone(), |c| Shape::of(&c.from));
+    let specified = |g: &Gpu<'_>| g.spec.map_or_else(|| g.shown.clone(), |s| Shape::of(&s.layout()));
+    vec![config(&gpus, |g| g.wanted.clone()), config(&gpus, before), config(&gpus, specified)]
 }

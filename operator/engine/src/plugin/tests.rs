@@ -31,7 +31,7 @@ fn steps(node: &GpuNode, now: i64, unschedulable: bool, mark: Option<i64>) -> Pl
 const THEIRS: &str = "NvidiaDevicePlugin";
 
 #[test]
-fn a_node_is_cordoned_for_a_change_only_where_nvidias_plugin_advertises() {
+fn node_is_cordoned_for_a_change_only_where_nvidias_plugin_advertises() {
     let set = PluginDecision { cordon: Some(CordonAction::Set), ..PluginDecision::default() };
     assert_eq!(steps(&node(THEIRS, Some("Held"), true), 100, false, None), set);
     assert_eq!(steps(&node("Agent", Some("Held"), true), 100, false, None), PluginDecision::default());
@@ -39,7 +39,7 @@ fn a_node_is_cordoned_for_a_change_only_where_nvidias_plugin_advertises() {
 }
 
 #[test]
-fn only_our_own_cordon_is_lifted_and_only_when_no_change_is_left() {
+fn own_cordon_is_lifted_when_no_change_is_left() {
     for ended in [None, Some("RolledBack"), Some("Stuck")] {
         let node = node(THEIRS, ended, true);
         assert_eq!(steps(&node, 200, true, Some(90)).cordon, Some(CordonAction::Lift), "{ended:?}");
@@ -51,7 +51,7 @@ fn only_our_own_cordon_is_lifted_and_only_when_no_change_is_left() {
 }
 
 #[test]
-fn a_node_that_leaves_its_pool_in_the_middle_of_a_change_is_opened_again() {
+fn node_that_leaves_its_pool_during_a_change_is_uncordoned() {
     let node = node(THEIRS, Some("Verifying"), false);
     let mark = at(90).to_string();
     let left = PluginObservation { now: at(200), node: &node, pooled: false, unschedulable: true, mark: Some(&mark) };
@@ -59,7 +59,7 @@ fn a_node_that_leaves_its_pool_in_the_middle_of_a_change_is_opened_again() {
 }
 
 #[test]
-fn whatever_was_going_on_when_the_pool_was_deleted_our_cordon_goes_and_an_administrators_stays() {
+fn deleted_pool_loses_its_cordon_and_keeps_an_administrators() {
     let phases =
         ["Noticed", "Held", "Evicting", "Idle", "Partitioning", "Verifying", "RollingBack", "RolledBack", "Stuck"];
     for (advertiser, phase) in
@@ -88,7 +88,7 @@ fn whatever_was_going_on_when_the_pool_was_deleted_our_cordon_goes_and_an_admini
 }
 
 #[test]
-fn nobody_is_evicted_before_those_on_their_way_have_arrived() {
+fn node_is_closed_only_after_bound_pods_have_arrived() {
     let node = node(THEIRS, Some("Held"), true);
     let mark = at(100).to_string();
     let closed_at = |now, unschedulable, mark| {
@@ -102,7 +102,7 @@ fn nobody_is_evicted_before_those_on_their_way_have_arrived() {
 }
 
 #[test]
-fn the_plugin_is_started_anew_once_the_layout_is_there_and_again_when_it_does_not_see_it() {
+fn plugin_restarts_after_a_new_layout_and_again_while_its_devices_differ() {
     assert_eq!(steps(&node(THEIRS, Some("Partitioning"), false), 110, true, Some(90)).restart, None);
     assert_eq!(steps(&node(THEIRS, Some("Verifying"), false), 110, true, Some(90)).restart, Some(at(100)));
     assert_eq!(steps(&node(THEIRS, Some("Verifying"), false), 300, true, Some(90)).restart, Some(at(240)));
@@ -118,7 +118,7 @@ fn the_plugin_is_started_anew_once_the_layout_is_there_and_again_when_it_does_no
 }
 
 #[test]
-fn both_manifests_of_the_plugin_are_known() {
+fn plugin_pods_of_both_manifests_are_recognized() {
     let labels = |key: &'static str, value: &'static str| move |asked: &str| (asked == key).then(|| value.to_owned());
     assert!(is_plugin(labels("app", "nvidia-device-plugin-daemonset")));
     assert!(is_plugin(labels("app.kubernetes.io/name", "nvidia-device-plugin")));

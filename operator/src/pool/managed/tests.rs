@@ -245,7 +245,7 @@ fn a_dead_mig_manager_is_asked_ever_more_seldom_for_the_node_as_a_whole() {
     };
     let (message, changes) = waits(&mut world);
     assert!(
-        message.contains("asked again at") || changes.iter().any(|c| c.contains("asked again at")),
+        message.contains("retried at") || changes.iter().any(|c| c.contains("retried at")),
         "{message} {changes:?}"
     );
     // whoever changes something is not made to wait
