@@ -66,23 +66,16 @@ pub enum Overall {
 impl Overall {
     /// `Ready`, `Reconciling` and `Stalled`, all three always present, so that a reader needs no default.
     pub fn updates(&self) -> Vec<ConditionUpdate> {
-        match self {
-            Self::Ready { message } => vec![
-                ConditionUpdate::yes(READY, reasons::READY, message),
-                ConditionUpdate::no(RECONCILING, reasons::READY, ""),
-                ConditionUpdate::no(STALLED, reasons::READY, ""),
-            ],
-            Self::Reconciling { reason, message } => vec![
-                ConditionUpdate::no(READY, *reason, message),
-                ConditionUpdate::yes(RECONCILING, *reason, message),
-                ConditionUpdate::no(STALLED, *reason, ""),
-            ],
-            Self::Stalled { reason, message } => vec![
-                ConditionUpdate::no(READY, *reason, message),
-                ConditionUpdate::no(RECONCILING, *reason, ""),
-                ConditionUpdate::yes(STALLED, *reason, message),
-            ],
-        }
+        let (condition, reason, message) = match self {
+            Self::Ready { message } => (READY, reasons::READY, message),
+            Self::Reconciling { reason, message } => (RECONCILING, *reason, message),
+            Self::Stalled { reason, message } => (STALLED, *reason, message),
+        };
+        let update = |type_: &'static str| {
+            let message = if type_ == READY || type_ == condition { message.clone() } else { String::new() };
+            ConditionUpdate { type_, status: Some(type_ == condition), reason, message }
+        };
+        [READY, RECONCILING, STALLED].map(update).into()
     }
 }
 

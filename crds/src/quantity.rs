@@ -10,6 +10,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Amount(i128);
 
+/// Suffixes of the powers of 1/1000, of 1000 and of 1024.
+const SMALL: [&str; 3] = ["m", "u", "n"];
+const DECIMAL: [&str; 6] = ["k", "M", "G", "T", "P", "E"];
+const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+
 impl Amount {
     /// An amount of whole units.
     pub fn units(n: i64) -> Self {
@@ -34,28 +39,21 @@ impl Amount {
         };
         let end = text.find(|c: char| !matches!(c, '0'..='9' | '.')).unwrap_or(text.len());
         let (number, suffix) = text.split_at(end);
-        let power = |exponent: i32| 10_i128.checked_pow(exponent.unsigned_abs());
-        let (multiplier, divisor): (i128, i128) = match suffix {
-            "n" => (1, 1_000_000_000),
-            "u" => (1, 1_000_000),
-            "m" => (1, 1000),
-            "" => (1, 1),
-            "k" => (1000, 1),
-            "M" => (1_000_000, 1),
-            "G" => (1_000_000_000, 1),
-            "T" => (1_000_000_000_000, 1),
-            "P" => (1_000_000_000_000_000, 1),
-            "E" => (1_000_000_000_000_000_000, 1),
-            "Ki" => (1 << 10, 1),
-            "Mi" => (1 << 20, 1),
-            "Gi" => (1 << 30, 1),
-            "Ti" => (1 << 40, 1),
-            "Pi" => (1 << 50, 1),
-            "Ei" => (1 << 60, 1),
-            exponent => match exponent.strip_prefix(['e', 'E'])?.parse().ok()? {
+        let place = |suffixes: &[&str]| Some(u32::try_from(suffixes.iter().position(|s| *s == suffix)?).ok()? + 1);
+        let (multiplier, divisor) = if suffix.is_empty() {
+            (1, 1)
+        } else if let Some(place) = place(&SMALL) {
+            (1, 1000_i128.pow(place))
+        } else if let Some(place) = place(&DECIMAL) {
+            (1000_i128.pow(place), 1)
+        } else if let Some(place) = place(&BINARY) {
+            (1024_i128.pow(place), 1)
+        } else {
+            let power = |exponent: i32| 10_i128.checked_pow(exponent.unsigned_abs());
+            match suffix.strip_prefix(['e', 'E'])?.parse().ok()? {
                 exponent @ 0.. => (power(exponent)?, 1),
                 exponent => (1, power(exponent)?),
-            },
+            }
         };
         let (digits, scale) = decimal(number)?;
         let thousandths = digits.checked_mul(multiplier)?.checked_mul(1000)? / scale.checked_mul(divisor)?;
@@ -81,10 +79,12 @@ impl Amount {
 
     /// An amount of bytes in the largest binary unit of which it is a whole multiple.
     pub fn binary(self) -> Quantity {
-        let fits = |shift: u32| self.0 > 0 && self.0 % (1000_i128 << shift) == 0;
-        let units = [(40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")];
-        match units.into_iter().find(|(shift, _)| fits(*shift)) {
-            Some((shift, suffix)) => Quantity(format!("{}{suffix}", self.0 / (1000_i128 << shift))),
+        let units = BINARY.iter().scan(1000, |unit, suffix| {
+            *unit *= 1024;
+            Some((*unit, suffix))
+        });
+        match units.filter(|(unit, _)| self.0 > 0 && self.0 % unit == 0).last() {
+            Some((unit, suffix)) => Quantity(format!("{}{suffix}", self.0 / unit)),
             None => self.quantity(),
         }
     }

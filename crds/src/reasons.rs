@@ -58,59 +58,36 @@ pub struct Entry {
     pub remedy: &'static str,
 }
 
-macro_rules! reasons {
-    ($table:ident: $($constant:ident = $name:literal, $on:literal, $meaning:literal, $remedy:literal;)*) => {
-        $(#[doc = $meaning] pub const $constant: Reason = Reason($name);)*
+macro_rules! table {
+    ($table:ident: $($name:expr, $on:literal, $meaning:literal, $remedy:literal;)*) => {
         const $table: &[Entry] = &[$(Entry { name: $name, on: $on, meaning: $meaning, remedy: $remedy }),*];
     };
 }
 
-const fn entry(name: &'static str, on: &'static str, meaning: &'static str, remedy: &'static str) -> Entry {
-    Entry { name, on, meaning, remedy }
+macro_rules! reasons {
+    ($table:ident: $($constant:ident = $name:literal, $on:literal, $meaning:literal, $remedy:literal;)*) => {
+        $(#[doc = $meaning] pub const $constant: Reason = Reason($name);)*
+        table! { $table: $($name, $on, $meaning, $remedy;)* }
+    };
 }
 
-/// Condition types.
-const TYPES: &[Entry] = &[
-    entry("Ready", "all", "The object is as its spec states.", "When False, read reason and message."),
-    entry("Reconciling", "all", "Work is in progress.", "Wait."),
-    entry("Stalled", "all", "No progress until something outside changes.", "Do what the message says."),
-    entry("NamespacesReady", "GpuTenant", "All namespaces exist and belong to the tenant.", "See the reason."),
-    entry(
-        "PolicyReady",
-        "GpuTenant",
-        "Grant, network policy, limits and role bindings are written.",
-        "See the reason.",
-    ),
-    entry("QuotaReady", "GpuTenant", "The enforced quotas add up to the budget.", "See the reason."),
-    entry("CapacityReady", "GpuTenant", "Every guaranteed device exists.", "See the reason."),
-    entry(
-        "PullSecretsReady",
-        "GpuTenant",
-        "Image pull secrets are copied; only with spec.imagePullSecrets.",
-        "See the reason.",
-    ),
-    entry(
-        "Suspended",
-        "GpuTenant",
-        "spec.suspend is true: no new work is admitted.",
-        "Set spec.suspend to false to resume.",
-    ),
-    entry("DemandMet", "GpuPool", "The pool serves every guarantee for its profiles.", "See status.unsatisfied."),
-    entry(
-        "ForeignPartitioner",
-        "GpuPool",
-        "Another product owns GPUs of a node; nothing is changed there.",
-        "Remove one of the two owners; the message names it.",
-    ),
-    entry("NvmlReady", "GpuNode", "NVML responds.", "See the reason."),
-    entry("PluginReady", "GpuNode", "kubelet has registered every resource of the node.", "See the reason."),
-    entry(
-        "gputenancy.io/RoomMade",
-        "ReplicaSet, StatefulSet, Job",
-        "The quota now has headroom for a pod that it refused; the update makes the controller retry.",
-        "None.",
-    ),
-];
+// Condition types.
+table! { TYPES:
+    "Ready", "all", "The object is as its spec states.", "When False, read reason and message.";
+    "Reconciling", "all", "Work is in progress.", "Wait.";
+    "Stalled", "all", "No progress until something outside changes.", "Do what the message says.";
+    "NamespacesReady", "GpuTenant", "All namespaces exist and belong to the tenant.", "See the reason.";
+    "PolicyReady", "GpuTenant", "Grant, network policy, limits and role bindings are written.", "See the reason.";
+    "QuotaReady", "GpuTenant", "The enforced quotas add up to the budget.", "See the reason.";
+    "CapacityReady", "GpuTenant", "Every guaranteed device exists.", "See the reason.";
+    "PullSecretsReady", "GpuTenant", "Image pull secrets are copied; only with spec.imagePullSecrets.", "See the reason.";
+    "Suspended", "GpuTenant", "spec.suspend is true: no new work is admitted.", "Set spec.suspend to false to resume.";
+    "DemandMet", "GpuPool", "The pool serves every guarantee for its profiles.", "See status.unsatisfied.";
+    "ForeignPartitioner", "GpuPool", "Another product owns GPUs of a node; nothing is changed there.", "Remove one of the two owners; the message names it.";
+    "NvmlReady", "GpuNode", "NVML responds.", "See the reason.";
+    "PluginReady", "GpuNode", "kubelet has registered every resource of the node.", "See the reason.";
+    "gputenancy.io/RoomMade", "ReplicaSet, StatefulSet, Job", "The quota now has headroom for a pod that it refused; the update makes the controller retry.", "None.";
+}
 
 reasons! { CONDITIONS:
     READY = "Ready", "all", "The object is as its spec states.", "None.";
@@ -222,94 +199,34 @@ reasons! { EVENTS:
     UNTAINTED = "Untainted", "GpuNode", "The taint of the pool is removed.", "None.";
 }
 
-/// Labels that are read or written.
-const LABELS: &[Entry] = &[
-    entry(
-        names::TENANT_LABEL,
-        "Namespace and all objects of a tenant",
-        "Name of the tenant.",
-        "Written by the operator.",
-    ),
-    entry(
-        names::REACHES_TENANTS_LABEL,
-        "Namespace",
-        "With true: pods of the namespace may connect to isolated tenants.",
-        "Set it on namespaces of ingress controllers and monitoring.",
-    ),
-    entry(names::POOL_LABEL, "Node, GpuNode", "Name of the pool of the node.", "Written by the operator."),
-    entry(names::SIMULATED_LABEL, "Node", "The GPUs are simulated.", "Written by the operator."),
-    entry(
-        names::LAYOUT_LABEL,
-        "Node",
-        "Hash of the layouts of the node's GPUs; equal on nodes with equal layouts.",
-        "Written by the operator.",
-    ),
-    entry(names::LAYOUT_STATE_LABEL, "Node", "steady, changing or failed.", "Written by the operator."),
-    entry(names::CANARY_LABEL, "Pod", "Profile that the canary pod verifies.", "Written by the operator."),
-    entry(
-        "gputenancy.io/retained-from",
-        "Namespace",
-        "Tenant that no longer lists the namespace.",
-        "Written by the operator.",
-    ),
-    entry(
-        "gputenancy.io/aggregate-to-tenant-owner",
-        "ClusterRole",
-        "With true: the rules are added to those of tenant owners.",
-        "Set it on a ClusterRole of your own.",
-    ),
-    entry(
-        "gputenancy.io/aggregate-to-viewer",
-        "ClusterRole",
-        "With true: the rules are added to gputenancy:viewer, editor and admin.",
-        "Set it on a ClusterRole of your own.",
-    ),
-    entry(
-        "gputenancy.io/aggregate-to-editor",
-        "ClusterRole",
-        "With true: the rules are added to gputenancy:editor and admin.",
-        "Set it on a ClusterRole of your own.",
-    ),
-    entry(
-        "gputenancy.io/aggregate-to-admin",
-        "ClusterRole",
-        "With true: the rules are added to gputenancy:admin.",
-        "Set it on a ClusterRole of your own.",
-    ),
-    entry(
-        names::MIG_CONFIG_LABEL,
-        "Node",
-        "Layout that NVIDIA's MIG manager applies.",
-        "Written by the operator in pools with partitioner: MigManager.",
-    ),
-    entry(names::MIG_STATE_LABEL, "Node", "State that NVIDIA's MIG manager reports.", "Read only."),
-];
+// Labels that are read or written.
+table! { LABELS:
+    names::TENANT_LABEL, "Namespace and all objects of a tenant", "Name of the tenant.", "Written by the operator.";
+    names::REACHES_TENANTS_LABEL, "Namespace", "With true: pods of the namespace may connect to isolated tenants.", "Set it on namespaces of ingress controllers and monitoring.";
+    names::POOL_LABEL, "Node, GpuNode", "Name of the pool of the node.", "Written by the operator.";
+    names::SIMULATED_LABEL, "Node", "The GPUs are simulated.", "Written by the operator.";
+    names::LAYOUT_LABEL, "Node", "Hash of the layouts of the node's GPUs; equal on nodes with equal layouts.", "Written by the operator.";
+    names::LAYOUT_STATE_LABEL, "Node", "steady, changing or failed.", "Written by the operator.";
+    names::CANARY_LABEL, "Pod", "Profile that the canary pod verifies.", "Written by the operator.";
+    "gputenancy.io/retained-from", "Namespace", "Tenant that no longer lists the namespace.", "Written by the operator.";
+    "gputenancy.io/aggregate-to-tenant-owner", "ClusterRole", "With true: the rules are added to those of tenant owners.", "Set it on a ClusterRole of your own.";
+    "gputenancy.io/aggregate-to-viewer", "ClusterRole", "With true: the rules are added to gputenancy:viewer, editor and admin.", "Set it on a ClusterRole of your own.";
+    "gputenancy.io/aggregate-to-editor", "ClusterRole", "With true: the rules are added to gputenancy:editor and admin.", "Set it on a ClusterRole of your own.";
+    "gputenancy.io/aggregate-to-admin", "ClusterRole", "With true: the rules are added to gputenancy:admin.", "Set it on a ClusterRole of your own.";
+    names::MIG_CONFIG_LABEL, "Node", "Layout that NVIDIA's MIG manager applies.", "Written by the operator in pools with partitioner: MigManager.";
+    names::MIG_STATE_LABEL, "Node", "State that NVIDIA's MIG manager reports.", "Read only.";
+}
 
-/// Annotations that are read or written.
-const ANNOTATIONS: &[Entry] = &[
-    entry(
-        names::DO_NOT_EVICT,
-        "Pod",
-        "With true: a change waits for the pod and never evicts it.",
-        "Set it on pods that must not be interrupted.",
-    ),
-    entry(names::EVICTION_NOTICE, "Pod", "Deadline and reason of the coming eviction.", "Written by the operator."),
-    entry(names::TAINTED, "Node", "Taint that the operator added, as key=value:effect.", "Written by the operator."),
-    entry(names::CORDONED, "Node", "Time at which the operator cordoned the node.", "Written by the operator."),
-    entry(names::CANARY_NODE, "Pod", "Node of the device that the canary pod verifies.", "Written by the operator."),
-    entry(
-        "gputenancy.io/created-for",
-        "Namespace",
-        "UID of the tenant that the namespace was created for; it is deleted with the tenant.",
-        "Written by the operator.",
-    ),
-    entry(
-        "gputenancy.io/written-by",
-        "ResourceQuota",
-        "Leader term and number of the last write.",
-        "Written by the operator.",
-    ),
-];
+// Annotations that are read or written.
+table! { ANNOTATIONS:
+    names::DO_NOT_EVICT, "Pod", "With true: a change waits for the pod and never evicts it.", "Set it on pods that must not be interrupted.";
+    names::EVICTION_NOTICE, "Pod", "Deadline and reason of the coming eviction.", "Written by the operator.";
+    names::TAINTED, "Node", "Taint that the operator added, as key=value:effect.", "Written by the operator.";
+    names::CORDONED, "Node", "Time at which the operator cordoned the node.", "Written by the operator.";
+    names::CANARY_NODE, "Pod", "Node of the device that the canary pod verifies.", "Written by the operator.";
+    "gputenancy.io/created-for", "Namespace", "UID of the tenant that the namespace was created for; it is deleted with the tenant.", "Written by the operator.";
+    "gputenancy.io/written-by", "ResourceQuota", "Leader term and number of the last write.", "Written by the operator.";
+}
 
 /// All names, with the title of their section.
 pub const SECTIONS: [(&str, &[Entry]); 5] = [
