@@ -2,8 +2,8 @@
 
 use std::{borrow::Borrow, fmt, sync::Arc};
 
-macro_rules! name {
-    ($(#[$doc:meta])* $type:ident) => {
+macro_rules! names {
+    ($($(#[$doc:meta])* $type:ident;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         // shared: the plan of a large fleet repeats each name many times
@@ -33,29 +33,21 @@ macro_rules! name {
                 &self.0
             }
         }
-    };
+    )*};
 }
 
-name!(
+names! {
     /// Name of a `GpuProfile`.
-    ProfileName
-);
-name!(
+    ProfileName;
     /// Name of a `GpuPool`.
-    PoolName
-);
-name!(
+    PoolName;
     /// Name of a `GpuTenant`.
-    TenantName
-);
-name!(
+    TenantName;
     /// Name of a Node and of its `GpuNode`.
-    NodeName
-);
-name!(
+    NodeName;
     /// UUID of a GPU from NVML.
-    GpuUuid
-);
+    GpuUuid;
+}
 
 /// A GPU of the fleet. The node comes first, so that the GPUs of a node are neighbours in a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
