@@ -79,7 +79,7 @@ mod tests {
         };
         assert_eq!(locations.pull_secrets, ["registry", "mirror"]);
         assert!(names(&["--pull-secrets", "registry,"]).is_err(), "a Secret without a name");
-        assert!(locations.wake_controllers, "on by default");
+        assert!(locations.wake_controllers && locations.owners_read_tenant, "on by default");
     }
 
     #[test]

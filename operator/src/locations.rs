@@ -25,6 +25,10 @@ pub struct Locations {
     /// pods, so that they retry at once; false: they retry after their own back-off, and the operator needs no right on them.
     #[arg(long, env = "WAKE_CONTROLLERS", default_value_t = true, action = ArgAction::Set)]
     pub wake_controllers: bool,
+    /// Write a `ClusterRole` and a `ClusterRoleBinding` for each tenant that let its owners and viewers read their `GpuTenant`; false: the
+    /// operator needs no right on these kinds.
+    #[arg(long, env = "OWNERS_READ_TENANT", default_value_t = true, action = ArgAction::Set)]
+    pub owners_read_tenant: bool,
 }
 
 impl Locations {

@@ -72,6 +72,13 @@ const WAKE_CONTROLLERS: &[Line] = &[
     Line::new(&["patch"], "apps", "statefulsets/status", WAKING).only_for(REFUSED),
     Line::new(&["patch"], "batch", "jobs/status", WAKING).only_for(REFUSED),
 ];
+/// What is needed with `--owners-read-tenant`. A right that the operator lacks it cannot grant.
+const OWNERS_READ_TENANT: &[Line] = &[
+    Line::new(&["get", "list"], OURS, "gputenants", READING),
+    Line::new(KEPT, "rbac.authorization.k8s.io", "clusterroles", READING),
+    Line::new(KEPT, "rbac.authorization.k8s.io", "clusterrolebindings", READING),
+];
+const READING: &str = "owners and viewers who read their GpuTenant";
 const WAKING: &str = "waking a controller when there is headroom for its pods";
 const REFUSED: &str = "controllers that a quota has refused";
 
@@ -101,6 +108,9 @@ pub fn rights(locations: &Locations) -> Vec<Right> {
     }
     if locations.wake_controllers {
         rights.extend(gputenancy_rights::rights(WAKE_CONTROLLERS, &setting));
+    }
+    if locations.owners_read_tenant {
+        rights.extend(gputenancy_rights::rights(OWNERS_READ_TENANT, &setting));
     }
     if !locations.pull_secrets.is_empty() {
         rights.extend(gputenancy_rights::rights(PULLING_ACCOUNT, &setting));
@@ -138,6 +148,7 @@ mod tests {
             lease_name: LEASE.into(),
             pull_secrets: Vec::new(),
             wake_controllers: true,
+            owners_read_tenant: true,
         }
     }
 
@@ -171,6 +182,15 @@ mod tests {
             let all = rights(&Locations { wake_controllers, ..locations() });
             let on_controllers = all.iter().filter(|r| ["apps", "batch"].contains(&r.group)).count();
             assert_eq!(on_controllers, if wake_controllers { 3 } else { 0 });
+        }
+    }
+
+    #[test]
+    fn cluster_roles_are_written_only_with_owners_read_tenant() {
+        for owners_read_tenant in [true, false] {
+            let all = rights(&Locations { owners_read_tenant, ..locations() });
+            let on_roles = all.iter().filter(|r| r.resource.starts_with("clusterrole") && r.verb != "bind").count();
+            assert_eq!(on_roles, if owners_read_tenant { 8 } else { 0 });
         }
     }
 

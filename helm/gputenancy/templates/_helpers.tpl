@@ -56,6 +56,11 @@ imagePullSecrets:
 {{- end -}}
 {{- end }}
 
+{{- /* "true" where the operator lets owners and viewers read their GpuTenant: only with policies, which confine its ClusterRoles. */ -}}
+{{- define "gputenancy.ownersReadTenant" -}}
+{{- if and .Values.policies.enabled .Values.tenants.ownersReadTenant -}}true{{- end -}}
+{{- end }}
+
 {{- define "gputenancy.operatorUser" -}}
 system:serviceaccount:{{ .Release.Namespace }}:gputenancy-operator
 {{- end }}

@@ -15,13 +15,10 @@ use std::{collections::BTreeSet, fmt::Debug, sync::Arc};
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use gputenancy_crds::{GpuGrant, GpuNode, GpuPool, GpuProfile, GpuTenant, GpuTenantSpec, names};
-use k8s_openapi::{
-    NamespaceResourceScope,
-    api::{
-        core::v1::{ConfigMap, LimitRange},
-        networking::v1::NetworkPolicy,
-        rbac::v1::RoleBinding,
-    },
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, LimitRange},
+    networking::v1::NetworkPolicy,
+    rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding},
 };
 use kube::{
     Api, Client, Resource, ResourceExt as _,
@@ -74,6 +71,8 @@ pub struct Caches {
     pub quotas: JsonStore<SlimQuota>,
     /// The operator's role bindings.
     pub bindings: Store<OwnedObject>,
+    /// What lets owners and viewers read their tenant; `None`: the chart has it off.
+    pub tenant_roles: Option<TenantRoles>,
     /// The operator's grants.
     pub grants: Store<OwnedObject>,
     /// The operator's network policies.
@@ -90,6 +89,15 @@ pub struct Caches {
     pub mig_config: Store<ConfigMap>,
     /// Image pull secrets of tenants, where the chart allows any.
     pub pulls: PullCaches,
+}
+
+/// `ClusterRole`s and `ClusterRoleBinding`s of tenants, without a namespace.
+#[derive(Clone)]
+pub struct TenantRoles {
+    /// The roles.
+    pub roles: Store<OwnedObject>,
+    /// Their bindings.
+    pub bindings: Store<OwnedObject>,
 }
 
 impl Caches {
@@ -122,6 +130,10 @@ impl Caches {
             namespaces: namespaces(client, triggers),
             quotas: quotas(client, &of_operator, triggers),
             bindings: owned::<RoleBinding>("rolebindings", client, &of_operator, triggers),
+            tenant_roles: locations.owners_read_tenant.then(|| TenantRoles {
+                roles: owned::<ClusterRole>("clusterroles", client, &of_operator, triggers),
+                bindings: owned::<ClusterRoleBinding>("clusterrolebindings", client, &of_operator, triggers),
+            }),
             grants: owned::<GpuGrant>("gpugrants", client, &of_operator, triggers),
             policies: owned::<NetworkPolicy>("networkpolicies", client, &of_operator, triggers),
             limits: owned::<LimitRange>("limitranges", client, &of_operator, triggers),
@@ -163,7 +175,8 @@ impl Caches {
         self.pods.wait_until_ready(&waiting).await;
         self.namespaces.wait_until_ready(&waiting).await;
         self.quotas.wait_until_ready(&waiting).await;
-        for owned in [&self.bindings, &self.grants, &self.policies, &self.limits] {
+        let roles = self.tenant_roles.iter().flat_map(|t| [&t.roles, &t.bindings]);
+        for owned in [&self.bindings, &self.grants, &self.policies, &self.limits].into_iter().chain(roles) {
             owned.wait_until_ready(&waiting).await;
         }
         self.service.wait_until_ready(&waiting).await;
@@ -285,7 +298,7 @@ fn quotas(client: &Client, selector: &str, triggers: &Triggers) -> JsonStore<Sli
 
 fn owned<K>(resource: &'static str, client: &Client, selector: &str, triggers: &Triggers) -> Store<OwnedObject>
 where
-    K: Owned + Resource<Scope = NamespaceResourceScope> + Clone + Debug + Send + Sync + 'static,
+    K: Owned + Clone + Debug + Send + Sync + 'static,
 {
     let projection = store::Projection {
         keep: |object: K| Some(OwnedObject::of(&object)),

@@ -2,14 +2,18 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use gputenancy_crds::{GpuGrant, names, quantity::Amount};
+use gputenancy_crds::{GpuGrant, GpuTenant, names, quantity::Amount};
 use k8s_openapi::{
-    api::{core::v1::LimitRange, networking::v1::NetworkPolicy, rbac::v1::RoleBinding},
+    api::{
+        core::v1::LimitRange,
+        networking::v1::NetworkPolicy,
+        rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding},
+    },
     apimachinery::pkg::api::resource::Quantity,
 };
 use kube::{Resource, ResourceExt as _};
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A number that differs when content differs. It is never persisted: it may change with the compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +42,8 @@ pub trait Owned: Resource<DynamicType = ()> + Serialize + DeserializeOwned {
 
 impl Owned for NetworkPolicy {}
 impl Owned for RoleBinding {}
+impl Owned for ClusterRole {}
+impl Owned for ClusterRoleBinding {}
 
 impl Owned for LimitRange {
     fn normalise(fields: &mut Value) {
@@ -58,10 +64,10 @@ pub struct OwnedObject {
     pub tenant: Option<Box<str>>,
     /// Its resource version.
     pub version: u64,
-    /// The operator's labels and all fields but metadata and status.
+    /// The operator's labels, the tenant that owns it, and all fields but metadata and status.
     pub content: SpecHash,
-    /// The role of a binding, which only a new object can change.
-    pub role: SpecHash,
+    /// What only a new object can change: the role of a binding, the aggregation of a role.
+    pub fixed: SpecHash,
 }
 
 impl OwnedObject {
@@ -72,12 +78,13 @@ impl OwnedObject {
             fields.retain(|name, _| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata" | "status"));
         }
         K::normalise(&mut fields);
-        let role = SpecHash::of(fields.get("roleRef").unwrap_or(&Value::Null));
+        let fixed = SpecHash::of(&json!([fields.get("roleRef"), fields.get("aggregationRule")]));
         let label = |name: &str| object.labels().get(name).map(|value| value.as_str().into());
         let tenant: Option<Box<str>> = label(names::TENANT_LABEL);
         let manager: Option<Box<str>> = label(names::MANAGED_BY_LABEL);
-        let content = SpecHash::of(&serde_json::json!([tenant, manager, fields]));
-        Self { version: version(object), tenant, content, role }
+        let owner = object.owner_references().iter().find(|owner| owner.kind == GpuTenant::kind(&()));
+        let content = SpecHash::of(&json!([tenant, manager, owner.map(|owner| &owner.uid), fields]));
+        Self { version: version(object), tenant, content, fixed }
     }
 
     /// Has the object the content of this one?
@@ -124,8 +131,6 @@ fn canonical_quantities(value: &mut Value) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn hash<K: Owned>(mut object: Value) -> SpecHash {

@@ -51,6 +51,9 @@ pub(super) enum Kept {
     /// By namespace and name, with a slash between them.
     Pull,
     Account,
+    /// By name, as the binding.
+    TenantRole,
+    TenantBinding,
 }
 
 impl Kept {
@@ -66,6 +69,8 @@ impl Kept {
             Self::Classes => "quota for PriorityClasses",
             Self::Pull => "image pull secret",
             Self::Account => "ServiceAccount default",
+            Self::TenantRole => "ClusterRole of the tenant",
+            Self::TenantBinding => "ClusterRoleBinding of the tenant",
         }
     }
 }
@@ -351,7 +356,6 @@ impl Context {
 
     /// Have the caches seen what we wrote last into these namespaces?
     pub(super) fn caught_up(&self, seen: &Observed) -> Result<(), TenantError> {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         for namespace in seen.namespaces.keys() {
             let mut all = vec![
                 (Kept::Quota, namespace.clone(), seen.quotas.get(namespace).map(|o| version(&**o))),
@@ -368,17 +372,25 @@ impl Context {
                 (Kept::Pull, format!("{namespace}/{name}"), shown.map(|o| version(&**o)))
             }));
             for (kept, which, shown) in all {
-                let key = (kept, which);
-                let Some((last, since)) = written.get(&key).copied() else { continue };
-                // an object that somebody deleted meanwhile is never seen in the version that we wrote
-                let patient = since.elapsed() < LONGEST_LAG;
-                if patient && shown.is_none_or(|shown| shown < last) {
+                if !self.is_shown(kept, which, shown) {
                     return Err(TenantError::Lagging(format!("the {} of namespace {namespace}", kept.words())));
                 }
-                written.remove(&key);
             }
         }
         Ok(())
+    }
+
+    /// Does the cache, which shows this version of an object, show what was written last?
+    pub(super) fn is_shown(&self, kept: Kept, which: String, shown: Option<u64>) -> bool {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (kept, which);
+        let Some((last, since)) = written.get(&key).copied() else { return true };
+        // an object that was deleted meanwhile is never shown in the version that was written
+        if since.elapsed() < LONGEST_LAG && shown.is_none_or(|shown| shown < last) {
+            return false;
+        }
+        written.remove(&key);
+        true
     }
 }
 

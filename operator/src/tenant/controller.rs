@@ -20,7 +20,7 @@ use super::{
     decide::{self, Write},
     failed,
     report::report,
-    status, teardown,
+    status, teardown, tenant_role,
 };
 use crate::{apply::has_finalizer, cache::Trigger};
 
@@ -106,6 +106,9 @@ async fn reconcile_once(tenant: &GpuTenant, context: &Context) -> Result<Option<
         if outcome.is_err() {
             break;
         }
+    }
+    if !deleted && outcome.is_ok() {
+        outcome = tenant_role::reconcile(tenant, context).await;
     }
     let reported = if finishes {
         context.forget(&seen);

@@ -241,7 +241,7 @@ fn unwanted(what: Optional, namespace: &str, there: bool) -> Option<Write> {
 fn binding(wanted: RoleBinding, present: Option<&OwnedObject>) -> Option<Write> {
     let of = OwnedObject::of(&wanted);
     let same = present.is_some_and(|b| b.content == of.content);
-    let anew = present.is_some_and(|b| b.role != of.role);
+    let anew = present.is_some_and(|b| b.fixed != of.fixed);
     (!same).then(|| Write::Binding { binding: Box::new(wanted), anew })
 }
 

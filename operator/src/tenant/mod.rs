@@ -14,6 +14,7 @@ mod report;
 mod standard;
 mod status;
 mod teardown;
+mod tenant_role;
 #[cfg(test)]
 mod tests;
 mod wake_controllers;

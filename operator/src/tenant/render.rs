@@ -174,9 +174,9 @@ pub fn default_requests(standard: &Standard) -> Option<LimitRangeSpec> {
     (!requests.is_empty()).then(|| LimitRangeSpec { limits: vec![item(requests)] })
 }
 
-const RBAC: &str = "rbac.authorization.k8s.io";
+pub(super) const RBAC: &str = "rbac.authorization.k8s.io";
 
-fn subject(owner: &Owner) -> Subject {
+pub(super) fn subject(owner: &Owner) -> Subject {
     let Owner { kind, name, namespace } = owner;
     let (kind, api_group) = match kind {
         OwnerKind::User => ("User", Some(RBAC.into())),

@@ -18,6 +18,7 @@ use super::{
     refused_controllers::{Refused, RefusedControllers},
     render, status,
     teardown::{self, PATIENCE},
+    tenant_role,
     wake_controllers::WakeTarget,
 };
 use crate::{

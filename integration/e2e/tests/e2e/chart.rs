@@ -89,6 +89,7 @@ fn chart_templates_match_snapshots() {
     for file in [
         "operator",
         "operator-rbac",
+        "operator-roles",
         "agent",
         "agent-rbac",
         "mig-manager",
@@ -339,6 +340,18 @@ fn owner_role_writes_require_the_bindings_policy() {
     assert!(
         rendered("tenant-policies.yaml", &["tenants.selfServiceRoles=false"]).contains("gputenancy-tenant-bindings")
     );
+}
+
+#[test]
+fn operator_writes_cluster_roles_only_where_a_policy_confines_it() {
+    for (sets, on) in
+        [(&[][..], true), (&["tenants.ownersReadTenant=false"][..], false), (&["policies.enabled=false"][..], false)]
+    {
+        let text = rendered("", sets);
+        assert_eq!(text.contains("resources: [clusterroles, clusterrolebindings]"), on, "{sets:?}");
+        assert_eq!(text.contains("name: gputenancy-operator-clusterrolebindings"), on, "{sets:?}");
+        assert!(text.contains(&format!("{{name: OWNERS_READ_TENANT, value: \"{on}\"}}")), "{sets:?}");
+    }
 }
 
 #[test]

@@ -191,6 +191,59 @@ fn canary(spec: Value, container: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": merged(all, spec)})
 }
 
+/// Objects by which owners and viewers read their tenant.
+fn tenant_roles() -> Vec<Case> {
+    const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+    let no_role = Some("the operator may write no ClusterRoles but gputenancy-tenant-NAME");
+    let no_binding = Some("the operator may write no ClusterRoleBindings but gputenancy-tenant-NAME");
+    let case = |name, verb, path: String, body, refusal| (name, Actor::Operator, verb, path, body, refusal);
+    let grants = |resources: Value, names: Value, verbs: Value| json!({"apiGroups": ["gputenancy.io"], "resources": resources, "resourceNames": names, "verbs": verbs});
+    let reads = |names: Value| grants(json!(["gputenants"]), names, json!(["get", "list", "watch"]));
+    let role = |name, object: &str, rules: Value, refusal| {
+        let body = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": object}, "rules": rules});
+        case(name, Verb::Apply, format!("{RBAC}/clusterroles/{object}"), body, refusal)
+    };
+    let binding = |name, object: &str, role: &str, refusal| {
+        let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role});
+        let subjects = json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "eve"}]);
+        let body = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": object}, "roleRef": role, "subjects": subjects});
+        case(name, Verb::Apply, format!("{RBAC}/clusterrolebindings/{object}"), body, refusal)
+    };
+    let delete = |name, path: &str, refusal| case(name, Verb::Delete, format!("{RBAC}/{path}"), json!({}), refusal);
+    let (own, mine) = ("gputenancy-tenant-t", || reads(json!(["t"])));
+    let secrets = json!({"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]});
+    let pods = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]});
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    vec![
+        role("a role that reads a tenant", own, json!([mine()]), None),
+        role("a role of another name", "readers", json!([mine()]), no_role),
+        role("a role that reads another tenant", own, json!([reads(json!(["u"]))]), no_role),
+        role("a role that reads two tenants", own, json!([reads(json!(["t", "u"]))]), no_role),
+        role("a role that reads all tenants", own, json!([reads(json!([]))]), no_role),
+        role(
+            "a role that writes",
+            own,
+            json!([grants(json!(["gputenants"]), json!(["t"]), json!(["patch"]))]),
+            no_role,
+        ),
+        role(
+            "a role that reads pools",
+            own,
+            json!([grants(json!(["gpupools"]), json!(["t"]), json!(["watch"]))]),
+            no_role,
+        ),
+        role("a role that reads pods, too", own, json!([mine(), pods]), no_role),
+        role("a role without a rule", own, json!([]), no_role),
+        role("a role beyond the operator's rights", own, json!([secrets]), Some("not currently held")),
+        case("label of a role", Verb::Merge, format!("{RBAC}/clusterroles/gputenancy-operator"), label, no_role),
+        binding("a binding to the operator's role", own, "gputenancy-operator", no_binding),
+        binding("a binding of another name", "readers", "gputenancy-operator", no_binding),
+        binding("a binding beyond the operator's rights", own, "cluster-admin", Some("not currently held")),
+        delete("a role of Kubernetes", "clusterroles/view", no_role),
+        delete("a binding of Kubernetes", "clusterrolebindings/cluster-admin", no_binding),
+    ]
+}
+
 fn operator() -> Vec<Case> {
     let nothing_else = Some("the operator may change nothing of a node but labels of gputenancy.io");
     let unmarked = Some("the operator may uncordon only a node that it has cordoned");
@@ -290,7 +343,7 @@ async fn policies_limit_writes_of_agent_operator_and_administrator() {
     let world = World::attach().await.unwrap();
     product::install(&world.lab, &[]).await.unwrap();
     world.agents_ready().await.unwrap();
-    check_all(&world.client, [gpu_nodes(), nodes(), events(), operator()].concat()).await.unwrap();
+    check_all(&world.client, [gpu_nodes(), nodes(), events(), operator(), tenant_roles()].concat()).await.unwrap();
 }
 
 #[tokio::test]

@@ -76,13 +76,14 @@ fn needed(right: &Right) -> String {
 const PULLS: (&str, &[&str]) = ("tenants.imagePullSecrets={registry,mirror}", &["registry", "mirror"]);
 
 /// Rights that operator and agent list for these settings.
-fn listed(pull_secrets: &[&str], wake_controllers: bool) -> Vec<Right> {
+fn listed(pull_secrets: &[&str], wake_controllers: bool, owners_read_tenant: bool) -> Vec<Right> {
     let locations = Locations {
         namespace: NAMESPACE.into(),
         mig_config_namespace: None,
         lease_name: LEASE.into(),
         pull_secrets: pull_secrets.iter().map(|n| (*n).to_owned()).collect(),
         wake_controllers,
+        owners_read_tenant,
     };
     let operator = gputenancy_operator::rights::rights(&locations);
     operator.into_iter().chain(gputenancy_agent::rights::rights()).collect()
@@ -98,10 +99,14 @@ fn installed(sets: &[&str]) -> Vec<Role> {
 #[test]
 fn roles_grant_exactly_the_listed_rights() {
     let (set, names) = PULLS;
-    let unwoken = installed(&["budget.wakeControllers=false"]);
-    for (roles, listed) in
-        [(installed(&[]), listed(&[], true)), (installed(&[set]), listed(names, true)), (unwoken, listed(&[], false))]
-    {
+    let (unwoken, unread) = ("budget.wakeControllers=false", "tenants.ownersReadTenant=false");
+    for (roles, listed) in [
+        (installed(&[]), listed(&[], true, true)),
+        (installed(&[set]), listed(names, true, true)),
+        (installed(&[unwoken]), listed(&[], false, true)),
+        (installed(&[unread]), listed(&[], true, false)),
+        (installed(&["policies.enabled=false"]), listed(&[], true, false)),
+    ] {
         let wrong = differences(&roles, &listed);
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
@@ -194,7 +199,7 @@ impl Programs {
     async fn missing(&self, program: &'static str) -> Result<BTreeSet<String>> {
         let output = self.run(program).await?;
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        let missing: Vec<Right> = listed(PULLS.1, true)
+        let missing: Vec<Right> = listed(PULLS.1, true, true)
             .into_iter()
             .filter(|right| {
                 right.role.contains(program) || (program == "operator" && right.role.contains("mig-config"))

@@ -5,11 +5,13 @@ use std::process::Output;
 use e2e::{
     Error, Result, World,
     fixtures::{mig_profile, pool, tenant, workload},
-    objects::ensure,
+    objects::{ensure, patch_tenant},
     product,
     scenario::{MIG_1G, pool_ready, tenant_ready},
     wait::{PATIENCE, eventually},
 };
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kube::Api;
 use serde_json::{Value, json};
 
 /// Runs `kubectl gpu tenant` with this kubeconfig.
@@ -62,15 +64,28 @@ async fn reports(world: &World) -> Result<()> {
     ensure(seen["profiles"][0]["contract"]["isolation"] == "Hardware", format!("{seen}"))?;
     ensure(seen["notVisible"].as_array().is_some_and(Vec::is_empty), format!("{seen}"))?;
 
-    // an owner sees the objects of its namespaces, and which objects are not visible
+    // an owner reads the same as the platform's people
     let mut owner = admin.clone();
     owner["users"][0]["user"]["as"] = json!("ann");
     owner["users"][0]["user"]["as-groups"] = json!(["the-team", "system:authenticated"]);
-    let seen = report(&owner, &["team", "-n", "team-dev,team-prod"]).await?;
+    let seen = report(&owner, &["team"]).await?;
     let gpu = &seen["profiles"][0];
-    ensure(gpu["budget"] == 2 && gpu["used"] == 2 && gpu["available"].is_null(), format!("{seen}"))?;
+    ensure(gpu["budget"] == 2 && gpu["used"] == 2 && gpu["available"] == 2, format!("{seen}"))?;
     ensure(gpu["namespaces"].as_array().is_some_and(|n| n.len() == 2), format!("{seen}"))?;
     ensure(seen["waiting"][0]["reason"] == "QuotaExceeded", format!("{seen}"))?;
+    ensure(seen["notVisible"].as_array().is_some_and(Vec::is_empty), format!("{seen}"))?;
+
+    // a user with rights in the namespaces alone: what these show, and what is hidden
+    for namespace in ["team-dev", "team-prod"] {
+        let binding = ["create", "rolebinding", "guest", "--clusterrole=gputenancy:tenant-viewer", "--user=gus"];
+        world.kubectl(&[&binding[..], &["-n", namespace]].concat()).await?;
+    }
+    let mut guest = admin.clone();
+    guest["users"][0]["user"]["as"] = json!("gus");
+    guest["users"][0]["user"]["as-groups"] = json!(["system:authenticated"]);
+    let seen = report(&guest, &["team", "-n", "team-dev,team-prod"]).await?;
+    let gpu = &seen["profiles"][0];
+    ensure(gpu["budget"] == 2 && gpu["used"] == 2 && gpu["available"].is_null(), format!("{seen}"))?;
     let hidden = seen["notVisible"].to_string();
     ensure(hidden.contains("GpuTenant team") && !hidden.contains("GpuProfiles"), hidden)?;
 
@@ -89,4 +104,84 @@ async fn reports(world: &World) -> Result<()> {
 async fn tenant_command_reports_to_platform_and_team() {
     let world = World::enter().await.unwrap();
     world.keeping_evidence("tenant-view", reports(&world)).await;
+}
+
+/// `kubectl get` as this user of the group.
+async fn get(world: &World, (user, group): (&str, &str), args: &[&str]) -> Result<String> {
+    let (user, group) = (format!("--as={user}"), format!("--as-group={group}"));
+    world
+        .kubectl(&[&["get"][..], args, &[user.as_str(), group.as_str(), "--as-group=system:authenticated"]].concat())
+        .await
+}
+
+/// The role by which team-a is read and its binding, without what changes with every write.
+async fn roles(world: &World) -> Result<[Option<Value>; 2]> {
+    let name = "gputenancy-tenant-team-a";
+    let role = Api::<ClusterRole>::all(world.client.clone()).get_opt(name).await?;
+    let binding = Api::<ClusterRoleBinding>::all(world.client.clone()).get_opt(name).await?;
+    let role = role.map(|r| json!([r.metadata.labels, r.rules]));
+    Ok([role, binding.map(|b| json!([b.metadata.labels, b.role_ref, b.subjects]))])
+}
+
+async fn roles_become(world: &World, what: &str, wanted: &[Option<Value>; 2]) -> Result<()> {
+    eventually(what, PATIENCE, || async {
+        let found = roles(world).await?;
+        Ok(if found == *wanted { Ok(()) } else { Err(format!("{found:?}")) })
+    })
+    .await
+}
+
+async fn own_tenant(world: &World) -> Result<()> {
+    for team in ["team-a", "team-b"] {
+        let mut object = tenant(team, &[]);
+        object["spec"]["owners"] = json!([{"kind": "Group", "name": format!("{team}-owners")}]);
+        object["spec"]["viewers"] = json!([{"kind": "User", "name": format!("{team}-auditor")}]);
+        world.set(&[object]).await?;
+        tenant_ready(world, team).await?;
+    }
+    let ann = ("ann", "team-a-owners");
+    for reader in [ann, ("team-a-auditor", "guests")] {
+        eventually("the tenant is readable", PATIENCE, || async {
+            Ok(get(world, reader, &["gputenant", "team-a"]).await.map_err(|e| e.to_string()))
+        })
+        .await?;
+        // list and watch need the name as field selector
+        get(world, reader, &["gputenants", "--field-selector=metadata.name=team-a"]).await?;
+        for refused in [&["gputenants"][..], &["gputenant", "team-b"]] {
+            let answer = get(world, reader, refused).await.map_err(|e| e.to_string());
+            ensure(answer.as_ref().is_err_and(|e| e.contains("Forbidden")), format!("{refused:?}: {answer:?}"))?;
+        }
+    }
+    let wanted = roles(world).await?;
+    ensure(wanted.iter().all(Option::is_some), format!("{wanted:?}"))?;
+
+    // edits are reverted
+    let name = "gputenancy-tenant-team-a";
+    let more = r#"[{"op": "add", "path": "/rules/0/resourceNames/-", "value": "team-b"}]"#;
+    world.kubectl(&["patch", "clusterrole", name, "--type=json", "-p", more]).await?;
+    roles_become(world, "the role is as before", &wanted).await?;
+    world.kubectl(&["label", "clusterrole", name, "app.kubernetes.io/managed-by-"]).await?;
+    let more = r#"[{"op": "add", "path": "/subjects/-", "value": {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "eve"}}]"#;
+    world.kubectl(&["patch", "clusterrolebinding", name, "--type=json", "-p", more]).await?;
+    roles_become(world, "the binding is as before", &wanted).await?;
+    world.kubectl(&["delete", "clusterrole,clusterrolebinding", name]).await?;
+    roles_become(world, "both are there again", &wanted).await?;
+
+    // without owners and viewers there is no role, and nothing is left of a deleted tenant
+    patch_tenant(&world.client, "team-a", json!({"spec": {"owners": [], "viewers": []}})).await?;
+    roles_become(world, "both are gone", &[None, None]).await?;
+    patch_tenant(&world.client, "team-a", json!({"spec": {"owners": [{"kind": "Group", "name": "team-a-owners"}]}}))
+        .await?;
+    eventually("the tenant is readable again", PATIENCE, || async {
+        Ok(get(world, ann, &["gputenant", "team-a"]).await.map_err(|e| e.to_string()))
+    })
+    .await?;
+    world.kubectl(&["delete", "gputenant", "team-a"]).await?;
+    roles_become(world, "nothing is left", &[None, None]).await
+}
+
+#[tokio::test]
+async fn owner_and_viewer_read_their_own_tenant_until_it_is_deleted() {
+    let world = World::enter().await.unwrap();
+    world.keeping_evidence("own-tenant", Box::pin(own_tenant(&world))).await;
 }

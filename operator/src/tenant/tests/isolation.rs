@@ -130,7 +130,7 @@ fn viewers_are_bound_while_there_are_any() {
     assert!(reason(&seen, "PolicyReady").2.contains("role binding gputenancy-viewers"));
     settle(&mut seen);
     assert!(seen.viewers["a2"].is_like(&render::viewers(&seen.tenant, "a2").unwrap()));
-    assert!(seen.bindings["a2"].role != seen.viewers["a2"].role);
+    assert!(seen.bindings["a2"].fixed != seen.viewers["a2"].fixed);
     change(&mut seen, json!({"viewers": []}));
     settle(&mut seen);
     assert!(seen.viewers.is_empty());

@@ -30,11 +30,13 @@ const UID: &str = "00000000-0000-4000-8000-000000000000";
 const VERSION: &str = "1000000";
 
 /// The kinds of which there are as many as tenants, by the path of their list.
-const KINDS: [(&str, &str); 7] = [
+const KINDS: [(&str, &str); 9] = [
     ("gputenants", "/apis/gputenancy.io/v1alpha1/gputenants"),
     ("namespaces", "/api/v1/namespaces"),
     ("resourcequotas", "/api/v1/resourcequotas"),
     ("rolebindings (2)", "/apis/rbac.authorization.k8s.io/v1/rolebindings"),
+    ("clusterroles", "/apis/rbac.authorization.k8s.io/v1/clusterroles"),
+    ("clusterrolebindings", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"),
     ("gpugrants", "/apis/gputenancy.io/v1alpha1/gpugrants"),
     ("networkpolicies", "/apis/networking.k8s.io/v1/networkpolicies"),
     ("limitranges", "/api/v1/limitranges"),
@@ -78,6 +80,9 @@ fn objects() -> BTreeMap<&'static str, Vec<Value>> {
         }
         objects.entry(kind).or_default().push(object);
     }
+    let (role, binding) = tenant_role::wanted(&seen.tenant).unwrap();
+    objects.insert("clusterroles", vec![json!(role)]);
+    objects.insert("clusterrolebindings", vec![json!(binding)]);
     carry_out(seen, writes);
     seen.tenant.status = Some(status::status(seen, None));
     let mut tenant = serde_json::to_value(&seen.tenant).unwrap();
@@ -171,6 +176,7 @@ async fn filled(kinds: &[&'static str]) -> (Caches, Client, mpsc::UnboundedRecei
         lease_name: "gputenancy".into(),
         pull_secrets: Vec::new(),
         wake_controllers: true,
+        owners_read_tenant: true,
     };
     let caches = Caches::start(&client, &locations, &triggers, false);
     caches.ready(|_| {}).await;
