@@ -294,6 +294,14 @@ fn a_node_that_is_silent_for_a_moment_is_still_supply() {
 }
 
 #[test]
+fn pool_status_counts_guaranteed_devices_that_are_missing() {
+    let mut fleet = settled();
+    assert_eq!(fleet.pools[0].status.clone().unwrap().unmet, Some(0));
+    Arc::make_mut(&mut fleet.tenants[0]).spec.gpus[0].count = 5;
+    assert_eq!(at(&fleet, 100, &[]).pools["p"].unmet, Some(3), "the fleet has two");
+}
+
+#[test]
 fn a_notice_without_a_change_is_taken_back() {
     let mut fleet = settled();
     let pod = |uid: &str, node: &str| {
