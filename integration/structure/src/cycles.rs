@@ -1,7 +1,7 @@
 //! Modules that depend on each other.
 //!
-//! Compared are the children of one module, each with all that is below it. A parent may define what its children share and
-//! call them: parent and child are one unit here.
+//! Compares the children of one module, each with all of its descendants. A parent may define what its children share and call
+//! them: parent and child count as one unit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::{
 /// One use between siblings: the names of both and the place where it is written.
 type Uses<'a> = BTreeMap<(&'a str, &'a str), String>;
 
-/// Groups of sibling modules that use each other, each with the places that make the cycle.
+/// Groups of sibling modules that use each other, each with the uses that form the cycle.
 pub fn cycles(krate: &Crate) -> Vec<String> {
     let targets: Vec<(&ModulePath, ModulePath, String)> = krate
         .iter()

@@ -1,9 +1,10 @@
-//! Reads the workspace's sources and answers which modules use each other.
+//! Checks the structure of the repository: module cycles in the sources, and references in the documentation.
 //!
 //! [`workspace`] lists the crates, [`source`] parses one crate into modules, [`resolve`] finds the module that defines the
-//! target of a path, [`cycles`] reports modules that depend on each other.
+//! target of a path, [`cycles`] reports modules that depend on each other. [`docs`] reads the Markdown pages.
 
 pub mod cycles;
+pub mod docs;
 pub mod resolve;
 pub mod source;
 pub mod workspace;

@@ -1,8 +1,8 @@
-//! From a path as it is written in a module to the module that defines its target.
+//! Resolves a path in a module to the module that defines its target.
 
 use crate::source::{Crate, Module, ModulePath};
 
-/// Longest chain of re-exports that is followed; a longer one is a loop of globs.
+/// Limit for chains of re-exports; a longer one is a loop of globs.
 const LONGEST_CHAIN: usize = 16;
 
 /// The module that defines what `path` names in `module`; `None` for paths into other crates and for local names.

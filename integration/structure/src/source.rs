@@ -23,16 +23,16 @@ pub enum SourceError {
     Parse(PathBuf, syn::Error),
 }
 
-/// What a module says of other modules. Test code is left out.
+/// Definitions and references of a module, without test code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Module {
     /// Names of the items that it defines itself.
     pub defines: BTreeSet<String>,
-    /// Names that `use` brings in, with the path they stand for as it is written.
+    /// Imported names, with their paths as written.
     pub imports: BTreeMap<String, ModulePath>,
     /// Paths of `use …::*`.
     pub globs: Vec<ModulePath>,
-    /// Paths that its code refers to, as they are written. A `pub use` only hands a name on and is not among them.
+    /// Paths in its code, as written, without re-exports.
     pub uses: BTreeSet<ModulePath>,
 }
 
@@ -96,7 +96,7 @@ fn read_items(items: &[Item], children: &Path, path: &ModulePath, modules: &mut 
     Ok(())
 }
 
-/// The leaves of a `use`: the name each brings in (`None` for `*`) and its path.
+/// The leaves of a `use`: imported name (`None` for `*`) and path.
 fn flatten(tree: &UseTree, prefix: &mut ModulePath, found: &mut Vec<(Option<String>, ModulePath)>) {
     match tree {
         UseTree::Path(tree) => {
@@ -155,7 +155,7 @@ fn name_of(item: &Item) -> Option<String> {
     })
 }
 
-/// Collects the paths of code, also of what stands inside macro calls.
+/// Collects the paths of code, including arguments of macros.
 struct Paths<'a>(&'a mut BTreeSet<ModulePath>);
 
 impl<'ast> Visit<'ast> for Paths<'_> {

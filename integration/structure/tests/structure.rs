@@ -5,12 +5,12 @@ use std::{fs, path::Path};
 
 use structure::{cycles::cycles, source, workspace};
 
-/// Crates that decide and do no I/O.
+/// Crates without I/O.
 const PURE: [&str; 3] = ["gputenancy-crds", "gputenancy-plan", "gputenancy-engine"];
-/// What would let a pure crate do I/O.
+/// Dependencies that a pure crate may not have.
 const IMPURE: [&str; 6] = ["tokio", "axum", "hyper", "kube-client", "kube-runtime", "prometheus-client"];
 
-/// What is left to untangle, as the test prints it; an entry that no longer occurs is removed.
+/// Known cycles, as the test prints them. The list may only shrink.
 const KNOWN: &[&str] = &[
     "gputenancy_operator: pool::{canary, managed, pass, profile_status, status, taint, view}",
     "gputenancy_operator: tenant::{decide, observe, pull, render}",
@@ -82,7 +82,7 @@ fn cycle_among_siblings_is_found_through_the_parents_re_export() {
 }
 
 #[test]
-fn handing_a_name_on_test_code_and_a_parents_items_make_no_cycle() {
+fn re_exports_test_code_and_parent_items_make_no_cycle() {
     let found = cycles_of(&[
         ("lib.rs", "pub struct Shared; pub mod a; mod b; pub use a::A; pub fn run() { b::next(); }"),
         ("a.rs", "pub struct A(crate::Shared); #[cfg(test)] mod tests { use crate::b::B; }"),
