@@ -62,7 +62,7 @@ pub async fn compare_on(world: &World, node: &str) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The operator has given the node the labels that gpu-feature-discovery would.
+/// Waits until the operator's labels of the node equal those of gpu-feature-discovery.
 async fn on_the_node(world: &World, node: &str, theirs: &Labels) -> Result<()> {
     let nodes = Api::<Node>::all(world.client.clone());
     eventually(&format!("NVIDIA's labels on {node}"), PATIENCE, || async {

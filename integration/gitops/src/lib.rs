@@ -1,4 +1,4 @@
-//! The repository for git-driven tools under `samples/gitops`, as the tools see it: what kustomize builds, and what Argo CD calls healthy.
+//! The sample repository `samples/gitops` as tools process it: kustomize's output, and Argo CD's health.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,38 +13,38 @@ pub enum Error {
     /// A file could not be read, or kubectl not be started.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation.
         what: String,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// kustomize refuses what it was given.
-    #[error("kubectl kustomize {folder}: {said}")]
+    /// kustomize failed.
+    #[error("kubectl kustomize {folder}: {output}")]
     Kustomize {
         /// The folder.
         folder: String,
         /// kubectl's output.
-        said: String,
+        output: String,
     },
-    /// The text is not YAML of the kind that is expected.
-    #[error("{what}: {said}")]
+    /// The text is not the expected YAML.
+    #[error("{what}: {output}")]
     Yaml {
-        /// Which text.
+        /// The text.
         what: String,
-        /// What is wrong.
-        said: String,
+        /// The error.
+        output: String,
     },
-    /// The Lua program failed, which Argo CD would call an unknown health.
+    /// The Lua script failed; Argo CD shows the health as Unknown.
     #[error("health.lua: {0}")]
     Lua(#[from] mlua::Error),
 }
 
-/// What Argo CD shows for an object.
+/// Health of an object in Argo CD.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Health {
     /// Healthy, Progressing, Degraded or Suspended.
     pub status: String,
-    /// The message with it.
+    /// Its message.
     pub message: String,
 }
 
@@ -65,25 +65,25 @@ pub fn text(file: &str) -> Result<String, Error> {
     std::fs::read_to_string(&path).map_err(|source| Error::Io { what: format!("reading {}", path.display()), source })
 }
 
-/// The health of an object, by the program that Argo CD would run: in Lua 5.1, as Argo CD does, with the object as `obj`.
+/// The health of an object by a Lua script, run as Argo CD does: Lua 5.1, the object as `obj`.
 pub fn health(program: &str, object: &Value) -> Result<Health, Error> {
     let lua = Lua::new();
-    // as from JSON: what is absent is nil, not a null value
+    // absent fields are nil and not a null value, as from JSON
     let options = mlua::serde::SerializeOptions::new().serialize_none_to_null(false).serialize_unit_to_null(false);
     lua.globals().set("obj", lua.to_value_with(object, options)?)?;
     let answer: mlua::Value = lua.load(program).eval()?;
     Ok(lua.from_value(answer)?)
 }
 
-/// What kustomize makes of a folder of the samples; `kubectl` is the lab's.
+/// Runs `kubectl kustomize` of the lab's toolset on a folder of the samples.
 pub fn kustomize(folder: &str) -> Result<Vec<Value>, Error> {
     let kubectl = root().join("target/toolset/bin/kubectl");
     let what = || format!("running {} (it comes with `make tools`)", kubectl.display());
     let output = Command::new(&kubectl).arg("kustomize").arg(samples().join(folder)).output();
     let output = output.map_err(|source| Error::Io { what: what(), source })?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(Error::Kustomize { folder: folder.into(), said });
+        let output = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(Error::Kustomize { folder: folder.into(), output });
     }
     documents(folder, &String::from_utf8_lossy(&output.stdout))
 }
@@ -91,7 +91,7 @@ pub fn kustomize(folder: &str) -> Result<Vec<Value>, Error> {
 /// The documents of a YAML text.
 pub fn documents(what: &str, text: &str) -> Result<Vec<Value>, Error> {
     let parse = |text: &str| {
-        serde_saphyr::from_str::<Value>(text).map_err(|e| Error::Yaml { what: what.into(), said: e.to_string() })
+        serde_saphyr::from_str::<Value>(text).map_err(|e| Error::Yaml { what: what.into(), output: e.to_string() })
     };
     let all = text.split("\n---\n").map(parse).collect::<Result<Vec<Value>, Error>>()?;
     Ok(all.into_iter().filter(|v| !v.is_null()).collect())

@@ -1,9 +1,9 @@
-//! The samples for git-driven tools hold together, and health is what conditions say.
+//! The sample repository for `GitOps` tools is consistent, and health follows conditions.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
-    reason = "a test that panics says what it found"
+    reason = "a failed test panics with its finding"
 )]
 #![allow(clippy::needless_pass_by_value, reason = "a table of json! reads better without ampersands")]
 
@@ -14,14 +14,14 @@ use gputenancy_crds::{GpuPool, GpuProfile, GpuTenant};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// Objects of a kind, which must be right in every field.
+/// Objects of a kind, parsed strictly.
 fn all<K: DeserializeOwned>(objects: &[Value], kind: &str) -> Vec<K> {
     let of_kind = objects.iter().filter(|o| o["kind"] == kind);
     of_kind.map(|o| serde_json::from_value(o.clone()).unwrap_or_else(|e| panic!("{e}: {o}"))).collect()
 }
 
 #[test]
-fn platform_and_teams_build_and_fit_each_other() {
+fn gitops_platform_and_teams_build_and_match() {
     for overlay in ["production", "lab"] {
         let platform = kustomize(&format!("platform/overlays/{overlay}")).unwrap();
         let teams = kustomize("teams").unwrap();
@@ -29,11 +29,11 @@ fn platform_and_teams_build_and_fit_each_other() {
         let pools: Vec<GpuPool> = all(&platform, "GpuPool");
         let tenants: Vec<GpuTenant> = all(&teams, "GpuTenant");
         assert_eq!((pools.len(), tenants.len()), (3, 5));
-        assert_eq!(profiles.len() + pools.len(), platform.len(), "nothing else is in it");
-        assert_eq!(tenants.len(), teams.len(), "nothing else is in it");
+        assert_eq!(profiles.len() + pools.len(), platform.len(), "other objects in it");
+        assert_eq!(tenants.len(), teams.len(), "other objects in it");
         let catalog: BTreeSet<&str> = profiles.iter().map(|p| p.metadata.name.as_deref().unwrap()).collect();
         let offered: BTreeSet<&str> = pools.iter().flat_map(|p| p.spec.profiles.iter().map(String::as_str)).collect();
-        assert_eq!(offered, catalog, "every profile is offered, and nothing that is none");
+        assert_eq!(offered, catalog, "profiles of the pools and of the catalog differ");
         for tenant in &tenants {
             let asked = tenant.spec.gpus.iter().map(|g| g.profile.as_str());
             assert!(asked.clone().all(|p| catalog.contains(p)), "{:?}", asked.collect::<Vec<_>>());
@@ -43,13 +43,13 @@ fn platform_and_teams_build_and_fit_each_other() {
 }
 
 #[test]
-fn production_changes_gpus_in_its_window_only() {
+fn production_overlay_sets_maintenance_windows() {
     let pools: Vec<GpuPool> = all(&kustomize("platform/overlays/production").unwrap(), "GpuPool");
     assert!(pools.iter().all(|p| p.spec.disruption.windows.len() == 1));
 }
 
 #[test]
-fn every_path_that_argo_and_flux_are_given_is_there() {
+fn gitops_paths_exist() {
     let there = |path: &str| samples().join(path.trim_start_matches("./")).join("kustomization.yaml").is_file();
     let application = &documents("platform.yaml", &text("argocd/platform.yaml").unwrap()).unwrap()[0];
     assert!(there(application["spec"]["source"]["path"].as_str().unwrap()));
@@ -66,17 +66,17 @@ fn every_path_that_argo_and_flux_are_given_is_there() {
 }
 
 #[test]
-fn the_config_map_carries_the_program_for_every_kind_that_people_write() {
+fn argocd_config_map_has_health_script_for_every_kind() {
     let map = &documents("argocd-cm.yaml", &text("argocd/argocd-cm.yaml").unwrap()).unwrap()[0];
     let data = map["data"].as_object().unwrap();
     let keys: Vec<&str> = data.keys().map(String::as_str).collect();
     let kinds = ["GpuPool", "GpuProfile", "GpuTenant"];
     assert_eq!(keys, kinds.map(|kind| format!("resource.customizations.health.gputenancy.io_{kind}")));
     let program = text("argocd/health.lua").unwrap();
-    assert!(data.values().all(|v| v == &json!(program)), "argocd-cm.yaml carries another text than health.lua");
+    assert!(data.values().all(|v| v == &json!(program)), "argocd-cm.yaml differs from health.lua");
 }
 
-/// An object of generation 2 with this status, and what Argo CD makes of it.
+/// The health of an object of generation 2 with this status.
 fn of(status: Value, more: Value) -> (String, String) {
     let mut object = json!({"metadata": {"name": "x", "generation": 2}, "spec": {}, "status": status});
     for (key, value) in more.as_object().unwrap() {
@@ -93,7 +93,7 @@ fn status(generation: i64, conditions: &[(&str, &str, &str)]) -> Value {
 }
 
 #[test]
-fn health_is_what_the_conditions_say() {
+fn health_follows_conditions() {
     let ready = [("Ready", "True", "all is there"), ("Stalled", "False", "")];
     let waiting = [("Ready", "False", "GPUs are being partitioned"), ("Reconciling", "True", "")];
     let stalled = [("Ready", "False", "x"), ("Stalled", "True", "profile mig-9g does not exist")];

@@ -16,7 +16,7 @@ pub const SERVICE_NETWORK: &str = "10.96.0.0/16";
 pub const SERVICE_API: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 /// The `ClusterIP` of the cluster's DNS.
 pub const SERVICE_DNS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
-/// Nodes beyond this number have no address.
+/// Largest number of nodes.
 pub const MOST_NODES: u8 = 200;
 
 /// The node's place in the plan: 1 for the first node.
@@ -52,7 +52,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_two_nodes_share_an_address_and_none_has_the_api_servers(a in 1..=MOST_NODES, b in 1..=MOST_NODES) {
+        fn node_addresses_are_unique(a in 1..=MOST_NODES, b in 1..=MOST_NODES) {
             prop_assert_ne!(Place(a).node(), API);
             prop_assert_eq!(a == b, Place(a).node() == Place(b).node());
             prop_assert_eq!(a == b, Place(a).pods() == Place(b).pods());

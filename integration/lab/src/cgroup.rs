@@ -11,16 +11,16 @@ pub struct Hierarchy {
     pub folder: String,
     /// Mount options of a version 1 hierarchy; none for version 2.
     pub options: Option<String>,
-    /// The group of the process that asks.
+    /// The group of the calling process.
     pub own: String,
 }
 
-/// Looks at a group until the processes that do not belong there have left: ten seconds.
+/// Polls until unrelated processes have left a group, at ten seconds most.
 const TRIES: u32 = 500;
 /// Where hierarchies are mounted.
 pub const ROOT: &str = "/sys/fs/cgroup";
 
-/// Mount options that say how, not which controllers.
+/// Mount options that are no controllers.
 const HOW: [&str; 10] =
     ["rw", "ro", "relatime", "noatime", "nosuid", "nodev", "noexec", "xattr", "clone_children", "nsdelegate"];
 
@@ -80,7 +80,7 @@ pub fn hierarchies() -> Result<Vec<Hierarchy>> {
 
 impl Hierarchy {
     /// The group `name` for a lab: below the caller's own. In a pure version 2 tree it is at the root, since a group
-    /// that holds processes (such as a login session's) can hand no controllers to groups below it.
+    /// that holds processes (such as a login session's) cannot delegate controllers to groups below it.
     pub fn below_own(&self, name: &str) -> PathBuf {
         let at = Path::new(ROOT).join(&self.folder);
         let own = if self.is_whole() { "" } else { self.own.trim_matches('/') };
@@ -93,10 +93,10 @@ impl Hierarchy {
     }
 }
 
-/// Makes a group that processes can enter.
+/// Creates a group that processes can enter.
 pub fn create(group: &Path) -> Result<()> {
     fs::create_dir_all(group).during(|| format!("creating the control group {}", group.display()))?;
-    // a new cpuset is empty, and an empty one takes no process
+    // a new cpuset is empty, and no process can enter an empty one
     for file in ["cpuset.cpus", "cpuset.mems"] {
         let (Some(parent), own) = (group.parent(), group.join(file)) else { continue };
         if group.components().any(|part| part.as_os_str() == "cpuset")
@@ -115,7 +115,7 @@ pub fn enter(group: &Path) -> Result<()> {
         .during(|| format!("entering the control group {}", group.display()))
 }
 
-/// In a pure version 2 tree: moves a process that must not stay in a namespace's root group, since that hands out controllers.
+/// In a pure version 2 tree: moves a process that must not stay in a namespace's root group, because that group delegates controllers.
 pub fn move_out(hierarchies: &[Hierarchy], to: &Path, pid: i32) -> Result<()> {
     if !hierarchies.iter().any(Hierarchy::is_whole) {
         return Ok(());
@@ -135,7 +135,7 @@ pub fn remove(group: &Path) -> bool {
     fs::remove_dir(group).is_ok() || !group.exists()
 }
 
-/// In a pure version 2 tree: moves all processes of the namespace's root group one down and hands every controller to the groups below.
+/// In a pure version 2 tree: moves all processes of the namespace's root group one level down and delegates every controller.
 pub fn delegate(root: &Path) -> Result<()> {
     let inner = root.join("init");
     fs::create_dir_all(&inner).during(|| format!("creating {}", inner.display()))?;
@@ -148,11 +148,11 @@ pub fn delegate(root: &Path) -> Result<()> {
         let processes =
             fs::read_to_string(root.join("cgroup.procs")).during(|| format!("reading {}", root.display()))?;
         for pid in processes.lines().filter(|pid| *pid != "0") {
-            // one that has just ended cannot be moved, and need not be
+            // a process that has just ended cannot be moved
             let _ = fs::write(inner.join("cgroup.procs"), pid);
         }
         match fs::write(&file, all.join(" ")) {
-            // the process that made the namespaces is still in the group: its parent moves it out
+            // the process that created the namespaces is still in the group; its parent moves it
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy && tries.next().is_some() => {
                 std::thread::sleep(crate::process::LOOK);
             }
@@ -173,7 +173,7 @@ cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0
 ";
 
     #[test]
-    fn finds_every_hierarchy_of_a_version_1_machine_and_the_callers_place_in_it() {
+    fn cgroup_v1_hierarchies_and_own_group_are_found() {
         let own = "5:name=systemd:/\n4:memory:/session/7\n2:cpuacct,cpu:/\n0::/\n";
         let found = parse(own, HYBRID);
         let seen: Vec<_> = found.iter().map(|h| (h.folder.as_str(), h.options.as_deref(), h.own.as_str())).collect();
@@ -191,7 +191,7 @@ cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0
     }
 
     #[test]
-    fn on_a_version_2_machine_the_lab_lies_at_the_root() {
+    fn cgroup_v2_lab_group_is_at_the_root() {
         let found = parse("0::/user.slice/session-1.scope\n", "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n");
         assert!(found[0].is_whole());
         assert_eq!(found[0].below_own("x"), Path::new("/sys/fs/cgroup/x"));

@@ -1,4 +1,4 @@
-//! What a failed test leaves for its reader: logs, events and objects.
+//! Collects logs, events and objects after a failed test.
 
 use crate::error::{During, Result};
 use crate::lab::Lab;
@@ -6,7 +6,7 @@ use crate::place::{LAB, node_share};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Our kinds and those that a tenant is made of.
+/// Custom resources, and the objects of a tenant.
 const KINDS: [&str; 4] = [
     "gpuprofiles.gputenancy.io,gpupools.gputenancy.io,gputenants.gputenancy.io,gpunodes.gputenancy.io",
     "nodes,namespaces,events.events.k8s.io,resourcequotas,poddisruptionbudgets",
@@ -15,7 +15,8 @@ const KINDS: [&str; 4] = [
 ];
 
 impl Lab {
-    /// Collects into `artifacts/TEST` of the lab's folder; the path. What cannot be had is left out: this runs when things are broken.
+    /// Collects into `artifacts/TEST` of the lab's folder and returns the path. Unavailable parts are skipped, because the cluster may
+    /// be broken.
     pub async fn collect(&self, test: &str) -> Result<PathBuf> {
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
         let folder = self.folder().join("artifacts").join(test.chars().map(plain).collect::<String>());
@@ -48,7 +49,7 @@ impl Lab {
     }
 }
 
-/// Copies `*.log` files, with the folders they lie in.
+/// Copies `*.log` files with their folders.
 fn copy_logs(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).into_iter().flatten().flatten() {
         let path = entry.path();

@@ -1,11 +1,11 @@
-//! Runs programs and keeps what they said.
+//! Runs programs and captures their output.
 
 use crate::error::{During, Error, Result};
 use std::ffi::OsStr;
 use std::process::Stdio;
 use tokio::process::Command;
 
-/// What a program left behind.
+/// Result of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
     /// Its exit status; none when a signal ended it.
@@ -31,7 +31,7 @@ impl Output {
     }
 }
 
-/// The command line in words.
+/// The command line as text.
 pub fn words(command: &Command) -> String {
     let command = command.as_std();
     let all = std::iter::once(command.get_program()).chain(command.get_args());
@@ -46,7 +46,7 @@ pub async fn output(command: &mut Command) -> Result<Output> {
     Ok(Output { status: out.status.code(), stdout: text(out.stdout), stderr: text(out.stderr) })
 }
 
-/// Runs a program that must succeed; its standard output.
+/// Runs a program that must succeed and returns its standard output.
 pub async fn run(program: impl AsRef<OsStr>, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new(program);
     command.args(arguments);

@@ -5,21 +5,21 @@ use crate::place::{LAB, SHARE};
 use crate::spec::{GPU_LABEL, NodePlan, Plan};
 use std::path::Path;
 
-/// A program that is kept running.
+/// A supervised program.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Component {
-    /// What it is called in commands and logs.
+    /// Its name in commands and logs.
     pub name: String,
     /// Program and arguments.
     pub argv: Vec<String>,
 }
 
-/// Kubernetes' own programs collect garbage when their memory has doubled, which in a lab is a sixth of their work: its machine has
-/// memory to spare and two cores. Here at four times.
+/// `GOGC` of Kubernetes' programs: with the default of 100, garbage collection is a sixth of their work in a lab, which has more
+/// memory than processor time.
 const GARBAGE: (&str, &str) = ("GOGC", "300");
 
 impl Component {
-    /// Variables that it is started with. kubelet has none: its memory and work are what the agent's are compared with.
+    /// Its environment. kubelet has none, because the agent's memory and processor time are compared with its.
     pub fn environment(&self) -> Option<(&'static str, &'static str)> {
         (self.name != "kubelet").then_some(GARBAGE)
     }
@@ -82,7 +82,7 @@ pub fn apiserver(plan: &Plan) -> Component {
         ("requestheader-username-headers", "X-Remote-User"),
         ("proxy-client-cert-file", &key("front.crt")),
         ("proxy-client-key-file", &key("front.key")),
-        // by name, exec and logs would need a DNS that knows the nodes
+        // names would need a DNS with the nodes, for exec and logs
         ("kubelet-preferred-address-types", "InternalIP"),
         ("kubelet-certificate-authority", &key("ca.crt")),
         ("kubelet-client-certificate", &key("kubelet-client.crt")),
@@ -111,8 +111,7 @@ pub fn controller_manager(plan: &Plan) -> Component {
         ("cluster-signing-key-file", &key("ca.key")),
         // pods have fixed networks and static routes
         ("allocate-node-cidrs", "false"),
-        // by default each controller writes 20 objects a second, the quota controller among them: clusters that take on many
-        // tenants at once raise it, and a measurement of ours must not be one of that limit
+        // the default of 20 writes a second limits the quota controller; bulk imports of tenants and benchmarks need more
         ("kube-api-qps", "200"),
         ("kube-api-burst", "400"),
         ("leader-elect", "false"),
@@ -164,7 +163,7 @@ pub fn kubelet(plan: &Plan, node: &NodePlan) -> Component {
     Component::new(plan, "kubelet", &list)
 }
 
-/// Plays kubelet for nodes that have the annotation, any number of them.
+/// Acts as kubelet for annotated nodes.
 pub fn kwok(plan: &Plan) -> Component {
     let list = [
         ("kubeconfig", key("admin.kubeconfig")),
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_lines_are_these() {
+    fn command_lines_match_snapshot() {
         let plan = plan();
         let node = plan.node("gpu-1").unwrap();
         let all = [
@@ -216,14 +215,14 @@ mod tests {
     }
 
     #[test]
-    fn kubelet_is_started_as_everywhere() {
+    fn kubelet_has_no_memory_variables() {
         let plan = plan();
         assert_eq!(kubelet(&plan, plan.node("gpu-1").unwrap()).environment(), None);
         assert_eq!(apiserver(&plan).environment(), Some(GARBAGE));
     }
 
     #[test]
-    fn only_gpu_nodes_are_labelled() {
+    fn gpu_label_is_on_gpu_nodes_only() {
         let plan = plan();
         let labelled = |name| kubelet(&plan, plan.node(name).unwrap()).argv.iter().any(|flag| flag.contains(GPU_LABEL));
         assert!(labelled("gpu-2"));

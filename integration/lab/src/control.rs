@@ -1,4 +1,4 @@
-//! How the host side speaks to the lab: one line of JSON each way on a unix socket in the lab.
+//! Control protocol between host and lab: one line of JSON in each direction on a Unix socket.
 
 use crate::error::{During, Error, Result};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use tokio::net::{UnixListener, UnixStream};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Request {
-    /// What runs?
+    /// Status.
     Status,
     /// SIGKILL to everything on a node.
     PowerOff(String),
@@ -28,7 +28,7 @@ pub enum Request {
     Start(String),
     /// Kills a component; it is started again.
     Kill(String),
-    /// Starts to play kubelet for kwok nodes.
+    /// Starts kwok.
     Kwok,
 }
 
@@ -38,13 +38,13 @@ pub enum Request {
 pub enum Answer {
     /// Done.
     Done,
-    /// Not done, and why.
+    /// Refused, with the reason.
     Refused(String),
     /// The answer to [`Request::Status`].
     Status(Status),
 }
 
-/// What runs in one place.
+/// Status of the lab's root or of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Components and their processes, as numbered where they run.
@@ -95,7 +95,7 @@ where
 
 /// Sends one request and waits for its answer.
 pub async fn ask(lab: &str, socket: &Path, request: &Request) -> Result<Answer> {
-    let during = || format!("asking lab {lab} to {request:?}");
+    let during = || format!("sending {request:?} to lab {lab}");
     let mut stream = UnixStream::connect(socket).await.during(during)?;
     let mut text = serde_json::to_vec(request).during(during)?;
     text.push(b'\n');
@@ -105,7 +105,7 @@ pub async fn ask(lab: &str, socket: &Path, request: &Request) -> Result<Answer> 
     match serde_json::from_str(&line) {
         Ok(Answer::Refused(message)) => Err(Error::Refused { lab: lab.to_owned(), message }),
         Ok(answer) => Ok(answer),
-        Err(_) => Err(Error::Refused { lab: lab.to_owned(), message: format!("ended while asked to {request:?}") }),
+        Err(_) => Err(Error::Refused { lab: lab.to_owned(), message: format!("ended during {request:?}") }),
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_answer_and_a_refusal_come_back_as_such() {
+    async fn control_returns_answer_and_refusal() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let at = socket.clone();

@@ -1,4 +1,4 @@
-//! What can go wrong in the lab, always with the name of the thing that failed and where to read more.
+//! Errors of the lab, with the object that failed and its log.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,9 +9,9 @@ pub enum Error {
     /// A file or system call failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done, to what.
+        /// Operation and object.
         what: String,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A program ended with an error.
@@ -21,23 +21,23 @@ pub enum Error {
         command: String,
         /// Its exit status.
         status: String,
-        /// The end of what it wrote to standard error.
+        /// The end of its standard error.
         stderr: String,
     },
     /// The API server refused a request or could not be reached.
     #[error("{what}: {source}")]
     Kube {
-        /// What was asked of it.
+        /// The request.
         what: String,
         /// The client's error.
         source: Box<kube::Error>,
     },
     /// A condition did not become true in time.
-    #[error("waited {} s in vain for {what}{}", .after.as_secs(), see(.log.as_deref()))]
+    #[error("timed out after {} s waiting for {what}{}", .after.as_secs(), see(.log.as_deref()))]
     Timeout {
         /// The condition.
         what: String,
-        /// How long was waited.
+        /// The limit.
         after: Duration,
         /// A log file that may show why.
         log: Option<PathBuf>,
@@ -50,7 +50,7 @@ pub enum Error {
         /// Its answer.
         message: String,
     },
-    /// Something needed is not there; the message says how to get it.
+    /// A requirement is missing; the message has the remedy.
     #[error("{0}")]
     Missing(String),
     /// A description (spec, state file, object) is not valid.
@@ -70,7 +70,7 @@ fn see(log: Option<&Path>) -> String {
 /// The lab's result type.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Adds to an I/O error what was being done.
+/// Adds the operation to an I/O error.
 pub(crate) trait During<T> {
     /// `what` names the action and its object.
     fn during(self, what: impl FnOnce() -> String) -> Result<T>;
@@ -82,7 +82,7 @@ impl<T, E: Into<std::io::Error>> During<T> for std::result::Result<T, E> {
     }
 }
 
-/// Adds to a client error what was asked of the API server.
+/// Adds the request to a client error.
 pub(crate) trait Asking<T> {
     /// `what` names the request.
     fn asking(self, what: impl FnOnce() -> String) -> Result<T>;

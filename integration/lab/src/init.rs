@@ -1,4 +1,4 @@
-//! The lab's root process: it runs in the lab's namespaces, builds the lab in there, and keeps the control plane running.
+//! The lab's root process, in the lab's namespaces: it builds the lab and keeps the control plane running.
 
 use crate::address::{API, API_PORT, NODE_PREFIX, SERVICE_NETWORK};
 use crate::cgroup;
@@ -26,8 +26,8 @@ pub const SOCKET: &str = "/run/lab/control.sock";
 /// The kubeconfig for programs on the host.
 pub const HOST_KUBECONFIG: &str = "/run/lab/host.kubeconfig";
 
-/// Runs the lab until it is killed. Standard input is the listening socket of the host's loopback port: it was made in the
-/// host's network namespace, so connections from there arrive in here, and it closes with the lab.
+/// Runs the lab until it is killed. Standard input is the listening socket of the host's loopback port: it was created in
+/// the host's network namespace, so it accepts connections of the host, and it closes with the lab.
 pub async fn run(plan: &Path) -> Result<()> {
     let listener = listener()?;
     let text = fs::read_to_string(plan).during(|| format!("reading {}", plan.display()))?;
@@ -66,7 +66,7 @@ fn listener() -> Result<TcpListener> {
 fn file_systems(hierarchies: &[cgroup::Hierarchy]) -> Result<()> {
     let program = fs::read("/proc/self/exe").during(|| "reading this program".to_owned())?;
     mount::new("tmpfs", Path::new("/run"), MsFlags::MS_NOSUID, "mode=755,size=64m")?;
-    // image layers and containers of all nodes lie here: half the machine's memory, as tmpfs has by default, is a good limit
+    // image layers and containers of all nodes: tmpfs' default limit of half the machine's memory suffices
     mount::new("tmpfs", Path::new(LAB), MsFlags::empty(), "mode=755")?;
     let quiet = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount::new("sysfs", Path::new("/sys"), quiet, "")?;
@@ -123,12 +123,12 @@ fn keys(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Carries connections from the host's loopback port to the API server.
+/// Forwards connections from the host's loopback port to the API server.
 async fn forward(listener: TcpListener) {
     while let Ok((mut outer, _)) = listener.accept().await {
         tokio::spawn(async move {
             if let Ok(mut inner) = TcpStream::connect((API, API_PORT)).await {
-                // what comes in two pieces would else wait 40 ms for the acknowledgement of the first
+                // otherwise a message in two segments waits 40 ms for the acknowledgement of the first
                 let _ = (outer.set_nodelay(true), inner.set_nodelay(true));
                 let _ = tokio::io::copy_bidirectional(&mut outer, &mut inner).await;
             }
@@ -136,7 +136,7 @@ async fn forward(listener: TcpListener) {
     }
 }
 
-/// The programs that end when there is no API server yet.
+/// Programs that exit without an API server.
 async fn start_clients(plan: Arc<Plan>, supervisor: Supervisor) {
     let kubeconfig = PathBuf::from(LAB).join("pki/admin.kubeconfig");
     while !matches!(ready(&kubeconfig).await, Ok(true)) {
@@ -144,13 +144,13 @@ async fn start_clients(plan: Arc<Plan>, supervisor: Supervisor) {
     }
     supervisor.keep(component::controller_manager(&plan));
     supervisor.keep(component::scheduler(&plan));
-    // the API server calls webhooks by ClusterIP; kube-proxy wants to be some node
+    // the API server calls webhooks by ClusterIP; kube-proxy needs the name of a node
     if let Some(node) = plan.nodes.last() {
         supervisor.keep(component::kube_proxy(&plan, &node.name, &Path::new(LAB).join("pki/kube-proxy.yaml")));
     }
 }
 
-/// Whether the API server says that it is ready.
+/// Whether the API server reports ready.
 pub(crate) async fn ready(kubeconfig: &Path) -> Result<bool> {
     let client = crate::client::from_file(kubeconfig).await?;
     let request = http::Request::get("/readyz").body(Vec::new());

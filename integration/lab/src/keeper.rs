@@ -1,5 +1,5 @@
-//! The root of the lab's process tree: the one process in the host's namespaces. It starts the lab and cleans up after it,
-//! however the lab ends; when the keeper itself is killed, the kernel kills the lab.
+//! The root of the lab's process tree, in the host's namespaces. It starts the lab and cleans up when the lab ends in any way.
+//! When the keeper is killed, the kernel kills the lab.
 
 use crate::cgroup;
 use crate::error::{During, Error, Result};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What the host keeps about a running lab (`state.json`).
+/// State of a running lab on the host (`state.json`).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct State {
     /// The keeper.
@@ -22,7 +22,7 @@ pub struct State {
     pub groups: Vec<PathBuf>,
 }
 
-/// The files of a lab's state folder that go when it ends.
+/// Files of a lab's state folder that are deleted when it ends.
 pub const FILES: [&str; 6] = ["state.json", "plan.json", "kubeconfig", "lab.log", "up", "state.json.new"];
 
 impl State {
@@ -67,7 +67,7 @@ pub fn run(folder: &Path, name: &str) -> Result<()> {
         cgroup::create(group)?;
     }
     let outcome = live(folder, &mut state);
-    // the log of a lab that never came up is the only evidence
+    // keep the log of a lab that did not start
     clean(folder, &state, folder.join("up").exists());
     outcome
 }
@@ -103,7 +103,7 @@ fn live(folder: &Path, state: &mut State) -> Result<()> {
     Ok(())
 }
 
-/// Ends what is left of a lab and removes its control groups and files; true when nothing is left.
+/// Kills remaining processes of a lab and removes its control groups and files; true when nothing is left.
 pub fn clean(folder: &Path, state: &State, with_log: bool) -> bool {
     if let Some(init) = state.init {
         init.kill();
@@ -147,9 +147,9 @@ pub fn enter(groups: &[PathBuf], die_with_parent: bool, argv: &[String]) -> Resu
     }
     if die_with_parent {
         nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)
-            .during(|| "asking to die with the keeper".to_owned())?;
+            .during(|| "binding the process to the keeper".to_owned())?;
     }
-    let (program, arguments) = argv.split_first().ok_or_else(|| Error::Missing("no program to become".to_owned()))?;
+    let (program, arguments) = argv.split_first().ok_or_else(|| Error::Missing("no program to run".to_owned()))?;
     let source = Command::new(program).args(arguments).exec();
     Err(Error::Io { what: format!("starting {program}"), source })
 }

@@ -1,4 +1,4 @@
-//! Nodes without a machine, for tests of scale: kwok plays their kubelets.
+//! Simulated nodes for scale tests: kwok acts as their kubelets.
 
 use crate::control::Request;
 use crate::error::{Asking, Result};
@@ -8,12 +8,12 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 
-/// Requests in flight at once: beyond it a two-core API server gets no faster.
+/// Concurrent requests; more do not speed up a two-core API server.
 const AT_ONCE: usize = 16;
 
 impl Lab {
     /// Adds nodes `kwok-1…kwok-N` with 64 CPUs and 512 GiB; those there already stay. They are tainted
-    /// `kwok.x-k8s.io/node=fake:NoSchedule`, so that only pods that ask for it land on them.
+    /// `kwok.x-k8s.io/node=fake:NoSchedule`, so that only pods that tolerate it are scheduled there.
     pub async fn add_kwok_nodes(&self, count: usize) -> Result<()> {
         self.ask(&Request::Kwok).await?;
         let api = Api::<Node>::all(self.client());

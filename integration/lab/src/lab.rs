@@ -1,4 +1,4 @@
-//! The lab as its users hold it: start or attach, then ask.
+//! Handle of a running lab.
 
 use crate::control::{self, Answer, NodeStatus, Request, Status};
 use crate::error::{Asking, During, Error, Result};
@@ -58,7 +58,7 @@ impl Lab {
         self.inner.folder.join("kubeconfig")
     }
 
-    /// The folder that the host keeps for this lab.
+    /// The lab's folder on the host.
     pub fn folder(&self) -> &Path {
         &self.inner.folder
     }
@@ -82,7 +82,7 @@ impl Lab {
         control::ask(self.name(), &self.inside(SOCKET), request).await
     }
 
-    /// What runs: control plane and nodes.
+    /// Status of control plane and nodes.
     pub async fn status(&self) -> Result<Status> {
         match self.ask(&Request::Status).await? {
             Answer::Status(status) => Ok(status),
@@ -155,7 +155,7 @@ impl Lab {
         command
     }
 
-    /// A program of the toolset on the host, set up for this lab's API server and without traces in the user's home.
+    /// A program of the toolset on the host, configured for this lab's API server, with a temporary home.
     pub fn host_command(&self, tool: &str) -> Result<Command> {
         let program = self.inner.folders.tool(tool)?;
         let home = self.inner.folder.join("home");
@@ -209,7 +209,7 @@ impl Lab {
         self.inner.client.request_text(request).await.asking(|| "reading the API server's metrics".to_owned())
     }
 
-    /// Ends the lab and removes everything of it but collected artifacts.
+    /// Stops the lab and removes everything except collected artifacts.
     pub async fn down(self) -> Result<()> {
         let ended = tokio::task::spawn_blocking(move || down(&self.inner.folders, self.name()));
         ended.await.during(|| "ending the lab".to_owned())?
@@ -221,14 +221,14 @@ pub(crate) fn inside(state: &State, path: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/root{path}"))
 }
 
-/// Copies the kubeconfig out of the lab, so that programs on the host find it.
+/// Copies the kubeconfig from the lab to the host.
 pub(crate) fn fetch_kubeconfig(state: &State, folder: &Path) -> Result<()> {
     let from = inside(state, HOST_KUBECONFIG);
     let text = fs::read_to_string(&from).during(|| format!("reading {}", from.display()))?;
     crate::pki::write_private(&folder.join("kubeconfig"), &text)
 }
 
-/// Ends the lab of this name, also what a crash left of it. No such lab is no error.
+/// Stops the lab of this name, or removes the remains of a crashed one. A missing lab is no error.
 pub fn down(folders: &Folders, name: &str) -> Result<()> {
     let folder = folders.lab(name);
     let Some(state) = State::read(&folder)? else {
@@ -239,7 +239,7 @@ pub fn down(folders: &Folders, name: &str) -> Result<()> {
         let _ = fs::remove_dir(&folder);
         return Ok(());
     };
-    // the keeper cleans up by itself once the lab has ended; both doing so does no harm, but waiting for it is simpler
+    // the keeper cleans up when the lab has ended
     if let Some(init) = state.init {
         init.kill();
     }

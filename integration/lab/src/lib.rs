@@ -1,4 +1,4 @@
-//! A real multi-node Kubernetes on one machine, as one process tree in namespaces of its own.
+//! A real multi-node Kubernetes on one machine, as one process tree in its own namespaces.
 
 pub mod address;
 pub mod cgroup;

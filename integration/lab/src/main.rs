@@ -25,7 +25,7 @@ struct Name {
 enum Command {
     /// Start a lab and wait until it is ready.
     Up(Up),
-    /// End a lab and remove everything of it, also after a crash.
+    /// Stop a lab and remove all of its files, also after a crash.
     Down {
         #[command(flatten)]
         name: Name,
@@ -33,7 +33,7 @@ enum Command {
         #[arg(long)]
         all: bool,
     },
-    /// Show what runs.
+    /// Show the status of the lab.
     Status {
         #[command(flatten)]
         name: Name,
@@ -77,7 +77,7 @@ enum Command {
         name: Name,
         #[command(flatten)]
         pack: Pack,
-        /// Load those that changed into all nodes of the lab, and restart the pods that run them.
+        /// Load changed images into all nodes of the lab, and restart the pods that run them.
         #[arg(long)]
         load: bool,
     },
@@ -87,7 +87,7 @@ enum Command {
         name: Name,
         /// The node.
         node: String,
-        /// What to do to it.
+        /// The action.
         action: Action,
     },
     /// Collect logs, events and objects.
@@ -98,7 +98,7 @@ enum Command {
         #[arg(default_value = "manual")]
         test: String,
     },
-    /// Add nodes played by kwok.
+    /// Add nodes simulated by kwok.
     Kwok {
         #[command(flatten)]
         name: Name,
@@ -145,15 +145,15 @@ struct Pack {
 struct Up {
     #[command(flatten)]
     name: Name,
-    /// Nodes that are to get simulated GPUs.
+    /// Nodes with simulated GPUs.
     #[arg(long, default_value_t = 2)]
     gpu_nodes: u8,
-    /// Nodes without.
+    /// Nodes without GPUs.
     #[arg(long, default_value_t = 1)]
     cpu_nodes: u8,
     #[command(flatten)]
     pack: Pack,
-    /// A running lab of that name is good as well.
+    /// Keep a running lab of this name.
     #[arg(long)]
     keep: bool,
 }

@@ -12,7 +12,7 @@ pub fn new(kind: &str, target: &Path, flags: MsFlags, options: &str) -> Result<(
     mount(Some(kind), target, Some(kind), flags, options).during(|| format!("mounting {kind} on {}", target.display()))
 }
 
-/// Shows a folder or file at a second place.
+/// Bind-mounts a folder or file.
 pub fn bind(source: &Path, target: &Path) -> Result<()> {
     if source.is_dir() {
         fs::create_dir_all(target).during(|| format!("creating {}", target.display()))?;
@@ -37,7 +37,7 @@ pub fn share_all() -> Result<()> {
         .during(|| "sharing the mounts below /".to_owned())
 }
 
-/// Lets go of a mount, at once or when its last user ends.
+/// Unmounts, at once or when the last user ends.
 pub fn detach(target: &Path) -> Result<()> {
     umount2(target, MntFlags::MNT_DETACH).during(|| format!("unmounting {}", target.display()))
 }

@@ -1,4 +1,4 @@
-//! A node of the lab: its power, its cable, its programs, and commands inside it.
+//! Handle of a node: power, network cable, components, and commands inside it.
 
 use crate::command::{self, Output};
 use crate::control::{self, Answer, Request, Status};
@@ -39,7 +39,7 @@ impl NodeHandle {
         &self.plan.name
     }
 
-    /// Whether it is to get simulated GPUs.
+    /// Whether it gets simulated GPUs.
     pub fn gpu(&self) -> bool {
         self.plan.gpu
     }
@@ -53,7 +53,7 @@ impl NodeHandle {
         self.lab.ask(&Request::PowerOff(self.named())).await.map(drop)
     }
 
-    /// Switches it on. Returns when its kernel-side is up; see [`NodeHandle::wait_ready`].
+    /// Switches it on. Returns when its root process runs; see [`NodeHandle::wait_ready`].
     pub async fn power_on(&self) -> Result<()> {
         self.lab.ask(&Request::PowerOn(self.named())).await.map(drop)
     }
@@ -143,7 +143,7 @@ impl NodeHandle {
         Ok(self.lab.node_command(pid, argv))
     }
 
-    /// Loads an image tar into its containerd, unless it has that very one; whether it was loaded.
+    /// Loads an image tar into its containerd, unless it has the same one. Returns whether it was loaded.
     pub async fn load_image(&self, tar: &Path) -> Result<bool> {
         let tar = tar.display().to_string();
         let known = self.exec(&["cat", crate::node_init::IMPORTED]).await?.stdout;

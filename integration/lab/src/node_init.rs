@@ -1,4 +1,4 @@
-//! A node's root process: it runs in the node's namespaces, moves into the node's root, and keeps the node's programs running.
+//! A node's root process: it enters the node's root and keeps the node's programs running.
 
 use crate::address::{API, API_PORT};
 use crate::cgroup;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
 
-/// The images a node's containerd holds already: one file name a line.
+/// File that lists images already in the node's containerd.
 pub(crate) const IMPORTED: &str = "/var/lib/containerd/lab-images";
 /// The command that imports one.
 pub(crate) const IMPORT: [&str; 6] =
@@ -55,7 +55,7 @@ pub async fn run(name: &str) -> Result<()> {
 
 fn files(plan: &Plan, node: &NodePlan) -> Result<()> {
     let write = |path: &str, content: &str| {
-        // the host's file may be a link to somewhere in /run
+        // the host's file may be a link into /run
         let _ = fs::remove_file(path);
         fs::write(path, content).during(|| format!("writing {path}"))
     };
@@ -74,16 +74,16 @@ fn files(plan: &Plan, node: &NodePlan) -> Result<()> {
     write("/etc/kube-proxy.yaml", &render::kube_proxy(node.place.node(), &proxy_kubeconfig()))
 }
 
-/// What programs the node's network: kube-proxy, and the firewall for network policies.
+/// Starts kube-proxy and the firewall.
 fn proxy_kubeconfig() -> PathBuf {
     Path::new(SHARE).join("pki/proxy.kubeconfig")
 }
 
-/// Settings of the node's own network namespace. Kernels without the bridge filter have no switch for it.
+/// Settings of the node's own network namespace. Kernels without the bridge filter lack one of them.
 fn settings() {
     for name in ["ipv4/ip_forward", "ipv4/conf/all/route_localnet", "bridge/bridge-nf-call-iptables"] {
         if let Err(error) = fs::write(format!("/proc/sys/net/{name}"), "1") {
-            eprintln!("net/{name} stays as it is: {error}");
+            eprintln!("net/{name} is unchanged: {error}");
         }
     }
 }
@@ -96,8 +96,8 @@ async fn boot(plan: &Plan, node: &NodePlan, supervisor: &Supervisor) -> Result<(
     for image in &plan.images {
         import(&plan.tool("ctr"), image).await?;
     }
-    // at the lab's start the API server comes up meanwhile: a kubelet that finds none waits 7 s before its next try.
-    // On a later power-on without an API server the kubelet must start all the same.
+    // a kubelet without an API server waits 7 s before it retries, so wait for the API server at the lab's start, but not
+    // without limit: kubelet must also start during an outage
     let reached = async {
         while TcpStream::connect((API, API_PORT)).await.is_err() {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -111,7 +111,7 @@ async fn boot(plan: &Plan, node: &NodePlan, supervisor: &Supervisor) -> Result<(
     Ok(())
 }
 
-/// Loads an image tar into the node's containerd, unless this very tar was loaded before.
+/// Loads an image tar into the node's containerd, unless the same tar was loaded before.
 pub async fn import(ctr: &Path, image: &Path) -> Result<()> {
     let known = fs::read_to_string(IMPORTED).unwrap_or_default();
     let tar = image.display().to_string();

@@ -10,10 +10,10 @@ use nix::sys::stat::{Mode, SFlag, makedev, mknod, umask};
 use std::fs;
 use std::path::Path;
 
-/// Folders of `/var/lib` that cannot lie on the overlay (containerd puts overlays of its own there); they survive power-off.
+/// Folders of `/var/lib` that cannot be on the overlay (containerd creates overlays there); they survive power-off.
 const ON_DISK: [&str; 2] = ["containerd", "kubelet"];
 
-/// Kernel-wide settings that a kubelet would change on the host: it is shown the values that it wants.
+/// Kernel-wide settings that kubelet would change on the host: it sees the wanted values instead.
 const SETTINGS: [(&str, &str); 6] = [
     ("vm/overcommit_memory", "1"),
     ("vm/panic_on_oom", "0"),
@@ -63,7 +63,7 @@ fn system(root: &Path, hierarchies: &[Hierarchy]) -> Result<()> {
     Ok(())
 }
 
-/// Mounts the hierarchies; the caller's control group namespace decides what part of them is seen.
+/// Mounts the hierarchies; the caller's control group namespace determines the visible part.
 pub fn cgroups(at: &Path, hierarchies: &[Hierarchy]) -> Result<()> {
     let quiet = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     if !hierarchies.iter().any(Hierarchy::is_whole) {
@@ -130,10 +130,10 @@ fn settings(plan: &Plan, root: &Path) -> Result<()> {
     }
     let memory = fs::read_to_string(proc.join("meminfo")).during(|| "reading /proc/meminfo".to_owned())?;
     over("meminfo", &with_memory(&memory, plan.node_memory_mib))?;
-    // kubelet and our agent recognise a reboot by it
+    // kubelet and the agent detect a reboot by it
     let boot = fs::read_to_string("/proc/sys/kernel/random/uuid").during(|| "reading a fresh UUID".to_owned())?;
     over("sys/kernel/random/boot_id", &boot)?;
-    // pods with hostUsers: false may mount a proc only where one without mounts over it is seen
+    // pods with hostUsers: false may mount /proc only if an unobstructed one is visible
     let clean = root.join("run/.proc");
     mount::new("proc", &clean, MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC, "")
 }
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_believes_to_have_the_memory_it_was_given() {
+    fn meminfo_shows_the_memory_of_the_spec() {
         let shown = with_memory("MemTotal:       100 kB\nMemFree:  1 kB\nSwapTotal: 0 kB\n", 2048);
         assert!(shown.contains("MemTotal:         2097152 kB\n"), "{shown}");
         assert!(shown.ends_with("SwapTotal: 0 kB\n"), "{shown}");

@@ -1,4 +1,4 @@
-//! The cluster's keys, made for each lab and kept on its tmpfs.
+//! The cluster's keys, created for each lab on its tmpfs.
 
 use crate::address::{API, Place, SERVICE_API};
 use crate::error::{During, Error, Result};
@@ -40,7 +40,7 @@ pub fn write_private(path: &Path, content: &str) -> Result<()> {
         .during(|| format!("writing {}", path.display()))
 }
 
-/// An authority that signs.
+/// A certificate authority.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// Its own certificate and key.
@@ -63,7 +63,7 @@ fn params(name: &str, groups: &[&str]) -> CertificateParams {
 }
 
 impl Authority {
-    /// A new one.
+    /// A new authority.
     pub fn new(name: &str) -> Result<Self> {
         let key = KeyPair::generate().map_err(|error| failed(&error))?;
         let mut params = params(name, &[]);
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_named_pair_is_made_and_a_kubeconfig_reads_back() {
+    fn pki_creates_all_pairs_and_a_readable_kubeconfig() {
         let keys = ControlPlane::new().unwrap();
         for name in ["apiserver", "admin", "controller-manager", "scheduler", "proxy", "kubelet-client", "front"] {
             assert!(keys.pair(name).unwrap().cert.starts_with("-----BEGIN CERTIFICATE"), "{name}");

@@ -1,4 +1,4 @@
-//! Where things lie: on the host, and inside the lab.
+//! Folders on the host and inside the lab.
 
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -26,11 +26,10 @@ pub struct Folders {
 impl Folders {
     /// From the environment (`GPUTENANCY_CACHE`, `GPUTENANCY_STATE`, `CARGO_TARGET_DIR`), else the defaults.
     pub fn find() -> Result<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .ancestors()
-            .nth(2)
-            .map(Path::to_path_buf)
-            .ok_or_else(|| Error::Missing("the checkout this program was built in is gone".to_owned()))?;
+        let root =
+            Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_path_buf).ok_or_else(|| {
+                Error::Missing("the checkout that this program was built in no longer exists".to_owned())
+            })?;
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let target = variable("CARGO_TARGET_DIR").unwrap_or_else(|| root.join("target"));
         let cache = match variable("GPUTENANCY_CACHE") {
@@ -63,7 +62,7 @@ pub fn node_folder(node: &str) -> PathBuf {
     Path::new(LAB).join("nodes").join(node)
 }
 
-/// The folder that the lab and the node both see: keys, logs, control socket.
+/// The folder shared by lab and node: keys, logs, control socket.
 pub fn node_share(node: &str) -> PathBuf {
     node_folder(node).join("share")
 }

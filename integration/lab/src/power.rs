@@ -1,4 +1,4 @@
-//! The nodes as the lab's root process runs them: cable, power, and the first process of each.
+//! Nodes in the lab's root process: network cable, power, and the first process of each.
 
 use crate::address::{API, NODE_PREFIX};
 use crate::cgroup::{self, Hierarchy};
@@ -46,7 +46,7 @@ impl Machines {
         })
     }
 
-    /// What runs.
+    /// Status of all nodes.
     pub async fn status(&self) -> BTreeMap<String, NodeStatus> {
         let mut all = BTreeMap::new();
         for (name, machine) in &self.by_name {
@@ -56,7 +56,7 @@ impl Machines {
         all
     }
 
-    /// Starts a node; one that is on is left as it is.
+    /// Starts a node; no effect on one that is on.
     pub async fn power_on(&self, name: &str) -> Result<()> {
         let mut machine = self.find(name)?.lock().await;
         if machine.pid.borrow().is_some() {
@@ -98,7 +98,7 @@ impl Machines {
         command.arg("enter");
         for hierarchy in &self.hierarchies {
             let group = Path::new(cgroup::ROOT).join(&hierarchy.folder).join(&node.name);
-            // a reboot clears control groups; those of dead pods would cost the kubelet 3 s each
+            // a reboot clears control groups; kubelet would spend 3 s on each of a dead pod
             cgroup::remove(&group);
             command.arg("--group").arg(group);
         }
@@ -117,7 +117,7 @@ impl Machines {
         command.spawn().during(|| format!("starting {}", node.name))
     }
 
-    /// Power loss: every process of the node ends at this moment, by SIGKILL.
+    /// Power loss: SIGKILL to every process of the node.
     pub async fn power_off(&self, name: &str) -> Result<()> {
         let machine = self.find(name)?.lock().await;
         let mut pid = machine.pid.subscribe();
@@ -144,7 +144,7 @@ fn boot_log(node: &str) -> PathBuf {
 /// A new network namespace with a new cable to the lab's bridge.
 async fn plug_in(plan: &Plan, node: &NodePlan) -> Result<()> {
     let (netns, cable, ip) = (node.place.netns(), node.place.cable(), node.place.node());
-    // what a power loss left behind; at the first start there is nothing
+    // remains of a power loss, if any
     let _ = line(&format!("ip link del {cable}")).await;
     let _ = line(&format!("ip netns del {netns}")).await;
     line(&format!("ip netns add {netns}")).await?;

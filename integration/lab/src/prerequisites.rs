@@ -1,4 +1,4 @@
-//! What the machine must have before a lab can start; each thing missing is named with the package that brings it.
+//! Requirements of the machine; a missing one is named with its package.
 
 use crate::error::{Error, Result};
 use crate::place::Folders;
@@ -18,7 +18,7 @@ const PROGRAMS: [(&str, &str); 9] = [
     ("busybox", "busybox-static"),
 ];
 
-/// What no lab can do without.
+/// Programs that every lab needs.
 const TOOLS: [&str; 11] = [
     "etcd",
     "kube-apiserver",
@@ -40,10 +40,10 @@ pub(crate) fn which(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(usual).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// Watchers (inotify instances) of a control plane, and of each node, with some room.
+/// Watchers (inotify instances) of a control plane and of each node, with a reserve.
 const WATCHERS: (usize, usize) = (16, 10);
 
-/// There are enough watchers left for a lab of so many nodes. Without them kubelets fail in ways that are hard to read.
+/// Checks that enough watchers are left for a lab of this size; without them kubelets fail with misleading errors.
 pub fn check_watchers(nodes: usize) -> Result<()> {
     let file = "/proc/sys/fs/inotify/max_user_instances";
     let limit = fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<usize>().ok());
@@ -65,10 +65,10 @@ fn watchers_in_use() -> usize {
         .count()
 }
 
-/// Everything is there, or one error that lists all that is not.
+/// Checks all requirements; the error lists everything missing.
 pub fn check(folders: &Folders) -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
-        return Err(Error::Missing("the lab makes namespaces and mounts: run it as root (sudo)".to_owned()));
+        return Err(Error::Missing("the lab creates namespaces and mounts: run it as root (sudo)".to_owned()));
     }
     let mut missing: Vec<String> = PROGRAMS
         .iter()

@@ -1,4 +1,4 @@
-//! Finding and ending processes by number, safely against numbers that are used again.
+//! Finds and kills processes by id, safe against reused ids.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -21,7 +21,7 @@ struct Stat {
     started: u64,
 }
 
-/// Reads the fields of `/proc/PID/stat` behind the name, which may itself hold blanks and brackets.
+/// Reads the fields of `/proc/PID/stat` behind the name, which may contain blanks and brackets.
 fn parse(stat: &str) -> Option<Stat> {
     let mut fields = stat.get(stat.rfind(')')? + 2..)?.split(' ');
     let state = fields.next()?.chars().next()?;
@@ -62,7 +62,7 @@ pub fn child_of(parent: i32) -> Option<Process> {
         .map(|(pid, stat)| Process { pid, started: stat.started })
 }
 
-/// Interval for polling what sends no notification.
+/// Polling interval where there is no notification.
 pub const LOOK: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
@@ -70,14 +70,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_a_stat_line_whose_name_has_blanks_and_brackets() {
+    fn stat_line_with_spaces_and_brackets_in_name_is_parsed() {
         let line = "12 (a) b (c) S 7 12 12 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4711 1 1";
         let stat = parse(line).unwrap();
         assert_eq!((stat.state, stat.parent, stat.started), ('S', 7, 4711));
     }
 
     #[test]
-    fn a_process_that_took_over_a_number_is_not_the_one_that_had_it() {
+    fn process_with_reused_pid_is_distinguished() {
         let me = Process::find(i32::try_from(std::process::id()).unwrap()).unwrap();
         assert!(me.alive());
         assert!(!Process { started: me.started + 1, ..me }.alive());

@@ -9,12 +9,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Starts the clock; a silent one says nothing.
+    /// Starts the clock; a silent one prints nothing.
     pub fn new(verbose: bool) -> Self {
         Self { started: Instant::now(), verbose }
     }
 
-    /// Says what has been done.
+    /// Prints a completed step.
     pub fn step(&mut self, what: &str) {
         if self.verbose {
             eprintln!("lab: {:5.1} s  {what}", self.started.elapsed().as_secs_f64());

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_files_of_the_first_node_are_complete() {
+    fn rendered_files_of_a_node_match_snapshots() {
         let place = Place(1);
         insta::assert_snapshot!("kubelet", kubelet(place));
         insta::assert_snapshot!("containerd", containerd(Path::new("/toolset")));

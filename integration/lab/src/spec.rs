@@ -1,14 +1,14 @@
-//! What a lab is asked to be, and the full plan that its processes work from.
+//! Specification of a lab, and the plan derived from it.
 
 use crate::address::{MOST_NODES, Place};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// The label of nodes that are to get simulated GPUs.
+/// The label of nodes with simulated GPUs.
 pub const GPU_LABEL: &str = "gputenancy.io/lab-gpu";
 
-/// What the caller wants: every field has a default.
+/// Options of a lab; every field has a default.
 #[derive(Debug, Clone)]
 pub struct LabSpec {
     /// The lab's name: state folder, cgroups, host name. Lower-case letters, digits and dashes.
@@ -17,9 +17,9 @@ pub struct LabSpec {
     pub gpu_nodes: u8,
     /// Nodes `cpu-1…`.
     pub cpu_nodes: u8,
-    /// The memory each node believes to have, in MiB.
+    /// The memory that each node reports, in MiB.
     pub node_memory_mib: u64,
-    /// Where the project's own programs are taken from.
+    /// Build profile of the project's programs.
     pub profile: Profile,
     /// Refuse to start when one of the project's own images cannot be built.
     pub require_images: bool,
@@ -27,7 +27,7 @@ pub struct LabSpec {
     pub apiserver_flags: Vec<String>,
     /// Flags added to every kubelet's.
     pub kubelet_flags: Vec<String>,
-    /// Say on standard error what is being done.
+    /// Print progress on standard error.
     pub verbose: bool,
 }
 
@@ -53,7 +53,7 @@ impl LabSpec {
         Self { name: name.to_owned(), ..Self::default() }
     }
 
-    /// The nodes, GPU nodes first, or why there can be no such lab.
+    /// The nodes, GPU nodes first; an error for an invalid specification.
     pub fn nodes(&self) -> Result<Vec<NodePlan>> {
         let invalid = |why: &str| Error::Invalid { what: format!("lab {:?}", self.name), why: why.to_owned() };
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -95,13 +95,13 @@ impl Profile {
 pub struct NodePlan {
     /// Its name in Kubernetes.
     pub name: String,
-    /// Whether it is to get simulated GPUs.
+    /// Whether it gets simulated GPUs.
     pub gpu: bool,
     /// Its addresses.
     pub place: Place,
 }
 
-/// Everything that the lab's processes need to know: written by the host side, read by `lab init` and `lab node-init`.
+/// Input of the lab's processes: written by the host side, read by `lab init` and `lab node-init`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Plan {
     /// The lab's name.
@@ -112,11 +112,11 @@ pub struct Plan {
     pub port: u16,
     /// The folder with `bin` and `cni`.
     pub toolset: PathBuf,
-    /// Folders that nodes see read-only at the same path: programs, what the toolset's links point at, images.
+    /// Folders that nodes have read-only at the same path: programs, targets of the toolset's links, images.
     pub shown: Vec<PathBuf>,
     /// Image tars, in the order of import.
     pub images: Vec<PathBuf>,
-    /// The memory each node believes to have, in MiB.
+    /// The memory that each node reports, in MiB.
     pub node_memory_mib: u64,
     /// Flags added to kube-apiserver's.
     pub apiserver_flags: Vec<String>,
@@ -141,21 +141,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gpu_nodes_come_first_and_every_node_has_its_own_place() {
+    fn spec_lists_gpu_nodes_first_with_unique_addresses() {
         let nodes = LabSpec::default().nodes().unwrap();
         let names: Vec<_> = nodes.iter().map(|node| (node.name.as_str(), node.gpu, node.place.0)).collect();
         assert_eq!(names, [("gpu-1", true, 1), ("gpu-2", true, 2), ("cpu-1", false, 3)]);
     }
 
     #[test]
-    fn refuses_names_that_cannot_be_a_host_name_or_a_folder() {
+    fn spec_rejects_invalid_names() {
         for name in ["", "../x", "Lab", "-x", "a b"] {
             assert!(LabSpec::named(name).nodes().is_err(), "{name:?}");
         }
     }
 
     #[test]
-    fn refuses_more_nodes_than_the_plan_has_addresses() {
+    fn spec_rejects_too_many_nodes() {
         assert!(LabSpec { gpu_nodes: 150, cpu_nodes: 150, ..LabSpec::default() }.nodes().is_err());
     }
 }

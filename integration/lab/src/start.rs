@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-/// What the lab applies to its own cluster.
+/// Objects that the lab applies to its cluster.
 const ADDONS: &str = concat!(include_str!("conf/coredns.yaml"), "\n---\n", include_str!("conf/kube-proxy-rights.yaml"));
 
 impl Lab {
@@ -67,7 +67,7 @@ impl Lab {
         let outcome = bring_up(&spec.name, &folder, listener, &mut progress).await;
         if outcome.is_err() {
             progress.step(&format!(
-                "the lab did not come up; it is left for inspection: lab logs --name {0}, lab down --name {0}",
+                "the lab did not start; inspect it: lab logs --name {0}, lab down --name {0}",
                 spec.name
             ));
         }
@@ -78,7 +78,7 @@ impl Lab {
 async fn bring_up(name: &str, folder: &Path, listener: TcpListener, progress: &mut Progress) -> Result<Lab> {
     spawn_keeper(name, folder, listener)?;
     let state = wait_init(name, folder).await?;
-    progress.step("namespaces, network and keys made; etcd, kube-apiserver and the nodes' containerd are starting");
+    progress.step("namespaces, network and keys created; etcd, kube-apiserver and the nodes' containerd are starting");
     fetch_kubeconfig(&state, folder)?;
     wait_api(folder, &state, PATIENCE).await?;
     progress.step(&format!(
@@ -113,14 +113,14 @@ fn spawn_keeper(name: &str, folder: &Path, listener: TcpListener) -> Result<()> 
     let log = folder.join("lab.log");
     let out = fs::File::create(&log).during(|| format!("creating {}", log.display()))?;
     let errors = out.try_clone().during(|| format!("creating {}", log.display()))?;
-    // a session of its own: neither an interrupt nor the end of the caller's terminal reaches the lab
+    // a separate session: neither an interrupt nor the end of the caller's terminal reaches the lab
     let mut command = tokio::process::Command::new("setsid");
     command.arg(program()?).arg("keeper").arg(folder).arg(name);
     command.stdin(Stdio::from(OwnedFd::from(listener))).stdout(out).stderr(errors).current_dir("/");
     command.spawn().during(|| "starting the lab".to_owned()).map(drop)
 }
 
-/// Waits until the lab's first process answers.
+/// Waits until the lab's first process responds.
 async fn wait_init(name: &str, folder: &Path) -> Result<State> {
     let log = folder.join("lab.log");
     let answers = async {

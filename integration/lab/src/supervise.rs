@@ -1,4 +1,4 @@
-//! Keeps programs running: a component that ends is started again, unless it was stopped on purpose.
+//! Keeps programs running: a component that ends is restarted unless it was stopped.
 
 use crate::component::Component;
 use crate::error::{During, Error, Result};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
-/// Between two starts of a program that keeps ending.
+/// Pause between restarts.
 const PAUSE: Duration = Duration::from_millis(500);
 
 struct Kept {
@@ -21,7 +21,7 @@ struct Kept {
     pid: watch::Receiver<Option<i32>>,
 }
 
-/// The components of one place: the lab's root or one node.
+/// The components of the lab's root or of one node.
 #[derive(Clone)]
 pub struct Supervisor {
     logs: PathBuf,
@@ -40,7 +40,7 @@ impl Supervisor {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts to keep a component running; one that is kept already is left as it is.
+    /// Starts a component and keeps it running; no effect on one that runs already.
     pub fn keep(&self, component: Component) {
         let mut table = self.table();
         if table.contains_key(&component.name) {
@@ -66,7 +66,7 @@ impl Supervisor {
         })
     }
 
-    /// Ends a component with SIGKILL and leaves it down; returns when it is gone.
+    /// Kills a component with SIGKILL without a restart; returns when it has ended.
     pub async fn stop(&self, name: &str) -> Result<()> {
         let (wanted, mut pid) = self.find(name)?;
         wanted.send_replace(false);
@@ -82,7 +82,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Kills a component with SIGKILL; returns when another process has taken its place.
+    /// Kills a component with SIGKILL; returns when its new process runs.
     pub async fn kill(&self, name: &str) -> Result<()> {
         let (_, mut pid) = self.find(name)?;
         let Some(old) = *pid.borrow_and_update() else { return Ok(()) };
@@ -139,7 +139,7 @@ async fn run(
                     () = unwanted(&mut want) => None,
                 };
                 match ended {
-                    Some(ended) => eprintln!("{} ended ({ended:?}), starting it again", component.name),
+                    Some(ended) => eprintln!("{} ended ({ended:?}), restarting it", component.name),
                     None => {
                         let _ = child.kill().await;
                     }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_killed_component_comes_back_as_another_process() {
+    async fn supervisor_restarts_killed_component() {
         let folder = tempfile::tempdir().unwrap();
         let supervisor = supervisor(folder.path());
         supervisor.keep(sleeper("a"));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stopped_component_stays_down_until_started() {
+    async fn supervisor_keeps_stopped_component_down() {
         let folder = tempfile::tempdir().unwrap();
         let supervisor = supervisor(folder.path());
         supervisor.keep(sleeper("a"));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unknown_component_is_named_with_those_there_are() {
+    async fn unknown_component_error_lists_known_components() {
         let folder = tempfile::tempdir().unwrap();
         let supervisor = supervisor(folder.path());
         supervisor.keep(sleeper("etcd"));

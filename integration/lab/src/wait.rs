@@ -1,4 +1,4 @@
-//! Waiting on conditions, by watch: generous limits, and errors that name what did not happen.
+//! Waits for conditions by watch, with generous limits.
 
 use crate::address::{API, API_PORT};
 use crate::error::{Asking, Error, Result};
@@ -18,10 +18,10 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long things may take that take seconds on an idle machine.
+/// Limit for operations that take seconds on an idle machine.
 pub const PATIENCE: Duration = Duration::from_mins(3);
 
-/// Waits until the object fulfils the condition; the object as it is then (none when it is gone).
+/// Waits until the object satisfies the condition, and returns it (`None` when it is deleted).
 pub async fn wait_for<K>(
     api: Api<K>,
     name: &str,
@@ -34,7 +34,7 @@ where
 {
     let mut states = watch_object(api, name).default_backoff().boxed();
     let met = async {
-        // a failed watch is begun again: the API server may be restarted meanwhile, on purpose
+        // restart a failed watch: tests restart the API server
         while let Some(state) = states.next().await {
             if let Ok(object) = state
                 && condition.matches_object(object.as_ref())
@@ -48,7 +48,7 @@ where
     waited.map_err(|_| Error::Timeout { what: format!("{name}: {what}"), after: timeout, log: None })?
 }
 
-/// Waits until the set of objects that the selection shows fulfils the condition; `what` names it in errors.
+/// Waits until the selected objects satisfy the condition; `what` names it in errors.
 pub async fn wait_for_all<K>(
     api: Api<K>,
     selection: watcher::Config,
@@ -84,7 +84,7 @@ where
     })?
 }
 
-/// Whether the pod is ready and not about to go.
+/// Whether the pod is ready and not being deleted.
 pub fn pod_is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     pod.metadata.deletion_timestamp.is_none()
@@ -139,7 +139,7 @@ impl Lab {
         pod.ok_or_else(|| Error::Missing(format!("pod {namespace}/{name} is gone")))
     }
 
-    /// Waits until all replicas of the deployment are there, up to date and available.
+    /// Waits until all replicas of the deployment are updated and available.
     pub async fn deployment_ready(&self, namespace: &str, name: &str) -> Result<()> {
         let api = Api::<Deployment>::namespaced(self.client(), namespace);
         let ready = |deployment: Option<&Deployment>| {
@@ -164,7 +164,7 @@ impl Lab {
         wait_for_all(api, watcher::Config::default(), "all nodes to be ready", PATIENCE, all_ready).await.map(drop)
     }
 
-    /// Waits until the API server says that it is ready.
+    /// Waits until the API server reports ready.
     pub async fn apiserver_ready(&self) -> Result<()> {
         wait_api(&self.inner.folder, &self.inner.state, PATIENCE).await
     }
@@ -177,7 +177,7 @@ impl Lab {
 }
 
 impl NodeHandle {
-    /// Off and on again, then waits until Kubernetes calls the node ready again.
+    /// Power-cycles the node and waits until it is Ready.
     pub async fn power_cycle(&self) -> Result<()> {
         self.power_off().await?;
         self.power_on().await?;
@@ -185,7 +185,7 @@ impl NodeHandle {
         self.wait_ready().await
     }
 
-    /// Waits until Kubernetes calls the node ready, as reported by the kubelet of its present boot.
+    /// Waits until the node is Ready, as reported by the kubelet of its present boot.
     pub async fn wait_ready(&self) -> Result<()> {
         let api = Api::<Node>::all(self.lab().client());
         let boot = self.run(&["cat", "/proc/sys/kernel/random/boot_id"]).await?;

@@ -1,4 +1,4 @@
-//! The lab behaves as a cluster of machines does: traffic, power loss, cut cables, an API server that is away.
+//! The lab behaves like separate machines: traffic, power loss, network partitions, API server outage.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a failure here is a failed test")]
 
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -28,7 +28,7 @@ metadata: {name: server, namespace: default}
 spec: {selector: {app: server}, ports: [{port: 80}]}
 "#;
 
-/// Asks a web server until it answers: kube-proxy may take a second to learn of a service.
+/// Polls a web server until it responds: kube-proxy may take a second to configure a service.
 async fn fetch(lab: &Lab, host: &str) -> String {
     let script = format!(
         "i=0; while [ $i -lt 60 ]; do printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 3 {host} 80 | tail -1 | grep . && exit; i=$((i+1)); sleep 1; done; exit 1"
@@ -45,7 +45,7 @@ async fn traffic_crosses_nodes_by_address_and_by_name(lab: &Lab) {
     assert_eq!(fetch(lab, "server.default.svc.cluster.local").await.trim(), "hello");
 }
 
-async fn only_gpu_nodes_are_labelled(lab: &Lab) {
+async fn gpu_label_is_on_gpu_nodes_only(lab: &Lab) {
     let labelled: Vec<_> = lab
         .nodes()
         .await
@@ -85,7 +85,7 @@ async fn a_node_with_a_pulled_cable_is_lost_until_it_is_plugged_in(lab: &Lab) {
     let lost = |node: Option<&Node>| node.is_some_and(|node| !node_is_ready(node));
     wait_for(nodes, "gpu-2", "node to be lost", lost, PATIENCE).await.unwrap();
     let still = node.exec(&["true"]).await.unwrap();
-    assert_eq!(still.status, Some(0), "the machine itself runs on");
+    assert_eq!(still.status, Some(0), "the node still runs");
     node.restore_network().await.unwrap();
     node.wait_ready().await.unwrap();
 }
@@ -117,14 +117,14 @@ metadata: {name: guarded, namespace: default}
 spec: {podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {friend: "yes"}}}], ports: [{port: 80}]}]}
 "#;
 
-/// Does the pod reach the web server there? One try: what is dropped answers nothing.
+/// Can the pod reach the web server? One attempt; a dropped connection has no answer.
 async fn reaches(lab: &Lab, pod: &str, host: &str) -> bool {
     let script = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {host} 80 | grep -q hello");
     lab.kubectl(&["exec", pod, "--", "sh", "-c", &script]).await.is_ok()
 }
 
-/// Waits until the pod does (or does not) reach the server: a node learns of a policy a moment after the API server, one
-/// whose cable was out some seconds after.
+/// Waits until the pod can or cannot reach the server: a node applies a policy a moment after the API server, and some seconds
+/// after a network partition.
 async fn comes_to_reach(lab: &Lab, pod: &str, host: &str, wanted: bool) {
     let end = tokio::time::Instant::now() + PATIENCE;
     while reaches(lab, pod, host).await != wanted {
@@ -184,12 +184,12 @@ async fn a_failure_leaves_logs_events_and_objects(lab: &Lab) {
 }
 
 #[tokio::test]
-async fn a_lab_behaves_as_a_cluster_of_machines_does() {
+async fn lab_behaves_like_separate_machines() {
     let spec = LabSpec { gpu_nodes: 2, cpu_nodes: 1, ..LabSpec::named("test-cluster") };
     lab::lab::down(&lab::place::Folders::find().unwrap(), &spec.name).unwrap();
     let lab = Lab::start(spec).await.unwrap();
     lab.apply(PODS).await.unwrap();
-    only_gpu_nodes_are_labelled(&lab).await;
+    gpu_label_is_on_gpu_nodes_only(&lab).await;
     traffic_crosses_nodes_by_address_and_by_name(&lab).await;
     a_killed_kubelet_comes_back_and_its_pods_are_untouched(&lab).await;
     a_power_cycle_is_a_new_boot_that_keeps_the_disk_and_loses_what_was_in_memory(&lab).await;

@@ -1,4 +1,4 @@
-//! A lab leaves nothing on the host, however it ends.
+//! A lab leaves nothing on the host, in whatever way it ends.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failure here is a failed test")]
 
 use lab::place::Folders;
@@ -17,7 +17,7 @@ fn print(program: &str, arguments: &[&str]) -> String {
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
 
-/// All that a lab could leave which does not carry its name.
+/// Possible remains of a lab without its name.
 fn host() -> Vec<(String, String)> {
     let settings =
         ["vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/hostname"];
@@ -47,7 +47,7 @@ fn host() -> Vec<(String, String)> {
     seen
 }
 
-/// Everything that carries the lab's name, or lives in its network.
+/// Everything with the lab's name, or in its network.
 fn traces(name: &str, namespace: &str) -> Vec<String> {
     let groups = print("find", &["/sys/fs/cgroup", "-type", "d", "-name", &format!("gputenancy-{name}")]);
     let mut found: Vec<String> = groups.lines().map(str::to_owned).collect();
@@ -66,7 +66,7 @@ fn network_of(lab: &Lab) -> String {
     fs::read_link(format!("/proc/{}/ns/net", lab.init_pid())).unwrap().to_string_lossy().into_owned()
 }
 
-/// Waits until nothing is left: the keeper cleans up behind a lab that was killed.
+/// Waits until nothing is left: the keeper cleans up after a killed lab.
 async fn gone(name: &str, namespace: &str) {
     let waited = tokio::time::timeout(lab::PATIENCE, async {
         while !traces(name, namespace).is_empty() {
@@ -81,7 +81,7 @@ fn keeper_of(lab: &Lab) -> Process {
 }
 
 #[tokio::test]
-async fn two_labs_run_at_once_and_leave_nothing_on_the_host() {
+async fn labs_run_concurrently_and_clean_up() {
     let folders = Folders::find().unwrap();
     for name in ["test-one", "test-two"] {
         lab::lab::down(&folders, name).unwrap();
@@ -90,17 +90,17 @@ async fn two_labs_run_at_once_and_leave_nothing_on_the_host() {
     let (one, two) = tokio::join!(Lab::start(small("test-one")), Lab::start(small("test-two")));
     let (one, two) = (one.unwrap(), two.unwrap());
     one.kubectl(&["create", "namespace", "only-here"]).await.unwrap();
-    assert!(two.kubectl(&["get", "namespace", "only-here"]).await.is_err(), "labs are apart from each other");
+    assert!(two.kubectl(&["get", "namespace", "only-here"]).await.is_err(), "labs share objects");
     let (network_one, network_two) = (network_of(&one), network_of(&two));
-    assert!(traces("test-one", &network_one).len() > 10, "a running lab is seen by this test");
+    assert!(traces("test-one", &network_one).len() > 10, "a running lab is not detected");
 
-    // the first is ended as it should be, the second by an accident of its first process
+    // the first is stopped regularly, the first process of the second is killed
     one.down().await.unwrap();
     assert_eq!(traces("test-one", &network_one), Vec::<String>::new());
     Process::find(two.init_pid()).unwrap().kill();
     gone("test-two", &network_two).await;
 
-    // and one whose keeper cannot clean up any more
+    // a lab whose keeper was killed
     let three = Lab::start(small("test-one")).await.unwrap();
     let network = network_of(&three);
     let init = Process::find(three.init_pid()).unwrap();

@@ -1,10 +1,10 @@
-//! mig-parted's config file, and which entry of a config is for which GPU.
+//! mig-parted's config file, and the entry for each GPU.
 
 use std::{collections::BTreeMap, path::Path};
 
 use serde::Deserialize;
 
-/// Why a config cannot be had.
+/// Why a config cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -15,16 +15,16 @@ pub enum ConfigError {
         /// Why.
         source: std::io::Error,
     },
-    /// It is not what mig-parted reads.
+    /// The file cannot be parsed.
     #[error("reading the config: {0}")]
     Text(#[from] serde_saphyr::Error),
-    /// The name is not in it.
+    /// The file has no config of this name.
     #[error("no config is named {0}")]
     Unknown(String),
-    /// An entry says MIG on and not which devices, or the other way round: the whole file is refused.
+    /// An entry has only one of MIG mode and devices: mig-parted refuses the whole file.
     #[error("a config has mig-enabled without mig-devices, or mig-devices without mig-enabled")]
     Devices,
-    /// A GPU of the node is left out.
+    /// No entry matches a GPU of the node.
     #[error("no entry of the config matches GPU {0}")]
     LeftOut(usize),
 }
@@ -50,7 +50,7 @@ enum Devices {
     Places(Vec<usize>),
 }
 
-/// What one GPU is to have.
+/// Desired state of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// MIG mode.
@@ -80,7 +80,7 @@ impl Selected {
         mig_configs.remove(name).map(Self).ok_or_else(|| ConfigError::Unknown(name.to_owned()))
     }
 
-    /// What each of so many GPUs is to have, in PCI order; a later entry overrides an earlier one.
+    /// Desired state of each GPU, in PCI order; a later entry overrides an earlier one.
     pub fn wanted(&self, gpus: usize) -> Result<Vec<Wanted>, ConfigError> {
         let matches = |entry: &&Entry, gpu: usize| match &entry.devices {
             Devices::Word(word) => word == "all",
@@ -102,7 +102,7 @@ mod tests {
                         mig-enabled: true\n    mig-devices:\n      1g.10gb: 2\n";
 
     #[test]
-    fn a_config_says_what_every_gpu_is_to_have() {
+    fn config_selects_layout_per_gpu() {
         let off = Selected::pick(FILE, "off").unwrap().wanted(2).unwrap();
         assert_eq!(off, [Wanted::default(), Wanted::default()]);
         let half = Selected::pick(FILE, "half").unwrap();

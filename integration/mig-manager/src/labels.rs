@@ -1,4 +1,4 @@
-//! The node's labels as the MIG manager reads and writes them, and the pods that it waits for.
+//! The node's labels, and the pods whose end the MIG manager awaits.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,11 +10,11 @@ use kube::{
 };
 use serde_json::json;
 
-/// Parts of the GPU Operator whose label is always written.
+/// Components of the GPU Operator whose label is always written.
 const PARTS: [&str; 5] = ["device-plugin", "gpu-feature-discovery", "dcgm-exporter", "dcgm", "nvsm"];
-/// The part of third parties, whose label is written only where there is one.
+/// The component of third parties, whose label is written only if it exists.
 const CLIENT: &str = "client";
-/// Labels of the pods that have to be gone, in the order of waiting.
+/// Labels of the pods that must have ended, in the order of waiting.
 const APPS: [&str; 4] =
     ["nvidia-device-plugin-daemonset", "gpu-feature-discovery", "nvidia-dcgm-exporter", "nvidia-dcgm"];
 
@@ -23,7 +23,7 @@ pub struct Labels {
     nodes: Api<Node>,
     node: String,
     client: Client,
-    /// Labels of the parts before they were paused.
+    /// Labels of the components before they were paused.
     before: BTreeMap<String, String>,
 }
 
@@ -42,18 +42,18 @@ impl Labels {
         Ok(Self { nodes, node: node.to_owned(), client: client.clone(), before })
     }
 
-    /// Says how far it is.
+    /// Writes the state label.
     pub async fn state(&self, state: &str) -> kube::Result<()> {
         tracing::info!(state, "state");
         self.set(&[(MIG_STATE_LABEL.to_owned(), state.to_owned())].into()).await
     }
 
-    /// Pauses all parts but those that are off.
+    /// Pauses all components that are not off.
     pub async fn pause(&self) -> kube::Result<()> {
         self.set_parts(PAUSED).await
     }
 
-    /// Starts all parts but those that were off.
+    /// Starts all components that were not off.
     pub async fn start(&self) -> kube::Result<()> {
         self.set_parts("true").await
     }
@@ -68,7 +68,7 @@ impl Labels {
         self.nodes.patch(&self.node, &PatchParams::default(), &patch).await.map(drop)
     }
 
-    /// Waits for the parts' pods to be gone; false: some stayed.
+    /// Waits until the components' pods have ended; false after a timeout.
     pub async fn parts_are_gone(&self, namespace: &str, wait: Duration) -> kube::Result<bool> {
         let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);
         for app in APPS {

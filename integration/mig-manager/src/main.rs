@@ -1,7 +1,8 @@
-//! Follows the label protocol of NVIDIA's MIG manager on one node, with its traps, and partitions through NVML as mig-parted does.
+//! Implements the label protocol of NVIDIA's MIG manager on one node, including its failures, and partitions through NVML as
+//! mig-parted does.
 //!
-//! NVIDIA's program cannot be run without its driver and its images; what is reproduced here is what its source does to node labels,
-//! in which order, and what it leaves undone.
+//! NVIDIA's program needs its driver and its images. This one reproduces its changes of node labels, their order, and the states
+//! that it does not clean up.
 
 mod args;
 mod config;

@@ -18,33 +18,33 @@ use crate::{
     partition::{self, PartitionError},
 };
 
-/// Annotation on the node by which a test makes partitioning fail: `fail`, or `fail-paused` with the parts left paused.
+/// Annotation on the node by which a test makes partitioning fail: `fail`, or `fail-paused` with components left paused.
 const FAULT: &str = "mig-manager.test/fault";
 
-/// Why a reconfiguration ended early, or the program.
+/// Error of a reconfiguration or of the program.
 #[derive(Debug, thiserror::Error)]
 pub enum ManageError {
     /// The API server refused.
     #[error(transparent)]
     Api(#[from] kube::Error),
-    /// The config cannot be had.
+    /// The config cannot be loaded.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// Partitioning failed.
     #[error(transparent)]
     Partition(#[from] PartitionError),
-    /// Pods did not stop in time: the state stays `pending` and the parts paused, as NVIDIA's program leaves them.
-    #[error("parts of the GPU Operator did not stop")]
+    /// Pods did not stop in time: the state stays `pending` and the components paused, as with NVIDIA's program.
+    #[error("components of the GPU Operator did not stop")]
     DidNotStop,
-    /// A test wants it to fail.
-    #[error("a test wants it to fail")]
+    /// A failure injected by a test.
+    #[error("injected failure")]
     Fault,
     /// The partitioning thread ended.
     #[error("partitioning ended: {0}")]
     Join(#[from] tokio::task::JoinError),
 }
 
-/// Acts on every new value of the label; a failure is logged, and the next value waited for.
+/// Acts on every new value of the label; failures are logged.
 pub async fn follow(args: Args) -> Result<(), ManageError> {
     let client = Client::try_default().await?;
     let (seen, mut latest) = watch::channel(String::new());
@@ -113,7 +113,7 @@ async fn failed(labels: &Labels, error: ManageError) -> Result<(), ManageError> 
     Err(error)
 }
 
-/// NVML's calls take their time.
+/// Runs blocking NVML calls on a thread.
 async fn blocking<T: Send + 'static>(
     root: &Path,
     config: &Selected,

@@ -1,4 +1,4 @@
-//! Creating MIG instances as mig-parted does: a node as a whole, a GPU again when its counts differ, placements not chosen.
+//! Creates MIG instances as mig-parted does: for all GPUs of the node, recreating those whose counts differ, without placements.
 
 use std::{
     collections::BTreeMap,
@@ -13,10 +13,10 @@ use crate::config::{ConfigError, Selected, Wanted};
 /// Why partitioning ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum PartitionError {
-    /// The driver is not there.
+    /// The driver is missing.
     #[error("no NVML below {0}")]
     NoDriver(PathBuf),
-    /// NVML does not open.
+    /// NVML cannot be loaded.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// NVML refused.
@@ -28,15 +28,15 @@ pub enum PartitionError {
     /// The board has no such profile.
     #[error("GPU {gpu} has no profile {profile}")]
     NoProfile {
-        /// Its place in PCI order.
+        /// Its index in PCI order.
         gpu: usize,
         /// The profile.
         profile: String,
     },
-    /// No place is left.
+    /// No placement is free.
     #[error("GPU {gpu} has no place left for {profile}")]
     NoPlace {
-        /// Its place in PCI order.
+        /// Its index in PCI order.
         gpu: usize,
         /// The profile.
         profile: String,
@@ -46,7 +46,7 @@ pub enum PartitionError {
     Reset(String),
 }
 
-/// Does the node have what the config says?
+/// Does the node match the config?
 pub fn is_applied(root: &Path, config: &Selected) -> Result<bool, PartitionError> {
     let nvml = open(root)?;
     let gpus = gpus(&nvml)?;
@@ -55,7 +55,7 @@ pub fn is_applied(root: &Path, config: &Selected) -> Result<bool, PartitionError
     Ok(shown == wanted)
 }
 
-/// Gives the node what the config says.
+/// Applies the config to the node.
 pub fn apply(root: &Path, config: &Selected) -> Result<(), PartitionError> {
     apply_mode(root, config)?;
     let nvml = open(root)?;
@@ -94,7 +94,7 @@ fn apply_mode(root: &Path, config: &Selected) -> Result<(), PartitionError> {
             ids.push(gpu.pci_bus_id()?);
         }
     }
-    // NVML is closed by now: our own handle would count as a client
+    // NVML is closed here, because an open handle counts as a client
     if pending { reset(root, &ids) } else { Ok(()) }
 }
 
@@ -154,7 +154,7 @@ fn clear(gpu: &Gpu<'_>) -> Result<(), NvmlFailure> {
     Ok(())
 }
 
-/// Largest first, each at the last place that is free: not where a planner that counts from the front would put it.
+/// Largest first, each at the last free placement, unlike the planner, which prefers the first.
 fn create(place: usize, gpu: &Gpu<'_>, wanted: &Wanted) -> Result<(), PartitionError> {
     let profiles = profiles(gpu)?;
     let mut order: Vec<&InstanceProfile> = Vec::new();

@@ -1,4 +1,4 @@
-//! What every call has in common: initialisation, injected faults, latency and the record.
+//! Common parts of all calls: initialisation, injected faults, latency and history.
 
 use std::io::Write;
 use std::path::Path;
@@ -63,7 +63,7 @@ pub fn run(name: &str, gpu: Option<u32>, body: impl FnOnce(&Context) -> Result<(
     answer.map_or_else(|code| code.0, |()| 0)
 }
 
-/// What an injected fault does to this call; only processes that may change the state meet faults.
+/// The effect of an injected fault on this call; only processes that may change the state are affected.
 fn fault(store: &Store, call: &Call<'_>) -> Option<Effect> {
     let path = store.dir().join(fault::FILE);
     if !read_faults(&path).is_some_and(|faults| fault::concerned(&faults, call)) {
@@ -80,7 +80,7 @@ fn read_faults(path: &Path) -> Option<Vec<Fault>> {
     serde_json::from_slice(&std::fs::read(path).ok()?).ok()
 }
 
-/// Writes the call down where a trace is wanted.
+/// Writes the call to the trace, if there is one.
 fn trace(dir: &Path, call: &Call<'_>) {
     if let Ok(mut file) = std::fs::OpenOptions::new().append(true).open(dir.join(fault::TRACE)) {
         let _ = writeln!(file, "{} {} {}", std::process::id(), call.process, call.name);
@@ -95,11 +95,11 @@ fn process_name() -> &'static str {
     })
 }
 
-/// Ends the process as a power cut or the OOM killer would.
+/// Kills the process, as the OOM killer does.
 fn die() {
     // SAFETY: kill and getpid take and return plain numbers.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
-    // The signal ends this thread before it comes back from the kernel.
+    // the signal ends this thread before the system call returns
     loop {
         std::thread::sleep(Duration::from_secs(1));
     }

@@ -1,4 +1,4 @@
-//! What a call works with.
+//! The context of a call.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,11 +8,11 @@ use silicon::latency::Slow;
 use silicon::visible::View;
 use silicon::{Code, Machine, Store, nodes, store};
 
-/// What a call works with.
+/// The context of a call.
 pub struct Context {
-    /// The machine as the call found it.
+    /// The machine at the start of the call.
     pub machine: Arc<Machine>,
-    /// What this process may see.
+    /// The devices visible to this process.
     pub view: View,
     pub(crate) store: Arc<Store>,
 }
@@ -24,12 +24,12 @@ impl Context {
         clients.live().map_err(|_| Code::UNKNOWN)
     }
 
-    /// The machine as it is now, for calls that wait.
+    /// The present machine, for calls that wait.
     pub fn now(&self) -> Result<Arc<Machine>, Code> {
         self.store.read().map_err(|e| e.code())
     }
 
-    /// Changes the machine, as slowly as the driver does it, and records what happened.
+    /// Changes the machine with the driver's latency, and writes the history.
     pub fn change<T>(
         &self,
         slow: Option<Slow>,
@@ -40,7 +40,7 @@ impl Context {
             return Err(Code::NO_PERMISSION);
         }
         let answer = self.store.change(decide).map_err(|e: store::Error| e.code())?;
-        // The record and the nodes serve tests and tenants; the change itself is made.
+        // the change is made even if history or device nodes cannot be written
         let _ = history::record(self.store.dir(), event(&answer));
         if let (Ok(machine), View::Nodes(dev)) = (self.store.read(), &self.view) {
             let _ = nodes::sync_caps(dev, &machine);
@@ -51,7 +51,7 @@ impl Context {
         Ok(answer)
     }
 
-    /// Changes the machine without a record.
+    /// Changes the machine without an entry in the history.
     pub fn quietly(&self, decide: impl FnOnce(&mut Machine) -> Result<(), Code>) -> Result<(), Code> {
         self.store.change(|machine, _| decide(machine)).map_err(|e| e.code())
     }

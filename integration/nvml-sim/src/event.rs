@@ -23,7 +23,7 @@ const NONE: u32 = u32::MAX;
 /// How often a waiting call polls: one stat of the state file.
 const LOOK: Duration = Duration::from_millis(25);
 
-/// What a set waits for.
+/// The events of a set.
 struct Set {
     gpus: Vec<u32>,
     next: u64,
@@ -36,13 +36,13 @@ struct Sets {
 
 static SETS: Mutex<Sets> = Mutex::new(Sets { last: 0, open: BTreeMap::new() });
 
-/// Does something with an open set.
+/// Calls a function with an open set.
 fn with<T>(set: nvmlEventSet_t, f: impl FnOnce(&mut Set) -> T) -> Result<T, Code> {
     let mut sets = SETS.lock().unwrap_or_else(PoisonError::into_inner);
     sets.open.get_mut(&set.addr()).map(f).ok_or(Code::INVALID_ARGUMENT)
 }
 
-/// The next event of a set, which is then no longer its next.
+/// Takes the next event of a set.
 fn take(set: &mut Set, machine: &Machine) -> Option<Xid> {
     let event = machine.events.iter().find(|e| e.number >= set.next && set.gpus.contains(&e.gpu)).copied()?;
     set.next = event.number + 1;

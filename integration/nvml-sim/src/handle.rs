@@ -1,7 +1,7 @@
-//! Handles: pointers that are never followed, but carry what they name.
+//! Handles: values that encode their target and are never dereferenced.
 //!
 //! 47 bits, so that they look like addresses that are not mapped: kind, GPU, instance ids, and the serial of the
-//! instance, which distinguishes a handle of a destroyed instance from one that took its place.
+//! instance, which distinguishes a handle of a destroyed instance from that of its successor.
 
 use nvml_wrapper_sys::bindings::{nvmlComputeInstance_t, nvmlDevice_t, nvmlGpuInstance_t};
 use silicon::Code;
@@ -93,7 +93,7 @@ impl Context {
         }
     }
 
-    /// The GPU that a handle names; a MIG device will not do.
+    /// The GPU that a handle names; not for a MIG device.
     pub fn gpu(&self, handle: nvmlDevice_t) -> Result<&Gpu, Code> {
         match self.device(handle)? {
             Device::Gpu(gpu) => Ok(gpu),
@@ -106,7 +106,7 @@ impl Context {
         self.gpu(handle).and_then(|gpu| if gpu.mig { Ok(gpu) } else { Err(Code::NOT_SUPPORTED) })
     }
 
-    /// The MIG device that a handle names; a GPU will not do.
+    /// The MIG device that a handle names; not for a GPU.
     pub fn mig_device(&self, handle: nvmlDevice_t) -> Result<MigDevice<'_>, Code> {
         match self.device(handle)? {
             Device::Gpu(_) => Err(Code::INVALID_ARGUMENT),

@@ -1,4 +1,4 @@
-//! What NVML keeps for its process: how often it was initialised, and where the state is.
+//! NVML's state of this process: number of initialisations, and path of the state.
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -34,7 +34,7 @@ fn init() -> Result<(), Code> {
     Ok(())
 }
 
-/// By the variable, else from this library's own place in a driver root.
+/// From the variable, else from this library's path in a driver root.
 fn state_folder() -> PathBuf {
     let variable = std::env::var_os(paths::STATE_VARIABLE).filter(|v| !v.is_empty());
     let by_place = || own_path().and_then(|own| paths::state_of(&own));

@@ -1,4 +1,4 @@
-//! Writing answers to where the caller wants them.
+//! Reads and writes through the caller's pointers.
 
 use std::ffi::{CStr, c_char};
 
@@ -56,7 +56,7 @@ pub fn field<const N: usize>(text: &str) -> [c_char; N] {
     field
 }
 
-/// Writes a list of unknown length: the number always, the items when the caller has room.
+/// Writes a list of unknown length: always the number, the items if the buffer is large enough.
 pub fn put_list<T>(items: Vec<T>, to: *mut T, count: *mut u32) -> Result<(), Code> {
     let room = get(count)? as usize;
     let length = items.len();
@@ -67,7 +67,7 @@ pub fn put_list<T>(items: Vec<T>, to: *mut T, count: *mut u32) -> Result<(), Cod
     put_all(items, to)
 }
 
-/// Writes items into a buffer that has room for them by NVML's contract.
+/// Writes items into a buffer that is large enough by NVML's contract.
 pub fn put_all<T>(items: Vec<T>, to: *mut T) -> Result<(), Code> {
     if to.is_null() && !items.is_empty() {
         return Err(Code::INVALID_ARGUMENT);

@@ -23,7 +23,7 @@ impl Context {
     }
 }
 
-/// Without a buffer the caller asks for the number alone.
+/// Without a buffer only the number is returned.
 fn put_placements<T>(items: Vec<T>, to: *mut T, count: *mut c_uint) -> Result<(), Code> {
     if to.is_null() {
         return put(count, u32::try_from(items.len()).unwrap_or(0));
@@ -41,7 +41,7 @@ nvml! {
     fn nvmlDeviceGetGpuInstancePossiblePlacements[device](
         ctx, device: nvmlDevice_t, profile: c_uint, to: *mut nvmlGpuInstancePlacement_t, count: *mut c_uint,
     ) {
-        // The first version trusts the caller to have room.
+        // the first version has no size of the buffer
         let items = ctx.gi_placements(device, profile)?;
         put(count, u32::try_from(items.len()).unwrap_or(0))?;
         if to.is_null() { Ok(()) } else { put_all(items, to) }

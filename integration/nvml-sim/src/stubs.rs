@@ -1,4 +1,4 @@
-//! The rest of NVML: every other symbol of its header, answering that it is not supported.
+//! All other symbols of NVML's header, which return that they are not supported.
 
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
 use silicon::Code;

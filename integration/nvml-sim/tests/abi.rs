@@ -17,7 +17,7 @@ fn version(size: usize, number: u32) -> u32 {
 }
 
 #[test]
-fn exports_every_symbol_of_the_header() {
+fn library_exports_every_symbol() {
     let sim = Sim::new("a100-80gb");
     // SAFETY: loading the library runs no initialiser of its own.
     let library = unsafe { libloading::Library::new(sim.library()) }.unwrap();
@@ -30,7 +30,7 @@ fn exports_every_symbol_of_the_header() {
 }
 
 #[test]
-fn nothing_works_before_initialisation_and_after_shutdown() {
+fn calls_require_initialisation() {
     let sim = Sim::new("a100-80gb");
     // SAFETY: as above.
     let lib = unsafe { NvmlLib::new(sim.library()) }.unwrap();
@@ -49,7 +49,7 @@ fn nothing_works_before_initialisation_and_after_shutdown() {
 }
 
 #[test]
-fn without_state_the_driver_is_not_loaded() {
+fn missing_state_returns_driver_not_loaded() {
     let sim = Sim::new("a100-80gb");
     std::fs::remove_dir_all(sim.store.dir()).unwrap();
     // SAFETY: as above.
@@ -59,7 +59,7 @@ fn without_state_the_driver_is_not_loaded() {
 }
 
 #[test]
-fn what_is_not_simulated_is_not_supported() {
+fn unsimulated_functions_return_not_supported() {
     let sim = Sim::new("a100-80gb");
     let lib = sim.raw();
     let mut speed = 0;
@@ -68,7 +68,7 @@ fn what_is_not_simulated_is_not_supported() {
 }
 
 #[test]
-fn a_profile_comes_in_the_version_that_the_caller_has() {
+fn profile_struct_follows_the_version_field() {
     let sim = Sim::new("a100-80gb");
     let lib = sim.raw();
     let device = gpu(&lib, 0);
@@ -93,7 +93,7 @@ fn a_profile_comes_in_the_version_that_the_caller_has() {
 }
 
 #[test]
-fn profiles_that_a_board_lacks_are_not_supported_and_those_that_nvml_lacks_are_invalid() {
+fn missing_profile_is_not_supported_and_unknown_profile_invalid() {
     let sim = Sim::new("a100-80gb");
     let lib = sim.raw();
     // SAFETY: plain data, for which zeroes are valid.
@@ -104,7 +104,7 @@ fn profiles_that_a_board_lacks_are_not_supported_and_those_that_nvml_lacks_are_i
 }
 
 #[test]
-fn placements_are_counted_and_then_listed() {
+fn placements_are_counted_without_buffer_and_listed_with_one() {
     let sim = Sim::new("h100-80gb");
     let lib = sim.raw();
     let device = gpu(&lib, 0);
@@ -124,7 +124,7 @@ fn placements_are_counted_and_then_listed() {
 }
 
 #[test]
-fn a_handle_of_a_destroyed_instance_does_not_name_the_one_that_took_its_place() {
+fn handle_of_destroyed_instance_is_invalid() {
     let sim = Sim::new("h100-80gb");
     sim.mig(0);
     let lib = sim.raw();
@@ -150,7 +150,7 @@ fn a_handle_of_a_destroyed_instance_does_not_name_the_one_that_took_its_place() 
 }
 
 #[test]
-fn instances_are_found_by_id_and_their_mig_device_by_the_compute_instance() {
+fn instance_and_mig_device_are_found_by_id() {
     let sim = Sim::new("h100-80gb");
     sim.mig(0);
     let id = sim.partition(0, 9);
@@ -176,7 +176,7 @@ fn instances_are_found_by_id_and_their_mig_device_by_the_compute_instance() {
 }
 
 #[test]
-fn every_code_has_a_message() {
+fn every_return_code_has_a_message() {
     let sim = Sim::new("a100-80gb");
     let lib = sim.raw();
     // SAFETY: the function takes any number and returns a static string.

@@ -1,4 +1,4 @@
-//! What happens to the process that calls NVML: killed in the middle, kept waiting, or not permitted.
+//! Injected faults and rights of a process that calls NVML.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -43,20 +43,20 @@ fn child() {
 }
 
 #[test]
-fn a_process_killed_before_its_call_changed_nothing_and_after_it_everything() {
+fn kill_before_call_changes_nothing_and_after_call_completes_it() {
     for (moment, done) in [("before", false), ("after", true)] {
         let sim = Sim::new("h100-80gb");
         sim.nvsim(&["inject", "--call", "change", "--kill", moment, "--process", "callers-"]);
         assert_eq!(run_child(&sim, None).signal(), Some(9));
         assert_eq!(sim.store.read().unwrap().gpus[0].mig, done, "{moment}");
-        // The lock went with the process, and the fault hits once.
+        // the kernel released the lock, and the fault hits once
         assert!(run_child(&sim, None).success());
         assert!(sim.store.read().unwrap().gpus[0].mig);
     }
 }
 
 #[test]
-fn a_hanging_call_ends_and_does_its_work() {
+fn hanging_call_completes() {
     let sim = Sim::new("h100-80gb");
     sim.nvsim(&["inject", "--call", "nvmlDeviceSetMigMode", "--hang", "0.2"]);
     assert!(run_child(&sim, None).success());
@@ -64,10 +64,10 @@ fn a_hanging_call_ends_and_does_its_work() {
 }
 
 #[test]
-fn mig_is_changed_only_by_who_holds_the_capability_to_configure_it() {
+fn mig_changes_require_the_config_capability() {
     let sim = Sim::new("h100-80gb");
     sim.with_nodes();
-    // Plain files stand in for the nodes: what counts is whether they open.
+    // plain files instead of device nodes: visibility depends on whether they can be opened
     let dev = sim.root.path().join("dev");
     std::fs::create_dir_all(dev.join("nvidia-caps")).unwrap();
     std::fs::write(dev.join("nvidia0"), "").unwrap();

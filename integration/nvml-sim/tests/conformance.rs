@@ -1,4 +1,4 @@
-//! NVIDIA's own programs, unmodified, on every MIG board and many layouts: what they see is what was partitioned.
+//! NVIDIA's unmodified programs on every MIG board and many layouts list exactly the existing instances.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -79,7 +79,7 @@ fn fill(machine: &mut Machine, gpu: usize, first: usize) {
     }
 }
 
-/// The labels that gpu-feature-discovery owes for a machine's MIG devices.
+/// The expected labels for a machine's MIG devices.
 fn expected_labels(machine: &Machine) -> Labels {
     let profile = |id: u32| machine.board.profile(id).unwrap().name.as_str();
     mig_labels(&machine.board, machine.mig_devices().iter().map(|device| profile(device.gi.profile)))

@@ -1,4 +1,4 @@
-//! NVIDIA's own device plugin, unmodified, against a real kubelet: it advertises what was partitioned, and a pod gets it.
+//! NVIDIA's unmodified device plugin with a real kubelet: it advertises existing devices, and pods get them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -50,12 +50,12 @@ async fn stop(node: &NodeHandle) {
     node.run(&["sh", "-c", "kill $(cat /run/plugin.pid)"]).await.unwrap();
 }
 
-/// What the node offers of a resource.
+/// Allocatable of a resource.
 fn offers(node: &Node, resource: &str) -> Option<String> {
     Some(node.status.as_ref()?.allocatable.as_ref()?.get(resource)?.0.clone())
 }
 
-/// A pod that shows what it was given, and ends.
+/// A pod that prints its devices and ends.
 fn pod(name: &str, resource: &str) -> String {
     format!(
         "apiVersion: v1
@@ -124,7 +124,7 @@ impl Drop for Down {
 }
 
 #[tokio::test]
-async fn nvidias_device_plugin_advertises_and_allocates_what_was_carved() {
+async fn device_plugin_advertises_and_allocates_existing_devices() {
     common::binary("lab");
     let name = format!("plugin-{}", std::process::id());
     let _down = Down(name.clone());

@@ -1,4 +1,4 @@
-//! Processes that use GPUs: real ones, seen by NVML while they live.
+//! Real processes that use simulated GPUs, as NVML lists them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -49,7 +49,7 @@ fn partitioned() -> (Sim, u32) {
 }
 
 #[test]
-fn nvml_lists_the_process_with_its_real_pid_memory_and_instance() {
+fn process_is_listed_with_pid_memory_and_instance() {
     let (sim, gi) = partitioned();
     let work = Work::hold(&sim, "ns/pod", 1);
     let nvml = sim.nvml();
@@ -68,7 +68,7 @@ fn nvml_lists_the_process_with_its_real_pid_memory_and_instance() {
 }
 
 #[test]
-fn it_disappears_when_it_is_killed_and_the_instance_can_go() {
+fn killed_process_is_no_longer_listed() {
     let (sim, gi) = partitioned();
     let work = Work::hold(&sim, "ns/pod", 1);
     let destroy = || sim.store.change(|m, clients| m.destroy_ci(0, gi, 0, clients));
@@ -80,7 +80,7 @@ fn it_disappears_when_it_is_killed_and_the_instance_can_go() {
 }
 
 #[test]
-fn several_processes_share_a_device_until_its_memory_is_used_up() {
+fn processes_share_a_device_within_its_memory() {
     let (sim, _) = partitioned();
     let works: Vec<Work> = (0..9).map(|n| Work::hold(&sim, &format!("ns/pod-{n}"), 1)).collect();
     let more = sim.command("gpu-work").args(["hold", "--memory", "1Gi"]).output().unwrap();
@@ -92,7 +92,7 @@ fn several_processes_share_a_device_until_its_memory_is_used_up() {
 }
 
 #[test]
-fn it_says_what_it_was_given() {
+fn gpu_work_prints_its_devices() {
     let (sim, gi) = partitioned();
     let uuid = sim.store.read().unwrap().mig_devices()[0].uuid();
     let work = Work::hold(&sim, "ns/pod", 1);
@@ -104,7 +104,7 @@ fn it_says_what_it_was_given() {
 }
 
 #[test]
-fn it_fails_where_nothing_is_visible() {
+fn gpu_work_fails_without_devices() {
     let sim = Sim::with("h100-80gb", |options| options.gpus = 1);
     sim.mig(0);
     let show = sim.command("gpu-work").arg("show").output().unwrap();
@@ -113,7 +113,7 @@ fn it_fails_where_nothing_is_visible() {
 }
 
 #[test]
-fn a_whole_gpu_in_use_cannot_be_reset_by_nvidia_smi() {
+fn nvidia_smi_does_not_reset_a_gpu_in_use() {
     let sim = Sim::with("a100-80gb", |options| options.tool = Some(common::binary("nvsim")));
     let work = Work::hold(&sim, "ns/pod", 2);
     let smi = || {
@@ -126,7 +126,7 @@ fn a_whole_gpu_in_use_cannot_be_reset_by_nvidia_smi() {
 }
 
 #[test]
-fn the_record_names_the_other_owner_of_a_device() {
+fn history_names_other_owners_of_a_device() {
     let (sim, _) = partitioned();
     let (first, second) = (Work::hold(&sim, "ns/first", 1), Work::hold(&sim, "ns/second", 1));
     first.kill();
@@ -145,9 +145,9 @@ fn the_record_names_the_other_owner_of_a_device() {
 }
 
 #[test]
-fn a_process_without_the_device_node_sees_no_gpu() {
+fn process_without_device_node_sees_no_gpu() {
     let sim = Sim::with("h100-80gb", |options| options.gpus = 1);
-    // Plain files stand in for the nodes: what counts is whether they open.
+    // plain files instead of device nodes: visibility depends on whether they can be opened
     let dev = sim.root.path().join("dev");
     std::fs::create_dir_all(dev.join("nvidia-caps")).unwrap();
     std::fs::write(dev.join("nvidia0"), "").unwrap();

@@ -1,4 +1,4 @@
-//! The library as nvml-wrapper, and thus the agent, sees it.
+//! The library through nvml-wrapper, as the agent uses it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,7 +16,7 @@ use nvml_wrapper::error::NvmlError;
 use silicon::{Code, boards};
 
 #[test]
-fn shows_two_gpus_with_the_board_s_name_and_memory() {
+fn wrapper_lists_gpus_with_name_and_memory() {
     for key in boards::keys() {
         let sim = Sim::new(key);
         let nvml = sim.nvml();
@@ -32,7 +32,7 @@ fn shows_two_gpus_with_the_board_s_name_and_memory() {
 }
 
 #[test]
-fn lists_every_profile_of_every_board_by_its_enum() {
+fn wrapper_lists_every_profile_of_every_board() {
     for key in boards::mig_keys() {
         let sim = Sim::new(key);
         let nvml = sim.nvml();
@@ -45,7 +45,7 @@ fn lists_every_profile_of_every_board_by_its_enum() {
 }
 
 #[test]
-fn mig_mode_waits_for_a_reset_on_ampere_and_not_on_hopper() {
+fn mig_mode_needs_a_reset_on_ampere_only() {
     for (board, activation, current) in [("a100-80gb", 16, 0), ("h100-80gb", 0, 1)] {
         let sim = Sim::new(board);
         let nvml = sim.nvml();
@@ -59,7 +59,7 @@ fn mig_mode_waits_for_a_reset_on_ampere_and_not_on_hopper() {
 }
 
 #[test]
-fn mig_devices_have_holes_names_and_attributes() {
+fn mig_devices_have_indices_names_and_attributes() {
     let sim = Sim::new("h100-80gb");
     sim.mig(0);
     let gone = sim.partition(0, 19);
@@ -81,7 +81,7 @@ fn mig_devices_have_holes_names_and_attributes() {
 }
 
 #[test]
-fn an_xid_reaches_every_event_set_registered_before_it() {
+fn xid_reaches_every_registered_event_set() {
     let sim = Sim::new("h100-80gb");
     let nvml = sim.nvml();
     let gpu = nvml.device_by_index(1).unwrap();
@@ -100,7 +100,7 @@ fn an_xid_reaches_every_event_set_registered_before_it() {
 }
 
 #[test]
-fn a_lost_gpu_says_so_and_the_other_works() {
+fn lost_gpu_does_not_affect_the_other() {
     let sim = Sim::new("h100-80gb");
     let nvml = sim.nvml();
     let gpu = nvml.device_by_index(0).unwrap();
@@ -125,7 +125,7 @@ fn ecc_errors_are_counted() {
 }
 
 #[test]
-fn an_idle_board_has_plausible_readings() {
+fn idle_board_has_plausible_readings() {
     let sim = Sim::new("a100-80gb");
     let nvml = sim.nvml();
     let gpu = nvml.device_by_index(0).unwrap();
@@ -137,7 +137,7 @@ fn an_idle_board_has_plausible_readings() {
 }
 
 #[test]
-fn injected_faults_hit_the_named_call_on_the_named_gpu() {
+fn injected_fault_hits_call_and_gpu() {
     let sim = Sim::new("h100-80gb");
     let nvml = sim.nvml();
     let (first, second) = (nvml.device_by_index(0).unwrap(), nvml.device_by_index(1).unwrap());
@@ -154,7 +154,7 @@ fn injected_faults_hit_the_named_call_on_the_named_gpu() {
 }
 
 #[test]
-fn a_trace_lists_calls_in_order() {
+fn trace_lists_calls_in_order() {
     let sim = Sim::new("h100-80gb");
     let nvml = sim.nvml();
     sim.nvsim(&["trace", "start"]);
@@ -168,7 +168,7 @@ fn a_trace_lists_calls_in_order() {
 }
 
 #[test]
-fn the_driver_root_s_nvidia_smi_resets_and_lists() {
+fn nvidia_smi_resets_and_lists() {
     let sim = Sim::with("a100-80gb", |options| options.tool = Some(common::binary("nvsim")));
     let nvml = sim.nvml();
     nvml.device_by_index(1).unwrap().set_mig_mode(true).unwrap();
@@ -186,7 +186,7 @@ fn the_driver_root_s_nvidia_smi_resets_and_lists() {
 }
 
 #[test]
-fn a_change_by_another_process_is_seen_at_once() {
+fn change_by_another_process_is_visible() {
     let sim = Sim::new("a100-80gb");
     let nvml = sim.nvml();
     let gpu = nvml.device_by_index(0).unwrap();

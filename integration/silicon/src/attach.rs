@@ -1,4 +1,4 @@
-//! Using a device as a CUDA program would: a context that takes memory and lasts as long as the process.
+//! Use of a device as by a CUDA program: a context with memory, for the lifetime of the process.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use crate::history::{self, Event};
 use crate::machine::{Machine, MigDevice};
 use crate::store::{self, Store};
 
-/// MiB that the driver keeps for itself on a whole GPU.
+/// MiB reserved by the driver on a whole GPU.
 pub const RESERVED_MIB: u64 = 512;
 
 /// Why a device cannot be used.
@@ -23,7 +23,7 @@ pub enum Error {
     /// More memory than is free.
     #[error("out of memory: {wanted} bytes wanted, {free} free")]
     OutOfMemory {
-        /// Bytes asked for.
+        /// Requested bytes.
         wanted: u64,
         /// Bytes free.
         free: u64,
@@ -71,7 +71,7 @@ impl Attachment {
         &self.uuid
     }
 
-    /// Ceases to use the device.
+    /// Stops using the device.
     pub fn detach(self, store: &Store) -> io::Result<()> {
         let hold = self.clients.hold()?;
         history::record(store.dir(), Event::Detach { uuid: self.uuid, owner: self.owner })?;
@@ -79,7 +79,7 @@ impl Attachment {
     }
 }
 
-/// UUID and usable bytes of the device that a client wants.
+/// UUID and usable bytes of a client's device.
 fn device(machine: &Machine, client: &Client) -> Result<(String, u64), Error> {
     let gpu = machine.gpu(client.gpu)?;
     match client.instance {

@@ -1,4 +1,4 @@
-//! What a board is: its geometry, its GPU-instance profiles and its engines.
+//! A board: geometry, GPU-instance profiles and engines.
 
 use std::collections::BTreeMap;
 
@@ -142,7 +142,7 @@ pub struct Profile {
     pub engines: Engines,
 }
 
-/// Engine counts, of an instance or summed up.
+/// Engine counts of an instance, or a sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Engines {
     /// Streaming multiprocessors.
@@ -195,13 +195,13 @@ impl Board {
         self.profiles.iter().find(|p| p.nvml_enum == nvml_enum)
     }
 
-    /// Engines of the whole GPU: what the instances share out between them.
+    /// Engines of the whole GPU.
     pub fn engines(&self) -> Engines {
         let units = self.geometry.as_ref().map_or(0, |g| g.memory_units);
         self.profiles.iter().find(|p| p.size == units).map(|p| p.engines).unwrap_or_default()
     }
 
-    /// Whether the board knows MIG.
+    /// Whether the board has MIG.
     pub fn has_mig(&self) -> bool {
         self.geometry.is_some()
     }

@@ -24,13 +24,13 @@ const BOARDS: &[(&str, &str)] = &[
     ("t4-16gb", include_str!("../boards/t4-16gb.yaml")),
 ];
 
-/// Why a board cannot be had.
+/// Why a board cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No data file of this name.
     #[error("no board {0:?}; known boards: {known}", known = keys().join(", "))]
     Unknown(String),
-    /// A data file is broken.
+    /// A data file is invalid.
     #[error("board data {0}: {1}")]
     Data(String, String),
 }
@@ -55,7 +55,7 @@ pub fn keys() -> Vec<&'static str> {
     BOARDS.iter().map(|(key, _)| *key).collect()
 }
 
-/// Names of the boards that know MIG.
+/// Names of the boards with MIG.
 pub fn mig_keys() -> Vec<&'static str> {
     keys().into_iter().filter(|key| load(key).is_ok_and(|b| b.has_mig())).collect()
 }

@@ -1,6 +1,6 @@
 //! Processes that use a GPU: a file of fixed-size slots, each held by a POSIX record lock of the process it names.
 //!
-//! The kernel drops the lock when the process ends, for any reason, and translates its id into the reader's PID
+//! The kernel releases the lock when the process ends, and translates its id into the reader's PID
 //! namespace. Closing any descriptor of the file would drop a process's own locks too, so a file once opened stays
 //! open until the process ends.
 
@@ -36,7 +36,7 @@ pub struct Client {
     pub memory: u64,
     /// Program name.
     pub name: String,
-    /// The owner that it works for, such as a pod's name.
+    /// Its owner, such as a pod's name.
     pub owner: String,
 }
 
@@ -48,7 +48,7 @@ pub struct Clients {
     threads: Mutex<()>,
 }
 
-/// Exclusive hold of the list: no client comes while it lasts.
+/// Exclusive lock of the list: no client is added while it is held.
 #[derive(Debug)]
 pub struct Hold<'a> {
     clients: &'a Clients,
@@ -59,7 +59,7 @@ type Key = (u64, u64, bool);
 static OPEN: Mutex<BTreeMap<Key, &'static Clients>> = Mutex::new(BTreeMap::new());
 
 impl Clients {
-    /// Creates the file, writable by everyone because containers are not root on the node.
+    /// Creates the file, writable for all users because containers are not root on the node.
     pub fn create(path: &Path) -> io::Result<()> {
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
         file.set_len(HEADER + SLOTS * SLOT)?;
@@ -83,7 +83,7 @@ impl Clients {
         Ok(clients)
     }
 
-    /// Waits until no other process holds the list, then holds it.
+    /// Locks the list, waiting for other processes.
     pub fn hold(&self) -> io::Result<Hold<'_>> {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let whole = lock_of(libc::F_WRLCK, 0);
@@ -137,9 +137,9 @@ impl Clients {
 }
 
 impl Hold<'_> {
-    /// Enters a client of this process; the slot stays taken until the process ends or [`Hold::leave`].
+    /// Adds a client of this process; its slot is occupied until the process ends or [`Hold::leave`].
     ///
-    /// `mine` are the slots this process has already, which the kernel would not show as taken.
+    /// `mine` are the slots of this process, which the kernel does not report as locked.
     pub fn enter(&self, client: &Client, mine: &[u64]) -> io::Result<u64> {
         let file = &self.clients.file;
         let room = usize::try_from(SLOT).unwrap_or(512) - 1;
@@ -161,7 +161,7 @@ impl Hold<'_> {
         Err(io::Error::other("every client slot is taken"))
     }
 
-    /// Gives a slot back.
+    /// Frees a slot.
     pub fn leave(&self, slot: u64) -> io::Result<()> {
         fcntl(&self.clients.file, FcntlArg::F_SETLK(&lock_of(libc::F_UNLCK, HEADER + slot * SLOT)))?;
         Ok(())
@@ -170,7 +170,7 @@ impl Hold<'_> {
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        // Unlocking a lock that one holds does not fail; if it did, the lock would go with the process.
+        // unlocking an own lock does not fail; otherwise the lock ends with the process
         let _ = fcntl(&self.clients.file, FcntlArg::F_SETLK(&lock_of(libc::F_UNLCK, 0)));
     }
 }

@@ -42,7 +42,7 @@ const MESSAGES: &[(Code, &str)] = &[
 impl Code {
     /// NVML was not initialised by this process.
     pub const UNINITIALIZED: Self = Self(1);
-    /// An argument is out of range, or a handle no longer names anything.
+    /// An argument is out of range, or a handle is stale.
     pub const INVALID_ARGUMENT: Self = Self(2);
     /// The board or its present mode has no such feature.
     pub const NOT_SUPPORTED: Self = Self(3);
@@ -60,9 +60,9 @@ impl Code {
     pub const GPU_IS_LOST: Self = Self(15);
     /// The change takes effect at the next reset.
     pub const RESET_REQUIRED: Self = Self(16);
-    /// A client process or a child instance holds it.
+    /// A client process or a child instance uses it.
     pub const IN_USE: Self = Self(19);
-    /// No room for the instance: placement taken, engines used up or the profile's maximum reached.
+    /// The instance does not fit: placement occupied, engines used up or the profile's maximum reached.
     pub const INSUFFICIENT_RESOURCES: Self = Self(23);
     /// A versioned struct of an unknown version.
     pub const ARGUMENT_VERSION_MISMATCH: Self = Self(25);

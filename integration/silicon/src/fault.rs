@@ -7,26 +7,26 @@ pub const FILE: &str = "faults.json";
 /// Name of the file that, when it exists, gets a line for each NVML call.
 pub const TRACE: &str = "calls.log";
 
-/// A fault and how often its call has been seen.
+/// A fault and the number of matching calls.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// Which calls: a name, `change` for those that change a GPU, or `any`.
     pub call: String,
     /// Only calls on this GPU.
     pub gpu: Option<u32>,
-    /// Only calls by processes whose name begins so.
+    /// Only calls by processes with this name prefix.
     pub process: Option<String>,
     /// The first call that is hit, counted from 1.
     pub nth: u32,
     /// How many calls are hit from then on; none for all.
     pub times: Option<u32>,
-    /// What happens.
+    /// The effect.
     pub effect: Effect,
     /// Matching calls so far.
     pub seen: u32,
 }
 
-/// What happens to a call.
+/// The effect on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Effect {
@@ -40,7 +40,7 @@ pub enum Effect {
     KillAfter,
 }
 
-/// A call as faults see it.
+/// A call, for matching.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     /// NVML's name for it.
@@ -69,12 +69,12 @@ impl Fault {
     }
 }
 
-/// Whether any fault is about this call at all, so that only then the counts must be written.
+/// Whether any fault matches this call, so that counts have to be written.
 pub fn concerned(faults: &[Fault], call: &Call<'_>) -> bool {
     faults.iter().any(|f| f.matches(call))
 }
 
-/// Counts the call and says what happens to it: the first fault that is due.
+/// Counts the call and returns the effect of the first fault that is due.
 pub fn meet(faults: &mut [Fault], call: &Call<'_>) -> Option<Effect> {
     let mut effect = None;
     for fault in faults.iter_mut().filter(|f| f.matches(call)) {

@@ -1,4 +1,4 @@
-//! An append-only record of what happened to the devices, for tests to check against.
+//! An append-only history of the devices, for tests.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -11,19 +11,19 @@ use serde::{Deserialize, Serialize};
 /// Name of the file in the state folder: one JSON object a line.
 pub const FILE: &str = "history.jsonl";
 
-/// One line of the record.
+/// One line of the history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
     /// Milliseconds since 1970.
     pub time_ms: u64,
     /// Process id, in the namespace of the process.
     pub pid: u32,
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub event: Event,
 }
 
-/// What happened to a device.
+/// An event of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
@@ -36,7 +36,7 @@ pub enum Event {
         /// Owners of the processes that used the device at that moment.
         others: Vec<String>,
     },
-    /// A process ceased to use a device, in an orderly way.
+    /// A process stopped using a device.
     Detach {
         /// UUID of the GPU or MIG device.
         uuid: String,
@@ -69,7 +69,7 @@ pub enum Event {
         gpu: u32,
         /// The mode.
         on: bool,
-        /// Activation status, 0 when in force.
+        /// Activation status, 0 when active.
         activation: u32,
     },
     /// A GPU was reset.
@@ -79,14 +79,14 @@ pub enum Event {
     },
 }
 
-/// Creates the record, writable by everyone because containers write to it.
+/// Creates the file, writable for all users because containers write to it.
 pub fn create(dir: &Path) -> io::Result<()> {
     let path = dir.join(FILE);
     OpenOptions::new().create(true).append(true).open(&path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))
 }
 
-/// Appends a line. One write of less than a page: lines of several processes never mix.
+/// Appends a line in one write of less than a page, so that lines of several processes do not mix.
 pub fn record(dir: &Path, event: Event) -> io::Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let time_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
@@ -95,7 +95,7 @@ pub fn record(dir: &Path, event: Event) -> io::Result<()> {
     OpenOptions::new().append(true).open(dir.join(FILE))?.write_all(&line)
 }
 
-/// Reads the record.
+/// Reads the history.
 pub fn read(dir: &Path) -> io::Result<Vec<Line>> {
     let text = fs::read_to_string(dir.join(FILE))?;
     text.lines().map(|l| serde_json::from_str(l).map_err(io::Error::from)).collect()

@@ -1,4 +1,4 @@
-//! Laying down the simulated driver in a node, and taking it away.
+//! Installs and uninstalls the simulated driver on a node.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ pub const CDI_KIND: &str = "gputenancy.io/simulator";
 const CDI_FILE: &str = "var/run/cdi/gputenancy-simulator.json";
 const INFOROM: &str = "inforom.json";
 
-/// Why the driver cannot be laid down or taken away.
+/// Why the driver cannot be installed or uninstalled.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is a real driver.
@@ -89,7 +89,7 @@ impl Options {
     }
 }
 
-/// Installs; once installed, again only what is missing.
+/// Installs the driver, or the missing parts of an existing installation.
 pub fn install(options: &Options) -> Result<Store, Error> {
     refuse_real_driver(options)?;
     let store = Store::new(options.state());
@@ -122,7 +122,7 @@ pub fn install(options: &Options) -> Result<Store, Error> {
     at(&driver, |driver| materialize::proc_files(driver, &machine))?;
     let spec = options.root.join(CDI_FILE);
     at(&spec, |spec| write_json(spec, &cdi_spec(&options.driver_root.join(paths::STATE_IN_ROOT))))?;
-    // The state comes last: until it is there, NVML answers that no driver is loaded.
+    // the state is written last: without it NVML returns that no driver is loaded
     if store.read().is_err() {
         store.create(&machine)?;
     }
@@ -133,7 +133,7 @@ pub fn install(options: &Options) -> Result<Store, Error> {
     Ok(store)
 }
 
-/// Takes away all that [`install`] lays down but the `InfoROM`.
+/// Removes everything that [`install`] writes except the `InfoROM`.
 pub fn uninstall(root: &Path, driver_root: &Path, force: bool) -> Result<(), Error> {
     let driver = inside(root, driver_root);
     let state = driver.join(paths::STATE_IN_ROOT);
@@ -157,13 +157,13 @@ pub fn uninstall(root: &Path, driver_root: &Path, force: bool) -> Result<(), Err
         }
     }
     for folder in ["usr/lib/x86_64-linux-gnu", "usr/lib", "usr/bin", "usr", "run", ""] {
-        // What others have put there keeps its folder.
+        // folders with files of others remain
         let _ = fs::remove_dir(driver.join(folder));
     }
     at(&root.join("dev"), remove_devices)
 }
 
-/// Keeps the node's device nodes and `InfoROM` as the machine has them.
+/// Updates the node's device nodes and `InfoROM` from the state.
 pub fn follow(options: &Options, machine: &Machine) -> Result<(), Error> {
     if options.devices {
         at(&options.dev(), |dev| nodes::sync_caps(dev, machine))?;
@@ -216,7 +216,7 @@ fn make_devices(dev: &Path, machine: &Machine) -> io::Result<()> {
     for gpu in &machine.gpus {
         nodes::make(&dev.join(format!("nvidia{}", gpu.index)), (nodes::NVIDIA_MAJOR, gpu.index), 0o666)?;
     }
-    // The UVM major is dynamic too, the one below the capabilities'.
+    // the UVM major is dynamic too: one below the capabilities'
     let uvm = caps_major - 1;
     for (name, numbers) in [
         ("nvidiactl", (nodes::NVIDIA_MAJOR, 255)),
@@ -245,7 +245,7 @@ fn remove_devices(dev: &Path) -> io::Result<()> {
     fs::remove_dir_all(dev.join(nodes::CAPS))
 }
 
-/// Gives a container the state to read, and the two files that its processes write.
+/// CDI specification: mounts the state read-only, and the two files that processes write.
 fn cdi_spec(state: &Path) -> serde_json::Value {
     let mount = |file: &str, access: &str| {
         json!({
@@ -276,7 +276,7 @@ fn write_json(path: &Path, value: &serde_json::Value) -> io::Result<()> {
     store::replace(path, &serde_json::to_vec_pretty(value)?)
 }
 
-/// Copies a file, replacing it as a whole; an equal one stays, because processes may have it mapped.
+/// Replaces a file atomically; an equal one is kept, because processes may have it mapped.
 fn copy(from: &Path, to: &Path, mode: u32) -> Result<(), Error> {
     let content = at(from, fs::read)?;
     if fs::read(to).ok().as_ref() == Some(&content) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::machine::Machine;
 
-/// A driver call that takes its time.
+/// A driver call with a latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slow {
     /// Creating a GPU instance.
@@ -33,7 +33,7 @@ impl Slow {
         }
     }
 
-    /// How long it takes on this machine.
+    /// Duration on this machine.
     pub fn on(self, machine: &Machine) -> Duration {
         Duration::from_micros(self.real_ms() * u64::from(machine.latency_permille))
     }

@@ -1,4 +1,4 @@
-//! The GPUs of one node: all that survives between two NVML calls.
+//! The GPUs of one node: the state between NVML calls.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,17 +21,17 @@ const EVENTS_KEPT: usize = 256;
 pub struct Machine {
     /// Name of the node, which the UUIDs derive from.
     pub node: String,
-    /// What the board is; all GPUs of a node are alike.
+    /// The board of all GPUs.
     pub board: Board,
     /// Which half of the memory axis is half 1.
     pub variant: Variant,
     /// The GPUs by index.
     pub gpus: Vec<Gpu>,
-    /// How long driver calls take, in thousandths of real hardware; 0 is at once.
+    /// Latency of driver calls, in thousandths of real hardware.
     pub latency_permille: u32,
-    /// Device nodes: none when the machine was set up without, then nothing is checked.
+    /// Device nodes; `None`: no device nodes, and visibility is not checked.
     pub devices: Option<Devices>,
-    /// Serial of the next instance; handles carry it, so that a handle of a destroyed instance is noticed.
+    /// Serial of the next instance, part of handles, so that a handle of a destroyed instance is detected.
     pub next_serial: u32,
     /// Xid events, oldest first.
     pub events: Vec<Xid>,
@@ -39,7 +39,7 @@ pub struct Machine {
     pub next_event: u64,
 }
 
-/// How device nodes are made on this machine.
+/// Device numbers of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Devices {
     /// Major of `/dev/nvidia-caps/*`.
@@ -54,7 +54,7 @@ pub struct Gpu {
     pub index: u32,
     /// `GPU-…`.
     pub uuid: String,
-    /// MIG mode in force.
+    /// Active MIG mode.
     pub mig: bool,
     /// MIG mode after the next reset.
     pub mig_pending: bool,
@@ -66,7 +66,7 @@ pub struct Gpu {
     pub persistence: bool,
     /// Uncorrected ECC errors since the last reset.
     pub ecc_volatile: u64,
-    /// Uncorrected ECC errors ever.
+    /// Uncorrected ECC errors over the lifetime.
     pub ecc_aggregate: u64,
 }
 
@@ -77,7 +77,7 @@ pub struct GpuInstance {
     pub id: u32,
     /// Device profile id.
     pub profile: u32,
-    /// Where on the memory axis.
+    /// Placement on the memory axis.
     pub placement: Placement,
     /// Distinguishes instances that had the same id at different times.
     pub serial: u32,
@@ -92,7 +92,7 @@ pub struct ComputeInstance {
     pub id: u32,
     /// Compute-instance profile id.
     pub profile: u32,
-    /// Where on the GPU instance's compute slices.
+    /// Placement on the GPU instance's compute slices.
     pub placement: Placement,
     /// As for GPU instances.
     pub serial: u32,
@@ -111,7 +111,7 @@ pub struct Xid {
     pub xid: u64,
 }
 
-/// A MIG device with all that it is made of.
+/// A MIG device with its GPU, GPU instance and compute instance.
 #[derive(Clone, Copy, Debug)]
 pub struct MigDevice<'a> {
     /// Its GPU.
@@ -123,7 +123,7 @@ pub struct MigDevice<'a> {
 }
 
 impl Machine {
-    /// A machine fresh from power-on: no instances, MIG mode as the `InfoROM` says.
+    /// A machine after power-on: no instances, MIG mode from the `InfoROM`.
     pub fn power_on(node: &str, board: Board, variant: Variant, count: u32, inforom: &[bool]) -> Self {
         let gpus = (0..count)
             .map(|index| {
@@ -155,7 +155,7 @@ impl Machine {
         }
     }
 
-    /// What the `InfoROM` holds: the MIG mode after the next power-on, where the architecture keeps it.
+    /// Content of the `InfoROM`: the MIG mode after the next power-on, on architectures that keep it.
     pub fn inforom_modes(&self) -> Vec<bool> {
         self.gpus.iter().map(|g| g.mig_pending && self.board.arch.mode_persists()).collect()
     }
@@ -203,7 +203,7 @@ impl Machine {
         compute_profile::device_name(&self.board, profile, device.ci.profile)
     }
 
-    /// Records an Xid event, and forgets the oldest ones.
+    /// Records an Xid event and drops the oldest ones.
     pub fn raise_xid(&mut self, gpu: u32, xid: u64) -> Result<(), Code> {
         self.gpus.get(gpu as usize).ok_or(Code::INVALID_ARGUMENT)?;
         self.events.push(Xid { number: self.next_event, gpu, xid });

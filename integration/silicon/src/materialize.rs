@@ -29,7 +29,7 @@ pub fn proc_files(root: &Path, machine: &Machine) -> io::Result<()> {
     write(&root.join("proc/driver/nvidia-caps/mig-minors"), &mig_minors(machine))
 }
 
-/// Writes the whole trees that programs want: `proc` with the module list, and `sys` with the PCI devices.
+/// Writes complete trees: `proc` with the module list, and `sys` with the PCI devices.
 pub fn trees(root: &Path, machine: &Machine) -> io::Result<()> {
     proc_files(root, machine)?;
     write(&root.join("proc/modules"), "nvidia_uvm 4931584 0 - Live 0x0\nnvidia 56717312 1 nvidia_uvm, Live 0x0\n")?;
@@ -40,7 +40,7 @@ pub fn trees(root: &Path, machine: &Machine) -> io::Result<()> {
     machine.gpus.iter().try_for_each(|gpu| pci_device(root, machine, gpu))
 }
 
-/// Writes what a driver root has besides NVML: files that are looked for, but not run or loaded.
+/// Writes files of a driver root besides NVML whose existence is checked, and that are not run or loaded.
 pub fn driver_files(root: &Path) -> io::Result<()> {
     let libraries = root.join(crate::paths::LIBRARY_FOLDER);
     let stub = "A stand-in for a file of NVIDIA's driver, made by the gputenancy simulator.\n";

@@ -6,7 +6,7 @@ use crate::code::Code;
 use crate::machine::{Gpu, GpuInstance, Machine};
 
 impl Machine {
-    /// Creates a GPU instance; without a placement the driver takes the first free start in its own order.
+    /// Creates a GPU instance; without a placement at the first free start in the driver's order.
     pub fn create_gi(&mut self, gpu: u32, profile: u32, wanted: Option<Placement>) -> Result<GpuInstance, Code> {
         let board = &self.board;
         let on = self.gpu(gpu)?;
@@ -64,7 +64,7 @@ fn preferred(board: &Board, profile: &Profile) -> Vec<Placement> {
     allowed.map(|&start| Placement { start, size: profile.size }).collect()
 }
 
-/// Whether an instance of this profile may be placed here: room, engines and the profile's maximum.
+/// Whether an instance of this profile may be placed here: free slices, engines and the profile's maximum.
 fn fits(board: &Board, gpu: &Gpu, profile: &Profile, placement: Placement) -> bool {
     let of_profile = gpu.instances.iter().filter(|i| i.profile == profile.id).count();
     let profiles = || gpu.instances.iter().filter_map(|i| board.profile(i.profile));

@@ -30,7 +30,7 @@ impl Machine {
         Ok(Ok(()))
     }
 
-    /// Resets a GPU without clients: the pending mode comes into force and every instance is gone.
+    /// Resets a GPU without clients: activates the pending mode and removes every instance.
     pub fn reset(&mut self, gpu: u32, clients: &[Client]) -> Result<(), Code> {
         if clients.iter().any(|c| c.gpu == gpu) {
             return Err(Code::IN_USE);

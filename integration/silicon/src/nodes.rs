@@ -18,7 +18,7 @@ pub const CAPS: &str = "nvidia-caps";
 /// File next to the capability nodes that names their creator.
 pub const MARKER: &str = "nvidia-caps/simulated";
 
-/// Makes a character device node, or corrects one that is there.
+/// Creates or corrects a character device node.
 pub fn make(path: &Path, (maj, min): (u32, u32), mode: u32) -> io::Result<()> {
     let device = makedev(maj.into(), min.into());
     match fs::symlink_metadata(path) {
@@ -32,7 +32,7 @@ pub fn make(path: &Path, (maj, min): (u32, u32), mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-/// Capability minors that a machine has now: those to configure and monitor MIG, and two for each MIG device.
+/// Present capability minors of a machine: those to configure and monitor MIG, and two for each MIG device.
 pub fn cap_minors(machine: &Machine) -> BTreeSet<u32> {
     let instances = machine.gpus.iter().flat_map(|gpu| gpu.instances.iter().map(move |gi| (gpu.index, gi)));
     let of_instances = instances.flat_map(|(gpu, gi)| {
@@ -42,7 +42,7 @@ pub fn cap_minors(machine: &Machine) -> BTreeSet<u32> {
     [1, 2].into_iter().chain(of_instances).collect()
 }
 
-/// Makes the capability nodes match the machine, where this process may; only in a `/dev` that the simulator owns.
+/// Updates the capability nodes, if permitted; only in a `/dev` that the simulator owns.
 pub fn sync_caps(dev: &Path, machine: &Machine) -> io::Result<()> {
     let Some(Devices { caps_major }) = machine.devices else { return Ok(()) };
     if !dev.join(MARKER).exists() {
@@ -57,18 +57,18 @@ pub fn sync_caps(dev: &Path, machine: &Machine) -> io::Result<()> {
             remove_if_there(&entry.path())?;
         }
     }
-    // Real capability nodes are for root alone to read, and container runtimes grant them by the device cgroup.
+    // as with the real driver, only root may read them, and container runtimes grant access by the device cgroup
     wanted.iter().try_for_each(|n| make(&caps.join(format!("nvidia-cap{n}")), (caps_major, *n), 0o444))
 }
 
-/// Whether there are NVIDIA nodes that the simulator did not make.
+/// Whether there are NVIDIA device nodes that the simulator did not create.
 pub fn foreign(dev: &Path) -> bool {
     let ours = dev.join(MARKER).exists();
     let nvidia = fs::metadata(dev.join("nvidiactl")).is_ok_and(|m| major(m.rdev()) == u64::from(NVIDIA_MAJOR));
     nvidia && !ours
 }
 
-/// Majors that no driver of this kernel has, highest first, from the text of `/proc/devices`.
+/// Unused majors, highest first, from the text of `/proc/devices`.
 pub fn free_majors(proc_devices: &str) -> Vec<u32> {
     let characters = proc_devices.split("Block devices:").next().unwrap_or_default();
     let taken: Vec<u32> = characters.lines().filter_map(|l| l.split_whitespace().next()?.parse().ok()).collect();

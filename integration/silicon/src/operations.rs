@@ -1,4 +1,4 @@
-//! What an administrator can do to the machine from outside NVML.
+//! Operations of an administrator outside of NVML.
 
 use std::fs;
 use std::io;
@@ -11,11 +11,11 @@ use crate::history::{self, Event};
 use crate::latency::Slow;
 use crate::store::{self, Error, Store};
 
-/// Resets a GPU as `nvidia-smi --gpu-reset` does: refused with clients; a pending MIG mode comes into force.
+/// Resets a GPU as `nvidia-smi --gpu-reset` does: refused with clients; a pending MIG mode is activated.
 pub fn reset(store: &Store, gpu: u32) -> Result<(), Error> {
     store.change(|machine, clients| machine.reset(gpu, clients))?;
     let machine = store.read()?;
-    // The record serves tests; the reset itself is done.
+    // the history is for tests only; the reset itself is done
     let _ = history::record(store.dir(), Event::Reset { gpu });
     std::thread::sleep(Slow::Reset.on(&machine));
     Ok(())
@@ -25,7 +25,7 @@ pub fn reset(store: &Store, gpu: u32) -> Result<(), Error> {
 /// profile, by name or id, with its widest compute instance. All or nothing.
 pub fn partition(store: &Store, gpu: u32, profiles: &[String]) -> Result<(), Error> {
     store.change(|machine, clients| {
-        // The activation status is of no interest: the reset activates.
+        // the reset activates the mode
         let _ = machine.set_mig_mode(gpu, true, clients)?;
         machine.reset(gpu, clients)?;
         for wanted in profiles {
@@ -52,7 +52,7 @@ pub fn find_gpu(store: &Store, name: &str) -> Result<u32, Error> {
     machine.gpus.iter().find(named).map(|g| g.index).ok_or(Error::Refused(Code::NOT_FOUND))
 }
 
-/// Adds a fault to those that calls meet.
+/// Adds a fault.
 pub fn inject(store: &Store, fault: Fault) -> io::Result<()> {
     let _lock = store.lock()?;
     let mut faults = faults(store.dir())?;
@@ -60,7 +60,7 @@ pub fn inject(store: &Store, fault: Fault) -> io::Result<()> {
     store::replace(&store.dir().join(fault::FILE), &serde_json::to_vec(&faults)?)
 }
 
-/// The faults, with how often their calls were seen.
+/// The faults, with the number of matching calls.
 pub fn faults(dir: &Path) -> io::Result<Vec<Fault>> {
     match fs::read(dir.join(fault::FILE)) {
         Ok(text) => Ok(serde_json::from_slice(&text)?),

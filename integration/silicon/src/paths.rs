@@ -1,4 +1,4 @@
-//! Where things lie in the state folder and in the simulated driver root.
+//! Paths in the state folder and in the simulated driver root.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ pub fn state_of(file: &Path) -> Option<PathBuf> {
     })
 }
 
-/// The state folder of a program: by the variable, by its own place in a driver root, or a container's.
+/// The state folder of a program: from the variable, its own path in a driver root, or a container's.
 pub fn state_folder() -> PathBuf {
     if let Some(folder) = std::env::var_os(STATE_VARIABLE).filter(|v| !v.is_empty()) {
         return folder.into();

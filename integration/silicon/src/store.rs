@@ -22,19 +22,19 @@ pub enum Error {
     /// No state: no simulated driver is installed.
     #[error("no simulated driver: {0}: {1}")]
     Missing(PathBuf, #[source] io::Error),
-    /// The state is there, but broken.
+    /// The state is invalid.
     #[error("state {0} is broken: {1}")]
     Broken(PathBuf, #[source] serde_json::Error),
     /// This process may not change it.
     #[error("state {0} cannot be changed: {1}")]
     Denied(PathBuf, #[source] io::Error),
-    /// The driver refuses.
+    /// The driver refused the call.
     #[error("{0}")]
     Refused(#[from] Code),
 }
 
 impl Error {
-    /// What NVML returns for it.
+    /// NVML's return code.
     pub fn code(&self) -> Code {
         match self {
             Self::Missing(..) => Code::DRIVER_NOT_LOADED,
@@ -77,7 +77,7 @@ impl Store {
         self.write(machine).map_err(denied)
     }
 
-    /// The state as it is now.
+    /// The present state.
     pub fn read(&self) -> Result<Arc<Machine>, Error> {
         let path = self.dir.join(STATE);
         let missing = |e| Error::Missing(path.clone(), e);
@@ -95,7 +95,7 @@ impl Store {
         Ok(machine)
     }
 
-    /// Changes the state: no other process changes it meanwhile and no client comes.
+    /// Changes the state exclusively; no client is added meanwhile.
     pub fn change<T>(&self, decide: impl FnOnce(&mut Machine, &[Client]) -> Result<T, Code>) -> Result<T, Error> {
         self.read()?;
         let denied = |e| Error::Denied(self.dir.clone(), e);
@@ -118,7 +118,7 @@ impl Store {
         Clients::open(&self.dir.join(clients::FILE))
     }
 
-    /// Takes the lock of the folder; it goes with its holder, however that ends.
+    /// Locks the folder; the kernel releases the lock when the process ends.
     pub fn lock(&self) -> io::Result<Flock<File>> {
         let path = self.dir.join(LOCK);
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;

@@ -10,10 +10,10 @@ use nix::errno::Errno;
 use crate::ids;
 use crate::machine::{Machine, MigDevice};
 
-/// Variable that names another folder than `/dev`, or `all` to see every device.
+/// Variable with another folder than `/dev`, or `all` for every device.
 pub const VARIABLE: &str = "NVSIM_DEV";
 
-/// What a process can see.
+/// Devices visible to a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum View {
     /// Every device.
@@ -61,7 +61,7 @@ impl View {
     }
 }
 
-/// Whether a device node may be opened: the device cgroup answers before the missing driver does.
+/// Whether a device node may be opened: the device cgroup refuses before the missing driver does.
 fn accessible(node: &Path) -> bool {
     match OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(node) {
         Ok(_) => true,

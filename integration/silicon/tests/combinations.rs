@@ -1,5 +1,4 @@
-//! The stated combinations of a GPU of seven slices, on every board that has them: each is partitioned, none is missing, and what is
-//! said not to exist is refused.
+//! Combinations of instances on every board of seven slices: exactly the published ones can be created.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -30,13 +29,13 @@ fn machines() -> Vec<Machine> {
     machines
 }
 
-/// Every instance that one of the profiles may have, but those that the board lacks.
+/// Every instance of these profiles that the board has.
 fn instances(machine: &Machine, profiles: &[u32]) -> Vec<(u32, u32)> {
     let known = machine.board.profiles.iter().filter(|p| profiles.contains(&p.id));
     known.flat_map(|p| p.starts.iter().map(|start| (p.id, *start))).collect()
 }
 
-/// Creates it; the id, or none where the driver refuses.
+/// Creates an instance; `None` if the driver refuses.
 fn create(machine: &mut Machine, (profile, start): (u32, u32)) -> Option<u32> {
     let size = machine.board.profile(profile)?.size;
     machine.create_gi(0, profile, Some(Placement { start, size })).ok().map(|gi| gi.id)
@@ -46,7 +45,7 @@ fn destroy(machine: &mut Machine, id: u32) {
     machine.destroy_gi(0, id, &[]).unwrap();
 }
 
-/// Everything that the driver lets stand side by side and to which it adds nothing more.
+/// All combinations to which the driver can add no instance.
 fn complete(machine: &mut Machine, items: &[(u32, u32)], from: usize, chosen: &mut Combination) -> Vec<Combination> {
     let mut found = Vec::new();
     let mut full = true;
@@ -86,7 +85,7 @@ fn knows(machine: &Machine, row: &[(u32, Option<u32>)]) -> bool {
 }
 
 #[test]
-fn the_stated_combinations_are_carved_and_there_are_no_others() {
+fn published_combinations_are_exactly_those_possible() {
     let plain: Vec<u32> = seven::PROFILES.iter().map(|(_, id)| *id).filter(|id| *id != 20).collect();
     for mut machine in machines() {
         let stated = seven::COMBINATIONS.map(seven::read);
@@ -104,7 +103,7 @@ fn the_stated_combinations_are_carved_and_there_are_no_others() {
 }
 
 #[test]
-fn any_one_slice_instance_may_be_the_one_with_the_media_engines() {
+fn media_engines_fit_any_one_slice_instance() {
     for mut machine in machines() {
         for row in seven::COMBINATIONS.map(seven::read).iter().filter(|row| knows(&machine, row)).collect::<Vec<_>>() {
             for (at, _) in row.iter().enumerate().filter(|(_, (id, _))| *id == 19) {
@@ -117,7 +116,7 @@ fn any_one_slice_instance_may_be_the_one_with_the_media_engines() {
 }
 
 #[test]
-fn what_does_not_exist_is_refused_at_every_placement() {
+fn unpublished_combination_is_refused_at_every_placement() {
     for mut machine in machines() {
         for row in seven::REFUSED.iter().chain(&seven::MISPLACED) {
             let instances = seven::read(row);

@@ -1,4 +1,4 @@
-//! How the driver refuses, one test for each way.
+//! Refusals of the driver, one test for each.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -32,21 +32,21 @@ fn ampere_changes_mode_only_at_a_reset() {
 }
 
 #[test]
-fn hopper_changes_mode_at_once_when_idle() {
+fn idle_hopper_changes_mode_immediately() {
     let mut m = machine("h100-80gb");
     assert_eq!(m.set_mig_mode(1, true, &[]), Ok(Ok(())));
     assert!(m.gpus[1].mig);
 }
 
 #[test]
-fn hopper_leaves_the_change_pending_while_a_process_uses_the_gpu() {
+fn busy_hopper_leaves_mode_change_pending() {
     let mut m = machine("h100-80gb");
     assert_eq!(m.set_mig_mode(1, true, &[client(1, None)]), Ok(Err(Code::IN_USE)));
     assert_eq!((m.gpus[1].mig, m.gpus[1].mig_pending), (false, true));
 }
 
 #[test]
-fn hopper_does_not_leave_mig_mode_while_instances_exist() {
+fn hopper_keeps_mig_mode_while_instances_exist() {
     let mut m = machine("h100-80gb");
     m.create_gi(0, 19, None).unwrap();
     assert_eq!(m.set_mig_mode(0, false, &[]), Ok(Err(Code::IN_USE)));
@@ -54,12 +54,12 @@ fn hopper_does_not_leave_mig_mode_while_instances_exist() {
 }
 
 #[test]
-fn a_board_without_mig_has_no_mode_to_set() {
+fn board_without_mig_refuses_mode_changes() {
     assert_eq!(machine("t4-16gb").set_mig_mode(0, true, &[]), Err(Code::NOT_SUPPORTED));
 }
 
 #[test]
-fn a_power_cycle_keeps_ampere_mode_and_no_instance() {
+fn power_cycle_keeps_ampere_mode_and_removes_instances() {
     let mut before = machine("a30-24gb");
     before.create_gi(0, 14, None).unwrap();
     let after = Machine::power_on("n", before.board.clone(), Variant::Normal, 2, &before.inforom_modes());
@@ -68,7 +68,7 @@ fn a_power_cycle_keeps_ampere_mode_and_no_instance() {
 }
 
 #[test]
-fn a_power_cycle_brings_a_pending_ampere_mode_into_force() {
+fn power_cycle_applies_pending_ampere_mode() {
     let mut before = machine("a100-40gb");
     before.set_mig_mode(1, true, &[]).unwrap().unwrap_err();
     let after = Machine::power_on("n", before.board.clone(), Variant::Normal, 2, &before.inforom_modes());
@@ -76,14 +76,14 @@ fn a_power_cycle_brings_a_pending_ampere_mode_into_force() {
 }
 
 #[test]
-fn a_power_cycle_forgets_hopper_mode() {
+fn power_cycle_resets_hopper_mode() {
     let before = machine("h200-141gb");
     let after = Machine::power_on("n", before.board.clone(), Variant::Normal, 2, &before.inforom_modes());
     assert!(!after.gpus[0].mig);
 }
 
 #[test]
-fn an_instance_with_a_client_is_not_destroyed() {
+fn destroy_of_instance_with_client_is_refused() {
     let mut m = machine("a100-80gb");
     let gi = m.create_gi(0, 9, None).unwrap().id;
     m.create_ci(0, gi, 2, None).unwrap();
@@ -95,7 +95,7 @@ fn an_instance_with_a_client_is_not_destroyed() {
 }
 
 #[test]
-fn a_gpu_instance_with_a_compute_instance_is_not_destroyed() {
+fn destroy_of_gpu_instance_with_compute_instance_is_refused() {
     let mut m = machine("a100-80gb");
     let gi = m.create_gi(0, 9, None).unwrap().id;
     m.create_ci(0, gi, 2, None).unwrap();
@@ -103,7 +103,7 @@ fn a_gpu_instance_with_a_compute_instance_is_not_destroyed() {
 }
 
 #[test]
-fn a_client_of_one_instance_does_not_hold_its_neighbour() {
+fn client_of_an_instance_does_not_block_its_neighbour() {
     let mut m = machine("a100-80gb");
     let (a, b) = (m.create_gi(0, 9, None).unwrap().id, m.create_gi(0, 9, None).unwrap().id);
     m.create_ci(0, a, 2, None).unwrap();
@@ -111,7 +111,7 @@ fn a_client_of_one_instance_does_not_hold_its_neighbour() {
 }
 
 #[test]
-fn a_taken_placement_is_insufficient_resources() {
+fn occupied_placement_returns_insufficient_resources() {
     let mut m = machine("a100-80gb");
     let at = Some(Placement { start: 0, size: 1 });
     m.create_gi(0, 19, at).unwrap();
@@ -119,7 +119,7 @@ fn a_taken_placement_is_insufficient_resources() {
 }
 
 #[test]
-fn fragmentation_is_insufficient_resources_though_half_the_memory_is_free() {
+fn fragmentation_returns_insufficient_resources() {
     let mut m = machine("a100-80gb");
     for start in [0, 4] {
         m.create_gi(0, 19, Some(Placement { start, size: 1 })).unwrap();
@@ -129,7 +129,7 @@ fn fragmentation_is_insufficient_resources_though_half_the_memory_is_free() {
 }
 
 #[test]
-fn media_engines_are_given_once() {
+fn media_engines_are_exclusive() {
     let mut m = machine("rtx-pro-6000-96gb");
     // All media engines: next to it only instances without any fit.
     m.create_gi(0, 65, None).unwrap();
@@ -138,7 +138,7 @@ fn media_engines_are_given_once() {
 }
 
 #[test]
-fn a_placement_that_the_profile_does_not_have_is_an_invalid_argument() {
+fn unknown_placement_returns_invalid_argument() {
     let mut m = machine("a100-80gb");
     for at in [Placement { start: 6, size: 2 }, Placement { start: 0, size: 1 }] {
         assert_eq!(m.create_gi(0, 14, Some(at)).unwrap_err(), Code::INVALID_ARGUMENT);
@@ -146,17 +146,17 @@ fn a_placement_that_the_profile_does_not_have_is_an_invalid_argument() {
 }
 
 #[test]
-fn a_profile_of_another_board_is_an_invalid_argument() {
+fn profile_of_another_board_returns_invalid_argument() {
     assert_eq!(machine("a100-80gb").create_gi(0, 47, None).unwrap_err(), Code::INVALID_ARGUMENT);
 }
 
 #[test]
-fn nothing_is_created_outside_mig_mode() {
+fn create_without_mig_mode_is_refused() {
     assert_eq!(machine("a100-80gb").create_gi(1, 19, None).unwrap_err(), Code::NOT_SUPPORTED);
 }
 
 #[test]
-fn a_destroyed_device_leaves_a_hole_that_the_next_one_fills() {
+fn freed_mig_index_is_reused() {
     let mut m = machine("a100-80gb");
     let ids: Vec<u32> = (0..3).map(|_| m.create_gi(0, 19, None).unwrap().id).collect();
     for gi in &ids {
@@ -170,7 +170,7 @@ fn a_destroyed_device_leaves_a_hole_that_the_next_one_fills() {
 }
 
 #[test]
-fn a_reset_is_refused_while_a_process_uses_the_gpu_and_else_removes_all_instances() {
+fn reset_requires_idle_gpu_and_removes_instances() {
     let mut m = machine("h100-80gb");
     let gi = m.create_gi(0, 19, None).unwrap().id;
     assert_eq!(m.reset(0, &[client(0, Some((gi, 0)))]), Err(Code::IN_USE));
@@ -179,7 +179,7 @@ fn a_reset_is_refused_while_a_process_uses_the_gpu_and_else_removes_all_instance
 }
 
 #[test]
-fn a_lost_gpu_answers_nothing_else() {
+fn lost_gpu_returns_gpu_is_lost() {
     let mut m = machine("h100-80gb");
     m.set_lost(0, true).unwrap();
     assert_eq!(m.gpu(0).unwrap_err(), Code::GPU_IS_LOST);
@@ -189,7 +189,7 @@ fn a_lost_gpu_answers_nothing_else() {
 }
 
 #[test]
-fn a_reset_clears_volatile_ecc_errors_alone() {
+fn reset_clears_volatile_ecc_errors_only() {
     let mut m = machine("h100-80gb");
     m.add_ecc(0, 3).unwrap();
     m.reset(0, &[]).unwrap();
@@ -197,7 +197,7 @@ fn a_reset_clears_volatile_ecc_errors_alone() {
 }
 
 #[test]
-fn old_xid_events_are_forgotten() {
+fn xid_history_is_bounded() {
     let mut m = machine("h100-80gb");
     (0..300).for_each(|code| m.raise_xid(1, code).unwrap());
     assert_eq!(m.events.len(), 256);

@@ -18,27 +18,27 @@ fn call(name: &str) -> Call<'_> {
 }
 
 #[test]
-fn hits_the_nth_call_and_as_many_more_as_wanted() {
+fn fault_hits_the_nth_call_and_following() {
     let mut faults = [fault("nvmlDeviceCreateGpuInstance", 2, Some(2))];
     let hits: Vec<bool> = (0..5).map(|_| meet(&mut faults, &call("nvmlDeviceCreateGpuInstance")).is_some()).collect();
     assert_eq!(hits, [false, true, true, false, false]);
 }
 
 #[test]
-fn hits_for_ever_without_a_limit() {
+fn fault_without_limit_hits_all_calls() {
     let mut faults = [fault("any", 1, None)];
     assert!((0..50).all(|_| meet(&mut faults, &call("nvmlDeviceGetName")).is_some()));
 }
 
 #[test]
-fn counts_only_calls_that_change_a_gpu() {
+fn fault_change_counts_only_mutating_calls() {
     let mut faults = [fault("change", 1, Some(1))];
     assert_eq!(meet(&mut faults, &call("nvmlDeviceGetName")), None);
     assert_eq!(meet(&mut faults, &call("nvmlDeviceCreateGpuInstance")), Some(Effect::Fail(23)));
 }
 
 #[test]
-fn leaves_other_gpus_and_other_programs_alone() {
+fn fault_is_limited_to_its_gpu_and_program() {
     let mut faults = [Fault { gpu: Some(1), ..fault("any", 1, None) }];
     assert_eq!(meet(&mut faults, &call("nvmlDeviceGetName")), None);
     let mut faults = [Fault { process: Some("nvsim".into()), ..fault("any", 1, None) }];

@@ -1,4 +1,4 @@
-//! What holds for every board after any sequence of creations and destructions.
+//! Properties of every board after any sequence of creations and destructions.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use silicon::board::{Engines, Placement, Variant};
 use silicon::{Machine, boards, compute_profile, nodes};
 
-/// One thing to do: numbers are taken modulo what there is to choose from.
+/// One step; numbers are taken modulo the number of choices.
 #[derive(Clone, Debug)]
 enum Step {
     Create(usize),
@@ -34,7 +34,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Does a step; refusals are part of the game.
+/// Executes a step, which may be refused.
 fn apply(machine: &mut Machine, step: &Step) {
     let profiles = machine.board.profiles.clone();
     let instances = machine.gpus[0].instances.clone();
@@ -96,7 +96,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn instances_never_overlap_and_never_share_out_more_than_there_is(
+    fn instances_never_overlap_or_exceed_engines(
         board in proptest::sample::select(boards::mig_keys()),
         flipped in any::<bool>(),
         steps in proptest::collection::vec(step(), 1..40),
@@ -111,7 +111,7 @@ proptest! {
     }
 
     #[test]
-    fn the_remaining_capacity_is_what_can_really_be_created(
+    fn remaining_capacity_equals_what_can_be_created(
         board in proptest::sample::select(boards::mig_keys()),
         steps in proptest::collection::vec(step(), 0..12),
         pick in 0usize..32,
@@ -131,7 +131,7 @@ proptest! {
 }
 
 #[test]
-fn the_same_placement_gets_the_same_uuid_again() {
+fn same_placement_has_same_uuid() {
     let mut machine = Machine::power_on("n", boards::load("h100-80gb").unwrap(), Variant::Normal, 1, &[]);
     machine.gpus[0].mig = true;
     let at = Placement { start: 2, size: 2 };
@@ -147,7 +147,7 @@ fn the_same_placement_gets_the_same_uuid_again() {
 }
 
 #[test]
-fn the_names_of_all_profiles_follow_from_their_memory() {
+fn profile_names_follow_from_memory() {
     for key in boards::mig_keys() {
         let board = boards::load(key).unwrap();
         for profile in &board.profiles {

@@ -1,4 +1,4 @@
-//! `nvsim run`, the main of the simulator's `DaemonSet`: installs, follows the machine, and ends on a signal.
+//! `nvsim run`, the entrypoint of the simulator's `DaemonSet`: installs, follows the state, and ends on a signal.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends there")]
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use silicon::Store;
 
-/// Long enough for a busy machine; what is waited for takes a fraction of a second.
+/// Limit of a wait that takes a fraction of a second on an idle machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 fn start(root: &Path, more: &[&str]) -> (Child, Store) {
@@ -32,7 +32,7 @@ fn start(root: &Path, more: &[&str]) -> (Child, Store) {
 fn until(what: &str, done: impl Fn() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(start.elapsed() < PATIENCE, "timed out waiting until {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -43,7 +43,7 @@ fn stop(mut child: Child, signal: Signal) {
 }
 
 #[test]
-fn a_power_cycle_keeps_the_mode_that_it_has_followed() {
+fn run_persists_the_mode_for_a_power_cycle() {
     let root = tempfile::tempdir().unwrap();
     let (child, store) = start(root.path(), &[]);
     store.change(|m, _| m.set_mig_mode(1, true, &[])).unwrap().unwrap_err();
@@ -59,7 +59,7 @@ fn a_power_cycle_keeps_the_mode_that_it_has_followed() {
 }
 
 #[test]
-fn sigterm_leaves_the_driver_unless_told_otherwise() {
+fn sigterm_keeps_the_driver_by_default() {
     for (option, there) in [(&[][..], true), (&["--uninstall-on-exit"][..], false)] {
         let root = tempfile::tempdir().unwrap();
         let (child, store) = start(root.path(), option);
@@ -69,7 +69,7 @@ fn sigterm_leaves_the_driver_unless_told_otherwise() {
 }
 
 #[test]
-fn a_restart_of_the_pod_keeps_the_machine() {
+fn pod_restart_keeps_the_state() {
     let root = tempfile::tempdir().unwrap();
     let (child, store) = start(root.path(), &[]);
     store.change(|m, _| m.raise_xid(0, 31)).unwrap();

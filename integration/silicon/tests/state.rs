@@ -1,4 +1,4 @@
-//! The state on disk: installing, sharing between processes, power cycles.
+//! The state on disk: installation, sharing between processes, power cycles.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -40,7 +40,7 @@ fn client(memory_mib: u64, owner: &str) -> Client {
 }
 
 #[test]
-fn a_second_install_keeps_the_state() {
+fn second_install_keeps_the_state() {
     let root = tempfile::tempdir().unwrap();
     let options = options(root.path(), "a100-80gb");
     let store = install(&options).unwrap();
@@ -50,7 +50,7 @@ fn a_second_install_keeps_the_state() {
 }
 
 #[test]
-fn another_board_is_refused_until_the_first_is_uninstalled() {
+fn second_board_is_refused_until_uninstall() {
     let root = tempfile::tempdir().unwrap();
     install(&options(root.path(), "a100-80gb")).unwrap();
     let other = options(root.path(), "h100-80gb");
@@ -60,7 +60,7 @@ fn another_board_is_refused_until_the_first_is_uninstalled() {
 }
 
 #[test]
-fn uninstall_leaves_only_the_inforom() {
+fn uninstall_keeps_the_inforom_only() {
     let root = tempfile::tempdir().unwrap();
     let options = options(root.path(), "a100-80gb");
     install(&options).unwrap();
@@ -72,7 +72,7 @@ fn uninstall_leaves_only_the_inforom() {
 }
 
 #[test]
-fn ampere_mode_is_in_the_inforom_after_a_power_cycle() {
+fn ampere_mode_survives_power_cycle_in_inforom() {
     let root = tempfile::tempdir().unwrap();
     let options = options(root.path(), "a100-80gb");
     let store = install(&options).unwrap();
@@ -84,13 +84,13 @@ fn ampere_mode_is_in_the_inforom_after_a_power_cycle() {
 }
 
 #[test]
-fn without_state_no_driver_is_loaded() {
+fn missing_state_means_driver_not_loaded() {
     let nowhere = Store::new(PathBuf::from("/nonexistent"));
     assert_eq!(nowhere.read().unwrap_err().code(), Code::DRIVER_NOT_LOADED);
 }
 
 #[test]
-fn a_refused_change_changes_nothing() {
+fn refused_change_leaves_state_unchanged() {
     let root = tempfile::tempdir().unwrap();
     let store = install(&options(root.path(), "a100-80gb")).unwrap();
     let before = store.read().unwrap();
@@ -103,7 +103,7 @@ fn a_refused_change_changes_nothing() {
 }
 
 #[test]
-fn whoever_reads_while_others_write_sees_a_whole_state() {
+fn concurrent_reader_sees_consistent_state() {
     let root = tempfile::tempdir().unwrap();
     let store = install(&options(root.path(), "a100-80gb")).unwrap();
     let dir = store.dir().to_owned();
@@ -120,7 +120,7 @@ fn whoever_reads_while_others_write_sees_a_whole_state() {
 }
 
 #[test]
-fn a_process_cannot_take_more_memory_than_there_is() {
+fn process_cannot_exceed_free_memory() {
     let root = tempfile::tempdir().unwrap();
     let store = install(&options(root.path(), "t4-16gb")).unwrap();
     let refused = attach(&store, &client(16 << 10, "pod"), &[]).unwrap_err();
@@ -128,7 +128,7 @@ fn a_process_cannot_take_more_memory_than_there_is() {
 }
 
 #[test]
-fn a_gpu_in_mig_mode_is_used_only_through_its_mig_devices() {
+fn gpu_in_mig_mode_is_used_through_mig_devices_only() {
     let root = tempfile::tempdir().unwrap();
     let store = install(&options(root.path(), "h100-80gb")).unwrap();
     store.change(|m, _| m.set_mig_mode(0, true, &[])).unwrap().unwrap();
@@ -136,7 +136,7 @@ fn a_gpu_in_mig_mode_is_used_only_through_its_mig_devices() {
 }
 
 #[test]
-fn attaching_and_detaching_is_on_record() {
+fn history_records_attach_and_detach() {
     let root = tempfile::tempdir().unwrap();
     let store = install(&options(root.path(), "h100-80gb")).unwrap();
     let held = attach(&store, &client(1, "ns/pod"), &[]).unwrap();
@@ -151,14 +151,14 @@ fn attaching_and_detaching_is_on_record() {
 }
 
 #[test]
-fn an_owner_whose_name_does_not_fit_is_refused_rather_than_cut() {
+fn too_long_owner_name_is_refused() {
     let root = tempfile::tempdir().unwrap();
     let store = install(&options(root.path(), "h100-80gb")).unwrap();
     assert!(matches!(attach(&store, &client(1, &"x".repeat(600)), &[]), Err(attach::Error::Io(_))));
 }
 
 #[test]
-fn carving_by_names_is_all_or_nothing() {
+fn partition_by_names_is_all_or_nothing() {
     let root = tempfile::tempdir().unwrap();
     let store = install(&options(root.path(), "a100-80gb")).unwrap();
     let partition =
@@ -171,7 +171,7 @@ fn carving_by_names_is_all_or_nothing() {
 }
 
 #[test]
-fn a_gpu_is_found_by_index_uuid_and_address() {
+fn gpu_is_found_by_index_uuid_and_address() {
     let root = tempfile::tempdir().unwrap();
     let store = install(&options(root.path(), "h100-80gb")).unwrap();
     let uuid = store.read().unwrap().gpus[1].uuid.clone();

@@ -1,4 +1,4 @@
-//! Published `nvidia-smi mig -cgi` transcripts: profiles asked for without a placement, and the ids that came back.
+//! Published `nvidia-smi mig -cgi` transcripts: profiles requested without a placement, and the resulting ids.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,7 +10,7 @@
 use silicon::board::Variant::{self, Flipped, Normal};
 use silicon::{Code, Machine, boards};
 
-/// Profile ids in the order of the command line, and the GPU-instance id of each, or none where it was refused.
+/// Profile ids in the order of the command line, and the GPU-instance id of each; `None` if it was refused.
 type Transcript = (&'static str, Variant, &'static [u32], &'static [Option<u32>]);
 
 const SEVEN: &[u32] = &[19; 7];
@@ -43,7 +43,7 @@ const TRANSCRIPTS: &[Transcript] = &[
 ];
 
 #[test]
-fn reproduces_every_published_transcript() {
+fn published_transcripts_are_reproduced() {
     for (board, variant, profiles, ids) in TRANSCRIPTS {
         let mut machine = Machine::power_on("n", boards::load(board).unwrap(), *variant, 1, &[]);
         machine.gpus[0].mig = true;
@@ -62,7 +62,7 @@ fn reproduces_every_published_transcript() {
 }
 
 #[test]
-fn the_default_compute_instance_of_a_double_memory_instance_is_profile_7_on_hopper() {
+fn hopper_double_memory_instance_defaults_to_compute_profile_7() {
     let board = boards::load("h100-94gb").unwrap();
     let of = board.profile(15).unwrap();
     let widest = silicon::compute_profile::profiles(&board, of).into_iter().max_by_key(|p| (p.slices, p.sm)).unwrap();

@@ -1,4 +1,4 @@
-//! Which devices a process sees, by the nodes it can open. Plain files stand in for the nodes.
+//! Which devices a process sees, by the nodes it can open. Plain files replace the device nodes.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -32,7 +32,7 @@ fn touch(dev: &Path, name: &str) {
 }
 
 #[test]
-fn a_gpu_is_visible_with_its_node() {
+fn gpu_is_visible_with_its_device_node() {
     let dev = tempfile::tempdir().unwrap();
     touch(dev.path(), "nvidia1");
     let view = View::of(&machine(), Some(dev.path().into()));
@@ -40,7 +40,7 @@ fn a_gpu_is_visible_with_its_node() {
 }
 
 #[test]
-fn a_mig_device_is_visible_with_both_its_capabilities() {
+fn mig_device_is_visible_with_both_capabilities() {
     let dev = tempfile::tempdir().unwrap();
     let machine = machine();
     let devices = machine.mig_devices();
@@ -54,7 +54,7 @@ fn a_mig_device_is_visible_with_both_its_capabilities() {
 }
 
 #[test]
-fn who_may_configure_mig_sees_every_mig_device() {
+fn config_capability_shows_every_mig_device() {
     let dev = tempfile::tempdir().unwrap();
     touch(dev.path(), "nvidia-caps/nvidia-cap1");
     let machine = machine();
@@ -63,7 +63,7 @@ fn who_may_configure_mig_sees_every_mig_device() {
 }
 
 #[test]
-fn without_device_nodes_everything_is_visible() {
+fn everything_is_visible_without_device_nodes() {
     let mut machine = machine();
     machine.devices = None;
     assert_eq!(View::of(&machine, Some("/nonexistent".into())), View::All);
@@ -79,13 +79,13 @@ fn capability_minors_follow_the_drivers_formula() {
 }
 
 #[test]
-fn majors_of_real_drivers_are_left_alone() {
+fn device_majors_avoid_real_drivers() {
     let devices = "Character devices:\n  1 mem\n510 nvme\n511 drm\n\nBlock devices:\n509 virtblk\n";
     assert_eq!(nodes::free_majors(devices)[..2], [509, 508]);
 }
 
 #[test]
-fn nodes_that_somebody_else_made_are_not_touched() {
+fn existing_device_nodes_are_not_changed() {
     let dev = tempfile::tempdir().unwrap();
     touch(dev.path(), "nvidia-caps/nvidia-cap84");
     nodes::sync_caps(dev.path(), &machine()).unwrap();

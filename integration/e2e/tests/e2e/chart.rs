@@ -276,7 +276,7 @@ fn pod_policy_match_condition_equals_all_validations() {
     for sets in [&[][..], &["policies.imagePullPolicyAlways=true"], &["policies.gpuTaint.key="]] {
         let text = rendered("tenant-pods.yaml", sets);
         let (conditions, rest) = text.split_once("\n  variables:").unwrap();
-        let (_, asked) = conditions.split_once("expression: |-").unwrap();
+        let (_, condition) = conditions.split_once("expression: |-").unwrap();
         let (_, validations) = rest.split_once("\n  validations:").unwrap();
         let rules =
             validations.split("- expression: |-").skip(1).filter_map(|rule| rule.split("\n      message").next());
@@ -291,7 +291,7 @@ fn pod_policy_match_condition_equals_all_validations() {
         let update: Vec<String> = update.into_iter().filter(|rule| rule != "(true)").collect();
         assert!(create.len() > 10 && update.len() > 5);
         let (create, update) = (create.join(" && "), update.join(" && "));
-        assert_eq!(plain(asked), format!("!(request.operation == 'CREATE' ? {create} : true && {update})"));
+        assert_eq!(plain(condition), format!("!(request.operation == 'CREATE' ? {create} : true && {update})"));
     }
 }
 

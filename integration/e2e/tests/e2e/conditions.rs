@@ -109,5 +109,5 @@ async fn existing_namespace_is_not_adopted_without_opt_in() {
         tenant_ready(&world, "taker").await.map(drop)
     }
     .await;
-    world.keeping_evidence("foreign-namespace", async { body }).await;
+    world.keeping_evidence("existing-namespace", async { body }).await;
 }

@@ -107,8 +107,8 @@ async fn stopped(world: &World) -> Result<()> {
 async fn reported(world: &World) -> Result<()> {
     world.kubectl(&["delete", "pod", "-n", "t", "--all", "--now"]).await?;
     product::install(&world.lab, &["policies.hiddenVariables=Tell"]).await?;
-    world.set(&[idle("t", "told", "devices")]).await?;
-    event_of(world, "told", "the container goes on").await?;
+    world.set(&[idle("t", "reported", "devices")]).await?;
+    event_of(world, "reported", "the container goes on").await?;
     let pods = world.pods_ready("t", 1).await?;
     ensure(pods.values().all(|pod| pod.restarts == 0), format!("restarts: {pods:?}"))
 }

@@ -16,8 +16,7 @@ pub(crate) async fn writes(world: &World) -> Result<BTreeMap<String, f64>> {
             && !line.contains("resource=\"leases\"")
             && !line.contains("resource=\"tokenreviews\"")
             && !line.contains("resource=\"subjectaccessreviews\"")
-            // kubelets reinstall the tokens of pods; and what was not found was not written (Kubernetes' own recorders repeat
-            // events about namespaces that are gone)
+            // kubelets renew tokens of pods; Kubernetes repeats events of deleted namespaces, answered by 404
             && !line.contains("subresource=\"token\"")
             && !line.contains("code=\"404\"")
     };

@@ -197,8 +197,9 @@ async fn limit_range_sets_default_requests_under_a_quota() {
         ensure(given == ["10m", "16Mi", "1Mi"], format!("{given:?}"))?;
         // a limit below the default request becomes the request; no limit is added
         let limited = api.create(&PostParams::default(), &one("limited", Some("8Mi"))).await?;
-        let (asked, limits) = (requests(&limited, "memory"), made.spec.and_then(|s| s.containers[0].resources.clone()));
-        ensure(asked.as_deref() == Some("8Mi"), format!("{asked:?}"))?;
+        let (requested, limits) =
+            (requests(&limited, "memory"), made.spec.and_then(|s| s.containers[0].resources.clone()));
+        ensure(requested.as_deref() == Some("8Mi"), format!("{requested:?}"))?;
         ensure(limits.and_then(|r| r.limits).is_none(), "a limit was added")?;
         let refused = api.create(&PostParams::default(), &one("third", None)).await.map(drop);
         let words = refused.err().map(|e| e.to_string()).unwrap_or_default();

@@ -78,8 +78,8 @@ async fn priority_class_quota_admits_only_classes_of_the_tenant() {
     };
     let outcome = body.await;
     // the cleanup between tests deletes objects of tenants only
-    let gone = "--ignore-not-found";
-    world.kubectl(&["delete", "namespace", ELSEWHERE, gone]).await.unwrap();
-    world.kubectl(&["delete", "priorityclass", CLASSES[0], CLASSES[1], gone]).await.unwrap();
+    let missing = "--ignore-not-found";
+    world.kubectl(&["delete", "namespace", ELSEWHERE, missing]).await.unwrap();
+    world.kubectl(&["delete", "priorityclass", CLASSES[0], CLASSES[1], missing]).await.unwrap();
     world.keeping_evidence("classes", async { outcome }).await;
 }

@@ -1,4 +1,4 @@
-//! Keeps a node's table true.
+//! Keeps a node's table up to date.
 
 use std::path::Path;
 use std::pin::pin;
@@ -19,15 +19,15 @@ use super::table::table;
 use crate::client;
 use crate::error::{During, Error, Result};
 
-/// Changes that come together are written together.
+/// Debounce of changes.
 const TOGETHER: Duration = Duration::from_millis(50);
-/// Until the next try when nft or the API server refuses.
+/// Retry interval after a refusal by nft or the API server.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The API server ends a watch after so many seconds and a new one begins; five more without an event and the connection is
-/// given up. After a pulled cable the API server's own repeats come as late again as the cable was out, or never.
+/// Seconds of a watch. After five more without an event the connection is closed: after a network partition TCP's
+/// retransmissions can take as long as the partition.
 const WATCH_SECONDS: u32 = 10;
 
-/// Writes the node's table whenever it has to be another one, for ever.
+/// Writes the node's table whenever it changes; never returns.
 pub async fn follow(node: &str, kubeconfig: &Path) {
     loop {
         if let Err(error) = session(node, kubeconfig).await {
@@ -63,7 +63,7 @@ async fn session(node: &str, kubeconfig: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Has the first list come?
+/// Has the first list arrived?
 fn listed<K: reflector::Lookup<DynamicType = ()> + Clone + 'static>(store: &Store<K>) -> bool {
     use futures::FutureExt as _;
     store.wait_until_ready().now_or_never().is_some()

@@ -1,8 +1,8 @@
-//! `NetworkPolicy` in force: the bridge plugin knows none, so every node's own nftables are written after the cluster's policies.
+//! Enforces `NetworkPolicy`, which the bridge plugin does not: every node's nftables are derived from the cluster's policies.
 //!
-//! [`rules`] says what may reach a node's pods and what they may reach, [`table`] writes that as one nftables table, and
-//! [`follow`] keeps the table true while policies, pods and namespaces change. A pod is guarded from the moment at which the
-//! API server knows its address, as with most engines: not from its first packet.
+//! [`rules`] computes permitted ingress and egress of a node's pods, [`table`] renders them as one nftables table, and
+//! [`follow`] updates the table when policies, pods and namespaces change. As with most engines, a pod is protected once its
+//! address is in the API, not from its first packet.
 
 mod follow;
 mod rules;

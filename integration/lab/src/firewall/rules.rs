@@ -1,4 +1,4 @@
-//! What the standard's policies mean for the pods of one node: pure.
+//! Evaluates network policies for the pods of one node; pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -12,7 +12,7 @@ use kube::core::{Selector, SelectorExt as _};
 
 type Labels = BTreeMap<String, String>;
 
-/// What policies speak of.
+/// Objects that policies refer to.
 #[derive(Debug, Clone, Default)]
 pub struct Cluster {
     /// Labels of the namespaces, by name.
@@ -23,27 +23,27 @@ pub struct Cluster {
     pub policies: Vec<NetworkPolicy>,
 }
 
-/// What holds for one pod; none: everything is allowed.
+/// Rules of one pod; `None`: everything is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Guard {
     /// Its address.
     pub address: Ipv4Addr,
-    /// What may reach it.
+    /// Permitted ingress.
     pub ingress: Option<BTreeSet<Allow>>,
-    /// What it may reach.
+    /// Permitted egress.
     pub egress: Option<BTreeSet<Allow>>,
 }
 
 /// Packets that are allowed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Allow {
-    /// The other side; none: anybody.
+    /// The peer; `None`: any.
     pub peers: Option<Peers>,
-    /// The port of the side that is called; none: all.
+    /// The destination port; `None`: all.
     pub port: Option<Port>,
 }
 
-/// The other side of a connection.
+/// The peer of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Peers {
     /// Pods, by address; there may be none.
@@ -52,7 +52,7 @@ pub enum Peers {
     Block {
         /// The network.
         cidr: String,
-        /// What is left out.
+        /// The excluded parts.
         except: Vec<String>,
     },
 }
@@ -60,14 +60,14 @@ pub enum Peers {
 /// Ports of a protocol.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Port {
-    /// As nftables calls it: `tcp`, `udp`, `sctp`.
+    /// nftables' name: `tcp`, `udp`, `sctp`.
     pub protocol: String,
     /// First and last; none: all.
     pub range: Option<(u16, u16)>,
 }
 
 impl Cluster {
-    /// The guards of a node's pods.
+    /// The rules of a node's pods.
     pub fn guards(&self, node: &str) -> BTreeSet<Guard> {
         let here = self.pods.iter().filter(|p| p.spec.as_ref().is_some_and(|s| s.node_name.as_deref() == Some(node)));
         here.filter_map(|pod| self.guard(pod)).collect()
@@ -116,7 +116,7 @@ impl Cluster {
         peers.iter().map(side).collect()
     }
 
-    /// Pods that a peer names: of the policy's own namespace where it names none.
+    /// Pods that a peer selects; without a namespace selector in the policy's namespace.
     fn chosen(&self, home: &str, peer: &NetworkPolicyPeer) -> Vec<&Pod> {
         let of_namespace = |name: &str| match &peer.namespace_selector {
             None => name == home,
@@ -129,7 +129,7 @@ impl Cluster {
     }
 }
 
-/// The other side, before ports are looked at: a port's name means what the called pod means by it.
+/// The peer before ports are resolved: a named port is resolved by the destination pod.
 enum Side<'a> {
     Anybody,
     Pods(Vec<&'a Pod>),
@@ -179,7 +179,7 @@ fn outgoing(sides: &[Side<'_>], ports: &[NetworkPolicyPort]) -> Vec<Allow> {
     allowed
 }
 
-/// A port by number; one with a name where the called pod is known and has it.
+/// A port by number; a named port if the destination pod has it.
 fn resolved(port: &NetworkPolicyPort, called: Option<&Pod>) -> Option<Port> {
     let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".into());
     let number = |n: i32| u16::try_from(n).ok();
@@ -199,12 +199,12 @@ fn resolved(port: &NetworkPolicyPort, called: Option<&Pod>) -> Option<Port> {
     Some(Port { protocol: protocol.to_lowercase(), range })
 }
 
-/// An absent selector chooses everything; one that is wrong, nothing.
+/// An absent selector selects everything; an invalid one nothing.
 fn selects(selector: Option<&LabelSelector>, labels: &Labels) -> bool {
     selector.is_none_or(|s| Selector::try_from(s.clone()).is_ok_and(|s| s.matches(labels)))
 }
 
-/// The address of a pod that has one of its own and is not over.
+/// The address of a pod that has one and has not ended.
 fn address(pod: &Pod) -> Option<Ipv4Addr> {
     let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref()?);
     let over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));

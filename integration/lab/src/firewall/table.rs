@@ -1,4 +1,4 @@
-//! Guards as one nftables table, replaced as a whole.
+//! The rules as one nftables table, replaced as a whole.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -26,7 +26,7 @@ pub fn table(guards: &BTreeSet<Guard>) -> String {
         [] => String::new(),
         some => format!("    ip {field} vmap {{ {} }}\n", some.join(", ")),
     };
-    // behind kube-proxy, which has given packets for a service the address of a pod by then
+    // after kube-proxy has replaced service addresses by pod addresses
     format!(
         "add table {TABLE}\ndelete table {TABLE}\ntable {TABLE} {{\n{chains}  chain forward {{\n    type filter hook forward priority filter + 1; policy accept;\n    ct state established,related accept\n{}{}  }}\n}}\n",
         map("saddr", &leaving),
@@ -34,7 +34,7 @@ pub fn table(guards: &BTreeSet<Guard>) -> String {
     )
 }
 
-/// What is allowed goes on to the next check, all else ends here.
+/// Permitted packets continue, all others are dropped.
 fn chain(text: &mut String, name: &str, allowed: &BTreeSet<Allow>, field: &str) {
     let _ = writeln!(text, "  chain {name} {{");
     for Allow { peers, port } in allowed {
@@ -45,7 +45,7 @@ fn chain(text: &mut String, name: &str, allowed: &BTreeSet<Allow>, field: &str) 
                 let all: Vec<String> = pods.iter().map(ToString::to_string).collect();
                 format!("ip {field} {{ {} }} ", all.join(", "))
             }
-            // the table is of IPv4 alone
+            // IPv4 only
             Some(Peers::Block { cidr, .. }) if cidr.contains(':') => continue,
             Some(Peers::Block { cidr, except }) => {
                 let except: Vec<String> = except.iter().map(|e| format!("ip {field} != {e} ")).collect();

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_files_make_the_same_bytes() {
+    fn archive_of_equal_files_is_identical() {
         let make = || {
             let mut out = Vec::new();
             write(&mut out, "x:1", &["/usr/bin/a"], &files()).unwrap();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_holds_the_files_and_the_folders_they_lie_in() {
+    fn layer_contains_files_and_parent_folders() {
         let layer = layer(&files()).unwrap();
         let mut tar = tar::Archive::new(layer.as_slice());
         let seen: Vec<_> = tar

@@ -1,4 +1,4 @@
-//! What is in each image: one table, shared by the lab's own packing and (checked by a test) the Dockerfiles.
+//! Contents of each image: one table for the lab's images; a test compares the Dockerfiles with it.
 
 /// Where a file's content comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,9 +26,9 @@ pub struct Layout {
     pub name: &'static str,
     /// Path in the image, and its content. Libraries that programs need are added to it.
     pub files: Vec<(&'static str, Source)>,
-    /// What a container runs.
+    /// Entrypoint.
     pub entrypoint: &'static [&'static str],
-    /// Give it the host's libraries that programs open by name at run time (a driver library's).
+    /// Include libraries of the host that a driver library opens at run time.
     pub driver_libraries: bool,
     /// All applets of busybox as links, else only `sh`.
     pub applets: bool,
@@ -40,7 +40,7 @@ const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnonroot:x:65532:65532:nonro
 const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
 const NSSWITCH: &str = "hosts: files dns\npasswd: files\ngroup: files\n";
 
-/// What every image but the sandbox's holds.
+/// Files of every image except the sandbox's.
 fn base() -> Vec<(&'static str, Source)> {
     vec![
         ("/bin/busybox", Source::Host("busybox")),
@@ -118,7 +118,7 @@ pub fn all() -> Vec<Layout> {
 }
 
 impl Layout {
-    /// The programs of the project that go into it.
+    /// Its programs of the project.
     pub fn programs(&self) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
         self.files.iter().filter_map(|(path, source)| match source {
             Source::Cargo(file) => Some((*path, *file)),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn users_build_images_with_the_same_layout() {
+    fn dockerfiles_match_the_image_layout() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         for layout in all() {
             let Some(file) = layout.dockerfile else { continue };
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn every_image_starts_a_program_that_it_holds() {
+    fn image_entrypoint_is_in_the_image() {
         for layout in all() {
             let program = layout.entrypoint[0];
             assert!(layout.files.iter().any(|(path, _)| *path == program), "{}", layout.name);

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_the_loader_and_the_libraries_but_not_what_the_kernel_brings() {
+    fn libraries_include_loader_and_exclude_vdso() {
         let printed = "\tlinux-vdso.so.1 (0x00007ffe)
 \tlibgcc_s.so.1 => /lib/x86_64-linux-gnu/libgcc_s.so.1 (0x00007f)
 \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)

@@ -21,12 +21,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tokio::process::Command;
 
-/// Changes when the way of packing changes.
+/// Version of the packing; part of the cache key.
 const RECIPE: &str = "1";
-/// Earlier contents of one image that the cache keeps.
+/// Earlier versions of an image in the cache.
 const KEPT: usize = 4;
 
-/// Makes all images whose programs have been built; their tars, in the order of import.
+/// Packs all images whose programs have been built and returns their tars, in the order of import.
 pub async fn build_all(
     folders: &Folders,
     profile: Profile,
@@ -43,7 +43,7 @@ pub async fn build_all(
                 }
                 tars.push(tar);
             }
-            Built::Lacks(file) => skipped.push(format!("{} ({} is not there)", layout.name, file.display())),
+            Built::Lacks(file) => skipped.push(format!("{} ({} is missing)", layout.name, file.display())),
         }
     }
     if skipped.is_empty() {
@@ -104,11 +104,11 @@ impl Lab {
 pub enum Built {
     /// The tar, and whether it was packed just now.
     Tar(PathBuf, bool),
-    /// This program of the project has not been built.
+    /// A program of the project has not been built.
     Lacks(PathBuf),
 }
 
-/// The tar of one image, packed now or before.
+/// The tar of one image, packed now or cached.
 pub async fn build(folders: &Folders, profile: Profile, layout: &Layout) -> Result<Built> {
     let programs = folders.target.join(profile.folder());
     if let Some(lacks) = layout.programs().map(|(_, file)| programs.join(file)).find(|path| !path.is_file()) {
@@ -200,7 +200,7 @@ fn key(layout: &Layout, files: &Files) -> String {
     digest(text.as_bytes()).chars().take(16).collect()
 }
 
-/// The project's own programs without debug information, which is most of them.
+/// Strips debug information from the project's programs.
 async fn stripped(mut files: Files, own: &[PathBuf], scratch: &Path) -> Result<Files> {
     for path in own {
         let Some(File::Regular(bytes, _)) = files.get_mut(path) else { continue };

@@ -1,4 +1,4 @@
-//! What NVIDIA's own programs, unmodified, see of a simulated driver: as independent witnesses.
+//! Runs NVIDIA's unmodified programs on a simulated driver, for an independent view of its devices.
 
 use std::{
     collections::BTreeMap,
@@ -33,7 +33,7 @@ pub struct Witness {
 pub struct Running(&'static str, Child);
 
 impl Witness {
-    /// Lays down what the programs read besides NVML.
+    /// Writes the files that the programs read besides NVML.
     pub fn of(options: &Options, machine: &Machine) -> Self {
         let trees = options.root.join("trees");
         fs::create_dir_all(trees.join("mnt")).unwrap();
@@ -135,7 +135,7 @@ pub fn nodes_of(gpu: u32, gi: u32, ci: u32) -> Vec<String> {
     paths
 }
 
-/// The labels that gpu-feature-discovery owes for MIG devices, each named by its profile.
+/// The expected labels for MIG devices, by profile.
 pub fn mig_labels<'a>(board: &Board, devices: impl IntoIterator<Item = &'a str>) -> Labels {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     devices.into_iter().for_each(|profile| *counts.entry(profile).or_default() += 1);

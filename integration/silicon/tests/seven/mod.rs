@@ -1,5 +1,5 @@
-//! What a GPU of seven slices can be partitioned into, stated: every combination to which no instance can be added, each instance
-//! with its start, and combinations that do not exist.
+//! Expected layouts of a GPU of seven slices: every combination to which no instance can be added, each instance with its start,
+//! and combinations that do not exist.
 //!
 //! The first nineteen are those of the figure in NVIDIA's MIG user guide; the others have instances of one slice with the memory
 //! of two, which the figure leaves out. A `1g` of any combination may be the one `1g+me`.
@@ -89,9 +89,9 @@ pub const COMBINATIONS: [&str; 78] = [
     "1g.double@0 1g.double@2 1g.double@4 1g.double@6",
 ];
 
-/// Wherever their instances are placed, in whatever order: they do not exist.
+/// Combinations that do not exist at any placement.
 pub const REFUSED: [&str; 22] = [
-    // more compute than there is
+    // too many compute slices
     "7g 1g",
     "7g 1g+me",
     "7g 7g",
@@ -106,7 +106,7 @@ pub const REFUSED: [&str; 22] = [
     "2g 2g 2g 2g",
     "2g 2g 2g 1g 1g",
     "1g 1g 1g 1g 1g 1g 1g 1g",
-    // enough compute, no memory or no place for it
+    // enough compute slices, but no memory or no placement
     "3g 3g 1g",
     "4g 3g 1g.double",
     "3g 2g 2g 1g.double",
@@ -118,7 +118,7 @@ pub const REFUSED: [&str; 22] = [
     "3g 1g+me 1g+me",
 ];
 
-/// Instances where they may not lie, alone or beside each other.
+/// Invalid placements, alone or next to each other.
 pub const MISPLACED: [&str; 14] = [
     "7g@1",
     "4g@4",
@@ -136,7 +136,7 @@ pub const MISPLACED: [&str; 14] = [
     "3g@0 2g@2",
 ];
 
-/// A row by ids and, where it says so, starts.
+/// A row of ids with optional starts.
 pub fn read(row: &str) -> Vec<(u32, Option<u32>)> {
     let id = |name: &str| PROFILES.iter().find(|(n, _)| *n == name).map(|(_, id)| *id);
     row.split(' ')

@@ -60,27 +60,27 @@ pub async fn measure(world: &World, tenants: usize) -> Result<()> {
     let kubernetes = floor.writes.sum() - OBJECTS;
     let capsule =
         format!("Capsule {VERSION}, with a role binding and a RuleStatus each; {WORKERS} workers, no client throttle");
-    for (who, run) in [
+    for (way, run) in [
         ("a client that creates only these", &floor),
         ("this operator, with a role binding and a GpuGrant each", &ours),
         (&format!("{capsule}; its chart's webhooks"), &guarded),
         (&format!("{capsule}; fewest webhooks"), &minimal),
     ] {
         let Run { seconds, deleted, writes, work } = run;
-        let (looks, milliseconds) = work.each(tenants);
+        let (read_requests, milliseconds) = work.each(tenants);
         println!(
-            "  {who}: {:.1} tenants/s, ratio {:.2} to the client; {deleted} objects deleted on the way",
+            "  {way}: {:.1} tenants/s, ratio {:.2} to the client; {deleted} objects deleted meanwhile",
             rate(tenants, *seconds),
             floor.seconds / seconds,
         );
         println!(
-            "    each {:.1} writes, {kubernetes:.1} of them by Kubernetes' own controllers, {looks:.1} reads, {milliseconds:.0} ms of the API server's processor time",
+            "    each {:.1} writes, {kubernetes:.1} of them by Kubernetes' own controllers, {read_requests:.1} reads, {milliseconds:.0} ms of the API server's processor time",
             writes.sum(),
         );
         println!("    {writes}");
     }
     println!(
-        "  this operator beside Capsule: ratio {:.2}, with few webhooks {:.2}",
+        "  this operator compared with Capsule: ratio {:.2}, with few webhooks {:.2}",
         guarded.seconds / ours.seconds,
         minimal.seconds / ours.seconds
     );

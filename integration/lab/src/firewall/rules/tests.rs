@@ -34,12 +34,12 @@ fn of_gpu_1(policies: &str) -> Vec<String> {
 }
 
 #[test]
-fn without_policies_everything_passes() {
+fn firewall_without_policies_passes_all() {
     assert_eq!(of_gpu_1(""), [""; 0]);
 }
 
 #[test]
-fn a_selected_pod_is_reached_by_nobody_who_is_not_allowed() {
+fn selected_pod_accepts_allowed_peers_only() {
     let policy = "{metadata: {namespace: a, name: p}, spec: {podSelector: {}, policyTypes: [Ingress]}}";
     assert_eq!(
         of_gpu_1(policy),
@@ -48,7 +48,7 @@ fn a_selected_pod_is_reached_by_nobody_who_is_not_allowed() {
 }
 
 #[test]
-fn a_peer_without_a_namespace_is_of_the_policys_own() {
+fn peer_without_namespace_selector_is_in_the_policys_namespace() {
     let policy = "{metadata: {namespace: a, name: p}, spec: {podSelector: {matchLabels: {app: server}}, ingress: [{from: [{podSelector: {matchLabels: {app: client}}}], ports: [{port: web}, {port: 9000, endPort: 9010, protocol: UDP}]}]}}";
     let rules = of_gpu_1(policy);
     assert_eq!(
@@ -58,7 +58,7 @@ fn a_peer_without_a_namespace_is_of_the_policys_own() {
 }
 
 #[test]
-fn namespaces_are_chosen_by_their_labels_and_both_selectors_must_hold() {
+fn peer_matches_both_selectors() {
     let from = |peer: &str| {
         let policy = format!(
             "{{metadata: {{namespace: a, name: p}}, spec: {{podSelector: {{matchLabels: {{app: server}}}}, ingress: [{{from: [{peer}]}}]}}}}"
@@ -75,7 +75,7 @@ fn namespaces_are_chosen_by_their_labels_and_both_selectors_must_hold() {
 }
 
 #[test]
-fn what_leaves_a_pod_is_limited_to_networks_without_their_exceptions_and_to_ports_as_the_called_pod_names_them() {
+fn egress_honours_exceptions_and_named_ports_of_the_peer() {
     let policy = "{metadata: {namespace: b, name: p}, spec: {podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.244.0.0/16]}}]}, {to: [{namespaceSelector: {}, podSelector: {matchLabels: {app: server}}}], ports: [{port: web}]}]}}";
     assert_eq!(
         of_gpu_1(policy),
@@ -90,7 +90,7 @@ fn what_leaves_a_pod_is_limited_to_networks_without_their_exceptions_and_to_port
 }
 
 #[test]
-fn policies_add_up() {
+fn policies_are_additive() {
     let deny = "{metadata: {namespace: a, name: deny}, spec: {podSelector: {}, policyTypes: [Ingress, Egress]}}\n---\n";
     let open = "{metadata: {namespace: a, name: open}, spec: {podSelector: {}, egress: [{}], policyTypes: [Egress]}}";
     let rules = of_gpu_1(&format!("{deny}{open}"));
@@ -98,7 +98,7 @@ fn policies_add_up() {
 }
 
 #[test]
-fn a_pod_that_is_over_or_on_the_nodes_own_network_is_nobodys_peer() {
+fn ended_and_host_network_pods_are_no_peers() {
     let policy =
         "{metadata: {namespace: a, name: p}, spec: {podSelector: {}, ingress: [{from: [{namespaceSelector: {}}]}]}}";
     let mut cluster = cluster(PODS, policy);

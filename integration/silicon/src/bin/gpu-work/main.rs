@@ -1,4 +1,4 @@
-//! `gpu-work`: a process that uses the GPUs it was given, as a CUDA program would, or shows them.
+//! `gpu-work`: uses its visible GPUs as a CUDA program does, or prints them.
 
 mod devices;
 
@@ -29,7 +29,7 @@ enum Command {
         /// Memory to take on each device, such as 512Mi or 1Gi.
         #[arg(long, default_value = "256Mi", value_parser = bytes)]
         memory: u64,
-        /// The owner that this process works for.
+        /// The owner of this process.
         #[arg(long, env = "POD_NAME")]
         pod_name: Option<String>,
     },
@@ -51,7 +51,7 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
     let nvml = Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init()?;
     let store = Store::new(paths::state_folder());
     let mut devices = devices::visible(&nvml, &*store.read()?)?;
-    // as CUDA reads it, by UUIDs
+    // UUIDs, as for CUDA
     if let Ok(chosen) = std::env::var("CUDA_VISIBLE_DEVICES") {
         devices.retain(|device| chosen.split(',').any(|uuid| device.is(uuid)));
     }

@@ -1,4 +1,4 @@
-//! The hardware's part in tests: errors, losses, injected faults, and the record of what happened.
+//! Control of the simulated hardware in tests: errors, losses, injected faults, history.
 
 use std::error::Error;
 use std::fs;
@@ -23,7 +23,7 @@ pub enum Command {
     Inject(Inject),
     /// Removes all injected faults.
     ClearFaults,
-    /// Shows injected faults and how often their calls were seen.
+    /// Shows injected faults and their numbers of matching calls.
     Faults,
     /// Partitions an idle GPU again: MIG mode on, and an instance of each profile where the driver would place it.
     Partition {
@@ -54,32 +54,32 @@ pub enum Command {
         /// How many.
         errors: u64,
     },
-    /// Resets a GPU: a pending MIG mode comes into force; refused while processes use it.
+    /// Resets a GPU and activates a pending MIG mode; refused while processes use it.
     Reset {
         /// Index, UUID or PCI address.
         gpu: String,
     },
-    /// Sets how long driver calls take from now on, until the driver is installed again.
+    /// Sets the latency of driver calls, until the driver is installed again.
     Latency {
         /// `real`, `none`, or a factor of real.
         #[arg(value_parser = latency)]
         factor: u32,
     },
-    /// Prints the record of attachments, instances, modes and resets, one JSON object a line.
+    /// Prints the history of attachments, instances, modes and resets, one JSON object a line.
     History,
     /// Traces NVML calls: `start`, `stop`, or `list` those since the start.
     Trace {
-        /// What to do.
+        /// The action.
         action: Trace,
     },
 }
 
-/// What to do with the trace.
+/// An action on the trace.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Trace {
     /// Begin, with an empty trace.
     Start,
-    /// Cease and forget.
+    /// Stop and delete it.
     Stop,
     /// Print process id, process and call, one call a line.
     List,
@@ -109,7 +109,7 @@ pub struct Inject {
     /// Only calls on this GPU: index, UUID or PCI address.
     #[arg(long)]
     gpu: Option<String>,
-    /// Only calls by programs whose name begins so.
+    /// Only calls by programs with this name prefix.
     #[arg(long)]
     process: Option<String>,
 }
@@ -133,7 +133,7 @@ pub fn run(store: &Store, command: Command) -> Result<(), Box<dyn Error>> {
         Command::Faults => println!("{}", serde_json::to_string_pretty(&operations::faults(store.dir())?)?),
         Command::Partition { gpu: name, profiles } => {
             operations::partition(store, gpu(&name)?, &profiles)?;
-            // Without device nodes, or where they are not this process's to make, there is nothing to do.
+            // without device nodes, or without the right to create them, there is nothing to do
             let _ = nodes::sync_caps(Path::new("/dev"), &*store.read()?);
         }
         Command::Lose { gpu: name, restore } => {

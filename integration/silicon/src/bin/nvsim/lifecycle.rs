@@ -1,4 +1,4 @@
-//! Installing, running and uninstalling.
+//! Install, run and uninstall.
 
 use std::error::Error;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::admin::latency;
 /// Milliseconds between two reads of the state.
 const LOOK: u16 = 200;
 
-/// How the driver is laid down.
+/// Options of an installation.
 #[derive(Args, Clone)]
 pub struct Install {
     /// The node's root as seen from here.
@@ -39,7 +39,7 @@ pub struct Install {
     /// Number of GPUs.
     #[arg(long, default_value_t = 2, env = "NVSIM_GPUS", value_parser = clap::value_parser!(u32).range(1..=16))]
     gpus: u32,
-    /// How long driver calls take: `real`, `none`, or a factor of real.
+    /// Latency of driver calls: `real`, `none`, or a factor of real.
     #[arg(long, default_value = "real", env = "NVSIM_LATENCY", value_parser = latency)]
     latency: u32,
     /// Which half of the memory axis is half 1.
@@ -62,7 +62,7 @@ enum Kind {
     Flipped,
 }
 
-/// Installing and staying.
+/// Options of `run`.
 #[derive(Args)]
 pub struct Run {
     #[command(flatten)]
@@ -70,12 +70,12 @@ pub struct Run {
     /// File that exists once the driver is installed.
     #[arg(long)]
     ready_file: Option<PathBuf>,
-    /// Take the driver away at SIGTERM.
+    /// Uninstall the driver at SIGTERM.
     #[arg(long)]
     uninstall_on_exit: bool,
 }
 
-/// Taking away.
+/// Options of `uninstall`.
 #[derive(Args)]
 pub struct Uninstall {
     /// The node's root as seen from here.
@@ -89,7 +89,7 @@ pub struct Uninstall {
     force: bool,
 }
 
-/// Writing the trees around NVML.
+/// Options of `materialize`.
 #[derive(Args)]
 pub struct Materialize {
     /// Where to write `proc` and `sys`.
@@ -122,7 +122,7 @@ impl Install {
     }
 }
 
-/// Installs, and says what is there now.
+/// Installs and prints a summary.
 pub fn install(arguments: &Install) -> Result<(Options, Store), Box<dyn Error>> {
     let options = arguments.options()?;
     let store = install::install(&options)?;
@@ -130,12 +130,12 @@ pub fn install(arguments: &Install) -> Result<(Options, Store), Box<dyn Error>> 
     Ok((options, store))
 }
 
-/// Takes away.
+/// Uninstalls.
 pub fn uninstall(arguments: &Uninstall) -> Result<(), Box<dyn Error>> {
     Ok(install::uninstall(&arguments.root, &arguments.driver_root, arguments.force)?)
 }
 
-/// Installs and stays: the main of the simulator's `DaemonSet`.
+/// Installs and keeps running: the entrypoint of the simulator's `DaemonSet`.
 pub fn run(arguments: &Run) -> Result<(), Box<dyn Error>> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);

@@ -1,4 +1,4 @@
-//! `nvsim`: installs the simulated driver on a node and plays the hardware's part in tests.
+//! `nvsim`: installs the simulated driver on a node and controls it in tests.
 //!
 //! Called as `nvidia-smi` it resets and lists GPUs, as the tool of a driver root does.
 
@@ -27,9 +27,9 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Lays down the simulated driver.
+    /// Installs the simulated driver.
     Install(lifecycle::Install),
-    /// Takes the simulated driver away.
+    /// Uninstalls the simulated driver.
     Uninstall(lifecycle::Uninstall),
     /// Installs, then keeps device nodes and the persistent MIG mode up to date until SIGTERM.
     Run(lifecycle::Run),

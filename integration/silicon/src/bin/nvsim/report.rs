@@ -1,4 +1,4 @@
-//! What there is, for people and for programs.
+//! Report of GPUs, instances and clients.
 
 use std::error::Error;
 
@@ -11,10 +11,10 @@ use silicon::{Machine, Store};
 /// How to print.
 #[derive(Clone, Copy, Default, ValueEnum)]
 pub enum Output {
-    /// For people.
+    /// Text.
     #[default]
     Text,
-    /// For programs.
+    /// JSON.
     Json,
 }
 

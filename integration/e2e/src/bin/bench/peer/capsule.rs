@@ -114,8 +114,8 @@ pub async fn install(world: &World, webhooks: Webhooks) -> Result<()> {
         for kind in HOOK_KINDS {
             world.kubectl(&["get", kind, HOOKS]).await?;
         }
-        let asked = Actor::Admin.may(&world.client, Verb::Create, TENANTS, &probe).await?;
-        Ok(asked.map(drop).map_err(|refusal| refusal.message))
+        let answer = Actor::Admin.may(&world.client, Verb::Create, TENANTS, &probe).await?;
+        Ok(answer.map(drop).map_err(|refusal| refusal.message))
     })
     .await
 }
@@ -125,8 +125,8 @@ pub async fn onboard(world: &World, four: &Four, prefix: &str, tenants: usize) -
     let client = &world.client;
     let made =
         each(prefix, tenants, async |name| create(&Actor::Admin, client, TENANTS, &tenant(&name, Some(four))).await);
-    let instances_ready = owned(client, prefix).take(tenants).map(async |name| settle(client, &name?).await);
-    try_join(made, instances_ready.buffer_unordered(IN_FLIGHT).try_collect::<Vec<_>>()).await.map(drop)
+    let namespaces = owned(client, prefix).take(tenants).map(async |name| create_namespace(client, &name?).await);
+    try_join(made, namespaces.buffer_unordered(IN_FLIGHT).try_collect::<Vec<_>>()).await.map(drop)
 }
 
 /// Names of the tenants whose status lists an owner, each once.
@@ -144,7 +144,7 @@ fn owned(client: &Client, prefix: &str) -> impl Stream<Item = Result<String>> {
 }
 
 /// Creates a tenant's namespace. Capsule's webhook may accept the owner a moment after the status lists it.
-async fn settle(client: &Client, name: &str) -> Result<()> {
+async fn create_namespace(client: &Client, name: &str) -> Result<()> {
     let labels = json!({"capsule.clastix.io/tenant": name});
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
     let start = Instant::now();
@@ -175,7 +175,7 @@ pub async fn remove(world: &World, prefix: &str) -> Result<()> {
     if kinds.contains("/tenants.capsule.clastix.io") {
         world.kubectl(&["delete", "tenants.capsule.clastix.io", "--all", "--wait=false"]).await?;
         namespaces_gone(world, prefix).await?;
-        eventually("Capsule's tenants gone", PATIENCE, || async {
+        eventually("Capsule's tenants to be deleted", PATIENCE, || async {
             let left = world.kubectl(&["get", "tenants.capsule.clastix.io", "-o", "name"]).await?;
             Ok(if left.is_empty() { Ok(()) } else { Err(left) })
         })
@@ -228,7 +228,7 @@ async fn load(world: &World) -> Result<()> {
 async fn chart(folder: &Path) -> Result<String> {
     let tool = product::root().join("integration/tools/capsule").display().to_string();
     let module = command::run("go", &["-C", &tool, "mod", "download", "-json", MODULE]).await?;
-    let text = |e: serde_json::Error| Error::Text { what: "what `go mod download` says".into(), why: e.to_string() };
+    let text = |e: serde_json::Error| Error::Text { what: "output of `go mod download`".into(), why: e.to_string() };
     let module: Value = serde_json::from_str(&module).map_err(text)?;
     let from = format!("{}/charts/capsule", module["Dir"].as_str().unwrap_or_default());
     let to = folder.join("capsule").display().to_string();

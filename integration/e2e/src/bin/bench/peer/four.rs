@@ -24,7 +24,7 @@ use kube::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use super::presence::{Kind, Presence, Seen};
+use super::presence::{Change, Kind, Presence};
 use crate::many::IN_FLIGHT;
 
 /// Time for which all objects must be present.
@@ -119,8 +119,8 @@ pub async fn all_there(client: &Client, prefix: &str, tenants: usize) -> Result<
             return Err(Error::Wrong("the watches have ended".into()));
         };
         let ours = match &seen {
-            Seen::Restarted => true,
-            Seen::There(namespace, _) | Seen::Gone(namespace, _) => namespace.starts_with(prefix),
+            Change::Restarted => true,
+            Change::Exists(namespace, _) | Change::Deleted(namespace, _) => namespace.starts_with(prefix),
         };
         if ours {
             presence.apply(kind, seen, Instant::now());
@@ -129,7 +129,7 @@ pub async fn all_there(client: &Client, prefix: &str, tenants: usize) -> Result<
 }
 
 /// Events of a watch.
-fn watched<K>(client: &Client, kind: Kind) -> stream::BoxStream<'static, Result<(Kind, Seen)>>
+fn watched<K>(client: &Client, kind: Kind) -> stream::BoxStream<'static, Result<(Kind, Change)>>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
 {
@@ -137,9 +137,9 @@ where
         watcher(Api::<PartialObjectMeta<K>>::all(client.clone()), watcher::Config::default()).default_backoff();
     let seen = move |event: Event<PartialObjectMeta<K>>| {
         let seen = match event {
-            Event::Init => Seen::Restarted,
-            Event::Apply(o) | Event::InitApply(o) => Seen::There(place(&o), o.name_any()),
-            Event::Delete(o) => Seen::Gone(place(&o), o.name_any()),
+            Event::Init => Change::Restarted,
+            Event::Apply(o) | Event::InitApply(o) => Change::Exists(place(&o), o.name_any()),
+            Event::Delete(o) => Change::Deleted(place(&o), o.name_any()),
             Event::InitDone => return None,
         };
         Some((kind, seen))

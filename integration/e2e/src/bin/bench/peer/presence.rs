@@ -22,13 +22,13 @@ impl Kind {
 
 /// An event of one watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum Change {
     /// The watch restarted; earlier events are void.
     Restarted,
     /// An object of this namespace and name exists.
-    There(String, String),
+    Exists(String, String),
     /// It was deleted.
-    Gone(String, String),
+    Deleted(String, String),
 }
 
 /// Existing objects of all tenants.
@@ -48,14 +48,14 @@ impl Presence {
     }
 
     /// Applies an event.
-    pub fn apply(&mut self, kind: Kind, seen: Seen, at: Instant) {
+    pub fn apply(&mut self, kind: Kind, seen: Change, at: Instant) {
         let here = self.here.entry(kind).or_default();
         match seen {
-            Seen::Restarted => here.clear(),
-            Seen::There(namespace, name) => {
+            Change::Restarted => here.clear(),
+            Change::Exists(namespace, name) => {
                 here.entry(namespace).or_default().insert(name);
             }
-            Seen::Gone(namespace, name) => {
+            Change::Deleted(namespace, name) => {
                 self.deleted += 1;
                 if let Some(names) = here.get_mut(&namespace) {
                     names.remove(&name);
@@ -98,12 +98,12 @@ mod tests {
 
     use super::*;
 
-    fn there(name: &str) -> Seen {
-        Seen::There("a".into(), name.into())
+    fn exists(name: &str) -> Change {
+        Change::Exists("a".into(), name.into())
     }
 
-    fn gone(name: &str) -> Seen {
-        Seen::Gone("a".into(), name.into())
+    fn deleted(name: &str) -> Change {
+        Change::Deleted("a".into(), name.into())
     }
 
     /// One tenant, complete at the returned time.
@@ -111,7 +111,7 @@ mod tests {
         let (mut presence, start) = (Presence::of(1), Instant::now());
         for kind in Kind::ALL {
             assert_eq!(presence.complete_since(), None);
-            presence.apply(kind, there("x"), start);
+            presence.apply(kind, exists("x"), start);
         }
         (presence, start)
     }
@@ -125,8 +125,8 @@ mod tests {
     #[test]
     fn presence_ignores_updates_of_existing_objects() {
         let (mut presence, start) = complete();
-        presence.apply(Kind::Quota, there("x"), start + Duration::from_secs(1));
-        presence.apply(Kind::Quota, there("another"), start + Duration::from_secs(2));
+        presence.apply(Kind::Quota, exists("x"), start + Duration::from_secs(1));
+        presence.apply(Kind::Quota, exists("another"), start + Duration::from_secs(2));
         assert_eq!(presence.complete_since(), Some(start));
     }
 
@@ -134,24 +134,24 @@ mod tests {
     fn presence_counts_a_recreated_object_from_its_recreation() {
         let (mut presence, start) = complete();
         let later = start + Duration::from_secs(3);
-        presence.apply(Kind::Quota, gone("x"), start + Duration::from_secs(1));
+        presence.apply(Kind::Quota, deleted("x"), start + Duration::from_secs(1));
         assert_eq!(presence.complete_since(), None);
-        presence.apply(Kind::Quota, there("x"), later);
+        presence.apply(Kind::Quota, exists("x"), later);
         assert_eq!((presence.complete_since(), presence.deleted()), (Some(later), 1));
     }
 
     #[test]
     fn presence_stays_while_a_second_quota_exists() {
         let (mut presence, start) = complete();
-        presence.apply(Kind::Quota, there("y"), start);
-        presence.apply(Kind::Quota, gone("x"), start);
+        presence.apply(Kind::Quota, exists("y"), start);
+        presence.apply(Kind::Quota, deleted("x"), start);
         assert_eq!((presence.complete_since(), presence.deleted()), (Some(start), 1));
     }
 
     #[test]
     fn presence_survives_a_restarted_watch() {
         let (mut presence, start) = complete();
-        presence.apply(Kind::Policy, Seen::Restarted, start);
+        presence.apply(Kind::Policy, Change::Restarted, start);
         assert_eq!((presence.complete_since(), presence.deleted()), (None, 0));
         assert_eq!(presence.to_string(), "of 1 tenants have: Namespace 1, Quota 1, Limits 1, Policy 0; 0 deleted");
     }
