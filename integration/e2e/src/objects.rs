@@ -1,6 +1,6 @@
 //! Reads and patches of cluster objects that several tests need.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Debug};
 
 use futures::future::try_join;
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
@@ -12,6 +12,7 @@ use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{Error, Result};
@@ -58,6 +59,33 @@ pub async fn allocatable(client: &Client, node: &str, resource: &str) -> Result<
     let node = Api::<Node>::all(client.clone()).get(node).await?;
     let amount = node.status.and_then(|s| s.allocatable).and_then(|a| a.get(resource).cloned());
     Ok(amount.and_then(|q| q.0.parse().ok()).unwrap_or(0))
+}
+
+/// A cluster-scoped type of the API.
+pub trait ClusterObject:
+    kube::Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
+    + Clone
+    + Debug
+    + DeserializeOwned
+    + Serialize
+{
+}
+
+impl<K> ClusterObject for K where
+    K: kube::Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Serialize
+{
+}
+
+/// The conditions and the observed generation in an object's status.
+pub fn status(object: &impl Serialize) -> (Vec<Condition>, Option<i64>) {
+    let object = serde_json::to_value(object).unwrap_or_default();
+    let field = |path| object.pointer(path).cloned().unwrap_or_default();
+    let conditions = serde_json::from_value(field("/status/conditions")).unwrap_or_default();
+    (conditions, field("/status/observedGeneration").as_i64())
 }
 
 /// The condition of a type.
@@ -112,11 +140,7 @@ pub async fn delete_everything(client: &Client) -> Result<()> {
     deleted::<GpuProfile>(client, "profiles").await
 }
 
-async fn deleted<K>(client: &Client, what: &str) -> Result<()>
-where
-    K: kube::Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>,
-    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
-{
+async fn deleted<K: ClusterObject>(client: &Client, what: &str) -> Result<()> {
     let api = Api::<K>::all(client.clone());
     // with thousands of objects one request may time out
     crate::wait::eventually(&format!("{what} to be deleted"), crate::wait::PATIENCE, || async {
@@ -127,11 +151,7 @@ where
     gone::<K>(client, what).await
 }
 
-async fn gone<K>(client: &Client, what: &str) -> Result<()>
-where
-    K: kube::Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>,
-    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
-{
+async fn gone<K: ClusterObject>(client: &Client, what: &str) -> Result<()> {
     let api = Api::<K>::all(client.clone());
     let left = || async {
         let left = api.list(&ListParams::default()).await?;

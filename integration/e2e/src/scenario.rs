@@ -14,7 +14,7 @@ pub use crate::world::NODES;
 use crate::{
     Error, Result, World,
     fixtures::restricted_spec,
-    objects::{self, PodIdentity},
+    objects::{self, ClusterObject, PodIdentity},
     plan_preview::Layouts,
     wait::{PATIENCE, eventually},
 };
@@ -46,32 +46,23 @@ pub async fn onboard(world: &World) -> Result<()> {
 
 /// Waits until a pool is Ready at its present generation and no GPU is changing.
 pub async fn pool_ready(world: &World, name: &str) -> Result<GpuPool> {
-    let api = Api::<GpuPool>::all(world.client.clone());
-    eventually(&format!("pool {name} Ready"), PATIENCE, || async {
-        let pool = api.get(name).await?;
-        let status = pool.status.clone().unwrap_or_default();
-        let current = status.observed_generation == pool.metadata.generation && status.changing == Some(0);
-        Ok(if current && condition::is_true(&status.conditions, condition::READY) {
-            Ok(pool)
-        } else {
-            Err(format!("{:?}", objects::condition(&status.conditions, condition::READY).map(|c| &c.message)))
-        })
-    })
-    .await
+    ready(world, name, |pool: &GpuPool| pool.status.as_ref().is_some_and(|s| s.changing == Some(0))).await
 }
 
 /// Waits until a tenant is Ready at its present generation.
 pub async fn tenant_ready(world: &World, name: &str) -> Result<GpuTenant> {
-    let api = Api::<GpuTenant>::all(world.client.clone());
-    eventually(&format!("tenant {name} Ready"), PATIENCE, || async {
-        let tenant = api.get(name).await?;
-        let status = tenant.status.clone().unwrap_or_default();
-        let current = status.observed_generation == tenant.metadata.generation;
-        Ok(if current && condition::is_true(&status.conditions, condition::READY) {
-            Ok(tenant)
-        } else {
-            Err(format!("{:?}", objects::condition(&status.conditions, condition::READY).map(|c| &c.message)))
-        })
+    ready(world, name, |_| true).await
+}
+
+/// Waits until an object is Ready at its present generation and satisfies a predicate.
+async fn ready<K: ClusterObject>(world: &World, name: &str, good: impl Fn(&K) -> bool) -> Result<K> {
+    let api = Api::<K>::all(world.client.clone());
+    eventually(&format!("{} {name} Ready", K::kind(&())), PATIENCE, || async {
+        let object = api.get(name).await?;
+        let (conditions, observed) = objects::status(&object);
+        let current = observed == object.meta().generation && good(&object);
+        let ready = objects::condition(&conditions, condition::READY);
+        Ok(if current && ready.is_some_and(|c| c.status == "True") { Ok(object) } else { Err(format!("{ready:?}")) })
     })
     .await
 }

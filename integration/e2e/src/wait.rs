@@ -1,6 +1,17 @@
 //! Polling with limits that only a broken cluster reaches.
 
-use std::time::{Duration, Instant};
+use std::{
+    fmt::Debug,
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt as _, pin_mut};
+use kube::{
+    Api,
+    runtime::{WatchStreamExt as _, watcher},
+};
+use serde::de::DeserializeOwned;
+use tokio::task::JoinSet;
 
 use crate::{Error, Result};
 
@@ -26,4 +37,24 @@ where
         }
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
+}
+
+/// Calls a function with every added or changed object, in a task that ends when the set is dropped.
+pub fn follow<K>(
+    tasks: &mut JoinSet<()>,
+    api: Api<K>,
+    config: watcher::Config,
+    mut observe: impl FnMut(K) + Send + 'static,
+) where
+    K: kube::Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    tasks.spawn(async move {
+        let objects = watcher(api, config).default_backoff().applied_objects();
+        pin_mut!(objects);
+        while let Some(next) = objects.next().await {
+            if let Ok(object) = next {
+                observe(object);
+            }
+        }
+    });
 }

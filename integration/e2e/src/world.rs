@@ -3,14 +3,15 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use gputenancy_crds::GpuNode;
-use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Condition};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, api::ListParams};
 use lab::Lab;
 
 use crate::{
     Error, Result,
     lab_lock::LabLock,
-    objects, product,
+    objects::{self, ClusterObject},
+    product,
     wait::{PATIENCE, eventually},
 };
 
@@ -112,24 +113,18 @@ impl World {
     }
 
     /// Waits until a condition of a cluster-scoped object has this status and reason, and a message with these excerpts.
-    pub async fn condition_becomes<K>(
+    pub async fn condition_becomes<K: ClusterObject>(
         &self,
         name: &str,
         type_: &str,
         status: &str,
         reason: &str,
         excerpts: &[&str],
-    ) -> Result<()>
-    where
-        K: kube::Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>,
-        K: Clone + std::fmt::Debug + serde::de::DeserializeOwned + serde::Serialize,
-    {
+    ) -> Result<()> {
         let api = Api::<K>::all(self.client.clone());
         eventually(&format!("{type_}={status} {reason} of {} {name}", K::kind(&())), PATIENCE, || async {
-            let object = serde_json::to_value(api.get(name).await?).unwrap_or_default();
-            let list = object.pointer("/status/conditions").cloned().unwrap_or_default();
-            let conditions = serde_json::from_value::<Vec<Condition>>(list);
-            Ok(objects::check_condition(&conditions.unwrap_or_default(), type_, status, reason, excerpts))
+            let (conditions, _) = objects::status(&api.get(name).await?);
+            Ok(objects::check_condition(&conditions, type_, status, reason, excerpts))
         })
         .await
     }

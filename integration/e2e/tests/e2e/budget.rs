@@ -15,9 +15,9 @@ use e2e::{
     interrupt, objects,
     objects::ensure,
     scenario::tenant_ready,
-    wait::{PATIENCE, eventually},
+    wait::{PATIENCE, eventually, follow},
 };
-use futures::{StreamExt, future::join_all, pin_mut};
+use futures::future::join_all;
 use gputenancy_crds::GpuTenant;
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -26,9 +26,10 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, PostParams},
-    runtime::{WatchStreamExt, watcher},
+    runtime::watcher,
 };
 use serde_json::json;
+use tokio::task::JoinSet;
 
 const TENANT: &str = "many";
 const RESOURCE: &str = "nvidia.com/mig-1g.10gb";
@@ -166,41 +167,19 @@ impl Observed {
 /// Watches quotas and refusals until it is dropped.
 struct Observer {
     seen: Arc<Mutex<Observed>>,
-    tasks: Vec<tokio::task::JoinHandle<()>>,
-}
-
-impl Drop for Observer {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
-    }
+    _tasks: JoinSet<()>,
 }
 
 impl Observer {
     async fn start(client: &Client) -> Result<Self> {
-        let seen = Arc::new(Mutex::new(Observed::new()));
+        let (seen, mut tasks) = (Arc::new(Mutex::new(Observed::new())), JoinSet::new());
         let config = watcher::Config::default().labels(&format!("gputenancy.io/tenant={TENANT}"));
-        let quotas = watcher(Api::<ResourceQuota>::all(client.clone()), config).default_backoff().applied_objects();
         let to = seen.clone();
-        let first = tokio::spawn(async move {
-            pin_mut!(quotas);
-            while let Some(next) = quotas.next().await {
-                if let Ok(quota) = next {
-                    to.lock().unwrap().quota(quota);
-                }
-            }
-        });
+        follow(&mut tasks, Api::<ResourceQuota>::all(client.clone()), config, move |q| to.lock().unwrap().quota(q));
         let config = watcher::Config::default().fields("reason=FailedCreate");
-        let events = watcher(Api::<Event>::all(client.clone()), config).default_backoff().applied_objects();
         let to = seen.clone();
-        let second = tokio::spawn(async move {
-            pin_mut!(events);
-            while let Some(next) = events.next().await {
-                if let Ok(event) = next {
-                    to.lock().unwrap().refusal(&event);
-                }
-            }
-        });
-        let observer = Self { seen, tasks: vec![first, second] };
+        follow(&mut tasks, Api::<Event>::all(client.clone()), config, move |e| to.lock().unwrap().refusal(&e));
+        let observer = Self { seen, _tasks: tasks };
         let all = || async {
             let count = observer.seen.lock().unwrap().quotas.len();
             Ok(if count == NAMESPACES.len() { Ok(()) } else { Err(format!("{count} quotas")) })

@@ -11,17 +11,13 @@ use e2e::{
     fixtures::{mig_profile, pool, workload},
     objects::{ensure, patch_tenant, running},
     scenario::tenant_ready,
-    wait::{PATIENCE, eventually},
+    wait::{PATIENCE, eventually, follow},
 };
-use futures::{StreamExt, pin_mut};
 use gputenancy_crds::GpuTenant;
 use k8s_openapi::api::core::v1::{Event, ResourceQuota};
-use kube::{
-    Api, Client, ResourceExt,
-    api::ListParams,
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::{Api, Client, ResourceExt, api::ListParams, runtime::watcher};
 use serde_json::json;
+use tokio::task::JoinSet;
 
 const TENANT: &str = "mixed";
 const NAMESPACES: [&str; 2] = ["mixed-notebooks", "mixed-train"];
@@ -71,32 +67,21 @@ struct Observed {
 
 struct Observer {
     seen: Arc<Mutex<Observed>>,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for Observer {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    _tasks: JoinSet<()>,
 }
 
 impl Observer {
     fn start(client: &Client) -> Self {
-        let seen = Arc::new(Mutex::new(Observed::default()));
+        let (seen, mut tasks) = (Arc::new(Mutex::new(Observed::default())), JoinSet::new());
         let config = watcher::Config::default().labels(&format!("gputenancy.io/tenant={TENANT}"));
-        let quotas = watcher(Api::<ResourceQuota>::all(client.clone()), config).default_backoff().applied_objects();
         let to = seen.clone();
-        let task = tokio::spawn(async move {
-            pin_mut!(quotas);
-            while let Some(next) = quotas.next().await {
-                let Ok(quota) = next else { continue };
-                let mut seen = to.lock().unwrap();
-                seen.quotas.insert(quota.namespace().unwrap_or_default(), granted_slices(&quota));
-                seen.states += 1;
-                seen.most = seen.most.max(seen.quotas.values().sum());
-            }
+        follow(&mut tasks, Api::<ResourceQuota>::all(client.clone()), config, move |quota| {
+            let mut seen = to.lock().unwrap();
+            seen.quotas.insert(quota.namespace().unwrap_or_default(), granted_slices(&quota));
+            seen.states += 1;
+            seen.most = seen.most.max(seen.quotas.values().sum());
         });
-        Self { seen, task }
+        Self { seen, _tasks: tasks }
     }
 
     fn check(&self) -> Result<()> {

@@ -11,11 +11,7 @@ use kube::{
     api::{DeleteParams, ListParams},
 };
 
-async fn finalizers<K>(world: &World) -> Result<Vec<String>>
-where
-    K: kube::Resource<DynamicType = (), Scope = kube::core::ClusterResourceScope>,
-    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
-{
+async fn finalizers<K: objects::ClusterObject>(world: &World) -> Result<Vec<String>> {
     let all = Api::<K>::all(world.client.clone()).list(&ListParams::default()).await?;
     Ok(all.iter().flat_map(|o| o.finalizers().iter().map(|f| format!("{}: {f}", o.name_any()))).collect())
 }
