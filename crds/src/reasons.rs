@@ -154,7 +154,7 @@ reasons! { CONDITIONS:
     WAITING_FOR_RESET = "WaitingForReset", "GpuNode", "The MIG mode is pending until the GPU is reset.", "End what holds the GPU, or restart the node.";
     WEIGHT_UNKNOWN = "WeightUnknown", "GpuTenant", "No board carries the profile, so its share of gpuEquivalents is unknown.", "Offer the profile in a pool, or remove it from the tenant.";
     WINDOW_UNREADABLE = "WindowUnreadable", "GpuPool", "A maintenance window cannot be parsed; no change starts.", "Correct spec.disruption.windows.";
-    WRITE_FAILED = "WriteFailed", "GpuTenant", "The API server refused a write.", "Retried; the message has the error.";
+    WRITE_FAILED = "WriteFailed", "GpuNode, GpuTenant", "The API server refused a write or did not answer.", "Retried; the message has the error.";
 }
 
 reasons! { EVENTS:

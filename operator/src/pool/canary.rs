@@ -1,75 +1,71 @@
-//! Canary pods as objects: made, read, and removed when no change has a use for them any more. All of it follows from the pods
-//! themselves, so an operator that starts anew knows as much as the one before.
+//! Canary pods: their manifest, what became of them, and which ones no change needs any more. All of it follows from the pods
+//! themselves, so a restarted operator continues.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::names;
 use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
-use kube::{Api, ResourceExt as _};
+use kube::ResourceExt as _;
 use serde_json::json;
 
-use super::{Controller, FleetError, failed, pass::Inputs};
-use crate::{
-    apply::Part,
-    plan::{GpuKey, NodeName, PodName},
-};
+use super::inventory::Inventory;
+use crate::plan::{GpuKey, NodeName, PodName};
 use gputenancy_engine::{
     change::{CanaryOutcome, CanaryPod, CanaryRequest, ChangeDecision},
-    fleet::Fleet,
     projection::SlimPod,
 };
 
 /// Priority class and service account of canary pods, both parts of the chart.
 const NAME: &str = "gputenancy-canary";
-/// Longest part of a program's last words that is told.
-const LAST_WORDS: usize = 400;
+/// Longest end of a program's log in a message, in characters.
+const MAX_LOG: usize = 400;
 
-/// A canary pod without a purpose.
+/// A canary pod that no change needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stray {
+pub struct OrphanedCanary {
+    /// The pod.
+    pub pod: PodName,
     /// Its UID.
     pub uid: String,
-    /// The node whose device it was made for.
-    pub node: String,
 }
 
 /// All canary pods, by name.
-pub fn pods(fleet: &Fleet, namespace: &str) -> BTreeMap<String, CanaryPod> {
-    let ours = canaries(fleet, namespace);
-    ours.map(|(name, pod)| (name.name.clone(), CanaryPod { created: created(pod), outcome: outcome(pod) })).collect()
+pub fn pods(inventory: &Inventory<'_>) -> BTreeMap<String, CanaryPod> {
+    let pods = canaries(inventory);
+    pods.map(|(name, pod)| (name.name.clone(), CanaryPod { created: created(pod), outcome: outcome(pod) })).collect()
 }
 
-/// Canary pods that no change wants, and that can be judged now.
-pub fn strays(
-    fleet: &Fleet,
+/// Canary pods that no change needs, by the node that they were created for; of nodes about which nothing is decided now, none.
+pub fn orphaned(
+    inventory: &Inventory<'_>,
     decisions: &BTreeMap<GpuKey, ChangeDecision>,
-    inputs: &Inputs<'_>,
-) -> BTreeMap<PodName, Stray> {
-    let wanted = |name: &String| decisions.values().any(|d| d.kept_canaries.contains(name));
-    let mut strays = BTreeMap::new();
-    for (name, pod) in canaries(fleet, inputs.namespace) {
-        let node = pod.annotations().get(names::CANARY_NODE).cloned().unwrap_or_default();
-        let leaves = pod.metadata.deletion_timestamp.is_some();
-        if !leaves && !inputs.lagging.contains(&node) && !wanted(&name.name) {
-            strays.insert(name.clone(), Stray { uid: pod.uid().unwrap_or_default(), node });
+) -> BTreeMap<NodeName, Vec<OrphanedCanary>> {
+    let kept: BTreeSet<&String> = decisions.values().flat_map(|d| &d.kept_canaries).collect();
+    let mut orphaned: BTreeMap<NodeName, Vec<OrphanedCanary>> = BTreeMap::new();
+    for (name, pod) in canaries(inventory) {
+        let node = pod.annotations().get(names::CANARY_NODE).map(String::as_str).unwrap_or_default();
+        let terminating = pod.metadata.deletion_timestamp.is_some();
+        if !terminating && !inventory.lagging.contains(node) && !kept.contains(&name.name) {
+            let canary = OrphanedCanary { pod: name.clone(), uid: pod.uid().unwrap_or_default() };
+            orphaned.entry(node.into()).or_default().push(canary);
         }
     }
-    strays
+    orphaned
 }
 
-fn canaries<'a>(fleet: &'a Fleet, namespace: &str) -> impl Iterator<Item = (&'a PodName, &'a SlimPod)> {
-    let ours = fleet
-        .pods
-        .iter()
-        .filter(move |(name, pod)| *name.namespace == *namespace && pod.labels().contains_key(names::CANARY_LABEL));
-    ours.map(|(name, pod)| (name, &**pod))
+fn canaries<'a>(inventory: &Inventory<'a>) -> impl Iterator<Item = (&'a PodName, &'a SlimPod)> {
+    let (pods, namespace) = (&inventory.fleet.pods, inventory.namespace);
+    let canary = move |name: &PodName, pod: &SlimPod| {
+        *name.namespace == *namespace && pod.labels().contains_key(names::CANARY_LABEL)
+    };
+    pods.iter().filter(move |(name, pod)| canary(name, pod)).map(|(name, pod)| (name, &**pod))
 }
 
 fn created(pod: &SlimPod) -> Timestamp {
     pod.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0)
 }
 
-/// What has become of a canary pod. Only its program's exit code speaks about the device.
+/// Outcome of a canary pod. Only the exit code of its program says anything about the device.
 fn outcome(pod: &SlimPod) -> CanaryOutcome {
     let status = &pod.status;
     let container = status.container_statuses.first().map(|c| &c.state);
@@ -94,11 +90,11 @@ fn outcome(pod: &SlimPod) -> CanaryOutcome {
             _ => CanaryOutcome::Inconclusive(why()),
         },
         "Running" => CanaryOutcome::Pending("it runs".to_owned()),
-        _ => CanaryOutcome::Pending(waits(pod)),
+        _ => CanaryOutcome::Pending(waiting_for(pod)),
     }
 }
 
-fn waits(pod: &SlimPod) -> String {
+fn waiting_for(pod: &SlimPod) -> String {
     let unscheduled = pod.status.conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status == "False");
     if let Some(condition) = unscheduled.filter(|_| pod.spec.node_name.is_none()) {
         return format!("it is not scheduled: {}", tail(Some(&condition.message)));
@@ -110,16 +106,17 @@ fn waits(pod: &SlimPod) -> String {
     )
 }
 
-/// The end of what was said, in one line.
+/// The end of a text, in one line.
 fn tail(words: Option<&str>) -> String {
     let line = words.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
-    let skipped = line.chars().count().saturating_sub(LAST_WORDS);
+    let skipped = line.chars().count().saturating_sub(MAX_LOG);
     let kept: String = line.chars().skip(skipped).collect();
     if skipped > 0 { format!("…{kept}") } else { kept }
 }
 
-/// The pod: nothing but the device, on this node whatever its taints and cordons, without any right, and never at another pod's expense.
-fn render(canary: &CanaryRequest, node: &NodeName, namespace: &str) -> Result<Pod, serde_json::Error> {
+/// The pod: nothing but the device, on this node whatever its taints and cordons, without any right, and with a priority that evicts no
+/// other pod.
+pub fn render(canary: &CanaryRequest, node: &NodeName, namespace: &str) -> serde_json::Result<Pod> {
     let CanaryRequest { name, device, profile, resource, seconds, rules } = canary;
     let profile = profile.as_deref().unwrap_or("gpu").replace('+', ".");
     let mut container = json!({
@@ -160,29 +157,6 @@ fn render(canary: &CanaryRequest, node: &NodeName, namespace: &str) -> Result<Po
             "containers": [container],
         },
     }))
-}
-
-impl Controller {
-    /// Creates a canary pod; one that is there already is the same.
-    pub(super) async fn start_canary(&self, node: &NodeName, canary: CanaryRequest) -> Result<(), FleetError> {
-        let pod = render(&canary, node, &self.home).map_err(kube::Error::SerdeError);
-        let doing = || format!("creating canary pod {}", canary.name);
-        let created = self.writer.create_in(Part::Pool, &self.home, &pod.map_err(failed(doing()))?).await;
-        if created.map_err(failed(doing()))? {
-            tracing::info!(pod = canary.name, device = canary.device, "started a canary pod");
-        }
-        Ok(())
-    }
-
-    /// Removes a canary pod that nobody needs any more.
-    pub(super) async fn dismiss(&self, pod: &PodName, stray: Stray) -> Result<(), FleetError> {
-        let api = Api::<Pod>::namespaced(self.writer.client(), &pod.namespace);
-        match self.writer.delete(&api, &pod.name, Some(stray.uid)).await {
-            // another pod has the name by now
-            Err(kube::Error::Api(status)) if status.is_conflict() => Ok(()),
-            removed => removed.map_err(failed(format!("removing canary pod {pod}"))),
-        }
-    }
 }
 
 #[cfg(test)]

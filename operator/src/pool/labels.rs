@@ -1,12 +1,12 @@
-//! Our labels on nodes: whose they are, how their GPUs are carved, and whether that is changing.
+//! The operator's labels on nodes: pool, layout, and whether the layout changes.
 
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{ChangePhase, GpuNode, names};
 use kube::ResourceExt as _;
 
-use super::{discovery, hands::Hands};
-use crate::plan::{NodeName, PoolName, plain};
+use super::{discovery, ownership::Ownership};
+use crate::plan::{NodeName, plain};
 use gputenancy_engine::{fingerprint::fingerprint, fleet::Fleet};
 
 /// Value of the label `layout.state` while a GPU of the node changes.
@@ -15,26 +15,26 @@ const CHANGING: &str = "changing";
 /// Labels by name.
 pub type Labels = BTreeMap<String, String>;
 
-/// Labels by node, where they differ from what the node has; a node that somebody else owns keeps those that it has.
-pub fn labels(fleet: &Fleet, members: &BTreeMap<NodeName, Vec<PoolName>>, hands: &Hands) -> BTreeMap<NodeName, Labels> {
+/// Labels by node, where they differ from what the node has; a node with a conflicting owner keeps those that it has.
+pub fn labels(fleet: &Fleet, ownership: &Ownership) -> BTreeMap<NodeName, Labels> {
     let mut differing = BTreeMap::new();
     for (name, node) in &fleet.nodes {
         let key = NodeName::from(name.as_str());
-        if hands.is_foreign(&key) {
+        if ownership.is_conflicting(&key) {
             continue;
         }
-        let agreement = fleet.gpu_nodes.get(name);
+        let gpu_node = fleet.gpu_nodes.get(name);
         let mut wanted = Labels::new();
-        if let (Some([pool]), Some(agreement)) = (members.get(&key).map(Vec::as_slice), agreement) {
+        if let ([pool], Some(gpu_node)) = (ownership.pools_of(&key), gpu_node) {
             wanted.insert(names::POOL_LABEL.to_owned(), pool.to_string());
-            if !agreement.spec.gpus.is_empty() {
-                let state = state(agreement);
-                wanted.insert(names::LAYOUT_LABEL.to_owned(), layout(agreement));
+            if !gpu_node.spec.gpus.is_empty() {
+                let state = state(gpu_node);
+                wanted.insert(names::LAYOUT_LABEL.to_owned(), layout(gpu_node));
                 wanted.insert(names::LAYOUT_STATE_LABEL.to_owned(), state.to_owned());
-                wanted.extend(discovery::labels(node, agreement, state == CHANGING));
+                wanted.extend(discovery::labels(node, gpu_node, state == CHANGING));
             }
         }
-        if agreement.and_then(|n| n.status.as_ref()).is_some_and(|s| s.simulated == Some(true)) {
+        if gpu_node.and_then(|n| n.status.as_ref()).is_some_and(|s| s.simulated == Some(true)) {
             wanted.insert(names::SIMULATED_LABEL.to_owned(), "true".to_owned());
         }
         let differs = wanted.iter().any(|(label, value)| node.labels().get(label) != Some(value));
@@ -53,8 +53,7 @@ pub fn unwanted<'a>(labels: &'a Labels, wanted: &'a Labels) -> impl Iterator<Ite
     present.filter(move |l| (owned.contains(l) || discovery::owns(labels, l)) && !wanted.contains_key(*l))
 }
 
-/// The layouts in the order of the GPUs' indices, as a label's value can hold them. A GPU under change counts with the layout that
-/// the agent was asked for last.
+/// Fingerprint of the layouts in the order of the GPUs' indices. A GPU under change counts with the layout that its spec has.
 fn layout(node: &GpuNode) -> String {
     let index = |uuid: &str| {
         let state = node.status.iter().flat_map(|s| &s.gpus).find(|g| g.uuid == uuid);

@@ -16,8 +16,8 @@ use kube::ResourceExt;
 
 use super::{
     devices::{self, Device},
-    pass::may_leave,
-    taint::Tolerated,
+    node_specs::is_releasable,
+    tolerated::Tolerated,
 };
 use crate::plan::{GpuKey, NodeName, Plan, PoolName, Problem, membership, resource_name};
 use gputenancy_engine::{
@@ -308,7 +308,7 @@ fn left(seen: &Seen<'_>, pool: &GpuPool) -> Vec<String> {
             } else {
                 format!(" (pods {})", owners.into_iter().collect::<Vec<_>>().join(", "))
             };
-            let leaving = may_leave(seen.fleet, agreement, &spec.uuid, spec);
+            let leaving = is_releasable(seen.fleet, agreement, &spec.uuid, spec);
             left.push(format!("GPU {index} of node {node}{}", if leaving { String::new() } else { who }));
         }
     }

@@ -15,9 +15,11 @@ use serde_json::{Value, json};
 use gputenancy_engine::fleet::{Fleet, Refusals};
 
 use super::{
+    decide::{FleetDecision, decide},
     devices::{self, Use},
-    pass::{Inputs, Pass, intent, pass},
-    taint::Tolerated,
+    gpu_changes::intent,
+    inventory::Inventory,
+    tolerated::Tolerated,
 };
 use crate::plan::{Planner, PodName, Snapshot};
 
@@ -66,15 +68,16 @@ fn fleet(pools: &[&str]) -> Fleet {
     }
 }
 
-fn at(fleet: &Fleet, seconds: i64, lagging: &[&str]) -> Pass {
+fn at(fleet: &Fleet, seconds: i64, lagging: &[&str]) -> FleetDecision {
     next(fleet, &mut Planner::default(), seconds, lagging)
 }
 
 /// A pass that goes on from the plan of the last one.
-fn next(fleet: &Fleet, planner: &mut Planner, seconds: i64, lagging: &[&str]) -> Pass {
+fn next(fleet: &Fleet, planner: &mut Planner, seconds: i64, lagging: &[&str]) -> FleetDecision {
     let lagging: BTreeSet<String> = lagging.iter().map(|n| (*n).to_owned()).collect();
     let now = Timestamp::from_second(seconds).unwrap();
-    let inputs = Inputs {
+    let inventory = Inventory {
+        fleet,
         now,
         refusals: &Refusals::new(),
         namespace: "home",
@@ -82,11 +85,11 @@ fn next(fleet: &Fleet, planner: &mut Planner, seconds: i64, lagging: &[&str]) ->
         marks: &BTreeMap::new(),
         lagging: &lagging,
     };
-    pass(fleet, planner, &inputs)
+    decide(&inventory, planner)
 }
 
 /// Carries out a pass as an API server and an agent would.
-fn carry_out(fleet: &mut Fleet, pass: &Pass) {
+fn carry_out(fleet: &mut Fleet, pass: &FleetDecision) {
     for (name, work) in &pass.nodes {
         let node = fleet.gpu_nodes.get_mut(name.as_str()).unwrap();
         if let Some(spec) = &work.spec {
@@ -285,7 +288,7 @@ fn a_node_that_is_silent_for_a_moment_is_still_supply() {
     let since = Timestamp::from_second(1000).unwrap();
     node.status.conditions = vec![read(json!({"type": "Ready", "status": "Unknown", "lastTransitionTime": since}))];
     fleet.nodes.insert("n".into(), Arc::new(node));
-    let short = |pass: &Pass| pass.view.tenants["t"].shortages.len();
+    let short = |pass: &FleetDecision| pass.view.tenants["t"].shortages.len();
     let soon = at(&fleet, 1059, &[]);
     assert_eq!((short(&soon), soon.wake.map(Timestamp::as_second)), (0, Some(1060)));
     assert!(soon.nodes.is_empty(), "nothing is done on its last word");
@@ -313,9 +316,9 @@ fn a_notice_without_a_change_is_taken_back() {
         let name = PodName { namespace: "t".into(), name: uid.into() };
         fleet.pods.insert(name, pod(uid, node));
     }
-    let spared = at(&fleet, 100, &[]).spared;
+    let spared = at(&fleet, 100, &[]).cancelled_evictions;
     assert_eq!(spared.into_values().collect::<Vec<_>>(), ["stays"], "nothing is said of nodes that cannot be judged");
-    assert!(at(&fleet, 100, &["n"]).spared.is_empty());
+    assert!(at(&fleet, 100, &["n"]).cancelled_evictions.is_empty());
 }
 
 fn label(fleet: &mut Fleet, labels: &[(&str, &str)]) {
@@ -364,12 +367,13 @@ fn mark_of_a_taint_that_was_removed_by_hand_is_written_again() {
     node.metadata.annotations = Some([(names::TAINTED.to_owned(), mark.clone())].into());
     fleet.nodes.insert("n".into(), Arc::new(node.clone()));
     let mut marks = BTreeMap::new();
-    super::taint::remember(&mut marks, &fleet);
+    super::taints::remember(&mut marks, &fleet);
     assert_eq!(marks, [("n".to_owned(), mark)].into());
     node.metadata.annotations = None;
     fleet.nodes.insert("n".into(), Arc::new(node.clone()));
-    super::taint::remember(&mut marks, &fleet);
-    let inputs = Inputs {
+    super::taints::remember(&mut marks, &fleet);
+    let inventory = Inventory {
+        fleet: &fleet,
         now: Timestamp::UNIX_EPOCH,
         refusals: &Refusals::new(),
         namespace: "home",
@@ -377,15 +381,15 @@ fn mark_of_a_taint_that_was_removed_by_hand_is_written_again() {
         marks: &marks,
         lagging: &BTreeSet::new(),
     };
-    let again = pass(&fleet, &mut Planner::default(), &inputs).taints.into_values().next().unwrap();
+    let again = decide(&inventory, &mut Planner::default()).taints.into_values().next().unwrap();
     assert_eq!((again.taints, again.mark), (set.taints, set.mark));
     node.spec.taints.clear();
     fleet.nodes.insert("n".into(), Arc::new(node));
-    super::taint::remember(&mut marks, &fleet);
+    super::taints::remember(&mut marks, &fleet);
     assert!(marks.is_empty());
 }
 
-fn condition_of(pass: &Pass, type_: &str) -> (String, String, String) {
+fn condition_of(pass: &FleetDecision, type_: &str) -> (String, String, String) {
     let found = pass.pools["p"].conditions.iter().find(|c| c.type_ == type_).unwrap();
     (found.status.clone(), found.reason.clone(), found.message.clone())
 }
@@ -409,7 +413,7 @@ fn a_node_that_somebody_else_carves_is_left_alone_and_its_change_stands_still() 
         assert!(message.contains(word), "{word}: {message}");
     }
     assert_eq!(condition_of(&found, "Ready").1, "ForeignPartitioner");
-    assert_eq!(found.foreign, ["NVIDIA's MIG manager"]);
+    assert_eq!(found.conflicting, ["NVIDIA's MIG manager"]);
     let written = found.nodes.values().next().unwrap();
     let expected = GpuNodeSpec { partitioner: Partitioner::None, ..GpuNodeSpec::default() };
     let told = written.spec.clone().unwrap();
@@ -455,7 +459,7 @@ fn an_overlooked_node_outside_of_every_pool_is_nobodys_business() {
     let mut fleet = fleet(&[]);
     label(&mut fleet, THEIRS);
     let pass = at(&fleet, 0, &[]);
-    assert!(pass.nodes.is_empty() && pass.foreign.is_empty(), "{pass:?}");
+    assert!(pass.nodes.is_empty() && pass.conflicting.is_empty(), "{pass:?}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::{
     locations::Locations,
     metrics::Metrics,
     plan::Planner,
-    pool::{Tolerated, fleet, pass},
+    pool::{Tolerated, decide::decide, fleet, inventory::Inventory},
     tenant::{Context, Standard},
 };
 
@@ -212,20 +212,21 @@ async fn whole() {
     all.tell("all stores");
 
     let (refusals, lagging, tolerated) = (BTreeMap::new(), BTreeSet::new(), Tolerated::default());
-    let inputs = pass::Inputs {
-        now: Timestamp::now(),
-        refusals: &refusals,
-        namespace: "gputenancy-system",
-        tolerated: &tolerated,
-        marks: &BTreeMap::new(),
-        lagging: &lagging,
-    };
     let mut planner = Planner::default();
     let scale = Scale::begin();
     let view = {
         let fleet = fleet::read(&caches);
         scale.tell("what a pass reads");
-        pass::pass(&fleet, &mut planner, &inputs).view
+        let inventory = Inventory {
+            fleet: &fleet,
+            now: Timestamp::now(),
+            refusals: &refusals,
+            namespace: "gputenancy-system",
+            tolerated: &tolerated,
+            marks: &BTreeMap::new(),
+            lagging: &lagging,
+        };
+        decide(&inventory, &mut planner).view
     };
     scale.tell("after a pass: its index and view");
     assert_eq!(view.tenants.len(), TENANTS);

@@ -41,7 +41,10 @@ fn a_guarantee_is_carved_by_the_mig_manager_and_its_placements_are_taken_over() 
     assert!(smalls.contains(&6), "the MIG manager counts from the back: {smalls:?}");
     assert!(world.label_is_true());
     let pass = world.passes();
-    assert!(pass.nodes.is_empty() && pass.asks.is_empty() && pass.mig_configs.is_none(), "nothing is written at rest");
+    assert!(
+        pass.nodes.is_empty() && pass.mig_manager_requests.is_empty() && pass.mig_configs.is_none(),
+        "nothing is written at rest"
+    );
 }
 
 #[test]

@@ -1,10 +1,6 @@
 //! When a field of a Node that another client keeps changing is written again.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-
-use crate::plan::NodeName;
 
 /// Delay before the first repair: by then the cache shows our own write.
 const FIRST_DELAY: SignedDuration = SignedDuration::from_secs(2);
@@ -25,6 +21,10 @@ pub enum Repair {
     At(Timestamp),
 }
 
+/// The value that was written last, and when.
+#[derive(Clone, Debug)]
+pub struct LastWrite<V>(Option<Written<V>>);
+
 #[derive(Clone, Debug)]
 struct Written<V> {
     value: V,
@@ -40,20 +40,16 @@ impl<V> Written<V> {
     }
 }
 
-/// The values that were written last, by node.
-#[derive(Clone, Debug)]
-pub struct Repairs<V>(BTreeMap<NodeName, Written<V>>);
-
-impl<V> Default for Repairs<V> {
+impl<V> Default for LastWrite<V> {
     fn default() -> Self {
-        Self(BTreeMap::new())
+        Self(None)
     }
 }
 
-impl<V: PartialEq> Repairs<V> {
-    /// Decides about a node that has another value than `wanted`: a new value is written at once, the same one with exponential backoff.
-    pub fn decide(&self, node: &NodeName, wanted: &V, now: Timestamp) -> Repair {
-        let Some(last) = self.0.get(node).filter(|last| last.value == *wanted) else {
+impl<V: PartialEq> LastWrite<V> {
+    /// Decides about a field that has another value than `wanted`: a new value is written at once, the same one with exponential backoff.
+    pub fn decide(&self, wanted: &V, now: Timestamp) -> Repair {
+        let Some(last) = self.0.as_ref().filter(|last| last.value == *wanted) else {
             return Repair::Now { contested: false };
         };
         match last.at.checked_add(last.delay()) {
@@ -63,15 +59,10 @@ impl<V: PartialEq> Repairs<V> {
     }
 
     /// Records a successful write.
-    pub fn written(&mut self, node: &NodeName, value: V, now: Timestamp) {
-        let last = self.0.get(node).filter(|last| last.value == value && !rested(last, now));
+    pub fn written(&mut self, value: V, now: Timestamp) {
+        let last = self.0.as_ref().filter(|last| last.value == value && !rested(last, now));
         let repairs = last.map_or(0, |last| last.repairs.saturating_add(1));
-        self.0.insert(node.clone(), Written { value, at: now, repairs });
-    }
-
-    /// Drops nodes that are gone.
-    pub fn retain(&mut self, exists: impl Fn(&str) -> bool) {
-        self.0.retain(|node, _| exists(node.as_str()));
+        self.0 = Some(Written { value, at: now, repairs });
     }
 }
 
@@ -90,27 +81,21 @@ mod tests {
 
     #[test]
     fn field_that_was_written_long_ago_is_repaired_at_once() {
-        let (node, mut repairs) = (NodeName::from("n"), Repairs::default());
-        assert_eq!(repairs.decide(&node, &"a", at(0)), Repair::Now { contested: false });
-        repairs.written(&node, "a", at(0));
-        assert_eq!(repairs.decide(&node, &"a", at(1)), Repair::At(at(2)), "the cache may lag behind");
-        assert_eq!(repairs.decide(&node, &"b", at(1)), Repair::Now { contested: false });
-        assert_eq!(repairs.decide(&node, &"a", at(2)), Repair::Now { contested: false });
-        repairs.retain(|_| false);
-        assert_eq!(
-            repairs.decide(&node, &"a", at(1)),
-            Repair::Now { contested: false },
-            "a node that was created again"
-        );
+        let mut last = LastWrite::default();
+        assert_eq!(last.decide(&"a", at(0)), Repair::Now { contested: false });
+        last.written("a", at(0));
+        assert_eq!(last.decide(&"a", at(1)), Repair::At(at(2)), "the cache may lag behind");
+        assert_eq!(last.decide(&"b", at(1)), Repair::Now { contested: false });
+        assert_eq!(last.decide(&"a", at(2)), Repair::Now { contested: false });
     }
 
     #[test]
     fn field_that_another_client_keeps_changing_is_repaired_with_backoff() {
-        let (node, mut repairs) = (NodeName::from("n"), Repairs::default());
+        let mut last = LastWrite::default();
         let (mut writes, mut contested) = (Vec::new(), Vec::new());
         for second in 0..3600 {
-            if let Repair::Now { contested: yes } = repairs.decide(&node, &"a", at(second)) {
-                repairs.written(&node, "a", at(second));
+            if let Repair::Now { contested: yes } = last.decide(&"a", at(second)) {
+                last.written("a", at(second));
                 writes.push(second);
                 contested.push(yes);
             }
@@ -119,8 +104,8 @@ mod tests {
         assert_eq!(contested.get(..4).unwrap(), [false, false, false, true]);
         assert!(writes.windows(2).all(|pair| pair[1] - pair[0] <= 300), "{writes:?}");
         let quiet = writes.last().unwrap() + 601;
-        assert_eq!(repairs.decide(&node, &"a", at(quiet)), Repair::Now { contested: false });
-        repairs.written(&node, "a", at(quiet));
-        assert_eq!(repairs.decide(&node, &"a", at(quiet)), Repair::At(at(quiet + 2)));
+        assert_eq!(last.decide(&"a", at(quiet)), Repair::Now { contested: false });
+        last.written("a", at(quiet));
+        assert_eq!(last.decide(&"a", at(quiet)), Repair::At(at(quiet + 2)));
     }
 }

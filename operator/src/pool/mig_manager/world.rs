@@ -16,8 +16,9 @@ use serde_json::{Value, json};
 use crate::{
     plan::{Planner, PodName, seen},
     pool::{
-        pass::{Inputs, Pass, pass},
-        taint::Tolerated,
+        decide::{FleetDecision, decide},
+        inventory::Inventory,
+        tolerated::Tolerated,
     },
 };
 use gputenancy_engine::{
@@ -177,8 +178,9 @@ impl World {
         self.node().spec.gpus.iter().map(|g| g.change.as_ref().map(|c| c.phase)).collect()
     }
 
-    pub fn passes(&mut self) -> Pass {
-        let inputs = Inputs {
+    pub fn passes(&mut self) -> FleetDecision {
+        let inventory = Inventory {
+            fleet: &self.fleet,
             now: self.now,
             refusals: &Refusals::new(),
             namespace: "home",
@@ -186,18 +188,18 @@ impl World {
             marks: &BTreeMap::new(),
             lagging: &BTreeSet::new(),
         };
-        pass(&self.fleet, &mut self.planner, &inputs)
+        decide(&inventory, &mut self.planner)
     }
 
     /// The operator passes and does so many of the things that it has decided before it crashes. False: there was nothing to do.
     pub fn operate(&mut self, things: usize) -> bool {
-        let Pass { nodes, asks, mig_configs, .. } = self.passes();
+        let FleetDecision { nodes, mig_manager_requests, mig_configs, .. } = self.passes();
         let mut left = things;
         let mut next = || {
             left = left.saturating_sub(1);
             left > 0
         };
-        let idle = nodes.is_empty() && asks.is_empty() && mig_configs.is_none();
+        let idle = nodes.is_empty() && mig_manager_requests.is_empty() && mig_configs.is_none();
         if let Some(configs) = mig_configs.filter(|_| next()) {
             self.fleet.mig_configs = MigConfigs::parse(&configs.render().unwrap()).unwrap();
         }
@@ -231,7 +233,7 @@ impl World {
                 }
             }
         }
-        for (_, ask) in asks {
+        for (_, ask) in mig_manager_requests {
             if !next() {
                 return true;
             }

@@ -1,83 +1,46 @@
-//! The taint of a pool on its nodes: put there, kept there, and taken back. An annotation says which one is ours; others' stay.
+//! The taint of a pool on its nodes. An annotation marks the operator's one; others stay.
 
-use std::{collections::BTreeMap, convert::Infallible, str::FromStr, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
-use gputenancy_crds::{PoolTaint, names, reasons};
+use gputenancy_crds::{PoolTaint, names};
+use k8s_openapi::api::core::v1::Taint;
+use kube::ResourceExt as _;
+
+use super::{inventory::Inventory, ownership::Ownership};
+use crate::plan::NodeName;
 use gputenancy_engine::{fleet::Fleet, projection::SlimNode};
-use k8s_openapi::{
-    api::core::v1::{Node, Taint},
-    jiff::Timestamp,
-};
-use kube::{Api, ResourceExt as _};
-use serde_json::json;
 
-use super::{Controller, FleetError, Repair, failed, hands::Hands, pass::Inputs};
-use crate::plan::{NodeName, PoolName};
-
-/// Key of the taint that the API server makes pods of tenants tolerate; none where it does not.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tolerated(Option<String>);
-
-impl Default for Tolerated {
-    fn default() -> Self {
-        Self(Some("nvidia.com/gpu".to_owned()))
-    }
-}
-
-impl FromStr for Tolerated {
-    type Err = Infallible;
-
-    fn from_str(key: &str) -> Result<Self, Infallible> {
-        Ok(Self(Some(key.to_owned()).filter(|key| !key.is_empty())))
-    }
-}
-
-impl Tolerated {
-    /// Why nobody would get to nodes with this taint.
-    pub fn refuses(&self, taint: &PoolTaint) -> Option<String> {
-        let tolerated = self.0.as_ref().filter(|key| **key != taint.key)?;
-        let key = &taint.key;
-        Some(format!(
-            "spec.taint.key: pods of tenants tolerate {tolerated} and not {key}, so no node is tainted: write {tolerated}, or set \
-             policies.gpuTaint.key in the chart's values to {key}"
-        ))
-    }
-}
-
-/// What becomes of a node's taints.
+/// A write of a node's taints.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Retaint {
+pub struct TaintChange {
     /// All taints of the node.
     pub taints: Vec<Taint>,
-    /// The one among them that is ours.
+    /// The operator's one among them.
     pub mark: Option<String>,
-    /// What was ours before.
+    /// The operator's one before.
     pub before: Option<String>,
 }
 
-/// Taints by node, where they differ from what the node has; on a node that somebody else owns, or that several pools select, they stay.
-pub fn taints(
-    fleet: &Fleet,
-    members: &BTreeMap<NodeName, Vec<PoolName>>,
-    hands: &Hands,
-    inputs: &Inputs<'_>,
-) -> BTreeMap<NodeName, Retaint> {
+/// Taints by node, where they differ from what the node has; on a node with a conflicting owner, or that several pools select, they stay.
+pub fn taints(inventory: &Inventory<'_>, ownership: &Ownership) -> BTreeMap<NodeName, TaintChange> {
+    let fleet = inventory.fleet;
     let mut differing = BTreeMap::new();
     for (name, node) in &fleet.nodes {
         let key = NodeName::from(name.as_str());
-        let pools = members.get(&key).map(Vec::as_slice).unwrap_or_default();
-        if hands.is_foreign(&key) || pools.len() > 1 {
+        let pools = ownership.pools_of(&key);
+        if ownership.is_conflicting(&key) || pools.len() > 1 {
             continue;
         }
         let pool = pools.first().and_then(|pool| fleet.pools.iter().find(|p| p.name_any() == pool.as_str()));
-        let wanted = pool.and_then(|p| p.spec.taint.as_ref()).filter(|taint| inputs.tolerated.refuses(taint).is_none());
+        let wanted =
+            pool.and_then(|p| p.spec.taint.as_ref()).filter(|taint| inventory.tolerated.refuses(taint).is_none());
         let mark = node.annotations().get(names::TAINTED).map(String::as_str);
         // a mark that another client has removed is put back while its taint is there
-        let known = mark.or_else(|| inputs.marks.get(name).map(String::as_str));
-        let lost = || Retaint { taints: node.spec.taints.clone(), mark: known.map(str::to_owned), before: None };
-        let retaint = step(wanted, &node.spec.taints, known).or_else(|| (mark != known).then(lost));
-        if let Some(retaint) = retaint {
-            differing.insert(key, retaint);
+        let known = mark.or_else(|| inventory.marks.get(name).map(String::as_str));
+        let lost = || TaintChange { taints: node.spec.taints.clone(), mark: known.map(str::to_owned), before: None };
+        let change = step(wanted, &node.spec.taints, known).or_else(|| (mark != known).then(lost));
+        if let Some(change) = change {
+            differing.insert(key, change);
         }
     }
     differing
@@ -91,7 +54,7 @@ pub fn remember(marks: &mut BTreeMap<String, String>, fleet: &Fleet) {
     marks.extend(fleet.nodes.iter().filter_map(marked));
 }
 
-fn step(wanted: Option<&PoolTaint>, taints: &[Taint], mark: Option<&str>) -> Option<Retaint> {
+fn step(wanted: Option<&PoolTaint>, taints: &[Taint], mark: Option<&str>) -> Option<TaintChange> {
     let mut kept = without_ours(taints, mark);
     // somebody else's that does the same is as good, and stays when ours would go
     let lacking = wanted.filter(|w| !kept.iter().any(|t| t.key == w.key && t.effect == w.effect.as_str()));
@@ -107,7 +70,7 @@ fn step(wanted: Option<&PoolTaint>, taints: &[Taint], mark: Option<&str>) -> Opt
         return None;
     }
     kept.extend(ours);
-    Some(Retaint { taints: kept, mark: new, before: mark.map(str::to_owned) })
+    Some(TaintChange { taints: kept, mark: new, before: mark.map(str::to_owned) })
 }
 
 /// The taints of a node but for the one that the mark says is ours.
@@ -118,51 +81,6 @@ pub(crate) fn without_ours(taints: &[Taint], mark: Option<&str>) -> Vec<Taint> {
 /// A taint as the mark on its node names it; the admission policy `gputenancy-operator-node` reads it the same way.
 fn text(taint: &Taint) -> String {
     format!("{}={}:{}", taint.key, taint.value.as_deref().unwrap_or_default(), taint.effect)
-}
-
-impl Controller {
-    /// Writes a node's taints; answers when they may be repaired if that is later.
-    pub(super) async fn retaint(
-        &mut self,
-        fleet: &Fleet,
-        node: &NodeName,
-        new: Retaint,
-    ) -> Result<Option<Timestamp>, FleetError> {
-        let Some(known) = fleet.nodes.get(node.as_str()) else { return Ok(None) };
-        match self.tainted.decide(node, &new.mark, Timestamp::now()) {
-            Repair::At(due) => return Ok(Some(due)),
-            Repair::Now { contested: false } => {}
-            Repair::Now { contested: true } => {
-                let taint = new.mark.as_deref().or(new.before.as_deref()).unwrap_or_default();
-                self.report_contest(fleet, node, format!("taint {taint} of node {node}")).await;
-            }
-        }
-        let Retaint { taints, mark, before } = new;
-        let fields = json!({
-            // all taints are written together: whoever changes one meanwhile has the last word
-            "metadata": {"resourceVersion": known.resource_version(), "annotations": {names::TAINTED: mark}},
-            "spec": {"taints": taints},
-        });
-        let api = Api::<Node>::all(self.writer.client());
-        match self.writer.merge(&api, node.as_str(), &fields).await {
-            Ok(_) => {}
-            Err(kube::Error::Api(status)) if status.is_conflict() => {
-                self.look_again = true;
-                return Ok(None);
-            }
-            Err(error) => return Err(failed(format!("writing the taints of node {node}"))(error)),
-        }
-        if mark.is_none() {
-            self.marks.remove(node.as_str());
-        }
-        self.tainted.written(node, mark.clone(), Timestamp::now());
-        let (reason, words) = match (mark, before) {
-            (Some(mark), _) => (reasons::TAINTED, format!("with {mark}, by spec.taint of its pool")),
-            (None, before) => (reasons::UNTAINTED, format!("{} is no pool's any more", before.unwrap_or_default())),
-        };
-        self.tell_node(fleet, node, reason, words).await;
-        Ok(None)
-    }
 }
 
 #[cfg(test)]
@@ -212,15 +130,6 @@ mod tests {
         assert_eq!((again.taints.len(), again.mark.as_deref()), (1, Some(mark)));
         let gone = step(None, &[], Some(mark)).unwrap();
         assert_eq!((gone.taints.len(), gone.mark), (0, None));
-    }
-
-    #[test]
-    fn a_key_that_nobody_tolerates_is_refused_with_the_one_to_write() {
-        let words = Tolerated::default().refuses(&pool("example.com/gpu", "", "NoSchedule")).unwrap();
-        assert!(words.contains("write nvidia.com/gpu, or set policies.gpuTaint.key"), "{words}");
-        assert_eq!(Tolerated::default().refuses(&pool("nvidia.com/gpu", "x", "PreferNoSchedule")), None);
-        let any: Tolerated = "".parse().unwrap();
-        assert_eq!(any.refuses(&pool("example.com/gpu", "", "NoSchedule")), None);
     }
 
     fn some_taint() -> impl Strategy<Value = (String, String, String)> {

@@ -1,0 +1,122 @@
+//! One decision about the fleet, from what the caches show to everything that is to be written. Pure.
+//!
+//! Each stage is made from the ones before it: [`Inventory`], [`Ownership`], [`FleetPlan`], decisions by GPU and node, status.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gputenancy_crds::{ChangePhase, GpuPoolStatus, GpuProfileStatus};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use super::{
+    canary::{self, OrphanedCanary},
+    devices,
+    fleet_plan::FleetPlan,
+    gpu_changes::{self, ChangeInputs},
+    inventory::Inventory,
+    labels::{self, Labels},
+    mig_manager::{self, MigManagerRequest},
+    node_specs::{self, GpuWork},
+    ownership::Ownership,
+    profile_status, status,
+    taints::{self, TaintChange},
+    view,
+};
+use crate::{
+    fleet_view::FleetView,
+    plan::{NodeName, Planner, PodName},
+};
+use gputenancy_engine::mig_manager::MigConfigs;
+
+/// Everything that is to be written.
+#[derive(Clone, Debug, Default)]
+pub struct FleetDecision {
+    /// Specs that differ from what the cluster has, by node, with the decisions that they carry out.
+    pub nodes: BTreeMap<NodeName, GpuWork>,
+    /// Pods with a notice of an eviction that is cancelled, with their UID.
+    pub cancelled_evictions: BTreeMap<PodName, String>,
+    /// Canary pods that no change needs, by the node that they were created for.
+    pub orphaned_canaries: BTreeMap<NodeName, Vec<OrphanedCanary>>,
+    /// The operator's labels of nodes that lack them or have others.
+    pub labels: BTreeMap<NodeName, Labels>,
+    /// Taints of nodes that lack their pool's, or have one of the operator's that no pool wants.
+    pub taints: BTreeMap<NodeName, TaintChange>,
+    /// Labels for NVIDIA's MIG manager, and those that it left paused.
+    pub mig_manager_requests: BTreeMap<NodeName, MigManagerRequest>,
+    /// Layouts for NVIDIA's MIG manager, if they differ from the published ones.
+    pub mig_configs: Option<MigConfigs>,
+    /// What tenants need to know.
+    pub view: FleetView,
+    /// Status of pools that differs.
+    pub pools: BTreeMap<String, GpuPoolStatus>,
+    /// Status of profiles that differs.
+    pub profiles: BTreeMap<String, GpuProfileStatus>,
+    /// Deleted pools that have no GPU any more.
+    pub finished: BTreeSet<String>,
+    /// Phases of all changes, for metrics.
+    pub phases: Vec<ChangePhase>,
+    /// Conflicting owners of nodes of pools, once for each node, for metrics.
+    pub conflicting: Vec<&'static str>,
+    /// Decide again at this time even if nothing changed.
+    pub wake: Option<Timestamp>,
+}
+
+/// Decides. `planner` keeps the last plan: an unchanged fleet is not planned again.
+pub fn decide(cached: &Inventory<'_>, planner: &mut Planner) -> FleetDecision {
+    let adopted = mig_manager::adopted(cached.fleet);
+    let fleet = adopted.as_ref().unwrap_or(cached.fleet);
+    let inventory = &Inventory { fleet, ..*cached };
+    let cluster = fleet.cluster_at(inventory.now);
+    let ownership = &Ownership::of(fleet, &cluster);
+    let plan = &FleetPlan::make(fleet, &cluster, planner);
+
+    let (devices, windows) = (devices::all(fleet), gpu_changes::windows(inventory));
+    let mut mig_managers = mig_manager::decisions(inventory, plan.plan);
+    mig_managers.retain(|node, _| !ownership.is_conflicting(&node.as_str().into()));
+    let inputs = ChangeInputs { inventory, ownership, plan, windows: &windows, mig_managers: &mig_managers };
+    let decisions = gpu_changes::decisions(&inputs, &devices);
+    let nodes = node_specs::work(inventory, cached.fleet, ownership, &decisions, &mig_managers);
+
+    let seen = status::Seen {
+        fleet,
+        plan: plan.plan,
+        problems: &plan.problems,
+        members: &ownership.members,
+        decisions: &decisions,
+        devices: &devices,
+        windows: &windows,
+        tolerated: inventory.tolerated,
+        now: inventory.now,
+    };
+    let pools = fleet.pools.iter().map(|p| (p, status::pool(&seen, p)));
+    let profiles = fleet.profiles.iter().map(|p| (p, profile_status::status(&seen, p)));
+    FleetDecision {
+        orphaned_canaries: canary::orphaned(inventory, &decisions),
+        cancelled_evictions: gpu_changes::cancelled_evictions(inventory, ownership, &decisions),
+        labels: labels::labels(fleet, ownership),
+        taints: taints::taints(inventory, ownership),
+        mig_manager_requests: mig_manager::requests(&mig_managers),
+        mig_configs: mig_manager::configs(fleet, &mig_managers),
+        view: view::view(&seen, plan.snapshot),
+        pools: pools.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
+        profiles: profiles.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
+        finished: status::finished(&seen),
+        phases: fleet
+            .gpu_nodes
+            .values()
+            .flat_map(|n| &n.spec.gpus)
+            .filter_map(|g| Some(g.change.as_ref()?.phase))
+            .collect(),
+        conflicting: ownership.conflicting.values().copied().collect(),
+        wake: decisions
+            .values()
+            .filter_map(|d| d.requeue_at)
+            .chain(mig_managers.values().filter_map(|d| d.requeue_at))
+            .chain(status::patience_ends(&seen))
+            .chain(fleet.next_grace_period_end(inventory.now))
+            .chain(fleet.gpu_nodes.values().filter_map(|n| node_specs::plugin_step(inventory, n, true)?.wake))
+            .chain(windows.values().filter_map(|w| w.as_ref().ok()?.turns()))
+            .min(),
+        nodes,
+    }
+}

@@ -1,0 +1,242 @@
+//! One step of the change machine for every GPU that a pool has.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gputenancy_crds::{ChangePhase, GpuPool, GpuPoolSpec, GpuSpec, Guarantee, Layout, Trust, names};
+use kube::ResourceExt as _;
+
+use super::{
+    canary,
+    devices::{self, Device},
+    fleet_plan::FleetPlan,
+    inventory::Inventory,
+    mig_manager,
+    node_specs::plugin_observation,
+    ownership::Ownership,
+};
+use crate::plan::{self, GpuKey, GpuPlan, PodName, PoolName, TenantFacts};
+use gputenancy_engine::{
+    change::{
+        self, CanaryPod, ChangeCandidate, ChangeDecision, ChangeObservation, EvictionNotice, MigManagerContext, Policy,
+        Window, WindowError, Windows,
+    },
+    fingerprint::fingerprint,
+    fleet::{Fleet, tenant_facts},
+    mig_manager::{MigManagerDecision, is_managed},
+    plugin,
+};
+
+/// Whether changes may begin now, by pool.
+pub type PoolWindows = BTreeMap<String, Result<Window, WindowError>>;
+
+/// What the steps of all GPUs are decided from.
+pub struct ChangeInputs<'a> {
+    /// The observed state.
+    pub inventory: &'a Inventory<'a>,
+    /// Who owns the GPUs.
+    pub ownership: &'a Ownership,
+    /// The plan.
+    pub plan: &'a FleetPlan<'a>,
+    /// Maintenance windows.
+    pub windows: &'a PoolWindows,
+    /// What MIG managers do, by node.
+    pub mig_managers: &'a BTreeMap<String, MigManagerDecision>,
+}
+
+/// Whether changes may begin now, for each pool; a pool whose windows cannot be parsed begins none.
+pub fn windows(inventory: &Inventory<'_>) -> PoolWindows {
+    let now = inventory.now;
+    let of = |pool: &GpuPool| Windows::read(&pool.spec.disruption.windows, now).map(|w| w.at(now));
+    inventory.fleet.pools.iter().map(|pool| (pool.name_any(), of(pool))).collect()
+}
+
+/// What all GPUs share.
+struct Shared {
+    intent: String,
+    canaries: BTreeMap<String, CanaryPod>,
+    admitted: BTreeSet<GpuKey>,
+}
+
+/// Decides for every GPU; notices name places where the same is free.
+pub fn decisions(inputs: &ChangeInputs<'_>, devices: &[Device]) -> BTreeMap<GpuKey, ChangeDecision> {
+    let ChangeInputs { inventory, plan: FleetPlan { plan, repartitions, .. }, mig_managers, .. } = inputs;
+    let fleet = inventory.fleet;
+    let (intent, canaries) = (intent(fleet), canary::pods(inventory));
+    let shared = Shared { intent, canaries, admitted: admitted(inputs) };
+    let decide = |(key, gpu): (&GpuKey, &GpuPlan), others_idle| {
+        Some((key.clone(), decision(inputs, &shared, (key, gpu), others_idle)?))
+    };
+    let mut decisions: BTreeMap<_, _> = plan.gpus.iter().filter_map(|gpu| decide(gpu, true)).collect();
+    for name in mig_managers.keys() {
+        let node = GpuKey { node: name.as_str().into(), uuid: "".into() }..;
+        let here = decisions.range(node.clone()).take_while(|(k, _)| k.node.as_str() == name);
+        let here: BTreeMap<&str, &ChangeDecision> = here.map(|(k, d)| (k.uuid.as_str(), d)).collect();
+        let again = repartitions.range(node.clone()).take_while(|(k, _)| k.node.as_str() == name);
+        let again = again.map(|(k, _)| k.uuid.as_str()).collect();
+        if fleet.gpu_nodes.get(name).is_some_and(|n| mig_manager::partitions_too_early(n, &here, &again)) {
+            let gpus = plan.gpus.range(node).take_while(|(k, _)| k.node.as_str() == name);
+            decisions.extend(gpus.filter_map(|gpu| decide(gpu, false)));
+        }
+    }
+    for decision in decisions.values_mut() {
+        let notices = std::mem::take(&mut decision.notices).into_iter().map(|notice| {
+            let elsewhere = notice.resource.as_deref().map_or_else(String::new, |r| places(devices, r));
+            EvictionNotice { elsewhere, ..notice }
+        });
+        decision.notices = notices.collect();
+    }
+    decisions
+}
+
+fn decision(
+    inputs: &ChangeInputs<'_>,
+    shared: &Shared,
+    (key, gpu): (&GpuKey, &GpuPlan),
+    others_idle: bool,
+) -> Option<ChangeDecision> {
+    let ChangeInputs { inventory, ownership, plan, windows, mig_managers } = inputs;
+    let (fleet, name) = (inventory.fleet, key.node.as_str());
+    let node = fleet.gpu_nodes.get(name).filter(|_| !inventory.lagging.contains(name))?;
+    // the agent has to know first whether it partitions
+    if ownership.is_conflicting(&key.node) || !ownership.is_assigned(&key.node, &node.spec) {
+        return None;
+    }
+    let pool = fleet.pools.iter().find(|p| p.name_any() == gpu.pool.as_str())?;
+    let spec = spec_of(fleet, key);
+    let deadline = spec.and_then(|s| s.change.as_ref()?.evict_after.as_ref()).map(|t| t.0);
+    let (pods, allocatable) = (fleet.pods_on(name, deadline, inventory.refusals), fleet.allocatable(name));
+    let window = match windows.get(gpu.pool.as_str()) {
+        Some(Ok(window)) => *window,
+        _ => Window::Closed { next: None },
+    };
+    let mig_manager = mig_managers.get(name).map(|m| MigManagerContext {
+        state: &m.state,
+        others_idle,
+        recreate: plan.repartitions.get(key).map(String::as_str),
+    });
+    Some(change::step(&ChangeObservation {
+        now: inventory.now,
+        uuid: key.uuid.as_str(),
+        node,
+        allocatable: &allocatable,
+        cordoned: plugin_observation(inventory, node, true).and_then(|seen| plugin::closed(&seen)),
+        target: plan.target(key, gpu),
+        reason: &plan.reason(key, gpu, spec),
+        intent: &shared.intent,
+        canaries: &shared.canaries,
+        pods: &pods,
+        policy: &Policy { window, canary: pool.spec.verify.canary.clone(), ..Policy::from(&pool.spec.disruption) },
+        agent_alive: fleet.answers(name),
+        mig_manager,
+        may_start: shared.admitted.contains(key),
+    }))
+}
+
+/// Fingerprint of the specs that a plan follows from: while it is the same, plans differ only because of what runs.
+pub(super) fn intent(fleet: &Fleet) -> String {
+    let profiles = fleet.profiles.iter().map(|p| (p.name_any(), &p.spec));
+    let pools = fleet.pools.iter().map(|p| {
+        let GpuPoolSpec {
+            node_selector,
+            profiles,
+            layout,
+            partitioner,
+            mig_manager: _,
+            advertiser,
+            disruption,
+            taint: _,
+            verify: _,
+        } = &p.spec;
+        (p.name_any(), (node_selector, profiles, layout, partitioner, advertiser, disruption.allow_outage))
+    });
+    let tenants = fleet.tenants.iter().map(|t| (t.name_any(), demand(tenant_facts(t))));
+    fingerprint(&(by_name(profiles), by_name(pools), by_name(tenants)))
+}
+
+/// What a tenant asks for.
+fn demand(tenant: TenantFacts<'_>) -> (Vec<String>, Trust, i32, Vec<Guarantee>) {
+    let TenantFacts { name: _, namespaces, trust, priority, gpus } = tenant;
+    let namespaces: Vec<String> = namespaces.iter().map(|n| n.name.clone()).collect();
+    (namespaces, trust, priority, gpus.to_vec())
+}
+
+fn by_name<T>(objects: impl Iterator<Item = (String, T)>) -> Vec<(String, T)> {
+    let mut objects: Vec<_> = objects.collect();
+    objects.sort_by(|a, b| a.0.cmp(&b.0));
+    objects
+}
+
+/// Where a resource is free; removed instances are not.
+fn places(devices: &[Device], resource: &str) -> String {
+    let mut free: BTreeMap<&str, usize> = BTreeMap::new();
+    for device in devices.iter().filter(|d| d.resource == resource && d.usage == devices::Use::Free) {
+        *free.entry(&device.node).or_default() += 1;
+    }
+    let places: Vec<String> = free.iter().take(5).map(|(node, n)| format!("{node} ({n})")).collect();
+    if places.is_empty() {
+        return format!("no {resource} is free now");
+    }
+    format!("{resource} is free on {}{}", places.join(", "), if free.len() > 5 { " and others" } else { "" })
+}
+
+/// Pods with a notice that no change on their node evicts, with their UID. Pods on nodes about which nothing is decided now are left out.
+pub fn cancelled_evictions(
+    inventory: &Inventory<'_>,
+    ownership: &Ownership,
+    decisions: &BTreeMap<GpuKey, ChangeDecision>,
+) -> BTreeMap<PodName, String> {
+    let fleet = inventory.fleet;
+    let notified: BTreeSet<&PodName> = decisions.values().flat_map(|d| &d.notified).collect();
+    let mut cancelled = BTreeMap::new();
+    for (name, pod) in fleet.pods.iter().filter(|(_, p)| p.annotations().contains_key(names::EVICTION_NOTICE)) {
+        let node = pod.spec.node_name.as_deref().unwrap_or_default();
+        let ours = !ownership.is_conflicting(&node.into());
+        let decided = ours && fleet.answers(node) && !inventory.lagging.contains(node);
+        let stays = pod.metadata.deletion_timestamp.is_none() && !pod.is_over();
+        if decided && stays && !notified.contains(name) {
+            cancelled.insert(name.clone(), pod.uid().unwrap_or_default());
+        }
+    }
+    cancelled
+}
+
+fn spec_of<'a>(fleet: &'a Fleet, key: &GpuKey) -> Option<&'a GpuSpec> {
+    fleet.gpu_nodes.get(key.node.as_str())?.spec.gpus.iter().find(|g| g.uuid == key.uuid.as_str())
+}
+
+/// GPUs that may begin a change now, by each pool's limit.
+fn admitted(inputs: &ChangeInputs<'_>) -> BTreeSet<GpuKey> {
+    let ChangeInputs { inventory: Inventory { fleet, .. }, ownership, plan, .. } = inputs;
+    let mut by_pool: BTreeMap<&PoolName, Vec<ChangeCandidate<GpuKey>>> = BTreeMap::new();
+    // a change that is suspended by a conflicting owner takes no slot
+    for (key, gpu) in plan.plan.gpus.iter().filter(|(key, _)| !ownership.is_conflicting(&key.node)) {
+        let spec = spec_of(fleet, key);
+        let phase = spec.and_then(|s| s.change.as_ref()).map(|c| c.phase);
+        let changing = phase.is_some_and(|p| p < ChangePhase::RolledBack);
+        // a GPU that is not listed yet has no devices, and waits for no slot unless it must be partitioned
+        let present = spec.map(|s| plan::plain(s.layout()));
+        let target = plan.target(key, gpu);
+        // another placement alone is no change where the MIG manager places
+        let kept = mig_manager::keeps(fleet, key, target);
+        let differs = |target: &Layout| present.as_ref().is_some_and(|p| p != target);
+        let wanted = gpu.changed && !kept || plan.repartitions.contains_key(key) || target.is_some_and(differs);
+        let rank = plan.effective(key, gpu).rank;
+        by_pool.entry(&gpu.pool).or_default().push(ChangeCandidate { gpu: key.clone(), changing, wanted, rank });
+    }
+    let limit = |pool: &PoolName| {
+        let found = fleet.pools.iter().find(|p| p.name_any() == pool.as_str());
+        found.map(|p| p.spec.disruption.max_unavailable.clone())
+    };
+    let managed = |candidates: &[ChangeCandidate<GpuKey>]| {
+        let mut nodes = candidates.iter().filter_map(|c| fleet.gpu_nodes.get(c.gpu.node.as_str()));
+        nodes.any(is_managed)
+    };
+    let admit = |(pool, candidates): (&PoolName, Vec<ChangeCandidate<GpuKey>>)| {
+        Some(if managed(&candidates) {
+            change::admit_node(&candidates, &plan.repartitions)
+        } else {
+            change::admit(&candidates, &limit(pool)?)
+        })
+    };
+    by_pool.into_iter().filter_map(admit).flatten().collect()
+}

@@ -1,0 +1,156 @@
+//! The new `GpuNode` spec of every node, with the decisions that it carries out.
+
+use std::collections::BTreeMap;
+
+use gputenancy_crds::{
+    Advertiser, AgentStep, Change, ChangePhase, GpuNode, GpuNodeSpec, GpuSpec, GpuState, Partitioner, names,
+};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use kube::ResourceExt as _;
+
+use super::{inventory::Inventory, ownership::Ownership};
+use crate::plan::{GpuKey, NodeName};
+use gputenancy_engine::{
+    change::ChangeDecision,
+    fleet::Fleet,
+    mig_manager::{self, MigManagerDecision},
+    plugin::{self, PluginDecision, PluginObservation},
+};
+
+/// What is done about the GPUs of one node.
+#[derive(Clone, Debug, Default)]
+pub struct GpuWork {
+    /// The new spec, if it differs.
+    pub spec: Option<GpuNodeSpec>,
+    /// Decisions about its GPUs.
+    pub decisions: Vec<ChangeDecision>,
+    /// What concerns the node as a whole where NVIDIA's plugin advertises.
+    pub plugin: PluginDecision,
+}
+
+/// Decided GPUs as decided, others as they are; GPUs that no pool has any more are released once nothing uses them. `cached` has the
+/// specs as the API server has them.
+pub fn work(
+    inventory: &Inventory<'_>,
+    cached: &Fleet,
+    ownership: &Ownership,
+    decisions: &BTreeMap<GpuKey, ChangeDecision>,
+    mig_managers: &BTreeMap<String, MigManagerDecision>,
+) -> BTreeMap<NodeName, GpuWork> {
+    let mut by_node: BTreeMap<&NodeName, Vec<(&str, &ChangeDecision)>> = BTreeMap::new();
+    for (key, decision) in decisions {
+        by_node.entry(&key.node).or_default().push((key.uuid.as_str(), decision));
+    }
+    let mut work = BTreeMap::new();
+    for (name, node) in inventory.fleet.gpu_nodes.iter().filter(|(name, _)| !inventory.lagging.contains(*name)) {
+        let key = NodeName::from(name.as_str());
+        let (here, manager) = (by_node.remove(&key).unwrap_or_default(), mig_managers.get(name));
+        let spec = spec(inventory, ownership, (&key, node), &here, manager);
+        let spec = (cached.gpu_nodes.get(name).map(|n| &n.spec) != Some(&spec)).then_some(spec);
+        let events = manager.map(|m| ChangeDecision { events: m.events.clone(), ..ChangeDecision::default() });
+        let decisions: Vec<ChangeDecision> =
+            here.into_iter().map(|(_, d)| d.clone()).chain(events).filter(has_work).collect();
+        let pooled = ownership.is_pooled(&key) || mig_manager::awaits_answer(node);
+        let plugin = plugin_step(inventory, node, pooled).filter(|_| !ownership.is_conflicting(&key));
+        let plugin = plugin.unwrap_or_default();
+        if spec.is_some() || !decisions.is_empty() || plugin.cordon.is_some() || plugin.restart.is_some() {
+            work.insert(key, GpuWork { spec, decisions, plugin });
+        }
+    }
+    work
+}
+
+fn spec(
+    inventory: &Inventory<'_>,
+    ownership: &Ownership,
+    (key, node): (&NodeName, &GpuNode),
+    decisions: &[(&str, &ChangeDecision)],
+    manager: Option<&MigManagerDecision>,
+) -> GpuNodeSpec {
+    let (fleet, pooled) = (inventory.fleet, ownership.is_pooled(key));
+    let mut gpus: BTreeMap<&str, GpuSpec> = node.spec.gpus.iter().map(|g| (g.uuid.as_str(), g.clone())).collect();
+    let kubernetes_node = fleet.nodes.get(key.as_str());
+    // no pool at all: an overlap of two is a mistake that takes no devices away
+    if !pooled && kubernetes_node.is_some() {
+        gpus.retain(|uuid, spec| !is_releasable(fleet, node, uuid, spec));
+    }
+    for (uuid, decision) in decisions {
+        if let Some(spec) = &decision.spec {
+            gpus.insert(uuid, spec.clone());
+        }
+    }
+    let mig_manager = manager.map_or_else(|| node.spec.mig_manager.clone(), |m| m.run.clone());
+    let mut spec = GpuNodeSpec { gpus: in_order(node, gpus), mig_manager, ..node.spec.clone() };
+    (spec.partitioner, spec.advertiser) = ownership.assigned(key);
+    let engaged = kubernetes_node.is_some_and(|n| mig_manager::is_engaged(node, n.labels()));
+    if spec.gpus.is_empty() && !pooled && spec.mig_manager.is_none() && !engaged {
+        (spec.partitioner, spec.advertiser) = (Partitioner::default(), Advertiser::default());
+    } else if spec.partitioner != node.spec.partitioner {
+        spec.gpus.iter_mut().filter_map(|g| g.change.as_mut()).for_each(|c| restart_deadlines(c, inventory.now));
+    }
+    if spec.partitioner != Partitioner::MigManager && !ownership.is_conflicting(key) {
+        spec.mig_manager = None;
+    }
+    spec
+}
+
+/// The node as the decisions about NVIDIA's plugin see it; `None`: there is no such node.
+pub fn plugin_observation<'a>(
+    inventory: &Inventory<'a>,
+    gpu_node: &'a GpuNode,
+    pooled: bool,
+) -> Option<PluginObservation<'a>> {
+    let node = inventory.fleet.nodes.get(gpu_node.metadata.name.as_deref()?)?;
+    let mark = node.annotations().get(names::CORDONED).map(String::as_str);
+    let (now, unschedulable) = (inventory.now, node.spec.unschedulable);
+    Some(PluginObservation { now, node: gpu_node, pooled, unschedulable, mark })
+}
+
+/// What is done where NVIDIA's plugin advertises.
+pub fn plugin_step(inventory: &Inventory<'_>, gpu_node: &GpuNode, pooled: bool) -> Option<PluginDecision> {
+    plugin_observation(inventory, gpu_node, pooled).map(|seen| plugin::step(&seen))
+}
+
+/// The deadlines of a change start again when another component partitions: it could not proceed meanwhile.
+fn restart_deadlines(change: &mut Change, now: Timestamp) {
+    change.phase_since = Time(now);
+    change.started_at = Time(now);
+    if let Some(at) = change.evict_after.as_mut().filter(|at| at.0 < now) {
+        *at = Time(now);
+    }
+}
+
+fn has_work(decision: &ChangeDecision) -> bool {
+    let ChangeDecision { events, canaries, evictions, notices, .. } = decision;
+    !(events.is_empty() && canaries.is_empty() && evictions.is_empty() && notices.is_empty())
+}
+
+/// GPUs that are listed keep their place, new ones follow by index: the order of a list must not make a difference.
+fn in_order(node: &GpuNode, mut gpus: BTreeMap<&str, GpuSpec>) -> Vec<GpuSpec> {
+    let mut ordered: Vec<GpuSpec> = node.spec.gpus.iter().filter_map(|g| gpus.remove(g.uuid.as_str())).collect();
+    ordered.extend(states(node).filter_map(|s| gpus.remove(s.uuid.as_str())));
+    ordered.extend(gpus.into_values());
+    ordered
+}
+
+fn states(node: &GpuNode) -> impl Iterator<Item = &GpuState> {
+    node.status.iter().flat_map(|s| &s.gpus)
+}
+
+/// May a GPU that no pool has any more be released? Only if nothing uses it and it is not being partitioned.
+pub fn is_releasable(fleet: &Fleet, node: &GpuNode, uuid: &str, spec: &GpuSpec) -> bool {
+    let state = states(node).find(|g| g.uuid == uuid);
+    let idle = state.is_none_or(|s| {
+        let mut devices = s.instances.iter().map(|i| &i.device).chain(&s.whole);
+        s.holders.is_empty() && devices.all(|d| d.owner.is_none() && d.clients == 0)
+    });
+    let change = spec.change.as_ref().map(|c| c.phase);
+    let status = node.status.as_ref();
+    let fresh = status.is_some_and(|s| s.observed_generation == node.metadata.generation);
+    let rests = state.is_none_or(|s| {
+        matches!(s.step, AgentStep::Steady | AgentStep::Unmanaged | AgentStep::Failed | AgentStep::LeftAlone)
+    });
+    let half_done = matches!(change, Some(ChangePhase::Partitioning | ChangePhase::RollingBack)) && !(fresh && rests);
+    // NVIDIA's MIG manager carries out a request with or without a pool: until then the GPU may still change
+    idle && !half_done && !mig_manager::awaits_answer(node) && fleet.answers(&node.name_any())
+}

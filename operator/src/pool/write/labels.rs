@@ -1,0 +1,100 @@
+//! Writes and repairs labels and taints of nodes.
+
+use gputenancy_crds::{GpuNode, names, reasons};
+use gputenancy_service::events::EventType;
+use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Map, Value, json};
+
+use super::{
+    WriteError, Written, failed,
+    node::{NodeContext, NodeState},
+    repair::Repair,
+};
+use crate::{
+    apply::Part,
+    pool::{
+        labels::{self, Labels},
+        taints::TaintChange,
+    },
+};
+
+/// Writes the operator's labels of a node.
+pub async fn write(node: NodeContext<'_>, state: &mut NodeState, wanted: Labels) -> Result<Written, WriteError> {
+    let (writer, name) = (&node.writer.writer, node.name.as_str());
+    let fields = json!({"metadata": {"labels": wanted}});
+    match state.labels.decide(&wanted, Timestamp::now()) {
+        Repair::At(due) => return Ok(Written::At(due)),
+        Repair::Now { contested: false } => {}
+        Repair::Now { contested: true } => {
+            let conflicts = writer.conflicts::<Node>(Part::Pool, name, fields.clone()).await;
+            let cause = conflicts.map_err(failed("looking for conflicting labels"))?;
+            let cause = cause.unwrap_or_else(|| "another client removes them".to_owned());
+            report_contest(node, &format!("labels of node {name}: {cause}")).await;
+        }
+    }
+    let applied = writer.apply_fields::<Node>(Part::Pool, name, fields).await;
+    let applied = applied.map_err(failed("writing labels"))?;
+    let unwanted = labels::unwanted(applied.labels(), &wanted);
+    let unwanted: Map<String, Value> = unwanted.map(|label| (label.to_owned(), Value::Null)).collect();
+    if !unwanted.is_empty() {
+        let fields = json!({"metadata": {"labels": unwanted}});
+        writer.merge(&Api::<Node>::all(writer.client()), name, &fields).await.map_err(failed("removing labels"))?;
+    }
+    state.labels.written(wanted, Timestamp::now());
+    Ok(Written::Done)
+}
+
+/// Writes the pool's name as a label of the `GpuNode`, for a column of `kubectl get gpunodes`.
+pub async fn copy_pool(node: NodeContext<'_>, pool: Option<&String>) -> Result<Written, WriteError> {
+    let Some(gpu_node) = node.fleet.gpu_nodes.get(node.name.as_str()) else { return Ok(Written::Done) };
+    let labels: Labels = pool.map(|pool| (names::POOL_LABEL.to_owned(), pool.clone())).into_iter().collect();
+    let fields = json!({"metadata": {"uid": gpu_node.uid(), "labels": labels}});
+    let applied = node.writer.writer.apply_fields::<GpuNode>(Part::PoolLabel, node.name.as_str(), fields).await;
+    applied.map(|_| Written::Done).map_err(failed("writing the label of the GpuNode"))
+}
+
+/// Writes the taints of a node.
+pub async fn write_taint(
+    node: NodeContext<'_>,
+    state: &mut NodeState,
+    change: TaintChange,
+) -> Result<Written, WriteError> {
+    let (writer, name) = (&node.writer.writer, node.name.as_str());
+    let Some(known) = node.fleet.nodes.get(name) else { return Ok(Written::Done) };
+    let TaintChange { taints, mark, before } = change;
+    match state.taint.decide(&mark, Timestamp::now()) {
+        Repair::At(due) => return Ok(Written::At(due)),
+        Repair::Now { contested: false } => {}
+        Repair::Now { contested: true } => {
+            let taint = mark.as_deref().or(before.as_deref()).unwrap_or_default();
+            report_contest(node, &format!("taint {taint} of node {name}")).await;
+        }
+    }
+    let fields = json!({
+        // all taints are written together: a concurrent change of another one is not undone
+        "metadata": {"resourceVersion": known.resource_version(), "annotations": {names::TAINTED: mark}},
+        "spec": {"taints": taints},
+    });
+    match writer.merge(&Api::<Node>::all(writer.client()), name, &fields).await {
+        Ok(_) => {}
+        Err(kube::Error::Api(status)) if status.is_conflict() => return Ok(Written::Again),
+        Err(error) => return Err(failed("writing taints")(error)),
+    }
+    state.taint.written(mark.clone(), Timestamp::now());
+    let (reason, message) = match (mark, before) {
+        (Some(mark), _) => (reasons::TAINTED, format!("with {mark}, by spec.taint of its pool")),
+        (None, before) => {
+            (reasons::UNTAINTED, format!("no pool has the taint {} any more", before.unwrap_or_default()))
+        }
+    };
+    node.report(EventType::Normal, reason, "Change", message).await;
+    Ok(Written::Done)
+}
+
+/// Another client keeps changing what the operator writes.
+async fn report_contest(node: NodeContext<'_>, what: &str) {
+    tracing::warn!(node = %node.name, what, "another client keeps changing the node");
+    let message = format!("{what}; repaired with increasing delay: stop that client from changing them");
+    node.report(EventType::Warning, reasons::FIELD_CONFLICT, "Repair", message).await;
+}

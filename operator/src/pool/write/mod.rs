@@ -1,0 +1,199 @@
+//! Writes what was decided about the fleet.
+//!
+//! Several nodes are written at a time, and each within a deadline: a node whose requests hang or fail delays neither other nodes nor the
+//! statuses. A failure is logged when it happens and reported on the object that it concerns.
+
+mod budget;
+mod canary;
+mod labels;
+mod mig_manager;
+mod node;
+mod plugin;
+mod pods;
+mod repair;
+mod status;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::{StreamExt as _, stream};
+use gputenancy_service::events::{EventType, Notice, Publisher};
+use k8s_openapi::{
+    api::core::v1::{ConfigMap, ObjectReference},
+    jiff::Timestamp,
+};
+use kube::api::ObjectMeta;
+
+use super::decide::FleetDecision;
+use crate::{
+    apply::{Part, Writer},
+    metrics::Metrics,
+    plan::NodeName,
+};
+use gputenancy_crds::{names, reasons::Reason};
+use gputenancy_engine::{
+    fleet::Fleet,
+    mig_manager::{MigConfigError, MigConfigs},
+};
+pub use node::NodeState;
+use node::NodeWrite;
+
+/// Objects that are written at the same time.
+const CONCURRENCY: usize = 32;
+/// Longest time for all writes about one object.
+const OBJECT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Why a write failed; what was written before stays, and the next decision continues from there.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The API server refused a write or did not answer.
+    #[error("{doing}: {source}")]
+    Api {
+        /// What was being done.
+        doing: String,
+        /// The answer.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// The API server is slow or silent.
+    #[error("not written within {} s", OBJECT_TIMEOUT.as_secs())]
+    Timeout,
+    /// The layouts for NVIDIA's MIG manager cannot be rendered.
+    #[error(transparent)]
+    Layouts(#[from] MigConfigError),
+}
+
+fn failed(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> WriteError {
+    let doing = doing.into();
+    move |source| WriteError::Api { doing, source: Box::new(source) }
+}
+
+/// What came of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// It is done.
+    Done,
+    /// The object has changed since it was read, or something that no watch reports: decide again.
+    Again,
+    /// It is due at this time.
+    At(Timestamp),
+}
+
+/// What came of all writes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    /// Writes that failed.
+    pub failures: usize,
+    /// Something has changed that no watch reports: decide again.
+    pub again: bool,
+    /// Decide again at this time.
+    pub due: Option<Timestamp>,
+}
+
+impl Outcome {
+    fn add(&mut self, written: Written) {
+        match written {
+            Written::Done => {}
+            Written::Again => self.again = true,
+            Written::At(due) => self.due = self.due.into_iter().chain([due]).min(),
+        }
+    }
+
+    fn merge(self, other: Self) -> Self {
+        Self {
+            failures: self.failures + other.failures,
+            again: self.again || other.again,
+            due: self.due.into_iter().chain(other.due).min(),
+        }
+    }
+}
+
+/// Writes decisions to the API server.
+pub struct FleetWriter {
+    /// Requests.
+    pub writer: Writer,
+    /// Events.
+    pub publisher: Publisher,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// The operator's namespace: canary pods are there.
+    pub home: String,
+    /// Namespace of the layouts for NVIDIA's MIG manager.
+    pub layouts: String,
+}
+
+impl FleetWriter {
+    /// Writes a decision; `nodes` is what is remembered of the writes about each node.
+    pub async fn write(
+        &self,
+        fleet: &Fleet,
+        mut decision: FleetDecision,
+        nodes: &mut BTreeMap<NodeName, NodeState>,
+    ) -> Outcome {
+        let layouts = match decision.mig_configs.take() {
+            Some(configs) => self.publish_layouts(&configs).await,
+            None => Ok(()),
+        };
+        let mut outcome = Outcome::default();
+        if let Err(error) = layouts {
+            tracing::warn!(%error, "publishing layouts for NVIDIA's MIG manager failed");
+            outcome.failures += 1;
+        }
+        let mut writes = NodeWrite::by_node(fleet, &mut decision);
+        for name in writes.keys() {
+            nodes.entry(name.clone()).or_default();
+        }
+        let mut pending = Vec::new();
+        for (name, state) in nodes {
+            pending.extend(writes.remove(name).map(|write| node::write(self, fleet, name, write, state)));
+        }
+        let nodes = stream::iter(pending).buffer_unordered(CONCURRENCY);
+        let nodes = nodes.fold(Outcome::default(), async |all, node| all.merge(node));
+        let (nodes, statuses) = futures::join!(nodes, status::write(self, fleet, &decision));
+        outcome.merge(nodes).merge(statuses)
+    }
+
+    async fn publish_layouts(&self, configs: &MigConfigs) -> Result<(), WriteError> {
+        let text = configs.render()?;
+        let object = ConfigMap {
+            metadata: ObjectMeta {
+                name: Some(names::MIG_CONFIG_MAP.to_owned()),
+                namespace: Some(self.layouts.clone()),
+                ..ObjectMeta::default()
+            },
+            data: Some([(names::MIG_CONFIG_KEY.to_owned(), text)].into()),
+            ..ConfigMap::default()
+        };
+        let applied = within(self.writer.apply(Part::MigManager, &object)).await?;
+        applied.map(drop).map_err(failed("writing the ConfigMap"))
+    }
+
+    async fn report(
+        &self,
+        regarding: ObjectReference,
+        event_type: EventType,
+        reason: Reason,
+        action: &str,
+        note: String,
+    ) {
+        let action = action.into();
+        self.publisher.publish(Notice { regarding, event_type, reason, action, note }).await;
+    }
+}
+
+/// Drops what is remembered of nodes and pods that are gone.
+pub fn forget(nodes: &mut BTreeMap<NodeName, NodeState>, fleet: &Fleet) {
+    let uids: BTreeSet<&str> = fleet.pods.values().filter_map(|p| p.metadata.uid.as_deref()).collect();
+    nodes.retain(|name, _| fleet.nodes.contains_key(name.as_str()) || fleet.gpu_nodes.contains_key(name.as_str()));
+    for (name, state) in nodes {
+        state.forget(fleet.gpu_nodes.get(name.as_str()), &uids);
+    }
+}
+
+/// Ends writes about one object that take too long.
+async fn within<T>(writes: impl Future<Output = T>) -> Result<T, WriteError> {
+    tokio::time::timeout(OBJECT_TIMEOUT, writes).await.map_err(|_| WriteError::Timeout)
+}

@@ -1,0 +1,219 @@
+//! All writes about one node.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gputenancy_crds::{
+    GpuNode, names,
+    reasons::{self, Reason},
+};
+use gputenancy_service::events::EventType;
+use kube::{Resource as _, ResourceExt as _};
+use serde_json::json;
+
+use super::{
+    FleetWriter, Outcome, WriteError, Written, canary, failed, labels, mig_manager, plugin,
+    pods::{self, RefusedEviction},
+    repair::LastWrite,
+    within,
+};
+use crate::{
+    apply::Part,
+    plan::{NodeName, PodName},
+    pool::{
+        canary::OrphanedCanary, decide::FleetDecision, labels::Labels, mig_manager::MigManagerRequest,
+        node_specs::GpuWork, taints::TaintChange,
+    },
+};
+use gputenancy_engine::{change::ChangeDecision, fleet::Fleet};
+
+/// What is remembered of the writes about one node.
+#[derive(Debug, Default)]
+pub struct NodeState {
+    /// Generation of the `GpuNode` as written last; the cache has to reach it before the next decision.
+    generation: Option<i64>,
+    /// Refused evictions by the pod's UID.
+    pub refusals: BTreeMap<String, RefusedEviction>,
+    pub(super) labels: LastWrite<Labels>,
+    pub(super) taint: LastWrite<Option<String>>,
+    /// The failure that was reported last.
+    failure: Option<String>,
+}
+
+impl NodeState {
+    /// Is the cache older than the last write?
+    pub fn is_lagging(&self) -> bool {
+        self.generation.is_some()
+    }
+
+    /// Drops what the cache has reached, and pods that are gone.
+    pub(super) fn forget(&mut self, cached: Option<&GpuNode>, uids: &BTreeSet<&str>) {
+        let cached = cached.and_then(|n| n.metadata.generation);
+        self.generation = self.generation.filter(|written| cached.is_some_and(|cached| cached < *written));
+        self.refusals.retain(|uid, _| uids.contains(uid.as_str()));
+    }
+}
+
+/// A node, where its writes go, and the objects as they were read.
+#[derive(Clone, Copy)]
+pub(super) struct NodeContext<'a> {
+    pub writer: &'a FleetWriter,
+    pub fleet: &'a Fleet,
+    pub name: &'a NodeName,
+}
+
+impl NodeContext<'_> {
+    /// Publishes an event about the `GpuNode`.
+    pub async fn report(&self, event_type: EventType, reason: Reason, action: &str, message: String) {
+        if let Some(gpu_node) = self.fleet.gpu_nodes.get(self.name.as_str()) {
+            self.writer.report(gpu_node.object_ref(&()), event_type, reason, action, message).await;
+        }
+    }
+}
+
+/// What is written about one node.
+#[derive(Default)]
+pub(super) struct NodeWrite {
+    labels: Option<Labels>,
+    /// The pool's name has to be copied from the Node to the `GpuNode`.
+    pool_label: bool,
+    taint: Option<TaintChange>,
+    work: GpuWork,
+    orphaned_canaries: Vec<OrphanedCanary>,
+    mig_manager: Option<MigManagerRequest>,
+    cancelled_evictions: Vec<(PodName, String)>,
+}
+
+impl NodeWrite {
+    /// Takes what concerns nodes out of a decision.
+    pub fn by_node(fleet: &Fleet, decision: &mut FleetDecision) -> BTreeMap<NodeName, Self> {
+        let mut writes: BTreeMap<NodeName, Self> = BTreeMap::new();
+        for (node, labels) in std::mem::take(&mut decision.labels) {
+            writes.entry(node).or_default().labels = Some(labels);
+        }
+        let differs = |(name, node): &(&String, &GpuNode)| pool_of(fleet, name) != node.labels().get(names::POOL_LABEL);
+        for (name, _) in fleet.gpu_nodes.iter().filter(differs) {
+            writes.entry(name.as_str().into()).or_default().pool_label = true;
+        }
+        for (node, taint) in std::mem::take(&mut decision.taints) {
+            writes.entry(node).or_default().taint = Some(taint);
+        }
+        for (node, work) in std::mem::take(&mut decision.nodes) {
+            writes.entry(node).or_default().work = work;
+        }
+        for (node, canaries) in std::mem::take(&mut decision.orphaned_canaries) {
+            writes.entry(node).or_default().orphaned_canaries = canaries;
+        }
+        for (node, request) in std::mem::take(&mut decision.mig_manager_requests) {
+            writes.entry(node).or_default().mig_manager = Some(request);
+        }
+        for (pod, uid) in std::mem::take(&mut decision.cancelled_evictions) {
+            let node = fleet.pods.get(&pod).and_then(|p| p.spec.node_name.as_deref()).unwrap_or_default();
+            writes.entry(node.into()).or_default().cancelled_evictions.push((pod, uid));
+        }
+        writes
+    }
+}
+
+fn pool_of<'a>(fleet: &'a Fleet, node: &str) -> Option<&'a String> {
+    fleet.nodes.get(node).and_then(|n| n.labels().get(names::POOL_LABEL))
+}
+
+/// Writes everything about one node within the deadline.
+pub(super) async fn write(
+    writer: &FleetWriter,
+    fleet: &Fleet,
+    name: &NodeName,
+    write: NodeWrite,
+    state: &mut NodeState,
+) -> Outcome {
+    let node = NodeContext { writer, fleet, name };
+    let mut outcome = Outcome::default();
+    let mut failures: Vec<WriteError> = Vec::new();
+    let ended = within(steps(node, write, state, &mut outcome, &mut failures)).await;
+    failures.extend(ended.err());
+    for error in &failures {
+        tracing::warn!(%error, node = %name, "write failed");
+    }
+    outcome.failures = failures.len();
+    let failure = failures.first().map(ToString::to_string);
+    if let Some(message) = failure.clone().filter(|_| failure != state.failure) {
+        let report = node.report(EventType::Warning, reasons::WRITE_FAILED, "Write", message);
+        // an event that is lost does no harm
+        drop(within(report).await);
+    }
+    state.failure = failure;
+    outcome
+}
+
+/// A failure does not keep later steps from being done, unless they depend on it.
+async fn steps(
+    node: NodeContext<'_>,
+    write: NodeWrite,
+    state: &mut NodeState,
+    outcome: &mut Outcome,
+    failures: &mut Vec<WriteError>,
+) {
+    let NodeWrite { labels, pool_label, taint, work, orphaned_canaries, mig_manager, cancelled_evictions } = write;
+    let mut record = |written: Result<Written, WriteError>| match written {
+        Ok(written) => outcome.add(written),
+        Err(error) => failures.push(error),
+    };
+    if let Some(labels) = labels {
+        record(labels::write(node, state, labels).await);
+    }
+    if pool_label {
+        record(labels::copy_pool(node, pool_of(node.fleet, node.name.as_str())).await);
+    }
+    if let Some(taint) = taint {
+        record(labels::write_taint(node, state, taint).await);
+    }
+    let worked = gpus(node, state, work, &mut record).await;
+    // the verdict of a canary pod is deleted only when what follows from it is written
+    if worked.is_ok() {
+        for canary in orphaned_canaries {
+            record(canary::delete(node, canary).await);
+        }
+    }
+    record(worked.map(|()| Written::Done));
+    if let Some(request) = mig_manager {
+        record(mig_manager::request(node, request).await);
+    }
+    for (pod, uid) in cancelled_evictions {
+        record(pods::cancel_notice(node, &pod, &uid).await);
+    }
+}
+
+/// Writes the spec first: what follows depends on it.
+async fn gpus(
+    node: NodeContext<'_>,
+    state: &mut NodeState,
+    work: GpuWork,
+    record: &mut impl FnMut(Result<Written, WriteError>),
+) -> Result<(), WriteError> {
+    let NodeContext { writer, fleet, name } = node;
+    let Some(gpu_node) = fleet.gpu_nodes.get(name.as_str()) else { return Ok(()) };
+    if let Some(spec) = work.spec {
+        let fields = json!({"metadata": {"uid": gpu_node.uid()}, "spec": spec});
+        let applied = writer.writer.apply_fields::<GpuNode>(Part::Pool, name.as_str(), fields).await;
+        state.generation = applied.map_err(failed("writing the GpuNode's spec"))?.metadata.generation;
+    }
+    record(Ok(plugin::write(node, work.plugin).await?));
+    for ChangeDecision { evictions, notices, canaries, events, .. } in work.decisions {
+        for event in events {
+            writer.metrics.event(event.reason);
+            let event_type = if event.warning { EventType::Warning } else { EventType::Normal };
+            node.report(event_type, event.reason, "Change", event.message).await;
+        }
+        // in this order: kubelet ends a pod that it has just synced for its new annotation up to a second later
+        for eviction in evictions {
+            record(Ok(pods::evict(node, state, eviction).await?));
+        }
+        for notice in notices {
+            record(Ok(pods::notify(node, notice).await?));
+        }
+        for request in canaries {
+            canary::create(node, request).await?;
+        }
+    }
+    Ok(())
+}

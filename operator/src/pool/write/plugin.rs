@@ -1,0 +1,81 @@
+//! Writes where NVIDIA's plugin advertises: cordons the node and restarts the plugin's pod.
+
+use gputenancy_crds::{names, reasons};
+use gputenancy_service::events::EventType;
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    jiff::Timestamp,
+};
+use kube::{Api, ResourceExt as _, api::ListParams};
+use serde_json::json;
+
+use super::{WriteError, Written, failed, node::NodeContext};
+use crate::apply::Evicted;
+use gputenancy_engine::plugin::{CordonAction, PluginDecision, is_plugin};
+
+/// Carries out what was decided about a node.
+pub async fn write(node: NodeContext<'_>, decision: PluginDecision) -> Result<Written, WriteError> {
+    let written = match decision.cordon {
+        Some(action) => cordon(node, &action).await?,
+        None => Written::Done,
+    };
+    if let Some(until) = decision.restart {
+        restart(node, until).await?;
+    }
+    Ok(written)
+}
+
+async fn cordon(node: NodeContext<'_>, action: &CordonAction) -> Result<Written, WriteError> {
+    let (writer, name) = (&node.writer.writer, node.name.as_str());
+    let Some(known) = node.fleet.nodes.get(name) else { return Ok(Written::Done) };
+    let (mark, unschedulable, reason, message) = match action {
+        CordonAction::Set => {
+            (Some(Timestamp::now().to_string()), Some(true), reasons::CORDONED, "its GPUs are being changed")
+        }
+        CordonAction::Lift => (None, Some(false), reasons::UNCORDONED, "its GPUs are as planned"),
+        CordonAction::Unmark => {
+            (None, None, reasons::CORDON_FORGOTTEN, "another client has lifted the cordon of a change")
+        }
+    };
+    let mut fields = json!({
+        // a concurrent cordon or uncordon is not undone
+        "metadata": {"resourceVersion": known.resource_version(), "annotations": {names::CORDONED: mark}},
+    });
+    if let (Some(fields), Some(unschedulable)) = (fields.as_object_mut(), unschedulable) {
+        fields.insert("spec".into(), json!({"unschedulable": unschedulable}));
+    }
+    match writer.merge(&Api::<Node>::all(writer.client()), name, &fields).await {
+        Ok(_) => {}
+        Err(kube::Error::Api(status)) if status.is_conflict() => return Ok(Written::Again),
+        Err(error) => return Err(failed("cordoning or uncordoning the node")(error)),
+    }
+    node.report(EventType::Normal, reason, "Change", message.to_owned()).await;
+    Ok(Written::Done)
+}
+
+/// Ends the plugin's pods on this node that were created at this time or before; their DaemonSet creates others, which read the present
+/// layout.
+async fn restart(node: NodeContext<'_>, until: Timestamp) -> Result<(), WriteError> {
+    let writer = &node.writer.writer;
+    let here = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
+    let pods = Api::<Pod>::all(writer.client()).list(&here).await.map_err(failed("listing the pods of the node"))?;
+    for pod in pods.iter().filter(|pod| is_plugin(|key| pod.labels().get(key).cloned())) {
+        let old = pod.metadata.creation_timestamp.as_ref().is_some_and(|created| created.0 <= until);
+        if !old || pod.metadata.deletion_timestamp.is_some() {
+            continue;
+        }
+        let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+        let answer = writer.evict(&namespace, &name, &pod.uid().unwrap_or_default()).await;
+        match answer.map_err(failed(format!("ending the device plugin {namespace}/{name}")))? {
+            Evicted::Accepted => {
+                let message = format!("pod {namespace}/{name} ends, so that the next one reads the new layout");
+                let reason = reasons::DEVICE_PLUGIN_RESTARTED;
+                node.report(EventType::Normal, reason, "Change", message).await;
+            }
+            Evicted::Refused(message) => {
+                tracing::warn!(node = %node.name, name, message, "eviction of the device plugin refused");
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! Writes to pods: notices, their withdrawal, and evictions.
+
+use gputenancy_crds::{
+    names,
+    reasons::{self, Reason},
+};
+use gputenancy_service::events::EventType;
+use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
+use kube::{Api, Resource as _};
+use serde_json::{Value, json};
+
+use super::{
+    WriteError, Written, budget, failed,
+    node::{NodeContext, NodeState},
+};
+use crate::{apply::Evicted, plan::PodName};
+use gputenancy_engine::{
+    change::{Eviction, EvictionNotice, Refusal},
+    fleet::notice_text,
+};
+
+/// An eviction that the API server refused.
+#[derive(Clone, Debug)]
+pub struct RefusedEviction {
+    /// When, and why in full.
+    pub refusal: Refusal,
+    /// The API server's answer.
+    answer: String,
+}
+
+/// Announces an eviction on its pod.
+pub async fn notify(node: NodeContext<'_>, notice: EvictionNotice) -> Result<Written, WriteError> {
+    let EvictionNotice { pod, uid, deadline, reason, elsewhere, .. } = notice;
+    let text = notice_text(deadline, &reason, &elsewhere);
+    if annotate(node, &pod, &uid, json!(text)).await.map_err(failed(format!("announcing the eviction of pod {pod}")))? {
+        report(node, &pod, EventType::Warning, reasons::EVICTION_NOTICE, text).await;
+    }
+    Ok(Written::Done)
+}
+
+/// Withdraws a notice: the change that it announced is over, and the pod has stayed.
+pub async fn cancel_notice(node: NodeContext<'_>, pod: &PodName, uid: &str) -> Result<Written, WriteError> {
+    let annotated = annotate(node, pod, uid, Value::Null).await;
+    if annotated.map_err(failed(format!("withdrawing the eviction notice of pod {pod}")))? {
+        let message = "the change that would have evicted this pod has been taken back or given up".to_owned();
+        report(node, pod, EventType::Normal, reasons::EVICTION_CANCELLED, message).await;
+    }
+    Ok(Written::Done)
+}
+
+/// Sets or removes the notice; false: the pod is gone.
+async fn annotate(node: NodeContext<'_>, pod: &PodName, uid: &str, text: Value) -> kube::Result<bool> {
+    // the uid is a precondition: another pod may have the name by now
+    let fields = json!({"metadata": {"uid": uid, "annotations": {names::EVICTION_NOTICE: text}}});
+    let writer = &node.writer.writer;
+    match writer.merge(&Api::<Pod>::namespaced(writer.client(), &pod.namespace), &pod.name, &fields).await {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Evicts a pod; a refusal is remembered, so that the next decision states the cause and when to try again.
+pub async fn evict(node: NodeContext<'_>, state: &mut NodeState, eviction: Eviction) -> Result<Written, WriteError> {
+    let Eviction { pod, uid, reason } = eviction;
+    let evicted = node.writer.writer.evict(&pod.namespace, &pod.name, &uid).await;
+    let answer = match evicted.map_err(failed(format!("evicting pod {pod}")))? {
+        Evicted::Refused(answer) => answer,
+        Evicted::Accepted => {
+            state.refusals.remove(&uid);
+            report(node, &pod, EventType::Normal, reasons::EVICTED, reason).await;
+            return Ok(Written::Done);
+        }
+    };
+    let last = state.refusals.get(&uid);
+    let message = match last.filter(|last| last.answer == answer) {
+        Some(last) => last.refusal.message.clone(),
+        None => explain(node, &pod, &answer).await,
+    };
+    tracing::info!(%pod, message, "eviction refused");
+    if last.is_none() {
+        report(node, &pod, EventType::Warning, reasons::EVICTION_REFUSED, message.clone()).await;
+    }
+    state.refusals.insert(uid, RefusedEviction { refusal: Refusal { at: Timestamp::now(), message }, answer });
+    // no watch reports the refusal
+    Ok(Written::Again)
+}
+
+/// The API server's answer with the budgets and pods behind it.
+async fn explain(node: NodeContext<'_>, pod: &PodName, answer: &str) -> String {
+    match budget::behind(&node.writer.writer.client(), pod).await {
+        Ok(budgets) if budgets.is_empty() => answer.to_owned(),
+        Ok(budgets) => format!("{}: {answer}", budgets.join("; ")),
+        Err(error) => {
+            tracing::warn!(%error, %pod, "reading disruption budgets failed");
+            answer.to_owned()
+        }
+    }
+}
+
+async fn report(node: NodeContext<'_>, pod: &PodName, event_type: EventType, reason: Reason, message: String) {
+    if let Some(found) = node.fleet.pods.get(pod) {
+        node.writer.report(found.object_ref(&()), event_type, reason, "Change", message).await;
+    }
+}
