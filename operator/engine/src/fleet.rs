@@ -147,24 +147,37 @@ impl Fleet {
         node.status.allocatable.iter().filter_map(|(r, q)| Some((r.clone(), q.0.parse().ok()?))).collect()
     }
 
-    /// Facts about the pods on a node. `deadline`: of the change in progress; a notice of another change does not count.
-    pub fn pods_on(&self, node: &str, deadline: Option<Timestamp>, refusals: &Refusals) -> BTreeMap<PodName, PodFacts> {
-        let here = self.pods.iter().filter(|(_, pod)| pod.spec.node_name.as_deref() == Some(node));
-        here.map(|(name, pod)| {
-            let uid = pod.uid().unwrap_or_default();
-            let notice = pod.annotations().get(names::EVICTION_NOTICE);
-            let facts = PodFacts {
-                terminating: pod.metadata.deletion_timestamp.is_some(),
-                controller: controller(pod),
-                do_not_evict: pod.annotations().get(names::DO_NOT_EVICT).is_some_and(|v| v == "true"),
-                noticed: notice.is_some_and(|n| deadline.is_none_or(|d| n.starts_with(&d.to_string()))),
-                refused: refusals.get(&uid).cloned(),
-                uid,
-            };
-            (name.clone(), facts)
-        })
-        .collect()
+    /// Pods by the node that they are bound to.
+    pub fn pods_by_node(&self) -> BTreeMap<&str, Vec<(&PodName, &SlimPod)>> {
+        let mut by_node: BTreeMap<&str, Vec<(&PodName, &SlimPod)>> = BTreeMap::new();
+        for (name, pod) in &self.pods {
+            if let Some(node) = &pod.spec.node_name {
+                by_node.entry(node).or_default().push((name, &**pod));
+            }
+        }
+        by_node
     }
+}
+
+/// Facts about pods of one node. `deadline`: of the change in progress; a notice of another change does not count.
+pub fn pod_facts(
+    pods: &[(&PodName, &SlimPod)],
+    deadline: Option<Timestamp>,
+    refusals: &Refusals,
+) -> BTreeMap<PodName, PodFacts> {
+    let facts = |pod: &SlimPod| {
+        let uid = pod.uid().unwrap_or_default();
+        let notice = pod.annotations().get(names::EVICTION_NOTICE);
+        PodFacts {
+            terminating: pod.metadata.deletion_timestamp.is_some(),
+            controller: controller(pod),
+            do_not_evict: pod.annotations().get(names::DO_NOT_EVICT).is_some_and(|v| v == "true"),
+            noticed: notice.is_some_and(|n| deadline.is_none_or(|d| n.starts_with(&d.to_string()))),
+            refused: refusals.get(&uid).cloned(),
+            uid,
+        }
+    };
+    pods.iter().map(|(name, pod)| ((*name).clone(), facts(pod))).collect()
 }
 
 /// The part of a tenant that a plan depends on.
@@ -183,7 +196,7 @@ pub fn dra_node(slice: &SlimSlice) -> Option<String> {
     slice.spec.node_name.clone().filter(|_| slice.spec.driver == DRA_DRIVER)
 }
 
-/// Text of the eviction notice on a pod. It starts with the deadline, by which [`Fleet::pods_on`] recognises the notice of a change.
+/// Text of the eviction notice on a pod. It starts with the deadline, by which [`pod_facts`] recognises the notice of a change.
 pub fn notice_text(deadline: Timestamp, reason: &str, elsewhere: &str) -> String {
     format!("{deadline}: {reason}; {elsewhere}")
 }

@@ -21,9 +21,10 @@ use gputenancy_engine::{
         Window, WindowError, Windows,
     },
     fingerprint::fingerprint,
-    fleet::{Fleet, tenant_facts},
+    fleet::{Fleet, pod_facts, tenant_facts},
     mig_manager::{MigManagerDecision, is_managed},
     plugin,
+    projection::SlimPod,
 };
 
 /// Whether changes may begin now, by pool.
@@ -51,7 +52,8 @@ pub fn windows(inventory: &Inventory<'_>) -> PoolWindows {
 }
 
 /// What all GPUs share.
-struct Shared {
+struct Shared<'a> {
+    pods: BTreeMap<&'a str, Vec<(&'a PodName, &'a SlimPod)>>,
     intent: String,
     canaries: BTreeMap<String, CanaryPod>,
     admitted: BTreeSet<GpuKey>,
@@ -62,7 +64,7 @@ pub fn decisions(inputs: &ChangeInputs<'_>, devices: &[Device]) -> BTreeMap<GpuK
     let ChangeInputs { inventory, plan: FleetPlan { plan, repartitions, .. }, mig_managers, .. } = inputs;
     let fleet = inventory.fleet;
     let (intent, canaries) = (intent(fleet), canary::pods(inventory));
-    let shared = Shared { intent, canaries, admitted: admitted(inputs) };
+    let shared = Shared { pods: fleet.pods_by_node(), intent, canaries, admitted: admitted(inputs) };
     let decide = |(key, gpu): (&GpuKey, &GpuPlan), others_idle| {
         Some((key.clone(), decision(inputs, &shared, (key, gpu), others_idle)?))
     };
@@ -90,7 +92,7 @@ pub fn decisions(inputs: &ChangeInputs<'_>, devices: &[Device]) -> BTreeMap<GpuK
 
 fn decision(
     inputs: &ChangeInputs<'_>,
-    shared: &Shared,
+    shared: &Shared<'_>,
     (key, gpu): (&GpuKey, &GpuPlan),
     others_idle: bool,
 ) -> Option<ChangeDecision> {
@@ -104,7 +106,8 @@ fn decision(
     let pool = fleet.pools.iter().find(|p| p.name_any() == gpu.pool.as_str())?;
     let spec = spec_of(fleet, key);
     let deadline = spec.and_then(|s| s.change.as_ref()?.evict_after.as_ref()).map(|t| t.0);
-    let (pods, allocatable) = (fleet.pods_on(name, deadline, inventory.refusals), fleet.allocatable(name));
+    let pods = shared.pods.get(name).map(Vec::as_slice).unwrap_or_default();
+    let (pods, allocatable) = (pod_facts(pods, deadline, inventory.refusals), fleet.allocatable(name));
     let window = match windows.get(gpu.pool.as_str()) {
         Some(Ok(window)) => *window,
         _ => Window::Closed { next: None },
