@@ -92,16 +92,16 @@ fn of_node(objects: &Objects, node: &GpuNode, now: Timestamp) -> Vec<RunningChan
         let change = spec.change.as_ref()?;
         let state = node.status.iter().flat_map(|s| &s.gpus).find(|g| g.uuid == spec.uuid);
         let index = state.map_or(-1, |s| s.index);
-        let told = objects.pools.iter().find_map(|pool| {
+        let listed = objects.pools.iter().find_map(|pool| {
             let found = pool.status.iter().flat_map(|s| &s.changes).find(|c| c.node == name && c.gpu == index)?;
             Some((pool.name_any(), found))
         });
         // the pool's status may be one phase behind
-        let message = told.as_ref().filter(|(_, c)| c.phase == change.phase).map(|(_, c)| c.message.clone());
+        let message = listed.as_ref().filter(|(_, c)| c.phase == change.phase).map(|(_, c)| c.message.clone());
         Some(RunningChange {
             node: name.clone(),
             gpu: index,
-            pool: told.map(|(pool, _)| pool),
+            pool: listed.map(|(pool, _)| pool),
             phase: format!("{:?}", change.phase),
             step: step(change.phase),
             steps: STEPS,

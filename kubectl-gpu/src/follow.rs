@@ -26,14 +26,14 @@ use crate::{
 };
 
 /// Debounce of events.
-const TOGETHER: Duration = Duration::from_millis(200);
+const DEBOUNCE: Duration = Duration::from_millis(200);
 /// Refresh interval of a table on a terminal.
-const TICK: Duration = Duration::from_secs(1);
+const REFRESH: Duration = Duration::from_secs(1);
 /// Timeout of the first lists.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Changes in a table on a terminal, so that it fits the height.
-const MOST: usize = 8;
+const MAX_SHOWN: usize = 8;
 
 /// Follows changes until none is in progress; returns the last list.
 pub async fn follow(client: &Client, args: &ChangesArgs) -> Result<ChangeList, Box<dyn Error>> {
@@ -50,8 +50,8 @@ pub async fn follow(client: &Client, args: &ChangesArgs) -> Result<ChangeList, B
         }
         Ok::<(), String>(())
     };
-    let silent = |_| format!("the API server has not answered for {} s", PATIENCE.as_secs());
-    tokio::time::timeout(PATIENCE, filled).await.map_err(silent)??;
+    let silent = |_| format!("the API server has not answered for {} s", TIMEOUT.as_secs());
+    tokio::time::timeout(TIMEOUT, filled).await.map_err(silent)??;
     if args.once || args.output != Output::Table {
         let list = changes(&read(), Timestamp::now());
         anstream::print!("{}", render::document(&list, args.output, || render::changes(&list))?);
@@ -70,9 +70,9 @@ pub async fn follow(client: &Client, args: &ChangesArgs) -> Result<ChangeList, B
                     // the watch restarts by itself
                     anstream::eprintln!("watching: {error}");
                 }
-                tokio::time::sleep(TOGETHER).await;
+                tokio::time::sleep(DEBOUNCE).await;
             }
-            () = tokio::time::sleep(TICK), if screen.terminal => {}
+            () = tokio::time::sleep(REFRESH), if screen.terminal => {}
         }
     }
 }
@@ -116,8 +116,8 @@ impl Screen {
 
     fn draw(&mut self, list: &ChangeList) -> io::Result<()> {
         let mut shown = list.clone();
-        shown.items.truncate(MOST);
-        shown.pending.truncate(MOST);
+        shown.items.truncate(MAX_SHOWN);
+        shown.pending.truncate(MAX_SHOWN);
         let text = render::changes(&shown);
         let mut out = anstream::stdout().lock();
         if self.drawn > 0 {
@@ -136,9 +136,9 @@ impl Screen {
 
     fn print(&mut self, list: &ChangeList) -> io::Result<()> {
         let mut out = anstream::stdout().lock();
-        let begun = list.items.iter().map(render::beginning);
+        let begun = list.items.iter().map(render::reason_line);
         let lines: Vec<String> =
-            begun.chain(list.items.iter().map(render::line)).chain(list.pending.iter().cloned()).collect();
+            begun.chain(list.items.iter().map(render::change_line)).chain(list.pending.iter().cloned()).collect();
         for line in lines.iter().filter(|l| !self.printed.contains(l)) {
             writeln!(out, "{} {line}", Timestamp::now().strftime("%H:%M:%S"))?;
         }

@@ -41,13 +41,13 @@ async fn plan(args: &PlanArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Erro
     } else {
         World::of(read(&args.snapshot)?)
     };
-    let preview = answer(&before, manifests, args)?;
+    let preview = preview(&before, manifests, args)?;
     anstream::print!("{}", render::document(&preview, args.output, || render::plan(&preview))?);
     Ok(if args.exit_code { preview.exit_code } else { 0 })
 }
 
 /// The preview for a cluster, these manifests and flags. Pure.
-pub fn answer(before: &World, manifests: Reading, args: &PlanArgs) -> Result<PlanPreview, String> {
+pub fn preview(before: &World, manifests: Reading, args: &PlanArgs) -> Result<PlanPreview, String> {
     let proposal = preview::propose(before, manifests, &args.delete, args.prune)?;
     Ok(preview::preview(before, &proposal, args.ignore_known))
 }

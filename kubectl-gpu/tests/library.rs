@@ -8,9 +8,7 @@ use kubectl_gpu::{
     changes::{Objects, changes},
     input::{Reading, Text, documents},
     preview::{PlanPreview, preview, propose},
-    render,
-    run::answer,
-    snapshot,
+    render, run, snapshot,
     world::World,
 };
 use serde_json::json;
@@ -23,7 +21,7 @@ fn read(text: &str) -> Reading {
 }
 
 fn plan(world: &World, manifest: &str) -> PlanPreview {
-    answer(world, read(manifest), &PlanArgs::default()).unwrap()
+    run::preview(world, read(manifest), &PlanArgs::default()).unwrap()
 }
 
 #[test]
@@ -116,10 +114,14 @@ fn estimate_includes_canary_timeouts() {
         pool.spec.verify.canary =
             serde_json::from_value(json!({"image": "registry.example.com/vectoradd:12.8", "timeout": "90s"})).unwrap();
     }
-    let tried = plan(&world, include_str!("fixtures/grow.yaml"));
-    let steps = tried.changes.iter().map(|c| c.step).max().unwrap();
-    assert_eq!(tried.estimate.seconds, plain.estimate.seconds + 90 * u64::from(steps));
-    assert!(tried.estimate.basis.iter().any(|b| b.contains("up to 90 s on a GPU")), "{:?}", tried.estimate.basis);
+    let with_canary = plan(&world, include_str!("fixtures/grow.yaml"));
+    let steps = with_canary.changes.iter().map(|c| c.step).max().unwrap();
+    assert_eq!(with_canary.estimate.seconds, plain.estimate.seconds + 90 * u64::from(steps));
+    assert!(
+        with_canary.estimate.basis.iter().any(|b| b.contains("up to 90 s on a GPU")),
+        "{:?}",
+        with_canary.estimate.basis
+    );
 }
 
 #[test]
@@ -195,11 +197,11 @@ fn changing(phase: ChangePhase, seen: i64) -> Objects {
         "status": {"gpus": [{"uuid": "GPU-0", "index": 3, "board": 0}]},
     }))
     .unwrap();
-    let told = "pod team-a/x on 1g.10gb at 0 may not be evicted yet: budget db";
+    let message = "pod team-a/x on 1g.10gb at 0 may not be evicted yet: budget db";
     let pool: GpuPool = serde_json::from_value(json!({
         "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuPool", "metadata": {"name": "p", "generation": 1},
         "spec": {"nodeSelector": {"matchLabels": {"a": "b"}}, "profiles": ["x"]},
-        "status": {"observedGeneration": 1, "changes": [{"node": "gpu-1", "gpu": 3, "phase": "Evicting", "message": told}]},
+        "status": {"observedGeneration": 1, "changes": [{"node": "gpu-1", "gpu": 3, "phase": "Evicting", "message": message}]},
     }))
     .unwrap();
     let tenant: GpuTenant = serde_json::from_value(json!({
@@ -215,7 +217,7 @@ fn changes_show_step_age_and_blocker() {
     let now: Timestamp = "2026-11-21T08:03:30Z".parse().unwrap();
     let list = changes(&changing(ChangePhase::Evicting, 1), now);
     insta::assert_snapshot!(render::changes(&list));
-    insta::assert_snapshot!(render::line(&list.items[0]));
+    insta::assert_snapshot!(render::change_line(&list.items[0]));
     assert_eq!(list.pending, ["GpuTenant t: the operator has not reconciled generation 2 yet"]);
     assert!(!list.is_over() && !list.failed());
 }
@@ -224,7 +226,7 @@ fn changes_show_step_age_and_blocker() {
 fn message_of_an_earlier_phase_is_omitted() {
     let list = changes(&changing(ChangePhase::Idle, 2), Timestamp::UNIX_EPOCH);
     assert_eq!((list.items[0].message.as_str(), list.items[0].step), ("", 4));
-    assert!(render::line(&list.items[0]).ends_with("waiting until NVML shows no process on removed instances"));
+    assert!(render::change_line(&list.items[0]).ends_with("waiting until NVML shows no process on removed instances"));
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn check(manifest: &str) -> LintReport {
     lint(&[text("teams.yaml", TEAMS), text("new.yaml", manifest)])
 }
 
-fn said(report: &LintReport) -> Vec<String> {
+fn lines(report: &LintReport) -> Vec<String> {
     let line =
         |f: &kubectl_gpu::input::Finding| format!("{}:{} {} {}: {}", f.file, f.line, f.object, f.field, f.message);
     report.findings.iter().map(line).collect()
@@ -71,9 +71,9 @@ fn lint_reports_what_the_api_server_refuses_with_the_same_message() {
             assert!(
                 report.findings.iter().any(|f| f.message.contains(&words)),
                 "{words}: {:?}\n{document}",
-                said(&report)
+                lines(&report)
             );
-            assert!(report.findings.iter().all(|f| f.file == "new.yaml"), "{:?}", said(&report));
+            assert!(report.findings.iter().all(|f| f.file == "new.yaml"), "{:?}", lines(&report));
             *by_words.entry(words).or_default() += 1;
         }
     }
@@ -86,7 +86,7 @@ fn lint_accepts_what_the_api_server_admits() {
     let admitted = refused_documents("admitted.yaml");
     assert!(admitted.len() > 20);
     for (document, _) in admitted {
-        assert_eq!(said(&check(&document)), [""; 0], "{document}");
+        assert_eq!(lines(&check(&document)), [""; 0], "{document}");
     }
 }
 
@@ -109,7 +109,7 @@ spec:
 ";
     let report = check(cron);
     let found = &report.findings;
-    assert_eq!(found.len(), 1, "{:?}", said(&report));
+    assert_eq!(found.len(), 1, "{:?}", lines(&report));
     assert_eq!((found[0].line, found[0].object.as_str()), (13, "CronJob nightly"));
     assert_eq!(found[0].field, "spec.jobTemplate.spec.template.spec.containers[0].resources.limits.nvidia.com/gpu");
     assert!(found[0].message.contains("must be an integer"));
@@ -150,7 +150,7 @@ kind: ResourceQuota
 metadata: {name: q, namespace: b}
 spec: {hard: {limits.nvidia.com/gpu: 1, requests.nvidia.com/gpu: 1, limits.cpu: 8}}
 ";
-    insta::assert_snapshot!(said(&check(manifest)).join("\n"));
+    insta::assert_snapshot!(lines(&check(manifest)).join("\n"));
 }
 
 #[test]
@@ -166,7 +166,7 @@ metadata: {name: w, namespace: a}
 spec: {nodeSelector: {gputenancy.io/pool: p}, containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]}
 ";
     let report = lint(&[text("a.yaml", tenant)]);
-    assert_eq!(said(&report), [""; 0]);
+    assert_eq!(lines(&report), [""; 0]);
     for words in ["no GpuProfile", "no GpuPool", "no GpuNode", "which resources tenant a may use"] {
         assert!(report.not_checked.iter().any(|w| w.contains(words)), "{words}: {:?}", report.not_checked);
     }
@@ -178,7 +178,7 @@ fn lint_accepts_the_samples() {
     let lab = ["catalog.yaml", "pool.yaml", "tenants.yaml", "pods"].map(|f| samples.join(f));
     for paths in [Vec::from(lab), vec![samples.join("gitops")]] {
         let report = lint(&input::read(&paths).unwrap());
-        assert_eq!(said(&report), [""; 0], "{paths:?}");
+        assert_eq!(lines(&report), [""; 0], "{paths:?}");
         assert!(report.documents >= 8, "{paths:?}");
     }
 }
@@ -242,7 +242,7 @@ fn lint_reports_services_with_external_addresses_or_node_ports() {
     assert_eq!(found(&service("elsewhere", "type: NodePort, externalIPs: [192.0.2.1]")), [], "no tenant's namespace");
     let some = TEAMS.replace("queues: [team-t]", "resources: {services.nodeports: '1'}");
     let one = lint(&[text("teams.yaml", &some), text("new.yaml", &service("t", "type: NodePort"))]);
-    assert_eq!(said(&one), [""; 0], "the tenant may have one");
+    assert_eq!(lines(&one), [""; 0], "the tenant may have one");
 }
 
 #[test]
@@ -273,11 +273,11 @@ fn lint_reports_profiles_without_weight_for_gpu_equivalents() {
             "apiVersion: gputenancy.io/v1alpha1\nkind: GpuTenant\nmetadata: {{name: c}}\nspec:\n  namespaces: [{{name: c}}]\n  gpuEquivalents: '1'\n  gpus:\n  - {{profile: {profile}, count: 1}}\n---\napiVersion: gputenancy.io/v1alpha1\nkind: GpuProfile\nmetadata: {{name: unlisted}}\nspec: {{device: {{mig: {{profile: 7g.80gb}}}}, support: {{expected: e, incident: i}}}}\n"
         )
     };
-    let told = |profile: &str| lint(&[text("fleet.yaml", &fleet), text("c.yaml", &tenant(profile))]);
-    let wrong = told("unlisted");
+    let lint_tenant = |profile: &str| lint(&[text("fleet.yaml", &fleet), text("c.yaml", &tenant(profile))]);
+    let wrong = lint_tenant("unlisted");
     let finding = wrong.findings.iter().find(|f| f.message.contains("counts against"));
     assert_eq!(finding.map(|f| (f.line, f.field.as_str())), Some((8, "spec.gpus[0].profile")), "{wrong:?}");
-    assert!(!unknown(&told("mig-1g")), "{:?}", told("mig-1g"));
+    assert!(!unknown(&lint_tenant("mig-1g")), "{:?}", lint_tenant("mig-1g"));
 }
 
 /// A deployment of team t with one container, and one before it.
@@ -345,7 +345,7 @@ fn lint_reports_policies_that_depend_on_the_user_as_not_checked() {
     let namespace =
         |labels: &str| format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: ns, labels: {{{labels}}}}}\n");
     let labelled = check(&namespace("gputenancy.io/tenant: t"));
-    assert_eq!(said(&labelled), [""; 0]);
+    assert_eq!(lines(&labelled), [""; 0]);
     let [open] = &labelled.not_checked.iter().filter(|n| n.contains("admission policy")).collect::<Vec<_>>()[..] else {
         panic!("{:?}", labelled.not_checked)
     };

@@ -111,7 +111,7 @@ fn plan_with_an_unreadable_window_exits_with_4() {
 }
 
 #[test]
-fn plan_from_a_snapshot_without_time_does_not_judge_windows() {
+fn plan_from_a_snapshot_without_time_does_not_evaluate_windows() {
     let snapshot = include_str!("fixtures/two-teams.yaml").replace("takenAt: 2026-11-21T08:00:00Z\n", "");
     let run = plan_with_input("--snapshot - -f windows.yaml -o json", &snapshot);
     let preview: Value = serde_json::from_str(&run.out).unwrap();

@@ -4,7 +4,7 @@
 use gputenancy_crds::{GpuGrant, GpuProfile, GpuTenant};
 use kubectl_gpu::{
     render,
-    tenant::{Place, Sources, TenantReport, report},
+    tenant::{NamespaceObjects, Sources, TenantReport, report},
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ fn condition(type_: &str, status: &str, reason: &str, message: &str) -> Value {
 }
 
 fn tenant() -> GpuTenant {
-    let short = "2 of 3 devices of profile mig-1g can be had now; the rest is being carved";
+    let short = "2 of 3 devices of profile mig-1g exist; the rest is being partitioned";
     of(json!({
         "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "metadata": {"name": "team-a"},
         "spec": {
@@ -65,7 +65,7 @@ fn grant() -> GpuGrant {
     }))
 }
 
-fn place(name: &str, lower: &str, force: &str, used: &str) -> Place {
+fn place(name: &str, lower: &str, force: &str, used: &str) -> NamespaceObjects {
     let quota = json!({
         "metadata": {"name": "gputenancy", "namespace": name},
         "spec": {"hard": {MIG: lower, "requests.nvidia.com/gpu": "0", "requests.cpu": "4", "requests.memory": "16Gi"}},
@@ -74,7 +74,7 @@ fn place(name: &str, lower: &str, force: &str, used: &str) -> Place {
             "used": {MIG: used, "requests.cpu": "1500m", "requests.memory": "1536Mi"},
         },
     });
-    Place { name: name.into(), grant: Some(grant()), quota: Some(of(quota)), ..Place::default() }
+    NamespaceObjects { name: name.into(), grant: Some(grant()), quota: Some(of(quota)), ..NamespaceObjects::default() }
 }
 
 fn refusal(name: &str, uid: &str, at: &str, words: &str) -> Value {
@@ -133,7 +133,7 @@ fn seen() -> Sources {
     }
 }
 
-/// The same as somebody of the team sees it who looks into one namespace.
+/// The same as visible to a member of the team with one namespace.
 fn seen_by_the_team() -> Sources {
     let mut seen = seen();
     seen.tenant = None;
@@ -164,8 +164,8 @@ fn tenant_for_a_team_member_shows_own_namespaces() {
 fn waiting_shows_the_last_refusal_of_short_controllers() {
     let report = report(&seen());
     let refused: Vec<_> = report.waiting.iter().filter(|w| w.object.starts_with("ReplicaSet/")).collect();
-    let said: Vec<_> = refused.iter().map(|w| (w.object.as_str(), w.seconds, w.reason.as_str())).collect();
-    assert_eq!(said, [("ReplicaSet/web-1", Some(120), "QuotaExceeded"), ("ReplicaSet/rude", Some(30), "Refused")]);
+    let found: Vec<_> = refused.iter().map(|w| (w.object.as_str(), w.seconds, w.reason.as_str())).collect();
+    assert_eq!(found, [("ReplicaSet/web-1", Some(120), "QuotaExceeded"), ("ReplicaSet/rude", Some(30), "Refused")]);
     assert_eq!(refused[0].profiles, ["mig-1g"]);
     assert!(refused[1].profiles.is_empty());
 }

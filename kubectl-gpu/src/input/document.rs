@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
-use super::{Finding, Located, Text, finding::unless, located::token, schema};
+use super::{Finding, Located, Text, finding::ok_unless, located::token, schema};
 use crate::records::{BudgetRecord, PodRecord};
 
 const GROUP: &str = "gputenancy.io";
@@ -60,7 +60,7 @@ pub struct Reading {
 
 /// All documents of files, sorted by their use.
 #[derive(Debug, Default)]
-pub struct Sifted {
+pub struct Classified {
     /// Objects that a plan depends on; outside snapshots, pods are not among them.
     pub reading: Reading,
     /// The profiles, pools and tenants of `reading` as they are written.
@@ -74,27 +74,27 @@ pub struct Sifted {
 }
 
 /// Reads all documents of all files, as [`documents`] does, and continues after a mistake.
-pub fn sift(texts: &[Text]) -> Sifted {
-    let mut sifted = Sifted::default();
-    sifted.each(texts, Sifted::sort);
-    sifted
+pub fn classify(texts: &[Text]) -> Classified {
+    let mut classified = Classified::default();
+    classified.each(texts, Classified::sort);
+    classified
 }
 
 /// All documents of all files as plain values.
 pub fn values(texts: &[Text]) -> Result<Vec<Value>, Box<dyn Error>> {
-    let mut sifted = Sifted::default();
-    sifted.each(texts, |sifted, document| sifted.others.push(document));
-    unless(&sifted.errors, sifted.others.into_iter().map(|d| d.value).collect())
+    let mut classified = Classified::default();
+    classified.each(texts, |classified, document| classified.others.push(document));
+    ok_unless(&classified.errors, classified.others.into_iter().map(|d| d.value).collect())
 }
 
 /// Reads all documents of all files, lists and snapshots opened up; or every mistake in them.
 pub fn documents(texts: &[Text]) -> Result<Reading, Box<dyn Error>> {
-    let mut sifted = Sifted::default();
-    sifted.each(texts, Sifted::open);
-    unless(&sifted.errors, sifted.reading)
+    let mut classified = Classified::default();
+    classified.each(texts, Classified::open);
+    ok_unless(&classified.errors, classified.reading)
 }
 
-impl Sifted {
+impl Classified {
     fn each(&mut self, texts: &[Text], take: impl Fn(&mut Self, Located)) {
         for text in texts {
             match Located::read(text) {

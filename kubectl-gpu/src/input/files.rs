@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::finding::unless;
+use super::finding::ok_unless;
 
 /// The text of one file.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Vec<Text>, Box<dyn Error>> {
             Err(error) => errors.push(error),
         }
     }
-    unless(&errors, texts)
+    ok_unless(&errors, texts)
 }
 
 /// The error names the file.

@@ -32,8 +32,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// One error of several, a line for each; `value` if there is none.
-pub(super) fn unless<T>(mistakes: &[impl fmt::Display], value: T) -> Result<T, Box<dyn Error>> {
+/// One error with a line for each mistake, or else the value.
+pub(super) fn ok_unless<T>(mistakes: &[impl fmt::Display], value: T) -> Result<T, Box<dyn Error>> {
     if mistakes.is_empty() {
         return Ok(value);
     }

@@ -87,7 +87,7 @@ impl Located {
             file: self.file.clone(),
             line: self.line(pointer),
             object: self.object(),
-            field: written(pointer),
+            field: field_path(pointer),
             message: message.into(),
         }
     }
@@ -102,8 +102,8 @@ fn name(token: &str) -> String {
     token.replace("~1", "/").replace("~0", "~")
 }
 
-/// A pointer as people write it: `spec.gpus[0].count`.
-pub fn written(pointer: &str) -> String {
+/// A pointer as manifests and messages have it: `spec.gpus[0].count`.
+pub fn field_path(pointer: &str) -> String {
     let mut text = String::new();
     for token in pointer.split('/').skip(1) {
         match token.parse::<usize>() {
@@ -206,6 +206,6 @@ mod tests {
         for (pointer, line) in [("/a", 1), ("/b/0/c", 3), ("/b/1/c~1d", 4), ("/b/1/e", 5), ("/b/1/missing", 4)] {
             assert_eq!(document.line(pointer), line, "{pointer}");
         }
-        assert_eq!(written("/b/1/c~1d"), "b[1].c/d");
+        assert_eq!(field_path("/b/1/c~1d"), "b[1].c/d");
     }
 }

@@ -6,7 +6,7 @@ mod finding;
 mod located;
 mod schema;
 
-pub use document::{Document, Object, Reading, Sifted, documents, sift, values};
+pub use document::{Classified, Document, Object, Reading, classify, documents, values};
 pub use files::{Text, read};
 pub use finding::Finding;
-pub use located::{Located, token, written};
+pub use located::{Located, field_path, token};

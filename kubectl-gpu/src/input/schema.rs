@@ -7,10 +7,12 @@ use std::{
     sync::LazyLock,
 };
 
+use gputenancy_crds::DurationText;
 use regex::Regex;
+use schemars::{JsonSchema as _, SchemaGenerator};
 use serde_json::Value;
 
-use super::located::{token, written};
+use super::located::{field_path, token};
 use crate::rule::{self, Rule};
 
 /// Schemas by kind.
@@ -108,7 +110,7 @@ fn walk(schema: &Value, value: &Value, pointer: &str, mistakes: &mut Vec<(String
     };
     // messages of the CRDs begin with the field, without the indexes of items
     let place =
-        written(&pointer.split('/').filter(|t| t.parse::<usize>().is_err()).collect::<Vec<_>>().join("/")) + ": ";
+        field_path(&pointer.split('/').filter(|t| t.parse::<usize>().is_err()).collect::<Vec<_>>().join("/")) + ": ";
     let broken = broken(schema, value).into_iter().map(|m| m.strip_prefix(&place).unwrap_or(&m).to_owned());
     mistakes.extend(wrong.into_iter().chain(broken).map(|message| (pointer.to_owned(), message)));
     match (value, schema.get("items")) {
@@ -139,10 +141,15 @@ fn number(schema: &Value, value: &Value) -> Option<String> {
 
 fn string(schema: &Value, text: &str) -> Option<String> {
     let pattern = || {
-        let pattern = schema.get("pattern")?.as_str()?;
+        let pattern = schema.get("pattern")?;
         // the dialect is Go's; a pattern that cannot be read here is left to the API server
-        let matches = Regex::new(pattern).map_or(true, |p| p.is_match(text));
-        (!matches).then(|| format!("\"{text}\" does not have the form {pattern}"))
+        let matches = Regex::new(pattern.as_str()?).map_or(true, |p| p.is_match(text));
+        let is_duration = || DurationText::json_schema(&mut SchemaGenerator::default()).get("pattern") == Some(pattern);
+        match DurationText::parse(text) {
+            _ if matches => None,
+            Err(error) if is_duration() => Some(error.to_string()),
+            _ => Some(format!("\"{text}\" does not have the form {}", pattern.as_str()?)),
+        }
     };
     count(schema, "minLength", "maxLength", text.chars().count(), "characters").or_else(pattern)
 }
@@ -182,7 +189,10 @@ mod tests {
     use super::*;
 
     fn mistakes(kind: &str, spec: &Value) -> Vec<(String, String)> {
-        check(kind, &json!({"spec": spec})).into_iter().map(|(pointer, message)| (written(&pointer), message)).collect()
+        check(kind, &json!({"spec": spec}))
+            .into_iter()
+            .map(|(pointer, message)| (field_path(&pointer), message))
+            .collect()
     }
 
     #[test]
@@ -229,6 +239,17 @@ mod tests {
         assert_eq!(pool(json!({"layout": {"spare": {"policy": "Fill", "profile": "b"}}})).len(), 1);
         let short = json!({"disruption": {"windows": [{"schedule": "0 2 * * 6", "duration": "30s"}]}});
         assert!(pool(short)[0].0.starts_with("spec.disruption.windows[0]"));
+        let wrong =
+            pool(json!({"disruption": {"notice": "5x", "windows": [{"schedule": "every day", "duration": "1h"}]}}));
+        assert!(
+            wrong.iter().any(|(field, what)| field == "spec.disruption.notice" && what.contains("such as 90s")),
+            "{wrong:?}"
+        );
+        let schedule = "spec.disruption.windows[0].schedule";
+        assert!(
+            wrong.iter().any(|(field, what)| field == schedule && what.starts_with("write five fields")),
+            "{wrong:?}"
+        );
     }
 
     #[test]

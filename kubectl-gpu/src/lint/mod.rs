@@ -3,11 +3,11 @@
 //! [`crate::input`] checks schemas and rules of the CRDs, [`objects`] references between objects, [`policy`] the admission policies
 //! on objects in tenants' namespaces, and [`kubernetes`] what Kubernetes refuses everywhere.
 
-mod culprit;
 mod grant;
 mod kubernetes;
 mod objects;
 mod policy;
+mod violation;
 mod workload;
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    input::{Finding, Text, sift},
+    input::{Finding, Text, classify},
     units::counted,
     world::World,
 };
@@ -38,7 +38,7 @@ pub struct LintReport {
     pub not_checked: Vec<String>,
 }
 
-/// What the files do not tell.
+/// What the files do not determine.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     /// Namespace of objects without one.
@@ -49,17 +49,17 @@ pub struct Options<'a> {
 
 /// Checks these texts.
 pub fn lint(texts: &[Text], options: Options<'_>) -> LintReport {
-    let sifted = sift(texts);
-    let documents = sifted.reading.documents.len() + sifted.others.len();
+    let classified = classify(texts);
+    let documents = classified.reading.documents.len() + classified.others.len();
     // an object that cannot be read is missing for the others: one mistake is reported once
-    let broken: BTreeSet<&str> = sifted.errors.iter().filter_map(|f| Some(f.object.split_once(' ')?.1)).collect();
-    let world = World::of(sifted.reading);
+    let broken: BTreeSet<&str> = classified.errors.iter().filter_map(|f| Some(f.object.split_once(' ')?.1)).collect();
+    let world = World::of(classified.reading);
     let mut not_checked = Vec::new();
-    let mut findings = objects::check(&world, &sifted.ours, &broken, &mut not_checked);
-    findings.extend(sifted.errors.iter().cloned());
-    findings.extend(workload::check(&world, &sifted.others, options, &mut not_checked));
-    if sifted.unknown > 0 {
-        not_checked.push(format!("{} without a kind", counted(sifted.unknown, "document")));
+    let mut findings = objects::check(&world, &classified.ours, &broken, &mut not_checked);
+    findings.extend(classified.errors.iter().cloned());
+    findings.extend(workload::check(&world, &classified.others, options, &mut not_checked));
+    if classified.unknown > 0 {
+        not_checked.push(format!("{} without a kind", counted(classified.unknown, "document")));
     }
     findings.sort();
     findings.dedup();

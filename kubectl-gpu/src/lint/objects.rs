@@ -181,6 +181,6 @@ impl Check<'_> {
 fn within(narrow: &GpuPool, wide: &GpuPool) -> bool {
     let (narrow, wide) = (&narrow.spec.node_selector, &wide.spec.node_selector);
     let has = |key: &String, value: &String| narrow.match_labels.iter().flatten().any(|(k, v)| k == key && v == value);
-    let asks = |wanted: &LabelSelectorRequirement| narrow.match_expressions.iter().flatten().any(|e| e == wanted);
-    wide.match_labels.iter().flatten().all(|(k, v)| has(k, v)) && wide.match_expressions.iter().flatten().all(asks)
+    let requires = |wanted: &LabelSelectorRequirement| narrow.match_expressions.iter().flatten().any(|e| e == wanted);
+    wide.match_labels.iter().flatten().all(|(k, v)| has(k, v)) && wide.match_expressions.iter().flatten().all(requires)
 }

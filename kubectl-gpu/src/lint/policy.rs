@@ -19,7 +19,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{culprit::culprits, grant::Grant};
+use super::{grant::Grant, violation::violations};
 use crate::{
     input::{Text, values},
     rule::{self, Rule},
@@ -72,9 +72,9 @@ pub(super) struct Refusal {
     pub message: String,
 }
 
-/// What the policies say of an object.
+/// The result of the policies for an object.
 #[derive(Debug, Default)]
-pub(super) struct Answer {
+pub(super) struct Verdict {
     pub refusals: Vec<Refusal>,
     /// Policies that cannot be evaluated offline, with the reason.
     pub unknown: Vec<(String, String)>,
@@ -101,11 +101,11 @@ impl Policies {
         self.0.is_empty()
     }
 
-    /// What the policies say of an object that is created.
-    pub(super) fn check(&self, request: &Request<'_>) -> Answer {
-        let mut answer = Answer::default();
-        self.0.iter().filter(|policy| policy.matches(request)).for_each(|policy| policy.check(request, &mut answer));
-        answer
+    /// The result of the policies for an object that is created.
+    pub(super) fn check(&self, request: &Request<'_>) -> Verdict {
+        let mut verdict = Verdict::default();
+        self.0.iter().filter(|policy| policy.matches(request)).for_each(|policy| policy.check(request, &mut verdict));
+        verdict
     }
 }
 
@@ -139,7 +139,7 @@ impl Policy {
         selects(&self.constraints, request) && self.bindings.iter().any(|binding| selects(binding, request))
     }
 
-    fn check(&self, request: &Request<'_>, answer: &mut Answer) {
+    fn check(&self, request: &Request<'_>, verdict: &mut Verdict) {
         let context = self.context(request, request.object);
         let conditions: Vec<_> = self.conditions.iter().map(|condition| condition.holds(&context)).collect();
         if conditions.contains(&Ok(false)) {
@@ -153,19 +153,19 @@ impl Policy {
             }
             match (validation.rule.holds(&context), &undecided) {
                 (Ok(true), _) => {}
-                (Ok(false), None) => answer.refusals.extend(self.refusals(validation, request)),
-                (Ok(false), Some(why)) => answer.unknown.push((self.name.clone(), why.clone())),
-                (Err(why), _) => answer.unknown.push((self.name.clone(), why)),
+                (Ok(false), None) => verdict.refusals.extend(self.refusals(validation, request)),
+                (Ok(false), Some(why)) => verdict.unknown.push((self.name.clone(), why.clone())),
+                (Err(why), _) => verdict.unknown.push((self.name.clone(), why)),
             }
         }
     }
 
     fn refusals<'a>(&'a self, validation: &'a Validation, request: &'a Request<'_>) -> impl Iterator<Item = Refusal> {
         let holds = |object: &Value| validation.rule.holds(&self.context(request, object)).ok();
-        culprits(request.object, &holds).into_iter().map(|culprit| {
+        violations(request.object, &holds).into_iter().map(|violation| {
             let text = |object| validation.message_rule.as_ref()?.text(&self.context(request, object));
-            let message = text(&culprit.alone).or_else(|| text(request.object));
-            Refusal { pointer: culprit.pointer, message: message.unwrap_or_else(|| validation.message.clone()) }
+            let message = text(&violation.alone).or_else(|| text(request.object));
+            Refusal { pointer: violation.pointer, message: message.unwrap_or_else(|| validation.message.clone()) }
         })
     }
 

@@ -1,4 +1,4 @@
-//! Objects of tenants: what the API server would refuse of them, as far as the files tell.
+//! Objects of tenants: what the API server would refuse of them, as far as the files determine it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -137,9 +137,9 @@ impl Check<'_> {
 
     fn policies(&mut self, other: &Located, prefix: &str, request: &Request<'_>) {
         let policies: &Policies = self.options.policies;
-        let answer = policies.check(request);
-        self.add(other, prefix, answer.refusals);
-        for (policy, why) in answer.unknown {
+        let verdict = policies.check(request);
+        self.add(other, prefix, verdict.refusals);
+        for (policy, why) in verdict.unknown {
             self.unknown.entry(policy).or_insert_with(|| (other.object(), why));
         }
     }

@@ -9,15 +9,15 @@ use kube::ResourceExt as _;
 
 use super::{
     model::{BeforeAfter, PoolPreview, ProfileCapacity, TenantCapacity, WindowPreview},
-    side::Side,
+    planned::PlannedWorld,
     window,
 };
 
 /// By profile, in order of names.
-pub(super) fn profiles(old: &Side<'_>, new: &Side<'_>) -> Vec<ProfileCapacity> {
+pub(super) fn profiles(old: &PlannedWorld<'_>, new: &PlannedWorld<'_>) -> Vec<ProfileCapacity> {
     let names: BTreeSet<&ProfileName> = old.plan.profiles.keys().chain(new.plan.profiles.keys()).collect();
     let capacity = |name: &ProfileName| {
-        let [was, will] = [old, new].map(|side| side.plan.profiles.get(name).copied());
+        let [was, will] = [old, new].map(|planned| planned.plan.profiles.get(name).copied());
         let resource = resource(old, new, name);
         ProfileCapacity {
             profile: name.to_string(),
@@ -34,19 +34,19 @@ pub(super) fn profiles(old: &Side<'_>, new: &Side<'_>) -> Vec<ProfileCapacity> {
     names.into_iter().map(capacity).collect()
 }
 
-fn resource(old: &Side<'_>, new: &Side<'_>, profile: &ProfileName) -> String {
+fn resource(old: &PlannedWorld<'_>, new: &PlannedWorld<'_>, profile: &ProfileName) -> String {
     let found = new.world.profile(profile.as_str()).or_else(|| old.world.profile(profile.as_str()));
     found.map(|p| resource_name(profile.as_str(), &p.spec)).unwrap_or_default()
 }
 
 /// By tenant and profile, in order of names.
-pub(super) fn tenants(old: &Side<'_>, new: &Side<'_>) -> Vec<TenantCapacity> {
+pub(super) fn tenants(old: &PlannedWorld<'_>, new: &PlannedWorld<'_>) -> Vec<TenantCapacity> {
     let tenants = old.plan.tenants.iter().chain(&new.plan.tenants);
     let names: BTreeSet<(&TenantName, &ProfileName)> =
         tenants.flat_map(|(tenant, served)| served.keys().map(move |profile| (tenant, profile))).collect();
     let capacity = |(tenant, profile): (&TenantName, &ProfileName)| {
         let served = [old, new]
-            .map(|side| side.plan.tenants.get(tenant).and_then(|t| t.get(profile)).copied().unwrap_or_default());
+            .map(|planned| planned.plan.tenants.get(tenant).and_then(|t| t.get(profile)).copied().unwrap_or_default());
         let resource = resource(old, new, profile);
         let holds = |namespace: &str| {
             let owner = new.world.tenant_of(namespace).or_else(|| old.world.tenant_of(namespace));
@@ -66,10 +66,10 @@ pub(super) fn tenants(old: &Side<'_>, new: &Side<'_>) -> Vec<TenantCapacity> {
 }
 
 /// Every pool that is not being deleted, in order of names.
-pub(super) fn pools(old: &Side<'_>, new: &Side<'_>) -> Vec<PoolPreview> {
+pub(super) fn pools(old: &PlannedWorld<'_>, new: &PlannedWorld<'_>) -> Vec<PoolPreview> {
     let preview = |pool: &GpuPool| {
         let name = pool.name_any();
-        let stranded = [old, new].map(|side| side.plan.stranded.get(name.as_str()).copied().unwrap_or_default());
+        let stranded = [old, new].map(|planned| planned.plan.stranded.get(name.as_str()).copied().unwrap_or_default());
         let slices = |n: i32| u32::try_from(n).unwrap_or(0);
         let rules = &pool.spec.disruption;
         let window = window::of(pool, new.world.taken_at);

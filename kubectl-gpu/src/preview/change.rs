@@ -9,56 +9,56 @@ use gputenancy_plan::{GpuKey, GpuPlan, GpuUuid, NodeName, plain, seen, snapshot:
 use super::{
     model::{GpuChange, Instance, MigModeChange},
     order,
-    side::Side,
+    planned::PlannedWorld,
 };
 
 /// Every GPU that changes or is changing, in the order in which that happens.
-pub(super) fn changes(side: &Side<'_>) -> Vec<GpuChange> {
-    let planned = side.plan.gpus.iter().filter(|(key, gpu)| gpu.changed || side.under_way(key).is_some());
-    let steps = order::steps(side);
-    let mut changes: Vec<GpuChange> = planned
+pub(super) fn changes(planned: &PlannedWorld<'_>) -> Vec<GpuChange> {
+    let changing = planned.plan.gpus.iter().filter(|(key, gpu)| gpu.changed || planned.in_progress(key).is_some());
+    let steps = order::steps(planned);
+    let mut changes: Vec<GpuChange> = changing
         .filter_map(|(key, gpu)| {
-            Some(GpuChange { step: steps.get(key).copied().unwrap_or(1), ..change(side, key, gpu)? })
+            Some(GpuChange { step: steps.get(key).copied().unwrap_or(1), ..change(planned, key, gpu)? })
         })
-        .chain(released(side))
+        .chain(released(planned))
         .collect();
     changes.sort_by(|a, b| (a.step, &a.pool, &a.node, a.gpu).cmp(&(b.step, &b.pool, &b.node, b.gpu)));
     changes
 }
 
-fn change(side: &Side<'_>, key: &GpuKey, gpu: &GpuPlan) -> Option<GpuChange> {
-    let under_way = side.under_way(key);
-    let state = side.state(key)?;
-    let present = match (under_way, side.spec(key)) {
+fn change(planned: &PlannedWorld<'_>, key: &GpuKey, gpu: &GpuPlan) -> Option<GpuChange> {
+    let in_progress = planned.in_progress(key);
+    let state = planned.state(key)?;
+    let present = match (in_progress, planned.spec(key)) {
         // a change in progress is shown from its start
         (Some(change), _) => Some(plain(change.from.clone())),
         (None, Some(spec)) => Some(plain(spec.layout())),
         (None, None) => state.mig.is_some_and(|m| m.enabled).then(|| seen(state)),
     };
     // a changing GPU without a new target continues to its old one
-    let target = gpu.target.as_deref().cloned().or_else(|| under_way.map(|c| plain(c.to.clone())))?;
+    let target = gpu.target.as_deref().cloned().or_else(|| in_progress.map(|c| plain(c.to.clone())))?;
     let instances = |l: Option<&Layout>| l.map(|l| l.instances.clone()).unwrap_or_default();
     let (old, new) = (instances(present.as_ref()), instances(Some(&target)));
     let mode = present.as_ref().is_some_and(|l| l.mig);
-    let reset = side.board(key).is_some_and(|b| b.mode_needs_reset);
+    let reset = planned.board(key).is_some_and(|b| b.mode_needs_reset);
     // NVIDIA's MIG manager clears the whole GPU
-    let cleared = side.managed(gpu.pool.as_str()).is_some()
-        && (side.bystanders.contains_key(key) || Shape::of(&target) != Shape::seen(state));
+    let cleared = planned.managed(gpu.pool.as_str()).is_some()
+        && (planned.bystanders.contains_key(key) || Shape::of(&target) != Shape::seen(state));
     Some(GpuChange {
         node: key.node.to_string(),
         gpu: gpu.index,
         uuid: key.uuid.to_string(),
-        product: side.board(key).map(|b| b.product.clone()).unwrap_or_default(),
+        product: planned.board(key).map(|b| b.product.clone()).unwrap_or_default(),
         pool: Some(gpu.pool.to_string()),
-        phase: under_way.map(|c| format!("{:?}", c.phase)),
+        phase: in_progress.map(|c| format!("{:?}", c.phase)),
         from: line(present.as_ref()),
         to: line(Some(&target)),
         destroy: old.iter().filter(|i| cleared || !new.contains(i)).map(instance).collect(),
         create: new.iter().filter(|i| cleared || !old.contains(i)).map(instance).collect(),
         mig_mode: (mode != target.mig).then_some(MigModeChange { enabled: target.mig, reset }),
         evicts: unique(gpu.evicts.iter().map(|e| e.pod.to_string())),
-        waits_for: processes(side, key, Some(&target).filter(|_| !cleared)),
-        reasons: reasons(side, key, gpu),
+        waits_for: processes(planned, key, Some(&target).filter(|_| !cleared)),
+        reasons: reasons(planned, key, gpu),
         ..GpuChange::default()
     })
 }
@@ -82,15 +82,15 @@ fn line(layout: Option<&Layout>) -> String {
 }
 
 /// The plan's reason without the GPU's name; for a change in progress, its own reason.
-fn reasons(side: &Side<'_>, key: &GpuKey, gpu: &GpuPlan) -> Vec<String> {
+fn reasons(planned: &PlannedWorld<'_>, key: &GpuKey, gpu: &GpuPlan) -> Vec<String> {
     let title = format!("{} GPU {}: ", key.node, gpu.index);
-    let reason = side.plan.reason_of(key, gpu).or_else(|| Some(side.under_way(key)?.reason.clone()));
+    let reason = planned.plan.reason_of(key, gpu).or_else(|| Some(planned.in_progress(key)?.reason.clone()));
     reason.iter().map(|r| r.strip_prefix(&title).unwrap_or(r).to_owned()).collect()
 }
 
 /// Processes outside pods on removed devices (all devices without `stays_in`); they are not evicted.
-fn processes(side: &Side<'_>, key: &GpuKey, stays_in: Option<&Layout>) -> Vec<String> {
-    let (Some(gpu), Some(state)) = (side.gpu(key), side.state(key)) else { return Vec::new() };
+fn processes(planned: &PlannedWorld<'_>, key: &GpuKey, stays_in: Option<&Layout>) -> Vec<String> {
+    let (Some(gpu), Some(state)) = (planned.gpu(key), planned.state(key)) else { return Vec::new() };
     let mut waits = Vec::new();
     let stays = |used: &InUse| stays_in.is_some_and(|layout| stays(used, layout));
     for used in gpu.used.iter().filter(|used| used.pod.is_none() && !stays(used)) {
@@ -115,15 +115,14 @@ fn stays(used: &InUse, layout: &Layout) -> bool {
 }
 
 /// GPUs of nodes that no pool selects any more: they are not advertised once nothing uses them.
-fn released<'a>(side: &'a Side<'_>) -> impl Iterator<Item = GpuChange> + 'a {
-    let nodes =
-        side.world.fleet.gpu_nodes.iter().filter(|(name, _)| {
-            side.world.fleet.nodes.contains_key(*name) && !side.members.contains_key(name.as_str())
-        });
+fn released<'a>(planned: &'a PlannedWorld<'_>) -> impl Iterator<Item = GpuChange> + 'a {
+    let nodes = planned.world.fleet.gpu_nodes.iter().filter(|(name, _)| {
+        planned.world.fleet.nodes.contains_key(*name) && !planned.members.contains_key(name.as_str())
+    });
     nodes.flat_map(move |(name, node)| {
         node.spec.gpus.iter().map(move |spec| {
             let key = GpuKey { node: NodeName::from(name.as_str()), uuid: GpuUuid::from(spec.uuid.as_str()) };
-            let state = side.state(&key);
+            let state = planned.state(&key);
             let board = state.and_then(|s| node.status.as_ref()?.boards.get(usize::try_from(s.board).ok()?));
             let devices = state.iter().flat_map(|s| s.instances.iter().map(|i| &i.device).chain(&s.whole));
             let owners = devices.filter_map(|d| d.owner.as_ref());

@@ -10,7 +10,7 @@ use kube::ResourceExt as _;
 
 use super::{
     model::{Estimate, Eviction, GpuChange},
-    side::Side,
+    planned::PlannedWorld,
 };
 use crate::units::seconds;
 
@@ -23,15 +23,15 @@ const RESET: Duration = Duration::from_secs(4);
 const FOLLOW: Duration = Duration::from_secs(2);
 
 /// Fills in the seconds of every change.
-pub(super) fn fill(side: &Side<'_>, changes: &mut [GpuChange], evictions: &[Eviction]) {
+pub(super) fn fill(planned: &PlannedWorld<'_>, changes: &mut [GpuChange], evictions: &[Eviction]) {
     for change in changes.iter_mut().filter(|c| c.step > 0) {
         let instances = change.destroy.iter().map(|_| DESTROY).chain(change.create.iter().map(|_| CREATE));
         let mode = change.mig_mode.map(|m| if m.reset { SET_MODE + RESET } else { SET_MODE });
         let partitioning: Duration = instances.chain(mode).chain([FOLLOW]).sum();
         let owners = evictions.iter().filter(|e| change.evicts.contains(&format!("{}/{}", e.namespace, e.pod)));
         let grace = owners.map(|e| u64::try_from(e.grace_seconds).unwrap_or(0)).max();
-        let evicting = grace.map(|grace| grace + notice(side, change).unwrap_or(0));
-        let waits = [evicting, config_sync(side, change), canary(side, change)];
+        let evicting = grace.map(|grace| grace + notice(planned, change).unwrap_or(0));
+        let waits = [evicting, config_sync(planned, change), canary(planned, change)];
         change.seconds = waits.into_iter().flatten().sum::<u64>() + whole_seconds(partitioning);
     }
 }
@@ -42,8 +42,8 @@ fn whole_seconds(duration: Duration) -> u64 {
 }
 
 /// Timeout in seconds of all canary pods of a change, where the pool names a canary.
-fn canary(side: &Side<'_>, change: &GpuChange) -> Option<u64> {
-    let pool = side.world.pool(change.pool.as_deref()?)?;
+fn canary(planned: &PlannedWorld<'_>, change: &GpuChange) -> Option<u64> {
+    let pool = planned.world.pool(change.pool.as_deref()?)?;
     let rules = pool.spec.verify.canary.as_ref()?;
     // without instances a new device is the whole GPU, after MIG mode was switched off
     let makes = !change.create.is_empty() || change.mig_mode.is_some();
@@ -51,20 +51,20 @@ fn canary(side: &Side<'_>, change: &GpuChange) -> Option<u64> {
 }
 
 /// Seconds until NVIDIA's MIG manager has the layout, where it partitions.
-fn config_sync(side: &Side<'_>, change: &GpuChange) -> Option<u64> {
-    let pool = side.managed(change.pool.as_deref()?)?;
+fn config_sync(planned: &PlannedWorld<'_>, change: &GpuChange) -> Option<u64> {
+    let pool = planned.managed(change.pool.as_deref()?)?;
     let timeouts = MigManagerTimeouts::from(&pool.spec.mig_manager.clone().unwrap_or_default());
     Some(seconds(timeouts.config_sync))
 }
 
 /// Seconds between the notice to owners and their eviction.
-fn notice(side: &Side<'_>, change: &GpuChange) -> Option<u64> {
-    let pool = side.world.pool(change.pool.as_deref()?)?;
+fn notice(planned: &PlannedWorld<'_>, change: &GpuChange) -> Option<u64> {
+    let pool = planned.world.pool(change.pool.as_deref()?)?;
     Some(seconds(Policy::from(&pool.spec.disruption).notice))
 }
 
 /// The sum over the steps of each pool of the longest change in them; pools change side by side.
-pub(super) fn estimate(side: &Side<'_>, changes: &[GpuChange], evictions: &[Eviction]) -> Estimate {
+pub(super) fn estimate(planned: &PlannedWorld<'_>, changes: &[GpuChange], evictions: &[Eviction]) -> Estimate {
     let changing: Vec<&GpuChange> = changes.iter().filter(|c| c.step > 0).collect();
     let Some(last) = changing.iter().map(|c| c.step).max() else { return Estimate::default() };
     let mut by_pool: BTreeMap<&str, Vec<&GpuChange>> = BTreeMap::new();
@@ -74,10 +74,11 @@ pub(super) fn estimate(side: &Side<'_>, changes: &[GpuChange], evictions: &[Evic
     let pods =
         evictions.iter().flat_map(|e| e.waits_for.iter().map(move |w| format!("pod {}/{}: {w}", e.namespace, e.pod)));
     let not_counted: BTreeSet<String> = changing.iter().flat_map(|c| c.waits_for.iter().cloned()).chain(pods).collect();
-    let longest = |time: fn(&Side<'_>, &GpuChange) -> Option<u64>| changing.iter().filter_map(|c| time(side, c)).max();
-    let notified = changing.iter().filter(|c| !c.evicts.is_empty() && notice(side, c) > Some(0));
+    let longest =
+        |time: fn(&PlannedWorld<'_>, &GpuChange) -> Option<u64>| changing.iter().filter_map(|c| time(planned, c)).max();
+    let notified = changing.iter().filter(|c| !c.evicts.is_empty() && notice(planned, c) > Some(0));
     let notices: BTreeSet<String> = notified
-        .filter_map(|c| side.world.pool(c.pool.as_deref()?))
+        .filter_map(|c| planned.world.pool(c.pool.as_deref()?))
         .map(|p| format!("owners in pool {} are notified {} before", p.name_any(), p.spec.disruption.notice))
         .collect();
     let basis = [

@@ -12,7 +12,7 @@ use kube::{
 
 use super::{
     model::{Eviction, GpuChange},
-    side::Side,
+    planned::PlannedWorld,
 };
 use crate::{
     records::{BudgetRecord, PodRecord},
@@ -24,9 +24,9 @@ use crate::{
 const GRACE: i64 = 30;
 
 /// Every pod that loses a device by one of these changes, once.
-pub(super) fn evictions(side: &Side<'_>, changes: &[GpuChange]) -> Vec<Eviction> {
+pub(super) fn evictions(planned: &PlannedWorld<'_>, changes: &[GpuChange]) -> Vec<Eviction> {
     let mut by_pod: BTreeMap<&PodName, Vec<(&GpuKey, &GpuPlan, &Evicted)>> = BTreeMap::new();
-    for (key, gpu) in &side.plan.gpus {
+    for (key, gpu) in &planned.plan.gpus {
         for evicted in &gpu.evicts {
             by_pod.entry(&evicted.pod).or_default().push((key, gpu, evicted));
         }
@@ -38,13 +38,13 @@ pub(super) fn evictions(side: &Side<'_>, changes: &[GpuChange]) -> Vec<Eviction>
     by_pod
         .into_iter()
         .map(|(pod, devices)| {
-            let record = side.world.pods.get(pod);
-            let policy = devices.first().and_then(|(_, gpu, _)| side.world.pool(gpu.pool.as_str()));
+            let record = planned.world.pods.get(pod);
+            let policy = devices.first().and_then(|(_, gpu, _)| planned.world.pool(gpu.pool.as_str()));
             let policy = policy.map(|p| Policy::from(&p.spec.disruption)).unwrap_or_default();
             Eviction {
                 namespace: pod.namespace.to_string(),
                 pod: pod.name.clone(),
-                tenant: side.world.tenant_of(&pod.namespace),
+                tenant: planned.world.tenant_of(&pod.namespace),
                 controller: record.and_then(controller),
                 devices: devices
                     .iter()
@@ -52,7 +52,7 @@ pub(super) fn evictions(side: &Side<'_>, changes: &[GpuChange]) -> Vec<Eviction>
                     .collect(),
                 reason: devices.first().map(|(key, ..)| reason(key)).unwrap_or_default(),
                 grace_seconds: record.map_or(GRACE, grace),
-                waits_for: record.map(|r| waits_for(side.world, r, &policy)).unwrap_or_default(),
+                waits_for: record.map(|r| waits_for(planned.world, r, &policy)).unwrap_or_default(),
             }
         })
         .collect()

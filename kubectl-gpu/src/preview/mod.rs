@@ -8,19 +8,19 @@ mod eviction;
 mod manifest;
 mod model;
 mod order;
+mod planned;
 mod problem;
-mod side;
 mod window;
 
 pub use manifest::{Proposal, propose};
 pub use model::*;
-use side::Side;
+use planned::PlannedWorld;
 
 use crate::world::World;
 
 /// Compares the plans of both worlds. `ignore_known`: problems that exist without the manifests too do not affect the outcome.
 pub fn preview(before: &World, proposal: &Proposal, ignore_known: bool) -> PlanPreview {
-    let (old, new) = (Side::of(before), Side::of(&proposal.after));
+    let (old, new) = (PlannedWorld::of(before), PlannedWorld::of(&proposal.after));
     let mut changes = change::changes(&new);
     let evictions = eviction::evictions(&new, &changes);
     estimate::fill(&new, &mut changes, &evictions);

@@ -6,29 +6,29 @@ use gputenancy_engine::change::{ChangeCandidate, admit, admit_node};
 use gputenancy_plan::{GpuKey, PoolName};
 use kube::ResourceExt as _;
 
-use super::side::Side;
+use super::planned::PlannedWorld;
 
 /// The step of every changing GPU, from 1 in each pool; changes in progress are in step 1.
-pub(super) fn steps(side: &Side<'_>) -> BTreeMap<GpuKey, u32> {
+pub(super) fn steps(planned: &PlannedWorld<'_>) -> BTreeMap<GpuKey, u32> {
     let mut by_pool: BTreeMap<&PoolName, Vec<ChangeCandidate<GpuKey>>> = BTreeMap::new();
-    for (key, gpu) in &side.plan.gpus {
-        let changing = side.under_way(key).is_some();
-        let turn = ChangeCandidate { gpu: key.clone(), changing, wanted: gpu.changed, rank: gpu.rank };
-        by_pool.entry(&gpu.pool).or_default().push(turn);
+    for (key, gpu) in &planned.plan.gpus {
+        let changing = planned.in_progress(key).is_some();
+        let candidate = ChangeCandidate { gpu: key.clone(), changing, wanted: gpu.changed, rank: gpu.rank };
+        by_pool.entry(&gpu.pool).or_default().push(candidate);
     }
     let mut steps = BTreeMap::new();
-    for (pool, mut turns) in by_pool {
-        let Some(pool) = side.world.fleet.pools.iter().find(|p| p.name_any() == pool.as_str()) else { continue };
+    for (pool, mut candidates) in by_pool {
+        let Some(pool) = planned.world.fleet.pools.iter().find(|p| p.name_any() == pool.as_str()) else { continue };
         let limit = &pool.spec.disruption.max_unavailable;
-        let managed = side.managed(&pool.name_any()).is_some();
+        let managed = planned.managed(&pool.name_any()).is_some();
         for step in 1.. {
-            let mut now: BTreeSet<GpuKey> = turns.iter().filter(|t| t.changing).map(|t| t.gpu.clone()).collect();
-            now.extend(if managed { admit_node(&turns, &side.bystanders) } else { admit(&turns, limit) });
+            let mut now: BTreeSet<GpuKey> = candidates.iter().filter(|t| t.changing).map(|t| t.gpu.clone()).collect();
+            now.extend(if managed { admit_node(&candidates, &planned.bystanders) } else { admit(&candidates, limit) });
             if now.is_empty() {
                 break;
             }
-            for turn in turns.iter_mut().filter(|t| now.contains(&t.gpu)) {
-                (turn.changing, turn.wanted) = (false, false);
+            for candidate in candidates.iter_mut().filter(|t| now.contains(&t.gpu)) {
+                (candidate.changing, candidate.wanted) = (false, false);
             }
             steps.extend(now.into_iter().map(|key| (key, step)));
         }

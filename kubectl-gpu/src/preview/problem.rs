@@ -8,14 +8,14 @@ use kube::ResourceExt as _;
 use super::{
     estimate,
     model::{Finding, GpuChange},
-    side::Side,
+    planned::PlannedWorld,
     window,
 };
 
 /// Everything that is refused or unmet; `refused` comes from applying the manifests.
-pub(super) fn findings(old: &Side<'_>, new: &Side<'_>, refused: &[Finding]) -> Vec<Finding> {
-    let known: BTreeSet<String> = sentences(old).into_iter().map(|(_, message)| message).collect();
-    let found = sentences(new).into_iter().map(|(reason, message)| Finding {
+pub(super) fn findings(old: &PlannedWorld<'_>, new: &PlannedWorld<'_>, refused: &[Finding]) -> Vec<Finding> {
+    let known: BTreeSet<String> = messages(old).into_iter().map(|(_, message)| message).collect();
+    let found = messages(new).into_iter().map(|(reason, message)| Finding {
         reason: reason.to_owned(),
         known: known.contains(&message),
         message,
@@ -27,12 +27,13 @@ pub(super) fn findings(old: &Side<'_>, new: &Side<'_>, refused: &[Finding]) -> V
     findings
 }
 
-fn sentences(side: &Side<'_>) -> Vec<(&'static str, String)> {
-    let mut found: Vec<_> = side.problems.iter().map(|p| (p.reason().as_str(), p.to_string())).collect();
-    let selected: BTreeSet<&str> = side.members.values().flatten().map(gputenancy_plan::PoolName::as_str).collect();
-    for pool in side.world.fleet.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none()) {
+fn messages(planned: &PlannedWorld<'_>) -> Vec<(&'static str, String)> {
+    let mut found: Vec<_> = planned.problems.iter().map(|p| (p.reason().as_str(), p.to_string())).collect();
+    let selected: BTreeSet<&str> =
+        planned.members.values().flatten().map(gputenancy_plan::PoolName::as_str).collect();
+    for pool in planned.world.fleet.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none()) {
         let name = pool.name_any();
-        if let Some(error) = window::of(pool, side.world.taken_at).error {
+        if let Some(error) = window::of(pool, planned.world.taken_at).error {
             found.push(("WindowUnreadable", format!("pool {name}: no change begins: {error}")));
         }
         if !selected.contains(name.as_str()) {
@@ -44,7 +45,7 @@ fn sentences(side: &Side<'_>) -> Vec<(&'static str, String)> {
 }
 
 /// Sentences without need for action.
-pub(super) fn notes(new: &Side<'_>, changes: &[GpuChange], more: &[String]) -> Vec<String> {
+pub(super) fn notes(new: &PlannedWorld<'_>, changes: &[GpuChange], more: &[String]) -> Vec<String> {
     let mut notes: Vec<String> = more.to_vec();
     for pool in &new.world.fleet.pools {
         let mine: Vec<&GpuChange> = changes.iter().filter(|c| c.pool.as_deref() == Some(&pool.name_any())).collect();
@@ -52,8 +53,8 @@ pub(super) fn notes(new: &Side<'_>, changes: &[GpuChange], more: &[String]) -> V
             notes.extend(window::of(pool, new.world.taken_at).note(pool, estimate::total(&mine)));
         }
     }
-    let alone = new.plan.gpus.iter().filter(|(key, gpu)| gpu.target.is_none() && new.under_way(key).is_none());
-    notes.extend(alone.filter_map(|(key, _)| new.plan.reason(key)));
+    let unchanged = new.plan.gpus.iter().filter(|(key, gpu)| gpu.target.is_none() && new.in_progress(key).is_none());
+    notes.extend(unchanged.filter_map(|(key, _)| new.plan.reason(key)));
     for node in new.members.keys().filter(|n| !new.world.fleet.gpu_nodes.contains_key(n.as_str())) {
         notes.push(format!("node {node} belongs to a pool and has no GpuNode: no agent has reported from it"));
     }

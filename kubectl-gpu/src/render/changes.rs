@@ -1,8 +1,8 @@
 //! Changes as text: a table on a terminal, a line for each update elsewhere.
 
 use super::{
+    style::{GREEN, styled, wrapped},
     table::table,
-    words::{GREEN, sentence, styled},
 };
 use crate::{
     changes::{ChangeList, RunningChange},
@@ -21,7 +21,7 @@ pub fn changes(list: &ChangeList) -> String {
         table(&["GPU", "PHASE", "STEP", "SINCE", "WAITS FOR"], rows)
     };
     for pending in &list.pending {
-        sentence(&mut text, 2, "", pending);
+        wrapped(&mut text, 2, "", pending);
     }
     text
 }
@@ -43,12 +43,12 @@ fn action(change: &RunningChange) -> &str {
 }
 
 /// One change as a line without times, so that it changes only with the state.
-pub fn line(change: &RunningChange) -> String {
+pub fn change_line(change: &RunningChange) -> String {
     let RunningChange { node, gpu, phase, step, steps, .. } = change;
     format!("{node} GPU {gpu}: {phase} ({step}/{steps}): {}", action(change))
 }
 
 /// Why a GPU is changed, as a line.
-pub fn beginning(change: &RunningChange) -> String {
+pub fn reason_line(change: &RunningChange) -> String {
     format!("{} GPU {}: {}", change.node, change.gpu, change.reason)
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::words::{GREEN, RED, styled};
+use super::style::{GREEN, RED, styled};
 use crate::{lint::LintReport, units::counted};
 
 /// The whole report.

@@ -3,11 +3,11 @@
 mod changes;
 mod lint;
 mod plan;
+mod style;
 mod table;
 mod tenant;
-mod words;
 
-pub use changes::{beginning, changes, line};
+pub use changes::{change_line, changes, reason_line};
 pub use lint::lint;
 pub use plan::plan;
 use serde::Serialize;

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::{
+    style::{GREEN, RED, YELLOW, heading, styled, wrapped},
     table::table,
-    words::{GREEN, RED, YELLOW, heading, sentence, styled},
 };
 use crate::{
     preview::{Action, BeforeAfter, GpuChange, Instance, Outcome, PlanPreview},
@@ -38,7 +38,7 @@ fn manifests(preview: &PlanPreview, text: &mut String) {
         let source = manifest.source.as_ref().map(|s| format!("  ({s})")).unwrap_or_default();
         let _ = writeln!(text, "  {action} {} {}{source}", manifest.kind, manifest.name);
         for field in &manifest.fields {
-            sentence(text, 9, "", field);
+            wrapped(text, 9, "", field);
         }
     }
     let same = preview.manifests.iter().filter(|m| m.action == Action::Unchanged).count();
@@ -68,7 +68,7 @@ fn changes(preview: &PlanPreview, text: &mut String) {
             } else {
                 format!("at most {} at once", gpus(&rules.max_unavailable))
             };
-            sentence(text, 2, "", &format!("changes: {}; {limit}; owners are {notice} before", rules.window));
+            wrapped(text, 2, "", &format!("changes: {}; {limit}; owners are {notice} before", rules.window));
         }
         for change in preview.changes.iter().filter(|c| c.pool.as_deref() == pool) {
             one_change(change, text);
@@ -109,10 +109,10 @@ fn one_change(change: &GpuChange, text: &mut String) {
         }
     }
     for reason in &change.reasons {
-        sentence(text, 4, "because ", because(reason));
+        wrapped(text, 4, "because ", because(reason));
     }
     for wait in &change.waits_for {
-        sentence(text, 4, "waits for: ", wait);
+        wrapped(text, 4, "waits for: ", wait);
     }
 }
 
@@ -146,9 +146,9 @@ fn evictions(preview: &PlanPreview, text: &mut String) {
         let tenant = eviction.tenant.as_ref().map(|t| format!(", tenant {t}")).unwrap_or_default();
         let pod = styled(RED, &format!("{}/{}", eviction.namespace, eviction.pod));
         let _ = writeln!(text, "  {pod} ({owner}{tenant})");
-        sentence(text, 4, "has ", &eviction.devices.join(", "));
+        wrapped(text, 4, "has ", &eviction.devices.join(", "));
         for wait in &eviction.waits_for {
-            sentence(text, 4, "waits: ", wait);
+            wrapped(text, 4, "waits: ", wait);
         }
     }
     text.push('\n');
@@ -161,32 +161,27 @@ fn capacity(preview: &PlanPreview, text: &mut String) {
     let interesting = |p: &&crate::preview::ProfileCapacity| {
         [p.guaranteed.before, p.guaranteed.after, p.devices.before, p.devices.after, p.held].iter().any(|n| *n > 0)
     };
-    let rows: Vec<Vec<String>> = preview
-        .profiles
-        .iter()
-        .filter(interesting)
-        .map(|p| vec![p.profile.clone(), arrow(p.devices), arrow(p.guaranteed), p.held.to_string(), p.resource.clone()])
-        .collect();
-    if !rows.is_empty() {
-        heading(text, "Capacity");
-        text.push_str(&table(&["PROFILE", "DEVICES", "GUARANTEED", "IN USE", "RESOURCE"], rows));
-        text.push('\n');
-    }
-    let rows: Vec<Vec<String>> = preview
+    let profiles = preview.profiles.iter().filter(interesting);
+    let profiles = profiles.map(|p| {
+        vec![p.profile.clone(), arrow(p.devices), arrow(p.guaranteed), p.held.to_string(), p.resource.clone()]
+    });
+    let tenants = preview
         .tenants
         .iter()
-        .map(|t| vec![t.tenant.clone(), t.profile.clone(), arrow(t.guaranteed), arrow(t.served), t.held.to_string()])
-        .collect();
-    if !rows.is_empty() {
-        text.push_str(&table(&["TENANT", "PROFILE", "GUARANTEED", "SERVED", "IN USE"], rows));
-        text.push('\n');
-    }
+        .map(|t| vec![t.tenant.clone(), t.profile.clone(), arrow(t.guaranteed), arrow(t.served), t.held.to_string()]);
     let differs = |n: BeforeAfter| n.before != n.after;
     let stranded = preview.pools.iter().filter(|p| differs(p.stranded_memory) || differs(p.stranded_compute));
-    let rows: Vec<Vec<String>> =
-        stranded.map(|p| vec![p.pool.clone(), arrow(p.stranded_memory), arrow(p.stranded_compute)]).collect();
-    if !rows.is_empty() {
-        text.push_str(&table(&["POOL", "STRANDED MEMORY SLICES", "STRANDED COMPUTE SLICES"], rows));
+    let stranded = stranded.map(|p| vec![p.pool.clone(), arrow(p.stranded_memory), arrow(p.stranded_compute)]);
+    let tables: [(&[&str], Vec<Vec<String>>); 3] = [
+        (&["PROFILE", "DEVICES", "GUARANTEED", "IN USE", "RESOURCE"], profiles.collect()),
+        (&["TENANT", "PROFILE", "GUARANTEED", "SERVED", "IN USE"], tenants.collect()),
+        (&["POOL", "STRANDED MEMORY SLICES", "STRANDED COMPUTE SLICES"], stranded.collect()),
+    ];
+    if tables.iter().any(|(_, rows)| !rows.is_empty()) {
+        heading(text, "Capacity");
+    }
+    for (header, rows) in tables.into_iter().filter(|(_, rows)| !rows.is_empty()) {
+        text.push_str(&table(header, rows));
         text.push('\n');
     }
 }
@@ -197,11 +192,11 @@ fn estimate(preview: &PlanPreview, text: &mut String) {
         return;
     }
     heading(text, &format!("Takes at most {}", span(estimate.seconds)));
-    estimate.basis.iter().for_each(|line| sentence(text, 2, "- ", line));
+    estimate.basis.iter().for_each(|line| wrapped(text, 2, "- ", line));
     match estimate.not_counted.len() {
         0 => {}
-        1 => sentence(text, 2, "- ", "not counted: the wait listed above"),
-        n => sentence(text, 2, "- ", &format!("not counted: {n} waits listed above")),
+        1 => wrapped(text, 2, "- ", "not counted: the wait listed above"),
+        n => wrapped(text, 2, "- ", &format!("not counted: {n} waits listed above")),
     }
     text.push('\n');
 }
@@ -210,10 +205,10 @@ fn findings(preview: &PlanPreview, text: &mut String) {
     for problem in &preview.problems {
         let known = if problem.known { ", also without these manifests" } else { "" };
         let _ = writeln!(text, "{}", styled(RED, &format!("{}{known}:", problem.reason)));
-        sentence(text, 2, "", &problem.message);
+        wrapped(text, 2, "", &problem.message);
     }
     for note in &preview.notes {
-        sentence(text, 0, "note: ", note);
+        wrapped(text, 0, "note: ", note);
     }
     if !(preview.problems.is_empty() && preview.notes.is_empty()) {
         text.push('\n');

@@ -2,7 +2,7 @@
 
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 
-use super::words::WIDTH;
+use super::style::WIDTH;
 
 /// A table without borders, two spaces in front and between its columns.
 pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {

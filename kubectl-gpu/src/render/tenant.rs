@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::{
+    style::{GREEN, RED, YELLOW, heading, styled, wrapped},
     table::table,
-    words::{GREEN, RED, YELLOW, heading, sentence, styled},
 };
 use crate::{
     tenant::{ProfileBudget, ResourceBudget, Share, TenantReport},
@@ -22,7 +22,7 @@ pub fn tenant(report: &TenantReport) -> String {
     };
     let _ = writeln!(text, "Tenant {}{trust}{ready}", report.tenant);
     for problem in &report.problems {
-        sentence(&mut text, 2, "- ", &format!("{} ({}): {}", problem.condition, problem.reason, problem.message));
+        wrapped(&mut text, 2, "- ", &format!("{} ({}): {}", problem.condition, problem.reason, problem.message));
     }
     gpus(report, &mut text);
     resources(report, &mut text);
@@ -32,7 +32,7 @@ pub fn tenant(report: &TenantReport) -> String {
         text.push('\n');
         heading(&mut text, "Not visible to you");
         for hidden in &report.not_visible {
-            sentence(&mut text, 2, "- ", hidden);
+            wrapped(&mut text, 2, "- ", hidden);
         }
     }
     text
@@ -59,7 +59,7 @@ fn gpus(report: &TenantReport, text: &mut String) {
         let shares = shares.collect::<Vec<_>>().join(", ");
         let each = if shares.is_empty() { String::new() } else { format!("; a device counts as: {shares}") };
         text.push('\n');
-        sentence(text, 2, "", &format!("in total {used} of {} whole GPUs{each}", together.budget));
+        wrapped(text, 2, "", &format!("in total {used} of {} whole GPUs{each}", together.budget));
     }
     let rows: Vec<Vec<String>> =
         report.profiles.iter().flat_map(|p| p.namespaces.iter().map(|s| share(s, &p.profile))).collect();
@@ -106,7 +106,7 @@ fn waiting(report: &TenantReport, text: &mut String) {
         let when = when.map(|w| if pod { format!("created {w}") } else { format!("refused {w}") });
         let when = when.map(|w| format!(" ({w})")).unwrap_or_default();
         let _ = writeln!(text, "  {}/{}{when}", one.namespace, one.object);
-        sentence(text, 4, "", &format!("{}: {}", styled(YELLOW, &one.reason), one.message));
+        wrapped(text, 4, "", &format!("{}: {}", styled(YELLOW, &one.reason), one.message));
     }
 }
 
@@ -122,10 +122,10 @@ fn contracts(report: &TenantReport, text: &mut String) {
             (Some(isolation), Some(by)) => format!(": isolation {isolation}; limits enforced by: {by}"),
             _ => String::new(),
         };
-        sentence(text, 2, "", &format!("{}{kept}", profile.profile));
+        wrapped(text, 2, "", &format!("{}{kept}", profile.profile));
         for (word, words) in [("expected", &contract.expected), ("incident", &contract.incident)] {
             if !words.is_empty() {
-                sentence(text, 4, &format!("{word}: "), words);
+                wrapped(text, 4, &format!("{word}: "), words);
             }
         }
     }

@@ -20,7 +20,7 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-use super::{Place, Sources};
+use super::{NamespaceObjects, Sources};
 
 /// Collects what may not be read.
 #[derive(Default)]
@@ -28,7 +28,7 @@ struct Hidden(Vec<String>);
 
 impl Hidden {
     /// The object; `None` where it is missing or forbidden.
-    fn unless<T>(&mut self, what: &str, answer: kube::Result<T>) -> Result<Option<T>, String> {
+    fn visible<T>(&mut self, what: &str, answer: kube::Result<T>) -> Result<Option<T>, String> {
         match answer {
             Ok(found) => Ok(Some(found)),
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
@@ -42,7 +42,7 @@ impl Hidden {
 
     /// The objects of a list; none where it is forbidden.
     fn items<K: Clone>(&mut self, what: &str, answer: kube::Result<ObjectList<K>>) -> Result<Vec<K>, String> {
-        Ok(self.unless(what, answer)?.map(|list| list.items).unwrap_or_default())
+        Ok(self.visible(what, answer)?.map(|list| list.items).unwrap_or_default())
     }
 }
 
@@ -54,33 +54,40 @@ pub async fn gather(client: &Client, name: &str, namespaces: &[String]) -> Resul
         return Err(format!("there is no GpuTenant {name}: kubectl get gputenants lists them"));
     }
     let what = format!("GpuTenant {name}: trust, conditions, what is available, and namespaces that -n does not name");
-    let tenant = hidden.unless(&what, answer)?;
-    let looked: Vec<String> = match &tenant {
+    let tenant = hidden.visible(&what, answer)?;
+    let names: Vec<String> = match &tenant {
         Some(tenant) => of_tenant(tenant),
         None if namespaces.is_empty() => [client.default_namespace(), name].map(str::to_owned).into(),
         None => namespaces.to_vec(),
     };
-    let looked: BTreeSet<String> = looked.into_iter().collect();
-    let mut places = Vec::new();
-    for read in join_all(looked.iter().map(|namespace| place(client, namespace))).await {
-        let (place, withheld) = read?;
-        // without the right to read the tenant, the grant tells which tenant owns the namespace
-        if tenant.is_some() || place.grant.as_ref().is_some_and(|g| g.spec.tenant == name) {
-            places.push(place);
+    let names: BTreeSet<String> = names.into_iter().collect();
+    let mut namespaces_read = Vec::new();
+    for read in join_all(names.iter().map(|namespace| namespace_objects(client, namespace))).await {
+        let (objects, withheld) = read?;
+        // without the right to read the tenant, the grant shows which tenant owns the namespace
+        if tenant.is_some() || objects.grant.as_ref().is_some_and(|g| g.spec.tenant == name) {
+            namespaces_read.push(objects);
             hidden.0.extend(withheld.0);
         } else if !namespaces.is_empty() {
-            hidden.0.push(format!("namespace {}: it has no grant of tenant {name} that you may read", place.name));
+            hidden.0.push(format!("namespace {}: it has no grant of tenant {name} that you may read", objects.name));
         }
     }
-    if tenant.is_none() && places.is_empty() {
-        let looked = looked.into_iter().collect::<Vec<_>>().join(", ");
+    if tenant.is_none() && namespaces_read.is_empty() {
+        let names = names.into_iter().collect::<Vec<_>>().join(", ");
         return Err(format!(
-            "you may not read GpuTenant {name}, and none of the namespaces {looked} is a readable namespace of it: name one of the \
+            "you may not read GpuTenant {name}, and none of the namespaces {names} is a readable namespace of it: name one of the \
              team's namespaces with -n"
         ));
     }
-    let profiles = profiles(client, tenant.as_ref(), &places, &mut hidden).await?;
-    Ok(Sources { name: name.to_owned(), tenant, namespaces: places, profiles, hidden: hidden.0, now: Timestamp::now() })
+    let profiles = profiles(client, tenant.as_ref(), &namespaces_read, &mut hidden).await?;
+    Ok(Sources {
+        name: name.to_owned(),
+        tenant,
+        namespaces: namespaces_read,
+        profiles,
+        hidden: hidden.0,
+        now: Timestamp::now(),
+    })
 }
 
 fn of_tenant(tenant: &GpuTenant) -> Vec<String> {
@@ -95,17 +102,18 @@ fn of_tenant(tenant: &GpuTenant) -> Vec<String> {
 async fn profiles(
     client: &Client,
     tenant: Option<&GpuTenant>,
-    places: &[Place],
+    namespaces_read: &[NamespaceObjects],
     hidden: &mut Hidden,
 ) -> Result<Vec<GpuProfile>, String> {
     let budget = tenant.into_iter().flat_map(|t| &t.spec.gpus).map(|g| g.profile.clone());
-    let granted = places.iter().filter_map(|p| p.grant.as_ref()).flat_map(|g| &g.spec.profiles).map(|p| p.name.clone());
+    let granted =
+        namespaces_read.iter().filter_map(|p| p.grant.as_ref()).flat_map(|g| &g.spec.profiles).map(|p| p.name.clone());
     let names: BTreeSet<String> = budget.chain(granted).collect();
     let api = Api::<GpuProfile>::all(client.clone());
     let mut withheld = Hidden::default();
     let mut profiles = Vec::new();
     for (name, answer) in names.iter().zip(join_all(names.iter().map(|name| api.get(name))).await) {
-        profiles.extend(withheld.unless(name, answer)?);
+        profiles.extend(withheld.visible(name, answer)?);
     }
     if !withheld.0.is_empty() {
         hidden.0.push(format!("GpuProfiles {}: isolation and enforcement", withheld.0.join(", ")));
@@ -114,7 +122,7 @@ async fn profiles(
 }
 
 /// Objects of one namespace.
-async fn place(client: &Client, namespace: &str) -> Result<(Place, Hidden), String> {
+async fn namespace_objects(client: &Client, namespace: &str) -> Result<(NamespaceObjects, Hidden), String> {
     let all = ListParams::default();
     let refusals = all.clone().fields("reason=FailedCreate,type=Warning");
     let (grants, quotas) = (api::<GpuGrant>(client, namespace), api::<SlimQuota>(client, namespace));
@@ -132,13 +140,13 @@ async fn place(client: &Client, namespace: &str) -> Result<(Place, Hidden), Stri
     );
     let mut hidden = Hidden::default();
     let of = |what: &str| format!("{what} of namespace {namespace}");
-    let mut place = Place {
+    let mut objects = NamespaceObjects {
         name: namespace.to_owned(),
-        grant: hidden.unless(&of("the grant"), grant)?,
-        quota: hidden.unless(&of("the quota"), quota)?,
+        grant: hidden.visible(&of("the grant"), grant)?,
+        quota: hidden.visible(&of("the quota"), quota)?,
         pods: hidden.items(&of("pods"), pods)?,
         events: hidden.items(&of("events"), events)?,
-        ..Place::default()
+        ..NamespaceObjects::default()
     };
     let short = |existing: i32, wanted: Option<i32>| existing < wanted.unwrap_or(1);
     let sets = hidden.items(&of("ReplicaSets"), sets)?.into_iter().map(|set| {
@@ -151,8 +159,8 @@ async fn place(client: &Client, namespace: &str) -> Result<(Place, Hidden), Stri
     });
     let jobs = hidden.items(&of("Jobs"), jobs)?.into_iter().map(|job| (job.uid(), is_short(&job)));
     let controllers = sets.chain(stateful).chain(jobs);
-    place.controllers = controllers.map(|(uid, short)| (uid.unwrap_or_default(), short)).collect();
-    Ok((place, hidden))
+    objects.controllers = controllers.map(|(uid, short)| (uid.unwrap_or_default(), short)).collect();
+    Ok((objects, hidden))
 }
 
 fn is_short(job: &Job) -> bool {

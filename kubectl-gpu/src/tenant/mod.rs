@@ -25,7 +25,7 @@ pub struct Sources {
     /// The tenant, unless it is hidden.
     pub tenant: Option<GpuTenant>,
     /// Its known namespaces.
-    pub namespaces: Vec<Place>,
+    pub namespaces: Vec<NamespaceObjects>,
     /// Readable profiles of its budget.
     pub profiles: Vec<GpuProfile>,
     /// What may not be read, in sentences.
@@ -36,7 +36,7 @@ pub struct Sources {
 
 /// Objects of one namespace.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
+pub struct NamespaceObjects {
     /// Its name.
     pub name: String,
     /// The grant.

@@ -9,95 +9,95 @@ use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Co
 use kube::ResourceExt as _;
 
 use super::{
-    Contract, EquivalentBudget, Place, Problem, ProfileBudget, ResourceBudget, Share, Sources, TenantReport, Waiting,
-    waiting::waiting,
+    Contract, EquivalentBudget, NamespaceObjects, Problem, ProfileBudget, ResourceBudget, Share, Sources, TenantReport,
+    Waiting, waiting::waiting,
 };
 
 /// Conditions of a tenant that are false when all is well.
-const BAD: &[&str] = &["Reconciling", "Stalled", "Suspended"];
+const FALSE_WHEN_HEALTHY: &[&str] = &["Reconciling", "Stalled", "Suspended"];
 /// Conditions that sum up the others.
-const OVERALL: &[&str] = &["Ready", "Reconciling", "Stalled"];
+const SUMMARIES: &[&str] = &["Ready", "Reconciling", "Stalled"];
 
 /// The report about a tenant. Pure.
-pub fn report(seen: &Sources) -> TenantReport {
-    let names = profile_names(seen);
+pub fn report(sources: &Sources) -> TenantReport {
+    let names = profile_names(sources);
     let resources: Vec<(String, String)> =
-        names.iter().map(|name| (name.clone(), resource_of(seen, name).unwrap_or_default())).collect();
-    let waiting = waiting(seen, &resources);
-    let status = seen.tenant.as_ref().and_then(|t| t.status.clone()).unwrap_or_default();
+        names.iter().map(|name| (name.clone(), resource_of(sources, name).unwrap_or_default())).collect();
+    let waiting = waiting(sources, &resources);
+    let status = sources.tenant.as_ref().and_then(|t| t.status.clone()).unwrap_or_default();
     let ready = |conditions: &[Condition]| {
         conditions.iter().find(|c| c.type_ == "Ready").map_or_else(|| "Unknown".to_owned(), |c| c.status.clone())
     };
     TenantReport {
         api_version: "gputenancy.io/v1alpha1".into(),
         kind: "TenantReport".into(),
-        tenant: seen.name.clone(),
-        trust: seen.tenant.as_ref().map(|t| format!("{:?}", t.spec.trust)),
-        ready: seen.tenant.is_some().then(|| ready(&status.conditions)),
-        profiles: resources.iter().map(|(name, resource)| profile(seen, name, resource, &waiting)).collect(),
-        equivalents: equivalents(seen),
-        resources: other_resources(seen),
+        tenant: sources.name.clone(),
+        trust: sources.tenant.as_ref().map(|t| format!("{:?}", t.spec.trust)),
+        ready: sources.tenant.is_some().then(|| ready(&status.conditions)),
+        profiles: resources.iter().map(|(name, resource)| profile(sources, name, resource, &waiting)).collect(),
+        equivalents: equivalents(sources),
+        resources: other_resources(sources),
         waiting,
         problems: problems(&status.conditions),
-        not_visible: seen.hidden.clone(),
+        not_visible: sources.hidden.clone(),
     }
 }
 
-fn grants(seen: &Sources) -> impl Iterator<Item = &GrantedProfile> {
-    seen.namespaces.iter().filter_map(|p| p.grant.as_ref()).flat_map(|g| &g.spec.profiles)
+fn grants(sources: &Sources) -> impl Iterator<Item = &GrantedProfile> {
+    sources.namespaces.iter().filter_map(|p| p.grant.as_ref()).flat_map(|g| &g.spec.profiles)
 }
 
-fn profile_names(seen: &Sources) -> Vec<String> {
-    if let Some(tenant) = &seen.tenant {
+fn profile_names(sources: &Sources) -> Vec<String> {
+    if let Some(tenant) = &sources.tenant {
         return tenant.spec.gpus.iter().map(|g| g.profile.clone()).collect();
     }
-    grants(seen).map(|p| p.name.clone()).collect::<BTreeSet<_>>().into_iter().collect()
+    grants(sources).map(|p| p.name.clone()).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-fn resource_of(seen: &Sources, profile: &str) -> Option<String> {
-    let status = seen.tenant.as_ref().and_then(|t| t.status.as_ref());
-    let told = status.into_iter().flat_map(|s| &s.gpus).find(|g| g.profile == profile);
-    let told = told.map(|g| g.resource_name.clone()).filter(|name| !name.is_empty());
-    let granted = || grants(seen).find(|p| p.name == profile).map(|p| p.resource_name.clone());
-    let known = || Some(resource_name(profile, &found(seen, profile)?.spec));
-    told.or_else(granted).or_else(known)
+fn resource_of(sources: &Sources, profile: &str) -> Option<String> {
+    let status = sources.tenant.as_ref().and_then(|t| t.status.as_ref());
+    let reported = status.into_iter().flat_map(|s| &s.gpus).find(|g| g.profile == profile);
+    let reported = reported.map(|g| g.resource_name.clone()).filter(|name| !name.is_empty());
+    let granted = || grants(sources).find(|p| p.name == profile).map(|p| p.resource_name.clone());
+    let known = || Some(resource_name(profile, &profile_of(sources, profile)?.spec));
+    reported.or_else(granted).or_else(known)
 }
 
-fn found<'a>(seen: &'a Sources, profile: &str) -> Option<&'a GpuProfile> {
-    seen.profiles.iter().find(|p| p.name_any() == profile)
+fn profile_of<'a>(sources: &'a Sources, profile: &str) -> Option<&'a GpuProfile> {
+    sources.profiles.iter().find(|p| p.name_any() == profile)
 }
 
-fn profile(seen: &Sources, name: &str, resource: &str, waiting: &[Waiting]) -> ProfileBudget {
-    let status = seen.tenant.as_ref().and_then(|t| t.status.as_ref());
-    let told = status.into_iter().flat_map(|s| &s.gpus).find(|g| g.profile == name);
-    let wanted = seen.tenant.iter().flat_map(|t| &t.spec.gpus).find(|g| g.profile == name).map(|g| g.count);
-    let granted = grants(seen).find(|p| p.name == name);
+fn profile(sources: &Sources, name: &str, resource: &str, waiting: &[Waiting]) -> ProfileBudget {
+    let status = sources.tenant.as_ref().and_then(|t| t.status.as_ref());
+    let reported = status.into_iter().flat_map(|s| &s.gpus).find(|g| g.profile == name);
+    let wanted = sources.tenant.iter().flat_map(|t| &t.spec.gpus).find(|g| g.profile == name).map(|g| g.count);
+    let granted = grants(sources).find(|p| p.name == name);
     let key = resource_key(resource);
-    let counted: Amount = uses(seen, &key).sum();
+    let counted: Amount = uses(sources, &key).sum();
     let waits = waiting.iter().filter(|w| w.profiles.iter().any(|p| p == name)).count();
     ProfileBudget {
         profile: name.to_owned(),
         resource_name: resource.to_owned(),
         // the budget is the spec, even before the operator has reconciled it
         budget: wanted.or(granted.map(|g| g.budget)).unwrap_or(0),
-        used: told.map_or_else(|| counted.quantity().0.parse().unwrap_or(i32::MAX), |t| t.used),
-        available: told.map(|t| t.available),
-        waiting: told.map_or_else(|| i32::try_from(waits).unwrap_or(i32::MAX), |t| t.waiting),
-        share: told.and_then(|t| t.share.clone()),
-        namespaces: shares(seen, &key),
-        contract: contract(found(seen, name), granted),
+        used: reported.map_or_else(|| counted.quantity().0.parse().unwrap_or(i32::MAX), |t| t.used),
+        available: reported.map(|t| t.available),
+        waiting: reported.map_or_else(|| i32::try_from(waits).unwrap_or(i32::MAX), |t| t.waiting),
+        share: reported.and_then(|t| t.share.clone()),
+        namespaces: shares(sources, &key),
+        contract: contract(profile_of(sources, name), granted),
     }
 }
 
-fn equivalents(seen: &Sources) -> Option<EquivalentBudget> {
-    let tenant = seen.tenant.as_ref()?;
-    let told = tenant.status.as_ref().and_then(|s| s.equivalents.as_ref());
+fn equivalents(sources: &Sources) -> Option<EquivalentBudget> {
+    let tenant = sources.tenant.as_ref()?;
+    let reported = tenant.status.as_ref().and_then(|s| s.equivalents.as_ref());
     let budget = tenant.spec.gpu_equivalents.clone()?;
-    Some(EquivalentBudget { budget, used: told.map(|t| t.used.clone()) })
+    Some(EquivalentBudget { budget, used: reported.map(|t| t.used.clone()) })
 }
 
-fn uses<'a>(seen: &'a Sources, key: &'a str) -> impl Iterator<Item = Amount> + 'a {
-    seen.namespaces.iter().filter_map(|p| Amount::parse(p.quota.as_ref()?.status.used.get(key)?))
+fn uses<'a>(sources: &'a Sources, key: &'a str) -> impl Iterator<Item = Amount> + 'a {
+    sources.namespaces.iter().filter_map(|p| Amount::parse(p.quota.as_ref()?.status.used.get(key)?))
 }
 
 /// The larger of the quota's spec and its enforced limit, up to which pods are admitted.
@@ -109,40 +109,40 @@ fn limit(quota: &SlimQuota, key: &str) -> Option<Quantity> {
     both.max_by_key(|(amount, _)| *amount).map(|(_, quantity)| quantity)
 }
 
-fn shares(seen: &Sources, key: &str) -> Vec<Share> {
-    let share = |place: &Place| {
+fn shares(sources: &Sources, key: &str) -> Vec<Share> {
+    let share = |place: &NamespaceObjects| {
         let quota = place.quota.as_ref()?;
         let used = quota.status.used.get(key).map_or_else(|| "0".to_owned(), |q| q.0.clone());
         Some(Share { namespace: place.name.clone(), limit: limit(quota, key)?.0, used })
     };
-    seen.namespaces.iter().filter_map(share).collect()
+    sources.namespaces.iter().filter_map(share).collect()
 }
 
-fn limits<'a>(seen: &'a Sources, key: &'a str) -> impl Iterator<Item = Amount> + 'a {
-    seen.namespaces.iter().filter_map(|p| Amount::parse(&limit(p.quota.as_ref()?, key)?))
+fn limits<'a>(sources: &'a Sources, key: &'a str) -> impl Iterator<Item = Amount> + 'a {
+    sources.namespaces.iter().filter_map(|p| Amount::parse(&limit(p.quota.as_ref()?, key)?))
 }
 
-fn other_resources(seen: &Sources) -> Vec<ResourceBudget> {
+fn other_resources(sources: &Sources) -> Vec<ResourceBudget> {
     // a device's key has a slash behind "requests."
     let other = |key: &&String| key.strip_prefix("requests.").is_none_or(|resource| !resource.contains('/'));
-    let quotas = seen.namespaces.iter().filter_map(|p| p.quota.as_ref());
-    let budgets = seen.tenant.as_ref().map(|t| &t.spec.resources);
+    let quotas = sources.namespaces.iter().filter_map(|p| p.quota.as_ref());
+    let budgets = sources.tenant.as_ref().map(|t| &t.spec.resources);
     let keys: BTreeSet<&String> = quotas
         .flat_map(|q| q.spec.hard.keys())
         .filter(other)
         .chain(budgets.into_iter().flat_map(|b| b.keys()))
         .collect();
     let budget = |key: &String| {
-        let used: Amount = uses(seen, key).sum();
+        let used: Amount = uses(sources, key).sum();
         let bytes = key.contains("memory") || key.contains("storage");
         let text = |amount: Amount| if bytes { amount.binary() } else { amount.quantity() }.0;
         // the chart's default for every tenant is not readable here; the quotas add up to it
-        let sum = || text(limits(seen, key).sum());
+        let sum = || text(limits(sources, key).sum());
         ResourceBudget {
             resource: key.clone(),
             budget: budgets.map(|b| b.get(key).map_or_else(sum, |q| q.0.clone())),
             used: text(used),
-            namespaces: shares(seen, key),
+            namespaces: shares(sources, key),
         }
     };
     keys.into_iter().map(budget).collect()
@@ -178,11 +178,11 @@ fn enforcement(device: &Device) -> &'static str {
 
 /// Unhealthy conditions, without summaries of another one.
 fn problems(conditions: &[Condition]) -> Vec<Problem> {
-    let wrong = |c: &&Condition| (c.status == "True") == BAD.contains(&c.type_.as_str());
+    let wrong = |c: &&Condition| (c.status == "True") == FALSE_WHEN_HEALTHY.contains(&c.type_.as_str());
     let problem =
         |c: &Condition| Problem { condition: c.type_.clone(), reason: c.reason.clone(), message: c.message.clone() };
     let (overall, parts): (Vec<&Condition>, Vec<&Condition>) =
-        conditions.iter().filter(wrong).partition(|c| OVERALL.contains(&c.type_.as_str()));
+        conditions.iter().filter(wrong).partition(|c| SUMMARIES.contains(&c.type_.as_str()));
     let mut problems: Vec<Problem> = parts.into_iter().map(problem).collect();
     for one in overall.into_iter().map(problem) {
         if !problems.iter().any(|p| p.message == one.message) {
@@ -208,7 +208,7 @@ mod tests {
             ),
             observed_generation: None,
         };
-        let said = problems(&[
+        let found = problems(&[
             condition("Ready", "False", "over budget"),
             condition("Reconciling", "False", "over budget"),
             condition("Stalled", "True", "over budget"),
@@ -216,7 +216,7 @@ mod tests {
             condition("CapacityReady", "True", "all there"),
             condition("Suspended", "True", "by wish"),
         ]);
-        let types: Vec<&str> = said.iter().map(|p| p.condition.as_str()).collect();
+        let types: Vec<&str> = found.iter().map(|p| p.condition.as_str()).collect();
         assert_eq!(types, ["QuotaReady", "Suspended"]);
     }
 }

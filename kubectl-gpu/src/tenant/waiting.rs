@@ -7,31 +7,31 @@ use k8s_openapi::{
 };
 use kube::ResourceExt as _;
 
-use super::{Place, Sources, Waiting};
+use super::{NamespaceObjects, Sources, Waiting};
 use crate::units::seconds;
 
 /// Start of the API server's message about the tenant's quota, before the amounts.
 const REFUSAL: &str = "exceeded quota: gputenancy, ";
 
 /// Everything that waits, the longest first; `resources` are pairs of profile and resource.
-pub(super) fn waiting(seen: &Sources, resources: &[(String, String)]) -> Vec<Waiting> {
-    let of = |place: &Place| {
-        let refused = refused(place, resources, seen.now);
-        let pending = place.pods.iter().filter_map(|pod| pending(place, pod, resources, seen.now));
+pub(super) fn waiting(sources: &Sources, resources: &[(String, String)]) -> Vec<Waiting> {
+    let of = |place: &NamespaceObjects| {
+        let refused = refused(place, resources, sources.now);
+        let pending = place.pods.iter().filter_map(|pod| pending(place, pod, resources, sources.now));
         refused.into_iter().chain(pending).collect::<Vec<_>>()
     };
-    let mut all: Vec<Waiting> = seen.namespaces.iter().flat_map(of).collect();
+    let mut all: Vec<Waiting> = sources.namespaces.iter().flat_map(of).collect();
     all.sort_by(|a, b| (b.seconds, &a.namespace, &a.object).cmp(&(a.seconds, &b.namespace, &b.object)));
     all
 }
 
 /// Names of the profiles with a requested resource.
-pub(super) fn profiles_of(resources: &[(String, String)], asked: impl Fn(&str) -> bool) -> Vec<String> {
-    resources.iter().filter(|(_, resource)| asked(resource)).map(|(profile, _)| profile.clone()).collect()
+pub(super) fn profiles_of(resources: &[(String, String)], requested: impl Fn(&str) -> bool) -> Vec<String> {
+    resources.iter().filter(|(_, resource)| requested(resource)).map(|(profile, _)| profile.clone()).collect()
 }
 
 /// The latest refusal of each controller with fewer pods than desired. A controller that may not be read counts as short.
-fn refused(place: &Place, resources: &[(String, String)], now: Timestamp) -> Vec<Waiting> {
+fn refused(place: &NamespaceObjects, resources: &[(String, String)], now: Timestamp) -> Vec<Waiting> {
     let mut last: Vec<&Event> = Vec::new();
     for event in &place.events {
         let regards = |other: &Event| other.involved_object.uid == event.involved_object.uid;
@@ -48,18 +48,18 @@ fn refused(place: &Place, resources: &[(String, String)], now: Timestamp) -> Vec
     let one = |event: &Event| {
         let (at, message) = (at(event), event.message.clone().unwrap_or_default());
         let quota = message.split_once(REFUSAL).map(|(_, amounts)| amounts.to_owned());
-        let asked = |resource: &str| {
+        let requested = |resource: &str| {
             let requested = quota.as_ref().and_then(|q| q.split(", used: ").next()).unwrap_or_default();
             requested.split([',', ' ']).any(|part| part.split('=').next() == Some(&resource_key(resource)))
         };
-        let profiles = profiles_of(resources, asked);
+        let profiles = profiles_of(resources, requested);
         let object = &event.involved_object;
-        let words = |text: &str| text.rsplit_once("rror creating: ").map_or(text, |(_, rest)| rest).to_owned();
+        let reason_of = |text: &str| text.rsplit_once("rror creating: ").map_or(text, |(_, rest)| rest).to_owned();
         Waiting {
             namespace: place.name.clone(),
             object: format!("{}/{}", object.kind.as_deref().unwrap_or("?"), object.name.as_deref().unwrap_or("?")),
             reason: if quota.is_some() { "QuotaExceeded" } else { "Refused" }.to_owned(),
-            message: quota.unwrap_or_else(|| words(&message)),
+            message: quota.unwrap_or_else(|| reason_of(&message)),
             at: at.map(|t| t.to_string()),
             seconds: at.map(|t| seconds(now.duration_since(t))),
             profiles,
@@ -75,13 +75,13 @@ fn at(event: &Event) -> Option<Timestamp> {
 }
 
 /// A pending pod and the reason.
-fn pending(place: &Place, pod: &Pod, resources: &[(String, String)], now: Timestamp) -> Option<Waiting> {
+fn pending(place: &NamespaceObjects, pod: &Pod, resources: &[(String, String)], now: Timestamp) -> Option<Waiting> {
     let status = pod.status.as_ref().filter(|s| s.phase.as_deref() == Some("Pending"))?;
     if pod.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    let asking = pod.spec.iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
-    let asks: Vec<&String> = asking
+    let containers = pod.spec.iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
+    let requested: Vec<&String> = containers
         .filter_map(|c| c.resources.as_ref())
         .flat_map(|r| r.limits.iter().chain(&r.requests).flat_map(|amounts| amounts.keys()))
         .collect();
@@ -107,6 +107,6 @@ fn pending(place: &Place, pod: &Pod, resources: &[(String, String)], now: Timest
         message,
         at: since.map(|t| t.to_string()),
         seconds: since.map(|t| seconds(now.duration_since(t))),
-        profiles: profiles_of(resources, |resource| asks.iter().any(|a| *a == resource)),
+        profiles: profiles_of(resources, |resource| requested.iter().any(|a| *a == resource)),
     })
 }

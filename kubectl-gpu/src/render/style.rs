@@ -25,7 +25,7 @@ pub(super) fn heading(text: &mut String, words: &str) {
 }
 
 /// A sentence with a mark in front, in as many lines as it needs.
-pub(super) fn sentence(text: &mut String, indent: usize, mark: &str, words: &str) {
+pub(super) fn wrapped(text: &mut String, indent: usize, mark: &str, words: &str) {
     let first = format!("{}{mark}", " ".repeat(indent));
     let next = " ".repeat(first.chars().count());
     let options = Options::new(WIDTH.into()).initial_indent(&first).subsequent_indent(&next);

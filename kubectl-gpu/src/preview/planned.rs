@@ -13,7 +13,7 @@ use gputenancy_plan::{
 
 use crate::world::World;
 
-pub(super) struct Side<'a> {
+pub(super) struct PlannedWorld<'a> {
     pub world: &'a World,
     pub snapshot: Snapshot,
     /// The plan, with the effects of NVIDIA's MIG manager.
@@ -26,7 +26,7 @@ pub(super) struct Side<'a> {
     pub members: BTreeMap<NodeName, Vec<PoolName>>,
 }
 
-impl<'a> Side<'a> {
+impl<'a> PlannedWorld<'a> {
     pub fn of(world: &'a World) -> Self {
         // as in the operator: a node within its grace period is still supply
         let cluster = world.taken_at.map_or_else(|| world.fleet.cluster(), |now| world.fleet.cluster_at(now));
@@ -66,7 +66,7 @@ impl<'a> Side<'a> {
     }
 
     /// The change in progress on a GPU.
-    pub fn under_way(&self, key: &GpuKey) -> Option<&Change> {
+    pub fn in_progress(&self, key: &GpuKey) -> Option<&Change> {
         self.spec(key)?.change.as_ref().filter(|c| c.phase < ChangePhase::RolledBack)
     }
 

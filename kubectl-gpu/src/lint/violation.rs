@@ -1,6 +1,6 @@
 //! The fields that break a rule: the smallest parts of an object without which the rule holds.
 //!
-//! CEL tells that a rule does not hold, and not why. So parts are taken away until it does.
+//! CEL reports that a rule does not hold, and not why. So parts are removed until it holds.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::input::token;
 
 /// A part of an object that breaks the rule.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Culprit {
+pub(super) struct Violation {
     /// Its JSON pointer.
     pub pointer: String,
     /// The object without the other parts that break the rule.
@@ -16,13 +16,13 @@ pub(super) struct Culprit {
 }
 
 /// The parts of `object` that break a rule; `holds`: whether the rule holds for an object, `None` if it cannot be evaluated.
-pub(super) fn culprits(object: &Value, holds: &dyn Fn(&Value) -> Option<bool>) -> Vec<Culprit> {
+pub(super) fn violations(object: &Value, holds: &dyn Fn(&Value) -> Option<bool>) -> Vec<Violation> {
     let pointers = Search { object, holds }.within("", &[], false);
     let alone = |pointer: &String| {
         let others: Vec<String> = pointers.iter().filter(|p| *p != pointer).cloned().collect();
         without(object, "", &others)
     };
-    pointers.iter().map(|pointer| Culprit { pointer: pointer.clone(), alone: alone(pointer) }).collect()
+    pointers.iter().map(|pointer| Violation { pointer: pointer.clone(), alone: alone(pointer) }).collect()
 }
 
 struct Search<'a> {
@@ -35,12 +35,12 @@ impl Search<'_> {
         (self.holds)(&without(self.object, "", removed))
     }
 
-    /// The culprits at or below `pointer`, where the rule does not hold although `removed` is taken away. `sure`: it holds without
+    /// The violations at or below `pointer`, where the rule does not hold although `removed` is left out. `sure`: it holds without
     /// the part at `pointer`.
     fn within(&self, pointer: &str, removed: &[String], sure: bool) -> Vec<String> {
         let children = children(self.object, pointer);
         let and = |more: &[String]| [removed, more].concat();
-        // a rule that cannot be evaluated without a part reads it: the culprit may be below
+        // a rule that cannot be evaluated without a part reads it: the violation may be below
         for wanted in [Some(true), None].into_iter().take(if sure { 1 } else { 2 }) {
             if let Some(child) = children.iter().find(|c| self.outcome(&and(&[(*c).clone()])) == wanted) {
                 return self.within(child, removed, wanted.is_some());
@@ -50,15 +50,15 @@ impl Search<'_> {
             return vec![pointer.to_owned()];
         }
         // several children break the rule, each on its own
-        let mut guilty = children.clone();
+        let mut violating = children.clone();
         for child in &children {
-            let fewer: Vec<String> = guilty.iter().filter(|c| *c != child).cloned().collect();
+            let fewer: Vec<String> = violating.iter().filter(|c| *c != child).cloned().collect();
             if self.outcome(&and(&fewer)) != Some(false) {
-                guilty = fewer;
+                violating = fewer;
             }
         }
-        let others = |child: &String| and(&guilty.iter().filter(|c| *c != child).cloned().collect::<Vec<_>>());
-        guilty.iter().flat_map(|child| self.within(child, &others(child), false)).collect()
+        let others = |child: &String| and(&violating.iter().filter(|c| *c != child).cloned().collect::<Vec<_>>());
+        violating.iter().flat_map(|child| self.within(child, &others(child), false)).collect()
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        input::written,
+        input::field_path,
         rule::{self, Rule},
     };
 
@@ -107,11 +107,11 @@ mod tests {
             rule.holds(&context).ok()
         };
         assert_eq!(holds(object), Some(false));
-        culprits(object, &holds).iter().map(|c| written(&c.pointer)).collect()
+        violations(object, &holds).iter().map(|c| field_path(&c.pointer)).collect()
     }
 
     #[test]
-    fn culprit_of_broken_rule_is_the_deepest_field() {
+    fn violation_of_broken_rule_is_the_deepest_field() {
         let object = json!({"a": {"x": 1, "l": [{"n": "good", "v": 1}, {"n": "bad"}, {"n": "worse"}]}, "b": {"x": 2}});
         let all = "object.a.l.all(i, !(i.n in ['bad', 'worse']))";
         assert_eq!(paths(all, &object), ["a.l[2].n", "a.l[1].n"]);
