@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+pub use crate::specs::{merged, restricted_spec};
 use crate::{
     Error, Result, World,
     scenario::{pool_ready, tenant_ready, wait_for_devices},
@@ -57,23 +58,6 @@ pub fn pod_spec(resource: &str) -> Value {
         "command": ["/usr/bin/gpu-work", "hold", "--memory", "1Gi"], "resources": {"limits": {resource: "1"}},
     }));
     merged(spec, json!({"terminationGracePeriodSeconds": 2}))
-}
-
-/// The spec of a pod with one container, admitted by the restricted Pod Security Standard.
-pub fn restricted_spec(container: Value) -> Value {
-    let security = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
-    json!({
-        "securityContext": {"runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [merged(container, json!({"securityContext": security}))],
-    })
-}
-
-/// A JSON object with more fields, which replace existing ones.
-pub fn merged(mut object: Value, fields: Value) -> Value {
-    if let (Some(object), Value::Object(fields)) = (object.as_object_mut(), fields) {
-        object.extend(fields);
-    }
-    object
 }
 
 /// A `PodDisruptionBudget` for the pods of [`workload`] `w` that permits no eviction.

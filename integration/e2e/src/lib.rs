@@ -12,6 +12,7 @@ pub mod objects;
 pub mod plan_preview;
 pub mod product;
 pub mod scenario;
+mod specs;
 pub mod wait;
 mod world;
 

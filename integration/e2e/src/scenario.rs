@@ -13,9 +13,9 @@ use serde_json::json;
 pub use crate::world::NODES;
 use crate::{
     Error, Result, World,
-    fixtures::restricted_spec,
     objects::{self, ClusterObject, PodIdentity},
     plan_preview::Layouts,
+    specs::restricted_spec,
     wait::{PATIENCE, eventually},
 };
 
