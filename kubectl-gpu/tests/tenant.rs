@@ -20,7 +20,7 @@ fn condition(type_: &str, status: &str, reason: &str, message: &str) -> Value {
 }
 
 fn tenant() -> GpuTenant {
-    let short = "2 of 3 devices of profile mig-1g exist; the rest is being partitioned";
+    let short = "2 of 3 devices of profile mig-1g available; others are being created";
     of(json!({
         "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "metadata": {"name": "team-a"},
         "spec": {

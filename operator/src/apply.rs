@@ -1,4 +1,4 @@
-//! Every write to the API server goes through here: server-side apply under our field managers, counted by kind.
+//! All writes to the API server: server-side apply under the operator's field managers, counted by type.
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -23,13 +23,13 @@ use crate::{metrics::Metrics, object_name::ObjectName};
 pub enum Part {
     /// Namespaces, quotas and roles of tenants.
     Tenant,
-    /// Specs of `GpuNode`s, labels of nodes, notices on pods.
+    /// Specs of `GpuNode`s, labels of nodes, eviction notices on pods.
     Pool,
-    /// The label of `GpuNode`s with their pool's name.
+    /// Label of `GpuNode`s with the name of their pool.
     PoolLabel,
-    /// Status of all kinds.
+    /// Status of all custom resources.
     Status,
-    /// What NVIDIA's MIG manager is asked for.
+    /// Layouts for NVIDIA's MIG manager, and the label that requests one.
     MigManager,
 }
 
@@ -47,16 +47,16 @@ impl Part {
     }
 }
 
-/// What came of an eviction.
+/// Answer to an eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evicted {
-    /// The pod is going, or has gone.
+    /// The pod is terminating or deleted.
     Accepted,
-    /// A `PodDisruptionBudget` forbids it for now; in the API server's words.
+    /// A `PodDisruptionBudget` forbids it for now; the API server's message.
     Refused(String),
 }
 
-/// The only writer.
+/// Writes to the API server.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
@@ -69,7 +69,7 @@ impl Writer {
         Self { client, metrics }
     }
 
-    /// The client below, for reads.
+    /// The client, for reads.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
@@ -78,24 +78,26 @@ impl Writer {
         self.metrics.write(&K::kind(&()), verb);
     }
 
-    /// Applies a namespaced object; fields that another manager owns are taken over, which is how drift is repaired.
-    pub async fn apply<K>(&self, part: Part, object: &K) -> kube::Result<K>
+    /// Applies a namespaced object and returns its metadata. Takes fields over that another manager owns, which repairs drift.
+    pub async fn apply<K>(&self, part: Part, object: &K) -> kube::Result<PartialObjectMeta<DynamicObject>>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + Debug,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + Debug,
     {
-        self.count::<K>("apply");
-        let api: Api<K> = Api::namespaced(self.client.clone(), &object.namespace().unwrap_or_default());
-        api.patch(&object.name_any(), &force(part), &Patch::Apply(object)).await
+        let key = (&*object.namespace().unwrap_or_default(), &*object.name_any());
+        self.apply_as(part, &ApiResource::erase::<K>(&()), key, object).await
     }
 
-    /// As [`Self::apply`], for what is not to be shown: the answer has its metadata alone.
-    pub async fn apply_unread<K>(&self, part: Part, object: &K) -> kube::Result<PartialObjectMeta<K>>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + Debug,
-    {
-        self.count::<K>("apply");
-        let api: Api<K> = Api::namespaced(self.client.clone(), &object.namespace().unwrap_or_default());
-        api.patch_metadata(&object.name_any(), &force(part), &Patch::Apply(object)).await
+    /// As [`Self::apply`], for an object of this type, namespace and name.
+    pub async fn apply_as(
+        &self,
+        part: Part,
+        resource: &ApiResource,
+        (namespace, name): (&str, &str),
+        object: &(impl Serialize + Debug),
+    ) -> kube::Result<PartialObjectMeta<DynamicObject>> {
+        self.metrics.write(&resource.kind, "apply");
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, resource);
+        api.patch_metadata(name, &force(part), &Patch::Apply(object)).await
     }
 
     /// Applies these fields to a cluster-scoped object.
@@ -132,7 +134,7 @@ impl Writer {
         api.patch_status(name, &force(Part::Status), &Patch::Apply(body)).await
     }
 
-    /// Applies these fields to the status of an object that a tenant owns and may have named.
+    /// Applies these fields to the status of an object that a tenant may have named.
     pub async fn apply_status_in(
         &self,
         part: Part,
@@ -150,7 +152,7 @@ impl Writer {
         api.patch_status(name.as_str(), &force(part), &Patch::Apply(fields)).await.map(drop)
     }
 
-    /// Creates a cluster-scoped object; fails when it is there, and so never adopts what others made.
+    /// Creates a cluster-scoped object; fails if it exists, so it never adopts an object.
     pub async fn create<K>(&self, part: Part, object: &K) -> kube::Result<K>
     where
         K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Serialize + DeserializeOwned + Clone + Debug,
@@ -160,7 +162,7 @@ impl Writer {
         Api::all(self.client.clone()).create(&params, object).await
     }
 
-    /// Creates a namespaced object unless one of this name is there; true: it was created.
+    /// Creates a namespaced object unless it exists; true: it was created.
     pub async fn create_in<K>(&self, part: Part, namespace: &str, object: &K) -> kube::Result<bool>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Serialize + DeserializeOwned + Clone + Debug,
@@ -184,21 +186,24 @@ impl Writer {
         api.patch(name, &params, &Patch::Merge(fields)).await
     }
 
-    /// Deletes an object, if it is still the one with this uid. Gone already is as good.
+    /// Deletes a namespaced object of this type and name, if it exists.
+    pub async fn delete_as(&self, resource: &ApiResource, (namespace, name): (&str, &str)) -> kube::Result<()> {
+        self.metrics.write(&resource.kind, "delete");
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, resource);
+        found(api.delete(name, &DeleteParams::default()).await)
+    }
+
+    /// Deletes an object, if it exists and has this uid.
     pub async fn delete<K>(&self, api: &Api<K>, name: &str, uid: Option<String>) -> kube::Result<()>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,
     {
         self.count::<K>("delete");
         let preconditions = uid.map(|uid| kube::api::Preconditions { uid: Some(uid), resource_version: None });
-        match api.delete(name, &DeleteParams { preconditions, ..DeleteParams::default() }).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-            Err(error) => Err(error),
-        }
+        found(api.delete(name, &DeleteParams { preconditions, ..DeleteParams::default() }).await)
     }
 
-    /// Sets or removes our finalizer. The version makes sure that nobody else's is lost.
+    /// Sets or removes the operator's finalizer. The version keeps finalizers that others add at the same time.
     pub async fn set_finalizer<K>(&self, object: &K, wanted: bool) -> kube::Result<()>
     where
         K: Resource<DynamicType = (), Scope = ClusterResourceScope> + DeserializeOwned + Clone + Debug,
@@ -212,14 +217,10 @@ impl Writer {
             finalizers.push(names::FINALIZER.into());
         }
         let fields = json!({"metadata": {"resourceVersion": object.resource_version(), "finalizers": finalizers}});
-        match self.merge(&Api::<K>::all(self.client.clone()), &object.name_any(), &fields).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-            Err(error) => Err(error),
-        }
+        found(self.merge(&Api::<K>::all(self.client.clone()), &object.name_any(), &fields).await)
     }
 
-    /// Evicts one pod by the eviction API, if it is still the pod with this uid.
+    /// Evicts one pod by the eviction API, if it has this uid.
     pub async fn evict(&self, namespace: &str, name: &str, uid: &str) -> kube::Result<Evicted> {
         self.count::<Pod>("evict");
         let preconditions = Some(Preconditions { uid: Some(uid.into()), resource_version: None });
@@ -236,15 +237,23 @@ impl Writer {
             api.create_subresource("eviction", name, &PostParams::default(), &eviction).await;
         match answer {
             Ok(_) => Ok(Evicted::Accepted),
-            // 409: another pod has the name by now
+            // conflict: another pod has the name by now
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Evicted::Accepted),
             Err(kube::Error::Api(status)) if status.code == 429 => {
                 let causes = status.details.iter().flat_map(|d| &d.causes).map(|c| c.message.as_str());
-                let words: Vec<&str> = std::iter::once(status.message.as_str()).chain(causes).collect();
-                Ok(Evicted::Refused(words.join(" ")))
+                let messages: Vec<&str> = std::iter::once(status.message.as_str()).chain(causes).collect();
+                Ok(Evicted::Refused(messages.join(" ")))
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+/// An object that does not exist needs no delete and no finalizer.
+fn found<T>(result: kube::Result<T>) -> kube::Result<()> {
+    match result {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        other => other.map(drop),
     }
 }
 
@@ -260,7 +269,7 @@ fn typed<K: Resource<DynamicType = ()>>(mut fields: Value) -> Value {
     fields
 }
 
-/// Is our finalizer on the object?
+/// Has the object the operator's finalizer?
 pub fn has_finalizer(object: &impl Resource) -> bool {
     object.meta().finalizers.iter().flatten().any(|f| f == names::FINALIZER)
 }

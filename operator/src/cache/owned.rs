@@ -3,9 +3,10 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use gputenancy_crds::{GpuGrant, GpuTenant, names, quantity::Amount};
+use gputenancy_engine::projection::SlimQuota;
 use k8s_openapi::{
     api::{
-        core::v1::LimitRange,
+        core::v1::{LimitRange, ResourceQuota},
         networking::v1::NetworkPolicy,
         rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding},
     },
@@ -32,7 +33,7 @@ impl SpecHash {
     }
 }
 
-/// A kind of which only the hash of an object is kept.
+/// A type whose objects are compared by hash.
 pub trait Owned: Resource<DynamicType = ()> + Serialize + DeserializeOwned {
     /// Brings fields into the form in which the API server stores them.
     fn normalise(fields: &mut Value) {
@@ -49,6 +50,19 @@ impl Owned for LimitRange {
     fn normalise(fields: &mut Value) {
         canonical_quantities(fields);
         drop_empty(fields);
+    }
+}
+
+impl Owned for ResourceQuota {
+    fn normalise(fields: &mut Value) {
+        LimitRange::normalise(fields);
+    }
+}
+
+/// Has the hash of the [`ResourceQuota`] with the same limits and scope.
+impl Owned for SlimQuota {
+    fn normalise(fields: &mut Value) {
+        LimitRange::normalise(fields);
     }
 }
 
@@ -85,11 +99,6 @@ impl OwnedObject {
         let owner = object.owner_references().iter().find(|owner| owner.kind == GpuTenant::kind(&()));
         let content = SpecHash::of(&json!([tenant, manager, owner.map(|owner| &owner.uid), fields]));
         Self { version: version(object), tenant, content, fixed }
-    }
-
-    /// Has the object the content of this one?
-    pub fn is_like(&self, wanted: &impl Owned) -> bool {
-        self.content == Self::of(wanted).content
     }
 }
 
@@ -147,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn owned_object_same_meaning_has_the_same_hash() {
+    fn owned_object_with_the_same_meaning_has_the_same_hash() {
         let short = json!({"podSelector": {}, "egress": [{"to": [{"ipBlock": {"cidr": "::/0"}}]}]});
         let long = json!({"egress": [{"ports": [], "to": [{"ipBlock": {"except": null, "cidr": "::/0"}}]}], "podSelector": {"matchLabels": {}}});
         assert_eq!(policy(&short), policy(&long));
@@ -173,10 +182,10 @@ mod tests {
             OwnedObject::of(&serde_json::from_value::<NetworkPolicy>(object).unwrap())
         };
         let (tenant, manager) = (names::TENANT_LABEL, names::MANAGED_BY_LABEL);
-        let ours = of(json!({tenant: "t", manager: "gputenancy", "extra": "x"}));
-        assert_eq!(ours.content, of(json!({tenant: "t", manager: "gputenancy"})).content);
-        assert_ne!(ours.content, of(json!({tenant: "u", manager: "gputenancy"})).content);
-        assert_ne!(ours.content, of(json!({tenant: "t"})).content);
-        assert_eq!((ours.version, ours.tenant.as_deref()), (7, Some("t")));
+        let owned = of(json!({tenant: "t", manager: "gputenancy", "extra": "x"}));
+        assert_eq!(owned.content, of(json!({tenant: "t", manager: "gputenancy"})).content);
+        assert_ne!(owned.content, of(json!({tenant: "u", manager: "gputenancy"})).content);
+        assert_ne!(owned.content, of(json!({tenant: "t"})).content);
+        assert_eq!((owned.version, owned.tenant.as_deref()), (7, Some("t")));
     }
 }

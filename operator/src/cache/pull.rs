@@ -1,10 +1,9 @@
-//! Image pull secrets: those of the operator's own namespace with their content, all others of these names with a print of it, and the
-//! service accounts that name them.
+//! Image pull secrets: in the operator's namespace with their content, elsewhere with a hash of it; and the service accounts that name them.
 
 use std::{
     collections::BTreeMap,
     fmt,
-    hash::{DefaultHasher, Hash, Hasher as _},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 
 use gputenancy_engine::projection::strip_metadata;
@@ -20,13 +19,13 @@ use crate::locations::Locations;
 
 /// Type of a Secret for pulling images.
 pub const TYPE: &str = "kubernetes.io/dockerconfigjson";
-/// The key under which such a Secret holds its content.
+/// The key of its content.
 pub const KEY: &str = ".dockerconfigjson";
 /// The `ServiceAccount` of pods that name none.
 pub const ACCOUNT: &str = "default";
 
-/// What a Secret for pulling images holds: never shown, and never serialised but as a Secret.
-#[derive(Clone, PartialEq, Eq, Hash)]
+/// Content of a Secret for pulling images: never shown, and never serialized but as a Secret.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Content(Vec<u8>);
 
 impl Content {
@@ -35,9 +34,11 @@ impl Content {
         [(KEY.to_owned(), ByteString(self.0.clone()))].into()
     }
 
-    /// By what it is told from another one.
-    pub fn mark(&self) -> Mark {
-        Mark(hash(&self.0))
+    /// Its hash.
+    pub fn hash(&self) -> ContentHash {
+        let mut hasher = DefaultHasher::new();
+        self.0.hash(&mut hasher);
+        ContentHash(hasher.finish())
     }
 }
 
@@ -47,13 +48,13 @@ impl fmt::Debug for Content {
     }
 }
 
-/// A number that differs where contents differ; it never leaves this program.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Mark(u64);
+/// Differs where contents differ; never shown or persisted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ContentHash(u64);
 
-impl fmt::Debug for Mark {
+impl fmt::Debug for ContentHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Mark(not shown)")
+        f.write_str("ContentHash(not shown)")
     }
 }
 
@@ -66,12 +67,12 @@ pub struct Source {
     /// Its type, which never changes.
     #[serde(default, rename = "type")]
     pub type_: String,
-    /// What it holds under [`KEY`].
+    /// Its content under [`KEY`].
     #[serde(default, rename = "data", deserialize_with = "content")]
     pub content: Option<Content>,
 }
 
-/// A Secret of such a name anywhere.
+/// A Secret with such a name in any namespace.
 #[derive(Resource, Deserialize, Clone, Debug, PartialEq)]
 #[resource(inherit = Secret)]
 pub struct SlimSecret {
@@ -80,12 +81,12 @@ pub struct SlimSecret {
     /// Its type, which never changes.
     #[serde(default, rename = "type")]
     pub type_: String,
-    /// Its content never changes either.
+    /// Its content never changes.
     #[serde(default)]
     pub immutable: bool,
-    /// What it holds under [`KEY`], by its mark.
-    #[serde(default, rename = "data", deserialize_with = "mark")]
-    pub mark: Option<Mark>,
+    /// Hash of its content under [`KEY`].
+    #[serde(default, rename = "data", deserialize_with = "content_hash")]
+    pub hash: Option<ContentHash>,
 }
 
 /// The `ServiceAccount` of pods that name none.
@@ -109,28 +110,22 @@ pub struct Named {
 }
 
 fn content<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Content>, D::Error> {
-    // the error of what is below would quote what it found
+    // serde's own error would quote the content
     let data: Option<BTreeMap<String, ByteString>> =
         Option::deserialize(from).map_err(|_| D::Error::custom("the data of a Secret are not base64 by key"))?;
     Ok(data.and_then(|mut data| data.remove(KEY)).map(|bytes| Content(bytes.0)))
 }
 
-fn mark<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Mark>, D::Error> {
-    Ok(content(from)?.as_ref().map(Content::mark))
-}
-
-fn hash(object: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    object.hash(&mut hasher);
-    hasher.finish()
+fn content_hash<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ContentHash>, D::Error> {
+    Ok(content(from)?.as_ref().map(Content::hash))
 }
 
 /// The stores of one name.
 #[derive(Clone)]
-pub struct Pulled {
-    /// Of the operator's own namespace.
+pub struct NamedSecrets {
+    /// In the operator's namespace.
     pub source: Store<Source>,
-    /// Of all namespaces.
+    /// In all namespaces.
     pub secrets: Store<SlimSecret>,
 }
 
@@ -138,15 +133,16 @@ pub struct Pulled {
 #[derive(Clone)]
 pub struct PullCaches {
     /// By name.
-    pub named: BTreeMap<String, Pulled>,
-    /// `ServiceAccount`s of pods that name none; `None`: no name is allowed, and nothing watched.
+    pub named: BTreeMap<String, NamedSecrets>,
+    /// `ServiceAccount`s of pods that name none; `None`: no name is allowed, so none are watched.
     pub accounts: Option<Store<SlimAccount>>,
 }
 
 impl PullCaches {
-    /// Starts the watches: by name, for the operator has no right on other Secrets.
+    /// Starts the watches, one for each name: the operator has no right on other Secrets.
     pub fn start(client: &Client, locations: &Locations, triggers: &Triggers) -> Self {
-        let named = locations.pull_secrets.iter().map(|name| (name.clone(), pulled(client, locations, triggers, name)));
+        let named =
+            locations.pull_secrets.iter().map(|name| (name.clone(), named_secrets(client, locations, triggers, name)));
         let named: BTreeMap<_, _> = named.collect();
         let accounts = (!named.is_empty()).then(|| {
             Watch::new("serviceaccounts", Api::all(client.clone()), slim::<SlimAccount>)
@@ -159,7 +155,7 @@ impl PullCaches {
     /// Waits until every store holds a first list.
     pub async fn ready(&self, waiting: &impl Fn(&'static str)) {
         let Self { named, accounts } = self;
-        for Pulled { source, secrets } in named.values() {
+        for NamedSecrets { source, secrets } in named.values() {
             source.wait_until_ready(waiting).await;
             secrets.wait_until_ready(waiting).await;
         }
@@ -169,9 +165,9 @@ impl PullCaches {
     }
 }
 
-fn pulled(client: &Client, locations: &Locations, triggers: &Triggers, name: &str) -> Pulled {
+fn named_secrets(client: &Client, locations: &Locations, triggers: &Triggers, name: &str) -> NamedSecrets {
     let own = Api::namespaced(client.clone(), &locations.namespace);
-    Pulled {
+    NamedSecrets {
         source: Watch::new("secrets", own, slim::<Source>).fields(&named_field(name)).start(triggers.all_tenants()),
         secrets: Watch::new("secrets", Api::all(client.clone()), slim::<SlimSecret>)
             .fields(&named_field(name))
@@ -183,11 +179,11 @@ fn named_field(name: &str) -> String {
     format!("metadata.name={name}")
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "the type of a projection")]
+#[expect(clippy::unnecessary_wraps, reason = "a projection returns an option")]
 fn slim<K: Resource>(mut object: K) -> Option<K> {
     strip_metadata(&mut object);
     let meta = object.meta_mut();
-    // kubectl's own annotation may hold all of a Secret
+    // kubectl's annotation may contain all of a Secret
     meta.annotations = None;
     meta.owner_references = None;
     Some(object)
@@ -204,30 +200,30 @@ mod tests {
         json!({"metadata": {"name": "registry", "namespace": "a", "annotations": annotations}, "type": TYPE, "data": data})
     }
 
-    fn print(data: &Value) -> Option<Mark> {
-        serde_json::from_value::<SlimSecret>(secret(data)).unwrap().mark
+    fn hash(data: &Value) -> Option<ContentHash> {
+        serde_json::from_value::<SlimSecret>(secret(data)).unwrap().hash
     }
 
     #[test]
-    fn a_copy_is_told_from_its_source_by_what_it_holds_under_the_key_of_its_type() {
+    fn secret_hash_covers_the_key_of_its_type_only() {
         let source: Source = serde_json::from_value(secret(&json!({KEY: "e30="}))).unwrap();
-        let wanted = source.content.as_ref().map(Content::mark);
+        let wanted = source.content.as_ref().map(Content::hash);
         assert!(wanted.is_some());
-        assert_eq!(print(&json!({KEY: "e30=", "note": "eA=="})), wanted, "what somebody adds is theirs");
-        assert_ne!(print(&json!({KEY: "e30K"})), wanted);
-        assert_eq!([print(&json!({})), print(&Value::Null)], [None, None]);
+        assert_eq!(hash(&json!({KEY: "e30=", "note": "eA=="})), wanted, "a team may add keys");
+        assert_ne!(hash(&json!({KEY: "e30K"})), wanted);
+        assert_eq!([hash(&json!({})), hash(&Value::Null)], [None, None]);
     }
 
     #[test]
-    fn nothing_of_a_secret_is_ever_shown() {
+    fn secret_debug_output_and_errors_contain_no_content() {
         let object = secret(&json!({KEY: "c2VjcmV0"}));
         let source: Source = slim(serde_json::from_value(object.clone()).unwrap()).unwrap();
         let slim_one: SlimSecret = slim(serde_json::from_value(object).unwrap()).unwrap();
-        let mark = slim_one.mark.map(|m| m.0.to_string()).unwrap();
+        let hash = slim_one.hash.map(|h| h.0.to_string()).unwrap();
         for shown in [format!("{source:?}"), format!("{slim_one:?}"), format!("{:?}", source.content)] {
             let bytes = format!("{:?}", b"secret".to_vec());
-            for secret in ["c2VjcmV0", "secret\"", &bytes, bytes.trim_matches(['[', ']']), &mark] {
-                assert!(!shown.contains(secret), "{secret} in {shown}");
+            for content in ["c2VjcmV0", "secret\"", &bytes, bytes.trim_matches(['[', ']']), &hash] {
+                assert!(!shown.contains(content), "{content} in {shown}");
             }
         }
         let broken = serde_json::from_value::<Source>(secret(&json!({KEY: "not base64!"}))).unwrap_err().to_string();

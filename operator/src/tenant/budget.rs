@@ -1,7 +1,7 @@
-//! A tenant's budget, and its namespaces with their quotas, from the caches.
+//! A tenant's budget, and its namespaces with their quotas. Pure.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 
@@ -18,16 +18,17 @@ use super::{
     Amount,
     observe::{Observed, Role, quota_key},
     render,
+    write::{Precondition, absent},
 };
 
 impl Observed {
-    /// Everything that is limited, over all namespaces of the tenant. Every resource that could be a GPU's is named.
+    /// All limits of the tenant, over all its namespaces. Has a key for every GPU resource.
     pub fn budget(&self) -> Limits {
         let zero = || Amount::default().quantity();
-        // what the platform says of every tenant; what this one says itself comes later and counts
+        // the platform's limits first: the tenant's own replace them
         let mut budget: Limits = self.standard.resources().map(|(key, most)| (key.clone(), most.clone())).collect();
         budget.extend(self.view.resources.iter().map(|r| (quota_key(r), zero())));
-        // a guarantee whose profile is refused still names its resource: at zero
+        // a refused profile has a limit of zero
         budget.extend(self.view.profiles.values().map(|p| (quota_key(&p.resource), zero())));
         budget.extend(self.tenant.spec.resources.clone());
         let mut devices: BTreeMap<String, i32> = BTreeMap::new();
@@ -41,35 +42,35 @@ impl Observed {
         budget
     }
 
-    /// The tenant's own namespaces with their quotas.
+    /// The tenant's namespaces with their quotas.
     pub fn namespace_quotas(&self) -> Vec<(String, NamespaceQuota)> {
         let quota = |(name, role): (String, Role)| {
             let state = self.quotas.get(&name).map(|q| quota_state(q));
-            let present = state.map(|state| Presence::Quota { state, fenced: self.firm.contains(&name) });
+            let present = state.map(|state| Presence::Quota { state, fenced: self.fenced.contains(&name) });
             let (open, presence) = match role {
                 Role::Foreign | Role::Adoptable => return None,
-                Role::Missing if self.unseen.contains(&name) => (true, Presence::NoQuota),
+                Role::Missing if self.uncached.contains(&name) => (true, Presence::NoQuota),
                 Role::Missing => (true, Presence::NewNamespace),
                 Role::Active => (true, present.unwrap_or(Presence::NoQuota)),
                 Role::Retained => (false, present.unwrap_or(Presence::NoQuota)),
                 Role::Terminating => (false, present.unwrap_or(Presence::Terminating)),
             };
-            let pod_requests = if presence == Presence::Terminating { self.held(&name) } else { self.counted(&name) };
-            let (counted, demands) = (!self.unsteady.contains(&name), self.refused.demands(&name));
+            let pod_requests = if presence == Presence::Terminating { self.held(&name) } else { self.requested(&name) };
+            let (counted, demands) = (!self.lowered.contains(&name), self.refused.demands(&name));
             Some((name, NamespaceQuota { open, presence, counted, pod_requests, demands }))
         };
         let roles = self.roles();
-        // what we made a moment ago and the spec does not list any more
-        let unseen = self.unseen.iter().filter(|name| !roles.iter().any(|(known, _)| known == *name));
-        let unseen = unseen.map(|name| {
+        // created by a recent write, and no longer in the spec
+        let uncached = self.uncached.iter().filter(|name| !roles.iter().any(|(known, _)| known == *name));
+        let uncached = uncached.map(|name| {
             let (presence, pod_requests, demands) = (Presence::NoQuota, Amounts::new(), Vec::new());
             (name.clone(), NamespaceQuota { open: false, presence, counted: true, pod_requests, demands })
         });
-        roles.clone().into_iter().filter_map(quota).chain(unseen).collect()
+        roles.clone().into_iter().filter_map(quota).chain(uncached).collect()
     }
 
-    fn counted(&self, namespace: &str) -> Amounts {
-        self.counted.get(namespace).cloned().unwrap_or_default()
+    fn requested(&self, namespace: &str) -> Amounts {
+        self.requested.get(namespace).cloned().unwrap_or_default()
     }
 
     fn held(&self, namespace: &str) -> Amounts {
@@ -77,52 +78,59 @@ impl Observed {
         here.map(|((_, resource), n)| (quota_key(resource), Amount::of_milli(i128::from(*n) * 1000))).collect()
     }
 
-    /// The cap over all profiles, if the tenant has one. A text that is no number, which the schema refuses, is a cap of nothing.
+    /// The cap over all profiles, if the tenant has one. Text that is not a number, which the schema refuses, is a cap of zero.
     pub fn cap(&self) -> Option<Cap> {
         let text = self.tenant.spec.gpu_equivalents.clone()?;
         let weights = self.view.weights.iter().map(|(resource, weight)| (quota_key(resource), *weight));
         Some(Cap { whole: Amount::parse(&Quantity(text)).unwrap_or_default(), weights: weights.collect() })
     }
 
-    /// What the tenant's quotas have granted of all GPU resources, as whole GPUs; `None` without a cap.
+    /// Use of all GPU resources in whole GPUs, as the tenant's quotas count it; `None` without a cap.
     pub fn equivalents(&self) -> Option<Amount> {
         let cap = self.cap()?;
-        let ours = self.roles().into_iter().filter(|(_, role)| !matches!(role, Role::Foreign | Role::Adoptable));
-        let quotas: Vec<_> = ours.filter_map(|(name, _)| self.quotas.get(&name).cloned()).collect();
+        let own = self.roles().into_iter().filter(|(_, role)| !matches!(role, Role::Foreign | Role::Adoptable));
+        let quotas: Vec<_> = own.filter_map(|(name, _)| self.quotas.get(&name).cloned()).collect();
         let used = quotas.iter().flat_map(|quota| &quota.status.used);
         Some(cap.weigh(used.filter_map(|(key, quantity)| Some((key.as_str(), Amount::parse(quantity)?)))))
     }
 
-    /// What to write to which quota now, and where that leads.
+    /// The tenant's namespaces, and the decision about their quotas.
     pub fn decide_quotas(&self) -> (Vec<String>, QuotaDecision) {
         let (names, namespaces): (Vec<String>, Vec<NamespaceQuota>) = self.namespace_quotas().into_iter().unzip();
         let decision = quota::decide(&self.budget(), self.cap().as_ref(), &namespaces, self.tenant.spec.suspend);
         (names, decision)
     }
 
-    /// The quotas of the tenant's own namespaces.
+    /// Limits and use of the quotas that exist.
     pub fn quota_states(&self) -> BTreeMap<String, QuotaState> {
         self.quotas.iter().map(|(namespace, quota)| (namespace.clone(), quota_state(quota))).collect()
     }
 
-    /// What is used of a resource beyond the tenant's budget, and of all GPUs beyond its cap, in words; empty when all is within.
+    /// Use beyond the tenant's budget, by resource, and of all GPUs beyond its cap, for a message; empty if there is none.
     pub fn overdraft(&self, decision: &QuotaDecision) -> String {
         let budget = self.budget();
-        let words = |(key, over): (&String, &Amount)| {
+        let excess = |(key, over): (&String, &Amount)| {
             let of = |amounts: &Limits| amounts.get(key).map_or_else(|| "0".to_owned(), |q| q.0.clone());
             format!("{key} by {} over {}", quota::quantity(key, *over).0, of(&budget))
         };
         let cap = self.tenant.spec.gpu_equivalents.as_ref().filter(|_| decision.over_cap > Amount::default());
         let cap = cap.map(|cap| format!("spec.gpuEquivalents by {} over {cap}", decision.over_cap.decimal()));
-        decision.over_budget.iter().map(words).chain(cap).collect::<Vec<_>>().join(", ")
+        decision.over_budget.iter().map(excess).chain(cap).collect::<Vec<_>>().join(", ")
     }
 
-    /// The version and the identity that a write of this quota is decided on, to be refused if it is not that any more.
-    pub fn decided_on(&self, namespace: &str) -> (Option<String>, Option<String>) {
+    /// A namespace whose quota does not enforce its target yet.
+    pub fn pending_quota<'a>(&self, names: &'a [String], decision: &QuotaDecision) -> Option<&'a String> {
+        let states = self.quota_states();
+        let state = |name: &String| states.get(name).cloned().unwrap_or_default();
+        let mut targets = names.iter().zip(&decision.targets);
+        targets.find(|(name, target)| !state(name).unreached_keys(target).is_empty()).map(|(name, _)| name)
+    }
+
+    /// Version and uid that a write of this quota is decided on.
+    pub fn decided_on(&self, namespace: &str) -> Precondition {
         match self.quotas.get(namespace) {
             Some(quota) => (quota.resource_version(), quota.uid()),
-            // no object is of this version: the write makes one, or is refused
-            None => (Some("1".into()), None),
+            None => absent(),
         }
     }
 }
@@ -132,33 +140,33 @@ fn quota_state(quota: &SlimQuota) -> QuotaState {
     QuotaState { written: spec.hard.clone(), enforced: status.hard.clone(), used: status.used.clone() }
 }
 
-/// Devices that live pods of these namespaces ask for, by namespace and quota key.
-pub fn counted<'a>(pods: impl Iterator<Item = &'a SlimPod>) -> BTreeMap<String, Amounts> {
-    let mut counted: BTreeMap<String, Amounts> = BTreeMap::new();
+/// Devices that pods request, but for those that have finished or are terminating, by namespace and quota key.
+pub fn requested<'a>(pods: impl Iterator<Item = &'a SlimPod>) -> BTreeMap<String, Amounts> {
+    let mut requested: BTreeMap<String, Amounts> = BTreeMap::new();
     for pod in pods.filter(|p| !p.is_over() && p.metadata.deletion_timestamp.is_none()) {
-        let here = counted.entry(pod.namespace().unwrap_or_default()).or_default();
+        let here = requested.entry(pod.namespace().unwrap_or_default()).or_default();
         let containers = pod.spec.containers.iter().flat_map(|c| &c.resources.requests);
-        for (resource, asked) in containers {
+        for (resource, quantity) in containers {
             let sum = here.entry(quota_key(resource)).or_default();
-            *sum = sum.plus(Amount::parse(asked).unwrap_or_default());
+            *sum = sum.plus(Amount::parse(quantity).unwrap_or_default());
         }
     }
-    counted
+    requested
 }
 
-/// The limits of a quota that are in force, each by a number that tells its key from others.
+/// The limits that a quota enforces (`status.hard`), by hash of their key.
 #[derive(Clone, Debug)]
-pub struct InForce(Box<[(u64, Amount)]>);
+pub struct Enforced(Box<[(u64, Amount)]>);
 
-impl InForce {
+impl Enforced {
     /// Of a quota.
     pub fn of(quota: &SlimQuota) -> Self {
         let amounts = quota.status.hard.iter().filter_map(|(key, q)| Some((hash(key), Amount::parse(q)?)));
         Self(amounts.collect())
     }
 
-    /// Has any limit come down since then, or gone?
-    pub fn fell_from(&self, before: &Self) -> bool {
+    /// Is any limit lower than before, or missing?
+    pub fn is_lower_than(&self, before: &Self) -> bool {
         let amount = |key: u64| self.0.iter().find(|(other, _)| *other == key).map(|(_, amount)| *amount);
         before.0.iter().any(|(key, then)| amount(*key) < Some(*then))
     }
@@ -173,18 +181,4 @@ fn hash(key: &str) -> u64 {
 /// The fencing token of the last write of a quota.
 pub fn fencing_token(quota: &SlimQuota) -> Option<FencingToken> {
     quota.annotations().get(render::STAMP).and_then(|text| FencingToken::parse(text))
-}
-
-/// Resources of the budget that a tenant's quotas have not reached, by namespace.
-pub fn unreached<'a>(
-    names: &'a [String],
-    decision: &'a QuotaDecision,
-    quotas: &'a BTreeMap<String, QuotaState>,
-) -> BTreeMap<&'a str, BTreeSet<&'a str>> {
-    let none = QuotaState::default();
-    let of = |(name, target): (&'a String, &'a Limits)| {
-        let keys = quotas.get(name).unwrap_or(&none).unreached_keys(target);
-        (!keys.is_empty()).then_some((name.as_str(), keys))
-    };
-    names.iter().zip(&decision.targets).filter_map(of).collect()
 }

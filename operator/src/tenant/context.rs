@@ -1,8 +1,8 @@
-//! State of the tenant controller between reconciles, and what a reconcile observes: the caches, its own last writes, refusals.
+//! State of the tenant controller between reconciles, and what a reconcile observes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -18,11 +18,11 @@ use tokio::sync::watch;
 
 use super::{
     TenantError, budget,
-    observe::Observed,
-    pull::Pulls,
+    managed::Managed,
+    observe::{Observed, PullSecrets},
     refused_controllers::{Refused, RefusedControllers, newest_pods},
-    render,
     standard::Standard,
+    versions::{Versions, Written},
     wake_controllers::{Wake, WakeTarget},
 };
 use crate::{
@@ -32,86 +32,44 @@ use crate::{
     metrics::Metrics,
 };
 
-/// How long a decision waits for the cache to show our last write.
-const LONGEST_LAG: Duration = Duration::from_secs(5);
-/// How long after a limit has come down no other is raised: a pod that was admitted before may not be there yet, and the quota
-/// controller, which counts pods that are, may have left it out. Most are there in a few milliseconds.
-pub(super) const STEADY: Duration = Duration::from_millis(500);
+/// Time after a limit was lowered in which no other limit is raised: a pod that was admitted just before may not exist yet, and the
+/// quota controller, which counts pods that exist, may have left it out. Most exist after a few milliseconds.
+pub(super) const SETTLING_TIME: Duration = Duration::from_millis(500);
 
-/// Objects whose last write has to be seen before the next decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Kept {
-    Quota,
-    Binding,
-    Viewers,
-    Grant,
-    Network,
-    Limits,
-    Classes,
-    /// By namespace and name, with a slash between them.
-    Pull,
-    Account,
-    /// By name, as the binding.
-    TenantRole,
-    TenantBinding,
-}
-
-impl Kept {
-    /// What people call it.
-    pub(super) fn words(self) -> &'static str {
-        match self {
-            Self::Quota => "quota",
-            Self::Binding => "owners' role binding",
-            Self::Viewers => "viewers' role binding",
-            Self::Grant => "grant",
-            Self::Network => "network policy",
-            Self::Limits => "limit range",
-            Self::Classes => "quota for PriorityClasses",
-            Self::Pull => "image pull secret",
-            Self::Account => "ServiceAccount default",
-            Self::TenantRole => "ClusterRole of the tenant",
-            Self::TenantBinding => "ClusterRoleBinding of the tenant",
-        }
-    }
-}
-
-/// What the command line says about tenants.
+/// Settings from the command line.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Our own namespace, which no tenant gets.
+    /// The operator's namespace, which no tenant may list.
     pub home: String,
     /// Write a condition into the status of refused controllers once there is headroom.
     pub wake_controllers: bool,
 }
 
-/// What the controller works with.
+/// State of the controller.
 pub struct Context {
     pub(super) caches: Caches,
     pub(super) writer: Writer,
     pub(super) publisher: Publisher,
     view: watch::Receiver<Arc<FleetView>>,
-    /// What every tenant gets alike.
+    /// Settings of the platform for every tenant.
     standard: Arc<Standard>,
     settings: Settings,
     pub(super) metrics: Arc<Metrics>,
-    /// Versions of what was written last, by namespace: a decision about budgets needs to see its quota, and what is not seen
-    /// yet would be written once more.
-    written: Mutex<HashMap<(Kept, String), (u64, Instant)>>,
-    /// Since when tenants are in a transient state that their status does not report yet.
-    passing: Mutex<HashMap<String, Instant>>,
+    versions: Mutex<Versions>,
+    /// Begin of transient states that the status does not report yet, by tenant.
+    transient_since: Mutex<HashMap<String, Instant>>,
     /// Failed reconciles in a row, by tenant.
     failures: Mutex<HashMap<String, u32>>,
-    /// Which quotas can be relied on.
+    /// This leader's writes of quotas.
     fence: Mutex<WriteFence>,
     /// Refused controllers by tenant.
     refused: Mutex<HashMap<String, RefusedControllers>>,
-    /// What was in force of quotas when they were seen last, and when one of their limits has come down, by namespace.
-    lowered: Mutex<HashMap<String, (budget::InForce, Instant)>>,
+    /// Limits that quotas enforced when they were last observed, and when one of them was lowered last, by namespace.
+    lowered: Mutex<HashMap<String, (budget::Enforced, Instant)>>,
 }
 
 impl Context {
-    /// What the controller works with; `view` is the fleet as its pass has found it, `term` grows from leader to leader, `standard` is
-    /// what every tenant gets alike.
+    /// The state of a new leader; `term` grows from leader to leader.
     pub fn new(
         term: u64,
         (settings, standard): (Settings, Standard),
@@ -121,7 +79,7 @@ impl Context {
         view: watch::Receiver<Arc<FleetView>>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let (written, passing, failures, refused, lowered) = Default::default();
+        let (versions, transient_since, failures, refused, lowered) = Default::default();
         let fence = Mutex::new(WriteFence::new(term));
         let standard = Arc::new(standard);
         Self {
@@ -132,8 +90,8 @@ impl Context {
             standard,
             settings,
             metrics,
-            written,
-            passing,
+            versions,
+            transient_since,
             failures,
             fence,
             refused,
@@ -158,111 +116,102 @@ impl Context {
     }
 
     pub(super) fn observe(&self, tenant: &GpuTenant) -> Observed {
-        let me = tenant.name_any();
-        let mut names = self.caches.namespaces.names_of_tenant(&me);
-        let listed: BTreeSet<&String> = tenant.spec.namespaces.iter().map(|n| &n.name).collect();
-        names.extend(listed.iter().map(|name| (*name).clone()));
-        let namespaces = names.into_iter().filter_map(|name| {
-            let found = self.caches.namespaces.get("", &name)?;
-            // the label may have changed since the names were read
-            let concerned = listed.contains(&name) || found.labels().get(names::TENANT_LABEL) == Some(&me);
-            concerned.then_some((name, found))
+        let name = tenant.name_any();
+        let namespaces = self.namespaces(tenant);
+        let quotas = each(&namespaces, |ns| self.caches.quotas.get(ns, Managed::Quota.name()));
+        let managed = namespaces.keys().flat_map(|namespace| {
+            let object = |kind: Managed| Some(((kind, namespace.clone()), kind.cached(&self.caches, namespace)?));
+            Managed::from_spec().filter_map(object)
         });
-        let namespaces: BTreeMap<_, _> = namespaces.collect();
-        let quotas = each(&namespaces, |ns| self.caches.quotas.get(ns, render::QUOTA));
-        let bindings = of(&self.caches.bindings, render::OWNERS, &namespaces);
-        let viewers = of(&self.caches.bindings, render::VIEWERS, &namespaces);
-        let networks = of(&self.caches.policies, render::NETWORK, &namespaces);
-        let limits = of(&self.caches.limits, render::LIMITS, &namespaces);
-        let classes = each(&namespaces, |ns| self.caches.quotas.get(ns, render::CLASSES));
-        let grants = of(&self.caches.grants, names::GRANT, &namespaces);
-        let pulls = self.pulls(&namespaces);
-        let (standard, home, api_endpoints) =
-            (self.standard.clone(), self.settings.home.clone(), self.caches.api_endpoints());
-        let view = self.view.borrow().clone();
-        let (firm, unseen) = {
+        let (fenced, uncached) = {
             let mut fence = self.fence();
-            let unseen = fence.unseen(&me, |name| namespaces.contains_key(name));
-            let firm = |(ns, q): &(&String, &Arc<SlimQuota>)| {
-                fence.is_fenced(&me, ns, version(&***q), budget::fencing_token(q))
+            let uncached = fence.unseen(&name, |namespace| namespaces.contains_key(namespace));
+            let is_fenced = |(ns, quota): &(&String, &Arc<SlimQuota>)| {
+                fence.is_fenced(&name, ns, version(&***quota), budget::fencing_token(quota))
             };
-            (quotas.iter().filter(firm).map(|(ns, _)| ns.clone()).collect(), unseen)
+            (quotas.iter().filter(is_fenced).map(|(ns, _)| ns.clone()).collect(), uncached)
         };
-        // a budget in one place does not move, unless one profile's goes to another
-        let counting = quotas.len() > 1 || tenant.spec.gpu_equivalents.is_some();
-        let unsteady = self.unsteady(&quotas, counting);
-        let here = quotas.keys().filter(|_| counting).flat_map(|ns| self.caches.pods.in_namespace(ns));
-        let counted = budget::counted(here.collect::<Vec<_>>().iter().map(|p| &**p));
-        let (tenant, refused, now) = (tenant.clone(), RefusedControllers::default(), Timestamp::now());
+        // a budget in one namespace does not move, unless it moves between profiles
+        let moves = quotas.len() > 1 || tenant.spec.gpu_equivalents.is_some();
+        let pods: Vec<_> = quotas.keys().filter(|_| moves).flat_map(|ns| self.caches.pods.in_namespace(ns)).collect();
         let mut seen = Observed {
-            tenant,
+            tenant: tenant.clone(),
+            managed: managed.collect(),
+            pull_secrets: self.pull_secrets(&namespaces),
+            standard: self.standard.clone(),
+            api_endpoints: self.caches.api_endpoints(),
+            operator_namespace: self.settings.home.clone(),
+            fenced,
+            lowered: self.lowered(&quotas, moves),
+            requested: budget::requested(pods.iter().map(|pod| &**pod)),
+            uncached,
+            refused: RefusedControllers::default(),
+            view: self.view.borrow().clone(),
+            now: Timestamp::now(),
             namespaces,
             quotas,
-            bindings,
-            viewers,
-            networks,
-            limits,
-            classes,
-            pulls,
-            standard,
-            api_endpoints,
-            home,
-            grants,
-            firm,
-            unsteady,
-            counted,
-            unseen,
-            refused,
-            view,
-            now,
         };
         seen.refused = self.refused_of(&seen);
         seen
     }
 
-    /// The image pull secrets of these namespaces, and those that may be copied there.
-    fn pulls(&self, namespaces: &BTreeMap<String, Arc<SlimNamespace>>) -> Pulls {
-        let caches = &self.caches.pulls;
-        let mut pulls = Pulls::default();
-        for (name, stores) in &caches.named {
-            let source = stores.source.get(&self.settings.home, name);
-            pulls.sources.insert(name.clone(), source);
-            let here = of(&stores.secrets, name, namespaces).into_iter();
-            pulls.secrets.extend(here.map(|(namespace, secret)| ((namespace, name.clone()), secret)));
-        }
-        pulls.accounts = caches.accounts.iter().flat_map(|store| of(store, pull::ACCOUNT, namespaces)).collect();
-        pulls
+    /// Namespaces that the tenant lists, and those with its label.
+    fn namespaces(&self, tenant: &GpuTenant) -> BTreeMap<String, Arc<SlimNamespace>> {
+        let owner = tenant.name_any();
+        let listed: BTreeSet<&String> = tenant.spec.namespaces.iter().map(|n| &n.name).collect();
+        let mut names = self.caches.namespaces.names_of_tenant(&owner);
+        names.extend(listed.iter().map(|name| (*name).clone()));
+        let namespaces = names.into_iter().filter_map(|name| {
+            let found = self.caches.namespaces.get("", &name)?;
+            // the label may have changed since the names were read
+            let concerned = listed.contains(&name) || found.labels().get(names::TENANT_LABEL) == Some(&owner);
+            concerned.then_some((name, found))
+        });
+        namespaces.collect()
     }
 
-    /// Namespaces in which a limit in force has come down within [`STEADY`], as far as this leader can know; of a budget that does not move
-    /// nothing is remembered, and nothing wanted.
-    fn unsteady(&self, quotas: &BTreeMap<String, Arc<SlimQuota>>, moves: bool) -> BTreeSet<String> {
-        let mut lowered = self.lowered.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut unsteady = BTreeSet::new();
+    /// The image pull secrets of these namespaces, and their sources.
+    fn pull_secrets(&self, namespaces: &BTreeMap<String, Arc<SlimNamespace>>) -> PullSecrets {
+        let caches = &self.caches.pulls;
+        let mut found = PullSecrets::default();
+        for (name, stores) in &caches.named {
+            found.sources.insert(name.clone(), stores.source.get(&self.settings.home, name));
+            let secrets = in_each(&stores.secrets, name, namespaces).into_iter();
+            found.secrets.extend(secrets.map(|(namespace, secret)| ((namespace, name.clone()), secret)));
+        }
+        found.accounts = caches.accounts.iter().flat_map(|store| in_each(store, pull::ACCOUNT, namespaces)).collect();
+        found
+    }
+
+    /// Namespaces in which an enforced limit was lowered within [`SETTLING_TIME`], as far as this leader has observed; none if the budget
+    /// does not move.
+    fn lowered(&self, quotas: &BTreeMap<String, Arc<SlimQuota>>, moves: bool) -> BTreeSet<String> {
+        let mut known = lock(&self.lowered);
         if !moves {
             for namespace in quotas.keys() {
-                lowered.remove(namespace);
+                known.remove(namespace);
             }
-            return unsteady;
+            return BTreeSet::new();
         }
+        let mut lowered = BTreeSet::new();
         for (namespace, quota) in quotas {
-            let now = budget::InForce::of(quota);
-            let since = match lowered.get(namespace) {
-                Some((before, since)) if !now.fell_from(before) => *since,
+            let now = budget::Enforced::of(quota);
+            let since = match known.get(namespace) {
+                Some((before, since)) if !now.is_lower_than(before) => *since,
                 _ => Instant::now(),
             };
-            lowered.insert(namespace.clone(), (now, since));
-            if since.elapsed() < STEADY {
-                unsteady.insert(namespace.clone());
+            known.insert(namespace.clone(), (now, since));
+            if since.elapsed() < SETTLING_TIME {
+                lowered.insert(namespace.clone());
             }
         }
-        unsteady
+        lowered
     }
 
-    /// Follows the controllers that this tenant's quotas refused.
+    /// Updates the refused controllers of the tenant.
     fn refused_of(&self, seen: &Observed) -> RefusedControllers {
         let refusals: Vec<Refused> = seen.quotas.keys().flat_map(|namespace| self.refusals_in(namespace)).collect();
-        let mut all = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.refused);
         let old = all.remove(&seen.name()).unwrap_or_default();
         let (new, waited) = old.update(&refusals, &seen.quota_states(), seen.now);
         for time in waited {
@@ -292,9 +241,9 @@ impl Context {
         refusals.into_iter().map(refused).collect()
     }
 
-    /// A controller was woken.
+    /// Notes that a controller was woken.
     pub(super) fn woken(&self, tenant: &str, wake: &Wake) {
-        let mut all = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.refused);
         if let Some(refused) = all.get_mut(tenant) {
             refused.woken(wake);
         }
@@ -309,36 +258,30 @@ impl Context {
             .map(|(namespace, _)| namespace.clone())
     }
 
-    /// Forgets a tenant that has gone.
+    /// Removes the state of a deleted tenant.
     pub(super) fn forget(&self, seen: &Observed) {
-        self.has_passed(&seen.name());
+        self.transient_ended(&seen.name());
         self.fence().forget(&seen.name());
-        let mut lowered = self.lowered.lock().unwrap_or_else(PoisonError::into_inner);
-        lowered.retain(|namespace, _| !seen.namespaces.contains_key(namespace));
+        lock(&self.lowered).retain(|namespace, _| !seen.namespaces.contains_key(namespace));
     }
 
-    pub(super) fn fence(&self) -> std::sync::MutexGuard<'_, WriteFence> {
-        self.fence.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn fence(&self) -> MutexGuard<'_, WriteFence> {
+        lock(&self.fence)
     }
 
-    /// For how long a tenant has been in a state that passes by itself.
-    pub(super) fn passes_for(&self, tenant: &str) -> Duration {
-        self.passing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(tenant.to_owned())
-            .or_insert_with(Instant::now)
-            .elapsed()
+    /// Time for which a tenant has been in a transient state.
+    pub(super) fn transient_for(&self, tenant: &str) -> Duration {
+        lock(&self.transient_since).entry(tenant.to_owned()).or_insert_with(Instant::now).elapsed()
     }
 
-    /// A tenant is in such a state no longer.
-    pub(super) fn has_passed(&self, tenant: &str) {
-        self.passing.lock().unwrap_or_else(PoisonError::into_inner).remove(tenant);
+    /// Notes that a tenant is in no transient state.
+    pub(super) fn transient_ended(&self, tenant: &str) {
+        lock(&self.transient_since).remove(tenant);
     }
 
     /// Counts failed reconciles of a tenant in a row; a success ends the row.
     pub(super) fn failures(&self, tenant: &str, failed: bool) -> u32 {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failures = lock(&self.failures);
         if !failed {
             failures.remove(tenant);
             return 0;
@@ -349,53 +292,36 @@ impl Context {
     }
 
     /// Remembers the version that a write produced.
-    pub(super) fn note(&self, kept: Kept, namespace: String, applied: &impl Resource) {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        written.insert((kept, namespace), (version(applied), Instant::now()));
+    pub(super) fn wrote(&self, namespace: String, object: Written, applied: &impl Resource) {
+        lock(&self.versions).wrote(namespace, object, version(applied));
     }
 
-    /// Have the caches seen what we wrote last into these namespaces?
+    /// An object of this namespace, or of this name, whose last write the caches do not have yet.
+    pub(super) fn lagging(&self, key: &str, cached: impl Fn(&Written) -> Option<u64>) -> Option<Written> {
+        lock(&self.versions).lagging(key, cached)
+    }
+
+    /// Fails while the caches do not have the last writes into these namespaces.
     pub(super) fn caught_up(&self, seen: &Observed) -> Result<(), TenantError> {
         for namespace in seen.namespaces.keys() {
-            let mut all = vec![
-                (Kept::Quota, namespace.clone(), seen.quotas.get(namespace).map(|o| version(&**o))),
-                (Kept::Binding, namespace.clone(), seen.bindings.get(namespace).map(|o| o.version)),
-                (Kept::Viewers, namespace.clone(), seen.viewers.get(namespace).map(|o| o.version)),
-                (Kept::Grant, namespace.clone(), seen.grants.get(namespace).map(|o| o.version)),
-                (Kept::Network, namespace.clone(), seen.networks.get(namespace).map(|o| o.version)),
-                (Kept::Limits, namespace.clone(), seen.limits.get(namespace).map(|o| o.version)),
-                (Kept::Classes, namespace.clone(), seen.classes.get(namespace).map(|o| version(&**o))),
-                (Kept::Account, namespace.clone(), seen.pulls.accounts.get(namespace).map(|o| version(&**o))),
-            ];
-            all.extend(seen.pulls.sources.keys().map(|name| {
-                let shown = seen.pulls.secrets.get(&(namespace.clone(), name.clone()));
-                (Kept::Pull, format!("{namespace}/{name}"), shown.map(|o| version(&**o)))
-            }));
-            for (kept, which, shown) in all {
-                if !self.is_shown(kept, which, shown) {
-                    return Err(TenantError::Lagging(format!("the {} of namespace {namespace}", kept.words())));
-                }
+            if let Some(object) = self.lagging(namespace, |object| seen.version(namespace, object)) {
+                return Err(TenantError::Lagging(format!("{object} of namespace {namespace}")));
             }
         }
         Ok(())
     }
+}
 
-    /// Does the cache, which shows this version of an object, show what was written last?
-    pub(super) fn is_shown(&self, kept: Kept, which: String, shown: Option<u64>) -> bool {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (kept, which);
-        let Some((last, since)) = written.get(&key).copied() else { return true };
-        // an object that was deleted meanwhile is never shown in the version that was written
-        if since.elapsed() < LONGEST_LAG && shown.is_none_or(|shown| shown < last) {
-            return false;
-        }
-        written.remove(&key);
-        true
-    }
+fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Objects of this name in these namespaces.
-fn of<V>(store: &Store<V>, name: &str, namespaces: &BTreeMap<String, Arc<SlimNamespace>>) -> BTreeMap<String, Arc<V>> {
+fn in_each<V>(
+    store: &Store<V>,
+    name: &str,
+    namespaces: &BTreeMap<String, Arc<SlimNamespace>>,
+) -> BTreeMap<String, Arc<V>> {
     each(namespaces, |ns| store.get(ns, name))
 }
 

@@ -1,30 +1,36 @@
 //! Reconciles tenants with kube's `Controller`: observe, decide, write, report.
 
 use std::{
+    convert::Infallible,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use futures::{Stream, StreamExt as _, future, stream};
+use futures::{FutureExt as _, Stream, StreamExt as _, future, stream};
 use gputenancy_crds::GpuTenant;
-use kube::runtime::{
-    Controller,
-    controller::{Action, Config},
+use kube::{
+    ResourceExt as _,
+    runtime::{
+        Controller,
+        controller::{Action, Config},
+        reflector::{ObjectRef, Store},
+    },
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
     TenantError,
-    carry::carry_out,
-    context::{Context, STEADY},
-    decide::{self, Write},
+    context::{Context, SETTLING_TIME},
+    decide,
+    execute::execute,
     failed,
     report::report,
     status, teardown, tenant_role,
+    write::Write,
 };
 use crate::{apply::has_finalizer, cache::Trigger};
 
-/// One change brings several triggers, and a reconcile one for each of its writes.
+/// A change causes several triggers, and each write of a reconcile another.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 /// Until the cache has caught up with a write.
 const LAG: Duration = Duration::from_millis(200);
@@ -32,10 +38,10 @@ const LAG: Duration = Duration::from_millis(200);
 const MIN_BACKOFF: Duration = Duration::from_secs(2);
 /// Longest requeue after a failure.
 const MAX_BACKOFF: Duration = Duration::from_secs(16);
-/// A tenant that is being deleted is checked this often.
+/// Requeue of a tenant that is being deleted.
 const DELETION_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Reconciles the tenants of triggers until `stop`, and then ends those that have begun. A panic of a reconcile ends this too.
+/// Reconciles the tenants of triggers until `stop`, and then completes reconciles in progress. A panic of a reconcile is one of this future.
 pub async fn run(
     context: Context,
     triggers: impl Stream<Item = Trigger> + Send + 'static,
@@ -45,44 +51,56 @@ pub async fn run(
     let tenants = context.caches.tenants.clone();
     let context = Arc::new(context);
     let of = context.clone();
-    // the cache watches tenants already: triggers are the only source
+    let requests = triggers.flat_map(move |trigger| stream::iter(of.tenants_of(trigger)));
+    reconcile_all(tenants, requests, concurrency, stop, |tenant| reconcile(tenant, context.clone())).await;
+}
+
+/// Reconciles the tenants of `requests` with kube's `Controller`.
+async fn reconcile_all<F>(
+    tenants: Store<GpuTenant>,
+    requests: impl Stream<Item = ObjectRef<GpuTenant>> + Send + 'static,
+    concurrency: u16,
+    stop: CancellationToken,
+    mut reconcile: impl FnMut(Arc<GpuTenant>) -> F,
+) where
+    F: Future<Output = Action> + Send + 'static,
+{
+    // the cache watches tenants already: `requests` is the only source
     Controller::for_stream(stream::pending(), tenants)
         .with_config(Config::default().debounce(DEBOUNCE).concurrency(concurrency))
-        .reconcile_on(triggers.flat_map(move |trigger| stream::iter(of.tenants_of(trigger))))
+        .reconcile_on(requests)
         .graceful_shutdown_on(stop.cancelled_owned())
-        .run(reconcile, |tenant, error, context| requeue_after_error(&tenant, error, &context), context)
-        // errors are logged where they occur
+        .run(|tenant, _| reconcile(tenant).map(Ok::<_, Infallible>), |_, error, _| match *error {}, Arc::new(()))
         .for_each(|_| future::ready(()))
         .await;
 }
 
-async fn reconcile(tenant: Arc<GpuTenant>, context: Arc<Context>) -> Result<Action, TenantError> {
-    let begun = Instant::now();
+async fn reconcile(tenant: Arc<GpuTenant>, context: Arc<Context>) -> Action {
+    let (name, begun) = (tenant.name_any(), Instant::now());
     let outcome = reconcile_once(&tenant, &context).await;
     let failed = outcome.as_ref().is_err_and(|error| !matches!(error, TenantError::Lagging(_)));
     context.metrics.reconciled("tenant", begun.elapsed().as_secs_f64(), failed);
-    match &outcome {
-        Ok(_) => _ = context.failures(tenant.metadata.name.as_deref().unwrap_or_default(), false),
-        Err(error) if failed => tracing::warn!(%error, "tenant not reconciled, requeueing"),
-        Err(error) => tracing::debug!(%error, "cache lags, requeueing tenant"),
-    }
-    outcome.map(|after| after.map_or_else(Action::await_change, Action::requeue))
-}
-
-fn requeue_after_error(tenant: &GpuTenant, error: &TenantError, context: &Context) -> Action {
-    Action::requeue(match error {
-        TenantError::Lagging(_) => LAG,
-        TenantError::Write { .. } | TenantError::Outranked(_) => {
-            backoff(context.failures(tenant.metadata.name.as_deref().unwrap_or_default(), true))
+    match outcome {
+        Ok(after) => {
+            context.failures(&name, false);
+            after.map_or_else(Action::await_change, Action::requeue)
         }
-    })
+        Err(error @ TenantError::Lagging(_)) => {
+            tracing::debug!(%error, "cache lags, requeueing tenant");
+            Action::requeue(LAG)
+        }
+        Err(error @ (TenantError::Write { .. } | TenantError::Outranked(_))) => {
+            tracing::warn!(%error, "tenant not reconciled, requeueing");
+            Action::requeue(backoff(context.failures(&name, true)))
+        }
+    }
 }
 
 fn backoff(failures: u32) -> Duration {
     MIN_BACKOFF.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(MAX_BACKOFF)
 }
 
-/// One reconcile; returns after which time another is needed though nothing changes.
+/// One reconcile; returns the time after which another is needed without a trigger.
 async fn reconcile_once(tenant: &GpuTenant, context: &Context) -> Result<Option<Duration>, TenantError> {
     let seen = context.observe(tenant);
     context.caught_up(&seen)?;
@@ -99,10 +117,10 @@ async fn reconcile_once(tenant: &GpuTenant, context: &Context) -> Result<Option<
         context.writer.set_finalizer(tenant, true).await.map_err(failed("adding the finalizer"))?;
         decide::writes(&seen)
     };
-    let finishes = writes.iter().any(|w| matches!(w, Write::Finish(_)));
+    let finalizes = writes.iter().any(|w| matches!(w, Write::RemoveFinalizer(_)));
     let mut outcome = Ok(());
     for write in writes {
-        outcome = carry_out(&seen, context, write).await;
+        outcome = execute(&seen, context, write).await;
         if outcome.is_err() {
             break;
         }
@@ -110,7 +128,7 @@ async fn reconcile_once(tenant: &GpuTenant, context: &Context) -> Result<Option<
     if !deleted && outcome.is_ok() {
         outcome = tenant_role::reconcile(tenant, context).await;
     }
-    let reported = if finishes {
+    let reported = if finalizes {
         context.forget(&seen);
         None
     } else {
@@ -120,13 +138,30 @@ async fn reconcile_once(tenant: &GpuTenant, context: &Context) -> Result<Option<
     outcome?;
     let deadline = seen.refused.next_deadline(seen.now, status::SHOWN_AFTER);
     let deadline = deadline.and_then(|then| Duration::try_from(then.duration_since(seen.now)).ok());
-    let steady = seen.decide_quotas().1.waits_for_count.then_some(STEADY);
-    Ok([reported, deadline, steady, deleted.then_some(DELETION_INTERVAL)].into_iter().flatten().min())
+    let settling = seen.decide_quotas().1.waits_for_count.then_some(SETTLING_TIME);
+    Ok([reported, deadline, settling, deleted.then_some(DELETION_INTERVAL)].into_iter().flatten().min())
 }
 
 #[cfg(test)]
 mod tests {
+    use gputenancy_crds::GpuTenantSpec;
+    use kube::runtime::{reflector, watcher::Event};
+
     use super::*;
+
+    #[tokio::test]
+    async fn controller_task_panics_when_a_reconcile_does() {
+        let (tenants, mut cache) = reflector::store();
+        let tenant = GpuTenant::new("team-a", GpuTenantSpec::default());
+        for event in [Event::Init, Event::InitApply(tenant), Event::InitDone] {
+            cache.apply_watcher_event(&event);
+        }
+        let requests = stream::iter([ObjectRef::new("team-a")]).chain(stream::pending());
+        let panics = |_| async { panic!("a bug in a reconcile") };
+        let task = tokio::spawn(reconcile_all(tenants, requests, 1, CancellationToken::new(), panics));
+        let ended = tokio::time::timeout(Duration::from_secs(10), task).await.expect("the task must end");
+        assert!(ended.unwrap_err().is_panic());
+    }
 
     #[test]
     fn backoff_doubles_up_to_its_maximum() {

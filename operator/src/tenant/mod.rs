@@ -1,13 +1,15 @@
 //! The controller of tenants: observe from the caches, decide, write, report.
 
 mod budget;
-mod carry;
 mod context;
 mod controller;
 mod decide;
+mod desired;
+mod execute;
+mod managed;
 mod network;
 mod observe;
-mod pull;
+mod pull_secrets;
 mod refused_controllers;
 mod render;
 mod report;
@@ -17,7 +19,9 @@ mod teardown;
 mod tenant_role;
 #[cfg(test)]
 mod tests;
+mod versions;
 mod wake_controllers;
+mod write;
 
 pub use context::{Context, Settings};
 pub use controller::run;
@@ -30,18 +34,18 @@ pub enum TenantError {
     /// The API server refused a write.
     #[error("{doing}: {source}")]
     Write {
-        /// What was being done.
+        /// The write.
         doing: String,
-        /// The answer.
+        /// The API server's answer.
         #[source]
         source: Box<kube::Error>,
     },
-    /// The caches lag behind what is written; says where.
+    /// The caches lag behind a write of this object.
     #[error("{0}: the cache lags behind the API server")]
     Lagging(String),
-    /// Another operator leads by now and has written a quota; says of which namespace.
+    /// A later leader has written the quota of this namespace.
     #[error(
-        "the quota of namespace {0} was written by a later leader: this operator writes nothing for the tenant and is about to lose its Lease; if it does not, restart it"
+        "the quota of namespace {0} was written by a later leader: this replica writes nothing for the tenant and should lose its Lease; restart it if it does not"
     )]
     Outranked(String),
 }
@@ -49,7 +53,7 @@ pub enum TenantError {
 fn failed(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> TenantError {
     let doing = doing.into();
     move |source| match &source {
-        // decided on an old version, or on a namespace's absence that is over
+        // decided on an old version, or on the absence of a namespace that exists by now
         kube::Error::Api(status) if status.is_conflict() || status.is_already_exists() => TenantError::Lagging(doing),
         _ => TenantError::Write { doing, source: Box::new(source) },
     }

@@ -1,4 +1,4 @@
-//! What a tenant's decision looks at.
+//! One tenant and all that concerns it: the input of every decision. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,59 +7,49 @@ use std::{
 
 pub use gputenancy_crds::quota::resource_key as quota_key;
 use gputenancy_crds::{
-    GpuGrantSpec, GpuTenant, GrantedProfile, Network,
+    GpuGrantSpec, GpuTenant, GrantedProfile,
     reasons::{self, Reason},
 };
 use gputenancy_engine::{
     projection::{SlimNamespace, SlimQuota, tenant_of},
     quota::{Amounts, unknown_weight_message},
 };
-use k8s_openapi::{api::networking::v1::NetworkPolicySpec, jiff::Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::{network, pull::Pulls, refused_controllers::RefusedControllers, render, standard::Standard};
+use super::{managed::Managed, refused_controllers::RefusedControllers, render, standard::Standard, versions::Written};
 use crate::{
-    cache::{ApiEndpoint, OwnedObject},
+    cache::{ApiEndpoint, OwnedObject, SlimAccount, SlimSecret, pull::Source, version},
     fleet_view::FleetView,
 };
 
-/// One tenant and all that concerns it, as the caches have it.
+/// A tenant, its objects as the caches have them, and the state of the controller.
 #[derive(Clone)]
 pub struct Observed {
     /// The tenant.
     pub tenant: GpuTenant,
     /// Namespaces that it lists, and those with its label.
     pub namespaces: BTreeMap<String, Arc<SlimNamespace>>,
-    /// Our quota in each namespace.
+    /// The quota of each namespace that has one.
     pub quotas: BTreeMap<String, Arc<SlimQuota>>,
-    /// Our owners' role binding in each namespace that has one.
-    pub bindings: BTreeMap<String, Arc<OwnedObject>>,
-    /// Our viewers' role binding in each namespace that has one.
-    pub viewers: BTreeMap<String, Arc<OwnedObject>>,
-    /// Our network policy in each namespace that has one.
-    pub networks: BTreeMap<String, Arc<OwnedObject>>,
-    /// Our limit range in each namespace that has one.
-    pub limits: BTreeMap<String, Arc<OwnedObject>>,
-    /// Our quota that knows `PriorityClasses` in each namespace that has one.
-    pub classes: BTreeMap<String, Arc<SlimQuota>>,
+    /// The other managed objects that exist, by type and namespace.
+    pub managed: BTreeMap<(Managed, String), Arc<OwnedObject>>,
     /// Its image pull secrets.
-    pub pulls: Pulls,
-    /// What every tenant gets alike.
+    pub pull_secrets: PullSecrets,
+    /// Settings of the platform for every tenant.
     pub standard: Arc<Standard>,
-    /// Where the API server answers.
+    /// Addresses and ports of the API server.
     pub api_endpoints: BTreeSet<ApiEndpoint>,
-    /// Our own namespace, which no tenant gets.
-    pub home: String,
-    /// Our grant in each namespace.
-    pub grants: BTreeMap<String, Arc<OwnedObject>>,
-    /// Namespaces whose quota nobody can raise unseen.
-    pub firm: BTreeSet<String>,
-    /// Namespaces in which a limit has come down just now.
-    pub unsteady: BTreeSet<String>,
-    /// What live pods ask for, by namespace and quota key.
-    pub counted: BTreeMap<String, Amounts>,
-    /// Namespaces whose quota was written and that are not seen yet.
-    pub unseen: BTreeSet<String>,
+    /// The operator's namespace, which no tenant may list.
+    pub operator_namespace: String,
+    /// Namespaces whose quota is fenced: no write in progress can raise it.
+    pub fenced: BTreeSet<String>,
+    /// Namespaces in which a limit was lowered a moment ago.
+    pub lowered: BTreeSet<String>,
+    /// Requests of running and pending pods, by namespace and quota key.
+    pub requested: BTreeMap<String, Amounts>,
+    /// Namespaces whose quota was written and that the caches do not have yet.
+    pub uncached: BTreeSet<String>,
     /// Its controllers whose pods were refused.
     pub refused: RefusedControllers,
     /// The fleet.
@@ -68,29 +58,40 @@ pub struct Observed {
     pub now: Timestamp,
 }
 
-/// What a namespace is to the tenant.
+/// Image pull secrets of one tenant, as the caches have them.
+#[derive(Clone, Default)]
+pub struct PullSecrets {
+    /// The Secret of the operator's namespace by each name that the chart allows.
+    pub sources: BTreeMap<String, Option<Arc<Source>>>,
+    /// Every Secret with such a name in a namespace of the tenant, whoever owns it, by namespace and name.
+    pub secrets: BTreeMap<(String, String), Arc<SlimSecret>>,
+    /// The `ServiceAccount` of pods that name none, by namespace.
+    pub accounts: BTreeMap<String, Arc<SlimAccount>>,
+}
+
+/// Relation of a namespace to the tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Listed, and not there.
+    /// Listed, and does not exist.
     Missing,
-    /// Listed, and somebody else's.
+    /// Listed, and not the tenant's.
     Foreign,
-    /// Listed to be adopted, and nobody's.
+    /// Listed to be adopted, and of no tenant.
     Adoptable,
-    /// On its way out.
+    /// The tenant's, and being deleted.
     Terminating,
-    /// Ours and listed.
+    /// The tenant's, and listed.
     Active,
-    /// Ours, and no longer listed.
+    /// The tenant's, and no longer listed.
     Retained,
 }
 
 /// A guarantee that cannot be granted at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// A reason in CamelCase.
+    /// Reason of a condition.
     pub reason: Reason,
-    /// What is wrong and what to do.
+    /// State and remedy.
     pub message: String,
 }
 
@@ -102,14 +103,14 @@ impl Observed {
 
     /// All namespaces with their roles: listed ones first, in the order of the list.
     pub fn roles(&self) -> Vec<(String, Role)> {
-        let me = self.name();
+        let tenant = self.name();
         let listed = self.tenant.spec.namespaces.iter().map(|n| (n.name.clone(), n.adopt));
         let mut roles: Vec<(String, Role)> = listed
             .map(|(name, adopt)| {
                 let role = match self.namespaces.get(&name) {
                     None => Role::Missing,
-                    Some(ns) if tenant_of(&**ns).is_none() && adopt && self.can_be_taken(ns) => Role::Adoptable,
-                    Some(ns) if tenant_of(&**ns).as_ref() != Some(&me) => Role::Foreign,
+                    Some(ns) if tenant_of(&**ns).is_none() && adopt && self.can_be_adopted(ns) => Role::Adoptable,
+                    Some(ns) if tenant_of(&**ns).as_ref() != Some(&tenant) => Role::Foreign,
                     Some(ns) if ns.metadata.deletion_timestamp.is_some() => Role::Terminating,
                     Some(_) => Role::Active,
                 };
@@ -117,37 +118,45 @@ impl Observed {
             })
             .collect();
         for (name, ns) in &self.namespaces {
-            if tenant_of(&**ns).as_ref() == Some(&me) && !roles.iter().any(|(n, _)| n == name) {
-                let going = ns.metadata.deletion_timestamp.is_some();
-                roles.push((name.clone(), if going { Role::Terminating } else { Role::Retained }));
+            if tenant_of(&**ns).as_ref() == Some(&tenant) && !roles.iter().any(|(n, _)| n == name) {
+                let terminating = ns.metadata.deletion_timestamp.is_some();
+                roles.push((name.clone(), if terminating { Role::Terminating } else { Role::Retained }));
             }
         }
         roles
     }
 
-    /// May a namespace that is nobody's be adopted?
-    pub fn can_be_taken(&self, namespace: &SlimNamespace) -> bool {
-        namespace.metadata.deletion_timestamp.is_none() && namespace.metadata.name.as_ref() != Some(&self.home)
+    fn can_be_adopted(&self, namespace: &SlimNamespace) -> bool {
+        namespace.metadata.deletion_timestamp.is_none()
+            && namespace.metadata.name.as_ref() != Some(&self.operator_namespace)
     }
 
-    /// Spec of the network policy of each namespace; none for a tenant that is open.
-    pub fn network(&self) -> Option<NetworkPolicySpec> {
-        let isolated = || network::isolated(&self.name(), &self.api_endpoints, &self.standard.egress);
-        (self.tenant.spec.network == Network::Isolated).then(isolated)
+    /// A managed object that exists.
+    pub fn managed(&self, kind: Managed, namespace: &str) -> Option<&OwnedObject> {
+        self.managed.get(&(kind, namespace.to_owned())).map(|object| &**object)
     }
 
-    /// Is the grant of a namespace as it should be?
-    pub fn has_grant(&self, namespace: &str) -> bool {
-        let wanted = || render::grant(&self.name(), namespace, self.grant(namespace));
-        self.grants.get(namespace).is_some_and(|present| present.is_like(&wanted()))
+    /// The cached version of an object.
+    pub fn version(&self, namespace: &str, object: &Written) -> Option<u64> {
+        match object {
+            Written::Managed(Managed::Quota) => self.quotas.get(namespace).map(|quota| version(&**quota)),
+            Written::Managed(kind) => self.managed(*kind, namespace).map(|object| object.version),
+            Written::PullSecret(name) => {
+                let secret = self.pull_secrets.secrets.get(&(namespace.to_owned(), name.clone()));
+                secret.map(|secret| version(&**secret))
+            }
+            Written::ServiceAccount => self.pull_secrets.accounts.get(namespace).map(|account| version(&**account)),
+            // of no namespace
+            Written::TenantRole | Written::TenantBinding => None,
+        }
     }
 
-    /// Guarantees that are refused, with the reason.
+    /// Guarantees that are refused.
     pub fn refusals(&self) -> Vec<Refusal> {
         self.tenant.spec.gpus.iter().filter_map(|g| self.granted(&g.profile).err()).collect()
     }
 
-    /// The resource of a profile that the tenant may have.
+    /// The resource of a profile that is granted to the tenant.
     pub fn granted(&self, profile: &str) -> Result<String, Refusal> {
         let me = self.name();
         let Some(found) = self.view.profiles.get(profile) else {
@@ -171,7 +180,7 @@ impl Observed {
         Ok(found.resource.clone())
     }
 
-    /// What pods of a namespace may ask for. A namespace that is no longer listed gets nothing.
+    /// The resources that pods of a namespace may request: none in a namespace that is no longer listed.
     pub fn grant(&self, namespace: &str) -> GpuGrantSpec {
         let spec = &self.tenant.spec;
         let mut grant = GpuGrantSpec { tenant: self.name(), ..GpuGrantSpec::default() };
@@ -201,8 +210,8 @@ impl Observed {
         grant
     }
 
-    /// Did we make this namespace?
-    pub fn made_by_us(&self, namespace: &str) -> bool {
+    /// Did the operator create this namespace?
+    pub fn created_by_operator(&self, namespace: &str) -> bool {
         self.namespaces.get(namespace).is_some_and(|ns| ns.annotations().contains_key(render::CREATED_FOR))
     }
 }

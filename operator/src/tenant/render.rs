@@ -1,4 +1,4 @@
-//! The objects of a tenant, rendered from what has been decided; nothing here can fail.
+//! Renders the objects of a tenant. Pure; nothing here can fail.
 
 use std::collections::BTreeMap;
 
@@ -8,45 +8,41 @@ use k8s_openapi::{
     api::{
         core::v1::{
             LimitRange, LimitRangeItem, LimitRangeSpec, Namespace, ResourceQuota, ResourceQuotaSpec, ScopeSelector,
-            ScopedResourceSelectorRequirement, Secret,
+            ScopedResourceSelectorRequirement,
         },
         networking::v1::{NetworkPolicy, NetworkPolicySpec},
         rbac::v1::{RoleBinding, RoleRef, Subject},
     },
     apimachinery::pkg::api::resource::Quantity,
 };
-use kube::{ResourceExt as _, api::ObjectMeta};
+use kube::{Resource, ResourceExt as _, api::ObjectMeta};
 
-use super::{pull::PullCopy, standard::Standard};
-use crate::cache::pull::TYPE;
+use super::standard::Standard;
 
-/// Name of the quota in every namespace of a tenant.
-pub const QUOTA: &str = names::QUOTA;
-/// Name of the quota that knows `PriorityClasses`, in every namespace of a tenant that says which its pods may name.
-pub const CLASSES: &str = "gputenancy-priority-classes";
+/// Name of the quota for `PriorityClasses`, in every namespace of a tenant with `spec.priorityClasses`.
+pub const PRIORITY_CLASS_QUOTA: &str = "gputenancy-priority-classes";
 /// Name of the owners' role binding in every namespace of a tenant that has owners.
 pub const OWNERS: &str = "gputenancy-owners";
-/// The role that owners get: `edit` without network policies. It comes with the chart.
+/// The chart's role for owners: `edit` without network policies.
 pub const OWNER_ROLE: &str = "gputenancy:tenant-owner";
 /// Name of the viewers' role binding in every namespace of a tenant that has viewers.
 pub const VIEWERS: &str = "gputenancy-viewers";
-/// The role that viewers get: `view`. It comes with the chart.
+/// The chart's role for viewers: `view`.
 pub const VIEWER_ROLE: &str = "gputenancy:tenant-viewer";
 /// Name of the network policy in every namespace of an isolated tenant.
-pub const NETWORK: &str = "gputenancy";
+pub const NETWORK_POLICY: &str = "gputenancy";
 /// Name of the limit range in every namespace of a tenant.
-pub const LIMITS: &str = "gputenancy";
-/// Annotation on namespaces that we made, with the tenant's uid: these are deleted with the tenant, others only released.
+pub const LIMIT_RANGE: &str = "gputenancy";
+/// Annotation of namespaces that the operator created, with the tenant's uid: these are deleted with the tenant, others are released.
 pub const CREATED_FOR: &str = "gputenancy.io/created-for";
-/// Label on namespaces that a tenant no longer lists: they keep their data and get no GPUs.
+/// Label of namespaces that a tenant no longer lists: they keep their data and get no GPUs.
 pub const RETAINED_FROM: &str = "gputenancy.io/retained-from";
-
-/// Annotation on our quotas: which leader wrote last. A write that is decided on an older version is void.
+/// Annotation of quotas: the leader that wrote last, and its write.
 pub const STAMP: &str = "gputenancy.io/written-by";
 
 const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
 
-/// Labels of everything rendered for a tenant.
+/// Labels of every managed object of a tenant.
 pub fn labels(tenant: &str) -> BTreeMap<String, String> {
     [(names::TENANT_LABEL, tenant), (names::MANAGED_BY_LABEL, names::MANAGED_BY)]
         .into_iter()
@@ -54,18 +50,28 @@ pub fn labels(tenant: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Labels of a namespace of a tenant; `retained`: the tenant no longer lists it; `made`: by us. What was adopted is managed by others.
-pub fn namespace_labels(tenant: &GpuTenant, retained: bool, made: bool) -> BTreeMap<String, String> {
+/// Do these labels include the wanted ones?
+pub fn includes(labels: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) -> bool {
+    wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+/// Has an object the labels of a managed object of the tenant?
+pub fn is_labelled(object: &impl Resource, tenant: &str) -> bool {
+    includes(object.labels(), &labels(tenant))
+}
+
+/// Labels of a namespace of a tenant; `retained`: the tenant no longer lists it; `created`: by the operator. Others manage adopted namespaces.
+pub fn namespace_labels(tenant: &GpuTenant, retained: bool, created: bool) -> BTreeMap<String, String> {
     let name = tenant.name_any();
     let mut labels = labels(&name);
-    if !made {
+    if !created {
         labels.remove(names::MANAGED_BY_LABEL);
     }
-    let standard = match tenant.spec.pod_security {
+    let level = match tenant.spec.pod_security {
         PodSecurity::Restricted => "restricted",
         PodSecurity::Baseline => "baseline",
     };
-    labels.insert(POD_SECURITY.into(), standard.into());
+    labels.insert(POD_SECURITY.into(), level.into());
     if retained {
         labels.insert(RETAINED_FROM.into(), name);
     }
@@ -85,93 +91,74 @@ pub fn namespace(tenant: &GpuTenant, name: &str, retained: bool, created_for: Op
     }
 }
 
-/// The quota of a namespace, before it is said on which version of it that was decided.
-pub fn quota(tenant: &str, namespace: &str, hard: Limits) -> ResourceQuota {
+/// The quota of a namespace, without the version that it is decided on.
+pub fn quota(tenant: &GpuTenant, namespace: &str, hard: Limits) -> ResourceQuota {
     ResourceQuota {
-        metadata: meta(tenant, namespace, QUOTA),
+        metadata: meta(tenant, namespace, names::QUOTA),
         spec: Some(ResourceQuotaSpec { hard: Some(hard), ..ResourceQuotaSpec::default() }),
         status: None,
     }
 }
 
-/// The quota that knows `PriorityClasses`, of a namespace.
-pub fn classes(tenant: &str, namespace: &str, spec: ResourceQuotaSpec) -> ResourceQuota {
-    ResourceQuota { metadata: meta(tenant, namespace, CLASSES), spec: Some(spec), status: None }
-}
-
-/// No pod of a `PriorityClass` that the tenant does not name; none for a tenant whose pods may name any. The policies refuse such a pod before
-/// and say which it may name; this holds without them.
-pub fn no_other_classes(tenant: &GpuTenant) -> Option<ResourceQuotaSpec> {
+/// A quota that admits no pod of a `PriorityClass` that the tenant does not list; `None`: pods may have any. The admission policies refuse
+/// such a pod before, with a better message; this holds without them.
+pub fn priority_class_quota(tenant: &GpuTenant, namespace: &str) -> Option<ResourceQuota> {
     let named = tenant.spec.priority_classes.as_ref()?;
     let class = |operator: &str, values: Option<Vec<String>>| ScopedResourceSelectorRequirement {
         scope_name: "PriorityClass".into(),
         operator: operator.into(),
         values,
     };
-    // a pod without a class is in no set either, and both have to be so
+    // NotIn matches pods without a class too, so both are required
     let others = (!named.is_empty()).then(|| class("NotIn", Some(named.clone())));
     let counted = [class("Exists", None)].into_iter().chain(others).collect();
-    Some(ResourceQuotaSpec {
+    let spec = ResourceQuotaSpec {
         hard: Some([("pods".to_owned(), Quantity("0".into()))].into()),
         scope_selector: Some(ScopeSelector { match_expressions: Some(counted) }),
         scopes: None,
-    })
+    };
+    Some(ResourceQuota { metadata: meta(tenant, namespace, PRIORITY_CLASS_QUOTA), spec: Some(spec), status: None })
 }
 
 /// The grant of a namespace.
-pub fn grant(tenant: &str, namespace: &str, spec: GpuGrantSpec) -> GpuGrant {
+pub fn grant(tenant: &GpuTenant, namespace: &str, spec: GpuGrantSpec) -> GpuGrant {
     GpuGrant { metadata: meta(tenant, namespace, names::GRANT), spec }
 }
 
-/// The owners' role binding of a namespace; none for nobody.
+/// The owners' role binding of a namespace; `None` without owners.
 pub fn owners(tenant: &GpuTenant, namespace: &str) -> Option<RoleBinding> {
     binding(tenant, namespace, (OWNERS, OWNER_ROLE), &tenant.spec.owners)
 }
 
-/// The viewers' role binding of a namespace; none for nobody.
+/// The viewers' role binding of a namespace; `None` without viewers.
 pub fn viewers(tenant: &GpuTenant, namespace: &str) -> Option<RoleBinding> {
     binding(tenant, namespace, (VIEWERS, VIEWER_ROLE), &tenant.spec.viewers)
 }
 
 fn binding(tenant: &GpuTenant, namespace: &str, (name, role): (&str, &str), people: &[Owner]) -> Option<RoleBinding> {
     (!people.is_empty()).then(|| RoleBinding {
-        metadata: meta(&tenant.name_any(), namespace, name),
+        metadata: meta(tenant, namespace, name),
         role_ref: RoleRef { api_group: Some(RBAC.into()), kind: "ClusterRole".into(), name: role.into() },
         subjects: Some(people.iter().map(subject).collect()),
     })
 }
 
 /// The network policy of a namespace.
-pub fn network(tenant: &str, namespace: &str, spec: NetworkPolicySpec) -> NetworkPolicy {
-    NetworkPolicy { metadata: meta(tenant, namespace, NETWORK), spec: Some(spec) }
+pub fn network_policy(tenant: &GpuTenant, namespace: &str, spec: NetworkPolicySpec) -> NetworkPolicy {
+    NetworkPolicy { metadata: meta(tenant, namespace, NETWORK_POLICY), spec: Some(spec) }
 }
 
-/// The limit range of a namespace.
-pub fn limits(tenant: &str, namespace: &str, spec: LimitRangeSpec) -> LimitRange {
-    LimitRange { metadata: meta(tenant, namespace, LIMITS), spec: Some(spec) }
-}
-
-/// The copy of an image pull secret.
-pub fn pull_secret(tenant: &str, copy: &PullCopy) -> Secret {
-    let (resource_version, uid) = copy.decided_on.clone();
-    Secret {
-        metadata: ObjectMeta { resource_version, uid, ..meta(tenant, &copy.namespace, &copy.name) },
-        type_: Some(TYPE.into()),
-        data: Some(copy.content.data()),
-        ..Secret::default()
-    }
-}
-
-/// What a container requests that says nothing, so that a quota of requests is of use without every manifest writing them; none where
-/// the platform says nothing. Never a default limit: one below somebody's own request would make the API server refuse the pod.
-pub fn default_requests(standard: &Standard) -> Option<LimitRangeSpec> {
+/// The limit range with the platform's default requests, so that quotas of requests need none in every manifest; `None` without
+/// defaults. Never a default limit: the API server refuses a pod whose own request is higher.
+pub fn limit_range(tenant: &GpuTenant, namespace: &str, standard: &Standard) -> Option<LimitRange> {
     let requests: BTreeMap<_, _> = standard.requests().map(|(k, v)| (k.clone(), v.clone())).collect();
     let item = |requests| LimitRangeItem {
         type_: "Container".into(),
         default_request: Some(requests),
         ..LimitRangeItem::default()
     };
-    (!requests.is_empty()).then(|| LimitRangeSpec { limits: vec![item(requests)] })
+    let metadata = meta(tenant, namespace, LIMIT_RANGE);
+    (!requests.is_empty()).then(|| LimitRange { metadata, spec: Some(LimitRangeSpec { limits: vec![item(requests)] }) })
 }
 
 pub(super) const RBAC: &str = "rbac.authorization.k8s.io";
@@ -186,11 +173,12 @@ pub(super) fn subject(owner: &Owner) -> Subject {
     Subject { kind: kind.into(), api_group, name: name.clone(), namespace: namespace.clone() }
 }
 
-fn meta(tenant: &str, namespace: &str, name: &str) -> ObjectMeta {
+/// Metadata of a managed object.
+pub fn meta(tenant: &GpuTenant, namespace: &str, name: &str) -> ObjectMeta {
     ObjectMeta {
         name: Some(name.into()),
         namespace: Some(namespace.into()),
-        labels: Some(labels(tenant)),
+        labels: Some(labels(&tenant.name_any())),
         ..ObjectMeta::default()
     }
 }

@@ -1,4 +1,4 @@
-//! What people are told of a tenant: its status, and events.
+//! Reports about a tenant: its status, and events.
 
 use std::time::Duration;
 
@@ -9,30 +9,30 @@ use gputenancy_crds::{
 use gputenancy_service::events::{EventType, Notice};
 use kube::{Resource as _, ResourceExt as _};
 
-use super::{Context, TenantError, decide::Write, failed, observe::Observed, status};
+use super::{Context, TenantError, failed, observe::Observed, status, write::Write};
 
-/// What passes within this time is not told: a tenant that is being set up would be written at every step.
-const PASSING: Duration = Duration::from_secs(1);
+/// A transient state is written once it has lasted for this time: a new tenant would be written at every step.
+const MIN_TRANSIENT: Duration = Duration::from_secs(1);
 
-/// Writes the status if it differs, and tells of a changed `Ready` reason. A transient state is written only when it has
-/// lasted; returns after which time that is.
+/// Writes the status if it differs, and publishes events for a changed `Ready` reason. A transient state is written once it has lasted for
+/// [`MIN_TRANSIENT`]; returns the time until then.
 pub(super) async fn report(
     seen: &Observed,
     context: &Context,
     error: Option<&TenantError>,
 ) -> Result<Option<Duration>, TenantError> {
     let status = status::status(seen, error.map(ToString::to_string).as_deref());
-    let (name, passes) = (seen.name(), error.is_none() && status::passes(&status));
+    let (name, transient) = (seen.name(), error.is_none() && status::is_transient(&status));
     if seen.tenant.status.as_ref() == Some(&status) {
-        context.has_passed(&name);
+        context.transient_ended(&name);
         return Ok(None);
     }
-    if passes {
-        if let Some(rest) = PASSING.checked_sub(context.passes_for(&name)).filter(|rest| !rest.is_zero()) {
+    if transient {
+        if let Some(rest) = MIN_TRANSIENT.checked_sub(context.transient_for(&name)).filter(|rest| !rest.is_zero()) {
             return Ok(Some(rest));
         }
     } else {
-        context.has_passed(&name);
+        context.transient_ended(&name);
     }
     context.writer.apply_status::<GpuTenant>(&name, &status).await.map_err(failed("writing the status"))?;
     let ready = |s: &GpuTenantStatus| {
@@ -44,12 +44,12 @@ pub(super) async fn report(
     let suspended = |s: &GpuTenantStatus| condition::is_true(&s.conditions, status::SUSPENDED);
     match (seen.tenant.status.as_ref().is_some_and(suspended), suspended(&status)) {
         (false, true) => {
-            let note = "nothing new is admitted in the tenant's namespaces; what runs goes on".to_owned();
-            tell(seen, context, EventType::Normal, reasons::SUSPENDED, note).await;
+            let note = "the tenant's namespaces admit no new pods; running pods are not affected".to_owned();
+            publish(seen, context, EventType::Normal, reasons::SUSPENDED, note).await;
         }
         (true, false) => {
-            let note = "the tenant's namespaces admit new work within its budget again".to_owned();
-            tell(seen, context, EventType::Normal, reasons::RESUMED, note).await;
+            let note = "the tenant's namespaces admit new pods within its budget again".to_owned();
+            publish(seen, context, EventType::Normal, reasons::RESUMED, note).await;
         }
         _ => {}
     }
@@ -57,32 +57,32 @@ pub(super) async fn report(
     if let Some((reason, note, is_ready)) = ready(&status).filter(|(reason, ..)| Some(reason) != before.as_ref()) {
         let stalled = condition::is_true(&status.conditions, condition::STALLED);
         if is_ready || stalled {
-            tell(seen, context, if is_ready { EventType::Normal } else { EventType::Warning }, reason, note).await;
+            publish(seen, context, if is_ready { EventType::Normal } else { EventType::Warning }, reason, note).await;
         }
     }
     Ok(None)
 }
 
-/// What is told of a write that has been carried out: a reason and a sentence. Most are nobody's business.
-pub(super) fn news(write: &Write) -> Option<(Reason, String)> {
+/// The event that reports an executed write: reason and note. Most have none.
+pub(super) fn event_of(write: &Write) -> Option<(Reason, String)> {
     match write {
-        Write::Label { namespace, retained: true } => {
+        Write::LabelNamespace { namespace, retained: true } => {
             let name = namespace.name_any();
             let note = format!(
-                "namespace {name} is no longer listed: it keeps its data and gets no GPUs; delete it when nothing in it is needed"
+                "namespace {name} is no longer in spec.namespaces: it keeps its data and has a GPU budget of zero; delete it when it is not needed"
             );
             Some((reasons::NAMESPACE_RETAINED, note))
         }
-        Write::Adopt(namespace) => {
+        Write::AdoptNamespace(namespace) => {
             let name = namespace.name_any();
             let note = format!(
-                "namespace {name} existed and was adopted, as spec.namespaces says; when the tenant goes it is let go, not deleted"
+                "namespace {name} existed and was adopted, as spec.namespaces says; it is released, not deleted, with the tenant"
             );
             Some((reasons::NAMESPACE_ADOPTED, note))
         }
-        Write::Release { namespace, made: _ } => {
+        Write::ReleaseNamespace { namespace, created: _ } => {
             let note = format!(
-                "namespace {namespace} is let go: it stays with all that runs there and with role bindings that owners made, and the tenant's limits, grant, bindings and network policy are gone from it"
+                "namespace {namespace} is released: its pods and the owners' own role bindings stay; the tenant's quotas, limit range, grant, role bindings and network policy are deleted"
             );
             Some((reasons::NAMESPACE_RELEASED, note))
         }
@@ -90,8 +90,8 @@ pub(super) fn news(write: &Write) -> Option<(Reason, String)> {
     }
 }
 
-/// Tells of it in an event about the tenant.
-pub(super) async fn tell(seen: &Observed, context: &Context, event_type: EventType, reason: Reason, note: String) {
+/// Publishes an event about the tenant.
+pub(super) async fn publish(seen: &Observed, context: &Context, event_type: EventType, reason: Reason, note: String) {
     let regarding = seen.tenant.object_ref(&());
     context.publisher.publish(Notice { regarding, event_type, reason, action: "Reconcile".into(), note }).await;
 }

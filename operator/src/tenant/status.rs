@@ -8,28 +8,28 @@ use gputenancy_crds::{
 use k8s_openapi::jiff::SignedDuration;
 
 use super::{
-    Amount, budget,
-    decide::{Fences, Optional, Write},
+    Amount, desired,
+    managed::Managed,
     observe::{Observed, Role, quota_key},
-    pull, render, teardown,
+    pull_secrets, teardown,
 };
 
 const NAMESPACES: &str = "NamespacesReady";
 const POLICY: &str = "PolicyReady";
 const QUOTA: &str = "QuotaReady";
 const CAPACITY: &str = "CapacityReady";
-/// Reason of `QuotaReady` while nothing new is admitted by the tenant's own wish, and type of the condition that says so.
+/// Reason of `QuotaReady` and type of a condition while `spec.suspend` is true.
 pub const SUSPENDED: &str = "Suspended";
-/// How long a controller waits before that is shown: a budget moves faster than a status is read.
+/// Waiting time from which a controller is counted: a budget moves faster than a status is read.
 pub const SHOWN_AFTER: SignedDuration = SignedDuration::from_secs(2);
 
-/// The status to show; `failed` is the last write's error, if any.
+/// The status; `failed`: the error of the last write.
 pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
     let generation = seen.tenant.metadata.generation;
     let old = seen.tenant.status.clone().unwrap_or_default();
     let gpus = uses(seen);
     let mut parts = vec![namespaces(seen), policy(seen), quota(seen), capacity(seen, &gpus)];
-    parts.extend(pull::verdict(seen));
+    parts.extend(pull_secrets::condition(seen));
     let overall =
         if seen.tenant.metadata.deletion_timestamp.is_some() { deletion(seen) } else { overall(&parts, &gpus, failed) };
     let mut updates = overall.updates();
@@ -38,7 +38,7 @@ pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
         updates.push(ConditionUpdate::yes(
             SUSPENDED,
             reasons::SUSPENDED,
-            "spec.suspend is true: set it to false to admit new work",
+            "spec.suspend is true: set it to false to admit new pods",
         ));
     }
     let summary = gpus.iter().map(|g| format!("{} {}/{}", g.profile, g.used, g.budget)).collect::<Vec<_>>().join(", ");
@@ -56,8 +56,8 @@ pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
     }
 }
 
-/// Is this a state of being set up, which is over in a moment unless something is wrong?
-pub fn passes(status: &GpuTenantStatus) -> bool {
+/// Is this a state that usually ends within a second?
+pub fn is_transient(status: &GpuTenantStatus) -> bool {
     let ready = status.conditions.iter().find(|c| c.type_ == condition::READY);
     ready.is_some_and(|c| matches!(c.reason.as_str(), "Creating" | "Applying" | "Planning"))
 }
@@ -80,8 +80,8 @@ fn equivalents(seen: &Observed) -> Option<Equivalents> {
 
 fn uses(seen: &Observed) -> Vec<GpuUse> {
     let roles = seen.roles();
-    let ours = |role: Role| !matches!(role, Role::Foreign | Role::Adoptable);
-    let names = || roles.iter().filter(|(_, r)| ours(*r)).map(|(n, _)| n.as_str());
+    let own = |role: Role| !matches!(role, Role::Foreign | Role::Adoptable);
+    let names = || roles.iter().filter(|(_, r)| own(*r)).map(|(n, _)| n.as_str());
     let of = |g: &gputenancy_crds::Guarantee| {
         let profile = seen.view.profiles.get(&g.profile);
         let resource = profile.map(|p| p.resource.clone()).unwrap_or_default();
@@ -89,8 +89,8 @@ fn uses(seen: &Observed) -> Vec<GpuUse> {
         let used: Amount = names()
             .filter_map(|ns| seen.quotas.get(ns)?.status.used.get(&quota_key(&resource)).and_then(Amount::parse))
             .sum();
-        let own: Vec<&str> = names().collect();
-        let refused = seen.refused.waiting(&own, &quota_key(&resource), seen.now, SHOWN_AFTER);
+        let namespaces: Vec<&str> = names().collect();
+        let refused = seen.refused.waiting(&namespaces, &quota_key(&resource), seen.now, SHOWN_AFTER);
         let held = seen.view.held_by(names(), &resource);
         let free = profile.map_or(0, |p| p.free);
         let share = seen.view.weights.get(&resource).filter(|_| seen.tenant.spec.gpu_equivalents.is_some());
@@ -117,23 +117,23 @@ fn namespaces(seen: &Observed) -> ConditionUpdate {
     };
     let foreign = named(Role::Foreign);
     if let Some(first) = foreign.first() {
-        let mut message = format!("namespace {first} {}", whose(seen, first));
+        let mut message = format!("namespace {first} {}", conflict(seen, first));
         if foreign.len() > 1 {
-            message.push_str(&format!("; of all that are listed, {} are not this tenant's", foreign.join(", ")));
+            message.push_str(&format!("; listed and not the tenant's: {}", foreign.join(", ")));
         }
         return ConditionUpdate::no(NAMESPACES, reasons::NAMESPACE_FOREIGN, message);
     }
     let terminating: Vec<&str> = named(Role::Terminating);
     if !terminating.is_empty() {
         let message = format!(
-            "{} is being deleted; it is made again afterwards if spec.namespaces lists it",
+            "{} is being deleted; it is created again afterwards if spec.namespaces lists it",
             terminating.join(", ")
         );
         return ConditionUpdate::no(NAMESPACES, reasons::NAMESPACE_TERMINATING, message);
     }
-    let coming = named(Role::Missing).len() + named(Role::Adoptable).len();
-    if coming > 0 {
-        let message = format!("{coming} of {} namespaces are being made or adopted", roles.len());
+    let pending = named(Role::Missing).len() + named(Role::Adoptable).len();
+    if pending > 0 {
+        let message = format!("{pending} of {} namespaces are being created or adopted", roles.len());
         return ConditionUpdate::no(NAMESPACES, reasons::CREATING, message);
     }
     let count = seen.tenant.spec.namespaces.len();
@@ -144,73 +144,40 @@ fn namespaces(seen: &Observed) -> ConditionUpdate {
     )
 }
 
-/// Whose a listed namespace is that is not the tenant's, and what can be done.
-fn whose(seen: &Observed, name: &str) -> String {
-    let Some(namespace) = seen.namespaces.get(name) else { return "is not there".into() };
+/// Why a listed namespace is not the tenant's, and the remedy.
+fn conflict(seen: &Observed, name: &str) -> String {
+    let Some(namespace) = seen.namespaces.get(name) else { return "does not exist".into() };
     if let Some(tenant) = gputenancy_engine::projection::tenant_of(&**namespace) {
         return format!("belongs to tenant {tenant}: choose another name in spec.namespaces");
     }
-    if name == seen.home {
-        return "is the operator's own: choose another name in spec.namespaces".into();
+    if name == seen.operator_namespace {
+        return "is the operator's: choose another name in spec.namespaces".into();
     }
     if namespace.metadata.deletion_timestamp.is_some() {
-        return "is not of any tenant and is being deleted; it is made anew when it is gone".into();
+        return "has no tenant and is being deleted; it is created again afterwards".into();
     }
-    "exists and is not of any tenant: say adopt: true beside its name in spec.namespaces to take it, or choose another name".into()
+    "exists and has no tenant: set adopt: true for its name in spec.namespaces, or choose another name".into()
 }
 
 fn policy(seen: &Observed) -> ConditionUpdate {
-    let fences = Fences::of(seen);
-    for (name, role) in seen.roles() {
-        if !matches!(role, Role::Active | Role::Missing | Role::Retained) {
-            continue;
-        }
-        if !seen.has_grant(&name) {
-            let message = format!("the grant of namespace {name} is not written yet; until then its pods are refused");
+    let has_objects = |role| matches!(role, Role::Active | Role::Missing | Role::Retained);
+    for (name, _) in seen.roles().into_iter().filter(|(_, role)| has_objects(*role)) {
+        if let Some(kind) = Managed::from_spec().find(|kind| desired::write(seen, *kind, &name).is_some()) {
+            let message = format!("namespace {name}: {kind} does not match {} yet", kind.follows());
             return ConditionUpdate::no(POLICY, reasons::APPLYING, message);
-        }
-        let late = fences.writes(seen, &name).first().and_then(unfenced);
-        let people = || {
-            let owners = render::owners(&seen.tenant, &name).is_some() != seen.bindings.contains_key(&name);
-            let viewers = render::viewers(&seen.tenant, &name).is_some() != seen.viewers.contains_key(&name);
-            let all = [(owners, render::OWNERS, "spec.owners"), (viewers, render::VIEWERS, "spec.viewers")];
-            let (_, binding, field) = all.into_iter().find(|(late, ..)| *late)?;
-            Some(format!("role binding {binding} is not as {field} says yet"))
-        };
-        if let Some(what) = late.or_else(people) {
-            return ConditionUpdate::no(POLICY, reasons::APPLYING, format!("namespace {name}: {what}"));
         }
     }
     let isolated = seen.tenant.spec.network == Network::Isolated;
     if isolated && seen.api_endpoints.is_empty() {
-        let message = "no address of the API server is known, so isolated pods do not reach it: Service kubernetes in namespace default has no EndpointSlice with one; see that kube-apiserver makes it, or set spec.network: Open";
+        let message = "no address of the API server is known, so isolated pods do not reach it: Service kubernetes in namespace default has no EndpointSlice with one; check that kube-apiserver creates it, or set spec.network: Open";
         return ConditionUpdate::no(POLICY, reasons::NO_API_SERVER, message);
     }
-    let network =
-        if isolated { "" } else { "; spec.network is Open: whoever runs pods in the cluster reaches its pods" };
+    let network = if isolated { "" } else { "; spec.network is Open: all pods in the cluster reach its pods" };
     ConditionUpdate::yes(
         POLICY,
         reasons::GRANTED,
-        format!("each namespace has a grant: kubectl get gpugrant shows it{network}"),
+        format!("each namespace has a grant (kubectl get gpugrant){network}"),
     )
-}
-
-/// What is not as it should be yet, by the write that sets it right.
-fn unfenced(write: &Write) -> Option<String> {
-    Some(match write {
-        Write::Network(_) => format!("network policy {} is not in force as it should be yet", render::NETWORK),
-        Write::Remove { what: Optional::Network, .. } => {
-            format!("network policy {} is still there, though spec.network is Open", render::NETWORK)
-        }
-        Write::Limits(_) | Write::Remove { what: Optional::Limits, .. } => {
-            format!("limit range {} does not say the platform's default requests yet", render::LIMITS)
-        }
-        Write::Classes(_) => format!("quota {} does not say what spec.priorityClasses says yet", render::CLASSES),
-        Write::Remove { what: Optional::Classes, .. } => {
-            format!("quota {} is still there, though spec.priorityClasses is left out", render::CLASSES)
-        }
-        _ => return None,
-    })
 }
 
 fn quota(seen: &Observed) -> ConditionUpdate {
@@ -218,14 +185,14 @@ fn quota(seen: &Observed) -> ConditionUpdate {
         return ConditionUpdate::no(QUOTA, refusal.reason, refusal.message);
     }
     let (names, decision) = seen.decide_quotas();
-    if let Some((name, _)) = budget::unreached(&names, &decision, &seen.quota_states()).into_iter().next() {
-        let message = format!("the quota of namespace {name} is not in force yet");
+    if let Some(name) = seen.pending_quota(&names, &decision) {
+        let message = format!("the quota of namespace {name} is not enforced yet");
         return ConditionUpdate::no(QUOTA, reasons::APPLYING, message);
     }
     let over = seen.overdraft(&decision);
     if !over.is_empty() && !seen.tenant.spec.suspend {
         let message = format!(
-            "over budget: {over}; nothing is stopped and nothing new is admitted: end what uses it, or raise the budget"
+            "over budget: {over}; running pods continue and no new pods are admitted: delete pods, or raise the budget"
         );
         return ConditionUpdate::no(QUOTA, reasons::OVER_BUDGET, message);
     }
@@ -233,15 +200,14 @@ fn quota(seen: &Observed) -> ConditionUpdate {
         return ConditionUpdate::yes(
             QUOTA,
             reasons::SUSPENDED,
-            "spec.suspend: what runs goes on, nothing new is admitted",
+            "spec.suspend is true: running pods continue and no new pods are admitted",
         );
     }
     if let Some(cap) = &seen.tenant.spec.gpu_equivalents {
-        let message =
-            format!("the quotas in force are within the budget and allow no more than {cap} whole GPUs together");
+        let message = format!("the enforced quotas are within the budget and allow at most {cap} whole GPUs together");
         return ConditionUpdate::yes(QUOTA, reasons::IN_FORCE, message);
     }
-    ConditionUpdate::yes(QUOTA, reasons::IN_FORCE, "the quotas in force add up to the budget")
+    ConditionUpdate::yes(QUOTA, reasons::IN_FORCE, "the enforced quotas add up to the budget")
 }
 
 fn capacity(seen: &Observed, gpus: &[GpuUse]) -> ConditionUpdate {
@@ -258,7 +224,7 @@ fn capacity(seen: &Observed, gpus: &[GpuUse]) -> ConditionUpdate {
     }
     if let Some(short) = gpus.iter().find(|g| g.available < g.budget) {
         let message = format!(
-            "{} of {} devices of profile {} can be had now; the rest is being carved, or is held by pods outside of the tenants' quotas",
+            "{} of {} devices of profile {} available; others are being created, or are used by pods outside of tenants' quotas",
             short.available, short.budget, short.profile
         );
         return ConditionUpdate::no(CAPACITY, reasons::CHANGING, message);
@@ -268,36 +234,39 @@ fn capacity(seen: &Observed, gpus: &[GpuUse]) -> ConditionUpdate {
 
 fn overall(parts: &[ConditionUpdate], gpus: &[GpuUse], failed: Option<&str>) -> Overall {
     if let Some(error) = failed {
-        return Overall::Reconciling { reason: reasons::WRITE_FAILED, message: format!("{error}; tried again") };
+        return Overall::Reconciling { reason: reasons::WRITE_FAILED, message: format!("{error}; retrying") };
     }
     let broken = |part: &&ConditionUpdate| part.status != Some(true);
-    let Some(first) = parts.iter().filter(broken).min_by_key(|p| !needs_a_person(p.reason)) else {
+    let Some(first) = parts.iter().filter(broken).min_by_key(|p| !needs_action(p.reason)) else {
         let devices: i32 = gpus.iter().map(|g| g.budget).sum();
         return Overall::Ready { message: format!("{devices} guaranteed devices, all available") };
     };
     let (reason, message) = (first.reason, first.message.clone());
-    if needs_a_person(reason) { Overall::Stalled { reason, message } } else { Overall::Reconciling { reason, message } }
+    if needs_action(reason) { Overall::Stalled { reason, message } } else { Overall::Reconciling { reason, message } }
 }
 
-fn needs_a_person(reason: Reason) -> bool {
-    let passing =
+fn needs_action(reason: Reason) -> bool {
+    let transient =
         [reasons::CREATING, reasons::APPLYING, reasons::PLANNING, reasons::CHANGING, reasons::NAMESPACE_TERMINATING];
-    !passing.contains(&reason)
+    !transient.contains(&reason)
 }
 
 fn deletion(seen: &Observed) -> Overall {
     if seen.tenant.spec.deletion_protection {
-        let message = "the tenant was deleted and is protected: set spec.deletionProtection: false to let it go".into();
+        let message =
+            "the tenant was deleted and is protected: set spec.deletionProtection: false to complete the deletion"
+                .into();
         return Overall::Stalled { reason: reasons::DELETION_PROTECTED, message };
     }
-    let going: Vec<String> = seen
+    let terminating: Vec<String> = seen
         .roles()
         .into_iter()
         .filter(|(_, r)| *r == Role::Terminating)
         .map(|(n, _)| teardown::blocker(seen, &n))
         .collect();
-    let message = if going.is_empty() { "namespaces are being released".to_owned() } else { going.join("; ") };
-    if teardown::deleted_for(seen) >= teardown::PATIENCE {
+    let message =
+        if terminating.is_empty() { "namespaces are being released".to_owned() } else { terminating.join("; ") };
+    if teardown::deleted_for(seen) >= teardown::MAX_WAIT {
         return Overall::Stalled { reason: reasons::DELETION_BLOCKED, message };
     }
     Overall::Reconciling { reason: reasons::DELETING, message }

@@ -11,9 +11,9 @@ use serde_json::json;
 
 use super::{
     Context, TenantError,
-    context::Kept,
     failed,
     render::{RBAC, labels, subject},
+    versions::Written,
 };
 use crate::{
     apply::Part,
@@ -43,10 +43,23 @@ enum Step<K> {
 pub(super) async fn reconcile(tenant: &GpuTenant, context: &Context) -> Result<(), TenantError> {
     let Some(present) = &context.caches.tenant_roles else { return Ok(()) };
     let name = name(tenant);
+    let (old_role, old_binding) = (present.roles.get("", &name), present.bindings.get("", &name));
+    let cached = |object: &Written| match object {
+        Written::TenantRole => old_role.as_ref().map(|role| role.version),
+        _ => old_binding.as_ref().map(|binding| binding.version),
+    };
+    if let Some(object) = context.lagging(&key(&name), cached) {
+        return Err(TenantError::Lagging(format!("{object} {name}")));
+    }
     let (role, binding) = wanted(tenant).unzip();
     // the role first: a binding to a role that does not exist is refused
-    carry_out(context, &name, Kept::TenantRole, role, present.roles.get("", &name).as_deref()).await?;
-    carry_out(context, &name, Kept::TenantBinding, binding, present.bindings.get("", &name).as_deref()).await
+    execute(context, &name, Written::TenantRole, role, old_role.as_deref()).await?;
+    execute(context, &name, Written::TenantBinding, binding, old_binding.as_deref()).await
+}
+
+/// Where the written versions are remembered: no namespace has such a name.
+fn key(name: &str) -> String {
+    format!("/{name}")
 }
 
 fn name(tenant: &GpuTenant) -> String {
@@ -78,7 +91,7 @@ pub(super) fn wanted(tenant: &GpuTenant) -> Option<(ClusterRole, ClusterRoleBind
 
 fn step<K: Owned>(wanted: Option<K>, present: Option<&OwnedObject>) -> Step<K> {
     match (wanted, present) {
-        (Some(object), Some(present)) if present.is_like(&object) => Step::Leave,
+        (Some(object), Some(present)) if present.content == OwnedObject::of(&object).content => Step::Leave,
         (Some(object), present) => {
             let fixed = OwnedObject::of(&object).fixed;
             Step::Apply { object, recreate: present.is_some_and(|p| p.fixed != fixed) }
@@ -88,10 +101,10 @@ fn step<K: Owned>(wanted: Option<K>, present: Option<&OwnedObject>) -> Step<K> {
     }
 }
 
-async fn carry_out<K>(
+async fn execute<K>(
     context: &Context,
     name: &str,
-    kept: Kept,
+    written: Written,
     wanted: Option<K>,
     present: Option<&OwnedObject>,
 ) -> Result<(), TenantError>
@@ -99,9 +112,6 @@ where
     K: Owned + Resource<Scope = ClusterResourceScope> + Serialize + DeserializeOwned + Clone + Debug,
 {
     let what = format!("{} {name}", K::kind(&()));
-    if !context.is_shown(kept, name.to_owned(), present.map(|p| p.version)) {
-        return Err(TenantError::Lagging(what));
-    }
     let step = step(wanted, present);
     if matches!(step, Step::Remove | Step::Apply { recreate: true, .. }) {
         let api = Api::<K>::all(context.writer.client());
@@ -109,7 +119,7 @@ where
     }
     if let Step::Apply { object, .. } = step {
         let applied = context.writer.apply_fields::<K>(Part::Tenant, name, json!(object)).await;
-        context.note(kept, name.to_owned(), &applied.map_err(failed(format!("applying {what}")))?);
+        context.wrote(key(name), written, &applied.map_err(failed(format!("applying {what}")))?);
     }
     Ok(())
 }

@@ -1,25 +1,29 @@
-//! Decisions about tenants, without a cluster.
+//! Tests of decisions about tenants, without a cluster.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuTenant, Support, Trust};
+use gputenancy_crds::{GpuGrant, GpuTenant, Support, Trust};
 use gputenancy_engine::projection::{SlimNamespace, SlimQuota};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{
+    api::{core::v1::LimitRange, networking::v1::NetworkPolicy, rbac::v1::RoleBinding},
+    jiff::Timestamp,
+};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use super::{
-    decide::{self, Optional, Write},
-    observe::{Observed, Role},
-    pull::Pulls,
+    decide,
+    managed::Managed,
+    observe::{Observed, PullSecrets, Role},
     refused_controllers::{Refused, RefusedControllers},
     render, status,
-    teardown::{self, PATIENCE},
+    teardown::{self, MAX_WAIT},
     tenant_role,
     wake_controllers::WakeTarget,
+    write::Write,
 };
 use crate::{
     cache::{ApiEndpoint, ControllerRef, OwnedObject, pull::Named},
@@ -30,9 +34,9 @@ use crate::{
 mod equivalents;
 mod grants;
 mod isolation;
-mod opinion;
-mod pull;
-mod weight;
+mod memory;
+mod pull_secrets;
+mod reachability;
 
 fn tenant(spec: &Value) -> GpuTenant {
     let mut whole = json!({
@@ -75,7 +79,7 @@ fn view() -> FleetView {
     }
 }
 
-/// As the chart has it, but shorter.
+/// A shorter form of the chart's.
 const STANDARD: &str = r#"{
     "egress": [{"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8"]}}]}],
     "defaultRequests": {"cpu": "100m", "memory": "256Mi"},
@@ -91,113 +95,106 @@ fn observed(spec: &Value) -> Observed {
         tenant: tenant(spec),
         namespaces: BTreeMap::new(),
         quotas: BTreeMap::new(),
-        bindings: BTreeMap::new(),
-        viewers: BTreeMap::new(),
-        networks: BTreeMap::new(),
-        limits: BTreeMap::new(),
-        classes: BTreeMap::new(),
-        pulls: Pulls::default(),
+        managed: BTreeMap::new(),
+        pull_secrets: PullSecrets::default(),
         standard: Arc::new(STANDARD.parse().unwrap()),
         api_endpoints: [("10.0.0.5", 6443), ("10.96.0.1", 443)].map(|(at, port)| endpoint(at, port)).into(),
-        home: "gputenancy-system".into(),
-        firm: BTreeSet::new(),
-        unsteady: BTreeSet::new(),
-        counted: BTreeMap::new(),
-        unseen: BTreeSet::new(),
+        operator_namespace: "gputenancy-system".into(),
+        fenced: BTreeSet::new(),
+        lowered: BTreeSet::new(),
+        requested: BTreeMap::new(),
+        uncached: BTreeSet::new(),
         refused: RefusedControllers::default(),
-        grants: BTreeMap::new(),
         view: Arc::new(view()),
         now: Timestamp::UNIX_EPOCH,
     }
 }
 
-/// Carries out writes as an API server and a quota controller would.
-fn carry_out(seen: &mut Observed, writes: Vec<Write>) {
+/// A managed object as the cache has it.
+fn stored(kind: Managed, object: Value) -> OwnedObject {
+    match kind {
+        Managed::NetworkPolicy => OwnedObject::of(&serde_json::from_value::<NetworkPolicy>(object).unwrap()),
+        Managed::LimitRange => OwnedObject::of(&serde_json::from_value::<LimitRange>(object).unwrap()),
+        Managed::PriorityClassQuota | Managed::Quota => {
+            OwnedObject::of(&serde_json::from_value::<SlimQuota>(object).unwrap())
+        }
+        Managed::Grant => OwnedObject::of(&serde_json::from_value::<GpuGrant>(object).unwrap()),
+        Managed::Owners | Managed::Viewers => OwnedObject::of(&serde_json::from_value::<RoleBinding>(object).unwrap()),
+    }
+}
+
+fn is_apply(write: &Write, wanted: Managed) -> bool {
+    matches!(write, Write::Apply { kind, .. } if *kind == wanted)
+}
+
+/// Applies writes as an API server and a quota controller would.
+fn apply_writes(seen: &mut Observed, writes: Vec<Write>) {
     for write in writes {
         match write {
-            Write::Create(ns) => {
+            Write::CreateNamespace(ns) => {
                 let slim: SlimNamespace = serde_json::from_value(serde_json::to_value(*ns).unwrap()).unwrap();
                 assert!(seen.namespaces.insert(slim.name_any(), Arc::new(slim)).is_none(), "created, never adopted");
             }
-            Write::Adopt(namespace) => {
+            Write::AdoptNamespace(namespace) => {
                 let mut slim = (*seen.namespaces[&namespace.name_any()]).clone();
                 assert_eq!(slim.metadata.resource_version, namespace.metadata.resource_version);
                 slim.labels_mut().extend(namespace.metadata.labels.unwrap());
                 seen.namespaces.insert(slim.name_any(), Arc::new(slim));
             }
-            Write::Network(policy) => {
-                seen.networks.insert(policy.namespace().unwrap(), Arc::new(OwnedObject::of(&*policy)));
+            Write::Apply { kind, namespace, object, recreate: _ } => {
+                seen.managed.insert((kind, namespace), Arc::new(stored(kind, object)));
             }
-            Write::Limits(limits) => {
-                seen.limits.insert(limits.namespace().unwrap(), Arc::new(OwnedObject::of(&*limits)));
+            Write::Delete { kind, namespace } => {
+                assert!(seen.managed.remove(&(kind, namespace)).is_some(), "only existing objects are deleted");
             }
-            Write::Classes(quota) => {
-                let slim: SlimQuota = serde_json::from_value(serde_json::to_value(*quota).unwrap()).unwrap();
-                seen.classes.insert(slim.namespace().unwrap(), Arc::new(slim));
-            }
-            Write::Remove { what, namespace } => {
-                let gone = match what {
-                    Optional::Classes => seen.classes.remove(&namespace).is_some(),
-                    Optional::Network => seen.networks.remove(&namespace).is_some(),
-                    Optional::Limits => seen.limits.remove(&namespace).is_some(),
-                    Optional::Owners => seen.bindings.remove(&namespace).is_some(),
-                    Optional::Viewers => seen.viewers.remove(&namespace).is_some(),
-                };
-                assert!(gone, "only what is there is removed");
-            }
-            Write::Label { namespace, .. } => {
+            Write::LabelNamespace { namespace, .. } => {
                 let mut slim = (*seen.namespaces[&namespace.name_any()]).clone();
                 slim.metadata.labels = namespace.metadata.labels;
                 slim.metadata.annotations = namespace.metadata.annotations;
                 seen.namespaces.insert(slim.name_any(), Arc::new(slim));
             }
-            Write::Grant(grant) => {
-                _ = seen.grants.insert(grant.namespace().unwrap(), Arc::new(OwnedObject::of(&*grant)));
-            }
-            Write::Quota(quota) => {
+            Write::ApplyQuota(quota) => {
                 let mut slim: SlimQuota = serde_json::from_value(serde_json::to_value(*quota).unwrap()).unwrap();
                 slim.status.hard = slim.spec.hard.clone();
-                seen.firm.insert(slim.namespace().unwrap());
+                seen.fenced.insert(slim.namespace().unwrap());
                 seen.quotas.insert(slim.namespace().unwrap(), Arc::new(slim));
             }
-            Write::Binding { binding, .. } => {
-                let all = if binding.name_any() == render::VIEWERS { &mut seen.viewers } else { &mut seen.bindings };
-                all.insert(binding.namespace().unwrap(), Arc::new(OwnedObject::of(&*binding)));
-            }
-            Write::Pull(copy) => {
-                let secret = serde_json::to_value(render::pull_secret("team-a", &copy)).unwrap();
-                seen.pulls
+            Write::ApplyPullSecret(copy) => {
+                let secret = serde_json::to_value(super::pull_secrets::secret(&seen.tenant, &copy)).unwrap();
+                seen.pull_secrets
                     .secrets
                     .insert((copy.namespace, copy.name), Arc::new(serde_json::from_value(secret).unwrap()));
             }
-            Write::Account(account) => {
-                let mut slim = (*seen.pulls.accounts[&account.namespace]).clone();
+            Write::SetPullSecrets(account) => {
+                let mut slim = (*seen.pull_secrets.accounts[&account.namespace]).clone();
                 assert_eq!(slim.metadata.resource_version, account.version);
                 slim.image_pull_secrets = account.names.into_iter().map(|name| Named { name }).collect();
-                seen.pulls.accounts.insert(account.namespace, Arc::new(slim));
+                seen.pull_secrets.accounts.insert(account.namespace, Arc::new(slim));
             }
-            Write::Unpull { namespace, name, .. } => {
-                assert!(seen.pulls.secrets.remove(&(namespace, name)).is_some(), "only what is there is removed");
+            Write::DeletePullSecret { namespace, name, .. } => {
+                assert!(
+                    seen.pull_secrets.secrets.remove(&(namespace, name)).is_some(),
+                    "only existing objects are deleted"
+                );
             }
-            Write::Revoke(namespace) => _ = seen.grants.remove(&namespace),
-            Write::Delete { namespace, .. } => {
+            Write::DeleteNamespace { namespace, .. } => {
                 seen.namespaces.remove(&namespace);
             }
-            Write::Release { namespace, .. } => {
+            Write::ReleaseNamespace { namespace, .. } => {
                 let mut slim = (*seen.namespaces[&namespace]).clone();
                 slim.metadata.labels = None;
                 seen.namespaces.insert(namespace, Arc::new(slim));
             }
             Write::Wake(wake) => seen.refused.woken(&wake),
-            Write::Finish(_) => seen.tenant.metadata.finalizers = None,
+            Write::RemoveFinalizer(_) => seen.tenant.metadata.finalizers = None,
         }
     }
 }
 
-fn settled(spec: &Value) -> Observed {
+fn converged(spec: &Value) -> Observed {
     let mut seen = observed(spec);
     let writes = decide::writes(&seen);
-    carry_out(&mut seen, writes);
+    apply_writes(&mut seen, writes);
     seen
 }
 
@@ -208,27 +205,22 @@ fn reason(seen: &Observed, type_: &str) -> (String, String, String) {
 }
 
 #[test]
-fn a_tenant_becomes_all_that_its_namespaces_get() {
+fn new_tenant_gets_all_managed_objects() {
     let viewers = json!([{"kind": "User", "name": "auditor"}]);
     let writes = decide::writes(&observed(&json!({"viewers": viewers, "namespaces": [{"name": "a1"}]})));
-    let objects: Vec<Value> = writes
-        .into_iter()
-        .map(|write| match write {
-            Write::Create(o) => serde_json::to_value(o).unwrap(),
-            Write::Network(o) => serde_json::to_value(o).unwrap(),
-            Write::Limits(o) => serde_json::to_value(o).unwrap(),
-            Write::Grant(o) => serde_json::to_value(o).unwrap(),
-            Write::Quota(o) => serde_json::to_value(o).unwrap(),
-            Write::Binding { binding, anew: false } => serde_json::to_value(binding).unwrap(),
-            other => panic!("not expected for a new tenant: {other:?}"),
-        })
-        .collect();
+    let object = |write| match write {
+        Write::CreateNamespace(o) => serde_json::to_value(o).unwrap(),
+        Write::ApplyQuota(o) => serde_json::to_value(o).unwrap(),
+        Write::Apply { object, recreate: false, .. } => object,
+        other => panic!("not expected for a new tenant: {other:?}"),
+    };
+    let objects: Vec<Value> = writes.into_iter().map(object).collect();
     insta::assert_yaml_snapshot!(objects);
 }
 
 #[test]
-fn a_settled_tenant_is_ready_and_nothing_is_written() {
-    let seen = settled(&json!({}));
+fn converged_tenant_is_ready_and_needs_no_write() {
+    let seen = converged(&json!({}));
     assert_eq!(decide::writes(&seen), []);
     assert_eq!(reason(&seen, "Ready"), ("True".into(), "Ready".into(), "8 guaranteed devices, all available".into()));
     let mut again = seen.clone();
@@ -238,25 +230,25 @@ fn a_settled_tenant_is_ready_and_nothing_is_written() {
 }
 
 #[test]
-fn drift_is_repaired_and_only_drift() {
-    let mut seen = settled(&json!({}));
+fn changed_or_deleted_objects_are_written_and_no_others() {
+    let mut seen = converged(&json!({}));
     let mut quota = (*seen.quotas["a1"]).clone();
     quota
         .spec
         .hard
         .insert("requests.nvidia.com/gpu".into(), k8s_openapi::apimachinery::pkg::api::resource::Quantity("99".into()));
     seen.quotas.insert("a1".into(), Arc::new(quota));
-    seen.bindings.remove("a2");
+    seen.managed.remove(&(Managed::Owners, "a2".into()));
     let writes = decide::writes(&seen);
     assert!(
-        matches!(writes.as_slice(), [Write::Quota(q), Write::Binding { binding, anew: false }]
-        if q.namespace().as_deref() == Some("a1") && binding.namespace().as_deref() == Some("a2")),
+        matches!(writes.as_slice(), [Write::ApplyQuota(q), Write::Apply { kind: Managed::Owners, namespace, recreate: false, .. }]
+        if q.namespace().as_deref() == Some("a1") && namespace == "a2"),
         "{writes:?}"
     );
 }
 
 #[test]
-fn a_foreign_namespace_is_left_alone_and_named() {
+fn namespace_without_tenant_is_not_changed_and_reported() {
     let mut seen = observed(&json!({}));
     let foreign = SlimNamespace {
         metadata: kube::api::ObjectMeta { name: Some("a2".into()), ..Default::default() },
@@ -264,17 +256,17 @@ fn a_foreign_namespace_is_left_alone_and_named() {
     };
     seen.namespaces.insert("a2".into(), Arc::new(foreign));
     let writes = decide::writes(&seen);
-    carry_out(&mut seen, writes);
+    apply_writes(&mut seen, writes);
     assert!(seen.namespaces["a2"].labels().is_empty() && !seen.quotas.contains_key("a2"));
     let (_, reason_, message) = reason(&seen, "Ready");
     assert_eq!(reason_, "NamespaceForeign");
-    assert!(message.contains("a2 exists and is not of any tenant: say adopt: true beside its name"), "{message}");
+    assert!(message.contains("a2 exists and has no tenant: set adopt: true for its name"), "{message}");
 }
 
 #[test]
-fn unknown_untrusted_and_unserved_profiles_are_refused_by_name_and_granted_nothing() {
+fn profile_unknown_untrusted_or_not_served_is_refused_with_zero_budget() {
     for (profile, expected) in [("nope", "ProfileNotFound"), ("gpu", "TrustTooLow"), ("shared", "NotServed")] {
-        let seen = settled(&json!({"gpus": [{"profile": profile, "count": 4}]}));
+        let seen = converged(&json!({"gpus": [{"profile": profile, "count": 4}]}));
         let (_, found, message) = reason(&seen, "Stalled");
         assert_eq!(found, expected, "{message}");
         let zero = seen.quotas["a1"].spec.hard.iter().filter(|(k, _)| k.contains('/')).all(|(_, q)| q.0 == "0");
@@ -283,34 +275,34 @@ fn unknown_untrusted_and_unserved_profiles_are_refused_by_name_and_granted_nothi
 }
 
 #[test]
-fn a_namespace_that_is_dropped_keeps_its_data_and_loses_its_devices_before_others_get_them() {
-    let mut seen = settled(&json!({"namespaces": [{"name": "a1"}]}));
+fn retained_namespace_loses_its_devices_before_others_get_them() {
+    let mut seen = converged(&json!({"namespaces": [{"name": "a1"}]}));
     seen.tenant.spec.namespaces = serde_json::from_value(json!([{"name": "b1"}])).unwrap();
     assert_eq!(seen.roles(), [("b1".into(), Role::Missing), ("a1".into(), Role::Retained)]);
     let writes = decide::writes(&seen);
-    carry_out(&mut seen, writes);
+    apply_writes(&mut seen, writes);
     let key = "requests.nvidia.com/mig-1g.10gb";
     assert_eq!(seen.quotas["a1"].spec.hard[key].0, "0");
-    assert_eq!(seen.quotas["b1"].spec.hard[key].0, "0", "the old limit was still in force");
+    assert_eq!(seen.quotas["b1"].spec.hard[key].0, "0", "the old limit was still enforced");
     assert_eq!(seen.namespaces["a1"].labels()[render::RETAINED_FROM], "team-a");
     let writes = decide::writes(&seen);
-    carry_out(&mut seen, writes);
+    apply_writes(&mut seen, writes);
     assert_eq!(seen.quotas["b1"].spec.hard[key].0, "8");
     assert_eq!(decide::writes(&seen), []);
 }
 
 #[test]
-fn a_profile_that_leaves_the_catalog_stays_limited_to_zero() {
-    let mut seen = settled(&json!({}));
+fn deleted_profile_stays_limited_to_zero() {
+    let mut seen = converged(&json!({}));
     seen.view = Arc::new(FleetView { profiles: BTreeMap::new(), resources: FleetView::empty().resources, ..view() });
     let writes = decide::writes(&seen);
-    carry_out(&mut seen, writes);
+    apply_writes(&mut seen, writes);
     assert_eq!(seen.quotas["a1"].spec.hard["requests.nvidia.com/mig-1g.10gb"].0, "0");
 }
 
 #[test]
-fn a_shortage_is_told_in_the_plans_words() {
-    let mut seen = settled(&json!({}));
+fn shortage_of_the_plan_is_reported() {
+    let mut seen = converged(&json!({}));
     let mut view = view();
     view.tenants.get_mut("team-a").unwrap().shortages = ["tenant team-a gets 5 of 8".into()].into();
     seen.view = Arc::new(view);
@@ -320,29 +312,29 @@ fn a_shortage_is_told_in_the_plans_words() {
 
 const MIG: &str = "requests.nvidia.com/mig-1g.10gb";
 
-fn uses(seen: &mut Observed, namespace: &str, devices: i32) {
+fn set_used(seen: &mut Observed, namespace: &str, devices: i32) {
     let mut quota = (*seen.quotas[namespace]).clone();
     let used = k8s_openapi::apimachinery::pkg::api::resource::Quantity(devices.to_string());
     quota.status.used.insert(MIG.into(), used);
     seen.quotas.insert(namespace.into(), Arc::new(quota));
 }
 
-/// Carries out what is decided until nothing is; what is used stays.
-fn settle(seen: &mut Observed) {
+/// Applies writes until there are none; use stays.
+fn converge(seen: &mut Observed) {
     for _ in 0..9 {
         let used: Vec<_> = seen.quotas.iter().map(|(ns, q)| (ns.clone(), q.status.used.clone())).collect();
         let writes = decide::writes(seen);
         if writes.is_empty() {
             return;
         }
-        carry_out(seen, writes);
+        apply_writes(seen, writes);
         for (namespace, used) in used {
             let mut quota = (*seen.quotas[&namespace]).clone();
             quota.status.used = used;
             seen.quotas.insert(namespace, Arc::new(quota));
         }
     }
-    panic!("it never comes to rest");
+    panic!("it does not converge");
 }
 
 fn hard(seen: &Observed) -> Vec<&str> {
@@ -350,54 +342,54 @@ fn hard(seen: &Observed) -> Vec<&str> {
 }
 
 #[test]
-fn a_budget_below_use_stops_nothing_admits_nothing_and_says_by_how_much() {
-    let mut seen = settled(&json!({}));
-    uses(&mut seen, "a1", 4);
-    uses(&mut seen, "a2", 1);
+fn budget_below_use_admits_nothing_and_reports_the_excess() {
+    let mut seen = converged(&json!({}));
+    set_used(&mut seen, "a1", 4);
+    set_used(&mut seen, "a2", 1);
     seen.tenant.spec.gpus[0].count = 3;
-    settle(&mut seen);
+    converge(&mut seen);
     assert_eq!(hard(&seen), ["2", "0"]);
     let (_, found, message) = reason(&seen, "Stalled");
     assert_eq!(found, "OverBudget");
     assert!(message.contains("over budget: requests.nvidia.com/mig-1g.10gb by 2 over 3"), "{message}");
     seen.tenant.spec.gpus[0].count = 6;
-    settle(&mut seen);
+    converge(&mut seen);
     assert_eq!(hard(&seen), ["5", "1"]);
     assert_eq!(reason(&seen, "QuotaReady").1, "InForce");
 }
 
 #[test]
-fn what_the_platform_limits_for_all_holds_until_a_tenant_names_it() {
+fn platform_limit_holds_until_the_tenant_sets_its_own() {
     let key = "services.nodeports";
-    let mut seen = settled(&json!({}));
+    let mut seen = converged(&json!({}));
     assert_eq!(["a1", "a2"].map(|ns| seen.quotas[ns].spec.hard[key].0.as_str()), ["0", "0"]);
     let amount = |n: &str| k8s_openapi::apimachinery::pkg::api::resource::Quantity(n.into());
     seen.tenant.spec.resources.insert(key.into(), amount("4"));
-    settle(&mut seen);
+    converge(&mut seen);
     assert_eq!(["a1", "a2"].map(|ns| seen.quotas[ns].spec.hard[key].0.as_str()), ["2", "2"]);
-    // no longer named, and in use: nothing is stopped, and it is said
+    // in use and no longer set: reported
     let mut quota = (*seen.quotas["a1"]).clone();
     quota.status.used.insert(key.into(), amount("1"));
     seen.quotas.insert("a1".into(), Arc::new(quota));
     seen.tenant.spec.resources.remove(key);
-    settle(&mut seen);
+    converge(&mut seen);
     let (_, found, message) = reason(&seen, "QuotaReady");
     assert_eq!(found, "OverBudget");
     assert!(message.contains("services.nodeports by 1 over 0"), "{message}");
 }
 
 #[test]
-fn a_suspended_tenant_admits_nothing_says_so_and_comes_back() {
-    let mut seen = settled(&json!({}));
-    uses(&mut seen, "a1", 2);
+fn suspended_tenant_admits_nothing_until_it_is_resumed() {
+    let mut seen = converged(&json!({}));
+    set_used(&mut seen, "a1", 2);
     seen.tenant.spec.suspend = true;
-    settle(&mut seen);
+    converge(&mut seen);
     assert_eq!(hard(&seen), ["0", "0"]);
     assert_eq!(reason(&seen, "Suspended").0, "True");
     assert_eq!(reason(&seen, "QuotaReady").1, "Suspended");
     assert_eq!(reason(&seen, "Ready").0, "True");
     seen.tenant.spec.suspend = false;
-    settle(&mut seen);
+    converge(&mut seen);
     assert_eq!(hard(&seen), ["5", "3"]);
     assert!(status::status(&seen, None).conditions.iter().all(|c| c.type_ != "Suspended"));
 }
@@ -417,22 +409,22 @@ fn observe_refusal(seen: &mut Observed, refused: &Refused) {
 
 #[test]
 fn refused_controller_gets_headroom_and_is_counted_while_it_waits() {
-    let mut seen = settled(&json!({}));
-    uses(&mut seen, "a1", 4);
+    let mut seen = converged(&json!({}));
+    set_used(&mut seen, "a1", 4);
     let refused = refused(&seen, MIG, 3);
     observe_refusal(&mut seen, &refused);
-    assert_eq!(status::status(&seen, None).gpus[0].waiting, 0, "not at once");
+    assert_eq!(status::status(&seen, None).gpus[0].waiting, 0, "not counted at once");
     seen.now += status::SHOWN_AFTER;
     assert_eq!(status::status(&seen, None).gpus[0].waiting, 1);
-    settle(&mut seen);
+    converge(&mut seen);
     assert_eq!(hard(&seen), ["7", "1"]);
 }
 
 #[test]
 fn refused_controller_with_a_later_pod_is_not_counted() {
-    let mut seen = settled(&json!({}));
+    let mut seen = converged(&json!({}));
     for namespace in ["a1", "a2"] {
-        uses(&mut seen, namespace, 4);
+        set_used(&mut seen, namespace, 4);
     }
     let mut refused = refused(&seen, MIG, 1);
     observe_refusal(&mut seen, &refused);
@@ -445,7 +437,7 @@ fn refused_controller_with_a_later_pod_is_not_counted() {
 
 #[test]
 fn refused_controller_that_does_not_use_its_headroom_is_woken_once() {
-    let mut seen = settled(&json!({}));
+    let mut seen = converged(&json!({}));
     let refused = refused(&seen, MIG, 1);
     observe_refusal(&mut seen, &refused);
     assert_eq!(decide::writes(&seen), [], "it may retry by itself");
@@ -459,44 +451,48 @@ fn refused_controller_that_does_not_use_its_headroom_is_woken_once() {
 }
 
 #[test]
-fn a_limit_waits_for_others_that_have_just_come_down_and_pods_that_are_there_count() {
-    let mut seen = settled(&json!({}));
-    uses(&mut seen, "a1", 4);
+fn limit_is_raised_only_after_lowered_limits_have_settled() {
+    let mut seen = converged(&json!({}));
+    set_used(&mut seen, "a1", 4);
     let writes = decide::writes(&seen);
-    carry_out(&mut seen, writes);
-    uses(&mut seen, "a1", 4);
+    apply_writes(&mut seen, writes);
+    set_used(&mut seen, "a1", 4);
     assert_eq!(hard(&seen), ["4", "2"]);
-    seen.unsteady.insert("a2".into());
+    seen.lowered.insert("a2".into());
     assert_eq!((decide::writes(&seen), seen.decide_quotas().1.waits_for_count), (vec![], true));
-    seen.unsteady.clear();
-    seen.counted.insert("a2".into(), [(MIG.to_owned(), super::Amount::units(3))].into());
-    settle(&mut seen);
+    seen.lowered.clear();
+    seen.requested.insert("a2".into(), [(MIG.to_owned(), super::Amount::units(3))].into());
+    converge(&mut seen);
     assert_eq!(hard(&seen), ["5", "3"], "one pod more than the quota has counted");
 }
 
 #[test]
-fn a_write_of_a_quota_says_what_it_was_decided_on() {
-    let mut seen = settled(&json!({}));
+fn quota_write_carries_version_and_uid_of_the_observed_quota() {
+    let mut seen = converged(&json!({}));
     let mut quota = (*seen.quotas["a1"]).clone();
     quota.metadata.resource_version = Some("41".into());
     quota.metadata.uid = Some("u-2".into());
     quota.spec.hard.insert(MIG.into(), k8s_openapi::apimachinery::pkg::api::resource::Quantity("9".into()));
     seen.quotas.insert("a1".into(), Arc::new(quota));
     let writes = decide::writes(&seen);
-    let [Write::Quota(write)] = writes.as_slice() else { panic!("{writes:?}") };
+    let [Write::ApplyQuota(write)] = writes.as_slice() else { panic!("{writes:?}") };
     assert_eq!((write.metadata.resource_version.as_deref(), write.metadata.uid.as_deref()), (Some("41"), Some("u-2")));
 }
 
 #[test]
-fn a_namespace_that_was_written_and_is_not_seen_yet_is_made_no_plans_with() {
-    let mut seen = settled(&json!({}));
+fn uncached_namespace_gets_no_budget() {
+    let mut seen = converged(&json!({}));
     seen.namespaces.remove("a2");
     seen.quotas.remove("a2");
-    seen.unseen.insert("a2".into());
-    uses(&mut seen, "a1", 4);
-    let quotas: Vec<_> = decide::writes(&seen).into_iter().filter(|w| matches!(w, Write::Quota(_))).collect();
-    let [Write::Quota(only)] = quotas.as_slice() else { panic!("{quotas:?}") };
+    seen.uncached.insert("a2".into());
+    set_used(&mut seen, "a1", 4);
+    let quotas: Vec<_> = decide::writes(&seen).into_iter().filter(|w| matches!(w, Write::ApplyQuota(_))).collect();
+    let [Write::ApplyQuota(only)] = quotas.as_slice() else { panic!("{quotas:?}") };
     assert_eq!(only.spec.as_ref().unwrap().hard.as_ref().unwrap()[MIG].0, "0");
+}
+
+fn delete_grant(namespace: &str) -> Write {
+    Write::Delete { kind: Managed::Grant, namespace: namespace.into() }
 }
 
 fn deleted(mut seen: Observed, ago: i64) -> Observed {
@@ -508,8 +504,8 @@ fn deleted(mut seen: Observed, ago: i64) -> Observed {
 }
 
 #[test]
-fn deletion_takes_the_namespaces_that_were_made_for_the_tenant_and_releases_others() {
-    let mut seen = settled(&json!({}));
+fn deletion_deletes_created_namespaces_and_releases_others() {
+    let mut seen = converged(&json!({}));
     let mut adopted = (*seen.namespaces["a2"]).clone();
     adopted.metadata.annotations = None;
     seen.namespaces.insert("a2".into(), Arc::new(adopted));
@@ -517,39 +513,39 @@ fn deletion_takes_the_namespaces_that_were_made_for_the_tenant_and_releases_othe
     let writes = teardown::writes(&seen);
     assert_eq!(
         writes,
-        [Write::Revoke("a1".into()), Write::Release { namespace: "a2".into(), made: false }],
-        "nothing new is admitted any more"
+        [delete_grant("a1"), Write::ReleaseNamespace { namespace: "a2".into(), created: false }],
+        "no new pods are admitted"
     );
-    carry_out(&mut seen, writes);
+    apply_writes(&mut seen, writes);
     let writes = teardown::writes(&seen);
-    assert!(matches!(writes.as_slice(), [Write::Delete { namespace, .. }] if namespace == "a1"), "{writes:?}");
-    carry_out(&mut seen, writes);
-    assert_eq!(teardown::writes(&seen), [Write::Finish(None)]);
+    assert!(matches!(writes.as_slice(), [Write::DeleteNamespace { namespace, .. }] if namespace == "a1"), "{writes:?}");
+    apply_writes(&mut seen, writes);
+    assert_eq!(teardown::writes(&seen), [Write::RemoveFinalizer(None)]);
 }
 
 #[test]
-fn deletion_never_hangs_for_ever_and_names_what_blocks() {
-    let mut seen = settled(&json!({"namespaces": [{"name": "a1"}]}));
+fn deletion_that_is_blocked_ends_after_a_time_and_reports_the_reason() {
+    let mut seen = converged(&json!({"namespaces": [{"name": "a1"}]}));
     let mut going = (*seen.namespaces["a1"]).clone();
     going.metadata.deletion_timestamp =
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
     going.status.conditions = serde_json::from_value(json!([{"type": "NamespaceFinalizersRemaining", "status": "True", "message": "Some content has finalizers remaining: example.com/keep"}])).unwrap();
     seen.namespaces.insert("a1".into(), Arc::new(going));
-    let mut early = deleted(seen.clone(), PATIENCE.as_secs() - 1);
-    assert_eq!(teardown::writes(&early), [Write::Revoke("a1".into())], "its controller may not know of grants");
-    carry_out(&mut early, vec![Write::Revoke("a1".into())]);
+    let mut early = deleted(seen.clone(), MAX_WAIT.as_secs() - 1);
+    assert_eq!(teardown::writes(&early), [delete_grant("a1")], "the namespace controller may not know grants yet");
+    apply_writes(&mut early, vec![delete_grant("a1")]);
     assert_eq!(teardown::writes(&early), []);
     assert!(reason(&early, "Reconciling").2.contains("example.com/keep"));
-    let late = deleted(Observed { grants: BTreeMap::new(), ..seen }, PATIENCE.as_secs());
+    let late = deleted(Observed { managed: BTreeMap::new(), ..seen }, MAX_WAIT.as_secs());
     assert_eq!(reason(&late, "Stalled").1, "DeletionBlocked");
     assert!(
-        matches!(teardown::writes(&late).as_slice(), [Write::Finish(Some(note))] if note.contains("example.com/keep"))
+        matches!(teardown::writes(&late).as_slice(), [Write::RemoveFinalizer(Some(note))] if note.contains("example.com/keep"))
     );
 }
 
 #[test]
-fn a_protected_tenant_is_not_torn_down() {
-    let seen = deleted(settled(&json!({"deletionProtection": true})), 10_000);
+fn protected_tenant_is_not_deleted() {
+    let seen = deleted(converged(&json!({"deletionProtection": true})), 10_000);
     assert_eq!(teardown::writes(&seen), []);
     assert_eq!(reason(&seen, "Stalled").1, "DeletionProtected");
 }

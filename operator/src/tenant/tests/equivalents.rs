@@ -1,4 +1,4 @@
-//! A tenant with a cap over all its profiles, in whole GPUs.
+//! Tests of tenants with a cap over all profiles, in whole GPUs.
 
 use gputenancy_engine::quota::Weight;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -7,7 +7,7 @@ use super::*;
 
 const THREE: &str = "requests.nvidia.com/mig-3g.40gb";
 
-fn boards() -> FleetView {
+fn view_with_weights() -> FleetView {
     let mut view = view();
     let three = ProfileView { resource: "nvidia.com/mig-3g.40gb".into(), ..view.profiles["mig-1g"].clone() };
     view.profiles.insert("mig-3g".into(), three);
@@ -27,12 +27,12 @@ fn mixed(more: &Value) -> Observed {
         spec[key] = value.clone();
     }
     let mut seen = observed(&spec);
-    seen.view = Arc::new(boards());
-    settle(&mut seen);
+    seen.view = Arc::new(view_with_weights());
+    converge(&mut seen);
     seen
 }
 
-fn use_of(seen: &mut Observed, key: &str, devices: i32) {
+fn set_used_of(seen: &mut Observed, key: &str, devices: i32) {
     let mut quota = (*seen.quotas["a1"]).clone();
     quota.status.used.insert(key.into(), Quantity(devices.to_string()));
     seen.quotas.insert("a1".into(), Arc::new(quota));
@@ -43,11 +43,11 @@ fn limits(seen: &Observed) -> [&str; 2] {
 }
 
 #[test]
-fn a_cap_is_told_with_what_each_device_counts() {
+fn cap_is_reported_with_the_share_of_each_device() {
     let mut seen = mixed(&json!({}));
     assert_eq!(limits(&seen), ["14", "3"]);
-    use_of(&mut seen, MIG, 9);
-    use_of(&mut seen, THREE, 1);
+    set_used_of(&mut seen, MIG, 9);
+    set_used_of(&mut seen, THREE, 1);
     let status = status::status(&seen, None);
     let together = status.equivalents.unwrap();
     assert_eq!((together.used.as_str(), together.cap.as_str()), ("1.625", "3.5"));
@@ -55,48 +55,48 @@ fn a_cap_is_told_with_what_each_device_counts() {
     assert_eq!(shares, [Some("1/8"), Some("1/2")]);
     let (_, found, message) = reason(&seen, "QuotaReady");
     assert_eq!(found, "InForce");
-    assert!(message.contains("no more than 3.5 whole GPUs together"), "{message}");
-    let without = status::status(&settled(&json!({})), None);
+    assert!(message.contains("at most 3.5 whole GPUs together"), "{message}");
+    let without = status::status(&converged(&json!({})), None);
     assert!(without.equivalents.is_none() && without.gpus.iter().all(|g| g.share.is_none()));
 }
 
 #[test]
-fn room_moves_from_one_profile_to_another_that_a_controller_was_refused() {
+fn headroom_moves_to_the_profile_of_a_refused_controller() {
     let mut seen = mixed(&json!({}));
-    use_of(&mut seen, MIG, 14);
-    use_of(&mut seen, THREE, 3);
+    set_used_of(&mut seen, MIG, 14);
+    set_used_of(&mut seen, THREE, 3);
     let refused = refused(&seen, THREE, 1);
     observe_refusal(&mut seen, &refused);
-    assert_eq!(decide::writes(&seen), [], "nothing is taken from pods");
-    use_of(&mut seen, MIG, 12);
-    settle(&mut seen);
+    assert_eq!(decide::writes(&seen), [], "pods keep their devices");
+    set_used_of(&mut seen, MIG, 12);
+    converge(&mut seen);
     assert_eq!(limits(&seen), ["12", "4"]);
 }
 
 #[test]
-fn a_resource_rises_only_once_the_other_ones_limit_has_come_down_for_a_while() {
+fn limit_under_a_cap_is_raised_only_after_another_has_settled() {
     let mut seen = mixed(&json!({}));
-    use_of(&mut seen, THREE, 3);
+    set_used_of(&mut seen, THREE, 3);
     let refused = refused(&seen, THREE, 1);
     observe_refusal(&mut seen, &refused);
     let writes = decide::writes(&seen);
-    carry_out(&mut seen, writes);
-    use_of(&mut seen, THREE, 3);
+    apply_writes(&mut seen, writes);
+    set_used_of(&mut seen, THREE, 3);
     assert_eq!(limits(&seen), ["12", "3"]);
-    seen.unsteady.insert("a1".into());
+    seen.lowered.insert("a1".into());
     assert_eq!((decide::writes(&seen), seen.decide_quotas().1.waits_for_count), (vec![], true));
-    seen.unsteady.clear();
-    settle(&mut seen);
+    seen.lowered.clear();
+    converge(&mut seen);
     assert_eq!(limits(&seen), ["12", "4"]);
 }
 
 #[test]
-fn a_cap_below_use_stops_nothing_admits_nothing_and_says_by_how_much() {
+fn cap_below_use_admits_nothing_and_reports_the_excess() {
     let mut seen = mixed(&json!({}));
-    use_of(&mut seen, MIG, 14);
-    use_of(&mut seen, THREE, 1);
+    set_used_of(&mut seen, MIG, 14);
+    set_used_of(&mut seen, THREE, 1);
     seen.tenant.spec.gpu_equivalents = Some("2".into());
-    settle(&mut seen);
+    converge(&mut seen);
     assert_eq!(limits(&seen), ["12", "0"]);
     let (_, found, message) = reason(&seen, "Stalled");
     assert_eq!(found, "OverBudget");
@@ -104,42 +104,42 @@ fn a_cap_below_use_stops_nothing_admits_nothing_and_says_by_how_much() {
 }
 
 #[test]
-fn a_profile_that_no_board_carries_is_granted_nothing_under_a_cap_and_is_named() {
+fn profile_without_weight_is_granted_nothing_under_a_cap_and_reported() {
     let mut seen = mixed(&json!({}));
-    use_of(&mut seen, THREE, 1);
-    let mut view = boards();
+    set_used_of(&mut seen, THREE, 1);
+    let mut view = view_with_weights();
     view.weights.remove("nvidia.com/mig-3g.40gb");
     seen.view = Arc::new(view);
-    settle(&mut seen);
+    converge(&mut seen);
     assert_eq!(limits(&seen), ["14", "0"]);
     let (_, found, message) = reason(&seen, "QuotaReady");
     assert_eq!(found, "WeightUnknown");
     assert!(message.contains("profile mig-3g") && message.contains("list it in a GpuPool"), "{message}");
-    assert_eq!(status::status(&seen, None).equivalents.unwrap().used, "1", "what is in use counts as whole GPUs");
+    assert_eq!(status::status(&seen, None).equivalents.unwrap().used, "1", "use counts as whole GPUs");
     seen.tenant.spec.gpu_equivalents = None;
-    settle(&mut seen);
+    converge(&mut seen);
     assert_eq!(limits(&seen), ["14", "4"]);
 }
 
 #[test]
-fn a_suspended_tenant_with_a_cap_admits_nothing_of_any_profile() {
+fn suspended_tenant_with_a_cap_admits_nothing_of_any_profile() {
     let mut seen = mixed(&json!({}));
-    use_of(&mut seen, MIG, 2);
+    set_used_of(&mut seen, MIG, 2);
     seen.tenant.spec.suspend = true;
-    settle(&mut seen);
+    converge(&mut seen);
     assert_eq!(limits(&seen), ["0", "0"]);
 }
 
 #[test]
-fn what_no_profile_sells_any_more_counts_as_whole_gpus() {
+fn device_of_a_deleted_profile_counts_as_a_whole_gpu() {
     let mut seen = mixed(&json!({"gpus": [{"profile": "mig-1g", "count": 40}]}));
     assert_eq!(limits(&seen), ["28", "0"]);
-    use_of(&mut seen, THREE, 3);
-    let mut view = boards();
+    set_used_of(&mut seen, THREE, 3);
+    let mut view = view_with_weights();
     view.profiles.remove("mig-3g");
     view.resources.remove("nvidia.com/mig-3g.40gb");
     view.weights.remove("nvidia.com/mig-3g.40gb");
     seen.view = Arc::new(view);
-    settle(&mut seen);
+    converge(&mut seen);
     assert_eq!(limits(&seen), ["4", "0"]);
 }

@@ -1,19 +1,19 @@
-//! What a grant names, and when it is written.
+//! Tests of grants: content, and order of writes.
 
 use std::sync::Arc;
 
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use super::{carry_out, decide, observed, reason, render, settled, view};
-use crate::{cache::OwnedObject, tenant::decide::Write};
+use super::{apply_writes, converged, decide, is_apply, observed, reason, render, stored, view};
+use crate::tenant::{managed::Managed, write::Write};
 
 #[test]
-fn a_grant_names_each_profile_that_the_tenant_may_use_and_no_other() {
+fn grant_lists_only_profiles_that_the_tenant_may_use() {
     let gpus = json!([
         {"profile": "mig-1g", "count": 8}, {"profile": "gpu", "count": 2}, {"profile": "shared", "count": 3}, {"profile": "nope", "count": 1}
     ]);
-    let grant = settled(&json!({"gpus": gpus})).grant("a1");
+    let grant = converged(&json!({"gpus": gpus})).grant("a1");
     assert_eq!(grant.tenant, "team-a");
     assert_eq!(
         grant.resources,
@@ -25,7 +25,7 @@ fn a_grant_names_each_profile_that_the_tenant_may_use_and_no_other() {
 }
 
 #[test]
-fn one_pod_may_ask_for_what_the_profile_allows_but_never_for_more_than_the_budget() {
+fn grant_limits_one_pod_to_the_profile_maximum_and_the_budget() {
     let mut seen = observed(&json!({"gpus": [{"profile": "mig-1g", "count": 3}]}));
     for (max, expected) in [(None, 3), (Some(1), 1), (Some(3), 3), (Some(9), 3)] {
         let mut view = view();
@@ -36,41 +36,43 @@ fn one_pod_may_ask_for_what_the_profile_allows_but_never_for_more_than_the_budge
 }
 
 #[test]
-fn every_namespace_has_its_grant_before_its_limits() {
+fn grant_is_written_before_the_quota() {
     let writes = decide::writes(&observed(&json!({})));
     for namespace in ["a1", "a2"] {
         let at = |found: &dyn Fn(&Write) -> bool| writes.iter().position(found).unwrap();
-        let grant = at(&|w| matches!(w, Write::Grant(g) if g.namespace().as_deref() == Some(namespace)));
-        let quota = at(&|w| matches!(w, Write::Quota(q) if q.namespace().as_deref() == Some(namespace)));
+        let grant =
+            at(&|w| is_apply(w, Managed::Grant) && matches!(w, Write::Apply { namespace: of, .. } if of == namespace));
+        let quota = at(&|w| matches!(w, Write::ApplyQuota(q) if q.namespace().as_deref() == Some(namespace)));
         assert!(grant < quota, "{writes:?}");
     }
 }
 
 #[test]
-fn a_grant_that_is_missing_or_changed_is_written_again_and_said() {
-    let mut seen = settled(&json!({}));
+fn grant_missing_or_changed_is_written_and_reported() {
+    let mut seen = converged(&json!({}));
     assert_eq!(reason(&seen, "PolicyReady").0, "True");
     let mut changed = seen.grant("a1");
     changed.resources.insert("nvidia.com/gpu".into(), 8);
-    seen.grants.insert("a1".into(), Arc::new(OwnedObject::of(&render::grant("team-a", "a1", changed))));
-    seen.grants.remove("a2");
+    let changed = serde_json::to_value(render::grant(&seen.tenant, "a1", changed)).unwrap();
+    seen.managed.insert((Managed::Grant, "a1".into()), Arc::new(stored(Managed::Grant, changed)));
+    seen.managed.remove(&(Managed::Grant, "a2".into()));
     let (status, why, message) = reason(&seen, "PolicyReady");
     assert_eq!((status.as_str(), why.as_str()), ("False", "Applying"));
     assert!(message.contains("namespace a1"), "{message}");
     let writes = decide::writes(&seen);
-    assert!(writes.iter().all(|w| matches!(w, Write::Grant(_))) && writes.len() == 2, "{writes:?}");
-    carry_out(&mut seen, writes);
+    assert!(writes.iter().all(|w| is_apply(w, Managed::Grant)) && writes.len() == 2, "{writes:?}");
+    apply_writes(&mut seen, writes);
     assert_eq!(decide::writes(&seen), []);
     assert_eq!(reason(&seen, "PolicyReady").0, "True");
 }
 
 #[test]
-fn a_namespace_that_is_dropped_may_use_nothing() {
-    let mut seen = settled(&json!({"namespaces": [{"name": "a1"}]}));
+fn retained_namespace_is_granted_nothing() {
+    let mut seen = converged(&json!({"namespaces": [{"name": "a1"}]}));
     seen.tenant.spec.namespaces = serde_json::from_value(json!([{"name": "b1"}])).unwrap();
     let writes = decide::writes(&seen);
-    carry_out(&mut seen, writes);
-    assert!(seen.has_grant("a1") && seen.has_grant("b1"));
+    apply_writes(&mut seen, writes);
+    assert!(["a1", "b1"].iter().all(|ns| seen.managed(Managed::Grant, ns).is_some()));
     assert!(seen.grant("a1").resources.is_empty() && seen.grant("a1").pools.is_empty());
     assert_eq!(seen.grant("b1").resources.len(), 1);
 }

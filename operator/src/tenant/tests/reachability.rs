@@ -1,16 +1,15 @@
-//! A second opinion on the network policies: cyclonus, which is nobody's CNI plugin, says which connections they allow. The rules for
-//! everybody are those that the chart ships.
+//! Tests of the connections that network policies allow, evaluated by cyclonus, which is independent of CNI plugins. The egress rules are the
+//! chart's.
 
 use std::{fs, path::Path, process::Command};
 
 use gputenancy_crds::names;
-use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use super::{observed, render};
-use crate::tenant::Standard;
+use super::observed;
+use crate::tenant::{Standard, desired};
 
-/// Somebody in the cluster: a namespace, its labels, a label of the pod, its address.
+/// A pod in the cluster: its namespace, the namespace's labels, a label of the pod, its address.
 type Pod = (&'static str, &'static [(&'static str, &'static str)], (&'static str, &'static str), &'static str);
 
 const APP: (&str, &str) = ("app", "web");
@@ -35,7 +34,7 @@ fn outside(address: &str) -> Value {
     json!({"IP": address})
 }
 
-/// Who connects to whom, at which port, and whether that is to be allowed.
+/// Source, target, port, and whether the connection must be allowed.
 fn connections() -> Vec<(Value, Value, (&'static str, u16), bool)> {
     let within = |from, to, allowed| (inside(from), inside(to), ("TCP", 8080), allowed);
     let out = |address, port: u16, allowed| (inside(RED), outside(address), ("TCP", port), allowed);
@@ -51,7 +50,7 @@ fn connections() -> Vec<(Value, Value, (&'static str, u16), bool)> {
         within(PROXY, RED, false),
         within(RED, MONITORING, false),
         within(RED, PROXY, false),
-        // both ends have to allow it, and an open tenant has one end less
+        // both ends must allow a connection; an open tenant has no policy at its end
         within(OPEN, RED, false),
         within(RED, OPEN, false),
         within(PRETENDER, OPEN, true),
@@ -77,8 +76,8 @@ fn connections() -> Vec<(Value, Value, (&'static str, u16), bool)> {
     ]
 }
 
-/// What the chart gives all tenants.
-fn shipped() -> Standard {
+/// The chart's settings for all tenants.
+fn chart_standard() -> Standard {
     let values = Path::new(env!("CARGO_MANIFEST_DIR")).join("../helm/gputenancy/values.yaml");
     let values: Value = serde_saphyr::from_str(&fs::read_to_string(values).unwrap()).unwrap();
     let tenants = &values["tenants"];
@@ -89,7 +88,7 @@ fn shipped() -> Standard {
 }
 
 #[test]
-fn a_second_opinion_agrees_on_who_may_connect_to_whom() {
+fn network_policies_allow_the_expected_connections_by_cyclonus() {
     let cyclonus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolset/bin/cyclonus");
     assert!(cyclonus.exists(), "{} is missing: run `make tools`", cyclonus.display());
     let mut policies = Vec::new();
@@ -100,26 +99,24 @@ fn a_second_opinion_agrees_on_who_may_connect_to_whom() {
     ] {
         let mut seen = observed(&json!({"network": network}));
         seen.tenant.metadata.name = Some(tenant.into());
-        seen.standard = shipped().into();
-        let spec = seen.network();
-        let rendered =
-            namespaces.iter().filter_map(|ns| Some(render::network(&seen.tenant.name_any(), ns, spec.clone()?)));
+        seen.standard = chart_standard().into();
+        let rendered = namespaces.iter().filter_map(|ns| desired::network_policy(&seen, ns));
         policies.extend(rendered.map(|policy| serde_json::to_value(policy).unwrap()));
     }
     assert_eq!(policies.len(), 3);
     let list = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicyList", "items": policies});
     let connections = connections();
-    let asked: Vec<Value> = connections
+    let queries: Vec<Value> = connections
         .iter()
         .map(|(from, to, (protocol, port), _)| {
             json!({"Source": from, "Destination": to, "ResolvedPort": port, "ResolvedPortName": "", "Protocol": protocol})
         })
         .collect();
-    let folder = std::env::temp_dir().join(format!("gputenancy-opinion-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("gputenancy-reachability-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let (policies, traffic) = (folder.join("policies.yaml"), folder.join("traffic.json"));
     fs::write(&policies, list.to_string()).unwrap();
-    fs::write(&traffic, Value::from(asked).to_string()).unwrap();
+    fs::write(&traffic, Value::from(queries).to_string()).unwrap();
     let answer = Command::new(cyclonus)
         .args(["analyze", "--mode", "query-traffic", "--policy-path"])
         .arg(&policies)
@@ -131,15 +128,15 @@ fn a_second_opinion_agrees_on_who_may_connect_to_whom() {
     let text = String::from_utf8(answer.stdout).unwrap() + &String::from_utf8_lossy(&answer.stderr);
     assert!(answer.status.success(), "{text}");
     // the last line of each table; the head of the next one is `Is traffic allowed?`
-    let said: Vec<bool> = text
+    let allowed: Vec<bool> = text
         .lines()
         .filter_map(|line| line.to_uppercase().split_once("IS ALLOWED?").map(|(_, rest)| rest.contains("TRUE")))
         .collect();
-    assert_eq!(said.len(), connections.len(), "{text}");
+    assert_eq!(allowed.len(), connections.len(), "{text}");
     let wrong: Vec<String> = connections
         .iter()
-        .zip(&said)
-        .filter(|((.., wanted), said)| wanted != *said)
+        .zip(&allowed)
+        .filter(|((.., wanted), allowed)| wanted != *allowed)
         .map(|((from, to, port, wanted), _)| format!("{from} -> {to} at {port:?}: not {wanted}"))
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
