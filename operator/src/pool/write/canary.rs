@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 
-use super::{WriteError, Written, failed, node::NodeContext};
+use super::{WriteError, Written, failed, state::NodeContext};
 use crate::{
     apply::Part,
     pool::canary::{OrphanedCanary, render},

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::{
     WriteError, Written, failed,
-    node::{NodeContext, NodeState},
     repair::Repair,
+    state::{NodeContext, NodeState},
 };
 use crate::{
     apply::Part,

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Map, Value, json};
 
-use super::{WriteError, Written, failed, node::NodeContext};
+use super::{WriteError, Written, failed, state::NodeContext};
 use crate::{apply::Part, pool::mig_manager::MigManagerRequest};
 use gputenancy_crds::names;
 

@@ -11,6 +11,7 @@ mod node;
 mod plugin;
 mod pods;
 mod repair;
+mod state;
 mod status;
 
 use std::{
@@ -38,8 +39,8 @@ use gputenancy_engine::{
     fleet::Fleet,
     mig_manager::{MigConfigError, MigConfigs},
 };
-pub use node::NodeState;
 use node::NodeWrite;
+pub use state::NodeState;
 
 /// Objects that are written at the same time.
 const CONCURRENCY: usize = 32;

@@ -1,19 +1,15 @@
 //! All writes about one node.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use gputenancy_crds::{
-    GpuNode, names,
-    reasons::{self, Reason},
-};
+use gputenancy_crds::{GpuNode, names, reasons};
 use gputenancy_service::events::EventType;
-use kube::{Resource as _, ResourceExt as _};
+use kube::ResourceExt as _;
 use serde_json::json;
 
 use super::{
-    FleetWriter, Outcome, WriteError, Written, canary, failed, labels, mig_manager, plugin,
-    pods::{self, RefusedEviction},
-    repair::LastWrite,
+    FleetWriter, Outcome, WriteError, Written, canary, failed, labels, mig_manager, plugin, pods,
+    state::{NodeContext, NodeState},
     within,
 };
 use crate::{
@@ -25,50 +21,6 @@ use crate::{
     },
 };
 use gputenancy_engine::{change::ChangeDecision, fleet::Fleet};
-
-/// What is remembered of the writes about one node.
-#[derive(Debug, Default)]
-pub struct NodeState {
-    /// Generation of the `GpuNode` as written last; the cache has to reach it before the next decision.
-    generation: Option<i64>,
-    /// Refused evictions by the pod's UID.
-    pub refusals: BTreeMap<String, RefusedEviction>,
-    pub(super) labels: LastWrite<Labels>,
-    pub(super) taint: LastWrite<Option<String>>,
-    /// The failure that was reported last.
-    failure: Option<String>,
-}
-
-impl NodeState {
-    /// Is the cache older than the last write?
-    pub fn is_lagging(&self) -> bool {
-        self.generation.is_some()
-    }
-
-    /// Drops what the cache has reached, and pods that are gone.
-    pub(super) fn forget(&mut self, cached: Option<&GpuNode>, uids: &BTreeSet<&str>) {
-        let cached = cached.and_then(|n| n.metadata.generation);
-        self.generation = self.generation.filter(|written| cached.is_some_and(|cached| cached < *written));
-        self.refusals.retain(|uid, _| uids.contains(uid.as_str()));
-    }
-}
-
-/// A node, where its writes go, and the objects as they were read.
-#[derive(Clone, Copy)]
-pub(super) struct NodeContext<'a> {
-    pub writer: &'a FleetWriter,
-    pub fleet: &'a Fleet,
-    pub name: &'a NodeName,
-}
-
-impl NodeContext<'_> {
-    /// Publishes an event about the `GpuNode`.
-    pub async fn report(&self, event_type: EventType, reason: Reason, action: &str, message: String) {
-        if let Some(gpu_node) = self.fleet.gpu_nodes.get(self.name.as_str()) {
-            self.writer.report(gpu_node.object_ref(&()), event_type, reason, action, message).await;
-        }
-    }
-}
 
 /// What is written about one node.
 #[derive(Default)]

@@ -9,7 +9,7 @@ use k8s_openapi::{
 use kube::{Api, ResourceExt as _, api::ListParams};
 use serde_json::json;
 
-use super::{WriteError, Written, failed, node::NodeContext};
+use super::{WriteError, Written, failed, state::NodeContext};
 use crate::apply::Evicted;
 use gputenancy_engine::plugin::{CordonAction, PluginDecision, is_plugin};
 

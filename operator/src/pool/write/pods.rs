@@ -11,22 +11,13 @@ use serde_json::{Value, json};
 
 use super::{
     WriteError, Written, budget, failed,
-    node::{NodeContext, NodeState},
+    state::{NodeContext, NodeState, RefusedEviction},
 };
 use crate::{apply::Evicted, plan::PodName};
 use gputenancy_engine::{
     change::{Eviction, EvictionNotice, Refusal},
     fleet::notice_text,
 };
-
-/// An eviction that the API server refused.
-#[derive(Clone, Debug)]
-pub struct RefusedEviction {
-    /// When, and why in full.
-    pub refusal: Refusal,
-    /// The API server's answer.
-    answer: String,
-}
 
 /// Announces an eviction on its pod.
 pub async fn notify(node: NodeContext<'_>, notice: EvictionNotice) -> Result<Written, WriteError> {

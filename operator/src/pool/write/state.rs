@@ -1,0 +1,64 @@
+//! What a write about one node needs to know, and what is remembered of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gputenancy_crds::{GpuNode, reasons::Reason};
+use gputenancy_service::events::EventType;
+use kube::Resource as _;
+
+use super::{FleetWriter, repair::LastWrite};
+use crate::{plan::NodeName, pool::labels::Labels};
+use gputenancy_engine::{change::Refusal, fleet::Fleet};
+
+/// An eviction that the API server refused.
+#[derive(Clone, Debug)]
+pub struct RefusedEviction {
+    /// When, and why in full.
+    pub refusal: Refusal,
+    /// The API server's answer.
+    pub answer: String,
+}
+
+/// What is remembered of the writes about one node.
+#[derive(Debug, Default)]
+pub struct NodeState {
+    /// Generation of the `GpuNode` as written last; the cache has to reach it before the next decision.
+    pub(super) generation: Option<i64>,
+    /// Refused evictions by the pod's UID.
+    pub refusals: BTreeMap<String, RefusedEviction>,
+    pub(super) labels: LastWrite<Labels>,
+    pub(super) taint: LastWrite<Option<String>>,
+    /// The failure that was reported last.
+    pub(super) failure: Option<String>,
+}
+
+impl NodeState {
+    /// Is the cache older than the last write?
+    pub fn is_lagging(&self) -> bool {
+        self.generation.is_some()
+    }
+
+    /// Drops what the cache has reached, and pods that are gone.
+    pub(super) fn forget(&mut self, cached: Option<&GpuNode>, uids: &BTreeSet<&str>) {
+        let cached = cached.and_then(|n| n.metadata.generation);
+        self.generation = self.generation.filter(|written| cached.is_some_and(|cached| cached < *written));
+        self.refusals.retain(|uid, _| uids.contains(uid.as_str()));
+    }
+}
+
+/// A node, where its writes go, and the objects as they were read.
+#[derive(Clone, Copy)]
+pub(super) struct NodeContext<'a> {
+    pub writer: &'a FleetWriter,
+    pub fleet: &'a Fleet,
+    pub name: &'a NodeName,
+}
+
+impl NodeContext<'_> {
+    /// Publishes an event about the `GpuNode`.
+    pub async fn report(&self, event_type: EventType, reason: Reason, action: &str, message: String) {
+        if let Some(gpu_node) = self.fleet.gpu_nodes.get(self.name.as_str()) {
+            self.writer.report(gpu_node.object_ref(&()), event_type, reason, action, message).await;
+        }
+    }
+}
