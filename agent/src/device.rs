@@ -7,6 +7,7 @@ use std::{
 };
 
 use gputenancy_crds::Advertiser;
+pub use gputenancy_crds::DeviceOwner;
 
 /// Id of a device in kubelet: its UUID in NVML, `GPU-…` or `MIG-…`, as NVIDIA's plugin uses it and exporters resolve it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -105,17 +106,6 @@ pub struct DeviceView {
     pub devices: Vec<Device>,
     /// The device plugin that advertises them.
     pub advertiser: Advertiser,
-}
-
-/// The container that kubelet allocated a device to.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct DeviceOwner {
-    /// Namespace of the pod.
-    pub namespace: String,
-    /// Name of the pod.
-    pub pod: String,
-    /// Name of the container.
-    pub container: String,
 }
 
 /// Owners by device.

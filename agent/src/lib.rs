@@ -21,6 +21,11 @@ fn watch_backoff() -> kube::runtime::watcher::ExponentialBackoff {
     gputenancy_service::backoff::watch(std::time::Duration::from_secs(10))
 }
 
+/// A number of NVML as the API writes it.
+fn to_i32<T: TryInto<i32>>(number: T) -> i32 {
+    number.try_into().unwrap_or(i32::MAX)
+}
+
 /// Sends a value that differs from the latest one; true if it does.
 fn send_if_changed<T: PartialEq>(sender: &tokio::sync::watch::Sender<T>, new: T) -> bool {
     sender.send_if_modified(|latest| {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use gputenancy_rights::Right;
-use gputenancy_service::metrics::{Counters, Gauges, Labels, register, set_missing_rights};
+use gputenancy_service::metrics::{Counters, Gauges, Labels, set_missing_rights};
 use prometheus_client::{
     metrics::{
         counter::Counter,
@@ -11,7 +11,7 @@ use prometheus_client::{
         gauge::Gauge,
         histogram::{Histogram, exponential_buckets},
     },
-    registry::{Registry, Unit},
+    registry::{Metric, Registry, Unit},
 };
 
 use crate::device::DeviceView;
@@ -41,38 +41,30 @@ impl Default for Metrics {
         r.register_with_unit("nvml_call", "Duration of NVML calls", Unit::Seconds, nvml_seconds.clone());
         Self {
             nvml_seconds,
-            nvml_failures: register(r, "nvml_failures", "Failed NVML calls by call and code", Family::default()),
-            operations: register(r, "carve_steps", "Operations on GPUs by step and outcome", Family::default()),
-            devices: register(r, "devices", "Devices by resource and state", Family::default()),
-            missing_rights: register(
-                r,
-                "missing_rights",
-                "Missing rights, and the feature that needs them",
-                Family::default(),
-            ),
-            status_writes: register(r, "status_writes", "Writes of GpuNode status", Counter::default()),
-            status_failures: register(r, "status_failures", "Failed writes of GpuNode status", Counter::default()),
+            nvml_failures: register(r, "nvml_failures", "Failed NVML calls by call and code"),
+            operations: register(r, "carve_steps", "Operations on GPUs by step and outcome"),
+            devices: register(r, "devices", "Devices by resource and state"),
+            missing_rights: register(r, "missing_rights", "Missing rights, and the feature that needs them"),
+            status_writes: register(r, "status_writes", "Writes of GpuNode status"),
+            status_failures: register(r, "status_failures", "Failed writes of GpuNode status"),
             refused_allocations: register(
                 r,
                 "refused_allocations",
                 "Allocations by kubelet that the agent refused, by reason",
-                Family::default(),
             ),
             hidden_variables: register(
                 r,
                 "hidden_variables",
                 "Containers of tenants with forbidden variables from envFrom, by group of variables",
-                Family::default(),
             ),
-            unseen_environments: register(
-                r,
-                "unseen_environments",
-                "Containers with envFrom that are not checked yet",
-                Gauge::default(),
-            ),
+            unseen_environments: register(r, "unseen_environments", "Containers with envFrom that are not checked yet"),
             registry: Arc::new(registry),
         }
     }
+}
+
+fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    gputenancy_service::metrics::register(registry, name, help, M::default())
 }
 
 impl Metrics {

@@ -27,13 +27,6 @@ pub async fn watch(
     let (mut listed_requests, mut listed_containers) = (PodRequests::default(), EnvFromContainers::default());
     let mut warned = false;
     while let Some(event) = events.next().await {
-        let update = |change: &dyn Fn(&mut PodRequests)| {
-            requests.send_if_modified(|requests| {
-                let before = requests.clone();
-                requests.as_mut().map(change);
-                *requests != before
-            });
-        };
         match event {
             Ok(Event::Init) => {
                 (listed_requests, listed_containers) = (PodRequests::default(), EnvFromContainers::default());
@@ -48,11 +41,11 @@ pub async fn watch(
                 containers.send_replace(std::mem::take(&mut listed_containers));
             }
             Ok(Event::Apply(pod)) => {
-                update(&|requests| requests.apply(&pod, Instant::now()));
+                requests.send_if_modified(|known| known.as_mut().is_some_and(|r| r.apply(&pod, Instant::now())));
                 containers.send_if_modified(|containers| containers.apply(&pod));
             }
             Ok(Event::Delete(pod)) => {
-                update(&|requests| requests.delete(&pod));
+                requests.send_if_modified(|known| known.as_mut().is_some_and(|r| r.delete(&pod)));
                 containers.send_if_modified(|containers| containers.delete(&pod));
             }
             Err(error) if !warned => {

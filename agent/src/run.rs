@@ -1,7 +1,6 @@
 //! Wiring of the tasks, and their shutdown.
 
 use std::{
-    io,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -9,7 +8,7 @@ use std::{
 
 use futures::future::{FusedFuture, FutureExt};
 use gputenancy_crds::GpuNode;
-use gputenancy_service::{endpoints, events::Publisher, logging, shutdown};
+use gputenancy_service::{endpoints, events::Publisher, shutdown};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client, Config};
 use tokio::{
@@ -24,7 +23,7 @@ use crate::{
     environment::{EnvFromContainers, EnvironmentChecker, runtime::Runtime},
     gpu::{
         Calls, Deadlines, NvmlThread, Scan,
-        process_origin::{LOGS, Origins},
+        process_origin::{LOGS, Origins, command},
     },
     health::Health,
     kubelet::{self, requests::PodRequests},
@@ -60,35 +59,12 @@ const REPORT_RETRY: Duration = Duration::from_secs(3);
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(24);
 
 /// Why the agent cannot run.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The client cannot be built.
-    #[error("no cluster: {0}")]
-    Cluster(#[from] kube::Error),
-    /// There is no configuration of a cluster.
-    #[error("no cluster: {0}")]
-    Config(#[from] kube::config::InferConfigError),
-    /// Missing rights.
-    #[error("{0}")]
-    Rights(String),
-    /// The filter of the log is not valid.
-    #[error(transparent)]
-    Log(#[from] logging::Error),
-    /// Health and metrics cannot be served.
-    #[error(transparent)]
-    Serve(#[from] endpoints::Error),
-    /// Signals cannot be caught.
-    #[error(transparent)]
-    Signal(#[from] shutdown::Error),
-    /// The thread for NVML cannot be started.
-    #[error("starting the thread for NVML: {0}")]
-    Thread(#[from] io::Error),
-}
+pub type Error = Box<dyn std::error::Error>;
 
 /// Prints which rights the agent needs; fails if any is missing.
 pub async fn rights() -> Result<(), Error> {
     let missing = gputenancy_rights::print(&Client::try_default().await?, &rights::rights()).await;
-    if missing.is_empty() { Ok(()) } else { Err(Error::Rights(missing.join("\n"))) }
+    if missing.is_empty() { Ok(()) } else { Err(missing.join("\n").into()) }
 }
 
 /// Latest state of each task.
@@ -105,13 +81,15 @@ struct Channels {
 /// Runs until SIGTERM or SIGINT.
 pub async fn run(args: Args) -> Result<(), Error> {
     args.log.init()?;
-    let (config, refused) = (Config::infer().await?, Arc::new(Notify::new()));
+    let config = Config::infer().await.map_err(|error| format!("no cluster: {error}"))?;
+    let refused = Arc::new(Notify::new());
     let asking = Client::try_from(config.clone())?;
     let client = gputenancy_rights::client(config, refused.clone())?;
     let lacks = watch::Sender::default();
     let (metrics, heartbeat) = (Metrics::default(), watch::Sender::new(Instant::now()));
     let calls = Calls::new(metrics.clone());
-    let nvml = NvmlThread::start(args.paths(), calls.clone(), Deadlines::default())?;
+    let nvml = NvmlThread::start(args.paths(), calls.clone(), Deadlines::default());
+    let nvml = nvml.map_err(|error| format!("starting the thread for NVML: {error}"))?;
     let (channels, node_name) = (Channels::default(), &args.plugin.node_name);
     let boot_id = boot_id(&args.plugin.host_root);
     let health = Health {
@@ -205,7 +183,7 @@ async fn report(
     let mut writer = Writer::new(Api::<GpuNode>::all(client.clone()), &args.plugin.node_name, metrics.clone(), first);
     let mut limit = RateLimit::new(Instant::now());
     let origins = Origins { proc_root: "/proc".into(), logs: args.plugin.host_root.join(LOGS) };
-    let origin = |pid: u32| (origins.command(pid), origins.of(pid));
+    let origin = |pid: u32| (command(&origins.proc_root, pid), origins.of(pid));
     loop {
         let next = {
             let state = state.borrow_and_update();
@@ -258,11 +236,8 @@ async fn report(
 async fn plugin(args: &Args, client: &Client, channels: &Channels, metrics: Metrics, stop: CancellationToken) {
     let mut state = channels.state.subscribe();
     let driver_root = |state: &PartitionState| state.inventory.as_ref()?.driver_root.clone();
-    let found = tokio::select! {
-        found = state.wait_for(|state| driver_root(state).is_some()) => found.ok().and_then(|state| driver_root(&state)),
-        () = stop.cancelled() => None,
-    };
-    let Some(driver_root) = found else { return };
+    let found = stop.run_until_cancelled(state.wait_for(|state| driver_root(state).is_some())).await;
+    let Some(driver_root) = found.and_then(|found| driver_root(&*found.ok()?)) else { return };
     let exchange = kubelet::Channels {
         devices: channels.view.subscribe(),
         requests: channels.requests.subscribe(),

@@ -4,42 +4,21 @@ use std::path::PathBuf;
 
 /// NVML's return codes that this project uses.
 pub mod code {
-    /// Success.
-    pub const SUCCESS: u32 = 0;
-    /// `nvmlInit_v2` has not been called, or the driver was reloaded since.
-    pub const UNINITIALIZED: u32 = 1;
-    /// The driver does not know an argument.
-    pub const INVALID_ARGUMENT: u32 = 2;
-    /// Not supported by the device.
-    pub const NOT_SUPPORTED: u32 = 3;
-    /// Not found.
-    pub const NOT_FOUND: u32 = 6;
-    /// The buffer is too small.
-    pub const INSUFFICIENT_SIZE: u32 = 7;
-    /// The kernel module is not loaded.
-    pub const DRIVER_NOT_LOADED: u32 = 9;
-    /// Timeout.
-    pub const TIMEOUT: u32 = 10;
-    /// The library does not have this function.
-    pub const FUNCTION_NOT_FOUND: u32 = 13;
-    /// The GPU fell off the bus.
-    pub const GPU_IS_LOST: u32 = 15;
-    /// The GPU must be reset first.
-    pub const RESET_REQUIRED: u32 = 16;
-    /// The operating system refused the call.
-    pub const OPERATING_SYSTEM: u32 = 17;
-    /// Library and kernel module are of different versions.
-    pub const LIB_RM_VERSION_MISMATCH: u32 = 18;
-    /// A process or a compute instance uses it.
-    pub const IN_USE: u32 = 19;
-    /// The driver has no memory for this.
-    pub const MEMORY: u32 = 20;
-    /// The placement is occupied.
-    pub const INSUFFICIENT_RESOURCES: u32 = 23;
-    /// The device is not ready yet.
-    pub const NOT_READY: u32 = 27;
-    /// Unknown error.
-    pub const UNKNOWN: u32 = 999;
+    pub use nvml_wrapper_sys::bindings::{
+        nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED as DRIVER_NOT_LOADED,
+        nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND as FUNCTION_NOT_FOUND,
+        nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as GPU_IS_LOST, nvmlReturn_enum_NVML_ERROR_IN_USE as IN_USE,
+        nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES as INSUFFICIENT_RESOURCES,
+        nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
+        nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
+        nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH as LIB_RM_VERSION_MISMATCH,
+        nvmlReturn_enum_NVML_ERROR_MEMORY as MEMORY, nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
+        nvmlReturn_enum_NVML_ERROR_NOT_READY as NOT_READY, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED,
+        nvmlReturn_enum_NVML_ERROR_OPERATING_SYSTEM as OPERATING_SYSTEM,
+        nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED as RESET_REQUIRED, nvmlReturn_enum_NVML_ERROR_TIMEOUT as TIMEOUT,
+        nvmlReturn_enum_NVML_ERROR_UNINITIALIZED as UNINITIALIZED, nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN,
+        nvmlReturn_enum_NVML_SUCCESS as SUCCESS,
+    };
 }
 
 /// A call that NVML refused.

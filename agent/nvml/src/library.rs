@@ -30,19 +30,16 @@ pub fn find_library(root: &Path) -> Option<PathBuf> {
 /// Observes every call.
 pub trait Observer {
     /// A call begins.
-    fn began(&self, call: &'static str);
+    fn began(&self, _call: &'static str) {}
     /// It returned this code.
-    fn ended(&self, call: &'static str, code: u32, took: Duration);
+    fn ended(&self, _call: &'static str, _code: u32, _took: Duration) {}
 }
 
 /// Ignores all calls.
 #[derive(Debug, Default)]
 pub struct Silent;
 
-impl Observer for Silent {
-    fn began(&self, _: &'static str) {}
-    fn ended(&self, _: &'static str, _: u32, _: Duration) {}
-}
+impl Observer for Silent {}
 
 /// NVML, initialised; shut down when dropped.
 pub struct Nvml {

@@ -77,6 +77,19 @@ macro_rules! profile {
     };
 }
 
+/// A profile by a struct with a name.
+macro_rules! named_profile {
+    ($gpu:expr, $profile_enum:expr, $info:ty, $version:literal) => {{
+        // SAFETY: a struct of integers and character arrays; zero is a value of each.
+        let mut info: $info = unsafe { zeroed() };
+        info.version = u32::try_from(size_of_val(&info)).ok()? | $version << 24;
+        // the C prototype names the oldest struct; `version` contains the size of this one
+        let pointer = (&raw mut info).cast();
+        call!($gpu.nvml, nvmlDeviceGetGpuInstanceProfileInfoV($gpu.handle, $profile_enum, pointer)).ok()?;
+        Some(profile!(info, plain_name(&string(&info.name))?))
+    }};
+}
+
 impl Gpu<'_> {
     /// Every profile of the board, by id. `total_mib` is the board's memory, for names that the driver does not report.
     pub fn instance_profiles(&self, total_mib: u64) -> Result<Vec<InstanceProfile>, NvmlFailure> {
@@ -98,28 +111,12 @@ impl Gpu<'_> {
 
     fn instance_profile(&self, profile_enum: u32, total_mib: u64) -> Result<Option<InstanceProfile>, NvmlFailure> {
         // an older driver refuses a newer struct and an unknown profile with the same codes; only the oldest call distinguishes them
-        if let Some(profile) = self.profile_v3(profile_enum).or_else(|| self.profile_v2(profile_enum)) {
+        let v3 = || named_profile!(self, profile_enum, nvmlGpuInstanceProfileInfo_v3_t, 3);
+        let v2 = || named_profile!(self, profile_enum, nvmlGpuInstanceProfileInfo_v2_t, 2);
+        if let Some(profile) = v3().or_else(v2) {
             return Ok(Some(profile));
         }
         NvmlFailure::none_for(&[code::NOT_SUPPORTED, code::INVALID_ARGUMENT], self.profile_v1(profile_enum, total_mib))
-    }
-
-    fn profile_v3(&self, profile_enum: u32) -> Option<InstanceProfile> {
-        // SAFETY: a struct of integers and character arrays; zero is a value of each.
-        let mut info: nvmlGpuInstanceProfileInfo_v3_t = unsafe { zeroed() };
-        info.version = u32::try_from(size_of_val(&info)).ok()? | 3 << 24;
-        // The C prototype names the oldest struct; `version` contains the size of this one.
-        let pointer = (&raw mut info).cast::<nvmlGpuInstanceProfileInfo_v2_t>();
-        call!(self.nvml, nvmlDeviceGetGpuInstanceProfileInfoV(self.handle, profile_enum, pointer)).ok()?;
-        Some(profile!(info, plain_name(&string(&info.name))?))
-    }
-
-    fn profile_v2(&self, profile_enum: u32) -> Option<InstanceProfile> {
-        // SAFETY: a struct of integers and character arrays; zero is a value of each.
-        let mut info: nvmlGpuInstanceProfileInfo_v2_t = unsafe { zeroed() };
-        info.version = u32::try_from(size_of_val(&info)).ok()? | 2 << 24;
-        call!(self.nvml, nvmlDeviceGetGpuInstanceProfileInfoV(self.handle, profile_enum, &raw mut info)).ok()?;
-        Some(profile!(info, plain_name(&string(&info.name))?))
     }
 
     fn profile_v1(&self, profile_enum: u32, total_mib: u64) -> Result<InstanceProfile, NvmlFailure> {

@@ -10,7 +10,7 @@ use tokio::{sync::watch, time::sleep};
 use super::{
     Enforcement, EnvFromContainer, EnvFromContainers,
     enforcement::notice,
-    runtime::{self, Runtime},
+    runtime::Runtime,
     violations::{AllowedEnvironment, group, violations},
 };
 use crate::{
@@ -23,15 +23,7 @@ use crate::{
 const RETRY: Duration = Duration::from_secs(10);
 
 /// Why a check failed; it is retried.
-#[derive(Debug, thiserror::Error)]
-enum Error {
-    #[error(transparent)]
-    Runtime(#[from] runtime::Error),
-    #[error("reading the grant of the namespace: {0}")]
-    Grant(#[from] kube::Error),
-    #[error("kubelet's pod resources API: {0}")]
-    Kubelet(#[from] tonic::Status),
-}
+type Error = Box<dyn std::error::Error>;
 
 /// Checks the environments of a node's containers.
 pub struct EnvironmentChecker {
@@ -126,7 +118,8 @@ impl EnvironmentChecker {
     async fn devices(&self, container: &EnvFromContainer) -> Result<BTreeSet<String>, Error> {
         let EnvFromContainer { namespace, pod, name, .. } = container.clone();
         let owner = DeviceOwner { namespace, pod, container: name };
-        let owners = PodResources::at(&self.pod_resources).owners(is_managed).await?;
+        let owners = PodResources::at(&self.pod_resources).owners(is_managed).await;
+        let owners = owners.map_err(|status| format!("kubelet's pod resources API: {}", status.message()))?;
         let view = self.view.borrow();
         Ok(owners.iter().filter(|(_, other)| **other == owner).map(|(id, _)| uuid(id, &view)).collect())
     }
@@ -134,7 +127,8 @@ impl EnvironmentChecker {
     /// The namespace is a tenant's, and the pod was created under the tenant's policies, not before the grant.
     async fn is_governed(&self, container: &EnvFromContainer) -> Result<bool, Error> {
         let grants: Api<GpuGrant> = Api::namespaced(self.client.clone(), &container.namespace);
-        let Some(grant) = grants.get_opt(GRANT).await? else { return Ok(false) };
+        let grant = grants.get_opt(GRANT).await.map_err(|error| format!("reading the grant of the namespace: {error}"));
+        let Some(grant) = grant? else { return Ok(false) };
         let since = grant.metadata.creation_timestamp.map(|time| time.0);
         Ok(container.created >= since)
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use serde_json::Value;
-use tonic::{Code, Status, transport::Channel};
+use tonic::{Code, transport::Channel};
 
 use super::violations::{Environment, parse};
 use crate::kubelet::{
@@ -61,20 +61,17 @@ pub struct Runtime {
     sockets: Vec<PathBuf>,
 }
 
-/// Variables in the details of a container or image: those at `variables` below the object at `parent`.
-fn environment(info: &str, parent: &str, variables: &str) -> Result<Environment, String> {
+/// Where the details of a container have its variables: an object, and a field of it.
+const OF_CONTAINER: (&str, &str) = ("/runtimeSpec/process", "env");
+/// Where the details of an image have its variables.
+const OF_IMAGE: (&str, &str) = ("/imageSpec/config", "Env");
+
+/// Variables in the details of a container or image.
+fn environment(info: &str, (parent, variables): (&str, &str)) -> Result<Environment, String> {
     let info: Value = serde_json::from_str(info).map_err(|error| format!("parsing its details: {error}"))?;
     let parent = info.pointer(parent).ok_or_else(|| format!("its details have no {parent}"))?;
     let variables = parent.get(variables).and_then(Value::as_array);
     Ok(parse(&variables.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()))
-}
-
-fn container_environment(info: &str) -> Result<Environment, String> {
-    environment(info, "/runtimeSpec/process", "env")
-}
-
-fn image_environment(info: &str) -> Result<Environment, String> {
-    environment(info, "/imageSpec/config", "Env")
 }
 
 impl Runtime {
@@ -106,9 +103,9 @@ impl Runtime {
         for image in &container.images {
             let spec = ImageSpec { image: image.clone() };
             let request = ImageStatusRequest { image: Some(spec), verbose: true };
-            let response = client.image_status(request).await.map_err(|status| refused(socket, &status))?;
+            let response = client.image_status(request).await.map_err(|status| failed(socket, status.message()))?;
             if let Some(info) = response.into_inner().info.get("info") {
-                return image_environment(info).map_err(|message| failed(socket, message));
+                return environment(info, OF_IMAGE).map_err(|message| failed(socket, &message));
             }
         }
         Ok(Environment::new())
@@ -119,7 +116,7 @@ impl Runtime {
         let mut client = RuntimeServiceClient::new(channel(&container.socket));
         let request = StopContainerRequest { container_id: id.to_owned(), timeout: GRACE };
         match client.stop_container(request).await {
-            Err(status) if status.code() != Code::NotFound => Err(refused(&container.socket, &status)),
+            Err(status) if status.code() != Code::NotFound => Err(failed(&container.socket, status.message())),
             _ => Ok(()),
         }
     }
@@ -130,12 +127,12 @@ async fn container(socket: &Path, id: &str) -> Result<Option<StartedContainer>, 
     let response = match RuntimeServiceClient::new(channel(socket)).container_status(request).await {
         Ok(response) => response.into_inner(),
         Err(status) if status.code() == Code::NotFound => return Ok(None),
-        Err(status) => return Err(refused(socket, &status)),
+        Err(status) => return Err(failed(socket, status.message())),
     };
     let status = response.status.unwrap_or_default();
     let info = response.info.get("info").map_or("", String::as_str);
     Ok(Some(StartedContainer {
-        env: container_environment(info).map_err(|message| failed(socket, message))?,
+        env: environment(info, OF_CONTAINER).map_err(|message| failed(socket, &message))?,
         running: matches!(status.state(), ContainerState::ContainerCreated | ContainerState::ContainerRunning),
         images: [status.image_id, status.image_ref].into_iter().filter(|image| !image.is_empty()).collect(),
         socket: socket.to_owned(),
@@ -143,15 +140,11 @@ async fn container(socket: &Path, id: &str) -> Result<Option<StartedContainer>, 
 }
 
 fn channel(socket: &Path) -> Channel {
-    uds::lazy(socket, TIMEOUT)
+    uds::endpoint(socket, TIMEOUT).connect_lazy()
 }
 
-fn failed(socket: &Path, message: impl Into<String>) -> Error {
-    Error::Call(socket.display().to_string(), message.into())
-}
-
-fn refused(socket: &Path, status: &Status) -> Error {
-    failed(socket, status.message())
+fn failed(socket: &Path, message: &str) -> Error {
+    Error::Call(socket.display().to_string(), message.to_owned())
 }
 
 #[cfg(test)]
@@ -165,12 +158,12 @@ mod tests {
         let both = parse(&["A=1".to_owned(), "B=2".to_owned()]);
         let containerd = format!(r#"{{"sandboxID": "s", "pid": 7, "config": {{}}, "runtimeSpec": {spec}}}"#);
         let crio = format!(r#"{{"sandboxID": "s", "pid": 7, "runtimeSpec": {spec}, "privileged": false}}"#);
-        assert_eq!(container_environment(&containerd).unwrap(), both);
-        assert_eq!(container_environment(&crio).unwrap(), both);
-        assert!(container_environment("{}").is_err(), "a missing specification is an error");
+        assert_eq!(environment(&containerd, OF_CONTAINER).unwrap(), both);
+        assert_eq!(environment(&crio, OF_CONTAINER).unwrap(), both);
+        assert!(environment("{}", OF_CONTAINER).is_err(), "a missing specification is an error");
         let image = r#"{"chainID": "c", "imageSpec": {"architecture": "amd64", "config": {"Env": ["A=1", "B=2"], "Cmd": ["x"]}}}"#;
-        assert_eq!(image_environment(image).unwrap(), both);
-        assert!(image_environment(r#"{"imageSpec": {"config": {}}}"#).unwrap().is_empty());
+        assert_eq!(environment(image, OF_IMAGE).unwrap(), both);
+        assert!(environment(r#"{"imageSpec": {"config": {}}}"#, OF_IMAGE).unwrap().is_empty());
     }
 
     #[tokio::test]

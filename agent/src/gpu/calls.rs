@@ -1,36 +1,32 @@
 //! Counts and times NVML calls, and knows the one in progress.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use gputenancy_nvml::Observer;
+use tokio::sync::watch;
 
 use crate::metrics::Metrics;
 
 /// The NVML call in progress, shared between the thread that makes it and the tasks that wait for it.
 #[derive(Clone, Default)]
 pub struct Calls {
-    current: Arc<Mutex<Option<(&'static str, Instant)>>>,
+    current: watch::Sender<Option<(&'static str, Instant)>>,
     metrics: Metrics,
 }
 
 impl Calls {
     /// Counts into these metrics.
     pub fn new(metrics: Metrics) -> Self {
-        Self { current: Arc::default(), metrics }
+        Self { current: watch::Sender::default(), metrics }
     }
 
     /// The call in progress and its duration so far.
     pub fn in_progress(&self) -> Option<(&'static str, Duration)> {
-        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.map(|(call, since)| (call, since.elapsed()))
+        self.current.borrow().map(|(call, since)| (call, since.elapsed()))
     }
 
     pub(super) fn set(&self, call: Option<&'static str>) {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        *current = call.map(|call| (call, Instant::now()));
+        self.current.send_replace(call.map(|call| (call, Instant::now())));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, slice};
 
-use gputenancy_crds::{GpuNodeStatus, GpuState, Health};
+use gputenancy_crds::{GpuNodeStatus, GpuState};
 use gputenancy_nvml::{FaultEvent, FaultKind};
 
 use super::inventory::Inventory;
@@ -10,10 +10,12 @@ use super::inventory::Inventory;
 /// Xid errors that a program causes by itself; the GPU stays usable.
 const XIDS_OF_PROGRAMS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
-fn is_fault(kind: FaultKind) -> bool {
+/// Text of a fault; none if a program causes it.
+fn fault(kind: FaultKind) -> Option<String> {
     match kind {
-        FaultKind::Xid(number) => !XIDS_OF_PROGRAMS.contains(&number),
-        FaultKind::UncorrectableEcc => true,
+        FaultKind::Xid(number) if XIDS_OF_PROGRAMS.contains(&number) => None,
+        FaultKind::Xid(number) => Some(format!("Xid {number}")),
+        FaultKind::UncorrectableEcc => Some("uncorrectable ECC error".to_owned()),
     }
 }
 
@@ -24,13 +26,7 @@ pub struct Faults(BTreeMap<String, String>);
 impl Faults {
     /// Records an event. An event without a UUID counts for all GPUs.
     pub fn record(&mut self, event: &FaultEvent, all_uuids: &[String]) {
-        if !is_fault(event.kind) {
-            return;
-        }
-        let fault = match event.kind {
-            FaultKind::Xid(number) => format!("Xid {number}"),
-            FaultKind::UncorrectableEcc => "uncorrectable ECC error".to_owned(),
-        };
+        let Some(fault) = fault(event.kind) else { return };
         for uuid in event.uuid.as_ref().map_or(all_uuids, slice::from_ref) {
             tracing::warn!(gpu = uuid, fault, "marking GPU unhealthy until it is reset");
             self.0.insert(uuid.clone(), fault.clone());
@@ -51,16 +47,6 @@ impl Faults {
     /// The GPU was reset.
     pub fn clear(&mut self, uuid: &str) {
         self.0.remove(uuid);
-    }
-
-    /// The driver was loaded again, which resets all GPUs.
-    pub fn clear_all(&mut self) {
-        self.0.clear();
-    }
-
-    /// Health of a GPU that answers.
-    pub fn health(&self, uuid: &str) -> Health {
-        if self.0.contains_key(uuid) { Health::Unhealthy } else { Health::Healthy }
     }
 }
 
@@ -104,16 +90,16 @@ impl RecordedFault {
 
 #[cfg(test)]
 mod tests {
-    use gputenancy_crds::InstanceState;
+    use gputenancy_crds::{Health, InstanceState};
 
     use super::*;
     use crate::gpu::inventory::{ObservedGpu, ObservedInstance};
 
     #[test]
     fn faults_ignore_xids_of_programs() {
-        assert!(!is_fault(FaultKind::Xid(31)));
-        assert!(is_fault(FaultKind::Xid(79)));
-        assert!(is_fault(FaultKind::UncorrectableEcc));
+        assert_eq!(fault(FaultKind::Xid(31)), None);
+        assert_eq!(fault(FaultKind::Xid(79)).as_deref(), Some("Xid 79"));
+        assert!(fault(FaultKind::UncorrectableEcc).is_some());
     }
 
     #[test]
@@ -151,7 +137,7 @@ mod tests {
         let all = ["GPU-a".to_owned(), "GPU-b".to_owned()];
         faults.record(&FaultEvent { uuid: None, kind: FaultKind::Xid(79) }, &all);
         faults.clear("GPU-a");
-        assert_eq!(faults.health("GPU-a"), Health::Healthy);
-        assert_eq!(faults.health("GPU-b"), Health::Unhealthy);
+        assert_eq!(faults.fault("GPU-a"), None);
+        assert!(faults.fault("GPU-b").is_some());
     }
 }

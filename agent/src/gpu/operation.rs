@@ -6,6 +6,7 @@ use gputenancy_crds::GpuError;
 use gputenancy_nvml::{Activation, Gpu, GpuInstance, Nvml, NvmlFailure, code, full_width};
 
 use super::{cap_minors::CapMinors, device_files::holders_of, driver::Session};
+use crate::to_i32;
 
 /// The command that resets a GPU, as errors and metrics name it.
 pub const RESET_CALL: &str = "nvidia-smi --gpu-reset";
@@ -117,18 +118,13 @@ impl OperationError {
     /// The error as the status records it. `doing` names the operation.
     pub fn to_status(&self, doing: &str, generation: i64) -> GpuError {
         let (call, code, message) = match self {
-            Self::Nvml(failure) => (failure.call, code_number(failure.code), failure.message.clone()),
+            Self::Nvml(failure) => (failure.call, to_i32(failure.code), failure.message.clone()),
             Self::Reset { status, message } => (RESET_CALL, *status, message.clone()),
-            Self::NoEffect { call } => (*call, code_number(code::UNKNOWN), self.to_string()),
+            Self::NoEffect { call } => (*call, to_i32(code::UNKNOWN), self.to_string()),
             Self::InUse { .. } | Self::Gone(_) => ("", 0, self.to_string()),
         };
         GpuError { call: call.to_owned(), code, message: format!("{doing}: {message}"), generation }
     }
-}
-
-/// NVML's return code as the API writes it.
-pub fn code_number(code: u32) -> i32 {
-    i32::try_from(code).unwrap_or(i32::MAX)
 }
 
 fn list(pids: &[u32]) -> String {

@@ -53,11 +53,6 @@ impl Origins {
         let logs = fs::read_dir(&self.logs).ok()?.flatten();
         logs.into_iter().find_map(|log| named(log.file_name().to_str()?, id))
     }
-
-    /// The command of a process, or `unknown`.
-    pub fn command(&self, pid: u32) -> String {
-        command(&self.proc_root, pid)
-    }
 }
 
 /// `<pod>_<namespace>_<container>-<id>.log`; names have no underscore.

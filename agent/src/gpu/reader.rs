@@ -77,7 +77,8 @@ impl<'n> Reader<'n> {
             faults.restore(fault);
         }
         for gpu in self.history.gpus.values_mut().chain(&mut inventory.gpus).filter(|gpu| gpu.failure.is_none()) {
-            (gpu.health, gpu.fault) = (faults.health(&gpu.uuid), faults.fault(&gpu.uuid).cloned());
+            gpu.fault = faults.fault(&gpu.uuid).cloned();
+            gpu.health = if gpu.fault.is_some() { Health::Unhealthy } else { Health::Healthy };
         }
         Ok(inventory)
     }
@@ -121,21 +122,8 @@ impl<'n> Reader<'n> {
         let instances = if mig_enabled { self.instances(gpu, &uuid, &board)? } else { Vec::new() };
         let numa = numa_node(&self.session.paths.sys_root, &pci_bus_id);
         let clients = gpu.processes()?;
-        let (health, fault, failure) = (Health::Healthy, None, None);
-        Ok(ObservedGpu {
-            uuid,
-            index,
-            minor,
-            pci_bus_id,
-            numa,
-            board,
-            mode,
-            instances,
-            clients,
-            health,
-            fault,
-            failure,
-        })
+        let identity = ObservedGpu { uuid, index, minor, pci_bus_id, numa, ..ObservedGpu::default() };
+        Ok(ObservedGpu { board, mode, instances, clients, ..identity })
     }
 
     fn board(&mut self, gpu: &Gpu<'_>, mig: bool) -> Result<Arc<ObservedBoard>, NvmlFailure> {

@@ -15,7 +15,7 @@ use super::{
     calls::Calls,
     device_files::{add_holders, describe_holders},
     driver::{DriverRoot, NodePaths, Session},
-    faults::RecordedFault,
+    faults::{Faults, RecordedFault},
     inventory::{Inventory, Scan},
     operation::{Operation, OperationError, RESET_CALL, execute},
     policy::{Deadlines, is_driver_unloaded, reopens_library},
@@ -126,7 +126,7 @@ fn run(paths: &NodePaths, calls: &Calls, requests: &Receiver<Request>) {
             Ok(opened) => opened,
             Err(error) => {
                 if matches!(&error, OpenError::Init(failure) if is_driver_unloaded(failure.code)) {
-                    history.faults.clear_all();
+                    history.faults = Faults::default();
                 }
                 refuse(request, error);
                 continue;
@@ -138,7 +138,7 @@ fn run(paths: &NodePaths, calls: &Calls, requests: &Receiver<Request>) {
         drop(nvml);
         match close {
             Close::Shutdown => return,
-            Close::DriverReloaded => history.faults.clear_all(),
+            Close::DriverReloaded => history.faults = Faults::default(),
             Close::GpuLost => {}
             Close::Reset { uuid, pci_bus_id, reply } => {
                 calls.set(Some(RESET_CALL));

@@ -221,14 +221,10 @@ fn all_unhealthy(lists: &DeviceLists) -> DeviceLists {
 fn abandoned(served: &BTreeSet<&String>, seen: &Observation<'_>) -> Counts {
     let (Some(node), Some(kubelet)) = (seen.node, seen.kubelet) else { return Counts::new() };
     let excess = node.iter().filter_map(|(resource, count)| {
-        let listed = kubelet.get(resource).map_or(0, |ids| number(ids.len()));
+        let listed = kubelet.get(resource).map_or(0, |ids| ids.len() as u64);
         (is_managed(resource) && !served.contains(resource) && *count > listed).then(|| (resource.clone(), listed))
     });
     excess.collect()
-}
-
-fn number(length: usize) -> u64 {
-    u64::try_from(length).unwrap_or(u64::MAX)
 }
 
 /// One resource in a step.
@@ -286,7 +282,7 @@ impl<'a> Resource<'a> {
         let (wanted, published) = (healthy(Some(self.wanted)), healthy(self.published));
         let certain =
             |id: &&&DeviceId| wanted.contains(**id) && published.contains(**id) && !self.withdrawn.contains_key(**id);
-        Some(number(self.kubelet.as_ref()?.iter().filter(certain).count()))
+        Some(self.kubelet.as_ref()?.iter().filter(certain).count() as u64)
     }
 
     fn correction(&self, full: Option<Instant>, high: Option<Instant>) -> Option<u64> {
@@ -366,7 +362,7 @@ impl<'a> Resource<'a> {
 
     fn waiting(&self) -> Option<String> {
         let (name, wanted) = (self.name, healthy(Some(self.wanted)));
-        let count = number(wanted.len());
+        let count = wanted.len() as u64;
         if !self.watched {
             return Some(format!("{name}: kubelet does not watch the plugin's device list yet"));
         }

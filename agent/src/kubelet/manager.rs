@@ -300,7 +300,7 @@ impl<'a> Manager<'a> {
         let mut devices = self.journal().devices_in_use();
         devices.extend(view.devices.iter().map(|device| (device.id.clone(), device.clone())));
         let spec = cdi::render(devices.values(), &Driver::find(&self.config, self.driver_root));
-        self.spec.write(&spec).map_err(|error| format!("writing the CDI specification: {}", chain(&error)))?;
+        self.spec.write(spec.as_ref()).map_err(|error| format!("writing the CDI specification: {}", chain(&error)))?;
         self.journal().set_devices(devices.values());
         self.spec_generation = view.generation;
         Ok(())

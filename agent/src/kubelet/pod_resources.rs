@@ -33,7 +33,8 @@ impl PodResources {
     /// At this socket, which the first call connects to.
     pub fn at(socket: &Path) -> Self {
         // 16 MiB: a node's whole list, far above tonic's default for hundreds of pods
-        let client = PodResourcesListerClient::new(uds::lazy(socket, TIMEOUT)).max_decoding_message_size(16 << 20);
+        let client = PodResourcesListerClient::new(uds::endpoint(socket, TIMEOUT).connect_lazy());
+        let client = client.max_decoding_message_size(16 << 20);
         Self { client }
     }
 

@@ -49,19 +49,19 @@ impl PodRequests {
         pods
     }
 
-    /// Records a pod; a pod that changes keeps the time at which it was first seen.
-    pub fn apply(&mut self, pod: &Pod, now: Instant) {
+    /// Records a pod; true if its requests changed. A pod that changes keeps the time at which it was first seen.
+    pub fn apply(&mut self, pod: &Pod, now: Instant) -> bool {
         let counts = requests(pod);
         if counts.is_empty() {
-            self.delete(pod);
-        } else {
-            self.0.entry(pod_name(pod)).or_insert(PodRequest { counts: Counts::new(), since: now }).counts = counts;
+            return self.delete(pod);
         }
+        let request = self.0.entry(pod_name(pod)).or_insert(PodRequest { counts: Counts::new(), since: now });
+        std::mem::replace(&mut request.counts, counts) != request.counts
     }
 
-    /// Removes a pod.
-    pub fn delete(&mut self, pod: &Pod) {
-        self.0.remove(&pod_name(pod));
+    /// Removes a pod; true if it was recorded.
+    pub fn delete(&mut self, pod: &Pod) -> bool {
+        self.0.remove(&pod_name(pod)).is_some()
     }
 }
 

@@ -12,6 +12,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    chain,
     plugin::{self as own, Plugin},
     proto::plugin::{
         self, RegisterRequest, device_plugin_server::DevicePluginServer, registration_client::RegistrationClient,
@@ -30,23 +31,6 @@ const WATCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay before the next registration: if the old call ended after it, kubelet would close the new one.
 const CLOSE_DELAY: Duration = Duration::from_millis(200);
 
-/// Why a plugin is not registered.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// kubelet does not listen.
-    #[error("connecting to kubelet's registration socket")]
-    Connect(#[from] tonic::transport::Error),
-    /// The plugin's socket cannot be created.
-    #[error("listening on {0}")]
-    Listen(PathBuf, #[source] io::Error),
-    /// kubelet refused.
-    #[error("registering with kubelet: {0}")]
-    Register(#[from] tonic::Status),
-    /// kubelet accepted and did not call `ListAndWatch`.
-    #[error("kubelet accepted the registration and does not watch the device list")]
-    NotWatched,
-}
-
 /// File name of a resource's socket.
 pub fn socket_name(resource: &str) -> String {
     let slug: String = resource.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
@@ -61,9 +45,9 @@ pub async fn serve(plugin: Plugin, register: Arc<Notify>) {
         match session(&plugin, &register).await {
             Ok(()) => warned = false,
             // kubelet may be down for long: one warning is enough
-            Err(error) if warned => tracing::debug!(resource = plugin.resource, %error, "plugin not registered"),
+            Err(error) if warned => tracing::debug!(resource = plugin.resource, error, "plugin not registered"),
             Err(error) => {
-                tracing::warn!(resource = plugin.resource, error = super::chain(&error), "plugin not registered");
+                tracing::warn!(resource = plugin.resource, error, "plugin not registered");
                 warned = true;
             }
         }
@@ -75,14 +59,16 @@ pub async fn serve(plugin: Plugin, register: Arc<Notify>) {
 }
 
 /// From one registration to the loss of kubelet.
-async fn session(plugin: &Plugin, register: &Notify) -> Result<(), Error> {
+async fn session(plugin: &Plugin, register: &Notify) -> Result<(), String> {
     let folder = plugin.config.plugin_dir();
     let kubelet = folder.join("kubelet.sock");
     // kubelet empties its folder before it listens, so the plugin's socket stays if it is created after this
-    let channel = uds::connect(&kubelet, REGISTER_TIMEOUT).await?;
+    let channel = uds::endpoint(&kubelet, REGISTER_TIMEOUT).connect().await;
+    let channel = channel.map_err(|error| format!("connecting to {}: {}", kubelet.display(), chain(&error)))?;
     let kubelet_id = uds::identity(&kubelet);
     let own_socket = folder.join(socket_name(&plugin.resource));
-    let server = Server::start(plugin, &own_socket).map_err(|error| Error::Listen(own_socket.clone(), error))?;
+    let server = Server::start(plugin, &own_socket)
+        .map_err(|error| format!("listening on {}: {error}", own_socket.display()))?;
     let register_and_wait = async {
         let request = RegisterRequest {
             version: plugin::VERSION.to_owned(),
@@ -90,8 +76,10 @@ async fn session(plugin: &Plugin, register: &Notify) -> Result<(), Error> {
             resource_name: plugin.resource.clone(),
             options: Some(own::options()),
         };
-        RegistrationClient::new(channel).register(request).await?;
-        tokio::time::timeout(WATCH_TIMEOUT, plugin.watchers.wait(true)).await.map_err(|_| Error::NotWatched)?;
+        let registered = RegistrationClient::new(channel).register(request).await;
+        registered.map_err(|status| format!("registering with kubelet: {status}"))?;
+        let watched = tokio::time::timeout(WATCH_TIMEOUT, plugin.watchers.wait(true)).await;
+        watched.map_err(|_| "kubelet accepted the registration and does not watch the device list")?;
         tracing::info!(resource = plugin.resource, "registered plugin with kubelet");
         Ok(())
     };

@@ -3,7 +3,10 @@
 use gputenancy_crds::{GpuError, GpuSpec, InstanceSpec};
 use gputenancy_nvml::{InstanceProfile, code};
 
-use crate::gpu::{ObservedGpu, ObservedInstance, Operation, operation::code_number};
+use crate::{
+    gpu::{ObservedGpu, ObservedInstance, Operation},
+    to_i32,
+};
 
 const PLACEMENTS_CALL: &str = "nvmlDeviceGetGpuInstancePossiblePlacements_v2";
 
@@ -83,7 +86,7 @@ pub fn decide(spec: &GpuSpec, gpu: &ObservedGpu, input: &DecisionInput<'_>) -> P
 }
 
 fn failed(call: &str, code: u32, message: String, generation: i64) -> PartitionDecision {
-    PartitionDecision::Failed(GpuError { call: call.to_owned(), code: code_number(code), message, generation })
+    PartitionDecision::Failed(GpuError { call: call.to_owned(), code: to_i32(code), message, generation })
 }
 
 fn complete(gpu: &ObservedGpu) -> PartitionDecision {

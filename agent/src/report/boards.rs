@@ -2,7 +2,12 @@
 
 use gputenancy_crds::{Board, BoardProfile, MemoryText};
 
-use crate::gpu::{Inventory, ObservedBoard};
+use gputenancy_nvml::InstanceProfile;
+
+use crate::{
+    gpu::{Inventory, ObservedBoard},
+    to_i32,
+};
 
 /// The board models in the order of GPUs, and the index of each GPU's model.
 pub fn boards(inventory: &Inventory) -> (Vec<Board>, Vec<i32>) {
@@ -14,45 +19,39 @@ pub fn boards(inventory: &Inventory) -> (Vec<Board>, Vec<i32>) {
             boards.push(board);
             boards.len() - 1
         });
-        indices.push(small(index));
+        indices.push(to_i32(index));
     }
     (boards, indices)
 }
 
 fn board(observed: &ObservedBoard) -> Board {
     let profiles = || observed.profiles.iter();
-    let reach =
-        |profile: &gputenancy_nvml::InstanceProfile| profile.starts.iter().max().map_or(0, |s| s + profile.size);
+    let reach = |profile: &InstanceProfile| profile.starts.iter().max().map_or(0, |s| s + profile.size);
     Board {
         product: observed.name.replace(' ', "-"),
         memory: mib(observed.memory_mib),
         reserved: observed.reserved_mib.map(mib),
-        slices: small(profiles().map(|profile| profile.slices).max().unwrap_or(0)),
-        memory_slices: small(profiles().map(reach).max().unwrap_or(0)),
+        slices: to_i32(profiles().map(|profile| profile.slices).max().unwrap_or(0)),
+        memory_slices: to_i32(profiles().map(reach).max().unwrap_or(0)),
         mode_needs_reset: observed.mode_needs_reset,
         profiles: profiles().map(profile).collect(),
     }
 }
 
-fn profile(observed: &gputenancy_nvml::InstanceProfile) -> BoardProfile {
+fn profile(observed: &InstanceProfile) -> BoardProfile {
     let engines = observed.engines;
     BoardProfile {
-        id: small(observed.id),
+        id: to_i32(observed.id),
         name: observed.name.clone(),
-        slices: small(observed.slices),
+        slices: to_i32(observed.slices),
         memory: mib(observed.memory_mib),
-        size: small(observed.size),
-        starts: observed.starts.iter().map(|start| small(*start)).collect(),
-        max: small(observed.max),
-        engines: [engines.copy, engines.decoder, engines.encoder, engines.jpeg, engines.ofa].map(small).to_vec(),
+        size: to_i32(observed.size),
+        starts: observed.starts.iter().map(|start| to_i32(*start)).collect(),
+        max: to_i32(observed.max),
+        engines: [engines.copy, engines.decoder, engines.encoder, engines.jpeg, engines.ofa].map(to_i32).to_vec(),
     }
 }
 
 fn mib(mib: u64) -> MemoryText {
     MemoryText::from_mib(i64::try_from(mib).unwrap_or(i64::MAX))
-}
-
-/// A number of NVML as the API writes it.
-pub(super) fn small<T: TryInto<i32>>(number: T) -> i32 {
-    number.try_into().unwrap_or(i32::MAX)
 }

@@ -29,28 +29,21 @@ pub fn updates(input: &StatusInput<'_>) -> Vec<ConditionUpdate> {
 }
 
 fn nvml(input: &StatusInput<'_>) -> ConditionUpdate {
-    let hangs = input.nvml_call.filter(|(_, elapsed)| *elapsed > HANGS);
-    if let Some((call, _)) = hangs {
-        let message =
-            format!("{call} has not returned for more than {} s; the GPU or its driver hangs", HANGS.as_secs());
-        return ConditionUpdate::no(NVML_READY, reasons::NVML_HANGS, message);
+    let no = |reason: Reason, message: String| ConditionUpdate::no(NVML_READY, reason, message);
+    if let Some((call, _)) = input.nvml_call.filter(|(_, elapsed)| *elapsed > HANGS) {
+        let duration = format!("more than {} s", HANGS.as_secs());
+        return no(reasons::NVML_HANGS, format!("{call} has not returned for {duration}; the GPU or its driver hangs"));
     }
-    match &input.state.nvml_error {
+    match (&input.state.nvml_error, &input.state.inventory) {
         // without the elapsed time, which would change the message with every scan
-        Some(NvmlError::Hangs { call, .. }) => {
-            ConditionUpdate::no(NVML_READY, reasons::NVML_HANGS, format!("{call} does not return"))
+        (Some(NvmlError::Hangs { call, .. }), _) => no(reasons::NVML_HANGS, format!("{call} does not return")),
+        (Some(error @ NvmlError::NoLibrary(_)), _) => no(reasons::DRIVER_NOT_FOUND, error.to_string()),
+        (Some(error), _) => no(reasons::NVML_FAILED, error.to_string()),
+        (None, None) => no(reasons::STARTING, "waiting for the first inventory from NVML".to_owned()),
+        (None, Some(inventory)) => {
+            let message = format!("driver {}, {} GPU(s)", inventory.driver_version, inventory.gpus.len());
+            ConditionUpdate::yes(NVML_READY, reasons::ANSWERS, message)
         }
-        Some(error @ NvmlError::NoLibrary(_)) => {
-            ConditionUpdate::no(NVML_READY, reasons::DRIVER_NOT_FOUND, error.to_string())
-        }
-        Some(error) => ConditionUpdate::no(NVML_READY, reasons::NVML_FAILED, error.to_string()),
-        None => match &input.state.inventory {
-            Some(inventory) => {
-                let message = format!("driver {}, {} GPU(s)", inventory.driver_version, inventory.gpus.len());
-                ConditionUpdate::yes(NVML_READY, reasons::ANSWERS, message)
-            }
-            None => ConditionUpdate::no(NVML_READY, reasons::STARTING, "waiting for the first inventory from NVML"),
-        },
     }
 }
 

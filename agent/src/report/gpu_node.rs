@@ -23,14 +23,6 @@ pub struct Watched {
     pub first_status: Option<GpuNodeStatus>,
 }
 
-#[derive(Debug, thiserror::Error)]
-enum Error {
-    #[error("reading Node {0}: {1}")]
-    Node(String, #[source] kube::Error),
-    #[error("creating GpuNode {0}: {1}")]
-    Create(String, #[source] kube::Error),
-}
-
 /// Watches the object for ever, and creates it if it is missing. Recorded faults count only for the same `boot_id`.
 pub async fn watch(client: Client, node_name: &str, boot_id: &str, watched: &watch::Sender<Watched>) {
     let api: Api<GpuNode> = Api::all(client.clone());
@@ -82,9 +74,9 @@ async fn ensure(client: &Client, api: &Api<GpuNode>, node_name: &str) {
     }
 }
 
-async fn create(client: &Client, api: &Api<GpuNode>, node_name: &str) -> Result<(), Error> {
+async fn create(client: &Client, api: &Api<GpuNode>, node_name: &str) -> kube::Result<()> {
     let nodes: Api<PartialObjectMeta<Node>> = Api::all(client.clone());
-    let node = nodes.get(node_name).await.map_err(|error| Error::Node(node_name.to_owned(), error))?;
+    let node = nodes.get(node_name).await?;
     let object = GpuNode {
         metadata: ObjectMeta {
             name: Some(node_name.to_owned()),
@@ -103,8 +95,7 @@ async fn create(client: &Client, api: &Api<GpuNode>, node_name: &str) -> Result<
     };
     let params = PostParams { field_manager: Some(AGENT_MANAGER.to_owned()), ..PostParams::default() };
     match api.create(&params, &object).await {
-        Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
-        Err(error) => Err(Error::Create(node_name.to_owned(), error)),
+        created => created.map(|_| ()),
     }
 }

@@ -2,24 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{
-    DeviceOwner, DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, MigMode,
-    condition::{self},
-};
+use gputenancy_crds::{DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, MigMode, condition};
 use k8s_openapi::jiff::Timestamp;
 
-use super::{
-    boards::{boards, small},
-    conditions::updates,
-    input::StatusInput,
-};
+use super::{boards::boards, conditions::updates, input::StatusInput};
 use crate::{
-    device::{Device, DeviceOwner as Container},
+    device::Device,
     gpu::{Inventory, ObservedGpu, ObservedInstance, process_origin::Origin},
     partition::{
         GpuProgress,
         devices::{device_uuid, owner_of},
     },
+    to_i32,
 };
 
 /// Largest size of a status, in bytes of JSON.
@@ -47,7 +41,7 @@ pub fn status(input: &StatusInput<'_>, now: Timestamp) -> GpuNodeStatus {
         boot_id: known(input.boot_id),
         simulated: Some(input.simulated),
         boards,
-        gpu_count: Some(small(gpus.len())),
+        gpu_count: Some(to_i32(gpus.len())),
         devices: Some(devices(&gpus)),
         gpus,
         layout: known(&layout(&inventory)),
@@ -96,16 +90,16 @@ fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu:
         allocatable: device_uuid(gpu, instance).is_some_and(|uuid| kubelet.allocatable.contains(uuid)),
         // before kubelet's first report the earlier owner counts: a device with an unattributed process would be replaced
         owner: match &input.state.owners {
-            Some(owners) => owner_of(owners, gpu, instance).map(named),
+            Some(owners) => owner_of(owners, gpu, instance).cloned(),
             None => before.and_then(|d| d.owner.clone()),
         },
-        clients: small(clients),
+        clients: to_i32(clients),
     };
     let instance_state = |instance: &ObservedInstance| InstanceState {
-        start: small(instance.start),
+        start: to_i32(instance.start),
         profile: instance.profile.clone(),
-        gi: small(instance.gi),
-        ci: instance.compute.first().map(|compute| small(compute.ci)),
+        gi: to_i32(instance.gi),
+        ci: instance.compute.first().map(|compute| to_i32(compute.ci)),
         uuid: instance.uuid().map(str::to_owned),
         device: device(
             Some(instance),
@@ -115,7 +109,7 @@ fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu:
     };
     GpuState {
         uuid: gpu.uuid.clone(),
-        index: small(gpu.index),
+        index: to_i32(gpu.index),
         pci_bus_id: gpu.pci_bus_id.clone(),
         board,
         mig: gpu.mode.map(|mode| MigMode {
@@ -138,7 +132,7 @@ fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu:
 /// The instance is the one in an earlier status.
 fn is_same(known: &InstanceState, instance: &ObservedInstance) -> bool {
     (known.start, known.gi, known.profile.as_str())
-        == (small(instance.start), small(instance.gi), instance.profile.as_str())
+        == (to_i32(instance.start), to_i32(instance.gi), instance.profile.as_str())
 }
 
 /// Unattributed processes: in NVML's lists, or found by the check before a destroy, and not of the owner of their device.
@@ -149,9 +143,9 @@ fn holders(input: &StatusInput<'_>, gpu: &ObservedGpu, progress: &GpuProgress) -
     let all = listed.chain(blockers.map(|pid| (*pid, None)));
     let holder = |(pid, instance): (u32, Option<&ObservedInstance>)| {
         let (command, origin) = (input.origin)(pid);
-        let start = instance.map(|instance| small(instance.start));
+        let start = instance.map(|instance| to_i32(instance.start));
         is_unattributed(input, gpu, instance, &origin).then(|| {
-            let container = if let Origin::Pod(Some(container)) = &origin { Some(named(container)) } else { None };
+            let container = if let Origin::Pod(container) = origin { container } else { None };
             Holder { pid: i64::from(pid), command, start, container }
         })
     };
@@ -176,11 +170,6 @@ fn is_unattributed(
         (Origin::Pod(Some(pod)), Some(owner)) => (&pod.namespace, &pod.pod) != (&owner.namespace, &owner.pod),
         (Origin::Pod(Some(_)), None) => owners.is_some() && cordoned(),
     }
-}
-
-fn named(container: &Container) -> DeviceOwner {
-    let Container { namespace, pod, container } = container.clone();
-    DeviceOwner { namespace, pod, container }
 }
 
 /// Devices that pods own, of all that exist: `5/14`.

@@ -106,17 +106,14 @@ impl Writer {
         let params = PatchParams::apply(AGENT_MANAGER).force();
         let patch = Patch::Apply(body);
         let write = self.api.patch_status(&self.name, &params, &patch);
-        let done = match tokio::time::timeout(DEADLINE, write).await {
-            Ok(Ok(_)) => true,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, gpu_node = self.name, "status not written");
-                false
-            }
-            Err(_) => {
-                tracing::warn!(error = "timeout", gpu_node = self.name, "status not written");
-                false
-            }
+        let error = match tokio::time::timeout(DEADLINE, write).await {
+            Ok(written) => written.err().map(|error| error.to_string()),
+            Err(_) => Some("timeout".to_owned()),
         };
+        if let Some(error) = &error {
+            tracing::warn!(error, gpu_node = self.name, "status not written");
+        }
+        let done = error.is_none();
         self.metrics.status_write(done);
         self.written = done.then_some(status);
         self.at = Instant::now();

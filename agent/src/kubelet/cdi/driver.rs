@@ -148,12 +148,9 @@ fn node(dev: &Path, name: &str) -> Option<DeviceNode> {
 fn libraries(root: &Path, folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(root.join(folder)).into_iter().flatten().filter_map(Result::ok);
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let of_driver = |name: &String| LIBRARIES.iter().any(|library| is_version_of(name, library));
+    let is_version = |rest: &str| rest.is_empty() || rest.starts_with('.');
+    let of_driver = |name: &String| LIBRARIES.iter().any(|library| name.strip_prefix(library).is_some_and(is_version));
     names.filter(of_driver).map(|name| folder.join(name)).collect()
-}
-
-fn is_version_of(name: &str, library: &str) -> bool {
-    name.strip_prefix(library).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// The existing file that a path below the root leads to; links are resolved inside the root.

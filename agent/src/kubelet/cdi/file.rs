@@ -5,7 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::Spec;
+use serde_json::Value;
+
 use crate::kubelet::remove_if_exists;
 
 /// The agent's file in the folder of CDI specifications.
@@ -27,11 +28,9 @@ impl SpecFile {
         remove_if_exists(&self.path)
     }
 
-    /// Writes the specification. Container runtimes refuse one without devices: then the file is removed.
-    pub fn write(&mut self, spec: &Spec) -> io::Result<()> {
-        if spec.is_empty() {
-            return self.remove();
-        }
+    /// Writes the specification; without one, removes the file.
+    pub fn write(&mut self, spec: Option<&Value>) -> io::Result<()> {
+        let Some(spec) = spec else { return self.remove() };
         let content = serde_json::to_vec_pretty(spec)?;
         if self.written.as_ref() == Some(&content) && self.path.exists() {
             return Ok(());

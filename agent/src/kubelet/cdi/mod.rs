@@ -8,7 +8,7 @@ mod tests;
 
 pub use driver::{DeviceNode, Driver, Mount};
 pub use file::SpecFile;
-pub use spec::{Spec, render};
+pub use spec::render;
 
 use crate::device::DeviceId;
 

@@ -54,7 +54,7 @@ impl Registration for Kubelet {
 }
 
 async fn connect(socket: &Path) -> DevicePluginClient<Channel> {
-    DevicePluginClient::new(uds::connect(socket, Duration::from_secs(10)).await.unwrap())
+    DevicePluginClient::new(uds::endpoint(socket, Duration::from_secs(10)).connect().await.unwrap())
 }
 
 /// Empties the folder, then listens, as kubelet does.
