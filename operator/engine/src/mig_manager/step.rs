@@ -120,7 +120,11 @@ impl Request<'_> {
         }
         if let Some(obstacle) = self.node.obstacle() {
             if self.node.acting_since().is_some_and(|since| self.is_over(&since, timeouts.answer)) {
-                return self.fail(run, reasons::IN_USE, format!("no request to NVIDIA's MIG manager was possible: {obstacle}"));
+                return self.fail(
+                    run,
+                    reasons::IN_USE,
+                    format!("no request to NVIDIA's MIG manager was possible: {obstacle}"),
+                );
             }
             return self.wait(run, obstacle);
         }

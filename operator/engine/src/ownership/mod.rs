@@ -1,12 +1,11 @@
-//! Who else owns the GPUs of a node: two owners of MIG destroy each other's instances, so the second one is found and named.
+//! Conflicting owners of a node's GPUs: two programs that manage MIG destroy each other's instances, so the other one is detected.
 
 use std::collections::BTreeMap;
 
 use gputenancy_crds::Partitioner;
-
 use gputenancy_plan::ConflictingOwner;
 
-/// What is read of a node to find another owner.
+/// The properties of a node by which another owner is detected.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnershipSigns<'a> {
     /// The node's labels.
@@ -15,15 +14,15 @@ pub struct OwnershipSigns<'a> {
     pub annotations: &'a BTreeMap<String, String>,
     /// NVIDIA's DRA driver publishes a `ResourceSlice` for this node.
     pub dra: bool,
-    /// Who carves by the word of the node's pool.
+    /// The partitioner of the node's pool.
     pub partitioner: Partitioner,
 }
 
-/// Label by which the GPU Operator runs its MIG manager on a node; `false` keeps it away.
+/// Label by which the GPU Operator deploys its MIG manager on a node; `false`: not deployed.
 pub const DEPLOY_MIG_MANAGER: &str = "nvidia.com/gpu.deploy.mig-manager";
-/// Label whose change makes the MIG manager carve.
+/// Label with the layout that the MIG manager applies.
 pub const MIG_CONFIG: &str = "nvidia.com/mig.config";
-/// Label in which the MIG manager says how far it has come.
+/// Label with the MIG manager's status.
 pub const MIG_CONFIG_STATE: &str = "nvidia.com/mig.config.state";
 /// Label by which nos partitions a node.
 pub const NOS_PARTITIONING: &str = "nos.nebuly.com/gpu-partitioning";
@@ -37,13 +36,13 @@ pub fn is_ownership_annotation(annotation: &str) -> bool {
     annotation == HAMI_REGISTER
 }
 
-/// Who owns a node's GPUs beside us; of several the one that destroys most. Where the pool leaves carving to others, whoever
-/// only carves is no stranger.
+/// Another owner of a node's GPUs; of several the one that destroys most. Programs that only partition are no conflict in pools with
+/// another partitioner than our agent.
 pub fn conflicting_owner(signs: OwnershipSigns<'_>) -> Option<ConflictingOwner> {
     dra(signs).or_else(|| hami(signs)).or_else(|| nos(signs)).or_else(|| mig_manager(signs))
 }
 
-/// It destroys at its start every MIG device that is not in its own checkpoint.
+/// It destroys at its start all MIG devices that are not in its checkpoint.
 fn dra(signs: OwnershipSigns<'_>) -> Option<ConflictingOwner> {
     signs.dra.then(|| ConflictingOwner {
         by: "NVIDIA's DRA driver",
@@ -72,21 +71,21 @@ fn nos(signs: OwnershipSigns<'_>) -> Option<ConflictingOwner> {
     })
 }
 
-/// The MIG manager rewrites whole nodes, but only those that have a configuration to follow.
+/// The MIG manager repartitions whole nodes, but only those with the label of a layout.
 fn mig_manager(signs: OwnershipSigns<'_>) -> Option<ConflictingOwner> {
     if signs.partitioner != Partitioner::Agent {
         return None;
     }
     let config = signs.labels.get(MIG_CONFIG)?;
-    // without the GPU Operator nothing deploys it by a label, and its own word shows that it is there
-    let mark = match signs.labels.get(DEPLOY_MIG_MANAGER).map(String::as_str) {
+    // without the GPU Operator no label deploys it, but its status label shows that it runs
+    let evidence = match signs.labels.get(DEPLOY_MIG_MANAGER).map(String::as_str) {
         Some("false") => return None,
         Some(_) => DEPLOY_MIG_MANAGER,
         None => signs.labels.get_key_value(MIG_CONFIG_STATE).map(|(key, _)| key.as_str())?,
     };
     Some(ConflictingOwner {
         by: "NVIDIA's MIG manager",
-        sign: format!("labels {MIG_CONFIG}={config} and {mark} are set"),
+        sign: format!("labels {MIG_CONFIG}={config} and {evidence} are set"),
         remedy: format!(
             "label the node {DEPLOY_MIG_MANAGER}=false, or take it out of the pool, or give the pool spec.partitioner MigManager"
         ),

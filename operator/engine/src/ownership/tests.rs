@@ -20,12 +20,12 @@ fn found_in(
 }
 
 #[test]
-fn a_node_of_ours_alone_has_no_other_owner() {
+fn node_without_signs_has_no_conflicting_owner() {
     assert_eq!(found(&[("nvidia.com/gpu.present", "true")], &[("gputenancy.io/x", "y")], false), None);
 }
 
 #[test]
-fn the_mig_manager_is_an_owner_only_where_it_runs_and_has_a_configuration() {
+fn mig_manager_conflicts_only_where_it_runs_and_has_a_layout() {
     let runs = (DEPLOY_MIG_MANAGER, "true");
     let config = (MIG_CONFIG, "all-1g.10gb");
     assert_eq!(found(&[runs, config], &[], false), Some("NVIDIA's MIG manager"));
@@ -39,7 +39,7 @@ fn the_mig_manager_is_an_owner_only_where_it_runs_and_has_a_configuration() {
 }
 
 #[test]
-fn a_mig_manager_without_the_gpu_operator_is_known_by_its_own_word() {
+fn mig_manager_without_gpu_operator_is_detected_by_its_status_label() {
     let config = (MIG_CONFIG, "all-1g.10gb");
     let state = (MIG_CONFIG_STATE, "success");
     assert_eq!(found(&[config, state], &[], false), Some("NVIDIA's MIG manager"));
@@ -48,7 +48,7 @@ fn a_mig_manager_without_the_gpu_operator_is_known_by_its_own_word() {
 }
 
 #[test]
-fn who_only_carves_is_no_stranger_where_the_pool_leaves_that_to_others() {
+fn partitioning_programs_are_no_conflict_in_pools_with_another_partitioner() {
     let mig_manager: &[(&str, &str)] = &[(DEPLOY_MIG_MANAGER, "true"), (MIG_CONFIG, "x")];
     let nos: &[(&str, &str)] = &[(NOS_PARTITIONING, "mig")];
     assert_eq!(found_in(Partitioner::MigManager, mig_manager, &[], false), None);
@@ -56,13 +56,17 @@ fn who_only_carves_is_no_stranger_where_the_pool_leaves_that_to_others() {
     assert_eq!(found_in(Partitioner::None, nos, &[], false), None);
     assert_eq!(found_in(Partitioner::MigManager, nos, &[], false), Some("nos"));
     for partitioner in [Partitioner::MigManager, Partitioner::None] {
-        assert_eq!(found_in(partitioner, &[], &[], true), Some("NVIDIA's DRA driver"), "it hands out the same devices");
+        assert_eq!(
+            found_in(partitioner, &[], &[], true),
+            Some("NVIDIA's DRA driver"),
+            "it advertises the same devices"
+        );
         assert_eq!(found_in(partitioner, &[], &[(HAMI_REGISTER, "x")], false), Some("HAMi"));
     }
 }
 
 #[test]
-fn of_several_owners_the_one_that_destroys_most_is_named_first() {
+fn most_destructive_of_several_owners_is_reported() {
     let labels = &[(DEPLOY_MIG_MANAGER, "true"), (MIG_CONFIG, "x"), (NOS_PARTITIONING, "mig")];
     let hami = &[(HAMI_REGISTER, "x")];
     assert_eq!(found(labels, hami, true), Some("NVIDIA's DRA driver"));
@@ -71,7 +75,7 @@ fn of_several_owners_the_one_that_destroys_most_is_named_first() {
 }
 
 #[test]
-fn hami_nos_and_the_dra_driver_are_owners() {
+fn hami_nos_and_the_dra_driver_conflict() {
     assert_eq!(found(&[], &[(HAMI_REGISTER, "[{}]")], false), Some("HAMi"));
     assert_eq!(found(&[], &[(HAMI_REGISTER, "")], false), None);
     assert_eq!(found(&[(NOS_PARTITIONING, "mig")], &[], false), Some("nos"));
@@ -79,7 +83,7 @@ fn hami_nos_and_the_dra_driver_are_owners() {
 }
 
 #[test]
-fn what_to_do_names_the_label_or_the_annotation() {
+fn remedy_names_the_label() {
     let labels = map(&[(DEPLOY_MIG_MANAGER, "true"), (MIG_CONFIG, "all-balanced")]);
     let none = BTreeMap::new();
     let other = conflicting_owner(OwnershipSigns {
