@@ -10,8 +10,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 
 use super::{
-    Context, TenantError,
-    failed,
+    Context, TenantError, failed,
     render::{RBAC, labels, subject},
     versions::Written,
 };
