@@ -178,7 +178,7 @@ async fn copies_follow_the_source(world: &World) -> Result<()> {
     let theirs = secret("puller", "mirror", "Opaque", "theirs");
     let made = ANN.does(&world.client, Verb::Create, "/api/v1/namespaces/puller/secrets", &theirs).await?;
     world.set(&[puller(&["registry", "mirror"])]).await?;
-    tenant_stalls(world, "PullSecretForeign", &["Secret mirror of namespace puller", "left alone"]).await?;
+    tenant_stalls(world, "PullSecretForeign", &["Secret mirror of namespace puller", "does not change it"]).await?;
     copied(world, "puller-old", "mirror", "m").await?;
     account_names(world, "puller-old", &["mirror", "own", "registry"]).await?;
     let kept = found(world, "puller", "mirror").await?;
