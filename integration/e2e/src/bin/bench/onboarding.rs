@@ -1,5 +1,6 @@
 //! Rate at which tenants become Ready, compared with a bare client that writes the same objects while the operator is stopped: the
-//! tenant with finalizer and status, namespace, grant, quota, network policy, limit range, role binding and event. The client runs
+//! tenant with finalizer and status, namespace, grant, quota, network policy, limit range, role binding, cluster role with its binding,
+//! and event. The client runs
 //! twice: with server-side apply, as the operator does, and with plain creation. A tenant is Ready when the quota controller has
 //! enforced its quota, so the client's time is printed with and without that wait.
 
@@ -13,13 +14,13 @@ use e2e::{
     wait::{PATIENCE, eventually},
 };
 use futures::{StreamExt, TryStreamExt, stream};
-use gputenancy_crds::{GpuGrant, GpuTenant};
+use gputenancy_crds::{GpuGrant, GpuTenant, names};
 use http::Request;
 use k8s_openapi::api::{
     core::v1::{LimitRange, Namespace, Pod, ResourceQuota},
     events::v1::Event,
     networking::v1::NetworkPolicy,
-    rbac::v1::RoleBinding,
+    rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding},
 };
 use kube::{Api, Resource, ResourceExt, api::ListParams};
 use serde::Serialize;
@@ -74,6 +75,9 @@ pub async fn measure(world: &World, tenants: usize) -> Result<()> {
         );
         println!("    writes a tenant: {:.1} ({})", bare.each.sum(), bare.each);
     }
+    // the client's copies have no owner
+    let labelled = format!("{}={}", names::MANAGED_BY_LABEL, names::MANAGED_BY);
+    world.kubectl(&["delete", "clusterroles,clusterrolebindings", "-l", &labelled]).await?;
     delete_everything(&world.client).await
 }
 
@@ -175,6 +179,13 @@ impl Model {
         }
         for binding in bindings.list(&all).await? {
             objects.push(("/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings", bare(&binding)?));
+        }
+        let own = format!("gputenancy-tenant-{name}");
+        for role in Api::<ClusterRole>::all(client.clone()).get_opt(&own).await? {
+            objects.push(("/apis/rbac.authorization.k8s.io/v1/clusterroles", bare(&role)?));
+        }
+        for binding in Api::<ClusterRoleBinding>::all(client.clone()).get_opt(&own).await? {
+            objects.push(("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", bare(&binding)?));
         }
         for event in events.list(&about).await? {
             objects.push(("/apis/events.k8s.io/v1/namespaces/default/events", bare(&event)?));
