@@ -17,6 +17,8 @@ pub enum ChangePhase {
     /// The agent destroys and creates instances.
     Partitioning,
     /// NVML shows the new layout; canary pods verify its new devices, which no other pod can get.
+    // the earlier name, as a change in progress has it in the moment of the upgrade
+    #[serde(alias = "Trying")]
     Canary,
     /// NVML shows the new layout; waiting for kubelet and the Node's allocatable.
     Verifying,

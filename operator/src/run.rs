@@ -150,7 +150,7 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
         biased;
         () = stop.cancelled() => Ok(()),
         outcome = &mut held => outcome.map_err(RunError::from),
-        ended = served => ended.unwrap_or(Ok(())).map_err(RunError::from),
+        ended = served => ended.map_or_else(|e| Err(RunError::ended("the endpoints", Err(e))), |e| e.map_err(RunError::from)),
         error = controllers.ended() => Err(error),
     };
     stop.cancel();

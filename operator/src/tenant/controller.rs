@@ -1,6 +1,7 @@
 //! Reconciles tenants with kube's `Controller`: observe, decide, write, report.
 
 use std::{
+    collections::HashSet,
     convert::Infallible,
     sync::Arc,
     time::{Duration, Instant},
@@ -30,7 +31,7 @@ use super::{
 };
 use crate::{apply::has_finalizer, cache::Trigger};
 
-/// A change causes several triggers, and each write of a reconcile another.
+/// Triggers are gathered for so long: a change causes several, and each write of a reconcile another.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 /// Until the cache has caught up with a write.
 const LAG: Duration = Duration::from_millis(200);
@@ -65,14 +66,37 @@ async fn reconcile_all<F>(
 ) where
     F: Future<Output = Action> + Send + 'static,
 {
-    // the cache watches tenants already: `requests` is the only source
+    // the cache watches tenants already: `requests` is the only source. Not kube's debounce: each further trigger of a tenant would delay it
+    // again, for as long as they come
     Controller::for_stream(stream::pending(), tenants)
-        .with_config(Config::default().debounce(DEBOUNCE).concurrency(concurrency))
-        .reconcile_on(requests)
+        .with_config(Config::default().concurrency(concurrency))
+        .reconcile_on(gather(requests, DEBOUNCE))
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(|tenant, _| reconcile(tenant).map(Ok::<_, Infallible>), |_, error, _| match *error {}, Arc::new(()))
         .for_each(|_| future::ready(()))
         .await;
+}
+
+/// Requests as batches, each complete `window` after its first request; a batch has each object once.
+fn gather(
+    requests: impl Stream<Item = ObjectRef<GpuTenant>> + Send + 'static,
+    window: Duration,
+) -> impl Stream<Item = ObjectRef<GpuTenant>> + Send + 'static {
+    let batches = stream::unfold(Box::pin(requests), move |mut requests| async move {
+        let mut batch = HashSet::from([requests.next().await?]);
+        let complete = tokio::time::sleep(window);
+        let more = async {
+            while let Some(request) = requests.next().await {
+                batch.insert(request);
+            }
+        };
+        tokio::select! {
+            () = complete => {}
+            () = more => {}
+        }
+        Some((stream::iter(batch), requests))
+    });
+    batches.flatten()
 }
 
 async fn reconcile(tenant: Arc<GpuTenant>, context: Arc<Context>) -> Action {
@@ -104,6 +128,7 @@ fn backoff(failures: u32) -> Duration {
 async fn reconcile_once(tenant: &GpuTenant, context: &Context) -> Result<Option<Duration>, TenantError> {
     let seen = context.observe(tenant);
     context.caught_up(&seen)?;
+    tenant_role::caught_up(tenant, context)?;
     if let Some(namespace) = context.outranked_in(&seen) {
         return Err(TenantError::Outranked(namespace));
     }
@@ -161,6 +186,28 @@ mod tests {
         let task = tokio::spawn(reconcile_all(tenants, requests, 1, CancellationToken::new(), panics));
         let ended = tokio::time::timeout(Duration::from_secs(10), task).await.expect("the task must end");
         assert!(ended.unwrap_err().is_panic());
+    }
+
+    #[tokio::test]
+    async fn tenant_is_reconciled_while_its_triggers_keep_coming() {
+        let (tenants, mut cache) = reflector::store();
+        let tenant = GpuTenant::new("team-a", GpuTenantSpec::default());
+        for event in [Event::Init, Event::InitApply(tenant), Event::InitDone] {
+            cache.apply_watcher_event(&event);
+        }
+        let requests = stream::unfold((), async |()| {
+            tokio::time::sleep(DEBOUNCE / 5).await;
+            Some((ObjectRef::new("team-a"), ()))
+        });
+        let reconciled = Arc::new(tokio::sync::Notify::new());
+        let notify = reconciled.clone();
+        let reconcile = move |_| {
+            notify.notify_one();
+            future::ready(Action::await_change())
+        };
+        let task = tokio::spawn(reconcile_all(tenants, requests, 1, CancellationToken::new(), reconcile));
+        tokio::time::timeout(Duration::from_secs(10), reconciled.notified()).await.expect("a reconcile");
+        task.abort();
     }
 
     #[test]

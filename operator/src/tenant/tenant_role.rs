@@ -38,18 +38,26 @@ enum Step<K> {
     },
 }
 
+/// Fails while the caches do not have the last writes of both objects.
+pub(super) fn caught_up(tenant: &GpuTenant, context: &Context) -> Result<(), TenantError> {
+    let Some(present) = &context.caches.tenant_roles else { return Ok(()) };
+    let name = name(tenant);
+    let (role, binding) = (present.roles.get("", &name), present.bindings.get("", &name));
+    let cached = |object: &Written| match object {
+        Written::TenantRole => role.as_ref().map(|role| role.version),
+        _ => binding.as_ref().map(|binding| binding.version),
+    };
+    match context.lagging(&key(&name), cached) {
+        Some(object) => Err(TenantError::Lagging(format!("{object} {name}"))),
+        None => Ok(()),
+    }
+}
+
 /// Brings both objects of a tenant into the wanted state.
 pub(super) async fn reconcile(tenant: &GpuTenant, context: &Context) -> Result<(), TenantError> {
     let Some(present) = &context.caches.tenant_roles else { return Ok(()) };
     let name = name(tenant);
     let (old_role, old_binding) = (present.roles.get("", &name), present.bindings.get("", &name));
-    let cached = |object: &Written| match object {
-        Written::TenantRole => old_role.as_ref().map(|role| role.version),
-        _ => old_binding.as_ref().map(|binding| binding.version),
-    };
-    if let Some(object) = context.lagging(&key(&name), cached) {
-        return Err(TenantError::Lagging(format!("{object} {name}")));
-    }
     let (role, binding) = wanted(tenant).unzip();
     // the role first: a binding to a role that does not exist is refused
     execute(context, &name, Written::TenantRole, role, old_role.as_deref()).await?;

@@ -48,10 +48,14 @@ pub async fn write(node: NodeContext<'_>, state: &mut NodeState, wanted: Labels)
 /// Writes the pool's name as a label of the `GpuNode`, for a column of `kubectl get gpunodes`.
 pub async fn copy_pool(node: NodeContext<'_>, pool: Option<&String>) -> Result<Written, WriteError> {
     let Some(gpu_node) = node.fleet.gpu_nodes.get(node.name.as_str()) else { return Ok(Written::Done) };
-    let labels: Labels = pool.map(|pool| (names::POOL_LABEL.to_owned(), pool.clone())).into_iter().collect();
-    let fields = json!({"metadata": {"uid": gpu_node.uid(), "labels": labels}});
-    let applied = node.writer.writer.apply_fields::<GpuNode>(Part::PoolLabel, node.name.as_str(), fields).await;
-    applied.map(|_| Written::Done).map_err(failed("writing the label of the GpuNode"))
+    let (writer, name) = (&node.writer.writer, node.name.as_str());
+    let fields = json!({"metadata": {"uid": gpu_node.uid(), "labels": {names::POOL_LABEL: pool}}});
+    let written = match pool {
+        Some(_) => writer.apply_fields::<GpuNode>(Part::PoolLabel, name, fields).await,
+        // an apply without the label would leave that of another manager
+        None => writer.merge(&Api::<GpuNode>::all(writer.client()), name, &fields).await,
+    };
+    written.map(|_| Written::Done).map_err(failed("writing the label of the GpuNode"))
 }
 
 /// Writes the taints of a node.

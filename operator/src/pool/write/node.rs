@@ -110,9 +110,6 @@ async fn steps(
         Ok(written) => outcome.add(written),
         Err(error) => failures.push(error),
     };
-    if let Some(labels) = labels {
-        record(labels::write(node, state, labels).await);
-    }
     if pool_label {
         record(labels::copy_pool(node, pool_of(node.fleet, node.name.as_str())).await);
     }
@@ -133,6 +130,10 @@ async fn steps(
     for (pod, uid) in cancelled_evictions {
         record(pods::cancel_notice(node, &pod, &uid).await);
     }
+    // last: a new version of the Node would make the writes above conflict that carry the version from the cache
+    if let Some(labels) = labels {
+        record(labels::write(node, state, labels).await);
+    }
 }
 
 /// Writes the spec first: what follows depends on it.
@@ -147,7 +148,8 @@ async fn gpus(
     if let Some(spec) = work.spec {
         let fields = json!({"metadata": {"uid": gpu_node.uid()}, "spec": spec});
         let applied = writer.writer.apply_fields::<GpuNode>(Part::Pool, name.as_str(), fields).await;
-        state.generation = applied.map_err(failed("writing the GpuNode's spec"))?.metadata.generation;
+        let applied = applied.map_err(failed("writing the GpuNode's spec"))?;
+        state.written = applied.metadata.generation.map(|generation| (applied.uid(), generation));
     }
     record(Ok(plugin::write(node, work.plugin).await?));
     for ChangeDecision { evictions, notices, canaries, events, .. } in work.decisions {
@@ -158,10 +160,10 @@ async fn gpus(
         }
         // in this order: kubelet ends a pod that it has just synced for its new annotation up to a second later
         for eviction in evictions {
-            record(Ok(pods::evict(node, state, eviction).await?));
+            record(pods::evict(node, state, eviction).await);
         }
         for notice in notices {
-            record(Ok(pods::notify(node, notice).await?));
+            record(pods::notify(node, notice).await);
         }
         for request in canaries {
             canary::create(node, request).await?;

@@ -22,8 +22,8 @@ pub struct RefusedEviction {
 /// What is remembered of the writes about one node.
 #[derive(Debug, Default)]
 pub struct NodeState {
-    /// Generation of the `GpuNode` as written last; the cache has to reach it before the next decision.
-    pub(super) generation: Option<i64>,
+    /// UID and generation of the `GpuNode` as written last; the cache has to reach it before the next decision.
+    pub(super) written: Option<(Option<String>, i64)>,
     /// Refused evictions by the pod's UID.
     pub refusals: BTreeMap<String, RefusedEviction>,
     pub(super) labels: LastWrite<Labels>,
@@ -35,13 +35,15 @@ pub struct NodeState {
 impl NodeState {
     /// Is the cache older than the last write?
     pub fn is_lagging(&self) -> bool {
-        self.generation.is_some()
+        self.written.is_some()
     }
 
     /// Drops what the cache has reached, and pods that are gone.
     pub(super) fn forget(&mut self, cached: Option<&GpuNode>, uids: &BTreeSet<&str>) {
-        let cached = cached.and_then(|n| n.metadata.generation);
-        self.generation = self.generation.filter(|written| cached.is_some_and(|cached| cached < *written));
+        // a GpuNode that was created again begins with generation 1
+        self.written.take_if(|(uid, generation)| {
+            !cached.is_some_and(|n| n.metadata.uid == *uid && n.metadata.generation.is_some_and(|g| g < *generation))
+        });
         self.refusals.retain(|uid, _| uids.contains(uid.as_str()));
     }
 }

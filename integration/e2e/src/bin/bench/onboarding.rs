@@ -181,10 +181,10 @@ impl Model {
             objects.push(("/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings", bare(&binding)?));
         }
         let own = format!("gputenancy-tenant-{name}");
-        for role in Api::<ClusterRole>::all(client.clone()).get_opt(&own).await? {
+        if let Some(role) = Api::<ClusterRole>::all(client.clone()).get_opt(&own).await? {
             objects.push(("/apis/rbac.authorization.k8s.io/v1/clusterroles", bare(&role)?));
         }
-        for binding in Api::<ClusterRoleBinding>::all(client.clone()).get_opt(&own).await? {
+        if let Some(binding) = Api::<ClusterRoleBinding>::all(client.clone()).get_opt(&own).await? {
             objects.push(("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", bare(&binding)?));
         }
         for event in events.list(&about).await? {
