@@ -29,7 +29,7 @@ pub struct Metrics {
     status_failures: Counter,
     refused_allocations: Counters<1>,
     hidden_variables: Counters<2>,
-    unseen_environments: Gauge,
+    unchecked_environments: Gauge,
 }
 
 impl Default for Metrics {
@@ -42,7 +42,7 @@ impl Default for Metrics {
         Self {
             nvml_seconds,
             nvml_failures: register(r, "nvml_failures", "Failed NVML calls by call and code"),
-            operations: register(r, "carve_steps", "Operations on GPUs by step and outcome"),
+            operations: register(r, "partition_operations", "Operations that partition GPUs, by step and outcome"),
             devices: register(r, "devices", "Devices by resource and state"),
             missing_rights: register(r, "missing_rights", "Missing rights, and the feature that needs them"),
             status_writes: register(r, "status_writes", "Writes of GpuNode status"),
@@ -57,7 +57,11 @@ impl Default for Metrics {
                 "hidden_variables",
                 "Containers of tenants with forbidden variables from envFrom, by group of variables",
             ),
-            unseen_environments: register(r, "unseen_environments", "Containers with envFrom that are not checked yet"),
+            unchecked_environments: register(
+                r,
+                "unchecked_environments",
+                "Containers with envFrom that are not checked yet",
+            ),
             registry: Arc::new(registry),
         }
     }
@@ -101,8 +105,8 @@ impl Metrics {
         self.devices.clear();
         for device in &view.devices {
             let state = match (device.cordoned, device.healthy) {
-                (true, _) => "held",
-                (false, true) => "offered",
+                (true, _) => "cordoned",
+                (false, true) => "advertised",
                 (false, false) => "unhealthy",
             };
             let labels = [("resource", device.resource.clone().into()), ("state", state.into())];
@@ -112,13 +116,13 @@ impl Metrics {
 
     /// A container has forbidden variables of this group.
     pub fn hidden_variable(&self, variables: String, stopped: bool) {
-        let outcome = if stopped { "stopped" } else { "told" };
+        let outcome = if stopped { "stopped" } else { "reported" };
         self.hidden_variables.get_or_create(&[("variables", variables.into()), ("outcome", outcome.into())]).inc();
     }
 
     /// Containers with `envFrom` that are not checked.
-    pub fn set_unseen_environments(&self, count: i64) {
-        self.unseen_environments.set(count);
+    pub fn set_unchecked_environments(&self, count: i64) {
+        self.unchecked_environments.set(count);
     }
 
     /// Missing rights.

@@ -54,13 +54,15 @@ pub struct GpuPoolSpec {
     /// Source of the layout.
     #[serde(default)]
     pub layout: LayoutPolicy,
-    /// Component that creates and destroys MIG instances.
+    /// Component that creates and destroys MIG instances. Agent: the node agent. MigManager: NVIDIA's MIG manager, through the node label
+    /// nvidia.com/mig.config. None: no component, the pool is read-only.
     #[serde(default)]
     pub partitioner: Partitioner,
     /// Rules for NVIDIA's MIG manager, with `partitioner: MigManager`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_manager: Option<MigManagerRules>,
-    /// Component that advertises devices to kubelet.
+    /// Component that advertises devices to kubelet. Agent: the node agent. NvidiaDevicePlugin: NVIDIA's device plugin; the node is cordoned
+    /// during a change.
     #[serde(default)]
     pub advertiser: Advertiser,
     /// Taint on the pool's nodes, which keeps pods without a GPU away; pods of tenants with a GPU tolerate it. It is removed when the
@@ -210,7 +212,7 @@ pub struct FixedProfile {
 #[x_kube(validation = Rule::new("(self.policy == 'Fill') == has(self.profile)").message("spec.layout.spare: policy Fill needs profile, and only it"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Spare {
-    /// Keep, Whole or Fill.
+    /// Keep: existing instances stay. Whole: idle GPUs become whole GPUs. Fill: they are partitioned into `profile`.
     #[serde(default)]
     pub policy: SparePolicy,
     /// Profile to fill with.
@@ -287,10 +289,11 @@ pub struct Disruption {
     /// How long a change waits for pods to terminate, after the notice.
     #[serde(default = "half_an_hour")]
     pub drain_timeout: DurationText,
-    /// Action after drainTimeout.
+    /// Action after drainTimeout. Rollback: cancel the change. Wait: keep waiting, with a condition.
     #[serde(default)]
     pub on_timeout: OnTimeout,
-    /// Treatment of pods without a controller that replaces them.
+    /// Treatment of pods without a controller that replaces them. Wait: a change waits until they are gone, and lists them. Evict: they are
+    /// evicted like other pods.
     #[serde(default)]
     pub unmanaged_pods: UnmanagedPods,
     /// Permit a change that removes the last device of a profile while pods use that profile. Otherwise such a change is refused with

@@ -51,7 +51,7 @@ pub struct GpuProfileSpec {
         regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
     )]
     pub resource_name: Option<String>,
-    /// Most devices that one pod may request. Default: unlimited for whole GPUs and MIG, 1 for shares.
+    /// Most devices that one pod may request; never more than the tenant's guarantee. Default: the guarantee, and 1 for shares.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub max_per_pod: Option<i32>,

@@ -26,7 +26,7 @@ const PAGE: u32 = 500;
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// There is no usable configuration.
-    #[error("no cluster: {0}; name one with --kubeconfig and --context, or give a snapshot with --snapshot")]
+    #[error("no cluster: name one with --kubeconfig and --context (kubectl gpu plan also takes --snapshot FILE): {0}")]
     Config(String),
     /// A list failed.
     #[error("listing {what}: {source}")]

@@ -107,7 +107,7 @@ fn plan_with_an_unreadable_window_exits_with_4() {
     let manifest = include_str!("fixtures/windows.yaml").replace("Europe/Berlin", "Europe/Utopia");
     let run = plan_with_input("--snapshot two-teams.yaml -f -", &manifest);
     assert_eq!(run.code, 4);
-    assert!(run.out.contains("WindowUnreadable"), "{}", run.out);
+    assert!(run.out.contains("InvalidWindow"), "{}", run.out);
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn tenant() -> GpuTenant {
             }],
             "conditions": [
                 condition("Ready", "False", "Changing", short), condition("Reconciling", "True", "Changing", short),
-                condition("Stalled", "False", "Changing", short), condition("QuotaReady", "True", "InForce", "the quotas add up"),
+                condition("Stalled", "False", "Changing", short), condition("QuotaReady", "True", "Enforced", "the quotas add up"),
                 condition("CapacityReady", "False", "Changing", short),
             ],
         },

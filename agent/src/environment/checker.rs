@@ -65,7 +65,7 @@ impl EnvironmentChecker {
                     Err(failure) => (failed, error) = (failed + 1, Some(failure.to_string())),
                 }
             }
-            self.metrics.set_unseen_environments(failed);
+            self.metrics.set_unchecked_environments(failed);
             if let Some(error) = error.as_ref().filter(|_| error != last_error) {
                 tracing::warn!(containers = failed, error, "environments not checked");
             }

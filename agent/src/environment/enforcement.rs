@@ -12,14 +12,14 @@ pub enum Enforcement {
     /// An event is published, and the container is stopped.
     Stop,
     /// An event is published.
-    Tell,
+    Report,
 }
 
 /// The event about forbidden variables of a container.
 pub fn notice(container: &EnvFromContainer, variables: &[&str], enforcement: Enforcement) -> Notice {
     let outcome = match enforcement {
         Enforcement::Stop => "the container is stopped each time that it starts",
-        Enforcement::Tell => "the container goes on",
+        Enforcement::Report => "the container keeps running",
     };
     Notice {
         regarding: ObjectReference {

@@ -32,11 +32,14 @@ fn nvml(input: &StatusInput<'_>) -> ConditionUpdate {
     let no = |reason: Reason, message: String| ConditionUpdate::no(NVML_READY, reason, message);
     if let Some((call, _)) = input.nvml_call.filter(|(_, elapsed)| *elapsed > HANGS) {
         let duration = format!("more than {} s", HANGS.as_secs());
-        return no(reasons::NVML_HANGS, format!("{call} has not returned for {duration}; the GPU or its driver hangs"));
+        return no(
+            reasons::NVML_TIMEOUT,
+            format!("{call} has not returned for {duration}; the GPU or its driver hangs"),
+        );
     }
     match (&input.state.nvml_error, &input.state.inventory) {
         // without the elapsed time, which would change the message with every scan
-        (Some(NvmlError::Hangs { call, .. }), _) => no(reasons::NVML_HANGS, format!("{call} does not return")),
+        (Some(NvmlError::Hangs { call, .. }), _) => no(reasons::NVML_TIMEOUT, format!("{call} does not return")),
         (Some(error @ NvmlError::NoLibrary(_)), _) => no(reasons::DRIVER_NOT_FOUND, error.to_string()),
         (Some(error), _) => no(reasons::NVML_FAILED, error.to_string()),
         (None, None) => no(reasons::STARTING, "waiting for the first inventory from NVML".to_owned()),

@@ -209,7 +209,7 @@ fn ready_condition_names_the_most_severe_problem() {
     assert_eq!(ready(&made(&state, None)).0, "NvmlFailed");
     let hangs = Some(("nvmlGpuInstanceDestroy", Duration::from_secs(11)));
     let (reason, message) = ready(&made(&state, hangs));
-    assert_eq!(reason, "NvmlHangs");
+    assert_eq!(reason, "NvmlTimeout");
     assert!(message.starts_with("nvmlGpuInstanceDestroy has not returned"), "{message}");
 }
 

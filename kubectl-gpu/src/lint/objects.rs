@@ -93,8 +93,8 @@ impl Check<'_> {
                 ("GpuTenant", tenant.as_str(), guarantee(tenant.as_str(), profile.as_str()))
             }
             Problem::PoolProfileNotFound { pool, profile }
-            | Problem::BoardCannot { pool, profile, .. }
-            | Problem::PluginCannot { pool, profile, .. } => {
+            | Problem::ProfileNotSupported { pool, profile, .. }
+            | Problem::ResourceNameNotSupported { pool, profile, .. } => {
                 ("GpuPool", pool.as_str(), listed(pool.as_str(), profile.as_str()))
             }
             Problem::FixedDoesNotFit { pool, .. } | Problem::Outage { pool, .. } => {
@@ -104,10 +104,10 @@ impl Check<'_> {
                 ("GpuPool", pools.first()?.as_str(), Some("/spec/nodeSelector".into()))
             }
             Problem::ProfileNotServed { profile, .. } => ("GpuProfile", profile.as_str(), Some("/spec/device".into())),
-            Problem::ResourceTaken { profile, .. } => {
+            Problem::ResourceNameConflict { profile, .. } => {
                 ("GpuProfile", profile.as_str(), Some("/spec/resourceName".into()))
             }
-            Problem::Unreadable { object, .. } => {
+            Problem::InvalidSpec { object, .. } => {
                 let (kind, name) = object.split_once(' ')?;
                 (kind, name, None)
             }

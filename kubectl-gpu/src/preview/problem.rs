@@ -33,7 +33,7 @@ fn messages(planned: &PlannedWorld<'_>) -> Vec<(&'static str, String)> {
     for pool in planned.world.fleet.pools.iter().filter(|p| p.metadata.deletion_timestamp.is_none()) {
         let name = pool.name_any();
         if let Some(error) = window::of(pool, planned.world.taken_at).error {
-            found.push(("WindowUnreadable", format!("pool {name}: no change begins: {error}")));
+            found.push(("InvalidWindow", format!("pool {name}: no change begins: {error}")));
         }
         if !selected.contains(name.as_str()) {
             let remedy = "label the nodes of this pool, or correct the selector";

@@ -45,7 +45,7 @@ pub enum Problem {
     #[error(
         "pool {pool} lists profile {profile}, but none of its boards ({products}) can be partitioned into it: remove it from spec.profiles or choose one that these boards offer{offers}"
     )]
-    BoardCannot {
+    ProfileNotSupported {
         /// The profile.
         profile: ProfileName,
         /// The pool.
@@ -127,7 +127,7 @@ pub enum Problem {
     #[error(
         "pool {pool} has spec.advertiser: NvidiaDevicePlugin, which offers the devices of profile {profile} as {offers} and never as {resource}: set spec.resourceName of GpuProfile {profile} to {offers}, or spec.advertiser of the pool to Agent"
     )]
-    PluginCannot {
+    ResourceNameNotSupported {
         /// The profile.
         profile: ProfileName,
         /// The pool.
@@ -141,7 +141,7 @@ pub enum Problem {
     #[error(
         "profile {profile} uses resource {resource}, which profile {by} has already: set another spec.resourceName"
     )]
-    ResourceTaken {
+    ResourceNameConflict {
         /// The newer profile.
         profile: ProfileName,
         /// The resource.
@@ -165,7 +165,7 @@ pub enum Problem {
     },
     /// A field of an object is invalid, although the API server accepted it.
     #[error("{object}: {what}")]
-    Unreadable {
+    InvalidSpec {
         /// Kind and name.
         object: String,
         /// The field, and what to write.
@@ -179,16 +179,16 @@ impl Problem {
         match self {
             Self::ProfileNotFound { .. } | Self::PoolProfileNotFound { .. } => reasons::PROFILE_NOT_FOUND,
             Self::TrustTooLow { .. } => reasons::TRUST_TOO_LOW,
-            Self::BoardCannot { .. } => reasons::BOARD_CANNOT,
-            Self::PluginCannot { .. } => reasons::PLUGIN_CANNOT,
+            Self::ProfileNotSupported { .. } => reasons::PROFILE_NOT_SUPPORTED,
+            Self::ResourceNameNotSupported { .. } => reasons::RESOURCE_NAME_NOT_SUPPORTED,
             Self::NodeInTwoPools { .. } => reasons::POOL_OVERLAP,
             Self::Shortage { .. } => reasons::SHORTAGE,
             Self::FixedDoesNotFit { .. } => reasons::FIXED_DOES_NOT_FIT,
             Self::Outage { .. } => reasons::OUTAGE_REFUSED,
             Self::ProfileNotServed { .. } => reasons::NOT_SERVED,
-            Self::ResourceTaken { .. } => reasons::RESOURCE_TAKEN,
+            Self::ResourceNameConflict { .. } => reasons::RESOURCE_NAME_CONFLICT,
             Self::ForeignPartitioner { .. } => reasons::FOREIGN_PARTITIONER,
-            Self::Unreadable { .. } => reasons::UNREADABLE,
+            Self::InvalidSpec { .. } => reasons::INVALID_SPEC,
         }
     }
 
@@ -196,8 +196,8 @@ impl Problem {
     pub fn concerns_pool(&self, name: &str) -> bool {
         match self {
             Self::PoolProfileNotFound { pool, .. }
-            | Self::BoardCannot { pool, .. }
-            | Self::PluginCannot { pool, .. }
+            | Self::ProfileNotSupported { pool, .. }
+            | Self::ResourceNameNotSupported { pool, .. }
             | Self::ForeignPartitioner { pool, .. }
             | Self::FixedDoesNotFit { pool, .. }
             | Self::Outage { pool, .. } => pool.as_str() == name,
@@ -211,9 +211,9 @@ impl Problem {
     /// Whether it concerns this profile.
     pub fn concerns_profile(&self, name: &str) -> bool {
         match self {
-            Self::BoardCannot { profile, .. }
+            Self::ProfileNotSupported { profile, .. }
             | Self::ProfileNotServed { profile, .. }
-            | Self::ResourceTaken { profile, .. } => profile.as_str() == name,
+            | Self::ResourceNameConflict { profile, .. } => profile.as_str() == name,
             _ => false,
         }
     }

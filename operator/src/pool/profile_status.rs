@@ -18,7 +18,7 @@ pub fn status(seen: &Seen<'_>, profile: &GpuProfile) -> GpuProfileStatus {
     let resource = resource_name(&name, &profile.spec);
     let overall = overall(seen, &name);
     // a profile without instances has no devices, even if another profile uses its resource name
-    let refused = matches!(&overall, Overall::Stalled { reason, .. } if *reason != reasons::BOARD_CANNOT);
+    let refused = matches!(&overall, Overall::Stalled { reason, .. } if *reason != reasons::PROFILE_NOT_SUPPORTED);
     let capacity =
         if refused { gputenancy_crds::Capacity::default() } else { devices::count(seen.devices.iter(), &resource) };
     let tenants =
@@ -36,15 +36,15 @@ pub fn status(seen: &Seen<'_>, profile: &GpuProfile) -> GpuProfileStatus {
 fn overall(seen: &Seen<'_>, name: &str) -> Overall {
     let offering = seen.fleet.pools.iter().filter(|p| p.spec.profiles.iter().any(|n| n == name)).count();
     let mine = || seen.problems.iter().filter(|p| p.concerns_profile(name));
-    let cannot = mine().filter(|p| matches!(p, Problem::BoardCannot { .. })).count();
+    let cannot = mine().filter(|p| matches!(p, Problem::ProfileNotSupported { .. })).count();
     let fatal = mine().find(|p| match p {
         // one pool that can is enough
-        Problem::BoardCannot { .. } => cannot >= offering,
+        Problem::ProfileNotSupported { .. } => cannot >= offering,
         _ => true,
     });
     let unreadable = || {
         let object = format!("GpuProfile {name}");
-        seen.problems.iter().find(|p| matches!(p, Problem::Unreadable { object: o, .. } if *o == object))
+        seen.problems.iter().find(|p| matches!(p, Problem::InvalidSpec { object: o, .. } if *o == object))
     };
     match (fatal.or_else(unreadable), offering) {
         (Some(problem), _) => Overall::Stalled { reason: problem.reason(), message: problem.to_string() },

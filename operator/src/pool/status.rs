@@ -233,7 +233,7 @@ fn overall(
     let unreadable = seen
         .problems
         .iter()
-        .find(|p| matches!(p, Problem::Unreadable { object, .. } if *object == format!("GpuPool {pool}")));
+        .find(|p| matches!(p, Problem::InvalidSpec { object, .. } if *object == format!("GpuPool {pool}")));
     if let Some(problem) = mistake.or(unreadable) {
         return stalled(problem.reason(), problem.to_string());
     }
@@ -241,7 +241,7 @@ fn overall(
         return stalled(reasons::TAINT_NOT_TOLERATED, message);
     }
     if let Some(Err(error)) = seen.windows.get(pool) {
-        return stalled(reasons::WINDOW_UNREADABLE, format!("no change begins: {error}"));
+        return stalled(reasons::INVALID_WINDOW, format!("no change begins: {error}"));
     }
     let told = |c: &PoolChange| format!("GPU {} of node {}: {}", c.gpu, c.node, c.message);
     if let Some(failed) = changes.iter().find(|c| c.phase >= ChangePhase::RolledBack) {

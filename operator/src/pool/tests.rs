@@ -277,7 +277,7 @@ fn a_window_that_cannot_be_read_begins_nothing_and_is_named() {
     let pass = at(&fleet, 7200, &[]);
     assert!(pass.nodes.is_empty());
     let conditions = &pass.pools["p"].conditions;
-    assert_eq!(reason_of(conditions), ("False", "WindowUnreadable"));
+    assert_eq!(reason_of(conditions), ("False", "InvalidWindow"));
     assert!(conditions.iter().any(|c| c.message.contains("spec.disruption.windows[0].timeZone")), "{conditions:?}");
 }
 

@@ -155,7 +155,7 @@ fn uncopied(seen: &Observed, name: &str, why: &Uncopied) -> ConditionUpdate {
             ),
         ),
         Uncopied::OtherType(type_) => (
-            reasons::PULL_SECRET_OTHER_TYPE,
+            reasons::PULL_SECRET_INVALID_TYPE,
             format!(
                 "Secret {name} of namespace {home} is of type {type_} and not {TYPE}: delete it and create it with kubectl create secret docker-registry, {otherwise}"
             ),
@@ -179,7 +179,7 @@ fn foreign(seen: &Observed) -> Option<ConditionUpdate> {
             let message = format!(
                 "Secret {name} of namespace {namespace} is not managed by the operator, which does not change it: delete it, or remove {name} from spec.imagePullSecrets"
             );
-            return Some(ConditionUpdate::no(CONDITION, reasons::PULL_SECRET_FOREIGN, message));
+            return Some(ConditionUpdate::no(CONDITION, reasons::PULL_SECRET_CONFLICT, message));
         }
     }
     None

@@ -121,7 +121,7 @@ fn namespaces(seen: &Observed) -> ConditionUpdate {
         if foreign.len() > 1 {
             message.push_str(&format!("; listed and not the tenant's: {}", foreign.join(", ")));
         }
-        return ConditionUpdate::no(NAMESPACES, reasons::NAMESPACE_FOREIGN, message);
+        return ConditionUpdate::no(NAMESPACES, reasons::NAMESPACE_CONFLICT, message);
     }
     let terminating: Vec<&str> = named(Role::Terminating);
     if !terminating.is_empty() {
@@ -205,9 +205,9 @@ fn quota(seen: &Observed) -> ConditionUpdate {
     }
     if let Some(cap) = &seen.tenant.spec.gpu_equivalents {
         let message = format!("the enforced quotas are within the budget and allow at most {cap} whole GPUs together");
-        return ConditionUpdate::yes(QUOTA, reasons::IN_FORCE, message);
+        return ConditionUpdate::yes(QUOTA, reasons::ENFORCED, message);
     }
-    ConditionUpdate::yes(QUOTA, reasons::IN_FORCE, "the enforced quotas add up to the budget")
+    ConditionUpdate::yes(QUOTA, reasons::ENFORCED, "the enforced quotas add up to the budget")
 }
 
 fn capacity(seen: &Observed, gpus: &[GpuUse]) -> ConditionUpdate {

@@ -259,7 +259,7 @@ fn namespace_without_tenant_is_not_changed_and_reported() {
     apply_writes(&mut seen, writes);
     assert!(seen.namespaces["a2"].labels().is_empty() && !seen.quotas.contains_key("a2"));
     let (_, reason_, message) = reason(&seen, "Ready");
-    assert_eq!(reason_, "NamespaceForeign");
+    assert_eq!(reason_, "NamespaceConflict");
     assert!(message.contains("a2 exists and has no tenant: set adopt: true for its name"), "{message}");
 }
 
@@ -355,7 +355,7 @@ fn budget_below_use_admits_nothing_and_reports_the_excess() {
     seen.tenant.spec.gpus[0].count = 6;
     converge(&mut seen);
     assert_eq!(hard(&seen), ["5", "1"]);
-    assert_eq!(reason(&seen, "QuotaReady").1, "InForce");
+    assert_eq!(reason(&seen, "QuotaReady").1, "Enforced");
 }
 
 #[test]

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Type of the condition in a controller's status, and its reason.
-const CONDITION: (&str, &str) = ("gputenancy.io/RoomMade", reasons::ROOM_MADE.as_str());
+const CONDITION: (&str, &str) = ("gputenancy.io/QuotaAvailable", reasons::QUOTA_AVAILABLE.as_str());
 
 /// A controller of a type that can be woken: the types of Kubernetes that create pods of teams.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(
             wake.fields("team", Timestamp::from_second(1_800_000_000).unwrap()),
             json!({"metadata": {"name": "train", "uid": "u"}, "status": {"conditions": [{
-                "type": "gputenancy.io/RoomMade", "status": "True", "reason": "RoomMade",
+                "type": "gputenancy.io/QuotaAvailable", "status": "True", "reason": "QuotaAvailable",
                 "message": "the budget of GpuTenant team has headroom here for a pod with requests.nvidia.com/gpu=2",
                 "lastTransitionTime": "2027-01-15T08:00:00Z",
             }]}})

@@ -52,7 +52,7 @@ const ALL: [&str; 8] = [
     "image.pullSecrets={registry}",
     "agent.driverRoot=/run/nvidia/driver",
     "agent.runtimeSocket=/run/own.sock",
-    "policies.hiddenVariables=Tell",
+    "policies.hiddenVariables=Report",
 ];
 
 /// Secrets that tenants may pull images with.

@@ -36,7 +36,7 @@ async fn unsupported_mig_profile_is_reported_on_gpuprofile() {
                 "blackwell",
                 "Ready",
                 "False",
-                "BoardCannot",
+                "ProfileNotSupported",
                 &["blackwell", "NVIDIA-A100-SXM4-80GB", "1g.10gb"],
             )
             .await?;
@@ -101,7 +101,7 @@ async fn existing_namespace_is_not_adopted_without_opt_in() {
                 "taker",
                 "NamespacesReady",
                 "False",
-                "NamespaceForeign",
+                "NamespaceConflict",
                 &["existing", "adopt: true"],
             )
             .await?;

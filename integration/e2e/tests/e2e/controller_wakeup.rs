@@ -95,7 +95,7 @@ async fn controller_in_backoff_retries_when_quota_has_headroom() {
         // by backoff alone the next attempt would be more than ten minutes away
         world.kubectl(&["delete", "deployment", "-n", USES, "deployment", "--wait=false"]).await?;
         pods_become(&world, WAITS, WAITING.len()).await?;
-        let reasons = "jsonpath={.items[*].status.conditions[?(@.type==\"gputenancy.io/RoomMade\")].message}";
+        let reasons = "jsonpath={.items[*].status.conditions[?(@.type==\"gputenancy.io/QuotaAvailable\")].message}";
         let message = world.kubectl(&["get", "replicasets", "-n", WAITS, "-o", reasons]).await?;
         let wanted =
             "the budget of GpuTenant wakeup has headroom here for a pod with requests.nvidia.com/mig-1g.10gb=1";

@@ -103,10 +103,10 @@ async fn stopped(world: &World) -> Result<()> {
     )
 }
 
-/// With `Tell` containers keep running.
+/// With `Report` containers keep running.
 async fn reported(world: &World) -> Result<()> {
     world.kubectl(&["delete", "pod", "-n", "t", "--all", "--now"]).await?;
-    product::install(&world.lab, &["policies.hiddenVariables=Tell"]).await?;
+    product::install(&world.lab, &["policies.hiddenVariables=Report"]).await?;
     world.set(&[idle("t", "reported", "devices")]).await?;
     event_of(world, "reported", "the container goes on").await?;
     let pods = world.pods_ready("t", 1).await?;

@@ -217,7 +217,7 @@ async fn limit_range_sets_default_requests_under_a_quota() {
 
 /// Waits until a namespace of the tenant is refused for this reason.
 async fn namespace_refused(world: &World, name: &str, excerpts: &[&str]) -> Result<()> {
-    world.condition_becomes::<GpuTenant>(name, "NamespacesReady", "False", "NamespaceForeign", excerpts).await
+    world.condition_becomes::<GpuTenant>(name, "NamespacesReady", "False", "NamespaceConflict", excerpts).await
 }
 
 #[tokio::test]

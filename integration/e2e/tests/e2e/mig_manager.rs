@@ -147,8 +147,8 @@ async fn mig_manager_stuck_in_pending_is_recovered() {
         served(&world, 3, 3).await?;
         check_converged(&world).await?;
         let events = Api::<Event>::all(world.client.clone()).list(&ListParams::default()).await?;
-        let repeated = events.iter().any(|e| e.reason.as_deref() == Some("MigManagerAskedAgain"));
-        ensure(repeated, "no event MigManagerAskedAgain")
+        let repeated = events.iter().any(|e| e.reason.as_deref() == Some("MigManagerRequestRepeated"));
+        ensure(repeated, "no event MigManagerRequestRepeated")
     };
     world.keeping_evidence("mig-manager-stuck", body).await;
 }

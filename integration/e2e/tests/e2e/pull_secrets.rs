@@ -146,7 +146,7 @@ async fn copies_are_created(world: &World) -> Result<()> {
     world.set(&[puller(&["registry"])]).await?;
     tenant_stalls(world, "PullSecretMissing", &["has no Secret registry"]).await?;
     put(world, NAMESPACE, "registry", "Opaque", "one").await?;
-    tenant_stalls(world, "PullSecretOtherType", &["is of type Opaque"]).await?;
+    tenant_stalls(world, "PullSecretInvalidType", &["is of type Opaque"]).await?;
     ensure(found(world, "puller", "registry").await?.is_none(), "a Secret of another type was copied")?;
     remove(world, NAMESPACE, "registry").await?;
     put(world, NAMESPACE, "registry", TYPE, "one").await?;
@@ -178,7 +178,7 @@ async fn copies_follow_the_source(world: &World) -> Result<()> {
     let theirs = secret("puller", "mirror", "Opaque", "theirs");
     let made = ANN.does(&world.client, Verb::Create, "/api/v1/namespaces/puller/secrets", &theirs).await?;
     world.set(&[puller(&["registry", "mirror"])]).await?;
-    tenant_stalls(world, "PullSecretForeign", &["Secret mirror of namespace puller", "does not change it"]).await?;
+    tenant_stalls(world, "PullSecretConflict", &["Secret mirror of namespace puller", "does not change it"]).await?;
     copied(world, "puller-old", "mirror", "m").await?;
     account_names(world, "puller-old", &["mirror", "own", "registry"]).await?;
     let kept = found(world, "puller", "mirror").await?;

@@ -69,7 +69,7 @@ fn nvml(error: Option<&GpuError>) -> Failure {
     let (reason, remedy) = match error.map(|e| e.code) {
         Some(code::GPU_IS_LOST) => return Failure::lost(),
         Some(code::INSUFFICIENT_RESOURCES) => (
-            reasons::NO_ROOM,
+            reasons::PLACEMENT_REFUSED,
             "; the board refuses this placement now; another layout is planned, or the same one retried later",
         ),
         Some(code::IN_USE) => {

@@ -172,7 +172,7 @@ impl Request<'_> {
                 return self.repeat(run, "it has not finished in time");
             }
             let message = self.silent(&run);
-            return self.fail(run, reasons::MIG_MANAGER_SILENT, message);
+            return self.fail(run, reasons::MIG_MANAGER_TIMEOUT, message);
         }
         let state = self.node.state.unwrap_or("no response yet");
         let message = format!("layout {} is requested from NVIDIA's MIG manager: {state}", run.config);
@@ -185,7 +185,7 @@ impl Request<'_> {
         run.since = self.now();
         run.step = MigManagerStep::Asked;
         let message = format!("repeating the request to NVIDIA's MIG manager under the name {}: {why}", run.config);
-        self.event(reasons::MIG_MANAGER_ASKED_AGAIN, &message);
+        self.event(reasons::MIG_MANAGER_REQUEST_REPEATED, &message);
         self.wait(run, message)
     }
 

@@ -58,7 +58,7 @@ fn a_refused_placement_goes_back_at_once() {
     let decision = world.decide();
     assert_eq!(next_phase(&decision), Some(ChangePhase::RollingBack));
     let (name, words) = first_event(&decision);
-    assert_eq!(name, "NoRoom");
+    assert_eq!(name, "PlacementRefused");
     assert!(words.contains("nvmlDeviceCreateGpuInstanceWithPlacement returned 23"), "{words}");
 }
 

@@ -97,7 +97,7 @@ fn not_offered(fleet: &Fleet<'_>, pool: &PoolName, profile: &ProfileName, here: 
     let list = |names: BTreeSet<&str>| names.into_iter().collect::<Vec<_>>().join(", ");
     let boards = || here.iter().map(|(_, options)| options.board);
     let known = list(boards().flat_map(|b| &b.profiles).map(|p| p.name.as_str()).collect());
-    Some(Problem::BoardCannot {
+    Some(Problem::ProfileNotSupported {
         profile: profile.clone(),
         pool: pool.clone(),
         products: list(boards().map(|b| b.product.as_str()).collect()),
@@ -121,7 +121,7 @@ fn not_by_plugin(fleet: &Fleet<'_>, pool: &PoolName, profile: &ProfileName, here
     let others = advertised.into_iter().filter(|offers| *offers != found.resource);
     let problem = |offers| {
         let (profile, pool, resource) = (profile.clone(), pool.clone(), found.resource.clone());
-        Problem::PluginCannot { profile, pool, resource, offers }
+        Problem::ResourceNameNotSupported { profile, pool, resource, offers }
     };
     others.map(problem).collect()
 }

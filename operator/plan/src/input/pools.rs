@@ -12,7 +12,7 @@ use crate::{
 
 pub(super) fn read(pool: &GpuPool, problems: &mut Vec<Problem>) -> Pool {
     let object = format!("GpuPool {}", pool.metadata.name.as_deref().unwrap_or_default());
-    let mut unreadable = |what: String| problems.push(Problem::Unreadable { object: object.clone(), what });
+    let mut unreadable = |what: String| problems.push(Problem::InvalidSpec { object: object.clone(), what });
     if let Err(error) = selector::check(&pool.spec.node_selector) {
         unreadable(format!("spec.nodeSelector: {error}"));
     }

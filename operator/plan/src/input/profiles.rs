@@ -39,13 +39,13 @@ pub(super) fn read(
         let name: ProfileName = interner.text(&name(profile));
         let resource = resource_name(name.as_str(), &profile.spec);
         if let Some(by) = taken.get(&resource) {
-            problems.push(Problem::ResourceTaken { profile: name, resource, by: by.clone() });
+            problems.push(Problem::ResourceNameConflict { profile: name, resource, by: by.clone() });
             continue;
         }
         let shape = match shape(&profile.spec.device) {
             Ok(shape) => shape,
             Err(what) => {
-                problems.push(Problem::Unreadable { object: format!("GpuProfile {name}"), what });
+                problems.push(Problem::InvalidSpec { object: format!("GpuProfile {name}"), what });
                 continue;
             }
         };

@@ -34,7 +34,7 @@ async fn cordon(node: NodeContext<'_>, action: &CordonAction) -> Result<Written,
         }
         CordonAction::Lift => (None, Some(false), reasons::UNCORDONED, "its GPUs are as planned"),
         CordonAction::Unmark => {
-            (None, None, reasons::CORDON_FORGOTTEN, "another client has lifted the cordon of a change")
+            (None, None, reasons::CORDON_ANNOTATION_REMOVED, "another client has lifted the cordon of a change")
         }
     };
     let mut fields = json!({

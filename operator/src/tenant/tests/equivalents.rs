@@ -54,7 +54,7 @@ fn cap_is_reported_with_the_share_of_each_device() {
     let shares: Vec<_> = status.gpus.iter().map(|g| g.share.as_deref()).collect();
     assert_eq!(shares, [Some("1/8"), Some("1/2")]);
     let (_, found, message) = reason(&seen, "QuotaReady");
-    assert_eq!(found, "InForce");
+    assert_eq!(found, "Enforced");
     assert!(message.contains("at most 3.5 whole GPUs together"), "{message}");
     let without = status::status(&converged(&json!({})), None);
     assert!(without.equivalents.is_none() && without.gpus.iter().all(|g| g.share.is_none()));

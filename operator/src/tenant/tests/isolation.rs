@@ -276,6 +276,6 @@ fn namespace_that_cannot_be_adopted_is_not_changed_and_the_message_has_a_remedy(
         apply_writes(&mut seen, writes);
         assert_eq!((seen.roles()[1].1, seen.namespaces["a2"].labels()), (Role::Foreign, &before));
         let (_, why, message) = reason(&seen, "Ready");
-        assert!(why == "NamespaceForeign" && message.contains(text), "{message}");
+        assert!(why == "NamespaceConflict" && message.contains(text), "{message}");
     }
 }

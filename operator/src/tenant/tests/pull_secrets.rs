@@ -170,7 +170,7 @@ fn pull_secret_of_the_team_is_not_changed_and_reported() {
     converge(&mut seen);
     assert_eq!((named(&seen, "a1").len(), named(&seen, "a2").len()), (2, 1));
     let (_, why, message) = reason(&seen, "Stalled");
-    assert_eq!(why, "PullSecretForeign");
+    assert_eq!(why, "PullSecretConflict");
     assert!(message.contains("Secret registry of namespace a2 is not managed by the operator"), "{message}");
     // it is not changed either when the tenant removes the name, or its account has it
     let mut other = seen.clone();
@@ -191,7 +191,7 @@ fn pull_secret_that_cannot_be_copied_is_reported_and_all_else_is_written() {
     for (mut seen, expected, text) in [
         (unknown, "PullSecretNotAllowed", "add the name to tenants.imagePullSecrets in the chart's values"),
         (missing, "PullSecretMissing", "namespace gputenancy-system has no Secret registry: create it with kubectl"),
-        (other, "PullSecretOtherType", "is of type Opaque and not kubernetes.io/dockerconfigjson"),
+        (other, "PullSecretInvalidType", "is of type Opaque and not kubernetes.io/dockerconfigjson"),
     ] {
         converge(&mut seen);
         assert!(seen.pull_secrets.secrets.is_empty() && named(&seen, "a1") == ["own"], "{expected}");
