@@ -201,7 +201,8 @@ impl Node {
         let view = self.agent.view.borrow();
         assert!(view.devices.iter().all(|device| device.advertised() && device.healthy));
         let spec = cdi::render(&view.devices, &Driver::find(&config, &self.options.driver_root));
-        let by_name = devices_of(&serde_json::to_value(spec).unwrap());
+        // a layout without devices has no specification
+        let by_name = spec.as_ref().map(devices_of).unwrap_or_default();
         view.devices.iter().map(|device| (device.id.to_string(), by_name[&cdi::name(&device.id)].clone())).collect()
     }
 

@@ -220,6 +220,7 @@ fn tenant_roles() -> Vec<Case> {
         role("a role that reads another tenant", own, json!([reads(json!(["u"]))]), no_role),
         role("a role that reads two tenants", own, json!([reads(json!(["t", "u"]))]), no_role),
         role("a role that reads all tenants", own, json!([reads(json!([]))]), no_role),
+        role("a role of a tenant without a name", "gputenancy-tenant-", json!([reads(json!([""]))]), no_role),
         role(
             "a role that writes",
             own,
