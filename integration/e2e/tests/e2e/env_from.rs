@@ -108,7 +108,7 @@ async fn reported(world: &World) -> Result<()> {
     world.kubectl(&["delete", "pod", "-n", "t", "--all", "--now"]).await?;
     product::install(&world.lab, &["policies.hiddenVariables=Report"]).await?;
     world.set(&[idle("t", "reported", "devices")]).await?;
-    event_of(world, "reported", "the container goes on").await?;
+    event_of(world, "reported", "the container keeps running").await?;
     let pods = world.pods_ready("t", 1).await?;
     ensure(pods.values().all(|pod| pod.restarts == 0), format!("restarts: {pods:?}"))
 }
