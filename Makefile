@@ -80,6 +80,7 @@ lab-test: tools build ## tests of the lab itself: traffic, power loss, network p
 # the conformance tests of the simulated driver run NVIDIA's own programs
 unit: tools ## unit and property tests of all crates
 	$(CARGO) test $(ALL) --lib --bins
+	$(CARGO) test $(ALL) --lib --bins -- --ignored --test-threads=1 ten_thousand_tenants
 	$(CARGO) test $(ALL) --exclude e2e --exclude lab --test '*'
 
 crds: ## generate the CRD manifests and the reference page of conditions and events from the types
