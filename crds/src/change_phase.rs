@@ -29,3 +29,14 @@ pub enum ChangePhase {
     /// Neither layout can be reached without intervention; see the reason.
     Stuck,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn earlier_name_of_the_canary_phase_is_read() {
+        let phase: ChangePhase = serde_json::from_str("\"Trying\"").unwrap();
+        assert_eq!(serde_json::to_string(&phase).unwrap(), "\"Canary\"");
+    }
+}

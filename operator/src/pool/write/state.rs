@@ -64,3 +64,27 @@ impl NodeContext<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use gputenancy_crds::GpuNodeSpec;
+
+    use super::*;
+
+    fn cached(uid: &str, generation: i64) -> GpuNode {
+        let mut node = GpuNode::new("gpu-1", GpuNodeSpec::default());
+        (node.metadata.uid, node.metadata.generation) = (Some(uid.into()), Some(generation));
+        node
+    }
+
+    #[test]
+    fn cache_lags_until_it_has_the_written_generation_or_another_object() {
+        for (present, lags) in
+            [(Some(cached("a", 6)), true), (Some(cached("a", 7)), false), (Some(cached("b", 1)), false), (None, false)]
+        {
+            let mut state = NodeState { written: Some((Some("a".into()), 7)), ..NodeState::default() };
+            state.forget(present.as_ref(), &BTreeSet::new());
+            assert_eq!(state.is_lagging(), lags, "{:?}", present.map(|node| node.metadata));
+        }
+    }
+}
