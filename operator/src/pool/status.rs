@@ -50,7 +50,7 @@ pub struct Seen<'a> {
 /// So many GPUs that wait for their change are listed; a status is no inventory.
 const MOST_PENDING: usize = 32;
 
-/// How long a deleted pool waits for its GPUs to become idle before it goes; they are given up when they are, pool or not.
+/// How long a deleted pool waits for its GPUs to become idle before it is deleted; GPUs are released once idle, also afterwards.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
 
 /// Demand that the pool cannot serve is told beside `Ready`: the pool itself is in order.
@@ -243,14 +243,14 @@ fn overall(
     if let Some(Err(error)) = seen.windows.get(pool) {
         return stalled(reasons::INVALID_WINDOW, format!("no change begins: {error}"));
     }
-    let told = |c: &PoolChange| format!("GPU {} of node {}: {}", c.gpu, c.node, c.message);
+    let message = |c: &PoolChange| format!("GPU {} of node {}: {}", c.gpu, c.node, c.message);
     if let Some(failed) = changes.iter().find(|c| c.phase >= ChangePhase::RolledBack) {
         let reason = if failed.phase == ChangePhase::Stuck { reasons::CHANGE_STUCK } else { reasons::CHANGE_FAILED };
-        return stalled(reason, told(failed));
+        return stalled(reason, message(failed));
     }
     if let Some(first) = changes.first() {
         let others = if changes.len() > 1 { format!(" (and {} more)", changes.len() - 1) } else { String::new() };
-        return waiting(reasons::CHANGING, format!("{}{others}", told(first)));
+        return waiting(reasons::CHANGING, format!("{}{others}", message(first)));
     }
     if nodes.is_empty() {
         return stalled(
@@ -262,12 +262,16 @@ fn overall(
     if !without.is_empty() {
         return waiting(
             reasons::NO_AGENT,
-            format!("no agent has reported from {}: is the agent's pod running there?", without.join(", ")),
+            format!("no agent has reported from nodes {}: see that the agent's pods run there", without.join(", ")),
         );
     }
     let silent: Vec<&str> = nodes.iter().copied().filter(|n| !seen.fleet.answers(n)).collect();
     if !silent.is_empty() {
-        return waiting(reasons::NODE_NOT_READY, format!("not ready, left alone: {}", silent.join(", ")));
+        let message = format!(
+            "no change begins on nodes {}: each is not Ready, or its agent does not report; see conditions of Node and GpuNode",
+            silent.join(", ")
+        );
+        return waiting(reasons::NODE_NOT_READY, message);
     }
     // Between two changes nothing is under way, and yet the pool is not what it should be.
     if let Some(first) = pending.first() {
@@ -317,7 +321,7 @@ fn left(seen: &Seen<'_>, pool: &GpuPool) -> Vec<String> {
 
 fn deletion(seen: &Seen<'_>, pool: &GpuPool) -> Overall {
     let left = left(seen, pool);
-    let message = format!("GPUs are given up as they become idle; still there: {}", left.join(", "));
+    let message = format!("waiting until these GPUs are idle, 5 minutes at most: {}", left.join(", "));
     Overall::Reconciling { reason: reasons::DELETING, message }
 }
 

@@ -60,7 +60,7 @@ pub enum WriteError {
         source: Box<kube::Error>,
     },
     /// The API server is slow or silent.
-    #[error("not written within {} s", OBJECT_TIMEOUT.as_secs())]
+    #[error("no answer of the API server within {} s; retried: see whether an admission webhook hangs", OBJECT_TIMEOUT.as_secs())]
     Timeout,
     /// The layouts for NVIDIA's MIG manager cannot be rendered.
     #[error(transparent)]

@@ -33,7 +33,8 @@ pub async fn notify(node: NodeContext<'_>, notice: EvictionNotice) -> Result<Wri
 pub async fn cancel_notice(node: NodeContext<'_>, pod: &PodName, uid: &str) -> Result<Written, WriteError> {
     let annotated = annotate(node, pod, uid, Value::Null).await;
     if annotated.map_err(failed(format!("withdrawing the eviction notice of pod {pod}")))? {
-        let message = "the change that would have evicted this pod has been taken back or given up".to_owned();
+        let message =
+            "no change of the node's GPUs evicts this pod any more: its change was cancelled or rolled back".to_owned();
         report(node, pod, EventType::Normal, reasons::EVICTION_CANCELLED, message).await;
     }
     Ok(Written::Done)
