@@ -41,7 +41,7 @@ pub fn document(world: &World) -> Value {
         tenant.spec.viewers.clear();
         spec_of(&tenant, &tenant.spec)
     }));
-    items.extend(fleet.gpu_nodes.values().map(gpu_node));
+    items.extend(fleet.gpu_nodes.values().map(|node| gpu_node(node)));
     items.extend(fleet.nodes.values().map(|node| {
         let mut node = (**node).clone();
         project_node(&mut node);

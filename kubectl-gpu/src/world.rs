@@ -53,7 +53,7 @@ impl World {
                     (Some(_), None) => {}
                 }
             }
-            Object::GpuNode(node) => drop(self.fleet.gpu_nodes.insert(node.name_any(), *node)),
+            Object::GpuNode(node) => drop(self.fleet.gpu_nodes.insert(node.name_any(), Arc::from(node))),
             Object::Node(node) => drop(self.fleet.nodes.insert(node.name_any(), Arc::new(*node))),
             Object::Slice(slice) => self.fleet.dra.extend(dra_node(&slice)),
             Object::Pod(pod) => self.put_pod(*pod),

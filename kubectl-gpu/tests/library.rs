@@ -1,6 +1,8 @@
 //! The library: snapshots are complete, the schema is documented, changes are shown correctly.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests panic with what they found")]
 
+use std::sync::Arc;
+
 use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuTenant};
 use k8s_openapi::jiff::Timestamp;
 use kubectl_gpu::{
@@ -86,7 +88,7 @@ fn plan_after_a_previewed_change_has_nothing_to_do() {
     let first = plan(&world, include_str!("fixtures/grow.yaml"));
     let mut after = propose(&world, read(include_str!("fixtures/grow.yaml")), &[], false).unwrap().after;
     for change in &first.changes {
-        let node = after.fleet.gpu_nodes.get_mut(&change.node).unwrap();
+        let node = Arc::make_mut(after.fleet.gpu_nodes.get_mut(&change.node).unwrap());
         let spec = node.spec.gpus.iter_mut().find(|g| g.uuid == change.uuid).unwrap();
         let state = node.status.as_mut().unwrap().gpus.iter_mut().find(|g| g.uuid == change.uuid).unwrap();
         let gone = |start: i32, profile: &str| change.destroy.iter().any(|i| i.start == start && i.profile == profile);
@@ -127,7 +129,7 @@ fn estimate_includes_canary_timeouts() {
 #[test]
 fn preview_of_a_change_in_progress_keeps_its_layout_and_reason() {
     let mut world = World::of(read(TWO_TEAMS));
-    let node = world.fleet.gpu_nodes.get_mut("gpu-1").unwrap();
+    let node = Arc::make_mut(world.fleet.gpu_nodes.get_mut("gpu-1").unwrap());
     let spec = &mut node.spec.gpus[1];
     let to =
         json!({"mig": true, "instances": [{"start": 0, "profile": "3g.40gb"}, {"start": 4, "profile": "3g.40gb"}]});

@@ -242,4 +242,40 @@ mod tests {
         let timeout = |seconds| renewal_timeout(Duration::from_secs(seconds), D).map(|t| t.as_secs());
         assert_eq!([0, 5, 6, 9, 10, 16].map(timeout), [Some(5), Some(5), Some(4), Some(1), None, None]);
     }
+
+    /// Seconds after which a leader whose renewals behave like this gives up; each call counts from 0.
+    async fn lost_after(attempt: impl AsyncFnMut() -> Result<bool, &'static str>) -> u64 {
+        let begun = Instant::now();
+        let kept = renew(begun, D, &CancellationToken::new(), attempt).await;
+        assert!(!kept);
+        begun.elapsed().as_secs()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leader_ends_before_another_may_act_however_its_renewals_fail() {
+        assert_eq!(lost_after(async || std::future::pending().await).await, 10);
+        assert_eq!(lost_after(async || Err("503")).await, 10);
+        assert_eq!(lost_after(async || Ok(false)).await, 3);
+        // answers that come late count from their request
+        let mut calls = 0;
+        let late = async || {
+            calls += 1;
+            let answer = if calls < 3 { Duration::from_secs(2) } else { D };
+            tokio::time::sleep(answer).await;
+            Ok(true)
+        };
+        // requests at 3, 8 and 13 seconds
+        assert_eq!(lost_after(late).await, 8 + 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leader_that_renews_holds_until_it_is_stopped() {
+        let stop = CancellationToken::new();
+        let stopping = async {
+            tokio::time::sleep(D * 20).await;
+            stop.cancel();
+        };
+        let renewing = renew(Instant::now(), D, &stop, async || Ok::<_, &str>(true));
+        assert!(tokio::join!(renewing, stopping).0);
+    }
 }

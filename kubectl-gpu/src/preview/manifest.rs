@@ -155,7 +155,7 @@ fn spec(world: &World, kind: &str, name: &str) -> Option<Value> {
             }
             Some(spec)
         }
-        "GpuNode" => world.fleet.gpu_nodes.get(name).map(value),
+        "GpuNode" => world.fleet.gpu_nodes.get(name).map(|node| value(&**node)),
         _ => world.fleet.nodes.get(name).map(|node| value(&**node)),
     }
 }

@@ -36,7 +36,7 @@ pub struct Fleet {
     /// The demand; shared with the cache, because there may be very many.
     pub tenants: Vec<Arc<GpuTenant>>,
     /// `GpuNode`s by node.
-    pub gpu_nodes: BTreeMap<String, GpuNode>,
+    pub gpu_nodes: BTreeMap<String, Arc<GpuNode>>,
     /// Nodes by name.
     pub nodes: BTreeMap<String, Arc<SlimNode>>,
     /// Nodes for which NVIDIA's DRA driver publishes devices.
@@ -84,7 +84,7 @@ impl Fleet {
             labels: node.labels(),
             ready: self.answers(name) || in_grace(),
             foreign: self.conflicting_owner(name, node),
-            gpus: self.gpu_nodes.get(name),
+            gpus: self.gpu_nodes.get(name).map(|n| &**n),
         }
     }
 

@@ -20,7 +20,7 @@ pub fn read(caches: &Caches) -> Fleet {
         profiles: objects(&caches.profiles),
         pools: objects(&caches.pools),
         tenants: caches.tenants.state(),
-        gpu_nodes: objects(&caches.gpu_nodes).into_iter().map(|n| (n.name_any(), n)).collect(),
+        gpu_nodes: caches.gpu_nodes.state().into_iter().map(|n| (n.name_any(), n)).collect(),
         nodes: caches.nodes.state().into_iter().map(|n| (n.name_any(), n)).collect(),
         dra: caches.slices.iter().flat_map(Store::state).filter_map(|s| dra_node(&s)).collect(),
         pods: pods

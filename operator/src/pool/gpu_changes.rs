@@ -232,7 +232,7 @@ fn admitted(inputs: &ChangeInputs<'_>) -> BTreeSet<GpuKey> {
     };
     let managed = |candidates: &[ChangeCandidate<GpuKey>]| {
         let mut nodes = candidates.iter().filter_map(|c| fleet.gpu_nodes.get(c.gpu.node.as_str()));
-        nodes.any(is_managed)
+        nodes.any(|node| is_managed(node))
     };
     let admit = |(pool, candidates): (&PoolName, Vec<ChangeCandidate<GpuKey>>)| {
         Some(if managed(&candidates) {

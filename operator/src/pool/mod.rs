@@ -50,35 +50,38 @@ use gputenancy_engine::fleet::{Fleet, Refusals};
 use inventory::Inventory;
 pub(crate) use taints::without_ours;
 pub use tolerated::Tolerated;
-use write::{FleetWriter, NodeState, Outcome};
+use write::{Finished, FleetWriter, NodeState, ObjectWrite, WriteQueue};
 
-/// Debounce: triggers within this time make one reconcile.
+/// Debounce: triggers within this time make one decision.
 const DEBOUNCE: Duration = Duration::from_millis(15);
-/// Shortest pause between two reconciles; a part of every step of a change that follows another.
+/// Shortest pause between two decisions; a part of every step of a change that follows another.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 /// The pause lasts so many times the decision's duration, so that a large fleet does not take a whole core.
 const DUTY_CYCLE: u32 = 4;
 /// Longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// Delay after a reconcile with failed writes; each further one doubles it up to [`MAX_RETRY`].
-const MIN_RETRY: Duration = Duration::from_secs(2);
-/// Longest delay after a reconcile with failed writes.
-const MAX_RETRY: Duration = Duration::from_mins(1);
 
-/// The fleet's controller.
+/// The fleet's controller: one decision at a time, and a queue of objects to be written.
 pub struct Controller {
     caches: Caches,
-    writer: FleetWriter,
+    writer: Arc<FleetWriter>,
     view: watch::Sender<Arc<FleetView>>,
+    memory: Memory,
+    queue: WriteQueue,
+    /// Key of the taint that pods of tenants tolerate.
+    tolerated: Tolerated,
+    /// When the last decision ended, and the pause before the next one.
+    decided: (Instant, Duration),
+}
+
+/// What one decision leaves to the next.
+#[derive(Default)]
+struct Memory {
     planner: Planner,
     /// What is remembered of writes, by node.
     nodes: BTreeMap<NodeName, NodeState>,
     /// Marks of taints as last seen, by node.
     marks: BTreeMap<String, String>,
-    /// Key of the taint that pods of tenants tolerate.
-    tolerated: Tolerated,
-    /// The pause before the next reconcile.
-    pause: Duration,
 }
 
 impl Controller {
@@ -95,68 +98,101 @@ impl Controller {
     ) -> Self {
         Self {
             caches,
-            writer: FleetWriter { writer, publisher, metrics, home, layouts },
+            writer: Arc::new(FleetWriter { writer, publisher, metrics, home, layouts }),
             view,
-            planner: Planner::default(),
-            nodes: BTreeMap::new(),
-            marks: BTreeMap::new(),
+            memory: Memory::default(),
+            queue: WriteQueue::default(),
             tolerated,
-            pause: MIN_PAUSE,
+            decided: (Instant::now(), Duration::ZERO),
         }
     }
 
-    /// Reconciles the fleet when something has changed or a deadline comes, until `stop`.
+    /// Decides when something has changed or is due, and writes, until `stop`; then it completes the writes in progress.
     pub async fn run(mut self, trigger: Arc<Notify>, stop: CancellationToken) {
-        let mut wake: Option<Duration> = Some(Duration::ZERO);
-        let mut retry = MIN_RETRY;
-        let mut ended = Instant::now();
+        let mut next = Some(Instant::now());
         loop {
-            let deadline = async {
-                match wake {
-                    Some(after) => tokio::time::sleep(after).await,
+            let due = next.into_iter().chain(self.queue.retry_at()).min();
+            let timer = async {
+                match due {
+                    Some(at) => tokio::time::sleep_until(at).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
-                () = stop.cancelled() => return,
-                // at once after a rest, less often in a stream of triggers
-                () = trigger.notified() => tokio::time::sleep(DEBOUNCE.max(self.pause.saturating_sub(ended.elapsed()))).await,
-                () = deadline => {}
+                biased;
+                () = stop.cancelled() => return self.queue.complete().await,
+                finished = self.queue.finished() => {
+                    if self.note(finished) {
+                        next = next.into_iter().chain([self.soonest()]).min();
+                    }
+                    self.queue.start(&self.writer, &self.memory.nodes);
+                }
+                () = timer => next = self.reconcile().await,
+                () = trigger.notified() => next = next.into_iter().chain([self.soonest()]).min(),
             }
-            let begun = Instant::now();
-            let outcome = self.reconcile().await;
-            let failed = outcome.failures > 0;
-            self.writer.metrics.reconciled("fleet", begun.elapsed().as_secs_f64(), failed);
-            ended = Instant::now();
-            let retry_at = failed.then_some(retry);
-            retry = if failed { (retry * 2).min(MAX_RETRY) } else { MIN_RETRY };
-            wake = wait(&outcome, Timestamp::now()).into_iter().chain(retry_at).min();
         }
     }
 
-    /// Decides once and writes the decision.
-    async fn reconcile(&mut self) -> Outcome {
-        let fleet = fleet::read(&self.caches);
+    /// Soon after a rest, less often in a stream of triggers.
+    fn soonest(&self) -> Instant {
+        let (ended, pause) = self.decided;
+        (Instant::now() + DEBOUNCE).max(ended + pause)
+    }
+
+    /// Notes that writes have ended; true: the fleet has to be decided again.
+    fn note(&mut self, finished: Finished) -> bool {
+        let Finished { target, outcome, state, seconds } = finished;
+        let failed = outcome.failure.is_some();
+        self.writer.metrics.reconciled(target.controller(), seconds, failed);
+        if let Some(node) = target.node() {
+            self.memory.nodes.insert(node.clone(), state);
+        }
+        self.queue.note(&target, &outcome)
+    }
+
+    /// Decides once, and starts the writes; answers when to decide again even if nothing changes.
+    async fn reconcile(&mut self) -> Option<Instant> {
         let begun = Instant::now();
-        let mut decision = self.decide(&fleet);
-        self.pause = (begun.elapsed() * DUTY_CYCLE).clamp(MIN_PAUSE, MAX_PAUSE);
+        let (caches, tolerated, home) = (self.caches.clone(), self.tolerated.clone(), self.writer.home.clone());
+        let mut memory = std::mem::take(&mut self.memory);
+        // a large fleet takes longer than probes and the lease may wait
+        let decided = tokio::task::spawn_blocking(move || {
+            let fleet = fleet::read(&caches);
+            let mut decision = memory.decide(&fleet, &tolerated, &home);
+            let writes = ObjectWrite::of(&fleet, &mut decision);
+            (memory, fleet, decision, writes)
+        });
+        let (memory, fleet, decision, writes) = match decided.await {
+            Ok(decided) => decided,
+            Err(error) => match error.try_into_panic() {
+                // a bug must end the replica
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => return None,
+            },
+        };
+        self.memory = memory;
+        let took = begun.elapsed();
+        self.decided = (Instant::now(), (took * DUTY_CYCLE).clamp(MIN_PAUSE, MAX_PAUSE));
         let metrics = &self.writer.metrics;
+        metrics.reconciled("fleet", took.as_secs_f64(), false);
         metrics.changes(decision.phases.iter().map(|p| phase_name(*p)));
         metrics.foreign(decision.conflicting.iter().copied());
-        let view = std::mem::take(&mut decision.view);
         self.view.send_if_modified(|old| {
-            let differs = **old != view;
+            let differs = **old != decision.view;
             if differs {
-                *old = Arc::new(view);
+                *old = Arc::new(decision.view);
             }
             differs
         });
-        let wake = decision.wake;
-        let outcome = self.writer.write(&fleet, decision, &mut self.nodes).await;
-        Outcome { due: outcome.due.into_iter().chain(wake).min(), ..outcome }
+        self.queue.replace(Arc::new(fleet), writes);
+        self.queue.start(&self.writer, &self.memory.nodes);
+        let wait = |at: Timestamp| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default();
+        decision.wake.map(|at| Instant::now() + wait(at).max(MIN_PAUSE))
     }
+}
 
-    fn decide(&mut self, fleet: &Fleet) -> FleetDecision {
+impl Memory {
+    fn decide(&mut self, fleet: &Fleet, tolerated: &Tolerated, home: &str) -> FleetDecision {
         write::forget(&mut self.nodes, fleet);
         taints::remember(&mut self.marks, fleet);
         let refusals = self.nodes.values().flat_map(|n| &n.refusals);
@@ -167,19 +203,13 @@ impl Controller {
             fleet,
             now: Timestamp::now(),
             refusals: &refusals,
-            namespace: &self.writer.home,
-            tolerated: &self.tolerated,
+            namespace: home,
+            tolerated,
             marks: &self.marks,
             lagging: &lagging,
         };
         decide(&inventory, &mut self.planner)
     }
-}
-
-/// Time until the next reconcile if nothing changes and nothing has failed.
-fn wait(outcome: &Outcome, now: Timestamp) -> Option<Duration> {
-    let due = outcome.due.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default().max(MIN_PAUSE));
-    due.into_iter().chain(outcome.again.then_some(MIN_PAUSE)).min()
 }
 
 fn phase_name(phase: ChangePhase) -> &'static str {

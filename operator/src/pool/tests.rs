@@ -47,11 +47,11 @@ fn fleet(pools: &[&str]) -> Fleet {
         ))],
         gpu_nodes: [(
             "n".to_owned(),
-            read(json!({
+            Arc::new(read(json!({
                 "metadata": meta("n"), "spec": {},
                 "status": {"observedGeneration": 1, "simulated": true, "gpus": [gpu(0), gpu(1)],
                     "boards": [{"product": "Tesla-T4", "memory": "15360Mi", "slices": 0, "memorySlices": 0}]},
-            })),
+            }))),
         )]
         .into(),
         nodes: [(
@@ -91,7 +91,7 @@ fn next(fleet: &Fleet, planner: &mut Planner, seconds: i64, lagging: &[&str]) ->
 /// Carries out a pass as an API server and an agent would.
 fn carry_out(fleet: &mut Fleet, pass: &FleetDecision) {
     for (name, work) in &pass.nodes {
-        let node = fleet.gpu_nodes.get_mut(name.as_str()).unwrap();
+        let node = Arc::make_mut(fleet.gpu_nodes.get_mut(name.as_str()).unwrap());
         if let Some(spec) = &work.spec {
             node.spec = spec.clone();
         }
@@ -198,7 +198,7 @@ fn a_silent_node_is_not_acted_on_and_named() {
 fn a_deleted_pool_gives_up_idle_gpus_at_once_and_waits_for_busy_ones() {
     let mut fleet = settled();
     fleet.pools[0].metadata.deletion_timestamp = Some(Time(Timestamp::from_second(100).unwrap()));
-    let busy = fleet.gpu_nodes.get_mut("n").unwrap().status.as_mut().unwrap();
+    let busy = Arc::make_mut(fleet.gpu_nodes.get_mut("n").unwrap()).status.as_mut().unwrap();
     busy.gpus[1].whole.as_mut().unwrap().owner = Some(read(json!({"namespace": "t", "pod": "w", "container": "c"})));
     let pass = at(&fleet, 101, &[]);
     let left: Vec<&str> =
@@ -238,7 +238,7 @@ fn tenants_are_told_how_many_one_pod_may_have_and_where() {
 #[test]
 fn a_held_device_is_neither_free_nor_allocated() {
     let mut fleet = settled();
-    let node = fleet.gpu_nodes.get_mut("n").unwrap();
+    let node = Arc::make_mut(fleet.gpu_nodes.get_mut("n").unwrap());
     node.spec.gpus[0].hold = vec![0];
     let found = devices::all(&fleet);
     assert_eq!(found.iter().map(|d| d.usage).collect::<Vec<_>>(), [Use::Withdrawn, Use::Free]);
@@ -446,7 +446,7 @@ fn when_the_other_owner_is_gone_the_change_goes_on_with_its_time_again() {
     let since: Vec<i64> = spec.gpus.iter().filter_map(|g| Some(g.change.as_ref()?.phase_since.0.as_second())).collect();
     assert_eq!(since, [100_000]);
     // the agent withdraws what is held, and the change goes on
-    let silicon = fleet.gpu_nodes.get_mut("n").unwrap().status.as_mut().unwrap();
+    let silicon = Arc::make_mut(fleet.gpu_nodes.get_mut("n").unwrap()).status.as_mut().unwrap();
     silicon.gpus.iter_mut().flat_map(|g| &mut g.whole).for_each(|whole| whole.allocatable = false);
     let on = at(&fleet, 100_001, &[]);
     let spec = on.nodes.values().next().unwrap().spec.as_ref().unwrap();
@@ -517,7 +517,7 @@ fn a_nodes_labels_tell_how_it_is_carved_and_whether_that_changes() {
     }
     states.dedup();
     assert!(states.contains(&"changing".to_owned()), "{states:?}");
-    fleet.gpu_nodes.get_mut("n").unwrap().spec.gpus[1].mig = true;
+    Arc::make_mut(fleet.gpu_nodes.get_mut("n").unwrap()).spec.gpus[1].mig = true;
     let pass = at(&fleet, 150, &[]);
     carry_out(&mut fleet, &pass);
     assert_ne!(label(&fleet, names::LAYOUT_LABEL), before);
@@ -536,7 +536,7 @@ fn pass_with_a_kept_plan_decides_the_same_as_a_first_pass() {
             8 => Arc::make_mut(&mut fleet.tenants[0]).spec.gpus[0].count = 2,
             16 => Arc::make_mut(&mut fleet.tenants[0]).spec.gpus[0].count = 3,
             24 => fleet.pools[0].spec.disruption.allow_outage = true,
-            32 => drop(fleet.gpu_nodes.get_mut("n").unwrap().status.as_mut().unwrap().gpus.pop()),
+            32 => drop(Arc::make_mut(fleet.gpu_nodes.get_mut("n").unwrap()).status.as_mut().unwrap().gpus.pop()),
             _ => {}
         }
         let pass = next(&fleet, &mut planner, second, &[]);
@@ -549,7 +549,7 @@ fn pass_with_a_kept_plan_decides_the_same_as_a_first_pass() {
 fn priorities_of_tenants_and_pods_and_allowed_outages_reach_the_planner() {
     let mut fleet = settled();
     let whole = json!({"allocatable": true, "owner": {"namespace": "t", "pod": "one", "container": "c"}});
-    fleet.gpu_nodes.get_mut("n").unwrap().status.as_mut().unwrap().gpus[0].whole = Some(read(whole));
+    Arc::make_mut(fleet.gpu_nodes.get_mut("n").unwrap()).status.as_mut().unwrap().gpus[0].whole = Some(read(whole));
     let pod =
         json!({"metadata": {"name": "one", "namespace": "t", "uid": "one"}, "spec": {"nodeName": "n", "priority": 7}});
     fleet.pods.insert(PodName { namespace: "t".into(), name: "one".into() }, Arc::new(read(pod)));

@@ -7,7 +7,10 @@ mod tests;
 #[cfg(test)]
 pub(super) mod world;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use gputenancy_crds::{ChangePhase, GpuNode, GpuSpec, GpuState, Layout, names};
 use kube::ResourceExt as _;
@@ -36,7 +39,7 @@ pub struct MigManagerRequest {
 pub fn adopted(fleet: &Fleet) -> Option<Fleet> {
     let managed = fleet.gpu_nodes.iter().filter(|(_, node)| is_managed(node));
     let differing: Vec<_> =
-        managed.filter_map(|(name, node)| Some((name.clone(), mig_manager::adopted(node)?))).collect();
+        managed.filter_map(|(name, node)| Some((name.clone(), Arc::new(mig_manager::adopted(node)?)))).collect();
     (!differing.is_empty()).then(|| {
         let mut fleet = fleet.clone();
         fleet.gpu_nodes.extend(differing);
@@ -49,7 +52,7 @@ pub fn decisions(inventory: &Inventory<'_>, plan: &Plan) -> BTreeMap<String, Mig
     let Inventory { fleet, now, lagging, .. } = *inventory;
     let managed = fleet.gpu_nodes.iter().filter(|(name, n)| is_managed(n) && !lagging.contains(*name));
     let pools: BTreeMap<&str, &PoolName> = plan.gpus.iter().map(|(key, gpu)| (key.node.as_str(), &gpu.pool)).collect();
-    let decide = |(name, node): (&String, &GpuNode)| {
+    let decide = |(name, node): (&String, &Arc<GpuNode>)| {
         let labels = fleet.nodes.get(name)?.labels();
         let pool = pools.get(name.as_str()).and_then(|pool| fleet.pools.iter().find(|p| pool.as_str() == p.name_any()));
         let mut rules = pool.and_then(|p| p.spec.mig_manager.clone()).unwrap_or_default();
@@ -90,7 +93,7 @@ pub fn configs(fleet: &Fleet, managers: &BTreeMap<String, MigManagerDecision>) -
     for name in labels.chain(runs).filter(|name| is_ours(name)) {
         wanted.keep(&fleet.mig_configs, base(&name));
     }
-    let unused = !fleet.gpu_nodes.values().any(is_managed) && fleet.mig_configs == MigConfigs::default();
+    let unused = !fleet.gpu_nodes.values().any(|n| is_managed(n)) && fleet.mig_configs == MigConfigs::default();
     (!unused && wanted != fleet.mig_configs).then_some(wanted)
 }
 

@@ -110,7 +110,7 @@ impl World {
             tenants: vec![Arc::new(read(json!({"metadata": meta("t"), "spec": {"namespaces": [{"name": "t"}]}})))],
             gpu_nodes: [(
                 "n".to_owned(),
-                read(json!({"metadata": meta("n"), "spec": {}, "status": {"observedGeneration": 1, "gpus": [gpu(0), gpu(1)], "boards": [board]}})),
+                Arc::new(read(json!({"metadata": meta("n"), "spec": {}, "status": {"observedGeneration": 1, "gpus": [gpu(0), gpu(1)], "boards": [board]}}))),
             )]
             .into(),
             nodes: [(
@@ -213,7 +213,7 @@ impl World {
                     spec.gpus.iter().map(|g| g.change.as_ref().map(|c| c.phase)).collect::<Vec<_>>(),
                     spec.mig_manager
                 ));
-                let node = self.fleet.gpu_nodes.get_mut("n").unwrap();
+                let node = Arc::make_mut(self.fleet.gpu_nodes.get_mut("n").unwrap());
                 assert_ne!(node.spec, spec, "a write that changes nothing");
                 let before = is_managed(node);
                 node.spec = spec;
@@ -276,7 +276,7 @@ impl World {
     /// The agent reports what NVML shows, and kubelet follows at once.
     pub fn agent(&mut self) {
         let (silicon, pods) = (self.silicon.clone(), self.pods.clone());
-        let node = self.fleet.gpu_nodes.get_mut("n").unwrap();
+        let node = Arc::make_mut(self.fleet.gpu_nodes.get_mut("n").unwrap());
         let spec = node.spec.clone();
         let generation = node.metadata.generation;
         let status = node.status.as_mut().unwrap();

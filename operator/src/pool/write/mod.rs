@@ -1,18 +1,22 @@
 //! Writes what was decided about the fleet.
 //!
-//! Several nodes are written at a time, and each within a deadline: a node whose requests hang or fail delays neither other nodes nor the
-//! statuses. A failure is logged when it happens and reported on the object that it concerns.
+//! Several objects are written at a time, each within a deadline and with a back-off of its own: one whose requests hang or fail delays no
+//! other, and no decision. A failure is logged when it happens and reported on the object that it concerns.
 
 mod budget;
 mod canary;
 mod labels;
 mod mig_manager;
 mod node;
+mod object;
 mod plugin;
 mod pods;
+mod queue;
 mod repair;
 mod state;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +24,6 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt as _, stream};
 use gputenancy_service::events::{EventType, Notice, Publisher};
 use k8s_openapi::{
     api::core::v1::{ConfigMap, ObjectReference},
@@ -28,7 +31,6 @@ use k8s_openapi::{
 };
 use kube::api::ObjectMeta;
 
-use super::decide::FleetDecision;
 use crate::{
     apply::{Part, Writer},
     metrics::Metrics,
@@ -39,11 +41,10 @@ use gputenancy_engine::{
     fleet::Fleet,
     mig_manager::{MigConfigError, MigConfigs},
 };
-use node::NodeWrite;
+pub use object::{Finished, ObjectWrite};
+pub use queue::WriteQueue;
 pub use state::NodeState;
 
-/// Objects that are written at the same time.
-const CONCURRENCY: usize = 32;
 /// Longest time for all writes about one object.
 const OBJECT_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -83,31 +84,31 @@ pub enum Written {
     At(Timestamp),
 }
 
-/// What came of all writes.
-#[derive(Clone, Copy, Debug, Default)]
+/// What came of all writes about an object.
+#[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Writes that failed.
-    pub failures: usize,
+    /// The first write that failed.
+    pub failure: Option<String>,
     /// Something has changed that no watch reports: decide again.
     pub again: bool,
-    /// Decide again at this time.
-    pub due: Option<Timestamp>,
+    /// Decide again after this time.
+    pub due: Option<Duration>,
 }
 
 impl Outcome {
-    fn add(&mut self, written: Written) {
+    /// Notes what came of one write; a failure is logged by who knows the object.
+    fn record(&mut self, written: Result<Written, WriteError>) {
         match written {
-            Written::Done => {}
-            Written::Again => self.again = true,
-            Written::At(due) => self.due = self.due.into_iter().chain([due]).min(),
-        }
-    }
-
-    fn merge(self, other: Self) -> Self {
-        Self {
-            failures: self.failures + other.failures,
-            again: self.again || other.again,
-            due: self.due.into_iter().chain(other.due).min(),
+            Ok(Written::Done) => {}
+            Ok(Written::Again) => self.again = true,
+            Ok(Written::At(at)) => {
+                let due = Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default();
+                self.due = self.due.into_iter().chain([due]).min();
+            }
+            Err(error) => {
+                tracing::warn!(%error, "write failed");
+                self.failure.get_or_insert_with(|| error.to_string());
+            }
         }
     }
 }
@@ -127,36 +128,6 @@ pub struct FleetWriter {
 }
 
 impl FleetWriter {
-    /// Writes a decision; `nodes` is what is remembered of the writes about each node.
-    pub async fn write(
-        &self,
-        fleet: &Fleet,
-        mut decision: FleetDecision,
-        nodes: &mut BTreeMap<NodeName, NodeState>,
-    ) -> Outcome {
-        let layouts = match decision.mig_configs.take() {
-            Some(configs) => self.publish_layouts(&configs).await,
-            None => Ok(()),
-        };
-        let mut outcome = Outcome::default();
-        if let Err(error) = layouts {
-            tracing::warn!(%error, "publishing layouts for NVIDIA's MIG manager failed");
-            outcome.failures += 1;
-        }
-        let mut writes = NodeWrite::by_node(fleet, &mut decision);
-        for name in writes.keys() {
-            nodes.entry(name.clone()).or_default();
-        }
-        let mut pending = Vec::new();
-        for (name, state) in nodes {
-            pending.extend(writes.remove(name).map(|write| node::write(self, fleet, name, write, state)));
-        }
-        let nodes = stream::iter(pending).buffer_unordered(CONCURRENCY);
-        let nodes = nodes.fold(Outcome::default(), async |all, node| all.merge(node));
-        let (nodes, statuses) = futures::join!(nodes, status::write(self, fleet, &decision));
-        outcome.merge(nodes).merge(statuses)
-    }
-
     async fn publish_layouts(&self, configs: &MigConfigs) -> Result<(), WriteError> {
         let text = configs.render()?;
         let object = ConfigMap {
@@ -168,7 +139,7 @@ impl FleetWriter {
             data: Some([(names::MIG_CONFIG_KEY.to_owned(), text)].into()),
             ..ConfigMap::default()
         };
-        let applied = within(self.writer.apply(Part::MigManager, &object)).await?;
+        let applied = self.writer.apply(Part::MigManager, &object).await;
         applied.map(drop).map_err(failed("writing the ConfigMap"))
     }
 
@@ -190,7 +161,7 @@ pub fn forget(nodes: &mut BTreeMap<NodeName, NodeState>, fleet: &Fleet) {
     let uids: BTreeSet<&str> = fleet.pods.values().filter_map(|p| p.metadata.uid.as_deref()).collect();
     nodes.retain(|name, _| fleet.nodes.contains_key(name.as_str()) || fleet.gpu_nodes.contains_key(name.as_str()));
     for (name, state) in nodes {
-        state.forget(fleet.gpu_nodes.get(name.as_str()), &uids);
+        state.forget(fleet.gpu_nodes.get(name.as_str()).map(|n| &**n), &uids);
     }
 }
 

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{GpuNode, names, reasons};
+use gputenancy_crds::{GpuNode, names};
 use gputenancy_service::events::EventType;
 use kube::ResourceExt as _;
 use serde_json::json;
 
 use super::{
-    FleetWriter, Outcome, WriteError, Written, canary, failed, labels, mig_manager, plugin, pods,
+    Outcome, WriteError, Written, canary, failed, labels, mig_manager, plugin, pods,
     state::{NodeContext, NodeState},
-    within,
 };
 use crate::{
     apply::Part,
@@ -24,7 +23,7 @@ use gputenancy_engine::{change::ChangeDecision, fleet::Fleet};
 
 /// What is written about one node.
 #[derive(Default)]
-pub(super) struct NodeWrite {
+pub struct NodeWrite {
     labels: Option<Labels>,
     /// The pool's name has to be copied from the Node to the `GpuNode`.
     pool_label: bool,
@@ -42,8 +41,8 @@ impl NodeWrite {
         for (node, labels) in std::mem::take(&mut decision.labels) {
             writes.entry(node).or_default().labels = Some(labels);
         }
-        let differs = |(name, node): &(&String, &GpuNode)| pool_of(fleet, name) != node.labels().get(names::POOL_LABEL);
-        for (name, _) in fleet.gpu_nodes.iter().filter(differs) {
+        let differs = |name: &str, node: &GpuNode| pool_of(fleet, name) != node.labels().get(names::POOL_LABEL);
+        for (name, _) in fleet.gpu_nodes.iter().filter(|(name, node)| differs(name, node)) {
             writes.entry(name.as_str().into()).or_default().pool_label = true;
         }
         for (node, taint) in std::mem::take(&mut decision.taints) {
@@ -70,88 +69,55 @@ fn pool_of<'a>(fleet: &'a Fleet, node: &str) -> Option<&'a String> {
     fleet.nodes.get(node).and_then(|n| n.labels().get(names::POOL_LABEL))
 }
 
-/// Writes everything about one node within the deadline.
-pub(super) async fn write(
-    writer: &FleetWriter,
-    fleet: &Fleet,
-    name: &NodeName,
-    write: NodeWrite,
-    state: &mut NodeState,
-) -> Outcome {
-    let node = NodeContext { writer, fleet, name };
-    let mut outcome = Outcome::default();
-    let mut failures: Vec<WriteError> = Vec::new();
-    let ended = within(steps(node, write, state, &mut outcome, &mut failures)).await;
-    failures.extend(ended.err());
-    for error in &failures {
-        tracing::warn!(%error, node = %name, "write failed");
-    }
-    outcome.failures = failures.len();
-    let failure = failures.first().map(ToString::to_string);
-    if let Some(message) = failure.clone().filter(|_| failure != state.failure) {
-        let report = node.report(EventType::Warning, reasons::WRITE_FAILED, "Write", message);
-        // an event that is lost does no harm
-        drop(within(report).await);
-    }
-    state.failure = failure;
-    outcome
-}
-
-/// A failure does not keep later steps from being done, unless they depend on it.
-async fn steps(
-    node: NodeContext<'_>,
-    write: NodeWrite,
-    state: &mut NodeState,
-    outcome: &mut Outcome,
-    failures: &mut Vec<WriteError>,
-) {
+/// Writes everything about one node. A failure does not keep later steps from being done, unless they depend on it.
+pub(super) async fn steps(node: NodeContext<'_>, write: NodeWrite, state: &mut NodeState, outcome: &mut Outcome) {
     let NodeWrite { labels, pool_label, taint, work, orphaned_canaries, mig_manager, cancelled_evictions } = write;
-    let mut record = |written: Result<Written, WriteError>| match written {
-        Ok(written) => outcome.add(written),
-        Err(error) => failures.push(error),
-    };
     if pool_label {
-        record(labels::copy_pool(node, pool_of(node.fleet, node.name.as_str())).await);
+        outcome.record(labels::copy_pool(node, pool_of(node.fleet, node.name.as_str())).await);
     }
     if let Some(taint) = taint {
-        record(labels::write_taint(node, state, taint).await);
+        outcome.record(labels::write_taint(node, state, taint).await);
     }
-    let worked = gpus(node, state, work, &mut record).await;
+    let worked = gpus(node, state, work, outcome).await;
     // the verdict of a canary pod is deleted only when what follows from it is written
-    if worked.is_ok() {
+    if matches!(worked, Ok(Written::Done)) {
         for canary in orphaned_canaries {
-            record(canary::delete(node, canary).await);
+            outcome.record(canary::delete(node, canary).await);
         }
     }
-    record(worked.map(|()| Written::Done));
+    outcome.record(worked);
     if let Some(request) = mig_manager {
-        record(mig_manager::request(node, request).await);
+        outcome.record(mig_manager::request(node, request).await);
     }
     for (pod, uid) in cancelled_evictions {
-        record(pods::cancel_notice(node, &pod, &uid).await);
+        outcome.record(pods::cancel_notice(node, &pod, &uid).await);
     }
     // last: a new version of the Node would make the writes above conflict that carry the version from the cache
     if let Some(labels) = labels {
-        record(labels::write(node, state, labels).await);
+        outcome.record(labels::write(node, state, labels).await);
     }
 }
 
-/// Writes the spec first: what follows depends on it.
+/// Writes the spec first: what follows depends on it. It carries the version that was decided about, so that a decision about an older
+/// one is not written.
 async fn gpus(
     node: NodeContext<'_>,
     state: &mut NodeState,
     work: GpuWork,
-    record: &mut impl FnMut(Result<Written, WriteError>),
-) -> Result<(), WriteError> {
-    let NodeContext { writer, fleet, name } = node;
-    let Some(gpu_node) = fleet.gpu_nodes.get(name.as_str()) else { return Ok(()) };
+    outcome: &mut Outcome,
+) -> Result<Written, WriteError> {
+    let NodeContext { writer, fleet, name, decided: _ } = node;
+    let Some(gpu_node) = fleet.gpu_nodes.get(name.as_str()) else { return Ok(Written::Done) };
     if let Some(spec) = work.spec {
-        let fields = json!({"metadata": {"uid": gpu_node.uid()}, "spec": spec});
-        let applied = writer.writer.apply_fields::<GpuNode>(Part::Pool, name.as_str(), fields).await;
-        let applied = applied.map_err(failed("writing the GpuNode's spec"))?;
+        let metadata = json!({"uid": gpu_node.uid(), "resourceVersion": gpu_node.resource_version()});
+        let fields = json!({"metadata": metadata, "spec": spec});
+        let applied = match writer.writer.apply_fields::<GpuNode>(Part::Pool, name.as_str(), fields).await {
+            Err(kube::Error::Api(status)) if status.is_conflict() => return Ok(Written::Again),
+            applied => applied.map_err(failed("writing the GpuNode's spec"))?,
+        };
         state.written = applied.metadata.generation.map(|generation| (applied.uid(), generation));
     }
-    record(Ok(plugin::write(node, work.plugin).await?));
+    outcome.record(Ok(plugin::write(node, work.plugin).await?));
     for ChangeDecision { evictions, notices, canaries, events, .. } in work.decisions {
         for event in events {
             writer.metrics.event(event.reason);
@@ -160,14 +126,14 @@ async fn gpus(
         }
         // in this order: kubelet ends a pod that it has just synced for its new annotation up to a second later
         for eviction in evictions {
-            record(pods::evict(node, state, eviction).await);
+            outcome.record(pods::evict(node, state, eviction).await);
         }
         for notice in notices {
-            record(pods::notify(node, notice).await);
+            outcome.record(pods::notify(node, notice).await);
         }
         for request in canaries {
             canary::create(node, request).await?;
         }
     }
-    Ok(())
+    Ok(Written::Done)
 }

@@ -1,5 +1,7 @@
 //! Writes to pods: notices, their withdrawal, and evictions.
 
+use std::time::Duration;
+
 use gputenancy_crds::{
     names,
     reasons::{self, Reason},
@@ -18,6 +20,9 @@ use gputenancy_engine::{
     change::{Eviction, EvictionNotice, Refusal},
     fleet::notice_text,
 };
+
+/// A decision to evict a pod is not carried out any more after this time; the fleet is decided again.
+const LIFETIME: Duration = Duration::from_secs(3);
 
 /// Announces an eviction on its pod.
 pub async fn notify(node: NodeContext<'_>, notice: EvictionNotice) -> Result<Written, WriteError> {
@@ -52,9 +57,12 @@ async fn annotate(node: NodeContext<'_>, pod: &PodName, uid: &str, text: Value) 
     }
 }
 
-/// Evicts a pod; a refusal is remembered, so that the next decision states the cause and when to try again.
+/// Evicts a pod, unless the decision is too old: plan and window may have changed. A refusal is remembered, so that the next decision states the cause and when to try again.
 pub async fn evict(node: NodeContext<'_>, state: &mut NodeState, eviction: Eviction) -> Result<Written, WriteError> {
     let Eviction { pod, uid, reason } = eviction;
+    if node.decided.elapsed() > LIFETIME {
+        return Ok(Written::Again);
+    }
     let evicted = node.writer.writer.evict(&pod.namespace, &pod.name, &uid).await;
     let answer = match evicted.map_err(failed(format!("evicting pod {pod}")))? {
         Evicted::Refused(answer) => answer,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gputenancy_crds::{GpuNode, reasons::Reason};
 use gputenancy_service::events::EventType;
 use kube::Resource as _;
+use tokio::time::Instant;
 
 use super::{FleetWriter, repair::LastWrite};
 use crate::{plan::NodeName, pool::labels::Labels};
@@ -20,7 +21,7 @@ pub struct RefusedEviction {
 }
 
 /// What is remembered of the writes about one node.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct NodeState {
     /// UID and generation of the `GpuNode` as written last; the cache has to reach it before the next decision.
     pub(super) written: Option<(Option<String>, i64)>,
@@ -28,8 +29,6 @@ pub struct NodeState {
     pub refusals: BTreeMap<String, RefusedEviction>,
     pub(super) labels: LastWrite<Labels>,
     pub(super) taint: LastWrite<Option<String>>,
-    /// The failure that was reported last.
-    pub(super) failure: Option<String>,
 }
 
 impl NodeState {
@@ -53,6 +52,8 @@ impl NodeState {
 pub(super) struct NodeContext<'a> {
     pub writer: &'a FleetWriter,
     pub fleet: &'a Fleet,
+    /// When it was decided about them.
+    pub decided: Instant,
     pub name: &'a NodeName,
 }
 

@@ -1,0 +1,176 @@
+//! The writes about one object, and their deadline.
+
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Display, Formatter},
+    sync::Arc,
+};
+
+use gputenancy_crds::{GpuPool, GpuProfile, GpuProfileStatus, reasons};
+use gputenancy_service::events::EventType;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::{Resource as _, ResourceExt as _};
+use tokio::time::Instant;
+use tracing::Instrument as _;
+
+use super::{
+    FleetWriter, Outcome, Written, node,
+    node::NodeWrite,
+    state::{NodeContext, NodeState},
+    status::{self, PoolWrite},
+    within,
+};
+use crate::{apply::has_finalizer, plan::NodeName, pool::decide::FleetDecision};
+use gputenancy_engine::{fleet::Fleet, mig_manager::MigConfigs};
+
+/// An object that decisions write; a Node and its `GpuNode` are one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target {
+    /// The layouts for NVIDIA's MIG manager.
+    MigConfigs,
+    /// A pool.
+    Pool(String),
+    /// A profile.
+    Profile(String),
+    /// A node.
+    Node(NodeName),
+}
+
+impl Display for Target {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MigConfigs => f.write_str("layouts for NVIDIA's MIG manager"),
+            Self::Pool(name) => write!(f, "GpuPool {name}"),
+            Self::Profile(name) => write!(f, "GpuProfile {name}"),
+            Self::Node(name) => write!(f, "node {name}"),
+        }
+    }
+}
+
+impl Target {
+    /// The name of the node.
+    pub fn node(&self) -> Option<&NodeName> {
+        if let Self::Node(name) = self { Some(name) } else { None }
+    }
+
+    /// Name of the controller in metrics.
+    pub fn controller(&self) -> &'static str {
+        match self {
+            Self::MigConfigs => "mig-configs",
+            Self::Pool(_) => "pool",
+            Self::Profile(_) => "profile",
+            Self::Node(_) => "node",
+        }
+    }
+
+    fn reference(&self, fleet: &Fleet) -> Option<ObjectReference> {
+        match self {
+            Self::MigConfigs => None,
+            Self::Pool(name) => fleet.pools.iter().find(|p| p.name_any() == *name).map(|p| p.object_ref(&())),
+            Self::Profile(name) => fleet.profiles.iter().find(|p| p.name_any() == *name).map(|p| p.object_ref(&())),
+            Self::Node(name) => fleet.gpu_nodes.get(name.as_str()).map(|n| n.object_ref(&())),
+        }
+    }
+}
+
+/// What is written about an object.
+pub enum ObjectWrite {
+    /// The layouts for NVIDIA's MIG manager.
+    MigConfigs(MigConfigs),
+    /// Finalizer and status of a pool.
+    Pool(PoolWrite),
+    /// Status of a profile.
+    Profile(GpuProfileStatus),
+    /// Everything about a node.
+    Node(Box<NodeWrite>),
+}
+
+/// The end of the writes about an object.
+pub struct Finished {
+    /// The object.
+    pub target: Target,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// What is remembered of a node from now on.
+    pub state: NodeState,
+    /// Duration in seconds.
+    pub seconds: f64,
+}
+
+impl ObjectWrite {
+    /// Takes what is to be written out of a decision.
+    pub fn of(fleet: &Fleet, decision: &mut FleetDecision) -> BTreeMap<Target, Self> {
+        let nodes = NodeWrite::by_node(fleet, decision).into_iter();
+        let mut writes: BTreeMap<Target, Self> =
+            nodes.map(|(name, write)| (Target::Node(name), Self::Node(Box::new(write)))).collect();
+        if let Some(configs) = decision.mig_configs.take() {
+            writes.insert(Target::MigConfigs, Self::MigConfigs(configs));
+        }
+        for (name, status) in std::mem::take(&mut decision.profiles) {
+            writes.insert(Target::Profile(name), Self::Profile(status));
+        }
+        for pool in &fleet.pools {
+            let name = pool.name_any();
+            let (status, finished) = (decision.pools.remove(&name), decision.finished.contains(&name));
+            let protect = pool.metadata.deletion_timestamp.is_none() && !has_finalizer(pool);
+            if protect || finished || status.is_some() {
+                writes.insert(Target::Pool(name), Self::Pool(PoolWrite { protect, status, finished }));
+            }
+        }
+        writes
+    }
+
+    /// Writes everything within the deadline; `decided`: when it was decided about `fleet`; `reported`: the failure that an event has reported already.
+    pub async fn run(
+        self,
+        writer: Arc<FleetWriter>,
+        (fleet, decided): (Arc<Fleet>, Instant),
+        target: Target,
+        mut state: NodeState,
+        reported: Option<String>,
+    ) -> Finished {
+        let (begun, span) = (Instant::now(), tracing::warn_span!("write", object = %target));
+        let mut outcome = Outcome::default();
+        let ended = within(self.steps((&writer, &fleet, decided), &target, &mut state, &mut outcome))
+            .instrument(span.clone())
+            .await;
+        if let Err(error) = ended {
+            span.in_scope(|| outcome.record(Err(error)));
+        }
+        if let Some(failure) = outcome.failure.clone().filter(|_| outcome.failure != reported)
+            && let Some(regarding) = target.reference(&fleet)
+        {
+            let report = writer.report(regarding, EventType::Warning, reasons::WRITE_FAILED, "Write", failure);
+            // an event that is lost does no harm
+            drop(within(report).await);
+        }
+        Finished { target, outcome, state, seconds: begun.elapsed().as_secs_f64() }
+    }
+
+    async fn steps(
+        self,
+        (writer, fleet, decided): (&FleetWriter, &Fleet, Instant),
+        target: &Target,
+        state: &mut NodeState,
+        outcome: &mut Outcome,
+    ) {
+        match (self, target) {
+            (Self::MigConfigs(configs), _) => {
+                outcome.record(writer.publish_layouts(&configs).await.map(|()| Written::Done));
+            }
+            (Self::Pool(write), Target::Pool(name)) => {
+                if let Some(pool) = fleet.pools.iter().find(|p: &&GpuPool| p.name_any() == *name) {
+                    outcome.record(status::write_pool(writer, pool, write).await);
+                }
+            }
+            (Self::Profile(status), Target::Profile(name)) => {
+                let written = writer.writer.apply_status::<GpuProfile>(name, &status).await;
+                outcome.record(written.map(|_| Written::Done).map_err(super::failed("writing the status")));
+            }
+            (Self::Node(write), Target::Node(name)) => {
+                node::steps(NodeContext { writer, fleet, decided, name }, *write, state, outcome).await;
+            }
+            _ => {}
+        }
+    }
+}

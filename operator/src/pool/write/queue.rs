@@ -1,0 +1,121 @@
+//! The queue of objects to be written: several at a time, each within a deadline and with a back-off of its own.
+//!
+//! A decision replaces what waits, so that nothing is written that a later decision no longer wants. An object that is being written is
+//! not written again at the same time: once it is done, the fleet is decided again.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{task::JoinSet, time::Instant};
+
+use super::{
+    FleetWriter, Outcome,
+    object::{Finished, ObjectWrite, Target},
+    state::NodeState,
+};
+use crate::plan::NodeName;
+use gputenancy_engine::fleet::Fleet;
+
+/// Objects that are written at the same time.
+pub const CONCURRENCY: usize = 32;
+/// Delay after the first failed write of an object; each further one doubles it up to [`MAX_RETRY`].
+const MIN_RETRY: Duration = Duration::from_secs(2);
+/// Longest delay after a failed write of an object.
+const MAX_RETRY: Duration = Duration::from_mins(1);
+
+/// Writes that wait, that are in progress, and that failed.
+#[derive(Default)]
+pub struct WriteQueue {
+    /// The objects as the last decision read them, and when.
+    fleet: Arc<Fleet>,
+    decided: Option<Instant>,
+    waiting: BTreeMap<Target, ObjectWrite>,
+    in_progress: BTreeSet<Target>,
+    /// Objects in progress about which a later decision has more to write.
+    outdated: BTreeSet<Target>,
+    retries: BTreeMap<Target, Retry>,
+    running: JoinSet<Finished>,
+}
+
+/// When an object is written again.
+#[derive(Debug)]
+struct Retry {
+    at: Instant,
+    /// Failures in a row; 0: not failed, but due later.
+    failures: u32,
+    /// The failure that was reported last.
+    failure: Option<String>,
+}
+
+impl WriteQueue {
+    /// Replaces what waits by the writes of a new decision about `fleet`.
+    pub fn replace(&mut self, fleet: Arc<Fleet>, writes: BTreeMap<Target, ObjectWrite>) {
+        let now = Instant::now();
+        self.retries.retain(|target, _| writes.contains_key(target) || self.in_progress.contains(target));
+        (self.fleet, self.decided) = (fleet, Some(now));
+        self.waiting = writes;
+        self.outdated = self.waiting.keys().filter(|t| self.in_progress.contains(*t)).cloned().collect();
+        self.waiting.retain(|target, _| {
+            !self.in_progress.contains(target) && self.retries.get(target).is_none_or(|r| r.at <= now)
+        });
+    }
+
+    /// Starts writes, as many as may be in progress; objects that failed come last.
+    pub fn start(&mut self, writer: &Arc<FleetWriter>, nodes: &BTreeMap<NodeName, NodeState>) {
+        while self.in_progress.len() < CONCURRENCY {
+            let failures = |target: &Target| self.retries.get(target).map_or(0, |r| r.failures);
+            let Some(target) = self.waiting.keys().min_by_key(|t| failures(t)).cloned() else { return };
+            let Some(write) = self.waiting.remove(&target) else { return };
+            let failure = self.retries.get(&target).and_then(|r| r.failure.clone());
+            let state = target.node().and_then(|node| nodes.get(node)).cloned().unwrap_or_default();
+            self.in_progress.insert(target.clone());
+            let fleet = (self.fleet.clone(), self.decided.unwrap_or_else(Instant::now));
+            self.running.spawn(write.run(writer.clone(), fleet, target, state, failure));
+        }
+    }
+
+    /// The next write that ends; waits for ever while none is in progress.
+    pub async fn finished(&mut self) -> Finished {
+        match self.running.join_next().await {
+            Some(Ok(finished)) => finished,
+            Some(Err(error)) => match error.try_into_panic() {
+                // a bug must end the replica
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => std::future::pending().await,
+            },
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Notes that a write has ended; true: the fleet has to be decided again.
+    pub fn note(&mut self, target: &Target, outcome: &Outcome) -> bool {
+        self.in_progress.remove(target);
+        let outdated = self.outdated.remove(target);
+        let failures = self.retries.remove(target).map_or(0, |r| r.failures);
+        let now = Instant::now();
+        if let Some(failure) = &outcome.failure {
+            let delay = MIN_RETRY.saturating_mul(1 << failures.min(10)).min(MAX_RETRY);
+            let retry = Retry { at: now + delay, failures: failures + 1, failure: Some(failure.clone()) };
+            self.retries.insert(target.clone(), retry);
+            return false;
+        }
+        if let Some(due) = outcome.due {
+            self.retries.insert(target.clone(), Retry { at: now + due, failures: 0, failure: None });
+        }
+        outdated || outcome.again
+    }
+
+    /// When the next object is to be written again.
+    pub fn retry_at(&self) -> Option<Instant> {
+        let pending = |target: &Target| self.in_progress.contains(target) || self.waiting.contains_key(target);
+        self.retries.iter().filter(|(target, _)| !pending(target)).map(|(_, r)| r.at).min()
+    }
+
+    /// Waits for the writes in progress, and starts none.
+    pub async fn complete(mut self) {
+        while self.running.join_next().await.is_some() {}
+    }
+}

@@ -1,0 +1,322 @@
+//! The queue against a mocked API server under paused time: conflicts, refusals, errors, requests that hang, and answers that are lost.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use gputenancy_crds::GpuPoolStatus;
+use gputenancy_engine::{
+    change::{ChangeDecision, Eviction},
+    fleet::Fleet,
+};
+use gputenancy_service::events::Publisher;
+use http::{Method, Request, Response};
+use kube::{Client, client::Body};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{FleetWriter, ObjectWrite, WriteQueue, object::Target, state::NodeState};
+use crate::{
+    apply::Writer,
+    metrics::Metrics,
+    plan::{NodeName, PodName},
+    pool::{decide::FleetDecision, labels::Labels, node_specs::GpuWork},
+};
+
+/// How the API server answers requests whose path contains a text.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Answer {
+    /// With this status code.
+    Code(u16),
+    /// Never.
+    Hang,
+    /// It does what was asked, and the answer is lost.
+    Lost,
+}
+
+/// A mocked API server: it accepts everything, except what a rule says.
+#[derive(Clone, Default)]
+struct MockApi {
+    rules: Arc<Mutex<Vec<(&'static str, Answer)>>>,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl MockApi {
+    fn rule(&self, path: &'static str, answer: Option<Answer>) {
+        let mut rules = self.rules.lock().unwrap();
+        rules.retain(|(p, _)| *p != path);
+        rules.extend(answer.map(|a| (path, a)));
+    }
+
+    /// Number of requests with this method whose path contains the text.
+    fn count(&self, method: &Method, path: &str) -> usize {
+        let prefix = format!("{method} ");
+        self.requests.lock().unwrap().iter().filter(|r| r.starts_with(&prefix) && r.contains(path)).count()
+    }
+
+    async fn answer(self, request: Request<Body>) -> Result<Response<Body>, std::io::Error> {
+        let (parts, body) = request.into_parts();
+        let path = parts.uri.path().to_owned();
+        self.requests.lock().unwrap().push(format!("{} {path}", parts.method));
+        let rule = self.rules.lock().unwrap().iter().find(|(text, _)| path.contains(text)).map(|(_, answer)| *answer);
+        let body: Value = serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap_or_default();
+        let response = |code: u16, body: &Value| {
+            let body = Body::from(serde_json::to_vec(body).unwrap());
+            Ok(Response::builder().status(code).body(body).unwrap())
+        };
+        match rule {
+            None => response(200, &echo(body, &path)),
+            Some(Answer::Code(code)) => {
+                let reason = if code == 409 { "Conflict" } else { "" };
+                response(
+                    code,
+                    &json!({"kind": "Status", "status": "Failure", "code": code, "message": "refused", "reason": reason}),
+                )
+            }
+            Some(Answer::Hang) => std::future::pending().await,
+            Some(Answer::Lost) => Err(std::io::Error::other("connection reset")),
+        }
+    }
+}
+
+/// The object as the API server would have it after an apply.
+fn echo(mut body: Value, path: &str) -> Value {
+    let name = path.rsplit('/').find(|part| !["status", "eviction"].contains(part)).unwrap_or_default();
+    if path.ends_with("/eviction") {
+        return json!({"kind": "Status", "status": "Success"});
+    }
+    body["metadata"]["name"] = json!(name);
+    body["metadata"]["generation"] = json!(2);
+    if path.contains("/gpunodes/") && body["spec"].is_null() {
+        body["spec"] = json!({});
+    }
+    if path.contains("/gpupools/") && body["spec"].is_null() {
+        body["spec"] = json!({"nodeSelector": {}, "profiles": []});
+    }
+    body
+}
+
+fn read<T: DeserializeOwned>(object: Value) -> T {
+    serde_json::from_value(object).unwrap()
+}
+
+/// A queue, its API server, and a fleet of nodes `n-00`, `n-01`, ... with a pod `job` on each and one pool.
+struct World {
+    api: MockApi,
+    writer: Arc<FleetWriter>,
+    queue: WriteQueue,
+    nodes: BTreeMap<NodeName, NodeState>,
+    fleet: Arc<Fleet>,
+    begun: Instant,
+}
+
+impl World {
+    fn new(nodes: usize) -> Self {
+        let api = MockApi::default();
+        let mock = api.clone();
+        let client = Client::new(tower::service_fn(move |request| mock.clone().answer(request)), "default");
+        let metrics = Arc::new(Metrics::default());
+        let writer = FleetWriter {
+            writer: Writer::new(client.clone(), metrics.clone()),
+            publisher: Publisher::new(client, "gputenancy.io/operator", "test"),
+            metrics,
+            home: "gputenancy-system".into(),
+            layouts: "gputenancy-system".into(),
+        };
+        let mut fleet = Fleet::default();
+        for name in (0..nodes).map(|n| format!("n-{n:02}")) {
+            let metadata = json!({"name": name, "uid": name, "resourceVersion": "7", "generation": 1});
+            fleet.nodes.insert(name.clone(), Arc::new(read(json!({"metadata": metadata, "spec": {}, "status": {}}))));
+            fleet.gpu_nodes.insert(name.clone(), Arc::new(read(json!({"metadata": metadata, "spec": {}}))));
+            let pod = json!({"metadata": {"name": "job", "namespace": name, "uid": name}, "spec": {"nodeName": name}});
+            fleet.pods.insert(pod_on(&name), Arc::new(read(pod)));
+        }
+        let finalizers = ["gputenancy.io/finalizer"];
+        let metadata = json!({"name": "pool", "uid": "pool", "finalizers": finalizers});
+        fleet.pools.push(read(json!({"metadata": metadata, "spec": {"nodeSelector": {}, "profiles": []}})));
+        let (queue, writer) = (WriteQueue::default(), Arc::new(writer));
+        Self { api, writer, queue, nodes: BTreeMap::new(), fleet: Arc::new(fleet), begun: Instant::now() }
+    }
+
+    /// A decision that labels these nodes.
+    fn labels(names: &[&str]) -> FleetDecision {
+        let labels = Labels::from([("gputenancy.io/pool".to_owned(), "pool".to_owned())]);
+        let labels = names.iter().map(|name| (NodeName::from(*name), labels.clone())).collect();
+        FleetDecision { labels, ..FleetDecision::default() }
+    }
+
+    /// A decision that writes the spec of a node and evicts its pod.
+    fn eviction(&self, name: &str) -> FleetDecision {
+        let eviction = Eviction { pod: pod_on(name), uid: name.into(), reason: "its device is removed".into() };
+        let decision = ChangeDecision { evictions: [eviction].into(), ..ChangeDecision::default() };
+        let spec = self.fleet.gpu_nodes[name].spec.clone();
+        let work = GpuWork { spec: Some(spec), decisions: vec![decision], ..GpuWork::default() };
+        FleetDecision { nodes: [(name.into(), work)].into(), ..FleetDecision::default() }
+    }
+
+    fn decide(&mut self, mut decision: FleetDecision) {
+        let writes = ObjectWrite::of(&self.fleet, &mut decision);
+        self.queue.replace(self.fleet.clone(), writes);
+        self.queue.start(&self.writer, &self.nodes);
+    }
+
+    /// Waits for the next write that ends: its object, its failure, and whether the fleet has to be decided again.
+    async fn next(&mut self) -> (Target, Option<String>, bool) {
+        let finished = self.queue.finished().await;
+        let again = self.queue.note(&finished.target, &finished.outcome);
+        if let Some(node) = finished.target.node() {
+            self.nodes.insert(node.clone(), finished.state);
+        }
+        self.queue.start(&self.writer, &self.nodes);
+        (finished.target, finished.outcome.failure, again)
+    }
+
+    fn seconds(&self) -> u64 {
+        self.begun.elapsed().as_secs()
+    }
+}
+
+fn pod_on(node: &str) -> PodName {
+    PodName { namespace: node.into(), name: "job".into() }
+}
+
+fn node(name: &str) -> Target {
+    Target::Node(name.into())
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_whose_requests_hang_delay_no_other_node_and_no_status() {
+    let mut world = World::new(80);
+    for name in ["/n-00", "/n-01", "/n-02", "/n-03"] {
+        world.api.rule(name, Some(Answer::Hang));
+    }
+    let names: Vec<String> = world.fleet.nodes.keys().cloned().collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut decision = World::labels(&names);
+    decision.pools.insert("pool".into(), GpuPoolStatus::default());
+    world.decide(decision);
+    for _ in 0..77 {
+        let (target, failure, _) = world.next().await;
+        assert_eq!((failure, world.seconds()), (None, 0), "{target}");
+    }
+    for _ in 0..4 {
+        let (target, failure, again) = world.next().await;
+        assert!(failure.unwrap().starts_with("no answer of the API server within 15 s") && !again, "{target}");
+        assert_eq!(world.seconds(), 15, "{target}");
+    }
+    assert_eq!(world.queue.retry_at().map(|at| at - world.begun), Some(Duration::from_secs(17)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn failing_object_is_retried_with_growing_delay_and_told_once() {
+    let mut world = World::new(2);
+    world.api.rule("/nodes/n-00", Some(Answer::Code(503)));
+    let mut delays = Vec::new();
+    for _ in 0..7 {
+        world.decide(World::labels(&["n-00"]));
+        let (_, failure, _) = world.next().await;
+        assert!(failure.unwrap().starts_with("writing labels"));
+        let retry = world.queue.retry_at().unwrap();
+        delays.push(retry.duration_since(Instant::now()).as_secs());
+        // decisions before that time write other nodes only
+        world.decide(World::labels(&["n-00", "n-01"]));
+        assert_eq!(world.next().await.0, node("n-01"));
+        tokio::time::sleep_until(retry).await;
+    }
+    assert_eq!(delays, [2, 4, 8, 16, 32, 60, 60]);
+    assert_eq!(world.api.count(&Method::POST, "/events"), 1);
+    world.api.rule("/nodes/n-00", None);
+    world.decide(World::labels(&["n-00"]));
+    assert_eq!(world.next().await, (node("n-00"), None, false));
+    assert_eq!(world.queue.retry_at(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_that_depends_on_a_spec_happens_before_it_is_written() {
+    for (answer, failed, again) in [
+        (Answer::Code(409), false, true),
+        (Answer::Code(429), true, false),
+        (Answer::Code(500), true, false),
+        (Answer::Hang, true, false),
+        (Answer::Lost, true, false),
+    ] {
+        let mut world = World::new(1);
+        world.api.rule("/gpunodes/n-00", Some(answer));
+        world.decide(world.eviction("n-00"));
+        let (_, failure, decide) = world.next().await;
+        assert_eq!((failure.is_some(), decide), (failed, again), "{answer:?}: {failure:?}");
+        assert_eq!(world.api.count(&Method::POST, "/eviction"), 0, "{answer:?}");
+        world.api.rule("/gpunodes/n-00", None);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        world.decide(world.eviction("n-00"));
+        assert_eq!(world.next().await.1, None);
+        assert_eq!(world.api.count(&Method::POST, "/eviction"), 1, "{answer:?}");
+        // the cache has to show the new spec before the next decision
+        assert!(world.nodes.values().all(NodeState::is_lagging));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_eviction_is_remembered_and_others_are_failures() {
+    for (answer, failed) in [(Answer::Code(429), false), (Answer::Code(500), true), (Answer::Hang, true)] {
+        let mut world = World::new(1);
+        world.api.rule("/eviction", Some(answer));
+        world.decide(world.eviction("n-00"));
+        let (_, failure, again) = world.next().await;
+        assert_eq!((failure.is_some(), again), (failed, !failed), "{answer:?}: {failure:?}");
+        let refusals: usize = world.nodes.values().map(|n| n.refusals.len()).sum();
+        assert_eq!(refusals, usize::from(!failed), "{answer:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn eviction_that_was_decided_long_ago_is_decided_again() {
+    let mut world = World::new(40);
+    for node in 0..32 {
+        world.api.rule(format!("/nodes/n-{node:02}").leak(), Some(Answer::Hang));
+    }
+    let names: Vec<String> = world.fleet.nodes.keys().take(32).cloned().collect();
+    let mut decision = World::labels(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    decision.nodes = world.eviction("n-39").nodes;
+    world.decide(decision);
+    let mut evicting = world.next().await;
+    while evicting.0 != node("n-39") {
+        evicting = world.next().await;
+    }
+    assert_eq!((evicting, world.seconds()), ((node("n-39"), None, true), 15));
+    assert_eq!(world.api.count(&Method::POST, "/eviction"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn later_decision_replaces_what_waits_and_follows_what_is_in_progress() {
+    let mut world = World::new(2);
+    world.decide(world.eviction("n-00"));
+    world.decide(world.eviction("n-00"));
+    assert_eq!(world.next().await, (node("n-00"), None, true));
+    assert_eq!(world.api.count(&Method::POST, "/eviction"), 1);
+    world.decide(FleetDecision::default());
+    world.decide(World::labels(&["n-01"]));
+    assert_eq!(world.next().await, (node("n-01"), None, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn status_of_a_pool_is_written_again_after_every_kind_of_failure() {
+    for answer in [Answer::Code(409), Answer::Code(429), Answer::Code(503), Answer::Hang, Answer::Lost] {
+        let mut world = World::new(0);
+        world.api.rule("/gpupools/", Some(answer));
+        let decision = || FleetDecision {
+            pools: [("pool".to_owned(), GpuPoolStatus::default())].into(),
+            ..FleetDecision::default()
+        };
+        world.decide(decision());
+        let (_, failure, again) = world.next().await;
+        assert!(failure.is_some() && !again, "{answer:?}");
+        world.api.rule("/gpupools/", None);
+        tokio::time::sleep_until(world.queue.retry_at().unwrap()).await;
+        world.decide(decision());
+        assert_eq!(world.next().await, (Target::Pool("pool".into()), None, false), "{answer:?}");
+    }
+}
