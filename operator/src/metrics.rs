@@ -152,7 +152,7 @@ mod tests {
     fn metrics_carry_the_names_that_dashboards_use() {
         let metrics = Metrics::default();
         metrics.write("Namespace", "apply");
-        metrics.reconciled("fleet", 0.01, true);
+        metrics.reconciled("node", 0.01, true);
         metrics.changes(["Evicting", "Evicting"].into_iter());
         metrics.foreign(["HAMi", "HAMi"].into_iter());
         for reason in [reasons::CANARY_FAILED, reasons::ROLLING_BACK] {
@@ -164,6 +164,6 @@ mod tests {
         assert!(!text.contains("state=\"passed\""), "{text}");
         assert!(text.contains("gputenancy_operator_api_writes_total{kind=\"Namespace\",verb=\"apply\"} 1"), "{text}");
         assert!(text.contains("gputenancy_operator_gpu_changes{state=\"Evicting\"} 2"), "{text}");
-        assert!(text.contains("gputenancy_operator_reconcile_errors_total{controller=\"fleet\"} 1"), "{text}");
+        assert!(text.contains("gputenancy_operator_reconcile_errors_total{controller=\"node\"} 1"), "{text}");
     }
 }

@@ -111,6 +111,10 @@ impl Controller {
     pub async fn run(mut self, trigger: Arc<Notify>, stop: CancellationToken) {
         let mut next = Some(Instant::now());
         loop {
+            // a decision takes its time, and after `stop` nothing more begins
+            if !stop.is_cancelled() {
+                self.queue.start(&self.writer, &self.memory.nodes);
+            }
             let due = next.into_iter().chain(self.queue.retry_at()).min();
             let timer = async {
                 match due {
@@ -125,7 +129,6 @@ impl Controller {
                     if self.note(finished) {
                         next = next.into_iter().chain([self.soonest()]).min();
                     }
-                    self.queue.start(&self.writer, &self.memory.nodes);
                 }
                 () = timer => next = self.reconcile().await,
                 () = trigger.notified() => next = next.into_iter().chain([self.soonest()]).min(),
@@ -150,7 +153,7 @@ impl Controller {
         self.queue.note(&target, &outcome)
     }
 
-    /// Decides once, and starts the writes; answers when to decide again even if nothing changes.
+    /// Decides once, and queues the writes; answers when to decide again even if nothing changes.
     async fn reconcile(&mut self) -> Option<Instant> {
         let begun = Instant::now();
         let (caches, tolerated, home) = (self.caches.clone(), self.tolerated.clone(), self.writer.home.clone());
@@ -162,14 +165,7 @@ impl Controller {
             let writes = ObjectWrite::of(&fleet, &mut decision);
             (memory, fleet, decision, writes)
         });
-        let (memory, fleet, decision, writes) = match decided.await {
-            Ok(decided) => decided,
-            Err(error) => match error.try_into_panic() {
-                // a bug must end the replica
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => return None,
-            },
-        };
+        let (memory, fleet, decision, writes) = write::unless_panicked(decided.await).await;
         self.memory = memory;
         let took = begun.elapsed();
         self.decided = (Instant::now(), (took * DUTY_CYCLE).clamp(MIN_PAUSE, MAX_PAUSE));
@@ -185,7 +181,6 @@ impl Controller {
             differs
         });
         self.queue.replace(Arc::new(fleet), writes);
-        self.queue.start(&self.writer, &self.memory.nodes);
         let wait = |at: Timestamp| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default();
         decision.wake.map(|at| Instant::now() + wait(at).max(MIN_PAUSE))
     }

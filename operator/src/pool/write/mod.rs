@@ -42,7 +42,7 @@ use gputenancy_engine::{
     mig_manager::{MigConfigError, MigConfigs},
 };
 pub use object::{Finished, ObjectWrite};
-pub use queue::WriteQueue;
+pub use queue::{WriteQueue, unless_panicked};
 pub use state::NodeState;
 
 /// Longest time for all writes about one object.
@@ -96,7 +96,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Notes what came of one write; a failure is logged by who knows the object.
+    /// Notes what came of one write, and logs a failure at once; the span names the object.
     fn record(&mut self, written: Result<Written, WriteError>) {
         match written {
             Ok(Written::Done) => {}

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuPool, GpuProfile, GpuProfileStatus, reasons};
+use gputenancy_crds::{GpuProfile, GpuProfileStatus, reasons};
 use gputenancy_service::events::EventType;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Resource as _, ResourceExt as _};
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::{
-    FleetWriter, Outcome, Written, node,
+    FleetWriter, Outcome, Written, failed, node,
     node::NodeWrite,
     state::{NodeContext, NodeState},
     status::{self, PoolWrite},
@@ -77,12 +77,12 @@ impl Target {
 pub enum ObjectWrite {
     /// The layouts for NVIDIA's MIG manager.
     MigConfigs(MigConfigs),
-    /// Finalizer and status of a pool.
-    Pool(PoolWrite),
-    /// Status of a profile.
-    Profile(GpuProfileStatus),
-    /// Everything about a node.
-    Node(Box<NodeWrite>),
+    /// Finalizer and status of the pool of this name.
+    Pool(String, PoolWrite),
+    /// Status of the profile of this name.
+    Profile(String, GpuProfileStatus),
+    /// Everything about the node of this name.
+    Node(NodeName, Box<NodeWrite>),
 }
 
 /// The end of the writes about an object.
@@ -101,39 +101,43 @@ impl ObjectWrite {
     /// Takes what is to be written out of a decision.
     pub fn of(fleet: &Fleet, decision: &mut FleetDecision) -> BTreeMap<Target, Self> {
         let nodes = NodeWrite::by_node(fleet, decision).into_iter();
-        let mut writes: BTreeMap<Target, Self> =
-            nodes.map(|(name, write)| (Target::Node(name), Self::Node(Box::new(write)))).collect();
-        if let Some(configs) = decision.mig_configs.take() {
-            writes.insert(Target::MigConfigs, Self::MigConfigs(configs));
-        }
-        for (name, status) in std::mem::take(&mut decision.profiles) {
-            writes.insert(Target::Profile(name), Self::Profile(status));
-        }
+        let mut writes: Vec<Self> = nodes.map(|(name, write)| Self::Node(name, Box::new(write))).collect();
+        writes.extend(decision.mig_configs.take().map(Self::MigConfigs));
+        writes.extend(std::mem::take(&mut decision.profiles).into_iter().map(|(name, s)| Self::Profile(name, s)));
         for pool in &fleet.pools {
             let name = pool.name_any();
             let (status, finished) = (decision.pools.remove(&name), decision.finished.contains(&name));
             let protect = pool.metadata.deletion_timestamp.is_none() && !has_finalizer(pool);
             if protect || finished || status.is_some() {
-                writes.insert(Target::Pool(name), Self::Pool(PoolWrite { protect, status, finished }));
+                writes.push(Self::Pool(name, PoolWrite { protect, status, finished }));
             }
         }
-        writes
+        writes.into_iter().map(|write| (write.target(), write)).collect()
     }
 
-    /// Writes everything within the deadline; `decided`: when it was decided about `fleet`; `reported`: the failure that an event has reported already.
+    fn target(&self) -> Target {
+        match self {
+            Self::MigConfigs(_) => Target::MigConfigs,
+            Self::Pool(name, _) => Target::Pool(name.clone()),
+            Self::Profile(name, _) => Target::Profile(name.clone()),
+            Self::Node(name, _) => Target::Node(name.clone()),
+        }
+    }
+
+    /// Writes everything within the deadline. `decided`: when it was decided about `fleet`; `reported`: the failure that an event has
+    /// reported already.
     pub async fn run(
         self,
         writer: Arc<FleetWriter>,
         (fleet, decided): (Arc<Fleet>, Instant),
-        target: Target,
         mut state: NodeState,
         reported: Option<String>,
     ) -> Finished {
-        let (begun, span) = (Instant::now(), tracing::warn_span!("write", object = %target));
+        let (begun, target) = (Instant::now(), self.target());
+        let span = tracing::warn_span!("write", object = %target);
         let mut outcome = Outcome::default();
-        let ended = within(self.steps((&writer, &fleet, decided), &target, &mut state, &mut outcome))
-            .instrument(span.clone())
-            .await;
+        let ended =
+            within(self.steps((&writer, &fleet, decided), &mut state, &mut outcome)).instrument(span.clone()).await;
         if let Err(error) = ended {
             span.in_scope(|| outcome.record(Err(error)));
         }
@@ -150,27 +154,25 @@ impl ObjectWrite {
     async fn steps(
         self,
         (writer, fleet, decided): (&FleetWriter, &Fleet, Instant),
-        target: &Target,
         state: &mut NodeState,
         outcome: &mut Outcome,
     ) {
-        match (self, target) {
-            (Self::MigConfigs(configs), _) => {
+        match self {
+            Self::MigConfigs(configs) => {
                 outcome.record(writer.publish_layouts(&configs).await.map(|()| Written::Done));
             }
-            (Self::Pool(write), Target::Pool(name)) => {
-                if let Some(pool) = fleet.pools.iter().find(|p: &&GpuPool| p.name_any() == *name) {
+            Self::Pool(name, write) => {
+                if let Some(pool) = fleet.pools.iter().find(|p| p.name_any() == name) {
                     outcome.record(status::write_pool(writer, pool, write).await);
                 }
             }
-            (Self::Profile(status), Target::Profile(name)) => {
-                let written = writer.writer.apply_status::<GpuProfile>(name, &status).await;
-                outcome.record(written.map(|_| Written::Done).map_err(super::failed("writing the status")));
+            Self::Profile(name, status) => {
+                let written = writer.writer.apply_status::<GpuProfile>(&name, &status).await;
+                outcome.record(written.map(|_| Written::Done).map_err(failed("writing the status")));
             }
-            (Self::Node(write), Target::Node(name)) => {
-                node::steps(NodeContext { writer, fleet, decided, name }, *write, state, outcome).await;
+            Self::Node(name, write) => {
+                node::steps(NodeContext { writer, fleet, decided, name: &name }, *write, state, outcome).await;
             }
-            _ => {}
         }
     }
 }

@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::{task::JoinSet, time::Instant};
+use tokio::{
+    task::{JoinError, JoinSet},
+    time::Instant,
+};
 
 use super::{
     FleetWriter, Outcome,
@@ -20,7 +23,7 @@ use crate::plan::NodeName;
 use gputenancy_engine::fleet::Fleet;
 
 /// Objects that are written at the same time.
-pub const CONCURRENCY: usize = 32;
+const CONCURRENCY: usize = 32;
 /// Delay after the first failed write of an object; each further one doubles it up to [`MAX_RETRY`].
 const MIN_RETRY: Duration = Duration::from_secs(2);
 /// Longest delay after a failed write of an object.
@@ -29,9 +32,8 @@ const MAX_RETRY: Duration = Duration::from_mins(1);
 /// Writes that wait, that are in progress, and that failed.
 #[derive(Default)]
 pub struct WriteQueue {
-    /// The objects as the last decision read them, and when.
-    fleet: Arc<Fleet>,
-    decided: Option<Instant>,
+    /// The objects that the last decision is about, and when it was made.
+    decided: Option<(Arc<Fleet>, Instant)>,
     waiting: BTreeMap<Target, ObjectWrite>,
     in_progress: BTreeSet<Target>,
     /// Objects in progress about which a later decision has more to write.
@@ -55,7 +57,7 @@ impl WriteQueue {
     pub fn replace(&mut self, fleet: Arc<Fleet>, writes: BTreeMap<Target, ObjectWrite>) {
         let now = Instant::now();
         self.retries.retain(|target, _| writes.contains_key(target) || self.in_progress.contains(target));
-        (self.fleet, self.decided) = (fleet, Some(now));
+        self.decided = Some((fleet, now));
         self.waiting = writes;
         self.outdated = self.waiting.keys().filter(|t| self.in_progress.contains(*t)).cloned().collect();
         self.waiting.retain(|target, _| {
@@ -65,27 +67,22 @@ impl WriteQueue {
 
     /// Starts writes, as many as may be in progress; objects that failed come last.
     pub fn start(&mut self, writer: &Arc<FleetWriter>, nodes: &BTreeMap<NodeName, NodeState>) {
+        let Some(decided) = &self.decided else { return };
         while self.in_progress.len() < CONCURRENCY {
             let failures = |target: &Target| self.retries.get(target).map_or(0, |r| r.failures);
             let Some(target) = self.waiting.keys().min_by_key(|t| failures(t)).cloned() else { return };
             let Some(write) = self.waiting.remove(&target) else { return };
             let failure = self.retries.get(&target).and_then(|r| r.failure.clone());
             let state = target.node().and_then(|node| nodes.get(node)).cloned().unwrap_or_default();
-            self.in_progress.insert(target.clone());
-            let fleet = (self.fleet.clone(), self.decided.unwrap_or_else(Instant::now));
-            self.running.spawn(write.run(writer.clone(), fleet, target, state, failure));
+            self.running.spawn(write.run(writer.clone(), decided.clone(), state, failure));
+            self.in_progress.insert(target);
         }
     }
 
     /// The next write that ends; waits for ever while none is in progress.
     pub async fn finished(&mut self) -> Finished {
         match self.running.join_next().await {
-            Some(Ok(finished)) => finished,
-            Some(Err(error)) => match error.try_into_panic() {
-                // a bug must end the replica
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => std::future::pending().await,
-            },
+            Some(ended) => unless_panicked(ended).await,
             None => std::future::pending().await,
         }
     }
@@ -117,5 +114,14 @@ impl WriteQueue {
     /// Waits for the writes in progress, and starts none.
     pub async fn complete(mut self) {
         while self.running.join_next().await.is_some() {}
+    }
+}
+
+/// The result of a task; a panic goes on, because a bug must end the replica. A task is cancelled only when the program ends.
+pub async fn unless_panicked<T>(ended: Result<T, JoinError>) -> T {
+    match ended.map_err(JoinError::try_into_panic) {
+        Ok(result) => result,
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        Err(Err(_)) => std::future::pending().await,
     }
 }

@@ -291,15 +291,33 @@ async fn eviction_that_was_decided_long_ago_is_decided_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn later_decision_replaces_what_waits_and_follows_what_is_in_progress() {
-    let mut world = World::new(2);
+async fn later_decision_replaces_what_waits() {
+    let mut world = World::new(34);
+    for node in 0..32 {
+        world.api.rule(format!("/nodes/n-{node:02}").leak(), Some(Answer::Hang));
+    }
+    let names: Vec<String> = world.fleet.nodes.keys().take(33).cloned().collect();
+    // the 33rd waits for one of the others
+    world.decide(World::labels(&names.iter().map(String::as_str).collect::<Vec<_>>()));
+    world.decide(World::labels(&["n-33"]));
+    for _ in 0..33 {
+        world.next().await;
+    }
+    assert_eq!(world.api.count(&Method::PATCH, "/nodes/n-32"), 0);
+    assert_eq!(world.api.count(&Method::PATCH, "/nodes/n-33"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn object_in_progress_is_decided_again_and_not_written_twice() {
+    let mut world = World::new(1);
     world.decide(world.eviction("n-00"));
     world.decide(world.eviction("n-00"));
     assert_eq!(world.next().await, (node("n-00"), None, true));
     assert_eq!(world.api.count(&Method::POST, "/eviction"), 1);
+    // a decision that has nothing more to write about it needs no other
+    world.decide(world.eviction("n-00"));
     world.decide(FleetDecision::default());
-    world.decide(World::labels(&["n-01"]));
-    assert_eq!(world.next().await, (node("n-01"), None, false));
+    assert_eq!(world.next().await, (node("n-00"), None, false));
 }
 
 #[tokio::test(start_paused = true)]
@@ -314,6 +332,7 @@ async fn status_of_a_pool_is_written_again_after_every_kind_of_failure() {
         world.decide(decision());
         let (_, failure, again) = world.next().await;
         assert!(failure.is_some() && !again, "{answer:?}");
+        assert_eq!(world.api.count(&Method::POST, "/events"), 1, "{answer:?}");
         world.api.rule("/gpupools/", None);
         tokio::time::sleep_until(world.queue.retry_at().unwrap()).await;
         world.decide(decision());
