@@ -154,7 +154,7 @@ reasons! { CONDITIONS:
     WAITING_FOR_CLIENTS = "WaitingForClients", "GpuNode", "A process still uses an instance that must be destroyed.", "Wait, or end the process that status.gpus[].holders names.";
     WAITING_FOR_RESET = "WaitingForReset", "GpuNode", "The MIG mode is pending until the GPU is reset.", "End what holds the GPU, or restart the node.";
     WEIGHT_UNKNOWN = "WeightUnknown", "GpuTenant", "No board carries the profile, so its share of gpuEquivalents is unknown.", "Offer the profile in a pool, or remove it from the tenant.";
-    WRITE_FAILED = "WriteFailed", "GpuTenant; other kinds as an event", "The API server refused a write or did not answer.", "Retried; the message names the write and the error. See the API server and admission webhooks.";
+    WRITE_FAILED = "WriteFailed", "GpuTenant; as an event: GpuNode, GpuPool, GpuProfile", "The API server refused a write or did not answer.", "Retried; the message names the write and the error. See the API server and admission webhooks.";
 }
 
 reasons! { EVENTS:
