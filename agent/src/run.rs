@@ -102,11 +102,12 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let reconciler = Reconciler::new(nvml, metrics.clone(), kubelet, view, state);
     let stop = CancellationToken::new();
     shutdown::on_signal(stop.clone())?;
+    let mut writer = Writer::new(Api::<GpuNode>::all(client.clone()), node_name, metrics.clone());
     let mut plugin = std::pin::pin!(plugin(&args, &client, &channels, metrics.clone(), stop.clone()).fuse());
     tokio::select! {
         () = gpu_node::watch(client.clone(), node_name, &boot_id, &channels.watched) => {}
         () = partition(reconciler, &channels, &heartbeat) => {}
-        () = report(&args, &client, &channels, (&calls, &metrics), &boot_id) => {}
+        () = report(&args, &channels, &calls, &mut writer, &boot_id) => {}
         () = check_environments(&args, &client, &channels, &metrics) => {}
         () = rights::keep(asking, refused, lacks, metrics.clone()) => {}
         served = endpoints::serve(args.http, health, stop.clone()) => served?,
@@ -118,6 +119,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     if !plugin.is_terminated() && timeout(SHUTDOWN_LIMIT, plugin).await.is_err() {
         tracing::warn!("device plugin did not stop in time");
     }
+    // last: the plugin lowers the node's allocatable, which is more urgent
+    writer.write_stopped(Timestamp::now()).await;
     Ok(())
 }
 
@@ -167,20 +170,14 @@ fn idle_scan(scans: &mut u32) -> Scan {
     if scans.is_multiple_of(FULL_SCAN_EVERY) { Scan::Full } else { Scan::Quick }
 }
 
-async fn report(
-    args: &Args,
-    client: &Client,
-    channels: &Channels,
-    (calls, metrics): (&Calls, &Metrics),
-    boot_id: &str,
-) {
+async fn report(args: &Args, channels: &Channels, calls: &Calls, writer: &mut Writer, boot_id: &str) {
     let (mut state, mut view) = (channels.state.subscribe(), channels.view.subscribe());
     let (mut kubelet, mut watched) = (channels.kubelet.subscribe(), channels.watched.subscribe());
     let known = watched.wait_for(|watched| watched.desired.is_some()).await;
     let Ok(first) = known.map(|watched| watched.first_status.clone()) else { return };
     let earlier = first.clone().unwrap_or_default();
     let mut conditions = earlier.conditions.clone();
-    let mut writer = Writer::new(Api::<GpuNode>::all(client.clone()), &args.plugin.node_name, metrics.clone(), first);
+    writer.continue_from(first);
     let mut limit = RateLimit::new(Instant::now());
     let origins = Origins { proc_root: "/proc".into(), logs: args.plugin.host_root.join(LOGS) };
     let origin = |pid: u32| (command(&origins.proc_root, pid), origins.of(pid));

@@ -84,6 +84,7 @@ table! { TYPES:
     "Suspended", "GpuTenant", "spec.suspend is true: no new work is admitted.", "Set spec.suspend to false to resume.";
     "DemandMet", "GpuPool", "The pool serves every guarantee for its profiles.", "See status.unsatisfied.";
     "ForeignPartitioner", "GpuPool", "Another product owns GPUs of a node; nothing is changed there.", "Remove one of the two owners; the message names it.";
+    "AgentSilent", "GpuPool", "The agent of a node does not report: its devices do not count as free, and no change starts there.", "Do what the message says; all resumes when the agent returns.";
     "NvmlReady", "GpuNode", "NVML responds.", "See the reason.";
     "PluginReady", "GpuNode", "kubelet has registered every resource of the node.", "See the reason.";
     "gputenancy.io/QuotaAvailable", "ReplicaSet, StatefulSet, Job", "The quota now has headroom for a pod that it refused; the update makes the controller retry.", "None.";
@@ -91,6 +92,7 @@ table! { TYPES:
 
 reasons! { CONDITIONS:
     ACTIVE = "Active", "GpuTenant", "All namespaces exist.", "None.";
+    AGENT_STOPPED = "AgentStopped", "GpuNode", "The agent has ended: it was taken off the node, or restarts.", "See that the DaemonSet of the agent selects the node.";
     ANSWERS = "Answers", "GpuNode", "NVML responds.", "None.";
     APPLYING = "Applying", "GpuTenant", "Objects are being written, or Kubernetes has not enforced them yet.", "Wait. If it stays, read the operator's log and kube-controller-manager's.";
     AVAILABLE = "Available", "GpuTenant", "Every guaranteed device exists.", "None.";
@@ -118,7 +120,7 @@ reasons! { CONDITIONS:
     LEFT_ALONE = "LeftAlone", "GpuNode", "The layout differs from the spec, and the agent is not the partitioner.", "Wait for the partitioner, or change spec.partitioner of the pool.";
     NAMESPACE_CONFLICT = "NamespaceConflict", "GpuTenant", "A listed namespace exists and is not the tenant's.", "Set adopt: true, or choose another name.";
     NAMESPACE_TERMINATING = "NamespaceTerminating", "GpuTenant", "A listed namespace is being deleted.", "Wait; it is created again afterwards.";
-    NODE_NOT_READY = "NodeNotReady", "GpuPool", "A node is not Ready, or its agent does not report; it is left alone.", "Repair the node.";
+    NODE_NOT_READY = "NodeNotReady", "GpuPool", "A node is not Ready, or its agent does not report; it is left alone.", "Do what the message says.";
     NONE = "None", "GpuPool", "No other owner was found.", "None.";
     NOT_REGISTERED = "NotRegistered", "GpuNode", "kubelet has not registered every resource.", "Wait; if it stays, read the logs of agent and kubelet.";
     NOT_SERVED = "NotServed", "GpuProfile", "timeSlice, mps and fraction are not served yet.", "Use whole or mig.";
@@ -142,11 +144,13 @@ reasons! { CONDITIONS:
     QUOTA_AVAILABLE = "QuotaAvailable", "ReplicaSet, StatefulSet, Job", "The quota has headroom for the controller's pod.", "None.";
     READY = "Ready", "all", "The object is as its spec states.", "None.";
     REGISTERED = "Registered", "GpuNode", "kubelet has registered every resource.", "None.";
+    REPORTING = "Reporting", "GpuPool", "The agent of every node reports.", "None.";
     RESOURCE_NAME_CONFLICT = "ResourceNameConflict", "GpuProfile", "Another profile has this resource name.", "Change spec.resourceName of one of the two.";
     RESOURCE_NAME_NOT_SUPPORTED = "ResourceNameNotSupported", "GpuPool", "NVIDIA's device plugin offers a profile under another resource.", "Remove resourceName or the profile by size; the message names it.";
     SERVED = "Served", "GpuPool", "Every guarantee for the pool's profiles is served.", "None.";
     SETTING_MODE = "SettingMode", "GpuNode", "MIG mode is being switched.", "Wait.";
     SHORTAGE = "Shortage", "GpuPool, GpuTenant", "GPUs do not suffice for all guarantees.", "Add GPUs, or lower guarantees; the message names pods in the way.";
+    SILENT = "Silent", "GpuPool", "The agent of a node has not reported for more than a minute.", "Do what the message says.";
     STARTING = "Starting", "GpuNode", "The agent has not read NVML or the spec yet.", "Wait.";
     SUSPENDED = "Suspended", "GpuTenant", "spec.suspend is true.", "Set spec.suspend to false to resume.";
     TAINT_NOT_TOLERATED = "TaintNotTolerated", "GpuPool", "Pods of tenants do not tolerate spec.taint, so no node gets it.", "Use the key of policies.gpuTaint.";
@@ -158,6 +162,8 @@ reasons! { CONDITIONS:
 }
 
 reasons! { EVENTS:
+    AGENT_RETURNED = "AgentReturned", "GpuPool", "The agents of all nodes report again.", "None.";
+    AGENT_SILENT = "AgentSilent", "GpuPool", "The agent of a node has not reported for more than a minute.", "Do what the message says.";
     CANARY_FAILED = "CanaryFailed", "GpuNode", "A canary pod failed on a new device; the change is rolled back.", "Read the end of the program's log in the message.";
     CANARY_PASSED = "CanaryPassed", "GpuNode", "Canary pods have verified the new devices.", "None.";
     CHANGED = "Changed", "GpuNode", "A GPU has its new layout.", "None.";

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gputenancy_crds::{
     AgentStep, Health,
-    condition::{ConditionUpdate, Overall},
+    condition::{ConditionUpdate, Overall, READY, RECONCILING, STALLED},
     reasons::{self, Reason},
 };
 
@@ -27,6 +27,20 @@ pub fn updates(input: &StatusInput<'_>) -> Vec<ConditionUpdate> {
     updates.extend([nvml, plugin]);
     updates
 }
+
+/// All conditions of [`updates`] as Unknown, because the agent stops.
+pub fn stopped_updates() -> Vec<ConditionUpdate> {
+    let unknown = |type_: &'static str| {
+        let message = if type_ == READY { STOPPED.to_owned() } else { String::new() };
+        ConditionUpdate { type_, status: None, reason: reasons::AGENT_STOPPED, message }
+    };
+    [READY, RECONCILING, STALLED, NVML_READY, PLUGIN_READY].map(unknown).into()
+}
+
+/// Message of `Ready` once the agent has stopped.
+const STOPPED: &str = "the agent has stopped; pods keep their devices, no other pod gets one, and no layout changes. If no new agent \
+    starts, see that the DaemonSet gputenancy-agent selects this node: labels of agent.nodeSelectors, and \
+    nvidia.com/gpu.deploy.client=true with the GPU Operator";
 
 fn nvml(input: &StatusInput<'_>) -> ConditionUpdate {
     let no = |reason: Reason, message: String| ConditionUpdate::no(NVML_READY, reason, message);

@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use gputenancy_crds::{DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, MigMode, condition};
 use k8s_openapi::jiff::Timestamp;
 
-use super::{boards::boards, conditions::updates, input::StatusInput};
+use super::{
+    boards::boards,
+    conditions::{stopped_updates, updates},
+    input::StatusInput,
+};
 use crate::{
     device::Device,
     gpu::{Inventory, ObservedGpu, ObservedInstance, process_origin::Origin},
@@ -76,6 +80,13 @@ pub fn without_inventory(input: &StatusInput<'_>, now: Timestamp) -> GpuNodeStat
         gpu.holders.clear();
     }
     status
+}
+
+/// The status of an agent that stops: its conditions are no longer known, and the GPUs are as it last saw them.
+pub fn stopped(latest: GpuNodeStatus, now: Timestamp) -> GpuNodeStatus {
+    let generation = latest.observed_generation.filter(|g| *g >= 0);
+    let conditions = condition::merge(&latest.conditions, stopped_updates(), generation, now);
+    GpuNodeStatus { conditions, ..latest }
 }
 
 fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu: &ObservedGpu, board: i32) -> GpuState {

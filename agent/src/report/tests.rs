@@ -10,7 +10,11 @@ use gputenancy_crds::{AgentStep, GpuError, GpuNodeStatus, Health, condition};
 use gputenancy_nvml::{Engines, InstanceProfile, MigMode, Process};
 use k8s_openapi::jiff::Timestamp;
 
-use super::{StatusInput, status, status::MAX_SIZE, without_inventory};
+use super::{
+    StatusInput, status,
+    status::{MAX_SIZE, stopped},
+    without_inventory,
+};
 use crate::{
     device::{DeviceOwner, DeviceView, KubeletView},
     gpu::{
@@ -278,4 +282,27 @@ fn owner_that_has_ended_stays_until_a_scan_after_it() {
     assert_eq!(observed(&state), [(false, 1); 4], "the scan is newer");
     state.inventory.as_mut().unwrap().gpus[0].clients.clear();
     assert_eq!(observed(&state), [(false, 0); 4]);
+}
+
+#[test]
+fn stopped_agent_leaves_unknown_conditions_and_the_gpus_as_seen() {
+    let time = |second| Timestamp::from_second(second).unwrap();
+    let ready = serde_json::json!({
+        "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": time(1),
+    });
+    let gpu = serde_json::json!({"uuid": "GPU-a", "index": 0, "board": 0, "step": "Steady"});
+    let latest: GpuNodeStatus =
+        serde_json::from_value(serde_json::json!({"observedGeneration": 7, "conditions": [ready], "gpus": [gpu]}))
+            .unwrap();
+    let status = stopped(latest.clone(), time(9));
+    assert_eq!((&status.gpus, status.observed_generation), (&latest.gpus, Some(7)));
+    let types: Vec<&str> = status.conditions.iter().map(|c| c.type_.as_str()).collect();
+    assert_eq!(types, ["Ready", "Reconciling", "Stalled", "NvmlReady", "PluginReady"]);
+    for c in &status.conditions {
+        assert_eq!((c.status.as_str(), c.reason.as_str()), ("Unknown", "AgentStopped"));
+        assert_eq!((c.last_transition_time.0, c.observed_generation), (time(9), Some(7)));
+    }
+    assert!(status.conditions[0].message.contains("DaemonSet gputenancy-agent"));
+    let again = stopped(status.clone(), time(20));
+    assert_eq!(again, status, "nothing to write twice");
 }

@@ -3,12 +3,14 @@
 use std::time::{Duration, Instant};
 
 use gputenancy_crds::{AgentStep, GpuNode, GpuNodeStatus, names::AGENT_MANAGER};
+use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api, Resource,
     api::{Patch, PatchParams},
 };
 use serde_json::json;
 
+use super::status::stopped;
 use crate::metrics::Metrics;
 
 /// Two writes a second in the long run; the last state is always written.
@@ -21,6 +23,8 @@ const PROGRESS: Duration = Duration::from_secs(1);
 pub const DEBOUNCE: Duration = Duration::from_millis(25);
 /// A write that takes longer is abandoned, and repeated with the latest state.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// Limit of the last write: kubelet kills the agent soon afterwards.
+const STOP_DEADLINE: Duration = Duration::from_secs(3);
 
 /// Limits the rate of writes.
 #[derive(Clone, Copy, Debug)]
@@ -78,14 +82,22 @@ pub struct Writer {
     metrics: Metrics,
     /// The status at the API server, if known.
     written: Option<GpuNodeStatus>,
+    /// The latest status, also if its write failed.
+    latest: Option<GpuNodeStatus>,
     /// Time of the latest write.
     at: Instant,
 }
 
 impl Writer {
-    /// A writer for the `GpuNode` with this name, whose status is known to be `written`.
-    pub fn new(api: Api<GpuNode>, name: &str, metrics: Metrics, written: Option<GpuNodeStatus>) -> Self {
-        Self { api, name: name.to_owned(), metrics, written, at: Instant::now() }
+    /// A writer for the `GpuNode` with this name, whose status is unknown.
+    pub fn new(api: Api<GpuNode>, name: &str, metrics: Metrics) -> Self {
+        Self { api, name: name.to_owned(), metrics, written: None, latest: None, at: Instant::now() }
+    }
+
+    /// The API server has this status, of an earlier run.
+    pub fn continue_from(&mut self, status: Option<GpuNodeStatus>) {
+        self.latest.clone_from(&status);
+        self.written = status;
     }
 
     /// How long this status may be delayed; `None` for one that the operator may wait for.
@@ -98,6 +110,7 @@ impl Writer {
         if self.written.as_ref() == Some(&status) {
             return WriteOutcome::Unchanged;
         }
+        self.latest = Some(status.clone());
         let body = json!({
             "apiVersion": GpuNode::api_version(&()),
             "kind": GpuNode::kind(&()),
@@ -118,6 +131,15 @@ impl Writer {
         self.written = done.then_some(status);
         self.at = Instant::now();
         if done { WriteOutcome::Written } else { WriteOutcome::Failed }
+    }
+
+    /// Reports that the agent stops, within a few seconds.
+    pub async fn write_stopped(&mut self, now: Timestamp) {
+        let Some(latest) = self.latest.clone() else { return };
+        let name = self.name.clone();
+        if tokio::time::timeout(STOP_DEADLINE, self.write(stopped(latest, now))).await.is_err() {
+            tracing::warn!(gpu_node = name, "stop not reported in time");
+        }
     }
 }
 
