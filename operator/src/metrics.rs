@@ -22,6 +22,7 @@ pub struct Metrics {
     changes: Gauges<1>,
     tenants: Gauges<1>,
     foreign: Gauges<1>,
+    silent_agents: Gauge,
     canaries: Counters<1>,
     budget_moves: Histogram,
     missing_rights: Gauges<3>,
@@ -52,6 +53,12 @@ impl Default for Metrics {
                 "foreign_partitioners",
                 "Nodes of pools whose GPUs have a conflicting owner, by owner",
                 Family::default(),
+            ),
+            silent_agents: register(
+                r,
+                "silent_agents",
+                "Nodes of pools whose agent has not reported for more than a minute",
+                Gauge::default(),
             ),
             canaries: register(r, "canaries", "Canary verifications of GPUs by outcome", Family::default()),
             budget_moves: register(
@@ -106,6 +113,11 @@ impl Metrics {
         }
     }
 
+    /// Nodes of pools whose agent is silent.
+    pub fn silent_agents(&self, nodes: usize) {
+        self.silent_agents.set(i64::try_from(nodes).unwrap_or(i64::MAX));
+    }
+
     /// Counts events about canary verifications.
     pub fn event(&self, reason: Reason) {
         let state = match reason {
@@ -155,11 +167,13 @@ mod tests {
         metrics.reconciled("node", 0.01, true);
         metrics.changes(["Evicting", "Evicting"].into_iter());
         metrics.foreign(["HAMi", "HAMi"].into_iter());
+        metrics.silent_agents(3);
         for reason in [reasons::CANARY_FAILED, reasons::ROLLING_BACK] {
             metrics.event(reason);
         }
         let text = gputenancy_service::endpoints::text(metrics.registry()).unwrap();
         assert!(text.contains("gputenancy_operator_foreign_partitioners{by=\"HAMi\"} 2"), "{text}");
+        assert!(text.contains("gputenancy_operator_silent_agents 3"), "{text}");
         assert!(text.contains("gputenancy_operator_canaries_total{state=\"failed\"} 1"), "{text}");
         assert!(!text.contains("state=\"passed\""), "{text}");
         assert!(text.contains("gputenancy_operator_api_writes_total{kind=\"Namespace\",verb=\"apply\"} 1"), "{text}");

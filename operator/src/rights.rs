@@ -149,6 +149,7 @@ mod tests {
             pull_secrets: Vec::new(),
             wake_controllers: true,
             owners_read_tenant: true,
+            agent_selector: String::new(),
         }
     }
 

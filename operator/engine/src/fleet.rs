@@ -5,23 +5,18 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, Partitioner, condition, names};
+use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuProfile, GpuTenant, Partitioner, names};
 use gputenancy_plan::{Cluster, ConflictingOwner, NodeFacts, PodName, TenantFacts, membership};
-use k8s_openapi::{
-    apimachinery::pkg::apis::meta::v1::Condition,
-    jiff::{SignedDuration, Timestamp},
-};
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use crate::{
     change::{PodController, PodFacts, Refusal},
+    liveness::{AgentPod, GRACE_PERIOD, Liveness, SLOT_TIMEOUT, liveness},
     mig_manager::{MigConfigs, is_engaged},
     ownership::{DRA_DRIVER, OwnershipSigns, conflicting_owner},
     projection::{SlimNode, SlimPod, SlimSlice},
 };
-
-/// A silent node counts as supply for this time.
-const GRACE_PERIOD: SignedDuration = SignedDuration::from_mins(1);
 
 /// Evictions that were refused, by the pod's uid.
 pub type Refusals = BTreeMap<String, Refusal>;
@@ -45,6 +40,8 @@ pub struct Fleet {
     pub pods: BTreeMap<PodName, Arc<SlimPod>>,
     /// Layouts that are published for NVIDIA's MIG manager.
     pub mig_configs: MigConfigs,
+    /// The agent's pods by node; `None`: they are not watched, and liveness follows from Node and `GpuNode` alone.
+    pub agent_pods: Option<BTreeMap<String, AgentPod>>,
 }
 
 impl Fleet {
@@ -78,11 +75,12 @@ impl Fleet {
     }
 
     fn node_facts<'a>(&'a self, name: &'a str, node: &'a SlimNode, now: Option<Timestamp>) -> NodeFacts<'a> {
-        let in_grace = || now.is_some_and(|now| self.grace_period_end(name).is_some_and(|end| now < end));
+        let liveness = self.liveness(name);
+        let in_grace = || now.is_some_and(|now| !liveness.is_silent_for(GRACE_PERIOD, now));
         NodeFacts {
             name,
             labels: node.labels(),
-            ready: self.answers(name) || in_grace(),
+            ready: liveness.is_alive() || in_grace(),
             foreign: self.conflicting_owner(name, node),
             gpus: self.gpu_nodes.get(name).map(|n| &**n),
         }
@@ -109,36 +107,33 @@ impl Fleet {
         pool.map_or_else(Partitioner::default, |p| p.spec.partitioner)
     }
 
-    /// End of a silent node's grace period; `None`: it answers, or has never done so.
-    fn grace_period_end(&self, name: &str) -> Option<Timestamp> {
-        if self.answers(name) {
-            return None;
-        }
-        let node = self.nodes.get(name)?;
-        let status = self.gpu_nodes.get(name)?.status.as_ref()?;
-        status.observed_generation.filter(|g| *g >= 0)?;
-        let of_node = node.status.conditions.iter().find(|c| c.type_ == "Ready" && c.status != "True");
-        let of_node = of_node.map(|c| c.last_transition_time.as_ref().map(|t| t.0));
-        let of_agent = status.conditions.iter().find(|c| is_unknown(c)).map(|c| Some(c.last_transition_time.0));
-        // the earlier of both counts; without a time the grace period is over
-        let since = of_node.into_iter().chain(of_agent).min()??;
-        since.checked_add(GRACE_PERIOD).ok()
-    }
-
-    /// When the grace period of the next silent node ends.
-    pub fn next_grace_period_end(&self, now: Timestamp) -> Option<Timestamp> {
-        self.nodes.keys().filter_map(|name| self.grace_period_end(name)).filter(|end| *end > now).min()
+    /// Liveness of a node's agent.
+    pub fn liveness(&self, node: &str) -> Liveness {
+        let absent = AgentPod::Absent { since: None };
+        let pod = self.agent_pods.as_ref().map(|pods| pods.get(node).copied().unwrap_or(absent));
+        let status = self.gpu_nodes.get(node).and_then(|n| n.status.as_ref());
+        liveness(self.nodes.get(node).map(|n| &**n), pod, status)
     }
 
     /// Is the node ready, and is the status of its agent current?
     pub fn answers(&self, node: &str) -> bool {
-        let is_ready = |n: &SlimNode| n.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
-        let ready = self.nodes.get(node).is_some_and(|n| is_ready(n));
-        let status = self.gpu_nodes.get(node).and_then(|n| n.status.as_ref());
-        // before its first report an agent has observed generation -1
-        ready
-            && status
-                .is_some_and(|s| s.observed_generation.is_some_and(|g| g >= 0) && !s.conditions.iter().any(is_unknown))
+        self.liveness(node).is_alive()
+    }
+
+    /// When the next grace period of a silent node ends, or a change there no longer counts for the pool's limit.
+    pub fn next_silence_deadline(&self, now: Timestamp) -> Option<Timestamp> {
+        let deadlines = |name: &String| {
+            let liveness = self.liveness(name);
+            let slot = self.is_changing(name).then(|| liveness.until(SLOT_TIMEOUT)).flatten();
+            [liveness.until(GRACE_PERIOD), slot]
+        };
+        self.nodes.keys().flat_map(deadlines).flatten().filter(|end| *end > now).min()
+    }
+
+    /// Is a change of a GPU of this node in progress?
+    fn is_changing(&self, node: &str) -> bool {
+        let mut gpus = self.gpu_nodes.get(node).into_iter().flat_map(|n| &n.spec.gpus);
+        gpus.any(|g| g.change.as_ref().is_some_and(|c| c.phase < ChangePhase::RolledBack))
     }
 
     /// `status.allocatable` of a node, for extended resources.
@@ -199,10 +194,6 @@ pub fn dra_node(slice: &SlimSlice) -> Option<String> {
 /// Text of the eviction notice on a pod. It starts with the deadline, by which [`pod_facts`] recognises the notice of a change.
 pub fn notice_text(deadline: Timestamp, reason: &str, elsewhere: &str) -> String {
     format!("{deadline}: {reason}; {elsewhere}")
-}
-
-fn is_unknown(ready: &Condition) -> bool {
-    ready.type_ == condition::READY && ready.status == "Unknown"
 }
 
 fn controller(pod: &SlimPod) -> PodController {

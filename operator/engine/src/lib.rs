@@ -5,6 +5,7 @@ mod duration;
 pub mod event;
 pub mod fingerprint;
 pub mod fleet;
+pub mod liveness;
 pub mod mig_effects;
 pub mod mig_manager;
 pub mod ownership;

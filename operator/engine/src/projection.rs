@@ -203,6 +203,37 @@ impl SlimPod {
     }
 }
 
+/// Projection of a pod of the agent.
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[resource(inherit = Pod)]
+pub struct SlimAgentPod {
+    /// Name, namespace, times of creation and deletion.
+    pub metadata: ObjectMeta,
+    /// Its node.
+    #[serde(default)]
+    pub spec: SlimAgentPodSpec,
+    /// Readiness.
+    #[serde(default)]
+    pub status: SlimAgentPodStatus,
+}
+
+/// Spec of a pod of the agent.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct SlimAgentPodSpec {
+    /// Node that it is bound to.
+    #[serde(default)]
+    pub node_name: Option<String>,
+}
+
+/// Status of a pod of the agent.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct SlimAgentPodStatus {
+    /// `Ready` only.
+    #[serde(default)]
+    pub conditions: Vec<SlimCondition>,
+}
+
 /// Projection of a Namespace: labels and phase.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[resource(inherit = Namespace)]
@@ -334,6 +365,13 @@ pub fn project_pod(pod: &mut SlimPod) {
     for container in pod.spec.containers.iter_mut().chain(&mut pod.spec.init_containers) {
         container.resources.requests.retain(|resource, _| resource.contains('/'));
     }
+}
+
+/// As [`strip_metadata`]; without labels, annotations and owners, and of the conditions only `Ready`.
+pub fn project_agent_pod(pod: &mut SlimAgentPod) {
+    strip_metadata(pod);
+    (pod.metadata.labels, pod.metadata.annotations, pod.metadata.owner_references) = (None, None, None);
+    pod.status.conditions.retain(|c| c.type_ == "Ready");
 }
 
 /// As [`strip_metadata`]; keeps extended resources, `Ready`, and the names without values of annotations by which another owner of the GPUs

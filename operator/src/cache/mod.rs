@@ -30,8 +30,8 @@ use serde::de::DeserializeOwned;
 use gputenancy_engine::{
     ownership::DRA_DRIVER,
     projection::{
-        SlimNamespace, SlimNode, SlimPod, SlimQuota, SlimSlice, project_namespace, project_node, project_pod,
-        projected, strip_metadata,
+        SlimAgentPod, SlimNamespace, SlimNode, SlimPod, SlimQuota, SlimSlice, project_agent_pod, project_namespace,
+        project_node, project_pod, projected, strip_metadata,
     },
 };
 
@@ -65,6 +65,8 @@ pub struct Caches {
     pub slices: Option<Store<SlimSlice>>,
     /// Pods that request extended resources.
     pub pods: Store<SlimPod>,
+    /// Pods of the agent; `None`: the chart passes no selector.
+    pub agent_pods: Option<Store<SlimAgentPod>>,
     /// All namespaces, grouped by tenant.
     pub namespaces: JsonStore<SlimNamespace>,
     /// The operator's quotas.
@@ -127,6 +129,7 @@ impl Caches {
                 p.requests_devices().then_some(p)
             })
             .start(triggers.fleet()),
+            agent_pods: agent_pods(client, locations, triggers),
             namespaces: namespaces(client, triggers),
             quotas: quotas(client, &of_operator, triggers),
             bindings: owned::<RoleBinding>("rolebindings", client, &of_operator, triggers),
@@ -173,6 +176,9 @@ impl Caches {
             slices.wait_until_ready(&waiting).await;
         }
         self.pods.wait_until_ready(&waiting).await;
+        if let Some(pods) = &self.agent_pods {
+            pods.wait_until_ready(&waiting).await;
+        }
         self.namespaces.wait_until_ready(&waiting).await;
         self.quotas.wait_until_ready(&waiting).await;
         let roles = self.tenant_roles.iter().flat_map(|t| [&t.roles, &t.bindings]);
@@ -268,6 +274,16 @@ fn valid_tenant(event: watcher::Event<DeserializeGuard<GpuTenant>>) -> watcher::
             Delete(GpuTenant { metadata: error.metadata, spec: GpuTenantSpec::default(), status: None })
         }
     }
+}
+
+fn agent_pods(client: &Client, locations: &Locations, triggers: &Triggers) -> Option<Store<SlimAgentPod>> {
+    let selector = Some(locations.agent_selector.as_str()).filter(|s| !s.is_empty())?;
+    let keep = |mut pod: SlimAgentPod| {
+        project_agent_pod(&mut pod);
+        Some(pod)
+    };
+    let pods = Watch::new("pods", Api::namespaced(client.clone(), &locations.namespace), keep).labels(selector);
+    Some(pods.start(triggers.fleet()))
 }
 
 fn namespaces(client: &Client, triggers: &Triggers) -> JsonStore<SlimNamespace> {

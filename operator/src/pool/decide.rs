@@ -18,7 +18,7 @@ use super::{
     mig_manager::{self, MigManagerRequest},
     node_specs::{self, GpuWork},
     ownership::Ownership,
-    profile_status, status,
+    profile_status, silence, status,
     taints::{self, TaintChange},
     view,
 };
@@ -57,6 +57,8 @@ pub struct FleetDecision {
     pub phases: Vec<ChangePhase>,
     /// Conflicting owners of nodes of pools, once for each node, for metrics.
     pub conflicting: Vec<&'static str>,
+    /// Nodes of pools whose agent has been silent for longer than the grace period, for metrics.
+    pub silent_agents: usize,
     /// Decide again at this time even if nothing changed.
     pub wake: Option<Timestamp>,
 }
@@ -108,12 +110,13 @@ pub fn decide(cached: &Inventory<'_>, planner: &mut Planner) -> FleetDecision {
             .filter_map(|g| Some(g.change.as_ref()?.phase))
             .collect(),
         conflicting: ownership.conflicting.values().copied().collect(),
+        silent_agents: silence::count(fleet, ownership.members.keys().map(NodeName::as_str), inventory.now),
         wake: decisions
             .values()
             .filter_map(|d| d.requeue_at)
             .chain(mig_managers.values().filter_map(|d| d.requeue_at))
             .chain(status::patience_ends(&seen))
-            .chain(fleet.next_grace_period_end(inventory.now))
+            .chain(fleet.next_silence_deadline(inventory.now))
             .chain(fleet.gpu_nodes.values().filter_map(|n| node_specs::plugin_step(inventory, n, true)?.wake))
             .chain(windows.values().filter_map(|w| w.as_ref().ok()?.turns()))
             .min(),

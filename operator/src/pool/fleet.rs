@@ -3,6 +3,7 @@
 use gputenancy_crds::names;
 use gputenancy_engine::{
     fleet::{Fleet, dra_node},
+    liveness::agent_pods,
     mig_manager::MigConfigs,
 };
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -27,6 +28,7 @@ pub fn read(caches: &Caches) -> Fleet {
             .map(|p| (PodName { namespace: p.namespace().unwrap_or_default().into(), name: p.name_any() }, p))
             .collect(),
         mig_configs: mig_configs(&caches.mig_config),
+        agent_pods: caches.agent_pods.as_ref().map(|pods| agent_pods(pods.state().iter().map(|p| &**p))),
     }
 }
 

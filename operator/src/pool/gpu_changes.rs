@@ -6,7 +6,7 @@ use gputenancy_crds::{ChangePhase, GpuPool, GpuPoolSpec, GpuSpec, Guarantee, Lay
 use kube::ResourceExt as _;
 
 use super::{
-    canary,
+    agents, canary,
     devices::{self, Device},
     fleet_plan::FleetPlan,
     inventory::Inventory,
@@ -22,6 +22,7 @@ use gputenancy_engine::{
     },
     fingerprint::fingerprint,
     fleet::{Fleet, pod_facts, tenant_facts},
+    liveness::GRACE_PERIOD,
     mig_manager::{MigManagerDecision, is_managed},
     plugin,
     projection::SlimPod,
@@ -209,13 +210,14 @@ fn spec_of<'a>(fleet: &'a Fleet, key: &GpuKey) -> Option<&'a GpuSpec> {
 
 /// GPUs that may begin a change now, by each pool's limit.
 fn admitted(inputs: &ChangeInputs<'_>) -> BTreeSet<GpuKey> {
-    let ChangeInputs { inventory: Inventory { fleet, .. }, ownership, plan, .. } = inputs;
+    let ChangeInputs { inventory, ownership, plan, .. } = inputs;
+    let Inventory { fleet, now, .. } = *inventory;
     let mut by_pool: BTreeMap<&PoolName, Vec<ChangeCandidate<GpuKey>>> = BTreeMap::new();
-    // a change that is suspended by a conflicting owner takes no slot
+    // a change that is suspended by a conflicting owner takes no slot, nor one on a node that has been silent for long
     for (key, gpu) in plan.plan.gpus.iter().filter(|(key, _)| !ownership.is_conflicting(&key.node)) {
         let spec = spec_of(fleet, key);
         let phase = spec.and_then(|s| s.change.as_ref()).map(|c| c.phase);
-        let changing = phase.is_some_and(|p| p < ChangePhase::RolledBack);
+        let changing = phase.is_some_and(|p| p < ChangePhase::RolledBack) && agents::holds_slot(inventory, &key.node);
         // a GPU that is not listed yet has no devices, and waits for no slot unless it must be partitioned
         let present = spec.map(|s| plan::plain(s.layout()));
         let target = plan.target(key, gpu);
@@ -223,6 +225,8 @@ fn admitted(inputs: &ChangeInputs<'_>) -> BTreeSet<GpuKey> {
         let kept = mig_manager::keeps(fleet, key, target);
         let differs = |target: &Layout| present.as_ref().is_some_and(|p| p != target);
         let wanted = gpu.changed && !kept || plan.repartitions.contains_key(key) || target.is_some_and(differs);
+        // what cannot begin must not be admitted in place of another GPU
+        let wanted = wanted && !fleet.liveness(key.node.as_str()).is_silent_for(GRACE_PERIOD, *now);
         let rank = plan.effective(key, gpu).rank;
         by_pool.entry(&gpu.pool).or_default().push(ChangeCandidate { gpu: key.clone(), changing, wanted, rank });
     }

@@ -2,6 +2,7 @@
 //!
 //! Data flows one way: `inventory` (caches), `ownership`, `fleet_plan`, `gpu_changes` and `node_specs` (decisions), `write`, `status`.
 
+mod agents;
 mod canary;
 pub(crate) mod decide;
 mod devices;
@@ -15,6 +16,7 @@ mod mig_manager;
 mod node_specs;
 mod ownership;
 mod profile_status;
+mod silence;
 mod status;
 mod taints;
 #[cfg(test)]
@@ -45,6 +47,7 @@ use crate::{
     metrics::Metrics,
     plan::{NodeName, Planner},
 };
+use agents::AbsentAgents;
 use decide::{FleetDecision, decide};
 use gputenancy_engine::fleet::{Fleet, Refusals};
 use inventory::Inventory;
@@ -82,6 +85,8 @@ struct Memory {
     nodes: BTreeMap<NodeName, NodeState>,
     /// Marks of taints as last seen, by node.
     marks: BTreeMap<String, String>,
+    /// Nodes without a pod of the agent.
+    absent: AbsentAgents,
 }
 
 impl Controller {
@@ -160,7 +165,8 @@ impl Controller {
         let mut memory = std::mem::take(&mut self.memory);
         // a large fleet takes longer than probes and the lease may wait
         let decided = tokio::task::spawn_blocking(move || {
-            let fleet = fleet::read(&caches);
+            let mut fleet = fleet::read(&caches);
+            memory.absent.add_to(&mut fleet, Timestamp::now());
             let mut decision = memory.decide(&fleet, &tolerated, &home);
             let writes = ObjectWrite::of(&fleet, &mut decision);
             (memory, fleet, decision, writes)
@@ -173,6 +179,7 @@ impl Controller {
         metrics.reconciled("fleet", took.as_secs_f64(), false);
         metrics.changes(decision.phases.iter().map(|p| phase_name(*p)));
         metrics.foreign(decision.conflicting.iter().copied());
+        metrics.silent_agents(decision.silent_agents);
         self.view.send_if_modified(|old| {
             let differs = **old != decision.view;
             if differs {

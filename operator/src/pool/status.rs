@@ -17,6 +17,7 @@ use kube::ResourceExt;
 use super::{
     devices::{self, Device},
     node_specs::is_releasable,
+    silence,
     tolerated::Tolerated,
 };
 use crate::plan::{GpuKey, NodeName, Plan, PoolName, Problem, membership, resource_name};
@@ -86,6 +87,7 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
         Some(first) => ConditionUpdate::no(DEMAND_MET, reasons::SHORTAGE, first),
     });
     updates.push(foreign(seen, &name));
+    updates.push(silence::update(seen.fleet, &nodes, &old.conditions, seen.now));
     let summary =
         profiles.iter().map(|p| format!("{} {}/{}", p.name, p.allocated, p.total)).collect::<Vec<_>>().join(", ");
     GpuPoolStatus {
@@ -170,7 +172,8 @@ fn foreign(seen: &Seen<'_>, pool: &str) -> ConditionUpdate {
     ConditionUpdate::yes(FOREIGN, reasons::FOUND, message)
 }
 
-/// What is to be told of a pool whose conditions have changed: a new reason of `Ready`, and other owners that come and go.
+/// What is to be told of a pool whose conditions have changed: a new reason of `Ready`, and other owners and silent agents that come
+/// and go.
 pub fn news(before: &[Condition], now: &[Condition]) -> Vec<(EventType, Reason, String)> {
     let of = |all: &[Condition], type_: &str| all.iter().find(|c| c.type_ == type_).cloned();
     let mut news = Vec::new();
@@ -193,6 +196,7 @@ pub fn news(before: &[Condition], now: &[Condition]) -> Vec<(EventType, Reason, 
         }
         _ => {}
     }
+    news.extend(silence::event(before, now));
     news
 }
 
@@ -265,12 +269,7 @@ fn overall(
             format!("no agent has reported from nodes {}: see that the agent's pods run there", without.join(", ")),
         );
     }
-    let silent: Vec<&str> = nodes.iter().copied().filter(|n| !seen.fleet.answers(n)).collect();
-    if !silent.is_empty() {
-        let message = format!(
-            "no change begins on nodes {}: each is not Ready, or its agent does not report; see conditions of Node and GpuNode",
-            silent.join(", ")
-        );
+    if let Some(message) = silence::not_ready(seen.fleet, nodes) {
         return waiting(reasons::NODE_NOT_READY, message);
     }
     // Between two changes nothing is under way, and yet the pool is not what it should be.

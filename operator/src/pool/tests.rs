@@ -1,5 +1,7 @@
 //! Passes over fleets made by hand.
 
+mod silent_agents;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -65,6 +67,7 @@ fn fleet(pools: &[&str]) -> Fleet {
         dra: BTreeSet::new(),
         pods: BTreeMap::new(),
         mig_configs: gputenancy_engine::mig_manager::MigConfigs::default(),
+        agent_pods: None,
     }
 }
 

@@ -84,6 +84,7 @@ fn listed(pull_secrets: &[&str], wake_controllers: bool, owners_read_tenant: boo
         pull_secrets: pull_secrets.iter().map(|n| (*n).to_owned()).collect(),
         wake_controllers,
         owners_read_tenant,
+        agent_selector: String::new(),
     };
     let operator = gputenancy_operator::rights::rights(&locations);
     operator.into_iter().chain(gputenancy_agent::rights::rights()).collect()

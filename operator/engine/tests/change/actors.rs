@@ -24,13 +24,19 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
     Operator,
+    /// It crashes, and nobody notices before it is back.
     Agent,
+    /// The agent is taken off its node, and the operator sees that it is silent.
+    AgentLeaves,
+    /// An agent of another version is there, which has not reported yet.
+    AgentReplaced,
     Api,
     Kubelet,
     Node,
 }
 
-pub const CRASHES: [Crash; 5] = [Crash::Operator, Crash::Agent, Crash::Api, Crash::Kubelet, Crash::Node];
+pub const CRASHES: [Crash; 7] =
+    [Crash::Operator, Crash::Agent, Crash::AgentLeaves, Crash::AgentReplaced, Crash::Api, Crash::Kubelet, Crash::Node];
 
 impl World {
     /// Operator: decides when it has nothing to write, else writes the next thing. False: there was nothing to do.
@@ -52,6 +58,10 @@ impl World {
             decision.requeue_at.is_none_or(|at| at > self.now),
             "a wake-up in the past is a hot loop: {decision:?}"
         );
+        // without an agent a change may be cancelled, but it does not proceed
+        let partitions = decision.spec.as_ref().is_some_and(|s| s.layout() != self.spec().layout());
+        let disturbs = partitions || !decision.evictions.is_empty() || !decision.canaries.is_empty();
+        assert!(self.agent_alive() || !disturbs, "a change proceeds without an agent: {decision:?}");
         self.queue.extend(decision.spec.map(|s| Effect::Spec(Box::new(s))));
         self.queue.extend(decision.evictions.into_iter().map(Effect::Evict));
         self.queue.extend(decision.notices.into_iter().map(Effect::Notice));
@@ -395,6 +405,19 @@ impl World {
                 self.agent = crate::world::Agent::default();
                 self.listed.clear();
             }
+            Crash::AgentLeaves => {
+                self.crash(Crash::Agent);
+                self.silent = true;
+                if self.api {
+                    self.allocatable.clear();
+                }
+            }
+            Crash::AgentReplaced => {
+                self.crash(Crash::Agent);
+                self.agent.up = true;
+                // before its first report an agent has observed generation -1
+                self.node.status.as_mut().unwrap().observed_generation = Some(-1);
+            }
             Crash::Api => self.api = false,
             Crash::Kubelet => {
                 self.kubelet = false;
@@ -418,7 +441,8 @@ impl World {
 
     /// Everything that is down comes back. True: something was.
     pub fn recover(&mut self) -> bool {
-        let was_down = !(self.api && self.agent.up && self.kubelet && self.node_ready);
+        let was_down = !(self.api && self.agent.up && self.kubelet && self.node_ready) || self.silent;
+        self.silent = false;
         (self.api, self.agent.up, self.kubelet, self.node_ready) = (true, true, true, true);
         was_down
     }

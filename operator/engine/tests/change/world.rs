@@ -64,6 +64,8 @@ pub struct World {
     pub api: bool,
     pub node: GpuNode,
     pub node_ready: bool,
+    /// The agent has left its node, and the operator knows it.
+    pub silent: bool,
     pub allocatable: BTreeMap<String, i64>,
     pub pods: BTreeMap<PodName, Pod>,
     pub canaries: BTreeMap<String, Tried>,
@@ -114,6 +116,7 @@ impl World {
             api: true,
             node,
             node_ready: true,
+            silent: false,
             allocatable: BTreeMap::new(),
             pods: BTreeMap::new(),
             canaries: BTreeMap::new(),
@@ -158,6 +161,12 @@ impl World {
 
     pub fn spec(&self) -> &GpuSpec {
         &self.node.spec.gpus[0]
+    }
+
+    /// As `liveness` decides it.
+    pub fn agent_alive(&self) -> bool {
+        let reported = self.node.status.as_ref().is_some_and(|s| s.observed_generation.is_some_and(|g| g >= 0));
+        self.node_ready && !self.silent && reported
     }
 
     pub fn phase(&self) -> Option<ChangePhase> {
@@ -232,7 +241,7 @@ impl World {
             canaries: &canaries,
             pods: &pods,
             policy: &self.policy,
-            agent_alive: self.node_ready,
+            agent_alive: self.agent_alive(),
             mig_manager: None,
             may_start: true,
         })
@@ -277,7 +286,7 @@ impl World {
         format!(
             "{:?}",
             (
-                (self.api, self.node_ready, self.kubelet, agent, &self.listed, &self.allocatable),
+                (self.api, self.node_ready, self.silent, self.kubelet, agent, &self.listed, &self.allocatable),
                 (spec.layout(), &spec.hold, &spec.trial, change, queue, pods, refused, canaries),
                 (known, brief(Some(&self.silicon)), self.refusals, self.failures, self.broken, self.arrivals),
             )

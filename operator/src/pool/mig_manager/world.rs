@@ -123,6 +123,7 @@ impl World {
             .into(),
             pods: BTreeMap::new(),
             mig_configs: MigConfigs::default(),
+            agent_pods: None,
         };
         Self {
             now: Timestamp::from_second(1_000_000).unwrap(),

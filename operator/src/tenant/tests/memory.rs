@@ -181,6 +181,7 @@ async fn filled(kinds: &[&'static str]) -> (Caches, Client, mpsc::UnboundedRecei
         pull_secrets: Vec::new(),
         wake_controllers: true,
         owners_read_tenant: true,
+        agent_selector: String::new(),
     };
     let caches = Caches::start(&client, &locations, &triggers, false);
     caches.ready(|_| {}).await;
