@@ -1,9 +1,10 @@
-//! `make bench`: measurements, each next to a baseline of the same run. Arguments select one, and its number of tenants:
-//! `bench onboarding 1000`.
+//! `make bench`: measurements, each next to a baseline of the same run. Arguments select one, and its number of tenants
+//! (of nodes: `fleet`): `bench onboarding 1000`.
 #![allow(clippy::indexing_slicing, reason = "of JSON values, whose index answers null; and of pairs")]
 
 mod admission;
 mod change;
+mod fleet;
 mod load;
 mod many;
 mod onboarding;
@@ -29,30 +30,33 @@ async fn main() -> ExitCode {
 
 async fn run() -> Result<()> {
     let only = std::env::args().nth(1);
-    let tenants = std::env::args().nth(2).and_then(|n| n.parse().ok());
+    let count = std::env::args().nth(2).and_then(|n| n.parse().ok());
     let wanted = |name: &str| only.as_deref().is_none_or(|o| o == name);
     if wanted("peer") {
         peer::built()?;
     }
     let world = World::enter_realtime().await?;
     if wanted("rest") {
-        rest::measure(&world, tenants.unwrap_or(0)).await?;
+        rest::measure(&world, count.unwrap_or(0)).await?;
     }
     if wanted("quiet") {
-        quiet::measure(&world, tenants.unwrap_or(0)).await?;
+        quiet::measure(&world, count.unwrap_or(0)).await?;
     }
     if wanted("change") {
         change::measure(&world).await?;
     }
     if wanted("onboarding") {
-        onboarding::measure(&world, tenants.unwrap_or(200)).await?;
+        onboarding::measure(&world, count.unwrap_or(200)).await?;
     }
     if wanted("admission") {
-        admission::measure(&world, tenants.unwrap_or(1000)).await?;
+        admission::measure(&world, count.unwrap_or(1000)).await?;
+    }
+    if wanted("fleet") {
+        fleet::measure(&world, count.unwrap_or(1000)).await?;
     }
     // last, because it uninstalls the product
     if wanted("peer") {
-        peer::measure(&world, tenants.unwrap_or(200)).await?;
+        peer::measure(&world, count.unwrap_or(200)).await?;
     }
     Ok(())
 }

@@ -49,10 +49,10 @@ pub async fn measure(world: &World, tenants: usize) -> Result<()> {
 
     let operators = rest::operators(world).await?;
     let model = Model::of(world, "bench-0000").await?;
-    stand(world, 0).await?;
+    scale_operator(world, 0).await?;
     let applied = bare_client(world, &model, "applied", tenants, Manner::Apply).await;
     let created = bare_client(world, &model, "created", tenants, Manner::Create).await;
-    stand(world, 2).await?;
+    scale_operator(world, 2).await?;
     #[expect(clippy::cast_precision_loss, reason = "thousands")]
     let rate = |seconds: f64| tenants as f64 / seconds;
     println!(
@@ -124,7 +124,7 @@ enum Manner {
 }
 
 /// Scales the operator and waits.
-async fn stand(world: &World, replicas: i32) -> Result<()> {
+pub async fn scale_operator(world: &World, replicas: i32) -> Result<()> {
     let deployment = "deployment/gputenancy-operator";
     let count = format!("--replicas={replicas}");
     world.kubectl(&["scale", "-n", product::NAMESPACE, deployment, &count]).await?;

@@ -1,0 +1,216 @@
+//! The measured operator: a process of the release build outside the cluster, with the account of the deployed one.
+
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    net::{Ipv4Addr, SocketAddr},
+    process::Stdio,
+    time::Duration,
+};
+
+use e2e::{Error, Result, World, product, wait::PATIENCE};
+use kube::config::{AuthInfo, Kubeconfig};
+use serde_json::json;
+use tempfile::NamedTempFile;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    process::{Child, Command},
+};
+
+/// Its identity in the lease.
+pub const IDENTITY: &str = "bench-fleet";
+/// Its service account, and the name of the lease.
+pub const ACCOUNT: &str = "gputenancy-operator";
+/// The flow schema that counts its requests.
+pub const FLOW: &str = "gputenancy-bench-fleet";
+/// `USER_HZ`, the unit of `/proc/PID/stat`: 100 on Linux.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// A running operator; dropping it kills the process.
+pub struct Operator {
+    process: Child,
+    pid: u32,
+    _kubeconfig: NamedTempFile,
+    /// Where health and metrics are served.
+    pub address: SocketAddr,
+}
+
+/// Counters of an operator at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reading {
+    /// Seconds of processor time.
+    pub cpu: f64,
+    /// Reconciles of the fleet.
+    pub reconciles: f64,
+    /// Their seconds.
+    pub seconds: f64,
+    /// Writes to the API server.
+    pub writes: f64,
+}
+
+/// Resident memory in MiB.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// Now.
+    pub now: f64,
+    /// The highest since the start.
+    pub peak: f64,
+}
+
+impl Operator {
+    /// Starts the operator and waits until it leads.
+    pub async fn start(world: &World) -> Result<Self> {
+        let program = product::root().join("target/release/gputenancy-operator");
+        if !program.exists() {
+            let why = format!("{} is missing: `cargo build --release -p gputenancy-operator`", program.display());
+            return Err(Error::Wrong(why));
+        }
+        let free = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|l| l.local_addr());
+        let address = free.map_err(|source| Error::Io { what: "finding a free port".into(), source })?;
+        let log = world.lab.folder().join("bench-fleet-operator.log");
+        let io =
+            |source| Error::Io { what: format!("running {}, log in {}", program.display(), log.display()), source };
+        let output = File::options().create(true).append(true).open(&log).map_err(io)?;
+        let kubeconfig = kubeconfig(world).await?;
+        let process = Command::new(&program)
+            .env("KUBECONFIG", kubeconfig.path())
+            .env("POD_NAME", IDENTITY)
+            .env("POD_NAMESPACE", product::NAMESPACE)
+            .env("LISTEN_ADDRESS", address.to_string())
+            // no pods of agents exist for the simulated nodes
+            .env("AGENT_SELECTOR", "")
+            .stdin(Stdio::null())
+            .stderr(output.try_clone().map_err(io)?)
+            .stdout(output)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(io)?;
+        let pid = process.id().unwrap_or_default();
+        let mut operator = Self { process, pid, _kubeconfig: kubeconfig, address };
+        let limit = PATIENCE * 2;
+        let start = tokio::time::Instant::now();
+        while !operator.leads().await {
+            let ended = operator.process.try_wait().map_err(io)?;
+            if ended.is_some() || start.elapsed() > limit {
+                return Err(Error::Wrong(format!("the operator does not lead ({ended:?}), see {}", log.display())));
+            }
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+        Ok(operator)
+    }
+
+    async fn leads(&self) -> bool {
+        let metrics = get(self.address, "/metrics").await;
+        metrics.is_ok_and(|text| text.lines().any(|l| l == "gputenancy_operator_leader 1"))
+    }
+
+    /// Its counters.
+    pub async fn reading(&self) -> Result<Reading> {
+        let text = get(self.address, "/metrics").await?;
+        let sum = |prefix: &str| -> f64 {
+            let of = text.lines().filter(|l| l.starts_with(prefix));
+            of.filter_map(|l| l.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
+        };
+        Ok(Reading {
+            cpu: self.cpu()?,
+            reconciles: sum("gputenancy_operator_reconcile_seconds_count{controller=\"fleet\"}"),
+            seconds: sum("gputenancy_operator_reconcile_seconds_sum{controller=\"fleet\"}"),
+            writes: sum("gputenancy_operator_api_writes_total{"),
+        })
+    }
+
+    fn cpu(&self) -> Result<f64> {
+        let stat = self.proc("stat")?;
+        // the name, in parentheses, may contain spaces
+        let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split_whitespace();
+        let ticks: f64 = fields.skip(11).take(2).filter_map(|n| n.parse::<f64>().ok()).sum();
+        Ok(ticks / TICKS_PER_SECOND)
+    }
+
+    /// Its memory.
+    pub fn memory(&self) -> Result<Memory> {
+        let status = self.proc("status")?;
+        let mib = |field: &str| {
+            let line = status.lines().find_map(|l| l.strip_prefix(field));
+            line.and_then(|l| l.split_whitespace().next()?.parse::<f64>().ok()).unwrap_or_default() / 1024.0
+        };
+        Ok(Memory { now: mib("VmRSS:"), peak: mib("VmHWM:") })
+    }
+
+    fn proc(&self, file: &str) -> Result<String> {
+        let path = format!("/proc/{}/{file}", self.pid);
+        fs::read_to_string(&path)
+            .map_err(|source| Error::Io { what: format!("the operator has ended: {path}"), source })
+    }
+
+    /// Ends it as a kubelet does, so that it releases the lease.
+    pub async fn stop(mut self) -> Result<()> {
+        let io = |source| Error::Io { what: "ending the operator".into(), source };
+        Command::new("kill").arg(self.pid.to_string()).status().await.map_err(io)?;
+        let ended = tokio::time::timeout(Duration::from_secs(20), self.process.wait()).await;
+        if ended.is_err() {
+            self.process.kill().await.map_err(io)?;
+        }
+        Ok(())
+    }
+}
+
+/// A kubeconfig with a token of the operator's account: its rights and policies hold as in a pod.
+async fn kubeconfig(world: &World) -> Result<NamedTempFile> {
+    let token = ["create", "token", ACCOUNT, "-n", product::NAMESPACE, "--duration=12h"];
+    let token = world.kubectl(&token).await?;
+    let text = |e: &dyn std::fmt::Display| Error::Text { what: "a kubeconfig".into(), why: e.to_string() };
+    let mut config = Kubeconfig::read_from(world.lab.kubeconfig_path()).map_err(|e| text(&e))?;
+    let auth: AuthInfo = serde_json::from_value(json!({"token": token.trim()})).map_err(|e| text(&e))?;
+    config.auth_infos.iter_mut().for_each(|user| user.auth_info = Some(auth.clone()));
+    let io = |source| Error::Io { what: "writing a kubeconfig".into(), source };
+    let mut file = NamedTempFile::new().map_err(io)?;
+    let config = serde_json::to_string(&config).map_err(|e| text(&e))?;
+    file.write_all(config.as_bytes()).map_err(io)?;
+    Ok(file)
+}
+
+/// Body of an answer over HTTP with status 200.
+pub async fn get(address: SocketAddr, path: &str) -> Result<String> {
+    let io = |source| Error::Io { what: format!("requesting {address}{path}"), source };
+    let mut stream = TcpStream::connect(address).await.map_err(io)?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.map_err(io)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.map_err(io)?;
+    match answer.split_once("\r\n\r\n") {
+        Some((head, body)) if head.starts_with("HTTP/1.1 200") => Ok(body.to_owned()),
+        _ => Err(Error::Wrong(format!("{address}{path}: {}", answer.lines().next().unwrap_or_default()))),
+    }
+}
+
+/// Gives the operator's account a flow schema of its own, at the priority level of other service accounts, which counts its requests.
+pub async fn count_requests(world: &World) -> Result<()> {
+    let subject =
+        json!({"kind": "ServiceAccount", "serviceAccount": {"name": ACCOUNT, "namespace": product::NAMESPACE}});
+    let resources =
+        json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "clusterScope": true, "namespaces": ["*"]});
+    let schema = json!({
+        "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "FlowSchema", "metadata": {"name": FLOW},
+        "spec": {
+            "priorityLevelConfiguration": {"name": "workload-low"}, "matchingPrecedence": 150,
+            "distinguisherMethod": {"type": "ByUser"},
+            "rules": [{
+                "subjects": [subject], "resourceRules": [resources],
+                "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+            }],
+        },
+    });
+    world.set(&[schema]).await
+}
+
+/// Requests of the operator's account since the API server's start; a watch is one request.
+pub async fn requests(world: &World) -> Result<f64> {
+    let text = world.lab.apiserver_metrics().await?;
+    let label = format!("flow_schema=\"{FLOW}\"");
+    let of = text
+        .lines()
+        .filter(|l| l.starts_with("apiserver_flowcontrol_dispatched_requests_total{") && l.contains(&label));
+    Ok(of.filter_map(|l| l.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
+}
