@@ -1,6 +1,7 @@
 //! Shared by the end-to-end tests and the demo: a lab with the product installed, fixtures, and waiting.
 
 pub mod actor;
+pub mod departure;
 pub mod discovery;
 mod enter;
 mod error;

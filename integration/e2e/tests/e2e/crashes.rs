@@ -1,10 +1,11 @@
-//! Crashes of operator, agent, kubelet, API server or node during a change: it ends at the new layout, and pods outside of the
+//! Crashes of operator, agent, kubelet, API server or node during a change, and an agent that leaves: it ends at the new layout, and pods outside of the
 //! plan keep running.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use e2e::{
     Result, World,
+    departure::{agent_leaves, agent_returns, install_as_before, install_as_client},
     fixtures::{mig_profile, no_eviction, pool, tenant, two_small_pods, workload},
     interrupt::{self, Phases},
     objects::{self, PodIdentity, ensure, set_guarantee},
@@ -124,6 +125,37 @@ async fn unblock(world: &World, phases: &Phases) -> Result<()> {
         world.kubectl(&[delete.as_slice(), &[policy, POLICY]].concat()).await?;
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn agent_that_leaves_in_each_phase_suspends_the_change() {
+    let world = World::enter_realtime().await.unwrap();
+    disturbed("agent-left", world, async |world| {
+        install_as_client(world).await?;
+        block_phases(world).await?;
+        // Partitioning lasts until the agent is told to stop
+        world.nvsim("gpu-1", &["inject", "--call", "nvmlDeviceCreateGpuInstanceWithPlacement", "--hang", "8"]).await?;
+        grow(world).await?;
+        let leave = async |_| {
+            agent_leaves(world, "gpu-1").await?;
+            // without an agent no phase changes: these were interrupted
+            let hit = interrupt::phases(world, "gpu-1").await?;
+            unblock(world, &hit).await?;
+            agent_returns(world, "gpu-1").await?;
+            Ok(hit)
+        };
+        let left = interrupt::in_phases(world, "gpu-1", has_three_big, leave).await;
+        // also after a failure, for the next test
+        unblock(world, &[ChangePhase::Evicting, ChangePhase::Verifying].into()).await?;
+        world.nvsim("gpu-1", &["clear-faults"]).await?;
+        install_as_before(world).await?;
+        let left = left?;
+        for phase in [ChangePhase::Noticed, ChangePhase::Evicting, ChangePhase::Partitioning, ChangePhase::Verifying] {
+            ensure(left.contains(&phase), format!("left in {left:?}, not in {phase:?}"))?;
+        }
+        Ok(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -43,5 +43,6 @@ mod process_attribution;
 mod pull_secrets;
 mod rights;
 mod rollback;
+mod slow_webhook;
 mod taint;
 mod tenant_view;
