@@ -9,7 +9,7 @@ use e2e::{
     interrupt,
     objects::{self, PodIdentity, ensure, set_guarantee},
     product,
-    scenario::{NODES, instances_ready, pool_ready, tenant_ready},
+    scenario::{NODES, pool_ready, tenant_ready},
     wait::{PATIENCE, eventually},
 };
 use gputenancy_crds::{ChangePhase, GpuPool};
@@ -89,13 +89,18 @@ async fn stay_away(world: &World) -> Result<()> {
     })
     .await?;
     world.kubectl(&["delete", "pdb", "-n", "small", "stay"]).await?;
-    instances_ready(world, "7g.80gb", 1).await?;
+    eventually("a 7g.80gb instance on the other node", PATIENCE, || async {
+        let found = objects::layouts(&objects::gpu_node(&world.client, other).await?);
+        let created = found.iter().flatten().any(|i| i.ends_with(":7g.80gb"));
+        Ok(if created { Ok(()) } else { Err(format!("{found:?}")) })
+    })
+    .await?;
     tenant_ready(world, "big").await?;
     ensure(pods_on(world, away).await? == before, "a pod on the silent node was disturbed")?;
 
     agent_returns(world, away).await?;
     world.condition_becomes::<GpuPool>("p", "AgentSilent", "False", "Reporting", &[]).await?;
-    event(world, "AgentReturned", away).await?;
+    event(world, "AgentReturned", "the agents of all nodes report").await?;
     pool_ready(world, "p").await?;
     tenant_ready(world, "small").await?;
     tenant_ready(world, "big").await.map(drop)
@@ -120,14 +125,14 @@ async fn pods_on(world: &World, node: &str) -> Result<BTreeMap<String, PodIdenti
     Ok(pods)
 }
 
-/// Waits for an event of the pool that names the node.
-async fn event(world: &World, reason: &str, node: &str) -> Result<()> {
+/// Waits for an event of the pool with these words.
+async fn event(world: &World, reason: &str, words: &str) -> Result<()> {
     let select = format!("reason={reason},involvedObject.name=p");
     let columns = "custom-columns=MESSAGE:.message";
     let get = ["get", "events", "-A", "--field-selector", &select, "--no-headers", "-o", columns];
-    eventually(&format!("event {reason} of the pool for {node}"), PATIENCE, || async {
+    eventually(&format!("event {reason} of the pool with {words}"), PATIENCE, || async {
         let found = world.kubectl(&get).await?;
-        Ok(if found.contains(node) { Ok(()) } else { Err(found) })
+        Ok(if found.contains(words) { Ok(()) } else { Err(found) })
     })
     .await
 }
