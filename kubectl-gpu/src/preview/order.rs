@@ -10,10 +10,10 @@ use super::planned::PlannedWorld;
 
 /// The step of every changing GPU, from 1 in each pool; changes in progress are in step 1.
 pub(super) fn steps(planned: &PlannedWorld<'_>) -> BTreeMap<GpuKey, u32> {
-    let mut by_pool: BTreeMap<&PoolName, Vec<ChangeCandidate<GpuKey>>> = BTreeMap::new();
+    let mut by_pool: BTreeMap<&PoolName, Vec<ChangeCandidate<&GpuKey>>> = BTreeMap::new();
     for (key, gpu) in &planned.plan.gpus {
         let changing = planned.in_progress(key).is_some();
-        let candidate = ChangeCandidate { gpu: key.clone(), changing, wanted: gpu.changed, rank: gpu.rank };
+        let candidate = ChangeCandidate { gpu: key, changing, wanted: gpu.changed, rank: gpu.rank };
         by_pool.entry(&gpu.pool).or_default().push(candidate);
     }
     let mut steps = BTreeMap::new();
@@ -22,15 +22,15 @@ pub(super) fn steps(planned: &PlannedWorld<'_>) -> BTreeMap<GpuKey, u32> {
         let limit = &pool.spec.disruption.max_unavailable;
         let managed = planned.managed(&pool.name_any()).is_some();
         for step in 1.. {
-            let mut now: BTreeSet<GpuKey> = candidates.iter().filter(|t| t.changing).map(|t| t.gpu.clone()).collect();
+            let mut now: BTreeSet<&GpuKey> = candidates.iter().filter(|t| t.changing).map(|t| t.gpu).collect();
             now.extend(if managed { admit_node(&candidates, &planned.bystanders) } else { admit(&candidates, limit) });
             if now.is_empty() {
                 break;
             }
-            for candidate in candidates.iter_mut().filter(|t| now.contains(&t.gpu)) {
+            for candidate in candidates.iter_mut().filter(|t| now.contains(t.gpu)) {
                 (candidate.changing, candidate.wanted) = (false, false);
             }
-            steps.extend(now.into_iter().map(|key| (key, step)));
+            steps.extend(now.into_iter().map(|key| (key.clone(), step)));
         }
     }
     steps

@@ -24,7 +24,9 @@ mod search;
 pub mod snapshot;
 
 pub use explain::explain;
-pub use input::{Cluster, Interner, NodeFacts, TenantFacts, membership, plain, resource_name, seen, trust_needed};
+pub use input::{
+    Cluster, Interner, NodeFacts, TenantFacts, has_layout, membership, plain, resource_name, seen, trust_needed,
+};
 pub use names::{GpuKey, GpuUuid, NodeName, PodName, PoolName, ProfileName, TenantName};
 pub use ownership::ConflictingOwner;
 pub use planner::{Planner, plan};

@@ -10,13 +10,13 @@ use kube::ResourceExt as _;
 
 use super::{
     canary::{self, OrphanedCanary},
-    devices,
     fleet_plan::FleetPlan,
     gpu_changes::{self, ChangeInputs},
     inventory::Inventory,
     labels::{self, Labels},
     mig_manager::{self, MigManagerRequest},
     node_specs::{self, GpuWork},
+    node_views::NodeViews,
     ownership::Ownership,
     profile_status, silence, status,
     taints::{self, TaintChange},
@@ -63,8 +63,17 @@ pub struct FleetDecision {
     pub wake: Option<Timestamp>,
 }
 
-/// Decides. `planner` keeps the last plan: an unchanged fleet is not planned again.
-pub fn decide(cached: &Inventory<'_>, planner: &mut Planner) -> FleetDecision {
+/// What one decision leaves to the next.
+#[derive(Debug, Default)]
+pub struct Remembered {
+    /// The last plan: an unchanged fleet is not planned again.
+    pub planner: Planner,
+    /// What follows from each `GpuNode` alone.
+    pub views: NodeViews,
+}
+
+/// Decides. What is remembered of the last decision saves the work for what has not changed since.
+pub fn decide(cached: &Inventory<'_>, Remembered { planner, views }: &mut Remembered) -> FleetDecision {
     let adopted = mig_manager::adopted(cached.fleet);
     let fleet = adopted.as_ref().unwrap_or(cached.fleet);
     let inventory = &Inventory { fleet, ..*cached };
@@ -72,11 +81,12 @@ pub fn decide(cached: &Inventory<'_>, planner: &mut Planner) -> FleetDecision {
     let ownership = &Ownership::of(fleet, &cluster);
     let plan = &FleetPlan::make(fleet, &cluster, planner);
 
-    let (devices, windows) = (devices::all(fleet), gpu_changes::windows(inventory));
+    views.update(fleet);
+    let (views, windows) = (&*views, gpu_changes::windows(inventory));
     let mut mig_managers = mig_manager::decisions(inventory, plan.plan);
     mig_managers.retain(|node, _| !ownership.is_conflicting(&node.as_str().into()));
     let inputs = ChangeInputs { inventory, ownership, plan, windows: &windows, mig_managers: &mig_managers };
-    let decisions = gpu_changes::decisions(&inputs, &devices);
+    let decisions = gpu_changes::decisions(&inputs, views);
     let nodes = node_specs::work(inventory, cached.fleet, ownership, &decisions, &mig_managers);
 
     let seen = status::Seen {
@@ -85,7 +95,7 @@ pub fn decide(cached: &Inventory<'_>, planner: &mut Planner) -> FleetDecision {
         problems: &plan.problems,
         members: &ownership.members,
         decisions: &decisions,
-        devices: &devices,
+        views,
         windows: &windows,
         tolerated: inventory.tolerated,
         now: inventory.now,
@@ -95,7 +105,7 @@ pub fn decide(cached: &Inventory<'_>, planner: &mut Planner) -> FleetDecision {
     FleetDecision {
         orphaned_canaries: canary::orphaned(inventory, &decisions),
         cancelled_evictions: gpu_changes::cancelled_evictions(inventory, ownership, &decisions),
-        labels: labels::labels(fleet, ownership),
+        labels: labels::labels(fleet, ownership, views),
         taints: taints::taints(inventory, ownership),
         mig_manager_requests: mig_manager::requests(&mig_managers),
         mig_configs: mig_manager::configs(fleet, &mig_managers),

@@ -6,11 +6,11 @@ use gputenancy_crds::{Capacity, DeviceState, GpuNode, GpuSpec, GpuState, Health,
 
 use gputenancy_engine::{fleet::Fleet, projection::SlimPod};
 
-use crate::{fleet_view::Claim, plan::PodName};
+use crate::fleet_view::Claim;
 
 /// What can be had of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+enum Use {
     /// A pod holds it.
     Held,
     /// A new pod could get it now.
@@ -19,81 +19,86 @@ pub enum Use {
     Withdrawn,
 }
 
-/// A device that the platform advertises.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
-    /// Its node.
-    pub node: String,
-    /// Extended resource.
-    pub resource: String,
-    /// What can be had of it.
-    pub usage: Use,
-    /// Its pod.
-    pub pod: Option<PodName>,
+/// The devices of one node that the platform advertises.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeDevices {
+    /// Numbers by extended resource.
+    pub by_resource: BTreeMap<String, Capacity>,
+    /// Devices that pods hold.
+    pub held: BTreeMap<Claim, i32>,
 }
 
-/// All devices of GPUs that the platform manages.
-pub fn all(fleet: &Fleet) -> Vec<Device> {
-    fleet.gpu_nodes.iter().flat_map(|(name, node)| on_node(name, node, fleet.answers(name))).collect()
-}
-
-fn on_node(name: &str, node: &GpuNode, answers: bool) -> Vec<Device> {
-    let Some(status) = &node.status else { return Vec::new() };
-    let managed = |state: &GpuState| node.spec.gpus.iter().find(|g| g.uuid == state.uuid).cloned();
-    let gpus = status.gpus.iter().filter_map(|state| Some((managed(state)?, state)));
-    gpus.flat_map(|(spec, state)| on_gpu(name, &spec, state, answers)).collect()
-}
-
-fn on_gpu(node: &str, spec: &GpuSpec, state: &GpuState, answers: bool) -> Vec<Device> {
-    let sound = answers && state.health == Health::Healthy;
-    let listed = |start: i32, profile: &str| spec.instances.iter().find(|s| s.start == start && s.profile == profile);
-    // what a canary has is nobody's yet, and counts under the name that it will have
-    let named = |device: &DeviceState| device.resource.clone().filter(|r| !names::is_canary_resource(r));
-    let device = |start: i32, resource: String, device: &DeviceState| {
-        let tried = spec.trial.contains(&start) || device.resource.as_deref().is_some_and(names::is_canary_resource);
-        if tried {
-            return Device { node: node.into(), resource, usage: Use::Withdrawn, pod: None };
+impl NodeDevices {
+    /// Counts the devices of GPUs that the platform manages. `answers`: the node is Ready, and its agent reports.
+    pub fn of(node: &GpuNode, answers: bool) -> Self {
+        let mut counted = Self::default();
+        for state in node.status.iter().flat_map(|s| &s.gpus) {
+            if let Some(spec) = node.spec.gpus.iter().find(|g| g.uuid == state.uuid) {
+                counted.add(spec, state, answers);
+            }
         }
-        let offered = sound && device.allocatable && !spec.hold.contains(&start);
-        let usage = match (&device.owner, offered) {
-            (Some(_), _) => Use::Held,
-            (None, true) => Use::Free,
-            (None, false) => Use::Withdrawn,
+        counted
+    }
+
+    fn add(&mut self, spec: &GpuSpec, state: &GpuState, answers: bool) {
+        let sound = answers && state.health == Health::Healthy;
+        let listed =
+            |start: i32, profile: &str| spec.instances.iter().find(|s| s.start == start && s.profile == profile);
+        // what a canary has is nobody's yet, and counts under the name that it will have
+        let named = |device: &DeviceState| device.resource.clone().filter(|r| !names::is_canary_resource(r));
+        let mut count = |start: i32, resource: String, device: &DeviceState| {
+            let tried =
+                spec.trial.contains(&start) || device.resource.as_deref().is_some_and(names::is_canary_resource);
+            let offered = sound && device.allocatable && !spec.hold.contains(&start);
+            let usage = match (&device.owner, offered) {
+                _ if tried => Use::Withdrawn,
+                (Some(_), _) => Use::Held,
+                (None, true) => Use::Free,
+                (None, false) => Use::Withdrawn,
+            };
+            if let Some(owner) = device.owner.as_ref().filter(|_| !tried) {
+                *self.held.entry((owner.namespace.clone(), resource.clone())).or_default() += 1;
+            }
+            let sum = self.by_resource.entry(resource).or_default();
+            sum.total += 1;
+            match usage {
+                Use::Held => sum.allocated += 1,
+                Use::Free => sum.free += 1,
+                Use::Withdrawn => sum.unschedulable += 1,
+            }
         };
-        let pod =
-            device.owner.as_ref().map(|o| PodName { namespace: o.namespace.as_str().into(), name: o.pod.clone() });
-        Device { node: node.into(), resource, usage, pod }
-    };
-    let instances = state.instances.iter().map(|i| {
-        let listed = listed(i.start, &i.profile).map(gputenancy_crds::InstanceSpec::resource_name);
-        let named = named(&i.device).or(listed);
-        device(i.start, named.unwrap_or_else(|| names::mig_resource(&i.profile)), &i.device)
-    });
-    let whole = state.whole.iter().filter(|_| !spec.mig).map(|w| {
-        let named = named(w).or_else(|| spec.resource.clone());
-        device(0, named.unwrap_or_else(|| names::WHOLE_GPU_RESOURCE.into()), w)
-    });
-    instances.chain(whole).collect()
+        for i in &state.instances {
+            let listed = listed(i.start, &i.profile).map(gputenancy_crds::InstanceSpec::resource_name);
+            let named = named(&i.device).or(listed);
+            count(i.start, named.unwrap_or_else(|| names::mig_resource(&i.profile)), &i.device);
+        }
+        for w in state.whole.iter().filter(|_| !spec.mig) {
+            let named = named(w).or_else(|| spec.resource.clone());
+            count(0, named.unwrap_or_else(|| names::WHOLE_GPU_RESOURCE.into()), w);
+        }
+    }
 }
 
-/// Counts the devices of one resource.
-pub fn count<'a>(devices: impl Iterator<Item = &'a Device>, resource: &str) -> Capacity {
-    devices.filter(|d| d.resource == resource).fold(Capacity::default(), |mut sum, device| {
-        sum.total += 1;
-        match device.usage {
-            Use::Held => sum.allocated += 1,
-            Use::Free => sum.free += 1,
-            Use::Withdrawn => sum.unschedulable += 1,
-        }
+/// Adds up the devices of one resource.
+pub fn sum<'a>(nodes: impl Iterator<Item = &'a NodeDevices>, resource: &str) -> Capacity {
+    nodes.filter_map(|n| n.by_resource.get(resource)).fold(Capacity::default(), |mut sum, here| {
+        let Capacity { total, allocated, free, unschedulable } = here;
+        sum.total += total;
+        sum.allocated += allocated;
+        sum.free += free;
+        sum.unschedulable += unschedulable;
         sum
     })
 }
 
 /// Devices that pods hold, by namespace and resource.
-pub fn held(devices: &[Device]) -> BTreeMap<Claim, i32> {
-    let mut held = BTreeMap::new();
-    for (pod, device) in devices.iter().filter_map(|d| Some((d.pod.as_ref()?, d))) {
-        *held.entry((pod.namespace.to_string(), device.resource.clone())).or_default() += 1;
+pub fn held<'a>(nodes: impl Iterator<Item = &'a NodeDevices>) -> BTreeMap<Claim, i32> {
+    let mut held: BTreeMap<Claim, i32> = BTreeMap::new();
+    for (claim, count) in nodes.flat_map(|n| &n.held) {
+        match held.get_mut(claim) {
+            Some(sum) => *sum += count,
+            None => drop(held.insert(claim.clone(), *count)),
+        }
     }
     held
 }

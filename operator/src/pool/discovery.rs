@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{Board, BoardProfile, GpuNode, GpuNodeStatus, names};
+use gputenancy_crds::{Board, BoardProfile, GpuNodeStatus, names};
 use kube::ResourceExt as _;
 
 use gputenancy_engine::projection::SlimNode;
@@ -15,8 +15,8 @@ const LOOKED: &str = "nvidia.com/gfd.timestamp";
 /// Media and copy engines in the order of `GpuNode.status.boards[].profiles[].engines`.
 const ENGINES: [&str; 5] = ["copy", "decoder", "encoder", "jpeg", "ofa"];
 
-/// The labels that a node shall have; `changing`: as they are until the layout has settled.
-pub fn labels(node: &SlimNode, agreement: &GpuNode, changing: bool) -> BTreeMap<String, String> {
+/// The labels that a node shall have. `instances`: those [`of`] its instances; `changing`: as they are until the layout has settled.
+pub fn labels(node: &SlimNode, instances: &BTreeMap<String, String>, changing: bool) -> BTreeMap<String, String> {
     if node.labels().contains_key(LOOKED) {
         return BTreeMap::new();
     }
@@ -24,7 +24,7 @@ pub fn labels(node: &SlimNode, agreement: &GpuNode, changing: bool) -> BTreeMap<
         let present = node.labels().iter().filter(|(label, _)| label.starts_with(PREFIX));
         return present.map(|(label, value)| (label.clone(), value.clone())).collect();
     }
-    agreement.status.as_ref().map(of).unwrap_or_default()
+    instances.clone()
 }
 
 /// Is this label written here, on a node with these labels?
@@ -32,8 +32,8 @@ pub fn owns(labels: &BTreeMap<String, String>, label: &str) -> bool {
     label.starts_with(PREFIX) && !labels.contains_key(LOOKED)
 }
 
-/// Where boards of several kinds offer a profile of one name, its size is told as on the last of them.
-fn of(status: &GpuNodeStatus) -> BTreeMap<String, String> {
+/// Labels of the instances that exist. Where boards of several kinds offer a profile of one name, its size is told as on the last of them.
+pub fn of(status: &GpuNodeStatus) -> BTreeMap<String, String> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut kinds: BTreeMap<&str, (&Board, &BoardProfile)> = BTreeMap::new();
     for gpu in &status.gpus {
@@ -82,35 +82,34 @@ mod tests {
         node
     }
 
-    fn agreement() -> GpuNode {
+    /// Labels of one finished instance.
+    fn instances() -> BTreeMap<String, String> {
         let profile = json!({"id": 19, "name": "1g.10gb+me", "slices": 1, "memory": "9728Mi", "size": 1, "starts": [0], "max": 1, "engines": [1, 1, 0, 1, 1]});
         let instance = json!({"start": 0, "profile": "1g.10gb+me", "gi": 1, "ci": 0, "device": {}});
         let half_made = json!({"start": 1, "profile": "1g.10gb+me", "gi": 2, "device": {}});
         let board = json!({"product": "NVIDIA-A100-SXM4-80GB", "memory": "80Gi", "slices": 7, "memorySlices": 8, "profiles": [profile]});
-        let mut node = GpuNode::new("n", gputenancy_crds::GpuNodeSpec::default());
         let gpu = json!({"uuid": "GPU-0", "index": 0, "board": 0, "instances": [instance, half_made]});
-        node.status = serde_json::from_value(json!({"boards": [board], "gpus": [gpu]})).unwrap();
-        node
+        of(&serde_json::from_value(json!({"boards": [board], "gpus": [gpu]})).unwrap())
     }
 
     #[test]
     fn every_number_of_a_finished_instance_has_its_label() {
-        insta::assert_yaml_snapshot!(labels(&node(&[]), &agreement(), false));
+        insta::assert_yaml_snapshot!(labels(&node(&[]), &instances(), false));
     }
 
     #[test]
     fn nvidias_own_discovery_is_left_alone() {
         let node = node(&[(LOOKED, "1"), ("nvidia.com/mig-1g.10gb.count", "7")]);
-        let wanted = labels(&node, &agreement(), false);
+        let wanted = labels(&node, &instances(), false);
         assert!(wanted.is_empty() && !node.labels().keys().any(|label| owns(node.labels(), label)));
     }
 
     #[test]
     fn labels_stay_until_a_change_is_over_and_none_outlives_its_instances() {
         let node = node(&[("nvidia.com/mig-1g.10gb.count", "7"), ("nvidia.com/mig.config", "all-1g.10gb")]);
-        let during = labels(&node, &agreement(), true);
+        let during = labels(&node, &instances(), true);
         assert_eq!(during.keys().collect::<Vec<_>>(), ["nvidia.com/mig-1g.10gb.count"]);
-        let after = labels(&node, &agreement(), false);
+        let after = labels(&node, &instances(), false);
         let stale = node.labels().keys().filter(|l| owns(node.labels(), l) && !after.contains_key(*l));
         assert_eq!(stale.collect::<Vec<_>>(), ["nvidia.com/mig-1g.10gb.count"]);
     }

@@ -2,19 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{ChangePhase, GpuPool, GpuPoolSpec, GpuSpec, Guarantee, Layout, Trust, names};
+use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuPoolSpec, GpuSpec, Guarantee, Layout, Trust, names};
 use kube::ResourceExt as _;
 
 use super::{
-    agents, canary,
-    devices::{self, Device},
-    fleet_plan::FleetPlan,
-    inventory::Inventory,
-    mig_manager,
-    node_specs::plugin_observation,
-    ownership::Ownership,
+    agents, canary, devices::NodeDevices, fleet_plan::FleetPlan, inventory::Inventory, mig_manager,
+    node_specs::plugin_observation, node_views::NodeViews, ownership::Ownership,
 };
-use crate::plan::{self, GpuKey, GpuPlan, PodName, PoolName, TenantFacts};
+use crate::plan::{self, GpuKey, GpuPlan, NodeName, PodName, PoolName, TenantFacts};
 use gputenancy_engine::{
     change::{
         self, CanaryPod, ChangeCandidate, ChangeDecision, ChangeObservation, EvictionNotice, MigManagerContext, Policy,
@@ -57,19 +52,28 @@ struct Shared<'a> {
     pods: BTreeMap<&'a str, Vec<(&'a PodName, &'a SlimPod)>>,
     intent: String,
     canaries: BTreeMap<String, CanaryPod>,
-    admitted: BTreeSet<GpuKey>,
+    admitted: BTreeSet<&'a GpuKey>,
 }
 
-/// Decides for every GPU; notices name places where the same is free.
-pub fn decisions(inputs: &ChangeInputs<'_>, devices: &[Device]) -> BTreeMap<GpuKey, ChangeDecision> {
+/// Decides for every GPU that is not at rest; notices name places where the same is free.
+pub fn decisions(inputs: &ChangeInputs<'_>, views: &NodeViews) -> BTreeMap<GpuKey, ChangeDecision> {
     let ChangeInputs { inventory, plan: FleetPlan { plan, repartitions, .. }, mig_managers, .. } = inputs;
     let fleet = inventory.fleet;
+    let at_rest = |key: &GpuKey, gpu: &GpuPlan, node: &GpuNode| {
+        let managed = mig_managers.contains_key(key.node.as_str());
+        !managed && change::is_at_rest(node, key.uuid.as_str(), inputs.plan.target(key, gpu))
+    };
+    let gpus = with_nodes(fleet, &plan.gpus).filter(|(key, gpu, node)| node.is_some_and(|n| !at_rest(key, gpu, n)));
+    let busy: Vec<(&GpuKey, &GpuPlan)> = gpus.map(|(key, gpu, _)| (key, gpu)).collect();
+    if busy.is_empty() {
+        return BTreeMap::new();
+    }
     let (intent, canaries) = (intent(fleet), canary::pods(inventory));
     let shared = Shared { pods: fleet.pods_by_node(), intent, canaries, admitted: admitted(inputs) };
     let decide = |(key, gpu): (&GpuKey, &GpuPlan), others_idle| {
         Some((key.clone(), decision(inputs, &shared, (key, gpu), others_idle)?))
     };
-    let mut decisions: BTreeMap<_, _> = plan.gpus.iter().filter_map(|gpu| decide(gpu, true)).collect();
+    let mut decisions: BTreeMap<_, _> = busy.into_iter().filter_map(|gpu| decide(gpu, true)).collect();
     for name in mig_managers.keys() {
         let node = GpuKey { node: name.as_str().into(), uuid: "".into() }..;
         let here = decisions.range(node.clone()).take_while(|(k, _)| k.node.as_str() == name);
@@ -83,7 +87,7 @@ pub fn decisions(inputs: &ChangeInputs<'_>, devices: &[Device]) -> BTreeMap<GpuK
     }
     for decision in decisions.values_mut() {
         let notices = std::mem::take(&mut decision.notices).into_iter().map(|notice| {
-            let elsewhere = notice.resource.as_deref().map_or_else(String::new, |r| places(devices, r));
+            let elsewhere = notice.resource.as_deref().map_or_else(String::new, |r| places(views, r));
             EvictionNotice { elsewhere, ..notice }
         });
         decision.notices = notices.collect();
@@ -171,11 +175,9 @@ fn by_name<T>(objects: impl Iterator<Item = (String, T)>) -> Vec<(String, T)> {
 }
 
 /// Where a resource is free; removed instances are not.
-fn places(devices: &[Device], resource: &str) -> String {
-    let mut free: BTreeMap<&str, usize> = BTreeMap::new();
-    for device in devices.iter().filter(|d| d.resource == resource && d.usage == devices::Use::Free) {
-        *free.entry(&device.node).or_default() += 1;
-    }
+fn places(views: &NodeViews, resource: &str) -> String {
+    let free = |(node, devices): (_, &NodeDevices)| Some((node, devices.by_resource.get(resource)?.free));
+    let free: Vec<(&str, i32)> = views.by_node().filter_map(free).filter(|(_, n)| *n > 0).collect();
     let places: Vec<String> = free.iter().take(5).map(|(node, n)| format!("{node} ({n})")).collect();
     if places.is_empty() {
         return format!("no {resource} is free now");
@@ -208,37 +210,51 @@ fn spec_of<'a>(fleet: &'a Fleet, key: &GpuKey) -> Option<&'a GpuSpec> {
     fleet.gpu_nodes.get(key.node.as_str())?.spec.gpus.iter().find(|g| g.uuid == key.uuid.as_str())
 }
 
+/// Planned GPUs with their nodes. GPUs of one node follow each other, so that each node is looked up once.
+fn with_nodes<'a>(
+    fleet: &'a Fleet,
+    gpus: &'a BTreeMap<GpuKey, GpuPlan>,
+) -> impl Iterator<Item = (&'a GpuKey, &'a GpuPlan, Option<&'a GpuNode>)> {
+    let mut last: Option<(&NodeName, Option<&GpuNode>)> = None;
+    gpus.iter().map(move |(key, gpu)| {
+        let known = last.filter(|(name, _)| **name == key.node);
+        let (_, node) =
+            *last.insert(known.unwrap_or_else(|| (&key.node, fleet.gpu_nodes.get(key.node.as_str()).map(|n| &**n))));
+        (key, gpu, node)
+    })
+}
+
 /// GPUs that may begin a change now, by each pool's limit.
-fn admitted(inputs: &ChangeInputs<'_>) -> BTreeSet<GpuKey> {
+fn admitted<'a>(inputs: &ChangeInputs<'a>) -> BTreeSet<&'a GpuKey> {
     let ChangeInputs { inventory, ownership, plan, .. } = inputs;
     let Inventory { fleet, now, .. } = *inventory;
-    let mut by_pool: BTreeMap<&PoolName, Vec<ChangeCandidate<GpuKey>>> = BTreeMap::new();
+    let mut by_pool: BTreeMap<&PoolName, Vec<ChangeCandidate<&GpuKey>>> = BTreeMap::new();
     // a change that is suspended by a conflicting owner takes no slot, nor one on a node that has been silent for long
-    for (key, gpu) in plan.plan.gpus.iter().filter(|(key, _)| !ownership.is_conflicting(&key.node)) {
-        let spec = spec_of(fleet, key);
+    for (key, gpu, node) in with_nodes(fleet, &plan.plan.gpus).filter(|(key, ..)| !ownership.is_conflicting(&key.node))
+    {
+        let spec = node.and_then(|n| n.spec.gpus.iter().find(|g| g.uuid == key.uuid.as_str()));
         let phase = spec.and_then(|s| s.change.as_ref()).map(|c| c.phase);
         let changing = phase.is_some_and(|p| p < ChangePhase::RolledBack) && agents::holds_slot(inventory, &key.node);
         // a GPU that is not listed yet has no devices, and waits for no slot unless it must be partitioned
-        let present = spec.map(|s| plan::plain(s.layout()));
         let target = plan.target(key, gpu);
         // another placement alone is no change where the MIG manager places
-        let kept = mig_manager::keeps(fleet, key, target);
-        let differs = |target: &Layout| present.as_ref().is_some_and(|p| p != target);
-        let wanted = gpu.changed && !kept || plan.repartitions.contains_key(key) || target.is_some_and(differs);
+        let kept = || mig_manager::keeps(fleet, key, target);
+        let differs = |target: &Layout| spec.is_some_and(|s| !plan::has_layout(s, target));
+        let wanted = gpu.changed && !kept() || plan.repartitions.contains_key(key) || target.is_some_and(differs);
         // what cannot begin must not be admitted in place of another GPU
         let wanted = wanted && !fleet.liveness(key.node.as_str()).is_silent_for(GRACE_PERIOD, *now);
         let rank = plan.effective(key, gpu).rank;
-        by_pool.entry(&gpu.pool).or_default().push(ChangeCandidate { gpu: key.clone(), changing, wanted, rank });
+        by_pool.entry(&gpu.pool).or_default().push(ChangeCandidate { gpu: key, changing, wanted, rank });
     }
     let limit = |pool: &PoolName| {
         let found = fleet.pools.iter().find(|p| p.name_any() == pool.as_str());
         found.map(|p| p.spec.disruption.max_unavailable.clone())
     };
-    let managed = |candidates: &[ChangeCandidate<GpuKey>]| {
+    let managed = |candidates: &[ChangeCandidate<&GpuKey>]| {
         let mut nodes = candidates.iter().filter_map(|c| fleet.gpu_nodes.get(c.gpu.node.as_str()));
         nodes.any(|node| is_managed(node))
     };
-    let admit = |(pool, candidates): (&PoolName, Vec<ChangeCandidate<GpuKey>>)| {
+    let admit = |(pool, candidates): (&PoolName, Vec<ChangeCandidate<&'a GpuKey>>)| {
         Some(if managed(&candidates) {
             change::admit_node(&candidates, &plan.repartitions)
         } else {

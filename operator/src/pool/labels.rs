@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use gputenancy_crds::{ChangePhase, GpuNode, names};
 use kube::ResourceExt as _;
 
-use super::{discovery, ownership::Ownership};
-use crate::plan::{NodeName, plain};
-use gputenancy_engine::{fingerprint::fingerprint, fleet::Fleet};
+use super::{discovery, node_views::NodeViews, ownership::Ownership};
+use crate::plan::NodeName;
+use gputenancy_engine::fleet::Fleet;
 
 /// Value of the label `layout.state` while a GPU of the node changes.
 const CHANGING: &str = "changing";
@@ -16,7 +16,7 @@ const CHANGING: &str = "changing";
 pub type Labels = BTreeMap<String, String>;
 
 /// Labels by node, where they differ from what the node has; a node with a conflicting owner keeps those that it has.
-pub fn labels(fleet: &Fleet, ownership: &Ownership) -> BTreeMap<NodeName, Labels> {
+pub fn labels(fleet: &Fleet, ownership: &Ownership, views: &NodeViews) -> BTreeMap<NodeName, Labels> {
     let mut differing = BTreeMap::new();
     for (name, node) in &fleet.nodes {
         let key = NodeName::from(name.as_str());
@@ -29,9 +29,11 @@ pub fn labels(fleet: &Fleet, ownership: &Ownership) -> BTreeMap<NodeName, Labels
             wanted.insert(names::POOL_LABEL.to_owned(), pool.to_string());
             if !gpu_node.spec.gpus.is_empty() {
                 let state = state(gpu_node);
-                wanted.insert(names::LAYOUT_LABEL.to_owned(), layout(gpu_node));
                 wanted.insert(names::LAYOUT_STATE_LABEL.to_owned(), state.to_owned());
-                wanted.extend(discovery::labels(node, gpu_node, state == CHANGING));
+                if let Some(view) = views.get(name) {
+                    wanted.insert(names::LAYOUT_LABEL.to_owned(), view.layout.clone());
+                    wanted.extend(discovery::labels(node, &view.instance_labels, state == CHANGING));
+                }
             }
         }
         if gpu_node.and_then(|n| n.status.as_ref()).is_some_and(|s| s.simulated == Some(true)) {
@@ -51,17 +53,6 @@ pub fn unwanted<'a>(labels: &'a Labels, wanted: &'a Labels) -> impl Iterator<Ite
     let owned = [names::POOL_LABEL, names::LAYOUT_LABEL, names::LAYOUT_STATE_LABEL];
     let present = labels.keys().map(String::as_str);
     present.filter(move |l| (owned.contains(l) || discovery::owns(labels, l)) && !wanted.contains_key(*l))
-}
-
-/// Fingerprint of the layouts in the order of the GPUs' indices. A GPU under change counts with the layout that its spec has.
-fn layout(node: &GpuNode) -> String {
-    let index = |uuid: &str| {
-        let state = node.status.iter().flat_map(|s| &s.gpus).find(|g| g.uuid == uuid);
-        state.map_or(i32::MAX, |s| s.index)
-    };
-    let mut layouts: Vec<_> = node.spec.gpus.iter().map(|g| (index(&g.uuid), plain(g.layout()))).collect();
-    layouts.sort();
-    fingerprint(&layouts)
 }
 
 fn state(node: &GpuNode) -> &'static str {

@@ -14,6 +14,7 @@ pub(crate) mod inventory;
 mod labels;
 mod mig_manager;
 mod node_specs;
+mod node_views;
 mod ownership;
 mod profile_status;
 mod silence;
@@ -40,15 +41,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    apply::Writer,
-    cache::Caches,
-    fleet_view::FleetView,
-    metrics::Metrics,
-    plan::{NodeName, Planner},
-};
+use crate::{apply::Writer, cache::Caches, fleet_view::FleetView, metrics::Metrics, plan::NodeName};
 use agents::AbsentAgents;
-use decide::{FleetDecision, decide};
+use decide::{FleetDecision, Remembered, decide};
 use gputenancy_engine::fleet::{Fleet, Refusals};
 use inventory::Inventory;
 pub(crate) use taints::without_ours;
@@ -80,7 +75,7 @@ pub struct Controller {
 /// What one decision leaves to the next.
 #[derive(Default)]
 struct Memory {
-    planner: Planner,
+    remembered: Remembered,
     /// What is remembered of writes, by node.
     nodes: BTreeMap<NodeName, NodeState>,
     /// Marks of taints as last seen, by node.
@@ -210,7 +205,7 @@ impl Memory {
             marks: &self.marks,
             lagging: &lagging,
         };
-        decide(&inventory, &mut self.planner)
+        decide(&inventory, &mut self.remembered)
     }
 }
 

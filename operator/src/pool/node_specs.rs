@@ -1,6 +1,6 @@
 //! The new `GpuNode` spec of every node, with the decisions that it carries out.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_crds::{
     Advertiser, AgentStep, Change, ChangePhase, GpuNode, GpuNodeSpec, GpuSpec, GpuState, Partitioner, names,
@@ -45,11 +45,15 @@ pub fn work(
     for (name, node) in inventory.fleet.gpu_nodes.iter().filter(|(name, _)| !inventory.lagging.contains(*name)) {
         let key = NodeName::from(name.as_str());
         let (here, manager) = (by_node.remove(&key).unwrap_or_default(), mig_managers.get(name));
-        let spec = spec(inventory, ownership, (&key, node), &here, manager);
-        let spec = (cached.gpu_nodes.get(name).map(|n| &n.spec) != Some(&spec)).then_some(spec);
+        let written = cached.gpu_nodes.get(name);
+        let same = manager.is_none()
+            && written.is_some_and(|n| Arc::ptr_eq(n, node))
+            && keeps_spec(ownership, (&key, &node.spec), &here);
+        let spec = (!same).then(|| spec(inventory, ownership, (&key, node), &here, manager));
+        let spec = spec.filter(|spec| written.map(|n| &n.spec) != Some(spec));
         let events = manager.map(|m| ChangeDecision { events: m.events.clone(), ..ChangeDecision::default() });
         let decisions: Vec<ChangeDecision> =
-            here.into_iter().map(|(_, d)| d.clone()).chain(events).filter(has_work).collect();
+            here.into_iter().map(|(_, d)| d).filter(|d| has_work(d)).cloned().chain(events.filter(has_work)).collect();
         let pooled = ownership.is_pooled(&key) || mig_manager::awaits_answer(node);
         let plugin = plugin_step(inventory, node, pooled).filter(|_| !ownership.is_conflicting(&key));
         let plugin = plugin.unwrap_or_default();
@@ -58,6 +62,16 @@ pub fn work(
         }
     }
     work
+}
+
+/// Whether [`spec`] returns the present spec: most nodes are at rest, and a spec of eight GPUs is long.
+fn keeps_spec(
+    ownership: &Ownership,
+    (key, spec): (&NodeName, &GpuNodeSpec),
+    decisions: &[(&str, &ChangeDecision)],
+) -> bool {
+    let keeps_gpus = ownership.is_pooled(key) && decisions.iter().all(|(_, d)| d.spec.is_none());
+    keeps_gpus && spec.mig_manager.is_none() && ownership.is_assigned(key, spec)
 }
 
 fn spec(

@@ -20,7 +20,7 @@ pub fn status(seen: &Seen<'_>, profile: &GpuProfile) -> GpuProfileStatus {
     // a profile without instances has no devices, even if another profile uses its resource name
     let refused = matches!(&overall, Overall::Stalled { reason, .. } if *reason != reasons::PROFILE_NOT_SUPPORTED);
     let capacity =
-        if refused { gputenancy_crds::Capacity::default() } else { devices::count(seen.devices.iter(), &resource) };
+        if refused { gputenancy_crds::Capacity::default() } else { devices::sum(seen.views.devices(), &resource) };
     let tenants =
         seen.fleet.tenants.iter().filter(|t| t.spec.gpus.iter().any(|g| g.profile == name && g.count > 0)).count();
     GpuProfileStatus {

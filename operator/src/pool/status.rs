@@ -14,12 +14,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use super::{
-    devices::{self, Device},
-    node_specs::is_releasable,
-    silence,
-    tolerated::Tolerated,
-};
+use super::{devices, node_specs::is_releasable, node_views::NodeViews, silence, tolerated::Tolerated};
 use crate::plan::{GpuKey, NodeName, Plan, PoolName, Problem, membership, resource_name};
 use gputenancy_engine::{
     change::{ChangeDecision, Window, WindowError},
@@ -38,8 +33,8 @@ pub struct Seen<'a> {
     pub members: &'a BTreeMap<NodeName, Vec<PoolName>>,
     /// What the change machine decided.
     pub decisions: &'a BTreeMap<GpuKey, ChangeDecision>,
-    /// All devices.
-    pub devices: &'a [Device],
+    /// Devices of each node.
+    pub views: &'a NodeViews,
     /// Whether changes may begin now, for each pool.
     pub windows: &'a BTreeMap<String, Result<Window, WindowError>>,
     /// Key of the taint that pods of tenants tolerate.
@@ -118,11 +113,10 @@ fn nodes_of<'a>(seen: &Seen<'a>, pool: &str) -> BTreeSet<&'a str> {
 }
 
 fn profiles(seen: &Seen<'_>, pool: &GpuPool, nodes: &BTreeSet<&str>) -> Vec<PoolProfile> {
-    let here: Vec<&Device> = seen.devices.iter().filter(|d| nodes.contains(d.node.as_str())).collect();
+    let here = || nodes.iter().filter_map(|n| seen.views.get(n)).map(|view| &view.devices);
     let of = |name: &String| {
         let profile = seen.fleet.profiles.iter().find(|p| p.name_any() == *name);
-        let count =
-            profile.map(|p| devices::count(here.iter().copied(), &resource_name(name, &p.spec))).unwrap_or_default();
+        let count = profile.map(|p| devices::sum(here(), &resource_name(name, &p.spec))).unwrap_or_default();
         PoolProfile { name: name.clone(), total: count.total, allocated: count.allocated, free: count.free }
     };
     pool.spec.profiles.iter().map(of).collect()
@@ -130,8 +124,8 @@ fn profiles(seen: &Seen<'_>, pool: &GpuPool, nodes: &BTreeSet<&str>) -> Vec<Pool
 
 fn changes(seen: &Seen<'_>, pool: &str) -> Vec<PoolChange> {
     let of = |(key, decision): (&GpuKey, &ChangeDecision)| {
-        let gpu = seen.plan.gpus.get(key).filter(|g| g.pool.as_str() == pool)?;
         let progress = decision.progress.clone()?;
+        let gpu = seen.plan.gpus.get(key).filter(|g| g.pool.as_str() == pool)?;
         Some(PoolChange {
             node: key.node.to_string(),
             gpu: gpu.index,
@@ -202,8 +196,8 @@ pub fn news(before: &[Condition], now: &[Condition]) -> Vec<(EventType, Reason, 
 
 fn pending(seen: &Seen<'_>, pool: &str) -> Vec<PendingChange> {
     let of = |(key, decision): (&GpuKey, &ChangeDecision)| {
-        let gpu = seen.plan.gpus.get(key).filter(|g| g.pool.as_str() == pool)?;
         let message = decision.pending.clone()?;
+        let gpu = seen.plan.gpus.get(key).filter(|g| g.pool.as_str() == pool)?;
         Some(PendingChange { node: key.node.to_string(), gpu: gpu.index, message })
     };
     let mut pending: Vec<PendingChange> = seen.decisions.iter().filter_map(of).collect();

@@ -1,5 +1,6 @@
 //! Passes over fleets made by hand.
 
+mod large_fleet;
 mod silent_agents;
 
 use std::{
@@ -17,13 +18,13 @@ use serde_json::{Value, json};
 use gputenancy_engine::fleet::{Fleet, Refusals};
 
 use super::{
-    decide::{FleetDecision, decide},
-    devices::{self, Use},
+    decide::{FleetDecision, Remembered, decide},
+    devices::NodeDevices,
     gpu_changes::intent,
     inventory::Inventory,
     tolerated::Tolerated,
 };
-use crate::plan::{Planner, PodName, Snapshot};
+use crate::plan::{PodName, Snapshot};
 
 fn read<K: serde::de::DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).unwrap()
@@ -72,11 +73,11 @@ fn fleet(pools: &[&str]) -> Fleet {
 }
 
 fn at(fleet: &Fleet, seconds: i64, lagging: &[&str]) -> FleetDecision {
-    next(fleet, &mut Planner::default(), seconds, lagging)
+    next(fleet, &mut Remembered::default(), seconds, lagging)
 }
 
 /// A pass that goes on from the plan of the last one.
-fn next(fleet: &Fleet, planner: &mut Planner, seconds: i64, lagging: &[&str]) -> FleetDecision {
+fn next(fleet: &Fleet, remembered: &mut Remembered, seconds: i64, lagging: &[&str]) -> FleetDecision {
     let lagging: BTreeSet<String> = lagging.iter().map(|n| (*n).to_owned()).collect();
     let now = Timestamp::from_second(seconds).unwrap();
     let inventory = Inventory {
@@ -88,7 +89,7 @@ fn next(fleet: &Fleet, planner: &mut Planner, seconds: i64, lagging: &[&str]) ->
         marks: &BTreeMap::new(),
         lagging: &lagging,
     };
-    decide(&inventory, planner)
+    decide(&inventory, remembered)
 }
 
 /// Carries out a pass as an API server and an agent would.
@@ -243,9 +244,8 @@ fn a_held_device_is_neither_free_nor_allocated() {
     let mut fleet = settled();
     let node = Arc::make_mut(fleet.gpu_nodes.get_mut("n").unwrap());
     node.spec.gpus[0].hold = vec![0];
-    let found = devices::all(&fleet);
-    assert_eq!(found.iter().map(|d| d.usage).collect::<Vec<_>>(), [Use::Withdrawn, Use::Free]);
-    let count = devices::count(found.iter(), "nvidia.com/gpu");
+    let found = NodeDevices::of(&fleet.gpu_nodes["n"], true);
+    let count = &found.by_resource["nvidia.com/gpu"];
     assert_eq!((count.total, count.free, count.unschedulable, count.allocated), (2, 1, 1, 0));
 }
 
@@ -384,7 +384,7 @@ fn mark_of_a_taint_that_was_removed_by_hand_is_written_again() {
         marks: &marks,
         lagging: &BTreeSet::new(),
     };
-    let again = decide(&inventory, &mut Planner::default()).taints.into_values().next().unwrap();
+    let again = decide(&inventory, &mut Remembered::default()).taints.into_values().next().unwrap();
     assert_eq!((again.taints, again.mark), (set.taints, set.mark));
     node.spec.taints.clear();
     fleet.nodes.insert("n".into(), Arc::new(node));
@@ -533,7 +533,7 @@ fn a_nodes_labels_tell_how_it_is_carved_and_whether_that_changes() {
 #[test]
 fn pass_with_a_kept_plan_decides_the_same_as_a_first_pass() {
     let mut fleet = fleet(&["p"]);
-    let mut planner = Planner::default();
+    let mut remembered = Remembered::default();
     for second in 0..40 {
         match second {
             8 => Arc::make_mut(&mut fleet.tenants[0]).spec.gpus[0].count = 2,
@@ -542,7 +542,7 @@ fn pass_with_a_kept_plan_decides_the_same_as_a_first_pass() {
             32 => drop(Arc::make_mut(fleet.gpu_nodes.get_mut("n").unwrap()).status.as_mut().unwrap().gpus.pop()),
             _ => {}
         }
-        let pass = next(&fleet, &mut planner, second, &[]);
+        let pass = next(&fleet, &mut remembered, second, &[]);
         assert_eq!(format!("{pass:?}"), format!("{:?}", at(&fleet, second, &[])), "after {second} s");
         carry_out(&mut fleet, &pass);
     }

@@ -20,7 +20,7 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> FleetView {
         let name = profile.name_any();
         let resource = resource_name(&name, &profile.spec);
         resources.insert(resource.clone());
-        let free = devices::count(seen.devices.iter(), &resource).free;
+        let free = devices::sum(seen.views.devices(), &resource).free;
         let refused = refused(seen, snapshot, &name);
         let contract = contract(seen, &name, &profile.spec);
         profiles.insert(name, ProfileView { resource, trust: trust_needed(&profile.spec), refused, free, contract });
@@ -43,7 +43,7 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> FleetView {
         resources,
         weights: device_weights(snapshot),
         tenants: tenants.collect(),
-        held: devices::held(seen.devices),
+        held: devices::held(seen.views.devices()),
         waiting: devices::waiting(seen.fleet),
     }
 }

@@ -32,17 +32,20 @@ pub fn admit<K: Clone + Ord>(gpus: &[ChangeCandidate<K>], max_unavailable: &IntO
 
 /// GPUs of a pool with `partitioner: MigManager` that may begin a change now: all that need one, of one node at a time. While a node
 /// changes, only its GPUs in `repartitioned` join, because they are repartitioned with the others.
-pub fn admit_node(gpus: &[ChangeCandidate<GpuKey>], repartitioned: &BTreeMap<GpuKey, String>) -> BTreeSet<GpuKey> {
+pub fn admit_node<'a>(
+    gpus: &[ChangeCandidate<&'a GpuKey>],
+    repartitioned: &BTreeMap<GpuKey, String>,
+) -> BTreeSet<&'a GpuKey> {
     let changing: BTreeSet<&NodeName> = gpus.iter().filter(|g| g.changing).map(|g| &g.gpu.node).collect();
     if !changing.is_empty() {
-        let joins = |g: &&ChangeCandidate<GpuKey>| {
-            !g.changing && repartitioned.contains_key(&g.gpu) && changing.contains(&g.gpu.node)
+        let joins = |g: &&ChangeCandidate<&GpuKey>| {
+            !g.changing && repartitioned.contains_key(g.gpu) && changing.contains(&g.gpu.node)
         };
-        return gpus.iter().filter(joins).map(|g| g.gpu.clone()).collect();
+        return gpus.iter().filter(joins).map(|g| g.gpu).collect();
     }
     let wanted = || gpus.iter().filter(|g| g.wanted);
-    let node = wanted().min_by_key(|g| (g.rank, &g.gpu)).map(|g| &g.gpu.node);
-    wanted().filter(|g| Some(&g.gpu.node) == node).map(|g| g.gpu.clone()).collect()
+    let node = wanted().min_by_key(|g| (g.rank, g.gpu)).map(|g| &g.gpu.node);
+    wanted().filter(|g| Some(&g.gpu.node) == node).map(|g| g.gpu).collect()
 }
 
 /// A number, or a percentage of the pool's GPUs rounded down; at least one.

@@ -8,7 +8,7 @@ use gputenancy_crds::{
 };
 use gputenancy_engine::change::{
     CanaryPod, CanaryRequest, ChangeDecision, ChangeObservation, Eviction, EvictionNotice, PodController, PodFacts,
-    Policy, Refusal, step,
+    Policy, Refusal, is_at_rest, step,
 };
 use gputenancy_plan::{PodName, plain, seen};
 use k8s_openapi::jiff::Timestamp;
@@ -229,7 +229,7 @@ impl World {
         };
         let pods = self.pods.iter().map(|(name, pod)| (name.clone(), facts(pod))).collect();
         let canaries = self.canaries.iter().map(|(name, tried)| (name.clone(), tried.pod.clone())).collect();
-        step(&ChangeObservation {
+        let decision = step(&ChangeObservation {
             cordoned: None,
             now: self.now,
             uuid: UUID,
@@ -244,7 +244,10 @@ impl World {
             agent_alive: self.agent_alive(),
             mig_manager: None,
             may_start: true,
-        })
+        });
+        let at_rest = is_at_rest(&self.node, UUID, Some(&self.target));
+        assert!(!at_rest || decision == ChangeDecision::default(), "at rest, and yet: {decision:?}");
+        decision
     }
 
     /// Everything that the future depends on, times relative to now.

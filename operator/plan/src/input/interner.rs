@@ -2,8 +2,9 @@
 
 use std::{collections::HashSet, hash::Hash, sync::Arc};
 
-use gputenancy_crds::Layout;
+use gputenancy_crds::{GpuSpec, Layout};
 
+use super::layout::{has_layout, plain};
 use crate::board::BoardGeometry;
 
 /// Every value so far.
@@ -11,6 +12,8 @@ use crate::board::BoardGeometry;
 pub struct Interner {
     texts: HashSet<Arc<str>>,
     layouts: HashSet<Arc<Layout>>,
+    /// The layout of the last spec: the GPUs of a node mostly have the same.
+    last: Option<Arc<Layout>>,
     boards: HashSet<Arc<BoardGeometry>>,
 }
 
@@ -28,6 +31,16 @@ impl Interner {
     /// The one copy of a layout.
     pub fn layout(&mut self, layout: Layout) -> Arc<Layout> {
         one(&mut self.layouts, layout)
+    }
+
+    /// The one copy of a spec's layout, in canonical form.
+    pub fn layout_of(&mut self, spec: &GpuSpec) -> Arc<Layout> {
+        if let Some(last) = self.last.as_ref().filter(|last| has_layout(spec, last)) {
+            return Arc::clone(last);
+        }
+        let layout = self.layout(plain(spec.layout()));
+        self.last = Some(Arc::clone(&layout));
+        layout
     }
 
     /// The one copy of a board.

@@ -25,6 +25,25 @@ pub fn plain(mut layout: Layout) -> Layout {
     layout
 }
 
+/// Whether this is the layout of the spec, without a copy of it where instances are in order. `layout` is in canonical form.
+pub fn has_layout(spec: &GpuSpec, layout: &Layout) -> bool {
+    if !spec.instances.is_sorted_by(|one, next| one.start < next.start) {
+        return plain(spec.layout()) == *layout;
+    }
+    let named = |own: &Option<String>, usual: &dyn Fn() -> String| {
+        own.clone().filter(|r| !names::is_canary_resource(r) && *r != usual())
+    };
+    let same = |(has, wanted): (&InstanceSpec, &InstanceSpec)| {
+        (has.start, &has.profile) == (wanted.start, &wanted.profile)
+            && named(&has.resource, &|| names::mig_resource(&has.profile)) == wanted.resource
+    };
+    let whole = || names::WHOLE_GPU_RESOURCE.to_owned();
+    spec.mig == layout.mig
+        && spec.instances.len() == layout.instances.len()
+        && spec.instances.iter().zip(&layout.instances).all(same)
+        && named(&spec.resource, &whole).filter(|_| !spec.mig) == layout.resource
+}
+
 pub(super) fn mig_enabled(state: &GpuState) -> bool {
     state.mig.is_some_and(|m| m.enabled)
 }
@@ -39,4 +58,40 @@ pub(super) fn is_realized(spec: Option<&GpuSpec>, state: &GpuState) -> bool {
     listed.dedup();
     shown.dedup();
     spec.mig == mig_enabled(state) && listed == shown
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, option::of, prelude::*, sample::select};
+
+    use super::*;
+
+    fn layouts() -> impl Strategy<Value = Layout> {
+        let resource = || {
+            let names = [
+                "nvidia.com/mig-1g.10gb".to_owned(),
+                "nvidia.com/gpu".to_owned(),
+                "example.com/own".to_owned(),
+                names::canary_resource(0, 1),
+            ];
+            of(select(names.to_vec()))
+        };
+        let instance = (0..3, select(vec!["1g.10gb", "2g.20gb"]), resource())
+            .prop_map(|(start, profile, resource)| InstanceSpec { start, profile: profile.into(), resource });
+        (any::<bool>(), vec(instance, 0..3), resource()).prop_map(|(mig, instances, resource)| Layout {
+            mig,
+            instances,
+            resource,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn has_layout_compares_canonical_forms(has in layouts(), other in layouts(), same in any::<bool>()) {
+            let wanted = plain(if same { has.clone() } else { other });
+            let Layout { mig, instances, resource } = has.clone();
+            let spec = GpuSpec { mig, instances, resource, ..GpuSpec::default() };
+            prop_assert_eq!(has_layout(&spec, &wanted), plain(has) == wanted);
+        }
+    }
 }

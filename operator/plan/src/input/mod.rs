@@ -19,7 +19,7 @@ use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, Guarantee, TenantNamespace, 
 
 pub use self::{
     interner::Interner,
-    layout::{plain, seen},
+    layout::{has_layout, plain, seen},
     profiles::{resource_name, trust_needed},
     selector::membership,
 };

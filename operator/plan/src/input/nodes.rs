@@ -61,17 +61,21 @@ fn read_node(
         let spec = node.spec.gpus.iter().find(|g| g.uuid == state.uuid);
         let change = spec.and_then(|s| s.change.as_ref());
         let base = match (spec, change) {
-            _ if read_only => Some(seen(state)),
-            (Some(spec), _) if facts.foreign.is_some() => Some(spec.layout()),
-            (Some(_), Some(change)) if change.phase < ChangePhase::RollingBack => Some(change.to.clone()),
-            (Some(_), Some(change)) if change.phase == ChangePhase::RollingBack => Some(change.from.clone()),
-            (Some(spec), _) => Some(spec.layout()),
-            (None, _) => mig_enabled(state).then(|| seen(state)),
+            _ if read_only => Some(interner.layout(seen(state))),
+            (Some(spec), _) if facts.foreign.is_some() => Some(interner.layout_of(spec)),
+            (Some(_), Some(change)) if change.phase < ChangePhase::RollingBack => {
+                Some(interner.layout(plain(change.to.clone())))
+            }
+            (Some(_), Some(change)) if change.phase == ChangePhase::RollingBack => {
+                Some(interner.layout(plain(change.from.clone())))
+            }
+            (Some(spec), _) => Some(interner.layout_of(spec)),
+            (None, _) => mig_enabled(state).then(|| interner.layout(seen(state))),
         };
         let gpu = Gpu {
             index: state.index,
             board: usize::try_from(state.board).unwrap_or(usize::MAX),
-            base: base.map(|layout| interner.layout(plain(layout))),
+            base,
             availability: availability(facts, spec, state, interner),
             changing: change.is_some_and(|c| c.phase <= ChangePhase::RollingBack),
             used: devices_in_use(cluster, spec, state, interner),

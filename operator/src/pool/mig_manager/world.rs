@@ -14,9 +14,9 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use crate::{
-    plan::{Planner, PodName, seen},
+    plan::{PodName, seen},
     pool::{
-        decide::{FleetDecision, decide},
+        decide::{FleetDecision, Remembered, decide},
         inventory::Inventory,
         tolerated::Tolerated,
     },
@@ -62,7 +62,7 @@ pub struct World {
     silicon: Vec<(bool, BTreeMap<i32, String>)>,
     /// Pods by GPU and start.
     pods: BTreeMap<PodName, (usize, i32)>,
-    planner: Planner,
+    remembered: Remembered,
     /// The pool, while it is deleted.
     shelf: Vec<GpuPool>,
     pub evicted: BTreeSet<PodName>,
@@ -131,7 +131,7 @@ impl World {
             manager: Manager::default(),
             silicon: vec![(false, BTreeMap::new()), (false, BTreeMap::new())],
             pods: BTreeMap::new(),
-            planner: Planner::default(),
+            remembered: Remembered::default(),
             shelf: Vec::new(),
             evicted: BTreeSet::new(),
             story: Vec::new(),
@@ -189,7 +189,7 @@ impl World {
             marks: &BTreeMap::new(),
             lagging: &BTreeSet::new(),
         };
-        decide(&inventory, &mut self.planner)
+        decide(&inventory, &mut self.remembered)
     }
 
     /// The operator passes and does so many of the things that it has decided before it crashes. False: there was nothing to do.

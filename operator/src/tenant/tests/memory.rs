@@ -14,8 +14,12 @@ use crate::{
     cache::{Caches, Trigger, Triggers},
     locations::Locations,
     metrics::Metrics,
-    plan::Planner,
-    pool::{Tolerated, decide::decide as decide_fleet, fleet, inventory::Inventory},
+    pool::{
+        Tolerated,
+        decide::{Remembered, decide as decide_fleet},
+        fleet,
+        inventory::Inventory,
+    },
     tenant::{Context, Standard, versions::Written},
 };
 
@@ -217,7 +221,7 @@ async fn all_parts() {
     all.bytes("all stores");
 
     let (refusals, lagging, tolerated) = (BTreeMap::new(), BTreeSet::new(), Tolerated::default());
-    let mut planner = Planner::default();
+    let mut remembered = Remembered::default();
     let part = Measurement::begin();
     let view = {
         let fleet = fleet::read(&caches);
@@ -231,7 +235,7 @@ async fn all_parts() {
             marks: &BTreeMap::new(),
             lagging: &lagging,
         };
-        decide_fleet(&inventory, &mut planner).view
+        decide_fleet(&inventory, &mut remembered).view
     };
     part.bytes("planner with its index, and view");
     assert_eq!(view.tenants.len(), TENANTS);
@@ -239,6 +243,7 @@ async fn all_parts() {
     let copy = view.clone();
     part.bytes("of these, view");
     let part = Measurement::begin();
+    let planner = &mut remembered.planner;
     let snapshot = planner.planned().0.clone();
     part.bytes("of these, snapshot of the planner");
     // problems would be measured too

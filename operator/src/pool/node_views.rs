@@ -1,0 +1,77 @@
+//! What follows from one `GpuNode` alone. It is computed again only when the `GpuNode` has changed: in a large fleet, a decision about one
+//! changed node costs little more than that node.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use gputenancy_crds::GpuNode;
+use gputenancy_engine::{fingerprint::fingerprint, fleet::Fleet};
+
+use super::{devices::NodeDevices, discovery};
+use crate::plan::plain;
+
+/// What follows from each `GpuNode`, by node.
+#[derive(Debug, Default)]
+pub struct NodeViews(BTreeMap<String, NodeView>);
+
+/// What follows from one `GpuNode`.
+#[derive(Debug)]
+pub struct NodeView {
+    /// The object that this follows from; a changed one is another.
+    node: Arc<GpuNode>,
+    /// The node is Ready, and its agent reports.
+    answers: bool,
+    /// Its devices.
+    pub devices: NodeDevices,
+    /// Value of the label for the layout.
+    pub layout: String,
+    /// NVIDIA's labels of its instances.
+    pub instance_labels: BTreeMap<String, String>,
+}
+
+impl NodeView {
+    fn of(node: &Arc<GpuNode>, answers: bool) -> Self {
+        let instance_labels = node.status.as_ref().map(discovery::of).unwrap_or_default();
+        let (devices, layout) = (NodeDevices::of(node, answers), layout(node));
+        Self { node: Arc::clone(node), answers, devices, layout, instance_labels }
+    }
+}
+
+impl NodeViews {
+    /// Brings the views up to date with the fleet.
+    pub fn update(&mut self, fleet: &Fleet) {
+        self.0.retain(|name, _| fleet.gpu_nodes.contains_key(name));
+        for (name, node) in &fleet.gpu_nodes {
+            let answers = fleet.answers(name);
+            let current = self.0.get(name).is_some_and(|v| Arc::ptr_eq(&v.node, node) && v.answers == answers);
+            if !current {
+                self.0.insert(name.clone(), NodeView::of(node, answers));
+            }
+        }
+    }
+
+    /// The view of one node.
+    pub fn get(&self, node: &str) -> Option<&NodeView> {
+        self.0.get(node)
+    }
+
+    /// The devices of every node.
+    pub fn devices(&self) -> impl Iterator<Item = &NodeDevices> {
+        self.0.values().map(|view| &view.devices)
+    }
+
+    /// The devices of every node, with its name.
+    pub fn by_node(&self) -> impl Iterator<Item = (&str, &NodeDevices)> {
+        self.0.iter().map(|(name, view)| (name.as_str(), &view.devices))
+    }
+}
+
+/// Fingerprint of the layouts in the order of the GPUs' indices. A GPU under change counts with the layout that its spec has.
+fn layout(node: &GpuNode) -> String {
+    let index = |uuid: &str| {
+        let state = node.status.iter().flat_map(|s| &s.gpus).find(|g| g.uuid == uuid);
+        state.map_or(i32::MAX, |s| s.index)
+    };
+    let mut layouts: Vec<_> = node.spec.gpus.iter().map(|g| (index(&g.uuid), plain(g.layout()))).collect();
+    layouts.sort();
+    fingerprint(&layouts)
+}
