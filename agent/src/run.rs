@@ -178,7 +178,7 @@ async fn report(args: &Args, channels: &Channels, calls: &Calls, writer: &mut Wr
     let earlier = first.clone().unwrap_or_default();
     let mut conditions = earlier.conditions.clone();
     writer.continue_from(first);
-    let mut limit = RateLimit::new(Instant::now());
+    let (mut limit, mut overwritten) = (RateLimit::new(Instant::now()), 0);
     let origins = Origins { proc_root: "/proc".into(), logs: args.plugin.host_root.join(LOGS) };
     let origin = |pid: u32| (command(&origins.proc_root, pid), origins.of(pid));
     loop {
@@ -223,6 +223,12 @@ async fn report(args: &Args, channels: &Channels, calls: &Calls, writer: &mut Wr
             Ok(()) = state.changed() => {}
             Ok(()) = view.changed() => {}
             Ok(()) = kubelet.changed() => {}
+            Ok(()) = watched.changed() => {
+                let now = watched.borrow_and_update().overwritten;
+                if std::mem::replace(&mut overwritten, now) != now {
+                    writer.forget();
+                }
+            }
             () = sleep(pause) => {}
         }
         sleep(DEBOUNCE).await;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use futures::TryStreamExt;
-use gputenancy_crds::{GpuNode, GpuNodeSpec, GpuNodeStatus, names::AGENT_MANAGER};
+use gputenancy_crds::{GpuNode, GpuNodeSpec, GpuNodeStatus, condition, names::AGENT_MANAGER, reasons};
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::{
     Api, Client, ResourceExt,
@@ -21,6 +21,8 @@ pub struct Watched {
     pub desired: Option<DesiredLayout>,
     /// The status of the first object, which an earlier run of the agent wrote.
     pub first_status: Option<GpuNodeStatus>,
+    /// How often a later object had no status of this agent: the object was created again, or an agent that ends has written last.
+    pub overwritten: u32,
 }
 
 /// Watches the object for ever, and creates it if it is missing. Recorded faults count only for the same `boot_id`.
@@ -51,8 +53,10 @@ fn take(object: GpuNode, boot_id: &str, watched: &watch::Sender<Watched>) {
     let generation = object.metadata.generation.unwrap_or_default();
     let GpuNode { spec, status, .. } = object;
     watched.send_if_modified(|watched| {
+        let overwritten = watched.desired.is_some() && status.as_ref().is_none_or(is_stopped);
+        watched.overwritten += u32::from(overwritten);
         if watched.desired.as_ref().is_some_and(|known| known.generation == generation && known.spec == spec) {
-            return false;
+            return overwritten;
         }
         let recorded = recorded(status.as_ref());
         watched.first_status = watched.first_status.take().or(status);
@@ -60,6 +64,10 @@ fn take(object: GpuNode, boot_id: &str, watched: &watch::Sender<Watched>) {
         watched.desired = Some(DesiredLayout { generation, spec, recorded, faults });
         true
     });
+}
+
+fn is_stopped(status: &GpuNodeStatus) -> bool {
+    status.conditions.iter().any(|c| c.type_ == condition::READY && reasons::AGENT_STOPPED == c.reason.as_str())
 }
 
 fn recorded(status: Option<&GpuNodeStatus>) -> BTreeMap<String, gputenancy_crds::GpuError> {
@@ -97,5 +105,35 @@ async fn create(client: &Client, api: &Api<GpuNode>, node_name: &str) -> kube::R
     match api.create(&params, &object).await {
         Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
         created => created.map(|_| ()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_of_another_agent_or_a_new_object_is_noticed_and_an_earlier_one_is_not() {
+        let object = |reason: Option<&str>| {
+            let status = reason.map(|reason| {
+                let ready = serde_json::json!({
+                    "type": "Ready", "status": "Unknown", "reason": reason, "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                });
+                serde_json::json!({"observedGeneration": 1, "conditions": [ready]})
+            });
+            let object = serde_json::json!({
+                "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuNode",
+                "metadata": {"name": "n", "generation": 1}, "spec": {}, "status": status,
+            });
+            serde_json::from_value::<GpuNode>(object).unwrap()
+        };
+        let watched = watch::Sender::new(Watched::default());
+        for (reason, overwritten) in
+            [(Some("AgentStopped"), 0), (Some("Ready"), 0), (Some("AgentStopped"), 1), (Some("Ready"), 1), (None, 2)]
+        {
+            take(object(reason), "boot", &watched);
+            assert_eq!(watched.borrow().overwritten, overwritten, "{reason:?}");
+        }
     }
 }

@@ -100,6 +100,11 @@ impl Writer {
         self.written = status;
     }
 
+    /// The API server has another status than was written.
+    pub fn forget(&mut self) {
+        self.written = None;
+    }
+
     /// How long this status may be delayed; `None` for one that the operator may wait for.
     pub fn delay(&self, status: &GpuNodeStatus, now: Instant) -> Option<Duration> {
         delay(self.written.as_ref()?, status, now.saturating_duration_since(self.at))
