@@ -159,10 +159,16 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     // without the lease nothing more may be written: reconciles in progress are dropped
     if outcome.is_ok() {
         let ended = async { drop(tokio::join!(controllers.fleet, controllers.tenants)) };
-        if tokio::time::timeout(duration / 2, ended).await.is_ok() {
-            // released only after the last write
-            release.cancel();
-            held.await?;
+        tokio::select! {
+            biased;
+            lost = &mut held => lost?,
+            ended = tokio::time::timeout(duration / 2, ended) => {
+                if ended.is_ok() {
+                    // released only after the last write
+                    release.cancel();
+                    held.await?;
+                }
+            }
         }
     }
     outcome
