@@ -282,7 +282,8 @@ pub struct Disruption {
     /// Time between the notification of pods and their eviction. With windows, the notice starts and ends within one.
     #[serde(default = "no_notice")]
     pub notice: DurationText,
-    /// GPUs of the pool that may change at the same time: a number or a percentage, at least one.
+    /// GPUs of the pool that may change at the same time: a number or a percentage, at least one. Changes on a node whose agent has not
+    /// reported for 5 minutes do not count.
     #[serde(default = "one")]
     #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 : string(self).matches('^([1-9][0-9]?|100)%$')").message("spec.disruption.maxUnavailable: write a number of GPUs of at least 1, or a percentage from 1% to 100%"))]
     pub max_unavailable: IntOrString,

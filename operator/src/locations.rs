@@ -29,7 +29,7 @@ pub struct Locations {
     /// operator needs no right on these kinds.
     #[arg(long, env = "OWNERS_READ_TENANT", default_value_t = true, action = ArgAction::Set)]
     pub owners_read_tenant: bool,
-    /// Label selector of the agent's pods in the operator's namespace: a node without such a pod counts as silent. Empty: they are not
+    /// Label selector of the agent's pods in the operator's namespace: a node without such a Ready pod counts as silent. Empty: they are not
     /// watched, and only Node and `GpuNode` show whether an agent reports.
     #[arg(long, env = "AGENT_SELECTOR", default_value = "")]
     pub agent_selector: String,

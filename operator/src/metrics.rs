@@ -22,7 +22,7 @@ pub struct Metrics {
     changes: Gauges<1>,
     tenants: Gauges<1>,
     foreign: Gauges<1>,
-    silent_agents: Gauge,
+    silent_agents: Gauges<1>,
     canaries: Counters<1>,
     budget_moves: Histogram,
     missing_rights: Gauges<3>,
@@ -57,8 +57,8 @@ impl Default for Metrics {
             silent_agents: register(
                 r,
                 "silent_agents",
-                "Nodes of pools whose agent has not reported for more than a minute",
-                Gauge::default(),
+                "Nodes whose agent has not reported for more than a minute, as named by the condition AgentSilent of their pool",
+                Family::default(),
             ),
             canaries: register(r, "canaries", "Canary verifications of GPUs by outcome", Family::default()),
             budget_moves: register(
@@ -113,9 +113,12 @@ impl Metrics {
         }
     }
 
-    /// Nodes of pools whose agent is silent.
-    pub fn silent_agents(&self, nodes: usize) {
-        self.silent_agents.set(i64::try_from(nodes).unwrap_or(i64::MAX));
+    /// The pool of each node whose agent is silent.
+    pub fn silent_agents<'a>(&self, pools: impl Iterator<Item = &'a str>) {
+        self.silent_agents.clear();
+        for pool in pools {
+            self.silent_agents.get_or_create(&[("pool", pool.to_owned().into())]).inc();
+        }
     }
 
     /// Counts events about canary verifications.
@@ -167,13 +170,13 @@ mod tests {
         metrics.reconciled("node", 0.01, true);
         metrics.changes(["Evicting", "Evicting"].into_iter());
         metrics.foreign(["HAMi", "HAMi"].into_iter());
-        metrics.silent_agents(3);
+        metrics.silent_agents(["a100", "a100"].into_iter());
         for reason in [reasons::CANARY_FAILED, reasons::ROLLING_BACK] {
             metrics.event(reason);
         }
         let text = gputenancy_service::endpoints::text(metrics.registry()).unwrap();
         assert!(text.contains("gputenancy_operator_foreign_partitioners{by=\"HAMi\"} 2"), "{text}");
-        assert!(text.contains("gputenancy_operator_silent_agents 3"), "{text}");
+        assert!(text.contains("gputenancy_operator_silent_agents{pool=\"a100\"} 2"), "{text}");
         assert!(text.contains("gputenancy_operator_canaries_total{state=\"failed\"} 1"), "{text}");
         assert!(!text.contains("state=\"passed\""), "{text}");
         assert!(text.contains("gputenancy_operator_api_writes_total{kind=\"Namespace\",verb=\"apply\"} 1"), "{text}");

@@ -35,7 +35,10 @@ pub enum AgentPod {
         since: Option<Timestamp>,
     },
     /// It is Ready.
-    Ready,
+    Ready {
+        /// Since when.
+        since: Option<Timestamp>,
+    },
 }
 
 /// State of a node's agent.
@@ -71,7 +74,7 @@ pub enum Silence {
 pub struct Liveness {
     /// The state.
     pub state: AgentState,
-    /// Since when it is not alive; `None`: it is alive, or the time is unknown.
+    /// Since when; `None`: unknown.
     pub since: Option<Timestamp>,
 }
 
@@ -88,7 +91,7 @@ impl Liveness {
 
     /// When it will have been silent for this time; `None`: it is alive, or the time is unknown.
     pub fn until(&self, limit: SignedDuration) -> Option<Timestamp> {
-        self.since?.checked_add(limit).ok()
+        self.since.filter(|_| !self.is_alive())?.checked_add(limit).ok()
     }
 
     /// What is observed of an agent that is not alive.
@@ -110,12 +113,16 @@ impl Liveness {
         match self.state {
             AgentState::Alive => None,
             AgentState::NodeNotReady => Some("repair the node"),
-            AgentState::AgentSilent(Silence::PodNotReady) | AgentState::NeverReported => {
-                Some("see the events and the log of the agent's pod on that node")
+            AgentState::NeverReported | AgentState::AgentSilent(Silence::PodNotReady | Silence::StatusUnknown) => {
+                Some("see the events and the log of the pod of DaemonSet gputenancy-agent there")
             }
-            AgentState::AgentStopped | AgentState::AgentSilent(_) => Some(
-                "see that the DaemonSet gputenancy-agent selects the node: labels of agent.nodeSelectors, and \
-                 nvidia.com/gpu.deploy.client=true with the GPU Operator",
+            AgentState::AgentSilent(Silence::PodTerminating) => {
+                Some("it should end within 30 seconds; if it does not, see kubelet there")
+            }
+            AgentState::AgentStopped | AgentState::AgentSilent(Silence::PodAbsent) => Some(
+                "see that DaemonSet gputenancy-agent selects the node: the labels of one entry of the chart value agent.nodeSelectors \
+                 and, with agent.gpuOperatorClient, nvidia.com/gpu.deploy.client=true, which the GPU Operator restores after a \
+                 driver upgrade",
             ),
         }
     }
@@ -141,16 +148,25 @@ pub fn liveness(node: Option<&SlimNode>, pod: Option<AgentPod>, status: Option<&
         (state, Some(c.last_transition_time.0))
     });
     let of_pod = match pod {
-        None | Some(AgentPod::Ready) => None,
+        None | Some(AgentPod::Ready { .. }) => None,
         Some(AgentPod::Absent { since }) => Some((Silence::PodAbsent, since)),
         Some(AgentPod::Terminating { since }) => Some((Silence::PodTerminating, since)),
         Some(AgentPod::NotReady { since }) => Some((Silence::PodNotReady, since)),
     };
     let of_pod = of_pod.map(|(silence, since)| (AgentState::AgentSilent(silence), since));
-    let found: Vec<_> = of_node.into_iter().chain(of_status).chain(of_pod).collect();
+    // a pod that is there and does not become Ready says more than its predecessor, which has stopped
+    let (present, absent) = match pod {
+        Some(AgentPod::Absent { .. }) => (None, of_pod),
+        _ => (of_pod, None),
+    };
+    let found: Vec<_> = of_node.into_iter().chain(present).chain(of_status).chain(absent).collect();
     // the first names the cause; the earliest counts, and an unknown time is the earliest
-    let since = found.iter().map(|(_, since)| *since).min().flatten();
-    Liveness { state: found.first().map_or(AgentState::Alive, |(state, _)| *state), since }
+    if let Some((state, _)) = found.first() {
+        return Liveness { state: *state, since: found.iter().map(|(_, since)| *since).min().flatten() };
+    }
+    let of_pod = if let Some(AgentPod::Ready { since }) = pod { since } else { None };
+    let of_node = node_ready.and_then(|c| c.last_transition_time.as_ref()).map(|t| t.0);
+    Liveness { state: AgentState::Alive, since: of_node.max(of_pod) }
 }
 
 /// The agent's pods by node. Of several on one node the best counts: in a rolling upgrade the new one is there while the old one ends.
@@ -172,7 +188,7 @@ fn agent_pod(pod: &SlimAgentPod) -> AgentPod {
     }
     let ready = pod.status.conditions.iter().find(|c| c.type_ == condition::READY);
     if ready.is_some_and(|c| c.status == "True") {
-        return AgentPod::Ready;
+        return AgentPod::Ready { since: ready.and_then(|c| c.last_transition_time.as_ref()).map(|t| t.0) };
     }
     let since = ready.and_then(|c| c.last_transition_time.as_ref()).or(meta.creation_timestamp.as_ref());
     AgentPod::NotReady { since: since.map(|t| t.0) }
@@ -218,12 +234,12 @@ mod tests {
         let absent = |second| Some(AgentPod::Absent { since: Some(at(second)) });
         let not_ready = |second| Some(AgentPod::NotReady { since: Some(at(second)) });
         let terminating = Some(AgentPod::Terminating { since: Some(at(80)) });
-        let up = Some(AgentPod::Ready);
+        let up = Some(AgentPod::Ready { since: Some(at(5)) });
         let timeless: SlimNode = read(json!({"metadata": {"name": "n"}}));
         let cases = [
-            (Some(&ready), up, Some(&fine), Alive, None),
-            (Some(&ready), None, Some(&fine), Alive, None),
-            (Some(&ready), up, Some(&failed), Alive, None),
+            (Some(&ready), up, Some(&fine), Alive, Some(5)),
+            (Some(&ready), None, Some(&fine), Alive, Some(1)),
+            (Some(&ready), up, Some(&failed), Alive, Some(5)),
             (Some(&lost), up, Some(&fine), NodeNotReady, Some(50)),
             (Some(&lost), absent(30), Some(&stopped), NodeNotReady, Some(30)),
             (Some(&timeless), up, Some(&stopped), NodeNotReady, None),
@@ -233,6 +249,8 @@ mod tests {
             (Some(&lost), None, None, NodeNotReady, None),
             (Some(&ready), None, Some(&stopped), AgentStopped, Some(60)),
             (Some(&ready), absent(90), Some(&stopped), AgentStopped, Some(60)),
+            (Some(&ready), not_ready(90), Some(&stopped), AgentSilent(Silence::PodNotReady), Some(60)),
+            (Some(&ready), terminating, Some(&stopped), AgentSilent(Silence::PodTerminating), Some(60)),
             (Some(&ready), up, Some(&unknown), AgentSilent(Silence::StatusUnknown), Some(70)),
             (Some(&ready), absent(90), Some(&fine), AgentSilent(Silence::PodAbsent), Some(90)),
             (Some(&ready), Some(AgentPod::Absent { since: None }), Some(&fine), AgentSilent(Silence::PodAbsent), None),
@@ -253,7 +271,7 @@ mod tests {
         assert!(!silent(Some(at(100))).is_silent_for(limit, at(159)));
         assert!(silent(Some(at(100))).is_silent_for(limit, at(160)));
         assert!(silent(None).is_silent_for(limit, at(0)));
-        assert!(!Liveness { state: AgentState::Alive, since: None }.is_silent_for(limit, at(0)));
+        assert!(!Liveness { state: AgentState::Alive, since: Some(at(1)) }.is_silent_for(limit, at(900)));
     }
 
     #[test]
@@ -277,7 +295,7 @@ mod tests {
         let expected = [
             ("leaving", AgentPod::Terminating { since: Some(at(10)) }),
             ("new", AgentPod::NotReady { since: Some(at(3)) }),
-            ("upgraded", AgentPod::Ready),
+            ("upgraded", AgentPod::Ready { since: Some(at(5)) }),
             ("upgrading", AgentPod::NotReady { since: Some(at(5)) }),
         ];
         assert_eq!(found, expected.map(|(node, pod)| (node.to_owned(), pod)).into());

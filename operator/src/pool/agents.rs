@@ -46,16 +46,16 @@ mod tests {
         let mut seen = |second, pods: &[&str]| {
             let node = |name: &str| serde_json::json!({"metadata": {"name": name}, "spec": {}});
             let nodes = ["a", "b"].map(|n| (n.to_owned(), Arc::new(serde_json::from_value(node(n)).unwrap())));
-            let pods = pods.iter().map(|n| ((*n).to_owned(), AgentPod::Ready)).collect();
+            let pods = pods.iter().map(|n| ((*n).to_owned(), AgentPod::Ready { since: None })).collect();
             let mut fleet = Fleet { gpu_nodes: nodes.into(), agent_pods: Some(pods), ..Fleet::default() };
             absent.add_to(&mut fleet, at(second));
             fleet.agent_pods.unwrap().into_values().collect::<Vec<_>>()
         };
         let gone = |second| AgentPod::Absent { since: Some(at(second)) };
-        assert_eq!(seen(1, &["a", "b"]), [AgentPod::Ready, AgentPod::Ready]);
-        assert_eq!(seen(2, &["b"]), [gone(2), AgentPod::Ready]);
+        assert_eq!(seen(1, &["a", "b"]), [AgentPod::Ready { since: None }, AgentPod::Ready { since: None }]);
+        assert_eq!(seen(2, &["b"]), [gone(2), AgentPod::Ready { since: None }]);
         assert_eq!(seen(3, &[]), [gone(2), gone(3)]);
-        assert_eq!(seen(4, &["a"]), [AgentPod::Ready, gone(3)]);
+        assert_eq!(seen(4, &["a"]), [AgentPod::Ready { since: None }, gone(3)]);
         assert_eq!(seen(5, &[]), [gone(5), gone(3)]);
         let mut unwatched = Fleet::default();
         absent.add_to(&mut unwatched, at(6));

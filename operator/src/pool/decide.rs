@@ -57,8 +57,8 @@ pub struct FleetDecision {
     pub phases: Vec<ChangePhase>,
     /// Conflicting owners of nodes of pools, once for each node, for metrics.
     pub conflicting: Vec<&'static str>,
-    /// Nodes of pools whose agent has been silent for longer than the grace period, for metrics.
-    pub silent_agents: usize,
+    /// The pool of each node that the pool's condition `AgentSilent` names, for metrics.
+    pub silent_agents: Vec<String>,
     /// Decide again at this time even if nothing changed.
     pub wake: Option<Timestamp>,
 }
@@ -120,7 +120,7 @@ pub fn decide(cached: &Inventory<'_>, Remembered { planner, views }: &mut Rememb
             .filter_map(|g| Some(g.change.as_ref()?.phase))
             .collect(),
         conflicting: ownership.conflicting.values().copied().collect(),
-        silent_agents: silence::count(fleet, ownership.members.keys().map(NodeName::as_str), inventory.now),
+        silent_agents: silence::pools(fleet, &ownership.members, inventory.now).map(ToString::to_string).collect(),
         wake: decisions
             .values()
             .filter_map(|d| d.requeue_at)

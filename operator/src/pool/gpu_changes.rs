@@ -122,7 +122,8 @@ fn decision(
         others_idle,
         recreate: plan.repartitions.get(key).map(String::as_str),
     });
-    Some(change::step(&ChangeObservation {
+    let liveness = fleet.liveness(name);
+    let mut decision = change::step(&ChangeObservation {
         now: inventory.now,
         uuid: key.uuid.as_str(),
         node,
@@ -134,10 +135,15 @@ fn decision(
         canaries: &shared.canaries,
         pods: &pods,
         policy: &Policy { window, canary: pool.spec.verify.canary.clone(), ..Policy::from(&pool.spec.disruption) },
-        agent_alive: fleet.answers(name),
+        agent_alive: liveness.is_alive(),
+        alive_since: liveness.since.filter(|_| liveness.is_alive()),
         mig_manager,
         may_start: shared.admitted.contains(key),
-    }))
+    });
+    if let (Some(progress), Some(cause), Some(remedy)) = (&mut decision.progress, liveness.cause(), liveness.remedy()) {
+        progress.message = format!("suspended: {cause}; {remedy}");
+    }
+    Some(decision)
 }
 
 /// Fingerprint of the specs that a plan follows from: while it is the same, plans differ only because of what runs.
@@ -210,6 +216,18 @@ fn spec_of<'a>(fleet: &'a Fleet, key: &GpuKey) -> Option<&'a GpuSpec> {
     fleet.gpu_nodes.get(key.node.as_str())?.spec.gpus.iter().find(|g| g.uuid == key.uuid.as_str())
 }
 
+/// A failed change of this GPU is not yet to be retried.
+fn waits_to_retry(
+    inputs: &ChangeInputs<'_>,
+    spec: Option<&GpuSpec>,
+    (gpu, target): (&GpuPlan, Option<&Layout>),
+) -> bool {
+    let Some(change) = spec.and_then(|s| s.change.as_ref()) else { return false };
+    let mut pools = inputs.inventory.fleet.pools.iter();
+    let policy = pools.find(|p| p.name_any() == gpu.pool.as_str()).map(|p| Policy::from(&p.spec.disruption));
+    policy.is_some_and(|policy| change::waits_to_retry(change, target, &policy, inputs.inventory.now))
+}
+
 /// Planned GPUs with their nodes. GPUs of one node follow each other, so that each node is looked up once.
 fn with_nodes<'a>(
     fleet: &'a Fleet,
@@ -242,7 +260,13 @@ fn admitted<'a>(inputs: &ChangeInputs<'a>) -> BTreeSet<&'a GpuKey> {
         let differs = |target: &Layout| spec.is_some_and(|s| !plan::has_layout(s, target));
         let wanted = gpu.changed && !kept() || plan.repartitions.contains_key(key) || target.is_some_and(differs);
         // what cannot begin must not be admitted in place of another GPU
-        let wanted = wanted && !fleet.liveness(key.node.as_str()).is_silent_for(GRACE_PERIOD, *now);
+        let wanted = wanted
+            && !inventory.failing.contains(key.node.as_str())
+            && !fleet.liveness(key.node.as_str()).is_silent_for(GRACE_PERIOD, *now)
+            && !waits_to_retry(inputs, spec, (gpu, target));
+        // it may have begun, and the cache does not show it yet
+        let unknown = [inventory.lagging, inventory.writing].into_iter().any(|nodes| nodes.contains(key.node.as_str()));
+        let changing = changing || wanted && unknown;
         let rank = plan.effective(key, gpu).rank;
         by_pool.entry(&gpu.pool).or_default().push(ChangeCandidate { gpu: key, changing, wanted, rank });
     }

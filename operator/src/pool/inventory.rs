@@ -24,4 +24,8 @@ pub struct Inventory<'a> {
     pub marks: &'a BTreeMap<String, String>,
     /// Nodes whose `GpuNode` is older in the cache than the operator's last write: no decision is made about them.
     pub lagging: &'a BTreeSet<String>,
+    /// Nodes whose `GpuNode` could not be written, until it is tried again: no change begins there in place of one elsewhere.
+    pub failing: &'a BTreeSet<String>,
+    /// Nodes whose `GpuNode` is being written: what is written is not in the cache yet.
+    pub writing: &'a BTreeSet<String>,
 }

@@ -41,14 +41,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{apply::Writer, cache::Caches, fleet_view::FleetView, metrics::Metrics, plan::NodeName};
+use crate::{apply::Writer, cache::Caches, fleet_view::FleetView, metrics::Metrics};
 use agents::AbsentAgents;
 use decide::{FleetDecision, Remembered, decide};
 use gputenancy_engine::fleet::{Fleet, Refusals};
 use inventory::Inventory;
 pub(crate) use taints::without_ours;
 pub use tolerated::Tolerated;
-use write::{Finished, FleetWriter, NodeState, ObjectWrite, WriteQueue};
+use write::{Finished, FleetWriter, NodeState, ObjectWrite, Target, WriteQueue};
 
 /// Debounce: triggers within this time make one decision.
 const DEBOUNCE: Duration = Duration::from_millis(15);
@@ -76,8 +76,8 @@ pub struct Controller {
 #[derive(Default)]
 struct Memory {
     remembered: Remembered,
-    /// What is remembered of writes, by node.
-    nodes: BTreeMap<NodeName, NodeState>,
+    /// What is remembered of writes, by Node and `GpuNode`.
+    nodes: BTreeMap<Target, NodeState>,
     /// Marks of taints as last seen, by node.
     marks: BTreeMap<String, String>,
     /// Nodes without a pod of the agent.
@@ -115,7 +115,10 @@ impl Controller {
             if !stop.is_cancelled() {
                 self.queue.start(&self.writer, &self.memory.nodes);
             }
-            let due = next.into_iter().chain(self.queue.retry_at()).min();
+            // a stream of retries is as a stream of triggers
+            let (ended, pause) = self.decided;
+            let retry = self.queue.retry_at().map(|at| at.max(ended + pause));
+            let due = next.into_iter().chain(retry).min();
             let timer = async {
                 match due {
                     Some(at) => tokio::time::sleep_until(at).await,
@@ -147,8 +150,8 @@ impl Controller {
         let Finished { target, outcome, state, seconds } = finished;
         let failed = outcome.failure.is_some();
         self.writer.metrics.reconciled(target.controller(), seconds, failed);
-        if let Some(node) = target.node() {
-            self.memory.nodes.insert(node.clone(), state);
+        if target.node().is_some() {
+            self.memory.nodes.insert(target.clone(), state);
         }
         self.queue.note(&target, &outcome)
     }
@@ -158,11 +161,12 @@ impl Controller {
         let begun = Instant::now();
         let (caches, tolerated, home) = (self.caches.clone(), self.tolerated.clone(), self.writer.home.clone());
         let mut memory = std::mem::take(&mut self.memory);
+        let (failing, writing) = (self.queue.failing(), self.queue.writing());
         // a large fleet takes longer than probes and the lease may wait
         let decided = tokio::task::spawn_blocking(move || {
             let mut fleet = fleet::read(&caches);
             memory.absent.add_to(&mut fleet, Timestamp::now());
-            let mut decision = memory.decide(&fleet, &tolerated, &home);
+            let mut decision = memory.decide(&fleet, &tolerated, &home, (&failing, &writing));
             let writes = ObjectWrite::of(&fleet, &mut decision);
             (memory, fleet, decision, writes)
         });
@@ -174,7 +178,7 @@ impl Controller {
         metrics.reconciled("fleet", took.as_secs_f64(), false);
         metrics.changes(decision.phases.iter().map(|p| phase_name(*p)));
         metrics.foreign(decision.conflicting.iter().copied());
-        metrics.silent_agents(decision.silent_agents);
+        metrics.silent_agents(decision.silent_agents.iter().map(String::as_str));
         self.view.send_if_modified(|old| {
             let differs = **old != decision.view;
             if differs {
@@ -189,13 +193,20 @@ impl Controller {
 }
 
 impl Memory {
-    fn decide(&mut self, fleet: &Fleet, tolerated: &Tolerated, home: &str) -> FleetDecision {
+    fn decide(
+        &mut self,
+        fleet: &Fleet,
+        tolerated: &Tolerated,
+        home: &str,
+        (failing, writing): (&BTreeSet<String>, &BTreeSet<String>),
+    ) -> FleetDecision {
         write::forget(&mut self.nodes, fleet);
         taints::remember(&mut self.marks, fleet);
         let refusals = self.nodes.values().flat_map(|n| &n.refusals);
         let refusals: Refusals = refusals.map(|(uid, r)| (uid.clone(), r.refusal.clone())).collect();
         let lagging = self.nodes.iter().filter(|(_, n)| n.is_lagging());
-        let lagging: BTreeSet<String> = lagging.map(|(name, _)| name.to_string()).collect();
+        let lagging: BTreeSet<String> =
+            lagging.filter_map(|(target, _)| Some(target.gpu_node()?.to_string())).collect();
         let inventory = Inventory {
             fleet,
             now: Timestamp::now(),
@@ -204,6 +215,8 @@ impl Memory {
             tolerated,
             marks: &self.marks,
             lagging: &lagging,
+            failing,
+            writing,
         };
         decide(&inventory, &mut self.remembered)
     }

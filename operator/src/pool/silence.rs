@@ -1,6 +1,6 @@
 //! Nodes of a pool whose agent does not report, for the pool's status.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gputenancy_crds::{
     condition::{self, ConditionUpdate},
@@ -12,6 +12,8 @@ use gputenancy_engine::{
 };
 use gputenancy_service::events::EventType;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
+
+use crate::plan::{NodeName, PoolName};
 
 /// Agents of the pool's nodes do not report.
 pub const AGENT_SILENT: &str = "AgentSilent";
@@ -25,37 +27,53 @@ fn silent<'a>(fleet: &Fleet, nodes: &BTreeSet<&'a str>) -> Vec<(&'a str, Livenes
     found.filter(|(_, liveness)| !liveness.is_alive()).collect()
 }
 
-/// The condition `AgentSilent`. It is True only after the grace period, and then stays True until all agents report: the time for which a
-/// pod is absent counts from the start after a restart of the operator. Nodes that have never reported have the reason `NoAgent` of
-/// `Ready`.
-pub fn update(fleet: &Fleet, nodes: &BTreeSet<&str>, old: &[Condition], now: Timestamp) -> ConditionUpdate {
-    let known = condition::is_true(old, AGENT_SILENT);
+/// Those that reported once, after the grace period. While the condition is True all count if no grace period is over: the time for which
+/// a pod is absent counts anew after a restart of the operator.
+fn lost<'a>(fleet: &Fleet, nodes: &BTreeSet<&'a str>, old: &[Condition], now: Timestamp) -> Vec<(&'a str, Liveness)> {
     let mut silent = silent(fleet, nodes);
-    silent.retain(|(_, l)| l.state != AgentState::NeverReported && (known || l.is_silent_for(GRACE_PERIOD, now)));
-    let Some((_, first)) = silent.first() else {
+    silent.retain(|(_, l)| l.state != AgentState::NeverReported);
+    let over = |(_, l): &(&str, Liveness)| l.is_silent_for(GRACE_PERIOD, now);
+    if silent.iter().any(over) {
+        silent.retain(over);
+    } else if !condition::is_true(old, AGENT_SILENT) {
+        silent.clear();
+    }
+    silent
+}
+
+/// The condition `AgentSilent`. Nodes that have never reported have the reason `NoAgent` or `NodeNotReady` of `Ready`.
+pub fn update(fleet: &Fleet, nodes: &BTreeSet<&str>, old: &[Condition], now: Timestamp) -> ConditionUpdate {
+    let silent = lost(fleet, nodes, old, now);
+    if silent.is_empty() {
         return ConditionUpdate::no(AGENT_SILENT, reasons::REPORTING, "the agents of all nodes report");
+    }
+    let effect = "devices that no pod holds are not free there, and no change starts or proceeds; after 5 minutes a change in \
+                  progress no longer counts for spec.disruption.maxUnavailable";
+    ConditionUpdate::yes(AGENT_SILENT, reasons::SILENT, format!("{}: {effect}", by_cause(&silent)))
+}
+
+/// Why no change begins on nodes whose agent has not reported for longer than the grace period, or never, for `Ready`; `None`: there are
+/// none.
+pub fn not_ready(fleet: &Fleet, nodes: &BTreeSet<&str>, old: &[Condition], now: Timestamp) -> Option<String> {
+    let mut found = lost(fleet, nodes, old, now);
+    found.extend(silent(fleet, nodes).into_iter().filter(|(_, l)| l.state == AgentState::NeverReported));
+    (!found.is_empty()).then(|| format!("no change begins on {}", by_cause(&found)))
+}
+
+/// Nodes by cause, each with its remedy, such as `node a (the Node is not Ready: repair the node)`.
+fn by_cause(silent: &[(&str, Liveness)]) -> String {
+    let mut causes: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for (node, liveness) in silent {
+        let (cause, remedy) = (liveness.cause().unwrap_or_default(), liveness.remedy().unwrap_or_default());
+        causes.entry((cause, remedy)).or_default().push(node);
+    }
+    let one = |((cause, remedy), nodes): (&(&str, &str), &Vec<&str>)| {
+        let named = nodes.iter().take(MOST_NAMED).copied().collect::<Vec<_>>().join(", ");
+        let more = nodes.len().saturating_sub(MOST_NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("{} {named}{more} ({cause}: {remedy})", if nodes.len() == 1 { "node" } else { "nodes" })
     };
-    let remedy = first.remedy().unwrap_or_default();
-    let effect = "their devices do not count as free, and no change starts there; after 5 minutes a change in progress \
-                  no longer counts for spec.disruption.maxUnavailable";
-    ConditionUpdate::yes(AGENT_SILENT, reasons::SILENT, format!("nodes {}: {effect}; {remedy}", named(&silent)))
-}
-
-/// Why no change begins on nodes whose agent does not report, for `Ready`; `None`: all report.
-pub fn not_ready(fleet: &Fleet, nodes: &BTreeSet<&str>) -> Option<String> {
-    let silent = silent(fleet, nodes);
-    let (_, first) = silent.first()?;
-    let remedy = first.remedy().unwrap_or_default();
-    Some(format!("no change begins on nodes {}; {remedy}; see conditions of Node and GpuNode", named(&silent)))
-}
-
-/// Nodes with why, such as `gpu-1 (its agent has stopped)`.
-fn named(silent: &[(&str, Liveness)]) -> String {
-    let one = |(node, liveness): &(&str, Liveness)| format!("{node} ({})", liveness.cause().unwrap_or_default());
-    let named: Vec<String> = silent.iter().take(MOST_NAMED).map(one).collect();
-    let more = silent.len().saturating_sub(MOST_NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{}{more}", named.join(", "))
+    causes.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 /// The event about a condition that has changed, if any.
@@ -69,7 +87,16 @@ pub fn event(before: &[Condition], now: &[Condition]) -> Option<(EventType, Reas
     differs.then_some((EventType::Warning, reasons::AGENT_SILENT, new.message))
 }
 
-/// Nodes of pools whose agent has been silent for longer than the grace period.
-pub fn count<'a>(fleet: &Fleet, nodes: impl Iterator<Item = &'a str>, now: Timestamp) -> usize {
-    nodes.filter(|node| fleet.liveness(node).is_silent_for(GRACE_PERIOD, now)).count()
+/// The pool of each node that its condition names after the grace period.
+pub fn pools<'a>(
+    fleet: &Fleet,
+    members: &'a BTreeMap<NodeName, Vec<PoolName>>,
+    now: Timestamp,
+) -> impl Iterator<Item = &'a PoolName> {
+    members.iter().filter_map(move |(node, pools)| {
+        let [pool] = pools.as_slice() else { return None };
+        let liveness = fleet.liveness(node.as_str());
+        let named = liveness.state != AgentState::NeverReported && liveness.is_silent_for(GRACE_PERIOD, now);
+        named.then_some(pool)
+    })
 }

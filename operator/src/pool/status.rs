@@ -223,6 +223,7 @@ fn overall(
     changes: &[PoolChange],
     pending: &[PendingChange],
 ) -> Overall {
+    let old = pool.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
     let (pool, taint) = (pool.name_any(), pool.spec.taint.as_ref());
     let pool = pool.as_str();
     let stalled = |reason: Reason, message: String| Overall::Stalled { reason, message };
@@ -263,7 +264,7 @@ fn overall(
             format!("no agent has reported from nodes {}: see that the agent's pods run there", without.join(", ")),
         );
     }
-    if let Some(message) = silence::not_ready(seen.fleet, nodes) {
+    if let Some(message) = silence::not_ready(seen.fleet, nodes, old, seen.now) {
         return waiting(reasons::NODE_NOT_READY, message);
     }
     // Between two changes nothing is under way, and yet the pool is not what it should be.

@@ -78,7 +78,12 @@ fn at(fleet: &Fleet, seconds: i64, lagging: &[&str]) -> FleetDecision {
 
 /// A pass that goes on from the plan of the last one.
 fn next(fleet: &Fleet, remembered: &mut Remembered, seconds: i64, lagging: &[&str]) -> FleetDecision {
-    let lagging: BTreeSet<String> = lagging.iter().map(|n| (*n).to_owned()).collect();
+    decided(fleet, remembered, seconds, [lagging, &[], &[]])
+}
+
+/// A pass with nodes whose `GpuNode` lags, could not be written, and is being written.
+fn decided(fleet: &Fleet, remembered: &mut Remembered, seconds: i64, nodes: [&[&str]; 3]) -> FleetDecision {
+    let [lagging, failing, writing] = nodes.map(|n| n.iter().map(|n| (*n).to_owned()).collect::<BTreeSet<String>>());
     let now = Timestamp::from_second(seconds).unwrap();
     let inventory = Inventory {
         fleet,
@@ -88,6 +93,8 @@ fn next(fleet: &Fleet, remembered: &mut Remembered, seconds: i64, lagging: &[&st
         tolerated: &Tolerated::default(),
         marks: &BTreeMap::new(),
         lagging: &lagging,
+        failing: &failing,
+        writing: &writing,
     };
     decide(&inventory, remembered)
 }
@@ -383,6 +390,8 @@ fn mark_of_a_taint_that_was_removed_by_hand_is_written_again() {
         tolerated: &Tolerated::default(),
         marks: &marks,
         lagging: &BTreeSet::new(),
+        failing: &BTreeSet::new(),
+        writing: &BTreeSet::new(),
     };
     let again = decide(&inventory, &mut Remembered::default()).taints.into_values().next().unwrap();
     assert_eq!((again.taints, again.mark), (set.taints, set.mark));

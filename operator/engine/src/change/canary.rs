@@ -49,7 +49,7 @@ pub(super) fn step(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
     };
     advertise(ctx, &mut draft, change, &devices);
     draft.decision.kept_canaries.extend(devices.iter().map(|d| d.pod.clone()));
-    let until = change.phase_since.0.checked_add(limit(rules)).ok();
+    let until = ctx.counted_from(change.phase_since.0).checked_add(limit(rules)).ok();
     draft.requeue_at(until);
     if !ctx.fresh {
         return draft.done(activity(ctx));

@@ -2,6 +2,7 @@
 
 use gputenancy_crds::{AgentStep, Change, DeviceState, GpuSpec, GpuState, Health, Holder, InstanceSpec, Layout, names};
 use gputenancy_plan::{PodName, plain, seen};
+use k8s_openapi::jiff::Timestamp;
 
 use super::types::{ChangeObservation, PodFacts};
 use crate::mig_manager::Shape;
@@ -32,6 +33,11 @@ impl<'a> ChangeContext<'a> {
         let spec = observation.node.spec.gpus.iter().find(|g| g.uuid == observation.uuid);
         let caught_up = status.observed_generation >= observation.node.metadata.generation;
         Some(Self { observation, spec, state, fresh: observation.agent_alive && caught_up })
+    }
+
+    /// When a time limit from `since` begins: not before the agent has returned.
+    pub fn counted_from(&self, since: Timestamp) -> Timestamp {
+        self.observation.alive_since.map_or(since, |alive| since.max(alive))
     }
 
     pub fn change(&self) -> Option<&'a Change> {

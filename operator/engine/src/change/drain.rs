@@ -45,7 +45,10 @@ pub(super) fn step(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
         return postpone(ctx, draft, &names);
     }
     draft.decision.notified.extend(names);
-    let deadline = change.evict_after.as_ref().unwrap_or(&change.started_at).0;
+    if !ctx.observation.agent_alive {
+        return draft.done("waiting for the agent to report");
+    }
+    let deadline = ctx.counted_from(change.evict_after.as_ref().unwrap_or(&change.started_at).0);
     let deadline = deadline.checked_add(policy.drain_timeout).ok();
     if deadline.is_some_and(|at| at <= now) && policy.on_timeout == OnTimeout::Rollback {
         let blockers = blockers(ctx, &removed);

@@ -23,6 +23,7 @@ use gputenancy_plan::has_layout;
 pub use admission::{ChangeCandidate, admit, admit_node};
 use context::ChangeContext;
 pub use policy::Policy;
+pub use settled::waits_to_retry;
 pub use types::{
     CanaryOutcome, CanaryPod, CanaryRequest, ChangeDecision, ChangeObservation, ChangeProgress, Eviction,
     EvictionNotice, MigManagerContext, PodController, PodFacts, Refusal,

@@ -113,7 +113,7 @@ pub(super) fn timeout(ctx: &ChangeContext<'_>, change: &Change) -> Option<Timest
     if ctx.observation.mig_manager.is_some() && change.phase != ChangePhase::Verifying {
         return None;
     }
-    change.phase_since.0.checked_add(ctx.observation.policy.partition_timeout).ok()
+    ctx.counted_from(change.phase_since.0).checked_add(ctx.observation.policy.partition_timeout).ok()
 }
 
 /// When a phase that begins now times out.

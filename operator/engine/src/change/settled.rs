@@ -151,6 +151,13 @@ pub(super) fn stuck(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision 
 /// Longest time until a failed change is retried.
 const LONGEST_RETRY: SignedDuration = SignedDuration::from_hours(24);
 
+/// A change failed and is not to be retried yet, nor is another layout wanted than the one that failed.
+pub fn waits_to_retry(change: &Change, target: Option<&Layout>, policy: &Policy, now: Timestamp) -> bool {
+    let failed = matches!(change.phase, ChangePhase::RolledBack | ChangePhase::Stuck);
+    let same = target.is_none_or(|t| plain(t.clone()) == plain(change.to.clone()));
+    failed && same && retry_at(change, policy).is_some_and(|at| at > now)
+}
+
 /// When a failed change is retried: with exponential back-off.
 fn retry_at(change: &Change, policy: &Policy) -> Option<Timestamp> {
     let doublings = u32::try_from(change.failures.saturating_sub(1)).unwrap_or(0).min(16);

@@ -37,6 +37,8 @@ pub struct ChangeObservation<'a> {
     pub policy: &'a Policy,
     /// The agent is alive, so that its status is current.
     pub agent_alive: bool,
+    /// Since when it has been, as far as it is known: time limits of a change do not run while its agent is away.
+    pub alive_since: Option<Timestamp>,
     /// Where NVIDIA's MIG manager partitions the node.
     pub mig_manager: Option<MigManagerContext<'a>>,
     /// The pool's limit of simultaneous changes allows a new one, see [`super::admit`].

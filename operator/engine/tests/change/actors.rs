@@ -442,6 +442,9 @@ impl World {
     /// Everything that is down comes back. True: something was.
     pub fn recover(&mut self) -> bool {
         let was_down = !(self.api && self.agent.up && self.kubelet && self.node_ready) || self.silent;
+        if was_down {
+            self.alive_since = self.now;
+        }
         self.silent = false;
         (self.api, self.agent.up, self.kubelet, self.node_ready) = (true, true, true, true);
         was_down

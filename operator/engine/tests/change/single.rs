@@ -297,6 +297,35 @@ fn a_dead_agent_is_waited_for_and_nobody_is_evicted_on_its_last_words() {
 }
 
 #[test]
+fn time_limits_of_a_change_begin_again_when_its_agent_returns() {
+    let away = SignedDuration::from_hours(10);
+    for (phase, on_timeout) in [
+        (ChangePhase::Evicting, OnTimeout::Rollback),
+        (ChangePhase::Partitioning, OnTimeout::Wait),
+        (ChangePhase::Verifying, OnTimeout::Wait),
+    ] {
+        let mut world = World::new(&split());
+        world.policy.on_timeout = on_timeout;
+        if phase == ChangePhase::Evicting {
+            world.start(0);
+            world.agent();
+        }
+        world.target = Some(halves());
+        until(&mut world, phase);
+        world.alive = false;
+        world.now += away;
+        world.operate(3);
+        assert_eq!(world.phase(), Some(phase), "suspended while the agent is away");
+        (world.alive, world.alive_since) = (true, Some(world.now));
+        world.operate(3);
+        assert_eq!(world.phase(), Some(phase), "resumed");
+        world.settle();
+        assert_eq!((Some(world.shown()), world.phase()), (world.target.clone(), None));
+        assert!(!world.events.iter().any(|e| e.contains("Failed")), "{phase:?}: {:?}", world.events);
+    }
+}
+
+#[test]
 fn nothing_begins_before_its_turn() {
     let mut world = World::new(&split());
     world.may_start = false;

@@ -28,6 +28,7 @@ pub struct World {
     pub target: Option<Layout>,
     pub policy: Policy,
     pub alive: bool,
+    pub alive_since: Option<Timestamp>,
     /// So many creates fail from now on.
     pub failures: u32,
     /// A budget refuses evictions.
@@ -65,6 +66,7 @@ impl World {
             target: Some(layout.clone()),
             policy: Policy::default(),
             alive: true,
+            alive_since: None,
             failures: 0,
             refuses: false,
             may_start: true,
@@ -96,6 +98,7 @@ impl World {
             pods: &self.pods,
             policy: &self.policy,
             agent_alive: self.alive,
+            alive_since: self.alive_since,
             mig_manager: None,
             may_start: self.may_start,
         })

@@ -66,6 +66,8 @@ pub struct World {
     pub node_ready: bool,
     /// The agent has left its node, and the operator knows it.
     pub silent: bool,
+    /// When it has returned.
+    pub alive_since: Timestamp,
     pub allocatable: BTreeMap<String, i64>,
     pub pods: BTreeMap<PodName, Pod>,
     pub canaries: BTreeMap<String, Tried>,
@@ -117,6 +119,7 @@ impl World {
             node,
             node_ready: true,
             silent: false,
+            alive_since: Timestamp::from_second(1_000_000).unwrap(),
             allocatable: BTreeMap::new(),
             pods: BTreeMap::new(),
             canaries: BTreeMap::new(),
@@ -242,6 +245,7 @@ impl World {
             pods: &pods,
             policy: &self.policy,
             agent_alive: self.agent_alive(),
+            alive_since: Some(self.alive_since),
             mig_manager: None,
             may_start: true,
         });
@@ -256,7 +260,9 @@ impl World {
         let spec = self.spec();
         let change = spec.change.as_ref().map(|c| {
             let times = [Some(&c.started_at), Some(&c.phase_since), c.evict_after.as_ref()];
-            (c.phase, &c.from, &c.to, times.map(|t| t.map(|t| ago(t.0).max(-100_000))), c.failures)
+            // time limits of a change in progress begin again when its agent returns
+            let begins = |t: Timestamp| if c.phase < ChangePhase::RolledBack { t.max(self.alive_since) } else { t };
+            (c.phase, &c.from, &c.to, times.map(|t| t.map(|t| ago(begins(t.0)).max(-100_000))), c.failures)
         });
         let status = self.node.status.as_ref().unwrap();
         let pods: Vec<_> =

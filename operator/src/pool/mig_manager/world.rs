@@ -188,6 +188,8 @@ impl World {
             tolerated: &Tolerated::default(),
             marks: &BTreeMap::new(),
             lagging: &BTreeSet::new(),
+            failing: &BTreeSet::new(),
+            writing: &BTreeSet::new(),
         };
         decide(&inventory, &mut self.remembered)
     }

@@ -27,25 +27,25 @@ fn absent(since: i64) -> AgentPod {
 #[test]
 fn removed_agent_is_supply_for_a_minute_and_then_named_until_it_returns() {
     let fleet = settled();
-    let rest = at(&with_pods(&fleet, &[("n", AgentPod::Ready)]), 1000, &[]);
+    let rest = at(&with_pods(&fleet, &[("n", AgentPod::Ready { since: None })]), 1000, &[]);
     assert!(rest.nodes.is_empty() && rest.pools.is_empty(), "{rest:?}");
 
     let mut gone = with_pods(&fleet, &[("n", absent(1000))]);
     let soon = at(&gone, 1059, &[]);
-    assert_eq!(reason_of(&soon.pools["p"].conditions), ("False", "NodeNotReady"));
-    assert_eq!(condition_of(&soon, "AgentSilent").0, "False", "an upgrade of the DaemonSet is no news");
+    assert_eq!(reason_of(&soon.pools["p"].conditions), ("True", "Ready"), "an upgrade of the DaemonSet is no news");
+    assert_eq!(condition_of(&soon, "AgentSilent").0, "False");
     assert_eq!(soon.pools["p"].profiles[0].free, 0, "the agent cannot advertise any device");
-    assert_eq!((soon.view.tenants["t"].shortages.len(), soon.silent_agents), (0, 0));
+    assert_eq!((soon.view.tenants["t"].shortages.len(), soon.silent_agents.len()), (0, 0));
     assert_eq!(soon.wake.map(Timestamp::as_second), Some(1060));
 
     let late = at(&gone, 1060, &[]);
     let (status, reason, message) = condition_of(&late, "AgentSilent");
     assert_eq!((status.as_str(), reason.as_str()), ("True", "Silent"));
-    assert!(message.contains("nodes n (the agent has no pod there)"), "{message}");
+    assert!(message.contains("node n (the agent has no pod there: "), "{message}");
     assert!(message.contains("nvidia.com/gpu.deploy.client"), "{message}");
     let ready = condition_of(&late, condition::READY).2;
-    assert!(ready.contains("n (the agent has no pod there)"), "{ready}");
-    assert_eq!((late.view.tenants["t"].shortages.len(), late.silent_agents, late.wake), (1, 1, None));
+    assert!(ready.contains("n (the agent has no pod there: "), "{ready}");
+    assert_eq!((late.view.tenants["t"].shortages.len(), late.silent_agents.len(), late.wake), (1, 1, None));
 
     // a new leader counts from the start, and reports no return meanwhile
     let before = fleet.pools[0].status.clone().unwrap().conditions;
@@ -57,7 +57,7 @@ fn removed_agent_is_supply_for_a_minute_and_then_named_until_it_returns() {
     let events = |before, now| status::news(before, now).into_iter().map(|(_, r, _)| r).collect::<Vec<_>>();
     assert_eq!(events(&before, now), [reasons::NODE_NOT_READY, reasons::AGENT_SILENT]);
 
-    let back = at(&with_pods(&gone, &[("n", AgentPod::Ready)]), 2100, &[]);
+    let back = at(&with_pods(&gone, &[("n", AgentPod::Ready { since: None })]), 2100, &[]);
     assert_eq!(condition_of(&back, "AgentSilent").1, "Reporting");
     assert_eq!(reason_of(&back.pools["p"].conditions), ("True", "Ready"));
     assert_eq!(back.pools["p"].profiles[0].free, 2);
@@ -72,7 +72,7 @@ fn agent_that_reported_its_stop_is_named() {
     });
     gpu_node(&mut fleet).status.as_mut().unwrap().conditions = vec![read(stopped)];
     let pass = at(&fleet, 1060, &[]);
-    assert!(condition_of(&pass, "AgentSilent").2.contains("n (its agent has stopped)"), "{pass:?}");
+    assert!(condition_of(&pass, "AgentSilent").2.contains("n (its agent has stopped: "), "{pass:?}");
     assert!(pass.nodes.is_empty());
 }
 
@@ -109,14 +109,14 @@ fn changing(pass: &FleetDecision) -> Vec<String> {
 #[test]
 fn change_on_a_silent_node_releases_its_slot_after_five_minutes() {
     let fleet = begun();
-    let gone = with_pods(&fleet, &[("n", absent(1010)), ("o", AgentPod::Ready)]);
+    let gone = with_pods(&fleet, &[("n", absent(1010)), ("o", AgentPod::Ready { since: None })]);
     let waiting = at(&gone, 1309, &[]);
     assert_eq!(changing(&waiting), Vec::<String>::new(), "the change on n holds the only slot");
     assert_eq!(waiting.wake.map(Timestamp::as_second), Some(1310));
     let released = at(&gone, 1310, &[]);
     assert_eq!(changing(&released), ["o"], "{:?}", released.nodes);
 
-    let back = with_pods(&fleet, &[("n", AgentPod::Ready), ("o", AgentPod::Ready)]);
+    let back = with_pods(&fleet, &[("n", AgentPod::Ready { since: None }), ("o", AgentPod::Ready { since: None })]);
     let pass = at(&back, 1310, &[]);
     assert!(!changing(&pass).contains(&"o".to_owned()), "the change on n holds the slot again");
     let progress = pass.pools["p"].changes.iter().map(|c| c.node.as_str()).collect::<Vec<_>>();
@@ -130,7 +130,21 @@ fn gpu_of_a_silent_node_is_not_admitted_in_place_of_another() {
         gpu.change = None;
         gpu.hold.clear();
     }
-    let gone = with_pods(&fleet, &[("n", absent(1000)), ("o", AgentPod::Ready)]);
+    let gone = with_pods(&fleet, &[("n", absent(1000)), ("o", AgentPod::Ready { since: None })]);
     assert_eq!(changing(&at(&gone, 1059, &[])), Vec::<String>::new(), "a short pause changes no order");
     assert_eq!(changing(&at(&gone, 1060, &[])), ["o"]);
+}
+
+#[test]
+fn slot_is_for_a_gpu_that_can_begin_and_counts_what_may_have_begun() {
+    let mut fleet = begun();
+    for gpu in &mut gpu_node(&mut fleet).spec.gpus {
+        gpu.change = None;
+        gpu.hold.clear();
+    }
+    let changing = |nodes| changing(&decided(&fleet, &mut Remembered::default(), 1000, nodes));
+    assert_eq!(changing([&[], &[], &[]]), ["n"]);
+    assert_eq!(changing([&[], &["n"], &[]]), ["o"], "a GpuNode that cannot be written takes no slot");
+    assert_eq!(changing([&[], &[], &["n"]]), Vec::<String>::new(), "a GpuNode that is being written may have begun");
+    assert_eq!(changing([&["n"], &[], &[]]), Vec::<String>::new(), "and so may one that the cache does not show yet");
 }

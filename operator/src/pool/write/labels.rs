@@ -72,7 +72,7 @@ pub async fn write_taint(
         Repair::Now { contested: false } => {}
         Repair::Now { contested: true } => {
             let taint = mark.as_deref().or(before.as_deref()).unwrap_or_default();
-            report_contest(node, &format!("taint {taint} of node {name}")).await;
+            report_contest(node, &format!("taint {taint} of node {name}: another client changes it")).await;
         }
     }
     let fields = json!({
@@ -99,6 +99,10 @@ pub async fn write_taint(
 /// Another client keeps changing what the operator writes.
 async fn report_contest(node: NodeContext<'_>, what: &str) {
     tracing::warn!(node = %node.name, what, "another client keeps changing the node");
-    let message = format!("{what}; repaired with increasing delay: stop that client from changing them");
+    let message = format!(
+        "{what}; repaired with a delay that grows from 2 s to 5 min: stop that client. If it is not named: kubectl get node {} \
+         --show-managed-fields -o yaml, or the audit log",
+        node.name
+    );
     node.report(EventType::Warning, reasons::FIELD_CONFLICT, "Repair", message).await;
 }

@@ -41,7 +41,7 @@ use gputenancy_engine::{
     fleet::Fleet,
     mig_manager::{MigConfigError, MigConfigs},
 };
-pub use object::{Finished, ObjectWrite};
+pub use object::{Finished, ObjectWrite, Target};
 pub use queue::{WriteQueue, unless_panicked};
 pub use state::NodeState;
 
@@ -61,7 +61,11 @@ pub enum WriteError {
         source: Box<kube::Error>,
     },
     /// The API server is slow or silent.
-    #[error("no answer of the API server within {} s; retried: see whether an admission webhook hangs", OBJECT_TIMEOUT.as_secs())]
+    #[error(
+        "all writes about this object together took longer than {} s and were ended; retried within 2 to 60 s: see the latency of the \
+         API server, and whether an admission webhook for this kind hangs",
+        OBJECT_TIMEOUT.as_secs()
+    )]
     Timeout,
     /// The layouts for NVIDIA's MIG manager cannot be rendered.
     #[error(transparent)]
@@ -140,7 +144,7 @@ impl FleetWriter {
             ..ConfigMap::default()
         };
         let applied = self.writer.apply(Part::MigManager, &object).await;
-        applied.map(drop).map_err(failed("writing the ConfigMap"))
+        applied.map(drop).map_err(failed(format!("writing ConfigMap {}/{}", self.layouts, names::MIG_CONFIG_MAP)))
     }
 
     async fn report(
@@ -157,11 +161,14 @@ impl FleetWriter {
 }
 
 /// Drops what is remembered of nodes and pods that are gone.
-pub fn forget(nodes: &mut BTreeMap<NodeName, NodeState>, fleet: &Fleet) {
+pub fn forget(nodes: &mut BTreeMap<Target, NodeState>, fleet: &Fleet) {
     let uids: BTreeSet<&str> = fleet.pods.values().filter_map(|p| p.metadata.uid.as_deref()).collect();
-    nodes.retain(|name, _| fleet.nodes.contains_key(name.as_str()) || fleet.gpu_nodes.contains_key(name.as_str()));
-    for (name, state) in nodes {
-        state.forget(fleet.gpu_nodes.get(name.as_str()).map(|n| &**n), &uids);
+    let exists =
+        |name: &NodeName| fleet.nodes.contains_key(name.as_str()) || fleet.gpu_nodes.contains_key(name.as_str());
+    nodes.retain(|target, _| target.node().is_some_and(exists));
+    for (target, state) in nodes {
+        let cached = target.node().and_then(|name| fleet.gpu_nodes.get(name.as_str()));
+        state.forget(cached.map(|n| &**n), &uids);
     }
 }
 

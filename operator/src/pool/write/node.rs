@@ -1,4 +1,5 @@
-//! All writes about one node.
+//! All writes about one `GpuNode`, its GPUs and their pods; and those about the labels and taints of a Node. The two do not wait for
+//! each other: a webhook that hangs for Nodes must not stop a change.
 
 use std::collections::BTreeMap;
 
@@ -21,32 +22,57 @@ use crate::{
 };
 use gputenancy_engine::{change::ChangeDecision, fleet::Fleet};
 
-/// What is written about one node.
+/// What is written about one Node.
 #[derive(Default)]
 pub struct NodeWrite {
     labels: Option<Labels>,
+    taint: Option<TaintChange>,
+}
+
+impl NodeWrite {
+    /// Takes what concerns Nodes out of a decision.
+    pub fn by_node(decision: &mut FleetDecision) -> BTreeMap<NodeName, Self> {
+        let mut writes: BTreeMap<NodeName, Self> = BTreeMap::new();
+        for (node, labels) in std::mem::take(&mut decision.labels) {
+            writes.entry(node).or_default().labels = Some(labels);
+        }
+        for (node, taint) in std::mem::take(&mut decision.taints) {
+            writes.entry(node).or_default().taint = Some(taint);
+        }
+        writes
+    }
+
+    /// Writes labels and taint. A failure of one does not keep the other from being written.
+    pub(super) async fn steps(self, node: NodeContext<'_>, state: &mut NodeState, outcome: &mut Outcome) {
+        let Self { labels, taint } = self;
+        if let Some(taint) = taint {
+            outcome.record(labels::write_taint(node, state, taint).await);
+        }
+        // last: a new version of the Node would make the write above conflict, which carries the version from the cache
+        if let Some(labels) = labels {
+            outcome.record(labels::write(node, state, labels).await);
+        }
+    }
+}
+
+/// What is written about one `GpuNode`.
+#[derive(Default)]
+pub struct GpuNodeWrite {
     /// The pool's name has to be copied from the Node to the `GpuNode`.
     pool_label: bool,
-    taint: Option<TaintChange>,
     work: GpuWork,
     orphaned_canaries: Vec<OrphanedCanary>,
     mig_manager: Option<MigManagerRequest>,
     cancelled_evictions: Vec<(PodName, String)>,
 }
 
-impl NodeWrite {
-    /// Takes what concerns nodes out of a decision.
+impl GpuNodeWrite {
+    /// Takes what concerns GPUs out of a decision.
     pub fn by_node(fleet: &Fleet, decision: &mut FleetDecision) -> BTreeMap<NodeName, Self> {
         let mut writes: BTreeMap<NodeName, Self> = BTreeMap::new();
-        for (node, labels) in std::mem::take(&mut decision.labels) {
-            writes.entry(node).or_default().labels = Some(labels);
-        }
         let differs = |name: &str, node: &GpuNode| pool_of(fleet, name) != node.labels().get(names::POOL_LABEL);
         for (name, _) in fleet.gpu_nodes.iter().filter(|(name, node)| differs(name, node)) {
             writes.entry(name.as_str().into()).or_default().pool_label = true;
-        }
-        for (node, taint) in std::mem::take(&mut decision.taints) {
-            writes.entry(node).or_default().taint = Some(taint);
         }
         for (node, work) in std::mem::take(&mut decision.nodes) {
             writes.entry(node).or_default().work = work;
@@ -63,39 +89,32 @@ impl NodeWrite {
         }
         writes
     }
+
+    /// Writes everything about one `GpuNode`. A failure does not keep later steps from being done, unless they depend on it.
+    pub(super) async fn steps(self, node: NodeContext<'_>, state: &mut NodeState, outcome: &mut Outcome) {
+        let Self { pool_label, work, orphaned_canaries, mig_manager, cancelled_evictions } = self;
+        if pool_label {
+            outcome.record(labels::copy_pool(node, pool_of(node.fleet, node.name.as_str())).await);
+        }
+        let worked = gpus(node, state, work, outcome).await;
+        // the verdict of a canary pod is deleted only when what follows from it is written
+        if matches!(worked, Ok(Written::Done)) {
+            for canary in orphaned_canaries {
+                outcome.record(canary::delete(node, canary).await);
+            }
+        }
+        outcome.record(worked);
+        if let Some(request) = mig_manager {
+            outcome.record(mig_manager::request(node, request).await);
+        }
+        for (pod, uid) in cancelled_evictions {
+            outcome.record(pods::cancel_notice(node, &pod, &uid).await);
+        }
+    }
 }
 
 fn pool_of<'a>(fleet: &'a Fleet, node: &str) -> Option<&'a String> {
     fleet.nodes.get(node).and_then(|n| n.labels().get(names::POOL_LABEL))
-}
-
-/// Writes everything about one node. A failure does not keep later steps from being done, unless they depend on it.
-pub(super) async fn steps(node: NodeContext<'_>, write: NodeWrite, state: &mut NodeState, outcome: &mut Outcome) {
-    let NodeWrite { labels, pool_label, taint, work, orphaned_canaries, mig_manager, cancelled_evictions } = write;
-    if pool_label {
-        outcome.record(labels::copy_pool(node, pool_of(node.fleet, node.name.as_str())).await);
-    }
-    if let Some(taint) = taint {
-        outcome.record(labels::write_taint(node, state, taint).await);
-    }
-    let worked = gpus(node, state, work, outcome).await;
-    // the verdict of a canary pod is deleted only when what follows from it is written
-    if matches!(worked, Ok(Written::Done)) {
-        for canary in orphaned_canaries {
-            outcome.record(canary::delete(node, canary).await);
-        }
-    }
-    outcome.record(worked);
-    if let Some(request) = mig_manager {
-        outcome.record(mig_manager::request(node, request).await);
-    }
-    for (pod, uid) in cancelled_evictions {
-        outcome.record(pods::cancel_notice(node, &pod, &uid).await);
-    }
-    // last: a new version of the Node would make the writes above conflict that carry the version from the cache
-    if let Some(labels) = labels {
-        outcome.record(labels::write(node, state, labels).await);
-    }
 }
 
 /// Writes the spec first: what follows depends on it. It carries the version that was decided about, so that a decision about an older

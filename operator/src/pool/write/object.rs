@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::{
-    FleetWriter, Outcome, Written, failed, node,
-    node::NodeWrite,
+    FleetWriter, Outcome, Written, failed,
+    node::{GpuNodeWrite, NodeWrite},
     state::{NodeContext, NodeState},
     status::{self, PoolWrite},
     within,
@@ -23,16 +23,18 @@ use super::{
 use crate::{apply::has_finalizer, plan::NodeName, pool::decide::FleetDecision};
 use gputenancy_engine::{fleet::Fleet, mig_manager::MigConfigs};
 
-/// An object that decisions write; a Node and its `GpuNode` are one.
+/// An object that decisions write, in the order in which they are written: GPUs first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
     /// The layouts for NVIDIA's MIG manager.
     MigConfigs,
+    /// A `GpuNode`, its GPUs and their pods.
+    GpuNode(NodeName),
     /// A pool.
     Pool(String),
     /// A profile.
     Profile(String),
-    /// A node.
+    /// Labels and taints of a Node.
     Node(NodeName),
 }
 
@@ -42,15 +44,24 @@ impl Display for Target {
             Self::MigConfigs => f.write_str("layouts for NVIDIA's MIG manager"),
             Self::Pool(name) => write!(f, "GpuPool {name}"),
             Self::Profile(name) => write!(f, "GpuProfile {name}"),
-            Self::Node(name) => write!(f, "node {name}"),
+            Self::Node(name) => write!(f, "Node {name}"),
+            Self::GpuNode(name) => write!(f, "GpuNode {name}"),
         }
     }
 }
 
 impl Target {
-    /// The name of the node.
+    /// The name of the `GpuNode`.
+    pub fn gpu_node(&self) -> Option<&NodeName> {
+        if let Self::GpuNode(name) = self { Some(name) } else { None }
+    }
+
+    /// The name of the Node or `GpuNode`.
     pub fn node(&self) -> Option<&NodeName> {
-        if let Self::Node(name) = self { Some(name) } else { None }
+        match self {
+            Self::Node(name) | Self::GpuNode(name) => Some(name),
+            Self::MigConfigs | Self::Pool(_) | Self::Profile(_) => None,
+        }
     }
 
     /// Name of the controller in metrics.
@@ -60,6 +71,7 @@ impl Target {
             Self::Pool(_) => "pool",
             Self::Profile(_) => "profile",
             Self::Node(_) => "node",
+            Self::GpuNode(_) => "gpunode",
         }
     }
 
@@ -68,7 +80,7 @@ impl Target {
             Self::MigConfigs => None,
             Self::Pool(name) => fleet.pools.iter().find(|p| p.name_any() == *name).map(|p| p.object_ref(&())),
             Self::Profile(name) => fleet.profiles.iter().find(|p| p.name_any() == *name).map(|p| p.object_ref(&())),
-            Self::Node(name) => fleet.gpu_nodes.get(name.as_str()).map(|n| n.object_ref(&())),
+            Self::Node(name) | Self::GpuNode(name) => fleet.gpu_nodes.get(name.as_str()).map(|n| n.object_ref(&())),
         }
     }
 }
@@ -81,8 +93,10 @@ pub enum ObjectWrite {
     Pool(String, PoolWrite),
     /// Status of the profile of this name.
     Profile(String, GpuProfileStatus),
-    /// Everything about the node of this name.
+    /// Labels and taints of the Node of this name.
     Node(NodeName, Box<NodeWrite>),
+    /// Everything about the `GpuNode` of this name.
+    GpuNode(NodeName, Box<GpuNodeWrite>),
 }
 
 /// The end of the writes about an object.
@@ -100,8 +114,10 @@ pub struct Finished {
 impl ObjectWrite {
     /// Takes what is to be written out of a decision.
     pub fn of(fleet: &Fleet, decision: &mut FleetDecision) -> BTreeMap<Target, Self> {
-        let nodes = NodeWrite::by_node(fleet, decision).into_iter();
+        let nodes = NodeWrite::by_node(decision).into_iter();
         let mut writes: Vec<Self> = nodes.map(|(name, write)| Self::Node(name, Box::new(write))).collect();
+        let gpu_nodes = GpuNodeWrite::by_node(fleet, decision).into_iter();
+        writes.extend(gpu_nodes.map(|(name, write)| Self::GpuNode(name, Box::new(write))));
         writes.extend(decision.mig_configs.take().map(Self::MigConfigs));
         writes.extend(std::mem::take(&mut decision.profiles).into_iter().map(|(name, s)| Self::Profile(name, s)));
         for pool in &fleet.pools {
@@ -121,6 +137,7 @@ impl ObjectWrite {
             Self::Pool(name, _) => Target::Pool(name.clone()),
             Self::Profile(name, _) => Target::Profile(name.clone()),
             Self::Node(name, _) => Target::Node(name.clone()),
+            Self::GpuNode(name, _) => Target::GpuNode(name.clone()),
         }
     }
 
@@ -171,7 +188,10 @@ impl ObjectWrite {
                 outcome.record(written.map(|_| Written::Done).map_err(failed("writing the status")));
             }
             Self::Node(name, write) => {
-                node::steps(NodeContext { writer, fleet, decided, name: &name }, *write, state, outcome).await;
+                write.steps(NodeContext { writer, fleet, decided, name: &name }, state, outcome).await;
+            }
+            Self::GpuNode(name, write) => {
+                write.steps(NodeContext { writer, fleet, decided, name: &name }, state, outcome).await;
             }
         }
     }

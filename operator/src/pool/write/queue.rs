@@ -19,7 +19,6 @@ use super::{
     object::{Finished, ObjectWrite, Target},
     state::NodeState,
 };
-use crate::plan::NodeName;
 use gputenancy_engine::fleet::Fleet;
 
 /// Objects that are written at the same time.
@@ -39,24 +38,28 @@ pub struct WriteQueue {
     /// Objects in progress about which a later decision has more to write.
     outdated: BTreeSet<Target>,
     retries: BTreeMap<Target, Retry>,
+    /// Objects that were written and need a decision at a later time.
+    due: BTreeMap<Target, Instant>,
     running: JoinSet<Finished>,
 }
 
-/// When an object is written again.
+/// When an object is written again after a failure.
 #[derive(Debug)]
 struct Retry {
     at: Instant,
-    /// Failures in a row; 0: not failed, but due later.
+    /// Failures in a row.
     failures: u32,
     /// The failure that was reported last.
-    failure: Option<String>,
+    failure: String,
 }
 
 impl WriteQueue {
     /// Replaces what waits by the writes of a new decision about `fleet`.
     pub fn replace(&mut self, fleet: Arc<Fleet>, writes: BTreeMap<Target, ObjectWrite>) {
         let now = Instant::now();
-        self.retries.retain(|target, _| writes.contains_key(target) || self.in_progress.contains(target));
+        // an object that is not to be written for a moment, because another one has its turn, keeps its back-off
+        self.retries.retain(|target, r| r.at > now || writes.contains_key(target) || self.in_progress.contains(target));
+        self.due.retain(|_, at| *at > now);
         self.decided = Some((fleet, now));
         self.waiting = writes;
         self.outdated = self.waiting.keys().filter(|t| self.in_progress.contains(*t)).cloned().collect();
@@ -66,14 +69,14 @@ impl WriteQueue {
     }
 
     /// Starts writes, as many as may be in progress; objects that failed come last.
-    pub fn start(&mut self, writer: &Arc<FleetWriter>, nodes: &BTreeMap<NodeName, NodeState>) {
+    pub fn start(&mut self, writer: &Arc<FleetWriter>, nodes: &BTreeMap<Target, NodeState>) {
         let Some(decided) = &self.decided else { return };
         while self.in_progress.len() < CONCURRENCY {
             let failures = |target: &Target| self.retries.get(target).map_or(0, |r| r.failures);
             let Some(target) = self.waiting.keys().min_by_key(|t| failures(t)).cloned() else { return };
             let Some(write) = self.waiting.remove(&target) else { return };
-            let failure = self.retries.get(&target).and_then(|r| r.failure.clone());
-            let state = target.node().and_then(|node| nodes.get(node)).cloned().unwrap_or_default();
+            let failure = self.retries.get(&target).map(|r| r.failure.clone());
+            let state = nodes.get(&target).cloned().unwrap_or_default();
             self.running.spawn(write.run(writer.clone(), decided.clone(), state, failure));
             self.in_progress.insert(target);
         }
@@ -95,20 +98,33 @@ impl WriteQueue {
         let now = Instant::now();
         if let Some(failure) = &outcome.failure {
             let delay = MIN_RETRY.saturating_mul(1 << failures.min(10)).min(MAX_RETRY);
-            let retry = Retry { at: now + delay, failures: failures + 1, failure: Some(failure.clone()) };
-            self.retries.insert(target.clone(), retry);
-            return false;
+            self.retries
+                .insert(target.clone(), Retry { at: now + delay, failures: failures + 1, failure: failure.clone() });
         }
-        if let Some(due) = outcome.due {
-            self.retries.insert(target.clone(), Retry { at: now + due, failures: 0, failure: None });
+        match outcome.due {
+            Some(due) => drop(self.due.insert(target.clone(), now + due)),
+            None => drop(self.due.remove(target)),
         }
         outdated || outcome.again
     }
 
-    /// When the next object is to be written again.
+    /// When the fleet has to be decided again, so that the next object is written again.
     pub fn retry_at(&self) -> Option<Instant> {
         let pending = |target: &Target| self.in_progress.contains(target) || self.waiting.contains_key(target);
-        self.retries.iter().filter(|(target, _)| !pending(target)).map(|(_, r)| r.at).min()
+        let retries = self.retries.iter().filter(|(target, _)| !pending(target)).map(|(_, r)| r.at);
+        retries.chain(self.due.values().copied()).min()
+    }
+
+    /// `GpuNode`s whose last write failed and is not yet to be repeated.
+    pub fn failing(&self) -> BTreeSet<String> {
+        let now = Instant::now();
+        let failing = self.retries.iter().filter(|(_, r)| r.at > now);
+        failing.filter_map(|(target, _)| Some(target.gpu_node()?.to_string())).collect()
+    }
+
+    /// `GpuNode`s that are being written.
+    pub fn writing(&self) -> BTreeSet<String> {
+        self.in_progress.iter().filter_map(|target| Some(target.gpu_node()?.to_string())).collect()
     }
 
     /// Waits for the writes in progress, and starts none.

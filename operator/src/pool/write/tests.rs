@@ -108,7 +108,7 @@ struct World {
     api: MockApi,
     writer: Arc<FleetWriter>,
     queue: WriteQueue,
-    nodes: BTreeMap<NodeName, NodeState>,
+    nodes: BTreeMap<Target, NodeState>,
     fleet: Arc<Fleet>,
     begun: Instant,
 }
@@ -167,9 +167,7 @@ impl World {
     async fn next(&mut self) -> (Target, Option<String>, bool) {
         let finished = self.queue.finished().await;
         let again = self.queue.note(&finished.target, &finished.outcome);
-        if let Some(node) = finished.target.node() {
-            self.nodes.insert(node.clone(), finished.state);
-        }
+        self.nodes.insert(finished.target.clone(), finished.state);
         self.queue.start(&self.writer, &self.nodes);
         (finished.target, finished.outcome.failure, again)
     }
@@ -185,6 +183,10 @@ fn pod_on(node: &str) -> PodName {
 
 fn node(name: &str) -> Target {
     Target::Node(name.into())
+}
+
+fn gpu_node(name: &str) -> Target {
+    Target::GpuNode(name.into())
 }
 
 #[tokio::test(start_paused = true)]
@@ -204,7 +206,7 @@ async fn nodes_whose_requests_hang_delay_no_other_node_and_no_status() {
     }
     for _ in 0..4 {
         let (target, failure, again) = world.next().await;
-        assert!(failure.unwrap().starts_with("no answer of the API server within 15 s") && !again, "{target}");
+        assert!(failure.unwrap().contains("took longer than 15 s") && !again, "{target}");
         assert_eq!(world.seconds(), 15, "{target}");
     }
     assert_eq!(world.queue.retry_at().map(|at| at - world.begun), Some(Duration::from_secs(17)));
@@ -279,14 +281,13 @@ async fn eviction_that_was_decided_long_ago_is_decided_again() {
         world.api.rule(format!("/nodes/n-{node:02}").leak(), Some(Answer::Hang));
     }
     let names: Vec<String> = world.fleet.nodes.keys().take(32).cloned().collect();
-    let mut decision = World::labels(&names.iter().map(String::as_str).collect::<Vec<_>>());
-    decision.nodes = world.eviction("n-39").nodes;
-    world.decide(decision);
+    world.decide(World::labels(&names.iter().map(String::as_str).collect::<Vec<_>>()));
+    world.decide(world.eviction("n-39"));
     let mut evicting = world.next().await;
-    while evicting.0 != node("n-39") {
+    while evicting.0 != gpu_node("n-39") {
         evicting = world.next().await;
     }
-    assert_eq!((evicting, world.seconds()), ((node("n-39"), None, true), 15));
+    assert_eq!((evicting, world.seconds()), ((gpu_node("n-39"), None, true), 15));
     assert_eq!(world.api.count(&Method::POST, "/eviction"), 0);
 }
 
@@ -312,12 +313,61 @@ async fn object_in_progress_is_decided_again_and_not_written_twice() {
     let mut world = World::new(1);
     world.decide(world.eviction("n-00"));
     world.decide(world.eviction("n-00"));
-    assert_eq!(world.next().await, (node("n-00"), None, true));
+    assert_eq!(world.next().await, (gpu_node("n-00"), None, true));
     assert_eq!(world.api.count(&Method::POST, "/eviction"), 1);
     // a decision that has nothing more to write about it needs no other
     world.decide(world.eviction("n-00"));
     world.decide(FleetDecision::default());
-    assert_eq!(world.next().await, (node("n-00"), None, false));
+    assert_eq!(world.next().await, (gpu_node("n-00"), None, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn hanging_or_contested_labels_of_a_node_do_not_stop_its_gpus() {
+    for hangs in [true, false] {
+        let mut world = World::new(1);
+        world.api.rule("/nodes/n-00", hangs.then_some(Answer::Hang));
+        if !hangs {
+            world.decide(World::labels(&["n-00"]));
+            assert_eq!(world.next().await, (node("n-00"), None, false));
+        }
+        // the labels are still missing, so another client has removed them
+        let mut decision = World::labels(&["n-00"]);
+        decision.nodes = world.eviction("n-00").nodes;
+        world.decide(decision);
+        while world.next().await.0 != gpu_node("n-00") {}
+        assert_eq!((world.api.count(&Method::POST, "/eviction"), world.seconds()), (1, 0), "hangs: {hangs}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn repair_that_is_due_later_wakes_and_keeps_nothing_waiting() {
+    let mut world = World::new(1);
+    for due in [None, Some(2)] {
+        world.decide(World::labels(&["n-00"]));
+        assert_eq!(world.next().await, (node("n-00"), None, false));
+        // the time of the repair is of the real clock
+        let wakes = world.queue.retry_at().map(|at| (at - world.begun + Duration::from_millis(500)).as_secs());
+        assert_eq!(wakes, due);
+    }
+    assert_eq!(world.api.count(&Method::PATCH, "/nodes/n-00"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn gpu_node_that_fails_is_named_until_its_retry_and_keeps_its_back_off() {
+    let mut world = World::new(1);
+    world.api.rule("/gpunodes/n-00", Some(Answer::Code(500)));
+    for delay in [2, 4, 8] {
+        world.decide(world.eviction("n-00"));
+        assert_eq!(world.queue.writing(), ["n-00".to_owned()].into());
+        assert!(world.next().await.1.is_some());
+        assert_eq!(world.queue.failing(), ["n-00".to_owned()].into());
+        // another GPU has its turn meanwhile
+        world.decide(FleetDecision::default());
+        let at = world.queue.retry_at().unwrap();
+        assert_eq!(at - Instant::now(), Duration::from_secs(delay));
+        tokio::time::sleep_until(at).await;
+        assert!(world.queue.failing().is_empty() && world.queue.writing().is_empty());
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -234,6 +234,8 @@ async fn all_parts() {
             tolerated: &tolerated,
             marks: &BTreeMap::new(),
             lagging: &lagging,
+            failing: &BTreeSet::new(),
+            writing: &BTreeSet::new(),
         };
         decide_fleet(&inventory, &mut remembered).view
     };
