@@ -118,3 +118,26 @@ fn readme_has_at_most_150_lines() {
     let lines = Page::read(&root(), Path::new("README.md")).unwrap().lines();
     assert!(lines <= 150, "README.md has {lines} lines");
 }
+
+#[test]
+fn every_metric_is_in_the_reference() {
+    let root = root();
+    let page = fs::read_to_string(root.join("docs/reference/metrics.md")).unwrap();
+    let mut findings = Vec::new();
+    for program in ["operator", "agent"] {
+        let source = fs::read_to_string(root.join(program).join("src/metrics.rs")).unwrap();
+        // the name is the first text after each call
+        let calls = source.split("register(").skip(1).chain(source.split("register_with_unit(").skip(1));
+        let names: Vec<&str> = calls.filter_map(|call| call.split('"').nth(1)).collect();
+        assert!(names.len() > 8, "{program}: {names:?}");
+        for name in names {
+            let name = format!("gputenancy_{program}_{name}");
+            let is_listed =
+                ["`", "_total`", "_seconds`"].iter().any(|ending| page.contains(&format!("`{name}{ending}")));
+            if !is_listed {
+                findings.push(format!("docs/reference/metrics.md lacks {name}"));
+            }
+        }
+    }
+    report(&findings);
+}
