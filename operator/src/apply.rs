@@ -244,6 +244,10 @@ impl Writer {
                 let messages: Vec<&str> = std::iter::once(status.message.as_str()).chain(causes).collect();
                 Ok(Evicted::Refused(messages.join(" ")))
             }
+            // two budgets of a pod are refused with 500, as if the API server had failed
+            Err(kube::Error::Api(status)) if status.message.contains("more than one PodDisruptionBudget") => {
+                Ok(Evicted::Refused(status.message))
+            }
             Err(error) => Err(error),
         }
     }

@@ -84,9 +84,11 @@ impl Liveness {
         self.state == AgentState::Alive
     }
 
-    /// Not alive for at least this time. An unknown time counts as long.
+    /// Not alive for at least this time. An unknown time counts as long, and so does one of a clock that is far ahead: the time may be of
+    /// the node.
     pub fn is_silent_for(&self, limit: SignedDuration, now: Timestamp) -> bool {
-        !self.is_alive() && self.until(limit).is_none_or(|end| end <= now)
+        let ahead = self.since.is_some_and(|since| since.duration_since(now) > GRACE_PERIOD);
+        !self.is_alive() && (ahead || self.until(limit).is_none_or(|end| end <= now))
     }
 
     /// When it will have been silent for this time; `None`: it is alive, or the time is unknown.
@@ -271,6 +273,8 @@ mod tests {
         assert!(!silent(Some(at(100))).is_silent_for(limit, at(159)));
         assert!(silent(Some(at(100))).is_silent_for(limit, at(160)));
         assert!(silent(None).is_silent_for(limit, at(0)));
+        assert!(silent(Some(at(1000))).is_silent_for(limit, at(100)), "a clock that is far ahead");
+        assert!(!silent(Some(at(130))).is_silent_for(limit, at(100)), "a clock that is a little ahead");
         assert!(!Liveness { state: AgentState::Alive, since: Some(at(1)) }.is_silent_for(limit, at(900)));
     }
 

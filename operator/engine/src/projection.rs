@@ -354,16 +354,32 @@ pub fn project_namespace(namespace: &mut SlimNamespace) {
     }
 }
 
+/// Longest annotation of a pod that is kept, in bytes: tenants write annotations.
+const LONGEST_ANNOTATION: usize = 4096;
+/// Most extended resources of one container that are kept.
+const MOST_RESOURCES: usize = 16;
+
 /// As [`strip_metadata`]; keeps requests of extended resources and the label of canary pods, and details of the status only of these.
+/// What a tenant can write without limit is not kept without limit.
 pub fn project_pod(pod: &mut SlimPod) {
     strip_metadata(pod);
+    pod.metadata.finalizers = None;
+    if let Some(owners) = &mut pod.metadata.owner_references {
+        owners.retain(|owner| owner.controller == Some(true));
+    }
+    if let Some(annotations) = &mut pod.metadata.annotations {
+        let read = [names::EVICTION_NOTICE, names::DO_NOT_EVICT, names::CANARY_NODE];
+        annotations.retain(|key, value| read.contains(&key.as_str()) && value.len() <= LONGEST_ANNOTATION);
+    }
     let canary = pod.metadata.labels.take().and_then(|mut labels| labels.remove_entry(names::CANARY_LABEL));
     if canary.is_none() {
         pod.status = SlimPodStatus { phase: std::mem::take(&mut pod.status.phase), ..SlimPodStatus::default() };
     }
     pod.metadata.labels = canary.map(|label| BTreeMap::from([label]));
     for container in pod.spec.containers.iter_mut().chain(&mut pod.spec.init_containers) {
-        container.resources.requests.retain(|resource, _| resource.contains('/'));
+        let requests = std::mem::take(&mut container.resources.requests);
+        let devices = requests.into_iter().filter(|(resource, amount)| resource.contains('/') && amount.0 != "0");
+        container.resources.requests = devices.take(MOST_RESOURCES).collect();
     }
 }
 

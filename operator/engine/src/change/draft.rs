@@ -94,6 +94,12 @@ impl<'a> Draft<'a> {
     }
 
     /// The journal's reason of the change.
+    /// The reason without the pods that are evicted for it: one owner learns nothing about the others.
+    pub fn reason_for_owner(&self) -> String {
+        let reason = self.reason();
+        reason.split_once("; evicts ").map_or(reason.clone(), |(before, _)| before.to_owned())
+    }
+
     pub fn reason(&self) -> String {
         self.spec.change.as_ref().map(|c| c.reason.clone()).unwrap_or_default()
     }

@@ -122,7 +122,7 @@ pub(super) fn notify(
     deadline: Timestamp,
     selected: impl Fn(&Device<'_>) -> bool,
 ) {
-    let reason = draft.reason();
+    let reason = draft.reason_for_owner();
     for device in removed {
         let Some((pod, Some(facts))) = ctx.owner(device).filter(|(_, f)| f.is_some_and(|f| !f.terminating)) else {
             continue;
@@ -199,7 +199,7 @@ fn evict(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, change: &Change, removed
             }
         };
         if due {
-            let reason = format!("{} of {} is removed: {}", device.place(), ctx.title(), draft.reason());
+            let reason = format!("{} of {} is removed: {}", device.place(), ctx.title(), draft.reason_for_owner());
             draft.decision.evictions.insert(Eviction { pod, uid: facts.uid.clone(), reason });
         }
     }

@@ -1,6 +1,6 @@
 //! A board and its MIG profiles, and the instances that are placed on one GPU.
 
-use gputenancy_crds::Board;
+use gputenancy_crds::{Board, BoardProfile};
 
 /// What a profile is on the hardware.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,6 +137,9 @@ impl Occupancy<'_> {
     }
 }
 
+/// More engines of one kind than any board has.
+const MOST_ENGINES: i32 = 1000;
+
 /// Bits of the memory slices that an instance covers.
 pub(super) fn bits(start: i32, size: i32) -> u32 {
     let low = |n: i32| 1_u32.checked_shl(n.max(0).cast_unsigned()).map_or(u32::MAX, |bit| bit - 1);
@@ -144,11 +147,14 @@ pub(super) fn bits(start: i32, size: i32) -> u32 {
 }
 
 impl From<&Board> for BoardGeometry {
-    /// Leaves out profiles without slices and starts outside the axis, so that no later code meets them.
+    /// Leaves out profiles without slices or larger than the board, and starts outside the axis, and bounds all numbers, so that no later
+    /// code meets others: they come from an agent, and one agent must not end the operator.
     fn from(board: &Board) -> Self {
         let axis = board.memory_slices.clamp(0, 31);
-        let profiles = board.profiles.iter().filter(|p| p.size > 0 && p.slices > 0).map(|p| {
-            let mut starts: Vec<i32> = p.starts.iter().copied().filter(|s| *s >= 0 && s + p.size <= axis).collect();
+        let slices = board.slices.clamp(0, axis);
+        let exists = |p: &&BoardProfile| (1..=axis).contains(&p.size) && (1..=slices).contains(&p.slices);
+        let profiles = board.profiles.iter().filter(exists).map(|p| {
+            let mut starts: Vec<i32> = p.starts.iter().copied().filter(|s| (0..=axis - p.size).contains(s)).collect();
             starts.sort_unstable();
             starts.dedup();
             MigProfile {
@@ -157,8 +163,8 @@ impl From<&Board> for BoardGeometry {
                 memory: p.memory.mib().unwrap_or(0),
                 size: p.size,
                 starts,
-                max: p.max,
-                engines: p.engines.clone(),
+                max: p.max.clamp(0, axis),
+                engines: p.engines.iter().map(|e| e.clamp(&0, &MOST_ENGINES)).copied().collect(),
             }
         });
         let mut profiles: Vec<_> = profiles.collect();
@@ -166,10 +172,38 @@ impl From<&Board> for BoardGeometry {
         profiles.dedup_by(|a, b| a.name == b.name);
         Self {
             product: board.product.clone(),
-            slices: board.slices,
+            slices,
             memory_slices: axis,
             mode_needs_reset: board.mode_needs_reset,
             profiles,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn numbers_that_no_board_has_are_left_out_or_bounded() {
+        let profile = |name: &str, slices: i32, size: i32, starts: &[i32]| {
+            json!({"id": 1, "name": name, "slices": slices, "memory": "1Gi", "size": size, "starts": starts,
+                "max": i32::MAX, "engines": [i32::MAX]})
+        };
+        let profiles = [
+            profile("huge", 1, i32::MAX, &[1]),
+            profile("wide", i32::MAX, 1, &[0]),
+            profile("none", 0, -1, &[0]),
+            profile("1g", 1, 1, &[i32::MIN, -1, 0, 7, 8, i32::MAX]),
+        ];
+        let board = json!({"product": "p", "memory": "8Gi", "slices": 7, "memorySlices": 8, "profiles": profiles});
+        let board = BoardGeometry::from(&serde_json::from_value::<Board>(board).unwrap());
+        let [only] = board.profiles.as_slice() else { panic!("{:?}", board.profiles) };
+        assert_eq!((only.name.as_str(), only.starts.as_slice(), only.max), ("1g", &[0, 7][..], 8));
+        assert_eq!(only.engines, [MOST_ENGINES]);
+        let instances = |count: usize| std::iter::repeat_n(("1g", 0), count);
+        assert!(board.fits(instances(1)) && !board.fits(instances(2)));
     }
 }

@@ -13,18 +13,22 @@ use kube::{
 
 use crate::plan::PodName;
 
+/// So many pods and budgets of a namespace are read.
+const MOST_READ: u32 = 100;
 /// So many pods of a budget are named.
 const MOST_NAMED: usize = 5;
 
 /// The budgets that cover a pod, each in a sentence. Read when an eviction was refused, and not watched: refusals are rare.
 pub async fn behind(client: &Client, pod: &PodName) -> kube::Result<Vec<String>> {
-    let pods = Api::<Pod>::namespaced(client.clone(), &pod.namespace).list(&ListParams::default()).await?.items;
+    // a tenant's namespace can hold more than fits into memory: metadata only, and a part of it
+    let some = ListParams::default().limit(MOST_READ);
+    let pods = Api::<Pod>::namespaced(client.clone(), &pod.namespace).list_metadata(&some).await?.items;
     let budgets = Api::<PodDisruptionBudget>::namespaced(client.clone(), &pod.namespace);
-    let budgets = budgets.list(&ListParams::default()).await?.items;
+    let budgets = budgets.list(&some).await?.items;
     Ok(describe(&pod.name, &pods, &budgets))
 }
 
-fn describe(pod: &str, pods: &[Pod], budgets: &[PodDisruptionBudget]) -> Vec<String> {
+fn describe(pod: &str, pods: &[impl ResourceExt], budgets: &[PodDisruptionBudget]) -> Vec<String> {
     let Some(labels) = pods.iter().find(|p| p.name_any() == pod).map(|p| p.labels().clone()) else { return Vec::new() };
     let selector = |budget: &PodDisruptionBudget| {
         let selector: LabelSelector = budget.spec.as_ref()?.selector.clone()?;
@@ -34,7 +38,7 @@ fn describe(pod: &str, pods: &[Pod], budgets: &[PodDisruptionBudget]) -> Vec<Str
     covers.map(|(budget, selector)| sentence(budget, &selector, pods)).collect()
 }
 
-fn sentence(budget: &PodDisruptionBudget, selector: &Selector, pods: &[Pod]) -> String {
+fn sentence(budget: &PodDisruptionBudget, selector: &Selector, pods: &[impl ResourceExt]) -> String {
     let mut covered: Vec<String> =
         pods.iter().filter(|p| selector.matches(p.labels())).map(ResourceExt::name_any).collect();
     covered.sort();
