@@ -415,3 +415,41 @@ pub fn tenant_label<K: Resource>(object: &K) -> Option<&str> {
 pub fn tenant_of<K: Resource>(object: &K) -> Option<String> {
     tenant_label(object).map(str::to_owned)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn pod_keeps_little_of_what_a_tenant_can_write_without_limit() {
+        let many = (0..1000).map(|n| (format!("x{n}.example.com/a"), json!("1"))).collect::<serde_json::Map<_, _>>();
+        let mut pod: SlimPod = serde_json::from_value(json!({
+            "metadata": {
+                "name": "p", "finalizers": ["example.com/f"],
+                "annotations": {
+                    "gputenancy.io/x": "1", names::DO_NOT_EVICT: "true", names::EVICTION_NOTICE: "n".repeat(100_000),
+                },
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "A", "name": "a", "uid": "a"},
+                    {"apiVersion": "v1", "kind": "B", "name": "b", "uid": "b", "controller": true},
+                ],
+            },
+            "spec": {"containers": [
+                {"resources": {"requests": many}},
+                {"resources": {"requests": {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "1", "cpu": "1"}}},
+            ]},
+            "status": {"phase": "Running"},
+        }))
+        .unwrap();
+        project_pod(&mut pod);
+        let meta = &pod.metadata;
+        assert_eq!(meta.annotations, Some(BTreeMap::from([(names::DO_NOT_EVICT.to_owned(), "true".to_owned())])));
+        let owners: Vec<&str> = meta.owner_references.iter().flatten().map(|o| o.kind.as_str()).collect();
+        assert_eq!((owners, &meta.finalizers), (vec!["B"], &None));
+        let [first, second] = pod.spec.containers.as_slice() else { panic!("two containers") };
+        assert_eq!(first.resources.requests.len(), MOST_RESOURCES);
+        assert_eq!(second.resources.requests.keys().collect::<Vec<_>>(), ["nvidia.com/mig-1g.10gb"]);
+    }
+}

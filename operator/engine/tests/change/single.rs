@@ -418,3 +418,18 @@ proptest! {
         prop_assert!(world.writes - before < 40, "{} writes", world.writes - before);
     }
 }
+
+#[test]
+fn notice_names_no_pod_of_another_owner() {
+    let mut world = World::new(&split());
+    (0..2).for_each(|_| world.start(0));
+    world.agent();
+    world.reason = "create 3g.40gb at 0; evicts team-b/secret (has 1g.10gb at 1)".into();
+    world.policy.notice = SignedDuration::from_mins(15);
+    world.target = Some(halves());
+    let decision = world.operate(3);
+    let told: Vec<&str> = decision.notices.iter().map(|n| n.reason.as_str()).collect();
+    assert_eq!(told, ["create 3g.40gb at 0"; 2]);
+    let journal = &world.node.spec.gpus[0].change.as_ref().unwrap().reason;
+    assert!(journal.contains("team-b/secret"), "{journal}");
+}

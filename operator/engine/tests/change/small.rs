@@ -29,6 +29,7 @@ pub struct World {
     pub policy: Policy,
     pub alive: bool,
     pub alive_since: Option<Timestamp>,
+    pub reason: String,
     /// So many creates fail from now on.
     pub failures: u32,
     /// A budget refuses evictions.
@@ -67,6 +68,7 @@ impl World {
             policy: Policy::default(),
             alive: true,
             alive_since: None,
+            reason: "somebody needs it".into(),
             failures: 0,
             refuses: false,
             may_start: true,
@@ -91,7 +93,7 @@ impl World {
             node: &self.node,
             allocatable: &self.allocatable,
             target: self.target.as_ref(),
-            reason: "somebody needs it",
+            reason: &self.reason,
             // in this world targets change because people write others
             intent: &format!("{:?}", self.target),
             canaries: &BTreeMap::new(),

@@ -31,6 +31,8 @@ use crate::{
 enum Answer {
     /// With this status code.
     Code(u16),
+    /// With 500, as the eviction of a pod with two budgets.
+    TwoBudgets,
     /// Never.
     Hang,
     /// It does what was asked, and the answer is lost.
@@ -74,6 +76,14 @@ impl MockApi {
                 response(
                     code,
                     &json!({"kind": "Status", "status": "Failure", "code": code, "message": "refused", "reason": reason}),
+                )
+            }
+            Some(Answer::TwoBudgets) => {
+                let message =
+                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+                response(
+                    500,
+                    &json!({"kind": "Status", "status": "Failure", "code": 500, "message": message, "reason": "InternalError"}),
                 )
             }
             Some(Answer::Hang) => std::future::pending().await,
@@ -263,7 +273,9 @@ async fn nothing_that_depends_on_a_spec_happens_before_it_is_written() {
 
 #[tokio::test(start_paused = true)]
 async fn refused_eviction_is_remembered_and_others_are_failures() {
-    for (answer, failed) in [(Answer::Code(429), false), (Answer::Code(500), true), (Answer::Hang, true)] {
+    for (answer, failed) in
+        [(Answer::Code(429), false), (Answer::TwoBudgets, false), (Answer::Code(500), true), (Answer::Hang, true)]
+    {
         let mut world = World::new(1);
         world.api.rule("/eviction", Some(answer));
         world.decide(world.eviction("n-00"));
