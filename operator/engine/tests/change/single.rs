@@ -1,7 +1,7 @@
 //! One change at a time: what the machine does, in which order, and what it says.
 
 use gputenancy_crds::{ChangePhase, GpuSpec, Holder, Layout, OnTimeout};
-use gputenancy_engine::change::{ChangeDecision, PodController};
+use gputenancy_engine::change::{ChangeDecision, PodController, waits_to_retry};
 use k8s_openapi::jiff::SignedDuration;
 use proptest::prelude::*;
 
@@ -432,4 +432,18 @@ fn notice_names_no_pod_of_another_owner() {
     assert_eq!(told, ["create 3g.40gb at 0"; 2]);
     let journal = &world.node.spec.gpus[0].change.as_ref().unwrap().reason;
     assert!(journal.contains("team-b/secret"), "{journal}");
+}
+
+#[test]
+fn failed_change_waits_until_its_retry_or_until_another_layout_is_wanted() {
+    let mut world = World::new(&split());
+    world.failures = 1;
+    world.target = Some(halves());
+    until(&mut world, ChangePhase::RolledBack);
+    let (policy, now) = (world.policy.clone(), world.now);
+    let change = world.node.spec.gpus[0].change.clone().unwrap();
+    let waits = |target: &Layout, now| waits_to_retry(&change, Some(target), &policy, now);
+    assert!(waits(&halves(), now));
+    assert!(!waits(&halves(), now + policy.retry_after), "the retry is due");
+    assert!(!waits(&split(), now), "another layout is wanted");
 }
