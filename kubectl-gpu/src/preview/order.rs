@@ -13,7 +13,7 @@ pub(super) fn steps(planned: &PlannedWorld<'_>) -> BTreeMap<GpuKey, u32> {
     let mut by_pool: BTreeMap<&PoolName, Vec<ChangeCandidate<&GpuKey>>> = BTreeMap::new();
     for (key, gpu) in &planned.plan.gpus {
         let changing = planned.in_progress(key).is_some();
-        let candidate = ChangeCandidate { gpu: key, changing, wanted: gpu.changed, rank: gpu.rank };
+        let candidate = ChangeCandidate { gpu: key, changing, wanted: gpu.changed, blocked: false, rank: gpu.rank };
         by_pool.entry(&gpu.pool).or_default().push(candidate);
     }
     let mut steps = BTreeMap::new();

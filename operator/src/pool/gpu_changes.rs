@@ -259,16 +259,16 @@ fn admitted<'a>(inputs: &ChangeInputs<'a>) -> BTreeSet<&'a GpuKey> {
         let kept = || mig_manager::keeps(fleet, key, target);
         let differs = |target: &Layout| spec.is_some_and(|s| !plan::has_layout(s, target));
         let wanted = gpu.changed && !kept() || plan.repartitions.contains_key(key) || target.is_some_and(differs);
+        // the plan no longer counts on a silent node
+        let wanted = wanted && !fleet.liveness(key.node.as_str()).is_silent_for(GRACE_PERIOD, *now);
         // what cannot begin must not be admitted in place of another GPU
-        let wanted = wanted
-            && !inventory.failing.contains(key.node.as_str())
-            && !fleet.liveness(key.node.as_str()).is_silent_for(GRACE_PERIOD, *now)
-            && !waits_to_retry(inputs, spec, (gpu, target));
+        let blocked =
+            wanted && (inventory.failing.contains(key.node.as_str()) || waits_to_retry(inputs, spec, (gpu, target)));
         // it may have begun, and the cache does not show it yet
         let unknown = [inventory.lagging, inventory.writing].into_iter().any(|nodes| nodes.contains(key.node.as_str()));
         let changing = changing || wanted && unknown;
         let rank = plan.effective(key, gpu).rank;
-        by_pool.entry(&gpu.pool).or_default().push(ChangeCandidate { gpu: key, changing, wanted, rank });
+        by_pool.entry(&gpu.pool).or_default().push(ChangeCandidate { gpu: key, changing, wanted, blocked, rank });
     }
     let limit = |pool: &PoolName| {
         let found = fleet.pools.iter().find(|p| p.name_any() == pool.as_str());

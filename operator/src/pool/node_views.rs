@@ -1,5 +1,4 @@
-//! What follows from one `GpuNode` alone. It is computed again only when the `GpuNode` has changed: in a large fleet, a decision about one
-//! changed node costs little more than that node.
+//! What follows from one `GpuNode` alone. It is computed again only when the `GpuNode` has changed: in a large fleet most have not.
 
 use std::{collections::BTreeMap, sync::Arc};
 

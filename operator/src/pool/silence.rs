@@ -28,7 +28,7 @@ fn silent<'a>(fleet: &Fleet, nodes: &BTreeSet<&'a str>) -> Vec<(&'a str, Livenes
 }
 
 /// Those that reported once, after the grace period. While the condition is True all count if no grace period is over: the time for which
-/// a pod is absent counts anew after a restart of the operator.
+/// a pod is absent starts again with the operator.
 fn lost<'a>(fleet: &Fleet, nodes: &BTreeSet<&'a str>, old: &[Condition], now: Timestamp) -> Vec<(&'a str, Liveness)> {
     let mut silent = silent(fleet, nodes);
     silent.retain(|(_, l)| l.state != AgentState::NeverReported);

@@ -195,17 +195,6 @@ fn a_node_whose_agreement_lags_behind_is_left_alone() {
 }
 
 #[test]
-fn a_silent_node_is_not_acted_on_and_named() {
-    let mut fleet = settled();
-    let mut node = (*fleet.nodes["n"]).clone();
-    node.status.conditions.clear();
-    fleet.nodes.insert("n".into(), Arc::new(node));
-    let pass = at(&fleet, 30, &[]);
-    assert!(pass.nodes.is_empty());
-    assert_eq!(reason_of(&pass.pools["p"].conditions), ("False", "NodeNotReady"));
-}
-
-#[test]
 fn a_deleted_pool_gives_up_idle_gpus_at_once_and_waits_for_busy_ones() {
     let mut fleet = settled();
     fleet.pools[0].metadata.deletion_timestamp = Some(Time(Timestamp::from_second(100).unwrap()));
@@ -289,21 +278,6 @@ fn a_window_that_cannot_be_read_begins_nothing_and_is_named() {
     let conditions = &pass.pools["p"].conditions;
     assert_eq!(reason_of(conditions), ("False", "InvalidWindow"));
     assert!(conditions.iter().any(|c| c.message.contains("spec.disruption.windows[0].timeZone")), "{conditions:?}");
-}
-
-#[test]
-fn a_node_that_is_silent_for_a_moment_is_still_supply() {
-    let mut fleet = settled();
-    let mut node = (*fleet.nodes["n"]).clone();
-    let since = Timestamp::from_second(1000).unwrap();
-    node.status.conditions = vec![read(json!({"type": "Ready", "status": "Unknown", "lastTransitionTime": since}))];
-    fleet.nodes.insert("n".into(), Arc::new(node));
-    let short = |pass: &FleetDecision| pass.view.tenants["t"].shortages.len();
-    let soon = at(&fleet, 1059, &[]);
-    assert_eq!((short(&soon), soon.wake.map(Timestamp::as_second)), (0, Some(1060)));
-    assert!(soon.nodes.is_empty(), "nothing is done on its last word");
-    let later = at(&fleet, 1060, &[]);
-    assert_eq!((short(&later), later.wake), (1, None));
 }
 
 #[test]

@@ -14,6 +14,8 @@ pub struct ChangeCandidate<K> {
     pub changing: bool,
     /// The plan wants another layout than it has.
     pub wanted: bool,
+    /// It cannot begin now: another one of its rank takes its turn, and higher ranks still wait for it.
+    pub blocked: bool,
     /// Order of the plan.
     pub rank: u8,
 }
@@ -26,7 +28,7 @@ pub fn admit<K: Clone + Ord>(gpus: &[ChangeCandidate<K>], max_unavailable: &IntO
     let Some(lowest) = gpus.iter().filter(|g| g.changing || g.wanted).map(|g| g.rank).min() else {
         return BTreeSet::new();
     };
-    let waiting = gpus.iter().filter(|g| g.wanted && !g.changing && g.rank == lowest);
+    let waiting = gpus.iter().filter(|g| g.wanted && !g.blocked && !g.changing && g.rank == lowest);
     waiting.map(|g| g.gpu.clone()).collect::<BTreeSet<_>>().into_iter().take(headroom).collect()
 }
 
@@ -43,7 +45,7 @@ pub fn admit_node<'a>(
         };
         return gpus.iter().filter(joins).map(|g| g.gpu).collect();
     }
-    let wanted = || gpus.iter().filter(|g| g.wanted);
+    let wanted = || gpus.iter().filter(|g| g.wanted && !g.blocked);
     let node = wanted().min_by_key(|g| (g.rank, g.gpu)).map(|g| &g.gpu.node);
     wanted().filter(|g| Some(&g.gpu.node) == node).map(|g| g.gpu).collect()
 }
@@ -65,7 +67,7 @@ mod tests {
     use super::*;
 
     fn candidate(gpu: u8, changing: bool, wanted: bool, rank: u8) -> ChangeCandidate<u8> {
-        ChangeCandidate { gpu, changing, wanted, rank }
+        ChangeCandidate { gpu, changing, wanted, blocked: false, rank }
     }
 
     #[test]
@@ -80,6 +82,15 @@ mod tests {
         assert_eq!(admit(&gpus, &IntOrString::Int(2)), [1].into());
         assert_eq!(admit(&gpus, &IntOrString::String("75%".into())), [1, 2].into());
         assert_eq!(admit(&gpus[1..], &IntOrString::String("0%".into())), [1].into(), "at least one");
+    }
+
+    #[test]
+    fn admit_gives_the_turn_of_a_blocked_gpu_to_its_rank_only() {
+        let blocked = ChangeCandidate { blocked: true, ..candidate(0, false, true, 0) };
+        let gpus = [blocked.clone(), candidate(1, false, true, 0), candidate(2, false, true, 1)];
+        assert_eq!(admit(&gpus, &IntOrString::Int(5)), [1].into());
+        let gpus = [blocked, candidate(2, false, true, 1)];
+        assert_eq!(admit(&gpus, &IntOrString::Int(5)), BTreeSet::new(), "its new place is missing");
     }
 
     #[test]

@@ -428,8 +428,8 @@ fn notice_names_no_pod_of_another_owner() {
     world.policy.notice = SignedDuration::from_mins(15);
     world.target = Some(halves());
     let decision = world.operate(3);
-    let told: Vec<&str> = decision.notices.iter().map(|n| n.reason.as_str()).collect();
-    assert_eq!(told, ["create 3g.40gb at 0"; 2]);
+    let reasons: Vec<&str> = decision.notices.iter().map(|n| n.reason.as_str()).collect();
+    assert_eq!(reasons, ["create 3g.40gb at 0"; 2]);
     let journal = &world.node.spec.gpus[0].change.as_ref().unwrap().reason;
     assert!(journal.contains("team-b/secret"), "{journal}");
 }

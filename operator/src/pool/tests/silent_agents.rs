@@ -148,3 +148,29 @@ fn slot_is_for_a_gpu_that_can_begin_and_counts_what_may_have_begun() {
     assert_eq!(changing([&[], &[], &["n"]]), Vec::<String>::new(), "a GpuNode that is being written may have begun");
     assert_eq!(changing([&["n"], &[], &[]]), Vec::<String>::new(), "and so may one that the cache does not show yet");
 }
+
+#[test]
+fn a_silent_node_is_not_acted_on_and_named() {
+    let mut fleet = settled();
+    let mut node = (*fleet.nodes["n"]).clone();
+    node.status.conditions.clear();
+    fleet.nodes.insert("n".into(), Arc::new(node));
+    let pass = at(&fleet, 30, &[]);
+    assert!(pass.nodes.is_empty());
+    assert_eq!(reason_of(&pass.pools["p"].conditions), ("False", "NodeNotReady"));
+}
+
+#[test]
+fn a_node_that_is_silent_for_a_moment_is_still_supply() {
+    let mut fleet = settled();
+    let mut node = (*fleet.nodes["n"]).clone();
+    let since = Timestamp::from_second(1000).unwrap();
+    node.status.conditions = vec![read(json!({"type": "Ready", "status": "Unknown", "lastTransitionTime": since}))];
+    fleet.nodes.insert("n".into(), Arc::new(node));
+    let short = |pass: &FleetDecision| pass.view.tenants["t"].shortages.len();
+    let soon = at(&fleet, 1059, &[]);
+    assert_eq!((short(&soon), soon.wake.map(Timestamp::as_second)), (0, Some(1060)));
+    assert!(soon.nodes.is_empty(), "nothing is done on its last word");
+    let later = at(&fleet, 1060, &[]);
+    assert_eq!((short(&later), later.wake), (1, None));
+}
