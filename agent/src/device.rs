@@ -6,8 +6,8 @@ use std::{
     fmt,
 };
 
-use gputenancy_crds::Advertiser;
 pub use gputenancy_crds::DeviceOwner;
+use gputenancy_crds::{Advertiser, SharingMode};
 
 /// Id of a device in kubelet: its UUID in NVML, `GPU-…` or `MIG-…`, as NVIDIA's plugin uses it and exporters resolve it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,6 +22,11 @@ impl DeviceId {
     /// The id that earlier releases gave to a MIG instance. Kubelet keeps it for pods that were started then.
     pub fn legacy(gpu_uuid: &str, start: u32, profile: &str) -> Self {
         Self(format!("{gpu_uuid}::{start}::{profile}"))
+    }
+
+    /// The id of a share: as NVIDIA's plugin numbers replicas, so that exporters resolve it to the GPU.
+    pub fn share(gpu_uuid: &str, number: i32) -> Self {
+        Self(format!("{gpu_uuid}::{number}"))
     }
 
     /// The UUID in the id: NVIDIA's plugin adds `::<number>` to the UUID of a shared device.
@@ -63,10 +68,23 @@ pub struct MigIds {
     pub profile: String,
 }
 
-/// A whole GPU or a MIG instance.
+/// A part of a GPU without MIG.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// Its number on the GPU.
+    pub number: i32,
+    /// How it is kept apart from the others.
+    pub mode: SharingMode,
+    /// Its part of the memory, in MiB, if it has one.
+    pub memory_mib: Option<i64>,
+    /// Its part of the compute, in percent of the GPU, if it has one.
+    pub compute: Option<i32>,
+}
+
+/// A whole GPU, a MIG instance or a share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// Its UUID.
+    /// Its UUID; for a share that of its GPU with the number.
     pub id: DeviceId,
     /// Extended resource, `nvidia.com/mig-1g.10gb`.
     pub resource: String,
@@ -76,6 +94,8 @@ pub struct Device {
     pub gpu_minor: u32,
     /// Set for a MIG instance.
     pub mig: Option<MigIds>,
+    /// Set for a share.
+    pub share: Option<Share>,
     /// NUMA node of its GPU, if known.
     pub numa: Option<i64>,
     /// Not advertised, because a change of its GPU is in progress.

@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Advertiser, ChangePhase, MemoryText, MigManagerRun, Partitioner};
+use crate::{Advertiser, ChangePhase, MemoryText, MigManagerRun, Partitioner, ShareState, Sharing};
 
 /// Desired layout of the GPUs of one node. Written by the operator only.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
@@ -60,6 +60,7 @@ pub struct GpuNodeSpec {
 /// Desired state of one GPU. The agent creates missing instances and destroys surplus ones, never one with a client.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
 #[x_kube(validation = Rule::new("self.mig || !has(self.instances) || self.instances.size() == 0").message("spec.gpus: instances exist only with MIG on; write mig: true, or leave instances out"))]
+#[x_kube(validation = Rule::new("!has(self.sharing) || (!self.mig && !has(self.resource))").message("spec.gpus: shares exist only without MIG and each has its own resource; leave out sharing, or mig and resource"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GpuSpec {
     /// NVML's UUID of the GPU.
@@ -77,12 +78,15 @@ pub struct GpuSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 100))]
     pub resource: Option<String>,
-    /// Devices withdrawn from allocatable, by start (a whole GPU is start 0). New pods cannot get them; running pods keep them.
+    /// Shares of the GPU. Absent: it is not shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<Sharing>,
+    /// Devices withdrawn from allocatable, by start (a whole GPU is start 0) or by number of the share. New pods cannot get them; running pods keep them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16))]
+    #[schemars(length(max = 128))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub hold: Vec<i32>,
-    /// New devices under canary verification, by start. Each is advertised as `gputenancy.io/canary_<index of the GPU>_<start>` instead of its
+    /// New devices under canary verification, by start or by number of the share. Each is advertised as `gputenancy.io/canary_<index of the GPU>_<start>` instead of its
     /// own resource.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -124,6 +128,9 @@ pub struct Layout {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 100))]
     pub resource: Option<String>,
+    /// Shares of the GPU, without MIG.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<Sharing>,
 }
 
 /// A change of one GPU from one layout to another; a new leader continues from it.
@@ -279,9 +286,12 @@ pub struct GpuState {
     /// MIG instances that exist, by start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub instances: Vec<InstanceState>,
-    /// State of the whole GPU as one device; absent while MIG is on.
+    /// State of the whole GPU as one device; absent while MIG is on or the GPU is shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole: Option<DeviceState>,
+    /// Shares of the GPU, by number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shares: Vec<ShareState>,
     /// Unattributed processes: on a device whose owner they do not belong to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<Holder>,
@@ -445,7 +455,48 @@ impl GpuSpec {
     pub fn layout(&self) -> Layout {
         let mut instances = self.instances.clone();
         instances.sort();
-        Layout { mig: self.mig, instances, resource: self.resource.clone() }
+        let sharing = self.sharing.clone().map(Sharing::sorted);
+        Layout { mig: self.mig, instances, resource: self.resource.clone(), sharing }
+    }
+}
+
+impl GpuState {
+    /// All devices that exist, whatever they are.
+    pub fn devices(&self) -> impl Iterator<Item = &DeviceState> {
+        let instances = self.instances.iter().map(|i| &i.device);
+        instances.chain(&self.whole).chain(self.shares.iter().map(|s| &s.device))
+    }
+
+    /// The same, to change.
+    pub fn devices_mut(&mut self) -> impl Iterator<Item = &mut DeviceState> {
+        let instances = self.instances.iter_mut().map(|i| &mut i.device);
+        instances.chain(&mut self.whole).chain(self.shares.iter_mut().map(|s| &mut s.device))
+    }
+}
+
+impl Layout {
+    /// Resources of its devices, one for each device.
+    pub fn resources(&self) -> Vec<String> {
+        if self.mig {
+            return self.instances.iter().map(InstanceSpec::resource_name).collect();
+        }
+        let whole = || self.resource.clone().unwrap_or_else(|| crate::names::WHOLE_GPU_RESOURCE.to_owned());
+        match &self.sharing {
+            None => vec![whole()],
+            Some(sharing) => {
+                let of_group = |g: &crate::ShareGroup| std::iter::repeat_n(g.resource.clone(), g.numbers.len());
+                sharing.shares.iter().flat_map(of_group).collect()
+            }
+        }
+    }
+
+    /// Starts of its devices; numbers of its shares.
+    pub fn starts(&self) -> Vec<i32> {
+        match (&self.sharing, self.mig) {
+            (_, true) => self.instances.iter().map(|i| i.start).collect(),
+            (None, false) => vec![0],
+            (Some(sharing), false) => sharing.numbers(),
+        }
     }
 }
 

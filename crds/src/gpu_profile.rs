@@ -140,7 +140,7 @@ pub struct TimeSlice {
 }
 
 /// Length of a time-slice, by the names of NVIDIA's driver.
-#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
 pub enum Interval {
     /// The driver's default.
     #[default]
@@ -151,6 +151,13 @@ pub enum Interval {
     Medium,
     /// Long time-slices.
     Long,
+}
+
+impl Interval {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::Default
+    }
 }
 
 /// A share through the Multi-Process Service: an equal split, or a given part.

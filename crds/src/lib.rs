@@ -26,6 +26,7 @@ pub mod names;
 pub mod quantity;
 pub mod quota;
 pub mod reasons;
+mod sharing;
 
 pub use change_phase::ChangePhase;
 pub use duration::{DurationError, DurationText};
@@ -36,6 +37,7 @@ pub use gpu_profile::*;
 pub use gpu_tenant::*;
 pub use mig_manager::*;
 pub use quantity::{MemoryText, QuantityError};
+pub use sharing::*;
 
 /// API group of all types.
 pub const GROUP: &str = "gputenancy.io";

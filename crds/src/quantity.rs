@@ -1,6 +1,12 @@
 //! Kubernetes quantities: [`Amount`] for arithmetic, [`MemoryText`] for a field that holds an amount of memory.
 
-use std::{borrow::Cow, fmt, iter::Sum};
+use std::{
+    borrow::Cow,
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+    iter::Sum,
+};
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -126,6 +132,25 @@ pub(crate) const NOT_NEGATIVE: &str = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMG
 pub struct MemoryText(Quantity);
 
 impl Eq for MemoryText {}
+
+impl PartialOrd for MemoryText {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// By text, so that it agrees with equality: `1Gi` and `1024Mi` differ.
+impl Ord for MemoryText {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.0.cmp(&other.0.0)
+    }
+}
+
+impl Hash for MemoryText {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.0.hash(state);
+    }
+}
 
 impl Default for MemoryText {
     fn default() -> Self {

@@ -1,13 +1,13 @@
 //! The devices of a GPU: what exists, matches the spec, and is not about to be removed.
 
 use gputenancy_crds::{
-    GpuSpec, Health,
+    GpuSpec, Health, MemoryText, ShareGroup, Sharing,
     names::{WHOLE_GPU_RESOURCE, canary_resource},
 };
 
 use super::decide::matches;
 use crate::{
-    device::{Device, DeviceId, DeviceOwner, MigIds, Owners},
+    device::{Device, DeviceId, DeviceOwner, MigIds, Owners, Share},
     gpu::{ObservedGpu, ObservedInstance},
 };
 
@@ -23,6 +23,7 @@ pub fn devices(spec: &GpuSpec, gpu: &ObservedGpu) -> Vec<Device> {
             gpu_uuid: gpu.uuid.clone(),
             gpu_minor: gpu.minor,
             mig,
+            share: None,
             numa: gpu.numa,
             cordoned: listed(&spec.hold, start) && !canary,
             healthy: gpu.health == Health::Healthy,
@@ -30,6 +31,15 @@ pub fn devices(spec: &GpuSpec, gpu: &ObservedGpu) -> Vec<Device> {
     };
     if !spec.mig {
         let whole = gpu.mode.is_none_or(|mode| !mode.current && !mode.pending) && gpu.instances.is_empty();
+        if let Some(sharing) = spec.sharing.as_ref().filter(|_| whole) {
+            let share = |(group, number): (&ShareGroup, i32)| Device {
+                id: DeviceId::share(&gpu.uuid, number),
+                share: Some(share(sharing, group, number)),
+                ..device(&gpu.uuid, group.resource.clone(), u32::try_from(number).unwrap_or(0), None)
+            };
+            let groups = sharing.shares.iter().flat_map(|g| g.numbers.iter().map(move |number| (g, *number)));
+            return groups.map(share).collect();
+        }
         let resource = spec.resource.clone().unwrap_or_else(|| WHOLE_GPU_RESOURCE.to_owned());
         return whole.then(|| device(&gpu.uuid, resource, 0, None)).into_iter().collect();
     }
@@ -45,6 +55,21 @@ pub fn devices(spec: &GpuSpec, gpu: &ObservedGpu) -> Vec<Device> {
         Some(device(uuid, wanted.resource_name(), start, Some(mig)))
     });
     wanted.collect()
+}
+
+fn share(sharing: &Sharing, group: &ShareGroup, number: i32) -> Share {
+    let memory_mib = group.memory.as_ref().and_then(|memory: &MemoryText| memory.mib().ok());
+    Share { number, mode: sharing.mode, memory_mib, compute: group.compute }
+}
+
+/// Cordons the devices of GPUs that a container still has in another form: as a whole while it is offered in shares, or as a share
+/// while it is offered as a whole. The operator evicts such containers first; this also holds if it does not.
+pub fn cordon_conflicts(devices: &mut [Device], owners: &Owners) {
+    for device in devices.iter_mut().filter(|device| device.mig.is_none()) {
+        let other_form =
+            |id: &DeviceId| id.uuid() == device.gpu_uuid && (id.as_str() == device.gpu_uuid) == device.share.is_some();
+        device.cordoned |= owners.keys().any(other_form);
+    }
 }
 
 /// The UUID of an instance's device, or of the whole GPU.

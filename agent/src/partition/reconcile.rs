@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::{
     decide::{DecisionInput, PartitionDecision, WaitCause, decide},
-    devices::{device_uuid, devices, owner_of},
+    devices::{cordon_conflicts, device_uuid, devices, owner_of},
     idle::{Idleness, PROOF},
     progress::GpuProgress,
     state::{DesiredLayout, PartitionState},
@@ -167,8 +167,11 @@ impl Reconciler {
         // without a compute instance there is no UUID: the id that was advertised at this place counts
         let unlisted = device_uuid(gpu, instance).is_none();
         let owned = |(id, _): &(DeviceId, u64)| unlisted && kubelet.owners.contains_key(id);
+        // a container with a share is on the whole GPU
+        let shared = instance.is_none() && kubelet.owners.keys().any(|id| id.uuid() == gpu.uuid);
         kubelet.applied_generation <= advertised.map_or(0, |(_, generation)| *generation)
             || advertised.is_some_and(owned)
+            || shared
             || owner_of(&kubelet.owners, gpu, instance).is_some()
     }
 
@@ -265,7 +268,9 @@ impl Reconciler {
         if let Some(desired) = desired.filter(|_| self.memory.settled) {
             let advertiser = desired.spec.advertiser;
             let pairs = specs.iter().filter_map(|spec| Some((spec, inventory.gpu(&spec.uuid)?)));
-            let devices = pairs.filter(|_| advertiser.is_agent()).flat_map(|(spec, gpu)| devices(spec, gpu)).collect();
+            let mut devices: Vec<Device> =
+                pairs.filter(|_| advertiser.is_agent()).flat_map(|(spec, gpu)| devices(spec, gpu)).collect();
+            cordon_conflicts(&mut devices, owners.as_ref().unwrap_or(&Owners::new()));
             self.publish_devices(devices, advertiser);
         }
         let gpus = inventory.gpus.iter().map(|gpu| (gpu.uuid.clone(), self.progress(gpu, decisions))).collect();

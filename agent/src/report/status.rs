@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, MigMode, condition};
+use gputenancy_crds::{
+    DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, MigMode, ShareState, condition,
+};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
@@ -11,7 +13,7 @@ use super::{
     input::StatusInput,
 };
 use crate::{
-    device::Device,
+    device::{Device, DeviceView, Share},
     gpu::{Inventory, ObservedGpu, ObservedInstance, process_origin::Origin},
     partition::{
         GpuProgress,
@@ -48,7 +50,7 @@ pub fn status(input: &StatusInput<'_>, now: Timestamp) -> GpuNodeStatus {
         gpu_count: Some(to_i32(gpus.len())),
         devices: Some(devices(&gpus)),
         gpus,
-        layout: known(&layout(&inventory)),
+        layout: known(&layout(&inventory, input.view)),
     })
 }
 
@@ -75,8 +77,7 @@ pub fn without_inventory(input: &StatusInput<'_>, now: Timestamp) -> GpuNodeStat
     status.conditions = condition::merge(input.old, updates(input), status.observed_generation, now);
     for gpu in &mut status.gpus {
         gpu.health = Health::Unhealthy;
-        gpu.instances.iter_mut().for_each(|instance| withdrawn(&mut instance.device));
-        gpu.whole.iter_mut().for_each(withdrawn);
+        gpu.devices_mut().for_each(withdrawn);
         gpu.holders.clear();
     }
     status
@@ -118,6 +119,7 @@ fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu:
             earlier.and_then(|known| known.instances.iter().find(|i| is_same(i, instance))).map(|i| &i.device),
         ),
     };
+    let shares = shares(input, gpu, earlier);
     GpuState {
         uuid: gpu.uuid.clone(),
         index: to_i32(gpu.index),
@@ -131,13 +133,43 @@ fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu:
         fault: gpu.fault.clone(),
         step: progress.step,
         instances: gpu.instances.iter().map(instance_state).collect(),
-        whole: (!gpu.mig_enabled()).then(|| {
-            let before = earlier.and_then(|known| known.whole.as_ref());
-            device(None, gpu.clients.len(), before)
-        }),
+        whole: (!gpu.mig_enabled())
+            .then(|| {
+                let before = earlier.and_then(|known| known.whole.as_ref());
+                device(None, gpu.clients.len(), before)
+            })
+            .filter(|whole| shares.is_empty() || whole.owner.is_some()),
+        shares,
         holders: holders(input, gpu, progress),
         error: progress.error.clone(),
     }
+}
+
+/// The shares that the agent serves.
+fn shares(input: &StatusInput<'_>, gpu: &ObservedGpu, earlier: Option<&GpuState>) -> Vec<ShareState> {
+    let state = |(device, share): (&Device, &Share)| {
+        let before = earlier.and_then(|known| known.shares.iter().find(|s| s.number == share.number));
+        let owner = match &input.state.owners {
+            Some(owners) => owners.get(&device.id).cloned(),
+            None => before.and_then(|s| s.device.owner.clone()),
+        };
+        let of_owner = |pid: u32| match (&owner, (input.origin)(pid).1) {
+            (Some(owner), Origin::Pod(Some(pod))) => (&pod.namespace, &pod.pod) == (&owner.namespace, &owner.pod),
+            _ => false,
+        };
+        let clients = gpu.clients.iter().filter(|process| of_owner(process.pid)).count();
+        ShareState {
+            number: share.number,
+            device: DeviceState {
+                resource: device.advertised().then(|| device.resource.clone()),
+                allocatable: input.kubelet.allocatable.contains(&device.id),
+                owner,
+                clients: to_i32(clients),
+            },
+        }
+    };
+    let here = input.view.devices.iter().filter(|device| device.gpu_uuid == gpu.uuid);
+    here.filter_map(|device| Some((device, device.share.as_ref()?))).map(state).collect()
 }
 
 /// The instance is the one in an earlier status.
@@ -172,6 +204,14 @@ fn is_unattributed(
 ) -> bool {
     let owners = input.state.owners.as_ref();
     let owner = owners.and_then(|owners| owner_of(owners, gpu, instance));
+    // on a shared GPU every container with a share is an owner
+    if let (None, Origin::Pod(Some(pod))) = (instance, origin) {
+        let shared = input.view.devices.iter().any(|d| d.gpu_uuid == gpu.uuid && d.share.is_some());
+        let mut here = owners.into_iter().flatten().filter(|(id, _)| id.uuid() == gpu.uuid);
+        if shared && here.any(|(_, owner)| (&owner.namespace, &owner.pod) == (&pod.namespace, &pod.pod)) {
+            return false;
+        }
+    }
     // NVML can list the process of a new pod before kubelet reports the pod, unless the device is cordoned
     let uuid = device_uuid(gpu, instance);
     let cordoned = || input.view.devices.iter().any(|known| Some(known.id.as_str()) == uuid && known.cordoned);
@@ -185,15 +225,18 @@ fn is_unattributed(
 
 /// Devices that pods own, of all that exist: `5/14`.
 fn devices(gpus: &[GpuState]) -> String {
-    let all = gpus.iter().flat_map(|gpu| gpu.instances.iter().map(|instance| &instance.device).chain(&gpu.whole));
+    let all = gpus.iter().flat_map(GpuState::devices);
     let (used, total) = all.fold((0, 0), |(used, total), device| (used + i32::from(device.owner.is_some()), total + 1));
     format!("{used}/{total}")
 }
 
-/// `0: 1g.10gb@0 3g.40gb@4; 1: whole`.
-fn layout(inventory: &Inventory) -> String {
+/// `0: 1g.10gb@0 3g.40gb@4; 1: whole; 2: 4 shares`.
+fn layout(inventory: &Inventory, view: &DeviceView) -> String {
+    let shares =
+        |gpu: &ObservedGpu| view.devices.iter().filter(|d| d.gpu_uuid == gpu.uuid && d.share.is_some()).count();
     let line = |gpu: &ObservedGpu| {
         let layout = match (gpu.mig_enabled(), gpu.instances.as_slice()) {
+            (false, _) if shares(gpu) > 0 => format!("{} shares", shares(gpu)),
             (false, _) => "whole".to_owned(),
             (true, []) => "empty".to_owned(),
             (true, many) => many.iter().map(|i| format!("{}@{}", i.profile, i.start)).collect::<Vec<_>>().join(" "),

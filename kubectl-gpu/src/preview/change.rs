@@ -124,7 +124,7 @@ fn released<'a>(planned: &'a PlannedWorld<'_>) -> impl Iterator<Item = GpuChange
             let key = GpuKey { node: NodeName::from(name.as_str()), uuid: GpuUuid::from(spec.uuid.as_str()) };
             let state = planned.state(&key);
             let board = state.and_then(|s| node.status.as_ref()?.boards.get(usize::try_from(s.board).ok()?));
-            let devices = state.iter().flat_map(|s| s.instances.iter().map(|i| &i.device).chain(&s.whole));
+            let devices = state.iter().flat_map(|s| s.devices());
             let owners = devices.filter_map(|d| d.owner.as_ref());
             GpuChange {
                 node: name.clone(),

@@ -146,8 +146,10 @@ pub enum Availability {
 /// A device in use.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct InUse {
-    /// First memory slice of the instance; 0 for a whole GPU.
+    /// First memory slice of the instance; 0 for a whole GPU; the number of a share.
     pub start: i32,
+    /// It is a share of the GPU.
+    pub share: bool,
     /// NVIDIA's profile of the instance; `None`: the whole GPU.
     pub profile: Option<Arc<str>>,
     /// Resource under which it was allocated.

@@ -76,6 +76,12 @@ impl NodeDevices {
             let named = named(w).or_else(|| spec.resource.clone());
             count(0, named.unwrap_or_else(|| names::WHOLE_GPU_RESOURCE.into()), w);
         }
+        for share in &state.shares {
+            let group = || Some(spec.sharing.as_ref()?.group_of(share.number)?.resource.clone());
+            if let Some(resource) = named(&share.device).or_else(group) {
+                count(share.number, resource, &share.device);
+            }
+        }
     }
 }
 

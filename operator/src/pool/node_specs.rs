@@ -155,7 +155,7 @@ fn states(node: &GpuNode) -> impl Iterator<Item = &GpuState> {
 pub fn is_releasable(fleet: &Fleet, node: &GpuNode, uuid: &str, spec: &GpuSpec) -> bool {
     let state = states(node).find(|g| g.uuid == uuid);
     let idle = state.is_none_or(|s| {
-        let mut devices = s.instances.iter().map(|i| &i.device).chain(&s.whole);
+        let mut devices = s.devices();
         s.holders.is_empty() && devices.all(|d| d.owner.is_none() && d.clients == 0)
     });
     let change = spec.change.as_ref().map(|c| c.phase);

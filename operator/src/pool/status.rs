@@ -298,7 +298,7 @@ fn left(seen: &Seen<'_>, pool: &GpuPool) -> Vec<String> {
         for spec in &agreement.spec.gpus {
             let state = agreement.status.iter().flat_map(|s| &s.gpus).find(|g| g.uuid == spec.uuid);
             let index = state.map_or_else(|| spec.uuid.clone(), |s| s.index.to_string());
-            let devices = state.iter().flat_map(|s| s.instances.iter().map(|i| &i.device).chain(&s.whole));
+            let devices = state.iter().flat_map(|s| s.devices());
             let owners: BTreeSet<String> =
                 devices.filter_map(|d| d.owner.as_ref()).map(|o| format!("{}/{}", o.namespace, o.pod)).collect();
             let who = if owners.is_empty() {

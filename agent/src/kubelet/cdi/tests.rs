@@ -16,6 +16,7 @@ fn whole(n: u32) -> Device {
         gpu_uuid: gpu,
         gpu_minor: n,
         mig: None,
+        share: None,
         numa: Some(-1),
         cordoned: false,
         healthy: true,
@@ -28,6 +29,7 @@ fn slice(n: u32, start: u32, profile: &str) -> Device {
         id: DeviceId::new(format!("MIG-{n:08}-0000-0000-0000-{start:012}")),
         resource: format!("nvidia.com/mig-{}", profile.replace('+', ".")),
         mig: Some(MigIds { gi: 7 + start, ci: 0, start, profile: profile.to_owned() }),
+        share: None,
         ..gpu
     }
 }

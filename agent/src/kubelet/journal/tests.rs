@@ -13,6 +13,7 @@ fn device(n: u32) -> Device {
         gpu_uuid: gpu,
         gpu_minor: n,
         mig: None,
+        share: None,
         numa: None,
         cordoned: false,
         healthy: true,
@@ -99,6 +100,7 @@ fn journal_attributes_a_legacy_id_to_the_instance_at_that_place() {
     let mig = |uuid: &str, start, profile: &str| Device {
         id: DeviceId::new(uuid),
         mig: Some(MigIds { gi: 7, ci: 0, start, profile: profile.to_owned() }),
+        share: None,
         ..device(0)
     };
     let journal = AllocationJournal::default();

@@ -83,6 +83,7 @@ fn journal() -> AllocationJournal {
         gpu_uuid: format!("GPU-{n}"),
         gpu_minor: n,
         mig: None,
+        share: None,
         numa: None,
         cordoned: false,
         healthy: true,

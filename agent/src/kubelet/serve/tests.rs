@@ -79,6 +79,7 @@ fn device(n: u32) -> Device {
         gpu_uuid: gpu,
         gpu_minor: n,
         mig: None,
+        share: None,
         numa: None,
         cordoned: false,
         healthy: true,

@@ -4,11 +4,11 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{Canary, Change, ChangePhase, InstanceSpec, names, reasons};
+use gputenancy_crds::{Canary, Change, ChangePhase, InstanceSpec, Layout, Sharing, names, reasons};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
-    context::{ChangeContext, place},
+    context::{ChangeContext, Place},
     draft::Draft,
     failure::{Failure, activity},
     rollback::{fall_back, partition_deadline},
@@ -21,8 +21,7 @@ const REPLACE_AFTER: SignedDuration = SignedDuration::from_secs(10);
 
 /// The device that is verified for all new ones of its profile.
 struct CanaryDevice<'a> {
-    start: i32,
-    profile: Option<&'a str>,
+    place: Place<'a>,
     /// Name of the pod; a new one whenever the phase begins again, so that no old outcome counts.
     pod: String,
     resource: String,
@@ -79,7 +78,7 @@ fn release(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, why: &str) -> ChangeDe
 
 /// Holds what is new, except the devices of canaries.
 fn advertise(ctx: &ChangeContext<'_>, draft: &mut Draft<'_>, change: &Change, devices: &[CanaryDevice<'_>]) {
-    let trial: BTreeSet<i32> = devices.iter().map(|d| d.start).collect();
+    let trial: BTreeSet<i32> = devices.iter().map(|d| d.place.start()).collect();
     draft.hold(differing(ctx, change).into_iter().filter(|s| !trial.contains(s))).trial(trial);
 }
 
@@ -107,7 +106,7 @@ fn drive(ctx: &ChangeContext<'_>, draft: &mut Draft<'_>, rules: &Canary, device:
             draft.decision.canaries.push(CanaryRequest {
                 name: name.clone(),
                 device: format!("{place} of {}", ctx.title()),
-                profile: device.profile.map(str::to_owned),
+                profile: device.place.profile().map(str::to_owned),
                 resource: device.resource.clone(),
                 seconds: limit(rules).as_secs(),
                 rules: rules.clone(),
@@ -159,19 +158,40 @@ fn canary_devices<'a>(ctx: &ChangeContext<'_>, change: &'a Change) -> Vec<Canary
     let mut new: Vec<&InstanceSpec> = to.instances.iter().filter(is_new).collect();
     new.sort_by_key(|i| (&i.profile, i.start));
     new.dedup_by_key(|i| &i.profile);
-    let device = |start: i32, profile: Option<&'a str>| {
+    let device = |place: Place<'a>| {
+        let (start, profile) = (place.start(), place.profile());
         let node = ctx.observation.node.metadata.name.as_deref().unwrap_or_default();
         let attempt = (node, &ctx.state.uuid, change.phase_since.0.as_second(), start, profile);
         let pod = format!("gputenancy-canary-{}", fingerprint(&attempt));
-        CanaryDevice { start, profile, pod, resource: names::canary_resource(ctx.state.index, start) }
+        CanaryDevice { place, pod, resource: names::canary_resource(ctx.state.index, start) }
     };
-    let whole = (!to.mig && all_new).then(|| device(0, None));
-    new.into_iter().map(|i| device(i.start, Some(&i.profile))).chain(whole).collect()
+    let was_whole = !from.mig && from.sharing.is_none();
+    let whole = (!to.mig && to.sharing.is_none() && (all_new || !was_whole)).then_some(Place::Whole);
+    let new = new.into_iter().map(|i| Place::Instance(i.start, &i.profile)).chain(whole);
+    new.chain(new_shares(from, to)).map(device).collect()
+}
+
+/// The first new share of each group.
+fn new_shares<'a>(from: &'a Layout, to: &'a Layout) -> impl Iterator<Item = Place<'a>> {
+    to.sharing.iter().flat_map(|s| &s.shares).filter_map(|group| {
+        let new = group.numbers.iter().filter(|n| !has_share(from, to, **n));
+        new.min().map(|number| Place::Share(*number))
+    })
+}
+
+/// Whether a share of `to` is the same share in `from`.
+fn has_share(from: &Layout, to: &Layout, number: i32) -> bool {
+    let (Some(from), Some(to)) = (&from.sharing, &to.sharing) else { return false };
+    let group = |s: &Sharing| s.group_of(number).map(|g| (g.resource.clone(), g.memory.clone(), g.compute));
+    from.mode == to.mode && group(from) == group(to)
 }
 
 /// Starts of devices that the old layout lacks, or has under another resource.
 fn differing(ctx: &ChangeContext<'_>, change: &Change) -> Vec<i32> {
     let Change { from, to, .. } = change;
+    if let Some(sharing) = &to.sharing {
+        return sharing.numbers().into_iter().filter(|n| !has_share(from, to, *n)).collect();
+    }
     if !to.mig {
         return vec![0];
     }
@@ -185,7 +205,7 @@ fn limit(rules: &Canary) -> SignedDuration {
 
 impl CanaryDevice<'_> {
     fn place(&self) -> String {
-        place(self.profile, self.start)
+        self.place.to_string()
     }
 
     fn outcome<'c>(&self, ctx: &ChangeContext<'c>) -> Option<&'c CanaryOutcome> {
@@ -195,7 +215,7 @@ impl CanaryDevice<'_> {
     /// Kubelet lists the device under its canary's resource, and the node's allocatable counts it.
     fn is_advertised(&self, ctx: &ChangeContext<'_>) -> bool {
         let devices = ctx.devices();
-        let device = devices.iter().find(|d| (d.start, d.profile) == (self.start, self.profile));
+        let device = devices.iter().find(|d| d.place == self.place);
         let listed = device.is_some_and(|d| d.state.allocatable && d.state.resource.as_ref() == Some(&self.resource));
         listed && ctx.observation.allocatable.get(&self.resource).is_some_and(|n| *n > 0)
     }

@@ -1,6 +1,10 @@
 //! One GPU as observed: its devices, their owners, and how far the agent is.
 
-use gputenancy_crds::{AgentStep, Change, DeviceState, GpuSpec, GpuState, Health, Holder, InstanceSpec, Layout, names};
+use std::fmt;
+
+use gputenancy_crds::{
+    AgentStep, Change, DeviceState, GpuSpec, GpuState, Health, Holder, InstanceSpec, Layout, Sharing, names,
+};
 use gputenancy_plan::{PodName, plain, seen};
 use k8s_openapi::jiff::Timestamp;
 
@@ -16,10 +20,20 @@ pub(super) struct ChangeContext<'a> {
     pub fresh: bool,
 }
 
-/// A device that exists: an instance, or the whole GPU.
+/// Where a device is on its GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place<'a> {
+    /// The whole GPU.
+    Whole,
+    /// A MIG instance: first memory slice and NVIDIA's profile.
+    Instance(i32, &'a str),
+    /// A share, by number.
+    Share(i32),
+}
+
+/// A device that exists: an instance, the whole GPU, or a share of it.
 pub(super) struct Device<'a> {
-    pub start: i32,
-    pub profile: Option<&'a str>,
+    pub place: Place<'a>,
     pub state: &'a DeviceState,
     /// Resource under which it was advertised; `None`: never.
     pub resource: Option<String>,
@@ -55,19 +69,23 @@ impl<'a> ChangeContext<'a> {
             Some(instance.resource_name())
         };
         let instances = self.state.instances.iter().map(|i| Device {
-            start: i.start,
-            profile: Some(&i.profile),
+            place: Place::Instance(i.start, &i.profile),
             state: &i.device,
             resource: i.device.resource.clone().or_else(|| listed(i.start, &i.profile)),
         });
-        let whole_name = || self.spec.filter(|s| !s.mig).map(|s| whole_resource(&s.layout()));
+        let whole_name = || self.spec.filter(|s| !s.mig && s.sharing.is_none()).map(|s| whole_resource(&s.layout()));
         let whole = self.state.whole.iter().map(|w| Device {
-            start: 0,
-            profile: None,
+            place: Place::Whole,
             state: w,
             resource: w.resource.clone().or_else(whole_name),
         });
-        instances.chain(whole).collect()
+        let group = |number: i32| Some(self.spec?.sharing.as_ref()?.group_of(number)?.resource.clone());
+        let shares = self.state.shares.iter().map(|s| Device {
+            place: Place::Share(s.number),
+            state: &s.device,
+            resource: s.device.resource.clone().or_else(|| group(s.number)),
+        });
+        instances.chain(whole).chain(shares).collect()
     }
 
     /// Devices that the change to `to` removes: their owners have to be evicted.
@@ -88,20 +106,20 @@ impl<'a> ChangeContext<'a> {
     pub fn absent(&self, to: &Layout) -> Vec<i32> {
         let Some(spec) = self.spec else { return Vec::new() };
         let devices = self.devices();
-        let exists = |start, profile: Option<&str>| devices.iter().any(|d| d.start == start && d.profile == profile);
-        let instances = spec.instances.iter().filter(|i| {
-            let stays = to.mig && to.instances.iter().any(|t| t.start == i.start && t.profile == i.profile);
-            spec.mig && !stays && !exists(i.start, Some(&i.profile))
-        });
-        let whole = (!spec.mig && to.mig && !exists(0, None)).then_some(0);
-        instances.map(|i| i.start).chain(whole).collect()
+        let missing = |place: &Place<'_>| !devices.iter().any(|d| d.place == *place);
+        let wanted = places(to);
+        let listed = spec.layout();
+        let absent = places(&listed).into_iter().filter(|place| !wanted.contains(place) && missing(place));
+        absent.map(Place::start).collect()
     }
 
     /// Starts of devices of `layout` that do not exist yet, or not under that name.
     pub fn added(&self, layout: &Layout) -> Vec<i32> {
-        let stays = |start: i32| self.devices().iter().any(|d| d.start == start && d.stays_in(layout));
+        let devices = self.devices();
+        let stays = |place: &Place<'_>| devices.iter().any(|d| d.place == *place && d.stays_in(layout));
         let recreated = self.is_recreated(layout);
-        starts(layout).into_iter().filter(|s| recreated || !stays(*s)).collect()
+        let added = places(layout).into_iter().filter(|place| recreated || !stays(place));
+        added.map(Place::start).collect()
     }
 
     /// NVML shows exactly this layout, and the agent has nothing left to do.
@@ -109,14 +127,19 @@ impl<'a> ChangeContext<'a> {
         self.fresh && self.state.step == AgentStep::Steady && self.shows(layout)
     }
 
-    /// NVML shows these instances, under any resource.
+    /// NVML shows these instances, and the agent serves these shares, under any resource.
     pub fn shows(&self, layout: &Layout) -> bool {
         let mode = self.state.mig.unwrap_or_default();
         let mut wanted: Vec<_> = layout.instances.iter().map(|i| (i.start, i.profile.as_str())).collect();
         let mut shown: Vec<_> = self.state.instances.iter().map(|i| (i.start, i.profile.as_str())).collect();
         wanted.sort_unstable();
         shown.sort_unstable();
-        mode.enabled == layout.mig && mode.pending.is_none_or(|p| p == layout.mig) && wanted == shown
+        let mut served: Vec<i32> = self.state.shares.iter().map(|s| s.number).collect();
+        served.sort_unstable();
+        let shares = layout.sharing.as_ref().map(Sharing::numbers).unwrap_or_default();
+        let whole = layout.sharing.is_none() || self.state.whole.is_none();
+        let mig = mode.enabled == layout.mig && mode.pending.is_none_or(|p| p == layout.mig);
+        mig && wanted == shown && shares == served && whole
     }
 
     /// Kubelet and the node's allocatable agree that every device of `layout` is available; or what is missing.
@@ -129,10 +152,7 @@ impl<'a> ChangeContext<'a> {
                 return Err(format!("kubelet does not list {} yet", device.place()));
             }
         }
-        let mut wanted: Vec<String> = layout.instances.iter().map(InstanceSpec::resource_name).collect();
-        if !layout.mig {
-            wanted.push(whole_resource(layout));
-        }
+        let mut wanted = layout.resources();
         wanted.sort();
         wanted.dedup();
         let mismatch = |resource: &String, count: i64, listed: i64| {
@@ -163,7 +183,7 @@ impl<'a> ChangeContext<'a> {
     pub fn is_uncounted(&self, device: &Device<'_>) -> bool {
         let (Some(spec), Some(resource)) = (self.spec, &device.resource) else { return false };
         let by_agent = self.observation.cordoned.is_none();
-        let held = spec.hold.contains(&device.start);
+        let held = spec.hold.contains(&device.start());
         self.fresh && by_agent && held && self.allocatable(resource) <= self.not_held_on_node(resource)
     }
 
@@ -183,6 +203,7 @@ impl<'a> ChangeContext<'a> {
         let listed = gpus.flat_map(|gpu| {
             let instances = gpu.instances.iter().map(|i| (i.start, &i.device));
             let devices = instances.chain(gpu.whole.iter().map(|whole| (0, whole)));
+            let devices = devices.chain(gpu.shares.iter().map(|share| (share.number, &share.device)));
             let listed = |d: &DeviceState| d.allocatable && d.resource.as_deref() == Some(resource);
             devices.filter(move |(_, d)| listed(d)).map(|(start, _)| (gpu.uuid.as_str(), start))
         });
@@ -199,7 +220,7 @@ impl<'a> ChangeContext<'a> {
 
     /// Processes on this device that do not belong to its owner; a process on the whole GPU is on every device.
     pub fn holders(&self, device: &Device<'_>) -> Vec<&'a Holder> {
-        self.state.holders.iter().filter(|h| h.start.is_none_or(|s| s == device.start)).collect()
+        self.state.holders.iter().filter(|h| h.start.is_none_or(|s| s == device.start())).collect()
     }
 
     pub fn healthy(&self) -> bool {
@@ -217,17 +238,29 @@ impl Device<'_> {
     /// A device stays when its instance stays under the same resource.
     fn stays_in(&self, layout: &Layout) -> bool {
         let same = |name: String| self.resource.as_ref().is_none_or(|r| *r == name);
-        let same_instance =
-            |i: &InstanceSpec, profile: &str| i.start == self.start && i.profile == profile && same(i.resource_name());
-        match self.profile {
-            None => !layout.mig && same(whole_resource(layout)),
-            Some(profile) => layout.mig && layout.instances.iter().any(|i| same_instance(i, profile)),
+        let same_instance = |i: &InstanceSpec, start: i32, profile: &str| {
+            i.start == start && i.profile == profile && same(i.resource_name())
+        };
+        match self.place {
+            Place::Whole => !layout.mig && layout.sharing.is_none() && same(whole_resource(layout)),
+            Place::Instance(start, profile) => {
+                layout.mig && layout.instances.iter().any(|i| same_instance(i, start, profile))
+            }
+            Place::Share(number) => {
+                let group = layout.sharing.as_ref().and_then(|s| s.group_of(number));
+                group.is_some_and(|g| same(g.resource.clone()))
+            }
         }
+    }
+
+    /// The number of the device in holds: the first memory slice, 0 for the whole GPU, the number of a share.
+    pub fn start(&self) -> i32 {
+        self.place.start()
     }
 
     /// The device in messages, such as `1g.10gb at 4`.
     pub fn place(&self) -> String {
-        place(self.profile, self.start)
+        self.place.to_string()
     }
 
     pub fn owned(&self) -> bool {
@@ -235,13 +268,41 @@ impl Device<'_> {
     }
 }
 
-pub(super) fn place(profile: Option<&str>, start: i32) -> String {
-    format!("{} at {start}", profile.unwrap_or("the whole GPU"))
+impl<'a> Place<'a> {
+    /// NVIDIA's profile of an instance.
+    pub fn profile(self) -> Option<&'a str> {
+        match self {
+            Self::Instance(_, profile) => Some(profile),
+            Self::Whole | Self::Share(_) => None,
+        }
+    }
+
+    /// The number of the device in holds.
+    pub fn start(self) -> i32 {
+        match self {
+            Self::Whole => 0,
+            Self::Instance(start, _) | Self::Share(start) => start,
+        }
+    }
 }
 
-/// Starts of all devices of a layout.
-pub(super) fn starts(layout: &Layout) -> Vec<i32> {
-    if layout.mig { layout.instances.iter().map(|i| i.start).collect() } else { vec![0] }
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => f.write_str("the whole GPU at 0"),
+            Self::Instance(start, profile) => write!(f, "{profile} at {start}"),
+            Self::Share(number) => write!(f, "share {number}"),
+        }
+    }
+}
+
+/// Where the devices of a layout are.
+pub(super) fn places(layout: &Layout) -> Vec<Place<'_>> {
+    match (layout.mig, &layout.sharing) {
+        (true, _) => layout.instances.iter().map(|i| Place::Instance(i.start, &i.profile)).collect(),
+        (false, None) => vec![Place::Whole],
+        (false, Some(sharing)) => sharing.numbers().into_iter().map(Place::Share).collect(),
+    }
 }
 
 fn whole_resource(layout: &Layout) -> String {

@@ -25,8 +25,8 @@ pub(super) struct Draft<'a> {
 impl<'a> Draft<'a> {
     pub fn of(ctx: &ChangeContext<'a>) -> Self {
         let listed = || {
-            let Layout { mig, instances, resource } = ctx.present();
-            GpuSpec { uuid: ctx.state.uuid.clone(), mig, instances, resource, ..GpuSpec::default() }
+            let Layout { mig, instances, resource, sharing } = ctx.present();
+            GpuSpec { uuid: ctx.state.uuid.clone(), mig, instances, resource, sharing, ..GpuSpec::default() }
         };
         Self {
             before: ctx.spec,
@@ -50,10 +50,11 @@ impl<'a> Draft<'a> {
     }
 
     pub fn layout(&mut self, layout: &Layout) -> &mut Self {
-        let Layout { mig, instances, resource } = layout.clone();
+        let Layout { mig, instances, resource, sharing } = layout.clone();
         self.always_held.clear();
         self.spec.trial.clear();
-        (self.spec.mig, self.spec.instances, self.spec.resource) = (mig, instances, resource);
+        (self.spec.mig, self.spec.instances) = (mig, instances);
+        (self.spec.resource, self.spec.sharing) = (resource, sharing);
         self
     }
 

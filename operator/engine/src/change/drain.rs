@@ -109,7 +109,7 @@ fn postpone(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, staying: &[PodName]) 
 
 fn notice(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, removed: &[Device<'_>], at: Timestamp) -> ChangeDecision {
     let leaving = |d: &&Device<'_>| ctx.owner(d).is_none_or(|(_, facts)| facts.is_none_or(|f| f.terminating));
-    draft.phase(ChangePhase::Noticed).hold(removed.iter().filter(leaving).map(|d| d.start)).requeue_at(Some(at));
+    draft.phase(ChangePhase::Noticed).hold(removed.iter().filter(leaving).map(|d| d.start())).requeue_at(Some(at));
     notify(ctx, &mut draft, removed, at, |_| true);
     draft.done(format!("owners have been notified; evictions begin at {at}"))
 }
@@ -151,14 +151,14 @@ fn withdraw(
     let owned = removed.iter().any(Device::owned);
     let closed = |d: &Device<'_>| is_withdrawn(ctx, d) || (owned && ctx.is_uncounted(d));
     if removed.iter().any(|d| !d.owned() && !closed(d)) || !draft.holds_always_held() {
-        let requested = |d: &Device<'_>| ctx.spec.is_some_and(|s| s.hold.contains(&d.start));
-        draft.hold(removed.iter().filter(|d| !d.owned() || requested(d) || is_next(ctx, d)).map(|d| d.start));
+        let requested = |d: &Device<'_>| ctx.spec.is_some_and(|s| s.hold.contains(&d.start()));
+        draft.hold(removed.iter().filter(|d| !d.owned() || requested(d) || is_next(ctx, d)).map(|d| d.start()));
         return draft.done("withdrawing free devices of removed instances");
     }
     if owned {
         return evict(ctx, draft, change, removed);
     }
-    draft.phase(ChangePhase::Idle).hold(removed.iter().map(|d| d.start));
+    draft.phase(ChangePhase::Idle).hold(removed.iter().map(|d| d.start()));
     if removed.iter().all(|d| d.state.clients == 0 && ctx.holders(d).is_empty()) {
         return partition::request(ctx, draft, to);
     }
@@ -168,7 +168,7 @@ fn withdraw(
 /// The agent has processed the hold, and no pod can get the device any more.
 fn is_withdrawn(ctx: &ChangeContext<'_>, device: &Device<'_>) -> bool {
     let withdrawn = ctx.observation.cordoned.unwrap_or(!device.state.allocatable);
-    ctx.fresh && withdrawn && ctx.spec.is_some_and(|s| s.hold.contains(&device.start))
+    ctx.fresh && withdrawn && ctx.spec.is_some_and(|s| s.hold.contains(&device.start()))
 }
 
 fn evict(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, change: &Change, removed: &[Device<'_>]) -> ChangeDecision {
@@ -177,11 +177,11 @@ fn evict(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, change: &Change, removed
         let at = change.evict_after.as_ref().map_or(now, |at| at.0);
         notify(ctx, &mut draft, removed, at, |_| true);
     }
-    let mut hold: Vec<i32> = removed.iter().filter(|d| !d.owned()).map(|d| d.start).collect();
+    let mut hold: Vec<i32> = removed.iter().filter(|d| !d.owned()).map(|d| d.start()).collect();
     for device in removed {
         let Some((pod, facts)) = ctx.owner(device) else { continue };
         let Some(facts) = facts.filter(|f| !f.terminating) else {
-            hold.push(device.start);
+            hold.push(device.start());
             continue;
         };
         if blocked(ctx, facts).is_some() {
@@ -189,7 +189,7 @@ fn evict(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, change: &Change, removed
         }
         let due = match &facts.refused {
             None => {
-                hold.push(device.start);
+                hold.push(device.start());
                 is_withdrawn(ctx, device) || ctx.is_uncounted(device)
             }
             Some(refusal) => {

@@ -8,7 +8,7 @@ use gputenancy_plan::plain;
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    context::{ChangeContext, starts},
+    context::ChangeContext,
     draft::Draft,
     failure::{Failure, activity},
     types::ChangeDecision,
@@ -71,7 +71,7 @@ pub(super) fn roll_back(
     let from = plain(change.from.clone());
     // NVIDIA's MIG manager may partition at any time after a request
     let requested = ctx.observation.mig_manager.is_some() && change.phase >= ChangePhase::Partitioning;
-    let hold = if requested { starts(&from) } else { ctx.added(&from) };
+    let hold = if requested { from.starts() } else { ctx.added(&from) };
     draft
         .layout(&from)
         .hold(hold)

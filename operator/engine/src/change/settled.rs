@@ -5,7 +5,7 @@ use gputenancy_plan::plain;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{
-    context::{ChangeContext, Device, starts},
+    context::{ChangeContext, Device},
     draft::Draft,
     drain,
     failure::fault,
@@ -140,7 +140,7 @@ pub(super) fn stuck(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision 
         };
         if phase == ChangePhase::Partitioning {
             // no pod may get what NVIDIA's MIG manager is about to recreate
-            draft.hold(starts(&present));
+            draft.hold(present.starts());
         }
         draft.phase(phase);
     }
@@ -224,7 +224,7 @@ fn begin(ctx: &ChangeContext<'_>, target: &Layout) -> ChangeDecision {
         // kubelet, which synchronises a pod whose annotations change, would end an evicted pod up to a second later
         drain::notify(ctx, &mut draft, &removed, evict_after, |d| !next(d));
     }
-    draft.hold(removed.iter().filter(|d| !d.owned() || next(d)).map(|d| d.start));
+    draft.hold(removed.iter().filter(|d| !d.owned() || next(d)).map(|d| d.start()));
     draft.done("withdrawing free devices of removed instances")
 }
 

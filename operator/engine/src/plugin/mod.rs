@@ -98,7 +98,7 @@ fn stale(seen: &PluginObservation<'_>, uuid: &str, change: &Change) -> Option<Ti
 
 /// NVML shows a device that kubelet does not list.
 fn unknown(gpu: &GpuState) -> bool {
-    gpu.instances.iter().map(|i| &i.device).chain(&gpu.whole).any(|d| !d.allocatable)
+    gpu.devices().any(|d| !d.allocatable)
 }
 
 /// Are these the labels of a pod of NVIDIA's device plugin, by the GPU Operator's manifest or by the plugin's own chart?

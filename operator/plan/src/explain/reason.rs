@@ -1,9 +1,8 @@
 //! Why a GPU has its target, in one sentence.
 
-use gputenancy_crds::{InstanceSpec, Layout};
+use gputenancy_crds::{InstanceSpec, Layout, ShareGroup};
 
 use crate::{
-    fleet::resources,
     names::GpuKey,
     result::{GpuPlan, Plan, Why},
 };
@@ -51,8 +50,11 @@ fn actions(base: Option<&Layout>, target: Option<&Layout>) -> Vec<String> {
     let mut actions = Vec::new();
     match (base.is_some_and(|l| l.mig), target.is_some_and(|l| l.mig)) {
         (false, true) => actions.push("turn MIG on".to_owned()),
-        (true, false) => actions.push("make it one whole device".to_owned()),
-        (false, false) => actions.extend(target.map(|l| format!("offer it whole as {}", resources(l).concat()))),
+        (true, false) => match target.filter(|l| l.sharing.is_some()) {
+            Some(shared) => actions.push(format!("turn MIG off and {}", offered(shared))),
+            None => actions.push("make it one whole device".to_owned()),
+        },
+        (false, false) => actions.extend(target.map(offered)),
         (true, true) => {}
     }
     for (verb, instances) in [("remove", removed), ("create", created)] {
@@ -61,6 +63,14 @@ fn actions(base: Option<&Layout>, target: Option<&Layout>) -> Vec<String> {
         }
     }
     actions
+}
+
+/// The devices that a GPU without MIG has.
+fn offered(layout: &Layout) -> String {
+    let Some(sharing) = &layout.sharing else { return format!("offer it whole as {}", layout.resources().concat()) };
+    let group = |g: &ShareGroup| format!("{} × {}", g.numbers.len(), g.resource);
+    let shares: Vec<String> = sharing.shares.iter().map(group).collect();
+    format!("share it ({}) as {}", sharing.mode.field(), shares.join(" + "))
 }
 
 fn evictions(gpu: &GpuPlan) -> String {

@@ -41,7 +41,7 @@ pub(super) fn base(gpu: &Gpu, options: &BoardOptions<'_>, profiles: &ProfileInde
 
 /// The layout without MIG.
 pub(crate) fn whole(resource: Option<String>) -> Layout {
-    Layout { mig: false, instances: Vec::new(), resource }
+    Layout { resource, ..Layout::default() }
 }
 
 /// Devices that a layout of a GPU has and keeps, and the weight of the pods that it evicts. `present` is the layout that the GPU
@@ -53,7 +53,7 @@ pub(crate) fn supplied(
 ) -> (Devices, i64) {
     let mut supply = BTreeMap::new();
     let mut more = |slot: usize| *supply.entry(slot).or_insert(0) += 1;
-    layout.iter().flat_map(|l| resources(l)).filter_map(|r| profiles.by_resource(&r)).for_each(&mut more);
+    layout.iter().flat_map(|l| l.resources()).filter_map(|r| profiles.by_resource(&r)).for_each(&mut more);
     let mut evict = 0;
     for (used, kept) in gpu.used.iter().zip(kept) {
         if !stays(layout, used) {
@@ -78,19 +78,15 @@ pub(crate) fn weight(gpu: &Gpu, present: Option<&Layout>, used: &InUse) -> i64 {
 /// Whether a device in use is also a device of this layout.
 pub(crate) fn stays(layout: Option<&Layout>, used: &InUse) -> bool {
     let Some(layout) = layout else { return true };
+    if used.share {
+        let groups = layout.sharing.iter().flat_map(|s| &s.shares);
+        return groups.filter(|g| g.numbers.contains(&used.start)).any(|g| g.resource == *used.resource);
+    }
     let Some(profile) = &used.profile else {
-        return !layout.mig && layout.resource.as_deref().unwrap_or(names::WHOLE_GPU_RESOURCE) == &*used.resource;
+        let whole = !layout.mig && layout.sharing.is_none();
+        return whole && layout.resource.as_deref().unwrap_or(names::WHOLE_GPU_RESOURCE) == &*used.resource;
     };
     let same =
         |i: &InstanceSpec| i.start == used.start && i.profile == **profile && i.resource_name() == *used.resource;
     layout.mig && layout.instances.iter().any(same)
-}
-
-/// Resources of a layout's devices, one for each device.
-pub(crate) fn resources(layout: &Layout) -> Vec<String> {
-    if layout.mig {
-        layout.instances.iter().map(InstanceSpec::resource_name).collect()
-    } else {
-        vec![layout.resource.clone().unwrap_or_else(|| names::WHOLE_GPU_RESOURCE.to_owned())]
-    }
 }

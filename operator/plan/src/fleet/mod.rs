@@ -20,7 +20,7 @@ use self::classes::Holdings;
 pub(crate) use self::{
     classes::{GpuClass, Likeness, Rule},
     demand::{ByRank, DemandLedger, Excess, RANKS},
-    devices::{Devices, add_one, count, resources, supplied, weight, whole},
+    devices::{Devices, add_one, count, supplied, weight, whole},
     options::BoardOptions,
     profiles::{ProfileId, ProfileIndex},
 };

@@ -1,8 +1,8 @@
 //! Layouts as objects state them, in one form.
 
-use gputenancy_crds::{GpuSpec, GpuState, InstanceSpec, Layout, names};
+use gputenancy_crds::{GpuSpec, GpuState, InstanceSpec, Layout, Sharing, names};
 
-/// The layout that NVML shows.
+/// The layout that NVML shows. NVML does not know shares: they are in the spec only.
 pub fn seen(state: &GpuState) -> Layout {
     let instances = state.instances.iter().map(|i| InstanceSpec {
         start: i.start,
@@ -10,7 +10,7 @@ pub fn seen(state: &GpuState) -> Layout {
         resource: i.device.resource.clone(),
     });
     let resource = state.whole.as_ref().and_then(|w| w.resource.clone());
-    plain(Layout { mig: mig_enabled(state), instances: instances.collect(), resource })
+    plain(Layout { mig: mig_enabled(state), instances: instances.collect(), resource, sharing: None })
 }
 
 /// The canonical form of a layout: sorted, without default resources and without those of canaries, which are temporary.
@@ -21,13 +21,15 @@ pub fn plain(mut layout: Layout) -> Layout {
             instance.resource.take().filter(|r| lasts(r) && *r != names::mig_resource(&instance.profile));
     }
     layout.instances.sort();
-    layout.resource = layout.resource.filter(|r| !layout.mig && lasts(r) && r != names::WHOLE_GPU_RESOURCE);
+    layout.sharing = layout.sharing.filter(|_| !layout.mig).map(Sharing::sorted);
+    let has_whole = !layout.mig && layout.sharing.is_none();
+    layout.resource = layout.resource.filter(|r| has_whole && lasts(r) && r != names::WHOLE_GPU_RESOURCE);
     layout
 }
 
 /// Whether this is the layout of the spec, without a copy of it where instances are in order. `layout` is in canonical form.
 pub fn has_layout(spec: &GpuSpec, layout: &Layout) -> bool {
-    if !spec.instances.is_sorted_by(|one, next| one.start < next.start) {
+    if spec.sharing.is_some() || !spec.instances.is_sorted_by(|one, next| one.start < next.start) {
         return plain(spec.layout()) == *layout;
     }
     let named = |own: &Option<String>, usual: &dyn Fn() -> String| {
@@ -39,6 +41,7 @@ pub fn has_layout(spec: &GpuSpec, layout: &Layout) -> bool {
     };
     let whole = || names::WHOLE_GPU_RESOURCE.to_owned();
     spec.mig == layout.mig
+        && layout.sharing.is_none()
         && spec.instances.len() == layout.instances.len()
         && spec.instances.iter().zip(&layout.instances).all(same)
         && named(&spec.resource, &whole).filter(|_| !spec.mig) == layout.resource
@@ -48,7 +51,7 @@ pub(super) fn mig_enabled(state: &GpuState) -> bool {
     state.mig.is_some_and(|m| m.enabled)
 }
 
-/// Whether NVML shows exactly the instances that the spec lists.
+/// Whether the agent shows exactly the instances and shares that the spec lists.
 pub(super) fn is_realized(spec: Option<&GpuSpec>, state: &GpuState) -> bool {
     let Some(spec) = spec else { return false };
     let mut listed: Vec<_> = spec.instances.iter().map(|i| (i.start, &i.profile)).collect();
@@ -57,11 +60,15 @@ pub(super) fn is_realized(spec: Option<&GpuSpec>, state: &GpuState) -> bool {
     shown.sort();
     listed.dedup();
     shown.dedup();
-    spec.mig == mig_enabled(state) && listed == shown
+    let mut served: Vec<i32> = state.shares.iter().map(|s| s.number).collect();
+    served.sort_unstable();
+    let shares = spec.sharing.as_ref().map(Sharing::numbers).unwrap_or_default();
+    spec.mig == mig_enabled(state) && listed == shown && shares == served
 }
 
 #[cfg(test)]
 mod tests {
+    use gputenancy_crds::ShareGroup;
     use proptest::{collection::vec, option::of, prelude::*, sample::select};
 
     use super::*;
@@ -78,19 +85,19 @@ mod tests {
         };
         let instance = (0..3, select(vec!["1g.10gb", "2g.20gb"]), resource())
             .prop_map(|(start, profile, resource)| InstanceSpec { start, profile: profile.into(), resource });
-        (any::<bool>(), vec(instance, 0..3), resource()).prop_map(|(mig, instances, resource)| Layout {
-            mig,
-            instances,
-            resource,
-        })
+        let group = (select(vec!["gputenancy.io/a", "gputenancy.io/b"]), vec(0..3, 0..3))
+            .prop_map(|(resource, numbers)| ShareGroup { resource: resource.into(), numbers, ..ShareGroup::default() });
+        let sharing = of(vec(group, 0..3).prop_map(|shares| Sharing { shares, ..Sharing::default() }));
+        (any::<bool>(), vec(instance, 0..3), resource(), sharing)
+            .prop_map(|(mig, instances, resource, sharing)| Layout { mig, instances, resource, sharing })
     }
 
     proptest! {
         #[test]
         fn has_layout_compares_canonical_forms(has in layouts(), other in layouts(), same in any::<bool>()) {
             let wanted = plain(if same { has.clone() } else { other });
-            let Layout { mig, instances, resource } = has.clone();
-            let spec = GpuSpec { mig, instances, resource, ..GpuSpec::default() };
+            let Layout { mig, instances, resource, sharing } = has.clone();
+            let spec = GpuSpec { mig, instances, resource, sharing, ..GpuSpec::default() };
             prop_assert_eq!(has_layout(&spec, &wanted), plain(has) == wanted);
         }
     }

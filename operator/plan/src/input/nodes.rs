@@ -119,11 +119,12 @@ fn devices_in_use(
     interner: &mut Interner,
 ) -> Vec<InUse> {
     let held = |start: i32| state.holders.iter().any(|h| h.start.unwrap_or(start) == start);
-    let mut in_use = |d: &DeviceState, start: i32, profile: Option<&str>, resource: &str| {
+    let mut in_use = |d: &DeviceState, (start, share): (i32, bool), profile: Option<&str>, resource: &str| {
         let owner = d.owner.as_ref();
         let priority = owner.and_then(|o| cluster.priorities.get(&(&*o.namespace, &*o.pod))).copied();
         InUse {
             start,
+            share,
             profile: profile.map(|p| interner.text(p)),
             resource: interner.text(resource),
             pod: owner.map(|o| PodName { namespace: interner.text(&o.namespace), name: o.pod.clone() }),
@@ -135,13 +136,19 @@ fn devices_in_use(
     let mut used = Vec::new();
     if let Some(whole) = state.whole.as_ref().filter(|w| busy(w, 0)) {
         let named = whole.resource.as_deref().or_else(|| spec.and_then(|s| s.resource.as_deref()));
-        used.push(in_use(whole, 0, None, named.unwrap_or(names::WHOLE_GPU_RESOURCE)));
+        used.push(in_use(whole, (0, false), None, named.unwrap_or(names::WHOLE_GPU_RESOURCE)));
     }
     for i in state.instances.iter().filter(|i| busy(&i.device, i.start)) {
         let listed = spec.and_then(|s| s.instances.iter().find(|l| l.start == i.start && l.profile == i.profile));
         let named = i.device.resource.clone().or_else(|| listed.map(InstanceSpec::resource_name));
         let resource = named.unwrap_or_else(|| names::mig_resource(&i.profile));
-        used.push(in_use(&i.device, i.start, Some(&i.profile), &resource));
+        used.push(in_use(&i.device, (i.start, false), Some(&i.profile), &resource));
+    }
+    // a process on the whole GPU is on no share of its own: owners and clients show who uses one
+    for share in state.shares.iter().filter(|s| s.device.owner.is_some() || s.device.clients > 0) {
+        let group = spec.and_then(|s| s.sharing.as_ref()?.group_of(share.number));
+        let Some(named) = share.device.resource.as_ref().or(group.map(|g| &g.resource)) else { continue };
+        used.push(in_use(&share.device, (share.number, true), None, named));
     }
     // a start that NVML shows twice counts once
     used.sort_by_key(|u| u.start);

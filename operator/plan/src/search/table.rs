@@ -68,7 +68,7 @@ impl LayoutTable {
     pub fn layout(&self, packing: Packing, board: &BoardGeometry) -> Layout {
         let name = |mig: usize| board.profiles.get(mig).map(|p| p.name.clone()).unwrap_or_default();
         let spec = |i: &Item| InstanceSpec { start: i.start, profile: name(i.mig), resource: i.resource.clone() };
-        Layout { mig: true, instances: chosen(packing, &self.items).map(spec).collect(), resource: None }
+        Layout { mig: true, instances: chosen(packing, &self.items).map(spec).collect(), ..Layout::default() }
     }
 
     /// Devices of a profile in a layout.

@@ -123,8 +123,8 @@ impl Fleet {
         for (key, gpu) in &plan.gpus {
             let Some(target) = &gpu.target else { continue };
             let member = self.nodes.iter_mut().find(|n| n.name == key.node.as_str()).unwrap();
-            let Layout { mig, instances, resource } = (**target).clone();
-            let spec = GpuSpec { uuid: key.uuid.to_string(), mig, instances, resource, ..GpuSpec::default() };
+            let Layout { mig, instances, resource, sharing } = (**target).clone();
+            let spec = GpuSpec { uuid: key.uuid.to_string(), mig, instances, resource, sharing, ..GpuSpec::default() };
             member.gpus.spec.gpus.retain(|g| g.uuid != spec.uuid);
             member.gpus.spec.gpus.push(spec);
             let status = member.gpus.status.as_mut().unwrap();

@@ -82,12 +82,12 @@ pub fn fleet() -> Snapshot {
                     let resource = interner.text(&profiles[name].1);
                     let pod = Some(take(&mut dice, &mut interner, name, pods));
                     let profile = profile.map(|p| interner.text(p));
-                    used.push(InUse { start, profile, resource, pod, unattributed: false, priority: 0 });
+                    used.push(InUse { start, share: false, profile, resource, pod, unattributed: false, priority: 0 });
                 }
             }
             let spec = |(p, s): &(&str, i32)| InstanceSpec { start: *s, profile: (*p).into(), resource: None };
             let base =
-                Layout { mig: layout.is_some(), instances: instances.iter().map(spec).collect(), resource: None };
+                Layout { mig: layout.is_some(), instances: instances.iter().map(spec).collect(), ..Layout::default() };
             let base = Some(interner.layout(base));
             let gpu = Gpu { index: index.try_into().unwrap(), base, used, ..Gpu::default() };
             gpus.insert(format!("GPU-{node:05}-{index}").into(), gpu);

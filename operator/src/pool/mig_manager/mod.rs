@@ -144,7 +144,7 @@ pub fn repartitions(fleet: &Fleet) -> BTreeMap<GpuKey, String> {
 
 /// NVML shows another layout than the spec, as after a reboot, and nothing uses what is there.
 fn has_drifted(spec: &GpuSpec, state: &GpuState) -> bool {
-    let mut devices = state.instances.iter().map(|i| &i.device).chain(&state.whole);
+    let mut devices = state.devices();
     let idle = state.holders.is_empty() && devices.all(|d| d.owner.is_none() && d.clients == 0);
     let rests = spec.change.as_ref().is_none_or(|c| c.phase == ChangePhase::RolledBack);
     rests && idle && Shape::of(&spec.layout()) != Shape::seen(state)

@@ -1,0 +1,101 @@
+//! Shares of one GPU: what the operator asks for, and what the agent reports.
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{DeviceState, Interval, MemoryText};
+
+/// Most shares of one GPU.
+pub const MAX_SHARES: i32 = 128;
+
+/// How the pods on a shared GPU are kept apart. A GPU has one mode.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
+pub enum SharingMode {
+    /// The driver runs the pods in turn; nothing limits their memory.
+    #[default]
+    TimeSlice,
+    /// NVIDIA's Multi-Process Service limits memory and threads of each client.
+    Mps,
+    /// Each pod has a part of memory and compute.
+    Fraction,
+}
+
+/// Shares of one GPU without MIG.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Sharing {
+    /// How the pods are kept apart.
+    pub mode: SharingMode,
+    /// Length of a time-slice, with `mode: TimeSlice`.
+    #[serde(default, skip_serializing_if = "Interval::is_default")]
+    pub interval: Interval,
+    /// The shares, in groups of equal ones.
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["resource".into()]))]
+    pub shares: Vec<ShareGroup>,
+}
+
+/// Equal shares of one GPU.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ShareGroup {
+    /// Resource under which they are advertised.
+    #[schemars(length(min = 1, max = 100))]
+    pub resource: String,
+    /// Memory of one share. Absent: a share has no memory of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryText>,
+    /// Compute of one share, in percent of the GPU. Absent: a share has no compute of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub compute: Option<i32>,
+    /// Their numbers. No number is used twice on a GPU. The id of a share in kubelet is `<UUID of the GPU>::<number>`.
+    #[schemars(length(max = 128), inner(range(min = 0, max = 127)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub numbers: Vec<i32>,
+}
+
+/// A share that the agent serves.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ShareState {
+    /// Its number.
+    pub number: i32,
+    /// Advertised resource and owner.
+    pub device: DeviceState,
+}
+
+impl Sharing {
+    /// The group that a share belongs to.
+    pub fn group_of(&self, number: i32) -> Option<&ShareGroup> {
+        self.shares.iter().find(|group| group.numbers.contains(&number))
+    }
+
+    /// Numbers of all shares, sorted.
+    pub fn numbers(&self) -> Vec<i32> {
+        let mut numbers: Vec<i32> = self.shares.iter().flat_map(|group| group.numbers.iter().copied()).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// The canonical form: groups by resource, each sorted, none empty.
+    #[must_use]
+    pub fn sorted(mut self) -> Self {
+        self.shares.iter_mut().for_each(|group| group.numbers.sort_unstable());
+        self.shares.retain(|group| !group.numbers.is_empty());
+        self.shares.sort();
+        self
+    }
+}
+
+impl SharingMode {
+    /// The field of `GpuProfile.spec.device` that has this mode.
+    pub fn field(self) -> &'static str {
+        match self {
+            Self::TimeSlice => "timeSlice",
+            Self::Mps => "mps",
+            Self::Fraction => "fraction",
+        }
+    }
+}
