@@ -44,7 +44,7 @@ pub struct GpuProfileSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     pub products: Vec<String>,
-    /// Extended resource that pods request. Default: the name of NVIDIA's device plugin (`nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`); for shares and MIG by size `gputenancy.io/<name of the profile>`.
+    /// Extended resource that pods request. Default: the name of NVIDIA's device plugin (`nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`, `nvidia.com/gpu.shared` for time-slices); for other shares and MIG by size `gputenancy.io/<name of the profile>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 100),
@@ -76,13 +76,13 @@ pub struct Device {
     /// A MIG instance, isolated by hardware.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<Mig>,
-    /// Time-slices of a whole GPU for several pods, without memory isolation. Not served yet.
+    /// Time-slices of a whole GPU for several pods, without memory isolation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_slice: Option<TimeSlice>,
-    /// A share of a whole GPU through NVIDIA's Multi-Process Service. Not served yet.
+    /// A share of a whole GPU through NVIDIA's Multi-Process Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps: Option<Mps>,
-    /// A share of a whole GPU with memory and compute limits enforced by the agent. Not served yet.
+    /// A share of a whole GPU by memory and compute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fraction: Option<Fraction>,
 }

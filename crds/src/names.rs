@@ -62,6 +62,9 @@ pub const AGENT_MANAGER: &str = "gputenancy-agent";
 /// Resource name of a whole GPU, as NVIDIA's device plugin advertises it.
 pub const WHOLE_GPU_RESOURCE: &str = "nvidia.com/gpu";
 
+/// Resource name of a time-slice of a GPU, as NVIDIA's device plugin advertises it with `renameByDefault: true`.
+pub const SHARED_GPU_RESOURCE: &str = "nvidia.com/gpu.shared";
+
 /// Can this extended resource be a GPU's?
 pub fn is_gpu_resource(resource: &str) -> bool {
     resource.starts_with("nvidia.com/") || resource.starts_with("gputenancy.io/")

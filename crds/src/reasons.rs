@@ -123,7 +123,7 @@ reasons! { CONDITIONS:
     NODE_NOT_READY = "NodeNotReady", "GpuPool", "A node is not Ready, or its agent does not report; it is left alone.", "Do what the message says.";
     NONE = "None", "GpuPool", "No other owner was found.", "None.";
     NOT_REGISTERED = "NotRegistered", "GpuNode", "kubelet has not registered every resource.", "Wait; if it stays, read the logs of agent and kubelet.";
-    NOT_SERVED = "NotServed", "GpuProfile", "timeSlice, mps and fraction are not served yet.", "Use whole or mig.";
+    NOT_SERVED = "NotServed", "GpuPool", "Only the agent serves shares, and NVIDIA's plugin advertises this pool.", "Remove the profile, or set spec.advertiser: Agent.";
     NO_AGENT = "NoAgent", "GpuPool", "No agent has reported from a node of the pool.", "See that the agent's pod runs there.";
     NO_API_SERVER = "NoApiServer", "GpuTenant", "No address of the API server is known, so isolated pods cannot reach it.", "See that Service kubernetes in namespace default has an EndpointSlice.";
     NO_NODES = "NoNodes", "GpuPool", "No node matches spec.nodeSelector.", "Label the nodes, or correct the selector.";

@@ -94,6 +94,8 @@ impl Check<'_> {
             }
             Problem::PoolProfileNotFound { pool, profile }
             | Problem::ProfileNotSupported { pool, profile, .. }
+            | Problem::ShareNotServed { pool, profile }
+            | Problem::ShareNotSupported { pool, profile, .. }
             | Problem::ResourceNameNotSupported { pool, profile, .. } => {
                 ("GpuPool", pool.as_str(), listed(pool.as_str(), profile.as_str()))
             }
@@ -103,7 +105,6 @@ impl Check<'_> {
             Problem::NodeInTwoPools { pools, .. } => {
                 ("GpuPool", pools.first()?.as_str(), Some("/spec/nodeSelector".into()))
             }
-            Problem::ProfileNotServed { profile, .. } => ("GpuProfile", profile.as_str(), Some("/spec/device".into())),
             Problem::ResourceNameConflict { profile, .. } => {
                 ("GpuProfile", profile.as_str(), Some("/spec/resourceName".into()))
             }

@@ -124,8 +124,8 @@ fn gpu_plan(fleet: &Fleet<'_>, FleetGpu { gpu, pool, class, .. }: &FleetGpu<'_>,
     let layout = target.layout.clone();
     let evicts: Vec<Evicted> = target.removed.iter().filter_map(|index| Evicted::of(gpu.used.get(*index)?)).collect();
     let rank = rank(gpu, layout.as_deref(), &evicts);
-    // a GPU that is not listed yet is listed even if it keeps its layout
-    let changed = if target.why.is_some() { gpu.base != layout } else { layout.is_some() != gpu.base.is_some() };
+    // a GPU that is not listed yet is listed even if it keeps its layout, and one that keeps its shares follows their profile
+    let changed = gpu.base != layout;
     let why = match &target.why {
         Some(why) => why.clone(),
         None if changed => without_need(class),

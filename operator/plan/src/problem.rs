@@ -113,15 +113,29 @@ pub enum Problem {
         /// The GPU's index.
         index: i32,
     },
-    /// A profile of a kind that this release does not serve.
+    /// A pool whose devices NVIDIA's plugin advertises lists a share, which only the agent serves.
     #[error(
-        "profile {profile} is a {kind} share, which a later release serves: use device.whole or device.mig for now"
+        "pool {pool} has spec.advertiser: NvidiaDevicePlugin and lists profile {profile}, which is a share of a GPU: only the agent serves shares; remove the profile from spec.profiles, or set spec.advertiser of the pool to Agent"
     )]
-    ProfileNotServed {
+    ShareNotServed {
         /// The profile.
         profile: ProfileName,
-        /// The kind, such as `timeSlice`.
-        kind: &'static str,
+        /// The pool.
+        pool: PoolName,
+    },
+    /// No board of a pool has room for one share of a profile.
+    #[error(
+        "pool {pool} lists profile {profile}, but none of its boards ({products}) has room for one share: each needs 512 MiB for its context besides its own memory, and the boards have {largest} MiB at most; MPS has 48 clients at most; write less memory or fewer replicas in a new profile"
+    )]
+    ShareNotSupported {
+        /// The profile.
+        profile: ProfileName,
+        /// The pool.
+        pool: PoolName,
+        /// The pool's boards.
+        products: String,
+        /// Usable memory of the largest board, in MiB.
+        largest: i64,
     },
     /// NVIDIA's device plugin advertises devices under NVIDIA's resources only.
     #[error(
@@ -179,13 +193,13 @@ impl Problem {
         match self {
             Self::ProfileNotFound { .. } | Self::PoolProfileNotFound { .. } => reasons::PROFILE_NOT_FOUND,
             Self::TrustTooLow { .. } => reasons::TRUST_TOO_LOW,
-            Self::ProfileNotSupported { .. } => reasons::PROFILE_NOT_SUPPORTED,
+            Self::ProfileNotSupported { .. } | Self::ShareNotSupported { .. } => reasons::PROFILE_NOT_SUPPORTED,
             Self::ResourceNameNotSupported { .. } => reasons::RESOURCE_NAME_NOT_SUPPORTED,
             Self::NodeInTwoPools { .. } => reasons::POOL_OVERLAP,
             Self::Shortage { .. } => reasons::SHORTAGE,
             Self::FixedDoesNotFit { .. } => reasons::FIXED_DOES_NOT_FIT,
             Self::Outage { .. } => reasons::OUTAGE_REFUSED,
-            Self::ProfileNotServed { .. } => reasons::NOT_SERVED,
+            Self::ShareNotServed { .. } => reasons::NOT_SERVED,
             Self::ResourceNameConflict { .. } => reasons::RESOURCE_NAME_CONFLICT,
             Self::ForeignPartitioner { .. } => reasons::FOREIGN_PARTITIONER,
             Self::InvalidSpec { .. } => reasons::INVALID_SPEC,
@@ -197,6 +211,8 @@ impl Problem {
         match self {
             Self::PoolProfileNotFound { pool, .. }
             | Self::ProfileNotSupported { pool, .. }
+            | Self::ShareNotSupported { pool, .. }
+            | Self::ShareNotServed { pool, .. }
             | Self::ResourceNameNotSupported { pool, .. }
             | Self::ForeignPartitioner { pool, .. }
             | Self::FixedDoesNotFit { pool, .. }
@@ -212,7 +228,7 @@ impl Problem {
     pub fn concerns_profile(&self, name: &str) -> bool {
         match self {
             Self::ProfileNotSupported { profile, .. }
-            | Self::ProfileNotServed { profile, .. }
+            | Self::ShareNotSupported { profile, .. }
             | Self::ResourceNameConflict { profile, .. } => profile.as_str() == name,
             _ => false,
         }

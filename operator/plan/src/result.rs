@@ -73,16 +73,16 @@ pub enum Why {
 pub struct Evicted {
     /// The pod.
     pub pod: PodName,
-    /// Start of its device.
+    /// Start of its device; number of a share.
     pub start: i32,
-    /// NVIDIA's profile of the device, or `whole GPU`.
+    /// NVIDIA's profile of the device, `whole GPU` or `share`.
     pub device: String,
 }
 
 impl Evicted {
     /// The pod of a device; `None`: no pod owns it.
     pub fn of(used: &InUse) -> Option<Self> {
-        let device = used.profile.as_deref().unwrap_or("whole GPU").to_owned();
+        let device = if used.share { "share" } else { used.profile.as_deref().unwrap_or("whole GPU") }.to_owned();
         Some(Self { pod: used.pod.clone()?, start: used.start, device })
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use gputenancy_crds::{
-    ChangePhase, GpuNodeSpec, GpuPool, GpuTenant, GpuTenantStatus, Partitioner, Trust, condition, names,
+    Advertiser, ChangePhase, GpuNodeSpec, GpuPool, GpuTenant, GpuTenantStatus, Partitioner, Trust, condition, names,
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
@@ -212,13 +212,13 @@ fn a_deleted_pool_gives_up_idle_gpus_at_once_and_waits_for_busy_ones() {
 }
 
 #[test]
-fn an_unserved_profile_says_so_and_is_refused_to_tenants() {
-    let pass = at(&fleet(&["p"]), 0, &[]);
-    let conditions = &pass.profiles["turns"].conditions;
-    assert_eq!(reason_of(conditions), ("False", "NotServed"));
-    assert!(conditions.iter().any(|c| c.message.contains("a later release serves")), "{conditions:?}");
-    assert_eq!(pass.view.profiles["turns"].refused.as_ref().map(|r| r.0), Some(gputenancy_crds::reasons::NOT_SERVED));
-    assert!(pass.view.resources.contains("nvidia.com/gpu") && !pass.view.resources.contains("cpu"));
+fn share_in_a_pool_of_nvidias_plugin_is_not_served() {
+    let mut fleet = fleet(&["p"]);
+    fleet.pools[0].spec.profiles.push("turns".into());
+    fleet.pools[0].spec.advertiser = Advertiser::NvidiaDevicePlugin;
+    let conditions = &at(&fleet, 0, &[]).pools["p"].conditions;
+    let refusal = conditions.iter().find(|c| c.reason == "NotServed").unwrap();
+    assert!(refusal.message.contains("set spec.advertiser of the pool to Agent"), "{refusal:?}");
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn view() -> FleetView {
             (
                 "shared".to_owned(),
                 ProfileView {
-                    refused: Some((gputenancy_crds::reasons::NOT_SERVED, "a later release serves it".into())),
+                    refused: Some((gputenancy_crds::reasons::RESOURCE_NAME_CONFLICT, "another profile has it".into())),
                     ..profile("gputenancy.io/shared", Trust::Internal)
                 },
             ),
@@ -264,8 +264,9 @@ fn namespace_without_tenant_is_not_changed_and_reported() {
 }
 
 #[test]
-fn profile_unknown_untrusted_or_not_served_is_refused_with_zero_budget() {
-    for (profile, expected) in [("nope", "ProfileNotFound"), ("gpu", "TrustTooLow"), ("shared", "NotServed")] {
+fn profile_unknown_untrusted_or_invalid_is_refused_with_zero_budget() {
+    for (profile, expected) in [("nope", "ProfileNotFound"), ("gpu", "TrustTooLow"), ("shared", "ResourceNameConflict")]
+    {
         let seen = converged(&json!({"gpus": [{"profile": profile, "count": 4}]}));
         let (_, found, message) = reason(&seen, "Stalled");
         assert_eq!(found, expected, "{message}");

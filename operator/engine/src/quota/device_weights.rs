@@ -50,15 +50,15 @@ fn weight(board: &BoardGeometry, shape: &Shape) -> Option<Weight> {
         Shape::Named(_) | Shape::AtLeast { .. } => {
             board.resolve(shape).and_then(|profile| Weight::new(profile.size, board.memory_slices))
         }
-        Shape::Shared(_) => None,
+        Shape::Share(shape) => board.share(shape).and_then(|offer| Weight::parts(board.weight(&offer))),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use gputenancy_crds::Trust;
+    use gputenancy_crds::{Interval, SharingMode, Trust};
     use gputenancy_plan::{
-        board::MigProfile,
+        board::{MigProfile, ShareShape, ShareSize},
         snapshot::{Node, Pool, Profile},
     };
 
@@ -98,6 +98,8 @@ mod tests {
     /// Two pools of boards with axes of 8 and of 4, and an old board that is in no pool.
     fn weighed(listed: &[&str]) -> BTreeMap<String, String> {
         let (large, small) = (board("A100", 8, &[("1g.10gb", 1), ("3g.40gb", 4)]), board("A30", 4, &[("1g.6gb", 1)]));
+        let quarter =
+            ShareShape { mode: SharingMode::TimeSlice, interval: Interval::Default, size: ShareSize::Equal(4) };
         let any = Shape::AtLeast { slices: 1, memory: 0 };
         let snapshot = Snapshot {
             profiles: [
@@ -107,7 +109,7 @@ mod tests {
                 ("gone".into(), profile(Shape::Named("7g.80gb".into()), &[], "nvidia.com/mig-7g.80gb")),
                 ("any".into(), profile(any, &[], "gputenancy.io/any")),
                 ("elsewhere".into(), profile(Shape::Named("1g.6gb".into()), &["A100"], "nvidia.com/mig-1g.6gb")),
-                ("shared".into(), profile(Shape::Shared("mps"), &[], "gputenancy.io/shared")),
+                ("shared".into(), profile(Shape::Share(quarter), &[], "gputenancy.io/shared")),
             ]
             .into(),
             pools: [("large".into(), pool(listed)), ("small".into(), pool(&["any", "elsewhere"]))].into(),
@@ -127,6 +129,7 @@ mod tests {
         let found = weighed(&["gpu", "one", "three", "gone", "any", "shared"]);
         let expected = [
             ("gputenancy.io/any", "1/4"),
+            ("gputenancy.io/shared", "1/4"),
             ("nvidia.com/gpu", "1"),
             ("nvidia.com/mig-1g.10gb", "1/8"),
             ("nvidia.com/mig-3g.40gb", "1/2"),

@@ -9,12 +9,14 @@ use super::limits::is_gpu_key;
 /// Share of a whole GPU that one device is: memory slices that it covers, of those of the board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weight {
-    slices: u8,
-    of: u8,
+    slices: u16,
+    of: u16,
 }
 
 /// Most memory slices of a board: sums stay exact. The planner has the same bound.
-const MAX_SLICES: u8 = 32;
+const MAX_SLICES: u16 = 32;
+/// Parts of a GPU in which weights are counted that are not a share of so few slices; it divides what 1 to 32 divide.
+const PARTS: u16 = 840;
 
 impl Weight {
     /// A whole GPU, the most that a device can weigh.
@@ -22,19 +24,27 @@ impl Weight {
 
     /// `slices` memory slices of a board that has `of`; `None` if that is not a share of it.
     pub fn new(slices: i32, of: i32) -> Option<Self> {
-        let (slices, of) = (u8::try_from(slices).ok()?, u8::try_from(of).ok()?);
+        let (slices, of) = (u16::try_from(slices).ok()?, u16::try_from(of).ok()?);
         if slices == 0 || slices > of || of > MAX_SLICES {
             return None;
         }
         let by = gcd(slices.into(), of.into());
-        let reduced = |n: u8| u8::try_from(i128::from(n) / by).ok();
+        let reduced = |n: u16| u16::try_from(i128::from(n) / by).ok();
         Some(Self { slices: reduced(slices)?, of: reduced(of)? })
+    }
+
+    /// So many 840ths of a GPU, as the planner weighs shares.
+    pub fn parts(parts: i64) -> Option<Self> {
+        let parts = u16::try_from(parts).ok().filter(|parts| (1..=PARTS).contains(parts))?;
+        let by = gcd(parts.into(), PARTS.into());
+        let reduced = |n: u16| u16::try_from(i128::from(n) / by).ok();
+        Some(Self { slices: reduced(parts)?, of: reduced(PARTS)? })
     }
 }
 
 impl Ord for Weight {
     fn cmp(&self, other: &Self) -> Ordering {
-        let times = |a: u8, b: u8| u32::from(a) * u32::from(b);
+        let times = |a: u16, b: u16| u32::from(a) * u32::from(b);
         times(self.slices, other.of).cmp(&times(other.slices, self.of))
     }
 }

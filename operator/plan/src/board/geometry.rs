@@ -2,6 +2,8 @@
 
 use gputenancy_crds::{Board, BoardProfile};
 
+use super::shares::ShareShape;
+
 /// What a profile is on the hardware.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
@@ -16,8 +18,8 @@ pub enum Shape {
         /// MiB.
         memory: i64,
     },
-    /// A share of a GPU, which this release does not serve: its field under `spec.device`.
-    Shared(&'static str),
+    /// A share of a GPU without MIG.
+    Share(ShareShape),
 }
 
 /// A board as the agent discovered it. Names are data: nothing is parsed out of them.
@@ -25,6 +27,10 @@ pub enum Shape {
 pub struct BoardGeometry {
     /// Product name with dashes.
     pub product: String,
+    /// Memory, in MiB.
+    pub memory: i64,
+    /// Part of it that the driver reserves, in MiB.
+    pub reserved: i64,
     /// Compute slices of the whole GPU; 0: no MIG.
     pub slices: i32,
     /// Length of the memory axis; 0: no MIG.
@@ -81,7 +87,7 @@ impl BoardGeometry {
     /// one before NVIDIA's variants of the same size, which have a suffix.
     pub fn resolve(&self, shape: &Shape) -> Option<&MigProfile> {
         match shape {
-            Shape::Whole | Shape::Shared(_) => None,
+            Shape::Whole | Shape::Share(_) => None,
             Shape::Named(name) => self.profile(name),
             Shape::AtLeast { slices, memory } => self
                 .profiles
@@ -140,6 +146,9 @@ impl Occupancy<'_> {
 /// More engines of one kind than any board has.
 const MOST_ENGINES: i32 = 1000;
 
+/// More memory than any board has, in MiB.
+const MOST_MEMORY: i64 = 1 << 30;
+
 /// Bits of the memory slices that an instance covers.
 pub(super) fn bits(start: i32, size: i32) -> u32 {
     let low = |n: i32| 1_u32.checked_shl(n.max(0).cast_unsigned()).map_or(u32::MAX, |bit| bit - 1);
@@ -172,6 +181,8 @@ impl From<&Board> for BoardGeometry {
         profiles.dedup_by(|a, b| a.name == b.name);
         Self {
             product: board.product.clone(),
+            memory: board.memory.mib().unwrap_or(0).min(MOST_MEMORY),
+            reserved: board.reserved.as_ref().and_then(|r| r.mib().ok()).unwrap_or(0).min(MOST_MEMORY),
             slices,
             memory_slices: axis,
             mode_needs_reset: board.mode_needs_reset,

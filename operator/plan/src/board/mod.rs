@@ -1,13 +1,18 @@
 //! Boards: which MIG instances fit together on a GPU, and what a layout leaves over.
 //!
 //! `geometry` has a board and its MIG profiles as the agent discovered them, and `Occupancy`, the instances placed on one GPU
-//! so far. `packing` enumerates every set of instances that fits. `leftover` counts the slices that no profile can use.
+//! so far. `shares` has the shares of a GPU without MIG. `packing` enumerates every set of instances that fits. `leftover` counts the slices that no profile can use.
 
 mod geometry;
 mod leftover;
 mod packing;
+mod shares;
 
-pub use self::geometry::{BoardGeometry, MigProfile, Occupancy, Shape};
+pub(crate) use self::shares::Room;
+pub use self::{
+    geometry::{BoardGeometry, MigProfile, Occupancy, Shape},
+    shares::{CONTEXT_MIB, ShareOffer, ShareShape, ShareSize},
+};
 pub(crate) use self::{
     leftover::{Leftover, Leftovers},
     packing::{Item, MAX_ITEMS, Packing, chosen, packings},

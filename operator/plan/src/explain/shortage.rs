@@ -20,7 +20,7 @@ pub(crate) fn problems(fleet: &Fleet<'_>, decision: &FleetDecision) -> Vec<Probl
         let here: Vec<_> =
             fleet.classes().map(|(_, c, options)| (c, options)).filter(|(c, _)| c.pool == name).collect();
         for profile in &pool.profiles {
-            problems.extend(not_offered(fleet, name, profile, &here));
+            problems.extend(not_offered(fleet, (name, pool.by_plugin), profile, &here));
             if pool.by_plugin {
                 problems.extend(not_by_plugin(fleet, name, profile, &here));
             }
@@ -86,16 +86,30 @@ fn why(
 }
 
 /// A profile that does not exist, or that no board of the pool has.
-fn not_offered(fleet: &Fleet<'_>, pool: &PoolName, profile: &ProfileName, here: &Classes<'_, '_>) -> Option<Problem> {
+fn not_offered(
+    fleet: &Fleet<'_>,
+    (pool, pool_by_plugin): (&PoolName, bool),
+    profile: &ProfileName,
+    here: &Classes<'_, '_>,
+) -> Option<Problem> {
     let Some(found) = fleet.snapshot.profiles.get(profile) else {
         return Some(Problem::PoolProfileNotFound { pool: pool.clone(), profile: profile.clone() });
     };
     let id = fleet.profiles.find(profile)?;
-    if here.is_empty() || here.iter().any(|(_, o)| o.offer(id).is_some()) || matches!(found.shape, Shape::Shared(_)) {
+    if here.is_empty()
+        || here.iter().any(|(_, o)| o.offer(id).is_some())
+        || (pool_by_plugin && matches!(found.shape, Shape::Share(_)))
+    {
         return None;
     }
     let list = |names: BTreeSet<&str>| names.into_iter().collect::<Vec<_>>().join(", ");
     let boards = || here.iter().map(|(_, options)| options.board);
+    if matches!(found.shape, Shape::Share(_)) {
+        let largest = boards().map(|board| board.usable_memory()).max().unwrap_or(0);
+        let (profile, pool, products) =
+            (profile.clone(), pool.clone(), list(boards().map(|b| b.product.as_str()).collect()));
+        return Some(Problem::ShareNotSupported { profile, pool, products, largest });
+    }
     let known = list(boards().flat_map(|b| &b.profiles).map(|p| p.name.as_str()).collect());
     Some(Problem::ProfileNotSupported {
         profile: profile.clone(),
@@ -116,7 +130,9 @@ fn not_by_plugin(fleet: &Fleet<'_>, pool: &PoolName, profile: &ProfileName, here
         Shape::Whole => [names::WHOLE_GPU_RESOURCE.to_owned()].into(),
         Shape::Named(mig) => [names::mig_resource(mig)].into(),
         Shape::AtLeast { .. } => here.iter().filter_map(resolved).collect(),
-        Shape::Shared(_) => BTreeSet::new(),
+        Shape::Share(_) => {
+            return vec![Problem::ShareNotServed { profile: profile.clone(), pool: pool.clone() }];
+        }
     };
     let others = advertised.into_iter().filter(|offers| *offers != found.resource);
     let problem = |offers| {

@@ -9,6 +9,7 @@ use super::{
     devices::{self, Devices, stays},
     options::BoardOptions,
     profiles::{ProfileId, ProfileIndex},
+    replicas,
 };
 use crate::{
     names::PoolName,
@@ -111,6 +112,7 @@ impl<'a> GpuClass<'a> {
         profiles: &ProfileIndex<'_>,
     ) -> Self {
         let base = devices::base(gpu, options, profiles);
+        let base = if rule == Rule::Keep { base } else { base.map(|layout| replicas::refreshed(layout, gpu, options)) };
         let kept: Vec<_> = likeness.used.iter().map(|u| u.excess.map(|excess| profiles.len() + excess)).collect();
         let (supply, evict) = devices::supplied(base.as_deref(), (gpu, base.as_deref(), &kept), profiles);
         let in_use = gpu.used.iter().filter_map(|u| profiles.by_resource(&u.resource)).collect();

@@ -33,7 +33,7 @@ pub(crate) fn add_one(devices: &mut Devices, slot: usize) {
 pub(super) fn base(gpu: &Gpu, options: &BoardOptions<'_>, profiles: &ProfileIndex<'_>) -> Option<Arc<Layout>> {
     gpu.base.clone().or_else(|| {
         let used = gpu.used.iter().find(|u| u.start == 0).and_then(|u| profiles.by_resource(&u.resource));
-        let wholes = || options.offers.iter().filter(|o| o.mig.is_none());
+        let wholes = || options.wholes().map(|(_, offer)| offer);
         let offer = wholes().find(|o| used == Some(o.profile)).or_else(|| wholes().next())?;
         Some(Arc::new(whole(offer.resource.clone())))
     })

@@ -6,7 +6,7 @@ use gputenancy_crds::names;
 
 use super::profiles::{ProfileId, ProfileIndex};
 use crate::{
-    board::{BoardGeometry, Shape},
+    board::{BoardGeometry, Shape, ShareOffer},
     snapshot::{Pool, Snapshot},
 };
 
@@ -14,8 +14,10 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub profile: ProfileId,
-    /// Index of the MIG profile on the board; `None`: the whole GPU.
+    /// Index of the MIG profile on the board; `None`: the whole GPU, or a share of it.
     pub mig: Option<usize>,
+    /// What a share is on the board.
+    pub shares: Option<ShareOffer>,
     /// Resource, where it is not NVIDIA's for the device.
     pub resource: Option<String>,
     /// Share of a GPU of one device, in 840ths, so that thirds, quarters, sevenths and eighths are whole numbers.
@@ -37,17 +39,34 @@ impl<'a> BoardOptions<'a> {
             if !profile.products.is_empty() && !profile.products.contains(&board.product) {
                 continue;
             }
-            let (mig, share, default) = if profile.shape == Shape::Whole {
-                (None, 840, names::WHOLE_GPU_RESOURCE.to_owned())
-            } else {
-                let Some(found) = board.resolve(&profile.shape) else { continue };
-                let share = i64::from(found.size) * 840 / i64::from(board.memory_slices.max(1));
-                (board.position(&found.name), share.max(1), names::mig_resource(&found.name))
+            let (mig, shares, share, default) = match &profile.shape {
+                Shape::Whole => (None, None, 840, Some(names::WHOLE_GPU_RESOURCE.to_owned())),
+                // only the agent serves shares
+                Shape::Share(_) if pool.by_plugin => continue,
+                Shape::Share(shape) => {
+                    let Some(offer) = board.share(shape) else { continue };
+                    (None, Some(offer), board.weight(&offer), None)
+                }
+                Shape::Named(_) | Shape::AtLeast { .. } => {
+                    let Some(found) = board.resolve(&profile.shape) else { continue };
+                    let share = i64::from(found.size) * 840 / i64::from(board.memory_slices.max(1));
+                    (board.position(&found.name), None, share.max(1), Some(names::mig_resource(&found.name)))
+                }
             };
-            let resource = Some(profile.resource.clone()).filter(|r| *r != default);
-            offers.push(Offer { profile: id, mig, resource, share });
+            let resource = Some(profile.resource.clone()).filter(|r| Some(r) != default.as_ref());
+            offers.push(Offer { profile: id, mig, shares, resource, share });
         }
         Self { board, offers }
+    }
+
+    /// Offers of the whole GPU, each with its index.
+    pub fn wholes(&self) -> impl Iterator<Item = (usize, &Offer)> {
+        self.offers.iter().enumerate().filter(|(_, o)| o.mig.is_none() && o.shares.is_none())
+    }
+
+    /// Offers of shares.
+    pub fn shares(&self) -> impl Iterator<Item = (&Offer, &ShareOffer)> {
+        self.offers.iter().filter_map(|o| Some((o, o.shares.as_ref()?)))
     }
 
     pub fn offer(&self, profile: ProfileId) -> Option<&Offer> {

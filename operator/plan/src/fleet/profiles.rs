@@ -1,9 +1,8 @@
-//! The profiles that this release serves, numbered in the order of their names.
+//! The profiles, numbered in the order of their names.
 
 use std::collections::HashMap;
 
 use crate::{
-    board::Shape,
     names::ProfileName,
     snapshot::{Profile, Snapshot},
 };
@@ -19,8 +18,7 @@ pub(crate) struct ProfileIndex<'a> {
 
 impl<'a> ProfileIndex<'a> {
     pub fn of(snapshot: &'a Snapshot) -> Self {
-        let served = snapshot.profiles.iter().filter(|(_, p)| !matches!(p.shape, Shape::Shared(_)));
-        let profiles: Vec<_> = served.collect();
+        let profiles: Vec<_> = snapshot.profiles.iter().collect();
         let by_resource = profiles.iter().enumerate().map(|(id, (_, p))| (p.resource.as_str(), id)).collect();
         Self { profiles, by_resource }
     }

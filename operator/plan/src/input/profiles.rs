@@ -2,10 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{Device, GpuProfile, GpuProfileSpec, MemoryText, Mig, Trust, names};
+use gputenancy_crds::{
+    Device, Fraction, GpuProfile, GpuProfileSpec, Interval, MemoryText, Mig, Mps, SharingMode, TimeSlice, Trust, names,
+};
 
 use super::Interner;
-use crate::{board::Shape, names::ProfileName, problem::Problem, snapshot::Profile};
+use crate::{
+    board::{Shape, ShareShape, ShareSize},
+    names::ProfileName,
+    problem::Problem,
+    snapshot::Profile,
+};
 
 /// Extended resource of a profile: as written, or the default of NVIDIA's plugin. A MIG request by size has a resource of its own,
 /// because boards resolve it to different instances.
@@ -13,6 +20,7 @@ pub fn resource_name(name: &str, spec: &GpuProfileSpec) -> String {
     let default = || match &spec.device {
         Device { whole: Some(_), .. } => names::WHOLE_GPU_RESOURCE.to_owned(),
         Device { mig: Some(Mig { profile: Some(profile), .. }), .. } => names::mig_resource(profile),
+        Device { time_slice: Some(_), .. } => names::SHARED_GPU_RESOURCE.to_owned(),
         _ => names::own_resource(name),
     };
     spec.resource_name.clone().unwrap_or_else(default)
@@ -49,9 +57,6 @@ pub(super) fn read(
                 continue;
             }
         };
-        if let Shape::Shared(kind) = shape {
-            problems.push(Problem::ProfileNotServed { profile: name.clone(), kind });
-        }
         taken.insert(resource.clone(), name.clone());
         let products = profile.spec.products.iter().cloned().collect();
         read.insert(name, Profile { shape, products, resource, trust: trust_needed(&profile.spec) });
@@ -68,9 +73,27 @@ fn shape(device: &Device) -> Result<Shape, String> {
             let memory = memory.map_err(|e| format!("spec.device.mig.memory: {e}"))?;
             Shape::AtLeast { slices: slices.unwrap_or(1), memory }
         }
-        Device { time_slice: Some(_), .. } => Shape::Shared("timeSlice"),
-        Device { mps: Some(_), .. } => Shape::Shared("mps"),
-        Device { fraction: Some(_), .. } => Shape::Shared("fraction"),
+        Device { time_slice: Some(TimeSlice { replicas, interval }), .. } => Shape::Share(ShareShape {
+            mode: SharingMode::TimeSlice,
+            interval: *interval,
+            size: ShareSize::Equal(*replicas),
+        }),
+        Device { mps: Some(Mps { replicas: Some(n), .. }), .. } => share(SharingMode::Mps, ShareSize::Equal(*n)),
+        Device { mps: Some(Mps { memory: Some(memory), threads: Some(threads), .. }), .. } => {
+            share(SharingMode::Mps, part("mps", memory, *threads)?)
+        }
+        Device { fraction: Some(Fraction { memory, compute }), .. } => {
+            share(SharingMode::Fraction, part("fraction", memory, *compute)?)
+        }
         _ => return Err("spec.device: write exactly one of whole, mig, timeSlice, mps, fraction".into()),
     })
+}
+
+fn share(mode: SharingMode, size: ShareSize) -> Shape {
+    Shape::Share(ShareShape { mode, interval: Interval::Default, size })
+}
+
+fn part(field: &str, memory: &MemoryText, compute: i32) -> Result<ShareSize, String> {
+    let memory = memory.mib().map_err(|e| format!("spec.device.{field}.memory: {e}"))?;
+    Ok(ShareSize::Part { memory, compute })
 }

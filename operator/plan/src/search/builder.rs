@@ -1,14 +1,15 @@
 //! Builds the candidate layouts of classes of GPUs. What classes have in common is made once.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
-use gputenancy_crds::{InstanceSpec, Layout, names};
+use gputenancy_crds::{InstanceSpec, Layout, Sharing, names};
 
 use super::{
     candidates::{Candidate, CandidateLayouts, Cost, Source},
+    shares,
     table::{LayoutTable, Row},
 };
 use crate::{
@@ -135,6 +136,7 @@ impl<'a> Layouts<'a> {
         match source {
             Source::Present => class.base.as_deref().cloned(),
             Source::Whole(offer) => Some(whole(options.offers.get(offer)?.resource.clone())),
+            Source::Shares(index) => self.builder(id)?.in_shares().nth(index),
             Source::Instances(packing) => Some(self.builder(id)?.table.layout(packing, options.board)),
         }
     }
@@ -178,12 +180,15 @@ impl CandidateBuilder<'_> {
                 *known = (cost, row.packing, row);
             }
         }
-        best.into_values().map(|(cost, _, row)| self.candidate(row, cost)).chain(self.wholes()).collect()
+        best.into_values()
+            .map(|(cost, _, row)| self.candidate(row, cost))
+            .chain(self.wholes())
+            .chain(self.shares())
+            .collect()
     }
 
     pub fn wholes(&self) -> impl Iterator<Item = Candidate> {
-        let wholes = self.options.offers.iter().enumerate().filter(|(_, o)| o.mig.is_none());
-        wholes.filter_map(|(index, offer)| {
+        self.options.wholes().filter_map(|(index, offer)| {
             let layout = whole(offer.resource.clone());
             if self.class.base.as_deref() == Some(&layout) {
                 return None;
@@ -197,6 +202,47 @@ impl CandidateBuilder<'_> {
                 cost: Cost { evict, touch, steps, ..Cost::default() },
             })
         })
+    }
+
+    /// The layouts in shares.
+    pub fn in_shares(&self) -> impl Iterator<Item = Layout> {
+        let weights: Vec<i64> = self.used.iter().map(|(_, weight)| *weight).collect();
+        shares::layouts(self.class, self.options, &weights).into_iter()
+    }
+
+    /// Candidates in shares.
+    pub fn shares(&self) -> impl Iterator<Item = Candidate> {
+        let numbers = |l: Option<&Layout>| {
+            let numbers = l.and_then(|l| l.sharing.as_ref()).map(Sharing::numbers).unwrap_or_default();
+            numbers.into_iter().collect::<BTreeSet<i32>>()
+        };
+        let before = numbers(self.class.base.as_deref());
+        let layouts = self.in_shares().enumerate().filter(|(_, layout)| self.class.base.as_deref() != Some(layout));
+        layouts.map(move |(index, layout)| {
+            let (supply, evict) = self.supplied(Some(&layout));
+            let destroyed = i64::from(self.present.count_ones()) + self.unknown;
+            let differ = before.symmetric_difference(&numbers(Some(&layout))).count();
+            let steps = 2 * destroyed + i64::try_from(differ).unwrap_or(i64::MAX);
+            let touch = self.touch(false) + self.failed(Some(&layout));
+            Candidate { source: Source::Shares(index), supply, cost: Cost { evict, touch, steps, ..Cost::default() } }
+        })
+    }
+
+    /// The cheapest layout with so many shares of each resource.
+    pub fn with_shares(&self, wanted: &BTreeMap<String, u32>) -> Option<Candidate> {
+        let has_wanted = |layout: &Layout| {
+            let groups = layout.sharing.iter().flat_map(|s| &s.shares);
+            let counts: BTreeMap<_, _> = groups.map(|g| (g.resource.clone(), g.numbers.len())).collect();
+            let wanted = wanted.iter().filter_map(|(r, n)| Some((r.clone(), usize::try_from(*n).ok()?)));
+            counts == wanted.collect()
+        };
+        if self.class.base.as_deref().is_some_and(has_wanted) {
+            return Some(self.present());
+        }
+        let fitting: BTreeSet<usize> =
+            self.in_shares().enumerate().filter(|(_, l)| has_wanted(l)).map(|(index, _)| index).collect();
+        let fits = |c: &Candidate| matches!(c.source, Source::Shares(index) if fitting.contains(&index));
+        self.shares().filter(fits).min_by_key(|c| (c.cost, c.source))
     }
 
     fn supplied(&self, layout: Option<&Layout>) -> (Devices, i64) {

@@ -12,6 +12,8 @@ pub(crate) enum Source {
     Present,
     /// One of the pool's whole devices, by index of the offer.
     Whole(usize),
+    /// One of the class's layouts in shares, by index.
+    Shares(usize),
     /// A set of instances of the layout table.
     Instances(Packing),
 }

@@ -9,7 +9,7 @@ use super::{
     decision::FleetDecision,
 };
 use crate::{
-    board::MigProfile,
+    board::{CONTEXT_MIB, MigProfile},
     fleet::{BoardOptions, ClassId, Fleet, GpuClass, Rule, count},
     names::ProfileName,
     problem::Problem,
@@ -23,11 +23,14 @@ pub(super) fn decide(layouts: &mut Layouts<'_>, decision: &mut FleetDecision) {
     for (id, class, options) in fleet.classes() {
         let (Rule::Fixed(index), Mode::Fixed(list)) = (class.rule, &class.pool_rules.mode) else { continue };
         let (Some(fixed), Some(builder)) = (list.get(index), layouts.builder(id)) else { continue };
-        let wanted = instances(fleet, options, fixed);
-        let best = wanted.and_then(|wanted| match wanted.iter().next() {
+        let best = instances(fleet, options, fixed).and_then(|wanted| match wanted.iter().next() {
             Some(((None, resource), 1)) if wanted.len() == 1 => builder.whole(resource.as_ref()),
             _ => builder.with_instances(&wanted),
         });
+        let best = match shares(fleet, options, fixed) {
+            None => best,
+            Some(wanted) => builder.with_shares(&wanted),
+        };
         match best {
             None => decision.problems.extend(misfits(fleet, class, options, fixed)),
             Some(best) if best.supply != class.supply || best.cost.touch > 0 => {
@@ -68,6 +71,15 @@ fn instances(fleet: &Fleet<'_>, options: &BoardOptions<'_>, fixed: &Fixed) -> Op
     Some(wanted)
 }
 
+/// Shares of a fixed layout, by resource; `None`: it has something else.
+fn shares(fleet: &Fleet<'_>, options: &BoardOptions<'_>, fixed: &Fixed) -> Option<BTreeMap<String, u32>> {
+    let share = |(name, n): (&ProfileName, &u32)| {
+        let offer = options.offer(fleet.profiles.find(name)?)?;
+        offer.shares.and(offer.resource.clone()).map(|resource| (resource, *n))
+    };
+    fixed.counts.iter().map(share).collect()
+}
+
 fn misfits(fleet: &Fleet<'_>, class: &GpuClass<'_>, options: &BoardOptions<'_>, fixed: &Fixed) -> Vec<Problem> {
     let layout = fixed.counts.iter().map(|(name, n)| format!("{n} × {name}")).collect::<Vec<_>>().join(" + ");
     let why = why(fleet, options, fixed);
@@ -91,6 +103,13 @@ fn why(fleet: &Fleet<'_>, options: &BoardOptions<'_>, fixed: &Fixed) -> String {
     if !missing.is_empty() {
         let missing = missing.join(", ");
         return format!("the board or the pool does not offer {missing}; list it in spec.profiles, or write another");
+    }
+    if fixed.counts.keys().any(|name| offered(name).is_some_and(|o| o.shares.is_some())) {
+        let usable = board.usable_memory();
+        return format!(
+            "a GPU has shares of one mode only, exactly as many of timeSlice and of equal mps shares as their replicas, and the parts \
+             of others may add up to {usable} MiB, with {CONTEXT_MIB} MiB more for each share, and 100 percent of compute; write such a set"
+        );
     }
     let remedy = "these instances do not fit together on this board; write fewer or smaller ones";
     let wanted = fixed.counts.iter().filter_map(|(name, n)| Some((board.profiles.get(offered(name)?.mig?)?, *n)));

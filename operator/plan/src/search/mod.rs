@@ -1,7 +1,7 @@
 //! The search: a layout for every class of GPUs, such that guarantees are served with the fewest evictions and changes.
 //!
 //! `fixed` places fixed layouts. `decide` takes the rest of the fleet apart into independent parts; `exact` decides small parts,
-//! `local` and `bound` large ones, among the candidates that `builder` makes from layout tables (`table`). `objective` and the cost of
+//! `local` and `bound` large ones, among the candidates that `builder` makes from layout tables (`table`) and sets of shares (`shares`). `objective` and the cost of
 //! candidates define what is best. `spare` applies the pools' policies to what is left.
 
 mod bound;
@@ -13,6 +13,7 @@ mod fixed;
 mod local;
 mod objective;
 mod part;
+mod shares;
 mod spare;
 mod table;
 mod walk;

@@ -11,7 +11,7 @@ use super::{
     table::Row,
 };
 use crate::{
-    fleet::{GpuClass, Rule, count},
+    fleet::{GpuClass, ProfileId, Rule, count},
     snapshot::Spare,
 };
 
@@ -51,14 +51,32 @@ fn put(shares: &mut Vec<Share>, candidate: Candidate, count: usize) {
 fn has_mig(class: &GpuClass<'_>, candidate: &Candidate) -> bool {
     match candidate.source {
         Source::Instances(_) => true,
-        Source::Whole(_) => false,
+        Source::Whole(_) | Source::Shares(_) => false,
         Source::Present => class.has_mig(),
     }
 }
 
+fn is_shared(class: &GpuClass<'_>, candidate: &Candidate) -> bool {
+    match candidate.source {
+        Source::Shares(_) => true,
+        Source::Present => class.base.as_ref().is_some_and(|l| l.sharing.is_some()),
+        Source::Instances(_) | Source::Whole(_) => false,
+    }
+}
+
+/// As many shares of the profile as fit beside the others: no device is lost.
+fn more_shares(builder: &CandidateBuilder<'_>, chosen: &Candidate, profile: ProfileId) -> Option<Candidate> {
+    let covers =
+        |c: &Candidate| c.cost.evict == 0 && chosen.supply.iter().all(|(slot, n)| count(&c.supply, *slot) >= *n);
+    let more = |c: &Candidate| count(&c.supply, profile) > count(&chosen.supply, profile);
+    let total = |c: &Candidate| c.supply.iter().map(|(_, n)| n).sum::<i64>();
+    let candidates = builder.shares().filter(|c| covers(c) && more(c));
+    candidates.min_by_key(|c| (Reverse(count(&c.supply, profile)), total(c), c.cost, c.source))
+}
+
 /// Whether the policy may change a GPU: it fills a layout with MIG, or no device is in use and every guarantee is met without it.
 fn is_allowed(decision: &FleetDecision, class: &GpuClass<'_>, chosen: &Candidate) -> bool {
-    if matches!(class.pool_rules.spare, Spare::Fill(_)) && has_mig(class, chosen) {
+    if matches!(class.pool_rules.spare, Spare::Fill(_)) && (has_mig(class, chosen) || is_shared(class, chosen)) {
         return true;
     }
     let usable = decision.objective.usable(&decision.after);
@@ -76,12 +94,19 @@ fn next(builder: &CandidateBuilder<'_>, chosen: &Candidate) -> Option<Candidate>
         Spare::Keep => None,
         // one whole device, where the pool offers whole devices or the GPU was whole before this plan
         Spare::Whole => {
-            let present = || Some(builder.present()).filter(|present| !has_mig(builder.class, present));
-            builder.wholes().next().or_else(present).filter(|_| mig)
+            let present = || {
+                let whole =
+                    |present: &Candidate| !has_mig(builder.class, present) && !is_shared(builder.class, present);
+                Some(builder.present()).filter(whole)
+            };
+            builder.wholes().next().or_else(present).filter(|_| mig || is_shared(builder.class, chosen))
         }
         // as many devices of the profile as fit beside those that exist
         Spare::Fill(profile) => {
             let profile = builder.fleet.profiles.find(profile)?;
+            if is_shared(builder.class, chosen) {
+                return more_shares(builder, chosen, profile);
+            }
             let kept = match chosen.source {
                 Source::Instances(packing) => packing,
                 Source::Present if mig => builder.present,

@@ -166,7 +166,8 @@ impl Fleet {
         let member = self.nodes.iter_mut().find(|n| n.name == node).unwrap();
         let gpu = &mut member.gpus.status.as_mut().unwrap().gpus[gpu];
         let instance = gpu.instances.iter_mut().find(|i| i.start == start).map(|i| &mut i.device);
-        occupy(instance.or(gpu.whole.as_mut()).unwrap(), namespace, pod);
+        let share = gpu.shares.iter_mut().find(|s| s.number == start).map(|s| &mut s.device);
+        occupy(instance.or(share).or(gpu.whole.as_mut()).unwrap(), namespace, pod);
     }
 
     pub fn layout(&self, node: &str, gpu: usize) -> String {
@@ -174,6 +175,14 @@ impl Fleet {
         let gpu = &member.gpus.status.as_ref().unwrap().gpus[gpu];
         if gpu.whole.is_some() {
             return "whole".into();
+        }
+        if !gpu.shares.is_empty() {
+            let texts: Vec<_> = gpu
+                .shares
+                .iter()
+                .map(|s| format!("{}#{}", s.device.resource.as_deref().unwrap_or("?"), s.number))
+                .collect();
+            return texts.join(" ");
         }
         let texts: Vec<_> = gpu.instances.iter().map(|i| format!("{}@{}", i.profile, i.start)).collect();
         texts.join(" ")

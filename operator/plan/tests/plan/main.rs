@@ -13,6 +13,7 @@ mod planner;
 mod program;
 mod properties;
 mod searched;
+mod shares;
 mod silicon_rules;
 
 /// Some hundred cases by default, because every change of the code runs them; `PROPTEST_CASES` asks for more, in CI for 10,000.

@@ -1,10 +1,10 @@
 //! Partitions a GPU in its status as an agent does, at once.
 
-use gputenancy_crds::{DeviceState, GpuState, InstanceState, Layout, MigMode, names};
+use gputenancy_crds::{DeviceState, GpuState, InstanceState, Layout, MigMode, ShareState, names};
 
 /// All devices of a GPU.
 pub fn devices(gpu: &mut GpuState) -> impl Iterator<Item = &mut DeviceState> {
-    gpu.instances.iter_mut().map(|i| &mut i.device).chain(&mut gpu.whole)
+    gpu.devices_mut()
 }
 
 /// Destroys instances that the layout lacks, creates missing ones, keeps the others.
@@ -14,6 +14,18 @@ pub fn carve(gpu: &mut GpuState, layout: &Layout) {
     }
     let offered =
         |resource: String| DeviceState { resource: Some(resource), allocatable: true, ..DeviceState::default() };
+    let served = std::mem::take(&mut gpu.shares);
+    if let Some(sharing) = &layout.sharing {
+        gpu.instances.clear();
+        gpu.whole = None;
+        let groups = sharing.shares.iter().flat_map(|g| g.numbers.iter().map(|n| (*n, g.resource.clone())));
+        gpu.shares.extend(groups.map(|(number, resource)| {
+            let same = |s: &&ShareState| s.number == number && s.device.resource.as_ref() == Some(&resource);
+            let present = served.iter().find(same).cloned();
+            present.unwrap_or_else(|| ShareState { number, device: offered(resource) })
+        }));
+        return;
+    }
     if !layout.mig {
         let resource = layout.resource.clone().unwrap_or_else(|| names::WHOLE_GPU_RESOURCE.into());
         gpu.instances.clear();

@@ -1,0 +1,172 @@
+//! Shares of a GPU without MIG: what one of them has on a board, and how many fit.
+
+use gputenancy_crds::{Interval, SharingMode};
+
+use super::geometry::BoardGeometry;
+
+/// Memory of a share's CUDA context beyond its own allocations, in MiB. CUDA 12 and 13 take 300 to 500 MiB on A100 and H100, as
+/// `nvidia-smi` shows for an empty context.
+pub const CONTEXT_MIB: i64 = 512;
+/// Most clients of one MPS server on every architecture since Volta (NVIDIA's MPS documentation before CUDA 13.1).
+const MPS_CLIENTS: i32 = 48;
+/// Most shares of one GPU, as the API allows.
+const MAX_SHARES: i32 = gputenancy_crds::MAX_SHARES;
+/// Parts of a GPU that weights are counted in, so that thirds, quarters, sevenths and eighths are whole numbers.
+const PARTS: i64 = 840;
+
+/// A share of a GPU, as a profile has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareShape {
+    /// How the pods are kept apart.
+    pub mode: SharingMode,
+    /// Length of a time-slice.
+    pub interval: Interval,
+    /// Its size.
+    pub size: ShareSize,
+}
+
+/// The size of a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShareSize {
+    /// One of so many equal shares.
+    Equal(i32),
+    /// Memory in MiB and compute in percent of the GPU.
+    Part {
+        /// MiB.
+        memory: i64,
+        /// Percent.
+        compute: i32,
+    },
+}
+
+/// A share on one board.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ShareOffer {
+    /// How the pods are kept apart.
+    pub mode: SharingMode,
+    /// Length of a time-slice.
+    pub interval: Interval,
+    /// The GPU has exactly so many, and no other shares.
+    pub exactly: Option<i32>,
+    /// Memory of one share, in MiB.
+    pub memory: Option<i64>,
+    /// Compute of one share, in percent of the GPU.
+    pub compute: Option<i32>,
+}
+
+impl BoardGeometry {
+    /// Memory that shares can have, in MiB: all but what the driver reserves.
+    pub fn usable_memory(&self) -> i64 {
+        (self.memory - self.reserved).max(0)
+    }
+
+    /// What a share is on this board; `None` if not even one fits.
+    pub fn share(&self, shape: &ShareShape) -> Option<ShareOffer> {
+        let ShareShape { mode, interval, size } = *shape;
+        let (exactly, memory, compute) = match (mode, size) {
+            (SharingMode::Mps, ShareSize::Equal(n)) if n <= MPS_CLIENTS => {
+                let n = n.max(1);
+                (Some(n), Some(self.usable_memory() / i64::from(n) - CONTEXT_MIB), Some((100 / n).max(1)))
+            }
+            (SharingMode::Mps, ShareSize::Equal(_)) => return None,
+            (_, ShareSize::Equal(n)) => (Some(n.clamp(1, MAX_SHARES)), None, None),
+            (_, ShareSize::Part { memory, compute }) => (None, Some(memory), Some(compute)),
+        };
+        let offer = ShareOffer { mode, interval, exactly, memory, compute };
+        let fits = memory.is_none_or(|m| m > 0) && Room::of(self, mode).takes(&offer, 1);
+        fits.then_some(offer)
+    }
+
+    /// Share of the GPU that one share is, in 840ths: the larger of its parts of memory and compute. At least 1.
+    pub fn weight(&self, offer: &ShareOffer) -> i64 {
+        let up = |part: i64, of: i64| (part * PARTS + of - 1) / of.max(1);
+        let parts = match offer.exactly {
+            Some(n) => up(1, n.into()),
+            None => {
+                let memory = up(offer.memory.unwrap_or(0), self.usable_memory().max(1));
+                memory.max(up(offer.compute.unwrap_or(0).into(), 100))
+            }
+        };
+        parts.clamp(1, PARTS)
+    }
+}
+
+/// What is left of a GPU beside its shares.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    memory: i64,
+    compute: i64,
+    shares: i64,
+}
+
+impl Room {
+    /// A GPU without shares.
+    pub fn of(board: &BoardGeometry, mode: SharingMode) -> Self {
+        let shares = if mode == SharingMode::Mps { MPS_CLIENTS } else { MAX_SHARES };
+        Self { memory: board.usable_memory(), compute: 100, shares: shares.into() }
+    }
+
+    /// What is left beside so many more.
+    pub fn less(self, offer: &ShareOffer, n: i64) -> Self {
+        let memory = offer.memory.map_or(0, |memory| memory.saturating_add(CONTEXT_MIB));
+        Self {
+            memory: self.memory.saturating_sub(memory.saturating_mul(n)),
+            compute: self.compute - n * i64::from(offer.compute.unwrap_or(0)),
+            shares: self.shares - n,
+        }
+    }
+
+    /// Whether so many more fit.
+    pub fn takes(self, offer: &ShareOffer, n: i64) -> bool {
+        let Self { memory, compute, shares } = self.less(offer, n);
+        memory >= 0 && compute >= 0 && shares >= 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn board() -> BoardGeometry {
+        BoardGeometry { memory: 81_920, reserved: 1024, ..BoardGeometry::default() }
+    }
+
+    fn shape(mode: SharingMode, size: ShareSize) -> ShareShape {
+        ShareShape { mode, interval: Interval::Default, size }
+    }
+
+    #[test]
+    fn shares_leave_the_reserved_memory_and_a_context_each() {
+        let ten = board().share(&shape(SharingMode::Fraction, ShareSize::Part { memory: 10_240, compute: 5 })).unwrap();
+        let room = Room::of(&board(), SharingMode::Fraction);
+        // 7 × (10,240 + 512) = 75,264 of 80,896 MiB
+        assert!(room.takes(&ten, 7) && !room.takes(&ten, 8));
+        let half = board().share(&shape(SharingMode::Fraction, ShareSize::Part { memory: 1024, compute: 40 })).unwrap();
+        assert!(room.takes(&half, 2) && !room.takes(&half, 3), "compute adds up to 100 %");
+    }
+
+    #[test]
+    fn equal_mps_shares_split_what_the_driver_leaves() {
+        let four = board().share(&shape(SharingMode::Mps, ShareSize::Equal(4))).unwrap();
+        assert_eq!((four.memory, four.compute), (Some(80_896 / 4 - 512), Some(25)));
+        assert_eq!(
+            board().share(&shape(SharingMode::Mps, ShareSize::Equal(49))),
+            None,
+            "more clients than a server has"
+        );
+    }
+
+    #[test]
+    fn share_that_does_not_fit_is_not_offered() {
+        let large = shape(SharingMode::Fraction, ShareSize::Part { memory: 81_000, compute: 100 });
+        assert_eq!(board().share(&large), None);
+    }
+
+    #[test]
+    fn weight_is_the_larger_part_of_memory_and_compute() {
+        let weight = |size| board().weight(&board().share(&shape(SharingMode::Fraction, size)).unwrap());
+        assert_eq!(weight(ShareSize::Part { memory: 40_448, compute: 10 }), 420);
+        assert_eq!(weight(ShareSize::Part { memory: 1024, compute: 25 }), 210);
+        assert_eq!(board().weight(&board().share(&shape(SharingMode::TimeSlice, ShareSize::Equal(4))).unwrap()), 210);
+    }
+}

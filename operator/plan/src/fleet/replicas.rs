@@ -1,0 +1,40 @@
+//! A time-sliced GPU follows its profile: when `replicas` or `interval` of the profile change, so does every GPU that has it.
+
+use std::{cmp::Reverse, collections::BTreeSet, sync::Arc};
+
+use gputenancy_crds::{Layout, MAX_SHARES, ShareGroup, Sharing};
+
+use super::options::BoardOptions;
+use crate::snapshot::Gpu;
+
+/// The layout with the present number of replicas and the present interval of its profile. Of a lower number the shares stay that are
+/// in use, those with the most important pods first.
+pub(super) fn refreshed(layout: Arc<Layout>, gpu: &Gpu, options: &BoardOptions<'_>) -> Arc<Layout> {
+    let Some(sharing) = &layout.sharing else { return layout };
+    let [group] = sharing.shares.as_slice() else { return layout };
+    let offer = options.shares().find(|(offer, _)| offer.resource.as_ref() == Some(&group.resource));
+    let Some((_, offer)) = offer.filter(|(_, o)| o.mode == sharing.mode && o.memory.is_none()) else { return layout };
+    let wanted = offer.exactly.and_then(|n| usize::try_from(n).ok()).unwrap_or(group.numbers.len());
+    if wanted == group.numbers.len() && offer.interval == sharing.interval {
+        return layout;
+    }
+    let numbers = keep(group, wanted, gpu);
+    let group = ShareGroup { numbers, ..group.clone() };
+    let sharing = Sharing { mode: sharing.mode, interval: offer.interval, shares: vec![group] };
+    Arc::new(Layout { sharing: Some(sharing.sorted()), ..Layout::default() })
+}
+
+fn keep(group: &ShareGroup, wanted: usize, gpu: &Gpu) -> Vec<i32> {
+    let priority = |number: i32| {
+        let used = gpu.used.iter().find(|u| u.share && u.start == number && *u.resource == group.resource);
+        used.map(|u| (u.pod.is_none(), i64::from(u.priority)))
+    };
+    let mut numbers = group.numbers.clone();
+    numbers.sort_by_key(|number| (Reverse(priority(*number)), *number));
+    numbers.truncate(wanted);
+    let taken: BTreeSet<i32> = group.numbers.iter().copied().collect();
+    let more = (0..MAX_SHARES).filter(|number| !taken.contains(number));
+    let missing = wanted.saturating_sub(numbers.len());
+    numbers.extend(more.take(missing));
+    numbers
+}

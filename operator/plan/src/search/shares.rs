@@ -1,0 +1,216 @@
+//! Layouts in shares: every set of shares that fits on one GPU, placed so that devices in use stay where they are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gputenancy_crds::{Interval, Layout, MAX_SHARES, MemoryText, ShareGroup, Sharing, SharingMode};
+
+use crate::{
+    board::{Room, ShareOffer},
+    fleet::{BoardOptions, GpuClass},
+};
+
+/// Most sets of shares that are considered for one GPU.
+const MAX_SETS: usize = 400;
+/// Most choices of the shares in use that stay, for one set.
+const MAX_CHOICES: usize = 32;
+
+/// Equal shares that a GPU may have.
+struct Kind {
+    offer: ShareOffer,
+    resource: String,
+    /// Most of them: all that fit, or those that exist where the pool no longer offers them.
+    most: i64,
+    /// Devices in use.
+    used: Vec<InUse>,
+}
+
+/// A share in use.
+#[derive(Clone, Copy)]
+struct InUse {
+    number: i32,
+    /// Weight of its pod when it is evicted.
+    weight: i64,
+    /// The slot that counts it when kept: devices that count in the same way are alike.
+    slot: Option<usize>,
+}
+
+/// How many of each kind, by its index.
+type Counts = Vec<(usize, i64)>;
+
+/// All layouts in shares that GPUs of a class may be given, each once, in a fixed order. `weights` are those of the devices in use.
+pub(super) fn layouts(class: &GpuClass<'_>, options: &BoardOptions<'_>, weights: &[i64]) -> Vec<Layout> {
+    let present = class.base.as_ref().and_then(|l| l.sharing.as_ref());
+    let kinds = kinds(class, options, weights);
+    let mut layouts = Vec::new();
+    for mode in [SharingMode::TimeSlice, SharingMode::Mps, SharingMode::Fraction] {
+        let of_mode: Vec<usize> =
+            (0..kinds.len()).filter(|i| kinds.get(*i).is_some_and(|k| k.offer.mode == mode)).collect();
+        for counts in sets(&kinds, &of_mode, Room::of(options.board, mode)) {
+            layouts.extend(placed(&kinds, &counts, present.filter(|p| p.mode == mode), taken(present)));
+        }
+    }
+    let mut seen = BTreeSet::new();
+    layouts.retain(|layout| seen.insert(layout.clone()));
+    layouts
+}
+
+fn taken(present: Option<&Sharing>) -> BTreeSet<i32> {
+    present.map(Sharing::numbers).unwrap_or_default().into_iter().collect()
+}
+
+fn kinds(class: &GpuClass<'_>, options: &BoardOptions<'_>, weights: &[i64]) -> Vec<Kind> {
+    let used = |resource: &str| {
+        let used = class.gpu.used.iter().zip(weights).zip(&class.kept);
+        let here = used.filter(|((u, _), _)| u.share && *u.resource == *resource);
+        here.map(|((u, weight), slot)| InUse { number: u.start, weight: *weight, slot: *slot }).collect()
+    };
+    let offered = options.shares().map(|(offer, share)| {
+        let resource = offer.resource.clone().unwrap_or_default();
+        let most = share.exactly.map_or(MAX_SHARES, |n| n).into();
+        Kind { offer: *share, used: used(&resource), resource, most }
+    });
+    let mut kinds: Vec<Kind> = offered.collect();
+    // shares that exist may stay, also those of no profile of the pool
+    let present = class.base.iter().filter_map(|l| l.sharing.as_ref());
+    for (sharing, group) in present.flat_map(|s| s.shares.iter().map(move |group| (s, group))) {
+        if !kinds.iter().any(|k| k.resource == group.resource) {
+            kinds.push(existing(sharing, group, used(&group.resource)));
+        }
+    }
+    kinds
+}
+
+fn existing(sharing: &Sharing, group: &ShareGroup, used: Vec<InUse>) -> Kind {
+    let count = i32::try_from(group.numbers.len()).unwrap_or(MAX_SHARES);
+    let memory = group.memory.as_ref().and_then(|memory| memory.mib().ok());
+    let exactly = memory.is_none().then_some(count);
+    let offer = ShareOffer { mode: sharing.mode, interval: sharing.interval, exactly, memory, compute: group.compute };
+    Kind { offer, resource: group.resource.clone(), most: count.into(), used }
+}
+
+/// Every set that fits. Shares that split a GPU equally have it for themselves; the others are combined.
+fn sets(kinds: &[Kind], of_mode: &[usize], room: Room) -> Vec<Counts> {
+    let kind = |index: &usize| kinds.get(*index);
+    let (equal, parts): (Vec<usize>, Vec<usize>) =
+        of_mode.iter().partition(|i| kind(i).is_some_and(|k| k.offer.exactly.is_some()));
+    let equal = equal.iter().filter_map(|i| Some(vec![(*i, i64::from(kind(i)?.offer.exactly?))]));
+    let mut found: Vec<Counts> = equal.collect();
+    combine(kinds, &parts, room, &mut Counts::new(), &mut found);
+    found
+}
+
+/// The largest sets first, so that a limited list has those that serve most.
+fn combine(kinds: &[Kind], rest: &[usize], room: Room, set: &mut Counts, found: &mut Vec<Counts>) {
+    if found.len() >= MAX_SETS {
+        return;
+    }
+    let Some((first, rest)) = rest.split_first() else {
+        if !set.is_empty() {
+            found.push(set.clone());
+        }
+        return;
+    };
+    let Some(kind) = kinds.get(*first) else { return };
+    let most = (0..=kind.most).rev().find(|n| room.takes(&kind.offer, *n)).unwrap_or(0);
+    for n in (0..=most).rev() {
+        if n > 0 {
+            set.push((*first, n));
+        }
+        combine(kinds, rest, room.less(&kind.offer, n), set, found);
+        if n > 0 {
+            set.pop();
+        }
+    }
+}
+
+/// The layouts with these counts: one for each choice of the shares in use that stay.
+fn placed(kinds: &[Kind], counts: &Counts, present: Option<&Sharing>, taken: BTreeSet<i32>) -> Vec<Layout> {
+    let mut choices: Vec<BTreeMap<usize, Vec<i32>>> = vec![BTreeMap::new()];
+    for (index, n) in counts {
+        let Some(kind) = kinds.get(*index) else { continue };
+        let kept = if present.is_some() { stays(kind, *n) } else { vec![Vec::new()] };
+        let extended = choices.iter().flat_map(|choice| {
+            kept.iter().map(|kept| {
+                let mut choice = choice.clone();
+                choice.insert(*index, kept.clone());
+                choice
+            })
+        });
+        choices = extended.take(MAX_CHOICES).collect();
+    }
+    choices.into_iter().filter_map(|kept| layout(kinds, counts, &kept, present, &taken)).collect()
+}
+
+/// Which shares in use stay when there are so many: all, or every way to divide them among those that count alike, the most important
+/// pods of each first.
+fn stays(kind: &Kind, n: i64) -> Vec<Vec<i32>> {
+    let n = usize::try_from(n).unwrap_or(0);
+    if kind.used.len() <= n {
+        return vec![kind.used.iter().map(|u| u.number).collect()];
+    }
+    let mut alike: BTreeMap<Option<usize>, Vec<InUse>> = BTreeMap::new();
+    for used in &kind.used {
+        alike.entry(used.slot).or_default().push(*used);
+    }
+    let groups: Vec<Vec<i32>> = alike
+        .into_values()
+        .map(|mut group| {
+            group.sort_by_key(|u| (-u.weight, u.number));
+            group.into_iter().map(|u| u.number).collect()
+        })
+        .collect();
+    let mut chosen = vec![Vec::new()];
+    for (at, group) in groups.iter().enumerate() {
+        let later: usize = groups.iter().skip(at + 1).map(Vec::len).sum();
+        let mut next = Vec::new();
+        for choice in &chosen {
+            let left = n - choice.len();
+            for take in (left.saturating_sub(later)..=left.min(group.len())).rev() {
+                next.push(choice.iter().chain(group.iter().take(take)).copied().collect());
+            }
+        }
+        next.truncate(MAX_CHOICES);
+        chosen = next;
+    }
+    chosen
+}
+
+/// A layout that keeps these shares. Others that exist come next, then new numbers, which no present share has: so the id of a share
+/// never passes from one resource to another in one change.
+fn layout(
+    kinds: &[Kind],
+    counts: &Counts,
+    kept: &BTreeMap<usize, Vec<i32>>,
+    present: Option<&Sharing>,
+    taken: &BTreeSet<i32>,
+) -> Option<Layout> {
+    let mut free = (0..MAX_SHARES).filter(|number| !taken.contains(number)).chain(taken.iter().copied());
+    let (mut shares, mut used) = (Vec::new(), BTreeSet::new());
+    let mut first = None;
+    for (index, n) in counts {
+        let kind = kinds.get(*index)?;
+        first = first.or(Some(&kind.offer));
+        let n = usize::try_from(*n).ok()?;
+        let mut numbers = kept.get(index).cloned().unwrap_or_default();
+        let in_use: BTreeSet<i32> = kind.used.iter().map(|u| u.number).collect();
+        let existing = present.and_then(|p| p.shares.iter().find(|g| g.resource == kind.resource));
+        let idle = existing.into_iter().flat_map(|g| g.numbers.iter().copied()).filter(|n| !in_use.contains(n));
+        let missing = n.saturating_sub(numbers.len());
+        numbers.extend(idle.take(missing));
+        used.extend(numbers.iter().copied());
+        while numbers.len() < n {
+            let number = free.find(|number| !used.contains(number))?;
+            used.insert(number);
+            numbers.push(number);
+        }
+        shares.push(ShareGroup {
+            resource: kind.resource.clone(),
+            memory: kind.offer.memory.map(MemoryText::from_mib),
+            compute: kind.offer.compute,
+            numbers,
+        });
+    }
+    let interval = first.map_or(Interval::Default, |o| o.interval);
+    let sharing = Sharing { mode: first?.mode, interval, shares };
+    Some(Layout { sharing: Some(sharing.sorted()), ..Layout::default() })
+}

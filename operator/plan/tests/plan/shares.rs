@@ -1,0 +1,296 @@
+//! Fleets with MIG, whole GPUs and shares of every mode, against every layout of every GPU.
+
+use std::collections::BTreeMap;
+
+use gputenancy_crds::{Device, Layout, SharingMode, Trust};
+use gputenancy_plan::{board::CONTEXT_MIB, explain};
+use proptest::{prelude::*, sample::select};
+use serde_json::{Value, json};
+
+use crate::{boards::a100, brute, config, fleet::Fleet, properties::evictions};
+
+/// A profile: its name, and what it is.
+fn products() -> Vec<(&'static str, Value)> {
+    vec![
+        ("frac-large", json!({"fraction": {"memory": "30Gi", "compute": 40}})),
+        ("frac-small", json!({"fraction": {"memory": "10Gi", "compute": 15}})),
+        ("gpu", json!({"whole": {}})),
+        ("mig-large", json!({"mig": {"profile": "3g.40gb"}})),
+        ("mig-small", json!({"mig": {"profile": "1g.10gb"}})),
+        ("mps", json!({"mps": {"memory": "20Gi", "threads": 30}})),
+        ("turns", json!({"timeSlice": {"replicas": 4}})),
+    ]
+}
+
+fn resource(profile: &str) -> String {
+    match profile {
+        "gpu" => "nvidia.com/gpu".into(),
+        "mig-large" => "nvidia.com/mig-3g.40gb".into(),
+        "mig-small" => "nvidia.com/mig-1g.10gb".into(),
+        "turns" => "nvidia.com/gpu.shared".into(),
+        other => format!("gputenancy.io/{other}"),
+    }
+}
+
+fn device(spec: Value) -> Device {
+    serde_json::from_value(spec).unwrap()
+}
+
+fn pool(gpus: usize) -> Fleet {
+    let fleet = products().into_iter().fold(Fleet::default(), |f, (name, spec)| f.profile(name, device(spec)));
+    let names: Vec<&str> = products().iter().map(|(name, _)| *name).collect();
+    let fleet = fleet.pool("p", &names);
+    (0..gpus).fold(fleet, |f, node| f.node(&format!("n{node}"), "p", &[a100()]))
+}
+
+/// Devices of one GPU: by profile, how many.
+type Counts = BTreeMap<&'static str, usize>;
+
+/// A device in use: its profile, and its start if the place counts.
+type Used = Vec<(&'static str, i32)>;
+
+/// Every layout of one GPU with the fewest evictions of these devices for its counts.
+fn layouts(used: &Used) -> BTreeMap<Counts, usize> {
+    let mut all: BTreeMap<Counts, usize> = BTreeMap::new();
+    let mut add = |counts: Counts, evicted: usize| {
+        let known = all.entry(counts).or_insert(evicted);
+        *known = evicted.min(*known);
+    };
+    let mig = |name: &str| if name == "3g.40gb" { "mig-large" } else { "mig-small" };
+    let instance = |(name, start): &(&str, i32)| match *name {
+        "mig-large" => Some(("3g.40gb".to_owned(), *start)),
+        "mig-small" => Some(("1g.10gb".to_owned(), *start)),
+        _ => None,
+    };
+    let placed: brute::Instances = used.iter().filter_map(instance).collect();
+    for layout in brute::layouts(&a100(), &["3g.40gb", "1g.10gb"], &placed) {
+        let mut counts = Counts::new();
+        layout.iter().for_each(|(name, _)| *counts.entry(mig(name)).or_default() += 1);
+        let stay = placed.iter().filter(|p| layout.contains(p)).count();
+        add(counts, used.len() - stay);
+    }
+    let memory = 81_920 - i64::try_from(a100().reserved.map_or(0, |r| r.mib().unwrap())).unwrap();
+    let stays = |counts: &Counts| {
+        let held = |name: &str| used.iter().filter(|(n, _)| *n == name).count();
+        counts.iter().map(|(name, n)| held(name).min(*n)).sum::<usize>()
+    };
+    let fits = |parts: &[(usize, i64, i64)]| {
+        parts.iter().map(|(n, m, _)| i64::try_from(*n).unwrap() * (m * 1024 + CONTEXT_MIB)).sum::<i64>() <= memory
+            && parts.iter().map(|(n, _, c)| i64::try_from(*n).unwrap() * c).sum::<i64>() <= 100
+    };
+    let mut sets = vec![Counts::from([("gpu", 1)]), Counts::from([("turns", 4)])];
+    sets.extend((1..4).filter(|n| fits(&[(*n, 20, 30)])).map(|n| Counts::from([("mps", n)])));
+    for (large, small) in (0..3).flat_map(|l| (0..8).map(move |s| (l, s))).filter(|(l, s)| l + s > 0) {
+        if fits(&[(large, 30, 40), (small, 10, 15)]) {
+            let parts = [("frac-large", large), ("frac-small", small)];
+            sets.push(parts.into_iter().filter(|(_, n)| *n > 0).collect());
+        }
+    }
+    for counts in sets {
+        let evicted = used.len() - stays(&counts);
+        add(counts, evicted);
+    }
+    all
+}
+
+/// Fewest evictions such that all counts exist; `None`: they cannot exist together.
+fn fewest(used: &[Used], wanted: &Counts) -> Option<usize> {
+    let capped = |sum: &Counts, more: &Counts| -> Counts {
+        let of = |counts: &Counts, name: &str| counts.get(name).copied().unwrap_or(0);
+        wanted.iter().map(|(name, most)| (*name, (of(sum, name) + of(more, name)).min(*most))).collect()
+    };
+    let mut best: BTreeMap<Counts, usize> = [(capped(&Counts::new(), &Counts::new()), 0)].into();
+    for used in used {
+        let mut next: BTreeMap<Counts, usize> = BTreeMap::new();
+        let options = layouts(used);
+        for (sum, evicted) in &best {
+            for (more, cost) in &options {
+                let known = next.entry(capped(sum, more)).or_insert(evicted + cost);
+                *known = (evicted + cost).min(*known);
+            }
+        }
+        best = next;
+    }
+    best.get(wanted).copied()
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    gpus: usize,
+    before: Vec<i32>,
+    pods: Vec<prop::sample::Index>,
+    after: Vec<i32>,
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let counts = || proptest::collection::vec(select(vec![0, 0, 0, 1, 1, 2, 3, 5]), products().len());
+    let pods = proptest::collection::vec(any::<prop::sample::Index>(), 0..8);
+    (1..=3_usize, counts(), pods, counts()).prop_map(|(gpus, before, pods, after)| Case { gpus, before, pods, after })
+}
+
+fn demand(fleet: Fleet, counts: &[i32]) -> Fleet {
+    let names: Vec<&str> = products().iter().map(|(name, _)| *name).collect();
+    let wanted: Vec<(&str, i32)> = names.into_iter().zip(counts.iter().copied()).collect();
+    tenant(fleet, &wanted)
+}
+
+/// A tenant that may use shares.
+fn tenant(fleet: Fleet, wanted: &[(&str, i32)]) -> Fleet {
+    let mut fleet = fleet.tenant("t", wanted);
+    fleet.tenants.iter_mut().for_each(|t| t.spec.trust = Trust::Internal);
+    fleet
+}
+
+impl Case {
+    /// A fleet that followed one demand, with pods at random places, and now has another that covers what they hold.
+    fn running(&self) -> (Fleet, Vec<Used>, Counts) {
+        let mut fleet = demand(pool(self.gpus), &self.before).settle();
+        let mut places = Vec::new();
+        for node in &fleet.nodes {
+            let gpu = &node.gpus.status.as_ref().unwrap().gpus[0];
+            let starts = gpu.instances.iter().map(|i| i.start).chain(gpu.shares.iter().map(|s| s.number));
+            places.extend(starts.chain(gpu.whole.iter().map(|_| 0)).map(|start| (node.name.clone(), start)));
+        }
+        for (number, pod) in self.pods.iter().enumerate() {
+            if !places.is_empty() {
+                let (node, start) = places.remove(pod.index(places.len()));
+                fleet.start_at("t", &format!("pod-{number}"), (&node, 0, start));
+            }
+        }
+        let profile =
+            |resource_name: &str| products().iter().find(|(name, _)| resource(name) == resource_name).map(|p| p.0);
+        let used: Vec<Used> = fleet
+            .nodes
+            .iter()
+            .map(|node| {
+                let gpu = &node.gpus.status.as_ref().unwrap().gpus[0];
+                let instances = gpu.instances.iter().map(|i| (i.start, &i.device));
+                let all = instances
+                    .chain(gpu.shares.iter().map(|s| (s.number, &s.device)))
+                    .chain(gpu.whole.iter().map(|w| (0, w)));
+                let busy = all.filter(|(_, d)| d.owner.is_some());
+                busy.map(|(start, d)| (profile(d.resource.as_deref().unwrap_or("nvidia.com/gpu")).unwrap(), start))
+                    .collect()
+            })
+            .collect();
+        let held = |name: &str| used.iter().flatten().filter(|(n, _)| *n == name).count();
+        let after: Vec<i32> = products()
+            .iter()
+            .zip(&self.after)
+            .map(|((n, _), after)| i32::try_from(held(n)).unwrap().max(*after))
+            .collect();
+        let wanted =
+            products().iter().zip(&after).map(|((n, _), count)| (*n, usize::try_from(*count).unwrap())).collect();
+        (demand(fleet, &after), used, wanted)
+    }
+}
+
+fn sharing(layout: &Layout) -> (i64, i32, Vec<i32>) {
+    let groups = layout.sharing.iter().flat_map(|s| &s.shares);
+    let of = |n: usize| i64::try_from(n).unwrap();
+    let memory = |g: &gputenancy_crds::ShareGroup| g.memory.as_ref().map_or(0, |m| m.mib().unwrap() + CONTEXT_MIB);
+    let sum = groups.clone().map(|g| of(g.numbers.len()) * memory(g)).sum();
+    let compute = groups.clone().map(|g| i32::try_from(g.numbers.len()).unwrap() * g.compute.unwrap_or(0)).sum();
+    (sum, compute, groups.flat_map(|g| g.numbers.clone()).collect())
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn mixed_guarantees_are_served_with_the_fewest_evictions(case in cases()) {
+        let (fleet, used, wanted) = case.running();
+        let plan = fleet.plan();
+        let short = plan.problems.iter().any(|p| p.reason() == "Shortage");
+        match fewest(&used, &wanted) {
+            Some(fewest) => {
+                prop_assert!(!short, "can be served: {:#?}", explain(&plan));
+                prop_assert_eq!(evictions(&plan), fewest, "{:#?}", explain(&plan));
+            }
+            None => prop_assert!(short),
+        }
+    }
+
+    #[test]
+    fn shares_fit_on_their_gpu_and_have_numbers_of_their_own(case in cases()) {
+        for gpu in case.running().0.plan().gpus.values() {
+            let target = gpu.target.as_deref().cloned().unwrap_or_default();
+            let (memory, compute, mut numbers) = sharing(&target);
+            prop_assert!(memory <= 81_920 && compute <= 100, "{target:?}");
+            prop_assert!(target.sharing.is_none() || (!target.mig && target.instances.is_empty()));
+            let count = numbers.len();
+            numbers.sort_unstable();
+            numbers.dedup();
+            prop_assert_eq!(numbers.len(), count, "{:?}", target);
+        }
+    }
+
+    #[test]
+    fn mixed_plan_after_its_changes_has_no_more_changes(case in cases()) {
+        let mut fleet = case.running().0;
+        let plan = fleet.plan();
+        fleet.carry_out(&plan);
+        let again = fleet.plan();
+        prop_assert!(again.gpus.values().all(|g| !g.changed), "{:#?}\nthen\n{:#?}", explain(&plan), explain(&again));
+    }
+}
+
+fn turns(replicas: i32) -> Device {
+    device(json!({"timeSlice": {"replicas": replicas}}))
+}
+
+fn time_sliced(pods: usize) -> Fleet {
+    let fleet = Fleet::default().profile("turns", turns(4)).whole("gpu").pool("p", &["turns", "gpu"]);
+    let fleet = fleet.node("n", "p", &[a100(), a100()]);
+    let mut fleet = tenant(fleet, &[("turns", 4)]).settle();
+    for pod in 0..pods {
+        assert!(fleet.start("t", &format!("pod-{pod}"), "nvidia.com/gpu.shared"));
+    }
+    fleet
+}
+
+fn with_replicas(mut fleet: Fleet, replicas: i32, guaranteed: i32) -> Fleet {
+    let turning = fleet.profiles.iter_mut().find(|p| p.metadata.name.as_deref() == Some("turns")).unwrap();
+    turning.spec.device = turns(replicas);
+    tenant(fleet, &[("turns", guaranteed)])
+}
+
+#[test]
+fn raised_replicas_evict_nobody() {
+    let plan = with_replicas(time_sliced(4), 6, 6).plan();
+    assert_eq!(evictions(&plan), 0, "{:#?}", explain(&plan));
+    let changed: Vec<_> = plan.gpus.values().filter(|g| g.changed).collect();
+    assert_eq!(changed.len(), 1);
+    assert_eq!(sharing(changed[0].target.as_deref().unwrap()).2, [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn lowered_replicas_evict_only_the_owners_of_removed_shares() {
+    let mut fleet = time_sliced(3);
+    fleet.priorities.insert(("t".into(), "pod-0".into()), -10);
+    let plan = with_replicas(fleet, 2, 2).plan();
+    let evicted: Vec<String> =
+        plan.gpus.values().flat_map(|g| &g.evicts).map(|e| format!("{} {}", e.pod, e.device)).collect();
+    assert_eq!(evicted, ["t/pod-0 share"], "the least important pod of three: {:#?}", explain(&plan));
+}
+
+#[test]
+fn time_slices_of_one_profile_fill_whole_gpus() {
+    let plan = tenant(time_sliced(0), &[("turns", 8)]).plan();
+    let all: Vec<_> = plan.gpus.values().filter_map(|g| g.target.as_ref()?.sharing.clone()).collect();
+    assert_eq!(all.len(), 2, "{:#?}", explain(&plan));
+    assert!(all.iter().all(|s| s.mode == SharingMode::TimeSlice && s.numbers().len() == 4));
+}
+
+#[test]
+fn fixed_layout_in_shares_is_placed_or_refused_with_the_rule() {
+    let fleet = |count: i32| {
+        let layout = json!({"mode": "Fixed", "fixed": [{"gpus": "0", "profiles": [{"name": "frac", "count": count}]}]});
+        let part = device(json!({"fraction": {"memory": "10Gi", "compute": 30}}));
+        Fleet::default().profile("frac", part).pool_with("p", &["frac"], &layout).node("n", "p", &[a100()]).plan()
+    };
+    let placed = fleet(3);
+    assert_eq!(sharing(placed.gpus.values().next().unwrap().target.as_deref().unwrap()).2, [0, 1, 2]);
+    let refused = explain(&fleet(4)).join("\n");
+    assert!(refused.contains("100 percent of compute"), "{refused}");
+}
