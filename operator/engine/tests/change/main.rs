@@ -12,6 +12,7 @@ mod crashes;
 mod outcomes;
 mod scenario;
 mod seeds;
+mod shares;
 mod single;
 mod small;
 mod windows;

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use crate::{
     config,
+    shares::{parts, turns},
     small::{World, devices},
 };
 
@@ -371,13 +372,18 @@ fn happenings() -> impl Strategy<Value = Vec<Happening>> {
         1 => any::<bool>().prop_map(Alive),
         1 => Just(Reboot),
         2 => prop::sample::select(vec![1, 30, 400, 2000]).prop_map(Time),
-        1 => (0_usize..4).prop_map(Target),
+        1 => (0_usize..LAYOUTS).prop_map(Target),
     ];
     proptest::collection::vec(one, 0..80)
 }
 
+/// Number of layouts to choose from.
+const LAYOUTS: usize = 7;
+
 fn layouts(which: usize) -> Layout {
-    [split(), halves(), Layout::default(), layout(&[("1g.10gb", 1), ("2g.20gb", 2), ("3g.40gb", 4)])][which % 4].clone()
+    let three = layout(&[("1g.10gb", 1), ("2g.20gb", 2), ("3g.40gb", 4)]);
+    let shared = [turns(&[0, 1, 2, 3]), turns(&[1, 3]), parts(&[4], &[5, 6])];
+    [split(), halves(), Layout::default(), three].into_iter().chain(shared).nth(which % LAYOUTS).unwrap()
 }
 
 proptest! {
@@ -386,7 +392,7 @@ proptest! {
     /// The world itself checks that nothing in use is destroyed, and that nobody is evicted who owns nothing that goes.
     #[test]
     fn whatever_happens_it_ends_at_the_target_with_nothing_held(
-        from in 0_usize..4, to in 0_usize..4, notice in prop::sample::select(vec![0, 20]), happenings in happenings(),
+        from in 0_usize..LAYOUTS, to in 0_usize..LAYOUTS, notice in prop::sample::select(vec![0, 20]), happenings in happenings(),
     ) {
         let mut world = World::new(&layouts(from));
         world.policy.notice = SignedDuration::from_secs(notice);

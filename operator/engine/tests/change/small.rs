@@ -186,6 +186,9 @@ impl World {
             if let Some(whole) = &mut self.silicon.whole {
                 whole.allocatable = !hold.contains(&0);
             }
+            for share in &mut self.silicon.shares {
+                share.device.allocatable = !hold.contains(&share.number);
+            }
         }
         self.node.status.as_mut().unwrap().gpus = vec![self.silicon.clone()];
     }
@@ -240,8 +243,8 @@ impl World {
     pub fn reboot(&mut self) {
         self.pods.clear();
         self.silicon.instances.clear();
-        if let Some(whole) = &mut self.silicon.whole {
-            (whole.owner, whole.clients) = (None, 0);
+        for device in self.silicon.devices_mut() {
+            (device.owner, device.clients) = (None, 0);
         }
         self.failed = None;
     }
@@ -271,8 +274,16 @@ impl World {
         panic!("no end: {:#?} {:?}", self.node.spec, self.decide());
     }
 
+    /// What NVML and the agent show. The sizes of shares are in the spec only.
     pub fn shown(&self) -> Layout {
-        seen(&self.silicon)
+        let spec = self.node.spec.gpus.first().and_then(|g| g.sharing.clone());
+        let shares = &self.silicon.shares;
+        let Some(mut sharing) = spec.filter(|_| !shares.is_empty()) else { return seen(&self.silicon) };
+        for group in &mut sharing.shares {
+            let here = shares.iter().filter(|s| s.device.resource.as_ref() == Some(&group.resource));
+            group.numbers = here.map(|s| s.number).collect();
+        }
+        plain(Layout { sharing: Some(sharing), ..Layout::default() })
     }
 
     pub fn phase(&self) -> Option<ChangePhase> {
