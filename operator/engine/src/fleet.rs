@@ -183,6 +183,7 @@ pub fn tenant_facts(tenant: &GpuTenant) -> TenantFacts<'_> {
         trust: tenant.spec.trust,
         priority: tenant.spec.priority,
         gpus: &tenant.spec.gpus,
+        equivalents: tenant.spec.gpu_equivalents.as_deref(),
     }
 }
 

@@ -99,6 +99,8 @@ pub struct Tenant {
     pub priority: i32,
     /// Guaranteed devices by profile.
     pub guarantees: BTreeMap<ProfileName, u32>,
+    /// Most that its devices may weigh together, in 840ths of a GPU.
+    pub cap: Option<i64>,
 }
 
 /// A node of a pool.

@@ -8,7 +8,7 @@ mod leftover;
 mod packing;
 mod shares;
 
-pub(crate) use self::shares::Room;
+pub(crate) use self::shares::{PARTS, Room};
 pub use self::{
     geometry::{BoardGeometry, MigProfile, Occupancy, Shape},
     shares::{CONTEXT_MIB, ShareOffer, ShareShape, ShareSize},

@@ -12,7 +12,7 @@ const MPS_CLIENTS: i32 = 48;
 /// Most shares of one GPU, as the API allows.
 const MAX_SHARES: i32 = gputenancy_crds::MAX_SHARES;
 /// Parts of a GPU that weights are counted in, so that thirds, quarters, sevenths and eighths are whole numbers.
-const PARTS: i64 = 840;
+pub(crate) const PARTS: i64 = 840;
 
 /// A share of a GPU, as a profile has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,11 +3,16 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, HashMap},
+    sync::Arc,
 };
 
-use super::profiles::{ProfileId, ProfileIndex};
+use super::{
+    options::BoardOptions,
+    profiles::{ProfileId, ProfileIndex},
+};
 use crate::{
-    names::{ProfileName, TenantName},
+    board::{BoardGeometry, PARTS},
+    names::{PoolName, ProfileName, TenantName},
     problem::Problem,
     result::Served,
     snapshot::{InUse, Snapshot, Tenant},
@@ -70,11 +75,17 @@ impl<'a> DemandLedger<'a> {
             excess_of: HashMap::new(),
             problems: Vec::new(),
         };
+        let weights =
+            if snapshot.tenants.values().any(|t| t.cap.is_some()) { weights(snapshot, profiles) } else { Vec::new() };
         for (id, (name, tenant)) in snapshot.tenants.iter().enumerate() {
             // of tenants that claim one namespace the last by name has it
             ledger.owners.extend(tenant.namespaces.iter().map(|namespace| (&**namespace, id)));
             let rank = usize::try_from(5 - tenant.priority.clamp(-5, 5)).unwrap_or(0);
-            let devices = ledger.guarantees(snapshot, profiles, (name, tenant));
+            let mut devices = ledger.guarantees(snapshot, profiles, (name, tenant));
+            if let Some(cap) = tenant.cap {
+                devices.iter_mut().for_each(|(profile, n)| *n = (*n).min(within(cap, &weights, *profile)));
+                devices.retain(|_, n| *n > 0);
+            }
             ledger.tenants.push(Guarantees { tenant: name, rank, devices });
         }
         ledger
@@ -215,6 +226,35 @@ impl<'a> DemandLedger<'a> {
         let number = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
         parts.into_iter().map(move |p| (p.tenant, Served { guaranteed: number(p.wanted), satisfied: number(p.got) }))
     }
+}
+
+/// Most devices of a profile that a cap allows, whatever else the tenant has: more of them would never be used.
+fn within(cap: i64, weights: &[i64], profile: ProfileId) -> i64 {
+    let weight = weights.get(profile).copied().filter(|weight| *weight > 0).unwrap_or(PARTS);
+    cap / weight
+}
+
+/// By profile: the largest share of a GPU that one device is, over all boards of the pools that list it.
+fn weights(snapshot: &Snapshot, profiles: &ProfileIndex<'_>) -> Vec<i64> {
+    let mut weights = vec![0; profiles.len()];
+    let mut seen: Vec<(&PoolName, &Arc<BoardGeometry>)> = Vec::new();
+    for node in snapshot.nodes.values() {
+        for board in &node.boards {
+            let known =
+                |(pool, known): &(&PoolName, &Arc<BoardGeometry>)| **pool == node.pool && Arc::ptr_eq(known, board);
+            if seen.iter().any(known) {
+                continue;
+            }
+            seen.push((&node.pool, board));
+            let Some(pool) = snapshot.pools.get(&node.pool) else { continue };
+            for offer in BoardOptions::of(snapshot, profiles, pool, board).offers {
+                if let Some(weight) = weights.get_mut(offer.profile) {
+                    *weight = offer.share.max(*weight);
+                }
+            }
+        }
+    }
+    weights
 }
 
 fn add(sums: &mut [i64], at: usize, n: i64) {

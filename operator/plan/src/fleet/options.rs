@@ -6,7 +6,7 @@ use gputenancy_crds::names;
 
 use super::profiles::{ProfileId, ProfileIndex};
 use crate::{
-    board::{BoardGeometry, Shape, ShareOffer},
+    board::{BoardGeometry, PARTS, Shape, ShareOffer},
     snapshot::{Pool, Snapshot},
 };
 
@@ -40,7 +40,7 @@ impl<'a> BoardOptions<'a> {
                 continue;
             }
             let (mig, shares, share, default) = match &profile.shape {
-                Shape::Whole => (None, None, 840, Some(names::WHOLE_GPU_RESOURCE.to_owned())),
+                Shape::Whole => (None, None, PARTS, Some(names::WHOLE_GPU_RESOURCE.to_owned())),
                 // only the agent serves shares
                 Shape::Share(_) if pool.by_plugin => continue,
                 Shape::Share(shape) => {
@@ -49,7 +49,7 @@ impl<'a> BoardOptions<'a> {
                 }
                 Shape::Named(_) | Shape::AtLeast { .. } => {
                     let Some(found) = board.resolve(&profile.shape) else { continue };
-                    let share = i64::from(found.size) * 840 / i64::from(board.memory_slices.max(1));
+                    let share = i64::from(found.size) * PARTS / i64::from(board.memory_slices.max(1));
                     (board.position(&found.name), None, share.max(1), Some(names::mig_resource(&found.name)))
                 }
             };

@@ -15,7 +15,8 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, Guarantee, TenantNamespace, Trust};
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, Guarantee, TenantNamespace, Trust, quantity::Amount};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 pub use self::{
     interner::Interner,
@@ -24,6 +25,7 @@ pub use self::{
     selector::membership,
 };
 use crate::{
+    board::PARTS,
     names::TenantName,
     ownership::ConflictingOwner,
     problem::Problem,
@@ -58,6 +60,8 @@ pub struct TenantFacts<'a> {
     pub priority: i32,
     /// Its guarantees.
     pub gpus: &'a [Guarantee],
+    /// Its cap over all profiles, in whole GPUs: `spec.gpuEquivalents`.
+    pub equivalents: Option<&'a str>,
 }
 
 /// The cluster's objects, in any order.
@@ -102,6 +106,13 @@ fn read_tenant(tenant: &TenantFacts<'_>, interner: &mut Interner) -> (TenantName
         trust: tenant.trust,
         priority: tenant.priority.clamp(-5, 5),
         guarantees,
+        cap: tenant.equivalents.and_then(cap),
     };
     (tenant.name.into(), read)
+}
+
+/// A cap in 840ths of a GPU, rounded down; `None`: not a number, which the API server refuses.
+fn cap(text: &str) -> Option<i64> {
+    let thousandths = Amount::parse(&Quantity(text.to_owned()))?.milli();
+    i64::try_from(thousandths.checked_mul(i128::from(PARTS))? / 1000).ok()
 }

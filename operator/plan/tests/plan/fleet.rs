@@ -202,5 +202,6 @@ fn demanded(tenant: &GpuTenant) -> gputenancy_plan::TenantFacts<'_> {
         trust: tenant.spec.trust,
         priority: tenant.spec.priority,
         gpus: &tenant.spec.gpus,
+        equivalents: tenant.spec.gpu_equivalents.as_deref(),
     }
 }

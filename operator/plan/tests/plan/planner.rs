@@ -208,7 +208,7 @@ fn fixed_layout_applies_by_index_and_keeps_devices_in_use() {
 
 #[test]
 fn every_problem_names_object_number_and_remedy() {
-    let shared = serde_json::from_value(json!({"timeSlice": {"replicas": 4}})).unwrap();
+    let shared = serde_json::from_value(json!({"fraction": {"memory": "90Gi", "compute": 10}})).unwrap();
     let fleet =
         catalog().mig("odd", "1g.6gb").profile("turns", shared).pool("p", &["mig-1g", "odd", "turns", "nowhere"]);
     let mut fleet =
@@ -222,6 +222,8 @@ fn every_problem_names_object_number_and_remedy() {
             .unwrap();
     fleet = fleet.pool("r", &["mig-1g"]);
     fleet.pools[2].spec.node_selector = serde_json::from_value(json!({"matchLabels": {"pool": "q"}})).unwrap();
+    fleet.pools[2].spec.profiles.push("turns".into());
+    fleet.pools[2].spec.advertiser = gputenancy_crds::Advertiser::NvidiaDevicePlugin;
     fleet = fleet.mig("again", "1g.10gb");
     let (snapshot, mut all) = fleet.snapshot();
     all.extend(gputenancy_plan::plan(&snapshot).problems);

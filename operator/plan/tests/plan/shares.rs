@@ -275,6 +275,22 @@ fn lowered_replicas_evict_only_the_owners_of_removed_shares() {
 }
 
 #[test]
+fn no_device_is_made_that_the_cap_of_its_tenant_forbids() {
+    let mut fleet = tenant(time_sliced(0), &[("turns", 8), ("gpu", 2)]);
+    let shared = |fleet: &Fleet| {
+        let plan = fleet.plan();
+        let served = &plan.tenants.values().next().unwrap();
+        let of = |name: &str| served.get(name).map_or(0, |s| s.guaranteed);
+        (of("turns"), of("gpu"), plan.problems.len())
+    };
+    assert_eq!(shared(&fleet), (8, 2, 2), "two GPUs cannot be shared and whole");
+    fleet.tenants[0].spec.gpu_equivalents = Some("1.5".into());
+    assert_eq!(shared(&fleet), (6, 1, 1), "one guarantee is short");
+    fleet.tenants[0].spec.gpu_equivalents = Some("0.5".into());
+    assert_eq!(shared(&fleet), (2, 0, 0), "two quarters");
+}
+
+#[test]
 fn time_slices_of_one_profile_fill_whole_gpus() {
     let plan = tenant(time_sliced(0), &[("turns", 8)]).plan();
     let all: Vec<_> = plan.gpus.values().filter_map(|g| g.target.as_ref()?.sharing.clone()).collect();
