@@ -94,9 +94,8 @@ impl Device {
             Isolation::Hardware
         } else if self.mps.is_some() {
             Isolation::Server
-        } else if self.fraction.is_some() {
-            Isolation::Software
         } else {
+            // time-slices have no limits, and nothing enforces those of fractions yet
             Isolation::None
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{InstanceSpec, Layout, names};
+use gputenancy_crds::{InstanceSpec, Layout};
 use gputenancy_engine::mig_manager::Shape;
 use gputenancy_plan::{GpuKey, GpuPlan, GpuUuid, NodeName, plain, seen, snapshot::InUse};
 
@@ -75,6 +75,10 @@ fn instance(spec: &InstanceSpec) -> Instance {
 fn line(layout: Option<&Layout>) -> String {
     match layout {
         None => "not managed".to_owned(),
+        Some(Layout { mig: false, sharing: Some(sharing), .. }) => {
+            let groups = sharing.shares.iter().map(|g| format!("{} × {}", g.numbers.len(), g.resource));
+            format!("{} {}", sharing.mode.field(), groups.collect::<Vec<_>>().join(" "))
+        }
         Some(l) if !l.mig => "whole".to_owned(),
         Some(l) if l.instances.is_empty() => "MIG on, no instances".to_owned(),
         Some(l) => l.instances.iter().map(|i| format!("{}@{}", i.profile, i.start)).collect::<Vec<_>>().join(" "),
@@ -92,9 +96,10 @@ fn reasons(planned: &PlannedWorld<'_>, key: &GpuKey, gpu: &GpuPlan) -> Vec<Strin
 fn processes(planned: &PlannedWorld<'_>, key: &GpuKey, stays_in: Option<&Layout>) -> Vec<String> {
     let (Some(gpu), Some(state)) = (planned.gpu(key), planned.state(key)) else { return Vec::new() };
     let mut waits = Vec::new();
-    let stays = |used: &InUse| stays_in.is_some_and(|layout| stays(used, layout));
+    let stays = |used: &InUse| stays_in.is_some_and(|layout| used.stays_in(layout));
     for used in gpu.used.iter().filter(|used| used.pod.is_none() && !stays(used)) {
-        let (start, device) = (used.start, used.profile.as_deref().unwrap_or("the whole GPU"));
+        let (start, device) =
+            (used.start, used.profile.as_deref().unwrap_or(if used.share { "the share" } else { "the whole GPU" }));
         let here = state.holders.iter().filter(|h| h.start.is_none_or(|s| s == start));
         let named: Vec<String> = here.map(|h| format!("{h} on {device} at {start} {}", h.remedy())).collect();
         if named.is_empty() {
@@ -103,15 +108,6 @@ fn processes(planned: &PlannedWorld<'_>, key: &GpuKey, stays_in: Option<&Layout>
         waits.extend(named);
     }
     waits
-}
-
-fn stays(used: &InUse, layout: &Layout) -> bool {
-    match &used.profile {
-        None => !layout.mig && layout.resource.as_deref().unwrap_or(names::WHOLE_GPU_RESOURCE) == &*used.resource,
-        Some(profile) => layout.instances.iter().any(|i| {
-            layout.mig && i.start == used.start && i.profile == **profile && i.resource_name() == *used.resource
-        }),
-    }
 }
 
 /// GPUs of nodes that no pool selects any more: they are not advertised once nothing uses them.

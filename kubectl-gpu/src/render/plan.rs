@@ -95,7 +95,11 @@ fn one_change(change: &GpuChange, text: &mut String) {
     match change.mig_mode {
         Some(mode) => {
             let reset = if mode.reset { ", the GPU is reset" } else { "" };
-            let action = if mode.enabled { "~ turn MIG on" } else { "~ turn MIG off, one whole device" };
+            let action = match mode.enabled {
+                true => "~ turn MIG on".to_owned(),
+                false if change.to == "whole" => "~ turn MIG off, one whole device".to_owned(),
+                false => format!("~ turn MIG off, {}", change.to),
+            };
             let _ = writeln!(text, "    {}", styled(YELLOW, &format!("{action}{reset}")));
         }
         None if change.destroy.is_empty() && change.create.is_empty() => {

@@ -169,7 +169,7 @@ fn enforcement(device: &Device) -> &'static str {
         Device { whole: Some(_), .. } => "not needed: the pod has the whole GPU",
         Device { mig: Some(_), .. } => "the GPU (MIG)",
         Device { mps: Some(_), .. } => "NVIDIA's MPS server",
-        Device { fraction: Some(_), .. } => "a library inside the container",
+        Device { fraction: Some(_), .. } => "none yet: memory and compute decide where a pod is placed",
         Device { whole: None, mig: None, mps: None, fraction: None, time_slice: _ } => {
             "none: pods share the GPU in time slices"
         }

@@ -43,6 +43,7 @@ mod process_attribution;
 mod pull_secrets;
 mod rights;
 mod rollback;
+mod sharing;
 mod slow_webhook;
 mod taint;
 mod tenant_view;

@@ -77,16 +77,22 @@ pub(crate) fn weight(gpu: &Gpu, present: Option<&Layout>, used: &InUse) -> i64 {
 
 /// Whether a device in use is also a device of this layout.
 pub(crate) fn stays(layout: Option<&Layout>, used: &InUse) -> bool {
-    let Some(layout) = layout else { return true };
-    if used.share {
-        let groups = layout.sharing.iter().flat_map(|s| &s.shares);
-        return groups.filter(|g| g.numbers.contains(&used.start)).any(|g| g.resource == *used.resource);
+    layout.is_none_or(|layout| used.stays_in(layout))
+}
+
+impl InUse {
+    /// Whether the device in use is also a device of this layout.
+    pub fn stays_in(&self, layout: &Layout) -> bool {
+        if self.share {
+            let groups = layout.sharing.iter().flat_map(|s| &s.shares);
+            return groups.filter(|g| g.numbers.contains(&self.start)).any(|g| g.resource == *self.resource);
+        }
+        let Some(profile) = &self.profile else {
+            let whole = !layout.mig && layout.sharing.is_none();
+            return whole && layout.resource.as_deref().unwrap_or(names::WHOLE_GPU_RESOURCE) == &*self.resource;
+        };
+        let same =
+            |i: &InstanceSpec| i.start == self.start && i.profile == **profile && i.resource_name() == *self.resource;
+        layout.mig && layout.instances.iter().any(same)
     }
-    let Some(profile) = &used.profile else {
-        let whole = !layout.mig && layout.sharing.is_none();
-        return whole && layout.resource.as_deref().unwrap_or(names::WHOLE_GPU_RESOURCE) == &*used.resource;
-    };
-    let same =
-        |i: &InstanceSpec| i.start == used.start && i.profile == **profile && i.resource_name() == *used.resource;
-    layout.mig && layout.instances.iter().any(same)
 }
