@@ -13,7 +13,7 @@ use super::{
     input::StatusInput,
 };
 use crate::{
-    device::{Device, DeviceView, Share},
+    device::{Device, DeviceOwner, DeviceView, Owners, Share},
     gpu::{Inventory, ObservedGpu, ObservedInstance, process_origin::Origin},
     partition::{
         GpuProgress,
@@ -204,13 +204,10 @@ fn is_unattributed(
 ) -> bool {
     let owners = input.state.owners.as_ref();
     let owner = owners.and_then(|owners| owner_of(owners, gpu, instance));
-    // on a shared GPU every container with a share is an owner
-    if let (None, Origin::Pod(Some(pod))) = (instance, origin) {
-        let shared = input.view.devices.iter().any(|d| d.gpu_uuid == gpu.uuid && d.share.is_some());
-        let mut here = owners.into_iter().flatten().filter(|(id, _)| id.uuid() == gpu.uuid);
-        if shared && here.any(|(_, owner)| (&owner.namespace, &owner.pod) == (&pod.namespace, &pod.pod)) {
-            return false;
-        }
+    if let (None, Origin::Pod(Some(pod)), Some(owners)) = (instance, origin, owners)
+        && let Some(unattributed) = is_foreign_to_shares(input, gpu, owners, pod)
+    {
+        return unattributed;
     }
     // NVML can list the process of a new pod before kubelet reports the pod, unless the device is cordoned
     let uuid = device_uuid(gpu, instance);
@@ -221,6 +218,21 @@ fn is_unattributed(
         (Origin::Pod(Some(pod)), Some(owner)) => (&pod.namespace, &pod.pod) != (&owner.namespace, &owner.pod),
         (Origin::Pod(Some(_)), None) => owners.is_some() && cordoned(),
     }
+}
+
+/// Whether a pod's process is on a shared GPU on which the pod has no share; `None`: the GPU is not shared. While a share has no owner
+/// the process may be of a new pod that kubelet does not report yet.
+fn is_foreign_to_shares(
+    input: &StatusInput<'_>,
+    gpu: &ObservedGpu,
+    owners: &Owners,
+    pod: &DeviceOwner,
+) -> Option<bool> {
+    let mut shares = input.view.devices.iter().filter(|d| d.gpu_uuid == gpu.uuid && d.share.is_some()).peekable();
+    shares.peek()?;
+    let mut here = owners.iter().filter(|(id, _)| id.uuid() == gpu.uuid);
+    let has_share = here.any(|(_, owner)| (&owner.namespace, &owner.pod) == (&pod.namespace, &pod.pod));
+    Some(!has_share && shares.all(|share| share.cordoned || owners.contains_key(&share.id)))
 }
 
 /// Devices that pods own, of all that exist: `5/14`.

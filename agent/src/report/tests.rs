@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use gputenancy_crds::{AgentStep, GpuError, GpuNodeStatus, Health, condition};
+use gputenancy_crds::{AgentStep, GpuError, GpuNodeStatus, GpuSpec, Health, ShareGroup, Sharing, condition};
 use gputenancy_nvml::{Engines, InstanceProfile, MigMode, Process};
 use k8s_openapi::jiff::Timestamp;
 
@@ -16,7 +16,7 @@ use super::{
     without_inventory,
 };
 use crate::{
-    device::{DeviceOwner, DeviceView, KubeletView},
+    device::{DeviceId, DeviceOwner, DeviceView, KubeletView},
     gpu::{
         Inventory, NvmlError, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, process_origin::Origin,
     },
@@ -305,4 +305,54 @@ fn stopped_agent_leaves_unknown_conditions_and_the_gpus_as_seen() {
     assert!(status.conditions[0].message.contains("DaemonSet gputenancy-agent"));
     let again = stopped(status.clone(), time(20));
     assert_eq!(again, status, "nothing to write twice");
+}
+
+/// A GPU in two shares, with processes of two pods, of a third pod and of the node.
+fn shared() -> (PartitionState, DeviceView, KubeletView) {
+    let clients = [100, 101, 102, 103].map(|pid| Process { pid, gi: None, ci: None }).to_vec();
+    let gpu = ObservedGpu { clients, ..gpu(0, 0) };
+    let group = ShareGroup { resource: "nvidia.com/gpu.shared".into(), numbers: vec![0, 1], ..ShareGroup::default() };
+    let sharing = Some(Sharing { shares: vec![group], ..Sharing::default() });
+    let spec = GpuSpec { uuid: gpu.uuid.clone(), sharing, ..GpuSpec::default() };
+    let view = DeviceView { generation: 1, devices: devices(&spec, &gpu), ..DeviceView::default() };
+    let owner = |pod: &str| DeviceOwner { namespace: "team-a".into(), pod: pod.into(), container: "main".into() };
+    let ids: Vec<_> = view.devices.iter().map(|device| device.id.clone()).collect();
+    let kubelet = KubeletView {
+        owners: ids.iter().cloned().zip(["one", "two"].map(owner)).collect(),
+        allocatable: ids.into_iter().collect(),
+        plugin_ready: true,
+        answered: true,
+        ..KubeletView::default()
+    };
+    (with_owners(&state(vec![gpu]), &kubelet), view, kubelet)
+}
+
+#[test]
+fn share_counts_the_processes_of_its_own_pod_and_others_are_unattributed() {
+    let (state, view, kubelet) = shared();
+    let origin = |pid: u32| match pid {
+        100 => ("a".into(), of_pod("one")),
+        101 => ("b".into(), of_pod("two")),
+        102 => ("c".into(), of_pod("three")),
+        _ => ("d".into(), Origin::Node),
+    };
+    let status = status(&StatusInput { origin: &origin, ..input(&state, &view, &kubelet) }, Timestamp::UNIX_EPOCH);
+    let gpu = &status.gpus[0];
+    assert!(gpu.whole.is_none());
+    let shares: Vec<(i32, bool, i32)> =
+        gpu.shares.iter().map(|s| (s.number, s.device.allocatable, s.device.clients)).collect();
+    assert_eq!(shares, [(0, true, 1), (1, true, 1)]);
+    let strangers: Vec<&str> = gpu.holders.iter().map(|h| h.command.as_str()).collect();
+    assert_eq!(strangers, ["c", "d"]);
+    assert_eq!((status.devices.as_deref(), status.layout.as_deref()), (Some("2/2"), Some("0: 2 shares")));
+}
+
+#[test]
+fn shared_gpu_that_a_pod_still_has_as_a_whole_says_so() {
+    let (mut state, view, kubelet) = shared();
+    let uuid = state.inventory.as_ref().unwrap().gpus[0].uuid.clone();
+    let owner = kubelet.owners.values().next().unwrap().clone();
+    state.owners.as_mut().unwrap().insert(DeviceId::new(uuid), owner);
+    let status = status(&input(&state, &view, &kubelet), Timestamp::UNIX_EPOCH);
+    assert!(status.gpus[0].whole.as_ref().is_some_and(|whole| whole.owner.is_some() && whole.resource.is_none()));
 }

@@ -1,5 +1,6 @@
-//! Partitioning on a small model of NVML: every path ends at the desired layout, and no client loses its instance.
+//! Partitioning on a small model of NVML: every path ends at the desired layout, and no client loses its instance. Devices of shared GPUs.
 
 mod cases;
 pub mod model;
 mod properties;
+mod shares;

@@ -1,0 +1,62 @@
+//! Devices of a shared GPU.
+
+use std::collections::BTreeMap;
+
+use gputenancy_crds::{DeviceOwner, GpuSpec, ShareGroup, Sharing, SharingMode};
+
+use super::model::{UUID, gpu, spec};
+use crate::{
+    device::{Device, DeviceId},
+    partition::devices::{cordon_conflicts, devices},
+};
+
+fn shared(numbers: &[i32]) -> GpuSpec {
+    let group = ShareGroup {
+        resource: "gputenancy.io/small".into(),
+        memory: Some(gputenancy_crds::MemoryText::from_mib(10_240)),
+        compute: Some(15),
+        numbers: numbers.to_vec(),
+    };
+    let sharing = Sharing { mode: SharingMode::Fraction, shares: vec![group], ..Sharing::default() };
+    GpuSpec { sharing: Some(sharing), ..spec(false, &[]) }
+}
+
+fn offered(devices: &[Device]) -> Vec<&str> {
+    devices.iter().filter(|d| d.advertised()).map(|d| d.id.as_str()).collect()
+}
+
+fn owned(ids: &[DeviceId]) -> BTreeMap<DeviceId, DeviceOwner> {
+    let owner = DeviceOwner { namespace: "team".into(), pod: "p".into(), container: "main".into() };
+    ids.iter().map(|id| (id.clone(), owner.clone())).collect()
+}
+
+#[test]
+fn shared_gpu_has_a_device_for_each_share_and_none_for_the_whole() {
+    let devices = devices(&GpuSpec { hold: vec![3], ..shared(&[1, 3]) }, &gpu(false, false));
+    let ids: Vec<&str> = devices.iter().map(|d| d.id.as_str()).collect();
+    assert_eq!(ids, ["GPU-a::1", "GPU-a::3"]);
+    assert_eq!(offered(&devices), ["GPU-a::1"], "a held share is withdrawn");
+    let share = devices[0].share.clone().unwrap();
+    assert_eq!((share.memory_mib, share.compute, devices[0].id.uuid()), (Some(10_240), Some(15), UUID));
+    assert!(devices.iter().all(|d| d.resource == "gputenancy.io/small"));
+}
+
+#[test]
+fn gpu_with_mig_has_no_shares() {
+    assert_eq!(devices(&shared(&[0, 1]), &gpu(true, false)), []);
+}
+
+#[test]
+fn gpu_in_use_as_a_whole_is_not_offered_in_shares_and_the_other_way_round() {
+    let whole = DeviceId::new(UUID);
+    let mut shares = devices(&shared(&[0, 1]), &gpu(false, false));
+    cordon_conflicts(&mut shares, &owned(&[DeviceId::share(UUID, 0), DeviceId::share("GPU-b", 0)]));
+    assert_eq!(offered(&shares).len(), 2, "other shares and other GPUs do not matter");
+    cordon_conflicts(&mut shares, &owned(&[whole.clone()]));
+    assert_eq!(offered(&shares), [""; 0]);
+    let mut one = devices(&spec(false, &[]), &gpu(false, false));
+    cordon_conflicts(&mut one, &owned(&[whole]));
+    assert_eq!(offered(&one).len(), 1);
+    cordon_conflicts(&mut one, &owned(&[DeviceId::share(UUID, 7)]));
+    assert_eq!(offered(&one), [""; 0]);
+}
