@@ -48,14 +48,17 @@ fn fixed_pool(replicas: i32) -> Value {
     fixed
 }
 
-/// UUIDs of the GPUs that each pod sees, by pod.
+/// UUIDs of the devices that each pod sees, by pod.
 async fn uuids(world: &World, pods: impl IntoIterator<Item = &String>) -> Result<BTreeMap<String, BTreeSet<String>>> {
     let mut seen = BTreeMap::new();
     for pod in pods {
         let shown = scenario::visible_gpus(world, TEAM, pod).await?;
         let words = shown.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
-        let uuids = words.filter(|w| w.starts_with("GPU-") || w.starts_with("MIG-")).map(str::to_owned).collect();
-        seen.insert(pod.clone(), uuids);
+        let (instances, gpus): (Vec<&str>, Vec<&str>) =
+            words.filter(|w| w.starts_with("GPU-") || w.starts_with("MIG-")).partition(|w| w.starts_with("MIG-"));
+        // an instance is shown with its GPU
+        let devices = if instances.is_empty() { gpus } else { instances };
+        seen.insert(pod.clone(), devices.into_iter().map(str::to_owned).collect());
     }
     Ok(seen)
 }
