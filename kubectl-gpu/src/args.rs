@@ -43,6 +43,11 @@ pub enum Command {
     ///
     /// Exit codes: 0 all changes succeeded, 1 error or a change failed. With --exit-code a failed change exits with 4.
     Changes(ChangesArgs),
+    /// Prints the fleet: nodes, GPUs, their devices (whole GPUs, MIG instances, shares) and the pod that owns each.
+    ///
+    /// A row for each device: used, free or withdrawn. Parts of a GPU that no device has are unallocated, or stranded if no profile
+    /// of the pool can use them.
+    Status(StatusArgs),
     /// Prints the status of a tenant: budget, quota by namespace, waiting workloads with the reason, and profile contracts.
     ///
     /// Without the right to read the tenant, prints what its namespaces show.
@@ -98,6 +103,23 @@ pub struct ChangesArgs {
     #[arg(long)]
     pub exit_code: bool,
     /// Output format; json and yaml print the current changes and exit.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// Flags of `status`.
+#[derive(ClapArgs, Debug, Clone, Default)]
+pub struct StatusArgs {
+    /// Only nodes of this pool.
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
+    /// Only this node.
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// File of `kubectl gpu snapshot` to read instead of a running cluster; may be given more than once.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub snapshot: Vec<PathBuf>,
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
 }

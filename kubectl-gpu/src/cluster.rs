@@ -26,7 +26,9 @@ const PAGE: u32 = 500;
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// There is no usable configuration.
-    #[error("no cluster: name one with --kubeconfig and --context (kubectl gpu plan also takes --snapshot FILE): {0}")]
+    #[error(
+        "no cluster: name one with --kubeconfig and --context (plan, status and catalog also take --snapshot FILE): {0}"
+    )]
     Config(String),
     /// A list failed.
     #[error("listing {what}: {source}")]
@@ -74,10 +76,31 @@ pub async fn read(client: &Client) -> Result<World, ClusterError> {
         .chain(slices.into_iter().map(|o| Object::Slice(Box::new(o))))
         .chain(pods.into_iter().map(|o| Object::Pod(Box::new(o))))
         .chain(budgets.into_iter().map(|o| Object::Budget(Box::new(o))));
+    Ok(world(objects))
+}
+
+/// What a status of the fleet depends on: the custom resources and Nodes.
+pub async fn read_fleet(client: &Client) -> Result<World, ClusterError> {
+    let (profiles, pools, tenants, gpu_nodes, nodes) = futures::try_join!(
+        list::<GpuProfile>(client),
+        list::<GpuPool>(client),
+        list::<GpuTenant>(client),
+        list::<GpuNode>(client),
+        list::<SlimNode>(client),
+    )?;
+    let objects = (profiles.into_iter().map(|o| Object::Profile(Box::new(o))))
+        .chain(pools.into_iter().map(|o| Object::Pool(Box::new(o))))
+        .chain(tenants.into_iter().map(|o| Object::Tenant(Box::new(o))))
+        .chain(gpu_nodes.into_iter().map(|o| Object::GpuNode(Box::new(o))))
+        .chain(nodes.into_iter().map(|o| Object::Node(Box::new(o))));
+    Ok(world(objects))
+}
+
+fn world(objects: impl Iterator<Item = Object>) -> World {
     let documents = objects.map(|object| Document { file: "(cluster)".into(), line: 0, object }).collect();
     let now = Timestamp::now();
     let taken_at = Timestamp::from_second(now.as_second()).unwrap_or(now);
-    Ok(World::of(Reading { documents, taken_at: Some(taken_at), ignored: Vec::new() }))
+    World::of(Reading { documents, taken_at: Some(taken_at), ignored: Vec::new() })
 }
 
 /// Empty where the API server does not serve the kind.

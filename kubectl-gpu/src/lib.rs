@@ -1,7 +1,8 @@
-//! `kubectl gpu`: previews of changed manifests with or without a cluster, changes in progress, checks, and the status of a tenant.
+//! `kubectl gpu`: previews of changed manifests with or without a cluster, changes in progress, checks, and the status of the
+//! fleet and of a tenant.
 //!
 //! The decisions are pure: [`input`] reads files into located documents, [`world`] assembles them, [`preview`] compares two worlds
-//! with the operator's planner, [`lint`] checks manifests, [`render`] writes the results. [`cluster`], [`follow`] and
+//! with the operator's planner, [`lint`] checks manifests, [`status`] lists devices, [`render`] writes the results. [`cluster`], [`follow`] and
 //! [`tenant::gather`] read a cluster.
 
 pub mod args;
@@ -16,6 +17,7 @@ pub mod render;
 mod rule;
 pub mod run;
 pub mod snapshot;
+pub mod status;
 pub mod tenant;
 mod units;
 pub mod world;

@@ -5,12 +5,14 @@ use std::{error::Error, ffi::OsStr, fs, path::PathBuf, process};
 use anstyle::{AnsiColor, Style};
 
 use crate::{
-    args::{Args, ChangesArgs, ClusterArgs, Command, LintArgs, PlanArgs, SnapshotArgs, TenantArgs},
+    args::{Args, ChangesArgs, ClusterArgs, Command, LintArgs, PlanArgs, SnapshotArgs, StatusArgs, TenantArgs},
     cluster, follow,
     input::{self, Reading, Text},
     lint::{self, Options, Policies},
     preview::{self, PlanPreview},
-    render, snapshot, tenant,
+    render, snapshot,
+    status::{self, Filter},
+    tenant,
     world::World,
 };
 
@@ -28,6 +30,7 @@ pub async fn run(args: Args) -> Result<u8, Box<dyn Error>> {
         Command::Plan(args) => plan(&args, &cluster).await,
         Command::Snapshot(args) => write_snapshot(&args, &cluster).await,
         Command::Changes(args) => follow(&args, &cluster).await,
+        Command::Status(args) => print_status(&args, &cluster).await,
         Command::Tenant(args) => print_tenant(&args, &cluster).await,
         Command::Lint(args) => check_manifests(&args),
     }
@@ -74,6 +77,17 @@ async fn follow(args: &ChangesArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn
         (true, false) => ERROR,
         (true, true) => FAILED,
     })
+}
+
+async fn print_status(args: &StatusArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {
+    let world = if args.snapshot.is_empty() {
+        cluster::read_fleet(&cluster::client(cluster).await?).await?
+    } else {
+        World::of(read(&args.snapshot)?)
+    };
+    let report = status::report(&world, &Filter { pool: args.pool.clone(), node: args.node.clone() })?;
+    anstream::print!("{}", render::document(&report, args.output, || render::status(&report))?);
+    Ok(0)
 }
 
 async fn print_tenant(args: &TenantArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {

@@ -3,6 +3,7 @@
 mod changes;
 mod lint;
 mod plan;
+mod status;
 mod style;
 mod table;
 mod tenant;
@@ -11,6 +12,7 @@ pub use changes::{change_line, changes, reason_line};
 pub use lint::lint;
 pub use plan::plan;
 use serde::Serialize;
+pub use status::status;
 pub use tenant::tenant;
 
 use crate::args::Output;

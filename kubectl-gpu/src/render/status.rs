@@ -1,0 +1,110 @@
+//! The fleet as text: a summary, the pools, and a row for each device.
+
+use std::fmt::Write as _;
+
+use super::{
+    style::{GREEN, RED, heading, styled, wrapped},
+    table::{table, wide},
+};
+use crate::{
+    status::{DeviceCounts, DeviceState, DeviceStatus, FleetStatus, GpuStatus, NodeStatus, Unallocated},
+    units::counted,
+};
+
+/// The whole report.
+pub fn status(report: &FleetStatus) -> String {
+    let mut text = String::new();
+    let DeviceCounts { total, used, free, withdrawn } = report.devices;
+    let size = format!("{}, {}", counted(report.node_count, "node"), counted(report.gpu_count, "GPU"));
+    let devices = format!("{}: {used} used, {free} free, {withdrawn} withdrawn", counted(total, "device"));
+    let _ = writeln!(text, "Fleet: {size}, {devices}");
+    let agents = match report.silent_agents {
+        0 => styled(GREEN, "all agents report"),
+        1 => styled(RED, "1 agent is silent"),
+        n => styled(RED, &format!("{n} agents are silent")),
+    };
+    let _ = writeln!(text, "Agents: {agents}");
+    attention(report, &mut text);
+    pools(report, &mut text);
+    let rows: Vec<Vec<String>> = report.nodes.iter().flat_map(of_node).collect();
+    if !rows.is_empty() {
+        text.push('\n');
+        heading(&mut text, "Devices");
+        text.push_str(&wide(&["NODE", "GPU", "DEVICE", "STATE", "POD", "TENANT", "RESOURCE", "NOTE"], rows));
+    }
+    text
+}
+
+fn attention(report: &FleetStatus, text: &mut String) {
+    if !report.attention.is_empty() {
+        text.push('\n');
+        heading(text, "Needs attention");
+        report.attention.iter().for_each(|line| wrapped(text, 2, "- ", line));
+    }
+}
+
+fn pools(report: &FleetStatus, text: &mut String) {
+    if report.pools.is_empty() {
+        return;
+    }
+    text.push('\n');
+    heading(text, "Pools");
+    let rows = report.pools.iter().map(|p| {
+        let DeviceCounts { total, used, free, withdrawn } = p.devices;
+        let numbers = [p.nodes, p.silent_agents, p.gpus, total, used, free, withdrawn, p.stranded_slices];
+        std::iter::once(p.pool.clone()).chain(numbers.iter().map(ToString::to_string)).collect()
+    });
+    let header = ["POOL", "NODES", "SILENT", "GPUS", "DEVICES", "USED", "FREE", "WITHDRAWN", "STRANDED SLICES"];
+    text.push_str(&table(&header, rows));
+}
+
+fn of_node(node: &NodeStatus) -> Vec<Vec<String>> {
+    if node.gpus.is_empty() {
+        let remark = node.agent.cause.clone().unwrap_or_else(|| "the agent reports no GPU".to_owned());
+        return vec![row(&node.node, "-", ["-", "no GPU", "-", "-", "-"], &remark)];
+    }
+    node.gpus.iter().flat_map(|gpu| of_gpu(&node.node, gpu)).collect()
+}
+
+fn of_gpu(node: &str, gpu: &GpuStatus) -> Vec<Vec<String>> {
+    let index = gpu.gpu.to_string();
+    let devices = gpu.devices.iter().map(|device| of_device(node, &index, device));
+    let unallocated = gpu.unallocated.iter().map(|part| of_part(node, &index, part));
+    let mut rows: Vec<Vec<String>> = devices.chain(unallocated).collect();
+    if rows.is_empty() {
+        let (state, remark) = match (gpu.managed, &gpu.change) {
+            (false, _) => ("unmanaged", "not managed: neither changed nor advertised".to_owned()),
+            (true, Some(phase)) => ("no device", format!("is changing ({phase})")),
+            (true, None) => ("no device", String::new()),
+        };
+        rows.push(row(node, &index, ["-", state, "-", "-", "-"], &remark));
+    }
+    rows
+}
+
+fn of_device(node: &str, gpu: &str, device: &DeviceStatus) -> Vec<String> {
+    let state = match device.state {
+        DeviceState::Used => "used",
+        DeviceState::Free => "free",
+        DeviceState::Withdrawn => "withdrawn",
+        DeviceState::Unmanaged => "unmanaged",
+    };
+    let pod = device.pod.as_ref().map(|p| format!("{}/{}", p.namespace, p.name));
+    let (pod, tenant) = (pod.as_deref().unwrap_or("-"), device.tenant.as_deref().unwrap_or("-"));
+    let resource = if device.resource.is_empty() { "-" } else { &device.resource };
+    row(node, gpu, [&device.device, state, pod, tenant, resource], device.note.as_deref().unwrap_or_default())
+}
+
+fn of_part(node: &str, gpu: &str, part: &Unallocated) -> Vec<String> {
+    let (state, remark) = if part.stranded {
+        ("stranded", "no profile of the pool fits")
+    } else {
+        ("unallocated", "no device yet; a profile of the pool fits")
+    };
+    row(node, gpu, [&part.part, state, "-", "-", "-"], remark)
+}
+
+fn row(node: &str, gpu: &str, columns: [&str; 5], remark: &str) -> Vec<String> {
+    let words = [node, gpu].into_iter().chain(columns).chain([remark]);
+    words.map(str::to_owned).collect()
+}

@@ -1,0 +1,51 @@
+//! What needs work, in sentences with object, state and remedy.
+
+use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuSpec, GpuState, Health};
+use gputenancy_engine::liveness::Liveness;
+use gputenancy_plan::PoolName;
+use kube::ResourceExt as _;
+
+use super::device::health;
+
+/// About a node and its GPUs.
+pub(super) fn of_node(node: &str, pools: &[PoolName], liveness: Liveness, gpus: Option<&GpuNode>) -> Vec<String> {
+    let mut found = Vec::new();
+    if pools.len() > 1 {
+        let names = pools.iter().map(PoolName::as_str).collect::<Vec<_>>().join(", ");
+        found.push(format!(
+            "node {node}: selected by the pools {names}, and none of them acts on it: correct spec.nodeSelector of all but one"
+        ));
+    }
+    if let (Some(cause), Some(remedy)) = (liveness.cause(), liveness.remedy()) {
+        found.push(format!("node {node}: {cause}: {remedy}"));
+    }
+    let Some(gpus) = gpus else { return found };
+    for state in gpus.status.iter().flat_map(|s| &s.gpus) {
+        let spec = gpus.spec.gpus.iter().find(|g| g.uuid == state.uuid);
+        let gpu = format!("node {node} GPU {}", state.index);
+        found.extend(of_gpu(spec, state).into_iter().map(|what| format!("{gpu}: {what}")));
+    }
+    found
+}
+
+fn of_gpu(spec: Option<&GpuSpec>, state: &GpuState) -> Vec<String> {
+    let mut found = Vec::new();
+    if state.health != Health::Healthy {
+        found.push(format!("{}: it gets no new pods until it is reset or its node restarts", health(state)));
+    }
+    if let Some(error) = &state.error {
+        let (call, code, message) = (&error.call, error.code, &error.message);
+        found.push(format!("{call} failed with code {code}: {message}: see the log of the agent there"));
+    }
+    let failed = spec.and_then(|s| s.change.as_ref()).filter(|c| c.phase >= ChangePhase::RolledBack);
+    found.extend(failed.map(|c| format!("change failed ({:?}): {}: see kubectl gpu changes", c.phase, c.reason)));
+    found.extend(state.holders.iter().map(|holder| format!("{holder} {}", holder.remedy())));
+    found
+}
+
+/// About a pool. The operator watches the pods of agents, which this program does not read.
+pub(super) fn of_pool(pool: &GpuPool) -> Option<String> {
+    let conditions = pool.status.iter().flat_map(|s| &s.conditions);
+    let silent = conditions.clone().find(|c| c.type_ == "AgentSilent" && c.status == "True")?;
+    Some(format!("pool {}: {}", pool.name_any(), silent.message))
+}

@@ -1,0 +1,139 @@
+//! One device: its name in words, its state and its owner.
+
+use gputenancy_crds::{DeviceState as Reported, GpuSpec, GpuState, Health, ShareGroup, Sharing, SharingMode, names};
+use gputenancy_plan::resource_name;
+use kube::ResourceExt as _;
+
+use super::model::{DeviceState, DeviceStatus, PodReference};
+use crate::world::World;
+
+/// A GPU with the desired state of it and what decides about its devices.
+#[derive(Clone, Copy)]
+pub(super) struct GpuView<'a> {
+    pub world: &'a World,
+    /// `None`: the platform does not manage it.
+    pub spec: Option<&'a GpuSpec>,
+    pub state: &'a GpuState,
+    /// The Node is Ready, and the agent reports.
+    pub answers: bool,
+}
+
+/// All devices of a GPU, by start or number.
+pub(super) fn devices(gpu: GpuView<'_>) -> Vec<DeviceStatus> {
+    let GpuView { spec, state, .. } = gpu;
+    let mut devices = Vec::new();
+    for instance in &state.instances {
+        let listed = spec.into_iter().flat_map(|s| &s.instances);
+        let listed = listed.clone().find(|i| i.start == instance.start && i.profile == instance.profile);
+        let resource = listed.map_or_else(|| names::mig_resource(&instance.profile), |i| i.resource_name());
+        let words = format!("{} at {}", instance.profile, instance.start);
+        devices.push(device(gpu, words, instance.start, resource, &instance.device));
+    }
+    // while MIG is being turned on or off, the whole GPU is no device
+    for whole in state.whole.iter().filter(|_| spec.is_none_or(|s| !s.mig)) {
+        let resource = spec.and_then(|s| s.resource.clone()).unwrap_or_else(|| names::WHOLE_GPU_RESOURCE.to_owned());
+        devices.push(device(gpu, "whole GPU".to_owned(), 0, resource, whole));
+    }
+    let sharing = spec.and_then(|s| s.sharing.as_ref());
+    for share in &state.shares {
+        let group = sharing.and_then(|s| s.group_of(share.number));
+        let words = match (sharing, group) {
+            (Some(sharing), Some(group)) => share_in_words(sharing, group, share.number),
+            _ => format!("share {}", share.number),
+        };
+        let resource = group.map(|g| g.resource.clone()).unwrap_or_default();
+        devices.push(device(gpu, words, share.number, resource, &share.device));
+    }
+    devices.sort_by_key(|d| d.start);
+    devices
+}
+
+fn share_in_words(sharing: &Sharing, group: &ShareGroup, number: i32) -> String {
+    let parts = [group.memory.as_ref().map(ToString::to_string), group.compute.map(|c| format!("{c} %"))];
+    let parts = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
+    let parts = if parts.is_empty() { parts } else { format!(" ({parts})") };
+    match sharing.mode {
+        SharingMode::TimeSlice => format!("time-slice {number} of {}", sharing.numbers().len()),
+        SharingMode::Mps => format!("MPS share {number}{parts}"),
+        SharingMode::Fraction => format!("fraction {number}{parts}"),
+    }
+}
+
+fn device(gpu: GpuView<'_>, words: String, start: i32, listed: String, reported: &Reported) -> DeviceStatus {
+    // a device under canary verification has the name that it will have
+    let resource = reported.resource.clone().filter(|r| !names::is_canary_resource(r)).unwrap_or(listed);
+    let (state, note) = state(gpu, start, reported);
+    let pod = reported.owner.as_ref().map(|owner| PodReference {
+        namespace: owner.namespace.clone(),
+        name: owner.pod.clone(),
+        container: owner.container.clone(),
+    });
+    DeviceStatus {
+        device: words,
+        start,
+        profile: profile_of(gpu.world, &resource),
+        resource,
+        state,
+        tenant: pod.as_ref().and_then(|p| tenant_of(gpu.world, &p.namespace)),
+        pod,
+        processes: reported.clients,
+        note,
+    }
+}
+
+/// The state, counted as the operator counts it, and what the state alone does not say.
+fn state(gpu: GpuView<'_>, start: i32, device: &Reported) -> (DeviceState, Option<String>) {
+    let GpuView { spec, state, answers, .. } = gpu;
+    let Some(spec) = spec else {
+        let note = "not managed: neither changed nor advertised";
+        return (DeviceState::Unmanaged, Some(note.to_owned()));
+    };
+    let phase = spec.change.as_ref().map(|c| format!(" ({:?})", c.phase)).unwrap_or_default();
+    let canary = spec.trial.contains(&start) || device.resource.as_deref().is_some_and(names::is_canary_resource);
+    let unhealthy = (state.health != Health::Healthy).then(|| health(state));
+    let owned = device.owner.is_some();
+    let note = if canary {
+        Some("canary pod verifies it".to_owned())
+    } else if !answers {
+        Some(if owned { "as last reported: the agent is silent" } else { "the agent is silent" }.to_owned())
+    } else if unhealthy.is_some() {
+        unhealthy
+    } else if spec.hold.contains(&start) {
+        Some(if owned { format!("removed after its pod{phase}") } else { format!("withdrawn for a change{phase}") })
+    } else if !device.allocatable && !owned {
+        Some("not allocatable in kubelet".to_owned())
+    } else {
+        None
+    };
+    let state = match (owned && !canary, note.is_some()) {
+        (true, _) => DeviceState::Used,
+        (false, false) => DeviceState::Free,
+        (false, true) => DeviceState::Withdrawn,
+    };
+    (state, note)
+}
+
+/// Health of a GPU in words, such as `GPU Unhealthy: Xid 79`.
+pub(super) fn health(state: &GpuState) -> String {
+    let fault = state.fault.as_ref().map(|f| format!(": {f}")).unwrap_or_default();
+    format!("GPU {:?}{fault}", state.health)
+}
+
+/// The first profile, by name, with this resource.
+fn profile_of(world: &World, resource: &str) -> Option<String> {
+    let has = |name: &String, spec| resource_name(name, spec) == resource;
+    let profiles = world.fleet.profiles.iter().map(|p| (p.name_any(), &p.spec));
+    profiles.filter(|(name, spec)| has(name, spec)).map(|(name, _)| name).min()
+}
+
+/// The tenant that lists a namespace, or that still has it.
+fn tenant_of(world: &World, namespace: &str) -> Option<String> {
+    let kept = || {
+        let keeps = |t: &&gputenancy_crds::GpuTenant| {
+            let mut namespaces = t.status.iter().flat_map(|s| &s.namespaces);
+            namespaces.any(|n| n.name == namespace && n.phase != "Foreign")
+        };
+        world.tenants.iter().find(keeps).map(|t| t.name_any())
+    };
+    world.tenant_of(namespace).or_else(kept)
+}

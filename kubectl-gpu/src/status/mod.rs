@@ -1,0 +1,15 @@
+//! Status of the fleet: nodes, GPUs, devices and the pods that own them. [`report`] is pure, from objects to a report.
+
+mod attention;
+mod device;
+mod filter;
+mod model;
+mod report;
+mod unallocated;
+
+pub use filter::Filter;
+pub use model::{
+    AgentStatus, DeviceCounts, DeviceState, DeviceStatus, FleetStatus, GpuStatus, NodeStatus, PodReference, PoolStatus,
+    Unallocated,
+};
+pub use report::report;

@@ -1,0 +1,201 @@
+//! `status`: a row for each device of a fleet with every mode of sharing.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests panic with what they found")]
+
+use std::{collections::BTreeSet, process::Command};
+
+use gputenancy_crds::GpuPool;
+use kubectl_gpu::{
+    input::{Object, Text, documents},
+    render, snapshot,
+    status::{DeviceCounts, DeviceState, Filter, FleetStatus, GpuStatus, report},
+    world::World,
+};
+use serde_json::json;
+
+const SHARING: &str = include_str!("fixtures/sharing.yaml");
+
+fn world(text: &str) -> World {
+    World::of(documents(&[Text { name: "sharing.yaml".into(), text: text.into() }]).unwrap())
+}
+
+fn all(world: &World) -> FleetStatus {
+    report(world, &Filter::default()).unwrap()
+}
+
+fn plain(report: &FleetStatus) -> String {
+    anstream::adapter::strip_str(&render::status(report)).to_string()
+}
+
+fn gpu<'a>(report: &'a FleetStatus, node: &str, index: i32) -> &'a GpuStatus {
+    let node = report.nodes.iter().find(|n| n.node == node).unwrap();
+    node.gpus.iter().find(|g| g.gpu == index).unwrap()
+}
+
+fn states(gpu: &GpuStatus) -> Vec<(i32, DeviceState)> {
+    gpu.devices.iter().map(|d| (d.start, d.state)).collect()
+}
+
+#[test]
+fn status_shows_every_device_with_its_pod() {
+    let report = all(&world(SHARING));
+    insta::assert_snapshot!(plain(&report));
+    insta::assert_json_snapshot!("status_as_json", report);
+}
+
+#[test]
+fn status_counts_each_device_once() {
+    let report = all(&world(SHARING));
+    let DeviceCounts { total, used, free, withdrawn } = report.devices;
+    assert_eq!(total, used + free + withdrawn);
+    let rows = report.nodes.iter().flat_map(|n| &n.gpus).flat_map(|g| &g.devices);
+    assert_eq!(rows.filter(|d| d.state != DeviceState::Unmanaged).count(), total);
+    let sum = |number: fn(&DeviceCounts) -> usize| report.pools.iter().map(|p| number(&p.devices)).sum::<usize>();
+    assert_eq!((sum(|c| c.used), sum(|c| c.free), sum(|c| c.withdrawn)), (used, free, withdrawn));
+}
+
+#[test]
+fn status_of_a_silent_agent_offers_nothing() {
+    let report = all(&world(SHARING));
+    let devices = [gpu(&report, "gpu-2", 0), gpu(&report, "gpu-2", 1)].map(states);
+    assert_eq!(devices, [[(0, DeviceState::Used)], [(0, DeviceState::Withdrawn)]]);
+    assert_eq!(report.silent_agents, 2, "gpu-2, and gpu-3 without an agent");
+}
+
+#[test]
+fn status_of_a_changing_gpu_shows_withdrawn_devices() {
+    use DeviceState::{Free, Used, Withdrawn};
+    let report = all(&world(SHARING));
+    let expected = [(0, Free), (1, Free), (2, Free), (3, Free), (4, Used), (5, Withdrawn), (6, Withdrawn)];
+    assert_eq!(states(gpu(&report, "gpu-1", 5)), expected);
+}
+
+#[test]
+fn canary_device_is_withdrawn_although_the_canary_pod_owns_it() {
+    let canary = "gputenancy.io/canary_1_1";
+    let free = "gi: 8, ci: 0, device: {resource: nvidia.com/mig-1g.10gb, allocatable: true}";
+    let owned = format!(
+        "gi: 8, ci: 0, device: {{resource: {canary}, allocatable: true, owner: {{namespace: s, pod: canary, container: c}}}}"
+    );
+    let changed = SHARING.replacen(free, &owned, 1);
+    assert_ne!(changed, SHARING);
+    let report = all(&world(&changed));
+    let device = &gpu(&report, "gpu-1", 1).devices[1];
+    assert_eq!((device.state, device.resource.as_str()), (DeviceState::Withdrawn, "nvidia.com/mig-1g.10gb"));
+}
+
+#[test]
+fn slices_that_no_profile_can_use_are_stranded() {
+    let parts = |text: &str, gpu_index: i32| {
+        let report = all(&world(text));
+        let parts = &gpu(&report, "gpu-1", gpu_index).unallocated;
+        parts.iter().map(|u| (u.memory_slices.clone(), u.stranded)).collect::<Vec<_>>()
+    };
+    // beside 2 × 1g and 3g there are two slices of compute and of memory
+    assert_eq!(parts(SHARING, 1), [(vec![2, 3], false)]);
+    assert_eq!(parts(SHARING, 5), [(vec![7], true)]);
+    let without_1g = SHARING.replacen("profiles: [gpu, mig-1g, mig-3g,", "profiles: [gpu, mig-3g,", 1);
+    assert_eq!(parts(&without_1g, 1), [(vec![2, 3], true)]);
+    assert_eq!(all(&world(&without_1g)).pools[0].stranded_slices, 3);
+}
+
+#[test]
+fn stranded_slices_are_those_that_instances_cannot_cover_together() {
+    // 4g at 0 leaves three slices of compute and four of memory: with 2g only, one instance at 4 fits
+    let one_4g = "instances: [{start: 0, profile: 4g.40gb, gi: 1, ci: 0, device: {}}]";
+    let text = SHARING
+        .replace("device: {mig: {profile: 1g.10gb}}", "device: {mig: {profile: 2g.20gb}}")
+        .replace("profiles: [gpu, mig-1g, mig-3g,", "profiles: [gpu, mig-1g,")
+        .replace("name: 3g.40gb, slices: 3,", "name: 4g.40gb, slices: 4,");
+    let from = text.rfind("        - uuid: GPU-1-5\n          index").unwrap();
+    let instances = text[from..].find("instances:").unwrap() + from;
+    let end = text[from..].find("  - apiVersion").unwrap() + from;
+    let text = format!("{}{one_4g}\n{}", &text[..instances], &text[end..]);
+    let report = all(&world(&text));
+    let parts = &gpu(&report, "gpu-1", 5).unallocated;
+    let found: Vec<_> = parts.iter().map(|u| (u.part.as_str(), u.stranded)).collect();
+    assert_eq!(found, [("memory slices 4-5", false), ("memory slices 6-7", true)]);
+}
+
+#[test]
+fn parts_beside_shares_are_what_the_planner_can_still_place() {
+    let report = all(&world(SHARING));
+    let part = |index: i32| {
+        let [part] = gpu(&report, "gpu-1", index).unallocated.as_slice() else { panic!("GPU {index}") };
+        (part.memory_mib, part.compute_percent, part.stranded)
+    };
+    // 80 GiB - 700 MiB - 3 × (20 GiB + 512 MiB); a fourth share needs 30 %
+    assert_eq!(part(3), (Some(81_920 - 700 - 3 * (20_480 + 512)), Some(10), true));
+    assert_eq!(part(4), (Some(81_920 - 700 - 3 * (10_240 + 512)), Some(25), false));
+    assert!(gpu(&report, "gpu-1", 2).unallocated.is_empty(), "time-slices have no parts");
+}
+
+#[test]
+fn status_by_pool_and_node_shows_these_only() {
+    let world = world(SHARING);
+    let nodes = |pool: Option<&str>, node: Option<&str>| {
+        let filter = Filter { pool: pool.map(Into::into), node: node.map(Into::into) };
+        report(&world, &filter).map(|r| {
+            let names = r.nodes.iter().map(|n| n.node.clone()).collect::<Vec<_>>().join(" ");
+            (names, r.pools.len())
+        })
+    };
+    assert_eq!(nodes(Some("inference"), None), Ok(("gpu-1 gpu-2".into(), 1)));
+    assert_eq!(nodes(Some("research"), None), Ok(("gpu-3".into(), 1)));
+    assert_eq!(nodes(None, Some("gpu-4")), Ok(("gpu-4".into(), 0)));
+    assert_eq!(nodes(Some("research"), Some("gpu-1")), Ok((String::new(), 0)));
+    assert!(nodes(Some("gone"), None).unwrap_err().contains("there is no GpuPool"));
+    assert!(nodes(None, Some("gone")).unwrap_err().contains("kubectl get gpunodes"));
+}
+
+#[test]
+fn status_names_a_node_of_two_pools_and_silent_agents_of_the_operator() {
+    let both = SHARING.replacen(
+        "metadata: {name: gpu-1, labels: {example.com/gpus: a100}}",
+        "metadata: {name: gpu-1, labels: {example.com/gpus: a100, example.com/more: h100}}",
+        1,
+    );
+    let both = both.replacen(
+        "{example.com/gpus: h100}}\n      profiles: [gpu]",
+        "{example.com/more: h100}}\n      profiles: [gpu]",
+        1,
+    );
+    let mut world = world(&both);
+    let message = "gpu-1: the agent has no pod there";
+    let mut pool: GpuPool = world.pool("research").unwrap().clone();
+    pool.status = serde_json::from_value(json!({"conditions": [{
+        "type": "AgentSilent", "status": "True", "reason": "Silent", "message": message, "lastTransitionTime": "2026-11-25T08:00:00Z",
+    }]})).unwrap();
+    world.fleet.pools.retain(|p| p.metadata.name.as_deref() != Some("research"));
+    world.put(Object::Pool(Box::new(pool)));
+    let report = all(&world);
+    let found: BTreeSet<&str> = report.attention.iter().map(String::as_str).collect();
+    assert!(found.contains(format!("pool research: {message}").as_str()), "{found:?}");
+    assert!(
+        found.iter().any(|line| line.starts_with("node gpu-1: selected by the pools inference, research")),
+        "{found:?}"
+    );
+    assert_eq!(report.nodes[0].pool, None);
+}
+
+#[test]
+fn status_of_a_snapshot_is_that_of_its_cluster() {
+    let cluster = world(SHARING);
+    let again = world(&snapshot::to_yaml(&cluster).unwrap());
+    assert_eq!(all(&again), all(&cluster));
+}
+
+#[test]
+fn status_as_a_program_reads_a_snapshot() {
+    let run = |words: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_kubectl-gpu"));
+        program.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures")).env("KUBECONFIG", "/nonexistent");
+        program.arg("status").args(words).args(["--snapshot", "sharing.yaml"]).output().unwrap()
+    };
+    let table = run(&[]);
+    assert_eq!(String::from_utf8(table.stdout).unwrap(), plain(&all(&world(SHARING))));
+    let json: FleetStatus = serde_json::from_slice(&run(&["-o", "json"]).stdout).unwrap();
+    assert_eq!(json, all(&world(SHARING)));
+    let unknown = run(&["--pool", "gone"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(String::from_utf8(unknown.stderr).unwrap().contains("--pool gone"));
+}
