@@ -3,14 +3,17 @@
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use clap::Parser;
+use gputenancy_crds::DurationText;
 use gputenancy_service::logging::LogArgs;
 
 use crate::{
     environment::Enforcement,
     gpu::{DriverRoot, NodePaths},
+    handover::Policy,
     kubelet,
 };
 
@@ -35,6 +38,13 @@ pub struct Args {
     /// Values that tenants may use in `NVIDIA_DRIVER_CAPABILITIES`.
     #[arg(long, env = "DRIVER_CAPABILITIES", value_delimiter = ',', default_value = "compute,utility")]
     pub driver_capabilities: Vec<String>,
+    /// What happens to processes that still use a device after kubelet forgot their pod: the device stays withdrawn until they end
+    /// (`wait`), or they are killed after the deadline.
+    #[arg(long, env = "UNATTRIBUTED_PROCESSES", value_enum, ignore_case = true, default_value_t)]
+    pub unattributed_processes: Policy,
+    /// How long such processes are waited for before they are killed, such as `90s`, `10m` or `1h`.
+    #[arg(long, env = "UNATTRIBUTED_DEADLINE", default_value = "10m", value_parser = duration)]
+    pub unattributed_deadline: Duration,
     /// The container runtime's socket on the host. Default: the first of the usual paths that exists.
     #[arg(long, env = "RUNTIME_SOCKET")]
     pub runtime_socket: Option<PathBuf>,
@@ -47,6 +57,10 @@ pub struct Args {
     /// Flags of the log.
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    DurationText::parse(text).and_then(|text| text.get()).map_err(|error| error.to_string())
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
@@ -88,6 +102,18 @@ mod tests {
         let local: Vec<_> = roots.iter().map(|root| root.local.to_str().unwrap()).collect();
         assert_eq!(local, ["/run/nvidia/driver", "/host/run/nvidia/driver", "/host/"]);
         assert_eq!(args(&["--driver-root=/opt/nvidia"]).paths().driver_roots.len(), 1);
+    }
+
+    #[test]
+    fn unattributed_processes_are_waited_for_unless_the_flags_say_otherwise() {
+        let flags = |more: &[&str]| {
+            let args = args(more);
+            (args.unattributed_processes, args.unattributed_deadline.as_secs())
+        };
+        assert_eq!(flags(&[]), (Policy::Wait, 600));
+        let more = ["--unattributed-processes=Terminate", "--unattributed-deadline=1m30s"];
+        assert_eq!(flags(&more), (Policy::Terminate, 90));
+        assert!(Args::try_parse_from(["agent", "--node-name=n", "--unattributed-deadline=soon"]).is_err());
     }
 
     #[test]

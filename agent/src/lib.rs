@@ -1,12 +1,14 @@
 //! The node agent.
 //!
-//! [`gpu`] reads and changes GPUs through NVML, [`partition`] decides how, [`kubelet`] advertises the devices, [`environment`] checks the
-//! variables of tenants' containers, and [`report`] writes `GpuNode.status`.
+//! [`gpu`] reads and changes GPUs through NVML, [`partition`] decides how, [`kubelet`] advertises the devices, [`handover`] keeps devices
+//! from containers while other pods use them, [`environment`] checks the variables of tenants' containers, and [`report`] writes
+//! `GpuNode.status`.
 
 pub mod args;
 pub mod device;
 pub mod environment;
 pub mod gpu;
+pub mod handover;
 pub mod health;
 pub mod kubelet;
 pub mod metrics;

@@ -28,6 +28,7 @@ pub struct Metrics {
     status_writes: Counter,
     status_failures: Counter,
     refused_allocations: Counters<1>,
+    terminated_processes: Counter,
     hidden_variables: Counters<2>,
     unchecked_environments: Gauge,
 }
@@ -51,6 +52,11 @@ impl Default for Metrics {
                 r,
                 "refused_allocations",
                 "Allocations by kubelet that the agent refused, by reason",
+            ),
+            terminated_processes: register(
+                r,
+                "terminated_processes",
+                "Processes that were killed because they kept a device after kubelet forgot their pod",
             ),
             hidden_variables: register(
                 r,
@@ -98,6 +104,11 @@ impl Metrics {
     /// An allocation by kubelet was refused.
     pub fn refused_allocation(&self, reason: &'static str) {
         self.refused_allocations.get_or_create(&[("reason", reason.into())]).inc();
+    }
+
+    /// A process was killed because it kept a device.
+    pub fn terminated_process(&self) {
+        self.terminated_processes.inc();
     }
 
     /// Counts the devices.

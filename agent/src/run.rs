@@ -25,8 +25,9 @@ use crate::{
         Calls, Deadlines, NvmlThread, Scan,
         process_origin::{LOGS, Origins, command},
     },
+    handover::{HandoverCheck, Policy, ProcessPolicy, Terminator},
     health::Health,
-    kubelet::{self, requests::PodRequests},
+    kubelet::{self, pod_resources::PodResources, requests::PodRequests},
     metrics::Metrics,
     partition::{PartitionState, Reconciler},
     pod_watch,
@@ -99,15 +100,18 @@ pub async fn run(args: Args) -> Result<(), Error> {
         metrics: metrics.clone(),
     };
     let (kubelet, view, state) = (channels.kubelet.subscribe(), channels.view.clone(), channels.state.clone());
-    let reconciler = Reconciler::new(nvml, metrics.clone(), kubelet, view, state);
+    let origins = Origins { proc_root: "/proc".into(), logs: args.plugin.host_root.join(LOGS) };
+    let processes = process_policy(&args, &origins, &metrics);
+    let reconciler = Reconciler::new(nvml.clone(), metrics.clone(), kubelet, view, state, processes);
+    let handover = HandoverCheck::through(nvml, origins.clone());
     let stop = CancellationToken::new();
     shutdown::on_signal(stop.clone())?;
     let mut writer = Writer::new(Api::<GpuNode>::all(client.clone()), node_name, metrics.clone());
-    let mut plugin = std::pin::pin!(plugin(&args, &client, &channels, metrics.clone(), stop.clone()).fuse());
+    let mut plugin = std::pin::pin!(plugin(&args, &client, &channels, handover, metrics.clone(), stop.clone()).fuse());
     tokio::select! {
         () = gpu_node::watch(client.clone(), node_name, &boot_id, &channels.watched) => {}
         () = partition(reconciler, &channels, &heartbeat) => {}
-        () = report(&args, &channels, &calls, &mut writer, &boot_id) => {}
+        () = report(&origins, &channels, &calls, &mut writer, &boot_id) => {}
         () = check_environments(&args, &client, &channels, &metrics) => {}
         () = rights::keep(asking, refused, lacks, metrics.clone()) => {}
         served = endpoints::serve(args.http, health, stop.clone()) => served?,
@@ -122,6 +126,20 @@ pub async fn run(args: Args) -> Result<(), Error> {
     // last: the plugin lowers the node's allocatable, which is more urgent
     writer.write_stopped(Timestamp::now()).await;
     Ok(())
+}
+
+/// How processes are found, and whether those that keep a device are ended.
+fn process_policy(args: &Args, origins: &Origins, metrics: &Metrics) -> ProcessPolicy {
+    let terminator = || Terminator {
+        deadline: args.unattributed_deadline,
+        origins: origins.clone(),
+        pod_resources: PodResources::at(&args.plugin.pod_resources_socket()),
+        metrics: metrics.clone(),
+    };
+    ProcessPolicy {
+        origins: origins.clone(),
+        terminator: (args.unattributed_processes == Policy::Terminate).then(terminator),
+    }
 }
 
 async fn partition(mut reconciler: Reconciler, channels: &Channels, heartbeat: &watch::Sender<Instant>) {
@@ -170,7 +188,7 @@ fn idle_scan(scans: &mut u32) -> Scan {
     if scans.is_multiple_of(FULL_SCAN_EVERY) { Scan::Full } else { Scan::Quick }
 }
 
-async fn report(args: &Args, channels: &Channels, calls: &Calls, writer: &mut Writer, boot_id: &str) {
+async fn report(origins: &Origins, channels: &Channels, calls: &Calls, writer: &mut Writer, boot_id: &str) {
     let (mut state, mut view) = (channels.state.subscribe(), channels.view.subscribe());
     let (mut kubelet, mut watched) = (channels.kubelet.subscribe(), channels.watched.subscribe());
     let known = watched.wait_for(|watched| watched.desired.is_some()).await;
@@ -179,7 +197,6 @@ async fn report(args: &Args, channels: &Channels, calls: &Calls, writer: &mut Wr
     let mut conditions = earlier.conditions.clone();
     writer.continue_from(first);
     let (mut limit, mut overwritten) = (RateLimit::new(Instant::now()), 0);
-    let origins = Origins { proc_root: "/proc".into(), logs: args.plugin.host_root.join(LOGS) };
     let origin = |pid: u32| (command(&origins.proc_root, pid), origins.of(pid));
     loop {
         let next = {
@@ -236,7 +253,14 @@ async fn report(args: &Args, channels: &Channels, calls: &Calls, writer: &mut Wr
 }
 
 /// The device plugin, once the driver is found.
-async fn plugin(args: &Args, client: &Client, channels: &Channels, metrics: Metrics, stop: CancellationToken) {
+async fn plugin(
+    args: &Args,
+    client: &Client,
+    channels: &Channels,
+    handover: HandoverCheck,
+    metrics: Metrics,
+    stop: CancellationToken,
+) {
     let mut state = channels.state.subscribe();
     let driver_root = |state: &PartitionState| state.inventory.as_ref()?.driver_root.clone();
     let found = stop.run_until_cancelled(state.wait_for(|state| driver_root(state).is_some())).await;
@@ -245,6 +269,7 @@ async fn plugin(args: &Args, client: &Client, channels: &Channels, metrics: Metr
         devices: channels.view.subscribe(),
         requests: channels.requests.subscribe(),
         kubelet: channels.kubelet.clone(),
+        handover,
     };
     tokio::select! {
         () = kubelet::run(args.plugin.clone(), driver_root.host, client.clone(), exchange, metrics, stop) => {}

@@ -17,7 +17,7 @@ use gputenancy_agent::{
     gpu::{Deadlines, NvmlError, faults::RecordedFault},
 };
 use gputenancy_crds::{AgentStep, GpuSpec, Health, Partitioner};
-use silicon::{Store, attach::attach, clients, fault::Effect};
+use silicon::fault::Effect;
 
 const OLD: &[(i32, &str)] = &[(0, "1g.10gb"), (1, "1g.10gb"), (4, "3g.40gb")];
 const NEW: &[(i32, &str)] = &[(0, "1g.10gb"), (2, "2g.20gb"), (4, "2g.20gb")];
@@ -456,23 +456,4 @@ async fn partitioning_process() {
     let mut agent = Agent::on(&PathBuf::from(root));
     agent.want(&std::env::var("PARTITION_GPU").unwrap(), true, NEW);
     assert_eq!(agent.converge().await.step, AgentStep::Steady);
-}
-
-/// Not a test: a process on a GPU.
-#[test]
-fn client_process() {
-    let Some(state) = std::env::var_os("CLIENT_STATE") else { return };
-    let gi = std::env::var("CLIENT_GI").unwrap().parse().unwrap();
-    let store = Store::new(PathBuf::from(state));
-    let client = clients::Client {
-        pid: 0,
-        gpu: 0,
-        instance: Some((gi, 0)),
-        memory: 1 << 20,
-        name: "client".into(),
-        owner: "test".into(),
-    };
-    let _attachment = attach(&store, &client, &[]).unwrap();
-    println!("attached");
-    std::thread::sleep(Duration::from_mins(10));
 }

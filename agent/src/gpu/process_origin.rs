@@ -75,6 +75,14 @@ fn is_alive(stat: &str) -> bool {
     state.is_some_and(|state| !matches!(state, 'Z' | 'X' | 'x'))
 }
 
+/// Start of a process, in clock ticks since the node booted: with the id it identifies a process. `None` if it has ended.
+pub fn start_time(proc_root: &Path, pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(proc_root.join(pid.to_string()).join("stat")).ok()?;
+    // field 22 of proc_pid_stat(5); the third follows the command
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(19)?.parse().ok()
+}
+
 /// The command of a process, or `unknown`.
 pub fn command(proc_root: &Path, pid: u32) -> String {
     let name = fs::read_to_string(proc_root.join(pid.to_string()).join("comm")).unwrap_or_default();
@@ -120,6 +128,13 @@ mod tests {
         let found = [7, 8, 9, 10, 11, 12].map(|pid| origins.of(pid));
         let main = Origin::Pod(Some(main));
         assert_eq!(found, [main.clone(), Origin::Node, Origin::Ended, Origin::Ended, main, Origin::Pod(None)]);
+    }
+
+    #[test]
+    fn start_time_is_the_twenty_second_field() {
+        let stat = "7 (train (1) x) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 8675309 1024 1";
+        let (_root, origins) = node(&[(7, stat, ""), (8, "8 (x) S 1", "")]);
+        assert_eq!([7, 8, 9].map(|pid| start_time(&origins.proc_root, pid)), [Some(8_675_309), None, None]);
     }
 
     #[test]

@@ -63,8 +63,9 @@ pub struct NvmlThread {
 impl NvmlThread {
     /// Starts the thread. The library is opened at the first request, and again after the driver was reloaded.
     pub fn start(paths: NodePaths, calls: Calls, deadlines: Deadlines) -> std::io::Result<Self> {
-        // room for one: a caller that gave up on a hanging call must not leave a queue behind
-        let (requests, receiver) = sync_channel(1);
+        // a place each for the reconciler and for the check of an allocation, which wait for their answers: a caller that gave up on a
+        // hanging call must not leave a queue behind
+        let (requests, receiver) = sync_channel(2);
         let observer = calls.clone();
         thread::Builder::new().name("nvml".into()).spawn(move || run(&paths, &observer, &receiver))?;
         Ok(Self { requests, calls, deadlines })

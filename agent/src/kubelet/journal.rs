@@ -10,7 +10,10 @@ use super::{
     device_list::{DeviceList, DeviceLists},
     preferred::Candidate,
 };
-use crate::device::{Device, DeviceId, DeviceOwner, Owners};
+use crate::{
+    device::{Device, DeviceId, DeviceOwner, Owners},
+    handover::Unattributed,
+};
 
 /// An allocation for which kubelet reports no owner by then has failed in kubelet.
 pub const ALLOCATION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,6 +38,21 @@ pub enum Refusal {
     /// It was allocated before, and kubelet does not report whether that container still has it.
     #[error("device {0} may be allocated to a container: kubelet's pod resources API does not answer: {1}")]
     Unknown(DeviceId, String),
+    /// A process of another pod uses it, or one of no pod.
+    #[error(
+        "device {id} is still in use by {process} (command {command}): it is free when that process has ended; wait, or end it"
+    )]
+    InUse {
+        /// The device.
+        id: DeviceId,
+        /// The process.
+        process: Unattributed,
+        /// Its command.
+        command: String,
+    },
+    /// NVML does not list its processes.
+    #[error("device {0} may be in use by another pod: NVML does not list its processes: {1}")]
+    Unchecked(DeviceId, String),
 }
 
 impl Refusal {
@@ -44,6 +62,8 @@ impl Refusal {
             Self::NotOffered(_) => "NotOffered",
             Self::Held { .. } => "Held",
             Self::Unknown(..) => "Unknown",
+            Self::InUse { .. } => "InUse",
+            Self::Unchecked(..) => "Unchecked",
         }
     }
 }
@@ -75,6 +95,11 @@ impl AllocationJournal {
     /// Records the devices, before they are published.
     pub fn set_devices<'a>(&self, devices: impl IntoIterator<Item = &'a Device>) {
         self.entries().devices = devices.into_iter().map(|device| (device.id.clone(), device.clone())).collect();
+    }
+
+    /// All recorded devices.
+    pub fn devices(&self) -> BTreeMap<DeviceId, Device> {
+        self.entries().devices.clone()
     }
 
     /// The recorded devices that are published, withdrawn or allocated.
@@ -144,8 +169,13 @@ impl AllocationJournal {
         Ok(devices)
     }
 
-    /// The devices that kubelet can choose from, some of which are `allocated`.
-    pub fn candidates(&self, ids: &[DeviceId], allocated: &BTreeSet<DeviceId>) -> Vec<Candidate> {
+    /// The devices that kubelet can choose from, some of which are `allocated` or `occupied`.
+    pub fn candidates(
+        &self,
+        ids: &[DeviceId],
+        allocated: &BTreeSet<DeviceId>,
+        occupied: &BTreeSet<DeviceId>,
+    ) -> Vec<Candidate> {
         let entries = self.entries();
         let used = |gpu: &str| {
             let devices = entries.devices.values().filter(|device| device.gpu_uuid == gpu);
@@ -161,6 +191,7 @@ impl AllocationJournal {
                 numa: device.and_then(|device| device.numa),
                 start: device.and_then(|device| device.mig.as_ref()).map_or(0, |mig| mig.start),
                 allocated: allocated.contains(id),
+                occupied: occupied.contains(id),
                 withdrawn: device.is_none() || entries.withdrawn.contains(id),
             }
         };

@@ -33,6 +33,7 @@ use super::{
 };
 use crate::{
     device::{DeviceId, DeviceView, KubeletView, Owners},
+    handover::HandoverCheck,
     metrics::Metrics,
     send_if_changed,
 };
@@ -51,6 +52,8 @@ pub struct Channels {
     pub requests: watch::Receiver<Option<PodRequests>>,
     /// How kubelet uses the devices.
     pub kubelet: watch::Sender<KubeletView>,
+    /// Reads the processes on devices at each allocation.
+    pub handover: HandoverCheck,
 }
 
 /// Serves kubelet until `stop`, then lowers allocatable to zero and returns. `driver_root` is the driver's root on the host.
@@ -374,6 +377,7 @@ impl<'a> Manager<'a> {
         let plugin = Plugin {
             resource: resource.to_owned(),
             lookup: self.lookup.clone(),
+            handover: self.channels.handover.clone(),
             list: list.subscribe(),
             watchers: watchers.clone(),
             config: self.config.clone(),

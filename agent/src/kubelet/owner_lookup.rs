@@ -31,23 +31,24 @@ pub struct OwnerLookup {
 
 impl OwnerLookup {
     /// The devices that containers have; of `ids` those in the journal if kubelet does not answer.
-    pub async fn allocated(&self, ids: &[DeviceId]) -> BTreeSet<DeviceId> {
-        self.owners().await.map_or_else(|_| self.journal.allocated(ids), |owners| owners.into_keys().collect())
+    pub fn allocated(&self, ids: &[DeviceId], owners: Option<&Owners>) -> BTreeSet<DeviceId> {
+        owners.map_or_else(|| self.journal.allocated(ids), |owners| owners.keys().cloned().collect())
     }
 
-    /// Checks that no container has one of these devices.
+    /// Checks that no container has one of these devices, and returns all owners; none if kubelet does not answer.
     ///
     /// # Errors
     /// When a container has one, or when the journal has one and kubelet does not answer.
-    pub async fn check_free(&self, ids: &[DeviceId]) -> Result<(), Refusal> {
+    pub async fn check_free(&self, ids: &[DeviceId]) -> Result<Owners, Refusal> {
         let mut attempt = 1;
         loop {
             match self.owners().await {
-                Ok(owners) => return without_owner(ids, &owners),
+                Ok(owners) => return without_owner(ids, &owners).map(|()| owners),
                 Err(_) if attempt < ATTEMPTS => attempt += 1,
                 Err(status) => {
                     let allocated = self.journal.allocated(ids).pop_first();
-                    return allocated.map_or(Ok(()), |id| Err(Refusal::Unknown(id, status.message().to_owned())));
+                    return allocated
+                        .map_or(Ok(Owners::new()), |id| Err(Refusal::Unknown(id, status.message().to_owned())));
                 }
             }
             tokio::time::sleep(RETRY).await;

@@ -1,9 +1,9 @@
 //! The device plugin service that kubelet calls, one for each resource.
 
-use std::{pin::Pin, sync::Arc, time::Instant};
+use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Instant};
 
 use futures::{Stream, StreamExt};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::sleep};
 use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
@@ -12,13 +12,19 @@ use super::{
     cdi,
     config::{Allocation, Config},
     device_list::{self, DeviceList},
+    journal::Refusal,
     owner_lookup::OwnerLookup,
-    preferred,
+    preferred::{self, Candidate},
     proto::plugin::{self, device_plugin_server::DevicePlugin},
     watchers::ListWatchers,
 };
 use crate::{
     device::{Device, DeviceId},
+    gpu::NvmlError,
+    handover::{
+        HandoverCheck,
+        check::{ATTEMPTS, RETRY},
+    },
     metrics::Metrics,
 };
 
@@ -29,6 +35,8 @@ pub struct Plugin {
     pub resource: String,
     /// Owners and allocations.
     pub lookup: OwnerLookup,
+    /// Processes that still use devices.
+    pub handover: HandoverCheck,
     /// The published list.
     pub list: watch::Receiver<DeviceList>,
     /// Kubelet's open `ListAndWatch` calls.
@@ -76,8 +84,7 @@ impl DevicePlugin for Plugin {
         let mut container_responses = Vec::new();
         for request in request.into_inner().container_requests {
             let available = ids(request.available_device_i_ds);
-            let allocated = self.lookup.allocated(&available).await;
-            let available = self.lookup.journal.candidates(&available, &allocated);
+            let available = self.candidates(&available).await;
             let must = ids(request.must_include_device_i_ds);
             let chosen = preferred::choose(&available, &must, usize::try_from(request.allocation_size).unwrap_or(0));
             let device_i_ds = chosen.iter().map(DeviceId::to_string).collect();
@@ -93,9 +100,7 @@ impl DevicePlugin for Plugin {
         let mut container_responses = Vec::new();
         for container in request.into_inner().container_requests {
             let ids = ids(container.devices_ids);
-            let free = self.lookup.check_free(&ids).await;
-            let devices = free.and_then(|()| self.lookup.journal.allocate(&self.resource, &ids, Instant::now()));
-            let devices = devices.map_err(|refusal| {
+            let devices = self.hand_over(&ids).await.map_err(|refusal| {
                 tracing::warn!(resource = self.resource, %refusal, "refused allocation");
                 self.metrics.refused_allocation(refusal.reason());
                 Status::failed_precondition(format!("{}: {refusal}", self.resource))
@@ -112,6 +117,51 @@ impl DevicePlugin for Plugin {
         _: Request<plugin::PreStartContainerRequest>,
     ) -> Result<Response<plugin::PreStartContainerResponse>, Status> {
         Ok(Response::new(plugin::PreStartContainerResponse {}))
+    }
+}
+
+impl Plugin {
+    /// The devices that kubelet can choose from. If NVML does not answer none counts as occupied, and `Allocate` refuses.
+    async fn candidates(&self, available: &[DeviceId]) -> Vec<Candidate> {
+        let devices = self.checked_devices(available);
+        let inventory = self.handover.processes(devices.values()).await.ok();
+        // read after the processes: a process whose pod has ended meanwhile has ended, too
+        let owners = self.lookup.owners().await.ok();
+        let allocated = self.lookup.allocated(available, owners.as_ref());
+        let owners = owners.unwrap_or_default();
+        let occupied = inventory.map(|inventory| self.handover.occupied(&devices, &inventory, &owners, &[]));
+        self.lookup.journal.candidates(available, &allocated, &occupied.unwrap_or_default().into_keys().collect())
+    }
+
+    /// Allocates devices that have no owner and that no process uses.
+    async fn hand_over(&self, requested: &[DeviceId]) -> Result<Vec<Device>, Refusal> {
+        let devices = self.checked_devices(requested);
+        let unchecked = |error: NvmlError| {
+            let id = requested.first().cloned().unwrap_or_else(|| DeviceId::new(""));
+            Refusal::Unchecked(id, error.to_string())
+        };
+        let mut attempt = 1;
+        loop {
+            let inventory = self.handover.processes(devices.values()).await.map_err(unchecked)?;
+            // read after the processes: a process whose pod has ended meanwhile has ended, too
+            let owners = self.lookup.check_free(requested).await?;
+            match self.handover.refuse(&devices, &inventory, &owners, requested) {
+                Ok(()) => return self.lookup.journal.allocate(&self.resource, requested, Instant::now()),
+                Err(Refusal::InUse { .. }) if attempt < ATTEMPTS => attempt += 1,
+                Err(refusal) => return Err(refusal),
+            }
+            sleep(RETRY).await;
+        }
+    }
+
+    /// The devices that matter for a choice among `ids`: those, and all others that have not just been allocated. A pod that uses a
+    /// shared GPU without a share occupies none of the latter.
+    fn checked_devices(&self, ids: &[DeviceId]) -> BTreeMap<DeviceId, Device> {
+        let mut devices = self.lookup.journal.devices();
+        let all: Vec<DeviceId> = devices.keys().cloned().collect();
+        let allocated = self.lookup.journal.allocated(&all);
+        devices.retain(|id, _| ids.contains(id) || !allocated.contains(id));
+        devices
     }
 }
 

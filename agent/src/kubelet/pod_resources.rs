@@ -44,6 +44,12 @@ impl PodResources {
         Ok(owners(response.into_inner(), filter))
     }
 
+    /// Namespace and name of all pods that kubelet knows and that have not ended.
+    pub async fn pods(&self) -> Result<BTreeSet<(String, String)>, Status> {
+        let response = self.client.clone().list(ListPodResourcesRequest {}).await?;
+        Ok(response.into_inner().pod_resources.into_iter().map(|pod| (pod.namespace, pod.name)).collect())
+    }
+
     /// Healthy devices of kubelet's device manager, allocated or not.
     pub async fn allocatable(&self, filter: impl Fn(&str) -> bool) -> Result<ByResource, Status> {
         let response = self.client.clone().get_allocatable_resources(AllocatableResourcesRequest {}).await?;

@@ -19,6 +19,8 @@ pub struct Candidate {
     pub used: usize,
     /// A container has it, although kubelet may not know.
     pub allocated: bool,
+    /// A process of another pod uses it.
+    pub occupied: bool,
     /// It is being withdrawn.
     pub withdrawn: bool,
 }
@@ -41,21 +43,34 @@ fn rank<'a>(candidate: &'a Candidate, chosen: &[&Candidate]) -> impl Ord + use<'
     let other_node = chosen.first().is_some_and(|first| first.numa != candidate.numa);
     let same_gpu = chosen.iter().filter(|other| other.gpu == candidate.gpu).count();
     let used = Reverse(candidate.used + same_gpu);
-    (candidate.allocated, candidate.withdrawn, other_node, used, &candidate.gpu, candidate.start)
+    (candidate.allocated, candidate.occupied, candidate.withdrawn, other_node, used, &candidate.gpu, candidate.start)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn free() -> Candidate {
+        Candidate {
+            id: DeviceId::new(""),
+            gpu: String::new(),
+            numa: None,
+            start: 0,
+            used: 0,
+            allocated: false,
+            occupied: false,
+            withdrawn: false,
+        }
+    }
+
     fn slice(gpu: &str, start: u32, used: usize) -> Candidate {
         let id = DeviceId::new(format!("MIG-{gpu}-{start}"));
-        Candidate { id, gpu: gpu.to_owned(), numa: None, start, used, allocated: false, withdrawn: false }
+        Candidate { id, gpu: gpu.to_owned(), start, used, ..free() }
     }
 
     fn whole(gpu: &str, numa: i64) -> Candidate {
         let id = DeviceId::new(gpu);
-        Candidate { id, gpu: gpu.to_owned(), numa: Some(numa), start: 0, used: 0, allocated: false, withdrawn: false }
+        Candidate { id, gpu: gpu.to_owned(), numa: Some(numa), ..free() }
     }
 
     #[test]
@@ -68,6 +83,18 @@ mod tests {
     fn choose_avoids_withdrawn_devices() {
         let withdrawn = Candidate { withdrawn: true, ..slice("GPU-b", 0, 6) };
         assert_eq!(choose(&[withdrawn, slice("GPU-a", 3, 0)], &[], 1), [slice("GPU-a", 3, 0).id]);
+    }
+
+    #[test]
+    fn choose_avoids_occupied_devices() {
+        let occupied = Candidate { occupied: true, ..slice("GPU-b", 0, 6) };
+        let withdrawn = Candidate { withdrawn: true, ..slice("GPU-a", 3, 0) };
+        assert_eq!(choose(&[occupied.clone(), withdrawn.clone()], &[], 1), [withdrawn.id]);
+        assert_eq!(
+            choose(std::slice::from_ref(&occupied), &[], 1),
+            [occupied.id],
+            "Allocate refuses it with the reason"
+        );
     }
 
     #[test]

@@ -20,7 +20,9 @@ use crate::{
     gpu::{
         Inventory, NvmlError, NvmlThread, ObservedGpu, ObservedInstance, Operation, OperationError, Scan,
         policy::{Retry, is_driver_unloaded, retry, retry_recorded},
+        process_origin::start_time,
     },
+    handover::{ProcessPolicy, Withdrawal, withdrawal::Processes},
     metrics::Metrics,
     send_if_changed,
 };
@@ -39,6 +41,7 @@ pub struct Reconciler {
     kubelet: watch::Receiver<KubeletView>,
     devices: watch::Sender<DeviceView>,
     state: watch::Sender<PartitionState>,
+    processes: ProcessPolicy,
     /// How long a removed instance must be unused.
     proof: Duration,
     memory: Memory,
@@ -54,6 +57,8 @@ struct Memory {
     /// A removal is pending, so scans include open files.
     removing: bool,
     failures: BTreeMap<String, Failure>,
+    /// Devices that are occupied by processes of pods that do not own them.
+    withdrawal: Withdrawal,
     /// Processes that the check before a destroy found, by GPU; until an operation succeeds.
     blockers: BTreeMap<String, Vec<u32>>,
     /// GPUs with blockers that are skipped until no other GPU has an operation left.
@@ -75,8 +80,9 @@ impl Reconciler {
         kubelet: watch::Receiver<KubeletView>,
         devices: watch::Sender<DeviceView>,
         state: watch::Sender<PartitionState>,
+        processes: ProcessPolicy,
     ) -> Self {
-        Self { nvml, metrics, kubelet, devices, state, proof: PROOF, memory: Memory::default() }
+        Self { nvml, metrics, kubelet, devices, state, processes, proof: PROOF, memory: Memory::default() }
     }
 
     /// With another duration than [`PROOF`].
@@ -98,9 +104,11 @@ impl Reconciler {
     /// Reads the inventory and executes at most one operation on each GPU. True: reconcile again at once. Without a desired layout
     /// nothing is changed.
     pub async fn reconcile(&mut self, desired: Option<&DesiredLayout>, scan: Scan) -> bool {
-        let open_files = self.memory.removing || desired.is_some_and(DesiredLayout::has_withdrawn);
         let started = Instant::now();
         let owners = self.kubelet.borrow().known_owners().cloned();
+        let open_files = self.memory.removing
+            || desired.is_some_and(DesiredLayout::has_withdrawn)
+            || owners.as_ref().is_some_and(|owners| self.memory.withdrawal.needs_open_files(owners));
         let recorded = desired.filter(|_| !self.memory.faults_restored).map(|desired| desired.faults.clone());
         let inventory = match self.nvml.read(scan, open_files, recorded.unwrap_or_default()).await {
             Ok(inventory) => inventory,
@@ -121,6 +129,7 @@ impl Reconciler {
             .values()
             .any(|decision| matches!(decision, PartitionDecision::Operate(_) | PartitionDecision::Wait(..)));
         self.publish(Some(desired), inventory, owners, &decisions);
+        self.end_overdue().await;
         let operations: Vec<(String, Operation)> = decisions.into_iter().filter_map(operation).collect();
         if operations.is_empty() {
             self.memory.done.clear();
@@ -271,6 +280,12 @@ impl Reconciler {
             let mut devices: Vec<Device> =
                 pairs.filter(|_| advertiser.is_agent()).flat_map(|(spec, gpu)| devices(spec, gpu)).collect();
             cordon_conflicts(&mut devices, owners.as_ref().unwrap_or(&Owners::new()));
+            if let Some(owners) = &owners {
+                let origins = &self.processes.origins;
+                let processes =
+                    Processes { origin: &|pid| origins.of(pid), start: &|pid| start_time(&origins.proc_root, pid) };
+                self.memory.withdrawal.cordon(&mut devices, &inventory, owners, &processes, Instant::now());
+            }
             self.publish_devices(devices, advertiser);
         }
         let gpus = inventory.gpus.iter().map(|gpu| (gpu.uuid.clone(), self.progress(gpu, decisions))).collect();
@@ -284,6 +299,14 @@ impl Reconciler {
             gpus,
         };
         send_if_changed(&self.state, state);
+    }
+
+    /// Ends processes that have occupied a device for too long, if the policy permits that.
+    async fn end_overdue(&mut self) {
+        let Some(terminator) = &self.processes.terminator else { return };
+        let overdue = self.memory.withdrawal.overdue(terminator.deadline, Instant::now());
+        let killed = terminator.end(&overdue).await;
+        self.memory.withdrawal.killed(&killed, Instant::now());
     }
 
     fn progress(&self, gpu: &ObservedGpu, decisions: &Decisions) -> GpuProgress {

@@ -211,7 +211,7 @@ fn is_unattributed(
     }
     // NVML can list the process of a new pod before kubelet reports the pod, unless the device is cordoned
     let uuid = device_uuid(gpu, instance);
-    let cordoned = || input.view.devices.iter().any(|known| Some(known.id.as_str()) == uuid && known.cordoned);
+    let cordoned = || input.view.devices.iter().any(|known| Some(known.id.uuid()) == uuid && known.cordoned);
     match (origin, owner) {
         (Origin::Ended | Origin::Pod(None), _) => false,
         (Origin::Node, _) => true,

@@ -6,22 +6,25 @@ pub mod built;
 
 use std::{
     io::{BufRead, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
 use gputenancy_agent::{
     device::{DeviceView, KubeletView},
-    gpu::{Calls, Deadlines, DriverRoot, NodePaths, NvmlThread, ObservedGpu, Scan},
+    gpu::{Calls, Deadlines, DriverRoot, NodePaths, NvmlThread, ObservedGpu, Scan, process_origin::Origins},
+    handover::{HandoverCheck, ProcessPolicy, Terminator},
+    kubelet::pod_resources::PodResources,
     metrics::Metrics,
     partition::{DesiredLayout, GpuProgress, PartitionState, Reconciler},
 };
 use gputenancy_crds::{GpuNodeSpec, GpuSpec, InstanceSpec};
 use silicon::{
     Store,
+    attach::attach,
     board::Variant,
-    boards,
+    boards, clients,
     fault::{Effect, Fault},
     install::{Options, install},
     operations,
@@ -98,7 +101,7 @@ pub struct Client(Child);
 
 impl Client {
     fn start(store: &Path, gi: u32) -> Self {
-        let mut command = myself("client_process");
+        let mut command = myself("common::client_process");
         command.env("CLIENT_STATE", store).env("CLIENT_GI", gi.to_string()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -126,6 +129,7 @@ pub struct Agent {
     pub kubelet: watch::Sender<KubeletView>,
     pub view: watch::Receiver<DeviceView>,
     pub state: watch::Receiver<PartitionState>,
+    pub handover: HandoverCheck,
 }
 
 impl Agent {
@@ -139,6 +143,11 @@ impl Agent {
 
     /// An agent with these processes.
     pub fn seeing(root: &Path, proc_root: &Path, deadlines: Deadlines) -> Self {
+        Self::ending(root, proc_root, deadlines, None)
+    }
+
+    /// An agent that ends unattributed processes after this time.
+    pub fn ending(root: &Path, proc_root: &Path, deadlines: Deadlines, deadline: Option<Duration>) -> Self {
         let driver = root.join("drv");
         let paths = NodePaths {
             driver_roots: vec![DriverRoot { host: driver.clone(), local: driver }],
@@ -150,10 +159,20 @@ impl Agent {
         let (view, views) = watch::channel(DeviceView::default());
         let (state, states) = watch::channel(PartitionState::default());
         let kubelet = watch::Sender::new(KubeletView::default());
-        let reconciler = Reconciler::new(nvml, metrics, kubelet.subscribe(), view, state);
+        let origins = Origins { proc_root: proc_root.into(), logs: root.join("logs") };
+        let terminator = deadline.map(|deadline| Terminator {
+            deadline,
+            origins: origins.clone(),
+            pod_resources: PodResources::at(&root.join("kubelet.sock")),
+            metrics: metrics.clone(),
+        });
+        let processes = ProcessPolicy { origins: origins.clone(), terminator };
+        let handover = HandoverCheck::through(nvml.clone(), origins);
+        let reconciler = Reconciler::new(nvml, metrics, kubelet.subscribe(), view, state, processes);
         // one scan proves idleness
         let reconciler = reconciler.with_proof(Duration::ZERO);
-        Self { reconciler, generation: 0, desired: DesiredLayout::default(), kubelet, view: views, state: states }
+        let desired = DesiredLayout::default();
+        Self { reconciler, generation: 0, desired, kubelet, view: views, state: states, handover }
     }
 
     /// With this duration of a proof of idleness.
@@ -234,4 +253,23 @@ impl Agent {
         let view = self.view.borrow();
         view.devices.iter().filter(|device| device.advertised() && device.healthy).map(|d| d.id.to_string()).collect()
     }
+}
+
+/// Not a test: a process on a GPU.
+#[test]
+fn client_process() {
+    let Some(state) = std::env::var_os("CLIENT_STATE") else { return };
+    let gi = std::env::var("CLIENT_GI").unwrap().parse().unwrap();
+    let store = Store::new(PathBuf::from(state));
+    let client = clients::Client {
+        pid: 0,
+        gpu: 0,
+        instance: Some((gi, 0)),
+        memory: 1 << 20,
+        name: "client".into(),
+        owner: "test".into(),
+    };
+    let _attachment = attach(&store, &client, &[]).unwrap();
+    println!("attached");
+    std::thread::sleep(Duration::from_mins(10));
 }

@@ -118,11 +118,11 @@ fn journal_attributes_a_legacy_id_to_the_instance_at_that_place() {
 }
 
 #[test]
-fn candidates_count_the_used_devices_of_their_gpu() {
+fn candidates_count_the_used_devices_of_their_gpu_and_mark_occupied_ones() {
     let journal = journal(&[0, 1, 2]);
     journal.confirm([id(1)].into(), Instant::now(), Instant::now());
-    let candidates = journal.candidates(&[id(0), id(1)], &BTreeSet::new());
-    assert_eq!(candidates.iter().map(|c| c.used).collect::<Vec<_>>(), [0, 1]);
+    let candidates = journal.candidates(&[id(0), id(1)], &BTreeSet::new(), &[id(1)].into());
+    assert_eq!(candidates.iter().map(|c| (c.used, c.occupied)).collect::<Vec<_>>(), [(0, false), (1, true)]);
 }
 
 proptest! {

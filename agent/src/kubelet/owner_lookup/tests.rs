@@ -172,7 +172,8 @@ impl Simulation {
             Admission::Choosing { pod, available } => {
                 let available: Vec<DeviceId> = available.into_iter().collect();
                 let allocated = if self.checked { self.list().into_keys().collect() } else { BTreeSet::new() };
-                let chosen = preferred::choose(&self.journal.candidates(&available, &allocated), &[], 1);
+                let chosen =
+                    preferred::choose(&self.journal.candidates(&available, &allocated, &BTreeSet::new()), &[], 1);
                 let id = chosen[0].clone();
                 self.allocated.insert(id.clone());
                 Admission::Allocating { pod, id }

@@ -1,11 +1,15 @@
-use std::{collections::BTreeMap, pin::Pin};
+use std::{collections::BTreeMap, pin::Pin, sync::Mutex};
 
+use futures::future::BoxFuture;
+use gputenancy_nvml::Process;
 use tokio::sync::{mpsc, watch};
 use tonic::{Code, Request, Response, Status, transport::Channel};
 
 use super::*;
 use crate::{
     device::{Device, DeviceId},
+    gpu::{Inventory, NvmlError, ObservedGpu, process_origin::Origins},
+    handover::HandoverCheck,
     kubelet::{
         config::{Allocation, Config},
         device_list::{DeviceList, ListedDevice},
@@ -91,7 +95,9 @@ fn list(ids: &[u32]) -> DeviceList {
 }
 
 struct Fixture {
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
+    /// What NVML reports of processes.
+    processes: Arc<Mutex<Result<Inventory, NvmlError>>>,
     plugin: Plugin,
     list: watch::Sender<DeviceList>,
     register: Arc<Notify>,
@@ -107,16 +113,42 @@ impl Fixture {
         let config = Config { kubelet_dir: folder.path().to_owned(), ..config };
         std::fs::create_dir(config.plugin_dir()).unwrap();
         let sender = watch::Sender::new(list(&[0, 1]));
+        let gpu = |n: u32| ObservedGpu { uuid: format!("GPU-{n}"), ..ObservedGpu::default() };
+        let inventory = Inventory { gpus: (0..4).map(gpu).collect(), ..Inventory::default() };
+        let processes = Arc::new(Mutex::new(Ok(inventory)));
+        let answer = Arc::clone(&processes);
+        let read = Arc::new(move |_| -> BoxFuture<'static, _> {
+            let answer = answer.lock().unwrap().clone();
+            Box::pin(async { answer })
+        });
+        let origins = Origins { proc_root: folder.path().join("proc"), logs: folder.path().join("logs") };
         let plugin = Plugin {
             resource: R.to_owned(),
             lookup: OwnerLookup { journal, pod_resources: PodResources::at(&config.pod_resources_socket()) },
+            handover: HandoverCheck::new(read, origins),
             list: sender.subscribe(),
             watchers: ListWatchers::new(Arc::default()),
             config: Arc::new(config),
             metrics: Metrics::default(),
             stop: CancellationToken::new(),
         };
-        Self { _folder: folder, plugin, list: sender, register: Arc::default() }
+        Self { folder, processes, plugin, list: sender, register: Arc::default() }
+    }
+
+    /// A process of a container with this log is on a GPU.
+    fn starts(&self, pid: u32, gpu: usize, log: &str) {
+        let process = self.folder.path().join("proc").join(pid.to_string());
+        let logs = self.folder.path().join("logs");
+        std::fs::create_dir_all(&process).unwrap();
+        std::fs::create_dir_all(&logs).unwrap();
+        let id = format!("{pid:064x}");
+        std::fs::write(process.join("stat"), format!("{pid} (python) S 1")).unwrap();
+        std::fs::write(process.join("comm"), "python\n").unwrap();
+        std::fs::write(process.join("cgroup"), format!("0::/kubepods.slice/cri-containerd-{id}.scope\n")).unwrap();
+        std::fs::write(logs.join(format!("{log}-{id}.log")), "").unwrap();
+        let mut answer = self.processes.lock().unwrap();
+        let client = Process { pid, gi: None, ci: None };
+        answer.as_mut().unwrap().gpus[gpu].clients.push(client);
     }
 
     fn serve(&self) -> Pin<Box<impl Future<Output = ()> + use<>>> {
@@ -212,6 +244,55 @@ async fn allocated_device_is_refused_while_kubelet_does_not_answer() {
     assert!(kubelet.allocate(allocate(&["GPU-1"])).await.is_ok(), "not allocated before");
     let counted = r#"gputenancy_agent_refused_allocations_total{reason="Unknown"} 1"#;
     assert!(gputenancy_service::endpoints::text(fixture.plugin.metrics.registry()).unwrap().contains(counted));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn device_in_use_by_another_pod_is_refused_and_another_one_preferred() {
+    let fixture = Fixture::new(Config::default());
+    let server = Server::start(&fixture.plugin, &fixture.own_socket()).unwrap();
+    let mut kubelet = connect(&fixture.own_socket()).await;
+    fixture.starts(7, 0, "train-0_team-a_main");
+    let request = |available: &[&str]| {
+        let available_device_i_ds = available.iter().map(ToString::to_string).collect();
+        let request = ContainerPreferredAllocationRequest {
+            available_device_i_ds,
+            must_include_device_i_ds: Vec::new(),
+            allocation_size: 1,
+        };
+        PreferredAllocationRequest { container_requests: vec![request] }
+    };
+    let chosen = kubelet.get_preferred_allocation(request(&["GPU-0", "GPU-1"])).await.unwrap().into_inner();
+    assert_eq!(chosen.container_responses[0].device_i_ds, ["GPU-1"]);
+    let refusal = kubelet.allocate(allocate(&["GPU-0"])).await.unwrap_err();
+    let message = "nvidia.com/gpu: device GPU-0 is still in use by process 7 of container main of pod team-a/train-0, which kubelet does \
+        not list as the owner (command python): it is free when that process has ended; wait, or end it";
+    assert_eq!(refusal.message(), message);
+    let counted = r#"gputenancy_agent_refused_allocations_total{reason="InUse"} 1"#;
+    assert!(gputenancy_service::endpoints::text(fixture.plugin.metrics.registry()).unwrap().contains(counted));
+    assert!(kubelet.allocate(allocate(&["GPU-1"])).await.is_ok(), "no process uses it");
+    std::fs::write(fixture.folder.path().join("proc/7/stat"), "7 (python) Z 1").unwrap();
+    assert!(kubelet.allocate(allocate(&["GPU-0"])).await.is_ok(), "the process has ended");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn device_is_refused_while_its_processes_are_not_known() {
+    let fixture = Fixture::new(Config::default());
+    let server = Server::start(&fixture.plugin, &fixture.own_socket()).unwrap();
+    let mut kubelet = connect(&fixture.own_socket()).await;
+    let before = fixture.processes.lock().unwrap().clone();
+    *fixture.processes.lock().unwrap() = Err(NvmlError::Ended);
+    let refusal = kubelet.allocate(allocate(&["GPU-0"])).await.unwrap_err();
+    let message = "nvidia.com/gpu: device GPU-0 may be in use by another pod: NVML does not list its processes: the NVML thread ended";
+    assert_eq!(refusal.message(), message);
+    // a single GPU that does not answer: its processes are those of an earlier scan
+    *fixture.processes.lock().unwrap() = before;
+    let failure =
+        gputenancy_nvml::NvmlFailure { call: "nvmlDeviceGetCount_v2", code: 15, message: "GPU is lost".into() };
+    fixture.processes.lock().unwrap().as_mut().unwrap().gpus[0].failure = Some(failure);
+    assert!(kubelet.allocate(allocate(&["GPU-0"])).await.unwrap_err().message().contains("GPU is lost"));
+    assert!(kubelet.allocate(allocate(&["GPU-1"])).await.is_ok(), "the other GPU answers");
     server.stop().await;
 }
 

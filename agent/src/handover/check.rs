@@ -1,0 +1,102 @@
+//! The check at each allocation: NVML lists the processes at that moment, and `/proc` those that have an instance's capability file open.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use tokio::sync::Mutex;
+
+use super::occupied::{Evidence, Unattributed, occupied};
+use crate::{
+    device::{Device, DeviceId, Owners},
+    gpu::{
+        Inventory, NvmlError, NvmlThread, Scan,
+        process_origin::{Origins, command},
+    },
+    kubelet::journal::Refusal,
+};
+
+/// Attempts before an occupied device is refused. A refusal fails the pod, and NVML lists a process for a moment after its end.
+pub const ATTEMPTS: u32 = 5;
+/// Delay between two attempts.
+pub const RETRY: Duration = Duration::from_millis(200);
+
+/// Reads the processes on all GPUs; with open files if the argument is true.
+pub type ReadProcesses = Arc<dyn Fn(bool) -> BoxFuture<'static, Result<Inventory, NvmlError>> + Send + Sync>;
+
+/// Checks that devices are clean.
+#[derive(Clone)]
+pub struct HandoverCheck {
+    read: ReadProcesses,
+    origins: Origins,
+    /// One read at a time: the queue of the NVML thread has one place for this check.
+    reading: Arc<Mutex<()>>,
+}
+
+impl HandoverCheck {
+    /// A check that reads processes like this.
+    pub fn new(read: ReadProcesses, origins: Origins) -> Self {
+        Self { read, origins, reading: Arc::default() }
+    }
+
+    /// A check through NVML. It waits for an answer as long as a scan may take.
+    pub fn through(nvml: NvmlThread, origins: Origins) -> Self {
+        let read = move |open_files: bool| -> BoxFuture<'static, _> {
+            let nvml = nvml.clone();
+            Box::pin(async move { nvml.read(Scan::Quick, open_files, Vec::new()).await })
+        };
+        Self::new(Arc::new(read), origins)
+    }
+
+    /// The processes that are on GPUs now. Only MIG instances have capability files.
+    ///
+    /// # Errors
+    /// When NVML does not answer in time.
+    pub async fn processes<'d>(&self, devices: impl IntoIterator<Item = &'d Device>) -> Result<Inventory, NvmlError> {
+        let open_files = devices.into_iter().any(|device| device.mig.is_some());
+        let _one = self.reading.lock().await;
+        (self.read)(open_files).await
+    }
+
+    /// The devices that a process occupies, of all `devices` of this node; of the shares of a GPU those that are cordoned first, and
+    /// `requested` ones last. `owners` must be read after `inventory`.
+    pub fn occupied(
+        &self,
+        devices: &BTreeMap<DeviceId, Device>,
+        inventory: &Inventory,
+        owners: &Owners,
+        requested: &[DeviceId],
+    ) -> BTreeMap<DeviceId, Vec<Unattributed>> {
+        let origin = |pid: u32| self.origins.of(pid);
+        let rank = |device: &Device, _: &_| u8::from(!device.cordoned) + 2 * u8::from(requested.contains(&device.id));
+        occupied(devices.values(), &Evidence { inventory, owners, origin: &origin }, &rank)
+    }
+
+    /// Refuses the first of the requested devices that is occupied, or whose processes are not known.
+    ///
+    /// # Errors
+    /// As described.
+    pub fn refuse(
+        &self,
+        devices: &BTreeMap<DeviceId, Device>,
+        inventory: &Inventory,
+        owners: &Owners,
+        requested: &[DeviceId],
+    ) -> Result<(), Refusal> {
+        for id in requested {
+            let Some(device) = devices.get(id) else { return Err(Refusal::NotOffered(id.clone())) };
+            let unknown = match inventory.gpu(&device.gpu_uuid) {
+                Some(gpu) => gpu.failure.as_ref().map(ToString::to_string),
+                None => Some("the GPU is not listed".to_owned()),
+            };
+            if let Some(reason) = unknown {
+                return Err(Refusal::Unchecked(id.clone(), reason));
+            }
+        }
+        let all = self.occupied(devices, inventory, owners, requested);
+        let first = requested.iter().find_map(|id| Some((id, all.get(id)?.first()?)));
+        first.map_or(Ok(()), |(id, process)| {
+            let command = command(&self.origins.proc_root, process.pid);
+            Err(Refusal::InUse { id: id.clone(), process: process.clone(), command })
+        })
+    }
+}

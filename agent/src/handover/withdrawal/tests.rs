@@ -1,0 +1,100 @@
+use super::*;
+use crate::handover::occupied::tests::{container, inventory, mig, origin, owners, share};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Scans of a node, one after the other.
+struct Node {
+    withdrawal: Withdrawal,
+    devices: Vec<Device>,
+    now: Instant,
+}
+
+impl Node {
+    fn new(devices: Vec<Device>) -> Self {
+        Self { withdrawal: Withdrawal::default(), devices, now: Instant::now() }
+    }
+
+    /// Scans after this time; returns the withdrawn devices. A process starts at 100 times its id.
+    fn scan(&mut self, after: Duration, clients: &[(u32, Option<u32>)], owned: &[(&str, &str)]) -> Vec<String> {
+        self.now += after;
+        let mut devices = self.devices.clone();
+        let processes = Processes { origin: &origin, start: &|pid| Some(u64::from(pid) * 100) };
+        self.withdrawal.cordon(&mut devices, &inventory(clients), &owners(owned), &processes, self.now);
+        devices.iter().filter(|device| device.cordoned).map(|device| device.id.to_string()).collect()
+    }
+
+    fn overdue(&self, deadline: Duration) -> Vec<ProcessKey> {
+        self.withdrawal.overdue(deadline, self.now).into_iter().map(|overdue| overdue.process).collect()
+    }
+}
+
+#[test]
+fn device_of_a_forgotten_pod_is_withdrawn_at_once_until_its_process_has_ended() {
+    let mut node = Node::new(vec![mig(7), mig(8)]);
+    let running = [(10, Some(7)), (11, Some(8))];
+    let none: [String; 0] = [];
+    assert_eq!(node.scan(SECOND, &running, &[("MIG-7", "p10"), ("MIG-8", "p11")]), none);
+    assert!(!node.withdrawal.needs_open_files(&owners(&[("MIG-7", "p10"), ("MIG-8", "p11")])));
+    assert!(node.withdrawal.needs_open_files(&owners(&[("MIG-8", "p11")])), "an owner has left");
+    assert_eq!(node.scan(SECOND, &running, &[("MIG-8", "p11")]), ["MIG-7"]);
+    assert!(node.withdrawal.needs_open_files(&owners(&[("MIG-8", "p11")])), "a device is withdrawn");
+    assert_eq!(node.scan(SECOND, &running, &[("MIG-8", "p11")]), ["MIG-7"]);
+    assert_eq!(node.scan(SECOND, &[(11, Some(8))], &[("MIG-8", "p11")]), none);
+    assert!(!node.withdrawal.needs_open_files(&owners(&[("MIG-8", "p11")])));
+}
+
+#[test]
+fn process_of_a_new_pod_does_not_withdraw_its_device_before_kubelet_reports_it() {
+    let mut node = Node::new(vec![mig(7)]);
+    let none: [String; 0] = [];
+    // the previous owner has ended
+    assert_eq!(node.scan(SECOND, &[], &[("MIG-7", "p9")]), none);
+    assert_eq!(node.scan(SECOND, &[(10, Some(7))], &[]), none);
+    assert_eq!(node.scan(SECOND, &[(10, Some(7))], &[("MIG-7", "p10")]), none);
+}
+
+#[test]
+fn process_that_never_gets_an_owner_withdraws_the_device_after_a_delay() {
+    for pid in [1, 2, 10] {
+        let mut node = Node::new(vec![mig(7)]);
+        let none: [String; 0] = [];
+        assert_eq!(node.scan(SECOND, &[(pid, Some(7))], &[]), none);
+        assert_eq!(node.scan(UNREPORTED_OWNER, &[(pid, Some(7))], &[]), ["MIG-7"]);
+    }
+}
+
+#[test]
+fn share_of_a_forgotten_pod_is_withdrawn_and_stays_the_same() {
+    let mut node = Node::new((0..3).map(share).collect());
+    let running = [(10, None), (11, None)];
+    node.scan(SECOND, &running, &[("GPU-a::0", "p10"), ("GPU-a::1", "p11")]);
+    assert_eq!(node.scan(SECOND, &running, &[("GPU-a::1", "p11")]), ["GPU-a::0"]);
+    assert_eq!(node.scan(SECOND, &running, &[("GPU-a::1", "p11"), ("GPU-a::2", "p12")]), ["GPU-a::0"]);
+}
+
+#[test]
+fn only_processes_of_containers_become_overdue_and_only_after_the_deadline() {
+    let mut node = Node::new(vec![mig(7), mig(8), mig(9)]);
+    let running = [(10, Some(7)), (1, Some(8)), (2, Some(9))];
+    node.scan(SECOND, &running, &[]);
+    node.scan(UNREPORTED_OWNER, &running, &[]);
+    assert_eq!(node.overdue(SECOND), [], "withdrawn just now");
+    node.scan(SECOND, &running, &[]);
+    assert_eq!(node.overdue(SECOND), [(10, 1000)], "not those of the node, nor of an unknown container");
+    assert_eq!(node.overdue(2 * SECOND), []);
+    assert_eq!(node.withdrawal.overdue(SECOND, node.now)[0].container, container("p10"));
+    node.withdrawal.killed(&[(10, 1000)], node.now);
+    assert_eq!(node.overdue(SECOND), [], "killed once in each deadline");
+    node.scan(SECOND, &running, &[]);
+    assert_eq!(node.overdue(SECOND), [(10, 1000)]);
+}
+
+#[test]
+fn process_of_an_owner_is_never_overdue() {
+    let mut node = Node::new(vec![mig(7)]);
+    for _ in 0..5 {
+        node.scan(UNREPORTED_OWNER, &[(10, Some(7))], &[("MIG-7", "p10")]);
+    }
+    assert_eq!(node.overdue(Duration::ZERO), []);
+}
