@@ -31,6 +31,11 @@ pub struct GpuGrantSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     pub resources: BTreeMap<String, i32>,
+    /// Those of the resources that are shares of a GPU. A pod with one of them may request no other device.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub shares: Vec<String>,
     /// The same by profile, with its contract.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]

@@ -89,7 +89,7 @@ pub struct GpuSpec {
     /// New devices under canary verification, by start or by number of the share. Each is advertised as `gputenancy.io/canary_<index of the GPU>_<start>` instead of its
     /// own resource.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16))]
+    #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub trial: Vec<i32>,
     /// State of the change in progress on this GPU, or of the last failed one. Written and read by the operator.

@@ -5,7 +5,10 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::MemoryText;
+use crate::{MemoryText, SharingMode};
+
+/// Most pods that share one GPU without evidence or a reason: NVIDIA's guides start with 2 to 4, and use 8 for development.
+pub const DEFAULT_MAX_REPLICAS: i32 = 8;
 
 /// A named GPU shape that tenants can request: a whole GPU, a MIG instance or a share, with isolation and contract.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
@@ -35,6 +38,8 @@ use crate::MemoryText;
     validation = Rule::new("!has(self.resourceName) || !self.resourceName.startsWith('gputenancy.io/canary_')").message("spec.resourceName: names that begin with gputenancy.io/canary_ are for the operator's canary pods; choose another"),
     validation = Rule::new("!has(self.resourceName) || !has(self.device.mig) || self.resourceName != 'nvidia.com/gpu'").message("spec.resourceName: a MIG slice may not be offered as nvidia.com/gpu; leave it out to get nvidia.com/mig-<profile>"),
     validation = Rule::new("!has(self.maxPerPod) || has(self.device.whole) || has(self.device.mig) || self.maxPerPod == 1").message("spec.maxPerPod: a pod gets one share of a shared device; write maxPerPod: 1 or leave it out"),
+    validation = Rule::new("!has(self.sharing) || has(self.device.timeSlice) || (has(self.device.mps) && has(self.device.mps.replicas))").message("spec.sharing: it limits the replicas of device.timeSlice and device.mps; leave it out for other devices"),
+    validation = Rule::new("(has(self.device.timeSlice) ? self.device.timeSlice.replicas : has(self.device.mps) && has(self.device.mps.replicas) ? self.device.mps.replicas : 0) <= (has(self.sharing) && has(self.sharing.maxReplicas) ? self.sharing.maxReplicas : 8)").message("spec.device: replicas are more than spec.sharing.maxReplicas (default 8); write fewer replicas, or raise spec.sharing.maxReplicas with spec.sharing.evidence or spec.sharing.reason"),
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GpuProfileSpec {
@@ -63,11 +68,56 @@ pub struct GpuProfileSpec {
     /// Price of one device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<Price>,
+    /// Limit of the replicas of `device.timeSlice` and `device.mps`, and what justifies a higher one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<SharingLimit>,
+}
+
+/// How many pods may share one GPU, and why so many.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[x_kube(validation = Rule::new("!has(self.maxReplicas) || self.maxReplicas <= 8 || has(self.evidence) || has(self.reason)").message("spec.sharing.maxReplicas: more than 8 needs a measurement or a reason; write spec.sharing.evidence {p99Milliseconds, memoryHeadroomPercent, measuredAt} or spec.sharing.reason"))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SharingLimit {
+    /// Most replicas of the device. More than 8 need `evidence` or a `reason`.
+    #[serde(default = "default_max_replicas")]
+    #[schemars(range(min = 2, max = 128))]
+    pub max_replicas: i32,
+    /// Measurement with this number of pods on one GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<SharingEvidence>,
+    /// Why more replicas are acceptable without a measurement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1000))]
+    pub reason: Option<String>,
+}
+
+fn default_max_replicas() -> i32 {
+    DEFAULT_MAX_REPLICAS
+}
+
+/// What was measured with all pods of a shared GPU at work.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SharingEvidence {
+    /// 99th percentile of the workload's latency, in milliseconds.
+    #[schemars(range(min = 1, max = 86_400_000))]
+    pub p99_milliseconds: i32,
+    /// Memory of the GPU that stayed free, in percent.
+    #[schemars(range(min = 0, max = 100))]
+    pub memory_headroom_percent: i32,
+    /// Day of the measurement, a date of RFC 3339 such as `2026-11-24`.
+    #[schemars(extend("format" = "date"), regex(pattern = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"))]
+    pub measured_at: String,
 }
 
 /// Hardware of a profile: exactly one of the fields is set.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
-#[x_kube(validation = Rule::new("[has(self.whole), has(self.mig), has(self.timeSlice), has(self.mps), has(self.fraction)].filter(x, x).size() == 1").message("spec.device: write exactly one of whole, mig, timeSlice, mps, fraction"))]
+#[x_kube(
+    validation = Rule::new("[has(self.whole), has(self.mig), has(self.timeSlice), has(self.mps), has(self.fraction)].filter(x, x).size() == 1").message("spec.device: write exactly one of whole, mig, timeSlice, mps, fraction"),
+    validation = Rule::new("has(self.whole) == has(oldSelf.whole) && has(self.mig) == has(oldSelf.mig) && has(self.timeSlice) == has(oldSelf.timeSlice) && has(self.mps) == has(oldSelf.mps) && has(self.fraction) == has(oldSelf.fraction)").message("spec.device: whole, mig, timeSlice, mps and fraction cannot replace each other, because tenants were promised one of them; create a new GpuProfile and move the tenants to it"),
+    validation = Rule::new("!has(self.mps) || !has(oldSelf.mps) || self.mps == oldSelf.mps").message("spec.device.mps: the size of a share cannot change, because running pods keep the size that they started with; create a new GpuProfile"),
+    validation = Rule::new("!has(self.fraction) || !has(oldSelf.fraction) || self.fraction == oldSelf.fraction").message("spec.device.fraction: the size of a share cannot change, because running pods keep the size that they started with; create a new GpuProfile"),
+)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Device {
     /// A whole GPU, nothing shared. Written as `whole: {}`.
@@ -79,7 +129,7 @@ pub struct Device {
     /// Time-slices of a whole GPU for several pods, without memory isolation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_slice: Option<TimeSlice>,
-    /// A share of a whole GPU through NVIDIA's Multi-Process Service.
+    /// A share of a whole GPU through NVIDIA's Multi-Process Service. Not served yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps: Option<Mps>,
     /// A share of a whole GPU by memory and compute.
@@ -88,6 +138,16 @@ pub struct Device {
 }
 
 impl Device {
+    /// How it is shared; `None` for a whole GPU and for a MIG instance.
+    pub fn sharing_mode(&self) -> Option<SharingMode> {
+        match self {
+            Self { time_slice: Some(_), .. } => Some(SharingMode::TimeSlice),
+            Self { mps: Some(_), .. } => Some(SharingMode::Mps),
+            Self { fraction: Some(_), .. } => Some(SharingMode::Fraction),
+            _ => None,
+        }
+    }
+
     /// What separates a pod on this device from its neighbours.
     pub fn isolation(&self) -> Isolation {
         if self.whole.is_some() || self.mig.is_some() {

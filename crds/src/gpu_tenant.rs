@@ -43,6 +43,10 @@ pub struct GpuTenantSpec {
     /// Trust in the team; limits the profiles that it may use.
     #[serde(default)]
     pub trust: Trust,
+    /// Acknowledgement that shares of a GPU (profiles with `timeSlice`, `mps` or `fraction`) do not isolate pods as a whole GPU or a MIG
+    /// instance does. Without it the team gets none of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing: Option<SharingAcknowledgement>,
     /// Rank of the guarantees when GPUs do not suffice: 5 is served first, -5 last, equal ranks share fairly. Pods within another team's
     /// guarantee are never evicted for it.
     #[serde(default)]
@@ -112,6 +116,19 @@ pub struct GpuTenantSpec {
 
 fn yes() -> bool {
     true
+}
+
+/// Who accepts for the team what shares do not isolate.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SharingAcknowledgement {
+    /// Person or group that accepts it, such as `lead-of-team-a@example.com`.
+    #[schemars(length(min = 1, max = 253))]
+    pub acknowledged_by: String,
+    /// Day of the acknowledgement, a date of RFC 3339 such as `2026-11-24`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date"), regex(pattern = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"))]
+    pub acknowledged_at: Option<String>,
 }
 
 /// A user, group or service account.

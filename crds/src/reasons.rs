@@ -115,6 +115,7 @@ reasons! { CONDITIONS:
     GPU_MISSING = "GpuMissing", "GpuNode", "The spec names GPUs that NVML does not list.", "Restart the node; replace the GPU if it stays away.";
     GPU_UNHEALTHY = "GpuUnhealthy", "GpuNode", "A critical Xid or uncorrectable ECC error was reported.", "Reset or replace the GPU.";
     GRANTED = "Granted", "GpuTenant", "Each namespace has its grant.", "None.";
+    INTERVAL_NOT_APPLIED = "IntervalNotApplied", "GpuProfile", "NVML cannot set the length of time-slices; the driver's default is used.", "Set it with nvidia-smi compute-policy on the nodes, or leave the field out.";
     INVALID_SPEC = "InvalidSpec", "GpuPool, GpuProfile", "A field has a value that cannot be used.", "Correct the field that the message names.";
     INVALID_WINDOW = "InvalidWindow", "GpuPool", "A maintenance window cannot be parsed; no change starts.", "Correct spec.disruption.windows.";
     LEFT_ALONE = "LeftAlone", "GpuNode", "The layout differs from the spec, and the agent is not the partitioner.", "Wait for the partitioner, or change spec.partitioner of the pool.";
@@ -123,7 +124,7 @@ reasons! { CONDITIONS:
     NODE_NOT_READY = "NodeNotReady", "GpuPool", "A node is not Ready, or its agent does not report; it is left alone.", "Do what the message says.";
     NONE = "None", "GpuPool", "No other owner was found.", "None.";
     NOT_REGISTERED = "NotRegistered", "GpuNode", "kubelet has not registered every resource.", "Wait; if it stays, read the logs of agent and kubelet.";
-    NOT_SERVED = "NotServed", "GpuPool", "Only the agent serves shares, and NVIDIA's plugin advertises this pool.", "Remove the profile, or set spec.advertiser: Agent.";
+    NOT_SERVED = "NotServed", "GpuPool", "Only the agent serves shares, and it does not partition or advertise this pool.", "Remove the profile, or set spec.advertiser and spec.partitioner: Agent.";
     NO_AGENT = "NoAgent", "GpuPool", "No agent has reported from a node of the pool.", "See that the agent's pod runs there.";
     NO_API_SERVER = "NoApiServer", "GpuTenant", "No address of the API server is known, so isolated pods cannot reach it.", "See that Service kubernetes in namespace default has an EndpointSlice.";
     NO_NODES = "NoNodes", "GpuPool", "No node matches spec.nodeSelector.", "Label the nodes, or correct the selector.";
@@ -149,6 +150,7 @@ reasons! { CONDITIONS:
     RESOURCE_NAME_NOT_SUPPORTED = "ResourceNameNotSupported", "GpuPool", "NVIDIA's device plugin offers a profile under another resource.", "Remove resourceName or the profile by size; the message names it.";
     SERVED = "Served", "GpuPool", "Every guarantee for the pool's profiles is served.", "None.";
     SETTING_MODE = "SettingMode", "GpuNode", "MIG mode is being switched.", "Wait.";
+    SHARING_NOT_ACKNOWLEDGED = "SharingNotAcknowledged", "GpuTenant", "The tenant lists a share of a GPU without an acknowledgement of what shares do not isolate.", "Write the person or group that accepts it in spec.sharing.acknowledgedBy, or remove the profile.";
     SHORTAGE = "Shortage", "GpuPool, GpuTenant", "GPUs do not suffice for all guarantees.", "Add GPUs, or lower guarantees; the message names pods in the way.";
     SILENT = "Silent", "GpuPool", "The agent of a node has not reported for more than a minute.", "Do what the message says.";
     STARTING = "Starting", "GpuNode", "The agent has not read NVML or the spec yet.", "Wait.";

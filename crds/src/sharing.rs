@@ -98,4 +98,21 @@ impl SharingMode {
             Self::Fraction => "fraction",
         }
     }
+
+    /// What a tenant accepts with a share of this mode, as a clause. Time-slicing: "no memory or fault-isolation between replicas"
+    /// (documentation of NVIDIA's device plugin). MPS: a fatal fault of one client ends the clients of its server that use the same GPU
+    /// (NVIDIA's MPS guide, error containment).
+    pub fn accepts(self) -> &'static str {
+        match self {
+            Self::TimeSlice => {
+                "pods take turns on one GPU without limits of memory, and a fault of one pod can end the others"
+            }
+            Self::Mps => {
+                "pods run side by side on one GPU through an MPS server, and a fatal fault of one pod can end the others"
+            }
+            Self::Fraction => {
+                "pods run on one GPU, nothing holds a pod to its memory and compute, and a fault of one pod can end the others"
+            }
+        }
+    }
 }

@@ -48,6 +48,10 @@ pub enum Command {
     /// A row for each device: used, free or withdrawn. Parts of a GPU that no device has are unallocated, or stranded if no profile
     /// of the pool can use them.
     Status(StatusArgs),
+    /// Prints the catalog: what each profile is, what it isolates and what not, its contract and price, free devices, and a pod to copy.
+    ///
+    /// `-o markdown` writes a page that a platform team can publish.
+    Catalog(CatalogArgs),
     /// Prints the status of a tenant: budget, quota by namespace, waiting workloads with the reason, and profile contracts.
     ///
     /// Without the right to read the tenant, prints what its namespaces show.
@@ -124,6 +128,20 @@ pub struct StatusArgs {
     pub output: Output,
 }
 
+/// Flags of `catalog`.
+#[derive(ClapArgs, Debug, Clone, Default)]
+pub struct CatalogArgs {
+    /// Profiles to print; default: all.
+    #[arg(value_name = "PROFILE")]
+    pub profiles: Vec<String>,
+    /// File of `kubectl gpu snapshot`, or a folder of manifests, to read instead of a running cluster; may be given more than once.
+    #[arg(long, value_name = "FILE")]
+    pub snapshot: Vec<PathBuf>,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = CatalogOutput::Table)]
+    pub output: CatalogOutput,
+}
+
 /// Flags of `tenant`.
 #[derive(ClapArgs, Debug, Clone, Default)]
 pub struct TenantArgs {
@@ -168,6 +186,20 @@ pub enum Output {
     /// Text with tables.
     #[default]
     Table,
+    /// One JSON document.
+    Json,
+    /// One YAML document.
+    Yaml,
+}
+
+/// Output formats of the catalog.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CatalogOutput {
+    /// Text with tables.
+    #[default]
+    Table,
+    /// A Markdown page.
+    Markdown,
     /// One JSON document.
     Json,
     /// One YAML document.

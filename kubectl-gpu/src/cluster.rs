@@ -96,6 +96,21 @@ pub async fn read_fleet(client: &Client) -> Result<World, ClusterError> {
     Ok(world(objects))
 }
 
+/// What the catalog depends on, and what may not be read, in sentences. Every user of the catalog may read profiles; pools are left out
+/// where they are forbidden.
+pub async fn read_catalog(client: &Client) -> Result<(World, Vec<String>), ClusterError> {
+    let (profiles, pools) = futures::join!(list::<GpuProfile>(client), list::<GpuPool>(client));
+    let (pools, not_visible) = match pools {
+        Err(ClusterError::List { source, .. }) if matches!(&*source, kube::Error::Api(s) if s.is_forbidden()) => {
+            (Vec::new(), vec!["GpuPools: pools of each profile, and tolerations of their taints".to_owned()])
+        }
+        pools => (pools?, Vec::new()),
+    };
+    let objects = (profiles?.into_iter().map(|o| Object::Profile(Box::new(o))))
+        .chain(pools.into_iter().map(|o| Object::Pool(Box::new(o))));
+    Ok((world(objects), not_visible))
+}
+
 fn world(objects: impl Iterator<Item = Object>) -> World {
     let documents = objects.map(|object| Document { file: "(cluster)".into(), line: 0, object }).collect();
     let now = Timestamp::now();

@@ -2,10 +2,11 @@
 //! fleet and of a tenant.
 //!
 //! The decisions are pure: [`input`] reads files into located documents, [`world`] assembles them, [`preview`] compares two worlds
-//! with the operator's planner, [`lint`] checks manifests, [`status`] lists devices, [`render`] writes the results. [`cluster`], [`follow`] and
+//! with the operator's planner, [`lint`] checks manifests, [`status`] lists devices, [`catalog`] describes profiles, [`render`] writes the results. [`cluster`], [`follow`] and
 //! [`tenant::gather`] read a cluster.
 
 pub mod args;
+pub mod catalog;
 pub mod changes;
 pub mod cluster;
 pub mod follow;

@@ -5,8 +5,11 @@ use std::{error::Error, ffi::OsStr, fs, path::PathBuf, process};
 use anstyle::{AnsiColor, Style};
 
 use crate::{
-    args::{Args, ChangesArgs, ClusterArgs, Command, LintArgs, PlanArgs, SnapshotArgs, StatusArgs, TenantArgs},
-    cluster, follow,
+    args::{
+        Args, CatalogArgs, CatalogOutput, ChangesArgs, ClusterArgs, Command, LintArgs, Output, PlanArgs, SnapshotArgs,
+        StatusArgs, TenantArgs,
+    },
+    catalog, cluster, follow,
     input::{self, Reading, Text},
     lint::{self, Options, Policies},
     preview::{self, PlanPreview},
@@ -31,6 +34,7 @@ pub async fn run(args: Args) -> Result<u8, Box<dyn Error>> {
         Command::Snapshot(args) => write_snapshot(&args, &cluster).await,
         Command::Changes(args) => follow(&args, &cluster).await,
         Command::Status(args) => print_status(&args, &cluster).await,
+        Command::Catalog(args) => print_catalog(&args, &cluster).await,
         Command::Tenant(args) => print_tenant(&args, &cluster).await,
         Command::Lint(args) => check_manifests(&args),
     }
@@ -87,6 +91,26 @@ async fn print_status(args: &StatusArgs, cluster: &ClusterArgs) -> Result<u8, Bo
     };
     let report = status::report(&world, &Filter { pool: args.pool.clone(), node: args.node.clone() })?;
     anstream::print!("{}", render::document(&report, args.output, || render::status(&report))?);
+    Ok(0)
+}
+
+async fn print_catalog(args: &CatalogArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {
+    let (world, not_visible) = if args.snapshot.is_empty() {
+        cluster::read_catalog(&cluster::client(cluster).await?).await?
+    } else {
+        (World::of(read(&args.snapshot)?), Vec::new())
+    };
+    let catalog = catalog::catalog(&world, &args.profiles, not_visible)?;
+    let output = match args.output {
+        CatalogOutput::Markdown => {
+            anstream::print!("{}", render::catalog_page(&catalog));
+            return Ok(0);
+        }
+        CatalogOutput::Table => Output::Table,
+        CatalogOutput::Json => Output::Json,
+        CatalogOutput::Yaml => Output::Yaml,
+    };
+    anstream::print!("{}", render::document(&catalog, output, || render::catalog(&catalog))?);
     Ok(0)
 }
 

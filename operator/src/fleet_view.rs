@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuTenant, Support, Trust, names, reasons::Reason};
+use gputenancy_crds::{GpuTenant, SharingMode, Support, Trust, names, reasons::Reason};
 use gputenancy_engine::quota::Weight;
 
 /// The fleet at one time.
@@ -37,6 +37,8 @@ pub struct ProfileView {
     pub resource: String,
     /// Least trusted tenant that may use it.
     pub trust: Trust,
+    /// How its GPU is shared; `None` for a whole GPU and for MIG.
+    pub sharing: Option<SharingMode>,
     /// Why it is not served, as a reason and a sentence.
     pub refused: Option<(Reason, String)>,
     /// Devices that a new pod could get now.
@@ -74,8 +76,8 @@ impl FleetView {
     /// Is the catalog the same, apart from free devices? A change of it affects every tenant.
     pub fn same_catalog(&self, old: &Self) -> bool {
         let entry = |(name, profile): (&String, &ProfileView)| {
-            let ProfileView { resource, trust, refused, free: _, contract } = profile.clone();
-            (name.clone(), resource, trust, refused, contract)
+            let ProfileView { resource, trust, sharing, refused, free: _, contract } = profile.clone();
+            (name.clone(), resource, trust, sharing, refused, contract)
         };
         let catalog = |view: &Self| view.profiles.iter().map(entry).collect::<Vec<_>>();
         self.complete == old.complete
@@ -150,6 +152,7 @@ mod tests {
         ProfileView {
             resource: "nvidia.com/mig-1g.10gb".into(),
             trust: Trust::Untrusted,
+            sharing: None,
             refused: None,
             free,
             contract,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{GpuGrantSpec, GpuProfile, GpuTenant};
+use gputenancy_crds::{GpuGrantSpec, GpuProfile, GpuTenant, GrantedProfile};
 use gputenancy_plan::{resource_name, trust_needed};
 use kube::ResourceExt;
 
@@ -19,18 +19,31 @@ pub(super) struct Grant {
 /// The grant, as far as the files determine it.
 pub(super) fn of(world: &World, tenant: &GpuTenant) -> Grant {
     let mut resources: BTreeMap<String, i32> = BTreeMap::new();
-    let (mut names, mut unknown) = (BTreeSet::new(), BTreeSet::new());
+    let mut profiles = Vec::new();
+    let (mut names, mut shares, mut unknown) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for guarantee in tenant.spec.gpus.iter().filter(|g| g.count > 0) {
         let Some(profile) = world.profile(&guarantee.profile) else {
-            unknown.extend(["resources", "pools"].map(str::to_owned));
+            unknown.extend(["resources", "shares", "profiles", "pools"].map(str::to_owned));
             continue;
         };
-        if tenant.spec.trust < trust_needed(&profile.spec) {
+        let share = profile.spec.device.sharing_mode().is_some();
+        if tenant.spec.trust < trust_needed(&profile.spec) || (share && tenant.spec.sharing.is_none()) {
             continue;
         }
         names.insert(profile.name_any());
         let most = most_in_a_pod(profile).min(guarantee.count);
-        let granted = resources.entry(resource_name(&profile.name_any(), &profile.spec)).or_default();
+        let resource = resource_name(&profile.name_any(), &profile.spec);
+        if share {
+            shares.insert(resource.clone());
+        }
+        profiles.push(GrantedProfile {
+            name: profile.name_any(),
+            resource_name: resource.clone(),
+            budget: guarantee.count,
+            expected: profile.spec.support.expected.clone(),
+            incident: profile.spec.support.incident.clone(),
+        });
+        let granted = resources.entry(resource).or_default();
         *granted = most.max(*granted);
     }
     let pools = &world.fleet.pools;
@@ -42,6 +55,8 @@ pub(super) fn of(world: &World, tenant: &GpuTenant) -> Grant {
     let spec = GpuGrantSpec {
         tenant: tenant.name_any(),
         resources,
+        shares: shares.into_iter().collect(),
+        profiles,
         pools: pools.collect(),
         priority_classes: tenant.spec.priority_classes.clone(),
         queues: tenant.spec.queues.clone(),
@@ -51,6 +66,6 @@ pub(super) fn of(world: &World, tenant: &GpuTenant) -> Grant {
 }
 
 fn most_in_a_pod(profile: &GpuProfile) -> i32 {
-    let exclusive = profile.spec.device.whole.is_some() || profile.spec.device.mig.is_some();
+    let exclusive = profile.spec.device.sharing_mode().is_none();
     profile.spec.max_per_pod.unwrap_or(if exclusive { i32::MAX } else { 1 })
 }

@@ -23,8 +23,8 @@ fn milli(value: &Value) -> Option<i128> {
     Amount::parse(&Quantity(text)).map(Amount::milli)
 }
 
-/// Amounts of GPUs in a pod that are refused in every namespace.
-pub(super) fn amounts(pod: &Value) -> Vec<Refusal> {
+/// Amounts of GPUs in a pod that are refused in every namespace; `instead`: what to write for a number of thousandths of a resource.
+pub(super) fn amounts(pod: &Value, instead: &dyn Fn(&str, i128) -> Option<String>) -> Vec<Refusal> {
     let mut found = Vec::new();
     for list in ["containers", "initContainers"] {
         let containers = pod.pointer(&format!("/spec/{list}")).and_then(Value::as_array);
@@ -39,9 +39,11 @@ pub(super) fn amounts(pod: &Value) -> Vec<Refusal> {
             };
             for which in ["limits", "requests"] {
                 for (resource, amount) in amounts(which).filter(|(_, a)| milli(a).is_none_or(|n| n % 1000 != 0)) {
-                    let message = format!(
-                        "{amount} of {resource}: must be an integer; a part of a GPU is a profile of its own, such as a MIG slice (kubectl get gpuprofiles)"
-                    );
+                    let remedy = milli(amount).and_then(|n| instead(resource, n)).unwrap_or_else(|| {
+                        "a part of a GPU is a profile of its own, such as a MIG slice (kubectl get gpuprofiles)"
+                            .to_owned()
+                    });
+                    let message = format!("{amount} of {resource}: must be an integer; {remedy}");
                     refuse(which, resource, message);
                 }
             }

@@ -1,12 +1,14 @@
 //! Manifests checked without a cluster. Pure: from texts to findings.
 //!
-//! [`crate::input`] checks schemas and rules of the CRDs, [`objects`] references between objects, [`policy`] the admission policies
+//! [`crate::input`] checks schemas and rules of the CRDs, [`objects`] references between objects, [`sharing`] workloads that
+//! would be left with shares, [`policy`] the admission policies
 //! on objects in tenants' namespaces, and [`kubernetes`] what Kubernetes refuses everywhere.
 
 mod grant;
 mod kubernetes;
 mod objects;
 mod policy;
+mod sharing;
 mod violation;
 mod workload;
 

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use gputenancy_crds::{GpuPool, GpuTenant, Guarantee};
 use gputenancy_engine::quota::{device_weights, unknown_weight_message};
-use gputenancy_plan::{self as plan, Problem, Snapshot};
+use gputenancy_plan::{self as plan, Problem, Snapshot, board::Shape};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
 use kube::ResourceExt as _;
 
+use super::sharing;
 use crate::{
     input::{Finding, Located},
     world::World,
@@ -49,6 +50,7 @@ pub(super) fn check(
     let mut findings: Vec<Finding> = problems.iter().filter_map(|p| check.located(p)).collect();
     if !fleet.pools.is_empty() {
         findings.extend(check.unserved());
+        findings.extend(check.left_with_shares());
     }
     if boards {
         findings.extend(check.unweighed(&snapshot));
@@ -89,6 +91,7 @@ impl Check<'_> {
             }
             Problem::ProfileNotFound { tenant, profile }
             | Problem::TrustTooLow { tenant, profile, .. }
+            | Problem::SharingNotAcknowledged { tenant, profile, .. }
             | Problem::Shortage { tenant, profile, .. } => {
                 ("GpuTenant", tenant.as_str(), guarantee(tenant.as_str(), profile.as_str()))
             }
@@ -105,6 +108,7 @@ impl Check<'_> {
             Problem::NodeInTwoPools { pools, .. } => {
                 ("GpuPool", pools.first()?.as_str(), Some("/spec/nodeSelector".into()))
             }
+            Problem::MpsNotServed { profile } => ("GpuProfile", profile.as_str(), Some("/spec/device/mps".into())),
             Problem::ResourceNameConflict { profile, .. } => {
                 ("GpuProfile", profile.as_str(), Some("/spec/resourceName".into()))
             }
@@ -143,13 +147,29 @@ impl Check<'_> {
         })
     }
 
+    /// Workloads of the snapshot on whole GPUs, where a pool offers shares and none whole GPUs.
+    fn left_with_shares(&self) -> impl Iterator<Item = Finding> {
+        let shared = |pool: &&GpuPool| {
+            let share =
+                |name: &String| self.world.profile(name).is_some_and(|p| p.spec.device.sharing_mode().is_some());
+            pool.spec.profiles.iter().any(share)
+        };
+        let pool = self.world.fleet.pools.iter().find(shared).map(|p| p.name_any());
+        let workloads = pool.map(|pool| (pool, sharing::left_with_shares(self.world)));
+        workloads.into_iter().flat_map(|(pool, all)| all.into_iter().map(move |one| (pool.clone(), one))).filter_map(
+            |(pool, (workload, why))| self.finding("GpuPool", &pool, "/spec/profiles", format!("{workload} {why}")),
+        )
+    }
+
     /// Profiles of tenants with `gpuEquivalents` without a known weight. Profiles that cannot be used are reported as such.
     fn unweighed(&self, snapshot: &Snapshot) -> impl Iterator<Item = Finding> {
         let weights = device_weights(snapshot);
         let capped = self.guarantees().filter(|(tenant, ..)| tenant.spec.gpu_equivalents.is_some());
         capped.filter_map(move |(tenant, guarantee, pointer)| {
             let (_, profile) = snapshot.profiles.iter().find(|(name, _)| name.as_str() == guarantee.profile)?;
-            let unknown = tenant.spec.trust >= profile.trust && !weights.contains_key(&profile.resource);
+            let share = matches!(profile.shape, Shape::Share(_));
+            let usable = tenant.spec.trust >= profile.trust && (!share || tenant.spec.sharing.is_some());
+            let unknown = usable && !weights.contains_key(&profile.resource);
             let message = unknown.then(|| unknown_weight_message(&guarantee.profile))?;
             self.finding("GpuTenant", &tenant.name_any(), &pointer, message)
         })

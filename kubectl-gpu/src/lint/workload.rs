@@ -6,11 +6,14 @@ use gputenancy_crds::names::TENANT_LABEL;
 use serde_json::{Value, json};
 
 use super::{
-    Options, grant, kubernetes,
+    Options,
+    grant::{self, Grant},
+    kubernetes,
     policy::{Policies, Refusal, Request},
+    sharing,
 };
 use crate::{
-    input::{Finding, Located},
+    input::{Finding, Located, token},
     world::World,
 };
 
@@ -70,9 +73,6 @@ pub(super) fn check(
         if kind == "ResourceQuota" {
             check.add(other, "", kubernetes::quota(object));
         }
-        if let Some((prefix, pod)) = &pod {
-            check.add(other, prefix, kubernetes::amounts(pod));
-        }
         if kind == "Namespace" {
             let labels = object.pointer("/metadata/labels").cloned().unwrap_or_default();
             let namespace_labels = serde_json::from_value(labels).unwrap_or_default();
@@ -80,7 +80,14 @@ pub(super) fn check(
             continue;
         }
         let namespace = other.text("/metadata/namespace").or(options.namespace).unwrap_or("(none named)");
-        let Some(tenant) = world.tenant_of(namespace).and_then(|name| world.tenant(&name)) else {
+        let tenant = world.tenant_of(namespace).and_then(|name| world.tenant(&name));
+        if let Some((prefix, pod)) = &pod {
+            let instead = |resource: &str, milli| {
+                sharing::is_whole(world, resource).then(|| sharing::instead_of_decimal(world, tenant, milli)).flatten()
+            };
+            check.add(other, prefix, kubernetes::amounts(pod, &instead));
+        }
+        let Some(tenant) = tenant else {
             if pod.is_some() || kind.starts_with("ResourceClaim") {
                 *foreign.entry(namespace.to_owned()).or_default() += 1;
             }
@@ -102,6 +109,7 @@ pub(super) fn check(
         }
         if let Some((prefix, pod)) = &pod {
             check.policies(other, prefix, &of(pod));
+            check.add(other, prefix, only_shares(world, &grant, pod));
         }
     }
     if !foreign.is_empty() {
@@ -121,6 +129,21 @@ pub(super) fn check(
         format!("admission policy {policy}: it cannot be evaluated without the cluster and its users, such as for {object}: {why}")
     }));
     check.findings
+}
+
+/// The first request of a whole GPU that the pools no longer offer. What is not granted at all is refused by a policy.
+fn only_shares(world: &World, grant: &Grant, pod: &Value) -> Option<Refusal> {
+    ["containers", "initContainers"].into_iter().find_map(|list| {
+        let containers = pod.pointer(&format!("/spec/{list}")).and_then(Value::as_array);
+        containers.into_iter().flatten().enumerate().find_map(|(index, container)| {
+            let limits = container.pointer("/resources/limits").and_then(Value::as_object);
+            let granted = limits.into_iter().flatten().filter(|(r, _)| grant.spec.resources.contains_key(*r));
+            granted.into_iter().find_map(|(resource, _)| {
+                let pointer = format!("/spec/{list}/{index}/resources/limits/{}", token(resource));
+                Some(Refusal { pointer, message: sharing::only_shares(world, resource)? })
+            })
+        })
+    })
 }
 
 struct Check<'a> {

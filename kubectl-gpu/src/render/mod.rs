@@ -1,5 +1,7 @@
 //! Results as text: tables, JSON and YAML.
 
+mod catalog;
+mod catalog_page;
 mod changes;
 mod lint;
 mod plan;
@@ -8,6 +10,8 @@ mod style;
 mod table;
 mod tenant;
 
+pub use catalog::catalog;
+pub use catalog_page::catalog_page;
 pub use changes::{change_line, changes, reason_line};
 pub use lint::lint;
 pub use plan::plan;

@@ -4,7 +4,7 @@ use gputenancy_crds::{DeviceState as Reported, GpuSpec, GpuState, Health, ShareG
 use gputenancy_plan::resource_name;
 use kube::ResourceExt as _;
 
-use super::model::{DeviceState, DeviceStatus, PodReference};
+use super::model::{DeviceCounts, DeviceState, DeviceStatus, PodReference};
 use crate::world::World;
 
 /// A GPU with the desired state of it and what decides about its devices.
@@ -136,4 +136,18 @@ fn tenant_of(world: &World, namespace: &str) -> Option<String> {
         world.tenants.iter().find(keeps).map(|t| t.name_any())
     };
     world.tenant_of(namespace).or_else(kept)
+}
+
+/// Devices with a resource on all GPUs that the platform manages.
+pub(crate) fn count_of(world: &World, resource: &str) -> DeviceCounts {
+    let mut counts = DeviceCounts::default();
+    for (name, node) in &world.fleet.gpu_nodes {
+        let answers = world.fleet.answers(name);
+        for state in node.status.iter().flat_map(|s| &s.gpus) {
+            let spec = node.spec.gpus.iter().find(|g| g.uuid == state.uuid);
+            let devices = devices(GpuView { world, spec, state, answers });
+            devices.iter().filter(|d| d.resource == resource).for_each(|d| counts.count(d.state));
+        }
+    }
+    counts
 }

@@ -7,6 +7,7 @@ mod model;
 mod report;
 mod unallocated;
 
+pub(crate) use device::count_of;
 pub use filter::Filter;
 pub use model::{
     AgentStatus, DeviceCounts, DeviceState, DeviceStatus, FleetStatus, GpuStatus, NodeStatus, PodReference, PoolStatus,

@@ -181,6 +181,7 @@ pub fn tenant_facts(tenant: &GpuTenant) -> TenantFacts<'_> {
         name: tenant.metadata.name.as_deref().unwrap_or_default(),
         namespaces: &tenant.spec.namespaces,
         trust: tenant.spec.trust,
+        acknowledged: tenant.spec.sharing.is_some(),
         priority: tenant.spec.priority,
         gpus: &tenant.spec.gpus,
         equivalents: tenant.spec.gpu_equivalents.as_deref(),

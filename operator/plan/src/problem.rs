@@ -1,6 +1,9 @@
 //! What a plan cannot do: a type for controllers, and a message for people with object, number and remedy.
 
-use gputenancy_crds::reasons::{self, Reason};
+use gputenancy_crds::{
+    SharingMode,
+    reasons::{self, Reason},
+};
 
 use crate::names::{NodeName, PoolName, ProfileName, TenantName};
 
@@ -40,6 +43,20 @@ pub enum Problem {
         has: String,
         /// The profile's trust.
         needs: String,
+    },
+    /// A tenant is guaranteed a share of a GPU, and has not acknowledged what shares do not isolate.
+    #[error(
+        "tenant {tenant} may not use profile {profile}, a share of a GPU (device.{}), before it is acknowledged: write in spec.sharing.acknowledgedBy of GpuTenant {tenant} the person or group that accepts that {}; or choose a whole GPU or a MIG profile",
+        .mode.field(),
+        .mode.accepts()
+    )]
+    SharingNotAcknowledged {
+        /// The tenant.
+        tenant: TenantName,
+        /// The profile.
+        profile: ProfileName,
+        /// How the GPU is shared.
+        mode: SharingMode,
     },
     /// No board of a pool has a profile that the pool lists.
     #[error(
@@ -113,9 +130,17 @@ pub enum Problem {
         /// The GPU's index.
         index: i32,
     },
-    /// A pool whose devices NVIDIA's plugin advertises lists a share, which only the agent serves.
+    /// A profile of a mode that the agent does not serve yet.
     #[error(
-        "pool {pool} has spec.advertiser: NvidiaDevicePlugin and lists profile {profile}, which is a share of a GPU: only the agent serves shares; remove the profile from spec.profiles, or set spec.advertiser of the pool to Agent"
+        "profile {profile} is a share by NVIDIA's Multi-Process Service, which the agent does not serve yet: use device.timeSlice, device.fraction or device.mig"
+    )]
+    MpsNotServed {
+        /// The profile.
+        profile: ProfileName,
+    },
+    /// A pool that the agent does not partition and advertise lists a share, which only the agent serves.
+    #[error(
+        "pool {pool} lists profile {profile}, which is a share of a GPU, and only the agent serves shares: remove the profile from spec.profiles, or set spec.advertiser and spec.partitioner of the pool to Agent"
     )]
     ShareNotServed {
         /// The profile.
@@ -193,13 +218,14 @@ impl Problem {
         match self {
             Self::ProfileNotFound { .. } | Self::PoolProfileNotFound { .. } => reasons::PROFILE_NOT_FOUND,
             Self::TrustTooLow { .. } => reasons::TRUST_TOO_LOW,
+            Self::SharingNotAcknowledged { .. } => reasons::SHARING_NOT_ACKNOWLEDGED,
             Self::ProfileNotSupported { .. } | Self::ShareNotSupported { .. } => reasons::PROFILE_NOT_SUPPORTED,
             Self::ResourceNameNotSupported { .. } => reasons::RESOURCE_NAME_NOT_SUPPORTED,
             Self::NodeInTwoPools { .. } => reasons::POOL_OVERLAP,
             Self::Shortage { .. } => reasons::SHORTAGE,
             Self::FixedDoesNotFit { .. } => reasons::FIXED_DOES_NOT_FIT,
             Self::Outage { .. } => reasons::OUTAGE_REFUSED,
-            Self::ShareNotServed { .. } => reasons::NOT_SERVED,
+            Self::ShareNotServed { .. } | Self::MpsNotServed { .. } => reasons::NOT_SERVED,
             Self::ResourceNameConflict { .. } => reasons::RESOURCE_NAME_CONFLICT,
             Self::ForeignPartitioner { .. } => reasons::FOREIGN_PARTITIONER,
             Self::InvalidSpec { .. } => reasons::INVALID_SPEC,
@@ -229,6 +255,7 @@ impl Problem {
         match self {
             Self::ProfileNotSupported { profile, .. }
             | Self::ShareNotSupported { profile, .. }
+            | Self::MpsNotServed { profile }
             | Self::ResourceNameConflict { profile, .. } => profile.as_str() == name,
             _ => false,
         }

@@ -51,6 +51,8 @@ pub struct Pool {
     pub read_only: bool,
     /// NVIDIA's device plugin advertises the devices, each under NVIDIA's resource.
     pub by_plugin: bool,
+    /// The agent partitions and advertises, so that it can serve shares.
+    pub serves_shares: bool,
     /// The last GPU of a profile may be changed although the profile is in use.
     pub allow_outage: bool,
 }
@@ -95,6 +97,8 @@ pub struct Tenant {
     pub namespaces: Vec<Arc<str>>,
     /// How far it is trusted.
     pub trust: Trust,
+    /// It accepts what shares of a GPU do not isolate.
+    pub acknowledged: bool,
     /// Rank of its guarantees, from -5 to 5: higher ones are served first.
     pub priority: i32,
     /// Guaranteed devices by profile.

@@ -168,10 +168,10 @@ pub(super) fn intent(fleet: &Fleet) -> String {
 }
 
 /// What a tenant asks for.
-fn demand(tenant: TenantFacts<'_>) -> (Vec<String>, Trust, i32, Vec<Guarantee>, Option<String>) {
-    let TenantFacts { name: _, namespaces, trust, priority, gpus, equivalents } = tenant;
+fn demand(tenant: TenantFacts<'_>) -> (Vec<String>, Trust, bool, i32, Vec<Guarantee>, Option<String>) {
+    let TenantFacts { name: _, namespaces, trust, acknowledged, priority, gpus, equivalents } = tenant;
     let namespaces: Vec<String> = namespaces.iter().map(|n| n.name.clone()).collect();
-    (namespaces, trust, priority, gpus.to_vec(), equivalents.map(str::to_owned))
+    (namespaces, trust, acknowledged, priority, gpus.to_vec(), equivalents.map(str::to_owned))
 }
 
 fn by_name<T>(objects: impl Iterator<Item = (String, T)>) -> Vec<(String, T)> {

@@ -1,8 +1,8 @@
 //! The status of profiles.
 
 use gputenancy_crds::{
-    GpuProfile, GpuProfileStatus,
-    condition::{Overall, merge},
+    GpuProfile, GpuProfileStatus, Interval,
+    condition::{ConditionUpdate, Overall, merge},
     reasons,
 };
 use kube::ResourceExt as _;
@@ -21,11 +21,12 @@ pub fn status(seen: &Seen<'_>, profile: &GpuProfile) -> GpuProfileStatus {
     let refused = matches!(&overall, Overall::Stalled { reason, .. } if *reason != reasons::PROFILE_NOT_SUPPORTED);
     let capacity =
         if refused { gputenancy_crds::Capacity::default() } else { devices::sum(seen.views.devices(), &resource) };
+    let updates = overall.updates().into_iter().chain(interval(profile)).collect();
     let tenants =
         seen.fleet.tenants.iter().filter(|t| t.spec.gpus.iter().any(|g| g.profile == name && g.count > 0)).count();
     GpuProfileStatus {
         observed_generation: generation,
-        conditions: merge(&old.conditions, overall.updates(), generation, seen.now),
+        conditions: merge(&old.conditions, updates, generation, seen.now),
         resource_name: Some(resource),
         isolation: Some(profile.spec.device.isolation()),
         capacity: Some(capacity),
@@ -33,15 +34,26 @@ pub fn status(seen: &Seen<'_>, profile: &GpuProfile) -> GpuProfileStatus {
     }
 }
 
+/// The driver has no public call for the length of time-slices: the NVML of release 550 exports none.
+fn interval(profile: &GpuProfile) -> Option<ConditionUpdate> {
+    let interval = profile.spec.device.time_slice.as_ref()?.interval;
+    (interval != Interval::Default).then(|| {
+        let message = format!(
+            "spec.device.timeSlice.interval: {interval:?} is not applied, because NVML has no call for it; the driver's default is used: \
+             run `nvidia-smi compute-policy --set-timeslice` on the nodes, or leave the field out"
+        );
+        ConditionUpdate::no("IntervalApplied", reasons::INTERVAL_NOT_APPLIED, message)
+    })
+}
+
 fn overall(seen: &Seen<'_>, name: &str) -> Overall {
     let offering = seen.fleet.pools.iter().filter(|p| p.spec.profiles.iter().any(|n| n == name)).count();
     let mine = || seen.problems.iter().filter(|p| p.concerns_profile(name));
-    let cannot = mine().filter(|p| matches!(p, Problem::ProfileNotSupported { .. })).count();
-    let fatal = mine().find(|p| match p {
-        // one pool that can is enough
-        Problem::ProfileNotSupported { .. } => cannot >= offering,
-        _ => true,
-    });
+    let unsupported =
+        |p: &Problem| matches!(p, Problem::ProfileNotSupported { .. } | Problem::ShareNotSupported { .. });
+    let cannot = mine().filter(|p| unsupported(p)).count();
+    // one pool that can is enough
+    let fatal = mine().find(|p| !unsupported(p) || cannot >= offering);
     let unreadable = || {
         let object = format!("GpuProfile {name}");
         seen.problems.iter().find(|p| matches!(p, Problem::InvalidSpec { object: o, .. } if *o == object))

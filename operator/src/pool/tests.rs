@@ -218,7 +218,19 @@ fn share_in_a_pool_of_nvidias_plugin_is_not_served() {
     fleet.pools[0].spec.advertiser = Advertiser::NvidiaDevicePlugin;
     let conditions = &at(&fleet, 0, &[]).pools["p"].conditions;
     let refusal = conditions.iter().find(|c| c.reason == "NotServed").unwrap();
-    assert!(refusal.message.contains("set spec.advertiser of the pool to Agent"), "{refusal:?}");
+    assert!(refusal.message.contains("set spec.advertiser and spec.partitioner of the pool to Agent"), "{refusal:?}");
+}
+
+#[test]
+fn interval_that_the_driver_cannot_be_given_is_reported() {
+    let mut fleet = fleet(&["p"]);
+    let applied = |fleet: &Fleet| {
+        let conditions = at(fleet, 0, &[]).profiles["turns"].conditions.clone();
+        conditions.into_iter().find(|c| c.type_ == "IntervalApplied").map(|c| (c.status, c.reason))
+    };
+    assert_eq!(applied(&fleet), None);
+    fleet.profiles[1].spec.device.time_slice.as_mut().unwrap().interval = gputenancy_crds::Interval::Long;
+    assert_eq!(applied(&fleet), Some(("False".into(), "IntervalNotApplied".into())));
 }
 
 #[test]
@@ -559,7 +571,7 @@ fn the_intent_is_what_people_ask_for_in_whatever_order_and_nothing_that_runs() {
     (tenant.metadata.generation, tenant.status) = (Some(9), Some(GpuTenantStatus::default()));
     same.nodes.clear();
     assert_eq!(intent(&same), intent(&asked));
-    let edits: [fn(&mut GpuTenant); 7] = [
+    let edits: [fn(&mut GpuTenant); 8] = [
         |t| t.metadata.name = Some("v".into()),
         |t| t.spec.namespaces[0].name = "v".into(),
         |t| t.spec.namespaces = Vec::new(),
@@ -567,6 +579,7 @@ fn the_intent_is_what_people_ask_for_in_whatever_order_and_nothing_that_runs() {
         |t| t.spec.priority = 1,
         |t| t.spec.gpus[0].profile = "turns".into(),
         |t| t.spec.gpus[0].count = 2,
+        |t| t.spec.sharing = Some(gputenancy_crds::SharingAcknowledgement::default()),
     ];
     let edited = |of: usize, edit: fn(&mut GpuTenant)| {
         let mut fleet = asked.clone();

@@ -23,7 +23,8 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> FleetView {
         let free = devices::sum(seen.views.devices(), &resource).free;
         let refused = refused(seen, snapshot, &name);
         let contract = contract(seen, &name, &profile.spec);
-        profiles.insert(name, ProfileView { resource, trust: trust_needed(&profile.spec), refused, free, contract });
+        let (trust, sharing) = (trust_needed(&profile.spec), profile.spec.device.sharing_mode());
+        profiles.insert(name, ProfileView { resource, trust, sharing, refused, free, contract });
     }
     let allocatable = seen.fleet.nodes.values().flat_map(|n| n.status.allocatable.keys());
     resources.extend(allocatable.filter(|r| names::is_gpu_resource(r) && !names::is_canary_resource(r)).cloned());
@@ -51,9 +52,8 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> FleetView {
 /// What a user of the profile has to know.
 fn contract(seen: &Seen<'_>, name: &str, spec: &GpuProfileSpec) -> Contract {
     let carries = seen.fleet.pools.iter().filter(|p| p.spec.profiles.iter().any(|has| has == name));
-    let share = spec.device.whole.is_none() && spec.device.mig.is_none();
     Contract {
-        max_per_pod: spec.max_per_pod.or(share.then_some(1)),
+        max_per_pod: spec.max_per_pod.or(spec.device.sharing_mode().map(|_| 1)),
         pools: carries.map(ResourceExt::name_any).collect(),
         support: spec.support.clone(),
     }
@@ -61,7 +61,7 @@ fn contract(seen: &Seen<'_>, name: &str, spec: &GpuProfileSpec) -> Contract {
 
 /// Why nobody gets a profile: its kind is not served yet, its resource is another's, or it cannot be read.
 fn refused(seen: &Seen<'_>, snapshot: &Snapshot, name: &str) -> Option<(gputenancy_crds::reasons::Reason, String)> {
-    let fatal = |p: &&Problem| matches!(p, Problem::ResourceNameConflict { .. });
+    let fatal = |p: &&Problem| matches!(p, Problem::MpsNotServed { .. } | Problem::ResourceNameConflict { .. });
     let problem = seen.problems.iter().filter(|p| p.concerns_profile(name)).find(fatal);
     let unreadable = || {
         let message = format!("profile {name} cannot be read: see its conditions");

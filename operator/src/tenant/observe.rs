@@ -21,6 +21,7 @@ use super::{managed::Managed, refused_controllers::RefusedControllers, render, s
 use crate::{
     cache::{ApiEndpoint, OwnedObject, SlimAccount, SlimSecret, pull::Source, version},
     fleet_view::FleetView,
+    plan::Problem,
 };
 
 /// A tenant, its objects as the caches have them, and the state of the controller.
@@ -174,6 +175,10 @@ impl Observed {
             );
             return Err(Refusal { reason: reasons::TRUST_TOO_LOW, message });
         }
+        if let Some(mode) = found.sharing.filter(|_| self.tenant.spec.sharing.is_none()) {
+            let problem = Problem::SharingNotAcknowledged { tenant: me.into(), profile: profile.into(), mode };
+            return Err(Refusal { reason: problem.reason(), message: problem.to_string() });
+        }
         if self.tenant.spec.gpu_equivalents.is_some() && !self.view.weights.contains_key(&found.resource) {
             return Err(Refusal { reason: reasons::WEIGHT_UNKNOWN, message: unknown_weight_message(profile) });
         }
@@ -191,6 +196,9 @@ impl Observed {
         for guarantee in spec.gpus.iter().filter(|g| g.count > 0) {
             let Ok(resource) = self.granted(&guarantee.profile) else { continue };
             let Some(found) = self.view.profiles.get(&guarantee.profile) else { continue };
+            if found.sharing.is_some() && !grant.shares.contains(&resource) {
+                grant.shares.push(resource.clone());
+            }
             let most = found.contract.max_per_pod.unwrap_or(i32::MAX).min(guarantee.count);
             let granted = grant.resources.entry(resource.clone()).or_default();
             *granted = most.max(*granted);
@@ -203,6 +211,7 @@ impl Observed {
                 incident: found.contract.support.incident.clone(),
             });
         }
+        grant.shares.sort();
         grant.profiles.sort_by(|a, b| a.name.cmp(&b.name));
         grant.pools = pools.into_iter().collect();
         grant.priority_classes.clone_from(&spec.priority_classes);

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::names;
+use gputenancy_crds::{SharingMode, names};
 
 use super::remedy;
 use crate::{
-    board::Shape,
+    board::{Shape, ShareShape},
     fleet::{BoardOptions, Fleet, GpuClass, ProfileId},
     names::{PoolName, ProfileName},
     problem::Problem,
@@ -20,7 +20,7 @@ pub(crate) fn problems(fleet: &Fleet<'_>, decision: &FleetDecision) -> Vec<Probl
         let here: Vec<_> =
             fleet.classes().map(|(_, c, options)| (c, options)).filter(|(c, _)| c.pool == name).collect();
         for profile in &pool.profiles {
-            problems.extend(not_offered(fleet, (name, pool.by_plugin), profile, &here));
+            problems.extend(not_offered(fleet, (name, pool), profile, &here));
             if pool.by_plugin {
                 problems.extend(not_by_plugin(fleet, name, profile, &here));
             }
@@ -88,7 +88,7 @@ fn why(
 /// A profile that does not exist, or that no board of the pool has.
 fn not_offered(
     fleet: &Fleet<'_>,
-    (pool, pool_by_plugin): (&PoolName, bool),
+    (pool, rules): (&PoolName, &Pool),
     profile: &ProfileName,
     here: &Classes<'_, '_>,
 ) -> Option<Problem> {
@@ -96,10 +96,12 @@ fn not_offered(
         return Some(Problem::PoolProfileNotFound { pool: pool.clone(), profile: profile.clone() });
     };
     let id = fleet.profiles.find(profile)?;
-    if here.is_empty()
-        || here.iter().any(|(_, o)| o.offer(id).is_some())
-        || (pool_by_plugin && matches!(found.shape, Shape::Share(_)))
-    {
+    if matches!(found.shape, Shape::Share(_)) && !rules.serves_shares {
+        return Some(Problem::ShareNotServed { profile: profile.clone(), pool: pool.clone() });
+    }
+    // said of the profile itself
+    let mps = matches!(found.shape, Shape::Share(ShareShape { mode: SharingMode::Mps, .. }));
+    if mps || here.is_empty() || here.iter().any(|(_, o)| o.offer(id).is_some()) {
         return None;
     }
     let list = |names: BTreeSet<&str>| names.into_iter().collect::<Vec<_>>().join(", ");
@@ -130,9 +132,7 @@ fn not_by_plugin(fleet: &Fleet<'_>, pool: &PoolName, profile: &ProfileName, here
         Shape::Whole => [names::WHOLE_GPU_RESOURCE.to_owned()].into(),
         Shape::Named(mig) => [names::mig_resource(mig)].into(),
         Shape::AtLeast { .. } => here.iter().filter_map(resolved).collect(),
-        Shape::Share(_) => {
-            return vec![Problem::ShareNotServed { profile: profile.clone(), pool: pool.clone() }];
-        }
+        Shape::Share(_) => BTreeSet::new(),
     };
     let others = advertised.into_iter().filter(|offers| *offers != found.resource);
     let problem = |offers| {

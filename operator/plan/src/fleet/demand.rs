@@ -11,11 +11,11 @@ use super::{
     profiles::{ProfileId, ProfileIndex},
 };
 use crate::{
-    board::{BoardGeometry, PARTS},
+    board::{BoardGeometry, PARTS, Shape},
     names::{PoolName, ProfileName, TenantName},
     problem::Problem,
     result::Served,
-    snapshot::{InUse, Snapshot, Tenant},
+    snapshot::{InUse, Profile, Snapshot, Tenant},
 };
 
 /// Ranks of guarantees, from the highest priority to the lowest.
@@ -109,6 +109,13 @@ impl<'a> DemandLedger<'a> {
                     has: format!("{:?}", tenant.trust),
                     needs: format!("{:?}", found.trust),
                 }),
+                Some(Profile { shape: Shape::Share(share), .. }) if !tenant.acknowledged => {
+                    self.problems.push(Problem::SharingNotAcknowledged {
+                        tenant: name.clone(),
+                        profile: profile.clone(),
+                        mode: share.mode,
+                    });
+                }
                 Some(_) => devices.extend(profiles.find(profile).filter(|_| *count > 0).map(|p| (p, (*count).into()))),
             }
         }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use gputenancy_crds::names;
+use gputenancy_crds::{SharingMode, names};
 
 use super::profiles::{ProfileId, ProfileIndex};
 use crate::{
-    board::{BoardGeometry, PARTS, Shape, ShareOffer},
+    board::{BoardGeometry, PARTS, Shape, ShareOffer, ShareShape},
     snapshot::{Pool, Snapshot},
 };
 
@@ -42,7 +42,8 @@ impl<'a> BoardOptions<'a> {
             let (mig, shares, share, default) = match &profile.shape {
                 Shape::Whole => (None, None, PARTS, Some(names::WHOLE_GPU_RESOURCE.to_owned())),
                 // only the agent serves shares
-                Shape::Share(_) if pool.by_plugin => continue,
+                Shape::Share(_) if !pool.serves_shares => continue,
+                Shape::Share(ShareShape { mode: SharingMode::Mps, .. }) => continue,
                 Shape::Share(shape) => {
                     let Some(offer) = board.share(shape) else { continue };
                     (None, Some(offer), board.weight(&offer), None)

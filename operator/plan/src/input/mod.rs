@@ -56,6 +56,8 @@ pub struct TenantFacts<'a> {
     pub namespaces: &'a [TenantNamespace],
     /// How far it is trusted.
     pub trust: Trust,
+    /// It accepts what shares of a GPU do not isolate: `spec.sharing`.
+    pub acknowledged: bool,
     /// Rank of its guarantees.
     pub priority: i32,
     /// Its guarantees.
@@ -104,6 +106,7 @@ fn read_tenant(tenant: &TenantFacts<'_>, interner: &mut Interner) -> (TenantName
     let read = Tenant {
         namespaces: namespaces.into_iter().collect(),
         trust: tenant.trust,
+        acknowledged: tenant.acknowledged,
         priority: tenant.priority.clamp(-5, 5),
         guarantees,
         cap: tenant.equivalents.and_then(cap),

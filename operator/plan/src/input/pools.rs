@@ -34,6 +34,7 @@ pub(super) fn read(pool: &GpuPool, problems: &mut Vec<Problem>) -> Pool {
         spare,
         read_only: pool.spec.partitioner == Partitioner::None,
         by_plugin: pool.spec.advertiser == Advertiser::NvidiaDevicePlugin,
+        serves_shares: pool.spec.advertiser.is_agent() && pool.spec.partitioner.is_agent(),
         allow_outage: pool.spec.disruption.allow_outage,
     }
 }

@@ -200,6 +200,7 @@ fn demanded(tenant: &GpuTenant) -> gputenancy_plan::TenantFacts<'_> {
         name: tenant.metadata.name.as_deref().unwrap(),
         namespaces: &tenant.spec.namespaces,
         trust: tenant.spec.trust,
+        acknowledged: tenant.spec.sharing.is_some(),
         priority: tenant.spec.priority,
         gpus: &tenant.spec.gpus,
         equivalents: tenant.spec.gpu_equivalents.as_deref(),

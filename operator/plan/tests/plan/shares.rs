@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{Device, Layout, SharingMode, Trust};
+use gputenancy_crds::{Device, Layout, SharingAcknowledgement, SharingMode, Trust};
 use gputenancy_plan::{board::CONTEXT_MIB, explain};
 use proptest::{prelude::*, sample::select};
 use serde_json::{Value, json};
@@ -17,7 +17,6 @@ fn products() -> Vec<(&'static str, Value)> {
         ("gpu", json!({"whole": {}})),
         ("mig-large", json!({"mig": {"profile": "3g.40gb"}})),
         ("mig-small", json!({"mig": {"profile": "1g.10gb"}})),
-        ("mps", json!({"mps": {"memory": "20Gi", "threads": 30}})),
         ("turns", json!({"timeSlice": {"replicas": 4}})),
     ]
 }
@@ -79,7 +78,6 @@ fn layouts(used: &Used) -> BTreeMap<Counts, usize> {
             && parts.iter().map(|(n, _, c)| i64::try_from(*n).unwrap() * c).sum::<i64>() <= 100
     };
     let mut sets = vec![Counts::from([("gpu", 1)]), Counts::from([("turns", 4)])];
-    sets.extend((1..4).filter(|n| fits(&[(*n, 20, 30)])).map(|n| Counts::from([("mps", n)])));
     for (large, small) in (0..3).flat_map(|l| (0..8).map(move |s| (l, s))).filter(|(l, s)| l + s > 0) {
         if fits(&[(large, 30, 40), (small, 10, 15)]) {
             let parts = [("frac-large", large), ("frac-small", small)];
@@ -137,7 +135,11 @@ fn demand(fleet: Fleet, counts: &[i32]) -> Fleet {
 /// A tenant that may use shares.
 fn tenant(fleet: Fleet, wanted: &[(&str, i32)]) -> Fleet {
     let mut fleet = fleet.tenant("t", wanted);
-    fleet.tenants.iter_mut().for_each(|t| t.spec.trust = Trust::Internal);
+    for tenant in &mut fleet.tenants {
+        tenant.spec.trust = Trust::Internal;
+        tenant.spec.sharing =
+            Some(SharingAcknowledgement { acknowledged_by: "lead@example.com".into(), acknowledged_at: None });
+    }
     fleet
 }
 
@@ -256,6 +258,19 @@ fn with_replicas(mut fleet: Fleet, replicas: i32, guaranteed: i32) -> Fleet {
 }
 
 #[test]
+fn profile_by_mps_is_named_and_makes_no_shares() {
+    let mps = device(json!({"mps": {"replicas": 4}}));
+    let fleet =
+        tenant(Fleet::default().profile("mps", mps).pool("p", &["mps"]).node("n", "p", &[a100()]), &[("mps", 1)]);
+    let (snapshot, problems) = fleet.snapshot();
+    let found: Vec<String> = problems.iter().map(|p| p.reason().to_string()).collect();
+    assert_eq!(found, ["NotServed"]);
+    assert!(
+        gputenancy_plan::plan(&snapshot).gpus.values().all(|g| g.target.as_ref().is_none_or(|t| t.sharing.is_none()))
+    );
+}
+
+#[test]
 fn raised_replicas_evict_nobody() {
     let plan = with_replicas(time_sliced(4), 6, 6).plan();
     assert_eq!(evictions(&plan), 0, "{:#?}", explain(&plan));
@@ -288,6 +303,22 @@ fn no_device_is_made_that_the_cap_of_its_tenant_forbids() {
     assert_eq!(shared(&fleet), (6, 1, 1), "one guarantee is short");
     fleet.tenants[0].spec.gpu_equivalents = Some("0.5".into());
     assert_eq!(shared(&fleet), (2, 0, 0), "two quarters");
+}
+
+#[test]
+fn share_without_acknowledgement_is_no_guarantee() {
+    let mut fleet = tenant(time_sliced(0), &[("turns", 8), ("gpu", 1)]);
+    fleet.tenants[0].spec.sharing = None;
+    let plan = fleet.plan();
+    let problems: Vec<String> = plan.problems.iter().map(|p| format!("{}: {p}", p.reason())).collect();
+    let [problem] = &problems[..] else { panic!("{problems:?}") };
+    for words in
+        ["SharingNotAcknowledged: tenant t may not use profile turns", "spec.sharing.acknowledgedBy of GpuTenant t"]
+    {
+        assert!(problem.contains(words), "{problem}");
+    }
+    let served: Vec<&str> = plan.tenants.values().flat_map(|t| t.keys().map(|p| p.as_str())).collect();
+    assert_eq!(served, ["gpu"], "only the whole GPU is a guarantee");
 }
 
 #[test]

@@ -1,0 +1,75 @@
+//! What a device isolates and what it does not, in plain words.
+
+use gputenancy_crds::Device;
+
+/// Field of `GpuProfile.spec.device`.
+pub(super) fn mode(device: &Device) -> &'static str {
+    match device {
+        Device { whole: Some(_), .. } => "whole",
+        Device { mig: Some(_), .. } => "mig",
+        Device { mps: Some(_), .. } => "mps",
+        Device { fraction: Some(_), .. } => "fraction",
+        Device { whole: None, mig: None, mps: None, fraction: None, time_slice: _ } => "timeSlice",
+    }
+}
+
+/// Position in the catalog: strongest isolation first.
+pub(super) fn rank(device: &Device) -> u8 {
+    match mode(device) {
+        "whole" => 0,
+        "mig" => 1,
+        "mps" => 2,
+        "fraction" => 3,
+        _ => 4,
+    }
+}
+
+/// Whether several pods share the GPU without isolation by hardware.
+pub(super) fn is_shared(device: &Device) -> bool {
+    device.whole.is_none() && device.mig.is_none()
+}
+
+/// What separates a pod from its neighbours.
+pub(super) fn isolated(device: &Device) -> &'static [&'static str] {
+    match mode(device) {
+        "whole" => &["No other pod is on the GPU: memory, compute and faults are separate by hardware."],
+        // NVIDIA's MIG user guide: separate paths through the memory system, and error isolation between instances
+        "mig" => &[
+            "Memory, caches and compute are the instance's own, by hardware.",
+            "A fault of a neighbour does not end your pod.",
+        ],
+        // NVIDIA's MPS guide: limits of pinned device memory and of active threads, and an address space for each client since Volta
+        "mps" => &[
+            "NVIDIA's MPS server limits the memory and the percentage of threads of each pod.",
+            "Each pod has an address space of its own: a neighbour does not read your memory.",
+        ],
+        "fraction" => {
+            &["The parts add up: memory and compute of all shares of a GPU fit into it when pods are placed."]
+        }
+        _ => &["The number of pods on the GPU is limited, and they get equal turns."],
+    }
+}
+
+/// What does not separate them.
+pub(super) fn not_isolated(device: &Device) -> &'static [&'static str] {
+    match mode(device) {
+        "whole" => &["The node: PCIe, network and CPU are shared with the pods on its other GPUs."],
+        "mig" => {
+            &["Power and clocks of the board, PCIe, and a reset of the GPU, which ends the pods of all its instances."]
+        }
+        "mps" => &[
+            "A fatal fault of one pod ends all pods of the same MPS server.",
+            "Memory bandwidth and caches are shared: speed depends on the neighbours.",
+        ],
+        "fraction" => &[
+            "Memory and compute: this release does not enforce the limits. A pod that takes more makes its neighbours fail or slows them.",
+            "Faults: a fault of one pod can end the others.",
+        ],
+        // NVIDIA's device plugin: no memory or fault isolation between replicas
+        _ => &[
+            "Memory: there is no limit. A pod that takes all of it makes the allocations of its neighbours fail.",
+            "Faults: a fault of one pod can end the others.",
+            "Compute: no part is guaranteed. Speed depends on how many neighbours work at the same time.",
+        ],
+    }
+}
