@@ -23,6 +23,10 @@ use crate::{
 pub const TEAM_A: &str = "team-a";
 /// Namespace of the second team, whose pods use `mig-3g`.
 pub const TEAM_B: &str = "team-b";
+/// Namespace of the third team, whose pods share GPUs.
+pub const TEAM_C: &str = "team-c";
+/// The sample that adds shares for the third team.
+pub const SHARED: &str = "sharing/team-c.yaml";
 /// The sample in which team-b's guarantee for `mig-3g` grows.
 pub const GROWN: &str = "grown/team-b.yaml";
 /// Devices of the grown guarantee: of four GPUs, three are needed in full and half of the fourth.
@@ -42,6 +46,20 @@ pub async fn onboard(world: &World) -> Result<()> {
         tenant_ready(world, tenant).await?;
     }
     pool_ready(world, "inference").await.map(drop)
+}
+
+/// Gives team-c shares of two GPUs and starts its pods, four time-slices and two fractions; returns the GPUs that each pod sees.
+pub async fn share(world: &World) -> Result<BTreeMap<String, String>> {
+    world.sample(SHARED).await?;
+    tenant_ready(world, TEAM_C).await?;
+    pool_ready(world, "inference").await?;
+    world.sample("pods/team-c.yaml").await?;
+    let mut seen = BTreeMap::new();
+    for pod in world.pods_ready(TEAM_C, 6).await?.into_keys() {
+        let gpus = visible_gpus(world, TEAM_C, &pod).await?;
+        seen.insert(pod, gpus.trim().to_owned());
+    }
+    Ok(seen)
 }
 
 /// Waits until a pool is Ready at its present generation and no GPU is changing.

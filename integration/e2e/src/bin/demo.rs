@@ -10,7 +10,7 @@ use e2e::{
     Result, World, discovery,
     objects::PodIdentity,
     plan_preview, product,
-    scenario::{self, GROWN, GROWN_TO, MIG_1G, NODES, TEAM_A, TEAM_B},
+    scenario::{self, GROWN, GROWN_TO, MIG_1G, NODES, SHARED, TEAM_A, TEAM_B},
 };
 
 #[tokio::main]
@@ -61,6 +61,13 @@ async fn run() -> Result<()> {
     print_moves(&before, &after);
     println!();
     compare_with_nvidia(&world).await?;
+
+    step(9, "team-b needs less; team-c shares one GPU in turns and another one in fractions, beside the MIG ones");
+    println!("$ kubectl apply --server-side -f samples/{SHARED} -f samples/pods/team-c.yaml");
+    for (pod, gpu) in scenario::share(&world).await? {
+        println!("  {pod:<28}{gpu}");
+    }
+    table(&world, "gpuprofiles,gpunodes").await?;
 
     println!("\nThe scenario took {} s. The lab is still up. Try next:", start.elapsed().as_secs());
     let kubeconfig = world.lab.kubeconfig_path();

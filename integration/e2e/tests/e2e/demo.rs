@@ -40,7 +40,22 @@ async fn run(world: &World) -> Result<()> {
     evictions_match_plan(world, &preview, &before, &after).await?;
     feature_discovery_agrees(world, &planned).await?;
     allocatable_matches_plan(world, &planned, &preview).await?;
-    no_pod_waits(world).await
+    no_pod_waits(world).await?;
+    team_c_shares_two_gpus(world, &after).await
+}
+
+/// Four pods take turns on one GPU, two have fractions of another one, and the pods of the other teams run on.
+async fn team_c_shares_two_gpus(world: &World, others: &Pods) -> Result<()> {
+    let seen = scenario::share(world).await?;
+    let of = |app: &str| -> BTreeSet<&String> {
+        seen.iter().filter(|(pod, _)| pod.starts_with(app)).map(|(_, gpu)| gpu).collect()
+    };
+    let (turns, parts) = (of("experiment"), of("service"));
+    let apart = turns.len() == 1 && parts.len() == 1 && turns != parts;
+    ensure(apart && seen.values().all(|gpu| !gpu.contains("MIG-")), format!("one GPU for each mode: {seen:?}"))?;
+    let mut now = world.pods_ready(TEAM_A, 2).await?;
+    now.extend(world.pods_ready(TEAM_B, 2).await?);
+    ensure(&now == others, format!("pods of other teams moved: {others:?}, {now:?}"))
 }
 
 /// Every Deployment is complete, so the refusal of a replacement for an evicted pod no longer counts.
