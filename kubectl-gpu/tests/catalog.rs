@@ -58,6 +58,7 @@ fn catalog_never_calls_an_unenforced_limit_isolation() {
     for mode in ["fraction", "timeSlice", "mps"] {
         assert!(entry(mode).not_isolated.iter().any(|s| s.to_lowercase().contains("fault of one pod")), "{mode}");
         assert!(entry(mode).needs_acknowledgement, "{mode}");
+        assert_eq!(entry(mode).isolated.is_empty(), mode != "mps", "{mode}");
     }
 }
 

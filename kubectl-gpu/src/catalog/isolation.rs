@@ -43,10 +43,8 @@ pub(super) fn isolated(device: &Device) -> &'static [&'static str] {
             "NVIDIA's MPS server limits the memory and the percentage of threads of each pod.",
             "Each pod has an address space of its own: a neighbour does not read your memory.",
         ],
-        "fraction" => {
-            &["The parts add up: memory and compute of all shares of a GPU fit into it when pods are placed."]
-        }
-        _ => &["The number of pods on the GPU is limited, and they get equal turns."],
+        // nothing limits a pod on a time-sliced GPU, and nothing enforces fractions yet
+        _ => &[],
     }
 }
 
@@ -62,14 +60,15 @@ pub(super) fn not_isolated(device: &Device) -> &'static [&'static str] {
             "Memory bandwidth and caches are shared: speed depends on the neighbours.",
         ],
         "fraction" => &[
-            "Memory and compute: this release does not enforce the limits. A pod that takes more makes its neighbours fail or slows them.",
+            "Memory and compute: the parts of all pods fit into the GPU, but this release does not enforce them. A pod that takes more makes \
+             the allocations of its neighbours fail, or slows them.",
             "Faults: a fault of one pod can end the others.",
         ],
         // NVIDIA's device plugin: no memory or fault isolation between replicas
         _ => &[
             "Memory: there is no limit. A pod that takes all of it makes the allocations of its neighbours fail.",
             "Faults: a fault of one pod can end the others.",
-            "Compute: no part is guaranteed. Speed depends on how many neighbours work at the same time.",
+            "Compute: pods get equal turns and no guaranteed part. Speed depends on how many neighbours work at the same time.",
         ],
     }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use gputenancy_crds::{GpuProfile, Trust};
 use gputenancy_plan::trust_needed;
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 
 pub use model::{Catalog, CatalogEntry, PriceOfDevice, TrustLevel};
 
@@ -22,7 +22,7 @@ use crate::world::World;
 /// A name that no profile has.
 pub fn catalog(world: &World, names: &[String], not_visible: Vec<String>) -> Result<Catalog, String> {
     let exists = |p: &&GpuProfile| p.metadata.deletion_timestamp.is_none();
-    let known: BTreeSet<String> = world.fleet.profiles.iter().filter(exists).map(kube::ResourceExt::name_any).collect();
+    let known: BTreeSet<String> = world.fleet.profiles.iter().filter(exists).map(ResourceExt::name_any).collect();
     if let Some(unknown) = names.iter().find(|name| !known.contains(*name)) {
         return Err(format!("there is no GpuProfile {unknown}: kubectl get gpuprofiles lists them"));
     }

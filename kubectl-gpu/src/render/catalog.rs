@@ -86,8 +86,13 @@ fn entry(entry: &CatalogEntry, text: &mut String) {
     for (name, value) in facts(entry) {
         wrapped(text, 2, &format!("{name}: "), &value);
     }
+    if entry.isolated.is_empty() {
+        wrapped(text, 2, "isolated: ", "nothing");
+    }
     for (name, sentences) in [("isolated", &entry.isolated), ("NOT isolated", &entry.not_isolated)] {
-        sentences.iter().for_each(|sentence| wrapped(text, 2, &format!("{name}: "), sentence));
+        for sentence in sentences {
+            wrapped(text, 2, &format!("{name}: "), sentence);
+        }
     }
     wrapped(text, 2, "expected: ", &entry.expected);
     wrapped(text, 2, "incident: ", &entry.incident);

@@ -8,7 +8,7 @@ use crate::catalog::{Catalog, CatalogEntry};
 /// The whole page.
 pub fn catalog_page(catalog: &Catalog) -> String {
     let mut page = "# GPU catalog\n\nA pod requests one of these resources in `resources.limits`.\n\n".to_owned();
-    let header = OVERVIEW.map(|name| name.to_lowercase()).join(" | ");
+    let header = OVERVIEW.map(str::to_lowercase).join(" | ");
     let _ = writeln!(page, "| {header} |\n|{}", "---|".repeat(OVERVIEW.len()));
     for entry in &catalog.entries {
         let _ = writeln!(page, "| {} |", overview(entry).join(" | "));
@@ -30,12 +30,14 @@ fn entry(entry: &CatalogEntry, page: &mut String) {
     for (name, value) in facts(entry) {
         let _ = writeln!(page, "- {name}: {}", plain(&value));
     }
-    let isolated = format!("Isolation {}. Isolated", entry.isolation);
-    for (title, sentences) in [(isolated.as_str(), &entry.isolated), ("Not isolated", &entry.not_isolated)] {
-        let _ = writeln!(page, "\n{title}:\n");
-        sentences.iter().for_each(|sentence| {
-            let _ = writeln!(page, "- {}", plain(sentence));
-        });
+    let _ = writeln!(page, "\nIsolation: {}.\n", entry.isolation);
+    if entry.isolated.is_empty() {
+        page.push_str("- isolated: nothing\n");
+    }
+    for (name, sentences) in [("isolated", &entry.isolated), ("**not isolated**", &entry.not_isolated)] {
+        for sentence in sentences {
+            let _ = writeln!(page, "- {name}: {}", plain(sentence));
+        }
     }
     let (expected, incident) = (plain(&entry.expected), plain(&entry.incident));
     let _ = writeln!(page, "\nContract:\n\n- expected: {expected}\n- incident: {incident}");

@@ -1,8 +1,10 @@
 //! One device: its name in words, its state and its owner.
 
-use gputenancy_crds::{DeviceState as Reported, GpuSpec, GpuState, Health, ShareGroup, Sharing, SharingMode, names};
+use gputenancy_crds::{
+    DeviceState as Reported, GpuSpec, GpuState, Health, InstanceSpec, ShareGroup, Sharing, SharingMode, names,
+};
 use gputenancy_plan::resource_name;
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 
 use super::model::{DeviceCounts, DeviceState, DeviceStatus, PodReference};
 use crate::world::World;
@@ -25,7 +27,7 @@ pub(super) fn devices(gpu: GpuView<'_>) -> Vec<DeviceStatus> {
     for instance in &state.instances {
         let listed = spec.into_iter().flat_map(|s| &s.instances);
         let listed = listed.clone().find(|i| i.start == instance.start && i.profile == instance.profile);
-        let resource = listed.map_or_else(|| names::mig_resource(&instance.profile), |i| i.resource_name());
+        let resource = listed.map_or_else(|| names::mig_resource(&instance.profile), InstanceSpec::resource_name);
         let words = format!("{} at {}", instance.profile, instance.start);
         devices.push(device(gpu, words, instance.start, resource, &instance.device));
     }
@@ -133,7 +135,7 @@ fn tenant_of(world: &World, namespace: &str) -> Option<String> {
             let mut namespaces = t.status.iter().flat_map(|s| &s.namespaces);
             namespaces.any(|n| n.name == namespace && n.phase != "Foreign")
         };
-        world.tenants.iter().find(keeps).map(|t| t.name_any())
+        world.tenants.iter().find(keeps).map(ResourceExt::name_any)
     };
     world.tenant_of(namespace).or_else(kept)
 }

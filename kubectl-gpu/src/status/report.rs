@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gputenancy_crds::{Board, GpuNode, GpuPool};
 use gputenancy_plan::{PoolName, Snapshot, board::BoardGeometry};
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 
 use super::{
     attention,
@@ -106,7 +106,8 @@ fn pools(world: &World, filter: &Filter, nodes: &[NodeStatus]) -> Vec<PoolStatus
     let mut by_pool: BTreeMap<String, Vec<&NodeStatus>> = BTreeMap::new();
     if filter.node.is_none() {
         let wanted = |name: &String| filter.pool.as_ref().is_none_or(|pool| pool == name);
-        by_pool.extend(world.fleet.pools.iter().map(|p| p.name_any()).filter(wanted).map(|name| (name, Vec::new())));
+        by_pool
+            .extend(world.fleet.pools.iter().map(ResourceExt::name_any).filter(wanted).map(|name| (name, Vec::new())));
     }
     for node in nodes {
         if let Some(pool) = &node.pool {
