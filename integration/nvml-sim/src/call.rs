@@ -17,6 +17,7 @@ use crate::library;
 const CHANGES: &[&str] = &[
     "nvmlDeviceSetMigMode",
     "nvmlDeviceSetPersistenceMode",
+    "nvmlDeviceSetComputeMode",
     "nvmlDeviceCreateGpuInstance",
     "nvmlDeviceCreateGpuInstanceWithPlacement",
     "nvmlGpuInstanceDestroy",

@@ -82,8 +82,26 @@ nvml! {
     }
 
     fn nvmlDeviceGetComputeMode[device](ctx, device: nvmlDevice_t, mode: *mut c_uint) {
-        ctx.device(device)?;
-        put(mode, 0)
+        put(mode, ctx.device(device)?.gpu().compute_mode)
+    }
+
+    fn nvmlDeviceSetComputeMode[device](ctx, device: nvmlDevice_t, mode: c_uint) {
+        let gpu = ctx.gpu(device)?;
+        // 1 was "exclusive thread", which no present driver accepts; MIG mode permits only the default
+        if ![0, 2, 3].contains(&mode) {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        if gpu.mig && mode != 0 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        if !ctx.view.configure() {
+            return Err(Code::NO_PERMISSION);
+        }
+        let index = gpu.index;
+        ctx.quietly(|machine| {
+            machine.gpu_mut(index)?.compute_mode = mode;
+            Ok(())
+        })
     }
 
     fn nvmlDeviceGetFieldValues[device](

@@ -209,7 +209,6 @@ not_supported! {
     nvmlDeviceSetApplicationsClocks
     nvmlDeviceSetAutoBoostedClocksEnabled
     nvmlDeviceSetClockOffsets
-    nvmlDeviceSetComputeMode
     nvmlDeviceSetConfComputeUnprotectedMemSize
     nvmlDeviceSetCpuAffinity
     nvmlDeviceSetDefaultAutoBoostedClocksEnabled

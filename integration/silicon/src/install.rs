@@ -16,6 +16,8 @@ use crate::{clients, history, materialize, nodes, paths};
 pub const CDI_KIND: &str = "gputenancy.io/simulator";
 const CDI_FILE: &str = "var/run/cdi/gputenancy-simulator.json";
 const INFOROM: &str = "inforom.json";
+/// The driver's programs, which are all the same file.
+const PROGRAMS: [&str; 3] = ["nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
 
 /// Why the driver cannot be installed or uninstalled.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +53,7 @@ pub struct Options {
     pub persistent: PathBuf,
     /// The library to install.
     pub library: PathBuf,
-    /// The program that becomes the driver root's `nvidia-smi`.
+    /// The program that becomes the driver root's `nvidia-smi`, `nvidia-cuda-mps-control` and `nvidia-cuda-mps-server`.
     pub tool: Option<PathBuf>,
     /// Name of the node.
     pub node: String,
@@ -114,7 +116,9 @@ pub fn install(options: &Options) -> Result<Store, Error> {
     if let Some(tool) = &options.tool {
         let bin = driver.join("usr/bin");
         at(&bin, fs::create_dir_all)?;
-        copy(tool, &bin.join("nvidia-smi"), 0o755)?;
+        for program in PROGRAMS {
+            copy(tool, &bin.join(program), 0o755)?;
+        }
     }
     if options.devices {
         at(&options.dev(), |dev| make_devices(dev, &machine))?;
@@ -142,14 +146,14 @@ pub fn uninstall(root: &Path, driver_root: &Path, force: bool) -> Result<(), Err
         return Err(Error::InUse(live));
     }
     let folder = driver.join(paths::LIBRARY_FOLDER);
+    let programs = PROGRAMS.map(|program| driver.join("usr/bin").join(program));
     let files = [
         state.join("state.json"),
         root.join(CDI_FILE),
         folder.join("libnvidia-ml.so.1"),
         folder.join(format!("libnvidia-ml.so.{DRIVER_VERSION}")),
-        driver.join("usr/bin/nvidia-smi"),
     ];
-    files.iter().try_for_each(|file| at(file, nodes::remove_if_there))?;
+    files.iter().chain(&programs).try_for_each(|file| at(file, nodes::remove_if_there))?;
     for folder in [&state, &driver.join("proc")] {
         match fs::remove_dir_all(folder) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Error::Io(folder.clone(), e)),

@@ -19,6 +19,7 @@ pub mod machine;
 pub mod materialize;
 pub mod mig;
 pub mod mode;
+pub mod mps;
 pub mod nodes;
 pub mod operations;
 pub mod paths;

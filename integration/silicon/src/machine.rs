@@ -64,6 +64,9 @@ pub struct Gpu {
     pub lost: bool,
     /// Persistence mode.
     pub persistence: bool,
+    /// NVML's `nvmlComputeMode_t`: 0 default, 2 prohibited, 3 exclusive to one process. A reset returns to 0.
+    #[serde(default)]
+    pub compute_mode: u32,
     /// Uncorrected ECC errors since the last reset.
     pub ecc_volatile: u64,
     /// Uncorrected ECC errors over the lifetime.
@@ -137,6 +140,7 @@ impl Machine {
                     instances: Vec::new(),
                     lost: false,
                     persistence: false,
+                    compute_mode: 0,
                     ecc_volatile: 0,
                     ecc_aggregate: 0,
                 }

@@ -39,6 +39,7 @@ impl Machine {
         gpu.mig = gpu.mig_pending;
         gpu.instances.clear();
         gpu.ecc_volatile = 0;
+        gpu.compute_mode = 0;
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nvml_wrapper::Nvml;
 use silicon::attach::{Attachment, attach};
 use silicon::clients::Client;
-use silicon::{Store, paths};
+use silicon::{Store, mps, mps::Connection, paths};
 
 use crate::devices::Device;
 
@@ -73,6 +73,11 @@ fn hold(store: &Store, devices: &[Device], memory: u64, owner: &str) -> Result<(
     signals.add(Signal::SIGTERM);
     signals.add(Signal::SIGINT);
     signals.thread_block()?;
+    let server = mps_server(store, devices)?;
+    let limit = std::env::var("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").ok().filter(|_| server.is_some());
+    if limit.as_deref().and_then(mps::memory_limit).is_some_and(|limit| memory > limit) {
+        return Err("out of memory: more than CUDA_MPS_PINNED_DEVICE_MEM_LIMIT".into());
+    }
     let mut held: Vec<Attachment> = Vec::new();
     for device in devices {
         let client = Client {
@@ -86,11 +91,36 @@ fn hold(store: &Store, devices: &[Device], memory: u64, owner: &str) -> Result<(
         held.push(attach(store, &client, &held)?);
         println!("{device} held={}MiB", memory >> 20);
     }
+    if let Some(server) = server {
+        // as CUDA does, which fails all calls of a client once its server has ended
+        std::thread::spawn(move || {
+            server.wait_for_end();
+            eprintln!("gpu-work: CUDA_ERROR_MPS_SERVER_NOT_READY: the MPS server has ended");
+            std::process::exit(1);
+        });
+    }
     signals.wait()?;
     for attachment in held {
         attachment.detach(store)?;
     }
     Ok(())
+}
+
+/// The connection to the MPS server, if there is one. A GPU that is exclusive to one process cannot be used without.
+fn mps_server(store: &Store, devices: &[Device]) -> Result<Option<Connection>, Box<dyn Error>> {
+    let pipes = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY");
+    if let Some(server) = pipes.and_then(|pipes| Connection::open(pipes.as_ref()).ok()) {
+        return Ok(Some(server));
+    }
+    let machine = store.read()?;
+    let exclusive =
+        |device: &&Device| machine.gpu(device.gpu).is_ok_and(|gpu| gpu.compute_mode == mps::EXCLUSIVE_PROCESS);
+    match devices.iter().find(exclusive) {
+        Some(device) => {
+            Err(format!("CUDA_ERROR_DEVICE_UNAVAILABLE: no MPS server for exclusive GPU {}", device.gpu).into())
+        }
+        None => Ok(None),
+    }
 }
 
 /// Bytes of a quantity as Kubernetes writes it.

@@ -1,9 +1,11 @@
 //! `nvsim`: installs the simulated driver on a node and controls it in tests.
 //!
-//! Called as `nvidia-smi` it resets and lists GPUs, as the tool of a driver root does.
+//! Called as `nvidia-smi` it resets and lists GPUs, and called as `nvidia-cuda-mps-control` it runs the control daemon of the
+//! Multi-Process Service, as these tools of a driver root do.
 
 mod admin;
 mod lifecycle;
+mod mps;
 mod report;
 mod smi;
 
@@ -41,8 +43,12 @@ enum Command {
 
 fn main() -> ExitCode {
     let program = std::env::args_os().next().map(PathBuf::from);
-    if program.as_ref().and_then(|p| p.file_name()).is_some_and(|name| name == "nvidia-smi") {
-        return smi::main(std::env::args().skip(1).collect());
+    let arguments = || std::env::args().skip(1).collect::<Vec<_>>();
+    match program.as_ref().and_then(|p| p.file_name()?.to_str()) {
+        Some("nvidia-smi") => return smi::main(arguments()),
+        Some("nvidia-cuda-mps-control") => return mps::control(&arguments()),
+        Some("nvidia-cuda-mps-server") => return mps::server(),
+        _ => {}
     }
     match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
