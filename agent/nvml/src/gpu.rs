@@ -9,7 +9,13 @@ use crate::{
     library::{call, output, string, text},
 };
 
+/// `NVML_DEVICE_ARCH_VOLTA`.
+const ARCHITECTURE_VOLTA: u32 = 5;
 const ARCHITECTURE_AMPERE: u32 = 7;
+/// `NVML_COMPUTEMODE_DEFAULT`.
+const COMPUTE_MODE_DEFAULT: u32 = 0;
+/// `NVML_COMPUTEMODE_EXCLUSIVE_PROCESS`.
+const COMPUTE_MODE_EXCLUSIVE_PROCESS: u32 = 3;
 
 /// A GPU (or, inside this crate, a MIG device) of an open [`Nvml`].
 #[derive(Clone, Copy)]
@@ -34,6 +40,17 @@ pub struct MigMode {
     pub current: bool,
     /// The mode after the next reset.
     pub pending: bool,
+}
+
+/// Which processes may create contexts on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ComputeMode {
+    /// Any number of processes.
+    Default,
+    /// One process, such as an MPS server: a program that does not find the server fails instead of running beside it.
+    ExclusiveProcess,
+    /// Another mode, such as `NVML_COMPUTEMODE_PROHIBITED`; NVML's number.
+    Other(u32),
 }
 
 /// Whether a new MIG mode is active.
@@ -90,8 +107,35 @@ impl<'n> Gpu<'n> {
 
     /// A change of MIG mode needs a reset: on Ampere, and on no later architecture.
     pub fn mode_needs_reset(&self) -> Result<bool, NvmlFailure> {
-        let architecture = output(0, |value| call!(self.nvml, nvmlDeviceGetArchitecture(self.handle, value)))?;
-        Ok(architecture <= ARCHITECTURE_AMPERE)
+        Ok(self.architecture()? <= ARCHITECTURE_AMPERE)
+    }
+
+    /// The architecture is older than Volta, so that one MPS server has fewer clients, and one address space for all of them.
+    pub fn before_volta(&self) -> Result<bool, NvmlFailure> {
+        Ok(self.architecture()? < ARCHITECTURE_VOLTA)
+    }
+
+    fn architecture(&self) -> Result<u32, NvmlFailure> {
+        output(0, |value| call!(self.nvml, nvmlDeviceGetArchitecture(self.handle, value)))
+    }
+
+    /// Which processes may create contexts.
+    pub fn compute_mode(&self) -> Result<ComputeMode, NvmlFailure> {
+        Ok(match output(0, |mode| call!(self.nvml, nvmlDeviceGetComputeMode(self.handle, mode)))? {
+            COMPUTE_MODE_DEFAULT => ComputeMode::Default,
+            COMPUTE_MODE_EXCLUSIVE_PROCESS => ComputeMode::ExclusiveProcess,
+            other => ComputeMode::Other(other),
+        })
+    }
+
+    /// Sets the compute mode, which the driver keeps until it is unloaded. Processes that run already are not affected.
+    pub fn set_compute_mode(&self, mode: ComputeMode) -> Result<(), NvmlFailure> {
+        let mode = match mode {
+            ComputeMode::Default => COMPUTE_MODE_DEFAULT,
+            ComputeMode::ExclusiveProcess => COMPUTE_MODE_EXCLUSIVE_PROCESS,
+            ComputeMode::Other(other) => other,
+        };
+        call!(self.nvml, nvmlDeviceSetComputeMode(self.handle, mode))
     }
 
     /// MIG mode, or `None` on a board without MIG.

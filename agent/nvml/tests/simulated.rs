@@ -9,7 +9,9 @@
 
 use std::path::PathBuf;
 
-use gputenancy_nvml::{Activation, EventSet, FaultKind, Nvml, OpenError, Silent, code, find_library, full_width};
+use gputenancy_nvml::{
+    Activation, ComputeMode, EventSet, FaultKind, Nvml, OpenError, Silent, code, find_library, full_width,
+};
 use silicon::{
     Board, Store,
     board::Variant,
@@ -166,4 +168,20 @@ fn open_without_a_loaded_driver_fails_with_its_code() {
     let Err(OpenError::Init(failure)) = Nvml::open(path, Box::new(Silent)) else { panic!("it opened") };
     assert_eq!((failure.call, failure.code), ("nvmlInit_v2", code::DRIVER_NOT_LOADED));
     assert!(find_library(sim.root.path()).is_none());
+}
+
+#[test]
+fn compute_mode_is_set_and_read_and_refused_under_mig() {
+    let sim = Sim::new("h100-80gb");
+    let nvml = sim.open();
+    let gpu = nvml.gpu(0).unwrap();
+    assert_eq!(gpu.compute_mode(), Ok(ComputeMode::Default));
+    for mode in [ComputeMode::ExclusiveProcess, ComputeMode::Other(2), ComputeMode::Default] {
+        gpu.set_compute_mode(mode).unwrap();
+        assert_eq!(gpu.compute_mode(), Ok(mode));
+    }
+    assert_eq!(gpu.set_compute_mode(ComputeMode::Other(9)).unwrap_err().code, code::INVALID_ARGUMENT);
+    assert_eq!(gpu.before_volta(), Ok(false));
+    sim.mig();
+    assert_eq!(gpu.set_compute_mode(ComputeMode::ExclusiveProcess).unwrap_err().code, code::NOT_SUPPORTED);
 }
