@@ -100,8 +100,8 @@ impl SharingMode {
     }
 
     /// What a tenant accepts with a share of this mode, as a clause. Time-slicing: "no memory or fault-isolation between replicas"
-    /// (documentation of NVIDIA's device plugin). MPS: a fatal fault of one client ends the clients of its server that use the same GPU
-    /// (NVIDIA's MPS guide, error containment).
+    /// (NVIDIA's GPU Operator documentation, "Time-Slicing GPUs in Kubernetes"). MPS: a fatal fault of one client ends the clients of its
+    /// server that use the same GPU (NVIDIA's MPS guide, error containment).
     pub fn accepts(self) -> &'static str {
         match self {
             Self::TimeSlice => {

@@ -1,6 +1,8 @@
 //! `lint` of shares: acknowledgement, limits, decimals, gangs, and workloads that would be left with shares.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests panic with what they found")]
 
+use std::{fs, path::Path};
+
 use kubectl_gpu::{
     input::Text,
     lint::{self, DEFAULT_POLICIES, Options, Policies},
@@ -220,7 +222,20 @@ fn lint_reports_annotations_of_fractions() {
         let all = found(&[TEAM, &pod(&format!(", annotations: {{{annotation}}}"), &[""])]);
         let (_, field, message) = one(&all);
         assert!(field.starts_with("metadata.annotations."), "{field}");
-        assert!(message.contains("this namespace may use: nvidia.com/gpu, nvidia.com/gpu.shared"), "{message}");
+        assert!(
+            message.contains("a resource of the grant, in whole numbers: nvidia.com/gpu, nvidia.com/gpu.shared"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn lint_accepts_the_samples_of_shares() {
+    let samples = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("samples/sharing");
+    for (file, documents) in [("time-slicing.yaml", 8), ("fractions.yaml", 4)] {
+        let text = fs::read_to_string(samples.join(file)).unwrap();
+        assert_eq!(text.matches("\nkind: ").count(), documents, "{file}");
+        assert_eq!(found(&[&text]), [], "{file}");
     }
 }
 

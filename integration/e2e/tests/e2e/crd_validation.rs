@@ -30,6 +30,12 @@ fn profiles() -> Vec<Case> {
     let mps = Some("spec.device.mps: write either replicas (an equal split) or both memory and threads");
     let untrusted = Some("spec.trust: a shared device cannot be offered to Untrusted tenants");
     let exclusive = Some("spec.resourceName: a shared profile may not use the name of an exclusive device");
+    let evidence = json!({"p99Milliseconds": 40, "memoryHeadroomPercent": 20, "measuredAt": "2026-11-24"});
+    let shared_by = |device: &str, replicas: i32, sharing: Value| {
+        let unlimited = profile(json!({device: {"replicas": replicas}}));
+        if sharing.is_null() { unlimited } else { merged(unlimited, json!({"sharing": sharing})) }
+    };
+    let limit = Some("spec.device: replicas are more than spec.sharing.maxReplicas (default 8)");
     let support = Some("spec.support: say in expected what a user must accept");
     vec![
         case("whole", profile(json!({"whole": {}})), None),
@@ -91,6 +97,40 @@ fn profiles() -> Vec<Case> {
             "two-shares-per-pod",
             merged(shared(), json!({"maxPerPod": 2})),
             Some("spec.maxPerPod: a pod gets one share"),
+        ),
+        case("replicas-default-limit", shared_by("timeSlice", 8, Value::Null), None),
+        case("replicas-above-default-limit", shared_by("timeSlice", 9, Value::Null), limit),
+        case("mps-above-default-limit", shared_by("mps", 9, Value::Null), limit),
+        case("replicas-above-own-limit", shared_by("timeSlice", 5, json!({"maxReplicas": 4})), limit),
+        case(
+            "limit-without-evidence",
+            shared_by("timeSlice", 12, json!({"maxReplicas": 12})),
+            Some("spec.sharing.maxReplicas: more than 8 needs a measurement or a reason"),
+        ),
+        case(
+            "limit-with-evidence",
+            shared_by("timeSlice", 12, json!({"maxReplicas": 12, "evidence": evidence.clone()})),
+            None,
+        ),
+        case("limit-with-reason", shared_by("mps", 12, json!({"maxReplicas": 12, "reason": "a course"})), None),
+        case(
+            "limit-with-half-evidence",
+            shared_by("timeSlice", 12, json!({"maxReplicas": 12, "evidence": {"p99Milliseconds": 40}})),
+            Some("spec.sharing.evidence.memoryHeadroomPercent: Required value"),
+        ),
+        case(
+            "limit-measured-on-no-day",
+            shared_by(
+                "timeSlice",
+                12,
+                json!({"maxReplicas": 12, "evidence": merged(evidence, json!({"measuredAt": "2026-02-31"}))}),
+            ),
+            Some("spec.sharing.evidence.measuredAt"),
+        ),
+        case(
+            "limit-of-whole",
+            merged(profile(json!({"whole": {}})), json!({"sharing": {"maxReplicas": 4}})),
+            Some("spec.sharing: it limits the replicas of device.timeSlice and device.mps"),
         ),
         case("no-support", json!({"device": {"whole": {}}}), Some("spec.support: Required value")),
         case("empty-support", json!({"device": {"whole": {}}, "support": {"expected": "", "incident": "x"}}), support),
@@ -271,6 +311,19 @@ fn tenants() -> Vec<Case> {
         case("cap-with-suffix", json!({"gpuEquivalents": "3500m"}), cap),
         case("cap-in-words", json!({"gpuEquivalents": "three"}), cap),
         case("cap-as-number", json!({"gpuEquivalents": 3.5}), Some("spec.gpuEquivalents: Invalid value")),
+        case("sharing", json!({"sharing": {"acknowledgedBy": "lead@example.com"}}), None),
+        case("sharing-dated", json!({"sharing": {"acknowledgedBy": "team-a", "acknowledgedAt": "2026-11-24"}}), None),
+        case("sharing-by-nobody", json!({"sharing": {"acknowledgedBy": ""}}), Some("spec.sharing.acknowledgedBy")),
+        case(
+            "sharing-without-a-name",
+            json!({"sharing": {"acknowledgedAt": "2026-11-24"}}),
+            Some("spec.sharing.acknowledgedBy: Required value"),
+        ),
+        case(
+            "sharing-on-no-day",
+            json!({"sharing": {"acknowledgedBy": "x", "acknowledgedAt": "24.11.2026"}}),
+            Some("spec.sharing.acknowledgedAt"),
+        ),
         case("no-guarantees", json!({"gpus": []}), None),
         case(
             "owners",
@@ -392,6 +445,45 @@ async fn crds_accept_valid_and_reject_invalid_objects() {
         }
     }
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn crds_refuse_another_device_and_another_size_of_shares() {
+    let world = World::enter().await.unwrap();
+    let mps = json!({"mps": {"memory": "10Gi", "threads": 25}});
+    let fraction = json!({"fraction": {"memory": "10Gi", "compute": 25}});
+    let turns = |replicas: i32, interval: &str| json!({"timeSlice": {"replicas": replicas, "interval": interval}});
+    let kind = Some("spec.device: whole, mig, timeSlice, mps and fraction cannot replace each other");
+    let cases: [(&str, Value, Value, Option<&str>); 9] = [
+        ("turns", turns(4, "Default"), turns(6, "Long"), None),
+        ("turns", turns(4, "Default"), json!({"whole": {}, "timeSlice": null}), kind),
+        ("turns", turns(4, "Default"), merged(fraction.clone(), json!({"timeSlice": null})), kind),
+        (
+            "mps",
+            mps.clone(),
+            json!({"mps": {"memory": "20Gi"}}),
+            Some("spec.device.mps: the size of a share cannot change"),
+        ),
+        ("mps", mps.clone(), json!({"mps": {"memory": null, "threads": null, "replicas": 4}}), Some("spec.device.mps")),
+        ("mps", mps.clone(), mps, None),
+        (
+            "fraction",
+            fraction.clone(),
+            json!({"fraction": {"compute": 30}}),
+            Some("spec.device.fraction: the size of a share cannot change"),
+        ),
+        ("fraction", fraction.clone(), json!({"fraction": null, "mig": {"profile": "1g.10gb"}}), kind),
+        ("fraction", fraction.clone(), fraction, None),
+    ];
+    for (name, before, patch, refusal) in cases {
+        let object = json!({"apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuProfile", "metadata": {"name": name}, "spec": profile(before)});
+        world.set(&[object]).await.unwrap();
+        let path = format!("/apis/gputenancy.io/v1alpha1/gpuprofiles/{name}");
+        let change = json!({"spec": {"device": patch}});
+        Actor::Admin.check(&world.client, Verb::Merge, &path, &change, refusal).await.unwrap();
+        let support = json!({"spec": {"support": {"expected": "another sentence"}}});
+        Actor::Admin.check(&world.client, Verb::Merge, &path, &support, None).await.unwrap();
+    }
 }
 
 /// The YAML blocks of a Markdown text, as one stream of documents.

@@ -45,5 +45,6 @@ mod rights;
 mod rollback;
 mod sharing;
 mod slow_webhook;
+mod sharing_admission;
 mod taint;
 mod tenant_view;
