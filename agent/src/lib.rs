@@ -12,6 +12,7 @@ pub mod handover;
 pub mod health;
 pub mod kubelet;
 pub mod metrics;
+pub mod mps;
 pub mod partition;
 mod pod_watch;
 pub mod report;

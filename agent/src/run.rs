@@ -29,6 +29,10 @@ use crate::{
     health::Health,
     kubelet::{self, pod_resources::PodResources, requests::PodRequests},
     metrics::Metrics,
+    mps::{
+        Mps,
+        host::{self, Host},
+    },
     partition::{PartitionState, Reconciler},
     pod_watch,
     report::{
@@ -102,16 +106,31 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let (kubelet, view, state) = (channels.kubelet.subscribe(), channels.view.clone(), channels.state.clone());
     let origins = Origins { proc_root: "/proc".into(), logs: args.plugin.host_root.join(LOGS) };
     let processes = process_policy(&args, &origins, &metrics);
+    let publisher = Publisher::new(client.clone(), "gputenancy.io/agent", node_name);
+    let mps = Mps::new(Host {
+        root: args.plugin.mps_dir.clone(),
+        proc_root: origins.proc_root.clone(),
+        cgroup_root: "/sys/fs/cgroup".into(),
+        state: channels.state.subscribe(),
+        owners: host::owners(PodResources::at(&args.plugin.pod_resources_socket())),
+        tenant: host::tenant(client.clone()),
+        set_exclusive: host::set_exclusive(nvml.clone()),
+        publish: host::publish(publisher),
+        node: node_name.clone(),
+    });
     let reconciler = Reconciler::new(nvml.clone(), metrics.clone(), kubelet, view, state, processes);
+    let reconciler = reconciler.with_mps(mps.subscribe());
     let handover = HandoverCheck::through(nvml, origins.clone());
     let stop = CancellationToken::new();
     shutdown::on_signal(stop.clone())?;
     let mut writer = Writer::new(Api::<GpuNode>::all(client.clone()), node_name, metrics.clone());
-    let mut plugin = std::pin::pin!(plugin(&args, &client, &channels, handover, metrics.clone(), stop.clone()).fuse());
+    let serving = plugin(&args, &client, &channels, (handover, mps.clone()), metrics.clone(), stop.clone());
+    let mut plugin = std::pin::pin!(serving.fuse());
     tokio::select! {
         () = gpu_node::watch(client.clone(), node_name, &boot_id, &channels.watched) => {}
         () = partition(reconciler, &channels, &heartbeat) => {}
-        () = report(&origins, &channels, &calls, &mut writer, &boot_id) => {}
+        () = report(&origins, &channels, &calls, &mps, &mut writer, &boot_id) => {}
+        () = mps.run(channels.view.subscribe()) => {}
         () = check_environments(&args, &client, &channels, &metrics) => {}
         () = rights::keep(asking, refused, lacks, metrics.clone()) => {}
         served = endpoints::serve(args.http, health, stop.clone()) => served?,
@@ -188,7 +207,8 @@ fn idle_scan(scans: &mut u32) -> Scan {
     if scans.is_multiple_of(FULL_SCAN_EVERY) { Scan::Full } else { Scan::Quick }
 }
 
-async fn report(origins: &Origins, channels: &Channels, calls: &Calls, writer: &mut Writer, boot_id: &str) {
+async fn report(origins: &Origins, channels: &Channels, calls: &Calls, mps: &Mps, writer: &mut Writer, boot_id: &str) {
+    let mut mps = mps.subscribe();
     let (mut state, mut view) = (channels.state.subscribe(), channels.view.subscribe());
     let (mut kubelet, mut watched) = (channels.kubelet.subscribe(), channels.watched.subscribe());
     let known = watched.wait_for(|watched| watched.desired.is_some()).await;
@@ -204,6 +224,7 @@ async fn report(origins: &Origins, channels: &Channels, calls: &Calls, writer: &
             let input = StatusInput {
                 state: &state,
                 view: &view.borrow_and_update(),
+                mps: &mps.borrow_and_update(),
                 kubelet: &kubelet.borrow_and_update(),
                 nvml_call: calls.in_progress(),
                 origin: &origin,
@@ -240,6 +261,7 @@ async fn report(origins: &Origins, channels: &Channels, calls: &Calls, writer: &
             Ok(()) = state.changed() => {}
             Ok(()) = view.changed() => {}
             Ok(()) = kubelet.changed() => {}
+            Ok(()) = mps.changed() => {}
             Ok(()) = watched.changed() => {
                 let now = watched.borrow_and_update().overwritten;
                 if std::mem::replace(&mut overwritten, now) != now {
@@ -257,7 +279,7 @@ async fn plugin(
     args: &Args,
     client: &Client,
     channels: &Channels,
-    handover: HandoverCheck,
+    (handover, mps): (HandoverCheck, Mps),
     metrics: Metrics,
     stop: CancellationToken,
 ) {
@@ -270,6 +292,7 @@ async fn plugin(
         requests: channels.requests.subscribe(),
         kubelet: channels.kubelet.clone(),
         handover,
+        mps: Some(mps),
     };
     tokio::select! {
         () = kubelet::run(args.plugin.clone(), driver_root.host, client.clone(), exchange, metrics, stop) => {}

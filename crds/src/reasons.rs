@@ -86,6 +86,7 @@ table! { TYPES:
     "ForeignPartitioner", "GpuPool", "Another product owns GPUs of a node; nothing is changed there.", "Remove one of the two owners; the message names it.";
     "AgentSilent", "GpuPool", "The agent of a node does not report: its devices do not count as free, and no change starts there.", "Do what the message says; all resumes when the agent returns.";
     "NvmlReady", "GpuNode", "NVML responds.", "See the reason.";
+    "MpsReady", "GpuNode", "The MPS daemons of shared GPUs run; only with MPS shares.", "See the reason.";
     "PluginReady", "GpuNode", "kubelet has registered every resource of the node.", "See the reason.";
     "gputenancy.io/QuotaAvailable", "ReplicaSet, StatefulSet, Job", "The quota now has headroom for a pod that it refused; the update makes the controller retry.", "None.";
 }
@@ -119,6 +120,9 @@ reasons! { CONDITIONS:
     INVALID_SPEC = "InvalidSpec", "GpuPool, GpuProfile", "A field has a value that cannot be used.", "Correct the field that the message names.";
     INVALID_WINDOW = "InvalidWindow", "GpuPool", "A maintenance window cannot be parsed; no change starts.", "Correct spec.disruption.windows.";
     LEFT_ALONE = "LeftAlone", "GpuNode", "The layout differs from the spec, and the agent is not the partitioner.", "Wait for the partitioner, or change spec.partitioner of the pool.";
+    MPS_CLIENTS_NEAR_LIMIT = "MpsClientsNearLimit", "GpuNode", "At least 90 % of the clients that an MPS server takes are connected.", "Use fewer processes per pod, or fewer shares of the GPU.";
+    MPS_DAEMON_DOWN = "MpsDaemonDown", "GpuNode", "The MPS daemon of a GPU has ended; its shares are withdrawn until it runs again.", "It is restarted. Restart the pods that the message names if they do not recover.";
+    MPS_SERVING = "MpsServing", "GpuNode", "The MPS daemons of shared GPUs run.", "None.";
     NAMESPACE_CONFLICT = "NamespaceConflict", "GpuTenant", "A listed namespace exists and is not the tenant's.", "Set adopt: true, or choose another name.";
     NAMESPACE_TERMINATING = "NamespaceTerminating", "GpuTenant", "A listed namespace is being deleted.", "Wait; it is created again afterwards.";
     NODE_NOT_READY = "NodeNotReady", "GpuPool", "A node is not Ready, or its agent does not report; it is left alone.", "Do what the message says.";
@@ -191,6 +195,7 @@ reasons! { EVENTS:
     MIG_MANAGER_REQUEST_REPEATED = "MigManagerRequestRepeated", "GpuNode", "NVIDIA's MIG manager did not respond in time; the request is repeated.", "None.";
     MIG_MANAGER_TIMEOUT = "MigManagerTimeout", "GpuNode", "NVIDIA's MIG manager did not respond to repeated requests.", "See that its pod runs on the node.";
     MODE_PENDING = "ModePending", "GpuNode", "The MIG mode needs a reset that did not happen in time.", "End what holds the GPU, or restart the node.";
+    MPS_DAEMON_ENDED = "MpsDaemonEnded", "GpuNode, Pod", "The MPS daemon of a GPU has ended, and with it the CUDA contexts of all pods with shares of the GPU.", "It is restarted. Delete pods whose programs do not end by themselves.";
     NAMESPACE_ADOPTED = "NamespaceAdopted", "GpuTenant", "An existing namespace was adopted.", "None.";
     NAMESPACE_RELEASED = "NamespaceReleased", "GpuTenant", "A namespace stays after its tenant, without limits.", "Review the role bindings that remain in it.";
     NAMESPACE_RETAINED = "NamespaceRetained", "GpuTenant", "A namespace is no longer listed: it keeps its data and gets no GPUs.", "Delete it when its data is not needed.";

@@ -47,6 +47,8 @@ pub struct ObservedBoard {
     pub reserved_mib: Option<u64>,
     /// A change of MIG mode needs a reset.
     pub mode_needs_reset: bool,
+    /// The architecture is older than Volta.
+    pub before_volta: bool,
     /// MIG profiles, by id; empty without MIG, and on some drivers while MIG is off.
     pub profiles: Vec<InstanceProfile>,
 }

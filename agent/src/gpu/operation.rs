@@ -3,7 +3,7 @@
 use std::fmt;
 
 use gputenancy_crds::GpuError;
-use gputenancy_nvml::{Activation, Gpu, GpuInstance, Nvml, NvmlFailure, code, full_width};
+use gputenancy_nvml::{Activation, ComputeMode, Gpu, GpuInstance, Nvml, NvmlFailure, code, full_width};
 
 use super::{cap_minors::CapMinors, device_files::holders_of, driver::Session};
 use crate::to_i32;
@@ -52,6 +52,11 @@ pub enum Operation {
         /// Compute slices of the GPU instance.
         slices: u32,
     },
+    /// Set the compute mode.
+    SetComputeMode {
+        /// The mode.
+        mode: ComputeMode,
+    },
 }
 
 impl Operation {
@@ -64,6 +69,7 @@ impl Operation {
             Self::DestroyInstance { .. } => ("destroy-instance", "nvmlGpuInstanceDestroy"),
             Self::CreateInstance { .. } => ("create-instance", "nvmlDeviceCreateGpuInstanceWithPlacement"),
             Self::CreateCompute { .. } => ("create-compute", "nvmlGpuInstanceCreateComputeInstance"),
+            Self::SetComputeMode { .. } => ("set-compute-mode", "nvmlDeviceSetComputeMode"),
         }
     }
 }
@@ -79,6 +85,7 @@ impl fmt::Display for Operation {
                 write!(f, "creating an instance of profile id {profile_id} at {start}:{size}")
             }
             Self::CreateCompute { gi, .. } => write!(f, "creating the compute instance of GPU instance {gi}"),
+            Self::SetComputeMode { mode } => write!(f, "setting compute mode {mode:?}"),
         }
     }
 }
@@ -165,6 +172,11 @@ pub(super) fn execute(session: Session<'_>, uuid: &str, operation: &Operation) -
                 message: format!("no compute profile of {slices} slices"),
             })?;
             instance.create_compute_instance(profile.id)?;
+        }
+        Operation::SetComputeMode { mode } => {
+            if gpu.compute_mode()? != mode {
+                gpu.set_compute_mode(mode)?;
+            }
         }
     }
     Ok(())

@@ -11,6 +11,9 @@ use crate::device::DeviceOwner;
 /// Folder of kubelet's links to containers' logs, below the host's root.
 pub const LOGS: &str = "var/log/containers";
 
+/// End of the line of an MPS daemon or server in `/proc/<pid>/cgroup`: see [`crate::mps::control::CGROUP`].
+const MPS_CGROUP: &str = ":/gputenancy-mps";
+
 /// Where a process comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -42,6 +45,10 @@ impl Origins {
             return Origin::Ended;
         }
         let cgroup = file("cgroup");
+        // works for all pods with shares of its GPU
+        if cgroup.lines().any(|line| line.ends_with(MPS_CGROUP)) {
+            return Origin::Pod(None);
+        }
         // in the path with every cgroup driver
         if !cgroup.contains("kubepods") {
             return Origin::Node;
@@ -122,12 +129,13 @@ mod tests {
             (9, "9 (train) Z 1 9", "0::/\n"),
             (11, "11 (train) R 1 11", &systemd),
             (12, "12 (pause) S 1 12", "0::/kubepods.slice/kubepods-besteffort.slice\n"),
+            (13, "13 (nvidia-cuda-mps) S 1 13", "0::/gputenancy-mps\n"),
         ]);
         fs::write(origins.logs.join(format!("job-x.1_team-a_main-{ID}.log")), "").unwrap();
         let main = DeviceOwner { namespace: "team-a".into(), pod: "job-x.1".into(), container: "main".into() };
-        let found = [7, 8, 9, 10, 11, 12].map(|pid| origins.of(pid));
+        let found = [7, 8, 9, 10, 11, 12, 13].map(|pid| origins.of(pid));
         let main = Origin::Pod(Some(main));
-        assert_eq!(found, [main.clone(), Origin::Node, Origin::Ended, Origin::Ended, main, Origin::Pod(None)]);
+        assert_eq!(found, [main.clone(), Origin::Node, Origin::Ended, Origin::Ended, main, Origin::Pod(None), Origin::Pod(None)]);
     }
 
     #[test]

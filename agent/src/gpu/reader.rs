@@ -133,6 +133,7 @@ impl<'n> Reader<'n> {
             memory_mib: memory.total_mib,
             reserved_mib: memory.reserved_mib,
             mode_needs_reset: mig && gpu.mode_needs_reset()?,
+            before_volta: gpu.before_volta()?,
             profiles: if mig { gpu.instance_profiles(memory.total_mib)? } else { Vec::new() },
         };
         if let Some(known) = self.boards.iter().find(|known| ***known == board) {

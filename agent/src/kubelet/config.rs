@@ -30,6 +30,9 @@ pub struct Config {
     /// Folder of CDI specifications, at the same path on the host and in the container.
     #[arg(long, env = "CDI_DIR", default_value = "/var/run/cdi")]
     pub cdi_dir: PathBuf,
+    /// Folder of MPS daemons, at the same path on the host and in the container.
+    #[arg(long, env = "MPS_DIR", default_value = "/run/gputenancy/mps")]
+    pub mps_dir: PathBuf,
     /// CDI devices added to every container with a GPU.
     #[arg(long, env = "EXTRA_CDI_DEVICES", value_delimiter = ',')]
     pub extra_cdi_devices: Vec<String>,

@@ -35,6 +35,7 @@ use crate::{
     device::{DeviceId, DeviceView, KubeletView, Owners},
     handover::HandoverCheck,
     metrics::Metrics,
+    mps::Mps,
     send_if_changed,
 };
 
@@ -54,6 +55,8 @@ pub struct Channels {
     pub kubelet: watch::Sender<KubeletView>,
     /// Reads the processes on devices at each allocation.
     pub handover: HandoverCheck,
+    /// Daemons of MPS shares.
+    pub mps: Option<Mps>,
 }
 
 /// Serves kubelet until `stop`, then lowers allocatable to zero and returns. `driver_root` is the driver's root on the host.
@@ -378,6 +381,7 @@ impl<'a> Manager<'a> {
             resource: resource.to_owned(),
             lookup: self.lookup.clone(),
             handover: self.channels.handover.clone(),
+            mps: self.channels.mps.clone(),
             list: list.subscribe(),
             watchers: watchers.clone(),
             config: self.config.clone(),

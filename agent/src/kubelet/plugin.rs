@@ -26,6 +26,7 @@ use crate::{
         check::{ATTEMPTS, RETRY},
     },
     metrics::Metrics,
+    mps::{self, Mps, share::FolderMount},
 };
 
 /// The plugin of one resource.
@@ -37,6 +38,8 @@ pub struct Plugin {
     pub lookup: OwnerLookup,
     /// Processes that still use devices.
     pub handover: HandoverCheck,
+    /// Daemons of MPS shares.
+    pub mps: Option<Mps>,
     /// The published list.
     pub list: watch::Receiver<DeviceList>,
     /// Kubelet's open `ListAndWatch` calls.
@@ -49,9 +52,13 @@ pub struct Plugin {
     pub stop: CancellationToken,
 }
 
-/// Options of the plugin, for its registration and for kubelet's query.
-pub fn options() -> plugin::DevicePluginOptions {
-    plugin::DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true }
+/// Options of the plugin, for its registration and for kubelet's query. Only MPS shares need a call before each start of a container:
+/// with it, no container of the resource is restarted while the agent does not run.
+pub fn options(plugin: &Plugin) -> plugin::DevicePluginOptions {
+    let devices = plugin.lookup.journal.devices();
+    let own = devices.values().filter(|device| device.resource == plugin.resource);
+    let pre_start_required = own.into_iter().any(|device| mps::share::mps_share(device).is_some());
+    plugin::DevicePluginOptions { pre_start_required, get_preferred_allocation_available: true }
 }
 
 #[tonic::async_trait]
@@ -62,7 +69,7 @@ impl DevicePlugin for Plugin {
         &self,
         _: Request<plugin::Empty>,
     ) -> Result<Response<plugin::DevicePluginOptions>, Status> {
-        Ok(Response::new(options()))
+        Ok(Response::new(options(self)))
     }
 
     async fn list_and_watch(&self, _: Request<plugin::Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
@@ -114,8 +121,15 @@ impl DevicePlugin for Plugin {
 
     async fn pre_start_container(
         &self,
-        _: Request<plugin::PreStartContainerRequest>,
+        request: Request<plugin::PreStartContainerRequest>,
     ) -> Result<Response<plugin::PreStartContainerResponse>, Status> {
+        if let Some(mps) = &self.mps {
+            let ids = ids(request.into_inner().devices_ids);
+            mps.prepare(&ids, &self.lookup.journal.devices()).await.map_err(|refusal| {
+                tracing::warn!(resource = self.resource, devices = ?ids, %refusal, "refused start of container");
+                Status::failed_precondition(format!("{}: {refusal}", self.resource))
+            })?;
+        }
         Ok(Response::new(plugin::PreStartContainerResponse {}))
     }
 }
@@ -180,8 +194,18 @@ fn response(devices: &[Device], config: &Config) -> plugin::ContainerAllocateRes
         }
         Allocation::Envvar => {
             let uuids: Vec<&str> = devices.iter().map(|device| device.id.as_str()).collect();
-            let envs = [("NVIDIA_VISIBLE_DEVICES".to_owned(), uuids.join(","))].into();
-            plugin::ContainerAllocateResponse { envs, ..Default::default() }
+            let visible = ("NVIDIA_VISIBLE_DEVICES".to_owned(), uuids.join(","));
+            let edits: Vec<_> = devices.iter().filter_map(|d| mps::share::edits(d, &config.mps_dir)).collect();
+            let of_mps =
+                edits.iter().flat_map(|e| e.env.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+            let mount = |mount: &FolderMount| plugin::Mount {
+                container_path: mount.container.to_owned(),
+                host_path: mount.host.display().to_string(),
+                read_only: mount.read_only,
+            };
+            let mounts = edits.iter().flat_map(|e| e.mounts.iter().map(mount)).collect();
+            let envs = [visible].into_iter().chain(of_mps).collect();
+            plugin::ContainerAllocateResponse { envs, mounts, ..Default::default() }
         }
     }
 }

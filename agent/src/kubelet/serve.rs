@@ -74,7 +74,7 @@ async fn session(plugin: &Plugin, register: &Notify) -> Result<(), String> {
             version: plugin::VERSION.to_owned(),
             endpoint: socket_name(&plugin.resource),
             resource_name: plugin.resource.clone(),
-            options: Some(own::options()),
+            options: Some(own::options(plugin)),
         };
         let registered = RegistrationClient::new(channel).register(request).await;
         registered.map_err(|status| format!("registering with kubelet: {status}"))?;

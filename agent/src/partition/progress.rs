@@ -47,6 +47,8 @@ fn step(operation: &Operation) -> AgentStep {
         Operation::SetMode { .. } | Operation::Reset { .. } => AgentStep::SettingMode,
         Operation::DestroyCompute { .. } | Operation::DestroyInstance { .. } => AgentStep::Destroying,
         Operation::CreateInstance { .. } | Operation::CreateCompute { .. } => AgentStep::Creating,
+        // not decided from a layout: the tenancy of shares sets it
+        Operation::SetComputeMode { .. } => AgentStep::Steady,
     }
 }
 

@@ -24,6 +24,7 @@ use crate::{
     },
     handover::{ProcessPolicy, Withdrawal, withdrawal::Processes},
     metrics::Metrics,
+    mps::{MpsView, state::mark_unhealthy},
     send_if_changed,
 };
 
@@ -42,6 +43,8 @@ pub struct Reconciler {
     devices: watch::Sender<DeviceView>,
     state: watch::Sender<PartitionState>,
     processes: ProcessPolicy,
+    /// The MPS daemons; none: shares are as healthy as their GPUs.
+    mps: Option<watch::Receiver<MpsView>>,
     /// How long a removed instance must be unused.
     proof: Duration,
     memory: Memory,
@@ -82,7 +85,13 @@ impl Reconciler {
         state: watch::Sender<PartitionState>,
         processes: ProcessPolicy,
     ) -> Self {
-        Self { nvml, metrics, kubelet, devices, state, processes, proof: PROOF, memory: Memory::default() }
+        Self { nvml, metrics, kubelet, devices, state, processes, mps: None, proof: PROOF, memory: Memory::default() }
+    }
+
+    /// With the state of MPS daemons: shares are unhealthy while theirs does not run.
+    #[must_use]
+    pub fn with_mps(self, mps: watch::Receiver<MpsView>) -> Self {
+        Self { mps: Some(mps), ..self }
     }
 
     /// With another duration than [`PROOF`].
@@ -285,6 +294,9 @@ impl Reconciler {
                 let processes =
                     Processes { origin: &|pid| origins.of(pid), start: &|pid| start_time(&origins.proc_root, pid) };
                 self.memory.withdrawal.cordon(&mut devices, &inventory, owners, &processes, Instant::now());
+            }
+            if let Some(mps) = &self.mps {
+                mark_unhealthy(&mut devices, &mps.borrow());
             }
             self.publish_devices(devices, advertiser);
         }

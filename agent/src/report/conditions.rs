@@ -9,7 +9,7 @@ use gputenancy_crds::{
 };
 
 use super::input::StatusInput;
-use crate::gpu::NvmlError;
+use crate::{gpu::NvmlError, mps};
 
 /// NVML answers.
 pub const NVML_READY: &str = "NvmlReady";
@@ -19,12 +19,13 @@ pub const PLUGIN_READY: &str = "PluginReady";
 /// A call that takes longer counts as hanging.
 const HANGS: Duration = Duration::from_secs(10);
 
-/// Ready, Reconciling, Stalled, `NvmlReady` and `PluginReady`.
+/// Ready, Reconciling, Stalled, `NvmlReady` and `PluginReady`; with MPS shares also `MpsReady`.
 pub fn updates(input: &StatusInput<'_>) -> Vec<ConditionUpdate> {
     let nvml = nvml(input);
     let plugin = plugin(input);
     let mut updates = overall(input, &nvml, &plugin).updates();
     updates.extend([nvml, plugin]);
+    updates.extend(mps::state::condition(input.mps, &input.view.devices));
     updates
 }
 

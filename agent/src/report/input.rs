@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use crate::{
     device::{DeviceView, KubeletView},
     gpu::process_origin::Origin,
+    mps::MpsView,
     partition::PartitionState,
 };
 
@@ -17,6 +18,8 @@ pub struct StatusInput<'a> {
     pub state: &'a PartitionState,
     /// The devices.
     pub view: &'a DeviceView,
+    /// The MPS daemons.
+    pub mps: &'a MpsView,
     /// Kubelet's view of the devices.
     pub kubelet: &'a KubeletView,
     /// The NVML call in progress.

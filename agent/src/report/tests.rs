@@ -50,6 +50,7 @@ fn board() -> Arc<ObservedBoard> {
         name: "NVIDIA A100-SXM4-80GB".into(),
         memory_mib: 81_920,
         reserved_mib: Some(613),
+        before_volta: false,
         mode_needs_reset: true,
         profiles: PROFILES.map(profile).to_vec(),
     })
@@ -132,6 +133,7 @@ fn input<'a>(state: &'a PartitionState, view: &'a DeviceView, kubelet: &'a Kubel
     StatusInput {
         state,
         view,
+        mps: const { &std::collections::BTreeMap::new() },
         kubelet,
         nvml_call: None,
         origin: &origin,

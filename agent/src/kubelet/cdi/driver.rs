@@ -101,6 +101,8 @@ pub struct Driver {
     pub libraries: Option<PathBuf>,
     /// NVIDIA's hook, as the host sees it.
     pub hook: Option<PathBuf>,
+    /// Folder of MPS daemons on the host.
+    pub mps: PathBuf,
 }
 
 impl Driver {
@@ -124,6 +126,7 @@ impl Driver {
             caps: CapMinors::read(Path::new("/proc"), &root),
             mounts: files.filter_map(mount).collect(),
             libraries: folder.map(|folder| Path::new("/").join(folder)),
+            mps: config.mps_dir.clone(),
             hook: HOOKS.iter().find(|hook| config.mounted(Path::new(hook)).exists()).map(PathBuf::from),
         }
     }

@@ -7,7 +7,10 @@ use super::{
     driver::{DeviceNode, Driver},
     name,
 };
-use crate::device::Device;
+use crate::{
+    device::Device,
+    mps::{self, share::FolderMount},
+};
 
 /// The oldest version with all fields that are used here.
 const VERSION: &str = "0.5.0";
@@ -18,7 +21,13 @@ pub fn render<'a>(devices: impl IntoIterator<Item = &'a Device>, driver: &Driver
         let nodes = own_nodes(device, driver);
         // containers that got the device from an earlier release are restarted with the old name
         let ids = [Some(device.id.clone()), device.legacy_id()].into_iter().flatten();
-        ids.map(|id| json!({"name": name(&id), "containerEdits": {"deviceNodes": nodes}})).collect::<Vec<_>>()
+        let mut edits = json!({"deviceNodes": nodes});
+        if let (Some(mps), Some(edits)) = (mps::share::edits(device, &driver.mps), edits.as_object_mut()) {
+            let env: Vec<String> = mps.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            edits.insert("env".to_owned(), json!(env));
+            edits.insert("mounts".to_owned(), mps.mounts.iter().map(mps_mount).collect());
+        }
+        ids.map(|id| json!({"name": name(&id), "containerEdits": edits})).collect::<Vec<_>>()
     };
     let devices: Vec<Value> = devices.into_iter().flat_map(device).collect();
     let hook = driver.hook.as_ref().zip(driver.libraries.as_ref()).map(|(path, folder)| {
@@ -34,6 +43,13 @@ pub fn render<'a>(devices: impl IntoIterator<Item = &'a Device>, driver: &Driver
     });
     let spec = || json!({"cdiVersion": VERSION, "kind": KIND, "devices": devices, "containerEdits": edits});
     (!devices.is_empty()).then(spec)
+}
+
+/// A folder of an MPS daemon. Programs connect to its pipes, also if they cannot write to it.
+fn mps_mount(mount: &FolderMount) -> Value {
+    let access = if mount.read_only { "ro" } else { "rw" };
+    let options = [access, "nosuid", "nodev", "noexec", "rbind", "rprivate"];
+    json!({"hostPath": mount.host, "containerPath": mount.container, "options": options})
 }
 
 /// The GPU's node, and the capability files of a MIG instance.

@@ -1,10 +1,11 @@
 use std::{fs, os::unix::fs::symlink, path::Path};
 
+use gputenancy_crds::SharingMode;
 use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    device::{Device, DeviceView, MigIds},
+    device::{Device, DeviceView, MigIds, Share},
     kubelet::{config::Config, device_list::device_lists},
 };
 
@@ -67,6 +68,28 @@ fn specification_of_mig_and_whole_gpus() {
     let driver = Driver::find(&config(root.path()), "/run/nvidia/driver".as_ref());
     let spec = render(&[slice(0, 0, "1g.10gb"), slice(0, 2, "1g.10gb+me"), whole(1)], &driver);
     insta::assert_json_snapshot!(spec);
+}
+
+#[test]
+fn mps_share_gets_its_limits_and_the_folders_of_its_server() {
+    let share = Share { number: 3, mode: SharingMode::Mps, memory_mib: Some(10_240), compute: Some(25) };
+    let gpu = whole(0);
+    let device = Device { id: DeviceId::share(&gpu.gpu_uuid, 3), share: Some(share), ..gpu };
+    let driver = Driver { mps: "/run/m".into(), ..Driver::default() };
+    let edits = render(&[device.clone()], &driver).unwrap()["devices"][0]["containerEdits"].clone();
+    let env = [
+        "CUDA_MPS_PIPE_DIRECTORY=/run/gputenancy/mps/pipe",
+        "CUDA_MPS_LOG_DIRECTORY=/run/gputenancy/mps/log",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=10240M",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25",
+    ];
+    assert_eq!(edits["env"], serde_json::json!(env));
+    let folder = format!("/run/m/{}/3", device.gpu_uuid);
+    let mounts = edits["mounts"].as_array().unwrap();
+    let paths: Vec<_> = mounts.iter().map(|m| (m["hostPath"].as_str().unwrap(), &m["options"][0])).collect();
+    assert_eq!(paths, [(&*format!("{folder}/pipe"), &"rw".into()), (&*format!("{folder}/log"), &"ro".into())]);
+    let other = render(&[whole(0)], &driver).unwrap()["devices"][0]["containerEdits"].clone();
+    assert!(other.get("env").is_none() && other.get("mounts").is_none());
 }
 
 #[test]

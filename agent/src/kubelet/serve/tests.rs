@@ -126,6 +126,7 @@ impl Fixture {
             resource: R.to_owned(),
             lookup: OwnerLookup { journal, pod_resources: PodResources::at(&config.pod_resources_socket()) },
             handover: HandoverCheck::new(read, origins),
+            mps: None,
             list: sender.subscribe(),
             watchers: ListWatchers::new(Arc::default()),
             config: Arc::new(config),

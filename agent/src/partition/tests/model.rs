@@ -33,6 +33,7 @@ pub fn board(mode_needs_reset: bool) -> Arc<ObservedBoard> {
         memory_mib: 81_920,
         reserved_mib: Some(600),
         mode_needs_reset,
+        before_volta: false,
         profiles: vec![
             profile(0, "7g.80gb", 7, 8, &[0]),
             profile(9, "3g.40gb", 3, 4, &[0, 4]),
@@ -115,6 +116,7 @@ pub fn execute(gpu: &mut ObservedGpu, operation: &Operation) {
             assert_eq!(gpu.board.profile(&found.profile).unwrap().slices, slices);
             found.compute.push(ObservedCompute { ci: 0, full_width: true, uuid: Some(format!("MIG-{gi}")) });
         }
+        Operation::SetComputeMode { .. } => panic!("no layout has a compute mode"),
     }
     gpu.instances.sort_by_key(|instance| instance.start);
 }

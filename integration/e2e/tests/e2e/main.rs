@@ -34,6 +34,7 @@ mod idle_writes;
 mod isolation;
 mod maintenance_windows;
 mod mig_manager;
+mod mps;
 mod multi_tenancy_benchmarks;
 mod nvidia_plugin;
 mod plan_preview;

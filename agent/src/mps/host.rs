@@ -1,0 +1,126 @@
+//! What the daemons need of the node and the cluster, as functions that tests replace.
+
+use std::{path::PathBuf, sync::Arc};
+
+use futures::future::BoxFuture;
+use gputenancy_crds::{GROUP, GpuGrant, names::GRANT, reasons};
+use gputenancy_nvml::ComputeMode;
+use gputenancy_service::events::{EventType, Notice, Publisher};
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::{Api, Client};
+use tokio::sync::watch;
+
+use super::state::Down;
+use crate::{
+    device::{DeviceOwner, Owners},
+    gpu::{NvmlThread, Operation},
+    kubelet::{allocatable::is_managed, pod_resources::PodResources},
+    partition::PartitionState,
+};
+
+/// A function with one argument that waits for something.
+pub type Call<A, T> = Arc<dyn Fn(A) -> BoxFuture<'static, Result<T, String>> + Send + Sync>;
+
+/// Functions and paths of the node.
+#[derive(Clone)]
+pub struct Host {
+    /// The agent's folder for MPS, at the same path on the host.
+    pub root: PathBuf,
+    /// `/proc` with the host's processes.
+    pub proc_root: PathBuf,
+    /// `/sys/fs/cgroup` of the host.
+    pub cgroup_root: PathBuf,
+    /// Driver and boards.
+    pub state: watch::Receiver<PartitionState>,
+    /// Owners of devices, as kubelet reports them now.
+    pub owners: Call<(), Owners>,
+    /// The key of the tenant that a namespace belongs to; see [`super::tenancy::Tenancy`].
+    pub tenant: Call<String, String>,
+    /// Sets a GPU's compute mode: UUID, and whether one process alone may use it.
+    pub set_exclusive: Call<(String, bool), ()>,
+    /// Publishes an event.
+    pub publish: Arc<dyn Fn(Notice) -> BoxFuture<'static, ()> + Send + Sync>,
+    /// Name of the node, and of its `GpuNode`.
+    pub node: String,
+}
+
+/// Owners from kubelet's pod resources API.
+pub fn owners(pod_resources: PodResources) -> Call<(), Owners> {
+    Arc::new(move |()| {
+        let pod_resources = pod_resources.clone();
+        Box::pin(async move {
+            let owners = pod_resources.owners(is_managed).await;
+            owners.map_err(|status| format!("kubelet's pod resources API does not answer: {}", status.message()))
+        })
+    })
+}
+
+/// The tenant by the namespace's grant. Without the right to read grants each namespace counts as a tenant.
+pub fn tenant(client: Client) -> Call<String, String> {
+    Arc::new(move |namespace: String| {
+        let grants: Api<GpuGrant> = Api::namespaced(client.clone(), &namespace);
+        Box::pin(async move {
+            match grants.get_opt(GRANT).await {
+                Ok(Some(grant)) => Ok(format!("tenant-{}", grant.spec.tenant)),
+                Ok(None) => Ok(format!("namespace-{namespace}")),
+                Err(kube::Error::Api(status)) if status.is_forbidden() => Ok(format!("namespace-{namespace}")),
+                Err(error) => Err(format!("reading the grant of namespace {namespace}: {error}")),
+            }
+        })
+    })
+}
+
+/// Compute modes through NVML.
+pub fn set_exclusive(nvml: NvmlThread) -> Call<(String, bool), ()> {
+    Arc::new(move |(uuid, exclusive): (String, bool)| {
+        let nvml = nvml.clone();
+        Box::pin(async move {
+            let mode = if exclusive { ComputeMode::ExclusiveProcess } else { ComputeMode::Default };
+            let done =
+                nvml.execute(&uuid, Operation::SetComputeMode { mode }).await.map_err(|error| error.to_string())?;
+            done.map_err(|error| format!("setting the compute mode of GPU {uuid}: {error}"))
+        })
+    })
+}
+
+/// Publishes through the API server.
+pub fn publish(publisher: Publisher) -> Arc<dyn Fn(Notice) -> BoxFuture<'static, ()> + Send + Sync> {
+    Arc::new(move |notice| {
+        let publisher = publisher.clone();
+        Box::pin(async move { publisher.publish(notice).await })
+    })
+}
+
+/// Events about the end of a daemon: one on the node, and one on each pod that it took down.
+pub fn notices(node: &str, gpu: &str, down: &Down) -> Vec<Notice> {
+    let notice = |regarding, note| Notice {
+        regarding,
+        event_type: EventType::Warning,
+        reason: reasons::MPS_DAEMON_ENDED,
+        action: "Restart".to_owned(),
+        note,
+    };
+    let object = ObjectReference {
+        api_version: Some(format!("{GROUP}/v1alpha1")),
+        kind: Some("GpuNode".to_owned()),
+        name: Some(node.to_owned()),
+        ..ObjectReference::default()
+    };
+    let of_node =
+        format!("the MPS daemon of GPU {gpu} has ended and is restarted; pods that it took down: {}", down.pods());
+    let of_pod = |owner: &DeviceOwner| {
+        let pod = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(owner.namespace.clone()),
+            name: Some(owner.pod.clone()),
+            ..ObjectReference::default()
+        };
+        let note = format!(
+            "the MPS daemon of GPU {gpu} on node {node} has ended, and with it the CUDA contexts of container {}: delete the pod if its program does not end by itself",
+            owner.container
+        );
+        notice(pod, note)
+    };
+    [notice(object, of_node)].into_iter().chain(down.owners.iter().map(of_pod)).collect()
+}
