@@ -129,7 +129,7 @@ pub struct Device {
     /// Time-slices of a whole GPU for several pods, without memory isolation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_slice: Option<TimeSlice>,
-    /// A share of a whole GPU through NVIDIA's Multi-Process Service. Not served yet.
+    /// A share of a whole GPU through NVIDIA's Multi-Process Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps: Option<Mps>,
     /// A share of a whole GPU by memory and compute.

@@ -108,7 +108,6 @@ impl Check<'_> {
             Problem::NodeInTwoPools { pools, .. } => {
                 ("GpuPool", pools.first()?.as_str(), Some("/spec/nodeSelector".into()))
             }
-            Problem::MpsNotServed { profile } => ("GpuProfile", profile.as_str(), Some("/spec/device/mps".into())),
             Problem::ResourceNameConflict { profile, .. } => {
                 ("GpuProfile", profile.as_str(), Some("/spec/resourceName".into()))
             }

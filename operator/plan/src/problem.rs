@@ -130,14 +130,6 @@ pub enum Problem {
         /// The GPU's index.
         index: i32,
     },
-    /// A profile of a mode that the agent does not serve yet.
-    #[error(
-        "profile {profile} is a share by NVIDIA's Multi-Process Service, which the agent does not serve yet: use device.timeSlice, device.fraction or device.mig"
-    )]
-    MpsNotServed {
-        /// The profile.
-        profile: ProfileName,
-    },
     /// A pool that the agent does not partition and advertise lists a share, which only the agent serves.
     #[error(
         "pool {pool} lists profile {profile}, which is a share of a GPU, and only the agent serves shares: remove the profile from spec.profiles, or set spec.advertiser and spec.partitioner of the pool to Agent"
@@ -225,7 +217,7 @@ impl Problem {
             Self::Shortage { .. } => reasons::SHORTAGE,
             Self::FixedDoesNotFit { .. } => reasons::FIXED_DOES_NOT_FIT,
             Self::Outage { .. } => reasons::OUTAGE_REFUSED,
-            Self::ShareNotServed { .. } | Self::MpsNotServed { .. } => reasons::NOT_SERVED,
+            Self::ShareNotServed { .. } => reasons::NOT_SERVED,
             Self::ResourceNameConflict { .. } => reasons::RESOURCE_NAME_CONFLICT,
             Self::ForeignPartitioner { .. } => reasons::FOREIGN_PARTITIONER,
             Self::InvalidSpec { .. } => reasons::INVALID_SPEC,
@@ -255,7 +247,6 @@ impl Problem {
         match self {
             Self::ProfileNotSupported { profile, .. }
             | Self::ShareNotSupported { profile, .. }
-            | Self::MpsNotServed { profile }
             | Self::ResourceNameConflict { profile, .. } => profile.as_str() == name,
             _ => false,
         }

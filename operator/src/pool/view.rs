@@ -61,7 +61,7 @@ fn contract(seen: &Seen<'_>, name: &str, spec: &GpuProfileSpec) -> Contract {
 
 /// Why nobody gets a profile: its kind is not served yet, its resource is another's, or it cannot be read.
 fn refused(seen: &Seen<'_>, snapshot: &Snapshot, name: &str) -> Option<(gputenancy_crds::reasons::Reason, String)> {
-    let fatal = |p: &&Problem| matches!(p, Problem::MpsNotServed { .. } | Problem::ResourceNameConflict { .. });
+    let fatal = |p: &&Problem| matches!(p, Problem::ResourceNameConflict { .. });
     let problem = seen.problems.iter().filter(|p| p.concerns_profile(name)).find(fatal);
     let unreadable = || {
         let message = format!("profile {name} cannot be read: see its conditions");

@@ -1,4 +1,4 @@
-//! Shares of GPUs: the exercise of the usual time-slicing tutorial, four modes on one node, and replicas that change under load.
+//! Shares of GPUs: the exercise of the usual time-slicing tutorial, five modes on one node, and replicas that change under load.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -151,10 +151,11 @@ async fn shares_become(world: &World, expected: &[usize]) -> Result<()> {
 }
 
 /// The modes, each with its profiles and the number of its devices on one GPU.
-const MODES: [&[(&str, &str, i32)]; 4] = [
+const MODES: [&[(&str, &str, i32)]; 5] = [
     &[("gpu", "nvidia.com/gpu", 1)],
     &[("mig-3g", "nvidia.com/mig-3g.40gb", 1), ("mig-1g", "nvidia.com/mig-1g.10gb", 4)],
     &[("turns", SHARED, 4)],
+    &[("mps-large", "gputenancy.io/mps-large", 1), ("mps-small", "gputenancy.io/mps-small", 4)],
     &[("frac-large", "gputenancy.io/frac-large", 1), ("frac-small", "gputenancy.io/frac-small", 4)],
 ];
 
@@ -164,6 +165,8 @@ fn catalog() -> Vec<Value> {
         mig_profile("mig-3g", "3g.40gb"),
         mig_profile("mig-1g", "1g.10gb"),
         turns(4),
+        profile("mps-large", json!({"mps": {"memory": "30Gi", "threads": 50}})),
+        profile("mps-small", json!({"mps": {"memory": "10Gi", "threads": 10}})),
         profile("frac-large", json!({"fraction": {"memory": "30Gi", "compute": 40}})),
         profile("frac-small", json!({"fraction": {"memory": "10Gi", "compute": 15}})),
     ]
@@ -180,12 +183,12 @@ fn mode(gpu: &GpuState, node: &GpuNode) -> String {
 }
 
 #[tokio::test]
-async fn four_modes_on_one_node_run_fifteen_pods() {
+async fn five_modes_on_one_node_run_twenty_pods() {
     let world = World::enter().await.unwrap();
     let body = async {
-        // the simulated driver is installed again, with four GPUs
+        // the simulated driver is installed again, with five GPUs
         world.reinstall(&["simulator.uninstallOnExit=true"]).await?;
-        world.reinstall(&["simulator.uninstallOnExit=true", "simulator.gpus=4"]).await?;
+        world.reinstall(&["simulator.uninstallOnExit=true", "simulator.gpus=5"]).await?;
         let all: Vec<(&str, &str, i32)> = MODES.iter().flat_map(|m| m.iter().copied()).collect();
         let names: Vec<&str> = all.iter().map(|(name, ..)| *name).collect();
         let guarantees: Vec<(&str, i32)> = all.iter().map(|(name, _, n)| (*name, *n)).collect();
@@ -199,20 +202,20 @@ async fn four_modes_on_one_node_run_fifteen_pods() {
         }
         let pods: Vec<Value> = all.iter().map(|(name, resource, n)| workload(TEAM, name, resource, *n)).collect();
         world.set(&pods).await?;
-        let ready = world.pods_ready(TEAM, 15).await?;
+        let ready = world.pods_ready(TEAM, 20).await?;
 
         let node = gpu_node(&world.client, NODE).await?;
         let gpus = &node.status.as_ref().unwrap().gpus;
         let modes: BTreeSet<String> = gpus.iter().map(|g| mode(g, &node)).collect();
-        let expected = ["Fraction", "Mig", "TimeSlice", "Whole"].map(str::to_owned);
+        let expected = ["Fraction", "Mig", "Mps", "TimeSlice", "Whole"].map(str::to_owned);
         ensure(modes == expected.into(), format!("{modes:?}"))?;
         each_pod_owns_one_device(&world, &ready).await?;
         let seen = uuids(&world, ready.keys()).await?;
         ensure(seen.values().all(|s| s.len() == 1), format!("each pod sees one device: {seen:?}"))?;
         let distinct: BTreeSet<&String> = seen.values().flatten().collect();
-        ensure(distinct.len() == 8, format!("three GPUs and five instances are seen: {distinct:?}"))
+        ensure(distinct.len() == 9, format!("four GPUs and five instances are seen: {distinct:?}"))
     };
-    let result = world.keeping_evidence("four-modes", body);
+    let result = world.keeping_evidence("five-modes", body);
     result.await;
     world.reinstall(&["simulator.uninstallOnExit=true"]).await.unwrap();
 }

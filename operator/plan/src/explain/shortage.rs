@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{SharingMode, names};
+use gputenancy_crds::names;
 
 use super::remedy;
 use crate::{
-    board::{Shape, ShareShape},
+    board::Shape,
     fleet::{BoardOptions, Fleet, GpuClass, ProfileId},
     names::{PoolName, ProfileName},
     problem::Problem,
@@ -99,9 +99,7 @@ fn not_offered(
     if matches!(found.shape, Shape::Share(_)) && !rules.serves_shares {
         return Some(Problem::ShareNotServed { profile: profile.clone(), pool: pool.clone() });
     }
-    // said of the profile itself
-    let mps = matches!(found.shape, Shape::Share(ShareShape { mode: SharingMode::Mps, .. }));
-    if mps || here.is_empty() || here.iter().any(|(_, o)| o.offer(id).is_some()) {
+    if here.is_empty() || here.iter().any(|(_, o)| o.offer(id).is_some()) {
         return None;
     }
     let list = |names: BTreeSet<&str>| names.into_iter().collect::<Vec<_>>().join(", ");

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use gputenancy_crds::{SharingMode, names};
+use gputenancy_crds::names;
 
 use super::profiles::{ProfileId, ProfileIndex};
 use crate::{
-    board::{BoardGeometry, PARTS, Shape, ShareOffer, ShareShape},
+    board::{BoardGeometry, PARTS, Shape, ShareOffer},
     snapshot::{Pool, Snapshot},
 };
 
@@ -43,7 +43,6 @@ impl<'a> BoardOptions<'a> {
                 Shape::Whole => (None, None, PARTS, Some(names::WHOLE_GPU_RESOURCE.to_owned())),
                 // only the agent serves shares
                 Shape::Share(_) if !pool.serves_shares => continue,
-                Shape::Share(ShareShape { mode: SharingMode::Mps, .. }) => continue,
                 Shape::Share(shape) => {
                     let Some(offer) = board.share(shape) else { continue };
                     (None, Some(offer), board.weight(&offer), None)

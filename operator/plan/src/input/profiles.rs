@@ -57,9 +57,6 @@ pub(super) fn read(
                 continue;
             }
         };
-        if matches!(shape, Shape::Share(ShareShape { mode: SharingMode::Mps, .. })) {
-            problems.push(Problem::MpsNotServed { profile: name.clone() });
-        }
         taken.insert(resource.clone(), name.clone());
         let products = profile.spec.products.iter().cloned().collect();
         read.insert(name, Profile { shape, products, resource, trust: trust_needed(&profile.spec) });

@@ -17,6 +17,7 @@ fn products() -> Vec<(&'static str, Value)> {
         ("gpu", json!({"whole": {}})),
         ("mig-large", json!({"mig": {"profile": "3g.40gb"}})),
         ("mig-small", json!({"mig": {"profile": "1g.10gb"}})),
+        ("mps", json!({"mps": {"memory": "20Gi", "threads": 30}})),
         ("turns", json!({"timeSlice": {"replicas": 4}})),
     ]
 }
@@ -78,6 +79,7 @@ fn layouts(used: &Used) -> BTreeMap<Counts, usize> {
             && parts.iter().map(|(n, _, c)| i64::try_from(*n).unwrap() * c).sum::<i64>() <= 100
     };
     let mut sets = vec![Counts::from([("gpu", 1)]), Counts::from([("turns", 4)])];
+    sets.extend((1..4).filter(|n| fits(&[(*n, 20, 30)])).map(|n| Counts::from([("mps", n)])));
     for (large, small) in (0..3).flat_map(|l| (0..8).map(move |s| (l, s))).filter(|(l, s)| l + s > 0) {
         if fits(&[(large, 30, 40), (small, 10, 15)]) {
             let parts = [("frac-large", large), ("frac-small", small)];
@@ -255,19 +257,6 @@ fn with_replicas(mut fleet: Fleet, replicas: i32, guaranteed: i32) -> Fleet {
     let turning = fleet.profiles.iter_mut().find(|p| p.metadata.name.as_deref() == Some("turns")).unwrap();
     turning.spec.device = turns(replicas);
     tenant(fleet, &[("turns", guaranteed)])
-}
-
-#[test]
-fn profile_by_mps_is_named_and_makes_no_shares() {
-    let mps = device(json!({"mps": {"replicas": 4}}));
-    let fleet =
-        tenant(Fleet::default().profile("mps", mps).pool("p", &["mps"]).node("n", "p", &[a100()]), &[("mps", 1)]);
-    let (snapshot, problems) = fleet.snapshot();
-    let found: Vec<String> = problems.iter().map(|p| p.reason().to_string()).collect();
-    assert_eq!(found, ["NotServed"]);
-    assert!(
-        gputenancy_plan::plan(&snapshot).gpus.values().all(|g| g.target.as_ref().is_none_or(|t| t.sharing.is_none()))
-    );
 }
 
 #[test]
