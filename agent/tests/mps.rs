@@ -60,7 +60,8 @@ impl Node {
             ..Inventory::default()
         };
         let state = watch::Sender::new(PartitionState { inventory: Some(inventory), ..PartitionState::default() });
-        let (owners, modes, notices): (Arc<Mutex<Owners>>, Arc<Mutex<Vec<_>>>, Arc<Mutex<Vec<_>>>) = Default::default();
+        let owners: Arc<Mutex<Owners>> = Arc::default();
+        let (modes, notices) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<Mutex<Vec<_>>>::default());
         let (listed, set, published) = (Arc::clone(&owners), Arc::clone(&modes), Arc::clone(&notices));
         let host = Host {
             root: root.path().join("mps"),

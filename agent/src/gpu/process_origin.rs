@@ -135,7 +135,10 @@ mod tests {
         let main = DeviceOwner { namespace: "team-a".into(), pod: "job-x.1".into(), container: "main".into() };
         let found = [7, 8, 9, 10, 11, 12, 13].map(|pid| origins.of(pid));
         let main = Origin::Pod(Some(main));
-        assert_eq!(found, [main.clone(), Origin::Node, Origin::Ended, Origin::Ended, main, Origin::Pod(None), Origin::Pod(None)]);
+        assert_eq!(
+            found,
+            [main.clone(), Origin::Node, Origin::Ended, Origin::Ended, main, Origin::Pod(None), Origin::Pod(None)]
+        );
     }
 
     #[test]

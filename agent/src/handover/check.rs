@@ -96,7 +96,7 @@ impl HandoverCheck {
         let first = requested.iter().find_map(|id| Some((id, all.get(id)?.first()?)));
         first.map_or(Ok(()), |(id, process)| {
             let command = command(&self.origins.proc_root, process.pid);
-            Err(Refusal::InUse { id: id.clone(), process: process.clone(), command })
+            Err(Refusal::InUse { id: id.clone(), process: format!("{process} (command {command})") })
         })
     }
 }

@@ -10,10 +10,7 @@ use super::{
     device_list::{DeviceList, DeviceLists},
     preferred::Candidate,
 };
-use crate::{
-    device::{Device, DeviceId, DeviceOwner, Owners},
-    handover::Unattributed,
-};
+use crate::device::{Device, DeviceId, DeviceOwner, Owners};
 
 /// An allocation for which kubelet reports no owner by then has failed in kubelet.
 pub const ALLOCATION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,16 +36,12 @@ pub enum Refusal {
     #[error("device {0} may be allocated to a container: kubelet's pod resources API does not answer: {1}")]
     Unknown(DeviceId, String),
     /// A process of another pod uses it, or one of no pod.
-    #[error(
-        "device {id} is still in use by {process} (command {command}): it is free when that process has ended; wait, or end it"
-    )]
+    #[error("device {id} is still in use by {process}: it is free when that process has ended; wait, or end it")]
     InUse {
         /// The device.
         id: DeviceId,
-        /// The process.
-        process: Unattributed,
-        /// Its command.
-        command: String,
+        /// The process, its command and its container.
+        process: String,
     },
     /// NVML does not list its processes.
     #[error("device {0} may be in use by another pod: NVML does not list its processes: {1}")]

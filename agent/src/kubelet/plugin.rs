@@ -156,7 +156,16 @@ impl Plugin {
         };
         let mut attempt = 1;
         loop {
-            let inventory = self.handover.processes(devices.values()).await.map_err(unchecked)?;
+            let inventory = match self.handover.processes(devices.values()).await {
+                Ok(inventory) => inventory,
+                // NVML may be busy with another GPU, and a refusal fails the pod
+                Err(_) if attempt < ATTEMPTS => {
+                    attempt += 1;
+                    sleep(RETRY).await;
+                    continue;
+                }
+                Err(error) => return Err(unchecked(error)),
+            };
             // read after the processes: a process whose pod has ended meanwhile has ended, too
             let owners = self.lookup.check_free(requested).await?;
             match self.handover.refuse(&devices, &inventory, &owners, requested) {
@@ -193,7 +202,9 @@ fn response(devices: &[Device], config: &Config) -> plugin::ContainerAllocateRes
             plugin::ContainerAllocateResponse { cdi_devices, ..Default::default() }
         }
         Allocation::Envvar => {
-            let uuids: Vec<&str> = devices.iter().map(|device| device.id.as_str()).collect();
+            // NVIDIA's hook does not know numbers of shares
+            let mut uuids: Vec<&str> = devices.iter().map(|device| device.id.uuid()).collect();
+            uuids.dedup();
             let visible = ("NVIDIA_VISIBLE_DEVICES".to_owned(), uuids.join(","));
             let edits: Vec<_> = devices.iter().filter_map(|d| mps::share::edits(d, &config.mps_dir)).collect();
             let of_mps =

@@ -116,11 +116,11 @@ pub fn notices(node: &str, gpu: &str, down: &Down) -> Vec<Notice> {
             name: Some(owner.pod.clone()),
             ..ObjectReference::default()
         };
-        let note = format!(
+        let text = format!(
             "the MPS daemon of GPU {gpu} on node {node} has ended, and with it the CUDA contexts of container {}: delete the pod if its program does not end by itself",
             owner.container
         );
-        notice(pod, note)
+        notice(pod, text)
     };
     [notice(object, of_node)].into_iter().chain(down.owners.iter().map(of_pod)).collect()
 }

@@ -26,7 +26,8 @@ pub fn devices(spec: &GpuSpec, gpu: &ObservedGpu) -> Vec<Device> {
             share: None,
             numa: gpu.numa,
             cordoned: listed(&spec.hold, start) && !canary,
-            healthy: gpu.health == Health::Healthy,
+            // without an answer of NVML nothing is known of its processes, and each allocation would be refused
+            healthy: gpu.health == Health::Healthy && gpu.failure.is_none(),
         }
     };
     if !spec.mig {

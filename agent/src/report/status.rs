@@ -1,6 +1,6 @@
 //! The status as a pure function of the input.
 
-use std::collections::BTreeMap;
+use std::{cell::RefCell, collections::BTreeMap};
 
 use gputenancy_crds::{
     DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, MigMode, ShareState, condition,
@@ -30,6 +30,10 @@ const MAX_HOLDERS: usize = 16;
 
 /// The status of the `GpuNode`.
 pub fn status(input: &StatusInput<'_>, now: Timestamp) -> GpuNodeStatus {
+    // each process once, however many shares its GPU has
+    let known = RefCell::new(BTreeMap::<u32, (String, Origin)>::new());
+    let origin = |pid: u32| known.borrow_mut().entry(pid).or_insert_with(|| (input.origin)(pid)).clone();
+    let input = &StatusInput { origin: &origin, ..*input };
     let state = input.state;
     let inventory = state.inventory.clone().unwrap_or_default();
     let (boards, board_indices) = boards(&inventory);
@@ -157,7 +161,8 @@ fn shares(input: &StatusInput<'_>, gpu: &ObservedGpu, earlier: Option<&GpuState>
             (Some(owner), Origin::Pod(Some(pod))) => (&pod.namespace, &pod.pod) == (&owner.namespace, &owner.pod),
             _ => false,
         };
-        let clients = gpu.clients.iter().filter(|process| of_owner(process.pid)).count();
+        // to find the origin of a process takes several files
+        let clients = if owner.is_some() { gpu.clients.iter().filter(|p| of_owner(p.pid)).count() } else { 0 };
         ShareState {
             number: share.number,
             device: DeviceState {

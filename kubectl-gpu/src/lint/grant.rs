@@ -60,7 +60,6 @@ pub(super) fn of(world: &World, tenant: &GpuTenant) -> Grant {
         pools: pools.collect(),
         priority_classes: tenant.spec.priority_classes.clone(),
         queues: tenant.spec.queues.clone(),
-        ..GpuGrantSpec::default()
     };
     Grant { spec, unknown }
 }

@@ -6,7 +6,7 @@ use gputenancy_crds::{GpuPool, GpuTenant, Guarantee};
 use gputenancy_engine::quota::{device_weights, unknown_weight_message};
 use gputenancy_plan::{self as plan, Problem, Snapshot, board::Shape};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 
 use super::sharing;
 use crate::{
@@ -153,7 +153,7 @@ impl Check<'_> {
                 |name: &String| self.world.profile(name).is_some_and(|p| p.spec.device.sharing_mode().is_some());
             pool.spec.profiles.iter().any(share)
         };
-        let pool = self.world.fleet.pools.iter().find(shared).map(|p| p.name_any());
+        let pool = self.world.fleet.pools.iter().find(shared).map(ResourceExt::name_any);
         let workloads = pool.map(|pool| (pool, sharing::left_with_shares(self.world)));
         workloads.into_iter().flat_map(|(pool, all)| all.into_iter().map(move |one| (pool.clone(), one))).filter_map(
             |(pool, (workload, why))| self.finding("GpuPool", &pool, "/spec/profiles", format!("{workload} {why}")),

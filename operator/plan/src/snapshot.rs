@@ -39,6 +39,7 @@ pub struct Profile {
 }
 
 /// A pool's rules of layout.
+#[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pool {
     /// Profiles that the pool offers.

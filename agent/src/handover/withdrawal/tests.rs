@@ -33,33 +33,33 @@ impl Node {
 fn device_of_a_forgotten_pod_is_withdrawn_at_once_until_its_process_has_ended() {
     let mut node = Node::new(vec![mig(7), mig(8)]);
     let running = [(10, Some(7)), (11, Some(8))];
-    let none: [String; 0] = [];
-    assert_eq!(node.scan(SECOND, &running, &[("MIG-7", "p10"), ("MIG-8", "p11")]), none);
+    let nothing: [String; 0] = [];
+    assert_eq!(node.scan(SECOND, &running, &[("MIG-7", "p10"), ("MIG-8", "p11")]), nothing);
     assert!(!node.withdrawal.needs_open_files(&owners(&[("MIG-7", "p10"), ("MIG-8", "p11")])));
     assert!(node.withdrawal.needs_open_files(&owners(&[("MIG-8", "p11")])), "an owner has left");
     assert_eq!(node.scan(SECOND, &running, &[("MIG-8", "p11")]), ["MIG-7"]);
     assert!(node.withdrawal.needs_open_files(&owners(&[("MIG-8", "p11")])), "a device is withdrawn");
     assert_eq!(node.scan(SECOND, &running, &[("MIG-8", "p11")]), ["MIG-7"]);
-    assert_eq!(node.scan(SECOND, &[(11, Some(8))], &[("MIG-8", "p11")]), none);
+    assert_eq!(node.scan(SECOND, &[(11, Some(8))], &[("MIG-8", "p11")]), nothing);
     assert!(!node.withdrawal.needs_open_files(&owners(&[("MIG-8", "p11")])));
 }
 
 #[test]
 fn process_of_a_new_pod_does_not_withdraw_its_device_before_kubelet_reports_it() {
     let mut node = Node::new(vec![mig(7)]);
-    let none: [String; 0] = [];
+    let nothing: [String; 0] = [];
     // the previous owner has ended
-    assert_eq!(node.scan(SECOND, &[], &[("MIG-7", "p9")]), none);
-    assert_eq!(node.scan(SECOND, &[(10, Some(7))], &[]), none);
-    assert_eq!(node.scan(SECOND, &[(10, Some(7))], &[("MIG-7", "p10")]), none);
+    assert_eq!(node.scan(SECOND, &[], &[("MIG-7", "p9")]), nothing);
+    assert_eq!(node.scan(SECOND, &[(10, Some(7))], &[]), nothing);
+    assert_eq!(node.scan(SECOND, &[(10, Some(7))], &[("MIG-7", "p10")]), nothing);
 }
 
 #[test]
 fn process_that_never_gets_an_owner_withdraws_the_device_after_a_delay() {
     for pid in [1, 2, 10] {
         let mut node = Node::new(vec![mig(7)]);
-        let none: [String; 0] = [];
-        assert_eq!(node.scan(SECOND, &[(pid, Some(7))], &[]), none);
+        let nothing: [String; 0] = [];
+        assert_eq!(node.scan(SECOND, &[(pid, Some(7))], &[]), nothing);
         assert_eq!(node.scan(UNREPORTED_OWNER, &[(pid, Some(7))], &[]), ["MIG-7"]);
     }
 }

@@ -76,7 +76,7 @@ fn mps_share_gets_its_limits_and_the_folders_of_its_server() {
     let gpu = whole(0);
     let device = Device { id: DeviceId::share(&gpu.gpu_uuid, 3), share: Some(share), ..gpu };
     let driver = Driver { mps: "/run/m".into(), ..Driver::default() };
-    let edits = render(&[device.clone()], &driver).unwrap()["devices"][0]["containerEdits"].clone();
+    let edits = render(std::slice::from_ref(&device), &driver).unwrap()["devices"][0]["containerEdits"].clone();
     let env = [
         "CUDA_MPS_PIPE_DIRECTORY=/run/gputenancy/mps/pipe",
         "CUDA_MPS_LOG_DIRECTORY=/run/gputenancy/mps/log",

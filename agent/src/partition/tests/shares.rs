@@ -52,7 +52,7 @@ fn gpu_in_use_as_a_whole_is_not_offered_in_shares_and_the_other_way_round() {
     let mut shares = devices(&shared(&[0, 1]), &gpu(false, false));
     cordon_conflicts(&mut shares, &owned(&[DeviceId::share(UUID, 0), DeviceId::share("GPU-b", 0)]));
     assert_eq!(offered(&shares).len(), 2, "other shares and other GPUs do not matter");
-    cordon_conflicts(&mut shares, &owned(&[whole.clone()]));
+    cordon_conflicts(&mut shares, &owned(std::slice::from_ref(&whole)));
     assert_eq!(offered(&shares), [""; 0]);
     let mut one = devices(&spec(false, &[]), &gpu(false, false));
     cordon_conflicts(&mut one, &owned(&[whole]));

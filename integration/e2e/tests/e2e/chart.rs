@@ -378,6 +378,8 @@ fn values_schema_rejects_invalid_values_by_path() {
         ("simulator.board=rtx-4090", "/simulator/board"),
         ("simulator.latency=slow", "/simulator/latency"),
         ("agent.extraCdiDevices={nonsense}", "/agent/extraCdiDevices/0"),
+        ("agent.unattributedProcesses=Kill", "/agent/unattributedProcesses"),
+        ("agent.unattributedDeadline=soon", "/agent/unattributedDeadline"),
         ("agent.kubeletDir=kubelet", "/agent/kubeletDir"),
         ("policies.resourceDomains={}", "/policies/resourceDomains"),
         ("policies.breakGlassGroups={a'b}", "/policies/breakGlassGroups/0"),

@@ -23,6 +23,7 @@ fn shared() -> Value {
     profile(json!({"timeSlice": {"replicas": 4}}))
 }
 
+#[allow(clippy::too_many_lines, reason = "a table")]
 fn profiles() -> Vec<Case> {
     let case = |name, spec, refusal| ("gpuprofiles", name, spec, refusal);
     let one_device = Some("spec.device: write exactly one of whole, mig, timeSlice, mps, fraction");

@@ -54,10 +54,9 @@ async fn variables(world: &World, pod: &str) -> Result<BTreeMap<String, String>>
 
 /// Status, reason and message of the node's condition `MpsReady`.
 fn mps_ready(node: &GpuNode) -> Option<(String, String, String)> {
-    let conditions = node.status.iter().flat_map(|s| &s.conditions);
-    let found =
-        conditions.filter(|c| c.type_ == "MpsReady").map(|c| (c.status.clone(), c.reason.clone(), c.message.clone()));
-    found.last()
+    let mut conditions = node.status.iter().flat_map(|s| &s.conditions);
+    let found = conditions.find(|c| c.type_ == "MpsReady")?;
+    Some((found.status.clone(), found.reason.clone(), found.message.clone()))
 }
 
 async fn mps_becomes(world: &World, status: &str) -> Result<String> {

@@ -109,7 +109,7 @@ fn postpone(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, staying: &[PodName]) 
 
 fn notice(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, removed: &[Device<'_>], at: Timestamp) -> ChangeDecision {
     let leaving = |d: &&Device<'_>| ctx.owner(d).is_none_or(|(_, facts)| facts.is_none_or(|f| f.terminating));
-    draft.phase(ChangePhase::Noticed).hold(removed.iter().filter(leaving).map(|d| d.start())).requeue_at(Some(at));
+    draft.phase(ChangePhase::Noticed).hold(removed.iter().filter(leaving).map(Device::start)).requeue_at(Some(at));
     notify(ctx, &mut draft, removed, at, |_| true);
     draft.done(format!("owners have been notified; evictions begin at {at}"))
 }
@@ -152,13 +152,13 @@ fn withdraw(
     let closed = |d: &Device<'_>| is_withdrawn(ctx, d) || (owned && ctx.is_uncounted(d));
     if removed.iter().any(|d| !d.owned() && !closed(d)) || !draft.holds_always_held() {
         let requested = |d: &Device<'_>| ctx.spec.is_some_and(|s| s.hold.contains(&d.start()));
-        draft.hold(removed.iter().filter(|d| !d.owned() || requested(d) || is_next(ctx, d)).map(|d| d.start()));
+        draft.hold(removed.iter().filter(|d| !d.owned() || requested(d) || is_next(ctx, d)).map(Device::start));
         return draft.done("withdrawing free devices of removed instances");
     }
     if owned {
         return evict(ctx, draft, change, removed);
     }
-    draft.phase(ChangePhase::Idle).hold(removed.iter().map(|d| d.start()));
+    draft.phase(ChangePhase::Idle).hold(removed.iter().map(Device::start));
     if removed.iter().all(|d| d.state.clients == 0 && ctx.holders(d).is_empty()) {
         return partition::request(ctx, draft, to);
     }
@@ -177,7 +177,7 @@ fn evict(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, change: &Change, removed
         let at = change.evict_after.as_ref().map_or(now, |at| at.0);
         notify(ctx, &mut draft, removed, at, |_| true);
     }
-    let mut hold: Vec<i32> = removed.iter().filter(|d| !d.owned()).map(|d| d.start()).collect();
+    let mut hold: Vec<i32> = removed.iter().filter(|d| !d.owned()).map(Device::start).collect();
     for device in removed {
         let Some((pod, facts)) = ctx.owner(device) else { continue };
         let Some(facts) = facts.filter(|f| !f.terminating) else {

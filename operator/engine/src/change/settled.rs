@@ -224,7 +224,7 @@ fn begin(ctx: &ChangeContext<'_>, target: &Layout) -> ChangeDecision {
         // kubelet, which synchronises a pod whose annotations change, would end an evicted pod up to a second later
         drain::notify(ctx, &mut draft, &removed, evict_after, |d| !next(d));
     }
-    draft.hold(removed.iter().filter(|d| !d.owned() || next(d)).map(|d| d.start()));
+    draft.hold(removed.iter().filter(|d| !d.owned() || next(d)).map(Device::start));
     draft.done("withdrawing free devices of removed instances")
 }
 

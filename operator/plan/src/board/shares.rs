@@ -80,12 +80,11 @@ impl BoardGeometry {
     /// Share of the GPU that one share is, in 840ths: the larger of its parts of memory and compute. At least 1.
     pub fn weight(&self, offer: &ShareOffer) -> i64 {
         let up = |part: i64, of: i64| (part * PARTS + of - 1) / of.max(1);
-        let parts = match offer.exactly {
-            Some(n) => up(1, n.into()),
-            None => {
-                let memory = up(offer.memory.unwrap_or(0), self.usable_memory().max(1));
-                memory.max(up(offer.compute.unwrap_or(0).into(), 100))
-            }
+        let parts = if let Some(n) = offer.exactly {
+            up(1, n.into())
+        } else {
+            let memory = up(offer.memory.unwrap_or(0), self.usable_memory().max(1));
+            memory.max(up(offer.compute.unwrap_or(0).into(), 100))
         };
         parts.clamp(1, PARTS)
     }

@@ -83,7 +83,9 @@ impl<'a> DemandLedger<'a> {
             let rank = usize::try_from(5 - tenant.priority.clamp(-5, 5)).unwrap_or(0);
             let mut devices = ledger.guarantees(snapshot, profiles, (name, tenant));
             if let Some(cap) = tenant.cap {
-                devices.iter_mut().for_each(|(profile, n)| *n = (*n).min(within(cap, &weights, *profile)));
+                for (profile, n) in &mut devices {
+                    *n = (*n).min(within(cap, &weights, *profile));
+                }
                 devices.retain(|_, n| *n > 0);
             }
             ledger.tenants.push(Guarantees { tenant: name, rank, devices });

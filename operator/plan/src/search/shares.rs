@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Most sets of shares that are considered for one GPU.
-const MAX_SETS: usize = 400;
+const MAX_SETS: usize = 1000;
 /// Most choices of the shares in use that stay, for one set.
 const MAX_CHOICES: usize = 32;
 
@@ -46,7 +46,7 @@ pub(super) fn layouts(class: &GpuClass<'_>, options: &BoardOptions<'_>, weights:
         let of_mode: Vec<usize> =
             (0..kinds.len()).filter(|i| kinds.get(*i).is_some_and(|k| k.offer.mode == mode)).collect();
         for counts in sets(&kinds, &of_mode, Room::of(options.board, mode)) {
-            layouts.extend(placed(&kinds, &counts, present.filter(|p| p.mode == mode), taken(present)));
+            layouts.extend(placed(&kinds, &counts, present.filter(|p| p.mode == mode), &taken(present)));
         }
     }
     let mut seen = BTreeSet::new();
@@ -95,15 +95,12 @@ fn sets(kinds: &[Kind], of_mode: &[usize], room: Room) -> Vec<Counts> {
         of_mode.iter().partition(|i| kind(i).is_some_and(|k| k.offer.exactly.is_some()));
     let equal = equal.iter().filter_map(|i| Some(vec![(*i, i64::from(kind(i)?.offer.exactly?))]));
     let mut found: Vec<Counts> = equal.collect();
-    combine(kinds, &parts, room, &mut Counts::new(), &mut found);
+    combine(kinds, &parts, room, MAX_SETS, &mut Counts::new(), &mut found);
     found
 }
 
-/// The largest sets first, so that a limited list has those that serve most.
-fn combine(kinds: &[Kind], rest: &[usize], room: Room, set: &mut Counts, found: &mut Vec<Counts>) {
-    if found.len() >= MAX_SETS {
-        return;
-    }
+/// The largest sets first. Of more than `most_sets` some are left out, and every number of each kind is among the others.
+fn combine(kinds: &[Kind], rest: &[usize], room: Room, most_sets: usize, set: &mut Counts, found: &mut Vec<Counts>) {
     let Some((first, rest)) = rest.split_first() else {
         if !set.is_empty() {
             found.push(set.clone());
@@ -112,11 +109,15 @@ fn combine(kinds: &[Kind], rest: &[usize], room: Room, set: &mut Counts, found: 
     };
     let Some(kind) = kinds.get(*first) else { return };
     let most = (0..=kind.most).rev().find(|n| room.takes(&kind.offer, *n)).unwrap_or(0);
+    let end = found.len() + most_sets;
     for n in (0..=most).rev() {
+        // what is left is divided among the numbers to come
+        let left = end.saturating_sub(found.len());
+        let share = left / usize::try_from(n + 1).unwrap_or(1);
         if n > 0 {
             set.push((*first, n));
         }
-        combine(kinds, rest, room.less(&kind.offer, n), set, found);
+        combine(kinds, rest, room.less(&kind.offer, n), share.max(1), set, found);
         if n > 0 {
             set.pop();
         }
@@ -124,7 +125,7 @@ fn combine(kinds: &[Kind], rest: &[usize], room: Room, set: &mut Counts, found: 
 }
 
 /// The layouts with these counts: one for each choice of the shares in use that stay.
-fn placed(kinds: &[Kind], counts: &Counts, present: Option<&Sharing>, taken: BTreeSet<i32>) -> Vec<Layout> {
+fn placed(kinds: &[Kind], counts: &Counts, present: Option<&Sharing>, taken: &BTreeSet<i32>) -> Vec<Layout> {
     let mut choices: Vec<BTreeMap<usize, Vec<i32>>> = vec![BTreeMap::new()];
     for (index, n) in counts {
         let Some(kind) = kinds.get(*index) else { continue };
@@ -138,7 +139,7 @@ fn placed(kinds: &[Kind], counts: &Counts, present: Option<&Sharing>, taken: BTr
         });
         choices = extended.take(MAX_CHOICES).collect();
     }
-    choices.into_iter().filter_map(|kept| layout(kinds, counts, &kept, present, &taken)).collect()
+    choices.into_iter().filter_map(|kept| layout(kinds, counts, &kept, present, taken)).collect()
 }
 
 /// Which shares in use stay when there are so many: all, or every way to divide them among those that count alike, the most important

@@ -65,11 +65,13 @@ fn layouts(used: &Used) -> BTreeMap<Counts, usize> {
     let placed: brute::Instances = used.iter().filter_map(instance).collect();
     for layout in brute::layouts(&a100(), &["3g.40gb", "1g.10gb"], &placed) {
         let mut counts = Counts::new();
-        layout.iter().for_each(|(name, _)| *counts.entry(mig(name)).or_default() += 1);
+        for (name, _) in &layout {
+            *counts.entry(mig(name)).or_default() += 1;
+        }
         let stay = placed.iter().filter(|p| layout.contains(p)).count();
         add(counts, used.len() - stay);
     }
-    let memory = 81_920 - i64::try_from(a100().reserved.map_or(0, |r| r.mib().unwrap())).unwrap();
+    let memory = 81_920 - a100().reserved.map_or(0, |r| r.mib().unwrap());
     let stays = |counts: &Counts| {
         let held = |name: &str| used.iter().filter(|(n, _)| *n == name).count();
         counts.iter().map(|(name, n)| held(name).min(*n)).sum::<usize>()
@@ -306,7 +308,8 @@ fn share_without_acknowledgement_is_no_guarantee() {
     {
         assert!(problem.contains(words), "{problem}");
     }
-    let served: Vec<&str> = plan.tenants.values().flat_map(|t| t.keys().map(|p| p.as_str())).collect();
+    let served: Vec<&str> =
+        plan.tenants.values().flat_map(|t| t.keys().map(gputenancy_plan::ProfileName::as_str)).collect();
     assert_eq!(served, ["gpu"], "only the whole GPU is a guarantee");
 }
 

@@ -187,7 +187,7 @@ impl State {
         match (command, rest.as_slice()) {
             ("get_server_list", []) => server.map_or_else(String::new, |pid| format!("{pid}\n")),
             ("get_client_list", [pid]) if server.is_some_and(|server| *pid == server.to_string()) => {
-                self.clients.keys().map(|pid| format!("{pid}\n")).collect()
+                self.clients.keys().fold(String::new(), |list, pid| format!("{list}{pid}\n"))
             }
             ("get_client_list", _) => "Server not found\n".into(),
             ("ps", _) => {
