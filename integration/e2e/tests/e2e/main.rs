@@ -29,7 +29,6 @@ mod driver_upgrade;
 mod env_from;
 mod gitops;
 mod gpu_equivalents;
-mod handover;
 mod helm;
 mod idle_writes;
 mod isolation;

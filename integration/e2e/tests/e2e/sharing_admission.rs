@@ -47,7 +47,10 @@ fn team(name: &str, trust: &str, acknowledged: bool) -> Value {
 async fn catalog(world: &World) -> Result<()> {
     let profiles = modes().each_ref().map(|(name, device, ..)| profile(name, device));
     world.set(&profiles).await?;
-    world.set(&[pool("p", "gpu-1", &modes().each_ref().map(|(name, ..)| *name))]).await
+    let mut both = pool("p", "gpu-1", &modes().each_ref().map(|(name, ..)| *name));
+    // each mode takes a GPU, and a node has two
+    both["spec"]["nodeSelector"] = json!({"matchLabels": {"gputenancy.io/lab-gpu": "true"}});
+    world.set(&[both]).await
 }
 
 fn pod(name: &str, spec: &Value) -> Value {
