@@ -22,12 +22,13 @@ use crate::{
     device::{DeviceView, KubeletView},
     environment::{EnvFromContainers, EnvironmentChecker, runtime::Runtime},
     gpu::{
-        Calls, Deadlines, NvmlThread, Scan,
+        Calls, Deadlines, Inventory, NvmlThread, Scan,
         process_origin::{LOGS, Origins, command},
     },
+    grpc::pod_resources::PodResources,
     handover::{HandoverCheck, Policy, ProcessPolicy, Terminator},
     health::Health,
-    kubelet::{self, pod_resources::PodResources, requests::PodRequests},
+    kubelet::{self, requests::PodRequests},
     metrics::Metrics,
     mps::{
         Mps,
@@ -111,7 +112,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         root: args.plugin.mps_dir.clone(),
         proc_root: origins.proc_root.clone(),
         cgroup_root: "/sys/fs/cgroup".into(),
-        state: channels.state.subscribe(),
+        inventory: inventory(channels.state.subscribe()),
         owners: host::owners(PodResources::at(&args.plugin.pod_resources_socket())),
         tenant: host::tenant(client.clone()),
         set_exclusive: host::set_exclusive(nvml.clone()),
@@ -145,6 +146,11 @@ pub async fn run(args: Args) -> Result<(), Error> {
     // last: the plugin lowers the node's allocatable, which is more urgent
     writer.write_stopped(Timestamp::now()).await;
     Ok(())
+}
+
+/// Driver and boards, as NVML reported them last.
+fn inventory(state: watch::Receiver<PartitionState>) -> Arc<dyn Fn() -> Option<Inventory> + Send + Sync> {
+    Arc::new(move || state.borrow().inventory.clone())
 }
 
 /// How processes are found, and whether those that keep a device are ended.

@@ -22,14 +22,12 @@ use common::{Agent, Sim};
 use gputenancy_agent::{
     device::{Device, DeviceId, DeviceOwner, Owners},
     gpu::Deadlines,
-    kubelet::{
-        journal::Refusal,
-        proto::podresources::{
-            AllocatableResourcesRequest, AllocatableResourcesResponse, GetPodResourcesRequest, GetPodResourcesResponse,
-            ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
-            pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
-        },
+    grpc::proto::podresources::{
+        AllocatableResourcesRequest, AllocatableResourcesResponse, GetPodResourcesRequest, GetPodResourcesResponse,
+        ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
+        pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
     },
+    refusal::Refusal,
 };
 use silicon::fault::Effect;
 use tokio::net::UnixListener;

@@ -23,12 +23,10 @@ use gputenancy_agent::{
     device::{Device, DeviceId, DeviceOwner, DeviceView, Owners, Share},
     gpu::{DriverRoot, Inventory, ObservedGpu},
     mps::{Mps, MpsView, control::Control, daemons::Refusal, host::Host},
-    partition::PartitionState,
 };
 use gputenancy_crds::{Advertiser, SharingMode, reasons};
 use gputenancy_service::events::Notice;
 use silicon::mps::Connection;
-use tokio::sync::watch;
 
 const GPU: &str = "GPU-a";
 
@@ -40,7 +38,6 @@ struct Node {
     notices: Arc<Mutex<Vec<Notice>>>,
     host: Host,
     mps: Mps,
-    _state: watch::Sender<PartitionState>,
 }
 
 impl Node {
@@ -59,7 +56,6 @@ impl Node {
             gpus: vec![gpu],
             ..Inventory::default()
         };
-        let state = watch::Sender::new(PartitionState { inventory: Some(inventory), ..PartitionState::default() });
         let owners: Arc<Mutex<Owners>> = Arc::default();
         let (modes, notices) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<Mutex<Vec<_>>>::default());
         let (listed, set, published) = (Arc::clone(&owners), Arc::clone(&modes), Arc::clone(&notices));
@@ -68,7 +64,7 @@ impl Node {
             proc_root: "/proc".into(),
             // not a cgroup file system: the daemon stays in this test's cgroup
             cgroup_root: root.path().into(),
-            state: state.subscribe(),
+            inventory: Arc::new(move || Some(inventory.clone())),
             owners: Arc::new(move |()| {
                 let owners = listed.lock().unwrap().clone();
                 Box::pin(async move { Ok(owners) })
@@ -85,7 +81,7 @@ impl Node {
             }),
             node: "node".into(),
         };
-        Self { root, owners, modes, notices, mps: Mps::new(host.clone()), host, _state: state }
+        Self { root, owners, modes, notices, mps: Mps::new(host.clone()), host }
     }
 
     fn own(&self, number: i32, namespace: &str, pod: &str) {

@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Advertiser, ChangePhase, MemoryText, MigManagerRun, Partitioner, ShareState, Sharing};
+use crate::{Advertiser, ChangePhase, MemoryText, MigManagerRun, Partitioner, Sharing};
 
 /// Desired layout of the GPUs of one node. Written by the operator only.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
@@ -383,6 +383,16 @@ pub struct DeviceState {
     /// Processes that NVML lists on it.
     #[serde(default)]
     pub clients: i32,
+}
+
+/// A share that the agent serves.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ShareState {
+    /// Its number.
+    pub number: i32,
+    /// Advertised resource and owner.
+    pub device: DeviceState,
 }
 
 /// A container of a pod.

@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{MemoryText, SharingMode};
+use crate::{Interval, MemoryText, SharingMode};
 
 /// Most pods that share one GPU without evidence or a reason: NVIDIA's guides start with 2 to 4, and use 8 for development.
 pub const DEFAULT_MAX_REPLICAS: i32 = 8;
@@ -196,27 +196,6 @@ pub struct TimeSlice {
     /// Length of a time-slice.
     #[serde(default)]
     pub interval: Interval,
-}
-
-/// Length of a time-slice, by the names of NVIDIA's driver.
-#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
-pub enum Interval {
-    /// The driver's default.
-    #[default]
-    Default,
-    /// Short time-slices.
-    Short,
-    /// Medium time-slices.
-    Medium,
-    /// Long time-slices.
-    Long,
-}
-
-impl Interval {
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-    pub(crate) fn is_default(&self) -> bool {
-        *self == Self::Default
-    }
 }
 
 /// A share through the Multi-Process Service: an equal split, or a given part.

@@ -1,10 +1,10 @@
-//! Shares of one GPU: what the operator asks for, and what the agent reports.
+//! Shares of one GPU.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{DeviceState, Interval, MemoryText};
+use crate::MemoryText;
 
 /// Most shares of one GPU.
 pub const MAX_SHARES: i32 = 128;
@@ -19,6 +19,27 @@ pub enum SharingMode {
     Mps,
     /// Each pod has a part of memory and compute.
     Fraction,
+}
+
+/// Length of a time-slice, by the names of NVIDIA's driver.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
+pub enum Interval {
+    /// The driver's default.
+    #[default]
+    Default,
+    /// Short time-slices.
+    Short,
+    /// Medium time-slices.
+    Medium,
+    /// Long time-slices.
+    Long,
+}
+
+impl Interval {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::Default
+    }
 }
 
 /// Shares of one GPU without MIG.
@@ -54,16 +75,6 @@ pub struct ShareGroup {
     #[schemars(length(max = 128), inner(range(min = 0, max = 127)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub numbers: Vec<i32>,
-}
-
-/// A share that the agent serves.
-#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct ShareState {
-    /// Its number.
-    pub number: i32,
-    /// Advertised resource and owner.
-    pub device: DeviceState,
 }
 
 impl Sharing {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     device::{DeviceId, DeviceOwner, DeviceView},
-    kubelet::{allocatable::is_managed, pod_resources::PodResources},
+    grpc::pod_resources::{PodResources, is_managed},
     metrics::Metrics,
 };
 

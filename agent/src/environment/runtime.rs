@@ -9,13 +9,15 @@ use serde_json::Value;
 use tonic::{Code, transport::Channel};
 
 use super::violations::{Environment, parse};
-use crate::kubelet::{
-    config::below,
-    proto::runtime::{
-        ContainerState, ContainerStatusRequest, ImageSpec, ImageStatusRequest, StopContainerRequest,
-        image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
+use crate::{
+    grpc::{
+        proto::runtime::{
+            ContainerState, ContainerStatusRequest, ImageSpec, ImageStatusRequest, StopContainerRequest,
+            image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
+        },
+        uds,
     },
-    uds,
+    kubelet::config::below,
 };
 
 /// Sockets of runtimes on the host: containerd, CRI-O, and the containerd of k3s, k0s and `MicroK8s`.

@@ -12,11 +12,13 @@ use crate::{
         Inventory, NvmlError, NvmlThread, Scan,
         process_origin::{Origins, command},
     },
-    kubelet::journal::Refusal,
+    refusal::Refusal,
 };
 
 /// Attempts before an occupied device is refused. A refusal fails the pod, and NVML lists a process for a moment after its end.
 pub const ATTEMPTS: u32 = 5;
+/// NVML may be busy with another GPU: until then a read that failed is repeated. A read itself waits as long as a scan may take.
+pub const BUSY_LIMIT: Duration = Duration::from_secs(5);
 /// Delay between two attempts.
 pub const RETRY: Duration = Duration::from_millis(200);
 

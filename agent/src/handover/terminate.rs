@@ -14,7 +14,7 @@ use super::{
 use crate::{
     device::DeviceOwner,
     gpu::process_origin::{Origin, Origins, start_time},
-    kubelet::pod_resources::PodResources,
+    grpc::pod_resources::PodResources,
     metrics::Metrics,
 };
 

@@ -16,7 +16,7 @@ use gputenancy_crds::quantity::Amount;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::device_list::{DeviceList, DeviceLists, ListedDevice, healthy};
-use crate::device::DeviceId;
+use crate::{device::DeviceId, grpc::pod_resources::is_managed};
 
 /// Least time for the scheduler to receive a lowered allocatable, and for kubelet to finish a pod that was bound just before.
 pub const MIN_PROPAGATION: Duration = Duration::from_millis(300);
@@ -153,12 +153,6 @@ pub struct Step {
     pub waiting: Vec<String>,
     /// A stopping agent may exit: all counts are zero.
     pub may_exit: bool,
-}
-
-/// The agent manages this resource: the same names that the admission policy lets an agent write.
-pub fn is_managed(resource: &str) -> bool {
-    resource == "nvidia.com/gpu"
-        || ["nvidia.com/gpu.", "nvidia.com/mig-", "gputenancy.io/"].iter().any(|prefix| resource.starts_with(prefix))
 }
 
 /// Numbers of devices in these quantities.

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::proto::plugin;
-use crate::device::{DeviceId, DeviceView};
+use crate::{
+    device::{DeviceId, DeviceView},
+    grpc::proto::plugin,
+};
 
 /// A device in a `ListAndWatch` response.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    allocatable::{self, Action, InFlightPods, Observation, State, Step, is_managed},
+    allocatable::{self, Action, InFlightPods, Observation, State, Step},
     cdi::{self, Driver, SpecFile},
     chain,
     config::Config,
@@ -25,7 +25,6 @@ use super::{
     own_node::{Allocatable, OwnNode},
     owner_lookup::OwnerLookup,
     plugin::Plugin,
-    pod_resources::{ByResource, PodResources},
     poll::{self, ACTIVE, ACTIVE_FOR, BUSY, Outcome, PollState},
     requests::PodRequests,
     serve::serve,
@@ -33,6 +32,7 @@ use super::{
 };
 use crate::{
     device::{DeviceId, DeviceView, KubeletView, Owners},
+    grpc::pod_resources::{ByResource, PodResources, is_managed},
     handover::HandoverCheck,
     metrics::Metrics,
     mps::Mps,

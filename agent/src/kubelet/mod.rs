@@ -9,13 +9,10 @@ mod manager;
 mod own_node;
 mod owner_lookup;
 pub mod plugin;
-pub mod pod_resources;
 mod poll;
 pub mod preferred;
-pub mod proto;
 pub mod requests;
 mod serve;
-pub mod uds;
 mod watchers;
 
 use std::{fs, io, path::Path};

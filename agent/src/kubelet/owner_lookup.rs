@@ -8,12 +8,12 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tonic::Status;
 
-use super::{
-    allocatable::is_managed,
-    journal::{AllocationJournal, Refusal},
-    pod_resources::PodResources,
+use super::journal::AllocationJournal;
+use crate::{
+    device::{DeviceId, Owners},
+    grpc::pod_resources::{PodResources, is_managed},
+    refusal::Refusal,
 };
-use crate::device::{DeviceId, Owners};
 
 /// Attempts before kubelet counts as not answering.
 const ATTEMPTS: u32 = 5;

@@ -12,21 +12,21 @@ use super::{
     cdi,
     config::{Allocation, Config},
     device_list::{self, DeviceList},
-    journal::Refusal,
     owner_lookup::OwnerLookup,
     preferred::{self, Candidate},
-    proto::plugin::{self, device_plugin_server::DevicePlugin},
     watchers::ListWatchers,
 };
 use crate::{
     device::{Device, DeviceId},
     gpu::NvmlError,
+    grpc::proto::plugin::{self, device_plugin_server::DevicePlugin},
     handover::{
         HandoverCheck,
-        check::{ATTEMPTS, RETRY},
+        check::{ATTEMPTS, BUSY_LIMIT, RETRY},
     },
     metrics::Metrics,
     mps::{self, Mps, share::FolderMount},
+    refusal::Refusal,
 };
 
 /// The plugin of one resource.
@@ -154,13 +154,13 @@ impl Plugin {
             let id = requested.first().cloned().unwrap_or_else(|| DeviceId::new(""));
             Refusal::Unchecked(id, error.to_string())
         };
+        let begun = Instant::now();
         let mut attempt = 1;
         loop {
             let inventory = match self.handover.processes(devices.values()).await {
                 Ok(inventory) => inventory,
                 // NVML may be busy with another GPU, and a refusal fails the pod
-                Err(_) if attempt < ATTEMPTS => {
-                    attempt += 1;
+                Err(_) if begun.elapsed() < BUSY_LIMIT => {
                     sleep(RETRY).await;
                     continue;
                 }

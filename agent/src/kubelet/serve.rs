@@ -14,6 +14,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     chain,
     plugin::{self as own, Plugin},
+};
+use crate::grpc::{
     proto::plugin::{
         self, RegisterRequest, device_plugin_server::DevicePluginServer, registration_client::RegistrationClient,
     },

@@ -182,11 +182,10 @@ impl Mps {
     }
 
     fn control(&self, gpu: &str, key: &str) -> Result<Control, String> {
-        let state = self.host.state.borrow();
-        let driver_root = state.inventory.as_ref().and_then(|inventory| inventory.driver_root.as_ref());
+        let driver_root = (self.host.inventory)().and_then(|inventory| inventory.driver_root);
         Ok(Control {
             gpu: gpu.to_owned(),
-            driver_root: driver_root.ok_or("the driver was not found yet")?.local.clone(),
+            driver_root: driver_root.ok_or("the driver was not found yet")?.local,
             folder: self.host.root.join(gpu).join(key),
             proc_root: self.host.proc_root.clone(),
             cgroup_root: self.host.cgroup_root.clone(),
@@ -300,8 +299,8 @@ impl Mps {
     }
 
     fn publish(&self, daemons: &MutexGuard<'_, BTreeMap<String, Daemon>>) {
-        let state = self.host.state.borrow();
-        let inventory = state.inventory.as_ref();
+        let inventory = (self.host.inventory)();
+        let inventory = inventory.as_ref();
         let gpu = |(uuid, daemon): (&String, &Daemon)| {
             let before_volta = inventory.and_then(|i| i.gpu(uuid)).is_some_and(|gpu| gpu.board.before_volta);
             let driver = inventory.map(|inventory| inventory.driver_version.as_str()).unwrap_or_default();

@@ -8,14 +8,12 @@ use gputenancy_nvml::ComputeMode;
 use gputenancy_service::events::{EventType, Notice, Publisher};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Api, Client};
-use tokio::sync::watch;
 
 use super::state::Down;
 use crate::{
     device::{DeviceOwner, Owners},
-    gpu::{NvmlThread, Operation},
-    kubelet::{allocatable::is_managed, pod_resources::PodResources},
-    partition::PartitionState,
+    gpu::{Inventory, NvmlThread, Operation},
+    grpc::pod_resources::{PodResources, is_managed},
 };
 
 /// A function with one argument that waits for something.
@@ -30,8 +28,8 @@ pub struct Host {
     pub proc_root: PathBuf,
     /// `/sys/fs/cgroup` of the host.
     pub cgroup_root: PathBuf,
-    /// Driver and boards.
-    pub state: watch::Receiver<PartitionState>,
+    /// Driver and boards, as NVML reported them last.
+    pub inventory: Arc<dyn Fn() -> Option<Inventory> + Send + Sync>,
     /// Owners of devices, as kubelet reports them now.
     pub owners: Call<(), Owners>,
     /// The key of the tenant that a namespace belongs to; see [`super::tenancy::Tenancy`].

@@ -14,8 +14,8 @@ use std::{
 use gputenancy_agent::{
     device::{DeviceView, KubeletView},
     gpu::{Calls, Deadlines, DriverRoot, NodePaths, NvmlThread, ObservedGpu, Scan, process_origin::Origins},
+    grpc::pod_resources::PodResources,
     handover::{HandoverCheck, ProcessPolicy, Terminator},
-    kubelet::pod_resources::PodResources,
     metrics::Metrics,
     partition::{DesiredLayout, GpuProgress, PartitionState, Reconciler},
 };

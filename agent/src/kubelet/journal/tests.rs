@@ -1,7 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{device::MigIds, kubelet::device_list::ListedDevice};
+use crate::{
+    device::{DeviceOwner, MigIds},
+    kubelet::device_list::ListedDevice,
+};
 
 const R: &str = "nvidia.com/gpu";
 

@@ -9,12 +9,7 @@ use super::*;
 use crate::{
     device::{Device, DeviceId},
     gpu::{Inventory, NvmlError, ObservedGpu, process_origin::Origins},
-    handover::HandoverCheck,
-    kubelet::{
-        config::{Allocation, Config},
-        device_list::{DeviceList, ListedDevice},
-        journal::AllocationJournal,
-        owner_lookup::OwnerLookup,
+    grpc::{
         pod_resources::PodResources,
         proto::plugin::{
             AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Empty,
@@ -22,6 +17,13 @@ use crate::{
             device_plugin_client::DevicePluginClient,
             registration_server::{Registration, RegistrationServer},
         },
+    },
+    handover::HandoverCheck,
+    kubelet::{
+        config::{Allocation, Config},
+        device_list::{DeviceList, ListedDevice},
+        journal::AllocationJournal,
+        owner_lookup::OwnerLookup,
         watchers::ListWatchers,
     },
     metrics::Metrics,

@@ -17,7 +17,7 @@ use e2e::{
     product,
     scenario::tenant_ready,
 };
-use gputenancy_agent::kubelet::pod_resources::PodResources;
+use gputenancy_agent::grpc::pod_resources::PodResources;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt,

@@ -2,25 +2,7 @@
 
 use gputenancy_crds::{Board, BoardProfile};
 
-use super::shares::ShareShape;
-
-/// What a profile is on the hardware.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shape {
-    /// A whole GPU without MIG.
-    Whole,
-    /// A MIG instance, by NVIDIA's name.
-    Named(String),
-    /// The smallest MIG instance with at least so many compute slices and MiB of memory.
-    AtLeast {
-        /// Compute slices.
-        slices: i32,
-        /// MiB.
-        memory: i64,
-    },
-    /// A share of a GPU without MIG.
-    Share(ShareShape),
-}
+use super::shape::Shape;
 
 /// A board as the agent discovered it. Names are data: nothing is parsed out of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

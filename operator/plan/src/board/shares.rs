@@ -2,7 +2,10 @@
 
 use gputenancy_crds::{Interval, SharingMode};
 
-use super::geometry::BoardGeometry;
+use super::{
+    geometry::BoardGeometry,
+    shape::{ShareShape, ShareSize},
+};
 
 /// Memory of a share's CUDA context beyond its own allocations, in MiB. CUDA 12 and 13 take 300 to 500 MiB on A100 and H100, as
 /// `nvidia-smi` shows for an empty context.
@@ -13,31 +16,6 @@ const MPS_CLIENTS: i32 = 48;
 const MAX_SHARES: i32 = gputenancy_crds::MAX_SHARES;
 /// Parts of a GPU that weights are counted in, so that thirds, quarters, sevenths and eighths are whole numbers.
 pub(crate) const PARTS: i64 = 840;
-
-/// A share of a GPU, as a profile has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShareShape {
-    /// How the pods are kept apart.
-    pub mode: SharingMode,
-    /// Length of a time-slice.
-    pub interval: Interval,
-    /// Its size.
-    pub size: ShareSize,
-}
-
-/// The size of a share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShareSize {
-    /// One of so many equal shares.
-    Equal(i32),
-    /// Memory in MiB and compute in percent of the GPU.
-    Part {
-        /// MiB.
-        memory: i64,
-        /// Percent.
-        compute: i32,
-    },
-}
 
 /// A share on one board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,0 +1,46 @@
+//! What a profile is on the hardware, whatever the board.
+
+use gputenancy_crds::{Interval, SharingMode};
+
+/// What a profile is on the hardware.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// A whole GPU without MIG.
+    Whole,
+    /// A MIG instance, by NVIDIA's name.
+    Named(String),
+    /// The smallest MIG instance with at least so many compute slices and MiB of memory.
+    AtLeast {
+        /// Compute slices.
+        slices: i32,
+        /// MiB.
+        memory: i64,
+    },
+    /// A share of a GPU without MIG.
+    Share(ShareShape),
+}
+
+/// A share of a GPU, as a profile has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareShape {
+    /// How the pods are kept apart.
+    pub mode: SharingMode,
+    /// Length of a time-slice.
+    pub interval: Interval,
+    /// Its size.
+    pub size: ShareSize,
+}
+
+/// The size of a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShareSize {
+    /// One of so many equal shares.
+    Equal(i32),
+    /// Memory in MiB and compute in percent of the GPU.
+    Part {
+        /// MiB.
+        memory: i64,
+        /// Percent.
+        compute: i32,
+    },
+}
