@@ -471,7 +471,7 @@ impl GpuSpec {
 }
 
 impl GpuState {
-    /// All devices that exist, whatever they are.
+    /// All devices that exist: instances, the whole GPU, shares.
     pub fn devices(&self) -> impl Iterator<Item = &DeviceState> {
         let instances = self.instances.iter().map(|i| &i.device);
         instances.chain(&self.whole).chain(self.shares.iter().map(|s| &s.device))

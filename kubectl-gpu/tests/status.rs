@@ -90,7 +90,7 @@ fn slices_that_no_profile_can_use_are_stranded() {
         let parts = &gpu(&report, "gpu-1", gpu_index).unallocated;
         parts.iter().map(|u| (u.memory_slices.clone(), u.stranded)).collect::<Vec<_>>()
     };
-    // beside 2 × 1g and 3g there are two slices of compute and of memory
+    // 2 × 1g and 3g leave two slices of compute and of memory
     assert_eq!(parts(SHARING, 1), [(vec![2, 3], false)]);
     assert_eq!(parts(SHARING, 5), [(vec![7], true)]);
     let without_1g = SHARING.replacen("profiles: [gpu, mig-1g, mig-3g,", "profiles: [gpu, mig-3g,", 1);

@@ -47,7 +47,7 @@ pub struct MigMode {
 pub enum ComputeMode {
     /// Any number of processes.
     Default,
-    /// One process, such as an MPS server: a program that does not find the server fails instead of running beside it.
+    /// One process, such as an MPS server: a program that does not find the server fails instead of running at the same time.
     ExclusiveProcess,
     /// Another mode, such as `NVML_COMPUTEMODE_PROHIBITED`; NVML's number.
     Other(u32),

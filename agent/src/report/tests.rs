@@ -344,8 +344,8 @@ fn share_counts_the_processes_of_its_own_pod_and_others_are_unattributed() {
     let shares: Vec<(i32, bool, i32)> =
         gpu.shares.iter().map(|s| (s.number, s.device.allocatable, s.device.clients)).collect();
     assert_eq!(shares, [(0, true, 1), (1, true, 1)]);
-    let strangers: Vec<&str> = gpu.holders.iter().map(|h| h.command.as_str()).collect();
-    assert_eq!(strangers, ["c", "d"]);
+    let unattributed: Vec<&str> = gpu.holders.iter().map(|h| h.command.as_str()).collect();
+    assert_eq!(unattributed, ["c", "d"]);
     assert_eq!((status.devices.as_deref(), status.layout.as_deref()), (Some("2/2"), Some("0: 2 shares")));
 }
 

@@ -61,7 +61,7 @@ impl<'a> Offers<'a> {
         for instance in &state.instances {
             let Some(mig) = position(self.board, &instance.profile).filter(|mig| gpu.place(*mig, instance.start))
             else {
-                // an instance that the board does not list: what is beside it is not known
+                // an instance that the board does not list: its size is not known
                 return Vec::new();
             };
             used |= self.board.profiles.get(mig).map_or(0, |p| slices(instance.start, p.size));

@@ -62,7 +62,7 @@ async fn run() -> Result<()> {
     println!();
     compare_with_nvidia(&world).await?;
 
-    step(9, "team-b needs less; team-c shares one GPU in turns and another one in fractions, beside the MIG ones");
+    step(9, "team-b needs less; team-c shares one GPU in turns and another one in fractions; the other GPUs keep MIG");
     println!("$ kubectl apply --server-side -f samples/{SHARED} -f samples/pods/team-c.yaml");
     for (pod, gpu) in scenario::share(&world).await? {
         println!("  {pod:<28}{gpu}");

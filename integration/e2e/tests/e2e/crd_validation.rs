@@ -314,7 +314,7 @@ fn tenants() -> Vec<Case> {
         case("cap-as-number", json!({"gpuEquivalents": 3.5}), Some("spec.gpuEquivalents: Invalid value")),
         case("sharing", json!({"sharing": {"acknowledgedBy": "lead@example.com"}}), None),
         case("sharing-dated", json!({"sharing": {"acknowledgedBy": "team-a", "acknowledgedAt": "2026-11-24"}}), None),
-        case("sharing-by-nobody", json!({"sharing": {"acknowledgedBy": ""}}), Some("spec.sharing.acknowledgedBy")),
+        case("sharing-without-a-name", json!({"sharing": {"acknowledgedBy": ""}}), Some("spec.sharing.acknowledgedBy")),
         case(
             "sharing-without-a-name",
             json!({"sharing": {"acknowledgedAt": "2026-11-24"}}),

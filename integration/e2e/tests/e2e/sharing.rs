@@ -119,7 +119,7 @@ async fn replicas_change_under_load_and_only_owners_of_removed_shares_leave() {
 
         world.set(&[turns(6), sharer(&[("turns", 6)])]).await?;
         shares_become(&world, &[6]).await?;
-        ensure(running(&world.client, TEAM).await? == four, "more replicas disturb nobody")?;
+        ensure(running(&world.client, TEAM).await? == four, "more replicas evict no pod")?;
 
         world.set(&[turns(2), sharer(&[("turns", 2)])]).await?;
         shares_become(&world, &[2]).await?;
@@ -229,9 +229,9 @@ async fn each_pod_owns_one_device(world: &World, pods: &BTreeMap<String, PodIden
             gpus.clone().flat_map(GpuState::devices).filter_map(|d| Some((d.owner.as_ref()?.pod.clone(), d.clients)));
         let owned: Vec<(String, i32)> = owned.collect();
         let owners: BTreeSet<&String> = owned.iter().map(|(pod, _)| pod).collect();
-        let strangers: Vec<String> = gpus.flat_map(|g| &g.holders).map(ToString::to_string).collect();
+        let unattributed: Vec<String> = gpus.flat_map(|g| &g.holders).map(ToString::to_string).collect();
         let good = owners == pods.keys().collect() && owned.len() == pods.len() && owned.iter().all(|(_, n)| *n == 1);
-        Ok(if good && strangers.is_empty() { Ok(()) } else { Err(format!("{owned:?}; {strangers:?}")) })
+        Ok(if good && unattributed.is_empty() { Ok(()) } else { Err(format!("{owned:?}; {unattributed:?}")) })
     })
     .await
 }

@@ -94,13 +94,13 @@ impl<'a> Draft<'a> {
         self.journal(|c| (c.reason, c.failures) = (reason.to_owned(), c.failures.saturating_add(1)))
     }
 
-    /// The journal's reason of the change.
     /// The reason without the pods that are evicted for it: one owner learns nothing about the others.
     pub fn reason_for_owner(&self) -> String {
         let reason = self.reason();
         reason.split_once("; evicts ").map_or(reason.clone(), |(before, _)| before.to_owned())
     }
 
+    /// The journal's reason of the change.
     pub fn reason(&self) -> String {
         self.spec.change.as_ref().map(|c| c.reason.clone()).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What a profile is on the hardware, whatever the board.
+//! What a profile asks of the hardware; a board resolves it.
 
 use gputenancy_crds::{Interval, SharingMode};
 

@@ -68,7 +68,7 @@ impl BoardGeometry {
     }
 }
 
-/// What is left of a GPU beside its shares.
+/// What the shares of a GPU leave of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     memory: i64,
@@ -83,7 +83,7 @@ impl Room {
         Self { memory: board.usable_memory(), compute: 100, shares: shares.into() }
     }
 
-    /// What is left beside so many more.
+    /// What is left after so many more.
     pub fn less(self, offer: &ShareOffer, n: i64) -> Self {
         let memory = offer.memory.map_or(0, |memory| memory.saturating_add(CONTEXT_MIB));
         Self {

@@ -237,7 +237,7 @@ impl<'a> DemandLedger<'a> {
     }
 }
 
-/// Most devices of a profile that a cap allows, whatever else the tenant has: more of them would never be used.
+/// Most devices of a profile that a cap allows even without any other device: more of them would never be used.
 fn within(cap: i64, weights: &[i64], profile: ProfileId) -> i64 {
     let weight = weights.get(profile).copied().filter(|weight| *weight > 0).unwrap_or(PARTS);
     cap / weight

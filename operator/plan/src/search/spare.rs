@@ -64,7 +64,7 @@ fn is_shared(class: &GpuClass<'_>, candidate: &Candidate) -> bool {
     }
 }
 
-/// As many shares of the profile as fit beside the others: no device is lost.
+/// As many shares of the profile as fit with the others: no device is lost.
 fn more_shares(builder: &CandidateBuilder<'_>, chosen: &Candidate, profile: ProfileId) -> Option<Candidate> {
     let covers =
         |c: &Candidate| c.cost.evict == 0 && chosen.supply.iter().all(|(slot, n)| count(&c.supply, *slot) >= *n);
