@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     board::{Item, Leftover, Leftovers, MAX_ITEMS, Packing, chosen},
-    fleet::{BoardOptions, ClassId, Devices, Fleet, GpuClass, Likeness, add_one, supplied, weight, whole},
+    fleet::{BoardOptions, ClassId, Devices, Fleet, GpuClass, Likeness, ProfileId, add_one, supplied, weight, whole},
     snapshot::Availability,
 };
 
@@ -202,6 +202,11 @@ impl CandidateBuilder<'_> {
                 cost: Cost { evict, touch, steps, ..Cost::default() },
             })
         })
+    }
+
+    /// Whether the pool offers this profile as a share on the board.
+    pub fn is_share(&self, profile: ProfileId) -> bool {
+        self.options.offer(profile).is_some_and(|offer| offer.shares.is_some())
     }
 
     /// The layouts in shares.

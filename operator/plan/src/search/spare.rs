@@ -28,7 +28,7 @@ pub(super) fn decide(layouts: &mut Layouts<'_>, decision: &mut FleetDecision) {
         for (chosen, count) in shares.unwrap_or_else(|| vec![(builder.present(), class.members.len())]) {
             let mut left = count;
             if let Some(next) = next(&builder, &chosen) {
-                while left > 0 && is_allowed(decision, class, &chosen) {
+                while left > 0 && is_allowed(decision, class, (&chosen, &next)) {
                     decision.exchange(&chosen, &next, 1);
                     left -= 1;
                 }
@@ -64,19 +64,23 @@ fn is_shared(class: &GpuClass<'_>, candidate: &Candidate) -> bool {
     }
 }
 
-/// As many shares of the profile as fit with the others: no device is lost.
+/// Whether a layout has every device of another one, and evicts no more.
+fn covers(next: &Candidate, chosen: &Candidate) -> bool {
+    next.cost.evict <= chosen.cost.evict && chosen.supply.iter().all(|(slot, n)| count(&next.supply, *slot) >= *n)
+}
+
+/// As many shares of the profile as fit: on a shared GPU with the others, of which none is lost; elsewhere alone.
 fn more_shares(builder: &CandidateBuilder<'_>, chosen: &Candidate, profile: ProfileId) -> Option<Candidate> {
-    let covers =
-        |c: &Candidate| c.cost.evict == 0 && chosen.supply.iter().all(|(slot, n)| count(&c.supply, *slot) >= *n);
+    let shared = is_shared(builder.class, chosen);
     let more = |c: &Candidate| count(&c.supply, profile) > count(&chosen.supply, profile);
     let total = |c: &Candidate| c.supply.iter().map(|(_, n)| n).sum::<i64>();
-    let candidates = builder.shares().filter(|c| covers(c) && more(c));
+    let candidates = builder.shares().filter(|c| more(c) && (!shared || covers(c, chosen)));
     candidates.min_by_key(|c| (Reverse(count(&c.supply, profile)), total(c), c.cost, c.source))
 }
 
-/// Whether the policy may change a GPU: it fills a layout with MIG, or no device is in use and every guarantee is met without it.
-fn is_allowed(decision: &FleetDecision, class: &GpuClass<'_>, chosen: &Candidate) -> bool {
-    if matches!(class.pool_rules.spare, Spare::Fill(_)) && (has_mig(class, chosen) || is_shared(class, chosen)) {
+/// Whether the policy may change a GPU: it only adds devices, or no device is in use and every guarantee is met without it.
+fn is_allowed(decision: &FleetDecision, class: &GpuClass<'_>, (chosen, next): (&Candidate, &Candidate)) -> bool {
+    if matches!(class.pool_rules.spare, Spare::Fill(_)) && covers(next, chosen) {
         return true;
     }
     let usable = decision.objective.usable(&decision.after);
@@ -104,7 +108,7 @@ fn next(builder: &CandidateBuilder<'_>, chosen: &Candidate) -> Option<Candidate>
         // as many devices of the profile as fit beside those that exist
         Spare::Fill(profile) => {
             let profile = builder.fleet.profiles.find(profile)?;
-            if is_shared(builder.class, chosen) {
+            if builder.is_share(profile) || is_shared(builder.class, chosen) {
                 return more_shares(builder, chosen, profile);
             }
             let kept = match chosen.source {

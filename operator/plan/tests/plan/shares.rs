@@ -322,6 +322,25 @@ fn time_slices_of_one_profile_fill_whole_gpus() {
 }
 
 #[test]
+fn spare_gpus_are_filled_with_shares_where_no_pod_and_no_guarantee_has_them() {
+    let part = device(json!({"fraction": {"memory": "10Gi", "compute": 15}}));
+    let layout = json!({"spare": {"policy": "Fill", "profile": "frac"}});
+    let fleet = Fleet::default().profile("frac", part).whole("gpu").pool_with("p", &["frac", "gpu"], &layout);
+    let fleet = fleet.node("n", "p", &[a100(), a100(), a100()]);
+    let mut fleet = tenant(fleet, &[("gpu", 1), ("frac", 1)]).settle();
+    let shares = |fleet: &Fleet| -> Vec<usize> {
+        let status = fleet.nodes[0].gpus.status.as_ref().unwrap();
+        let mut counts: Vec<usize> = status.gpus.iter().map(|g| g.shares.len()).collect();
+        counts.sort_unstable();
+        counts
+    };
+    assert_eq!(shares(&fleet), [0, 6, 6], "six shares of 15 percent on two GPUs, one GPU stays whole");
+    assert!(fleet.start("t", "one", "gputenancy.io/frac"));
+    let again = fleet.plan();
+    assert!(again.gpus.values().all(|g| !g.changed), "{:#?}", explain(&again));
+}
+
+#[test]
 fn fixed_layout_in_shares_is_placed_or_refused_with_the_rule() {
     let fleet = |count: i32| {
         let layout = json!({"mode": "Fixed", "fixed": [{"gpus": "0", "profiles": [{"name": "frac", "count": count}]}]});
