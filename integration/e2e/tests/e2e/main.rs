@@ -29,6 +29,7 @@ mod driver_upgrade;
 mod env_from;
 mod gitops;
 mod gpu_equivalents;
+mod handover;
 mod helm;
 mod idle_writes;
 mod isolation;

@@ -32,6 +32,9 @@ enum Command {
         /// The owner of this process.
         #[arg(long, env = "POD_NAME")]
         pod_name: Option<String>,
+        /// Ignores SIGTERM, as programs do that end their work first.
+        #[arg(long)]
+        ignore_sigterm: bool,
     },
     /// Prints every device that is visible.
     Show,
@@ -60,19 +63,25 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
     }
     match command {
         Command::Show => devices.iter().for_each(|d| println!("{d}")),
-        Command::Hold { memory, pod_name } => {
+        Command::Hold { memory, pod_name, ignore_sigterm } => {
+            let ends = if ignore_sigterm { vec![Signal::SIGINT] } else { vec![Signal::SIGTERM, Signal::SIGINT] };
             let host = || nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned());
-            hold(&store, &devices, memory, &pod_name.map_or_else(host, Ok)?)?;
+            hold(&store, &devices, memory, &pod_name.map_or_else(host, Ok)?, &ends)?;
         }
     }
     Ok(())
 }
 
-fn hold(store: &Store, devices: &[Device], memory: u64, owner: &str) -> Result<(), Box<dyn Error>> {
-    let mut signals = SigSet::empty();
-    signals.add(Signal::SIGTERM);
-    signals.add(Signal::SIGINT);
-    signals.thread_block()?;
+fn hold(
+    store: &Store,
+    devices: &[Device],
+    memory: u64,
+    owner: &str,
+    ends: &[Signal],
+) -> Result<(), Box<dyn Error>> {
+    // the first process of a container gets a signal without a handler only if it waits for it
+    SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]).thread_block()?;
+    let signals: SigSet = ends.iter().copied().collect();
     let server = mps_server(store, devices)?;
     let limit = std::env::var("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").ok().filter(|_| server.is_some());
     if limit.as_deref().and_then(mps::memory_limit).is_some_and(|limit| memory > limit) {

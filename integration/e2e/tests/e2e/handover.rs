@@ -1,0 +1,91 @@
+//! A device is handed over only when it is clean: the process of a pod that was deleted with force keeps its device from other pods.
+
+use e2e::{
+    Error, Result, World,
+    fixtures::{mig_profile, pod_spec, pool, tenant, workload},
+    objects::{ensure, gpu_node},
+    scenario::tenant_ready,
+    wait::{PATIENCE, eventually},
+};
+use gputenancy_crds::{GpuState, Holder, InstanceState};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, api::ListParams};
+use serde_json::json;
+
+const NODE: &str = "gpu-1";
+const DEVICE: &str = "nvidia.com/mig-3g.40gb";
+
+#[tokio::test]
+async fn device_of_a_forgotten_pod_is_given_to_no_other_until_its_process_has_ended() {
+    let world = World::enter().await.unwrap();
+    world.keeping_evidence("handover", forgotten_pod(&world)).await;
+}
+
+async fn forgotten_pod(world: &World) -> Result<()> {
+    world.set(&[mig_profile("mig-3g", "3g.40gb"), pool("p", NODE, &["mig-3g"])]).await?;
+    // the four devices that two GPUs can have
+    world.set(&[tenant("first", &[("mig-3g", 1)]), tenant("second", &[("mig-3g", 3)])]).await?;
+    tenant_ready(world, "first").await?;
+    tenant_ready(world, "second").await?;
+    let mut spec = pod_spec(DEVICE);
+    spec["terminationGracePeriodSeconds"] = 600.into();
+    spec["containers"][0]["command"] = json!(["/usr/bin/gpu-work", "hold", "--ignore-sigterm"]);
+    let pod =
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lingers", "namespace": "first"}, "spec": spec});
+    world.set(&[pod]).await?;
+    world.pods_ready("first", 1).await?;
+    let owned = |i: &InstanceState| i.device.owner.as_ref().is_some_and(|o| o.pod == "lingers");
+    let place = instance(world, "the pod's device with its process", |_, i| owned(i) && i.device.clients > 0).await?;
+    world.kubectl(&["delete", "pod", "-n", "first", "lingers", "--wait=false"]).await?;
+    world.kubectl(&["delete", "pod", "-n", "first", "lingers", "--force", "--grace-period=0"]).await?;
+
+    // another tenant asks at once, and gets the others
+    world.set(&[workload("second", "w", DEVICE, 3)]).await?;
+    world.pods_ready("second", 3).await?;
+    let pods = Api::<Pod>::namespaced(world.client.clone(), "second").list(&ListParams::default()).await?.items;
+    ensure(pods.len() == 3, format!("{} pods: some were refused", pods.len()))?;
+    let named = |h: &&Holder| h.container.as_ref().is_some_and(|c| c.namespace == "first" && c.pod == "lingers");
+    let kept = |gpu: &GpuState, i: &InstanceState| {
+        let device = &i.device;
+        let withdrawn = device.owner.is_none() && !device.allocatable && device.resource.is_none();
+        withdrawn && gpu.holders.iter().any(|h| named(&h) && h.start == Some(i.start))
+    };
+    ensure(
+        instance(world, "a withdrawn device with its process", kept).await? == place,
+        "another device was withdrawn",
+    )?;
+
+    // nothing is free: the next pod waits, and is not refused by kubelet
+    world.set(&[workload("first", "w", DEVICE, 1)]).await?;
+    unschedulable(world).await?;
+    let node = gpu_node(&world.client, NODE).await?;
+    let holder = node.status.iter().flat_map(|s| &s.gpus).flat_map(|g| &g.holders).find(named);
+    let pid = holder.map(|h| h.pid.to_string()).ok_or_else(|| Error::Wrong("the process is not named".into()))?;
+    world.on_node(NODE, &["kill", "-9", &pid]).await?;
+    world.pods_ready("first", 1).await?;
+    let again = |_: &GpuState, i: &InstanceState| i.device.owner.as_ref().is_some_and(|o| o.namespace == "first");
+    ensure(instance(world, "the device of the next pod", again).await? == place, "it was the only free device")
+}
+
+/// Waits for an instance that satisfies a predicate, and returns the index of its GPU and its start.
+async fn instance(world: &World, what: &str, so: impl Fn(&GpuState, &InstanceState) -> bool) -> Result<(i32, i32)> {
+    eventually(what, PATIENCE, || async {
+        let node = gpu_node(&world.client, NODE).await?;
+        let gpus = node.status.iter().flat_map(|s| &s.gpus);
+        let found = gpus.flat_map(|g| g.instances.iter().map(move |i| (g, i))).find(|(g, i)| so(g, i));
+        Ok(found.map(|(g, i)| (g.index, i.start)).ok_or_else(|| format!("{:?}", node.status.map(|s| s.gpus))))
+    })
+    .await
+}
+
+/// Waits until the pod of `first` is Pending for want of a device.
+async fn unschedulable(world: &World) -> Result<()> {
+    let pods = Api::<Pod>::namespaced(world.client.clone(), "first");
+    eventually("a Pending pod", PATIENCE, || async {
+        let found = pods.list(&ListParams::default().labels("app=w")).await?.items;
+        let conditions = found.iter().flat_map(|p| p.status.iter().flat_map(|s| s.conditions.iter().flatten()));
+        let waits = conditions.filter_map(|c| c.message.clone()).any(|m| m.contains(&format!("Insufficient {DEVICE}")));
+        Ok(if waits { Ok(()) } else { Err(format!("{} pods", found.len())) })
+    })
+    .await
+}
