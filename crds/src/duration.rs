@@ -12,6 +12,13 @@ use crate::quantity::decimal;
 #[serde(transparent)]
 pub struct DurationText(String);
 
+impl Default for DurationText {
+    /// No time.
+    fn default() -> Self {
+        Self::constant("0s")
+    }
+}
+
 const LONGEST: Duration = Duration::from_hours(876_000);
 
 /// A text that is not a duration.

@@ -46,6 +46,9 @@ pub struct GpuGrantSpec {
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub pools: Vec<String>,
+    /// Longest grace period of a pod with a GPU, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_grace_period_seconds: Option<i64>,
     /// PriorityClasses that pods may name. Default: all except system- classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]

@@ -380,6 +380,10 @@ pub struct DeviceState {
     /// Container that kubelet allocated it to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<DeviceOwner>,
+    /// Container whose processes still use the device although kubelet has forgotten its pod. The device is withdrawn until they end, and
+    /// counts against the budget of the tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former_owner: Option<DeviceOwner>,
     /// Processes that NVML lists on it.
     #[serde(default)]
     pub clients: i32,

@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Trust, quantity::NOT_NEGATIVE};
+use crate::{DurationText, Trust, quantity::NOT_NEGATIVE};
 
 /// A team: namespaces, GPU budget, owners.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
@@ -97,6 +97,11 @@ pub struct GpuTenantSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     pub queues: Vec<String>,
+    /// Longest grace period of pods with a GPU: in their spec, in a DELETE request and in an eviction. A longer one is refused, because a
+    /// program that ignores SIGTERM keeps its device for as long. 1s to 24h.
+    #[serde(default = "ten_minutes")]
+    #[x_kube(validation = Rule::new("duration(self) >= duration('1s') && duration(self) <= duration('24h')").message("spec.maxGracePeriod: write at least 1s and at most 24h, such as 10m"))]
+    pub max_grace_period: DurationText,
     /// Image pull secrets of the team, by names that the chart allows (`tenants.imagePullSecrets`). The Secret of the operator's namespace is
     /// copied into each namespace of the team and added to its ServiceAccount `default`. Owners can read the copies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -112,6 +117,10 @@ pub struct GpuTenantSpec {
     /// Refuse deletion of the tenant until this is false.
     #[serde(default = "yes")]
     pub deletion_protection: bool,
+}
+
+fn ten_minutes() -> DurationText {
+    DurationText::constant("10m")
 }
 
 fn yes() -> bool {

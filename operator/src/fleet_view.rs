@@ -23,6 +23,8 @@ pub struct FleetView {
     pub tenants: BTreeMap<Arc<str>, TenantView>,
     /// Devices that pods hold, by namespace and resource.
     pub held: BTreeMap<Claim, i32>,
+    /// Devices that processes keep whose pod was deleted by force, by namespace and resource. No quota counts them.
+    pub left_over: BTreeMap<Claim, i32>,
     /// Unscheduled pods, by namespace and resource.
     pub waiting: BTreeMap<Claim, i32>,
 }
@@ -91,7 +93,7 @@ impl FleetView {
         // usually few of very many tenants are affected: what is equal for all is compared once
         let free = |view: &Self| view.profiles.values().map(|p| p.free).collect::<Vec<_>>();
         let same_free = self.profiles.keys().eq(old.profiles.keys()) && free(self) == free(old);
-        let same_claims = self.held == old.held && self.waiting == old.waiting;
+        let same_claims = self.held == old.held && self.left_over == old.left_over && self.waiting == old.waiting;
         let same = move |tenant: &GpuTenant| {
             let name = tenant.metadata.name.as_deref().unwrap_or_default();
             self.tenants.get(name) == old.tenants.get(name)
@@ -110,14 +112,21 @@ impl FleetView {
         let listed = tenant.spec.namespaces.iter().map(|n| n.name.as_str());
         // a namespace that is no longer listed may still have pods
         let retained = tenant.status.iter().flat_map(|s| &s.namespaces).map(|n| n.name.as_str());
-        let same =
-            |ns: &str| of(&self.held, ns).eq(of(&old.held, ns)) && of(&self.waiting, ns).eq(of(&old.waiting, ns));
+        let same = |ns: &str| {
+            let pairs = [(&self.held, &old.held), (&self.left_over, &old.left_over), (&self.waiting, &old.waiting)];
+            pairs.into_iter().all(|(now, then)| of(now, ns).eq(of(then, ns)))
+        };
         listed.chain(retained).all(same)
     }
 
     /// Devices of this resource that pods of these namespaces hold.
     pub fn held_by<'a>(&self, namespaces: impl Iterator<Item = &'a str>, resource: &str) -> i32 {
         sum(&self.held, namespaces, resource)
+    }
+
+    /// Devices of this resource that processes of deleted pods of these namespaces keep.
+    pub fn left_over_of<'a>(&self, namespaces: impl Iterator<Item = &'a str>, resource: &str) -> i32 {
+        sum(&self.left_over, namespaces, resource)
     }
 
     /// Pods of these namespaces that wait for this resource.
@@ -168,9 +177,10 @@ mod tests {
     fn tenant_is_affected_by_its_own_plan_pods_and_free_devices_only() {
         type Edit = fn(&mut FleetView, Claim);
         let claim = |ns: &str| (ns.to_owned(), "nvidia.com/mig-1g.10gb".to_owned());
-        let edits: [(Edit, &str, bool); 6] = [
+        let edits: [(Edit, &str, bool); 7] = [
             (|v, c| _ = v.held.insert(c, 1), "a-train", true),
             (|v, c| _ = v.waiting.insert(c, 1), "a-train", true),
+            (|v, c| _ = v.left_over.insert(c, 1), "a-train", true),
             (|v, c| _ = v.held.insert(c, 1), "a-train-2", false),
             (|v, c| _ = v.tenants.insert(c.0.into(), TenantView::default()), "a", true),
             (|v, c| _ = v.tenants.insert(c.0.into(), TenantView::default()), "b", false),

@@ -131,6 +131,12 @@ impl Withdrawal {
         }
     }
 
+    /// The container of a process on each withdrawn device, if it is one of a pod.
+    pub fn former_owners(&self) -> Owners {
+        let all = self.processes.values();
+        all.filter_map(|(_, container, device)| Some((device.clone(), container.clone()?))).collect()
+    }
+
     /// These processes were killed: if they do not end, that is tried again after another deadline.
     pub fn killed(&mut self, processes: &[ProcessKey], now: Instant) {
         for (_, (since, ..)) in self.processes.iter_mut().filter(|(process, _)| processes.contains(process)) {

@@ -308,6 +308,7 @@ impl Reconciler {
             inventory: Some(inventory),
             nvml_error: None,
             owners,
+            former_owners: self.memory.withdrawal.former_owners(),
             gpus,
         };
         send_if_changed(&self.state, state);

@@ -42,6 +42,8 @@ pub struct PartitionState {
     /// Owners of devices as kubelet reported them before the inventory was read; `None` before kubelet's first report. Read first, so
     /// that a process in the inventory is not unattributed because its pod has ended since.
     pub owners: Option<Owners>,
+    /// Containers whose processes keep a device withdrawn although it has no owner.
+    pub former_owners: Owners,
     /// Progress of each GPU, by UUID.
     pub gpus: BTreeMap<String, GpuProgress>,
     /// GPUs in the spec that NVML does not list.

@@ -109,6 +109,7 @@ fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu:
             Some(owners) => owner_of(owners, gpu, instance).cloned(),
             None => before.and_then(|d| d.owner.clone()),
         },
+        former_owner: device_uuid(gpu, instance).and_then(|uuid| input.state.former_owners.get(uuid)).cloned(),
         clients: to_i32(clients),
     };
     let instance_state = |instance: &ObservedInstance| InstanceState {
@@ -169,6 +170,7 @@ fn shares(input: &StatusInput<'_>, gpu: &ObservedGpu, earlier: Option<&GpuState>
                 resource: device.advertised().then(|| device.resource.clone()),
                 allocatable: input.kubelet.allocatable.contains(&device.id),
                 owner,
+                former_owner: input.state.former_owners.get(&device.id).cloned(),
                 clients: to_i32(clients),
             },
         }

@@ -56,6 +56,12 @@ imagePullSecrets:
 {{- end -}}
 {{- end }}
 
+{{- /* "true" where containers without a GPU are told to get none. */ -}}
+{{- define "gputenancy.hidesGpus" -}}
+{{- $hide := .Values.policies.hideGpus -}}
+{{- if and .Values.policies.enabled (or (eq $hide "Mutate") (and (eq $hide "auto") (semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version))) -}}true{{- end -}}
+{{- end }}
+
 {{- /* "true" where the operator lets owners and viewers read their GpuTenant: only with policies, which confine its ClusterRoles. */ -}}
 {{- define "gputenancy.ownersReadTenant" -}}
 {{- if and .Values.policies.enabled .Values.tenants.ownersReadTenant -}}true{{- end -}}

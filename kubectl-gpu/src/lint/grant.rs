@@ -58,6 +58,7 @@ pub(super) fn of(world: &World, tenant: &GpuTenant) -> Grant {
         shares: shares.into_iter().collect(),
         profiles,
         pools: pools.collect(),
+        max_grace_period_seconds: tenant.spec.max_grace_period.seconds().ok(),
         priority_classes: tenant.spec.priority_classes.clone(),
         queues: tenant.spec.queues.clone(),
     };

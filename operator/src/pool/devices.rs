@@ -26,6 +26,8 @@ pub struct NodeDevices {
     pub by_resource: BTreeMap<String, Capacity>,
     /// Devices that pods hold.
     pub held: BTreeMap<Claim, i32>,
+    /// Devices that processes of pods keep that kubelet has forgotten.
+    pub left_over: BTreeMap<Claim, i32>,
 }
 
 impl NodeDevices {
@@ -58,6 +60,9 @@ impl NodeDevices {
             };
             if let Some(owner) = device.owner.as_ref().filter(|_| !tried) {
                 *self.held.entry((owner.namespace.clone(), resource.clone())).or_default() += 1;
+            }
+            if let Some(former) = device.former_owner.as_ref().filter(|_| device.owner.is_none() && !tried) {
+                *self.left_over.entry((former.namespace.clone(), resource.clone())).or_default() += 1;
             }
             let sum = self.by_resource.entry(resource).or_default();
             sum.total += 1;
@@ -97,16 +102,16 @@ pub fn sum<'a>(nodes: impl Iterator<Item = &'a NodeDevices>, resource: &str) -> 
     })
 }
 
-/// Devices that pods hold, by namespace and resource.
-pub fn held<'a>(nodes: impl Iterator<Item = &'a NodeDevices>) -> BTreeMap<Claim, i32> {
-    let mut held: BTreeMap<Claim, i32> = BTreeMap::new();
-    for (claim, count) in nodes.flat_map(|n| &n.held) {
-        match held.get_mut(claim) {
+/// Adds up devices by namespace and resource.
+pub fn claims<'a>(nodes: impl Iterator<Item = &'a BTreeMap<Claim, i32>>) -> BTreeMap<Claim, i32> {
+    let mut sums: BTreeMap<Claim, i32> = BTreeMap::new();
+    for (claim, count) in nodes.flatten() {
+        match sums.get_mut(claim) {
             Some(sum) => *sum += count,
-            None => drop(held.insert(claim.clone(), *count)),
+            None => drop(sums.insert(claim.clone(), *count)),
         }
     }
-    held
+    sums
 }
 
 /// Pods that wait for a node, by namespace and resource.

@@ -44,7 +44,8 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> FleetView {
         resources,
         weights: device_weights(snapshot),
         tenants: tenants.collect(),
-        held: devices::held(seen.views.devices()),
+        held: devices::claims(seen.views.devices().map(|node| &node.held)),
+        left_over: devices::claims(seen.views.devices().map(|node| &node.left_over)),
         waiting: devices::waiting(seen.fleet),
     }
 }

@@ -69,6 +69,35 @@ impl Observed {
         roles.clone().into_iter().filter_map(quota).chain(uncached).collect()
     }
 
+    /// Devices that processes of the tenant's deleted pods keep, by resource. Kubernetes counts deleted pods in no quota.
+    fn left_over(&self) -> impl Iterator<Item = (&String, Amount)> {
+        let roles: Vec<(String, Role)> = self.roles();
+        let own = move |name: &str| {
+            roles.iter().any(|(own, role)| own == name && !matches!(role, Role::Foreign | Role::Adoptable))
+        };
+        let all = self.view.left_over.iter().filter(move |((namespace, _), _)| own(namespace));
+        all.map(|((_, resource), n)| (resource, Amount::of_milli(i128::from(*n) * 1000)))
+    }
+
+    /// The budget without what processes of deleted pods keep: what quotas may grant.
+    fn grantable(&self) -> Limits {
+        let mut budget = self.budget();
+        for (resource, kept) in self.left_over() {
+            if let Some(limit) = budget.get_mut(&quota_key(resource)) {
+                *limit = Amount::parse(limit).unwrap_or_default().less(kept).quantity();
+            }
+        }
+        budget
+    }
+
+    /// The cap without what processes of deleted pods keep.
+    fn grantable_cap(&self) -> Option<Cap> {
+        let cap = self.cap()?;
+        let kept: Vec<(String, Amount)> = self.left_over().map(|(resource, n)| (quota_key(resource), n)).collect();
+        let kept = cap.weigh(kept.iter().map(|(key, n)| (key.as_str(), *n)));
+        Some(Cap { whole: cap.whole.less(kept), ..cap })
+    }
+
     fn requested(&self, namespace: &str) -> Amounts {
         self.requested.get(namespace).cloned().unwrap_or_default()
     }
@@ -97,7 +126,8 @@ impl Observed {
     /// The tenant's namespaces, and the decision about their quotas.
     pub fn decide_quotas(&self) -> (Vec<String>, QuotaDecision) {
         let (names, namespaces): (Vec<String>, Vec<NamespaceQuota>) = self.namespace_quotas().into_iter().unzip();
-        let decision = quota::decide(&self.budget(), self.cap().as_ref(), &namespaces, self.tenant.spec.suspend);
+        let decision =
+            quota::decide(&self.grantable(), self.grantable_cap().as_ref(), &namespaces, self.tenant.spec.suspend);
         (names, decision)
     }
 
@@ -115,7 +145,27 @@ impl Observed {
         };
         let cap = self.tenant.spec.gpu_equivalents.as_ref().filter(|_| decision.over_cap > Amount::default());
         let cap = cap.map(|cap| format!("spec.gpuEquivalents by {} over {cap}", decision.over_cap.decimal()));
-        decision.over_budget.iter().map(excess).chain(cap).collect::<Vec<_>>().join(", ")
+        let over = decision.over_budget.iter().map(excess).chain(cap).collect::<Vec<_>>().join(", ");
+        match self.kept_by_deleted_pods() {
+            Some(kept) if !over.is_empty() => format!("{over}; {kept}"),
+            _ => over,
+        }
+    }
+
+    /// What processes of deleted pods keep, for a message.
+    pub fn kept_by_deleted_pods(&self) -> Option<String> {
+        let mut sums: BTreeMap<&String, Amount> = BTreeMap::new();
+        for (resource, n) in self.left_over() {
+            let sum = sums.entry(resource).or_default();
+            *sum = sum.plus(n);
+        }
+        let all: Vec<String> = sums.into_iter().map(|(resource, n)| format!("{} of {resource}", n.decimal())).collect();
+        (!all.is_empty()).then(|| {
+            format!(
+                "processes of pods that were deleted by force still use {}, which counts until they end",
+                all.join(", ")
+            )
+        })
     }
 
     /// A namespace whose quota does not enforce its target yet.

@@ -214,6 +214,8 @@ impl Observed {
         grant.shares.sort();
         grant.profiles.sort_by(|a, b| a.name.cmp(&b.name));
         grant.pools = pools.into_iter().collect();
+        // readable in every object that the API server has accepted
+        grant.max_grace_period_seconds = spec.max_grace_period.seconds().ok();
         grant.priority_classes.clone_from(&spec.priority_classes);
         grant.queues.clone_from(&spec.queues);
         grant

@@ -91,7 +91,7 @@ fn uses(seen: &Observed) -> Vec<GpuUse> {
             .sum();
         let namespaces: Vec<&str> = names().collect();
         let refused = seen.refused.waiting(&namespaces, &quota_key(&resource), seen.now, SHOWN_AFTER);
-        let held = seen.view.held_by(names(), &resource);
+        let held = seen.view.held_by(names(), &resource) + seen.view.left_over_of(names(), &resource);
         let free = profile.map_or(0, |p| p.free);
         let share = seen.view.weights.get(&resource).filter(|_| seen.tenant.spec.gpu_equivalents.is_some());
         GpuUse {
@@ -202,6 +202,9 @@ fn quota(seen: &Observed) -> ConditionUpdate {
             reasons::SUSPENDED,
             "spec.suspend is true: running pods continue and no new pods are admitted",
         );
+    }
+    if let Some(kept) = seen.kept_by_deleted_pods() {
+        return ConditionUpdate::yes(QUOTA, reasons::ENFORCED, kept);
     }
     if let Some(cap) = &seen.tenant.spec.gpu_equivalents {
         let message = format!("the enforced quotas are within the budget and allow at most {cap} whole GPUs together");

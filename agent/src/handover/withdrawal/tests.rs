@@ -39,8 +39,10 @@ fn device_of_a_forgotten_pod_is_withdrawn_at_once_until_its_process_has_ended() 
     assert!(node.withdrawal.needs_open_files(&owners(&[("MIG-8", "p11")])), "an owner has left");
     assert_eq!(node.scan(SECOND, &running, &[("MIG-8", "p11")]), ["MIG-7"]);
     assert!(node.withdrawal.needs_open_files(&owners(&[("MIG-8", "p11")])), "a device is withdrawn");
+    assert_eq!(node.withdrawal.former_owners(), owners(&[("MIG-7", "p10")]));
     assert_eq!(node.scan(SECOND, &running, &[("MIG-8", "p11")]), ["MIG-7"]);
     assert_eq!(node.scan(SECOND, &[(11, Some(8))], &[("MIG-8", "p11")]), nothing);
+    assert_eq!(node.withdrawal.former_owners(), owners(&[]));
     assert!(!node.withdrawal.needs_open_files(&owners(&[("MIG-8", "p11")])));
 }
 

@@ -112,6 +112,8 @@ async fn policies_without_operator_refuse_every_bypass_and_admit_usual_workloads
         built_in_validation(&world).await?;
         bypasses(&world).await?;
         pod_updates(&world).await?;
+        debug_container_gets_no_gpu(&world).await?;
+        grace_periods(&world).await?;
         operator_objects(&world).await?;
         without_a_grant(&world).await
     };
@@ -180,15 +182,27 @@ async fn toleration_error(world: &World, pod: &Value) -> Result<Option<String>> 
     let mut sent = pod.clone();
     sent["metadata"].as_object_mut().unwrap().remove("namespace");
     let Ok(kept) = OWNER.may(&world.client, Verb::Create, &collection(&sent), &sent).await? else { return Ok(None) };
+    let lists = ["containers", "initContainers"].iter().filter_map(|list| kept["spec"][list].as_array());
+    if let Some(container) = lists.flatten().find(|container| !hides_other_gpus(container)) {
+        return Ok(Some(format!("{}: {container} is not told to get no GPU", pod["metadata"]["name"])));
+    }
     let tolerations = kept["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
     let count = tolerations.iter().filter(|t| t["key"] == "nvidia.com/gpu").count();
     let expected = usize::from(pod["spec"].to_string().contains("nvidia.com/mig-1g.10gb"));
     Ok((count != expected).then(|| format!("{}: {count} tolerations, not {expected}", pod["metadata"]["name"])))
 }
 
+/// A container without a GPU has one variable that keeps NVIDIA's runtime from giving it all; one with a GPU has none.
+fn hides_other_gpus(container: &Value) -> bool {
+    let env = container["env"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let told: Vec<_> = env.iter().filter(|e| e["name"] == "NVIDIA_VISIBLE_DEVICES").map(|e| &e["value"]).collect();
+    let has_gpu = container["resources"].to_string().contains("nvidia.com/");
+    if has_gpu { told.is_empty() } else { told == [&json!("void")] }
+}
+
 async fn usual_workloads(world: &World) -> Result<()> {
     let all = manifests(world, "admitted.yaml").await?;
-    ensure(all.len() >= 27, format!("{} manifests of usual workloads", all.len()))?;
+    ensure(all.len() >= 28, format!("{} manifests of usual workloads", all.len()))?;
     let mut wrong = vec![];
     for object in all {
         let pod = pod_of(&object);
@@ -261,7 +275,7 @@ async fn bypasses(world: &World) -> Result<()> {
         }
     }
     ensure(wrong.is_empty(), wrong.join("\n"))?;
-    ensure(count >= 88, format!("{count} bypasses were tried"))
+    ensure(count >= 90, format!("{count} bypasses were tried"))
 }
 
 const GRANT: &str = "/apis/gputenancy.io/v1alpha1/namespaces/t/gpugrants/grant";
@@ -312,6 +326,17 @@ async fn pod_updates(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// A container for debugging is told to get no GPU, and those of the pod stay as they are.
+async fn debug_container_gets_no_gpu(world: &World) -> Result<()> {
+    let debug = json!({"spec": {"ephemeralContainers": [{"name": "debug", "image": "i"}]}});
+    let kept = Actor::Admin.may(&world.client, Verb::Merge, &format!("{WAITING}/ephemeralcontainers"), &debug).await?;
+    let kept = kept.map_err(|status| Error::Wrong(status.message))?;
+    let all = |list: &str| kept["spec"][list].as_array().cloned().unwrap_or_default();
+    ensure(all("ephemeralContainers").len() == 1, format!("{kept}"))?;
+    let mut both = all("containers").into_iter().chain(all("ephemeralContainers"));
+    ensure(both.all(|container| hides_other_gpus(&container)), format!("{kept}"))
+}
+
 /// Without a grant no pod is admitted, but finalizers of a pod can be removed, so that its namespace can be deleted.
 async fn without_a_grant(world: &World) -> Result<()> {
     Actor::Operator.does(&world.client, Verb::Delete, GRANT, &json!({})).await?;
@@ -325,6 +350,15 @@ async fn without_a_grant(world: &World) -> Result<()> {
     .await?;
     let free = json!({"metadata": {"finalizers": null}});
     Actor::Admin.does(&world.client, Verb::Merge, WAITING, &free).await.map(drop)
+}
+
+/// An eviction may not give a pod more time to end than the tenant's limit. A DELETE of a pod without a node ends it at once.
+async fn grace_periods(world: &World) -> Result<()> {
+    let eviction = |seconds: i32| json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "waiting", "namespace": "t"}, "deleteOptions": {"gracePeriodSeconds": seconds}});
+    let at = format!("{WAITING}/eviction");
+    let words = Some("may take at most 600 seconds to end");
+    Actor::Admin.check(&world.client, Verb::Create, &at, &eviction(601), words).await?;
+    Actor::Admin.check(&world.client, Verb::Create, &at, &eviction(600), None).await
 }
 
 /// Only the operator writes grants, labels and quotas, whatever further rights a team has.

@@ -98,6 +98,8 @@ fn chart_templates_match_snapshots() {
         "policies",
         "tenant-pods",
         "tenant-policies",
+        "tenant-grace-periods",
+        "tenant-hidden-gpus",
         "metrics",
         "release-finalizers",
     ] {
@@ -255,6 +257,7 @@ fn tenancy_doc_lists_every_policy_message() {
     let toleration = rendered("tenant-toleration.yaml", &["policies.gpuTaint.toleration=Require"]);
     let pods = rendered("tenant-pods.yaml", &["policies.imagePullPolicyAlways=true"]);
     let policies = pods + &rendered("tenant-policies.yaml", &[]) + &toleration;
+    let policies = policies + &rendered("tenant-grace-periods.yaml", &[]);
     assert!(!rendered("tenant-pods.yaml", &[]).contains("imagePullPolicy"), "required by default");
     let policies = policies + &rendered("tenant-pull-secrets.yaml", &[PULLS]);
     // the text between a validation's message and its reason, in one line
@@ -296,13 +299,25 @@ fn pod_policy_match_condition_equals_all_validations() {
 }
 
 #[test]
-fn toleration_policy_mutates_from_kubernetes_1_36() {
+fn policies_mutate_from_kubernetes_1_36() {
     let chart = chart().display().to_string();
-    let at = |version: &str, set: &str| {
+    let kinds_at = |version: &str, set: &str, name: &str| -> Vec<String> {
         let args = ["template", "gputenancy", &chart, "--kube-version", version, "--set", set];
         let (fine, text) = helm(&args);
         assert!(fine, "{text}");
-        (text.contains("kind: MutatingAdmissionPolicy\n"), text.contains("gputenancy-tenant-toleration"))
+        let named = text.split("---\n").filter(|object| object.contains(&format!("\n  name: {name}\n")));
+        named
+            .filter_map(|object| object.lines().find_map(|line| line.strip_prefix("kind: ")))
+            .map(str::to_owned)
+            .collect()
+    };
+    let hidden = |version: &str, set: &str| !kinds_at(version, set, "gputenancy-tenant-hidden-gpus").is_empty();
+    assert!(hidden("1.36.0", "policies.enabled=true") && !hidden("1.35.4", "policies.enabled=true"));
+    assert!(hidden("1.35.4", "policies.hideGpus=Mutate") && !hidden("1.36.0", "policies.hideGpus=None"));
+    assert!(!hidden("1.36.0", "policies.enabled=false"));
+    let at = |version: &str, set: &str| {
+        let kinds = kinds_at(version, set, "gputenancy-tenant-toleration");
+        (kinds.iter().any(|kind| kind == "MutatingAdmissionPolicy"), !kinds.is_empty())
     };
     assert_eq!(at("1.36.0", "policies.enabled=true"), (true, true));
     assert_eq!(at("1.37.2-gke.1", "policies.enabled=true"), (true, true));

@@ -3,12 +3,12 @@
 use e2e::{
     Error, Result, World,
     fixtures::{mig_profile, pod_spec, pool, tenant, workload},
-    objects::{ensure, gpu_node},
+    objects::{ensure, gpu_node, set_guarantee},
     scenario::tenant_ready,
     wait::{PATIENCE, eventually},
 };
-use gputenancy_crds::{GpuState, Holder, InstanceState};
-use k8s_openapi::api::core::v1::Pod;
+use gputenancy_crds::{GpuState, Holder, InstanceState, names};
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::{Api, api::ListParams};
 use serde_json::json;
 
@@ -36,10 +36,28 @@ async fn forgotten_pod(world: &World) -> Result<()> {
     world.pods_ready("first", 1).await?;
     let owned = |i: &InstanceState| i.device.owner.as_ref().is_some_and(|o| o.pod == "lingers");
     let place = instance(world, "the pod's device with its process", |_, i| owned(i) && i.device.clients > 0).await?;
+    // no request may give it more time than the tenant's limit
+    for what in [["pod", "lingers"], ["pods", "--all"]] {
+        let longer = [&["delete", "-n", "first", "--wait=false", "--grace-period=601"][..], &what[..]].concat();
+        let answer = world.kubectl(&longer).await.err().map(|e| e.to_string()).unwrap_or_default();
+        ensure(answer.contains("may take at most 600 seconds to end"), format!("{longer:?}: {answer:?}"))?;
+    }
     world.kubectl(&["delete", "pod", "-n", "first", "lingers", "--wait=false"]).await?;
     world.kubectl(&["delete", "pod", "-n", "first", "lingers", "--force", "--grace-period=0"]).await?;
 
-    // another tenant asks at once, and gets the others
+    // it still counts against the team's budget, which the API server's quota does not see
+    let headroom = async |limit: &'static str| {
+        let quota = format!("a quota of {limit}");
+        eventually(&quota, PATIENCE, || async {
+            let quota = Api::<ResourceQuota>::namespaced(world.client.clone(), "first").get(names::QUOTA).await?;
+            let hard = quota.status.and_then(|s| s.hard).unwrap_or_default();
+            let found = hard.get(&format!("requests.{DEVICE}")).map(|q| q.0.clone());
+            Ok(if found.as_deref() == Some(limit) { Ok(()) } else { Err(format!("{found:?}")) })
+        })
+        .await
+    };
+    headroom("0").await?;
+    // another tenant asks, and gets the others
     world.set(&[workload("second", "w", DEVICE, 3)]).await?;
     world.pods_ready("second", 3).await?;
     let pods = Api::<Pod>::namespaced(world.client.clone(), "second").list(&ListParams::default()).await?.items;
@@ -48,23 +66,26 @@ async fn forgotten_pod(world: &World) -> Result<()> {
     let kept = |gpu: &GpuState, i: &InstanceState| {
         let device = &i.device;
         let withdrawn = device.owner.is_none() && !device.allocatable && device.resource.is_none();
-        withdrawn && gpu.holders.iter().any(|h| named(&h) && h.start == Some(i.start))
+        let former = device.former_owner.as_ref().is_some_and(|o| o.pod == "lingers");
+        withdrawn && former && gpu.holders.iter().any(|h| named(&h) && h.start == Some(i.start))
     };
     ensure(
         instance(world, "a withdrawn device with its process", kept).await? == place,
         "another device was withdrawn",
     )?;
 
-    // nothing is free: the next pod waits, and is not refused by kubelet
-    world.set(&[workload("first", "w", DEVICE, 1)]).await?;
+    // nothing is free: a fourth pod waits, and is not refused by kubelet
+    set_guarantee(&world.client, "second", "mig-3g", 4).await?;
+    world.set(&[workload("second", "w", DEVICE, 4)]).await?;
     unschedulable(world).await?;
     let node = gpu_node(&world.client, NODE).await?;
     let holder = node.status.iter().flat_map(|s| &s.gpus).flat_map(|g| &g.holders).find(named);
     let pid = holder.map(|h| h.pid.to_string()).ok_or_else(|| Error::Wrong("the process is not named".into()))?;
     world.on_node(NODE, &["kill", "-9", &pid]).await?;
-    world.pods_ready("first", 1).await?;
-    let again = |_: &GpuState, i: &InstanceState| i.device.owner.as_ref().is_some_and(|o| o.namespace == "first");
-    ensure(instance(world, "the device of the next pod", again).await? == place, "it was the only free device")
+    world.pods_ready("second", 4).await?;
+    headroom("1").await?;
+    let at_last = |gpu: &GpuState, i: &InstanceState| (gpu.index, i.start) == place && i.device.owner.is_some();
+    instance(world, "the device of the next pod", at_last).await.map(drop)
 }
 
 /// Waits for an instance that satisfies a predicate, and returns the index of its GPU and its start.
@@ -78,9 +99,9 @@ async fn instance(world: &World, what: &str, so: impl Fn(&GpuState, &InstanceSta
     .await
 }
 
-/// Waits until the pod of `first` is Pending for want of a device.
+/// Waits until the pod of `second` is Pending for want of a device.
 async fn unschedulable(world: &World) -> Result<()> {
-    let pods = Api::<Pod>::namespaced(world.client.clone(), "first");
+    let pods = Api::<Pod>::namespaced(world.client.clone(), "second");
     eventually("a Pending pod", PATIENCE, || async {
         let found = pods.list(&ListParams::default().labels("app=w")).await?.items;
         let conditions = found.iter().flat_map(|p| p.status.iter().flat_map(|s| s.conditions.iter().flatten()));

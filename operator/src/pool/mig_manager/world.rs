@@ -305,7 +305,8 @@ impl World {
                     *amounts.entry(resource.clone()).or_default() += 1;
                 }
                 let clients = i32::from(owner.is_some());
-                DeviceState { resource: listed.then_some(resource), allocatable, owner, clients }
+                let resource = listed.then_some(resource);
+                DeviceState { resource, allocatable, owner, former_owner: None, clients }
             };
             gpu.mig = Some(MigMode { enabled: *mig, pending: None });
             gpu.whole = (!mig).then(|| device(0, None));

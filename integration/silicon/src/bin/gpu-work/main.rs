@@ -72,13 +72,7 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn hold(
-    store: &Store,
-    devices: &[Device],
-    memory: u64,
-    owner: &str,
-    ends: &[Signal],
-) -> Result<(), Box<dyn Error>> {
+fn hold(store: &Store, devices: &[Device], memory: u64, owner: &str, ends: &[Signal]) -> Result<(), Box<dyn Error>> {
     // the first process of a container gets a signal without a handler only if it waits for it
     SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]).thread_block()?;
     let signals: SigSet = ends.iter().copied().collect();
