@@ -11,6 +11,7 @@ pub mod gpu;
 pub mod grpc;
 pub mod handover;
 pub mod health;
+pub mod incidents;
 pub mod kubelet;
 pub mod metrics;
 pub mod mps;

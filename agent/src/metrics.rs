@@ -29,6 +29,7 @@ pub struct Metrics {
     status_failures: Counter,
     refused_allocations: Counters<1>,
     terminated_processes: Counter,
+    gpu_faults: Counters<1>,
     hidden_variables: Counters<2>,
     unchecked_environments: Gauge,
 }
@@ -58,6 +59,7 @@ impl Default for Metrics {
                 "terminated_processes",
                 "Processes that were killed because they kept a device after kubelet forgot their pod",
             ),
+            gpu_faults: register(r, "gpu_faults", "Faults that the driver reported, by class"),
             hidden_variables: register(
                 r,
                 "hidden_variables",
@@ -109,6 +111,11 @@ impl Metrics {
     /// A process was killed because it kept a device.
     pub fn terminated_process(&self) {
         self.terminated_processes.inc();
+    }
+
+    /// The driver reported a fault.
+    pub fn gpu_fault(&self, class: &'static str) {
+        self.gpu_faults.get_or_create(&[("class", class.into())]).inc();
     }
 
     /// Counts the devices.

@@ -28,6 +28,7 @@ use crate::{
     grpc::pod_resources::PodResources,
     handover::{HandoverCheck, Policy, ProcessPolicy, Terminator},
     health::Health,
+    incidents,
     kubelet::{self, requests::PodRequests},
     metrics::Metrics,
     mps::{
@@ -116,9 +117,13 @@ pub async fn run(args: Args) -> Result<(), Error> {
         owners: host::owners(PodResources::at(&args.plugin.pod_resources_socket())),
         tenant: host::tenant(client.clone()),
         set_exclusive: host::set_exclusive(nvml.clone()),
-        publish: host::publish(publisher),
+        publish: host::publish(publisher.clone()),
         node: node_name.clone(),
     });
+    let publish = move |notice| -> futures::future::BoxFuture<'static, ()> {
+        let publisher = publisher.clone();
+        Box::pin(async move { publisher.publish(notice).await })
+    };
     let reconciler = Reconciler::new(nvml.clone(), metrics.clone(), kubelet, view, state, processes);
     let reconciler = reconciler.with_mps(mps.subscribe());
     let handover = HandoverCheck::through(nvml, origins.clone());
@@ -132,6 +137,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         () = partition(reconciler, &channels, &heartbeat) => {}
         () = report(&origins, &channels, &calls, &mps, &mut writer, &boot_id) => {}
         () = mps.run(channels.view.subscribe()) => {}
+        () = incidents::run(channels.state.subscribe(), node_name, &metrics, publish) => {}
         () = check_environments(&args, &client, &channels, &metrics) => {}
         () = rights::keep(asking, refused, lacks, metrics.clone()) => {}
         served = endpoints::serve(args.http, health, stop.clone()) => served?,

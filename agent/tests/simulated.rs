@@ -292,7 +292,7 @@ async fn recorded_fault_outlives_the_agent_and_not_a_reset() {
     let uuid = agent.uuid().await;
     agent.want(&uuid, false, &[]);
     agent.converge().await;
-    sim.store.change(|machine, _| machine.raise_xid(0, 79)).unwrap();
+    sim.store.change(|machine, _| machine.raise_xid(0, None, 79)).unwrap();
     agent.converge().await;
     let fault = agent.gpu().fault.unwrap();
     assert_eq!(fault, "Xid 79");
@@ -394,10 +394,10 @@ async fn critical_xid_makes_devices_unhealthy() {
     let uuid = agent.uuid().await;
     agent.want(&uuid, false, &[]);
     agent.converge().await;
-    sim.store.change(|machine, _| machine.raise_xid(0, 31)).unwrap();
+    sim.store.change(|machine, _| machine.raise_xid(0, None, 31)).unwrap();
     agent.converge().await;
     assert_eq!(agent.gpu().health, Health::Healthy, "a program's own fault");
-    sim.store.change(|machine, _| machine.raise_xid(0, 79)).unwrap();
+    sim.store.change(|machine, _| machine.raise_xid(0, None, 79)).unwrap();
     agent.converge().await;
     assert_eq!(agent.gpu().health, Health::Unhealthy);
     assert!(agent.advertised().is_empty());

@@ -195,6 +195,9 @@ reasons! { EVENTS:
     MIG_MANAGER_REQUEST_REPEATED = "MigManagerRequestRepeated", "GpuNode", "NVIDIA's MIG manager did not respond in time; the request is repeated.", "None.";
     MIG_MANAGER_TIMEOUT = "MigManagerTimeout", "GpuNode", "NVIDIA's MIG manager did not respond to repeated requests.", "See that its pod runs on the node.";
     MODE_PENDING = "ModePending", "GpuNode", "The MIG mode needs a reset that did not happen in time.", "End what holds the GPU, or restart the node.";
+    GPU_PROGRAM_FAULT = "GpuProgramFault", "GpuNode, Pod", "The driver reported an Xid error that a program causes.", "Look at the log of the program. On a shared GPU a program of another share may be the cause.";
+    GPU_HARDWARE_FAULT = "GpuHardwareFault", "GpuNode, Pod", "The driver reported an Xid or ECC error of the GPU. It gets no new pods.", "Reset or replace the GPU; delete pods that have failed.";
+    GPU_NODE_FAULT = "GpuNodeFault", "GpuNode, Pod", "The GPU does not answer until its node restarts. It gets no new pods.", "Drain the node and restart it; delete pods that have failed.";
     MPS_DAEMON_ENDED = "MpsDaemonEnded", "GpuNode, Pod", "The MPS daemon of a GPU has ended, and with it the CUDA contexts of all pods with shares of the GPU.", "It is restarted. Delete pods whose programs do not end by themselves.";
     NAMESPACE_ADOPTED = "NamespaceAdopted", "GpuTenant", "An existing namespace was adopted.", "None.";
     NAMESPACE_RELEASED = "NamespaceReleased", "GpuTenant", "A namespace stays after its tenant, without limits.", "Review the role bindings that remain in it.";

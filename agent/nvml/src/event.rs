@@ -17,6 +17,8 @@ const XID: u64 = 1 << 3;
 pub struct FaultEvent {
     /// UUID of the GPU, unless it does not answer any more.
     pub uuid: Option<String>,
+    /// Id of the GPU instance, if the fault is of one.
+    pub instance: Option<u32>,
     /// Its kind.
     pub kind: FaultKind,
 }
@@ -59,7 +61,9 @@ impl<'n> EventSet<'n> {
         let Some(data) = NvmlFailure::none_for(&[code::TIMEOUT], data)? else { return Ok(None) };
         let device = Gpu { nvml: self.nvml, handle: data.device };
         let kind = if data.eventType == XID { FaultKind::Xid(data.eventData) } else { FaultKind::UncorrectableEcc };
-        Ok(Some(FaultEvent { uuid: if data.device.is_null() { None } else { device.uuid().ok() }, kind }))
+        // 0xFFFFFFFF without one, by NVML's documentation
+        let instance = Some(data.gpuInstanceId).filter(|gi| *gi != u32::MAX);
+        Ok(Some(FaultEvent { instance, uuid: if data.device.is_null() { None } else { device.uuid().ok() }, kind }))
     }
 }
 

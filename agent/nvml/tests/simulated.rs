@@ -153,7 +153,7 @@ fn hardware_faults_arrive_as_events() {
     let gpu = nvml.gpu(0).unwrap();
     let events = EventSet::new(&nvml, &[gpu]).unwrap();
     assert_eq!(events.next(0).unwrap(), None);
-    sim.store.change(|machine, _| machine.raise_xid(0, 79)).unwrap();
+    sim.store.change(|machine, _| machine.raise_xid(0, None, 79)).unwrap();
     let event = events.next(0).unwrap().unwrap();
     assert_eq!(event.kind, FaultKind::Xid(79));
     assert_eq!(event.uuid, Some(gpu.uuid().unwrap()));

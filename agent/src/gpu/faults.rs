@@ -5,48 +5,64 @@ use std::{collections::BTreeMap, slice};
 use gputenancy_crds::{GpuNodeStatus, GpuState};
 use gputenancy_nvml::{FaultEvent, FaultKind};
 
-use super::inventory::Inventory;
+use super::{
+    fault_class::{FaultClass, SeenFault, text},
+    inventory::Inventory,
+};
 
-/// Xid errors that a program causes by itself; the GPU stays usable.
-const XIDS_OF_PROGRAMS: [u64; 6] = [13, 31, 43, 45, 68, 109];
+/// Faults that an inventory keeps for those who report them.
+const KEPT: usize = 32;
 
 /// Text of a fault; none if a program causes it.
 fn fault(kind: FaultKind) -> Option<String> {
-    match kind {
-        FaultKind::Xid(number) if XIDS_OF_PROGRAMS.contains(&number) => None,
-        FaultKind::Xid(number) => Some(format!("Xid {number}")),
-        FaultKind::UncorrectableEcc => Some("uncorrectable ECC error".to_owned()),
-    }
+    (FaultClass::of(kind) != FaultClass::Application).then(|| text(kind))
 }
 
-/// The fault of each unhealthy GPU, by UUID.
+/// The fault of each unhealthy GPU, and all that were reported of late.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Faults(BTreeMap<String, String>);
+pub struct Faults {
+    unhealthy: BTreeMap<String, String>,
+    seen: Vec<SeenFault>,
+}
 
 impl Faults {
     /// Records an event. An event without a UUID counts for all GPUs.
     pub fn record(&mut self, event: &FaultEvent, all_uuids: &[String]) {
-        let Some(fault) = fault(event.kind) else { return };
-        for uuid in event.uuid.as_ref().map_or(all_uuids, slice::from_ref) {
+        let FaultEvent { uuid, instance, kind } = event;
+        let number = self.seen.last().map_or(1, |last| last.number + 1);
+        self.seen.push(SeenFault { number, uuid: uuid.clone(), instance: *instance, kind: *kind });
+        self.seen.drain(..self.seen.len().saturating_sub(KEPT));
+        let Some(fault) = fault(*kind) else { return };
+        for uuid in uuid.as_ref().map_or(all_uuids, slice::from_ref) {
             tracing::warn!(gpu = uuid, fault, "marking GPU unhealthy until it is reset");
-            self.0.insert(uuid.clone(), fault.clone());
+            self.unhealthy.insert(uuid.clone(), fault.clone());
         }
     }
 
     /// Restores a fault that an earlier run of the agent recorded.
     pub fn restore(&mut self, recorded: RecordedFault) {
         tracing::warn!(gpu = recorded.uuid, fault = recorded.fault, "restoring fault: no reset since");
-        self.0.entry(recorded.uuid).or_insert(recorded.fault);
+        self.unhealthy.entry(recorded.uuid).or_insert(recorded.fault);
     }
 
     /// The fault of this GPU.
     pub fn fault(&self, uuid: &str) -> Option<&String> {
-        self.0.get(uuid)
+        self.unhealthy.get(uuid)
+    }
+
+    /// What was reported of late, oldest first.
+    pub fn seen(&self) -> &[SeenFault] {
+        &self.seen
+    }
+
+    /// The driver was loaded again, which resets all GPUs.
+    pub fn clear_all(&mut self) {
+        self.unhealthy.clear();
     }
 
     /// The GPU was reset.
     pub fn clear(&mut self, uuid: &str) {
-        self.0.remove(uuid);
+        self.unhealthy.remove(uuid);
     }
 }
 
@@ -135,7 +151,7 @@ mod tests {
     fn fault_without_uuid_marks_all_gpus_until_each_is_reset() {
         let mut faults = Faults::default();
         let all = ["GPU-a".to_owned(), "GPU-b".to_owned()];
-        faults.record(&FaultEvent { uuid: None, kind: FaultKind::Xid(79) }, &all);
+        faults.record(&FaultEvent { uuid: None, instance: None, kind: FaultKind::Xid(79) }, &all);
         faults.clear("GPU-a");
         assert_eq!(faults.fault("GPU-a"), None);
         assert!(faults.fault("GPU-b").is_some());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gputenancy_crds::Health;
 use gputenancy_nvml::{InstanceProfile, MigMode, NvmlFailure, Process};
 
-use super::driver::DriverRoot;
+use super::{driver::DriverRoot, fault_class::SeenFault};
 
 /// How much is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct Inventory {
     pub cuda_version: String,
     /// The GPUs, by index.
     pub gpus: Vec<ObservedGpu>,
+    /// Faults that the driver reported of late, oldest first.
+    pub faults: Vec<SeenFault>,
 }
 
 impl Inventory {

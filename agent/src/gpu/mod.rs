@@ -7,6 +7,7 @@ pub mod calls;
 pub mod cap_minors;
 pub mod device_files;
 pub mod driver;
+pub mod fault_class;
 pub mod faults;
 pub mod inventory;
 pub mod operation;

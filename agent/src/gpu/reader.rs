@@ -71,6 +71,7 @@ impl<'n> Reader<'n> {
             driver_version: self.driver_version.clone(),
             cuda_version: self.cuda_version.clone(),
             gpus: self.history.gpus.values().cloned().collect(),
+            faults: self.history.faults.seen().to_vec(),
         };
         let faults = &mut self.history.faults;
         for fault in recorded.into_iter().filter(|fault| fault.still_holds(&inventory)) {

@@ -15,7 +15,7 @@ use super::{
     calls::Calls,
     device_files::{add_holders, describe_holders},
     driver::{DriverRoot, NodePaths, Session},
-    faults::{Faults, RecordedFault},
+    faults::RecordedFault,
     inventory::{Inventory, Scan},
     operation::{Operation, OperationError, RESET_CALL, execute},
     policy::{Deadlines, is_driver_unloaded, reopens_library},
@@ -127,7 +127,7 @@ fn run(paths: &NodePaths, calls: &Calls, requests: &Receiver<Request>) {
             Ok(opened) => opened,
             Err(error) => {
                 if matches!(&error, OpenError::Init(failure) if is_driver_unloaded(failure.code)) {
-                    history.faults = Faults::default();
+                    history.faults.clear_all();
                 }
                 refuse(request, error);
                 continue;
@@ -139,7 +139,7 @@ fn run(paths: &NodePaths, calls: &Calls, requests: &Receiver<Request>) {
         drop(nvml);
         match close {
             Close::Shutdown => return,
-            Close::DriverReloaded => history.faults = Faults::default(),
+            Close::DriverReloaded => history.faults.clear_all(),
             Close::GpuLost => {}
             Close::Reset { uuid, pci_bus_id, reply } => {
                 calls.set(Some(RESET_CALL));

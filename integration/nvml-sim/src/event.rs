@@ -61,8 +61,8 @@ fn wait(ctx: &Context, set: nvmlEventSet_t, data: *mut nvmlEventData_t, timeout_
                     device: handle::of_gpu(gpu),
                     eventType: XID,
                     eventData: event.xid,
-                    gpuInstanceId: NONE,
-                    computeInstanceId: NONE,
+                    gpuInstanceId: event.instance.unwrap_or(NONE),
+                    computeInstanceId: event.instance.map_or(NONE, |_| 0),
                 },
             );
         }

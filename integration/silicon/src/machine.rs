@@ -110,6 +110,9 @@ pub struct Xid {
     pub number: u64,
     /// GPU index.
     pub gpu: u32,
+    /// GPU instance, if the error is of one.
+    #[serde(default)]
+    pub instance: Option<u32>,
     /// Xid code.
     pub xid: u64,
 }
@@ -208,9 +211,9 @@ impl Machine {
     }
 
     /// Records an Xid event and drops the oldest ones.
-    pub fn raise_xid(&mut self, gpu: u32, xid: u64) -> Result<(), Code> {
+    pub fn raise_xid(&mut self, gpu: u32, instance: Option<u32>, xid: u64) -> Result<(), Code> {
         self.gpus.get(gpu as usize).ok_or(Code::INVALID_ARGUMENT)?;
-        self.events.push(Xid { number: self.next_event, gpu, xid });
+        self.events.push(Xid { number: self.next_event, gpu, instance, xid });
         self.next_event += 1;
         let excess = self.events.len().saturating_sub(EVENTS_KEPT);
         self.events.drain(..excess);

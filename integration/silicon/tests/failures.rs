@@ -199,7 +199,7 @@ fn reset_clears_volatile_ecc_errors_only() {
 #[test]
 fn xid_history_is_bounded() {
     let mut m = machine("h100-80gb");
-    (0..300).for_each(|code| m.raise_xid(1, code).unwrap());
+    (0..300).for_each(|code| m.raise_xid(1, None, code).unwrap());
     assert_eq!(m.events.len(), 256);
     assert_eq!(m.events.last().unwrap().number, 300);
 }

@@ -72,7 +72,7 @@ fn sigterm_keeps_the_driver_by_default() {
 fn pod_restart_keeps_the_state() {
     let root = tempfile::tempdir().unwrap();
     let (child, store) = start(root.path(), &[]);
-    store.change(|m, _| m.raise_xid(0, 31)).unwrap();
+    store.change(|m, _| m.raise_xid(0, None, 31)).unwrap();
     stop(child, Signal::SIGTERM);
     std::fs::remove_file(root.path().join("ready")).unwrap();
     let (child, store) = start(root.path(), &[]);

@@ -44,7 +44,7 @@ fn second_install_keeps_the_state() {
     let root = tempfile::tempdir().unwrap();
     let options = options(root.path(), "a100-80gb");
     let store = install(&options).unwrap();
-    store.change(|m, _| m.raise_xid(0, 79)).unwrap();
+    store.change(|m, _| m.raise_xid(0, None, 79)).unwrap();
     let again = install(&options).unwrap();
     assert_eq!(again.read().unwrap().events.len(), 1);
 }
@@ -111,7 +111,7 @@ fn concurrent_reader_sees_consistent_state() {
         for _ in 0..3 {
             scope.spawn(|| {
                 let own = Store::new(&dir);
-                (0..50).for_each(|code| own.change(|m, _| m.raise_xid(0, code)).unwrap());
+                (0..50).for_each(|code| own.change(|m, _| m.raise_xid(0, None, code)).unwrap());
             });
         }
         scope.spawn(|| (0..500).for_each(|_| drop(Store::new(&dir).read().unwrap())));

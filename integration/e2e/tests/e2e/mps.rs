@@ -116,6 +116,12 @@ async fn unequal_shares_run_under_their_limits_and_a_killed_daemon_recovers() {
         let message = mps_becomes(&world, "False").await?;
         ensure(pods.keys().all(|pod| message.contains(&format!("{TEAM}/{pod}"))), &message)?;
         mps_becomes(&world, "True").await?;
+        eventually("an event of each pod that the daemon took down", PATIENCE, || async {
+            let found = scenario::pod_events(&world, TEAM, "MpsDaemonEnded").await?;
+            let told = pods.keys().all(|pod| found.iter().any(|event| event.starts_with(&format!("{pod}: "))));
+            Ok(if told { Ok(()) } else { Err(format!("{found:?}")) })
+        })
+        .await?;
         eventually("both programs run again", PATIENCE, || async {
             let list = Api::<Pod>::namespaced(world.client.clone(), TEAM).list(&ListParams::default()).await?;
             let containers = list.items.iter().filter_map(|pod| pod.status.as_ref()?.container_statuses.as_ref());

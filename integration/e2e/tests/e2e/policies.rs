@@ -130,7 +130,7 @@ fn nodes() -> Vec<Case> {
 
 fn events() -> Vec<Case> {
     let own = Some("an agent may report events only as the agent of its own node");
-    let one = Some("an agent may report one thing");
+    let one = Some("an agent may report, as gputenancy.io/agent");
     let event = |fields: Value| {
         let event = json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "x.1", "namespace": "default"},
@@ -140,11 +140,20 @@ fn events() -> Vec<Case> {
         });
         merged(event, fields)
     };
+    let of_gpu_node = |name: &str, reason: &str| {
+        let node = json!({"apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuNode", "name": name});
+        json!({"reason": reason, "regarding": node})
+    };
     let path = "/apis/events.k8s.io/v1/namespaces/default/events";
     let agent =
         |name, node, fields, refusal| (name, Actor::Agent(node), Verb::Create, path.to_owned(), event(fields), refusal);
     vec![
         agent("event about a variable", "gpu-1", json!({}), None),
+        agent("event about a fault", "gpu-1", json!({"reason": "GpuProgramFault"}), None),
+        agent("event about an MPS daemon", "gpu-1", json!({"reason": "MpsDaemonEnded"}), None),
+        agent("event of its GpuNode", "gpu-1", of_gpu_node("gpu-1", "GpuNodeFault"), None),
+        agent("event of another GpuNode", "gpu-1", of_gpu_node("gpu-2", "GpuNodeFault"), one),
+        agent("event of its GpuNode about a variable", "gpu-1", of_gpu_node("gpu-1", "ForbiddenVariable"), one),
         agent("event with the token of another node", "gpu-2", json!({}), own),
         agent("event with another reporting instance", "gpu-1", json!({"reportingInstance": "gpu-9"}), own),
         agent("event as the scheduler", "gpu-1", json!({"reportingController": "default-scheduler"}), one),

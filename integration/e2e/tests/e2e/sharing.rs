@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use e2e::{
-    Result, World,
+    Error, Result, World,
     fixtures::{merged, mig_profile, pod_spec, pool, tenant, workload},
     objects::{PodIdentity, allocatable, ensure, gpu_node, running},
     scenario::{self, pool_ready, tenant_ready},
@@ -102,9 +102,35 @@ async fn time_sliced_gpu_runs_four_pods_and_a_fifth_waits() {
         ensure(running(&world.client, TEAM).await? == four, "the others run on")?;
 
         world.kubectl(&["delete", "pod", "-n", TEAM, "d"]).await?;
-        world.pods_ready(TEAM, 4).await.map(drop)
+        let four = world.pods_ready(TEAM, 4).await?;
+        fault_reaches_each_pod(&world, four.keys(), &one).await
     };
     world.keeping_evidence("time-slicing", body).await;
+}
+
+/// An Xid of the shared GPU is an event on each pod with a share of it, on no other pod, and on the node.
+async fn fault_reaches_each_pod<'a>(
+    world: &World,
+    pods: impl Iterator<Item = &'a String>,
+    gpu: &BTreeSet<&String>,
+) -> Result<()> {
+    let gpu = gpu.first().ok_or_else(|| Error::Wrong("no GPU".into()))?;
+    let uuid = gpu.split("::").next().unwrap_or_default();
+    world.nvsim(NODE, &["xid", uuid, "31"]).await?;
+    let expected: BTreeSet<String> = pods.cloned().collect();
+    let of_node = eventually("an event of the node", PATIENCE, || async {
+        let found = scenario::pod_events(world, "default", "GpuProgramFault").await?;
+        Ok(found.first().cloned().ok_or_else(|| "none".to_owned()))
+    })
+    .await?;
+    ensure(expected.iter().all(|pod| of_node.contains(pod.as_str())), format!("{expected:?}: {of_node}"))?;
+    eventually("an event of each pod", PATIENCE, || async {
+        let found = scenario::pod_events(world, TEAM, "GpuProgramFault").await?;
+        let told: BTreeSet<String> =
+            found.iter().filter_map(|e| e.split_once(": ")).map(|(pod, _)| pod.to_owned()).collect();
+        Ok(if told == expected { Ok(()) } else { Err(format!("{told:?}, expected {expected:?}")) })
+    })
+    .await
 }
 
 #[tokio::test]

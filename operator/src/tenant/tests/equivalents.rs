@@ -146,19 +146,21 @@ fn device_of_a_deleted_profile_counts_as_a_whole_gpu() {
 
 #[test]
 fn devices_that_processes_of_deleted_pods_keep_count_against_the_budget() {
-    let mut seen = mixed(&json!({}));
     let mut view = view_with_weights();
     // of the tenant two large devices; of another namespace one
     view.left_over = [("a1", 2), ("b1", 1)].map(|(ns, n)| ((ns.into(), "nvidia.com/mig-3g.40gb".into()), n)).into();
-    seen.view = Arc::new(view);
-    converge(&mut seen);
-    // 2.5 GPUs are left of the cap, 2 devices of the guarantee
-    assert_eq!(seen.quotas["a1"].spec.hard[THREE].0, "2");
-    let (_, found, message) = reason(&seen, "QuotaReady");
-    assert_eq!(found, "Enforced");
-    assert!(message.contains("deleted by force still use 2 of nvidia.com/mig-3g.40gb"), "{message}");
-    set_used_of(&mut seen, THREE, 4);
-    let (_, found, message) = reason(&seen, "QuotaReady");
-    assert_eq!(found, "OverBudget");
-    assert!(message.contains("deleted by force still use 2"), "{message}");
+    // four devices are guaranteed; 2.5 GPUs are left of the cap, and fourteen small devices are 1.75
+    for (cap, limit) in [(Value::Null, "2"), (json!("3.5"), "1")] {
+        let mut seen = mixed(&json!({"gpuEquivalents": cap}));
+        seen.view = Arc::new(view.clone());
+        converge(&mut seen);
+        assert_eq!(limits(&seen), ["14", limit]);
+        let (_, found, message) = reason(&seen, "QuotaReady");
+        assert_eq!(found, "Enforced");
+        assert!(message.contains("deleted by force still use 2 of nvidia.com/mig-3g.40gb"), "{message}");
+        set_used_of(&mut seen, THREE, 4);
+        let (_, found, message) = reason(&seen, "QuotaReady");
+        assert_eq!(found, "OverBudget");
+        assert!(message.contains("deleted by force still use 2"), "{message}");
+    }
 }

@@ -46,6 +46,9 @@ pub enum Command {
         gpu: String,
         /// Xid code.
         code: u64,
+        /// Id of the GPU instance that it is of; without: of the GPU.
+        #[arg(long)]
+        instance: Option<u32>,
     },
     /// Adds uncorrected ECC errors.
     Ecc {
@@ -140,9 +143,9 @@ pub fn run(store: &Store, command: Command) -> Result<(), Box<dyn Error>> {
             let gpu = gpu(&name)?;
             store.change(|machine, _| machine.set_lost(gpu, !restore))?;
         }
-        Command::Xid { gpu: name, code } => {
+        Command::Xid { gpu: name, code, instance } => {
             let gpu = gpu(&name)?;
-            store.change(|machine, _| machine.raise_xid(gpu, code))?;
+            store.change(|machine, _| machine.raise_xid(gpu, instance, code))?;
         }
         Command::Ecc { gpu: name, errors } => {
             let gpu = gpu(&name)?;

@@ -1,0 +1,107 @@
+//! Which containers a fault concerns, and what their pods are told. Pure.
+
+use std::collections::BTreeSet;
+
+use gputenancy_crds::{GROUP, reasons};
+use gputenancy_service::events::{EventType, Notice};
+use k8s_openapi::api::core::v1::ObjectReference;
+
+use crate::{
+    device::{DeviceOwner, Owners},
+    gpu::{
+        Inventory, ObservedGpu,
+        fault_class::{FaultClass, SeenFault, text},
+    },
+};
+
+/// A fault of one GPU, and the containers with devices of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Incident {
+    /// The fault.
+    pub fault: SeenFault,
+    /// UUID of the GPU.
+    pub gpu: String,
+    /// Containers with a device that it concerns.
+    pub owners: BTreeSet<DeviceOwner>,
+    /// The device is one of several shares of the GPU.
+    pub shared: bool,
+}
+
+/// The incident on each GPU that a fault concerns: on one, or on all if the GPU that reports it has no name any more.
+pub fn of(fault: &SeenFault, inventory: &Inventory, owners: &Owners) -> Vec<Incident> {
+    let concerned = inventory.gpus.iter().filter(|gpu| fault.uuid.as_ref().is_none_or(|uuid| *uuid == gpu.uuid));
+    let incident = |gpu: &ObservedGpu| {
+        let prefix = format!("{}::", gpu.uuid);
+        let of_instance = |id: &str| {
+            let mut instances = gpu.instances.iter().filter(|i| fault.instance.is_none_or(|gi| gi == i.gi));
+            instances.any(|i| i.uuid() == Some(id) || id == format!("{prefix}{}::{}", i.start, i.profile))
+        };
+        // without MIG there are no instances, and a fault has none
+        let of_gpu = |id: &str| fault.instance.is_none() && (id == gpu.uuid || id.starts_with(&prefix));
+        let here = owners.iter().filter(|(id, _)| of_gpu(id.as_str()) || of_instance(id.as_str()));
+        let shared = owners.keys().any(|id| id.as_str() != gpu.uuid && id.uuid() == gpu.uuid);
+        let owners = here.map(|(_, owner)| owner.clone()).collect();
+        Incident { fault: fault.clone(), gpu: gpu.uuid.clone(), owners, shared }
+    };
+    concerned.map(incident).collect()
+}
+
+/// An event on the `GpuNode` with all pods, and one on each pod, which names no other.
+pub fn notices(node: &str, incident: &Incident) -> Vec<Notice> {
+    let Incident { fault, gpu, owners, shared } = incident;
+    let class = FaultClass::of(fault.kind);
+    let (reason, place) = match class {
+        FaultClass::Application => (reasons::GPU_PROGRAM_FAULT, "caused by a program"),
+        FaultClass::Hardware => (reasons::GPU_HARDWARE_FAULT, "a fault of the hardware"),
+        FaultClass::Node => (reasons::GPU_NODE_FAULT, "a fault that ends with a restart of the node"),
+    };
+    let instance = fault.instance.map(|gi| format!(" (GPU instance {gi})")).unwrap_or_default();
+    let what = format!("{} on GPU {gpu}{instance} of node {node}, {place}", text(fault.kind));
+    let notice = |regarding, note| Notice {
+        regarding,
+        event_type: EventType::Warning,
+        reason,
+        action: "Report".to_owned(),
+        note,
+    };
+    let object = ObjectReference {
+        api_version: Some(format!("{GROUP}/v1alpha1")),
+        kind: Some("GpuNode".to_owned()),
+        name: Some(node.to_owned()),
+        ..ObjectReference::default()
+    };
+    let pods: BTreeSet<String> = owners.iter().map(|o| format!("{}/{}", o.namespace, o.pod)).collect();
+    let pods = if pods.is_empty() { "none".to_owned() } else { pods.into_iter().collect::<Vec<_>>().join(", ") };
+    let of_node = format!("{what}; {}; pods with its devices: {pods}", remedy_of_platform(class));
+    let of_pod = |owner: &DeviceOwner| {
+        let pod = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(owner.namespace.clone()),
+            name: Some(owner.pod.clone()),
+            ..ObjectReference::default()
+        };
+        notice(pod, format!("container {}: {what}; {}", owner.container, remedy_of_team(class, *shared)))
+    };
+    [notice(object, of_node)].into_iter().chain(owners.iter().map(of_pod)).collect()
+}
+
+fn remedy_of_platform(class: FaultClass) -> &'static str {
+    match class {
+        FaultClass::Application => "the GPU stays in use: the teams look at their programs",
+        FaultClass::Hardware => "it gets no new pods until it is reset: reset or replace it",
+        FaultClass::Node => "it gets no new pods: drain the node and restart it",
+    }
+}
+
+fn remedy_of_team(class: FaultClass, shared: bool) -> &'static str {
+    match (class, shared) {
+        (FaultClass::Application, false) => "look at the log of its program, and restart the container",
+        (FaultClass::Application, true) => {
+            "expected on a shared GPU, where the program of another share may be the cause and end this one: restart the container if its program has failed"
+        }
+        (FaultClass::Hardware | FaultClass::Node, _) => {
+            "an incident of the platform, which is told: delete the pod if its program has failed, and it gets another device"
+        }
+    }
+}
