@@ -149,16 +149,17 @@ fn devices_that_processes_of_deleted_pods_keep_count_against_the_budget() {
     let mut view = view_with_weights();
     // of the tenant two large devices; of another namespace one
     view.left_over = [("a1", 2), ("b1", 1)].map(|(ns, n)| ((ns.into(), "nvidia.com/mig-3g.40gb".into()), n)).into();
-    // four devices are guaranteed; 2.5 GPUs are left of the cap, and fourteen small devices are 1.75
-    for (cap, limit) in [(Value::Null, "2"), (json!("3.5"), "1")] {
+    // four devices are guaranteed; 2.5 GPUs are left of the cap: twelve small devices are 1.5
+    for (cap, small, limit) in [(Value::Null, "14", "2"), (json!("3.5"), "12", "2")] {
         let mut seen = mixed(&json!({"gpuEquivalents": cap}));
         seen.view = Arc::new(view.clone());
         converge(&mut seen);
-        assert_eq!(limits(&seen), ["14", limit]);
+        assert_eq!(limits(&seen), [small, limit]);
         let (_, found, message) = reason(&seen, "QuotaReady");
         assert_eq!(found, "Enforced");
         assert!(message.contains("deleted by force still use 2 of nvidia.com/mig-3g.40gb"), "{message}");
         set_used_of(&mut seen, THREE, 4);
+        converge(&mut seen);
         let (_, found, message) = reason(&seen, "QuotaReady");
         assert_eq!(found, "OverBudget");
         assert!(message.contains("deleted by force still use 2"), "{message}");
