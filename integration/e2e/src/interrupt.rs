@@ -77,3 +77,14 @@ pub async fn kill_leader(world: &World) -> Result<()> {
     })
     .await
 }
+
+/// Kills the agent of a node with SIGKILL; kubelet restarts it.
+pub async fn kill_agent(world: &World, node: &str) -> Result<()> {
+    eventually("a killed agent", PATIENCE, || async {
+        let agents = world.agents_on(node).await?;
+        let uid = agents.first().and_then(ResourceExt::uid).ok_or_else(|| Error::Wrong("no agent".into()))?;
+        let killed = world.on_node(node, &["sh", "-c", KILL, "kill", &uid, "gputenancy-age"]).await?;
+        Ok(if killed.trim() == "0" { Err("the agent does not run".to_owned()) } else { Ok(()) })
+    })
+    .await
+}

@@ -13,6 +13,7 @@
 // end.
 mod access;
 mod allocation_churn;
+mod allocation_kills;
 mod budget;
 mod bypass;
 mod canary;

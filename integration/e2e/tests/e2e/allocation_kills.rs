@@ -1,0 +1,110 @@
+//! Fifty pods start on one node with MIG instances and time-slices, while its agent is killed and kubelet restarts: each device is given
+//! to one pod.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use e2e::{
+    Error, Result, World,
+    fixtures::{merged, mig_profile, pool, tenant, workload},
+    interrupt,
+    objects::{ensure, gpu_node},
+    scenario::tenant_ready,
+    wait::{PATIENCE, eventually},
+};
+use gputenancy_agent::grpc::pod_resources::PodResources;
+use serde_json::{Value, json};
+
+const NODE: &str = "gpu-1";
+const TEAM: &str = "fifty";
+const INSTANCES: i32 = 7;
+const SHARES: i32 = 43;
+/// Devices in use at which the agent is killed (true) or kubelet (false).
+const KILLS: [(usize, bool); 4] = [(5, true), (15, false), (25, true), (35, false)];
+
+#[tokio::test]
+async fn killed_agent_and_restarted_kubelet_give_each_device_to_one_pod() {
+    let world = World::enter().await.unwrap();
+    world.keeping_evidence("allocation-kills", fifty_pods(&world)).await;
+}
+
+async fn fifty_pods(world: &World) -> Result<()> {
+    let shares = json!({
+        "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuProfile", "metadata": {"name": "turns"},
+        "spec": {
+            "device": {"timeSlice": {"replicas": SHARES}},
+            "sharing": {"maxReplicas": SHARES, "reason": "a test with many pods"},
+            "support": {"expected": "many neighbours", "incident": "a pod does not start although a share is free"},
+        },
+    });
+    let mut team = tenant(TEAM, &[("mig-1g", INSTANCES), ("turns", SHARES)]);
+    let spec = team["spec"].take();
+    team["spec"] = merged(spec, json!({"trust": "Internal", "sharing": {"acknowledgedBy": "platform@example.com"}}));
+    world.set(&[mig_profile("mig-1g", "1g.10gb"), shares, pool("p", NODE, &["mig-1g", "turns"]), team]).await?;
+    tenant_ready(world, TEAM).await?;
+    let mark = world.nvsim(NODE, &["history"]).await?.lines().count();
+    world
+        .set(&[
+            workload(TEAM, "instances", "nvidia.com/mig-1g.10gb", INSTANCES),
+            workload(TEAM, "shares", "nvidia.com/gpu.shared", SHARES),
+        ])
+        .await?;
+    let node = world.lab.node(NODE)?;
+    for (devices, agent) in KILLS {
+        in_use(world, mark, devices).await?;
+        if agent {
+            interrupt::kill_agent(world, NODE).await?;
+        } else {
+            node.kill_component("kubelet").await?;
+        }
+    }
+    let pods = world.pods_ready(TEAM, usize::try_from(INSTANCES + SHARES).unwrap_or(50)).await?;
+
+    // kubelet's list, the agent's status and the driver's record agree
+    let kubelet = PodResources::at(&node.kubelet_file("pod-resources/kubelet.sock"));
+    let ours = |resource: &str| resource.starts_with("nvidia.com/");
+    let expected: BTreeSet<&String> = pods.keys().collect();
+    eventually("fifty devices with one owner each", PATIENCE, || async {
+        let owners = kubelet.owners(ours).await.map_err(|status| Error::Wrong(status.to_string()))?;
+        let by_kubelet: BTreeSet<&String> = owners.values().map(|owner| &owner.pod).collect();
+        let status = gpu_node(&world.client, NODE).await?.status.unwrap_or_default();
+        let devices = status.gpus.iter().flat_map(|gpu| gpu.devices().filter_map(|d| Some(&d.owner.as_ref()?.pod)));
+        let by_agent: Vec<&String> = devices.collect();
+        let same = by_kubelet == expected && by_agent.iter().copied().collect::<BTreeSet<_>>() == expected;
+        let once = owners.len() == expected.len() && by_agent.len() == expected.len();
+        Ok(if same && once { Ok(()) } else { Err(format!("{} owners, {} devices", owners.len(), by_agent.len())) })
+    })
+    .await?;
+    let most = record(world, mark).await?.values().map(BTreeSet::len).max();
+    ensure(most <= usize::try_from(SHARES).ok(), format!("{most:?} pods on one GPU with {SHARES} shares"))
+}
+
+/// Waits until pods have attached to so many devices since the mark.
+async fn in_use(world: &World, mark: usize, devices: usize) -> Result<()> {
+    eventually(&format!("{devices} devices in use"), PATIENCE, || async {
+        let found: usize = record(world, mark).await?.values().map(BTreeSet::len).sum();
+        Ok(if found >= devices { Ok(()) } else { Err(found.to_string()) })
+    })
+    .await
+}
+
+/// Owners that were on a device at the same time, by the simulator's record: the most of each device. An instance has one.
+async fn record(world: &World, mark: usize) -> Result<BTreeMap<String, BTreeSet<String>>> {
+    let mut most: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in world.nvsim(NODE, &["history"]).await?.lines().skip(mark) {
+        let line: Value =
+            serde_json::from_str(line).map_err(|e| Error::Text { what: line.into(), why: e.to_string() })?;
+        if line["event"] != "attach" {
+            continue;
+        }
+        let mut together: BTreeSet<String> =
+            line["others"].as_array().into_iter().flatten().filter_map(|o| o.as_str().map(str::to_owned)).collect();
+        together.extend(line["owner"].as_str().map(str::to_owned));
+        let device = line["uuid"].as_str().unwrap_or_default().to_owned();
+        ensure(!device.starts_with("MIG-") || together.len() == 1, format!("two pods on one instance: {line}"))?;
+        let known = most.entry(device).or_default();
+        if together.len() > known.len() {
+            *known = together;
+        }
+    }
+    Ok(most)
+}
