@@ -377,8 +377,10 @@ fn policies_refuse_the_variables_of_the_admission_module() {
     };
     let list = |names: &[&str]| names.iter().map(|n| format!("'{n}'")).collect::<Vec<_>>().join(", ");
     let prefixes = LIMIT_VARIABLE_PREFIXES.iter().map(|p| format!("e.name.startsWith('{p}')")).collect::<Vec<_>>();
+    let (visible, others) = DEVICE_VARIABLES.split_first().unwrap();
+    let unless_void = format!("(e.name == '{visible}' && e.?value.orValue('') != 'void')");
     for expression in [
-        format!("filter(e, e.name in [{}] || {})", list(DEVICE_VARIABLES), prefixes.join(" || ")),
+        format!("filter(e, {unless_void} || e.name in [{}] || {})", list(others), prefixes.join(" || ")),
         format!("filter(e, e.name in [{}])", list(PRELOAD_VARIABLES)),
         format!("e.name != '{CAPABILITIES_VARIABLE}' ||"),
     ] {
