@@ -45,6 +45,8 @@ async fn env_from_forbidden_variable_is_reported_and_stops_the_container() {
         world.set(&[pool("p", "gpu-1", &["mig-1g"]), tenant("t", &[("mig-1g", 3)])]).await?;
         tenant_ready(&world, "t").await?;
         pool_ready(&world, "p").await?;
+        // as before Kubernetes 1.36: a variable of the container would replace that of the ConfigMap
+        product::install(&world.lab, &["policies.hideGpus=None"]).await?;
         stopped(&world).await?;
         reported(&world).await
     };
@@ -106,7 +108,7 @@ async fn stopped(world: &World) -> Result<()> {
 /// With `Report` containers keep running.
 async fn reported(world: &World) -> Result<()> {
     world.kubectl(&["delete", "pod", "-n", "t", "--all", "--now"]).await?;
-    product::install(&world.lab, &["policies.hiddenVariables=Report"]).await?;
+    product::install(&world.lab, &["policies.hideGpus=None", "policies.hiddenVariables=Report"]).await?;
     world.set(&[idle("t", "reported", "devices")]).await?;
     event_of(world, "reported", "the container keeps running").await?;
     let pods = world.pods_ready("t", 1).await?;
