@@ -7,6 +7,7 @@
 pub mod args;
 pub mod device;
 pub mod environment;
+pub mod event;
 pub mod gpu;
 pub mod grpc;
 pub mod handover;

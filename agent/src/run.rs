@@ -21,6 +21,7 @@ use crate::{
     args::Args,
     device::{DeviceView, KubeletView},
     environment::{EnvFromContainers, EnvironmentChecker, runtime::Runtime},
+    event,
     gpu::{
         Calls, Deadlines, Inventory, NvmlThread, Scan,
         process_origin::{LOGS, Origins, command},
@@ -108,7 +109,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let (kubelet, view, state) = (channels.kubelet.subscribe(), channels.view.clone(), channels.state.clone());
     let origins = Origins { proc_root: "/proc".into(), logs: args.plugin.host_root.join(LOGS) };
     let processes = process_policy(&args, &origins, &metrics);
-    let publisher = Publisher::new(client.clone(), "gputenancy.io/agent", node_name);
+    let publish = event::publish(Publisher::new(client.clone(), "gputenancy.io/agent", node_name));
     let mps = Mps::new(Host {
         root: args.plugin.mps_dir.clone(),
         proc_root: origins.proc_root.clone(),
@@ -117,13 +118,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
         owners: host::owners(PodResources::at(&args.plugin.pod_resources_socket())),
         tenant: host::tenant(client.clone()),
         set_exclusive: host::set_exclusive(nvml.clone()),
-        publish: host::publish(publisher.clone()),
+        publish: publish.clone(),
         node: node_name.clone(),
     });
-    let publish = move |notice| -> futures::future::BoxFuture<'static, ()> {
-        let publisher = publisher.clone();
-        Box::pin(async move { publisher.publish(notice).await })
-    };
     let reconciler = Reconciler::new(nvml.clone(), metrics.clone(), kubelet, view, state, processes);
     let reconciler = reconciler.with_mps(mps.subscribe());
     let handover = HandoverCheck::through(nvml, origins.clone());
@@ -137,7 +134,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         () = partition(reconciler, &channels, &heartbeat) => {}
         () = report(&origins, &channels, &calls, &mps, &mut writer, &boot_id) => {}
         () = mps.run(channels.view.subscribe()) => {}
-        () = incidents::run(channels.state.subscribe(), node_name, &metrics, publish) => {}
+        () = incidents::run(channels.state.subscribe(), node_name, &metrics, &publish) => {}
         () = check_environments(&args, &client, &channels, &metrics) => {}
         () = rights::keep(asking, refused, lacks, metrics.clone()) => {}
         served = endpoints::serve(args.http, health, stop.clone()) => served?,

@@ -18,7 +18,7 @@ fn fault(kind: FaultKind) -> Option<String> {
     (FaultClass::of(kind) != FaultClass::Application).then(|| text(kind))
 }
 
-/// The fault of each unhealthy GPU, and all that were reported of late.
+/// The fault of each unhealthy GPU, and those that were reported recently.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     unhealthy: BTreeMap<String, String>,
@@ -50,7 +50,7 @@ impl Faults {
         self.unhealthy.get(uuid)
     }
 
-    /// What was reported of late, oldest first.
+    /// What was reported recently, oldest first.
     pub fn seen(&self) -> &[SeenFault] {
         &self.seen
     }

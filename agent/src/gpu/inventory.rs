@@ -27,7 +27,7 @@ pub struct Inventory {
     pub cuda_version: String,
     /// The GPUs, by index.
     pub gpus: Vec<ObservedGpu>,
-    /// Faults that the driver reported of late, oldest first.
+    /// Faults that the driver reported recently, oldest first.
     pub faults: Vec<SeenFault>,
 }
 

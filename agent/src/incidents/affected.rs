@@ -1,13 +1,13 @@
-//! Which containers a fault concerns, and what their pods are told. Pure.
+//! Which containers a fault concerns, and the events about it. Pure.
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{GROUP, reasons};
+use gputenancy_crds::reasons;
 use gputenancy_service::events::{EventType, Notice};
-use k8s_openapi::api::core::v1::ObjectReference;
 
 use crate::{
     device::{DeviceOwner, Owners},
+    event,
     gpu::{
         Inventory, ObservedGpu,
         fault_class::{FaultClass, SeenFault, text},
@@ -64,26 +64,13 @@ pub fn notices(node: &str, incident: &Incident) -> Vec<Notice> {
         action: "Report".to_owned(),
         note,
     };
-    let object = ObjectReference {
-        api_version: Some(format!("{GROUP}/v1alpha1")),
-        kind: Some("GpuNode".to_owned()),
-        name: Some(node.to_owned()),
-        ..ObjectReference::default()
-    };
     let pods: BTreeSet<String> = owners.iter().map(|o| format!("{}/{}", o.namespace, o.pod)).collect();
     let pods = if pods.is_empty() { "none".to_owned() } else { pods.into_iter().collect::<Vec<_>>().join(", ") };
     let of_node = format!("{what}; {}; pods with its devices: {pods}", remedy_of_platform(class));
     let of_pod = |owner: &DeviceOwner| {
-        let pod = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            namespace: Some(owner.namespace.clone()),
-            name: Some(owner.pod.clone()),
-            ..ObjectReference::default()
-        };
-        notice(pod, format!("container {}: {what}; {}", owner.container, remedy_of_team(class, *shared)))
+        notice(event::pod(owner), format!("container {}: {what}; {}", owner.container, remedy_of_team(class, *shared)))
     };
-    [notice(object, of_node)].into_iter().chain(owners.iter().map(of_pod)).collect()
+    [notice(event::gpu_node(node), of_node)].into_iter().chain(owners.iter().map(of_pod)).collect()
 }
 
 fn remedy_of_platform(class: FaultClass) -> &'static str {
@@ -101,7 +88,7 @@ fn remedy_of_team(class: FaultClass, shared: bool) -> &'static str {
             "expected on a shared GPU, where the program of another share may be the cause and end this one: restart the container if its program has failed"
         }
         (FaultClass::Hardware | FaultClass::Node, _) => {
-            "an incident of the platform, which is told: delete the pod if its program has failed, and it gets another device"
+            "an incident of the platform, reported on the GpuNode: delete the pod if its program has failed, and it gets another device"
         }
     }
 }

@@ -1,27 +1,36 @@
-//! Tells every pod that a fault of its GPU concerns. NVML reports the fault, and kubelet the owners of the GPU's devices; [`affected`]
-//! decides which pods hear what, and this loop publishes it.
+//! Events about faults, on every pod with a device of the GPU. NVML reports the fault, and kubelet the owners of the GPU's devices;
+//! [`affected`] decides which pods get which event, and this loop publishes it.
 
 mod affected;
 
-use futures::future::BoxFuture;
-use gputenancy_service::events::Notice;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
 use tokio::sync::watch;
 
 pub use affected::{Incident, notices};
 
-use crate::{device::Owners, gpu::fault_class::FaultClass, metrics::Metrics, partition::PartitionState};
+use crate::{
+    device::Owners,
+    event::Publish,
+    gpu::fault_class::{FaultClass, SeenFault, text},
+    metrics::Metrics,
+    partition::PartitionState,
+};
+
+/// The same fault of the same GPU or instance has one set of events in this time: a program can raise an Xid in a loop.
+const QUIET: Duration = Duration::from_mins(1);
 
 /// Publishes the faults of this node's GPUs, for ever.
-pub async fn run<P>(mut state: watch::Receiver<PartitionState>, node: &str, metrics: &Metrics, publish: P)
-where
-    P: Fn(Notice) -> BoxFuture<'static, ()>,
-{
+pub async fn run(mut state: watch::Receiver<PartitionState>, node: &str, metrics: &Metrics, publish: &Publish) {
     let mut seen = Seen::default();
     while state.changed().await.is_ok() {
-        let found = seen.incidents(&state.borrow_and_update());
-        for incident in found {
-            metrics.gpu_fault(class_name(FaultClass::of(incident.fault.kind)));
-            for notice in notices(node, &incident) {
+        let found = seen.faults(&state.borrow_and_update(), Instant::now());
+        for (fault, incidents) in found {
+            metrics.gpu_fault(class_name(FaultClass::of(fault.kind)));
+            for notice in incidents.iter().flat_map(|incident| notices(node, incident)) {
                 publish(notice).await;
             }
         }
@@ -36,23 +45,35 @@ fn class_name(class: FaultClass) -> &'static str {
     }
 }
 
+/// A fault without its number: GPU, instance, text.
+type FaultKey = (Option<String>, Option<u32>, String);
+
 /// What was published, and the owners at the scan before: a container may have ended through the fault by the time it is read.
 #[derive(Default)]
 struct Seen {
     last: u64,
     owners: Owners,
+    published: BTreeMap<FaultKey, Instant>,
 }
 
 impl Seen {
-    /// Faults that were not published yet, oldest first.
-    fn incidents(&mut self, state: &PartitionState) -> Vec<Incident> {
-        let now = state.owners.clone().unwrap_or_default();
-        let mut owners = std::mem::replace(&mut self.owners, now.clone());
-        owners.extend(now);
+    /// Faults since the last call, oldest first, with their incidents; without incidents if the same fault was published a moment ago.
+    fn faults(&mut self, state: &PartitionState, now: Instant) -> Vec<(SeenFault, Vec<Incident>)> {
+        let latest = state.owners.clone().unwrap_or_default();
+        let mut owners = std::mem::replace(&mut self.owners, latest.clone());
+        owners.extend(latest);
         let Some(inventory) = &state.inventory else { return Vec::new() };
-        let new: Vec<_> = inventory.faults.iter().filter(|fault| fault.number > self.last).collect();
-        self.last = new.iter().map(|fault| fault.number).max().unwrap_or(self.last);
-        new.into_iter().flat_map(|fault| affected::of(fault, inventory, &owners)).collect()
+        self.published.retain(|_, at| now.saturating_duration_since(*at) < QUIET);
+        let mut found = Vec::new();
+        for fault in inventory.faults.iter().filter(|fault| fault.number > self.last) {
+            let key = (fault.uuid.clone(), fault.instance, text(fault.kind));
+            let repeated = self.published.contains_key(&key);
+            let incidents = if repeated { Vec::new() } else { affected::of(fault, inventory, &owners) };
+            self.published.entry(key).or_insert(now);
+            found.push((fault.clone(), incidents));
+        }
+        self.last = found.iter().map(|(fault, _)| fault.number).max().unwrap_or(self.last);
+        found
     }
 }
 

@@ -37,18 +37,23 @@ fn state(faults: &[(u64, Option<&str>, Option<u32>, u64)], owned: &[(&str, &str)
 
 const SHARED: [(&str, &str); 3] = [("GPU-a::0", "p"), ("GPU-a::1", "q"), ("GPU-b::4::3g.40gb", "r")];
 
-/// Pods that hear of an incident.
-fn told(incident: &Incident) -> BTreeSet<String> {
+/// Incidents of the faults that are new in this state.
+fn incidents(seen: &mut Seen, state: &PartitionState) -> Vec<Incident> {
+    seen.faults(state, Instant::now()).into_iter().flat_map(|(_, incidents)| incidents).collect()
+}
+
+/// Pods with an event about an incident.
+fn pods(incident: &Incident) -> BTreeSet<String> {
     let all = notices("n", incident).into_iter().filter(|n| n.regarding.kind.as_deref() == Some("Pod"));
     all.filter_map(|n| n.regarding.name).collect()
 }
 
 #[test]
-fn fault_of_a_shared_gpu_is_told_to_each_of_its_pods_once_and_names_no_other() {
+fn fault_of_a_shared_gpu_reaches_each_of_its_pods_once_and_names_no_other() {
     let mut seen = Seen::default();
     let faults = [(1, Some("GPU-a"), None, 31)];
-    let found = seen.incidents(&state(&faults, &SHARED));
-    assert_eq!(found.iter().map(told).collect::<Vec<_>>(), [BTreeSet::from(["p".to_owned(), "q".into()])]);
+    let found = incidents(&mut seen, &state(&faults, &SHARED));
+    assert_eq!(found.iter().map(pods).collect::<Vec<_>>(), [BTreeSet::from(["p".to_owned(), "q".into()])]);
     let notices = notices("n", &found[0]);
     assert_eq!(notices.len(), 3);
     assert!(notices[0].note.contains("team-p/p, team-q/q"), "{}", notices[0].note);
@@ -56,27 +61,41 @@ fn fault_of_a_shared_gpu_is_told_to_each_of_its_pods_once_and_names_no_other() {
         assert!(notice.note.contains("expected on a shared GPU") && !notice.note.contains("team-"), "{}", notice.note);
         assert_eq!(notice.reason, gputenancy_crds::reasons::GPU_PROGRAM_FAULT);
     }
-    assert!(seen.incidents(&state(&faults, &SHARED)).is_empty(), "told once");
+    assert!(incidents(&mut seen, &state(&faults, &SHARED)).is_empty(), "published once");
 }
 
 #[test]
-fn fault_of_an_instance_is_told_to_its_owner_only() {
+fn fault_of_an_instance_reaches_its_owner_only() {
     let owned = [("GPU-b::0::3g.40gb", "p"), ("GPU-b::4::3g.40gb", "q")];
-    let found = Seen::default().incidents(&state(&[(1, Some("GPU-b"), Some(8), 13)], &owned));
-    assert_eq!(found.iter().map(told).collect::<Vec<_>>(), [BTreeSet::from(["q".to_owned()])]);
+    let found = incidents(&mut Seen::default(), &state(&[(1, Some("GPU-b"), Some(8), 13)], &owned));
+    assert_eq!(found.iter().map(pods).collect::<Vec<_>>(), [BTreeSet::from(["q".to_owned()])]);
     assert!(notices("n", &found[0])[1].note.contains("look at the log of its program"));
-    let found = Seen::default().incidents(&state(&[(1, Some("GPU-b"), None, 79)], &owned));
-    assert_eq!(told(&found[0]).len(), 2, "the whole GPU");
+    let found = incidents(&mut Seen::default(), &state(&[(1, Some("GPU-b"), None, 79)], &owned));
+    assert_eq!(pods(&found[0]).len(), 2, "the whole GPU");
     assert!(notices("n", &found[0])[0].note.contains("restart it"));
     assert!(notices("n", &found[0])[1].note.contains("an incident of the platform"));
 }
 
 #[test]
-fn fault_without_a_gpu_is_told_on_all_gpus_and_an_owner_that_it_ended_is_told_too() {
+fn fault_without_a_gpu_reaches_all_gpus_and_an_owner_that_it_ended_reacheso() {
     let mut seen = Seen::default();
-    assert!(seen.incidents(&state(&[], &SHARED)).is_empty());
-    let found = seen.incidents(&state(&[(1, None, None, 48)], &SHARED[1..]));
+    assert!(incidents(&mut seen, &state(&[], &SHARED)).is_empty());
+    let found = incidents(&mut seen, &state(&[(1, None, None, 48)], &SHARED[1..]));
     assert_eq!(found.len(), 2);
-    assert_eq!(told(&found[0]), BTreeSet::from(["p".to_owned(), "q".into()]), "p was there at the scan before");
-    assert_eq!(told(&found[1]), BTreeSet::from(["r".to_owned()]));
+    assert_eq!(pods(&found[0]), BTreeSet::from(["p".to_owned(), "q".into()]), "p was there at the scan before");
+    assert_eq!(pods(&found[1]), BTreeSet::from(["r".to_owned()]));
+}
+
+#[test]
+fn fault_in_a_loop_has_one_set_of_events_a_minute_and_each_is_counted() {
+    let (mut seen, start) = (Seen::default(), Instant::now());
+    let at = |seconds: u64| start + Duration::from_secs(seconds);
+    let mut published = |faults: &[(u64, Option<&str>, Option<u32>, u64)], seconds: u64| {
+        let found = seen.faults(&state(faults, &SHARED), at(seconds));
+        (found.len(), found.iter().map(|(_, incidents)| incidents.len()).sum::<usize>())
+    };
+    let same = |number: u64| (number, Some("GPU-a"), None, 31);
+    assert_eq!(published(&[same(1), same(2), same(3)], 0), (3, 1));
+    assert_eq!(published(&[same(4), (5, Some("GPU-a"), None, 13), (6, Some("GPU-b"), None, 31)], 59), (3, 2));
+    assert_eq!(published(&[same(7)], 60), (1, 1));
 }

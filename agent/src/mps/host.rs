@@ -3,15 +3,15 @@
 use std::{path::PathBuf, sync::Arc};
 
 use futures::future::BoxFuture;
-use gputenancy_crds::{GROUP, GpuGrant, names::GRANT, reasons};
+use gputenancy_crds::{GpuGrant, names::GRANT, reasons};
 use gputenancy_nvml::ComputeMode;
-use gputenancy_service::events::{EventType, Notice, Publisher};
-use k8s_openapi::api::core::v1::ObjectReference;
+use gputenancy_service::events::{EventType, Notice};
 use kube::{Api, Client};
 
 use super::state::Down;
 use crate::{
     device::{DeviceOwner, Owners},
+    event::{self, Publish},
     gpu::{Inventory, NvmlThread, Operation},
     grpc::pod_resources::{PodResources, is_managed},
 };
@@ -37,7 +37,7 @@ pub struct Host {
     /// Sets a GPU's compute mode: UUID, and whether one process alone may use it.
     pub set_exclusive: Call<(String, bool), ()>,
     /// Publishes an event.
-    pub publish: Arc<dyn Fn(Notice) -> BoxFuture<'static, ()> + Send + Sync>,
+    pub publish: Publish,
     /// Name of the node, and of its `GpuNode`.
     pub node: String,
 }
@@ -81,14 +81,6 @@ pub fn set_exclusive(nvml: NvmlThread) -> Call<(String, bool), ()> {
     })
 }
 
-/// Publishes through the API server.
-pub fn publish(publisher: Publisher) -> Arc<dyn Fn(Notice) -> BoxFuture<'static, ()> + Send + Sync> {
-    Arc::new(move |notice| {
-        let publisher = publisher.clone();
-        Box::pin(async move { publisher.publish(notice).await })
-    })
-}
-
 /// Events about the end of a daemon: one on the node, and one on each pod that it took down.
 pub fn notices(node: &str, gpu: &str, down: &Down) -> Vec<Notice> {
     let notice = |regarding, note| Notice {
@@ -98,27 +90,14 @@ pub fn notices(node: &str, gpu: &str, down: &Down) -> Vec<Notice> {
         action: "Restart".to_owned(),
         note,
     };
-    let object = ObjectReference {
-        api_version: Some(format!("{GROUP}/v1alpha1")),
-        kind: Some("GpuNode".to_owned()),
-        name: Some(node.to_owned()),
-        ..ObjectReference::default()
-    };
     let of_node =
         format!("the MPS daemon of GPU {gpu} has ended and is restarted; pods that it took down: {}", down.pods());
     let of_pod = |owner: &DeviceOwner| {
-        let pod = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            namespace: Some(owner.namespace.clone()),
-            name: Some(owner.pod.clone()),
-            ..ObjectReference::default()
-        };
         let text = format!(
             "the MPS daemon of GPU {gpu} on node {node} has ended, and with it the CUDA contexts of container {}: delete the pod if its program does not end by itself",
             owner.container
         );
-        notice(pod, text)
+        notice(event::pod(owner), text)
     };
-    [notice(object, of_node)].into_iter().chain(down.owners.iter().map(of_pod)).collect()
+    [notice(event::gpu_node(node), of_node)].into_iter().chain(down.owners.iter().map(of_pod)).collect()
 }

@@ -56,7 +56,7 @@ imagePullSecrets:
 {{- end -}}
 {{- end }}
 
-{{- /* "true" where containers without a GPU are told to get none. */ -}}
+{{- /* "true" where containers without a GPU get NVIDIA_VISIBLE_DEVICES=void. */ -}}
 {{- define "gputenancy.hidesGpus" -}}
 {{- $hide := .Values.policies.hideGpus -}}
 {{- if and .Values.policies.enabled (or (eq $hide "Mutate") (and (eq $hide "auto") (semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version))) -}}true{{- end -}}

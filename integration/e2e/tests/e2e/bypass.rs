@@ -184,7 +184,10 @@ async fn toleration_error(world: &World, pod: &Value) -> Result<Option<String>> 
     let Ok(kept) = OWNER.may(&world.client, Verb::Create, &collection(&sent), &sent).await? else { return Ok(None) };
     let lists = ["containers", "initContainers"].iter().filter_map(|list| kept["spec"][list].as_array());
     if let Some(container) = lists.flatten().find(|container| !hides_other_gpus(container)) {
-        return Ok(Some(format!("{}: {container} is not told to get no GPU", pod["metadata"]["name"])));
+        return Ok(Some(format!(
+            "{}: {container} lacks NVIDIA_VISIBLE_DEVICES=void, or has it with a GPU",
+            pod["metadata"]["name"]
+        )));
     }
     let tolerations = kept["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
     let count = tolerations.iter().filter(|t| t["key"] == "nvidia.com/gpu").count();
@@ -195,9 +198,9 @@ async fn toleration_error(world: &World, pod: &Value) -> Result<Option<String>> 
 /// A container without a GPU has one variable that keeps NVIDIA's runtime from giving it all; one with a GPU has none.
 fn hides_other_gpus(container: &Value) -> bool {
     let env = container["env"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let told: Vec<_> = env.iter().filter(|e| e["name"] == "NVIDIA_VISIBLE_DEVICES").map(|e| &e["value"]).collect();
+    let values: Vec<_> = env.iter().filter(|e| e["name"] == "NVIDIA_VISIBLE_DEVICES").map(|e| &e["value"]).collect();
     let has_gpu = container["resources"].to_string().contains("nvidia.com/");
-    if has_gpu { told.is_empty() } else { told == [&json!("void")] }
+    if has_gpu { values.is_empty() } else { values == [&json!("void")] }
 }
 
 async fn usual_workloads(world: &World) -> Result<()> {
@@ -326,7 +329,7 @@ async fn pod_updates(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// A container for debugging is told to get no GPU, and those of the pod stay as they are.
+/// A container for debugging gets no GPU, and those of the pod stay as they are.
 async fn debug_container_gets_no_gpu(world: &World) -> Result<()> {
     let debug = json!({"spec": {"ephemeralContainers": [{"name": "debug", "image": "i"}]}});
     let kept = Actor::Admin.may(&world.client, Verb::Merge, &format!("{WAITING}/ephemeralcontainers"), &debug).await?;

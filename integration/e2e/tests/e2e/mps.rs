@@ -118,8 +118,8 @@ async fn unequal_shares_run_under_their_limits_and_a_killed_daemon_recovers() {
         mps_becomes(&world, "True").await?;
         eventually("an event of each pod that the daemon took down", PATIENCE, || async {
             let found = scenario::pod_events(&world, TEAM, "MpsDaemonEnded").await?;
-            let told = pods.keys().all(|pod| found.iter().any(|event| event.starts_with(&format!("{pod}: "))));
-            Ok(if told { Ok(()) } else { Err(format!("{found:?}")) })
+            let all = pods.keys().all(|pod| found.iter().any(|event| event.starts_with(&format!("{pod}: "))));
+            Ok(if all { Ok(()) } else { Err(format!("{found:?}")) })
         })
         .await?;
         eventually("both programs run again", PATIENCE, || async {

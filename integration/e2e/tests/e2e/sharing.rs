@@ -126,9 +126,9 @@ async fn fault_reaches_each_pod<'a>(
     ensure(expected.iter().all(|pod| of_node.contains(pod.as_str())), format!("{expected:?}: {of_node}"))?;
     eventually("an event of each pod", PATIENCE, || async {
         let found = scenario::pod_events(world, TEAM, "GpuProgramFault").await?;
-        let told: BTreeSet<String> =
+        let named: BTreeSet<String> =
             found.iter().filter_map(|e| e.split_once(": ")).map(|(pod, _)| pod.to_owned()).collect();
-        Ok(if told == expected { Ok(()) } else { Err(format!("{told:?}, expected {expected:?}")) })
+        Ok(if named == expected { Ok(()) } else { Err(format!("{named:?}, expected {expected:?}")) })
     })
     .await
 }
