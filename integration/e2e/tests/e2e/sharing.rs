@@ -147,7 +147,8 @@ async fn replicas_change_under_load_and_only_owners_of_removed_shares_leave() {
         shares_become(&world, &[6]).await?;
         ensure(running(&world.client, TEAM).await? == four, "more replicas evict no pod")?;
 
-        world.set(&[turns(2), sharer(&[("turns", 2)])]).await?;
+        // the guarantee first: six devices of two for each GPU would need the second GPU
+        world.set(&[sharer(&[("turns", 2)]), turns(2)]).await?;
         shares_become(&world, &[2]).await?;
         let stayed: BTreeMap<String, PodIdentity> = eventually("two pods that stay", PATIENCE, || async {
             let now = running(&world.client, TEAM).await?;
