@@ -124,8 +124,18 @@ pub struct DeviceView {
     pub generation: u64,
     /// All devices, cordoned ones included; empty if another plugin advertises them.
     pub devices: Vec<Device>,
+    /// Shares in the spec that another plugin advertises; empty if the agent does.
+    pub elsewhere: Vec<Device>,
     /// The device plugin that advertises them.
     pub advertiser: Advertiser,
+}
+
+impl DeviceView {
+    /// The shares of a GPU, by whichever plugin.
+    pub fn shares<'v>(&'v self, gpu_uuid: &'v str) -> impl Iterator<Item = (&'v Device, &'v Share)> {
+        let all = self.devices.iter().chain(&self.elsewhere).filter(move |device| device.gpu_uuid == gpu_uuid);
+        all.filter_map(|device| Some((device, device.share.as_ref()?)))
+    }
 }
 
 /// Owners by device.

@@ -24,7 +24,7 @@ use gputenancy_agent::{
     gpu::{DriverRoot, Inventory, ObservedGpu},
     mps::{Mps, MpsView, control::Control, daemons::Refusal, host::Host},
 };
-use gputenancy_crds::{Advertiser, SharingMode, reasons};
+use gputenancy_crds::{SharingMode, reasons};
 use gputenancy_service::events::Notice;
 use silicon::mps::Connection;
 
@@ -94,8 +94,7 @@ impl Node {
     }
 
     async fn check(&self, now: Instant) -> MpsView {
-        let view =
-            DeviceView { generation: 1, devices: devices().into_values().collect(), advertiser: Advertiser::Agent };
+        let view = DeviceView { generation: 1, devices: devices().into_values().collect(), ..DeviceView::default() };
         self.mps.check(&view, true, now).await;
         self.mps.subscribe().borrow().clone()
     }

@@ -44,6 +44,10 @@ pub const PAUSED: &str = "paused-for-mig-change";
 pub const MIG_CONFIG_MAP: &str = "gputenancy-mig-config";
 /// Its key.
 pub const MIG_CONFIG_KEY: &str = "config.yaml";
+/// Label on nodes with the config of NVIDIA's device plugin: a key of its `ConfigMap`.
+pub const DEVICE_PLUGIN_CONFIG_LABEL: &str = "nvidia.com/device-plugin.config";
+/// `ConfigMap` with the configs for NVIDIA's device plugin, one under each key.
+pub const DEVICE_PLUGIN_CONFIG_MAP: &str = "gputenancy-device-plugin";
 /// Annotation on nodes that the operator cordoned: the time. A node without it was cordoned by others.
 pub const CORDONED: &str = "gputenancy.io/cordoned";
 

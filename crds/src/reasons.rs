@@ -128,7 +128,7 @@ reasons! { CONDITIONS:
     NODE_NOT_READY = "NodeNotReady", "GpuPool", "A node is not Ready, or its agent does not report; it is left alone.", "Do what the message says.";
     NONE = "None", "GpuPool", "No other owner was found.", "None.";
     NOT_REGISTERED = "NotRegistered", "GpuNode", "kubelet has not registered every resource.", "Wait; if it stays, read the logs of agent and kubelet.";
-    NOT_SERVED = "NotServed", "GpuPool", "Only the agent serves shares, and it does not partition or advertise this pool.", "Remove the profile, or set spec.advertiser and spec.partitioner: Agent.";
+    NOT_SERVED = "NotServed", "GpuPool", "The device plugin of the pool does not serve shares of this kind, or not with the pool's other profiles.", "Do what the message says, or set spec.advertiser and spec.partitioner: Agent.";
     NO_AGENT = "NoAgent", "GpuPool", "No agent has reported from a node of the pool.", "See that the agent's pod runs there.";
     NO_API_SERVER = "NoApiServer", "GpuTenant", "No address of the API server is known, so isolated pods cannot reach it.", "See that Service kubernetes in namespace default has an EndpointSlice.";
     NO_NODES = "NoNodes", "GpuPool", "No node matches spec.nodeSelector.", "Label the nodes, or correct the selector.";
@@ -179,6 +179,7 @@ reasons! { EVENTS:
     CHANGE_STARTED = "ChangeStarted", "GpuNode", "A change of a GPU's layout has started.", "None.";
     CORDONED = "Cordoned", "GpuNode", "The node is cordoned for a change under NVIDIA's device plugin.", "None; it is uncordoned afterwards.";
     CORDON_ANNOTATION_REMOVED = "CordonAnnotationRemoved", "GpuNode", "The mark of the operator's cordon was removed; the node is schedulable already.", "None.";
+    DEVICE_PLUGIN_CONFIG_REPAIRED = "DevicePluginConfigRepaired", "GpuNode, ConfigMap", "Another client changed a config for NVIDIA's device plugin, or the label that selects it; it is restored.", "Change the GpuPool or GpuProfile instead.";
     DEVICE_PLUGIN_RESTARTED = "DevicePluginRestarted", "GpuNode", "NVIDIA's device plugin is restarted to read the new layout.", "None.";
     EVICTED = "Evicted", "Pod", "The pod owned a device that is removed.", "None; its controller replaces it.";
     EVICTION_CANCELLED = "EvictionCancelled", "Pod", "The change is over and the pod stays.", "None.";

@@ -31,6 +31,8 @@ pub enum Part {
     Status,
     /// Layouts for NVIDIA's MIG manager, and the label that requests one.
     MigManager,
+    /// Configs for NVIDIA's device plugin.
+    DevicePlugin,
 }
 
 impl Part {
@@ -42,6 +44,7 @@ impl Part {
             Self::PoolLabel => "pool-label",
             Self::Status => "status",
             Self::MigManager => "mig-manager",
+            Self::DevicePlugin => "device-plugin",
         };
         format!("{}/{part}", names::OPERATOR_MANAGER)
     }

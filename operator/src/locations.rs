@@ -14,6 +14,9 @@ pub struct Locations {
     /// Namespace of the `ConfigMap` with layouts for NVIDIA's MIG manager, by default that of the lease: it is mounted there.
     #[arg(long, env = "MIG_CONFIG_NAMESPACE")]
     pub mig_config_namespace: Option<String>,
+    /// Namespace of the `ConfigMap` with configs for NVIDIA's device plugin, by default that of the lease: it is mounted there.
+    #[arg(long, env = "DEVICE_PLUGIN_CONFIG_NAMESPACE")]
+    pub device_plugin_config_namespace: Option<String>,
     /// Name of the lease.
     #[arg(long, default_value = LEASE)]
     pub lease_name: String,
@@ -39,5 +42,10 @@ impl Locations {
     /// Namespace of the layouts for NVIDIA's MIG manager.
     pub fn layouts(&self) -> &str {
         self.mig_config_namespace.as_ref().unwrap_or(&self.namespace)
+    }
+
+    /// Namespace of the configs for NVIDIA's device plugin.
+    pub fn plugin_configs(&self) -> &str {
+        self.device_plugin_config_namespace.as_ref().unwrap_or(&self.namespace)
     }
 }

@@ -64,6 +64,13 @@ pub const TABLE: &[Line] = &[
         .at(Place::Layouts)
         .named(gputenancy_crds::names::MIG_CONFIG_MAP)
         .only_for("pools of NVIDIA's MIG manager"),
+    Line::new(&["watch"], "", "configmaps", "configs for NVIDIA's device plugin")
+        .at(Place::PluginConfigs)
+        .named(gputenancy_crds::names::DEVICE_PLUGIN_CONFIG_MAP),
+    Line::new(&["patch"], "", "configmaps", "configs for NVIDIA's device plugin")
+        .at(Place::PluginConfigs)
+        .named(gputenancy_crds::names::DEVICE_PLUGIN_CONFIG_MAP)
+        .only_for("time-slices by NVIDIA's device plugin"),
 ];
 
 /// What is needed with `--wake-controllers`.
@@ -101,6 +108,8 @@ pub fn rights(locations: &Locations) -> Vec<Right> {
         home: locations.namespace.clone(),
         layouts_role: "gputenancy-mig-config",
         layouts: locations.layouts().to_owned(),
+        plugin_configs_role: "gputenancy-device-plugin",
+        plugin_configs: locations.plugin_configs().to_owned(),
     };
     let mut rights = gputenancy_rights::rights(TABLE, &setting);
     for right in rights.iter_mut().filter(|r| r.name.as_deref() == Some(LEASE)) {
@@ -145,6 +154,7 @@ mod tests {
         Locations {
             namespace: "home".into(),
             mig_config_namespace: None,
+            device_plugin_config_namespace: None,
             lease_name: LEASE.into(),
             pull_secrets: Vec::new(),
             wake_controllers: true,

@@ -11,6 +11,8 @@ pub enum Place {
     Home,
     /// In the namespace of the layouts for NVIDIA's MIG manager: a Role.
     Layouts,
+    /// In the namespace of the configs for NVIDIA's device plugin: a Role.
+    PluginConfigs,
     /// In a namespace that every cluster has: a Role of this name.
     There {
         /// The namespace.
@@ -80,6 +82,10 @@ pub struct Setting {
     pub layouts_role: &'static str,
     /// Namespace of the layouts.
     pub layouts: String,
+    /// Name of the Role for the configs of NVIDIA's device plugin.
+    pub plugin_configs_role: &'static str,
+    /// Their namespace.
+    pub plugin_configs: String,
 }
 
 /// One verb on one resource.
@@ -105,7 +111,7 @@ pub struct Right {
 
 /// The rights of a table, one for each verb.
 pub fn rights(table: &[Line], setting: &Setting) -> Vec<Right> {
-    let Setting { role, home, layouts_role, layouts } = setting;
+    let Setting { role, home, layouts_role, layouts, plugin_configs_role, plugin_configs } = setting;
     let of = |line: &Line| {
         let (namespace, role) = match line.place {
             Place::Everywhere => (None, format!("ClusterRole {role}")),
@@ -114,6 +120,10 @@ pub fn rights(table: &[Line], setting: &Setting) -> Vec<Right> {
                 (Some(namespace.to_owned()), format!("Role {role} of namespace {namespace}"))
             }
             Place::Layouts => (Some(layouts.clone()), format!("Role {layouts_role} of namespace {layouts}")),
+            Place::PluginConfigs => {
+                let role = format!("Role {plugin_configs_role} of namespace {plugin_configs}");
+                (Some(plugin_configs.clone()), role)
+            }
         };
         let Line { verbs, group, resource, name, feature, why, .. } = *line;
         let name = name.map(str::to_owned);
@@ -184,7 +194,10 @@ mod tests {
 
     fn all() -> Vec<Right> {
         let (role, layouts_role) = ("operator", "mig");
-        rights(TABLE, &Setting { role, home: "home".into(), layouts_role, layouts: "nvidia".into() })
+        rights(
+            TABLE,
+            &Setting { role, home: "home".into(), layouts_role, layouts: "nvidia".into(), ..Setting::default() },
+        )
     }
 
     #[test]

@@ -254,11 +254,11 @@ impl Reconciler {
     fn publish_error(&mut self, error: NvmlError) -> bool {
         self.memory.idle = Idleness::default();
         self.memory.faults_restored |= matches!(&error, NvmlError::Call(failure) if is_driver_unloaded(failure.code));
-        let DeviceView { mut devices, advertiser, .. } = self.devices.borrow().clone();
+        let DeviceView { mut devices, elsewhere, advertiser, .. } = self.devices.borrow().clone();
         for device in &mut devices {
             device.healthy = false;
         }
-        self.publish_devices(devices, advertiser);
+        self.publish_devices(devices, elsewhere, advertiser);
         let owners = self.kubelet.borrow().known_owners().cloned();
         self.state.send_if_modified(|state| {
             let owners_changed = state.owners != owners;
@@ -286,8 +286,13 @@ impl Reconciler {
         if let Some(desired) = desired.filter(|_| self.memory.settled) {
             let advertiser = desired.spec.advertiser;
             let pairs = specs.iter().filter_map(|spec| Some((spec, inventory.gpu(&spec.uuid)?)));
-            let mut devices: Vec<Device> =
-                pairs.filter(|_| advertiser.is_agent()).flat_map(|(spec, gpu)| devices(spec, gpu)).collect();
+            let all = pairs.flat_map(|(spec, gpu)| devices(spec, gpu));
+            let (mut devices, elsewhere): (Vec<Device>, Vec<Device>) = if advertiser.is_agent() {
+                (all.collect(), Vec::new())
+            } else {
+                // NVML does not know shares
+                (Vec::new(), all.filter(|device| device.share.is_some()).collect())
+            };
             cordon_conflicts(&mut devices, owners.as_ref().unwrap_or(&Owners::new()));
             if let Some(owners) = &owners {
                 let origins = &self.processes.origins;
@@ -298,7 +303,7 @@ impl Reconciler {
             if let Some(mps) = &self.mps {
                 mark_unhealthy(&mut devices, &mps.borrow());
             }
-            self.publish_devices(devices, advertiser);
+            self.publish_devices(devices, elsewhere, advertiser);
         }
         let gpus = inventory.gpus.iter().map(|gpu| (gpu.uuid.clone(), self.progress(gpu, decisions))).collect();
         let absent = specs.iter().map(|spec| &spec.uuid).filter(|uuid| inventory.gpu(uuid).is_none()).cloned();
@@ -334,14 +339,14 @@ impl Reconciler {
         GpuProgress { blockers: blockers.cloned().unwrap_or_default(), ..progress }
     }
 
-    fn publish_devices(&mut self, devices: Vec<Device>, advertiser: Advertiser) {
+    fn publish_devices(&mut self, devices: Vec<Device>, elsewhere: Vec<Device>, advertiser: Advertiser) {
         let (metrics, last) = (&self.metrics, &mut self.memory.advertised);
         self.devices.send_if_modified(|view| {
-            let same = view.devices == devices && view.advertiser == advertiser;
+            let same = view.devices == devices && view.elsewhere == elsewhere && view.advertiser == advertiser;
             if view.generation > 0 && same || view.generation == 0 && !self.memory.settled {
                 return false;
             }
-            *view = DeviceView { generation: view.generation + 1, devices, advertiser };
+            *view = DeviceView { generation: view.generation + 1, devices, elsewhere, advertiser };
             metrics.set_devices(view);
             for device in view.devices.iter().filter(|device| device.advertised()) {
                 let place = (device.gpu_uuid.clone(), device.mig.as_ref().map(|mig| mig.start));

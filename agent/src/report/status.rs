@@ -3,7 +3,7 @@
 use std::{cell::RefCell, collections::BTreeMap};
 
 use gputenancy_crds::{
-    DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, MigMode, ShareState, condition,
+    Advertiser, DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, MigMode, ShareState, condition,
 };
 use k8s_openapi::jiff::Timestamp;
 
@@ -150,7 +150,7 @@ fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu:
     }
 }
 
-/// The shares that the agent serves.
+/// The shares that the agent serves, or those of the spec where another plugin does.
 fn shares(input: &StatusInput<'_>, gpu: &ObservedGpu, earlier: Option<&GpuState>) -> Vec<ShareState> {
     let state = |(device, share): (&Device, &Share)| {
         let before = earlier.and_then(|known| known.shares.iter().find(|s| s.number == share.number));
@@ -167,7 +167,10 @@ fn shares(input: &StatusInput<'_>, gpu: &ObservedGpu, earlier: Option<&GpuState>
         ShareState {
             number: share.number,
             device: DeviceState {
-                resource: device.advertised().then(|| device.resource.clone()),
+                resource: match input.view.advertiser {
+                    Advertiser::Agent => device.advertised().then(|| device.resource.clone()),
+                    Advertiser::NvidiaDevicePlugin => input.kubelet.elsewhere.get(&device.id).cloned(),
+                },
                 allocatable: input.kubelet.allocatable.contains(&device.id),
                 owner,
                 former_owner: input.state.former_owners.get(&device.id).cloned(),
@@ -175,8 +178,7 @@ fn shares(input: &StatusInput<'_>, gpu: &ObservedGpu, earlier: Option<&GpuState>
             },
         }
     };
-    let here = input.view.devices.iter().filter(|device| device.gpu_uuid == gpu.uuid);
-    here.filter_map(|device| Some((device, device.share.as_ref()?))).map(state).collect()
+    input.view.shares(&gpu.uuid).map(state).collect()
 }
 
 /// The instance is the one in an earlier status.
@@ -235,7 +237,7 @@ fn is_foreign_to_shares(
     owners: &Owners,
     pod: &DeviceOwner,
 ) -> Option<bool> {
-    let mut shares = input.view.devices.iter().filter(|d| d.gpu_uuid == gpu.uuid && d.share.is_some()).peekable();
+    let mut shares = input.view.shares(&gpu.uuid).map(|(device, _)| device).peekable();
     shares.peek()?;
     let mut here = owners.iter().filter(|(id, _)| id.uuid() == gpu.uuid);
     let has_share = here.any(|(_, owner)| (&owner.namespace, &owner.pod) == (&pod.namespace, &pod.pod));
@@ -251,8 +253,7 @@ fn devices(gpus: &[GpuState]) -> String {
 
 /// `0: 1g.10gb@0 3g.40gb@4; 1: whole; 2: 4 shares`.
 fn layout(inventory: &Inventory, view: &DeviceView) -> String {
-    let shares =
-        |gpu: &ObservedGpu| view.devices.iter().filter(|d| d.gpu_uuid == gpu.uuid && d.share.is_some()).count();
+    let shares = |gpu: &ObservedGpu| view.shares(&gpu.uuid).count();
     let line = |gpu: &ObservedGpu| {
         let layout = match (gpu.mig_enabled(), gpu.instances.as_slice()) {
             (false, _) if shares(gpu) > 0 => format!("{} shares", shares(gpu)),

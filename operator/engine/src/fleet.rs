@@ -15,6 +15,7 @@ use crate::{
     liveness::{AgentPod, GRACE_PERIOD, Liveness, SLOT_TIMEOUT, liveness},
     mig_manager::{MigConfigs, is_engaged},
     ownership::{DRA_DRIVER, OwnershipSigns, conflicting_owner},
+    plugin::PluginConfigs,
     projection::{SlimNode, SlimPod, SlimSlice},
 };
 
@@ -40,6 +41,8 @@ pub struct Fleet {
     pub pods: BTreeMap<PodName, Arc<SlimPod>>,
     /// Layouts that are published for NVIDIA's MIG manager.
     pub mig_configs: MigConfigs,
+    /// Configs that are published for NVIDIA's device plugin.
+    pub plugin_configs: PluginConfigs,
     /// The agent's pods by node; `None`: they are not watched, and liveness follows from Node and `GpuNode` alone.
     pub agent_pods: Option<BTreeMap<String, AgentPod>>,
 }

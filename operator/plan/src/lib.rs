@@ -18,6 +18,7 @@ mod input;
 mod names;
 mod ownership;
 mod planner;
+mod plugin_shares;
 mod problem;
 mod result;
 mod search;

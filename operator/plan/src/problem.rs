@@ -132,13 +132,15 @@ pub enum Problem {
     },
     /// A pool that the agent does not partition and advertise lists a share, which only the agent serves.
     #[error(
-        "pool {pool} lists profile {profile}, which is a share of a GPU, and only the agent serves shares: remove the profile from spec.profiles, or set spec.advertiser and spec.partitioner of the pool to Agent"
+        "pool {pool} lists profile {profile}, which is a share of a GPU: {why}; or set spec.advertiser and spec.partitioner of the pool to Agent"
     )]
     ShareNotServed {
         /// The profile.
         profile: ProfileName,
         /// The pool.
         pool: PoolName,
+        /// The reason, and what to write instead.
+        why: String,
     },
     /// No board of a pool has room for one share of a profile.
     #[error(

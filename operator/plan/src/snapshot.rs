@@ -52,10 +52,22 @@ pub struct Pool {
     pub read_only: bool,
     /// NVIDIA's device plugin advertises the devices, each under NVIDIA's resource.
     pub by_plugin: bool,
-    /// The agent partitions and advertises, so that it can serve shares.
-    pub serves_shares: bool,
+    /// What serves shares of its GPUs.
+    pub shares: SharesBy,
     /// The last GPU of a profile may be changed although the profile is in use.
     pub allow_outage: bool,
+}
+
+/// What serves shares of a pool's GPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SharesBy {
+    /// Nothing: the agent does not partition the GPUs.
+    #[default]
+    Nothing,
+    /// The agent: each GPU has shares of its own.
+    Agent,
+    /// NVIDIA's device plugin: all GPUs of a node without MIG have the same number of time-slices, or none.
+    NvidiaDevicePlugin,
 }
 
 /// What decides the layout of a pool.

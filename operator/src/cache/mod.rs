@@ -89,6 +89,8 @@ pub struct Caches {
     pub refusals: Refusals,
     /// The layouts for NVIDIA's MIG manager: one object.
     pub mig_config: Store<ConfigMap>,
+    /// The configs for NVIDIA's device plugin: one object.
+    pub plugin_configs: Store<ConfigMap>,
     /// Image pull secrets of tenants, where the chart allows any.
     pub pulls: PullCaches,
 }
@@ -107,6 +109,7 @@ impl Caches {
     pub fn start(client: &Client, locations: &Locations, triggers: &Triggers, with_slices: bool) -> Self {
         let of_operator = format!("{}={}", names::MANAGED_BY_LABEL, names::MANAGED_BY);
         let mig_config = Api::namespaced(client.clone(), locations.layouts());
+        let plugin_configs = Api::namespaced(client.clone(), locations.plugin_configs());
         let api_server = Api::namespaced(client.clone(), api_endpoints::NAMESPACE);
         let api_server_slices = Api::namespaced(client.clone(), api_endpoints::NAMESPACE);
         Self {
@@ -153,6 +156,9 @@ impl Caches {
             mig_config: Watch::new("configmaps", mig_config, projected::<ConfigMap>)
                 .fields(&format!("metadata.name={}", names::MIG_CONFIG_MAP))
                 .start(triggers.fleet()),
+            plugin_configs: Watch::new("configmaps", plugin_configs, projected::<ConfigMap>)
+                .fields(&format!("metadata.name={}", names::DEVICE_PLUGIN_CONFIG_MAP))
+                .start(triggers.fleet()),
             pulls: PullCaches::start(client, locations, triggers),
         }
     }
@@ -190,6 +196,7 @@ impl Caches {
         waiting("events");
         self.refusals.wait_until_ready().await;
         self.mig_config.wait_until_ready(&waiting).await;
+        self.plugin_configs.wait_until_ready(&waiting).await;
         self.pulls.ready(&waiting).await;
     }
 }

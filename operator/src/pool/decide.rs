@@ -18,6 +18,7 @@ use super::{
     node_specs::{self, GpuWork},
     node_views::NodeViews,
     ownership::Ownership,
+    plugin_configs::{self, ConfigsWrite},
     profile_status, silence, status,
     taints::{self, TaintChange},
     view,
@@ -45,6 +46,8 @@ pub struct FleetDecision {
     pub mig_manager_requests: BTreeMap<NodeName, MigManagerRequest>,
     /// Layouts for NVIDIA's MIG manager, if they differ from the published ones.
     pub mig_configs: Option<MigConfigs>,
+    /// Configs for NVIDIA's device plugin, if the published ones lack any.
+    pub plugin_configs: Option<ConfigsWrite>,
     /// What tenants need to know.
     pub view: FleetView,
     /// Status of pools that differs.
@@ -109,6 +112,7 @@ pub fn decide(cached: &Inventory<'_>, Remembered { planner, views }: &mut Rememb
         taints: taints::taints(inventory, ownership),
         mig_manager_requests: mig_manager::requests(&mig_managers),
         mig_configs: mig_manager::configs(fleet, &mig_managers),
+        plugin_configs: plugin_configs::write(fleet, ownership),
         view: view::view(&seen, plan.snapshot),
         pools: pools.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),
         profiles: profiles.filter(|(p, s)| p.status.as_ref() != Some(s)).map(|(p, s)| (p.name_any(), s)).collect(),

@@ -5,6 +5,7 @@ use gputenancy_engine::{
     fleet::{Fleet, dra_node},
     liveness::agent_pods,
     mig_manager::MigConfigs,
+    plugin::PluginConfigs,
 };
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
@@ -28,6 +29,7 @@ pub fn read(caches: &Caches) -> Fleet {
             .map(|p| (PodName { namespace: p.namespace().unwrap_or_default().into(), name: p.name_any() }, p))
             .collect(),
         mig_configs: mig_configs(&caches.mig_config),
+        plugin_configs: plugin_configs(&caches.plugin_configs),
         agent_pods: caches.agent_pods.as_ref().map(|pods| agent_pods(pods.state().iter().map(|p| &**p))),
     }
 }
@@ -41,4 +43,10 @@ fn mig_configs(store: &Store<ConfigMap>) -> MigConfigs {
     let objects = store.state();
     let text = objects.first().and_then(|c| c.data.as_ref()?.get(names::MIG_CONFIG_KEY));
     text.map(|t| MigConfigs::parse(t)).and_then(Result::ok).unwrap_or_default()
+}
+
+/// The configs that are published for NVIDIA's device plugin.
+fn plugin_configs(store: &Store<ConfigMap>) -> PluginConfigs {
+    let objects = store.state();
+    objects.first().and_then(|c| c.data.as_ref()).map(PluginConfigs::parse).unwrap_or_default()
 }

@@ -7,9 +7,9 @@ use kube::ResourceExt as _;
 
 use super::{
     agents, canary, devices::NodeDevices, fleet_plan::FleetPlan, inventory::Inventory, mig_manager,
-    node_specs::plugin_observation, node_views::NodeViews, ownership::Ownership,
+    node_specs::plugin_observation, node_views::NodeViews, ownership::Ownership, plugin_configs,
 };
-use crate::plan::{self, GpuKey, GpuPlan, NodeName, PodName, PoolName, TenantFacts};
+use crate::plan::{self, GpuKey, GpuPlan, NodeName, Plan, PodName, PoolName, TenantFacts};
 use gputenancy_engine::{
     change::{
         self, CanaryPod, ChangeCandidate, ChangeDecision, ChangeObservation, EvictionNotice, MigManagerContext, Policy,
@@ -75,15 +75,11 @@ pub fn decisions(inputs: &ChangeInputs<'_>, views: &NodeViews) -> BTreeMap<GpuKe
     };
     let mut decisions: BTreeMap<_, _> = busy.into_iter().filter_map(|gpu| decide(gpu, true)).collect();
     for name in mig_managers.keys() {
-        let node = GpuKey { node: name.as_str().into(), uuid: "".into() }..;
-        let here = decisions.range(node.clone()).take_while(|(k, _)| k.node.as_str() == name);
-        let here: BTreeMap<&str, &ChangeDecision> = here.map(|(k, d)| (k.uuid.as_str(), d)).collect();
-        let again = repartitions.range(node.clone()).take_while(|(k, _)| k.node.as_str() == name);
-        let again = again.map(|(k, _)| k.uuid.as_str()).collect();
-        if fleet.gpu_nodes.get(name).is_some_and(|n| mig_manager::partitions_too_early(n, &here, &again)) {
-            let gpus = plan.gpus.range(node).take_while(|(k, _)| k.node.as_str() == name);
-            decisions.extend(gpus.filter_map(|gpu| decide(gpu, false)));
-        }
+        let again = repartitions.keys().filter(|k| k.node.as_str() == name).map(|k| k.uuid.as_str()).collect();
+        wait_for_others(fleet, plan, name, &again, &mut decisions, &decide);
+    }
+    for name in plugin_configs::whole_nodes(fleet, plan) {
+        wait_for_others(fleet, plan, name, &BTreeSet::new(), &mut decisions, &decide);
     }
     for decision in decisions.values_mut() {
         let notices = std::mem::take(&mut decision.notices).into_iter().map(|notice| {
@@ -93,6 +89,25 @@ pub fn decisions(inputs: &ChangeInputs<'_>, views: &NodeViews) -> BTreeMap<GpuKe
         decision.notices = notices.collect();
     }
     decisions
+}
+
+/// Where a node changes as a whole: an idle GPU waits until all others that have to change are idle as well.
+fn wait_for_others(
+    fleet: &Fleet,
+    plan: &Plan,
+    name: &str,
+    again: &BTreeSet<&str>,
+    decisions: &mut BTreeMap<GpuKey, ChangeDecision>,
+    decide: &dyn Fn((&GpuKey, &GpuPlan), bool) -> Option<(GpuKey, ChangeDecision)>,
+) {
+    let node = GpuKey { node: name.into(), uuid: "".into() }..;
+    let here = decisions.range(node.clone()).take_while(|(k, _)| k.node.as_str() == name);
+    let here: BTreeMap<&str, &ChangeDecision> = here.map(|(k, d)| (k.uuid.as_str(), d)).collect();
+    if fleet.gpu_nodes.get(name).is_some_and(|n| mig_manager::partitions_too_early(n, &here, again)) {
+        let gpus = plan.gpus.range(node).take_while(|(k, _)| k.node.as_str() == name);
+        let waiting: Vec<_> = gpus.filter_map(|gpu| decide(gpu, false)).collect();
+        decisions.extend(waiting);
+    }
 }
 
 fn decision(
@@ -117,11 +132,9 @@ fn decision(
         Some(Ok(window)) => *window,
         _ => Window::Closed { next: None },
     };
-    let mig_manager = mig_managers.get(name).map(|m| MigManagerContext {
-        state: &m.state,
-        others_idle,
-        recreate: plan.repartitions.get(key).map(String::as_str),
-    });
+    let mig_manager = mig_managers
+        .get(name)
+        .map(|m| MigManagerContext { state: &m.state, recreate: plan.repartitions.get(key).map(String::as_str) });
     let liveness = fleet.liveness(name);
     let mut decision = change::step(&ChangeObservation {
         now: inventory.now,
@@ -135,6 +148,7 @@ fn decision(
         canaries: &shared.canaries,
         pods: &pods,
         policy: &Policy { window, canary: pool.spec.verify.canary.clone(), ..Policy::from(&pool.spec.disruption) },
+        others_idle,
         agent_alive: liveness.is_alive(),
         alive_since: liveness.since.filter(|_| liveness.is_alive()),
         mig_manager,
@@ -278,9 +292,14 @@ fn admitted<'a>(inputs: &ChangeInputs<'a>) -> BTreeSet<&'a GpuKey> {
         let mut nodes = candidates.iter().filter_map(|c| fleet.gpu_nodes.get(c.gpu.node.as_str()));
         nodes.any(|node| is_managed(node))
     };
+    let shared = plugin_configs::whole_nodes(fleet, plan.plan);
     let admit = |(pool, candidates): (&PoolName, Vec<ChangeCandidate<&'a GpuKey>>)| {
         Some(if managed(&candidates) {
             change::admit_node(&candidates, &plan.repartitions)
+        } else if candidates.iter().any(|c| shared.contains(c.gpu.node.as_str())) {
+            // the rest of a node joins at any time: its config holds for all GPUs
+            let joining = candidates.iter().filter(|c| c.wanted && !c.blocked);
+            change::admit_node(&candidates, &joining.map(|c| (c.gpu.clone(), String::new())).collect())
         } else {
             change::admit(&candidates, &limit(pool)?)
         })

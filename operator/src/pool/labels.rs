@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use gputenancy_crds::{ChangePhase, GpuNode, names};
 use kube::ResourceExt as _;
 
-use super::{discovery, node_views::NodeViews, ownership::Ownership};
+use super::{discovery, node_views::NodeViews, ownership::Ownership, plugin_configs};
 use crate::plan::NodeName;
-use gputenancy_engine::fleet::Fleet;
+use gputenancy_engine::{fleet::Fleet, plugin::is_key};
 
 /// Value of the label `layout.state` while a GPU of the node changes.
 const CHANGING: &str = "changing";
@@ -27,6 +27,8 @@ pub fn labels(fleet: &Fleet, ownership: &Ownership, views: &NodeViews) -> BTreeM
         let mut wanted = Labels::new();
         if let ([pool], Some(gpu_node)) = (ownership.pools_of(&key), gpu_node) {
             wanted.insert(names::POOL_LABEL.to_owned(), pool.to_string());
+            let config = plugin_configs::label(fleet, pool.as_str(), (&key, gpu_node));
+            wanted.extend(config.map(|config| (names::DEVICE_PLUGIN_CONFIG_LABEL.to_owned(), config)));
             if !gpu_node.spec.gpus.is_empty() {
                 let state = state(gpu_node);
                 wanted.insert(names::LAYOUT_STATE_LABEL.to_owned(), state.to_owned());
@@ -52,7 +54,9 @@ pub fn unwanted<'a>(labels: &'a Labels, wanted: &'a Labels) -> impl Iterator<Ite
     // an agent that is gone does not take the mark of simulation with it
     let owned = [names::POOL_LABEL, names::LAYOUT_LABEL, names::LAYOUT_STATE_LABEL];
     let present = labels.keys().map(String::as_str);
-    present.filter(move |l| (owned.contains(l) || discovery::owns(labels, l)) && !wanted.contains_key(*l))
+    // an administrator's own config stays
+    let config = |l: &str| l == names::DEVICE_PLUGIN_CONFIG_LABEL && labels.get(l).is_some_and(|value| is_key(value));
+    present.filter(move |l| (owned.contains(l) || config(l) || discovery::owns(labels, l)) && !wanted.contains_key(*l))
 }
 
 fn state(node: &GpuNode) -> &'static str {

@@ -16,6 +16,7 @@ mod mig_manager;
 mod node_specs;
 mod node_views;
 mod ownership;
+mod plugin_configs;
 mod profile_status;
 mod silence;
 mod status;
@@ -48,6 +49,7 @@ use gputenancy_engine::fleet::{Fleet, Refusals};
 use inventory::Inventory;
 pub(crate) use taints::without_ours;
 pub use tolerated::Tolerated;
+pub use write::Namespaces;
 use write::{Finished, FleetWriter, NodeState, ObjectWrite, Target, WriteQueue};
 
 /// Debounce: triggers within this time make one decision.
@@ -85,11 +87,10 @@ struct Memory {
 }
 
 impl Controller {
-    /// A controller that publishes the result for tenants in `view`; `home` is the operator's namespace, `layouts` that of the layouts for
-    /// NVIDIA's MIG manager.
+    /// A controller that publishes the result for tenants in `view`.
     pub fn new(
         caches: Caches,
-        (home, layouts): (String, String),
+        namespaces: Namespaces,
         tolerated: Tolerated,
         writer: Writer,
         publisher: Publisher,
@@ -98,7 +99,7 @@ impl Controller {
     ) -> Self {
         Self {
             caches,
-            writer: Arc::new(FleetWriter { writer, publisher, metrics, home, layouts }),
+            writer: Arc::new(FleetWriter { writer, publisher, metrics, namespaces }),
             view,
             memory: Memory::default(),
             queue: WriteQueue::default(),
@@ -159,7 +160,8 @@ impl Controller {
     /// Decides once, and queues the writes; answers when to decide again even if nothing changes.
     async fn reconcile(&mut self) -> Option<Instant> {
         let begun = Instant::now();
-        let (caches, tolerated, home) = (self.caches.clone(), self.tolerated.clone(), self.writer.home.clone());
+        let (caches, tolerated, home) =
+            (self.caches.clone(), self.tolerated.clone(), self.writer.namespaces.home.clone());
         let mut memory = std::mem::take(&mut self.memory);
         let (failing, writing) = (self.queue.failing(), self.queue.writing());
         // a large fleet takes longer than probes and the lease may wait

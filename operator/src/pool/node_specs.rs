@@ -116,8 +116,9 @@ pub fn plugin_observation<'a>(
 ) -> Option<PluginObservation<'a>> {
     let node = inventory.fleet.nodes.get(gpu_node.metadata.name.as_deref()?)?;
     let mark = node.annotations().get(names::CORDONED).map(String::as_str);
+    let config = node.labels().get(names::DEVICE_PLUGIN_CONFIG_LABEL).map(String::as_str);
     let (now, unschedulable) = (inventory.now, node.spec.unschedulable);
-    Some(PluginObservation { now, node: gpu_node, pooled, unschedulable, mark })
+    Some(PluginObservation { now, node: gpu_node, pooled, unschedulable, mark, config })
 }
 
 /// What is done where NVIDIA's plugin advertises.

@@ -1,6 +1,7 @@
 //! Passes over fleets made by hand.
 
 mod large_fleet;
+mod plugin_configs;
 mod silent_agents;
 
 use std::{
@@ -68,6 +69,7 @@ fn fleet(pools: &[&str]) -> Fleet {
         dra: BTreeSet::new(),
         pods: BTreeMap::new(),
         mig_configs: gputenancy_engine::mig_manager::MigConfigs::default(),
+        plugin_configs: gputenancy_engine::plugin::PluginConfigs::default(),
         agent_pods: None,
     }
 }

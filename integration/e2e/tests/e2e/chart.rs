@@ -93,6 +93,7 @@ fn chart_templates_match_snapshots() {
         "agent",
         "agent-rbac",
         "mig-manager",
+        "device-plugin",
         "canary",
         "tenant-roles",
         "policies",

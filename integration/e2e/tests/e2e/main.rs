@@ -39,6 +39,7 @@ mod mig_manager;
 mod mps;
 mod multi_tenancy_benchmarks;
 mod nvidia_plugin;
+mod nvidia_plugin_shares;
 mod plan_preview;
 mod policies;
 mod priority_classes;

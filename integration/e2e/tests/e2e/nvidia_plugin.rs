@@ -31,7 +31,7 @@ async fn nvidia_plugin_node_is_cordoned_only_during_a_change() {
 }
 
 /// Removes plugin and cordons for the next test.
-async fn clean_up(world: &World) -> Result<()> {
+pub(crate) async fn clean_up(world: &World) -> Result<()> {
     world.kubectl(&["delete", "namespace", "nvidia", "--ignore-not-found", "--wait"]).await?;
     world.kubectl(&["uncordon", NODE, OTHER]).await.map(drop)
 }
@@ -130,18 +130,25 @@ async fn change_under_nvidias_plugin(world: &World) -> Result<()> {
 /// NVIDIA's device plugin as a `DaemonSet` of its usual label. It runs in the node's mount namespace, which has the
 /// simulated driver and the toolset.
 fn plugin() -> Vec<Value> {
+    plugin_with("", "--mig-strategy=mixed")
+}
+
+/// As [`plugin`], with these options; `before` is run first, with the token of the pod's service account in `TOKEN`.
+pub(crate) fn plugin_with(before: &str, options: &str) -> Vec<Value> {
     let root = product::root();
     let path = |of: &str| root.join(of).display().to_string();
     let (tools, driver) = (path("target/toolset/bin"), "/run/nvidia/driver");
     let script = format!(
-        "set -e; mkdir -p /run/device-plugin/mnt; \
+        "set -e; mkdir -p /run/device-plugin/mnt; {before} \
          {nvsim} --state {driver}/run/nvsim materialize --root /run/device-plugin --driver-root {driver}; \
-         exec {with} /run/device-plugin {tools}/nvidia-device-plugin --mig-strategy=mixed \
+         exec {with} /run/device-plugin {tools}/nvidia-device-plugin {options} \
          --device-discovery-strategy=nvml --device-list-strategy=envvar --driver-root-ctr-path={driver} \
          --nvidia-driver-root={driver} --nvidia-dev-root=/ --nvidia-cdi-hook-path={tools}/nvidia-cdi-hook",
         nvsim = path("target/debug/nvsim"),
         with = path("integration/nvml-sim/tests/with-driver"),
     );
+    let enter = "export TOKEN=$(cat /var/run/secrets/kubernetes.io/serviceaccount/token); \
+                 exec /bin/nsenter -t 1 -m -- /bin/sh -c \"$0\"";
     let labels = json!({"app": "nvidia-device-plugin-daemonset"});
     let enforce = json!({"pod-security.kubernetes.io/enforce": "privileged"});
     vec![
@@ -155,7 +162,7 @@ fn plugin() -> Vec<Value> {
                     "nodeSelector": {"kubernetes.io/hostname": NODE}, "tolerations": [{"operator": "Exists"}],
                     "containers": [{
                         "name": "plugin", "image": "lab.local/busybox:1", "imagePullPolicy": "Never",
-                        "command": ["/bin/nsenter", "-t", "1", "-m", "--", "/bin/sh", "-c", script],
+                        "command": ["/bin/sh", "-c", enter, script],
                         "securityContext": {"privileged": true},
                     }],
                 }},
@@ -165,7 +172,7 @@ fn plugin() -> Vec<Value> {
 }
 
 /// Pods that own a device without using it.
-fn sleeping_pods(namespace: &str, resource: &str, replicas: i64) -> Value {
+pub(crate) fn sleeping_pods(namespace: &str, resource: &str, replicas: i64) -> Value {
     let mut spec = restricted_spec(json!({
         "name": "w", "image": "lab.local/busybox:1", "imagePullPolicy": "Never", "command": ["/bin/sleep", "86400"],
         "resources": {"limits": {resource: "1"}},

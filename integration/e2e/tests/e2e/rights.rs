@@ -80,6 +80,7 @@ fn listed(pull_secrets: &[&str], wake_controllers: bool, owners_read_tenant: boo
     let locations = Locations {
         namespace: NAMESPACE.into(),
         mig_config_namespace: None,
+        device_plugin_config_namespace: None,
         lease_name: LEASE.into(),
         pull_secrets: pull_secrets.iter().map(|n| (*n).to_owned()).collect(),
         wake_controllers,
@@ -91,7 +92,7 @@ fn listed(pull_secrets: &[&str], wake_controllers: bool, owners_read_tenant: boo
 }
 
 fn installed(sets: &[&str]) -> Vec<Role> {
-    ["operator-rbac.yaml", "mig-manager.yaml", "agent-rbac.yaml"]
+    ["operator-rbac.yaml", "mig-manager.yaml", "device-plugin.yaml", "agent-rbac.yaml"]
         .iter()
         .flat_map(|f| roles(&rendered(f, sets)))
         .collect()
@@ -203,7 +204,8 @@ impl Programs {
         let missing: Vec<Right> = listed(PULLS.1, true, true)
             .into_iter()
             .filter(|right| {
-                right.role.contains(program) || (program == "operator" && right.role.contains("mig-config"))
+                let extra = ["mig-config", "device-plugin"].iter().any(|role| right.role.contains(role));
+                right.role.contains(program) || (program == "operator" && extra)
             })
             .filter(|right| stderr.contains(&right.missing()))
             .collect();

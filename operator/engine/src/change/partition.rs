@@ -14,11 +14,15 @@ use super::{
 
 /// Requests the new layout from the agent, or for the whole node from NVIDIA's MIG manager.
 pub(super) fn request(ctx: &ChangeContext<'_>, mut draft: Draft<'_>, to: &Layout) -> ChangeDecision {
-    if ctx.observation.mig_manager.as_ref().is_some_and(|m| !m.others_idle) {
+    if !ctx.observation.others_idle {
         draft.phase(ChangePhase::Idle);
-        return draft.done(
-            "idle; NVIDIA's MIG manager partitions the node as a whole: waiting until its other changing GPUs are idle too",
-        );
+        let as_a_whole = match ctx.observation.mig_manager {
+            Some(_) => "MIG manager partitions",
+            None => "device plugin shares",
+        };
+        return draft.done(format!(
+            "idle; NVIDIA's {as_a_whole} the node as a whole: waiting until its other changing GPUs are idle too"
+        ));
     }
     draft.layout(to).hold(ctx.added(to)).phase(ChangePhase::Partitioning).requeue_at(partition_deadline(ctx));
     draft.done("the agent is partitioning the GPU")

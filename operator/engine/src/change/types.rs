@@ -39,6 +39,8 @@ pub struct ChangeObservation<'a> {
     pub agent_alive: bool,
     /// Since when it has been, as far as it is known: time limits of a change do not run while its agent is away.
     pub alive_since: Option<Timestamp>,
+    /// Where the node changes as a whole: all its other GPUs that have to change are idle as well.
+    pub others_idle: bool,
     /// Where NVIDIA's MIG manager partitions the node.
     pub mig_manager: Option<MigManagerContext<'a>>,
     /// The pool's limit of simultaneous changes allows a new one, see [`super::admit`].
@@ -50,8 +52,6 @@ pub struct ChangeObservation<'a> {
 pub struct MigManagerContext<'a> {
     /// What became of the request.
     pub state: &'a MigManagerState,
-    /// All other GPUs of the node that have to be partitioned are idle as well.
-    pub others_idle: bool,
     /// Why the GPU is recreated though its layout stays, if it is.
     pub recreate: Option<&'a str>,
 }

@@ -3,8 +3,12 @@
 //!
 //! Everything is derived from the node, its `GpuNode` and the annotation of our cordon: there is no other state.
 
+mod config;
+
 use gputenancy_crds::{Advertiser, AgentStep, Change, ChangePhase, GpuNode, GpuState};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+pub use config::{Inexpressible, PluginConfig, PluginConfigs, is_key};
 
 /// A pod that was bound just before the cordon has reached kubelet after this time.
 const LANDING: SignedDuration = SignedDuration::from_secs(5);
@@ -24,6 +28,8 @@ pub struct PluginObservation<'a> {
     pub unschedulable: bool,
     /// Annotation on the Node: the time of our cordon.
     pub mark: Option<&'a str>,
+    /// Label of the Node that selects the plugin's config.
+    pub config: Option<&'a str>,
 }
 
 /// What to do with the node's cordon.
@@ -76,6 +82,10 @@ pub fn step(seen: &PluginObservation<'_>) -> PluginDecision {
     };
     if cordon.is_some() || changes.is_empty() {
         return PluginDecision { cordon, ..PluginDecision::default() };
+    }
+    // a plugin that restarts before its config is selected would read the last one
+    if !PluginConfig::of(seen.node).is_ok_and(|config| config.is_selected(seen.config)) {
+        return PluginDecision::default();
     }
     let landing = Some(landed(seen)).filter(|at| *at > seen.now);
     let stale = changes.iter().filter_map(|(uuid, change)| stale(seen, uuid, change)).max();

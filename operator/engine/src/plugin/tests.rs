@@ -25,7 +25,7 @@ fn node(advertiser: &str, phase: Option<&str>, listed: bool) -> GpuNode {
 
 fn steps(node: &GpuNode, now: i64, unschedulable: bool, mark: Option<i64>) -> PluginDecision {
     let mark = mark.map(|second| at(second).to_string());
-    step(&PluginObservation { now: at(now), node, pooled: true, unschedulable, mark: mark.as_deref() })
+    step(&PluginObservation { now: at(now), node, pooled: true, unschedulable, mark: mark.as_deref(), config: None })
 }
 
 const THEIRS: &str = "NvidiaDevicePlugin";
@@ -54,7 +54,14 @@ fn own_cordon_is_lifted_when_no_change_is_left() {
 fn node_that_leaves_its_pool_during_a_change_is_uncordoned() {
     let node = node(THEIRS, Some("Verifying"), false);
     let mark = at(90).to_string();
-    let left = PluginObservation { now: at(200), node: &node, pooled: false, unschedulable: true, mark: Some(&mark) };
+    let left = PluginObservation {
+        now: at(200),
+        node: &node,
+        pooled: false,
+        unschedulable: true,
+        mark: Some(&mark),
+        config: None,
+    };
     assert_eq!(step(&left), PluginDecision { cordon: Some(CordonAction::Lift), ..PluginDecision::default() });
 }
 
@@ -73,7 +80,14 @@ fn deleted_pool_loses_its_cordon_and_keeps_an_administrators() {
                 (false, Some(_)) => Some(CordonAction::Unmark),
                 _ => None,
             };
-            let left = step(&PluginObservation { now: at(200), node: &node, pooled: false, unschedulable, mark });
+            let left = step(&PluginObservation {
+                now: at(200),
+                node: &node,
+                pooled: false,
+                unschedulable,
+                mark,
+                config: None,
+            });
             assert_eq!(
                 left,
                 PluginDecision { cordon: expected.clone(), ..PluginDecision::default() },
@@ -81,7 +95,14 @@ fn deleted_pool_loses_its_cordon_and_keeps_an_administrators() {
             );
             // carried out: only who had cordoned it without us still has
             let (unschedulable, mark) = (unschedulable && mark.is_none(), None);
-            let after = step(&PluginObservation { now: at(201), node: &node, pooled: false, unschedulable, mark });
+            let after = step(&PluginObservation {
+                now: at(201),
+                node: &node,
+                pooled: false,
+                unschedulable,
+                mark,
+                config: None,
+            });
             assert_eq!(after, PluginDecision::default(), "{phase:?} {expected:?}");
         }
     }
@@ -92,7 +113,7 @@ fn node_is_closed_only_after_bound_pods_have_arrived() {
     let node = node(THEIRS, Some("Held"), true);
     let mark = at(100).to_string();
     let closed_at = |now, unschedulable, mark| {
-        closed(&PluginObservation { now: at(now), node: &node, pooled: true, unschedulable, mark })
+        closed(&PluginObservation { now: at(now), node: &node, pooled: true, unschedulable, mark, config: None })
     };
     assert_eq!(closed_at(104, true, Some(mark.as_str())), Some(false));
     assert_eq!(closed_at(105, true, Some(mark.as_str())), Some(true));

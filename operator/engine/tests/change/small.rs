@@ -101,6 +101,7 @@ impl World {
             policy: &self.policy,
             agent_alive: self.alive,
             alive_since: self.alive_since,
+            others_idle: true,
             mig_manager: None,
             may_start: self.may_start,
         })

@@ -246,6 +246,7 @@ impl World {
             policy: &self.policy,
             agent_alive: self.agent_alive(),
             alive_since: Some(self.alive_since),
+            others_idle: true,
             mig_manager: None,
             may_start: true,
         });

@@ -9,6 +9,7 @@ use crate::{
     board::Shape,
     fleet::{BoardOptions, Fleet, GpuClass, ProfileId},
     names::{PoolName, ProfileName},
+    plugin_shares,
     problem::Problem,
     search::{FleetDecision, at},
     snapshot::{Availability, Pool},
@@ -96,8 +97,8 @@ fn not_offered(
         return Some(Problem::PoolProfileNotFound { pool: pool.clone(), profile: profile.clone() });
     };
     let id = fleet.profiles.find(profile)?;
-    if matches!(found.shape, Shape::Share(_)) && !rules.serves_shares {
-        return Some(Problem::ShareNotServed { profile: profile.clone(), pool: pool.clone() });
+    if let Some(why) = plugin_shares::refusal(fleet.snapshot, rules, profile) {
+        return Some(Problem::ShareNotServed { profile: profile.clone(), pool: pool.clone(), why });
     }
     if here.is_empty() || here.iter().any(|(_, o)| o.offer(id).is_some()) {
         return None;

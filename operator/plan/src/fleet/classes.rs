@@ -112,7 +112,11 @@ impl<'a> GpuClass<'a> {
         profiles: &ProfileIndex<'_>,
     ) -> Self {
         let base = devices::base(gpu, options, profiles);
-        let base = if rule == Rule::Keep { base } else { base.map(|layout| replicas::refreshed(layout, gpu, options)) };
+        let base = match rule {
+            Rule::Keep => base,
+            _ if pool_rules.by_plugin => replicas::by_plugin(base, options),
+            _ => base.map(|layout| replicas::refreshed(layout, gpu, options)),
+        };
         let kept: Vec<_> = likeness.used.iter().map(|u| u.excess.map(|excess| profiles.len() + excess)).collect();
         let (supply, evict) = devices::supplied(base.as_deref(), (gpu, base.as_deref(), &kept), profiles);
         let in_use = gpu.used.iter().filter_map(|u| profiles.by_resource(&u.resource)).collect();

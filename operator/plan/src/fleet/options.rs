@@ -7,6 +7,7 @@ use gputenancy_crds::names;
 use super::profiles::{ProfileId, ProfileIndex};
 use crate::{
     board::{BoardGeometry, PARTS, Shape, ShareOffer},
+    plugin_shares,
     snapshot::{Pool, Snapshot},
 };
 
@@ -41,8 +42,7 @@ impl<'a> BoardOptions<'a> {
             }
             let (mig, shares, share, default) = match &profile.shape {
                 Shape::Whole => (None, None, PARTS, Some(names::WHOLE_GPU_RESOURCE.to_owned())),
-                // only the agent serves shares
-                Shape::Share(_) if !pool.serves_shares => continue,
+                Shape::Share(_) if plugin_shares::refusal(snapshot, pool, name).is_some() => continue,
                 Shape::Share(shape) => {
                     let Some(offer) = board.share(shape) else { continue };
                     (None, Some(offer), board.weight(&offer), None)

@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BTreeSet, sync::Arc};
 use gputenancy_crds::{Layout, MAX_SHARES, ShareGroup, Sharing};
 
 use super::options::BoardOptions;
-use crate::snapshot::Gpu;
+use crate::{plugin_shares, snapshot::Gpu};
 
 /// The layout with the present number of replicas and the present interval of its profile. Of a lower number the shares stay that are
 /// in use, those with the most important pods first.
@@ -22,6 +22,17 @@ pub(super) fn refreshed(layout: Arc<Layout>, gpu: &Gpu, options: &BoardOptions<'
     let group = ShareGroup { numbers, ..group.clone() };
     let sharing = Sharing { mode: sharing.mode, interval: offer.interval, shares: vec![group] };
     Arc::new(Layout { sharing: Some(sharing.sorted()), ..Layout::default() })
+}
+
+/// The layout where NVIDIA's plugin advertises: every GPU without MIG has the time-slices of the pool's profile, or none.
+pub(super) fn by_plugin(layout: Option<Arc<Layout>>, options: &BoardOptions<'_>) -> Option<Arc<Layout>> {
+    let wanted = match options.shares().next() {
+        _ if layout.as_ref().is_some_and(|l| l.mig) => return layout,
+        Some((_, offer)) => plugin_shares::layout(offer),
+        None if layout.as_ref().is_some_and(|l| l.sharing.is_some()) => Layout::default(),
+        None => return layout,
+    };
+    if layout.as_deref() == Some(&wanted) { layout } else { Some(Arc::new(wanted)) }
 }
 
 fn keep(group: &ShareGroup, wanted: usize, gpu: &Gpu) -> Vec<i32> {

@@ -7,7 +7,7 @@ use gputenancy_crds::{Advertiser, FixedLayout, GpuPool, LayoutMode, Partitioner,
 use super::selector;
 use crate::{
     problem::Problem,
-    snapshot::{Fixed, Mode, Pool, Spare},
+    snapshot::{Fixed, Mode, Pool, SharesBy, Spare},
 };
 
 pub(super) fn read(pool: &GpuPool, problems: &mut Vec<Problem>) -> Pool {
@@ -34,7 +34,11 @@ pub(super) fn read(pool: &GpuPool, problems: &mut Vec<Problem>) -> Pool {
         spare,
         read_only: pool.spec.partitioner == Partitioner::None,
         by_plugin: pool.spec.advertiser == Advertiser::NvidiaDevicePlugin,
-        serves_shares: pool.spec.advertiser.is_agent() && pool.spec.partitioner.is_agent(),
+        shares: match (pool.spec.partitioner.is_agent(), pool.spec.advertiser) {
+            (false, _) => SharesBy::Nothing,
+            (true, Advertiser::Agent) => SharesBy::Agent,
+            (true, Advertiser::NvidiaDevicePlugin) => SharesBy::NvidiaDevicePlugin,
+        },
         allow_outage: pool.spec.disruption.allow_outage,
     }
 }

@@ -10,6 +10,7 @@ mod incremental;
 mod optimum;
 mod order;
 mod planner;
+mod plugin_shares;
 mod program;
 mod properties;
 mod searched;

@@ -223,7 +223,7 @@ fn every_problem_names_object_number_and_remedy() {
     fleet = fleet.pool("r", &["mig-1g"]);
     fleet.pools[2].spec.node_selector = serde_json::from_value(json!({"matchLabels": {"pool": "q"}})).unwrap();
     fleet.pools[2].spec.profiles.push("turns".into());
-    fleet.pools[2].spec.advertiser = gputenancy_crds::Advertiser::NvidiaDevicePlugin;
+    fleet.pools[2].spec.partitioner = gputenancy_crds::Partitioner::None;
     fleet = fleet.mig("again", "1g.10gb");
     let (snapshot, mut all) = fleet.snapshot();
     all.extend(gputenancy_plan::plan(&snapshot).problems);

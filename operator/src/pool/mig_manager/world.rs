@@ -123,6 +123,7 @@ impl World {
             .into(),
             pods: BTreeMap::new(),
             mig_configs: MigConfigs::default(),
+            plugin_configs: gputenancy_engine::plugin::PluginConfigs::default(),
             agent_pods: None,
         };
         Self {

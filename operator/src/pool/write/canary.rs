@@ -12,7 +12,7 @@ use gputenancy_engine::change::CanaryRequest;
 
 /// Creates a canary pod; one that exists is the same.
 pub async fn create(node: NodeContext<'_>, request: CanaryRequest) -> Result<(), WriteError> {
-    let (writer, home) = (&node.writer.writer, &node.writer.home);
+    let (writer, home) = (&node.writer.writer, &node.writer.namespaces.home);
     let doing = format!("creating canary pod {}", request.name);
     let created = async {
         let pod = render(&request, node.name, home).map_err(kube::Error::SerdeError)?;

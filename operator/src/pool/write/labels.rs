@@ -11,6 +11,8 @@ use super::{
     repair::Repair,
     state::{NodeContext, NodeState},
 };
+use gputenancy_engine::plugin::is_key;
+
 use crate::{
     apply::Part,
     pool::{
@@ -33,6 +35,7 @@ pub async fn write(node: NodeContext<'_>, state: &mut NodeState, wanted: Labels)
             report_contest(node, &format!("labels of node {name}: {cause}")).await;
         }
     }
+    let replaced = replaced_config(node, state, &wanted);
     let applied = writer.apply_fields::<Node>(Part::Pool, name, fields).await;
     let applied = applied.map_err(failed("writing labels"))?;
     let unwanted = labels::unwanted(applied.labels(), &wanted);
@@ -42,7 +45,26 @@ pub async fn write(node: NodeContext<'_>, state: &mut NodeState, wanted: Labels)
         writer.merge(&Api::<Node>::all(writer.client()), name, &fields).await.map_err(failed("removing labels"))?;
     }
     state.labels.written(wanted, Timestamp::now());
+    if let Some(message) = replaced {
+        node.report(EventType::Warning, reasons::DEVICE_PLUGIN_CONFIG_REPAIRED, "Repair", message).await;
+    }
     Ok(Written::Done)
+}
+
+/// What is reported when another client has changed or removed the label that selects the config of NVIDIA's device plugin.
+fn replaced_config(node: NodeContext<'_>, state: &NodeState, wanted: &Labels) -> Option<String> {
+    let label = names::DEVICE_PLUGIN_CONFIG_LABEL;
+    let key = wanted.get(label)?;
+    let found = node.fleet.nodes.get(node.name.as_str())?.labels().get(label);
+    let written = || state.labels.value().is_some_and(|last| last.get(label) == Some(key));
+    let (found, changed) = match found {
+        Some(found) => (found.as_str(), found != key && (written() || !is_key(found))),
+        None => ("nothing", written()),
+    };
+    changed.then(|| {
+        let name = node.name;
+        format!("another client set {label} of node {name} to {found}; restored to {key}: edit the GpuPool or the GpuProfile instead")
+    })
 }
 
 /// Writes the pool's name as a label of the `GpuNode`, for a column of `kubectl get gpunodes`.

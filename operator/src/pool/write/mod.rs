@@ -10,6 +10,7 @@ mod mig_manager;
 mod node;
 mod object;
 mod plugin;
+mod plugin_configs;
 mod pods;
 mod queue;
 mod repair;
@@ -125,26 +126,36 @@ pub struct FleetWriter {
     pub publisher: Publisher,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// The operator's namespace: canary pods are there.
+    /// Namespaces of what it writes.
+    pub namespaces: Namespaces,
+}
+
+/// Namespaces of objects that decisions write.
+#[derive(Clone, Debug)]
+pub struct Namespaces {
+    /// The operator's: canary pods are there.
     pub home: String,
-    /// Namespace of the layouts for NVIDIA's MIG manager.
+    /// Of the layouts for NVIDIA's MIG manager.
     pub layouts: String,
+    /// Of the configs for NVIDIA's device plugin.
+    pub plugin_configs: String,
 }
 
 impl FleetWriter {
     async fn publish_layouts(&self, configs: &MigConfigs) -> Result<(), WriteError> {
         let text = configs.render()?;
+        let namespace = &self.namespaces.layouts;
         let object = ConfigMap {
             metadata: ObjectMeta {
                 name: Some(names::MIG_CONFIG_MAP.to_owned()),
-                namespace: Some(self.layouts.clone()),
+                namespace: Some(namespace.clone()),
                 ..ObjectMeta::default()
             },
             data: Some([(names::MIG_CONFIG_KEY.to_owned(), text)].into()),
             ..ConfigMap::default()
         };
         let applied = self.writer.apply(Part::MigManager, &object).await;
-        applied.map(drop).map_err(failed(format!("writing ConfigMap {}/{}", self.layouts, names::MIG_CONFIG_MAP)))
+        applied.map(drop).map_err(failed(format!("writing ConfigMap {namespace}/{}", names::MIG_CONFIG_MAP)))
     }
 
     async fn report(

@@ -16,11 +16,16 @@ use tracing::Instrument as _;
 use super::{
     FleetWriter, Outcome, Written, failed,
     node::{GpuNodeWrite, NodeWrite},
+    plugin_configs,
     state::{NodeContext, NodeState},
     status::{self, PoolWrite},
     within,
 };
-use crate::{apply::has_finalizer, plan::NodeName, pool::decide::FleetDecision};
+use crate::{
+    apply::has_finalizer,
+    plan::NodeName,
+    pool::{decide::FleetDecision, plugin_configs::ConfigsWrite},
+};
 use gputenancy_engine::{fleet::Fleet, mig_manager::MigConfigs};
 
 /// An object that decisions write, in the order in which they are written: GPUs first.
@@ -28,6 +33,8 @@ use gputenancy_engine::{fleet::Fleet, mig_manager::MigConfigs};
 pub enum Target {
     /// The layouts for NVIDIA's MIG manager.
     MigConfigs,
+    /// The configs for NVIDIA's device plugin.
+    PluginConfigs,
     /// A `GpuNode`, its GPUs and their pods.
     GpuNode(NodeName),
     /// A pool.
@@ -42,6 +49,7 @@ impl Display for Target {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::MigConfigs => f.write_str("layouts for NVIDIA's MIG manager"),
+            Self::PluginConfigs => f.write_str("configs for NVIDIA's device plugin"),
             Self::Pool(name) => write!(f, "GpuPool {name}"),
             Self::Profile(name) => write!(f, "GpuProfile {name}"),
             Self::Node(name) => write!(f, "Node {name}"),
@@ -60,7 +68,7 @@ impl Target {
     pub fn node(&self) -> Option<&NodeName> {
         match self {
             Self::Node(name) | Self::GpuNode(name) => Some(name),
-            Self::MigConfigs | Self::Pool(_) | Self::Profile(_) => None,
+            Self::MigConfigs | Self::PluginConfigs | Self::Pool(_) | Self::Profile(_) => None,
         }
     }
 
@@ -68,6 +76,7 @@ impl Target {
     pub fn controller(&self) -> &'static str {
         match self {
             Self::MigConfigs => "mig-configs",
+            Self::PluginConfigs => "plugin-configs",
             Self::Pool(_) => "pool",
             Self::Profile(_) => "profile",
             Self::Node(_) => "node",
@@ -77,7 +86,7 @@ impl Target {
 
     fn reference(&self, fleet: &Fleet) -> Option<ObjectReference> {
         match self {
-            Self::MigConfigs => None,
+            Self::MigConfigs | Self::PluginConfigs => None,
             Self::Pool(name) => fleet.pools.iter().find(|p| p.name_any() == *name).map(|p| p.object_ref(&())),
             Self::Profile(name) => fleet.profiles.iter().find(|p| p.name_any() == *name).map(|p| p.object_ref(&())),
             Self::Node(name) | Self::GpuNode(name) => fleet.gpu_nodes.get(name.as_str()).map(|n| n.object_ref(&())),
@@ -89,6 +98,8 @@ impl Target {
 pub enum ObjectWrite {
     /// The layouts for NVIDIA's MIG manager.
     MigConfigs(MigConfigs),
+    /// The configs for NVIDIA's device plugin.
+    PluginConfigs(ConfigsWrite),
     /// Finalizer and status of the pool of this name.
     Pool(String, PoolWrite),
     /// Status of the profile of this name.
@@ -119,6 +130,7 @@ impl ObjectWrite {
         let gpu_nodes = GpuNodeWrite::by_node(fleet, decision).into_iter();
         writes.extend(gpu_nodes.map(|(name, write)| Self::GpuNode(name, Box::new(write))));
         writes.extend(decision.mig_configs.take().map(Self::MigConfigs));
+        writes.extend(decision.plugin_configs.take().map(Self::PluginConfigs));
         writes.extend(std::mem::take(&mut decision.profiles).into_iter().map(|(name, s)| Self::Profile(name, s)));
         for pool in &fleet.pools {
             let name = pool.name_any();
@@ -134,6 +146,7 @@ impl ObjectWrite {
     fn target(&self) -> Target {
         match self {
             Self::MigConfigs(_) => Target::MigConfigs,
+            Self::PluginConfigs(_) => Target::PluginConfigs,
             Self::Pool(name, _) => Target::Pool(name.clone()),
             Self::Profile(name, _) => Target::Profile(name.clone()),
             Self::Node(name, _) => Target::Node(name.clone()),
@@ -178,6 +191,7 @@ impl ObjectWrite {
             Self::MigConfigs(configs) => {
                 outcome.record(writer.publish_layouts(&configs).await.map(|()| Written::Done));
             }
+            Self::PluginConfigs(configs) => outcome.record(plugin_configs::publish(writer, configs).await),
             Self::Pool(name, write) => {
                 if let Some(pool) = fleet.pools.iter().find(|p| p.name_any() == name) {
                     outcome.record(status::write_pool(writer, pool, write).await);

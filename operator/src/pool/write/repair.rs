@@ -47,6 +47,11 @@ impl<V> Default for LastWrite<V> {
 }
 
 impl<V: PartialEq> LastWrite<V> {
+    /// The value that was written last.
+    pub fn value(&self) -> Option<&V> {
+        self.0.as_ref().map(|last| &last.value)
+    }
+
     /// Decides about a field that has another value than `wanted`: a new value is written at once, the same one with exponential backoff.
     pub fn decide(&self, wanted: &V, now: Timestamp) -> Repair {
         let Some(last) = self.0.as_ref().filter(|last| last.value == *wanted) else {

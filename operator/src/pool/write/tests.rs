@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{FleetWriter, ObjectWrite, WriteQueue, object::Target, state::NodeState};
+use super::{FleetWriter, Namespaces, ObjectWrite, WriteQueue, object::Target, state::NodeState};
 use crate::{
     apply::Writer,
     metrics::Metrics,
@@ -133,8 +133,11 @@ impl World {
             writer: Writer::new(client.clone(), metrics.clone()),
             publisher: Publisher::new(client, "gputenancy.io/operator", "test"),
             metrics,
-            home: "gputenancy-system".into(),
-            layouts: "gputenancy-system".into(),
+            namespaces: Namespaces {
+                home: "gputenancy-system".into(),
+                layouts: "gputenancy-system".into(),
+                plugin_configs: "nvidia".into(),
+            },
         };
         let mut fleet = Fleet::default();
         for name in (0..nodes).map(|n| format!("n-{n:02}")) {

@@ -181,6 +181,7 @@ async fn filled(kinds: &[&'static str]) -> (Caches, Client, mpsc::UnboundedRecei
     let locations = Locations {
         namespace: "gputenancy-system".into(),
         mig_config_namespace: None,
+        device_plugin_config_namespace: None,
         lease_name: "gputenancy".into(),
         pull_secrets: Vec::new(),
         wake_controllers: true,

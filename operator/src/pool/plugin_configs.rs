@@ -1,0 +1,101 @@
+//! Configs of NVIDIA's device plugin: which the `ConfigMap` has to contain, and which each node selects by its label.
+
+use std::collections::BTreeSet;
+
+use gputenancy_crds::{Advertiser, GpuNode, GpuSpec, Layout, names};
+use kube::ResourceExt as _;
+
+use super::ownership::Ownership;
+use crate::plan::{NodeName, Plan};
+use gputenancy_engine::{
+    fleet::Fleet,
+    plugin::{PluginConfig, PluginConfigs, is_key},
+    projection::SlimNode,
+};
+
+/// Configs that have to be published.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConfigsWrite {
+    /// All configs.
+    pub configs: PluginConfigs,
+    /// Keys that another client has changed or deleted.
+    pub repaired: Vec<String>,
+}
+
+/// The configs of the nodes' present, next and last layouts, if the published ones lack any.
+pub fn write(fleet: &Fleet, ownership: &Ownership) -> Option<ConfigsWrite> {
+    let mut configs = PluginConfigs::default();
+    let mut shared = false;
+    for (name, node) in fleet.gpu_nodes.iter().filter(|(_, node)| is_by_plugin(node)) {
+        let [pool] = ownership.pools_of(&name.as_str().into()) else { continue };
+        // a layout that cannot be expressed has no config
+        for config in [PluginConfig::of(node), PluginConfig::with(node, next), PluginConfig::with(node, last)] {
+            let Ok(config) = config else { continue };
+            shared |= config != PluginConfig::Exclusive;
+            configs.add(pool.as_str(), config);
+        }
+    }
+    let published = &fleet.plugin_configs;
+    if !shared && published.is_empty() {
+        return None;
+    }
+    configs.add("", PluginConfig::Exclusive);
+    let mut repaired = configs.altered_in(published);
+    // the plugin of a node reads the config that the label names
+    for key in fleet.nodes.values().filter_map(|node| selected(node)) {
+        let deleted = configs.has(key) && !published.has(key) && !repaired.iter().any(|known| known == key);
+        repaired.extend(deleted.then(|| key.to_owned()));
+        configs.keep(published, key);
+    }
+    (!configs.is_published(published)).then_some(ConfigsWrite { configs, repaired })
+}
+
+fn next(gpu: &GpuSpec) -> Layout {
+    gpu.change.as_ref().map_or_else(|| gpu.layout(), |c| c.to.clone())
+}
+
+fn last(gpu: &GpuSpec) -> Layout {
+    gpu.change.as_ref().map_or_else(|| gpu.layout(), |c| c.from.clone())
+}
+
+/// The value of the label that selects the config of a node of this pool. A config that is not published yet, or a layout that the plugin
+/// cannot express, leaves the label as it is.
+pub fn label(fleet: &Fleet, pool: &str, (name, node): (&NodeName, &GpuNode)) -> Option<String> {
+    if !is_by_plugin(node) {
+        return None;
+    }
+    let present = || fleet.nodes.get(name.as_str()).and_then(|node| selected(node)).map(str::to_owned);
+    match PluginConfig::of(node) {
+        Ok(config) => {
+            let key = config.key(pool)?;
+            if fleet.plugin_configs.has(&key) { Some(key) } else { present() }
+        }
+        Err(_) => present(),
+    }
+}
+
+/// Nodes whose GPUs without MIG change together, because the plugin's config holds for all of them.
+pub fn whole_nodes<'f>(fleet: &'f Fleet, plan: &Plan) -> BTreeSet<&'f str> {
+    let shared = |layout: Option<&Layout>| layout.is_some_and(|l| l.sharing.is_some());
+    let targets: BTreeSet<&str> =
+        plan.gpus.iter().filter(|(_, gpu)| shared(gpu.target.as_deref())).map(|(key, _)| key.node.as_str()).collect();
+    let has_shares = |node: &GpuNode| {
+        let mut changes = node.spec.gpus.iter().filter_map(|g| g.change.as_ref());
+        node.spec.gpus.iter().any(|g| g.sharing.is_some())
+            || changes.any(|c| c.from.sharing.is_some() || c.to.sharing.is_some())
+    };
+    let nodes = fleet
+        .gpu_nodes
+        .iter()
+        .filter(|(name, node)| is_by_plugin(node) && (targets.contains(name.as_str()) || has_shares(node)));
+    nodes.map(|(name, _)| name.as_str()).collect()
+}
+
+fn is_by_plugin(node: &GpuNode) -> bool {
+    node.spec.advertiser == Advertiser::NvidiaDevicePlugin
+}
+
+/// The key in the node's label, if it is one of ours.
+fn selected(node: &SlimNode) -> Option<&str> {
+    node.labels().get(names::DEVICE_PLUGIN_CONFIG_LABEL).map(String::as_str).filter(|key| is_key(key))
+}
