@@ -6,7 +6,7 @@ use gputenancy_crds::{ChangePhase, GpuNode};
 use gputenancy_engine::plugin::{PluginConfig, PluginConfigs};
 
 use super::*;
-use crate::pool::plugin_configs::whole_nodes;
+use crate::pool::{labels::unwanted, plugin_configs::whole_nodes};
 
 const LABEL: &str = names::DEVICE_PLUGIN_CONFIG_LABEL;
 
@@ -123,7 +123,11 @@ fn settled_node_is_written_no_more_until_another_client_changes_it() {
 fn label_is_removed_when_gpus_are_whole_or_the_node_leaves_and_one_of_an_administrator_stays() {
     let mut fleet = settled();
     edit(&mut fleet, |node| node.spec.gpus.iter_mut().for_each(|gpu| gpu.sharing = None));
-    let removed = |fleet: &Fleet| at(fleet, 10, &["n"]).labels.values().next().is_some_and(|l| !l.contains_key(LABEL));
+    let removed = |fleet: &Fleet| {
+        let present = fleet.nodes["n"].labels().clone();
+        let decision = at(fleet, 10, &["n"]);
+        decision.labels.values().any(|wanted| unwanted(&present, wanted).any(|label| label == LABEL))
+    };
     assert!(removed(&fleet));
     let mut left = settled();
     left.pools.clear();

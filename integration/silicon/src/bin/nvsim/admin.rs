@@ -61,6 +61,9 @@ pub enum Command {
     Reset {
         /// Index, UUID or PCI address.
         gpu: String,
+        /// Turns MIG mode off, also on boards that keep it.
+        #[arg(long)]
+        mig_off: bool,
     },
     /// Sets the latency of driver calls, until the driver is installed again.
     Latency {
@@ -151,7 +154,13 @@ pub fn run(store: &Store, command: Command) -> Result<(), Box<dyn Error>> {
             let gpu = gpu(&name)?;
             store.change(|machine, _| machine.add_ecc(gpu, errors))?;
         }
-        Command::Reset { gpu: name } => operations::reset(store, gpu(&name)?)?,
+        Command::Reset { gpu: name, mig_off } => {
+            let gpu = gpu(&name)?;
+            if mig_off {
+                store.change(|machine, clients| machine.set_mig_mode(gpu, false, clients).map(drop))?;
+            }
+            operations::reset(store, gpu)?;
+        }
         Command::Latency { factor } => store.change(|machine, _| {
             machine.latency_permille = factor;
             Ok(())
