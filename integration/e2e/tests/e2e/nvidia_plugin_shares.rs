@@ -4,7 +4,7 @@ use std::{fs, process::Command};
 
 use e2e::{
     Result, World,
-    fixtures::{merged, pool, tenant},
+    fixtures::{merged, pool, restricted_spec, tenant},
     objects::{self, allocatable, ensure, running},
     product,
     scenario::{pod_events, pool_ready, tenant_ready},
@@ -192,10 +192,12 @@ async fn owners_of_shares(world: &World, count: usize) -> Result<()> {
 
 /// A pod with two shares: the admission policy refuses it for a tenant, and the plugin for others.
 async fn two_are_refused(world: &World) -> Result<()> {
-    let spec = json!({
-        "terminationGracePeriodSeconds": 1, "nodeSelector": {"kubernetes.io/hostname": NODE}, "tolerations": [{"operator": "Exists"}],
-        "containers": [{"name": "c", "image": "lab.local/busybox:1", "imagePullPolicy": "Never", "command": ["/bin/sleep", "86400"], "resources": {"limits": {SHARED: "2"}}}],
-    });
+    let spec = restricted_spec(json!({
+        "name": "c", "image": "lab.local/busybox:1", "imagePullPolicy": "Never",
+        "command": ["/bin/sleep", "86400"], "resources": {"limits": {SHARED: "2"}},
+    }));
+    let place = json!({"terminationGracePeriodSeconds": 1, "nodeSelector": {"kubernetes.io/hostname": NODE}});
+    let spec = merged(spec, place);
     let pod = |namespace: &str| -> Pod {
         let metadata = json!({"name": "two", "namespace": namespace});
         serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
