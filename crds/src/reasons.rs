@@ -107,6 +107,7 @@ reasons! { CONDITIONS:
     DELETION_BLOCKED = "DeletionBlocked", "GpuTenant", "A namespace has not gone in time.", "The message names what blocks it, such as a finalizer.";
     DELETION_PROTECTED = "DeletionProtected", "GpuTenant", "Deletion was requested and spec.deletionProtection is true.", "Set spec.deletionProtection to false to delete.";
     DESTROYING = "Destroying", "GpuNode", "MIG instances are being destroyed.", "Wait.";
+    DEVICE_PLUGIN_DOWN = "DevicePluginDown", "GpuNode", "kubelet lists none of the devices that NVIDIA's device plugin has to advertise on the node.", "See that the plugin's pod runs there, and read its log.";
     DRIVER_NOT_FOUND = "DriverNotFound", "GpuNode", "libnvidia-ml.so.1 was not found.", "Install the driver, or set agent.driverRoot.";
     ENFORCED = "Enforced", "GpuTenant", "The quotas are enforced.", "None.";
     FAILED = "Failed", "GpuNode", "The agent's last step on a GPU failed.", "See status.gpus[].error.";
@@ -138,6 +139,7 @@ reasons! { CONDITIONS:
     OVER_BUDGET = "OverBudget", "GpuTenant", "More is used than the budget allows; no new work is admitted.", "End work, or raise the budget.";
     PARTITION_FAILED = "PartitionFailed", "GpuNode", "An NVML call that partitions a GPU failed.", "The message names call and code. The change is rolled back and retried.";
     PLANNING = "Planning", "GpuTenant", "The plan does not include this generation yet.", "Wait.";
+    PLATFORM_NOT_SUPPORTED = "PlatformNotSupported", "GpuNode", "The node is a Jetson or runs in WSL: its GPUs are not managed.", "Take the node out of the GpuPool, and run NVIDIA's device plugin on it.";
     PLUGIN_NOT_READY = "PluginNotReady", "GpuNode", "kubelet has not registered every resource.", "Wait; if it stays, read the logs of agent and kubelet.";
     POOL_OVERLAP = "PoolOverlap", "GpuPool", "A node matches two pools; both leave it alone.", "Correct one of the selectors.";
     PROFILE_NOT_FOUND = "ProfileNotFound", "GpuPool, GpuTenant", "A named GpuProfile does not exist.", "Create it, or remove its name.";

@@ -16,6 +16,12 @@ const ARCHITECTURE_AMPERE: u32 = 7;
 const COMPUTE_MODE_DEFAULT: u32 = 0;
 /// `NVML_COMPUTEMODE_EXCLUSIVE_PROCESS`.
 const COMPUTE_MODE_EXCLUSIVE_PROCESS: u32 = 3;
+/// `NVML_GPU_VIRTUALIZATION_MODE_VGPU`.
+const VIRTUALIZATION_VGPU: u32 = 2;
+/// `NVML_GPU_VIRTUALIZATION_MODE_HOST_VGPU`.
+const VIRTUALIZATION_HOST_VGPU: u32 = 3;
+/// `NVML_GPU_VIRTUALIZATION_MODE_HOST_VSGA`.
+const VIRTUALIZATION_HOST_VSGA: u32 = 4;
 
 /// A GPU (or, inside this crate, a MIG device) of an open [`Nvml`].
 #[derive(Clone, Copy)]
@@ -51,6 +57,15 @@ pub enum ComputeMode {
     ExclusiveProcess,
     /// Another mode, such as `NVML_COMPUTEMODE_PROHIBITED`; NVML's number.
     Other(u32),
+}
+
+/// The part of NVIDIA's vGPU software that a GPU is used by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vgpu {
+    /// It is a vGPU in a virtual machine.
+    Guest,
+    /// It is on a hypervisor, which gives parts of it to virtual machines.
+    Host,
 }
 
 /// Whether a new MIG mode is active.
@@ -117,6 +132,16 @@ impl<'n> Gpu<'n> {
 
     fn architecture(&self) -> Result<u32, NvmlFailure> {
         output(0, |value| call!(self.nvml, nvmlDeviceGetArchitecture(self.handle, value)))
+    }
+
+    /// Its part in vGPU; `None` on bare metal and for a whole GPU that is passed to a virtual machine.
+    pub fn vgpu(&self) -> Result<Option<Vgpu>, NvmlFailure> {
+        let mode = output(0, |mode| call!(self.nvml, nvmlDeviceGetVirtualizationMode(self.handle, mode)));
+        Ok(NvmlFailure::optional(mode)?.and_then(|mode| match mode {
+            VIRTUALIZATION_VGPU => Some(Vgpu::Guest),
+            VIRTUALIZATION_HOST_VGPU | VIRTUALIZATION_HOST_VSGA => Some(Vgpu::Host),
+            _ => None,
+        }))
     }
 
     /// Which processes may create contexts.

@@ -15,7 +15,7 @@ mod profile;
 pub use compute::{ComputeInstance, ComputeInstanceInfo, ComputeProfile, full_width};
 pub use event::{EventSet, FaultEvent, FaultKind};
 pub use failure::{NvmlFailure, OpenError, code};
-pub use gpu::{Activation, ComputeMode, Gpu, Memory, MigMode};
+pub use gpu::{Activation, ComputeMode, Gpu, Memory, MigMode, Vgpu};
 pub use instance::{GpuInstance, GpuInstanceInfo};
 pub use library::{Nvml, Observer, Silent, find_library};
 pub use name::profile_name;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gputenancy_crds::Health;
-use gputenancy_nvml::{InstanceProfile, MigMode, NvmlFailure, Process};
+use gputenancy_nvml::{InstanceProfile, MigMode, NvmlFailure, Process, Vgpu};
 
 use super::{driver::DriverRoot, fault_class::SeenFault};
 
@@ -49,6 +49,8 @@ pub struct ObservedBoard {
     pub reserved_mib: Option<u64>,
     /// A change of MIG mode needs a reset.
     pub mode_needs_reset: bool,
+    /// Its part in NVIDIA's vGPU software: then no MIG call is made on it.
+    pub vgpu: Option<Vgpu>,
     /// The architecture is older than Volta.
     pub before_volta: bool,
     /// MIG profiles, by id; empty without MIG, and on some drivers while MIG is off.

@@ -11,6 +11,7 @@ pub mod fault_class;
 pub mod faults;
 pub mod inventory;
 pub mod operation;
+pub mod platform;
 pub mod policy;
 pub mod process_origin;
 mod reader;

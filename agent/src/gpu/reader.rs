@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use gputenancy_crds::Health;
-use gputenancy_nvml::{ComputeProfile, EventSet, Gpu, NvmlFailure, code, full_width};
+use gputenancy_nvml::{ComputeProfile, EventSet, Gpu, NvmlFailure, Vgpu, code, full_width};
 
 use super::{
     driver::Session,
@@ -112,12 +112,13 @@ impl<'n> Reader<'n> {
 
     fn full(&mut self, index: u32, gpu: &Gpu<'_>) -> Result<ObservedGpu, NvmlFailure> {
         let uuid = gpu.uuid()?;
-        let mode = gpu.mig_mode()?;
-        let known = self.history.gpus.get(&index).filter(|last| last.uuid == uuid && last.mode == mode);
+        let vgpu = gpu.vgpu()?;
+        let mode = if vgpu.is_some() { None } else { gpu.mig_mode()? };
+        let known = self.history.gpus.get(&index).filter(|last| last.uuid == uuid && last.mode == mode && last.board.vgpu == vgpu);
         let known = known.filter(|last| last.mode.is_none() || !last.board.profiles.is_empty());
         let (board, minor, pci_bus_id) = match known {
             Some(last) => (last.board.clone(), last.minor, last.pci_bus_id.clone()),
-            None => (self.board(gpu, mode.is_some())?, gpu.minor()?, gpu.pci_bus_id()?),
+            None => (self.board(gpu, vgpu, mode.is_some())?, gpu.minor()?, gpu.pci_bus_id()?),
         };
         let mig_enabled = mode.is_some_and(|mode| mode.current);
         let instances = if mig_enabled { self.instances(gpu, &uuid, &board)? } else { Vec::new() };
@@ -127,13 +128,14 @@ impl<'n> Reader<'n> {
         Ok(ObservedGpu { board, mode, instances, clients, ..identity })
     }
 
-    fn board(&mut self, gpu: &Gpu<'_>, mig: bool) -> Result<Arc<ObservedBoard>, NvmlFailure> {
+    fn board(&mut self, gpu: &Gpu<'_>, vgpu: Option<Vgpu>, mig: bool) -> Result<Arc<ObservedBoard>, NvmlFailure> {
         let memory = gpu.memory()?;
         let board = ObservedBoard {
             name: gpu.name()?,
             memory_mib: memory.total_mib,
             reserved_mib: memory.reserved_mib,
             mode_needs_reset: mig && gpu.mode_needs_reset()?,
+            vgpu,
             before_volta: gpu.before_volta()?,
             profiles: if mig { gpu.instance_profiles(memory.total_mib)? } else { Vec::new() },
         };
@@ -184,7 +186,7 @@ impl<'n> Reader<'n> {
 /// Mode and processes, all else as before. `None` if an instance is gone, after a reset by another program for example: it must be
 /// withdrawn at once. An instance that another program created can wait for the next full scan.
 fn quick(gpu: &Gpu<'_>, last: &ObservedGpu) -> Result<Option<ObservedGpu>, NvmlFailure> {
-    let mode = gpu.mig_mode()?;
+    let mode = if last.board.vgpu.is_some() { None } else { gpu.mig_mode()? };
     for instance in &last.instances {
         if gpu.gpu_instance(instance.gi)?.is_none() {
             return Ok(None);

@@ -18,6 +18,7 @@ use super::{
     faults::RecordedFault,
     inventory::{Inventory, Scan},
     operation::{Operation, OperationError, RESET_CALL, execute},
+    platform::{UnsupportedPlatform, unsupported},
     policy::{Deadlines, is_driver_unloaded, reopens_library},
     reader::{History, Reader},
     reset::reset,
@@ -29,6 +30,9 @@ pub enum NvmlError {
     /// The library does not exist or does not load.
     #[error("{0}")]
     NoLibrary(String),
+    /// NVML is not called on this machine.
+    #[error(transparent)]
+    Platform(#[from] UnsupportedPlatform),
     /// NVML refused.
     #[error(transparent)]
     Call(#[from] NvmlFailure),
@@ -122,14 +126,19 @@ enum Close {
 
 fn run(paths: &NodePaths, calls: &Calls, requests: &Receiver<Request>) {
     let mut history = History::default();
+    let platform = unsupported(paths);
     while let Ok(request) = requests.recv() {
+        if let Some(platform) = platform {
+            refuse(request, platform.into());
+            continue;
+        }
         let (driver_root, nvml) = match open(paths, calls) {
             Ok(opened) => opened,
             Err(error) => {
                 if matches!(&error, OpenError::Init(failure) if is_driver_unloaded(failure.code)) {
                     history.faults.clear_all();
                 }
-                refuse(request, error);
+                refuse(request, error.into());
                 continue;
             }
         };
@@ -168,11 +177,16 @@ fn open(paths: &NodePaths, calls: &Calls) -> Result<(DriverRoot, Nvml), OpenErro
     Ok((root.clone(), Nvml::open(library, Box::new(calls.clone()))?))
 }
 
-fn refuse(request: Request, error: OpenError) {
-    let error = match error {
-        OpenError::Init(failure) => NvmlError::Call(failure),
-        OpenError::NotFound(_) | OpenError::Load { .. } => NvmlError::NoLibrary(error.to_string()),
-    };
+impl From<OpenError> for NvmlError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Init(failure) => Self::Call(failure),
+            OpenError::NotFound(_) | OpenError::Load { .. } => Self::NoLibrary(error.to_string()),
+        }
+    }
+}
+
+fn refuse(request: Request, error: NvmlError) {
     match request {
         Request::Read { reply, .. } => drop(reply.send(Err(error))),
         Request::Execute { reply, .. } => drop(reply.send(Err(OperationError::Gone(format!("NVML ({error})"))))),
@@ -183,7 +197,7 @@ fn serve(session: Session<'_>, requests: &Receiver<Request>, first: Request, his
     let mut reader = match Reader::new(session, history) {
         Ok(reader) => reader,
         Err(failure) => {
-            refuse(first, OpenError::Init(failure));
+            refuse(first, failure.into());
             return Close::DriverReloaded;
         }
     };

@@ -1,6 +1,6 @@
 //! Board models of a node, each listed once.
 
-use gputenancy_crds::{Board, BoardProfile, MemoryText};
+use gputenancy_crds::{Board, BoardProfile, MemoryText, Vgpu};
 
 use gputenancy_nvml::InstanceProfile;
 
@@ -33,6 +33,10 @@ fn board(observed: &ObservedBoard) -> Board {
         reserved: observed.reserved_mib.map(mib),
         slices: to_i32(profiles().map(|profile| profile.slices).max().unwrap_or(0)),
         memory_slices: to_i32(profiles().map(reach).max().unwrap_or(0)),
+        vgpu: observed.vgpu.map(|vgpu| match vgpu {
+            gputenancy_nvml::Vgpu::Guest => Vgpu::Guest,
+            gputenancy_nvml::Vgpu::Host => Vgpu::Host,
+        }),
         mode_needs_reset: observed.mode_needs_reset,
         profiles: profiles().map(profile).collect(),
     }

@@ -9,7 +9,10 @@ use gputenancy_crds::{
 };
 
 use super::input::StatusInput;
-use crate::{gpu::NvmlError, mps};
+use crate::{
+    gpu::{NvmlError, ObservedGpu},
+    mps,
+};
 
 /// NVML answers.
 pub const NVML_READY: &str = "NvmlReady";
@@ -56,6 +59,7 @@ fn nvml(input: &StatusInput<'_>) -> ConditionUpdate {
         // without the elapsed time, which would change the message with every scan
         (Some(NvmlError::Hangs { call, .. }), _) => no(reasons::NVML_TIMEOUT, format!("{call} does not return")),
         (Some(error @ NvmlError::NoLibrary(_)), _) => no(reasons::DRIVER_NOT_FOUND, error.to_string()),
+        (Some(error @ NvmlError::Platform(_)), _) => no(reasons::PLATFORM_NOT_SUPPORTED, error.to_string()),
         (Some(error), _) => no(reasons::NVML_FAILED, error.to_string()),
         (None, None) => no(reasons::STARTING, "waiting for the first inventory from NVML".to_owned()),
         (None, Some(inventory)) => {
@@ -67,6 +71,15 @@ fn nvml(input: &StatusInput<'_>) -> ConditionUpdate {
 
 fn plugin(input: &StatusInput<'_>) -> ConditionUpdate {
     let kubelet = input.kubelet;
+    if kubelet.plugin_ready && !input.view.advertiser.is_agent() && kubelet.allocatable.is_empty() {
+        let offers = |gpu: &&ObservedGpu| gpu.health == Health::Healthy && (!gpu.mig_enabled() || !gpu.instances.is_empty());
+        let steady = |gpu: &&ObservedGpu| input.state.gpus.get(&gpu.uuid).is_some_and(|g| g.step == AgentStep::Steady);
+        let gpus = input.state.inventory.iter().flat_map(|i| &i.gpus).filter(offers).filter(steady).count();
+        if gpus > 0 {
+            let message = format!("kubelet lists no device of {gpus} GPU(s), which NVIDIA's device plugin has to advertise: see that its pod runs on this node, and read its log");
+            return ConditionUpdate::no(PLUGIN_READY, reasons::DEVICE_PLUGIN_DOWN, message);
+        }
+    }
     if kubelet.plugin_ready {
         ConditionUpdate::yes(PLUGIN_READY, reasons::REGISTERED, "all resources are registered with kubelet")
     } else {
@@ -115,6 +128,9 @@ fn overall(input: &StatusInput<'_>, nvml: &ConditionUpdate, plugin: &ConditionUp
     let managed = state.gpus.values().filter(|gpu| gpu.step == AgentStep::Steady).count();
     if managed == 0 {
         return Overall::Ready { message: "no GPU of this node is managed: add the node to a GpuPool".to_owned() };
+    }
+    if plugin.reason == reasons::DEVICE_PLUGIN_DOWN {
+        return stalled(plugin.reason, plugin.message.clone());
     }
     if plugin.status != Some(true) {
         return reconciling(reasons::PLUGIN_NOT_READY, plugin.message.clone());

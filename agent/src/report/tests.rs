@@ -1,12 +1,12 @@
 //! The status, as the operator reads it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, LazyLock},
     time::Duration,
 };
 
-use gputenancy_crds::{AgentStep, GpuError, GpuNodeStatus, GpuSpec, Health, ShareGroup, Sharing, condition};
+use gputenancy_crds::{Advertiser, AgentStep, GpuError, GpuNodeStatus, GpuSpec, Health, ShareGroup, Sharing, condition};
 use gputenancy_nvml::{Engines, InstanceProfile, MigMode, Process};
 use k8s_openapi::jiff::Timestamp;
 
@@ -18,7 +18,8 @@ use super::{
 use crate::{
     device::{DeviceId, DeviceOwner, DeviceView, KubeletView},
     gpu::{
-        Inventory, NvmlError, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, process_origin::Origin,
+        Inventory, NvmlError, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, platform::UnsupportedPlatform,
+        process_origin::Origin,
     },
     partition::{GpuProgress, PartitionState, devices::devices},
 };
@@ -50,6 +51,7 @@ fn board() -> Arc<ObservedBoard> {
         name: "NVIDIA A100-SXM4-80GB".into(),
         memory_mib: 81_920,
         reserved_mib: Some(613),
+        vgpu: None,
         before_volta: false,
         mode_needs_reset: true,
         profiles: PROFILES.map(profile).to_vec(),
@@ -357,4 +359,32 @@ fn shared_gpu_that_a_pod_still_has_as_a_whole_says_so() {
     state.owners.as_mut().unwrap().insert(DeviceId::new(uuid), owner);
     let status = status(&input(&state, &view, &kubelet), Timestamp::UNIX_EPOCH);
     assert!(status.gpus[0].whole.as_ref().is_some_and(|whole| whole.owner.is_some() && whole.resource.is_none()));
+}
+
+#[test]
+fn other_plugin_that_advertises_nothing_is_down() {
+    let state = state(vec![gpu(0, 4)]);
+    let (_, kubelet) = views(&state);
+    let view = DeviceView { generation: 1, advertiser: Advertiser::NvidiaDevicePlugin, ..DeviceView::default() };
+    let reason = |kubelet: &KubeletView, state: &PartitionState| {
+        ready(&status(&input(state, &view, kubelet), Timestamp::UNIX_EPOCH)).0
+    };
+    assert_eq!(reason(&kubelet, &state), "Ready");
+    let down = KubeletView { allocatable: BTreeSet::new(), ..kubelet };
+    assert_eq!(reason(&down, &state), "DevicePluginDown");
+    // a GPU without devices needs no plugin
+    let mut empty = state.clone();
+    let mut bare = gpu(0, 4);
+    bare.instances.clear();
+    empty.inventory.as_mut().unwrap().gpus = vec![bare];
+    assert_eq!(reason(&down, &empty), "Ready");
+}
+
+#[test]
+fn machine_that_is_not_supported_is_named() {
+    let nvml_error = Some(NvmlError::Platform(UnsupportedPlatform::Tegra));
+    let (state, view) = (PartitionState { nvml_error, ..PartitionState::default() }, DeviceView::default());
+    let now = without_inventory(&input(&state, &view, &KubeletView::default()), Timestamp::UNIX_EPOCH);
+    let (reason, message) = ready(&now);
+    assert!(reason == "PlatformNotSupported" && message.contains("Jetson"), "{reason}: {message}");
 }

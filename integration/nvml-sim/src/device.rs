@@ -206,7 +206,7 @@ nvml! {
 
     fn nvmlDeviceGetVirtualizationMode[device](ctx, device: nvmlDevice_t, mode: *mut c_uint) {
         ctx.device(device)?;
-        put(mode, 0)
+        put(mode, ctx.machine.virtualization.nvml())
     }
 
     fn nvmlDeviceGetAddressingMode[device](

@@ -14,7 +14,7 @@ use crate::out::put;
 nvml! {
     fn nvmlDeviceGetMigMode[device](ctx, device: nvmlDevice_t, current: *mut c_uint, pending: *mut c_uint) {
         let gpu = ctx.gpu(device)?;
-        if !ctx.machine.board.has_mig() {
+        if !ctx.machine.has_mig() {
             return Err(Code::NOT_SUPPORTED);
         }
         put(current, gpu.mig.into())?;

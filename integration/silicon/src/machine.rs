@@ -21,6 +21,9 @@ const EVENTS_KEPT: usize = 256;
 pub struct Machine {
     /// Name of the node, which the UUIDs derive from.
     pub node: String,
+    /// Under a hypervisor.
+    #[serde(default)]
+    pub virtualization: Virtualization,
     /// The board of all GPUs.
     pub board: Board,
     /// Which half of the memory axis is half 1.
@@ -37,6 +40,33 @@ pub struct Machine {
     pub events: Vec<Xid>,
     /// Number of the next event.
     pub next_event: u64,
+}
+
+/// NVML's `nvmlGpuVirtualizationMode_t`, for all GPUs of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Virtualization {
+    /// Bare metal.
+    #[default]
+    None,
+    /// A whole GPU that is passed to this virtual machine.
+    Passthrough,
+    /// A vGPU of NVIDIA's vGPU software in this virtual machine. It has no MIG mode of its own.
+    Guest,
+    /// A hypervisor that gives vGPUs to virtual machines.
+    Host,
+}
+
+impl Virtualization {
+    /// NVML's number.
+    pub fn nvml(self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Passthrough => 1,
+            Self::Guest => 2,
+            Self::Host => 3,
+        }
+    }
 }
 
 /// Device numbers of this machine.
@@ -151,6 +181,7 @@ impl Machine {
             .collect();
         Self {
             node: node.into(),
+            virtualization: Virtualization::None,
             board,
             variant,
             gpus,

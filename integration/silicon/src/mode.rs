@@ -2,16 +2,21 @@
 
 use crate::clients::Client;
 use crate::code::Code;
-use crate::machine::Machine;
+use crate::machine::{Machine, Virtualization};
 
 impl Machine {
+    /// The driver has the MIG calls: not in a virtual machine with a vGPU.
+    pub fn has_mig(&self) -> bool {
+        self.board.has_mig() && self.virtualization != Virtualization::Guest
+    }
+
     /// Sets the pending MIG mode and activates it where the hardware can.
     ///
     /// The inner result is the activation status: on Ampere a change waits for a reset; later architectures change at
     /// once when idle, else the change stays pending and the status is `IN_USE`.
     pub fn set_mig_mode(&mut self, gpu: u32, on: bool, clients: &[Client]) -> Result<Result<(), Code>, Code> {
         let needs_reset = self.board.arch.mode_needs_reset();
-        if !self.board.has_mig() {
+        if !self.has_mig() {
             return Err(Code::NOT_SUPPORTED);
         }
         let gpu = self.gpu_mut(gpu)?;

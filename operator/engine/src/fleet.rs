@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuProfile, GpuTenant, Partitioner, names};
+use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuProfile, GpuTenant, Partitioner, Vgpu, names};
 use gputenancy_plan::{Cluster, ConflictingOwner, NodeFacts, PodName, TenantFacts, membership};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -91,8 +91,10 @@ impl Fleet {
 
     fn conflicting_owner(&self, name: &str, node: &SlimNode) -> Option<ConflictingOwner> {
         let (labels, annotations) = (node.labels(), node.annotations());
-        let signs =
-            OwnershipSigns { labels, annotations, dra: self.dra.contains(name), partitioner: Partitioner::Agent };
+        let boards = self.gpu_nodes.get(name).and_then(|n| n.status.as_ref()).map(|s| s.boards.as_slice());
+        let vgpu_host = boards.unwrap_or_default().iter().any(|board| board.vgpu == Some(Vgpu::Host));
+        let (dra, partitioner) = (self.dra.contains(name), Partitioner::Agent);
+        let signs = OwnershipSigns { labels, annotations, dra, vgpu_host, partitioner };
         // the pool of the node matters only where there is a sign at all
         conflicting_owner(signs)?;
         conflicting_owner(OwnershipSigns { partitioner: self.partitioner(name, node), ..signs })

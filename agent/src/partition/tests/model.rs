@@ -33,6 +33,7 @@ pub fn board(mode_needs_reset: bool) -> Arc<ObservedBoard> {
         memory_mib: 81_920,
         reserved_mib: Some(600),
         mode_needs_reset,
+        vgpu: None,
         before_volta: false,
         profiles: vec![
             profile(0, "7g.80gb", 7, 8, &[0]),

@@ -52,3 +52,4 @@ mod sharing_admission;
 mod slow_webhook;
 mod taint;
 mod tenant_view;
+mod vgpu;

@@ -124,7 +124,13 @@ async fn change_under_nvidias_plugin(world: &World) -> Result<()> {
     set_guarantee(&world.client, "big", "mig-3g", 4).await?;
     advertised_and_uncordoned(world, BIG, 4).await?;
     ensure(objects::running(&world.client, "small").await?.is_empty(), "an owner of a removed instance still runs")?;
-    ensure(objects::running(&world.client, "big").await? == big, "another pod was evicted")
+    ensure(objects::running(&world.client, "big").await? == big, "another pod was evicted")?;
+
+    // without the plugin the node is not Ready, and the message says what is missing
+    world.kubectl(&["delete", "daemonset", "-n", "nvidia", "--all", "--wait"]).await?;
+    let excerpts = &["NVIDIA's device plugin"];
+    world.condition_becomes::<GpuNode>(NODE, "PluginReady", "False", "DevicePluginDown", excerpts).await?;
+    world.condition_becomes::<GpuNode>(NODE, "Ready", "False", "DevicePluginDown", excerpts).await
 }
 
 /// NVIDIA's device plugin as a `DaemonSet` of its usual label. It runs in the node's mount namespace, which has the

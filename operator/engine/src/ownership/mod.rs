@@ -14,6 +14,8 @@ pub struct OwnershipSigns<'a> {
     pub annotations: &'a BTreeMap<String, String>,
     /// NVIDIA's DRA driver publishes a `ResourceSlice` for this node.
     pub dra: bool,
+    /// NVML reports a hypervisor that gives vGPUs to virtual machines.
+    pub vgpu_host: bool,
     /// The partitioner of the node's pool.
     pub partitioner: Partitioner,
 }
@@ -39,7 +41,16 @@ pub fn is_ownership_annotation(annotation: &str) -> bool {
 /// Another owner of a node's GPUs; of several the one that destroys most. Programs that only partition are no conflict in pools with
 /// another partitioner than our agent.
 pub fn conflicting_owner(signs: OwnershipSigns<'_>) -> Option<ConflictingOwner> {
-    dra(signs).or_else(|| hami(signs)).or_else(|| nos(signs)).or_else(|| mig_manager(signs))
+    vgpu_host(signs).or_else(|| dra(signs)).or_else(|| hami(signs)).or_else(|| nos(signs)).or_else(|| mig_manager(signs))
+}
+
+/// Virtual machines use the GPUs of a hypervisor.
+fn vgpu_host(signs: OwnershipSigns<'_>) -> Option<ConflictingOwner> {
+    signs.vgpu_host.then(|| ConflictingOwner {
+        by: "NVIDIA's vGPU manager",
+        sign: "its GPUs are those of a hypervisor (GpuNode status.boards[].vgpu: Host)".into(),
+        remedy: "take the node out of the pool; virtual machines with vGPUs can be nodes of a pool".into(),
+    })
 }
 
 /// It destroys at its start all MIG devices that are not in its checkpoint.

@@ -15,7 +15,7 @@ fn found_in(
     dra: bool,
 ) -> Option<&'static str> {
     let (labels, annotations) = (map(labels), map(annotations));
-    conflicting_owner(OwnershipSigns { labels: &labels, annotations: &annotations, dra, partitioner })
+    conflicting_owner(OwnershipSigns { labels: &labels, annotations: &annotations, dra, vgpu_host: false, partitioner })
         .map(|other| other.by)
 }
 
@@ -90,9 +90,20 @@ fn remedy_names_the_label() {
         labels: &labels,
         annotations: &none,
         dra: false,
+        vgpu_host: false,
         partitioner: Partitioner::Agent,
     })
     .unwrap();
     assert_eq!(other.sign, "labels nvidia.com/mig.config=all-balanced and nvidia.com/gpu.deploy.mig-manager are set");
     assert!(other.remedy.contains("nvidia.com/gpu.deploy.mig-manager=false"), "{}", other.remedy);
+}
+
+#[test]
+fn hypervisor_with_vgpus_conflicts_under_any_partitioner() {
+    let none = BTreeMap::new();
+    for partitioner in [Partitioner::Agent, Partitioner::MigManager, Partitioner::None] {
+        let signs =
+            OwnershipSigns { labels: &none, annotations: &none, dra: false, vgpu_host: true, partitioner };
+        assert_eq!(conflicting_owner(signs).map(|other| other.by), Some("NVIDIA's vGPU manager"));
+    }
 }

@@ -19,6 +19,7 @@ fn board(product: &str, memory: i64, slices: i32, memory_slices: i32, reset: boo
         product: product.into(),
         memory: MemoryText::from_mib(memory),
         reserved: None,
+        vgpu: None,
         slices,
         memory_slices,
         mode_needs_reset: reset,

@@ -48,6 +48,20 @@ fn guarantees_that_fit_on_one_gpu_change_one_gpu() {
 }
 
 #[test]
+fn products_of_labels_do_not_divide_a_pool() {
+    let plain = demo().tenant("team-a", &[("mig-1g", 9)]);
+    let mut labelled = demo().tenant("team-a", &[("mig-1g", 9)]);
+    for (node, product) in labelled.nodes.iter_mut().zip(["NVIDIA-A100-SXM4-80GB-SHARED", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"]) {
+        node.labels.insert("nvidia.com/gpu.product".to_owned(), product.to_owned());
+    }
+    let (plain, labelled) = (plain.settle(), labelled.settle());
+    for (node, gpu) in [("gpu-node-1", 0), ("gpu-node-1", 1), ("gpu-node-2", 0), ("gpu-node-2", 1)] {
+        assert_eq!(plain.layout(node, gpu), labelled.layout(node, gpu));
+    }
+    assert_eq!(problems(&labelled.plan()), Vec::<String>::new());
+}
+
+#[test]
 fn grown_guarantee_takes_free_gpus_first() {
     let mut fleet = demo().tenant("team-a", &[("mig-1g", 2)]).tenant("team-b", &[("mig-3g", 1)]).settle();
     for pod in ["one", "two"] {

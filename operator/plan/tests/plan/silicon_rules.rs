@@ -40,6 +40,7 @@ fn reported(board: &silicon::board::Board) -> Board {
         product: board.name.replace(' ', "-"),
         memory: MemoryText::from_mib(i64::try_from(board.memory_mib).unwrap()),
         reserved: None,
+        vgpu: None,
         slices: geometry.compute_slices.cast_signed(),
         memory_slices: geometry.memory_units.cast_signed(),
         mode_needs_reset: false,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use clap::{Args, Subcommand, ValueEnum};
 use silicon::fault::{Effect, Fault, TRACE};
-use silicon::{Store, history, nodes, operations};
+use silicon::{Store, Virtualization, history, nodes, operations};
 
 use crate::report::{self, Output};
 
@@ -70,6 +70,12 @@ pub enum Command {
         /// `real`, `none`, or a factor of real.
         #[arg(value_parser = latency)]
         factor: u32,
+    },
+    /// Makes all GPUs those of a hypervisor or of a virtual machine, until the driver is installed again.
+    Virtualize {
+        /// `none`, `passthrough`, `guest` or `host`.
+        #[arg(value_parser = virtualization)]
+        mode: Virtualization,
     },
     /// Prints the history of attachments, instances, modes and resets, one JSON object a line.
     History,
@@ -165,6 +171,10 @@ pub fn run(store: &Store, command: Command) -> Result<(), Box<dyn Error>> {
             machine.latency_permille = factor;
             Ok(())
         })?,
+        Command::Virtualize { mode } => store.change(|machine, _| {
+            machine.virtualization = mode;
+            Ok(())
+        })?,
         Command::History => print!("{}", fs::read_to_string(store.dir().join(history::FILE))?),
         Command::Trace { action } => trace(store, action)?,
     }
@@ -183,6 +193,10 @@ pub fn latency(text: &str) -> Result<u32, String> {
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be within 0 and 1000")]
     Ok((factor * 1000.0).round() as u32)
+}
+
+fn virtualization(text: &str) -> Result<Virtualization, String> {
+    serde_json::from_value(text.into()).map_err(|e| e.to_string())
 }
 
 fn fault(store: &Store, inject: Inject) -> Result<Fault, Box<dyn Error>> {
