@@ -8,7 +8,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ChangePhase, DurationText, MigManagerRules};
+use crate::{ChangePhase, DurationText, MigManagerRules, Rollout, RolloutStatus};
 
 /// GPU nodes, the profiles that they offer, and the rules for changes.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
@@ -72,6 +72,9 @@ pub struct GpuPoolSpec {
     /// Rules for changing GPUs in use.
     #[serde(default)]
     pub disruption: Disruption,
+    /// New profiles and layouts on a few nodes first. Default: on all nodes, as fast as `disruption` permits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<Rollout>,
     /// Tests of a new layout before tenants can use it, in addition to the agreement of NVML, kubelet and the Node's allocatable.
     #[serde(default, skip_serializing_if = "Verify::is_default")]
     pub verify: Verify,
@@ -412,6 +415,9 @@ pub struct GpuPoolStatus {
     /// The open window, or else the next one; absent without windows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_window: Option<WindowTimes>,
+    /// State of the staged rollout; absent without `spec.rollout`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutStatus>,
     /// Devices that guarantees for this pool's profiles lack; a profile of several pools counts in each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmet: Option<i32>,

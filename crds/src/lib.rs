@@ -26,6 +26,7 @@ pub mod names;
 pub mod quantity;
 pub mod quota;
 pub mod reasons;
+mod rollout;
 mod sharing;
 
 pub use change_phase::ChangePhase;
@@ -37,6 +38,7 @@ pub use gpu_profile::*;
 pub use gpu_tenant::*;
 pub use mig_manager::*;
 pub use quantity::{MemoryText, QuantityError};
+pub use rollout::*;
 pub use sharing::*;
 
 /// API group of all types.

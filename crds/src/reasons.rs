@@ -86,6 +86,7 @@ table! { TYPES:
     "ForeignPartitioner", "GpuPool", "Another product owns GPUs of a node; nothing is changed there.", "Remove one of the two owners; the message names it.";
     "AgentSilent", "GpuPool", "The agent of a node does not report: its devices do not count as free, and no change starts there.", "Do what the message says; all resumes when the agent returns.";
     "NvmlReady", "GpuNode", "NVML responds.", "See the reason.";
+    "RolledOut", "GpuPool", "Nothing new waits for its soak time; only with spec.rollout.", "See the reason.";
     "MpsReady", "GpuNode", "The MPS daemons of shared GPUs run; only with MPS shares.", "See the reason.";
     "PluginReady", "GpuNode", "kubelet has registered every resource of the node.", "See the reason.";
     "gputenancy.io/QuotaAvailable", "ReplicaSet, StatefulSet, Job", "The quota now has headroom for a pod that it refused; the update makes the controller retry.", "None.";
@@ -154,6 +155,10 @@ reasons! { CONDITIONS:
     REPORTING = "Reporting", "GpuPool", "The agent of every node reports.", "None.";
     RESOURCE_NAME_CONFLICT = "ResourceNameConflict", "GpuProfile", "Another profile has this resource name.", "Change spec.resourceName of one of the two.";
     RESOURCE_NAME_NOT_SUPPORTED = "ResourceNameNotSupported", "GpuPool", "NVIDIA's device plugin offers a profile under another resource.", "Remove resourceName or the profile by size; the message names it.";
+    ROLLED_OUT = "RolledOut", "GpuPool", "No node has, or waits for, anything new.", "None.";
+    ROLLOUT_SOAKING = "RolloutSoaking", "GpuPool", "The first nodes serve what is new; the others follow after the soak time.", "Wait, and watch the pods on the nodes that the message names.";
+    ROLLOUT_STAGED = "RolloutStaged", "GpuPool", "The first nodes change to what is new; the others wait.", "Wait; status.pending names what a GPU waits for.";
+    ROLLOUT_STOPPED = "RolloutStopped", "GpuPool", "What is new has failed on one of the first nodes; no other node begins.", "Correct the profile or repair the node; the message says how to go back.";
     SERVED = "Served", "GpuPool", "Every guarantee for the pool's profiles is served.", "None.";
     SETTING_MODE = "SettingMode", "GpuNode", "MIG mode is being switched.", "Wait.";
     SHARING_NOT_ACKNOWLEDGED = "SharingNotAcknowledged", "GpuTenant", "The tenant lists a share of a GPU without an acknowledgement of what shares do not isolate.", "Write the person or group that accepts it in spec.sharing.acknowledgedBy, or remove the profile.";

@@ -12,3 +12,4 @@ pub mod ownership;
 pub mod plugin;
 pub mod projection;
 pub mod quota;
+pub mod rollout;

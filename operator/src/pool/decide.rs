@@ -19,7 +19,8 @@ use super::{
     node_views::NodeViews,
     ownership::Ownership,
     plugin_configs::{self, ConfigsWrite},
-    profile_status, silence, status,
+    profile_status,
+    rollout, silence, status,
     taints::{self, TaintChange},
     view,
 };
@@ -88,7 +89,9 @@ pub fn decide(cached: &Inventory<'_>, Remembered { planner, views }: &mut Rememb
     let (views, windows) = (&*views, gpu_changes::windows(inventory));
     let mut mig_managers = mig_manager::decisions(inventory, plan.plan);
     mig_managers.retain(|node, _| !ownership.is_conflicting(&node.as_str().into()));
-    let inputs = ChangeInputs { inventory, ownership, plan, windows: &windows, mig_managers: &mig_managers };
+    let stages = rollout::stages(inventory, ownership, plan);
+    let inputs =
+        ChangeInputs { inventory, ownership, plan, windows: &windows, mig_managers: &mig_managers, stages: &stages };
     let decisions = gpu_changes::decisions(&inputs, views);
     let nodes = node_specs::work(inventory, cached.fleet, ownership, &decisions, &mig_managers);
 
@@ -100,6 +103,7 @@ pub fn decide(cached: &Inventory<'_>, Remembered { planner, views }: &mut Rememb
         decisions: &decisions,
         views,
         windows: &windows,
+        stages: &stages,
         tolerated: inventory.tolerated,
         now: inventory.now,
     };
@@ -130,6 +134,7 @@ pub fn decide(cached: &Inventory<'_>, Remembered { planner, views }: &mut Rememb
             .filter_map(|d| d.requeue_at)
             .chain(mig_managers.values().filter_map(|d| d.requeue_at))
             .chain(status::patience_ends(&seen))
+            .chain(stages.ends())
             .chain(fleet.next_silence_deadline(inventory.now))
             .chain(fleet.gpu_nodes.values().filter_map(|n| node_specs::plugin_step(inventory, n, true)?.wake))
             .chain(windows.values().filter_map(|w| w.as_ref().ok()?.turns()))

@@ -7,7 +7,8 @@ use kube::ResourceExt as _;
 
 use super::{
     agents, canary, devices::NodeDevices, fleet_plan::FleetPlan, inventory::Inventory, mig_manager,
-    node_specs::plugin_observation, node_views::NodeViews, ownership::Ownership, plugin_configs,
+    node_specs::plugin_observation, node_views::NodeViews, ownership::Ownership, plugin_configs, rollout::Stages,
+    wishes::{GpuWish, wishes, with_nodes},
 };
 use crate::plan::{self, GpuKey, GpuPlan, NodeName, Plan, PodName, PoolName, TenantFacts};
 use gputenancy_engine::{
@@ -38,6 +39,8 @@ pub struct ChangeInputs<'a> {
     pub windows: &'a PoolWindows,
     /// What MIG managers do, by node.
     pub mig_managers: &'a BTreeMap<String, MigManagerDecision>,
+    /// Stages of rollouts.
+    pub stages: &'a Stages,
 }
 
 /// Whether changes may begin now, for each pool; a pool whose windows cannot be parsed begins none.
@@ -53,6 +56,8 @@ struct Shared<'a> {
     intent: String,
     canaries: BTreeMap<String, CanaryPod>,
     admitted: BTreeSet<&'a GpuKey>,
+    /// GPUs that a rollout keeps from their change, with the reason.
+    staged: BTreeMap<&'a GpuKey, String>,
 }
 
 /// Decides for every GPU that is not at rest; notices name places where the same is free.
@@ -69,7 +74,8 @@ pub fn decisions(inputs: &ChangeInputs<'_>, views: &NodeViews) -> BTreeMap<GpuKe
         return BTreeMap::new();
     }
     let (intent, canaries) = (intent(fleet), canary::pods(inventory));
-    let shared = Shared { pods: fleet.pods_by_node(), intent, canaries, admitted: admitted(inputs) };
+    let (admitted, staged) = admitted(inputs);
+    let shared = Shared { pods: fleet.pods_by_node(), intent, canaries, admitted, staged };
     let decide = |(key, gpu): (&GpuKey, &GpuPlan), others_idle| {
         Some((key.clone(), decision(inputs, &shared, (key, gpu), others_idle)?))
     };
@@ -116,7 +122,7 @@ fn decision(
     (key, gpu): (&GpuKey, &GpuPlan),
     others_idle: bool,
 ) -> Option<ChangeDecision> {
-    let ChangeInputs { inventory, ownership, plan, windows, mig_managers } = inputs;
+    let ChangeInputs { inventory, ownership, plan, windows, mig_managers, stages: _ } = inputs;
     let (fleet, name) = (inventory.fleet, key.node.as_str());
     let node = fleet.gpu_nodes.get(name).filter(|_| !inventory.lagging.contains(name))?;
     // the agent has to know first whether it partitions
@@ -152,7 +158,10 @@ fn decision(
         agent_alive: liveness.is_alive(),
         alive_since: liveness.since.filter(|_| liveness.is_alive()),
         mig_manager,
-        may_start: shared.admitted.contains(key),
+        waits: match shared.staged.get(key) {
+            Some(why) => Some(why),
+            None => (!shared.admitted.contains(key)).then_some(change::LIMIT_REACHED),
+        },
     });
     if let (Some(progress), Some(cause), Some(remedy)) = (&mut decision.progress, liveness.cause(), liveness.remedy()) {
         progress.message = format!("suspended: {cause}; {remedy}");
@@ -174,6 +183,7 @@ pub(super) fn intent(fleet: &Fleet) -> String {
             disruption,
             taint: _,
             verify: _,
+            rollout: _,
         } = &p.spec;
         (p.name_any(), (node_selector, profiles, layout, partitioner, advertiser, disruption.allow_outage))
     });
@@ -230,58 +240,21 @@ fn spec_of<'a>(fleet: &'a Fleet, key: &GpuKey) -> Option<&'a GpuSpec> {
     fleet.gpu_nodes.get(key.node.as_str())?.spec.gpus.iter().find(|g| g.uuid == key.uuid.as_str())
 }
 
-/// A failed change of this GPU is not yet to be retried.
-fn waits_to_retry(
-    inputs: &ChangeInputs<'_>,
-    spec: Option<&GpuSpec>,
-    (gpu, target): (&GpuPlan, Option<&Layout>),
-) -> bool {
-    let Some(change) = spec.and_then(|s| s.change.as_ref()) else { return false };
-    let mut pools = inputs.inventory.fleet.pools.iter();
-    let policy = pools.find(|p| p.name_any() == gpu.pool.as_str()).map(|p| Policy::from(&p.spec.disruption));
-    policy.is_some_and(|policy| change::waits_to_retry(change, target, &policy, inputs.inventory.now))
-}
-
-/// Planned GPUs with their nodes. GPUs of one node follow each other, so that each node is looked up once.
-fn with_nodes<'a>(
-    fleet: &'a Fleet,
-    gpus: &'a BTreeMap<GpuKey, GpuPlan>,
-) -> impl Iterator<Item = (&'a GpuKey, &'a GpuPlan, Option<&'a GpuNode>)> {
-    let mut last: Option<(&NodeName, Option<&GpuNode>)> = None;
-    gpus.iter().map(move |(key, gpu)| {
-        let known = last.filter(|(name, _)| **name == key.node);
-        let (_, node) =
-            *last.insert(known.unwrap_or_else(|| (&key.node, fleet.gpu_nodes.get(key.node.as_str()).map(|n| &**n))));
-        (key, gpu, node)
-    })
-}
-
-/// GPUs that may begin a change now, by each pool's limit.
-fn admitted<'a>(inputs: &ChangeInputs<'a>) -> BTreeSet<&'a GpuKey> {
-    let ChangeInputs { inventory, ownership, plan, .. } = inputs;
+/// GPUs that may begin a change now, by each pool's limit; the stage of a rollout keeps others from it, with the reason.
+fn admitted<'a>(inputs: &ChangeInputs<'a>) -> (BTreeSet<&'a GpuKey>, BTreeMap<&'a GpuKey, String>) {
+    let ChangeInputs { inventory, ownership, plan, stages, .. } = *inputs;
     let Inventory { fleet, now, .. } = *inventory;
     let mut by_pool: BTreeMap<&PoolName, Vec<ChangeCandidate<&GpuKey>>> = BTreeMap::new();
-    // a change that is suspended by a conflicting owner takes no slot, nor one on a node that has been silent for long
-    for (key, gpu, node) in with_nodes(fleet, &plan.plan.gpus).filter(|(key, ..)| !ownership.is_conflicting(&key.node))
-    {
-        let spec = node.and_then(|n| n.spec.gpus.iter().find(|g| g.uuid == key.uuid.as_str()));
-        let phase = spec.and_then(|s| s.change.as_ref()).map(|c| c.phase);
-        let changing = phase.is_some_and(|p| p < ChangePhase::RolledBack) && agents::holds_slot(inventory, &key.node);
-        // a GPU that is not listed yet has no devices, and waits for no slot unless it must be partitioned
-        let target = plan.target(key, gpu);
-        // another placement alone is no change where the MIG manager places
-        let kept = || mig_manager::keeps(fleet, key, target);
-        let differs = |target: &Layout| spec.is_some_and(|s| !plan::has_layout(s, target));
-        let wanted = gpu.changed && !kept() || plan.repartitions.contains_key(key) || target.is_some_and(differs);
+    let mut staged = BTreeMap::new();
+    for wish in wishes(inventory, ownership, plan) {
+        let GpuWish { key, plan: gpu, wanted, blocked, unknown, changing, rank, spec: _, target: _ } = wish;
         // the plan no longer counts on a silent node
-        let wanted = wanted && !fleet.liveness(key.node.as_str()).is_silent_for(GRACE_PERIOD, *now);
-        // what cannot begin must not be admitted in place of another GPU
-        let blocked =
-            wanted && (inventory.failing.contains(key.node.as_str()) || waits_to_retry(inputs, spec, (gpu, target)));
-        // it may have begun, and the cache does not show it yet
-        let unknown = [inventory.lagging, inventory.writing].into_iter().any(|nodes| nodes.contains(key.node.as_str()));
+        let wanted = wanted && !fleet.liveness(key.node.as_str()).is_silent_for(GRACE_PERIOD, now);
+        let waits = if wanted { stages.waits(fleet, &wish) } else { None };
+        let blocked = wanted && (blocked || waits.is_some());
+        let rank = if wanted && stages.is_first(fleet, &wish) { 0 } else { rank };
+        staged.extend(waits.map(|why| (key, why)));
         let changing = changing || wanted && unknown;
-        let rank = plan.effective(key, gpu).rank;
         by_pool.entry(&gpu.pool).or_default().push(ChangeCandidate { gpu: key, changing, wanted, blocked, rank });
     }
     let limit = |pool: &PoolName| {
@@ -304,5 +277,5 @@ fn admitted<'a>(inputs: &ChangeInputs<'a>) -> BTreeSet<&'a GpuKey> {
             change::admit(&candidates, &limit(pool)?)
         })
     };
-    by_pool.into_iter().filter_map(admit).flatten().collect()
+    (by_pool.into_iter().filter_map(admit).flatten().collect(), staged)
 }

@@ -18,6 +18,7 @@ mod node_views;
 mod ownership;
 mod plugin_configs;
 mod profile_status;
+mod rollout;
 mod silence;
 mod status;
 mod taints;
@@ -25,6 +26,7 @@ mod taints;
 mod tests;
 mod tolerated;
 mod view;
+mod wishes;
 mod write;
 
 use std::{

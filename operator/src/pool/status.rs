@@ -14,7 +14,14 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 
-use super::{devices, node_specs::is_releasable, node_views::NodeViews, silence, tolerated::Tolerated};
+use super::{
+    devices,
+    node_specs::is_releasable,
+    node_views::NodeViews,
+    rollout::{self, Stages},
+    silence,
+    tolerated::Tolerated,
+};
 use crate::plan::{GpuKey, NodeName, Plan, PoolName, Problem, membership, resource_name};
 use gputenancy_engine::{
     change::{ChangeDecision, Window, WindowError},
@@ -37,6 +44,8 @@ pub struct Seen<'a> {
     pub views: &'a NodeViews,
     /// Whether changes may begin now, for each pool.
     pub windows: &'a BTreeMap<String, Result<Window, WindowError>>,
+    /// Stages of rollouts.
+    pub stages: &'a Stages,
     /// Key of the taint that pods of tenants tolerate.
     pub tolerated: &'a Tolerated,
     /// The time.
@@ -83,6 +92,8 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
     });
     updates.push(foreign(seen, &name));
     updates.push(silence::update(seen.fleet, &nodes, &old.conditions, seen.now));
+    let mut status = GpuPoolStatus::default();
+    updates.extend(seen.stages.report(&name, &mut status));
     let summary =
         profiles.iter().map(|p| format!("{} {}/{}", p.name, p.allocated, p.total)).collect::<Vec<_>>().join(", ");
     GpuPoolStatus {
@@ -99,6 +110,7 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
         unsatisfied,
         summary: Some(summary),
         profiles,
+        ..status
     }
 }
 
@@ -191,6 +203,7 @@ pub fn news(before: &[Condition], now: &[Condition]) -> Vec<(EventType, Reason, 
         _ => {}
     }
     news.extend(silence::event(before, now));
+    news.extend(rollout::event(before, now));
     news
 }
 

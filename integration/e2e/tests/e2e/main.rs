@@ -47,6 +47,7 @@ mod process_attribution;
 mod pull_secrets;
 mod rights;
 mod rollback;
+mod rollout;
 mod sharing;
 mod sharing_admission;
 mod slow_webhook;

@@ -5,6 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use gputenancy_plan::{GpuKey, NodeName};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+/// What a GPU waits for that [`admit`] and [`admit_node`] leave out.
+pub const LIMIT_REACHED: &str =
+    "Pending: waiting until fewer than spec.disruption.maxUnavailable GPUs of the pool change";
+
 /// A GPU of a pool with a limit of simultaneous changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeCandidate<K> {

@@ -204,9 +204,8 @@ fn begin(ctx: &ChangeContext<'_>, target: &Layout) -> ChangeDecision {
              as a profile, pool or tenant changes"
         ));
     }
-    if !seen.may_start {
-        return draft
-            .pending("Pending: waiting until fewer than spec.disruption.maxUnavailable GPUs of the pool change");
+    if let Some(why) = seen.waits {
+        return draft.pending(why);
     }
     let reason = recreate(ctx).filter(|_| *target == ctx.present()).unwrap_or(seen.reason);
     let own = ctx.change().filter(|c| !is_another(ctx, c, target));

@@ -43,8 +43,8 @@ pub struct ChangeObservation<'a> {
     pub others_idle: bool,
     /// Where NVIDIA's MIG manager partitions the node.
     pub mig_manager: Option<MigManagerContext<'a>>,
-    /// The pool's limit of simultaneous changes allows a new one, see [`super::admit`].
-    pub may_start: bool,
+    /// Why the change may not begin now; `None`: it may.
+    pub waits: Option<&'a str>,
 }
 
 /// What a change needs to know of NVIDIA's MIG manager, which partitions a node as a whole.

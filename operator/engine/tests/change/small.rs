@@ -7,7 +7,7 @@ use gputenancy_crds::{
     AgentStep, ChangePhase, DeviceOwner, DeviceState, GpuError, GpuNode, GpuNodeSpec, GpuNodeStatus, GpuState, Layout,
     MigMode,
 };
-use gputenancy_engine::change::{ChangeDecision, ChangeObservation, PodController, PodFacts, Policy, Refusal, step};
+use gputenancy_engine::change::{ChangeDecision, ChangeObservation, LIMIT_REACHED, PodController, PodFacts, Policy, Refusal, step};
 use gputenancy_plan::{PodName, plain, seen};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -103,7 +103,7 @@ impl World {
             alive_since: self.alive_since,
             others_idle: true,
             mig_manager: None,
-            may_start: self.may_start,
+            waits: (!self.may_start).then_some(LIMIT_REACHED),
         })
     }
 

@@ -248,7 +248,7 @@ impl World {
             alive_since: Some(self.alive_since),
             others_idle: true,
             mig_manager: None,
-            may_start: true,
+            waits: None,
         });
         let at_rest = is_at_rest(&self.node, UUID, Some(&self.target));
         assert!(!at_rest || decision == ChangeDecision::default(), "at rest, and yet: {decision:?}");

@@ -1,0 +1,90 @@
+//! What the plan wants of each GPU, and whether it could begin: limits of pools and stages of rollouts decide from it.
+
+use std::collections::BTreeMap;
+
+use gputenancy_crds::{ChangePhase, GpuNode, GpuSpec, Layout};
+use gputenancy_engine::{
+    change::{self, Policy},
+    fleet::Fleet,
+};
+use kube::ResourceExt as _;
+
+use super::{agents, fleet_plan::FleetPlan, inventory::Inventory, mig_manager, ownership::Ownership};
+use crate::plan::{self, GpuKey, GpuPlan, NodeName};
+
+/// What the plan wants of a GPU, and what keeps it from it.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuWish<'a> {
+    /// The GPU.
+    pub key: &'a GpuKey,
+    /// Its plan.
+    pub plan: &'a GpuPlan,
+    /// Its spec, if it is listed.
+    pub spec: Option<&'a GpuSpec>,
+    /// Its next layout; `None`: the present one stays.
+    pub target: Option<&'a Layout>,
+    /// A change is in progress and takes a slot.
+    pub changing: bool,
+    /// It does not have that layout.
+    pub wanted: bool,
+    /// It cannot begin.
+    pub blocked: bool,
+    /// It may have begun, and the cache does not show it yet.
+    pub unknown: bool,
+    /// Order of the plan.
+    pub rank: u8,
+}
+
+/// The wishes of all GPUs without a conflicting owner: a change that one suspends takes no slot.
+pub fn wishes<'a>(
+    inventory: &'a Inventory<'a>,
+    ownership: &'a Ownership,
+    plan: &'a FleetPlan<'a>,
+) -> impl Iterator<Item = GpuWish<'a>> {
+    let fleet = inventory.fleet;
+    let here = with_nodes(fleet, &plan.plan.gpus).filter(|(key, ..)| !ownership.is_conflicting(&key.node));
+    here.map(move |(key, gpu, node)| {
+        let spec = node.and_then(|n| n.spec.gpus.iter().find(|g| g.uuid == key.uuid.as_str()));
+        let phase = spec.and_then(|s| s.change.as_ref()).map(|c| c.phase);
+        // nor one on a node that has been silent for long
+        let changing = phase.is_some_and(|p| p < ChangePhase::RolledBack) && agents::holds_slot(inventory, &key.node);
+        // a GPU that is not listed yet has no devices, and waits for no slot unless it must be partitioned
+        let target = plan.target(key, gpu);
+        // another placement alone is no change where the MIG manager places
+        let kept = || mig_manager::keeps(fleet, key, target);
+        let differs = |target: &Layout| spec.is_some_and(|s| !plan::has_layout(s, target));
+        let wanted = gpu.changed && !kept() || plan.repartitions.contains_key(key) || target.is_some_and(differs);
+        // what cannot begin must not be admitted in place of another GPU
+        let blocked =
+            wanted && (inventory.failing.contains(key.node.as_str()) || waits_to_retry(inventory, spec, (gpu, target)));
+        let unknown = [inventory.lagging, inventory.writing].into_iter().any(|nodes| nodes.contains(key.node.as_str()));
+        let rank = plan.effective(key, gpu).rank;
+        GpuWish { key, plan: gpu, spec, target, changing, wanted, blocked, unknown, rank }
+    })
+}
+
+/// A failed change of this GPU is not yet to be retried.
+fn waits_to_retry(
+    inventory: &Inventory<'_>,
+    spec: Option<&GpuSpec>,
+    (gpu, target): (&GpuPlan, Option<&Layout>),
+) -> bool {
+    let Some(change) = spec.and_then(|s| s.change.as_ref()) else { return false };
+    let mut pools = inventory.fleet.pools.iter();
+    let policy = pools.find(|p| p.name_any() == gpu.pool.as_str()).map(|p| Policy::from(&p.spec.disruption));
+    policy.is_some_and(|policy| change::waits_to_retry(change, target, &policy, inventory.now))
+}
+
+/// Planned GPUs with their nodes. GPUs of one node follow each other, so that each node is looked up once.
+pub fn with_nodes<'a>(
+    fleet: &'a Fleet,
+    gpus: &'a BTreeMap<GpuKey, GpuPlan>,
+) -> impl Iterator<Item = (&'a GpuKey, &'a GpuPlan, Option<&'a GpuNode>)> {
+    let mut last: Option<(&NodeName, Option<&GpuNode>)> = None;
+    gpus.iter().map(move |(key, gpu)| {
+        let known = last.filter(|(name, _)| **name == key.node);
+        let (_, node) =
+            *last.insert(known.unwrap_or_else(|| (&key.node, fleet.gpu_nodes.get(key.node.as_str()).map(|n| &**n))));
+        (key, gpu, node)
+    })
+}
