@@ -114,7 +114,11 @@ impl<'n> Reader<'n> {
         let uuid = gpu.uuid()?;
         let vgpu = gpu.vgpu()?;
         let mode = if vgpu.is_some() { None } else { gpu.mig_mode()? };
-        let known = self.history.gpus.get(&index).filter(|last| last.uuid == uuid && last.mode == mode && last.board.vgpu == vgpu);
+        let known = self
+            .history
+            .gpus
+            .get(&index)
+            .filter(|last| last.uuid == uuid && last.mode == mode && last.board.vgpu == vgpu);
         let known = known.filter(|last| last.mode.is_none() || !last.board.profiles.is_empty());
         let (board, minor, pci_bus_id) = match known {
             Some(last) => (last.board.clone(), last.minor, last.pci_bus_id.clone()),

@@ -72,11 +72,14 @@ fn nvml(input: &StatusInput<'_>) -> ConditionUpdate {
 fn plugin(input: &StatusInput<'_>) -> ConditionUpdate {
     let kubelet = input.kubelet;
     if kubelet.plugin_ready && !input.view.advertiser.is_agent() && kubelet.allocatable.is_empty() {
-        let offers = |gpu: &&ObservedGpu| gpu.health == Health::Healthy && (!gpu.mig_enabled() || !gpu.instances.is_empty());
+        let offers =
+            |gpu: &&ObservedGpu| gpu.health == Health::Healthy && (!gpu.mig_enabled() || !gpu.instances.is_empty());
         let steady = |gpu: &&ObservedGpu| input.state.gpus.get(&gpu.uuid).is_some_and(|g| g.step == AgentStep::Steady);
         let gpus = input.state.inventory.iter().flat_map(|i| &i.gpus).filter(offers).filter(steady).count();
         if gpus > 0 {
-            let message = format!("kubelet lists no device of {gpus} GPU(s), which NVIDIA's device plugin has to advertise: see that its pod runs on this node, and read its log");
+            let message = format!(
+                "kubelet lists no device of {gpus} GPU(s), which NVIDIA's device plugin has to advertise: see that its pod runs on this node, and read its log"
+            );
             return ConditionUpdate::no(PLUGIN_READY, reasons::DEVICE_PLUGIN_DOWN, message);
         }
     }

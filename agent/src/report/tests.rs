@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use gputenancy_crds::{Advertiser, AgentStep, GpuError, GpuNodeStatus, GpuSpec, Health, ShareGroup, Sharing, condition};
+use gputenancy_crds::{
+    Advertiser, AgentStep, GpuError, GpuNodeStatus, GpuSpec, Health, ShareGroup, Sharing, condition,
+};
 use gputenancy_nvml::{Engines, InstanceProfile, MigMode, Process};
 use k8s_openapi::jiff::Timestamp;
 
@@ -18,8 +20,8 @@ use super::{
 use crate::{
     device::{DeviceId, DeviceOwner, DeviceView, KubeletView},
     gpu::{
-        Inventory, NvmlError, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, platform::UnsupportedPlatform,
-        process_origin::Origin,
+        Inventory, NvmlError, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance,
+        platform::UnsupportedPlatform, process_origin::Origin,
     },
     partition::{GpuProgress, PartitionState, devices::devices},
 };

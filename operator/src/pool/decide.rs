@@ -19,8 +19,7 @@ use super::{
     node_views::NodeViews,
     ownership::Ownership,
     plugin_configs::{self, ConfigsWrite},
-    profile_status,
-    rollout, silence, status,
+    profile_status, rollout, silence, status,
     taints::{self, TaintChange},
     view,
 };

@@ -2,15 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuPoolSpec, GpuSpec, Guarantee, Layout, Trust, names};
+use gputenancy_crds::{GpuNode, GpuPool, GpuPoolSpec, GpuSpec, Guarantee, Trust, names};
 use kube::ResourceExt as _;
 
 use super::{
-    agents, canary, devices::NodeDevices, fleet_plan::FleetPlan, inventory::Inventory, mig_manager,
-    node_specs::plugin_observation, node_views::NodeViews, ownership::Ownership, plugin_configs, rollout::Stages,
+    canary,
+    devices::NodeDevices,
+    fleet_plan::FleetPlan,
+    inventory::Inventory,
+    mig_manager,
+    node_specs::plugin_observation,
+    node_views::NodeViews,
+    ownership::Ownership,
+    plugin_configs,
+    rollout::Stages,
     wishes::{GpuWish, wishes, with_nodes},
 };
-use crate::plan::{self, GpuKey, GpuPlan, NodeName, Plan, PodName, PoolName, TenantFacts};
+use crate::plan::{GpuKey, GpuPlan, Plan, PodName, PoolName, TenantFacts};
 use gputenancy_engine::{
     change::{
         self, CanaryPod, ChangeCandidate, ChangeDecision, ChangeObservation, EvictionNotice, MigManagerContext, Policy,

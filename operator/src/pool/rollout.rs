@@ -87,12 +87,7 @@ fn definitions(fleet: &Fleet, pool: &GpuPool) -> (Vec<ProvenDefinition>, Resourc
     (definitions, resources)
 }
 
-fn gpu<'a>(
-    inventory: &Inventory<'_>,
-    wish: &GpuWish<'a>,
-    resources: &'a Resources,
-    pool: &GpuPool,
-) -> RolloutGpu<'a> {
+fn gpu<'a>(inventory: &Inventory<'_>, wish: &GpuWish<'a>, resources: &'a Resources, pool: &GpuPool) -> RolloutGpu<'a> {
     let GpuWish { key, plan: _, spec, target, changing, wanted, blocked, rank, unknown: _ } = *wish;
     let node = key.node.as_str();
     let silent = inventory.fleet.liveness(node).is_silent_for(GRACE_PERIOD, inventory.now);

@@ -95,7 +95,7 @@ async fn staged(world: &World) -> Result<()> {
     }
     world.set(&[both(3)]).await?;
     rolled_out(world, "True", "RolledOut", &[]).await?;
-    pool_ready(world, "p").await
+    pool_ready(world, "p").await.map(drop)
 }
 
 /// Nodes with a change in progress or a failed one.

@@ -41,7 +41,11 @@ pub fn is_ownership_annotation(annotation: &str) -> bool {
 /// Another owner of a node's GPUs; of several the one that destroys most. Programs that only partition are no conflict in pools with
 /// another partitioner than our agent.
 pub fn conflicting_owner(signs: OwnershipSigns<'_>) -> Option<ConflictingOwner> {
-    vgpu_host(signs).or_else(|| dra(signs)).or_else(|| hami(signs)).or_else(|| nos(signs)).or_else(|| mig_manager(signs))
+    vgpu_host(signs)
+        .or_else(|| dra(signs))
+        .or_else(|| hami(signs))
+        .or_else(|| nos(signs))
+        .or_else(|| mig_manager(signs))
 }
 
 /// Virtual machines use the GPUs of a hypervisor.

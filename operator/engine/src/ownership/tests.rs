@@ -102,8 +102,7 @@ fn remedy_names_the_label() {
 fn hypervisor_with_vgpus_conflicts_under_any_partitioner() {
     let none = BTreeMap::new();
     for partitioner in [Partitioner::Agent, Partitioner::MigManager, Partitioner::None] {
-        let signs =
-            OwnershipSigns { labels: &none, annotations: &none, dra: false, vgpu_host: true, partitioner };
+        let signs = OwnershipSigns { labels: &none, annotations: &none, dra: false, vgpu_host: true, partitioner };
         assert_eq!(conflicting_owner(signs).map(|other| other.by), Some("NVIDIA's vGPU manager"));
     }
 }

@@ -98,8 +98,7 @@ pub fn stage(old: Option<&RolloutStatus>, input: &RolloutInput<'_>) -> Stage {
     let soak = input.rules.soak.get().unwrap_or_default();
     let ends = settled_at.as_ref().filter(|_| stopped.is_none()).and_then(|at| at.0.checked_add(soak).ok());
     let trying = trying.into_iter().map(str::to_owned).collect();
-    let mut status =
-        RolloutStatus { proven, trying, nodes: nodes.into_iter().collect(), since, settled_at, stopped };
+    let mut status = RolloutStatus { proven, trying, nodes: nodes.into_iter().collect(), since, settled_at, stopped };
     if ends.is_some_and(|ends| ends <= input.now) {
         status = passed(status, &input.definitions);
     }
@@ -202,7 +201,10 @@ impl Stage {
         Some(match self.ends {
             Some(at) => format!("Pending: {first} serves {names} first; other nodes follow at {at}"),
             None if first.is_empty() => format!("Pending: no node can serve {names} first now"),
-            None => format!("Pending: {first} serves {names} first; other nodes follow {:?} after it is complete", self.soak),
+            None => format!(
+                "Pending: {first} serves {names} first; other nodes follow {:?} after it is complete",
+                self.soak
+            ),
         })
     }
 

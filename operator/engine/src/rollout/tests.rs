@@ -33,8 +33,7 @@ impl World {
     fn new(nodes: usize, canary_nodes: i32) -> Self {
         let rules = Rollout { canary_nodes, soak: DurationText::parse("10m").unwrap() };
         let node = Node { serves: 1, ..Node::default() };
-        let mut world =
-            Self { rules, wanted: 1, generation: 1, now: 0, nodes: vec![node; nodes], status: None };
+        let mut world = Self { rules, wanted: 1, generation: 1, now: 0, nodes: vec![node; nodes], status: None };
         world.step();
         world
     }
@@ -53,7 +52,10 @@ impl World {
             changing: node.changing,
             blocked: false,
             rank: 0,
-            failed: node.failed.filter(|(_, version)| *version == self.wanted).map(|(at, _)| (time(at), "GPU 0: error".into())),
+            failed: node
+                .failed
+                .filter(|(_, version)| *version == self.wanted)
+                .map(|(at, _)| (time(at), "GPU 0: error".into())),
         });
         let stalled = self.nodes.iter().zip(&names).filter(|(node, _)| node.stalled);
         let input = RolloutInput {
@@ -112,7 +114,11 @@ fn first_node_serves_what_is_new_through_the_soak_time_and_the_others_follow() {
     assert_eq!(world.status().proven, [definition(1)]);
     world.edit();
     world.step();
-    assert_eq!((world.status().nodes.as_slice(), world.begun()), (&["node-0".to_owned()][..], 0), "not before it is written");
+    assert_eq!(
+        (world.status().nodes.as_slice(), world.begun()),
+        (&["node-0".to_owned()][..], 0),
+        "not before it is written"
+    );
     let waiting = world.step();
     assert_eq!(world.begun(), 1);
     assert!(waiting.waits("node-1", &[NEW].into()).unwrap().contains("node-0 serves turns first"));

@@ -7,7 +7,9 @@ use gputenancy_crds::{
     AgentStep, ChangePhase, DeviceOwner, DeviceState, GpuError, GpuNode, GpuNodeSpec, GpuNodeStatus, GpuState, Layout,
     MigMode,
 };
-use gputenancy_engine::change::{ChangeDecision, ChangeObservation, LIMIT_REACHED, PodController, PodFacts, Policy, Refusal, step};
+use gputenancy_engine::change::{
+    ChangeDecision, ChangeObservation, LIMIT_REACHED, PodController, PodFacts, Policy, Refusal, step,
+};
 use gputenancy_plan::{PodName, plain, seen};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 

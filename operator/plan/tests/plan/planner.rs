@@ -51,7 +51,9 @@ fn guarantees_that_fit_on_one_gpu_change_one_gpu() {
 fn products_of_labels_do_not_divide_a_pool() {
     let plain = demo().tenant("team-a", &[("mig-1g", 9)]);
     let mut labelled = demo().tenant("team-a", &[("mig-1g", 9)]);
-    for (node, product) in labelled.nodes.iter_mut().zip(["NVIDIA-A100-SXM4-80GB-SHARED", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"]) {
+    for (node, product) in
+        labelled.nodes.iter_mut().zip(["NVIDIA-A100-SXM4-80GB-SHARED", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"])
+    {
         node.labels.insert("nvidia.com/gpu.product".to_owned(), product.to_owned());
     }
     let (plain, labelled) = (plain.settle(), labelled.settle());
