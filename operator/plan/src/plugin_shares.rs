@@ -17,7 +17,7 @@ pub(crate) fn refusal(snapshot: &Snapshot, pool: &Pool, name: &ProfileName) -> O
         SharesBy::Agent => None,
         SharesBy::NvidiaDevicePlugin => by_plugin(snapshot, pool, (name, profile), shape),
         SharesBy::Nothing => {
-            Some("shares need spec.partitioner: Agent; remove the profile from spec.profiles".to_owned())
+            Some("only pools with partitioner: Agent have shares; remove the profile from spec.profiles".to_owned())
         }
     }
 }

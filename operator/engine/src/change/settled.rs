@@ -80,7 +80,8 @@ pub(super) fn rolled_back(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDec
     draft.hold([]).requeue_at(retry);
     match plain_target(ctx) {
         Some(target) if target == ctx.present() => {
-            if due {
+            // after an edit the failed layout is of no interest any more
+            if due || change.intent != ctx.observation.intent {
                 draft.finish();
             }
             draft.done(&change.reason)
