@@ -396,6 +396,9 @@ pub struct DeviceState {
     /// counts against the budget of the tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub former_owner: Option<DeviceOwner>,
+    /// Memory in use although NVML lists no process on the device. It is withdrawn until the memory is free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unexplained_memory: Option<MemoryText>,
     /// Processes that NVML lists on it.
     #[serde(default)]
     pub clients: i32,

@@ -206,6 +206,7 @@ reasons! { EVENTS:
     GPU_PROGRAM_FAULT = "GpuProgramFault", "GpuNode, Pod", "The driver reported an Xid error that a program causes.", "Look at the log of the program. On a shared GPU a program of another share may be the cause.";
     GPU_HARDWARE_FAULT = "GpuHardwareFault", "GpuNode, Pod", "The driver reported an Xid or ECC error of the GPU. It gets no new pods.", "Reset or replace the GPU; delete pods that have failed.";
     GPU_NODE_FAULT = "GpuNodeFault", "GpuNode, Pod", "The GPU does not answer until its node restarts. It gets no new pods.", "Drain the node and restart it; delete pods that have failed.";
+    UNEXPLAINED_MEMORY = "UnexplainedMemory", "GpuNode", "Memory of a device is in use and no process uses it. It gets no new pods until the memory is free.", "Find programs with /dev/nvidia* open on the node, such as lsof lists them, and end them; if there are none, reset the GPU.";
     MPS_DAEMON_ENDED = "MpsDaemonEnded", "GpuNode, Pod", "The MPS daemon of a GPU has ended, and with it the CUDA contexts of all pods with shares of the GPU.", "It is restarted. Delete pods whose programs do not end by themselves.";
     NAMESPACE_ADOPTED = "NamespaceAdopted", "GpuTenant", "An existing namespace was adopted.", "None.";
     NAMESPACE_RELEASED = "NamespaceReleased", "GpuTenant", "A namespace stays after its tenant, without limits.", "Review the role bindings that remain in it.";

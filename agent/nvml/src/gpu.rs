@@ -1,6 +1,6 @@
 //! One GPU: identity, memory and MIG mode.
 
-use std::{mem::zeroed, ptr::null_mut};
+use std::{ffi::CString, mem::zeroed, ptr::null_mut};
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t};
 
@@ -83,6 +83,13 @@ impl Nvml {
         let handle = output(null_mut(), |handle| call!(self, nvmlDeviceGetHandleByIndex_v2(index, handle)))?;
         Ok(Gpu { nvml: self, handle })
     }
+
+    /// The GPU or MIG device with this UUID.
+    pub fn by_uuid(&self, uuid: &str) -> Result<Gpu<'_>, NvmlFailure> {
+        let uuid = CString::new(uuid).unwrap_or_default();
+        let handle = output(null_mut(), |handle| call!(self, nvmlDeviceGetHandleByUUID(uuid.as_ptr(), handle)))?;
+        Ok(Gpu { nvml: self, handle })
+    }
 }
 
 impl<'n> Gpu<'n> {
@@ -118,6 +125,14 @@ impl<'n> Gpu<'n> {
         let empty = nvmlMemory_t { total: 0, free: 0, used: 0 };
         let v1 = output(empty, |v1| call!(self.nvml, nvmlDeviceGetMemoryInfo(self.handle, v1)))?;
         Ok(Memory { total_mib: v1.total >> 20, reserved_mib: None })
+    }
+
+    /// Memory in use, in MiB, without what the driver reserves. `None` if the driver does not have the newer call, or it fails.
+    pub fn used_mib(&self) -> Option<u64> {
+        let version = u32::try_from(size_of::<nvmlMemory_v2_t>()).unwrap_or(0) | 2 << 24;
+        let mut v2 = nvmlMemory_v2_t { version, total: 0, reserved: 0, free: 0, used: 0 };
+        call!(self.nvml, nvmlDeviceGetMemoryInfo_v2(self.handle, &raw mut v2)).ok()?;
+        Some(v2.used >> 20)
     }
 
     /// A change of MIG mode needs a reset: on Ampere, and on no later architecture.

@@ -1,6 +1,6 @@
 //! What NVML reports of a node: plain data that all decisions are based on.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_crds::Health;
 use gputenancy_nvml::{InstanceProfile, MigMode, NvmlFailure, Process, Vgpu};
@@ -85,6 +85,9 @@ pub struct ObservedGpu {
     pub instances: Vec<ObservedInstance>,
     /// Processes on the GPU.
     pub clients: Vec<Process>,
+    /// Memory in use, in MiB, of devices on which there is no process: by GPU instance, `None` for the whole GPU. Read in full scans,
+    /// and in quick ones after a device has lost its last process.
+    pub unexplained: BTreeMap<Option<u32>, u64>,
     /// Health.
     pub health: Health,
     /// The fault that made it unhealthy.

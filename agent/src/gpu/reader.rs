@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use gputenancy_crds::Health;
-use gputenancy_nvml::{ComputeProfile, EventSet, Gpu, NvmlFailure, Vgpu, code, full_width};
+use gputenancy_nvml::{ComputeProfile, EventSet, Gpu, Nvml, NvmlFailure, Vgpu, code, full_width};
 
 use super::{
     driver::Session,
@@ -11,6 +11,10 @@ use super::{
     inventory::{Inventory, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, Scan},
     policy::reopens_library,
 };
+
+/// An idle MIG instance or GPU uses up to about 20 MiB (`nvidia-smi` of an A100 and an H100 without processes), and one CUDA context some
+/// hundred.
+const IDLE_MIB: u64 = 128;
 
 /// What outlives an open library: a lost GPU keeps its name, and a fault holds until a reset.
 #[derive(Default)]
@@ -103,7 +107,7 @@ impl<'n> Reader<'n> {
         let gpu = self.session.nvml.gpu(index)?;
         if let (Scan::Quick, Some(last)) = (scan, self.history.gpus.get(&index))
             && last.failure.is_none()
-            && let Some(gpu) = quick(&gpu, last)?
+            && let Some(gpu) = quick(self.session.nvml, &gpu, last)?
         {
             return Ok(gpu);
         }
@@ -129,7 +133,9 @@ impl<'n> Reader<'n> {
         let numa = numa_node(&self.session.paths.sys_root, &pci_bus_id);
         let clients = gpu.processes()?;
         let identity = ObservedGpu { uuid, index, minor, pci_bus_id, numa, ..ObservedGpu::default() };
-        Ok(ObservedGpu { board, mode, instances, clients, ..identity })
+        let observed = ObservedGpu { board, mode, instances, clients, ..identity };
+        let unexplained = unexplained(self.session.nvml, gpu, &observed, &|_| true);
+        Ok(ObservedGpu { unexplained, ..observed })
     }
 
     fn board(&mut self, gpu: &Gpu<'_>, vgpu: Option<Vgpu>, mig: bool) -> Result<Arc<ObservedBoard>, NvmlFailure> {
@@ -189,7 +195,7 @@ impl<'n> Reader<'n> {
 
 /// Mode and processes, all else as before. `None` if an instance is gone, after a reset by another program for example: it must be
 /// withdrawn at once. An instance that another program created can wait for the next full scan.
-fn quick(gpu: &Gpu<'_>, last: &ObservedGpu) -> Result<Option<ObservedGpu>, NvmlFailure> {
+fn quick(nvml: &Nvml, gpu: &Gpu<'_>, last: &ObservedGpu) -> Result<Option<ObservedGpu>, NvmlFailure> {
     let mode = if last.board.vgpu.is_some() { None } else { gpu.mig_mode()? };
     for instance in &last.instances {
         if gpu.gpu_instance(instance.gi)?.is_none() {
@@ -197,7 +203,31 @@ fn quick(gpu: &Gpu<'_>, last: &ObservedGpu) -> Result<Option<ObservedGpu>, NvmlF
         }
     }
     let clients = gpu.processes()?;
-    Ok(Some(ObservedGpu { mode, clients, ..last.clone() }))
+    let observed = ObservedGpu { mode, clients, ..last.clone() };
+    let was_used = |gi: Option<u32>| last.unexplained.contains_key(&gi) || last.clients.iter().any(|p| p.gi == gi);
+    let unexplained = unexplained(nvml, gpu, &observed, &was_used);
+    Ok(Some(ObservedGpu { unexplained, ..observed }))
+}
+
+/// Memory of devices without a process, as far as it is more than an idle device uses.
+fn unexplained(
+    nvml: &Nvml,
+    gpu: &Gpu<'_>,
+    observed: &ObservedGpu,
+    is_read: &dyn Fn(Option<u32>) -> bool,
+) -> BTreeMap<Option<u32>, u64> {
+    let used = |device: &Gpu<'_>| device.used_mib().filter(|mib| *mib > IDLE_MIB);
+    if !observed.mig_enabled() {
+        let idle = observed.clients.is_empty() && is_read(None);
+        let whole = idle.then(|| used(gpu)).flatten();
+        return whole.map(|mib| (None, mib)).into_iter().collect();
+    }
+    let idle = observed.instances.iter().filter(|i| is_read(Some(i.gi)) && observed.clients_of(i.gi).next().is_none());
+    let of = |instance: &ObservedInstance| {
+        let device = nvml.by_uuid(instance.uuid()?).ok()?;
+        Some((Some(instance.gi), used(&device)?))
+    };
+    idle.filter_map(of).collect()
 }
 
 /// NVML writes `00000000:01:00.0`, sysfs `0000:01:00.0`; a machine with one node has -1.

@@ -15,6 +15,9 @@ use crate::{
 /// container, and is queried every 100 ms while a bound pod has no device.
 pub const UNREPORTED_OWNER: Duration = Duration::from_secs(3);
 
+/// Memory that no process explains is withdrawn after this time: the driver frees the memory of a process some time after its end.
+pub const UNEXPLAINED_MEMORY: Duration = Duration::from_secs(10);
+
 /// A process: its id, and its start in clock ticks since the node booted, because ids are used again.
 pub type ProcessKey = (u32, u64);
 
@@ -48,6 +51,10 @@ pub struct Withdrawal {
     occupied: BTreeMap<DeviceId, Instant>,
     /// The devices that are withdrawn.
     withdrawn: BTreeSet<DeviceId>,
+    /// Since when a device without an owner and without a process has memory in use, and how much, in MiB.
+    unexplained: BTreeMap<DeviceId, (Instant, u64)>,
+    /// Those of them that are withdrawn.
+    quarantined: BTreeMap<DeviceId, u64>,
     /// Since when a process occupies a withdrawn device.
     processes: BTreeMap<ProcessKey, (Instant, Option<DeviceOwner>, DeviceId)>,
 }
@@ -94,9 +101,32 @@ impl Withdrawal {
                 withdrawn.insert(device.id.clone());
             }
         }
+        self.quarantine(devices, inventory, owners, now);
         self.report(&withdrawn, &all);
         self.withdrawn = withdrawn;
         self.remember(&all, processes, now);
+    }
+
+    /// Cordons devices whose memory is in use by no process, until it is free.
+    fn quarantine(&mut self, devices: &mut [Device], inventory: &Inventory, owners: &Owners, now: Instant) {
+        let before = std::mem::take(&mut self.unexplained);
+        self.quarantined.clear();
+        let legacy = |device: &Device| device.legacy_id().is_some_and(|id| owners.contains_key(&id));
+        for device in devices.iter_mut().filter(|device| !owners.contains_key(&device.id) && !legacy(device)) {
+            let gi = device.mig.as_ref().map(|mig| mig.gi);
+            let Some(mib) = inventory.gpu(&device.gpu_uuid).and_then(|gpu| gpu.unexplained.get(&gi)) else { continue };
+            let since = before.get(&device.id).map_or(now, |(since, _)| *since);
+            self.unexplained.insert(device.id.clone(), (since, *mib));
+            if now.saturating_duration_since(since) >= UNEXPLAINED_MEMORY {
+                device.cordoned = true;
+                self.quarantined.insert(device.id.clone(), *mib);
+            }
+        }
+    }
+
+    /// Devices that are withdrawn because no process explains their memory in use, in MiB.
+    pub fn quarantined(&self) -> &BTreeMap<DeviceId, u64> {
+        &self.quarantined
     }
 
     fn last_owner(&self, device: &Device) -> Option<&DeviceOwner> {

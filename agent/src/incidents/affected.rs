@@ -6,7 +6,7 @@ use gputenancy_crds::reasons;
 use gputenancy_service::events::{EventType, Notice};
 
 use crate::{
-    device::{DeviceOwner, Owners},
+    device::{DeviceId, DeviceOwner, Owners},
     event,
     gpu::{
         Inventory, ObservedGpu,
@@ -71,6 +71,20 @@ pub fn notices(node: &str, incident: &Incident) -> Vec<Notice> {
         notice(event::pod(owner), format!("container {}: {what}; {}", owner.container, remedy_of_team(class, *shared)))
     };
     [notice(event::gpu_node(node), of_node)].into_iter().chain(owners.iter().map(of_pod)).collect()
+}
+
+/// The event about a device whose memory no process explains.
+pub fn unexplained_memory(node: &str, device: &DeviceId, mib: u64) -> Notice {
+    let note = format!(
+        "{mib} MiB of device {device} of node {node} are in use, and NVML lists no process on it: it gets no new pods until the memory is free; end programs with /dev/nvidia* open on the node, or reset the GPU"
+    );
+    Notice {
+        regarding: event::gpu_node(node),
+        event_type: EventType::Warning,
+        reason: reasons::UNEXPLAINED_MEMORY,
+        action: "Report".to_owned(),
+        note,
+    }
 }
 
 fn remedy_of_platform(class: FaultClass) -> &'static str {

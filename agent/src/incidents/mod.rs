@@ -4,16 +4,16 @@
 mod affected;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
 use tokio::sync::watch;
 
-pub use affected::{Incident, notices};
+pub use affected::{Incident, notices, unexplained_memory};
 
 use crate::{
-    device::Owners,
+    device::{DeviceId, Owners},
     event::Publish,
     gpu::fault_class::{FaultClass, SeenFault, text},
     metrics::Metrics,
@@ -27,7 +27,13 @@ const QUIET: Duration = Duration::from_mins(1);
 pub async fn run(mut state: watch::Receiver<PartitionState>, node: &str, metrics: &Metrics, publish: &Publish) {
     let mut seen = Seen::default();
     while state.changed().await.is_ok() {
-        let found = seen.faults(&state.borrow_and_update(), Instant::now());
+        let (found, quarantined) = {
+            let state = state.borrow_and_update();
+            (seen.faults(&state, Instant::now()), seen.quarantined(&state))
+        };
+        for (device, mib) in quarantined {
+            publish(unexplained_memory(node, &device, mib)).await;
+        }
         for (fault, incidents) in found {
             metrics.gpu_fault(class_name(FaultClass::of(fault.kind)));
             for notice in incidents.iter().flat_map(|incident| notices(node, incident)) {
@@ -54,9 +60,18 @@ struct Seen {
     last: u64,
     owners: Owners,
     published: BTreeMap<FaultKey, Instant>,
+    quarantined: BTreeSet<DeviceId>,
 }
 
 impl Seen {
+    /// Devices that are withdrawn since the last call because of their memory, and how much it is, in MiB.
+    fn quarantined(&mut self, state: &PartitionState) -> Vec<(DeviceId, u64)> {
+        let now: BTreeSet<DeviceId> = state.quarantined.keys().cloned().collect();
+        let before = std::mem::replace(&mut self.quarantined, now);
+        let new = state.quarantined.iter().filter(|(id, _)| !before.contains(*id));
+        new.map(|(id, mib)| (id.clone(), *mib)).collect()
+    }
+
     /// Faults since the last call, oldest first, with their incidents; without incidents if the same fault was published a moment ago.
     fn faults(&mut self, state: &PartitionState, now: Instant) -> Vec<(SeenFault, Vec<Incident>)> {
         let latest = state.owners.clone().unwrap_or_default();

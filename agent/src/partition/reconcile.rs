@@ -314,6 +314,7 @@ impl Reconciler {
             nvml_error: None,
             owners,
             former_owners: self.memory.withdrawal.former_owners(),
+            quarantined: self.memory.withdrawal.quarantined().clone(),
             gpus,
         };
         send_if_changed(&self.state, state);

@@ -6,7 +6,7 @@ use gputenancy_crds::{AgentStep, GpuError, GpuNodeSpec};
 
 use super::progress::GpuProgress;
 use crate::{
-    device::Owners,
+    device::{DeviceId, Owners},
     gpu::{Inventory, NvmlError, faults::RecordedFault},
 };
 
@@ -44,6 +44,8 @@ pub struct PartitionState {
     pub owners: Option<Owners>,
     /// Containers whose processes keep a device withdrawn although it has no owner.
     pub former_owners: Owners,
+    /// Devices that are withdrawn because no process explains their memory in use, in MiB.
+    pub quarantined: BTreeMap<DeviceId, u64>,
     /// Progress of each GPU, by UUID.
     pub gpus: BTreeMap<String, GpuProgress>,
     /// GPUs in the spec that NVML does not list.

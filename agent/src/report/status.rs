@@ -3,7 +3,7 @@
 use std::{cell::RefCell, collections::BTreeMap};
 
 use gputenancy_crds::{
-    Advertiser, DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, MigMode, ShareState, condition,
+    Advertiser, DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, MemoryText, MigMode, ShareState, condition,
 };
 use k8s_openapi::jiff::Timestamp;
 
@@ -110,6 +110,7 @@ fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu:
             None => before.and_then(|d| d.owner.clone()),
         },
         former_owner: device_uuid(gpu, instance).and_then(|uuid| input.state.former_owners.get(uuid)).cloned(),
+        unexplained_memory: device_uuid(gpu, instance).and_then(|uuid| unexplained(input, uuid)),
         clients: to_i32(clients),
     };
     let instance_state = |instance: &ObservedInstance| InstanceState {
@@ -174,11 +175,18 @@ fn shares(input: &StatusInput<'_>, gpu: &ObservedGpu, earlier: Option<&GpuState>
                 allocatable: input.kubelet.allocatable.contains(&device.id),
                 owner,
                 former_owner: input.state.former_owners.get(&device.id).cloned(),
+                unexplained_memory: unexplained(input, device.id.as_str()),
                 clients: to_i32(clients),
             },
         }
     };
     input.view.shares(&gpu.uuid).map(state).collect()
+}
+
+/// Memory for which a device is withdrawn.
+fn unexplained(input: &StatusInput<'_>, id: &str) -> Option<MemoryText> {
+    let mib = *input.state.quarantined.get(id)?;
+    Some(MemoryText::from_mib(i64::try_from(mib).unwrap_or(i64::MAX)))
 }
 
 /// The instance is the one in an earlier status.

@@ -3,6 +3,7 @@
 use nvml_wrapper_sys::bindings::{nvmlBAR1Memory_t, nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t};
 use silicon::Code;
 use silicon::attach::RESERVED_MIB;
+use silicon::machine::Gpu;
 
 use crate::call::nvml;
 use crate::context::Context;
@@ -23,16 +24,21 @@ impl Context {
         let used = |mine: &dyn Fn(&silicon::clients::Client) -> bool| {
             clients.iter().filter(|c| mine(c)).map(|c| c.memory).sum::<u64>()
         };
+        let leaked = |gpu: &Gpu, instance: Option<u32>| {
+            let mine = gpu.leaks.iter().filter(|leak| instance.is_none() || leak.instance == instance);
+            mine.map(|leak| leak.bytes).sum::<u64>()
+        };
         Ok(match device {
             Device::Gpu(gpu) => Memory {
                 total: self.machine.board.memory_mib << 20,
                 reserved: RESERVED_MIB << 20,
-                used: used(&|c| c.gpu == gpu.index),
+                used: used(&|c| c.gpu == gpu.index) + leaked(gpu, None),
             },
             Device::Mig(device) => Memory {
                 total: self.machine.profile_of(device.gi)?.memory_mib << 20,
                 reserved: 0,
-                used: used(&|c| c.gpu == device.gpu.index && c.instance.is_some_and(|(gi, _)| gi == device.gi.id)),
+                used: used(&|c| c.gpu == device.gpu.index && c.instance.is_some_and(|(gi, _)| gi == device.gi.id))
+                    + leaked(device.gpu, Some(device.gi.id)),
             },
         })
     }

@@ -97,10 +97,22 @@ pub struct Gpu {
     /// NVML's `nvmlComputeMode_t`: 0 default, 2 prohibited, 3 exclusive to one process. A reset returns to 0.
     #[serde(default)]
     pub compute_mode: u32,
+    /// Memory in use that belongs to no process, until a reset.
+    #[serde(default)]
+    pub leaks: Vec<Leak>,
     /// Uncorrected ECC errors since the last reset.
     pub ecc_volatile: u64,
     /// Uncorrected ECC errors over the lifetime.
     pub ecc_aggregate: u64,
+}
+
+/// Memory that a driver has not freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leak {
+    /// Id of the GPU instance; `None` on a whole GPU.
+    pub instance: Option<u32>,
+    /// In bytes.
+    pub bytes: u64,
 }
 
 /// A GPU instance.
@@ -174,6 +186,7 @@ impl Machine {
                     lost: false,
                     persistence: false,
                     compute_mode: 0,
+                    leaks: Vec::new(),
                     ecc_volatile: 0,
                     ecc_aggregate: 0,
                 }

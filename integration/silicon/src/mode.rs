@@ -2,7 +2,7 @@
 
 use crate::clients::Client;
 use crate::code::Code;
-use crate::machine::{Machine, Virtualization};
+use crate::machine::{Leak, Machine, Virtualization};
 
 impl Machine {
     /// The driver has the MIG calls: not in a virtual machine with a vGPU.
@@ -45,12 +45,21 @@ impl Machine {
         gpu.instances.clear();
         gpu.ecc_volatile = 0;
         gpu.compute_mode = 0;
+        gpu.leaks.clear();
         Ok(())
     }
 
     /// Makes a GPU fall off the bus, or puts it back.
     pub fn set_lost(&mut self, gpu: u32, lost: bool) -> Result<(), Code> {
         self.gpus.get_mut(gpu as usize).ok_or(Code::INVALID_ARGUMENT)?.lost = lost;
+        Ok(())
+    }
+
+    /// Sets the memory in use that belongs to no process.
+    pub fn leak(&mut self, gpu: u32, instance: Option<u32>, bytes: u64) -> Result<(), Code> {
+        let gpu = self.gpu_mut(gpu)?;
+        gpu.leaks.retain(|leak| leak.instance != instance);
+        gpu.leaks.extend((bytes > 0).then_some(Leak { instance, bytes }));
         Ok(())
     }
 

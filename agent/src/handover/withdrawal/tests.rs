@@ -100,3 +100,28 @@ fn process_of_an_owner_is_never_overdue() {
     }
     assert_eq!(node.overdue(Duration::ZERO), []);
 }
+
+#[test]
+fn memory_that_no_process_explains_withdraws_a_free_device_until_it_is_free() {
+    let mut withdrawal = Withdrawal::default();
+    let start = Instant::now();
+    let mut scan = |seconds: u64, leaks: &[(Option<u32>, u64)], owned: &[(&str, &str)]| {
+        let mut devices = vec![mig(7), mig(8)];
+        let mut seen = inventory(&[]);
+        seen.gpus[0].unexplained = leaks.iter().copied().collect();
+        let processes = Processes { origin: &origin, start: &|_| None };
+        let now = start + Duration::from_secs(seconds);
+        withdrawal.cordon(&mut devices, &seen, &owners(owned), &processes, now);
+        let cordoned: Vec<String> = devices.iter().filter(|d| d.cordoned).map(|d| d.id.to_string()).collect();
+        (cordoned, withdrawal.quarantined().values().copied().collect::<Vec<u64>>())
+    };
+    let nothing = (vec![], vec![]);
+    let leak = [(Some(7), 900)];
+    assert_eq!(scan(0, &leak, &[]), nothing, "the driver frees memory a little later");
+    assert_eq!(scan(9, &leak, &[]), nothing);
+    assert_eq!(scan(10, &leak, &[]), (vec!["MIG-7".to_owned()], vec![900]));
+    assert_eq!(scan(11, &leak, &[("MIG-7", "p")]), nothing, "its owner may use it");
+    assert_eq!(scan(12, &leak, &[]), nothing, "the time counts from the end of the owner");
+    assert_eq!(scan(22, &leak, &[]).1, [900]);
+    assert_eq!(scan(23, &[], &[]), nothing);
+}

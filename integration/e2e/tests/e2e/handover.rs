@@ -4,7 +4,7 @@ use e2e::{
     Error, Result, World,
     fixtures::{mig_profile, pod_spec, pool, tenant, workload},
     objects::{ensure, gpu_node, set_guarantee},
-    scenario::tenant_ready,
+    scenario::{self, tenant_ready},
     wait::{PATIENCE, eventually},
 };
 use gputenancy_crds::{GpuState, Holder, InstanceState, names};
@@ -86,6 +86,41 @@ async fn forgotten_pod(world: &World) -> Result<()> {
     headroom("1").await?;
     let at_last = |gpu: &GpuState, i: &InstanceState| (gpu.index, i.start) == place && i.device.owner.is_some();
     instance(world, "the device of the next pod", at_last).await.map(drop)
+}
+
+#[tokio::test]
+async fn device_with_memory_of_no_process_gets_no_pod_until_it_is_free() {
+    let world = World::enter().await.unwrap();
+    world.keeping_evidence("unexplained-memory", leaked(&world)).await;
+}
+
+async fn leaked(world: &World) -> Result<()> {
+    world.set(&[mig_profile("mig-3g", "3g.40gb"), pool("p", NODE, &["mig-3g"])]).await?;
+    world.set(&[tenant("second", &[("mig-3g", 4)])]).await?;
+    tenant_ready(world, "second").await?;
+    let free = |_: &GpuState, i: &InstanceState| i.device.allocatable;
+    let (gpu, start) = instance(world, "a free device", free).await?;
+    let here = |g: &GpuState, i: &InstanceState| (g.index, i.start) == (gpu, start);
+    let node = gpu_node(&world.client, NODE).await?;
+    let states = node.status.iter().flat_map(|s| &s.gpus);
+    let gi = states.flat_map(|g| g.instances.iter().filter(move |i| here(g, i))).map(|i| i.gi.to_string()).next();
+    let (gpu, gi) = (gpu.to_string(), gi.unwrap_or_default());
+    world.nvsim(NODE, &["leak", &gpu, "900", "--instance", &gi]).await?;
+
+    let withheld = |g: &GpuState, i: &InstanceState| {
+        let memory = i.device.unexplained_memory.as_ref().and_then(|m| m.mib().ok());
+        here(g, i) && memory == Some(900) && !i.device.allocatable
+    };
+    instance(world, "the device withdrawn", withheld).await?;
+    let events = scenario::pod_events(world, "default", "UnexplainedMemory").await?;
+    ensure(events.iter().any(|e| e.contains("900 MiB")), format!("{events:?}"))?;
+    world.set(&[workload("second", "w", DEVICE, 4)]).await?;
+    world.pods_ready("second", 3).await?;
+    unschedulable(world).await?;
+
+    world.nvsim(NODE, &["leak", &gpu, "0", "--instance", &gi]).await?;
+    world.pods_ready("second", 4).await?;
+    instance(world, "the device of the fourth pod", |g, i| here(g, i) && i.device.owner.is_some()).await.map(drop)
 }
 
 /// Waits for an instance that satisfies a predicate, and returns the index of its GPU and its start.

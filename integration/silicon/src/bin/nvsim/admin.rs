@@ -57,6 +57,16 @@ pub enum Command {
         /// How many.
         errors: u64,
     },
+    /// Lets memory of a GPU stay in use without a process, until a reset.
+    Leak {
+        /// Index, UUID or PCI address.
+        gpu: String,
+        /// In MiB; 0: none any more.
+        mib: u64,
+        /// Id of the GPU instance that it is on; without: a whole GPU.
+        #[arg(long)]
+        instance: Option<u32>,
+    },
     /// Resets a GPU and activates a pending MIG mode; refused while processes use it.
     Reset {
         /// Index, UUID or PCI address.
@@ -159,6 +169,10 @@ pub fn run(store: &Store, command: Command) -> Result<(), Box<dyn Error>> {
         Command::Ecc { gpu: name, errors } => {
             let gpu = gpu(&name)?;
             store.change(|machine, _| machine.add_ecc(gpu, errors))?;
+        }
+        Command::Leak { gpu: name, mib, instance } => {
+            let gpu = gpu(&name)?;
+            store.change(|machine, _| machine.leak(gpu, instance, mib << 20))?;
         }
         Command::Reset { gpu: name, mig_off } => {
             let gpu = gpu(&name)?;
