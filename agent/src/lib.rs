@@ -8,6 +8,7 @@ pub mod args;
 pub mod device;
 pub mod environment;
 pub mod event;
+pub mod former_pods;
 pub mod gpu;
 pub mod grpc;
 pub mod handover;

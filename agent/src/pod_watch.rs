@@ -1,11 +1,11 @@
 //! Watch of the pods on this node: their device requests, and their containers with `envFrom`.
 
-use std::time::Instant;
+use std::{collections::BTreeSet, time::Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt as _,
     runtime::{
         WatchStreamExt,
         watcher::{self, Event, watcher},
@@ -13,7 +13,9 @@ use kube::{
 };
 use tokio::sync::watch;
 
-use crate::{environment::EnvFromContainers, kubelet::requests::PodRequests, watch_backoff};
+use crate::{
+    environment::EnvFromContainers, former_pods::FormerPods, kubelet::requests::PodRequests, watch_backoff,
+};
 
 /// Watches for as long as it is polled. Without the right to read pods, `requests` stays `None` and `containers` empty.
 pub async fn watch(
@@ -21,17 +23,21 @@ pub async fn watch(
     node: &str,
     requests: &watch::Sender<Option<PodRequests>>,
     containers: &watch::Sender<EnvFromContainers>,
+    former: &FormerPods,
 ) {
     let config = watcher::Config::default().fields(&format!("spec.nodeName={node}")).streaming_lists();
     let mut events = watcher(Api::<Pod>::all(client), config).backoff(watch_backoff()).boxed();
     let (mut listed_requests, mut listed_containers) = (PodRequests::default(), EnvFromContainers::default());
+    let mut listed_uids = BTreeSet::new();
     let mut warned = false;
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::Init) => {
                 (listed_requests, listed_containers) = (PodRequests::default(), EnvFromContainers::default());
+                listed_uids.clear();
             }
             Ok(Event::InitApply(pod)) => {
+                listed_uids.extend(pod.uid());
                 listed_requests.apply(&pod, Instant::now());
                 listed_containers.apply(&pod);
             }
@@ -39,12 +45,15 @@ pub async fn watch(
             Ok(Event::InitDone) => {
                 requests.send_replace(Some(std::mem::take(&mut listed_requests)));
                 containers.send_replace(std::mem::take(&mut listed_containers));
+                former.are(std::mem::take(&mut listed_uids));
             }
             Ok(Event::Apply(pod)) => {
+                former.exists(pod.metadata.uid.as_deref().unwrap_or_default());
                 requests.send_if_modified(|known| known.as_mut().is_some_and(|r| r.apply(&pod, Instant::now())));
                 containers.send_if_modified(|containers| containers.apply(&pod));
             }
             Ok(Event::Delete(pod)) => {
+                former.deleted(pod.metadata.uid.as_deref().unwrap_or_default());
                 requests.send_if_modified(|known| known.as_mut().is_some_and(|r| r.delete(&pod)));
                 containers.send_if_modified(|containers| containers.delete(&pod));
             }

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::device::DeviceOwner;
+use crate::{device::DeviceOwner, former_pods::FormerPods};
 
 /// Folder of kubelet's links to containers' logs, below the host's root.
 pub const LOGS: &str = "var/log/containers";
@@ -23,6 +23,8 @@ pub enum Origin {
     Node,
     /// A pod; its container, if the container has a log.
     Pod(Option<DeviceOwner>),
+    /// A pod that the API server has deleted, with this UID.
+    Former(Option<DeviceOwner>, String),
 }
 
 /// Finds the origin of processes.
@@ -32,6 +34,8 @@ pub struct Origins {
     pub proc_root: PathBuf,
     /// The node's `/var/log/containers`.
     pub logs: PathBuf,
+    /// Pods that were deleted.
+    pub former: FormerPods,
 }
 
 impl Origins {
@@ -53,7 +57,11 @@ impl Origins {
         if !cgroup.contains("kubepods") {
             return Origin::Node;
         }
-        Origin::Pod(container_id(&cgroup).and_then(|id| self.container(id)))
+        let container = container_id(&cgroup).and_then(|id| self.container(id));
+        match pod_uid(&cgroup).filter(|uid| self.former.is_former(uid)) {
+            Some(uid) => Origin::Former(container, uid),
+            None => Origin::Pod(container),
+        }
     }
 
     fn container(&self, id: &str) -> Option<DeviceOwner> {
@@ -73,6 +81,13 @@ fn named(log: &str, id: &str) -> Option<DeviceOwner> {
 fn container_id(cgroup: &str) -> Option<&str> {
     let words = cgroup.split(|c: char| !c.is_ascii_alphanumeric());
     words.rev().find(|word| word.len() == 64 && word.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+/// The UID follows `pod` in a part of the path; systemd's names have underscores in place of its dashes.
+fn pod_uid(cgroup: &str) -> Option<String> {
+    let parts = cgroup.split(['/', '\n']).map(|part| part.strip_suffix(".slice").unwrap_or(part));
+    let uids = parts.filter_map(|part| Some(part.rsplit_once("pod")?.1.replace('_', "-")));
+    uids.filter(|uid| uid.len() == 36 && uid.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')).last()
 }
 
 /// A zombie has ended, and may have left its pod's cgroup already.
@@ -108,7 +123,8 @@ mod tests {
 
     fn node(processes: &[(u32, &str, &str)]) -> (tempfile::TempDir, Origins) {
         let root = tempfile::tempdir().unwrap();
-        let origins = Origins { proc_root: root.path().join("proc"), logs: root.path().join("logs") };
+        let (proc_root, logs) = (root.path().join("proc"), root.path().join("logs"));
+        let origins = Origins { proc_root, logs, former: FormerPods::default() };
         fs::create_dir_all(&origins.logs).unwrap();
         for (pid, stat, cgroup) in processes {
             let folder = origins.proc_root.join(pid.to_string());
@@ -139,6 +155,25 @@ mod tests {
             found,
             [main.clone(), Origin::Node, Origin::Ended, Origin::Ended, main, Origin::Pod(None), Origin::Pod(None)]
         );
+    }
+
+    #[test]
+    fn process_of_a_deleted_pod_is_told_from_one_of_its_namesake() {
+        let cgroupfs = format!("11:memory:/kubepods/burstable/pod{UID}/{ID}\n");
+        let slice = UID.replace('-', "_");
+        let systemd = format!("0::/kubepods.slice/kubepods-burstable-pod{slice}.slice/cri-containerd-{ID}.scope\n");
+        let other = UID.replace('1', "2");
+        let (_root, origins) = node(&[
+            (7, "7 (train) S 1 7", &cgroupfs),
+            (8, "8 (train) S 1 8", &systemd),
+            (9, "9 (train) S 1 9", &cgroupfs.replace(UID, &other)),
+        ]);
+        origins.former.exists(UID);
+        origins.former.exists(&other);
+        assert_eq!(origins.of(7), Origin::Pod(None));
+        origins.former.deleted(UID);
+        let former = Origin::Former(None, UID.to_owned());
+        assert_eq!([7, 8, 9].map(|pid| origins.of(pid)), [former.clone(), former, Origin::Pod(None)]);
     }
 
     #[test]

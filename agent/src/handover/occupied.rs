@@ -26,7 +26,7 @@ impl Unattributed {
     /// Its container, if it is one of a pod.
     pub fn container(&self) -> Option<&DeviceOwner> {
         match &self.origin {
-            Origin::Pod(container) => container.as_ref(),
+            Origin::Pod(container) | Origin::Former(container, _) => container.as_ref(),
             Origin::Node | Origin::Ended => None,
         }
     }
@@ -42,6 +42,10 @@ impl fmt::Display for Unattributed {
                     " of container {container} of pod {namespace}/{pod}, which kubelet does not list as the owner"
                 )
             }
+            Origin::Former(Some(DeviceOwner { namespace, pod, container }), uid) => {
+                write!(f, " of container {container} of the deleted pod {namespace}/{pod} with UID {uid}")
+            }
+            Origin::Former(None, uid) => write!(f, " of the deleted pod with UID {uid}"),
             Origin::Pod(None) => f.write_str(" of a pod that kubelet does not list as the owner"),
             Origin::Node | Origin::Ended => f.write_str(", which belongs to no pod"),
         }
@@ -114,8 +118,15 @@ fn on_shared_gpu(gpu: &ObservedGpu, evidence: &Evidence<'_>) -> BTreeMap<PodKey,
     let pids: BTreeSet<u32> = gpu.clients.iter().map(|process| process.pid).collect();
     let mut by_pod: BTreeMap<PodKey, Vec<Unattributed>> = BTreeMap::new();
     for process in pids.into_iter().map(|pid| Unattributed { pid, origin: (evidence.origin)(pid) }) {
-        let Some(pod) = process.container().map(pod_key).filter(|pod| !owners.contains(pod)) else { continue };
-        by_pod.entry(pod).or_default().push(process);
+        let pod = match &process.origin {
+            // not the pod that kubelet lists under the same name
+            Origin::Former(Some(container), _) => Some(pod_key(container)),
+            Origin::Former(None, uid) => Some((String::new(), uid.clone())),
+            _ => process.container().map(pod_key).filter(|pod| !owners.contains(pod)),
+        };
+        if let Some(pod) = pod {
+            by_pod.entry(pod).or_default().push(process);
+        }
     }
     by_pod
 }

@@ -84,9 +84,15 @@ impl Terminator {
     }
 }
 
-/// Kubelet lists no such pod, and the id still belongs to the same process of the same container.
+/// Kubelet lists no such pod or its namesake was deleted, and the id still belongs to the same process of the same container.
 fn may_end(pods: &BTreeSet<PodKey>, container: &DeviceOwner, start: u64, now: &(Origin, Option<u64>)) -> bool {
-    !pods.contains(&pod_key(container)) && *now == (Origin::Pod(Some(container.clone())), Some(start))
+    let (origin, began) = now;
+    let of_container = match origin {
+        Origin::Pod(found) => found.as_ref() == Some(container) && !pods.contains(&pod_key(container)),
+        Origin::Former(found, _) => found.as_ref() == Some(container),
+        Origin::Ended | Origin::Node => false,
+    };
+    of_container && *began == Some(start)
 }
 
 #[cfg(test)]
@@ -102,6 +108,8 @@ mod tests {
         let same = process(Origin::Pod(Some(container.clone())), 7);
         assert!(may_end(&forgotten, &container, 7, &same));
         assert!(!may_end(&listed, &container, 7, &same), "kubelet lists the pod");
+        let former = process(Origin::Former(Some(container.clone()), "uid".into()), 7);
+        assert!(may_end(&listed, &container, 7, &former), "kubelet lists a namesake");
         for now in [
             process(Origin::Pod(Some(container.clone())), 8),
             process(Origin::Pod(Some(other)), 7),

@@ -205,7 +205,10 @@ fn holders(input: &StatusInput<'_>, gpu: &ObservedGpu, progress: &GpuProgress) -
         let (command, origin) = (input.origin)(pid);
         let start = instance.map(|instance| to_i32(instance.start));
         is_unattributed(input, gpu, instance, &origin).then(|| {
-            let container = if let Origin::Pod(container) = origin { container } else { None };
+            let container = match origin {
+                Origin::Pod(container) | Origin::Former(container, _) => container,
+                Origin::Node | Origin::Ended => None,
+            };
             Holder { pid: i64::from(pid), command, start, container }
         })
     };
@@ -231,7 +234,7 @@ fn is_unattributed(
     let cordoned = || input.view.devices.iter().any(|known| Some(known.id.uuid()) == uuid && known.cordoned);
     match (origin, owner) {
         (Origin::Ended | Origin::Pod(None), _) => false,
-        (Origin::Node, _) => true,
+        (Origin::Node | Origin::Former(..), _) => true,
         (Origin::Pod(Some(pod)), Some(owner)) => (&pod.namespace, &pod.pod) != (&owner.namespace, &owner.pod),
         (Origin::Pod(Some(_)), None) => owners.is_some() && cordoned(),
     }

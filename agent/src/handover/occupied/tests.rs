@@ -42,12 +42,14 @@ pub(crate) fn container(pod: &str) -> DeviceOwner {
     DeviceOwner { namespace: "t".into(), pod: pod.into(), container: "c".into() }
 }
 
-/// Process 1 is of no pod, 2 of a pod without a known container, 3 has ended, and 10 and above are of pod `p<pid>`.
+/// Process 1 is of no pod, 2 of a pod without a known container, 3 has ended, 4 and 5 are of deleted pods, 4 of an earlier `p10`, and 10 and above are of pod `p<pid>`.
 pub(crate) fn origin(pid: u32) -> Origin {
     match pid {
         1 => Origin::Node,
         2 => Origin::Pod(None),
         3 => Origin::Ended,
+        4 => Origin::Former(Some(container("p10")), "uid".into()),
+        5 => Origin::Former(None, "other".into()),
         pid => Origin::Pod(Some(container(&format!("p{pid}")))),
     }
 }
@@ -117,4 +119,12 @@ fn rank_decides_which_share_is_occupied() {
     };
     let all = occupied(&devices, &evidence, &rank);
     assert_eq!(all.keys().map(DeviceId::as_str).collect::<Vec<_>>(), ["GPU-a::1"]);
+}
+
+#[test]
+fn process_of_a_deleted_pod_occupies_a_share_although_its_namesake_owns_one() {
+    let devices = [share(0), share(1), share(2)];
+    let owned = [("GPU-a::0", "p10")];
+    assert_eq!(found(&devices, &[(10, None), (4, None)], &owned), expected(&[("GPU-a::2", &[4])]));
+    assert_eq!(found(&devices, &[(10, None), (4, None), (5, None)], &owned).len(), 2, "also without the log of its container");
 }

@@ -123,7 +123,8 @@ impl Fixture {
             let answer = answer.lock().unwrap().clone();
             Box::pin(async { answer })
         });
-        let origins = Origins { proc_root: folder.path().join("proc"), logs: folder.path().join("logs") };
+        let (proc_root, logs) = (folder.path().join("proc"), folder.path().join("logs"));
+        let origins = Origins { proc_root, logs, former: crate::former_pods::FormerPods::default() };
         let plugin = Plugin {
             resource: R.to_owned(),
             lookup: OwnerLookup { journal, pod_resources: PodResources::at(&config.pod_resources_socket()) },
