@@ -157,6 +157,8 @@ pub struct KubeletView {
     pub applied_generation: u64,
     /// Every resource is registered, and kubelet watches every list.
     pub plugin_ready: bool,
+    /// Another plugin advertises the devices, and kubelet has listed none for longer than a restart of that plugin takes.
+    pub nothing_listed: bool,
     /// The reason if not, or what is waited for; one sentence for a condition.
     pub message: String,
 }

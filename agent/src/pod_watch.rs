@@ -13,9 +13,7 @@ use kube::{
 };
 use tokio::sync::watch;
 
-use crate::{
-    environment::EnvFromContainers, former_pods::FormerPods, kubelet::requests::PodRequests, watch_backoff,
-};
+use crate::{environment::EnvFromContainers, former_pods::FormerPods, kubelet::requests::PodRequests, watch_backoff};
 
 /// Watches for as long as it is polled. Without the right to read pods, `requests` stays `None` and `containers` empty.
 pub async fn watch(

@@ -60,7 +60,7 @@ pub struct GpuProfileSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub max_per_pod: Option<i32>,
-    /// Least trusted tenant that may use it. Default: Untrusted for whole GPUs and MIG, Internal for shares.
+    /// Least trust that a tenant needs. Default: Untrusted for whole GPUs and MIG, Internal for shares.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<Trust>,
     /// What a user must accept as normal, and what counts as an incident.

@@ -62,8 +62,8 @@ pub struct GpuTenantSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["profile".into()]))]
     pub gpus: Vec<Guarantee>,
     /// A cap over all profiles together, in whole GPUs, such as `"3.5"`. Default: no cap. A device counts as its share of the board's
-    /// memory slices: on an A100 with 80 GB a `1g.10gb` as 1/8, a `3g.40gb` as 4/8, a whole GPU as 1; with different boards the largest
-    /// share counts. Counts in `gpus` are then maximums, and the planner still provides all of them.
+    /// memory slices: on an A100 with 80 GB a `1g.10gb` as 1/8, a `3g.40gb` as 4/8, a whole GPU as 1; one of N equal shares of a GPU as
+    /// 1/N, and one of a stated size as the larger of its parts of memory and compute; with different boards the largest share counts. Counts in `gpus` are then maximums, and the planner still provides all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 12))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9]{1,5}([.][0-9]{1,3})?$') && double(self) > 0.0").message("spec.gpuEquivalents: write whole GPUs as a decimal number above 0 in quotes, with three decimals at most, such as \"3.5\"; leave it out for no cap"))]

@@ -86,6 +86,7 @@ table! { TYPES:
     "ForeignPartitioner", "GpuPool", "Another product owns GPUs of a node; nothing is changed there.", "Remove one of the two owners; the message names it.";
     "AgentSilent", "GpuPool", "The agent of a node does not report: its devices do not count as free, and no change starts there.", "Do what the message says; all resumes when the agent returns.";
     "NvmlReady", "GpuNode", "NVML responds.", "See the reason.";
+    "IntervalApplied", "GpuProfile", "The length of time-slices is set; only with device.timeSlice.interval other than Default.", "See the reason.";
     "RolledOut", "GpuPool", "Nothing new waits for its soak time; only with spec.rollout.", "See the reason.";
     "MpsReady", "GpuNode", "The MPS daemons of shared GPUs run; only with MPS shares.", "See the reason.";
     "PluginReady", "GpuNode", "kubelet has registered every resource of the node.", "See the reason.";
@@ -118,7 +119,7 @@ reasons! { CONDITIONS:
     GPU_MISSING = "GpuMissing", "GpuNode", "The spec names GPUs that NVML does not list.", "Restart the node; replace the GPU if it stays away.";
     GPU_UNHEALTHY = "GpuUnhealthy", "GpuNode", "A critical Xid or uncorrectable ECC error was reported.", "Reset or replace the GPU.";
     GRANTED = "Granted", "GpuTenant", "Each namespace has its grant.", "None.";
-    INTERVAL_NOT_APPLIED = "IntervalNotApplied", "GpuProfile", "NVML cannot set the length of time-slices; the driver's default is used.", "Set it with nvidia-smi compute-policy on the nodes, or leave the field out.";
+    INTERVAL_NOT_APPLIED = "IntervalNotApplied", "GpuProfile", "NVML cannot set the length of time-slices; the driver's default is used.", "Set it with nvidia-smi compute-policy on the nodes; the condition stays until the field is left out.";
     INVALID_SPEC = "InvalidSpec", "GpuPool, GpuProfile", "A field has a value that cannot be used.", "Correct the field that the message names.";
     INVALID_WINDOW = "InvalidWindow", "GpuPool", "A maintenance window cannot be parsed; no change starts.", "Correct spec.disruption.windows.";
     LEFT_ALONE = "LeftAlone", "GpuNode", "The layout differs from the spec, and the agent is not the partitioner.", "Wait for the partitioner, or change spec.partitioner of the pool.";
@@ -140,7 +141,7 @@ reasons! { CONDITIONS:
     OVER_BUDGET = "OverBudget", "GpuTenant", "More is used than the budget allows; no new work is admitted.", "End work, or raise the budget.";
     PARTITION_FAILED = "PartitionFailed", "GpuNode", "An NVML call that partitions a GPU failed.", "The message names call and code. The change is rolled back and retried.";
     PLANNING = "Planning", "GpuTenant", "The plan does not include this generation yet.", "Wait.";
-    PLATFORM_NOT_SUPPORTED = "PlatformNotSupported", "GpuNode", "The node is a Jetson or runs in WSL: its GPUs are not managed.", "Take the node out of the GpuPool, and run NVIDIA's device plugin on it.";
+    PLATFORM_NOT_SUPPORTED = "PlatformNotSupported", "GpuNode", "The node is a Jetson or runs in WSL: its GPUs are not managed.", "Take the node out of the GpuPool and out of agent.nodeSelectors, and run NVIDIA's device plugin on it.";
     PLUGIN_NOT_READY = "PluginNotReady", "GpuNode", "kubelet has not registered every resource.", "Wait; if it stays, read the logs of agent and kubelet.";
     POOL_OVERLAP = "PoolOverlap", "GpuPool", "A node matches two pools; both leave it alone.", "Correct one of the selectors.";
     PROFILE_NOT_FOUND = "ProfileNotFound", "GpuPool, GpuTenant", "A named GpuProfile does not exist.", "Create it, or remove its name.";
@@ -154,11 +155,11 @@ reasons! { CONDITIONS:
     REGISTERED = "Registered", "GpuNode", "kubelet has registered every resource.", "None.";
     REPORTING = "Reporting", "GpuPool", "The agent of every node reports.", "None.";
     RESOURCE_NAME_CONFLICT = "ResourceNameConflict", "GpuProfile", "Another profile has this resource name.", "Change spec.resourceName of one of the two.";
-    RESOURCE_NAME_NOT_SUPPORTED = "ResourceNameNotSupported", "GpuPool", "NVIDIA's device plugin offers a profile under another resource.", "Remove resourceName or the profile by size; the message names it.";
+    RESOURCE_NAME_NOT_SUPPORTED = "ResourceNameNotSupported", "GpuPool", "NVIDIA's device plugin offers a profile under another resource.", "Set spec.resourceName of the profile to the name in the message, or remove the profile from the pool.";
     ROLLED_OUT = "RolledOut", "GpuPool", "No node has, or waits for, anything new.", "None.";
     ROLLOUT_SOAKING = "RolloutSoaking", "GpuPool", "The first nodes serve what is new; the others follow after the soak time.", "Wait, and watch the pods on the nodes that the message names.";
     ROLLOUT_STAGED = "RolloutStaged", "GpuPool", "The first nodes change to what is new; the others wait.", "Wait; status.pending names what a GPU waits for.";
-    ROLLOUT_STOPPED = "RolloutStopped", "GpuPool", "What is new has failed on one of the first nodes; no other node begins.", "Correct the profile or repair the node; the message says how to go back.";
+    ROLLOUT_STOPPED = "RolloutStopped", "GpuPool", "What is new has failed on one of the first nodes; no other node begins.", "Set the profile or layout back, or correct it; after a repair of the node edit any field of the pool's spec: docs/rollout.md.";
     SERVED = "Served", "GpuPool", "Every guarantee for the pool's profiles is served.", "None.";
     SETTING_MODE = "SettingMode", "GpuNode", "MIG mode is being switched.", "Wait.";
     SHARING_NOT_ACKNOWLEDGED = "SharingNotAcknowledged", "GpuTenant", "The tenant lists a share of a GPU without an acknowledgement of what shares do not isolate.", "Write the person or group that accepts it in spec.sharing.acknowledgedBy, or remove the profile.";
@@ -239,6 +240,7 @@ table! { LABELS:
     "gputenancy.io/aggregate-to-editor", "ClusterRole", "With true: the rules are added to gputenancy:editor and admin.", "Set it on a ClusterRole of your own.";
     "gputenancy.io/aggregate-to-admin", "ClusterRole", "With true: the rules are added to gputenancy:admin.", "Set it on a ClusterRole of your own.";
     names::MIG_CONFIG_LABEL, "Node", "Layout that NVIDIA's MIG manager applies.", "Written by the operator in pools with partitioner: MigManager.";
+    names::DEVICE_PLUGIN_CONFIG_LABEL, "Node", "Key of the config that NVIDIA's device plugin reads.", "Written by the operator in pools with a timeSlice profile and advertiser: NvidiaDevicePlugin.";
     names::MIG_STATE_LABEL, "Node", "State that NVIDIA's MIG manager reports.", "Read only.";
 }
 

@@ -43,6 +43,9 @@ pub struct RolloutStatus {
     /// Nodes that serve what is new first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
+    /// Hash of what these nodes serve that is new; another one begins the soak time again.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub definitions: String,
     /// When this stage began, or began again after an edit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,

@@ -44,6 +44,8 @@ const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Limit for lowering allocatable before the agent exits, of the 30 seconds that its pod has: longer than
 /// [`allocatable::IN_FLIGHT_TIMEOUT`].
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(20);
+/// NVIDIA's plugin is restarted in each change, and lists its devices again within this time.
+const OTHER_PLUGIN_RESTARTS: Duration = Duration::from_secs(45);
 
 /// What the device plugin exchanges with other tasks.
 pub struct Channels {
@@ -121,6 +123,8 @@ struct Manager<'a> {
     active_until: Instant,
     /// The latest reconcile failed.
     failed: bool,
+    /// Since when kubelet lists no device of another plugin.
+    nothing_since: Option<Instant>,
     may_exit: bool,
 }
 
@@ -171,6 +175,7 @@ impl<'a> Manager<'a> {
             served_owners: None,
             active_until: Instant::now(),
             failed: false,
+            nothing_since: None,
             may_exit: false,
             config,
         }
@@ -238,6 +243,9 @@ impl<'a> Manager<'a> {
             report.applied_generation = view.generation;
         }
         report.allocatable = report.elsewhere.keys().cloned().collect();
+        let nothing = complete && report.allocatable.is_empty();
+        self.nothing_since = nothing.then(|| self.nothing_since.unwrap_or_else(Instant::now));
+        report.nothing_listed = self.nothing_since.is_some_and(|since| since.elapsed() >= OTHER_PLUGIN_RESTARTS);
         report.plugin_ready = complete;
         self.send(report);
         // no event reports what another plugin does

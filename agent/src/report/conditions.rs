@@ -71,7 +71,7 @@ fn nvml(input: &StatusInput<'_>) -> ConditionUpdate {
 
 fn plugin(input: &StatusInput<'_>) -> ConditionUpdate {
     let kubelet = input.kubelet;
-    if kubelet.plugin_ready && !input.view.advertiser.is_agent() && kubelet.allocatable.is_empty() {
+    if kubelet.plugin_ready && !input.view.advertiser.is_agent() && kubelet.nothing_listed {
         let offers =
             |gpu: &&ObservedGpu| gpu.health == Health::Healthy && (!gpu.mig_enabled() || !gpu.instances.is_empty());
         let steady = |gpu: &&ObservedGpu| input.state.gpus.get(&gpu.uuid).is_some_and(|g| g.step == AgentStep::Steady);

@@ -3,7 +3,8 @@
 use std::{cell::RefCell, collections::BTreeMap};
 
 use gputenancy_crds::{
-    Advertiser, DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, MemoryText, MigMode, ShareState, condition,
+    Advertiser, DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, MemoryText, MigMode, ShareState,
+    condition,
 };
 use k8s_openapi::jiff::Timestamp;
 

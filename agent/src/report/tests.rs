@@ -372,7 +372,7 @@ fn other_plugin_that_advertises_nothing_is_down() {
         ready(&status(&input(state, &view, kubelet), Timestamp::UNIX_EPOCH)).0
     };
     assert_eq!(reason(&kubelet, &state), "Ready");
-    let down = KubeletView { allocatable: BTreeSet::new(), ..kubelet };
+    let down = KubeletView { allocatable: BTreeSet::new(), nothing_listed: true, ..kubelet };
     assert_eq!(reason(&down, &state), "DevicePluginDown");
     // a GPU without devices needs no plugin
     let mut empty = state.clone();

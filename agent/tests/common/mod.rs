@@ -159,7 +159,11 @@ impl Agent {
         let (view, views) = watch::channel(DeviceView::default());
         let (state, states) = watch::channel(PartitionState::default());
         let kubelet = watch::Sender::new(KubeletView::default());
-        let origins = Origins { proc_root: proc_root.into(), logs: root.join("logs"), former: gputenancy_agent::former_pods::FormerPods::default() };
+        let origins = Origins {
+            proc_root: proc_root.into(),
+            logs: root.join("logs"),
+            former: gputenancy_agent::former_pods::FormerPods::default(),
+        };
         let terminator = deadline.map(|deadline| Terminator {
             deadline,
             origins: origins.clone(),

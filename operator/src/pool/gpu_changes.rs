@@ -1,6 +1,9 @@
 //! One step of the change machine for every GPU that a pool has.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use gputenancy_crds::{GpuNode, GpuPool, GpuPoolSpec, GpuSpec, Guarantee, Trust, names};
 use kube::ResourceExt as _;
@@ -15,7 +18,7 @@ use super::{
     node_views::NodeViews,
     ownership::Ownership,
     plugin_configs,
-    rollout::Stages,
+    rollout::{Stages, Standing},
     wishes::{GpuWish, wishes, with_nodes},
 };
 use crate::plan::{GpuKey, GpuPlan, Plan, PodName, PoolName, TenantFacts};
@@ -65,7 +68,7 @@ struct Shared<'a> {
     canaries: BTreeMap<String, CanaryPod>,
     admitted: BTreeSet<&'a GpuKey>,
     /// GPUs that a rollout keeps from their change, with the reason.
-    staged: BTreeMap<&'a GpuKey, String>,
+    staged: BTreeMap<&'a GpuKey, Arc<str>>,
 }
 
 /// Decides for every GPU that is not at rest; notices name places where the same is free.
@@ -94,6 +97,9 @@ pub fn decisions(inputs: &ChangeInputs<'_>, views: &NodeViews) -> BTreeMap<GpuKe
     }
     for name in plugin_configs::whole_nodes(fleet, plan) {
         wait_for_others(fleet, plan, name, &BTreeSet::new(), &mut decisions, &decide);
+        if plugin_configs::is_inexpressible_after(fleet, name, &decisions) {
+            wait_all(plan, name, &mut decisions, &decide);
+        }
     }
     for decision in decisions.values_mut() {
         let notices = std::mem::take(&mut decision.notices).into_iter().map(|notice| {
@@ -118,10 +124,21 @@ fn wait_for_others(
     let here = decisions.range(node.clone()).take_while(|(k, _)| k.node.as_str() == name);
     let here: BTreeMap<&str, &ChangeDecision> = here.map(|(k, d)| (k.uuid.as_str(), d)).collect();
     if fleet.gpu_nodes.get(name).is_some_and(|n| mig_manager::partitions_too_early(n, &here, again)) {
-        let gpus = plan.gpus.range(node).take_while(|(k, _)| k.node.as_str() == name);
-        let waiting: Vec<_> = gpus.filter_map(|gpu| decide(gpu, false)).collect();
-        decisions.extend(waiting);
+        wait_all(plan, name, decisions, decide);
     }
+}
+
+/// No GPU of a node begins to be partitioned now.
+fn wait_all(
+    plan: &Plan,
+    name: &str,
+    decisions: &mut BTreeMap<GpuKey, ChangeDecision>,
+    decide: &dyn Fn((&GpuKey, &GpuPlan), bool) -> Option<(GpuKey, ChangeDecision)>,
+) {
+    let gpus = plan.gpus.range(GpuKey { node: name.into(), uuid: "".into() }..);
+    let waiting: Vec<_> =
+        gpus.take_while(|(k, _)| k.node.as_str() == name).filter_map(|gpu| decide(gpu, false)).collect();
+    decisions.extend(waiting);
 }
 
 fn decision(
@@ -166,6 +183,7 @@ fn decision(
         agent_alive: liveness.is_alive(),
         alive_since: liveness.since.filter(|_| liveness.is_alive()),
         mig_manager,
+        staged: shared.staged.contains_key(key),
         waits: match shared.staged.get(key) {
             Some(why) => Some(why),
             None => (!shared.admitted.contains(key)).then_some(change::LIMIT_REACHED),
@@ -249,19 +267,25 @@ fn spec_of<'a>(fleet: &'a Fleet, key: &GpuKey) -> Option<&'a GpuSpec> {
 }
 
 /// GPUs that may begin a change now, by each pool's limit; the stage of a rollout keeps others from it, with the reason.
-fn admitted<'a>(inputs: &ChangeInputs<'a>) -> (BTreeSet<&'a GpuKey>, BTreeMap<&'a GpuKey, String>) {
+fn admitted<'a>(inputs: &ChangeInputs<'a>) -> (BTreeSet<&'a GpuKey>, BTreeMap<&'a GpuKey, Arc<str>>) {
     let ChangeInputs { inventory, ownership, plan, stages, .. } = *inputs;
     let Inventory { fleet, now, .. } = *inventory;
     let mut by_pool: BTreeMap<&PoolName, Vec<ChangeCandidate<&GpuKey>>> = BTreeMap::new();
     let mut staged = BTreeMap::new();
     for wish in wishes(inventory, ownership, plan) {
-        let GpuWish { key, plan: gpu, wanted, blocked, unknown, changing, rank, spec: _, target: _ } = wish;
         // the plan no longer counts on a silent node
-        let wanted = wanted && !fleet.liveness(key.node.as_str()).is_silent_for(GRACE_PERIOD, now);
-        let waits = if wanted { stages.waits(fleet, &wish) } else { None };
-        let blocked = wanted && (blocked || waits.is_some());
-        let rank = if wanted && stages.is_first(fleet, &wish) { 0 } else { rank };
-        staged.extend(waits.map(|why| (key, why)));
+        let wanted = wish.wanted && !fleet.liveness(wish.key.node.as_str()).is_silent_for(GRACE_PERIOD, now);
+        let GpuWish { key, plan: gpu, unknown, changing, wanted: _, blocked, rank, spec: _, target: _ } = wish;
+        let standing = stages.standing(&GpuWish { wanted, ..wish });
+        let (blocked, rank) = match standing {
+            Some(Standing::First) => (blocked, 0),
+            Some(Standing::Waits(why)) => {
+                staged.insert(key, why);
+                (true, rank)
+            }
+            None => (blocked, rank),
+        };
+        let blocked = wanted && blocked;
         let changing = changing || wanted && unknown;
         by_pool.entry(&gpu.pool).or_default().push(ChangeCandidate { gpu: key, changing, wanted, blocked, rank });
     }

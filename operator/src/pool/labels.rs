@@ -27,8 +27,6 @@ pub fn labels(fleet: &Fleet, ownership: &Ownership, views: &NodeViews) -> BTreeM
         let mut wanted = Labels::new();
         if let ([pool], Some(gpu_node)) = (ownership.pools_of(&key), gpu_node) {
             wanted.insert(names::POOL_LABEL.to_owned(), pool.to_string());
-            let config = plugin_configs::label(fleet, pool.as_str(), (&key, gpu_node));
-            wanted.extend(config.map(|config| (names::DEVICE_PLUGIN_CONFIG_LABEL.to_owned(), config)));
             if !gpu_node.spec.gpus.is_empty() {
                 let state = state(gpu_node);
                 wanted.insert(names::LAYOUT_STATE_LABEL.to_owned(), state.to_owned());
@@ -38,6 +36,9 @@ pub fn labels(fleet: &Fleet, ownership: &Ownership, views: &NodeViews) -> BTreeM
                 }
             }
         }
+        let pool = if let [pool] = ownership.pools_of(&key) { Some(pool.as_str()) } else { None };
+        let config = gpu_node.and_then(|gpu_node| plugin_configs::label(fleet, pool, (&key, gpu_node)));
+        wanted.extend(config.map(|config| (names::DEVICE_PLUGIN_CONFIG_LABEL.to_owned(), config)));
         if gpu_node.and_then(|n| n.status.as_ref()).is_some_and(|s| s.simulated == Some(true)) {
             wanted.insert(names::SIMULATED_LABEL.to_owned(), "true".to_owned());
         }

@@ -1,13 +1,14 @@
 //! Configs of NVIDIA's device plugin: which the `ConfigMap` has to contain, and which each node selects by its label.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{Advertiser, GpuNode, GpuSpec, Layout, names};
+use gputenancy_crds::{Advertiser, ChangePhase, GpuNode, GpuSpec, Layout, names};
 use kube::ResourceExt as _;
 
 use super::ownership::Ownership;
-use crate::plan::{NodeName, Plan};
+use crate::plan::{GpuKey, NodeName, Plan};
 use gputenancy_engine::{
+    change::ChangeDecision,
     fleet::Fleet,
     plugin::{PluginConfig, PluginConfigs, is_key},
     projection::SlimNode,
@@ -28,9 +29,11 @@ pub fn write(fleet: &Fleet, ownership: &Ownership) -> Option<ConfigsWrite> {
     let mut shared = false;
     for (name, node) in fleet.gpu_nodes.iter().filter(|(_, node)| is_by_plugin(node)) {
         let [pool] = ownership.pools_of(&name.as_str().into()) else { continue };
+        let changing = node.spec.gpus.iter().any(|gpu| gpu.change.is_some());
+        let others = || [PluginConfig::with(node, next), PluginConfig::with(node, last)];
         // a layout that cannot be expressed has no config
-        for config in [PluginConfig::of(node), PluginConfig::with(node, next), PluginConfig::with(node, last)] {
-            let Ok(config) = config else { continue };
+        let found = [PluginConfig::of(node)].into_iter().chain(changing.then(others).into_iter().flatten());
+        for config in found.flatten() {
             shared |= config != PluginConfig::Exclusive;
             configs.add(pool.as_str(), config);
         }
@@ -58,13 +61,17 @@ fn last(gpu: &GpuSpec) -> Layout {
     gpu.change.as_ref().map_or_else(|| gpu.layout(), |c| c.from.clone())
 }
 
-/// The value of the label that selects the config of a node of this pool. A config that is not published yet, or a layout that the plugin
-/// cannot express, leaves the label as it is.
-pub fn label(fleet: &Fleet, pool: &str, (name, node): (&NodeName, &GpuNode)) -> Option<String> {
+/// The value of the label that selects the config of a node. A config that is not published yet, or a layout that the plugin cannot
+/// express, leaves the label as it is; so does a node without a pool of its own, as long as its GPUs are shared: without the label the
+/// plugin would offer them whole to other pods.
+pub fn label(fleet: &Fleet, pool: Option<&str>, (name, node): (&NodeName, &GpuNode)) -> Option<String> {
     if !is_by_plugin(node) {
         return None;
     }
     let present = || fleet.nodes.get(name.as_str()).and_then(|node| selected(node)).map(str::to_owned);
+    let Some(pool) = pool else {
+        return if node.spec.gpus.iter().any(|gpu| gpu.sharing.is_some()) { present() } else { None };
+    };
     match PluginConfig::of(node) {
         Ok(config) => {
             let key = config.key(pool)?;
@@ -72,6 +79,19 @@ pub fn label(fleet: &Fleet, pool: &str, (name, node): (&NodeName, &GpuNode)) -> 
         }
         Err(_) => present(),
     }
+}
+
+/// Whether a GPU of a node begins to be partitioned now, and NVIDIA's plugin could not express what the node has then.
+pub fn is_inexpressible_after(fleet: &Fleet, name: &str, decisions: &BTreeMap<GpuKey, ChangeDecision>) -> bool {
+    let Some(node) = fleet.gpu_nodes.get(name) else { return false };
+    let decided = |uuid: &str| {
+        let key = GpuKey { node: name.into(), uuid: uuid.into() };
+        decisions.get(&key).and_then(|decision| decision.spec.as_ref())
+    };
+    let carves = |gpu: &GpuSpec| gpu.change.as_ref().is_some_and(|c| c.phase == ChangePhase::Partitioning);
+    let begins = |gpu: &GpuSpec| !carves(gpu) && decided(&gpu.uuid).is_some_and(carves);
+    node.spec.gpus.iter().any(begins)
+        && PluginConfig::with(node, |gpu| decided(&gpu.uuid).unwrap_or(gpu).layout()).is_err()
 }
 
 /// Nodes whose GPUs without MIG change together, because the plugin's config holds for all of them.

@@ -1,17 +1,20 @@
 //! Staged rollouts of pools with `spec.rollout`: what the engine decides from, and what the pool reports.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use gputenancy_crds::{
-    ChangePhase, GpuNode, GpuPool, GpuPoolStatus, GpuSpec, Layout, LayoutMode, ProvenDefinition,
+    ChangePhase, GpuNode, GpuPool, GpuPoolStatus, Layout, LayoutMode, ProvenDefinition,
     condition::{self, ConditionUpdate},
     reasons::{self, Reason},
 };
 use gputenancy_engine::{
     fingerprint::fingerprint,
     fleet::Fleet,
-    liveness::GRACE_PERIOD,
-    rollout::{RolloutGpu, RolloutInput, Stage, stage},
+    liveness::{GRACE_PERIOD, SLOT_TIMEOUT},
+    rollout::{FailedChange, Names, RolloutGpu, RolloutInput, RolloutNode, Stage, stage},
 };
 use gputenancy_service::events::EventType;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
@@ -23,7 +26,7 @@ use super::{
     ownership::Ownership,
     wishes::{GpuWish, wishes},
 };
-use crate::plan::{PoolName, resource_name};
+use crate::plan::{plain, resource_name};
 
 /// What is new has been served through the soak time.
 const ROLLED_OUT: &str = "RolledOut";
@@ -32,10 +35,26 @@ const FIXED: &str = "spec.layout.fixed";
 
 /// Stages by pool.
 #[derive(Debug, Default)]
-pub struct Stages(BTreeMap<String, (Stage, Resources)>);
+pub struct Stages(BTreeMap<String, PoolStage>);
 
-/// Names of definitions by resource.
+#[derive(Debug)]
+struct PoolStage {
+    stage: Stage,
+    /// Names of definitions by resource.
+    resources: Resources,
+    mode: LayoutMode,
+}
+
 type Resources = BTreeMap<String, String>;
+
+/// What a stage means for a GPU that wants something new.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It is on a node that serves it first: other GPUs wait for it, so it comes before changes of an earlier order.
+    First,
+    /// It may not begin now, with the reason.
+    Waits(Arc<str>),
+}
 
 /// Decides the stage of every pool with rules for rollouts.
 pub fn stages(inventory: &Inventory<'_>, ownership: &Ownership, plan: &FleetPlan<'_>) -> Stages {
@@ -44,26 +63,28 @@ pub fn stages(inventory: &Inventory<'_>, ownership: &Ownership, plan: &FleetPlan
     if pools.peek().is_none() {
         return Stages::default();
     }
-    let mut by_pool: BTreeMap<&PoolName, Vec<GpuWish<'_>>> = BTreeMap::new();
+    let mut by_pool: BTreeMap<&str, Vec<GpuWish<'_>>> = BTreeMap::new();
     for wish in wishes(inventory, ownership, plan) {
-        by_pool.entry(&wish.plan.pool).or_default().push(wish);
+        by_pool.entry(wish.plan.pool.as_str()).or_default().push(wish);
     }
     let of = |pool: &GpuPool| {
-        let rules = pool.spec.rollout.as_ref()?;
+        let (rules, mode) = (pool.spec.rollout.as_ref()?, pool.spec.layout.mode);
         let (definitions, resources) = definitions(fleet, pool);
-        let here = by_pool.iter().filter(|(name, _)| name.as_str() == pool.name_any()).flat_map(|(_, wishes)| wishes);
-        let gpus: Vec<RolloutGpu<'_>> = here.map(|wish| gpu(inventory, wish, &resources, pool)).collect();
+        let name = pool.name_any();
+        let here = by_pool.get(name.as_str()).map(Vec::as_slice).unwrap_or_default();
+        let gpus: Vec<RolloutGpu<'_>> = here.iter().map(|wish| gpu(wish, &resources, mode)).collect();
         let nodes: BTreeSet<&str> = gpus.iter().map(|gpu| gpu.node).collect();
         let input = RolloutInput {
             rules,
             generation: pool.metadata.generation.unwrap_or_default(),
             definitions,
-            stalled: nodes.iter().filter_map(|node| Some((*node, stalled(fleet.gpu_nodes.get(*node)?)?))).collect(),
+            nodes: nodes.into_iter().map(|name| (name, node(inventory, name))).collect(),
             gpus,
             now: inventory.now,
         };
         let before = pool.status.as_ref().and_then(|status| status.rollout.as_ref());
-        Some((pool.name_any(), (stage(before, &input), resources)))
+        let stage = stage(before, &input);
+        Some((name, PoolStage { stage, resources, mode }))
     };
     Stages(pools.filter_map(of).collect())
 }
@@ -87,31 +108,54 @@ fn definitions(fleet: &Fleet, pool: &GpuPool) -> (Vec<ProvenDefinition>, Resourc
     (definitions, resources)
 }
 
-fn gpu<'a>(inventory: &Inventory<'_>, wish: &GpuWish<'a>, resources: &'a Resources, pool: &GpuPool) -> RolloutGpu<'a> {
-    let GpuWish { key, plan: _, spec, target, changing, wanted, blocked, rank, unknown: _ } = *wish;
-    let node = key.node.as_str();
-    let silent = inventory.fleet.liveness(node).is_silent_for(GRACE_PERIOD, inventory.now);
+fn gpu<'a>(wish: &GpuWish<'a>, resources: &'a Resources, mode: LayoutMode) -> RolloutGpu<'a> {
+    let GpuWish { key, plan: _, spec, target, changing: _, wanted, blocked, rank, unknown: _ } = *wish;
     let change = spec.and_then(|s| s.change.as_ref());
-    let failed = change.filter(|c| c.phase >= ChangePhase::RolledBack && target == Some(&c.to));
+    let failed = change.filter(|c| c.phase >= ChangePhase::RollingBack);
     RolloutGpu {
-        node,
-        uses: uses(&layout_of(spec, target), resources, pool.spec.layout.mode),
+        node: key.node.as_str(),
+        uses: next_uses(wish, resources, mode),
         wanted,
-        changing,
-        blocked: blocked || silent,
+        begun: change.is_some_and(|c| c.phase < ChangePhase::RollingBack && target.is_some_and(|t| is_same(t, &c.to))),
+        blocked,
         rank,
-        failed: failed.map(|c| (c.phase_since.0, c.reason.clone())),
+        failed: failed.map(|c| FailedChange {
+            uses: uses(&c.to, resources, mode),
+            at: c.phase_since.0,
+            why: c.reason.clone(),
+        }),
     }
 }
 
-/// The next layout of a GPU.
-fn layout_of(spec: Option<&GpuSpec>, target: Option<&Layout>) -> Layout {
-    target.cloned().or_else(|| spec.map(GpuSpec::layout)).unwrap_or_default()
+fn is_same(one: &Layout, other: &Layout) -> bool {
+    plain(one.clone()) == plain(other.clone())
 }
 
-fn uses<'a>(layout: &Layout, resources: &'a Resources, mode: LayoutMode) -> BTreeSet<&'a str> {
+/// Definitions of the layout that a GPU has next.
+fn next_uses<'a>(wish: &GpuWish<'_>, resources: &'a Resources, mode: LayoutMode) -> Names<'a> {
+    match (wish.target, wish.spec) {
+        (Some(target), _) => uses(target, resources, mode),
+        (None, Some(spec)) => uses(&spec.layout(), resources, mode),
+        (None, None) => Names::new(),
+    }
+}
+
+fn uses<'a>(layout: &Layout, resources: &'a Resources, mode: LayoutMode) -> Names<'a> {
     let profiles = layout.resources().into_iter().filter_map(|r| resources.get(&r)).map(String::as_str);
     profiles.chain((mode == LayoutMode::Fixed).then_some(FIXED)).collect()
+}
+
+/// How a node fares.
+fn node(inventory: &Inventory<'_>, name: &str) -> RolloutNode {
+    let liveness = inventory.fleet.liveness(name);
+    if liveness.is_silent_for(SLOT_TIMEOUT, inventory.now) {
+        let cause = liveness.cause().unwrap_or("its agent does not report");
+        return RolloutNode::Fails(format!("{cause} for more than {} minutes", SLOT_TIMEOUT.as_mins()));
+    }
+    if liveness.is_silent_for(GRACE_PERIOD, inventory.now) {
+        return RolloutNode::Silent;
+    }
+    inventory.fleet.gpu_nodes.get(name).and_then(|node| stalled(node)).map_or(RolloutNode::Works, RolloutNode::Fails)
 }
 
 /// Why the agent of a node makes no progress.
@@ -122,42 +166,34 @@ fn stalled(node: &GpuNode) -> Option<String> {
 }
 
 impl Stages {
-    /// Why the rollout of its pool keeps a GPU from its next layout; `None`: it does not.
-    pub fn waits(&self, fleet: &Fleet, wish: &GpuWish<'_>) -> Option<String> {
-        let (stage, resources) = self.0.get(wish.plan.pool.as_str())?;
-        let mode = fleet.pools.iter().find(|p| p.name_any() == wish.plan.pool.as_str())?.spec.layout.mode;
-        stage.waits(wish.key.node.as_str(), &uses(&layout_of(wish.spec, wish.target), resources, mode))
-    }
-
-    /// Whether a GPU's next layout is staged: then it goes before others, because the others of its kind wait for it.
-    pub fn is_first(&self, fleet: &Fleet, wish: &GpuWish<'_>) -> bool {
-        let found = || {
-            let (stage, resources) = self.0.get(wish.plan.pool.as_str())?;
-            let mode = fleet.pools.iter().find(|p| p.name_any() == wish.plan.pool.as_str())?.spec.layout.mode;
-            Some(stage.is_staged(&uses(&layout_of(wish.spec, wish.target), resources, mode)))
-        };
-        found().unwrap_or(false) && self.waits(fleet, wish).is_none()
+    /// What the stage of its pool means for a GPU that wants another layout; `None`: nothing.
+    pub fn standing(&self, wish: &GpuWish<'_>) -> Option<Standing> {
+        let PoolStage { stage, resources, mode } = self.0.get(wish.plan.pool.as_str())?;
+        if !wish.wanted || !stage.is_staged(&next_uses(wish, resources, *mode)) {
+            return None;
+        }
+        Some(stage.waits(wish.key.node.as_str()).map_or(Standing::First, Standing::Waits))
     }
 
     /// Adds the state to a pool's status, and its condition.
     pub fn report(&self, pool: &str, status: &mut GpuPoolStatus) -> Option<ConditionUpdate> {
-        let (stage, _) = self.0.get(pool)?;
+        let PoolStage { stage, .. } = self.0.get(pool)?;
         status.rollout = Some(stage.status.clone());
         Some(update(stage))
     }
 
     /// The ends of soak times.
     pub fn ends(&self) -> impl Iterator<Item = Timestamp> {
-        self.0.values().filter_map(|(stage, _)| stage.ends)
+        self.0.values().filter_map(|pool| pool.stage.ends)
     }
 }
 
 fn update(stage: &Stage) -> ConditionUpdate {
     let status = &stage.status;
-    let (trying, nodes) = (status.trying.join(", "), status.nodes.join(", "));
+    let (trying, nodes) = (status.trying.join(", "), stage.first_nodes());
     if let Some(stopped) = &status.stopped {
         let message = format!(
-            "{trying}: {}; no other node begins: correct the profile, or repair the node; any edit of the GpuPool's spec tries again{}",
+            "{trying}: {}; no other node begins: set the profile or layout back, or correct it; after a repair of the node any edit of the GpuPool's spec tries again{}",
             stopped.cause,
             stage.way_back()
         );

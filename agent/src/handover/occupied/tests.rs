@@ -126,5 +126,9 @@ fn process_of_a_deleted_pod_occupies_a_share_although_its_namesake_owns_one() {
     let devices = [share(0), share(1), share(2)];
     let owned = [("GPU-a::0", "p10")];
     assert_eq!(found(&devices, &[(10, None), (4, None)], &owned), expected(&[("GPU-a::2", &[4])]));
-    assert_eq!(found(&devices, &[(10, None), (4, None), (5, None)], &owned).len(), 2, "also without the log of its container");
+    assert_eq!(
+        found(&devices, &[(10, None), (4, None), (5, None)], &owned).len(),
+        2,
+        "also without the log of its container"
+    );
 }

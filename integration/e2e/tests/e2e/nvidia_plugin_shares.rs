@@ -89,8 +89,7 @@ fn plugin() -> Vec<Value> {
     );
     let before = format!(
         "KEY=$({kubectl} get node {NODE} -o 'jsonpath={{.metadata.labels.nvidia\\.com/device-plugin\\.config}}'); \
-         {kubectl} get configmap -n {home} {map} -o go-template=\"{{{{index .data \\\"${{KEY:-default}}\\\"}}}}\" >/run/device-plugin/config.yaml \
-         || printf 'version: v1\\nflags:\\n  migStrategy: mixed\\n' >/run/device-plugin/config.yaml;",
+         {kubectl} get configmap -n {home} {map} -o go-template=\"{{{{index .data \\\"${{KEY:-default}}\\\"}}}}\" >/run/device-plugin/config.yaml;",
         home = product::NAMESPACE,
         map = names::DEVICE_PLUGIN_CONFIG_MAP,
     );

@@ -76,7 +76,7 @@ pub enum Inexpressible {
     },
 }
 
-const REMEDY: &str = "list one timeSlice profile alone in the pool, or set spec.advertiser of the pool to Agent";
+const REMEDY: &str = "list one timeSlice profile and no other profile of whole GPUs or shares in the pool (profiles of MIG instances may stay), or set spec.advertiser of the pool to Agent";
 
 impl PluginConfig {
     /// The config for the specs of a node.
@@ -88,15 +88,18 @@ impl PluginConfig {
     }
 
     /// The config for other layouts of the node's GPUs. GPUs that the driver has lost or reports as unhealthy do not count: they stay as
-    /// they are, and the plugin withdraws their devices.
+    /// they are, and the plugin withdraws their devices. Without a healthy one all count.
     ///
     /// # Errors
     /// What the plugin cannot express.
     pub fn with(node: &GpuNode, layout: impl Fn(&GpuSpec) -> Layout) -> Result<Self, Inexpressible> {
         let states = node.status.as_ref().map(|s| s.gpus.as_slice()).unwrap_or_default();
         let works = |gpu: &&GpuSpec| !states.iter().any(|s| s.uuid == gpu.uuid && s.health != Health::Healthy);
+        let mig_off = |gpu: &&GpuSpec| !layout(gpu).mig;
+        // if none works, what they had: a plugin that is restarted does not know that they failed
+        let any_works = node.spec.gpus.iter().filter(mig_off).any(|gpu| works(&gpu));
         let mut first: Option<(&str, usize)> = None;
-        for gpu in node.spec.gpus.iter().filter(works) {
+        for gpu in node.spec.gpus.iter().filter(|gpu| !any_works || works(gpu)) {
             let layout = layout(gpu);
             if layout.mig {
                 continue;

@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::Duration,
+    sync::Arc,
 };
 
 use gputenancy_crds::{ProvenDefinition, Rollout, RolloutStatus, StoppedRollout};
@@ -14,23 +14,53 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use crate::fingerprint::fingerprint;
 
+/// So many proven definitions are remembered, also of profiles that the pool does not list at the moment.
+const MOST_PROVEN: usize = 64;
+/// Most nodes that a message names.
+const MOST_NAMED: usize = 5;
+
+/// Names of definitions.
+pub type Names<'a> = BTreeSet<&'a str>;
+
 /// A GPU of the pool.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RolloutGpu<'a> {
     /// Its node.
     pub node: &'a str,
-    /// Names of the definitions that its next layout is made from.
-    pub uses: BTreeSet<&'a str>,
+    /// The definitions that its next layout is made from.
+    pub uses: Names<'a>,
     /// It does not have that layout yet.
     pub wanted: bool,
-    /// A change is in progress.
-    pub changing: bool,
+    /// A change to that layout is in progress.
+    pub begun: bool,
     /// It cannot begin for another reason.
     pub blocked: bool,
     /// Order of the plan.
     pub rank: u8,
-    /// When and why its change to that layout failed.
-    pub failed: Option<(Timestamp, String)>,
+    /// A change that has failed, whatever the plan wants now.
+    pub failed: Option<FailedChange<'a>>,
+}
+
+/// A change that is being rolled back, or was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedChange<'a> {
+    /// The definitions of the layout that was not reached.
+    pub uses: Names<'a>,
+    /// Since when.
+    pub at: Timestamp,
+    /// Why.
+    pub why: String,
+}
+
+/// A node of the pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RolloutNode {
+    /// Its agent reports, and makes progress.
+    Works,
+    /// Its agent has not reported for a while: what happens there is not known.
+    Silent,
+    /// It has failed: its agent is stalled, or has been silent for long.
+    Fails(String),
 }
 
 /// A pool with rules for rollouts.
@@ -44,8 +74,8 @@ pub struct RolloutInput<'a> {
     pub definitions: Vec<ProvenDefinition>,
     /// The GPUs.
     pub gpus: Vec<RolloutGpu<'a>>,
-    /// Nodes whose agent is stalled, and why.
-    pub stalled: BTreeMap<&'a str, String>,
+    /// The nodes with GPUs.
+    pub nodes: BTreeMap<&'a str, RolloutNode>,
     /// The time.
     pub now: Timestamp,
 }
@@ -61,54 +91,59 @@ pub struct Stage {
     new: BTreeSet<String>,
     /// Nodes that may begin.
     admitted: BTreeSet<String>,
-    soak: Duration,
+    /// What GPUs of other nodes wait for.
+    waiting: Arc<str>,
 }
 
 /// Decides the next stage from the one in the pool's status; `None`: the pool had no rules until now.
 pub fn stage(old: Option<&RolloutStatus>, input: &RolloutInput<'_>) -> Stage {
     let before = old.cloned().unwrap_or_default();
-    let proven = if old.is_some() { carried(&before.proven, &input.definitions) } else { in_use(input) };
+    let proven = if old.is_some() { before.proven } else { in_use(input) };
     let new = unproven(&input.definitions, &proven);
-    let staged: Vec<&RolloutGpu<'_>> =
-        input.gpus.iter().filter(|gpu| gpu.uses.iter().any(|name| new.contains(*name))).collect();
-    let trying: BTreeSet<&str> =
-        staged.iter().flat_map(|gpu| &gpu.uses).copied().filter(|name| new.contains(*name)).collect();
+    let is_new = |uses: &Names<'_>| uses.iter().any(|name| new.contains(*name));
+    let staged: Vec<&RolloutGpu<'_>> = input.gpus.iter().filter(|gpu| is_new(&gpu.uses)).collect();
+    let trying = names(staged.iter().copied(), &new);
 
-    let key = fingerprint(&(tried(&input.definitions, &new), input.generation));
-    let known = before.stopped.filter(|stopped| stopped.definitions == key);
-    let mut nodes = first_nodes(&before.nodes, &staged);
+    let key = fingerprint(&(hashes(&input.definitions, &new), input.generation));
+    let known = before.stopped.clone().filter(|stopped| stopped.definitions == key);
+    let mut nodes = first_nodes(&before.nodes, &staged, input);
     let admitted = nodes.clone();
-    if known.is_none() {
+    let resumed = before.stopped.is_some() && known.is_none();
+    let since = if resumed { None } else { before.since }.unwrap_or(Time(input.now));
+    let failed = known.or_else(|| {
+        let cause = failure(&nodes, input, &new, since.0)?;
+        Some(StoppedRollout { definitions: key, cause })
+    });
+    // without a node that wants it there is nothing to stop
+    let stopped = failed.filter(|_| !trying.is_empty());
+    if stopped.is_none() {
         choose(&mut nodes, &staged, input);
     }
-    let resumed = old.is_some_and(|old| old.stopped.is_some()) && known.is_none();
-    let since = if nodes.is_empty() {
-        None
-    } else if resumed {
-        Some(Time(input.now))
-    } else {
-        before.since.or(Some(Time(input.now)))
-    };
-    let failure = || failure(&nodes, &staged, input, since.as_ref());
-    let stopped = known.or_else(|| failure().map(|cause| StoppedRollout { definitions: key, cause }));
-    let stopped = stopped.filter(|_| !trying.is_empty());
 
-    let at_work = staged.iter().any(|gpu| nodes.contains(gpu.node) && (gpu.wanted || gpu.changing));
-    let settled_at = (!nodes.is_empty() && !at_work).then(|| before.settled_at.unwrap_or(Time(input.now)));
+    // what these nodes serve, at rest
+    let here: Vec<&RolloutGpu<'_>> = staged.iter().copied().filter(|gpu| nodes.contains(gpu.node)).collect();
+    let served = names(here.iter().copied(), &new);
+    let served = hashes(&input.definitions, &served);
+    let definitions = if served.is_empty() { String::new() } else { fingerprint(&served) };
+    let works = |node: &String| input.nodes.get(node.as_str()) == Some(&RolloutNode::Works);
+    let settled = !served.is_empty() && here.iter().all(|gpu| !gpu.wanted && !gpu.begun) && nodes.iter().all(works);
+    let settled_before = before.settled_at.filter(|_| before.definitions == definitions);
+    let settled_at = settled.then(|| settled_before.unwrap_or(Time(input.now)));
     let soak = input.rules.soak.get().unwrap_or_default();
     let ends = settled_at.as_ref().filter(|_| stopped.is_none()).and_then(|at| at.0.checked_add(soak).ok());
-    let trying = trying.into_iter().map(str::to_owned).collect();
-    let mut status = RolloutStatus { proven, trying, nodes: nodes.into_iter().collect(), since, settled_at, stopped };
-    if ends.is_some_and(|ends| ends <= input.now) {
-        status = passed(status, &input.definitions);
-    }
-    let ends = ends.filter(|ends| *ends > input.now);
-    Stage { status, ends, new, admitted, soak }
-}
+    let passed: BTreeSet<&str> =
+        if ends.is_some_and(|ends| ends <= input.now) { served.keys().copied().collect() } else { BTreeSet::new() };
 
-/// What was proven before, of the definitions that the pool still has.
-fn carried(proven: &[ProvenDefinition], definitions: &[ProvenDefinition]) -> Vec<ProvenDefinition> {
-    proven.iter().filter(|p| definitions.iter().any(|d| d.name == p.name)).cloned().collect()
+    let (proven, since) = (remember(proven, &input.definitions, &passed), (!nodes.is_empty()).then_some(since));
+    let trying = trying.into_iter().filter(|name| !passed.contains(name.as_str())).collect();
+    let status = if passed.is_empty() {
+        RolloutStatus { proven, trying, nodes: nodes.into_iter().collect(), definitions, since, settled_at, stopped }
+    } else {
+        RolloutStatus { proven, trying, ..RolloutStatus::default() }
+    };
+    let ends = ends.filter(|ends| *ends > input.now);
+    let waiting = waiting(&status, ends, &input.rules.soak.to_string());
+    Stage { status, ends, new, admitted, waiting }
 }
 
 /// Definitions that GPUs serve already when the rules are new, and none waits for.
@@ -116,7 +151,7 @@ fn in_use(input: &RolloutInput<'_>) -> Vec<ProvenDefinition> {
     let uses = |gpu: &RolloutGpu<'_>, d: &ProvenDefinition| gpu.uses.contains(d.name.as_str());
     let served = |d: &&ProvenDefinition| {
         let mut users = input.gpus.iter().filter(|gpu| uses(gpu, d)).peekable();
-        users.peek().is_some() && users.all(|gpu| !gpu.wanted && !gpu.changing)
+        users.peek().is_some() && users.all(|gpu| !gpu.wanted && !gpu.begun)
     };
     input.definitions.iter().filter(served).cloned().collect()
 }
@@ -126,22 +161,33 @@ fn unproven(definitions: &[ProvenDefinition], proven: &[ProvenDefinition]) -> BT
     definitions.iter().filter(|d| !is_proven(d)).map(|d| d.name.clone()).collect()
 }
 
-fn tried<'a>(definitions: &'a [ProvenDefinition], new: &BTreeSet<String>) -> BTreeMap<&'a str, &'a str> {
-    definitions.iter().filter(|d| new.contains(&d.name)).map(|d| (d.name.as_str(), d.hash.as_str())).collect()
+/// New definitions that GPUs use.
+fn names<'g>(gpus: impl Iterator<Item = &'g RolloutGpu<'g>>, new: &BTreeSet<String>) -> BTreeSet<String> {
+    gpus.flat_map(|gpu| &gpu.uses).filter(|name| new.contains(**name)).map(|name| (*name).to_owned()).collect()
 }
 
-/// Nodes that have begun, or were chosen before and still use something new.
-fn first_nodes(before: &[String], staged: &[&RolloutGpu<'_>]) -> BTreeSet<String> {
-    let begun = staged.iter().filter(|gpu| gpu.changing || before.iter().any(|node| node == gpu.node));
-    begun.map(|gpu| gpu.node.to_owned()).collect()
+fn hashes<'a>(definitions: &'a [ProvenDefinition], of: &BTreeSet<String>) -> BTreeMap<&'a str, &'a str> {
+    definitions.iter().filter(|d| of.contains(&d.name)).map(|d| (d.name.as_str(), d.hash.as_str())).collect()
+}
+
+/// Nodes that have begun, and those chosen before as long as they use something new, or are not seen to work.
+fn first_nodes(before: &[String], staged: &[&RolloutGpu<'_>], input: &RolloutInput<'_>) -> BTreeSet<String> {
+    let begun = staged.iter().filter(|gpu| gpu.begun).map(|gpu| gpu.node.to_owned());
+    let stays = |node: &&String| match input.nodes.get(node.as_str()) {
+        None => false,
+        Some(RolloutNode::Works) => staged.iter().any(|gpu| gpu.node == node.as_str()),
+        Some(RolloutNode::Silent | RolloutNode::Fails(_)) => true,
+    };
+    // one whose change failed is needed until the failure is seen, although the plan may want something else there
+    let failed = |node: &&String| input.gpus.iter().any(|gpu| gpu.node == node.as_str() && gpu.failed.is_some());
+    before.iter().filter(|node| stays(node) || failed(node)).cloned().chain(begun).collect()
 }
 
 /// Adds nodes up to the limit: the first of the plan's order that can begin.
 fn choose(nodes: &mut BTreeSet<String>, staged: &[&RolloutGpu<'_>], input: &RolloutInput<'_>) {
     let limit = usize::try_from(input.rules.canary_nodes).unwrap_or(1).max(1);
-    let can = |gpu: &&&RolloutGpu<'_>| {
-        gpu.wanted && !gpu.blocked && !input.stalled.contains_key(gpu.node) && !nodes.contains(gpu.node)
-    };
+    let works = |node: &str| input.nodes.get(node) == Some(&RolloutNode::Works);
+    let can = |gpu: &&&RolloutGpu<'_>| gpu.wanted && !gpu.blocked && works(gpu.node) && !nodes.contains(gpu.node);
     let mut ranks: BTreeMap<&str, u8> = BTreeMap::new();
     for gpu in staged.iter().filter(can) {
         let rank = ranks.entry(gpu.node).or_insert(gpu.rank);
@@ -156,56 +202,74 @@ fn choose(nodes: &mut BTreeSet<String>, staged: &[&RolloutGpu<'_>], input: &Roll
 /// Node and cause of a failure since the stage began.
 fn failure(
     nodes: &BTreeSet<String>,
-    staged: &[&RolloutGpu<'_>],
     input: &RolloutInput<'_>,
-    since: Option<&Time>,
+    new: &BTreeSet<String>,
+    since: Timestamp,
 ) -> Option<String> {
-    let here = staged.iter().filter(|gpu| nodes.contains(gpu.node));
-    let recent = |at: Timestamp| since.is_some_and(|since| at >= since.0);
-    let mut causes = here.filter_map(|gpu| match (&gpu.failed, input.stalled.get(gpu.node)) {
-        (Some((at, why)), _) if recent(*at) => Some(format!("node {}: {why}", gpu.node)),
-        (_, Some(why)) => Some(format!("node {}: {why}", gpu.node)),
+    let of_node = |node: &String| match input.nodes.get(node.as_str()) {
+        Some(RolloutNode::Fails(why)) => Some(format!("node {node}: {why}")),
         _ => None,
-    });
-    causes.next()
+    };
+    let is_new = |failed: &&FailedChange<'_>| failed.uses.iter().any(|name| new.contains(*name)) && failed.at >= since;
+    let of_gpu = |gpu: &RolloutGpu<'_>| {
+        let failed = gpu.failed.as_ref().filter(|failed| nodes.contains(gpu.node) && is_new(failed))?;
+        Some(format!("node {}: {}", gpu.node, failed.why))
+    };
+    nodes.iter().find_map(of_node).or_else(|| input.gpus.iter().find_map(of_gpu))
 }
 
-/// The soak time is over: what the first nodes serve is proven.
-fn passed(status: RolloutStatus, definitions: &[ProvenDefinition]) -> RolloutStatus {
-    let RolloutStatus { mut proven, trying, nodes: _, since: _, settled_at: _, stopped: _ } = status;
-    proven.retain(|p| !trying.contains(&p.name));
-    proven.extend(definitions.iter().filter(|d| trying.contains(&d.name)).cloned());
+/// What was proven before, and what has passed now.
+fn remember(
+    mut proven: Vec<ProvenDefinition>,
+    definitions: &[ProvenDefinition],
+    passed: &BTreeSet<&str>,
+) -> Vec<ProvenDefinition> {
+    proven.retain(|p| !passed.contains(p.name.as_str()));
+    proven.extend(definitions.iter().filter(|d| passed.contains(d.name.as_str())).cloned());
+    // those of the pool last, which are kept
+    proven.sort_by_key(|p| (definitions.iter().any(|d| d.name == p.name), p.name.clone()));
+    let surplus = proven.len().saturating_sub(MOST_PROVEN);
+    proven.drain(..surplus);
     proven.sort_by(|a, b| a.name.cmp(&b.name));
-    RolloutStatus { proven, ..RolloutStatus::default() }
+    proven
+}
+
+fn waiting(status: &RolloutStatus, ends: Option<Timestamp>, soak: &str) -> Arc<str> {
+    let (trying, first) = (status.trying.join(", "), first(status));
+    let text = match (&status.stopped, ends) {
+        (Some(stopped), _) => format!("Pending: the rollout of {trying} has stopped: {}", stopped.cause),
+        (None, Some(at)) => format!("Pending: {first} serves {trying} first; other nodes follow at {at}"),
+        (None, None) if status.nodes.is_empty() => format!("Pending: no node can serve {trying} first now"),
+        (None, None) => {
+            format!("Pending: {first} serves {trying} first; other nodes follow {soak} after it is complete")
+        }
+    };
+    text.into()
+}
+
+/// The first nodes, for messages.
+fn first(status: &RolloutStatus) -> String {
+    let named = status.nodes.iter().take(MOST_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match status.nodes.len().saturating_sub(MOST_NAMED) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
 }
 
 impl Stage {
     /// Whether a layout made from these definitions has anything new.
-    pub fn is_staged(&self, uses: &BTreeSet<&str>) -> bool {
+    pub fn is_staged(&self, uses: &Names<'_>) -> bool {
         uses.iter().any(|name| self.new.contains(*name))
     }
 
-    /// Why a GPU with such a layout may not begin; `None`: it may.
-    pub fn waits(&self, node: &str, uses: &BTreeSet<&str>) -> Option<String> {
-        if !self.is_staged(uses) {
-            return None;
-        }
-        let names = uses.iter().copied().filter(|name| self.new.contains(*name)).collect::<Vec<_>>().join(", ");
-        if let Some(stopped) = &self.status.stopped {
-            return Some(format!("Pending: the rollout of {names} has stopped: {}", stopped.cause));
-        }
-        if self.admitted.contains(node) {
-            return None;
-        }
-        let first = self.status.nodes.join(", ");
-        Some(match self.ends {
-            Some(at) => format!("Pending: {first} serves {names} first; other nodes follow at {at}"),
-            None if first.is_empty() => format!("Pending: no node can serve {names} first now"),
-            None => format!(
-                "Pending: {first} serves {names} first; other nodes follow {:?} after it is complete",
-                self.soak
-            ),
-        })
+    /// Why a GPU with a staged layout may not begin; `None`: it may.
+    pub fn waits(&self, node: &str) -> Option<Arc<str>> {
+        (self.status.stopped.is_some() || !self.admitted.contains(node)).then(|| self.waiting.clone())
+    }
+
+    /// The first nodes, at most five of them by name.
+    pub fn first_nodes(&self) -> String {
+        first(&self.status)
     }
 
     /// How to go back to what was proven, for a message.

@@ -335,6 +335,24 @@ fn nothing_begins_before_its_turn() {
 }
 
 #[test]
+fn change_in_progress_does_not_turn_to_a_layout_that_its_stage_forbids() {
+    let mut world = World::new(&split());
+    world.start(0);
+    world.agent();
+    world.target = Some(halves());
+    until(&mut world, ChangePhase::Evicting);
+    // an edit: the new layout is staged, and this GPU is not among the first
+    (world.target, world.staged, world.may_start) = (Some(Layout::default()), true, false);
+    world.operate(3);
+    assert_eq!((world.phase(), world.hold()), (None, vec![]), "cancelled");
+    world.operate(3);
+    assert_eq!((world.phase(), world.shown()), (None, split()), "it waits for its stage");
+    (world.staged, world.may_start) = (false, true);
+    world.settle();
+    assert_eq!(world.shown(), Layout::default());
+}
+
+#[test]
 fn a_hold_that_no_change_explains_is_released() {
     let mut world = World::new(&split());
     world.node.spec.gpus[0].hold = vec![4];

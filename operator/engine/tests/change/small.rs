@@ -37,6 +37,7 @@ pub struct World {
     /// A budget refuses evictions.
     pub refuses: bool,
     pub may_start: bool,
+    pub staged: bool,
     pub writes: usize,
     pub evicted: Vec<String>,
     pub events: Vec<String>,
@@ -74,6 +75,7 @@ impl World {
             failures: 0,
             refuses: false,
             may_start: true,
+            staged: false,
             writes: 0,
             evicted: Vec::new(),
             events: Vec::new(),
@@ -105,6 +107,7 @@ impl World {
             alive_since: self.alive_since,
             others_idle: true,
             mig_manager: None,
+            staged: self.staged,
             waits: (!self.may_start).then_some(LIMIT_REACHED),
         })
     }

@@ -249,6 +249,7 @@ impl World {
             others_idle: true,
             mig_manager: None,
             waits: None,
+            staged: false,
         });
         let at_rest = is_at_rest(&self.node, UUID, Some(&self.target));
         assert!(!at_rest || decision == ChangeDecision::default(), "at rest, and yet: {decision:?}");

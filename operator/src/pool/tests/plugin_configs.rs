@@ -131,6 +131,8 @@ fn label_is_removed_when_gpus_are_whole_or_the_node_leaves_and_one_of_an_adminis
     assert!(removed(&fleet));
     let mut left = settled();
     left.pools.clear();
+    assert!(!removed(&left), "pods may still use shares, and the plugin would offer their GPUs whole");
+    edit(&mut left, |node| node.spec.gpus.clear());
     assert!(removed(&left));
     set_label(&mut left, Some("a100-40gb"));
     assert!(!removed(&left), "{:?}", at(&left, 10, &["n"]).labels);

@@ -76,6 +76,12 @@ fn gpu_that_does_not_work_does_not_count() {
 }
 
 #[test]
+fn gpus_of_which_none_works_keep_their_config() {
+    let node = node_with(&[turns(4)], "Unhealthy");
+    assert_eq!(PluginConfig::of(&node), Ok(PluginConfig::TimeSliced { replicas: 4 }));
+}
+
+#[test]
 fn label_selects_a_config_by_its_hash() {
     let (two, four) = (PluginConfig::TimeSliced { replicas: 2 }, PluginConfig::TimeSliced { replicas: 4 });
     let key = four.key("p").unwrap();
