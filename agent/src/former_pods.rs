@@ -48,7 +48,9 @@ impl FormerPods {
         let mut pods = self.lock();
         let before = std::mem::replace(&mut pods.present, uids);
         let gone: Vec<String> = before.difference(&pods.present).cloned().collect();
-        gone.into_iter().for_each(|uid| pods.delete(uid));
+        for uid in gone {
+            pods.delete(uid);
+        }
     }
 
     /// Whether a pod was deleted. A pod that this program has never seen is not.

@@ -87,7 +87,8 @@ fn container_id(cgroup: &str) -> Option<&str> {
 fn pod_uid(cgroup: &str) -> Option<String> {
     let parts = cgroup.split(['/', '\n']).map(|part| part.strip_suffix(".slice").unwrap_or(part));
     let uids = parts.filter_map(|part| Some(part.rsplit_once("pod")?.1.replace('_', "-")));
-    uids.filter(|uid| uid.len() == 36 && uid.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')).last()
+    let mut uids = uids.filter(|uid| uid.len() == 36 && uid.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-'));
+    uids.next_back()
 }
 
 /// A zombie has ended, and may have left its pod's cgroup already.

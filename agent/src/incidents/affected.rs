@@ -75,7 +75,7 @@ pub fn notices(node: &str, incident: &Incident) -> Vec<Notice> {
 
 /// The event about a device whose memory no process explains.
 pub fn unexplained_memory(node: &str, device: &DeviceId, mib: u64) -> Notice {
-    let note = format!(
+    let message = format!(
         "{mib} MiB of device {device} of node {node} are in use, and NVML lists no process on it: it gets no new pods until the memory is free; end programs with /dev/nvidia* open on the node, or reset the GPU"
     );
     Notice {
@@ -83,7 +83,7 @@ pub fn unexplained_memory(node: &str, device: &DeviceId, mib: u64) -> Notice {
         event_type: EventType::Warning,
         reason: reasons::UNEXPLAINED_MEMORY,
         action: "Report".to_owned(),
-        note,
+        note: message,
     }
 }
 

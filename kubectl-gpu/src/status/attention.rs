@@ -39,7 +39,7 @@ fn of_gpu(spec: Option<&GpuSpec>, state: &GpuState) -> Vec<String> {
     }
     let failed = spec.and_then(|s| s.change.as_ref()).filter(|c| c.phase >= ChangePhase::RolledBack);
     found.extend(failed.map(|c| format!("change failed ({:?}): {}: see kubectl gpu changes", c.phase, c.reason)));
-    let memory = state.devices().filter_map(|device| device.unexplained_memory.as_ref()).next();
+    let memory = state.devices().find_map(|device| device.unexplained_memory.as_ref());
     found.extend(memory.map(|memory| {
         format!("{memory} of a device in use by no process: it gets no new pods until the memory is free; end programs with /dev/nvidia* open there, or reset the GPU")
     }));

@@ -61,6 +61,9 @@ pub fn windows(inventory: &Inventory<'_>) -> PoolWindows {
     inventory.fleet.pools.iter().map(|pool| (pool.name_any(), of(pool))).collect()
 }
 
+/// Decides for one GPU; `true`: all other GPUs of its node that have to change are idle.
+type Decide<'a> = &'a dyn Fn((&GpuKey, &GpuPlan), bool) -> Option<(GpuKey, ChangeDecision)>;
+
 /// What all GPUs share.
 struct Shared<'a> {
     pods: BTreeMap<&'a str, Vec<(&'a PodName, &'a SlimPod)>>,
@@ -118,7 +121,7 @@ fn wait_for_others(
     name: &str,
     again: &BTreeSet<&str>,
     decisions: &mut BTreeMap<GpuKey, ChangeDecision>,
-    decide: &dyn Fn((&GpuKey, &GpuPlan), bool) -> Option<(GpuKey, ChangeDecision)>,
+    decide: Decide<'_>,
 ) {
     let node = GpuKey { node: name.into(), uuid: "".into() }..;
     let here = decisions.range(node.clone()).take_while(|(k, _)| k.node.as_str() == name);
@@ -129,12 +132,7 @@ fn wait_for_others(
 }
 
 /// No GPU of a node begins to be partitioned now.
-fn wait_all(
-    plan: &Plan,
-    name: &str,
-    decisions: &mut BTreeMap<GpuKey, ChangeDecision>,
-    decide: &dyn Fn((&GpuKey, &GpuPlan), bool) -> Option<(GpuKey, ChangeDecision)>,
-) {
+fn wait_all(plan: &Plan, name: &str, decisions: &mut BTreeMap<GpuKey, ChangeDecision>, decide: Decide<'_>) {
     let gpus = plan.gpus.range(GpuKey { node: name.into(), uuid: "".into() }..);
     let waiting: Vec<_> =
         gpus.take_while(|(k, _)| k.node.as_str() == name).filter_map(|gpu| decide(gpu, false)).collect();
@@ -275,7 +273,7 @@ fn admitted<'a>(inputs: &ChangeInputs<'a>) -> (BTreeSet<&'a GpuKey>, BTreeMap<&'
     for wish in wishes(inventory, ownership, plan) {
         // the plan no longer counts on a silent node
         let wanted = wish.wanted && !fleet.liveness(wish.key.node.as_str()).is_silent_for(GRACE_PERIOD, now);
-        let GpuWish { key, plan: gpu, unknown, changing, wanted: _, blocked, rank, spec: _, target: _ } = wish;
+        let GpuWish { key, plan: gpu, changing, wanted: _, blocked, rank, spec: _, target: _ } = wish;
         let standing = stages.standing(&GpuWish { wanted, ..wish });
         let (blocked, rank) = match standing {
             Some(Standing::First) => (blocked, 0),
@@ -286,7 +284,6 @@ fn admitted<'a>(inputs: &ChangeInputs<'a>) -> (BTreeSet<&'a GpuKey>, BTreeMap<&'
             None => (blocked, rank),
         };
         let blocked = wanted && blocked;
-        let changing = changing || wanted && unknown;
         by_pool.entry(&gpu.pool).or_default().push(ChangeCandidate { gpu: key, changing, wanted, blocked, rank });
     }
     let limit = |pool: &PoolName| {

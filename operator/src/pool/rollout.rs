@@ -109,7 +109,7 @@ fn definitions(fleet: &Fleet, pool: &GpuPool) -> (Vec<ProvenDefinition>, Resourc
 }
 
 fn gpu<'a>(wish: &GpuWish<'a>, resources: &'a Resources, mode: LayoutMode) -> RolloutGpu<'a> {
-    let GpuWish { key, plan: _, spec, target, changing: _, wanted, blocked, rank, unknown: _ } = *wish;
+    let GpuWish { key, plan: _, spec, target, changing: _, wanted, blocked, rank } = *wish;
     let change = spec.and_then(|s| s.change.as_ref());
     let failed = change.filter(|c| c.phase >= ChangePhase::RollingBack);
     RolloutGpu {

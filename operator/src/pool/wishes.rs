@@ -6,6 +6,7 @@ use gputenancy_crds::{ChangePhase, GpuNode, GpuSpec, Layout};
 use gputenancy_engine::{
     change::{self, Policy},
     fleet::Fleet,
+    liveness::GRACE_PERIOD,
 };
 use kube::ResourceExt as _;
 
@@ -23,14 +24,12 @@ pub struct GpuWish<'a> {
     pub spec: Option<&'a GpuSpec>,
     /// Its next layout; `None`: the present one stays.
     pub target: Option<&'a Layout>,
-    /// A change is in progress and takes a slot.
+    /// A change is in progress and takes a slot, or may have begun and the cache does not show it yet.
     pub changing: bool,
     /// It does not have that layout.
     pub wanted: bool,
     /// It cannot begin.
     pub blocked: bool,
-    /// It may have begun, and the cache does not show it yet.
-    pub unknown: bool,
     /// Order of the plan.
     pub rank: u8,
 }
@@ -59,7 +58,9 @@ pub fn wishes<'a>(
             wanted && (inventory.failing.contains(key.node.as_str()) || waits_to_retry(inventory, spec, (gpu, target)));
         let unknown = [inventory.lagging, inventory.writing].into_iter().any(|nodes| nodes.contains(key.node.as_str()));
         let rank = plan.effective(key, gpu).rank;
-        GpuWish { key, plan: gpu, spec, target, changing, wanted, blocked, unknown, rank }
+        let silent = fleet.liveness(key.node.as_str()).is_silent_for(GRACE_PERIOD, inventory.now);
+        let changing = changing || wanted && unknown && !silent;
+        GpuWish { key, plan: gpu, spec, target, changing, wanted, blocked, rank }
     })
 }
 

@@ -150,8 +150,8 @@ pub fn stage(old: Option<&RolloutStatus>, input: &RolloutInput<'_>) -> Stage {
 fn in_use(input: &RolloutInput<'_>) -> Vec<ProvenDefinition> {
     let uses = |gpu: &RolloutGpu<'_>, d: &ProvenDefinition| gpu.uses.contains(d.name.as_str());
     let served = |d: &&ProvenDefinition| {
-        let mut users = input.gpus.iter().filter(|gpu| uses(gpu, d)).peekable();
-        users.peek().is_some() && users.all(|gpu| !gpu.wanted && !gpu.begun)
+        let mut found = input.gpus.iter().filter(|gpu| uses(gpu, d)).peekable();
+        found.peek().is_some() && found.all(|gpu| !gpu.wanted && !gpu.begun)
     };
     input.definitions.iter().filter(served).cloned().collect()
 }

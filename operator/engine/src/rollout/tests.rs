@@ -85,11 +85,11 @@ impl World {
             now: time(self.now),
         };
         let stage = stage(self.status.as_ref(), &input);
-        for n in 0..self.nodes.len() {
-            let target = self.target(&self.nodes[n]);
+        let versions = self.versions;
+        for (node, name) in self.nodes.iter_mut().zip(&names) {
+            let target = (node.profile, versions[node.profile]);
             let staged = stage.is_staged(&[PROFILES[target.0]].into());
-            let may = !staged || stage.waits(&names[n]).is_none();
-            let node = &mut self.nodes[n];
+            let may = !staged || stage.waits(name).is_none();
             if node.state != RolloutNode::Works {
                 continue;
             }

@@ -20,6 +20,7 @@ pub use silicon::{carve, devices};
 
 pub const UUID: &str = "GPU-0";
 
+#[allow(clippy::struct_excessive_bools, reason = "each is a switch of a test")]
 pub struct World {
     pub now: Timestamp,
     pub node: GpuNode,

@@ -65,11 +65,12 @@ fn guaranteed_instances_take_single_gpus_and_the_others_stay_time_sliced() {
     assert!(both[0].starts_with("1g.10gb@0") && both[1] == shares(0..4), "{both:?}");
 }
 
+type Edit<'a> = &'a dyn Fn(&mut GpuPoolSpec);
+
 #[test]
 fn shares_that_the_plugin_cannot_serve_are_refused_with_a_remedy() {
     let fixed = json!({"mode": "Fixed", "fixed": [{"gpus": "0", "profiles": [{"name": "turns", "count": 4}]}]});
     let as_is = |_: &mut GpuPoolSpec| {};
-    type Edit<'a> = &'a dyn Fn(&mut GpuPoolSpec);
     let cases: [(&[&str], Edit<'_>); 6] = [
         (&["mps"], &as_is),
         (&["part"], &as_is),

@@ -101,7 +101,7 @@ pub enum ObjectWrite {
     /// The configs for NVIDIA's device plugin.
     PluginConfigs(ConfigsWrite),
     /// Finalizer and status of the pool of this name.
-    Pool(String, PoolWrite),
+    Pool(String, Box<PoolWrite>),
     /// Status of the profile of this name.
     Profile(String, GpuProfileStatus),
     /// Labels and taints of the Node of this name.
@@ -137,7 +137,7 @@ impl ObjectWrite {
             let (status, finished) = (decision.pools.remove(&name), decision.finished.contains(&name));
             let protect = pool.metadata.deletion_timestamp.is_none() && !has_finalizer(pool);
             if protect || finished || status.is_some() {
-                writes.push(Self::Pool(name, PoolWrite { protect, status, finished }));
+                writes.push(Self::Pool(name, Box::new(PoolWrite { protect, status, finished })));
             }
         }
         writes.into_iter().map(|write| (write.target(), write)).collect()
@@ -194,7 +194,7 @@ impl ObjectWrite {
             Self::PluginConfigs(configs) => outcome.record(plugin_configs::publish(writer, configs).await),
             Self::Pool(name, write) => {
                 if let Some(pool) = fleet.pools.iter().find(|p| p.name_any() == name) {
-                    outcome.record(status::write_pool(writer, pool, write).await);
+                    outcome.record(status::write_pool(writer, pool, *write).await);
                 }
             }
             Self::Profile(name, status) => {
