@@ -59,6 +59,7 @@ impl World {
     async fn reset_boards(&self) -> Result<()> {
         let reset = |node| async move {
             self.nvsim(node, &["clear-faults"]).await?;
+            self.nvsim(node, &["virtualize", "none"]).await?;
             // refused while a process uses the GPU, as by `nvidia-smi`
             eventually(&format!("the GPUs of {node} reset"), PATIENCE, || async {
                 try_join(self.nvsim(node, &["reset", "0"]), self.nvsim(node, &["reset", "1"])).await.map(Ok)
