@@ -22,11 +22,15 @@ async fn vgpu_guest_gets_no_mig_call_and_a_hypervisor_is_left_alone() {
 }
 
 async fn guest_then_host(world: &World) -> Result<()> {
+    // an earlier test may have left MIG mode on, which this board keeps
+    for gpu in ["0", "1"] {
+        world.nvsim(NODE, &["reset", gpu, "--mig-off"]).await?;
+    }
     becomes(world, "guest", Some(Vgpu::Guest)).await?;
     world.nvsim(NODE, &["trace", "start"]).await?;
     let whole = json!({
         "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuProfile", "metadata": {"name": "gpu"},
-        "spec": {"device": {"whole": {}}},
+        "spec": {"device": {"whole": {}}, "support": {"expected": "a vGPU of its own", "incident": "no vGPU"}},
     });
     world.set(&[whole, mig_profile("slice", "1g.10gb"), pool("p", NODE, &["gpu", "slice"])]).await?;
     world.set(&[tenant(TEAM, &[("gpu", 1)])]).await?;
