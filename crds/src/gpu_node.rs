@@ -228,7 +228,7 @@ pub struct Board {
     pub slices: i32,
     /// Memory slices of the whole GPU, the unit of placements; 0: the board has no MIG.
     pub memory_slices: i32,
-    /// Part of NVIDIA's vGPU software. Absent on bare metal and for whole GPUs that are passed to a virtual machine.
+    /// How NVIDIA's vGPU software uses the GPU. Absent on bare metal and for whole GPUs that are passed to a virtual machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vgpu: Option<Vgpu>,
     /// Switching MIG mode needs a GPU reset (Ampere).
@@ -239,10 +239,10 @@ pub struct Board {
     pub profiles: Vec<BoardProfile>,
 }
 
-/// Part of a GPU in NVIDIA's vGPU software.
+/// How NVIDIA's vGPU software uses a GPU.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 pub enum Vgpu {
-    /// A vGPU in a virtual machine. It is given to pods whole or in shares; MIG is a matter of the hypervisor.
+    /// A vGPU in a virtual machine. It is given to pods whole or in shares; MIG is set up on the hypervisor.
     Guest,
     /// A GPU of a hypervisor with vGPUs: the platform leaves its node alone.
     Host,

@@ -23,6 +23,7 @@ pub struct Metrics {
     tenants: Gauges<1>,
     foreign: Gauges<1>,
     silent_agents: Gauges<1>,
+    stopped_rollouts: Gauges<1>,
     canaries: Counters<1>,
     budget_moves: Histogram,
     missing_rights: Gauges<3>,
@@ -58,6 +59,12 @@ impl Default for Metrics {
                 r,
                 "silent_agents",
                 "Nodes whose agent has not reported for more than a minute, as named by the condition AgentSilent of their pool",
+                Family::default(),
+            ),
+            stopped_rollouts: register(
+                r,
+                "stopped_rollouts",
+                "1 for each pool whose staged rollout has stopped",
                 Family::default(),
             ),
             canaries: register(r, "canaries", "Canary verifications of GPUs by outcome", Family::default()),
@@ -118,6 +125,14 @@ impl Metrics {
         self.silent_agents.clear();
         for pool in pools {
             self.silent_agents.get_or_create(&[("pool", pool.to_owned().into())]).inc();
+        }
+    }
+
+    /// The pools whose rollout has stopped.
+    pub fn stopped_rollouts<'a>(&self, pools: impl Iterator<Item = &'a str>) {
+        self.stopped_rollouts.clear();
+        for pool in pools {
+            self.stopped_rollouts.get_or_create(&[("pool", pool.to_owned().into())]).set(1);
         }
     }
 

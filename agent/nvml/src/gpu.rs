@@ -59,7 +59,7 @@ pub enum ComputeMode {
     Other(u32),
 }
 
-/// The part of NVIDIA's vGPU software that a GPU is used by.
+/// How NVIDIA's vGPU software uses a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vgpu {
     /// It is a vGPU in a virtual machine.
@@ -117,9 +117,7 @@ impl<'n> Gpu<'n> {
 
     /// Total memory, and the reserved part if the driver has the newer call.
     pub fn memory(&self) -> Result<Memory, NvmlFailure> {
-        let version = u32::try_from(size_of::<nvmlMemory_v2_t>()).unwrap_or(0) | 2 << 24;
-        let mut v2 = nvmlMemory_v2_t { version, total: 0, reserved: 0, free: 0, used: 0 };
-        if call!(self.nvml, nvmlDeviceGetMemoryInfo_v2(self.handle, &raw mut v2)).is_ok() {
+        if let Some(v2) = self.memory_v2() {
             return Ok(Memory { total_mib: v2.total >> 20, reserved_mib: Some(v2.reserved >> 20) });
         }
         let empty = nvmlMemory_t { total: 0, free: 0, used: 0 };
@@ -129,10 +127,13 @@ impl<'n> Gpu<'n> {
 
     /// Memory in use, in MiB, without what the driver reserves. `None` if the driver does not have the newer call, or it fails.
     pub fn used_mib(&self) -> Option<u64> {
+        self.memory_v2().map(|v2| v2.used >> 20)
+    }
+
+    fn memory_v2(&self) -> Option<nvmlMemory_v2_t> {
         let version = u32::try_from(size_of::<nvmlMemory_v2_t>()).unwrap_or(0) | 2 << 24;
-        let mut v2 = nvmlMemory_v2_t { version, total: 0, reserved: 0, free: 0, used: 0 };
-        call!(self.nvml, nvmlDeviceGetMemoryInfo_v2(self.handle, &raw mut v2)).ok()?;
-        Some(v2.used >> 20)
+        let empty = nvmlMemory_v2_t { version, total: 0, reserved: 0, free: 0, used: 0 };
+        output(empty, |v2| call!(self.nvml, nvmlDeviceGetMemoryInfo_v2(self.handle, v2))).ok()
     }
 
     /// A change of MIG mode needs a reset: on Ampere, and on no later architecture.
@@ -149,7 +150,7 @@ impl<'n> Gpu<'n> {
         output(0, |value| call!(self.nvml, nvmlDeviceGetArchitecture(self.handle, value)))
     }
 
-    /// Its part in vGPU; `None` on bare metal and for a whole GPU that is passed to a virtual machine.
+    /// How NVIDIA's vGPU software uses it; `None` on bare metal and for a whole GPU that is passed to a virtual machine.
     pub fn vgpu(&self) -> Result<Option<Vgpu>, NvmlFailure> {
         let mode = output(0, |mode| call!(self.nvml, nvmlDeviceGetVirtualizationMode(self.handle, mode)));
         Ok(NvmlFailure::optional(mode)?.and_then(|mode| match mode {

@@ -49,7 +49,7 @@ pub struct ObservedBoard {
     pub reserved_mib: Option<u64>,
     /// A change of MIG mode needs a reset.
     pub mode_needs_reset: bool,
-    /// Its part in NVIDIA's vGPU software: then no MIG call is made on it.
+    /// How NVIDIA's vGPU software uses it; if at all, no MIG call is made on it.
     pub vgpu: Option<Vgpu>,
     /// The architecture is older than Volta.
     pub before_volta: bool,

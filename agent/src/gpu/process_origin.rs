@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn process_of_a_deleted_pod_is_told_from_one_of_its_namesake() {
+    fn process_of_a_deleted_pod_is_distinguished_from_one_of_a_later_pod_with_its_name() {
         let cgroupfs = format!("11:memory:/kubepods/burstable/pod{UID}/{ID}\n");
         let slice = UID.replace('-', "_");
         let systemd = format!("0::/kubepods.slice/kubepods-burstable-pod{slice}.slice/cri-containerd-{ID}.scope\n");

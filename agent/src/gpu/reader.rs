@@ -12,8 +12,8 @@ use super::{
     policy::reopens_library,
 };
 
-/// An idle MIG instance or GPU uses up to about 20 MiB (`nvidia-smi` of an A100 and an H100 without processes), and one CUDA context some
-/// hundred.
+/// Memory that an idle MIG instance or GPU may use. Chosen, and not measured on a physical GPU: well above the few MiB that `nvidia-smi` shows
+/// of an idle one, and below the memory of one CUDA context.
 const IDLE_MIB: u64 = 128;
 
 /// What outlives an open library: a lost GPU keeps its name, and a fault holds until a reset.

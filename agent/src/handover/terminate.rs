@@ -84,7 +84,7 @@ impl Terminator {
     }
 }
 
-/// Kubelet lists no such pod or its namesake was deleted, and the id still belongs to the same process of the same container.
+/// Kubelet lists no such pod, or lists a later one with the same name, and the id still belongs to the same process of the same container.
 fn may_end(pods: &BTreeSet<PodKey>, container: &DeviceOwner, start: u64, now: &(Origin, Option<u64>)) -> bool {
     let (origin, began) = now;
     let of_container = match origin {
@@ -109,7 +109,7 @@ mod tests {
         assert!(may_end(&forgotten, &container, 7, &same));
         assert!(!may_end(&listed, &container, 7, &same), "kubelet lists the pod");
         let former = process(Origin::Former(Some(container.clone()), "uid".into()), 7);
-        assert!(may_end(&listed, &container, 7, &former), "kubelet lists a namesake");
+        assert!(may_end(&listed, &container, 7, &former), "kubelet lists a later pod with its name");
         for now in [
             process(Origin::Pod(Some(container.clone())), 8),
             process(Origin::Pod(Some(other)), 7),

@@ -51,9 +51,9 @@ pub struct Withdrawal {
     occupied: BTreeMap<DeviceId, Instant>,
     /// The devices that are withdrawn.
     withdrawn: BTreeSet<DeviceId>,
-    /// Since when a device without an owner and without a process has memory in use, and how much, in MiB.
-    unexplained: BTreeMap<DeviceId, (Instant, u64)>,
-    /// Those of them that are withdrawn.
+    /// Since when a device without an owner and without a process has memory in use.
+    unexplained: BTreeMap<DeviceId, Instant>,
+    /// Those of them that are withdrawn, with the memory in MiB.
     quarantined: BTreeMap<DeviceId, u64>,
     /// Since when a process occupies a withdrawn device.
     processes: BTreeMap<ProcessKey, (Instant, Option<DeviceOwner>, DeviceId)>,
@@ -115,8 +115,8 @@ impl Withdrawal {
         for device in devices.iter_mut().filter(|device| !owners.contains_key(&device.id) && !legacy(device)) {
             let gi = device.mig.as_ref().map(|mig| mig.gi);
             let Some(mib) = inventory.gpu(&device.gpu_uuid).and_then(|gpu| gpu.unexplained.get(&gi)) else { continue };
-            let since = before.get(&device.id).map_or(now, |(since, _)| *since);
-            self.unexplained.insert(device.id.clone(), (since, *mib));
+            let since = before.get(&device.id).copied().unwrap_or(now);
+            self.unexplained.insert(device.id.clone(), since);
             if now.saturating_duration_since(since) >= UNEXPLAINED_MEMORY {
                 device.cordoned = true;
                 self.quarantined.insert(device.id.clone(), *mib);

@@ -1,8 +1,9 @@
 //! What needs work, in sentences with object, state and remedy.
 
-use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuSpec, GpuState, Health};
+use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuSpec, GpuState, Health, reasons};
 use gputenancy_engine::liveness::Liveness;
 use gputenancy_plan::PoolName;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 
 use super::device::health;
@@ -48,8 +49,10 @@ fn of_gpu(spec: Option<&GpuSpec>, state: &GpuState) -> Vec<String> {
 }
 
 /// About a pool. The operator watches the pods of agents, which this program does not read.
-pub(super) fn of_pool(pool: &GpuPool) -> Option<String> {
+pub(super) fn of_pool(pool: &GpuPool) -> Vec<String> {
     let conditions = pool.status.iter().flat_map(|s| &s.conditions);
-    let silent = conditions.clone().find(|c| c.type_ == "AgentSilent" && c.status == "True")?;
-    Some(format!("pool {}: {}", pool.name_any(), silent.message))
+    let silent = |c: &Condition| c.type_ == "AgentSilent" && c.status == "True";
+    let stopped = |c: &Condition| reasons::ROLLOUT_STOPPED == c.reason.as_str();
+    let found = conditions.filter(|c| silent(c) || stopped(c));
+    found.map(|c| format!("pool {}: {}", pool.name_any(), c.message)).collect()
 }

@@ -24,7 +24,7 @@ pub fn report(world: &World, filter: &Filter) -> Result<FleetStatus, String> {
     let mut attention: Vec<String> = members.iter().flat_map(|member| of_member(world, member)).collect();
     let pools = pools(world, filter, &nodes);
     let listed = |pool: &&GpuPool| pools.iter().any(|p| p.pool == pool.name_any());
-    attention.extend(world.fleet.pools.iter().filter(listed).filter_map(attention::of_pool));
+    attention.extend(world.fleet.pools.iter().filter(listed).flat_map(attention::of_pool));
     attention.sort();
     attention.dedup();
     Ok(FleetStatus {

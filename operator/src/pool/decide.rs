@@ -62,6 +62,8 @@ pub struct FleetDecision {
     pub conflicting: Vec<&'static str>,
     /// The pool of each node that the pool's condition `AgentSilent` names, for metrics.
     pub silent_agents: Vec<String>,
+    /// Pools whose rollout has stopped, for metrics.
+    pub stopped_rollouts: Vec<String>,
     /// Decide again at this time even if nothing changed.
     pub wake: Option<Timestamp>,
 }
@@ -128,6 +130,7 @@ pub fn decide(cached: &Inventory<'_>, Remembered { planner, views }: &mut Rememb
             .collect(),
         conflicting: ownership.conflicting.values().copied().collect(),
         silent_agents: silence::pools(fleet, &ownership.members, inventory.now).map(ToString::to_string).collect(),
+        stopped_rollouts: stages.stopped().map(str::to_owned).collect(),
         wake: decisions
             .values()
             .filter_map(|d| d.requeue_at)

@@ -17,9 +17,9 @@ use super::{
     node_specs::plugin_observation,
     node_views::NodeViews,
     ownership::Ownership,
+    planned_gpus::{PlannedGpu, planned_gpus, with_nodes},
     plugin_configs,
     rollout::{Stages, Standing},
-    wishes::{GpuWish, wishes, with_nodes},
 };
 use crate::plan::{GpuKey, GpuPlan, Plan, PodName, PoolName, TenantFacts};
 use gputenancy_engine::{
@@ -270,11 +270,11 @@ fn admitted<'a>(inputs: &ChangeInputs<'a>) -> (BTreeSet<&'a GpuKey>, BTreeMap<&'
     let Inventory { fleet, now, .. } = *inventory;
     let mut by_pool: BTreeMap<&PoolName, Vec<ChangeCandidate<&GpuKey>>> = BTreeMap::new();
     let mut staged = BTreeMap::new();
-    for wish in wishes(inventory, ownership, plan) {
+    for planned in planned_gpus(inventory, ownership, plan) {
         // the plan no longer counts on a silent node
-        let wanted = wish.wanted && !fleet.liveness(wish.key.node.as_str()).is_silent_for(GRACE_PERIOD, now);
-        let GpuWish { key, plan: gpu, changing, wanted: _, blocked, rank, spec: _, target: _ } = wish;
-        let standing = stages.standing(&GpuWish { wanted, ..wish });
+        let wanted = planned.wanted && !fleet.liveness(planned.key.node.as_str()).is_silent_for(GRACE_PERIOD, now);
+        let PlannedGpu { key, plan: gpu, changing, wanted: _, blocked, rank, spec: _, target: _ } = planned;
+        let standing = stages.standing(&PlannedGpu { wanted, ..planned });
         let (blocked, rank) = match standing {
             Some(Standing::First) => (blocked, 0),
             Some(Standing::Waits(why)) => {

@@ -16,6 +16,7 @@ mod mig_manager;
 mod node_specs;
 mod node_views;
 mod ownership;
+mod planned_gpus;
 mod plugin_configs;
 mod profile_status;
 mod rollout;
@@ -26,7 +27,6 @@ mod taints;
 mod tests;
 mod tolerated;
 mod view;
-mod wishes;
 mod write;
 
 use std::{
@@ -182,6 +182,7 @@ impl Controller {
         metrics.reconciled("fleet", took.as_secs_f64(), false);
         metrics.changes(decision.phases.iter().map(|p| phase_name(*p)));
         metrics.foreign(decision.conflicting.iter().copied());
+        metrics.stopped_rollouts(decision.stopped_rollouts.iter().map(String::as_str));
         metrics.silent_agents(decision.silent_agents.iter().map(String::as_str));
         self.view.send_if_modified(|old| {
             let differs = **old != decision.view;

@@ -88,8 +88,8 @@ pub fn is_inexpressible_after(fleet: &Fleet, name: &str, decisions: &BTreeMap<Gp
         let key = GpuKey { node: name.into(), uuid: uuid.into() };
         decisions.get(&key).and_then(|decision| decision.spec.as_ref())
     };
-    let carves = |gpu: &GpuSpec| gpu.change.as_ref().is_some_and(|c| c.phase == ChangePhase::Partitioning);
-    let begins = |gpu: &GpuSpec| !carves(gpu) && decided(&gpu.uuid).is_some_and(carves);
+    let partitions = |gpu: &GpuSpec| gpu.change.as_ref().is_some_and(|c| c.phase == ChangePhase::Partitioning);
+    let begins = |gpu: &GpuSpec| !partitions(gpu) && decided(&gpu.uuid).is_some_and(partitions);
     node.spec.gpus.iter().any(begins)
         && PluginConfig::with(node, |gpu| decided(&gpu.uuid).unwrap_or(gpu).layout()).is_err()
 }

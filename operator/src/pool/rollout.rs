@@ -6,7 +6,7 @@ use std::{
 };
 
 use gputenancy_crds::{
-    ChangePhase, GpuNode, GpuPool, GpuPoolStatus, Layout, LayoutMode, ProvenDefinition,
+    ChangePhase, GpuNode, GpuPool, Layout, LayoutMode, ProvenDefinition, RolloutStatus,
     condition::{self, ConditionUpdate},
     reasons::{self, Reason},
 };
@@ -24,7 +24,7 @@ use super::{
     fleet_plan::FleetPlan,
     inventory::Inventory,
     ownership::Ownership,
-    wishes::{GpuWish, wishes},
+    planned_gpus::{PlannedGpu, planned_gpus},
 };
 use crate::plan::{plain, resource_name};
 
@@ -63,16 +63,16 @@ pub fn stages(inventory: &Inventory<'_>, ownership: &Ownership, plan: &FleetPlan
     if pools.peek().is_none() {
         return Stages::default();
     }
-    let mut by_pool: BTreeMap<&str, Vec<GpuWish<'_>>> = BTreeMap::new();
-    for wish in wishes(inventory, ownership, plan) {
-        by_pool.entry(wish.plan.pool.as_str()).or_default().push(wish);
+    let mut by_pool: BTreeMap<&str, Vec<PlannedGpu<'_>>> = BTreeMap::new();
+    for planned in planned_gpus(inventory, ownership, plan) {
+        by_pool.entry(planned.plan.pool.as_str()).or_default().push(planned);
     }
     let of = |pool: &GpuPool| {
         let (rules, mode) = (pool.spec.rollout.as_ref()?, pool.spec.layout.mode);
         let (definitions, resources) = definitions(fleet, pool);
         let name = pool.name_any();
         let here = by_pool.get(name.as_str()).map(Vec::as_slice).unwrap_or_default();
-        let gpus: Vec<RolloutGpu<'_>> = here.iter().map(|wish| gpu(wish, &resources, mode)).collect();
+        let gpus: Vec<RolloutGpu<'_>> = here.iter().map(|planned| gpu(planned, &resources, mode)).collect();
         let nodes: BTreeSet<&str> = gpus.iter().map(|gpu| gpu.node).collect();
         let input = RolloutInput {
             rules,
@@ -108,13 +108,13 @@ fn definitions(fleet: &Fleet, pool: &GpuPool) -> (Vec<ProvenDefinition>, Resourc
     (definitions, resources)
 }
 
-fn gpu<'a>(wish: &GpuWish<'a>, resources: &'a Resources, mode: LayoutMode) -> RolloutGpu<'a> {
-    let GpuWish { key, plan: _, spec, target, changing: _, wanted, blocked, rank } = *wish;
+fn gpu<'a>(planned: &PlannedGpu<'a>, resources: &'a Resources, mode: LayoutMode) -> RolloutGpu<'a> {
+    let PlannedGpu { key, plan: _, spec, target, changing: _, wanted, blocked, rank } = *planned;
     let change = spec.and_then(|s| s.change.as_ref());
     let failed = change.filter(|c| c.phase >= ChangePhase::RollingBack);
     RolloutGpu {
         node: key.node.as_str(),
-        uses: next_uses(wish, resources, mode),
+        uses: next_uses(planned, resources, mode),
         wanted,
         begun: change.is_some_and(|c| c.phase < ChangePhase::RollingBack && target.is_some_and(|t| is_same(t, &c.to))),
         blocked,
@@ -132,8 +132,8 @@ fn is_same(one: &Layout, other: &Layout) -> bool {
 }
 
 /// Definitions of the layout that a GPU has next.
-fn next_uses<'a>(wish: &GpuWish<'_>, resources: &'a Resources, mode: LayoutMode) -> Names<'a> {
-    match (wish.target, wish.spec) {
+fn next_uses<'a>(planned: &PlannedGpu<'_>, resources: &'a Resources, mode: LayoutMode) -> Names<'a> {
+    match (planned.target, planned.spec) {
         (Some(target), _) => uses(target, resources, mode),
         (None, Some(spec)) => uses(&spec.layout(), resources, mode),
         (None, None) => Names::new(),
@@ -167,19 +167,23 @@ fn stalled(node: &GpuNode) -> Option<String> {
 
 impl Stages {
     /// What the stage of its pool means for a GPU that wants another layout; `None`: nothing.
-    pub fn standing(&self, wish: &GpuWish<'_>) -> Option<Standing> {
-        let PoolStage { stage, resources, mode } = self.0.get(wish.plan.pool.as_str())?;
-        if !wish.wanted || !stage.is_staged(&next_uses(wish, resources, *mode)) {
+    pub fn standing(&self, planned: &PlannedGpu<'_>) -> Option<Standing> {
+        let PoolStage { stage, resources, mode } = self.0.get(planned.plan.pool.as_str())?;
+        if !planned.wanted || !stage.is_staged(&next_uses(planned, resources, *mode)) {
             return None;
         }
-        Some(stage.waits(wish.key.node.as_str()).map_or(Standing::First, Standing::Waits))
+        Some(stage.waits(planned.key.node.as_str()).map_or(Standing::First, Standing::Waits))
     }
 
-    /// Adds the state to a pool's status, and its condition.
-    pub fn report(&self, pool: &str, status: &mut GpuPoolStatus) -> Option<ConditionUpdate> {
+    /// The state of a pool's rollout, and its condition; `None` without rules.
+    pub fn report(&self, pool: &str) -> Option<(RolloutStatus, ConditionUpdate)> {
         let PoolStage { stage, .. } = self.0.get(pool)?;
-        status.rollout = Some(stage.status.clone());
-        Some(update(stage))
+        Some((stage.status.clone(), update(stage)))
+    }
+
+    /// Pools whose rollout has stopped.
+    pub fn stopped(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(|(_, pool)| pool.stage.status.stopped.is_some()).map(|(name, _)| name.as_str())
     }
 
     /// The ends of soak times.

@@ -92,8 +92,8 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
     });
     updates.push(foreign(seen, &name));
     updates.push(silence::update(seen.fleet, &nodes, &old.conditions, seen.now));
-    let mut status = GpuPoolStatus::default();
-    updates.extend(seen.stages.report(&name, &mut status));
+    let (rollout, rolled_out) = seen.stages.report(&name).unzip();
+    updates.extend(rolled_out);
     let summary =
         profiles.iter().map(|p| format!("{} {}/{}", p.name, p.allocated, p.total)).collect::<Vec<_>>().join(", ");
     GpuPoolStatus {
@@ -110,7 +110,7 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
         unsatisfied,
         summary: Some(summary),
         profiles,
-        ..status
+        rollout,
     }
 }
 

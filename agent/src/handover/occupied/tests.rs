@@ -122,7 +122,7 @@ fn rank_decides_which_share_is_occupied() {
 }
 
 #[test]
-fn process_of_a_deleted_pod_occupies_a_share_although_its_namesake_owns_one() {
+fn process_of_a_deleted_pod_occupies_a_share_although_a_later_pod_with_its_name_owns_one() {
     let devices = [share(0), share(1), share(2)];
     let owned = [("GPU-a::0", "p10")];
     assert_eq!(found(&devices, &[(10, None), (4, None)], &owned), expected(&[("GPU-a::2", &[4])]));

@@ -53,6 +53,9 @@ fn real_plugin_parses_each_rendered_config() {
     let (_, text) = log.split_once("Running with config:").unwrap();
     let parsed: Value = serde_json::Deserializer::from_str(text).into_iter().next().unwrap().unwrap();
     assert_eq!(parsed["sharing"], json!({"timeSlicing": {}}), "exclusive");
+    let chart = fs::read_to_string(product::root().join("helm/gputenancy/templates/device-plugin.yaml")).unwrap();
+    let lines = PluginConfig::Exclusive.render().trim_end().replace('\n', "\n    ");
+    assert!(chart.contains(&format!("  default: |\n    {lines}\n---")), "the chart's default is the operator's");
     // what the operator never renders
     let log = parse(&PluginConfig::TimeSliced { replicas: 1 }.render());
     assert!(log.contains("number of replicas must be >= 2"), "{log}");

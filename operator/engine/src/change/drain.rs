@@ -19,7 +19,8 @@ pub(super) fn step(ctx: &ChangeContext<'_>, change: &Change) -> ChangeDecision {
     let (now, policy) = (ctx.observation.now, ctx.observation.policy);
     let mut draft = Draft::of(ctx);
     let mut to = plain(change.to.clone());
-    // a new target that its stage forbids is as the present layout: the change ends, and begins again when the stage permits it
+    // a target that the stage of a rollout forbids counts as the present layout: the change is cancelled, and another one begins when the
+    // stage permits it
     let target = if ctx.observation.staged { Some(plain(change.from.clone())) } else { plain_target(ctx) };
     match target.filter(|_| may_revise(ctx, change)) {
         Some(target) if target == plain(change.from.clone()) && !is_recreation(ctx, change) => {

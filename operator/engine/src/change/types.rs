@@ -43,7 +43,7 @@ pub struct ChangeObservation<'a> {
     pub others_idle: bool,
     /// Where NVIDIA's MIG manager partitions the node.
     pub mig_manager: Option<MigManagerContext<'a>>,
-    /// A stage of a rollout keeps the GPU from its target: a change in progress to another layout does not go there instead.
+    /// The stage of a rollout forbids the target: a change in progress must not be redirected to it.
     pub staged: bool,
     /// Why the change may not begin now; `None`: it may.
     pub waits: Option<&'a str>,

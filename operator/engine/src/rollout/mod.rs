@@ -37,7 +37,7 @@ pub struct RolloutGpu<'a> {
     pub blocked: bool,
     /// Order of the plan.
     pub rank: u8,
-    /// A change that has failed, whatever the plan wants now.
+    /// A change that has failed, also if the plan wants something else now.
     pub failed: Option<FailedChange<'a>>,
 }
 
@@ -70,7 +70,7 @@ pub struct RolloutInput<'a> {
     pub rules: &'a Rollout,
     /// Generation of the pool: an edit begins a stopped rollout again.
     pub generation: i64,
-    /// The definitions of now.
+    /// The present definitions.
     pub definitions: Vec<ProvenDefinition>,
     /// The GPUs.
     pub gpus: Vec<RolloutGpu<'a>>,

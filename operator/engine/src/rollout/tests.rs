@@ -328,7 +328,7 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// Whatever happens, and in whatever order: while a version is not proven, no node begins it unless the status that was written before
+    /// After any sequence of events: while a version is not proven, no node begins it unless the status that was written before
     /// names the node; never more nodes than permitted are named; and none begins after a failure until an edit.
     #[test]
     fn new_versions_stay_on_the_first_nodes(limit in 1..3_i32, events in prop::collection::vec(event(), 0..80)) {

@@ -15,7 +15,7 @@ use crate::plan::{self, GpuKey, GpuPlan, NodeName};
 
 /// What the plan wants of a GPU, and what keeps it from it.
 #[derive(Clone, Copy, Debug)]
-pub struct GpuWish<'a> {
+pub struct PlannedGpu<'a> {
     /// The GPU.
     pub key: &'a GpuKey,
     /// Its plan.
@@ -34,18 +34,18 @@ pub struct GpuWish<'a> {
     pub rank: u8,
 }
 
-/// The wishes of all GPUs without a conflicting owner: a change that one suspends takes no slot.
-pub fn wishes<'a>(
+/// All GPUs of the plan but those with a conflicting owner, who suspends changes.
+pub fn planned_gpus<'a>(
     inventory: &'a Inventory<'a>,
     ownership: &'a Ownership,
     plan: &'a FleetPlan<'a>,
-) -> impl Iterator<Item = GpuWish<'a>> {
+) -> impl Iterator<Item = PlannedGpu<'a>> {
     let fleet = inventory.fleet;
     let here = with_nodes(fleet, &plan.plan.gpus).filter(|(key, ..)| !ownership.is_conflicting(&key.node));
     here.map(move |(key, gpu, node)| {
         let spec = node.and_then(|n| n.spec.gpus.iter().find(|g| g.uuid == key.uuid.as_str()));
         let phase = spec.and_then(|s| s.change.as_ref()).map(|c| c.phase);
-        // nor one on a node that has been silent for long
+        // a change on a node that has been silent for long takes no slot
         let changing = phase.is_some_and(|p| p < ChangePhase::RolledBack) && agents::holds_slot(inventory, &key.node);
         // a GPU that is not listed yet has no devices, and waits for no slot unless it must be partitioned
         let target = plan.target(key, gpu);
@@ -60,7 +60,7 @@ pub fn wishes<'a>(
         let rank = plan.effective(key, gpu).rank;
         let silent = fleet.liveness(key.node.as_str()).is_silent_for(GRACE_PERIOD, inventory.now);
         let changing = changing || wanted && unknown && !silent;
-        GpuWish { key, plan: gpu, spec, target, changing, wanted, blocked, rank }
+        PlannedGpu { key, plan: gpu, spec, target, changing, wanted, blocked, rank }
     })
 }
 
