@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 use tokio::sync::Mutex;
 
-use super::occupied::{Evidence, Unattributed, occupied};
+use super::occupied::{Evidence, Unattributed, occupied, requested_last};
 use crate::{
     device::{Device, DeviceId, Owners},
     gpu::{
@@ -69,8 +69,7 @@ impl HandoverCheck {
         requested: &[DeviceId],
     ) -> BTreeMap<DeviceId, Vec<Unattributed>> {
         let origin = |pid: u32| self.origins.of(pid);
-        let rank = |device: &Device, _: &_| u8::from(!device.cordoned) + 2 * u8::from(requested.contains(&device.id));
-        occupied(devices.values(), &Evidence { inventory, owners, origin: &origin }, &rank)
+        occupied(devices.values(), &Evidence { inventory, owners, origin: &origin }, &requested_last(requested))
     }
 
     /// Refuses the first of the requested devices that is occupied, or whose processes are not known.

@@ -96,6 +96,11 @@ pub fn occupied<'d>(
     all
 }
 
+/// The rank at an allocation: shares that are cordoned first, requested ones last.
+pub fn requested_last(requested: &[DeviceId]) -> impl Fn(&Device, &BTreeSet<PodKey>) -> u8 {
+    |device, _| u8::from(!device.cordoned) + 2 * u8::from(requested.contains(&device.id))
+}
+
 fn owner<'o>(device: &Device, owners: &'o Owners) -> Option<&'o DeviceOwner> {
     owners.get(&device.id).or_else(|| owners.get(&device.legacy_id()?))
 }

@@ -1,6 +1,8 @@
 //! The device plugin: advertises devices to kubelet, keeps a journal of allocations, and corrects the node's allocatable.
 
 pub mod allocatable;
+#[cfg(test)]
+mod allocation_model;
 pub mod cdi;
 pub mod config;
 pub mod device_list;

@@ -61,7 +61,8 @@ impl OwnerLookup {
     }
 }
 
-fn without_owner(ids: &[DeviceId], owners: &Owners) -> Result<(), Refusal> {
+/// No container has one of these devices.
+pub(super) fn without_owner(ids: &[DeviceId], owners: &Owners) -> Result<(), Refusal> {
     match ids.iter().find_map(|id| owners.get_key_value(id)) {
         Some((id, owner)) => Err(Refusal::Held { id: id.clone(), owner: owner.clone() }),
         None => Ok(()),

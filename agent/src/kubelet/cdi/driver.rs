@@ -10,6 +10,7 @@ use std::{
 use gputenancy_nvml::find_library;
 use serde::Serialize;
 
+use super::hooks::HookProgram;
 use crate::{
     gpu::CapMinors,
     kubelet::config::{Config, below},
@@ -46,9 +47,10 @@ const PROGRAMS: [&str; 4] = [
 ];
 /// Sockets of the driver's services.
 const SOCKETS: [&str; 2] = ["run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket"];
-/// Paths of NVIDIA's hook that updates a container's library cache.
-const HOOKS: [&str; 3] =
-    ["/usr/bin/nvidia-cdi-hook", "/usr/local/nvidia/toolkit/nvidia-cdi-hook", "/usr/local/bin/nvidia-cdi-hook"];
+/// Folder of the firmware, with one folder for each version.
+const FIRMWARE: &str = "lib/firmware/nvidia";
+/// Start of the file name of NVML, before the driver's version.
+const NVML: &str = "libnvidia-ml.so.";
 /// Longest chain of links that is followed.
 const MAX_LINKS: usize = 8;
 
@@ -99,8 +101,10 @@ pub struct Driver {
     pub mounts: BTreeSet<Mount>,
     /// Folder of the libraries in the container.
     pub libraries: Option<PathBuf>,
-    /// NVIDIA's hook, as the host sees it.
-    pub hook: Option<PathBuf>,
+    /// Version of the driver, from the name of its library.
+    pub version: Option<String>,
+    /// NVIDIA's hook program.
+    pub hook: Option<HookProgram>,
     /// Folder of MPS daemons on the host.
     pub mps: PathBuf,
 }
@@ -112,7 +116,9 @@ impl Driver {
         let node = |name: &str| node(&config.dev_root, name);
         let library = find_library(&root);
         let folder = library.as_ref().and_then(|library| library.parent()?.strip_prefix(&root).ok());
+        let version = folder.and_then(|folder| version(&root, folder));
         let files = PROGRAMS.map(PathBuf::from).into_iter().chain(folder.into_iter().flat_map(|f| libraries(&root, f)));
+        let files = files.chain(version.iter().flat_map(|version| firmware(&root, version)));
         let files = files.map(|file| (file, FILE_OPTIONS));
         let files = files.chain(SOCKETS.map(|file| (file.into(), SOCKET_OPTIONS)));
         let mount = |(file, options): (PathBuf, _)| {
@@ -127,7 +133,8 @@ impl Driver {
             mounts: files.filter_map(mount).collect(),
             libraries: folder.map(|folder| Path::new("/").join(folder)),
             mps: config.mps_dir.clone(),
-            hook: HOOKS.iter().find(|hook| config.mounted(Path::new(hook)).exists()).map(PathBuf::from),
+            hook: HookProgram::find(config),
+            version,
         }
     }
 }
@@ -154,6 +161,20 @@ fn libraries(root: &Path, folder: &Path) -> Vec<PathBuf> {
     let is_version = |rest: &str| rest.is_empty() || rest.starts_with('.');
     let of_driver = |name: &String| LIBRARIES.iter().any(|library| name.strip_prefix(library).is_some_and(is_version));
     names.filter(of_driver).map(|name| folder.join(name)).collect()
+}
+
+/// The driver's version: NVML's link leads to a file that has it in its name.
+fn version(root: &Path, folder: &Path) -> Option<String> {
+    let library = resolve(root, &folder.join(format!("{NVML}1")))?;
+    library.file_name()?.to_str()?.strip_prefix(NVML).filter(|version| version.contains('.')).map(str::to_owned)
+}
+
+/// Firmware of the GPUs' system processor, which the driver's programs look for.
+fn firmware(root: &Path, version: &str) -> Vec<PathBuf> {
+    let folder = Path::new(FIRMWARE).join(version);
+    let entries = fs::read_dir(root.join(&folder)).into_iter().flatten().filter_map(Result::ok);
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| name.starts_with("gsp") && name.ends_with(".bin")).map(|name| folder.join(name)).collect()
 }
 
 /// The existing file that a path below the root leads to; links are resolved inside the root.

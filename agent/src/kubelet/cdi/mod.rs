@@ -2,6 +2,7 @@
 
 mod driver;
 mod file;
+mod hooks;
 mod spec;
 #[cfg(test)]
 mod tests;

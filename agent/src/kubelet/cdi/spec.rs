@@ -30,16 +30,18 @@ pub fn render<'a>(devices: impl IntoIterator<Item = &'a Device>, driver: &Driver
         ids.map(|id| json!({"name": name(&id), "containerEdits": edits})).collect::<Vec<_>>()
     };
     let devices: Vec<Value> = devices.into_iter().flat_map(device).collect();
-    let hook = driver.hook.as_ref().zip(driver.libraries.as_ref()).map(|(path, folder)| {
-        let args = json!(["nvidia-cdi-hook", "update-ldcache", "--folder", folder]);
-        json!({"hookName": "createContainer", "path": path, "args": args})
-    });
+    let hooks = driver.hook.as_ref().zip(driver.libraries.as_ref());
+    let hooks = hooks.map(|(hook, folder)| hook.hooks(folder, driver.version.as_deref())).unwrap_or_default();
+    // so that NVIDIA's hook in the default runtime adds nothing
+    let void = "NVIDIA_VISIBLE_DEVICES=void".to_owned();
+    // where programs of NVIDIA's toolkit look for CUDA
+    let cuda = driver.libraries.as_ref().map(|folder| format!("NVIDIA_CTK_LIBCUDA_DIR={}", folder.display()));
+    let env: Vec<String> = cuda.into_iter().chain([void]).collect();
     let edits = json!({
-        // so that NVIDIA's hook in the default runtime adds nothing
-        "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+        "env": env,
         "deviceNodes": driver.common,
         "mounts": driver.mounts,
-        "hooks": hook.as_slice(),
+        "hooks": hooks,
     });
     let spec = || json!({"cdiVersion": VERSION, "kind": KIND, "devices": devices, "containerEdits": edits});
     (!devices.is_empty()).then(spec)

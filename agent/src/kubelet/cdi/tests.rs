@@ -52,7 +52,7 @@ fn driver_root(root: &Path) {
     fs::create_dir_all(&proc).unwrap();
     fs::write(proc.join("mig-minors"), "config 1\ngpu0/gi7/access 66\ngpu0/gi7/ci0/access 67\n").unwrap();
     fs::create_dir_all(root.join("usr/bin")).unwrap();
-    fs::write(root.join("usr/bin/nvidia-cdi-hook"), "").unwrap();
+    fs::write(root.join("usr/bin/nvidia-cdi-hook"), "\0update-ldcache\0enable-cuda-compat\0").unwrap();
     fs::write(root.join("run/nvidia/driver/proc/devices"), "Character devices:\n195 nvidia\n511 nvidia-caps\n")
         .unwrap();
 }
