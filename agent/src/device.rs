@@ -7,7 +7,7 @@ use std::{
 };
 
 pub use gputenancy_crds::DeviceOwner;
-use gputenancy_crds::{Advertiser, SharingMode};
+use gputenancy_crds::{Advertiser, AllocationPolicy, SharingMode};
 
 /// Id of a device in kubelet: its UUID in NVML, `GPU-…` or `MIG-…`, as NVIDIA's plugin uses it and exporters resolve it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -128,6 +128,8 @@ pub struct DeviceView {
     pub elsewhere: Vec<Device>,
     /// The device plugin that advertises them.
     pub advertiser: Advertiser,
+    /// Which GPU a pod gets devices of.
+    pub allocation: AllocationPolicy,
 }
 
 impl DeviceView {

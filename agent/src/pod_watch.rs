@@ -1,6 +1,6 @@
 //! Watch of the pods on this node: their device requests, and their containers with `envFrom`.
 
-use std::{collections::BTreeSet, time::Instant};
+use std::{collections::BTreeMap, time::Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
@@ -13,7 +13,12 @@ use kube::{
 };
 use tokio::sync::watch;
 
-use crate::{environment::EnvFromContainers, former_pods::FormerPods, kubelet::requests::PodRequests, watch_backoff};
+use crate::{
+    environment::EnvFromContainers,
+    former_pods::FormerPods,
+    kubelet::requests::{PodRequests, pod_name},
+    watch_backoff,
+};
 
 /// Watches for as long as it is polled. Without the right to read pods, `requests` stays `None` and `containers` empty.
 pub async fn watch(
@@ -26,16 +31,16 @@ pub async fn watch(
     let config = watcher::Config::default().fields(&format!("spec.nodeName={node}")).streaming_lists();
     let mut events = watcher(Api::<Pod>::all(client), config).backoff(watch_backoff()).boxed();
     let (mut listed_requests, mut listed_containers) = (PodRequests::default(), EnvFromContainers::default());
-    let mut listed_uids = BTreeSet::new();
+    let mut listed_pods = BTreeMap::new();
     let mut warned = false;
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::Init) => {
                 (listed_requests, listed_containers) = (PodRequests::default(), EnvFromContainers::default());
-                listed_uids.clear();
+                listed_pods.clear();
             }
             Ok(Event::InitApply(pod)) => {
-                listed_uids.extend(pod.uid());
+                listed_pods.extend(pod.uid().map(|uid| (uid, pod_name(&pod))));
                 listed_requests.apply(&pod, Instant::now());
                 listed_containers.apply(&pod);
             }
@@ -43,10 +48,10 @@ pub async fn watch(
             Ok(Event::InitDone) => {
                 requests.send_replace(Some(std::mem::take(&mut listed_requests)));
                 containers.send_replace(std::mem::take(&mut listed_containers));
-                former.are(std::mem::take(&mut listed_uids));
+                former.are(std::mem::take(&mut listed_pods));
             }
             Ok(Event::Apply(pod)) => {
-                former.exists(pod.metadata.uid.as_deref().unwrap_or_default());
+                former.exists(pod.metadata.uid.as_deref().unwrap_or_default(), pod_name(&pod));
                 requests.send_if_modified(|known| known.as_mut().is_some_and(|r| r.apply(&pod, Instant::now())));
                 containers.send_if_modified(|containers| containers.apply(&pod));
             }

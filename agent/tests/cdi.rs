@@ -9,6 +9,7 @@
 
 mod common;
 #[path = "../../integration/nvml-sim/tests/support/witness.rs"]
+#[allow(dead_code, reason = "each test program uses its own part")]
 mod witness;
 
 use std::{

@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Advertiser, ChangePhase, MemoryText, MigManagerRun, Partitioner, Sharing};
+use crate::{Advertiser, AllocationPolicy, ChangePhase, MemoryText, MigManagerRun, Partitioner, Sharing};
 
 /// Desired layout of the GPUs of one node. Written by the operator only.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
@@ -55,6 +55,9 @@ pub struct GpuNodeSpec {
     /// Component that advertises devices to kubelet. With `NvidiaDevicePlugin` the agent registers nothing and does not write allocatable.
     #[serde(default, skip_serializing_if = "Advertiser::is_agent")]
     pub advertiser: Advertiser,
+    /// Which GPU a pod gets devices of, where kubelet can choose.
+    #[serde(default, skip_serializing_if = "AllocationPolicy::is_packed")]
+    pub allocation: AllocationPolicy,
 }
 
 /// Desired state of one GPU. The agent creates missing instances and destroys surplus ones, never one with a client.

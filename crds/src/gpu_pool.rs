@@ -40,6 +40,10 @@ use crate::{ChangePhase, DurationText, MigManagerRules, Rollout, RolloutStatus};
 #[x_kube(
     validation = Rule::new("!has(self.layout.spare.profile) || self.layout.spare.profile in self.profiles").message("spec.layout.spare.profile: this profile is not one of the pool's; add it to spec.profiles"),
     validation = Rule::new("!has(self.verify) || !has(self.verify.canary) || !has(self.advertiser) || self.advertiser == 'Agent'").message("spec.verify.canary: NVIDIA's device plugin cannot keep a new device for a canary pod alone; write advertiser: Agent, or leave the canary out"),
+    validation = Rule::new("!has(self.allocation) || !has(self.advertiser) || self.advertiser == 'Agent'").message("spec.allocation: NVIDIA's device plugin chooses devices by its own rules; write advertiser: Agent, or leave allocation out"),
+    validation = Rule::new("!has(self.strategy) || self.strategy != 'Single' || self.profiles.size() == 1").message("spec.profiles: with strategy: Single every device of the pool is of one MIG profile; list that profile alone, or write strategy: Mixed"),
+    validation = Rule::new("!has(self.strategy) || self.strategy != 'Single' || ((!has(self.layout.mode) || self.layout.mode == 'Demand') && (!has(self.layout.spare.policy) || self.layout.spare.policy == 'Keep'))").message("spec.layout: with strategy: Single every GPU of the pool has as many instances of the profile as fit; leave layout out, or write strategy: Mixed"),
+    validation = Rule::new("!has(self.strategy) || self.strategy != 'Single' || ((!has(self.advertiser) || self.advertiser == 'Agent') && (!has(self.partitioner) || self.partitioner == 'Agent'))").message("spec.strategy: Single needs advertiser: Agent and partitioner: Agent; for NVIDIA's device plugin set its own flag --mig-strategy, and write strategy: Mixed here"),
     validation = Rule::new("!has(self.layout.fixed) || self.layout.fixed.all(f, f.profiles.all(p, p.name in self.profiles))").message("spec.layout.fixed: every profile named here must be one of the pool's; add it to spec.profiles"),
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -65,6 +69,13 @@ pub struct GpuPoolSpec {
     /// during a change.
     #[serde(default)]
     pub advertiser: Advertiser,
+    /// Names of MIG instances. Mixed: each under the resource of its profile. Single: the pool has one MIG profile, whose `resourceName` is
+    /// nvidia.com/gpu, and every GPU has as many instances of it as fit; pods that request nvidia.com/gpu run there unchanged.
+    #[serde(default)]
+    pub strategy: Strategy,
+    /// Which GPU of a node a pod gets devices of. Default: Packed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allocation: Option<AllocationPolicy>,
     /// Taint on the pool's nodes, which keeps pods without a GPU away; pods of tenants with a GPU tolerate it. It is removed when the
     /// node leaves the pool. Other taints are not changed. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -269,6 +280,33 @@ impl Advertiser {
     /// Is it the default, which is not written?
     pub fn is_agent(&self) -> bool {
         *self == Self::Agent
+    }
+}
+
+/// Names of MIG instances, as NVIDIA calls its ways to advertise them.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum Strategy {
+    /// Each under the resource of its profile.
+    #[default]
+    Mixed,
+    /// All under nvidia.com/gpu.
+    Single,
+}
+
+/// Which GPU of a node a pod gets instances and shares of.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum AllocationPolicy {
+    /// The GPU with the most devices in use, so that other GPUs stay idle for changes.
+    #[default]
+    Packed,
+    /// The GPU with the fewest devices in use, so that neighbours are few.
+    Distributed,
+}
+
+impl AllocationPolicy {
+    /// Is it the default, which is not written?
+    pub fn is_packed(&self) -> bool {
+        *self == Self::Packed
     }
 }
 

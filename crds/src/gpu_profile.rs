@@ -36,7 +36,6 @@ pub const DEFAULT_MAX_REPLICAS: i32 = 8;
     validation = Rule::new("!has(self.trust) || self.trust != 'Untrusted' || has(self.device.whole) || has(self.device.mig)").message("spec.trust: a shared device cannot be offered to Untrusted tenants; write trust: Internal or Trusted, or use device.mig"),
     validation = Rule::new("!has(self.resourceName) || has(self.device.whole) || has(self.device.mig) || (self.resourceName != 'nvidia.com/gpu' && !self.resourceName.startsWith('nvidia.com/mig-'))").message("spec.resourceName: a shared profile may not use the name of an exclusive device; leave it out or write gputenancy.io/<name>"),
     validation = Rule::new("!has(self.resourceName) || !self.resourceName.startsWith('gputenancy.io/canary_')").message("spec.resourceName: names that begin with gputenancy.io/canary_ are for the operator's canary pods; choose another"),
-    validation = Rule::new("!has(self.resourceName) || !has(self.device.mig) || self.resourceName != 'nvidia.com/gpu'").message("spec.resourceName: a MIG slice may not be offered as nvidia.com/gpu; leave it out to get nvidia.com/mig-<profile>"),
     validation = Rule::new("!has(self.maxPerPod) || has(self.device.whole) || has(self.device.mig) || self.maxPerPod == 1").message("spec.maxPerPod: a pod gets one share of a shared device; write maxPerPod: 1 or leave it out"),
     validation = Rule::new("!has(self.sharing) || has(self.device.timeSlice) || (has(self.device.mps) && has(self.device.mps.replicas))").message("spec.sharing: it limits the replicas of device.timeSlice and device.mps; leave it out for other devices"),
     validation = Rule::new("(has(self.device.timeSlice) ? self.device.timeSlice.replicas : has(self.device.mps) && has(self.device.mps.replicas) ? self.device.mps.replicas : 0) <= (has(self.sharing) && has(self.sharing.maxReplicas) ? self.sharing.maxReplicas : 8)").message("spec.device: replicas are more than spec.sharing.maxReplicas (default 8); write fewer replicas, or raise spec.sharing.maxReplicas with spec.sharing.evidence or spec.sharing.reason"),
@@ -49,7 +48,7 @@ pub struct GpuProfileSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     pub products: Vec<String>,
-    /// Extended resource that pods request. Default: the name of NVIDIA's device plugin (`nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`, `nvidia.com/gpu.shared` for time-slices); for other shares and MIG by size `gputenancy.io/<name of the profile>`.
+    /// Extended resource that pods request. A MIG instance may have nvidia.com/gpu in a pool with `strategy: Single`. Default: the name of NVIDIA's device plugin (`nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`, `nvidia.com/gpu.shared` for time-slices); for other shares and MIG by size `gputenancy.io/<name of the profile>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 100),

@@ -155,7 +155,7 @@ reasons! { CONDITIONS:
     REGISTERED = "Registered", "GpuNode", "kubelet has registered every resource.", "None.";
     REPORTING = "Reporting", "GpuPool", "The agent of every node reports.", "None.";
     RESOURCE_NAME_CONFLICT = "ResourceNameConflict", "GpuProfile", "Another profile has this resource name.", "Change spec.resourceName of one of the two.";
-    RESOURCE_NAME_NOT_SUPPORTED = "ResourceNameNotSupported", "GpuPool", "NVIDIA's device plugin offers a profile under another resource.", "Set spec.resourceName of the profile to the name in the message, or remove the profile from the pool.";
+    RESOURCE_NAME_NOT_SUPPORTED = "ResourceNameNotSupported", "GpuPool", "The pool cannot offer a profile under its resource: NVIDIA's device plugin has another name for it, or nvidia.com/gpu and spec.strategy of the pool do not agree.", "Do what the message says: another spec.resourceName of the profile, another spec.strategy of the pool, or the profile in another pool.";
     ROLLED_OUT = "RolledOut", "GpuPool", "No node has, or waits for, anything new.", "None.";
     ROLLOUT_SOAKING = "RolloutSoaking", "GpuPool", "The first nodes serve what is new; the others follow after the soak time.", "Wait, and watch the pods on the nodes that the message names.";
     ROLLOUT_STAGED = "RolloutStaged", "GpuPool", "The first nodes change to what is new; the others wait.", "Wait; status.pending names what a GPU waits for.";

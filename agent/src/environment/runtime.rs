@@ -30,6 +30,9 @@ const SOCKETS: &[&str] = &[
 ];
 /// Limit for one call.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest answer, in bytes. It has a container's environment as JSON, in which a byte can take six; the kernel permits 6 MiB of
+/// arguments and variables (`fs/exec.c`, three quarters of `_STK_LIM`), and the runtime writes them twice.
+const MAX_ANSWER: usize = 128 << 20;
 /// Seconds between SIGTERM and SIGKILL.
 const GRACE: i64 = 2;
 
@@ -101,7 +104,7 @@ impl Runtime {
     /// Variables of a container's image; none if the runtime has removed the image.
     pub async fn image(&self, container: &StartedContainer) -> Result<Environment, Error> {
         let socket = &container.socket;
-        let mut client = ImageServiceClient::new(channel(socket));
+        let mut client = ImageServiceClient::new(channel(socket)).max_decoding_message_size(MAX_ANSWER);
         for image in &container.images {
             let spec = ImageSpec { image: image.clone() };
             let request = ImageStatusRequest { image: Some(spec), verbose: true };
@@ -126,7 +129,8 @@ impl Runtime {
 
 async fn container(socket: &Path, id: &str) -> Result<Option<StartedContainer>, Error> {
     let request = ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
-    let response = match RuntimeServiceClient::new(channel(socket)).container_status(request).await {
+    let mut client = RuntimeServiceClient::new(channel(socket)).max_decoding_message_size(MAX_ANSWER);
+    let response = match client.container_status(request).await {
         Ok(response) => response.into_inner(),
         Err(status) if status.code() == Code::NotFound => return Ok(None),
         Err(status) => return Err(failed(socket, status.message())),

@@ -6,7 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{device::DeviceOwner, former_pods::FormerPods};
+use crate::{
+    device::DeviceOwner,
+    former_pods::{FormerPods, SeenPod},
+};
 
 /// Folder of kubelet's links to containers' logs, below the host's root.
 pub const LOGS: &str = "var/log/containers";
@@ -34,21 +37,18 @@ pub struct Origins {
     pub proc_root: PathBuf,
     /// The node's `/var/log/containers`.
     pub logs: PathBuf,
-    /// Pods that were deleted.
+    /// Pods by UID, with those that were deleted.
     pub former: FormerPods,
 }
+
+/// Container of a process whose pod is known by its UID only: kubelet cuts the name of a log at 255 bytes, and with it the container's id.
+const UNKNOWN_CONTAINER: &str = "unknown";
 
 impl Origins {
     /// Where a process comes from.
     pub fn of(&self, pid: u32) -> Origin {
-        let file = |name: &str| {
-            let path = self.proc_root.join(pid.to_string()).join(name);
-            fs::read_to_string(path).unwrap_or_default()
-        };
-        if !is_alive(&file("stat")) {
-            return Origin::Ended;
-        }
-        let cgroup = file("cgroup");
+        let Some(task) = living_task(&self.proc_root.join(pid.to_string())) else { return Origin::Ended };
+        let cgroup = fs::read_to_string(task.join("cgroup")).unwrap_or_default();
         // works for all pods with shares of its GPU
         if cgroup.lines().any(|line| line.ends_with(MPS_CGROUP)) {
             return Origin::Pod(None);
@@ -58,10 +58,13 @@ impl Origins {
             return Origin::Node;
         }
         let container = container_id(&cgroup).and_then(|id| self.container(id));
-        match pod_uid(&cgroup).filter(|uid| self.former.is_former(uid)) {
-            Some(uid) => Origin::Former(container, uid),
-            None => Origin::Pod(container),
-        }
+        let Some((uid, seen)) = pod_uid(&cgroup).and_then(|uid| self.former.seen(&uid).map(|seen| (uid, seen))) else {
+            return Origin::Pod(container);
+        };
+        let SeenPod { name: (namespace, pod), deleted } = seen;
+        let unnamed = || DeviceOwner { namespace, pod, container: UNKNOWN_CONTAINER.to_owned() };
+        let container = Some(container.unwrap_or_else(unnamed));
+        if deleted { Origin::Former(container, uid) } else { Origin::Pod(container) }
     }
 
     fn container(&self, id: &str) -> Option<DeviceOwner> {
@@ -89,6 +92,14 @@ fn pod_uid(cgroup: &str) -> Option<String> {
     let uids = parts.filter_map(|part| Some(part.rsplit_once("pod")?.1.replace('_', "-")));
     let mut uids = uids.filter(|uid| uid.len() == 36 && uid.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-'));
     uids.next_back()
+}
+
+/// The folder of a process, or of one of its threads if the first thread has ended and others run on: the kernel then shows the process
+/// as a zombie. `None`: all have ended.
+fn living_task(process: &Path) -> Option<PathBuf> {
+    let lives = |folder: &PathBuf| is_alive(&fs::read_to_string(folder.join("stat")).unwrap_or_default());
+    let tasks = || fs::read_dir(process.join("task")).into_iter().flatten().flatten().map(|task| task.path());
+    Some(process.to_owned()).filter(lives).or_else(|| tasks().find(lives))
 }
 
 /// A zombie has ended, and may have left its pod's cgroup already.
@@ -169,12 +180,31 @@ mod tests {
             (8, "8 (train) S 1 8", &systemd),
             (9, "9 (train) S 1 9", &cgroupfs.replace(UID, &other)),
         ]);
-        origins.former.exists(UID);
-        origins.former.exists(&other);
-        assert_eq!(origins.of(7), Origin::Pod(None));
+        let name = || ("n".to_owned(), "p".to_owned());
+        // also without a log with the container's id
+        let container = DeviceOwner { namespace: "n".into(), pod: "p".into(), container: "unknown".into() };
+        assert_eq!(origins.of(7), Origin::Pod(None), "never seen");
+        origins.former.exists(UID, name());
+        origins.former.exists(&other, name());
+        assert_eq!(origins.of(7), Origin::Pod(Some(container.clone())));
         origins.former.deleted(UID);
-        let former = Origin::Former(None, UID.to_owned());
-        assert_eq!([7, 8, 9].map(|pid| origins.of(pid)), [former.clone(), former, Origin::Pod(None)]);
+        let former = Origin::Former(Some(container.clone()), UID.to_owned());
+        assert_eq!([7, 8, 9].map(|pid| origins.of(pid)), [former.clone(), former, Origin::Pod(Some(container))]);
+    }
+
+    #[test]
+    fn process_lives_while_one_of_its_threads_does() {
+        let cgroup = format!("11:memory:/kubepods/burstable/pod{UID}/{ID}\n");
+        let (_root, origins) =
+            node(&[(7, "7 (train) Z 1 7", "11:memory:/\n"), (8, "8 (train) Z 1 8", "11:memory:/\n")]);
+        let task = |pid: u32, tid: u32, state: char| {
+            let folder = origins.proc_root.join(format!("{pid}/task/{tid}"));
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("stat"), format!("{tid} (train) {state} 1 {pid}")).unwrap();
+            fs::write(folder.join("cgroup"), &cgroup).unwrap();
+        };
+        [(7, 7, 'Z'), (7, 70, 'S'), (8, 8, 'Z'), (8, 80, 'X')].into_iter().for_each(|(p, t, s)| task(p, t, s));
+        assert_eq!([7, 8].map(|pid| origins.of(pid)), [Origin::Pod(None), Origin::Ended]);
     }
 
     #[test]

@@ -129,7 +129,10 @@ impl Node {
         let users = |requested: &[DeviceId]| occupied(all.values(), &evidence, &requested_last(requested));
         let allocated = owners.keys().cloned().collect();
         let candidates = self.journal.candidates(&free, &allocated, &users(&[]).into_keys().collect());
-        let chosen = any.map_or_else(|| preferred::choose(&candidates, &[], 1), |index| vec![index.get(&free).clone()]);
+        let chosen = any.map_or_else(
+            || preferred::choose(&candidates, &[], 1, self.journal.policy()),
+            |index| vec![index.get(&free).clone()],
+        );
         let clean = without_owner(&chosen, &owners).is_ok() && !chosen.iter().any(|id| users(&chosen).contains_key(id));
         if !clean || self.journal.allocate(R, &chosen, self.now).is_err() {
             return false;

@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gputenancy_crds::AllocationPolicy;
+
 use super::{
     device_list::{DeviceList, DeviceLists},
     preferred::Candidate,
@@ -34,6 +36,8 @@ struct Entries {
     unconfirmed: BTreeMap<DeviceId, Instant>,
     /// Devices with an owner.
     owned: BTreeSet<DeviceId>,
+    /// Which GPU a pod gets devices of.
+    policy: AllocationPolicy,
 }
 
 impl AllocationJournal {
@@ -45,6 +49,16 @@ impl AllocationJournal {
     /// Records the devices, before they are published.
     pub fn set_devices<'a>(&self, devices: impl IntoIterator<Item = &'a Device>) {
         self.entries().devices = devices.into_iter().map(|device| (device.id.clone(), device.clone())).collect();
+    }
+
+    /// Records which GPU a pod gets devices of.
+    pub fn set_policy(&self, policy: AllocationPolicy) {
+        self.entries().policy = policy;
+    }
+
+    /// Which GPU a pod gets devices of.
+    pub fn policy(&self) -> AllocationPolicy {
+        self.entries().policy
     }
 
     /// All recorded devices.

@@ -316,6 +316,7 @@ impl<'a> Manager<'a> {
         let spec = cdi::render(devices.values(), &Driver::find(&self.config, self.driver_root));
         self.spec.write(spec.as_ref()).map_err(|error| format!("writing the CDI specification: {}", chain(&error)))?;
         self.journal().set_devices(devices.values());
+        self.journal().set_policy(view.allocation);
         self.spec_generation = view.generation;
         Ok(())
     }

@@ -93,7 +93,8 @@ impl DevicePlugin for Plugin {
             let available = ids(request.available_device_i_ds);
             let available = self.candidates(&available).await;
             let must = ids(request.must_include_device_i_ds);
-            let chosen = preferred::choose(&available, &must, usize::try_from(request.allocation_size).unwrap_or(0));
+            let size = usize::try_from(request.allocation_size).unwrap_or(0);
+            let chosen = preferred::choose(&available, &must, size, self.lookup.journal.policy());
             let device_i_ds = chosen.iter().map(DeviceId::to_string).collect();
             container_responses.push(plugin::ContainerPreferredAllocationResponse { device_i_ds });
         }
@@ -212,7 +213,7 @@ fn response(devices: &[Device], config: &Config) -> plugin::ContainerAllocateRes
             let mount = |mount: &FolderMount| plugin::Mount {
                 container_path: mount.container.to_owned(),
                 host_path: mount.host.display().to_string(),
-                read_only: mount.read_only,
+                read_only: true,
             };
             let mounts = edits.iter().flat_map(|e| e.mounts.iter().map(mount)).collect();
             let envs = [visible].into_iter().chain(of_mps).collect();

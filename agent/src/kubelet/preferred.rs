@@ -1,6 +1,8 @@
-//! Preferred allocation: devices on GPUs that are already in use, and on one NUMA node.
+//! Preferred allocation: devices on the GPUs with the most or the fewest devices in use, and on one NUMA node.
 
 use std::cmp::Reverse;
+
+use gputenancy_crds::AllocationPolicy;
 
 use crate::device::DeviceId;
 
@@ -26,11 +28,12 @@ pub struct Candidate {
 }
 
 /// Chooses `size` devices, including those in `must`; fewer if there are fewer.
-pub fn choose(available: &[Candidate], must: &[DeviceId], size: usize) -> Vec<DeviceId> {
+pub fn choose(available: &[Candidate], must: &[DeviceId], size: usize, policy: AllocationPolicy) -> Vec<DeviceId> {
     let (mut chosen, mut rest): (Vec<&Candidate>, Vec<&Candidate>) =
         available.iter().partition(|candidate| must.contains(&candidate.id));
     while chosen.len() < size {
-        let best = rest.iter().enumerate().min_by_key(|(_, candidate)| rank(candidate, &chosen)).map(|(at, _)| at);
+        let best =
+            rest.iter().enumerate().min_by_key(|(_, candidate)| rank(candidate, &chosen, policy)).map(|(at, _)| at);
         let Some(best) = best else { break };
         chosen.push(rest.swap_remove(best));
     }
@@ -39,16 +42,22 @@ pub fn choose(available: &[Candidate], must: &[DeviceId], size: usize) -> Vec<De
 }
 
 /// Lower is better. The last two make the choice deterministic.
-fn rank<'a>(candidate: &'a Candidate, chosen: &[&Candidate]) -> impl Ord + use<'a> {
+fn rank<'a>(candidate: &'a Candidate, chosen: &[&Candidate], policy: AllocationPolicy) -> impl Ord + use<'a> {
     let other_node = chosen.first().is_some_and(|first| first.numa != candidate.numa);
     let same_gpu = chosen.iter().filter(|other| other.gpu == candidate.gpu).count();
-    let used = Reverse(candidate.used + same_gpu);
+    let used = candidate.used + same_gpu;
+    let used = match policy {
+        AllocationPolicy::Packed => Ok(Reverse(used)),
+        AllocationPolicy::Distributed => Err(used),
+    };
     (candidate.allocated, candidate.occupied, candidate.withdrawn, other_node, used, &candidate.gpu, candidate.start)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PACKED: AllocationPolicy = AllocationPolicy::Packed;
 
     fn free() -> Candidate {
         Candidate {
@@ -76,22 +85,33 @@ mod tests {
     #[test]
     fn choose_prefers_the_gpu_in_use() {
         let free = [slice("GPU-a", 0, 1), slice("GPU-b", 2, 3), slice("GPU-b", 1, 3)];
-        assert_eq!(choose(&free, &[], 1), [slice("GPU-b", 1, 3).id]);
+        assert_eq!(choose(&free, &[], 1, PACKED), [slice("GPU-b", 1, 3).id]);
+    }
+
+    #[test]
+    fn distributed_allocation_prefers_the_gpu_with_the_fewest_devices_in_use() {
+        let free = [slice("GPU-a", 0, 3), slice("GPU-b", 2, 1), slice("GPU-b", 1, 1), slice("GPU-c", 1, 2)];
+        let distributed = |size| choose(&free, &[], size, AllocationPolicy::Distributed);
+        assert_eq!(distributed(1), [slice("GPU-b", 1, 1).id]);
+        assert_eq!(distributed(3), [slice("GPU-b", 1, 1).id, slice("GPU-b", 2, 1).id, slice("GPU-c", 1, 2).id]);
+        let withdrawn = Candidate { withdrawn: true, ..slice("GPU-d", 0, 0) };
+        let found = choose(&[withdrawn, slice("GPU-a", 0, 3)], &[], 1, AllocationPolicy::Distributed);
+        assert_eq!(found, [slice("GPU-a", 0, 3).id], "a clean device first");
     }
 
     #[test]
     fn choose_avoids_withdrawn_devices() {
         let withdrawn = Candidate { withdrawn: true, ..slice("GPU-b", 0, 6) };
-        assert_eq!(choose(&[withdrawn, slice("GPU-a", 3, 0)], &[], 1), [slice("GPU-a", 3, 0).id]);
+        assert_eq!(choose(&[withdrawn, slice("GPU-a", 3, 0)], &[], 1, PACKED), [slice("GPU-a", 3, 0).id]);
     }
 
     #[test]
     fn choose_avoids_occupied_devices() {
         let occupied = Candidate { occupied: true, ..slice("GPU-b", 0, 6) };
         let withdrawn = Candidate { withdrawn: true, ..slice("GPU-a", 3, 0) };
-        assert_eq!(choose(&[occupied.clone(), withdrawn.clone()], &[], 1), [withdrawn.id]);
+        assert_eq!(choose(&[occupied.clone(), withdrawn.clone()], &[], 1, PACKED), [withdrawn.id]);
         assert_eq!(
-            choose(std::slice::from_ref(&occupied), &[], 1),
+            choose(std::slice::from_ref(&occupied), &[], 1, PACKED),
             [occupied.id],
             "Allocate refuses it with the reason"
         );
@@ -101,18 +121,18 @@ mod tests {
     fn choose_takes_allocated_devices_last() {
         let allocated = Candidate { allocated: true, ..slice("GPU-b", 0, 6) };
         let withdrawn = Candidate { withdrawn: true, ..slice("GPU-a", 3, 0) };
-        assert_eq!(choose(&[allocated, withdrawn], &[], 1), [slice("GPU-a", 3, 0).id]);
+        assert_eq!(choose(&[allocated, withdrawn], &[], 1, PACKED), [slice("GPU-a", 3, 0).id]);
     }
 
     #[test]
     fn choose_keeps_whole_gpus_on_one_numa_node() {
         let free = [whole("GPU-a", 0), whole("GPU-b", 1), whole("GPU-c", 1)];
         let must = [DeviceId::new("GPU-b")];
-        assert_eq!(choose(&free, &must, 2), [DeviceId::new("GPU-b"), DeviceId::new("GPU-c")]);
+        assert_eq!(choose(&free, &must, 2, PACKED), [DeviceId::new("GPU-b"), DeviceId::new("GPU-c")]);
     }
 
     #[test]
     fn choose_returns_fewer_devices_if_there_are_fewer() {
-        assert_eq!(choose(&[whole("GPU-a", 0)], &[], 4).len(), 1);
+        assert_eq!(choose(&[whole("GPU-a", 0)], &[], 4, PACKED).len(), 1);
     }
 }

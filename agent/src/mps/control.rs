@@ -1,7 +1,9 @@
 //! Runs the driver's `nvidia-cuda-mps-control`: as a daemon, and to send commands to that daemon.
 
 use std::{
-    fs, io,
+    fs::{self, OpenOptions},
+    io::{self, Read as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -9,6 +11,7 @@ use std::{
 
 use gputenancy_nvml::find_library;
 use nix::{
+    fcntl::OFlag,
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
@@ -132,7 +135,7 @@ impl Control {
 
     /// The daemon's process, if it runs.
     pub fn pid(&self) -> Option<u32> {
-        let pid = fs::read_to_string(self.pipes().join(PID_FILE)).ok()?.trim().parse().ok()?;
+        let pid = read_pid(&self.pipes().join(PID_FILE)).ok()?.trim().parse().ok()?;
         is_mps(&self.proc_root, pid).then_some(pid)
     }
 
@@ -171,6 +174,18 @@ fn prepare(pipes: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// The first bytes of a regular file. Containers of earlier releases can write to the folder: a FIFO or a link must not stop the agent.
+fn read_pid(file: &Path) -> io::Result<String> {
+    let flags = (OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(file)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut text = String::new();
+    file.take(32).read_to_string(&mut text)?;
+    Ok(text)
+}
+
 /// An MPS daemon or server lives under this process id.
 fn is_mps(proc_root: &Path, pid: u32) -> bool {
     let stat = fs::read_to_string(proc_root.join(pid.to_string()).join("stat")).unwrap_or_default();
@@ -194,6 +209,17 @@ fn leave_container(cgroup_root: &Path, pid: u32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_regular_file_has_a_process_id() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("file"), "42\n").unwrap();
+        std::os::unix::fs::symlink(at("file"), at("link")).unwrap();
+        nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(read_pid(&at("file")).unwrap(), "42\n");
+        assert!(["link", "fifo", "missing"].map(|name| read_pid(&at(name)).is_err()).iter().all(|refused| *refused));
+    }
 
     #[test]
     fn only_living_mps_processes_count() {

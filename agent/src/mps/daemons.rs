@@ -16,7 +16,7 @@ use super::{
     host::{Host, notices},
     share::{folder, mps_share},
     state::{Down, GpuMps, MpsView},
-    tenancy::{Admission, OtherTenant, Tenancy, admit, defaults, max_clients},
+    tenancy::{self, Admission, OtherTenant, Tenancy, admit, defaults, max_clients},
 };
 use crate::{
     device::{Device, DeviceId, DeviceOwner, DeviceView, Owners, Share},
@@ -186,7 +186,7 @@ impl Mps {
         Ok(Control {
             gpu: gpu.to_owned(),
             driver_root: driver_root.ok_or("the driver was not found yet")?.local,
-            folder: self.host.root.join(gpu).join(key),
+            folder: self.host.root.join(gpu).join(tenancy::folder(key)),
             proc_root: self.host.proc_root.clone(),
             cgroup_root: self.host.cgroup_root.clone(),
         })
@@ -341,7 +341,7 @@ fn link(share: &Path, key: &str) -> io::Result<()> {
     fs::create_dir_all(share)?;
     for name in ["pipe", "log"] {
         let (link, new) = (share.join(name), share.join(format!("{name}.new")));
-        let target = PathBuf::from("..").join(key).join(name);
+        let target = PathBuf::from("..").join(tenancy::folder(key)).join(name);
         match fs::remove_file(&new) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => symlink(target, &new)?,

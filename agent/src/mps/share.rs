@@ -25,10 +25,9 @@ pub struct Edits {
 pub struct FolderMount {
     /// Path on the host: a link that `PreStartContainer` sets before the runtime resolves it.
     pub host: PathBuf,
-    /// Path in the container.
+    /// Path in the container, which cannot write to it: a program connects to sockets of a read-only mount, and the daemon and the agent
+    /// trust the names in the folder.
     pub container: &'static str,
-    /// The container cannot write to it.
-    pub read_only: bool,
 }
 
 /// The share, if MPS limits it.
@@ -49,8 +48,8 @@ pub fn edits(device: &Device, root: &Path) -> Option<Edits> {
     env.extend(share.memory_mib.map(|mib| ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", format!("0={mib}M"))));
     env.extend(share.compute.map(|percent| ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percent.to_string())));
     let folder = folder(root, &device.gpu_uuid, share.number);
-    let mount = |name, container, read_only| FolderMount { host: folder.join(name), container, read_only };
-    Some(Edits { env, mounts: vec![mount("pipe", PIPES, false), mount("log", LOGS, true)] })
+    let mount = |name, container| FolderMount { host: folder.join(name), container };
+    Some(Edits { env, mounts: vec![mount("pipe", PIPES), mount("log", LOGS)] })
 }
 
 #[cfg(test)]
@@ -80,7 +79,6 @@ pub(crate) mod tests {
         let expected = [("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=30720M"), ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "50")];
         assert_eq!(limits, expected.map(|(name, value)| (name, value.to_owned())));
         assert_eq!(large.mounts[0].host, Path::new("/run/m/GPU-a/0/pipe"));
-        assert_eq!(large.mounts.iter().map(|m| m.read_only).collect::<Vec<_>>(), [false, true]);
         let without = of(&device(7, SharingMode::Mps, None, None)).unwrap();
         assert_eq!(without.env.len(), 2, "a share without limits has none");
         assert_eq!(without.mounts[1].host, Path::new("/run/m/GPU-a/7/log"));

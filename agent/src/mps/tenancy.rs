@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use crate::device::{DeviceOwner, Share};
 
@@ -18,10 +19,23 @@ const NEW_DRIVER: u32 = 590;
 /// The tenant whose pods a GPU's daemon serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenancy {
-    /// Name of the daemon's folder: `tenant-<name>`, or `namespace-<name>` for a namespace of no tenant.
+    /// Whose daemon it is: `tenant-<name>`, or `namespace-<name>` for a namespace of no tenant.
     pub key: String,
     /// Namespaces of the pods that it has served.
     pub namespaces: BTreeSet<String>,
+}
+
+/// Most bytes of a folder's name: the path of the socket `control_privileged` in it, which is below `/run/gputenancy/mps/GPU-<36>/`, must
+/// fit in the 107 bytes that a path of a Unix socket has.
+const FOLDER: usize = 20;
+
+/// Folder of the daemon with this key: the key, or what identifies a longer one.
+pub fn folder(key: &str) -> String {
+    if key.len() <= FOLDER {
+        return key.to_owned();
+    }
+    let hash = Sha256::digest(key.as_bytes());
+    hash.iter().take(FOLDER / 2).fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 /// How a container may start.
@@ -36,16 +50,13 @@ pub enum Admission {
 /// A pod of another tenant uses the GPU.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "GPU {gpu} serves MPS clients of namespace {} (pod {}), and namespace {namespace} belongs to another tenant: tenants do not share an MPS server. Delete this pod and let it be scheduled to another GPU, wait for that pod to end, or use a MIG or whole-GPU profile",
-    other.namespace, other.pod
+    "GPU {gpu} serves MPS clients of another tenant than that of namespace {namespace}: tenants do not share an MPS server. Delete this pod so that it can get another GPU, wait until the other tenant's pods on this GPU have ended, or use a MIG or whole-GPU profile"
 )]
 pub struct OtherTenant {
     /// The GPU.
     pub gpu: String,
     /// Namespace of the refused pod.
     pub namespace: String,
-    /// A pod of the other tenant.
-    pub other: DeviceOwner,
 }
 
 /// Whether a container may start. `owners` are the containers with MPS shares of this GPU.
@@ -67,7 +78,7 @@ pub fn admit<'o>(
     let mut others = owners.into_iter().filter(|o| (&o.namespace, &o.pod) != (&pod.namespace, &pod.pod));
     match others.find(|owner| current.namespaces.contains(&owner.namespace)) {
         None => Ok(Admission::Start(own())),
-        Some(other) => Err(OtherTenant { gpu: gpu.to_owned(), namespace: pod.namespace.clone(), other: other.clone() }),
+        Some(_) => Err(OtherTenant { gpu: gpu.to_owned(), namespace: pod.namespace.clone() }),
     }
 }
 
@@ -107,6 +118,16 @@ mod tests {
     }
 
     #[test]
+    fn path_of_a_socket_fits_for_tenants_with_long_names() {
+        let long = format!("tenant-{}", "a".repeat(63));
+        assert_eq!((folder("tenant-a"), folder(&long).len()), ("tenant-a".to_owned(), FOLDER));
+        assert_ne!(folder(&long), folder(&format!("{long}b")));
+        let gpu = "GPU-00000000-0000-0000-0000-000000000000";
+        let socket = format!("/run/gputenancy/mps/{gpu}/{}/pipe/control_privileged", folder(&long));
+        assert!(socket.len() <= 107, "{} bytes", socket.len());
+    }
+
+    #[test]
     fn second_tenant_is_refused_while_pods_of_the_first_own_shares() {
         let (a, b) = (pod("a", "p"), pod("b", "q"));
         let Ok(Admission::Start(first)) = admit("GPU-x", None, &a, "tenant-a", [&a]) else {
@@ -114,9 +135,10 @@ mod tests {
         };
         let refused = admit("GPU-x", Some(&first), &b, "tenant-b", [&a, &b]).unwrap_err();
         let message = refused.to_string();
-        for part in ["GPU-x", "namespace a", "namespace b", "pod p", "Delete this pod"] {
+        for part in ["GPU-x", "namespace b", "Delete this pod"] {
             assert!(message.contains(part), "{part}: {message}");
         }
+        assert!(!message.contains("namespace a") && !message.contains("pod p"), "another tenant's names: {message}");
         let Ok(Admission::Start(second)) = admit("GPU-x", Some(&first), &b, "tenant-b", [&b]) else {
             panic!("the GPU is free of the first tenant")
         };

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gputenancy_crds::{Advertiser, AgentStep, GpuError};
+use gputenancy_crds::{AgentStep, GpuError, GpuNodeSpec};
 use tokio::sync::watch;
 
 use super::{
@@ -254,11 +254,11 @@ impl Reconciler {
     fn publish_error(&mut self, error: NvmlError) -> bool {
         self.memory.idle = Idleness::default();
         self.memory.faults_restored |= matches!(&error, NvmlError::Call(failure) if is_driver_unloaded(failure.code));
-        let DeviceView { mut devices, elsewhere, advertiser, .. } = self.devices.borrow().clone();
-        for device in &mut devices {
+        let mut view = self.devices.borrow().clone();
+        for device in &mut view.devices {
             device.healthy = false;
         }
-        self.publish_devices(devices, elsewhere, advertiser);
+        self.publish_devices(view);
         let owners = self.kubelet.borrow().known_owners().cloned();
         self.state.send_if_modified(|state| {
             let owners_changed = state.owners != owners;
@@ -284,7 +284,7 @@ impl Reconciler {
             desired.is_some() && !decisions.values().any(|d| matches!(d, PartitionDecision::Operate(_)));
         let specs = desired.map(|desired| desired.spec.gpus.as_slice()).unwrap_or_default();
         if let Some(desired) = desired.filter(|_| self.memory.settled) {
-            let advertiser = desired.spec.advertiser;
+            let GpuNodeSpec { advertiser, allocation, .. } = desired.spec;
             let pairs = specs.iter().filter_map(|spec| Some((spec, inventory.gpu(&spec.uuid)?)));
             let all = pairs.flat_map(|(spec, gpu)| devices(spec, gpu));
             let (mut devices, elsewhere): (Vec<Device>, Vec<Device>) = if advertiser.is_agent() {
@@ -303,7 +303,7 @@ impl Reconciler {
             if let Some(mps) = &self.mps {
                 mark_unhealthy(&mut devices, &mps.borrow());
             }
-            self.publish_devices(devices, elsewhere, advertiser);
+            self.publish_devices(DeviceView { generation: 0, devices, elsewhere, advertiser, allocation });
         }
         let gpus = inventory.gpus.iter().map(|gpu| (gpu.uuid.clone(), self.progress(gpu, decisions))).collect();
         let absent = specs.iter().map(|spec| &spec.uuid).filter(|uuid| inventory.gpu(uuid).is_none()).cloned();
@@ -340,14 +340,15 @@ impl Reconciler {
         GpuProgress { blockers: blockers.cloned().unwrap_or_default(), ..progress }
     }
 
-    fn publish_devices(&mut self, devices: Vec<Device>, elsewhere: Vec<Device>, advertiser: Advertiser) {
+    /// Publishes a view, with the generation that it gets here.
+    fn publish_devices(&mut self, next: DeviceView) {
         let (metrics, last) = (&self.metrics, &mut self.memory.advertised);
         self.devices.send_if_modified(|view| {
-            let same = view.devices == devices && view.elsewhere == elsewhere && view.advertiser == advertiser;
+            let same = *view == DeviceView { generation: view.generation, ..next.clone() };
             if view.generation > 0 && same || view.generation == 0 && !self.memory.settled {
                 return false;
             }
-            *view = DeviceView { generation: view.generation + 1, devices, elsewhere, advertiser };
+            *view = DeviceView { generation: view.generation + 1, ..next };
             metrics.set_devices(view);
             for device in view.devices.iter().filter(|device| device.advertised()) {
                 let place = (device.gpu_uuid.clone(), device.mig.as_ref().map(|mig| mig.start));

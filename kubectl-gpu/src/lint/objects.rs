@@ -98,6 +98,7 @@ impl Check<'_> {
             Problem::PoolProfileNotFound { pool, profile }
             | Problem::ProfileNotSupported { pool, profile, .. }
             | Problem::ShareNotServed { pool, profile, .. }
+            | Problem::StrategyMismatch { pool, profile, .. }
             | Problem::ShareNotSupported { pool, profile, .. }
             | Problem::ResourceNameNotSupported { pool, profile, .. } => {
                 ("GpuPool", pool.as_str(), listed(pool.as_str(), profile.as_str()))

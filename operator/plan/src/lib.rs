@@ -23,6 +23,7 @@ mod problem;
 mod result;
 mod search;
 pub mod snapshot;
+mod strategy;
 
 pub use explain::explain;
 pub use input::{

@@ -170,6 +170,16 @@ pub enum Problem {
         /// The resource that the plugin offers.
         offers: String,
     },
+    /// A profile's resource does not agree with the pool's strategy.
+    #[error("pool {pool} does not offer profile {profile}: {why}")]
+    StrategyMismatch {
+        /// The profile.
+        profile: ProfileName,
+        /// The pool.
+        pool: PoolName,
+        /// The reason, and what to write instead.
+        why: String,
+    },
     /// Two profiles are advertised under one resource.
     #[error(
         "profile {profile} uses resource {resource}, which profile {by} has already: set another spec.resourceName"
@@ -214,7 +224,9 @@ impl Problem {
             Self::TrustTooLow { .. } => reasons::TRUST_TOO_LOW,
             Self::SharingNotAcknowledged { .. } => reasons::SHARING_NOT_ACKNOWLEDGED,
             Self::ProfileNotSupported { .. } | Self::ShareNotSupported { .. } => reasons::PROFILE_NOT_SUPPORTED,
-            Self::ResourceNameNotSupported { .. } => reasons::RESOURCE_NAME_NOT_SUPPORTED,
+            Self::ResourceNameNotSupported { .. } | Self::StrategyMismatch { .. } => {
+                reasons::RESOURCE_NAME_NOT_SUPPORTED
+            }
             Self::NodeInTwoPools { .. } => reasons::POOL_OVERLAP,
             Self::Shortage { .. } => reasons::SHORTAGE,
             Self::FixedDoesNotFit { .. } => reasons::FIXED_DOES_NOT_FIT,
@@ -234,6 +246,7 @@ impl Problem {
             | Self::ShareNotSupported { pool, .. }
             | Self::ShareNotServed { pool, .. }
             | Self::ResourceNameNotSupported { pool, .. }
+            | Self::StrategyMismatch { pool, .. }
             | Self::ForeignPartitioner { pool, .. }
             | Self::FixedDoesNotFit { pool, .. }
             | Self::Outage { pool, .. } => pool.as_str() == name,

@@ -52,6 +52,8 @@ pub struct Pool {
     pub read_only: bool,
     /// NVIDIA's device plugin advertises the devices, each under NVIDIA's resource.
     pub by_plugin: bool,
+    /// All devices are of one MIG profile, under the resource of whole GPUs.
+    pub single: bool,
     /// What serves shares of its GPUs.
     pub shares: SharesBy,
     /// The last GPU of a profile may be changed although the profile is in use.
@@ -101,6 +103,8 @@ pub enum Spare {
     Whole,
     /// Fill leftovers with one profile.
     Fill(ProfileName),
+    /// As `Fill`, and idle GPUs have no other devices.
+    Only(ProfileName),
 }
 
 /// A team's demand.

@@ -208,8 +208,10 @@ pub(super) fn intent(fleet: &Fleet) -> String {
             taint: _,
             verify: _,
             rollout: _,
+            strategy,
+            allocation: _,
         } = &p.spec;
-        (p.name_any(), (node_selector, profiles, layout, partitioner, advertiser, disruption.allow_outage))
+        (p.name_any(), (node_selector, profiles, layout, (partitioner, advertiser, strategy), disruption.allow_outage))
     });
     let tenants = fleet.tenants.iter().map(|t| (t.name_any(), demand(tenant_facts(t))));
     fingerprint(&(by_name(profiles), by_name(pools), by_name(tenants)))

@@ -71,7 +71,10 @@ fn keeps_spec(
     decisions: &[(&str, &ChangeDecision)],
 ) -> bool {
     let keeps_gpus = ownership.is_pooled(key) && decisions.iter().all(|(_, d)| d.spec.is_none());
-    keeps_gpus && spec.mig_manager.is_none() && ownership.is_assigned(key, spec)
+    keeps_gpus
+        && spec.mig_manager.is_none()
+        && ownership.is_assigned(key, spec)
+        && spec.allocation == ownership.allocation(key)
 }
 
 fn spec(
@@ -96,6 +99,7 @@ fn spec(
     let mig_manager = manager.map_or_else(|| node.spec.mig_manager.clone(), |m| m.run.clone());
     let mut spec = GpuNodeSpec { gpus: in_order(node, gpus), mig_manager, ..node.spec.clone() };
     (spec.partitioner, spec.advertiser) = ownership.assigned(key);
+    spec.allocation = ownership.allocation(key);
     let engaged = kubernetes_node.is_some_and(|n| mig_manager::is_engaged(node, n.labels()));
     if spec.gpus.is_empty() && !pooled && spec.mig_manager.is_none() && !engaged {
         (spec.partitioner, spec.advertiser) = (Partitioner::default(), Advertiser::default());

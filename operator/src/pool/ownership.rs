@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{Advertiser, GpuNodeSpec, Partitioner};
+use gputenancy_crds::{Advertiser, AllocationPolicy, GpuNodeSpec, Partitioner};
 use kube::ResourceExt as _;
 
 use crate::plan::{Cluster, NodeName, PoolName, membership};
@@ -17,6 +17,8 @@ pub struct Ownership {
     /// Pools that select each node.
     pub members: BTreeMap<NodeName, Vec<PoolName>>,
     assigned: BTreeMap<NodeName, (Partitioner, Advertiser)>,
+    /// Where they are not the default.
+    allocations: BTreeMap<NodeName, AllocationPolicy>,
 }
 
 impl Ownership {
@@ -44,8 +46,18 @@ impl Ownership {
             (name, owners)
         });
         let assigned = assigned.collect();
+        let allocations = fleet.gpu_nodes.keys().map(|name| {
+            let name = NodeName::from(name.as_str());
+            let one = match members.get(&name).map(Vec::as_slice) {
+                Some([pool]) => fleet.pools.iter().find(|p| p.name_any() == pool.as_str()),
+                _ => None,
+            };
+            let policy = one.and_then(|pool| pool.spec.allocation).unwrap_or_default();
+            (name, policy)
+        });
+        let allocations = allocations.filter(|(_, policy)| !policy.is_packed()).collect();
         conflicting.retain(|node, _| members.contains_key(node));
-        Self { conflicting, members, assigned }
+        Self { conflicting, members, assigned, allocations }
     }
 
     /// Pools that select this node.
@@ -66,6 +78,11 @@ impl Ownership {
     /// Who partitions and who advertises on this node.
     pub fn assigned(&self, node: &NodeName) -> (Partitioner, Advertiser) {
         self.assigned.get(node).copied().unwrap_or_default()
+    }
+
+    /// Which GPU of this node a pod gets devices of.
+    pub fn allocation(&self, node: &NodeName) -> AllocationPolicy {
+        self.allocations.get(node).copied().unwrap_or_default()
     }
 
     /// Does the `GpuNode` state the assigned owners?

@@ -47,10 +47,9 @@ pub fn render<'a>(devices: impl IntoIterator<Item = &'a Device>, driver: &Driver
     (!devices.is_empty()).then(spec)
 }
 
-/// A folder of an MPS daemon. Programs connect to its pipes, also if they cannot write to it.
+/// A folder of an MPS daemon.
 fn mps_mount(mount: &FolderMount) -> Value {
-    let access = if mount.read_only { "ro" } else { "rw" };
-    let options = [access, "nosuid", "nodev", "noexec", "rbind", "rprivate"];
+    let options = ["ro", "nosuid", "nodev", "noexec", "rbind", "rprivate"];
     json!({"hostPath": mount.host, "containerPath": mount.container, "options": options})
 }
 

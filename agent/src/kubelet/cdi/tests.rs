@@ -87,7 +87,7 @@ fn mps_share_gets_its_limits_and_the_folders_of_its_server() {
     let folder = format!("/run/m/{}/3", device.gpu_uuid);
     let mounts = edits["mounts"].as_array().unwrap();
     let paths: Vec<_> = mounts.iter().map(|m| (m["hostPath"].as_str().unwrap(), &m["options"][0])).collect();
-    assert_eq!(paths, [(&*format!("{folder}/pipe"), &"rw".into()), (&*format!("{folder}/log"), &"ro".into())]);
+    assert_eq!(paths, [(&*format!("{folder}/pipe"), &"ro".into()), (&*format!("{folder}/log"), &"ro".into())]);
     let other = render(&[whole(0)], &driver).unwrap()["devices"][0]["containerEdits"].clone();
     assert!(other.get("env").is_none() && other.get("mounts").is_none());
 }

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use gputenancy_crds::AllocationPolicy;
 use proptest::prelude::*;
 
 use super::*;
@@ -172,8 +173,12 @@ impl Simulation {
             Admission::Choosing { pod, available } => {
                 let available: Vec<DeviceId> = available.into_iter().collect();
                 let allocated = if self.checked { self.list().into_keys().collect() } else { BTreeSet::new() };
-                let chosen =
-                    preferred::choose(&self.journal.candidates(&available, &allocated, &BTreeSet::new()), &[], 1);
+                let chosen = preferred::choose(
+                    &self.journal.candidates(&available, &allocated, &BTreeSet::new()),
+                    &[],
+                    1,
+                    AllocationPolicy::Packed,
+                );
                 let id = chosen[0].clone();
                 self.allocated.insert(id.clone());
                 Admission::Allocating { pod, id }

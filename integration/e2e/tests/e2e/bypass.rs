@@ -191,7 +191,8 @@ async fn toleration_error(world: &World, pod: &Value) -> Result<Option<String>> 
     }
     let tolerations = kept["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
     let count = tolerations.iter().filter(|t| t["key"] == "nvidia.com/gpu").count();
-    let expected = usize::from(pod["spec"].to_string().contains("nvidia.com/mig-1g.10gb"));
+    let lists = ["containers", "initContainers"].iter().filter_map(|list| kept["spec"][list].as_array());
+    let expected = usize::from(lists.flatten().any(has_gpu));
     Ok((count != expected).then(|| format!("{}: {count} tolerations, not {expected}", pod["metadata"]["name"])))
 }
 
@@ -199,8 +200,13 @@ async fn toleration_error(world: &World, pod: &Value) -> Result<Option<String>> 
 fn hides_other_gpus(container: &Value) -> bool {
     let env = container["env"].as_array().map(Vec::as_slice).unwrap_or_default();
     let values: Vec<_> = env.iter().filter(|e| e["name"] == "NVIDIA_VISIBLE_DEVICES").map(|e| &e["value"]).collect();
-    let has_gpu = container["resources"].to_string().contains("nvidia.com/");
-    if has_gpu { values.is_empty() } else { values == [&json!("void")] }
+    if has_gpu(container) { values.is_empty() } else { values == [&json!("void")] }
+}
+
+/// The container asks for a GPU. An amount of zero asks for none.
+fn has_gpu(container: &Value) -> bool {
+    let limits = container["resources"]["limits"].as_object();
+    limits.is_some_and(|limits| limits.iter().any(|(k, amount)| k.starts_with("nvidia.com/") && amount != "0"))
 }
 
 async fn usual_workloads(world: &World) -> Result<()> {

@@ -88,11 +88,7 @@ fn profiles() -> Vec<Case> {
             merged(mig(), json!({"resourceName": "gputenancy.io/canary_0_4"})),
             Some("spec.resourceName: names that begin with gputenancy.io/canary_ are for the operator's canary pods"),
         ),
-        case(
-            "mig-as-gpu",
-            merged(mig(), json!({"resourceName": "nvidia.com/gpu"})),
-            Some("spec.resourceName: a MIG slice may not be offered as nvidia.com/gpu"),
-        ),
+        case("mig-as-gpu", merged(mig(), json!({"resourceName": "nvidia.com/gpu"})), None),
         case("no-domain", merged(mig(), json!({"resourceName": "gpu"})), Some("spec.resourceName")),
         case(
             "two-shares-per-pod",
@@ -164,9 +160,32 @@ fn pools() -> Vec<Case> {
     let mode = Some("spec.layout: mode Fixed needs the list fixed, and only it");
     let spare = Some("spec.layout.spare: policy Fill needs profile, and only it");
     let verify = |canary: Value| json!({"verify": {"canary": canary}});
+    let single = |more: Value| merged(json!({"strategy": "Single", "profiles": ["mig-1g"]}), more);
     let at_once = Some("spec.disruption.maxUnavailable: write a number of GPUs of at least 1");
     vec![
         case("defaults", json!({}), None),
+        case("strategy-single", single(json!({})), None),
+        case(
+            "single-of-two-profiles",
+            single(json!({"profiles": ["mig-1g", "gpu"]})),
+            Some("spec.profiles: with strategy: Single every device of the pool is of one MIG profile"),
+        ),
+        case(
+            "single-with-spare",
+            single(json!({"layout": {"spare": {"policy": "Whole"}}})),
+            Some("spec.layout: with strategy: Single every GPU of the pool has as many instances"),
+        ),
+        case(
+            "single-by-nvidia",
+            single(json!({"advertiser": "NvidiaDevicePlugin"})),
+            Some("spec.strategy: Single needs advertiser: Agent"),
+        ),
+        case("distributed", json!({"allocation": "Distributed"}), None),
+        case(
+            "distributed-by-nvidia",
+            json!({"allocation": "Distributed", "advertiser": "NvidiaDevicePlugin"}),
+            Some("spec.allocation: NVIDIA's device plugin chooses devices by its own rules"),
+        ),
         case("tainted", json!({"taint": {"key": "nvidia.com/gpu"}}), None),
         case(
             "taint-prefer-no-schedule",

@@ -22,6 +22,8 @@ async fn device_of_a_forgotten_pod_is_given_to_no_other_until_its_process_has_en
 }
 
 async fn forgotten_pod(world: &World) -> Result<()> {
+    // so long that kubelet cuts the container's id off the name of its log
+    let lingers = &format!("lingers{}", "-long".repeat(40));
     world.set(&[mig_profile("mig-3g", "3g.40gb"), pool("p", NODE, &["mig-3g"])]).await?;
     // the four devices that two GPUs can have
     world.set(&[tenant("first", &[("mig-3g", 1)]), tenant("second", &[("mig-3g", 3)])]).await?;
@@ -31,19 +33,19 @@ async fn forgotten_pod(world: &World) -> Result<()> {
     spec["terminationGracePeriodSeconds"] = 600.into();
     spec["containers"][0]["command"] = json!(["/usr/bin/gpu-work", "hold", "--ignore-sigterm"]);
     let pod =
-        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lingers", "namespace": "first"}, "spec": spec});
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": lingers, "namespace": "first"}, "spec": spec});
     world.set(&[pod]).await?;
     world.pods_ready("first", 1).await?;
-    let owned = |i: &InstanceState| i.device.owner.as_ref().is_some_and(|o| o.pod == "lingers");
+    let owned = |i: &InstanceState| i.device.owner.as_ref().is_some_and(|o| o.pod == *lingers);
     let place = instance(world, "the pod's device with its process", |_, i| owned(i) && i.device.clients > 0).await?;
     // no request may give it more time than the tenant's limit
-    for what in [["pod", "lingers"], ["pods", "--all"]] {
+    for what in [["pod", lingers], ["pods", "--all"]] {
         let longer = [&["delete", "-n", "first", "--wait=false", "--grace-period=601"][..], &what[..]].concat();
         let answer = world.kubectl(&longer).await.err().map(|e| e.to_string()).unwrap_or_default();
         ensure(answer.contains("may take at most 600 seconds to end"), format!("{longer:?}: {answer:?}"))?;
     }
-    world.kubectl(&["delete", "pod", "-n", "first", "lingers", "--wait=false"]).await?;
-    world.kubectl(&["delete", "pod", "-n", "first", "lingers", "--force", "--grace-period=0"]).await?;
+    world.kubectl(&["delete", "pod", "-n", "first", lingers, "--wait=false"]).await?;
+    world.kubectl(&["delete", "pod", "-n", "first", lingers, "--force", "--grace-period=0"]).await?;
 
     // it still counts against the team's budget, which the API server's quota does not see
     let headroom = async |limit: &'static str| {
@@ -62,11 +64,11 @@ async fn forgotten_pod(world: &World) -> Result<()> {
     world.pods_ready("second", 3).await?;
     let pods = Api::<Pod>::namespaced(world.client.clone(), "second").list(&ListParams::default()).await?.items;
     ensure(pods.len() == 3, format!("{} pods: some were refused", pods.len()))?;
-    let named = |h: &&Holder| h.container.as_ref().is_some_and(|c| c.namespace == "first" && c.pod == "lingers");
+    let named = |h: &&Holder| h.container.as_ref().is_some_and(|c| c.namespace == "first" && c.pod == *lingers);
     let kept = |gpu: &GpuState, i: &InstanceState| {
         let device = &i.device;
         let withdrawn = device.owner.is_none() && !device.allocatable && device.resource.is_none();
-        let former = device.former_owner.as_ref().is_some_and(|o| o.pod == "lingers");
+        let former = device.former_owner.as_ref().is_some_and(|o| o.pod == *lingers);
         withdrawn && former && gpu.holders.iter().any(|h| named(&h) && h.start == Some(i.start))
     };
     ensure(

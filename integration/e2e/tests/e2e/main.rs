@@ -51,6 +51,7 @@ mod rollout;
 mod sharing;
 mod sharing_admission;
 mod slow_webhook;
+mod strategies;
 mod taint;
 mod tenant_view;
 mod vgpu;

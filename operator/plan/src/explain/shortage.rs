@@ -13,6 +13,7 @@ use crate::{
     problem::Problem,
     search::{FleetDecision, at},
     snapshot::{Availability, Pool},
+    strategy,
 };
 
 pub(crate) fn problems(fleet: &Fleet<'_>, decision: &FleetDecision) -> Vec<Problem> {
@@ -97,6 +98,9 @@ fn not_offered(
         return Some(Problem::PoolProfileNotFound { pool: pool.clone(), profile: profile.clone() });
     };
     let id = fleet.profiles.find(profile)?;
+    if let Some(why) = strategy::refusal(rules, found) {
+        return Some(Problem::StrategyMismatch { profile: profile.clone(), pool: pool.clone(), why });
+    }
     if let Some(why) = plugin_shares::refusal(fleet.snapshot, rules, profile) {
         return Some(Problem::ShareNotServed { profile: profile.clone(), pool: pool.clone(), why });
     }

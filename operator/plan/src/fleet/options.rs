@@ -9,6 +9,7 @@ use crate::{
     board::{BoardGeometry, PARTS, Shape, ShareOffer},
     plugin_shares,
     snapshot::{Pool, Snapshot},
+    strategy,
 };
 
 /// What a profile is on one board.
@@ -38,6 +39,9 @@ impl<'a> BoardOptions<'a> {
         for name in &pool.profiles {
             let Some((id, profile)) = profiles.find(name).zip(snapshot.profiles.get(name)) else { continue };
             if !profile.products.is_empty() && !profile.products.contains(&board.product) {
+                continue;
+            }
+            if strategy::refusal(pool, profile).is_some() {
                 continue;
             }
             let (mig, shares, share, default) = match &profile.shape {

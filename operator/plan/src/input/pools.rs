@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gputenancy_crds::{Advertiser, FixedLayout, GpuPool, LayoutMode, Partitioner, SparePolicy};
+use gputenancy_crds::{Advertiser, FixedLayout, GpuPool, LayoutMode, Partitioner, SparePolicy, Strategy};
 
 use super::selector;
 use crate::{
@@ -23,17 +23,21 @@ pub(super) fn read(pool: &GpuPool, problems: &mut Vec<Problem>) -> Pool {
             Mode::Fixed(layout.fixed.iter().filter_map(|f| fixed(f).map_err(&mut unreadable).ok()).collect())
         }
     };
+    let single = pool.spec.strategy == Strategy::Single;
     let spare = match (layout.spare.policy, &layout.spare.profile) {
         (SparePolicy::Whole, _) => Spare::Whole,
         (SparePolicy::Fill, Some(profile)) => Spare::Fill(profile.as_str().into()),
         (SparePolicy::Keep | SparePolicy::Fill, _) => Spare::Keep,
     };
+    let only = pool.spec.profiles.first().filter(|_| single);
+    let spare = only.map_or(spare, |profile| Spare::Only(profile.as_str().into()));
     Pool {
         profiles: pool.spec.profiles.iter().map(|p| p.as_str().into()).collect(),
         mode,
         spare,
         read_only: pool.spec.partitioner == Partitioner::None,
         by_plugin: pool.spec.advertiser == Advertiser::NvidiaDevicePlugin,
+        single,
         shares: match (pool.spec.partitioner.is_agent(), pool.spec.advertiser) {
             (false, _) => SharesBy::Nothing,
             (true, Advertiser::Agent) => SharesBy::Agent,

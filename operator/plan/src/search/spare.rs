@@ -80,7 +80,7 @@ fn more_shares(builder: &CandidateBuilder<'_>, chosen: &Candidate, profile: Prof
 
 /// Whether the policy may change a GPU: it only adds devices, or no device is in use and every guarantee is met without it.
 fn is_allowed(decision: &FleetDecision, class: &GpuClass<'_>, (chosen, next): (&Candidate, &Candidate)) -> bool {
-    if matches!(class.pool_rules.spare, Spare::Fill(_)) && covers(next, chosen) {
+    if matches!(class.pool_rules.spare, Spare::Fill(_) | Spare::Only(_)) && covers(next, chosen) {
         return true;
     }
     let usable = decision.objective.usable(&decision.after);
@@ -106,12 +106,15 @@ fn next(builder: &CandidateBuilder<'_>, chosen: &Candidate) -> Option<Candidate>
             builder.wholes().next().or_else(present).filter(|_| mig || is_shared(builder.class, chosen))
         }
         // as many devices of the profile as fit beside those that exist
-        Spare::Fill(profile) => {
+        Spare::Fill(profile) | Spare::Only(profile) => {
             let profile = builder.fleet.profiles.find(profile)?;
             if builder.is_share(profile) || is_shared(builder.class, chosen) {
                 return more_shares(builder, chosen, profile);
             }
+            let replaces =
+                matches!(builder.class.pool_rules.spare, Spare::Only(_)) && builder.class.gpu.used.is_empty();
             let kept = match chosen.source {
+                _ if replaces => 0,
                 Source::Instances(packing) => packing,
                 Source::Present if mig => builder.present,
                 _ => 0,

@@ -1,6 +1,6 @@
 //! Plans in common situations.
 
-use gputenancy_crds::{Advertiser, ChangePhase, Device, Health, Holder, Mig, MigMode};
+use gputenancy_crds::{Advertiser, ChangePhase, Device, Health, Holder, InstanceSpec, Layout, Mig, MigMode, Strategy};
 use gputenancy_plan::{Plan, Problem, explain};
 use serde_json::json;
 
@@ -195,6 +195,56 @@ fn spare_gpus_follow_the_policy_of_their_pool() {
     let layouts = [fill.layout("n", 0), fill.layout("n", 1)].concat();
     assert_eq!((layouts.matches("3g").count(), layouts.matches("1g").count()), (3, 4), "{layouts}");
     assert_eq!(touched(&fill.plan()), 0);
+}
+
+/// A pool with `strategy: Single` and a profile of MIG instances as `nvidia.com/gpu`.
+fn single() -> Fleet {
+    let mut fleet = Fleet::default().mig("slice", "2g.20gb").mig("other", "1g.10gb").pool("p", &["slice"]);
+    fleet.profiles[0].spec.resource_name = Some("nvidia.com/gpu".to_owned());
+    fleet.pools[0].spec.strategy = Strategy::Single;
+    fleet
+}
+
+#[test]
+fn every_gpu_of_a_single_pool_has_as_many_instances_of_its_profile_as_fit() {
+    let slices = "2g.20gb@0 2g.20gb@2 2g.20gb@4";
+    let mut fleet = single().node("n", "p", &[a100(), a100(), a100()]).tenant("t", &[("slice", 1)]);
+    let foreign = ["1g.10gb", "3g.40gb"].iter().zip([0, 4]);
+    let foreign = foreign.map(|(profile, start)| InstanceSpec { start, profile: (*profile).into(), resource: None });
+    let foreign = Layout { mig: true, instances: foreign.collect(), ..Layout::default() };
+    carve(&mut fleet.nodes[0].gpus.status.as_mut().unwrap().gpus[1], &foreign);
+    let mut fleet = fleet.settle();
+    assert_eq!(
+        [0, 1, 2].map(|gpu| fleet.layout("n", gpu)),
+        [slices; 3],
+        "idle instances of other profiles are replaced"
+    );
+    assert!(fleet.start("t", "pod", "nvidia.com/gpu"));
+    let plan = fleet.plan();
+    assert_eq!((touched(&plan), problems(&plan)), (0, Vec::new()));
+}
+
+#[test]
+fn resource_of_whole_gpus_and_strategy_of_the_pool_must_agree() {
+    let mut mixed = single();
+    mixed.pools[0].spec.strategy = Strategy::Mixed;
+    let plan = mixed.node("n", "p", &[a100()]).tenant("t", &[("slice", 1)]).plan();
+    let text = problems(&plan).join(" | ");
+    assert!(
+        text.contains("pool p does not offer profile slice") && text.contains("write spec.strategy: Single"),
+        "{text}"
+    );
+    assert_eq!(touched(&plan), 0);
+
+    let mut named = single();
+    named.profiles[0].spec.resource_name = None;
+    let text = problems(&named.node("n", "p", &[a100()]).plan()).join(" | ");
+    assert!(text.contains("write spec.resourceName: nvidia.com/gpu"), "{text}");
+
+    let mut whole = Fleet::default().whole("gpu").pool("p", &["gpu"]);
+    whole.pools[0].spec.strategy = Strategy::Single;
+    let text = problems(&whole.node("n", "p", &[a100()]).plan()).join(" | ");
+    assert!(text.contains("list a profile with device.mig"), "{text}");
 }
 
 #[test]
