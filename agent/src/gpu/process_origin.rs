@@ -203,7 +203,9 @@ mod tests {
             fs::write(folder.join("stat"), format!("{tid} (train) {state} 1 {pid}")).unwrap();
             fs::write(folder.join("cgroup"), &cgroup).unwrap();
         };
-        [(7, 7, 'Z'), (7, 70, 'S'), (8, 8, 'Z'), (8, 80, 'X')].into_iter().for_each(|(p, t, s)| task(p, t, s));
+        for (pid, tid, state) in [(7, 7, 'Z'), (7, 70, 'S'), (8, 8, 'Z'), (8, 80, 'X')] {
+            task(pid, tid, state);
+        }
         assert_eq!([7, 8].map(|pid| origins.of(pid)), [Origin::Pod(None), Origin::Ended]);
     }
 

@@ -117,7 +117,7 @@ impl Node {
     }
 
     /// As kubelet and the plugin do it; true if a pod got a device.
-    fn allocate(&mut self, any: Option<&Index>) -> bool {
+    fn allocate(&mut self, any: Option<Index>) -> bool {
         let owners = self.kubelet_owners();
         let listed = self.journal.published().remove(R).unwrap_or_default();
         let free: Vec<DeviceId> = listed.into_keys().filter(|id| !owners.contains_key(id)).collect();
@@ -144,7 +144,7 @@ impl Node {
     }
 
     /// A pod that has a device.
-    fn pod(&self, index: &Index) -> Option<(DeviceId, u32)> {
+    fn pod(&self, index: Index) -> Option<(DeviceId, u32)> {
         let pods: Vec<_> = self.owners.iter().map(|(id, pid)| (id.clone(), *pid)).collect();
         (!pods.is_empty()).then(|| index.get(&pods).clone())
     }
@@ -155,16 +155,16 @@ impl Node {
 
     fn apply(&mut self, event: &Event) {
         match event {
-            Event::Allocate(any) => drop(self.allocate(any.as_ref())),
-            Event::Start(index) => self.running.extend(self.pod(index).map(|(id, pid)| (pid, id))),
+            Event::Allocate(any) => drop(self.allocate(*any)),
+            Event::Start(index) => self.running.extend(self.pod(*index).map(|(id, pid)| (pid, id))),
             Event::End(index) => {
-                if let Some((id, pid)) = self.pod(index) {
+                if let Some((id, pid)) = self.pod(*index) {
                     self.owners.remove(&id);
                     self.running.remove(&pid);
                 }
             }
             Event::Forget(index) => {
-                self.pod(index).and_then(|(id, _)| self.owners.remove(&id));
+                self.pod(*index).and_then(|(id, _)| self.owners.remove(&id));
             }
             Event::Kill(index) => {
                 let forgotten = self.forgotten();

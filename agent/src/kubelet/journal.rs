@@ -157,6 +157,7 @@ impl AllocationJournal {
                 allocated: allocated.contains(id),
                 occupied: occupied.contains(id),
                 withdrawn: device.is_none() || entries.withdrawn.contains(id),
+                foreign: false,
             }
         };
         ids.iter().map(candidate).collect()

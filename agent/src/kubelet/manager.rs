@@ -391,6 +391,7 @@ impl<'a> Manager<'a> {
             lookup: self.lookup.clone(),
             handover: self.channels.handover.clone(),
             mps: self.channels.mps.clone(),
+            requests: self.channels.requests.clone(),
             list: list.subscribe(),
             watchers: watchers.clone(),
             config: self.config.clone(),

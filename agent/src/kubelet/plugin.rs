@@ -14,6 +14,7 @@ use super::{
     device_list::{self, DeviceList},
     owner_lookup::OwnerLookup,
     preferred::{self, Candidate},
+    requests::PodRequests,
     watchers::ListWatchers,
 };
 use crate::{
@@ -40,6 +41,8 @@ pub struct Plugin {
     pub handover: HandoverCheck,
     /// Daemons of MPS shares.
     pub mps: Option<Mps>,
+    /// What the pods of this node request.
+    pub requests: watch::Receiver<Option<PodRequests>>,
     /// The published list.
     pub list: watch::Receiver<DeviceList>,
     /// Kubelet's open `ListAndWatch` calls.
@@ -145,7 +148,14 @@ impl Plugin {
         let allocated = self.lookup.allocated(available, owners.as_ref());
         let owners = owners.unwrap_or_default();
         let occupied = inventory.map(|inventory| self.handover.occupied(&devices, &inventory, &owners, &[]));
-        self.lookup.journal.candidates(available, &allocated, &occupied.unwrap_or_default().into_keys().collect())
+        let occupied = occupied.unwrap_or_default().into_keys().collect();
+        let mut candidates = self.lookup.journal.candidates(available, &allocated, &occupied);
+        if available.iter().filter_map(|id| devices.get(id)).any(|device| mps::share::mps_share(device).is_some()) {
+            let requests = self.requests.borrow();
+            let waiting = requests.as_ref().map(|r| r.waiting(&self.resource, owners.values())).unwrap_or_default();
+            preferred::mark_foreign(&mut candidates, &owners, &waiting);
+        }
+        candidates
     }
 
     /// Allocates devices that have no owner and that no process uses.

@@ -1,12 +1,13 @@
 //! Preferred allocation: devices on the GPUs with the most or the fewest devices in use, and on one NUMA node.
 
-use std::cmp::Reverse;
+use std::{cmp::Reverse, collections::BTreeSet};
 
 use gputenancy_crds::AllocationPolicy;
 
-use crate::device::DeviceId;
+use crate::device::{DeviceId, Owners};
 
 /// A device that kubelet can allocate.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// Its id.
@@ -25,6 +26,18 @@ pub struct Candidate {
     pub occupied: bool,
     /// It is being withdrawn.
     pub withdrawn: bool,
+    /// It is an MPS share of a GPU that serves other pods than those that wait: see [`mark_foreign`].
+    pub foreign: bool,
+}
+
+/// Marks devices of GPUs on which a container of a namespace has a device of which no pod is `waiting`. A GPU serves MPS clients of one
+/// tenant, and kubelet does not name the pod for which it asks; but the namespaces of the pods that wait are known.
+pub fn mark_foreign(candidates: &mut [Candidate], owners: &Owners, waiting: &BTreeSet<String>) {
+    let others = owners.iter().filter(|(_, owner)| !waiting.is_empty() && !waiting.contains(&owner.namespace));
+    let gpus: BTreeSet<&str> = others.map(|(id, _)| id.uuid()).collect();
+    for candidate in candidates {
+        candidate.foreign = gpus.contains(candidate.gpu.as_str());
+    }
 }
 
 /// Chooses `size` devices, including those in `must`; fewer if there are fewer.
@@ -50,12 +63,14 @@ fn rank<'a>(candidate: &'a Candidate, chosen: &[&Candidate], policy: AllocationP
         AllocationPolicy::Packed => Ok(Reverse(used)),
         AllocationPolicy::Distributed => Err(used),
     };
-    (candidate.allocated, candidate.occupied, candidate.withdrawn, other_node, used, &candidate.gpu, candidate.start)
+    let Candidate { allocated, occupied, withdrawn, foreign, ref gpu, start, .. } = *candidate;
+    (allocated, occupied, withdrawn, foreign, other_node, used, gpu, start)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::DeviceOwner;
 
     const PACKED: AllocationPolicy = AllocationPolicy::Packed;
 
@@ -69,6 +84,7 @@ mod tests {
             allocated: false,
             occupied: false,
             withdrawn: false,
+            foreign: false,
         }
     }
 
@@ -97,6 +113,21 @@ mod tests {
         let withdrawn = Candidate { withdrawn: true, ..slice("GPU-d", 0, 0) };
         let found = choose(&[withdrawn, slice("GPU-a", 0, 3)], &[], 1, AllocationPolicy::Distributed);
         assert_eq!(found, [slice("GPU-a", 0, 3).id], "a clean device first");
+    }
+
+    #[test]
+    fn mps_share_is_taken_from_a_gpu_without_pods_of_others() {
+        let owner = |namespace: &str| DeviceOwner { namespace: namespace.into(), ..DeviceOwner::default() };
+        let owners = Owners::from([(DeviceId::share("GPU-b", 0), owner("theirs"))]);
+        let chosen = |waiting: &[&str]| {
+            let mut free = [slice("GPU-a", 0, 0), slice("GPU-b", 1, 1)];
+            mark_foreign(&mut free, &owners, &waiting.iter().map(|w| (*w).to_owned()).collect());
+            choose(&free, &[], 1, PACKED)
+        };
+        assert_eq!(chosen(&["ours"]), [slice("GPU-a", 0, 0).id]);
+        for waiting in [&["theirs"][..], &["ours", "theirs"], &[]] {
+            assert_eq!(chosen(waiting), [slice("GPU-b", 1, 1).id], "{waiting:?}: the GPU in use");
+        }
     }
 
     #[test]

@@ -49,6 +49,14 @@ impl PodRequests {
         pods
     }
 
+    /// Namespaces of the pods that request this resource and to which kubelet has allocated no device.
+    pub fn waiting<'a>(&self, resource: &str, owners: impl IntoIterator<Item = &'a DeviceOwner>) -> BTreeSet<String> {
+        let owners: BTreeSet<PodName> =
+            owners.into_iter().map(|owner| (owner.namespace.clone(), owner.pod.clone())).collect();
+        let waiting = self.0.iter().filter(|(pod, r)| !owners.contains(*pod) && r.counts.contains_key(resource));
+        waiting.map(|((namespace, _), _)| namespace.clone()).collect()
+    }
+
     /// Records a pod; true if its requests changed. A pod that changes keeps the time at which it was first seen.
     pub fn apply(&mut self, pod: &Pod, now: Instant) -> bool {
         let counts = requests(pod);
@@ -146,5 +154,7 @@ mod tests {
         requests.apply(&with_device("later", "1"), late);
         assert_eq!(requests.in_flight([&owner]), flight(2, late));
         assert_eq!(requests.total(), [(R.to_owned(), 4)].into());
+        assert_eq!(requests.waiting(R, [&owner]), ["team-a".to_owned()].into());
+        assert!(requests.waiting("nvidia.com/gpu", [&owner]).is_empty());
     }
 }

@@ -174,7 +174,8 @@ fn firmware(root: &Path, version: &str) -> Vec<PathBuf> {
     let folder = Path::new(FIRMWARE).join(version);
     let entries = fs::read_dir(root.join(&folder)).into_iter().flatten().filter_map(Result::ok);
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    names.filter(|name| name.starts_with("gsp") && name.ends_with(".bin")).map(|name| folder.join(name)).collect()
+    let is_gsp = |name: &String| name.strip_suffix(".bin").is_some_and(|name| name.starts_with("gsp"));
+    names.filter(is_gsp).map(|name| folder.join(name)).collect()
 }
 
 /// The existing file that a path below the root leads to; links are resolved inside the root.
