@@ -70,9 +70,9 @@ pub struct GpuPoolSpec {
     #[serde(default)]
     pub advertiser: Advertiser,
     /// Names of MIG instances. Mixed: each under the resource of its profile. Single: the pool has one MIG profile, whose `resourceName` is
-    /// nvidia.com/gpu, and every GPU has as many instances of it as fit; pods that request nvidia.com/gpu run there unchanged.
-    #[serde(default)]
-    pub strategy: Strategy,
+    /// nvidia.com/gpu, and every GPU has as many instances of it as fit; pods that request nvidia.com/gpu run there unchanged. Default: Mixed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<Strategy>,
     /// Which GPU of a node a pod gets devices of. Default: Packed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocation: Option<AllocationPolicy>,

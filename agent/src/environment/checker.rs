@@ -19,6 +19,8 @@ use crate::{
     metrics::Metrics,
 };
 
+/// What an event names instead of variables that cannot be read: many would hide a forbidden one.
+const TOO_LARGE: &str = "more variables than can be checked (about 1 MiB)";
 /// Delay of the retry after a failed check.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -82,15 +84,18 @@ impl EnvironmentChecker {
         let Some(started) = self.runtime.container(&container.id).await? else { return Ok(()) };
         let manifest = container.manifest.clone();
         let mut allowed = AllowedEnvironment { gpu: container.gpu, manifest, ..AllowedEnvironment::default() };
-        if violations(&started.env, &allowed, &self.capabilities).is_empty() {
+        let variables = if started.too_large {
+            vec![TOO_LARGE]
+        } else if violations(&started.env, &allowed, &self.capabilities).is_empty() {
             return Ok(());
-        }
-        allowed.image = self.runtime.image(&started).await?;
-        allowed.other_plugin = !self.view.borrow().advertiser.is_agent();
-        if container.gpu {
-            allowed.devices = self.devices(container).await?;
-        }
-        let variables = violations(&started.env, &allowed, &self.capabilities);
+        } else {
+            allowed.image = self.runtime.image(&started).await?;
+            allowed.other_plugin = !self.view.borrow().advertiser.is_agent();
+            if container.gpu {
+                allowed.devices = self.devices(container).await?;
+            }
+            violations(&started.env, &allowed, &self.capabilities)
+        };
         if variables.is_empty() || !self.is_governed(container).await? {
             return Ok(());
         }

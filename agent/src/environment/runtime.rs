@@ -30,9 +30,8 @@ const SOCKETS: &[&str] = &[
 ];
 /// Limit for one call.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest answer, in bytes. It has a container's environment as JSON, in which a byte can take six; the kernel permits 6 MiB of
-/// arguments and variables (`fs/exec.c`, three quarters of `_STK_LIM`), and the runtime writes them twice.
-const MAX_ANSWER: usize = 128 << 20;
+/// Largest answer, in bytes: also containerd's own limit. It has a container's environment twice as JSON, in which a byte can take six.
+const MAX_ANSWER: usize = 16 << 20;
 /// Seconds between SIGTERM and SIGKILL.
 const GRACE: i64 = 2;
 
@@ -54,6 +53,8 @@ pub struct StartedContainer {
     pub env: Environment,
     /// It has not ended.
     pub running: bool,
+    /// Its variables are more than an answer can have: `env` is empty.
+    pub too_large: bool,
     /// Names of its image in the runtime, the id first.
     images: Vec<String>,
     /// Socket of its runtime.
@@ -133,12 +134,19 @@ async fn container(socket: &Path, id: &str) -> Result<Option<StartedContainer>, 
     let response = match client.container_status(request).await {
         Ok(response) => response.into_inner(),
         Err(status) if status.code() == Code::NotFound => return Ok(None),
+        // the first from the runtime, the second from this client
+        Err(status) if matches!(status.code(), Code::ResourceExhausted | Code::OutOfRange) => {
+            let socket = socket.to_owned();
+            let (env, images) = (Environment::new(), Vec::new());
+            return Ok(Some(StartedContainer { env, running: true, too_large: true, images, socket }));
+        }
         Err(status) => return Err(failed(socket, status.message())),
     };
     let status = response.status.unwrap_or_default();
     let info = response.info.get("info").map_or("", String::as_str);
     Ok(Some(StartedContainer {
         env: environment(info, OF_CONTAINER).map_err(|message| failed(socket, &message))?,
+        too_large: false,
         running: matches!(status.state(), ContainerState::ContainerCreated | ContainerState::ContainerRunning),
         images: [status.image_id, status.image_ref].into_iter().filter(|image| !image.is_empty()).collect(),
         socket: socket.to_owned(),

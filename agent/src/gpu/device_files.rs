@@ -8,7 +8,11 @@ use std::{
 
 use gputenancy_nvml::Process;
 
-use super::{cap_minors::CapMinors, inventory::Inventory, process_origin::command};
+use super::{
+    cap_minors::CapMinors,
+    inventory::Inventory,
+    process_origin::{command, living_task},
+};
 
 /// Processes other than this one that have one of these capability files open.
 pub fn holders_of(proc_root: &Path, minors: &[u32]) -> Vec<u32> {
@@ -57,7 +61,8 @@ fn open_files(proc_root: &Path) -> Vec<(u32, PathBuf)> {
     let pids = fs::read_dir(proc_root).into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).filter(|pid| *pid != own);
     let files = |pid: u32| {
-        let fds = fs::read_dir(proc_root.join(pid.to_string()).join("fd")).into_iter().flatten().flatten();
+        let process = proc_root.join(pid.to_string());
+        let fds = fs::read_dir(living_task(&process).unwrap_or(process).join("fd")).into_iter().flatten().flatten();
         fds.filter_map(move |fd| Some((pid, fs::read_link(fd.path()).ok()?)))
     };
     pids.flat_map(files).filter(|(_, file)| file.as_os_str().as_encoded_bytes().starts_with(b"/dev/nvidia")).collect()

@@ -287,7 +287,9 @@ impl Mps {
         if let Some(daemon) = daemons.remove(gpu) {
             daemon.control.stop(&daemon.servers).await;
         }
-        if let Err(error) = (self.host.set_exclusive)((gpu.to_owned(), false)).await {
+        // a GPU that was taken out has no mode
+        let present = (self.host.inventory)().is_none_or(|inventory| inventory.gpu(gpu).is_some());
+        if present && let Err(error) = (self.host.set_exclusive)((gpu.to_owned(), false)).await {
             tracing::warn!(gpu, error, "compute mode not restored");
             return;
         }

@@ -27,7 +27,7 @@ pub struct Tenancy {
 
 /// Most bytes of a folder's name: the path of the socket `control_privileged` in it, which is below `/run/gputenancy/mps/GPU-<36>/`, must
 /// fit in the 107 bytes that a path of a Unix socket has.
-const FOLDER: usize = 20;
+const FOLDER: usize = 22;
 
 /// Folder of the daemon with this key: the key, or what identifies a longer one.
 pub fn folder(key: &str) -> String {

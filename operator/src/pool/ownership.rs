@@ -46,14 +46,14 @@ impl Ownership {
             (name, owners)
         });
         let assigned = assigned.collect();
-        let allocations = fleet.gpu_nodes.keys().map(|name| {
+        let allocations = fleet.gpu_nodes.iter().map(|(name, node)| {
             let name = NodeName::from(name.as_str());
-            let one = match members.get(&name).map(Vec::as_slice) {
-                Some([pool]) => fleet.pools.iter().find(|p| p.name_any() == pool.as_str()),
-                _ => None,
+            let policy = match members.get(&name).map(Vec::as_slice) {
+                Some([pool]) => fleet.pools.iter().find(|p| p.name_any() == pool.as_str()).map(|p| p.spec.allocation),
+                // until an overlap of pools is settled everything stays as it is
+                _ => Some(Some(node.spec.allocation)),
             };
-            let policy = one.and_then(|pool| pool.spec.allocation).unwrap_or_default();
-            (name, policy)
+            (name, policy.flatten().unwrap_or_default())
         });
         let allocations = allocations.filter(|(_, policy)| !policy.is_packed()).collect();
         conflicting.retain(|node, _| members.contains_key(node));

@@ -35,9 +35,10 @@ impl HookProgram {
     pub fn find(config: &Config) -> Option<Self> {
         let (path, local) =
             PROGRAMS.iter().map(|p| (p.into(), config.mounted(Path::new(p)))).find(|(_, local)| local.exists())?;
-        // the agent cannot run a program of the host, but the name of each command is in it
-        let program = fs::read(local).unwrap_or_default();
-        let known = |command: &&str| memmem::find(&program, command.as_bytes()).is_some();
+        // The agent cannot run a program of the host, but the name of each command is in it. NVIDIA's toolkit container before 1.20.1
+        // installs a script of this name, which runs the program beside it with the ending `.real`.
+        let programs = [local.with_extension("real"), local].map(|file| fs::read(file).unwrap_or_default());
+        let known = |command: &&str| programs.iter().any(|p| memmem::find(p, command.as_bytes()).is_some());
         Some(Self { path, newer: [COMPAT, NO_NODES].into_iter().filter(known).collect() })
     }
 
@@ -54,5 +55,27 @@ impl HookProgram {
         let ldcache = hook(LDCACHE, vec!["--folder".to_owned(), libraries.display().to_string()]);
         let no_nodes = newer(NO_NODES).then(|| hook(NO_NODES, Vec::new()));
         compat.into_iter().chain([ldcache]).chain(no_nodes).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_found_in_the_program_that_a_script_runs() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("usr/local/nvidia/toolkit");
+        fs::create_dir_all(&folder).unwrap();
+        let config = Config { host_root: root.path().to_owned(), ..Config::default() };
+        assert_eq!(HookProgram::find(&config), None);
+        fs::write(folder.join("nvidia-cdi-hook"), "#! /bin/sh\nexec nvidia-cdi-hook.real \"$@\"\n").unwrap();
+        let commands = || {
+            let hooks = HookProgram::find(&config).unwrap().hooks(Path::new("/lib"), Some("580.1"));
+            hooks.iter().map(|hook| hook["args"][1].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(commands(), [LDCACHE]);
+        fs::write(folder.join("nvidia-cdi-hook.real"), format!("\0{NO_NODES}\0{LDCACHE}\0{COMPAT}\0")).unwrap();
+        assert_eq!(commands(), [COMPAT, LDCACHE, NO_NODES]);
     }
 }

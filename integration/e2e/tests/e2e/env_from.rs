@@ -77,13 +77,20 @@ async fn stopped(world: &World) -> Result<()> {
             ["A", "B", "C"].iter().map(|key| (format!("{map}_{key}"), "<".repeat(120_000).into())).collect();
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": map, "namespace": "t"}, "data": data})
     };
-    let mut padded = idle("t", "padded", "devices");
-    let sources = ["pad0", "pad1", "devices"].map(|map| json!({"configMapRef": {"name": map}}));
-    padded["spec"]["containers"][0]["envFrom"] = json!(sources);
-    world.set(&[pad("pad0"), pad("pad1"), padded]).await?;
+    let with = |pod: &str, maps: &[&str]| {
+        let mut padded = idle("t", pod, "devices");
+        let sources: Vec<Value> = maps.iter().map(|map| json!({"configMapRef": {"name": map}})).collect();
+        padded["spec"]["containers"][0]["envFrom"] = json!(sources);
+        padded
+    };
+    world.set(&[pad("pad0"), pad("pad1"), with("padded", &["pad0", "pad1", "devices"])]).await?;
+    // more than the runtime sends
+    let all = ["pad0", "pad1", "pad2", "pad3", "devices"];
+    world.set(&[pad("pad2"), pad("pad3"), with("hidden", &all)]).await?;
     for (pod, words) in [
         ("reaches", "container c was started with NVIDIA_VISIBLE_DEVICES by envFrom (ConfigMap devices)"),
         ("padded", "container c was started with NVIDIA_VISIBLE_DEVICES by envFrom"),
+        ("hidden", "container c was started with more variables than can be checked"),
         ("preloads", "container work was started with LD_PRELOAD by envFrom (Secret keys)"),
     ] {
         event_of(world, pod, words).await?;
@@ -107,7 +114,7 @@ async fn stopped(world: &World) -> Result<()> {
     let run_on = before.iter().all(|(pod, identity)| after.get(pod) == Some(identity));
     ensure(run_on, format!("other containers: before {before:?}, after {after:?}"))?;
     let events = pod_events(world, "t", REASON).await?;
-    let bad = ["reaches:", "preloads:", "padded:"];
+    let bad = ["reaches:", "preloads:", "padded:", "hidden:"];
     let about_others = events.iter().any(|e| !bad.iter().any(|pod| e.starts_with(pod)));
     ensure(!about_others, format!("events about other pods: {events:?}"))?;
     ensure(pod_events(world, "default", REASON).await?.is_empty(), "an event about a pod of no tenant")?;

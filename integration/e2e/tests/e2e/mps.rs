@@ -100,18 +100,22 @@ async fn unequal_shares_run_under_their_limits_and_a_killed_daemon_recovers() {
             let limits = (found["PINNED_DEVICE_MEM_LIMIT"].as_str(), found["ACTIVE_THREAD_PERCENTAGE"].as_str());
             ensure(limits == (memory, threads), format!("{pod}: {found:?}"))?;
             scenario::visible_gpus(&world, TEAM, pod).await?;
+            let mounts = world.kubectl(&["exec", "-n", TEAM, pod, "--", "cat", "/proc/1/mountinfo"]).await?;
+            let mut pipes = mounts.lines().filter(|line| line.contains(" /run/gputenancy/mps/pipe "));
+            let read_only = pipes.next().is_some_and(|line| line.contains(" /run/gputenancy/mps/pipe ro,"));
+            ensure(read_only, format!("{pod} can write among the daemon's sockets: {mounts}"))?;
         }
         mps_becomes(&world, "True").await?;
 
         world.set(&[workload(OTHER, "second", SMALL, 1)]).await?;
         let refused = start_failure(&world, OTHER).await?;
-        let parts = [format!("namespace {TEAM}"), format!("namespace {OTHER}"), "GPU GPU-".into()];
-        ensure(parts.iter().all(|part| refused.contains(part)), &refused)?;
+        let named = refused.contains(&format!("namespace {OTHER}")) && refused.contains("GPU GPU-");
+        ensure(named && !refused.contains(TEAM), format!("names the GPU, and not the other tenant: {refused}"))?;
         ensure(running(&world.client, OTHER).await?.is_empty(), "the second tenant's container must not run")?;
         world.kubectl(&["scale", "deployment", "-n", OTHER, "second", "--replicas=0"]).await?;
 
         // the control program's process id is in the folder of its pipes
-        let kill = "kill -9 $(cat /run/gputenancy/mps/GPU-*/tenant-*/pipe/nvidia-cuda-mps-control.pid)";
+        let kill = "kill -9 $(cat /run/gputenancy/mps/GPU-*/tenant-mps-a/pipe/nvidia-cuda-mps-control.pid)";
         world.on_node(NODE, &["sh", "-c", kill]).await?;
         let message = mps_becomes(&world, "False").await?;
         ensure(pods.keys().all(|pod| message.contains(&format!("{TEAM}/{pod}"))), &message)?;

@@ -54,7 +54,7 @@ fn in_the_way<'a>(
 /// The start with the fewest devices in use in the way, and how many these are. To evict devices of the same profile would not help.
 fn easiest(fleet: &Fleet<'_>, gpu: &Gpu, options: &BoardOptions<'_>, profile: ProfileId) -> Option<(usize, i32)> {
     let mig = options.board.profiles.get(options.offer(profile)?.mig?)?;
-    let same = |used: &InUse| fleet.profiles.by_resource(&used.resource) == Some(profile);
+    let same = |used: &InUse| fleet.profiles.of_device(&used.resource, used.profile.as_deref()) == Some(profile);
     let starts = mig.starts.iter().filter(|start| !in_the_way(gpu, options, **start, mig.size).any(same));
     starts.map(|start| (in_the_way(gpu, options, *start, mig.size).count(), *start)).min()
 }

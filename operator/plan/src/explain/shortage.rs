@@ -68,6 +68,13 @@ fn why(
     if pools.is_empty() {
         return format!("no pool offers it: add {profile} to spec.profiles of a GpuPool");
     }
+    let refused = pools.iter().find_map(|name| {
+        let (pool, found) = (fleet.snapshot.pools.get(name)?, fleet.snapshot.profiles.get(profile)?);
+        Some(format!("pool {name} does not offer it: {}", strategy::refusal(pool, found)?))
+    });
+    if let Some(refused) = refused.filter(|_| pools.len() == 1) {
+        return refused;
+    }
     let names = pools.iter().map(PoolName::as_str).collect::<Vec<_>>().join(", ");
     let unavailable = fleet.gpus.iter().filter(|g| matches!(g.gpu.availability, Availability::Unavailable(_)));
     let away = match unavailable.filter(|g| pools.contains(g.pool)).count() {
@@ -104,7 +111,9 @@ fn not_offered(
     if let Some(why) = plugin_shares::refusal(fleet.snapshot, rules, profile) {
         return Some(Problem::ShareNotServed { profile: profile.clone(), pool: pool.clone(), why });
     }
-    if here.is_empty() || here.iter().any(|(_, o)| o.offer(id).is_some()) {
+    let mut lacking = here.iter().filter(|(_, o)| o.offer(id).is_none()).peekable();
+    // where all devices are alike, no board may lack the profile
+    if lacking.peek().is_none() || !rules.single && lacking.count() < here.len() {
         return None;
     }
     let list = |names: BTreeSet<&str>| names.into_iter().collect::<Vec<_>>().join(", ");

@@ -130,7 +130,7 @@ impl<'a> DemandLedger<'a> {
             return None;
         }
         let owner = used.pod.as_ref().and_then(|pod| self.owners.get(&*pod.namespace).copied());
-        Some((owner, profiles.by_resource(&used.resource)?))
+        Some((owner, profiles.of_device(&used.resource, used.profile.as_deref())?))
     }
 
     /// Counts devices in use against the guarantees.

@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_crds::{InstanceSpec, Layout, names};
 
-use super::{options::BoardOptions, profiles::ProfileIndex};
+use super::{
+    options::BoardOptions,
+    profiles::{ProfileId, ProfileIndex},
+};
 use crate::snapshot::{Gpu, InUse};
 
 /// Weight of a pod without priority; the value of a priority class adds to it, a negative one takes a little.
@@ -32,7 +35,8 @@ pub(crate) fn add_one(devices: &mut Devices, slot: usize) {
 /// The layout that a GPU has now. One that is not listed counts as a whole device where the pool offers whole devices.
 pub(super) fn base(gpu: &Gpu, options: &BoardOptions<'_>, profiles: &ProfileIndex<'_>) -> Option<Arc<Layout>> {
     gpu.base.clone().or_else(|| {
-        let used = gpu.used.iter().find(|u| u.start == 0).and_then(|u| profiles.by_resource(&u.resource));
+        let used =
+            gpu.used.iter().find(|u| u.start == 0).and_then(|u| profiles.of_device(&u.resource, u.profile.as_deref()));
         let wholes = || options.wholes().map(|(_, offer)| offer);
         let offer = wholes().find(|o| used == Some(o.profile)).or_else(|| wholes().next())?;
         Some(Arc::new(whole(offer.resource.clone())))
@@ -53,7 +57,7 @@ pub(crate) fn supplied(
 ) -> (Devices, i64) {
     let mut supply = BTreeMap::new();
     let mut more = |slot: usize| *supply.entry(slot).or_insert(0) += 1;
-    layout.iter().flat_map(|l| l.resources()).filter_map(|r| profiles.by_resource(&r)).for_each(&mut more);
+    layout.iter().flat_map(|l| of_layout(l, profiles)).for_each(&mut more);
     let mut evict = 0;
     for (used, kept) in gpu.used.iter().zip(kept) {
         if !stays(layout, used) {
@@ -63,6 +67,15 @@ pub(crate) fn supplied(
         }
     }
     (supply.into_iter().collect(), evict)
+}
+
+/// The profiles of a layout's devices, one for each device.
+fn of_layout(layout: &Layout, profiles: &ProfileIndex<'_>) -> Vec<ProfileId> {
+    if layout.mig {
+        let of = |i: &InstanceSpec| profiles.of_device(&i.resource_name(), Some(&i.profile));
+        return layout.instances.iter().filter_map(of).collect();
+    }
+    layout.resources().iter().filter_map(|resource| profiles.of_device(resource, None)).collect()
 }
 
 /// Weight of a device in use when it is removed. Evictions of a change in progress are decided already.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::{
+    board::Shape,
     names::ProfileName,
     snapshot::{Profile, Snapshot},
 };
@@ -35,8 +36,15 @@ impl<'a> ProfileIndex<'a> {
         self.profiles.get(id).map(|(name, _)| (*name).clone()).unwrap_or_default()
     }
 
-    /// The profile with this resource.
-    pub fn by_resource(&self, resource: &str) -> Option<ProfileId> {
-        self.by_resource.get(resource).copied()
+    /// The profile that a device belongs to: the one with its resource, if the device has the profile's shape. `mig`: NVIDIA's name of a MIG
+    /// instance. Instances of a former size, and whole GPUs where `nvidia.com/gpu` is that of a slice, belong to none.
+    pub fn of_device(&self, resource: &str, mig: Option<&str>) -> Option<ProfileId> {
+        let id = self.by_resource.get(resource).copied()?;
+        let fits = match &self.profiles.get(id)?.1.shape {
+            Shape::Named(name) => mig == Some(name.as_str()),
+            Shape::AtLeast { .. } => mig.is_some(),
+            Shape::Whole | Shape::Share(_) => mig.is_none(),
+        };
+        fits.then_some(id)
     }
 }

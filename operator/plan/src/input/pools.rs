@@ -23,7 +23,7 @@ pub(super) fn read(pool: &GpuPool, problems: &mut Vec<Problem>) -> Pool {
             Mode::Fixed(layout.fixed.iter().filter_map(|f| fixed(f).map_err(&mut unreadable).ok()).collect())
         }
     };
-    let single = pool.spec.strategy == Strategy::Single;
+    let single = pool.spec.strategy == Some(Strategy::Single);
     let spare = match (layout.spare.policy, &layout.spare.profile) {
         (SparePolicy::Whole, _) => Spare::Whole,
         (SparePolicy::Fill, Some(profile)) => Spare::Fill(profile.as_str().into()),

@@ -37,8 +37,9 @@ impl LayoutTable {
     ) -> Self {
         let board = options.board;
         let profile = |i: &Item| {
-            let default = board.profiles.get(i.mig).map(|p| names::mig_resource(&p.name));
-            profiles.by_resource(&i.resource.clone().or(default)?)
+            let mig = &board.profiles.get(i.mig)?.name;
+            let resource = i.resource.clone().unwrap_or_else(|| names::mig_resource(mig));
+            profiles.of_device(&resource, Some(mig))
         };
         let profiles: Vec<Option<ProfileId>> = items.iter().map(profile).collect();
         let has_mig = board.memory_slices > 0 && options.offers.iter().any(|o| o.mig.is_some());

@@ -201,7 +201,7 @@ fn spare_gpus_follow_the_policy_of_their_pool() {
 fn single() -> Fleet {
     let mut fleet = Fleet::default().mig("slice", "2g.20gb").mig("other", "1g.10gb").pool("p", &["slice"]);
     fleet.profiles[0].spec.resource_name = Some("nvidia.com/gpu".to_owned());
-    fleet.pools[0].spec.strategy = Strategy::Single;
+    fleet.pools[0].spec.strategy = Some(Strategy::Single);
     fleet
 }
 
@@ -225,9 +225,46 @@ fn every_gpu_of_a_single_pool_has_as_many_instances_of_its_profile_as_fit() {
 }
 
 #[test]
+fn slices_of_a_former_size_and_whole_gpus_are_no_devices_of_a_single_pool() {
+    let gpus = [a100(), a100()];
+    let mut fleet = single().node("n", "p", &gpus).tenant("t", &[("slice", 2)]).settle();
+    fleet.profiles[0].spec.device.mig = Some(Mig { profile: Some("3g.40gb".into()), ..Mig::default() });
+    let fleet = fleet.settle();
+    assert_eq!(
+        [0, 1].map(|gpu| fleet.layout("n", gpu)),
+        ["3g.40gb@0 3g.40gb@4"; 2],
+        "a larger size replaces the smaller"
+    );
+
+    let mut fleet =
+        Fleet::default().whole("gpu").pool("p", &["gpu"]).node("n", "p", &gpus).tenant("t", &[("gpu", 2)]).settle();
+    assert_eq!([0, 1].map(|gpu| fleet.layout("n", gpu)), ["whole"; 2]);
+    fleet.profiles = single().profiles;
+    fleet.pools = single().pools;
+    let mut fleet = fleet.tenant("t", &[("slice", 2)]).settle();
+    assert_eq!(fleet.layout("n", 0).matches("2g.20gb").count(), 3);
+
+    // and back: slices do not count as whole GPUs
+    fleet.profiles = Fleet::default().whole("gpu").profiles;
+    fleet.pools = Fleet::default().pool("p", &["gpu"]).pools;
+    let fleet = fleet.tenant("t", &[("gpu", 2)]).settle();
+    assert_eq!([0, 1].map(|gpu| fleet.layout("n", gpu)), ["whole"; 2]);
+}
+
+#[test]
+fn every_board_of_a_single_pool_must_have_its_profile() {
+    let plan = single().node("n", "p", &[a100()]).node("m", "p", &[t4()]).plan();
+    let text = problems(&plan).join(" | ");
+    assert!(text.contains("pool p lists profile slice, but none of its boards"), "{text}");
+    let mut mixed = Fleet::default().mig("slice", "2g.20gb").pool("p", &["slice"]).node("n", "p", &[a100()]);
+    mixed = mixed.node("m", "p", &[t4()]);
+    assert_eq!(problems(&mixed.plan()), Vec::<String>::new(), "one board is enough elsewhere");
+}
+
+#[test]
 fn resource_of_whole_gpus_and_strategy_of_the_pool_must_agree() {
     let mut mixed = single();
-    mixed.pools[0].spec.strategy = Strategy::Mixed;
+    mixed.pools[0].spec.strategy = Some(Strategy::Mixed);
     let plan = mixed.node("n", "p", &[a100()]).tenant("t", &[("slice", 1)]).plan();
     let text = problems(&plan).join(" | ");
     assert!(
@@ -242,7 +279,7 @@ fn resource_of_whole_gpus_and_strategy_of_the_pool_must_agree() {
     assert!(text.contains("write spec.resourceName: nvidia.com/gpu"), "{text}");
 
     let mut whole = Fleet::default().whole("gpu").pool("p", &["gpu"]);
-    whole.pools[0].spec.strategy = Strategy::Single;
+    whole.pools[0].spec.strategy = Some(Strategy::Single);
     let text = problems(&whole.node("n", "p", &[a100()]).plan()).join(" | ");
     assert!(text.contains("list a profile with device.mig"), "{text}");
 }
