@@ -154,16 +154,11 @@ fn pool() -> Value {
     json!({"nodeSelector": {"matchLabels": {"gpu": "a100"}}, "profiles": ["mig-1g", "gpu"]})
 }
 
-fn pools() -> Vec<Case> {
+/// How the devices of a pool are named and chosen.
+fn strategies() -> Vec<Case> {
     let case = |name, more, refusal| ("gpupools", name, merged(pool(), more), refusal);
-    let fixed = |profile: &str| json!([{"gpus": "0-3,5", "profiles": [{"name": profile, "count": 7}]}]);
-    let mode = Some("spec.layout: mode Fixed needs the list fixed, and only it");
-    let spare = Some("spec.layout.spare: policy Fill needs profile, and only it");
-    let verify = |canary: Value| json!({"verify": {"canary": canary}});
     let single = |more: Value| merged(json!({"strategy": "Single", "profiles": ["mig-1g"]}), more);
-    let at_once = Some("spec.disruption.maxUnavailable: write a number of GPUs of at least 1");
     vec![
-        case("defaults", json!({}), None),
         case("strategy-single", single(json!({})), None),
         case(
             "single-of-two-profiles",
@@ -186,6 +181,18 @@ fn pools() -> Vec<Case> {
             json!({"allocation": "Distributed", "advertiser": "NvidiaDevicePlugin"}),
             Some("spec.allocation: NVIDIA's device plugin chooses devices by its own rules"),
         ),
+    ]
+}
+
+fn pools() -> Vec<Case> {
+    let case = |name, more, refusal| ("gpupools", name, merged(pool(), more), refusal);
+    let fixed = |profile: &str| json!([{"gpus": "0-3,5", "profiles": [{"name": profile, "count": 7}]}]);
+    let mode = Some("spec.layout: mode Fixed needs the list fixed, and only it");
+    let spare = Some("spec.layout.spare: policy Fill needs profile, and only it");
+    let verify = |canary: Value| json!({"verify": {"canary": canary}});
+    let at_once = Some("spec.disruption.maxUnavailable: write a number of GPUs of at least 1");
+    vec![
+        case("defaults", json!({}), None),
         case("tainted", json!({"taint": {"key": "nvidia.com/gpu"}}), None),
         case(
             "taint-prefer-no-schedule",
@@ -439,7 +446,7 @@ async fn crds_accept_valid_and_reject_invalid_objects() {
     let world = World::enter().await.unwrap();
     let kinds =
         [("gpuprofiles", "GpuProfile"), ("gpupools", "GpuPool"), ("gputenants", "GpuTenant"), ("gpunodes", "GpuNode")];
-    let cases: Vec<Case> = [profiles(), pools(), tenants(), nodes()].concat();
+    let cases: Vec<Case> = [profiles(), pools(), strategies(), tenants(), nodes()].concat();
     assert!(cases.len() >= 40, "{} cases", cases.len());
     let mut wrong = vec![];
     for (plural, name, spec, expected) in &cases {
