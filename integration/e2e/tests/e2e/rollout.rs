@@ -83,8 +83,12 @@ async fn staged(world: &World) -> Result<()> {
     }
     world.set(&[both(4)]).await?;
     rolled_out(world, "False", "RolloutStopped", &["spec.layout.fixed", CALL, "no other node begins"]).await?;
-    let stopped = pod_events(world, "default", "RolloutStopped").await?;
-    ensure(!stopped.is_empty(), "no event about the stop")?;
+    // written after the condition
+    eventually("an event about the stop", PATIENCE, || async {
+        let stopped = pod_events(world, "default", "RolloutStopped").await?;
+        Ok(if stopped.is_empty() { Err("none".to_owned()) } else { Ok(()) })
+    })
+    .await?;
     let tried = changed_nodes(world).await?;
     ensure(tried.len() == 1, format!("changes began on {tried:?}"))?;
     ensure(slices(world).await? == [3, 3], "the old layout is back, and the other node has kept it")?;
