@@ -9,6 +9,7 @@ mod load;
 mod many;
 mod onboarding;
 mod peer;
+mod plugin;
 mod quiet;
 mod rest;
 mod writes;
@@ -53,6 +54,9 @@ async fn run() -> Result<()> {
     }
     if wanted("fleet") {
         fleet::measure(&world, count.unwrap_or(1000)).await?;
+    }
+    if wanted("plugin") {
+        plugin::measure(&world).await?;
     }
     // last, because it uninstalls the product
     if wanted("peer") {

@@ -1,0 +1,216 @@
+//! The agent's device plugin beside NVIDIA's, on the same node with the same devices: `Allocate`, memory, and CPU at rest.
+
+use std::{
+    path::Path,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use e2e::{
+    Error, Result, World,
+    fixtures::{merged, mig_profile, pool, tenant},
+    objects::allocatable,
+    product,
+    scenario::{pool_ready, tenant_ready},
+    wait::{PATIENCE, eventually},
+};
+use gputenancy_agent::grpc::{
+    proto::plugin::{
+        AllocateRequest, ContainerAllocateRequest, Empty, ListAndWatchResponse,
+        device_plugin_client::DevicePluginClient,
+    },
+    uds::endpoint,
+};
+use serde_json::{Value, json};
+
+use super::many::quantile;
+
+const NODE: &str = "gpu-1";
+const GPUS: i32 = 8;
+const SLICES: i32 = 7;
+const REPLICAS: i32 = 10;
+const SLICE: &str = "nvidia.com/mig-1g.10gb";
+const SHARED: &str = "nvidia.com/gpu.shared";
+/// Time at rest over which CPU is counted.
+const REST: Duration = Duration::from_secs(30);
+/// `USER_HZ`, the unit of `/proc/PID/stat`: 100 on Linux.
+const TICKS_PER_SECOND: f64 = 100.0;
+/// Limit for one call.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// One plugin with one kind of device.
+struct Figures {
+    devices: usize,
+    p50: Duration,
+    p99: Duration,
+    rss_mib: f64,
+    cpu_percent: f64,
+}
+
+/// Prints the figures of both plugins, for MIG instances and for time-slices, and the ratios.
+pub async fn measure(world: &World) -> Result<()> {
+    let gpus = format!("simulator.gpus={GPUS}");
+    world.reinstall(&["simulator.uninstallOnExit=true"]).await?;
+    world.reinstall(&["simulator.uninstallOnExit=true", &gpus]).await?;
+    world.nvsim(NODE, &["latency", "real"]).await?;
+    let slices = ("mig-1g", mig_profile("mig-1g", "1g.10gb"), SLICE, GPUS * SLICES);
+    let shares = ("turns", turns(), SHARED, GPUS * REPLICAS);
+    for (name, profile, resource, count) in [slices, shares] {
+        world.set(&[profile, supply(name, "Agent"), demand(name, count)]).await?;
+        tenant_ready(world, "team").await?;
+        pool_ready(world, "p").await?;
+        let ours = of_plugin(world, resource, "gputenancy-agent").await?;
+        world.set(&[supply(name, "NvidiaDevicePlugin")]).await?;
+        let theirs = theirs(world, resource).await;
+        world.set(&[supply(name, "Agent")]).await?;
+        report(resource, &ours, &theirs?);
+    }
+    Ok(())
+}
+
+fn turns() -> Value {
+    json!({
+        "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuProfile", "metadata": {"name": "turns"},
+        "spec": {
+            "device": {"timeSlice": {"replicas": REPLICAS}},
+            "sharing": {"maxReplicas": REPLICAS, "reason": "a measurement"},
+            "support": {"expected": "neighbours", "incident": "a pod does not start although a share is free"},
+        },
+    })
+}
+
+fn supply(profile: &str, advertiser: &str) -> Value {
+    let mut supply = pool("p", NODE, &[profile]);
+    let spec = supply["spec"].take();
+    supply["spec"] = merged(spec, json!({"advertiser": advertiser, "disruption": {"maxUnavailable": GPUS}}));
+    supply
+}
+
+fn demand(profile: &str, count: i32) -> Value {
+    let mut team = tenant("team", &[(profile, count)]);
+    let spec = team["spec"].take();
+    team["spec"] = merged(spec, json!({"trust": "Internal", "sharing": {"acknowledgedBy": "platform@example.com"}}));
+    team
+}
+
+/// NVIDIA's plugin, which runs as a process of the node until it is measured.
+async fn theirs(world: &World, resource: &str) -> Result<Figures> {
+    let path = |of: &str| product::root().join(of).display().to_string();
+    let driver = "/run/nvidia/driver";
+    let sharing = format!(
+        "version: v1\nflags:\n  migStrategy: mixed\nsharing:\n  timeSlicing:\n    renameByDefault: true\n    resources:\n    - name: nvidia.com/gpu\n      replicas: {REPLICAS}\n"
+    );
+    let plain = "version: v1\nflags:\n  migStrategy: mixed\n".to_owned();
+    let config = if resource == SHARED { sharing } else { plain };
+    // it ends by itself, should this program end first
+    let script = format!(
+        "set -e; mkdir -p /run/device-plugin/mnt; printf '%s' \"$0\" > /run/device-plugin/config.yaml; \
+         {nvsim} --state {driver}/run/nvsim materialize --root /run/device-plugin --driver-root {driver}; \
+         exec timeout 300 {with} /run/device-plugin {plugin} --config-file=/run/device-plugin/config.yaml \
+         --device-discovery-strategy=nvml --device-list-strategy=envvar --driver-root-ctr-path={driver} \
+         --nvidia-driver-root={driver} --nvidia-dev-root=/ --nvidia-cdi-hook-path={hook}",
+        nvsim = path("target/debug/nvsim"),
+        with = path("integration/nvml-sim/tests/with-driver"),
+        plugin = path("target/toolset/bin/nvidia-device-plugin"),
+        hook = path("target/toolset/bin/nvidia-cdi-hook"),
+    );
+    let mut command = world.lab.node(NODE)?.command(&["sh", "-c", &script, &config]).await?;
+    let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true).spawn();
+    let mut running = spawned.map_err(|source| Error::Io { what: "starting NVIDIA's plugin".into(), source })?;
+    let figures = of_plugin(world, resource, "nvidia-device-p").await;
+    // its own process, and not only the one that entered the node
+    world
+        .on_node(NODE, &["sh", "-c", "kill $(cat /proc/[0-9]*/stat | awk '$2 == \"(nvidia-device-p)\" {print $1}')"])
+        .await?;
+    let _ = running.wait().await;
+    figures
+}
+
+/// Measures the plugin with this process name that serves the resource on the node.
+async fn of_plugin(world: &World, resource: &str, process: &str) -> Result<Figures> {
+    let folder = world.lab.node(NODE)?.kubelet_file("device-plugins");
+    let (socket, ids) = eventually(&format!("{process} serves {resource}"), PATIENCE, || async {
+        if allocatable(&world.client, NODE, resource).await? == 0 {
+            return Ok(Err("nothing is allocatable".to_owned()));
+        }
+        let slug = resource.rsplit('/').next().unwrap_or_default().to_owned();
+        let names = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        let own = |name: &str| name.starts_with("gputenancy-") == process.starts_with("gputenancy-");
+        for entry in names {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            // kubelet's own socket is no plugin
+            if entry.path().extension().is_none_or(|end| end != "sock") || name == "kubelet.sock" || !own(&name) {
+                continue;
+            }
+            let ids = devices(&entry.path()).await.unwrap_or_default();
+            if !ids.is_empty() && (name.contains(&slug) || !name.starts_with("gputenancy-")) {
+                return Ok(Ok((entry.path(), ids)));
+            }
+        }
+        Ok(Err(format!("no socket of {process} lists devices")))
+    })
+    .await?;
+    let mut client = connect(&socket).await?;
+    let mut took = Vec::with_capacity(ids.len());
+    for id in &ids {
+        let container_requests = vec![ContainerAllocateRequest { devices_ids: vec![id.clone()] }];
+        let start = Instant::now();
+        let answer = client.allocate(AllocateRequest { container_requests }).await;
+        took.push(start.elapsed());
+        answer.map_err(|status| Error::Wrong(format!("{process}, {id}: {}", status.message())))?;
+    }
+    took.sort();
+    // allocations that kubelet does not report are forgotten
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let (_, before) = usage(world, process).await?;
+    tokio::time::sleep(REST).await;
+    let (rss_mib, after) = usage(world, process).await?;
+    let cpu_percent = (after - before) / TICKS_PER_SECOND / REST.as_secs_f64() * 100.0;
+    Ok(Figures { devices: ids.len(), p50: quantile(&took, 0.5), p99: quantile(&took, 0.99), rss_mib, cpu_percent })
+}
+
+async fn connect(socket: &Path) -> Result<DevicePluginClient<tonic::transport::Channel>> {
+    let channel = endpoint(socket, TIMEOUT).connect().await;
+    channel.map(DevicePluginClient::new).map_err(|e| Error::Wrong(format!("{}: {e}", socket.display())))
+}
+
+/// Ids in the first list that a plugin sends.
+async fn devices(socket: &Path) -> Result<Vec<String>> {
+    let wrong = |status: tonic::Status| Error::Wrong(status.message().to_owned());
+    let mut lists = connect(socket).await?.list_and_watch(Empty {}).await.map_err(wrong)?.into_inner();
+    let ListAndWatchResponse { devices } = lists.message().await.map_err(wrong)?.unwrap_or_default();
+    Ok(devices.into_iter().map(|device| device.id).collect())
+}
+
+/// Resident memory in MiB and processor time in ticks of a process of the node.
+async fn usage(world: &World, process: &str) -> Result<(f64, f64)> {
+    let script = r#"for p in /proc/[0-9]*; do n=$(cat $p/comm 2>/dev/null) || continue; case $n in "$0"*)
+        echo "$(awk '/^VmRSS/{print $2}' $p/status) $(awk '{print $14+$15}' $p/stat)";; esac; done"#;
+    let name: String = process.chars().take(15).collect();
+    let text = world.on_node(NODE, &["sh", "-c", script, &name]).await?;
+    let mut all = text.lines().filter_map(|line| {
+        let (rss, ticks) = line.split_once(' ')?;
+        Some((rss.parse::<f64>().ok()? / 1024.0, ticks.trim().parse::<f64>().ok()?))
+    });
+    all.next().ok_or_else(|| Error::Wrong(format!("{process} does not run on {NODE}")))
+}
+
+fn report(resource: &str, ours: &Figures, theirs: &Figures) {
+    println!("plugin: {resource} on {GPUS} GPUs, {} and {} devices", ours.devices, theirs.devices);
+    for (name, f) in [("agent", ours), ("NVIDIA", theirs)] {
+        let Figures { devices: _, p50, p99, rss_mib, cpu_percent } = f;
+        println!(
+            "  {name:<7} Allocate p50 {:.2} ms, p99 {:.2} ms; RSS {rss_mib:.1} MiB; CPU at rest {cpu_percent:.2} % of a core",
+            p50.as_secs_f64() * 1000.0,
+            p99.as_secs_f64() * 1000.0,
+        );
+    }
+    let ratio = |a: f64, b: f64| a / b.max(f64::MIN_POSITIVE);
+    println!(
+        "  ratio   Allocate p50 {:.1}, p99 {:.1}; RSS {:.2}; CPU {:.2}",
+        ratio(ours.p50.as_secs_f64(), theirs.p50.as_secs_f64()),
+        ratio(ours.p99.as_secs_f64(), theirs.p99.as_secs_f64()),
+        ratio(ours.rss_mib, theirs.rss_mib),
+        ratio(ours.cpu_percent, theirs.cpu_percent),
+    );
+}
