@@ -102,6 +102,7 @@ pub fn context() -> Context<'static, 'static> {
     let _ = context.add_function("sum", |This(items): This<Arc<Vec<Value>>>| sum(&items));
     let _ = context.add_function("quantity", |text: Arc<String>| quantity(&text));
     let _ = context.add_function("asInteger", |This(milli): This<i64>| milli / 1000);
+    let _ = context.add_function("isGreaterThan", |This(milli): This<i64>, other: i64| milli > other);
     let _ = context.add_function("duration", |text: Arc<String>| duration(&text));
     for step in ["group", "resource", "check"] {
         let _ = context.add_function(step, |This(authorizer): This<Value>, _: Arc<String>| authorizer);
@@ -175,6 +176,10 @@ mod tests {
         for (text, expected) in [
             ("pod.?limits.?a.orValue('0') == '2' && !has(pod.limits.c)", json!(true)),
             ("quantity('1500m') < quantity('2')", json!(true)),
+            (
+                "pod.limits.filter(k, quantity(string(pod.limits[k])).isGreaterThan(quantity('0'))).size() > 0",
+                json!(true),
+            ),
             ("pod.limits.filter(k, k != 'b').map(k, quantity(string(pod.limits[k])).asInteger()).sum()", json!(2)),
             ("pod.limits.map(k, k).join(', ')", json!("a, b")),
             ("duration('1h30m') > duration('90s')", json!(true)),
