@@ -8,7 +8,6 @@ pub mod args;
 pub mod device;
 pub mod environment;
 pub mod event;
-pub mod former_pods;
 pub mod gpu;
 pub mod grpc;
 pub mod handover;
@@ -23,6 +22,7 @@ pub mod refusal;
 pub mod report;
 pub mod rights;
 pub mod run;
+pub mod seen_pods;
 
 /// Backoff of a failed watch. Thousands of agents return to an API server that restarts, hence up to 10 s.
 fn watch_backoff() -> kube::runtime::watcher::ExponentialBackoff {

@@ -15,8 +15,8 @@ use tokio::sync::watch;
 
 use crate::{
     environment::EnvFromContainers,
-    former_pods::FormerPods,
     kubelet::requests::{PodRequests, pod_name},
+    seen_pods::SeenPods,
     watch_backoff,
 };
 
@@ -26,7 +26,7 @@ pub async fn watch(
     node: &str,
     requests: &watch::Sender<Option<PodRequests>>,
     containers: &watch::Sender<EnvFromContainers>,
-    former: &FormerPods,
+    seen: &SeenPods,
 ) {
     let config = watcher::Config::default().fields(&format!("spec.nodeName={node}")).streaming_lists();
     let mut events = watcher(Api::<Pod>::all(client), config).backoff(watch_backoff()).boxed();
@@ -48,15 +48,15 @@ pub async fn watch(
             Ok(Event::InitDone) => {
                 requests.send_replace(Some(std::mem::take(&mut listed_requests)));
                 containers.send_replace(std::mem::take(&mut listed_containers));
-                former.are(std::mem::take(&mut listed_pods));
+                seen.are(std::mem::take(&mut listed_pods));
             }
             Ok(Event::Apply(pod)) => {
-                former.exists(pod.metadata.uid.as_deref().unwrap_or_default(), pod_name(&pod));
+                seen.exists(pod.metadata.uid.as_deref().unwrap_or_default(), pod_name(&pod));
                 requests.send_if_modified(|known| known.as_mut().is_some_and(|r| r.apply(&pod, Instant::now())));
                 containers.send_if_modified(|containers| containers.apply(&pod));
             }
             Ok(Event::Delete(pod)) => {
-                former.deleted(pod.metadata.uid.as_deref().unwrap_or_default());
+                seen.deleted(pod.metadata.uid.as_deref().unwrap_or_default());
                 requests.send_if_modified(|known| known.as_mut().is_some_and(|r| r.delete(&pod)));
                 containers.send_if_modified(|containers| containers.delete(&pod));
             }

@@ -22,7 +22,6 @@ use crate::{
     device::{DeviceView, KubeletView},
     environment::{EnvFromContainers, EnvironmentChecker, runtime::Runtime},
     event,
-    former_pods::FormerPods,
     gpu::{
         Calls, Deadlines, Inventory, NvmlThread, Scan,
         process_origin::{LOGS, Origins, command},
@@ -46,6 +45,7 @@ use crate::{
         writer::{DEBOUNCE, RateLimit, WriteOutcome, Writer},
     },
     rights,
+    seen_pods::SeenPods,
 };
 
 /// Interval of scans when nothing is expected to change.
@@ -108,9 +108,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
         metrics: metrics.clone(),
     };
     let (kubelet, view, state) = (channels.kubelet.subscribe(), channels.view.clone(), channels.state.clone());
-    let former = FormerPods::default();
+    let seen = SeenPods::default();
     let logs = args.plugin.host_root.join(LOGS);
-    let origins = Origins { proc_root: "/proc".into(), logs, former: former.clone() };
+    let origins = Origins { proc_root: "/proc".into(), logs, pods: seen.clone() };
     let processes = process_policy(&args, &origins, &metrics);
     let publish = event::publish(Publisher::new(client.clone(), "gputenancy.io/agent", node_name));
     let mps = Mps::new(Host {
@@ -130,7 +130,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let stop = CancellationToken::new();
     shutdown::on_signal(stop.clone())?;
     let mut writer = Writer::new(Api::<GpuNode>::all(client.clone()), node_name, metrics.clone());
-    let serving = plugin(&args, &client, &channels, (handover, mps.clone(), &former), metrics.clone(), stop.clone());
+    let serving = plugin(&args, &client, &channels, (handover, mps.clone(), &seen), metrics.clone(), stop.clone());
     let mut plugin = std::pin::pin!(serving.fuse());
     tokio::select! {
         () = gpu_node::watch(client.clone(), node_name, &boot_id, &channels.watched) => {}
@@ -291,7 +291,7 @@ async fn plugin(
     args: &Args,
     client: &Client,
     channels: &Channels,
-    (handover, mps, former): (HandoverCheck, Mps, &FormerPods),
+    (handover, mps, seen): (HandoverCheck, Mps, &SeenPods),
     metrics: Metrics,
     stop: CancellationToken,
 ) {
@@ -308,7 +308,7 @@ async fn plugin(
     };
     tokio::select! {
         () = kubelet::run(args.plugin.clone(), driver_root.host, client.clone(), exchange, metrics, stop) => {}
-        () = pod_watch::watch(client.clone(), &args.plugin.node_name, &channels.requests, &channels.containers, former) => {}
+        () = pod_watch::watch(client.clone(), &args.plugin.node_name, &channels.requests, &channels.containers, seen) => {}
     }
 }
 

@@ -1,4 +1,4 @@
-//! The CDI specification beside that of NVIDIA's unmodified nvidia-ctk for the same driver.
+//! The CDI specification, compared with that of NVIDIA's unmodified nvidia-ctk for the same driver.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

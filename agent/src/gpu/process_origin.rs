@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     device::DeviceOwner,
-    former_pods::{FormerPods, SeenPod},
+    seen_pods::{SeenPod, SeenPods},
 };
 
 /// Folder of kubelet's links to containers' logs, below the host's root.
@@ -38,7 +38,7 @@ pub struct Origins {
     /// The node's `/var/log/containers`.
     pub logs: PathBuf,
     /// Pods by UID, with those that were deleted.
-    pub former: FormerPods,
+    pub pods: SeenPods,
 }
 
 /// Container of a process whose pod is known by its UID only: kubelet cuts the name of a log at 255 bytes, and with it the container's id.
@@ -58,7 +58,7 @@ impl Origins {
             return Origin::Node;
         }
         let container = container_id(&cgroup).and_then(|id| self.container(id));
-        let Some((uid, seen)) = pod_uid(&cgroup).and_then(|uid| self.former.seen(&uid).map(|seen| (uid, seen))) else {
+        let Some((uid, seen)) = pod_uid(&cgroup).and_then(|uid| self.pods.seen(&uid).map(|seen| (uid, seen))) else {
             return Origin::Pod(container);
         };
         let SeenPod { name: (namespace, pod), deleted } = seen;
@@ -136,7 +136,7 @@ mod tests {
     fn node(processes: &[(u32, &str, &str)]) -> (tempfile::TempDir, Origins) {
         let root = tempfile::tempdir().unwrap();
         let (proc_root, logs) = (root.path().join("proc"), root.path().join("logs"));
-        let origins = Origins { proc_root, logs, former: FormerPods::default() };
+        let origins = Origins { proc_root, logs, pods: SeenPods::default() };
         fs::create_dir_all(&origins.logs).unwrap();
         for (pid, stat, cgroup) in processes {
             let folder = origins.proc_root.join(pid.to_string());
@@ -184,10 +184,10 @@ mod tests {
         // also without a log with the container's id
         let container = DeviceOwner { namespace: "n".into(), pod: "p".into(), container: "unknown".into() };
         assert_eq!(origins.of(7), Origin::Pod(None), "never seen");
-        origins.former.exists(UID, name());
-        origins.former.exists(&other, name());
+        origins.pods.exists(UID, name());
+        origins.pods.exists(&other, name());
         assert_eq!(origins.of(7), Origin::Pod(Some(container.clone())));
-        origins.former.deleted(UID);
+        origins.pods.deleted(UID);
         let former = Origin::Former(Some(container.clone()), UID.to_owned());
         assert_eq!([7, 8, 9].map(|pid| origins.of(pid)), [former.clone(), former, Origin::Pod(Some(container))]);
     }

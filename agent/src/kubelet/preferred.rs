@@ -30,8 +30,8 @@ pub struct Candidate {
     pub foreign: bool,
 }
 
-/// Marks devices of GPUs on which a container of a namespace has a device of which no pod is `waiting`. A GPU serves MPS clients of one
-/// tenant, and kubelet does not name the pod for which it asks; but the namespaces of the pods that wait are known.
+/// Marks devices of GPUs that serve a namespace without a waiting pod. A GPU serves MPS clients of one tenant, and kubelet does not name
+/// the pod for which it asks; but `waiting`, the namespaces of the pods that wait for a device, is known.
 pub fn mark_foreign(candidates: &mut [Candidate], owners: &Owners, waiting: &BTreeSet<String>) {
     let others = owners.iter().filter(|(_, owner)| !waiting.is_empty() && !waiting.contains(&owner.namespace));
     let gpus: BTreeSet<&str> = others.map(|(id, _)| id.uuid()).collect();

@@ -10,8 +10,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use super::allocatable::{Counts, InFlight, InFlightPods, managed_counts};
 use crate::device::DeviceOwner;
 
-/// Namespace and name of a pod.
-pub type PodName = (String, String);
+pub use crate::seen_pods::PodName;
 
 /// Namespace and name of a pod.
 pub fn pod_name(pod: &Pod) -> PodName {
@@ -37,10 +36,8 @@ impl PodRequests {
 
     /// Requests of the pods to which kubelet has allocated no device.
     pub fn in_flight<'a>(&self, owners: impl IntoIterator<Item = &'a DeviceOwner>) -> InFlightPods {
-        let owners: BTreeSet<PodName> =
-            owners.into_iter().map(|owner| (owner.namespace.clone(), owner.pod.clone())).collect();
         let mut pods = InFlightPods::new();
-        for PodRequest { counts, since } in self.0.iter().filter(|(pod, _)| !owners.contains(*pod)).map(|(_, r)| r) {
+        for (_, PodRequest { counts, since }) in self.without_device(owners) {
             for (resource, count) in counts {
                 let pod = pods.entry(resource.clone()).or_insert(InFlight { count: 0, newest: *since });
                 *pod = InFlight { count: pod.count + count, newest: pod.newest.max(*since) };
@@ -51,10 +48,17 @@ impl PodRequests {
 
     /// Namespaces of the pods that request this resource and to which kubelet has allocated no device.
     pub fn waiting<'a>(&self, resource: &str, owners: impl IntoIterator<Item = &'a DeviceOwner>) -> BTreeSet<String> {
+        let waiting = self.without_device(owners).filter(|(_, request)| request.counts.contains_key(resource));
+        waiting.map(|((namespace, _), _)| namespace.clone()).collect()
+    }
+
+    fn without_device<'a>(
+        &self,
+        owners: impl IntoIterator<Item = &'a DeviceOwner>,
+    ) -> impl Iterator<Item = (&PodName, &PodRequest)> {
         let owners: BTreeSet<PodName> =
             owners.into_iter().map(|owner| (owner.namespace.clone(), owner.pod.clone())).collect();
-        let waiting = self.0.iter().filter(|(pod, r)| !owners.contains(*pod) && r.counts.contains_key(resource));
-        waiting.map(|((namespace, _), _)| namespace.clone()).collect()
+        self.0.iter().filter(move |(pod, _)| !owners.contains(*pod))
     }
 
     /// Records a pod; true if its requests changed. A pod that changes keeps the time at which it was first seen.

@@ -162,7 +162,7 @@ impl Agent {
         let origins = Origins {
             proc_root: proc_root.into(),
             logs: root.join("logs"),
-            former: gputenancy_agent::former_pods::FormerPods::default(),
+            pods: gputenancy_agent::seen_pods::SeenPods::default(),
         };
         let terminator = deadline.map(|deadline| Terminator {
             deadline,

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_crds::{
-    Advertiser, AgentStep, Change, ChangePhase, GpuNode, GpuNodeSpec, GpuSpec, GpuState, Partitioner, names,
+    Advertiser, AgentStep, AllocationPolicy, Change, ChangePhase, GpuNode, GpuNodeSpec, GpuSpec, GpuState, Partitioner,
+    names,
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
@@ -103,6 +104,7 @@ fn spec(
     let engaged = kubernetes_node.is_some_and(|n| mig_manager::is_engaged(node, n.labels()));
     if spec.gpus.is_empty() && !pooled && spec.mig_manager.is_none() && !engaged {
         (spec.partitioner, spec.advertiser) = (Partitioner::default(), Advertiser::default());
+        spec.allocation = AllocationPolicy::default();
     } else if spec.partitioner != node.spec.partitioner {
         spec.gpus.iter_mut().filter_map(|g| g.change.as_mut()).for_each(|c| restart_deadlines(c, inventory.now));
     }

@@ -49,11 +49,14 @@ impl Ownership {
         let allocations = fleet.gpu_nodes.iter().map(|(name, node)| {
             let name = NodeName::from(name.as_str());
             let policy = match members.get(&name).map(Vec::as_slice) {
-                Some([pool]) => fleet.pools.iter().find(|p| p.name_any() == pool.as_str()).map(|p| p.spec.allocation),
+                Some([pool]) => {
+                    let pool = fleet.pools.iter().find(|p| p.name_any() == pool.as_str());
+                    pool.and_then(|p| p.spec.allocation).unwrap_or_default()
+                }
                 // until an overlap of pools is settled everything stays as it is
-                _ => Some(Some(node.spec.allocation)),
+                _ => node.spec.allocation,
             };
-            (name, policy.flatten().unwrap_or_default())
+            (name, policy)
         });
         let allocations = allocations.filter(|(_, policy)| !policy.is_packed()).collect();
         conflicting.retain(|node, _| members.contains_key(node));

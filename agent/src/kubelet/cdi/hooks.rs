@@ -36,7 +36,7 @@ impl HookProgram {
         let (path, local) =
             PROGRAMS.iter().map(|p| (p.into(), config.mounted(Path::new(p)))).find(|(_, local)| local.exists())?;
         // The agent cannot run a program of the host, but the name of each command is in it. NVIDIA's toolkit container before 1.20.1
-        // installs a script of this name, which runs the program beside it with the ending `.real`.
+        // installs a script of this name, which runs the program with the ending `.real` in the same folder.
         let programs = [local.with_extension("real"), local].map(|file| fs::read(file).unwrap_or_default());
         let known = |command: &&str| programs.iter().any(|p| memmem::find(p, command.as_bytes()).is_some());
         Some(Self { path, newer: [COMPAT, NO_NODES].into_iter().filter(known).collect() })

@@ -124,7 +124,7 @@ impl Fixture {
             Box::pin(async { answer })
         });
         let (proc_root, logs) = (folder.path().join("proc"), folder.path().join("logs"));
-        let origins = Origins { proc_root, logs, former: crate::former_pods::FormerPods::default() };
+        let origins = Origins { proc_root, logs, pods: crate::seen_pods::SeenPods::default() };
         let plugin = Plugin {
             resource: R.to_owned(),
             lookup: OwnerLookup { journal, pod_resources: PodResources::at(&config.pod_resources_socket()) },

@@ -1,4 +1,4 @@
-//! The agent's device plugin beside NVIDIA's, on the same node with the same devices: `Allocate`, memory, and CPU at rest.
+//! The agent's device plugin compared with NVIDIA's, on the same node with the same devices: `Allocate`, memory, and CPU at rest.
 
 use std::{
     path::Path,
@@ -118,7 +118,7 @@ async fn theirs(world: &World, resource: &str) -> Result<Figures> {
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true).spawn();
     let mut running = spawned.map_err(|source| Error::Io { what: "starting NVIDIA's plugin".into(), source })?;
     let figures = of_plugin(world, resource, "nvidia-device-p").await;
-    // its own process, and not only the one that entered the node
+    // `running` is the program that entered the node, and its end does not end the plugin
     world
         .on_node(NODE, &["sh", "-c", "kill $(cat /proc/[0-9]*/stat | awk '$2 == \"(nvidia-device-p)\" {print $1}')"])
         .await?;

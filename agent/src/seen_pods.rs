@@ -14,7 +14,7 @@ const MOST: usize = 4096;
 
 /// UIDs of pods; clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct FormerPods(Arc<Mutex<Pods>>);
+pub struct SeenPods(Arc<Mutex<Pods>>);
 
 #[derive(Debug, Default)]
 struct Pods {
@@ -41,7 +41,7 @@ impl Pods {
     }
 }
 
-impl FormerPods {
+impl SeenPods {
     /// A pod exists.
     pub fn exists(&self, uid: &str, name: PodName) {
         self.lock().present.insert(uid.to_owned(), name);
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn only_pods_that_were_seen_and_are_gone_are_former() {
-        let pods = FormerPods::default();
+        let pods = SeenPods::default();
         pods.exists("a", name("a"));
         pods.deleted("a");
         pods.deleted("never seen");
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_oldest_are_forgotten() {
-        let pods = FormerPods::default();
+        let pods = SeenPods::default();
         for uid in 0..=MOST {
             pods.exists(&uid.to_string(), name(""));
             pods.deleted(&uid.to_string());
