@@ -24,9 +24,9 @@ impl DeviceId {
         Self(format!("{gpu_uuid}::{start}::{profile}"))
     }
 
-    /// The id of a share: as NVIDIA's plugin numbers replicas, so that exporters resolve it to the GPU.
-    pub fn share(gpu_uuid: &str, number: i32) -> Self {
-        Self(format!("{gpu_uuid}::{number}"))
+    /// The id of a share of a GPU or of a MIG instance: as NVIDIA's plugin numbers replicas, so that exporters resolve it to these.
+    pub fn share(uuid: &str, number: i32) -> Self {
+        Self(format!("{uuid}::{number}"))
     }
 
     /// The UUID in the id: NVIDIA's plugin adds `::<number>` to the UUID of a shared device.
@@ -68,10 +68,10 @@ pub struct MigIds {
     pub profile: String,
 }
 
-/// A part of a GPU without MIG.
+/// A part of a GPU without MIG, or of a MIG instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
-    /// Its number on the GPU.
+    /// Its number on the GPU: see [`gputenancy_crds::slice_of`] for the slices of a MIG instance.
     pub number: i32,
     /// How it is kept apart from the others.
     pub mode: SharingMode,
@@ -84,7 +84,7 @@ pub struct Share {
 /// A whole GPU, a MIG instance or a share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// Its UUID; for a share that of its GPU with the number.
+    /// Its UUID; for a share that of its GPU or instance, with a number.
     pub id: DeviceId,
     /// Extended resource, `nvidia.com/mig-1g.10gb`.
     pub resource: String,
@@ -92,7 +92,7 @@ pub struct Device {
     pub gpu_uuid: String,
     /// Minor number of its GPU: `/dev/nvidia<minor>`.
     pub gpu_minor: u32,
-    /// Set for a MIG instance.
+    /// Set for a MIG instance, and for a share of one.
     pub mig: Option<MigIds>,
     /// Set for a share.
     pub share: Option<Share>,
@@ -110,8 +110,11 @@ impl Device {
         !self.cordoned
     }
 
-    /// The id of earlier releases; none for a whole GPU, whose id has not changed.
+    /// The id of earlier releases; none for a whole GPU, whose id has not changed, and for a share, which they had not.
     pub fn legacy_id(&self) -> Option<DeviceId> {
+        if self.share.is_some() {
+            return None;
+        }
         let MigIds { start, profile, .. } = self.mig.as_ref()?;
         Some(DeviceId::legacy(&self.gpu_uuid, *start, profile))
     }
@@ -133,7 +136,7 @@ pub struct DeviceView {
 }
 
 impl DeviceView {
-    /// The shares of a GPU, by whichever plugin.
+    /// The shares of a GPU and of its instances, by whichever plugin.
     pub fn shares<'v>(&'v self, gpu_uuid: &'v str) -> impl Iterator<Item = (&'v Device, &'v Share)> {
         let all = self.devices.iter().chain(&self.elsewhere).filter(move |device| device.gpu_uuid == gpu_uuid);
         all.filter_map(|device| Some((device, device.share.as_ref()?)))

@@ -7,7 +7,9 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Advertiser, AllocationPolicy, ChangePhase, MemoryText, MigManagerRun, Partitioner, Sharing};
+use crate::{
+    Advertiser, AllocationPolicy, ChangePhase, InstanceSpec, Layout, MemoryText, MigManagerRun, Partitioner, Sharing,
+};
 
 /// Desired layout of the GPUs of one node. Written by the operator only.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
@@ -98,42 +100,6 @@ pub struct GpuSpec {
     /// State of the change in progress on this GPU, or of the last failed one. Written and read by the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
-}
-
-/// One MIG instance: a GPU instance with one compute instance over all of it.
-#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct InstanceSpec {
-    /// First memory slice.
-    #[schemars(range(min = 0, max = 15))]
-    pub start: i32,
-    /// NVIDIA's name of the profile as the board lists it, such as `1g.10gb`.
-    #[schemars(length(min = 1, max = 32))]
-    pub profile: String,
-    /// Resource under which it is advertised. Default `nvidia.com/mig-<profile>`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 100))]
-    pub resource: Option<String>,
-}
-
-/// A layout of one GPU.
-#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Layout {
-    /// MIG mode on.
-    #[serde(default)]
-    pub mig: bool,
-    /// Instances by placement, sorted by start.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16))]
-    pub instances: Vec<InstanceSpec>,
-    /// Resource of the whole GPU, without MIG.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 100))]
-    pub resource: Option<String>,
-    /// Shares of the GPU, without MIG.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sharing: Option<Sharing>,
 }
 
 /// A change of one GPU from one layout to another; a new leader continues from it.
@@ -304,7 +270,7 @@ pub struct GpuState {
     /// State of the whole GPU as one device; absent while MIG is on or the GPU is shared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole: Option<DeviceState>,
-    /// Shares of the GPU, by number.
+    /// Shares of the GPU and of its MIG instances, by number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shares: Vec<ShareState>,
     /// Unattributed processes: on a device whose owner they do not belong to.
@@ -378,8 +344,9 @@ pub struct InstanceState {
     /// NVML's UUID of the MIG device; absent without a compute instance, and when the status would exceed 16 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// Advertised resource and owner.
-    pub device: DeviceState,
+    /// Advertised resource and owner; absent while the instance is shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceState>,
 }
 
 /// Advertised resource and owner of a device.
@@ -411,7 +378,7 @@ pub struct DeviceState {
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ShareState {
-    /// Its number.
+    /// Its number. Slice `k` of the MIG instance that starts at memory slice `s` has the number `s + 16 k`.
     pub number: i32,
     /// Advertised resource and owner.
     pub device: DeviceState,
@@ -490,51 +457,26 @@ impl GpuSpec {
         let sharing = self.sharing.clone().map(Sharing::sorted);
         Layout { mig: self.mig, instances, resource: self.resource.clone(), sharing }
     }
+
+    /// Resource of a share.
+    pub fn share_resource(&self, number: i32) -> Option<String> {
+        if self.mig {
+            return InstanceSpec::with_slice(&self.instances, number).map(InstanceSpec::resource_name);
+        }
+        Some(self.sharing.as_ref()?.group_of(number)?.resource.clone())
+    }
 }
 
 impl GpuState {
     /// All devices that exist: instances, the whole GPU, shares.
     pub fn devices(&self) -> impl Iterator<Item = &DeviceState> {
-        let instances = self.instances.iter().map(|i| &i.device);
+        let instances = self.instances.iter().filter_map(|i| i.device.as_ref());
         instances.chain(&self.whole).chain(self.shares.iter().map(|s| &s.device))
     }
 
     /// The same, to change.
     pub fn devices_mut(&mut self) -> impl Iterator<Item = &mut DeviceState> {
-        let instances = self.instances.iter_mut().map(|i| &mut i.device);
+        let instances = self.instances.iter_mut().filter_map(|i| i.device.as_mut());
         instances.chain(&mut self.whole).chain(self.shares.iter_mut().map(|s| &mut s.device))
-    }
-}
-
-impl Layout {
-    /// Resources of its devices, one for each device.
-    pub fn resources(&self) -> Vec<String> {
-        if self.mig {
-            return self.instances.iter().map(InstanceSpec::resource_name).collect();
-        }
-        let whole = || self.resource.clone().unwrap_or_else(|| crate::names::WHOLE_GPU_RESOURCE.to_owned());
-        match &self.sharing {
-            None => vec![whole()],
-            Some(sharing) => {
-                let of_group = |g: &crate::ShareGroup| std::iter::repeat_n(g.resource.clone(), g.numbers.len());
-                sharing.shares.iter().flat_map(of_group).collect()
-            }
-        }
-    }
-
-    /// Starts of its devices; numbers of its shares.
-    pub fn starts(&self) -> Vec<i32> {
-        match (&self.sharing, self.mig) {
-            (_, true) => self.instances.iter().map(|i| i.start).collect(),
-            (None, false) => vec![0],
-            (Some(sharing), false) => sharing.numbers(),
-        }
-    }
-}
-
-impl InstanceSpec {
-    /// Resource under which the instance is advertised.
-    pub fn resource_name(&self) -> String {
-        self.resource.clone().unwrap_or_else(|| crate::names::mig_resource(&self.profile))
     }
 }

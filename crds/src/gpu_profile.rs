@@ -34,7 +34,7 @@ pub const DEFAULT_MAX_REPLICAS: i32 = 8;
 )]
 #[x_kube(
     validation = Rule::new("!has(self.trust) || self.trust != 'Untrusted' || has(self.device.whole) || has(self.device.mig)").message("spec.trust: a shared device cannot be offered to Untrusted tenants; write trust: Internal or Trusted, or use device.mig"),
-    validation = Rule::new("!has(self.resourceName) || has(self.device.whole) || has(self.device.mig) || (self.resourceName != 'nvidia.com/gpu' && !self.resourceName.startsWith('nvidia.com/mig-'))").message("spec.resourceName: a shared profile may not use the name of an exclusive device; leave it out or write gputenancy.io/<name>"),
+    validation = Rule::new("!has(self.resourceName) || has(self.device.whole) || has(self.device.mig) || (self.resourceName != 'nvidia.com/gpu' && (!self.resourceName.startsWith('nvidia.com/mig-') || self.resourceName.endsWith('.shared')))").message("spec.resourceName: a shared profile may not use the name of an exclusive device; leave it out or write gputenancy.io/<name>"),
     validation = Rule::new("!has(self.resourceName) || !self.resourceName.startsWith('gputenancy.io/canary_')").message("spec.resourceName: names that begin with gputenancy.io/canary_ are for the operator's canary pods; choose another"),
     validation = Rule::new("!has(self.maxPerPod) || has(self.device.whole) || has(self.device.mig) || self.maxPerPod == 1").message("spec.maxPerPod: a pod gets one share of a shared device; write maxPerPod: 1 or leave it out"),
     validation = Rule::new("!has(self.sharing) || has(self.device.timeSlice) || (has(self.device.mps) && has(self.device.mps.replicas))").message("spec.sharing: it limits the replicas of device.timeSlice and device.mps; leave it out for other devices"),
@@ -48,7 +48,7 @@ pub struct GpuProfileSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     pub products: Vec<String>,
-    /// Extended resource that pods request. A MIG instance may have nvidia.com/gpu in a pool with `strategy: Single`. Default: the name of NVIDIA's device plugin (`nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`, `nvidia.com/gpu.shared` for time-slices); for other shares and MIG by size `gputenancy.io/<name of the profile>`.
+    /// Extended resource that pods request. A MIG instance may have nvidia.com/gpu in a pool with `strategy: Single`. Default: the name of NVIDIA's device plugin (`nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`, and with `.shared` at the end for time-slices); for other shares and MIG by size `gputenancy.io/<name of the profile>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 100),
@@ -125,7 +125,7 @@ pub struct Device {
     /// A MIG instance, isolated by hardware.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<Mig>,
-    /// Time-slices of a whole GPU for several pods, without memory isolation.
+    /// Time-slices of a whole GPU or of a MIG instance for several pods, without memory isolation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_slice: Option<TimeSlice>,
     /// A share of a whole GPU through NVIDIA's Multi-Process Service.
@@ -137,6 +137,11 @@ pub struct Device {
 }
 
 impl Device {
+    /// The MIG instance that it is, or a time-slice of.
+    pub fn instance(&self) -> Option<&Mig> {
+        self.mig.as_ref().or_else(|| Some(&self.time_slice.as_ref()?.of.as_ref()?.mig))
+    }
+
     /// How it is shared; `None` for a whole GPU and for a MIG instance.
     pub fn sharing_mode(&self) -> Option<SharingMode> {
         match self {
@@ -184,17 +189,33 @@ pub struct Mig {
     pub memory: Option<MemoryText>,
 }
 
-/// Time-slices of a whole GPU.
+/// Time-slices of a whole GPU, or of a MIG instance.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
-#[x_kube(validation = Rule::new("self.replicas >= 2").message("spec.device.timeSlice.replicas: write 2 or more; one replica is a whole GPU, write device: {whole: {}}"))]
+#[x_kube(
+    validation = Rule::new("self.replicas >= 2").message("spec.device.timeSlice.replicas: write 2 or more; one replica is an exclusive device, write device: {whole: {}} or {mig: …}"),
+    validation = Rule::new("!has(self.of) || self.replicas <= 16").message("spec.device.timeSlice.replicas: at most 16 pods share a MIG instance; write 16 or fewer"),
+    validation = Rule::new("!has(self.of) || !has(self.interval) || self.interval == 'Default'").message("spec.device.timeSlice.interval: NVIDIA's driver has no time-slice length for MIG instances; leave interval out"),
+    validation = Rule::new("has(self.of) == has(oldSelf.of) && (!has(self.of) || self.of == oldSelf.of)").message("spec.device.timeSlice.of: the shared hardware cannot change, because tenants were promised it; create a new GpuProfile and move the tenants to it"),
+)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TimeSlice {
-    /// Number of pods that share the GPU.
+    /// Number of pods that share the GPU or the instance.
     #[schemars(range(min = 0, max = 128))]
     pub replicas: i32,
-    /// Length of a time-slice.
+    /// Length of a time-slice of a whole GPU.
     #[serde(default)]
     pub interval: Interval,
+    /// What is shared. Default: a whole GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<SlicedDevice>,
+}
+
+/// What time-slices are parts of, other than a whole GPU.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SlicedDevice {
+    /// A MIG instance: isolated from the rest of the GPU by hardware, and shared by the replicas without isolation.
+    pub mig: Mig,
 }
 
 /// A share through the Multi-Process Service: an equal split, or a given part.

@@ -80,6 +80,11 @@ pub fn mig_resource(profile: &str) -> String {
     format!("nvidia.com/mig-{}", profile.replace('+', "."))
 }
 
+/// Resource name that NVIDIA's plugin gives to shares of another resource, with `renameByDefault`.
+pub fn shared_resource(of: &str) -> String {
+    format!("{of}.shared")
+}
+
 /// Resource name of a profile without one of NVIDIA's: `gputenancy.io/<profile>`.
 pub fn own_resource(profile: &str) -> String {
     format!("gputenancy.io/{profile}")

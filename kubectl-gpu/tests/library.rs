@@ -100,6 +100,7 @@ fn plan_after_a_previewed_change_has_nothing_to_do() {
                 start: new.start,
                 profile: profile.clone(),
                 resource: None,
+                replicas: None,
             });
             state.instances.push(gputenancy_crds::InstanceState { start: new.start, profile, ..Default::default() });
         }

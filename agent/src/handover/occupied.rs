@@ -64,8 +64,8 @@ pub struct Evidence<'a> {
 
 /// Devices without an owner that must not be handed over, with the processes that use them.
 ///
-/// NVML does not report which share of a GPU a process uses. Each pod that uses a shared GPU without owning a share of it therefore
-/// occupies one of the free shares: those for which `rank` is lowest.
+/// NVML does not report which share of a GPU or of an instance a process uses. Each pod that uses a shared one without owning a share of it
+/// therefore occupies one of its free shares: those for which `rank` is lowest.
 pub fn occupied<'d>(
     devices: impl IntoIterator<Item = &'d Device>,
     evidence: &Evidence<'_>,
@@ -76,7 +76,7 @@ pub fn occupied<'d>(
     for device in devices.into_iter().filter(|device| owner(device, evidence.owners).is_none()) {
         let Some(gpu) = evidence.inventory.gpu(&device.gpu_uuid) else { continue };
         if device.share.is_some() {
-            shares.entry(&device.gpu_uuid).or_default().push(device);
+            shares.entry(device.id.uuid()).or_default().push(device);
             continue;
         }
         let processes = on_device(device, gpu, evidence);
@@ -84,9 +84,10 @@ pub fn occupied<'d>(
             all.insert(device.id.clone(), processes);
         }
     }
-    for (uuid, mut free) in shares {
-        let Some(gpu) = evidence.inventory.gpu(uuid) else { continue };
-        let by_pod = on_shared_gpu(gpu, evidence);
+    for mut free in shares.into_values() {
+        let Some(one) = free.first() else { continue };
+        let Some(gpu) = evidence.inventory.gpu(&one.gpu_uuid) else { continue };
+        let by_pod = on_shared(one, gpu, evidence);
         let pods: BTreeSet<PodKey> = by_pod.keys().cloned().collect();
         free.sort_by_key(|device| (rank(device, &pods), std::cmp::Reverse(device.share.as_ref().map(|s| s.number))));
         all.extend(
@@ -107,20 +108,23 @@ fn owner<'o>(device: &Device, owners: &'o Owners) -> Option<&'o DeviceOwner> {
 
 /// Processes on a MIG instance or on a whole GPU that has no owner.
 fn on_device(device: &Device, gpu: &ObservedGpu, evidence: &Evidence<'_>) -> Vec<Unattributed> {
-    let on_device =
-        gpu.clients.iter().filter(|process| device.mig.as_ref().is_none_or(|mig| process.gi == Some(mig.gi)));
-    // NVML can list a process twice, once for each compute instance
-    let pids: BTreeSet<u32> = on_device.map(|process| process.pid).collect();
-    let all = pids.into_iter().map(|pid| Unattributed { pid, origin: (evidence.origin)(pid) });
+    let all = pids(device, gpu).into_iter().map(|pid| Unattributed { pid, origin: (evidence.origin)(pid) });
     all.filter(|process| process.origin != Origin::Ended).collect()
 }
 
-/// Processes on a shared GPU by pod, of pods that own nothing of this GPU. A process outside of pods, such as an MPS server, works for
-/// the owners of shares; one without a known container may be theirs.
-fn on_shared_gpu(gpu: &ObservedGpu, evidence: &Evidence<'_>) -> BTreeMap<PodKey, Vec<Unattributed>> {
-    let owners = evidence.owners.iter().filter(|(id, _)| id.uuid() == gpu.uuid);
+/// Processes on an instance, or on the whole GPU. NVML can list one twice, once for each compute instance.
+fn pids(device: &Device, gpu: &ObservedGpu) -> BTreeSet<u32> {
+    let on_device =
+        gpu.clients.iter().filter(|process| device.mig.as_ref().is_none_or(|mig| process.gi == Some(mig.gi)));
+    on_device.map(|process| process.pid).collect()
+}
+
+/// Processes on the shared GPU or instance of a share, by pod, of pods that own nothing of it. A process outside of pods, such as an MPS
+/// server, works for the owners of shares; one without a known container may be theirs.
+fn on_shared(share: &Device, gpu: &ObservedGpu, evidence: &Evidence<'_>) -> BTreeMap<PodKey, Vec<Unattributed>> {
+    let owners = evidence.owners.iter().filter(|(id, _)| id.uuid() == share.id.uuid());
     let owners: BTreeSet<PodKey> = owners.map(|(_, owner)| pod_key(owner)).collect();
-    let pids: BTreeSet<u32> = gpu.clients.iter().map(|process| process.pid).collect();
+    let pids = pids(share, gpu);
     let mut by_pod: BTreeMap<PodKey, Vec<Unattributed>> = BTreeMap::new();
     for process in pids.into_iter().map(|pid| Unattributed { pid, origin: (evidence.origin)(pid) }) {
         let pod = match &process.origin {

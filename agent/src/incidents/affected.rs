@@ -9,7 +9,7 @@ use crate::{
     device::{DeviceId, DeviceOwner, Owners},
     event,
     gpu::{
-        Inventory, ObservedGpu,
+        Inventory, ObservedGpu, ObservedInstance,
         fault_class::{FaultClass, SeenFault, text},
     },
 };
@@ -34,12 +34,15 @@ pub fn of(fault: &SeenFault, inventory: &Inventory, owners: &Owners) -> Vec<Inci
         let prefix = format!("{}::", gpu.uuid);
         let of_instance = |id: &str| {
             let mut instances = gpu.instances.iter().filter(|i| fault.instance.is_none_or(|gi| gi == i.gi));
-            instances.any(|i| i.uuid() == Some(id) || id == format!("{prefix}{}::{}", i.start, i.profile))
+            let base = id.split_once("::").map_or(id, |(uuid, _)| uuid);
+            instances.any(|i| i.uuid() == Some(base) || id == format!("{prefix}{}::{}", i.start, i.profile))
         };
         // without MIG there are no instances, and a fault has none
         let of_gpu = |id: &str| fault.instance.is_none() && (id == gpu.uuid || id.starts_with(&prefix));
         let here = owners.iter().filter(|(id, _)| of_gpu(id.as_str()) || of_instance(id.as_str()));
-        let shared = owners.keys().any(|id| id.as_str() != gpu.uuid && id.uuid() == gpu.uuid);
+        let uuids: Vec<&str> =
+            gpu.instances.iter().filter_map(ObservedInstance::uuid).chain([gpu.uuid.as_str()]).collect();
+        let shared = owners.keys().any(|id| id.as_str() != id.uuid() && uuids.contains(&id.uuid()));
         let owners = here.map(|(_, owner)| owner.clone()).collect();
         Incident { fault: fault.clone(), gpu: gpu.uuid.clone(), owners, shared }
     };

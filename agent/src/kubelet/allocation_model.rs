@@ -15,7 +15,7 @@ use crate::{
         Withdrawal,
         occupied::{
             Evidence, occupied, requested_last,
-            tests::{container, inventory, mig, origin, share, whole},
+            tests::{container, inventory, mig, origin, share, slice, whole},
         },
         withdrawal::{Processes, UNREPORTED_OWNER},
     },
@@ -64,6 +64,7 @@ fn devices() -> impl Strategy<Value = Vec<Device>> {
         (1..8_u32).prop_map(|n| (0..n).map(mig).collect()),
         Just(vec![whole()]),
         (2..6_i32).prop_map(|n| (0..n).map(share).collect()),
+        (1..4_u32, 2..4_i32).prop_map(|(n, of)| (0..n).flat_map(|gi| (0..of).map(move |k| slice(gi, k))).collect()),
     ]
 }
 

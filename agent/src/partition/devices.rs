@@ -1,8 +1,9 @@
 //! The devices of a GPU: what exists, matches the spec, and is not about to be removed.
 
 use gputenancy_crds::{
-    GpuSpec, Health, MemoryText, ShareGroup, Sharing,
+    GpuSpec, Health, MemoryText, ShareGroup, Sharing, SharingMode,
     names::{WHOLE_GPU_RESOURCE, canary_resource},
+    slice_of,
 };
 
 use super::decide::matches;
@@ -53,9 +54,17 @@ pub fn devices(spec: &GpuSpec, gpu: &ObservedGpu) -> Vec<Device> {
         let (ci, uuid) = instance.whole_compute()?;
         let ObservedInstance { gi, start, .. } = *instance;
         let mig = MigIds { gi, ci, start, profile: instance.profile.clone() };
-        Some(device(uuid, wanted.resource_name(), start, Some(mig)))
+        let slice = |number: i32| Device {
+            id: DeviceId::share(uuid, slice_of(number).1),
+            share: Some(Share { number, mode: SharingMode::TimeSlice, memory_mib: None, compute: None }),
+            ..device(uuid, wanted.resource_name(), u32::try_from(number).unwrap_or(0), Some(mig.clone()))
+        };
+        Some(match wanted.replicas {
+            Some(_) => wanted.numbers().into_iter().map(slice).collect(),
+            None => vec![device(uuid, wanted.resource_name(), start, Some(mig))],
+        })
     });
-    wanted.collect()
+    wanted.flatten().collect()
 }
 
 fn share(sharing: &Sharing, group: &ShareGroup, number: i32) -> Share {
@@ -63,12 +72,12 @@ fn share(sharing: &Sharing, group: &ShareGroup, number: i32) -> Share {
     Share { number, mode: sharing.mode, memory_mib, compute: group.compute }
 }
 
-/// Cordons the devices of GPUs that a container still has in another form: as a whole while it is offered in shares, or as a share
-/// while it is offered as a whole. The operator evicts such containers first; this also holds if it does not.
+/// Cordons the devices of GPUs and instances that a container still has in another form: as a whole while they are offered in shares, or
+/// as a share while they are offered as a whole. The operator evicts such containers first; this also holds if it does not.
 pub fn cordon_conflicts(devices: &mut [Device], owners: &Owners) {
-    for device in devices.iter_mut().filter(|device| device.mig.is_none()) {
-        let other_form =
-            |id: &DeviceId| id.uuid() == device.gpu_uuid && (id.as_str() == device.gpu_uuid) == device.share.is_some();
+    for device in devices.iter_mut() {
+        let (uuid, shared) = (device.id.uuid(), device.share.is_some());
+        let other_form = |id: &DeviceId| id.uuid() == uuid && (id.as_str() == uuid) == shared;
         device.cordoned |= owners.keys().any(other_form);
     }
 }

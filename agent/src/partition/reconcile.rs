@@ -185,8 +185,9 @@ impl Reconciler {
         // without a compute instance there is no UUID: the id that was advertised at this place counts
         let unlisted = device_uuid(gpu, instance).is_none();
         let owned = |(id, _): &(DeviceId, u64)| unlisted && kubelet.owners.contains_key(id);
-        // a container with a share is on the whole GPU
-        let shared = instance.is_none() && kubelet.owners.keys().any(|id| id.uuid() == gpu.uuid);
+        // a container with a share is on the whole GPU or instance
+        let uuid = device_uuid(gpu, instance);
+        let shared = kubelet.owners.keys().any(|id| Some(id.uuid()) == uuid);
         kubelet.applied_generation <= advertised.map_or(0, |(_, generation)| *generation)
             || advertised.is_some_and(owned)
             || shared

@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::BTreeMap};
 
 use gputenancy_crds::{
     Advertiser, DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, MemoryText, MigMode, ShareState,
-    condition,
+    condition, slice_of,
 };
 use k8s_openapi::jiff::Timestamp;
 
@@ -114,19 +114,22 @@ fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu:
         unexplained_memory: device_uuid(gpu, instance).and_then(|uuid| unexplained(input, uuid)),
         clients: to_i32(clients),
     };
+    let shares = shares(input, gpu, earlier);
     let instance_state = |instance: &ObservedInstance| InstanceState {
         start: to_i32(instance.start),
         profile: instance.profile.clone(),
         gi: to_i32(instance.gi),
         ci: instance.compute.first().map(|compute| to_i32(compute.ci)),
         uuid: instance.uuid().map(str::to_owned),
-        device: device(
+        device: Some(device(
             Some(instance),
             gpu.clients_of(instance.gi).count(),
-            earlier.and_then(|known| known.instances.iter().find(|i| is_same(i, instance))).map(|i| &i.device),
-        ),
+            earlier
+                .and_then(|known| known.instances.iter().find(|i| is_same(i, instance)))
+                .and_then(|i| i.device.as_ref()),
+        ))
+        .filter(|device| device.owner.is_some() || !is_sliced(&shares, instance)),
     };
-    let shares = shares(input, gpu, earlier);
     GpuState {
         uuid: gpu.uuid.clone(),
         index: to_i32(gpu.index),
@@ -150,6 +153,11 @@ fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu:
         holders: holders(input, gpu, progress),
         error: progress.error.clone(),
     }
+}
+
+/// Whether these shares are parts of the instance.
+fn is_sliced(shares: &[ShareState], instance: &ObservedInstance) -> bool {
+    shares.iter().any(|share| slice_of(share.number).0 == to_i32(instance.start))
 }
 
 /// The shares that the agent serves, or those of the spec where another plugin does.
@@ -225,13 +233,13 @@ fn is_unattributed(
 ) -> bool {
     let owners = input.state.owners.as_ref();
     let owner = owners.and_then(|owners| owner_of(owners, gpu, instance));
-    if let (None, Origin::Pod(Some(pod)), Some(owners)) = (instance, origin, owners)
-        && let Some(unattributed) = is_foreign_to_shares(input, gpu, owners, pod)
+    let uuid = device_uuid(gpu, instance);
+    if let (Some(uuid), Origin::Pod(Some(pod)), Some(owners)) = (uuid, origin, owners)
+        && let Some(unattributed) = is_foreign_to_shares(input, (gpu, uuid), owners, pod)
     {
         return unattributed;
     }
     // NVML can list the process of a new pod before kubelet reports the pod, unless the device is cordoned
-    let uuid = device_uuid(gpu, instance);
     let cordoned = || input.view.devices.iter().any(|known| Some(known.id.uuid()) == uuid && known.cordoned);
     match (origin, owner) {
         (Origin::Ended | Origin::Pod(None), _) => false,
@@ -241,17 +249,18 @@ fn is_unattributed(
     }
 }
 
-/// Whether a pod's process is on a shared GPU on which the pod has no share; `None`: the GPU is not shared. While a share has no owner
-/// the process may be of a new pod that kubelet does not report yet.
+/// Whether a pod's process is on a shared GPU or instance of which the pod has no share; `None`: it is not shared. While a share has no
+/// owner the process may be of a new pod that kubelet does not report yet.
 fn is_foreign_to_shares(
     input: &StatusInput<'_>,
-    gpu: &ObservedGpu,
+    (gpu, uuid): (&ObservedGpu, &str),
     owners: &Owners,
     pod: &DeviceOwner,
 ) -> Option<bool> {
-    let mut shares = input.view.shares(&gpu.uuid).map(|(device, _)| device).peekable();
+    let all = input.view.shares(&gpu.uuid).map(|(device, _)| device);
+    let mut shares = all.filter(|device| device.id.uuid() == uuid).peekable();
     shares.peek()?;
-    let mut here = owners.iter().filter(|(id, _)| id.uuid() == gpu.uuid);
+    let mut here = owners.iter().filter(|(id, _)| id.uuid() == uuid);
     let has_share = here.any(|(_, owner)| (&owner.namespace, &owner.pod) == (&pod.namespace, &pod.pod));
     Some(!has_share && shares.all(|share| share.cordoned || owners.contains_key(&share.id)))
 }
@@ -263,15 +272,22 @@ fn devices(gpus: &[GpuState]) -> String {
     format!("{used}/{total}")
 }
 
-/// `0: 1g.10gb@0 3g.40gb@4; 1: whole; 2: 4 shares`.
+/// `0: 1g.10gb@0 3g.40gb@4; 1: whole; 2: 4 shares; 3: 1g.10gb@0 × 4`.
 fn layout(inventory: &Inventory, view: &DeviceView) -> String {
     let shares = |gpu: &ObservedGpu| view.shares(&gpu.uuid).count();
+    let slices = |gpu: &ObservedGpu, start: u32| {
+        let of = view.shares(&gpu.uuid).filter(|(_, share)| slice_of(share.number).0 == to_i32(start));
+        Some(of.count()).filter(|n| *n > 0).map(|n| format!(" × {n}")).unwrap_or_default()
+    };
     let line = |gpu: &ObservedGpu| {
         let layout = match (gpu.mig_enabled(), gpu.instances.as_slice()) {
             (false, _) if shares(gpu) > 0 => format!("{} shares", shares(gpu)),
             (false, _) => "whole".to_owned(),
             (true, []) => "empty".to_owned(),
-            (true, many) => many.iter().map(|i| format!("{}@{}", i.profile, i.start)).collect::<Vec<_>>().join(" "),
+            (true, many) => {
+                let instance = |i: &ObservedInstance| format!("{}@{}{}", i.profile, i.start, slices(gpu, i.start));
+                many.iter().map(instance).collect::<Vec<_>>().join(" ")
+            }
         };
         format!("{}: {layout}", gpu.index)
     };

@@ -7,7 +7,8 @@ use std::{
 };
 
 use gputenancy_crds::{
-    Advertiser, AgentStep, GpuError, GpuNodeStatus, GpuSpec, Health, ShareGroup, Sharing, condition,
+    Advertiser, AgentStep, GpuError, GpuNodeStatus, GpuSpec, GpuState, Health, InstanceSpec, ShareGroup, ShareState,
+    Sharing, condition,
 };
 use gputenancy_nvml::{Engines, InstanceProfile, MigMode, Process};
 use k8s_openapi::jiff::Timestamp;
@@ -248,9 +249,7 @@ fn status_before_the_driver_starts_keeps_gpus_as_unhealthy() {
     assert_eq!(ready(&now).0, "DriverNotFound");
     assert_eq!(now.layout, earlier.layout);
     assert!(now.gpus.iter().all(|gpu| gpu.health == Health::Unhealthy));
-    assert!(
-        now.gpus[0].instances.iter().all(|instance| !instance.device.allocatable && instance.device.owner.is_some())
-    );
+    assert!(now.gpus[0].devices().all(|device| !device.allocatable && device.owner.is_some()));
 }
 
 #[test]
@@ -263,7 +262,7 @@ fn owners_of_an_earlier_run_count_until_kubelet_reports() {
         let state = with_owners(&state, kubelet);
         let input = StatusInput { earlier: &before, ..input(&state, &view, kubelet) };
         let gpus = status(&input, Timestamp::UNIX_EPOCH).gpus;
-        let devices = gpus.iter().flat_map(|gpu| gpu.instances.iter().map(|i| &i.device).chain(&gpu.whole));
+        let devices = gpus.iter().flat_map(GpuState::devices);
         devices.map(|device| device.owner.is_some()).collect()
     };
     (kubelet.answered, kubelet.owners) = (false, BTreeMap::new());
@@ -280,8 +279,8 @@ fn owner_that_has_ended_stays_until_a_scan_after_it() {
     kubelet.owners.clear();
     let observed = |state: &PartitionState| -> Vec<(bool, i32)> {
         let input = input(state, &view, &kubelet);
-        let instances = status(&input, Timestamp::UNIX_EPOCH).gpus.swap_remove(0).instances;
-        instances.iter().map(|i| (i.device.owner.is_some(), i.device.clients)).collect()
+        let gpu = status(&input, Timestamp::UNIX_EPOCH).gpus.swap_remove(0);
+        gpu.devices().map(|device| (device.owner.is_some(), device.clients)).collect()
     };
     assert_eq!(observed(&state), [(true, 1); 4], "kubelet reports no pod, but the scan is older");
     state.owners = kubelet.known_owners().cloned();
@@ -351,6 +350,48 @@ fn share_counts_the_processes_of_its_own_pod_and_others_are_unattributed() {
     let unattributed: Vec<&str> = gpu.holders.iter().map(|h| h.command.as_str()).collect();
     assert_eq!(unattributed, ["c", "d"]);
     assert_eq!((status.devices.as_deref(), status.layout.as_deref()), (Some("2/2"), Some("0: 2 shares")));
+}
+
+#[test]
+fn time_slices_of_an_instance_have_owners_and_clients_of_their_own_and_the_instance_is_no_device() {
+    let clients = [100, 101, 102].map(|pid| Process { pid, gi: Some(7), ci: Some(0) }).to_vec();
+    let gpu = ObservedGpu { clients, ..gpu(0, 2) };
+    let instances = [(0, Some(2)), (1, None)].map(|(start, replicas)| InstanceSpec {
+        start,
+        profile: "1g.10gb".into(),
+        resource: replicas.map(|_| "nvidia.com/mig-1g.10gb.shared".into()),
+        replicas,
+    });
+    let spec = GpuSpec { uuid: gpu.uuid.clone(), mig: true, instances: instances.to_vec(), ..GpuSpec::default() };
+    let view = DeviceView { generation: 1, devices: devices(&spec, &gpu), ..DeviceView::default() };
+    let owner = |pod: &str| DeviceOwner { namespace: "team-a".into(), pod: pod.into(), container: "main".into() };
+    let slices = view.devices.iter().filter(|d| d.share.is_some()).map(|d| d.id.clone());
+    let kubelet = KubeletView {
+        owners: slices.zip(["one", "two"].map(owner)).collect(),
+        allocatable: view.devices.iter().map(|d| d.id.clone()).collect(),
+        plugin_ready: true,
+        answered: true,
+        ..KubeletView::default()
+    };
+    let state = with_owners(&state(vec![gpu]), &kubelet);
+    let origin = |pid: u32| match pid {
+        100 => ("a".into(), of_pod("one")),
+        101 => ("b".into(), of_pod("two")),
+        _ => ("c".into(), of_pod("three")),
+    };
+    let status = status(&StatusInput { origin: &origin, ..input(&state, &view, &kubelet) }, Timestamp::UNIX_EPOCH);
+    let gpu = &status.gpus[0];
+    let exclusive: Vec<bool> = gpu.instances.iter().map(|i| i.device.is_some()).collect();
+    assert_eq!(exclusive, [false, true]);
+    let of = |s: &ShareState| (s.number, s.device.owner.as_ref().map(|o| o.pod.clone()), s.device.clients);
+    let shares: Vec<_> = gpu.shares.iter().map(of).collect();
+    assert_eq!(shares, [(0, Some("one".into()), 1), (16, Some("two".into()), 1)]);
+    let unattributed: Vec<_> = gpu.holders.iter().map(|h| (h.command.as_str(), h.start)).collect();
+    assert_eq!(unattributed, [("c", Some(0))]);
+    assert_eq!(
+        (status.devices.as_deref(), status.layout.as_deref()),
+        (Some("2/3"), Some("0: 1g.10gb@0 × 2 1g.10gb@1"))
+    );
 }
 
 #[test]

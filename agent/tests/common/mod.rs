@@ -194,6 +194,7 @@ impl Agent {
             start: *start,
             profile: (*profile).into(),
             resource: None,
+            replicas: None,
         });
         GpuSpec { uuid: uuid.into(), mig, instances: instances.collect(), ..GpuSpec::default() }
     }

@@ -35,6 +35,7 @@ impl Layout {
             start: i32::try_from(w.start).unwrap(),
             profile: w.profile.clone(),
             resource: None,
+            replicas: None,
         };
         let instances = self.instances.iter().map(instance).collect();
         GpuSpec { uuid: uuid.to_owned(), mig: self.mig, instances, ..GpuSpec::default() }

@@ -135,7 +135,7 @@ pub async fn devices_by_pod(world: &World) -> Result<BTreeMap<String, Place>> {
     for node in &nodes {
         for gpu in node.status.iter().flat_map(|s| &s.gpus) {
             for instance in &gpu.instances {
-                if let Some(owner) = &instance.device.owner {
+                if let Some(owner) = instance.device.as_ref().and_then(|d| d.owner.as_ref()) {
                     held.insert(owner.pod.clone(), (node.name_any(), gpu.index, instance.start));
                 }
             }

@@ -1,6 +1,6 @@
 //! What a device isolates and what it does not, in plain words.
 
-use gputenancy_crds::Device;
+use gputenancy_crds::{Device, TimeSlice};
 
 /// Field of `GpuProfile.spec.device`.
 pub(super) fn mode(device: &Device) -> &'static str {
@@ -9,6 +9,7 @@ pub(super) fn mode(device: &Device) -> &'static str {
         Device { mig: Some(_), .. } => "mig",
         Device { mps: Some(_), .. } => "mps",
         Device { fraction: Some(_), .. } => "fraction",
+        Device { time_slice: Some(TimeSlice { of: Some(_), .. }), .. } => "timeSlice of mig",
         Device { whole: None, mig: None, mps: None, fraction: None, time_slice: _ } => "timeSlice",
     }
 }
@@ -43,6 +44,9 @@ pub(super) fn isolated(device: &Device) -> &'static [&'static str] {
             "NVIDIA's MPS server limits the memory and the percentage of threads of each pod.",
             "Each pod has an address space of its own: a neighbour does not read your memory.",
         ],
+        "timeSlice of mig" => {
+            &["The instance from the other instances of the GPU: memory, caches, compute and faults, by hardware."]
+        }
         // nothing limits a pod on a time-sliced GPU, and nothing enforces fractions yet
         _ => &[],
     }
@@ -63,6 +67,11 @@ pub(super) fn not_isolated(device: &Device) -> &'static [&'static str] {
             "Memory and compute: the parts of all pods fit into the GPU, but this release does not enforce them. A pod that takes more makes \
              the allocations of its neighbours fail, or slows them.",
             "Faults: a fault of one pod can end the others.",
+        ],
+        "timeSlice of mig" => &[
+            "Memory of the instance: there is no limit between the pods on it. One that takes all of it makes the allocations of the others fail.",
+            "Faults: a fault of one pod can end the others on the instance.",
+            "Compute: the pods on the instance get equal turns and no guaranteed part.",
         ],
         // NVIDIA's device plugin: no memory or fault isolation between replicas
         _ => &[

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use gputenancy_crds::{GpuPool, GpuTenant, Guarantee};
 use gputenancy_engine::quota::{device_weights, unknown_weight_message};
-use gputenancy_plan::{self as plan, Problem, Snapshot, board::Shape};
+use gputenancy_plan::{self as plan, Problem, Snapshot};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
 use kube::ResourceExt;
 
@@ -167,7 +167,7 @@ impl Check<'_> {
         let capped = self.guarantees().filter(|(tenant, ..)| tenant.spec.gpu_equivalents.is_some());
         capped.filter_map(move |(tenant, guarantee, pointer)| {
             let (_, profile) = snapshot.profiles.iter().find(|(name, _)| name.as_str() == guarantee.profile)?;
-            let share = matches!(profile.shape, Shape::Share(_));
+            let share = profile.shape.sharing_mode().is_some();
             let usable = tenant.spec.trust >= profile.trust && (!share || tenant.spec.sharing.is_some());
             let unknown = usable && !weights.contains_key(&profile.resource);
             let message = unknown.then(|| unknown_weight_message(&guarantee.profile))?;

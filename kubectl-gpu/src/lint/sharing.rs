@@ -13,6 +13,8 @@ use crate::world::World;
 fn part(device: &Device) -> Option<i32> {
     let equal = |replicas: i32| 1000_i32.checked_div(replicas);
     match device {
+        // the part of the GPU that an instance has depends on the board
+        Device { time_slice: Some(TimeSlice { of: Some(_), .. }), .. } => None,
         Device { time_slice: Some(TimeSlice { replicas, .. }), .. }
         | Device { mps: Some(Mps { replicas: Some(replicas), .. }), .. } => equal(*replicas),
         Device { mps: Some(Mps { threads: Some(percent), .. }), .. }

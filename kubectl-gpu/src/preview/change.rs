@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{InstanceSpec, Layout};
+use gputenancy_crds::{InstanceSpec, Layout, slice_of};
 use gputenancy_engine::mig_manager::Shape;
 use gputenancy_plan::{GpuKey, GpuPlan, GpuUuid, NodeName, plain, seen, snapshot::InUse};
 
@@ -81,7 +81,11 @@ fn line(layout: Option<&Layout>) -> String {
         }
         Some(l) if !l.mig => "whole".to_owned(),
         Some(l) if l.instances.is_empty() => "MIG on, no instances".to_owned(),
-        Some(l) => l.instances.iter().map(|i| format!("{}@{}", i.profile, i.start)).collect::<Vec<_>>().join(" "),
+        Some(l) => {
+            let slices = |i: &InstanceSpec| i.replicas.map(|n| format!(" × {n}")).unwrap_or_default();
+            let instance = |i: &InstanceSpec| format!("{}@{}{}", i.profile, i.start, slices(i));
+            l.instances.iter().map(instance).collect::<Vec<_>>().join(" ")
+        }
     }
 }
 
@@ -98,8 +102,10 @@ fn processes(planned: &PlannedWorld<'_>, key: &GpuKey, stays_in: Option<&Layout>
     let mut waits = Vec::new();
     let stays = |used: &InUse| stays_in.is_some_and(|layout| used.stays_in(layout));
     for used in gpu.used.iter().filter(|used| used.pod.is_none() && !stays(used)) {
-        let (start, device) =
-            (used.start, used.profile.as_deref().unwrap_or(if used.share { "the share" } else { "the whole GPU" }));
+        let (start, device) = match used.profile.as_deref() {
+            Some(profile) => (slice_of(used.start).0, profile),
+            None => (used.start, if used.share { "the share" } else { "the whole GPU" }),
+        };
         let here = state.holders.iter().filter(|h| h.start.is_none_or(|s| s == start));
         let named: Vec<String> = here.map(|h| format!("{h} on {device} at {start} {}", h.remedy())).collect();
         if named.is_empty() {

@@ -1,7 +1,7 @@
 //! One device: its name in words, its state and its owner.
 
 use gputenancy_crds::{
-    DeviceState as Reported, GpuSpec, GpuState, Health, InstanceSpec, ShareGroup, Sharing, SharingMode, names,
+    DeviceState as Reported, GpuSpec, GpuState, Health, InstanceSpec, ShareGroup, Sharing, SharingMode, names, slice_of,
 };
 use gputenancy_plan::resource_name;
 use kube::ResourceExt;
@@ -29,25 +29,35 @@ pub(super) fn devices(gpu: GpuView<'_>) -> Vec<DeviceStatus> {
         let listed = listed.clone().find(|i| i.start == instance.start && i.profile == instance.profile);
         let resource = listed.map_or_else(|| names::mig_resource(&instance.profile), InstanceSpec::resource_name);
         let words = format!("{} at {}", instance.profile, instance.start);
-        devices.push(device(gpu, words, instance.start, resource, &instance.device));
+        devices.extend(instance.device.iter().map(|d| device(gpu, words.clone(), instance.start, resource.clone(), d)));
     }
     // while MIG is being turned on or off, the whole GPU is no device
     for whole in state.whole.iter().filter(|_| spec.is_none_or(|s| !s.mig)) {
         let resource = spec.and_then(|s| s.resource.clone()).unwrap_or_else(|| names::WHOLE_GPU_RESOURCE.to_owned());
         devices.push(device(gpu, "whole GPU".to_owned(), 0, resource, whole));
     }
-    let sharing = spec.and_then(|s| s.sharing.as_ref());
+    let mig = state.mig.is_some_and(|m| m.enabled);
+    let sharing = spec.and_then(|s| s.sharing.as_ref()).filter(|_| !mig);
     for share in &state.shares {
         let group = sharing.and_then(|s| s.group_of(share.number));
         let words = match (sharing, group) {
             (Some(sharing), Some(group)) => share_in_words(sharing, group, share.number),
+            _ if mig => slice_in_words(spec, state, share.number),
             _ => format!("share {}", share.number),
         };
-        let resource = group.map(|g| g.resource.clone()).unwrap_or_default();
+        let resource = spec.and_then(|s| s.share_resource(share.number)).unwrap_or_default();
         devices.push(device(gpu, words, share.number, resource, &share.device));
     }
     devices.sort_by_key(|d| d.start);
     devices
+}
+
+fn slice_in_words(spec: Option<&GpuSpec>, state: &GpuState, number: i32) -> String {
+    let (start, slice) = slice_of(number);
+    let profile = state.instances.iter().find(|i| i.start == start).map_or("an instance", |i| i.profile.as_str());
+    let listed = spec.and_then(|s| s.instances.iter().find(|i| i.start == start)?.replicas);
+    let of = listed.map(|n| format!(" of {n}")).unwrap_or_default();
+    format!("time-slice {slice}{of}, {profile} at {start}")
 }
 
 fn share_in_words(sharing: &Sharing, group: &ShareGroup, number: i32) -> String {

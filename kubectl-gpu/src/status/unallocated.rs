@@ -36,7 +36,7 @@ impl<'a> Offers<'a> {
                         offers.equal.insert(&profile.resource);
                     }
                 }
-                shape @ (Shape::Named(_) | Shape::AtLeast { .. }) => {
+                shape @ (Shape::Named(_) | Shape::AtLeast { .. } | Shape::Slice { .. }) => {
                     let name = board.resolve(shape).map(|mig| mig.name.as_str());
                     offers.mig.extend(name.and_then(|name| position(board, name)));
                 }

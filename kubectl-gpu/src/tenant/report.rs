@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gputenancy_crds::{Device, GpuProfile, GrantedProfile, quantity::Amount, quota::resource_key};
+use gputenancy_crds::{Device, GpuProfile, GrantedProfile, TimeSlice, quantity::Amount, quota::resource_key};
 use gputenancy_engine::projection::{self, SlimQuota};
 use gputenancy_plan::resource_name;
 use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Condition};
@@ -170,6 +170,9 @@ fn enforcement(device: &Device) -> &'static str {
         Device { mig: Some(_), .. } => "the GPU (MIG)",
         Device { mps: Some(_), .. } => "NVIDIA's MPS server",
         Device { fraction: Some(_), .. } => "none yet: memory and compute decide where a pod is placed",
+        Device { time_slice: Some(TimeSlice { of: Some(_), .. }), .. } => {
+            "the GPU (MIG) around the instance; none between the pods that share it in time slices"
+        }
         Device { whole: None, mig: None, mps: None, fraction: None, time_slice: _ } => {
             "none: pods share the GPU in time slices"
         }

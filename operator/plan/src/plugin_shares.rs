@@ -12,10 +12,17 @@ use crate::{
 /// Why a share is not served in a pool, with what to write instead; `None`: it is served.
 pub(crate) fn refusal(snapshot: &Snapshot, pool: &Pool, name: &ProfileName) -> Option<String> {
     let profile = snapshot.profiles.get(name)?;
-    let Shape::Share(shape) = &profile.shape else { return None };
+    profile.shape.sharing_mode()?;
     match pool.shares {
         SharesBy::Agent => None,
-        SharesBy::NvidiaDevicePlugin => by_plugin(snapshot, pool, (name, profile), shape),
+        SharesBy::NvidiaDevicePlugin if matches!(profile.shape, Shape::Slice { .. }) => Some(
+            "NVIDIA's device plugin shares either all instances of a MIG profile on a node or none; write spec.advertiser: Agent and partitioner: Agent, or list an exclusive profile with device.mig"
+                .to_owned(),
+        ),
+        SharesBy::NvidiaDevicePlugin => {
+            let Shape::Share(shape) = &profile.shape else { return None };
+            by_plugin(snapshot, pool, (name, profile), shape)
+        }
         SharesBy::Nothing => {
             Some("only pools with partitioner: Agent have shares; remove the profile from spec.profiles".to_owned())
         }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use gputenancy_crds::{Layout, Stranded};
+use gputenancy_crds::{Layout, Stranded, slice_of};
 
 use crate::{
     names::{GpuKey, PodName, PoolName, ProfileName, TenantName},
@@ -73,7 +73,7 @@ pub enum Why {
 pub struct Evicted {
     /// The pod.
     pub pod: PodName,
-    /// Start of its device; number of a share.
+    /// Start of its device or of the MIG instance that it has a time-slice of; number of a share of a whole GPU.
     pub start: i32,
     /// NVIDIA's profile of the device, `whole GPU` or `share`.
     pub device: String,
@@ -82,8 +82,15 @@ pub struct Evicted {
 impl Evicted {
     /// The pod of a device; `None`: no pod owns it.
     pub fn of(used: &InUse) -> Option<Self> {
-        let device = if used.share { "share" } else { used.profile.as_deref().unwrap_or("whole GPU") }.to_owned();
-        Some(Self { pod: used.pod.clone()?, start: used.start, device })
+        let (start, device) = match (used.share, used.profile.as_deref()) {
+            (true, Some(profile)) => {
+                let (start, slice) = slice_of(used.start);
+                (start, format!("time-slice {slice} of {profile}"))
+            }
+            (true, None) => (used.start, "share".to_owned()),
+            (false, profile) => (used.start, profile.unwrap_or("whole GPU").to_owned()),
+        };
+        Some(Self { pod: used.pod.clone()?, start, device })
     }
 }
 

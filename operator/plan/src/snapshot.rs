@@ -169,11 +169,11 @@ pub enum Availability {
 /// A device in use.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct InUse {
-    /// First memory slice of the instance; 0 for a whole GPU; the number of a share.
+    /// First memory slice of the instance; 0 for a whole GPU; the number of a share or time-slice.
     pub start: i32,
-    /// It is a share of the GPU.
+    /// It is a share of the GPU, or a time-slice of an instance.
     pub share: bool,
-    /// NVIDIA's profile of the instance; `None`: the whole GPU.
+    /// NVIDIA's profile of the instance; `None`: the whole GPU or a share of it.
     pub profile: Option<Arc<str>>,
     /// Resource under which it was allocated.
     pub resource: Arc<str>,

@@ -72,18 +72,17 @@ impl NodeDevices {
                 Use::Withdrawn => sum.unschedulable += 1,
             }
         };
-        for i in &state.instances {
+        for (i, device) in state.instances.iter().filter_map(|i| Some((i, i.device.as_ref()?))) {
             let listed = listed(i.start, &i.profile).map(gputenancy_crds::InstanceSpec::resource_name);
-            let named = named(&i.device).or(listed);
-            count(i.start, named.unwrap_or_else(|| names::mig_resource(&i.profile)), &i.device);
+            let named = named(device).or(listed);
+            count(i.start, named.unwrap_or_else(|| names::mig_resource(&i.profile)), device);
         }
         for w in state.whole.iter().filter(|_| !spec.mig) {
             let named = named(w).or_else(|| spec.resource.clone());
             count(0, named.unwrap_or_else(|| names::WHOLE_GPU_RESOURCE.into()), w);
         }
         for share in &state.shares {
-            let group = || Some(spec.sharing.as_ref()?.group_of(share.number)?.resource.clone());
-            if let Some(resource) = named(&share.device).or_else(group) {
+            if let Some(resource) = named(&share.device).or_else(|| spec.share_resource(share.number)) {
                 count(share.number, resource, &share.device);
             }
         }

@@ -31,6 +31,11 @@ pub(crate) fn share(number: i32) -> Device {
     device(&format!("GPU-a::{number}"), None, Some(number))
 }
 
+/// A time-slice of an instance.
+pub(crate) fn slice(gi: u32, slice: i32) -> Device {
+    device(&format!("MIG-{gi}::{slice}"), Some(gi), Some(i32::try_from(gi).unwrap() + 16 * slice))
+}
+
 /// GPU `GPU-a` with these processes: id and GPU instance.
 pub(crate) fn inventory(clients: &[(u32, Option<u32>)]) -> Inventory {
     let clients = clients.iter().map(|(pid, gi)| Process { pid: *pid, gi: *gi, ci: None }).collect();
@@ -101,6 +106,14 @@ fn pod_without_a_share_occupies_one_free_share() {
     assert_eq!(found(&devices, &two, &owned), expected(&[("GPU-a::2", &[13]), ("GPU-a::3", &[12])]));
     let three = [&two[..], &[(14, None)]].concat();
     assert_eq!(found(&devices, &three, &owned).len(), 2, "owned shares stay with their owners");
+}
+
+#[test]
+fn pod_without_a_time_slice_occupies_one_of_its_instance_only() {
+    let devices = [slice(1, 0), slice(1, 1), slice(2, 0), slice(2, 1)];
+    let clients = [(10, Some(1)), (11, Some(2)), (12, Some(2))];
+    let owned = [("MIG-1::0", "p10"), ("MIG-2::1", "p11")];
+    assert_eq!(found(&devices, &clients, &owned), expected(&[("MIG-2::0", &[12])]));
 }
 
 #[test]

@@ -55,8 +55,12 @@ pub fn gpu(mig: bool, mode_needs_reset: bool) -> ObservedGpu {
 }
 
 pub fn spec(mig: bool, instances: &[(i32, &str)]) -> GpuSpec {
-    let instance =
-        |(start, profile): &(i32, &str)| InstanceSpec { start: *start, profile: (*profile).into(), resource: None };
+    let instance = |(start, profile): &(i32, &str)| InstanceSpec {
+        start: *start,
+        profile: (*profile).into(),
+        resource: None,
+        replicas: None,
+    };
     GpuSpec { uuid: UUID.into(), mig, instances: instances.iter().map(instance).collect(), ..GpuSpec::default() }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gputenancy_crds::{DeviceOwner, GpuSpec, ShareGroup, Sharing, SharingMode};
 
-use super::model::{UUID, gpu, spec};
+use super::model::{UUID, gpu, partition, spec};
 use crate::{
     device::{Device, DeviceId},
     partition::devices::{cordon_conflicts, devices},
@@ -44,6 +44,32 @@ fn shared_gpu_has_a_device_for_each_share_and_none_for_the_whole() {
 #[test]
 fn gpu_with_mig_has_no_shares() {
     assert_eq!(devices(&shared(&[0, 1]), &gpu(true, false)), []);
+}
+
+#[test]
+fn shared_instance_has_a_device_for_each_time_slice_and_none_for_itself() {
+    let mut wanted = spec(true, &[(0, "1g.10gb"), (1, "1g.10gb")]);
+    let mut seen = gpu(true, false);
+    partition(&wanted, &mut seen);
+    (wanted.instances[1].replicas, wanted.instances[1].resource) =
+        (Some(2), Some("nvidia.com/mig-1g.10gb.shared".into()));
+    wanted.hold = vec![17];
+    let all = devices(&wanted, &seen);
+    let uuid = |start| seen.instances.iter().find(|i| i.start == start).and_then(|i| i.uuid()).unwrap();
+    let (exclusive, shared) = (uuid(0), uuid(1));
+    let ids: Vec<String> = all.iter().map(|d| d.id.to_string()).collect();
+    assert_eq!(ids, [exclusive.to_owned(), format!("{shared}::0"), format!("{shared}::1")]);
+    assert!(all[1..].iter().all(|d| d.resource.ends_with(".shared") && d.mig == all[1].mig && d.legacy_id().is_none()));
+    assert_eq!(offered(&all), [exclusive, &format!("{shared}::0")], "a held time-slice is withdrawn");
+
+    // a pod has the instance from before
+    let mut before = all.clone();
+    cordon_conflicts(&mut before, &owned(&[DeviceId::new(shared)]));
+    assert_eq!(offered(&before), [exclusive]);
+    wanted.instances[1].replicas = None;
+    let mut after = devices(&wanted, &seen);
+    cordon_conflicts(&mut after, &owned(&[DeviceId::share(shared, 1)]));
+    assert_eq!(offered(&after), [exclusive], "a pod has a time-slice from before");
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn canary_device(node: &GpuNode) -> Option<(String, (i32, i32, String))> {
     let gpus = node.status.iter().flat_map(|s| &s.gpus);
     let mut all = gpus.flat_map(|g| g.instances.iter().map(move |i| (g.index, i)));
     all.find_map(|(gpu, i)| {
-        let owner = i.device.owner.as_ref().filter(|o| o.namespace == product::NAMESPACE)?;
+        let owner = i.device.as_ref()?.owner.as_ref().filter(|o| o.namespace == product::NAMESPACE)?;
         Some((owner.pod.clone(), (gpu, i.start, i.profile.clone())))
     })
 }

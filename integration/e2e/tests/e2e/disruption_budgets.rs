@@ -97,6 +97,7 @@ fn neighbours_of_a_change(node: &GpuNode) -> Option<(i32, Vec<String>)> {
     let state = node.status.as_ref()?.gpus.iter().find(|g| g.uuid == spec.uuid)?;
     let to = &spec.change.as_ref()?.to.instances;
     let stays = |i: &&InstanceState| to.iter().any(|w| w.start == i.start && w.profile == i.profile);
-    let pods = state.instances.iter().filter(stays).filter_map(|i| Some(i.device.owner.as_ref()?.pod.clone()));
+    let pods =
+        state.instances.iter().filter(stays).filter_map(|i| Some(i.device.as_ref()?.owner.as_ref()?.pod.clone()));
     Some((state.index, pods.collect()))
 }

@@ -7,7 +7,7 @@ use e2e::{
     scenario::{self, tenant_ready},
     wait::{PATIENCE, eventually},
 };
-use gputenancy_crds::{GpuState, Holder, InstanceState, names};
+use gputenancy_crds::{DeviceState, GpuState, Holder, InstanceState, names};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::{Api, api::ListParams};
 use serde_json::json;
@@ -36,8 +36,9 @@ async fn forgotten_pod(world: &World) -> Result<()> {
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": lingers, "namespace": "first"}, "spec": spec});
     world.set(&[pod]).await?;
     world.pods_ready("first", 1).await?;
-    let owned = |i: &InstanceState| i.device.owner.as_ref().is_some_and(|o| o.pod == *lingers);
-    let place = instance(world, "the pod's device with its process", |_, i| owned(i) && i.device.clients > 0).await?;
+    let owned = |d: &DeviceState| d.clients > 0 && d.owner.as_ref().is_some_and(|o| o.pod == *lingers);
+    let held = |_: &GpuState, i: &InstanceState| i.device.as_ref().is_some_and(owned);
+    let place = instance(world, "the pod's device with its process", held).await?;
     // no request may give it more time than the tenant's limit
     for what in [["pod", lingers], ["pods", "--all"]] {
         let longer = [&["delete", "-n", "first", "--wait=false", "--grace-period=601"][..], &what[..]].concat();
@@ -66,7 +67,7 @@ async fn forgotten_pod(world: &World) -> Result<()> {
     ensure(pods.len() == 3, format!("{} pods: some were refused", pods.len()))?;
     let named = |h: &&Holder| h.container.as_ref().is_some_and(|c| c.namespace == "first" && c.pod == *lingers);
     let kept = |gpu: &GpuState, i: &InstanceState| {
-        let device = &i.device;
+        let Some(device) = &i.device else { return false };
         let withdrawn = device.owner.is_none() && !device.allocatable && device.resource.is_none();
         let former = device.former_owner.as_ref().is_some_and(|o| o.pod == *lingers);
         withdrawn && former && gpu.holders.iter().any(|h| named(&h) && h.start == Some(i.start))
@@ -86,7 +87,9 @@ async fn forgotten_pod(world: &World) -> Result<()> {
     world.on_node(NODE, &["kill", "-9", &pid]).await?;
     world.pods_ready("second", 4).await?;
     headroom("1").await?;
-    let at_last = |gpu: &GpuState, i: &InstanceState| (gpu.index, i.start) == place && i.device.owner.is_some();
+    let at_last = |gpu: &GpuState, i: &InstanceState| {
+        (gpu.index, i.start) == place && i.device.as_ref().is_some_and(|d| d.owner.is_some())
+    };
     instance(world, "the device of the next pod", at_last).await.map(drop)
 }
 
@@ -100,7 +103,7 @@ async fn leaked(world: &World) -> Result<()> {
     world.set(&[mig_profile("mig-3g", "3g.40gb"), pool("p", NODE, &["mig-3g"])]).await?;
     world.set(&[tenant("second", &[("mig-3g", 4)])]).await?;
     tenant_ready(world, "second").await?;
-    let free = |_: &GpuState, i: &InstanceState| i.device.allocatable;
+    let free = |_: &GpuState, i: &InstanceState| i.device.as_ref().is_some_and(|d| d.allocatable);
     let (gpu, start) = instance(world, "a free device", free).await?;
     let here = |g: &GpuState, i: &InstanceState| (g.index, i.start) == (gpu, start);
     let node = gpu_node(&world.client, NODE).await?;
@@ -110,8 +113,9 @@ async fn leaked(world: &World) -> Result<()> {
     world.nvsim(NODE, &["leak", &gpu, "900", "--instance", &gi]).await?;
 
     let withheld = |g: &GpuState, i: &InstanceState| {
-        let memory = i.device.unexplained_memory.as_ref().and_then(|m| m.mib().ok());
-        here(g, i) && memory == Some(900) && !i.device.allocatable
+        let Some(device) = &i.device else { return false };
+        let memory = device.unexplained_memory.as_ref().and_then(|m| m.mib().ok());
+        here(g, i) && memory == Some(900) && !device.allocatable
     };
     instance(world, "the device withdrawn", withheld).await?;
     let events = scenario::pod_events(world, "default", "UnexplainedMemory").await?;
@@ -122,7 +126,11 @@ async fn leaked(world: &World) -> Result<()> {
 
     world.nvsim(NODE, &["leak", &gpu, "0", "--instance", &gi]).await?;
     world.pods_ready("second", 4).await?;
-    instance(world, "the device of the fourth pod", |g, i| here(g, i) && i.device.owner.is_some()).await.map(drop)
+    instance(world, "the device of the fourth pod", |g, i| {
+        here(g, i) && i.device.as_ref().is_some_and(|d| d.owner.is_some())
+    })
+    .await
+    .map(drop)
 }
 
 /// Waits for an instance that satisfies a predicate, and returns the index of its GPU and its start.

@@ -236,5 +236,8 @@ async fn visible_devices(world: &World, namespace: &str) -> Result<BTreeSet<Stri
 async fn owned_devices(world: &World, profile: &str) -> Result<BTreeSet<String>> {
     let node = objects::gpu_node(&world.client, NODE).await?;
     let instances = node.status.into_iter().flat_map(|s| s.gpus).flat_map(|g| g.instances);
-    Ok(instances.filter(|i| i.profile == profile && i.device.owner.is_some()).filter_map(|i| i.uuid).collect())
+    Ok(instances
+        .filter(|i| i.profile == profile && i.device.as_ref().is_some_and(|d| d.owner.is_some()))
+        .filter_map(|i| i.uuid)
+        .collect())
 }

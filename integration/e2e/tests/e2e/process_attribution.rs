@@ -86,7 +86,8 @@ async fn fourteen_terminate(world: &World) -> Result<()> {
     let following = updates.try_for_each(|node| {
         statuses += 1;
         let instances = node.status.iter().flat_map(|s| &s.gpus).flat_map(|g| g.instances.iter().map(move |i| (g, i)));
-        let odd = instances.filter(|(_, i)| i.device.owner.is_none() && i.device.clients > 0);
+        let is_odd = |d: &DeviceState| d.owner.is_none() && d.clients > 0;
+        let odd = instances.filter(|(_, i)| i.device.as_ref().is_some_and(is_odd));
         unattributed.extend(odd.map(|(g, i)| format!("status {statuses}: GPU {} at {}", g.index, i.start)));
         future::ready(Ok(()))
     });
@@ -106,7 +107,8 @@ async fn fourteen_terminate(world: &World) -> Result<()> {
 async fn all_devices(world: &World, what: &str, so: impl Fn(&DeviceState) -> bool) -> Result<()> {
     eventually(&format!("every device {what}"), PATIENCE, || async {
         let node = objects::gpu_node(&world.client, "gpu-1").await?;
-        let devices = node.status.iter().flat_map(|s| &s.gpus).flat_map(|g| g.instances.iter().map(|i| &i.device));
+        let devices =
+            node.status.iter().flat_map(|s| &s.gpus).flat_map(|g| g.instances.iter().filter_map(|i| i.device.as_ref()));
         let many = devices.filter(|d| so(d)).count();
         Ok(if many == 14 { Ok(()) } else { Err(format!("{many} of 14")) })
     })

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 const NODE: &str = "gpu-1";
 const TEAM: &str = "sharers";
 const SHARED: &str = "nvidia.com/gpu.shared";
+const SLICE: &str = "nvidia.com/mig-3g.40gb.shared";
 
 /// A profile with this device.
 fn profile(name: &str, device: Value) -> Value {
@@ -106,6 +107,53 @@ async fn time_sliced_gpu_runs_four_pods_and_a_fifth_waits() {
         fault_reaches_each_pod(&world, four.keys(), &one).await
     };
     world.keeping_evidence("time-slicing", body).await;
+}
+
+#[tokio::test]
+async fn time_sliced_instances_run_pods_of_which_each_is_attributed() {
+    let world = World::enter().await.unwrap();
+    let body = async {
+        let slices = |replicas: i32| {
+            profile("slices", json!({"timeSlice": {"replicas": replicas, "of": {"mig": {"profile": "3g.40gb"}}}}))
+        };
+        let team = |slices: i32| sharer(&[("slices", slices), ("mig-3g", 1)]);
+        world.set(&[slices(2), mig_profile("mig-3g", "3g.40gb")]).await?;
+        world.set(&[pool("p", NODE, &["slices", "mig-3g"]), team(2)]).await?;
+        tenant_ready(&world, TEAM).await?;
+        world.set(&[workload(TEAM, "w", SLICE, 3), workload(TEAM, "alone", "nvidia.com/mig-3g.40gb", 1)]).await?;
+        let three = world.pods_ready(TEAM, 3).await?;
+        let alone: Vec<&String> = three.keys().filter(|pod| pod.starts_with("alone")).collect();
+        let seen = uuids(&world, three.keys()).await?;
+        let instances: BTreeSet<&String> = seen.values().flatten().collect();
+        ensure(instances.len() == 2 && alone.len() == 1, format!("two on one instance, one alone: {seen:?}"))?;
+
+        // each process is of the pod that NVML and kubelet agree on
+        let attributed = eventually("a process of each pod", PATIENCE, || async {
+            let node = gpu_node(&world.client, NODE).await?;
+            let gpus = || node.status.iter().flat_map(|s| &s.gpus);
+            let shares = gpus().flat_map(|g| &g.shares).filter(|s| s.device.clients == 1);
+            let owners: BTreeSet<String> = shares.filter_map(|s| Some(s.device.owner.as_ref()?.pod.clone())).collect();
+            let holders = gpus().map(|g| g.holders.len()).sum::<usize>();
+            Ok(if owners.len() == 2 && holders == 0 {
+                Ok(owners)
+            } else {
+                Err(format!("{owners:?}, {holders} others"))
+            })
+        })
+        .await?;
+        ensure(
+            attributed.iter().all(|pod| three.contains_key(pod) && !alone.contains(&pod)),
+            format!("{attributed:?}"),
+        )?;
+
+        // more time-slices: the third pod starts on the same instance, and the others run on
+        world.set(&[slices(3), team(3)]).await?;
+        let four = world.pods_ready(TEAM, 4).await?;
+        ensure(three.keys().all(|pod| four.contains_key(pod)), format!("{three:?} run on: {four:?}"))?;
+        let seen = uuids(&world, four.keys()).await?;
+        ensure(seen.values().flatten().collect::<BTreeSet<_>>().len() == 2, format!("three on one instance: {seen:?}"))
+    };
+    world.keeping_evidence("time-sliced-instances", body).await;
 }
 
 /// An Xid of the shared GPU is an event on each pod with a share of it, on no other pod, and on the node.

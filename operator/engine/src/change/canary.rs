@@ -22,6 +22,8 @@ const REPLACE_AFTER: SignedDuration = SignedDuration::from_secs(10);
 /// The device that is verified for all new ones of its profile.
 struct CanaryDevice<'a> {
     place: Place<'a>,
+    /// NVIDIA's profile of the instance that it is, or a time-slice of.
+    profile: Option<&'a str>,
     /// Name of the pod; a new one whenever the phase begins again, so that no old outcome counts.
     pod: String,
     resource: String,
@@ -106,7 +108,7 @@ fn drive(ctx: &ChangeContext<'_>, draft: &mut Draft<'_>, rules: &Canary, device:
             draft.decision.canaries.push(CanaryRequest {
                 name: name.clone(),
                 device: format!("{place} of {}", ctx.title()),
-                profile: device.place.profile().map(str::to_owned),
+                profile: device.profile.map(str::to_owned),
                 resource: device.resource.clone(),
                 seconds: limit(rules).as_secs(),
                 rules: rules.clone(),
@@ -158,17 +160,21 @@ fn canary_devices<'a>(ctx: &ChangeContext<'_>, change: &'a Change) -> Vec<Canary
     let mut new: Vec<&InstanceSpec> = to.instances.iter().filter(is_new).collect();
     new.sort_by_key(|i| (&i.profile, i.start));
     new.dedup_by_key(|i| &i.profile);
-    let device = |place: Place<'a>| {
-        let (start, profile) = (place.start(), place.profile());
+    let device = |(place, profile): (Place<'a>, Option<&'a str>)| {
+        let start = place.start();
         let node = ctx.observation.node.metadata.name.as_deref().unwrap_or_default();
         let attempt = (node, &ctx.state.uuid, change.phase_since.0.as_second(), start, profile);
         let pod = format!("gputenancy-canary-{}", fingerprint(&attempt));
-        CanaryDevice { place, pod, resource: names::canary_resource(ctx.state.index, start) }
+        CanaryDevice { place, profile, pod, resource: names::canary_resource(ctx.state.index, start) }
     };
     let was_whole = !from.mig && from.sharing.is_none();
     let whole = (!to.mig && to.sharing.is_none() && (all_new || !was_whole)).then_some(Place::Whole);
-    let new = new.into_iter().map(|i| Place::Instance(i.start, &i.profile)).chain(whole);
-    new.chain(new_shares(from, to)).map(device).collect()
+    let place = |i: &'a InstanceSpec| match i.replicas {
+        Some(_) => Place::Share(i.start),
+        None => Place::Instance(i.start, &i.profile),
+    };
+    let new = new.into_iter().map(|i| (place(i), Some(i.profile.as_str())));
+    new.chain(whole.into_iter().chain(new_shares(from, to)).map(|place| (place, None))).map(device).collect()
 }
 
 /// The first new share of each group.
@@ -195,8 +201,13 @@ fn differing(ctx: &ChangeContext<'_>, change: &Change) -> Vec<i32> {
     if !to.mig {
         return vec![0];
     }
-    let kept = |i: &InstanceSpec| ctx.observation.mig_manager.is_none() && from.mig && from.instances.contains(i);
-    to.instances.iter().filter(|i| !kept(i)).map(|i| i.start).collect()
+    let kept = |i: &InstanceSpec, number: i32| {
+        let form = |i: &InstanceSpec| (i.start, i.profile.clone(), i.resource.clone(), i.replicas.is_some());
+        let same = |f: &InstanceSpec| form(f) == form(i) && f.numbers().contains(&number);
+        ctx.observation.mig_manager.is_none() && from.mig && from.instances.iter().any(same)
+    };
+    let new = |i: &InstanceSpec| i.numbers().into_iter().filter(|n| !kept(i, *n)).collect::<Vec<_>>();
+    to.instances.iter().flat_map(new).collect()
 }
 
 fn limit(rules: &Canary) -> SignedDuration {

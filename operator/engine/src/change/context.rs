@@ -3,7 +3,7 @@
 use std::fmt;
 
 use gputenancy_crds::{
-    AgentStep, Change, DeviceState, GpuSpec, GpuState, Health, Holder, InstanceSpec, Layout, Sharing, names,
+    AgentStep, Change, DeviceState, GpuSpec, GpuState, Health, Holder, InstanceSpec, Layout, names, slice_of,
 };
 use gputenancy_plan::{PodName, plain, seen};
 use k8s_openapi::jiff::Timestamp;
@@ -27,13 +27,15 @@ pub(super) enum Place<'a> {
     Whole,
     /// A MIG instance: first memory slice and NVIDIA's profile.
     Instance(i32, &'a str),
-    /// A share, by number.
+    /// A share of the GPU or of an instance, by number.
     Share(i32),
 }
 
-/// A device that exists: an instance, the whole GPU, or a share of it.
+/// A device that exists: an instance, the whole GPU, or a share.
 pub(super) struct Device<'a> {
     pub place: Place<'a>,
+    /// NVIDIA's profile of the instance that it is, or a time-slice of.
+    pub profile: Option<&'a str>,
     pub state: &'a DeviceState,
     /// Resource under which it was advertised; `None`: never.
     pub resource: Option<String>,
@@ -68,20 +70,29 @@ impl<'a> ChangeContext<'a> {
             let instance = self.spec?.instances.iter().find(|i| i.start == start && i.profile == profile)?;
             Some(instance.resource_name())
         };
-        let instances = self.state.instances.iter().map(|i| Device {
+        let exclusive = self.state.instances.iter().filter_map(|i| Some((i, i.device.as_ref()?)));
+        let instances = exclusive.map(|(i, state)| Device {
             place: Place::Instance(i.start, &i.profile),
-            state: &i.device,
-            resource: i.device.resource.clone().or_else(|| listed(i.start, &i.profile)),
+            profile: Some(&i.profile),
+            state,
+            resource: state.resource.clone().or_else(|| listed(i.start, &i.profile)),
         });
         let whole_name = || self.spec.filter(|s| !s.mig && s.sharing.is_none()).map(|s| whole_resource(&s.layout()));
         let whole = self.state.whole.iter().map(|w| Device {
             place: Place::Whole,
+            profile: None,
             state: w,
             resource: w.resource.clone().or_else(whole_name),
         });
-        let group = |number: i32| Some(self.spec?.sharing.as_ref()?.group_of(number)?.resource.clone());
+        let group = |number: i32| self.spec?.share_resource(number);
+        let mig = self.state.mig.is_some_and(|m| m.enabled);
+        let sliced = |number: i32| {
+            let instance = self.state.instances.iter().find(|i| mig && i.start == slice_of(number).0)?;
+            Some(instance.profile.as_str())
+        };
         let shares = self.state.shares.iter().map(|s| Device {
             place: Place::Share(s.number),
+            profile: sliced(s.number),
             state: &s.device,
             resource: s.device.resource.clone().or_else(|| group(s.number)),
         });
@@ -136,7 +147,7 @@ impl<'a> ChangeContext<'a> {
         shown.sort_unstable();
         let mut served: Vec<i32> = self.state.shares.iter().map(|s| s.number).collect();
         served.sort_unstable();
-        let shares = layout.sharing.as_ref().map(Sharing::numbers).unwrap_or_default();
+        let shares = layout.shares();
         let whole = layout.sharing.is_none() || self.state.whole.is_none();
         let mig = mode.enabled == layout.mig && mode.pending.is_none_or(|p| p == layout.mig);
         mig && wanted == shown && shares == served && whole
@@ -201,7 +212,7 @@ impl<'a> ChangeContext<'a> {
     fn count_listed(&self, resource: &str, counts: impl Fn(&str, i32) -> bool) -> i64 {
         let gpus = self.observation.node.status.iter().flat_map(|s| &s.gpus);
         let listed = gpus.flat_map(|gpu| {
-            let instances = gpu.instances.iter().map(|i| (i.start, &i.device));
+            let instances = gpu.instances.iter().filter_map(|i| Some((i.start, i.device.as_ref()?)));
             let devices = instances.chain(gpu.whole.iter().map(|whole| (0, whole)));
             let devices = devices.chain(gpu.shares.iter().map(|share| (share.number, &share.device)));
             let listed = |d: &DeviceState| d.allocatable && d.resource.as_deref() == Some(resource);
@@ -239,7 +250,7 @@ impl Device<'_> {
     fn stays_in(&self, layout: &Layout) -> bool {
         let same = |name: String| self.resource.as_ref().is_none_or(|r| *r == name);
         let same_instance = |i: &InstanceSpec, start: i32, profile: &str| {
-            i.start == start && i.profile == profile && same(i.resource_name())
+            i.replicas.is_none() && i.start == start && i.profile == profile && same(i.resource_name())
         };
         match self.place {
             Place::Whole => !layout.mig && layout.sharing.is_none() && same(whole_resource(layout)),
@@ -247,8 +258,10 @@ impl Device<'_> {
                 layout.mig && layout.instances.iter().any(|i| same_instance(i, start, profile))
             }
             Place::Share(number) => {
-                let group = layout.sharing.as_ref().and_then(|s| s.group_of(number));
-                group.is_some_and(|g| same(g.resource.clone()))
+                // an instance of another size ends its time-slices
+                let kept = |i: &InstanceSpec| self.profile.is_none_or(|profile| i.profile == profile);
+                let instance = InstanceSpec::with_slice(&layout.instances, number);
+                (!layout.mig || instance.is_some_and(kept)) && layout.share_resource(number).is_some_and(same)
             }
         }
     }
@@ -268,15 +281,7 @@ impl Device<'_> {
     }
 }
 
-impl<'a> Place<'a> {
-    /// NVIDIA's profile of an instance.
-    pub fn profile(self) -> Option<&'a str> {
-        match self {
-            Self::Instance(_, profile) => Some(profile),
-            Self::Whole | Self::Share(_) => None,
-        }
-    }
-
+impl Place<'_> {
     /// The number of the device in holds.
     pub fn start(self) -> i32 {
         match self {
@@ -299,7 +304,11 @@ impl fmt::Display for Place<'_> {
 /// Where the devices of a layout are.
 pub(super) fn places(layout: &Layout) -> Vec<Place<'_>> {
     match (layout.mig, &layout.sharing) {
-        (true, _) => layout.instances.iter().map(|i| Place::Instance(i.start, &i.profile)).collect(),
+        (true, _) => {
+            let exclusive = layout.instances.iter().filter(|i| i.replicas.is_none());
+            let instances = exclusive.map(|i| Place::Instance(i.start, &i.profile));
+            instances.chain(layout.shares().into_iter().map(Place::Share)).collect()
+        }
         (false, None) => vec![Place::Whole],
         (false, Some(sharing)) => sharing.numbers().into_iter().map(Place::Share).collect(),
     }

@@ -134,7 +134,7 @@ fn in_use(state: &GpuState) -> Option<String> {
     if let Some(holder) = state.holders.first() {
         return Some(format!("process {} ({}) uses GPU {index}: end it", holder.pid, holder.command));
     }
-    let instance = state.instances.iter().find(|i| used(&i.device));
+    let instance = state.instances.iter().find(|i| i.device.as_ref().is_some_and(used));
     let instance = instance.map(|i| format!("{} at {} of GPU {index} is in use", i.profile, i.start));
     instance.or_else(|| state.whole.as_ref().filter(|w| used(w)).map(|_| format!("GPU {index} is in use")))
 }

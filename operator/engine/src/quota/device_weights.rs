@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_plan::{
     PoolName, Snapshot,
-    board::{BoardGeometry, Shape},
+    board::{BoardGeometry, MigProfile, Shape},
 };
 
 use super::weight::Weight;
@@ -50,6 +50,10 @@ fn weight(board: &BoardGeometry, shape: &Shape) -> Option<Weight> {
         Shape::Named(_) | Shape::AtLeast { .. } => {
             board.resolve(shape).and_then(|profile| Weight::new(profile.size, board.memory_slices))
         }
+        Shape::Slice { of, replicas } => {
+            let parts = |profile: &MigProfile| Weight::new(profile.size, board.memory_slices * replicas);
+            board.resolve(of).and_then(parts)
+        }
         Shape::Share(shape) => board.share(shape).and_then(|offer| Weight::parts(board.weight(&offer))),
     }
 }
@@ -58,7 +62,7 @@ fn weight(board: &BoardGeometry, shape: &Shape) -> Option<Weight> {
 mod tests {
     use gputenancy_crds::{Interval, SharingMode, Trust};
     use gputenancy_plan::{
-        board::{MigProfile, ShareShape, ShareSize},
+        board::{ShareShape, ShareSize},
         snapshot::{Node, Pool, Profile},
     };
 

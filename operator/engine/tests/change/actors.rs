@@ -232,7 +232,9 @@ impl World {
             device.resource = offered.contains(&start).then(|| name(&spec.trial, start, profile));
             device.allocatable = listed.contains(&start);
         };
-        seen.instances.iter_mut().for_each(|i| show(i.start, Some(&i.profile), &mut i.device));
+        for i in &mut seen.instances {
+            i.device.iter_mut().for_each(|device| show(i.start, Some(&i.profile), device));
+        }
         seen.whole.iter_mut().for_each(|w| show(0, None, w));
         let status = self.node.status.as_mut().unwrap();
         if !self.api || (status.observed_generation == Some(generation) && status.gpus.first() == Some(&seen)) {
@@ -285,7 +287,12 @@ impl World {
         let instances = &mut self.silicon.instances;
         if let Some(place) = instances.iter().position(|i| going.contains(&i.start)) {
             let gone = instances.remove(place);
-            assert_eq!(gone.device.clients, 0, "a device was destroyed under its process: {:#?}", self.story);
+            assert_eq!(
+                gone.device.map(|device| device.clients),
+                Some(0),
+                "a device was destroyed under its process: {:#?}",
+                self.story
+            );
         } else if self.silicon.mig.unwrap().enabled != to.mig {
             self.silicon.mig = Some(MigMode { enabled: to.mig, pending: None });
             self.silicon.whole = (!to.mig).then(DeviceState::default);

@@ -73,3 +73,41 @@ fn shares_give_way_to_instances_and_come_back() {
         assert_eq!(world.shown(), target);
     }
 }
+
+/// One MIG instance on GPU memory slices 0 to 3, in time-slices.
+fn sliced(replicas: i32) -> Layout {
+    let shared = serde_json::json!({"start": 0, "profile": "3g.40gb", "resource": "nvidia.com/mig-3g.40gb.shared", "replicas": replicas});
+    let other = serde_json::json!({"start": 4, "profile": "3g.40gb"});
+    serde_json::from_value(serde_json::json!({"mig": true, "instances": [shared, other]})).unwrap()
+}
+
+#[test]
+fn time_slices_of_an_instance_come_and_go_while_its_neighbours_run() {
+    let mut world = World::new(&sliced(2));
+    (0..3).for_each(|_| world.start(0));
+    world.agent();
+    world.target = Some(sliced(3));
+    let decision = world.operate(3);
+    assert_eq!((world.hold(), decision.evictions.len()), (vec![32], 0), "only the new time-slice is held");
+    world.settle();
+    assert_eq!((world.evicted.len(), world.pods.len()), (0, 3));
+    assert_eq!(Some(world.shown()), world.target);
+
+    world.start(0);
+    world.agent();
+    world.target = Some(sliced(2));
+    world.settle();
+    assert_eq!((world.evicted.as_slice(), world.pods.len()), (["pod-4".to_owned()].as_slice(), 3));
+    assert_eq!(Some(world.shown()), world.target);
+}
+
+#[test]
+fn instance_in_use_is_shared_after_its_owner_has_left() {
+    let mut world = World::new(&layout(&[("3g.40gb", 0), ("3g.40gb", 4)]));
+    (0..2).for_each(|_| world.start(0));
+    world.agent();
+    world.target = Some(sliced(2));
+    world.settle();
+    assert_eq!((world.evicted.as_slice(), world.pods.len()), (["pod-1".to_owned()].as_slice(), 1));
+    assert_eq!(Some(world.shown()), world.target);
+}

@@ -216,7 +216,7 @@ fn a_timeout_may_also_be_waited_out() {
 #[test]
 fn a_process_that_no_pod_explains_blocks_and_is_named() {
     let mut world = World::new(&split());
-    world.silicon.instances[0].device.clients = 1;
+    world.silicon.instances[0].device.as_mut().unwrap().clients = 1;
     world.silicon.holders = vec![Holder { pid: 4711, command: "python".into(), start: Some(0), container: None }];
     world.agent();
     world.target = Some(halves());
@@ -227,7 +227,7 @@ fn a_process_that_no_pod_explains_blocks_and_is_named() {
     assert_eq!(world.phase(), Some(ChangePhase::Idle));
     assert!(message(&world.decide()).contains("process 4711 (python) uses 1g.10gb at 0"), "{:?}", world.decide());
     world.silicon.holders.clear();
-    world.silicon.instances[0].device.clients = 0;
+    world.silicon.instances[0].device.as_mut().unwrap().clients = 0;
     world.settle();
     assert_eq!(Some(world.shown()), world.target);
 }

@@ -188,7 +188,7 @@ impl World {
             (self.silicon.step, self.silicon.error) = (step, self.failed.clone());
             let hold = spec.hold.clone();
             for instance in &mut self.silicon.instances {
-                instance.device.allocatable = !hold.contains(&instance.start);
+                instance.device.iter_mut().for_each(|device| device.allocatable = !hold.contains(&instance.start));
             }
             if let Some(whole) = &mut self.silicon.whole {
                 whole.allocatable = !hold.contains(&0);
@@ -250,6 +250,7 @@ impl World {
     pub fn reboot(&mut self) {
         self.pods.clear();
         self.silicon.instances.clear();
+        self.silicon.shares.retain(|_| !self.silicon.mig.is_some_and(|m| m.enabled));
         for device in self.silicon.devices_mut() {
             (device.owner, device.clients) = (None, 0);
         }

@@ -198,11 +198,12 @@ impl World {
         if start == 0 && self.silicon.whole.is_some() {
             return self.silicon.whole.as_mut();
         }
-        self.silicon.instances.iter_mut().find(|i| i.start == start).map(|i| &mut i.device)
+        self.silicon.instances.iter_mut().find(|i| i.start == start).and_then(|i| i.device.as_mut())
     }
 
     pub fn devices(&self) -> Vec<(i32, Option<&str>, &DeviceState)> {
-        let instances = self.silicon.instances.iter().map(|i| (i.start, Some(i.profile.as_str()), &i.device));
+        let exclusive = self.silicon.instances.iter().filter_map(|i| Some((i, i.device.as_ref()?)));
+        let instances = exclusive.map(|(i, device)| (i.start, Some(i.profile.as_str()), device));
         instances.chain(self.silicon.whole.iter().map(|w| (0, None, w))).collect()
     }
 
@@ -309,13 +310,15 @@ fn brief(gpu: Option<&GpuState>) -> String {
     let Some(gpu) = gpu else { return String::new() };
     let device =
         |d: &DeviceState| (d.resource.is_some(), d.allocatable, d.owner.as_ref().map(|o| o.pod.clone()), d.clients);
-    let instances: Vec<_> = gpu.instances.iter().map(|i| (i.start, &i.profile, device(&i.device))).collect();
+    let instances: Vec<_> =
+        gpu.instances.iter().map(|i| (i.start, &i.profile, i.device.as_ref().map(device))).collect();
     format!("{:?}", (gpu.mig, gpu.step, instances, gpu.whole.as_ref().map(device), gpu.error.is_some(), gpu.health))
 }
 
 /// The instance that the agent would create.
 pub fn fresh(profile: &str, start: i32) -> InstanceState {
-    InstanceState { start, profile: profile.into(), gi: start, ci: Some(0), ..InstanceState::default() }
+    let device = Some(DeviceState::default());
+    InstanceState { start, profile: profile.into(), gi: start, ci: Some(0), uuid: None, device }
 }
 
 pub fn wanted(spec: &GpuSpec) -> Layout {

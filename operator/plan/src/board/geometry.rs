@@ -70,6 +70,7 @@ impl BoardGeometry {
     pub fn resolve(&self, shape: &Shape) -> Option<&MigProfile> {
         match shape {
             Shape::Whole | Shape::Share(_) => None,
+            Shape::Slice { of, .. } => self.resolve(of),
             Shape::Named(name) => self.profile(name),
             Shape::AtLeast { slices, memory } => self
                 .profiles

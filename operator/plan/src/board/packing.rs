@@ -18,6 +18,15 @@ pub(crate) struct Item {
     pub mig: usize,
     /// Resource, where it is not NVIDIA's for the profile.
     pub resource: Option<String>,
+    /// Time-slices, where it is shared.
+    pub replicas: Option<i32>,
+}
+
+impl Item {
+    /// Devices of it: one, or its time-slices.
+    pub fn devices(&self) -> u32 {
+        self.replicas.and_then(|n| n.try_into().ok()).unwrap_or(1)
+    }
 }
 
 /// A set of items: a bit for each.

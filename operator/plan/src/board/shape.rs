@@ -18,6 +18,29 @@ pub enum Shape {
     },
     /// A share of a GPU without MIG.
     Share(ShareShape),
+    /// A time-slice of a MIG instance.
+    Slice {
+        /// The instance: `Named` or `AtLeast`.
+        of: Box<Shape>,
+        /// Time-slices of one instance.
+        replicas: i32,
+    },
+}
+
+impl Shape {
+    /// How pods share the hardware; `None`: they do not.
+    pub fn sharing_mode(&self) -> Option<SharingMode> {
+        match self {
+            Self::Share(share) => Some(share.mode),
+            Self::Slice { .. } => Some(SharingMode::TimeSlice),
+            Self::Whole | Self::Named(_) | Self::AtLeast { .. } => None,
+        }
+    }
+
+    /// Time-slices of one MIG instance; `None`: an instance is one device.
+    pub fn replicas(&self) -> Option<i32> {
+        if let Self::Slice { replicas, .. } = self { Some(*replicas) } else { None }
+    }
 }
 
 /// A share of a GPU, as a profile has it.

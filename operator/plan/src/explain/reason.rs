@@ -44,7 +44,10 @@ impl Plan {
 fn actions(base: Option<&Layout>, target: Option<&Layout>) -> Vec<String> {
     let instances = |l: Option<&Layout>| l.map(|l| l.instances.clone()).unwrap_or_default();
     let (old, new) = (instances(base), instances(target));
-    let at = |i: &InstanceSpec| format!("{} at {}", i.profile, i.start);
+    let at = |i: &InstanceSpec| match i.replicas {
+        Some(n) => format!("{} at {} in {n} time-slices", i.profile, i.start),
+        None => format!("{} at {}", i.profile, i.start),
+    };
     let created: Vec<String> = new.iter().filter(|i| !old.contains(i)).map(at).collect();
     let removed: Vec<String> = old.iter().filter(|i| !new.contains(i)).map(at).collect();
     let mut actions = Vec::new();

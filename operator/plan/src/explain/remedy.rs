@@ -48,7 +48,7 @@ fn in_the_way<'a>(
         let profile = used.profile.as_deref().and_then(|p| options.board.profile(p));
         profile.map_or(options.board.memory_slices, |p| p.size)
     };
-    gpu.used.iter().filter(move |used| used.start < start + size && start < used.start + length(used))
+    gpu.used.iter().filter(move |used| used.memory_start() < start + size && start < used.memory_start() + length(used))
 }
 
 /// The start with the fewest devices in use in the way, and how many these are. To evict devices of the same profile would not help.

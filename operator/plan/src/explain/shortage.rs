@@ -144,7 +144,7 @@ fn not_by_plugin(fleet: &Fleet<'_>, pool: &PoolName, profile: &ProfileName, here
         Shape::Whole => [names::WHOLE_GPU_RESOURCE.to_owned()].into(),
         Shape::Named(mig) => [names::mig_resource(mig)].into(),
         Shape::AtLeast { .. } => here.iter().filter_map(resolved).collect(),
-        Shape::Share(_) => BTreeSet::new(),
+        Shape::Share(_) | Shape::Slice { .. } => BTreeSet::new(),
     };
     let others = advertised.into_iter().filter(|offers| *offers != found.resource);
     let problem = |offers| {

@@ -11,7 +11,7 @@ use super::{
     profiles::{ProfileId, ProfileIndex},
 };
 use crate::{
-    board::{BoardGeometry, PARTS, Shape},
+    board::{BoardGeometry, PARTS},
     names::{PoolName, ProfileName, TenantName},
     problem::Problem,
     result::Served,
@@ -111,14 +111,14 @@ impl<'a> DemandLedger<'a> {
                     has: format!("{:?}", tenant.trust),
                     needs: format!("{:?}", found.trust),
                 }),
-                Some(Profile { shape: Shape::Share(share), .. }) if !tenant.acknowledged => {
-                    self.problems.push(Problem::SharingNotAcknowledged {
+                Some(Profile { shape, .. }) => match shape.sharing_mode().filter(|_| !tenant.acknowledged) {
+                    Some(mode) => self.problems.push(Problem::SharingNotAcknowledged {
                         tenant: name.clone(),
                         profile: profile.clone(),
-                        mode: share.mode,
-                    });
-                }
-                Some(_) => devices.extend(profiles.find(profile).filter(|_| *count > 0).map(|p| (p, (*count).into()))),
+                        mode,
+                    }),
+                    None => devices.extend(profiles.find(profile).filter(|_| *count > 0).map(|p| (p, (*count).into()))),
+                },
             }
         }
         devices

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use gputenancy_crds::{InstanceSpec, Layout, names};
+use gputenancy_crds::{InstanceSpec, Layout, names, slice_of};
 
 use super::{
     options::BoardOptions,
@@ -72,8 +72,11 @@ pub(crate) fn supplied(
 /// The profiles of a layout's devices, one for each device.
 fn of_layout(layout: &Layout, profiles: &ProfileIndex<'_>) -> Vec<ProfileId> {
     if layout.mig {
-        let of = |i: &InstanceSpec| profiles.of_device(&i.resource_name(), Some(&i.profile));
-        return layout.instances.iter().filter_map(of).collect();
+        let of = |i: &InstanceSpec| {
+            let profile = profiles.of_device(&i.resource_name(), Some(&i.profile));
+            std::iter::repeat_n(profile, i.numbers().len())
+        };
+        return layout.instances.iter().flat_map(of).flatten().collect();
     }
     layout.resources().iter().filter_map(|resource| profiles.of_device(resource, None)).collect()
 }
@@ -94,18 +97,38 @@ pub(crate) fn stays(layout: Option<&Layout>, used: &InUse) -> bool {
 }
 
 impl InUse {
+    /// The first memory slice of what it covers.
+    pub(crate) fn memory_start(&self) -> i32 {
+        match (self.share, &self.profile) {
+            (true, Some(_)) => slice_of(self.start).0,
+            (true, None) => 0,
+            (false, _) => self.start,
+        }
+    }
+
     /// Whether the device in use is also a device of this layout.
     pub fn stays_in(&self, layout: &Layout) -> bool {
+        if self.share && layout.mig {
+            let instance = InstanceSpec::with_slice(&layout.instances, self.start);
+            let same =
+                |i: &InstanceSpec| self.profile.as_deref() == Some(&*i.profile) && i.resource_name() == *self.resource;
+            return instance.is_some_and(same);
+        }
         if self.share {
             let groups = layout.sharing.iter().flat_map(|s| &s.shares);
-            return groups.filter(|g| g.numbers.contains(&self.start)).any(|g| g.resource == *self.resource);
+            let same = groups.filter(|g| g.numbers.contains(&self.start)).any(|g| g.resource == *self.resource);
+            return same && self.profile.is_none();
         }
         let Some(profile) = &self.profile else {
             let whole = !layout.mig && layout.sharing.is_none();
             return whole && layout.resource.as_deref().unwrap_or(names::WHOLE_GPU_RESOURCE) == &*self.resource;
         };
-        let same =
-            |i: &InstanceSpec| i.start == self.start && i.profile == **profile && i.resource_name() == *self.resource;
+        let same = |i: &InstanceSpec| {
+            i.replicas.is_none()
+                && i.start == self.start
+                && i.profile == **profile
+                && i.resource_name() == *self.resource
+        };
         layout.mig && layout.instances.iter().any(same)
     }
 }

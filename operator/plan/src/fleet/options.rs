@@ -18,6 +18,8 @@ pub(crate) struct Offer {
     pub profile: ProfileId,
     /// Index of the MIG profile on the board; `None`: the whole GPU, or a share of it.
     pub mig: Option<usize>,
+    /// Time-slices of one instance, where it is shared.
+    pub replicas: Option<i32>,
     /// What a share is on the board.
     pub shares: Option<ShareOffer>,
     /// Resource, where it is not NVIDIA's for the device.
@@ -46,19 +48,24 @@ impl<'a> BoardOptions<'a> {
             }
             let (mig, shares, share, default) = match &profile.shape {
                 Shape::Whole => (None, None, PARTS, Some(names::WHOLE_GPU_RESOURCE.to_owned())),
-                Shape::Share(_) if plugin_shares::refusal(snapshot, pool, name).is_some() => continue,
+                Shape::Share(_) | Shape::Slice { .. } if plugin_shares::refusal(snapshot, pool, name).is_some() => {
+                    continue;
+                }
                 Shape::Share(shape) => {
                     let Some(offer) = board.share(shape) else { continue };
                     (None, Some(offer), board.weight(&offer), None)
                 }
-                Shape::Named(_) | Shape::AtLeast { .. } => {
+                Shape::Named(_) | Shape::AtLeast { .. } | Shape::Slice { .. } => {
                     let Some(found) = board.resolve(&profile.shape) else { continue };
-                    let share = i64::from(found.size) * PARTS / i64::from(board.memory_slices.max(1));
+                    let parts =
+                        i64::from(board.memory_slices.max(1)) * i64::from(profile.shape.replicas().unwrap_or(1));
+                    let share = i64::from(found.size) * PARTS / parts;
                     (board.position(&found.name), None, share.max(1), Some(names::mig_resource(&found.name)))
                 }
             };
             let resource = Some(profile.resource.clone()).filter(|r| Some(r) != default.as_ref());
-            offers.push(Offer { profile: id, mig, shares, resource, share });
+            let replicas = profile.shape.replicas();
+            offers.push(Offer { profile: id, mig, replicas, shares, resource, share });
         }
         Self { board, offers }
     }

@@ -43,6 +43,10 @@ impl<'a> ProfileIndex<'a> {
         let fits = match &self.profiles.get(id)?.1.shape {
             Shape::Named(name) => mig == Some(name.as_str()),
             Shape::AtLeast { .. } => mig.is_some(),
+            Shape::Slice { of, .. } => match &**of {
+                Shape::Named(name) => mig == Some(name.as_str()),
+                _ => mig.is_some(),
+            },
             Shape::Whole | Shape::Share(_) => mig.is_none(),
         };
         fits.then_some(id)

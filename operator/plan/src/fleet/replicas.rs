@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::BTreeSet, sync::Arc};
 
-use gputenancy_crds::{Layout, MAX_SHARES, ShareGroup, Sharing};
+use gputenancy_crds::{InstanceSpec, Layout, MAX_SHARES, ShareGroup, Sharing};
 
 use super::options::BoardOptions;
 use crate::{plugin_shares, snapshot::Gpu};
@@ -10,6 +10,9 @@ use crate::{plugin_shares, snapshot::Gpu};
 /// The layout with the present number of replicas and the present interval of its profile. Of a lower number the shares stay that are
 /// in use, those with the most important pods first.
 pub(super) fn refreshed(layout: Arc<Layout>, gpu: &Gpu, options: &BoardOptions<'_>) -> Arc<Layout> {
+    if layout.mig {
+        return sliced(layout, options);
+    }
     let Some(sharing) = &layout.sharing else { return layout };
     let [group] = sharing.shares.as_slice() else { return layout };
     let offer = options.shares().find(|(offer, _)| offer.resource.as_ref() == Some(&group.resource));
@@ -22,6 +25,21 @@ pub(super) fn refreshed(layout: Arc<Layout>, gpu: &Gpu, options: &BoardOptions<'
     let group = ShareGroup { numbers, ..group.clone() };
     let sharing = Sharing { mode: sharing.mode, interval: offer.interval, shares: vec![group] };
     Arc::new(Layout { sharing: Some(sharing.sorted()), ..Layout::default() })
+}
+
+/// The layout with the present number of time-slices of each shared instance. Of a lower number those with the lowest numbers stay.
+fn sliced(layout: Arc<Layout>, options: &BoardOptions<'_>) -> Arc<Layout> {
+    let wanted = |instance: &InstanceSpec| {
+        let resource = instance.resource.as_ref().filter(|_| instance.replicas.is_some());
+        let offer = options.offers.iter().find(|o| o.resource.as_ref() == resource)?;
+        let same = options.board.profiles.get(offer.mig?).is_some_and(|p| p.name == instance.profile);
+        offer.replicas.filter(|_| same && resource.is_some())
+    };
+    if layout.instances.iter().all(|i| wanted(i).is_none_or(|replicas| i.replicas == Some(replicas))) {
+        return layout;
+    }
+    let refreshed = |i: &InstanceSpec| InstanceSpec { replicas: wanted(i).or(i.replicas), ..i.clone() };
+    Arc::new(Layout { instances: layout.instances.iter().map(refreshed).collect(), ..(*layout).clone() })
 }
 
 /// The layout where NVIDIA's plugin advertises: every GPU without MIG has the time-slices of the pool's profile, or none.

@@ -1,13 +1,18 @@
 //! Layouts as objects state them, in one form.
 
-use gputenancy_crds::{GpuSpec, GpuState, InstanceSpec, Layout, Sharing, names};
+use gputenancy_crds::{GpuSpec, GpuState, InstanceSpec, Layout, Sharing, names, slice_of};
 
-/// The layout that NVML shows. NVML does not know shares: they are in the spec only.
+/// The layout that NVML shows. NVML does not know shares: those of a GPU without MIG are in the spec only.
 pub fn seen(state: &GpuState) -> Layout {
-    let instances = state.instances.iter().map(|i| InstanceSpec {
-        start: i.start,
-        profile: i.profile.clone(),
-        resource: i.device.resource.clone(),
+    let slices = |start: i32| state.shares.iter().filter(move |share| slice_of(share.number).0 == start);
+    let instances = state.instances.iter().map(|i| {
+        let device = i.device.as_ref().or_else(|| slices(i.start).next().map(|share| &share.device));
+        InstanceSpec {
+            start: i.start,
+            profile: i.profile.clone(),
+            resource: device.and_then(|device| device.resource.clone()),
+            replicas: slices(i.start).map(|share| slice_of(share.number).1 + 1).max(),
+        }
     });
     let resource = state.whole.as_ref().and_then(|w| w.resource.clone());
     plain(Layout { mig: mig_enabled(state), instances: instances.collect(), resource, sharing: None })
@@ -36,7 +41,7 @@ pub fn has_layout(spec: &GpuSpec, layout: &Layout) -> bool {
         own.clone().filter(|r| !names::is_canary_resource(r) && *r != usual())
     };
     let same = |(has, wanted): (&InstanceSpec, &InstanceSpec)| {
-        (has.start, &has.profile) == (wanted.start, &wanted.profile)
+        (has.start, &has.profile, has.replicas) == (wanted.start, &wanted.profile, wanted.replicas)
             && named(&has.resource, &|| names::mig_resource(&has.profile)) == wanted.resource
     };
     let whole = || names::WHOLE_GPU_RESOURCE.to_owned();
@@ -62,7 +67,7 @@ pub(super) fn is_realized(spec: Option<&GpuSpec>, state: &GpuState) -> bool {
     shown.dedup();
     let mut served: Vec<i32> = state.shares.iter().map(|s| s.number).collect();
     served.sort_unstable();
-    let shares = spec.sharing.as_ref().map(Sharing::numbers).unwrap_or_default();
+    let shares = spec.layout().shares();
     spec.mig == mig_enabled(state) && listed == shown && shares == served
 }
 
@@ -83,8 +88,9 @@ mod tests {
             ];
             of(select(names.to_vec()))
         };
-        let instance = (0..3, select(vec!["1g.10gb", "2g.20gb"]), resource())
-            .prop_map(|(start, profile, resource)| InstanceSpec { start, profile: profile.into(), resource });
+        let instance = (0..3, select(vec!["1g.10gb", "2g.20gb"]), resource(), of(2..4)).prop_map(
+            |(start, profile, resource, replicas)| InstanceSpec { start, profile: profile.into(), resource, replicas },
+        );
         let group = (select(vec!["gputenancy.io/a", "gputenancy.io/b"]), vec(0..3, 0..3))
             .prop_map(|(resource, numbers)| ShareGroup { resource: resource.into(), numbers, ..ShareGroup::default() });
         let sharing = of(vec(group, 0..3).prop_map(|shares| Sharing { shares, ..Sharing::default() }));

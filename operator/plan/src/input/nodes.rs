@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{
-    ChangePhase, DeviceState, GpuNode, GpuPool, GpuSpec, GpuState, Health, InstanceSpec, Partitioner, names,
+    ChangePhase, DeviceState, GpuNode, GpuPool, GpuSpec, GpuState, Health, InstanceSpec, Partitioner, names, slice_of,
 };
 
 use super::{
@@ -138,17 +138,20 @@ fn devices_in_use(
         let named = whole.resource.as_deref().or_else(|| spec.and_then(|s| s.resource.as_deref()));
         used.push(in_use(whole, (0, false), None, named.unwrap_or(names::WHOLE_GPU_RESOURCE)));
     }
-    for i in state.instances.iter().filter(|i| busy(&i.device, i.start)) {
+    let exclusive = state.instances.iter().filter_map(|i| Some((i, i.device.as_ref()?)));
+    for (i, device) in exclusive.filter(|(i, device)| busy(device, i.start)) {
         let listed = spec.and_then(|s| s.instances.iter().find(|l| l.start == i.start && l.profile == i.profile));
-        let named = i.device.resource.clone().or_else(|| listed.map(InstanceSpec::resource_name));
+        let named = device.resource.clone().or_else(|| listed.map(InstanceSpec::resource_name));
         let resource = named.unwrap_or_else(|| names::mig_resource(&i.profile));
-        used.push(in_use(&i.device, (i.start, false), Some(&i.profile), &resource));
+        used.push(in_use(device, (i.start, false), Some(&i.profile), &resource));
     }
     // a process on the whole GPU is on no share of its own: owners and clients show who uses one
     for share in state.shares.iter().filter(|s| s.device.owner.is_some() || s.device.clients > 0) {
-        let group = spec.and_then(|s| s.sharing.as_ref()?.group_of(share.number));
-        let Some(named) = share.device.resource.as_ref().or(group.map(|g| &g.resource)) else { continue };
-        used.push(in_use(&share.device, (share.number, true), None, named));
+        let listed = || spec.and_then(|s| s.share_resource(share.number));
+        let Some(named) = share.device.resource.clone().or_else(listed) else { continue };
+        let start = slice_of(share.number).0;
+        let instance = state.instances.iter().find(|i| mig_enabled(state) && i.start == start);
+        used.push(in_use(&share.device, (share.number, true), instance.map(|i| i.profile.as_str()), &named));
     }
     // a start that NVML shows twice counts once
     used.sort_by_key(|u| u.start);

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{
-    Device, Fraction, GpuProfile, GpuProfileSpec, Interval, MemoryText, Mig, Mps, SharingMode, TimeSlice, Trust, names,
+    Device, Fraction, GpuProfile, GpuProfileSpec, Interval, MAX_SLICES, MemoryText, Mig, Mps, SharingMode,
+    SlicedDevice, TimeSlice, Trust, names,
 };
 
 use super::Interner;
@@ -20,7 +21,11 @@ pub fn resource_name(name: &str, spec: &GpuProfileSpec) -> String {
     let default = || match &spec.device {
         Device { whole: Some(_), .. } => names::WHOLE_GPU_RESOURCE.to_owned(),
         Device { mig: Some(Mig { profile: Some(profile), .. }), .. } => names::mig_resource(profile),
-        Device { time_slice: Some(_), .. } => names::SHARED_GPU_RESOURCE.to_owned(),
+        Device { time_slice: Some(TimeSlice { of: None, .. }), .. } => names::SHARED_GPU_RESOURCE.to_owned(),
+        Device {
+            time_slice: Some(TimeSlice { of: Some(SlicedDevice { mig: Mig { profile: Some(profile), .. } }), .. }),
+            ..
+        } => names::shared_resource(&names::mig_resource(profile)),
         _ => names::own_resource(name),
     };
     spec.resource_name.clone().unwrap_or_else(default)
@@ -67,13 +72,12 @@ pub(super) fn read(
 fn shape(device: &Device) -> Result<Shape, String> {
     Ok(match device {
         Device { whole: Some(_), .. } => Shape::Whole,
-        Device { mig: Some(Mig { profile: Some(name), .. }), .. } => Shape::Named(name.clone()),
-        Device { mig: Some(Mig { slices, memory, .. }), .. } => {
-            let memory = memory.as_ref().map_or(Ok(0), MemoryText::mib);
-            let memory = memory.map_err(|e| format!("spec.device.mig.memory: {e}"))?;
-            Shape::AtLeast { slices: slices.unwrap_or(1), memory }
+        Device { mig: Some(mig), .. } => instance("mig", mig)?,
+        Device { time_slice: Some(TimeSlice { replicas, of: Some(SlicedDevice { mig }), .. }), .. } => {
+            let of = Box::new(instance("timeSlice.of.mig", mig)?);
+            Shape::Slice { of, replicas: (*replicas).clamp(2, MAX_SLICES) }
         }
-        Device { time_slice: Some(TimeSlice { replicas, interval }), .. } => Shape::Share(ShareShape {
+        Device { time_slice: Some(TimeSlice { replicas, interval, of: None }), .. } => Shape::Share(ShareShape {
             mode: SharingMode::TimeSlice,
             interval: *interval,
             size: ShareSize::Equal(*replicas),
@@ -87,6 +91,16 @@ fn shape(device: &Device) -> Result<Shape, String> {
         }
         _ => return Err("spec.device: write exactly one of whole, mig, timeSlice, mps, fraction".into()),
     })
+}
+
+fn instance(field: &str, mig: &Mig) -> Result<Shape, String> {
+    let Mig { profile, slices, memory } = mig;
+    if let Some(name) = profile {
+        return Ok(Shape::Named(name.clone()));
+    }
+    let memory = memory.as_ref().map_or(Ok(0), MemoryText::mib);
+    let memory = memory.map_err(|e| format!("spec.device.{field}.memory: {e}"))?;
+    Ok(Shape::AtLeast { slices: slices.unwrap_or(1), memory })
 }
 
 fn share(mode: SharingMode, size: ShareSize) -> Shape {

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     board::{Item, Leftover, Leftovers, MAX_ITEMS, Packing, chosen},
     fleet::{BoardOptions, ClassId, Devices, Fleet, GpuClass, Likeness, ProfileId, add_one, supplied, weight, whole},
-    snapshot::Availability,
+    snapshot::{Availability, InUse},
 };
 
 /// A layout that failed on this GPU is chosen again only when others cost this many GPUs more.
@@ -59,7 +59,9 @@ impl<'a> Layouts<'a> {
         let mut items: Vec<Item> = existing.into_iter().collect();
         for (offer, mig) in options.offers.iter().filter_map(|o| Some((o, o.mig?))) {
             let starts = options.board.profiles.get(mig).map(|p| p.starts.as_slice()).unwrap_or_default();
-            items.extend(starts.iter().map(|start| Item { start: *start, mig, resource: offer.resource.clone() }));
+            let item =
+                |start: &i32| Item { start: *start, mig, resource: offer.resource.clone(), replicas: offer.replicas };
+            items.extend(starts.iter().map(item));
         }
         items.sort();
         items.dedup();
@@ -78,33 +80,34 @@ impl<'a> Layouts<'a> {
         let fleet = self.fleet;
         let (class, options) = fleet.class(class)?;
         // instances that exist may stay, also those of no profile of the pool
-        let present = class.gpu.base.iter().flat_map(|b| &b.instances);
-        let item = |start: i32, profile: &str, resource: Option<String>| {
-            Some(Item { start, mig: options.board.position(profile)?, resource })
+        let present = class.gpu.base.iter().zip(&class.base).filter(|(listed, _)| listed.mig);
+        let present = present.flat_map(|(_, refreshed)| &refreshed.instances);
+        let item = |start: i32, profile: &str, resource: Option<String>, replicas: Option<i32>| {
+            Some(Item { start, mig: options.board.position(profile)?, resource, replicas })
         };
-        let listed: Vec<Option<Item>> = present.map(|i| item(i.start, &i.profile, i.resource.clone())).collect();
-        let used: Vec<Option<Item>> = class
-            .gpu
-            .used
-            .iter()
-            .map(|used| {
-                let profile = used.profile.as_ref()?;
-                let resource = Some(used.resource.to_string()).filter(|r| *r != names::mig_resource(profile));
-                item(used.start, profile, resource)
-            })
-            .collect();
+        let listed: Vec<Option<Item>> =
+            present.map(|i| item(i.start, &i.profile, i.resource.clone(), i.replicas)).collect();
+        // an instance in use; a time-slice in use is of one that is listed
+        let in_use = |used: &InUse| {
+            let profile = used.profile.as_ref()?;
+            let resource = Some(used.resource.to_string()).filter(|r| *r != names::mig_resource(profile));
+            item(used.start, profile, resource, None)
+        };
+        let used: Vec<Option<Item>> = class.gpu.used.iter().map(|used| in_use(used).filter(|_| !used.share)).collect();
         let table = self.table(class.likeness.options, listed.iter().chain(&used).flatten().cloned())?;
         let bits = |items: &[Option<Item>]| -> Vec<Packing> {
             items.iter().map(|i| i.as_ref().map_or(0, |i| table.bit(i))).collect()
         };
         let present = bits(&listed);
+        let keeping = class.gpu.used.iter().zip(bits(&used));
+        let keeping = keeping.map(|(used, bit)| if used.share { table.with_slice(used, options.board) } else { bit });
         let unknown = present.iter().filter(|bit| **bit == 0).count();
         let weights = class.gpu.used.iter().map(|used| weight(class.gpu, class.base.as_deref(), used));
         Some(CandidateBuilder {
             fleet,
             class,
             options,
-            used: bits(&used).into_iter().zip(weights).collect(),
+            used: keeping.zip(weights).collect(),
             present: present.iter().fold(0, |all, bit| all | bit),
             unknown: i64::try_from(unknown).unwrap_or(i64::MAX),
             left: self.leftover(class, class.base.as_deref()),
@@ -142,7 +145,7 @@ impl<'a> Layouts<'a> {
     }
 }
 
-/// How many of each MIG profile, by its index on the board, or of the whole GPU, and resource.
+/// How many devices of each MIG profile, by its index on the board, or of the whole GPU, and resource.
 pub(super) type Instances = BTreeMap<(Option<usize>, Option<String>), u32>;
 
 /// Builds candidates for one class.
@@ -151,7 +154,7 @@ pub(crate) struct CandidateBuilder<'a> {
     pub class: &'a GpuClass<'a>,
     options: &'a BoardOptions<'a>,
     pub(super) table: Arc<LayoutTable>,
-    /// By device in use: its bit in the table, and its weight when it is removed.
+    /// By device in use: the bits in the table that keep it, and its weight when it is removed.
     used: Vec<(Packing, i64)>,
     /// Bits of the present instances.
     pub present: Packing,
@@ -305,12 +308,12 @@ impl CandidateBuilder<'_> {
         }
     }
 
-    /// The cheapest layout with these instances: how many of each MIG profile and resource.
+    /// The cheapest layout with these devices: how many of each MIG profile and resource.
     pub fn with_instances(&self, wanted: &Instances) -> Option<Candidate> {
         let has_wanted = |row: &&Row| {
             let mut counts = BTreeMap::new();
             for item in chosen(row.packing, &self.table.items) {
-                *counts.entry((Some(item.mig), item.resource.clone())).or_default() += 1;
+                *counts.entry((Some(item.mig), item.resource.clone())).or_default() += item.devices();
             }
             counts == *wanted
         };

@@ -112,7 +112,16 @@ fn why(fleet: &Fleet<'_>, options: &BoardOptions<'_>, fixed: &Fixed) -> String {
         );
     }
     let remedy = "these instances do not fit together on this board; write fewer or smaller ones";
-    let wanted = fixed.counts.iter().filter_map(|(name, n)| Some((board.profiles.get(offered(name)?.mig?)?, *n)));
+    let slices = |name: &ProfileName| u32::try_from(offered(name)?.replicas?).ok();
+    if let Some((name, of)) =
+        fixed.counts.iter().find_map(|(name, n)| Some((name, slices(name).filter(|of| n % of != 0)?)))
+    {
+        return format!("an instance of {name} has {of} time-slices; write a multiple of {of} as count");
+    }
+    let wanted = fixed
+        .counts
+        .iter()
+        .filter_map(|(name, n)| Some((board.profiles.get(offered(name)?.mig?)?, *n / slices(name).unwrap_or(1))));
     let wanted: Vec<(&MigProfile, u32)> = wanted.collect();
     let sum = |of: fn(&MigProfile) -> i32| -> i32 {
         wanted.iter().filter_map(|(profile, n)| Some(of(profile) * i32::try_from(*n).ok()?)).sum()

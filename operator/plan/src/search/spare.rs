@@ -7,7 +7,6 @@ use super::{
     candidates::{Candidate, Source},
     decision::{FleetDecision, Share},
     objective::at,
-    part::number,
     table::Row,
 };
 use crate::{
@@ -120,13 +119,13 @@ fn next(builder: &CandidateBuilder<'_>, chosen: &Candidate) -> Option<Candidate>
                 _ => 0,
             };
             let devices = |row: &Row| builder.table.count(row.packing, profile);
+            let instances = |row: &Row| builder.table.instances(row.packing, profile);
             let rows = builder.table.rows.iter().filter(|row| row.packing & kept == kept);
             let best = rows.min_by_key(|row| {
-                let devices = devices(row);
-                let others = row.packing.count_ones() as usize - devices;
-                (Reverse(devices), others, builder.cost(row), row.packing)
+                let others = row.packing.count_ones() as usize - instances(row);
+                (Reverse(devices(row)), others, builder.cost(row), row.packing)
             })?;
-            let more = number(devices(best)) > count(&chosen.supply, profile);
+            let more = devices(best) > count(&chosen.supply, profile);
             more.then(|| builder.candidate(best, builder.cost(best)))
         }
     }

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
-use gputenancy_crds::{InstanceSpec, Layout, names};
+use gputenancy_crds::{InstanceSpec, Layout, names, slice_of};
 
 use crate::{
     board::{BoardGeometry, Item, Leftover, Leftovers, Packing, chosen, packings},
     fleet::{BoardOptions, Devices, ProfileId, ProfileIndex, add_one},
+    snapshot::InUse,
 };
 
 #[derive(Debug)]
@@ -49,7 +50,10 @@ impl LayoutTable {
         let mut rows = Vec::with_capacity(found.len());
         for packing in found {
             let mut supply = Devices::new();
-            chosen(packing, &profiles).flatten().for_each(|profile| add_one(&mut supply, *profile));
+            for (item, profile) in chosen(packing, &items).zip(chosen(packing, &profiles)) {
+                let Some(profile) = profile else { continue };
+                (0..item.devices()).for_each(|_| add_one(&mut supply, *profile));
+            }
             let supply = *known.entry(supply).or_insert_with_key(|supply| {
                 supplies.push(supply.clone());
                 supplies.len() - 1
@@ -66,14 +70,41 @@ impl LayoutTable {
         self.items.iter().position(|i| i == item).map_or(0, |bit| 1 << bit)
     }
 
+    /// The bits of instances that have this time-slice.
+    pub fn with_slice(&self, used: &InUse, board: &BoardGeometry) -> Packing {
+        let (start, slice) = slice_of(used.start);
+        let Some(profile) = &used.profile else { return 0 };
+        let resource = Some(&*used.resource).filter(|r| **r != names::mig_resource(profile));
+        let mig = board.position(profile);
+        let has = |i: &Item| {
+            i.start == start
+                && Some(i.mig) == mig
+                && i.resource.as_deref() == resource
+                && i.replicas.is_some_and(|replicas| slice < replicas)
+        };
+        let bits = self.items.iter().enumerate().filter(|(_, item)| has(item)).map(|(bit, _)| 1 << bit);
+        bits.fold(0, |all, bit: Packing| all | bit)
+    }
+
     pub fn layout(&self, packing: Packing, board: &BoardGeometry) -> Layout {
         let name = |mig: usize| board.profiles.get(mig).map(|p| p.name.clone()).unwrap_or_default();
-        let spec = |i: &Item| InstanceSpec { start: i.start, profile: name(i.mig), resource: i.resource.clone() };
+        let spec = |i: &Item| InstanceSpec {
+            start: i.start,
+            profile: name(i.mig),
+            resource: i.resource.clone(),
+            replicas: i.replicas,
+        };
         Layout { mig: true, instances: chosen(packing, &self.items).map(spec).collect(), ..Layout::default() }
     }
 
-    /// Devices of a profile in a layout.
-    pub fn count(&self, packing: Packing, profile: ProfileId) -> usize {
+    /// Instances with devices of a profile in a layout.
+    pub fn instances(&self, packing: Packing, profile: ProfileId) -> usize {
         chosen(packing, &self.profiles).filter(|p| **p == Some(profile)).count()
+    }
+
+    /// Devices of a profile in a layout.
+    pub fn count(&self, packing: Packing, profile: ProfileId) -> i64 {
+        let both = chosen(packing, &self.items).zip(chosen(packing, &self.profiles));
+        both.filter(|(_, p)| **p == Some(profile)).map(|(item, _)| i64::from(item.devices())).sum()
     }
 }

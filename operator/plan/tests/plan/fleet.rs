@@ -165,7 +165,7 @@ impl Fleet {
     pub fn start_at(&mut self, namespace: &str, pod: &str, (node, gpu, start): (&str, usize, i32)) {
         let member = self.nodes.iter_mut().find(|n| n.name == node).unwrap();
         let gpu = &mut member.gpus.status.as_mut().unwrap().gpus[gpu];
-        let instance = gpu.instances.iter_mut().find(|i| i.start == start).map(|i| &mut i.device);
+        let instance = gpu.instances.iter_mut().find(|i| i.start == start).and_then(|i| i.device.as_mut());
         let share = gpu.shares.iter_mut().find(|s| s.number == start).map(|s| &mut s.device);
         occupy(instance.or(share).or(gpu.whole.as_mut()).unwrap(), namespace, pod);
     }

@@ -76,7 +76,9 @@ fn happen(fleet: &mut Fleet, case: &Case, step: &Step, number: usize) {
                 .iter()
                 .zip(instances(fleet))
                 .flat_map(|(n, all)| {
-                    all.into_iter().filter(|i| i.device.owner.is_none()).map(|i| (n.name.clone(), i.start))
+                    all.into_iter()
+                        .filter(|i| i.device.as_ref().is_some_and(|d| d.owner.is_none()))
+                        .map(|i| (n.name.clone(), i.start))
                 })
                 .collect();
             if !free.is_empty() {

@@ -129,8 +129,9 @@ fn device_without_known_pod_is_supply_and_one_with_an_unattributed_process_is_no
     let mut fleet = demo().tenant("team-a", &[("mig-1g", 2)]).settle();
     assert!(fleet.start("team-a", "one", MIG_1G));
     let gpu = &mut fleet.nodes[0].gpus.status.as_mut().unwrap().gpus[0];
-    gpu.instances[0].device.owner = None;
-    assert_eq!(gpu.instances[0].device.clients, 1);
+    let device = gpu.instances[0].device.as_mut().unwrap();
+    device.owner = None;
+    assert_eq!(device.clients, 1);
     let holder = Holder { pid: 7, command: "python3".into(), start: Some(gpu.instances[0].start), container: None };
     assert_eq!(touched(&fleet.plan()), 0);
     fleet.nodes[0].gpus.status.as_mut().unwrap().gpus[0].holders.push(holder);
@@ -210,7 +211,12 @@ fn every_gpu_of_a_single_pool_has_as_many_instances_of_its_profile_as_fit() {
     let slices = "2g.20gb@0 2g.20gb@2 2g.20gb@4";
     let mut fleet = single().node("n", "p", &[a100(), a100(), a100()]).tenant("t", &[("slice", 1)]);
     let foreign = ["1g.10gb", "3g.40gb"].iter().zip([0, 4]);
-    let foreign = foreign.map(|(profile, start)| InstanceSpec { start, profile: (*profile).into(), resource: None });
+    let foreign = foreign.map(|(profile, start)| InstanceSpec {
+        start,
+        profile: (*profile).into(),
+        resource: None,
+        replicas: None,
+    });
     let foreign = Layout { mig: true, instances: foreign.collect(), ..Layout::default() };
     carve(&mut fleet.nodes[0].gpus.status.as_mut().unwrap().gpus[1], &foreign);
     let mut fleet = fleet.settle();

@@ -135,7 +135,10 @@ pub fn evictions(plan: &Plan) -> usize {
 /// Devices in use, by GPU.
 pub fn in_use(fleet: &Fleet) -> Vec<brute::Instances> {
     let busy = |gpu: &Vec<InstanceState>| {
-        gpu.iter().filter(|i| i.device.owner.is_some()).map(|i| (i.profile.clone(), i.start)).collect()
+        gpu.iter()
+            .filter(|i| i.device.as_ref().is_some_and(|d| d.owner.is_some()))
+            .map(|i| (i.profile.clone(), i.start))
+            .collect()
     };
     instances(fleet).iter().map(busy).collect()
 }
@@ -230,7 +233,7 @@ proptest! {
         for (profile, supply) in &plan.profiles {
             let line = lines.iter().find(|p| name(p) == profile.as_str());
             let Some(line) = line else { continue };
-            let held = instances(&fleet).iter().flatten().filter(|i| i.profile == **line && i.device.owner.is_some()).count();
+            let held = instances(&fleet).iter().flatten().filter(|i| i.profile == **line && i.device.as_ref().is_some_and(|d| d.owner.is_some())).count();
             let guaranteed = usize::try_from(supply.guaranteed).unwrap();
             prop_assert!(usize::try_from(supply.after).unwrap() >= held.min(guaranteed), "{profile}");
         }

@@ -85,7 +85,8 @@ pub fn fleet() -> Snapshot {
                     used.push(InUse { start, share: false, profile, resource, pod, unattributed: false, priority: 0 });
                 }
             }
-            let spec = |(p, s): &(&str, i32)| InstanceSpec { start: *s, profile: (*p).into(), resource: None };
+            let spec =
+                |(p, s): &(&str, i32)| InstanceSpec { start: *s, profile: (*p).into(), resource: None, replicas: None };
             let base =
                 Layout { mig: layout.is_some(), instances: instances.iter().map(spec).collect(), ..Layout::default() };
             let base = Some(interner.layout(base));

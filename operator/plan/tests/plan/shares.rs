@@ -170,7 +170,7 @@ impl Case {
             .iter()
             .map(|node| {
                 let gpu = &node.gpus.status.as_ref().unwrap().gpus[0];
-                let instances = gpu.instances.iter().map(|i| (i.start, &i.device));
+                let instances = gpu.instances.iter().filter_map(|i| Some((i.start, i.device.as_ref()?)));
                 let all = instances
                     .chain(gpu.shares.iter().map(|s| (s.number, &s.device)))
                     .chain(gpu.whole.iter().map(|w| (0, w)));
@@ -278,6 +278,96 @@ fn lowered_replicas_evict_only_the_owners_of_removed_shares() {
     let evicted: Vec<String> =
         plan.gpus.values().flat_map(|g| &g.evicts).map(|e| format!("{} {}", e.pod, e.device)).collect();
     assert_eq!(evicted, ["t/pod-0 share"], "the least important pod of three: {:#?}", explain(&plan));
+}
+
+/// Two GPUs, and a tenant with time-slices of MIG instances and exclusive instances of the same size.
+fn sliced(replicas: i32, guaranteed: &[(&str, i32)]) -> Fleet {
+    let slices = device(json!({"timeSlice": {"replicas": replicas, "of": {"mig": {"profile": "1g.10gb"}}}}));
+    let one = device(json!({"mig": {"profile": "1g.10gb"}}));
+    let fleet = Fleet::default().profile("slices", slices).profile("one", one).whole("gpu");
+    let fleet = fleet.pool("p", &["slices", "one", "gpu"]).node("n", "p", &[a100(), a100()]);
+    tenant(fleet, guaranteed)
+}
+
+const SLICES: &str = "nvidia.com/mig-1g.10gb.shared";
+
+fn resize(fleet: &mut Fleet, replicas: i32) {
+    let slices = fleet.profiles.iter_mut().find(|p| p.metadata.name.as_deref() == Some("slices")).unwrap();
+    slices.spec.device.time_slice.as_mut().unwrap().replicas = replicas;
+}
+
+#[test]
+fn time_slices_of_instances_are_planned_beside_exclusive_instances() {
+    let fleet = sliced(4, &[("slices", 8), ("one", 5), ("gpu", 1)]);
+    let plan = fleet.plan();
+    assert!(plan.problems.is_empty(), "{:#?}", explain(&plan));
+    let target = plan.gpus.values().filter_map(|g| g.target.as_deref()).find(|l| l.mig).unwrap();
+    let replicas = |n: Option<i32>| target.instances.iter().filter(|i| i.replicas == n).count();
+    assert_eq!((replicas(Some(4)), replicas(None)), (2, 5), "{target:?}");
+    assert_eq!(target.resources().iter().filter(|r| *r == SLICES).count(), 8);
+    assert_eq!(target.starts().len(), 13);
+    // one slice more needs another instance, which the whole GPU forbids
+    let more = sliced(4, &[("slices", 9), ("one", 5), ("gpu", 1)]).plan();
+    assert_eq!(more.problems.len(), 1, "{:#?}", explain(&more));
+}
+
+#[test]
+fn number_of_time_slices_of_an_instance_changes_without_more_evictions_than_slices() {
+    let mut fleet = sliced(4, &[("slices", 4)]).settle();
+    for pod in 0..4 {
+        assert!(fleet.start("t", &format!("pod-{pod}"), SLICES));
+    }
+    assert_eq!(fleet.plan().gpus.values().filter(|g| g.changed).count(), 0, "{:#?}", explain(&fleet.plan()));
+    let mut raised = tenant(fleet.clone(), &[("slices", 6)]);
+    resize(&mut raised, 6);
+    let plan = raised.plan();
+    assert_eq!(evictions(&plan), 0, "{:#?}", explain(&plan));
+    let target = plan.gpus.values().find(|g| g.changed).unwrap().target.clone().unwrap();
+    assert_eq!(target.instances.iter().map(|i| i.replicas).collect::<Vec<_>>(), [Some(6)]);
+
+    let mut lowered = tenant(fleet, &[("slices", 3)]);
+    resize(&mut lowered, 3);
+    let plan = lowered.plan();
+    let evicted: Vec<String> =
+        plan.gpus.values().flat_map(|g| &g.evicts).map(|e| format!("{} {}", e.pod, e.device)).collect();
+    assert_eq!(evicted, ["t/pod-3 time-slice 3 of 1g.10gb"], "{:#?}", explain(&plan));
+}
+
+#[test]
+fn instance_with_pods_on_its_slices_stays_where_it_is() {
+    let mut fleet = sliced(4, &[("slices", 4), ("one", 6), ("gpu", 1)]).settle();
+    assert!(fleet.start("t", "pod", SLICES));
+    let plan = tenant(fleet, &[("slices", 8), ("one", 3), ("gpu", 1)]).plan();
+    assert_eq!(evictions(&plan), 0, "{:#?}", explain(&plan));
+    assert!(plan.problems.is_empty(), "{:#?}", explain(&plan));
+}
+
+#[test]
+fn slices_need_an_acknowledgement_and_an_agent() {
+    let mut fleet = sliced(4, &[("slices", 1)]);
+    fleet.tenants[0].spec.sharing = None;
+    let reasons: Vec<String> = fleet.plan().problems.iter().map(|p| p.reason().to_string()).collect();
+    assert_eq!(reasons, ["SharingNotAcknowledged"]);
+    let mut fleet = sliced(4, &[]);
+    fleet.pools[0].spec.advertiser = gputenancy_crds::Advertiser::NvidiaDevicePlugin;
+    let text = fleet.plan().problems.iter().map(ToString::to_string).collect::<String>();
+    assert!(text.contains("write spec.advertiser: Agent"), "{text}");
+}
+
+#[test]
+fn fixed_layout_has_slices_as_a_multiple_of_an_instance() {
+    let fixed = |count: i32| {
+        let mut fleet = sliced(4, &[]);
+        let layout =
+            json!({"mode": "Fixed", "fixed": [{"gpus": "0-1", "profiles": [{"name": "slices", "count": count}]}]});
+        fleet.pools[0].spec.layout = serde_json::from_value(layout).unwrap();
+        fleet.plan()
+    };
+    let plan = fixed(8);
+    let instances = |g: &gputenancy_plan::GpuPlan| g.target.as_ref().map_or(0, |l| l.instances.len());
+    assert!(plan.gpus.values().all(|g| instances(g) == 2), "{:#?}", explain(&plan));
+    let text = explain(&fixed(6)).concat();
+    assert!(text.contains("write a multiple of 4 as count"), "{text}");
 }
 
 #[test]

@@ -35,10 +35,17 @@ pub fn carve(gpu: &mut GpuState, layout: &Layout) {
     }
     gpu.whole = None;
     let old = std::mem::take(&mut gpu.instances);
+    for number in layout.shares() {
+        let resource = layout.share_resource(number).unwrap();
+        let same = |s: &&ShareState| s.number == number && s.device.resource.as_ref() == Some(&resource);
+        let present = served.iter().find(same).cloned();
+        gpu.shares.push(present.unwrap_or_else(|| ShareState { number, device: offered(resource) }));
+    }
     for (number, wanted) in (0..).zip(&layout.instances) {
-        let device = offered(wanted.resource_name());
+        let device = wanted.replicas.is_none().then(|| offered(wanted.resource_name()));
+        let named = |d: &Option<DeviceState>| d.as_ref().map(|d| d.resource.clone());
         let same = |i: &&InstanceState| {
-            i.start == wanted.start && i.profile == wanted.profile && i.device.resource == device.resource
+            i.start == wanted.start && i.profile == wanted.profile && named(&i.device) == named(&device)
         };
         let present = old.iter().find(same).cloned();
         gpu.instances.push(present.unwrap_or_else(|| InstanceState {

@@ -256,7 +256,8 @@ impl World {
     pub fn arrive(&mut self) {
         let node = self.node().clone();
         for (gpu, state) in node.status.iter().flat_map(|s| &s.gpus).enumerate() {
-            let free = state.instances.iter().find(|i| i.device.allocatable && i.device.owner.is_none());
+            let is_free = |d: &DeviceState| d.allocatable && d.owner.is_none();
+            let free = state.instances.iter().find(|i| i.device.as_ref().is_some_and(is_free));
             let hold = node.spec.gpus.get(gpu).map(|g| g.hold.clone()).unwrap_or_default();
             if let Some(instance) = free.filter(|i| !hold.contains(&i.start)) {
                 let name =
@@ -319,7 +320,7 @@ impl World {
                     gi: *start,
                     ci: Some(0),
                     uuid: None,
-                    device: device(*start, Some(profile)),
+                    device: Some(device(*start, Some(profile))),
                 })
                 .collect();
             let place = |l: &Layout| l.instances.iter().map(|i| (i.start, i.profile.clone())).collect::<BTreeSet<_>>();

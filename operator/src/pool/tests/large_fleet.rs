@@ -101,7 +101,7 @@ fn fleet_at_rest_is_not_written_and_one_changed_status_concerns_its_pool_only() 
     let start = Instant::now();
     for round in 0..rounds {
         let node = Arc::make_mut(fleet.gpu_nodes.get_mut(&format!("n{round:05}")).unwrap());
-        node.status.as_mut().unwrap().gpus[0].instances[0].device.owner = None;
+        node.status.as_mut().unwrap().gpus[0].instances[0].device.as_mut().unwrap().owner = None;
         let pass = next(&fleet, &mut remembered, 100, &[]);
         assert!(pass.nodes.is_empty() && pass.labels.is_empty(), "{pass:?}");
         assert_eq!(pass.pools["p"].profiles[0].allocated, i32::try_from(nodes * PODS - round - 1).unwrap());

@@ -106,7 +106,7 @@ pub fn first_status(real: &GpuNodeStatus, node: usize, each: usize) -> GpuNodeSt
 
 fn instance(node: usize, gpu: usize, start: i32, profile: &str, device: DeviceState) -> InstanceState {
     let uuid = format!("MIG-{node:08}-0000-{gpu:04}-{start:04}-000000000000");
-    InstanceState { start, profile: profile.into(), gi: start + 7, ci: Some(0), uuid: Some(uuid), device }
+    InstanceState { start, profile: profile.into(), gi: start + 7, ci: Some(0), uuid: Some(uuid), device: Some(device) }
 }
 
 /// Status with which an agent answers the present spec of its node: every layout is reached at once.
@@ -117,7 +117,7 @@ pub fn answer(index: usize, node: &GpuNode) -> GpuNodeStatus {
             reach(index, gpu, spec, state);
         } else {
             state.step = AgentStep::Unmanaged;
-            let devices = state.instances.iter_mut().map(|i| &mut i.device).chain(&mut state.whole);
+            let devices = state.devices_mut();
             devices.for_each(|d| (d.resource, d.allocatable) = (None, false));
         }
     }
@@ -137,7 +137,13 @@ fn reach(node: usize, gpu: usize, spec: &GpuSpec, state: &mut GpuState) {
         .iter()
         .map(|i| {
             let same = old.iter().find(|o| (o.start, &o.profile) == (i.start, &i.profile));
-            instance(node, gpu, i.start, &i.profile, device(i.start, i.resource_name(), same.map(|o| &o.device)))
+            instance(
+                node,
+                gpu,
+                i.start,
+                &i.profile,
+                device(i.start, i.resource_name(), same.and_then(|o| o.device.as_ref())),
+            )
         })
         .collect();
     instances.sort_by_key(|i| i.start);
@@ -151,7 +157,7 @@ fn reach(node: usize, gpu: usize, spec: &GpuSpec, state: &mut GpuState) {
 /// Allocatable devices of a node by resource.
 pub fn allocatable(status: &GpuNodeStatus) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
-    let devices = status.gpus.iter().flat_map(|g| g.instances.iter().map(|i| &i.device).chain(&g.whole));
+    let devices = status.gpus.iter().flat_map(|g| g.devices());
     for device in devices.filter(|d| d.allocatable) {
         if let Some(resource) = &device.resource {
             *counts.entry(resource.clone()).or_default() += 1;
@@ -173,14 +179,14 @@ mod tests {
         let uuid = first.gpus[0].uuid.clone();
         node.status = Some(first);
         node.metadata.generation = Some(2);
-        let kept = InstanceSpec { start: 0, profile: SHAPE.into(), resource: None };
-        let new = InstanceSpec { start: 4, profile: "3g.40gb".into(), resource: None };
+        let kept = InstanceSpec { start: 0, profile: SHAPE.into(), resource: None, replicas: None };
+        let new = InstanceSpec { start: 4, profile: "3g.40gb".into(), resource: None, replicas: None };
         node.spec.gpus =
             vec![GpuSpec { uuid, mig: true, instances: vec![new, kept], hold: vec![4], ..GpuSpec::default() }];
         let status = answer(3, &node);
         let [small, large] = status.gpus[0].instances.as_slice() else { panic!("two instances") };
-        assert_eq!(small.device.owner.as_ref().map(|o| o.pod.as_str()), Some("fleet-00003-0"));
-        assert!(large.device.owner.is_none() && !large.device.allocatable);
+        assert_eq!(small.device.as_ref().and_then(|d| d.owner.as_ref()).map(|o| o.pod.as_str()), Some("fleet-00003-0"));
+        assert!(large.device.as_ref().is_some_and(|d| d.owner.is_none() && !d.allocatable));
         assert_eq!((status.observed_generation, status.gpus[1].step), (Some(2), AgentStep::Unmanaged));
         assert_eq!(allocatable(&status), [("nvidia.com/mig-1g.10gb".to_owned(), 1)].into());
     }
