@@ -458,6 +458,11 @@ impl GpuSpec {
         Layout { mig: self.mig, instances, resource: self.resource.clone(), sharing }
     }
 
+    /// The instance at this place, unless it is shared.
+    pub fn exclusive(&self, start: i32, profile: &str) -> Option<&InstanceSpec> {
+        self.instances.iter().find(|i| i.replicas.is_none() && i.start == start && i.profile == profile)
+    }
+
     /// Resource of a share.
     pub fn share_resource(&self, number: i32) -> Option<String> {
         if self.mig {

@@ -37,7 +37,7 @@ pub const DEFAULT_MAX_REPLICAS: i32 = 8;
     validation = Rule::new("!has(self.resourceName) || has(self.device.whole) || has(self.device.mig) || (self.resourceName != 'nvidia.com/gpu' && (!self.resourceName.startsWith('nvidia.com/mig-') || self.resourceName.endsWith('.shared')))").message("spec.resourceName: a shared profile may not use the name of an exclusive device; leave it out or write gputenancy.io/<name>"),
     validation = Rule::new("!has(self.resourceName) || !self.resourceName.startsWith('gputenancy.io/canary_')").message("spec.resourceName: names that begin with gputenancy.io/canary_ are for the operator's canary pods; choose another"),
     validation = Rule::new("!has(self.maxPerPod) || has(self.device.whole) || has(self.device.mig) || self.maxPerPod == 1").message("spec.maxPerPod: a pod gets one share of a shared device; write maxPerPod: 1 or leave it out"),
-    validation = Rule::new("!has(self.sharing) || has(self.device.timeSlice) || (has(self.device.mps) && has(self.device.mps.replicas))").message("spec.sharing: it limits the replicas of device.timeSlice and device.mps; leave it out for other devices"),
+    validation = Rule::new("!has(self.sharing) || has(self.device.timeSlice) || has(self.device.mps)").message("spec.sharing: it is about the pods that share device.timeSlice and device.mps; leave it out for other devices"),
     validation = Rule::new("(has(self.device.timeSlice) ? self.device.timeSlice.replicas : has(self.device.mps) && has(self.device.mps.replicas) ? self.device.mps.replicas : 0) <= (has(self.sharing) && has(self.sharing.maxReplicas) ? self.sharing.maxReplicas : 8)").message("spec.device: replicas are more than spec.sharing.maxReplicas (default 8); write fewer replicas, or raise spec.sharing.maxReplicas with spec.sharing.evidence or spec.sharing.reason"),
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -72,8 +72,9 @@ pub struct GpuProfileSpec {
     pub sharing: Option<SharingLimit>,
 }
 
-/// How many pods may share one GPU, and why so many.
+/// How many pods may share one GPU, why so many, and whether a pilot has shown that it works.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[x_kube(validation = Rule::new("!has(self.production) || !self.production || (has(self.evidence) && has(self.evidence.throughputPercent) && has(self.evidence.failure))").message("spec.sharing.production: a production profile needs the results of a pilot; write spec.sharing.evidence with throughputPercent and failure, or leave production out"))]
 #[x_kube(validation = Rule::new("!has(self.maxReplicas) || self.maxReplicas <= 8 || has(self.evidence) || has(self.reason)").message("spec.sharing.maxReplicas: more than 8 needs a measurement or a reason; write spec.sharing.evidence {p99Milliseconds, memoryHeadroomPercent, measuredAt} or spec.sharing.reason"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SharingLimit {
@@ -81,6 +82,9 @@ pub struct SharingLimit {
     #[serde(default = "default_max_replicas")]
     #[schemars(range(min = 2, max = 128))]
     pub max_replicas: i32,
+    /// The profile is offered for production: a pilot has shown latency, throughput and what a failure does. The catalog says so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub production: bool,
     /// Measurement with this number of pods on one GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<SharingEvidence>,
@@ -104,9 +108,34 @@ pub struct SharingEvidence {
     /// Memory of the GPU that stayed free, in percent.
     #[schemars(range(min = 0, max = 100))]
     pub memory_headroom_percent: i32,
+    /// Latency by the number of pods at work, to show how it grows: such as 1, 2, 4 and 8 pods.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["pods".into()]))]
+    pub latencies: Vec<LatencyWithPods>,
+    /// Throughput of all pods together, in percent of that of one pod alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000))]
+    pub throughput_percent: Option<i32>,
+    /// What happened to the other pods when the program of one pod failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1000))]
+    pub failure: Option<String>,
     /// Day of the measurement, a date of RFC 3339 such as `2026-11-24`.
     #[schemars(extend("format" = "date"), regex(pattern = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"))]
     pub measured_at: String,
+}
+
+/// Latency with a number of pods at work on one GPU.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LatencyWithPods {
+    /// Pods at work.
+    #[schemars(range(min = 1, max = 128))]
+    pub pods: i32,
+    /// 99th percentile of the workload's latency, in milliseconds.
+    #[schemars(range(min = 1, max = 86_400_000))]
+    pub p99_milliseconds: i32,
 }
 
 /// Hardware of a profile: exactly one of the fields is set.

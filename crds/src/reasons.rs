@@ -124,7 +124,7 @@ reasons! { CONDITIONS:
     INVALID_WINDOW = "InvalidWindow", "GpuPool", "A maintenance window cannot be parsed; no change starts.", "Correct spec.disruption.windows.";
     LEFT_ALONE = "LeftAlone", "GpuNode", "The layout differs from the spec, and the agent is not the partitioner.", "Wait for the partitioner, or change spec.partitioner of the pool.";
     MPS_CLIENTS_NEAR_LIMIT = "MpsClientsNearLimit", "GpuNode", "At least 90 % of the clients that an MPS server takes are connected.", "Use fewer processes per pod, or fewer shares of the GPU.";
-    MPS_DAEMON_DOWN = "MpsDaemonDown", "GpuNode", "The MPS daemon of a GPU has ended; its shares are withdrawn until it runs again.", "It is restarted. Restart the pods that the message names if they do not recover.";
+    MPS_DAEMON_DOWN = "MpsDaemonDown", "GpuNode", "The MPS daemon of a GPU has ended; its shares are withdrawn until it runs again.", "The agent restarts it. Delete the pods that the message names if their programs do not end by themselves.";
     MPS_SERVING = "MpsServing", "GpuNode", "The MPS daemons of shared GPUs run.", "None.";
     NAMESPACE_CONFLICT = "NamespaceConflict", "GpuTenant", "A listed namespace exists and is not the tenant's.", "Set adopt: true, or choose another name.";
     NAMESPACE_TERMINATING = "NamespaceTerminating", "GpuTenant", "A listed namespace is being deleted.", "Wait; it is created again afterwards.";
@@ -208,7 +208,7 @@ reasons! { EVENTS:
     GPU_HARDWARE_FAULT = "GpuHardwareFault", "GpuNode, Pod", "The driver reported an Xid or ECC error of the GPU. It gets no new pods.", "Reset or replace the GPU; delete pods that have failed.";
     GPU_NODE_FAULT = "GpuNodeFault", "GpuNode, Pod", "The GPU does not answer until its node restarts. It gets no new pods.", "Drain the node and restart it; delete pods that have failed.";
     UNEXPLAINED_MEMORY = "UnexplainedMemory", "GpuNode", "Memory of a device is in use and no process uses it. It gets no new pods until the memory is free.", "Find programs with /dev/nvidia* open on the node, such as lsof lists them, and end them; if there are none, reset the GPU.";
-    MPS_DAEMON_ENDED = "MpsDaemonEnded", "GpuNode, Pod", "The MPS daemon of a GPU has ended, and with it the CUDA contexts of all pods with shares of the GPU.", "It is restarted. Delete pods whose programs do not end by themselves.";
+    MPS_DAEMON_ENDED = "MpsDaemonEnded", "GpuNode, Pod", "The MPS daemon of a GPU has ended, and with it the CUDA contexts of all pods with shares of the GPU.", "The agent restarts it. Delete pods whose programs do not end by themselves.";
     NAMESPACE_ADOPTED = "NamespaceAdopted", "GpuTenant", "An existing namespace was adopted.", "None.";
     NAMESPACE_RELEASED = "NamespaceReleased", "GpuTenant", "A namespace stays after its tenant, without limits.", "Review the role bindings that remain in it.";
     NAMESPACE_RETAINED = "NamespaceRetained", "GpuTenant", "A namespace is no longer listed: it keeps its data and gets no GPUs.", "Delete it when its data is not needed.";

@@ -62,6 +62,41 @@ fn catalog_never_calls_an_unenforced_limit_isolation() {
     }
 }
 
+#[test]
+fn catalog_says_what_a_pilot_has_shown_and_what_time_slices_of_an_instance_isolate() {
+    let slices = "
+apiVersion: gputenancy.io/v1alpha1
+kind: GpuProfile
+metadata: {name: slices}
+spec:
+  device: {timeSlice: {replicas: 4, of: {mig: {profile: 3g.40gb}}}}
+  support: {expected: e, incident: i}
+  sharing:
+    production: true
+    evidence:
+      p99Milliseconds: 40
+      memoryHeadroomPercent: 20
+      latencies: [{pods: 1, p99Milliseconds: 11}, {pods: 4, p99Milliseconds: 40}]
+      throughputPercent: 180
+      failure: the others ended with it
+      measuredAt: 2026-11-24
+";
+    let catalog = all(&world(&format!("{SHARING}---{slices}")));
+    let of = |name: &str| catalog.entries.iter().find(|e| e.profile == name).unwrap();
+    let (one, other) = (of("slices"), of("shared-4"));
+    assert_eq!(
+        (one.device.as_str(), one.mode.as_str()),
+        ("one of 4 time-slices of a MIG instance 3g.40gb", "timeSlice")
+    );
+    assert_eq!(one.resource_name, "nvidia.com/mig-3g.40gb.shared");
+    assert!(one.isolated[0].contains("from the other instances") && one.needs_acknowledgement);
+    let shown = "production, measured on 2026-11-24: p99 40 ms, 20 % of the memory free, p99 with 1 pods 11 ms, p99 with 4 pods 40 ms, \
+                 180 % of the throughput of one pod alone; when a program failed: the others ended with it";
+    assert_eq!(one.maturity.as_deref(), Some(shown));
+    assert_eq!(other.maturity.as_deref(), Some("trial: no measurement is recorded"));
+    assert_eq!(of("gpu").maturity, None);
+}
+
 /// The pods of the catalog in the namespace of a tenant with every profile and the highest trust.
 #[test]
 fn pod_templates_pass_the_admission_policies() {

@@ -232,7 +232,15 @@ fn lint_reports_annotations_of_fractions() {
 #[test]
 fn lint_accepts_the_samples_of_shares() {
     let samples = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("samples/sharing");
-    for (file, documents) in [("time-slicing.yaml", 8), ("fractions.yaml", 4), ("nvidia-plugin.yaml", 2)] {
+    let files = [
+        ("time-slicing.yaml", 8),
+        ("fractions.yaml", 4),
+        ("nvidia-plugin.yaml", 2),
+        ("mig-slices.yaml", 3),
+        ("mps.yaml", 4),
+        ("../single-strategy.yaml", 2),
+    ];
+    for (file, documents) in files {
         let text = fs::read_to_string(samples.join(file)).unwrap();
         assert_eq!(text.matches("\nkind: ").count(), documents, "{file}");
         assert_eq!(found(&[&text]), [], "{file}");

@@ -40,8 +40,8 @@ pub fn of(fault: &SeenFault, inventory: &Inventory, owners: &Owners) -> Vec<Inci
         // without MIG there are no instances, and a fault has none
         let of_gpu = |id: &str| fault.instance.is_none() && (id == gpu.uuid || id.starts_with(&prefix));
         let here = owners.iter().filter(|(id, _)| of_gpu(id.as_str()) || of_instance(id.as_str()));
-        let uuids: Vec<&str> =
-            gpu.instances.iter().filter_map(ObservedInstance::uuid).chain([gpu.uuid.as_str()]).collect();
+        let instances = gpu.instances.iter().filter(|i| fault.instance.is_none_or(|gi| gi == i.gi));
+        let uuids: Vec<&str> = instances.filter_map(ObservedInstance::uuid).chain([gpu.uuid.as_str()]).collect();
         let shared = owners.keys().any(|id| id.as_str() != id.uuid() && uuids.contains(&id.uuid()));
         let owners = here.map(|(_, owner)| owner.clone()).collect();
         Incident { fault: fault.clone(), gpu: gpu.uuid.clone(), owners, shared }

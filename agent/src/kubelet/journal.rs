@@ -145,12 +145,17 @@ impl AllocationJournal {
             let devices = entries.devices.values().filter(|device| device.gpu_uuid == gpu);
             devices.filter(|device| entries.is_allocated(&device.id)).count()
         };
+        let neighbours = |id: &DeviceId| {
+            let here = entries.devices.keys().filter(|other| other.uuid() == id.uuid());
+            here.filter(|other| entries.is_allocated(other)).count()
+        };
         let candidate = |id: &DeviceId| {
             let device = entries.devices.get(id);
             let gpu = device.map(|device| device.gpu_uuid.clone()).unwrap_or_default();
             Candidate {
                 id: id.clone(),
                 used: used(&gpu),
+                neighbours: neighbours(id),
                 gpu,
                 numa: device.and_then(|device| device.numa),
                 start: device.and_then(|device| device.mig.as_ref()).map_or(0, |mig| mig.start),

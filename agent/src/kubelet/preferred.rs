@@ -20,6 +20,8 @@ pub struct Candidate {
     pub start: u32,
     /// Number of allocated devices on its GPU.
     pub used: usize,
+    /// Number of allocated shares of its GPU or instance.
+    pub neighbours: usize,
     /// A container has it, although kubelet may not know.
     pub allocated: bool,
     /// A process of another pod uses it.
@@ -60,8 +62,8 @@ fn rank<'a>(candidate: &'a Candidate, chosen: &[&Candidate], policy: AllocationP
     let same_gpu = chosen.iter().filter(|other| other.gpu == candidate.gpu).count();
     let used = candidate.used + same_gpu;
     let used = match policy {
-        AllocationPolicy::Packed => Ok(Reverse(used)),
-        AllocationPolicy::Distributed => Err(used),
+        AllocationPolicy::Packed => Ok((Reverse(used), Reverse(candidate.neighbours))),
+        AllocationPolicy::Distributed => Err((used, candidate.neighbours)),
     };
     let Candidate { allocated, occupied, withdrawn, foreign, ref gpu, start, .. } = *candidate;
     (allocated, occupied, withdrawn, foreign, other_node, used, gpu, start)
@@ -81,6 +83,7 @@ mod tests {
             numa: None,
             start: 0,
             used: 0,
+            neighbours: 0,
             allocated: false,
             occupied: false,
             withdrawn: false,
@@ -102,6 +105,17 @@ mod tests {
     fn choose_prefers_the_gpu_in_use() {
         let free = [slice("GPU-a", 0, 1), slice("GPU-b", 2, 3), slice("GPU-b", 1, 3)];
         assert_eq!(choose(&free, &[], 1, PACKED), [slice("GPU-b", 1, 3).id]);
+    }
+
+    #[test]
+    fn time_slices_fill_one_instance_or_spread_over_all_by_the_policy() {
+        let slice = |start: u32, number: i32, neighbours: usize| {
+            let id = DeviceId::share(&format!("MIG-{start}"), number);
+            Candidate { id, gpu: "GPU-a".to_owned(), start, used: 1, neighbours, ..free() }
+        };
+        let free = [slice(0, 0, 0), slice(0, 1, 0), slice(4, 1, 1)];
+        assert_eq!(choose(&free, &[], 1, PACKED), [free[2].id.clone()]);
+        assert_eq!(choose(&free, &[], 1, AllocationPolicy::Distributed), [free[0].id.clone()]);
     }
 
     #[test]

@@ -184,7 +184,7 @@ impl Reconciler {
         let kubelet = self.kubelet.borrow();
         // without a compute instance there is no UUID: the id that was advertised at this place counts
         let unlisted = device_uuid(gpu, instance).is_none();
-        let owned = |(id, _): &(DeviceId, u64)| unlisted && kubelet.owners.contains_key(id);
+        let owned = |(id, _): &(DeviceId, u64)| unlisted && kubelet.owners.keys().any(|o| o.uuid() == id.uuid());
         // a container with a share is on the whole GPU or instance
         let uuid = device_uuid(gpu, instance);
         let shared = kubelet.owners.keys().any(|id| Some(id.uuid()) == uuid);
@@ -291,8 +291,8 @@ impl Reconciler {
             let (mut devices, elsewhere): (Vec<Device>, Vec<Device>) = if advertiser.is_agent() {
                 (all.collect(), Vec::new())
             } else {
-                // NVML does not know shares
-                (Vec::new(), all.filter(|device| device.share.is_some()).collect())
+                // NVML does not know shares; the plugin serves none of instances
+                (Vec::new(), all.filter(|device| device.share.is_some() && device.mig.is_none()).collect())
             };
             cordon_conflicts(&mut devices, owners.as_ref().unwrap_or(&Owners::new()));
             if let Some(owners) = &owners {

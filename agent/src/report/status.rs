@@ -6,6 +6,7 @@ use gputenancy_crds::{
     Advertiser, DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, MemoryText, MigMode, ShareState,
     condition, slice_of,
 };
+use gputenancy_nvml::Process;
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
@@ -14,7 +15,7 @@ use super::{
     input::StatusInput,
 };
 use crate::{
-    device::{Device, DeviceOwner, DeviceView, Owners, Share},
+    device::{Device, DeviceId, DeviceOwner, DeviceView, Owners, Share},
     gpu::{Inventory, ObservedGpu, ObservedInstance, process_origin::Origin},
     partition::{
         GpuProgress,
@@ -162,6 +163,10 @@ fn is_sliced(shares: &[ShareState], instance: &ObservedInstance) -> bool {
 
 /// The shares that the agent serves, or those of the spec where another plugin does.
 fn shares(input: &StatusInput<'_>, gpu: &ObservedGpu, earlier: Option<&GpuState>) -> Vec<ShareState> {
+    if input.view.generation == 0 {
+        // before the first view of this run the shares are those of the earlier one: without them the instances would count as exclusive
+        return earlier.map(|known| unserved(input, gpu, known)).unwrap_or_default();
+    }
     let state = |(device, share): (&Device, &Share)| {
         let before = earlier.and_then(|known| known.shares.iter().find(|s| s.number == share.number));
         let owner = match &input.state.owners {
@@ -173,7 +178,9 @@ fn shares(input: &StatusInput<'_>, gpu: &ObservedGpu, earlier: Option<&GpuState>
             _ => false,
         };
         // to find the origin of a process takes several files
-        let clients = if owner.is_some() { gpu.clients.iter().filter(|p| of_owner(p.pid)).count() } else { 0 };
+        let here = |gi: Option<u32>| device.mig.as_ref().is_none_or(|mig| gi == Some(mig.gi));
+        let of_owner = |p: &&Process| here(p.gi) && of_owner(p.pid);
+        let clients = if owner.is_some() { gpu.clients.iter().filter(of_owner).count() } else { 0 };
         ShareState {
             number: share.number,
             device: DeviceState {
@@ -190,6 +197,28 @@ fn shares(input: &StatusInput<'_>, gpu: &ObservedGpu, earlier: Option<&GpuState>
         }
     };
     input.view.shares(&gpu.uuid).map(state).collect()
+}
+
+/// The shares of an earlier run, which no plugin lists yet.
+fn unserved(input: &StatusInput<'_>, gpu: &ObservedGpu, known: &GpuState) -> Vec<ShareState> {
+    let id = |number: i32| {
+        let (start, slice) = slice_of(number);
+        let instance = gpu.instances.iter().find(|i| to_i32(i.start) == start);
+        match gpu.mig_enabled() {
+            true => instance.and_then(ObservedInstance::uuid).map(|uuid| DeviceId::share(uuid, slice)),
+            false => Some(DeviceId::share(&gpu.uuid, number)),
+        }
+    };
+    let state = |share: &ShareState| {
+        let id = id(share.number)?;
+        let owner = match &input.state.owners {
+            Some(owners) => owners.get(&id).cloned(),
+            None => share.device.owner.clone(),
+        };
+        Some(ShareState { number: share.number, device: DeviceState { owner, ..DeviceState::default() } })
+    };
+    let same_mode = gpu.mode.map(|mode| mode.current) == known.mig.map(|mig| mig.enabled);
+    known.shares.iter().filter(|_| same_mode).filter_map(state).collect()
 }
 
 /// Memory for which a device is withdrawn.

@@ -392,6 +392,16 @@ fn time_slices_of_an_instance_have_owners_and_clients_of_their_own_and_the_insta
         (status.devices.as_deref(), status.layout.as_deref()),
         (Some("2/3"), Some("0: 1g.10gb@0 × 2 1g.10gb@1"))
     );
+
+    // an agent that has just started shows the time-slices of the earlier run, so that the instance does not look exclusive
+    let (unset, earlier) = (DeviceView::default(), status);
+    let restarted = StatusInput { origin: &origin, earlier: &earlier, ..input(&state, &unset, &kubelet) };
+    let restarted = super::status(&restarted, Timestamp::UNIX_EPOCH);
+    let gpu = &restarted.gpus[0];
+    assert_eq!(gpu.instances.iter().map(|i| i.device.is_some()).collect::<Vec<_>>(), [false, true]);
+    let owners: Vec<_> = gpu.shares.iter().filter_map(|s| Some(s.device.owner.as_ref()?.pod.as_str())).collect();
+    assert_eq!(owners, ["one", "two"]);
+    assert!(gpu.shares.iter().all(|s| s.device.resource.is_none() && !s.device.allocatable));
 }
 
 #[test]

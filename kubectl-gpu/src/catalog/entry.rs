@@ -1,6 +1,9 @@
 //! From a profile to its entry.
 
-use gputenancy_crds::{Capacity, Device, Fraction, GpuPool, GpuProfile, Mig, Mps, TimeSlice, quota::resource_key};
+use gputenancy_crds::{
+    Capacity, Device, Fraction, GpuPool, GpuProfile, GpuProfileSpec, Mig, Mps, SharingEvidence, SlicedDevice,
+    TimeSlice, quota::resource_key,
+};
 use gputenancy_plan::{resource_name, trust_needed};
 use kube::ResourceExt as _;
 
@@ -41,6 +44,7 @@ pub(super) fn of(world: &World, profile: &GpuProfile, pools_visible: bool) -> Ca
         products: spec.products.clone(),
         pools: pools_visible.then(|| pools.iter().map(|p| p.name_any()).collect()),
         devices: devices(world, profile, &resource),
+        maturity: maturity(spec),
         pod_template: template::pod(&name, &resource, &pools),
         pending: pending(&name, &resource),
         resource_name: resource,
@@ -51,11 +55,9 @@ pub(super) fn of(world: &World, profile: &GpuProfile, pools_visible: bool) -> Ca
 /// What one device is.
 fn in_words(device: &Device) -> String {
     match device {
-        Device { mig: Some(Mig { profile: Some(profile), .. }), .. } => format!("a MIG instance {profile}"),
-        Device { mig: Some(Mig { slices, memory, .. }), .. } => {
-            let slices = slices.map(|n| format!("{n} compute slices"));
-            let least = slices.into_iter().chain(memory.as_ref().map(ToString::to_string)).collect::<Vec<_>>();
-            format!("the smallest MIG instance with at least {}", least.join(" and "))
+        Device { mig: Some(mig), .. } => instance(mig),
+        Device { time_slice: Some(TimeSlice { replicas, of: Some(SlicedDevice { mig }), .. }), .. } => {
+            format!("one of {replicas} time-slices of {}", instance(mig))
         }
         Device { time_slice: Some(TimeSlice { replicas, .. }), .. } => {
             format!("one of {replicas} time-slices of a GPU")
@@ -71,6 +73,39 @@ fn in_words(device: &Device) -> String {
         }
         _ => "a whole GPU".to_owned(),
     }
+}
+
+fn instance(Mig { profile, slices, memory }: &Mig) -> String {
+    if let Some(profile) = profile {
+        return format!("a MIG instance {profile}");
+    }
+    let slices = slices.map(|n| format!("{n} compute slices"));
+    let least = slices.into_iter().chain(memory.as_ref().map(ToString::to_string)).collect::<Vec<_>>();
+    format!("the smallest MIG instance with at least {}", least.join(" and "))
+}
+
+/// How far the platform team has tried the profile with pods that share a GPU, in one sentence; `None`: its devices are not shared.
+fn maturity(spec: &GpuProfileSpec) -> Option<String> {
+    spec.device.sharing_mode()?;
+    let sharing = spec.sharing.as_ref();
+    let Some(evidence) = sharing.and_then(|s| s.evidence.as_ref()) else {
+        return Some("trial: no measurement is recorded".to_owned());
+    };
+    let SharingEvidence {
+        p99_milliseconds,
+        memory_headroom_percent,
+        latencies,
+        throughput_percent,
+        failure,
+        measured_at,
+    } = evidence;
+    let stage = if sharing.is_some_and(|s| s.production) { "production" } else { "trial" };
+    let mut facts =
+        vec![format!("p99 {p99_milliseconds} ms"), format!("{memory_headroom_percent} % of the memory free")];
+    facts.extend(latencies.iter().map(|l| format!("p99 with {} pods {} ms", l.pods, l.p99_milliseconds)));
+    facts.extend(throughput_percent.map(|p| format!("{p} % of the throughput of one pod alone")));
+    let failure = failure.as_ref().map(|f| format!("; when a program failed: {f}")).unwrap_or_default();
+    Some(format!("{stage}, measured on {measured_at}: {}{failure}", facts.join(", ")))
 }
 
 /// As the operator has counted them, or else as the GPU nodes show.

@@ -9,8 +9,15 @@ pub(super) fn mode(device: &Device) -> &'static str {
         Device { mig: Some(_), .. } => "mig",
         Device { mps: Some(_), .. } => "mps",
         Device { fraction: Some(_), .. } => "fraction",
-        Device { time_slice: Some(TimeSlice { of: Some(_), .. }), .. } => "timeSlice of mig",
         Device { whole: None, mig: None, mps: None, fraction: None, time_slice: _ } => "timeSlice",
+    }
+}
+
+/// The same, and whether time-slices are of a MIG instance.
+fn kind(device: &Device) -> &'static str {
+    match device {
+        Device { time_slice: Some(TimeSlice { of: Some(_), .. }), .. } => "timeSlice of mig",
+        _ => mode(device),
     }
 }
 
@@ -21,7 +28,8 @@ pub(super) fn rank(device: &Device) -> u8 {
         "mig" => 1,
         "mps" => 2,
         "fraction" => 3,
-        _ => 4,
+        _ if device.instance().is_some() => 4,
+        _ => 5,
     }
 }
 
@@ -32,7 +40,7 @@ pub(super) fn is_shared(device: &Device) -> bool {
 
 /// What separates a pod from its neighbours.
 pub(super) fn isolated(device: &Device) -> &'static [&'static str] {
-    match mode(device) {
+    match kind(device) {
         "whole" => &["No other pod is on the GPU: memory, compute and faults are separate by hardware."],
         // NVIDIA's MIG user guide: separate paths through the memory system, and error isolation between instances
         "mig" => &[
@@ -54,7 +62,7 @@ pub(super) fn isolated(device: &Device) -> &'static [&'static str] {
 
 /// What does not separate them.
 pub(super) fn not_isolated(device: &Device) -> &'static [&'static str] {
-    match mode(device) {
+    match kind(device) {
         "whole" => &["The node: PCIe, network and CPU are shared with the pods on its other GPUs."],
         "mig" => {
             &["Power and clocks of the board, PCIe, and a reset of the GPU, which ends the pods of all its instances."]

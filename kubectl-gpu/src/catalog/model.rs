@@ -61,6 +61,9 @@ pub struct CatalogEntry {
     /// Devices of the cluster; absent if they are not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub devices: Option<DeviceCounts>,
+    /// How far the platform team has tried it with pods that share a GPU, in one sentence; absent for exclusive devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maturity: Option<String>,
     /// A pod to copy, as YAML.
     pub pod_template: String,
     /// How to read a workload that does not start, in sentences.

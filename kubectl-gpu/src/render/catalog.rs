@@ -67,7 +67,7 @@ pub(super) fn facts(entry: &CatalogEntry) -> Vec<(&'static str, String)> {
         || "not known".to_owned(),
         |d| format!("{} free of {}; {} used, {} withdrawn", d.free, d.total, d.used, d.withdrawn),
     );
-    vec![
+    let mut facts = vec![
         ("resource", entry.resource_name.clone()),
         ("price", price(entry).unwrap_or_else(|| "none".to_owned())),
         ("devices", devices),
@@ -78,7 +78,9 @@ pub(super) fn facts(entry: &CatalogEntry) -> Vec<(&'static str, String)> {
             "pools",
             entry.pools.as_ref().map_or_else(|| "not visible to you".to_owned(), |p| list(p, "none: no pod gets it")),
         ),
-    ]
+    ];
+    facts.extend(entry.maturity.iter().map(|maturity| ("stage", maturity.clone())));
+    facts
 }
 
 fn entry(entry: &CatalogEntry, text: &mut String) {

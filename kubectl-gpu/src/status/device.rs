@@ -25,8 +25,7 @@ pub(super) fn devices(gpu: GpuView<'_>) -> Vec<DeviceStatus> {
     let GpuView { spec, state, .. } = gpu;
     let mut devices = Vec::new();
     for instance in &state.instances {
-        let listed = spec.into_iter().flat_map(|s| &s.instances);
-        let listed = listed.clone().find(|i| i.start == instance.start && i.profile == instance.profile);
+        let listed = spec.and_then(|s| s.exclusive(instance.start, &instance.profile));
         let resource = listed.map_or_else(|| names::mig_resource(&instance.profile), InstanceSpec::resource_name);
         let words = format!("{} at {}", instance.profile, instance.start);
         devices.extend(instance.device.iter().map(|d| device(gpu, words.clone(), instance.start, resource.clone(), d)));

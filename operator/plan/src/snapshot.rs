@@ -148,7 +148,7 @@ pub struct Gpu {
     pub availability: Availability,
     /// A change to `base` is in progress; its evictions are decided already.
     pub changing: bool,
-    /// Devices in use: sorted by start, no start twice.
+    /// Devices in use: sorted by start, no start twice, except an instance and its first time-slice.
     pub used: Vec<InUse>,
 }
 

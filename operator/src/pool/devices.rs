@@ -44,8 +44,6 @@ impl NodeDevices {
 
     fn add(&mut self, spec: &GpuSpec, state: &GpuState, answers: bool) {
         let sound = answers && state.health == Health::Healthy;
-        let listed =
-            |start: i32, profile: &str| spec.instances.iter().find(|s| s.start == start && s.profile == profile);
         // what a canary has is nobody's yet, and counts under the name that it will have
         let named = |device: &DeviceState| device.resource.clone().filter(|r| !names::is_canary_resource(r));
         let mut count = |start: i32, resource: String, device: &DeviceState| {
@@ -73,7 +71,7 @@ impl NodeDevices {
             }
         };
         for (i, device) in state.instances.iter().filter_map(|i| Some((i, i.device.as_ref()?))) {
-            let listed = listed(i.start, &i.profile).map(gputenancy_crds::InstanceSpec::resource_name);
+            let listed = spec.exclusive(i.start, &i.profile).map(gputenancy_crds::InstanceSpec::resource_name);
             let named = named(device).or(listed);
             count(i.start, named.unwrap_or_else(|| names::mig_resource(&i.profile)), device);
         }

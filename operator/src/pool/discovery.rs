@@ -38,7 +38,8 @@ pub fn of(status: &GpuNodeStatus) -> BTreeMap<String, String> {
     let mut kinds: BTreeMap<&str, (&Board, &BoardProfile)> = BTreeMap::new();
     for gpu in &status.gpus {
         let Some(board) = usize::try_from(gpu.board).ok().and_then(|index| status.boards.get(index)) else { continue };
-        for instance in gpu.instances.iter().filter(|i| i.ci.is_some()) {
+        // shared instances have another resource
+        for instance in gpu.instances.iter().filter(|i| i.ci.is_some() && i.device.is_some()) {
             let Some(profile) = board.profiles.iter().find(|p| p.name == instance.profile) else { continue };
             *counts.entry(&profile.name).or_default() += 1;
             kinds.insert(&profile.name, (board, profile));

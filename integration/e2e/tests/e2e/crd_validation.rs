@@ -36,6 +36,8 @@ fn profiles() -> Vec<Case> {
         let unlimited = profile(json!({device: {"replicas": replicas}}));
         if sharing.is_null() { unlimited } else { merged(unlimited, json!({"sharing": sharing})) }
     };
+    let slices =
+        |replicas: i32| profile(json!({"timeSlice": {"replicas": replicas, "of": {"mig": {"profile": "1g.10gb"}}}}));
     let limit = Some("spec.device: replicas are more than spec.sharing.maxReplicas (default 8)");
     let support = Some("spec.support: say in expected what a user must accept");
     vec![
@@ -69,7 +71,7 @@ fn profiles() -> Vec<Case> {
         case(
             "one-replica",
             profile(json!({"timeSlice": {"replicas": 1}})),
-            Some("spec.device.timeSlice.replicas: write 2 or more; one replica is a whole GPU"),
+            Some("spec.device.timeSlice.replicas: write 2 or more; one replica is an exclusive device"),
         ),
         case("mps-one", profile(json!({"mps": {"replicas": 1}})), Some("spec.device.mps.replicas: write 2 or more")),
         case("mps-memory-without-threads", profile(json!({"mps": {"memory": "10Gi"}})), mps),
@@ -109,6 +111,36 @@ fn profiles() -> Vec<Case> {
             shared_by("timeSlice", 12, json!({"maxReplicas": 12, "evidence": evidence.clone()})),
             None,
         ),
+        case(
+            "production-without-a-pilot",
+            shared_by("mps", 4, json!({"maxReplicas": 4, "production": true, "evidence": evidence.clone()})),
+            Some("spec.sharing.production: a production profile needs the results of a pilot"),
+        ),
+        case(
+            "production-with-a-pilot",
+            shared_by(
+                "mps",
+                4,
+                json!({"production": true, "evidence": merged(evidence.clone(), json!({
+                    "throughputPercent": 180, "failure": "the others ended with it",
+                    "latencies": [{"pods": 1, "p99Milliseconds": 11}, {"pods": 4, "p99Milliseconds": 40}],
+                }))}),
+            ),
+            None,
+        ),
+        case(
+            "seventeen-slices-of-an-instance",
+            merged(slices(17), json!({"sharing": {"maxReplicas": 32, "reason": "a course"}})),
+            Some("spec.device.timeSlice.replicas: at most 16 pods share a MIG instance"),
+        ),
+        case("slices-of-an-instance", slices(4), None),
+        case("slices-as-such", merged(slices(4), json!({"resourceName": "nvidia.com/mig-1g.10gb.shared"})), None),
+        case("slices-as-instances", merged(slices(4), json!({"resourceName": "nvidia.com/mig-1g.10gb"})), exclusive),
+        case(
+            "slices-of-an-instance-with-an-interval",
+            profile(json!({"timeSlice": {"replicas": 4, "interval": "Long", "of": {"mig": {"profile": "1g.10gb"}}}})),
+            Some("spec.device.timeSlice.interval: NVIDIA's driver has no time-slice length for MIG instances"),
+        ),
         case("limit-with-reason", shared_by("mps", 12, json!({"maxReplicas": 12, "reason": "a course"})), None),
         case(
             "limit-with-half-evidence",
@@ -127,7 +159,7 @@ fn profiles() -> Vec<Case> {
         case(
             "limit-of-whole",
             merged(profile(json!({"whole": {}})), json!({"sharing": {"maxReplicas": 4}})),
-            Some("spec.sharing: it limits the replicas of device.timeSlice and device.mps"),
+            Some("spec.sharing: it is about the pods that share device.timeSlice and device.mps"),
         ),
         case("no-support", json!({"device": {"whole": {}}}), Some("spec.support: Required value")),
         case("empty-support", json!({"device": {"whole": {}}, "support": {"expected": "", "incident": "x"}}), support),
@@ -481,7 +513,12 @@ async fn crds_refuse_another_device_and_another_size_of_shares() {
     let fraction = json!({"fraction": {"memory": "10Gi", "compute": 25}});
     let turns = |replicas: i32, interval: &str| json!({"timeSlice": {"replicas": replicas, "interval": interval}});
     let kind = Some("spec.device: whole, mig, timeSlice, mps and fraction cannot replace each other");
-    let cases: [(&str, Value, Value, Option<&str>); 9] = [
+    let slices = json!({"timeSlice": {"replicas": 4, "of": {"mig": {"profile": "1g.10gb"}}}});
+    let hardware = Some("spec.device.timeSlice.of: the shared hardware cannot change");
+    let cases: [(&str, Value, Value, Option<&str>); 12] = [
+        ("slices", slices.clone(), json!({"timeSlice": {"replicas": 6}}), None),
+        ("slices", slices.clone(), json!({"timeSlice": {"of": null}}), hardware),
+        ("slices", slices, json!({"timeSlice": {"of": {"mig": {"profile": "2g.20gb"}}}}), hardware),
         ("turns", turns(4, "Default"), turns(6, "Long"), None),
         ("turns", turns(4, "Default"), json!({"whole": {}, "timeSlice": null}), kind),
         ("turns", turns(4, "Default"), merged(fraction.clone(), json!({"timeSlice": null})), kind),

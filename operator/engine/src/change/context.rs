@@ -66,10 +66,7 @@ impl<'a> ChangeContext<'a> {
     }
 
     pub fn devices(&self) -> Vec<Device<'a>> {
-        let listed = |start: i32, profile: &str| {
-            let instance = self.spec?.instances.iter().find(|i| i.start == start && i.profile == profile)?;
-            Some(instance.resource_name())
-        };
+        let listed = |start: i32, profile: &str| Some(self.spec?.exclusive(start, profile)?.resource_name());
         let exclusive = self.state.instances.iter().filter_map(|i| Some((i, i.device.as_ref()?)));
         let instances = exclusive.map(|(i, state)| Device {
             place: Place::Instance(i.start, &i.profile),
@@ -231,7 +228,11 @@ impl<'a> ChangeContext<'a> {
 
     /// Processes on this device that do not belong to its owner; a process on the whole GPU is on every device.
     pub fn holders(&self, device: &Device<'_>) -> Vec<&'a Holder> {
-        self.state.holders.iter().filter(|h| h.start.is_none_or(|s| s == device.start())).collect()
+        let start = match (device.place, device.profile) {
+            (Place::Share(number), Some(_)) => slice_of(number).0,
+            (place, _) => place.start(),
+        };
+        self.state.holders.iter().filter(|h| h.start.is_none_or(|s| s == start)).collect()
     }
 
     pub fn healthy(&self) -> bool {

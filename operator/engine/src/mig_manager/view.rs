@@ -136,6 +136,8 @@ fn in_use(state: &GpuState) -> Option<String> {
     }
     let instance = state.instances.iter().find(|i| i.device.as_ref().is_some_and(used));
     let instance = instance.map(|i| format!("{} at {} of GPU {index} is in use", i.profile, i.start));
+    let share = state.shares.iter().find(|s| used(&s.device));
+    let instance = instance.or_else(|| share.map(|s| format!("share {} of GPU {index} is in use", s.number)));
     instance.or_else(|| state.whole.as_ref().filter(|w| used(w)).map(|_| format!("GPU {index} is in use")))
 }
 

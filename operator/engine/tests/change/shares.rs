@@ -1,6 +1,6 @@
 //! Changes of shares: neighbours stay, only owners of removed shares are evicted.
 
-use gputenancy_crds::{ChangePhase, Layout};
+use gputenancy_crds::{ChangePhase, Holder, Layout};
 
 use crate::{scenario::layout, small::World};
 
@@ -109,5 +109,22 @@ fn instance_in_use_is_shared_after_its_owner_has_left() {
     world.target = Some(sliced(2));
     world.settle();
     assert_eq!((world.evicted.as_slice(), world.pods.len()), (["pod-1".to_owned()].as_slice(), 1));
+    assert_eq!(Some(world.shown()), world.target);
+}
+
+#[test]
+fn removed_time_slice_waits_for_a_process_of_no_pod_on_its_instance() {
+    let mut world = World::new(&sliced(3));
+    world.silicon.holders = vec![Holder { pid: 4711, command: "python".into(), start: Some(0), container: None }];
+    world.agent();
+    world.target = Some(sliced(2));
+    for _ in 0..4 {
+        world.operate(3);
+        world.agent();
+        world.kubelet();
+    }
+    assert_eq!(world.phase(), Some(ChangePhase::Idle));
+    world.silicon.holders.clear();
+    world.settle();
     assert_eq!(Some(world.shown()), world.target);
 }

@@ -45,12 +45,24 @@ fn sliced(layout: Arc<Layout>, options: &BoardOptions<'_>) -> Arc<Layout> {
 /// The layout where NVIDIA's plugin advertises: every GPU without MIG has the time-slices of the pool's profile, or none.
 pub(super) fn by_plugin(layout: Option<Arc<Layout>>, options: &BoardOptions<'_>) -> Option<Arc<Layout>> {
     let wanted = match options.shares().next() {
-        _ if layout.as_ref().is_some_and(|l| l.mig) => return layout,
+        _ if layout.as_ref().is_some_and(|l| l.mig) => return layout.map(exclusive),
         Some((_, offer)) => plugin_shares::layout(offer),
         None if layout.as_ref().is_some_and(|l| l.sharing.is_some()) => Layout::default(),
         None => return layout,
     };
     if layout.as_deref() == Some(&wanted) { layout } else { Some(Arc::new(wanted)) }
+}
+
+/// The layout without time-slices of instances, which NVIDIA's plugin does not serve.
+fn exclusive(layout: Arc<Layout>) -> Arc<Layout> {
+    if layout.instances.iter().all(|i| i.replicas.is_none()) {
+        return layout;
+    }
+    let exclusive = |i: &InstanceSpec| match i.replicas {
+        Some(_) => InstanceSpec { resource: None, replicas: None, ..i.clone() },
+        None => i.clone(),
+    };
+    Arc::new(Layout { instances: layout.instances.iter().map(exclusive).collect(), ..(*layout).clone() })
 }
 
 fn keep(group: &ShareGroup, wanted: usize, gpu: &Gpu) -> Vec<i32> {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{
-    ChangePhase, DeviceState, GpuNode, GpuPool, GpuSpec, GpuState, Health, InstanceSpec, Partitioner, names, slice_of,
+    ChangePhase, DeviceState, GpuNode, GpuPool, GpuSpec, GpuState, Health, InstanceSpec, Partitioner, ShareState,
+    names, slice_of,
 };
 
 use super::{
@@ -140,21 +141,29 @@ fn devices_in_use(
     }
     let exclusive = state.instances.iter().filter_map(|i| Some((i, i.device.as_ref()?)));
     for (i, device) in exclusive.filter(|(i, device)| busy(device, i.start)) {
-        let listed = spec.and_then(|s| s.instances.iter().find(|l| l.start == i.start && l.profile == i.profile));
+        let listed = spec.and_then(|s| s.exclusive(i.start, &i.profile));
         let named = device.resource.clone().or_else(|| listed.map(InstanceSpec::resource_name));
         let resource = named.unwrap_or_else(|| names::mig_resource(&i.profile));
         used.push(in_use(device, (i.start, false), Some(&i.profile), &resource));
     }
     // a process on the whole GPU is on no share of its own: owners and clients show who uses one
-    for share in state.shares.iter().filter(|s| s.device.owner.is_some() || s.device.clients > 0) {
+    // a process on an instance without an owner is on the first of its time-slices
+    let mig = mig_enabled(state);
+    let unowned = |start: i32| {
+        let mut slices = state.shares.iter().filter(|s| slice_of(s.number).0 == start);
+        slices.all(|s| s.device.owner.is_none())
+    };
+    let strange = |number: i32| mig && slice_of(number) == (number, 0) && held(number) && unowned(number);
+    let busy = |s: &&ShareState| s.device.owner.is_some() || s.device.clients > 0 || strange(s.number);
+    for share in state.shares.iter().filter(busy) {
         let listed = || spec.and_then(|s| s.share_resource(share.number));
         let Some(named) = share.device.resource.clone().or_else(listed) else { continue };
         let start = slice_of(share.number).0;
-        let instance = state.instances.iter().find(|i| mig_enabled(state) && i.start == start);
+        let instance = state.instances.iter().find(|i| mig && i.start == start);
         used.push(in_use(&share.device, (share.number, true), instance.map(|i| i.profile.as_str()), &named));
     }
     // a start that NVML shows twice counts once
-    used.sort_by_key(|u| u.start);
-    used.dedup_by_key(|u| u.start);
+    used.sort_by_key(|u| (u.start, u.share));
+    used.dedup_by_key(|u| (u.start, u.share));
     used
 }

@@ -355,6 +355,32 @@ fn slices_need_an_acknowledgement_and_an_agent() {
 }
 
 #[test]
+fn instances_are_exclusive_again_where_nvidias_plugin_advertises() {
+    let mut fleet = sliced(4, &[("slices", 4)]).settle();
+    fleet.pools[0].spec.advertiser = gputenancy_crds::Advertiser::NvidiaDevicePlugin;
+    let plan = fleet.plan();
+    let shared = |l: &Layout| l.instances.iter().filter(|i| i.replicas.is_some() || i.resource.is_some()).count();
+    assert!(plan.gpus.values().filter_map(|g| g.target.as_deref()).all(|l| shared(l) == 0), "{:#?}", explain(&plan));
+}
+
+#[test]
+fn process_of_no_pod_on_a_shared_instance_keeps_its_gpu_as_it_is() {
+    let mut fleet = sliced(4, &[("slices", 8)]).settle();
+    let layouts = |fleet: &Fleet| [fleet.layout("n", 0), fleet.layout("n", 1)];
+    assert_eq!(layouts(&fleet).iter().filter(|l| l.contains("shared")).count(), 1, "{:?}", layouts(&fleet));
+    let gpus = &mut fleet.nodes[0].gpus.status.as_mut().unwrap().gpus;
+    let gpu = gpus.iter_mut().find(|g| !g.shares.is_empty()).unwrap();
+    let start = gpu.instances[0].start;
+    let holder = json!({"pid": 7, "command": "python3", "start": start});
+    gpu.holders = vec![serde_json::from_value(holder).unwrap()];
+    let index = gpu.index;
+    // nobody needs the time-slices any more, and one whole GPU is wanted
+    let plan = tenant(fleet, &[("gpu", 1)]).plan();
+    assert!(plan.gpus.values().filter(|g| g.changed).all(|g| g.index != index), "{:#?}", explain(&plan));
+    assert!(plan.problems.is_empty(), "{:#?}", explain(&plan));
+}
+
+#[test]
 fn fixed_layout_has_slices_as_a_multiple_of_an_instance() {
     let fixed = |count: i32| {
         let mut fleet = sliced(4, &[]);
