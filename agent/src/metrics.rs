@@ -30,6 +30,7 @@ pub struct Metrics {
     refused_allocations: Counters<1>,
     terminated_processes: Counter,
     gpu_faults: Counters<1>,
+    lost_devices: Counter,
     hidden_variables: Counters<2>,
     unchecked_environments: Gauge,
 }
@@ -60,6 +61,7 @@ impl Default for Metrics {
                 "Processes that were killed because they kept a device after kubelet forgot their pod",
             ),
             gpu_faults: register(r, "gpu_faults", "Faults that the driver reported, by class"),
+            lost_devices: register(r, "lost_devices", "MIG devices that are gone while containers had them"),
             hidden_variables: register(
                 r,
                 "hidden_variables",
@@ -111,6 +113,11 @@ impl Metrics {
     /// A process was killed because it kept a device.
     pub fn terminated_process(&self) {
         self.terminated_processes.inc();
+    }
+
+    /// A device is gone while a container had it.
+    pub fn lost_device(&self) {
+        self.lost_devices.inc();
     }
 
     /// The driver reported a fault.

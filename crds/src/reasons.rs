@@ -89,6 +89,7 @@ table! { TYPES:
     "IntervalApplied", "GpuProfile", "The length of time-slices is set; only with device.timeSlice.interval other than Default.", "See the reason.";
     "RolledOut", "GpuPool", "Nothing new waits for its soak time; only with spec.rollout.", "See the reason.";
     "MpsReady", "GpuNode", "The MPS daemons of shared GPUs run; only with MPS shares.", "See the reason.";
+    "VgpuLicensed", "GpuNode", "The vGPUs of a virtual machine have their licence; only where NVML reports one.", "See the reason.";
     "PluginReady", "GpuNode", "kubelet has registered every resource of the node.", "See the reason.";
     "gputenancy.io/QuotaAvailable", "ReplicaSet, StatefulSet, Job", "The quota now has headroom for a pod that it refused; the update makes the controller retry.", "None.";
 }
@@ -123,6 +124,7 @@ reasons! { CONDITIONS:
     INVALID_SPEC = "InvalidSpec", "GpuPool, GpuProfile", "A field has a value that cannot be used.", "Correct the field that the message names.";
     INVALID_WINDOW = "InvalidWindow", "GpuPool", "A maintenance window cannot be parsed; no change starts.", "Correct spec.disruption.windows.";
     LEFT_ALONE = "LeftAlone", "GpuNode", "The layout differs from the spec, and the agent is not the partitioner.", "Wait for the partitioner, or change spec.partitioner of the pool.";
+    LICENSED = "Licensed", "GpuNode", "Every vGPU of the node has a licence.", "None.";
     MPS_CLIENTS_NEAR_LIMIT = "MpsClientsNearLimit", "GpuNode", "At least 90 % of the clients that an MPS server takes are connected.", "Use fewer processes per pod, or fewer shares of the GPU.";
     MPS_DAEMON_DOWN = "MpsDaemonDown", "GpuNode", "The MPS daemon of a GPU has ended; its shares are withdrawn until it runs again.", "The agent restarts it. Delete the pods that the message names if their programs do not end by themselves.";
     MPS_SERVING = "MpsServing", "GpuNode", "The MPS daemons of shared GPUs run.", "None.";
@@ -169,6 +171,7 @@ reasons! { CONDITIONS:
     SUSPENDED = "Suspended", "GpuTenant", "spec.suspend is true.", "Set spec.suspend to false to resume.";
     TAINT_NOT_TOLERATED = "TaintNotTolerated", "GpuPool", "Pods of tenants do not tolerate spec.taint, so no node gets it.", "Use the key of policies.gpuTaint.";
     TRUST_TOO_LOW = "TrustTooLow", "GpuTenant", "The tenant's trust does not permit the profile.", "Choose another profile, or raise spec.trust.";
+    UNLICENSED = "Unlicensed", "GpuNode", "A vGPU has no licence; NVIDIA's driver limits it after some time.", "Read the log of nvidia-gridd in the virtual machine, and see that it reaches the licence server.";
     WAITING_FOR_CLIENTS = "WaitingForClients", "GpuNode", "A process still uses an instance that must be destroyed.", "Wait, or end the process that status.gpus[].holders names.";
     WAITING_FOR_RESET = "WaitingForReset", "GpuNode", "The MIG mode is pending until the GPU is reset.", "End what holds the GPU, or restart the node.";
     WEIGHT_UNKNOWN = "WeightUnknown", "GpuTenant", "No board carries the profile, so its share of gpuEquivalents is unknown.", "Offer the profile in a pool, or remove it from the tenant.";
@@ -191,6 +194,7 @@ reasons! { EVENTS:
     DEVICE_PLUGIN_RESTARTED = "DevicePluginRestarted", "GpuNode", "NVIDIA's device plugin is restarted to read the new layout.", "None.";
     EVICTED = "Evicted", "Pod", "The pod owned a device that is removed.", "None; its controller replaces it.";
     EVICTION_CANCELLED = "EvictionCancelled", "Pod", "The change is over and the pod stays.", "None.";
+    DEVICE_LOST = "DeviceLost", "GpuNode, Pod", "A MIG device is gone while a pod has it: another program has destroyed it or turned MIG mode off.", "Find and stop that program; delete the pod, and it gets another device.";
     EVICTION_NOTICE = "EvictionNotice", "Pod", "The pod will be evicted at the time in the message.", "Save work before then.";
     EVICTION_REFUSED = "EvictionRefused", "Pod", "A PodDisruptionBudget refuses the eviction.", "Make the budget's pods healthy, or relax it.";
     FIELD_CONFLICT = "FieldConflict", "GpuNode", "Another client keeps changing labels or the taint that the operator writes on the node.", "Stop the client that the message names; the operator repairs the field with increasing delay, at most every 5 minutes.";
@@ -222,6 +226,7 @@ reasons! { EVENTS:
     STUCK = "Stuck", "GpuNode", "Neither the new nor the old layout can be reached.", "Do what the message says.";
     TAINTED = "Tainted", "GpuNode", "The node has the taint of its pool.", "None.";
     UNCORDONED = "Uncordoned", "GpuNode", "The operator's cordon is removed.", "None.";
+    VGPU_UNLICENSED = "VgpuUnlicensed", "GpuNode", "A vGPU has lost its licence, or has none.", "Read the log of nvidia-gridd in the virtual machine, and see that it reaches the licence server.";
     UNTAINTED = "Untainted", "GpuNode", "The taint of the pool is removed.", "None.";
 }
 

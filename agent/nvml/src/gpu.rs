@@ -2,7 +2,9 @@
 
 use std::{ffi::CString, mem::zeroed, ptr::null_mut};
 
-use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t};
+use nvml_wrapper_sys::bindings::{
+    nvmlDevice_t, nvmlGridLicensableFeatures_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t,
+};
 
 use crate::{
     Nvml, NvmlFailure, code,
@@ -158,6 +160,19 @@ impl<'n> Gpu<'n> {
             VIRTUALIZATION_HOST_VGPU | VIRTUALIZATION_HOST_VSGA => Some(Vgpu::Host),
             _ => None,
         }))
+    }
+
+    /// A vGPU has a licence; `None` where NVML reports no licence, as of every other GPU.
+    pub fn licensed(&self) -> Result<Option<bool>, NvmlFailure> {
+        // SAFETY: a struct of integers and character arrays; zero is a value of each.
+        let empty: nvmlGridLicensableFeatures_t = unsafe { zeroed() };
+        let features = output(empty, |f| call!(self.nvml, nvmlDeviceGetGridLicensableFeatures_v4(self.handle, f)));
+        let Some(features) = NvmlFailure::optional(features)?.filter(|f| f.isGridLicenseSupported != 0) else {
+            return Ok(None);
+        };
+        let count = features.licensableFeaturesCount as usize;
+        let enabled = features.gridLicensableFeatures.iter().take(count).filter(|feature| feature.featureEnabled != 0);
+        Ok(Some(enabled.into_iter().any(|feature| feature.featureState != 0)))
     }
 
     /// Which processes may create contexts.

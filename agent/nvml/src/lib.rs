@@ -3,6 +3,7 @@
 //! The only unsafe code of the agent. A failed call returns an [`NvmlFailure`] with the call, NVML's code and NVML's message.
 
 mod compute;
+mod connection;
 mod event;
 mod failure;
 mod gpu;
@@ -13,6 +14,7 @@ mod process;
 mod profile;
 
 pub use compute::{ComputeInstance, ComputeInstanceInfo, ComputeProfile, full_width};
+pub use connection::{Connection, NvLinks};
 pub use event::{EventSet, FaultEvent, FaultKind};
 pub use failure::{NvmlFailure, OpenError, code};
 pub use gpu::{Activation, ComputeMode, Gpu, Memory, MigMode, Vgpu};

@@ -3,9 +3,13 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_crds::Health;
-use gputenancy_nvml::{InstanceProfile, MigMode, NvmlFailure, Process, Vgpu};
+use gputenancy_nvml::{Connection, InstanceProfile, MigMode, NvmlFailure, Process, Vgpu};
 
 use super::{driver::DriverRoot, fault_class::SeenFault};
+
+/// What follows from a missing licence, and what to do.
+pub const UNLICENSED: &str = "NVIDIA's driver limits an unlicensed vGPU after some time, and programs on it become slow or fail: read \
+    the log of nvidia-gridd in the virtual machine, and see that it reaches the licence server";
 
 /// How much is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +33,29 @@ pub struct Inventory {
     pub gpus: Vec<ObservedGpu>,
     /// Faults that the driver reported recently, oldest first.
     pub faults: Vec<SeenFault>,
+    /// How GPUs without MIG mode are connected.
+    pub connections: Arc<Connections>,
+}
+
+/// How GPUs are connected: the best path between two of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Connections(BTreeMap<(String, String), Connection>);
+
+impl Connections {
+    /// Records the path between two GPUs, by UUID.
+    pub fn insert(&mut self, a: &str, b: &str, path: Connection) {
+        self.0.insert(pair(a, b), path);
+    }
+
+    /// The path between two GPUs, by UUID; `None` if it is not known.
+    pub fn between(&self, a: &str, b: &str) -> Option<Connection> {
+        self.0.get(&pair(a, b)).copied()
+    }
+}
+
+fn pair(a: &str, b: &str) -> (String, String) {
+    let (first, second) = if a < b { (a, b) } else { (b, a) };
+    (first.to_owned(), second.to_owned())
 }
 
 impl Inventory {
@@ -88,6 +115,8 @@ pub struct ObservedGpu {
     /// Memory in use, in MiB, of devices on which there is no process: by GPU instance, `None` for the whole GPU. Read in full scans,
     /// and in quick ones after a device has lost its last process.
     pub unexplained: BTreeMap<Option<u32>, u64>,
+    /// A vGPU has a licence; `None` for every other GPU. Read in full scans.
+    pub licensed: Option<bool>,
     /// Health.
     pub health: Health,
     /// The fault that made it unhealthy.

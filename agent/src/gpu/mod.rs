@@ -5,6 +5,7 @@
 
 pub mod calls;
 pub mod cap_minors;
+mod connections;
 pub mod device_files;
 pub mod driver;
 pub mod fault_class;
@@ -21,7 +22,7 @@ pub mod thread;
 pub use calls::Calls;
 pub use cap_minors::CapMinors;
 pub use driver::{DriverRoot, NodePaths};
-pub use inventory::{Inventory, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, Scan};
+pub use inventory::{Connections, Inventory, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, Scan};
 pub use operation::{Operation, OperationError};
 pub use policy::Deadlines;
 pub use thread::{NvmlError, NvmlThread};

@@ -6,6 +6,7 @@ use gputenancy_crds::Health;
 use gputenancy_nvml::{ComputeProfile, EventSet, Gpu, Nvml, NvmlFailure, Vgpu, code, full_width};
 
 use super::{
+    connections::Topology,
     driver::Session,
     faults::{Faults, RecordedFault},
     inventory::{Inventory, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, Scan},
@@ -32,6 +33,7 @@ pub(super) struct Reader<'n> {
     boards: Vec<Arc<ObservedBoard>>,
     /// Compute profiles within an instance, by GPU and profile id; constant for a board.
     compute_profiles: BTreeMap<(String, u32), Vec<ComputeProfile>>,
+    topology: Topology,
     history: &'n mut History,
 }
 
@@ -44,6 +46,7 @@ impl<'n> Reader<'n> {
             events: None,
             boards: Vec::new(),
             compute_profiles: BTreeMap::new(),
+            topology: Topology::default(),
             history,
         })
     }
@@ -76,6 +79,7 @@ impl<'n> Reader<'n> {
             cuda_version: self.cuda_version.clone(),
             gpus: self.history.gpus.values().cloned().collect(),
             faults: self.history.faults.seen().to_vec(),
+            connections: self.topology.of(self.session.nvml, &self.history.gpus),
         };
         let faults = &mut self.history.faults;
         for fault in recorded.into_iter().filter(|fault| fault.still_holds(&inventory)) {
@@ -133,7 +137,8 @@ impl<'n> Reader<'n> {
         let numa = numa_node(&self.session.paths.sys_root, &pci_bus_id);
         let clients = gpu.processes()?;
         let identity = ObservedGpu { uuid, index, minor, pci_bus_id, numa, ..ObservedGpu::default() };
-        let observed = ObservedGpu { board, mode, instances, clients, ..identity };
+        let licensed = if vgpu == Some(Vgpu::Guest) { gpu.licensed()? } else { None };
+        let observed = ObservedGpu { board, mode, instances, clients, licensed, ..identity };
         let unexplained = unexplained(self.session.nvml, gpu, &observed, &|_| true);
         Ok(ObservedGpu { unexplained, ..observed })
     }

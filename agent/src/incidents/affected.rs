@@ -11,6 +11,7 @@ use crate::{
     gpu::{
         Inventory, ObservedGpu, ObservedInstance,
         fault_class::{FaultClass, SeenFault, text},
+        inventory::UNLICENSED,
     },
 };
 
@@ -25,6 +26,17 @@ pub struct Incident {
     pub owners: BTreeSet<DeviceOwner>,
     /// The device is one of several shares of the GPU.
     pub shared: bool,
+}
+
+/// A MIG device that is gone although a container has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostDevice {
+    /// The device.
+    pub id: DeviceId,
+    /// UUID of its GPU.
+    pub gpu: String,
+    /// The container.
+    pub owner: DeviceOwner,
 }
 
 /// The incident on each GPU that a fault concerns: on one, or on all if the GPU that reports it has no name any more.
@@ -87,6 +99,38 @@ pub fn unexplained_memory(node: &str, device: &DeviceId, mib: u64) -> Notice {
         reason: reasons::UNEXPLAINED_MEMORY,
         action: "Report".to_owned(),
         note: message,
+    }
+}
+
+/// The events about a device that is gone: on the `GpuNode`, and on the pod that has it.
+pub fn lost(node: &str, LostDevice { id, gpu, owner }: &LostDevice) -> Vec<Notice> {
+    let what = format!(
+        "MIG device {id} of GPU {gpu} of node {node} is gone: another program has destroyed the instance or turned MIG mode off"
+    );
+    let notice = |regarding, note| Notice {
+        regarding,
+        event_type: EventType::Warning,
+        reason: reasons::DEVICE_LOST,
+        action: "Report".to_owned(),
+        note,
+    };
+    let DeviceOwner { namespace, pod, container } = owner;
+    let of_node =
+        format!("{what}; pod {namespace}/{pod} had it: find the program in the node's audit log, and stop it");
+    let of_pod = format!(
+        "container {container}: {what}; an incident of the platform: delete the pod, and it gets another device"
+    );
+    vec![notice(event::gpu_node(node), of_node), notice(event::pod(owner), of_pod)]
+}
+
+/// The event about a vGPU without a licence.
+pub fn unlicensed(node: &str, index: u32) -> Notice {
+    Notice {
+        regarding: event::gpu_node(node),
+        event_type: EventType::Warning,
+        reason: reasons::VGPU_UNLICENSED,
+        action: "Report".to_owned(),
+        note: format!("gpu {index} of node {node} has no vGPU licence: {UNLICENSED}"),
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::sync::watch;
 
-pub use affected::{Incident, notices, unexplained_memory};
+pub use affected::{Incident, LostDevice, lost, notices, unexplained_memory, unlicensed};
 
 use crate::{
     device::{DeviceId, Owners},
@@ -27,10 +27,20 @@ const QUIET: Duration = Duration::from_mins(1);
 pub async fn run(mut state: watch::Receiver<PartitionState>, node: &str, metrics: &Metrics, publish: &Publish) {
     let mut seen = Seen::default();
     while state.changed().await.is_ok() {
-        let (found, quarantined) = {
+        let (found, quarantined, without_licence, lost_devices) = {
             let state = state.borrow_and_update();
-            (seen.faults(&state, Instant::now()), seen.quarantined(&state))
+            let lost_devices = seen.lost(&state);
+            (seen.faults(&state, Instant::now()), seen.quarantined(&state), seen.unlicensed(&state), lost_devices)
         };
+        for device in &lost_devices {
+            metrics.lost_device();
+            for notice in lost(node, device) {
+                publish(notice).await;
+            }
+        }
+        for index in without_licence {
+            publish(unlicensed(node, index)).await;
+        }
         for (device, mib) in quarantined {
             publish(unexplained_memory(node, &device, mib)).await;
         }
@@ -61,6 +71,9 @@ struct Seen {
     owners: Owners,
     published: BTreeMap<FaultKey, Instant>,
     quarantined: BTreeSet<DeviceId>,
+    unlicensed: BTreeSet<u32>,
+    /// MIG devices of the scan before, by UUID, with the UUID of their GPU.
+    instances: BTreeMap<String, String>,
 }
 
 impl Seen {
@@ -70,6 +83,36 @@ impl Seen {
         let before = std::mem::replace(&mut self.quarantined, now);
         let new = state.quarantined.iter().filter(|(id, _)| !before.contains(*id));
         new.map(|(id, mib)| (id.clone(), *mib)).collect()
+    }
+
+    /// MIG devices that are gone since the last call while containers have them: another program has destroyed them, or turned MIG mode
+    /// off. The agent destroys none that has an owner. A GPU that does not answer says nothing about its instances.
+    fn lost(&mut self, state: &PartitionState) -> Vec<LostDevice> {
+        let Some(inventory) = &state.inventory else { return Vec::new() };
+        let answering = |uuid: &str| inventory.gpu(uuid).is_some_and(|gpu| gpu.failure.is_none());
+        let now = inventory
+            .gpus
+            .iter()
+            .flat_map(|gpu| gpu.instances.iter().filter_map(|i| Some((i.uuid()?.to_owned(), gpu.uuid.clone()))));
+        let now: BTreeMap<String, String> = now.collect();
+        let before = std::mem::replace(&mut self.instances, now);
+        let gone = before.into_iter().filter(|(uuid, gpu)| !self.instances.contains_key(uuid) && answering(gpu));
+        let gone: BTreeMap<String, String> = gone.collect();
+        let owners = state.owners.iter().flatten();
+        let lost = owners.filter_map(|(id, owner)| {
+            let gpu = gone.get(id.uuid())?.clone();
+            Some(LostDevice { id: id.clone(), gpu, owner: owner.clone() })
+        });
+        lost.collect()
+    }
+
+    /// Indices of vGPUs that have lost their licence since the last call. Without an inventory nothing is known, and nothing changes.
+    fn unlicensed(&mut self, state: &PartitionState) -> Vec<u32> {
+        let Some(inventory) = &state.inventory else { return Vec::new() };
+        let without = inventory.gpus.iter().filter(|gpu| gpu.licensed == Some(false));
+        let now: BTreeSet<u32> = without.map(|gpu| gpu.index).collect();
+        let before = std::mem::replace(&mut self.unlicensed, now);
+        self.unlicensed.difference(&before).copied().collect()
     }
 
     /// Faults since the last call, oldest first, with their incidents; without incidents if the same fault was published a moment ago.

@@ -1,11 +1,15 @@
 use std::collections::BTreeSet;
 
-use gputenancy_nvml::FaultKind;
+use gputenancy_nvml::{FaultKind, NvmlFailure};
 
 use super::*;
 use crate::{
     device::{DeviceId, DeviceOwner},
-    gpu::{Inventory, ObservedGpu, fault_class::SeenFault, inventory::ObservedInstance},
+    gpu::{
+        Inventory, ObservedGpu,
+        fault_class::SeenFault,
+        inventory::{ObservedCompute, ObservedInstance},
+    },
 };
 
 fn owner(pod: &str) -> DeviceOwner {
@@ -98,4 +102,52 @@ fn fault_in_a_loop_has_one_set_of_events_a_minute_and_each_is_counted() {
     assert_eq!(published(&[same(1), same(2), same(3)], 0), (3, 1));
     assert_eq!(published(&[same(4), (5, Some("GPU-a"), None, 13), (6, Some("GPU-b"), None, 31)], 59), (3, 2));
     assert_eq!(published(&[same(7)], 60), (1, 1));
+}
+
+#[test]
+fn lost_licence_is_one_event_and_a_silent_nvml_is_none() {
+    let with = |licensed: [Option<bool>; 2]| {
+        let gpu = |(index, licensed)| ObservedGpu { index, licensed, ..ObservedGpu::default() };
+        let gpus = [0, 1].into_iter().zip(licensed).map(gpu).collect();
+        PartitionState { inventory: Some(Inventory { gpus, ..Inventory::default() }), ..PartitionState::default() }
+    };
+    let mut seen = Seen::default();
+    assert_eq!(seen.unlicensed(&with([Some(true), None])), Vec::<u32>::new());
+    assert_eq!(seen.unlicensed(&with([Some(false), None])), [0]);
+    assert_eq!(seen.unlicensed(&PartitionState::default()), Vec::<u32>::new());
+    assert_eq!(seen.unlicensed(&with([Some(false), None])), Vec::<u32>::new(), "known already");
+    assert_eq!(seen.unlicensed(&with([Some(true), None])), Vec::<u32>::new());
+    assert_eq!(seen.unlicensed(&with([Some(false), Some(false)])), [0, 1]);
+    assert!(unlicensed("n", 1).note.contains("gpu 1 of node n has no vGPU licence"));
+}
+
+#[test]
+fn device_that_is_gone_is_an_incident_of_the_pod_that_has_it_and_of_no_other() {
+    let instance = |uuid: &str| ObservedInstance {
+        compute: vec![ObservedCompute { uuid: Some(uuid.into()), ..ObservedCompute::default() }],
+        ..ObservedInstance::default()
+    };
+    let with = |instances: &[&str], owned: &[(&str, &str)]| {
+        let instances = instances.iter().map(|uuid| instance(uuid)).collect();
+        let gpu = ObservedGpu { uuid: "GPU-a".into(), instances, ..ObservedGpu::default() };
+        let inventory = Inventory { gpus: vec![gpu], ..Inventory::default() };
+        PartitionState { inventory: Some(inventory), owners: Some(owners(owned)), ..PartitionState::default() }
+    };
+    let owned = [("MIG-a", "p"), ("MIG-b::1", "q")];
+    let mut seen = Seen::default();
+    assert_eq!(seen.lost(&with(&["MIG-a", "MIG-b", "MIG-c"], &owned)), []);
+    // the agent destroys an instance without an owner
+    assert_eq!(seen.lost(&with(&["MIG-a", "MIG-b"], &owned)), []);
+    let mut silent = with(&[], &owned);
+    silent.inventory.as_mut().unwrap().gpus[0].failure =
+        Some(NvmlFailure { call: "nvmlDeviceGetMigMode", code: 15, message: "lost".into() });
+    let mut other = Seen { instances: seen.instances.clone(), ..Seen::default() };
+    assert_eq!(other.lost(&silent), [], "a GPU that does not answer");
+    let lost = seen.lost(&with(&["MIG-a"], &owned));
+    assert_eq!(lost.iter().map(|device| device.owner.pod.as_str()).collect::<Vec<_>>(), ["q"]);
+    assert_eq!(seen.lost(&with(&["MIG-a"], &owned)), [], "once");
+    let notices = super::lost("n", &lost[0]);
+    let pods: Vec<_> = notices.iter().filter_map(|n| n.regarding.name.as_deref()).collect();
+    assert_eq!(pods, ["n", "q"]);
+    assert!(notices[1].note.contains("an incident of the platform"), "{}", notices[1].note);
 }

@@ -11,6 +11,7 @@ use proptest::{prelude::*, sample::Index};
 use super::{device_list::device_lists, journal::AllocationJournal, owner_lookup::without_owner, preferred};
 use crate::{
     device::{Device, DeviceId, DeviceView, Owners},
+    gpu::Connections,
     handover::{
         Withdrawal,
         occupied::{
@@ -131,7 +132,7 @@ impl Node {
         let allocated = owners.keys().cloned().collect();
         let candidates = self.journal.candidates(&free, &allocated, &users(&[]).into_keys().collect());
         let chosen = any.map_or_else(
-            || preferred::choose(&candidates, &[], 1, self.journal.policy()),
+            || preferred::choose(&candidates, &[], 1, self.journal.policy(), &Connections::default()),
             |index| vec![index.get(&free).clone()],
         );
         let clean = without_owner(&chosen, &owners).is_ok() && !chosen.iter().any(|id| users(&chosen).contains_key(id));

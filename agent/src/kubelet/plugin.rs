@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     device::{Device, DeviceId},
-    gpu::NvmlError,
+    gpu::{Connections, NvmlError},
     grpc::proto::plugin::{self, device_plugin_server::DevicePlugin},
     handover::{
         HandoverCheck,
@@ -94,10 +94,10 @@ impl DevicePlugin for Plugin {
         let mut container_responses = Vec::new();
         for request in request.into_inner().container_requests {
             let available = ids(request.available_device_i_ds);
-            let available = self.candidates(&available).await;
+            let (available, connections) = self.candidates(&available).await;
             let must = ids(request.must_include_device_i_ds);
             let size = usize::try_from(request.allocation_size).unwrap_or(0);
-            let chosen = preferred::choose(&available, &must, size, self.lookup.journal.policy());
+            let chosen = preferred::choose(&available, &must, size, self.lookup.journal.policy(), &connections);
             let device_i_ds = chosen.iter().map(DeviceId::to_string).collect();
             container_responses.push(plugin::ContainerPreferredAllocationResponse { device_i_ds });
         }
@@ -139,10 +139,12 @@ impl DevicePlugin for Plugin {
 }
 
 impl Plugin {
-    /// The devices that kubelet can choose from. If NVML does not answer none counts as occupied, and `Allocate` refuses.
-    async fn candidates(&self, available: &[DeviceId]) -> Vec<Candidate> {
+    /// The devices that kubelet can choose from, and how their GPUs are connected. If NVML does not answer none counts as occupied, and
+    /// `Allocate` refuses.
+    async fn candidates(&self, available: &[DeviceId]) -> (Vec<Candidate>, Arc<Connections>) {
         let devices = self.checked_devices(available);
         let inventory = self.handover.processes(devices.values()).await.ok();
+        let connections = inventory.as_ref().map(|inventory| inventory.connections.clone()).unwrap_or_default();
         // read after the processes: a process whose pod has ended meanwhile has ended, too
         let owners = self.lookup.owners().await.ok();
         let allocated = self.lookup.allocated(available, owners.as_ref());
@@ -155,7 +157,7 @@ impl Plugin {
             let waiting = requests.as_ref().map(|r| r.waiting(&self.resource, owners.values())).unwrap_or_default();
             preferred::mark_foreign(&mut candidates, &owners, &waiting);
         }
-        candidates
+        (candidates, connections)
     }
 
     /// Allocates devices that have no owner and that no process uses.

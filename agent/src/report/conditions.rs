@@ -10,7 +10,7 @@ use gputenancy_crds::{
 
 use super::input::StatusInput;
 use crate::{
-    gpu::{NvmlError, ObservedGpu},
+    gpu::{NvmlError, ObservedGpu, inventory::UNLICENSED},
     mps,
 };
 
@@ -19,16 +19,20 @@ pub const NVML_READY: &str = "NvmlReady";
 /// The device plugin is registered with kubelet.
 pub const PLUGIN_READY: &str = "PluginReady";
 
+/// The vGPUs of this virtual machine have their licence.
+pub const VGPU_LICENSED: &str = "VgpuLicensed";
+
 /// A call that takes longer counts as hanging.
 const HANGS: Duration = Duration::from_secs(10);
 
-/// Ready, Reconciling, Stalled, `NvmlReady` and `PluginReady`; with MPS shares also `MpsReady`.
+/// Ready, Reconciling, Stalled, `NvmlReady` and `PluginReady`; with MPS shares also `MpsReady`, with vGPUs `VgpuLicensed`.
 pub fn updates(input: &StatusInput<'_>) -> Vec<ConditionUpdate> {
     let nvml = nvml(input);
     let plugin = plugin(input);
     let mut updates = overall(input, &nvml, &plugin).updates();
     updates.extend([nvml, plugin]);
     updates.extend(mps::state::condition(input.mps, &input.view.devices));
+    updates.extend(licence(input));
     updates
 }
 
@@ -88,6 +92,23 @@ fn plugin(input: &StatusInput<'_>) -> ConditionUpdate {
     } else {
         ConditionUpdate::no(PLUGIN_READY, reasons::NOT_REGISTERED, kubelet.message.clone())
     }
+}
+
+/// Of the vGPUs; none where NVML reports no licence.
+fn licence(input: &StatusInput<'_>) -> Option<ConditionUpdate> {
+    let gpus = input.state.inventory.iter().flat_map(|inventory| &inventory.gpus);
+    let vgpus: Vec<&ObservedGpu> = gpus.filter(|gpu| gpu.licensed.is_some()).collect();
+    if vgpus.is_empty() {
+        return None;
+    }
+    let without: Vec<String> =
+        vgpus.iter().filter(|gpu| gpu.licensed == Some(false)).map(|gpu| format!("gpu {}", gpu.index)).collect();
+    Some(if without.is_empty() {
+        ConditionUpdate::yes(VGPU_LICENSED, reasons::LICENSED, format!("{} vGPU(s) have a licence", vgpus.len()))
+    } else {
+        let message = format!("no vGPU licence: {}: {UNLICENSED}", without.join(", "));
+        ConditionUpdate::no(VGPU_LICENSED, reasons::UNLICENSED, message)
+    })
 }
 
 fn overall(input: &StatusInput<'_>, nvml: &ConditionUpdate, plugin: &ConditionUpdate) -> Overall {

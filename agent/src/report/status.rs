@@ -204,9 +204,10 @@ fn unserved(input: &StatusInput<'_>, gpu: &ObservedGpu, known: &GpuState) -> Vec
     let id = |number: i32| {
         let (start, slice) = slice_of(number);
         let instance = gpu.instances.iter().find(|i| to_i32(i.start) == start);
-        match gpu.mig_enabled() {
-            true => instance.and_then(ObservedInstance::uuid).map(|uuid| DeviceId::share(uuid, slice)),
-            false => Some(DeviceId::share(&gpu.uuid, number)),
+        if gpu.mig_enabled() {
+            instance.and_then(ObservedInstance::uuid).map(|uuid| DeviceId::share(uuid, slice))
+        } else {
+            Some(DeviceId::share(&gpu.uuid, number))
         }
     };
     let state = |share: &ShareState| {

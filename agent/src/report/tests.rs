@@ -14,7 +14,7 @@ use gputenancy_nvml::{Engines, InstanceProfile, MigMode, Process};
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    StatusInput, status,
+    StatusInput, conditions, status,
     status::{MAX_SIZE, stopped},
     without_inventory,
 };
@@ -440,4 +440,20 @@ fn machine_that_is_not_supported_is_named() {
     let now = without_inventory(&input(&state, &view, &KubeletView::default()), Timestamp::UNIX_EPOCH);
     let (reason, message) = ready(&now);
     assert!(reason == "PlatformNotSupported" && message.contains("Jetson"), "{reason}: {message}");
+}
+
+#[test]
+fn missing_vgpu_licence_is_a_condition_of_a_virtual_machine_only() {
+    let condition = |licensed: [Option<bool>; 2]| {
+        let gpus = (0..).zip(licensed).map(|(index, licensed)| ObservedGpu { licensed, ..gpu(index, 0) }).collect();
+        let state = state(gpus);
+        let (view, kubelet) = views(&state);
+        let found = conditions::updates(&input(&state, &view, &kubelet));
+        found.into_iter().find(|c| c.type_ == conditions::VGPU_LICENSED).map(|c| (c.status, c.message))
+    };
+    assert_eq!(condition([None, None]), None);
+    assert_eq!(condition([Some(true), Some(true)]).unwrap().0, Some(true));
+    let (status, message) = condition([Some(true), Some(false)]).unwrap();
+    assert_eq!(status, Some(false));
+    assert!(message.starts_with("no vGPU licence: gpu 1: "), "{message}");
 }

@@ -71,7 +71,8 @@ impl Context {
         })
     }
 
-    fn pci(&self, gpu: &Gpu) -> nvmlPciInfo_t {
+    /// Its PCI address and ids.
+    pub fn pci(&self, gpu: &Gpu) -> nvmlPciInfo_t {
         let bus = ids::pci_bus(gpu.index);
         nvmlPciInfo_t {
             busIdLegacy: field(&format!("0000:{bus:02X}:00.0")),

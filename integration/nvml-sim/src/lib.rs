@@ -17,6 +17,7 @@ mod gpu_instance;
 mod handle;
 mod health;
 mod library;
+mod license;
 mod memory;
 mod mode;
 mod out;

@@ -88,7 +88,6 @@ not_supported! {
     nvmlDeviceGetGridLicensableFeatures
     nvmlDeviceGetGridLicensableFeatures_v2
     nvmlDeviceGetGridLicensableFeatures_v3
-    nvmlDeviceGetGridLicensableFeatures_v4
     nvmlDeviceGetGspFirmwareMode
     nvmlDeviceGetGspFirmwareVersion
     nvmlDeviceGetHandleByUUIDV
@@ -118,10 +117,7 @@ not_supported! {
     nvmlDeviceGetNvLinkCapability
     nvmlDeviceGetNvLinkErrorCounter
     nvmlDeviceGetNvLinkInfo
-    nvmlDeviceGetNvLinkRemoteDeviceType
     nvmlDeviceGetNvLinkRemotePciInfo
-    nvmlDeviceGetNvLinkRemotePciInfo_v2
-    nvmlDeviceGetNvLinkState
     nvmlDeviceGetNvLinkTelemetrySamples_v1
     nvmlDeviceGetNvLinkUtilizationControl
     nvmlDeviceGetNvLinkUtilizationCounter

@@ -28,5 +28,5 @@ pub mod visible;
 
 pub use board::{Board, Profile, Variant};
 pub use code::Code;
-pub use machine::{Machine, Virtualization};
+pub use machine::{LINKS, Links, Machine, Virtualization};
 pub use store::Store;

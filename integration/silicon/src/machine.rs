@@ -24,6 +24,12 @@ pub struct Machine {
     /// Under a hypervisor.
     #[serde(default)]
     pub virtualization: Virtualization,
+    /// A virtual machine's vGPUs have no licence.
+    #[serde(default)]
+    pub unlicensed: bool,
+    /// `NVLink` between the GPUs.
+    #[serde(default)]
+    pub links: Links,
     /// The board of all GPUs.
     pub board: Board,
     /// Which half of the memory axis is half 1.
@@ -66,6 +72,29 @@ impl Virtualization {
             Self::Guest => 2,
             Self::Host => 3,
         }
+    }
+}
+
+/// `NVLink` between the GPUs of a machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Links {
+    /// None.
+    #[default]
+    None,
+    /// A bridge between the GPUs 0 and 2, 1 and 3, 4 and 6, 5 and 7, …: neighbours by index are not connected.
+    Bridges,
+    /// Every GPU is connected to switches, and through them to every other GPU.
+    Switches,
+}
+
+/// Links of one bridge, and from one GPU to the switches: as an A100 has them.
+pub const LINKS: u32 = 12;
+
+impl Links {
+    /// The GPU at the other end of a bridge.
+    pub fn bridge(gpu: u32) -> u32 {
+        gpu ^ 2
     }
 }
 
@@ -195,6 +224,8 @@ impl Machine {
         Self {
             node: node.into(),
             virtualization: Virtualization::None,
+            unlicensed: false,
+            links: Links::None,
             board,
             variant,
             gpus,

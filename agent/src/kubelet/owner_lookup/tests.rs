@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     device::{Device, DeviceOwner},
+    gpu::Connections,
     kubelet::{device_list::ListedDevice, preferred},
 };
 
@@ -178,6 +179,7 @@ impl Simulation {
                     &[],
                     1,
                     AllocationPolicy::Packed,
+                    &Connections::default(),
                 );
                 let id = chosen[0].clone();
                 self.allocated.insert(id.clone());

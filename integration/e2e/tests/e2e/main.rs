@@ -33,6 +33,7 @@ mod gpu_equivalents;
 mod handover;
 mod helm;
 mod idle_writes;
+mod incidents;
 mod isolation;
 mod maintenance_windows;
 mod mig_manager;

@@ -150,6 +150,8 @@ fn events() -> Vec<Case> {
     vec![
         agent("event about a variable", "gpu-1", json!({}), None),
         agent("event about a fault", "gpu-1", json!({"reason": "GpuProgramFault"}), None),
+        agent("event about a lost device", "gpu-1", json!({"reason": "DeviceLost"}), None),
+        agent("event about a licence", "gpu-1", of_gpu_node("gpu-1", "VgpuUnlicensed"), None),
         agent("event about an MPS daemon", "gpu-1", json!({"reason": "MpsDaemonEnded"}), None),
         agent("event of its GpuNode", "gpu-1", of_gpu_node("gpu-1", "GpuNodeFault"), None),
         agent("event of another GpuNode", "gpu-1", of_gpu_node("gpu-2", "GpuNodeFault"), one),

@@ -7,7 +7,9 @@ use e2e::{
     scenario::tenant_ready,
     wait::{PATIENCE, eventually},
 };
-use gputenancy_crds::{GpuPool, GpuProfile, Vgpu, names};
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, Vgpu, names};
+use k8s_openapi::api::events::v1::Event;
+use kube::{Api, api::ListParams};
 use serde_json::json;
 
 const NODE: &str = "gpu-1";
@@ -45,6 +47,23 @@ async fn guest_then_host(world: &World) -> Result<()> {
     ensure(calls.contains("nvmlDeviceGetVirtualizationMode"), "the agent made no call")?;
     let mig: Vec<&str> = calls.lines().filter(|l| l.contains("Mig") || l.contains("GpuInstance")).collect();
     ensure(mig.is_empty(), format!("MIG calls on a vGPU: {mig:?}"))?;
+
+    // the licence lapses, and comes back
+    world.condition_becomes::<GpuNode>(NODE, "VgpuLicensed", "True", "Licensed", &["2 vGPU(s)"]).await?;
+    world.nvsim(NODE, &["virtualize", "guest", "--unlicensed"]).await?;
+    let remedy = &["no vGPU licence: gpu 0, gpu 1", "nvidia-gridd"];
+    world.condition_becomes::<GpuNode>(NODE, "VgpuLicensed", "False", "Unlicensed", remedy).await?;
+    eventually("an event for each unlicensed vGPU", PATIENCE, || async {
+        let events = Api::<Event>::all(world.client.clone()).list(&ListParams::default()).await?.items;
+        let unlicensed = events.into_iter().filter(|event| event.reason.as_deref() == Some("VgpuUnlicensed"));
+        let notes: Vec<String> = unlicensed.filter_map(|event| event.note).collect();
+        let expected = [0, 1].map(|index| format!("gpu {index} of node {NODE} has no vGPU licence"));
+        let found = expected.iter().all(|text| notes.iter().any(|note| note.starts_with(text)));
+        Ok(if found { Ok(()) } else { Err(format!("{notes:?}")) })
+    })
+    .await?;
+    world.nvsim(NODE, &["virtualize", "guest"]).await?;
+    world.condition_becomes::<GpuNode>(NODE, "VgpuLicensed", "True", "Licensed", &[]).await?;
 
     becomes(world, "host", Some(Vgpu::Host)).await?;
     let message = &["node gpu-1", "NVIDIA's vGPU manager", "hypervisor"];

@@ -1,4 +1,5 @@
-//! The agent's device plugin compared with NVIDIA's, on the same node with the same devices: `Allocate`, memory, and CPU at rest.
+//! The agent's device plugin compared with NVIDIA's, on the same node with the same devices: `Allocate`, memory, CPU at rest, and
+//! the time from a changed number of time-slices to the node's allocatable.
 
 use std::{
     path::Path,
@@ -22,6 +23,7 @@ use gputenancy_agent::grpc::{
     uds::endpoint,
 };
 use serde_json::{Value, json};
+use tokio::process::Child;
 
 use super::many::quantile;
 
@@ -29,12 +31,16 @@ const NODE: &str = "gpu-1";
 const GPUS: i32 = 8;
 const SLICES: i32 = 7;
 const REPLICAS: i32 = 10;
+/// The number of time-slices after a change.
+const FEWER: i32 = 5;
 const SLICE: &str = "nvidia.com/mig-1g.10gb";
 const SHARED: &str = "nvidia.com/gpu.shared";
 /// Time at rest over which CPU is counted.
 const REST: Duration = Duration::from_secs(30);
 /// `USER_HZ`, the unit of `/proc/PID/stat`: 100 on Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
+/// Interval at which allocatable is read.
+const POLL: Duration = Duration::from_millis(50);
 /// Limit for one call.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -54,7 +60,7 @@ pub async fn measure(world: &World) -> Result<()> {
     world.reinstall(&["simulator.uninstallOnExit=true", &gpus]).await?;
     world.nvsim(NODE, &["latency", "real"]).await?;
     let slices = ("mig-1g", mig_profile("mig-1g", "1g.10gb"), SLICE, GPUS * SLICES);
-    let shares = ("turns", turns(), SHARED, GPUS * REPLICAS);
+    let shares = ("turns", turns(REPLICAS), SHARED, GPUS * REPLICAS);
     for (name, profile, resource, count) in [slices, shares] {
         world.set(&[profile, supply(name, "Agent"), demand(name, count)]).await?;
         tenant_ready(world, "team").await?;
@@ -65,14 +71,71 @@ pub async fn measure(world: &World) -> Result<()> {
         world.set(&[supply(name, "Agent")]).await?;
         report(resource, &ours, &theirs?);
     }
+    change(world).await
+}
+
+/// Prints how long a changed number of time-slices takes: from the changed profile with the agent, and from the start of NVIDIA's plugin with
+/// another config, which is what its config manager does after a changed label.
+async fn change(world: &World) -> Result<()> {
+    let changed = async |replicas: i32| {
+        let start = Instant::now();
+        world.set(&[turns(replicas)]).await?;
+        allocatable_becomes(world, GPUS * replicas, start).await
+    };
+    allocatable_becomes(world, GPUS * REPLICAS, Instant::now()).await?;
+    // a tenant's guarantee of all shares would keep them
+    world.set(&[demand("turns", GPUS * FEWER)]).await?;
+    tenant_ready(world, "team").await?;
+    let (fewer, more) = (changed(FEWER).await?, changed(REPLICAS).await?);
+    world.set(&[supply("turns", "NvidiaDevicePlugin")]).await?;
+    let started = async |replicas: i32| {
+        let start = Instant::now();
+        let running = start_theirs(world, &time_slicing(replicas)).await?;
+        let took = allocatable_becomes(world, GPUS * replicas, start).await;
+        stop_theirs(world, running).await?;
+        took
+    };
+    // the first only makes the second a change
+    let measured = async {
+        started(REPLICAS).await?;
+        Ok((started(FEWER).await?, started(REPLICAS).await?))
+    };
+    let theirs: Result<(Duration, Duration)> = measured.await;
+    world.set(&[supply("turns", "Agent")]).await?;
+    let (their_fewer, their_more) = theirs?;
+    println!(
+        "plugin: from another number of time-slices on {GPUS} GPUs to allocatable, {REPLICAS} to {FEWER} and back"
+    );
+    for (name, fewer, more) in [("agent", fewer, more), ("NVIDIA", their_fewer, their_more)] {
+        println!("  {name:<7} {:.2} s, {:.2} s", fewer.as_secs_f64(), more.as_secs_f64());
+    }
+    println!(
+        "  ratio   {:.2}, {:.2}",
+        fewer.as_secs_f64() / their_fewer.as_secs_f64(),
+        more.as_secs_f64() / their_more.as_secs_f64()
+    );
     Ok(())
 }
 
-fn turns() -> Value {
+/// Time from `start` until the node has this many time-slices.
+async fn allocatable_becomes(world: &World, count: i32, start: Instant) -> Result<Duration> {
+    loop {
+        let now = allocatable(&world.client, NODE, SHARED).await?;
+        if now == i64::from(count) {
+            return Ok(start.elapsed());
+        }
+        if start.elapsed() > PATIENCE {
+            return Err(Error::Wrong(format!("{SHARED} on {NODE} is {now}, not {count}")));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+fn turns(replicas: i32) -> Value {
     json!({
         "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuProfile", "metadata": {"name": "turns"},
         "spec": {
-            "device": {"timeSlice": {"replicas": REPLICAS}},
+            "device": {"timeSlice": {"replicas": replicas}},
             "sharing": {"maxReplicas": REPLICAS, "reason": "a measurement"},
             "support": {"expected": "neighbours", "incident": "a pod does not start although a share is free"},
         },
@@ -95,13 +158,24 @@ fn demand(profile: &str, count: i32) -> Value {
 
 /// NVIDIA's plugin, which runs as a process of the node until it is measured.
 async fn theirs(world: &World, resource: &str) -> Result<Figures> {
+    let plain = "version: v1\nflags:\n  migStrategy: mixed\n".to_owned();
+    let config = if resource == SHARED { time_slicing(REPLICAS) } else { plain };
+    let running = start_theirs(world, &config).await?;
+    let figures = of_plugin(world, resource, "nvidia-device-p").await;
+    stop_theirs(world, running).await?;
+    figures
+}
+
+/// A config of NVIDIA's plugin with this many time-slices of each GPU.
+fn time_slicing(replicas: i32) -> String {
+    format!(
+        "version: v1\nflags:\n  migStrategy: mixed\nsharing:\n  timeSlicing:\n    renameByDefault: true\n    resources:\n    - name: nvidia.com/gpu\n      replicas: {replicas}\n"
+    )
+}
+
+async fn start_theirs(world: &World, config: &str) -> Result<Child> {
     let path = |of: &str| product::root().join(of).display().to_string();
     let driver = "/run/nvidia/driver";
-    let sharing = format!(
-        "version: v1\nflags:\n  migStrategy: mixed\nsharing:\n  timeSlicing:\n    renameByDefault: true\n    resources:\n    - name: nvidia.com/gpu\n      replicas: {REPLICAS}\n"
-    );
-    let plain = "version: v1\nflags:\n  migStrategy: mixed\n".to_owned();
-    let config = if resource == SHARED { sharing } else { plain };
     // it ends by itself, should this program end first
     let script = format!(
         "set -e; mkdir -p /run/device-plugin/mnt; printf '%s' \"$0\" > /run/device-plugin/config.yaml; \
@@ -114,16 +188,18 @@ async fn theirs(world: &World, resource: &str) -> Result<Figures> {
         plugin = path("target/toolset/bin/nvidia-device-plugin"),
         hook = path("target/toolset/bin/nvidia-cdi-hook"),
     );
-    let mut command = world.lab.node(NODE)?.command(&["sh", "-c", &script, &config]).await?;
+    let mut command = world.lab.node(NODE)?.command(&["sh", "-c", &script, config]).await?;
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true).spawn();
-    let mut running = spawned.map_err(|source| Error::Io { what: "starting NVIDIA's plugin".into(), source })?;
-    let figures = of_plugin(world, resource, "nvidia-device-p").await;
+    spawned.map_err(|source| Error::Io { what: "starting NVIDIA's plugin".into(), source })
+}
+
+async fn stop_theirs(world: &World, mut running: Child) -> Result<()> {
     // `running` is the program that entered the node, and its end does not end the plugin
     world
         .on_node(NODE, &["sh", "-c", "kill $(cat /proc/[0-9]*/stat | awk '$2 == \"(nvidia-device-p)\" {print $1}')"])
         .await?;
     let _ = running.wait().await;
-    figures
+    Ok(())
 }
 
 /// Measures the plugin with this process name that serves the resource on the node.

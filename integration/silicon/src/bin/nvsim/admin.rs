@@ -5,8 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use clap::{Args, Subcommand, ValueEnum};
+use serde::de::DeserializeOwned;
 use silicon::fault::{Effect, Fault, TRACE};
-use silicon::{Store, Virtualization, history, nodes, operations};
+use silicon::{Links, Store, Virtualization, history, nodes, operations};
 
 use crate::report::{self, Output};
 
@@ -84,8 +85,17 @@ pub enum Command {
     /// Makes all GPUs those of a hypervisor or of a virtual machine, until the driver is installed again.
     Virtualize {
         /// `none`, `passthrough`, `guest` or `host`.
-        #[arg(value_parser = virtualization)]
+        #[arg(value_parser = named::<Virtualization>)]
         mode: Virtualization,
+        /// The vGPUs of a guest have no licence.
+        #[arg(long)]
+        unlicensed: bool,
+    },
+    /// Connects the GPUs by `NVLink`, until the driver is installed again.
+    Link {
+        /// `none`, `bridges` or `switches`.
+        #[arg(value_parser = named::<Links>)]
+        links: Links,
     },
     /// Prints the history of attachments, instances, modes and resets, one JSON object a line.
     History,
@@ -185,8 +195,13 @@ pub fn run(store: &Store, command: Command) -> Result<(), Box<dyn Error>> {
             machine.latency_permille = factor;
             Ok(())
         })?,
-        Command::Virtualize { mode } => store.change(|machine, _| {
+        Command::Virtualize { mode, unlicensed } => store.change(|machine, _| {
             machine.virtualization = mode;
+            machine.unlicensed = unlicensed;
+            Ok(())
+        })?,
+        Command::Link { links } => store.change(|machine, _| {
+            machine.links = links;
             Ok(())
         })?,
         Command::History => print!("{}", fs::read_to_string(store.dir().join(history::FILE))?),
@@ -209,7 +224,7 @@ pub fn latency(text: &str) -> Result<u32, String> {
     Ok((factor * 1000.0).round() as u32)
 }
 
-fn virtualization(text: &str) -> Result<Virtualization, String> {
+fn named<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_value(text.into()).map_err(|e| e.to_string())
 }
 

@@ -157,7 +157,7 @@ fn reach(node: usize, gpu: usize, spec: &GpuSpec, state: &mut GpuState) {
 /// Allocatable devices of a node by resource.
 pub fn allocatable(status: &GpuNodeStatus) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
-    let devices = status.gpus.iter().flat_map(|g| g.devices());
+    let devices = status.gpus.iter().flat_map(GpuState::devices);
     for device in devices.filter(|d| d.allocatable) {
         if let Some(resource) = &device.resource {
             *counts.entry(resource.clone()).or_default() += 1;
