@@ -79,6 +79,8 @@ pub struct Share {
     pub memory_mib: Option<i64>,
     /// Its part of the compute, in percent of the GPU, if it has one.
     pub compute: Option<i32>,
+    /// Memory that its programs may allocate, in MiB, where the agent limits it: see [`crate::enforcement`].
+    pub limit_mib: Option<i64>,
 }
 
 /// A whole GPU, a MIG instance or a share.
@@ -147,6 +149,7 @@ impl DeviceView {
 pub type Owners = BTreeMap<DeviceId, DeviceOwner>;
 
 /// How kubelet uses the devices. The kubelet side writes it.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KubeletView {
     /// Kubelet has reported owners at least once. Before that, an empty list has no meaning.
@@ -160,6 +163,8 @@ pub struct KubeletView {
     /// Generation of the [`DeviceView`] that `ListAndWatch`, kubelet's allocatable devices and the node's allocatable reflect.
     /// Kubelet cannot allocate a device that this generation does not advertise; only then may the device be destroyed.
     pub applied_generation: u64,
+    /// Containers with a share get the library that limits their memory; `None` if memory is not to be limited.
+    pub limits_memory: Option<bool>,
     /// Every resource is registered, and kubelet watches every list.
     pub plugin_ready: bool,
     /// Another plugin advertises the devices, and kubelet has listed none for longer than a restart of that plugin takes.

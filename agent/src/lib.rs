@@ -1,11 +1,12 @@
 //! The node agent.
 //!
 //! [`gpu`] reads and changes GPUs through NVML, [`partition`] decides how, [`kubelet`] advertises the devices, [`handover`] keeps devices
-//! from containers while other pods use them, [`environment`] checks the variables of tenants' containers, and [`report`] writes
-//! `GpuNode.status`.
+//! from containers while other pods use them, [`enforcement`] limits the memory of shares, [`environment`] checks the variables of
+//! tenants' containers, and [`report`] writes `GpuNode.status`.
 
 pub mod args;
 pub mod device;
+pub mod enforcement;
 pub mod environment;
 pub mod event;
 pub mod gpu;

@@ -8,7 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Advertiser, AllocationPolicy, ChangePhase, InstanceSpec, Layout, MemoryText, MigManagerRun, Partitioner, Sharing,
+    Advertiser, AllocationPolicy, ChangePhase, InstanceSpec, Isolation, Layout, MemoryText, MigManagerRun, Partitioner,
+    Sharing,
 };
 
 /// Desired layout of the GPUs of one node. Written by the operator only.
@@ -273,6 +274,9 @@ pub struct GpuState {
     /// Shares of the GPU and of its MIG instances, by number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shares: Vec<ShareState>,
+    /// What limits the memory that programs on the shares allocate: the weakest means on this GPU. Absent without shares.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforcement: Option<Isolation>,
     /// Unattributed processes: on a device whose owner they do not belong to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<Holder>,

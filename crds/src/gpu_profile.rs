@@ -154,7 +154,7 @@ pub struct Device {
     /// A MIG instance, isolated by hardware.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<Mig>,
-    /// Time-slices of a whole GPU or of a MIG instance for several pods, without memory isolation.
+    /// Time-slices of a whole GPU or of a MIG instance for several pods, without isolation by hardware between them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_slice: Option<TimeSlice>,
     /// A share of a whole GPU through NVIDIA's Multi-Process Service.
@@ -188,7 +188,7 @@ impl Device {
         } else if self.mps.is_some() {
             Isolation::Server
         } else {
-            // time-slices have no limits, and nothing enforces those of fractions yet
+            // the memory limits of the agent are in the container, and hold no hostile program
             Isolation::None
         }
     }
@@ -269,7 +269,7 @@ pub struct Mps {
     pub threads: Option<i32>,
 }
 
-/// A share with enforced limits.
+/// A share of stated memory and compute; the agent limits the memory.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fraction {
@@ -318,8 +318,8 @@ pub struct Price {
     pub currency: String,
 }
 
-/// Isolation between tenants on one GPU, strongest first.
-#[derive(Deserialize, Serialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+/// What separates or limits pods on one GPU, strongest first: Hardware (MIG or a whole GPU), Driver, Server (MPS), Software (memory limit in the container), None. The isolation of a profile is never Software, because a hostile program can bypass that limit; the enforcement of a GpuNode is about the memory of new containers.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema)]
 pub enum Isolation {
     /// MIG or a whole GPU.
     Hardware,

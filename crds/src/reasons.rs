@@ -89,6 +89,7 @@ table! { TYPES:
     "IntervalApplied", "GpuProfile", "The length of time-slices is set; only with device.timeSlice.interval other than Default.", "See the reason.";
     "RolledOut", "GpuPool", "Nothing new waits for its soak time; only with spec.rollout.", "See the reason.";
     "MpsReady", "GpuNode", "The MPS daemons of shared GPUs run; only with MPS shares.", "See the reason.";
+    "MemoryLimited", "GpuNode", "Time-slices and fractions are served with a memory limit; only where it is switched on.", "See the reason.";
     "VgpuLicensed", "GpuNode", "The vGPUs of a virtual machine have their licence; only where NVML reports one.", "See the reason.";
     "PluginReady", "GpuNode", "kubelet has registered every resource of the node.", "See the reason.";
     "gputenancy.io/QuotaAvailable", "ReplicaSet, StatefulSet, Job", "The quota now has headroom for a pod that it refused; the update makes the controller retry.", "None.";
@@ -124,6 +125,7 @@ reasons! { CONDITIONS:
     INVALID_SPEC = "InvalidSpec", "GpuPool, GpuProfile", "A field has a value that cannot be used.", "Correct the field that the message names.";
     INVALID_WINDOW = "InvalidWindow", "GpuPool", "A maintenance window cannot be parsed; no change starts.", "Correct spec.disruption.windows.";
     LEFT_ALONE = "LeftAlone", "GpuNode", "The layout differs from the spec, and the agent is not the partitioner.", "Wait for the partitioner, or change spec.partitioner of the pool.";
+    LIMITED = "Limited", "GpuNode", "Containers with time-slices and fractions get the library that limits their memory.", "None.";
     LICENSED = "Licensed", "GpuNode", "Every vGPU of the node has a licence.", "None.";
     MPS_CLIENTS_NEAR_LIMIT = "MpsClientsNearLimit", "GpuNode", "At least 90 % of the clients that an MPS server takes are connected.", "Use fewer processes per pod, or fewer shares of the GPU.";
     MPS_DAEMON_DOWN = "MpsDaemonDown", "GpuNode", "The MPS daemon of a GPU has ended; its shares are withdrawn until it runs again.", "The agent restarts it. Delete the pods that the message names if their programs do not end by themselves.";
@@ -165,6 +167,7 @@ reasons! { CONDITIONS:
     SERVED = "Served", "GpuPool", "Every guarantee for the pool's profiles is served.", "None.";
     SETTING_MODE = "SettingMode", "GpuNode", "MIG mode is being switched.", "Wait.";
     SHARING_NOT_ACKNOWLEDGED = "SharingNotAcknowledged", "GpuTenant", "The tenant lists a share of a GPU without an acknowledgement of what shares do not isolate.", "Write the person or group that accepts it in spec.sharing.acknowledgedBy, or remove the profile.";
+    SHIM_NOT_INSTALLED = "ShimNotInstalled", "GpuNode", "Time-slices and fractions are served without a memory limit.", "Read the agent's log; restart the agent after the repair.";
     SHORTAGE = "Shortage", "GpuPool, GpuTenant", "GPUs do not suffice for all guarantees.", "Add GPUs, or lower guarantees; the message names pods in the way.";
     SILENT = "Silent", "GpuPool", "The agent of a node has not reported for more than a minute.", "Do what the message says.";
     STARTING = "Starting", "GpuNode", "The agent has not read NVML or the spec yet.", "Wait.";

@@ -34,6 +34,7 @@ impl Sim {
             driver_root: "/drv".into(),
             persistent: "/var/lib/nvsim".into(),
             library: library(),
+            cuda: None,
             tool: None,
             node: "node".into(),
             board: board.clone(),

@@ -14,7 +14,7 @@ pub const UNLICENSED: &str = "NVIDIA's driver limits an unlicensed vGPU after so
 /// How much is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
-    /// MIG mode, processes, faults, and whether the known instances still exist.
+    /// MIG mode, processes, licences, faults, and whether the known instances still exist.
     Quick,
     /// Everything.
     Full,
@@ -115,7 +115,7 @@ pub struct ObservedGpu {
     /// Memory in use, in MiB, of devices on which there is no process: by GPU instance, `None` for the whole GPU. Read in full scans,
     /// and in quick ones after a device has lost its last process.
     pub unexplained: BTreeMap<Option<u32>, u64>,
-    /// A vGPU has a licence; `None` for every other GPU. Read in full scans.
+    /// A vGPU has a licence; `None` for every other GPU.
     pub licensed: Option<bool>,
     /// Health.
     pub health: Health,

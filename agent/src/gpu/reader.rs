@@ -137,7 +137,7 @@ impl<'n> Reader<'n> {
         let numa = numa_node(&self.session.paths.sys_root, &pci_bus_id);
         let clients = gpu.processes()?;
         let identity = ObservedGpu { uuid, index, minor, pci_bus_id, numa, ..ObservedGpu::default() };
-        let licensed = if vgpu == Some(Vgpu::Guest) { gpu.licensed()? } else { None };
+        let licensed = licence(gpu, vgpu)?;
         let observed = ObservedGpu { board, mode, instances, clients, licensed, ..identity };
         let unexplained = unexplained(self.session.nvml, gpu, &observed, &|_| true);
         Ok(ObservedGpu { unexplained, ..observed })
@@ -208,10 +208,16 @@ fn quick(nvml: &Nvml, gpu: &Gpu<'_>, last: &ObservedGpu) -> Result<Option<Observ
         }
     }
     let clients = gpu.processes()?;
-    let observed = ObservedGpu { mode, clients, ..last.clone() };
+    let licensed = licence(gpu, last.board.vgpu)?;
+    let observed = ObservedGpu { mode, clients, licensed, ..last.clone() };
     let was_used = |gi: Option<u32>| last.unexplained.contains_key(&gi) || last.clients.iter().any(|p| p.gi == gi);
     let unexplained = unexplained(nvml, gpu, &observed, &was_used);
     Ok(Some(ObservedGpu { unexplained, ..observed }))
+}
+
+/// Whether a vGPU has its licence, which only virtual machines are asked.
+fn licence(gpu: &Gpu<'_>, vgpu: Option<Vgpu>) -> Result<Option<bool>, NvmlFailure> {
+    if vgpu == Some(Vgpu::Guest) { gpu.licensed() } else { Ok(None) }
 }
 
 /// Memory of devices without a process, as far as it is more than an idle device uses.

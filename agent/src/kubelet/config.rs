@@ -12,6 +12,16 @@ pub enum Allocation {
     Envvar,
 }
 
+/// How the memory of time-slices and fractions is limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum MemoryLimits {
+    /// The library that containers get in place of `libcuda.so.1`.
+    #[default]
+    Shim,
+    /// Not at all.
+    None,
+}
+
 /// Flags of the device plugin.
 #[derive(clap::Args, Debug, Clone, Default)]
 pub struct Config {
@@ -33,6 +43,15 @@ pub struct Config {
     /// Folder of MPS daemons, at the same path on the host and in the container.
     #[arg(long, env = "MPS_DIR", default_value = "/run/gputenancy/mps")]
     pub mps_dir: PathBuf,
+    /// How the memory of time-slices and fractions is limited: by a library in their containers, or not at all.
+    #[arg(long, env = "MEMORY_LIMITS", value_enum, ignore_case = true, default_value_t)]
+    pub memory_limits: MemoryLimits,
+    /// Path of that library (the shim) in the agent's image.
+    #[arg(long, env = "SHIM", default_value = "/usr/lib/gputenancy/libgputenancy_cuda.so")]
+    pub shim: PathBuf,
+    /// Folder of the library and of the shares' ledgers, at the same path on the host and in the container.
+    #[arg(long, env = "ENFORCEMENT_DIR", default_value = "/run/gputenancy/enforcement")]
+    pub enforcement_dir: PathBuf,
     /// CDI devices added to every container with a GPU.
     #[arg(long, env = "EXTRA_CDI_DEVICES", value_delimiter = ',')]
     pub extra_cdi_devices: Vec<String>,

@@ -19,7 +19,7 @@ use super::{
     allocatable::{self, Action, InFlightPods, Observation, State, Step},
     cdi::{self, Driver, SpecFile},
     chain,
-    config::Config,
+    config::{Allocation, Config, MemoryLimits},
     device_list::{DeviceList, DeviceLists, device_lists},
     journal::AllocationJournal,
     own_node::{Allocatable, OwnNode},
@@ -31,7 +31,8 @@ use super::{
     watchers::ListWatchers,
 };
 use crate::{
-    device::{DeviceId, DeviceView, KubeletView, Owners},
+    device::{Device, DeviceId, DeviceView, KubeletView, Owners},
+    enforcement::{Library, ShareFiles, install},
     grpc::pod_resources::{ByResource, PodResources, is_managed},
     handover::HandoverCheck,
     metrics::Metrics,
@@ -97,6 +98,21 @@ pub async fn run(
     }
 }
 
+/// Installs the library, if memory is to be limited. Without it shares are not limited, and the status of the node says so.
+fn shim(config: &Config) -> Option<Library> {
+    if config.memory_limits == MemoryLimits::None {
+        return None;
+    }
+    match install(&config.shim, &config.enforcement_dir) {
+        Ok(library) => Some(library),
+        Err(error) => {
+            tracing::warn!(%error, shim = %config.shim.display(), "library that limits memory not installed");
+            None
+        }
+    }
+}
+
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Manager<'a> {
     config: Arc<Config>,
     driver_root: &'a Path,
@@ -110,6 +126,10 @@ struct Manager<'a> {
     servers: BTreeMap<String, Server>,
     tasks: JoinSet<()>,
     spec: SpecFile,
+    /// The library that limits memory; none if that is off, or could not be installed.
+    shim: Option<Library>,
+    /// Containers get it; `None` if they are not to.
+    limits_memory: Option<bool>,
     /// Generation of the view in the CDI specification.
     spec_generation: u64,
     state: State,
@@ -167,6 +187,8 @@ impl<'a> Manager<'a> {
             servers: BTreeMap::new(),
             tasks: JoinSet::new(),
             spec: SpecFile::in_folder(&config.cdi_dir),
+            shim: shim(&config),
+            limits_memory: None,
             spec_generation: 0,
             state: State::default(),
             propagation: allocatable::MIN_PROPAGATION,
@@ -313,12 +335,23 @@ impl<'a> Manager<'a> {
         }
         let mut devices = self.journal().devices_in_use();
         devices.extend(view.devices.iter().map(|device| (device.id.clone(), device.clone())));
-        let spec = cdi::render(devices.values(), &Driver::find(&self.config, self.driver_root));
+        for (device, files) in devices.values().filter_map(|device| Some((device, self.files(device)?))) {
+            files.ensure(device).map_err(|error| format!("files of share {}: {error}", device.id))?;
+        }
+        let driver = Driver::find(&self.config, self.driver_root).with_shim(self.shim.clone());
+        let wanted = self.config.memory_limits == MemoryLimits::Shim && self.config.allocate == Allocation::Cdi;
+        self.limits_memory = wanted.then(|| self.shim.is_some() && driver.cuda().next().is_some());
+        let spec = cdi::render(devices.values(), &driver);
         self.spec.write(spec.as_ref()).map_err(|error| format!("writing the CDI specification: {}", chain(&error)))?;
         self.journal().set_devices(devices.values());
         self.journal().set_policy(view.allocation);
         self.spec_generation = view.generation;
         Ok(())
+    }
+
+    /// Files of a share whose memory is limited on this node.
+    fn files(&self, device: &Device) -> Option<ShareFiles> {
+        ShareFiles::of(device, &self.shim.as_ref()?.shares)
     }
 
     async fn observe(&mut self) -> Observed {
@@ -391,6 +424,7 @@ impl<'a> Manager<'a> {
             lookup: self.lookup.clone(),
             handover: self.channels.handover.clone(),
             mps: self.channels.mps.clone(),
+            shim: self.shim.clone(),
             requests: self.channels.requests.clone(),
             list: list.subscribe(),
             watchers: watchers.clone(),
@@ -418,6 +452,7 @@ impl<'a> Manager<'a> {
         let registered = self.servers.keys().all(|resource| observed.watched.contains(resource));
         let mut report = KubeletView { elsewhere: BTreeMap::new(), message, ..self.channels.kubelet.borrow().clone() };
         report.plugin_ready = view.generation > 0 && registered && observed.listed.is_some();
+        report.limits_memory = self.limits_memory;
         if let Some(listed) = observed.listed {
             report.allocatable = listed.into_values().flatten().collect();
         }

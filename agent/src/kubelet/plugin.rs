@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     device::{Device, DeviceId},
+    enforcement::{Library, ShareFiles},
     gpu::{Connections, NvmlError},
     grpc::proto::plugin::{self, device_plugin_server::DevicePlugin},
     handover::{
@@ -41,6 +42,8 @@ pub struct Plugin {
     pub handover: HandoverCheck,
     /// Daemons of MPS shares.
     pub mps: Option<Mps>,
+    /// The library that limits memory, if it does on this node.
+    pub shim: Option<Library>,
     /// What the pods of this node request.
     pub requests: watch::Receiver<Option<PodRequests>>,
     /// The published list.
@@ -116,6 +119,11 @@ impl DevicePlugin for Plugin {
                 self.metrics.refused_allocation(refusal.reason());
                 Status::failed_precondition(format!("{}: {refusal}", self.resource))
             })?;
+            self.renew_limits(&devices).map_err(|error| {
+                tracing::warn!(resource = self.resource, error, "refused allocation");
+                self.metrics.refused_allocation("NotLimited");
+                Status::failed_precondition(format!("{}: {error}", self.resource))
+            })?;
             tracing::info!(resource = self.resource, devices = ?ids, "allocated devices");
             container_responses.push(response(&devices, &self.config));
         }
@@ -188,6 +196,17 @@ impl Plugin {
             }
             sleep(RETRY).await;
         }
+    }
+
+    /// New limits and ledgers for a new container.
+    fn renew_limits(&self, devices: &[Device]) -> Result<(), String> {
+        let Some(shim) = &self.shim else { return Ok(()) };
+        devices.iter().try_for_each(|device| match ShareFiles::of(device, &shim.shares) {
+            Some(files) => {
+                files.renew(device).map_err(|error| format!("limits of share {} were not written: {error}", device.id))
+            }
+            None => Ok(()),
+        })
     }
 
     /// The devices that matter for a choice among `ids`: those, and all others that have not just been allocated. A pod that uses a

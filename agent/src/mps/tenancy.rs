@@ -157,7 +157,13 @@ mod tests {
 
     #[test]
     fn largest_share_is_the_default_and_the_client_limit_follows_architecture_and_driver() {
-        let share = |number, memory_mib, compute| Share { number, mode: SharingMode::Mps, memory_mib, compute };
+        let share = |number, memory_mib, compute| Share {
+            number,
+            mode: SharingMode::Mps,
+            memory_mib,
+            compute,
+            limit_mib: None,
+        };
         let shares = [share(0, Some(10), None), share(1, Some(30), Some(20)), share(2, None, Some(50))];
         assert_eq!(defaults(&shares), (Some(30), Some(50)));
         assert_eq!(defaults(&shares[..0]), (None, None));

@@ -9,6 +9,7 @@ use gputenancy_crds::{
 use super::decide::matches;
 use crate::{
     device::{Device, DeviceId, DeviceOwner, MigIds, Owners, Share},
+    enforcement::{of_fraction, of_time_slice},
     gpu::{ObservedGpu, ObservedInstance},
 };
 
@@ -36,7 +37,7 @@ pub fn devices(spec: &GpuSpec, gpu: &ObservedGpu) -> Vec<Device> {
         if let Some(sharing) = spec.sharing.as_ref().filter(|_| whole) {
             let share = |(group, number): (&ShareGroup, i32)| Device {
                 id: DeviceId::share(&gpu.uuid, number),
-                share: Some(share(sharing, group, number)),
+                share: Some(share(sharing, group, number, gpu)),
                 ..device(&gpu.uuid, group.resource.clone(), u32::try_from(number).unwrap_or(0), None)
             };
             let groups = sharing.shares.iter().flat_map(|g| g.numbers.iter().map(move |number| (g, *number)));
@@ -56,7 +57,13 @@ pub fn devices(spec: &GpuSpec, gpu: &ObservedGpu) -> Vec<Device> {
         let mig = MigIds { gi, ci, start, profile: instance.profile.clone() };
         let slice = |number: i32| Device {
             id: DeviceId::share(uuid, slice_of(number).1),
-            share: Some(Share { number, mode: SharingMode::TimeSlice, memory_mib: None, compute: None }),
+            share: Some(Share {
+                number,
+                mode: SharingMode::TimeSlice,
+                memory_mib: None,
+                compute: None,
+                limit_mib: instance_limit(gpu, instance, wanted.numbers().len()),
+            }),
             ..device(uuid, wanted.resource_name(), u32::try_from(number).unwrap_or(0), Some(mig.clone()))
         };
         Some(match wanted.replicas {
@@ -67,9 +74,23 @@ pub fn devices(spec: &GpuSpec, gpu: &ObservedGpu) -> Vec<Device> {
     wanted.flatten().collect()
 }
 
-fn share(sharing: &Sharing, group: &ShareGroup, number: i32) -> Share {
+fn share(sharing: &Sharing, group: &ShareGroup, number: i32, gpu: &ObservedGpu) -> Share {
     let memory_mib = group.memory.as_ref().and_then(|memory: &MemoryText| memory.mib().ok());
-    Share { number, mode: sharing.mode, memory_mib, compute: group.compute }
+    let limit_mib = match sharing.mode {
+        // by its server
+        SharingMode::Mps => None,
+        SharingMode::Fraction => memory_mib.map(of_fraction),
+        SharingMode::TimeSlice => {
+            let replicas = sharing.shares.iter().map(|group| group.numbers.len()).sum();
+            of_time_slice(gpu.board.memory_mib, gpu.board.reserved_mib.unwrap_or(0), replicas)
+        }
+    };
+    Share { number, mode: sharing.mode, memory_mib, compute: group.compute, limit_mib }
+}
+
+/// MiB for each time-slice of an instance.
+fn instance_limit(gpu: &ObservedGpu, instance: &ObservedInstance, replicas: usize) -> Option<i64> {
+    of_time_slice(gpu.board.profile(&instance.profile)?.memory_mib, 0, replicas)
 }
 
 /// Cordons the devices of GPUs and instances that a container still has in another form: as a whole while they are offered in shares, or

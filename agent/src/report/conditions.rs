@@ -10,6 +10,7 @@ use gputenancy_crds::{
 
 use super::input::StatusInput;
 use crate::{
+    device::Device,
     gpu::{NvmlError, ObservedGpu, inventory::UNLICENSED},
     mps,
 };
@@ -22,10 +23,14 @@ pub const PLUGIN_READY: &str = "PluginReady";
 /// The vGPUs of this virtual machine have their licence.
 pub const VGPU_LICENSED: &str = "VgpuLicensed";
 
+/// Time-slices and fractions are served with a memory limit.
+pub const MEMORY_LIMITED: &str = "MemoryLimited";
+
 /// A call that takes longer counts as hanging.
 const HANGS: Duration = Duration::from_secs(10);
 
-/// Ready, Reconciling, Stalled, `NvmlReady` and `PluginReady`; with MPS shares also `MpsReady`, with vGPUs `VgpuLicensed`.
+/// Ready, Reconciling, Stalled, `NvmlReady` and `PluginReady`; with MPS shares also `MpsReady`, with vGPUs `VgpuLicensed`, with
+/// time-slices and fractions `MemoryLimited`.
 pub fn updates(input: &StatusInput<'_>) -> Vec<ConditionUpdate> {
     let nvml = nvml(input);
     let plugin = plugin(input);
@@ -33,6 +38,7 @@ pub fn updates(input: &StatusInput<'_>) -> Vec<ConditionUpdate> {
     updates.extend([nvml, plugin]);
     updates.extend(mps::state::condition(input.mps, &input.view.devices));
     updates.extend(licence(input));
+    updates.extend(memory_limits(input));
     updates
 }
 
@@ -92,6 +98,21 @@ fn plugin(input: &StatusInput<'_>) -> ConditionUpdate {
     } else {
         ConditionUpdate::no(PLUGIN_READY, reasons::NOT_REGISTERED, kubelet.message.clone())
     }
+}
+
+/// Of shares with a limit; none where memory is not to be limited.
+fn memory_limits(input: &StatusInput<'_>) -> Option<ConditionUpdate> {
+    let limited = |device: &Device| device.share.as_ref().is_some_and(|share| share.limit_mib.is_some());
+    let count = input.view.devices.iter().filter(|device| limited(device)).count();
+    let limits = input.kubelet.limits_memory.filter(|_| count > 0)?;
+    Some(if limits {
+        ConditionUpdate::yes(MEMORY_LIMITED, reasons::LIMITED, format!("{count} share(s) have a memory limit"))
+    } else {
+        let message = format!(
+            "{count} share(s) are served without a memory limit: the library that limits it could not be installed, or the driver has no libcuda: read the agent's log, and restart the agent after the repair"
+        );
+        ConditionUpdate::no(MEMORY_LIMITED, reasons::SHIM_NOT_INSTALLED, message)
+    })
 }
 
 /// Of the vGPUs; none where NVML reports no licence.

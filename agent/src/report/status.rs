@@ -3,8 +3,8 @@
 use std::{cell::RefCell, collections::BTreeMap};
 
 use gputenancy_crds::{
-    Advertiser, DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, MemoryText, MigMode, ShareState,
-    condition, slice_of,
+    Advertiser, DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, Isolation, MemoryText, MigMode,
+    ShareState, condition, slice_of,
 };
 use gputenancy_nvml::Process;
 use k8s_openapi::jiff::Timestamp;
@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     device::{Device, DeviceId, DeviceOwner, DeviceView, Owners, Share},
+    enforcement,
     gpu::{Inventory, ObservedGpu, ObservedInstance, process_origin::Origin},
     partition::{
         GpuProgress,
@@ -151,9 +152,16 @@ fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu:
             })
             .filter(|whole| shares.is_empty() || whole.owner.is_some()),
         shares,
+        enforcement: enforcement(input, gpu),
         holders: holders(input, gpu, progress),
         error: progress.error.clone(),
     }
+}
+
+/// The weakest means that holds a share of the GPU to its memory; none without shares. Another plugin's shares have none of ours.
+fn enforcement(input: &StatusInput<'_>, gpu: &ObservedGpu) -> Option<Isolation> {
+    let shim = input.kubelet.limits_memory == Some(true) && input.view.advertiser.is_agent();
+    input.view.shares(&gpu.uuid).map(|(_, share)| enforcement::means(share, shim)).max()
 }
 
 /// Whether these shares are parts of the instance.

@@ -7,8 +7,8 @@ use std::{
 };
 
 use gputenancy_crds::{
-    Advertiser, AgentStep, GpuError, GpuNodeStatus, GpuSpec, GpuState, Health, InstanceSpec, ShareGroup, ShareState,
-    Sharing, condition,
+    Advertiser, AgentStep, GpuError, GpuNodeStatus, GpuSpec, GpuState, Health, InstanceSpec, Isolation, ShareGroup,
+    ShareState, Sharing, condition,
 };
 use gputenancy_nvml::{Engines, InstanceProfile, MigMode, Process};
 use k8s_openapi::jiff::Timestamp;
@@ -440,6 +440,28 @@ fn machine_that_is_not_supported_is_named() {
     let now = without_inventory(&input(&state, &view, &KubeletView::default()), Timestamp::UNIX_EPOCH);
     let (reason, message) = ready(&now);
     assert!(reason == "PlatformNotSupported" && message.contains("Jetson"), "{reason}: {message}");
+}
+
+#[test]
+fn status_says_what_limits_the_memory_of_shares_and_nothing_of_other_gpus() {
+    let (state, view, kubelet) = shared();
+    let means = |kubelet: &KubeletView, view: &DeviceView| {
+        let status = super::status(&input(&state, view, kubelet), Timestamp::UNIX_EPOCH);
+        status.gpus[0].enforcement
+    };
+    assert_eq!(means(&kubelet, &view), Some(Isolation::None));
+    let with_shim = KubeletView { limits_memory: Some(true), ..kubelet };
+    assert_eq!(means(&with_shim, &view), Some(Isolation::Software));
+    let condition = |kubelet: &KubeletView| {
+        let found = conditions::updates(&input(&state, &view, kubelet));
+        found.into_iter().find(|c| c.type_ == conditions::MEMORY_LIMITED).map(|c| c.status)
+    };
+    let failed = KubeletView { limits_memory: Some(false), ..with_shim.clone() };
+    assert_eq!([&with_shim, &failed].map(condition), [Some(Some(true)), Some(Some(false))]);
+    assert_eq!(condition(&KubeletView { limits_memory: None, ..with_shim.clone() }), None, "switched off");
+    let theirs = DeviceView { advertiser: Advertiser::NvidiaDevicePlugin, ..view };
+    assert_eq!(means(&with_shim, &theirs), Some(Isolation::None));
+    assert_eq!(means(&with_shim, &DeviceView::default()), None);
 }
 
 #[test]

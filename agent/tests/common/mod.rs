@@ -79,6 +79,7 @@ pub fn options(root: &Path, board: &str, gpus: u32) -> Options {
         driver_root: "/drv".into(),
         persistent: "/var/lib/nvsim".into(),
         library: built::library(),
+        cuda: None,
         tool: None,
         node: "node".into(),
         board: boards::load(board).unwrap(),

@@ -42,7 +42,7 @@ pub struct Attachment {
     clients: &'static Clients,
     slot: u64,
     uuid: String,
-    owner: String,
+    client: Client,
 }
 
 /// Attaches this process to a device; the processes on one device share its memory.
@@ -52,17 +52,28 @@ pub fn attach(store: &Store, client: &Client, mine: &[Attachment]) -> Result<Att
     let machine = store.read()?;
     let (uuid, total) = device(&machine, client)?;
     let live = clients.live()?;
-    let same = |c: &&Client| c.gpu == client.gpu && c.instance == client.instance;
-    let used: u64 = live.iter().filter(same).map(|c| c.memory).sum();
-    let free = total.saturating_sub(used);
-    if client.memory > free {
-        return Err(Error::OutOfMemory { wanted: client.memory, free });
-    }
+    fits(client, total, &live)?;
+    let same = |c: &&Client| c.shares_device_with(client);
     let slots: Vec<u64> = mine.iter().map(|a| a.slot).collect();
     let slot = hold.enter(client, &slots)?;
     let others = live.iter().filter(same).map(|c| c.owner.clone()).collect();
     history::record(store.dir(), Event::Attach { uuid: uuid.clone(), owner: client.owner.clone(), others })?;
-    Ok(Attachment { clients, slot, uuid, owner: client.owner.clone() })
+    Ok(Attachment { clients, slot, uuid, client: client.clone() })
+}
+
+/// The client and the others on its device fit into the device's memory.
+fn fits(client: &Client, total: u64, others: &[Client]) -> Result<(), Error> {
+    let used: u64 = others.iter().filter(|c| c.shares_device_with(client)).map(|c| c.memory).sum();
+    let free = total.saturating_sub(used);
+    if client.memory > free { Err(Error::OutOfMemory { wanted: client.memory, free }) } else { Ok(()) }
+}
+
+/// Bytes of a client's device that processes can use, and of these the bytes that other processes do not.
+pub fn memory(store: &Store, client: &Client) -> Result<(u64, u64), Error> {
+    let (_, total) = device(&*store.read()?, client)?;
+    let others = store.clients()?.live()?;
+    let used: u64 = others.iter().filter(|c| c.shares_device_with(client)).map(|c| c.memory).sum();
+    Ok((total, total.saturating_sub(used)))
 }
 
 impl Attachment {
@@ -71,10 +82,23 @@ impl Attachment {
         &self.uuid
     }
 
+    /// Changes how much memory this process has on the device.
+    pub fn resize(&mut self, store: &Store, memory: u64) -> Result<(), Error> {
+        let changed = Client { memory, ..self.client.clone() };
+        let hold = self.clients.hold()?;
+        let (_, total) = device(&*store.read()?, &changed)?;
+        if memory > self.client.memory {
+            fits(&changed, total, &self.clients.live()?)?;
+        }
+        hold.rewrite(self.slot, &changed)?;
+        self.client = changed;
+        Ok(())
+    }
+
     /// Stops using the device.
     pub fn detach(self, store: &Store) -> io::Result<()> {
         let hold = self.clients.hold()?;
-        history::record(store.dir(), Event::Detach { uuid: self.uuid, owner: self.owner })?;
+        history::record(store.dir(), Event::Detach { uuid: self.uuid, owner: self.client.owner })?;
         hold.leave(self.slot)
     }
 }

@@ -40,6 +40,13 @@ pub struct Client {
     pub owner: String,
 }
 
+impl Client {
+    /// Both use the same GPU or MIG device.
+    pub fn shares_device_with(&self, other: &Self) -> bool {
+        self.gpu == other.gpu && self.instance == other.instance
+    }
+}
+
 /// An open file of clients.
 #[derive(Debug)]
 pub struct Clients {
@@ -142,13 +149,7 @@ impl Hold<'_> {
     /// `mine` are the slots of this process, which the kernel does not report as locked.
     pub fn enter(&self, client: &Client, mine: &[u64]) -> io::Result<u64> {
         let file = &self.clients.file;
-        let room = usize::try_from(SLOT).unwrap_or(512) - 1;
-        let mut text = serde_json::to_vec(client)?;
-        if text.len() > room {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the owner's name is too long"));
-        }
-        text.resize(room, b' ');
-        text.push(b'\n');
+        let text = text_of(client)?;
         for slot in (0..SLOTS).filter(|s| !mine.contains(s)) {
             let at = HEADER + slot * SLOT;
             if self.clients.locked(at, at + 1)?.is_some() {
@@ -159,6 +160,11 @@ impl Hold<'_> {
             return Ok(slot);
         }
         Err(io::Error::other("every client slot is taken"))
+    }
+
+    /// Changes what a slot of this process says.
+    pub fn rewrite(&self, slot: u64, client: &Client) -> io::Result<()> {
+        self.clients.file.write_all_at(&text_of(client)?, HEADER + slot * SLOT)
     }
 
     /// Frees a slot.
@@ -173,6 +179,18 @@ impl Drop for Hold<'_> {
         // unlocking an own lock does not fail; otherwise the lock ends with the process
         let _ = fcntl(&self.clients.file, FcntlArg::F_SETLK(&lock_of(libc::F_UNLCK, 0)));
     }
+}
+
+/// The text of a slot.
+fn text_of(client: &Client) -> io::Result<Vec<u8>> {
+    let room = usize::try_from(SLOT).unwrap_or(512) - 1;
+    let mut text = serde_json::to_vec(client)?;
+    if text.len() > room {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the owner's name is too long"));
+    }
+    text.resize(room, b' ');
+    text.push(b'\n');
+    Ok(text)
 }
 
 /// A lock of one byte: neighbours must not touch, or the kernel would merge them into one.

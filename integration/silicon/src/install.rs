@@ -15,6 +15,8 @@ use crate::{clients, history, materialize, nodes, paths};
 /// The CDI kind whose device `state` gives a container the state of the simulator.
 pub const CDI_KIND: &str = "gputenancy.io/simulator";
 const CDI_FILE: &str = "var/run/cdi/gputenancy-simulator.json";
+/// CUDA's library.
+const CUDA: &str = "libcuda.so";
 const INFOROM: &str = "inforom.json";
 /// The driver's programs, which are all the same file.
 const PROGRAMS: [&str; 3] = ["nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
@@ -53,6 +55,8 @@ pub struct Options {
     pub persistent: PathBuf,
     /// The library to install.
     pub library: PathBuf,
+    /// The simulated CUDA, if the driver is to have it.
+    pub cuda: Option<PathBuf>,
     /// The program that becomes the driver root's `nvidia-smi`, `nvidia-cuda-mps-control` and `nvidia-cuda-mps-server`.
     pub tool: Option<PathBuf>,
     /// Name of the node.
@@ -113,6 +117,11 @@ pub fn install(options: &Options) -> Result<Store, Error> {
     let versioned = format!("libnvidia-ml.so.{DRIVER_VERSION}");
     copy(&options.library, &folder.join(&versioned), 0o644)?;
     link(&versioned, &folder.join("libnvidia-ml.so.1"))?;
+    if let Some(cuda) = &options.cuda {
+        let versioned = format!("{CUDA}.{DRIVER_VERSION}");
+        copy(cuda, &folder.join(&versioned), 0o644)?;
+        link(&versioned, &folder.join(format!("{CUDA}.1")))?;
+    }
     if let Some(tool) = &options.tool {
         let bin = driver.join("usr/bin");
         at(&bin, fs::create_dir_all)?;
@@ -152,6 +161,8 @@ pub fn uninstall(root: &Path, driver_root: &Path, force: bool) -> Result<(), Err
         root.join(CDI_FILE),
         folder.join("libnvidia-ml.so.1"),
         folder.join(format!("libnvidia-ml.so.{DRIVER_VERSION}")),
+        folder.join(format!("{CUDA}.1")),
+        folder.join(format!("{CUDA}.{DRIVER_VERSION}")),
     ];
     files.iter().chain(&programs).try_for_each(|file| at(file, nodes::remove_if_there))?;
     for folder in [&state, &driver.join("proc")] {

@@ -25,6 +25,7 @@ fn options(root: &Path, board: &str) -> Options {
         driver_root: "/run/nvidia/driver".into(),
         persistent: "/var/lib/nvsim".into(),
         library,
+        cuda: None,
         tool: None,
         node: "n".into(),
         board: boards::load(board).unwrap(),

@@ -38,6 +38,10 @@ pub(super) fn is_shared(device: &Device) -> bool {
     device.whole.is_none() && device.mig.is_none()
 }
 
+/// The shim of the agent: see docs/sharing/memory-limits.md.
+const MEMORY: &str = "Memory, against a program that bypasses the limit in its container, or where the platform has switched the limit off: such a \
+    program can take all free memory, and allocations of its neighbours then fail.";
+
 /// What separates a pod from its neighbours.
 pub(super) fn isolated(device: &Device) -> &'static [&'static str] {
     match kind(device) {
@@ -55,7 +59,7 @@ pub(super) fn isolated(device: &Device) -> &'static [&'static str] {
         "timeSlice of mig" => {
             &["The instance from the other instances of the GPU: memory, caches, compute and faults, by hardware."]
         }
-        // nothing limits a pod on a time-sliced GPU, and nothing enforces fractions yet
+        // the limit of the agent holds no hostile program
         _ => &[],
     }
 }
@@ -72,18 +76,18 @@ pub(super) fn not_isolated(device: &Device) -> &'static [&'static str] {
             "Memory bandwidth and caches are shared: speed depends on the neighbours.",
         ],
         "fraction" => &[
-            "Memory and compute: the parts of all pods fit into the GPU, but this release does not enforce them. A pod that takes more makes \
-             the allocations of its neighbours fail, or slows them.",
+            MEMORY,
+            "Compute: the parts of all pods fit into the GPU, but this release does not enforce them.",
             "Faults: a fault of one pod can end the others.",
         ],
         "timeSlice of mig" => &[
-            "Memory of the instance: there is no limit between the pods on it. One that takes all of it makes the allocations of the others fail.",
+            MEMORY,
             "Faults: a fault of one pod can end the others on the instance.",
             "Compute: the pods on the instance get equal turns and no guaranteed part.",
         ],
         // NVIDIA's device plugin: no memory or fault isolation between replicas
         _ => &[
-            "Memory: there is no limit. A pod that takes all of it makes the allocations of its neighbours fail.",
+            MEMORY,
             "Faults: a fault of one pod can end the others.",
             "Compute: pods get equal turns and no guaranteed part. Speed depends on how many neighbours work at the same time.",
         ],

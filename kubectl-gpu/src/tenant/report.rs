@@ -169,12 +169,14 @@ fn enforcement(device: &Device) -> &'static str {
         Device { whole: Some(_), .. } => "not needed: the pod has the whole GPU",
         Device { mig: Some(_), .. } => "the GPU (MIG)",
         Device { mps: Some(_), .. } => "NVIDIA's MPS server",
-        Device { fraction: Some(_), .. } => "none yet: memory and compute decide where a pod is placed",
+        Device { fraction: Some(_), .. } => {
+            "a library in the container limits memory, unless the platform has switched it off; nothing limits compute"
+        }
         Device { time_slice: Some(TimeSlice { of: Some(_), .. }), .. } => {
-            "the GPU (MIG) around the instance; none between the pods that share it in time slices"
+            "MIG around the instance; between its pods a library in the container limits memory, unless the platform has switched it off"
         }
         Device { whole: None, mig: None, mps: None, fraction: None, time_slice: _ } => {
-            "none: pods share the GPU in time slices"
+            "a library in the container limits memory, unless the platform has switched it off; pods take equal turns"
         }
     }
 }

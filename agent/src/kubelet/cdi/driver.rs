@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::hooks::HookProgram;
 use crate::{
+    enforcement::Library,
     gpu::CapMinors,
     kubelet::config::{Config, below},
 };
@@ -49,6 +50,8 @@ const PROGRAMS: [&str; 4] = [
 const SOCKETS: [&str; 2] = ["run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket"];
 /// Folder of the firmware, with one folder for each version.
 const FIRMWARE: &str = "lib/firmware/nvidia";
+/// Start of the names of CUDA's library.
+const CUDA: &str = "libcuda.so";
 /// Start of the file name of NVML, before the driver's version.
 const NVML: &str = "libnvidia-ml.so.";
 /// Longest chain of links that is followed.
@@ -56,6 +59,8 @@ const MAX_LINKS: usize = 8;
 
 /// Options of a mounted file.
 const FILE_OPTIONS: &[&str] = &["ro", "nosuid", "nodev", "rbind", "rprivate"];
+/// Options of a file that programs in the container write.
+const WRITABLE_OPTIONS: &[&str] = &["rw", "nosuid", "nodev", "noexec", "rbind", "rprivate"];
 /// Options of a mounted socket, which programs in the container connect to.
 const SOCKET_OPTIONS: &[&str] = &["nosuid", "nodev", "noexec", "rbind", "rprivate"];
 
@@ -107,6 +112,8 @@ pub struct Driver {
     pub hook: Option<HookProgram>,
     /// Folder of MPS daemons on the host.
     pub mps: PathBuf,
+    /// The library that limits memory.
+    pub shim: Option<Library>,
 }
 
 impl Driver {
@@ -135,7 +142,46 @@ impl Driver {
             mps: config.mps_dir.clone(),
             hook: HookProgram::find(config),
             version,
+            shim: None,
         }
+    }
+
+    /// With this library for shares that have a limit.
+    #[must_use]
+    pub fn with_shim(self, shim: Option<Library>) -> Self {
+        Self { shim, ..self }
+    }
+
+    /// CUDA's library under its names.
+    pub fn cuda(&self) -> impl Iterator<Item = &Mount> {
+        let is_cuda = |mount: &&Mount| {
+            let name = mount.container_path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with(CUDA))
+        };
+        self.mounts.iter().filter(is_cuda)
+    }
+}
+
+impl Mount {
+    /// A file of the host in the container, which cannot write to it.
+    pub fn file(host_path: &Path, container_path: &Path) -> Self {
+        Self { container_path: container_path.to_owned(), host_path: host_path.to_owned(), options: FILE_OPTIONS }
+    }
+
+    /// A file of the host that the container may write.
+    pub fn writable(host_path: &Path, container_path: &Path) -> Self {
+        Self { options: WRITABLE_OPTIONS, ..Self::file(host_path, container_path) }
+    }
+
+    /// The same place in the container, with another file of the host.
+    #[must_use]
+    pub fn replaced_by(&self, host_path: &Path) -> Self {
+        Self { host_path: host_path.to_owned(), ..self.clone() }
+    }
+
+    /// The file of the host.
+    pub fn host_path(&self) -> &Path {
+        &self.host_path
     }
 }
 

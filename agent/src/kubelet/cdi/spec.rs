@@ -1,22 +1,35 @@
 //! Content of the specification. Pure.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use super::{
     KIND,
-    driver::{DeviceNode, Driver},
+    driver::{DeviceNode, Driver, Mount},
     name,
 };
 use crate::{
     device::Device,
+    enforcement::ShareFiles,
     mps::{self, share::FolderMount},
 };
 
 /// The oldest version with all fields that are used here.
 const VERSION: &str = "0.5.0";
 
+/// CUDA's own library in containers with a limit; the shim depends on it by this path (`agent/shim/build.rs`).
+const REAL: &str = "/run/gputenancy/driver/libcuda.so.1";
+/// Limits of the share in containers; the shim reads them there.
+const LIMITS: &str = "/run/gputenancy/share/limits";
+/// Ledger of the container.
+const USAGE: &str = "/run/gputenancy/share/usage";
+
 /// The CDI specification of these devices with this driver; none without devices, because that is not valid.
 pub fn render<'a>(devices: impl IntoIterator<Item = &'a Device>, driver: &Driver) -> Option<Value> {
+    let devices: Vec<&Device> = devices.into_iter().collect();
+    // a newer library of the image, in front of the shim, would not be limited
+    let compat = !devices.iter().any(|device| limited(device, driver).is_some());
     let device = |device: &Device| {
         let nodes = own_nodes(device, driver);
         // containers that got the device from an earlier release are restarted with the old name
@@ -27,11 +40,16 @@ pub fn render<'a>(devices: impl IntoIterator<Item = &'a Device>, driver: &Driver
             edits.insert("env".to_owned(), json!(env));
             edits.insert("mounts".to_owned(), mps.mounts.iter().map(mps_mount).collect());
         }
+        if let (Some(mounts), Some(edits)) = (limited(device, driver), edits.as_object_mut()) {
+            edits.insert("mounts".to_owned(), json!(mounts));
+        }
         ids.map(|id| json!({"name": name(&id), "containerEdits": edits})).collect::<Vec<_>>()
     };
     let devices: Vec<Value> = devices.into_iter().flat_map(device).collect();
     let hooks = driver.hook.as_ref().zip(driver.libraries.as_ref());
-    let hooks = hooks.map(|(hook, folder)| hook.hooks(folder, driver.version.as_deref())).unwrap_or_default();
+    let hooks = hooks
+        .map(|(hook, folder)| hook.hooks(folder, driver.version.as_deref().filter(|_| compat)))
+        .unwrap_or_default();
     // so that NVIDIA's hook in the default runtime adds nothing
     let void = "NVIDIA_VISIBLE_DEVICES=void".to_owned();
     // where programs of NVIDIA's toolkit look for CUDA
@@ -45,6 +63,21 @@ pub fn render<'a>(devices: impl IntoIterator<Item = &'a Device>, driver: &Driver
     });
     let spec = || json!({"cdiVersion": VERSION, "kind": KIND, "devices": devices, "containerEdits": edits});
     (!devices.is_empty()).then(spec)
+}
+
+/// What limits the memory of a share: the shim under the names of CUDA's library, which replaces the mounts of all containers at these paths;
+/// CUDA's library itself where the shim looks for it, and the files of the share.
+fn limited(device: &Device, driver: &Driver) -> Option<Vec<Mount>> {
+    let shim = driver.shim.as_ref()?;
+    let files = ShareFiles::of(device, &shim.shares)?;
+    let real = driver.cuda().next()?.host_path().to_owned();
+    let replaced = driver.cuda().map(|mount| mount.replaced_by(&shim.path));
+    let own = [
+        Mount::file(&real, Path::new(REAL)),
+        Mount::file(&files.limits, Path::new(LIMITS)),
+        Mount::writable(&files.usage, Path::new(USAGE)),
+    ];
+    Some(replaced.chain(own).collect())
 }
 
 /// A folder of an MPS daemon.

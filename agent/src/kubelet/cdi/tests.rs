@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     device::{Device, DeviceView, MigIds, Share},
+    enforcement::Library,
     kubelet::{config::Config, device_list::device_lists},
 };
 
@@ -72,7 +73,8 @@ fn specification_of_mig_and_whole_gpus() {
 
 #[test]
 fn mps_share_gets_its_limits_and_the_folders_of_its_server() {
-    let share = Share { number: 3, mode: SharingMode::Mps, memory_mib: Some(10_240), compute: Some(25) };
+    let share =
+        Share { number: 3, mode: SharingMode::Mps, memory_mib: Some(10_240), compute: Some(25), limit_mib: None };
     let gpu = whole(0);
     let device = Device { id: DeviceId::share(&gpu.gpu_uuid, 3), share: Some(share), ..gpu };
     let driver = Driver { mps: "/run/m".into(), ..Driver::default() };
@@ -90,6 +92,46 @@ fn mps_share_gets_its_limits_and_the_folders_of_its_server() {
     assert_eq!(paths, [(&*format!("{folder}/pipe"), &"ro".into()), (&*format!("{folder}/log"), &"ro".into())]);
     let other = render(&[whole(0)], &driver).unwrap()["devices"][0]["containerEdits"].clone();
     assert!(other.get("env").is_none() && other.get("mounts").is_none());
+}
+
+#[test]
+fn limited_share_gets_the_shim_under_the_names_of_cuda_and_an_exclusive_gpu_keeps_cuda() {
+    let root = tempfile::tempdir().unwrap();
+    driver_root(root.path());
+    let library = Library { path: "/run/e/shim/libcuda-0123.so".into(), shares: "/run/e/shares".into() };
+    let driver = Driver::find(&config(root.path()), "/run/nvidia/driver".as_ref());
+    let gpu = whole(0);
+    let share =
+        Share { number: 2, mode: SharingMode::TimeSlice, memory_mib: None, compute: None, limit_mib: Some(19_840) };
+    let device = Device { id: DeviceId::share(&gpu.gpu_uuid, 2), share: Some(share), ..gpu };
+    let both = [device.clone(), whole(1)];
+    let limited = render(&both, &driver.clone().with_shim(Some(library))).unwrap();
+    let mounts = |spec: &serde_json::Value, device: usize| -> Vec<(String, String, String)> {
+        let mounts = spec["devices"][device]["containerEdits"]["mounts"].as_array().cloned().unwrap_or_default();
+        let text = |mount: &serde_json::Value, field: &str| mount[field].as_str().unwrap().to_owned();
+        let of = |mount: &serde_json::Value| {
+            let mode = mount["options"][0].as_str().unwrap().to_owned();
+            (text(mount, "containerPath"), text(mount, "hostPath"), mode)
+        };
+        mounts.iter().map(of).collect()
+    };
+    let (cuda, shim) = ("/usr/lib/x86_64-linux-gnu/libcuda.so", "/run/e/shim/libcuda-0123.so");
+    let files = format!("/run/e/shares/{}/2", device.gpu_uuid);
+    let expected = [
+        (cuda.to_owned(), shim.to_owned(), "ro"),
+        (format!("{cuda}.1"), shim.to_owned(), "ro"),
+        (format!("{cuda}.580.95.05"), shim.to_owned(), "ro"),
+        ("/run/gputenancy/driver/libcuda.so.1".to_owned(), format!("/run/nvidia/driver{cuda}.580.95.05"), "ro"),
+        ("/run/gputenancy/share/limits".to_owned(), format!("{files}/limits"), "ro"),
+        ("/run/gputenancy/share/usage".to_owned(), format!("{files}/usage"), "rw"),
+    ];
+    assert_eq!(mounts(&limited, 0), expected.map(|(to, from, mode)| (to, from, mode.to_owned())));
+    assert_eq!(mounts(&limited, 1), []);
+    let hooks = |spec: &serde_json::Value| spec["containerEdits"]["hooks"].to_string();
+    assert!(!hooks(&limited).contains("enable-cuda-compat"), "a newer CUDA of an image would be in front of the shim");
+    let unlimited = render(&both, &driver).unwrap();
+    assert_eq!(mounts(&unlimited, 0), []);
+    assert!(hooks(&unlimited).contains("enable-cuda-compat"));
 }
 
 #[test]

@@ -130,6 +130,7 @@ impl Fixture {
             lookup: OwnerLookup { journal, pod_resources: PodResources::at(&config.pod_resources_socket()) },
             handover: HandoverCheck::new(read, origins),
             mps: None,
+            shim: None,
             requests: watch::channel(None).1,
             list: sender.subscribe(),
             watchers: ListWatchers::new(Arc::default()),

@@ -36,6 +36,7 @@ mod idle_writes;
 mod incidents;
 mod isolation;
 mod maintenance_windows;
+mod memory_limits;
 mod mig_manager;
 mod mps;
 mod multi_tenancy_benchmarks;

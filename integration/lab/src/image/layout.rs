@@ -79,7 +79,10 @@ pub fn all() -> Vec<Layout> {
             dockerfile: Some("agent/Dockerfile"),
             ..image(
                 "lab.local/gputenancy-agent:dev",
-                &[("/usr/bin/gputenancy-agent", Source::Cargo("gputenancy-agent"))],
+                &[
+                    ("/usr/bin/gputenancy-agent", Source::Cargo("gputenancy-agent")),
+                    ("/usr/lib/gputenancy/libgputenancy_cuda.so", Source::Cargo("libgputenancy_cuda.so")),
+                ],
                 &["/usr/bin/gputenancy-agent"],
             )
         },
@@ -91,6 +94,7 @@ pub fn all() -> Vec<Layout> {
                 &[
                     ("/usr/bin/nvsim", Source::Cargo("nvsim")),
                     ("/usr/lib/nvsim/libnvidia-ml.so.1", Source::Cargo("libnvml_sim.so")),
+                    ("/usr/lib/nvsim/libcuda.so.1", Source::Cargo("libcuda_sim.so")),
                 ],
                 &["/usr/bin/nvsim"],
             )
@@ -110,7 +114,7 @@ pub fn all() -> Vec<Layout> {
             dockerfile: Some("integration/images/workload.Dockerfile"),
             ..image(
                 "lab.local/gputenancy-workload:dev",
-                &[("/usr/bin/gpu-work", Source::Cargo("gpu-work"))],
+                &[("/usr/bin/gpu-work", Source::Cargo("gpu-work")), ("/usr/bin/cuda-work", Source::Cargo("cuda-work"))],
                 &["/usr/bin/gpu-work"],
             )
         },

@@ -39,6 +39,7 @@ impl Sim {
             driver_root: "/run/nvidia/driver".into(),
             persistent: "/var/lib/nvsim".into(),
             library: library(),
+            cuda: None,
             tool: None,
             node: "node".into(),
             board: boards::load(board).unwrap(),

@@ -13,19 +13,27 @@ pub fn checkout() -> PathBuf {
     package.ancestors().find(|folder| folder.join("Cargo.lock").exists()).expect("a workspace").to_owned()
 }
 
-/// The simulated library.
+/// The simulated NVML.
 pub fn library() -> PathBuf {
+    shared("libnvml_sim.so")
+}
+
+/// A library that cargo builds as a dependency of this test.
+pub fn shared(name: &str) -> PathBuf {
     let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    let name = "libnvml_sim.so";
     let found = [deps.join(name), deps.join("..").join(name)].into_iter().find(|path| path.exists());
     found.expect("cargo builds it").canonicalize().unwrap()
 }
 
-/// A program of the `silicon` or `lab` crate, built now if its crate's sources are newer.
+/// A program of the crate `silicon`, `lab` or `cuda-sim`, built now if its crate's sources are newer.
 pub fn binary(name: &str) -> PathBuf {
     static BUILDING: Mutex<()> = Mutex::new(());
     let _one = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
-    let package = if name == "lab" { "lab" } else { "silicon" };
+    let package = match name {
+        "lab" => "lab",
+        "cuda-work" => "cuda-sim",
+        _ => "silicon",
+    };
     let program = checkout().join("target/debug").join(name);
     let built = program.metadata().and_then(|m| m.modified()).ok();
     if built < newest(&checkout().join("integration").join(package).join("src")) {

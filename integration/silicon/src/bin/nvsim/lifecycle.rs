@@ -33,6 +33,9 @@ pub struct Install {
     /// The simulated libnvidia-ml.so.1.
     #[arg(long, default_value = "/usr/lib/nvsim/libnvidia-ml.so.1")]
     library: PathBuf,
+    /// The simulated libcuda.so.1; without this file the driver has none.
+    #[arg(long, default_value = "/usr/lib/nvsim/libcuda.so.1")]
+    cuda: PathBuf,
     /// Board of all GPUs.
     #[arg(long, default_value = "a100-80gb", env = "NVSIM_BOARD")]
     board: String,
@@ -108,6 +111,7 @@ impl Install {
             driver_root: self.driver_root.clone(),
             persistent: self.state_persistent.clone(),
             library: self.library.clone(),
+            cuda: self.cuda.exists().then(|| self.cuda.clone()),
             tool: std::env::current_exe().ok(),
             node: self.node.clone().map_or_else(host, Ok)?,
             board: boards::load(&self.board)?,

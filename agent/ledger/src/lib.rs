@@ -1,0 +1,21 @@
+//! The ledger of GPU memory: what the processes of one container have allocated on their share of a GPU, in memory that they and the agent
+//! map.
+//!
+//! The agent writes the [`Limits`], which containers map read-only. Processes count in the [`Usage`], which belongs to one container: a
+//! program that forges it deceives its own container alone, and the agent trusts nothing in it.
+//!
+//! [`Ledger::reserve`] is called before the driver allocates, [`Ledger::release`] after it has freed. Both are free of locks, and the sum
+//! of all reservations never exceeds the limit. A process may be killed between any two instructions: what it held is given back
+//! by [`Ledger::recover`].
+
+mod identity;
+mod ledger;
+mod map;
+mod page;
+mod repair;
+mod total;
+
+pub use identity::Identity;
+pub use ledger::{Denied, Ledger};
+pub use map::{MapError, Mapped};
+pub use page::{Limits, OnMissing, SLOTS, UNIT, UUID_LENGTH, Usage};

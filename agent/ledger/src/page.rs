@@ -1,0 +1,185 @@
+//! Layout of the two files. Fields never move within a version; a process that finds another version counts nothing.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+
+use crate::Identity;
+
+/// Bytes that the ledger counts as one: the alignment of CUDA's allocations.
+pub const UNIT: u64 = 256;
+/// Most processes of a container that use the GPU at a time.
+pub const SLOTS: usize = 256;
+/// Bytes of a UUID such as `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`, filled with NUL.
+pub const UUID_LENGTH: usize = 64;
+
+/// First bytes of [`Limits`].
+const LIMITS: u64 = u64::from_le_bytes(*b"GPUTLIMS");
+/// First bytes of [`Usage`].
+const USAGE: u64 = u64::from_le_bytes(*b"GPUTUSED");
+/// Version of both layouts.
+const VERSION: u32 = 1;
+
+/// What a process does whose usage file is missing or of another version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnMissing {
+    /// It allocates without being counted; the agent sees that.
+    Allow,
+    /// It gets no memory.
+    Deny,
+}
+
+/// Limits of one share, by the agent. Numbers may change at any time, each by itself.
+#[repr(C, align(4096))]
+#[derive(Debug, Default)]
+pub struct Limits {
+    magic: AtomicU64,
+    version: AtomicU32,
+    /// Not 0: without usage file nothing is allocated.
+    deny_missing: AtomicU32,
+    /// UUID of the GPU, eight bytes at a time.
+    uuid: [AtomicU64; UUID_LENGTH / 8],
+    /// Bytes that the processes may hold together, with their contexts.
+    limit: AtomicU64,
+    /// Bytes that programs see as the memory of the GPU.
+    visible: AtomicU64,
+    /// Bytes that each process counts for its context.
+    context: AtomicU64,
+}
+
+impl Limits {
+    /// Writes everything; the magic number last, so that a reader sees all or nothing.
+    pub fn write(&self, uuid: &str, memory: u64, context: u64, missing: OnMissing) {
+        self.version.store(VERSION, SeqCst);
+        self.deny_missing.store(u32::from(missing == OnMissing::Deny), SeqCst);
+        let mut bytes = [0; UUID_LENGTH];
+        bytes.iter_mut().zip(uuid.bytes()).for_each(|(to, from)| *to = from);
+        for (word, chunk) in self.uuid.iter().zip(bytes.chunks_exact(8)) {
+            word.store(chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)), SeqCst);
+        }
+        self.context.store(context, SeqCst);
+        self.resize(memory);
+        self.magic.store(LIMITS, SeqCst);
+    }
+
+    /// Changes the memory of running programs, in bytes. The context of the first process is not counted against it.
+    pub fn resize(&self, memory: u64) {
+        self.visible.store(memory, SeqCst);
+        self.limit.store(memory.saturating_add(self.context.load(SeqCst)), SeqCst);
+    }
+
+    /// It was written by an agent of this version.
+    pub fn is_valid(&self) -> bool {
+        self.magic.load(SeqCst) == LIMITS && self.version.load(SeqCst) == VERSION
+    }
+
+    /// The GPU, filled with NUL.
+    pub fn uuid(&self) -> [u8; UUID_LENGTH] {
+        let mut bytes = [0; UUID_LENGTH];
+        for (chunk, word) in bytes.chunks_exact_mut(8).zip(&self.uuid) {
+            chunk.copy_from_slice(&word.load(SeqCst).to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Bytes that processes may hold together.
+    pub fn limit(&self) -> u64 {
+        self.limit.load(SeqCst)
+    }
+
+    /// Bytes that programs see as the memory of the GPU.
+    pub fn visible(&self) -> u64 {
+        self.visible.load(SeqCst)
+    }
+
+    /// Bytes that each process counts for its context.
+    pub fn context(&self) -> u64 {
+        self.context.load(SeqCst)
+    }
+
+    /// What a process does without a usage file.
+    pub fn on_missing(&self) -> OnMissing {
+        if self.deny_missing.load(SeqCst) == 0 { OnMissing::Allow } else { OnMissing::Deny }
+    }
+}
+
+/// What the processes of one container hold.
+#[repr(C, align(4096))]
+#[derive(Debug)]
+pub struct Usage {
+    magic: AtomicU64,
+    version: AtomicU32,
+    /// Sum of what the slots hold: see [`crate::total`].
+    pub(crate) total: AtomicU64,
+    /// Reservations that exceeded the limit.
+    denied: AtomicU64,
+    pub(crate) slots: [Slot; SLOTS],
+}
+
+/// One process. A line of the processor's cache of its own.
+#[repr(C, align(128))]
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    /// Process id, 0 if free, and in the upper half the number of times that the slot was taken.
+    pub(crate) owner: AtomicU64,
+    /// Start of the process, 0 until it is written: see [`crate::Identity`].
+    pub(crate) start: AtomicU64,
+    /// Its PID namespace.
+    pub(crate) namespace: AtomicU64,
+    /// Units that it holds, and in the lower 24 bits the number of times that the slot was cleared.
+    pub(crate) held: AtomicU64,
+    /// Operations in progress, one for each thread.
+    pub(crate) in_progress: AtomicU64,
+}
+
+/// Process id in a slot's `owner`; 0 if the slot is free.
+pub(crate) fn pid(owner: u64) -> u32 {
+    u32::try_from(owner & u64::from(u32::MAX)).unwrap_or(0)
+}
+
+impl Slot {
+    /// The owner of a slot that is taken, and the word that says so.
+    pub(crate) fn identity(&self) -> Option<(u64, Identity)> {
+        let owner = self.owner.load(SeqCst);
+        let pid = pid(owner);
+        let (namespace, start) = (self.namespace.load(SeqCst), self.start.load(SeqCst));
+        (pid != 0).then_some((owner, Identity { pid, start, namespace }))
+    }
+}
+
+impl Default for Usage {
+    fn default() -> Self {
+        Self {
+            magic: AtomicU64::default(),
+            version: AtomicU32::default(),
+            total: AtomicU64::default(),
+            denied: AtomicU64::default(),
+            slots: std::array::from_fn(|_| Slot::default()),
+        }
+    }
+}
+
+impl Usage {
+    /// Marks an empty file as complete.
+    pub fn initialize(&self) {
+        self.version.store(VERSION, SeqCst);
+        self.magic.store(USAGE, SeqCst);
+    }
+
+    /// It is of this version.
+    pub fn is_valid(&self) -> bool {
+        self.magic.load(SeqCst) == USAGE && self.version.load(SeqCst) == VERSION
+    }
+
+    /// Bytes that the processes hold.
+    pub fn used(&self) -> u64 {
+        crate::total::units(self.total.load(SeqCst)).saturating_mul(UNIT)
+    }
+
+    /// Reservations that exceeded the limit.
+    pub fn denied(&self) -> u64 {
+        self.denied.load(SeqCst)
+    }
+
+    pub(crate) fn count_denial(&self) {
+        self.denied.fetch_add(1, SeqCst);
+    }
+}

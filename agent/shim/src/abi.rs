@@ -1,0 +1,72 @@
+//! Types and codes of `cuda.h` that the shim uses.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+/// `CUresult`.
+pub type CuResult = c_int;
+/// `CUdevice`.
+pub type Device = c_int;
+/// `CUdeviceptr`.
+pub type Pointer = u64;
+/// `CUstream`, `CUmemoryPool`, `CUarray`.
+pub type Handle = *mut c_void;
+
+/// `CUDA_SUCCESS`.
+pub const SUCCESS: CuResult = 0;
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub const OUT_OF_MEMORY: CuResult = 2;
+/// `CUDA_ERROR_NOT_SUPPORTED`.
+pub const NOT_SUPPORTED: CuResult = 801;
+
+/// `CUDA_ARRAY_DESCRIPTOR`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ArrayDescriptor {
+    /// Elements of a row.
+    pub width: usize,
+    /// Rows; 0 for one dimension.
+    pub height: usize,
+    /// `CUarray_format`.
+    pub format: c_int,
+    /// Channels of an element.
+    pub channels: c_uint,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Array3dDescriptor {
+    /// Elements of a row.
+    pub width: usize,
+    /// Rows; 0 for one dimension.
+    pub height: usize,
+    /// Layers; 0 for two dimensions.
+    pub depth: usize,
+    /// `CUarray_format`.
+    pub format: c_int,
+    /// Channels of an element.
+    pub channels: c_uint,
+    /// `CUDA_ARRAY3D_*`.
+    pub flags: c_uint,
+}
+
+/// The first fields of `CUmemAllocationProp`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct AllocationProperties {
+    /// `CUmemAllocationType`.
+    pub kind: c_int,
+    /// `CUmemAllocationHandleType`.
+    pub handle_types: c_int,
+    /// `CUmemLocationType`.
+    pub location_type: c_int,
+    /// Ordinal of the device, where the location is one.
+    pub location: c_int,
+}
+
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+pub const ON_DEVICE: c_int = 1;
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
+pub const POOL_RESERVED: c_int = 5;
+/// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`.
+pub const POOL_USED: c_int = 7;

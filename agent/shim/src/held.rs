@@ -1,0 +1,214 @@
+//! What this process has allocated: size by pointer or handle. Sixty-four tables, so that threads seldom meet; each grows by mapping memory,
+//! not by the program's allocator.
+
+use std::{
+    ptr::NonNull,
+    sync::atomic::{
+        AtomicBool,
+        Ordering::{Acquire, Release},
+    },
+};
+
+/// Number of tables.
+const TABLES: usize = 64;
+/// Entries of a table at first: one page of memory.
+const FIRST: usize = 256;
+
+/// Which function gave the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A pointer of a plain, pitched or managed allocation.
+    Pointer,
+    /// An array.
+    Array,
+}
+
+/// Remembers a size. Without memory for the table the size is forgotten, and stays counted until the process ends.
+pub fn remember(kind: Kind, number: u64, bytes: u64) {
+    if let Some(key) = key(kind, number) {
+        with_table(key, |table| table.insert(key, bytes));
+    }
+}
+
+/// Removes a size.
+pub fn take(kind: Kind, number: u64) -> Option<u64> {
+    let key = key(kind, number)?;
+    with_table(key, |table| table.remove(key))
+}
+
+/// Forgets everything, in a child process after `fork`: it has none of the parent's allocations.
+pub fn forget() {
+    for slot in &HELD {
+        // SAFETY: the child has one thread, which is in the handler of `fork`; the parent's tables are left as they are.
+        unsafe { *slot.table.get() = Table::EMPTY };
+        slot.busy.store(false, Release);
+    }
+}
+
+/// The number with its kind; pointers are below 2^57, and the address of an object, too.
+fn key(kind: Kind, number: u64) -> Option<u64> {
+    let tag = match kind {
+        Kind::Pointer => 1,
+        Kind::Array => 2,
+    };
+    Some(number.checked_shl(2)? | tag).filter(|_| number != 0 && number.leading_zeros() >= 2)
+}
+
+struct Slot {
+    busy: AtomicBool,
+    table: std::cell::UnsafeCell<Table>,
+}
+
+// SAFETY: the table is only used by the thread that has set `busy`.
+unsafe impl Sync for Slot {}
+
+static HELD: [Slot; TABLES] =
+    [const { Slot { busy: AtomicBool::new(false), table: std::cell::UnsafeCell::new(Table::EMPTY) } }; TABLES];
+
+fn with_table<T>(key: u64, body: impl FnOnce(&mut Table) -> T) -> T {
+    let at = usize::try_from(mix(key) >> 58).unwrap_or(0);
+    let [first, ..] = &HELD;
+    let slot = HELD.get(at).unwrap_or(first);
+    while slot.busy.compare_exchange_weak(false, true, Acquire, Acquire).is_err() {
+        std::hint::spin_loop();
+    }
+    // SAFETY: `busy` makes this thread its only user.
+    let answer = body(unsafe { &mut *slot.table.get() });
+    slot.busy.store(false, Release);
+    answer
+}
+
+/// A hash with good upper bits: keys are addresses with equal lower bits.
+fn mix(key: u64) -> u64 {
+    let key = (key ^ key >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (key ^ key >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
+
+/// Open addressing; key 0 is an empty place. At most three quarters are used.
+struct Table {
+    entries: NonNull<(u64, u64)>,
+    capacity: usize,
+    used: usize,
+}
+
+impl Table {
+    const EMPTY: Self = Self { entries: NonNull::dangling(), capacity: 0, used: 0 };
+
+    fn entries(&mut self) -> &mut [(u64, u64)] {
+        // SAFETY: `capacity` entries that were mapped, of which any bytes are a value; none for the empty table.
+        unsafe { std::slice::from_raw_parts_mut(self.entries.as_ptr(), self.capacity) }
+    }
+
+    /// Index of the place where a key is, or would be.
+    fn place(&mut self, key: u64) -> Option<usize> {
+        let mask = self.capacity.checked_sub(1)?;
+        let mut at = usize::try_from(mix(key)).unwrap_or(0) & mask;
+        loop {
+            match self.entries().get(at)? {
+                (0, _) => return Some(at),
+                (found, _) if *found == key => return Some(at),
+                _ => at = at.wrapping_add(1) & mask,
+            }
+        }
+    }
+
+    fn insert(&mut self, key: u64, bytes: u64) {
+        if self.used.saturating_mul(4) >= self.capacity.saturating_mul(3) && !self.grow() {
+            return;
+        }
+        let Some(at) = self.place(key) else { return };
+        if let Some(entry) = self.entries().get_mut(at) {
+            let new = entry.0 == 0;
+            *entry = (key, bytes);
+            self.used = self.used.saturating_add(usize::from(new));
+        }
+    }
+
+    /// Removes a key, and moves up the entries after it that would not be found otherwise.
+    fn remove(&mut self, key: u64) -> Option<u64> {
+        let at = self.place(key)?;
+        let (found, bytes) = *self.entries().get(at)?;
+        if found != key {
+            return None;
+        }
+        let mask = self.capacity.checked_sub(1)?;
+        let (mut hole, mut next) = (at, at);
+        loop {
+            next = next.wrapping_add(1) & mask;
+            let (key, bytes) = *self.entries().get(next)?;
+            if key == 0 {
+                break;
+            }
+            let preferred = usize::try_from(mix(key)).unwrap_or(0) & mask;
+            // an entry may fill the hole if its first place is not between the hole and itself
+            if next.wrapping_sub(preferred) & mask >= next.wrapping_sub(hole) & mask {
+                *self.entries().get_mut(hole)? = (key, bytes);
+                hole = next;
+            }
+        }
+        *self.entries().get_mut(hole)? = (0, 0);
+        self.used = self.used.saturating_sub(1);
+        Some(bytes)
+    }
+
+    fn grow(&mut self) -> bool {
+        let capacity = if self.capacity == 0 { FIRST } else { self.capacity.saturating_mul(2) };
+        let Some(entries) = map(capacity) else { return false };
+        let mut larger = Self { entries, capacity, used: 0 };
+        for (key, bytes) in self.entries().iter().copied().filter(|(key, _)| *key != 0) {
+            larger.insert(key, bytes);
+        }
+        let old = std::mem::replace(self, larger);
+        if old.capacity > 0 {
+            // SAFETY: mapped with this size, and not used any more.
+            unsafe { libc::munmap(old.entries.as_ptr().cast(), old.capacity.saturating_mul(size_of::<(u64, u64)>())) };
+        }
+        true
+    }
+}
+
+/// New memory for entries, all zero.
+fn map(capacity: usize) -> Option<NonNull<(u64, u64)>> {
+    let size = capacity.checked_mul(size_of::<(u64, u64)>())?;
+    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: new anonymous memory at an address of the kernel's choice.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), size, rights, flags, -1, 0) };
+    NonNull::new(at.cast()).filter(|_| at != libc::MAP_FAILED)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn table_agrees_with_a_map_over_many_inserts_and_removals() {
+        let (mut table, mut expected) = (Table::EMPTY, BTreeMap::new());
+        let mut random = 1_u64;
+        for step in 0..200_000_u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // few different keys, so that many are removed and inserted again
+            let key = ((random >> 40) % 3000 + 1) << 8 | 1;
+            if random >> 20 & 1 == 0 {
+                table.insert(key, step);
+                expected.insert(key, step);
+            } else {
+                assert_eq!(table.remove(key), expected.remove(&key), "step {step}");
+            }
+            assert_eq!(table.used, expected.len());
+        }
+        for (key, bytes) in expected {
+            assert_eq!(table.remove(key), Some(bytes));
+        }
+    }
+
+    #[test]
+    fn pointers_and_arrays_with_the_same_number_are_different() {
+        remember(Kind::Pointer, 0x7f00, 1);
+        remember(Kind::Array, 0x7f00, 2);
+        assert_eq!((take(Kind::Array, 0x7f00), take(Kind::Array, 0x7f00)), (Some(2), None));
+        assert_eq!(take(Kind::Pointer, 0x7f00), Some(1));
+        assert_eq!(take(Kind::Pointer, 0), None);
+    }
+}

@@ -1,0 +1,160 @@
+//! All functions that the shim replaces: one declaration exports the function and lists it for [`crate::routing`].
+#![allow(
+    missing_docs,
+    clippy::missing_safety_doc,
+    reason = "the functions are documented in cuda.h, and so are the demands on pointers"
+)]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+
+use crate::{
+    abi::{AllocationProperties, Array3dDescriptor, ArrayDescriptor, CuResult, Device, Handle, Pointer},
+    array, plain, pool,
+    routing::{self, Hook},
+    view, virtual_memory,
+};
+
+macro_rules! hooks {
+    ($(fn $name:ident($($argument:ident: $ty:ty),* $(,)?) => $body:expr;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($argument: $ty),*) -> CuResult {
+                $body
+            }
+        )*
+
+        /// All of them.
+        pub static HOOKS: &[Hook] = &[$(Hook {
+            // SAFETY: the literal ends with NUL and has no other.
+            name: unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) },
+            replacement: || $name as *const c_void,
+        }),*];
+    };
+}
+
+/// The driver's function with these arguments.
+macro_rules! real {
+    ($name:ident($($argument:ident: $ty:ty),* $(,)?)) => {
+        crate::real::driver!($name($($argument => $ty),*))
+    };
+}
+
+hooks! {
+    fn cuMemAlloc_v2(pointer: *mut Pointer, bytes: usize) =>
+        plain::allocate(pointer, bytes as u64, || real!(cuMemAlloc_v2(pointer: *mut Pointer, bytes: usize)));
+    fn cuMemAlloc(pointer: *mut c_uint, bytes: c_uint) =>
+        plain::allocate_32(pointer, bytes.into(), || real!(cuMemAlloc(pointer: *mut c_uint, bytes: c_uint)));
+    fn cuMemAllocManaged(pointer: *mut Pointer, bytes: usize, flags: c_uint) => plain::allocate(pointer, bytes as u64, || {
+        real!(cuMemAllocManaged(pointer: *mut Pointer, bytes: usize, flags: c_uint))
+    });
+    fn cuMemAllocPitch_v2(pointer: *mut Pointer, pitch: *mut usize, width: usize, height: usize, element: c_uint) =>
+        plain::allocate_pitch(pointer, pitch, width, height, || real!(cuMemAllocPitch_v2(
+            pointer: *mut Pointer, pitch: *mut usize, width: usize, height: usize, element: c_uint
+        )));
+    fn cuMemAllocPitch(pointer: *mut c_uint, pitch: *mut c_uint, width: c_uint, height: c_uint, element: c_uint) =>
+        plain::allocate_32(pointer, u64::from(width).saturating_mul(height.into()), || real!(cuMemAllocPitch(
+            pointer: *mut c_uint, pitch: *mut c_uint, width: c_uint, height: c_uint, element: c_uint
+        )));
+    fn cuMemFree_v2(pointer: Pointer) => plain::free(pointer, || real!(cuMemFree_v2(pointer: Pointer)));
+    fn cuMemFree(pointer: c_uint) => plain::free(pointer.into(), || real!(cuMemFree(pointer: c_uint)));
+
+    fn cuMemAllocAsync(pointer: *mut Pointer, bytes: usize, stream: Handle) => pool::allocate(None, bytes as u64, || {
+        real!(cuMemAllocAsync(pointer: *mut Pointer, bytes: usize, stream: Handle))
+    });
+    fn cuMemAllocAsync_ptsz(pointer: *mut Pointer, bytes: usize, stream: Handle) => pool::allocate(None, bytes as u64, || {
+        real!(cuMemAllocAsync_ptsz(pointer: *mut Pointer, bytes: usize, stream: Handle))
+    });
+    fn cuMemAllocFromPoolAsync(pointer: *mut Pointer, bytes: usize, pool: Handle, stream: Handle) =>
+        pool::allocate(Some(pool), bytes as u64, || real!(cuMemAllocFromPoolAsync(
+            pointer: *mut Pointer, bytes: usize, pool: Handle, stream: Handle
+        )));
+    fn cuMemAllocFromPoolAsync_ptsz(pointer: *mut Pointer, bytes: usize, pool: Handle, stream: Handle) =>
+        pool::allocate(Some(pool), bytes as u64, || real!(cuMemAllocFromPoolAsync_ptsz(
+            pointer: *mut Pointer, bytes: usize, pool: Handle, stream: Handle
+        )));
+    fn cuMemPoolTrimTo(pool: Handle, keep: usize) => pool::after(pool, || real!(cuMemPoolTrimTo(pool: Handle, keep: usize)));
+    fn cuMemPoolDestroy(pool: Handle) => pool::destroy(pool, || real!(cuMemPoolDestroy(pool: Handle)));
+
+    fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const AllocationProperties, flags: c_ulonglong) =>
+        virtual_memory::create(handle, bytes as u64, properties, || real!(cuMemCreate(
+            handle: *mut u64, bytes: usize, properties: *const AllocationProperties, flags: c_ulonglong
+        )));
+    fn cuMemRelease(handle: u64) => virtual_memory::release(handle, || real!(cuMemRelease(handle: u64)));
+    fn cuMemMap(pointer: Pointer, bytes: usize, offset: usize, handle: u64, flags: c_ulonglong) =>
+        virtual_memory::map(pointer, handle, || real!(cuMemMap(
+            pointer: Pointer, bytes: usize, offset: usize, handle: u64, flags: c_ulonglong
+        )));
+    fn cuMemUnmap(pointer: Pointer, bytes: usize) =>
+        virtual_memory::unmap(pointer, bytes as u64, || real!(cuMemUnmap(pointer: Pointer, bytes: usize)));
+    fn cuMemRetainAllocationHandle(handle: *mut u64, address: *mut c_void) => virtual_memory::retain(handle, || {
+        real!(cuMemRetainAllocationHandle(handle: *mut u64, address: *mut c_void))
+    });
+
+    fn cuArrayCreate_v2(array: *mut Handle, descriptor: *const ArrayDescriptor) =>
+        array::create(array, array::bytes(descriptor), || real!(cuArrayCreate_v2(
+            array: *mut Handle, descriptor: *const ArrayDescriptor
+        )));
+    fn cuArray3DCreate_v2(array: *mut Handle, descriptor: *const Array3dDescriptor) =>
+        array::create(array, array::bytes_3d(descriptor, 1), || real!(cuArray3DCreate_v2(
+            array: *mut Handle, descriptor: *const Array3dDescriptor
+        )));
+    fn cuMipmappedArrayCreate(array: *mut Handle, descriptor: *const Array3dDescriptor, levels: c_uint) =>
+        array::create(array, array::bytes_3d(descriptor, levels), || real!(cuMipmappedArrayCreate(
+            array: *mut Handle, descriptor: *const Array3dDescriptor, levels: c_uint
+        )));
+    fn cuArrayDestroy(array: Handle) => array::destroy(array, || real!(cuArrayDestroy(array: Handle)));
+    fn cuMipmappedArrayDestroy(array: Handle) => array::destroy(array, || real!(cuMipmappedArrayDestroy(array: Handle)));
+
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) =>
+        view::memory(free, total, || real!(cuMemGetInfo_v2(free: *mut usize, total: *mut usize)));
+    fn cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) =>
+        view::memory(free, total, || real!(cuMemGetInfo(free: *mut c_uint, total: *mut c_uint)));
+    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: Device) =>
+        view::total(bytes, device, || real!(cuDeviceTotalMem_v2(bytes: *mut usize, device: Device)));
+    fn cuDeviceTotalMem(bytes: *mut c_uint, device: Device) =>
+        view::total(bytes, device, || real!(cuDeviceTotalMem(bytes: *mut c_uint, device: Device)));
+
+    fn cuGetProcAddress(symbol: *const c_char, function: *mut *const c_void, version: c_int, flags: u64) =>
+        routing::route(HOOKS, function, || real!(cuGetProcAddress(
+            symbol: *const c_char, function: *mut *const c_void, version: c_int, flags: u64
+        )));
+    fn cuGetProcAddress_v2(
+        symbol: *const c_char, function: *mut *const c_void, version: c_int, flags: u64, status: *mut c_int,
+    ) => routing::route(HOOKS, function, || real!(cuGetProcAddress_v2(
+        symbol: *const c_char, function: *mut *const c_void, version: c_int, flags: u64, status: *mut c_int
+    )));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, process::Command};
+
+    use super::*;
+
+    fn names() -> BTreeSet<String> {
+        HOOKS.iter().map(|hook| hook.name.to_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn function_on_a_stream_has_its_form_for_per_thread_streams() {
+        let names = names();
+        assert_eq!(names.len(), HOOKS.len(), "each once");
+        for name in names.iter().filter(|name| name.ends_with("Async")) {
+            assert!(names.contains(&format!("{name}_ptsz")), "{name}");
+        }
+    }
+
+    #[test]
+    fn library_exports_the_table_and_nothing_else() {
+        let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+        let name = "libgputenancy_cuda.so";
+        // cargo builds it beside this test where another package's test needs it
+        let built = [deps.join(name), deps.join("..").join(name)].into_iter().find(|path| path.exists());
+        let built = built.expect("run cargo build --workspace");
+        let output = Command::new("nm").args(["-D", "--defined-only"]).arg(built).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let exported: BTreeSet<String> =
+            text.lines().filter_map(|line| line.split_whitespace().nth(2)).map(str::to_owned).collect();
+        assert_eq!(exported, names());
+    }
+}

@@ -1,0 +1,117 @@
+//! Virtual memory management: physical memory counts from its creation until neither a handle nor a mapping refers to it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
+
+use crate::{
+    abi::{AllocationProperties, CuResult, ON_DEVICE, OUT_OF_MEMORY, Pointer, SUCCESS},
+    share::Share,
+};
+
+/// Physical memory of the share's GPU.
+#[derive(Clone, Copy)]
+struct Memory {
+    bytes: u64,
+    handles: u32,
+    mappings: u32,
+}
+
+/// Memory by handle, and handles by the address of their mapping. Programs map large blocks, so that a lock and the program's allocator are no
+/// burden here.
+struct Known {
+    memory: BTreeMap<u64, Memory>,
+    mappings: BTreeMap<u64, u64>,
+}
+
+static KNOWN: Mutex<Known> = Mutex::new(Known { memory: BTreeMap::new(), mappings: BTreeMap::new() });
+
+/// Creates physical memory.
+pub fn create(
+    handle: *mut u64,
+    bytes: u64,
+    properties: *const AllocationProperties,
+    real: impl FnOnce() -> CuResult,
+) -> CuResult {
+    // SAFETY: CUDA demands a pointer to the properties; null is left to the driver.
+    let Some(of) = (unsafe { properties.as_ref() }) else { return real() };
+    let share = if of.location_type == ON_DEVICE { Share::of_device(of.location) } else { None };
+    let Some(share) = share else { return real() };
+    if share.reserve(bytes).is_err() {
+        return OUT_OF_MEMORY;
+    }
+    let code = real();
+    if code == SUCCESS {
+        // SAFETY: the driver has just written to it.
+        let number = unsafe { handle.read() };
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        known.memory.insert(number, Memory { bytes, handles: 1, mappings: 0 });
+    } else {
+        share.release(bytes);
+    }
+    code
+}
+
+/// Releases a handle.
+pub fn release(handle: u64, real: impl FnOnce() -> CuResult) -> CuResult {
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let code = real();
+    if code == SUCCESS {
+        known.change(handle, |memory| memory.handles = memory.handles.saturating_sub(1));
+    }
+    code
+}
+
+/// Maps memory.
+pub fn map(pointer: Pointer, handle: u64, real: impl FnOnce() -> CuResult) -> CuResult {
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let code = real();
+    if code == SUCCESS && known.memory.contains_key(&handle) {
+        known.mappings.insert(pointer, handle);
+        known.change(handle, |memory| memory.mappings = memory.mappings.saturating_add(1));
+    }
+    code
+}
+
+/// Unmaps a range, which may have several mappings.
+pub fn unmap(pointer: Pointer, bytes: u64, real: impl FnOnce() -> CuResult) -> CuResult {
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let code = real();
+    if code == SUCCESS {
+        let end = pointer.saturating_add(bytes);
+        let inside: Vec<(u64, u64)> = known.mappings.range(pointer..end).map(|(at, handle)| (*at, *handle)).collect();
+        for (at, handle) in inside {
+            known.mappings.remove(&at);
+            known.change(handle, |memory| memory.mappings = memory.mappings.saturating_sub(1));
+        }
+    }
+    code
+}
+
+/// One more handle of mapped memory.
+pub fn retain(handle: *mut u64, real: impl FnOnce() -> CuResult) -> CuResult {
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let code = real();
+    if code == SUCCESS {
+        // SAFETY: the driver has just written to it.
+        let number = unsafe { handle.read() };
+        known.change(number, |memory| memory.handles = memory.handles.saturating_add(1));
+    }
+    code
+}
+
+impl Known {
+    /// Changes the count of references; without any the driver has freed the memory.
+    fn change(&mut self, handle: u64, change: impl FnOnce(&mut Memory)) {
+        let Some(memory) = self.memory.get_mut(&handle) else { return };
+        change(memory);
+        if memory.handles == 0 && memory.mappings == 0 {
+            let bytes = memory.bytes;
+            self.memory.remove(&handle);
+            if let Some(share) = Share::of_container() {
+                share.release(bytes);
+            }
+        }
+    }
+}

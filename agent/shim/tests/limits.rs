@@ -1,0 +1,285 @@
+//! Programs with the shim in place of the driver's library, each in a mount namespace as in a container.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "a test ends there"
+)]
+
+#[path = "../../../integration/nvml-sim/tests/support/built.rs"]
+#[allow(dead_code, reason = "each test program uses its own part")]
+mod built;
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Stdio},
+};
+
+use gputenancy_ledger::{Limits, Mapped, OnMissing, Usage};
+use silicon::{
+    Store,
+    board::Variant,
+    boards,
+    install::{Options, install},
+};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+/// Bytes that the agent reserves for a context.
+const CONTEXT: u64 = 512 * MIB;
+/// The families of allocations, as `cuda-work` names them.
+const KINDS: [&str; 7] = ["plain", "pitch", "managed", "async", "virtual", "array", "mipmap"];
+
+/// A node with two GPUs without device nodes.
+struct Node {
+    root: tempfile::TempDir,
+    store: Store,
+}
+
+/// A container's share of a GPU.
+struct Share {
+    folder: PathBuf,
+    limits: Mapped<Limits>,
+    usage: Mapped<Usage>,
+}
+
+impl Node {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let options = Options {
+            root: root.path().into(),
+            driver_root: "/drv".into(),
+            persistent: "/var/lib/nvsim".into(),
+            library: built::shared("libcuda_sim.so"),
+            cuda: None,
+            tool: None,
+            node: "node".into(),
+            board: boards::load("h100-80gb").unwrap(),
+            variant: Variant::Normal,
+            gpus: 2,
+            latency_permille: 0,
+            devices: false,
+        };
+        let store = install(&options).unwrap();
+        Self { root, store }
+    }
+
+    fn gpu(&self, index: usize) -> String {
+        self.store.read().unwrap().gpus[index].uuid.clone()
+    }
+
+    /// A share of GPU 0.
+    fn share(&self, name: &str, memory: u64) -> Share {
+        let folder = self.root.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        let limits = Mapped::<Limits>::create(&folder.join("limits")).unwrap();
+        limits.write(&self.gpu(0), memory, CONTEXT, OnMissing::Deny);
+        let usage = Mapped::<Usage>::create(&folder.join("usage")).unwrap();
+        Share { folder, limits, usage }
+    }
+
+    /// `cuda-work` in a container with this folder as its share.
+    fn program(&self, share: &Path, arguments: &[&str]) -> Command {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/in-container");
+        let mut command = Command::new(script);
+        let [driver, shim] = ["libcuda_sim.so", "libgputenancy_cuda.so"].map(built::shared);
+        command.args([driver, shim]).arg(share).arg(built::binary("cuda-work"));
+        command.args(arguments).env("NVSIM_STATE", self.store.dir()).env("NVSIM_DEV", "all").stdout(Stdio::piped());
+        command
+    }
+
+    fn run(&self, share: &Share, arguments: &[&str]) -> String {
+        let output = self.program(&share.folder, arguments).output().unwrap();
+        assert!(output.status.success(), "cuda-work {arguments:?}: {}", output.status);
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Allocates blocks of 64 MiB.
+    fn allocate(&self, share: &Share, more: &[&str]) -> String {
+        self.run(share, &[&["allocate"], more].concat())
+    }
+
+    /// A program that holds what it got until it is killed.
+    fn holder(&self, share: &Share, count: &str) -> Holder {
+        let arguments = ["allocate", "--count", count, "--hold"];
+        let mut child = self.program(&share.folder, &arguments).spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, format!("granted={count} code=0\n"));
+        Holder { child, _output: output }
+    }
+}
+
+/// A program that holds memory.
+struct Holder {
+    child: Child,
+    /// Open until it ends, so that it can print.
+    _output: BufReader<ChildStdout>,
+}
+
+impl Holder {
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+#[test]
+fn every_family_of_allocations_stops_exactly_at_the_limit() {
+    let node = Node::new();
+    for kind in KINDS {
+        let share = node.share(kind, GIB);
+        // pools grow by 32 MiB
+        let shown = node.allocate(&share, &["--kind", kind, "--count", "100"]);
+        assert!(shown.starts_with("granted=16 code=2\n"), "{kind}: {shown}");
+        assert!(shown.contains("total=1024MiB free=0MiB device=1024MiB"), "{kind}: {shown}");
+        assert!(share.usage.denied() > 0, "{kind}");
+        // what was freed can be allocated again, many times more than the limit
+        let again = node.allocate(&share, &["--kind", kind, "--count", "100", "--free"]);
+        assert!(again.starts_with("granted=100 code=0\n"), "{kind}: {again}");
+    }
+}
+
+#[test]
+fn size_that_no_gpu_has_is_refused_as_out_of_memory() {
+    let node = Node::new();
+    let share = node.share("share", GIB);
+    for kind in KINDS {
+        let shown = node.allocate(&share, &["--kind", kind, "--size", "4194304Gi"]);
+        assert!(shown.starts_with("granted=0 code="), "{kind}: {shown}");
+    }
+    let after = node.allocate(&share, &["--count", "16", "--all"]);
+    assert!(after.starts_with("granted=16"), "nothing stayed reserved: {after}");
+}
+
+#[test]
+fn processes_of_a_container_share_its_limit_and_a_killed_one_gives_its_part_back() {
+    let node = Node::new();
+    let share = node.share("share", 2 * GIB);
+    let first = node.holder(&share, "16");
+    // 1 GiB of the first, and the context of the second
+    let second = node.allocate(&share, &["--count", "100"]);
+    assert!(second.starts_with("granted=8 code=2\n"), "{second}");
+    first.kill();
+    let third = node.allocate(&share, &["--count", "100"]);
+    assert!(third.starts_with("granted=32 code=2\n"), "{third}");
+}
+
+#[test]
+fn neighbour_of_a_greedy_container_allocates_undisturbed() {
+    let node = Node::new();
+    let (greedy, neighbour) = (node.share("greedy", 60 * GIB), node.share("neighbour", 10 * GIB));
+    let holder = node.holder(&greedy, "960");
+    let more = node.allocate(&greedy, &["--count", "1"]);
+    assert!(more.starts_with("granted=0 code=2\n"), "{more}");
+    for _ in 0..3 {
+        let all = node.allocate(&neighbour, &["--count", "100", "--size", "100Mi", "--all"]);
+        assert!(all.starts_with("granted=100 code=0\n"), "{all}");
+    }
+    holder.kill();
+}
+
+#[test]
+fn limit_changes_under_a_running_program() {
+    let node = Node::new();
+    let share = node.share("share", GIB);
+    let holder = node.holder(&share, "8");
+    share.limits.resize(4 * GIB);
+    let larger = node.allocate(&share, &["--count", "100"]);
+    assert!(larger.starts_with("granted=48 code=2\n"), "4 GiB less 0.5 GiB and the second context: {larger}");
+    share.limits.resize(GIB / 4);
+    let smaller = node.allocate(&share, &["--count", "1"]);
+    assert!(smaller.starts_with("granted=0 code=2\n"), "{smaller}");
+    assert!(smaller.contains("total=256MiB free=0MiB"), "{smaller}");
+    holder.kill();
+}
+
+#[test]
+fn child_after_fork_holds_nothing_of_its_parent() {
+    let node = Node::new();
+    let share = node.share("share", GIB);
+    let shown = node.allocate(&share, &["--count", "4", "--fork"]);
+    // CUDA's own answer: it is not initialised in the child
+    assert!(shown.contains("child code=3"), "{shown}");
+    let after = node.allocate(&share, &["--count", "100"]);
+    assert!(after.starts_with("granted=16 code=2\n"), "{after}");
+}
+
+#[test]
+fn another_gpu_and_a_container_without_limits_are_left_alone() {
+    let node = Node::new();
+    let share = node.share("share", GIB);
+    let mut other = node.program(&share.folder, &["allocate", "--count", "100"]);
+    let output = other.env("CUDA_VISIBLE_DEVICES", node.gpu(1)).output().unwrap();
+    assert!(output.stdout.starts_with(b"granted=100 code=0\n"), "{output:?}");
+    fs::create_dir(node.root.path().join("none")).unwrap();
+    let output = node.program(&node.root.path().join("none"), &["allocate", "--count", "100"]).output().unwrap();
+    assert!(output.stdout.starts_with(b"granted=100 code=0\n"), "{output:?}");
+}
+
+#[test]
+fn missing_or_broken_usage_follows_the_policy_and_ends_no_program() {
+    let node = Node::new();
+    let share = node.share("share", GIB);
+    fs::remove_file(share.folder.join("usage")).unwrap();
+    for content in [None, Some(&b"short"[..]), Some(&vec![0xff; 65536][..])] {
+        if let Some(content) = content {
+            fs::write(share.folder.join("usage"), content).unwrap();
+        }
+        share.limits.write(&node.gpu(0), GIB, CONTEXT, OnMissing::Deny);
+        let denied = node.allocate(&share, &["--count", "100"]);
+        assert!(denied.starts_with("granted=0 code=2\n"), "{denied}");
+        share.limits.write(&node.gpu(0), GIB, CONTEXT, OnMissing::Allow);
+        let allowed = node.allocate(&share, &["--count", "100"]);
+        assert!(allowed.starts_with("granted=100 code=0\n"), "{allowed}");
+    }
+}
+
+#[test]
+fn forged_usage_hurts_only_the_container_that_forges_it() {
+    let node = Node::new();
+    let share = node.share("share", GIB);
+    let path = share.folder.join("usage");
+    let mut bytes = fs::read(&path).unwrap();
+    // magic and version stay
+    bytes[16..].fill(0xa5);
+    fs::write(&path, bytes).unwrap();
+    let shown = node.allocate(&share, &["--count", "100"]);
+    assert!(shown.starts_with("granted="), "no crash: {shown}");
+}
+
+#[test]
+fn get_proc_address_returns_replacements_of_the_same_name_and_nothing_else() {
+    let node = Node::new();
+    let share = node.share("share", GIB);
+    let asked = [
+        ("cuMemAlloc 3020 0", "shim cuMemAlloc_v2 0"),
+        ("cuMemAlloc 2000 0", "shim cuMemAlloc 0"),
+        ("cuMemAllocAsync 11020 0", "shim cuMemAllocAsync 0"),
+        ("cuMemAllocAsync 11020 2", "shim cuMemAllocAsync_ptsz 0"),
+        ("cuMemFreeAsync 11020 2", "driver cuMemFreeAsync_ptsz 0"),
+        ("cuMemGetInfo 13000 0", "shim cuMemGetInfo_v2 0"),
+        ("cuGetProcAddress 11030 0", "shim cuGetProcAddress 0"),
+        ("cuGetProcAddress 12000 0", "shim cuGetProcAddress_v2 0"),
+        ("cuInit 2000 0", "driver cuInit 0"),
+        ("cuMemAlloc_v2 13000 0", "none 1"),
+        ("cuMemAllocAsync 3020 0", "none 2"),
+    ];
+    let mut child = node.program(&share.folder, &["routes"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    for (line, _) in asked {
+        writeln!(input, "{line}").unwrap();
+    }
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    let shown =
+        shown.replace("/run/shim/libcuda.so.1", "shim").replace("/run/gputenancy/driver/libcuda.so.1", "driver");
+    let expected: Vec<String> = asked.iter().map(|(line, answer)| format!("{line} -> {answer}")).collect();
+    assert_eq!(shown.lines().collect::<Vec<_>>(), expected);
+}

@@ -1,0 +1,101 @@
+//! Limits and ledger of a share. A new container gets new files, under names that stay: what an earlier container counted is gone with it, and a
+//! container that is restarted finds its own.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use gputenancy_ledger::{Limits, Mapped, OnMissing, Usage};
+
+use super::CONTEXT_MIB;
+use crate::device::{Device, Share};
+
+/// Files of one share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShareFiles {
+    /// The limits, which containers only read.
+    pub limits: PathBuf,
+    /// The ledger of one container.
+    pub usage: PathBuf,
+}
+
+impl ShareFiles {
+    /// The files of a device with a limit, below the folder of shares.
+    pub fn of(device: &Device, shares: &Path) -> Option<Self> {
+        let Share { number, limit_mib: Some(_), .. } = device.share.as_ref()? else { return None };
+        let folder = shares.join(device.id.uuid()).join(number.to_string());
+        Some(Self { limits: folder.join("limits"), usage: folder.join("usage") })
+    }
+
+    /// Creates the files if they are missing: a container that has the share from an earlier release, or from before a restart of
+    /// the node, does not start without them.
+    pub fn ensure(&self, device: &Device) -> io::Result<()> {
+        if self.limits.exists() && self.usage.exists() {
+            return Ok(());
+        }
+        self.renew(device)
+    }
+
+    /// New files for a new container. A program that forges its ledger affects no other container, and one that breaks it gets no memory.
+    pub fn renew(&self, device: &Device) -> io::Result<()> {
+        let Some(limit) = device.share.as_ref().and_then(|share| share.limit_mib) else { return Ok(()) };
+        let bytes = |mib: i64| u64::try_from(mib).unwrap_or(0) << 20;
+        if let Some(folder) = self.limits.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        replace(&self.limits, |path| {
+            let limits = Mapped::<Limits>::create(path)?;
+            limits.write(device.id.uuid(), bytes(limit), bytes(CONTEXT_MIB), OnMissing::Deny);
+            Ok(())
+        })?;
+        replace(&self.usage, |path| Mapped::<Usage>::create(path).map(drop))
+    }
+}
+
+/// Writes a file next to its place, and puts it there.
+fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    let fresh = path.with_extension("new");
+    // a mapping of the former file stays with its container
+    match fs::remove_file(&fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    write(&fresh)?;
+    fs::rename(&fresh, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use gputenancy_crds::SharingMode;
+    use gputenancy_ledger::{Identity, Ledger};
+
+    use super::*;
+    use crate::{device::DeviceId, mps::share::tests::device};
+
+    #[test]
+    fn new_container_counts_from_nothing_and_a_restarted_one_goes_on() {
+        let root = tempfile::tempdir().unwrap();
+        let gpu = "GPU-00112233-4455-6677-8899-aabbccddeeff";
+        let share = device(3, SharingMode::Fraction, Some(10_240), None);
+        let share = Device { id: DeviceId::share(gpu, 3), gpu_uuid: gpu.to_owned(), ..share };
+        let limited = Share { limit_mib: Some(10_240), ..share.share.clone().unwrap() };
+        assert_eq!(ShareFiles::of(&share, root.path()), None, "without a limit");
+        let share = Device { share: Some(limited), ..share };
+        let files = ShareFiles::of(&share, root.path()).unwrap();
+        files.ensure(&share).unwrap();
+        let used = || Mapped::<Usage>::open(&files.usage).unwrap().used();
+        {
+            let usage = Mapped::<Usage>::open(&files.usage).unwrap();
+            Ledger::join(&usage, Identity::own()).unwrap().reserve(1024, u64::MAX).unwrap();
+        }
+        assert_eq!(used(), 1024);
+        files.ensure(&share).unwrap();
+        assert_eq!(used(), 1024);
+        files.renew(&share).unwrap();
+        assert_eq!(used(), 0);
+        let limits = Mapped::<Limits>::open(&files.limits).unwrap();
+        assert_eq!((limits.visible(), limits.limit()), (10_240 << 20, (10_240 + 512) << 20));
+        assert!(limits.uuid().starts_with(gpu.as_bytes()));
+    }
+}

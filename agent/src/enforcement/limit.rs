@@ -1,0 +1,53 @@
+//! How much a share may allocate, and by which means it is held to that. Pure.
+
+use gputenancy_crds::{Isolation, SharingMode};
+
+use crate::device::Share;
+
+/// MiB that the planner keeps free for the CUDA context of a share: see `CONTEXT_MIB` of the planner. The first process of a container has
+/// it on top of the limit; each further one counts as much against the limit.
+pub const CONTEXT_MIB: i64 = 512;
+
+/// MiB for the programs on a fraction: its part of the memory.
+pub fn of_fraction(memory_mib: i64) -> i64 {
+    memory_mib
+}
+
+/// MiB for the programs on one of several time-slices: an equal part of what the driver leaves, without the context.
+pub fn of_time_slice(memory_mib: u64, reserved_mib: u64, replicas: usize) -> Option<i64> {
+    let usable = i64::try_from(memory_mib.saturating_sub(reserved_mib)).ok()?;
+    let part = usable.checked_div(i64::try_from(replicas).ok()?)?;
+    Some(part - CONTEXT_MIB).filter(|mib| *mib > 0)
+}
+
+/// The means for a share on a node with or without the shim.
+pub fn means(share: &Share, shim: bool) -> Isolation {
+    match (share.mode, share.limit_mib) {
+        (SharingMode::Mps, _) if share.memory_mib.is_some() => Isolation::Server,
+        (SharingMode::Mps, _) | (_, None) => Isolation::None,
+        (_, Some(_)) if shim => Isolation::Software,
+        _ => Isolation::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_slices_get_equal_parts_without_their_contexts() {
+        assert_eq!(of_time_slice(81_920, 512, 4), Some(20_352 - 512));
+        assert_eq!(of_time_slice(81_920, 512, 0), None);
+        assert_eq!(of_time_slice(8_192, 0, 16), None, "nothing is left beside the contexts");
+    }
+
+    #[test]
+    fn share_without_a_limit_is_not_enforced_and_mps_limits_itself() {
+        let share = |mode, memory_mib, limit_mib| Share { number: 0, mode, memory_mib, compute: None, limit_mib };
+        assert_eq!(means(&share(SharingMode::Mps, Some(1), None), true), Isolation::Server);
+        assert_eq!(means(&share(SharingMode::Mps, None, None), true), Isolation::None);
+        assert_eq!(means(&share(SharingMode::Fraction, Some(1), Some(1)), true), Isolation::Software);
+        assert_eq!(means(&share(SharingMode::Fraction, Some(1), Some(1)), false), Isolation::None);
+        assert_eq!(means(&share(SharingMode::TimeSlice, None, None), true), Isolation::None);
+    }
+}

@@ -1,0 +1,151 @@
+//! `cuGetProcAddress` in both ABIs: the function for a name, the CUDA version that the caller was built for, and the kind of default stream.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use crate::{
+    abi::{CuResult, Failure, INVALID_VALUE, NOT_FOUND, put},
+    array, context, device, memory, pool, virtual_memory,
+};
+
+/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
+const PER_THREAD: u64 = 2;
+/// `CU_GET_PROC_ADDRESS_SUCCESS`.
+const FOUND: c_int = 0;
+/// `CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`.
+const UNKNOWN_SYMBOL: c_int = 1;
+/// `CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT`.
+const TOO_OLD: c_int = 2;
+
+/// Base name, first CUDA version of this form, per-thread form, function.
+type Entry = (&'static str, c_int, bool, *const ());
+
+macro_rules! table {
+    ($($base:literal $version:literal $($thread:ident)? => $($path:ident)::+;)*) => {
+        &[$(($base, $version, table!(@ $($thread)?), $($path)::+ as *const ())),*]
+    };
+    (@) => { false };
+    (@ per_thread) => { true };
+}
+
+/// Every exported function.
+fn entries() -> &'static [Entry] {
+    table! {
+        "cuInit" 2000 => device::cuInit;
+        "cuDriverGetVersion" 2020 => device::cuDriverGetVersion;
+        "cuDeviceGet" 2000 => device::cuDeviceGet;
+        "cuDeviceGetCount" 2000 => device::cuDeviceGetCount;
+        "cuDeviceGetName" 2000 => device::cuDeviceGetName;
+        "cuDeviceTotalMem" 2000 => device::cuDeviceTotalMem;
+        "cuDeviceTotalMem" 3020 => device::cuDeviceTotalMem_v2;
+        "cuDeviceGetAttribute" 2000 => device::cuDeviceGetAttribute;
+        "cuDeviceGetUuid" 9020 => device::cuDeviceGetUuid;
+        "cuDeviceGetUuid" 11040 => device::cuDeviceGetUuid_v2;
+        "cuCtxCreate" 3020 => context::cuCtxCreate_v2;
+        "cuCtxDestroy" 4000 => context::cuCtxDestroy_v2;
+        "cuCtxSetCurrent" 4000 => context::cuCtxSetCurrent;
+        "cuCtxGetCurrent" 4000 => context::cuCtxGetCurrent;
+        "cuCtxGetDevice" 2000 => context::cuCtxGetDevice;
+        "cuCtxSynchronize" 2000 => context::cuCtxSynchronize;
+        "cuDevicePrimaryCtxRetain" 7000 => context::cuDevicePrimaryCtxRetain;
+        "cuDevicePrimaryCtxRelease" 11000 => context::cuDevicePrimaryCtxRelease_v2;
+        "cuDevicePrimaryCtxReset" 11000 => context::cuDevicePrimaryCtxReset_v2;
+        "cuStreamCreate" 2000 => context::cuStreamCreate;
+        "cuStreamDestroy" 4000 => context::cuStreamDestroy_v2;
+        "cuStreamSynchronize" 2000 => context::cuStreamSynchronize;
+        "cuMemAlloc" 2000 => memory::cuMemAlloc;
+        "cuMemAlloc" 3020 => memory::cuMemAlloc_v2;
+        "cuMemAllocManaged" 6000 => memory::cuMemAllocManaged;
+        "cuMemAllocPitch" 3020 => memory::cuMemAllocPitch_v2;
+        "cuMemFree" 2000 => memory::cuMemFree;
+        "cuMemFree" 3020 => memory::cuMemFree_v2;
+        "cuMemGetInfo" 2000 => memory::cuMemGetInfo;
+        "cuMemGetInfo" 3020 => memory::cuMemGetInfo_v2;
+        "cuMemGetAddressRange" 3020 => memory::cuMemGetAddressRange_v2;
+        "cuMemAllocAsync" 11020 => pool::cuMemAllocAsync;
+        "cuMemAllocAsync" 11020 per_thread => pool::cuMemAllocAsync_ptsz;
+        "cuMemAllocFromPoolAsync" 11020 => pool::cuMemAllocFromPoolAsync;
+        "cuMemAllocFromPoolAsync" 11020 per_thread => pool::cuMemAllocFromPoolAsync_ptsz;
+        "cuMemFreeAsync" 11020 => pool::cuMemFreeAsync;
+        "cuMemFreeAsync" 11020 per_thread => pool::cuMemFreeAsync_ptsz;
+        "cuDeviceGetDefaultMemPool" 11020 => pool::cuDeviceGetDefaultMemPool;
+        "cuDeviceGetMemPool" 11020 => pool::cuDeviceGetMemPool;
+        "cuMemPoolCreate" 11020 => pool::cuMemPoolCreate;
+        "cuMemPoolDestroy" 11020 => pool::cuMemPoolDestroy;
+        "cuMemPoolTrimTo" 11020 => pool::cuMemPoolTrimTo;
+        "cuMemPoolGetAttribute" 11020 => pool::cuMemPoolGetAttribute;
+        "cuMemPoolSetAttribute" 11020 => pool::cuMemPoolSetAttribute;
+        "cuMemGetAllocationGranularity" 10020 => virtual_memory::cuMemGetAllocationGranularity;
+        "cuMemCreate" 10020 => virtual_memory::cuMemCreate;
+        "cuMemRelease" 10020 => virtual_memory::cuMemRelease;
+        "cuMemAddressReserve" 10020 => virtual_memory::cuMemAddressReserve;
+        "cuMemAddressFree" 10020 => virtual_memory::cuMemAddressFree;
+        "cuMemMap" 10020 => virtual_memory::cuMemMap;
+        "cuMemUnmap" 10020 => virtual_memory::cuMemUnmap;
+        "cuMemSetAccess" 10020 => virtual_memory::cuMemSetAccess;
+        "cuMemRetainAllocationHandle" 11000 => virtual_memory::cuMemRetainAllocationHandle;
+        "cuArrayCreate" 3020 => array::cuArrayCreate_v2;
+        "cuArray3DCreate" 3020 => array::cuArray3DCreate_v2;
+        "cuArrayDestroy" 2000 => array::cuArrayDestroy;
+        "cuMipmappedArrayCreate" 5000 => array::cuMipmappedArrayCreate;
+        "cuMipmappedArrayDestroy" 5000 => array::cuMipmappedArrayDestroy;
+        "cuGetProcAddress" 11030 => cuGetProcAddress;
+        "cuGetProcAddress" 12000 => cuGetProcAddress_v2;
+    }
+}
+
+/// The newest form that the caller's version has; with per-thread streams that form, where there is one.
+fn find(name: &str, version: c_int, flags: u64) -> Result<*const (), c_int> {
+    let named = || entries().iter().filter(|(base, ..)| *base == name);
+    let known = named().filter(|(_, since, ..)| *since <= version);
+    let wanted = flags & PER_THREAD != 0;
+    match known.max_by_key(|(_, since, per_thread, _)| (*per_thread == wanted, *since)) {
+        Some((.., function)) => Ok(*function),
+        None if named().next().is_some() => Err(TOO_OLD),
+        None => Err(UNKNOWN_SYMBOL),
+    }
+}
+
+/// An unknown function is no failure of the call.
+fn resolve(symbol: *const c_char, function: *mut *const (), version: c_int, flags: u64) -> Result<c_int, Failure> {
+    if symbol.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    // SAFETY: CUDA demands a NUL-terminated name.
+    let name = unsafe { CStr::from_ptr(symbol) };
+    let found = find(name.to_str().map_err(|_| INVALID_VALUE)?, version, flags);
+    put(function, found.unwrap_or(std::ptr::null()))?;
+    Ok(found.err().unwrap_or(FOUND))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress(
+    symbol: *const c_char,
+    function: *mut *const (),
+    version: c_int,
+    flags: u64,
+) -> CuResult {
+    resolve(symbol, function, version, flags).map_or_else(|Failure(code)| code, |_| 0)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress_v2(
+    symbol: *const c_char,
+    function: *mut *const (),
+    version: c_int,
+    flags: u64,
+    status: *mut c_int,
+) -> CuResult {
+    match resolve(symbol, function, version, flags) {
+        Err(Failure(code)) => code,
+        Ok(found) => {
+            // the runtime passes none
+            let _ = put(status, found);
+            0
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetExportTable(_table: *mut *const c_void, _id: *const [u8; 16]) -> CuResult {
+    NOT_FOUND.0
+}
