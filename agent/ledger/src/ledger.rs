@@ -1,10 +1,10 @@
 //! One process's part of the usage: reserving before an allocation, releasing after a free.
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Mutex, PoisonError, atomic::Ordering::SeqCst};
 
 use crate::{
-    Identity, Usage,
-    page::{SLOTS, Slot, UNIT, pid},
+    Mapped, Usage,
+    page::{Slot, UNIT},
     repair, total,
 };
 
@@ -15,30 +15,22 @@ pub struct Denied;
 /// A process in the usage file of its container.
 #[derive(Debug)]
 pub struct Ledger<'u> {
-    usage: &'u Usage,
+    usage: &'u Mapped<Usage>,
     slot: &'u Slot,
-    own: Identity,
+    /// Number of the slot.
+    own: usize,
+    /// Held by the thread that looks for ended processes.
+    recovering: Mutex<()>,
 }
 
 impl<'u> Ledger<'u> {
-    /// Takes a slot for this process; `None` if all are taken by processes that run. A slot that an earlier program of the same process
-    /// left behind at `exec` is cleared: the driver has freed what it held.
-    pub fn join(usage: &'u Usage, own: Identity) -> Option<Self> {
-        let same = |slot: &&Slot| slot.identity().is_some_and(|(_, of)| of == own);
-        let joined = |slot| Self { usage, slot, own };
-        if let Some(slot) = usage.slots.iter().find(same) {
-            slot.in_progress.store(0, SeqCst);
-            repair::clear(slot);
-            repair::recount(usage);
-            return Some(joined(slot));
-        }
-        for _ in 0..2 {
-            if let Some(slot) = usage.slots.iter().find(|slot| take(slot, own)) {
-                return Some(joined(slot));
-            }
-            repair::recover(usage, &own);
-        }
-        None
+    /// Takes a slot for this process, which has opened the usage itself: its open file has the lock that shows that it lives. `None` if all slots
+    /// are those of living processes.
+    pub fn join(usage: &'u Mapped<Usage>) -> Option<Self> {
+        let (own, slot) = usage.slots.iter().enumerate().find(|(at, _)| usage.lock(*at))?;
+        slot.clear(true);
+        repair::recount(usage);
+        Some(Self { usage, slot, own, recovering: Mutex::new(()) })
     }
 
     /// Reserves memory before the driver allocates it. Bytes are rounded up to [`UNIT`]. Before it denies, it gives back what ended
@@ -48,7 +40,7 @@ impl<'u> Ledger<'u> {
         if self.try_reserve(units, limit / UNIT) {
             return Ok(());
         }
-        repair::recover(self.usage, &self.own);
+        self.recover();
         if self.try_reserve(units, limit / UNIT) {
             return Ok(());
         }
@@ -60,10 +52,10 @@ impl<'u> Ledger<'u> {
     pub fn release(&self, bytes: u64) {
         let units = bytes.div_ceil(UNIT);
         self.slot.in_progress.fetch_add(1, SeqCst);
-        let taken = |held: u64| Some(held - total::held_delta(units.min(total::held_units(held))));
-        // the closure returns a word in every case
-        let held = self.slot.held.fetch_update(SeqCst, SeqCst, taken).unwrap_or_else(|held| held);
-        total::subtract(&self.usage.total, units.min(total::held_units(held)));
+        let less = |held: u64| Some(held.saturating_sub(units));
+        // the closure returns a number in every case
+        let held = self.slot.held.fetch_update(SeqCst, SeqCst, less).unwrap_or_else(|held| held);
+        total::subtract(&self.usage.total, units.min(held));
         self.slot.in_progress.fetch_sub(1, SeqCst);
     }
 
@@ -74,12 +66,13 @@ impl<'u> Ledger<'u> {
 
     /// Gives back what ended processes hold.
     pub fn recover(&self) {
-        repair::recover(self.usage, &self.own);
+        let _one = self.recovering.lock().unwrap_or_else(PoisonError::into_inner);
+        repair::recover(self.usage, self.own);
     }
 
     /// Bytes that this process holds.
     pub fn held(&self) -> u64 {
-        total::held_units(self.slot.held.load(SeqCst)).saturating_mul(UNIT)
+        self.slot.held.load(SeqCst).saturating_mul(UNIT)
     }
 
     /// Bytes that all processes hold.
@@ -92,47 +85,49 @@ impl<'u> Ledger<'u> {
         self.slot.in_progress.fetch_add(1, SeqCst);
         let added = total::add(&self.usage.total, units, limit);
         if added {
-            self.slot.held.fetch_add(total::held_delta(units), SeqCst);
+            self.slot.held.fetch_add(units, SeqCst);
         }
         self.slot.in_progress.fetch_sub(1, SeqCst);
         added
     }
 }
 
-/// Takes a slot if it is free.
-fn take(slot: &Slot, own: Identity) -> bool {
-    let before = slot.owner.load(SeqCst);
-    if pid(before) != 0 {
-        return false;
-    }
-    let taken = (before >> 32).wrapping_add(1) << 32 | u64::from(own.pid);
-    if slot.owner.compare_exchange(before, taken, SeqCst, SeqCst).is_err() {
-        return false;
-    }
-    slot.in_progress.store(0, SeqCst);
-    slot.namespace.store(own.namespace, SeqCst);
-    slot.start.store(own.start, SeqCst);
-    true
-}
-
-const _: () = assert!(SLOTS <= 256, "the search for a slot is linear");
-
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use proptest::prelude::*;
 
     use super::*;
+    use crate::page::SLOTS;
 
     const LIMIT: u64 = 100 * UNIT;
 
-    fn process(pid: u32) -> Identity {
-        Identity { pid, start: 1, namespace: 1 }
+    /// The usage of a container.
+    struct Container(tempfile::TempDir);
+
+    impl Container {
+        fn new() -> Self {
+            let container = Self(tempfile::tempdir().unwrap());
+            Mapped::<Usage>::create(&container.path()).unwrap();
+            container
+        }
+
+        fn path(&self) -> PathBuf {
+            self.0.path().join("usage")
+        }
+
+        /// What a process of the container opens; closing it is the end of the process.
+        fn process(&self) -> Mapped<Usage> {
+            Mapped::<Usage>::open(&self.path()).unwrap()
+        }
     }
 
     #[test]
     fn reservation_is_rounded_up_and_the_limit_can_be_reached_exactly() {
-        let usage = Usage::default();
-        let ledger = Ledger::join(&usage, process(std::process::id())).unwrap();
+        let container = Container::new();
+        let usage = container.process();
+        let ledger = Ledger::join(&usage).unwrap();
         assert_eq!(ledger.reserve(1, LIMIT), Ok(()));
         assert_eq!((ledger.used(), ledger.held()), (UNIT, UNIT));
         assert_eq!(ledger.reserve(99 * UNIT, LIMIT), Ok(()));
@@ -149,8 +144,9 @@ mod tests {
 
     #[test]
     fn size_that_wraps_is_denied() {
-        let usage = Usage::default();
-        let ledger = Ledger::join(&usage, process(std::process::id())).unwrap();
+        let container = Container::new();
+        let usage = container.process();
+        let ledger = Ledger::join(&usage).unwrap();
         ledger.reserve(UNIT, u64::MAX).unwrap();
         for bytes in [u64::MAX, u64::MAX - UNIT, 1 << 63] {
             assert_eq!(ledger.reserve(bytes, u64::MAX), Err(Denied), "{bytes}");
@@ -159,45 +155,58 @@ mod tests {
     }
 
     #[test]
-    fn program_that_replaces_another_by_exec_begins_with_nothing() {
-        let usage = Usage::default();
-        let own = process(std::process::id());
-        Ledger::join(&usage, own).unwrap().reserve(10 * UNIT, LIMIT).unwrap();
-        let after = Ledger::join(&usage, own).unwrap();
-        assert_eq!((after.held(), after.used()), (0, 0));
-    }
-
-    #[test]
-    fn slots_of_ended_processes_are_taken_again() {
-        let usage = Usage::default();
-        // ids above the kernel's limit are of no process
-        for ended in 0..u32::try_from(SLOTS).unwrap() {
-            let ledger = Ledger::join(&usage, process(5_000_000 + ended)).unwrap();
-            ledger.try_reserve(1, 1000);
+    fn living_processes_keep_their_slots_and_ended_ones_leave_them() {
+        let container = Container::new();
+        let mut processes: Vec<Mapped<Usage>> = (0..SLOTS).map(|_| container.process()).collect();
+        for usage in &processes {
+            assert!(Ledger::join(usage).is_some());
         }
-        assert_eq!(usage.used(), 256 * UNIT);
-        let ledger = Ledger::join(&usage, process(std::process::id())).unwrap();
-        assert_eq!(ledger.used(), 0);
+        let usage = container.process();
+        assert!(Ledger::join(&usage).is_none(), "all are taken");
+        processes.truncate(SLOTS / 2);
+        let ledger = Ledger::join(&usage).unwrap();
+        ledger.recover();
+        let taken = usage.slots.iter().filter(|slot| slot.taken.load(SeqCst) != 0).count();
+        assert_eq!(taken, SLOTS / 2 + 1);
     }
 
     #[test]
     fn process_that_was_killed_within_a_reservation_leaves_nothing() {
-        let usage = Usage::default();
-        let killed = Ledger::join(&usage, process(5_000_000)).unwrap();
-        killed.try_reserve(10, 100);
-        // it had entered the total and not its slot
-        killed.slot.in_progress.fetch_add(1, SeqCst);
-        assert!(total::add(&usage.total, 80, 100));
-        let ledger = Ledger::join(&usage, process(std::process::id())).unwrap();
-        assert_eq!(ledger.reserve(100 * UNIT, LIMIT), Ok(()), "before it denies, it looks for ended processes");
+        let container = Container::new();
+        let usage = container.process();
+        let ledger = Ledger::join(&usage).unwrap();
+        {
+            let usage = container.process();
+            let killed = Ledger::join(&usage).unwrap();
+            killed.try_reserve(10, 100);
+            // it has entered the total and not its slot
+            killed.slot.in_progress.fetch_add(1, SeqCst);
+            assert!(total::add(&usage.total, 80, 100));
+            assert_eq!(ledger.reserve(LIMIT, LIMIT), Err(Denied), "it still lives");
+        }
+        assert_eq!(ledger.used(), 90 * UNIT);
+        assert_eq!(ledger.reserve(LIMIT, LIMIT), Ok(()), "before it denies, it looks for ended processes");
         assert_eq!(ledger.used(), LIMIT);
+    }
+
+    #[test]
+    fn slot_of_an_ended_process_begins_with_nothing() {
+        let container = Container::new();
+        {
+            let usage = container.process();
+            Ledger::join(&usage).unwrap().reserve(10 * UNIT, LIMIT).unwrap();
+        }
+        let usage = container.process();
+        let next = Ledger::join(&usage).unwrap();
+        assert_eq!((next.own, next.held(), next.used()), (0, 0, 0));
     }
 
     proptest! {
         #[test]
         fn total_is_what_the_slots_hold(operations in prop::collection::vec((0..3_u32, any::<bool>(), 0..40_u64), 0..200)) {
-            let usage = Usage::default();
-            let ledgers: Vec<Ledger<'_>> = (0..3).map(|pid| Ledger::join(&usage, process(5_000_000 + pid)).unwrap()).collect();
+            let container = Container::new();
+            let processes: Vec<Mapped<Usage>> = (0..3).map(|_| container.process()).collect();
+            let ledgers: Vec<Ledger<'_>> = processes.iter().map(|usage| Ledger::join(usage).unwrap()).collect();
             let mut held = [0_u64; 3];
             for (who, reserve, units) in operations {
                 let at = who as usize;
@@ -210,7 +219,8 @@ mod tests {
                     ledgers[at].release(units * UNIT);
                     held[at] = held[at].saturating_sub(units);
                 }
-                prop_assert_eq!(usage.used(), held.iter().sum::<u64>() * UNIT);
+                ledgers[at].recover();
+                prop_assert_eq!(processes[0].used(), held.iter().sum::<u64>() * UNIT);
             }
         }
     }

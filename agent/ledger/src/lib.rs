@@ -8,14 +8,12 @@
 //! of all reservations never exceeds the limit. A process may be killed between any two instructions: what it held is given back
 //! by [`Ledger::recover`].
 
-mod identity;
 mod ledger;
 mod map;
 mod page;
 mod repair;
 mod total;
 
-pub use identity::Identity;
 pub use ledger::{Denied, Ledger};
 pub use map::{MapError, Mapped};
-pub use page::{Limits, OnMissing, SLOTS, UNIT, UUID_LENGTH, Usage};
+pub use page::{Limits, OnMissing, UNIT, UUID_LENGTH, Usage};

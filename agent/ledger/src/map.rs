@@ -43,10 +43,12 @@ impl Layout for Usage {
     }
 }
 
-/// A file that is mapped as long as this lives.
+/// A file that is mapped as long as this lives. The open file is kept, because it has the locks: the kernel releases them when the process ends or
+/// begins another program; a child keeps them after `fork`, as it keeps the files of the driver that hold the memory.
 #[derive(Debug)]
 pub struct Mapped<T> {
     at: NonNull<T>,
+    file: File,
 }
 
 // SAFETY: it is the only owner of the mapping, whose content is atomic numbers.
@@ -74,7 +76,7 @@ impl<T> Drop for Mapped<T> {
 impl Mapped<Limits> {
     /// Opens the limits as a container does.
     pub fn open(path: &Path) -> Result<Self, MapError> {
-        valid(map(&File::open(path)?, false)?)
+        valid(map(File::open(path)?, false)?)
     }
 
     /// Creates the limits for the agent, which writes them.
@@ -86,7 +88,30 @@ impl Mapped<Limits> {
 impl Mapped<Usage> {
     /// Opens the usage as a container does, whose processes may have any user id.
     pub fn open(path: &Path) -> Result<Self, MapError> {
-        valid(map(&OpenOptions::new().read(true).write(true).open(path)?, true)?)
+        valid(map(OpenOptions::new().read(true).write(true).open(path)?, true)?)
+    }
+
+    /// Locks the byte of a slot, if no living process has it. A lock that this open file has already is granted again.
+    pub(crate) fn lock(&self, slot: usize) -> bool {
+        self.set_lock(slot, libc::F_WRLCK)
+    }
+
+    /// Releases the lock of a slot.
+    pub(crate) fn unlock(&self, slot: usize) {
+        self.set_lock(slot, libc::F_UNLCK);
+    }
+
+    fn set_lock(&self, slot: usize, kind: libc::c_int) -> bool {
+        let Ok(start) = libc::off_t::try_from(slot) else { return false };
+        let lock = libc::flock {
+            l_type: libc::c_short::try_from(kind).unwrap_or_default(),
+            l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap_or_default(),
+            l_start: start,
+            l_len: 1,
+            l_pid: 0,
+        };
+        // SAFETY: an open file, and a struct that the kernel only reads.
+        unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) == 0 }
     }
 
     /// Creates an empty usage.
@@ -100,9 +125,19 @@ impl Mapped<Usage> {
 fn create<T: Layout>(path: &Path, mode: u32) -> io::Result<Mapped<T>> {
     use std::os::unix::fs::PermissionsExt;
     let file = OpenOptions::new().create(true).truncate(true).read(true).write(true).open(path)?;
-    file.set_len(size_of::<T>() as u64)?;
+    allocate(&file, size_of::<T>())?;
     file.set_permissions(PermissionsExt::from_mode(mode))?;
-    map(&file, true)
+    map(file, true)
+}
+
+/// Gives the file its memory at once: a page that is missing when a program writes to it would end the program.
+fn allocate(file: &File, size: usize) -> io::Result<()> {
+    let size = libc::off_t::try_from(size).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: an open file and two numbers.
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, size) } {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(code)),
+    }
 }
 
 fn valid<T: Layout>(mapped: Mapped<T>) -> Result<Mapped<T>, MapError> {
@@ -111,7 +146,7 @@ fn valid<T: Layout>(mapped: Mapped<T>) -> Result<Mapped<T>, MapError> {
 
 /// Maps a file that is long enough. Whoever may write it can also shorten it, and then this process gets SIGBUS: a container can do that to its
 /// own usage alone.
-fn map<T: Layout>(file: &File, writable: bool) -> io::Result<Mapped<T>> {
+fn map<T: Layout>(file: File, writable: bool) -> io::Result<Mapped<T>> {
     let size = size_of::<T>();
     if file.metadata()?.len() < size as u64 {
         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -120,7 +155,7 @@ fn map<T: Layout>(file: &File, writable: bool) -> io::Result<Mapped<T>> {
     // SAFETY: a new mapping of an open file, at an address of the kernel's choice.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), size, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
     match NonNull::new(at.cast()).filter(|_| at != libc::MAP_FAILED) {
-        Some(at) => Ok(Mapped { at }),
+        Some(at) => Ok(Mapped { at, file }),
         None => Err(io::Error::last_os_error()),
     }
 }

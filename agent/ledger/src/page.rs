@@ -2,8 +2,6 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
-use crate::Identity;
-
 /// Bytes that the ledger counts as one: the alignment of CUDA's allocations.
 pub const UNIT: u64 = 256;
 /// Most processes of a container that use the GPU at a time.
@@ -114,34 +112,25 @@ pub struct Usage {
     pub(crate) slots: [Slot; SLOTS],
 }
 
-/// One process. A line of the processor's cache of its own.
+/// One process. A line of the processor's cache of its own. Its owner holds a lock of one byte of the file as long as it lives: see
+/// [`crate::Mapped`]. Only the owner writes to it, or who has got that lock after the owner's end.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
-    /// Process id, 0 if free, and in the upper half the number of times that the slot was taken.
-    pub(crate) owner: AtomicU64,
-    /// Start of the process, 0 until it is written: see [`crate::Identity`].
-    pub(crate) start: AtomicU64,
-    /// Its PID namespace.
-    pub(crate) namespace: AtomicU64,
-    /// Units that it holds, and in the lower 24 bits the number of times that the slot was cleared.
+    /// Not 0 from the time when a process has taken it until it is cleared after the end of the process.
+    pub(crate) taken: AtomicU64,
+    /// Units that the process holds.
     pub(crate) held: AtomicU64,
     /// Operations in progress, one for each thread.
     pub(crate) in_progress: AtomicU64,
 }
 
-/// Process id in a slot's `owner`; 0 if the slot is free.
-pub(crate) fn pid(owner: u64) -> u32 {
-    u32::try_from(owner & u64::from(u32::MAX)).unwrap_or(0)
-}
-
 impl Slot {
-    /// The owner of a slot that is taken, and the word that says so.
-    pub(crate) fn identity(&self) -> Option<(u64, Identity)> {
-        let owner = self.owner.load(SeqCst);
-        let pid = pid(owner);
-        let (namespace, start) = (self.namespace.load(SeqCst), self.start.load(SeqCst));
-        (pid != 0).then_some((owner, Identity { pid, start, namespace }))
+    /// Makes it empty. The caller has its lock.
+    pub(crate) fn clear(&self, taken: bool) {
+        self.held.store(0, SeqCst);
+        self.in_progress.store(0, SeqCst);
+        self.taken.store(taken.into(), SeqCst);
     }
 }
 

@@ -36,18 +36,3 @@ pub(crate) fn subtract(total: &AtomicU64, returned: u64) {
 pub(crate) fn replace(total: &AtomicU64, word: u64, units: u64) -> bool {
     total.compare_exchange(word, next(word, units), SeqCst, SeqCst).is_ok()
 }
-
-/// Units of a slot's `held`.
-pub(crate) fn held_units(held: u64) -> u64 {
-    held >> SERIAL_BITS
-}
-
-/// Change of a slot's `held` by this many units.
-pub(crate) fn held_delta(units: u64) -> u64 {
-    units << SERIAL_BITS
-}
-
-/// A slot's `held` after it was cleared.
-pub(crate) fn cleared(held: u64) -> u64 {
-    held.wrapping_add(1) & SERIAL
-}

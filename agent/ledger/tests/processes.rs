@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use gputenancy_ledger::{Identity, Ledger, Mapped, UNIT, Usage};
+use gputenancy_ledger::{Ledger, Mapped, UNIT, Usage};
 
 /// Variable with the folder of a child process.
 const FOLDER: &str = "LEDGER_FOLDER";
@@ -83,7 +83,7 @@ fn child_process() {
     let number = |variable| env::var(variable).unwrap().parse::<u64>().unwrap();
     let (operations, limit) = (number(OPERATIONS), number(LIMIT));
     let (usage, real) = (open(folder), Real::of(folder));
-    let ledger = Ledger::join(&usage, Identity::own()).expect("a slot");
+    let ledger = Ledger::join(&usage).expect("a slot");
     thread::scope(|scope| {
         for number in 0..THREADS {
             let (ledger, real) = (&ledger, &real);
@@ -136,7 +136,7 @@ fn many_threads_of_many_processes_never_exceed_the_limit() {
 fn balance_is_exact_after_processes_were_killed_at_random_points() {
     let folder = tempfile::tempdir().unwrap();
     let usage = Mapped::<Usage>::create(&folder.path().join("usage")).unwrap();
-    let own = Ledger::join(&usage, Identity::own()).unwrap();
+    let own = Ledger::join(&usage).unwrap();
     own.reserve(10 * UNIT, AMPLE).unwrap();
     let mut children: Vec<Child> = (0..4).map(|_| child(folder.path(), 0, AMPLE)).collect();
     for round in 0..60 {

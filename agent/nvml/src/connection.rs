@@ -54,10 +54,9 @@ impl Gpu<'_> {
         let mut links = NvLinks::default();
         for link in 0..NVML_NVLINK_MAX_LINKS {
             let state = output(0, |state| call!(self.nvml, nvmlDeviceGetNvLinkState(self.handle, link, state)));
-            // boards have fewer links than the header's limit
+            // boards have fewer links than the header's limit, and may not use all of them
             let absent = [code::NOT_SUPPORTED, code::FUNCTION_NOT_FOUND, code::INVALID_ARGUMENT];
-            let Some(state) = NvmlFailure::none_for(&absent, state)? else { break };
-            if state == 1 {
+            if NvmlFailure::none_for(&absent, state)? == Some(1) {
                 self.add_link(&mut links, link)?;
             }
         }

@@ -13,6 +13,8 @@ pub type Handle = *mut c_void;
 
 /// `CUDA_SUCCESS`.
 pub const SUCCESS: CuResult = 0;
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub const INVALID_VALUE: CuResult = 1;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub const OUT_OF_MEMORY: CuResult = 2;
 /// `CUDA_ERROR_NOT_SUPPORTED`.

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint};
 use crate::{
     abi::{Array3dDescriptor, ArrayDescriptor, CuResult, Handle, SUCCESS},
     held::{self, Kind},
-    plain::reserved,
+    plain::{reserved, taken},
     share::Share,
 };
 
@@ -50,10 +50,13 @@ fn product(sides: [usize; 3], format: c_int, channels: c_uint) -> u64 {
 
 /// Creates an array.
 pub fn create(array: *mut Handle, bytes: u64, real: impl FnOnce() -> CuResult) -> CuResult {
-    reserved(bytes, real, |_| {
+    let bytes = taken(bytes);
+    reserved(bytes, real, |share| {
         // SAFETY: the driver has just written to it.
         let handle = unsafe { array.read() };
-        held::remember(Kind::Array, handle.addr() as u64, bytes);
+        if let Some(gone) = held::remember(Kind::Array, handle.addr() as u64, bytes) {
+            share.release(gone);
+        }
     })
 }
 
@@ -64,7 +67,7 @@ pub fn destroy(array: Handle, real: impl FnOnce() -> CuResult) -> CuResult {
     let code = real();
     match (held, Share::of_container()) {
         (Some(bytes), Some(share)) if code == SUCCESS => share.release(bytes),
-        (Some(bytes), _) => held::remember(Kind::Array, number, bytes),
+        (Some(bytes), _) => drop(held::remember(Kind::Array, number, bytes)),
         (None, _) => {}
     }
     code

@@ -1,13 +1,9 @@
 //! What this process has allocated: size by pointer or handle. Sixty-four tables, so that threads seldom meet; each grows by mapping memory,
 //! not by the program's allocator.
 
-use std::{
-    ptr::NonNull,
-    sync::atomic::{
-        AtomicBool,
-        Ordering::{Acquire, Release},
-    },
-};
+use std::ptr::NonNull;
+
+use crate::lock::Lock;
 
 /// Number of tables.
 const TABLES: usize = 64;
@@ -23,59 +19,60 @@ pub enum Kind {
     Array,
 }
 
-/// Remembers a size. Without memory for the table the size is forgotten, and stays counted until the process ends.
-pub fn remember(kind: Kind, number: u64, bytes: u64) {
-    if let Some(key) = key(kind, number) {
-        with_table(key, |table| table.insert(key, bytes));
-    }
+/// Remembers a size; returns the one that was known for the number, whose allocation is gone without being freed. Without memory for the table
+/// the size is forgotten, and stays counted until the process ends.
+pub fn remember(kind: Kind, number: u64, bytes: u64) -> Option<u64> {
+    let key = key(kind, number)?;
+    table(key).with(|table| table.insert(key, bytes))
 }
 
 /// Removes a size.
 pub fn take(kind: Kind, number: u64) -> Option<u64> {
     let key = key(kind, number)?;
-    with_table(key, |table| table.remove(key))
+    table(key).with(|table| table.remove(key))
+}
+
+/// Removes the pointers for which this is true, and returns the sum of their sizes.
+pub fn take_pointers(gone: impl Fn(u64) -> bool) -> u64 {
+    let mut sum = 0_u64;
+    for table in &HELD {
+        let keys: Vec<u64> = table.with(|table| table.entries().iter().map(|(key, _)| *key).collect());
+        let pointers = keys.into_iter().filter(|key| key & TAG == POINTER && gone(key >> TAG_BITS));
+        for key in pointers {
+            sum = sum.saturating_add(table.with(|table| table.remove(key)).unwrap_or(0));
+        }
+    }
+    sum
 }
 
 /// Forgets everything, in a child process after `fork`: it has none of the parent's allocations.
 pub fn forget() {
-    for slot in &HELD {
-        // SAFETY: the child has one thread, which is in the handler of `fork`; the parent's tables are left as they are.
-        unsafe { *slot.table.get() = Table::EMPTY };
-        slot.busy.store(false, Release);
+    for table in &HELD {
+        table.reset(Table::EMPTY);
     }
 }
+
+/// Lower bits of a key.
+const TAG_BITS: u32 = 2;
+const TAG: u64 = 3;
+const POINTER: u64 = 1;
+const ARRAY: u64 = 2;
 
 /// The number with its kind; pointers are below 2^57, and the address of an object, too.
 fn key(kind: Kind, number: u64) -> Option<u64> {
     let tag = match kind {
-        Kind::Pointer => 1,
-        Kind::Array => 2,
+        Kind::Pointer => POINTER,
+        Kind::Array => ARRAY,
     };
-    Some(number.checked_shl(2)? | tag).filter(|_| number != 0 && number.leading_zeros() >= 2)
+    Some(number.checked_shl(TAG_BITS)? | tag).filter(|_| number != 0 && number.leading_zeros() >= TAG_BITS)
 }
 
-struct Slot {
-    busy: AtomicBool,
-    table: std::cell::UnsafeCell<Table>,
-}
+static HELD: [Lock<Table>; TABLES] = [const { Lock::new(Table::EMPTY) }; TABLES];
 
-// SAFETY: the table is only used by the thread that has set `busy`.
-unsafe impl Sync for Slot {}
-
-static HELD: [Slot; TABLES] =
-    [const { Slot { busy: AtomicBool::new(false), table: std::cell::UnsafeCell::new(Table::EMPTY) } }; TABLES];
-
-fn with_table<T>(key: u64, body: impl FnOnce(&mut Table) -> T) -> T {
+fn table(key: u64) -> &'static Lock<Table> {
     let at = usize::try_from(mix(key) >> 58).unwrap_or(0);
     let [first, ..] = &HELD;
-    let slot = HELD.get(at).unwrap_or(first);
-    while slot.busy.compare_exchange_weak(false, true, Acquire, Acquire).is_err() {
-        std::hint::spin_loop();
-    }
-    // SAFETY: `busy` makes this thread its only user.
-    let answer = body(unsafe { &mut *slot.table.get() });
-    slot.busy.store(false, Release);
-    answer
+    HELD.get(at).unwrap_or(first)
 }
 
 /// A hash with good upper bits: keys are addresses with equal lower bits.
@@ -90,6 +87,9 @@ struct Table {
     capacity: usize,
     used: usize,
 }
+
+// SAFETY: it is the only owner of its memory.
+unsafe impl Send for Table {}
 
 impl Table {
     const EMPTY: Self = Self { entries: NonNull::dangling(), capacity: 0, used: 0 };
@@ -112,16 +112,18 @@ impl Table {
         }
     }
 
-    fn insert(&mut self, key: u64, bytes: u64) {
+    fn insert(&mut self, key: u64, bytes: u64) -> Option<u64> {
         if self.used.saturating_mul(4) >= self.capacity.saturating_mul(3) && !self.grow() {
-            return;
+            return None;
         }
-        let Some(at) = self.place(key) else { return };
-        if let Some(entry) = self.entries().get_mut(at) {
-            let new = entry.0 == 0;
-            *entry = (key, bytes);
-            self.used = self.used.saturating_add(usize::from(new));
+        let at = self.place(key)?;
+        let entry = self.entries().get_mut(at)?;
+        let (before, old) = std::mem::replace(entry, (key, bytes));
+        if before == key {
+            return Some(old);
         }
+        self.used = self.used.saturating_add(1);
+        None
     }
 
     /// Removes a key, and moves up the entries after it that would not be found otherwise.
@@ -191,8 +193,7 @@ mod tests {
             // few different keys, so that many are removed and inserted again
             let key = ((random >> 40) % 3000 + 1) << 8 | 1;
             if random >> 20 & 1 == 0 {
-                table.insert(key, step);
-                expected.insert(key, step);
+                assert_eq!(table.insert(key, step), expected.insert(key, step));
             } else {
                 assert_eq!(table.remove(key), expected.remove(&key), "step {step}");
             }
@@ -205,10 +206,22 @@ mod tests {
 
     #[test]
     fn pointers_and_arrays_with_the_same_number_are_different() {
-        remember(Kind::Pointer, 0x7f00, 1);
-        remember(Kind::Array, 0x7f00, 2);
+        assert_eq!((remember(Kind::Pointer, 0x7f00, 1), remember(Kind::Array, 0x7f00, 2)), (None, None));
         assert_eq!((take(Kind::Array, 0x7f00), take(Kind::Array, 0x7f00)), (Some(2), None));
         assert_eq!(take(Kind::Pointer, 0x7f00), Some(1));
         assert_eq!(take(Kind::Pointer, 0), None);
+    }
+
+    #[test]
+    fn pointers_that_are_gone_are_taken_and_the_others_stay() {
+        for number in 0x10..0x20_u64 {
+            remember(Kind::Pointer, number << 32, number);
+        }
+        remember(Kind::Array, 0x10 << 32, 7);
+        assert_eq!(take_pointers(|pointer| pointer >> 32 < 0x12), 0x10 + 0x11);
+        assert_eq!(take(Kind::Pointer, 0x10 << 32), None);
+        assert_eq!(take(Kind::Pointer, 0x12 << 32), Some(0x12));
+        assert_eq!(take(Kind::Array, 0x10 << 32), Some(7));
+        assert_eq!(remember(Kind::Pointer, 0x13 << 32, 1), Some(0x13), "an address that the driver gives again");
     }
 }

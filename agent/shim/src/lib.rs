@@ -11,7 +11,10 @@
 
 mod abi;
 mod array;
+mod context;
+mod fork;
 mod held;
+mod lock;
 mod plain;
 mod pool;
 mod real;

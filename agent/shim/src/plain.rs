@@ -5,14 +5,26 @@ use std::ffi::c_uint;
 use crate::{
     abi::{CuResult, OUT_OF_MEMORY, Pointer, SUCCESS},
     held::{self, Kind},
+    pool,
     share::Share,
 };
 
 /// Largest multiple to which the driver rounds a row (`CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT` and below).
 const ROW: usize = 512;
 
+/// From this size on the driver gives an allocation whole blocks.
+const LARGE: u64 = 1 << 20;
+/// Such a block.
+const BLOCK: u64 = 2 << 20;
+
+/// Bytes that an allocation takes of the GPU.
+pub fn taken(bytes: u64) -> u64 {
+    if bytes < LARGE { bytes } else { bytes.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX) }
+}
+
 /// An allocation of this size.
 pub fn allocate(pointer: *mut Pointer, bytes: u64, real: impl FnOnce() -> CuResult) -> CuResult {
+    let bytes = taken(bytes);
     reserved(bytes, real, |share| {
         // SAFETY: the driver has just written to it.
         let address = unsafe { pointer.read() };
@@ -22,6 +34,7 @@ pub fn allocate(pointer: *mut Pointer, bytes: u64, real: impl FnOnce() -> CuResu
 
 /// An allocation with addresses of 32 bits.
 pub fn allocate_32(pointer: *mut c_uint, bytes: u64, real: impl FnOnce() -> CuResult) -> CuResult {
+    let bytes = taken(bytes);
     reserved(bytes, real, |share| {
         // SAFETY: the driver has just written to it.
         let address = unsafe { pointer.read() };
@@ -38,11 +51,11 @@ pub fn allocate_pitch(
     real: impl FnOnce() -> CuResult,
 ) -> CuResult {
     let row = width.checked_next_multiple_of(ROW);
-    let expected = row.and_then(|row| row.checked_mul(height)).map_or(u64::MAX, |bytes| bytes as u64);
+    let expected = row.and_then(|row| row.checked_mul(height)).map_or(u64::MAX, |bytes| taken(bytes as u64));
     reserved(expected, real, |share| {
         // SAFETY: the driver has just written to both.
         let (address, row) = unsafe { (pointer.read(), pitch.read()) };
-        hold(share, address, expected, row.saturating_mul(height) as u64);
+        hold(share, address, expected, taken(row.saturating_mul(height) as u64));
     })
 }
 
@@ -53,7 +66,7 @@ pub fn free(pointer: Pointer, real: impl FnOnce() -> CuResult) -> CuResult {
     let code = real();
     match (held, Share::of_container()) {
         (Some(bytes), Some(share)) if code == SUCCESS => share.release(bytes),
-        (Some(bytes), _) => held::remember(Kind::Pointer, pointer, bytes),
+        (Some(bytes), _) => drop(held::remember(Kind::Pointer, pointer, bytes)),
         (None, _) => {}
     }
     code
@@ -62,7 +75,7 @@ pub fn free(pointer: Pointer, real: impl FnOnce() -> CuResult) -> CuResult {
 /// Calls the driver between a reservation and `after`; a call that fails leaves nothing reserved.
 pub fn reserved(bytes: u64, real: impl FnOnce() -> CuResult, after: impl FnOnce(&Share)) -> CuResult {
     let Some(share) = Share::of_current_context() else { return real() };
-    if share.reserve(bytes).is_err() {
+    if pool::reserve(share, bytes).is_err() {
         return OUT_OF_MEMORY;
     }
     let code = real();
@@ -81,5 +94,7 @@ fn hold(share: &Share, address: Pointer, reserved: u64, actual: u64) {
     } else {
         share.release(reserved.saturating_sub(actual));
     }
-    held::remember(Kind::Pointer, address, actual);
+    if let Some(gone) = held::remember(Kind::Pointer, address, actual) {
+        share.release(gone);
+    }
 }

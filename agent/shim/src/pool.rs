@@ -1,21 +1,23 @@
 //! Stream-ordered allocation. A pool keeps memory that was freed, so what counts is what it has reserved, as the driver reports it. Memory that a
-//! pool gives back at a synchronisation is noticed at the next allocation.
+//! pool gives back at a synchronisation is noticed at the next allocation that would be denied otherwise.
 
 use std::{
     ffi::{c_int, c_void},
     ptr::null_mut,
-    sync::{Mutex, PoisonError},
 };
 
+use gputenancy_ledger::Denied;
+
 use crate::{
-    abi::{CuResult, Device, Handle, OUT_OF_MEMORY, POOL_RESERVED, POOL_USED, SUCCESS},
+    abi::{CuResult, Device, Handle, OUT_OF_MEMORY, POOL_RESERVED, POOL_USED, Pointer, SUCCESS},
+    lock::Lock,
     real::driver,
     share::Share,
 };
 
 /// Multiple in which a pool is expected to grow, on top of what is asked for.
 const CHUNK: u64 = 2 << 20;
-/// Most pools of a process; others are counted by their allocations' sizes and never given back.
+/// Most pools of a process that are followed; what others take stays counted until the process ends.
 const POOLS: usize = 64;
 
 /// A pool, and the bytes that are counted for it.
@@ -26,34 +28,66 @@ struct Counted {
 }
 
 /// The pools that this process has allocated from.
-static COUNTED: Mutex<[Counted; POOLS]> = Mutex::new([Counted { pool: 0, bytes: 0 }; POOLS]);
+type Pools = [Counted; POOLS];
 
-/// Allocates from a pool, or from that of the current device.
-pub fn allocate(pool: Option<Handle>, bytes: u64, real: impl FnOnce() -> CuResult) -> CuResult {
+const NO_POOLS: Pools = [Counted { pool: 0, bytes: 0 }; POOLS];
+
+static COUNTED: Lock<Pools> = Lock::new(NO_POOLS);
+
+/// Forgets the pools of the parent, in a child process.
+pub fn forget() {
+    COUNTED.reset(NO_POOLS);
+}
+
+/// Reserves memory; before it is denied, pools give back what they keep unused, as the driver does itself when it has no memory left.
+pub fn reserve(share: &Share, bytes: u64) -> Result<(), Denied> {
+    share.reserve(bytes).or_else(|_| {
+        COUNTED.with(|counted| reclaim(counted, share));
+        share.reserve(bytes)
+    })
+}
+
+/// Allocates from a pool, or from that of the current device. `free` frees it again, if the pool has grown beyond the limit.
+pub fn allocate(
+    pool: Option<Handle>,
+    (pointer, bytes): (*mut Pointer, usize),
+    real: impl FnOnce() -> CuResult,
+    free: impl FnOnce(Pointer) -> CuResult,
+) -> CuResult {
     let Some(share) = Share::of_current_context() else { return real() };
     let Some(pool) = pool.or_else(current) else { return real() };
-    let mut counted = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
-    let unused = attribute(pool, POOL_RESERVED).saturating_sub(attribute(pool, POOL_USED));
-    let growth = bytes.saturating_sub(unused).checked_next_multiple_of(CHUNK).unwrap_or(u64::MAX);
-    if share.reserve(growth).is_err() {
-        // pools may have given memory back since
-        recount_all(&mut counted, share);
+    COUNTED.with(|counted| {
+        let unused =
+            attribute(pool, POOL_RESERVED).unwrap_or(0).saturating_sub(attribute(pool, POOL_USED).unwrap_or(0));
+        let growth = (bytes as u64).saturating_sub(unused).checked_next_multiple_of(CHUNK).unwrap_or(u64::MAX);
         if share.reserve(growth).is_err() {
+            reclaim(counted, share);
+            if share.reserve(growth).is_err() {
+                return OUT_OF_MEMORY;
+            }
+        }
+        let code = real();
+        settle(counted, share, pool, growth);
+        if code == SUCCESS && share.is_exceeded() {
+            // the pool could not use again what it keeps, and has grown by more than was reserved
+            // SAFETY: the driver has just written to it.
+            free(unsafe { pointer.read() });
+            reclaim(counted, share);
             return OUT_OF_MEMORY;
         }
-    }
-    let code = real();
-    share.release(growth);
-    recount(&mut counted, share, pool);
-    code
+        code
+    })
 }
 
 /// A call after which a pool may have less.
 pub fn after(pool: Handle, real: impl FnOnce() -> CuResult) -> CuResult {
     let code = real();
     if let Some(share) = Share::of_container() {
-        let mut counted = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
-        recount(&mut counted, share, pool);
+        COUNTED.with(|counted| {
+            if counted.iter().any(|known| known.pool == pool.addr()) {
+                settle(counted, share, pool, 0);
+            }
+        });
     }
     code
 }
@@ -62,19 +96,23 @@ pub fn after(pool: Handle, real: impl FnOnce() -> CuResult) -> CuResult {
 pub fn destroy(pool: Handle, real: impl FnOnce() -> CuResult) -> CuResult {
     let code = real();
     if let (SUCCESS, Some(share)) = (code, Share::of_container()) {
-        let mut counted = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = counted.iter_mut().find(|known| known.pool == pool.addr()) {
-            share.release(known.bytes);
-            *known = Counted { pool: 0, bytes: 0 };
-        }
+        COUNTED.with(|counted| {
+            if let Some(known) = counted.iter_mut().find(|known| known.pool == pool.addr()) {
+                share.release(known.bytes);
+                *known = Counted { pool: 0, bytes: 0 };
+            }
+        });
     }
     code
 }
 
 /// Counts all pools again.
 pub fn refresh(share: &Share) {
-    let mut counted = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
-    recount_all(&mut counted, share);
+    COUNTED.with(|counted| {
+        for pool in known(counted) {
+            settle(counted, share, pool, 0);
+        }
+    });
 }
 
 /// The pool from which the current device allocates.
@@ -88,33 +126,41 @@ fn current() -> Option<Handle> {
     (code == SUCCESS).then_some(pool)
 }
 
-fn attribute(pool: Handle, attribute: c_int) -> u64 {
+fn attribute(pool: Handle, attribute: c_int) -> Option<u64> {
     let mut value: u64 = 0;
     let to: *mut c_void = (&raw mut value).cast();
     let code = driver!(cuMemPoolGetAttribute(pool => Handle, attribute => c_int, to => *mut c_void));
-    if code == SUCCESS { value } else { 0 }
+    (code == SUCCESS).then_some(value)
 }
 
-/// Makes the ledger agree with what a pool has reserved. Its growth is counted even beyond the limit: the driver has it already.
-fn recount(counted: &mut [Counted; POOLS], share: &Share, pool: Handle) {
-    let free = |known: &&mut Counted| known.pool == 0;
+/// Makes the ledger agree with what a pool has reserved, of which `growth` bytes are counted beside what is known of the pool. They stay counted if
+/// the driver does not answer, or there are too many pools. More than that is counted even beyond the limit: the driver has it already.
+fn settle(counted: &mut Pools, share: &Share, pool: Handle, growth: u64) {
+    let Some(now) = attribute(pool, POOL_RESERVED) else { return };
     let at = match counted.iter().position(|known| known.pool == pool.addr()) {
         Some(at) => counted.get_mut(at),
-        None => counted.iter_mut().find(free),
+        None => counted.iter_mut().find(|known| known.pool == 0),
     };
     let Some(known) = at else { return };
-    let now = attribute(pool, POOL_RESERVED);
-    if now > known.bytes {
-        share.charge(now.saturating_sub(known.bytes));
+    let before = known.bytes.saturating_add(growth);
+    if now > before {
+        share.charge(now.saturating_sub(before));
     } else {
-        share.release(known.bytes.saturating_sub(now));
+        share.release(before.saturating_sub(now));
     }
     *known = Counted { pool: pool.addr(), bytes: now };
 }
 
-fn recount_all(counted: &mut [Counted; POOLS], share: &Share) {
-    let pools: Vec<usize> = counted.iter().map(|known| known.pool).filter(|pool| *pool != 0).collect();
-    for pool in pools {
-        recount(counted, share, std::ptr::with_exposed_provenance_mut(pool));
+/// Makes all pools give back what they keep unused.
+fn reclaim(counted: &mut Pools, share: &Share) {
+    for pool in known(counted) {
+        // what is still in use by a stream stays
+        let _ = driver!(cuMemPoolTrimTo(pool => Handle, 0 => usize));
+        settle(counted, share, pool, 0);
     }
+}
+
+fn known(counted: &Pools) -> Vec<Handle> {
+    let pools = counted.iter().map(|known| known.pool).filter(|pool| *pool != 0);
+    pools.map(std::ptr::with_exposed_provenance_mut).collect()
 }

@@ -1,6 +1,7 @@
 //! This container's share: its limits, and this process's place in the ledger. Found at the first allocation, and again by a child process.
 
 use std::{
+    io,
     path::Path,
     sync::atomic::{
         AtomicBool, AtomicPtr, AtomicU8,
@@ -8,10 +9,11 @@ use std::{
     },
 };
 
-use gputenancy_ledger::{Denied, Identity, Ledger, Limits, Mapped, OnMissing, Usage};
+use gputenancy_ledger::{Denied, Ledger, Limits, MapError, Mapped, OnMissing, Usage};
 
 use crate::{
     abi::{Device, SUCCESS},
+    lock::Lock,
     real::driver,
 };
 
@@ -27,8 +29,8 @@ pub struct Share {
     limits: Mapped<Limits>,
     /// `None` without a usable usage file, or if too many processes use the GPU.
     ledger: Option<Ledger<'static>>,
-    /// The context of this process is counted.
-    context: AtomicBool,
+    /// The context of this process is counted. A thread that waits for another one to count it gets nothing before.
+    context: Lock<bool>,
     /// For each ordinal: 0 not known, 1 this share's GPU, 2 another.
     devices: [AtomicU8; DEVICES],
 }
@@ -50,35 +52,50 @@ fn share() -> Option<&'static Share> {
         if NONE.load(Acquire) {
             return None;
         }
-        if LOOKING.compare_exchange(false, true, SeqCst, SeqCst).is_ok() {
-            match find() {
-                Some(found) => SHARE.store(Box::into_raw(Box::new(found)), Release),
-                None => NONE.store(true, Release),
-            }
-            LOOKING.store(false, SeqCst);
+        if LOOKING.compare_exchange(false, true, SeqCst, SeqCst).is_err() {
+            std::thread::yield_now();
+            continue;
         }
-        std::thread::yield_now();
+        let found = find();
+        let failed = found.is_err();
+        match found {
+            Ok(Some(found)) => SHARE.store(Box::into_raw(Box::new(found)), Release),
+            Ok(None) => NONE.store(true, Release),
+            Err(_) => {}
+        }
+        LOOKING.store(false, SeqCst);
+        if failed {
+            // such as too many open files; the next call looks again
+            return None;
+        }
     }
 }
 
 /// A child process has its own place in the ledger. The old one is the parent's, and its mapping stays.
-extern "C" fn after_fork() {
+pub fn forget() {
     SHARE.store(std::ptr::null_mut(), SeqCst);
     LOOKING.store(false, SeqCst);
-    crate::held::forget();
 }
 
-fn find() -> Option<Share> {
-    static WATCHED: AtomicBool = AtomicBool::new(false);
-    let limits = Mapped::<Limits>::open(Path::new(LIMITS)).ok()?;
-    if !WATCHED.swap(true, SeqCst) {
-        // SAFETY: a function of this library, which is never unloaded: it is the driver's place for the program's life.
-        unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
-    }
-    let usage = Mapped::<Usage>::open(Path::new(USAGE)).ok();
-    let ledger = usage.and_then(|usage| Ledger::join(&*Box::leak(Box::new(usage)), Identity::own()));
+fn find() -> io::Result<Option<Share>> {
+    let limits = match Mapped::<Limits>::open(Path::new(LIMITS)) {
+        Ok(limits) => limits,
+        Err(MapError::Io(error)) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(_) => return Ok(None),
+    };
+    let usage = match Mapped::<Usage>::open(Path::new(USAGE)) {
+        Ok(usage) => Some(usage),
+        Err(MapError::Io(error)) if !is_missing(&error) => return Err(error),
+        Err(_) => None,
+    };
+    let ledger = usage.and_then(|usage| Ledger::join(Box::leak(Box::new(usage))));
     let devices = std::array::from_fn(|_| AtomicU8::new(0));
-    Some(Share { limits, ledger, context: AtomicBool::new(false), devices })
+    Ok(Some(Share { limits, ledger, context: Lock::new(false), devices }))
+}
+
+/// The file is not there, or too short: waiting does not help.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
 }
 
 impl Share {
@@ -105,7 +122,8 @@ impl Share {
         let known = usize::try_from(device).ok().and_then(|at| self.devices.get(at));
         match known.map_or(0, |known| known.load(Relaxed)) {
             0 => {
-                let same = self.has_uuid(device);
+                // without an answer, such as before cuInit, the next call asks again
+                let Some(same) = self.has_uuid(device) else { return false };
                 if let Some(known) = known {
                     known.store(if same { 1 } else { 2 }, Relaxed);
                 }
@@ -115,31 +133,48 @@ impl Share {
         }
     }
 
-    fn has_uuid(&self, device: Device) -> bool {
+    /// `None` if the driver does not tell the UUID.
+    fn has_uuid(&self, device: Device) -> Option<bool> {
         let mut uuid = [0_u8; 16];
-        let own = parse(&self.limits.uuid());
         // the newer call answers for a MIG device with its own UUID
         let mut code = driver!(cuDeviceGetUuid_v2(&raw mut uuid => *mut [u8; 16], device => Device));
         if code != SUCCESS {
             code = driver!(cuDeviceGetUuid(&raw mut uuid => *mut [u8; 16], device => Device));
         }
-        code == SUCCESS && own == Some(uuid)
+        (code == SUCCESS).then(|| parse(&self.limits.uuid()) == Some(uuid))
     }
 
-    /// Reserves memory, with the context of this process if this is the first time.
+    /// Counts the context of this process, once.
+    pub fn count_context(&self) -> Result<(), Denied> {
+        let Some(ledger) = &self.ledger else { return self.without_ledger() };
+        self.context.with(|counted| {
+            if !*counted {
+                ledger.reserve(self.limits.context(), self.limits.limit())?;
+                *counted = true;
+            }
+            Ok(())
+        })
+    }
+
+    /// Reserves memory, with the context of this process if it is not counted yet.
     pub fn reserve(&self, bytes: u64) -> Result<(), Denied> {
-        let Some(ledger) = &self.ledger else {
-            return match self.limits.on_missing() {
-                OnMissing::Allow => Ok(()),
-                OnMissing::Deny => Err(Denied),
-            };
-        };
-        let limit = self.limits.limit();
-        if !self.context.swap(true, SeqCst) && ledger.reserve(self.limits.context(), limit).is_err() {
-            self.context.store(false, SeqCst);
-            return Err(Denied);
+        self.count_context()?;
+        match &self.ledger {
+            Some(ledger) => ledger.reserve(bytes, self.limits.limit()),
+            None => self.without_ledger(),
         }
-        ledger.reserve(bytes, limit)
+    }
+
+    fn without_ledger(&self) -> Result<(), Denied> {
+        match self.limits.on_missing() {
+            OnMissing::Allow => Ok(()),
+            OnMissing::Deny => Err(Denied),
+        }
+    }
+
+    /// The processes of the container hold more than they may.
+    pub fn is_exceeded(&self) -> bool {
+        self.ledger.as_ref().is_some_and(|ledger| ledger.used() > self.limits.limit())
     }
 
     /// Gives memory back.
@@ -161,11 +196,12 @@ impl Share {
         self.limits.visible()
     }
 
-    /// Bytes that could still be reserved.
+    /// Bytes that could still be reserved, without what ended processes held.
     pub fn left(&self) -> u64 {
         let Some(ledger) = &self.ledger else { return self.visible() };
-        // before the first allocation the context of this process is not counted yet
-        let context = if self.context.load(SeqCst) { 0 } else { self.limits.context() };
+        ledger.recover();
+        // before the first allocation the context of this process may not be counted yet
+        let context = if self.context.with(|counted| *counted) { 0 } else { self.limits.context() };
         let used = ledger.used().saturating_add(context);
         self.limits.limit().saturating_sub(used).min(self.visible())
     }

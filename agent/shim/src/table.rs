@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use crate::{
     abi::{AllocationProperties, Array3dDescriptor, ArrayDescriptor, CuResult, Device, Handle, Pointer},
-    array, plain, pool,
+    array, context, plain, pool,
     routing::{self, Hook},
     view, virtual_memory,
 };
@@ -19,6 +19,7 @@ macro_rules! hooks {
         $(
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $ty),*) -> CuResult {
+                crate::fork::watch();
                 $body
             }
         )*
@@ -58,20 +59,30 @@ hooks! {
     fn cuMemFree_v2(pointer: Pointer) => plain::free(pointer, || real!(cuMemFree_v2(pointer: Pointer)));
     fn cuMemFree(pointer: c_uint) => plain::free(pointer.into(), || real!(cuMemFree(pointer: c_uint)));
 
-    fn cuMemAllocAsync(pointer: *mut Pointer, bytes: usize, stream: Handle) => pool::allocate(None, bytes as u64, || {
-        real!(cuMemAllocAsync(pointer: *mut Pointer, bytes: usize, stream: Handle))
-    });
-    fn cuMemAllocAsync_ptsz(pointer: *mut Pointer, bytes: usize, stream: Handle) => pool::allocate(None, bytes as u64, || {
-        real!(cuMemAllocAsync_ptsz(pointer: *mut Pointer, bytes: usize, stream: Handle))
-    });
-    fn cuMemAllocFromPoolAsync(pointer: *mut Pointer, bytes: usize, pool: Handle, stream: Handle) =>
-        pool::allocate(Some(pool), bytes as u64, || real!(cuMemAllocFromPoolAsync(
-            pointer: *mut Pointer, bytes: usize, pool: Handle, stream: Handle
-        )));
-    fn cuMemAllocFromPoolAsync_ptsz(pointer: *mut Pointer, bytes: usize, pool: Handle, stream: Handle) =>
-        pool::allocate(Some(pool), bytes as u64, || real!(cuMemAllocFromPoolAsync_ptsz(
-            pointer: *mut Pointer, bytes: usize, pool: Handle, stream: Handle
-        )));
+    fn cuMemAllocAsync(pointer: *mut Pointer, bytes: usize, stream: Handle) => pool::allocate(
+        None,
+        (pointer, bytes),
+        || real!(cuMemAllocAsync(pointer: *mut Pointer, bytes: usize, stream: Handle)),
+        |allocated| real!(cuMemFreeAsync(allocated: Pointer, stream: Handle)),
+    );
+    fn cuMemAllocFromPoolAsync(pointer: *mut Pointer, bytes: usize, pool: Handle, stream: Handle) => pool::allocate(
+        Some(pool),
+        (pointer, bytes),
+        || real!(cuMemAllocFromPoolAsync(pointer: *mut Pointer, bytes: usize, pool: Handle, stream: Handle)),
+        |allocated| real!(cuMemFreeAsync(allocated: Pointer, stream: Handle)),
+    );
+    fn cuMemAllocAsync_ptsz(pointer: *mut Pointer, bytes: usize, stream: Handle) => pool::allocate(
+        None,
+        (pointer, bytes),
+        || real!(cuMemAllocAsync_ptsz(pointer: *mut Pointer, bytes: usize, stream: Handle)),
+        |allocated| real!(cuMemFreeAsync_ptsz(allocated: Pointer, stream: Handle)),
+    );
+    fn cuMemAllocFromPoolAsync_ptsz(pointer: *mut Pointer, bytes: usize, pool: Handle, stream: Handle) => pool::allocate(
+        Some(pool),
+        (pointer, bytes),
+        || real!(cuMemAllocFromPoolAsync_ptsz(pointer: *mut Pointer, bytes: usize, pool: Handle, stream: Handle)),
+        |allocated| real!(cuMemFreeAsync_ptsz(allocated: Pointer, stream: Handle)),
+    );
     fn cuMemPoolTrimTo(pool: Handle, keep: usize) => pool::after(pool, || real!(cuMemPoolTrimTo(pool: Handle, keep: usize)));
     fn cuMemPoolDestroy(pool: Handle) => pool::destroy(pool, || real!(cuMemPoolDestroy(pool: Handle)));
 
@@ -90,6 +101,19 @@ hooks! {
         real!(cuMemRetainAllocationHandle(handle: *mut u64, address: *mut c_void))
     });
 
+    fn cuMemExportToShareableHandle(shareable: *mut c_void, handle: u64, kind: c_uint, flags: c_ulonglong) =>
+        virtual_memory::keep(Some(handle), || {
+            real!(cuMemExportToShareableHandle(shareable: *mut c_void, handle: u64, kind: c_uint, flags: c_ulonglong))
+        });
+    fn cuMulticastBindMem(multicast: u64, at: usize, handle: u64, offset: usize, bytes: usize, flags: c_ulonglong) =>
+        virtual_memory::keep(Some(handle), || real!(cuMulticastBindMem(
+            multicast: u64, at: usize, handle: u64, offset: usize, bytes: usize, flags: c_ulonglong
+        )));
+    fn cuMemMapArrayAsync(list: *mut c_void, count: c_uint, stream: Handle) =>
+        virtual_memory::keep(None, || real!(cuMemMapArrayAsync(list: *mut c_void, count: c_uint, stream: Handle)));
+    fn cuMemMapArrayAsync_ptsz(list: *mut c_void, count: c_uint, stream: Handle) =>
+        virtual_memory::keep(None, || real!(cuMemMapArrayAsync_ptsz(list: *mut c_void, count: c_uint, stream: Handle)));
+
     fn cuArrayCreate_v2(array: *mut Handle, descriptor: *const ArrayDescriptor) =>
         array::create(array, array::bytes(descriptor), || real!(cuArrayCreate_v2(
             array: *mut Handle, descriptor: *const ArrayDescriptor
@@ -104,6 +128,23 @@ hooks! {
         )));
     fn cuArrayDestroy(array: Handle) => array::destroy(array, || real!(cuArrayDestroy(array: Handle)));
     fn cuMipmappedArrayDestroy(array: Handle) => array::destroy(array, || real!(cuMipmappedArrayDestroy(array: Handle)));
+
+    fn cuCtxCreate(context: *mut Handle, flags: c_uint, device: Device) =>
+        context::create(device, || real!(cuCtxCreate(context: *mut Handle, flags: c_uint, device: Device)));
+    fn cuCtxCreate_v2(context: *mut Handle, flags: c_uint, device: Device) =>
+        context::create(device, || real!(cuCtxCreate_v2(context: *mut Handle, flags: c_uint, device: Device)));
+    fn cuCtxCreate_v3(context: *mut Handle, parameters: *mut c_void, count: c_int, flags: c_uint, device: Device) =>
+        context::create(device, || real!(cuCtxCreate_v3(context: *mut Handle, parameters: *mut c_void, count: c_int, flags: c_uint, device: Device)));
+    fn cuCtxCreate_v4(context: *mut Handle, parameters: *mut c_void, flags: c_uint, device: Device) =>
+        context::create(device, || real!(cuCtxCreate_v4(context: *mut Handle, parameters: *mut c_void, flags: c_uint, device: Device)));
+    fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: Device) =>
+        context::create(device, || real!(cuDevicePrimaryCtxRetain(context: *mut Handle, device: Device)));
+    fn cuCtxDestroy(context: Handle) => context::end(|| real!(cuCtxDestroy(context: Handle)));
+    fn cuCtxDestroy_v2(context: Handle) => context::end(|| real!(cuCtxDestroy_v2(context: Handle)));
+    fn cuDevicePrimaryCtxRelease(device: Device) => context::end(|| real!(cuDevicePrimaryCtxRelease(device: Device)));
+    fn cuDevicePrimaryCtxRelease_v2(device: Device) => context::end(|| real!(cuDevicePrimaryCtxRelease_v2(device: Device)));
+    fn cuDevicePrimaryCtxReset(device: Device) => context::end(|| real!(cuDevicePrimaryCtxReset(device: Device)));
+    fn cuDevicePrimaryCtxReset_v2(device: Device) => context::end(|| real!(cuDevicePrimaryCtxReset_v2(device: Device)));
 
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) =>
         view::memory(free, total, || real!(cuMemGetInfo_v2(free: *mut usize, total: *mut usize)));

@@ -1,12 +1,11 @@
 //! Virtual memory management: physical memory counts from its creation until neither a handle nor a mapping refers to it.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::BTreeMap;
 
 use crate::{
     abi::{AllocationProperties, CuResult, ON_DEVICE, OUT_OF_MEMORY, Pointer, SUCCESS},
+    lock::Lock,
+    pool,
     share::Share,
 };
 
@@ -16,6 +15,8 @@ struct Memory {
     bytes: u64,
     handles: u32,
     mappings: u32,
+    /// Something else may refer to it, which is not followed: it counts until the process ends.
+    kept: bool,
 }
 
 /// Memory by handle, and handles by the address of their mapping. Programs map large blocks, so that a lock and the program's allocator are no
@@ -25,7 +26,16 @@ struct Known {
     mappings: BTreeMap<u64, u64>,
 }
 
-static KNOWN: Mutex<Known> = Mutex::new(Known { memory: BTreeMap::new(), mappings: BTreeMap::new() });
+impl Known {
+    const NOTHING: Self = Self { memory: BTreeMap::new(), mappings: BTreeMap::new() };
+}
+
+static KNOWN: Lock<Known> = Lock::new(Known::NOTHING);
+
+/// Forgets the memory of the parent, in a child process.
+pub fn forget() {
+    KNOWN.reset(Known::NOTHING);
+}
 
 /// Creates physical memory.
 pub fn create(
@@ -38,15 +48,15 @@ pub fn create(
     let Some(of) = (unsafe { properties.as_ref() }) else { return real() };
     let share = if of.location_type == ON_DEVICE { Share::of_device(of.location) } else { None };
     let Some(share) = share else { return real() };
-    if share.reserve(bytes).is_err() {
+    if pool::reserve(share, bytes).is_err() {
         return OUT_OF_MEMORY;
     }
     let code = real();
     if code == SUCCESS {
         // SAFETY: the driver has just written to it.
         let number = unsafe { handle.read() };
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        known.memory.insert(number, Memory { bytes, handles: 1, mappings: 0 });
+        let memory = Memory { bytes, handles: 1, mappings: 0, kept: false };
+        KNOWN.with(|known| known.memory.insert(number, memory));
     } else {
         share.release(bytes);
     }
@@ -55,48 +65,65 @@ pub fn create(
 
 /// Releases a handle.
 pub fn release(handle: u64, real: impl FnOnce() -> CuResult) -> CuResult {
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let code = real();
-    if code == SUCCESS {
-        known.change(handle, |memory| memory.handles = memory.handles.saturating_sub(1));
-    }
-    code
+    KNOWN.with(|known| {
+        let code = real();
+        if code == SUCCESS {
+            known.change(handle, |memory| memory.handles = memory.handles.saturating_sub(1));
+        }
+        code
+    })
 }
 
 /// Maps memory.
 pub fn map(pointer: Pointer, handle: u64, real: impl FnOnce() -> CuResult) -> CuResult {
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let code = real();
-    if code == SUCCESS && known.memory.contains_key(&handle) {
-        known.mappings.insert(pointer, handle);
-        known.change(handle, |memory| memory.mappings = memory.mappings.saturating_add(1));
-    }
-    code
+    KNOWN.with(|known| {
+        let code = real();
+        if code == SUCCESS && known.memory.contains_key(&handle) {
+            known.mappings.insert(pointer, handle);
+            known.change(handle, |memory| memory.mappings = memory.mappings.saturating_add(1));
+        }
+        code
+    })
 }
 
 /// Unmaps a range, which may have several mappings.
 pub fn unmap(pointer: Pointer, bytes: u64, real: impl FnOnce() -> CuResult) -> CuResult {
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let code = real();
-    if code == SUCCESS {
-        let end = pointer.saturating_add(bytes);
-        let inside: Vec<(u64, u64)> = known.mappings.range(pointer..end).map(|(at, handle)| (*at, *handle)).collect();
-        for (at, handle) in inside {
-            known.mappings.remove(&at);
-            known.change(handle, |memory| memory.mappings = memory.mappings.saturating_sub(1));
+    KNOWN.with(|known| {
+        let code = real();
+        if code == SUCCESS {
+            let end = pointer.saturating_add(bytes);
+            let inside: Vec<(u64, u64)> =
+                known.mappings.range(pointer..end).map(|(at, handle)| (*at, *handle)).collect();
+            for (at, handle) in inside {
+                known.mappings.remove(&at);
+                known.change(handle, |memory| memory.mappings = memory.mappings.saturating_sub(1));
+            }
         }
-    }
-    code
+        code
+    })
 }
 
 /// One more handle of mapped memory.
 pub fn retain(handle: *mut u64, real: impl FnOnce() -> CuResult) -> CuResult {
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    KNOWN.with(|known| {
+        let code = real();
+        if code == SUCCESS {
+            // SAFETY: the driver has just written to it.
+            let number = unsafe { handle.read() };
+            known.change(number, |memory| memory.handles = memory.handles.saturating_add(1));
+        }
+        code
+    })
+}
+
+/// A call after which something else may refer to this memory, or to any: another process, a multicast object, a sparse array.
+pub fn keep(handle: Option<u64>, real: impl FnOnce() -> CuResult) -> CuResult {
     let code = real();
     if code == SUCCESS {
-        // SAFETY: the driver has just written to it.
-        let number = unsafe { handle.read() };
-        known.change(number, |memory| memory.handles = memory.handles.saturating_add(1));
+        KNOWN.with(|known| match handle {
+            Some(handle) => known.change(handle, |memory| memory.kept = true),
+            None => known.memory.values_mut().for_each(|memory| memory.kept = true),
+        });
     }
     code
 }
@@ -106,8 +133,8 @@ impl Known {
     fn change(&mut self, handle: u64, change: impl FnOnce(&mut Memory)) {
         let Some(memory) = self.memory.get_mut(&handle) else { return };
         change(memory);
-        if memory.handles == 0 && memory.mappings == 0 {
-            let bytes = memory.bytes;
+        let Memory { bytes, handles, mappings, kept } = *memory;
+        if handles == 0 && mappings == 0 && !kept {
             self.memory.remove(&handle);
             if let Some(share) = Share::of_container() {
                 share.release(bytes);

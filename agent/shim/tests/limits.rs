@@ -122,8 +122,8 @@ struct Holder {
     _output: BufReader<ChildStdout>,
 }
 
-impl Holder {
-    fn kill(mut self) {
+impl Drop for Holder {
+    fn drop(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -165,7 +165,7 @@ fn processes_of_a_container_share_its_limit_and_a_killed_one_gives_its_part_back
     // 1 GiB of the first, and the context of the second
     let second = node.allocate(&share, &["--count", "100"]);
     assert!(second.starts_with("granted=8 code=2\n"), "{second}");
-    first.kill();
+    drop(first);
     let third = node.allocate(&share, &["--count", "100"]);
     assert!(third.starts_with("granted=32 code=2\n"), "{third}");
 }
@@ -181,7 +181,56 @@ fn neighbour_of_a_greedy_container_allocates_undisturbed() {
         let all = node.allocate(&neighbour, &["--count", "100", "--size", "100Mi", "--all"]);
         assert!(all.starts_with("granted=100 code=0\n"), "{all}");
     }
-    holder.kill();
+    drop(holder);
+}
+
+#[test]
+fn memory_of_an_ended_process_is_free_in_the_view_of_the_next_one() {
+    let node = Node::new();
+    let share = node.share("share", 2 * GIB);
+    drop(node.holder(&share, "24"));
+    let shown = node.run(&share, &["show"]);
+    assert!(shown.contains("total=2048MiB free=2048MiB"), "{shown}");
+}
+
+#[test]
+fn what_a_pool_keeps_unused_is_given_to_other_allocations() {
+    let node = Node::new();
+    let share = node.share("share", GIB);
+    // fills the limit from the pool, frees all of it, which the pool keeps, and allocates the same again
+    for then in ["plain", "virtual", "array"] {
+        let shown = node.allocate(&share, &["--kind", "async", "--count", "16", "--then", then]);
+        assert!(shown.contains("then granted=16 code=0"), "{then}: {shown}");
+    }
+}
+
+#[test]
+fn reset_of_the_device_frees_what_was_allocated() {
+    let node = Node::new();
+    let share = node.share("share", GIB);
+    let shown = node.allocate(&share, &["--count", "16", "--reset", "--then", "plain"]);
+    assert!(shown.contains("then granted=16 code=0"), "{shown}");
+}
+
+#[test]
+fn allocation_of_more_than_a_mebibyte_counts_as_whole_blocks() {
+    let node = Node::new();
+    let share = node.share("share", GIB);
+    for kind in ["plain", "managed", "pitch"] {
+        // 1,100 KiB take a block of 2 MiB of the GPU
+        let shown = node.allocate(&share, &["--kind", kind, "--size", "1100Ki", "--count", "2000"]);
+        assert!(shown.starts_with("granted=512 code=2\n"), "{kind}: {shown}");
+    }
+}
+
+#[test]
+fn contexts_count_although_nothing_is_allocated() {
+    let node = Node::new();
+    let share = node.share("share", GIB);
+    let holders: Vec<Holder> = (0..3).map(|_| node.holder(&share, "0")).collect();
+    let fourth = node.allocate(&share, &["--count", "1"]);
+    assert!(fourth.starts_with("granted=0 code=2\n"), "1 GiB is two contexts beside the first: {fourth}");
+    drop(holders);
 }
 
 #[test]
@@ -195,8 +244,9 @@ fn limit_changes_under_a_running_program() {
     share.limits.resize(GIB / 4);
     let smaller = node.allocate(&share, &["--count", "1"]);
     assert!(smaller.starts_with("granted=0 code=2\n"), "{smaller}");
-    assert!(smaller.contains("total=256MiB free=0MiB"), "{smaller}");
-    holder.kill();
+    drop(holder);
+    let alone = node.allocate(&share, &["--count", "100"]);
+    assert!(alone.starts_with("granted=4 code=2\n") && alone.contains("total=256MiB free=0MiB"), "{alone}");
 }
 
 #[test]

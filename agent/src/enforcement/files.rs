@@ -28,10 +28,10 @@ impl ShareFiles {
         Some(Self { limits: folder.join("limits"), usage: folder.join("usage") })
     }
 
-    /// Creates the files if they are missing: a container that has the share from an earlier release, or from before a restart of
-    /// the node, does not start without them.
+    /// Creates the files if they are missing or of another version: a container that has the share from another release, or from before a restart
+    /// of the node, does not start without them, and has no limit with others.
     pub fn ensure(&self, device: &Device) -> io::Result<()> {
-        if self.limits.exists() && self.usage.exists() {
+        if Mapped::<Limits>::open(&self.limits).is_ok() && Mapped::<Usage>::open(&self.usage).is_ok() {
             return Ok(());
         }
         self.renew(device)
@@ -68,7 +68,7 @@ fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Resu
 #[cfg(test)]
 mod tests {
     use gputenancy_crds::SharingMode;
-    use gputenancy_ledger::{Identity, Ledger};
+    use gputenancy_ledger::Ledger;
 
     use super::*;
     use crate::{device::DeviceId, mps::share::tests::device};
@@ -87,13 +87,15 @@ mod tests {
         let used = || Mapped::<Usage>::open(&files.usage).unwrap().used();
         {
             let usage = Mapped::<Usage>::open(&files.usage).unwrap();
-            Ledger::join(&usage, Identity::own()).unwrap().reserve(1024, u64::MAX).unwrap();
+            Ledger::join(&usage).unwrap().reserve(1024, u64::MAX).unwrap();
         }
         assert_eq!(used(), 1024);
         files.ensure(&share).unwrap();
         assert_eq!(used(), 1024);
         files.renew(&share).unwrap();
         assert_eq!(used(), 0);
+        fs::write(&files.limits, "of another version").unwrap();
+        files.ensure(&share).unwrap();
         let limits = Mapped::<Limits>::open(&files.limits).unwrap();
         assert_eq!((limits.visible(), limits.limit()), (10_240 << 20, (10_240 + 512) << 20));
         assert!(limits.uuid().starts_with(gpu.as_bytes()));

@@ -1,14 +1,19 @@
-//! Reads how the GPUs are connected: once, and again when GPUs come, go or change their MIG mode.
+//! Reads how the GPUs are connected: in the first full scans, because links come up after the driver, and when GPUs come, go or change their MIG mode.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_nvml::{Connection, Nvml, NvmlFailure};
 
-use super::inventory::{Connections, ObservedGpu};
+use super::inventory::{Connections, ObservedGpu, Scan};
+
+/// Full scans that read the connections again, half a minute apart: links are trained, and the fabric manager is started, within minutes.
+const REPEATED: u32 = 10;
 
 /// The connections that were read last.
 #[derive(Default)]
 pub(super) struct Topology {
+    /// How often they were read among these GPUs.
+    reads: u32,
     /// The GPUs among which they were read: index, UUID and PCI address.
     gpus: Vec<(u32, String, String)>,
     connections: Arc<Connections>,
@@ -16,16 +21,19 @@ pub(super) struct Topology {
 
 impl Topology {
     /// The connections between these GPUs. A GPU with MIG mode has none, and no pod gets it with another one.
-    pub(super) fn of(&mut self, nvml: &Nvml, gpus: &BTreeMap<u32, ObservedGpu>) -> Arc<Connections> {
+    pub(super) fn of(&mut self, nvml: &Nvml, gpus: &BTreeMap<u32, ObservedGpu>, scan: Scan) -> Arc<Connections> {
         let whole = gpus.values().filter(|gpu| !gpu.mig_enabled() && gpu.failure.is_none());
         let whole: Vec<_> = whole.map(|gpu| (gpu.index, gpu.uuid.clone(), gpu.pci_bus_id.clone())).collect();
         if whole != self.gpus {
-            let read = read(nvml, &whole).unwrap_or_else(|failure| {
-                // it only makes one choice among free GPUs better than another
-                tracing::warn!(%failure, "connections between GPUs are not known");
-                Connections::default()
-            });
-            *self = Self { gpus: whole, connections: Arc::new(read) };
+            *self = Self { gpus: whole, ..Self::default() };
+        } else if scan == Scan::Quick || self.reads >= REPEATED {
+            return self.connections.clone();
+        }
+        match read(nvml, &self.gpus) {
+            Ok(read) if read == *self.connections => self.reads += 1,
+            Ok(read) => (self.reads, self.connections) = (self.reads + 1, Arc::new(read)),
+            // it only makes one choice among free GPUs better than another; the next full scan tries again
+            Err(failure) => tracing::warn!(%failure, "connections between GPUs are not known"),
         }
         self.connections.clone()
     }

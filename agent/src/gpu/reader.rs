@@ -79,7 +79,7 @@ impl<'n> Reader<'n> {
             cuda_version: self.cuda_version.clone(),
             gpus: self.history.gpus.values().cloned().collect(),
             faults: self.history.faults.seen().to_vec(),
-            connections: self.topology.of(self.session.nvml, &self.history.gpus),
+            connections: self.topology.of(self.session.nvml, &self.history.gpus, scan),
         };
         let faults = &mut self.history.faults;
         for fault in recorded.into_iter().filter(|fault| fault.still_holds(&inventory)) {
@@ -137,7 +137,8 @@ impl<'n> Reader<'n> {
         let numa = numa_node(&self.session.paths.sys_root, &pci_bus_id);
         let clients = gpu.processes()?;
         let identity = ObservedGpu { uuid, index, minor, pci_bus_id, numa, ..ObservedGpu::default() };
-        let licensed = licence(gpu, vgpu)?;
+        let before = self.history.gpus.get(&index).and_then(|last| last.licensed);
+        let licensed = licence(gpu, vgpu, before);
         let observed = ObservedGpu { board, mode, instances, clients, licensed, ..identity };
         let unexplained = unexplained(self.session.nvml, gpu, &observed, &|_| true);
         Ok(ObservedGpu { unexplained, ..observed })
@@ -208,16 +209,23 @@ fn quick(nvml: &Nvml, gpu: &Gpu<'_>, last: &ObservedGpu) -> Result<Option<Observ
         }
     }
     let clients = gpu.processes()?;
-    let licensed = licence(gpu, last.board.vgpu)?;
+    let licensed = licence(gpu, last.board.vgpu, last.licensed);
     let observed = ObservedGpu { mode, clients, licensed, ..last.clone() };
     let was_used = |gi: Option<u32>| last.unexplained.contains_key(&gi) || last.clients.iter().any(|p| p.gi == gi);
     let unexplained = unexplained(nvml, gpu, &observed, &was_used);
     Ok(Some(ObservedGpu { unexplained, ..observed }))
 }
 
-/// Whether a vGPU has its licence, which only virtual machines are asked.
-fn licence(gpu: &Gpu<'_>, vgpu: Option<Vgpu>) -> Result<Option<bool>, NvmlFailure> {
-    if vgpu == Some(Vgpu::Guest) { gpu.licensed() } else { Ok(None) }
+/// Whether a vGPU has its licence, which only virtual machines are asked. Without an answer, as while the licence service starts, it is as before: the GPU
+/// works.
+fn licence(gpu: &Gpu<'_>, vgpu: Option<Vgpu>, before: Option<bool>) -> Option<bool> {
+    if vgpu != Some(Vgpu::Guest) {
+        return None;
+    }
+    gpu.licensed().unwrap_or_else(|failure| {
+        tracing::debug!(%failure, "licence of vGPU not known");
+        before
+    })
 }
 
 /// Memory of devices without a process, as far as it is more than an idle device uses.

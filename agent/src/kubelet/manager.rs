@@ -336,13 +336,19 @@ impl<'a> Manager<'a> {
         let mut devices = self.journal().devices_in_use();
         devices.extend(view.devices.iter().map(|device| (device.id.clone(), device.clone())));
         for (device, files) in devices.values().filter_map(|device| Some((device, self.files(device)?))) {
-            files.ensure(device).map_err(|error| format!("files of share {}: {error}", device.id))?;
+            // a container that is restarted does not start without them; a new one gets new files, or is refused
+            if let Err(error) = files.ensure(device) {
+                tracing::warn!(%error, device = %device.id, "limits of share not written");
+            }
         }
         let driver = Driver::find(&self.config, self.driver_root).with_shim(self.shim.clone());
         let wanted = self.config.memory_limits == MemoryLimits::Shim && self.config.allocate == Allocation::Cdi;
         self.limits_memory = wanted.then(|| self.shim.is_some() && driver.cuda().next().is_some());
         let spec = cdi::render(devices.values(), &driver);
         self.spec.write(spec.as_ref()).map_err(|error| format!("writing the CDI specification: {}", chain(&error)))?;
+        if let Some(shim) = &self.shim {
+            shim.prune(devices.keys().map(DeviceId::uuid));
+        }
         self.journal().set_devices(devices.values());
         self.journal().set_policy(view.allocation);
         self.spec_generation = view.generation;

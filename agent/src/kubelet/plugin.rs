@@ -201,7 +201,15 @@ impl Plugin {
     /// New limits and ledgers for a new container.
     fn renew_limits(&self, devices: &[Device]) -> Result<(), String> {
         let Some(shim) = &self.shim else { return Ok(()) };
-        devices.iter().try_for_each(|device| match ShareFiles::of(device, &shim.shares) {
+        // a container has one ledger
+        let limited: Vec<&Device> = devices.iter().filter(|d| ShareFiles::of(d, &shim.shares).is_some()).collect();
+        if let [_, second, ..] = limited.as_slice() {
+            return Err(format!(
+                "share {}: a container gets one share with a memory limit: ask for one, or for a larger one",
+                second.id
+            ));
+        }
+        limited.into_iter().try_for_each(|device| match ShareFiles::of(device, &shim.shares) {
             Some(files) => {
                 files.renew(device).map_err(|error| format!("limits of share {} were not written: {error}", device.id))
             }

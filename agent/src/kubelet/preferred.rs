@@ -113,6 +113,7 @@ impl<'a> Choice<'a> {
     /// Lower is better. The last two make the choice deterministic.
     fn rank<'c>(&self, candidate: &'c Candidate, chosen: &[&Candidate]) -> impl Ord + use<'c> {
         let slowest = chosen.iter().map(|other| self.connections.between(&other.gpu, &candidate.gpu)).min().flatten();
+        let slowest = slowest.filter(|_| candidate.is_whole());
         let other_node = chosen.first().is_some_and(|first| first.numa != candidate.numa);
         let same_gpu = chosen.iter().filter(|other| other.gpu == candidate.gpu).count();
         let used = candidate.used + same_gpu;

@@ -1,6 +1,6 @@
 //! Plain, pitched and managed allocations.
 
-use std::ffi::c_uint;
+use std::ffi::{c_int, c_uint};
 
 use crate::{
     abi::{Failure, INVALID_VALUE, OUT_OF_MEMORY, Pointer, put},
@@ -9,6 +9,10 @@ use crate::{
 
 /// From this size on an allocation has blocks of its own.
 const LARGE: u64 = 1 << 20;
+/// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`.
+const MEMORY_TYPE: c_int = 2;
+/// `CU_MEMORYTYPE_DEVICE`.
+const DEVICE_MEMORY: c_uint = 2;
 /// Bytes between two rows are a multiple of this.
 const PITCH: u64 = 512;
 
@@ -111,5 +115,11 @@ cuda! {
         let (start, allocation) = known.filter(|(start, a)| pointer < **start + a.bytes).ok_or(INVALID_VALUE)?;
         put(base, *start)?;
         put(size, usize::try_from(allocation.bytes).unwrap_or(usize::MAX))
+    }
+
+    fn cuPointerGetAttribute(process, value: *mut c_uint, attribute: c_int, pointer: Pointer) {
+        let known = process.allocations.range(..=pointer).next_back();
+        known.filter(|(start, a)| pointer < **start + a.bytes).ok_or(INVALID_VALUE)?;
+        if attribute == MEMORY_TYPE { put(value, DEVICE_MEMORY) } else { Err(INVALID_VALUE) }
     }
 }

@@ -61,6 +61,7 @@ fn entries() -> &'static [Entry] {
         "cuMemGetInfo" 2000 => memory::cuMemGetInfo;
         "cuMemGetInfo" 3020 => memory::cuMemGetInfo_v2;
         "cuMemGetAddressRange" 3020 => memory::cuMemGetAddressRange_v2;
+        "cuPointerGetAttribute" 4000 => memory::cuPointerGetAttribute;
         "cuMemAllocAsync" 11020 => pool::cuMemAllocAsync;
         "cuMemAllocAsync" 11020 per_thread => pool::cuMemAllocAsync_ptsz;
         "cuMemAllocFromPoolAsync" 11020 => pool::cuMemAllocFromPoolAsync;

@@ -54,6 +54,12 @@ struct Allocate {
     /// Keeps what it has until SIGTERM or SIGINT.
     #[arg(long)]
     hold: bool,
+    /// Frees everything, or resets the device, and then allocates as many blocks in this way.
+    #[arg(long, value_enum)]
+    then: Option<Kind>,
+    /// Resets the device before `then` instead of freeing.
+    #[arg(long, requires = "then")]
+    reset: bool,
     /// Forks after the allocations, and the child allocates as well, which CUDA does not permit.
     #[arg(long)]
     fork: bool,
@@ -130,13 +136,17 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     // SAFETY: loading CUDA's library runs its constructors, as in every CUDA program.
     let cuda = unsafe { Library::new(&arguments.library) }?;
-    begin(&cuda)?;
-    match arguments.command {
-        Command::Show => show(&cuda)?,
-        Command::Routes => routes(&cuda)?,
-        Command::Allocate(allocate) => work(&cuda, &allocate)?,
+    match (arguments.command, begin(&cuda)) {
+        (Command::Allocate(Allocate { all: false, .. }), Err(Failed(_, code))) => {
+            // without memory for a context there is none for a block
+            println!("granted=0 code={code}");
+            Ok(())
+        }
+        (_, Err(failed)) => Err(failed.into()),
+        (Command::Show, Ok(())) => Ok(show(&cuda)?),
+        (Command::Routes, Ok(())) => routes(&cuda),
+        (Command::Allocate(allocate), Ok(())) => work(&cuda, &allocate),
     }
-    Ok(())
 }
 
 /// Initialises CUDA and makes the primary context of device 0 current.
@@ -208,6 +218,19 @@ fn work(cuda: &Library, wanted: &Allocate) -> Result<(), Box<dyn Error>> {
     show(cuda)?;
     if wanted.fork {
         fork(cuda, wanted)?;
+    }
+    if let Some(kind) = wanted.then {
+        let before = std::mem::take(&mut held);
+        if wanted.reset {
+            cuda!(cuda, cuDevicePrimaryCtxReset_v2(0 => c_int))?;
+            begin(cuda)?;
+        } else {
+            before.into_iter().try_for_each(|block| free(cuda, block))?;
+        }
+        let again: Vec<Result<Block, Failed>> = (0..wanted.count).map(|_| allocate(cuda, kind, wanted.size)).collect();
+        let code = again.iter().find_map(|block| block.as_ref().err()).map_or(0, |Failed(_, code)| *code);
+        held = again.into_iter().flatten().collect();
+        println!("then granted={} code={code}", held.len());
     }
     if let Some(failed) = refused.filter(|_| wanted.all) {
         return Err(failed.into());
