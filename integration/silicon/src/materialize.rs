@@ -44,7 +44,10 @@ pub fn trees(root: &Path, machine: &Machine) -> io::Result<()> {
 pub fn driver_files(root: &Path) -> io::Result<()> {
     let libraries = root.join(crate::paths::LIBRARY_FOLDER);
     let stub = "A stand-in for a file of NVIDIA's driver, made by the gputenancy simulator.\n";
-    write(&libraries.join(format!("libcuda.so.{DRIVER_VERSION}")), stub)?;
+    let cuda = libraries.join(format!("libcuda.so.{DRIVER_VERSION}"));
+    if !cuda.exists() {
+        write(&cuda, stub)?;
+    }
     for firmware in ["gsp_ga10x.bin", "gsp_tu10x.bin"] {
         write(&root.join(format!("lib/firmware/nvidia/{DRIVER_VERSION}/{firmware}")), stub)?;
     }

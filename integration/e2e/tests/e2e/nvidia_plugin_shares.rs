@@ -126,6 +126,10 @@ async fn shared_and_back(world: &World) -> Result<()> {
     for gpu in ["0", "1"] {
         world.nvsim(NODE, &["reset", gpu, "--mig-off"]).await?;
     }
+    // an agent that has offered whole GPUs in an earlier test keeps their resource registered until it restarts
+    for agent in world.agents_on(NODE).await? {
+        world.kubectl(&["delete", "pod", "-n", product::NAMESPACE, &agent.name_any()]).await?;
+    }
     world.set(&plugin()).await?;
     serves(world, 2, 0).await?;
 
