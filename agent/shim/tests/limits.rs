@@ -13,6 +13,7 @@
 mod built;
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
@@ -332,4 +333,16 @@ fn get_proc_address_returns_replacements_of_the_same_name_and_nothing_else() {
         shown.replace("/run/shim/libcuda.so.1", "shim").replace("/run/gputenancy/driver/libcuda.so.1", "driver");
     let expected: Vec<String> = asked.iter().map(|(line, answer)| format!("{line} -> {answer}")).collect();
     assert_eq!(shown.lines().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn library_exports_the_functions_of_the_table_and_nothing_else() {
+    let output =
+        Command::new("nm").args(["-D", "--defined-only"]).arg(built::shared("libgputenancy_cuda.so")).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let exported: BTreeSet<&str> = text.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
+    let table = include_str!("../src/table.rs");
+    let declared = table.lines().filter_map(|line| line.strip_prefix("    fn cu")?.split_once('('));
+    let declared: Vec<String> = declared.map(|(name, _)| format!("cu{name}")).collect();
+    assert_eq!(exported, declared.iter().map(String::as_str).collect());
 }
