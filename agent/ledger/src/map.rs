@@ -4,7 +4,10 @@ use std::{
     fs::{File, OpenOptions},
     io,
     ops::Deref,
-    os::fd::AsRawFd,
+    os::{
+        fd::AsRawFd,
+        unix::fs::{FileExt, MetadataExt},
+    },
     path::Path,
     ptr::NonNull,
 };
@@ -91,6 +94,19 @@ impl Mapped<Usage> {
         valid(map(OpenOptions::new().read(true).write(true).open(path)?, true)?)
     }
 
+    /// Whether the file is complete and of this version, without mapping it: a container can shorten its usage at any time, and who reads a mapped file
+    /// then ends by SIGBUS.
+    pub fn is_valid_file(path: &Path) -> bool {
+        let Ok(file) = File::open(path) else { return false };
+        let whole = file.metadata().is_ok_and(|meta| meta.len() == Self::SIZE && meta.blocks() * 512 >= Self::SIZE);
+        let (mut magic, mut version) = ([0; 8], [0; 4]);
+        let read = file.read_exact_at(&mut magic, 0).and_then(|()| file.read_exact_at(&mut version, 8));
+        whole && read.is_ok() && Usage::begins_with(magic, version)
+    }
+
+    /// Bytes of the file.
+    pub const SIZE: u64 = size_of::<Usage>() as u64;
+
     /// Locks the byte of a slot, if no living process has it. A lock that this open file has already is granted again.
     pub(crate) fn lock(&self, slot: usize) -> bool {
         self.set_lock(slot, libc::F_WRLCK)
@@ -145,7 +161,7 @@ fn valid<T: Layout>(mapped: Mapped<T>) -> Result<Mapped<T>, MapError> {
 }
 
 /// Maps a file that is long enough. Whoever may write it can also shorten it, and then this process gets SIGBUS: a container can do that to its
-/// own usage alone.
+/// own usage, which only its own processes map.
 fn map<T: Layout>(file: File, writable: bool) -> io::Result<Mapped<T>> {
     let size = size_of::<T>();
     if file.metadata()?.len() < size as u64 {

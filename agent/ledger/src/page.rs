@@ -158,6 +158,11 @@ impl Usage {
         self.magic.load(SeqCst) == USAGE && self.version.load(SeqCst) == VERSION
     }
 
+    /// These first bytes of a file are of this version.
+    pub(crate) fn begins_with(magic: [u8; 8], version: [u8; 4]) -> bool {
+        u64::from_le_bytes(magic) == USAGE && u32::from_le_bytes(version) == VERSION
+    }
+
     /// Bytes that the processes hold.
     pub fn used(&self) -> u64 {
         crate::total::units(self.total.load(SeqCst)).saturating_mul(UNIT)

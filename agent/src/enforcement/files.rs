@@ -2,7 +2,8 @@
 //! container that is restarted finds its own.
 
 use std::{
-    fs, io,
+    fs::{self, OpenOptions},
+    io,
     path::{Path, PathBuf},
 };
 
@@ -31,10 +32,17 @@ impl ShareFiles {
     /// Creates the files if they are missing or of another version: a container that has the share from another release, or from before a restart
     /// of the node, does not start without them, and has no limit with others.
     pub fn ensure(&self, device: &Device) -> io::Result<()> {
-        if Mapped::<Limits>::open(&self.limits).is_ok() && Mapped::<Usage>::open(&self.usage).is_ok() {
+        if Mapped::<Limits>::open(&self.limits).is_ok() && Mapped::<Usage>::is_valid_file(&self.usage) {
             return Ok(());
         }
         self.renew(device)
+    }
+
+    /// Cuts back a ledger that its container has made larger, which takes memory of the node; true if it was.
+    pub fn cut(&self) -> bool {
+        let larger = fs::metadata(&self.usage).is_ok_and(|meta| meta.len() > Mapped::<Usage>::SIZE);
+        larger
+            && OpenOptions::new().write(true).open(&self.usage).is_ok_and(|f| f.set_len(Mapped::<Usage>::SIZE).is_ok())
     }
 
     /// New files for a new container. A program that forges its ledger affects no other container, and one that breaks it gets no memory.
@@ -44,6 +52,8 @@ impl ShareFiles {
         if let Some(folder) = self.limits.parent() {
             fs::create_dir_all(folder)?;
         }
+        // first, because it may be large, and take the place that the new one needs
+        remove_if_exists(&self.usage)?;
         replace(&self.limits, |path| {
             let limits = Mapped::<Limits>::create(path)?;
             limits.write(device.id.uuid(), bytes(limit), bytes(CONTEXT_MIB), OnMissing::Deny);
@@ -57,12 +67,16 @@ impl ShareFiles {
 fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let fresh = path.with_extension("new");
     // a mapping of the former file stays with its container
-    match fs::remove_file(&fresh) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove_if_exists(&fresh)?;
     write(&fresh)?;
     fs::rename(&fresh, path)
+}
+
+fn remove_if_exists(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -96,6 +110,15 @@ mod tests {
         assert_eq!(used(), 0);
         fs::write(&files.limits, "of another version").unwrap();
         files.ensure(&share).unwrap();
+        // a container cuts its ledger, makes it larger, or makes holes in it
+        let ledger = || OpenOptions::new().write(true).open(&files.usage).unwrap();
+        ledger().set_len(10).unwrap();
+        assert!(!Mapped::<Usage>::is_valid_file(&files.usage) && !files.cut());
+        ledger().set_len(Mapped::<Usage>::SIZE + 1).unwrap();
+        assert!(files.cut() && !files.cut());
+        assert!(!Mapped::<Usage>::is_valid_file(&files.usage), "with holes");
+        files.ensure(&share).unwrap();
+        assert!(Mapped::<Usage>::is_valid_file(&files.usage));
         let limits = Mapped::<Limits>::open(&files.limits).unwrap();
         assert_eq!((limits.visible(), limits.limit()), (10_240 << 20, (10_240 + 512) << 20));
         assert!(limits.uuid().starts_with(gpu.as_bytes()));

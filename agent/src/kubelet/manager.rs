@@ -214,6 +214,7 @@ impl<'a> Manager<'a> {
         }
         // a device that the runtime does not know must not be advertised
         let mut outcome = self.write_spec(view);
+        self.cut_ledgers(view);
         let wanted = if outcome.is_ok() { device_lists(view) } else { self.journal().published() };
         let observed = self.observe().await;
         let step = self.decide(&observed, &wanted, stopping);
@@ -335,15 +336,17 @@ impl<'a> Manager<'a> {
         }
         let mut devices = self.journal().devices_in_use();
         devices.extend(view.devices.iter().map(|device| (device.id.clone(), device.clone())));
+        let mut complete = true;
         for (device, files) in devices.values().filter_map(|device| Some((device, self.files(device)?))) {
             // a container that is restarted does not start without them; a new one gets new files, or is refused
             if let Err(error) = files.ensure(device) {
                 tracing::warn!(%error, device = %device.id, "limits of share not written");
+                complete = false;
             }
         }
         let driver = Driver::find(&self.config, self.driver_root).with_shim(self.shim.clone());
         let wanted = self.config.memory_limits == MemoryLimits::Shim && self.config.allocate == Allocation::Cdi;
-        self.limits_memory = wanted.then(|| self.shim.is_some() && driver.cuda().next().is_some());
+        self.limits_memory = wanted.then(|| complete && self.shim.is_some() && driver.cuda().next().is_some());
         let spec = cdi::render(devices.values(), &driver);
         self.spec.write(spec.as_ref()).map_err(|error| format!("writing the CDI specification: {}", chain(&error)))?;
         if let Some(shim) = &self.shim {
@@ -351,8 +354,19 @@ impl<'a> Manager<'a> {
         }
         self.journal().set_devices(devices.values());
         self.journal().set_policy(view.allocation);
-        self.spec_generation = view.generation;
+        // files that could not be written are tried again
+        if complete {
+            self.spec_generation = view.generation;
+        }
         Ok(())
+    }
+
+    /// Cuts back ledgers that containers have made larger.
+    fn cut_ledgers(&self, view: &DeviceView) {
+        let shares = view.devices.iter().filter_map(|device| Some((device, self.files(device)?)));
+        for (device, _) in shares.filter(|(_, files)| files.cut()) {
+            tracing::warn!(device = %device.id, "a container had made the ledger of its share larger");
+        }
     }
 
     /// Files of a share whose memory is limited on this node.

@@ -109,7 +109,7 @@ fn memory_limits(input: &StatusInput<'_>) -> Option<ConditionUpdate> {
         ConditionUpdate::yes(MEMORY_LIMITED, reasons::LIMITED, format!("{count} share(s) have a memory limit"))
     } else {
         let message = format!(
-            "{count} share(s) are served without a memory limit: the library that limits it could not be installed, or the driver has no libcuda: read the agent's log, and restart the agent after the repair"
+            "{count} share(s) are served without a memory limit: the library that limits it could not be installed, the files of a share could not be written, or the driver has no libcuda: read the agent's log, and restart the agent after the repair"
         );
         ConditionUpdate::no(MEMORY_LIMITED, reasons::SHIM_NOT_INSTALLED, message)
     })
