@@ -1,4 +1,4 @@
-//! Cost of one reservation with its release, beside the two atomic additions that any count of memory needs.
+//! Cost of one reservation with its release, compared with the two atomic additions that any count of memory needs.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark ends there")]
 
 use std::{

@@ -59,7 +59,7 @@ impl<'u> Ledger<'u> {
         self.slot.in_progress.fetch_sub(1, SeqCst);
     }
 
-    /// Counts memory that the driver has allocated already, whatever the limit is.
+    /// Counts memory that the driver has allocated already, also beyond the limit.
     pub fn charge(&self, bytes: u64) {
         self.try_reserve(bytes.div_ceil(UNIT), total::MAX_UNITS);
     }

@@ -4,8 +4,8 @@
 //! The agent writes the [`Limits`], which containers map read-only. Processes count in the [`Usage`], which belongs to one container: a
 //! program that forges it deceives its own container alone, and the agent trusts nothing in it.
 //!
-//! [`Ledger::reserve`] is called before the driver allocates, [`Ledger::release`] after it has freed. Both are free of locks, and the sum
-//! of all reservations never exceeds the limit. A process may be killed between any two instructions: what it held is given back
+//! [`Ledger::reserve`] is called before the driver allocates, [`Ledger::release`] after it has freed. Neither takes a lock,
+//! except before a denial, and the sum of all reservations never exceeds the limit. A process may be killed between any two instructions: what it held is given back
 //! by [`Ledger::recover`].
 
 mod ledger;

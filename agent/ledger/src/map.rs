@@ -30,7 +30,7 @@ impl From<io::Error> for MapError {
 }
 
 /// A layout of atomic numbers: any bytes are a value of it.
-trait Layout: Default {
+trait Layout {
     fn is_valid(&self) -> bool;
 }
 

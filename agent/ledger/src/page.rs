@@ -19,7 +19,7 @@ const VERSION: u32 = 1;
 /// What a process does whose usage file is missing or of another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnMissing {
-    /// It allocates without being counted; the agent sees that.
+    /// It allocates without being counted.
     Allow,
     /// It gets no memory.
     Deny,
@@ -27,7 +27,7 @@ pub enum OnMissing {
 
 /// Limits of one share, by the agent. Numbers may change at any time, each by itself.
 #[repr(C, align(4096))]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Limits {
     magic: AtomicU64,
     version: AtomicU32,
@@ -113,9 +113,9 @@ pub struct Usage {
 }
 
 /// One process. A line of the processor's cache of its own. Its owner holds a lock of one byte of the file as long as it lives: see
-/// [`crate::Mapped`]. Only the owner writes to it, or who has got that lock after the owner's end.
+/// [`crate::Mapped`]. Only the owner writes to it, and after the owner's end the process that has got the lock.
 #[repr(C, align(128))]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Slot {
     /// Not 0 from the time when a process has taken it until it is cleared after the end of the process.
     pub(crate) taken: AtomicU64,
@@ -131,18 +131,6 @@ impl Slot {
         self.held.store(0, SeqCst);
         self.in_progress.store(0, SeqCst);
         self.taken.store(taken.into(), SeqCst);
-    }
-}
-
-impl Default for Usage {
-    fn default() -> Self {
-        Self {
-            magic: AtomicU64::default(),
-            version: AtomicU32::default(),
-            total: AtomicU64::default(),
-            denied: AtomicU64::default(),
-            slots: std::array::from_fn(|_| Slot::default()),
-        }
     }
 }
 

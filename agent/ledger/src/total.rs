@@ -1,5 +1,5 @@
-//! The sum of all reservations in one word, with a number that changes with every operation: who replaces the word unchanged since it was read
-//! knows that no operation has happened in between.
+//! The sum of all reservations in one word, with a number that changes with every operation: if the word is the same as when it was read, no operation
+//! has happened in between.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 

@@ -1,4 +1,4 @@
-//! Arrays and mipmapped arrays. The driver pads them, so that the count is a lower bound; the agent compares it with NVML.
+//! Arrays and mipmapped arrays. The driver pads them, so that the count is a lower bound.
 
 use std::ffi::{c_int, c_uint};
 

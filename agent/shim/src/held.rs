@@ -19,7 +19,7 @@ pub enum Kind {
     Array,
 }
 
-/// Remembers a size; returns the one that was known for the number, whose allocation is gone without being freed. Without memory for the table
+/// Remembers a size; returns the size that was known for the number before: that allocation is gone without being freed. Without memory for the table
 /// the size is forgotten, and stays counted until the process ends.
 pub fn remember(kind: Kind, number: u64, bytes: u64) -> Option<u64> {
     let key = key(kind, number)?;

@@ -133,7 +133,7 @@ fn attribute(pool: Handle, attribute: c_int) -> Option<u64> {
     (code == SUCCESS).then_some(value)
 }
 
-/// Makes the ledger agree with what a pool has reserved, of which `growth` bytes are counted beside what is known of the pool. They stay counted if
+/// Makes the ledger agree with what a pool has reserved, where `growth` bytes are counted in addition to what is known of the pool. They stay counted if
 /// the driver does not answer, or there are too many pools. More than that is counted even beyond the limit: the driver has it already.
 fn settle(counted: &mut Pools, share: &Share, pool: Handle, growth: u64) {
     let Some(now) = attribute(pool, POOL_RESERVED) else { return };

@@ -107,7 +107,7 @@ impl Share {
         (code == SUCCESS && share.is_on(device)).then_some(share)
     }
 
-    /// The share, whatever the current context is.
+    /// The share, also if the current context is on another GPU.
     pub fn of_container() -> Option<&'static Self> {
         share()
     }

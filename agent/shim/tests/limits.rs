@@ -230,7 +230,7 @@ fn contexts_count_although_nothing_is_allocated() {
     let share = node.share("share", GIB);
     let holders: Vec<Holder> = (0..3).map(|_| node.holder(&share, "0")).collect();
     let fourth = node.allocate(&share, &["--count", "1"]);
-    assert!(fourth.starts_with("granted=0 code=2\n"), "1 GiB is two contexts beside the first: {fourth}");
+    assert!(fourth.starts_with("granted=0 code=2\n"), "1 GiB is two contexts in addition to the first: {fourth}");
     drop(holders);
 }
 

@@ -39,8 +39,8 @@ pub fn install(image: &Path, folder: &Path) -> io::Result<Library> {
 }
 
 impl Library {
-    /// Removes libraries of other releases, and the files of shares of other devices than these: once no specification names them. Programs keep
-    /// what they have mapped, and what cannot be removed is left.
+    /// Removes libraries of other releases, and files of shares of other devices than these. Called when the CDI specification on disk does not name them
+    /// any more. Programs keep what they have mapped, and what cannot be removed is left.
     pub fn prune<'d>(&self, devices: impl IntoIterator<Item = &'d str>) {
         let libraries = entries(self.path.parent()).into_iter().filter(|path| *path != self.path);
         libraries.for_each(|path| drop(fs::remove_file(path)));

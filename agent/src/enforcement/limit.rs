@@ -38,7 +38,7 @@ mod tests {
     fn time_slices_get_equal_parts_without_their_contexts() {
         assert_eq!(of_time_slice(81_920, 512, 4), Some(20_352 - 512));
         assert_eq!(of_time_slice(81_920, 512, 0), None);
-        assert_eq!(of_time_slice(8_192, 0, 16), None, "nothing is left beside the contexts");
+        assert_eq!(of_time_slice(8_192, 0, 16), None, "nothing is left after the contexts");
     }
 
     #[test]

@@ -202,18 +202,16 @@ impl Plugin {
     fn renew_limits(&self, devices: &[Device]) -> Result<(), String> {
         let Some(shim) = &self.shim else { return Ok(()) };
         // a container has one ledger
-        let limited: Vec<&Device> = devices.iter().filter(|d| ShareFiles::of(d, &shim.shares).is_some()).collect();
-        if let [_, second, ..] = limited.as_slice() {
+        let mut limited = devices.iter().filter_map(|device| Some((device, ShareFiles::of(device, &shim.shares)?)));
+        let (first, second) = (limited.next(), limited.next());
+        if let Some((device, _)) = second {
             return Err(format!(
                 "share {}: a container gets one share with a memory limit: ask for one, or for a larger one",
-                second.id
+                device.id
             ));
         }
-        limited.into_iter().try_for_each(|device| match ShareFiles::of(device, &shim.shares) {
-            Some(files) => {
-                files.renew(device).map_err(|error| format!("limits of share {} were not written: {error}", device.id))
-            }
-            None => Ok(()),
+        first.map_or(Ok(()), |(device, files)| {
+            files.renew(device).map_err(|error| format!("limits of share {} were not written: {error}", device.id))
         })
     }
 
