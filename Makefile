@@ -22,7 +22,7 @@ TRIPLE := $(shell rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 export CARGO_TARGET_$(TRIPLE)_RUNNER := $(SUDO)
 endif
 
-.PHONY: crds help demo test check bench down prerequisites tools peer-tools build images lab-up labs lab-test end-to-end unit fmt fmt-check lint
+.PHONY: crds help demo test check bench gpu-test down prerequisites tools peer-tools build images lab-up labs lab-test end-to-end unit fmt fmt-check lint
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
@@ -48,6 +48,10 @@ bench: prerequisites tools peer-tools ## measurements, each next to a baseline o
 	$(SUDO) $(LAB) down
 	$(SUDO) $(LAB) up --profile release --require-images
 	$(CARGO) run $(LOCKED) -q --release --bin bench -- $(BENCH)
+
+gpu-test: ## the limits of memory and compute on this machine's GPU 0; PYTHON=/path/to/python3 has PyTorch
+	$(CARGO) build $(LOCKED) --release -p gpu-test -p cuda-sim -p gputenancy-shim
+	$(SUDO) target/release/gpu-test --shim target/release/libgputenancy_cuda.so --work target/release/cuda-work $(if $(PYTHON),--python $(PYTHON))
 
 down: ## stop all labs and remove their files
 	@if [ -x $(LAB) ]; then $(SUDO) $(LAB) down --all; else echo "no lab has been built here"; fi

@@ -28,6 +28,7 @@ impl<'u> Ledger<'u> {
     /// are those of living processes.
     pub fn join(usage: &'u Mapped<Usage>) -> Option<Self> {
         let (own, slot) = usage.slots.iter().enumerate().find(|(at, _)| usage.lock(*at))?;
+        usage.take(own);
         slot.clear(true);
         repair::recount(usage);
         Some(Self { usage, slot, own, recovering: Mutex::new(()) })
@@ -68,6 +69,11 @@ impl<'u> Ledger<'u> {
     pub fn recover(&self) {
         let _one = self.recovering.lock().unwrap_or_else(PoisonError::into_inner);
         repair::recover(self.usage, self.own);
+    }
+
+    /// The usage file of the container.
+    pub fn usage(&self) -> &'u Usage {
+        self.usage
     }
 
     /// Bytes that this process holds.

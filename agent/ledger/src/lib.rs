@@ -4,16 +4,20 @@
 //! The agent writes the [`Limits`], which containers map read-only. Processes count in the [`Usage`], which belongs to one container: a
 //! program that forges it deceives its own container alone, and the agent trusts nothing in it.
 //!
+//! A share may also have a part of the GPU's time: [`Pace`] says when it may launch, from what [`Usage::charge_time`] has charged.
+//!
 //! [`Ledger::reserve`] is called before the driver allocates, [`Ledger::release`] after it has freed. Neither takes a lock,
 //! except before a denial, and the sum of all reservations never exceeds the limit. A process may be killed between any two instructions: what it held is given back
 //! by [`Ledger::recover`].
 
 mod ledger;
 mod map;
+mod pace;
 mod page;
 mod repair;
 mod total;
 
 pub use ledger::{Denied, Ledger};
 pub use map::{MapError, Mapped};
+pub use pace::{Pace, Turn};
 pub use page::{Limits, OnMissing, UNIT, UUID_LENGTH, Usage};

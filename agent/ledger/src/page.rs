@@ -1,6 +1,11 @@
 //! Layout of the two files. Fields never move within a version; a process that finds another version counts nothing.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
+
+use crate::pace::{self, Pace, Turn};
 
 /// Bytes that the ledger counts as one: the alignment of CUDA's allocations.
 pub const UNIT: u64 = 256;
@@ -14,7 +19,7 @@ const LIMITS: u64 = u64::from_le_bytes(*b"GPUTLIMS");
 /// First bytes of [`Usage`].
 const USAGE: u64 = u64::from_le_bytes(*b"GPUTUSED");
 /// Version of both layouts.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What a process does whose usage file is missing or of another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +46,12 @@ pub struct Limits {
     visible: AtomicU64,
     /// Bytes that each process counts for its context.
     context: AtomicU64,
+    /// Percent of the GPU's time; 0 in files of earlier releases, and without a limit.
+    percent: AtomicU64,
+    /// The share's turns: see [`Turn`]. A length of 0 is no turn.
+    period: AtomicU64,
+    turn_start: AtomicU64,
+    turn_length: AtomicU64,
 }
 
 impl Limits {
@@ -62,6 +73,24 @@ impl Limits {
     pub fn resize(&self, memory: u64) {
         self.visible.store(memory, SeqCst);
         self.limit.store(memory.saturating_add(self.context.load(SeqCst)), SeqCst);
+    }
+
+    /// Sets the part of the GPU's time, or removes its limit. Changes it for running programs.
+    pub fn set_pace(&self, pace: Option<Pace>) {
+        let turn = pace.and_then(|pace| pace.turn).unwrap_or(Turn { period: 0, start: 0, length: 0 });
+        // a reader between two of these has a turn that is not valid, or that of before
+        self.turn_length.store(0, SeqCst);
+        self.period.store(turn.period, SeqCst);
+        self.turn_start.store(turn.start, SeqCst);
+        self.turn_length.store(turn.length, SeqCst);
+        self.percent.store(pace.map_or(0, |pace| pace.percent), SeqCst);
+    }
+
+    /// The part of the GPU's time, if it is limited.
+    pub fn pace(&self) -> Option<Pace> {
+        let percent = Some(self.percent.load(Relaxed)).filter(|percent| (1..100).contains(percent))?;
+        let (period, start) = (self.period.load(Relaxed), self.turn_start.load(Relaxed));
+        Some(Pace { percent, turn: Turn { period, start, length: self.turn_length.load(Relaxed) }.valid() })
     }
 
     /// It was written by an agent of this version.
@@ -109,6 +138,14 @@ pub struct Usage {
     pub(crate) total: AtomicU64,
     /// Reservations that exceeded the limit.
     denied: AtomicU64,
+    /// When the GPU's time that was charged last ended, in nanoseconds of the monotonic clock.
+    covered: AtomicU64,
+    /// When the time that was used is paid for: see [`Pace`].
+    paid: AtomicU64,
+    /// Kernels that ran longer than the shim waits.
+    endless: AtomicU64,
+    /// Slots that were ever taken are below this one.
+    slots_used: AtomicU64,
     pub(crate) slots: [Slot; SLOTS],
 }
 
@@ -159,6 +196,44 @@ impl Usage {
     /// Reservations that exceeded the limit.
     pub fn denied(&self) -> u64 {
         self.denied.load(SeqCst)
+    }
+
+    /// When the time that the container used is paid for, in nanoseconds of the monotonic clock.
+    pub fn paid(&self) -> u64 {
+        self.paid.load(Relaxed)
+    }
+
+    /// Charges the time in which kernels of a process used the GPU, in nanoseconds of the monotonic clock. Time in which several processes of the
+    /// container used it is charged once.
+    pub fn charge_time(&self, start: u64, end: u64, percent: u64) {
+        let from = start.max(self.covered.fetch_max(end, SeqCst));
+        let used = end.saturating_sub(from);
+        if used > 0 {
+            let next = |paid| Some(pace::paid_after(paid, from, used, percent));
+            // the closure returns a number in every case
+            let _ = self.paid.fetch_update(SeqCst, SeqCst, next);
+        }
+    }
+
+    /// Kernels that ran longer than the shim waits.
+    pub fn endless(&self) -> u64 {
+        self.endless.load(SeqCst)
+    }
+
+    /// Counts a kernel that does not end, for all that is known.
+    pub fn count_endless(&self) {
+        self.endless.fetch_add(1, SeqCst);
+    }
+
+    /// A slot is taken for the first time, or again.
+    pub(crate) fn take(&self, at: usize) {
+        self.slots_used.fetch_max((at as u64).saturating_add(1), SeqCst);
+    }
+
+    /// The slots that were ever taken: there are few, and looking at all takes longer than an allocation.
+    pub(crate) fn taken(&self) -> impl Iterator<Item = (usize, &Slot)> {
+        let used = usize::try_from(self.slots_used.load(SeqCst)).unwrap_or(SLOTS);
+        self.slots.iter().enumerate().take(used).filter(|(_, slot)| slot.taken.load(SeqCst) != 0)
     }
 
     pub(crate) fn count_denial(&self) {

@@ -10,8 +10,7 @@ const ATTEMPTS: u32 = 100;
 /// Clears the slots of processes that have ended, and counts the total again. The locks of this open file do not exclude its own threads: one
 /// at a time calls this.
 pub(crate) fn recover(usage: &Mapped<Usage>, own: usize) {
-    let taken = usage.slots.iter().enumerate().filter(|(at, slot)| *at != own && slot.taken.load(SeqCst) != 0);
-    for (at, slot) in taken {
+    for (at, slot) in usage.taken().filter(|(at, _)| *at != own) {
         if usage.lock(at) {
             slot.clear(false);
             usage.unlock(at);
@@ -38,7 +37,7 @@ pub(crate) fn recount(usage: &Usage) {
 /// Sum of the slots; `None` while an operation is in progress, whose part may be in the total and not in the slot.
 fn sum(usage: &Usage) -> Option<u64> {
     let mut sum = 0_u64;
-    for slot in usage.slots.iter().filter(|slot| slot.taken.load(SeqCst) != 0) {
+    for (_, slot) in usage.taken() {
         let idle = || slot.in_progress.load(SeqCst) == 0;
         if !idle() {
             return None;

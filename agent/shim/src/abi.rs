@@ -17,6 +17,8 @@ pub const SUCCESS: CuResult = 0;
 pub const INVALID_VALUE: CuResult = 1;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub const OUT_OF_MEMORY: CuResult = 2;
+/// `CUDA_ERROR_NOT_READY`.
+pub const NOT_READY: CuResult = 600;
 /// `CUDA_ERROR_NOT_SUPPORTED`.
 pub const NOT_SUPPORTED: CuResult = 801;
 
@@ -50,6 +52,18 @@ pub struct Array3dDescriptor {
     pub channels: c_uint,
     /// `CUDA_ARRAY3D_*`.
     pub flags: c_uint,
+}
+
+/// The first fields of `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct LaunchConfig {
+    /// Blocks of the grid, and threads of a block, in three dimensions each.
+    pub dimensions: [c_uint; 6],
+    /// Bytes of shared memory.
+    pub shared: c_uint,
+    /// The stream.
+    pub stream: Handle,
 }
 
 /// The first fields of `CUmemAllocationProp`.

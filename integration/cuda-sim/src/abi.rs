@@ -31,6 +31,12 @@ pub const INVALID_DEVICE: Failure = Failure(101);
 pub const INVALID_CONTEXT: Failure = Failure(201);
 /// `CUDA_ERROR_NOT_FOUND`.
 pub const NOT_FOUND: Failure = Failure(500);
+/// `CUDA_ERROR_NOT_READY`.
+pub const NOT_READY: Failure = Failure(600);
+/// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`.
+pub const CAPTURE_UNSUPPORTED: Failure = Failure(900);
+/// `CUDA_ERROR_INVALID_HANDLE`.
+pub const INVALID_HANDLE: Failure = Failure(400);
 /// `CUDA_ERROR_UNKNOWN`.
 pub const UNKNOWN: Failure = Failure(999);
 

@@ -1,4 +1,4 @@
-//! Contexts: creating, retaining and choosing them. Streams and events are handles without effect, because nothing is computed.
+//! Contexts: creating, retaining and choosing them.
 
 use std::ffi::{c_int, c_uint};
 
@@ -19,6 +19,7 @@ impl Process {
     fn destroy(&mut self, number: usize) -> Result<(), Failure> {
         let Context { device, .. } = self.contexts.remove(&number).ok_or(INVALID_CONTEXT)?;
         let last = !self.contexts.values().any(|context| context.device == device);
+        self.streams.forget(number);
         if last {
             self.allocations.retain(|_, allocation| allocation.device != device);
             self.arrays.retain(|_, array| array.device != device);
@@ -97,26 +98,6 @@ cuda! {
     fn cuCtxGetDevice(process, device: *mut Device) {
         let at = process.current_device()?;
         put(device, Device::try_from(at).unwrap_or(0))
-    }
-
-    fn cuCtxSynchronize(process) {
-        process.current_device()?;
-        process.trim_pools()
-    }
-
-    fn cuStreamCreate(process, stream: *mut Handle, _flags: c_uint) {
-        process.current_device()?;
-        let created = process.handle();
-        put(stream, handle(created))
-    }
-
-    fn cuStreamDestroy_v2(process, _stream: Handle) {
-        process.current_device().map(drop)
-    }
-
-    fn cuStreamSynchronize(process, _stream: Handle) {
-        process.current_device()?;
-        process.trim_pools()
     }
 
     fn cuCtxGetApiVersion(_process, _context: Handle, version: *mut c_int) {

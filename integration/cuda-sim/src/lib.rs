@@ -1,7 +1,7 @@
 //! `libcuda.so.1` over the simulated boards: CUDA's driver API at its C ABI, with the memory of the same GPUs that the simulated NVML shows.
 //!
 //! A context takes memory of its own, allocations take whole blocks of 2 MiB, pools keep what was freed, and all processes of a
-//! device share its memory. Nothing is computed.
+//! device share its memory. Kernels take time and compute nothing: see [`engine`].
 //!
 //! The functions are documented in NVIDIA's `cuda.h`, and so are the demands on their pointers.
 #![allow(missing_docs, clippy::missing_safety_doc)]
@@ -12,8 +12,12 @@ mod abi;
 mod array;
 mod context;
 mod device;
+mod engine;
+mod graph;
+mod launch;
 mod memory;
 mod pool;
 mod process;
 mod routing;
+mod stream;
 mod virtual_memory;

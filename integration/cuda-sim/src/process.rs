@@ -20,6 +20,7 @@ use crate::abi::{
     CuResult, DEVICE_UNAVAILABLE, Failure, Handle, INVALID_CONTEXT, INVALID_DEVICE, NO_DEVICE, NOT_INITIALIZED,
     OUT_OF_MEMORY, UNKNOWN,
 };
+use crate::{engine::Engine, stream::Streams};
 
 /// Bytes that the first context of a process takes on a device. Chosen; on hardware 250 to 520 MiB by GPU, driver and loaded modules.
 pub const CONTEXT: u64 = 300 << 20;
@@ -92,6 +93,8 @@ pub struct DeviceState {
     attachment: Option<Attachment>,
     /// The connection to the MPS server, as long as the process lives.
     server: Option<mps::Connection>,
+    /// What runs the kernels.
+    engine: Option<Engine>,
 }
 
 impl DeviceState {
@@ -118,6 +121,7 @@ pub struct Process {
     pub arrays: BTreeMap<usize, Array>,
     pub pools: BTreeMap<usize, Pool>,
     pub virtual_memory: VirtualMemory,
+    pub streams: Streams,
     next_handle: usize,
     next_address: u64,
 }
@@ -161,7 +165,15 @@ pub fn initialize(visible: impl FnOnce(&Machine) -> Vec<Identity>) -> Result<(),
     }
     let store = Store::new(state_folder());
     let machine = store.read().map_err(|_| NO_DEVICE)?;
-    let state = |identity| DeviceState { identity, contexts: 0, large: 0, small: 0, attachment: None, server: None };
+    let state = |identity| DeviceState {
+        identity,
+        contexts: 0,
+        large: 0,
+        small: 0,
+        attachment: None,
+        server: None,
+        engine: None,
+    };
     let devices: Vec<DeviceState> = visible(&machine).into_iter().map(state).collect();
     if devices.is_empty() {
         return Err(NO_DEVICE);
@@ -175,6 +187,7 @@ pub fn initialize(visible: impl FnOnce(&Machine) -> Vec<Identity>) -> Result<(),
         arrays: BTreeMap::new(),
         pools: BTreeMap::new(),
         virtual_memory: VirtualMemory::default(),
+        streams: Streams::default(),
         next_handle: 0x1000,
         next_address: 0x7f00_0000_0000,
     });
@@ -213,6 +226,17 @@ impl Process {
         let (total, free) = attach::memory(&self.store, &client).map_err(|_| UNKNOWN)?;
         let own = device.physical();
         Ok((total, free.saturating_sub(own)))
+    }
+
+    /// Runs a kernel for so many nanoseconds on the current device, not before `ready`; returns when it ends.
+    pub fn execute(&mut self, ready: u64, duration: u64) -> Result<u64, Failure> {
+        let ordinal = self.current_device()?;
+        let device = self.devices.get_mut(ordinal).ok_or(INVALID_DEVICE)?;
+        let engine = match &mut device.engine {
+            Some(engine) => engine,
+            unknown => unknown.insert(Engine::open(self.store.dir(), &device.identity).map_err(|_| UNKNOWN)?),
+        };
+        Ok(engine.execute(ready, duration))
     }
 
     /// Changes what this process holds on a device; the change is undone if the device has not enough memory.

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::{
     abi::{CuResult, Failure, INVALID_VALUE, NOT_FOUND, put},
-    array, context, device, memory, pool, virtual_memory,
+    array, context, device, graph, launch, memory, pool, stream, virtual_memory,
 };
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
@@ -45,13 +45,37 @@ fn entries() -> &'static [Entry] {
         "cuCtxSetCurrent" 4000 => context::cuCtxSetCurrent;
         "cuCtxGetCurrent" 4000 => context::cuCtxGetCurrent;
         "cuCtxGetDevice" 2000 => context::cuCtxGetDevice;
-        "cuCtxSynchronize" 2000 => context::cuCtxSynchronize;
+        "cuCtxSynchronize" 2000 => stream::cuCtxSynchronize;
         "cuDevicePrimaryCtxRetain" 7000 => context::cuDevicePrimaryCtxRetain;
         "cuDevicePrimaryCtxRelease" 11000 => context::cuDevicePrimaryCtxRelease_v2;
         "cuDevicePrimaryCtxReset" 11000 => context::cuDevicePrimaryCtxReset_v2;
-        "cuStreamCreate" 2000 => context::cuStreamCreate;
-        "cuStreamDestroy" 4000 => context::cuStreamDestroy_v2;
-        "cuStreamSynchronize" 2000 => context::cuStreamSynchronize;
+        "cuStreamCreate" 2000 => stream::cuStreamCreate;
+        "cuStreamDestroy" 4000 => stream::cuStreamDestroy_v2;
+        "cuStreamSynchronize" 2000 => stream::cuStreamSynchronize;
+        "cuStreamSynchronize" 7000 per_thread => stream::cuStreamSynchronize_ptsz;
+        "cuEventCreate" 2000 => stream::cuEventCreate;
+        "cuEventDestroy" 4000 => stream::cuEventDestroy_v2;
+        "cuEventRecord" 2000 => stream::cuEventRecord;
+        "cuEventRecord" 7000 per_thread => stream::cuEventRecord_ptsz;
+        "cuEventQuery" 2000 => stream::cuEventQuery;
+        "cuEventSynchronize" 2000 => stream::cuEventSynchronize;
+        "cuEventElapsedTime" 2000 => stream::cuEventElapsedTime;
+        "cuModuleLoadData" 2000 => launch::cuModuleLoadData;
+        "cuModuleGetFunction" 2000 => launch::cuModuleGetFunction;
+        "cuLaunchKernel" 4000 => launch::cuLaunchKernel;
+        "cuLaunchKernel" 7000 per_thread => launch::cuLaunchKernel_ptsz;
+        "cuLaunchKernelEx" 11060 => launch::cuLaunchKernelEx;
+        "cuLaunchKernelEx" 11060 per_thread => launch::cuLaunchKernelEx_ptsz;
+        "cuLaunchCooperativeKernel" 9000 => launch::cuLaunchCooperativeKernel;
+        "cuLaunchCooperativeKernel" 9000 per_thread => launch::cuLaunchCooperativeKernel_ptsz;
+        "cuStreamBeginCapture" 10010 => graph::cuStreamBeginCapture_v2;
+        "cuStreamEndCapture" 10000 => graph::cuStreamEndCapture;
+        "cuStreamIsCapturing" 10000 => graph::cuStreamIsCapturing;
+        "cuStreamIsCapturing" 10000 per_thread => graph::cuStreamIsCapturing_ptsz;
+        "cuThreadExchangeStreamCaptureMode" 10010 => graph::cuThreadExchangeStreamCaptureMode;
+        "cuGraphInstantiateWithFlags" 11040 => graph::cuGraphInstantiateWithFlags;
+        "cuGraphLaunch" 10000 => graph::cuGraphLaunch;
+        "cuGraphLaunch" 10000 per_thread => graph::cuGraphLaunch_ptsz;
         "cuMemAlloc" 2000 => memory::cuMemAlloc;
         "cuMemAlloc" 3020 => memory::cuMemAlloc_v2;
         "cuMemAllocManaged" 6000 => memory::cuMemAllocManaged;

@@ -1,0 +1,60 @@
+//! The checks for a GPU, on a simulated one.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test ends there")]
+
+#[path = "../../nvml-sim/tests/support/built.rs"]
+#[allow(dead_code, reason = "each test program uses its own part")]
+mod built;
+
+use std::process::Command;
+
+use silicon::{
+    Store,
+    board::Variant,
+    boards,
+    install::{Options, install},
+};
+
+/// Runs checks, and returns the table.
+fn gpu_test(checks: &[&str]) -> String {
+    let root = tempfile::tempdir().unwrap();
+    let store: Store = install(&Options {
+        root: root.path().into(),
+        driver_root: "/drv".into(),
+        persistent: "/var/lib/nvsim".into(),
+        library: built::shared("libnvml_sim.so"),
+        cuda: None,
+        tool: None,
+        node: "node".into(),
+        board: boards::load("h100-80gb").unwrap(),
+        variant: Variant::Normal,
+        gpus: 1,
+        latency_permille: 0,
+        devices: false,
+    })
+    .unwrap();
+    let [shim, driver, nvml] = ["libgputenancy_cuda.so", "libcuda_sim.so", "libnvml_sim.so"].map(built::shared);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-test"));
+    command.arg("--shim").arg(shim).arg("--driver").arg(driver).arg("--nvml").arg(nvml);
+    command.arg("--work").arg(built::binary("cuda-work")).args(["--millis", "200"]).args(checks);
+    let output = command.env("NVSIM_STATE", store.dir()).env("NVSIM_DEV", "all").output().unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{table}\n{errors}");
+    table
+}
+
+#[test]
+fn limits_of_memory_hold_on_the_simulated_gpu() {
+    let table = gpu_test(&["driver", "routing", "memory", "processes"]);
+    assert!(table.contains("| memory | plain:") && table.contains("| processes |"), "{table}");
+    assert!(!table.contains("| NO |"), "{table}");
+}
+
+#[test]
+fn shares_of_time_and_calls_are_measured_on_the_simulated_gpu() {
+    let table = gpu_test(&["pace", "timing"]);
+    for line in ["| pace | 10 percent, alone |", "| pace | 30 and 70 percent at a time |", "| timing | launch"] {
+        assert!(table.contains(line), "{line}: {table}");
+    }
+    assert!(!table.contains("| NO |"), "{table}");
+}
