@@ -8,6 +8,7 @@ use std::{
 
 pub use gputenancy_crds::DeviceOwner;
 use gputenancy_crds::{Advertiser, AllocationPolicy, SharingMode};
+use gputenancy_ledger::Pace;
 
 /// Id of a device in kubelet: its UUID in NVML, `GPU-…` or `MIG-…`, as NVIDIA's plugin uses it and exporters resolve it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,6 +82,8 @@ pub struct Share {
     pub compute: Option<i32>,
     /// Memory that its programs may allocate, in MiB, where the agent limits it: see [`crate::enforcement`].
     pub limit_mib: Option<i64>,
+    /// Its part of the GPU's time, where the agent limits that.
+    pub pace: Option<Pace>,
 }
 
 /// A whole GPU, a MIG instance or a share.

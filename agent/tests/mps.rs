@@ -134,6 +134,7 @@ fn devices() -> BTreeMap<DeviceId, Device> {
             memory_mib: Some(memory_mib),
             compute: Some(compute),
             limit_mib: None,
+            pace: None,
         }),
         numa: None,
         cordoned: false,

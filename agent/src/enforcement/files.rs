@@ -32,10 +32,17 @@ impl ShareFiles {
     /// Creates the files if they are missing or of another version: a container that has the share from another release, or from before a restart
     /// of the node, does not start without them, and has no limit with others.
     pub fn ensure(&self, device: &Device) -> io::Result<()> {
-        if Mapped::<Limits>::open(&self.limits).is_ok() && Mapped::<Usage>::is_valid_file(&self.usage) {
-            return Ok(());
+        match Mapped::<Limits>::open(&self.limits) {
+            Ok(limits) if Mapped::<Usage>::is_valid_file(&self.usage) => {
+                // other fractions of the GPU have come or gone, and with them the turns have changed
+                let pace = device.share.as_ref().and_then(|share| share.pace);
+                if limits.pace() != pace {
+                    limits.set_pace(pace);
+                }
+                Ok(())
+            }
+            _ => self.renew(device),
         }
-        self.renew(device)
     }
 
     /// Cuts back a ledger that its container has made larger, which takes memory of the node; true if it was.
@@ -57,6 +64,7 @@ impl ShareFiles {
         replace(&self.limits, |path| {
             let limits = Mapped::<Limits>::create(path)?;
             limits.write(device.id.uuid(), bytes(limit), bytes(CONTEXT_MIB), OnMissing::Deny);
+            limits.set_pace(device.share.as_ref().and_then(|share| share.pace));
             Ok(())
         })?;
         replace(&self.usage, |path| Mapped::<Usage>::create(path).map(drop))
@@ -82,7 +90,7 @@ fn remove_if_exists(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use gputenancy_crds::SharingMode;
-    use gputenancy_ledger::Ledger;
+    use gputenancy_ledger::{Ledger, Pace, Turn};
 
     use super::*;
     use crate::{device::DeviceId, mps::share::tests::device};
@@ -120,7 +128,16 @@ mod tests {
         files.ensure(&share).unwrap();
         assert!(Mapped::<Usage>::is_valid_file(&files.usage));
         let limits = Mapped::<Limits>::open(&files.limits).unwrap();
-        assert_eq!((limits.visible(), limits.limit()), (10_240 << 20, (10_240 + 512) << 20));
+        assert_eq!((limits.visible(), limits.limit()), (10_240 << 20, (10_240 + 640) << 20));
         assert!(limits.uuid().starts_with(gpu.as_bytes()));
+        // running programs see a changed part of the time
+        assert_eq!(limits.pace(), None);
+        let turn = Some(Turn { period: 20_000_000, start: 0, length: 5_000_000 });
+        let pace = Some(Pace { percent: 25, turn });
+        let paced = Share { pace, ..share.share.clone().unwrap() };
+        files.ensure(&Device { share: Some(paced), ..share.clone() }).unwrap();
+        assert_eq!(limits.pace(), pace);
+        files.ensure(&share).unwrap();
+        assert_eq!(limits.pace(), None);
     }
 }

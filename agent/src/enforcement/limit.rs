@@ -6,7 +6,7 @@ use crate::device::Share;
 
 /// MiB that the planner keeps free for the CUDA context of a share: see `CONTEXT_MIB` of the planner. The first process of a container has
 /// it on top of the limit; each further one counts as much against the limit.
-pub const CONTEXT_MIB: i64 = 512;
+pub const CONTEXT_MIB: i64 = 640;
 
 /// MiB for the programs on a fraction: its part of the memory.
 pub fn of_fraction(memory_mib: i64) -> i64 {
@@ -36,14 +36,15 @@ mod tests {
 
     #[test]
     fn time_slices_get_equal_parts_without_their_contexts() {
-        assert_eq!(of_time_slice(81_920, 512, 4), Some(20_352 - 512));
+        assert_eq!(of_time_slice(81_920, 512, 4), Some(20_352 - 640));
         assert_eq!(of_time_slice(81_920, 512, 0), None);
         assert_eq!(of_time_slice(8_192, 0, 16), None, "nothing is left after the contexts");
     }
 
     #[test]
     fn share_without_a_limit_is_not_enforced_and_mps_limits_itself() {
-        let share = |mode, memory_mib, limit_mib| Share { number: 0, mode, memory_mib, compute: None, limit_mib };
+        let share =
+            |mode, memory_mib, limit_mib| Share { number: 0, mode, memory_mib, compute: None, limit_mib, pace: None };
         assert_eq!(means(&share(SharingMode::Mps, Some(1), None), true), Isolation::Server);
         assert_eq!(means(&share(SharingMode::Mps, None, None), true), Isolation::None);
         assert_eq!(means(&share(SharingMode::Fraction, Some(1), Some(1)), true), Isolation::Software);

@@ -1,12 +1,14 @@
-//! Memory limits of shares, by the library that containers get in place of `libcuda.so.1` (the shim).
+//! Limits of shares: memory, and for fractions the GPU's time, by the library that containers get in place of `libcuda.so.1` (the shim).
 //!
-//! [`install`] puts the library on the node, [`limit`] decides what a share may allocate, and [`files`] gives each container its limits and a ledger
+//! [`install`] puts the library on the node, [`limit`] decides what a share may allocate and [`turns`] when it may launch, and [`files`] gives each container its limits and a ledger
 //! of its own when kubelet allocates the share. The CDI specification mounts all three.
 
 mod files;
 mod install;
 mod limit;
+mod turns;
 
 pub use files::ShareFiles;
 pub use install::{Library, install};
 pub use limit::{CONTEXT_MIB, means, of_fraction, of_time_slice};
+pub use turns::of_share as pace_of;

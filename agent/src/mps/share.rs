@@ -64,7 +64,7 @@ pub(crate) mod tests {
             gpu_uuid: "GPU-a".into(),
             gpu_minor: 0,
             mig: None,
-            share: Some(Share { number, mode, memory_mib, compute, limit_mib: None }),
+            share: Some(Share { number, mode, memory_mib, compute, limit_mib: None, pace: None }),
             numa: None,
             cordoned: false,
             healthy: true,

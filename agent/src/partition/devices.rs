@@ -9,7 +9,7 @@ use gputenancy_crds::{
 use super::decide::matches;
 use crate::{
     device::{Device, DeviceId, DeviceOwner, MigIds, Owners, Share},
-    enforcement::{of_fraction, of_time_slice},
+    enforcement::{of_fraction, of_time_slice, pace_of},
     gpu::{ObservedGpu, ObservedInstance},
 };
 
@@ -63,6 +63,7 @@ pub fn devices(spec: &GpuSpec, gpu: &ObservedGpu) -> Vec<Device> {
                 memory_mib: None,
                 compute: None,
                 limit_mib: instance_limit(gpu, instance, wanted.numbers().len()),
+                pace: None,
             }),
             ..device(uuid, wanted.resource_name(), u32::try_from(number).unwrap_or(0), Some(mig.clone()))
         };
@@ -85,7 +86,8 @@ fn share(sharing: &Sharing, group: &ShareGroup, number: i32, gpu: &ObservedGpu) 
             of_time_slice(gpu.board.memory_mib, gpu.board.reserved_mib.unwrap_or(0), replicas)
         }
     };
-    Share { number, mode: sharing.mode, memory_mib, compute: group.compute, limit_mib }
+    let pace = pace_of(sharing, number);
+    Share { number, mode: sharing.mode, memory_mib, compute: group.compute, limit_mib, pace }
 }
 
 /// MiB for each time-slice of an instance.

@@ -144,7 +144,7 @@ pub enum Problem {
     },
     /// No board of a pool has room for one share of a profile.
     #[error(
-        "pool {pool} lists profile {profile}, but none of its boards ({products}) has room for one share: each needs 512 MiB for its context besides its own memory, and the boards have {largest} MiB at most; MPS has 48 clients at most; write less memory or fewer replicas in a new profile"
+        "pool {pool} lists profile {profile}, but none of its boards ({products}) has room for one share: each needs 640 MiB for its context besides its own memory, and the boards have {largest} MiB at most; MPS has 48 clients at most; write less memory or fewer replicas in a new profile"
     )]
     ShareNotSupported {
         /// The profile.

@@ -18,6 +18,7 @@ fn device(id: &str, mig: Option<u32>, share: Option<i32>) -> Device {
             memory_mib: None,
             compute: None,
             limit_mib: None,
+            pace: None,
         }),
         numa: None,
         cordoned: false,

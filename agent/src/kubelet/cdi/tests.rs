@@ -73,8 +73,14 @@ fn specification_of_mig_and_whole_gpus() {
 
 #[test]
 fn mps_share_gets_its_limits_and_the_folders_of_its_server() {
-    let share =
-        Share { number: 3, mode: SharingMode::Mps, memory_mib: Some(10_240), compute: Some(25), limit_mib: None };
+    let share = Share {
+        number: 3,
+        mode: SharingMode::Mps,
+        memory_mib: Some(10_240),
+        compute: Some(25),
+        limit_mib: None,
+        pace: None,
+    };
     let gpu = whole(0);
     let device = Device { id: DeviceId::share(&gpu.gpu_uuid, 3), share: Some(share), ..gpu };
     let driver = Driver { mps: "/run/m".into(), ..Driver::default() };
@@ -101,8 +107,14 @@ fn limited_share_gets_the_shim_under_the_names_of_cuda_and_an_exclusive_gpu_keep
     let library = Library { path: "/run/e/shim/libcuda-0123.so".into(), shares: "/run/e/shares".into() };
     let driver = Driver::find(&config(root.path()), "/run/nvidia/driver".as_ref());
     let gpu = whole(0);
-    let share =
-        Share { number: 2, mode: SharingMode::TimeSlice, memory_mib: None, compute: None, limit_mib: Some(19_840) };
+    let share = Share {
+        number: 2,
+        mode: SharingMode::TimeSlice,
+        memory_mib: None,
+        compute: None,
+        limit_mib: Some(19_840),
+        pace: None,
+    };
     let device = Device { id: DeviceId::share(&gpu.gpu_uuid, 2), share: Some(share), ..gpu };
     let both = [device.clone(), whole(1)];
     let limited = render(&both, &driver.clone().with_shim(Some(library))).unwrap();

@@ -18,6 +18,7 @@ mod budget;
 mod bypass;
 mod canary;
 mod chart;
+mod compute_limits;
 mod conditions;
 mod conflicting_owner;
 mod controller_wakeup;

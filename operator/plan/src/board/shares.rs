@@ -7,9 +7,9 @@ use super::{
     shape::{ShareShape, ShareSize},
 };
 
-/// Memory of a share's CUDA context beyond its own allocations, in MiB. CUDA 12 and 13 take 300 to 500 MiB on A100 and H100, as
-/// `nvidia-smi` shows for an empty context.
-pub const CONTEXT_MIB: i64 = 512;
+/// Memory of a share's CUDA context beyond its own allocations, in MiB. An empty context takes 526 MiB on an H200 with driver
+/// 580, and less on smaller GPUs; code that a program loads comes on top: see `docs/development/gpu-results.md`.
+pub const CONTEXT_MIB: i64 = 640;
 /// Most clients of one MPS server on every architecture since Volta (NVIDIA's MPS documentation before CUDA 13.1).
 const MPS_CLIENTS: i32 = 48;
 /// Most shares of one GPU, as the API allows.
