@@ -29,7 +29,7 @@ impl<'u> Ledger<'u> {
     pub fn join(usage: &'u Mapped<Usage>) -> Option<Self> {
         let (own, slot) = usage.slots.iter().enumerate().find(|(at, _)| usage.lock(*at))?;
         usage.take(own);
-        slot.clear(true);
+        slot.clear(std::process::id());
         repair::recount(usage);
         Some(Self { usage, slot, own, recovering: Mutex::new(()) })
     }

@@ -14,6 +14,7 @@ mod ledger;
 mod map;
 mod pace;
 mod page;
+mod processes;
 mod repair;
 mod total;
 
@@ -21,3 +22,4 @@ pub use ledger::{Denied, Ledger};
 pub use map::{MapError, Mapped};
 pub use pace::{Pace, Turn};
 pub use page::{Limits, OnMissing, UNIT, UUID_LENGTH, Usage};
+pub use processes::Process;

@@ -118,16 +118,17 @@ impl Mapped<Usage> {
     }
 
     fn set_lock(&self, slot: usize, kind: libc::c_int) -> bool {
-        let Ok(start) = libc::off_t::try_from(slot) else { return false };
-        let lock = libc::flock {
-            l_type: libc::c_short::try_from(kind).unwrap_or_default(),
-            l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap_or_default(),
-            l_start: start,
-            l_len: 1,
-            l_pid: 0,
-        };
+        let Some(lock) = lock_of(slot, kind) else { return false };
         // SAFETY: an open file, and a struct that the kernel only reads.
         unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) == 0 }
+    }
+
+    /// Another open file has the lock of a slot: its process lives.
+    pub(crate) fn is_locked(&self, slot: usize) -> bool {
+        let Some(mut lock) = lock_of(slot, libc::F_WRLCK) else { return false };
+        // SAFETY: an open file, and a struct to which the kernel writes the lock that it finds.
+        let asked = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+        asked == 0 && libc::c_int::from(lock.l_type) != libc::F_UNLCK
     }
 
     /// Creates an empty usage.
@@ -136,6 +137,17 @@ impl Mapped<Usage> {
         usage.initialize();
         Ok(usage)
     }
+}
+
+/// The byte of a slot.
+fn lock_of(slot: usize, kind: libc::c_int) -> Option<libc::flock> {
+    Some(libc::flock {
+        l_type: libc::c_short::try_from(kind).ok()?,
+        l_whence: libc::c_short::try_from(libc::SEEK_SET).ok()?,
+        l_start: libc::off_t::try_from(slot).ok()?,
+        l_len: 1,
+        l_pid: 0,
+    })
 }
 
 fn create<T: Layout>(path: &Path, mode: u32) -> io::Result<Mapped<T>> {

@@ -154,7 +154,7 @@ pub struct Usage {
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(crate) struct Slot {
-    /// Not 0 from the time when a process has taken it until it is cleared after the end of the process.
+    /// Process id in the container, from the time when the process has taken it until it is cleared after the end of the process; else 0.
     pub(crate) taken: AtomicU64,
     /// Units that the process holds.
     pub(crate) held: AtomicU64,
@@ -163,11 +163,11 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Makes it empty. The caller has its lock.
-    pub(crate) fn clear(&self, taken: bool) {
+    /// Makes it empty, for this process, or 0 for none. The caller has its lock.
+    pub(crate) fn clear(&self, pid: u32) {
         self.held.store(0, SeqCst);
         self.in_progress.store(0, SeqCst);
-        self.taken.store(taken.into(), SeqCst);
+        self.taken.store(pid.into(), SeqCst);
     }
 }
 

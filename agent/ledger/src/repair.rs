@@ -12,7 +12,7 @@ const ATTEMPTS: u32 = 100;
 pub(crate) fn recover(usage: &Mapped<Usage>, own: usize) {
     for (at, slot) in usage.taken().filter(|(at, _)| *at != own) {
         if usage.lock(at) {
-            slot.clear(false);
+            slot.clear(0);
             usage.unlock(at);
         }
     }
