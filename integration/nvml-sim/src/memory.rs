@@ -1,6 +1,6 @@
 //! Framebuffer memory: total, and what clients use of it.
 
-use nvml_wrapper_sys::bindings::{nvmlBAR1Memory_t, nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t};
+use nvml_wrapper_sys::bindings::{nvmlBAR1Memory_t, nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlReturn_t};
 use silicon::Code;
 use silicon::attach::RESERVED_MIB;
 use silicon::machine::Gpu;
@@ -44,11 +44,30 @@ impl Context {
     }
 }
 
+type GetMemory = unsafe extern "C" fn(nvmlDevice_t, *mut nvmlMemory_v2_t) -> nvmlReturn_t;
+
+/// The second version, as the dynamic linker finds it from this library: NVIDIA's library calls its exported functions in this way, so a library in
+/// front of it may answer.
+fn second_version() -> GetMemory {
+    // SAFETY: a NUL-terminated name, and the scope of this library.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"nvmlDeviceGetMemoryInfo_v2".as_ptr()) };
+    if found.is_null() {
+        return nvmlDeviceGetMemoryInfo_v2;
+    }
+    // SAFETY: a function with this name has NVML's signature.
+    unsafe { std::mem::transmute::<*mut libc::c_void, GetMemory>(found) }
+}
+
 nvml! {
-    fn nvmlDeviceGetMemoryInfo[device](ctx, device: nvmlDevice_t, memory: *mut nvmlMemory_t) {
-        let Memory { total, reserved, used } = ctx.memory(ctx.device(device)?)?;
-        let used = (reserved + used).min(total);
-        put(memory, nvmlMemory_t { total, free: total - used, used })
+    fn nvmlDeviceGetMemoryInfo[device](_ctx, device: nvmlDevice_t, memory: *mut nvmlMemory_t) {
+        let version = u32::try_from(size_of::<nvmlMemory_v2_t>()).unwrap_or(0) | 2 << 24;
+        let mut found = nvmlMemory_v2_t { version, total: 0, reserved: 0, free: 0, used: 0 };
+        // SAFETY: NVML's signature, with a pointer to a struct of this version.
+        let code = unsafe { second_version()(device, &raw mut found) };
+        if code != 0 {
+            return Err(Code(code));
+        }
+        put(memory, nvmlMemory_t { total: found.total, free: found.free, used: found.total - found.free })
     }
 
     fn nvmlDeviceGetMemoryInfo_v2[device](ctx, device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t) {

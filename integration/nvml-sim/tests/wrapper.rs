@@ -182,7 +182,12 @@ fn nvidia_smi_resets_and_lists() {
     let list = String::from_utf8(smi(&["-L"]).stdout).unwrap();
     assert!(list.contains("GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-"), "{list}");
     assert!(list.contains("MIG 3g.40gb"), "{list}");
-    assert_eq!(smi(&["--query-gpu=name"]).status.code(), Some(2));
+    let table = String::from_utf8(smi(&[]).stdout).unwrap();
+    assert!(table.contains("0MiB / 81920MiB") && table.contains("MIG 0 3g.40gb"), "{table}");
+    assert!(table.contains("No running processes found"), "{table}");
+    let query = smi(&["--query-gpu=index,memory.total,utilization.gpu", "--format=csv,noheader", "-i", "0"]);
+    assert_eq!(String::from_utf8(query.stdout).unwrap(), "0, 81920 MiB, 0 %\n");
+    assert_eq!(smi(&["--query-gpu=nothing", "--format=csv"]).status.code(), Some(2));
 }
 
 #[test]

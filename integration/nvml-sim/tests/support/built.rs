@@ -25,13 +25,14 @@ pub fn shared(name: &str) -> PathBuf {
     found.expect("cargo builds it").canonicalize().unwrap()
 }
 
-/// A program of the crate `silicon`, `lab` or `cuda-sim`, built now if its crate's sources are newer.
+/// A program of the crate `silicon`, `lab`, `cuda-sim` or `nvml-sim`, built now if its crate's sources are newer.
 pub fn binary(name: &str) -> PathBuf {
     static BUILDING: Mutex<()> = Mutex::new(());
     let _one = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
     let package = match name {
         "lab" => "lab",
         "cuda-work" => "cuda-sim",
+        "nvml-work" => "nvml-sim",
         _ => "silicon",
     };
     let program = checkout().join("target/debug").join(name);

@@ -1,6 +1,6 @@
 //! `nvsim`: installs the simulated driver on a node and controls it in tests.
 //!
-//! Called as `nvidia-smi` it resets and lists GPUs, and called as `nvidia-cuda-mps-control` it runs the control daemon of the
+//! Called as `nvidia-smi` it resets and shows GPUs, and called as `nvidia-cuda-mps-control` it runs the control daemon of the
 //! Multi-Process Service, as these tools of a driver root do.
 
 mod admin;
