@@ -6,9 +6,11 @@ use std::{
     sync::OnceLock,
 };
 
+use gputenancy_interpose::Function;
+
 use crate::{
     abi::{CuResult, SUCCESS},
-    real::Real,
+    real::LIBRARY,
 };
 
 /// Name of a function and the address of its replacement.
@@ -24,7 +26,8 @@ static REPLACEMENTS: OnceLock<Vec<(usize, usize)>> = OnceLock::new();
 
 fn replacements(hooks: &[Hook]) -> &'static [(usize, usize)] {
     REPLACEMENTS.get_or_init(|| {
-        let known = |hook: &Hook| Some((Real::new(hook.name).address()?.addr(), (hook.replacement)().addr()));
+        let known =
+            |hook: &Hook| Some((Function::new(LIBRARY, hook.name).address()?.addr(), (hook.replacement)().addr()));
         let mut all: Vec<(usize, usize)> = hooks.iter().filter_map(known).collect();
         all.sort_unstable();
         all

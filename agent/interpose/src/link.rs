@@ -1,0 +1,40 @@
+//! Linking of a library so that it can be at the place of one of the driver's, under its name, with the driver's own file as a dependency by
+//! its absolute path in the container. What it does not export, programs find in the dependency.
+
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Prints what cargo passes to the linker of the library of a build script: the name `soname`, and the dependency on the file at the path `real`.
+pub fn in_front_of(soname: &str, real: &str) -> io::Result<()> {
+    println!("cargo::rerun-if-changed=build.rs");
+    let folder = env::var_os("OUT_DIR").map(PathBuf::from).ok_or_else(|| io::Error::other("OUT_DIR is not set"))?;
+    let stub = stub(&folder, real)?;
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,{soname}");
+    // images of tenants may not have libgcc_s.so.1, which Rust's standard library would need
+    let unwinder = compiler().arg("-print-file-name=libgcc_eh.a").output()?;
+    let unwinder = PathBuf::from(String::from_utf8_lossy(&unwinder.stdout).trim());
+    let folder = unwinder.parent().ok_or_else(|| io::Error::other("the compiler does not name libgcc_eh.a"))?;
+    println!("cargo::rustc-link-search=native={}", folder.display());
+    println!("cargo::rustc-link-lib=static:+whole-archive=gcc_eh");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,--no-as-needed");
+    println!("cargo::rustc-cdylib-link-arg={}", stub.display());
+    println!("cargo::rustc-cdylib-link-arg=-Wl,--as-needed");
+    Ok(())
+}
+
+/// An empty library whose name is the path: the linker copies that name as the name of the dependency.
+fn stub(folder: &Path, real: &str) -> io::Result<PathBuf> {
+    let (source, stub) = (folder.join("stub.c"), folder.join("libstub.so"));
+    fs::write(&source, "")?;
+    let soname = format!("-Wl,-soname,{real}");
+    let built = compiler().args(["-shared", "-nostdlib", &soname, "-o"]).arg(&stub).arg(&source).status()?;
+    if built.success() { Ok(stub) } else { Err(io::Error::other("the stub of the driver's library was not linked")) }
+}
+
+/// A C compiler, which Rust's linker is as well.
+fn compiler() -> Command {
+    Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()))
+}
