@@ -1,7 +1,8 @@
-//! Limits of shares: memory, and for fractions the GPU's time, by the library that containers get in place of `libcuda.so.1` (the shim).
+//! Limits of shares: memory, and for fractions the GPU's time, by the libraries that containers get in place of `libcuda.so.1` (the shim) and
+//! of `libnvidia-ml.so.1` (the view).
 //!
-//! [`install`] puts the library on the node, [`limit`] decides what a share may allocate and [`turns`] when it may launch, and [`files`] gives each container its limits and a ledger
-//! of its own when kubelet allocates the share. The CDI specification mounts all three.
+//! [`install`] puts them on the node, [`limit`] decides what a share may allocate and [`turns`] when it may launch, and [`files`] gives each
+//! container its limits and a ledger of its own when kubelet allocates the share. The CDI specification mounts all of them.
 
 mod files;
 mod install;

@@ -43,13 +43,16 @@ pub struct Config {
     /// Folder of MPS daemons, at the same path on the host and in the container.
     #[arg(long, env = "MPS_DIR", default_value = "/run/gputenancy/mps")]
     pub mps_dir: PathBuf,
-    /// How the memory of time-slices and fractions is limited: by a library in their containers, or not at all.
+    /// How the memory of time-slices and fractions is limited: by libraries in their containers, or not at all.
     #[arg(long, env = "MEMORY_LIMITS", value_enum, ignore_case = true, default_value_t)]
     pub memory_limits: MemoryLimits,
-    /// Path of that library (the shim) in the agent's image.
+    /// Path in the agent's image of the library that limits memory (the shim).
     #[arg(long, env = "SHIM", default_value = "/usr/lib/gputenancy/libgputenancy_cuda.so")]
     pub shim: PathBuf,
-    /// Folder of the library and of the shares' ledgers, at the same path on the host and in the container.
+    /// Path in the agent's image of the library through which NVML shows the share as the GPU.
+    #[arg(long, env = "NVML_VIEW", default_value = "/usr/lib/gputenancy/libgputenancy_nvml_view.so")]
+    pub nvml_view: PathBuf,
+    /// Folder of the libraries and of the shares' ledgers, at the same path on the host and in the container.
     #[arg(long, env = "ENFORCEMENT_DIR", default_value = "/run/gputenancy/enforcement")]
     pub enforcement_dir: PathBuf,
     /// CDI devices added to every container with a GPU.

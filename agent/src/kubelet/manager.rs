@@ -98,15 +98,15 @@ pub async fn run(
     }
 }
 
-/// Installs the library, if memory is to be limited. Without it shares are not limited, and the status of the node says so.
+/// Installs the libraries, if memory is to be limited. Without them shares are not limited, and the status of the node says so.
 fn shim(config: &Config) -> Option<Library> {
     if config.memory_limits == MemoryLimits::None {
         return None;
     }
-    match install(&config.shim, &config.enforcement_dir) {
+    match install(&config.shim, &config.nvml_view, &config.enforcement_dir) {
         Ok(library) => Some(library),
         Err(error) => {
-            tracing::warn!(%error, shim = %config.shim.display(), "library that limits memory not installed");
+            tracing::warn!(%error, "libraries that limit memory not installed");
             None
         }
     }
@@ -126,7 +126,7 @@ struct Manager<'a> {
     servers: BTreeMap<String, Server>,
     tasks: JoinSet<()>,
     spec: SpecFile,
-    /// The library that limits memory; none if that is off, or could not be installed.
+    /// The libraries that limit memory; none if that is off, or they could not be installed.
     shim: Option<Library>,
     /// Containers get it; `None` if they are not to.
     limits_memory: Option<bool>,

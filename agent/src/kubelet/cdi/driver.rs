@@ -52,8 +52,8 @@ const SOCKETS: [&str; 2] = ["run/nvidia-persistenced/socket", "run/nvidia-fabric
 const FIRMWARE: &str = "lib/firmware/nvidia";
 /// Start of the names of CUDA's library.
 const CUDA: &str = "libcuda.so";
-/// Start of the file name of NVML, before the driver's version.
-const NVML: &str = "libnvidia-ml.so.";
+/// Start of the names of NVML.
+const NVML: &str = "libnvidia-ml.so";
 /// Longest chain of links that is followed.
 const MAX_LINKS: usize = 8;
 
@@ -112,7 +112,7 @@ pub struct Driver {
     pub hook: Option<HookProgram>,
     /// Folder of MPS daemons on the host.
     pub mps: PathBuf,
-    /// The library that limits memory.
+    /// The libraries that limit memory.
     pub shim: Option<Library>,
 }
 
@@ -146,7 +146,7 @@ impl Driver {
         }
     }
 
-    /// With this library for shares that have a limit.
+    /// With these libraries for shares that have a limit.
     #[must_use]
     pub fn with_shim(self, shim: Option<Library>) -> Self {
         Self { shim, ..self }
@@ -154,11 +154,21 @@ impl Driver {
 
     /// CUDA's library under its names.
     pub fn cuda(&self) -> impl Iterator<Item = &Mount> {
-        let is_cuda = |mount: &&Mount| {
+        self.named(CUDA)
+    }
+
+    /// NVML under its names.
+    pub fn nvml(&self) -> impl Iterator<Item = &Mount> {
+        self.named(NVML)
+    }
+
+    /// The files whose names start with this one.
+    fn named(&self, start: &'static str) -> impl Iterator<Item = &Mount> {
+        let matches = move |mount: &&Mount| {
             let name = mount.container_path.file_name().and_then(|name| name.to_str());
-            name.is_some_and(|name| name.starts_with(CUDA))
+            name.is_some_and(|name| name.starts_with(start))
         };
-        self.mounts.iter().filter(is_cuda)
+        self.mounts.iter().filter(matches)
     }
 }
 
@@ -211,8 +221,9 @@ fn libraries(root: &Path, folder: &Path) -> Vec<PathBuf> {
 
 /// The driver's version: NVML's link leads to a file that has it in its name.
 fn version(root: &Path, folder: &Path) -> Option<String> {
-    let library = resolve(root, &folder.join(format!("{NVML}1")))?;
-    library.file_name()?.to_str()?.strip_prefix(NVML).filter(|version| version.contains('.')).map(str::to_owned)
+    let library = resolve(root, &folder.join(format!("{NVML}.1")))?;
+    let version = library.file_name()?.to_str()?.strip_prefix(NVML)?.strip_prefix('.')?;
+    version.contains('.').then(|| version.to_owned())
 }
 
 /// Firmware of the GPUs' system processor, which the driver's programs look for.

@@ -19,8 +19,10 @@ use crate::{
 const VERSION: &str = "0.5.0";
 
 /// CUDA's own library in containers with a limit; the shim depends on it by this path (`agent/shim/build.rs`).
-const REAL: &str = "/run/gputenancy/driver/libcuda.so.1";
-/// Limits of the share in containers; the shim reads them there.
+const CUDA: &str = "/run/gputenancy/driver/libcuda.so.1";
+/// NVML's own library in containers with a limit; the view depends on it by this path (`agent/nvml-view/build.rs`).
+const NVML: &str = "/run/gputenancy/driver/libnvidia-ml.so.1";
+/// Limits of the share in containers; both libraries read them there.
 const LIMITS: &str = "/run/gputenancy/share/limits";
 /// Ledger of the container.
 const USAGE: &str = "/run/gputenancy/share/usage";
@@ -65,19 +67,18 @@ pub fn render<'a>(devices: impl IntoIterator<Item = &'a Device>, driver: &Driver
     (!devices.is_empty()).then(spec)
 }
 
-/// What limits the memory of a share: the shim under the names of CUDA's library, which replaces the mounts of all containers at these paths;
-/// CUDA's library itself where the shim looks for it, and the files of the share.
+/// What limits the memory of a share, and shows it as the GPU: the shim and the view under the names of CUDA's library and NVML, which replace the
+/// mounts of all containers at these paths; the driver's own libraries where the two look for them, and the files of the share.
 fn limited(device: &Device, driver: &Driver) -> Option<Vec<Mount>> {
     let shim = driver.shim.as_ref()?;
     let files = ShareFiles::of(device, &shim.shares)?;
-    let real = driver.cuda().next()?.host_path().to_owned();
-    let replaced = driver.cuda().map(|mount| mount.replaced_by(&shim.path));
-    let own = [
-        Mount::file(&real, Path::new(REAL)),
-        Mount::file(&files.limits, Path::new(LIMITS)),
-        Mount::writable(&files.usage, Path::new(USAGE)),
-    ];
-    Some(replaced.chain(own).collect())
+    let own = |mount: &Mount, path| Mount::file(mount.host_path(), Path::new(path));
+    let cuda = own(driver.cuda().next()?, CUDA);
+    let nvml = driver.nvml().next().map(|mount| own(mount, NVML));
+    let replaced = driver.cuda().map(|mount| mount.replaced_by(&shim.cuda));
+    let replaced = replaced.chain(driver.nvml().map(|mount| mount.replaced_by(&shim.nvml)));
+    let files = [Mount::file(&files.limits, Path::new(LIMITS)), Mount::writable(&files.usage, Path::new(USAGE))];
+    Some(replaced.chain([cuda]).chain(nvml).chain(files).collect())
 }
 
 /// A folder of an MPS daemon.

@@ -101,10 +101,14 @@ fn mps_share_gets_its_limits_and_the_folders_of_its_server() {
 }
 
 #[test]
-fn limited_share_gets_the_shim_under_the_names_of_cuda_and_an_exclusive_gpu_keeps_cuda() {
+fn limited_share_gets_the_libraries_under_the_names_of_cuda_and_nvml_and_an_exclusive_gpu_keeps_the_drivers() {
     let root = tempfile::tempdir().unwrap();
     driver_root(root.path());
-    let library = Library { path: "/run/e/shim/libcuda-0123.so".into(), shares: "/run/e/shares".into() };
+    let library = Library {
+        cuda: "/run/e/shim/libcuda-0123.so".into(),
+        nvml: "/run/e/shim/libnvidia-ml-4567.so".into(),
+        shares: "/run/e/shares".into(),
+    };
     let driver = Driver::find(&config(root.path()), "/run/nvidia/driver".as_ref());
     let gpu = whole(0);
     let share = Share {
@@ -128,12 +132,16 @@ fn limited_share_gets_the_shim_under_the_names_of_cuda_and_an_exclusive_gpu_keep
         mounts.iter().map(of).collect()
     };
     let (cuda, shim) = ("/usr/lib/x86_64-linux-gnu/libcuda.so", "/run/e/shim/libcuda-0123.so");
+    let (nvml, view) = ("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so", "/run/e/shim/libnvidia-ml-4567.so");
     let files = format!("/run/e/shares/{}/2", device.gpu_uuid);
     let expected = [
         (cuda.to_owned(), shim.to_owned(), "ro"),
         (format!("{cuda}.1"), shim.to_owned(), "ro"),
         (format!("{cuda}.580.95.05"), shim.to_owned(), "ro"),
+        (format!("{nvml}.1"), view.to_owned(), "ro"),
+        (format!("{nvml}.580.95.05"), view.to_owned(), "ro"),
         ("/run/gputenancy/driver/libcuda.so.1".to_owned(), format!("/run/nvidia/driver{cuda}.580.95.05"), "ro"),
+        ("/run/gputenancy/driver/libnvidia-ml.so.1".to_owned(), format!("/run/nvidia/driver{nvml}.580.95.05"), "ro"),
         ("/run/gputenancy/share/limits".to_owned(), format!("{files}/limits"), "ro"),
         ("/run/gputenancy/share/usage".to_owned(), format!("{files}/usage"), "rw"),
     ];

@@ -82,6 +82,7 @@ pub fn all() -> Vec<Layout> {
                 &[
                     ("/usr/bin/gputenancy-agent", Source::Cargo("gputenancy-agent")),
                     ("/usr/lib/gputenancy/libgputenancy_cuda.so", Source::Cargo("libgputenancy_cuda.so")),
+                    ("/usr/lib/gputenancy/libgputenancy_nvml_view.so", Source::Cargo("libgputenancy_nvml_view.so")),
                 ],
                 &["/usr/bin/gputenancy-agent"],
             )
