@@ -43,6 +43,7 @@ mod mps;
 mod multi_tenancy_benchmarks;
 mod nvidia_plugin;
 mod nvidia_plugin_shares;
+mod nvml_view;
 mod plan_preview;
 mod policies;
 mod priority_classes;
