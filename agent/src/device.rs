@@ -151,6 +151,20 @@ impl DeviceView {
 /// Owners by device.
 pub type Owners = BTreeMap<DeviceId, DeviceOwner>;
 
+/// Whether containers that start now with a share get the library that limits their memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ShimState {
+    /// Not decided yet.
+    #[default]
+    Unknown,
+    /// They get it.
+    Served,
+    /// Memory is not to be limited.
+    Off,
+    /// The library, or the files of a share, could not be written, or the driver has no `libcuda`.
+    NotInstalled,
+}
+
 /// How kubelet uses the devices. The kubelet side writes it.
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -166,8 +180,8 @@ pub struct KubeletView {
     /// Generation of the [`DeviceView`] that `ListAndWatch`, kubelet's allocatable devices and the node's allocatable reflect.
     /// Kubelet cannot allocate a device that this generation does not advertise; only then may the device be destroyed.
     pub applied_generation: u64,
-    /// Containers with a share get the library that limits their memory; `None` if memory is not to be limited.
-    pub limits_memory: Option<bool>,
+    /// Whether containers that start now with a share get the library that limits their memory.
+    pub shim: ShimState,
     /// Every resource is registered, and kubelet watches every list.
     pub plugin_ready: bool,
     /// Another plugin advertises the devices, and kubelet has listed none for longer than a restart of that plugin takes.

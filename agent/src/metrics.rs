@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use gputenancy_crds::Isolation;
 use gputenancy_rights::Right;
 use gputenancy_service::metrics::{Counters, Gauges, Labels, set_missing_rights};
 use prometheus_client::{
@@ -24,6 +25,7 @@ pub struct Metrics {
     nvml_failures: Counters<2>,
     operations: Counters<2>,
     devices: Gauges<2>,
+    enforcement: Gauges<1>,
     missing_rights: Gauges<3>,
     status_writes: Counter,
     status_failures: Counter,
@@ -47,6 +49,7 @@ impl Default for Metrics {
             nvml_failures: register(r, "nvml_failures", "Failed NVML calls by call and code"),
             operations: register(r, "partition_operations", "Operations that partition GPUs, by step and outcome"),
             devices: register(r, "devices", "Devices by resource and state"),
+            enforcement: register(r, "enforcement", "Shares by the means that limits the memory of their containers"),
             missing_rights: register(r, "missing_rights", "Missing rights, and the feature that needs them"),
             status_writes: register(r, "status_writes", "Writes of GpuNode status"),
             status_failures: register(r, "status_failures", "Failed writes of GpuNode status"),
@@ -139,6 +142,17 @@ impl Metrics {
         }
     }
 
+    /// Counts shares by what limits the memory of containers that start now with them.
+    pub fn set_enforcement(&self, shares: &[Isolation]) {
+        // values are set, not removed and added: a scrape in between must not read 0
+        for means in [Isolation::Driver, Isolation::Server, Isolation::Software, Isolation::None] {
+            let count = shares.iter().filter(|share| **share == means).count();
+            self.enforcement
+                .get_or_create(&[("means", means.as_str().into())])
+                .set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
     /// A container has forbidden variables of this group.
     pub fn hidden_variable(&self, variables: String, stopped: bool) {
         let outcome = if stopped { "stopped" } else { "reported" };
@@ -164,6 +178,18 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shares_are_counted_by_means_and_a_means_without_shares_is_zero() {
+        let metrics = Metrics::default();
+        metrics.set_enforcement(&[Isolation::None; 3]);
+        metrics.set_enforcement(&[Isolation::Software, Isolation::Server, Isolation::Software]);
+        let text = gputenancy_service::endpoints::text(metrics.registry()).unwrap();
+        for (means, count) in [("Software", 2), ("Server", 1), ("Driver", 0), ("None", 0)] {
+            let line = format!("gputenancy_agent_enforcement{{means=\"{means}\"}} {count}\n");
+            assert!(text.contains(&line), "{line} in {text}");
+        }
+    }
 
     #[test]
     fn nvml_failures_are_counted_by_call_and_code() {

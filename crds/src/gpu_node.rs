@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Advertiser, AllocationPolicy, ChangePhase, InstanceSpec, Isolation, Layout, MemoryText, MigManagerRun, Partitioner,
-    Sharing,
+    Advertiser, AllocationPolicy, ChangePhase, InstanceSpec, Isolation, Layout, MemoryText, MigManagerRun,
+    NodeEnforcement, Partitioner, Sharing,
 };
 
 /// Desired layout of the GPUs of one node. Written by the operator only.
@@ -172,6 +172,10 @@ pub struct GpuNodeStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["uuid".into()]))]
     pub gpus: Vec<GpuState>,
+    /// What limits the memory of containers with a share, by kind of share, whether or not the node has shares now. Absent until the agent
+    /// has found out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforcement: Option<NodeEnforcement>,
     /// Number of GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_count: Option<i32>,

@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{DurationText, Trust, quantity::NOT_NEGATIVE};
+use crate::{DurationText, Isolation, Trust, quantity::NOT_NEGATIVE};
 
 /// A team: namespaces, GPU budget, owners.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
@@ -27,6 +27,7 @@ use crate::{DurationText, Trust, quantity::NOT_NEGATIVE};
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Equivalents", type_ = "string", json_path = ".status.equivalents.used", priority = 1),
     printcolumn(name = "Cap", type_ = "string", json_path = ".status.equivalents.cap", priority = 1),
+    printcolumn(name = "Enforcement", type_ = "string", json_path = ".status.enforcement", priority = 1),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].message", priority = 1),
     validation = Rule::new("self.metadata.name.size() <= 50").message("metadata.name: use at most 50 characters, the name becomes part of object names"),
 )]
@@ -221,7 +222,7 @@ pub struct GpuTenantStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Ready, Reconciling, Stalled, NamespacesReady, PolicyReady, QuotaReady, CapacityReady; PullSecretsReady with
-    /// `spec.imagePullSecrets`; Suspended with `spec.suspend`.
+    /// `spec.imagePullSecrets`; Suspended with `spec.suspend`; MemoryLimited while a pod has a device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
@@ -236,6 +237,10 @@ pub struct GpuTenantStatus {
     /// Use of all profiles together; only with `spec.gpuEquivalents`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub equivalents: Option<Equivalents>,
+    /// The weakest means that limits the memory of the tenant's pods with devices: Hardware for MIG instances and whole GPUs. It is that of
+    /// containers that start now; see the condition MemoryLimited. Absent while no pod has a device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforcement: Option<Isolation>,
     /// Used and budget in one line for `kubectl get`, such as `mig-1g 2/8, gpu 0/2`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,

@@ -17,6 +17,8 @@ pub const SIMULATED_LABEL: &str = "gputenancy.io/simulated";
 pub const LAYOUT_LABEL: &str = "gputenancy.io/layout";
 /// Label on nodes of a pool: `steady`, `changing` or `failed`.
 pub const LAYOUT_STATE_LABEL: &str = "gputenancy.io/layout.state";
+/// Label on nodes of a pool: what limits the memory of containers that start now, by the weakest means in use on the node.
+pub const ENFORCEMENT_LABEL: &str = "gputenancy.io/enforcement";
 /// Recommended label of Kubernetes for the tool that manages an object.
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
 /// Value of [`MANAGED_BY_LABEL`] on everything that the operator renders.

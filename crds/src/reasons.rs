@@ -89,7 +89,7 @@ table! { TYPES:
     "IntervalApplied", "GpuProfile", "The length of time-slices is set; only with device.timeSlice.interval other than Default.", "See the reason.";
     "RolledOut", "GpuPool", "Nothing new waits for its soak time; only with spec.rollout.", "See the reason.";
     "MpsReady", "GpuNode", "The MPS daemons of shared GPUs run; only with MPS shares.", "See the reason.";
-    "MemoryLimited", "GpuNode", "Time-slices and fractions are served with a memory limit; only where it is switched on.", "See the reason.";
+    "MemoryLimited", "GpuNode, GpuTenant", "GpuNode: time-slices and fractions are served with a memory limit; only where it is switched on. GpuTenant: something limits the memory of every pod with a device.", "See the reason.";
     "VgpuLicensed", "GpuNode", "The vGPUs of a virtual machine have their licence; only where NVML reports one.", "See the reason.";
     "PluginReady", "GpuNode", "kubelet has registered every resource of the node.", "See the reason.";
     "gputenancy.io/QuotaAvailable", "ReplicaSet, StatefulSet, Job", "The quota now has headroom for a pod that it refused; the update makes the controller retry.", "None.";
@@ -125,7 +125,7 @@ reasons! { CONDITIONS:
     INVALID_SPEC = "InvalidSpec", "GpuPool, GpuProfile", "A field has a value that cannot be used.", "Correct the field that the message names.";
     INVALID_WINDOW = "InvalidWindow", "GpuPool", "A maintenance window cannot be parsed; no change starts.", "Correct spec.disruption.windows.";
     LEFT_ALONE = "LeftAlone", "GpuNode", "The layout differs from the spec, and the agent is not the partitioner.", "Wait for the partitioner, or change spec.partitioner of the pool.";
-    LIMITED = "Limited", "GpuNode", "Containers with time-slices and fractions get the library that limits their memory.", "None.";
+    LIMITED = "Limited", "GpuNode, GpuTenant", "Containers with time-slices and fractions get the library that limits their memory; of a tenant every pod with a device has a limit.", "None.";
     LICENSED = "Licensed", "GpuNode", "Every vGPU of the node has a licence.", "None.";
     MPS_CLIENTS_NEAR_LIMIT = "MpsClientsNearLimit", "GpuNode", "At least 90 % of the clients that an MPS server takes are connected.", "Use fewer processes per pod, or fewer shares of the GPU.";
     MPS_DAEMON_DOWN = "MpsDaemonDown", "GpuNode", "The MPS daemon of a GPU has ended; its shares are withdrawn until it runs again.", "The agent restarts it. Delete the pods that the message names if their programs do not end by themselves.";
@@ -134,6 +134,7 @@ reasons! { CONDITIONS:
     NAMESPACE_TERMINATING = "NamespaceTerminating", "GpuTenant", "A listed namespace is being deleted.", "Wait; it is created again afterwards.";
     NODE_NOT_READY = "NodeNotReady", "GpuPool", "A node is not Ready, or its agent does not report; it is left alone.", "Do what the message says.";
     NONE = "None", "GpuPool", "No other owner was found.", "None.";
+    NOT_LIMITED = "NotLimited", "GpuTenant", "Nothing limits the memory of pods with shares, or of their neighbours.", "Do what the message says; afterwards restart the pods.";
     NOT_REGISTERED = "NotRegistered", "GpuNode", "kubelet has not registered every resource.", "Wait; if it stays, read the logs of agent and kubelet.";
     NOT_SERVED = "NotServed", "GpuPool", "The device plugin of the pool does not serve shares of this kind, or not with the pool's other profiles.", "Do what the message says, or set spec.advertiser and spec.partitioner: Agent.";
     NO_AGENT = "NoAgent", "GpuPool", "No agent has reported from a node of the pool.", "See that the agent's pod runs there.";
@@ -241,6 +242,7 @@ table! { LABELS:
     names::SIMULATED_LABEL, "Node", "The GPUs are simulated.", "Written by the operator.";
     names::LAYOUT_LABEL, "Node", "Hash of the layouts of the node's GPUs; equal on nodes with equal layouts.", "Written by the operator.";
     names::LAYOUT_STATE_LABEL, "Node", "steady, changing or failed.", "Written by the operator.";
+    names::ENFORCEMENT_LABEL, "Node", "Weakest means that limits the memory of devices on the node: Hardware (MIG and whole GPUs), Driver, Server (MPS), Software or None.", "Written by the operator. With None see the condition MemoryLimited of the GpuNode.";
     names::CANARY_LABEL, "Pod", "Profile that the canary pod verifies.", "Written by the operator.";
     "gputenancy.io/retained-from", "Namespace", "Tenant that no longer lists the namespace.", "Written by the operator.";
     "gputenancy.io/aggregate-to-tenant-owner", "ClusterRole", "With true: the rules are added to those of tenant owners.", "Set it on a ClusterRole of your own.";

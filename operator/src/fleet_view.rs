@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuTenant, SharingMode, Support, Trust, names, reasons::Reason};
+use gputenancy_crds::{GpuTenant, Isolation, SharingMode, Support, Trust, names, reasons::Reason};
 use gputenancy_engine::quota::Weight;
 
 /// The fleet at one time.
@@ -27,6 +27,32 @@ pub struct FleetView {
     pub left_over: BTreeMap<Claim, i32>,
     /// Unscheduled pods, by namespace and resource.
     pub waiting: BTreeMap<Claim, i32>,
+    /// What limits the memory of the devices that pods hold, by namespace.
+    pub limits: BTreeMap<String, MemoryLimit>,
+}
+
+/// What limits the memory of some devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryLimit {
+    /// The weakest means.
+    pub means: Isolation,
+    /// GPUs whose devices have no limit, each with the reason and what to do.
+    pub unlimited: BTreeMap<String, String>,
+}
+
+impl Default for MemoryLimit {
+    /// Of no devices: as strong as can be.
+    fn default() -> Self {
+        Self { means: Isolation::Hardware, unlimited: BTreeMap::new() }
+    }
+}
+
+impl MemoryLimit {
+    /// Counts more devices.
+    pub fn add(&mut self, other: &Self) {
+        self.means = self.means.max(other.means);
+        self.unlimited.extend(other.unlimited.iter().map(|(gpu, why)| (gpu.clone(), why.clone())));
+    }
 }
 
 /// A namespace and a resource.
@@ -93,7 +119,10 @@ impl FleetView {
         // usually few of very many tenants are affected: what is equal for all is compared once
         let free = |view: &Self| view.profiles.values().map(|p| p.free).collect::<Vec<_>>();
         let same_free = self.profiles.keys().eq(old.profiles.keys()) && free(self) == free(old);
-        let same_claims = self.held == old.held && self.left_over == old.left_over && self.waiting == old.waiting;
+        let same_claims = self.held == old.held
+            && self.left_over == old.left_over
+            && self.waiting == old.waiting
+            && self.limits == old.limits;
         let same = move |tenant: &GpuTenant| {
             let name = tenant.metadata.name.as_deref().unwrap_or_default();
             self.tenants.get(name) == old.tenants.get(name)
@@ -114,7 +143,8 @@ impl FleetView {
         let retained = tenant.status.iter().flat_map(|s| &s.namespaces).map(|n| n.name.as_str());
         let same = |ns: &str| {
             let pairs = [(&self.held, &old.held), (&self.left_over, &old.left_over), (&self.waiting, &old.waiting)];
-            pairs.into_iter().all(|(now, then)| of(now, ns).eq(of(then, ns)))
+            self.limits.get(ns) == old.limits.get(ns)
+                && pairs.into_iter().all(|(now, then)| of(now, ns).eq(of(then, ns)))
         };
         listed.chain(retained).all(same)
     }
@@ -127,6 +157,15 @@ impl FleetView {
     /// Devices of this resource that processes of deleted pods of these namespaces keep.
     pub fn left_over_of<'a>(&self, namespaces: impl Iterator<Item = &'a str>, resource: &str) -> i32 {
         sum(&self.left_over, namespaces, resource)
+    }
+
+    /// What limits the memory of the devices that pods of these namespaces hold; `None`: they hold none.
+    pub fn limit_of<'a>(&self, namespaces: impl Iterator<Item = &'a str>) -> Option<MemoryLimit> {
+        namespaces.filter_map(|ns| self.limits.get(ns)).fold(None, |sum: Option<MemoryLimit>, limit| {
+            let mut sum = sum.unwrap_or_default();
+            sum.add(limit);
+            Some(sum)
+        })
     }
 
     /// Pods of these namespaces that wait for this resource.
@@ -177,11 +216,13 @@ mod tests {
     fn tenant_is_affected_by_its_own_plan_pods_and_free_devices_only() {
         type Edit = fn(&mut FleetView, Claim);
         let claim = |ns: &str| (ns.to_owned(), "nvidia.com/mig-1g.10gb".to_owned());
-        let edits: [(Edit, &str, bool); 7] = [
+        let edits: [(Edit, &str, bool); 9] = [
             (|v, c| _ = v.held.insert(c, 1), "a-train", true),
             (|v, c| _ = v.waiting.insert(c, 1), "a-train", true),
             (|v, c| _ = v.left_over.insert(c, 1), "a-train", true),
             (|v, c| _ = v.held.insert(c, 1), "a-train-2", false),
+            (|v, c| _ = v.limits.insert(c.0, MemoryLimit::default()), "a-train", true),
+            (|v, c| _ = v.limits.insert(c.0, MemoryLimit::default()), "a-train-2", false),
             (|v, c| _ = v.tenants.insert(c.0.into(), TenantView::default()), "a", true),
             (|v, c| _ = v.tenants.insert(c.0.into(), TenantView::default()), "b", false),
             (|v, _| _ = v.profiles.insert("mig-3g".into(), profile(0)), "", false),

@@ -2,7 +2,7 @@
 
 use gputenancy_crds::{Isolation, SharingMode};
 
-use crate::device::Share;
+use crate::device::{Share, ShimState};
 
 /// MiB that the planner keeps free for the CUDA context of a share: see `CONTEXT_MIB` of the planner. The first process of a container has
 /// it on top of the limit; each further one counts as much against the limit.
@@ -20,12 +20,12 @@ pub fn of_time_slice(memory_mib: u64, reserved_mib: u64, replicas: usize) -> Opt
     Some(part - CONTEXT_MIB).filter(|mib| *mib > 0)
 }
 
-/// The means for a share on a node with or without the shim.
-pub fn means(share: &Share, shim: bool) -> Isolation {
+/// The means for a container that starts now with this share.
+pub fn means(share: &Share, shim: ShimState) -> Isolation {
     match (share.mode, share.limit_mib) {
         (SharingMode::Mps, _) if share.memory_mib.is_some() => Isolation::Server,
         (SharingMode::Mps, _) | (_, None) => Isolation::None,
-        (_, Some(_)) if shim => Isolation::Software,
+        (_, Some(_)) if shim == ShimState::Served => Isolation::Software,
         _ => Isolation::None,
     }
 }
@@ -45,10 +45,13 @@ mod tests {
     fn share_without_a_limit_is_not_enforced_and_mps_limits_itself() {
         let share =
             |mode, memory_mib, limit_mib| Share { number: 0, mode, memory_mib, compute: None, limit_mib, pace: None };
-        assert_eq!(means(&share(SharingMode::Mps, Some(1), None), true), Isolation::Server);
-        assert_eq!(means(&share(SharingMode::Mps, None, None), true), Isolation::None);
-        assert_eq!(means(&share(SharingMode::Fraction, Some(1), Some(1)), true), Isolation::Software);
-        assert_eq!(means(&share(SharingMode::Fraction, Some(1), Some(1)), false), Isolation::None);
-        assert_eq!(means(&share(SharingMode::TimeSlice, None, None), true), Isolation::None);
+        let served = ShimState::Served;
+        assert_eq!(means(&share(SharingMode::Mps, Some(1), None), served), Isolation::Server);
+        assert_eq!(means(&share(SharingMode::Mps, None, None), served), Isolation::None);
+        assert_eq!(means(&share(SharingMode::Fraction, Some(1), Some(1)), served), Isolation::Software);
+        for shim in [ShimState::Unknown, ShimState::Off, ShimState::NotInstalled] {
+            assert_eq!(means(&share(SharingMode::Fraction, Some(1), Some(1)), shim), Isolation::None);
+        }
+        assert_eq!(means(&share(SharingMode::TimeSlice, None, None), served), Isolation::None);
     }
 }

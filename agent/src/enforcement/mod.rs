@@ -1,15 +1,18 @@
 //! Limits of shares: memory, and for fractions the GPU's time, by the libraries that containers get in place of `libcuda.so.1` (the shim) and
 //! of `libnvidia-ml.so.1` (the view).
 //!
-//! [`install`] puts them on the node, [`limit`] decides what a share may allocate and [`turns`] when it may launch, and [`files`] gives each
-//! container its limits and a ledger of its own when kubelet allocates the share. The CDI specification mounts all of them.
+//! [`install`] puts them on the node, [`limit`] decides what a share may allocate and [`turns`] when it may launch, [`node`] what the node can
+//! give, and [`files`] gives each container its limits and a ledger of its own when kubelet allocates the share. The CDI specification mounts
+//! all of them.
 
 mod files;
 mod install;
 mod limit;
+mod node;
 mod turns;
 
 pub use files::ShareFiles;
 pub use install::{Library, install};
 pub use limit::{CONTEXT_MIB, means, of_fraction, of_time_slice};
+pub use node::{NOT_INSTALLED, of_node};
 pub use turns::of_share as pace_of;

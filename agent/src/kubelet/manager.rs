@@ -31,8 +31,8 @@ use super::{
     watchers::ListWatchers,
 };
 use crate::{
-    device::{Device, DeviceId, DeviceView, KubeletView, Owners},
-    enforcement::{Library, ShareFiles, install},
+    device::{Device, DeviceId, DeviceView, KubeletView, Owners, ShimState},
+    enforcement::{Library, ShareFiles, install, means},
     grpc::pod_resources::{ByResource, PodResources, is_managed},
     handover::HandoverCheck,
     metrics::Metrics,
@@ -128,8 +128,8 @@ struct Manager<'a> {
     spec: SpecFile,
     /// The libraries that limit memory; none if that is off, or they could not be installed.
     shim: Option<Library>,
-    /// Containers get it; `None` if they are not to.
-    limits_memory: Option<bool>,
+    /// Whether containers get it.
+    shim_state: ShimState,
     /// Generation of the view in the CDI specification.
     spec_generation: u64,
     state: State,
@@ -188,7 +188,7 @@ impl<'a> Manager<'a> {
             tasks: JoinSet::new(),
             spec: SpecFile::in_folder(&config.cdi_dir),
             shim: shim(&config),
-            limits_memory: None,
+            shim_state: ShimState::default(),
             spec_generation: 0,
             state: State::default(),
             propagation: allocatable::MIN_PROPAGATION,
@@ -270,6 +270,7 @@ impl<'a> Manager<'a> {
         self.nothing_since = nothing.then(|| self.nothing_since.unwrap_or_else(Instant::now));
         report.nothing_listed = self.nothing_since.is_some_and(|since| since.elapsed() >= OTHER_PLUGIN_RESTARTS);
         report.plugin_ready = complete;
+        self.count_enforcement(view);
         self.send(report);
         // no event reports what another plugin does
         self.poll_interval(if complete { Outcome::Applied } else { Outcome::Failed }, false).min(ACTIVE)
@@ -346,7 +347,12 @@ impl<'a> Manager<'a> {
         }
         let driver = Driver::find(&self.config, self.driver_root).with_shim(self.shim.clone());
         let wanted = self.config.memory_limits == MemoryLimits::Shim && self.config.allocate == Allocation::Cdi;
-        self.limits_memory = wanted.then(|| complete && self.shim.is_some() && driver.cuda().next().is_some());
+        let installed = complete && self.shim.is_some() && driver.cuda().next().is_some();
+        self.shim_state = match (wanted, installed) {
+            (false, _) => ShimState::Off,
+            (true, true) => ShimState::Served,
+            (true, false) => ShimState::NotInstalled,
+        };
         let spec = cdi::render(devices.values(), &driver);
         self.spec.write(spec.as_ref()).map_err(|error| format!("writing the CDI specification: {}", chain(&error)))?;
         if let Some(shim) = &self.shim {
@@ -472,7 +478,8 @@ impl<'a> Manager<'a> {
         let registered = self.servers.keys().all(|resource| observed.watched.contains(resource));
         let mut report = KubeletView { elsewhere: BTreeMap::new(), message, ..self.channels.kubelet.borrow().clone() };
         report.plugin_ready = view.generation > 0 && registered && observed.listed.is_some();
-        report.limits_memory = self.limits_memory;
+        report.shim = self.shim_state;
+        self.count_enforcement(view);
         if let Some(listed) = observed.listed {
             report.allocatable = listed.into_values().flatten().collect();
         }
@@ -480,6 +487,13 @@ impl<'a> Manager<'a> {
             report.applied_generation = view.generation;
         }
         self.send(report);
+    }
+
+    /// Counts the shares by what limits them.
+    fn count_enforcement(&self, view: &DeviceView) {
+        let shim = if view.advertiser.is_agent() { self.shim_state } else { ShimState::Off };
+        let shares = view.devices.iter().chain(&view.elsewhere).filter_map(|device| device.share.as_ref());
+        self.metrics.set_enforcement(&shares.map(|share| means(share, shim)).collect::<Vec<_>>());
     }
 
     fn send(&self, report: KubeletView) {

@@ -10,7 +10,8 @@ use gputenancy_crds::{
 
 use super::input::StatusInput;
 use crate::{
-    device::Device,
+    device::{Device, ShimState},
+    enforcement::NOT_INSTALLED,
     gpu::{NvmlError, ObservedGpu, inventory::UNLICENSED},
     mps,
 };
@@ -100,19 +101,22 @@ fn plugin(input: &StatusInput<'_>) -> ConditionUpdate {
     }
 }
 
-/// Of shares with a limit; none where memory is not to be limited.
+/// Of shares with a limit; none where memory is not to be limited, or not yet.
 fn memory_limits(input: &StatusInput<'_>) -> Option<ConditionUpdate> {
     let limited = |device: &Device| device.share.as_ref().is_some_and(|share| share.limit_mib.is_some());
     let count = input.view.devices.iter().filter(|device| limited(device)).count();
-    let limits = input.kubelet.limits_memory.filter(|_| count > 0)?;
-    Some(if limits {
-        ConditionUpdate::yes(MEMORY_LIMITED, reasons::LIMITED, format!("{count} share(s) have a memory limit"))
-    } else {
-        let message = format!(
-            "{count} share(s) are served without a memory limit: the library that limits it could not be installed, the files of a share could not be written, or the driver has no libcuda: read the agent's log, and restart the agent after the repair"
-        );
-        ConditionUpdate::no(MEMORY_LIMITED, reasons::SHIM_NOT_INSTALLED, message)
-    })
+    match input.kubelet.shim {
+        ShimState::Served if count > 0 => Some(ConditionUpdate::yes(
+            MEMORY_LIMITED,
+            reasons::LIMITED,
+            format!("{count} share(s) have a memory limit"),
+        )),
+        ShimState::NotInstalled if count > 0 => {
+            let message = format!("{count} share(s) have no memory limit: {NOT_INSTALLED}");
+            Some(ConditionUpdate::no(MEMORY_LIMITED, reasons::SHIM_NOT_INSTALLED, message))
+        }
+        _ => None,
+    }
 }
 
 /// Of the vGPUs; none where NVML reports no licence.

@@ -15,7 +15,7 @@ use super::{
     input::StatusInput,
 };
 use crate::{
-    device::{Device, DeviceId, DeviceOwner, DeviceView, Owners, Share},
+    device::{Device, DeviceId, DeviceOwner, DeviceView, Owners, Share, ShimState},
     enforcement,
     gpu::{Inventory, ObservedGpu, ObservedInstance, process_origin::Origin},
     partition::{
@@ -54,6 +54,9 @@ pub fn status(input: &StatusInput<'_>, now: Timestamp) -> GpuNodeStatus {
         boot_id: known(input.boot_id),
         simulated: Some(input.simulated),
         boards,
+        // before the device plugin has found out, that of the earlier run
+        enforcement: enforcement::of_node(input.view.advertiser, input.kubelet.shim)
+            .or_else(|| input.earlier.enforcement.clone()),
         gpu_count: Some(to_i32(gpus.len())),
         devices: Some(devices(&gpus)),
         gpus,
@@ -160,7 +163,7 @@ fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu:
 
 /// The weakest means that holds a share of the GPU to its memory; none without shares. Another plugin's shares have none of ours.
 fn enforcement(input: &StatusInput<'_>, gpu: &ObservedGpu) -> Option<Isolation> {
-    let shim = input.kubelet.limits_memory == Some(true) && input.view.advertiser.is_agent();
+    let shim = if input.view.advertiser.is_agent() { input.kubelet.shim } else { ShimState::Off };
     input.view.shares(&gpu.uuid).map(|(_, share)| enforcement::means(share, shim)).max()
 }
 

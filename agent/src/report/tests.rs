@@ -7,8 +7,8 @@ use std::{
 };
 
 use gputenancy_crds::{
-    Advertiser, AgentStep, GpuError, GpuNodeStatus, GpuSpec, GpuState, Health, InstanceSpec, Isolation, ShareGroup,
-    ShareState, Sharing, condition,
+    Advertiser, AgentStep, GpuError, GpuNodeStatus, GpuSpec, GpuState, Health, InstanceSpec, Isolation,
+    NodeEnforcement, ShareGroup, ShareState, Sharing, condition,
 };
 use gputenancy_nvml::{Engines, InstanceProfile, MigMode, Process};
 use k8s_openapi::jiff::Timestamp;
@@ -19,7 +19,7 @@ use super::{
     without_inventory,
 };
 use crate::{
-    device::{DeviceId, DeviceOwner, DeviceView, KubeletView},
+    device::{DeviceId, DeviceOwner, DeviceView, KubeletView, ShimState},
     gpu::{
         Inventory, NvmlError, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance,
         platform::UnsupportedPlatform, process_origin::Origin,
@@ -450,18 +450,35 @@ fn status_says_what_limits_the_memory_of_shares_and_nothing_of_other_gpus() {
         status.gpus[0].enforcement
     };
     assert_eq!(means(&kubelet, &view), Some(Isolation::None));
-    let with_shim = KubeletView { limits_memory: Some(true), ..kubelet };
+    let with_shim = KubeletView { shim: ShimState::Served, ..kubelet };
     assert_eq!(means(&with_shim, &view), Some(Isolation::Software));
     let condition = |kubelet: &KubeletView| {
         let found = conditions::updates(&input(&state, &view, kubelet));
         found.into_iter().find(|c| c.type_ == conditions::MEMORY_LIMITED).map(|c| c.status)
     };
-    let failed = KubeletView { limits_memory: Some(false), ..with_shim.clone() };
+    let failed = KubeletView { shim: ShimState::NotInstalled, ..with_shim.clone() };
     assert_eq!([&with_shim, &failed].map(condition), [Some(Some(true)), Some(Some(false))]);
-    assert_eq!(condition(&KubeletView { limits_memory: None, ..with_shim.clone() }), None, "switched off");
+    assert_eq!(condition(&KubeletView { shim: ShimState::Off, ..with_shim.clone() }), None, "switched off");
     let theirs = DeviceView { advertiser: Advertiser::NvidiaDevicePlugin, ..view };
     assert_eq!(means(&with_shim, &theirs), Some(Isolation::None));
     assert_eq!(means(&with_shim, &DeviceView::default()), None);
+}
+
+#[test]
+fn status_keeps_what_an_earlier_run_could_enforce_until_it_is_known() {
+    let (state, view, kubelet) = shared();
+    let earlier = GpuNodeStatus {
+        enforcement: Some(NodeEnforcement { fraction: Isolation::Software, ..NodeEnforcement::default() }),
+        ..GpuNodeStatus::default()
+    };
+    let of = |shim: ShimState| {
+        let kubelet = KubeletView { shim, ..kubelet.clone() };
+        let input = StatusInput { earlier: &earlier, ..input(&state, &view, &kubelet) };
+        super::status(&input, Timestamp::UNIX_EPOCH).enforcement.unwrap()
+    };
+    assert_eq!(of(ShimState::Unknown), earlier.enforcement.clone().unwrap());
+    assert_eq!((of(ShimState::Off).fraction, of(ShimState::Off).mps), (Isolation::None, Isolation::Server));
+    assert_eq!(of(ShimState::Served).time_slice, Isolation::Software);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The operator's labels on nodes: pool, layout, and whether the layout changes.
+//! The operator's labels on nodes: pool, layout, whether the layout changes, and what limits memory.
 
 use std::collections::BTreeMap;
 
@@ -32,6 +32,8 @@ pub fn labels(fleet: &Fleet, ownership: &Ownership, views: &NodeViews) -> BTreeM
                 wanted.insert(names::LAYOUT_STATE_LABEL.to_owned(), state.to_owned());
                 if let Some(view) = views.get(name) {
                     wanted.insert(names::LAYOUT_LABEL.to_owned(), view.layout.clone());
+                    let means = view.enforcement.map(|means| (names::ENFORCEMENT_LABEL.to_owned(), means.to_string()));
+                    wanted.extend(means);
                     wanted.extend(discovery::labels(node, &view.instance_labels, state == CHANGING));
                 }
             }
@@ -53,7 +55,7 @@ pub fn labels(fleet: &Fleet, ownership: &Ownership, views: &NodeViews) -> BTreeM
 /// Labels of a node that are written by the operator alone and not wanted: an apply leaves them if another client has set them.
 pub fn unwanted<'a>(labels: &'a Labels, wanted: &'a Labels) -> impl Iterator<Item = &'a str> {
     // an agent that is gone does not take the mark of simulation with it
-    let owned = [names::POOL_LABEL, names::LAYOUT_LABEL, names::LAYOUT_STATE_LABEL];
+    let owned = [names::POOL_LABEL, names::LAYOUT_LABEL, names::LAYOUT_STATE_LABEL, names::ENFORCEMENT_LABEL];
     let present = labels.keys().map(String::as_str);
     // an administrator's own config stays
     let config = |l: &str| l == names::DEVICE_PLUGIN_CONFIG_LABEL && labels.get(l).is_some_and(|value| is_key(value));

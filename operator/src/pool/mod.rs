@@ -7,6 +7,7 @@ mod canary;
 pub(crate) mod decide;
 mod devices;
 mod discovery;
+mod enforcement;
 pub(crate) mod fleet;
 mod fleet_plan;
 mod gpu_changes;

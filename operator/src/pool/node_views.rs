@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use gputenancy_crds::GpuNode;
+use gputenancy_crds::{GpuNode, Isolation};
 use gputenancy_engine::{fingerprint::fingerprint, fleet::Fleet};
 
-use super::{devices::NodeDevices, discovery};
-use crate::plan::plain;
+use super::{devices::NodeDevices, discovery, enforcement};
+use crate::{fleet_view::MemoryLimit, plan::plain};
 
 /// What follows from each `GpuNode`, by node.
 #[derive(Debug, Default)]
@@ -25,13 +25,18 @@ pub struct NodeView {
     pub layout: String,
     /// NVIDIA's labels of its instances.
     pub instance_labels: BTreeMap<String, String>,
+    /// The weakest means that limits the memory of its devices.
+    pub enforcement: Option<Isolation>,
+    /// What limits the memory of devices that pods have, by namespace.
+    pub limits: BTreeMap<String, MemoryLimit>,
 }
 
 impl NodeView {
     fn of(node: &Arc<GpuNode>, answers: bool) -> Self {
         let instance_labels = node.status.as_ref().map(discovery::of).unwrap_or_default();
         let (devices, layout) = (NodeDevices::of(node, answers), layout(node));
-        Self { node: Arc::clone(node), answers, devices, layout, instance_labels }
+        let (enforcement, limits) = (enforcement::of_node(node), enforcement::by_namespace(node));
+        Self { node: Arc::clone(node), answers, devices, layout, instance_labels, enforcement, limits }
     }
 }
 
@@ -56,6 +61,18 @@ impl NodeViews {
     /// The devices of every node.
     pub fn devices(&self) -> impl Iterator<Item = &NodeDevices> {
         self.0.values().map(|view| &view.devices)
+    }
+
+    /// What limits the memory of devices that pods have, by namespace.
+    pub fn limits(&self) -> BTreeMap<String, MemoryLimit> {
+        let mut limits: BTreeMap<String, MemoryLimit> = BTreeMap::new();
+        for (namespace, limit) in self.0.values().flat_map(|view| &view.limits) {
+            match limits.get_mut(namespace) {
+                Some(sum) => sum.add(limit),
+                None => drop(limits.insert(namespace.clone(), limit.clone())),
+            }
+        }
+        limits
     }
 
     /// The devices of every node, with its name.

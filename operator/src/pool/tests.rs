@@ -507,6 +507,7 @@ fn a_nodes_labels_tell_how_it_is_carved_and_whether_that_changes() {
     let mut fleet = settled();
     let label = |fleet: &Fleet, name: &str| fleet.nodes["n"].labels()[name].clone();
     let before = label(&fleet, names::LAYOUT_LABEL);
+    assert_eq!(label(&fleet, names::ENFORCEMENT_LABEL), "Hardware");
     assert_eq!((before.len(), label(&fleet, names::LAYOUT_STATE_LABEL).as_str()), (16, "steady"));
     fleet.profiles[0].spec.resource_name = Some("gputenancy.io/gpu".into());
     let mut states = Vec::new();

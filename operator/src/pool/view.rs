@@ -47,6 +47,7 @@ pub fn view(seen: &Seen<'_>, snapshot: &Snapshot) -> FleetView {
         held: devices::claims(seen.views.devices().map(|node| &node.held)),
         left_over: devices::claims(seen.views.devices().map(|node| &node.left_over)),
         waiting: devices::waiting(seen.fleet),
+        limits: seen.views.limits(),
     }
 }
 

@@ -7,6 +7,7 @@ mod decide;
 mod desired;
 mod execute;
 mod managed;
+mod memory_limit;
 mod network;
 mod observe;
 mod pull_secrets;

@@ -10,6 +10,7 @@ use k8s_openapi::jiff::SignedDuration;
 use super::{
     Amount, desired,
     managed::Managed,
+    memory_limit,
     observe::{Observed, Role, quota_key},
     pull_secrets, teardown,
 };
@@ -34,6 +35,9 @@ pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
         if seen.tenant.metadata.deletion_timestamp.is_some() { deletion(seen) } else { overall(&parts, &gpus, failed) };
     let mut updates = overall.updates();
     updates.extend(parts);
+    // the platform's matter: a team whose pods run is Ready
+    let limit = memory_limit::limit(seen);
+    updates.extend(limit.as_ref().map(memory_limit::condition));
     if seen.tenant.spec.suspend {
         updates.push(ConditionUpdate::yes(
             SUSPENDED,
@@ -51,6 +55,7 @@ pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
             .map(|(name, role)| NamespaceState { name, phase: phase(role).into() })
             .collect(),
         equivalents: equivalents(seen),
+        enforcement: limit.map(|limit| limit.means),
         summary: (!gpus.is_empty()).then_some(summary),
         gpus,
     }

@@ -35,6 +35,7 @@ mod equivalents;
 mod grants;
 mod isolation;
 mod memory;
+mod memory_limit;
 mod pull_secrets;
 mod reachability;
 mod sharing;
