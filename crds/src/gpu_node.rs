@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Advertiser, AllocationPolicy, ChangePhase, InstanceSpec, Isolation, Layout, MemoryText, MigManagerRun,
+    Advertiser, AllocationPolicy, ChangePhase, Enforcement, InstanceSpec, Isolation, Layout, MemoryText, MigManagerRun,
     NodeEnforcement, Partitioner, Sharing,
 };
 
@@ -61,6 +61,9 @@ pub struct GpuNodeSpec {
     /// Which GPU a pod gets devices of, where kubelet can choose.
     #[serde(default, skip_serializing_if = "AllocationPolicy::is_packed")]
     pub allocation: AllocationPolicy,
+    /// What the pool demands of the limits of shares. The agent gives no share to a new pod that it cannot limit so.
+    #[serde(default, skip_serializing_if = "Enforcement::is_default")]
+    pub enforcement: Enforcement,
 }
 
 /// Desired state of one GPU. The agent creates missing instances and destroys surplus ones, never one with a client.

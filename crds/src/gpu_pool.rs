@@ -8,7 +8,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ChangePhase, DurationText, MigManagerRules, Rollout, RolloutStatus};
+use crate::{ChangePhase, DurationText, Enforcement, MigManagerRules, Rollout, RolloutStatus};
 
 /// GPU nodes, the profiles that they offer, and the rules for changes.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
@@ -44,6 +44,7 @@ use crate::{ChangePhase, DurationText, MigManagerRules, Rollout, RolloutStatus};
     validation = Rule::new("!has(self.strategy) || self.strategy != 'Single' || self.profiles.size() == 1").message("spec.profiles: with strategy: Single every device of the pool is of one MIG profile; list that profile alone, or write strategy: Mixed"),
     validation = Rule::new("!has(self.strategy) || self.strategy != 'Single' || ((!has(self.layout.mode) || self.layout.mode == 'Demand') && (!has(self.layout.spare.policy) || self.layout.spare.policy == 'Keep'))").message("spec.layout: with strategy: Single every GPU of the pool has as many instances of the profile as fit; leave layout out, or write strategy: Mixed"),
     validation = Rule::new("!has(self.strategy) || self.strategy != 'Single' || ((!has(self.advertiser) || self.advertiser == 'Agent') && (!has(self.partitioner) || self.partitioner == 'Agent'))").message("spec.strategy: Single needs advertiser: Agent and partitioner: Agent; for NVIDIA's device plugin set its own flag --mig-strategy, and write strategy: Mixed here"),
+    validation = Rule::new("!has(self.enforcement) || !has(self.enforcement.minimum) || self.enforcement.minimum == 'None' || !has(self.advertiser) || self.advertiser == 'Agent'").message("spec.enforcement.minimum: NVIDIA's device plugin serves shares without a limit; write advertiser: Agent, or minimum: None"),
     validation = Rule::new("!has(self.layout.fixed) || self.layout.fixed.all(f, f.profiles.all(p, p.name in self.profiles))").message("spec.layout.fixed: every profile named here must be one of the pool's; add it to spec.profiles"),
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -89,6 +90,9 @@ pub struct GpuPoolSpec {
     /// Tests of a new layout before tenants can use it, in addition to the agreement of NVML, kubelet and the Node's allocatable.
     #[serde(default, skip_serializing_if = "Verify::is_default")]
     pub verify: Verify,
+    /// What is demanded of the limits of shares. Default: nothing.
+    #[serde(default, skip_serializing_if = "Enforcement::is_default")]
+    pub enforcement: Enforcement,
 }
 
 /// A taint on every node of a pool.

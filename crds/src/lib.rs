@@ -15,6 +15,7 @@ pub mod admission;
 mod change_phase;
 pub mod condition;
 pub mod duration;
+mod enforcement;
 mod gpu_grant;
 mod gpu_node;
 mod gpu_pool;
@@ -33,6 +34,7 @@ mod sharing;
 
 pub use change_phase::ChangePhase;
 pub use duration::{DurationError, DurationText};
+pub use enforcement::*;
 pub use gpu_grant::*;
 pub use gpu_node::*;
 pub use gpu_pool::*;

@@ -84,6 +84,7 @@ table! { TYPES:
     "Suspended", "GpuTenant", "spec.suspend is true: no new work is admitted.", "Set spec.suspend to false to resume.";
     "DemandMet", "GpuPool", "The pool serves every guarantee for its profiles.", "See status.unsatisfied.";
     "ForeignPartitioner", "GpuPool", "Another product owns GPUs of a node; nothing is changed there.", "Remove one of the two owners; the message names it.";
+    "EnforcementMet", "GpuPool", "Every node of the pool can limit shares as spec.enforcement.minimum demands; only with a minimum other than None.", "See the reason.";
     "AgentSilent", "GpuPool", "The agent of a node does not report: its devices do not count as free, and no change starts there.", "Do what the message says; all resumes when the agent returns.";
     "NvmlReady", "GpuNode", "NVML responds.", "See the reason.";
     "IntervalApplied", "GpuProfile", "The length of time-slices is set; only with device.timeSlice.interval other than Default.", "See the reason.";
@@ -114,6 +115,7 @@ reasons! { CONDITIONS:
     DEVICE_PLUGIN_DOWN = "DevicePluginDown", "GpuNode", "kubelet lists none of the devices that NVIDIA's device plugin has to advertise on the node.", "See that the plugin's pod runs there, and read its log.";
     DRIVER_NOT_FOUND = "DriverNotFound", "GpuNode", "libnvidia-ml.so.1 was not found.", "Install the driver, or set agent.driverRoot.";
     ENFORCED = "Enforced", "GpuTenant", "The quotas are enforced.", "None.";
+    ENFORCEMENT_TOO_WEAK = "EnforcementTooWeak", "GpuPool", "A node cannot limit the memory of shares as spec.enforcement.minimum demands, and offers none.", "Do what the message says for the node, or lower the minimum.";
     FAILED = "Failed", "GpuNode", "The agent's last step on a GPU failed.", "See status.gpus[].error.";
     FIXED_DOES_NOT_FIT = "FixedDoesNotFit", "GpuPool", "The layout in spec.layout.fixed does not fit on the board.", "Correct spec.layout.fixed.";
     FOREIGN_PARTITIONER = "ForeignPartitioner", "GpuPool", "Another product owns GPUs of a node of the pool.", "Remove one of the two owners; the message names it and what to do.";
@@ -127,6 +129,7 @@ reasons! { CONDITIONS:
     LEFT_ALONE = "LeftAlone", "GpuNode", "The layout differs from the spec, and the agent is not the partitioner.", "Wait for the partitioner, or change spec.partitioner of the pool.";
     LIMITED = "Limited", "GpuNode, GpuTenant", "Containers with time-slices and fractions get the library that limits their memory; of a tenant every pod with a device has a limit.", "None.";
     LICENSED = "Licensed", "GpuNode", "Every vGPU of the node has a licence.", "None.";
+    MINIMUM_MET = "MinimumMet", "GpuPool", "Every node of the pool can limit shares as demanded.", "None.";
     MPS_CLIENTS_NEAR_LIMIT = "MpsClientsNearLimit", "GpuNode", "At least 90 % of the clients that an MPS server takes are connected.", "Use fewer processes per pod, or fewer shares of the GPU.";
     MPS_DAEMON_DOWN = "MpsDaemonDown", "GpuNode", "The MPS daemon of a GPU has ended; its shares are withdrawn until it runs again.", "The agent restarts it. Delete the pods that the message names if their programs do not end by themselves.";
     MPS_SERVING = "MpsServing", "GpuNode", "The MPS daemons of shared GPUs run.", "None.";

@@ -162,17 +162,20 @@ fn status_names_a_node_of_two_pools_and_silent_agents_of_the_operator() {
     let mut world = world(&both);
     let message = "gpu-1: the agent has no pod there";
     let stopped = "slice: node gpu-1: a failed call; no other node begins";
+    let weak = "pool research offers no shares of profile turns";
     let mut pool: GpuPool = world.pool("research").unwrap().clone();
     pool.status = serde_json::from_value(json!({"conditions": [{
         "type": "AgentSilent", "status": "True", "reason": "Silent", "message": message, "lastTransitionTime": "2026-11-25T08:00:00Z",
     }, {
         "type": "RolledOut", "status": "False", "reason": "RolloutStopped", "message": stopped, "lastTransitionTime": "2026-11-25T08:00:00Z",
+    }, {
+        "type": "EnforcementMet", "status": "False", "reason": "EnforcementTooWeak", "message": weak, "lastTransitionTime": "2026-11-25T08:00:00Z",
     }]})).unwrap();
     world.fleet.pools.retain(|p| p.metadata.name.as_deref() != Some("research"));
     world.put(Object::Pool(Box::new(pool)));
     let report = all(&world);
     let found: BTreeSet<&str> = report.attention.iter().map(String::as_str).collect();
-    for message in [message, stopped] {
+    for message in [message, stopped, weak] {
         assert!(found.contains(format!("pool research: {message}").as_str()), "{found:?}");
     }
     assert!(

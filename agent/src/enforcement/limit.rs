@@ -2,7 +2,7 @@
 
 use gputenancy_crds::{Isolation, SharingMode};
 
-use crate::device::{Share, ShimState};
+use crate::device::{Device, Share, ShimState};
 
 /// MiB that the planner keeps free for the CUDA context of a share: see `CONTEXT_MIB` of the planner. The first process of a container has
 /// it on top of the limit; each further one counts as much against the limit.
@@ -30,6 +30,13 @@ pub fn means(share: &Share, shim: ShimState) -> Isolation {
     }
 }
 
+/// Cordons shares that are not limited as the pool demands, so that no new pod gets one; pods keep theirs.
+pub fn cordon_weak(devices: &mut [Device], minimum: Isolation, shim: ShimState) {
+    for device in devices {
+        device.cordoned |= device.share.as_ref().is_some_and(|share| !means(share, shim).is_at_least(minimum));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,5 +60,31 @@ mod tests {
             assert_eq!(means(&share(SharingMode::Fraction, Some(1), Some(1)), shim), Isolation::None);
         }
         assert_eq!(means(&share(SharingMode::TimeSlice, None, None), served), Isolation::None);
+    }
+
+    #[test]
+    fn shares_below_the_minimum_are_cordoned_and_other_devices_are_not() {
+        use crate::mps::share::tests::device;
+        let limited = |mode, memory_mib| {
+            let mut device = device(0, mode, Some(1024), None);
+            device.share.as_mut().unwrap().limit_mib = memory_mib;
+            device
+        };
+        let all = || {
+            let whole = Device { share: None, ..device(0, SharingMode::Mps, None, None) };
+            vec![whole, limited(SharingMode::Mps, None), limited(SharingMode::Fraction, Some(1024))]
+        };
+        let cordoned = |minimum, shim| {
+            let mut devices = all();
+            cordon_weak(&mut devices, minimum, shim);
+            devices.iter().map(|device| device.cordoned).collect::<Vec<_>>()
+        };
+        assert_eq!(cordoned(Isolation::None, ShimState::Off), [false, false, false]);
+        assert_eq!(cordoned(Isolation::Software, ShimState::Served), [false, false, false]);
+        for shim in [ShimState::Unknown, ShimState::Off, ShimState::NotInstalled] {
+            assert_eq!(cordoned(Isolation::Software, shim), [false, false, true]);
+        }
+        assert_eq!(cordoned(Isolation::Server, ShimState::Served), [false, false, true]);
+        assert_eq!(cordoned(Isolation::Hardware, ShimState::Served), [false, true, true]);
     }
 }

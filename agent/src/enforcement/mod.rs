@@ -13,6 +13,6 @@ mod turns;
 
 pub use files::ShareFiles;
 pub use install::{Library, install};
-pub use limit::{CONTEXT_MIB, means, of_fraction, of_time_slice};
+pub use limit::{CONTEXT_MIB, cordon_weak, means, of_fraction, of_time_slice};
 pub use node::{NOT_INSTALLED, of_node};
 pub use turns::of_share as pace_of;

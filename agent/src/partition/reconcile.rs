@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     device::{Device, DeviceId, DeviceView, KubeletView, Owners},
+    enforcement::cordon_weak,
     gpu::{
         Inventory, NvmlError, NvmlThread, ObservedGpu, ObservedInstance, Operation, OperationError, Scan,
         policy::{Retry, is_driver_unloaded, retry, retry_recorded},
@@ -285,7 +286,7 @@ impl Reconciler {
             desired.is_some() && !decisions.values().any(|d| matches!(d, PartitionDecision::Operate(_)));
         let specs = desired.map(|desired| desired.spec.gpus.as_slice()).unwrap_or_default();
         if let Some(desired) = desired.filter(|_| self.memory.settled) {
-            let GpuNodeSpec { advertiser, allocation, .. } = desired.spec;
+            let GpuNodeSpec { advertiser, allocation, ref enforcement, .. } = desired.spec;
             let pairs = specs.iter().filter_map(|spec| Some((spec, inventory.gpu(&spec.uuid)?)));
             let all = pairs.flat_map(|(spec, gpu)| devices(spec, gpu));
             let (mut devices, elsewhere): (Vec<Device>, Vec<Device>) = if advertiser.is_agent() {
@@ -295,6 +296,7 @@ impl Reconciler {
                 (Vec::new(), all.filter(|device| device.share.is_some() && device.mig.is_none()).collect())
             };
             cordon_conflicts(&mut devices, owners.as_ref().unwrap_or(&Owners::new()));
+            cordon_weak(&mut devices, enforcement.minimum, self.kubelet.borrow().shim);
             if let Some(owners) = &owners {
                 let origins = &self.processes.origins;
                 let processes =

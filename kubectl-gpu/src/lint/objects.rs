@@ -116,8 +116,8 @@ impl Check<'_> {
                 let (kind, name) = object.split_once(' ')?;
                 (kind, name, None)
             }
-            // another owner of a node is no mistake in these files
-            Problem::ForeignPartitioner { .. } => return None,
+            // another owner of a node, and what its agent can limit, is no mistake in these files
+            Problem::ForeignPartitioner { .. } | Problem::EnforcementTooWeak { .. } => return None,
         };
         self.finding(kind, name, &pointer.unwrap_or_default(), problem.to_string())
     }

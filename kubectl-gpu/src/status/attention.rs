@@ -57,6 +57,7 @@ pub(super) fn of_pool(pool: &GpuPool) -> Vec<String> {
     let conditions = pool.status.iter().flat_map(|s| &s.conditions);
     let silent = |c: &Condition| c.type_ == "AgentSilent" && c.status == "True";
     let stopped = |c: &Condition| reasons::ROLLOUT_STOPPED == c.reason.as_str();
-    let found = conditions.filter(|c| silent(c) || stopped(c));
+    let weak = |c: &Condition| reasons::ENFORCEMENT_TOO_WEAK == c.reason.as_str() && c.type_ == "EnforcementMet";
+    let found = conditions.filter(|c| silent(c) || stopped(c) || weak(c));
     found.map(|c| format!("pool {}: {}", pool.name_any(), c.message)).collect()
 }

@@ -1,7 +1,9 @@
 //! What a plan cannot do: a type for controllers, and a message for people with object, number and remedy.
 
+use std::collections::BTreeMap;
+
 use gputenancy_crds::{
-    SharingMode,
+    Isolation, SharingMode,
     reasons::{self, Reason},
 };
 
@@ -142,6 +144,22 @@ pub enum Problem {
         /// The reason, and what to write instead.
         why: String,
     },
+    /// Nodes of a pool cannot limit the shares of a profile as the pool demands.
+    #[error(
+        "pool {pool} offers no shares of profile {profile} on {}: spec.enforcement.minimum of the pool is {minimum}, and there {}; or lower the minimum, or use profiles with device.mig or device.whole",
+        count(.nodes.len()),
+        by_cause(.nodes)
+    )]
+    EnforcementTooWeak {
+        /// The profile.
+        profile: ProfileName,
+        /// The pool.
+        pool: PoolName,
+        /// What the pool demands.
+        minimum: Isolation,
+        /// What limits its shares instead, and why, by node.
+        nodes: BTreeMap<NodeName, (Isolation, String)>,
+    },
     /// No board of a pool has room for one share of a profile.
     #[error(
         "pool {pool} lists profile {profile}, but none of its boards ({products}) has room for one share: each needs 640 MiB for its context besides its own memory, and the boards have {largest} MiB at most; MPS has 48 clients at most; write less memory or fewer replicas in a new profile"
@@ -232,6 +250,7 @@ impl Problem {
             Self::FixedDoesNotFit { .. } => reasons::FIXED_DOES_NOT_FIT,
             Self::Outage { .. } => reasons::OUTAGE_REFUSED,
             Self::ShareNotServed { .. } => reasons::NOT_SERVED,
+            Self::EnforcementTooWeak { .. } => reasons::ENFORCEMENT_TOO_WEAK,
             Self::ResourceNameConflict { .. } => reasons::RESOURCE_NAME_CONFLICT,
             Self::ForeignPartitioner { .. } => reasons::FOREIGN_PARTITIONER,
             Self::InvalidSpec { .. } => reasons::INVALID_SPEC,
@@ -245,6 +264,7 @@ impl Problem {
             | Self::ProfileNotSupported { pool, .. }
             | Self::ShareNotSupported { pool, .. }
             | Self::ShareNotServed { pool, .. }
+            | Self::EnforcementTooWeak { pool, .. }
             | Self::ResourceNameNotSupported { pool, .. }
             | Self::StrategyMismatch { pool, .. }
             | Self::ForeignPartitioner { pool, .. }
@@ -266,6 +286,29 @@ impl Problem {
             _ => false,
         }
     }
+}
+
+/// Most nodes that a message names for one cause.
+const MOST_NAMED: usize = 16;
+
+fn count(nodes: usize) -> String {
+    if nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") }
+}
+
+/// Nodes by what limits their shares and why, such as `it is None on gpu-1, gpu-2 (switched off: set …)`.
+fn by_cause(nodes: &BTreeMap<NodeName, (Isolation, String)>) -> String {
+    let mut causes: BTreeMap<&(Isolation, String), Vec<&str>> = BTreeMap::new();
+    for (node, cause) in nodes {
+        causes.entry(cause).or_default().push(node.as_str());
+    }
+    let one = |((means, why), nodes): (&(Isolation, String), Vec<&str>)| {
+        let named = nodes.iter().take(MOST_NAMED).copied().collect::<Vec<_>>().join(", ");
+        let more = nodes.len().saturating_sub(MOST_NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+        format!("they are limited by {means} on {named}{more}{why}")
+    };
+    causes.into_iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 fn list(names: &[PoolName]) -> String {

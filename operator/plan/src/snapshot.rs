@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{Layout, Trust};
+use gputenancy_crds::{Isolation, Layout, SharingMode, Trust};
 
 use crate::{
     board::{BoardGeometry, Shape},
@@ -58,6 +58,8 @@ pub struct Pool {
     pub shares: SharesBy,
     /// The last GPU of a profile may be changed although the profile is in use.
     pub allow_outage: bool,
+    /// Weakest means that may limit the memory of shares.
+    pub minimum: Isolation,
 }
 
 /// What serves shares of a pool's GPUs.
@@ -133,6 +135,17 @@ pub struct Node {
     pub boards: Vec<Arc<BoardGeometry>>,
     /// Its GPUs.
     pub gpus: BTreeMap<GpuUuid, Gpu>,
+    /// Shares that it cannot limit as its pool demands.
+    pub unlimited: Unlimited,
+}
+
+/// Shares that a node cannot limit as its pool demands: they are not offered there, and idle ones that exist are no supply.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unlimited {
+    /// What limits them, by kind of share.
+    pub modes: BTreeMap<SharingMode, Isolation>,
+    /// Why it is not stronger, and what to do about it; may be empty.
+    pub why: String,
 }
 
 /// One GPU as it is and as it is meant to be.

@@ -1,10 +1,27 @@
-//! What limits the memory of devices: the weakest means of a node for its label, and of each namespace for its tenant.
+//! What limits the memory of devices: the weakest means of a node for its label, and of each namespace for its tenant; and whether a pool
+//! has the minimum that it demands.
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{DeviceState, GpuNode, GpuState, Isolation, names};
+use gputenancy_crds::{DeviceState, GpuNode, GpuState, Isolation, condition::ConditionUpdate, names, reasons};
 
-use crate::fleet_view::MemoryLimit;
+use crate::{fleet_view::MemoryLimit, plan::Problem};
+
+const ENFORCEMENT_MET: &str = "EnforcementMet";
+
+/// The condition `EnforcementMet` of a pool with this minimum; `None`: it demands nothing. `problems` are those of the pool.
+pub fn condition<'a>(minimum: Isolation, mut problems: impl Iterator<Item = &'a Problem>) -> Option<ConditionUpdate> {
+    if minimum == Isolation::None {
+        return None;
+    }
+    let weak = problems.find(|problem| matches!(problem, Problem::EnforcementTooWeak { .. }));
+    Some(if let Some(problem) = weak {
+        ConditionUpdate::no(ENFORCEMENT_MET, problem.reason(), problem.to_string())
+    } else {
+        let message = format!("every node limits the shares of this pool by {minimum} or stronger");
+        ConditionUpdate::yes(ENFORCEMENT_MET, reasons::MINIMUM_MET, message)
+    })
+}
 
 /// The weakest means on the GPUs that the platform manages: Hardware where they are whole or in MIG instances. `None`: it manages none
 /// that the agent reports.

@@ -210,8 +210,10 @@ pub(super) fn intent(fleet: &Fleet) -> String {
             rollout: _,
             strategy,
             allocation: _,
+            enforcement,
         } = &p.spec;
-        (p.name_any(), (node_selector, profiles, layout, (partitioner, advertiser, strategy), disruption.allow_outage))
+        let owners = (partitioner, advertiser, strategy);
+        (p.name_any(), (node_selector, profiles, layout, owners, disruption.allow_outage, enforcement))
     });
     let tenants = fleet.tenants.iter().map(|t| (t.name_any(), demand(tenant_facts(t))));
     fingerprint(&(by_name(profiles), by_name(pools), by_name(tenants)))

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use gputenancy_crds::{
-    Advertiser, AgentStep, AllocationPolicy, Change, ChangePhase, GpuNode, GpuNodeSpec, GpuSpec, GpuState, Partitioner,
-    names,
+    Advertiser, AgentStep, AllocationPolicy, Change, ChangePhase, Enforcement, GpuNode, GpuNodeSpec, GpuSpec, GpuState,
+    Partitioner, names,
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
@@ -76,6 +76,7 @@ fn keeps_spec(
         && spec.mig_manager.is_none()
         && ownership.is_assigned(key, spec)
         && spec.allocation == ownership.allocation(key)
+        && spec.enforcement == ownership.enforcement(key)
 }
 
 fn spec(
@@ -101,10 +102,11 @@ fn spec(
     let mut spec = GpuNodeSpec { gpus: in_order(node, gpus), mig_manager, ..node.spec.clone() };
     (spec.partitioner, spec.advertiser) = ownership.assigned(key);
     spec.allocation = ownership.allocation(key);
+    spec.enforcement = ownership.enforcement(key);
     let engaged = kubernetes_node.is_some_and(|n| mig_manager::is_engaged(node, n.labels()));
     if spec.gpus.is_empty() && !pooled && spec.mig_manager.is_none() && !engaged {
         (spec.partitioner, spec.advertiser) = (Partitioner::default(), Advertiser::default());
-        spec.allocation = AllocationPolicy::default();
+        (spec.allocation, spec.enforcement) = (AllocationPolicy::default(), Enforcement::default());
     } else if spec.partitioner != node.spec.partitioner {
         spec.gpus.iter_mut().filter_map(|g| g.change.as_mut()).for_each(|c| restart_deadlines(c, inventory.now));
     }

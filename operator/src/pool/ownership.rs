@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{Advertiser, AllocationPolicy, GpuNodeSpec, Partitioner};
+use gputenancy_crds::{Advertiser, AllocationPolicy, Enforcement, GpuNodeSpec, Partitioner};
 use kube::ResourceExt as _;
 
 use crate::plan::{Cluster, NodeName, PoolName, membership};
@@ -17,8 +17,8 @@ pub struct Ownership {
     /// Pools that select each node.
     pub members: BTreeMap<NodeName, Vec<PoolName>>,
     assigned: BTreeMap<NodeName, (Partitioner, Advertiser)>,
-    /// Where they are not the default.
-    allocations: BTreeMap<NodeName, AllocationPolicy>,
+    /// What the pool passes on to the node, where it is not the default.
+    passed_on: BTreeMap<NodeName, (AllocationPolicy, Enforcement)>,
 }
 
 impl Ownership {
@@ -46,21 +46,22 @@ impl Ownership {
             (name, owners)
         });
         let assigned = assigned.collect();
-        let allocations = fleet.gpu_nodes.iter().map(|(name, node)| {
+        let passed_on = fleet.gpu_nodes.iter().map(|(name, node)| {
             let name = NodeName::from(name.as_str());
-            let policy = match members.get(&name).map(Vec::as_slice) {
+            let passed_on = match members.get(&name).map(Vec::as_slice) {
                 Some([pool]) => {
                     let pool = fleet.pools.iter().find(|p| p.name_any() == pool.as_str());
-                    pool.and_then(|p| p.spec.allocation).unwrap_or_default()
+                    let spec = pool.map(|p| (p.spec.allocation.unwrap_or_default(), p.spec.enforcement.clone()));
+                    spec.unwrap_or_default()
                 }
                 // until an overlap of pools is settled everything stays as it is
-                _ => node.spec.allocation,
+                _ => (node.spec.allocation, node.spec.enforcement.clone()),
             };
-            (name, policy)
+            (name, passed_on)
         });
-        let allocations = allocations.filter(|(_, policy)| !policy.is_packed()).collect();
+        let passed_on = passed_on.filter(|(_, passed_on)| *passed_on != Default::default()).collect();
         conflicting.retain(|node, _| members.contains_key(node));
-        Self { conflicting, members, assigned, allocations }
+        Self { conflicting, members, assigned, passed_on }
     }
 
     /// Pools that select this node.
@@ -85,7 +86,12 @@ impl Ownership {
 
     /// Which GPU of this node a pod gets devices of.
     pub fn allocation(&self, node: &NodeName) -> AllocationPolicy {
-        self.allocations.get(node).copied().unwrap_or_default()
+        self.passed_on.get(node).map(|(allocation, _)| *allocation).unwrap_or_default()
+    }
+
+    /// What is demanded of the limits of this node's shares.
+    pub fn enforcement(&self, node: &NodeName) -> Enforcement {
+        self.passed_on.get(node).map(|(_, enforcement)| enforcement.clone()).unwrap_or_default()
     }
 
     /// Does the `GpuNode` state the assigned owners?

@@ -15,7 +15,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 
 use super::{
-    devices,
+    devices, enforcement,
     node_specs::is_releasable,
     node_views::NodeViews,
     rollout::{self, Stages},
@@ -91,6 +91,8 @@ pub fn pool(seen: &Seen<'_>, pool: &GpuPool) -> GpuPoolStatus {
         Some(first) => ConditionUpdate::no(DEMAND_MET, reasons::SHORTAGE, first),
     });
     updates.push(foreign(seen, &name));
+    let mine = seen.problems.iter().filter(|p| p.concerns_pool(&name));
+    updates.extend(enforcement::condition(pool.spec.enforcement.minimum, mine));
     updates.push(silence::update(seen.fleet, &nodes, &old.conditions, seen.now));
     let (rollout, rolled_out) = seen.stages.report(&name).unzip();
     updates.extend(rolled_out);

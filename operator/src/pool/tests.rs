@@ -1,5 +1,6 @@
 //! Passes over fleets made by hand.
 
+mod enforcement;
 mod large_fleet;
 mod plugin_configs;
 mod silent_agents;

@@ -213,6 +213,14 @@ fn strategies() -> Vec<Case> {
             json!({"allocation": "Distributed", "advertiser": "NvidiaDevicePlugin"}),
             Some("spec.allocation: NVIDIA's device plugin chooses devices by its own rules"),
         ),
+        case("minimum", json!({"enforcement": {"minimum": "Software"}}), None),
+        case("minimum-unknown", json!({"enforcement": {"minimum": "Shim"}}), Some("spec.enforcement.minimum")),
+        case(
+            "minimum-by-nvidia",
+            json!({"enforcement": {"minimum": "Software"}, "advertiser": "NvidiaDevicePlugin"}),
+            Some("spec.enforcement.minimum: NVIDIA's device plugin serves shares without a limit"),
+        ),
+        case("no-minimum-by-nvidia", json!({"enforcement": {}, "advertiser": "NvidiaDevicePlugin"}), None),
     ]
 }
 

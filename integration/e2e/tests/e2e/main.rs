@@ -28,6 +28,7 @@ mod deletion;
 mod demo;
 mod disruption_budgets;
 mod driver_upgrade;
+mod enforcement;
 mod env_from;
 mod gitops;
 mod gpu_equivalents;

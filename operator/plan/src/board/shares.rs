@@ -55,6 +55,14 @@ impl BoardGeometry {
         fits.then_some(offer)
     }
 
+    /// Whether something is left for the programs on one share to be limited to: time-slices have equal parts, less their contexts.
+    pub fn can_limit(&self, offer: &ShareOffer) -> bool {
+        match (offer.memory, offer.exactly) {
+            (None, Some(n)) => self.usable_memory() / i64::from(n.max(1)) > CONTEXT_MIB,
+            _ => true,
+        }
+    }
+
     /// Share of the GPU that one share is, in 840ths: the larger of its parts of memory and compute. At least 1.
     pub fn weight(&self, offer: &ShareOffer) -> i64 {
         let up = |part: i64, of: i64| (part * PARTS + of - 1) / of.max(1);
@@ -131,6 +139,15 @@ mod tests {
             None,
             "more clients than a server has"
         );
+    }
+
+    #[test]
+    fn time_slices_can_be_limited_while_each_part_is_larger_than_its_context() {
+        let slices = |n| board().share(&shape(SharingMode::TimeSlice, ShareSize::Equal(n))).unwrap();
+        // 80,896 MiB: 158 parts of 512 MiB
+        assert!(board().can_limit(&slices(128)));
+        let small = BoardGeometry { memory: 8192, ..BoardGeometry::default() };
+        assert!(small.can_limit(&slices(15)) && !small.can_limit(&slices(16)));
     }
 
     #[test]

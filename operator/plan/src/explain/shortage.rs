@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use gputenancy_crds::names;
 
-use super::remedy;
+use super::{enforcement, remedy};
 use crate::{
     board::Shape,
     fleet::{BoardOptions, Fleet, GpuClass, ProfileId},
@@ -23,6 +23,7 @@ pub(crate) fn problems(fleet: &Fleet<'_>, decision: &FleetDecision) -> Vec<Probl
             fleet.classes().map(|(_, c, options)| (c, options)).filter(|(c, _)| c.pool == name).collect();
         for profile in &pool.profiles {
             problems.extend(not_offered(fleet, (name, pool), profile, &here));
+            problems.extend(enforcement::too_weak(fleet.snapshot, (name, pool), profile));
             if pool.by_plugin {
                 problems.extend(not_by_plugin(fleet, name, profile, &here));
             }
@@ -76,6 +77,10 @@ fn why(
         return refused;
     }
     let names = pools.iter().map(PoolName::as_str).collect::<Vec<_>>().join(", ");
+    let weak = pools
+        .iter()
+        .filter_map(|name| enforcement::too_weak(fleet.snapshot, (name, fleet.snapshot.pools.get(name)?), profile));
+    let weak: Vec<String> = weak.map(|problem| problem.to_string()).collect();
     let unavailable = fleet.gpus.iter().filter(|g| matches!(g.gpu.availability, Availability::Unavailable(_)));
     let away = match unavailable.filter(|g| pools.contains(g.pool)).count() {
         0 => String::new(),
@@ -83,6 +88,9 @@ fn why(
     };
     let able = fleet.classes().filter(|(_, _, options)| options.offer(id).is_some());
     let able: usize = able.map(|(_, class, _)| class.members.len()).sum();
+    if able == 0 && !weak.is_empty() {
+        return weak.join("; ");
+    }
     if able == 0 {
         return format!("pool {names} has no GPU that can be partitioned into it{away}: add nodes with such boards");
     }
@@ -111,6 +119,9 @@ fn not_offered(
     if let Some(why) = plugin_shares::refusal(fleet.snapshot, rules, profile) {
         return Some(Problem::ShareNotServed { profile: profile.clone(), pool: pool.clone(), why });
     }
+    // nodes that cannot limit a share have a problem of their own
+    let closed = |o: &BoardOptions<'_>| found.shape.sharing_mode().is_some_and(|mode| o.closed.contains(&mode));
+    let here: Vec<_> = here.iter().filter(|(_, o)| !closed(o)).collect();
     let mut lacking = here.iter().filter(|(_, o)| o.offer(id).is_none()).peekable();
     // where all devices are alike, no board may lack the profile
     if lacking.peek().is_none() || !rules.single && lacking.count() < here.len() {

@@ -118,7 +118,8 @@ impl<'a> GpuClass<'a> {
             _ => base.map(|layout| replicas::refreshed(layout, gpu, options)),
         };
         let kept: Vec<_> = likeness.used.iter().map(|u| u.excess.map(|excess| profiles.len() + excess)).collect();
-        let (supply, evict) = devices::supplied(base.as_deref(), (gpu, base.as_deref(), &kept), profiles);
+        let (supply, evict) =
+            devices::supplied(base.as_deref(), (gpu, base.as_deref(), &kept), &options.closed, profiles);
         let in_use = gpu.used.iter().filter_map(|u| profiles.of_device(&u.resource, u.profile.as_deref())).collect();
         let members = Vec::new();
         Self { pool, pool_rules, rule, likeness, gpu, base, kept, members, supply, evict, in_use }

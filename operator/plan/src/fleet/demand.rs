@@ -15,7 +15,7 @@ use crate::{
     names::{PoolName, ProfileName, TenantName},
     problem::Problem,
     result::Served,
-    snapshot::{InUse, Profile, Snapshot, Tenant},
+    snapshot::{InUse, Profile, Snapshot, Tenant, Unlimited},
 };
 
 /// Ranks of guarantees, from the highest priority to the lowest.
@@ -256,7 +256,7 @@ fn weights(snapshot: &Snapshot, profiles: &ProfileIndex<'_>) -> Vec<i64> {
             }
             seen.push((&node.pool, board));
             let Some(pool) = snapshot.pools.get(&node.pool) else { continue };
-            for offer in BoardOptions::of(snapshot, profiles, pool, board).offers {
+            for offer in BoardOptions::of(snapshot, profiles, pool, board, &Unlimited::default()).offers {
                 if let Some(weight) = weights.get_mut(offer.profile) {
                     *weight = offer.share.max(*weight);
                 }

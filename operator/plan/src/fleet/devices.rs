@@ -1,8 +1,11 @@
 //! Devices of layouts: which a layout has, and which of those in use it removes.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use gputenancy_crds::{InstanceSpec, Layout, names, slice_of};
+use gputenancy_crds::{InstanceSpec, Layout, SharingMode, names, slice_of};
 
 use super::{
     options::BoardOptions,
@@ -49,15 +52,17 @@ pub(crate) fn whole(resource: Option<String>) -> Layout {
 }
 
 /// Devices that a layout of a GPU has and keeps, and the weight of the pods that it evicts. `present` is the layout that the GPU
-/// has or is changing to; `kept` is, by device in use, the slot that counts it when kept.
+/// has or is changing to; `kept` is, by device in use, the slot that counts it when kept. Of `closed` kinds of shares only those in use
+/// count.
 pub(crate) fn supplied(
     layout: Option<&Layout>,
     (gpu, present, kept): (&Gpu, Option<&Layout>, &[Option<usize>]),
+    closed: &BTreeSet<SharingMode>,
     profiles: &ProfileIndex<'_>,
 ) -> (Devices, i64) {
     let mut supply = BTreeMap::new();
     let mut more = |slot: usize| *supply.entry(slot).or_insert(0) += 1;
-    layout.iter().flat_map(|l| of_layout(l, profiles)).for_each(&mut more);
+    layout.iter().flat_map(|l| of_layout(l, gpu, closed, profiles)).for_each(&mut more);
     let mut evict = 0;
     for (used, kept) in gpu.used.iter().zip(kept) {
         if !stays(layout, used) {
@@ -69,14 +74,28 @@ pub(crate) fn supplied(
     (supply.into_iter().collect(), evict)
 }
 
-/// The profiles of a layout's devices, one for each device.
-fn of_layout(layout: &Layout, profiles: &ProfileIndex<'_>) -> Vec<ProfileId> {
+/// The profiles of a layout's devices, one for each device that counts.
+fn of_layout(
+    layout: &Layout,
+    gpu: &Gpu,
+    closed: &BTreeSet<SharingMode>,
+    profiles: &ProfileIndex<'_>,
+) -> Vec<ProfileId> {
+    let in_use = || {
+        let shares = gpu.used.iter().filter(|used| used.share && used.stays_in(layout));
+        shares.filter_map(|used| profiles.of_device(&used.resource, used.profile.as_deref()))
+    };
     if layout.mig {
         let of = |i: &InstanceSpec| {
             let profile = profiles.of_device(&i.resource_name(), Some(&i.profile));
             std::iter::repeat_n(profile, i.numbers().len())
         };
-        return layout.instances.iter().flat_map(of).flatten().collect();
+        let sliced = closed.contains(&SharingMode::TimeSlice);
+        let open = layout.instances.iter().filter(|i| !sliced || i.replicas.is_none());
+        return open.flat_map(of).flatten().chain(in_use().filter(|_| sliced)).collect();
+    }
+    if layout.sharing.as_ref().is_some_and(|sharing| closed.contains(&sharing.mode)) {
+        return in_use().collect();
     }
     layout.resources().iter().filter_map(|resource| profiles.of_device(resource, None)).collect()
 }

@@ -12,10 +12,12 @@ mod profiles;
 mod replicas;
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     ops::Range,
     sync::Arc,
 };
+
+use gputenancy_crds::{Isolation, SharingMode};
 
 use self::classes::Holdings;
 pub(crate) use self::{
@@ -28,7 +30,7 @@ pub(crate) use self::{
 use crate::{
     board::BoardGeometry,
     names::{GpuKey, PoolName},
-    snapshot::{Availability, Gpu, Pool, Snapshot},
+    snapshot::{Availability, Gpu, Pool, Snapshot, Unlimited},
 };
 
 /// A class's number, in the order of its first GPU.
@@ -57,6 +59,14 @@ pub(crate) struct FleetGpu<'a> {
     pub class: Option<ClassId>,
     /// Number of its node.
     pub node: usize,
+}
+
+/// Board options that were made already.
+struct KnownOptions<'a> {
+    pool: &'a PoolName,
+    board: &'a Arc<BoardGeometry>,
+    modes: &'a BTreeMap<SharingMode, Isolation>,
+    id: usize,
 }
 
 /// Where a GPU that is supply belongs.
@@ -92,7 +102,7 @@ impl<'a> Fleet<'a> {
                 let board = node.boards.get(gpu.board);
                 let supply = !matches!(gpu.availability, Availability::Unavailable(_));
                 if let (true, Some(pool), Some(board)) = (supply, pool, board) {
-                    let options = self.options_of(pool, board, &mut known);
+                    let options = self.options_of(pool, (board, &node.unlimited), &mut known);
                     let holding = |used| self.demand.holding(used, &self.profiles);
                     let holdings = gpu.used.iter().map(holding).collect();
                     placed.push(Placed { gpu: self.gpus.len(), pool, options, holdings });
@@ -108,19 +118,20 @@ impl<'a> Fleet<'a> {
     fn options_of(
         &mut self,
         (name, pool): (&'a PoolName, &'a Pool),
-        board: &'a Arc<BoardGeometry>,
-        known: &mut Vec<(&'a PoolName, &'a Arc<BoardGeometry>, usize)>,
+        (board, unlimited): (&'a Arc<BoardGeometry>, &'a Unlimited),
+        known: &mut Vec<KnownOptions<'a>>,
     ) -> usize {
         // boards that are shared compare by address
-        if let Some((.., id)) = known.iter().find(|(pool, known, _)| *known == board && *pool == name) {
-            return *id;
+        let same = |k: &&KnownOptions<'_>| k.board == board && k.pool == name && k.modes == &unlimited.modes;
+        if let Some(known) = known.iter().find(same) {
+            return known.id;
         }
-        let options = BoardOptions::of(self.snapshot, &self.profiles, pool, board);
+        let options = BoardOptions::of(self.snapshot, &self.profiles, pool, board, unlimited);
         let id = self.options.iter().position(|o| *o == options).unwrap_or_else(|| {
             self.options.push(options);
             self.options.len() - 1
         });
-        known.push((name, board, id));
+        known.push(KnownOptions { pool: name, board, modes: &unlimited.modes, id });
         id
     }
 

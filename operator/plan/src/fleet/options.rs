@@ -1,14 +1,14 @@
 //! What the profiles of a pool are on one board.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
-use gputenancy_crds::names;
+use gputenancy_crds::{Isolation, SharingMode, names};
 
 use super::profiles::{ProfileId, ProfileIndex};
 use crate::{
-    board::{BoardGeometry, PARTS, Shape, ShareOffer},
+    board::{BoardGeometry, CONTEXT_MIB, PARTS, Shape, ShareOffer},
     plugin_shares,
-    snapshot::{Pool, Snapshot},
+    snapshot::{Pool, Snapshot, Unlimited},
     strategy,
 };
 
@@ -33,10 +33,18 @@ pub(crate) struct Offer {
 pub(crate) struct BoardOptions<'a> {
     pub board: &'a Arc<BoardGeometry>,
     pub offers: Vec<Offer>,
+    /// Kinds of shares that are not offered, because their node cannot limit them as the pool demands: idle ones are no supply.
+    pub closed: BTreeSet<SharingMode>,
 }
 
 impl<'a> BoardOptions<'a> {
-    pub fn of(snapshot: &Snapshot, profiles: &ProfileIndex<'_>, pool: &Pool, board: &'a Arc<BoardGeometry>) -> Self {
+    pub fn of(
+        snapshot: &Snapshot,
+        profiles: &ProfileIndex<'_>,
+        pool: &Pool,
+        board: &'a Arc<BoardGeometry>,
+        unlimited: &Unlimited,
+    ) -> Self {
         let mut offers = Vec::new();
         for name in &pool.profiles {
             let Some((id, profile)) = profiles.find(name).zip(snapshot.profiles.get(name)) else { continue };
@@ -46,17 +54,28 @@ impl<'a> BoardOptions<'a> {
             if strategy::refusal(pool, profile).is_some() {
                 continue;
             }
+            if profile.shape.sharing_mode().is_some_and(|mode| unlimited.modes.contains_key(&mode)) {
+                continue;
+            }
             let (mig, shares, share, default) = match &profile.shape {
                 Shape::Whole => (None, None, PARTS, Some(names::WHOLE_GPU_RESOURCE.to_owned())),
                 Shape::Share(_) | Shape::Slice { .. } if plugin_shares::refusal(snapshot, pool, name).is_some() => {
                     continue;
                 }
                 Shape::Share(shape) => {
-                    let Some(offer) = board.share(shape) else { continue };
+                    let Some(offer) =
+                        board.share(shape).filter(|o| pool.minimum == Isolation::None || board.can_limit(o))
+                    else {
+                        continue;
+                    };
                     (None, Some(offer), board.weight(&offer), None)
                 }
                 Shape::Named(_) | Shape::AtLeast { .. } | Shape::Slice { .. } => {
                     let Some(found) = board.resolve(&profile.shape) else { continue };
+                    let slices = i64::from(profile.shape.replicas().unwrap_or(1));
+                    if slices > 1 && pool.minimum != Isolation::None && found.memory / slices <= CONTEXT_MIB {
+                        continue;
+                    }
                     let parts =
                         i64::from(board.memory_slices.max(1)) * i64::from(profile.shape.replicas().unwrap_or(1));
                     let share = i64::from(found.size) * PARTS / parts;
@@ -67,7 +86,7 @@ impl<'a> BoardOptions<'a> {
             let replicas = profile.shape.replicas();
             offers.push(Offer { profile: id, mig, replicas, shares, resource, share });
         }
-        Self { board, offers }
+        Self { board, offers, closed: unlimited.modes.keys().copied().collect() }
     }
 
     /// Offers of the whole GPU, each with its index.

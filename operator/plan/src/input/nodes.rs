@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{
-    ChangePhase, DeviceState, GpuNode, GpuPool, GpuSpec, GpuState, Health, InstanceSpec, Partitioner, ShareState,
-    names, slice_of,
+    ChangePhase, DeviceState, GpuNode, GpuPool, GpuSpec, GpuState, Health, InstanceSpec, Isolation, Partitioner,
+    ShareState, SharingMode, names, slice_of,
 };
 
 use super::{
@@ -17,7 +17,7 @@ use crate::{
     names::{GpuUuid, NodeName, PodName},
     ownership::ConflictingOwner,
     problem::Problem,
-    snapshot::{Availability, Gpu, InUse, Node},
+    snapshot::{Availability, Gpu, InUse, Node, Unlimited},
 };
 
 pub(super) fn read(
@@ -40,11 +40,30 @@ pub(super) fn read(
             problems.push(Problem::ForeignPartitioner { node: name.clone(), pool: pool.clone(), by, sign, remedy });
         }
         let Some(agreement) = facts.gpus else { continue };
-        let read_only = pools.get(pool.as_str()).is_some_and(|p| p.spec.partitioner == Partitioner::None);
+        let spec = pools.get(pool.as_str()).map(|p| &p.spec);
+        let read_only = spec.is_some_and(|spec| spec.partitioner == Partitioner::None);
         let (boards, gpus) = read_node(cluster, facts, agreement, read_only, interner);
-        nodes.insert(name, Node { pool: pool.clone(), boards, gpus });
+        let minimum = spec.map(|spec| spec.enforcement.minimum).unwrap_or_default();
+        nodes.insert(name, Node { pool: pool.clone(), boards, gpus, unlimited: unlimited(minimum, agreement) });
     }
     nodes
+}
+
+/// Shares that the node cannot limit as its pool demands.
+fn unlimited(minimum: Isolation, node: &GpuNode) -> Unlimited {
+    let given = node.status.as_ref().and_then(|status| status.enforcement.as_ref());
+    let means = |mode: SharingMode| given.map(|given| given.of(mode)).unwrap_or_default();
+    let modes = [SharingMode::TimeSlice, SharingMode::Mps, SharingMode::Fraction].map(|mode| (mode, means(mode)));
+    let weak: BTreeMap<SharingMode, Isolation> =
+        modes.into_iter().filter(|(_, means)| !means.is_at_least(minimum)).collect();
+    if weak.is_empty() {
+        return Unlimited::default();
+    }
+    let why = match given {
+        Some(given) => given.reason.clone().unwrap_or_default(),
+        None => "its agent has not reported what limits shares: wait, or update the agent".to_owned(),
+    };
+    Unlimited { modes: weak, why }
 }
 
 type Read = (Vec<std::sync::Arc<BoardGeometry>>, BTreeMap<GpuUuid, Gpu>);

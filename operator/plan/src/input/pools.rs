@@ -44,6 +44,7 @@ pub(super) fn read(pool: &GpuPool, problems: &mut Vec<Problem>) -> Pool {
             (true, Advertiser::NvidiaDevicePlugin) => SharesBy::NvidiaDevicePlugin,
         },
         allow_outage: pool.spec.disruption.allow_outage,
+        minimum: pool.spec.enforcement.minimum,
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{InstanceSpec, Layout, Sharing, names};
+use gputenancy_crds::{InstanceSpec, Layout, Sharing, SharingMode, names};
 
 use super::{
     candidates::{Candidate, CandidateLayouts, Cost, Source},
@@ -255,7 +255,7 @@ impl CandidateBuilder<'_> {
 
     fn supplied(&self, layout: Option<&Layout>) -> (Devices, i64) {
         let present = (self.class.gpu, self.class.base.as_deref(), self.class.kept.as_slice());
-        supplied(layout, present, &self.fleet.profiles)
+        supplied(layout, present, &self.options.closed, &self.fleet.profiles)
     }
 
     /// Slots of the devices in use that a layout keeps.
@@ -284,6 +284,13 @@ impl CandidateBuilder<'_> {
     pub(super) fn candidate(&self, row: &Row, cost: Cost) -> Candidate {
         let mut supply = self.table.supplies.get(row.supply).cloned().unwrap_or_default();
         self.kept(row.packing).for_each(|slot| add_one(&mut supply, slot));
+        // the table counts no time-slices of a closed kind; those in use stay
+        if self.options.closed.contains(&SharingMode::TimeSlice) {
+            let used = self.class.gpu.used.iter().zip(&self.used);
+            let stay = used.filter(|(used, (bit, _))| used.share && row.packing & bit != 0);
+            let profile = |used: &InUse| self.fleet.profiles.of_device(&used.resource, used.profile.as_deref());
+            stay.filter_map(|(used, _)| profile(used)).for_each(|profile| add_one(&mut supply, profile));
+        }
         Candidate { source: Source::Instances(row.packing), supply, cost }
     }
 

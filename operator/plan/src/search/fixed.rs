@@ -100,6 +100,17 @@ fn why(fleet: &Fleet<'_>, options: &BoardOptions<'_>, fixed: &Fixed) -> String {
     let board = options.board;
     let offered = |name: &ProfileName| options.offer(fleet.profiles.find(name)?);
     let missing: Vec<&str> = fixed.counts.keys().filter(|p| offered(p).is_none()).map(ProfileName::as_str).collect();
+    let closed = |name: &&str| {
+        let profile = fleet.snapshot.profiles.get(*name);
+        profile.and_then(|p| p.shape.sharing_mode()).is_some_and(|mode| options.closed.contains(&mode))
+    };
+    let weak: Vec<&str> = missing.iter().copied().filter(closed).collect();
+    if !weak.is_empty() {
+        let weak = weak.join(", ");
+        return format!(
+            "its node cannot limit {weak} as spec.enforcement.minimum of the pool demands; lower the minimum, or write another"
+        );
+    }
     if !missing.is_empty() {
         let missing = missing.join(", ");
         return format!("the board or the pool does not offer {missing}; list it in spec.profiles, or write another");

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gputenancy_crds::{InstanceSpec, Layout, names, slice_of};
+use gputenancy_crds::{InstanceSpec, Layout, SharingMode, names, slice_of};
 
 use crate::{
     board::{BoardGeometry, Item, Leftover, Leftovers, Packing, chosen, packings},
@@ -52,6 +52,9 @@ impl LayoutTable {
             let mut supply = Devices::new();
             for (item, profile) in chosen(packing, &items).zip(chosen(packing, &profiles)) {
                 let Some(profile) = profile else { continue };
+                if item.replicas.is_some() && options.closed.contains(&SharingMode::TimeSlice) {
+                    continue;
+                }
                 (0..item.devices()).for_each(|_| add_one(&mut supply, *profile));
             }
             let supply = *known.entry(supply).or_insert_with_key(|supply| {

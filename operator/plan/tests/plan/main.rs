@@ -5,6 +5,7 @@
 
 mod boards;
 mod brute;
+mod enforcement;
 mod fleet;
 mod incremental;
 mod optimum;

@@ -94,7 +94,10 @@ pub fn fleet() -> Snapshot {
             gpus.insert(format!("GPU-{node:05}-{index}").into(), gpu);
         }
         let pool = interner.text(&format!("pool-{}", node % 4));
-        snapshot.nodes.insert(format!("node-{node:05}").into(), Node { pool, boards: vec![board.clone()], gpus });
+        snapshot.nodes.insert(
+            format!("node-{node:05}").into(),
+            Node { pool, boards: vec![board.clone()], gpus, ..Node::default() },
+        );
     }
     snapshot.tenants = tenants.into_iter().enumerate().map(|(t, tenant)| (name(t), tenant)).collect();
     snapshot
