@@ -163,6 +163,17 @@ pub enum ShimState {
     Off,
     /// The library, or the files of a share, could not be written, or the driver has no `libcuda`.
     NotInstalled,
+    /// Another product has such a library on the node: two in one container break each other.
+    Conflict(OtherLimiter),
+}
+
+/// What shows that another product puts a library into containers to limit memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OtherLimiter {
+    /// `/etc/ld.so.preload` of the node names it.
+    Preload,
+    /// The folder from which its device plugin mounts it into containers.
+    Folder,
 }
 
 /// How kubelet uses the devices. The kubelet side writes it.

@@ -145,6 +145,7 @@ reasons! { CONDITIONS:
     NO_NODES = "NoNodes", "GpuPool", "No node matches spec.nodeSelector.", "Label the nodes, or correct the selector.";
     NVML_FAILED = "NvmlFailed", "GpuNode", "An NVML call failed.", "The message names call and code.";
     NVML_TIMEOUT = "NvmlTimeout", "GpuNode", "An NVML call does not return.", "Look for Xid errors in the kernel log; restart the node.";
+    OTHER_LIMITER_FOUND = "OtherLimiterFound", "GpuNode", "Another product on the node puts a library into containers that limits memory, such as HAMi; the agent's is off for new containers.", "Remove the other product from the node with the files that the message names, or set agent.memoryLimits: None.";
     OUTAGE_REFUSED = "OutageRefused", "GpuPool", "A change would remove the last device of a profile in use.", "Set spec.disruption.allowOutage, or add GPUs.";
     OVER_BUDGET = "OverBudget", "GpuTenant", "More is used than the budget allows; no new work is admitted.", "End work, or raise the budget.";
     PARTITION_FAILED = "PartitionFailed", "GpuNode", "An NVML call that partitions a GPU failed.", "The message names call and code. The change is rolled back and retried.";

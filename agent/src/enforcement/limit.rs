@@ -40,6 +40,7 @@ pub fn cordon_weak(devices: &mut [Device], minimum: Isolation, shim: ShimState) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::OtherLimiter;
 
     #[test]
     fn time_slices_get_equal_parts_without_their_contexts() {
@@ -56,7 +57,8 @@ mod tests {
         assert_eq!(means(&share(SharingMode::Mps, Some(1), None), served), Isolation::Server);
         assert_eq!(means(&share(SharingMode::Mps, None, None), served), Isolation::None);
         assert_eq!(means(&share(SharingMode::Fraction, Some(1), Some(1)), served), Isolation::Software);
-        for shim in [ShimState::Unknown, ShimState::Off, ShimState::NotInstalled] {
+        let other = ShimState::Conflict(OtherLimiter::Folder);
+        for shim in [ShimState::Unknown, ShimState::Off, ShimState::NotInstalled, other] {
             assert_eq!(means(&share(SharingMode::Fraction, Some(1), Some(1)), shim), Isolation::None);
         }
         assert_eq!(means(&share(SharingMode::TimeSlice, None, None), served), Isolation::None);

@@ -2,17 +2,19 @@
 //! of `libnvidia-ml.so.1` (the view).
 //!
 //! [`install`] puts them on the node, [`limit`] decides what a share may allocate and [`turns`] when it may launch, [`node`] what the node can
-//! give, and [`files`] gives each container its limits and a ledger of its own when kubelet allocates the share. The CDI specification mounts
+//! give next to other products ([`other_limiter`]), and [`files`] gives each container its limits and a ledger of its own when kubelet allocates the share. The CDI specification mounts
 //! all of them.
 
 mod files;
 mod install;
 mod limit;
 mod node;
+mod other_limiter;
 mod turns;
 
 pub use files::ShareFiles;
 pub use install::{Library, install};
 pub use limit::{CONTEXT_MIB, cordon_weak, means, of_fraction, of_time_slice};
-pub use node::{NOT_INSTALLED, of_node};
+pub use node::{NOT_INSTALLED, conflict, of_node};
+pub use other_limiter::find as other_limiter;
 pub use turns::of_share as pace_of;

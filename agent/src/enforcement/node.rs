@@ -2,7 +2,7 @@
 
 use gputenancy_crds::{Advertiser, Isolation, NodeEnforcement};
 
-use crate::device::ShimState;
+use crate::device::{OtherLimiter, ShimState};
 
 /// The means by kind of share; `None`: not known yet.
 pub fn of_node(advertiser: Advertiser, shim: ShimState) -> Option<NodeEnforcement> {
@@ -15,6 +15,7 @@ pub fn of_node(advertiser: Advertiser, shim: ShimState) -> Option<NodeEnforcemen
         ShimState::Served => None,
         ShimState::Off => Some(OFF),
         ShimState::NotInstalled => Some(NOT_INSTALLED),
+        ShimState::Conflict(other) => Some(conflict(other)),
     };
     let library = if reason.is_none() { Isolation::Software } else { Isolation::None };
     Some(NodeEnforcement {
@@ -23,6 +24,18 @@ pub fn of_node(advertiser: Advertiser, shim: ShimState) -> Option<NodeEnforcemen
         fraction: library,
         reason: reason.map(str::to_owned),
     })
+}
+
+/// Why memory is not limited next to another product, and what to do.
+pub fn conflict(other: OtherLimiter) -> &'static str {
+    match other {
+        OtherLimiter::Preload => {
+            "/etc/ld.so.preload of the node names libvgpu, the library of HAMi, and two libraries that limit memory break each other: remove HAMi from the node and that line from the file, or set agent.memoryLimits: None"
+        }
+        OtherLimiter::Folder => {
+            "/usr/local/vgpu of the node has libvgpu, the library of HAMi, of Volcano's vGPU plugin and of KAI's resource isolator, and two libraries that limit memory break each other: remove that product from the node and its files from the folder, or set agent.memoryLimits: None"
+        }
+    }
 }
 
 /// Memory is not to be limited.
@@ -44,7 +57,8 @@ mod tests {
         let (software, none) = (Isolation::Software, Isolation::None);
         assert_eq!(given(Advertiser::Agent, ShimState::Unknown), None);
         assert_eq!(given(Advertiser::Agent, ShimState::Served), Some([software, Isolation::Server, software]));
-        for shim in [ShimState::Off, ShimState::NotInstalled] {
+        let others = [OtherLimiter::Preload, OtherLimiter::Folder].map(ShimState::Conflict);
+        for shim in [ShimState::Off, ShimState::NotInstalled].into_iter().chain(others) {
             assert_eq!(given(Advertiser::Agent, shim), Some([none, Isolation::Server, none]));
             assert!(of_node(Advertiser::Agent, shim).unwrap().reason.is_some(), "{shim:?}");
         }

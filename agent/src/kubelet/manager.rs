@@ -31,8 +31,8 @@ use super::{
     watchers::ListWatchers,
 };
 use crate::{
-    device::{Device, DeviceId, DeviceView, KubeletView, Owners, ShimState},
-    enforcement::{Library, ShareFiles, install, means},
+    device::{Device, DeviceId, DeviceView, KubeletView, OtherLimiter, Owners, ShimState},
+    enforcement::{Library, ShareFiles, install, means, other_limiter},
     grpc::pod_resources::{ByResource, PodResources, is_managed},
     handover::HandoverCheck,
     metrics::Metrics,
@@ -130,6 +130,8 @@ struct Manager<'a> {
     shim: Option<Library>,
     /// Whether containers get it.
     shim_state: ShimState,
+    /// Another product that limits memory in containers: ours is off next to it.
+    other_limiter: Option<OtherLimiter>,
     /// Generation of the view in the CDI specification.
     spec_generation: u64,
     state: State,
@@ -189,6 +191,7 @@ impl<'a> Manager<'a> {
             spec: SpecFile::in_folder(&config.cdi_dir),
             shim: shim(&config),
             shim_state: ShimState::default(),
+            other_limiter: None,
             spec_generation: 0,
             state: State::default(),
             propagation: allocatable::MIN_PROPAGATION,
@@ -212,6 +215,7 @@ impl<'a> Manager<'a> {
         if !view.advertiser.is_agent() {
             return self.observe_other_plugin(view).await;
         }
+        self.find_other_limiter();
         // a device that the runtime does not know must not be advertised
         let mut outcome = self.write_spec(view);
         self.cut_ledgers(view);
@@ -330,6 +334,15 @@ impl<'a> Manager<'a> {
         error
     }
 
+    /// Searches for another product that limits memory; if it comes or goes, the CDI specification is written again.
+    fn find_other_limiter(&mut self) {
+        let found = self.shim.as_ref().and_then(|_| other_limiter(&self.config.host_root));
+        if std::mem::replace(&mut self.other_limiter, found) != found {
+            tracing::warn!(?found, "another library that limits memory came or went");
+            self.spec_generation = 0;
+        }
+    }
+
     /// Writes the CDI specification: the runtime must know a device before kubelet does, and as long as a container may have it.
     fn write_spec(&mut self, view: &DeviceView) -> Result<(), String> {
         if self.spec_generation == view.generation {
@@ -345,13 +358,15 @@ impl<'a> Manager<'a> {
                 complete = false;
             }
         }
-        let driver = Driver::find(&self.config, self.driver_root).with_shim(self.shim.clone());
+        let shim = self.shim.clone().filter(|_| self.other_limiter.is_none());
+        let driver = Driver::find(&self.config, self.driver_root).with_shim(shim);
         let wanted = self.config.memory_limits == MemoryLimits::Shim && self.config.allocate == Allocation::Cdi;
         let installed = complete && self.shim.is_some() && driver.cuda().next().is_some();
-        self.shim_state = match (wanted, installed) {
-            (false, _) => ShimState::Off,
-            (true, true) => ShimState::Served,
-            (true, false) => ShimState::NotInstalled,
+        self.shim_state = match (wanted, self.other_limiter, installed) {
+            (false, ..) => ShimState::Off,
+            (true, Some(other), _) => ShimState::Conflict(other),
+            (true, None, true) => ShimState::Served,
+            (true, None, false) => ShimState::NotInstalled,
         };
         let spec = cdi::render(devices.values(), &driver);
         self.spec.write(spec.as_ref()).map_err(|error| format!("writing the CDI specification: {}", chain(&error)))?;

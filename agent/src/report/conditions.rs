@@ -11,7 +11,7 @@ use gputenancy_crds::{
 use super::input::StatusInput;
 use crate::{
     device::{Device, ShimState},
-    enforcement::NOT_INSTALLED,
+    enforcement::{NOT_INSTALLED, conflict},
     gpu::{NvmlError, ObservedGpu, inventory::UNLICENSED},
     mps,
 };
@@ -106,6 +106,11 @@ fn memory_limits(input: &StatusInput<'_>) -> Option<ConditionUpdate> {
     let limited = |device: &Device| device.share.as_ref().is_some_and(|share| share.limit_mib.is_some());
     let count = input.view.devices.iter().filter(|device| limited(device)).count();
     match input.kubelet.shim {
+        // also without shares: a pool that demands limits gets none
+        ShimState::Conflict(other) => {
+            let message = format!("memory limits are off on this node: {}", conflict(other));
+            Some(ConditionUpdate::no(MEMORY_LIMITED, reasons::OTHER_LIMITER_FOUND, message))
+        }
         ShimState::Served if count > 0 => Some(ConditionUpdate::yes(
             MEMORY_LIMITED,
             reasons::LIMITED,

@@ -19,7 +19,7 @@ use super::{
     without_inventory,
 };
 use crate::{
-    device::{DeviceId, DeviceOwner, DeviceView, KubeletView, ShimState},
+    device::{DeviceId, DeviceOwner, DeviceView, KubeletView, OtherLimiter, ShimState},
     gpu::{
         Inventory, NvmlError, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance,
         platform::UnsupportedPlatform, process_origin::Origin,
@@ -459,6 +459,8 @@ fn status_says_what_limits_the_memory_of_shares_and_nothing_of_other_gpus() {
     let failed = KubeletView { shim: ShimState::NotInstalled, ..with_shim.clone() };
     assert_eq!([&with_shim, &failed].map(condition), [Some(Some(true)), Some(Some(false))]);
     assert_eq!(condition(&KubeletView { shim: ShimState::Off, ..with_shim.clone() }), None, "switched off");
+    let other = KubeletView { shim: ShimState::Conflict(OtherLimiter::Folder), ..with_shim.clone() };
+    assert_eq!((condition(&other), means(&other, &view)), (Some(Some(false)), Some(Isolation::None)));
     let theirs = DeviceView { advertiser: Advertiser::NvidiaDevicePlugin, ..view };
     assert_eq!(means(&with_shim, &theirs), Some(Isolation::None));
     assert_eq!(means(&with_shim, &DeviceView::default()), None);
