@@ -124,7 +124,7 @@ fn parts_beside_shares_are_what_the_planner_can_still_place() {
         (part.memory_mib, part.compute_percent, part.stranded)
     };
     // 80 GiB - 700 MiB - 3 × (20 GiB + 640 MiB); a fourth share needs 30 %
-    assert_eq!(part(3), (Some(81_920 - 700 - 3 * (20_480 + 512)), Some(10), true));
+    assert_eq!(part(3), (Some(81_920 - 700 - 3 * (20_480 + 640)), Some(10), true));
     assert_eq!(part(4), (Some(81_920 - 700 - 3 * (10_240 + 640)), Some(25), false));
     assert!(gpu(&report, "gpu-1", 2).unallocated.is_empty(), "time-slices have no parts");
 }

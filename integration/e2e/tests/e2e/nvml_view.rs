@@ -9,10 +9,10 @@ use e2e::{
 };
 use serde_json::{Value, json};
 
-/// (81,920 - 512) / 4 - 512 MiB.
-const SHARE: u64 = 19_840;
+/// (81,920 - 512) / 4 - 640 MiB.
+const SHARE: u64 = 19_712;
 /// MiB of a context.
-const CONTEXT: u64 = 512;
+const CONTEXT: u64 = 640;
 
 #[tokio::test]
 async fn nvidia_smi_and_cuda_show_the_share_and_no_process_of_the_neighbour() {

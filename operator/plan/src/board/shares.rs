@@ -124,7 +124,7 @@ mod tests {
     fn shares_leave_the_reserved_memory_and_a_context_each() {
         let ten = board().share(&shape(SharingMode::Fraction, ShareSize::Part { memory: 10_240, compute: 5 })).unwrap();
         let room = Room::of(&board(), SharingMode::Fraction);
-        // 7 × (10,240 + 512) = 75,264 of 80,896 MiB
+        // 7 × (10,240 + 640) = 76,160 of 80,896 MiB
         assert!(room.takes(&ten, 7) && !room.takes(&ten, 8));
         let half = board().share(&shape(SharingMode::Fraction, ShareSize::Part { memory: 1024, compute: 40 })).unwrap();
         assert!(room.takes(&half, 2) && !room.takes(&half, 3), "compute adds up to 100 %");
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn equal_mps_shares_split_what_the_driver_leaves() {
         let four = board().share(&shape(SharingMode::Mps, ShareSize::Equal(4))).unwrap();
-        assert_eq!((four.memory, four.compute), (Some(80_896 / 4 - 512), Some(25)));
+        assert_eq!((four.memory, four.compute), (Some(80_896 / 4 - 640), Some(25)));
         assert_eq!(
             board().share(&shape(SharingMode::Mps, ShareSize::Equal(49))),
             None,
@@ -144,10 +144,10 @@ mod tests {
     #[test]
     fn time_slices_can_be_limited_while_each_part_is_larger_than_its_context() {
         let slices = |n| board().share(&shape(SharingMode::TimeSlice, ShareSize::Equal(n))).unwrap();
-        // 80,896 MiB: 158 parts of 512 MiB
-        assert!(board().can_limit(&slices(128)));
+        // 80,896 MiB: 126 parts of 642 MiB
+        assert!(board().can_limit(&slices(126)));
         let small = BoardGeometry { memory: 8192, ..BoardGeometry::default() };
-        assert!(small.can_limit(&slices(15)) && !small.can_limit(&slices(16)));
+        assert!(small.can_limit(&slices(12)) && !small.can_limit(&slices(13)));
     }
 
     #[test]
