@@ -50,8 +50,8 @@ bench: prerequisites tools peer-tools ## measurements, each next to a baseline o
 	$(CARGO) run $(LOCKED) -q --release --bin bench -- $(BENCH)
 
 gpu-test: ## the limits of memory and compute on this machine's GPU 0; PYTHON=/path/to/python3 has PyTorch
-	$(CARGO) build $(LOCKED) --release -p gpu-test -p cuda-sim -p gputenancy-shim
-	$(SUDO) target/release/gpu-test --shim target/release/libgputenancy_cuda.so --work target/release/cuda-work $(if $(PYTHON),--python $(PYTHON))
+	$(CARGO) build $(LOCKED) --release -p gpu-test -p cuda-sim -p gputenancy-shim -p gputenancy-nvml-view
+	$(SUDO) target/release/gpu-test --shim target/release/libgputenancy_cuda.so --view target/release/libgputenancy_nvml_view.so --work target/release/cuda-work $(if $(PYTHON),--python $(PYTHON))
 
 down: ## stop all labs and remove their files
 	@if [ -x $(LAB) ]; then $(SUDO) $(LAB) down --all; else echo "no lab has been built here"; fi

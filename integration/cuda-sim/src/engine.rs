@@ -13,8 +13,6 @@ use std::{
     time::Duration,
 };
 
-use crate::process::Identity;
-
 /// The engine of a GPU or MIG device.
 pub struct Engine {
     /// When it is free, in nanoseconds of the monotonic clock; shared by all processes.
@@ -26,9 +24,9 @@ unsafe impl Send for Engine {}
 
 impl Engine {
     /// The engine of a device, in the folder of the simulated node's state.
-    pub fn open(folder: &Path, identity: &Identity) -> io::Result<Self> {
-        let (gi, ci) = identity.instance.unwrap_or((0, 0));
-        let name = format!("engine-{}-{gi}-{ci}", identity.gpu);
+    pub fn open(folder: &Path, gpu: u32, instance: Option<(u32, u32)>) -> io::Result<Self> {
+        let (gi, ci) = instance.unwrap_or((0, 0));
+        let name = format!("engine-{gpu}-{gi}-{ci}");
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join(name))?;
         file.set_len(4096)?;
         let (rights, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_uint, c_void};
 
 use crate::{
     abi::{Failure, Handle, INVALID_HANDLE, INVALID_VALUE, get, put},
-    process::{Process, cuda, handle, number},
+    process::{Process, cuda, current, handle, number},
 };
 
 /// Nanoseconds of a kernel that says nothing about its duration.
@@ -29,8 +29,8 @@ impl Process {
             captured.push(duration);
             return Ok(());
         }
-        let end = self.execute(self.streams.ready(stream), duration)?;
-        self.streams.set_ready(stream, end);
+        let end = self.execute(self.streams.ready(current(), stream), duration)?;
+        self.streams.set_ready(current(), stream, end);
         Ok(())
     }
 

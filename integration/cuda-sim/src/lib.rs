@@ -20,4 +20,5 @@ mod pool;
 mod process;
 mod routing;
 mod stream;
+mod streams;
 mod virtual_memory;

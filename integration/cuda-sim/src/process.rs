@@ -20,7 +20,7 @@ use crate::abi::{
     CuResult, DEVICE_UNAVAILABLE, Failure, Handle, INVALID_CONTEXT, INVALID_DEVICE, NO_DEVICE, NOT_INITIALIZED,
     OUT_OF_MEMORY, UNKNOWN,
 };
-use crate::{engine::Engine, stream::Streams};
+use crate::{engine::Engine, streams::Streams};
 
 /// Bytes that the first context of a process takes on a device. Chosen; on hardware 250 to 520 MiB by GPU, driver and loaded modules.
 pub const CONTEXT: u64 = 300 << 20;
@@ -234,7 +234,9 @@ impl Process {
         let device = self.devices.get_mut(ordinal).ok_or(INVALID_DEVICE)?;
         let engine = match &mut device.engine {
             Some(engine) => engine,
-            unknown => unknown.insert(Engine::open(self.store.dir(), &device.identity).map_err(|_| UNKNOWN)?),
+            unknown => unknown.insert(
+                Engine::open(self.store.dir(), device.identity.gpu, device.identity.instance).map_err(|_| UNKNOWN)?,
+            ),
         };
         Ok(engine.execute(ready, duration))
     }

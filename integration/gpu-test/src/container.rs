@@ -26,6 +26,8 @@ pub struct Container {
     shim: PathBuf,
     work: PathBuf,
     driver: PathBuf,
+    view: Option<(PathBuf, PathBuf)>,
+    pub smi: PathBuf,
     pub python: Option<PathBuf>,
     pub millis: u64,
     pub gpu: Gpu,
@@ -51,12 +53,17 @@ impl Container {
         let script = folder.path().join("in-container");
         fs::write(&script, SCRIPT)?;
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
-        let driver = arguments.driver.clone().map_or_else(loaded, Ok)?;
+        let driver = arguments.driver.clone().map_or_else(|| loaded("libcuda.so.1", "cuInit"), Ok)?;
+        let nvml = || loaded(&arguments.nvml, "nvmlInit_v2")?.canonicalize();
+        let view =
+            arguments.view.as_ref().map(|view| Ok::<_, io::Error>((nvml()?, view.canonicalize()?))).transpose()?;
         let uuid = gpu.text("nvmlDeviceGetUUID");
         Ok(Self {
             shim: arguments.shim.canonicalize()?,
             work: arguments.work.canonicalize()?,
             driver: driver.canonicalize()?,
+            view,
+            smi: arguments.smi.clone(),
             python: arguments.python.clone(),
             millis: arguments.millis,
             folder,
@@ -92,6 +99,9 @@ impl Container {
             Some(share) => {
                 let mut command = Command::new(self.folder.path().join("in-container"));
                 command.args([&self.driver, &self.shim]).arg(&share.folder).arg(program);
+                if let Some((nvml, view)) = &self.view {
+                    command.env("NVML", nvml).env("VIEW", view);
+                }
                 command
             }
         };
@@ -121,6 +131,11 @@ impl Container {
         self.program(share, &self.work, &arguments).spawn()
     }
 
+    /// The view is there.
+    pub fn has_view(&self) -> bool {
+        self.view.is_some()
+    }
+
     /// Path of the program.
     pub fn work_program(&self) -> &Path {
         &self.work
@@ -145,19 +160,19 @@ impl Output {
     }
 }
 
-/// The file of the driver's library that the linker finds.
-fn loaded() -> io::Result<PathBuf> {
+/// The file of a library of the driver that the linker finds, by a function that it has.
+fn loaded(name: &str, function: &str) -> io::Result<PathBuf> {
     let missing = |error: libloading::Error| io::Error::other(format!("no driver: {error}; name one with --driver"));
-    // SAFETY: loading CUDA's library runs its constructors, as in every CUDA program.
-    let library = unsafe { Library::new("libcuda.so.1") }.map_err(missing)?;
+    // SAFETY: loading a library of the driver runs its constructors, as in every program that uses it.
+    let library = unsafe { Library::new(name) }.map_err(missing)?;
     // SAFETY: only its address is used.
-    let symbol = unsafe { library.get::<unsafe extern "C" fn()>(b"cuInit") }.map_err(missing)?;
+    let symbol = unsafe { library.get::<unsafe extern "C" fn()>(function.as_bytes()) }.map_err(missing)?;
     // SAFETY: Dl_info is plain data, for which zeroes are valid.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: dladdr only reads the address, and fills `info`.
     let found = unsafe { libc::dladdr(*symbol as *const c_void, &raw mut info) };
     if found == 0 || info.dli_fname.is_null() {
-        return Err(io::Error::other("the linker does not tell where libcuda.so.1 is; name it with --driver"));
+        return Err(io::Error::other(format!("the linker does not tell where {name} is")));
     }
     // SAFETY: NUL-terminated after success, and the library is still loaded.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };

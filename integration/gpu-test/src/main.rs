@@ -30,7 +30,13 @@ struct Arguments {
     /// The driver's NVML library.
     #[arg(long, default_value = "libnvidia-ml.so.1")]
     nvml: String,
-    /// A Python with PyTorch, for the checks of PyTorch.
+    /// The library over NVML; without it `nvidia-smi` is not checked.
+    #[arg(long)]
+    view: Option<PathBuf>,
+    /// NVIDIA's program.
+    #[arg(long, default_value = "nvidia-smi")]
+    smi: PathBuf,
+    /// A Python with `PyTorch`, for its checks.
     #[arg(long)]
     python: Option<PathBuf>,
     /// Milliseconds of each measurement of a part of the GPU's time.

@@ -33,8 +33,13 @@ fn gpu_test(checks: &[&str]) -> String {
     })
     .unwrap();
     let [shim, driver, nvml] = ["libgputenancy_cuda.so", "libcuda_sim.so", "libnvml_sim.so"].map(built::shared);
+    let view = built::shared("libgputenancy_nvml_view.so");
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-test"));
     command.arg("--shim").arg(shim).arg("--driver").arg(driver).arg("--nvml").arg(nvml);
+    // the simulated nvidia-smi is the program of the simulator under another name
+    let smi = root.path().join("nvidia-smi");
+    std::fs::copy(built::binary("nvsim"), &smi).unwrap();
+    command.arg("--view").arg(view).arg("--smi").arg(smi);
     command.arg("--work").arg(built::binary("cuda-work")).args(["--millis", "200"]).args(checks);
     let output = command.env("NVSIM_STATE", store.dir()).env("NVSIM_DEV", "all").output().unwrap();
     let table = String::from_utf8(output.stdout).unwrap();
@@ -45,7 +50,7 @@ fn gpu_test(checks: &[&str]) -> String {
 
 #[test]
 fn limits_of_memory_hold_on_the_simulated_gpu() {
-    let table = gpu_test(&["driver", "routing", "memory", "processes"]);
+    let table = gpu_test(&["driver", "routing", "memory", "processes", "view"]);
     assert!(table.contains("| memory | plain:") && table.contains("| processes |"), "{table}");
     assert!(!table.contains("| NO |"), "{table}");
 }

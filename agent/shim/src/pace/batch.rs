@@ -140,6 +140,7 @@ pub fn end(stream: Stream) {
 }
 
 /// What limits a batch.
+#[derive(Clone, Copy)]
 pub struct Round {
     /// It is a graph, and a batch of its own.
     pub graph: bool,

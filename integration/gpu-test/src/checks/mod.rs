@@ -6,6 +6,7 @@ mod processes;
 mod routing;
 mod timing;
 mod torch;
+mod view;
 
 use std::error::Error;
 
@@ -20,6 +21,7 @@ pub const ALL: &[(&str, Check)] = &[
     ("routing", routing::check),
     ("memory", memory::families),
     ("processes", processes::check),
+    ("view", view::check),
     ("timing", timing::check),
     ("pace", pace::check),
     ("torch", torch::check),

@@ -24,11 +24,13 @@ pub fn check(container: &Container, report: &mut Report) -> Result<(), Box<dyn E
             Ok(best)
         };
         let (without, with) = (best(None)?, best(Some(&share))?);
-        let mut found = format!("{without:.0} ns without, {with:.0} ns with a limit: {:+.0} ns", with - without);
-        if call == "launch" {
+        let limited = format!("{without:.0} ns without, {with:.0} ns with a limit: {:+.0} ns", with - without);
+        let found = if call == "launch" {
             let with = best(Some(&paced))?;
-            found += &format!("; {with:.0} ns with a part of the time: {:+.0} ns", with - without);
-        }
+            format!("{limited}; {with:.0} ns with a part of the time: {:+.0} ns", with - without)
+        } else {
+            limited
+        };
         report.measured("timing", &format!("{call} {}", count.split_once(' ').map_or("", |(_, more)| more)), &found);
     }
     let start = |share: Option<&Share>| -> Result<f64, Box<dyn Error>> {

@@ -1,4 +1,4 @@
-//! PyTorch with and without the shim.
+//! `PyTorch` with and without the shim.
 
 use std::{error::Error, fs};
 
@@ -10,7 +10,7 @@ use crate::{
 /// The programs, by the name that is their argument.
 const PROGRAM: &str = include_str!("../../data/torch_work.py");
 
-/// Bytes of PyTorch's code on the GPU, which is not counted, beyond what is reserved for a context.
+/// Bytes of `PyTorch`'s code on the GPU, which is not counted, beyond what is reserved for a context.
 const CODE: u64 = 64 * MIB;
 
 /// Its view, its error over the limit, its allocators, and the speed of a training.

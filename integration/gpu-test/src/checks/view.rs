@@ -1,0 +1,50 @@
+//! NVML as NVIDIA's own program shows it.
+
+use std::{
+    error::Error,
+    io::{BufRead, BufReader},
+};
+
+use crate::{
+    container::{Container, MIB, end},
+    report::Report,
+};
+
+/// `nvidia-smi` shows the share as the GPU, and the process of the container and not that of a neighbour.
+pub fn check(container: &Container, report: &mut Report) -> Result<(), Box<dyn Error>> {
+    if !container.has_view() {
+        report.measured("view", "`nvidia-smi`", "not run: name the library with --view");
+        return Ok(());
+    }
+    let (own, other) = (container.share("view", 4096 * MIB)?, container.share("view-neighbour", 8192 * MIB)?);
+    let hold = "allocate --count 16 --hold";
+    let mut holders = Vec::new();
+    for share in [&own, &other] {
+        let mut child = container.begin(Some(share), hold)?;
+        // it prints when it holds its memory
+        let mut line = String::new();
+        if let Some(output) = child.stdout.as_mut() {
+            BufReader::new(output).read_line(&mut line)?;
+        }
+        holders.push(child);
+    }
+    let smi = |query: &str| -> Result<String, Box<dyn Error>> {
+        let arguments = [query, "--format=csv,noheader,nounits"];
+        Ok(end(container.program(Some(&own), &container.smi, &arguments).spawn()?)?.text)
+    };
+    let memory = smi("--query-gpu=memory.total,memory.used,memory.free")?;
+    let processes = smi("--query-compute-apps=pid,used_memory")?;
+    let table = end(container.program(Some(&own), &container.smi, &[]).spawn()?)?.text;
+    for child in &mut holders {
+        child.kill()?;
+        child.wait()?;
+    }
+    let what = "share of 4 GiB of which 1 GiB is in use: total, used and free in MiB";
+    report.holds("view", what, &memory, memory.trim() == "4096, 1024, 3072");
+    let one = processes.trim().lines().count() == 1;
+    report.holds("view", "its own process, and not that of a neighbour", &processes, one);
+    let line = table.lines().find(|line| line.contains("MiB /")).unwrap_or(&table);
+    let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
+    report.holds("view", "the table of `nvidia-smi`", &words.replace('|', ""), words.contains("1024MiB / 4096MiB"));
+    Ok(())
+}
