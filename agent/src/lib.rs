@@ -1,10 +1,13 @@
 //! The node agent.
 //!
 //! [`gpu`] reads and changes GPUs through NVML, [`partition`] decides how, [`kubelet`] advertises the devices, [`handover`] keeps devices
-//! from containers while other pods use them, [`enforcement`] limits the memory of shares, [`environment`] checks the variables of
-//! tenants' containers, and [`report`] writes `GpuNode.status`.
+//! from containers while other pods use them, [`enforcement`] limits the memory of shares, [`audit`] compares what they use with their
+//! limits, [`attribution`] finds the container of each GPU process, [`environment`] checks the variables of tenants' containers, and [`report`]
+//! writes `GpuNode.status`.
 
 pub mod args;
+pub mod attribution;
+pub mod audit;
 pub mod device;
 pub mod enforcement;
 pub mod environment;
@@ -24,6 +27,7 @@ pub mod report;
 pub mod rights;
 pub mod run;
 pub mod seen_pods;
+mod series;
 
 /// Backoff of a failed watch. Thousands of agents return to an API server that restarts, hence up to 10 s.
 fn watch_backoff() -> kube::runtime::watcher::ExponentialBackoff {

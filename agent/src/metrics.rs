@@ -1,6 +1,6 @@
 //! The agent's metrics.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use gputenancy_crds::Isolation;
 use gputenancy_rights::Right;
@@ -15,7 +15,10 @@ use prometheus_client::{
     registry::{Metric, Registry, Unit},
 };
 
-use crate::device::DeviceView;
+use crate::{
+    device::{Device, DeviceOwner, DeviceView},
+    series::Series,
+};
 
 /// The agent's metrics; clones share their values.
 #[derive(Clone)]
@@ -35,6 +38,33 @@ pub struct Metrics {
     lost_devices: Counter,
     hidden_variables: Counters<2>,
     unchecked_environments: Gauge,
+    processes: Series<4>,
+    unlisted_processes: Series<1>,
+    share_limit: Series<6>,
+    share_counted: Series<6>,
+    share_used: Series<6>,
+    share_refused: Series<6>,
+    share_bypassed: Series<6>,
+    bypasses: Counter,
+}
+
+/// What the metrics show of a share with a memory limit, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct ShareFigures<'a> {
+    /// The share.
+    pub device: &'a Device,
+    /// The container that has it.
+    pub owner: &'a DeviceOwner,
+    /// What its programs see as the memory of the GPU.
+    pub limit: u64,
+    /// What its ledger counts.
+    pub counted: u64,
+    /// What NVML reports for its processes, if it does.
+    pub used: Option<u64>,
+    /// Allocations that were refused.
+    pub refused: u64,
+    /// The limit is bypassed.
+    pub bypassed: bool,
 }
 
 impl Default for Metrics {
@@ -75,6 +105,38 @@ impl Default for Metrics {
                 "unchecked_environments",
                 "Containers with envFrom that are not checked yet",
             ),
+            processes: Series::of(register(r, "processes", "Processes that NVML lists, by GPU and container")),
+            unlisted_processes: Series::of(register(
+                r,
+                "unlisted_processes",
+                "Processes with an open device file of a GPU that NVML does not list",
+            )),
+            share_limit: Series::of(register(
+                r,
+                "share_memory_limit_bytes",
+                "Memory that the programs on a share can allocate",
+            )),
+            share_counted: Series::of(register(
+                r,
+                "share_memory_counted_bytes",
+                "Memory that the ledger of a share counts",
+            )),
+            share_used: Series::of(register(
+                r,
+                "share_memory_used_bytes",
+                "Memory of the processes on a share, by NVML",
+            )),
+            share_refused: Series::of(register(
+                r,
+                "share_refused_allocations",
+                "Allocations beyond the memory of a share",
+            )),
+            share_bypassed: Series::of(register(
+                r,
+                "share_bypassed",
+                "1: processes use memory past the limit of their share",
+            )),
+            bypasses: register(r, "bypasses", "Bypasses of the memory limit of a share that were found"),
             registry: Arc::new(registry),
         }
     }
@@ -85,6 +147,52 @@ fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, he
 }
 
 impl Metrics {
+    /// The processes that NVML lists, by GPU and container; `None` for those of the node itself.
+    pub fn set_processes<'a>(&self, processes: impl IntoIterator<Item = (&'a str, Option<&'a DeviceOwner>, u64)>) {
+        let text = |text: &str| Cow::from(text.to_owned());
+        let nothing = DeviceOwner::default();
+        let row = |(gpu, container, count): (&str, Option<&DeviceOwner>, u64)| {
+            let DeviceOwner { namespace, pod, container } = container.unwrap_or(&nothing);
+            let labels = [("gpu", gpu), ("namespace", namespace), ("pod", pod), ("container", container)]
+                .map(|(n, v)| (n, text(v)));
+            (labels, count)
+        };
+        self.processes.set(&processes.into_iter().map(row).collect());
+    }
+
+    /// Number of processes that NVML does not list, by GPU.
+    pub fn set_unlisted_processes<'a>(&self, processes: impl IntoIterator<Item = (&'a str, u64)>) {
+        let row = |(gpu, count): (&str, u64)| ([("gpu", Cow::from(gpu.to_owned()))], count);
+        self.unlisted_processes.set(&processes.into_iter().map(row).collect());
+    }
+
+    /// The shares with a memory limit that containers have.
+    pub fn set_shares<'a>(&self, shares: impl IntoIterator<Item = ShareFigures<'a>>) {
+        let mut series: [BTreeMap<_, u64>; 5] = Default::default();
+        for ShareFigures { device, owner, limit, counted, used, refused, bypassed } in shares {
+            let labels = [
+                ("gpu", device.gpu_uuid.clone()),
+                ("share", device.id.to_string()),
+                ("resource", device.resource.clone()),
+                ("namespace", owner.namespace.clone()),
+                ("pod", owner.pod.clone()),
+                ("container", owner.container.clone()),
+            ];
+            let labels = labels.map(|(name, value)| (name, Cow::from(value)));
+            let values = [Some(limit), Some(counted), used, Some(refused), Some(bypassed.into())];
+            for (series, value) in series.iter_mut().zip(values) {
+                series.extend(value.map(|value| (labels.clone(), value)));
+            }
+        }
+        let all = [&self.share_limit, &self.share_counted, &self.share_used, &self.share_refused, &self.share_bypassed];
+        all.into_iter().zip(&series).for_each(|(gauges, values)| gauges.set(values));
+    }
+
+    /// The memory limit of a share is bypassed.
+    pub fn bypass(&self) {
+        self.bypasses.inc();
+    }
+
     /// An NVML call returned.
     pub fn nvml_call(&self, call: &'static str, code: u32, took: Duration) {
         self.nvml_seconds.get_or_create(&[("call", call.into())]).observe(took.as_secs_f64());

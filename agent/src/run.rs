@@ -19,7 +19,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::Args,
+    attribution::{self, Unlisted},
+    audit::{Auditor, Bypasses},
     device::{DeviceView, KubeletView},
+    enforcement::SHARES,
     environment::{EnvFromContainers, EnvironmentChecker, runtime::Runtime},
     event,
     gpu::{
@@ -30,7 +33,11 @@ use crate::{
     handover::{HandoverCheck, Policy, ProcessPolicy, Terminator},
     health::Health,
     incidents,
-    kubelet::{self, requests::PodRequests},
+    kubelet::{
+        self,
+        config::{Allocation, MemoryLimits},
+        requests::PodRequests,
+    },
     metrics::Metrics,
     mps::{
         Mps,
@@ -85,6 +92,8 @@ struct Channels {
     state: watch::Sender<PartitionState>,
     requests: watch::Sender<Option<PodRequests>>,
     containers: watch::Sender<EnvFromContainers>,
+    unlisted: watch::Sender<Unlisted>,
+    bypasses: watch::Sender<Bypasses>,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -127,6 +136,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let reconciler = Reconciler::new(nvml.clone(), metrics.clone(), kubelet, view, state, processes);
     let reconciler = reconciler.with_mps(mps.subscribe());
     let handover = HandoverCheck::through(nvml, origins.clone());
+    let auditor = auditor(&args, &channels, &handover, &metrics, &publish);
     let stop = CancellationToken::new();
     shutdown::on_signal(stop.clone())?;
     let mut writer = Writer::new(Api::<GpuNode>::all(client.clone()), node_name, metrics.clone());
@@ -138,6 +148,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
         () = report(&origins, &channels, &calls, &mps, &mut writer, &boot_id) => {}
         () = mps.run(channels.view.subscribe()) => {}
         () = incidents::run(channels.state.subscribe(), node_name, &metrics, &publish) => {}
+        () = attribution::run(channels.state.subscribe(), &origins, &metrics, &channels.unlisted) => {}
+        () = audit(auditor, &channels) => {}
         () = check_environments(&args, &client, &channels, &metrics) => {}
         () = rights::keep(asking, refused, lacks, metrics.clone()) => {}
         served = endpoints::serve(args.http, health, stop.clone()) => served?,
@@ -170,6 +182,34 @@ fn process_policy(args: &Args, origins: &Origins, metrics: &Metrics) -> ProcessP
     ProcessPolicy {
         origins: origins.clone(),
         terminator: (args.unattributed_processes == Policy::Terminate).then(terminator),
+    }
+}
+
+/// The audit of shares; none where the agent does not limit their memory.
+fn auditor(
+    args: &Args,
+    channels: &Channels,
+    handover: &HandoverCheck,
+    metrics: &Metrics,
+    publish: &event::Publish,
+) -> Option<Auditor> {
+    let plugin = &args.plugin;
+    let limited = plugin.memory_limits == MemoryLimits::Shim && plugin.allocate == Allocation::Cdi;
+    limited.then(|| Auditor {
+        shares: plugin.enforcement_dir.join(SHARES),
+        view: channels.view.subscribe(),
+        kubelet: channels.kubelet.subscribe(),
+        processes: handover.clone(),
+        publish: publish.clone(),
+        metrics: metrics.clone(),
+        node: plugin.node_name.clone(),
+    })
+}
+
+async fn audit(auditor: Option<Auditor>, channels: &Channels) {
+    match auditor {
+        Some(auditor) => auditor.run(&channels.bypasses).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -223,6 +263,7 @@ async fn report(origins: &Origins, channels: &Channels, calls: &Calls, mps: &Mps
     let mut mps = mps.subscribe();
     let (mut state, mut view) = (channels.state.subscribe(), channels.view.subscribe());
     let (mut kubelet, mut watched) = (channels.kubelet.subscribe(), channels.watched.subscribe());
+    let (mut unlisted, mut bypasses) = (channels.unlisted.subscribe(), channels.bypasses.subscribe());
     let known = watched.wait_for(|watched| watched.desired.is_some()).await;
     let Ok(first) = known.map(|watched| watched.first_status.clone()) else { return };
     let earlier = first.clone().unwrap_or_default();
@@ -238,6 +279,8 @@ async fn report(origins: &Origins, channels: &Channels, calls: &Calls, mps: &Mps
                 view: &view.borrow_and_update(),
                 mps: &mps.borrow_and_update(),
                 kubelet: &kubelet.borrow_and_update(),
+                unlisted: &unlisted.borrow_and_update(),
+                bypasses: &bypasses.borrow_and_update(),
                 nvml_call: calls.in_progress(),
                 origin: &origin,
                 boot_id,
@@ -274,6 +317,8 @@ async fn report(origins: &Origins, channels: &Channels, calls: &Calls, mps: &Mps
             Ok(()) = view.changed() => {}
             Ok(()) = kubelet.changed() => {}
             Ok(()) = mps.changed() => {}
+            Ok(()) = unlisted.changed() => {}
+            Ok(()) = bypasses.changed() => {}
             Ok(()) = watched.changed() => {
                 let now = watched.borrow_and_update().overwritten;
                 if std::mem::replace(&mut overwritten, now) != now {

@@ -1,9 +1,10 @@
-//! What a pool demands of the limits of shares.
+//! What a pool demands of the limits of shares, and what follows when a pod does not keep to them.
 
 use kube::KubeSchema;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Isolation;
+use crate::{Isolation, MemoryText};
 
 /// What is demanded of the limits of shares.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -14,6 +15,11 @@ pub struct Enforcement {
     /// are no shares, only MIG instances and whole GPUs.
     #[serde(default)]
     pub minimum: Isolation,
+    /// What follows when the processes of a pod use more memory of their share than its limit counts, because a program does not use the
+    /// library that limits it. Warn: events on the pod and the GpuNode, and a metric. Evict: the pod is evicted as well, through the eviction
+    /// API, which respects PodDisruptionBudgets; the annotation gputenancy.io/do-not-evict does not prevent it.
+    #[serde(default)]
+    pub on_bypass: OnBypass,
 }
 
 impl Enforcement {
@@ -21,4 +27,44 @@ impl Enforcement {
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// What the pool of a node demands of the limits of its shares.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ShareMinimum {
+    /// Weakest means that may limit the memory of shares.
+    #[serde(default)]
+    pub minimum: Isolation,
+}
+
+impl ShareMinimum {
+    /// Is it the default, which is not written?
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What follows when a pod bypasses the memory limit of its share.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnBypass {
+    /// Events and a metric.
+    #[default]
+    Warn,
+    /// The pod is evicted as well.
+    Evict,
+}
+
+/// Memory that the owner of a share uses past its limit, as it was when the agent found it.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Bypass {
+    /// UID of the pod.
+    pub uid: String,
+    /// Memory of its processes, as NVML lists it.
+    pub used: MemoryText,
+    /// Of this, memory that the limit counts.
+    pub counted: MemoryText,
+    /// The limit, with the CUDA context of one process.
+    pub limit: MemoryText,
 }

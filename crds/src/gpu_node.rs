@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Advertiser, AllocationPolicy, ChangePhase, Enforcement, InstanceSpec, Isolation, Layout, MemoryText, MigManagerRun,
-    NodeEnforcement, Partitioner, Sharing,
+    Advertiser, AllocationPolicy, Bypass, ChangePhase, InstanceSpec, Isolation, Layout, MemoryText, MigManagerRun,
+    NodeEnforcement, Partitioner, ShareMinimum, Sharing,
 };
 
 /// Desired layout of the GPUs of one node. Written by the operator only.
@@ -62,8 +62,8 @@ pub struct GpuNodeSpec {
     #[serde(default, skip_serializing_if = "AllocationPolicy::is_packed")]
     pub allocation: AllocationPolicy,
     /// What the pool demands of the limits of shares. The agent gives no share to a new pod that it cannot limit so.
-    #[serde(default, skip_serializing_if = "Enforcement::is_default")]
-    pub enforcement: Enforcement,
+    #[serde(default, skip_serializing_if = "ShareMinimum::is_default")]
+    pub enforcement: ShareMinimum,
 }
 
 /// Desired state of one GPU. The agent creates missing instances and destroys surplus ones, never one with a client.
@@ -287,6 +287,10 @@ pub struct GpuState {
     /// Unattributed processes: on a device whose owner they do not belong to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<Holder>,
+    /// Unattributed processes that NVML does not list: they have the device file of the GPU open, and are of no container with a device of it.
+    /// Monitoring daemons are such processes. No change waits for them. At most 8 are listed; the agent's metric counts all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unlisted: Vec<Holder>,
     /// Last failed NVML call for the present spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<GpuError>,
@@ -393,6 +397,9 @@ pub struct ShareState {
     pub number: i32,
     /// Advertised resource and owner.
     pub device: DeviceState,
+    /// The owner uses memory past the limit of the share; absent while it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bypass: Option<Bypass>,
 }
 
 /// A container of a pod.

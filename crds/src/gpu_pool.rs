@@ -45,6 +45,7 @@ use crate::{ChangePhase, DurationText, Enforcement, MigManagerRules, Rollout, Ro
     validation = Rule::new("!has(self.strategy) || self.strategy != 'Single' || ((!has(self.layout.mode) || self.layout.mode == 'Demand') && (!has(self.layout.spare.policy) || self.layout.spare.policy == 'Keep'))").message("spec.layout: with strategy: Single every GPU of the pool has as many instances of the profile as fit; leave layout out, or write strategy: Mixed"),
     validation = Rule::new("!has(self.strategy) || self.strategy != 'Single' || ((!has(self.advertiser) || self.advertiser == 'Agent') && (!has(self.partitioner) || self.partitioner == 'Agent'))").message("spec.strategy: Single needs advertiser: Agent and partitioner: Agent; for NVIDIA's device plugin set its own flag --mig-strategy, and write strategy: Mixed here"),
     validation = Rule::new("!has(self.enforcement) || !has(self.enforcement.minimum) || self.enforcement.minimum == 'None' || !has(self.advertiser) || self.advertiser == 'Agent'").message("spec.enforcement.minimum: NVIDIA's device plugin serves shares without a limit; write advertiser: Agent, or minimum: None"),
+    validation = Rule::new("!has(self.enforcement) || !has(self.enforcement.onBypass) || self.enforcement.onBypass == 'Warn' || !has(self.advertiser) || self.advertiser == 'Agent'").message("spec.enforcement.onBypass: nothing limits the memory of shares of NVIDIA's device plugin, so no pod is found to bypass a limit; write advertiser: Agent, or leave onBypass out"),
     validation = Rule::new("!has(self.layout.fixed) || self.layout.fixed.all(f, f.profiles.all(p, p.name in self.profiles))").message("spec.layout.fixed: every profile named here must be one of the pool's; add it to spec.profiles"),
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -90,7 +91,7 @@ pub struct GpuPoolSpec {
     /// Tests of a new layout before tenants can use it, in addition to the agreement of NVML, kubelet and the Node's allocatable.
     #[serde(default, skip_serializing_if = "Verify::is_default")]
     pub verify: Verify,
-    /// What is demanded of the limits of shares. Default: nothing.
+    /// What is demanded of the limits of shares, and what follows when a pod does not keep to them. Default: nothing, events and metrics.
     #[serde(default, skip_serializing_if = "Enforcement::is_default")]
     pub enforcement: Enforcement,
 }

@@ -200,7 +200,7 @@ reasons! { EVENTS:
     CORDON_ANNOTATION_REMOVED = "CordonAnnotationRemoved", "GpuNode", "The mark of the operator's cordon was removed; the node is schedulable already.", "None.";
     DEVICE_PLUGIN_CONFIG_REPAIRED = "DevicePluginConfigRepaired", "GpuNode, ConfigMap", "Another client changed a config for NVIDIA's device plugin, or the label that selects it; it is restored.", "Change the GpuPool or GpuProfile instead.";
     DEVICE_PLUGIN_RESTARTED = "DevicePluginRestarted", "GpuNode", "NVIDIA's device plugin is restarted to read the new layout.", "None.";
-    EVICTED = "Evicted", "Pod", "The pod owned a device that is removed.", "None; its controller replaces it.";
+    EVICTED = "Evicted", "Pod", "The pod owned a device that is removed, or bypassed the memory limit of its share in a pool with onBypass: Evict.", "None; its controller replaces it. Correct a program that bypasses the limit.";
     EVICTION_CANCELLED = "EvictionCancelled", "Pod", "The change is over and the pod stays.", "None.";
     DEVICE_LOST = "DeviceLost", "GpuNode, Pod", "A MIG device is gone while a pod has it: another program has destroyed it or turned MIG mode off.", "Find and stop that program; delete the pod, and it gets another device.";
     EVICTION_NOTICE = "EvictionNotice", "Pod", "The pod will be evicted at the time in the message.", "Save work before then.";
@@ -212,6 +212,7 @@ reasons! { EVENTS:
     IN_USE = "InUse", "GpuNode", "A process holds the GPU.", "End it; status.gpus[].holders names it where NVML lists it.";
     LAYOUT_DIFFERS = "LayoutDiffers", "GpuNode", "NVIDIA's MIG manager reported success and NVML shows another layout.", "Read the MIG manager's log.";
     LAYOUT_LOST = "LayoutLost", "GpuNode", "Instances of a converged layout are gone and cannot be restored.", "The message names the failed call.";
+    MEMORY_LIMIT_BYPASSED = "MemoryLimitBypassed", "GpuNode, Pod", "NVML lists more memory for the processes of the container than the limit of its share counts: a program does not use the library that limits memory.", "Let the program load libcuda.so.1 from the usual path; restart the pod. GpuPool.spec.enforcement.onBypass: Evict evicts such pods.";
     MIG_MANAGER_FAILED = "MigManagerFailed", "GpuNode", "NVIDIA's MIG manager reported failure.", "Read its log.";
     MIG_MANAGER_REQUEST_REPEATED = "MigManagerRequestRepeated", "GpuNode", "NVIDIA's MIG manager did not respond in time; the request is repeated.", "None.";
     MIG_MANAGER_TIMEOUT = "MigManagerTimeout", "GpuNode", "NVIDIA's MIG manager did not respond to repeated requests.", "See that its pod runs on the node.";
@@ -231,6 +232,7 @@ reasons! { EVENTS:
     RESUMED = "Resumed", "GpuTenant", "spec.suspend is false again.", "None.";
     ROLLED_BACK = "RolledBack", "GpuNode", "A change failed and the old layout is back.", "The message says why.";
     ROLLING_BACK = "RollingBack", "GpuNode", "A change failed; the old layout is being restored.", "The message says why.";
+    SHARE_MEMORY_HIGH = "ShareMemoryHigh", "Pod", "A container uses 80 or 90 % of the memory of its share; at 100 % allocations fail.", "Use less memory, or choose a larger share.";
     STUCK = "Stuck", "GpuNode", "Neither the new nor the old layout can be reached.", "Do what the message says.";
     TAINTED = "Tainted", "GpuNode", "The node has the taint of its pool.", "None.";
     UNCORDONED = "Uncordoned", "GpuNode", "The operator's cordon is removed.", "None.";

@@ -107,7 +107,7 @@ fn gpu_node(node: &GpuNode) -> Value {
     if let Some(status) = &mut node.status {
         status.conditions.retain(|c| c.type_ == condition::READY);
         (status.agent_version, status.cuda_version, status.boot_id) = (None, None, None);
-        for holder in status.gpus.iter_mut().flat_map(|g| &mut g.holders) {
+        for holder in status.gpus.iter_mut().flat_map(|g| g.holders.iter_mut().chain(&mut g.unlisted)) {
             // without arguments, which may contain secrets
             holder.command = holder.command.split_whitespace().next().unwrap_or_default().to_owned();
         }

@@ -84,6 +84,16 @@ fn canary_device_is_withdrawn_although_the_canary_pod_owns_it() {
 }
 
 #[test]
+fn bypassed_memory_limit_needs_attention() {
+    let share = "pod: experiment-0, container: work}}}";
+    let bypass = "pod: experiment-0, container: work}}, bypass: {uid: u, used: 30300Mi, counted: 0Mi, limit: 20352Mi}}";
+    let changed = SHARING.replacen(share, bypass, 1);
+    assert_ne!(changed, SHARING);
+    let expected = "node gpu-1 GPU 2: pod team-c/experiment-0 bypasses the memory limit of share 0: it uses 30300Mi, and the limit of 20352Mi counts 0Mi of it: delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool";
+    assert!(all(&world(&changed)).attention.contains(&expected.to_owned()));
+}
+
+#[test]
 fn slices_that_no_profile_can_use_are_stranded() {
     let parts = |text: &str, gpu_index: i32| {
         let report = all(&world(text));

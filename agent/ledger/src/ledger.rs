@@ -149,6 +149,31 @@ mod tests {
     }
 
     #[test]
+    fn counts_are_read_without_a_mapping_and_show_whether_anything_happened() {
+        let container = Container::new();
+        let read = || Mapped::<Usage>::read_counts(&container.path());
+        let usage = container.process();
+        let ledger = Ledger::join(&usage).unwrap();
+        ledger.reserve(3 * UNIT, LIMIT).unwrap();
+        let first = read().unwrap();
+        assert_eq!((first.used(), first.denied(), first.is_unchanged(&read().unwrap())), (3 * UNIT, 0, true));
+        ledger.reserve(UNIT, LIMIT).unwrap();
+        ledger.release(UNIT);
+        assert!(ledger.reserve(2 * LIMIT, LIMIT).is_err());
+        let second = read().unwrap();
+        assert_eq!((second.used(), second.denied(), first.is_unchanged(&second)), (3 * UNIT, 1, false));
+        // what a container may do to its file
+        let file = std::fs::OpenOptions::new().write(true).open(container.path()).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[255; 16], 16).unwrap();
+        assert_eq!(read().map(|counts| (counts.used(), counts.denied())), Some((total::MAX_UNITS * UNIT, u64::MAX)));
+        file.set_len(20).unwrap();
+        assert_eq!(read(), None, "too short");
+        file.set_len(0).unwrap();
+        file.set_len(Mapped::<Usage>::SIZE).unwrap();
+        assert_eq!(read(), None, "of another version");
+    }
+
+    #[test]
     fn size_that_wraps_is_denied() {
         let container = Container::new();
         let usage = container.process();

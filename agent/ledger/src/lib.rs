@@ -21,5 +21,5 @@ mod total;
 pub use ledger::{Denied, Ledger};
 pub use map::{MapError, Mapped};
 pub use pace::{Pace, Turn};
-pub use page::{Limits, OnMissing, UNIT, UUID_LENGTH, Usage};
+pub use page::{Counts, Limits, OnMissing, UNIT, UUID_LENGTH, Usage};
 pub use processes::Process;

@@ -12,7 +12,7 @@ use std::{
     ptr::NonNull,
 };
 
-use crate::{Limits, Usage};
+use crate::{Counts, Limits, Usage};
 
 /// Why a file cannot be used.
 #[derive(Debug)]
@@ -102,6 +102,13 @@ impl Mapped<Usage> {
         let (mut magic, mut version) = ([0; 8], [0; 4]);
         let read = file.read_exact_at(&mut magic, 0).and_then(|()| file.read_exact_at(&mut version, 8));
         whole && read.is_ok() && Usage::begins_with(magic, version)
+    }
+
+    /// What the file counts, without mapping it; `None` if it is missing, incomplete or of another version.
+    pub fn read_counts(path: &Path) -> Option<Counts> {
+        let mut header = [0; Usage::HEADER];
+        File::open(path).and_then(|file| file.read_exact_at(&mut header, 0)).ok()?;
+        Usage::counts(&header)
     }
 
     /// Bytes of the file.

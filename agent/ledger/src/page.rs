@@ -1,8 +1,11 @@
 //! Layout of the two files. Fields never move within a version; a process that finds another version counts nothing.
 
-use std::sync::atomic::{
-    AtomicU32, AtomicU64,
-    Ordering::{Relaxed, SeqCst},
+use std::{
+    mem::offset_of,
+    sync::atomic::{
+        AtomicU32, AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
 };
 
 use crate::pace::{self, Pace, Turn};
@@ -149,6 +152,30 @@ pub struct Usage {
     pub(crate) slots: [Slot; SLOTS],
 }
 
+/// What a usage file counts, read without mapping it. The container can write anything into its file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    total: u64,
+    denied: u64,
+}
+
+impl Counts {
+    /// Bytes that the processes hold, with those that were killed until another process joins or is denied.
+    pub fn used(&self) -> u64 {
+        crate::total::units(self.total).saturating_mul(UNIT)
+    }
+
+    /// Reservations that exceeded the limit.
+    pub fn denied(&self) -> u64 {
+        self.denied
+    }
+
+    /// Whether no process has reserved or released between these two reads: see [`crate::total`].
+    pub fn is_unchanged(&self, later: &Self) -> bool {
+        self.total == later.total
+    }
+}
+
 /// One process. A line of the processor's cache of its own. Its owner holds a lock of one byte of the file as long as it lives: see
 /// [`crate::Mapped`]. Only the owner writes to it, and after the owner's end the process that has got the lock.
 #[repr(C, align(128))]
@@ -181,6 +208,19 @@ impl Usage {
     /// It is of this version.
     pub fn is_valid(&self) -> bool {
         self.magic.load(SeqCst) == USAGE && self.version.load(SeqCst) == VERSION
+    }
+
+    /// Bytes of a file that a reader without a mapping needs.
+    pub(crate) const HEADER: usize = 32;
+
+    /// The counts in the first bytes of a file; `None` if it is of another version.
+    pub(crate) fn counts(header: &[u8; Self::HEADER]) -> Option<Counts> {
+        let (magic, rest) = header.split_first_chunk()?;
+        let (version, _) = rest.split_first_chunk()?;
+        let word = |at: usize| Some(u64::from_le_bytes(header.get(at..)?.first_chunk().copied()?));
+        let total = word(offset_of!(Self, total))?;
+        let denied = word(offset_of!(Self, denied))?;
+        Self::begins_with(*magic, *version).then_some(Counts { total, denied })
     }
 
     /// These first bytes of a file are of this version.

@@ -1,10 +1,14 @@
 //! Processes that use a GPU or a MIG device.
 
+use std::cmp::Reverse;
+
 use nvml_wrapper_sys::bindings::nvmlProcessInfo_t;
 
 use crate::{Gpu, NvmlFailure, code, library::call};
 
 const NOT_AVAILABLE: u32 = u32::MAX;
+/// `NVML_VALUE_NOT_AVAILABLE` as an amount of memory.
+const MEMORY_NOT_AVAILABLE: u64 = u64::MAX;
 /// Retries with a larger buffer.
 const RETRIES: u32 = 5;
 
@@ -17,6 +21,8 @@ pub struct Process {
     pub gi: Option<u32>,
     /// Compute instance that it uses, with MIG.
     pub ci: Option<u32>,
+    /// Bytes of the device that it uses; `None` where the driver does not report them.
+    pub memory: Option<u64>,
 }
 
 impl Gpu<'_> {
@@ -31,7 +37,8 @@ impl Gpu<'_> {
         for processes in [graphics, mps] {
             all.extend(NvmlFailure::optional(processes)?.unwrap_or_default());
         }
-        all.sort_unstable();
+        // of a process that two lists have, the larger memory counts
+        all.sort_unstable_by_key(|process| (process.pid, process.gi, process.ci, Reverse(process.memory)));
         all.dedup_by_key(|process| (process.pid, process.gi, process.ci));
         Ok(all)
     }
@@ -59,5 +66,10 @@ fn query(
 
 fn process(info: &nvmlProcessInfo_t) -> Process {
     let known = |id: u32| (id != NOT_AVAILABLE).then_some(id);
-    Process { pid: info.pid, gi: known(info.gpuInstanceId), ci: known(info.computeInstanceId) }
+    Process {
+        pid: info.pid,
+        gi: known(info.gpuInstanceId),
+        ci: known(info.computeInstanceId),
+        memory: Some(info.usedGpuMemory).filter(|bytes| *bytes != MEMORY_NOT_AVAILABLE),
+    }
 }

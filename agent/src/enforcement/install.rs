@@ -11,6 +11,8 @@ use sha2::{Digest, Sha256};
 
 /// Folder of the libraries below the folder for enforcement.
 const FOLDER: &str = "shim";
+/// Folder of the shares' files, below the folder for enforcement.
+pub const SHARES: &str = "shares";
 
 /// The libraries, for containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +33,7 @@ pub fn install(cuda: &Path, nvml: &Path, folder: &Path) -> io::Result<Library> {
     Ok(Library {
         cuda: copy(cuda, &libraries, "libcuda")?,
         nvml: copy(nvml, &libraries, "libnvidia-ml")?,
-        shares: folder.join("shares"),
+        shares: folder.join(SHARES),
     })
 }
 

@@ -13,7 +13,7 @@ mod other_limiter;
 mod turns;
 
 pub use files::ShareFiles;
-pub use install::{Library, install};
+pub use install::{Library, SHARES, install};
 pub use limit::{CONTEXT_MIB, cordon_weak, means, of_fraction, of_time_slice};
 pub use node::{NOT_INSTALLED, conflict, of_node};
 pub use other_limiter::find as other_limiter;

@@ -1,7 +1,7 @@
 //! Processes that have NVIDIA's device files open. An instance is destroyed only if neither NVML nor this finds a process.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs, iter,
     path::{Path, PathBuf},
 };
@@ -38,7 +38,7 @@ pub fn add_holders(inventory: &mut Inventory, proc_root: &Path, driver_root: &Pa
             let minors: Vec<u32> = minors.collect();
             for (_, pid) in held.iter().filter(|(minor, _)| minors.contains(minor)) {
                 if !gpu.clients.iter().any(|known| known.pid == *pid && known.gi == Some(gi)) {
-                    gpu.clients.push(Process { pid: *pid, gi: Some(gi), ci: None });
+                    gpu.clients.push(Process { pid: *pid, gi: Some(gi), ci: None, memory: None });
                 }
             }
         }
@@ -53,6 +53,17 @@ pub fn describe_holders(proc_root: &Path, gpu_minor: u32) -> String {
         open_files(proc_root).into_iter().filter(|(_, file)| *file == own).map(|(pid, _)| pid).collect();
     let names: Vec<String> = pids.iter().take(8).map(|pid| format!("{pid} ({})", command(proc_root, *pid))).collect();
     if names.is_empty() { String::new() } else { format!("; {} is open in {}", own.display(), names.join(", ")) }
+}
+
+/// Processes other than this one that have the device file of a GPU open, by the minor number of the GPU.
+pub fn gpu_holders(proc_root: &Path) -> BTreeMap<u32, BTreeSet<u32>> {
+    let mut holders: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+    for (pid, file) in open_files(proc_root) {
+        if let Some(minor) = file.to_str().and_then(|file| file.strip_prefix("/dev/nvidia")?.parse().ok()) {
+            holders.entry(minor).or_default().insert(pid);
+        }
+    }
+    holders
 }
 
 /// NVIDIA's device files that other processes have open.
@@ -91,6 +102,17 @@ mod tests {
     }
 
     #[test]
+    fn gpu_holders_have_the_file_of_a_gpu_open_and_not_another_file_of_the_driver() {
+        let proc = tempfile::tempdir().unwrap();
+        let files = [("7", "nvidia0"), ("7", "nvidia1"), ("8", "nvidia1"), ("9", "nvidiactl"), ("9", "nvidia-uvm")];
+        for (fd, (pid, file)) in files.iter().enumerate() {
+            fs::create_dir_all(proc.path().join(pid).join("fd")).unwrap();
+            symlink(format!("/dev/{file}"), proc.path().join(pid).join("fd").join(fd.to_string())).unwrap();
+        }
+        assert_eq!(gpu_holders(proc.path()), [(0, [7].into()), (1, [7, 8].into())].into());
+    }
+
+    #[test]
     fn describe_holders_names_processes_with_the_gpu_file_open() {
         let proc = tempfile::tempdir().unwrap();
         assert_eq!(describe_holders(proc.path(), 0), "");
@@ -115,11 +137,11 @@ mod tests {
             compute: vec![ObservedCompute { ci: 0, full_width: true, uuid: None }],
             ..ObservedInstance::default()
         };
-        let listed = Process { pid: 8, gi: Some(9), ci: Some(0) };
+        let listed = Process { pid: 8, gi: Some(9), ci: Some(0), memory: None };
         let gpu =
             ObservedGpu { instances: vec![instance(9), instance(10)], clients: vec![listed], ..ObservedGpu::default() };
         let mut inventory = Inventory { gpus: vec![gpu], ..Inventory::default() };
         add_holders(&mut inventory, proc.path(), Path::new("/nowhere"));
-        assert_eq!(inventory.gpus[0].clients, [listed, Process { pid: 7, gi: Some(9), ci: None }]);
+        assert_eq!(inventory.gpus[0].clients, [listed, Process { pid: 7, gi: Some(9), ci: None, memory: None }]);
     }
 }

@@ -42,7 +42,7 @@ pub struct Origins {
 }
 
 /// Container of a process whose pod is known by its UID only: kubelet cuts the name of a log at 255 bytes, and with it the container's id.
-const UNKNOWN_CONTAINER: &str = "unknown";
+pub const UNKNOWN_CONTAINER: &str = "unknown";
 
 impl Origins {
     /// Where a process comes from.
@@ -65,6 +65,12 @@ impl Origins {
         let unnamed = || DeviceOwner { namespace, pod, container: UNKNOWN_CONTAINER.to_owned() };
         let container = Some(container.unwrap_or_else(unnamed));
         if deleted { Origin::Former(container, uid) } else { Origin::Pod(container) }
+    }
+
+    /// UID of the pod of a process; `None` if it is of no pod, or has ended.
+    pub fn pod_uid(&self, pid: u32) -> Option<String> {
+        let task = living_task(&self.proc_root.join(pid.to_string()))?;
+        pod_uid(&fs::read_to_string(task.join("cgroup")).ok()?)
     }
 
     fn container(&self, id: &str) -> Option<DeviceOwner> {
@@ -190,6 +196,7 @@ mod tests {
         origins.pods.deleted(UID);
         let former = Origin::Former(Some(container.clone()), UID.to_owned());
         assert_eq!([7, 8, 9].map(|pid| origins.of(pid)), [former.clone(), former, Origin::Pod(Some(container))]);
+        assert_eq!([8, 10].map(|pid| origins.pod_uid(pid)), [Some(UID.to_owned()), None]);
     }
 
     #[test]

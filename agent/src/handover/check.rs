@@ -49,6 +49,11 @@ impl HandoverCheck {
         Self::new(Arc::new(read), origins)
     }
 
+    /// Where processes come from.
+    pub fn origins(&self) -> &Origins {
+        &self.origins
+    }
+
     /// The processes that are on GPUs now. Only MIG instances have capability files.
     ///
     /// # Errors

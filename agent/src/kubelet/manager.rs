@@ -218,7 +218,6 @@ impl<'a> Manager<'a> {
         self.find_other_limiter();
         // a device that the runtime does not know must not be advertised
         let mut outcome = self.write_spec(view);
-        self.cut_ledgers(view);
         let wanted = if outcome.is_ok() { device_lists(view) } else { self.journal().published() };
         let observed = self.observe().await;
         let step = self.decide(&observed, &wanted, stopping);
@@ -380,14 +379,6 @@ impl<'a> Manager<'a> {
             self.spec_generation = view.generation;
         }
         Ok(())
-    }
-
-    /// Cuts back ledgers that containers have made larger.
-    fn cut_ledgers(&self, view: &DeviceView) {
-        let shares = view.devices.iter().filter_map(|device| Some((device, self.files(device)?)));
-        for (device, _) in shares.filter(|(_, files)| files.cut()) {
-            tracing::warn!(device = %device.id, "a container had made the ledger of its share larger");
-        }
     }
 
     /// Files of a share whose memory is limited on this node.

@@ -6,6 +6,8 @@ use gputenancy_crds::GpuNodeStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::{
+    attribution::Unlisted,
+    audit::Bypasses,
     device::{DeviceView, KubeletView},
     gpu::process_origin::Origin,
     mps::MpsView,
@@ -22,6 +24,10 @@ pub struct StatusInput<'a> {
     pub mps: &'a MpsView,
     /// Kubelet's view of the devices.
     pub kubelet: &'a KubeletView,
+    /// Processes with the device file of a GPU open that NVML does not list.
+    pub unlisted: &'a Unlisted,
+    /// Shares whose memory limit is bypassed.
+    pub bypasses: &'a Bypasses,
     /// The NVML call in progress.
     pub nvml_call: Option<(&'static str, Duration)>,
     /// Command and origin of a process.

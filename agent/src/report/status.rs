@@ -89,6 +89,8 @@ pub fn without_inventory(input: &StatusInput<'_>, now: Timestamp) -> GpuNodeStat
         gpu.health = Health::Unhealthy;
         gpu.devices_mut().for_each(withdrawn);
         gpu.holders.clear();
+        gpu.unlisted.clear();
+        gpu.shares.iter_mut().for_each(|share| share.bypass = None);
     }
     status
 }
@@ -157,6 +159,7 @@ fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu:
         shares,
         enforcement: enforcement(input, gpu),
         holders: holders(input, gpu, progress),
+        unlisted: input.unlisted.get(&gpu.uuid).cloned().unwrap_or_default(),
         error: progress.error.clone(),
     }
 }
@@ -205,6 +208,7 @@ fn shares(input: &StatusInput<'_>, gpu: &ObservedGpu, earlier: Option<&GpuState>
                 unexplained_memory: unexplained(input, device.id.as_str()),
                 clients: to_i32(clients),
             },
+            bypass: input.bypasses.get(&device.id).cloned(),
         }
     };
     input.view.shares(&gpu.uuid).map(state).collect()
@@ -227,7 +231,8 @@ fn unserved(input: &StatusInput<'_>, gpu: &ObservedGpu, known: &GpuState) -> Vec
             Some(owners) => owners.get(&id).cloned(),
             None => share.device.owner.clone(),
         };
-        Some(ShareState { number: share.number, device: DeviceState { owner, ..DeviceState::default() } })
+        let device = DeviceState { owner, ..DeviceState::default() };
+        Some(ShareState { number: share.number, device, bypass: None })
     };
     let same_mode = gpu.mode.map(|mode| mode.current) == known.mig.map(|mig| mig.enabled);
     known.shares.iter().filter(|_| same_mode).filter_map(state).collect()

@@ -7,7 +7,7 @@ use std::{
 };
 
 use gputenancy_crds::{
-    Advertiser, AgentStep, GpuError, GpuNodeStatus, GpuSpec, GpuState, Health, InstanceSpec, Isolation,
+    Advertiser, AgentStep, Bypass, GpuError, GpuNodeStatus, GpuSpec, GpuState, Health, Holder, InstanceSpec, Isolation,
     NodeEnforcement, ShareGroup, ShareState, Sharing, condition,
 };
 use gputenancy_nvml::{Engines, InstanceProfile, MigMode, Process};
@@ -82,7 +82,9 @@ fn gpu(index: u32, instances: u32) -> ObservedGpu {
         board: board(),
         mode: Some(MigMode { current: instances > 0, pending: instances > 0 }),
         instances: (0..instances).map(instance).collect(),
-        clients: (0..instances).map(|start| Process { pid: 100 + start, gi: Some(7 + start), ci: Some(0) }).collect(),
+        clients: (0..instances)
+            .map(|start| Process { pid: 100 + start, gi: Some(7 + start), ci: Some(0), memory: None })
+            .collect(),
         ..ObservedGpu::default()
     }
 }
@@ -138,7 +140,9 @@ fn input<'a>(state: &'a PartitionState, view: &'a DeviceView, kubelet: &'a Kubel
     StatusInput {
         state,
         view,
-        mps: const { &std::collections::BTreeMap::new() },
+        mps: const { &BTreeMap::new() },
+        unlisted: const { &BTreeMap::new() },
+        bypasses: const { &BTreeMap::new() },
         kubelet,
         nvml_call: None,
         origin: &origin,
@@ -314,7 +318,7 @@ fn stopped_agent_leaves_unknown_conditions_and_the_gpus_as_seen() {
 
 /// A GPU in two shares, with processes of two pods, of a third pod and of the node.
 fn shared() -> (PartitionState, DeviceView, KubeletView) {
-    let clients = [100, 101, 102, 103].map(|pid| Process { pid, gi: None, ci: None }).to_vec();
+    let clients = [100, 101, 102, 103].map(|pid| Process { pid, gi: None, ci: None, memory: None }).to_vec();
     let gpu = ObservedGpu { clients, ..gpu(0, 0) };
     let group = ShareGroup { resource: "nvidia.com/gpu.shared".into(), numbers: vec![0, 1], ..ShareGroup::default() };
     let sharing = Some(Sharing { shares: vec![group], ..Sharing::default() });
@@ -354,7 +358,7 @@ fn share_counts_the_processes_of_its_own_pod_and_others_are_unattributed() {
 
 #[test]
 fn time_slices_of_an_instance_have_owners_and_clients_of_their_own_and_the_instance_is_no_device() {
-    let clients = [100, 101, 102].map(|pid| Process { pid, gi: Some(7), ci: Some(0) }).to_vec();
+    let clients = [100, 101, 102].map(|pid| Process { pid, gi: Some(7), ci: Some(0), memory: None }).to_vec();
     let gpu = ObservedGpu { clients, ..gpu(0, 2) };
     let instances = [(0, Some(2)), (1, None)].map(|(start, replicas)| InstanceSpec {
         start,
@@ -497,4 +501,21 @@ fn missing_vgpu_licence_is_a_condition_of_a_virtual_machine_only() {
     let (status, message) = condition([Some(true), Some(false)]).unwrap();
     assert_eq!(status, Some(false));
     assert!(message.starts_with("no vGPU licence: gpu 1: "), "{message}");
+}
+
+#[test]
+fn bypass_is_reported_on_its_share_and_unlisted_processes_on_their_gpu() {
+    let (state, view, kubelet) = shared();
+    let (uuid, second) = (state.inventory.as_ref().unwrap().gpus[0].uuid.clone(), view.devices[1].id.clone());
+    let bypass = Bypass { uid: "uid-two".into(), ..Bypass::default() };
+    let daemon = Holder { pid: 900, command: "nv-hostengine".into(), ..Holder::default() };
+    let (bypasses, unlisted) = ([(second, bypass.clone())].into(), [(uuid, vec![daemon.clone()])].into());
+    let input = StatusInput { bypasses: &bypasses, unlisted: &unlisted, ..input(&state, &view, &kubelet) };
+    let reported = status(&input, Timestamp::UNIX_EPOCH);
+    let gpu = &reported.gpus[0];
+    assert_eq!(gpu.shares.iter().map(|share| share.bypass.clone()).collect::<Vec<_>>(), [None, Some(bypass)]);
+    assert_eq!(gpu.unlisted, [daemon]);
+    assert!(gpu.holders.iter().all(|holder| holder.pid != 900), "no change waits for it");
+    let unknown = without_inventory(&StatusInput { earlier: &reported, ..input }, Timestamp::UNIX_EPOCH);
+    assert!(unknown.gpus[0].unlisted.is_empty() && unknown.gpus[0].shares.iter().all(|share| share.bypass.is_none()));
 }

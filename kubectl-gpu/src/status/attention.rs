@@ -1,6 +1,8 @@
 //! What needs work, in sentences with object, state and remedy.
 
-use gputenancy_crds::{ChangePhase, GpuNode, GpuPool, GpuSpec, GpuState, Health, reasons};
+use gputenancy_crds::{
+    Bypass, ChangePhase, DeviceOwner, GpuNode, GpuPool, GpuSpec, GpuState, Health, ShareState, reasons,
+};
 use gputenancy_engine::liveness::Liveness;
 use gputenancy_plan::PoolName;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -48,8 +50,19 @@ fn of_gpu(spec: Option<&GpuSpec>, state: &GpuState) -> Vec<String> {
     found.extend(memory.map(|memory| {
         format!("{memory} of a device in use by no process: it gets no new pods until the memory is free; end programs with /dev/nvidia* open there, or reset the GPU")
     }));
+    found.extend(state.shares.iter().filter_map(bypass));
     found.extend(state.holders.iter().map(|holder| format!("{holder} {}", holder.remedy())));
     found
+}
+
+/// A pod that goes past the memory limit of its share.
+fn bypass(share: &ShareState) -> Option<String> {
+    let Bypass { used, counted, limit, .. } = share.bypass.as_ref()?;
+    let DeviceOwner { namespace, pod, .. } = share.device.owner.as_ref()?;
+    Some(format!(
+        "pod {namespace}/{pod} bypasses the memory limit of share {}: it uses {used}, and the limit of {limit} counts {counted} of it: delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool",
+        share.number
+    ))
 }
 
 /// About a pool. The operator watches the pods of agents, which this program does not read.

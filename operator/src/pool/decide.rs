@@ -9,13 +9,14 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use super::{
+    bypass,
     canary::{self, OrphanedCanary},
     fleet_plan::FleetPlan,
     gpu_changes::{self, ChangeInputs},
     inventory::Inventory,
     labels::{self, Labels},
     mig_manager::{self, MigManagerRequest},
-    node_specs::{self, GpuWork},
+    node_specs::{self, GpuWork, NodeDecisions},
     node_views::NodeViews,
     ownership::Ownership,
     plugin_configs::{self, ConfigsWrite},
@@ -94,7 +95,9 @@ pub fn decide(cached: &Inventory<'_>, Remembered { planner, views }: &mut Rememb
     let inputs =
         ChangeInputs { inventory, ownership, plan, windows: &windows, mig_managers: &mig_managers, stages: &stages };
     let decisions = gpu_changes::decisions(&inputs, views);
-    let nodes = node_specs::work(inventory, cached.fleet, ownership, &decisions, &mig_managers);
+    let bypass = bypass::evictions(inventory, ownership);
+    let made = NodeDecisions { decisions: &decisions, mig_managers: &mig_managers, bypass: &bypass.evictions };
+    let nodes = node_specs::work(inventory, cached.fleet, ownership, &made);
 
     let seen = status::Seen {
         fleet,
@@ -137,6 +140,7 @@ pub fn decide(cached: &Inventory<'_>, Remembered { planner, views }: &mut Rememb
             .chain(mig_managers.values().filter_map(|d| d.requeue_at))
             .chain(status::patience_ends(&seen))
             .chain(stages.ends())
+            .chain(bypass.retry_at)
             .chain(fleet.next_silence_deadline(inventory.now))
             .chain(fleet.gpu_nodes.values().filter_map(|n| node_specs::plugin_step(inventory, n, true)?.wake))
             .chain(windows.values().filter_map(|w| w.as_ref().ok()?.turns()))

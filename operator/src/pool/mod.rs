@@ -3,6 +3,7 @@
 //! Data flows one way: `inventory` (caches), `ownership`, `fleet_plan`, `gpu_changes` and `node_specs` (decisions), `write`, `status`.
 
 mod agents;
+mod bypass;
 mod canary;
 pub(crate) mod decide;
 mod devices;

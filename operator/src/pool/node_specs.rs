@@ -1,10 +1,13 @@
 //! The new `GpuNode` spec of every node, with the decisions that it carries out.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use gputenancy_crds::{
-    Advertiser, AgentStep, AllocationPolicy, Change, ChangePhase, Enforcement, GpuNode, GpuNodeSpec, GpuSpec, GpuState,
-    Partitioner, names,
+    Advertiser, AgentStep, AllocationPolicy, Change, ChangePhase, GpuNode, GpuNodeSpec, GpuSpec, GpuState, Partitioner,
+    ShareMinimum, names,
 };
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use kube::ResourceExt as _;
@@ -12,7 +15,7 @@ use kube::ResourceExt as _;
 use super::{inventory::Inventory, ownership::Ownership};
 use crate::plan::{GpuKey, NodeName};
 use gputenancy_engine::{
-    change::ChangeDecision,
+    change::{ChangeDecision, Eviction},
     fleet::Fleet,
     mig_manager::{self, MigManagerDecision},
     plugin::{self, PluginDecision, PluginObservation},
@@ -29,17 +32,26 @@ pub struct GpuWork {
     pub plugin: PluginDecision,
 }
 
+/// Decisions that a node carries out.
+pub struct NodeDecisions<'a> {
+    /// Steps of changes, by GPU.
+    pub decisions: &'a BTreeMap<GpuKey, ChangeDecision>,
+    /// What MIG managers do, by node.
+    pub mig_managers: &'a BTreeMap<String, MigManagerDecision>,
+    /// Pods that bypass the memory limit of their share, by node.
+    pub bypass: &'a BTreeMap<NodeName, BTreeSet<Eviction>>,
+}
+
 /// Decided GPUs as decided, others as they are; GPUs that no pool has any more are released once nothing uses them. `cached` has the
 /// specs as the API server has them.
 pub fn work(
     inventory: &Inventory<'_>,
     cached: &Fleet,
     ownership: &Ownership,
-    decisions: &BTreeMap<GpuKey, ChangeDecision>,
-    mig_managers: &BTreeMap<String, MigManagerDecision>,
+    NodeDecisions { decisions, mig_managers, bypass }: &NodeDecisions<'_>,
 ) -> BTreeMap<NodeName, GpuWork> {
     let mut by_node: BTreeMap<&NodeName, Vec<(&str, &ChangeDecision)>> = BTreeMap::new();
-    for (key, decision) in decisions {
+    for (key, decision) in *decisions {
         by_node.entry(&key.node).or_default().push((key.uuid.as_str(), decision));
     }
     let mut work = BTreeMap::new();
@@ -53,8 +65,11 @@ pub fn work(
         let spec = (!same).then(|| spec(inventory, ownership, (&key, node), &here, manager));
         let spec = spec.filter(|spec| written.map(|n| &n.spec) != Some(spec));
         let events = manager.map(|m| ChangeDecision { events: m.events.clone(), ..ChangeDecision::default() });
+        let evictions = bypass.get(&key);
+        let evictions = evictions.map(|e| ChangeDecision { evictions: e.clone(), ..ChangeDecision::default() });
+        let others = events.filter(has_work).into_iter().chain(evictions);
         let decisions: Vec<ChangeDecision> =
-            here.into_iter().map(|(_, d)| d).filter(|d| has_work(d)).cloned().chain(events.filter(has_work)).collect();
+            here.into_iter().map(|(_, d)| d).filter(|d| has_work(d)).cloned().chain(others).collect();
         let pooled = ownership.is_pooled(&key) || mig_manager::awaits_answer(node);
         let plugin = plugin_step(inventory, node, pooled).filter(|_| !ownership.is_conflicting(&key));
         let plugin = plugin.unwrap_or_default();
@@ -106,7 +121,7 @@ fn spec(
     let engaged = kubernetes_node.is_some_and(|n| mig_manager::is_engaged(node, n.labels()));
     if spec.gpus.is_empty() && !pooled && spec.mig_manager.is_none() && !engaged {
         (spec.partitioner, spec.advertiser) = (Partitioner::default(), Advertiser::default());
-        (spec.allocation, spec.enforcement) = (AllocationPolicy::default(), Enforcement::default());
+        (spec.allocation, spec.enforcement) = (AllocationPolicy::default(), ShareMinimum::default());
     } else if spec.partitioner != node.spec.partitioner {
         spec.gpus.iter_mut().filter_map(|g| g.change.as_mut()).for_each(|c| restart_deadlines(c, inventory.now));
     }

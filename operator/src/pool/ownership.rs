@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{Advertiser, AllocationPolicy, Enforcement, GpuNodeSpec, Partitioner};
+use gputenancy_crds::{Advertiser, AllocationPolicy, GpuNodeSpec, Partitioner, ShareMinimum};
 use kube::ResourceExt as _;
 
 use crate::plan::{Cluster, NodeName, PoolName, membership};
@@ -18,7 +18,7 @@ pub struct Ownership {
     pub members: BTreeMap<NodeName, Vec<PoolName>>,
     assigned: BTreeMap<NodeName, (Partitioner, Advertiser)>,
     /// What the pool passes on to the node, where it is not the default.
-    passed_on: BTreeMap<NodeName, (AllocationPolicy, Enforcement)>,
+    passed_on: BTreeMap<NodeName, (AllocationPolicy, ShareMinimum)>,
 }
 
 impl Ownership {
@@ -51,11 +51,13 @@ impl Ownership {
             let passed_on = match members.get(&name).map(Vec::as_slice) {
                 Some([pool]) => {
                     let pool = fleet.pools.iter().find(|p| p.name_any() == pool.as_str());
-                    let spec = pool.map(|p| (p.spec.allocation.unwrap_or_default(), p.spec.enforcement.clone()));
+                    let spec = pool.map(|p| {
+                        (p.spec.allocation.unwrap_or_default(), ShareMinimum { minimum: p.spec.enforcement.minimum })
+                    });
                     spec.unwrap_or_default()
                 }
                 // until an overlap of pools is settled everything stays as it is
-                _ => (node.spec.allocation, node.spec.enforcement.clone()),
+                _ => (node.spec.allocation, node.spec.enforcement),
             };
             (name, passed_on)
         });
@@ -90,8 +92,8 @@ impl Ownership {
     }
 
     /// What is demanded of the limits of this node's shares.
-    pub fn enforcement(&self, node: &NodeName) -> Enforcement {
-        self.passed_on.get(node).map(|(_, enforcement)| enforcement.clone()).unwrap_or_default()
+    pub fn enforcement(&self, node: &NodeName) -> ShareMinimum {
+        self.passed_on.get(node).map(|(_, enforcement)| *enforcement).unwrap_or_default()
     }
 
     /// Does the `GpuNode` state the assigned owners?

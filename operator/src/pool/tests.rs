@@ -1,5 +1,6 @@
 //! Passes over fleets made by hand.
 
+mod bypass;
 mod enforcement;
 mod large_fleet;
 mod plugin_configs;

@@ -45,7 +45,7 @@ pub(crate) fn slice(gi: u32, slice: i32) -> Device {
 
 /// GPU `GPU-a` with these processes: id and GPU instance.
 pub(crate) fn inventory(clients: &[(u32, Option<u32>)]) -> Inventory {
-    let clients = clients.iter().map(|(pid, gi)| Process { pid: *pid, gi: *gi, ci: None }).collect();
+    let clients = clients.iter().map(|(pid, gi)| Process { pid: *pid, gi: *gi, ci: None, memory: None }).collect();
     let gpu = ObservedGpu { uuid: "GPU-a".into(), clients, ..ObservedGpu::default() };
     Inventory { gpus: vec![gpu], ..Inventory::default() }
 }

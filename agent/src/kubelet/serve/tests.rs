@@ -153,7 +153,7 @@ impl Fixture {
         std::fs::write(process.join("cgroup"), format!("0::/kubepods.slice/cri-containerd-{id}.scope\n")).unwrap();
         std::fs::write(logs.join(format!("{log}-{id}.log")), "").unwrap();
         let mut answer = self.processes.lock().unwrap();
-        let client = Process { pid, gi: None, ci: None };
+        let client = Process { pid, gi: None, ci: None, memory: None };
         answer.as_mut().unwrap().gpus[gpu].clients.push(client);
     }
 

@@ -77,7 +77,7 @@ pub fn instance(gi: u32, profile: &InstanceProfile, start: u32, whole: bool) -> 
 }
 
 pub fn client(gi: Option<u32>) -> Process {
-    Process { pid: 4711, gi, ci: gi.map(|_| 0) }
+    Process { pid: 4711, gi, ci: gi.map(|_| 0), memory: None }
 }
 
 /// Executes; panics if NVML would refuse, and if a client would lose its instance.

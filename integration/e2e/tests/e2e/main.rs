@@ -53,6 +53,7 @@ mod pull_secrets;
 mod rights;
 mod rollback;
 mod rollout;
+mod share_audit;
 mod sharing;
 mod sharing_admission;
 mod slow_webhook;

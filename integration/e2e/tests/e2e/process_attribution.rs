@@ -70,6 +70,37 @@ async fn terminating_pods_leave_no_unattributed_process() {
     world.keeping_evidence("terminating-pods", fourteen_terminate(&world)).await;
 }
 
+#[tokio::test]
+async fn process_with_an_open_device_file_alone_is_listed_within_ten_seconds() {
+    let world = World::enter().await.unwrap();
+    world.keeping_evidence("open-device-file", open_file(&world)).await;
+}
+
+/// A process that NVML does not list, as a monitoring daemon. The simulated device nodes cannot be opened, hence another file in their place.
+async fn open_file(world: &World) -> Result<()> {
+    let gpu = |status: gputenancy_crds::GpuNodeStatus| status.gpus.into_iter().next();
+    let hold = "touch /tmp/opened; mount --bind /tmp/opened /dev/nvidia0; exec sleep 1000 3</dev/nvidia0";
+    let start = format!("unshare -m sh -c '{hold}' >/dev/null 2>&1 & echo $!");
+    let pid = world.on_node("gpu-1", &["sh", "-c", &start]).await?.trim().to_owned();
+    let listed = |there: bool| {
+        let pid = pid.clone();
+        async move {
+            eventually(&format!("the process listed: {there}"), PATIENCE, || async {
+                let node = objects::gpu_node(&world.client, "gpu-1").await?;
+                let unlisted = node.status.and_then(gpu).map(|gpu| gpu.unlisted).unwrap_or_default();
+                let found = unlisted.iter().find(|h| h.pid.to_string() == pid && h.container.is_none());
+                let right = found.is_some() == there && found.is_none_or(|h| h.command == "sleep");
+                Ok(if right { Ok(()) } else { Err(format!("{unlisted:?}")) })
+            })
+            .await
+        }
+    };
+    let outcome = listed(true).await;
+    world.on_node("gpu-1", &["kill", "-9", &pid]).await?;
+    outcome?;
+    listed(false).await
+}
+
 /// Checks every status written meanwhile, because the planner may read any of them.
 async fn fourteen_terminate(world: &World) -> Result<()> {
     world.set(&[mig_profile("mig-1g", "1g.10gb"), pool("p", "gpu-1", &["mig-1g"])]).await?;

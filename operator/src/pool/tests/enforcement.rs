@@ -1,6 +1,6 @@
 //! Pools that demand a minimum of the limits of shares.
 
-use gputenancy_crds::{Enforcement, Isolation, NodeEnforcement};
+use gputenancy_crds::{Enforcement, Isolation, NodeEnforcement, ShareMinimum};
 
 use super::*;
 
@@ -59,8 +59,8 @@ fn pool_without_a_minimum_has_no_such_condition() {
 #[test]
 fn minimum_of_the_pool_reaches_the_agent_and_leaves_with_the_pool() {
     let mut fleet = demanding(Isolation::Software);
-    let spec = |fleet: &Fleet| fleet.gpu_nodes["n"].spec.enforcement.clone();
-    assert_eq!(spec(&fleet), Enforcement { minimum: Isolation::Software });
+    let spec = |fleet: &Fleet| fleet.gpu_nodes["n"].spec.enforcement;
+    assert_eq!(spec(&fleet), ShareMinimum { minimum: Isolation::Software });
     let mut second = fleet.pools[0].clone();
     second.metadata.name = Some("q".into());
     second.spec.enforcement = Enforcement::default();
@@ -76,5 +76,5 @@ fn minimum_of_the_pool_reaches_the_agent_and_leaves_with_the_pool() {
     fleet.pools.clear();
     let pass = at(&fleet, 300, &[]);
     carry_out(&mut fleet, &pass);
-    assert_eq!(spec(&fleet), Enforcement::default());
+    assert_eq!(spec(&fleet), ShareMinimum::default());
 }

@@ -1,0 +1,122 @@
+//! Which container each process on a GPU is of, and which processes are of none with a device. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    device::{DeviceOwner, Owners},
+    gpu::{Inventory, ObservedGpu, ObservedInstance, process_origin::Origin},
+};
+
+/// The processes of one GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuProcesses {
+    /// Number of processes that NVML lists, by container; `None` for those of the node itself.
+    pub listed: BTreeMap<Option<DeviceOwner>, u64>,
+    /// Processes that NVML does not list and that have the device file open, unless their pod has a device of the GPU; with their container,
+    /// if they are of one.
+    pub unlisted: BTreeMap<u32, Option<DeviceOwner>>,
+}
+
+/// The processes of each GPU, by UUID. `open` are processes with the device file of a GPU open, by the GPU's minor number.
+pub fn processes(
+    inventory: &Inventory,
+    owners: &Owners,
+    open: &BTreeMap<u32, BTreeSet<u32>>,
+    origin: &dyn Fn(u32) -> Origin,
+) -> BTreeMap<String, GpuProcesses> {
+    let of_gpu = |gpu: &ObservedGpu| {
+        let clients: BTreeSet<u32> = gpu.clients.iter().map(|process| process.pid).collect();
+        let mut found = GpuProcesses::default();
+        let living = clients.iter().map(|pid| origin(*pid)).filter(|origin| *origin != Origin::Ended);
+        for origin in living {
+            *found.listed.entry(container(origin)).or_default() += 1;
+        }
+        let owners = owners_of(gpu, owners);
+        let holders = open.get(&gpu.minor).into_iter().flatten().filter(|pid| !clients.contains(pid));
+        let unlisted = holders.filter_map(|pid| {
+            let origin = origin(*pid);
+            // an MPS daemon works for the pods with shares of its GPU
+            let attributed = match &origin {
+                Origin::Pod(Some(pod)) => owners.contains(&(pod.namespace.as_str(), pod.pod.as_str())),
+                Origin::Pod(None) | Origin::Ended => true,
+                Origin::Former(..) | Origin::Node => false,
+            };
+            (!attributed).then(|| (*pid, container(origin)))
+        });
+        found.unlisted = unlisted.collect();
+        (gpu.uuid.clone(), found)
+    };
+    inventory.gpus.iter().map(of_gpu).collect()
+}
+
+/// The container of a process, if it is of one.
+fn container(origin: Origin) -> Option<DeviceOwner> {
+    match origin {
+        Origin::Ended | Origin::Node => None,
+        Origin::Pod(container) | Origin::Former(container, _) => container,
+    }
+}
+
+/// Pods with a device of the GPU, by namespace and name.
+fn owners_of<'o>(gpu: &ObservedGpu, owners: &'o Owners) -> BTreeSet<(&'o str, &'o str)> {
+    let instances: Vec<&str> = gpu.instances.iter().filter_map(ObservedInstance::uuid).collect();
+    let legacy = format!("{}::", gpu.uuid);
+    let here = owners
+        .iter()
+        .filter(|(id, _)| id.uuid() == gpu.uuid || instances.contains(&id.uuid()) || id.as_str().starts_with(&legacy));
+    here.map(|(_, owner)| (owner.namespace.as_str(), owner.pod.as_str())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use gputenancy_nvml::Process;
+
+    use super::*;
+    use crate::{device::DeviceId, gpu::ObservedCompute};
+
+    fn owner(pod: &str) -> DeviceOwner {
+        DeviceOwner { namespace: "team-a".into(), pod: pod.into(), container: "main".into() }
+    }
+
+    /// 1 to 3 are of the pods that own devices, 4 of another pod, 5 of the node, 6 of an MPS daemon, 7 of a deleted pod, 8 has ended.
+    fn origin(pid: u32) -> Origin {
+        match pid {
+            1 | 2 => Origin::Pod(Some(owner("whole"))),
+            3 => Origin::Pod(Some(owner("slice"))),
+            4 => Origin::Pod(Some(owner("spy"))),
+            6 => Origin::Pod(None),
+            7 => Origin::Former(Some(owner("gone")), "uid".into()),
+            8 => Origin::Ended,
+            _ => Origin::Node,
+        }
+    }
+
+    fn found(clients: &[u32], open: &[u32]) -> GpuProcesses {
+        let client = |pid: &u32| Process { pid: *pid, gi: None, ci: None, memory: None };
+        let compute = vec![ObservedCompute { ci: 0, full_width: true, uuid: Some("MIG-a".into()) }];
+        let gpu = ObservedGpu {
+            uuid: "GPU-a".into(),
+            minor: 3,
+            clients: clients.iter().map(client).collect(),
+            instances: vec![ObservedInstance { compute, ..ObservedInstance::default() }],
+            ..ObservedGpu::default()
+        };
+        let owners = [(DeviceId::share("GPU-a", 1), owner("whole")), (DeviceId::new("MIG-a"), owner("slice"))];
+        let inventory = Inventory { gpus: vec![gpu], ..Inventory::default() };
+        let open = [(3, open.iter().copied().collect()), (4, [99].into())].into();
+        processes(&inventory, &owners.into(), &open, &origin).remove("GPU-a").unwrap()
+    }
+
+    #[test]
+    fn listed_processes_are_counted_by_container() {
+        let listed = found(&[1, 2, 3, 5, 8], &[]).listed;
+        assert_eq!(listed, [(None, 1), (Some(owner("slice")), 1), (Some(owner("whole")), 2)].into());
+    }
+
+    #[test]
+    fn process_with_an_open_file_and_without_a_device_is_unlisted_and_never_left_out() {
+        let unlisted = found(&[1], &[1, 2, 3, 4, 5, 6, 7, 8]).unlisted;
+        assert_eq!(unlisted, [(4, Some(owner("spy"))), (5, None), (7, Some(owner("gone")))].into());
+        assert!(found(&[4], &[4]).unlisted.is_empty(), "NVML lists it");
+    }
+}

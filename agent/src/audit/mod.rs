@@ -1,0 +1,172 @@
+//! The use of shares with a memory limit: the ledger of each container compared with the memory that NVML lists for its processes.
+//!
+//! The limit is enforced in the container, where a program can go past it; NVML is outside of it. [`sample`] reads both, [`step`] decides
+//! what follows, [`notices`] has the texts, and this loop publishes events, metrics and what the status reports.
+
+pub mod notices;
+pub mod sample;
+pub mod step;
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use gputenancy_crds::{Bypass, MemoryText};
+use tokio::{
+    sync::watch,
+    time::{MissedTickBehavior, interval},
+};
+
+use self::{
+    notices::{bypassed, memory_high},
+    sample::{OwnedShare, Usage, counts, owned, usage},
+    step::{Action, Finding, Observation, ShareState, step},
+};
+use crate::{
+    device::{DeviceId, DeviceOwner, DeviceView, KubeletView},
+    enforcement::ShareFiles,
+    event::Publish,
+    handover::HandoverCheck,
+    metrics::{Metrics, ShareFigures},
+    send_if_changed,
+};
+
+/// Interval of the samples.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// Bypasses in progress, by device.
+pub type Bypasses = BTreeMap<DeviceId, Bypass>;
+
+/// Audits the shares of a node.
+pub struct Auditor {
+    /// Folder of the shares' files.
+    pub shares: PathBuf,
+    /// The devices of this node.
+    pub view: watch::Receiver<DeviceView>,
+    /// Their owners.
+    pub kubelet: watch::Receiver<KubeletView>,
+    /// Reads NVML's processes, and finds their containers.
+    pub processes: HandoverCheck,
+    /// Publishes events.
+    pub publish: Publish,
+    /// The agent's metrics.
+    pub metrics: Metrics,
+    /// Name of the node.
+    pub node: String,
+}
+
+/// A share, and what a sample found of it.
+struct Sampled {
+    share: OwnedShare,
+    /// UID of the pod of its processes.
+    uid: Option<String>,
+    seen: Observation,
+}
+
+impl Auditor {
+    /// Samples for as long as it is polled.
+    pub async fn run(self, bypasses: &watch::Sender<Bypasses>) {
+        let mut states = BTreeMap::new();
+        let mut ticks = interval(INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.cut_ledgers();
+            // without an answer of NVML nothing is known, and nothing changes
+            let Some(sampled) = self.sample().await else { continue };
+            let before = std::mem::take(&mut states);
+            for found @ Sampled { share, seen, .. } in &sampled {
+                let key = (share.device.id.clone(), share.owner.clone());
+                let (state, actions) = step(before.get(&key).unwrap_or(&ShareState::default()), seen);
+                for action in &actions {
+                    self.act(found, action).await;
+                }
+                states.insert(key, state);
+            }
+            self.report(&sampled, &states, bypasses);
+        }
+    }
+
+    /// Cuts back ledgers that containers have made larger, which takes memory of the node.
+    fn cut_ledgers(&self) {
+        let view = self.view.borrow();
+        let shares = view.devices.iter().filter_map(|device| Some((device, ShareFiles::of(device, &self.shares)?)));
+        for (device, _) in shares.filter(|(_, files)| files.cut()) {
+            tracing::warn!(device = %device.id, "a container had made the ledger of its share larger");
+        }
+    }
+
+    /// `None` if NVML does not answer. Without an owned share NVML is not called.
+    async fn sample(&self) -> Option<Vec<Sampled>> {
+        let shares = owned(&self.view.borrow().devices, &self.kubelet.borrow().owners, &self.shares);
+        if shares.is_empty() {
+            return Some(Vec::new());
+        }
+        let before = counts(&shares);
+        let inventory = self.processes.processes([]).await.ok()?;
+        let after = counts(&shares);
+        let origins = self.processes.origins();
+        let used = usage(&shares, &inventory, &|pid| origins.of(pid));
+        let sampled = shares.into_iter().zip(used).filter_map(|(share, used)| {
+            let Usage { pids, bytes } = used?;
+            let (before, after) = (before.get(&share.device.id)?, after.get(&share.device.id)?);
+            let seen = Observation {
+                limit: share.limit,
+                visible: share.visible,
+                context: share.context,
+                counted: before.used().max(after.used()),
+                settled: before.is_unchanged(after),
+                denied: after.denied(),
+                processes: pids.len() as u64,
+                used: bytes,
+            };
+            let uid = pids.iter().find_map(|pid| origins.pod_uid(*pid));
+            Some(Sampled { share, uid, seen })
+        });
+        Some(sampled.collect())
+    }
+
+    async fn act(&self, Sampled { share, uid, seen }: &Sampled, action: &Action) {
+        match action {
+            Action::MemoryHigh(percent) => (self.publish)(memory_high(&self.node, share, seen, *percent)).await,
+            Action::Bypassed(finding) => {
+                let OwnedShare { owner: DeviceOwner { namespace, pod, container }, device, .. } = share;
+                tracing::warn!(namespace, pod, container, device = %device.id, "memory limit of a share bypassed");
+                self.metrics.bypass();
+                for notice in bypassed(&self.node, share, uid.as_deref(), finding) {
+                    (self.publish)(notice).await;
+                }
+            }
+        }
+    }
+
+    fn report(
+        &self,
+        sampled: &[Sampled],
+        states: &BTreeMap<(DeviceId, DeviceOwner), ShareState>,
+        bypasses: &watch::Sender<Bypasses>,
+    ) {
+        let finding = |share: &OwnedShare| {
+            states.get(&(share.device.id.clone(), share.owner.clone())).and_then(|state| state.bypass.as_ref())
+        };
+        let figures = sampled.iter().map(|Sampled { share, seen, .. }| ShareFigures {
+            device: &share.device,
+            owner: &share.owner,
+            limit: seen.visible,
+            counted: seen.counted,
+            used: seen.used,
+            refused: seen.denied,
+            bypassed: finding(share).is_some(),
+        });
+        self.metrics.set_shares(figures);
+        let found = sampled.iter().filter_map(|Sampled { share, uid, .. }| {
+            let Finding { used, counted, limit, .. } = finding(share)?;
+            // without the UID of the pod nothing can be done about it
+            let uid = uid.clone()?;
+            let text = |bytes: &u64| MemoryText::from_mib(i64::try_from(bytes >> 20).unwrap_or(i64::MAX));
+            Some((
+                share.device.id.clone(),
+                Bypass { uid, used: text(used), counted: text(counted), limit: text(limit) },
+            ))
+        });
+        send_if_changed(bypasses, found.collect());
+    }
+}

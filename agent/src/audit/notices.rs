@@ -1,0 +1,98 @@
+//! The events about shares. Pure.
+
+use gputenancy_crds::reasons::{self, Reason};
+use gputenancy_service::events::{EventType, Notice};
+use k8s_openapi::api::core::v1::ObjectReference;
+
+use super::{
+    sample::OwnedShare,
+    step::{Finding, Observation, percent},
+};
+use crate::{device::DeviceOwner, event};
+
+/// The event for the team whose container uses much of its share.
+pub fn memory_high(node: &str, share: &OwnedShare, seen: &Observation, threshold: u64) -> Notice {
+    let (used, all) = (mib(seen.counted.saturating_sub(seen.context)), mib(seen.visible));
+    let text = format!(
+        "container {} uses {used} of {all} MiB ({} %) of its share {} of node {node}, at least {threshold} %: at 100 % its allocations fail; let it use less memory, or choose a larger share",
+        share.owner.container,
+        percent(seen),
+        share.device.id,
+    );
+    notice(event::pod(&share.owner), reasons::SHARE_MEMORY_HIGH, text)
+}
+
+/// The events about a bypass: on the pod, if possible by its UID, and on the `GpuNode`.
+pub fn bypassed(node: &str, share: &OwnedShare, uid: Option<&str>, finding: &Finding) -> [Notice; 2] {
+    let DeviceOwner { namespace, pod, container } = &share.owner;
+    let Finding { used, counted, limit, processes } = finding;
+    let what = format!(
+        "{processes} processes use {} MiB of GPU {} of node {node}, and the limit of share {} of {} MiB counts {} MiB of it: a program loads another libcuda.so.1 than the container has, or the container started before memory was limited",
+        mib(*used),
+        share.device.gpu_uuid,
+        share.device.id,
+        mib(*limit),
+        mib(*counted),
+    );
+    let mut regarding = event::pod(&share.owner);
+    regarding.uid = uid.map(str::to_owned);
+    let of_pod =
+        format!("container {container}: {what}; load the library by its name libcuda.so.1, and restart the pod");
+    let of_node = format!(
+        "container {container} of pod {namespace}/{pod}: {what}; delete the pod, or set GpuPool.spec.enforcement.onBypass: Evict"
+    );
+    [
+        notice(regarding, reasons::MEMORY_LIMIT_BYPASSED, of_pod),
+        notice(event::gpu_node(node), reasons::MEMORY_LIMIT_BYPASSED, of_node),
+    ]
+}
+
+fn notice(regarding: ObjectReference, reason: Reason, note: String) -> Notice {
+    Notice { regarding, event_type: EventType::Warning, reason, action: "Report".to_owned(), note }
+}
+
+fn mib(bytes: u64) -> u64 {
+    bytes >> 20
+}
+
+#[cfg(test)]
+mod tests {
+    use gputenancy_crds::SharingMode;
+
+    use super::*;
+    use crate::{enforcement::ShareFiles, mps::share::tests::device};
+
+    const MIB: u64 = 1 << 20;
+
+    fn share() -> OwnedShare {
+        OwnedShare {
+            device: device(3, SharingMode::TimeSlice, None, None),
+            owner: DeviceOwner { namespace: "team-a".into(), pod: "train-0".into(), container: "main".into() },
+            files: ShareFiles { limits: "limits".into(), usage: "usage".into() },
+            limit: 20_352 * MIB,
+            visible: 19_840 * MIB,
+            context: 512 * MIB,
+        }
+    }
+
+    #[test]
+    fn event_about_memory_has_the_numbers_of_the_share_and_a_remedy() {
+        let OwnedShare { limit, visible, context, .. } = share();
+        let seen = Observation { limit, visible, context, counted: 17_376 * MIB, ..Observation::default() };
+        let found = memory_high("gpu-1", &share(), &seen, 80);
+        assert_eq!((found.reason, found.regarding.name.as_deref()), (reasons::SHARE_MEMORY_HIGH, Some("train-0")));
+        insta::assert_snapshot!(found.note, @"container main uses 16864 of 19840 MiB (85 %) of its share GPU-a::3 of node gpu-1, at least 80 %: at 100 % its allocations fail; let it use less memory, or choose a larger share");
+    }
+
+    #[test]
+    fn events_about_a_bypass_name_container_numbers_and_remedy_and_the_team_reads_of_no_other_pod() {
+        let finding = Finding { used: 30_300 * MIB, counted: 0, limit: 20_352 * MIB, processes: 1 };
+        let [of_pod, of_node] = bypassed("gpu-1", &share(), Some("uid"), &finding);
+        assert_eq!(
+            (of_pod.regarding.uid.as_deref(), of_node.regarding.kind.as_deref()),
+            (Some("uid"), Some("GpuNode"))
+        );
+        insta::assert_snapshot!(of_pod.note, @"container main: 1 processes use 30300 MiB of GPU GPU-a of node gpu-1, and the limit of share GPU-a::3 of 20352 MiB counts 0 MiB of it: a program loads another libcuda.so.1 than the container has, or the container started before memory was limited; load the library by its name libcuda.so.1, and restart the pod");
+        insta::assert_snapshot!(of_node.note, @"container main of pod team-a/train-0: 1 processes use 30300 MiB of GPU GPU-a of node gpu-1, and the limit of share GPU-a::3 of 20352 MiB counts 0 MiB of it: a program loads another libcuda.so.1 than the container has, or the container started before memory was limited; delete the pod, or set GpuPool.spec.enforcement.onBypass: Evict");
+    }
+}

@@ -1,0 +1,203 @@
+//! One sample: the ledgers of shares with an owner, and the memory that NVML lists for the processes of their containers.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+use gputenancy_ledger::{Counts, Limits, Mapped, Usage as UsageFile};
+use gputenancy_nvml::Process;
+
+use crate::{
+    device::{Device, DeviceId, DeviceOwner, Owners},
+    enforcement::ShareFiles,
+    gpu::{
+        Inventory,
+        process_origin::{Origin, UNKNOWN_CONTAINER},
+    },
+};
+
+/// A share with a memory limit that a container has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedShare {
+    /// The share.
+    pub device: Device,
+    /// The container.
+    pub owner: DeviceOwner,
+    /// Its files.
+    pub files: ShareFiles,
+    /// Bytes that the container may allocate, with the context of one process.
+    pub limit: u64,
+    /// Bytes that its programs see as the memory of the GPU.
+    pub visible: u64,
+    /// Bytes that each process counts for its context.
+    pub context: u64,
+}
+
+/// What NVML lists for the container of a share.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Process ids.
+    pub pids: Vec<u32>,
+    /// Bytes of those that NVML reports memory of; `None` if it reports none of any.
+    pub bytes: Option<u64>,
+}
+
+/// The shares with an owner whose limits are on this node. The limit is that of the running container, which a change of the layout does not
+/// change.
+pub fn owned(devices: &[Device], owners: &Owners, folder: &Path) -> Vec<OwnedShare> {
+    let share = |device: &Device| {
+        let files = ShareFiles::of(device, folder)?;
+        let owner = owners.get(&device.id)?.clone();
+        let limits = Mapped::<Limits>::open(&files.limits).ok()?;
+        Some(OwnedShare {
+            device: device.clone(),
+            owner,
+            files,
+            limit: limits.limit(),
+            visible: limits.visible(),
+            context: limits.context(),
+        })
+    };
+    devices.iter().filter_map(share).collect()
+}
+
+/// What the ledgers count. One that its container has broken counts nothing.
+pub fn counts(shares: &[OwnedShare]) -> BTreeMap<DeviceId, Counts> {
+    let read = |share: &OwnedShare| Mapped::<UsageFile>::read_counts(&share.files.usage).unwrap_or_default();
+    shares.iter().map(|share| (share.device.id.clone(), read(share))).collect()
+}
+
+/// The use of each share, in their order; `None` where NVML does not answer for its GPU.
+///
+/// NVML does not report which share a process uses: those of the owner's container on the share's GPU or instance count. A process whose
+/// container is not known counts if its pod has one share.
+pub fn usage(shares: &[OwnedShare], inventory: &Inventory, origin: &dyn Fn(u32) -> Origin) -> Vec<Option<Usage>> {
+    // to find the origin of a process takes several files
+    let gpus = inventory.gpus.iter().filter(|gpu| shares.iter().any(|share| share.device.gpu_uuid == gpu.uuid));
+    let pids: BTreeSet<u32> = gpus.flat_map(|gpu| gpu.clients.iter().map(|process| process.pid)).collect();
+    let origins: BTreeMap<u32, Origin> = pids.into_iter().map(|pid| (pid, origin(pid))).collect();
+    let of_share = |share: &OwnedShare| {
+        let gpu = inventory.gpu(&share.device.gpu_uuid).filter(|gpu| gpu.failure.is_none())?;
+        let of_pod = |other: &&OwnedShare| pod(&other.owner) == pod(&share.owner);
+        let only_share = shares.iter().filter(of_pod).count() == 1;
+        let here = |process: &&Process| share.device.mig.as_ref().is_none_or(|mig| process.gi == Some(mig.gi));
+        let of_owner = |process: &&Process| match origins.get(&process.pid) {
+            Some(Origin::Pod(Some(container))) if container.container == UNKNOWN_CONTAINER => {
+                only_share && pod(container) == pod(&share.owner)
+            }
+            Some(Origin::Pod(Some(container))) => *container == share.owner,
+            Some(Origin::Pod(None) | Origin::Former(..) | Origin::Node | Origin::Ended) | None => false,
+        };
+        let processes: Vec<&Process> = gpu.clients.iter().filter(here).filter(of_owner).collect();
+        let known = processes.iter().filter_map(|process| process.memory);
+        let bytes = known.reduce(u64::saturating_add).or_else(|| processes.is_empty().then_some(0));
+        let mut pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
+        // NVML can list one for each compute instance
+        pids.dedup();
+        Some(Usage { pids, bytes })
+    };
+    shares.iter().map(of_share).collect()
+}
+
+/// The pod of a container.
+fn pod(container: &DeviceOwner) -> (&str, &str) {
+    (&container.namespace, &container.pod)
+}
+
+#[cfg(test)]
+mod tests {
+    use gputenancy_crds::SharingMode;
+
+    use super::*;
+    use crate::{device::MigIds, gpu::ObservedGpu, mps::share::tests::device};
+
+    const MIB: u64 = 1 << 20;
+
+    fn owner(pod: &str, container: &str) -> DeviceOwner {
+        DeviceOwner { namespace: "team-a".into(), pod: pod.into(), container: container.into() }
+    }
+
+    fn share(number: i32, owner: DeviceOwner, gi: Option<u32>) -> OwnedShare {
+        let mig = gi.map(|gi| MigIds { gi, ci: 0, start: 0, profile: "1g.10gb".into() });
+        let device = Device { mig, ..device(number, SharingMode::TimeSlice, None, None) };
+        let files = ShareFiles { limits: "limits".into(), usage: "usage".into() };
+        OwnedShare { device, owner, files, limit: 0, visible: 0, context: 0 }
+    }
+
+    fn process(pid: u32, gi: Option<u32>, memory: Option<u64>) -> Process {
+        Process { pid, gi, ci: gi.map(|_| 0), memory }
+    }
+
+    fn inventory(clients: Vec<Process>) -> Inventory {
+        let gpu = ObservedGpu { uuid: "GPU-a".into(), clients, ..ObservedGpu::default() };
+        Inventory { gpus: vec![gpu], ..Inventory::default() }
+    }
+
+    /// Processes below 10 are of `one`, below 20 of an unknown container of `two`, then of another container of `one`, and of the node.
+    fn origin(pid: u32) -> Origin {
+        match pid {
+            0..10 => Origin::Pod(Some(owner("one", "main"))),
+            10..20 => Origin::Pod(Some(owner("two", UNKNOWN_CONTAINER))),
+            20..30 => Origin::Pod(Some(owner("one", "proxy"))),
+            _ => Origin::Node,
+        }
+    }
+
+    #[test]
+    fn memory_of_the_processes_of_a_container_is_added() {
+        let shares = [share(0, owner("one", "main"), None), share(1, owner("two", "main"), None)];
+        let clients = [(1, 100), (2, 20), (11, 3), (21, 1_000), (31, 1_000)];
+        let clients = clients.map(|(pid, mib)| process(pid, None, Some(mib * MIB))).to_vec();
+        let found = usage(&shares, &inventory(clients), &origin);
+        let expected = [(vec![1, 2], 120), (vec![11], 3)];
+        assert_eq!(found, expected.map(|(pids, mib)| Some(Usage { pids, bytes: Some(mib * MIB) })));
+    }
+
+    #[test]
+    fn memory_on_another_instance_belongs_to_another_share_and_unreported_memory_is_unknown() {
+        let shares = [share(0, owner("one", "main"), Some(7)), share(1, owner("two", "main"), Some(7))];
+        let clients = vec![process(1, Some(7), Some(MIB)), process(2, Some(8), Some(MIB)), process(11, Some(7), None)];
+        let found = usage(&shares, &inventory(clients), &origin);
+        let expected = [Usage { pids: vec![1], bytes: Some(MIB) }, Usage { pids: vec![11], bytes: None }];
+        assert_eq!(found, expected.map(Some));
+        assert_eq!(usage(&shares, &inventory(Vec::new()), &origin)[0].as_ref().and_then(|used| used.bytes), Some(0));
+        assert_eq!(usage(&shares, &Inventory::default(), &origin), [None, None], "the GPU is not listed");
+    }
+
+    #[test]
+    fn process_of_an_unknown_container_counts_only_if_its_pod_has_one_share() {
+        let shares = [share(0, owner("two", "a"), None), share(1, owner("two", "b"), None)];
+        let found = usage(&shares, &inventory(vec![process(11, None, Some(MIB))]), &origin);
+        assert_eq!(found, [0, 1].map(|_| Some(Usage { pids: Vec::new(), bytes: Some(0) })));
+    }
+
+    #[test]
+    fn shares_with_limits_and_owners_are_read_with_what_their_ledgers_count() {
+        let root = tempfile::tempdir().unwrap();
+        let limited = |number| {
+            let device = device(number, SharingMode::Fraction, Some(10), None);
+            let share = crate::device::Share { limit_mib: Some(10), ..device.share.clone().unwrap() };
+            Device { id: DeviceId::share("GPU-a", number), share: Some(share), ..device }
+        };
+        let devices = [limited(0), limited(1), limited(2), device(3, SharingMode::Fraction, Some(10), None)];
+        for device in &devices[..2] {
+            ShareFiles::of(device, root.path()).unwrap().renew(device).unwrap();
+        }
+        // 1 has no owner, 2 no files, and 3 no limit
+        let owners = [0, 2, 3].map(|at: usize| (devices[at].id.clone(), owner("one", "main")));
+        let found = owned(&devices, &owners.into(), root.path());
+        let [only] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!(
+            (&only.device, only.visible, only.limit, only.context),
+            (&devices[0], 10 * MIB, 522 * MIB, 512 * MIB)
+        );
+        {
+            let usage = Mapped::<UsageFile>::open(&only.files.usage).unwrap();
+            gputenancy_ledger::Ledger::join(&usage).unwrap().reserve(4096, u64::MAX).unwrap();
+        }
+        assert_eq!(counts(&found)[&devices[0].id].used(), 4096);
+        std::fs::write(&only.files.usage, "broken").unwrap();
+        assert_eq!(counts(&found)[&devices[0].id].used(), 0);
+    }
+}

@@ -1,0 +1,307 @@
+//! What follows from one sample of a share. Pure.
+
+/// Samples in which a share must exceed its limit, until it counts as bypassed; and samples in which it must not, until it does not any more.
+pub const SAMPLES: u32 = 3;
+/// Samples after an event during which the same event about the same share is not repeated: a container can write any number of bytes
+/// into its ledger, and change it at any time.
+pub const QUIET: u32 = 30;
+/// Bytes that processes may use beyond what their ledger counts, in addition to one context for each process: modules, stacks and heaps of
+/// kernels are not counted.
+pub const TOLERANCE: u64 = 64 << 20;
+/// Thresholds of [`Action::MemoryHigh`], in percent of the share.
+const HIGH: u64 = 80;
+const NEARLY_FULL: u64 = 90;
+/// The use must fall this far below a threshold before it can be crossed again, in percent.
+const HYSTERESIS: u64 = 5;
+
+/// What a sample found of a share. All in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Observation {
+    /// What the container may allocate, with the context of one process.
+    pub limit: u64,
+    /// What its programs see as the memory of the GPU.
+    pub visible: u64,
+    /// What each process counts for its context.
+    pub context: u64,
+    /// What the ledger counts. The container can write anything there.
+    pub counted: u64,
+    /// The ledger counted the same before and after NVML was read, with no operation in between.
+    pub settled: bool,
+    /// Allocations that were refused. The container can write anything there.
+    pub denied: u64,
+    /// Processes that NVML lists.
+    pub processes: u64,
+    /// Their memory, as far as NVML reports it; `None` if it reports none.
+    pub used: Option<u64>,
+}
+
+/// Use of a share, in steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Below the thresholds.
+    #[default]
+    Normal,
+    /// At least 80 %.
+    High,
+    /// At least 90 %.
+    NearlyFull,
+}
+
+/// A bypass, as it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Memory of the processes by NVML.
+    pub used: u64,
+    /// What the ledger counted.
+    pub counted: u64,
+    /// The limit.
+    pub limit: u64,
+    /// Processes that NVML listed.
+    pub processes: u64,
+}
+
+/// What is remembered of a share.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShareState {
+    /// Level of the latest sample.
+    level: Level,
+    /// Samples until the events of the levels and of the bypass may be published again.
+    quiet: [u32; 3],
+    /// Consecutive samples that contradict `bypass`; inconclusive ones do not count.
+    contrary: u32,
+    /// The bypass in progress.
+    pub bypass: Option<Finding>,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// An event for the team: the use has crossed this threshold, in percent.
+    MemoryHigh(u64),
+    /// Events about a bypass.
+    Bypassed(Finding),
+}
+
+/// Use of the share by its programs, in percent.
+pub fn percent(seen: &Observation) -> u64 {
+    let used = u128::from(seen.counted.saturating_sub(seen.context));
+    let percent = (used * 100).checked_div(u128::from(seen.visible)).unwrap_or(0);
+    u64::try_from(percent).unwrap_or(u64::MAX)
+}
+
+/// Decides.
+pub fn step(state: &ShareState, seen: &Observation) -> (ShareState, Vec<Action>) {
+    let [high, nearly_full, bypassed] = state.quiet.map(|samples| samples.saturating_sub(1));
+    let mut next = ShareState { quiet: [high, nearly_full, bypassed], ..state.clone() };
+    let mut actions = Vec::new();
+    let level = level(state.level, percent(seen));
+    let (threshold, quiet) = if level == Level::NearlyFull { (NEARLY_FULL, 1) } else { (HIGH, 0) };
+    if level <= state.level {
+        next.level = level;
+    } else if next.quiet.get(quiet) == Some(&0) {
+        next.level = level;
+        next.quiet = if quiet == 1 { [high, QUIET, bypassed] } else { [QUIET, nearly_full, bypassed] };
+        actions.push(Action::MemoryHigh(threshold));
+    }
+    let contrary = exceeds(seen).map(|exceeds| exceeds != state.bypass.is_some());
+    next.contrary = match contrary {
+        Some(true) => state.contrary.saturating_add(1),
+        Some(false) => 0,
+        None => state.contrary,
+    };
+    if next.contrary >= SAMPLES {
+        next.contrary = 0;
+        let Observation { counted, limit, processes, .. } = *seen;
+        let finding = Finding { used: seen.used.unwrap_or(0), counted, limit, processes };
+        next.bypass = if state.bypass.is_some() { None } else { Some(finding) };
+        if state.bypass.is_none() && bypassed == 0 {
+            let [.., of_bypass] = &mut next.quiet;
+            *of_bypass = QUIET;
+            actions.push(Action::Bypassed(finding));
+        }
+    }
+    (next, actions)
+}
+
+/// The level with hysteresis.
+fn level(before: Level, percent: u64) -> Level {
+    let at_least =
+        |level: Level, threshold: u64| percent >= if before >= level { threshold - HYSTERESIS } else { threshold };
+    if at_least(Level::NearlyFull, NEARLY_FULL) {
+        Level::NearlyFull
+    } else if at_least(Level::High, HIGH) {
+        Level::High
+    } else {
+        Level::Normal
+    }
+}
+
+/// Whether the processes use more than the limit or the ledger permits; `None`: the ledger changed meanwhile, so that it cannot be compared.
+fn exceeds(seen: &Observation) -> Option<bool> {
+    let Some(used) = seen.used else { return Some(false) };
+    let tolerance = seen.context.saturating_mul(seen.processes).saturating_add(TOLERANCE);
+    if used > seen.limit.saturating_add(tolerance) {
+        return Some(true);
+    }
+    seen.settled.then(|| used > seen.counted.saturating_add(tolerance))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const CONTEXT: u64 = 512 * MIB;
+    const VISIBLE: u64 = 10_000 * MIB;
+
+    /// One process that NVML lists with this memory, and that the ledger counts with its context.
+    fn seen(used_mib: u64, counted_mib: u64) -> Observation {
+        Observation {
+            limit: VISIBLE + CONTEXT,
+            visible: VISIBLE,
+            context: CONTEXT,
+            counted: CONTEXT + counted_mib * MIB,
+            settled: true,
+            denied: 0,
+            processes: 1,
+            used: Some(used_mib * MIB),
+        }
+    }
+
+    /// The actions of each sample.
+    fn run(samples: impl IntoIterator<Item = Observation>) -> (ShareState, Vec<Vec<Action>>) {
+        let mut state = ShareState::default();
+        let actions = samples.into_iter().map(|seen| {
+            let (next, actions) = step(&state, &seen);
+            state = next;
+            actions
+        });
+        let actions = actions.collect();
+        (state, actions)
+    }
+
+    fn high(counted_mib: &[u64]) -> Vec<Option<u64>> {
+        let (_, actions) = run(counted_mib.iter().map(|counted| seen(*counted, *counted)));
+        let of = |actions: &Vec<Action>| match actions.as_slice() {
+            [Action::MemoryHigh(percent)] => Some(*percent),
+            [] => None,
+            _ => panic!("{actions:?}"),
+        };
+        actions.iter().map(of).collect()
+    }
+
+    #[test]
+    fn each_threshold_is_reported_once_per_crossing() {
+        assert_eq!(high(&[7_999, 8_000, 8_999, 9_000, 10_000]), [None, Some(80), None, Some(90), None]);
+        assert_eq!(high(&[9_500, 9_500]), [Some(90), None], "not both at once");
+        // below a threshold, and not by the hysteresis
+        assert_eq!(high(&[8_100, 7_500, 8_100, 9_100, 8_500, 9_100]), [Some(80), None, None, Some(90), None, None]);
+    }
+
+    #[test]
+    fn crossing_is_reported_again_after_a_fall_and_at_most_once_a_minute() {
+        let mut samples = vec![8_100];
+        samples.extend([7_000, 8_100].repeat(40));
+        let reported: Vec<usize> =
+            high(&samples).iter().enumerate().filter_map(|(at, percent)| percent.map(|_| at)).collect();
+        assert_eq!(reported, [0, 30, 60]);
+    }
+
+    #[test]
+    fn share_without_memory_has_no_percent() {
+        assert_eq!(percent(&Observation { visible: 0, ..seen(0, 9_000) }), 0);
+        assert_eq!(percent(&Observation { counted: u64::MAX, visible: 1, ..seen(0, 0) }), u64::MAX);
+    }
+
+    #[test]
+    fn three_samples_past_the_limit_are_a_bypass_and_three_within_it_end_it() {
+        let (past, within) = (seen(10_000 + 512 + 512 + 65, 10_000), seen(10_000 + 512 + 512 + 64, 10_000));
+        let (state, actions) = run([past, past, within, past, past]);
+        assert!(state.bypass.is_none() && actions.iter().skip(1).all(Vec::is_empty), "{actions:?}");
+        let (state, actions) = run([past, past, past]);
+        let finding = state.bypass.unwrap();
+        assert_eq!((finding.used, finding.limit, finding.processes), (11_089 * MIB, 10_512 * MIB, 1));
+        assert_eq!(actions.last(), Some(&vec![Action::Bypassed(finding)]));
+        let (state, _) = run([past, past, past, within, within, past, within, within]);
+        assert_eq!(state.bypass, Some(finding), "the numbers are those of the discovery");
+        let (state, _) = run([past, past, past, within, within, within]);
+        assert_eq!(state.bypass, None);
+    }
+
+    #[test]
+    fn program_that_the_ledger_does_not_count_is_a_bypass_below_the_limit() {
+        let uncounted = Observation { counted: 0, ..seen(2_000, 0) };
+        assert!(run([uncounted; 3]).0.bypass.is_some());
+        let within_tolerance = Observation { counted: 0, ..seen(512 + 64, 0) };
+        assert!(run([within_tolerance; 10]).0.bypass.is_none());
+        // each process may use one more context
+        let four = Observation { processes: 4, ..seen(3_000, 400) };
+        assert!(run([four; 10]).0.bypass.is_none());
+    }
+
+    #[test]
+    fn ledger_that_changes_meanwhile_proves_nothing() {
+        let busy = Observation { settled: false, counted: 0, ..seen(2_000, 0) };
+        assert!(run([busy; 100]).0.bypass.is_none());
+        let past = Observation { settled: false, ..seen(20_000, 0) };
+        assert!(run([past; 3]).0.bypass.is_some(), "the limit does not depend on the ledger");
+        let uncounted = Observation { settled: true, ..busy };
+        assert!(run([uncounted, busy, uncounted, busy, uncounted]).0.bypass.is_some());
+    }
+
+    #[test]
+    fn memory_that_nvml_does_not_report_is_no_bypass() {
+        assert!(run([Observation { used: None, ..seen(0, 0) }; 10]).0.bypass.is_none());
+    }
+
+    fn any_observation() -> impl Strategy<Value = Observation> {
+        let bytes = || prop_oneof![Just(0), Just(u64::MAX), 0..20_000 * MIB, any::<u64>()];
+        let counts = (any::<bool>(), any::<u64>(), 0..300_u64, proptest::option::of(bytes()));
+        (bytes(), bytes(), bytes(), bytes(), counts).prop_map(|(limit, visible, context, counted, counts)| {
+            let (settled, denied, processes, used) = counts;
+            Observation { limit, visible, context, counted, settled, denied, processes, used }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn no_number_of_a_container_panics_and_events_are_limited(
+            samples in prop::collection::vec(any_observation(), 0..200),
+        ) {
+            let (_, actions) = run(samples.clone());
+            let events = |wanted: &dyn Fn(&Action) -> bool| {
+                let with_event = |actions: &Vec<Action>| actions.iter().any(wanted);
+                actions.iter().enumerate().filter(|(_, actions)| with_event(actions)).map(|(at, _)| at).collect::<Vec<_>>()
+            };
+            for kind in [
+                events(&|action| *action == Action::MemoryHigh(80)),
+                events(&|action| *action == Action::MemoryHigh(90)),
+                events(&|action| matches!(action, Action::Bypassed(_))),
+            ] {
+                prop_assert!(kind.windows(2).all(|pair| pair[1] - pair[0] >= QUIET as usize), "{kind:?}");
+            }
+        }
+
+        #[test]
+        fn program_within_ledger_and_limit_is_never_a_bypass(
+            samples in prop::collection::vec((0..10_000_u64, 0..=64_u64, any::<bool>()), 0..100),
+        ) {
+            let honest = samples.into_iter().map(|(mib, modules, settled)| {
+                // NVML may have listed what was freed or allocated meanwhile, up to the limit
+                let used = if settled { mib } else { 10_000 - mib };
+                Observation { settled, ..seen(512 + 512 + used + modules, mib) }
+            });
+            prop_assert!(run(honest).0.bypass.is_none());
+        }
+
+        #[test]
+        fn program_past_its_limit_is_found_whatever_its_ledger_counts(
+            ledgers in prop::collection::vec((any::<u64>(), any::<bool>()), 3),
+        ) {
+            let past = ledgers.into_iter().map(|(counted, settled)| Observation { counted, settled, ..seen(12_000, 0) });
+            prop_assert!(run(past).0.bypass.is_some());
+        }
+    }
+}
