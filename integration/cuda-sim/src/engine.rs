@@ -13,6 +13,8 @@ use std::{
     time::Duration,
 };
 
+use silicon::engines;
+
 /// The engine of a GPU or MIG device.
 pub struct Engine {
     /// When it is free, in nanoseconds of the monotonic clock; shared by all processes.
@@ -25,15 +27,18 @@ unsafe impl Send for Engine {}
 impl Engine {
     /// The engine of a device, in the folder of the simulated node's state.
     pub fn open(folder: &Path, gpu: u32, instance: Option<(u32, u32)>) -> io::Result<Self> {
-        let (gi, ci) = instance.unwrap_or((0, 0));
-        let name = format!("engine-{gpu}-{gi}-{ci}");
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join(name))?;
-        file.set_len(4096)?;
+        let file = OpenOptions::new().read(true).write(true).open(folder.join(engines::FILE))?;
+        let size = usize::try_from(engines::SIZE).map_err(io::Error::other)?;
+        if file.metadata()?.len() < engines::SIZE {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         let (rights, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: maps the first page of an open file of that size, at an address of the kernel's choice.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), 4096, rights, shared, file.as_raw_fd(), 0) };
-        let free = NonNull::new(at.cast()).filter(|_| at != libc::MAP_FAILED);
-        Ok(Self { free: free.ok_or_else(io::Error::last_os_error)? })
+        // SAFETY: maps an open file of that size, at an address of the kernel's choice.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), size, rights, shared, file.as_raw_fd(), 0) };
+        let first: NonNull<AtomicU64> =
+            NonNull::new(at.cast()).filter(|_| at != libc::MAP_FAILED).ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: every index is within the file.
+        Ok(Self { free: unsafe { first.add(engines::index(gpu, instance)) } })
     }
 
     /// Runs a kernel for so many nanoseconds, not before `ready`; returns when it ends.

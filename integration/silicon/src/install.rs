@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::board::{Board, Variant};
 use crate::machine::{DRIVER_VERSION, Devices, Machine};
 use crate::store::{self, Store};
-use crate::{clients, history, materialize, nodes, paths};
+use crate::{clients, engines, history, materialize, nodes, paths};
 
 /// The CDI kind whose device `state` gives a container the state of the simulator.
 pub const CDI_KIND: &str = "gputenancy.io/simulator";
@@ -260,7 +260,7 @@ fn remove_devices(dev: &Path) -> io::Result<()> {
     fs::remove_dir_all(dev.join(nodes::CAPS))
 }
 
-/// CDI specification: mounts the state read-only, and the two files that processes write.
+/// CDI specification: mounts the state read-only, and the files that processes write.
 fn cdi_spec(state: &Path) -> serde_json::Value {
     let mount = |file: &str, access: &str| {
         json!({
@@ -279,7 +279,7 @@ fn cdi_spec(state: &Path) -> serde_json::Value {
         "kind": CDI_KIND,
         "devices": [{
             "name": "state",
-            "containerEdits": { "mounts": [folder, mount(clients::FILE, "rw"), mount(history::FILE, "rw")] },
+            "containerEdits": { "mounts": [folder, mount(clients::FILE, "rw"), mount(history::FILE, "rw"), mount(engines::FILE, "rw")] },
         }],
     })
 }

@@ -10,6 +10,7 @@ pub mod clients;
 pub mod code;
 pub mod compute;
 pub mod compute_profile;
+pub mod engines;
 pub mod fault;
 pub mod history;
 pub mod ids;

@@ -10,6 +10,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::clients::{self, Client, Clients};
 use crate::code::Code;
+use crate::engines;
 use crate::history;
 use crate::machine::Machine;
 
@@ -73,6 +74,7 @@ impl Store {
         fs::set_permissions(&self.dir, fs::Permissions::from_mode(0o755)).map_err(denied)?;
         Clients::create(&self.dir.join(clients::FILE)).map_err(denied)?;
         history::create(&self.dir).map_err(denied)?;
+        engines::create(&self.dir).map_err(denied)?;
         let _lock = self.lock().map_err(denied)?;
         self.write(machine).map_err(denied)
     }

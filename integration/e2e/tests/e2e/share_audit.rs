@@ -34,13 +34,13 @@ async fn three_programs(world: &World) -> Result<()> {
     world.set(&[team]).await?;
     tenant_ready(world, TEAM).await?;
 
-    // of 19,840 MiB: 84 and 94 %; and more than the limit through the driver's own library
+    // of 19,712 MiB: 85 and 95 %; and more than the limit through the driver's own library
     let driver = ["--library", "/run/gputenancy/driver/libcuda.so.1", "allocate", "--count", "400", "--hold"];
     world.set(&[program("high", &["allocate", "--count", "263", "--hold"])]).await?;
     world.set(&[program("full", &["allocate", "--count", "294", "--hold"])]).await?;
     world.set(&[program("greedy", &driver)]).await?;
-    event(world, TEAM, "ShareMemoryHigh", "high-", &["16832 of 19840 MiB (84 %)", "at least 80 %"]).await?;
-    event(world, TEAM, "ShareMemoryHigh", "full-", &["18816 of 19840 MiB (94 %)", "at least 90 %"]).await?;
+    event(world, TEAM, "ShareMemoryHigh", "high-", &["16832 of 19712 MiB (85 %)", "at least 80 %"]).await?;
+    event(world, TEAM, "ShareMemoryHigh", "full-", &["18816 of 19712 MiB (95 %)", "at least 90 %"]).await?;
     event(world, TEAM, "MemoryLimitBypassed", "greedy-", &["25900 MiB", "counts 0 MiB"]).await?;
     event(world, "default", "MemoryLimitBypassed", NODE, &["of pod t/greedy-", "25900 MiB"]).await?;
     let (share, bypass) = bypassed(world).await?;
@@ -70,9 +70,9 @@ async fn metrics(world: &World) -> Result<()> {
     };
     let mib = |mib: u64| Some(mib << 20);
     let expected = [
-        ("gputenancy_agent_share_memory_limit_bytes", "high", mib(19_840)),
-        // with the context, which is counted with 512 MiB and has 300
-        ("gputenancy_agent_share_memory_counted_bytes", "high", mib(16_832 + 512)),
+        ("gputenancy_agent_share_memory_limit_bytes", "high", mib(19_712)),
+        // with the context, which is counted with 640 MiB and has 300
+        ("gputenancy_agent_share_memory_counted_bytes", "high", mib(16_832 + 640)),
         ("gputenancy_agent_share_memory_used_bytes", "high", mib(16_832 + 300)),
         ("gputenancy_agent_share_memory_used_bytes", "greedy", mib(25_900)),
         ("gputenancy_agent_share_refused_allocations", "high", Some(0)),
