@@ -54,7 +54,7 @@ fn catalog_never_calls_an_unenforced_limit_isolation() {
     let catalog = all(&world(SHARING));
     let entry = |mode: &str| catalog.entries.iter().find(|e| e.mode == mode).unwrap();
     assert_eq!((entry("fraction").isolation.as_str(), entry("timeSlice").isolation.as_str()), ("None", "None"));
-    assert!(entry("fraction").not_isolated.iter().any(|s| s.contains("does not enforce")));
+    assert!(entry("fraction").not_isolated.iter().any(|s| s.contains("avoids it is not held")));
     for mode in ["fraction", "timeSlice", "mps"] {
         assert!(entry(mode).not_isolated.iter().any(|s| s.to_lowercase().contains("fault of one pod")), "{mode}");
         assert!(entry(mode).needs_acknowledgement, "{mode}");

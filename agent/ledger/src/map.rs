@@ -6,7 +6,7 @@ use std::{
     ops::Deref,
     os::{
         fd::AsRawFd,
-        unix::fs::{FileExt, MetadataExt},
+        unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     },
     path::Path,
     ptr::NonNull,
@@ -76,10 +76,22 @@ impl<T> Drop for Mapped<T> {
     }
 }
 
+/// How a file is opened that a container may have a lease of: the call would wait for the end of the lease.
+pub fn without_waiting() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    options
+}
+
 impl Mapped<Limits> {
     /// Opens the limits as a container does.
     pub fn open(path: &Path) -> Result<Self, MapError> {
-        valid(map(File::open(path)?, false)?)
+        valid(map(without_waiting().open(path)?, false)?)
+    }
+
+    /// Opens the limits to change them, as the agent does.
+    pub fn open_writable(path: &Path) -> Result<Self, MapError> {
+        valid(map(without_waiting().write(true).open(path)?, true)?)
     }
 
     /// Creates the limits for the agent, which writes them.
@@ -97,7 +109,7 @@ impl Mapped<Usage> {
     /// Whether the file is complete and of this version, without mapping it: a container can shorten its usage at any time, and who reads a mapped file
     /// then ends by SIGBUS.
     pub fn is_valid_file(path: &Path) -> bool {
-        let Ok(file) = File::open(path) else { return false };
+        let Ok(file) = without_waiting().open(path) else { return false };
         let whole = file.metadata().is_ok_and(|meta| meta.len() == Self::SIZE && meta.blocks() * 512 >= Self::SIZE);
         let (mut magic, mut version) = ([0; 8], [0; 4]);
         let read = file.read_exact_at(&mut magic, 0).and_then(|()| file.read_exact_at(&mut version, 8));
@@ -107,7 +119,7 @@ impl Mapped<Usage> {
     /// What the file counts, without mapping it; `None` if it is missing, incomplete or of another version.
     pub fn read_counts(path: &Path) -> Option<Counts> {
         let mut header = [0; Usage::HEADER];
-        File::open(path).and_then(|file| file.read_exact_at(&mut header, 0)).ok()?;
+        without_waiting().open(path).and_then(|file| file.read_exact_at(&mut header, 0)).ok()?;
         Usage::counts(&header)
     }
 

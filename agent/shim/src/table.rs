@@ -144,9 +144,9 @@ hooks! {
     fn cuCtxDestroy_v2(context: Handle) =>
         pace::destroy(|| context::end(|| real!(cuCtxDestroy_v2(context: Handle))));
     fn cuDevicePrimaryCtxRelease(device: Device) =>
-        pace::destroy(|| context::end(|| real!(cuDevicePrimaryCtxRelease(device: Device))));
+        pace::release(device, || context::end(|| real!(cuDevicePrimaryCtxRelease(device: Device))));
     fn cuDevicePrimaryCtxRelease_v2(device: Device) =>
-        pace::destroy(|| context::end(|| real!(cuDevicePrimaryCtxRelease_v2(device: Device))));
+        pace::release(device, || context::end(|| real!(cuDevicePrimaryCtxRelease_v2(device: Device))));
     fn cuDevicePrimaryCtxReset(device: Device) =>
         pace::destroy(|| context::end(|| real!(cuDevicePrimaryCtxReset(device: Device))));
     fn cuDevicePrimaryCtxReset_v2(device: Device) =>
@@ -208,6 +208,21 @@ hooks! {
         pace::launch(stream, false, || real!(cuLaunchGridAsync(
             function: Handle, width: c_int, height: c_int, stream: Handle
         )));
+    fn cuMemcpy(to: Pointer, from: Pointer, bytes: usize) =>
+        pace::synchronize(|| real!(cuMemcpy(to: Pointer, from: Pointer, bytes: usize)));
+    fn cuMemcpy_ptds(to: Pointer, from: Pointer, bytes: usize) =>
+        pace::synchronize(|| real!(cuMemcpy_ptds(to: Pointer, from: Pointer, bytes: usize)));
+    fn cuMemcpyDtoH_v2(to: *mut c_void, from: Pointer, bytes: usize) =>
+        pace::synchronize(|| real!(cuMemcpyDtoH_v2(to: *mut c_void, from: Pointer, bytes: usize)));
+    fn cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: Pointer, bytes: usize) =>
+        pace::synchronize(|| real!(cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: Pointer, bytes: usize)));
+    fn cuMemcpyHtoD_v2(to: Pointer, from: *const c_void, bytes: usize) =>
+        pace::synchronize(|| real!(cuMemcpyHtoD_v2(to: Pointer, from: *const c_void, bytes: usize)));
+    fn cuMemcpyHtoD_v2_ptds(to: Pointer, from: *const c_void, bytes: usize) =>
+        pace::synchronize(|| real!(cuMemcpyHtoD_v2_ptds(to: Pointer, from: *const c_void, bytes: usize)));
+    fn cuStreamQuery(stream: Handle) => pace::synchronize(|| real!(cuStreamQuery(stream: Handle)));
+    fn cuStreamQuery_ptsz(stream: Handle) => pace::synchronize(|| real!(cuStreamQuery_ptsz(stream: Handle)));
+    fn cuEventQuery(event: Handle) => pace::synchronize(|| real!(cuEventQuery(event: Handle)));
     fn cuCtxSynchronize() => pace::synchronize(|| real!(cuCtxSynchronize()));
     fn cuCtxSynchronize_v2(context: Handle) => pace::synchronize(|| real!(cuCtxSynchronize_v2(context: Handle)));
     fn cuEventSynchronize(event: Handle) => pace::synchronize(|| real!(cuEventSynchronize(event: Handle)));

@@ -53,6 +53,9 @@ pub struct Auditor {
     pub node: String,
 }
 
+/// What is remembered of the share of an owner, with the UID of its pod once that is known.
+type States = BTreeMap<(DeviceId, DeviceOwner), (Option<String>, ShareState)>;
+
 /// A share, and what a sample found of it.
 struct Sampled {
     share: OwnedShare,
@@ -64,7 +67,7 @@ struct Sampled {
 impl Auditor {
     /// Samples for as long as it is polled.
     pub async fn run(self, bypasses: &watch::Sender<Bypasses>) {
-        let mut states = BTreeMap::new();
+        let mut states = States::new();
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -73,13 +76,16 @@ impl Auditor {
             // without an answer of NVML nothing is known, and nothing changes
             let Some(sampled) = self.sample().await else { continue };
             let before = std::mem::take(&mut states);
-            for found @ Sampled { share, seen, .. } in &sampled {
+            for found @ Sampled { share, uid, seen } in &sampled {
                 let key = (share.device.id.clone(), share.owner.clone());
-                let (state, actions) = step(before.get(&key).unwrap_or(&ShareState::default()), seen);
+                let (known, state) = before.get(&key).cloned().unwrap_or_default();
+                // another pod of the same name, such as of a StatefulSet, begins with nothing
+                let same = known.is_none() || uid.is_none() || known == *uid;
+                let (state, actions) = step(&if same { state } else { ShareState::default() }, seen);
                 for action in &actions {
                     self.act(found, action).await;
                 }
-                states.insert(key, state);
+                states.insert(key, (uid.clone().or(known), state));
             }
             self.report(&sampled, &states, bypasses);
         }
@@ -138,14 +144,9 @@ impl Auditor {
         }
     }
 
-    fn report(
-        &self,
-        sampled: &[Sampled],
-        states: &BTreeMap<(DeviceId, DeviceOwner), ShareState>,
-        bypasses: &watch::Sender<Bypasses>,
-    ) {
+    fn report(&self, sampled: &[Sampled], states: &States, bypasses: &watch::Sender<Bypasses>) {
         let finding = |share: &OwnedShare| {
-            states.get(&(share.device.id.clone(), share.owner.clone())).and_then(|state| state.bypass.as_ref())
+            states.get(&(share.device.id.clone(), share.owner.clone())).and_then(|(_, state)| state.bypass.as_ref())
         };
         let figures = sampled.iter().map(|Sampled { share, seen, .. }| ShareFigures {
             device: &share.device,

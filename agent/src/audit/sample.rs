@@ -11,10 +11,7 @@ use gputenancy_nvml::Process;
 use crate::{
     device::{Device, DeviceId, DeviceOwner, Owners},
     enforcement::ShareFiles,
-    gpu::{
-        Inventory,
-        process_origin::{Origin, UNKNOWN_CONTAINER},
-    },
+    gpu::{Inventory, process_origin::Origin},
 };
 
 /// A share with a memory limit that a container has.
@@ -70,8 +67,8 @@ pub fn counts(shares: &[OwnedShare]) -> BTreeMap<DeviceId, Counts> {
 
 /// The use of each share, in their order; `None` where NVML does not answer for its GPU.
 ///
-/// NVML does not report which share a process uses: those of the owner's container on the share's GPU or instance count. A process whose
-/// container is not known counts if its pod has one share.
+/// NVML does not report which share a process uses: those of the owner's pod on the share's GPU or instance count, also of an init
+/// container, and of another one that got the device's open files. Of a pod with several shares, those of the owner's container count.
 pub fn usage(shares: &[OwnedShare], inventory: &Inventory, origin: &dyn Fn(u32) -> Origin) -> Vec<Option<Usage>> {
     // to find the origin of a process takes several files
     let gpus = inventory.gpus.iter().filter(|gpu| shares.iter().any(|share| share.device.gpu_uuid == gpu.uuid));
@@ -83,10 +80,9 @@ pub fn usage(shares: &[OwnedShare], inventory: &Inventory, origin: &dyn Fn(u32) 
         let only_share = shares.iter().filter(of_pod).count() == 1;
         let here = |process: &&Process| share.device.mig.as_ref().is_none_or(|mig| process.gi == Some(mig.gi));
         let of_owner = |process: &&Process| match origins.get(&process.pid) {
-            Some(Origin::Pod(Some(container))) if container.container == UNKNOWN_CONTAINER => {
-                only_share && pod(container) == pod(&share.owner)
+            Some(Origin::Pod(Some(container))) => {
+                pod(container) == pod(&share.owner) && (only_share || *container == share.owner)
             }
-            Some(Origin::Pod(Some(container))) => *container == share.owner,
             Some(Origin::Pod(None) | Origin::Former(..) | Origin::Node | Origin::Ended) | None => false,
         };
         let processes: Vec<&Process> = gpu.clients.iter().filter(here).filter(of_owner).collect();
@@ -110,7 +106,11 @@ mod tests {
     use gputenancy_crds::SharingMode;
 
     use super::*;
-    use crate::{device::MigIds, gpu::ObservedGpu, mps::share::tests::device};
+    use crate::{
+        device::MigIds,
+        gpu::{ObservedGpu, process_origin::UNKNOWN_CONTAINER},
+        mps::share::tests::device,
+    };
 
     const MIB: u64 = 1 << 20;
 
@@ -145,12 +145,13 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_the_processes_of_a_container_is_added() {
+    fn memory_of_the_processes_of_a_pod_is_added_also_of_other_containers() {
         let shares = [share(0, owner("one", "main"), None), share(1, owner("two", "main"), None)];
         let clients = [(1, 100), (2, 20), (11, 3), (21, 1_000), (31, 1_000)];
         let clients = clients.map(|(pid, mib)| process(pid, None, Some(mib * MIB))).to_vec();
         let found = usage(&shares, &inventory(clients), &origin);
-        let expected = [(vec![1, 2], 120), (vec![11], 3)];
+        // an init container or a sidecar has no device of its own
+        let expected = [(vec![1, 2, 21], 1_120), (vec![11], 3)];
         assert_eq!(found, expected.map(|(pids, mib)| Some(Usage { pids, bytes: Some(mib * MIB) })));
     }
 
@@ -190,7 +191,7 @@ mod tests {
         let [only] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!(
             (&only.device, only.visible, only.limit, only.context),
-            (&devices[0], 10 * MIB, 522 * MIB, 512 * MIB)
+            (&devices[0], 10 * MIB, 650 * MIB, 640 * MIB)
         );
         {
             let usage = Mapped::<UsageFile>::open(&only.files.usage).unwrap();

@@ -67,7 +67,8 @@ pub struct ShareState {
     level: Level,
     /// Samples until the events of the levels and of the bypass may be published again.
     quiet: [u32; 3],
-    /// Consecutive samples that contradict `bypass`; inconclusive ones do not count.
+    /// Samples that contradict `bypass`, less those that agree with it, so that a program cannot hide by being within its limit in every third
+    /// sample; inconclusive ones do not count.
     contrary: u32,
     /// The bypass in progress.
     pub bypass: Option<Finding>,
@@ -106,7 +107,7 @@ pub fn step(state: &ShareState, seen: &Observation) -> (ShareState, Vec<Action>)
     let contrary = exceeds(seen).map(|exceeds| exceeds != state.bypass.is_some());
     next.contrary = match contrary {
         Some(true) => state.contrary.saturating_add(1),
-        Some(false) => 0,
+        Some(false) => state.contrary.saturating_sub(1),
         None => state.contrary,
     };
     if next.contrary >= SAMPLES {
@@ -139,7 +140,9 @@ fn level(before: Level, percent: u64) -> Level {
 /// Whether the processes use more than the limit or the ledger permits; `None`: the ledger changed meanwhile, so that it cannot be compared.
 fn exceeds(seen: &Observation) -> Option<bool> {
     let Some(used) = seen.used else { return Some(false) };
-    let tolerance = seen.context.saturating_mul(seen.processes).saturating_add(TOLERANCE);
+    // the ledger admits no more contexts, and a program that it does not know can have any number of processes
+    let most = seen.visible.checked_div(seen.context).unwrap_or(0).saturating_add(1);
+    let tolerance = seen.context.saturating_mul(seen.processes.min(most)).saturating_add(TOLERANCE);
     if used > seen.limit.saturating_add(tolerance) {
         return Some(true);
     }
@@ -218,13 +221,15 @@ mod tests {
     #[test]
     fn three_samples_past_the_limit_are_a_bypass_and_three_within_it_end_it() {
         let (past, within) = (seen(10_000 + 512 + 512 + 65, 10_000), seen(10_000 + 512 + 512 + 64, 10_000));
-        let (state, actions) = run([past, past, within, past, past]);
+        let (state, actions) = run([past, past, within, within, past, past]);
         assert!(state.bypass.is_none() && actions.iter().skip(1).all(Vec::is_empty), "{actions:?}");
+        let (state, _) = run([past, past, within, past, past]);
+        assert!(state.bypass.is_some(), "a sample within the limit does not hide the others");
         let (state, actions) = run([past, past, past]);
         let finding = state.bypass.unwrap();
         assert_eq!((finding.used, finding.limit, finding.processes), (11_089 * MIB, 10_512 * MIB, 1));
         assert_eq!(actions.last(), Some(&vec![Action::Bypassed(finding)]));
-        let (state, _) = run([past, past, past, within, within, past, within, within]);
+        let (state, _) = run([past, past, past, within, within, past, past, within, within]);
         assert_eq!(state.bypass, Some(finding), "the numbers are those of the discovery");
         let (state, _) = run([past, past, past, within, within, within]);
         assert_eq!(state.bypass, None);
@@ -236,6 +241,8 @@ mod tests {
         assert!(run([uncounted; 3]).0.bypass.is_some());
         let within_tolerance = Observation { counted: 0, ..seen(512 + 64, 0) };
         assert!(run([within_tolerance; 10]).0.bypass.is_none());
+        let many = Observation { processes: 1000, ..seen(25_000, 0) };
+        assert!(run([many; 3]).0.bypass.is_some(), "idle processes buy no memory");
         // each process may use one more context
         let four = Observation { processes: 4, ..seen(3_000, 400) };
         assert!(run([four; 10]).0.bypass.is_none());

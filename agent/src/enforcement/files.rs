@@ -2,12 +2,11 @@
 //! container that is restarted finds its own.
 
 use std::{
-    fs::{self, OpenOptions},
-    io,
+    fs, io,
     path::{Path, PathBuf},
 };
 
-use gputenancy_ledger::{Limits, Mapped, OnMissing, Usage};
+use gputenancy_ledger::{Limits, MapError, Mapped, OnMissing, Usage, without_waiting};
 
 use super::CONTEXT_MIB;
 use crate::device::{Device, Share};
@@ -36,8 +35,13 @@ impl ShareFiles {
             Ok(limits) if Mapped::<Usage>::is_valid_file(&self.usage) => {
                 // other fractions of the GPU have come or gone, and with them the turns have changed
                 let pace = device.share.as_ref().and_then(|share| share.pace);
-                if limits.pace() != pace {
-                    limits.set_pace(pace);
+                if limits.pace() == pace {
+                    return Ok(());
+                }
+                match Mapped::<Limits>::open_writable(&self.limits) {
+                    Ok(limits) => limits.set_pace(pace),
+                    Err(MapError::Io(error)) => return Err(error),
+                    Err(MapError::Invalid) => return self.renew(device),
                 }
                 Ok(())
             }
@@ -49,7 +53,7 @@ impl ShareFiles {
     pub fn cut(&self) -> bool {
         let larger = fs::metadata(&self.usage).is_ok_and(|meta| meta.len() > Mapped::<Usage>::SIZE);
         larger
-            && OpenOptions::new().write(true).open(&self.usage).is_ok_and(|f| f.set_len(Mapped::<Usage>::SIZE).is_ok())
+            && without_waiting().write(true).open(&self.usage).is_ok_and(|f| f.set_len(Mapped::<Usage>::SIZE).is_ok())
     }
 
     /// New files for a new container. A program that forges its ledger affects no other container, and one that breaks it gets no memory.
@@ -119,7 +123,7 @@ mod tests {
         fs::write(&files.limits, "of another version").unwrap();
         files.ensure(&share).unwrap();
         // a container cuts its ledger, makes it larger, or makes holes in it
-        let ledger = || OpenOptions::new().write(true).open(&files.usage).unwrap();
+        let ledger = || fs::OpenOptions::new().write(true).open(&files.usage).unwrap();
         ledger().set_len(10).unwrap();
         assert!(!Mapped::<Usage>::is_valid_file(&files.usage) && !files.cut());
         ledger().set_len(Mapped::<Usage>::SIZE + 1).unwrap();

@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path};
 
-use crate::{device::OtherLimiter, kubelet::config::below};
+use crate::device::OtherLimiter;
 
 /// List of libraries that the dynamic loader loads into every program.
 const PRELOADS: &str = "/etc/ld.so.preload";
@@ -15,8 +15,8 @@ const LIBRARY: &str = "libvgpu";
 
 /// Searches the host, whose root is mounted here.
 pub fn find(host_root: &Path) -> Option<OtherLimiter> {
-    let preloads = fs::read_to_string(below(host_root, Path::new(PRELOADS))).unwrap_or_default();
-    let entries = fs::read_dir(below(host_root, Path::new(FOLDER))).into_iter().flatten().flatten();
+    let preloads = fs::read_to_string(host_root.join(PRELOADS.trim_start_matches('/'))).unwrap_or_default();
+    let entries = fs::read_dir(host_root.join(FOLDER.trim_start_matches('/'))).into_iter().flatten().flatten();
     let files: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     decide(&preloads, files.iter().map(String::as_str))
 }

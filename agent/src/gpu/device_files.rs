@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, iter,
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use gputenancy_nvml::Process;
@@ -16,16 +16,13 @@ use super::{
 
 /// Processes other than this one that have one of these capability files open.
 pub fn holders_of(proc_root: &Path, minors: &[u32]) -> Vec<u32> {
-    let held = open_files(proc_root);
-    let held = held.into_iter().filter(|(_, file)| capability_of(file).is_some_and(|minor| minors.contains(&minor)));
-    held.map(|(pid, _)| pid).collect::<BTreeSet<u32>>().into_iter().collect()
+    let held = open_files(proc_root, &|file| capability_of(file).filter(|minor| minors.contains(minor)));
+    held.into_iter().map(|(_, pid)| pid).collect::<BTreeSet<u32>>().into_iter().collect()
 }
 
 /// Adds processes that have an instance's capability file open to its clients, unless NVML lists them.
 pub fn add_holders(inventory: &mut Inventory, proc_root: &Path, driver_root: &Path) {
-    let files = open_files(proc_root);
-    let held: BTreeSet<(u32, u32)> =
-        files.iter().filter_map(|(pid, file)| Some((capability_of(file)?, *pid))).collect();
+    let held = open_files(proc_root, &capability_of);
     if held.is_empty() {
         return;
     }
@@ -48,35 +45,38 @@ pub fn add_holders(inventory: &mut Inventory, proc_root: &Path, driver_root: &Pa
 /// Text that names the processes with the GPU's device file open; empty if there are none. Such a process, for example a monitoring
 /// daemon, blocks a reset without being a client in NVML.
 pub fn describe_holders(proc_root: &Path, gpu_minor: u32) -> String {
-    let own = PathBuf::from(format!("/dev/nvidia{gpu_minor}"));
-    let pids: BTreeSet<u32> =
-        open_files(proc_root).into_iter().filter(|(_, file)| *file == own).map(|(pid, _)| pid).collect();
-    let names: Vec<String> = pids.iter().take(8).map(|pid| format!("{pid} ({})", command(proc_root, *pid))).collect();
-    if names.is_empty() { String::new() } else { format!("; {} is open in {}", own.display(), names.join(", ")) }
+    let pids = open_files(proc_root, &|file| gpu_of(file).filter(|minor| *minor == gpu_minor));
+    let names: Vec<String> =
+        pids.iter().take(8).map(|(_, pid)| format!("{pid} ({})", command(proc_root, *pid))).collect();
+    if names.is_empty() { String::new() } else { format!("; /dev/nvidia{gpu_minor} is open in {}", names.join(", ")) }
 }
 
 /// Processes other than this one that have the device file of a GPU open, by the minor number of the GPU.
 pub fn gpu_holders(proc_root: &Path) -> BTreeMap<u32, BTreeSet<u32>> {
     let mut holders: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
-    for (pid, file) in open_files(proc_root) {
-        if let Some(minor) = file.to_str().and_then(|file| file.strip_prefix("/dev/nvidia")?.parse().ok()) {
-            holders.entry(minor).or_default().insert(pid);
-        }
+    for (minor, pid) in open_files(proc_root, &gpu_of) {
+        holders.entry(minor).or_default().insert(pid);
     }
     holders
 }
 
-/// NVIDIA's device files that other processes have open.
-fn open_files(proc_root: &Path) -> Vec<(u32, PathBuf)> {
+/// The minor numbers of NVIDIA's device files that other processes have open, with the processes. Only the numbers are kept: a process can have any
+/// number of files with long names.
+fn open_files(proc_root: &Path, minor: &dyn Fn(&Path) -> Option<u32>) -> BTreeSet<(u32, u32)> {
     let own = std::process::id();
     let pids = fs::read_dir(proc_root).into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).filter(|pid| *pid != own);
     let files = |pid: u32| {
         let process = proc_root.join(pid.to_string());
         let fds = fs::read_dir(living_task(&process).unwrap_or(process).join("fd")).into_iter().flatten().flatten();
-        fds.filter_map(move |fd| Some((pid, fs::read_link(fd.path()).ok()?)))
+        fds.filter_map(move |fd| Some((minor(&fs::read_link(fd.path()).ok()?)?, pid)))
     };
-    pids.flat_map(files).filter(|(_, file)| file.as_os_str().as_encoded_bytes().starts_with(b"/dev/nvidia")).collect()
+    pids.flat_map(files).collect()
+}
+
+/// The minor number of a GPU's file.
+fn gpu_of(file: &Path) -> Option<u32> {
+    file.to_str()?.strip_prefix("/dev/nvidia")?.parse().ok()
 }
 
 /// The minor number of a capability file.

@@ -77,7 +77,7 @@ pub(super) fn not_isolated(device: &Device) -> &'static [&'static str] {
         ],
         "fraction" => &[
             MEMORY,
-            "Compute: the parts of all pods fit into the GPU, but this release does not enforce them.",
+            "Compute: a library in the container limits the part of the time; a program that avoids it is not held.",
             "Faults: a fault of one pod can end the others.",
         ],
         "timeSlice of mig" => &[

@@ -170,7 +170,7 @@ fn enforcement(device: &Device) -> &'static str {
         Device { mig: Some(_), .. } => "the GPU (MIG)",
         Device { mps: Some(_), .. } => "NVIDIA's MPS server",
         Device { fraction: Some(_), .. } => {
-            "a library in the container limits memory, unless the platform has switched it off; nothing limits compute"
+            "a library in the container limits memory and the part of the time, unless the platform has switched it off"
         }
         Device { time_slice: Some(TimeSlice { of: Some(_), .. }), .. } => {
             "MIG around the instance; between its pods a library in the container limits memory, unless the platform has switched it off"

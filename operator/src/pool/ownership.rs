@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{Advertiser, AllocationPolicy, GpuNodeSpec, Partitioner, ShareMinimum};
+use gputenancy_crds::{Advertiser, AllocationPolicy, GpuNode, GpuNodeSpec, GpuPool, Partitioner, ShareMinimum};
 use kube::ResourceExt as _;
 
 use crate::plan::{Cluster, NodeName, PoolName, membership};
@@ -19,6 +19,12 @@ pub struct Ownership {
     assigned: BTreeMap<NodeName, (Partitioner, Advertiser)>,
     /// What the pool passes on to the node, where it is not the default.
     passed_on: BTreeMap<NodeName, (AllocationPolicy, ShareMinimum)>,
+}
+
+/// What the pool demands, for an agent that reports what it can give: those of releases before read no specification with this field.
+fn minimum(pool: &GpuPool, node: &GpuNode) -> ShareMinimum {
+    let reports = node.status.as_ref().is_some_and(|status| status.enforcement.is_some());
+    if reports { ShareMinimum { minimum: pool.spec.enforcement.minimum } } else { ShareMinimum::default() }
 }
 
 impl Ownership {
@@ -51,9 +57,7 @@ impl Ownership {
             let passed_on = match members.get(&name).map(Vec::as_slice) {
                 Some([pool]) => {
                     let pool = fleet.pools.iter().find(|p| p.name_any() == pool.as_str());
-                    let spec = pool.map(|p| {
-                        (p.spec.allocation.unwrap_or_default(), ShareMinimum { minimum: p.spec.enforcement.minimum })
-                    });
+                    let spec = pool.map(|p| (p.spec.allocation.unwrap_or_default(), minimum(p, node)));
                     spec.unwrap_or_default()
                 }
                 // until an overlap of pools is settled everything stays as it is

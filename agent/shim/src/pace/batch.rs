@@ -47,8 +47,9 @@ struct Closed {
     start: Event,
     end: Event,
     launches: u64,
-    /// Its end was recorded later than its last launch: it took no longer than this, in nanoseconds.
+    /// Its end was recorded some time after its last launch: if the GPU was idle then, the batch took no longer than this, in nanoseconds.
     most: u64,
+    /// When its end was recorded.
     at: u64,
     /// The program does not wait for it any more.
     endless: bool,
@@ -180,13 +181,33 @@ pub fn close(stream: Stream) {
     });
 }
 
-/// Ends the batches of the current context.
+/// Ends the batches of the current context, before the program waits for the GPU.
 pub fn close_all() {
-    let context = Stream::new(std::ptr::null_mut(), false).context;
+    let here = Stream::new(std::ptr::null_mut(), false);
     METER.with(|meter| {
         for at in 0..STREAMS {
-            if meter.open.get(at).is_some_and(|open| open.start != Event::NONE && open.stream.context == context) {
-                meter.close_late(at);
+            let ends = |open: &Open| {
+                open.start != Event::NONE && open.stream.context == here.context && open.stream.is_of_this_thread()
+            };
+            if meter.open.get(at).is_some_and(ends) {
+                meter.close(at, u64::MAX);
+            }
+        }
+    });
+}
+
+/// Ends the batch of a stream that will be gone. Without its context nothing can be recorded on it.
+pub fn close_stream(stream: Stream) {
+    METER.with(|meter| {
+        for at in 0..STREAMS {
+            let Some(open) = meter.open.get(at).copied() else { continue };
+            if open.start == Event::NONE || !open.stream.has_handle_of(stream) {
+                continue;
+            }
+            if open.stream == stream {
+                meter.close(at, u64::MAX);
+            } else {
+                meter.abandon(at);
             }
         }
     });
@@ -214,11 +235,9 @@ pub fn settle(context: usize, mut charge: impl FnMut(Used)) -> Pending {
     })
 }
 
-/// The program does not wait for the batches that were launched before this time any more.
-pub fn give_up(before: u64) {
-    METER.with(|meter| {
-        meter.closed.iter_mut().filter(|batch| batch.at <= before).for_each(|batch| batch.endless = true);
-    });
+/// The program does not wait any more for the batches that the GPU has not ended.
+pub fn give_up() {
+    METER.with(|meter| meter.closed.iter_mut().for_each(|batch| batch.endless = true));
 }
 
 /// Nanoseconds that the GPU is expected to need for what it works on.
@@ -238,8 +257,11 @@ impl Meter {
         let of_stream = self.open.iter().position(|open| open.stream == stream);
         let oldest = || self.open.iter().enumerate().min_by_key(|(_, open)| open.last).map_or(0, |(at, _)| at);
         let at = of_stream.unwrap_or_else(oldest);
-        if self.open.get(at).is_some_and(|open| open.start != Event::NONE) {
-            self.close_late(at);
+        match self.open.get(at) {
+            Some(open) if open.start == Event::NONE => {}
+            // nothing can be recorded on the stream of another thread
+            Some(open) if !open.stream.is_of_this_thread() => self.abandon(at),
+            _ => self.close_late(at),
         }
         at
     }
@@ -258,7 +280,14 @@ impl Meter {
         }
     }
 
-    /// A batch whose last launch was some time ago: what it took is not more than expected of as many launches.
+    /// A batch whose end cannot be recorded is not measured.
+    fn abandon(&mut self, at: usize) {
+        let Some(open) = self.open.get_mut(at) else { return };
+        let (context, start) = (open.stream.context, std::mem::replace(&mut open.start, Event::NONE));
+        self.put_back(context, start);
+    }
+
+    /// A batch whose last launch was some time ago: if the GPU has ended it meanwhile, it took no more than expected of as many launches.
     fn close_late(&mut self, at: usize) {
         let launches = self.open.get(at).map_or(0, |open| open.launches);
         self.close(at, launches.saturating_mul(self.mean).max(ROUND));
@@ -285,11 +314,14 @@ impl Meter {
 
     fn renew_base(&mut self, context: usize) {
         match self.bases.iter_mut().find(|base| base.context == context) {
-            Some(base) if now().saturating_sub(base.at) < RENEWAL => {}
-            Some(base) => drop(base.renew()),
+            Some(base) if now().saturating_sub(base.tried) < RENEWAL => {}
+            Some(base) => base.renew(),
             None => {
-                let oldest = self.bases.iter_mut().min_by_key(|base| base.at);
-                if let (Some(place), Some(base)) = (oldest, Base::create(context)) {
+                // further contexts than these are not measured
+                let free = self.bases.iter_mut().find(|base| base.context == 0);
+                if let Some(place) = free
+                    && let Some(base) = Base::create(context)
+                {
                     *place = base;
                 }
             }
@@ -306,9 +338,14 @@ impl Meter {
         let base = self.bases.iter().find(|base| base.context == context);
         let used = base.filter(|_| reached.is_some()).and_then(|base| {
             let (start, end) = (base.time(batch.start)?, base.time(batch.end)?);
-            Some(Used { start, end: end.min(start.saturating_add(batch.most)) })
+            // the GPU was still at work when the end was recorded
+            let busy = end > batch.at.saturating_add(SPARSE);
+            let most = if busy { u64::MAX } else { batch.most };
+            Some(Used { start, end: end.min(start.saturating_add(most)) })
         });
-        if let Some(used) = &used {
+        if let Some(used) = &used
+            && batch.most == u64::MAX
+        {
             let each = used.end.saturating_sub(used.start).checked_div(batch.launches).unwrap_or(0);
             // new behaviour is known after a few batches
             self.mean = self.mean.saturating_mul(3).saturating_add(each).checked_div(4).unwrap_or(each).max(1);

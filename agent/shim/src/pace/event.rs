@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    abi::{CuResult, Device, Handle, NOT_READY, SUCCESS},
+    abi::{Device, Handle, NOT_READY, SUCCESS},
     pace::now,
     real::driver,
 };
@@ -15,6 +15,8 @@ use crate::{
 const PER_THREAD: usize = 2;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
+/// Nanoseconds in which an idle GPU reaches an event.
+const SOON: u64 = 2_000_000;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: c_int = 2;
 
@@ -41,6 +43,16 @@ impl Stream {
     fn raw(self) -> Handle {
         let handle = if self.thread == 0 { self.handle } else { PER_THREAD };
         std::ptr::with_exposed_provenance_mut(handle)
+    }
+
+    /// The calling thread can use it.
+    pub fn is_of_this_thread(self) -> bool {
+        self.thread == 0 || self.thread == thread()
+    }
+
+    /// It has the same handle, in whichever context.
+    pub fn has_handle_of(self, other: Self) -> bool {
+        self.handle == other.handle && self.thread == other.thread
     }
 
     /// It captures its launches for a graph instead of running them, or another one does, and a record here would break that.
@@ -90,6 +102,9 @@ impl Event {
     }
 
     pub fn destroy(self) {
+        if self == Self::NONE {
+            return;
+        }
         driver!(cuEventDestroy_v2(self.raw() => Handle));
     }
 
@@ -110,29 +125,46 @@ pub struct Base {
     pub context: usize,
     event: Event,
     stream: usize,
-    pub at: u64,
+    /// When the GPU reached it.
+    at: u64,
+    /// When it was last recorded, or that failed.
+    pub tried: u64,
 }
 
 impl Base {
-    pub const NONE: Self = Self { context: 0, event: Event::NONE, stream: 0, at: 0 };
+    pub const NONE: Self = Self { context: 0, event: Event::NONE, stream: 0, at: 0, tried: 0 };
 
     /// A base of the current context, on a stream of its own that no work of the program delays.
     pub fn create(context: usize) -> Option<Self> {
         let mut stream: Handle = null_mut();
         let code = driver!(cuStreamCreate(&raw mut stream => *mut Handle, NON_BLOCKING => c_uint));
-        let event = (code == SUCCESS).then(Event::create)??;
-        let mut base = Self { context, event, stream: stream.expose_provenance(), at: 0 };
-        base.renew().then_some(base)
+        if code != SUCCESS {
+            return None;
+        }
+        let mut base = Self { context, stream: stream.expose_provenance(), ..Self::NONE };
+        base.renew();
+        (base.event != Event::NONE).then_some(base).or_else(|| {
+            driver!(cuStreamDestroy_v2(stream => Handle));
+            None
+        })
     }
 
-    /// Records it again: the time between two events is less exact the longer it is.
-    pub fn renew(&mut self) -> bool {
+    /// Records it again: the time between two events is less exact the longer it is. The former one stays if the GPU does not reach the new one soon.
+    pub fn renew(&mut self) {
         let stream = Stream { context: self.context, handle: self.stream, thread: 0 };
         let before = now();
-        let recorded = self.event.record(stream);
-        let reached: CuResult = driver!(cuEventSynchronize(self.event.raw() => Handle));
-        self.at = before.midpoint(now());
-        recorded && reached == SUCCESS
+        self.tried = before;
+        let Some(event) = Event::create() else { return };
+        let mut reached = event.record(stream).then_some(false);
+        while reached == Some(false) && now().saturating_sub(before) < SOON {
+            reached = event.is_reached();
+        }
+        if reached == Some(true) {
+            self.at = before.midpoint(now());
+            std::mem::replace(&mut self.event, event).destroy();
+        } else {
+            event.destroy();
+        }
     }
 
     /// When an event was reached.
@@ -156,4 +188,13 @@ pub fn relaxed<R>(body: impl FnOnce() -> R) -> R {
 pub fn device() -> Option<Device> {
     let mut device: Device = 0;
     (driver!(cuCtxGetDevice(&raw mut device => *mut Device)) == SUCCESS).then_some(device)
+}
+
+/// The primary context of a device exists; without an answer it does not.
+pub fn has_primary_context(device: Device) -> bool {
+    let (mut flags, mut active): (c_uint, c_int) = (0, 0);
+    let code = driver!(cuDevicePrimaryCtxGetState(
+        device => Device, &raw mut flags => *mut c_uint, &raw mut active => *mut c_int,
+    ));
+    code == SUCCESS && active != 0
 }

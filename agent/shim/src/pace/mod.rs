@@ -8,7 +8,7 @@ mod event;
 mod wait;
 
 use crate::{
-    abi::{CuResult, Handle, LaunchConfig},
+    abi::{CuResult, Device, Handle, LaunchConfig, SUCCESS},
     pace::{batch::Counted, event::Stream},
     share::Share,
 };
@@ -53,15 +53,27 @@ pub fn synchronize(real: impl FnOnce() -> CuResult) -> CuResult {
 /// A call that destroys a stream: its batch ends before.
 pub fn destroy_stream(stream: Handle, real: impl FnOnce() -> CuResult) -> CuResult {
     if Share::with_pace().is_some() {
-        batch::close(Stream::new(stream, false));
+        batch::close_stream(Stream::new(stream, false));
     }
     real()
 }
 
 /// A call after which a context is gone, and its events with it.
 pub fn destroy(real: impl FnOnce() -> CuResult) -> CuResult {
-    batch::drop_all();
-    real()
+    let code = real();
+    if code == SUCCESS {
+        batch::drop_all();
+    }
+    code
+}
+
+/// A call after which the primary context of a device is gone, if nothing else has retained it.
+pub fn release(device: Device, real: impl FnOnce() -> CuResult) -> CuResult {
+    let code = real();
+    if code == SUCCESS && !event::has_primary_context(device) {
+        batch::drop_all();
+    }
+    code
 }
 
 /// The stream of a launch; the default stream if there is no configuration, which the driver refuses.

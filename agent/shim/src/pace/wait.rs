@@ -42,7 +42,7 @@ pub fn admit(share: &'static Share, mut pace: Pace, stream: Stream, graph: bool)
                 continue;
             }
             share.count_endless();
-            batch::give_up(pending.since);
+            batch::give_up();
         }
         let wait = pace.wait(now, share.paid(), before.saturating_add(batch::mean()));
         if wait == 0 {
