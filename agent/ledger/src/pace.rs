@@ -32,7 +32,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// The turn, if it lies in its period.
+    /// The turn, if it is within its period.
     pub(crate) fn valid(self) -> Option<Self> {
         let inside = self.start.checked_add(self.length).is_some_and(|end| end <= self.period);
         (self.length > 0 && inside && self.period <= LONGEST).then_some(self)

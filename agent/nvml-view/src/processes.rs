@@ -59,7 +59,7 @@ pub fn compute<T: Entry>(device: Device, count: *mut c_uint, to: *mut T, real: i
     answer(device, real, |share| list(&entries(share), count, to))
 }
 
-/// A list that is empty on a share: graphics and MPS processes, sessions of video engines, and ended processes, none of which are in the ledger.
+/// A list that is empty on a share, because the ledger has none of these: graphics and MPS processes, sessions of video engines, ended processes.
 pub fn none(device: Device, count: *mut c_uint, real: impl FnOnce() -> Code) -> Code {
     answer(device, real, |_| list::<ProcessV1>(&[], count, std::ptr::null_mut()))
 }

@@ -23,7 +23,7 @@ const UUID_BUFFER: usize = 96;
 /// A text with NUL at its end.
 type Uuid = [u8; UUID_BUFFER];
 
-/// The files of a share, the second of which may not be usable.
+/// The files of a share. The second one may not be usable.
 type Files = (Mapped<Limits>, Option<Mapped<Usage>>);
 
 /// A share of a GPU or of a MIG instance.

@@ -17,9 +17,9 @@ pub const SHARES: &str = "shares";
 /// The libraries, for containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Library {
-    /// Path on the host of the one that limits memory.
+    /// Path on the host of the shim, which limits memory and time.
     pub cuda: PathBuf,
-    /// Path on the host of the one through which NVML shows the share.
+    /// Path on the host of the view, through which NVML shows the share.
     pub nvml: PathBuf,
     /// Folder of the shares' files, on the host.
     pub shares: PathBuf,

@@ -24,7 +24,7 @@ struct Arguments {
     /// The program `cuda-work`.
     #[arg(long)]
     work: PathBuf,
-    /// The driver's CUDA library; the one that the linker finds if it is not given.
+    /// The driver's CUDA library. Default: what the linker finds.
     #[arg(long)]
     driver: Option<PathBuf>,
     /// The driver's NVML library.

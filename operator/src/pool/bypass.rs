@@ -69,7 +69,7 @@ fn bypasses(node: &GpuNode) -> impl Iterator<Item = (&GpuState, &ShareState, &By
     gpus.flat_map(|gpu| gpu.shares.iter().filter_map(move |share| Some((gpu, share, share.bypass.as_ref()?))))
 }
 
-/// The pod that has the share, if it is the one that was found and can be evicted.
+/// The pod that has the share, if it was found to bypass its limit and can be evicted.
 fn owner<'f>(
     share: &ShareState,
     bypass: &Bypass,

@@ -227,7 +227,9 @@ pub fn settle(context: usize, mut charge: impl FnMut(Used)) -> Pending {
             // in this order the time in which several streams worked is charged once
             ended.sort_unstable_by_key(|used| used.start);
             ended.into_iter().filter(|used| used.end > 0).for_each(&mut charge);
-            let pending = meter.closed.iter().filter(|batch| batch.end != Event::NONE && !batch.endless);
+            // those of other contexts are not looked at here, so waiting for them would not end
+            let own = |batch: &&Closed| batch.end != Event::NONE && !batch.endless && batch.context == context;
+            let pending = meter.closed.iter().filter(own);
             let (count, since) = pending
                 .fold((0_usize, u64::MAX), |(count, since), batch| (count.saturating_add(1), since.min(batch.at)));
             Pending { count, since }
@@ -252,7 +254,7 @@ pub fn mean() -> u64 {
 }
 
 impl Meter {
-    /// Where the batch of a stream is, or can be: a free place, or that which was used least recently.
+    /// Where the batch of a stream is, or can be: a free place, or the least recently used one.
     fn place(&mut self, stream: Stream) -> usize {
         let of_stream = self.open.iter().position(|open| open.stream == stream);
         let oldest = || self.open.iter().enumerate().min_by_key(|(_, open)| open.last).map_or(0, |(at, _)| at);

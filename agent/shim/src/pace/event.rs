@@ -119,7 +119,7 @@ impl Event {
     }
 }
 
-/// An event of which the time of the monotonic clock is known.
+/// An event whose time by the monotonic clock is known.
 #[derive(Clone, Copy, Debug)]
 pub struct Base {
     pub context: usize,

@@ -10,7 +10,7 @@ use crate::{
 /// The processes have their limit together, and a killed one leaves nothing behind.
 pub fn check(container: &Container, report: &mut Report) -> Result<(), Box<dyn Error>> {
     for count in [1_u64, 4, 16] {
-        // all contexts, of which the agent counts one on top of the limit, and 2 GiB
+        // 2 GiB and all contexts but one, which the agent adds to the limit
         let limit = CONTEXT * (count - 1) + 2048 * MIB;
         let share = container.share("processes", limit)?;
         let watch = container.gpu.watch();

@@ -39,7 +39,7 @@ pub fn check(container: &Container, report: &mut Report) -> Result<(), Box<dyn E
         child.kill()?;
         child.wait()?;
     }
-    let what = "share of 4 GiB of which 1 GiB is in use: total, used and free in MiB";
+    let what = "share of 4 GiB with 1 GiB in use: total, used and free in MiB";
     report.holds("view", what, &memory, memory.trim() == "4096, 1024, 3072");
     let one = processes.trim().lines().count() == 1;
     report.holds("view", "its own process, and not that of a neighbour", &processes, one);

@@ -84,7 +84,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// NVML of the driver root that has this program, which is also a container's; else the one that the linker finds.
+/// NVML of the driver root that has this program, which is also a container's; else what the linker finds.
 fn library() -> PathBuf {
     let program = std::env::current_exe().ok();
     let root = program.as_deref().and_then(|program| program.to_str()?.strip_suffix("usr/bin/nvidia-smi"));
