@@ -22,7 +22,7 @@ TRIPLE := $(shell rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 export CARGO_TARGET_$(TRIPLE)_RUNNER := $(SUDO)
 endif
 
-.PHONY: crds help demo test check bench gpu-test down prerequisites tools peer-tools build images lab-up labs lab-test end-to-end unit fmt fmt-check lint
+.PHONY: crds help demo test check bench gpu-test down prerequisites tools runtimes peer-tools build images lab-up labs lab-test end-to-end unit fmt fmt-check lint
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
@@ -33,7 +33,7 @@ demo: lab-up ## a whole GPU platform on this machine, from nothing: lab, chart, 
 	$(CARGO) run $(LOCKED) -q --bin demo
 
 # the lab's tests wait more than they compute, so they run beside the unit tests
-test: tools build ## all tests: unit, property, lab, end to end
+test: tools runtimes build ## all tests: unit, property, lab, end to end
 	$(MAKE) --jobs=2 unit lab-test
 	$(MAKE) end-to-end
 
@@ -62,6 +62,9 @@ prerequisites: ## what the machine needs; Debian packages are installed
 tools: prerequisites ## the Go programs of the lab (15 minutes once, then seconds); TOOLS='kubelet runc' for some
 	@integration/tools/build $(TOOLS)
 
+runtimes: prerequisites ## NVIDIA's CUDA runtimes, which tests load on the simulated driver
+	@integration/tools/cudart/fetch
+
 peer-tools: prerequisites ## Capsule, which `bench` compares with (4 minutes once)
 	@integration/tools/build capsule
 
@@ -82,7 +85,7 @@ lab-test: tools build ## tests of the lab itself: traffic, power loss, network p
 	$(CARGO) test $(ALL) --test cluster --test host -- --test-threads=1
 
 # the conformance tests of the simulated driver run NVIDIA's own programs
-unit: tools ## unit and property tests of all crates
+unit: tools runtimes ## unit and property tests of all crates
 	$(CARGO) test $(ALL) --lib --bins
 	$(CARGO) test $(ALL) --lib --bins -- --ignored --test-threads=1 ten_thousand_tenants
 	$(CARGO) test $(ALL) --exclude e2e --exclude lab --test '*'
