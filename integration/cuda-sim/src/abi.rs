@@ -11,6 +11,9 @@ pub type Pointer = u64;
 /// `CUcontext`, `CUstream`, `CUmemoryPool`, `CUarray`: addresses that name an object.
 pub type Handle = *mut c_void;
 
+/// For `cuGetProcAddress`: base name, first CUDA version of this form, per-thread form, function.
+pub type Entry = (&'static str, c_int, bool, *const ());
+
 /// A `CUresult` that is no success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure(pub CuResult);
@@ -33,6 +36,8 @@ pub const INVALID_CONTEXT: Failure = Failure(201);
 pub const NOT_FOUND: Failure = Failure(500);
 /// `CUDA_ERROR_NOT_READY`.
 pub const NOT_READY: Failure = Failure(600);
+/// `CUDA_ERROR_NOT_SUPPORTED`.
+pub const NOT_SUPPORTED: Failure = Failure(801);
 /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`.
 pub const CAPTURE_UNSUPPORTED: Failure = Failure(900);
 /// `CUDA_ERROR_INVALID_HANDLE`.

@@ -77,9 +77,13 @@ pub unsafe extern "C" fn cuInit(flags: c_uint) -> CuResult {
     initialized.map_or_else(|Failure(code)| code, |()| 0)
 }
 
+/// Names another version of CUDA that the driver claims: runtimes do not ask for functions that are newer than the driver.
+const VERSION_VARIABLE: &str = "NVSIM_CUDA_VERSION";
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> CuResult {
-    put(version, CUDA_VERSION).map_or_else(|Failure(code)| code, |()| 0)
+    let claimed = std::env::var(VERSION_VARIABLE).ok().and_then(|version| version.parse().ok());
+    put(version, claimed.unwrap_or(CUDA_VERSION)).map_or_else(|Failure(code)| code, |()| 0)
 }
 
 cuda! {

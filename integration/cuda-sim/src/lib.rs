@@ -21,4 +21,6 @@ mod process;
 mod routing;
 mod stream;
 mod streams;
+mod transcript;
+mod unsupported;
 mod virtual_memory;

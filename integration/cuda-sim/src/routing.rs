@@ -3,8 +3,8 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::{
-    abi::{CuResult, Failure, INVALID_VALUE, NOT_FOUND, put},
-    array, context, device, graph, launch, memory, pool, stream, virtual_memory,
+    abi::{CuResult, Entry, Failure, INVALID_VALUE, NOT_FOUND, put},
+    array, context, device, graph, launch, memory, pool, stream, transcript, unsupported, virtual_memory,
 };
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
@@ -16,9 +16,6 @@ const UNKNOWN_SYMBOL: c_int = 1;
 /// `CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT`.
 const TOO_OLD: c_int = 2;
 
-/// Base name, first CUDA version of this form, per-thread form, function.
-type Entry = (&'static str, c_int, bool, *const ());
-
 macro_rules! table {
     ($($base:literal $version:literal $($thread:ident)? => $($path:ident)::+;)*) => {
         &[$(($base, $version, table!(@ $($thread)?), $($path)::+ as *const ())),*]
@@ -27,7 +24,7 @@ macro_rules! table {
     (@ per_thread) => { true };
 }
 
-/// Every exported function.
+/// Every function that does something.
 fn entries() -> &'static [Entry] {
     table! {
         "cuInit" 2000 => device::cuInit;
@@ -45,6 +42,7 @@ fn entries() -> &'static [Entry] {
         "cuCtxSetCurrent" 4000 => context::cuCtxSetCurrent;
         "cuCtxGetCurrent" 4000 => context::cuCtxGetCurrent;
         "cuCtxGetDevice" 2000 => context::cuCtxGetDevice;
+        "cuCtxGetApiVersion" 3020 => context::cuCtxGetApiVersion;
         "cuCtxSynchronize" 2000 => stream::cuCtxSynchronize;
         "cuDevicePrimaryCtxRetain" 7000 => context::cuDevicePrimaryCtxRetain;
         "cuDevicePrimaryCtxRelease" 11000 => context::cuDevicePrimaryCtxRelease_v2;
@@ -108,11 +106,13 @@ fn entries() -> &'static [Entry] {
         "cuMemUnmap" 10020 => virtual_memory::cuMemUnmap;
         "cuMemSetAccess" 10020 => virtual_memory::cuMemSetAccess;
         "cuMemRetainAllocationHandle" 11000 => virtual_memory::cuMemRetainAllocationHandle;
+        "cuMemExportToShareableHandle" 10020 => virtual_memory::cuMemExportToShareableHandle;
         "cuArrayCreate" 3020 => array::cuArrayCreate_v2;
         "cuArray3DCreate" 3020 => array::cuArray3DCreate_v2;
         "cuArrayDestroy" 2000 => array::cuArrayDestroy;
         "cuMipmappedArrayCreate" 5000 => array::cuMipmappedArrayCreate;
         "cuMipmappedArrayDestroy" 5000 => array::cuMipmappedArrayDestroy;
+        "cuGetExportTable" 3000 => cuGetExportTable;
         "cuGetProcAddress" 11030 => cuGetProcAddress;
         "cuGetProcAddress" 12000 => cuGetProcAddress_v2;
     }
@@ -120,7 +120,7 @@ fn entries() -> &'static [Entry] {
 
 /// The newest form that the caller's version has; with per-thread streams that form, where there is one.
 fn find(name: &str, version: c_int, flags: u64) -> Result<*const (), c_int> {
-    let named = || entries().iter().filter(|(base, ..)| *base == name);
+    let named = || entries().iter().chain(unsupported::entries()).filter(|(base, ..)| *base == name);
     let known = named().filter(|(_, since, ..)| *since <= version);
     let wanted = flags & PER_THREAD != 0;
     match known.max_by_key(|(_, since, per_thread, _)| (*per_thread == wanted, *since)) {
@@ -137,7 +137,9 @@ fn resolve(symbol: *const c_char, function: *mut *const (), version: c_int, flag
     }
     // SAFETY: CUDA demands a NUL-terminated name.
     let name = unsafe { CStr::from_ptr(symbol) };
-    let found = find(name.to_str().map_err(|_| INVALID_VALUE)?, version, flags);
+    let name = name.to_str().map_err(|_| INVALID_VALUE)?;
+    transcript::record(name, version, flags);
+    let found = find(name, version, flags);
     put(function, found.unwrap_or(std::ptr::null()))?;
     Ok(found.err().unwrap_or(FOUND))
 }
@@ -170,6 +172,7 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
     }
 }
 
+/// None of the driver's private tables is simulated: a CUDA runtime resolves its functions and then ends with `cudaErrorSymbolNotFound`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetExportTable(_table: *mut *const c_void, _id: *const [u8; 16]) -> CuResult {
     NOT_FOUND.0

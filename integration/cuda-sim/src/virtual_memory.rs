@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 use crate::{
-    abi::{Failure, INVALID_VALUE, Pointer, put},
+    abi::{Failure, INVALID_VALUE, NOT_SUPPORTED, Pointer, put},
     process::{BLOCK, Memory, Process, cuda},
 };
 
@@ -109,6 +109,6 @@ cuda! {
     }
 
     fn cuMemExportToShareableHandle(_process, _shareable: *mut c_void, _handle: u64, _kind: c_uint, _flags: c_ulonglong) {
-        Err(crate::abi::Failure(801))
+        Err(NOT_SUPPORTED)
     }
 }

@@ -4,6 +4,7 @@
 use std::{
     error::Error,
     ffi::{CStr, CString, c_char, c_int, c_uint, c_void},
+    path::{Path, PathBuf},
     process::ExitCode,
     ptr::null_mut,
 };
@@ -48,7 +49,16 @@ enum Command {
     /// Prints the device, and its memory as CUDA shows it.
     Show,
     /// Reads lines with a function's name, a CUDA version and flags, and prints which file and symbol `cuGetProcAddress` returns for each.
-    Routes,
+    Routes {
+        /// Calls the function as CUDA 11 has it, which tells no status.
+        #[arg(long)]
+        v1: bool,
+    },
+    /// Loads a CUDA runtime and prints the answer of `cudaGetDeviceCount`, for which it asks CUDA's library for all that it uses.
+    Runtime {
+        /// Path of `libcudart.so`.
+        file: PathBuf,
+    },
     /// Allocates until it has `count` blocks or CUDA refuses one.
     Allocate(allocate::Allocate),
     /// Launches kernels, and prints for which part of the time they ran.
@@ -81,6 +91,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+    if let Command::Runtime { file } = &arguments.command {
+        return runtime(file);
+    }
     // SAFETY: loading CUDA's library runs its constructors, as in every CUDA program.
     let cuda = unsafe { Library::new(&arguments.library) }?;
     match (arguments.command, begin(&cuda)) {
@@ -90,8 +103,9 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
             Ok(())
         }
         (_, Err(failed)) => Err(failed.into()),
+        (Command::Runtime { .. }, Ok(())) => Ok(()),
         (Command::Show, Ok(())) => Ok(show(&cuda)?),
-        (Command::Routes, Ok(())) => routes(&cuda),
+        (Command::Routes { v1 }, Ok(())) => routes(&cuda, v1),
         (Command::Allocate(wanted), Ok(())) => allocate::run(&cuda, &wanted),
         (Command::Launch(wanted), Ok(())) => Ok(launch::run(&cuda, &wanted)?),
         (Command::Time(wanted), Ok(())) => Ok(time::run(&cuda, wanted)?),
@@ -114,7 +128,18 @@ fn show(cuda: &Library) -> Result<(), Failed> {
     Ok(())
 }
 
-fn routes(cuda: &Library) -> Result<(), Box<dyn Error>> {
+fn runtime(file: &Path) -> Result<(), Box<dyn Error>> {
+    // SAFETY: loading a CUDA runtime runs its constructors, as in every program that uses it.
+    let runtime = unsafe { Library::new(file) }?;
+    let mut count = 0;
+    match cuda!(runtime, cudaGetDeviceCount(&raw mut count => *mut c_int)) {
+        Ok(()) => println!("devices={count} code=0"),
+        Err(Failed(_, code)) => println!("devices=none code={code}"),
+    }
+    Ok(())
+}
+
+fn routes(cuda: &Library, v1: bool) -> Result<(), Box<dyn Error>> {
     for line in std::io::stdin().lines() {
         let line = line?;
         let mut words = line.split_whitespace();
@@ -122,10 +147,16 @@ fn routes(cuda: &Library) -> Result<(), Box<dyn Error>> {
         let symbol = CString::new(name)?;
         let (mut function, mut status): (*const c_void, c_int) = (std::ptr::null(), -1);
         let (version, flags): (c_int, u64) = (version.parse()?, flags.parse()?);
-        let answer = cuda!(cuda, cuGetProcAddress_v2(
-            symbol.as_ptr() => *const c_char, &raw mut function => *mut *const c_void, version => c_int, flags => u64,
-            &raw mut status => *mut c_int,
-        ));
+        let answer = if v1 {
+            cuda!(cuda, cuGetProcAddress(
+                symbol.as_ptr() => *const c_char, &raw mut function => *mut *const c_void, version => c_int, flags => u64,
+            ))
+        } else {
+            cuda!(cuda, cuGetProcAddress_v2(
+                symbol.as_ptr() => *const c_char, &raw mut function => *mut *const c_void, version => c_int, flags => u64,
+                &raw mut status => *mut c_int,
+            ))
+        };
         if let Err(Failed(_, code)) = answer {
             // such as a version that the driver does not know
             println!("{line} -> none error {code}");
