@@ -8,91 +8,23 @@
     reason = "a test ends there"
 )]
 
-#[path = "../../../integration/nvml-sim/tests/support/built.rs"]
-#[allow(dead_code, reason = "each test program uses its own part")]
-mod built;
+mod node;
 
 use std::{
     collections::BTreeSet,
     fs,
     io::{BufRead, BufReader, Write},
-    path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
 };
 
-use gputenancy_ledger::{Limits, Mapped, OnMissing, Pace, Turn, Usage};
-use silicon::{
-    Store,
-    board::Variant,
-    boards,
-    install::{Options, install},
-};
+use gputenancy_ledger::{OnMissing, Pace, Turn};
+use node::{CONTEXT, GIB, Node, Share, built};
 
-const MIB: u64 = 1 << 20;
-const GIB: u64 = 1 << 30;
-/// Bytes that the agent reserves for a context.
-const CONTEXT: u64 = 640 * MIB;
 /// The families of allocations, as `cuda-work` names them.
 const KINDS: [&str; 7] = ["plain", "pitch", "managed", "async", "virtual", "array", "mipmap"];
 
-/// A node with two GPUs without device nodes.
-struct Node {
-    root: tempfile::TempDir,
-    store: Store,
-}
-
-/// A container's share of a GPU.
-struct Share {
-    folder: PathBuf,
-    limits: Mapped<Limits>,
-    usage: Mapped<Usage>,
-}
-
+/// Programs of these tests.
 impl Node {
-    fn new() -> Self {
-        let root = tempfile::tempdir().unwrap();
-        let options = Options {
-            root: root.path().into(),
-            driver_root: "/drv".into(),
-            persistent: "/var/lib/nvsim".into(),
-            library: built::shared("libcuda_sim.so"),
-            cuda: None,
-            tool: None,
-            node: "node".into(),
-            board: boards::load("h100-80gb").unwrap(),
-            variant: Variant::Normal,
-            gpus: 2,
-            latency_permille: 0,
-            devices: false,
-        };
-        let store = install(&options).unwrap();
-        Self { root, store }
-    }
-
-    fn gpu(&self, index: usize) -> String {
-        self.store.read().unwrap().gpus[index].uuid.clone()
-    }
-
-    /// A share of GPU 0.
-    fn share(&self, name: &str, memory: u64) -> Share {
-        let folder = self.root.path().join(name);
-        fs::create_dir(&folder).unwrap();
-        let limits = Mapped::<Limits>::create(&folder.join("limits")).unwrap();
-        limits.write(&self.gpu(0), memory, CONTEXT, OnMissing::Deny);
-        let usage = Mapped::<Usage>::create(&folder.join("usage")).unwrap();
-        Share { folder, limits, usage }
-    }
-
-    /// `cuda-work` in a container with this folder as its share.
-    fn program(&self, share: &Path, arguments: &[&str]) -> Command {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/gpu-test/in-container");
-        let mut command = Command::new(script);
-        let [driver, shim] = ["libcuda_sim.so", "libgputenancy_cuda.so"].map(built::shared);
-        command.args([driver, shim]).arg(share).arg(built::binary("cuda-work"));
-        command.args(arguments).env("NVSIM_STATE", self.store.dir()).env("NVSIM_DEV", "all").stdout(Stdio::piped());
-        command
-    }
-
     fn run(&self, share: &Share, arguments: &[&str]) -> String {
         let output = self.program(&share.folder, arguments).output().unwrap();
         assert!(output.status.success(), "cuda-work {arguments:?}: {}", output.status);
