@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint};
 
 use crate::{
     abi::{Failure, Handle, INVALID_VALUE, get, put},
-    process::{Array, Process, cuda, handle, number},
+    process::{Array, Process, cuda, current, handle, number},
 };
 
 /// `CUDA_ARRAY_DESCRIPTOR`.
@@ -29,6 +29,9 @@ pub struct Descriptor3d {
     flags: c_uint,
 }
 
+/// `CUDA_ARRAY3D_LAYERED` and `CUDA_ARRAY3D_CUBEMAP`: the depth is a number of layers, which is the same in all levels.
+const LAYERS: c_uint = 0x01 | 0x04;
+
 /// Bytes of one channel of a `CUarray_format`.
 fn format_bytes(format: c_int) -> Result<u64, Failure> {
     match format {
@@ -52,12 +55,12 @@ impl Process {
         let device = self.current_device()?;
         self.take(device, bytes)?;
         let created = self.handle();
-        self.arrays.insert(created, Array { device, bytes });
+        self.arrays.insert(created, Array { device, bytes, context: current() });
         Ok(handle(created))
     }
 
     fn destroy_array(&mut self, array: Handle) -> Result<(), Failure> {
-        let Array { device, bytes } = self.arrays.remove(&number(array)).ok_or(INVALID_VALUE)?;
+        let Array { device, bytes, .. } = self.arrays.remove(&number(array)).ok_or(INVALID_VALUE)?;
         self.give_back(device, bytes)
     }
 }
@@ -80,8 +83,10 @@ cuda! {
     }
 
     fn cuMipmappedArrayCreate(process, array: *mut Handle, descriptor: *const Descriptor3d, levels: c_uint) {
-        let Descriptor3d { width, height, depth, format, channels, .. } = get(descriptor)?;
-        let level = |level: u32| product([width, height, depth].map(|side| side.checked_shr(level).unwrap_or(0)), format, channels);
+        let Descriptor3d { width, height, depth, format, channels, flags } = get(descriptor)?;
+        let half = |side: usize, level: u32| side.checked_shr(level).unwrap_or(0);
+        let layers = |level: u32| if flags & LAYERS == 0 { half(depth, level) } else { depth };
+        let level = |level: u32| product([half(width, level), half(height, level), layers(level)], format, channels);
         let bytes = (0..levels.min(32)).try_fold(0, |sum, at| Ok(sum + level(at)?))?;
         let created = process.create_array(bytes)?;
         put(array, created)

@@ -4,32 +4,51 @@ use std::ffi::{c_int, c_uint};
 
 use crate::{
     abi::{Device, Failure, Handle, INVALID_CONTEXT, INVALID_VALUE, put},
-    process::{Context, Process, cuda, current, handle, number, set_current},
+    process::{Allocation, Context, Process, cuda, current, handle, number, set_current},
 };
 
 impl Process {
     fn create(&mut self, ordinal: usize, primary: bool) -> Result<usize, Failure> {
         self.change(ordinal, |device| device.contexts += 1)?;
         let number = self.handle();
-        self.contexts.insert(number, Context { device: ordinal, primary });
+        self.contexts.insert(number, Context { device: ordinal, primary, retained: 0 });
         Ok(number)
     }
 
-    /// Destroys a context; what was allocated in it is freed when the last one of its device is gone.
+    /// Destroys a context with what was allocated in it. Pools end with the last context of their device; memory of `cuMemCreate` is of no context.
     fn destroy(&mut self, number: usize) -> Result<(), Failure> {
         let Context { device, .. } = self.contexts.remove(&number).ok_or(INVALID_CONTEXT)?;
         let last = !self.contexts.values().any(|context| context.device == device);
         self.streams.forget(number);
+        let mut ended = Vec::new();
+        self.allocations.retain(|_, allocation| {
+            let Allocation { context, pool, bytes, .. } = *allocation;
+            if pool.is_none() && context == number {
+                ended.push(bytes);
+            }
+            if pool.is_some() { !last || allocation.device != device } else { context != number }
+        });
+        self.arrays.retain(|_, array| {
+            if array.context == number {
+                ended.push(array.bytes);
+            }
+            array.context != number
+        });
+        let mut reserved = 0;
         if last {
-            self.allocations.retain(|_, allocation| allocation.device != device);
-            self.arrays.retain(|_, array| array.device != device);
-            self.pools.retain(|_, pool| pool.device != device);
+            self.pools.retain(|_, pool| {
+                if pool.device == device {
+                    reserved += pool.reserved;
+                }
+                pool.device != device
+            });
         }
         self.change(device, |state| {
             state.contexts -= 1;
-            if last {
-                (state.large, state.small) = (0, 0);
+            for bytes in ended {
+                state.remove(bytes);
             }
+            state.large = state.large.saturating_sub(reserved);
         })
     }
 
@@ -65,21 +84,29 @@ cuda! {
             Some(known) => known,
             None => process.create(at, true)?,
         };
+        if let Some(context) = process.contexts.get_mut(&primary) {
+            context.retained += 1;
+        }
         put(context, handle(primary))
     }
 
     fn cuDevicePrimaryCtxRelease_v2(process, device: Device) {
         let at = ordinal(process, device)?;
-        // contexts are not counted: the first release of a program that retains once
-        match process.primary(at) {
-            Some(primary) => process.destroy(primary),
-            None => Err(INVALID_CONTEXT),
-        }
+        let primary = process.primary(at).ok_or(INVALID_CONTEXT)?;
+        let context = process.contexts.get_mut(&primary).ok_or(INVALID_CONTEXT)?;
+        context.retained = context.retained.saturating_sub(1);
+        if context.retained > 0 { Ok(()) } else { process.destroy(primary) }
     }
 
     fn cuDevicePrimaryCtxReset_v2(process, device: Device) {
         let at = ordinal(process, device)?;
         process.primary(at).map_or(Ok(()), |primary| process.destroy(primary))
+    }
+
+    fn cuDevicePrimaryCtxGetState(process, device: Device, flags: *mut c_uint, active: *mut c_int) {
+        let at = ordinal(process, device)?;
+        put(flags, 0)?;
+        put(active, c_int::from(process.primary(at).is_some()))
     }
 
     fn cuCtxSetCurrent(process, context: Handle) {

@@ -4,11 +4,9 @@ use std::ffi::{c_int, c_uint};
 
 use crate::{
     abi::{Failure, INVALID_VALUE, OUT_OF_MEMORY, Pointer, put},
-    process::{Allocation, BLOCK, Process, cuda},
+    process::{Allocation, Process, cuda, current},
 };
 
-/// From this size on an allocation has blocks of its own.
-const LARGE: u64 = 1 << 20;
 /// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`.
 const MEMORY_TYPE: c_int = 2;
 /// `CU_MEMORYTYPE_DEVICE`.
@@ -23,18 +21,12 @@ impl Process {
         if bytes > 1 << 48 {
             return Err(OUT_OF_MEMORY);
         }
-        self.change(device, |state| match bytes {
-            LARGE.. => state.large += bytes.next_multiple_of(BLOCK),
-            _ => state.small += bytes,
-        })
+        self.change(device, |state| state.add(bytes))
     }
 
     /// Gives memory of a device back.
     pub fn give_back(&mut self, device: usize, bytes: u64) -> Result<(), Failure> {
-        self.change(device, |state| match bytes {
-            LARGE.. => state.large = state.large.saturating_sub(bytes.next_multiple_of(BLOCK)),
-            _ => state.small = state.small.saturating_sub(bytes),
-        })
+        self.change(device, |state| state.remove(bytes))
     }
 
     fn allocate(&mut self, bytes: u64) -> Result<Pointer, Failure> {
@@ -44,7 +36,7 @@ impl Process {
         }
         self.take(device, bytes)?;
         let address = self.address(bytes);
-        self.allocations.insert(address, Allocation { device, bytes, pool: None });
+        self.allocations.insert(address, Allocation { device, bytes, context: current(), pool: None });
         Ok(address)
     }
 
@@ -52,7 +44,7 @@ impl Process {
         if pointer == 0 {
             return Ok(());
         }
-        let Allocation { device, bytes, pool } = self.allocations.remove(&pointer).ok_or(INVALID_VALUE)?;
+        let Allocation { device, bytes, pool, .. } = self.allocations.remove(&pointer).ok_or(INVALID_VALUE)?;
         match pool {
             Some(pool) => self.free_to_pool(pool, bytes),
             None => self.give_back(device, bytes),

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use crate::{
     abi::{Device, Failure, Handle, INVALID_VALUE, Pointer, put},
-    process::{Allocation, Pool, Process, cuda, handle, number},
+    process::{Allocation, Pool, Process, cuda, current, handle, number},
 };
 
 /// Bytes by which a pool grows.
@@ -49,7 +49,7 @@ impl Process {
         pool.used += bytes;
         let device = pool.device;
         let address = self.address(bytes);
-        self.allocations.insert(address, Allocation { device, bytes, pool: Some(number) });
+        self.allocations.insert(address, Allocation { device, bytes, context: current(), pool: Some(number) });
         Ok(address)
     }
 

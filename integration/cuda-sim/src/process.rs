@@ -26,13 +26,17 @@ use crate::{engine::Engine, streams::Streams};
 pub const CONTEXT: u64 = 300 << 20;
 /// Bytes in which a device's memory is given out.
 pub const BLOCK: u64 = 2 << 20;
+/// From this size in bytes on an allocation has blocks of its own.
+const LARGE: u64 = 1 << 20;
 
 /// An allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct Allocation {
     pub device: usize,
     pub bytes: u64,
-    /// Index of the pool that it is of.
+    /// The context in which it was allocated, with which it ends.
+    pub context: usize,
+    /// Index of the pool that it is of, with which it ends instead.
     pub pool: Option<usize>,
 }
 
@@ -41,6 +45,8 @@ pub struct Allocation {
 pub struct Array {
     pub device: usize,
     pub bytes: u64,
+    /// The context in which it was created, with which it ends.
+    pub context: usize,
 }
 
 /// A pool of one device.
@@ -103,12 +109,30 @@ impl DeviceState {
         let context = if self.contexts == 0 { 0 } else { CONTEXT };
         context + self.large + self.small.next_multiple_of(BLOCK)
     }
+
+    /// Adds an allocation of this size in bytes.
+    pub fn add(&mut self, bytes: u64) {
+        match bytes {
+            LARGE.. => self.large += bytes.next_multiple_of(BLOCK),
+            _ => self.small += bytes,
+        }
+    }
+
+    /// Removes an allocation of this size in bytes.
+    pub fn remove(&mut self, bytes: u64) {
+        match bytes {
+            LARGE.. => self.large = self.large.saturating_sub(bytes.next_multiple_of(BLOCK)),
+            _ => self.small = self.small.saturating_sub(bytes),
+        }
+    }
 }
 
 /// A context: a number that is its handle, and a device.
 pub struct Context {
     pub device: usize,
     pub primary: bool,
+    /// How often the primary one was retained more than it was released.
+    pub retained: u32,
 }
 
 /// Everything that this process has.

@@ -46,6 +46,7 @@ fn entries() -> &'static [Entry] {
         "cuCtxSynchronize" 2000 => stream::cuCtxSynchronize;
         "cuDevicePrimaryCtxRetain" 7000 => context::cuDevicePrimaryCtxRetain;
         "cuDevicePrimaryCtxRelease" 11000 => context::cuDevicePrimaryCtxRelease_v2;
+        "cuDevicePrimaryCtxGetState" 7000 => context::cuDevicePrimaryCtxGetState;
         "cuDevicePrimaryCtxReset" 11000 => context::cuDevicePrimaryCtxReset_v2;
         "cuStreamCreate" 2000 => stream::cuStreamCreate;
         "cuStreamDestroy" 4000 => stream::cuStreamDestroy_v2;

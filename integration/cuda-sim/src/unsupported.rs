@@ -66,7 +66,6 @@ not_supported! {
     "cuDeviceGetPCIBusId" 4010 => cuDeviceGetPCIBusId;
     "cuDeviceGetTexture1DLinearMaxWidth" 11010 => cuDeviceGetTexture1DLinearMaxWidth;
     "cuDeviceGraphMemTrim" 11040 => cuDeviceGraphMemTrim;
-    "cuDevicePrimaryCtxGetState" 7000 => cuDevicePrimaryCtxGetState;
     "cuDevicePrimaryCtxRelease" 7000 => cuDevicePrimaryCtxRelease;
     "cuDevicePrimaryCtxReset" 7000 => cuDevicePrimaryCtxReset;
     "cuDevicePrimaryCtxSetFlags" 11000 => cuDevicePrimaryCtxSetFlags_v2;

@@ -61,6 +61,10 @@ pub enum Kind {
     Array,
     /// `cuMipmappedArrayCreate`.
     Mipmap,
+    /// `cuArray3DCreate`.
+    Volume,
+    /// `cuMemAllocAsync` on the stream of the calling thread.
+    Thread,
 }
 
 /// Something to free.
@@ -157,6 +161,11 @@ pub fn allocate(cuda: &Library, kind: Kind, size: usize) -> Result<Block, Failed
             cuda!(cuda, cuMemAllocAsync(&raw mut pointer => *mut u64, size => usize, stream => *mut c_void))?;
             Ok(Block::Stream(pointer))
         }
+        Kind::Thread => {
+            let stream = null_mut();
+            cuda!(cuda, cuMemAllocAsync_ptsz(&raw mut pointer => *mut u64, size => usize, stream => *mut c_void))?;
+            Ok(Block::Stream(pointer))
+        }
         Kind::Virtual => {
             // kind pinned, no handle types, location: device 0
             let properties: [c_int; 8] = [1, 0, 1, 0, 0, 0, 0, 0];
@@ -169,6 +178,12 @@ pub fn allocate(cuda: &Library, kind: Kind, size: usize) -> Result<Block, Failed
             // width, height, format float, one channel
             let descriptor: [usize; 3] = [size / 4096, 1024, 0x20 | 1 << 32];
             cuda!(cuda, cuArrayCreate_v2(&raw mut array => *mut *mut c_void, descriptor.as_ptr() => *const usize))?;
+            Ok(Block::Array(array))
+        }
+        Kind::Volume => {
+            // width, height, depth, format float, one channel, no flags
+            let descriptor: [usize; 5] = [size / 4096, 32, 32, 0x20 | 1 << 32, 0];
+            cuda!(cuda, cuArray3DCreate_v2(&raw mut array => *mut *mut c_void, descriptor.as_ptr() => *const usize))?;
             Ok(Block::Array(array))
         }
         Kind::Mipmap => {

@@ -31,6 +31,7 @@ macro_rules! cuda {
 mod allocate;
 mod kernel;
 mod launch;
+mod script;
 mod time;
 
 /// A CUDA program.
@@ -59,6 +60,8 @@ enum Command {
         /// Path of `libcudart.so`.
         file: PathBuf,
     },
+    /// Reads calls, one a line, and prints the code of each.
+    Script,
     /// Allocates until it has `count` blocks or CUDA refuses one.
     Allocate(allocate::Allocate),
     /// Launches kernels, and prints for which part of the time they ran.
@@ -106,6 +109,7 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         (Command::Runtime { .. }, Ok(())) => Ok(()),
         (Command::Show, Ok(())) => Ok(show(&cuda)?),
         (Command::Routes { v1 }, Ok(())) => routes(&cuda, v1),
+        (Command::Script, Ok(())) => script::run(&cuda),
         (Command::Allocate(wanted), Ok(())) => allocate::run(&cuda, &wanted),
         (Command::Launch(wanted), Ok(())) => Ok(launch::run(&cuda, &wanted)?),
         (Command::Time(wanted), Ok(())) => Ok(time::run(&cuda, wanted)?),
