@@ -19,7 +19,7 @@ use crate::{Counts, Limits, Usage};
 pub enum MapError {
     /// It cannot be opened or mapped.
     Io(io::Error),
-    /// It is shorter than its layout, or of another version.
+    /// It is of another version, or not what the agent has mounted.
     Invalid,
 }
 
@@ -89,6 +89,16 @@ impl Mapped<Limits> {
         valid(map(without_waiting().open(path)?, false)?)
     }
 
+    /// Opens the limits that the agent has mounted into this container. Its mount is read-only: a file that the container could write is none of the
+    /// agent's, and is refused as [`MapError::Invalid`].
+    pub fn open_mounted(path: &Path) -> Result<Self, MapError> {
+        let file = without_waiting().open(path)?;
+        if !is_mounted_read_only(&file)? {
+            return Err(MapError::Invalid);
+        }
+        valid(map(file, false)?)
+    }
+
     /// Opens the limits to change them, as the agent does.
     pub fn open_writable(path: &Path) -> Result<Self, MapError> {
         valid(map(without_waiting().write(true).open(path)?, true)?)
@@ -155,6 +165,17 @@ impl Mapped<Usage> {
         let usage: Self = create(path, 0o666)?;
         usage.initialize();
         Ok(usage)
+    }
+}
+
+/// The file was opened through a mount that is read-only, whatever the rights of the file are.
+fn is_mounted_read_only(file: &File) -> io::Result<bool> {
+    // SAFETY: statvfs is plain data, for which zeroes are valid.
+    let mut about: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: an open file, and a struct to which the kernel writes.
+    match unsafe { libc::fstatvfs(file.as_raw_fd(), &raw mut about) } {
+        0 => Ok(about.f_flag & libc::ST_RDONLY != 0),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
