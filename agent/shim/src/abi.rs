@@ -17,6 +17,8 @@ pub const SUCCESS: CuResult = 0;
 pub const INVALID_VALUE: CuResult = 1;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub const OUT_OF_MEMORY: CuResult = 2;
+/// `CUDA_ERROR_INVALID_HANDLE`.
+pub const INVALID_HANDLE: CuResult = 400;
 /// `CUDA_ERROR_NOT_READY`.
 pub const NOT_READY: CuResult = 600;
 /// `CUDA_ERROR_NOT_SUPPORTED`.

@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint};
 
 use crate::{
     abi::{Array3dDescriptor, ArrayDescriptor, CuResult, Handle, SUCCESS},
+    context,
     held::{self, Kind},
     plain::{reserved, taken},
     share::Share,
@@ -11,6 +12,8 @@ use crate::{
 
 /// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`: the array gets its memory by `cuMemMapArrayAsync` from what `cuMemCreate` gave.
 const WITHOUT_MEMORY: c_uint = 0x40 | 0x80;
+/// `CUDA_ARRAY3D_LAYERED` and `CUDA_ARRAY3D_CUBEMAP`: the depth is a number of layers, which is the same in all levels.
+const LAYERS: c_uint = 0x01 | 0x04;
 
 /// Bytes of a channel of a `CUarray_format`. For block-compressed and video formats, which have other codes, the most.
 fn channel_bytes(format: c_int) -> u64 {
@@ -37,8 +40,9 @@ pub fn bytes_3d(descriptor: *const Array3dDescriptor, levels: c_uint) -> u64 {
         return 0;
     }
     let level = |level: u32| {
-        let sides = [of.width, of.height, of.depth].map(|side| side.checked_shr(level).unwrap_or(0));
-        product(sides, of.format, of.channels)
+        let [width, height, depth] = [of.width, of.height, of.depth].map(|side| side.checked_shr(level).unwrap_or(0));
+        let depth = if of.flags & LAYERS == 0 { depth } else { of.depth };
+        product([width, height, depth], of.format, of.channels)
     };
     (0..levels.min(usize::BITS)).map(level).fold(0, u64::saturating_add)
 }
@@ -53,8 +57,11 @@ pub fn create(array: *mut Handle, bytes: u64, real: impl FnOnce() -> CuResult) -
     let bytes = taken(bytes);
     reserved(bytes, real, |share| {
         // SAFETY: the driver has just written to it.
-        let handle = unsafe { array.read() };
-        if let Some(gone) = held::remember(Kind::Array, handle.addr() as u64, bytes) {
+        let number = unsafe { array.read() }.addr() as u64;
+        if let Some(context) = context::current() {
+            held::remember(Kind::ContextOfArray, number, context);
+        }
+        if let Some(gone) = held::remember(Kind::Array, number, bytes) {
             share.release(gone);
         }
     })
@@ -63,11 +70,15 @@ pub fn create(array: *mut Handle, bytes: u64, real: impl FnOnce() -> CuResult) -
 /// Destroys an array.
 pub fn destroy(array: Handle, real: impl FnOnce() -> CuResult) -> CuResult {
     let number = array.addr() as u64;
+    let context = held::take(Kind::ContextOfArray, number);
     let held = held::take(Kind::Array, number);
     let code = real();
     match (held, Share::of_container()) {
         (Some(bytes), Some(share)) if code == SUCCESS => share.release(bytes),
-        (Some(bytes), _) => drop(held::remember(Kind::Array, number, bytes)),
+        (Some(bytes), _) => {
+            context.map(|context| held::remember(Kind::ContextOfArray, number, context));
+            held::remember(Kind::Array, number, bytes);
+        }
         (None, _) => {}
     }
     code
@@ -82,6 +93,8 @@ mod tests {
         let float = Array3dDescriptor { width: 1024, height: 512, depth: 0, format: 0x20, channels: 4, flags: 0 };
         assert_eq!(bytes_3d(&raw const float, 1), 1024 * 512 * 16);
         assert_eq!(bytes_3d(&raw const float, 2), 1024 * 512 * 16 + 512 * 256 * 16);
+        let layered = Array3dDescriptor { flags: 0x01, depth: 6, ..float };
+        assert_eq!(bytes_3d(&raw const layered, 2), 6 * (1024 * 512 * 16 + 512 * 256 * 16));
         let sparse = Array3dDescriptor { flags: 0x40, ..float };
         assert_eq!(bytes_3d(&raw const sparse, 1), 0);
         let huge = ArrayDescriptor { width: usize::MAX, height: usize::MAX, format: 0x20, channels: 4 };

@@ -17,6 +17,8 @@ pub enum Kind {
     Pointer,
     /// An array.
     Array,
+    /// The context of an array, instead of its size.
+    ContextOfArray,
 }
 
 /// Remembers a size; returns the size that was known for the number before: that allocation is gone without being freed. Without memory for the table
@@ -32,17 +34,47 @@ pub fn take(kind: Kind, number: u64) -> Option<u64> {
     table(key).with(|table| table.remove(key))
 }
 
-/// Removes the pointers for which this is true, and returns the sum of their sizes.
-pub fn take_pointers(gone: impl Fn(u64) -> bool) -> u64 {
-    let mut sum = 0_u64;
-    for table in &HELD {
-        let keys: Vec<u64> = table.with(|table| table.entries().iter().map(|(key, _)| *key).collect());
-        let pointers = keys.into_iter().filter(|key| key & TAG == POINTER && gone(key >> TAG_BITS));
-        for key in pointers {
-            sum = sum.saturating_add(table.with(|table| table.remove(key)).unwrap_or(0));
+/// Removes the size of a pointer if this is true. It is called under the lock of the table: a thread that gets the same address again remembers it
+/// before or after, and not in between.
+pub fn take_pointer_if(pointer: u64, gone: impl FnOnce(u64) -> bool) -> Taken {
+    let Some(key) = key(Kind::Pointer, pointer) else { return Taken::Unknown };
+    table(key).with(|table| match table.get(key) {
+        None => Taken::Unknown,
+        Some(_) if !gone(pointer) => Taken::Stays,
+        Some(bytes) => {
+            table.remove(key);
+            Taken::Gone(bytes)
         }
-    }
-    sum
+    })
+}
+
+/// What is known of a pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Nothing.
+    Unknown,
+    /// It is still allocated.
+    Stays,
+    /// It was removed, with its size in bytes.
+    Gone(u64),
+}
+
+/// Removes the pointers for which this is true, and returns the sum of their sizes. It is called under the lock of a table, as above.
+pub fn take_pointers(gone: impl Fn(u64) -> bool) -> u64 {
+    let take = |table: &mut Table| {
+        table.remove_all(|key, _| key & TAG == POINTER && gone(key >> TAG_BITS), |_, _, bytes| bytes)
+    };
+    HELD.iter().fold(0, |sum, table| sum.saturating_add(table.with(take)))
+}
+
+/// Removes the arrays of a context that is gone, and returns the sum of their sizes.
+pub fn take_arrays(context: u64) -> u64 {
+    let take = |table: &mut Table| {
+        let of_context = |key: u64, value: u64| key & TAG == CONTEXT_OF_ARRAY && value == context;
+        // the size is in the same table, because the kind does not choose it
+        table.remove_all(of_context, |table, key, _| table.remove(key & !TAG | ARRAY).unwrap_or(0))
+    };
+    HELD.iter().fold(0, |sum, table| sum.saturating_add(table.with(take)))
 }
 
 /// Forgets everything, in a child process after `fork`: it has none of the parent's allocations.
@@ -57,12 +89,14 @@ const TAG_BITS: u32 = 2;
 const TAG: u64 = 3;
 const POINTER: u64 = 1;
 const ARRAY: u64 = 2;
+const CONTEXT_OF_ARRAY: u64 = 3;
 
 /// The number with its kind; pointers are below 2^57, and the address of an object, too.
 fn key(kind: Kind, number: u64) -> Option<u64> {
     let tag = match kind {
         Kind::Pointer => POINTER,
         Kind::Array => ARRAY,
+        Kind::ContextOfArray => CONTEXT_OF_ARRAY,
     };
     Some(number.checked_shl(TAG_BITS)? | tag).filter(|_| number != 0 && number.leading_zeros() >= TAG_BITS)
 }
@@ -70,7 +104,7 @@ fn key(kind: Kind, number: u64) -> Option<u64> {
 static HELD: [Lock<Table>; TABLES] = [const { Lock::new(Table::EMPTY) }; TABLES];
 
 fn table(key: u64) -> &'static Lock<Table> {
-    let at = usize::try_from(mix(key) >> 58).unwrap_or(0);
+    let at = usize::try_from(mix(key & !TAG) >> 58).unwrap_or(0);
     let [first, ..] = &HELD;
     HELD.get(at).unwrap_or(first)
 }
@@ -108,6 +142,31 @@ impl Table {
                 (0, _) => return Some(at),
                 (found, _) if *found == key => return Some(at),
                 _ => at = at.wrapping_add(1) & mask,
+            }
+        }
+    }
+
+    fn get(&mut self, key: u64) -> Option<u64> {
+        let at = self.place(key)?;
+        self.entries().get(at).filter(|(found, _)| *found == key).map(|(_, value)| *value)
+    }
+
+    /// Removes the entries for which this is true, and returns the sum of their sizes as `bytes` finds them, which may remove more. An entry that
+    /// moves to the place of one that was removed is examined there, or in the next pass.
+    fn remove_all(&mut self, which: impl Fn(u64, u64) -> bool, bytes: impl Fn(&mut Self, u64, u64) -> u64) -> u64 {
+        let mut sum = 0_u64;
+        loop {
+            let (before, mut at) = (self.used, 0_usize);
+            while let Some((key, value)) = self.entries().get(at).copied() {
+                if key == 0 || !which(key, value) {
+                    at = at.saturating_add(1);
+                    continue;
+                }
+                self.remove(key);
+                sum = sum.saturating_add(bytes(self, key, value));
+            }
+            if self.used == before {
+                return sum;
             }
         }
     }
@@ -210,6 +269,20 @@ mod tests {
         assert_eq!((take(Kind::Array, 0x7f00), take(Kind::Array, 0x7f00)), (Some(2), None));
         assert_eq!(take(Kind::Pointer, 0x7f00), Some(1));
         assert_eq!(take(Kind::Pointer, 0), None);
+    }
+
+    #[test]
+    fn arrays_end_with_their_context_and_a_pointer_goes_only_if_the_driver_does_not_know_it() {
+        for number in 0x100..0x900_u64 {
+            remember(Kind::Array, number << 30, 1);
+            remember(Kind::ContextOfArray, number << 30, number % 2);
+        }
+        assert_eq!((take_arrays(1), take_arrays(1), take_arrays(0)), (0x400, 0, 0x400));
+        assert_eq!(take(Kind::Array, 0x100 << 30), None);
+        remember(Kind::Pointer, 0x77 << 40, 5);
+        assert_eq!(take_pointer_if(0x77 << 40, |_| false), Taken::Stays);
+        assert_eq!(take_pointer_if(0x77 << 40, |_| true), Taken::Gone(5));
+        assert_eq!(take_pointer_if(0x77 << 40, |_| true), Taken::Unknown);
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //! [`share`] is this container's share, [`held`] what this process has on it. [`pace`] holds launches
 //! back. [`routing`] makes `cuGetProcAddress` return the replacements.
 //!
-//! A program never ends because of this library: without its files it calls the driver, and over the limit the answer is
-//! `CUDA_ERROR_OUT_OF_MEMORY`.
+//! A program never ends because of this library: without a file of limits it calls the driver, and over the limit, or with limits that are not the
+//! agent's, the answer is `CUDA_ERROR_OUT_OF_MEMORY`.
 // The names of an ABI that is not ours to choose.
 #![allow(non_snake_case)]
 

@@ -9,8 +9,12 @@ use std::{
 use gputenancy_ledger::Denied;
 
 use crate::{
-    abi::{CuResult, Device, Handle, OUT_OF_MEMORY, POOL_RESERVED, POOL_USED, Pointer, SUCCESS},
+    abi::{
+        AllocationProperties, CuResult, Device, Handle, INVALID_HANDLE, INVALID_VALUE, ON_DEVICE, OUT_OF_MEMORY,
+        POOL_RESERVED, POOL_USED, Pointer, SUCCESS,
+    },
     lock::Lock,
+    plain,
     real::driver,
     share::Share,
 };
@@ -47,6 +51,23 @@ pub fn reserve(share: &Share, bytes: u64) -> Result<(), Denied> {
     })
 }
 
+/// Counts the pools again after a context is gone, and with it perhaps some of them.
+pub fn after_context(share: &Share) {
+    COUNTED.with(|counted| {
+        for known in counted.iter_mut().filter(|known| known.pool != 0) {
+            let pool: Handle = std::ptr::with_exposed_provenance_mut(known.pool);
+            let (now, left) = match read(pool, POOL_RESERVED) {
+                Ok(now) => (now, known.pool),
+                Err(INVALID_VALUE | INVALID_HANDLE) => (0, 0),
+                Err(_) => continue,
+            };
+            share.release(known.bytes.saturating_sub(now));
+            share.charge(now.saturating_sub(known.bytes));
+            *known = Counted { pool: left, bytes: now };
+        }
+    });
+}
+
 /// Allocates from a pool, or from that of the current device. `free` frees it again, if the pool has grown beyond the limit.
 pub fn allocate(
     pool: Option<Handle>,
@@ -54,14 +75,14 @@ pub fn allocate(
     real: impl FnOnce() -> CuResult,
     free: impl FnOnce(Pointer) -> CuResult,
 ) -> CuResult {
-    let Some(share) = Share::of_current_context() else { return real() };
+    let Some(share) = pool.map_or_else(Share::of_current_context, of_pool) else { return real() };
     let Some(pool) = pool.or_else(current) else { return real() };
     COUNTED.with(|counted| {
-        let unused =
-            attribute(pool, POOL_RESERVED).unwrap_or(0).saturating_sub(attribute(pool, POOL_USED).unwrap_or(0));
-        let growth = (bytes as u64).saturating_sub(unused).checked_next_multiple_of(CHUNK).unwrap_or(u64::MAX);
+        let mut growth = growth_for(pool, bytes as u64);
         if share.reserve(growth).is_err() {
             reclaim(counted, share);
+            // this pool has less now, too
+            growth = growth_for(pool, bytes as u64);
             if share.reserve(growth).is_err() {
                 return OUT_OF_MEMORY;
             }
@@ -77,6 +98,40 @@ pub fn allocate(
         }
         code
     })
+}
+
+/// Bytes by which a pool is expected to grow for an allocation.
+fn growth_for(pool: Handle, bytes: u64) -> u64 {
+    let unused = attribute(pool, POOL_RESERVED).unwrap_or(0).saturating_sub(attribute(pool, POOL_USED).unwrap_or(0));
+    bytes.saturating_sub(unused).checked_next_multiple_of(CHUNK).unwrap_or(u64::MAX)
+}
+
+/// The share, if a pool of the program is on its GPU. It is that of its creation, whatever context is current; one that is not known is taken for one
+/// of the current context, and without a context for one of the share.
+fn of_pool(pool: Handle) -> Option<&'static Share> {
+    let share = Share::of_container()?;
+    let known = COUNTED.with(|counted| counted.iter().any(|known| known.pool == pool.addr()));
+    if known || Share::has_no_context() { Some(share) } else { Share::of_current_context() }
+}
+
+/// Creates a pool.
+pub fn create(pool: *mut Handle, properties: *const AllocationProperties, real: impl FnOnce() -> CuResult) -> CuResult {
+    let code = real();
+    // SAFETY: CUDA demands a pointer to the properties, whose first fields are those of an allocation; null is left to the driver.
+    let of = unsafe { properties.as_ref() };
+    let Some(of) = of.filter(|of| code == SUCCESS && of.location_type == ON_DEVICE) else { return code };
+    if Share::of_device(of.location).is_some() {
+        // SAFETY: the driver has just written to it.
+        let created = unsafe { pool.read() };
+        COUNTED.with(|counted| {
+            let same = counted.iter().position(|known| known.pool == created.addr());
+            let free = || counted.iter().position(|known| known.pool == 0);
+            if let Some(place) = same.or_else(free).and_then(|at| counted.get_mut(at)) {
+                place.pool = created.expose_provenance();
+            }
+        });
+    }
+    code
 }
 
 /// A call after which a pool may have less.
@@ -108,6 +163,7 @@ pub fn destroy(pool: Handle, real: impl FnOnce() -> CuResult) -> CuResult {
 
 /// Counts all pools again.
 pub fn refresh(share: &Share) {
+    plain::collect(share);
     COUNTED.with(|counted| {
         for pool in known(counted) {
             settle(counted, share, pool, 0);
@@ -127,10 +183,16 @@ fn current() -> Option<Handle> {
 }
 
 fn attribute(pool: Handle, attribute: c_int) -> Option<u64> {
+    read(pool, attribute).ok()
+}
+
+fn read(pool: Handle, attribute: c_int) -> Result<u64, CuResult> {
     let mut value: u64 = 0;
     let to: *mut c_void = (&raw mut value).cast();
-    let code = driver!(cuMemPoolGetAttribute(pool => Handle, attribute => c_int, to => *mut c_void));
-    (code == SUCCESS).then_some(value)
+    match driver!(cuMemPoolGetAttribute(pool => Handle, attribute => c_int, to => *mut c_void)) {
+        SUCCESS => Ok(value),
+        code => Err(code),
+    }
 }
 
 /// Makes the ledger agree with what a pool has reserved, where `growth` bytes are counted in addition to what is known of the pool. They stay counted if
@@ -153,6 +215,7 @@ fn settle(counted: &mut Pools, share: &Share, pool: Handle, growth: u64) {
 
 /// Makes all pools give back what they keep unused.
 fn reclaim(counted: &mut Pools, share: &Share) {
+    plain::collect(share);
     for pool in known(counted) {
         // what is still in use by a stream stays
         let _ = driver!(cuMemPoolTrimTo(pool => Handle, 0 => usize));

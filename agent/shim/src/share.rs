@@ -1,4 +1,7 @@
 //! This container's share: its limits, and this process's place in the ledger. Found at the first allocation, and again by a child process.
+//!
+//! A container that has this library was sold a limit. Without a file of limits it has none; with a file that is not the agent's, of another
+//! version or not readable it gets no memory.
 
 use std::{
     io,
@@ -26,7 +29,8 @@ const DEVICES: usize = 64;
 
 /// A share of a GPU.
 pub struct Share {
-    limits: Mapped<Limits>,
+    /// `None`: they cannot be used, and nothing is allocated on any GPU.
+    limits: Option<Mapped<Limits>>,
     /// `None` without a usable usage file, or if too many processes use the GPU.
     ledger: Option<Ledger<'static>>,
     /// The context of this process is counted. A thread that waits for another one to count it gets nothing before.
@@ -37,6 +41,9 @@ pub struct Share {
 
 /// The share; null while it is not known.
 static SHARE: AtomicPtr<Share> = AtomicPtr::new(std::ptr::null_mut());
+/// The share while its limits cannot be used.
+static REFUSED: Share =
+    Share { limits: None, ledger: None, context: Lock::new(false), devices: [const { AtomicU8::new(0) }; DEVICES] };
 /// There is none: the container has no limits.
 static NONE: AtomicBool = AtomicBool::new(false);
 /// A thread is looking.
@@ -65,8 +72,8 @@ fn share() -> Option<&'static Share> {
         }
         LOOKING.store(false, SeqCst);
         if failed {
-            // such as too many open files; the next call looks again
-            return None;
+            // such as too many open files, which a program can bring about; the next call looks again
+            return Some(&REFUSED);
         }
     }
 }
@@ -78,10 +85,11 @@ pub fn forget() {
 }
 
 fn find() -> io::Result<Option<Share>> {
-    let limits = match Mapped::<Limits>::open(Path::new(LIMITS)) {
+    let limits = match Mapped::<Limits>::open_mounted(Path::new(LIMITS)) {
         Ok(limits) => limits,
-        Err(MapError::Io(error)) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Err(_) => return Ok(None),
+        Err(MapError::Io(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(MapError::Io(error)) => return Err(error),
+        Err(MapError::Invalid) => return Err(io::ErrorKind::InvalidData.into()),
     };
     let usage = match Mapped::<Usage>::open(Path::new(USAGE)) {
         Ok(usage) => Some(usage),
@@ -90,7 +98,7 @@ fn find() -> io::Result<Option<Share>> {
     };
     let ledger = usage.and_then(|usage| Ledger::join(Box::leak(Box::new(usage))));
     let devices = std::array::from_fn(|_| AtomicU8::new(0));
-    Ok(Some(Share { limits, ledger, context: Lock::new(false), devices }))
+    Ok(Some(Share { limits: Some(limits), ledger, context: Lock::new(false), devices }))
 }
 
 /// The file is not there, or too short: waiting does not help.
@@ -107,15 +115,21 @@ impl Share {
         (code == SUCCESS && share.is_on(device)).then_some(share)
     }
 
+    /// The calling thread has no context that lives.
+    pub fn has_no_context() -> bool {
+        let mut device: Device = 0;
+        driver!(cuCtxGetDevice(&raw mut device => *mut Device)) != SUCCESS
+    }
+
     /// The share, if it has a limited part of the GPU's time.
     pub fn with_pace() -> Option<(&'static Self, Pace)> {
         let share = share()?;
-        Some((share, share.limits.pace()?))
+        Some((share, share.pace()?))
     }
 
     /// Its part of the GPU's time, if that is limited.
     pub fn pace(&self) -> Option<Pace> {
-        self.limits.pace()
+        self.limits.as_ref()?.pace()
     }
 
     /// When the time that the container used is paid for.
@@ -149,11 +163,12 @@ impl Share {
 
     /// It is one of this device, by UUID: `CUDA_VISIBLE_DEVICES` changes ordinals.
     pub fn is_on(&self, device: Device) -> bool {
+        let Some(limits) = &self.limits else { return true };
         let known = usize::try_from(device).ok().and_then(|at| self.devices.get(at));
         match known.map_or(0, |known| known.load(Relaxed)) {
             0 => {
                 // without an answer, such as before cuInit, the next call asks again
-                let Some(same) = self.has_uuid(device) else { return false };
+                let Some(same) = has_uuid(device, &limits.uuid()) else { return false };
                 if let Some(known) = known {
                     known.store(if same { 1 } else { 2 }, Relaxed);
                 }
@@ -163,48 +178,58 @@ impl Share {
         }
     }
 
-    /// `None` if the driver does not tell the UUID.
-    fn has_uuid(&self, device: Device) -> Option<bool> {
-        let mut uuid = [0_u8; 16];
-        // the newer call answers for a MIG device with its own UUID
-        let mut code = driver!(cuDeviceGetUuid_v2(&raw mut uuid => *mut [u8; 16], device => Device));
-        if code != SUCCESS {
-            code = driver!(cuDeviceGetUuid(&raw mut uuid => *mut [u8; 16], device => Device));
-        }
-        (code == SUCCESS).then(|| parse(&self.limits.uuid()) == Some(uuid))
+    /// Counts the context of this process, once; true if it was not counted before.
+    pub fn count_context(&self) -> Result<bool, Denied> {
+        let Some(ledger) = &self.ledger else { return self.without_ledger().map(|()| false) };
+        self.context.with(|counted| {
+            if *counted {
+                return Ok(false);
+            }
+            ledger.reserve(self.context_bytes(), self.limit())?;
+            *counted = true;
+            Ok(true)
+        })
     }
 
-    /// Counts the context of this process, once.
-    pub fn count_context(&self) -> Result<(), Denied> {
-        let Some(ledger) = &self.ledger else { return self.without_ledger() };
+    /// The context that was counted could not be created. Another one of the process is counted again with its next allocation.
+    pub fn discount_context(&self) {
+        let Some(ledger) = &self.ledger else { return };
         self.context.with(|counted| {
-            if !*counted {
-                ledger.reserve(self.limits.context(), self.limits.limit())?;
-                *counted = true;
+            if std::mem::take(counted) {
+                ledger.release(self.context_bytes());
             }
-            Ok(())
-        })
+        });
+    }
+
+    /// Bytes that the processes of the container may hold.
+    fn limit(&self) -> u64 {
+        self.limits.as_ref().map_or(0, |limits| limits.limit())
+    }
+
+    /// Bytes that each process counts for its context.
+    fn context_bytes(&self) -> u64 {
+        self.limits.as_ref().map_or(0, |limits| limits.context())
     }
 
     /// Reserves memory, with the context of this process if it is not counted yet.
     pub fn reserve(&self, bytes: u64) -> Result<(), Denied> {
         self.count_context()?;
         match &self.ledger {
-            Some(ledger) => ledger.reserve(bytes, self.limits.limit()),
+            Some(ledger) => ledger.reserve(bytes, self.limit()),
             None => self.without_ledger(),
         }
     }
 
     fn without_ledger(&self) -> Result<(), Denied> {
-        match self.limits.on_missing() {
-            OnMissing::Allow => Ok(()),
-            OnMissing::Deny => Err(Denied),
+        match self.limits.as_ref().map(|limits| limits.on_missing()) {
+            Some(OnMissing::Allow) => Ok(()),
+            Some(OnMissing::Deny) | None => Err(Denied),
         }
     }
 
     /// The processes of the container hold more than they may.
     pub fn is_exceeded(&self) -> bool {
-        self.ledger.as_ref().is_some_and(|ledger| ledger.used() > self.limits.limit())
+        self.ledger.as_ref().is_some_and(|ledger| ledger.used() > self.limit())
     }
 
     /// Gives memory back.
@@ -221,20 +246,32 @@ impl Share {
         }
     }
 
-    /// Bytes that programs see as the memory of the GPU.
-    pub fn visible(&self) -> u64 {
-        self.limits.visible()
+    /// Bytes that programs see as the memory of the GPU; `None` if the limits cannot be used.
+    pub fn visible(&self) -> Option<u64> {
+        Some(self.limits.as_ref()?.visible())
     }
 
     /// Bytes that could still be reserved, without what ended processes held.
     pub fn left(&self) -> u64 {
-        let Some(ledger) = &self.ledger else { return self.visible() };
+        let visible = self.visible().unwrap_or(0);
+        let Some(ledger) = &self.ledger else { return visible };
         ledger.recover();
         // before the first allocation the context of this process may not be counted yet
-        let context = if self.context.with(|counted| *counted) { 0 } else { self.limits.context() };
+        let context = if self.context.with(|counted| *counted) { 0 } else { self.context_bytes() };
         let used = ledger.used().saturating_add(context);
-        self.limits.limit().saturating_sub(used).min(self.visible())
+        self.limit().saturating_sub(used).min(visible)
     }
+}
+
+/// A device has this UUID; `None` if the driver does not answer.
+fn has_uuid(device: Device, wanted: &[u8]) -> Option<bool> {
+    let mut uuid = [0_u8; 16];
+    // the newer call answers for a MIG device with its own UUID
+    let mut code = driver!(cuDeviceGetUuid_v2(&raw mut uuid => *mut [u8; 16], device => Device));
+    if code != SUCCESS {
+        code = driver!(cuDeviceGetUuid(&raw mut uuid => *mut [u8; 16], device => Device));
+    }
+    (code == SUCCESS).then(|| parse(wanted) == Some(uuid))
 }
 
 /// The bytes of a UUID such as `GPU-xxxxxxxx-xxxx-…`.

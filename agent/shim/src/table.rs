@@ -83,7 +83,14 @@ hooks! {
         || real!(cuMemAllocFromPoolAsync_ptsz(pointer: *mut Pointer, bytes: usize, pool: Handle, stream: Handle)),
         |allocated| real!(cuMemFreeAsync_ptsz(allocated: Pointer, stream: Handle)),
     );
+    fn cuMemFreeAsync(pointer: Pointer, stream: Handle) =>
+        plain::free_on_stream(pointer, || real!(cuMemFreeAsync(pointer: Pointer, stream: Handle)));
+    fn cuMemFreeAsync_ptsz(pointer: Pointer, stream: Handle) =>
+        plain::free_on_stream(pointer, || real!(cuMemFreeAsync_ptsz(pointer: Pointer, stream: Handle)));
     fn cuMemPoolTrimTo(pool: Handle, keep: usize) => pool::after(pool, || real!(cuMemPoolTrimTo(pool: Handle, keep: usize)));
+    fn cuMemPoolCreate(pool: *mut Handle, properties: *const AllocationProperties) => pool::create(pool, properties, || {
+        real!(cuMemPoolCreate(pool: *mut Handle, properties: *const AllocationProperties))
+    });
     fn cuMemPoolDestroy(pool: Handle) => pool::destroy(pool, || real!(cuMemPoolDestroy(pool: Handle)));
 
     fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const AllocationProperties, flags: c_ulonglong) =>
@@ -140,17 +147,17 @@ hooks! {
     fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: Device) =>
         context::create(device, || real!(cuDevicePrimaryCtxRetain(context: *mut Handle, device: Device)));
     fn cuCtxDestroy(context: Handle) =>
-        pace::destroy(|| context::end(|| real!(cuCtxDestroy(context: Handle))));
+        pace::destroy(|| context::destroy(context, || real!(cuCtxDestroy(context: Handle))));
     fn cuCtxDestroy_v2(context: Handle) =>
-        pace::destroy(|| context::end(|| real!(cuCtxDestroy_v2(context: Handle))));
+        pace::destroy(|| context::destroy(context, || real!(cuCtxDestroy_v2(context: Handle))));
     fn cuDevicePrimaryCtxRelease(device: Device) =>
-        pace::release(device, || context::end(|| real!(cuDevicePrimaryCtxRelease(device: Device))));
+        pace::release(device, || context::end_primary(device, || real!(cuDevicePrimaryCtxRelease(device: Device))));
     fn cuDevicePrimaryCtxRelease_v2(device: Device) =>
-        pace::release(device, || context::end(|| real!(cuDevicePrimaryCtxRelease_v2(device: Device))));
+        pace::release(device, || context::end_primary(device, || real!(cuDevicePrimaryCtxRelease_v2(device: Device))));
     fn cuDevicePrimaryCtxReset(device: Device) =>
-        pace::destroy(|| context::end(|| real!(cuDevicePrimaryCtxReset(device: Device))));
+        pace::destroy(|| context::end_primary(device, || real!(cuDevicePrimaryCtxReset(device: Device))));
     fn cuDevicePrimaryCtxReset_v2(device: Device) =>
-        pace::destroy(|| context::end(|| real!(cuDevicePrimaryCtxReset_v2(device: Device))));
+        pace::destroy(|| context::end_primary(device, || real!(cuDevicePrimaryCtxReset_v2(device: Device))));
 
     fn cuLaunchKernel(
         function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Handle,

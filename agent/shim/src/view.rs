@@ -48,8 +48,8 @@ pub fn memory<T: Bytes>(free: *mut T, total: *mut T, real: impl FnOnce() -> CuRe
             let really = free.read().get();
             free.write(T::at_most(share.left().min(really)));
         }
-        if !total.is_null() {
-            total.write(T::at_most(share.visible()));
+        if let (false, Some(visible)) = (total.is_null(), share.visible()) {
+            total.write(T::at_most(visible));
         }
     }
     code
@@ -58,9 +58,9 @@ pub fn memory<T: Bytes>(free: *mut T, total: *mut T, real: impl FnOnce() -> CuRe
 /// Memory of a device.
 pub fn total<T: Bytes>(bytes: *mut T, device: Device, real: impl FnOnce() -> CuResult) -> CuResult {
     let code = real();
-    if let (SUCCESS, Some(share)) = (code, Share::of_device(device)) {
+    if let (SUCCESS, Some(visible)) = (code, Share::of_device(device).and_then(Share::visible)) {
         // SAFETY: the driver has just written to it.
-        unsafe { bytes.write(T::at_most(share.visible())) };
+        unsafe { bytes.write(T::at_most(visible)) };
     }
     code
 }

@@ -48,7 +48,6 @@ fn reasons() -> BTreeMap<&'static str, &'static [&'static str]> {
                 "cuTexObjectCreate",
                 "cuTexRefCreate",
                 "cuUserObjectCreate",
-                "cuMemPoolCreate",
                 "cuMulticastCreate",
                 "cuMulticastAddDevice",
                 "cuMulticastBindAddr",

@@ -8,59 +8,20 @@
     reason = "a test ends there"
 )]
 
-mod node;
+mod support;
 
 use std::{
     collections::BTreeSet,
     fs,
-    io::{BufRead, BufReader, Write},
-    process::{Child, ChildStdout, Command, Stdio},
+    io::Write,
+    process::{Command, Stdio},
 };
 
 use gputenancy_ledger::{OnMissing, Pace, Turn};
-use node::{CONTEXT, GIB, Node, Share, built};
+use support::{CONTEXT, GIB, Holder, Node, built};
 
 /// The families of allocations, as `cuda-work` names them.
 const KINDS: [&str; 7] = ["plain", "pitch", "managed", "async", "virtual", "array", "mipmap"];
-
-/// Programs of these tests.
-impl Node {
-    fn run(&self, share: &Share, arguments: &[&str]) -> String {
-        let output = self.program(&share.folder, arguments).output().unwrap();
-        assert!(output.status.success(), "cuda-work {arguments:?}: {}", output.status);
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    /// Allocates blocks of 64 MiB.
-    fn allocate(&self, share: &Share, more: &[&str]) -> String {
-        self.run(share, &[&["allocate"], more].concat())
-    }
-
-    /// A program that holds what it got until it is killed.
-    fn holder(&self, share: &Share, count: &str) -> Holder {
-        let arguments = ["allocate", "--count", count, "--hold"];
-        let mut child = self.program(&share.folder, &arguments).spawn().unwrap();
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        output.read_line(&mut line).unwrap();
-        assert_eq!(line, format!("granted={count} code=0\n"));
-        Holder { child, _output: output }
-    }
-}
-
-/// A program that holds memory.
-struct Holder {
-    child: Child,
-    /// Open until it ends, so that it can print.
-    _output: BufReader<ChildStdout>,
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
 
 #[test]
 fn every_family_of_allocations_stops_exactly_at_the_limit() {
@@ -265,6 +226,28 @@ fn missing_or_broken_usage_follows_the_policy_and_ends_no_program() {
 }
 
 #[test]
+fn limits_that_are_not_those_of_the_agent_allow_nothing() {
+    let node = Node::new();
+    let share = node.share("share", GIB);
+    let refused = |program: &mut Command| {
+        let output = String::from_utf8(program.output().unwrap().stdout).unwrap();
+        assert!(output.starts_with("granted=0 code=2\n"), "{output}");
+    };
+    let path = share.folder.join("limits");
+    let whole = fs::read(&path).unwrap();
+    // the container could write it
+    refused(node.program(&share.folder, &["allocate"]).env("WRITABLE", "yes"));
+    let version = [&whole[..8], &[9], &whole[9..]].concat();
+    for content in [&b""[..], b"short", &version, &vec![0xff; whole.len()], &vec![0; whole.len()]] {
+        fs::write(&path, content).unwrap();
+        refused(&mut node.program(&share.folder, &["allocate"]));
+        refused(&mut node.program(&share.folder, &["allocate", "--kind", "virtual"]));
+    }
+    fs::write(&path, whole).unwrap();
+    assert!(node.allocate(&share, &[]).starts_with("granted=1 code=0\n"));
+}
+
+#[test]
 fn forged_usage_hurts_only_the_container_that_forges_it() {
     let node = Node::new();
     let share = node.share("share", GIB);
@@ -286,7 +269,7 @@ fn get_proc_address_returns_replacements_of_the_same_name_and_nothing_else() {
         ("cuMemAlloc 2000 0", "shim cuMemAlloc 0"),
         ("cuMemAllocAsync 11020 0", "shim cuMemAllocAsync 0"),
         ("cuMemAllocAsync 11020 2", "shim cuMemAllocAsync_ptsz 0"),
-        ("cuMemFreeAsync 11020 2", "driver cuMemFreeAsync_ptsz 0"),
+        ("cuMemFreeAsync 11020 2", "shim cuMemFreeAsync_ptsz 0"),
         ("cuMemGetInfo 13000 0", "shim cuMemGetInfo_v2 0"),
         ("cuGetProcAddress 11030 0", "shim cuGetProcAddress 0"),
         ("cuGetProcAddress 12000 0", "shim cuGetProcAddress_v2 0"),

@@ -8,8 +8,7 @@
     reason = "a test ends there"
 )]
 
-#[allow(dead_code, reason = "each test program uses its own part")]
-mod node;
+mod support;
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +18,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use node::{GIB, Node, built};
+use support::{GIB, Node, built};
 
 /// Version, library, and whether it asks by the `cuGetProcAddress` of CUDA 11.
 const RUNTIMES: [(&str, &str, bool); 3] =

@@ -14,6 +14,7 @@ use crate::{
 };
 
 pub use batch::forget;
+pub use event::has_primary_context;
 
 /// A launch on a stream.
 pub fn launch(stream: Handle, per_thread: bool, real: impl FnOnce() -> CuResult) -> CuResult {

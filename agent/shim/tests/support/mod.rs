@@ -1,13 +1,15 @@
-//! A simulated node, and programs on shares of its GPU.
+//! A node with the simulated driver, and programs in containers on it.
+#![allow(dead_code, reason = "each test program uses its own part")]
 
 #[path = "../../../../integration/nvml-sim/tests/support/built.rs"]
-#[allow(dead_code, reason = "each test program uses its own part")]
 pub mod built;
+pub mod calls;
 
 use std::{
     fs,
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
 };
 
 use gputenancy_ledger::{Limits, Mapped, OnMissing, Usage};
@@ -18,11 +20,10 @@ use silicon::{
     install::{Options, install},
 };
 
-const MIB: u64 = 1 << 20;
+pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
 /// Bytes that the agent reserves for a context.
 pub const CONTEXT: u64 = 640 * MIB;
-
 /// A node with two GPUs without device nodes.
 pub struct Node {
     pub root: tempfile::TempDir,
@@ -63,10 +64,15 @@ impl Node {
 
     /// A share of GPU 0.
     pub fn share(&self, name: &str, memory: u64) -> Share {
+        self.share_with(name, memory, CONTEXT)
+    }
+
+    /// A share of GPU 0 that counts so many bytes for a context.
+    pub fn share_with(&self, name: &str, memory: u64, context: u64) -> Share {
         let folder = self.root.path().join(name);
         fs::create_dir(&folder).unwrap();
         let limits = Mapped::<Limits>::create(&folder.join("limits")).unwrap();
-        limits.write(&self.gpu(0), memory, CONTEXT, OnMissing::Deny);
+        limits.write(&self.gpu(0), memory, context, OnMissing::Deny);
         let usage = Mapped::<Usage>::create(&folder.join("usage")).unwrap();
         Share { folder, limits, usage }
     }
@@ -79,5 +85,41 @@ impl Node {
         command.args([driver, shim]).arg(share).arg(built::binary("cuda-work"));
         command.args(arguments).env("NVSIM_STATE", self.store.dir()).env("NVSIM_DEV", "all").stdout(Stdio::piped());
         command
+    }
+
+    pub fn run(&self, share: &Share, arguments: &[&str]) -> String {
+        let output = self.program(&share.folder, arguments).output().unwrap();
+        assert!(output.status.success(), "cuda-work {arguments:?}: {}", output.status);
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Allocates blocks of 64 MiB.
+    pub fn allocate(&self, share: &Share, more: &[&str]) -> String {
+        self.run(share, &[&["allocate"], more].concat())
+    }
+
+    /// A program that holds what it got until it is killed.
+    pub fn holder(&self, share: &Share, count: &str) -> Holder {
+        let arguments = ["allocate", "--count", count, "--hold"];
+        let mut child = self.program(&share.folder, &arguments).spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, format!("granted={count} code=0\n"));
+        Holder { child, _output: output }
+    }
+}
+
+/// A program that holds memory.
+pub struct Holder {
+    child: Child,
+    /// Open until it ends, so that it can print.
+    _output: BufReader<ChildStdout>,
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 }
