@@ -274,6 +274,7 @@ fn client_process() {
         memory: 1 << 20,
         name: "client".into(),
         owner: "test".into(),
+        cgroups: Vec::new(),
     };
     let _attachment = attach(&store, &client, &[]).unwrap();
     println!("attached");

@@ -322,6 +322,7 @@ fn client(identity: &Identity, memory: u64) -> Client {
         memory,
         name: name.unwrap_or_default(),
         owner: std::env::var("POD_NAME").ok().or_else(host).unwrap_or_default(),
+        cgroups: Vec::new(),
     }
 }
 

@@ -18,6 +18,7 @@ const CHANGES: &[&str] = &[
     "nvmlDeviceSetMigMode",
     "nvmlDeviceSetPersistenceMode",
     "nvmlDeviceSetComputeMode",
+    "nvmlDeviceSetMemoryLimits_v1",
     "nvmlDeviceCreateGpuInstance",
     "nvmlDeviceCreateGpuInstanceWithPlacement",
     "nvmlGpuInstanceDestroy",

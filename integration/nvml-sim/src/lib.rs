@@ -19,6 +19,7 @@ mod health;
 mod library;
 mod license;
 mod memory;
+mod memory_limits;
 mod mode;
 mod out;
 mod placement;

@@ -108,7 +108,6 @@ not_supported! {
     nvmlDeviceGetMemClkVfOffset
     nvmlDeviceGetMemoryAffinity
     nvmlDeviceGetMemoryBusWidth
-    nvmlDeviceGetMemoryLimits_v1
     nvmlDeviceGetMinMaxClockOfPState
     nvmlDeviceGetMinMaxFanSpeed
     nvmlDeviceGetModuleId
@@ -219,7 +218,6 @@ not_supported! {
     nvmlDeviceSetGpuOperationMode
     nvmlDeviceSetHostname_v1
     nvmlDeviceSetMemClkVfOffset
-    nvmlDeviceSetMemoryLimits_v1
     nvmlDeviceSetMemoryLockedClocks
     nvmlDeviceSetNvLinkDeviceLowPowerThreshold
     nvmlDeviceSetNvLinkUtilizationControl

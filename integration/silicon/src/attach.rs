@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::cgroup;
 use crate::clients::{Client, Clients};
 use crate::code::Code;
 use crate::history::{self, Event};
@@ -52,7 +53,8 @@ pub fn attach(store: &Store, client: &Client, mine: &[Attachment]) -> Result<Att
     let machine = store.read()?;
     let (uuid, total) = device(&machine, client)?;
     let live = clients.live()?;
-    fits(client, total, &live)?;
+    let client = &Client { cgroups: cgroup::of_this_process(), ..client.clone() };
+    fits(client, total, &machine, &live)?;
     let same = |c: &&Client| c.shares_device_with(client);
     let slots: Vec<u64> = mine.iter().map(|a| a.slot).collect();
     let slot = hold.enter(client, &slots)?;
@@ -61,10 +63,10 @@ pub fn attach(store: &Store, client: &Client, mine: &[Attachment]) -> Result<Att
     Ok(Attachment { clients, slot, uuid, client: client.clone() })
 }
 
-/// The client and the others on its device fit into the device's memory.
-fn fits(client: &Client, total: u64, others: &[Client]) -> Result<(), Error> {
+/// The client and the others fit into the device's memory, and into the limits of its cgroups.
+fn fits(client: &Client, total: u64, machine: &Machine, others: &[Client]) -> Result<(), Error> {
     let used: u64 = others.iter().filter(|c| c.shares_device_with(client)).map(|c| c.memory).sum();
-    let free = total.saturating_sub(used);
+    let free = total.saturating_sub(used).min(machine.limited(client, others).unwrap_or(u64::MAX));
     if client.memory > free { Err(Error::OutOfMemory { wanted: client.memory, free }) } else { Ok(()) }
 }
 
@@ -86,9 +88,10 @@ impl Attachment {
     pub fn resize(&mut self, store: &Store, memory: u64) -> Result<(), Error> {
         let changed = Client { memory, ..self.client.clone() };
         let hold = self.clients.hold()?;
-        let (_, total) = device(&*store.read()?, &changed)?;
+        let machine = store.read()?;
+        let (_, total) = device(&machine, &changed)?;
         if memory > self.client.memory {
-            fits(&changed, total, &self.clients.live()?)?;
+            fits(&changed, total, &machine, &self.clients.live()?)?;
         }
         hold.rewrite(self.slot, &changed)?;
         self.client = changed;

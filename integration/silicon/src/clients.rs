@@ -38,6 +38,9 @@ pub struct Client {
     pub name: String,
     /// Its owner, such as a pod's name.
     pub owner: String,
+    /// Its cgroup and those above it, by id; [`crate::attach::attach`] writes them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cgroups: Vec<u64>,
 }
 
 impl Client {

@@ -6,6 +6,7 @@
 pub mod attach;
 pub mod board;
 pub mod boards;
+pub mod cgroup;
 pub mod clients;
 pub mod code;
 pub mod compute;
@@ -18,6 +19,7 @@ pub mod install;
 pub mod latency;
 pub mod machine;
 pub mod materialize;
+pub mod memory_limits;
 pub mod mig;
 pub mod mode;
 pub mod mps;

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::board::{Board, Placement, Profile, Variant};
 use crate::clients::Client;
 use crate::code::Code;
+use crate::memory_limits::MemoryLimits;
 use crate::{compute_profile, ids};
 
 /// Version of the simulated driver.
@@ -30,6 +31,9 @@ pub struct Machine {
     /// `NVLink` between the GPUs.
     #[serde(default)]
     pub links: Links,
+    /// Memory limits of cgroups, which drivers have from version 615 on.
+    #[serde(default)]
+    pub memory_limits: MemoryLimits,
     /// The board of all GPUs.
     pub board: Board,
     /// Which half of the memory axis is half 1.
@@ -226,6 +230,7 @@ impl Machine {
             virtualization: Virtualization::None,
             unlicensed: false,
             links: Links::None,
+            memory_limits: MemoryLimits::default(),
             board,
             variant,
             gpus,

@@ -19,7 +19,7 @@ fn machine(board: &str) -> Machine {
 }
 
 fn client(gpu: u32, instance: Option<(u32, u32)>) -> Client {
-    Client { pid: 1, gpu, instance, memory: 0, name: "work".into(), owner: "pod".into() }
+    Client { pid: 1, gpu, instance, memory: 0, name: "work".into(), owner: "pod".into(), cgroups: Vec::new() }
 }
 
 #[test]

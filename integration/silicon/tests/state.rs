@@ -37,7 +37,15 @@ fn options(root: &Path, board: &str) -> Options {
 }
 
 fn client(memory_mib: u64, owner: &str) -> Client {
-    Client { pid: 0, gpu: 0, instance: None, memory: memory_mib << 20, name: "test".into(), owner: owner.into() }
+    Client {
+        pid: 0,
+        gpu: 0,
+        instance: None,
+        memory: memory_mib << 20,
+        name: "test".into(),
+        owner: owner.into(),
+        cgroups: Vec::new(),
+    }
 }
 
 #[test]

@@ -90,6 +90,7 @@ fn hold(store: &Store, devices: &[Device], memory: u64, owner: &str, ends: &[Sig
             memory,
             name: "gpu-work".into(),
             owner: owner.into(),
+            cgroups: Vec::new(),
         };
         held.push(attach(store, &client, &held)?);
         println!("{device} held={}MiB", memory >> 20);

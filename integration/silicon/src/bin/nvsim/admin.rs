@@ -7,6 +7,7 @@ use std::path::Path;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::de::DeserializeOwned;
 use silicon::fault::{Effect, Fault, TRACE};
+use silicon::memory_limits::MemoryLimits;
 use silicon::{Links, Store, Virtualization, history, nodes, operations};
 
 use crate::report::{self, Output};
@@ -96,6 +97,12 @@ pub enum Command {
         /// `none`, `bridges` or `switches`.
         #[arg(value_parser = named::<Links>)]
         links: Links,
+    },
+    /// Gives the driver memory limits of cgroups, as from version 615 on, until the driver is installed again; without: no limit is left.
+    MemoryLimits {
+        /// Whether it has them.
+        #[arg(action = clap::ArgAction::Set)]
+        supported: bool,
     },
     /// Prints the history of attachments, instances, modes and resets, one JSON object a line.
     History,
@@ -202,6 +209,10 @@ pub fn run(store: &Store, command: Command) -> Result<(), Box<dyn Error>> {
         })?,
         Command::Link { links } => store.change(|machine, _| {
             machine.links = links;
+            Ok(())
+        })?,
+        Command::MemoryLimits { supported } => store.change(|machine, _| {
+            machine.memory_limits = MemoryLimits { supported, set: Vec::new() };
             Ok(())
         })?,
         Command::History => print!("{}", fs::read_to_string(store.dir().join(history::FILE))?),
