@@ -167,6 +167,32 @@ pub enum ShimState {
     Conflict(OtherLimiter),
 }
 
+/// Whether the driver limits the memory of containers with a share of a GPU without MIG, by their cgroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DriverLimits {
+    /// Not known yet.
+    #[default]
+    Unknown,
+    /// Driver or kernel have no such limits, or do not accept ours, or memory is not to be limited.
+    NotSupported,
+    /// It does.
+    Supported,
+}
+
+/// What can limit the memory of containers that start now with a share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limiters {
+    /// The library in the container.
+    pub shim: ShimState,
+    /// The driver.
+    pub driver: DriverLimits,
+}
+
+impl Limiters {
+    /// Nothing, as where another plugin serves the shares.
+    pub const OFF: Self = Self { shim: ShimState::Off, driver: DriverLimits::NotSupported };
+}
+
 /// What shows that another product puts a library into containers to limit memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherLimiter {
@@ -191,8 +217,8 @@ pub struct KubeletView {
     /// Generation of the [`DeviceView`] that `ListAndWatch`, kubelet's allocatable devices and the node's allocatable reflect.
     /// Kubelet cannot allocate a device that this generation does not advertise; only then may the device be destroyed.
     pub applied_generation: u64,
-    /// Whether containers that start now with a share get the library that limits their memory.
-    pub shim: ShimState,
+    /// What can limit the memory of containers that start now with a share.
+    pub limiters: Limiters,
     /// Every resource is registered, and kubelet watches every list.
     pub plugin_ready: bool,
     /// Another plugin advertises the devices, and kubelet has listed none for longer than a restart of that plugin takes.

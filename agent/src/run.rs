@@ -21,8 +21,11 @@ use crate::{
     args::Args,
     attribution::{self, Unlisted},
     audit::{Auditor, Bypasses},
-    device::{DeviceView, KubeletView},
-    enforcement::SHARES,
+    device::{DeviceView, DriverLimits, KubeletView},
+    enforcement::{
+        SHARES,
+        driver::{Cgroups, DriverLimiter},
+    },
     environment::{EnvFromContainers, EnvironmentChecker, runtime::Runtime},
     event,
     gpu::{
@@ -74,6 +77,9 @@ const REPORT_RETRY: Duration = Duration::from_secs(3);
 /// Limit for the device plugin's shutdown, which lowers the node's allocatable; the plugin's own limit is shorter.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(24);
 
+/// Where cgroups are mounted.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
 /// Why the agent cannot run.
 pub type Error = Box<dyn std::error::Error>;
 
@@ -94,6 +100,7 @@ struct Channels {
     containers: watch::Sender<EnvFromContainers>,
     unlisted: watch::Sender<Unlisted>,
     bypasses: watch::Sender<Bypasses>,
+    driver_limits: watch::Sender<DriverLimits>,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -125,7 +132,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let mps = Mps::new(Host {
         root: args.plugin.mps_dir.clone(),
         proc_root: origins.proc_root.clone(),
-        cgroup_root: "/sys/fs/cgroup".into(),
+        cgroup_root: CGROUPS.into(),
         inventory: inventory(channels.state.subscribe()),
         owners: host::owners(PodResources::at(&args.plugin.pod_resources_socket())),
         tenant: host::tenant(client.clone()),
@@ -135,6 +142,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     });
     let reconciler = Reconciler::new(nvml.clone(), metrics.clone(), kubelet, view, state, processes);
     let reconciler = reconciler.with_mps(mps.subscribe());
+    let limiter = driver_limiter(&args, &origins, nvml.clone());
     let handover = HandoverCheck::through(nvml, origins.clone());
     let auditor = auditor(&args, &channels, &handover, &metrics, &publish);
     let stop = CancellationToken::new();
@@ -150,6 +158,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         () = incidents::run(channels.state.subscribe(), node_name, &metrics, &publish) => {}
         () = attribution::run(channels.state.subscribe(), &origins, &metrics, &channels.unlisted) => {}
         () = audit(auditor, &channels) => {}
+        () = limit(limiter, &channels) => {}
         () = check_environments(&args, &client, &channels, &metrics) => {}
         () = rights::keep(asking, refused, lacks, metrics.clone()) => {}
         served = endpoints::serve(args.http, health, stop.clone()) => served?,
@@ -211,6 +220,21 @@ async fn audit(auditor: Option<Auditor>, channels: &Channels) {
         Some(auditor) => auditor.run(&channels.bypasses).await,
         None => std::future::pending().await,
     }
+}
+
+/// The limits in the driver, which end where the agent does not limit memory.
+fn driver_limiter(args: &Args, origins: &Origins, nvml: NvmlThread) -> DriverLimiter {
+    let plugin = &args.plugin;
+    // the agent's own mount has the host's cgroups with version 2; with version 1 only the host's root has
+    let roots = vec![CGROUPS.into(), plugin.host_root.join(CGROUPS.trim_start_matches('/'))];
+    let cgroups = Cgroups::new(roots, origins.logs.clone());
+    DriverLimiter::new(plugin.memory_limits == MemoryLimits::Shim, &plugin.enforcement_dir, cgroups, nvml)
+}
+
+async fn limit(limiter: DriverLimiter, channels: &Channels) {
+    let inventory = channels.state.subscribe();
+    let inventory = move || inventory.borrow().inventory.clone();
+    limiter.run(channels.view.subscribe(), channels.kubelet.subscribe(), inventory, &channels.driver_limits).await;
 }
 
 async fn partition(mut reconciler: Reconciler, channels: &Channels, heartbeat: &watch::Sender<Instant>) {
@@ -350,6 +374,7 @@ async fn plugin(
         kubelet: channels.kubelet.clone(),
         handover,
         mps: Some(mps),
+        driver_limits: channels.driver_limits.subscribe(),
     };
     tokio::select! {
         () = kubelet::run(args.plugin.clone(), driver_root.host, client.clone(), exchange, metrics, stop) => {}

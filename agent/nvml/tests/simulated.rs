@@ -10,7 +10,8 @@
 use std::path::PathBuf;
 
 use gputenancy_nvml::{
-    Activation, ComputeMode, EventSet, FaultKind, Nvml, OpenError, Silent, code, find_library, full_width,
+    Activation, ComputeMode, EventSet, FaultKind, MemoryLimit, NO_LIMIT, Nvml, OpenError, Silent, code, find_library,
+    full_width,
 };
 use silicon::{
     Board, Store,
@@ -185,4 +186,65 @@ fn compute_mode_is_set_and_read_and_refused_under_mig() {
     assert_eq!(gpu.before_volta(), Ok(false));
     sim.mig();
     assert_eq!(gpu.set_compute_mode(ComputeMode::ExclusiveProcess).unwrap_err().code, code::NOT_SUPPORTED);
+}
+
+/// The simulated driver has the limits from now on.
+fn with_memory_limits(sim: &Sim) {
+    sim.store
+        .change(|machine, _| {
+            machine.memory_limits.supported = true;
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn memory_limits_are_set_read_and_cleared_where_the_driver_has_them() {
+    let sim = Sim::new("a100-80gb");
+    let nvml = sim.open();
+    let (gpu, cgroup) = (nvml.gpu(0).unwrap(), silicon::cgroup::hierarchy());
+    assert_eq!(gpu.memory_limit(&cgroup), Ok(None), "an older driver");
+    assert_eq!(gpu.set_memory_limit(&cgroup, 0, 1 << 30), Ok(None));
+    with_memory_limits(&sim);
+    assert_eq!(gpu.memory_limit(&cgroup), Ok(Some(MemoryLimit::NONE)));
+    assert_eq!(gpu.set_memory_limit(&cgroup, 2, 1).unwrap_err().code, code::INVALID_ARGUMENT);
+    assert_eq!(gpu.set_memory_limit(&cgroup, 0, 1 << 30), Ok(Some(())));
+    assert_eq!(gpu.memory_limit(&cgroup), Ok(Some(MemoryLimit { soft: 0, hard: 1 << 30, used: 0 })));
+    assert_eq!(gpu.set_memory_limit(&cgroup, 0, NO_LIMIT), Ok(Some(())));
+    assert_eq!(gpu.memory_limit(&cgroup), Ok(Some(MemoryLimit::NONE)));
+    assert!(gpu.memory_limit("/sys/fs/cgroup/not/there".as_ref()).is_err());
+    assert!(gpu.memory_limit("/sys\0".as_ref()).is_err());
+}
+
+#[test]
+fn library_without_the_functions_has_no_memory_limits() {
+    let sim = Sim::new("a100-80gb");
+    with_memory_limits(&sim);
+    // as libraries before version 615: the names of the two functions are not among the exported ones
+    let library = sim.root.path().join("old.so");
+    let mut content = std::fs::read(find_library(&sim.root.path().join("drv")).unwrap()).unwrap();
+    for name in [b"nvmlDeviceGetMemoryLimits_v1\0", b"nvmlDeviceSetMemoryLimits_v1\0"] {
+        let windows = content.windows(name.len()).enumerate();
+        let found: Vec<usize> = windows.filter(|(_, window)| **window == name[..]).map(|(at, _)| at).collect();
+        assert!(!found.is_empty());
+        found.into_iter().for_each(|at| content[at] = b'x');
+    }
+    std::fs::write(&library, content).unwrap();
+    // the state is found by the place of the library, so the variable names it
+    let run = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "without_the_functions", "--nocapture"])
+        .env("NVSIM_STATE", sim.store.dir())
+        .env("OLD_LIBRARY", &library)
+        .status();
+    assert!(run.unwrap().success());
+}
+
+/// The process of the test above.
+#[test]
+fn without_the_functions() {
+    let Some(library) = std::env::var_os("OLD_LIBRARY") else { return };
+    let nvml = Nvml::open(PathBuf::from(library), Box::new(Silent)).unwrap();
+    let (gpu, cgroup) = (nvml.gpu(0).unwrap(), silicon::cgroup::hierarchy());
+    assert_eq!(gpu.memory_limit(&cgroup), Ok(None));
+    assert_eq!(gpu.set_memory_limit(&cgroup, 0, 1 << 30), Ok(None));
 }

@@ -2,7 +2,7 @@
 
 use gputenancy_crds::{Isolation, SharingMode};
 
-use crate::device::{Device, Share, ShimState};
+use crate::device::{Device, DriverLimits, Limiters, Share, ShimState};
 
 /// MiB that the planner keeps free for the CUDA context of a share: see `CONTEXT_MIB` of the planner. The first process of a container has
 /// it on top of the limit; each further one counts as much against the limit.
@@ -20,20 +20,26 @@ pub fn of_time_slice(memory_mib: u64, reserved_mib: u64, replicas: usize) -> Opt
     Some(part - CONTEXT_MIB).filter(|mib| *mib > 0)
 }
 
-/// The means for a container that starts now with this share.
-pub fn means(share: &Share, shim: ShimState) -> Isolation {
+/// The means for a container that starts now with this share of a GPU, or of a MIG instance, which the driver does not limit.
+pub fn means(share: &Share, of_mig: bool, limiters: Limiters) -> Isolation {
     match (share.mode, share.limit_mib) {
         (SharingMode::Mps, _) if share.memory_mib.is_some() => Isolation::Server,
         (SharingMode::Mps, _) | (_, None) => Isolation::None,
-        (_, Some(_)) if shim == ShimState::Served => Isolation::Software,
+        (_, Some(_)) if limiters.driver == DriverLimits::Supported && !of_mig => Isolation::Driver,
+        (_, Some(_)) if limiters.shim == ShimState::Served => Isolation::Software,
         _ => Isolation::None,
     }
 }
 
+/// The means of a device that is a share.
+pub fn means_of(device: &Device, limiters: Limiters) -> Option<Isolation> {
+    device.share.as_ref().map(|share| means(share, device.mig.is_some(), limiters))
+}
+
 /// Cordons shares that are not limited as the pool demands, so that no new pod gets one; pods keep theirs.
-pub fn cordon_weak(devices: &mut [Device], minimum: Isolation, shim: ShimState) {
+pub fn cordon_weak(devices: &mut [Device], minimum: Isolation, limiters: Limiters) {
     for device in devices {
-        device.cordoned |= device.share.as_ref().is_some_and(|share| !means(share, shim).is_at_least(minimum));
+        device.cordoned |= means_of(device, limiters).is_some_and(|means| !means.is_at_least(minimum));
     }
 }
 
@@ -41,6 +47,10 @@ pub fn cordon_weak(devices: &mut [Device], minimum: Isolation, shim: ShimState) 
 mod tests {
     use super::*;
     use crate::device::OtherLimiter;
+
+    fn with(shim: ShimState, driver: DriverLimits) -> Limiters {
+        Limiters { shim, driver }
+    }
 
     #[test]
     fn time_slices_get_equal_parts_without_their_contexts() {
@@ -53,15 +63,34 @@ mod tests {
     fn share_without_a_limit_is_not_enforced_and_mps_limits_itself() {
         let share =
             |mode, memory_mib, limit_mib| Share { number: 0, mode, memory_mib, compute: None, limit_mib, pace: None };
+        let means = |share: Share, shim| means(&share, false, with(shim, DriverLimits::NotSupported));
         let served = ShimState::Served;
-        assert_eq!(means(&share(SharingMode::Mps, Some(1), None), served), Isolation::Server);
-        assert_eq!(means(&share(SharingMode::Mps, None, None), served), Isolation::None);
-        assert_eq!(means(&share(SharingMode::Fraction, Some(1), Some(1)), served), Isolation::Software);
+        assert_eq!(means(share(SharingMode::Mps, Some(1), None), served), Isolation::Server);
+        assert_eq!(means(share(SharingMode::Mps, None, None), served), Isolation::None);
+        assert_eq!(means(share(SharingMode::Fraction, Some(1), Some(1)), served), Isolation::Software);
         let other = ShimState::Conflict(OtherLimiter::Folder);
         for shim in [ShimState::Unknown, ShimState::Off, ShimState::NotInstalled, other] {
-            assert_eq!(means(&share(SharingMode::Fraction, Some(1), Some(1)), shim), Isolation::None);
+            assert_eq!(means(share(SharingMode::Fraction, Some(1), Some(1)), shim), Isolation::None);
         }
-        assert_eq!(means(&share(SharingMode::TimeSlice, None, None), served), Isolation::None);
+        assert_eq!(means(share(SharingMode::TimeSlice, None, None), served), Isolation::None);
+    }
+
+    #[test]
+    fn driver_precedes_the_library_on_whole_gpus_and_does_not_depend_on_it() {
+        use crate::mps::share::tests::device;
+        let share = |mode, limit_mib| Share { limit_mib, ..device(0, mode, Some(1), None).share.unwrap() };
+        for shim in [ShimState::Served, ShimState::NotInstalled] {
+            let limiters = with(shim, DriverLimits::Supported);
+            for mode in [SharingMode::TimeSlice, SharingMode::Fraction] {
+                assert_eq!(means(&share(mode, Some(1)), false, limiters), Isolation::Driver);
+                assert_eq!(means(&share(mode, None), false, limiters), Isolation::None, "nothing to set");
+            }
+            assert_eq!(means(&share(SharingMode::Mps, None), false, limiters), Isolation::Server);
+        }
+        let slice = share(SharingMode::TimeSlice, Some(1));
+        assert_eq!(means(&slice, true, with(ShimState::Served, DriverLimits::Supported)), Isolation::Software);
+        assert_eq!(means(&slice, true, with(ShimState::Off, DriverLimits::Supported)), Isolation::None);
+        assert_eq!(means(&slice, false, with(ShimState::Served, DriverLimits::Unknown)), Isolation::Software);
     }
 
     #[test]
@@ -78,7 +107,7 @@ mod tests {
         };
         let cordoned = |minimum, shim| {
             let mut devices = all();
-            cordon_weak(&mut devices, minimum, shim);
+            cordon_weak(&mut devices, minimum, with(shim, DriverLimits::NotSupported));
             devices.iter().map(|device| device.cordoned).collect::<Vec<_>>()
         };
         assert_eq!(cordoned(Isolation::None, ShimState::Off), [false, false, false]);

@@ -3,8 +3,9 @@
 //!
 //! [`install`] puts them on the node, [`limit`] decides what a share may allocate and [`turns`] when it may launch, [`node`] what the node can
 //! give next to other products ([`other_limiter`]), and [`files`] gives each container its limits and a ledger of its own when kubelet allocates the share. The CDI specification mounts
-//! all of them.
+//! all of them. [`driver`] sets limits in the driver as well, where it has them.
 
+pub mod driver;
 mod files;
 mod install;
 mod limit;
@@ -14,7 +15,7 @@ mod turns;
 
 pub use files::ShareFiles;
 pub use install::{Library, SHARES, install};
-pub use limit::{CONTEXT_MIB, cordon_weak, means, of_fraction, of_time_slice};
+pub use limit::{CONTEXT_MIB, cordon_weak, means_of, of_fraction, of_time_slice};
 pub use node::{NOT_INSTALLED, conflict, of_node};
 pub use other_limiter::find as other_limiter;
 pub use turns::of_share as pace_of;

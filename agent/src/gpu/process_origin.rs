@@ -86,6 +86,17 @@ fn named(log: &str, id: &str) -> Option<DeviceOwner> {
     Some(DeviceOwner { namespace: namespace.to_owned(), pod: pod.to_owned(), container: container.to_owned() })
 }
 
+/// The containers of this node that have a log, with their ids.
+pub fn containers(logs: &Path) -> Vec<(DeviceOwner, String)> {
+    let of = |name: &str| {
+        let (_, id) = name.strip_suffix(".log")?.rsplit_once('-')?;
+        let id = container_id(id)?;
+        Some((named(name, id)?, id.to_owned()))
+    };
+    let logs = fs::read_dir(logs).into_iter().flatten().flatten();
+    logs.filter_map(|log| of(log.file_name().to_str()?)).collect()
+}
+
 /// A container's id is 64 hexadecimal digits, with all runtimes; the innermost one counts.
 fn container_id(cgroup: &str) -> Option<&str> {
     let words = cgroup.split(|c: char| !c.is_ascii_alphanumeric());

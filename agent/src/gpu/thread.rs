@@ -8,7 +8,7 @@ use std::{
 };
 
 use gputenancy_crds::Health;
-use gputenancy_nvml::{Nvml, NvmlFailure, OpenError};
+use gputenancy_nvml::{MemoryLimit, Nvml, NvmlFailure, OpenError};
 use tokio::sync::oneshot;
 
 use super::{
@@ -17,6 +17,7 @@ use super::{
     driver::{DriverRoot, NodePaths, Session},
     faults::RecordedFault,
     inventory::{Inventory, Scan},
+    memory_limits::LimitCall,
     operation::{Operation, OperationError, RESET_CALL, execute},
     platform::{UnsupportedPlatform, unsupported},
     policy::{Deadlines, is_driver_unloaded, reopens_library},
@@ -54,6 +55,7 @@ type Reply<T> = oneshot::Sender<T>;
 enum Request {
     Read { scan: Scan, open_files: bool, recorded: Vec<RecordedFault>, reply: Reply<Result<Inventory, NvmlError>> },
     Execute { uuid: String, operation: Operation, reply: Reply<Result<(), OperationError>> },
+    Limit { call: LimitCall, reply: Reply<Result<Option<MemoryLimit>, NvmlError>> },
 }
 
 /// Handle of the thread, which ends when the last handle is dropped.
@@ -67,9 +69,9 @@ pub struct NvmlThread {
 impl NvmlThread {
     /// Starts the thread. The library is opened at the first request, and again after the driver was reloaded.
     pub fn start(paths: NodePaths, calls: Calls, deadlines: Deadlines) -> std::io::Result<Self> {
-        // a place each for the reconciler and for the check of an allocation, which wait for their answers: a caller that gave up on a
-        // hanging call must not leave a queue behind
-        let (requests, receiver) = sync_channel(2);
+        // a place each for the reconciler, for the check of an allocation and for memory limits, which wait for their answers: a caller that
+        // gave up on a hanging call must not leave a queue behind
+        let (requests, receiver) = sync_channel(3);
         let observer = calls.clone();
         thread::Builder::new().name("nvml".into()).spawn(move || run(&paths, &observer, &receiver))?;
         Ok(Self { requests, calls, deadlines })
@@ -90,6 +92,11 @@ impl NvmlThread {
     pub async fn execute(&self, uuid: &str, operation: Operation) -> Result<Result<(), OperationError>, NvmlError> {
         let uuid = uuid.to_owned();
         self.request(self.deadlines.operation, |reply| Request::Execute { uuid, operation, reply }).await
+    }
+
+    /// Reads or sets the limits of a cgroup; `None` if the driver has no such limits.
+    pub async fn memory_limit(&self, call: LimitCall) -> Result<Option<MemoryLimit>, NvmlError> {
+        self.request(self.deadlines.scan, |reply| Request::Limit { call, reply }).await?
     }
 
     async fn request<T>(&self, deadline: Duration, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, NvmlError> {
@@ -189,6 +196,7 @@ impl From<OpenError> for NvmlError {
 fn refuse(request: Request, error: NvmlError) {
     match request {
         Request::Read { reply, .. } => drop(reply.send(Err(error))),
+        Request::Limit { reply, .. } => drop(reply.send(Err(error))),
         Request::Execute { reply, .. } => drop(reply.send(Err(OperationError::Gone(format!("NVML ({error})"))))),
     }
 }
@@ -218,6 +226,14 @@ fn serve(session: Session<'_>, requests: &Receiver<Request>, first: Request, his
                 let _ = reply.send(inventory.map_err(NvmlError::Call));
                 if let Some(close) = close {
                     return close;
+                }
+            }
+            Request::Limit { call, reply } => {
+                let outcome = call.execute(session.nvml);
+                let reopen = outcome.as_ref().is_err_and(|failure| reopens_library(failure.code));
+                let _ = reply.send(outcome.map_err(NvmlError::Call));
+                if reopen {
+                    return Close::DriverReloaded;
                 }
             }
             Request::Execute { uuid, operation: Operation::Reset { pci_bus_id }, reply } => {

@@ -31,8 +31,8 @@ use super::{
     watchers::ListWatchers,
 };
 use crate::{
-    device::{Device, DeviceId, DeviceView, KubeletView, OtherLimiter, Owners, ShimState},
-    enforcement::{Library, ShareFiles, install, means, other_limiter},
+    device::{Device, DeviceId, DeviceView, DriverLimits, KubeletView, Limiters, OtherLimiter, Owners, ShimState},
+    enforcement::{Library, ShareFiles, install, means_of, other_limiter},
     grpc::pod_resources::{ByResource, PodResources, is_managed},
     handover::HandoverCheck,
     metrics::Metrics,
@@ -60,6 +60,8 @@ pub struct Channels {
     pub handover: HandoverCheck,
     /// Daemons of MPS shares.
     pub mps: Option<Mps>,
+    /// Whether the driver limits memory.
+    pub driver_limits: watch::Receiver<DriverLimits>,
 }
 
 /// Serves kubelet until `stop`, then lowers allocatable to zero and returns. `driver_root` is the driver's root on the host.
@@ -80,6 +82,7 @@ pub async fn run(
             tokio::select! {
                 Ok(()) = manager.channels.devices.changed() => {}
                 Ok(()) = manager.channels.requests.changed() => {}
+                Ok(()) = manager.channels.driver_limits.changed() => {}
                 Ok(()) = manager.allocatable.changed() => {}
                 () = manager.wake.notified() => {}
                 () = sleep(pause) => continue,
@@ -484,7 +487,7 @@ impl<'a> Manager<'a> {
         let registered = self.servers.keys().all(|resource| observed.watched.contains(resource));
         let mut report = KubeletView { elsewhere: BTreeMap::new(), message, ..self.channels.kubelet.borrow().clone() };
         report.plugin_ready = view.generation > 0 && registered && observed.listed.is_some();
-        report.shim = self.shim_state;
+        report.limiters = self.limiters();
         self.count_enforcement(view);
         if let Some(listed) = observed.listed {
             report.allocatable = listed.into_values().flatten().collect();
@@ -495,11 +498,16 @@ impl<'a> Manager<'a> {
         self.send(report);
     }
 
+    /// What can limit the memory of shares.
+    fn limiters(&self) -> Limiters {
+        Limiters { shim: self.shim_state, driver: *self.channels.driver_limits.borrow() }
+    }
+
     /// Counts the shares by what limits them.
     fn count_enforcement(&self, view: &DeviceView) {
-        let shim = if view.advertiser.is_agent() { self.shim_state } else { ShimState::Off };
-        let shares = view.devices.iter().chain(&view.elsewhere).filter_map(|device| device.share.as_ref());
-        self.metrics.set_enforcement(&shares.map(|share| means(share, shim)).collect::<Vec<_>>());
+        let limiters = if view.advertiser.is_agent() { self.limiters() } else { Limiters::OFF };
+        let shares = view.devices.iter().chain(&view.elsewhere);
+        self.metrics.set_enforcement(&shares.filter_map(|device| means_of(device, limiters)).collect::<Vec<_>>());
     }
 
     fn send(&self, report: KubeletView) {

@@ -296,7 +296,7 @@ impl Reconciler {
                 (Vec::new(), all.filter(|device| device.share.is_some() && device.mig.is_none()).collect())
             };
             cordon_conflicts(&mut devices, owners.as_ref().unwrap_or(&Owners::new()));
-            cordon_weak(&mut devices, enforcement.minimum, self.kubelet.borrow().shim);
+            cordon_weak(&mut devices, enforcement.minimum, self.kubelet.borrow().limiters);
             if let Some(owners) = &owners {
                 let origins = &self.processes.origins;
                 let processes =

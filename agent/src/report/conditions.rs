@@ -10,7 +10,7 @@ use gputenancy_crds::{
 
 use super::input::StatusInput;
 use crate::{
-    device::{Device, ShimState},
+    device::{Device, DriverLimits, Limiters, ShimState},
     enforcement::{NOT_INSTALLED, conflict},
     gpu::{NvmlError, ObservedGpu, inventory::UNLICENSED},
     mps,
@@ -105,17 +105,17 @@ fn plugin(input: &StatusInput<'_>) -> ConditionUpdate {
 fn memory_limits(input: &StatusInput<'_>) -> Option<ConditionUpdate> {
     let limited = |device: &Device| device.share.as_ref().is_some_and(|share| share.limit_mib.is_some());
     let count = input.view.devices.iter().filter(|device| limited(device)).count();
-    match input.kubelet.shim {
+    let Limiters { shim, driver } = input.kubelet.limiters;
+    match shim {
         // also without shares: a pool that demands limits gets none
         ShimState::Conflict(other) => {
             let message = format!("memory limits are off on this node: {}", conflict(other));
             Some(ConditionUpdate::no(MEMORY_LIMITED, reasons::OTHER_LIMITER_FOUND, message))
         }
-        ShimState::Served if count > 0 => Some(ConditionUpdate::yes(
-            MEMORY_LIMITED,
-            reasons::LIMITED,
-            format!("{count} share(s) have a memory limit"),
-        )),
+        // the driver's limits do not depend on the library
+        shim if count > 0 && (shim == ShimState::Served || driver == DriverLimits::Supported) => Some(
+            ConditionUpdate::yes(MEMORY_LIMITED, reasons::LIMITED, format!("{count} share(s) have a memory limit")),
+        ),
         ShimState::NotInstalled if count > 0 => {
             let message = format!("{count} share(s) have no memory limit: {NOT_INSTALLED}");
             Some(ConditionUpdate::no(MEMORY_LIMITED, reasons::SHIM_NOT_INSTALLED, message))

@@ -15,7 +15,7 @@ use super::{
     input::StatusInput,
 };
 use crate::{
-    device::{Device, DeviceId, DeviceOwner, DeviceView, Owners, Share, ShimState},
+    device::{Device, DeviceId, DeviceOwner, DeviceView, Limiters, Owners, Share},
     enforcement,
     gpu::{Inventory, ObservedGpu, ObservedInstance, process_origin::Origin},
     partition::{
@@ -55,7 +55,7 @@ pub fn status(input: &StatusInput<'_>, now: Timestamp) -> GpuNodeStatus {
         simulated: Some(input.simulated),
         boards,
         // before the device plugin has found out, that of the earlier run
-        enforcement: enforcement::of_node(input.view.advertiser, input.kubelet.shim)
+        enforcement: enforcement::of_node(input.view.advertiser, input.kubelet.limiters)
             .or_else(|| input.earlier.enforcement.clone()),
         gpu_count: Some(to_i32(gpus.len())),
         devices: Some(devices(&gpus)),
@@ -166,8 +166,8 @@ fn gpu_state(input: &StatusInput<'_>, advertised: &BTreeMap<&str, &Device>, gpu:
 
 /// The weakest means that holds a share of the GPU to its memory; none without shares. Another plugin's shares have none of ours.
 fn enforcement(input: &StatusInput<'_>, gpu: &ObservedGpu) -> Option<Isolation> {
-    let shim = if input.view.advertiser.is_agent() { input.kubelet.shim } else { ShimState::Off };
-    input.view.shares(&gpu.uuid).map(|(_, share)| enforcement::means(share, shim)).max()
+    let limiters = if input.view.advertiser.is_agent() { input.kubelet.limiters } else { Limiters::OFF };
+    input.view.shares(&gpu.uuid).filter_map(|(device, _)| enforcement::means_of(device, limiters)).max()
 }
 
 /// Whether these shares are parts of the instance.

@@ -19,7 +19,7 @@ use super::{
     without_inventory,
 };
 use crate::{
-    device::{DeviceId, DeviceOwner, DeviceView, KubeletView, OtherLimiter, ShimState},
+    device::{DeviceId, DeviceOwner, DeviceView, DriverLimits, KubeletView, Limiters, OtherLimiter, ShimState},
     gpu::{
         Inventory, NvmlError, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance,
         platform::UnsupportedPlatform, process_origin::Origin,
@@ -446,6 +446,11 @@ fn machine_that_is_not_supported_is_named() {
     assert!(reason == "PlatformNotSupported" && message.contains("Jetson"), "{reason}: {message}");
 }
 
+/// Next to a driver without memory limits.
+fn limiters(shim: ShimState) -> Limiters {
+    Limiters { shim, driver: DriverLimits::NotSupported }
+}
+
 #[test]
 fn status_says_what_limits_the_memory_of_shares_and_nothing_of_other_gpus() {
     let (state, view, kubelet) = shared();
@@ -454,17 +459,24 @@ fn status_says_what_limits_the_memory_of_shares_and_nothing_of_other_gpus() {
         status.gpus[0].enforcement
     };
     assert_eq!(means(&kubelet, &view), Some(Isolation::None));
-    let with_shim = KubeletView { shim: ShimState::Served, ..kubelet };
+    let with_shim = KubeletView { limiters: limiters(ShimState::Served), ..kubelet };
     assert_eq!(means(&with_shim, &view), Some(Isolation::Software));
     let condition = |kubelet: &KubeletView| {
         let found = conditions::updates(&input(&state, &view, kubelet));
         found.into_iter().find(|c| c.type_ == conditions::MEMORY_LIMITED).map(|c| c.status)
     };
-    let failed = KubeletView { shim: ShimState::NotInstalled, ..with_shim.clone() };
+    let failed = KubeletView { limiters: limiters(ShimState::NotInstalled), ..with_shim.clone() };
     assert_eq!([&with_shim, &failed].map(condition), [Some(Some(true)), Some(Some(false))]);
-    assert_eq!(condition(&KubeletView { shim: ShimState::Off, ..with_shim.clone() }), None, "switched off");
-    let other = KubeletView { shim: ShimState::Conflict(OtherLimiter::Folder), ..with_shim.clone() };
+    assert_eq!(
+        condition(&KubeletView { limiters: limiters(ShimState::Off), ..with_shim.clone() }),
+        None,
+        "switched off"
+    );
+    let other = KubeletView { limiters: limiters(ShimState::Conflict(OtherLimiter::Folder)), ..with_shim.clone() };
     assert_eq!((condition(&other), means(&other, &view)), (Some(Some(false)), Some(Isolation::None)));
+    let driver = Limiters { shim: ShimState::NotInstalled, driver: DriverLimits::Supported };
+    let by_driver = KubeletView { limiters: driver, ..with_shim.clone() };
+    assert_eq!((condition(&by_driver), means(&by_driver, &view)), (Some(Some(true)), Some(Isolation::Driver)));
     let theirs = DeviceView { advertiser: Advertiser::NvidiaDevicePlugin, ..view };
     assert_eq!(means(&with_shim, &theirs), Some(Isolation::None));
     assert_eq!(means(&with_shim, &DeviceView::default()), None);
@@ -478,7 +490,7 @@ fn status_keeps_what_an_earlier_run_could_enforce_until_it_is_known() {
         ..GpuNodeStatus::default()
     };
     let of = |shim: ShimState| {
-        let kubelet = KubeletView { shim, ..kubelet.clone() };
+        let kubelet = KubeletView { limiters: limiters(shim), ..kubelet.clone() };
         let input = StatusInput { earlier: &earlier, ..input(&state, &view, &kubelet) };
         super::status(&input, Timestamp::UNIX_EPOCH).enforcement.unwrap()
     };

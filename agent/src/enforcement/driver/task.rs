@@ -1,0 +1,209 @@
+//! The task that keeps the driver's limits as [`super::decide`] wants them.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use gputenancy_ledger::{Limits as LimitsFile, Mapped};
+use gputenancy_nvml::{MemoryLimit, NO_LIMIT};
+use tokio::{
+    sync::watch,
+    time::{MissedTickBehavior, interval},
+};
+
+use super::{
+    Cgroups,
+    decide::{Action, Limited, Limits, decide, limited, wanted},
+    record::Record,
+};
+use crate::{
+    device::{Device, DeviceView, DriverLimits, KubeletView, ShimState},
+    enforcement::{CONTEXT_MIB, SHARES, ShareFiles},
+    gpu::{Inventory, LimitCall, NvmlError, NvmlThread},
+    send_if_changed,
+};
+
+/// Interval of the reconciles: a container has its limit about this long after its start.
+pub const INTERVAL: Duration = Duration::from_secs(1);
+/// Every so many reconciles the limits are read back, and containers and driver are searched and asked once more.
+const VERIFY_EVERY: u32 = 15;
+/// Reconciles in which the driver must refuse a limit of an existing cgroup, until it counts as without limits.
+const REFUSALS: u32 = 3;
+
+/// Calls the driver.
+type CallDriver = Arc<dyn Fn(LimitCall) -> BoxFuture<'static, Result<Option<MemoryLimit>, NvmlError>> + Send + Sync>;
+
+/// Keeps the driver's limits.
+pub struct DriverLimiter {
+    /// Memory is to be limited; else what was set is cleared.
+    enabled: bool,
+    /// Folder of the shares' files.
+    shares: PathBuf,
+    record: Record,
+    cgroups: Cgroups,
+    call: CallDriver,
+    /// Path of the cgroup that the driver is asked about.
+    probed: Option<PathBuf>,
+    /// What was set; `None` before the record was read.
+    set: Option<Limits>,
+    /// Driver version and answer of the latest probe.
+    answer: Option<(String, DriverLimits)>,
+    /// Reconciles in a row in which the driver refused.
+    refused: u32,
+    count: u32,
+}
+
+impl DriverLimiter {
+    /// Through NVML. `folder` is the agent's for enforcement.
+    pub fn new(enabled: bool, folder: &Path, cgroups: Cgroups, nvml: NvmlThread) -> Self {
+        let call: CallDriver = Arc::new(move |call| {
+            let nvml = nvml.clone();
+            Box::pin(async move { nvml.memory_limit(call).await })
+        });
+        Self {
+            enabled,
+            shares: folder.join(SHARES),
+            record: Record::in_folder(folder),
+            probed: cgroups.own("/proc".as_ref()),
+            cgroups,
+            call,
+            set: None,
+            answer: None,
+            refused: 0,
+            count: 0,
+        }
+    }
+
+    /// Reconciles for as long as it is polled, and reports whether the driver limits memory.
+    pub async fn run(
+        mut self,
+        view: watch::Receiver<DeviceView>,
+        kubelet: watch::Receiver<KubeletView>,
+        inventory: impl Fn() -> Option<Inventory>,
+        report: &watch::Sender<DriverLimits>,
+    ) {
+        let mut ticks = interval(INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            // without an answer of NVML nothing is known, and nothing changes
+            let Some(inventory) = inventory() else { continue };
+            let (view, kubelet) = (view.borrow().clone(), kubelet.borrow().clone());
+            let state = self.reconcile(&view, &kubelet, &inventory).await;
+            send_if_changed(report, state);
+        }
+    }
+
+    /// Asks the driver if need be, and sets and clears limits.
+    pub async fn reconcile(&mut self, view: &DeviceView, kubelet: &KubeletView, inventory: &Inventory) -> DriverLimits {
+        let verify = self.count.is_multiple_of(VERIFY_EVERY);
+        self.count = self.count.wrapping_add(1);
+        let mut set = self.set.take().unwrap_or_else(|| self.record.read());
+        let enabled =
+            self.enabled && view.advertiser.is_agent() && !matches!(kubelet.limiters.shim, ShimState::Conflict(_));
+        let supported =
+            if enabled || !set.is_empty() { self.probe(inventory, verify).await } else { DriverLimits::NotSupported };
+        // before kubelet has reported owners none is known to have ended
+        if supported == DriverLimits::Supported && (kubelet.answered || !enabled) {
+            let wanted = if enabled { self.wanted(view, kubelet, verify) } else { Limits::new() };
+            let refused = self.act(&wanted, &mut set, verify).await;
+            self.refused = if refused { self.refused.saturating_add(1) } else { 0 };
+        }
+        self.set = Some(set);
+        match supported {
+            _ if !enabled => DriverLimits::NotSupported,
+            DriverLimits::Supported if self.refused >= REFUSALS => DriverLimits::NotSupported,
+            answer => answer,
+        }
+    }
+
+    fn wanted(&mut self, view: &DeviceView, kubelet: &KubeletView, again: bool) -> Limits {
+        let folder = self.shares.clone();
+        let shares: Vec<Limited> = limited(&view.devices, &kubelet.owners, &|device: &Device| bytes(device, &folder));
+        let cgroups = self.cgroups.of(shares.iter().map(|share| &share.owner), again);
+        wanted(&shares, &cgroups)
+    }
+
+    /// Whether every GPU without MIG mode has limits; on a node without such GPUs every GPU.
+    async fn probe(&mut self, inventory: &Inventory, again: bool) -> DriverLimits {
+        let version = &inventory.driver_version;
+        if let Some((known, answer)) = &self.answer
+            && known == version
+            && (!again || *answer == DriverLimits::Supported)
+        {
+            return *answer;
+        }
+        let Some(cgroup) = self.probed.clone() else { return DriverLimits::NotSupported };
+        let any_without_mig = inventory.gpus.iter().any(|gpu| !gpu.mig_enabled());
+        let mut answer = if inventory.gpus.is_empty() { DriverLimits::Unknown } else { DriverLimits::Supported };
+        for gpu in inventory.gpus.iter().filter(|gpu| !gpu.mig_enabled() || !any_without_mig) {
+            let call = LimitCall { uuid: gpu.uuid.clone(), cgroup: cgroup.clone(), hard: None };
+            match (self.call)(call).await {
+                Ok(Some(_)) => {}
+                Ok(None) => answer = DriverLimits::NotSupported,
+                // it may answer at the next reconcile
+                Err(NvmlError::Hangs { .. }) => return DriverLimits::Unknown,
+                Err(error) => {
+                    tracing::warn!(gpu = gpu.uuid, %error, "driver does not report its memory limits");
+                    answer = DriverLimits::NotSupported;
+                }
+            }
+        }
+        if answer != DriverLimits::Unknown {
+            tracing::info!(driver = version, ?answer, "memory limits of the driver");
+            self.answer = Some((version.clone(), answer));
+        }
+        answer
+    }
+
+    /// Executes the actions; true if the driver refused a limit of a cgroup that exists.
+    async fn act(&mut self, wanted: &Limits, set: &mut Limits, verify: bool) -> bool {
+        let actions = decide(wanted, set, verify);
+        if actions.iter().any(|action| matches!(action, Action::Set(target, _) if !set.contains_key(target))) {
+            // before the calls: a later agent must know of each limit that may be set
+            let all = set.iter().chain(wanted).map(|(target, bytes)| (target.clone(), *bytes)).collect();
+            self.write(&all);
+        }
+        let (mut refused, before) = (false, set.clone());
+        for action in actions {
+            let (target, bytes) = match &action {
+                Action::Clear(target) => (target, NO_LIMIT),
+                Action::Set(target, bytes) => (target, *bytes),
+            };
+            let call = LimitCall { uuid: target.gpu.clone(), cgroup: target.cgroup.clone(), hard: Some(bytes) };
+            let exists = target.cgroup.is_dir();
+            let outcome = if exists { (self.call)(call).await } else { Ok(None) };
+            let done = matches!(outcome, Ok(Some(_))) || !target.cgroup.is_dir();
+            match action {
+                // with a cgroup its limits are removed
+                Action::Clear(target) if done => drop(set.remove(&target)),
+                Action::Set(target, bytes) if done => drop(set.insert(target, bytes)),
+                Action::Clear(target) | Action::Set(target, _) => {
+                    refused = true;
+                    tracing::warn!(gpu = target.gpu, cgroup = %target.cgroup.display(), bytes, ?outcome, "memory limit not set");
+                }
+            }
+        }
+        if *set != before {
+            self.write(set);
+        }
+        refused
+    }
+
+    fn write(&self, limits: &Limits) {
+        if let Err(error) = self.record.write(limits) {
+            tracing::warn!(%error, "record of the driver's limits not written");
+        }
+    }
+}
+
+/// Bytes that the container of a share may have: those of its files, which are of the running container, else those of the layout.
+fn bytes(device: &Device, folder: &Path) -> Option<u64> {
+    let limit_mib = device.share.as_ref()?.limit_mib?;
+    let of_container = ShareFiles::of(device, folder).and_then(|files| Mapped::<LimitsFile>::open(&files.limits).ok());
+    let of_layout = || u64::try_from(limit_mib.saturating_add(CONTEXT_MIB)).ok().map(|mib| mib << 20);
+    of_container.map(|limits| limits.limit()).or_else(of_layout)
+}
