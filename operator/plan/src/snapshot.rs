@@ -139,6 +139,9 @@ pub struct Node {
     pub unlimited: Unlimited,
 }
 
+/// What limits time-slices of a MIG instance at best: the driver limits whole GPUs only.
+pub(crate) const SLICES: Isolation = Isolation::Software;
+
 /// Shares that a node cannot limit as its pool demands: they are not offered there, and idle ones that exist are no supply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unlimited {

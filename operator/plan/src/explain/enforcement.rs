@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use gputenancy_crds::Isolation;
 
 use crate::{
+    board::Shape,
     names::{NodeName, PoolName, ProfileName},
     problem::Problem,
-    snapshot::{Node, Pool, Snapshot},
+    snapshot::{Node, Pool, SLICES, Snapshot},
 };
 
 /// The nodes of a pool that do not offer the shares of a profile, because they cannot limit them; `None`: there are none.
@@ -16,9 +17,11 @@ pub(super) fn too_weak(
     (name, pool): (&PoolName, &Pool),
     profile: &ProfileName,
 ) -> Option<Problem> {
-    let mode = snapshot.profiles.get(profile)?.shape.sharing_mode()?;
+    let shape = &snapshot.profiles.get(profile)?.shape;
+    let mode = shape.sharing_mode()?;
+    let slices = matches!(shape, Shape::Slice { .. }) && !SLICES.is_at_least(pool.minimum);
     let weak = |(node, facts): (&NodeName, &Node)| {
-        let means = *facts.unlimited.modes.get(&mode)?;
+        let means = facts.unlimited.modes.get(&mode).copied().or(slices.then_some(SLICES))?;
         // a limit that is too weak is none that fails
         let why = if means == Isolation::None { facts.unlimited.why.clone() } else { String::new() };
         Some((node.clone(), (means, why)))

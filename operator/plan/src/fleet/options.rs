@@ -8,7 +8,7 @@ use super::profiles::{ProfileId, ProfileIndex};
 use crate::{
     board::{BoardGeometry, CONTEXT_MIB, PARTS, Shape, ShareOffer},
     plugin_shares,
-    snapshot::{Pool, Snapshot, Unlimited},
+    snapshot::{Pool, SLICES, Snapshot, Unlimited},
     strategy,
 };
 
@@ -73,7 +73,8 @@ impl<'a> BoardOptions<'a> {
                 Shape::Named(_) | Shape::AtLeast { .. } | Shape::Slice { .. } => {
                     let Some(found) = board.resolve(&profile.shape) else { continue };
                     let slices = i64::from(profile.shape.replicas().unwrap_or(1));
-                    if slices > 1 && pool.minimum != Isolation::None && found.memory / slices <= CONTEXT_MIB {
+                    let too_small = pool.minimum != Isolation::None && found.memory / slices <= CONTEXT_MIB;
+                    if slices > 1 && (too_small || !SLICES.is_at_least(pool.minimum)) {
                         continue;
                     }
                     let parts =

@@ -109,6 +109,25 @@ fn stronger_minimum_leaves_the_shares_that_meet_it() {
 }
 
 #[test]
+fn driver_limits_shares_of_whole_gpus_and_no_slices_of_instances() {
+    let fleet = |profile| {
+        let mut fleet = pool(Isolation::Driver, &[(profile, 2)]);
+        for node in ["n0", "n1"] {
+            given(&mut fleet, node, Isolation::Driver);
+        }
+        fleet
+    };
+    let satisfied = |plan: &Plan, profile: &str| plan.tenants.values().next().unwrap()[profile].satisfied;
+    let plan = fleet("turns").plan();
+    assert_eq!(satisfied(&plan, "turns"), 2);
+    let plan = fleet("slices").plan();
+    assert_eq!(satisfied(&plan, "slices"), 0);
+    let weak = plan.problems.iter().find(|problem| problem.reason().to_string() == "EnforcementTooWeak").unwrap();
+    let text = weak.to_string();
+    assert!(text.contains("profile slices") && text.contains("Software on n0, n1"), "{text}");
+}
+
+#[test]
 fn pods_keep_their_shares_and_idle_ones_are_no_supply_when_a_node_loses_its_limit() {
     let mut fleet = pool(Isolation::Software, &[("turns", 4)]).settle();
     let node = ["n0", "n1"]
