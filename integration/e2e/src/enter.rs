@@ -60,6 +60,7 @@ impl World {
         let reset = |node| async move {
             self.nvsim(node, &["clear-faults"]).await?;
             self.nvsim(node, &["virtualize", "none"]).await?;
+            self.nvsim(node, &["memory-limits", "false"]).await?;
             // refused while a process uses the GPU, as by `nvidia-smi`
             eventually(&format!("the GPUs of {node} reset"), PATIENCE, || async {
                 try_join(self.nvsim(node, &["reset", "0"]), self.nvsim(node, &["reset", "1"])).await.map(Ok)

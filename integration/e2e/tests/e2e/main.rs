@@ -27,6 +27,7 @@ mod crd_validation;
 mod deletion;
 mod demo;
 mod disruption_budgets;
+mod driver_limits;
 mod driver_upgrade;
 mod enforcement;
 mod env_from;
