@@ -122,9 +122,10 @@ fn driver_limits_shares_of_whole_gpus_and_no_slices_of_instances() {
     assert_eq!(satisfied(&plan, "turns"), 2);
     let plan = fleet("slices").plan();
     assert_eq!(satisfied(&plan, "slices"), 0);
-    let weak = plan.problems.iter().find(|problem| problem.reason().to_string() == "EnforcementTooWeak").unwrap();
-    let text = weak.to_string();
-    assert!(text.contains("profile slices") && text.contains("Software on n0, n1"), "{text}");
+    // MPS shares of the pool are too weak as well
+    let weak: Vec<String> = plan.problems.iter().map(ToString::to_string).collect();
+    let of_slices = |text: &&String| text.contains("profile slices") && text.contains("Software on n0, n1");
+    assert_eq!(weak.iter().filter(of_slices).count(), 1, "{weak:?}");
 }
 
 #[test]
