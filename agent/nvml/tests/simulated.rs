@@ -227,7 +227,9 @@ fn library_without_the_functions_has_no_memory_limits() {
         let windows = content.windows(name.len()).enumerate();
         let found: Vec<usize> = windows.filter(|(_, window)| **window == name[..]).map(|(at, _)| at).collect();
         assert!(!found.is_empty());
-        found.into_iter().for_each(|at| content[at] = b'x');
+        for at in found {
+            content[at] = b'x';
+        }
     }
     std::fs::write(&library, content).unwrap();
     // the state is found by the place of the library, so the variable names it

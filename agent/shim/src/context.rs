@@ -1,21 +1,15 @@
 //! Contexts take memory of their own, and with their end what was allocated in them is free.
 
-use std::{
-    ffi::{c_int, c_uint},
-    ptr::null_mut,
-};
+use std::ptr::null_mut;
 
 use crate::{
-    abi::{CuResult, Device, Handle, INVALID_VALUE, OUT_OF_MEMORY, Pointer, SUCCESS},
-    held,
+    abi::{CuResult, Device, Handle, OUT_OF_MEMORY, SUCCESS},
+    ended, held,
     pace::has_primary_context,
     pool,
     real::driver,
     share::Share,
 };
-
-/// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`.
-const MEMORY_TYPE: c_int = 2;
 
 /// Creates or retains a context. A process counts one for all its contexts.
 pub fn create(device: Device, real: impl FnOnce() -> CuResult) -> CuResult {
@@ -74,16 +68,9 @@ fn primary(device: Device) -> Option<u64> {
 /// Gives back what was allocated in a context that is gone: its arrays, pointers that the driver does not know any more, and pools.
 fn free(context: Option<u64>) {
     let Some(share) = Share::of_container() else { return };
-    share.release(held::take_pointers(is_gone));
+    share.release(held::take_pointers(ended::is_gone));
     if let Some(context) = context {
         share.release(held::take_arrays(context));
     }
     pool::after_context(share);
-}
-
-/// The driver does not know a pointer any more.
-pub fn is_gone(pointer: Pointer) -> bool {
-    let mut kind: c_uint = 0;
-    driver!(cuPointerGetAttribute(&raw mut kind => *mut c_uint, MEMORY_TYPE => c_int, pointer => Pointer))
-        == INVALID_VALUE
 }

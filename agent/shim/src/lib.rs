@@ -13,6 +13,7 @@
 mod abi;
 mod array;
 mod context;
+mod ended;
 mod fork;
 mod held;
 mod lock;

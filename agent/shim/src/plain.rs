@@ -1,14 +1,10 @@
 //! Plain, pitched and managed allocations: reserved before the driver allocates, released after it has freed.
 
-use std::{
-    ffi::c_uint,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
-};
+use std::ffi::c_uint;
 
 use crate::{
     abi::{CuResult, OUT_OF_MEMORY, Pointer, SUCCESS},
-    context,
-    held::{self, Kind, Taken},
+    held::{self, Kind},
     pool,
     share::Share,
 };
@@ -20,9 +16,6 @@ const ROW: usize = 512;
 const LARGE: u64 = 1 << 20;
 /// Such a block.
 const BLOCK: u64 = 2 << 20;
-
-/// An allocation that is of no pool was given to a stream to be freed.
-static WAITING: AtomicBool = AtomicBool::new(false);
 
 /// Bytes that an allocation takes of the GPU.
 pub fn taken(bytes: u64) -> u64 {
@@ -77,28 +70,6 @@ pub fn free(pointer: Pointer, real: impl FnOnce() -> CuResult) -> CuResult {
         (None, _) => {}
     }
     code
-}
-
-/// Frees an allocation when the work of a stream is done. It may be none of a pool; then it counts until the driver does not know it any more, or gives
-/// its address again.
-pub fn free_on_stream(pointer: Pointer, real: impl FnOnce() -> CuResult) -> CuResult {
-    let code = real();
-    if code != SUCCESS {
-        return code;
-    }
-    match (held::take_pointer_if(pointer, context::is_gone), Share::of_container()) {
-        (Taken::Gone(bytes), Some(share)) => share.release(bytes),
-        (Taken::Stays, _) => WAITING.store(true, Relaxed),
-        _ => {}
-    }
-    code
-}
-
-/// Gives back what streams have freed meanwhile; costs nothing if nothing was freed so.
-pub fn collect(share: &Share) {
-    if WAITING.load(Relaxed) {
-        share.release(held::take_pointers(context::is_gone));
-    }
 }
 
 /// Calls the driver between a reservation and `after`; a call that fails leaves nothing reserved.

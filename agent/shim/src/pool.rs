@@ -13,8 +13,8 @@ use crate::{
         AllocationProperties, CuResult, Device, Handle, INVALID_HANDLE, INVALID_VALUE, ON_DEVICE, OUT_OF_MEMORY,
         POOL_RESERVED, POOL_USED, Pointer, SUCCESS,
     },
+    ended,
     lock::Lock,
-    plain,
     real::driver,
     share::Share,
 };
@@ -163,7 +163,7 @@ pub fn destroy(pool: Handle, real: impl FnOnce() -> CuResult) -> CuResult {
 
 /// Counts all pools again.
 pub fn refresh(share: &Share) {
-    plain::collect(share);
+    ended::collect(share);
     COUNTED.with(|counted| {
         for pool in known(counted) {
             settle(counted, share, pool, 0);
@@ -215,7 +215,7 @@ fn settle(counted: &mut Pools, share: &Share, pool: Handle, growth: u64) {
 
 /// Makes all pools give back what they keep unused.
 fn reclaim(counted: &mut Pools, share: &Share) {
-    plain::collect(share);
+    ended::collect(share);
     for pool in known(counted) {
         // what is still in use by a stream stays
         let _ = driver!(cuMemPoolTrimTo(pool => Handle, 0 => usize));

@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use crate::{
     abi::{AllocationProperties, Array3dDescriptor, ArrayDescriptor, CuResult, Device, Handle, LaunchConfig, Pointer},
-    array, context, pace, plain, pool,
+    array, context, ended, pace, plain, pool,
     routing::{self, Hook},
     view, virtual_memory,
 };
@@ -84,9 +84,9 @@ hooks! {
         |allocated| real!(cuMemFreeAsync_ptsz(allocated: Pointer, stream: Handle)),
     );
     fn cuMemFreeAsync(pointer: Pointer, stream: Handle) =>
-        plain::free_on_stream(pointer, || real!(cuMemFreeAsync(pointer: Pointer, stream: Handle)));
+        ended::free_on_stream(pointer, || real!(cuMemFreeAsync(pointer: Pointer, stream: Handle)));
     fn cuMemFreeAsync_ptsz(pointer: Pointer, stream: Handle) =>
-        plain::free_on_stream(pointer, || real!(cuMemFreeAsync_ptsz(pointer: Pointer, stream: Handle)));
+        ended::free_on_stream(pointer, || real!(cuMemFreeAsync_ptsz(pointer: Pointer, stream: Handle)));
     fn cuMemPoolTrimTo(pool: Handle, keep: usize) => pool::after(pool, || real!(cuMemPoolTrimTo(pool: Handle, keep: usize)));
     fn cuMemPoolCreate(pool: *mut Handle, properties: *const AllocationProperties) => pool::create(pool, properties, || {
         real!(cuMemPoolCreate(pool: *mut Handle, properties: *const AllocationProperties))

@@ -17,6 +17,7 @@ pub mod history;
 pub mod ids;
 pub mod install;
 pub mod latency;
+mod limit_memory;
 pub mod machine;
 pub mod materialize;
 pub mod memory_limits;

@@ -124,7 +124,9 @@ fn driver_limits_shares_of_whole_gpus_and_no_slices_of_instances() {
     assert_eq!(satisfied(&plan, "slices"), 0);
     // MPS shares of the pool are too weak as well
     let weak: Vec<String> = plan.problems.iter().map(ToString::to_string).collect();
-    let of_slices = |text: &&String| text.contains("profile slices") && text.contains("Software on n0, n1");
+    let of_slices = |text: &&String| {
+        text.starts_with("pool p offers no shares of profile slices") && text.contains("Software on n0, n1")
+    };
     assert_eq!(weak.iter().filter(of_slices).count(), 1, "{weak:?}");
 }
 
