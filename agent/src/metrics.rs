@@ -44,6 +44,7 @@ pub struct Metrics {
     share_counted: Series<6>,
     share_used: Series<6>,
     share_refused: Series<6>,
+    share_endless: Series<6>,
     share_bypassed: Series<6>,
     bypasses: Counter,
 }
@@ -63,6 +64,8 @@ pub struct ShareFigures<'a> {
     pub used: Option<u64>,
     /// Allocations that were refused.
     pub refused: u64,
+    /// Kernels that did not end.
+    pub endless: u64,
     /// The limit is bypassed.
     pub bypassed: bool,
 }
@@ -131,6 +134,11 @@ impl Default for Metrics {
                 "share_refused_allocations",
                 "Allocations beyond the memory of a share",
             )),
+            share_endless: Series::of(register(
+                r,
+                "share_endless_kernels",
+                "Kernels that ran longer than the compute limit of a share waits",
+            )),
             share_bypassed: Series::of(register(
                 r,
                 "share_bypassed",
@@ -168,8 +176,8 @@ impl Metrics {
 
     /// The shares with a memory limit that containers have.
     pub fn set_shares<'a>(&self, shares: impl IntoIterator<Item = ShareFigures<'a>>) {
-        let mut series: [BTreeMap<_, u64>; 5] = Default::default();
-        for ShareFigures { device, owner, limit, counted, used, refused, bypassed } in shares {
+        let mut series: [BTreeMap<_, u64>; 6] = Default::default();
+        for ShareFigures { device, owner, limit, counted, used, refused, endless, bypassed } in shares {
             let labels = [
                 ("gpu", device.gpu_uuid.clone()),
                 ("share", device.id.to_string()),
@@ -179,13 +187,14 @@ impl Metrics {
                 ("container", owner.container.clone()),
             ];
             let labels = labels.map(|(name, value)| (name, Cow::from(value)));
-            let values = [Some(limit), Some(counted), used, Some(refused), Some(bypassed.into())];
+            let values = [Some(limit), Some(counted), used, Some(refused), Some(endless), Some(bypassed.into())];
             for (series, value) in series.iter_mut().zip(values) {
                 series.extend(value.map(|value| (labels.clone(), value)));
             }
         }
-        let all = [&self.share_limit, &self.share_counted, &self.share_used, &self.share_refused, &self.share_bypassed];
-        all.into_iter().zip(&series).for_each(|(gauges, values)| gauges.set(values));
+        let memory = [&self.share_limit, &self.share_counted, &self.share_used, &self.share_refused];
+        let all = memory.into_iter().chain([&self.share_endless, &self.share_bypassed]);
+        all.zip(&series).for_each(|(gauges, values)| gauges.set(values));
     }
 
     /// The memory limit of a share is bypassed.

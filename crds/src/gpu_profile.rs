@@ -146,7 +146,6 @@ pub struct LatencyWithPods {
     validation = Rule::new("[has(self.whole), has(self.mig), has(self.timeSlice), has(self.mps), has(self.fraction)].filter(x, x).size() == 1").message("spec.device: write exactly one of whole, mig, timeSlice, mps, fraction"),
     validation = Rule::new("has(self.whole) == has(oldSelf.whole) && has(self.mig) == has(oldSelf.mig) && has(self.timeSlice) == has(oldSelf.timeSlice) && has(self.mps) == has(oldSelf.mps) && has(self.fraction) == has(oldSelf.fraction)").message("spec.device: whole, mig, timeSlice, mps and fraction cannot replace each other, because tenants were promised one of them; create a new GpuProfile and move the tenants to it"),
     validation = Rule::new("!has(self.mps) || !has(oldSelf.mps) || self.mps == oldSelf.mps").message("spec.device.mps: the size of a share cannot change, because running pods keep the size that they started with; create a new GpuProfile"),
-    validation = Rule::new("!has(self.fraction) || !has(oldSelf.fraction) || self.fraction == oldSelf.fraction").message("spec.device.fraction: the size of a share cannot change, because running pods keep the size that they started with; create a new GpuProfile"),
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Device {
@@ -162,7 +161,7 @@ pub struct Device {
     /// A share of a whole GPU through NVIDIA's Multi-Process Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps: Option<Mps>,
-    /// A share of a whole GPU by memory and compute.
+    /// A share of a whole GPU by memory and compute. The size may change: running pods get the new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fraction: Option<Fraction>,
 }
@@ -271,14 +270,14 @@ pub struct Mps {
     pub threads: Option<i32>,
 }
 
-/// A share of stated memory and compute; the agent limits the memory.
+/// A share of stated memory and compute; the agent limits both in the container.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Fraction {
     /// Memory of one share, a quantity of bytes such as `10Gi`.
     #[schemars(extend("pattern" = MemoryText::POSITIVE, "minimum" = 1))]
     pub memory: MemoryText,
-    /// Compute of one share, in percent of one GPU.
+    /// Largest part of the GPU's time, in percent: a limit, not a guarantee.
     #[schemars(range(min = 1, max = 100))]
     pub compute: i32,
 }

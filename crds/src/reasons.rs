@@ -210,6 +210,7 @@ reasons! { EVENTS:
     FOREIGN_PARTITIONER_GONE = "ForeignPartitionerGone", "GpuPool", "The other owner is gone.", "None.";
     GPU_LOST = "GpuLost", "GpuNode", "NVML has lost the GPU.", "Restart the node; replace the GPU if it stays away.";
     IN_USE = "InUse", "GpuNode", "A process holds the GPU.", "End it; status.gpus[].holders names it where NVML lists it.";
+    KERNEL_UNCONTROLLABLE = "KernelUncontrollable", "Pod", "Kernels of a container on a fraction ran longer than two seconds: its compute limit cannot stop them, and its neighbours may have waited.", "Make the kernels shorter, or use a MIG instance or a whole GPU.";
     LAYOUT_DIFFERS = "LayoutDiffers", "GpuNode", "NVIDIA's MIG manager reported success and NVML shows another layout.", "Read the MIG manager's log.";
     LAYOUT_LOST = "LayoutLost", "GpuNode", "Instances of a converged layout are gone and cannot be restored.", "The message names the failed call.";
     MEMORY_LIMIT_BYPASSED = "MemoryLimitBypassed", "GpuNode, Pod", "NVML lists more memory for the processes of the container than the limit of its share counts: a program does not use the library that limits memory.", "Let the program load libcuda.so.1 from the usual path; restart the pod. GpuPool.spec.enforcement.onBypass: Evict evicts such pods.";
@@ -233,6 +234,7 @@ reasons! { EVENTS:
     ROLLED_BACK = "RolledBack", "GpuNode", "A change failed and the old layout is back.", "The message says why.";
     ROLLING_BACK = "RollingBack", "GpuNode", "A change failed; the old layout is being restored.", "The message says why.";
     SHARE_MEMORY_HIGH = "ShareMemoryHigh", "Pod", "A container uses 80 or 90 % of the memory of its share; at 100 % allocations fail.", "Use less memory, or choose a larger share.";
+    SHARE_RESIZED = "ShareResized", "Pod", "The memory of a container's fraction changed, because device.fraction.memory of its GpuProfile did; its programs run on. One that shrinks as its programs free memory has an event a minute.", "None needed; programs that read the memory of the GPU at their start see the old size until they are restarted.";
     STUCK = "Stuck", "GpuNode", "Neither the new nor the old layout can be reached.", "Do what the message says.";
     TAINTED = "Tainted", "GpuNode", "The node has the taint of its pool.", "None.";
     UNCORDONED = "Uncordoned", "GpuNode", "The operator's cordon is removed.", "None.";

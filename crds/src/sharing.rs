@@ -12,7 +12,7 @@ pub const MAX_SHARES: i32 = 128;
 /// How the pods on a shared GPU are kept apart. A GPU has one mode.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
 pub enum SharingMode {
-    /// The driver runs the pods in turn; nothing limits their memory.
+    /// The driver runs the pods in turn; the agent limits their memory.
     #[default]
     TimeSlice,
     /// NVIDIA's Multi-Process Service limits memory and threads of each client.
@@ -116,13 +116,13 @@ impl SharingMode {
     pub fn accepts(self) -> &'static str {
         match self {
             Self::TimeSlice => {
-                "pods take turns on one GPU without limits of memory, and a fault of one pod can end the others"
+                "pods take turns on one GPU, a program can bypass its limit of memory, and a fault of one pod can end the others"
             }
             Self::Mps => {
                 "pods run side by side on one GPU through an MPS server, and a fatal fault of one pod can end the others"
             }
             Self::Fraction => {
-                "pods run on one GPU, nothing holds a pod to its memory and compute, and a fault of one pod can end the others"
+                "pods run on one GPU, a program can bypass its limits of memory and compute, and a fault of one pod can end the others"
             }
         }
     }

@@ -77,7 +77,7 @@ fn lint_reports_a_share_that_is_not_acknowledged() {
     for words in [
         "tenant t may not use profile shared-4",
         "spec.sharing.acknowledgedBy of GpuTenant t",
-        "without limits of memory",
+        "can bypass its limit of memory",
     ] {
         assert!(message.contains(words), "{words}: {message}");
     }

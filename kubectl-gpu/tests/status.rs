@@ -89,7 +89,7 @@ fn bypassed_memory_limit_needs_attention() {
     let bypass = "pod: experiment-0, container: work}}, bypass: {uid: u, used: 30300Mi, counted: 0Mi, limit: 20352Mi}}";
     let changed = SHARING.replacen(share, bypass, 1);
     assert_ne!(changed, SHARING);
-    let expected = "node gpu-1 GPU 2: pod team-c/experiment-0 bypasses the memory limit of share 0: it uses 30300Mi, and the limit of 20352Mi counts 0Mi of it: delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool";
+    let expected = "node gpu-1 GPU 2: pod team-c/experiment-0 bypasses the memory limit of share 0: it uses 30300Mi; the share is limited to 20352Mi (with one CUDA context) and counts 0Mi: correct its image and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool";
     assert!(all(&world(&changed)).attention.contains(&expected.to_owned()));
 }
 

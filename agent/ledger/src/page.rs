@@ -157,6 +157,7 @@ pub struct Usage {
 pub struct Counts {
     total: u64,
     denied: u64,
+    endless: u64,
 }
 
 impl Counts {
@@ -168,6 +169,11 @@ impl Counts {
     /// Reservations that exceeded the limit.
     pub fn denied(&self) -> u64 {
         self.denied
+    }
+
+    /// Kernels that ran longer than the shim waits.
+    pub fn endless(&self) -> u64 {
+        self.endless
     }
 
     /// Whether no process has reserved or released between these two reads: see [`crate::total`].
@@ -211,7 +217,7 @@ impl Usage {
     }
 
     /// Bytes of a file that a reader without a mapping needs.
-    pub(crate) const HEADER: usize = 32;
+    pub(crate) const HEADER: usize = offset_of!(Self, endless) + 8;
 
     /// The counts in the first bytes of a file; `None` if it is of another version.
     pub(crate) fn counts(header: &[u8; Self::HEADER]) -> Option<Counts> {
@@ -220,7 +226,8 @@ impl Usage {
         let word = |at: usize| Some(u64::from_le_bytes(header.get(at..)?.first_chunk().copied()?));
         let total = word(offset_of!(Self, total))?;
         let denied = word(offset_of!(Self, denied))?;
-        Self::begins_with(*magic, *version).then_some(Counts { total, denied })
+        let endless = word(offset_of!(Self, endless))?;
+        Self::begins_with(*magic, *version).then_some(Counts { total, denied, endless })
     }
 
     /// These first bytes of a file are of this version.

@@ -10,13 +10,14 @@ pub mod step;
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use gputenancy_crds::{Bypass, MemoryText};
+use gputenancy_service::events::Notice;
 use tokio::{
     sync::watch,
-    time::{MissedTickBehavior, interval},
+    time::{MissedTickBehavior, interval, timeout},
 };
 
 use self::{
-    notices::{bypassed, memory_high},
+    notices::{bypassed, endless, memory_high, resized},
     sample::{OwnedShare, Usage, counts, owned, usage},
     step::{Action, Finding, Observation, ShareState, step},
 };
@@ -31,6 +32,8 @@ use crate::{
 
 /// Interval of the samples.
 const INTERVAL: Duration = Duration::from_secs(2);
+/// After this time an event is given up.
+const PUBLISH_LIMIT: Duration = Duration::from_secs(30);
 
 /// Bypasses in progress, by device.
 pub type Bypasses = BTreeMap<DeviceId, Bypass>;
@@ -72,7 +75,7 @@ impl Auditor {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.cut_ledgers();
+            self.keep_files();
             // without an answer of NVML nothing is known, and nothing changes
             let Some(sampled) = self.sample().await else { continue };
             let before = std::mem::take(&mut states);
@@ -83,7 +86,7 @@ impl Auditor {
                 let same = known.is_none() || uid.is_none() || known == *uid;
                 let (state, actions) = step(&if same { state } else { ShareState::default() }, seen);
                 for action in &actions {
-                    self.act(found, action).await;
+                    self.act(found, action);
                 }
                 states.insert(key, (uid.clone().or(known), state));
             }
@@ -91,12 +94,16 @@ impl Auditor {
         }
     }
 
-    /// Cuts back ledgers that containers have made larger, which takes memory of the node.
-    fn cut_ledgers(&self) {
+    /// Cuts back ledgers that containers have made larger, which takes memory of the node, and makes shares smaller whose programs held more than
+    /// their new size.
+    fn keep_files(&self) {
         let view = self.view.borrow();
         let shares = view.devices.iter().filter_map(|device| Some((device, ShareFiles::of(device, &self.shares)?)));
-        for (device, _) in shares.filter(|(_, files)| files.cut()) {
-            tracing::warn!(device = %device.id, "a container had made the ledger of its share larger");
+        for (device, files) in shares {
+            if files.cut() {
+                tracing::warn!(device = %device.id, "a container had made the ledger of its share larger");
+            }
+            files.shrink(device);
         }
     }
 
@@ -121,6 +128,7 @@ impl Auditor {
                 counted: before.used().max(after.used()),
                 settled: before.is_unchanged(after),
                 denied: after.denied(),
+                endless: after.endless(),
                 processes: pids.len() as u64,
                 used: bytes,
             };
@@ -130,18 +138,25 @@ impl Auditor {
         Some(sampled.collect())
     }
 
-    async fn act(&self, Sampled { share, uid, seen }: &Sampled, action: &Action) {
+    fn act(&self, Sampled { share, uid, seen }: &Sampled, action: &Action) {
         match action {
-            Action::MemoryHigh(percent) => (self.publish)(memory_high(&self.node, share, seen, *percent)).await,
+            Action::MemoryHigh(percent) => self.announce(memory_high(&self.node, share, seen, *percent)),
+            Action::Endless(count) => self.announce(endless(&self.node, share, *count)),
+            Action::Resized(before) => self.announce(resized(&self.node, share, *before)),
             Action::Bypassed(finding) => {
                 let OwnedShare { owner: DeviceOwner { namespace, pod, container }, device, .. } = share;
                 tracing::warn!(namespace, pod, container, device = %device.id, "memory limit of a share bypassed");
                 self.metrics.bypass();
                 for notice in bypassed(&self.node, share, uid.as_deref(), finding) {
-                    (self.publish)(notice).await;
+                    self.announce(notice);
                 }
             }
         }
+    }
+
+    /// Publishes an event. The samples do not wait for the API server.
+    fn announce(&self, notice: Notice) {
+        tokio::spawn(timeout(PUBLISH_LIMIT, (self.publish)(notice)));
     }
 
     fn report(&self, sampled: &[Sampled], states: &States, bypasses: &watch::Sender<Bypasses>) {
@@ -155,6 +170,7 @@ impl Auditor {
             counted: seen.counted,
             used: seen.used,
             refused: seen.denied,
+            endless: seen.endless,
             bypassed: finding(share).is_some(),
         });
         self.metrics.set_shares(figures);

@@ -22,12 +22,34 @@ pub fn memory_high(node: &str, share: &OwnedShare, seen: &Observation, threshold
     notice(event::pod(&share.owner), reasons::SHARE_MEMORY_HIGH, text)
 }
 
+/// The event for the team whose kernels do not end.
+pub fn endless(node: &str, share: &OwnedShare, count: u64) -> Notice {
+    let text = format!(
+        "container {} waited {count} times for more than two seconds for its kernels or graphs on share {} of node {node}: they cannot be stopped, and pods on other shares of GPU {} may have waited, too; make them shorter, or use a MIG instance or a whole GPU",
+        share.owner.container, share.device.id, share.device.gpu_uuid,
+    );
+    notice(event::pod(&share.owner), reasons::KERNEL_UNCONTROLLABLE, text)
+}
+
+/// The event for the team whose share has another size, because its profile has.
+pub fn resized(node: &str, share: &OwnedShare, before: u64) -> Notice {
+    let text = format!(
+        "container {} has {} MiB on share {} ({}) of node {node}, before {} MiB: device.fraction.memory of its GpuProfile changed; running programs keep what they hold; restart programs that read the GPU's memory at their start",
+        share.owner.container,
+        mib(share.visible),
+        share.device.id,
+        share.device.resource,
+        mib(before),
+    );
+    Notice { event_type: EventType::Normal, ..notice(event::pod(&share.owner), reasons::SHARE_RESIZED, text) }
+}
+
 /// The events about a bypass: on the pod, if possible by its UID, and on the `GpuNode`.
 pub fn bypassed(node: &str, share: &OwnedShare, uid: Option<&str>, finding: &Finding) -> [Notice; 2] {
     let DeviceOwner { namespace, pod, container } = &share.owner;
     let Finding { used, counted, limit, processes } = finding;
     let what = format!(
-        "{processes} processes use {} MiB of GPU {} of node {node}, and the limit of share {} of {} MiB counts {} MiB of it: a program loads another libcuda.so.1 than the container has, or the container started before memory was limited",
+        "its {processes} processes use {} MiB of GPU {} of node {node}; share {} is limited to {} MiB (with one CUDA context) and counts {} MiB: a program loads another libcuda.so.1 than the container has, or the container started before memory was limited",
         mib(*used),
         share.device.gpu_uuid,
         share.device.id,
@@ -39,7 +61,7 @@ pub fn bypassed(node: &str, share: &OwnedShare, uid: Option<&str>, finding: &Fin
     let of_pod =
         format!("container {container}: {what}; load the library by its name libcuda.so.1, and restart the pod");
     let of_node = format!(
-        "container {container} of pod {namespace}/{pod}: {what}; delete the pod, or set GpuPool.spec.enforcement.onBypass: Evict"
+        "container {container} of pod {namespace}/{pod}: {what}; correct the image or its LD_LIBRARY_PATH and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool of the node"
     );
     [
         notice(regarding, reasons::MEMORY_LIMIT_BYPASSED, of_pod),
@@ -85,6 +107,19 @@ mod tests {
     }
 
     #[test]
+    fn event_about_kernels_that_do_not_end_has_a_remedy() {
+        let found = endless("gpu-1", &share(), 2);
+        insta::assert_snapshot!(found.note, @"container main waited 2 times for more than two seconds for its kernels or graphs on share GPU-a::3 of node gpu-1: they cannot be stopped, and pods on other shares of GPU GPU-a may have waited, too; make them shorter, or use a MIG instance or a whole GPU");
+    }
+
+    #[test]
+    fn event_about_another_size_has_both() {
+        let found = resized("gpu-1", &share(), 20_480 * MIB);
+        assert_eq!((found.reason, found.event_type), (reasons::SHARE_RESIZED, EventType::Normal));
+        insta::assert_snapshot!(found.note, @"container main has 19840 MiB on share GPU-a::3 (gputenancy.io/mps) of node gpu-1, before 20480 MiB: device.fraction.memory of its GpuProfile changed; running programs keep what they hold; restart programs that read the GPU's memory at their start");
+    }
+
+    #[test]
     fn events_about_a_bypass_name_container_numbers_and_remedy_and_the_team_reads_of_no_other_pod() {
         let finding = Finding { used: 30_300 * MIB, counted: 0, limit: 20_352 * MIB, processes: 1 };
         let [of_pod, of_node] = bypassed("gpu-1", &share(), Some("uid"), &finding);
@@ -92,7 +127,7 @@ mod tests {
             (of_pod.regarding.uid.as_deref(), of_node.regarding.kind.as_deref()),
             (Some("uid"), Some("GpuNode"))
         );
-        insta::assert_snapshot!(of_pod.note, @"container main: 1 processes use 30300 MiB of GPU GPU-a of node gpu-1, and the limit of share GPU-a::3 of 20352 MiB counts 0 MiB of it: a program loads another libcuda.so.1 than the container has, or the container started before memory was limited; load the library by its name libcuda.so.1, and restart the pod");
-        insta::assert_snapshot!(of_node.note, @"container main of pod team-a/train-0: 1 processes use 30300 MiB of GPU GPU-a of node gpu-1, and the limit of share GPU-a::3 of 20352 MiB counts 0 MiB of it: a program loads another libcuda.so.1 than the container has, or the container started before memory was limited; delete the pod, or set GpuPool.spec.enforcement.onBypass: Evict");
+        insta::assert_snapshot!(of_pod.note, @"container main: its 1 processes use 30300 MiB of GPU GPU-a of node gpu-1; share GPU-a::3 is limited to 20352 MiB (with one CUDA context) and counts 0 MiB: a program loads another libcuda.so.1 than the container has, or the container started before memory was limited; load the library by its name libcuda.so.1, and restart the pod");
+        insta::assert_snapshot!(of_node.note, @"container main of pod team-a/train-0: its 1 processes use 30300 MiB of GPU GPU-a of node gpu-1; share GPU-a::3 is limited to 20352 MiB (with one CUDA context) and counts 0 MiB: a program loads another libcuda.so.1 than the container has, or the container started before memory was limited; correct the image or its LD_LIBRARY_PATH and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool of the node");
     }
 }

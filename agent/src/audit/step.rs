@@ -29,6 +29,8 @@ pub struct Observation {
     pub settled: bool,
     /// Allocations that were refused. The container can write anything there.
     pub denied: u64,
+    /// Kernels that did not end. The container can write anything there.
+    pub endless: u64,
     /// Processes that NVML lists.
     pub processes: u64,
     /// Their memory, as far as NVML reports it; `None` if it reports none.
@@ -67,11 +69,19 @@ pub struct ShareState {
     level: Level,
     /// Samples until the events of the levels and of the bypass may be published again.
     quiet: [u32; 3],
+    /// The same for the event about kernels that do not end.
+    quiet_endless: u32,
+    /// Kernels that did not end, of which an event was published or that were there before the first sample.
+    endless: Option<u64>,
     /// Samples that contradict `bypass`, less those that agree with it, so that a program cannot hide by being within its limit in every third
     /// sample; inconclusive ones do not count.
     contrary: u32,
     /// The bypass in progress.
     pub bypass: Option<Finding>,
+    /// Memory of the share that was reported, or that it had in the first sample; `None` before that.
+    visible: Option<u64>,
+    /// Samples until the event about another size may be published again: a share shrinks in many steps.
+    quiet_resized: u32,
 }
 
 /// What is done.
@@ -81,6 +91,10 @@ pub enum Action {
     MemoryHigh(u64),
     /// Events about a bypass.
     Bypassed(Finding),
+    /// An event for the team: so many kernels did not end since the latest one.
+    Endless(u64),
+    /// An event for the team: the share had so many bytes of memory, and has others now.
+    Resized(u64),
 }
 
 /// Use of the share by its programs, in percent.
@@ -95,6 +109,19 @@ pub fn step(state: &ShareState, seen: &Observation) -> (ShareState, Vec<Action>)
     let [high, nearly_full, bypassed] = state.quiet.map(|samples| samples.saturating_sub(1));
     let mut next = ShareState { quiet: [high, nearly_full, bypassed], ..state.clone() };
     let mut actions = Vec::new();
+    next.quiet_resized = state.quiet_resized.saturating_sub(1);
+    let before = *next.visible.get_or_insert(seen.visible);
+    if before != seen.visible && next.quiet_resized == 0 {
+        (next.visible, next.quiet_resized) = (Some(seen.visible), QUIET);
+        actions.push(Action::Resized(before));
+    }
+    next.quiet_endless = state.quiet_endless.saturating_sub(1);
+    let reported = state.endless.unwrap_or(seen.endless).min(seen.endless);
+    next.endless = Some(reported);
+    if seen.endless > reported && next.quiet_endless == 0 {
+        (next.endless, next.quiet_endless) = (Some(seen.endless), QUIET);
+        actions.push(Action::Endless(seen.endless - reported));
+    }
     let level = level(state.level, percent(seen));
     let (threshold, quiet) = if level == Level::NearlyFull { (NEARLY_FULL, 1) } else { (HIGH, 0) };
     if level <= state.level {
@@ -168,6 +195,7 @@ mod tests {
             counted: CONTEXT + counted_mib * MIB,
             settled: true,
             denied: 0,
+            endless: 0,
             processes: 1,
             used: Some(used_mib * MIB),
         }
@@ -263,12 +291,36 @@ mod tests {
         assert!(run([Observation { used: None, ..seen(0, 0) }; 10]).0.bypass.is_none());
     }
 
+    #[test]
+    fn another_size_is_reported_once_and_several_steps_together() {
+        let sized = |mib: u64| Observation { visible: mib * MIB, ..seen(100, 100) };
+        let (_, actions) = run((0..=QUIET + 1).map(|at| sized(20_000 - 100 * u64::from(at))));
+        let reported: Vec<_> = actions.into_iter().flatten().collect();
+        assert_eq!(reported, [Action::Resized(20_000 * MIB), Action::Resized(19_900 * MIB)]);
+        let grown = Observation { visible: 12_000 * MIB, limit: 12_000 * MIB + CONTEXT, ..seen(100, 100) };
+        let (_, actions) = run([seen(100, 100), grown, grown]);
+        assert_eq!(actions, [vec![], vec![Action::Resized(VISIBLE)], vec![]]);
+    }
+
+    #[test]
+    fn kernels_that_do_not_end_are_reported_at_most_once_a_minute() {
+        let endless = |count: u64| Observation { endless: count, ..seen(100, 100) };
+        let (state, actions) = run([endless(2), endless(2), endless(3), endless(5)]);
+        assert_eq!(actions, [vec![], vec![], vec![Action::Endless(1)], vec![]], "not those of before the first sample");
+        let mut last = (state, Vec::new());
+        for _ in 1..QUIET {
+            assert_eq!(last.1, []);
+            last = step(&last.0, &endless(5));
+        }
+        assert_eq!(last.1, [Action::Endless(2)]);
+    }
+
     fn any_observation() -> impl Strategy<Value = Observation> {
         let bytes = || prop_oneof![Just(0), Just(u64::MAX), 0..20_000 * MIB, any::<u64>()];
-        let counts = (any::<bool>(), any::<u64>(), 0..300_u64, proptest::option::of(bytes()));
+        let counts = (any::<bool>(), any::<u64>(), any::<u64>(), 0..300_u64, proptest::option::of(bytes()));
         (bytes(), bytes(), bytes(), bytes(), counts).prop_map(|(limit, visible, context, counted, counts)| {
-            let (settled, denied, processes, used) = counts;
-            Observation { limit, visible, context, counted, settled, denied, processes, used }
+            let (settled, denied, endless, processes, used) = counts;
+            Observation { limit, visible, context, counted, settled, denied, endless, processes, used }
         })
     }
 
@@ -286,6 +338,8 @@ mod tests {
                 events(&|action| *action == Action::MemoryHigh(80)),
                 events(&|action| *action == Action::MemoryHigh(90)),
                 events(&|action| matches!(action, Action::Bypassed(_))),
+                events(&|action| matches!(action, Action::Endless(_))),
+                events(&|action| matches!(action, Action::Resized(_))),
             ] {
                 prop_assert!(kind.windows(2).all(|pair| pair[1] - pair[0] >= QUIET as usize), "{kind:?}");
             }

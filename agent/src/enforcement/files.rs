@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use gputenancy_crds::SharingMode;
 use gputenancy_ledger::{Limits, MapError, Mapped, OnMissing, Usage, without_waiting};
 
 use super::CONTEXT_MIB;
@@ -35,11 +36,15 @@ impl ShareFiles {
             Ok(limits) if Mapped::<Usage>::is_valid_file(&self.usage) => {
                 // other fractions of the GPU have come or gone, and with them the turns have changed
                 let pace = device.share.as_ref().and_then(|share| share.pace);
-                if limits.pace() == pace {
+                let memory = self.memory_for(device, &limits);
+                if limits.pace() == pace && limits.visible() == memory {
                     return Ok(());
                 }
                 match Mapped::<Limits>::open_writable(&self.limits) {
-                    Ok(limits) => limits.set_pace(pace),
+                    Ok(limits) => {
+                        limits.set_pace(pace);
+                        self.resize(device, &limits);
+                    }
                     Err(MapError::Io(error)) => return Err(error),
                     Err(MapError::Invalid) => return self.renew(device),
                 }
@@ -47,6 +52,39 @@ impl ShareFiles {
             }
             _ => self.renew(device),
         }
+    }
+
+    /// Makes a share smaller whose programs held more than its new size, as far as they have freed memory. Only where the files exist: they are
+    /// created when kubelet allocates the share.
+    pub fn shrink(&self, device: &Device) {
+        let Ok(limits) = Mapped::<Limits>::open(&self.limits) else { return };
+        let smaller = resizable(device).is_some_and(|wanted| wanted < limits.visible());
+        if smaller && let Ok(limits) = Mapped::<Limits>::open_writable(&self.limits) {
+            self.resize(device, &limits);
+        }
+    }
+
+    fn resize(&self, device: &Device, limits: &Limits) {
+        let before = limits.visible();
+        limits.resize(self.memory_for(device, limits));
+        // what a program allocated since its use was read is not taken from it either
+        let held = self.held(limits).min(before);
+        if held > limits.visible() {
+            limits.resize(held);
+        }
+    }
+
+    /// Bytes that running programs may allocate now: the size of the share, or what they hold if that is more, but never more than before. So a
+    /// share that is made smaller under its programs shrinks as they free memory, and none of it is taken from them.
+    fn memory_for(&self, device: &Device, present: &Limits) -> u64 {
+        let wanted = resizable(device).unwrap_or_else(|| present.visible());
+        wanted.max(present.visible().min(self.held(present)))
+    }
+
+    /// Bytes that the programs hold, without the context of the first.
+    fn held(&self, limits: &Limits) -> u64 {
+        let counts = Mapped::<Usage>::read_counts(&self.usage).unwrap_or_default();
+        counts.used().saturating_sub(limits.context())
     }
 
     /// Cuts back a ledger that its container has made larger, which takes memory of the node; true if it was.
@@ -58,8 +96,7 @@ impl ShareFiles {
 
     /// New files for a new container. A program that forges its ledger affects no other container, and one that breaks it gets no memory.
     pub fn renew(&self, device: &Device) -> io::Result<()> {
-        let Some(limit) = device.share.as_ref().and_then(|share| share.limit_mib) else { return Ok(()) };
-        let bytes = |mib: i64| u64::try_from(mib).unwrap_or(0) << 20;
+        let Some(memory) = memory(device) else { return Ok(()) };
         if let Some(folder) = self.limits.parent() {
             fs::create_dir_all(folder)?;
         }
@@ -67,12 +104,27 @@ impl ShareFiles {
         remove_if_exists(&self.usage)?;
         replace(&self.limits, |path| {
             let limits = Mapped::<Limits>::create(path)?;
-            limits.write(device.id.uuid(), bytes(limit), bytes(CONTEXT_MIB), OnMissing::Deny);
+            limits.write(device.id.uuid(), memory, bytes(CONTEXT_MIB), OnMissing::Deny);
             limits.set_pace(device.share.as_ref().and_then(|share| share.pace));
             Ok(())
         })?;
         replace(&self.usage, |path| Mapped::<Usage>::create(path).map(drop))
     }
+}
+
+/// Bytes for the programs on a share, without a context.
+fn memory(device: &Device) -> Option<u64> {
+    Some(bytes(device.share.as_ref()?.limit_mib?))
+}
+
+/// The same, if a change reaches running programs: the part of a time-slice depends on more than its profile, and stays.
+fn resizable(device: &Device) -> Option<u64> {
+    let fraction = device.share.as_ref()?.mode == SharingMode::Fraction;
+    memory(device).filter(|_| fraction)
+}
+
+fn bytes(mib: i64) -> u64 {
+    u64::try_from(mib).unwrap_or(0) << 20
 }
 
 /// Writes a file next to its place, and puts it there.
@@ -93,7 +145,6 @@ fn remove_if_exists(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use gputenancy_crds::SharingMode;
     use gputenancy_ledger::{Ledger, Pace, Turn};
 
     use super::*;
@@ -143,5 +194,34 @@ mod tests {
         assert_eq!(limits.pace(), pace);
         files.ensure(&share).unwrap();
         assert_eq!(limits.pace(), None);
+    }
+
+    #[test]
+    fn running_programs_get_the_new_size_and_keep_what_they_hold() {
+        let root = tempfile::tempdir().unwrap();
+        let sized = |mib: i64| {
+            let device = device(0, SharingMode::Fraction, Some(mib), None);
+            Device { share: Some(Share { limit_mib: Some(mib), ..device.share.clone().unwrap() }), ..device }
+        };
+        let files = ShareFiles::of(&sized(1000), root.path()).unwrap();
+        files.ensure(&sized(1000)).unwrap();
+        let limits = Mapped::<Limits>::open(&files.limits).unwrap();
+        let usage = Mapped::<Usage>::open(&files.usage).unwrap();
+        let ledger = Ledger::join(&usage).unwrap();
+        ledger.reserve(bytes(CONTEXT_MIB + 700), u64::MAX).unwrap();
+        let visible = |mib: i64| {
+            files.ensure(&sized(mib)).unwrap();
+            limits.visible() >> 20
+        };
+        assert_eq!(visible(1200), 1200);
+        assert_eq!(visible(500), 700, "what they hold");
+        assert_eq!(limits.limit() >> 20, 700 + 640);
+        ledger.release(bytes(100));
+        assert_eq!(visible(500), 600);
+        ledger.release(bytes(600));
+        assert_eq!(visible(500), 500);
+        // more than before only by the size of the share
+        ledger.reserve(bytes(300), u64::MAX).unwrap();
+        assert_eq!((visible(500), visible(800)), (500, 800));
     }
 }

@@ -60,7 +60,7 @@ fn bypass(share: &ShareState) -> Option<String> {
     let Bypass { used, counted, limit, .. } = share.bypass.as_ref()?;
     let DeviceOwner { namespace, pod, .. } = share.device.owner.as_ref()?;
     Some(format!(
-        "pod {namespace}/{pod} bypasses the memory limit of share {}: it uses {used}, and the limit of {limit} counts {counted} of it: delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool",
+        "pod {namespace}/{pod} bypasses the memory limit of share {}: it uses {used}; the share is limited to {limit} (with one CUDA context) and counts {counted}: correct its image and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool",
         share.number
     ))
 }

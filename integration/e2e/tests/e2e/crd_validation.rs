@@ -515,7 +515,7 @@ async fn crds_accept_valid_and_reject_invalid_objects() {
 }
 
 #[tokio::test]
-async fn crds_refuse_another_device_and_another_size_of_shares() {
+async fn crds_refuse_another_device_and_another_size_of_mps_shares() {
     let world = World::enter().await.unwrap();
     let mps = json!({"mps": {"memory": "10Gi", "threads": 25}});
     let fraction = json!({"fraction": {"memory": "10Gi", "compute": 25}});
@@ -538,12 +538,7 @@ async fn crds_refuse_another_device_and_another_size_of_shares() {
         ),
         ("mps", mps.clone(), json!({"mps": {"memory": null, "threads": null, "replicas": 4}}), Some("spec.device.mps")),
         ("mps", mps.clone(), mps, None),
-        (
-            "fraction",
-            fraction.clone(),
-            json!({"fraction": {"compute": 30}}),
-            Some("spec.device.fraction: the size of a share cannot change"),
-        ),
+        ("fraction", fraction.clone(), json!({"fraction": {"memory": "12Gi", "compute": 30}}), None),
         ("fraction", fraction.clone(), json!({"fraction": null, "mig": {"profile": "1g.10gb"}}), kind),
         ("fraction", fraction.clone(), fraction, None),
     ];

@@ -153,6 +153,8 @@ fn events() -> Vec<Case> {
         agent("event about a lost device", "gpu-1", json!({"reason": "DeviceLost"}), None),
         agent("event about a licence", "gpu-1", of_gpu_node("gpu-1", "VgpuUnlicensed"), None),
         agent("event about the memory of a share", "gpu-1", json!({"reason": "ShareMemoryHigh"}), None),
+        agent("event about kernels that do not end", "gpu-1", json!({"reason": "KernelUncontrollable"}), None),
+        agent("event about another size of a share", "gpu-1", json!({"reason": "ShareResized"}), None),
         agent("event about a bypass", "gpu-1", json!({"reason": "MemoryLimitBypassed"}), None),
         agent("event of its GpuNode about a bypass", "gpu-1", of_gpu_node("gpu-1", "MemoryLimitBypassed"), None),
         agent("event of its GpuNode about a share", "gpu-1", of_gpu_node("gpu-1", "ShareMemoryHigh"), one),

@@ -1,11 +1,16 @@
-//! A time-sliced GPU follows its profile: when `replicas` or `interval` of the profile change, so does every GPU that has it.
+//! A shared GPU follows its profiles: when `replicas` or `interval` of time-slices or the size of fractions change, so does every GPU that has
+//! them.
 
 use std::{cmp::Reverse, collections::BTreeSet, sync::Arc};
 
-use gputenancy_crds::{InstanceSpec, Layout, MAX_SHARES, ShareGroup, Sharing};
+use gputenancy_crds::{InstanceSpec, Layout, MAX_SHARES, MemoryText, ShareGroup, Sharing, SharingMode};
 
 use super::options::BoardOptions;
-use crate::{plugin_shares, snapshot::Gpu};
+use crate::{
+    board::{Room, ShareOffer},
+    plugin_shares,
+    snapshot::Gpu,
+};
 
 /// The layout with the present number of replicas and the present interval of its profile. Of a lower number the shares stay that are
 /// in use, those with the most important pods first.
@@ -14,6 +19,10 @@ pub(super) fn refreshed(layout: Arc<Layout>, gpu: &Gpu, options: &BoardOptions<'
         return sliced(layout, options);
     }
     let Some(sharing) = &layout.sharing else { return layout };
+    if sharing.mode == SharingMode::Fraction {
+        return resized(sharing, options)
+            .map_or(layout, |sharing| Arc::new(Layout { sharing: Some(sharing), ..Layout::default() }));
+    }
     let [group] = sharing.shares.as_slice() else { return layout };
     let offer = options.shares().find(|(offer, _)| offer.resource.as_ref() == Some(&group.resource));
     let Some((_, offer)) = offer.filter(|(_, o)| o.mode == sharing.mode && o.memory.is_none()) else { return layout };
@@ -25,6 +34,30 @@ pub(super) fn refreshed(layout: Arc<Layout>, gpu: &Gpu, options: &BoardOptions<'
     let group = ShareGroup { numbers, ..group.clone() };
     let sharing = Sharing { mode: sharing.mode, interval: offer.interval, shares: vec![group] };
     Arc::new(Layout { sharing: Some(sharing.sorted()), ..Layout::default() })
+}
+
+/// The fractions with the present size of their profiles; `None` if that is what they have, or if so many of that size do not fit on the GPU: then
+/// it keeps the old sizes until it has fewer shares.
+fn resized(sharing: &Sharing, options: &BoardOptions<'_>) -> Option<Sharing> {
+    let mode = sharing.mode;
+    let size = |group: &ShareGroup| {
+        let offered = options.shares().find(|(offer, _)| offer.resource.as_ref() == Some(&group.resource));
+        offered.map(|(_, offer)| (offer.memory, offer.compute)).filter(|(memory, _)| memory.is_some())
+    };
+    let mut room = Room::of(options.board, mode);
+    let mut shares = Vec::new();
+    for group in &sharing.shares {
+        let present = || (group.memory.as_ref().and_then(|memory| memory.mib().ok()), group.compute);
+        let (memory, compute) = size(group).unwrap_or_else(present);
+        let offer = ShareOffer { mode, interval: sharing.interval, exactly: None, memory, compute };
+        let count = i64::try_from(group.numbers.len()).ok()?;
+        if !room.takes(&offer, count) {
+            return None;
+        }
+        room = room.less(&offer, count);
+        shares.push(ShareGroup { memory: memory.map(MemoryText::from_mib), compute, ..group.clone() });
+    }
+    (shares != sharing.shares).then_some(Sharing { shares, ..sharing.clone() })
 }
 
 /// The layout with the present number of time-slices of each shared instance. Of a lower number those with the lowest numbers stay.

@@ -42,6 +42,7 @@ impl Fleet {
     pub fn profile(mut self, name: &str, device: Device) -> Self {
         let support = json!({"expected": "as it is", "incident": "when it is not"});
         let spec = json!({"device": serde_json::to_value(device).unwrap(), "support": support});
+        self.profiles.retain(|known| known.metadata.name.as_deref() != Some(name));
         self.profiles.push(GpuProfile::new(name, serde_json::from_value(spec).unwrap()));
         self
     }

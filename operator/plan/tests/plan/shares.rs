@@ -468,3 +468,27 @@ fn fixed_layout_in_shares_is_placed_or_refused_with_the_rule() {
     let refused = explain(&fleet(4)).join("\n");
     assert!(refused.contains("100 percent of compute"), "{refused}");
 }
+
+#[test]
+fn fractions_get_the_new_size_of_their_profile_where_it_fits_and_no_pod_is_evicted() {
+    let of = |memory: &str, compute: i32| device(json!({"fraction": {"memory": memory, "compute": compute}}));
+    let fleet = Fleet::default().profile("frac", of("10Gi", 25)).pool("p", &["frac"]).node("n", "p", &[a100()]);
+    let mut fleet = tenant(fleet, &[("frac", 3)]).settle();
+    assert!(fleet.start("t", "one", "gputenancy.io/frac"));
+    let before = fleet.plan();
+    let target = |plan: &gputenancy_plan::Plan| plan.gpus.values().next().unwrap().target.clone().unwrap();
+    let size = |layout: &Layout| {
+        let group = layout.sharing.as_ref().unwrap().shares[0].clone();
+        (group.memory.unwrap().mib().unwrap(), group.compute.unwrap(), group.numbers)
+    };
+    let (_, _, numbers) = size(&target(&before));
+    // three of 12 GiB and 30 percent fit
+    let grown = fleet.clone().profile("frac", of("12Gi", 30)).plan();
+    assert_eq!(size(&target(&grown)), (12_288, 30, numbers.clone()), "{:#?}", explain(&grown));
+    assert_eq!(evictions(&grown), 0);
+    let smaller = fleet.clone().profile("frac", of("5Gi", 10)).plan();
+    assert_eq!(size(&target(&smaller)), (5120, 10, numbers.clone()));
+    // of 40 percent only two fit, and the guarantee is three
+    let large = fleet.clone().profile("frac", of("10Gi", 40)).plan();
+    assert_eq!(size(&target(&large)), (10_240, 25, numbers), "{:#?}", explain(&large));
+}

@@ -68,9 +68,9 @@ fn trust_and_acknowledgement_decide_which_modes_a_tenant_gets() {
 #[test]
 fn missing_acknowledgement_names_tenant_profile_field_and_what_is_accepted() {
     for (profile, accepted) in [
-        ("time-slice", "take turns on one GPU without limits of memory"),
+        ("time-slice", "take turns on one GPU, a program can bypass its limit of memory"),
         ("mps", "through an MPS server, and a fatal fault of one pod can end the others"),
-        ("fraction", "nothing holds a pod to its memory and compute"),
+        ("fraction", "a program can bypass its limits of memory and compute"),
     ] {
         let mut seen = observed(&json!({"trust": "Trusted", "gpus": [{"profile": profile, "count": 2}]}));
         seen.view = Arc::new(every_mode());
