@@ -4,9 +4,11 @@ use e2e::{
     Result, World,
     fixtures::{deployment, merged, pool, restricted_spec, tenant},
     objects::ensure,
+    product,
     scenario::{pod_events, tenant_ready},
     wait::{PATIENCE, eventually},
 };
+use kube::ResourceExt;
 use serde_json::{Value, json};
 
 const NODE: &str = "gpu-1";
@@ -27,6 +29,7 @@ async fn three_sizes(world: &World) -> Result<()> {
     world.set(&[program()]).await?;
     // 6,400 MiB by the program, and 640 for the context of the one that asks
     shows(world, "total=10240MiB free=3200MiB device=10240MiB").await?;
+    audited(world).await?;
     let before = pod(world).await?;
 
     world.set(&[part("12Gi", 30)]).await?;
@@ -58,6 +61,19 @@ fn part(memory: &str, compute: i32) -> Value {
             "support": {"expected": "neighbours", "incident": "less than the part"},
         },
     })
+}
+
+/// Waits for the first sample of the share: an event needs the size of before.
+async fn audited(world: &World) -> Result<()> {
+    eventually("the share in the agent's metrics", PATIENCE, || async {
+        let agents = world.agents_on(NODE).await?;
+        let Some(agent) = agents.first().map(ResourceExt::name_any) else { return Ok(Err("no agent".to_owned())) };
+        let path = format!("/api/v1/namespaces/{}/pods/{agent}:9410/proxy/metrics", product::NAMESPACE);
+        let text = world.kubectl(&["get", "--raw", &path]).await.unwrap_or_else(|error| error.to_string());
+        let sampled = text.lines().any(|line| line.starts_with("gputenancy_agent_share_memory_limit_bytes{"));
+        Ok(if sampled { Ok(()) } else { Err("not sampled yet".to_owned()) })
+    })
+    .await
 }
 
 /// UID of the pod, and restarts of its container.
