@@ -28,7 +28,7 @@ enum End {
 struct Family {
     /// As `cuda-work` calls it; `from` allocates from a pool of the program.
     kind: &'static str,
-    /// Bytes of an allocation of which the limit is a multiple.
+    /// Bytes of an allocation. The limit is a multiple of it.
     block: u64,
     /// The smallest allocation in bytes that needs more memory of the GPU if all of it is used.
     least: u64,

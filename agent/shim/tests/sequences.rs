@@ -28,7 +28,7 @@ use support::{
 const UNIT: u64 = 32 * MIB;
 /// The limit at first, in units.
 const LIMIT: u64 = 12;
-/// Families, of which the first six end with their context, the next two are of pools, and the last is of no context.
+/// Families: the first six end with their context, the next two are of pools, and the last has no context.
 const KINDS: [&str; 9] = ["plain", "managed", "pitch", "array", "volume", "mipmap", "async", "thread", "virtual"];
 const POOLS: std::ops::Range<usize> = 6..8;
 const VIRTUAL: usize = 8;

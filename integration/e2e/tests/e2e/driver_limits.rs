@@ -44,7 +44,7 @@ async fn bypassing_program(world: &World) -> Result<()> {
     let given = status.enforcement.map(|given| (given.time_slice, given.fraction));
     ensure(given == Some((Isolation::Driver, Isolation::Driver)), format!("GpuNode.status.enforcement: {given:?}"))?;
 
-    // of 20,352 MiB with the context, of which the simulated one has 300: 313 blocks of 64 MiB; the library would permit 308
+    // 20,352 MiB less 300 for the simulated context are 313 blocks of 64 MiB; the library would permit 308
     world.set(&[program("greedy", "--library /run/gputenancy/driver/libcuda.so.1 ")]).await?;
     world.set(&[program("neighbour", "")]).await?;
     let greedy = printed(world, "greedy").await?;

@@ -27,7 +27,7 @@ async fn three_sizes(world: &World) -> Result<()> {
     world.set(&[part("10Gi", 25), pool("p", NODE, &["part"]), team]).await?;
     tenant_ready(world, TEAM).await?;
     world.set(&[program()]).await?;
-    // 6,400 MiB by the program, and 640 for the context of the one that asks
+    // the program holds 6,400 MiB, and `cuda-work show` counts 640 for its own context
     shows(world, "total=10240MiB free=3200MiB device=10240MiB").await?;
     audited(world).await?;
     let before = pod(world).await?;
@@ -38,7 +38,7 @@ async fn three_sizes(world: &World) -> Result<()> {
     let more = run(world, &["allocate", "--count", "100"]).await?;
     ensure(more.starts_with("granted=82 code=2"), format!("82 × 64 MiB are left: {more}"))?;
 
-    // smaller than what the program holds: it keeps that, with the context of the one that ended until another one begins
+    // smaller than what is held: the limit stays at 6,400 MiB and the context of the program that ended, which counts until another begins
     world.set(&[part("5Gi", 10)]).await?;
     resized(world, ["has 7040 MiB", "before 12288 MiB"]).await?;
     let none = run(world, &["allocate", "--count", "1"]).await?;
