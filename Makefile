@@ -59,7 +59,7 @@ down: ## stop all labs and remove their files
 prerequisites: ## what the machine needs; Debian packages are installed
 	@integration/tools/prerequisites
 
-tools: prerequisites ## the Go programs of the lab (15 minutes once, then seconds); TOOLS='kubelet runc' for some
+tools: prerequisites ## the Go programs of the lab (20 minutes once, then seconds); TOOLS='kubelet runc' for some
 	@integration/tools/build $(TOOLS)
 
 runtimes: prerequisites ## NVIDIA's CUDA runtimes, which tests load on the simulated driver
