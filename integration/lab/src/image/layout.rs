@@ -60,7 +60,7 @@ fn image(name: &'static str, files: &[(&'static str, Source)], entrypoint: &'sta
     Layout { name, files, entrypoint, driver_libraries: false, applets: false, dockerfile: None }
 }
 
-/// All images, in the order of import.
+/// All images of a lab, in the order of import.
 pub fn all() -> Vec<Layout> {
     vec![
         Layout { files: vec![("/pause", Source::Pause)], ..image("lab.local/pause:1", &[], &["/pause"]) },
@@ -122,6 +122,26 @@ pub fn all() -> Vec<Layout> {
     ]
 }
 
+/// Images that only some tests need, too large for every node: see [`crate::Lab::load_image`].
+pub fn on_demand() -> Vec<Layout> {
+    vec![
+        // both roles of vCluster: an init container copies /kubernetes, the syncer starts what it copied
+        Layout {
+            applets: true,
+            ..image(
+                "lab.local/vcluster:0.36.1",
+                &[
+                    ("/vcluster", Source::Tool("vcluster")),
+                    ("/kubernetes/kine", Source::Tool("kine")),
+                    ("/kubernetes/kube-apiserver", Source::Tool("kube-apiserver")),
+                    ("/kubernetes/kube-controller-manager", Source::Tool("kube-controller-manager")),
+                ],
+                &["/vcluster", "start"],
+            )
+        },
+    ]
+}
+
 impl Layout {
     /// Its programs of the project.
     pub fn programs(&self) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
@@ -157,9 +177,17 @@ mod tests {
 
     #[test]
     fn image_entrypoint_is_in_the_image() {
-        for layout in all() {
+        for layout in all().into_iter().chain(on_demand()) {
             let program = layout.entrypoint[0];
             assert!(layout.files.iter().any(|(path, _)| *path == program), "{}", layout.name);
+        }
+    }
+
+    #[test]
+    fn images_on_demand_are_new_names_without_programs_of_the_project() {
+        for layout in on_demand() {
+            assert!(all().iter().all(|other| other.name != layout.name), "{}", layout.name);
+            assert_eq!(layout.programs().count(), 0, "{}", layout.name);
         }
     }
 }

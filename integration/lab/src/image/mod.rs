@@ -62,17 +62,7 @@ impl Lab {
     /// Packs the images, loads those that changed into all nodes that are on, and restarts the pods that run them.
     pub async fn refresh_images(&self, profile: Profile, all: bool, progress: &mut Progress) -> Result<()> {
         let tars = build_all(&self.inner.folders, profile, all, progress).await?;
-        let mut loaded = BTreeSet::new();
-        for (node, state) in self.status().await?.nodes {
-            if state.pid.is_none() {
-                continue;
-            }
-            for tar in &tars {
-                if self.node(&node)?.load_image(tar).await? {
-                    loaded.insert(tar.clone());
-                }
-            }
-        }
+        let loaded = self.load(&tars).await?;
         if loaded.is_empty() {
             return Ok(());
         }
@@ -82,6 +72,33 @@ impl Lab {
         let changed: Vec<_> = layout::all().into_iter().map(|layout| layout.name).collect();
         let changed: Vec<_> = changed.into_iter().filter(|name| folders.contains(&short(name))).collect();
         self.restart_pods(&changed).await
+    }
+
+    /// Packs an image of [`layout::on_demand`] and loads it into all nodes that are on.
+    pub async fn load_image(&self, name: &str) -> Result<()> {
+        let layout = layout::on_demand().into_iter().find(|layout| layout.name == name);
+        let layout = layout.ok_or_else(|| Error::Missing(format!("no image {name} is loaded on demand")))?;
+        // such an image has no programs of the project, so every profile gives the same
+        match build(&self.inner.folders, Profile::Debug, &layout).await? {
+            Built::Tar(tar, _) => self.load(&[tar]).await.map(drop),
+            Built::Lacks(file) => Err(Error::Missing(format!("image {name} lacks {}", file.display()))),
+        }
+    }
+
+    /// Loads tars into all nodes that are on; those that a node did not have.
+    async fn load(&self, tars: &[PathBuf]) -> Result<BTreeSet<PathBuf>> {
+        let mut loaded = BTreeSet::new();
+        for (node, state) in self.status().await?.nodes {
+            if state.pid.is_none() {
+                continue;
+            }
+            for tar in tars {
+                if self.node(&node)?.load_image(tar).await? {
+                    loaded.insert(tar.clone());
+                }
+            }
+        }
+        Ok(loaded)
     }
 
     async fn restart_pods(&self, images: &[&str]) -> Result<()> {
