@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{DurationText, Isolation, Trust, quantity::NOT_NEGATIVE};
+use crate::{DurationText, Isolation, Trust, VirtualCluster, VirtualClusterStatus, quantity::NOT_NEGATIVE};
 
 /// A team: namespaces, GPU budget, owners.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
@@ -30,6 +30,10 @@ use crate::{DurationText, Isolation, Trust, quantity::NOT_NEGATIVE};
     printcolumn(name = "Enforcement", type_ = "string", json_path = ".status.enforcement", priority = 1),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].message", priority = 1),
     validation = Rule::new("self.metadata.name.size() <= 50").message("metadata.name: use at most 50 characters, the name becomes part of object names"),
+    validation = Rule::new("!has(self.spec.virtualCluster) || self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message("metadata.name: a tenant with spec.virtualCluster gives its name to Services: start with a letter and use lowercase letters, digits and '-' only"),
+    validation = Rule::new("!has(self.spec.virtualCluster) || self.spec.namespaces.size() == 1").message("spec.namespaces: write exactly one namespace with spec.virtualCluster: it holds the control plane and its pods; teams create their namespaces inside"),
+    validation = Rule::new("!has(self.spec.virtualCluster) || !has(oldSelf.spec.virtualCluster) || self.spec.namespaces.map(n, n.name) == oldSelf.spec.namespaces.map(n, n.name)").message("spec.namespaces: a virtual cluster cannot move to another namespace; delete the tenant and create it again"),
+    validation = Rule::new("has(self.spec.virtualCluster) || !has(oldSelf.spec.virtualCluster) || !self.spec.deletionProtection").message("spec.virtualCluster: removing it deletes the virtual cluster and all that is in it; set spec.deletionProtection: false in the same change to do so"),
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GpuTenantSpec {
@@ -115,6 +119,9 @@ pub struct GpuTenantSpec {
     /// Admit no new work: quotas are set to zero. Running pods continue, and nothing is deleted.
     #[serde(default)]
     pub suspend: bool,
+    /// A Kubernetes control plane of the team's own. The tenant then has one namespace, which holds it and its pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub virtual_cluster: Option<VirtualCluster>,
     /// Refuse deletion of the tenant until this is false.
     #[serde(default = "yes")]
     pub deletion_protection: bool,
@@ -241,6 +248,9 @@ pub struct GpuTenantStatus {
     /// containers that start now; see the condition MemoryLimited. Absent while no pod has a device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Isolation>,
+    /// State of the virtual cluster; only with `spec.virtualCluster`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub virtual_cluster: Option<VirtualClusterStatus>,
     /// Used and budget in one line for `kubectl get`, such as `mig-1g 2/8, gpu 0/2`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,

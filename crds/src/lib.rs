@@ -31,6 +31,7 @@ pub mod quota;
 pub mod reasons;
 mod rollout;
 mod sharing;
+mod virtual_cluster;
 
 pub use change_phase::ChangePhase;
 pub use duration::{DurationError, DurationText};
@@ -46,6 +47,7 @@ pub use node_enforcement::*;
 pub use quantity::{MemoryText, QuantityError};
 pub use rollout::*;
 pub use sharing::*;
+pub use virtual_cluster::*;
 
 /// API group of all types.
 pub const GROUP: &str = "gputenancy.io";

@@ -93,6 +93,11 @@ table! { TYPES:
     "MemoryLimited", "GpuNode, GpuTenant", "GpuNode: time-slices and fractions are served with a memory limit; only where it is switched on. GpuTenant: something limits the memory of every pod with a device.", "See the reason.";
     "VgpuLicensed", "GpuNode", "The vGPUs of a virtual machine have their licence; only where NVML reports one.", "See the reason.";
     "PluginReady", "GpuNode", "kubelet has registered every resource of the node.", "See the reason.";
+    "VirtualClusterReady", "GpuTenant", "The virtual cluster serves, as spec.virtualCluster states; only with that field. Details are in status.virtualCluster.conditions.", "See the reason.";
+    "ChartRendered", "GpuTenant (status.virtualCluster)", "The objects of vCluster's chart are rendered and applied.", "See the reason.";
+    "ControlPlaneReady", "GpuTenant (status.virtualCluster)", "The control plane of the virtual cluster runs.", "See the reason.";
+    "KubeconfigReady", "GpuTenant (status.virtualCluster)", "The Secret with the team's kubeconfig has a valid token.", "See the reason.";
+    "CapacityShown", "GpuTenant (status.virtualCluster)", "Nodes inside the virtual cluster show the tenant's budget.", "See the reason.";
     "gputenancy.io/QuotaAvailable", "ReplicaSet, StatefulSet, Job", "The quota now has headroom for a pod that it refused; the update makes the controller retry.", "None.";
 }
 
@@ -102,10 +107,14 @@ reasons! { CONDITIONS:
     ANSWERS = "Answers", "GpuNode", "NVML responds.", "None.";
     APPLYING = "Applying", "GpuTenant", "Objects are being written, or Kubernetes has not enforced them yet.", "Wait. If it stays, read the operator's log and kube-controller-manager's.";
     AVAILABLE = "Available", "GpuTenant", "Every guaranteed device exists.", "None.";
+    BUDGET_SHOWN = "BudgetShown", "GpuTenant", "Nodes of the virtual cluster show the tenant's budget.", "None.";
     CHANGE_FAILED = "ChangeFailed", "GpuPool", "A change failed and the old layout is back.", "Read the message; retried with exponential backoff, and at once when an object changes.";
     CHANGE_PLANNED = "ChangePlanned", "GpuPool", "GPUs are to be changed and have not started.", "Wait for the window or the limit that the message names.";
     CHANGE_STUCK = "ChangeStuck", "GpuPool", "Neither the new nor the old layout can be reached.", "Do what the message says: usually end a process, reset the GPU or restart the node.";
     CHANGING = "Changing", "GpuPool, GpuTenant", "GPUs are being changed.", "Wait; kubectl gpu changes follows it.";
+    CONTROL_PLANE_DOWN = "ControlPlaneDown", "GpuTenant", "The control plane of the virtual cluster does not become ready.", "Do what the message says; read the log of its pod.";
+    CONTROL_PLANE_SERVES = "ControlPlaneServes", "GpuTenant", "The control plane of the virtual cluster runs.", "None.";
+    CONTROL_PLANE_STARTING = "ControlPlaneStarting", "GpuTenant", "The control plane of the virtual cluster starts.", "Wait.";
     COPIED = "Copied", "GpuTenant", "Each namespace has its image pull secrets.", "None.";
     CREATING = "Creating", "GpuTenant, GpuNode", "Namespaces or MIG instances are being created.", "Wait.";
     DELETING = "Deleting", "GpuTenant, GpuPool", "The object is being deleted.", "Wait; the message names what is left.";
@@ -126,25 +135,27 @@ reasons! { CONDITIONS:
     INTERVAL_NOT_APPLIED = "IntervalNotApplied", "GpuProfile", "NVML cannot set the length of time-slices; the driver's default is used.", "Set it with nvidia-smi compute-policy on the nodes; the condition stays until the field is left out.";
     INVALID_SPEC = "InvalidSpec", "GpuPool, GpuProfile", "A field has a value that cannot be used.", "Correct the field that the message names.";
     INVALID_WINDOW = "InvalidWindow", "GpuPool", "A maintenance window cannot be parsed; no change starts.", "Correct spec.disruption.windows.";
+    KUBECONFIG_WRITTEN = "KubeconfigWritten", "GpuTenant", "The Secret with the team's kubeconfig has a valid token.", "None.";
     LEFT_ALONE = "LeftAlone", "GpuNode", "The layout differs from the spec, and the agent is not the partitioner.", "Wait for the partitioner, or change spec.partitioner of the pool.";
-    LIMITED = "Limited", "GpuNode, GpuTenant", "Containers with time-slices and fractions get the library that limits their memory; of a tenant every pod with a device has a limit.", "None.";
     LICENSED = "Licensed", "GpuNode", "Every vGPU of the node has a licence.", "None.";
+    LIMITED = "Limited", "GpuNode, GpuTenant", "Containers with time-slices and fractions get the library that limits their memory; of a tenant every pod with a device has a limit.", "None.";
     MINIMUM_MET = "MinimumMet", "GpuPool", "Every node of the pool can limit shares as demanded.", "None.";
     MPS_CLIENTS_NEAR_LIMIT = "MpsClientsNearLimit", "GpuNode", "At least 90 % of the clients that an MPS server takes are connected.", "Use fewer processes per pod, or fewer shares of the GPU.";
     MPS_DAEMON_DOWN = "MpsDaemonDown", "GpuNode", "The MPS daemon of a GPU has ended; its shares are withdrawn until it runs again.", "The agent restarts it. Delete the pods that the message names if their programs do not end by themselves.";
     MPS_SERVING = "MpsServing", "GpuNode", "The MPS daemons of shared GPUs run.", "None.";
     NAMESPACE_CONFLICT = "NamespaceConflict", "GpuTenant", "A listed namespace exists and is not the tenant's.", "Set adopt: true, or choose another name.";
     NAMESPACE_TERMINATING = "NamespaceTerminating", "GpuTenant", "A listed namespace is being deleted.", "Wait; it is created again afterwards.";
+    NO_AGENT = "NoAgent", "GpuPool", "No agent has reported from a node of the pool.", "See that the agent's pod runs there.";
+    NO_API_SERVER = "NoApiServer", "GpuTenant", "No address of the API server is known, so isolated pods cannot reach it.", "See that Service kubernetes in namespace default has an EndpointSlice.";
+    NO_NODES = "NoNodes", "GpuPool", "No node matches spec.nodeSelector.", "Label the nodes, or correct the selector.";
     NODE_NOT_READY = "NodeNotReady", "GpuPool", "A node is not Ready, or its agent does not report; it is left alone.", "Do what the message says.";
     NONE = "None", "GpuPool", "No other owner was found.", "None.";
     NOT_LIMITED = "NotLimited", "GpuTenant", "Nothing limits the memory of pods with shares, or of their neighbours.", "Do what the message says; afterwards restart the pods.";
     NOT_REGISTERED = "NotRegistered", "GpuNode", "kubelet has not registered every resource.", "Wait; if it stays, read the logs of agent and kubelet.";
     NOT_SERVED = "NotServed", "GpuPool", "The device plugin of the pool does not serve shares of this kind, or not with the pool's other profiles.", "Do what the message says, or set spec.advertiser and spec.partitioner: Agent.";
-    NO_AGENT = "NoAgent", "GpuPool", "No agent has reported from a node of the pool.", "See that the agent's pod runs there.";
-    NO_API_SERVER = "NoApiServer", "GpuTenant", "No address of the API server is known, so isolated pods cannot reach it.", "See that Service kubernetes in namespace default has an EndpointSlice.";
-    NO_NODES = "NoNodes", "GpuPool", "No node matches spec.nodeSelector.", "Label the nodes, or correct the selector.";
     NVML_FAILED = "NvmlFailed", "GpuNode", "An NVML call failed.", "The message names call and code.";
     NVML_TIMEOUT = "NvmlTimeout", "GpuNode", "An NVML call does not return.", "Look for Xid errors in the kernel log; restart the node.";
+    OBJECTS_APPLIED = "ObjectsApplied", "GpuTenant", "The objects of vCluster's chart are applied.", "None.";
     OTHER_LIMITER_FOUND = "OtherLimiterFound", "GpuNode", "Another product on the node puts a library into containers that limits memory, such as HAMi; the agent's is off for new containers.", "Remove the other product from the node with the files that the message names, or set agent.memoryLimits: None.";
     OUTAGE_REFUSED = "OutageRefused", "GpuPool", "A change would remove the last device of a profile in use.", "Set spec.disruption.allowOutage, or add GPUs.";
     OVER_BUDGET = "OverBudget", "GpuTenant", "More is used than the budget allows; no new work is admitted.", "End work, or raise the budget.";
@@ -162,6 +173,7 @@ reasons! { CONDITIONS:
     QUOTA_AVAILABLE = "QuotaAvailable", "ReplicaSet, StatefulSet, Job", "The quota has headroom for the controller's pod.", "None.";
     READY = "Ready", "all", "The object is as its spec states.", "None.";
     REGISTERED = "Registered", "GpuNode", "kubelet has registered every resource.", "None.";
+    RENDER_FAILED = "RenderFailed", "GpuTenant", "helm template failed for the virtual cluster.", "Do what the message says: usually correct spec.virtualCluster.values.";
     REPORTING = "Reporting", "GpuPool", "The agent of every node reports.", "None.";
     RESOURCE_NAME_CONFLICT = "ResourceNameConflict", "GpuProfile", "Another profile has this resource name.", "Change spec.resourceName of one of the two.";
     RESOURCE_NAME_NOT_SUPPORTED = "ResourceNameNotSupported", "GpuPool", "The pool cannot offer a profile under its resource: NVIDIA's device plugin has another name for it, or nvidia.com/gpu and spec.strategy of the pool do not agree.", "Do what the message says: another spec.resourceName of the profile, another spec.strategy of the pool, or the profile in another pool.";
@@ -180,6 +192,13 @@ reasons! { CONDITIONS:
     TAINT_NOT_TOLERATED = "TaintNotTolerated", "GpuPool", "Pods of tenants do not tolerate spec.taint, so no node gets it.", "Use the key of policies.gpuTaint.";
     TRUST_TOO_LOW = "TrustTooLow", "GpuTenant", "The tenant's trust does not permit the profile.", "Choose another profile, or raise spec.trust.";
     UNLICENSED = "Unlicensed", "GpuNode", "A vGPU has no licence; NVIDIA's driver limits it after some time.", "Read the log of nvidia-gridd in the virtual machine, and see that it reaches the licence server.";
+    VALUES_REFUSED = "ValuesRefused", "GpuTenant", "spec.virtualCluster.values sets a key that belongs to the platform, or leads to objects outside of the tenant's namespace.", "Remove the key that the message names.";
+    VERSION_NOT_SUPPORTED = "VersionNotSupported", "GpuTenant", "spec.virtualCluster.version is none of the chart's virtualClusters.charts.", "Choose one that the message names, or add it there.";
+    VERSION_REFUSED = "VersionRefused", "GpuTenant", "spec.virtualCluster.version is lower than the running one, or skips a minor version.", "Choose a version that the message names.";
+    VIRTUAL_CLUSTER_PAUSED = "VirtualClusterPaused", "GpuTenant", "The control plane of the virtual cluster is stopped.", "Set spec.virtualCluster.suspend to false, or remove the annotation loft.sh/paused that vcluster pause has set.";
+    VIRTUAL_CLUSTER_PENDING = "VirtualClusterPending", "GpuTenant", "The controller of virtual clusters has not reported this generation of the tenant yet.", "Wait. If it stays, see that the Deployment gputenancy-virtual-clusters runs, and read its log.";
+    VIRTUAL_CLUSTER_UNREACHABLE = "VirtualClusterUnreachable", "GpuTenant", "The API server of the virtual cluster does not answer.", "Do what the message says; read the log of its pod.";
+    VIRTUAL_CLUSTERS_DISABLED = "VirtualClustersDisabled", "GpuTenant", "spec.virtualCluster is set, and the chart does not serve virtual clusters.", "Set virtualClusters.enabled=true in the chart's values, or remove spec.virtualCluster.";
     WAITING_FOR_CLIENTS = "WaitingForClients", "GpuNode", "A process still uses an instance that must be destroyed.", "Wait, or end the process that status.gpus[].holders names.";
     WAITING_FOR_RESET = "WaitingForReset", "GpuNode", "The MIG mode is pending until the GPU is reset.", "End what holds the GPU, or restart the node.";
     WEIGHT_UNKNOWN = "WeightUnknown", "GpuTenant", "No board carries the profile, so its share of gpuEquivalents is unknown.", "Offer the profile in a pool, or remove it from the tenant.";
@@ -238,6 +257,8 @@ reasons! { EVENTS:
     STUCK = "Stuck", "GpuNode", "Neither the new nor the old layout can be reached.", "Do what the message says.";
     TAINTED = "Tainted", "GpuNode", "The node has the taint of its pool.", "None.";
     UNCORDONED = "Uncordoned", "GpuNode", "The operator's cordon is removed.", "None.";
+    VIRTUAL_CLUSTER_REMOVED = "VirtualClusterRemoved", "GpuTenant", "The virtual cluster is deleted.", "None.";
+    VIRTUAL_CLUSTER_REPAIRED = "VirtualClusterRepaired", "GpuTenant", "An object of the virtual cluster had been changed or deleted, and is as rendered again.", "Change spec.virtualCluster instead of its objects.";
     VGPU_UNLICENSED = "VgpuUnlicensed", "GpuNode", "A vGPU has lost its licence, or has none.", "Read the log of nvidia-gridd in the virtual machine, and see that it reaches the licence server.";
     UNTAINTED = "Untainted", "GpuNode", "The taint of the pool is removed.", "None.";
 }

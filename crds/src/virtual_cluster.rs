@@ -1,0 +1,116 @@
+//! A tenant's virtual cluster: `GpuTenant.spec.virtualCluster` and `status.virtualCluster`.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::DurationText;
+
+/// Finalizer of tenants whose virtual cluster has to be deleted before their namespace is.
+pub const VIRTUAL_CLUSTER_FINALIZER: &str = "gputenancy.io/virtual-cluster";
+
+/// A Kubernetes control plane of the team (vCluster, open-source edition) in its namespace. Pods run on the nodes of this cluster, within the
+/// budget, isolation and policies of the tenant.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct VirtualCluster {
+    /// Version of vCluster, one of the chart's `virtualClusters.charts`, such as `0.36.1`. May be raised, and not lowered.
+    #[schemars(length(min = 5, max = 32), regex(pattern = r"^[0-9]+\.[0-9]+\.[0-9]+$"))]
+    pub version: String,
+    /// Values of vCluster's chart in addition to the platform's. Keys that the platform sets are refused with the reason: policies, node
+    /// sync, roles, `exportKubeConfig` and others.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "any_object")]
+    pub values: BTreeMap<String, Value>,
+    /// How users reach the API server of the virtual cluster. Default: inside this cluster only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expose: Option<Expose>,
+    /// The kubeconfig for the team.
+    #[serde(default)]
+    pub kubeconfig: Kubeconfig,
+    /// Stop the control plane and delete the virtual cluster's pods. Its data stays.
+    #[serde(default)]
+    pub suspend: bool,
+}
+
+fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}
+
+/// Address of the API server of a virtual cluster.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Expose {
+    /// Name under which users reach it: part of the certificate and of the kubeconfig. An ingress or load balancer that passes TLS through to
+    /// port 443 of the Service with the tenant's name is yours to make.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"))]
+    pub host: String,
+    /// Port there.
+    #[serde(default = "https")]
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: i32,
+}
+
+fn https() -> i32 {
+    443
+}
+
+/// The kubeconfig for the team: a token of a ServiceAccount inside, renewed at half of its life. It is in the Secret
+/// `gputenancy-kubeconfig` of the tenant's namespace, which its owners can read.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Kubeconfig {
+    /// ClusterRole inside the virtual cluster.
+    #[serde(default = "cluster_admin")]
+    #[schemars(length(min = 1, max = 253))]
+    pub cluster_role: String,
+    /// Life of the token. 10m to 720h.
+    #[serde(default = "one_day")]
+    #[x_kube(validation = Rule::new("duration(self) >= duration('10m') && duration(self) <= duration('720h')").message("spec.virtualCluster.kubeconfig.ttl: write at least 10m and at most 720h, such as 24h"))]
+    pub ttl: DurationText,
+}
+
+fn cluster_admin() -> String {
+    "cluster-admin".into()
+}
+
+fn one_day() -> DurationText {
+    DurationText::constant("24h")
+}
+
+impl Default for Kubeconfig {
+    fn default() -> Self {
+        Self { cluster_role: cluster_admin(), ttl: one_day() }
+    }
+}
+
+/// Observed state of a virtual cluster.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtualClusterStatus {
+    /// Generation of the tenant's spec that this refers to; -1 before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Version whose objects are applied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Namespace of the control plane and of the virtual cluster's pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Address of its API server in the kubeconfig.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// Secret in this namespace with the team's kubeconfig, under the key `config`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubeconfig_secret: Option<String>,
+    /// When its token expires; it is renewed before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubeconfig_expires: Option<Time>,
+    /// Ready, ChartRendered, ControlPlaneReady, KubeconfigReady, CapacityShown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+}
