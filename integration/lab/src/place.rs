@@ -55,6 +55,15 @@ impl Folders {
         }
         Err(Error::Missing(format!("{name} has not been built yet ({} is missing): run `make tools`", path.display())))
     }
+
+    /// A packed chart of the toolset.
+    pub fn chart(&self, file: &str) -> Result<PathBuf> {
+        let path = self.toolset.join("charts").join(file);
+        if path.exists() {
+            return Ok(path);
+        }
+        Err(Error::Missing(format!("{} is missing: run `make tools`", path.display())))
+    }
 }
 
 /// The folder of a node inside the lab's mount namespace: disk, state, and what it shares with the lab.

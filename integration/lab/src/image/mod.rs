@@ -78,7 +78,6 @@ impl Lab {
     pub async fn load_image(&self, name: &str) -> Result<()> {
         let layout = layout::on_demand().into_iter().find(|layout| layout.name == name);
         let layout = layout.ok_or_else(|| Error::Missing(format!("no image {name} is loaded on demand")))?;
-        // such an image has no programs of the project, so every profile gives the same
         match build(&self.inner.folders, Profile::Debug, &layout).await? {
             Built::Tar(tar, _) => self.load(&[tar]).await.map(drop),
             Built::Lacks(file) => Err(Error::Missing(format!("image {name} lacks {}", file.display()))),
@@ -176,6 +175,7 @@ async fn read(folders: &Folders, programs: &Path, layout: &Layout) -> Result<(Fi
                 programs.join(file)
             }
             Source::Tool(tool) => folders.tool(tool)?,
+            Source::Chart(file) => folders.chart(file)?,
             Source::Host(program) => {
                 which(program).ok_or_else(|| Error::Missing(format!("{program} is not installed on this machine")))?
             }

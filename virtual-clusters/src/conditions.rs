@@ -1,0 +1,194 @@
+//! The report about a virtual cluster: conditions of `status.virtualCluster`. Pure.
+
+use gputenancy_crds::{
+    VirtualClusterStatus,
+    condition::{ConditionUpdate, READY, merge},
+    reasons::{self, Reason},
+};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::Time,
+    jiff::{SignedDuration, Timestamp},
+};
+
+use crate::{decide::ControlPlane, kubeconfig::Present, names::KUBECONFIG_SECRET, render::RenderError};
+
+const RENDERED: &str = "ChartRendered";
+const CONTROL_PLANE: &str = "ControlPlaneReady";
+const KUBECONFIG: &str = "KubeconfigReady";
+const CAPACITY: &str = "CapacityShown";
+/// A control plane that is not ready for this long needs attention: its start takes 15 seconds, the pull of its images minutes.
+const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
+
+/// How far a pass has come; later steps are absent when an earlier one has failed.
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    /// The rendered version, or why there is none.
+    pub rendered: Option<Result<String, RenderError>>,
+    /// An error of the API server; all else is retried.
+    pub failed: Option<String>,
+    /// State of the control plane.
+    pub control_plane: Option<ControlPlane>,
+    /// The kubeconfig.
+    pub kubeconfig: Option<Result<Present, String>>,
+    /// Number of nodes that show the budget.
+    pub capacity: Option<Result<usize, String>>,
+}
+
+/// What is known besides the progress.
+#[derive(Clone, Debug)]
+pub struct Facts<'a> {
+    /// Generation of the tenant.
+    pub generation: Option<i64>,
+    /// The tenant's namespace.
+    pub namespace: &'a str,
+    /// Address of the API server in the kubeconfig.
+    pub server: &'a str,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// The status.
+pub fn status(progress: &Progress, old: &VirtualClusterStatus, facts: &Facts<'_>) -> VirtualClusterStatus {
+    let waits = |type_| ConditionUpdate {
+        type_,
+        status: None,
+        reason: reasons::CONTROL_PLANE_STARTING,
+        message: "waits for the conditions before".into(),
+    };
+    let parts = vec![
+        rendered(progress),
+        progress.control_plane.as_ref().map_or_else(|| waits(CONTROL_PLANE), |c| control_plane(c, old, facts.now)),
+        progress.kubeconfig.as_ref().map_or_else(|| waits(KUBECONFIG), kubeconfig),
+        progress.capacity.as_ref().map_or_else(|| waits(CAPACITY), capacity),
+    ];
+    let mut updates = vec![overall(&parts, facts)];
+    updates.extend(parts);
+    let present = progress.kubeconfig.as_ref().and_then(|k| k.as_ref().ok());
+    let kept = old.kubeconfig_expires.clone().filter(|_| progress.kubeconfig.is_none());
+    let expires = present.map(|p| Time(p.expires)).or(kept);
+    VirtualClusterStatus {
+        observed_generation: facts.generation,
+        version: progress.rendered.as_ref().and_then(|r| r.clone().ok()).or_else(|| old.version.clone()),
+        namespace: Some(facts.namespace.into()),
+        server: Some(facts.server.into()),
+        kubeconfig_secret: expires.is_some().then(|| KUBECONFIG_SECRET.into()),
+        kubeconfig_expires: expires,
+        conditions: merge(&old.conditions, updates, facts.generation, facts.now),
+    }
+}
+
+/// The reason and message of `Ready`, and whether it is.
+pub fn ready(status: &VirtualClusterStatus) -> Option<(Reason, String, bool)> {
+    let ready = status.conditions.iter().find(|c| c.type_ == READY)?;
+    Some((Reason::listed(&ready.reason)?, ready.message.clone(), ready.status == "True"))
+}
+
+fn overall(parts: &[ConditionUpdate], facts: &Facts<'_>) -> ConditionUpdate {
+    match parts.iter().find(|p| p.status != Some(true)) {
+        Some(first) => ConditionUpdate::no(READY, first.reason, first.message.clone()),
+        None => ConditionUpdate::yes(READY, reasons::READY, format!("serves at {}", facts.server)),
+    }
+}
+
+fn rendered(progress: &Progress) -> ConditionUpdate {
+    if let Some(error) = &progress.failed {
+        return ConditionUpdate::no(RENDERED, reasons::WRITE_FAILED, format!("{error}; retrying"));
+    }
+    match &progress.rendered {
+        Some(Ok(version)) => {
+            ConditionUpdate::yes(RENDERED, reasons::OBJECTS_APPLIED, format!("the objects of vCluster {version} are applied"))
+        }
+        Some(Err(error)) => ConditionUpdate::no(RENDERED, error.reason(), error.to_string()),
+        None => ConditionUpdate::no(RENDERED, reasons::APPLYING, "the objects are being rendered"),
+    }
+}
+
+fn control_plane(state: &ControlPlane, old: &VirtualClusterStatus, now: Timestamp) -> ConditionUpdate {
+    match state {
+        ControlPlane::Ready => {
+            ConditionUpdate::yes(CONTROL_PLANE, reasons::CONTROL_PLANE_SERVES, "all replicas of the control plane are ready")
+        }
+        ControlPlane::Paused => ConditionUpdate::no(
+            CONTROL_PLANE,
+            reasons::VIRTUAL_CLUSTER_PAUSED,
+            "the control plane is stopped: set spec.virtualCluster.suspend: false, or run vcluster resume if somebody has paused it",
+        ),
+        ControlPlane::Starting(why) => {
+            let since = old.conditions.iter().find(|c| c.type_ == CONTROL_PLANE && c.status == "False");
+            let late = since.is_some_and(|c| now.duration_since(c.last_transition_time.0) > PATIENCE);
+            let reason = if late { reasons::CONTROL_PLANE_DOWN } else { reasons::CONTROL_PLANE_STARTING };
+            ConditionUpdate::no(CONTROL_PLANE, reason, format!("the control plane is not ready: {why}"))
+        }
+    }
+}
+
+fn kubeconfig(state: &Result<Present, String>) -> ConditionUpdate {
+    match state {
+        Ok(_) => ConditionUpdate::yes(
+            KUBECONFIG,
+            reasons::KUBECONFIG_WRITTEN,
+            format!("Secret {KUBECONFIG_SECRET} has a kubeconfig with a valid token, under the key config"),
+        ),
+        Err(error) => ConditionUpdate::no(KUBECONFIG, reasons::VIRTUAL_CLUSTER_UNREACHABLE, error.clone()),
+    }
+}
+
+fn capacity(state: &Result<usize, String>) -> ConditionUpdate {
+    match state {
+        Ok(nodes) => ConditionUpdate::yes(
+            CAPACITY,
+            reasons::BUDGET_SHOWN,
+            format!("{nodes} nodes inside show the tenant's budget together"),
+        ),
+        Err(error) => ConditionUpdate::no(CAPACITY, reasons::VIRTUAL_CLUSTER_UNREACHABLE, error.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(now: &str) -> Facts<'static> {
+        Facts { generation: Some(3), namespace: "ns-a", server: "https://team-a.ns-a.svc", now: now.parse().unwrap() }
+    }
+
+    fn reason(status: &VirtualClusterStatus, type_: &str) -> (String, String) {
+        let c = status.conditions.iter().find(|c| c.type_ == type_).unwrap();
+        (c.status.clone(), c.reason.clone())
+    }
+
+    fn starting() -> Progress {
+        Progress {
+            rendered: Some(Ok("0.36.1".into())),
+            control_plane: Some(ControlPlane::Starting("it has no pod".into())),
+            ..Progress::default()
+        }
+    }
+
+    #[test]
+    fn ready_takes_the_first_step_that_is_not_done() {
+        let status = status(&starting(), &VirtualClusterStatus::default(), &facts("2026-01-01T00:00:00Z"));
+        assert_eq!(reason(&status, "Ready"), ("False".into(), "ControlPlaneStarting".into()));
+        assert_eq!(reason(&status, "KubeconfigReady").0, "Unknown");
+        assert_eq!((status.version.as_deref(), status.kubeconfig_secret), (Some("0.36.1"), None));
+    }
+
+    #[test]
+    fn control_plane_counts_as_down_after_five_minutes() {
+        let first = status(&starting(), &VirtualClusterStatus::default(), &facts("2026-01-01T00:00:00Z"));
+        let soon = status(&starting(), &first, &facts("2026-01-01T00:04:00Z"));
+        assert_eq!(reason(&soon, "ControlPlaneReady").1, "ControlPlaneStarting");
+        let late = status(&starting(), &soon, &facts("2026-01-01T00:05:01Z"));
+        assert_eq!(reason(&late, "Ready").1, "ControlPlaneDown");
+    }
+
+    #[test]
+    fn refused_version_keeps_the_applied_one() {
+        let old = VirtualClusterStatus { version: Some("0.36.1".into()), ..VirtualClusterStatus::default() };
+        let error = RenderError::NotSupported { wanted: "9.9.9".into(), supported: vec!["0.36.1".into()] };
+        let progress = Progress { rendered: Some(Err(error)), ..Progress::default() };
+        let status = status(&progress, &old, &facts("2026-01-01T00:00:00Z"));
+        assert_eq!(reason(&status, "Ready"), ("False".into(), "VersionNotSupported".into()));
+        assert_eq!(status.version.as_deref(), Some("0.36.1"));
+    }
+}

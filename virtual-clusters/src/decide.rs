@@ -1,0 +1,203 @@
+//! What to write in the tenant's namespace, and how far the control plane is. Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::Value;
+
+use crate::{
+    host::Live,
+    live::includes,
+    names,
+    render::objects::{Kind, Object, Replicas},
+};
+
+/// Identity of an object in the namespace.
+pub type Key = (Kind, String);
+
+/// Versions of objects that the API server keeps in another form than the wanted one: applied once, and not again at this version.
+pub type Settled = BTreeMap<Key, String>;
+
+/// A write.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Write {
+    /// Apply the object; `repairs`: it had been applied before, and was changed or deleted.
+    Apply {
+        /// The object.
+        object: Object,
+        /// An event reports it.
+        repairs: bool,
+    },
+    /// Delete an object that is no longer rendered.
+    Delete(Key),
+}
+
+/// The writes that make the live objects as wanted. `complete`: all objects of this rendering were applied before, so a difference is
+/// somebody's change.
+pub fn writes(wanted: &[Object], live: &[Live], settled: &Settled, complete: bool) -> Vec<Write> {
+    let present: BTreeMap<Key, &Live> = live.iter().map(|l| ((l.kind, l.name.clone()), l)).collect();
+    let key = |object: &Object| (object.kind, object.name.clone());
+    let as_wanted = |object: &&Object| {
+        present.get(&key(object)).is_some_and(|live| {
+            includes(&live.content, &object.content)
+                || live.version.as_ref().is_some_and(|version| settled.get(&key(object)) == Some(version))
+        })
+    };
+    let applied = wanted
+        .iter()
+        .filter(|object| !as_wanted(object))
+        .map(|object| Write::Apply { object: object.clone(), repairs: complete });
+    let stale = present.keys().filter(|k| !wanted.iter().any(|object| key(object) == **k));
+    // the kubeconfig is this program's too, and not rendered
+    let stale = stale.filter(|(_, name)| name != names::KUBECONFIG_SECRET);
+    applied.chain(stale.map(|k| Write::Delete(k.clone()))).collect()
+}
+
+/// What becomes of the replicas: a pause by `vcluster pause` is respected.
+pub fn replicas(suspend: bool, live: &[Live]) -> Replicas {
+    let paused = |l: &Live| {
+        l.kind.is_workload()
+            && l.content.pointer("/metadata/annotations").and_then(|a| a.get(names::PAUSED)).is_some_and(|v| v == "true")
+    };
+    match (suspend, live.iter().any(paused)) {
+        (true, _) => Replicas::Zero,
+        (false, true) => Replicas::Kept,
+        (false, false) => Replicas::Rendered,
+    }
+}
+
+/// State of the control plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControlPlane {
+    /// Stopped on purpose.
+    Paused,
+    /// Not ready; why.
+    Starting(String),
+    /// All replicas are ready.
+    Ready,
+}
+
+/// State of the control plane from its workload and pods.
+pub fn control_plane(name: &str, replicas: Replicas, live: &[Live], pods: &[Pod]) -> ControlPlane {
+    if replicas != Replicas::Rendered {
+        return ControlPlane::Paused;
+    }
+    let Some(workload) = live.iter().find(|l| l.kind.is_workload()) else {
+        return ControlPlane::Starting("its workload does not exist yet".into());
+    };
+    let number = |at: &str| workload.content.pointer(at).and_then(Value::as_i64).unwrap_or(0);
+    let wanted = number("/spec/replicas");
+    let current = number("/status/observedGeneration") >= number("/metadata/generation");
+    if current && number("/status/readyReplicas") >= wanted && number("/status/updatedReplicas") >= wanted {
+        return ControlPlane::Ready;
+    }
+    let kind = workload.kind.kind;
+    ControlPlane::Starting(why(pods).unwrap_or_else(|| {
+        if pods.is_empty() {
+            format!("it has no pod; see the events of {kind} {name}")
+        } else {
+            "its pod is not ready yet".into()
+        }
+    }))
+}
+
+/// What its pods wait for, in the words of kubelet and scheduler.
+fn why(pods: &[Pod]) -> Option<String> {
+    pods.iter().find_map(|pod| {
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let status = pod.status.as_ref()?;
+        let containers = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
+        let waiting = containers.filter_map(|c| c.state.as_ref()?.waiting.as_ref()).find_map(|w| {
+            let reason = w.reason.as_deref().filter(|r| !["PodInitializing", "ContainerCreating"].contains(r))?;
+            Some(format!("pod {name}: {reason}: {}", w.message.as_deref().unwrap_or_default()))
+        });
+        waiting.or_else(|| {
+            let conditions = status.conditions.iter().flatten();
+            let unscheduled = conditions.filter(|c| c.type_ == "PodScheduled" && c.status == "False");
+            unscheduled.filter_map(|c| c.message.as_deref()).map(|m| format!("pod {name}: {m}")).next()
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::render::objects::KINDS;
+
+    fn kind(name: &str) -> Kind {
+        *KINDS.iter().find(|k| k.kind == name).unwrap()
+    }
+
+    fn wanted(kind_name: &str, content: Value) -> Object {
+        Object { kind: kind(kind_name), name: "team-a".into(), content }
+    }
+
+    fn live(kind_name: &str, content: Value) -> Live {
+        Live { kind: kind(kind_name), name: "team-a".into(), version: Some("7".into()), content }
+    }
+
+    #[test]
+    fn nothing_is_written_at_rest() {
+        let objects = [wanted("Service", json!({"spec": {"ports": [{"port": 443}]}}))];
+        let present = [live("Service", json!({"spec": {"ports": [{"port": 443, "protocol": "TCP"}]}}))];
+        assert_eq!(writes(&objects, &present, &Settled::new(), true), []);
+    }
+
+    #[test]
+    fn changed_missing_and_stale_objects_are_written() {
+        let objects = [wanted("Service", json!({"spec": {"a": 1}})), wanted("StatefulSet", json!({"spec": {"b": 1}}))];
+        let present = [live("Service", json!({"spec": {"a": 2}})), live("Deployment", json!({}))];
+        let done = writes(&objects, &present, &Settled::new(), true);
+        let [Write::Apply { object: first, repairs: true }, Write::Apply { object: second, .. }, Write::Delete(stale)] =
+            done.as_slice()
+        else {
+            panic!("{done:?}")
+        };
+        assert_eq!((first.kind.kind, second.kind.kind, stale.0.kind), ("Service", "StatefulSet", "Deployment"));
+    }
+
+    #[test]
+    fn object_kept_in_another_form_is_applied_once() {
+        let objects = [wanted("Service", json!({"spec": {"a": 1}}))];
+        let present = [live("Service", json!({"spec": {"a": "one"}}))];
+        let settled = Settled::from([((kind("Service"), "team-a".to_owned()), "7".to_owned())]);
+        assert_eq!(writes(&objects, &present, &settled, true), []);
+        let older = Settled::from([((kind("Service"), "team-a".to_owned()), "6".to_owned())]);
+        assert_eq!(writes(&objects, &present, &older, true).len(), 1);
+    }
+
+    #[test]
+    fn pause_by_a_person_is_respected_and_reported() {
+        let paused = live("StatefulSet", json!({"metadata": {"annotations": {"loft.sh/paused": "true"}}}));
+        assert_eq!(replicas(false, std::slice::from_ref(&paused)), Replicas::Kept);
+        assert_eq!(replicas(true, &[paused]), Replicas::Zero);
+        assert_eq!(replicas(false, &[live("StatefulSet", json!({}))]), Replicas::Rendered);
+        assert_eq!(control_plane("team-a", Replicas::Kept, &[], &[]), ControlPlane::Paused);
+    }
+
+    #[test]
+    fn control_plane_is_ready_with_all_replicas_of_its_generation() {
+        let state = |status: Value| {
+            let workload = json!({"metadata": {"generation": 2}, "spec": {"replicas": 1}, "status": status});
+            control_plane("team-a", Replicas::Rendered, &[live("StatefulSet", workload)], &[])
+        };
+        assert_eq!(state(json!({"observedGeneration": 2, "readyReplicas": 1, "updatedReplicas": 1})), ControlPlane::Ready);
+        let old = state(json!({"observedGeneration": 1, "readyReplicas": 1, "updatedReplicas": 1}));
+        assert_eq!(old, ControlPlane::Starting("it has no pod; see the events of StatefulSet team-a".into()));
+    }
+
+    #[test]
+    fn waiting_pod_says_why() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "team-a-0"},
+            "status": {"containerStatuses": [{"name": "syncer", "image": "", "imageID": "", "ready": false, "restartCount": 1,
+                "state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}]},
+        }))
+        .unwrap();
+        let workload = live("StatefulSet", json!({"spec": {"replicas": 1}}));
+        let state = control_plane("team-a", Replicas::Rendered, &[workload], &[pod]);
+        assert_eq!(state, ControlPlane::Starting("pod team-a-0: ImagePullBackOff: not found".into()));
+    }
+}

@@ -1,0 +1,137 @@
+//! Reads and writes objects in the tenant's namespace. The rights come from a role binding that the operator writes there.
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use gputenancy_crds::names as labels;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+};
+use serde_json::Value;
+
+use crate::{
+    names,
+    render::objects::{KINDS, Kind, Object},
+};
+
+/// An object of the API server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Live {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: Option<String>,
+    /// The whole object.
+    pub content: Value,
+}
+
+/// The namespace of one tenant.
+#[derive(Clone)]
+pub struct Host {
+    client: Client,
+    namespace: String,
+    tenant: String,
+}
+
+impl Host {
+    /// The namespace of this tenant.
+    pub fn new(client: Client, namespace: &str, tenant: &str) -> Self {
+        Self { client, namespace: namespace.into(), tenant: tenant.into() }
+    }
+
+    fn api(&self, kind: Kind) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &kind.resource())
+    }
+
+    /// Secrets of the namespace.
+    pub fn secrets(&self) -> Api<Secret> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Pods of the namespace.
+    pub fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// All objects that this program has applied here.
+    pub async fn applied(&self) -> kube::Result<Vec<Live>> {
+        let selector =
+            format!("{}={},{}={}", labels::MANAGED_BY_LABEL, names::MANAGED_BY, labels::TENANT_LABEL, self.tenant);
+        let params = ListParams::default().labels(&selector);
+        let lists = KINDS.map(|kind| {
+            let (api, params) = (self.api(kind), params.clone());
+            async move { api.list(&params).await.map(|list| list.items.into_iter().map(move |o| live(kind, &o))) }
+        });
+        // a few at once: lists of one namespace are small
+        let found: Vec<_> = stream::iter(lists).buffered(4).try_collect().await?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Applies an object and returns its new version. Fields that others have changed are taken back.
+    pub async fn apply(&self, object: &Object) -> kube::Result<Option<String>> {
+        let params = PatchParams::apply(names::MANAGER).force();
+        let applied = self.api(object.kind).patch_metadata(&object.name, &params, &Patch::Apply(&object.content)).await?;
+        Ok(applied.metadata.resource_version)
+    }
+
+    /// Deletes an object, if it exists.
+    pub async fn delete(&self, kind: Kind, name: &str) -> kube::Result<()> {
+        gone(self.api(kind).delete(name, &DeleteParams::background()).await)
+    }
+
+    /// Deletes a Secret that the syncer has written, if it exists.
+    pub async fn delete_secret(&self, name: &str) -> kube::Result<()> {
+        gone(self.secrets().delete(name, &DeleteParams::default()).await)
+    }
+
+    /// Deletes the volumes of the control plane, of every replica that there ever was; returns their number.
+    pub async fn delete_volumes(&self) -> kube::Result<usize> {
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &self.namespace);
+        let selector = format!("app=vcluster,release={}", self.tenant);
+        let claims = api.list_metadata(&ListParams::default().labels(&selector)).await?;
+        for claim in claims.items.iter().filter_map(|c| c.metadata.name.as_deref()) {
+            gone(api.delete(claim, &DeleteParams::default()).await)?;
+        }
+        Ok(claims.items.len())
+    }
+
+    /// Pods that the syncer has made here, with their number and the first one's name.
+    pub async fn synced_pods(&self) -> kube::Result<Vec<String>> {
+        self.pods_with(&format!("{}={}", names::SYNCED_BY, self.tenant)).await
+    }
+
+    /// Pods of the control plane.
+    pub async fn control_plane_pods(&self) -> kube::Result<Vec<Pod>> {
+        let selector = format!("app=vcluster,release={}", self.tenant);
+        Ok(self.pods().list(&ListParams::default().labels(&selector)).await?.items)
+    }
+
+    async fn pods_with(&self, selector: &str) -> kube::Result<Vec<String>> {
+        let list = self.pods().list_metadata(&ListParams::default().labels(selector)).await?;
+        Ok(list.items.into_iter().filter_map(|p| p.metadata.name).collect())
+    }
+
+    /// Deletes pods by name.
+    pub async fn delete_pods(&self, pods: &[String]) -> kube::Result<()> {
+        for pod in pods {
+            gone(self.pods().delete(pod, &DeleteParams::default()).await)?;
+        }
+        Ok(())
+    }
+}
+
+fn live(kind: Kind, object: &DynamicObject) -> Live {
+    let name = object.metadata.name.clone().unwrap_or_default();
+    let version = object.metadata.resource_version.clone();
+    // an object of the API server always serializes
+    Live { kind, name, version, content: serde_json::to_value(object).unwrap_or_default() }
+}
+
+fn gone<T>(result: kube::Result<T>) -> kube::Result<()> {
+    match result {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        other => other.map(drop),
+    }
+}

@@ -1,0 +1,96 @@
+//! A client of the virtual cluster's API server, with the administrator's certificate that the syncer has written.
+
+use std::time::Duration;
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use http::{Response, Uri};
+use http_body_util::Limited;
+use k8s_openapi::{ByteString, api::core::v1::Secret};
+use kube::{
+    Client, Config,
+    client::ClientBuilder,
+    config::{AuthInfo, KubeConfigOptions, Kubeconfig},
+};
+use tower::util::MapResponseLayer;
+
+/// Largest answer that is read, in bytes: a few hundred nodes or pods.
+const MOST_BYTES: usize = 8 << 20;
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The administrator's credentials.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Admin {
+    /// Certificate of the certificate authority, PEM.
+    pub authority: Vec<u8>,
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl Admin {
+    /// Reads the Secret that the syncer writes. Not its key `config`: a kubeconfig can name a program to run, and whoever writes Secrets in
+    /// the tenant's namespace would run it here.
+    pub fn of(secret: &Secret) -> Option<Self> {
+        let data = secret.data.as_ref()?;
+        let part = |key: &str| data.get(key).map(|ByteString(bytes)| bytes.clone()).filter(|b| !b.is_empty());
+        Some(Self {
+            authority: part("certificate-authority")?,
+            certificate: part("client-certificate")?,
+            key: part("client-key")?,
+        })
+    }
+}
+
+/// A client of the API server at this Service.
+pub async fn client(admin: &Admin, service: &str) -> Result<Client, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("the credentials in its Secret cannot be used: {error}");
+    let url: Uri = format!("https://{service}").parse().map_err(|e| failed(&e))?;
+    let config = Kubeconfig {
+        clusters: vec![kube::config::NamedCluster {
+            name: "inside".into(),
+            cluster: Some(kube::config::Cluster {
+                server: Some(url.to_string()),
+                certificate_authority_data: Some(BASE64_STANDARD.encode(&admin.authority)),
+                ..kube::config::Cluster::default()
+            }),
+            ..kube::config::NamedCluster::default()
+        }],
+        contexts: vec![kube::config::NamedContext {
+            name: "inside".into(),
+            context: Some(kube::config::Context {
+                cluster: "inside".into(),
+                user: Some("inside".into()),
+                ..kube::config::Context::default()
+            }),
+            ..kube::config::NamedContext::default()
+        }],
+        auth_infos: vec![kube::config::NamedAuthInfo {
+            name: "inside".into(),
+            auth_info: Some(AuthInfo {
+                client_certificate_data: Some(BASE64_STANDARD.encode(&admin.certificate)),
+                client_key_data: Some(BASE64_STANDARD.encode(&admin.key).into()),
+                ..AuthInfo::default()
+            }),
+            ..kube::config::NamedAuthInfo::default()
+        }],
+        current_context: Some("inside".into()),
+        ..Kubeconfig::default()
+    };
+    let options = KubeConfigOptions::default();
+    let mut config = Config::from_custom_kubeconfig(config, &options).await.map_err(|e| failed(&e))?;
+    (config.connect_timeout, config.read_timeout, config.write_timeout) =
+        (Some(Duration::from_secs(3)), Some(TIMEOUT), Some(TIMEOUT));
+    config.default_retry = false;
+    let bounded = MapResponseLayer::new(|response: Response<Box<kube::client::DynBody>>| {
+        response.map(|body| Limited::new(body, MOST_BYTES))
+    });
+    Ok(ClientBuilder::try_from(config).map_err(|e| failed(&e))?.with_layer(&bounded).build())
+}
+
+/// Fails after the time limit, whatever the server sends.
+pub async fn bounded<T>(what: &str, request: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
+    match tokio::time::timeout(TIMEOUT, request).await {
+        Ok(answer) => answer.map_err(|error| format!("{what}: {error}")),
+        Err(_) => Err(format!("{what}: no answer within {} seconds", TIMEOUT.as_secs())),
+    }
+}
+

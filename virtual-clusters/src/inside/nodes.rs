@@ -1,0 +1,169 @@
+//! Shows the tenant's budget as capacity of the nodes inside.
+//!
+//! The open-source syncer makes a fake Node for each node of this cluster that has a pod of the virtual cluster, with 16 CPUs and no GPU.
+//! [`capacities`] spreads the budget over them: each shows what pods there request, the first one by name also what is left. The sum is the budget,
+//! never the capacity of this cluster.
+
+use std::collections::BTreeMap;
+
+use gputenancy_crds::{GpuTenant, names::is_gpu_resource};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ListParams, Patch, PatchParams},
+};
+use serde_json::{Map, Value, json};
+
+use super::connect::bounded;
+use crate::names::MANAGER;
+
+/// Amounts by resource.
+pub type Amounts = BTreeMap<String, i64>;
+
+/// The tenant's budget by resource, in devices: of profiles that are granted.
+pub fn budget(tenant: &GpuTenant) -> Amounts {
+    let mut budget = Amounts::new();
+    let granted = tenant.status.iter().flat_map(|s| &s.gpus).filter(|g| !g.resource_name.is_empty());
+    for gpu in granted {
+        *budget.entry(gpu.resource_name.clone()).or_default() += i64::from(gpu.budget.max(0));
+    }
+    budget
+}
+
+/// What each of these nodes should show: what pods there request, and on the first one by name also the rest of the budget.
+pub fn capacities<'a>(
+    budget: &Amounts,
+    nodes: impl IntoIterator<Item = &'a str>,
+    requested: &BTreeMap<&str, Amounts>,
+) -> BTreeMap<&'a str, Amounts> {
+    let mut rest = budget.clone();
+    let mut shown: BTreeMap<&str, Amounts> = BTreeMap::new();
+    for node in nodes {
+        let there = requested.get(node);
+        let mut amounts = Amounts::new();
+        for (resource, left) in &mut rest {
+            let used = there.and_then(|r| r.get(resource)).copied().unwrap_or(0).clamp(0, (*left).max(0));
+            *left -= used;
+            amounts.insert(resource.clone(), used);
+        }
+        shown.insert(node, amounts);
+    }
+    if let Some(first) = shown.values_mut().next() {
+        for (resource, left) in rest {
+            *first.entry(resource).or_default() += left;
+        }
+    }
+    shown
+}
+
+/// The merge patch of a node's status that shows these amounts, and no other GPU resource; `None`: it shows them.
+pub fn patch(node: &Node, amounts: &Amounts) -> Option<Value> {
+    let status = node.status.clone().unwrap_or_default();
+    let mut fields = Map::new();
+    for (field, present) in [("capacity", status.capacity), ("allocatable", status.allocatable)] {
+        let present = present.unwrap_or_default();
+        let mut change = Map::new();
+        for (resource, amount) in amounts {
+            if present.get(resource).map(|q| q.0.as_str()) != Some(&amount.to_string()) {
+                change.insert(resource.clone(), amount.to_string().into());
+            }
+        }
+        for resource in present.keys().filter(|r| is_gpu_resource(r) && !amounts.contains_key(*r)) {
+            change.insert(resource.clone(), Value::Null);
+        }
+        if !change.is_empty() {
+            fields.insert(field.into(), Value::Object(change));
+        }
+    }
+    (!fields.is_empty()).then(|| json!({"status": fields}))
+}
+
+/// GPU resources that pods request, by node. Pods that have ended request nothing.
+pub fn requested(pods: &[Pod]) -> BTreeMap<&str, Amounts> {
+    let mut all: BTreeMap<&str, Amounts> = BTreeMap::new();
+    for pod in pods {
+        let ended = pod.status.as_ref().and_then(|s| s.phase.as_deref()).is_some_and(|p| p == "Succeeded" || p == "Failed");
+        let Some(spec) = pod.spec.as_ref().filter(|_| !ended) else { continue };
+        let Some(node) = spec.node_name.as_deref() else { continue };
+        let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+        for container in spec.containers.iter().chain(sidecars) {
+            let limits = container.resources.iter().filter_map(|r| r.limits.as_ref()).flatten();
+            for (resource, amount) in limits.filter(|(r, _)| is_gpu_resource(r)) {
+                *all.entry(node).or_default().entry(resource.clone()).or_default() += amount.0.parse::<i64>().unwrap_or(0);
+            }
+        }
+    }
+    all
+}
+
+/// Makes all nodes inside show the budget; returns their number.
+pub async fn show(client: &Client, budget: &Amounts) -> Result<usize, String> {
+    let api: Api<Node> = Api::all(client.clone());
+    let nodes = bounded("its nodes", api.list(&ListParams::default())).await?.items;
+    let pods = if nodes.len() > 1 {
+        let pods: Api<Pod> = Api::all(client.clone());
+        bounded("its pods", pods.list(&ListParams::default())).await?.items
+    } else {
+        Vec::new()
+    };
+    let requested = requested(&pods);
+    let names: Vec<String> = nodes.iter().map(ResourceExt::name_any).collect();
+    let shown = capacities(budget, names.iter().map(String::as_str), &requested);
+    for (node, name) in nodes.iter().zip(&names) {
+        let Some(patch) = shown.get(name.as_str()).and_then(|amounts| patch(node, amounts)) else { continue };
+        let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
+        bounded(&format!("node {name}"), api.patch_status(name, &params, &Patch::Merge(patch))).await?;
+    }
+    Ok(nodes.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn amounts(of: &[(&str, i64)]) -> Amounts {
+        of.iter().map(|(r, n)| ((*r).to_owned(), *n)).collect()
+    }
+
+    #[test]
+    fn capacities_add_up_to_the_budget() {
+        let budget = amounts(&[("nvidia.com/gpu", 4), ("nvidia.com/mig-1g.10gb", 2)]);
+        let requested = BTreeMap::from([("b", amounts(&[("nvidia.com/gpu", 1)])), ("c", amounts(&[("nvidia.com/gpu", 9)]))]);
+        let shown = capacities(&budget, ["a", "b", "c"], &requested);
+        let total = |r: &str| shown.values().map(|a| a[r]).sum::<i64>();
+        assert_eq!((total("nvidia.com/gpu"), total("nvidia.com/mig-1g.10gb")), (4, 2));
+        assert_eq!((shown["b"]["nvidia.com/gpu"], shown["c"]["nvidia.com/gpu"]), (1, 3), "never above the budget");
+        assert_eq!(shown["a"]["nvidia.com/mig-1g.10gb"], 2, "the rest is on the first node");
+        assert_eq!(capacities(&budget, ["only"], &BTreeMap::new())["only"], budget);
+        assert!(capacities(&budget, [], &requested).is_empty());
+    }
+
+    #[test]
+    fn patch_sets_the_budget_and_removes_other_gpu_resources() {
+        let node: Node = serde_json::from_value(json!({"status": {
+            "capacity": {"cpu": "16", "nvidia.com/gpu": "8", "nvidia.com/old": "1"},
+            "allocatable": {"cpu": "16", "nvidia.com/gpu": "2"},
+        }}))
+        .unwrap();
+        let change = patch(&node, &amounts(&[("nvidia.com/gpu", 2)])).unwrap();
+        assert_eq!(change, json!({"status": {"capacity": {"nvidia.com/gpu": "2", "nvidia.com/old": null}}}));
+        let right: Node = serde_json::from_value(json!({"status": {
+            "capacity": {"nvidia.com/gpu": "2"}, "allocatable": {"nvidia.com/gpu": "2"},
+        }}))
+        .unwrap();
+        assert_eq!(patch(&right, &amounts(&[("nvidia.com/gpu", 2)])), None);
+    }
+
+    #[test]
+    fn ended_pods_request_nothing() {
+        let pod = |phase: &str| -> Pod {
+            serde_json::from_value(json!({
+                "spec": {"nodeName": "n", "containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "2", "cpu": "1"}}}]},
+                "status": {"phase": phase},
+            }))
+            .unwrap()
+        };
+        let pods = [pod("Running"), pod("Succeeded")];
+        assert_eq!(requested(&pods), BTreeMap::from([("n", amounts(&[("nvidia.com/gpu", 2)]))]));
+    }
+}

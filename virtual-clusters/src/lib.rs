@@ -1,0 +1,19 @@
+//! Virtual clusters of tenants (`GpuTenant.spec.virtualCluster`): a program of its own, because it needs rights in the namespaces of these
+//! tenants that the operator must not have.
+//!
+//! [`render`] turns a tenant into the objects of vCluster's chart, with the real `helm template`. [`host`] reads and writes objects of the
+//! tenant's namespace, [`inside`] those of the virtual cluster. [`decide`] and [`conditions`] are pure: what to write, and what to report.
+//! [`reconcile`] and [`teardown`] execute; [`run`] wires all to the command line.
+
+pub mod args;
+pub mod conditions;
+pub mod decide;
+pub mod host;
+pub mod inside;
+pub mod kubeconfig;
+pub mod live;
+pub mod names;
+pub mod reconcile;
+pub mod render;
+pub mod run;
+pub mod teardown;

@@ -1,0 +1,34 @@
+//! Names of objects, labels and annotations of a virtual cluster.
+
+/// Value of the label `app.kubernetes.io/managed-by` on the objects that this program applies.
+pub const MANAGED_BY: &str = "gputenancy-virtual-clusters";
+/// Field manager of this program.
+pub const MANAGER: &str = "gputenancy-virtual-clusters";
+/// Field manager of `status.virtualCluster`.
+pub const STATUS_MANAGER: &str = "gputenancy-virtual-clusters/status";
+/// Secret with the team's kubeconfig, in the tenant's namespace.
+pub const KUBECONFIG_SECRET: &str = "gputenancy-kubeconfig";
+/// Annotation of that Secret: what the kubeconfig was made for, to see when it no longer fits.
+pub const MADE_FOR: &str = "gputenancy.io/made-for";
+/// Annotation of that Secret: when the token was issued.
+pub const ISSUED: &str = "gputenancy.io/issued";
+/// Annotation of that Secret: when the token expires.
+pub const EXPIRES: &str = "gputenancy.io/expires";
+/// `ServiceAccount` inside, in `kube-system`, whose token the team gets; its binding has the same name.
+pub const INSIDE_ACCOUNT: &str = "gputenancy-tenant";
+/// Namespace of that account.
+pub const INSIDE_NAMESPACE: &str = "kube-system";
+/// Label of synced objects: name of their virtual cluster (vCluster, `pkg/util/translate`).
+pub const SYNCED_BY: &str = "vcluster.loft.sh/managed-by";
+/// Annotation with which `vcluster pause` marks the workload that it has scaled to zero (vCluster, `pkg/lifecycle`).
+pub const PAUSED: &str = "loft.sh/paused";
+
+/// Secret with the administrator's credentials, written by the syncer.
+pub fn admin_secret(cluster: &str) -> String {
+    format!("vc-{cluster}")
+}
+
+/// Secret with the certificates of the control plane, written by the syncer.
+pub fn certificates_secret(cluster: &str) -> String {
+    format!("{cluster}-certs")
+}

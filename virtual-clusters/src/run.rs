@@ -1,0 +1,96 @@
+//! The wiring: client, watch of the tenants, controller, servers, shutdown.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::StreamExt as _;
+use gputenancy_crds::GpuTenant;
+use gputenancy_service::{
+    endpoints::{self, Probes},
+    events::Publisher,
+    logging, shutdown,
+};
+use kube::{
+    Api, Client, Config, ResourceExt as _,
+    runtime::{Controller, controller::Action, watcher},
+};
+use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    args::Args,
+    reconcile::{Context, reconcile},
+};
+
+/// Interval after a failed pass.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Why the program ends.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// No cluster is configured.
+    #[error("no cluster: {0}")]
+    Config(String),
+    /// The filter of the log is not valid.
+    #[error(transparent)]
+    Log(#[from] logging::Error),
+    /// Health and metrics cannot be served.
+    #[error(transparent)]
+    Serve(#[from] endpoints::Error),
+    /// Signals cannot be caught.
+    #[error(transparent)]
+    Signal(#[from] shutdown::Error),
+    /// The controller ended, which is a bug.
+    #[error("the controller ended")]
+    Ended,
+}
+
+/// What the endpoints report.
+struct Health(Registry);
+
+impl Probes for Health {
+    fn ready(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn registry(&self) -> &Registry {
+        &self.0
+    }
+}
+
+/// Runs until a signal or an error. One replica is enough: a second one would apply the same objects.
+pub async fn run(args: Args) -> Result<(), RunError> {
+    let Args { charts, values, helm, concurrency, listen, identity, log } = args;
+    log.init()?;
+    let stop = CancellationToken::new();
+    shutdown::on_signal(stop.clone())?;
+    let mut config = Config::infer().await.map_err(|e| RunError::Config(e.to_string()))?;
+    config.default_retry = false;
+    let client = Client::try_from(config).map_err(|e| RunError::Config(e.to_string()))?;
+    let served = tokio::spawn(endpoints::serve(listen, Health(Registry::default()), stop.clone()));
+    let publisher = Publisher::new(client.clone(), "gputenancy.io/virtual-clusters", identity);
+    let context = Arc::new(Context::new(client.clone(), publisher, charts, values, helm));
+    let controller = Controller::new(Api::<GpuTenant>::all(client), watcher::Config::default().streaming_lists())
+        .with_config(kube::runtime::controller::Config::default().concurrency(concurrency))
+        .graceful_shutdown_on(stop.clone().cancelled_owned())
+        .run(one, on_error, context)
+        .for_each(|_| std::future::ready(()));
+    tokio::select! {
+        () = controller => {}
+        answer = served => if let Ok(Err(error)) = answer { return Err(error.into()) },
+    }
+    if stop.is_cancelled() { Ok(()) } else { Err(RunError::Ended) }
+}
+
+async fn one(tenant: Arc<GpuTenant>, context: Arc<Context>) -> kube::Result<Action> {
+    let after = reconcile(&tenant, &context).await?;
+    Ok(after.map_or_else(Action::await_change, Action::requeue))
+}
+
+fn on_error(tenant: Arc<GpuTenant>, error: &kube::Error, _: Arc<Context>) -> Action {
+    // another write came first: the watch delivers it
+    let conflict = matches!(error, kube::Error::Api(status) if status.is_conflict());
+    if !conflict {
+        tracing::warn!(tenant = tenant.name_any(), %error, "virtual cluster not reconciled, retrying");
+    }
+    Action::requeue(RETRY)
+}
