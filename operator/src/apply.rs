@@ -2,7 +2,7 @@
 
 use std::{fmt::Debug, sync::Arc};
 
-use gputenancy_crds::names;
+use gputenancy_crds::{VIRTUAL_CLUSTER_FINALIZER, names};
 use k8s_openapi::{
     NamespaceResourceScope,
     api::{core::v1::Pod, policy::v1::Eviction},
@@ -215,7 +215,8 @@ impl Writer {
             return Ok(());
         }
         let mut finalizers = object.finalizers().to_vec();
-        finalizers.retain(|f| f != names::FINALIZER);
+        // without its own controller nobody else removes that of a virtual cluster
+        finalizers.retain(|f| f != names::FINALIZER && (wanted || f != VIRTUAL_CLUSTER_FINALIZER));
         if wanted {
             finalizers.push(names::FINALIZER.into());
         }

@@ -32,6 +32,9 @@ pub struct Locations {
     /// operator needs no right on these kinds.
     #[arg(long, env = "OWNERS_READ_TENANT", default_value_t = true, action = ArgAction::Set)]
     pub owners_read_tenant: bool,
+    /// Tenants may have virtual clusters: in the namespace of such a tenant the operator binds the rights of their controller.
+    #[arg(long, env = "VIRTUAL_CLUSTERS", default_value_t = false, action = ArgAction::Set)]
+    pub virtual_clusters: bool,
     /// Label selector of the agent's pods in the operator's namespace: a node without such a Ready pod counts as silent. Empty: they are not
     /// watched, and only Node and `GpuNode` show whether an agent reports.
     #[arg(long, env = "AGENT_SELECTOR", default_value = "")]

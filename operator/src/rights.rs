@@ -85,6 +85,14 @@ const OWNERS_READ_TENANT: &[Line] = &[
     Line::new(KEPT, "rbac.authorization.k8s.io", "clusterroles", READING),
     Line::new(KEPT, "rbac.authorization.k8s.io", "clusterrolebindings", READING),
 ];
+/// What is needed with `--virtual-clusters`: the rights of their controller are in the namespaces of tenants that have one, and nowhere else.
+const VIRTUAL_CLUSTERS: &[Line] = &[Line::new(
+    &["bind"],
+    "rbac.authorization.k8s.io",
+    "clusterroles",
+    "the rights of the controller of virtual clusters, in their namespaces",
+)
+.named(crate::tenant::VIRTUAL_CLUSTER_ROLE)];
 const READING: &str = "owners and viewers who read their GpuTenant";
 const WAKING: &str = "waking a controller when there is headroom for its pods";
 const REFUSED: &str = "controllers that a quota has refused";
@@ -120,6 +128,9 @@ pub fn rights(locations: &Locations) -> Vec<Right> {
     }
     if locations.owners_read_tenant {
         rights.extend(gputenancy_rights::rights(OWNERS_READ_TENANT, &setting));
+    }
+    if locations.virtual_clusters {
+        rights.extend(gputenancy_rights::rights(VIRTUAL_CLUSTERS, &setting));
     }
     if !locations.pull_secrets.is_empty() {
         rights.extend(gputenancy_rights::rights(PULLING_ACCOUNT, &setting));

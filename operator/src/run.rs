@@ -213,7 +213,11 @@ fn start_controllers(replica: Replica, args: RunArgs, term: u64, identity: Strin
     let RunArgs { locations, concurrency, tenant_standard, gpu_taint_key, .. } = args;
     let layouts_in = locations.layouts().to_owned();
     let plugin_configs_in = locations.plugin_configs().to_owned();
-    let settings = tenant::Settings { home: locations.namespace.clone(), wake_controllers: locations.wake_controllers };
+    let settings = tenant::Settings {
+        home: locations.namespace.clone(),
+        wake_controllers: locations.wake_controllers,
+        virtual_clusters: locations.virtual_clusters,
+    };
     let writer = Writer::new(client.clone(), metrics.clone());
     let publisher = Publisher::new(client, "gputenancy.io/operator", identity);
     let (publish_view, view) = watch::channel(Arc::new(FleetView::empty()));

@@ -43,6 +43,8 @@ pub struct Settings {
     pub home: String,
     /// Write a condition into the status of refused controllers once there is headroom.
     pub wake_controllers: bool,
+    /// The controller of virtual clusters is installed.
+    pub virtual_clusters: bool,
 }
 
 /// State of the controller.
@@ -141,6 +143,7 @@ impl Context {
             standard: self.standard.clone(),
             api_endpoints: self.caches.api_endpoints(),
             operator_namespace: self.settings.home.clone(),
+            virtual_clusters: self.settings.virtual_clusters,
             fenced,
             lowered: self.lowered(&quotas, moves),
             requested: budget::requested(pods.iter().map(|pod| &**pod)),

@@ -16,13 +16,20 @@ pub fn write(seen: &Observed, kind: Managed, namespace: &str) -> Option<Write> {
         Managed::Grant => compare(seen, kind, namespace, Some(render::grant(tenant, namespace, seen.grant(namespace)))),
         Managed::Owners => compare(seen, kind, namespace, render::owners(tenant, namespace)),
         Managed::Viewers => compare(seen, kind, namespace, render::viewers(tenant, namespace)),
+        Managed::VirtualCluster => {
+            let binding = || render::virtual_cluster(tenant, namespace, &seen.operator_namespace);
+            compare(seen, kind, namespace, seen.has_virtual_cluster().then(binding))
+        }
         Managed::Quota => None,
     }
 }
 
 /// The network policy of a namespace; `None` for a tenant that is open.
 pub fn network_policy(seen: &Observed, namespace: &str) -> Option<NetworkPolicy> {
-    let isolated = || network::isolated(&seen.name(), &seen.api_endpoints, &seen.standard.egress);
+    let isolated = || {
+        let controller = seen.has_virtual_cluster().then_some(&*seen.operator_namespace);
+        network::isolated(&seen.name(), &seen.api_endpoints, &seen.standard.egress, controller)
+    };
     (seen.tenant.spec.network == Network::Isolated).then(|| render::network_policy(&seen.tenant, namespace, isolated()))
 }
 

@@ -30,13 +30,15 @@ pub enum Managed {
     Owners,
     /// The role binding of the viewers.
     Viewers,
+    /// The role binding of the controller of virtual clusters.
+    VirtualCluster,
 }
 
 impl Managed {
     /// Isolate the namespace: written before the grant, and so before the first pod.
     pub const ISOLATION: [Self; 3] = [Self::NetworkPolicy, Self::LimitRange, Self::PriorityClassQuota];
     /// Give users access: written after the quota.
-    pub const ACCESS: [Self; 2] = [Self::Owners, Self::Viewers];
+    pub const ACCESS: [Self; 3] = [Self::Owners, Self::Viewers, Self::VirtualCluster];
 
     /// All, in the order of deletion from a namespace that stays: without the grant no pod is admitted while limits are deleted.
     pub fn all() -> impl Iterator<Item = Self> {
@@ -58,6 +60,7 @@ impl Managed {
             Self::Quota => ("quota", names::QUOTA, "the budget"),
             Self::Owners => ("role binding", render::OWNERS, "spec.owners"),
             Self::Viewers => ("role binding", render::VIEWERS, "spec.viewers"),
+            Self::VirtualCluster => ("role binding", render::VIRTUAL_CLUSTERS, "spec.virtualCluster"),
         }
     }
 
@@ -78,7 +81,7 @@ impl Managed {
             Self::LimitRange => ApiResource::erase::<LimitRange>(&()),
             Self::Quota | Self::PriorityClassQuota => ApiResource::erase::<ResourceQuota>(&()),
             Self::Grant => ApiResource::erase::<GpuGrant>(&()),
-            Self::Owners | Self::Viewers => ApiResource::erase::<RoleBinding>(&()),
+            Self::Owners | Self::Viewers | Self::VirtualCluster => ApiResource::erase::<RoleBinding>(&()),
         }
     }
 
@@ -92,7 +95,7 @@ impl Managed {
             Self::NetworkPolicy => &caches.policies,
             Self::LimitRange => &caches.limits,
             Self::Grant => &caches.grants,
-            Self::Owners | Self::Viewers => &caches.bindings,
+            Self::Owners | Self::Viewers | Self::VirtualCluster => &caches.bindings,
         };
         store.get(namespace, self.name())
     }

@@ -21,11 +21,13 @@ mod tenant_role;
 #[cfg(test)]
 mod tests;
 mod versions;
+mod virtual_cluster;
 mod wake_controllers;
 mod write;
 
 pub use context::{Context, Settings};
 pub use controller::run;
+pub use render::VIRTUAL_CLUSTER_ROLE;
 pub(crate) use gputenancy_crds::quantity::Amount;
 pub use standard::{Standard, StandardError};
 

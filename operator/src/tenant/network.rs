@@ -18,12 +18,17 @@ const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 /// Namespace of the cluster DNS, and the label of its pods: as kubeadm and most distributions install it.
 const DNS: (&str, (&str, &str)) = ("kube-system", ("k8s-app", "kube-dns"));
 
+/// Port of the API server of a virtual cluster in its pod (vCluster's chart, `service.yaml`).
+const CONTROL_PLANE_PORT: i32 = 8443;
+
 /// One policy for all pods of the namespace. Ingress: from the tenant's namespaces and from labelled platform namespaces. Egress: to the
-/// tenant's namespaces, to DNS, to the API server's `api_endpoints`, and to `egress`.
+/// tenant's namespaces, to DNS, to the API server's `api_endpoints`, and to `egress`. `controller`: the namespace from which the controller of
+/// virtual clusters reaches the tenant's control plane.
 pub fn isolated(
     tenant: &str,
     api_endpoints: &BTreeSet<ApiEndpoint>,
     egress: &[NetworkPolicyEgressRule],
+    controller: Option<&str>,
 ) -> NetworkPolicySpec {
     let own = || namespaces(&[(names::TENANT_LABEL, tenant)]);
     let platform = namespaces(&[(names::REACHES_TENANTS_LABEL, "true")]);
@@ -38,10 +43,16 @@ pub fn isolated(
         rule(addresses.collect(), Some(endpoint.ports.iter().map(|p| port("TCP", *p)).collect()))
     }));
     out.extend_from_slice(egress);
+    let mut from = vec![NetworkPolicyIngressRule { from: Some(vec![own(), platform]), ports: None }];
+    from.extend(controller.map(|namespace| {
+        let pods = labelled(&[("app.kubernetes.io/name", super::render::VIRTUAL_CLUSTERS)]);
+        let peer = NetworkPolicyPeer { pod_selector: Some(pods), ..namespaces(&[(NAME_LABEL, namespace)]) };
+        NetworkPolicyIngressRule { from: Some(vec![peer]), ports: Some(vec![port("TCP", CONTROL_PLANE_PORT)]) }
+    }));
     NetworkPolicySpec {
         pod_selector: Some(LabelSelector::default()),
         policy_types: Some(vec!["Ingress".into(), "Egress".into()]),
-        ingress: Some(vec![NetworkPolicyIngressRule { from: Some(vec![own(), platform]), ports: None }]),
+        ingress: Some(from),
         egress: Some(out),
     }
 }

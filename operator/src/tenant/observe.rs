@@ -7,7 +7,7 @@ use std::{
 
 pub use gputenancy_crds::quota::resource_key as quota_key;
 use gputenancy_crds::{
-    GpuGrantSpec, GpuTenant, GrantedProfile,
+    GpuGrantSpec, GpuTenant, GrantedProfile, VIRTUAL_CLUSTER_FINALIZER,
     reasons::{self, Reason},
 };
 use gputenancy_engine::{
@@ -43,6 +43,8 @@ pub struct Observed {
     pub api_endpoints: BTreeSet<ApiEndpoint>,
     /// The operator's namespace, which no tenant may list.
     pub operator_namespace: String,
+    /// The controller of virtual clusters is installed.
+    pub virtual_clusters: bool,
     /// Namespaces whose quota is fenced: no write in progress can raise it.
     pub fenced: BTreeSet<String>,
     /// Namespaces in which a limit was lowered a moment ago.
@@ -219,6 +221,12 @@ impl Observed {
         grant.priority_classes.clone_from(&spec.priority_classes);
         grant.queues.clone_from(&spec.queues);
         grant
+    }
+
+    /// Has the tenant a virtual cluster here, or what is left of one that is being deleted?
+    pub fn has_virtual_cluster(&self) -> bool {
+        let finalized = || self.tenant.finalizers().iter().any(|f| f == VIRTUAL_CLUSTER_FINALIZER);
+        self.virtual_clusters && (self.tenant.spec.virtual_cluster.is_some() || finalized())
     }
 
     /// Did the operator create this namespace?

@@ -29,6 +29,10 @@ pub const OWNER_ROLE: &str = "gputenancy:tenant-owner";
 pub const VIEWERS: &str = "gputenancy-viewers";
 /// The chart's role for viewers: `view`.
 pub const VIEWER_ROLE: &str = "gputenancy:tenant-viewer";
+/// Name of the role binding of the controller of virtual clusters, in the namespace of a tenant that has one; also its `ServiceAccount`.
+pub const VIRTUAL_CLUSTERS: &str = "gputenancy-virtual-clusters";
+/// The chart's role for that controller: what vCluster's own role has, for it can give no right that it lacks.
+pub const VIRTUAL_CLUSTER_ROLE: &str = "gputenancy:virtual-clusters";
 /// Name of the network policy in every namespace of an isolated tenant.
 pub const NETWORK_POLICY: &str = "gputenancy";
 /// Name of the limit range in every namespace of a tenant.
@@ -133,6 +137,25 @@ pub fn owners(tenant: &GpuTenant, namespace: &str) -> Option<RoleBinding> {
 /// The viewers' role binding of a namespace; `None` without viewers.
 pub fn viewers(tenant: &GpuTenant, namespace: &str) -> Option<RoleBinding> {
     binding(tenant, namespace, (VIEWERS, VIEWER_ROLE), &tenant.spec.viewers)
+}
+
+/// The role binding of the controller of virtual clusters, whose account is in the operator's namespace.
+pub fn virtual_cluster(tenant: &GpuTenant, namespace: &str, operator_namespace: &str) -> RoleBinding {
+    let account = Subject {
+        kind: "ServiceAccount".into(),
+        name: VIRTUAL_CLUSTERS.into(),
+        namespace: Some(operator_namespace.into()),
+        ..Subject::default()
+    };
+    RoleBinding {
+        metadata: meta(tenant, namespace, VIRTUAL_CLUSTERS),
+        role_ref: RoleRef {
+            api_group: Some(RBAC.into()),
+            kind: "ClusterRole".into(),
+            name: VIRTUAL_CLUSTER_ROLE.into(),
+        },
+        subjects: Some(vec![account]),
+    }
 }
 
 fn binding(tenant: &GpuTenant, namespace: &str, (name, role): (&str, &str), people: &[Owner]) -> Option<RoleBinding> {

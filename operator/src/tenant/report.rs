@@ -34,7 +34,9 @@ pub(super) async fn report(
     } else {
         context.transient_ended(&name);
     }
-    context.writer.apply_status::<GpuTenant>(&name, &status).await.map_err(failed("writing the status"))?;
+    // that part has another writer
+    let own = GpuTenantStatus { virtual_cluster: None, ..status.clone() };
+    context.writer.apply_status::<GpuTenant>(&name, &own).await.map_err(failed("writing the status"))?;
     let ready = |s: &GpuTenantStatus| {
         s.conditions
             .iter()

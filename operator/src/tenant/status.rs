@@ -12,7 +12,7 @@ use super::{
     managed::Managed,
     memory_limit,
     observe::{Observed, Role, quota_key},
-    pull_secrets, teardown,
+    pull_secrets, teardown, virtual_cluster,
 };
 
 const NAMESPACES: &str = "NamespacesReady";
@@ -31,6 +31,7 @@ pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
     let gpus = uses(seen);
     let mut parts = vec![namespaces(seen), policy(seen), quota(seen), capacity(seen, &gpus)];
     parts.extend(pull_secrets::condition(seen));
+    parts.extend(virtual_cluster::condition(seen));
     let overall =
         if seen.tenant.metadata.deletion_timestamp.is_some() { deletion(seen) } else { overall(&parts, &gpus, failed) };
     let mut updates = overall.updates();
@@ -55,6 +56,8 @@ pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
             .map(|(name, role)| NamespaceState { name, phase: phase(role).into() })
             .collect(),
         equivalents: equivalents(seen),
+        // its controller's, and never written by the operator
+        virtual_cluster: old.virtual_cluster,
         enforcement: limit.map(|limit| limit.means),
         summary: (!gpus.is_empty()).then_some(summary),
         gpus,
@@ -255,7 +258,8 @@ fn overall(parts: &[ConditionUpdate], gpus: &[GpuUse], failed: Option<&str>) -> 
 
 fn needs_action(reason: Reason) -> bool {
     let transient =
-        [reasons::CREATING, reasons::APPLYING, reasons::PLANNING, reasons::CHANGING, reasons::NAMESPACE_TERMINATING];
+        [reasons::CREATING, reasons::APPLYING, reasons::PLANNING, reasons::CHANGING, reasons::NAMESPACE_TERMINATING,
+        reasons::CONTROL_PLANE_STARTING, reasons::VIRTUAL_CLUSTER_PENDING, reasons::VIRTUAL_CLUSTER_UNREACHABLE, reasons::WRITE_FAILED];
     !transient.contains(&reason)
 }
 
@@ -265,6 +269,10 @@ fn deletion(seen: &Observed) -> Overall {
             "the tenant was deleted and is protected: set spec.deletionProtection: false to complete the deletion"
                 .into();
         return Overall::Stalled { reason: reasons::DELETION_PROTECTED, message };
+    }
+    if teardown::waits_for_virtual_cluster(seen) {
+        let message = "the virtual cluster is being deleted (by the Deployment gputenancy-virtual-clusters); namespaces follow".into();
+        return Overall::Reconciling { reason: reasons::DELETING, message };
     }
     let terminating: Vec<String> = seen
         .roles()

@@ -1,5 +1,6 @@
 //! The decision about a tenant that is being deleted: the order of deletes, and when the finalizer is removed. Pure.
 
+use gputenancy_crds::VIRTUAL_CLUSTER_FINALIZER;
 use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt as _;
 
@@ -13,10 +14,16 @@ use super::{
 /// How long a deletion waits for namespaces before it reports what blocks and removes the finalizer.
 pub const MAX_WAIT: SignedDuration = SignedDuration::from_mins(5);
 
+/// How long a deletion waits for the controller of virtual clusters, which waits for pods to end.
+pub const VIRTUAL_CLUSTER_WAIT: SignedDuration = SignedDuration::from_mins(15);
+
 /// What to write for a tenant that is being deleted. Grants are deleted before their namespaces: from then on no new pod is admitted. And a
 /// namespace controller that has just started does not know custom resources yet: it would finish the namespace and leave the grant behind.
 pub fn writes(seen: &Observed) -> Vec<Write> {
     if seen.tenant.spec.deletion_protection {
+        return Vec::new();
+    }
+    if waits_for_virtual_cluster(seen) {
         return Vec::new();
     }
     let mut writes = Vec::new();
@@ -48,6 +55,12 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
         writes.push(Write::RemoveFinalizer(note));
     }
     writes
+}
+
+/// A virtual cluster is deleted before its namespace: its pods end in order, and volumes and Secrets are not left to a namespace that stays.
+pub fn waits_for_virtual_cluster(seen: &Observed) -> bool {
+    let finalized = seen.tenant.finalizers().iter().any(|f| f == VIRTUAL_CLUSTER_FINALIZER);
+    seen.virtual_clusters && finalized && deleted_for(seen) < VIRTUAL_CLUSTER_WAIT
 }
 
 fn delete_grant(seen: &Observed, namespace: &str) -> Option<Write> {

@@ -39,6 +39,7 @@ mod memory_limit;
 mod pull_secrets;
 mod reachability;
 mod sharing;
+mod virtual_cluster;
 
 fn tenant(spec: &Value) -> GpuTenant {
     let mut whole = json!({
@@ -100,6 +101,7 @@ fn observed(spec: &Value) -> Observed {
         managed: BTreeMap::new(),
         pull_secrets: PullSecrets::default(),
         standard: Arc::new(STANDARD.parse().unwrap()),
+        virtual_clusters: false,
         api_endpoints: [("10.0.0.5", 6443), ("10.96.0.1", 443)].map(|(at, port)| endpoint(at, port)).into(),
         operator_namespace: "gputenancy-system".into(),
         fenced: BTreeSet::new(),
@@ -121,7 +123,7 @@ fn stored(kind: Managed, object: Value) -> OwnedObject {
             OwnedObject::of(&serde_json::from_value::<SlimQuota>(object).unwrap())
         }
         Managed::Grant => OwnedObject::of(&serde_json::from_value::<GpuGrant>(object).unwrap()),
-        Managed::Owners | Managed::Viewers => OwnedObject::of(&serde_json::from_value::<RoleBinding>(object).unwrap()),
+        Managed::Owners | Managed::Viewers | Managed::VirtualCluster => OwnedObject::of(&serde_json::from_value::<RoleBinding>(object).unwrap()),
     }
 }
 

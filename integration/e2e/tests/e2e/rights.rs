@@ -76,7 +76,7 @@ fn needed(right: &Right) -> String {
 const PULLS: (&str, &[&str]) = ("tenants.imagePullSecrets={registry,mirror}", &["registry", "mirror"]);
 
 /// Rights that operator and agent list for these settings.
-fn listed(pull_secrets: &[&str], wake_controllers: bool, owners_read_tenant: bool) -> Vec<Right> {
+fn listed(pull_secrets: &[&str], wake_controllers: bool, owners_read_tenant: bool, virtual_clusters: bool) -> Vec<Right> {
     let locations = Locations {
         namespace: NAMESPACE.into(),
         mig_config_namespace: None,
@@ -85,6 +85,7 @@ fn listed(pull_secrets: &[&str], wake_controllers: bool, owners_read_tenant: boo
         pull_secrets: pull_secrets.iter().map(|n| (*n).to_owned()).collect(),
         wake_controllers,
         owners_read_tenant,
+        virtual_clusters,
         agent_selector: String::new(),
     };
     let operator = gputenancy_operator::rights::rights(&locations);
@@ -103,11 +104,12 @@ fn roles_grant_exactly_the_listed_rights() {
     let (set, names) = PULLS;
     let (unwoken, unread) = ("budget.wakeControllers=false", "tenants.ownersReadTenant=false");
     for (roles, listed) in [
-        (installed(&[]), listed(&[], true, true)),
-        (installed(&[set]), listed(names, true, true)),
-        (installed(&[unwoken]), listed(&[], false, true)),
-        (installed(&[unread]), listed(&[], true, false)),
-        (installed(&["policies.enabled=false"]), listed(&[], true, false)),
+        (installed(&[]), listed(&[], true, true, false)),
+        (installed(&[set]), listed(names, true, true, false)),
+        (installed(&[unwoken]), listed(&[], false, true, false)),
+        (installed(&[unread]), listed(&[], true, false, false)),
+        (installed(&["virtualClusters.enabled=true"]), listed(&[], true, true, true)),
+        (installed(&["policies.enabled=false"]), listed(&[], true, false, false)),
     ] {
         let wrong = differences(&roles, &listed);
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -201,7 +203,7 @@ impl Programs {
     async fn missing(&self, program: &'static str) -> Result<BTreeSet<String>> {
         let output = self.run(program).await?;
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        let missing: Vec<Right> = listed(PULLS.1, true, true)
+        let missing: Vec<Right> = listed(PULLS.1, true, true, false)
             .into_iter()
             .filter(|right| {
                 let extra = ["mig-config", "device-plugin"].iter().any(|role| right.role.contains(role));

@@ -1,0 +1,85 @@
+//! Tests of tenants with a virtual cluster: rights of its controller, network policy, condition, deletion.
+
+use serde_json::{Value, json};
+
+use super::{apply_writes, decide, is_apply, observed, reason, teardown};
+use crate::tenant::{desired, managed::Managed, observe::Observed, write::Write};
+
+fn spec() -> Value {
+    json!({"namespaces": [{"name": "a1"}], "virtualCluster": {"version": "0.36.1"}})
+}
+
+fn converged() -> Observed {
+    let mut seen = observed(&spec());
+    seen.virtual_clusters = true;
+    for _ in 0..3 {
+        let writes = decide::writes(&seen);
+        apply_writes(&mut seen, writes);
+    }
+    assert_eq!(decide::writes(&seen), []);
+    seen
+}
+
+fn reported(seen: &mut Observed, generation: i64, status: &str, why: &str) {
+    let generation_now = seen.tenant.metadata.generation;
+    let condition = json!({"type": "Ready", "status": status, "reason": why, "message": "as reported", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let report = json!({"virtualCluster": {"observedGeneration": generation, "conditions": [condition]}});
+    seen.tenant.status = Some(serde_json::from_value(report).unwrap());
+    assert_eq!(generation_now, Some(3));
+}
+
+#[test]
+fn controller_gets_its_rights_in_the_namespace_and_its_way_through_the_network() {
+    let seen = converged();
+    let binding = seen.managed(Managed::VirtualCluster, "a1").unwrap();
+    let text = format!("{binding:?}");
+    assert!(text.contains("gputenancy:virtual-clusters") && text.contains("gputenancy-system"), "{text}");
+    let policy = serde_json::to_value(desired::network_policy(&seen, "a1").unwrap()).unwrap();
+    let rule = &policy["spec"]["ingress"][1];
+    assert_eq!(rule["ports"][0]["port"], 8443, "{policy}");
+    assert_eq!(rule["from"][0]["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"], "gputenancy-system");
+    assert_eq!(rule["from"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/name"], "gputenancy-virtual-clusters");
+}
+
+#[test]
+fn rights_go_with_the_field_and_stay_while_the_virtual_cluster_is_deleted() {
+    let mut seen = converged();
+    seen.tenant.spec.virtual_cluster = None;
+    seen.tenant.metadata.finalizers = Some(vec!["gputenancy.io/virtual-cluster".into()]);
+    assert_eq!(decide::writes(&seen), [], "its controller still needs them");
+    seen.tenant.metadata.finalizers = None;
+    let writes = decide::writes(&seen);
+    assert!(writes.iter().any(|w| matches!(w, Write::Delete { kind: Managed::VirtualCluster, .. })), "{writes:?}");
+    assert!(writes.iter().any(|w| is_apply(w, Managed::NetworkPolicy)), "{writes:?}");
+}
+
+#[test]
+fn tenant_is_ready_with_its_virtual_cluster() {
+    let mut seen = converged();
+    assert_eq!(reason(&seen, "VirtualClusterReady").1, "VirtualClusterPending");
+    reported(&mut seen, 3, "True", "Ready");
+    assert_eq!(reason(&seen, "VirtualClusterReady").0, "True");
+    assert_eq!(reason(&seen, "Ready").0, "True");
+    reported(&mut seen, 2, "True", "Ready");
+    assert_eq!(reason(&seen, "VirtualClusterReady").1, "VirtualClusterPending", "of an earlier generation");
+    reported(&mut seen, 3, "False", "ValuesRefused");
+    assert_eq!(reason(&seen, "Ready").1, "ValuesRefused");
+    assert_eq!(reason(&seen, "Stalled").0, "True");
+    seen.virtual_clusters = false;
+    assert_eq!(reason(&seen, "Ready").1, "VirtualClustersDisabled");
+}
+
+#[test]
+fn namespace_waits_for_the_deletion_of_the_virtual_cluster() {
+    let mut seen = converged();
+    seen.tenant.spec.deletion_protection = false;
+    seen.tenant.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(seen.now));
+    seen.tenant.metadata.finalizers = Some(vec!["gputenancy.io/virtual-cluster".into()]);
+    assert_eq!(teardown::writes(&seen), []);
+    seen.now += teardown::VIRTUAL_CLUSTER_WAIT;
+    assert_ne!(teardown::writes(&seen), [], "bounded in time");
+    seen.now -= teardown::VIRTUAL_CLUSTER_WAIT;
+    seen.tenant.metadata.finalizers = None;
+    assert_ne!(teardown::writes(&seen), []);
+}
