@@ -56,6 +56,11 @@ pub enum Command {
     ///
     /// Without the right to read the tenant, prints what its namespaces show.
     Tenant(TenantArgs),
+    /// Prints the kubeconfig of a tenant's virtual cluster, with a token that expires (spec.virtualCluster.kubeconfig.ttl).
+    Kubeconfig {
+        /// Name of the GpuTenant.
+        tenant: String,
+    },
     /// Checks manifests without a cluster: the custom resources, references between them, and workloads of tenants among the
     /// files against the admission policies.
     ///

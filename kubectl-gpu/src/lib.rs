@@ -2,7 +2,7 @@
 //! fleet and of a tenant.
 //!
 //! The decisions are pure: [`input`] reads files into located documents, [`world`] assembles them, [`preview`] compares two worlds
-//! with the operator's planner, [`lint`] checks manifests, [`status`] lists devices, [`catalog`] describes profiles, [`render`] writes the results. [`cluster`], [`follow`] and
+//! with the operator's planner, [`lint`] checks manifests, [`status`] lists devices, [`catalog`] describes profiles, [`render`] writes the results. [`cluster`], [`follow`], [`kubeconfig`] and
 //! [`tenant::gather`] read a cluster.
 
 pub mod args;
@@ -11,6 +11,7 @@ pub mod changes;
 pub mod cluster;
 pub mod follow;
 pub mod input;
+pub mod kubeconfig;
 pub mod lint;
 pub mod preview;
 mod records;

@@ -11,6 +11,7 @@ use crate::{
     },
     catalog, cluster, follow,
     input::{self, Reading, Text},
+    kubeconfig,
     lint::{self, Options, Policies},
     preview::{self, PlanPreview},
     render, snapshot,
@@ -36,6 +37,10 @@ pub async fn run(args: Args) -> Result<u8, Box<dyn Error>> {
         Command::Status(args) => print_status(&args, &cluster).await,
         Command::Catalog(args) => print_catalog(&args, &cluster).await,
         Command::Tenant(args) => print_tenant(&args, &cluster).await,
+        Command::Kubeconfig { tenant } => {
+            anstream::print!("{}", kubeconfig::read(&cluster::client(&cluster).await?, &tenant).await?);
+            Ok(0)
+        }
         Command::Lint(args) => check_manifests(&args),
     }
 }
