@@ -33,9 +33,14 @@ impl World {
 
     /// Installs the product with these chart values and removes the objects of earlier tests; latency as in [`World::enter`].
     pub async fn reinstall(&self, values: &[&str]) -> Result<()> {
+        self.reinstall_with(values, &[]).await
+    }
+
+    /// As [`World::reinstall`], with further flags of helm.
+    pub async fn reinstall_with(&self, values: &[&str], flags: &[&str]) -> Result<()> {
         // Deletion runs beside the upgrade: a namespace takes five seconds, an upgrade half of that, and either operator can do it.
         let product = async {
-            product::install(&self.lab, values).await?;
+            product::install_with(&self.lab, values, flags).await?;
             self.agents_ready().await?;
             self.gpus_released().await?;
             self.latency(LATENCY).await?;

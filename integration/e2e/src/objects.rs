@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Debug};
 
 use futures::future::try_join;
-use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
+use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant, VIRTUAL_CLUSTER_FINALIZER};
 use k8s_openapi::{
     api::core::v1::{Node, Pod},
     apimachinery::pkg::apis::meta::v1::Condition,
@@ -135,6 +135,11 @@ pub async fn delete_everything(client: &Client) -> Result<()> {
     };
     for tenant in tenants.iter().filter(|t| t.spec.deletion_protection) {
         patch_tenant(client, &tenant.name_any(), serde_json::json!({"spec": {"deletionProtection": false}})).await?;
+    }
+    // a test that failed may have left a virtual cluster, and the next one installs no controller for it
+    for tenant in tenants.iter().filter(|t| t.finalizers().iter().any(|f| f == VIRTUAL_CLUSTER_FINALIZER)) {
+        let kept: Vec<_> = tenant.finalizers().iter().filter(|f| *f != VIRTUAL_CLUSTER_FINALIZER).collect();
+        patch_tenant(client, &tenant.name_any(), serde_json::json!({"metadata": {"finalizers": kept}})).await?;
     }
     try_join(deleted::<GpuTenant>(client, "tenants"), deleted::<GpuPool>(client, "pools")).await?;
     deleted::<GpuProfile>(client, "profiles").await

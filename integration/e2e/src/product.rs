@@ -46,6 +46,11 @@ pub async fn install(lab: &Lab, more: &[&str]) -> Result<String> {
     upgrade(lab, more, &[]).await
 }
 
+/// As [`install`], with further flags of helm, such as a file of values.
+pub async fn install_with(lab: &Lab, more: &[&str], flags: &[&str]) -> Result<String> {
+    upgrade(lab, more, flags).await
+}
+
 /// As [`install`], overwriting manual changes of the release's objects, which helm refuses otherwise.
 pub async fn install_over_changes(lab: &Lab) -> Result<String> {
     upgrade(lab, &[], &["--force-conflicts"]).await

@@ -65,3 +65,4 @@ mod strategies;
 mod taint;
 mod tenant_view;
 mod vgpu;
+mod virtual_cluster;
