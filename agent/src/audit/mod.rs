@@ -6,10 +6,13 @@
 pub mod notices;
 pub mod sample;
 pub mod step;
+#[cfg(test)]
+mod tests;
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use gputenancy_crds::{Bypass, MemoryText};
+use gputenancy_ledger::Counts;
 use gputenancy_service::events::Notice;
 use tokio::{
     sync::watch,
@@ -18,13 +21,14 @@ use tokio::{
 
 use self::{
     notices::{bypassed, endless, memory_high, resized},
-    sample::{OwnedShare, Usage, counts, owned, usage},
+    sample::{Ledgers, OwnedShare, Reads, any_owned, counts, origins, owned, usage},
     step::{Action, Finding, Observation, ShareState, step},
 };
 use crate::{
     device::{DeviceId, DeviceOwner, DeviceView, KubeletView},
     enforcement::ShareFiles,
     event::Publish,
+    gpu::{Inventory, process_origin::Origin},
     handover::HandoverCheck,
     metrics::{Metrics, ShareFigures},
     send_if_changed,
@@ -59,6 +63,9 @@ pub struct Auditor {
 /// What is remembered of the share of an owner, with the UID of its pod once that is known.
 type States = BTreeMap<(DeviceId, DeviceOwner), (Option<String>, ShareState)>;
 
+/// Processes on GPUs, and where they come from.
+type Read = (Inventory, BTreeMap<u32, Origin>);
+
 /// A share, and what a sample found of it.
 struct Sampled {
     share: OwnedShare,
@@ -70,14 +77,16 @@ struct Sampled {
 impl Auditor {
     /// Samples for as long as it is polled.
     pub async fn run(self, bypasses: &watch::Sender<Bypasses>) {
-        let mut states = States::new();
+        let (mut states, mut ledgers) = (States::new(), Ledgers::new());
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
+            let sampled = self.sample(&mut ledgers).await;
+            // after the sample, because it opens files of containers
             self.keep_files();
             // without an answer of NVML nothing is known, and nothing changes
-            let Some(sampled) = self.sample().await else { continue };
+            let Some(sampled) = sampled else { continue };
             let before = std::mem::take(&mut states);
             for found @ Sampled { share, uid, seen } in &sampled {
                 let key = (share.device.id.clone(), share.owner.clone());
@@ -108,34 +117,42 @@ impl Auditor {
     }
 
     /// `None` if NVML does not answer. Without an owned share NVML is not called.
-    async fn sample(&self) -> Option<Vec<Sampled>> {
-        let shares = owned(&self.view.borrow().devices, &self.kubelet.borrow().owners, &self.shares);
-        if shares.is_empty() {
+    async fn sample(&self, ledgers: &mut Ledgers) -> Option<Vec<Sampled>> {
+        if !any_owned(&self.view.borrow().devices, &self.kubelet.borrow().owners) {
+            ledgers.clear();
             return Some(Vec::new());
         }
-        let before = counts(&shares);
-        let inventory = self.processes.processes([]).await.ok()?;
-        let after = counts(&shares);
-        let origins = self.processes.origins();
-        let used = usage(&shares, &inventory, &|pid| origins.of(pid));
-        let sampled = shares.into_iter().zip(used).filter_map(|(share, used)| {
-            let Usage { pids, bytes } = used?;
-            let (before, after) = (before.get(&share.device.id)?, after.get(&share.device.id)?);
-            let seen = Observation {
-                limit: share.limit,
-                visible: share.visible,
-                context: share.context,
-                counted: before.used().max(after.used()),
-                settled: before.is_unchanged(after),
-                denied: after.denied(),
-                endless: after.endless(),
-                processes: pids.len() as u64,
-                used: bytes,
-            };
-            let uid = pids.iter().find_map(|pid| origins.pod_uid(*pid));
-            Some(Sampled { share, uid, seen })
+        // before any file of a container is opened: see `Reads`
+        let unannounced = self.read().await?;
+        let shares = owned(&self.view.borrow().devices, &self.kubelet.borrow().owners, &self.shares);
+        let first = counts(&shares);
+        let changed = |(id, counts): (&DeviceId, &Counts)| ledgers.get(id).is_none_or(|b| !b.is_unchanged(counts));
+        let again = if first.iter().any(changed) { self.read().await } else { None };
+        let again = again.map(|read| (read, counts(&shares)));
+        let of_shares = |(inventory, origins): &Read| usage(&shares, inventory, origins);
+        let (listed, listed_again) = (of_shares(&unannounced), again.as_ref().map(|(read, _)| of_shares(read)));
+        let reads = |at: usize, share: &OwnedShare| {
+            let id = &share.device.id;
+            let later = || Some((listed_again.as_ref()?.get(at)?.clone()?, *again.as_ref()?.1.get(id)?));
+            let (unannounced, counts) = (listed.get(at)?.clone()?, *first.get(id)?);
+            Some(Reads { before: ledgers.get(id).copied(), unannounced, counts, again: later() })
+        };
+        let sampled = shares.iter().enumerate().filter_map(|(at, share)| {
+            let reads = reads(at, share)?;
+            let uid = reads.pids().find_map(|pid| self.processes.origins().pod_uid(pid));
+            Some(Sampled { seen: reads.observe(share), share: share.clone(), uid })
         });
-        Some(sampled.collect())
+        let sampled = sampled.collect();
+        *ledgers = again.map_or(first, |(_, counts)| counts);
+        Some(sampled)
+    }
+
+    /// The processes on GPUs, and at once where they come from: one that ends meanwhile is of no container any more.
+    async fn read(&self) -> Option<Read> {
+        let inventory = self.processes.processes([]).await.ok()?;
+        let found = self.processes.origins();
+        let origins = origins(&self.view.borrow().devices, &inventory, &|pid| found.of(pid));
+        Some((inventory, origins))
     }
 
     fn act(&self, Sampled { share, uid, seen }: &Sampled, action: &Action) {

@@ -8,6 +8,7 @@ use std::{
 use gputenancy_ledger::{Counts, Limits, Mapped, Usage as UsageFile};
 use gputenancy_nvml::Process;
 
+use super::step::Observation;
 use crate::{
     device::{Device, DeviceId, DeviceOwner, Owners},
     enforcement::ShareFiles,
@@ -40,6 +41,66 @@ pub struct Usage {
     pub bytes: Option<u64>,
 }
 
+/// Counts of the ledgers, by device.
+pub type Ledgers = BTreeMap<DeviceId, Counts>;
+
+/// What was read about one share, in the order of the reads.
+///
+/// A container sees by inotify that the agent opens its files, and could free memory until the sample is over. So NVML is read before them. Only if
+/// ledgers have changed since the sample before, NVML is read once more between two reads of the ledgers, to compare with them.
+#[derive(Clone, Debug, Default)]
+pub struct Reads {
+    /// The ledger at the end of the sample before.
+    pub before: Option<Counts>,
+    /// NVML, before any file of a container was opened.
+    pub unannounced: Usage,
+    /// The ledger after that.
+    pub counts: Counts,
+    /// NVML, and then the ledger, once more.
+    pub again: Option<(Usage, Counts)>,
+}
+
+impl Reads {
+    /// What was read last of the ledger.
+    pub fn latest(&self) -> &Counts {
+        self.again.as_ref().map_or(&self.counts, |(_, counts)| counts)
+    }
+
+    /// Process ids, those of the first read first.
+    pub fn pids(&self) -> impl Iterator<Item = u32> {
+        let again = self.again.iter().flat_map(|(used, _)| &used.pids);
+        self.unannounced.pids.iter().chain(again).copied()
+    }
+
+    /// What the reads show together.
+    pub fn observe(&self, share: &OwnedShare) -> Observation {
+        let Self { before, unannounced, counts, again } = self;
+        let settled_before = before.filter(|before| before.is_unchanged(counts)).and(unannounced.bytes);
+        let settled_again = again.as_ref().filter(|(_, later)| counts.is_unchanged(later));
+        let (listed_again, processes) = again.as_ref().map_or((None, 0), |(used, _)| (used.bytes, used.pids.len()));
+        Observation {
+            limit: share.limit,
+            visible: share.visible,
+            context: share.context,
+            counted: counts.used().max(self.latest().used()),
+            settled: settled_before.max(settled_again.and(listed_again)),
+            denied: self.latest().denied(),
+            endless: self.latest().endless(),
+            processes: unannounced.pids.len().max(processes) as u64,
+            used: unannounced.bytes.max(listed_again),
+        }
+    }
+}
+
+/// Whether a container has a share with a limit. Opens no file.
+pub fn any_owned(devices: &[Device], owners: &Owners) -> bool {
+    devices.iter().any(|device| is_limited(device) && owners.contains_key(&device.id))
+}
+
+fn is_limited(device: &Device) -> bool {
+    device.share.as_ref().is_some_and(|share| share.limit_mib.is_some())
+}
+
 /// The shares with an owner whose limits are on this node. The limit is that of the running container, which a change of the layout does not
 /// change.
 pub fn owned(devices: &[Device], owners: &Owners, folder: &Path) -> Vec<OwnedShare> {
@@ -60,20 +121,25 @@ pub fn owned(devices: &[Device], owners: &Owners, folder: &Path) -> Vec<OwnedSha
 }
 
 /// What the ledgers count. One that its container has broken counts nothing.
-pub fn counts(shares: &[OwnedShare]) -> BTreeMap<DeviceId, Counts> {
+pub fn counts(shares: &[OwnedShare]) -> Ledgers {
     let read = |share: &OwnedShare| Mapped::<UsageFile>::read_counts(&share.files.usage).unwrap_or_default();
     shares.iter().map(|share| (share.device.id.clone(), read(share))).collect()
+}
+
+/// Where the processes on GPUs with limited shares come from. To find that takes several files for each.
+pub fn origins(devices: &[Device], inventory: &Inventory, origin: &dyn Fn(u32) -> Origin) -> BTreeMap<u32, Origin> {
+    let uuids: BTreeSet<&str> =
+        devices.iter().filter(|device| is_limited(device)).map(|d| d.gpu_uuid.as_str()).collect();
+    let gpus = inventory.gpus.iter().filter(|gpu| uuids.contains(gpu.uuid.as_str()));
+    let pids: BTreeSet<u32> = gpus.flat_map(|gpu| gpu.clients.iter().map(|process| process.pid)).collect();
+    pids.into_iter().map(|pid| (pid, origin(pid))).collect()
 }
 
 /// The use of each share, in their order; `None` where NVML does not answer for its GPU.
 ///
 /// NVML does not report which share a process uses: those of the owner's pod on the share's GPU or instance count, also of an init
 /// container, and of another one that got the device's open files. Of a pod with several shares, those of the owner's container count.
-pub fn usage(shares: &[OwnedShare], inventory: &Inventory, origin: &dyn Fn(u32) -> Origin) -> Vec<Option<Usage>> {
-    // to find the origin of a process takes several files
-    let gpus = inventory.gpus.iter().filter(|gpu| shares.iter().any(|share| share.device.gpu_uuid == gpu.uuid));
-    let pids: BTreeSet<u32> = gpus.flat_map(|gpu| gpu.clients.iter().map(|process| process.pid)).collect();
-    let origins: BTreeMap<u32, Origin> = pids.into_iter().map(|pid| (pid, origin(pid))).collect();
+pub fn usage(shares: &[OwnedShare], inventory: &Inventory, origins: &BTreeMap<u32, Origin>) -> Vec<Option<Usage>> {
     let of_share = |share: &OwnedShare| {
         let gpu = inventory.gpu(&share.device.gpu_uuid).filter(|gpu| gpu.failure.is_none())?;
         let of_pod = |other: &&OwnedShare| pod(&other.owner) == pod(&share.owner);
@@ -125,6 +191,12 @@ mod tests {
         OwnedShare { device, owner, files, limit: 0, visible: 0, context: 0 }
     }
 
+    /// The use of shares, with the origins of [`origin`].
+    fn used(shares: &[OwnedShare], inventory: &Inventory) -> Vec<Option<Usage>> {
+        let pids = inventory.gpus.iter().flat_map(|gpu| gpu.clients.iter().map(|process| process.pid));
+        usage(shares, inventory, &pids.map(|pid| (pid, origin(pid))).collect())
+    }
+
     fn process(pid: u32, gi: Option<u32>, memory: Option<u64>) -> Process {
         Process { pid, gi, ci: gi.map(|_| 0), memory }
     }
@@ -149,7 +221,7 @@ mod tests {
         let shares = [share(0, owner("one", "main"), None), share(1, owner("two", "main"), None)];
         let clients = [(1, 100), (2, 20), (11, 3), (21, 1_000), (31, 1_000)];
         let clients = clients.map(|(pid, mib)| process(pid, None, Some(mib * MIB))).to_vec();
-        let found = usage(&shares, &inventory(clients), &origin);
+        let found = used(&shares, &inventory(clients));
         // an init container or a sidecar has no device of its own
         let expected = [(vec![1, 2, 21], 1_120), (vec![11], 3)];
         assert_eq!(found, expected.map(|(pids, mib)| Some(Usage { pids, bytes: Some(mib * MIB) })));
@@ -159,17 +231,59 @@ mod tests {
     fn memory_on_another_instance_belongs_to_another_share_and_unreported_memory_is_unknown() {
         let shares = [share(0, owner("one", "main"), Some(7)), share(1, owner("two", "main"), Some(7))];
         let clients = vec![process(1, Some(7), Some(MIB)), process(2, Some(8), Some(MIB)), process(11, Some(7), None)];
-        let found = usage(&shares, &inventory(clients), &origin);
+        let found = used(&shares, &inventory(clients));
         let expected = [Usage { pids: vec![1], bytes: Some(MIB) }, Usage { pids: vec![11], bytes: None }];
         assert_eq!(found, expected.map(Some));
-        assert_eq!(usage(&shares, &inventory(Vec::new()), &origin)[0].as_ref().and_then(|used| used.bytes), Some(0));
-        assert_eq!(usage(&shares, &Inventory::default(), &origin), [None, None], "the GPU is not listed");
+        assert_eq!(used(&shares, &inventory(Vec::new()))[0].as_ref().and_then(|used| used.bytes), Some(0));
+        assert_eq!(used(&shares, &Inventory::default()), [None, None], "the GPU is not listed");
+    }
+
+    #[test]
+    fn origins_are_those_of_processes_on_gpus_with_limited_shares() {
+        let limited = |number| {
+            let device = device(number, SharingMode::Fraction, Some(10), None);
+            Device { share: device.share.map(|share| crate::device::Share { limit_mib: Some(10), ..share }), ..device }
+        };
+        let clients = vec![process(1, None, None), process(31, None, None)];
+        let found = origins(&[limited(0)], &inventory(clients.clone()), &origin);
+        assert_eq!(found, [(1, origin(1)), (31, Origin::Node)].into());
+        let elsewhere = Device { gpu_uuid: "GPU-b".into(), ..limited(0) };
+        assert_eq!(origins(&[elsewhere], &inventory(clients), &origin), BTreeMap::new());
+        let unlimited = device(1, SharingMode::Fraction, Some(10), None);
+        let owned = |device: &Device| any_owned(&[device.clone()], &[(device.id.clone(), owner("one", "main"))].into());
+        assert!(owned(&limited(1)) && !owned(&unlimited) && !any_owned(&[limited(1)], &Owners::new()));
+    }
+
+    #[test]
+    fn highest_read_of_nvml_counts_and_the_ledger_is_compared_with_reads_during_which_it_did_not_change() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("usage");
+        Mapped::<UsageFile>::create(&path).unwrap();
+        let file = Mapped::<UsageFile>::open(&path).unwrap();
+        let ledger = gputenancy_ledger::Ledger::join(&file).unwrap();
+        let grown = |mib: u64| {
+            ledger.reserve(mib * MIB, u64::MAX).unwrap();
+            Mapped::<UsageFile>::read_counts(&path).unwrap()
+        };
+        let (first, second) = (grown(1), grown(2));
+        let used = |mib: u64| Usage { pids: vec![1], bytes: Some(mib * MIB) };
+        let seen = |reads: Reads| {
+            let seen = reads.observe(&share(0, owner("one", "main"), None));
+            (seen.counted / MIB, seen.settled.map(|bytes| bytes / MIB), seen.used.map(|bytes| bytes / MIB))
+        };
+        let quiet = Reads { before: Some(first), unannounced: used(9), counts: first, again: None };
+        assert_eq!(seen(quiet.clone()), (1, Some(9), Some(9)));
+        assert_eq!(seen(Reads { before: None, ..quiet.clone() }), (1, None, Some(9)), "the ledger is new");
+        let again = Reads { before: None, again: Some((used(4), first)), ..quiet.clone() };
+        assert_eq!(seen(again), (1, Some(4), Some(9)), "memory that was freed when the ledger was opened");
+        let busy = Reads { before: None, again: Some((used(11), second)), ..quiet };
+        assert_eq!(seen(busy), (3, None, Some(11)));
     }
 
     #[test]
     fn process_of_an_unknown_container_counts_only_if_its_pod_has_one_share() {
         let shares = [share(0, owner("two", "a"), None), share(1, owner("two", "b"), None)];
-        let found = usage(&shares, &inventory(vec![process(11, None, Some(MIB))]), &origin);
+        let found = used(&shares, &inventory(vec![process(11, None, Some(MIB))]));
         assert_eq!(found, [0, 1].map(|_| Some(Usage { pids: Vec::new(), bytes: Some(0) })));
     }
 
