@@ -9,20 +9,25 @@ pub mod step;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    hash::{BuildHasher, RandomState},
+    path::PathBuf,
+    time::Duration,
+};
 
 use gputenancy_crds::{Bypass, MemoryText};
 use gputenancy_ledger::Counts;
 use gputenancy_service::events::Notice;
 use tokio::{
     sync::watch,
-    time::{MissedTickBehavior, interval, timeout},
+    time::{sleep, timeout},
 };
 
 use self::{
     notices::{bypassed, endless, memory_high, resized},
     sample::{Ledgers, OwnedShare, Reads, any_owned, counts, origins, owned, usage},
-    step::{Action, Finding, Observation, ShareState, step},
+    step::{Action, Finding, Observation, ShareState, pause, step},
 };
 use crate::{
     device::{DeviceId, DeviceOwner, DeviceView, KubeletView},
@@ -34,8 +39,6 @@ use crate::{
     send_if_changed,
 };
 
-/// Interval of the samples.
-const INTERVAL: Duration = Duration::from_secs(2);
 /// After this time an event is given up.
 const PUBLISH_LIMIT: Duration = Duration::from_secs(30);
 
@@ -78,29 +81,34 @@ impl Auditor {
     /// Samples for as long as it is polled.
     pub async fn run(self, bypasses: &watch::Sender<Bypasses>) {
         let (mut states, mut ledgers) = (States::new(), Ledgers::new());
-        let mut ticks = interval(INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
             let sampled = self.sample(&mut ledgers).await;
             // after the sample, because it opens files of containers
             self.keep_files();
             // without an answer of NVML nothing is known, and nothing changes
-            let Some(sampled) = sampled else { continue };
-            let before = std::mem::take(&mut states);
-            for found @ Sampled { share, uid, seen } in &sampled {
-                let key = (share.device.id.clone(), share.owner.clone());
-                let (known, state) = before.get(&key).cloned().unwrap_or_default();
-                // another pod of the same name, such as of a StatefulSet, begins with nothing
-                let same = known.is_none() || uid.is_none() || known == *uid;
-                let (state, actions) = step(&if same { state } else { ShareState::default() }, seen);
-                for action in &actions {
-                    self.act(found, action);
-                }
-                states.insert(key, (uid.clone().or(known), state));
+            if let Some(sampled) = sampled {
+                states = self.decide(&sampled, &states);
+                self.report(&sampled, &states, bypasses);
             }
-            self.report(&sampled, &states, bypasses);
+            sleep(pause(random())).await;
         }
+    }
+
+    /// The states after a sample.
+    fn decide(&self, sampled: &[Sampled], before: &States) -> States {
+        let next = |found: &Sampled| {
+            let Sampled { share, uid, seen } = found;
+            let key = (share.device.id.clone(), share.owner.clone());
+            let (known, state) = before.get(&key).cloned().unwrap_or_default();
+            // another pod of the same name, such as of a StatefulSet, begins with nothing
+            let same = known.is_none() || uid.is_none() || known == *uid;
+            let (state, actions) = step(&if same { state } else { ShareState::default() }, seen);
+            for action in &actions {
+                self.act(found, action);
+            }
+            (key, (uid.clone().or(known), state))
+        };
+        sampled.iter().map(next).collect()
     }
 
     /// Cuts back ledgers that containers have made larger, which takes memory of the node, and makes shares smaller whose programs held more than
@@ -203,4 +211,9 @@ impl Auditor {
         });
         send_if_changed(bypasses, found.collect());
     }
+}
+
+/// A number that no container can foresee.
+fn random() -> u64 {
+    RandomState::new().hash_one(())
 }

@@ -1,10 +1,24 @@
-//! What follows from one sample of a share. Pure.
+//! What follows from one sample of a share, and when the next one is. Pure.
 
-/// Samples in which a share must exceed its limit, until it counts as bypassed; and samples in which it must not, until it does not any more.
-pub const SAMPLES: u32 = 3;
+use std::time::Duration;
+
+/// Conclusive samples that are remembered. A bypass ends when none of them exceeds the limit.
+pub const WINDOW: u32 = 10;
+/// A share counts as bypassed when it exceeds its limit in so many of them. They need not be consecutive: a program could be within its limit in
+/// every third one.
+pub const EXCEEDED: u32 = 3;
+/// Shortest pause between two samples, in milliseconds.
+const SHORTEST: u64 = 250;
+/// By how much a pause can be longer, so that it is two seconds on average.
+const SPREAD: u64 = 3_500;
 /// Samples after an event during which the same event about the same share is not repeated: a container can write any number of bytes
 /// into its ledger, and change it at any time.
 pub const QUIET: u32 = 30;
+/// The pause before the next sample, of a random number: a program that knew the time of the next sample could be within its limit then.
+pub fn pause(random: u64) -> Duration {
+    Duration::from_millis(SHORTEST + random % (SPREAD + 1))
+}
+
 /// Bytes that processes may use beyond what their ledger counts, in addition to one context for each process: modules, stacks and heaps of
 /// kernels are not counted.
 pub const TOLERANCE: u64 = 64 << 20;
@@ -74,9 +88,8 @@ pub struct ShareState {
     quiet_endless: u32,
     /// Kernels that did not end, of which an event was published or that were there before the first sample.
     endless: Option<u64>,
-    /// Samples that contradict `bypass`, less those that agree with it, so that a program cannot hide by being within its limit in every third
-    /// sample; inconclusive ones do not count.
-    contrary: u32,
+    /// The latest [`WINDOW`] conclusive samples, the latest in the lowest bit: 1 where the share exceeded its limit.
+    recent: u32,
     /// The bypass in progress.
     pub bypass: Option<Finding>,
     /// Memory of the share that was reported, or that it had in the first sample; `None` before that.
@@ -132,18 +145,16 @@ pub fn step(state: &ShareState, seen: &Observation) -> (ShareState, Vec<Action>)
         next.quiet = if quiet == 1 { [high, QUIET, bypassed] } else { [QUIET, nearly_full, bypassed] };
         actions.push(Action::MemoryHigh(threshold));
     }
-    let contrary = exceeds(seen).map(|exceeds| exceeds != state.bypass.is_some());
-    next.contrary = match contrary {
-        Some(true) => state.contrary.saturating_add(1),
-        Some(false) => state.contrary.saturating_sub(1),
-        None => state.contrary,
-    };
-    if next.contrary >= SAMPLES {
-        next.contrary = 0;
+    if let Some(exceeds) = exceeds(seen) {
+        next.recent = (state.recent << 1 | u32::from(exceeds)) & ((1 << WINDOW) - 1);
+    }
+    if state.bypass.is_some() {
+        next.bypass = state.bypass.filter(|_| next.recent != 0);
+    } else if next.recent.count_ones() >= EXCEEDED {
         let Observation { counted, limit, processes, .. } = *seen;
         let finding = Finding { used: seen.used.unwrap_or(0), counted, limit, processes };
-        next.bypass = if state.bypass.is_some() { None } else { Some(finding) };
-        if state.bypass.is_none() && bypassed == 0 {
+        next.bypass = Some(finding);
+        if bypassed == 0 {
             let [.., of_bypass] = &mut next.quiet;
             *of_bypass = QUIET;
             actions.push(Action::Bypassed(finding));
@@ -248,20 +259,38 @@ mod tests {
     }
 
     #[test]
-    fn three_samples_past_the_limit_are_a_bypass_and_three_within_it_end_it() {
+    fn three_of_ten_samples_past_the_limit_are_a_bypass_and_ten_within_it_end_it() {
         let (past, within) = (seen(10_000 + 512 + 512 + 65, 10_000), seen(10_000 + 512 + 512 + 64, 10_000));
-        let (state, actions) = run([past, past, within, within, past, past]);
+        let rare = [[past, past].as_slice(), &[within; 8], &[past], &[within; 9], &[past, past]].concat();
+        let (state, actions) = run(rare);
         assert!(state.bypass.is_none() && actions.iter().skip(1).all(Vec::is_empty), "{actions:?}");
-        let (state, _) = run([past, past, within, past, past]);
-        assert!(state.bypass.is_some(), "a sample within the limit does not hide the others");
+        let (state, _) = run([past, past, within, within, past, past]);
+        assert!(state.bypass.is_some(), "samples within the limit do not hide the others");
         let (state, actions) = run([past, past, past]);
         let finding = state.bypass.unwrap();
         assert_eq!((finding.used, finding.limit, finding.processes), (11_089 * MIB, 10_512 * MIB, 1));
         assert_eq!(actions.last(), Some(&vec![Action::Bypassed(finding)]));
-        let (state, _) = run([past, past, past, within, within, past, past, within, within]);
-        assert_eq!(state.bypass, Some(finding), "the numbers are those of the discovery");
-        let (state, _) = run([past, past, past, within, within, within]);
-        assert_eq!(state.bypass, None);
+        let after = |within_limit: &[Observation]| run([[past; 3].as_slice(), within_limit].concat()).0.bypass;
+        assert_eq!(after(&[within, within, past, within]), Some(finding), "the numbers are those of the discovery");
+        assert_eq!((after(&[within; 9]), after(&[within; 10])), (Some(finding), None));
+    }
+
+    #[test]
+    fn short_bursts_past_the_limit_are_one_bypass() {
+        let (past, within) = (seen(20_000, 10_000), seen(10_000, 10_000));
+        let (state, actions) = run([past, past, within, within].repeat(50));
+        assert!(state.bypass.is_some());
+        let found = actions.iter().flatten().filter(|action| matches!(action, Action::Bypassed(_))).count();
+        assert_eq!(found, 1, "one bypass, which does not end between the bursts");
+    }
+
+    #[test]
+    fn pauses_between_samples_are_random_and_two_seconds_on_average() {
+        let pauses = (0..=SPREAD).map(pause);
+        let (shortest, longest) = (pauses.clone().min().unwrap(), pauses.clone().max().unwrap());
+        assert_eq!((shortest.as_millis(), longest.as_millis()), (250, 3_750));
+        assert_eq!(pauses.sum::<Duration>() / u32::try_from(SPREAD + 1).unwrap(), Duration::from_secs(2));
+        assert!(pause(u64::MAX) <= longest);
     }
 
     #[test]
