@@ -84,7 +84,7 @@ impl Auditor {
         loop {
             let sampled = self.sample(&mut ledgers).await;
             // after the sample, because it opens files of containers
-            self.keep_files();
+            self.keep_files(sampled.as_deref().unwrap_or_default());
             // without an answer of NVML nothing is known, and nothing changes
             if let Some(sampled) = sampled {
                 states = self.decide(&sampled, &states);
@@ -113,14 +113,16 @@ impl Auditor {
 
     /// Cuts back ledgers that containers have made larger, which takes memory of the node, and makes shares smaller whose programs held more than
     /// their new size.
-    fn keep_files(&self) {
+    fn keep_files(&self, sampled: &[Sampled]) {
+        let listed: BTreeMap<&DeviceId, u64> =
+            sampled.iter().filter_map(|found| Some((&found.share.device.id, found.seen.used?))).collect();
         let view = self.view.borrow();
         let shares = view.devices.iter().filter_map(|device| Some((device, ShareFiles::of(device, &self.shares)?)));
         for (device, files) in shares {
             if files.cut() {
                 tracing::warn!(device = %device.id, "a container had made the ledger of its share larger");
             }
-            files.shrink(device);
+            files.shrink(device, listed.get(&device.id).copied());
         }
     }
 

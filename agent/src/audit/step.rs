@@ -90,6 +90,9 @@ pub struct ShareState {
     endless: Option<u64>,
     /// The latest [`WINDOW`] conclusive samples, the latest in the lowest bit: 1 where the share exceeded its limit.
     recent: u32,
+    /// The highest limit since the share was last within its limit. One that is made smaller while its program allocates is no bypass, as the
+    /// program keeps what it holds.
+    permitted: u64,
     /// The bypass in progress.
     pub bypass: Option<Finding>,
     /// Memory of the share that was reported, or that it had in the first sample; `None` before that.
@@ -145,7 +148,9 @@ pub fn step(state: &ShareState, seen: &Observation) -> (ShareState, Vec<Action>)
         next.quiet = if quiet == 1 { [high, QUIET, bypassed] } else { [QUIET, nearly_full, bypassed] };
         actions.push(Action::MemoryHigh(threshold));
     }
-    if let Some(exceeds) = exceeds(seen) {
+    let permitted = state.permitted.max(seen.limit);
+    next.permitted = if is_past(seen, seen.limit) { permitted } else { seen.limit };
+    if let Some(exceeds) = exceeds(seen, permitted) {
         next.recent = (state.recent << 1 | u32::from(exceeds)) & ((1 << WINDOW) - 1);
     }
     if state.bypass.is_some() {
@@ -176,16 +181,27 @@ fn level(before: Level, percent: u64) -> Level {
     }
 }
 
-/// Whether the processes use more than the limit or the ledger permits; `None`: the ledger changed meanwhile, so that it cannot be compared.
-fn exceeds(seen: &Observation) -> Option<bool> {
-    let Some(used) = seen.used else { return Some(false) };
-    // the ledger admits no more contexts, and a program that it does not know can have any number of processes
-    let most = seen.visible.checked_div(seen.context).unwrap_or(0).saturating_add(1);
-    let tolerance = seen.context.saturating_mul(seen.processes.min(most)).saturating_add(TOLERANCE);
-    if used > seen.limit.saturating_add(tolerance) {
+/// Whether the processes use more than the permitted limit or the ledger allow; `None`: the ledger changed meanwhile, so that it cannot be compared.
+fn exceeds(seen: &Observation, permitted: u64) -> Option<bool> {
+    if seen.used.is_none() {
+        return Some(false);
+    }
+    if is_past(seen, permitted) {
         return Some(true);
     }
-    seen.settled.map(|used| used > seen.counted.saturating_add(tolerance))
+    seen.settled.map(|used| used > seen.counted.saturating_add(tolerance(seen)))
+}
+
+/// Whether the processes use more than a limit.
+fn is_past(seen: &Observation, limit: u64) -> bool {
+    seen.used.is_some_and(|used| used > limit.saturating_add(tolerance(seen)))
+}
+
+/// What processes may use beyond a limit, and beyond their ledger.
+fn tolerance(seen: &Observation) -> u64 {
+    // the ledger admits no more contexts, and a program that it does not know can have any number of processes
+    let most = seen.visible.checked_div(seen.context).unwrap_or(0).saturating_add(1);
+    seen.context.saturating_mul(seen.processes.min(most)).saturating_add(TOLERANCE)
 }
 
 #[cfg(test)]
@@ -330,6 +346,22 @@ mod tests {
         let grown = Observation { visible: 12_000 * MIB, limit: 12_000 * MIB + CONTEXT, ..seen(100, 100) };
         let (_, actions) = run([seen(100, 100), grown, grown]);
         assert_eq!(actions, [vec![], vec![Action::Resized(VISIBLE)], vec![]]);
+    }
+
+    #[test]
+    fn program_that_allocates_while_its_share_is_made_smaller_keeps_what_it_holds() {
+        let sized = |mib: u64, used: u64| {
+            let visible = mib * MIB;
+            Observation { visible, limit: visible + CONTEXT, settled: None, ..seen(used, used) }
+        };
+        let bypass = |samples: &[Observation]| run(samples.iter().copied()).0.bypass;
+        let kept = [[sized(10_000, 9_000)].as_slice(), &[sized(4_000, 9_000); 20]].concat();
+        assert_eq!(bypass(&kept), None);
+        let more = [[sized(10_000, 9_000)].as_slice(), &[sized(4_000, 12_000); 3]].concat();
+        assert!(bypass(&more).is_some(), "more than before");
+        let again = [kept.as_slice(), &[sized(4_000, 4_000)], &[sized(4_000, 9_000); 3]].concat();
+        assert!(bypass(&again).is_some(), "after it was within the new size");
+        assert!(bypass(&[sized(4_000, 9_000); 3]).is_some());
     }
 
     #[test]

@@ -82,7 +82,7 @@ async fn program_that_frees_memory_when_its_files_are_opened_is_seen_with_it() {
         let sampled = auditor.sample(&mut ledgers).await.unwrap();
         assert_eq!(sampled.first().and_then(|found| found.seen.used), Some(5_000 * MIB));
         assert_eq!(sampled.first().and_then(|found| found.uid.clone()).as_deref(), Some(UID));
-        auditor.keep_files();
+        auditor.keep_files(&sampled);
         // the program allocates again between two samples
         while opened.lock().unwrap().read_events().is_ok() {}
     }

@@ -12,6 +12,10 @@ use gputenancy_ledger::{Limits, MapError, Mapped, OnMissing, Usage, without_wait
 use super::CONTEXT_MIB;
 use crate::device::{Device, Share};
 
+/// Bytes that a share that is made smaller keeps beyond what NVML lists, for allocations in progress. What NVML lists has the memory of contexts
+/// as well, for which the limit has a reserve of its own.
+const MARGIN: u64 = 64 << 20;
+
 /// Files of one share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShareFiles {
@@ -36,14 +40,15 @@ impl ShareFiles {
             Ok(limits) if Mapped::<Usage>::is_valid_file(&self.usage) => {
                 // other fractions of the GPU have come or gone, and with them the turns have changed
                 let pace = device.share.as_ref().and_then(|share| share.pace);
-                let memory = self.memory_for(device, &limits);
+                // without NVML; the next sample of the audit has it
+                let memory = self.memory_for(device, &limits, None);
                 if limits.pace() == pace && limits.visible() == memory {
                     return Ok(());
                 }
                 match Mapped::<Limits>::open_writable(&self.limits) {
                     Ok(limits) => {
                         limits.set_pace(pace);
-                        self.resize(device, &limits);
+                        self.resize(device, &limits, None);
                     }
                     Err(MapError::Io(error)) => return Err(error),
                     Err(MapError::Invalid) => return self.renew(device),
@@ -55,20 +60,20 @@ impl ShareFiles {
     }
 
     /// Makes a share smaller whose programs held more than its new size, as far as they have freed memory. Only where the files exist: they are
-    /// created when kubelet allocates the share.
-    pub fn shrink(&self, device: &Device) {
+    /// created when kubelet allocates the share. `listed`: bytes that NVML lists for its processes, if it does.
+    pub fn shrink(&self, device: &Device, listed: Option<u64>) {
         let Ok(limits) = Mapped::<Limits>::open(&self.limits) else { return };
         let smaller = resizable(device).is_some_and(|wanted| wanted < limits.visible());
         if smaller && let Ok(limits) = Mapped::<Limits>::open_writable(&self.limits) {
-            self.resize(device, &limits);
+            self.resize(device, &limits, listed);
         }
     }
 
-    fn resize(&self, device: &Device, limits: &Limits) {
+    fn resize(&self, device: &Device, limits: &Limits, listed: Option<u64>) {
         let before = limits.visible();
-        limits.resize(self.memory_for(device, limits));
+        limits.resize(self.memory_for(device, limits, listed));
         // what a program allocated since its use was read is not taken from it either
-        let held = self.held(limits).min(before);
+        let held = self.held(limits, listed).min(before);
         if held > limits.visible() {
             limits.resize(held);
         }
@@ -76,15 +81,17 @@ impl ShareFiles {
 
     /// Bytes that running programs may allocate now: the size of the share, or what they hold if that is more, but never more than before. So a
     /// share that is made smaller under its programs shrinks as they free memory, and none of it is taken from them.
-    fn memory_for(&self, device: &Device, present: &Limits) -> u64 {
+    fn memory_for(&self, device: &Device, present: &Limits, listed: Option<u64>) -> u64 {
         let wanted = resizable(device).unwrap_or_else(|| present.visible());
-        wanted.max(present.visible().min(self.held(present)))
+        wanted.max(present.visible().min(self.held(present, listed)))
     }
 
-    /// Bytes that the programs hold, without the context of the first.
-    fn held(&self, limits: &Limits) -> u64 {
+    /// Bytes that the programs hold, without the context of the first: by their ledger, but not more than NVML lists. A container can write any
+    /// number into its ledger, and would keep the former size.
+    fn held(&self, limits: &Limits, listed: Option<u64>) -> u64 {
         let counts = Mapped::<Usage>::read_counts(&self.usage).unwrap_or_default();
-        counts.used().saturating_sub(limits.context())
+        let most = listed.map_or(u64::MAX, |listed| listed.saturating_add(MARGIN));
+        counts.used().saturating_sub(limits.context()).min(most)
     }
 
     /// Cuts back a ledger that its container has made larger, which takes memory of the node; true if it was.
@@ -150,6 +157,12 @@ mod tests {
     use super::*;
     use crate::{device::DeviceId, mps::share::tests::device};
 
+    /// A fraction of this size.
+    fn sized(mib: i64) -> Device {
+        let device = device(0, SharingMode::Fraction, Some(mib), None);
+        Device { share: Some(Share { limit_mib: Some(mib), ..device.share.clone().unwrap() }), ..device }
+    }
+
     #[test]
     fn new_container_counts_from_nothing_and_a_restarted_one_goes_on() {
         let root = tempfile::tempdir().unwrap();
@@ -199,10 +212,6 @@ mod tests {
     #[test]
     fn running_programs_get_the_new_size_and_keep_what_they_hold() {
         let root = tempfile::tempdir().unwrap();
-        let sized = |mib: i64| {
-            let device = device(0, SharingMode::Fraction, Some(mib), None);
-            Device { share: Some(Share { limit_mib: Some(mib), ..device.share.clone().unwrap() }), ..device }
-        };
         let files = ShareFiles::of(&sized(1000), root.path()).unwrap();
         files.ensure(&sized(1000)).unwrap();
         let limits = Mapped::<Limits>::open(&files.limits).unwrap();
@@ -223,5 +232,24 @@ mod tests {
         // more than before only by the size of the share
         ledger.reserve(bytes(300), u64::MAX).unwrap();
         assert_eq!((visible(500), visible(800)), (500, 800));
+    }
+
+    #[test]
+    fn forged_ledger_does_not_keep_the_former_size() {
+        let root = tempfile::tempdir().unwrap();
+        let files = ShareFiles::of(&sized(10_000), root.path()).unwrap();
+        files.ensure(&sized(10_000)).unwrap();
+        // the sum, at its place in the header
+        let file = fs::OpenOptions::new().write(true).open(&files.usage).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[255; 8], 16).unwrap();
+        let visible = || Mapped::<Limits>::open(&files.limits).unwrap().visible() >> 20;
+        files.ensure(&sized(2_000)).unwrap();
+        assert_eq!(visible(), 10_000, "all that the ledger counts may be held");
+        files.shrink(&sized(2_000), None);
+        assert_eq!(visible(), 10_000, "without an answer of NVML");
+        for (listed, expected) in [(6_000, 6_064), (9_000, 6_064), (2_500, 2_564), (900, 2_000), (9_000, 2_000)] {
+            files.shrink(&sized(2_000), Some(bytes(listed)));
+            assert_eq!(visible(), expected, "{listed} MiB listed");
+        }
     }
 }
