@@ -19,7 +19,7 @@ mod repair;
 mod total;
 
 pub use ledger::{Denied, Ledger};
-pub use map::{MapError, Mapped, without_waiting};
+pub use map::{Damage, MapError, Mapped, without_waiting};
 pub use pace::{Pace, Turn};
 pub use page::{Counts, Limits, OnMissing, UNIT, UUID_LENGTH, Usage};
 pub use processes::Process;

@@ -23,6 +23,15 @@ pub enum MapError {
     Invalid,
 }
 
+/// What a container has done to its usage file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Damage {
+    /// It is larger than the layout, which takes memory of the node.
+    Larger,
+    /// It is shorter, has holes, or does not begin as a file of this version: programs that start get no memory.
+    Broken,
+}
+
 impl From<io::Error> for MapError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
@@ -119,11 +128,32 @@ impl Mapped<Usage> {
     /// Whether the file is complete and of this version, without mapping it: a container can shorten its usage at any time, and who reads a mapped file
     /// then ends by SIGBUS.
     pub fn is_valid_file(path: &Path) -> bool {
-        let Ok(file) = without_waiting().open(path) else { return false };
-        let whole = file.metadata().is_ok_and(|meta| meta.len() == Self::SIZE && meta.blocks() * 512 >= Self::SIZE);
+        without_waiting().open(path).and_then(|file| Self::damage(&file)).is_ok_and(|damage| damage.is_none())
+    }
+
+    fn damage(file: &File) -> io::Result<Option<Damage>> {
+        let meta = file.metadata()?;
         let (mut magic, mut version) = ([0; 8], [0; 4]);
         let read = file.read_exact_at(&mut magic, 0).and_then(|()| file.read_exact_at(&mut version, 8));
-        whole && read.is_ok() && Usage::begins_with(magic, version)
+        let whole = meta.len() >= Self::SIZE && meta.blocks().saturating_mul(512) >= Self::SIZE;
+        let broken = !whole || read.is_err() || !Usage::begins_with(magic, version);
+        let larger = (meta.len() > Self::SIZE).then_some(Damage::Larger);
+        Ok(if broken { Some(Damage::Broken) } else { larger })
+    }
+
+    /// Repairs the file of a living container, and returns what was wrong. The file stays the same one, because its processes have it mapped, and the
+    /// container has it mounted: neither would get a new one. What the slots hold is the container's own account, and stays.
+    pub fn repair(path: &Path) -> io::Result<Option<Damage>> {
+        let Some(damage) = Self::damage(&without_waiting().open(path)?)? else { return Ok(None) };
+        let file = without_waiting().write(true).open(path)?;
+        if file.metadata()?.len() > Self::SIZE {
+            file.set_len(Self::SIZE)?;
+        }
+        if damage == Damage::Broken {
+            allocate(&file, size_of::<Usage>())?;
+            file.write_all_at(&Usage::FIRST, 0)?;
+        }
+        Ok(Some(damage))
     }
 
     /// What the file counts, without mapping it; `None` if it is missing, incomplete or of another version.
@@ -225,5 +255,48 @@ fn map<T: Layout>(file: File, writable: bool) -> io::Result<Mapped<T>> {
     match NonNull::new(at.cast()).filter(|_| at != libc::MAP_FAILED) {
         Some(at) => Ok(Mapped { at, file }),
         None => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Ledger, UNIT};
+
+    #[test]
+    fn damaged_file_is_repaired_under_the_processes_that_have_it_mapped() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("usage");
+        Mapped::<Usage>::create(&path).unwrap();
+        let usage = Mapped::<Usage>::open(&path).unwrap();
+        let ledger = Ledger::join(&usage).unwrap();
+        ledger.reserve(UNIT, u64::MAX).unwrap();
+        let file = || OpenOptions::new().write(true).open(&path).unwrap();
+        let inode = || std::fs::metadata(&path).unwrap().ino();
+        let before = inode();
+        let repaired = || {
+            let damage = Mapped::<Usage>::repair(&path).unwrap();
+            assert_eq!((Mapped::<Usage>::repair(&path).unwrap(), inode()), (None, before));
+            assert!(Mapped::<Usage>::is_valid_file(&path));
+            damage
+        };
+        assert_eq!(repaired(), None);
+        file().write_all_at(&[7; 12], 0).unwrap();
+        assert_eq!(repaired(), Some(Damage::Broken), "its first bytes");
+        ledger.reserve(UNIT, u64::MAX).unwrap();
+        assert_eq!(Mapped::<Usage>::open(&path).unwrap().used(), 2 * UNIT, "still shared with the process");
+        file().set_len(Mapped::<Usage>::SIZE + 1).unwrap();
+        assert_eq!(repaired(), Some(Damage::Larger));
+        assert_eq!(usage.used(), 2 * UNIT);
+        file().write_all_at(&[7; 12], 0).unwrap();
+        file().set_len(Mapped::<Usage>::SIZE + 1).unwrap();
+        assert_eq!(repaired(), Some(Damage::Broken), "both");
+        file().set_len(10).unwrap();
+        assert_eq!(repaired(), Some(Damage::Broken), "shorter");
+        file().set_len(10).unwrap();
+        file().set_len(Mapped::<Usage>::SIZE).unwrap();
+        assert_eq!(repaired(), Some(Damage::Broken), "with holes");
+        std::fs::remove_file(&path).unwrap();
+        assert!(Mapped::<Usage>::repair(&path).is_err());
     }
 }

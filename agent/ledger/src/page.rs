@@ -230,6 +230,12 @@ impl Usage {
         Self::begins_with(*magic, *version).then_some(Counts { total, denied, endless })
     }
 
+    /// The first bytes of a file of this version.
+    pub(crate) const FIRST: [u8; 12] = {
+        let ([a, b, c, d, e, f, g, h], [i, j, k, l]) = (USAGE.to_le_bytes(), VERSION.to_le_bytes());
+        [a, b, c, d, e, f, g, h, i, j, k, l]
+    };
+
     /// These first bytes of a file are of this version.
     pub(crate) fn begins_with(magic: [u8; 8], version: [u8; 4]) -> bool {
         u64::from_le_bytes(magic) == USAGE && u32::from_le_bytes(version) == VERSION

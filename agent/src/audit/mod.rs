@@ -10,14 +10,14 @@ pub mod step;
 mod tests;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     hash::{BuildHasher, RandomState},
     path::PathBuf,
     time::Duration,
 };
 
 use gputenancy_crds::{Bypass, MemoryText};
-use gputenancy_ledger::Counts;
+use gputenancy_ledger::{Counts, Damage};
 use gputenancy_service::events::Notice;
 use tokio::{
     sync::watch,
@@ -66,6 +66,18 @@ pub struct Auditor {
 /// What is remembered of the share of an owner, with the UID of its pod once that is known.
 type States = BTreeMap<(DeviceId, DeviceOwner), (Option<String>, ShareState)>;
 
+/// What one sample leaves to the next.
+#[derive(Default)]
+struct Memory {
+    /// The ledgers at its end.
+    ledgers: Ledgers,
+    /// Damage of ledgers that was logged for the present container of a share, or while it has none: a container can repeat it for ever.
+    logged: Logged,
+}
+
+/// Damage of ledgers, `None` for one that could not be repaired, by share and container.
+type Logged = BTreeMap<(DeviceId, Option<DeviceOwner>), BTreeSet<Option<Damage>>>;
+
 /// Processes on GPUs, and where they come from.
 type Read = (Inventory, BTreeMap<u32, Origin>);
 
@@ -80,11 +92,10 @@ struct Sampled {
 impl Auditor {
     /// Samples for as long as it is polled.
     pub async fn run(self, bypasses: &watch::Sender<Bypasses>) {
-        let (mut states, mut ledgers) = (States::new(), Ledgers::new());
+        let (mut states, mut memory) = (States::new(), Memory::default());
         loop {
-            let sampled = self.sample(&mut ledgers).await;
-            // after the sample, because it opens files of containers
-            self.keep_files(sampled.as_deref().unwrap_or_default());
+            let sampled = self.sample(&mut memory).await;
+            self.shrink(sampled.as_deref().unwrap_or_default());
             // without an answer of NVML nothing is known, and nothing changes
             if let Some(sampled) = sampled {
                 states = self.decide(&sampled, &states);
@@ -111,29 +122,52 @@ impl Auditor {
         sampled.iter().map(next).collect()
     }
 
-    /// Cuts back ledgers that containers have made larger, which takes memory of the node, and makes shares smaller whose programs held more than
-    /// their new size.
-    fn keep_files(&self, sampled: &[Sampled]) {
+    /// Repairs ledgers that containers have damaged, and returns those that were broken.
+    fn repair(&self, logged: &mut Logged) -> BTreeSet<DeviceId> {
+        let (view, kubelet) = (self.view.borrow(), self.kubelet.borrow());
+        logged.retain(|(id, owner), _| kubelet.owners.get(id) == owner.as_ref());
+        let mut broken = BTreeSet::new();
+        for device in &view.devices {
+            let Some(files) = ShareFiles::of(device, &self.shares) else { continue };
+            let repaired = files.repair();
+            if matches!(repaired, Ok(None)) {
+                continue;
+            }
+            let (damage, owner) = (repaired.as_ref().ok().copied().flatten(), kubelet.owners.get(&device.id).cloned());
+            if logged.entry((device.id.clone(), owner)).or_default().insert(damage) {
+                let error = repaired.err();
+                tracing::warn!(device = %device.id, ?damage, ?error, "ledger of a share damaged by its container");
+            }
+            if damage == Some(Damage::Broken) {
+                broken.insert(device.id.clone());
+            }
+        }
+        broken
+    }
+
+    /// Makes shares smaller whose programs held more than their new size.
+    fn shrink(&self, sampled: &[Sampled]) {
         let listed: BTreeMap<&DeviceId, u64> =
             sampled.iter().filter_map(|found| Some((&found.share.device.id, found.seen.used?))).collect();
         let view = self.view.borrow();
-        let shares = view.devices.iter().filter_map(|device| Some((device, ShareFiles::of(device, &self.shares)?)));
-        for (device, files) in shares {
-            if files.cut() {
-                tracing::warn!(device = %device.id, "a container had made the ledger of its share larger");
+        for device in &view.devices {
+            if let Some(files) = ShareFiles::of(device, &self.shares) {
+                files.shrink(device, listed.get(&device.id).copied());
             }
-            files.shrink(device, listed.get(&device.id).copied());
         }
     }
 
     /// `None` if NVML does not answer. Without an owned share NVML is not called.
-    async fn sample(&self, ledgers: &mut Ledgers) -> Option<Vec<Sampled>> {
-        if !any_owned(&self.view.borrow().devices, &self.kubelet.borrow().owners) {
+    async fn sample(&self, Memory { ledgers, logged }: &mut Memory) -> Option<Vec<Sampled>> {
+        let owned_any = any_owned(&self.view.borrow().devices, &self.kubelet.borrow().owners);
+        // before any file of a container is opened: see `Reads`
+        let unannounced = if owned_any { self.read().await } else { None };
+        let broken = self.repair(logged);
+        if !owned_any {
             ledgers.clear();
             return Some(Vec::new());
         }
-        // before any file of a container is opened: see `Reads`
-        let unannounced = self.read().await?;
+        let unannounced = unannounced?;
         let shares = owned(&self.view.borrow().devices, &self.kubelet.borrow().owners, &self.shares);
         let first = counts(&shares);
         let changed = |(id, counts): (&DeviceId, &Counts)| ledgers.get(id).is_none_or(|b| !b.is_unchanged(counts));
@@ -145,7 +179,8 @@ impl Auditor {
             let id = &share.device.id;
             let later = || Some((listed_again.as_ref()?.get(at)?.clone()?, *again.as_ref()?.1.get(id)?));
             let (unannounced, counts) = (listed.get(at)?.clone()?, *first.get(id)?);
-            Some(Reads { before: ledgers.get(id).copied(), unannounced, counts, again: later() })
+            let (before, broken) = (ledgers.get(id).copied(), broken.contains(id));
+            Some(Reads { before, unannounced, broken, counts, again: later() })
         };
         let sampled = shares.iter().enumerate().filter_map(|(at, share)| {
             let reads = reads(at, share)?;
@@ -172,7 +207,7 @@ impl Auditor {
             Action::Resized(before) => self.announce(resized(&self.node, share, *before)),
             Action::Bypassed(finding) => {
                 let OwnedShare { owner: DeviceOwner { namespace, pod, container }, device, .. } = share;
-                tracing::warn!(namespace, pod, container, device = %device.id, "memory limit of a share bypassed");
+                tracing::warn!(namespace, pod, container, device = %device.id, damaged = finding.broken, "memory limit of a share bypassed");
                 self.metrics.bypass();
                 for notice in bypassed(&self.node, share, uid.as_deref(), finding) {
                     self.announce(notice);

@@ -47,7 +47,23 @@ pub fn resized(node: &str, share: &OwnedShare, before: u64) -> Notice {
 /// The events about a bypass: on the pod, if possible by its UID, and on the `GpuNode`.
 pub fn bypassed(node: &str, share: &OwnedShare, uid: Option<&str>, finding: &Finding) -> [Notice; 2] {
     let DeviceOwner { namespace, pod, container } = &share.owner;
-    let Finding { used, counted, limit, processes } = finding;
+    let (what, of_pod, of_node) =
+        if finding.broken { damaged(node, share, finding) } else { exceeded(node, share, finding) };
+    let mut regarding = event::pod(&share.owner);
+    regarding.uid = uid.map(str::to_owned);
+    let of_pod = format!("container {container}: {what}; {of_pod}, and restart the pod");
+    let of_node = format!(
+        "container {container} of pod {namespace}/{pod}: {what}; {of_node} delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool of the node"
+    );
+    [
+        notice(regarding, reasons::MEMORY_LIMIT_BYPASSED, of_pod),
+        notice(event::gpu_node(node), reasons::MEMORY_LIMIT_BYPASSED, of_node),
+    ]
+}
+
+/// What happened, and the beginnings of the remedies for team and administrator: the processes use more than is counted or permitted.
+fn exceeded(node: &str, share: &OwnedShare, finding: &Finding) -> (String, &'static str, &'static str) {
+    let Finding { used, counted, limit, processes, .. } = finding;
     let what = format!(
         "its {processes} processes use {} MiB of GPU {} of node {node}; share {} is limited to {} MiB (with one CUDA context) and counts {} MiB: a program loads another libcuda.so.1 than the container has, or the container started before memory was limited",
         mib(*used),
@@ -56,17 +72,19 @@ pub fn bypassed(node: &str, share: &OwnedShare, uid: Option<&str>, finding: &Fin
         mib(*limit),
         mib(*counted),
     );
-    let mut regarding = event::pod(&share.owner);
-    regarding.uid = uid.map(str::to_owned);
-    let of_pod =
-        format!("container {container}: {what}; load the library by its name libcuda.so.1, and restart the pod");
-    let of_node = format!(
-        "container {container} of pod {namespace}/{pod}: {what}; correct the image or its LD_LIBRARY_PATH and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool of the node"
+    (what, "load the library by its name libcuda.so.1", "correct the image or its LD_LIBRARY_PATH and")
+}
+
+/// The same for a damaged ledger.
+fn damaged(node: &str, share: &OwnedShare, finding: &Finding) -> (String, &'static str, &'static str) {
+    let what = format!(
+        "a program damaged /run/gputenancy/share/usage, the file that counts the memory of share {} of node {node}; the agent has repaired it; by NVML {} processes of the container use {} MiB, the limit is {} MiB (with one CUDA context)",
+        share.device.id,
+        finding.processes,
+        mib(finding.used),
+        mib(finding.limit),
     );
-    [
-        notice(regarding, reasons::MEMORY_LIMIT_BYPASSED, of_pod),
-        notice(event::gpu_node(node), reasons::MEMORY_LIMIT_BYPASSED, of_node),
-    ]
+    (what, "let no program write to that file", "find the program and")
 }
 
 fn notice(regarding: ObjectReference, reason: Reason, note: String) -> Notice {
@@ -121,7 +139,7 @@ mod tests {
 
     #[test]
     fn events_about_a_bypass_name_container_numbers_and_remedy_and_the_team_reads_of_no_other_pod() {
-        let finding = Finding { used: 30_300 * MIB, counted: 0, limit: 20_352 * MIB, processes: 1 };
+        let finding = Finding { used: 30_300 * MIB, counted: 0, limit: 20_352 * MIB, processes: 1, broken: false };
         let [of_pod, of_node] = bypassed("gpu-1", &share(), Some("uid"), &finding);
         assert_eq!(
             (of_pod.regarding.uid.as_deref(), of_node.regarding.kind.as_deref()),
@@ -129,5 +147,13 @@ mod tests {
         );
         insta::assert_snapshot!(of_pod.note, @"container main: its 1 processes use 30300 MiB of GPU GPU-a of node gpu-1; share GPU-a::3 is limited to 20352 MiB (with one CUDA context) and counts 0 MiB: a program loads another libcuda.so.1 than the container has, or the container started before memory was limited; load the library by its name libcuda.so.1, and restart the pod");
         insta::assert_snapshot!(of_node.note, @"container main of pod team-a/train-0: its 1 processes use 30300 MiB of GPU GPU-a of node gpu-1; share GPU-a::3 is limited to 20352 MiB (with one CUDA context) and counts 0 MiB: a program loads another libcuda.so.1 than the container has, or the container started before memory was limited; correct the image or its LD_LIBRARY_PATH and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool of the node");
+    }
+
+    #[test]
+    fn events_about_a_damaged_ledger_name_the_file() {
+        let finding = Finding { used: 300 * MIB, counted: 0, limit: 20_352 * MIB, processes: 1, broken: true };
+        let [of_pod, of_node] = bypassed("gpu-1", &share(), Some("uid"), &finding);
+        insta::assert_snapshot!(of_pod.note, @"container main: a program damaged /run/gputenancy/share/usage, the file that counts the memory of share GPU-a::3 of node gpu-1; the agent has repaired it; by NVML 1 processes of the container use 300 MiB, the limit is 20352 MiB (with one CUDA context); let no program write to that file, and restart the pod");
+        insta::assert_snapshot!(of_node.note, @"container main of pod team-a/train-0: a program damaged /run/gputenancy/share/usage, the file that counts the memory of share GPU-a::3 of node gpu-1; the agent has repaired it; by NVML 1 processes of the container use 300 MiB, the limit is 20352 MiB (with one CUDA context); find the program and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool of the node");
     }
 }

@@ -54,6 +54,8 @@ pub struct Reads {
     pub before: Option<Counts>,
     /// NVML, before any file of a container was opened.
     pub unannounced: Usage,
+    /// The container had damaged the ledger, and it was repaired.
+    pub broken: bool,
     /// The ledger after that.
     pub counts: Counts,
     /// NVML, and then the ledger, once more.
@@ -74,7 +76,7 @@ impl Reads {
 
     /// What the reads show together.
     pub fn observe(&self, share: &OwnedShare) -> Observation {
-        let Self { before, unannounced, counts, again } = self;
+        let Self { before, unannounced, broken, counts, again } = self;
         let settled_before = before.filter(|before| before.is_unchanged(counts)).and(unannounced.bytes);
         let settled_again = again.as_ref().filter(|(_, later)| counts.is_unchanged(later));
         let (listed_again, processes) = again.as_ref().map_or((None, 0), |(used, _)| (used.bytes, used.pids.len()));
@@ -84,6 +86,7 @@ impl Reads {
             context: share.context,
             counted: counts.used().max(self.latest().used()),
             settled: settled_before.max(settled_again.and(listed_again)),
+            broken: *broken,
             denied: self.latest().denied(),
             endless: self.latest().endless(),
             processes: unannounced.pids.len().max(processes) as u64,
@@ -271,7 +274,7 @@ mod tests {
             let seen = reads.observe(&share(0, owner("one", "main"), None));
             (seen.counted / MIB, seen.settled.map(|bytes| bytes / MIB), seen.used.map(|bytes| bytes / MIB))
         };
-        let quiet = Reads { before: Some(first), unannounced: used(9), counts: first, again: None };
+        let quiet = Reads { before: Some(first), unannounced: used(9), broken: false, counts: first, again: None };
         assert_eq!(seen(quiet.clone()), (1, Some(9), Some(9)));
         assert_eq!(seen(Reads { before: None, ..quiet.clone() }), (1, None, Some(9)), "the ledger is new");
         let again = Reads { before: None, again: Some((used(4), first)), ..quiet.clone() };

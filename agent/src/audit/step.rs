@@ -42,6 +42,8 @@ pub struct Observation {
     /// Memory of the processes by reads of NVML during which no operation of the ledger happened; `None`: it changed each time, so that it cannot be
     /// compared.
     pub settled: Option<u64>,
+    /// The container had damaged its ledger.
+    pub broken: bool,
     /// Allocations that were refused. The container can write anything there.
     pub denied: u64,
     /// Kernels that did not end. The container can write anything there.
@@ -75,6 +77,8 @@ pub struct Finding {
     pub limit: u64,
     /// Processes that NVML listed.
     pub processes: u64,
+    /// The container had damaged its ledger, whatever its processes use.
+    pub broken: bool,
 }
 
 /// What is remembered of a share.
@@ -155,9 +159,9 @@ pub fn step(state: &ShareState, seen: &Observation) -> (ShareState, Vec<Action>)
     }
     if state.bypass.is_some() {
         next.bypass = state.bypass.filter(|_| next.recent != 0);
-    } else if next.recent.count_ones() >= EXCEEDED {
-        let Observation { counted, limit, processes, .. } = *seen;
-        let finding = Finding { used: seen.used.unwrap_or(0), counted, limit, processes };
+    } else if seen.broken || next.recent.count_ones() >= EXCEEDED {
+        let Observation { counted, limit, processes, broken, .. } = *seen;
+        let finding = Finding { used: seen.used.unwrap_or(0), counted, limit, processes, broken };
         next.bypass = Some(finding);
         if bypassed == 0 {
             let [.., of_bypass] = &mut next.quiet;
@@ -183,11 +187,11 @@ fn level(before: Level, percent: u64) -> Level {
 
 /// Whether the processes use more than the permitted limit or the ledger allow; `None`: the ledger changed meanwhile, so that it cannot be compared.
 fn exceeds(seen: &Observation, permitted: u64) -> Option<bool> {
+    if seen.broken || is_past(seen, permitted) {
+        return Some(true);
+    }
     if seen.used.is_none() {
         return Some(false);
-    }
-    if is_past(seen, permitted) {
-        return Some(true);
     }
     // a context may not be counted yet: the CUDA runtime can create one past the shim, which counts it with the first allocation
     let tolerance = seen.context.saturating_mul(processes(seen)).saturating_add(TOLERANCE);
@@ -226,6 +230,7 @@ mod tests {
             context: CONTEXT,
             counted: CONTEXT + counted_mib * MIB,
             settled: Some(used_mib * MIB),
+            broken: false,
             denied: 0,
             endless: 0,
             processes: 1,
@@ -293,6 +298,17 @@ mod tests {
         let after = |within_limit: &[Observation]| run([[past; 3].as_slice(), within_limit].concat()).0.bypass;
         assert_eq!(after(&[within, within, past, within]), Some(finding), "the numbers are those of the discovery");
         assert_eq!((after(&[within; 9]), after(&[within; 10])), (Some(finding), None));
+    }
+
+    #[test]
+    fn damaged_ledger_is_a_bypass_at_once() {
+        let broken = Observation { broken: true, used: None, settled: None, ..seen(100, 0) };
+        let (state, actions) = run([seen(100, 100), broken]);
+        let finding = state.bypass.unwrap();
+        assert_eq!((finding.broken, actions.last()), (true, Some(&vec![Action::Bypassed(finding)])));
+        let (state, actions) = run([broken, seen(100, 100)].repeat(20));
+        assert_eq!((state.bypass.is_some(), actions.iter().flatten().count()), (true, 1), "also when it is done again");
+        assert!(run([[broken].as_slice(), &[seen(100, 100); 10]].concat()).0.bypass.is_none());
     }
 
     #[test]
@@ -400,10 +416,10 @@ mod tests {
     fn any_observation() -> impl Strategy<Value = Observation> {
         let bytes = || prop_oneof![Just(0), Just(u64::MAX), 0..20_000 * MIB, any::<u64>()];
         let nvml = || proptest::option::of(bytes());
-        let counts = (nvml(), any::<u64>(), any::<u64>(), 0..300_u64, nvml());
+        let counts = (nvml(), any::<bool>(), any::<u64>(), any::<u64>(), 0..300_u64, nvml());
         (bytes(), bytes(), bytes(), bytes(), counts).prop_map(|(limit, visible, context, counted, counts)| {
-            let (settled, denied, endless, processes, used) = counts;
-            Observation { limit, visible, context, counted, settled, denied, endless, processes, used }
+            let (settled, broken, denied, endless, processes, used) = counts;
+            Observation { limit, visible, context, counted, settled, broken, denied, endless, processes, used }
         })
     }
 

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::{FileExt, MetadataExt},
     path::Path,
     sync::{Arc, Mutex},
 };
@@ -77,13 +78,33 @@ async fn program_that_frees_memory_when_its_files_are_opened_is_seen_with_it() {
     for file in [&files.limits, &files.usage] {
         opened.lock().unwrap().add_watch(file, AddWatchFlags::IN_ALL_EVENTS).unwrap();
     }
-    let mut ledgers = Ledgers::new();
+    let mut memory = Memory::default();
     for _ in 0..3 {
-        let sampled = auditor.sample(&mut ledgers).await.unwrap();
+        let sampled = auditor.sample(&mut memory).await.unwrap();
         assert_eq!(sampled.first().and_then(|found| found.seen.used), Some(5_000 * MIB));
         assert_eq!(sampled.first().and_then(|found| found.uid.clone()).as_deref(), Some(UID));
-        auditor.keep_files(&sampled);
+        auditor.shrink(&sampled);
         // the program allocates again between two samples
         while opened.lock().unwrap().read_events().is_ok() {}
     }
+}
+
+#[tokio::test]
+async fn damaged_ledger_is_repaired_in_its_place_and_logged_once_for_each_container_and_cause() {
+    let root = tempfile::tempdir().unwrap();
+    let (auditor, files, _) = auditor(root.path(), || 300 * MIB);
+    let mut memory = Memory::default();
+    let inode = || fs::metadata(&files.usage).unwrap().ino();
+    let before = inode();
+    for _ in 0..3 {
+        fs::OpenOptions::new().write(true).open(&files.usage).unwrap().write_all_at(b"damaged", 0).unwrap();
+        let sampled = auditor.sample(&mut memory).await.unwrap();
+        assert_eq!(sampled.iter().map(|found| found.seen.broken).collect::<Vec<_>>(), [true]);
+        fs::OpenOptions::new().write(true).open(&files.usage).unwrap().set_len(1 << 20).unwrap();
+        let sampled = auditor.sample(&mut memory).await.unwrap();
+        assert_eq!(sampled.iter().map(|found| found.seen.broken).collect::<Vec<_>>(), [false]);
+    }
+    assert_eq!(inode(), before, "the container has the same file");
+    let logged: Vec<_> = memory.logged.values().flatten().copied().collect();
+    assert_eq!(logged, [Some(Damage::Larger), Some(Damage::Broken)]);
 }

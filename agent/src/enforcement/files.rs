@@ -7,7 +7,7 @@ use std::{
 };
 
 use gputenancy_crds::SharingMode;
-use gputenancy_ledger::{Limits, MapError, Mapped, OnMissing, Usage, without_waiting};
+use gputenancy_ledger::{Damage, Limits, MapError, Mapped, OnMissing, Usage};
 
 use super::CONTEXT_MIB;
 use crate::device::{Device, Share};
@@ -33,29 +33,36 @@ impl ShareFiles {
         Some(Self { limits: folder.join("limits"), usage: folder.join("usage") })
     }
 
-    /// Creates the files if they are missing or of another version: a container that has the share from another release, or from before a restart
-    /// of the node, does not start without them, and has no limit with others.
+    /// Creates the files if they are missing, or the limits of another version: a container that has the share from another release, or from before a
+    /// restart of the node, does not start without them, and has no limit with others. A ledger that a container has damaged is repaired in its place,
+    /// because the container would not get a new one.
     pub fn ensure(&self, device: &Device) -> io::Result<()> {
-        match Mapped::<Limits>::open(&self.limits) {
-            Ok(limits) if Mapped::<Usage>::is_valid_file(&self.usage) => {
-                // other fractions of the GPU have come or gone, and with them the turns have changed
-                let pace = device.share.as_ref().and_then(|share| share.pace);
-                // without NVML; the next sample of the audit has it
-                let memory = self.memory_for(device, &limits, None);
-                if limits.pace() == pace && limits.visible() == memory {
-                    return Ok(());
-                }
-                match Mapped::<Limits>::open_writable(&self.limits) {
-                    Ok(limits) => {
-                        limits.set_pace(pace);
-                        self.resize(device, &limits, None);
-                    }
-                    Err(MapError::Io(error)) => return Err(error),
-                    Err(MapError::Invalid) => return self.renew(device),
-                }
+        let limits = match Mapped::<Limits>::open(&self.limits) {
+            Ok(limits) if self.usage.exists() => limits,
+            Err(MapError::Io(error)) if !is_missing(&error) => return Err(error),
+            Ok(_) | Err(_) => return self.renew(device),
+        };
+        match self.repair() {
+            Ok(None) => {}
+            Ok(Some(damage)) => tracing::warn!(device = %device.id, ?damage, "ledger of a share repaired"),
+            // the audit tries again; a container that prevents it gets no more memory by that
+            Err(error) => tracing::warn!(device = %device.id, %error, "ledger of a share not repaired"),
+        }
+        // other fractions of the GPU have come or gone, and with them the turns have changed
+        let pace = device.share.as_ref().and_then(|share| share.pace);
+        // without NVML; the next sample of the audit has it
+        let memory = self.memory_for(device, &limits, None);
+        if limits.pace() == pace && limits.visible() == memory {
+            return Ok(());
+        }
+        match Mapped::<Limits>::open_writable(&self.limits) {
+            Ok(limits) => {
+                limits.set_pace(pace);
+                self.resize(device, &limits, None);
                 Ok(())
             }
-            _ => self.renew(device),
+            Err(MapError::Io(error)) => Err(error),
+            Err(MapError::Invalid) => self.renew(device),
         }
     }
 
@@ -94,11 +101,13 @@ impl ShareFiles {
         counts.used().saturating_sub(limits.context()).min(most)
     }
 
-    /// Cuts back a ledger that its container has made larger, which takes memory of the node; true if it was.
-    pub fn cut(&self) -> bool {
-        let larger = fs::metadata(&self.usage).is_ok_and(|meta| meta.len() > Mapped::<Usage>::SIZE);
-        larger
-            && without_waiting().write(true).open(&self.usage).is_ok_and(|f| f.set_len(Mapped::<Usage>::SIZE).is_ok())
+    /// Repairs a ledger that its container has damaged, and returns what was wrong. Without limits of this version the ledger may be one of
+    /// another version, and is left as it is.
+    pub fn repair(&self) -> io::Result<Option<Damage>> {
+        if Mapped::<Limits>::open(&self.limits).is_err() || !self.usage.exists() {
+            return Ok(None);
+        }
+        Mapped::<Usage>::repair(&self.usage)
     }
 
     /// New files for a new container. A program that forges its ledger affects no other container, and one that breaks it gets no memory.
@@ -141,6 +150,11 @@ fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Resu
     remove_if_exists(&fresh)?;
     write(&fresh)?;
     fs::rename(&fresh, path)
+}
+
+/// The file is not there, or incomplete.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
 }
 
 fn remove_if_exists(path: &Path) -> io::Result<()> {
@@ -186,13 +200,21 @@ mod tests {
         assert_eq!(used(), 0);
         fs::write(&files.limits, "of another version").unwrap();
         files.ensure(&share).unwrap();
-        // a container cuts its ledger, makes it larger, or makes holes in it
-        let ledger = || fs::OpenOptions::new().write(true).open(&files.usage).unwrap();
+        // a container cuts its ledger, makes it larger, or writes over it
+        let inode = || std::os::unix::fs::MetadataExt::ino(&fs::metadata(&files.usage).unwrap());
+        let (before, ledger) = (inode(), || fs::OpenOptions::new().write(true).open(&files.usage).unwrap());
         ledger().set_len(10).unwrap();
-        assert!(!Mapped::<Usage>::is_valid_file(&files.usage) && !files.cut());
+        assert!(!Mapped::<Usage>::is_valid_file(&files.usage));
+        files.ensure(&share).unwrap();
+        assert!(Mapped::<Usage>::is_valid_file(&files.usage));
+        std::os::unix::fs::FileExt::write_all_at(&ledger(), &[7; 12], 0).unwrap();
+        files.ensure(&share).unwrap();
+        assert!(Mapped::<Usage>::is_valid_file(&files.usage));
         ledger().set_len(Mapped::<Usage>::SIZE + 1).unwrap();
-        assert!(files.cut() && !files.cut());
-        assert!(!Mapped::<Usage>::is_valid_file(&files.usage), "with holes");
+        assert_eq!([files.repair().unwrap(), files.repair().unwrap()], [Some(Damage::Larger), None]);
+        assert_eq!(inode(), before, "the container keeps its file");
+        fs::remove_file(&files.usage).unwrap();
+        assert_eq!(files.repair().unwrap(), None);
         files.ensure(&share).unwrap();
         assert!(Mapped::<Usage>::is_valid_file(&files.usage));
         let limits = Mapped::<Limits>::open(&files.limits).unwrap();
