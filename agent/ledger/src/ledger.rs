@@ -65,6 +65,17 @@ impl<'u> Ledger<'u> {
         self.try_reserve(bytes.div_ceil(UNIT), total::MAX_UNITS);
     }
 
+    /// Runs a call that waits for the GPU. Its begin is in the ledger until it returns, if no other thread of the process waits already: a kernel
+    /// that never ends would otherwise be known to this thread alone.
+    pub fn waiting<R>(&self, begin: u64, call: impl FnOnce() -> R) -> R {
+        let first = self.slot.waiting.compare_exchange(0, begin, SeqCst, SeqCst).is_ok();
+        let result = call();
+        if first {
+            self.slot.waiting.store(0, SeqCst);
+        }
+        result
+    }
+
     /// Gives back what ended processes hold.
     pub fn recover(&self) {
         let _one = self.recovering.lock().unwrap_or_else(PoisonError::into_inner);

@@ -10,9 +10,10 @@ use std::{
     },
     path::Path,
     ptr::NonNull,
+    time::Duration,
 };
 
-use crate::{Counts, Limits, Usage};
+use crate::{Counts, Limits, Usage, page::SLOTS};
 
 /// Why a file cannot be used.
 #[derive(Debug)]
@@ -163,6 +164,25 @@ impl Mapped<Usage> {
         Usage::counts(&header)
     }
 
+    /// How long the living process waits for the GPU that waits longest; zero if none does. Without mapping the file.
+    pub fn longest_wait(path: &Path) -> Duration {
+        Self::waiting_since(path)
+            .map_or(Duration::ZERO, |since| monotonic().saturating_sub(Duration::from_nanos(since)))
+    }
+
+    fn waiting_since(path: &Path) -> Option<u64> {
+        let file = without_waiting().open(path).ok()?;
+        let mut bytes = vec![0; size_of::<Usage>()];
+        file.read_exact_at(&mut bytes, 0).ok()?;
+        let number = |slot: usize| {
+            let at = bytes.get(Usage::waiting_offset(slot)..)?.first_chunk()?;
+            Some(u64::from_le_bytes(*at)).filter(|since| *since != 0)
+        };
+        let waits = (0..SLOTS).filter_map(|slot| Some((slot, number(slot)?)));
+        // a process that was killed while it waited has left its number
+        waits.filter(|(slot, _)| has_lock(&file, *slot)).map(|(_, since)| since).min()
+    }
+
     /// Bytes of the file.
     pub const SIZE: u64 = size_of::<Usage>() as u64;
 
@@ -184,10 +204,7 @@ impl Mapped<Usage> {
 
     /// Another open file has the lock of a slot: its process lives.
     pub(crate) fn is_locked(&self, slot: usize) -> bool {
-        let Some(mut lock) = lock_of(slot, libc::F_WRLCK) else { return false };
-        // SAFETY: an open file, and a struct to which the kernel writes the lock that it finds.
-        let asked = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
-        asked == 0 && libc::c_int::from(lock.l_type) != libc::F_UNLCK
+        has_lock(&self.file, slot)
     }
 
     /// Creates an empty usage.
@@ -207,6 +224,22 @@ fn is_mounted_read_only(file: &File) -> io::Result<bool> {
         0 => Ok(about.f_flag & libc::ST_RDONLY != 0),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Another open file has the lock of a slot.
+fn has_lock(file: &File, slot: usize) -> bool {
+    let Some(mut lock) = lock_of(slot, libc::F_WRLCK) else { return false };
+    // SAFETY: an open file, and a struct to which the kernel writes the lock that it finds.
+    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+    asked == 0 && libc::c_int::from(lock.l_type) != libc::F_UNLCK
+}
+
+/// The monotonic clock, which all containers of a node share.
+fn monotonic() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to `time`.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// The byte of a slot.
@@ -298,5 +331,30 @@ mod tests {
         assert_eq!(repaired(), Some(Damage::Broken), "with holes");
         std::fs::remove_file(&path).unwrap();
         assert!(Mapped::<Usage>::repair(&path).is_err());
+    }
+
+    #[test]
+    fn longest_wait_of_a_living_process_is_read_without_a_mapping() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("usage");
+        Mapped::<Usage>::create(&path).unwrap();
+        let since = || Mapped::<Usage>::waiting_since(&path);
+        let open = || Mapped::<Usage>::open(&path).unwrap();
+        let (first, second) = (open(), open());
+        let (one, two) = (Ledger::join(&first).unwrap(), Ledger::join(&second).unwrap());
+        assert_eq!(since(), None);
+        one.waiting(7, || {
+            assert_eq!(since(), Some(7));
+            // another thread, and another process
+            one.waiting(8, || two.waiting(5, || assert_eq!(since(), Some(5))));
+            assert_eq!(since(), Some(7));
+        });
+        assert_eq!(since(), None);
+        let killed = || two.waiting(5, || std::panic::resume_unwind(Box::new(())));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(killed)).is_err());
+        assert_eq!(since(), Some(5));
+        assert!(Mapped::<Usage>::longest_wait(&path) > Duration::ZERO);
+        drop(second);
+        assert_eq!(since(), None, "the process was killed");
     }
 }

@@ -193,6 +193,8 @@ pub(crate) struct Slot {
     pub(crate) held: AtomicU64,
     /// Operations in progress, one for each thread.
     pub(crate) in_progress: AtomicU64,
+    /// Since when a thread waits for the GPU, in nanoseconds of the monotonic clock; 0 if none does, and in files of earlier releases.
+    pub(crate) waiting: AtomicU64,
 }
 
 impl Slot {
@@ -200,6 +202,7 @@ impl Slot {
     pub(crate) fn clear(&self, pid: u32) {
         self.held.store(0, SeqCst);
         self.in_progress.store(0, SeqCst);
+        self.waiting.store(0, SeqCst);
         self.taken.store(pid.into(), SeqCst);
     }
 }
@@ -281,6 +284,12 @@ impl Usage {
     /// A slot is taken for the first time, or again.
     pub(crate) fn take(&self, at: usize) {
         self.slots_used.fetch_max((at as u64).saturating_add(1), SeqCst);
+    }
+
+    /// Where the file has the number of a slot since when it waits.
+    pub(crate) fn waiting_offset(slot: usize) -> usize {
+        let slots = slot.saturating_mul(size_of::<Slot>());
+        offset_of!(Self, slots).saturating_add(slots).saturating_add(offset_of!(Slot, waiting))
     }
 
     /// The slots that were ever taken: there are few, and looking at all takes longer than an allocation.

@@ -151,6 +151,14 @@ impl Share {
         }
     }
 
+    /// Runs a call that waits for the GPU, with its begin in the ledger as long as it takes.
+    pub fn waiting<R>(&self, begin: u64, call: impl FnOnce() -> R) -> R {
+        match &self.ledger {
+            Some(ledger) => ledger.waiting(begin, call),
+            None => call(),
+        }
+    }
+
     /// The share, also if the current context is on another GPU.
     pub fn of_container() -> Option<&'static Self> {
         share()

@@ -185,6 +185,24 @@ fn kernel_that_does_not_end_is_counted_and_the_program_goes_on() {
 }
 
 #[test]
+fn wait_for_a_kernel_that_does_not_end_is_in_the_ledger_while_it_lasts() {
+    let node = Node::new();
+    let share = node.share("share", 4 * GIB);
+    share.limits.set_pace(Some(Pace { percent: 50, turn: None }));
+    let arguments = ["launch", "--iteration", "1", "--micros", "3000000", "--millis", "100", "--mode", "each"];
+    let mut child = node.program(&share.folder, &arguments).spawn().unwrap();
+    let waited = || Mapped::<Usage>::longest_wait(&share.folder.join("usage"));
+    let begin = std::time::Instant::now();
+    let limit = std::time::Duration::from_secs(60);
+    while waited() < std::time::Duration::from_secs(2) && begin.elapsed() < limit {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert!(begin.elapsed() < limit && child.try_wait().unwrap().is_none());
+    child.wait().unwrap();
+    assert!(waited().is_zero());
+}
+
+#[test]
 fn child_after_fork_holds_nothing_of_its_parent() {
     let node = Node::new();
     let share = node.share("share", GIB);

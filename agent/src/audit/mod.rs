@@ -17,7 +17,7 @@ use std::{
 };
 
 use gputenancy_crds::{Bypass, MemoryText};
-use gputenancy_ledger::{Counts, Damage};
+use gputenancy_ledger::{Counts, Damage, Mapped, Usage as UsageFile};
 use gputenancy_service::events::Notice;
 use tokio::{
     sync::watch,
@@ -180,7 +180,8 @@ impl Auditor {
             let later = || Some((listed_again.as_ref()?.get(at)?.clone()?, *again.as_ref()?.1.get(id)?));
             let (unannounced, counts) = (listed.get(at)?.clone()?, *first.get(id)?);
             let (before, broken) = (ledgers.get(id).copied(), broken.contains(id));
-            Some(Reads { before, unannounced, broken, counts, again: later() })
+            let waited = Mapped::<UsageFile>::longest_wait(&share.files.usage);
+            Some(Reads { before, unannounced, broken, counts, again: later(), waited })
         };
         let sampled = shares.iter().enumerate().filter_map(|(at, share)| {
             let reads = reads(at, share)?;

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
+    time::Duration,
 };
 
 use gputenancy_ledger::{Counts, Limits, Mapped, Usage as UsageFile};
@@ -60,6 +61,8 @@ pub struct Reads {
     pub counts: Counts,
     /// NVML, and then the ledger, once more.
     pub again: Option<(Usage, Counts)>,
+    /// The longest wait of a process for the GPU that is in progress, by the ledger.
+    pub waited: Duration,
 }
 
 impl Reads {
@@ -76,7 +79,7 @@ impl Reads {
 
     /// What the reads show together.
     pub fn observe(&self, share: &OwnedShare) -> Observation {
-        let Self { before, unannounced, broken, counts, again } = self;
+        let Self { before, unannounced, broken, counts, again, waited } = self;
         let settled_before = before.filter(|before| before.is_unchanged(counts)).and(unannounced.bytes);
         let settled_again = again.as_ref().filter(|(_, later)| counts.is_unchanged(later));
         let (listed_again, processes) = again.as_ref().map_or((None, 0), |(used, _)| (used.bytes, used.pids.len()));
@@ -89,6 +92,7 @@ impl Reads {
             broken: *broken,
             denied: self.latest().denied(),
             endless: self.latest().endless(),
+            waited: *waited,
             processes: unannounced.pids.len().max(processes) as u64,
             used: unannounced.bytes.max(listed_again),
         }
@@ -274,7 +278,7 @@ mod tests {
             let seen = reads.observe(&share(0, owner("one", "main"), None));
             (seen.counted / MIB, seen.settled.map(|bytes| bytes / MIB), seen.used.map(|bytes| bytes / MIB))
         };
-        let quiet = Reads { before: Some(first), unannounced: used(9), broken: false, counts: first, again: None };
+        let quiet = Reads { before: Some(first), unannounced: used(9), counts: first, ..Reads::default() };
         assert_eq!(seen(quiet.clone()), (1, Some(9), Some(9)));
         assert_eq!(seen(Reads { before: None, ..quiet.clone() }), (1, None, Some(9)), "the ledger is new");
         let again = Reads { before: None, again: Some((used(4), first)), ..quiet.clone() };

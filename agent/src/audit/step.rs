@@ -14,6 +14,9 @@ const SPREAD: u64 = 3_500;
 /// Samples after an event during which the same event about the same share is not repeated: a container can write any number of bytes
 /// into its ledger, and change it at any time.
 pub const QUIET: u32 = 30;
+/// Longest wait of a program for its kernels that is not reported, as in the shim.
+const ENDLESS: Duration = Duration::from_secs(2);
+
 /// The pause before the next sample, of a random number: a program that knew the time of the next sample could be within its limit then.
 pub fn pause(random: u64) -> Duration {
     Duration::from_millis(SHORTEST + random % (SPREAD + 1))
@@ -48,6 +51,8 @@ pub struct Observation {
     pub denied: u64,
     /// Kernels that did not end. The container can write anything there.
     pub endless: u64,
+    /// The longest wait of a process for the GPU that is in progress. The container can write anything there.
+    pub waited: Duration,
     /// Processes that NVML lists.
     pub processes: u64,
     /// Their memory, as far as NVML reports it, by the highest read; `None` if it reports none.
@@ -92,6 +97,10 @@ pub struct ShareState {
     quiet_endless: u32,
     /// Kernels that did not end, of which an event was published or that were there before the first sample.
     endless: Option<u64>,
+    /// The latest sample was within a wait for kernels that do not end, which the shim does not count.
+    waiting: bool,
+    /// Such waits of which no event was published.
+    waits: u64,
     /// The latest [`WINDOW`] conclusive samples, the latest in the lowest bit: 1 where the share exceeded its limit.
     recent: u32,
     /// The highest limit since the share was last within its limit. One that is made smaller while its program allocates is no bypass, as the
@@ -139,9 +148,12 @@ pub fn step(state: &ShareState, seen: &Observation) -> (ShareState, Vec<Action>)
     next.quiet_endless = state.quiet_endless.saturating_sub(1);
     let reported = state.endless.unwrap_or(seen.endless).min(seen.endless);
     next.endless = Some(reported);
-    if seen.endless > reported && next.quiet_endless == 0 {
-        (next.endless, next.quiet_endless) = (Some(seen.endless), QUIET);
-        actions.push(Action::Endless(seen.endless - reported));
+    next.waiting = seen.waited > ENDLESS;
+    next.waits = state.waits.saturating_add(u64::from(next.waiting && !state.waiting));
+    let unreported = seen.endless.saturating_sub(reported).saturating_add(next.waits);
+    if unreported > 0 && next.quiet_endless == 0 {
+        (next.endless, next.waits, next.quiet_endless) = (Some(seen.endless), 0, QUIET);
+        actions.push(Action::Endless(unreported));
     }
     let level = level(state.level, percent(seen));
     let (threshold, quiet) = if level == Level::NearlyFull { (NEARLY_FULL, 1) } else { (HIGH, 0) };
@@ -233,6 +245,7 @@ mod tests {
             broken: false,
             denied: 0,
             endless: 0,
+            waited: Duration::ZERO,
             processes: 1,
             used: Some(used_mib * MIB),
         }
@@ -413,13 +426,27 @@ mod tests {
         assert_eq!(last.1, [Action::Endless(2)]);
     }
 
+    #[test]
+    fn kernel_that_a_program_waits_for_is_reported_once() {
+        let waits = |seconds: u64| Observation { waited: Duration::from_secs(seconds), ..seen(100, 100) };
+        let (state, actions) = run([waits(0), waits(2), waits(3), waits(5), waits(7)]);
+        assert_eq!(actions, [vec![], vec![], vec![Action::Endless(1)], vec![], vec![]]);
+        let quiet = (0..QUIET).map(|_| waits(600));
+        let mut last = (state, Vec::new());
+        for seen in quiet.chain([waits(0), waits(3)]) {
+            last = step(&last.0, &seen);
+        }
+        assert_eq!(last.1, [Action::Endless(1)], "the next wait");
+    }
+
     fn any_observation() -> impl Strategy<Value = Observation> {
         let bytes = || prop_oneof![Just(0), Just(u64::MAX), 0..20_000 * MIB, any::<u64>()];
         let nvml = || proptest::option::of(bytes());
-        let counts = (nvml(), any::<bool>(), any::<u64>(), any::<u64>(), 0..300_u64, nvml());
+        let waited = any::<u64>().prop_map(Duration::from_nanos);
+        let counts = (nvml(), any::<bool>(), any::<u64>(), any::<u64>(), waited, 0..300_u64, nvml());
         (bytes(), bytes(), bytes(), bytes(), counts).prop_map(|(limit, visible, context, counted, counts)| {
-            let (settled, broken, denied, endless, processes, used) = counts;
-            Observation { limit, visible, context, counted, settled, broken, denied, endless, processes, used }
+            let (settled, broken, denied, endless, waited, processes, used) = counts;
+            Observation { limit, visible, context, counted, settled, broken, denied, endless, waited, processes, used }
         })
     }
 

@@ -43,12 +43,11 @@ fn finish(stream: Stream, counted: Counted, real: impl FnOnce() -> CuResult) -> 
     code
 }
 
-/// A call that waits for the GPU: what was launched until now ends with it.
+/// A call that waits for the GPU: what was launched until now ends with it. If that never ends, the agent sees in the ledger how long it waits.
 pub fn synchronize(real: impl FnOnce() -> CuResult) -> CuResult {
-    if Share::with_pace().is_some() {
-        batch::close_all();
-    }
-    real()
+    let Some((share, _)) = Share::with_pace() else { return real() };
+    batch::close_all();
+    share.waiting(now(), real)
 }
 
 /// A call that destroys a stream: its batch ends before.
