@@ -13,3 +13,4 @@ pub mod plugin;
 pub mod projection;
 pub mod quota;
 pub mod rollout;
+pub mod virtual_pod;

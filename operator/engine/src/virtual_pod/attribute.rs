@@ -1,0 +1,149 @@
+//! Attribution of one host pod. The checks are those of `IsManaged` in `pkg/util/translate/single_namespace.go` of vCluster 0.36.1, and
+//! three more: UID and virtual namespace are set, and the label with the virtual namespace agrees.
+
+use std::collections::BTreeMap;
+
+use kube::core::ObjectMeta;
+
+use super::{host_name, keys};
+
+/// The metadata of a host pod that [`attribute()`] reads.
+#[derive(Clone, Copy, Debug)]
+pub struct HostPod<'a> {
+    /// Namespace on the host cluster.
+    pub namespace: &'a str,
+    /// Name on the host cluster.
+    pub name: &'a str,
+    /// UID on the host cluster.
+    pub uid: &'a str,
+    /// Labels, if there are any.
+    pub labels: Option<&'a BTreeMap<String, String>>,
+    /// Annotations, if there are any.
+    pub annotations: Option<&'a BTreeMap<String, String>>,
+}
+
+impl<'a> From<&'a ObjectMeta> for HostPod<'a> {
+    fn from(metadata: &'a ObjectMeta) -> Self {
+        Self {
+            namespace: metadata.namespace.as_deref().unwrap_or_default(),
+            name: metadata.name.as_deref().unwrap_or_default(),
+            uid: metadata.uid.as_deref().unwrap_or_default(),
+            labels: metadata.labels.as_ref(),
+            annotations: metadata.annotations.as_ref(),
+        }
+    }
+}
+
+impl<'a> HostPod<'a> {
+    fn label(self, key: &str) -> Option<&'a str> {
+        self.labels?.get(key).map(String::as_str)
+    }
+
+    /// An annotation that is set and not empty: vCluster treats empty ones as unset.
+    fn annotation(self, key: &str) -> Option<&'a str> {
+        self.annotations?.get(key).map(String::as_str).filter(|value| !value.is_empty())
+    }
+}
+
+/// Identity of a pod in the cluster that its tenant uses: the host cluster or a virtual one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodIdentity<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its UID.
+    pub uid: &'a str,
+}
+
+/// Tenant and origin of a host pod. Every origin is charged to the tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attribution<'a> {
+    /// The tenant of the host namespace.
+    pub tenant: &'a str,
+    /// How the pod was created.
+    pub origin: Origin<'a>,
+}
+
+/// How a pod in the host namespace of a tenant was created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin<'a> {
+    /// The tenant has no virtual cluster and created the pod on the host cluster.
+    Namespace(PodIdentity<'a>),
+    /// The virtual cluster's syncer created it, and all checks agree.
+    Virtual {
+        /// Name of the virtual cluster.
+        cluster: &'a str,
+        /// The pod in the virtual cluster.
+        pod: PodIdentity<'a>,
+    },
+    /// It has the label or the annotations of a synced pod, but a check failed: its virtual pod is unknown.
+    Suspicious {
+        /// The failed check, for people.
+        reason: String,
+    },
+    /// A pod of the virtual cluster's control plane.
+    ControlPlane {
+        /// Name of the virtual cluster.
+        cluster: &'a str,
+    },
+    /// It was created on the host cluster, and neither by the syncer nor as the control plane.
+    Unsynced,
+}
+
+/// Attributes a pod in a host namespace of `tenant`, whose virtual cluster has the name `virtual_cluster`. The tenant must come from the
+/// namespace's label, never from the pod.
+pub fn attribute<'a>(tenant: &'a str, virtual_cluster: Option<&'a str>, pod: HostPod<'a>) -> Attribution<'a> {
+    let origin = match virtual_cluster {
+        // such a tenant can write every label and annotation of its pods, so those of vCluster are ignored
+        None => Origin::Namespace(PodIdentity { namespace: pod.namespace, name: pod.name, uid: pod.uid }),
+        Some(cluster) => origin(cluster, pod),
+    };
+    Attribution { tenant, origin }
+}
+
+/// The syncer labels every pod that it creates, so a pod without the label has another origin.
+fn origin<'a>(cluster: &'a str, pod: HostPod<'a>) -> Origin<'a> {
+    match pod.label(keys::MANAGED_BY) {
+        Some(managed_by) if managed_by == cluster => match virtual_identity(cluster, pod) {
+            Ok(pod) => Origin::Virtual { cluster, pod },
+            Err(reason) => Origin::Suspicious { reason },
+        },
+        Some(_) => Origin::Suspicious {
+            reason: format!("label {} is not {cluster}, the virtual cluster of the tenant", keys::MANAGED_BY),
+        },
+        None if pod.annotation(keys::OBJECT_NAME).is_some() => Origin::Suspicious {
+            reason: format!("annotation {} is set without label {}", keys::OBJECT_NAME, keys::MANAGED_BY),
+        },
+        None if is_control_plane(cluster, pod) => Origin::ControlPlane { cluster },
+        None => Origin::Unsynced,
+    }
+}
+
+fn is_control_plane(cluster: &str, pod: HostPod<'_>) -> bool {
+    pod.label(keys::APP) == Some(keys::CONTROL_PLANE_APP) && pod.label(keys::RELEASE) == Some(cluster)
+}
+
+/// The virtual pod that the annotations name, or the failed check. Reasons quote no unchecked annotation, because these have any length.
+fn virtual_identity<'a>(cluster: &str, pod: HostPod<'a>) -> Result<PodIdentity<'a>, String> {
+    let required = |key| pod.annotation(key).ok_or_else(|| format!("annotation {key} is not set"));
+    let name = required(keys::OBJECT_NAME)?;
+    let namespace = required(keys::OBJECT_NAMESPACE)?;
+    let uid = required(keys::OBJECT_UID)?;
+    let expected = host_name(name, namespace, cluster);
+    if expected != pod.name {
+        return Err(format!("its annotations name a virtual pod whose host name is {expected}"));
+    }
+    // older releases do not set them: vCluster compares them only where they are set
+    for (kind, key, found, expected) in [
+        ("annotation", keys::OBJECT_KIND, pod.annotation(keys::OBJECT_KIND), keys::POD_KIND),
+        ("annotation", keys::OBJECT_HOST_NAME, pod.annotation(keys::OBJECT_HOST_NAME), pod.name),
+        ("annotation", keys::OBJECT_HOST_NAMESPACE, pod.annotation(keys::OBJECT_HOST_NAMESPACE), pod.namespace),
+        ("label", keys::VIRTUAL_NAMESPACE, pod.label(keys::VIRTUAL_NAMESPACE), namespace),
+    ] {
+        if found.is_some_and(|found| found != expected) {
+            return Err(format!("{kind} {key} is not {expected}"));
+        }
+    }
+    Ok(PodIdentity { namespace, name, uid })
+}
