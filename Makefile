@@ -22,7 +22,7 @@ TRIPLE := $(shell rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 export CARGO_TARGET_$(TRIPLE)_RUNNER := $(SUDO)
 endif
 
-.PHONY: crds help demo test check bench gpu-test down prerequisites tools runtimes peer-tools build images lab-up labs lab-test end-to-end unit fmt fmt-check lint
+.PHONY: crds help demo test virtual-clusters check bench gpu-test down prerequisites tools runtimes peer-tools build images lab-up labs lab-test end-to-end unit fmt fmt-check lint
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
@@ -38,7 +38,12 @@ test: tools runtimes build ## all tests: unit, property, lab, end to end
 	$(MAKE) end-to-end
 
 end-to-end: labs ## the end-to-end tests, in LABS labs at once; TEST='demo::' for some
-	$(CARGO) test $(ALL) --test e2e -- --test-threads=$(LABS) $(TEST)
+	$(CARGO) test $(ALL) --test e2e -- --test-threads=$(LABS) --skip virtual_cluster:: $(TEST)
+
+virtual-clusters: tools build ## the end-to-end tests of virtual clusters, with the real vCluster (builds it once, seven minutes)
+	@integration/tools/build vcluster vcluster-chart kine
+	$(MAKE) lab-up
+	$(CARGO) test $(ALL) --test e2e -- --test-threads=1 virtual_cluster::
 
 check: fmt-check unit ## the fast subset: formatting, and every test that needs no cluster
 
@@ -59,7 +64,7 @@ down: ## stop all labs and remove their files
 prerequisites: ## what the machine needs; Debian packages are installed
 	@integration/tools/prerequisites
 
-tools: prerequisites ## the Go programs of the lab (20 minutes once, then seconds); TOOLS='kubelet runc' for some
+tools: prerequisites ## the Go programs of the lab (15 minutes once, then seconds); TOOLS='kubelet runc' for some
 	@integration/tools/build $(TOOLS)
 
 runtimes: prerequisites ## NVIDIA's CUDA runtimes, which tests load on the simulated driver

@@ -30,10 +30,10 @@ use crate::{DurationText, Isolation, Trust, VirtualCluster, VirtualClusterStatus
     printcolumn(name = "Enforcement", type_ = "string", json_path = ".status.enforcement", priority = 1),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].message", priority = 1),
     validation = Rule::new("self.metadata.name.size() <= 50").message("metadata.name: use at most 50 characters, the name becomes part of object names"),
-    validation = Rule::new("!has(self.spec.virtualCluster) || self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message("metadata.name: a tenant with spec.virtualCluster gives its name to Services: start with a letter and use lowercase letters, digits and '-' only"),
+    validation = Rule::new("!has(self.spec.virtualCluster) || self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message("metadata.name: with spec.virtualCluster the name is also that of a Service: use lowercase letters, digits and '-', and start with a letter; a name cannot change, so create another tenant"),
     validation = Rule::new("!has(self.spec.virtualCluster) || self.spec.namespaces.size() == 1").message("spec.namespaces: write exactly one namespace with spec.virtualCluster: it holds the control plane and its pods; teams create their namespaces inside"),
     validation = Rule::new("!has(self.spec.virtualCluster) || !has(oldSelf.spec.virtualCluster) || self.spec.namespaces.map(n, n.name) == oldSelf.spec.namespaces.map(n, n.name)").message("spec.namespaces: a virtual cluster cannot move to another namespace; delete the tenant and create it again"),
-    validation = Rule::new("has(self.spec.virtualCluster) || !has(oldSelf.spec.virtualCluster) || !self.spec.deletionProtection").message("spec.virtualCluster: removing it deletes the virtual cluster and all that is in it; set spec.deletionProtection: false in the same change to do so"),
+    validation = Rule::new("has(self.spec.virtualCluster) || !has(oldSelf.spec.virtualCluster) || !self.spec.deletionProtection").message("spec.virtualCluster: removing it deletes the virtual cluster and its data; set spec.deletionProtection: false in the same change, and true again afterwards"),
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GpuTenantSpec {

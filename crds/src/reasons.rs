@@ -197,7 +197,7 @@ reasons! { CONDITIONS:
     VERSION_REFUSED = "VersionRefused", "GpuTenant", "spec.virtualCluster.version is lower than the running one, or skips a minor version.", "Choose a version that the message names.";
     VIRTUAL_CLUSTER_PAUSED = "VirtualClusterPaused", "GpuTenant", "The control plane of the virtual cluster is stopped.", "Set spec.virtualCluster.suspend to false, or remove the annotation loft.sh/paused that vcluster pause has set.";
     VIRTUAL_CLUSTER_PENDING = "VirtualClusterPending", "GpuTenant", "The controller of virtual clusters has not reported this generation of the tenant yet.", "Wait. If it stays, see that the Deployment gputenancy-virtual-clusters runs, and read its log.";
-    VIRTUAL_CLUSTER_UNREACHABLE = "VirtualClusterUnreachable", "GpuTenant", "The API server of the virtual cluster does not answer.", "Do what the message says; read the log of its pod.";
+    VIRTUAL_CLUSTER_UNREACHABLE = "VirtualClusterUnreachable", "GpuTenant", "The controller cannot use the API server of the virtual cluster, its credentials, or the Secret of the kubeconfig.", "Do what the message says; read the log: kubectl logs -n NAMESPACE -l app=vcluster,release=NAME.";
     VIRTUAL_CLUSTERS_DISABLED = "VirtualClustersDisabled", "GpuTenant", "spec.virtualCluster is set, and the chart does not serve virtual clusters.", "Set virtualClusters.enabled=true in the chart's values, or remove spec.virtualCluster.";
     WAITING_FOR_CLIENTS = "WaitingForClients", "GpuNode", "A process still uses an instance that must be destroyed.", "Wait, or end the process that status.gpus[].holders names.";
     WAITING_FOR_RESET = "WaitingForReset", "GpuNode", "The MIG mode is pending until the GPU is reset.", "End what holds the GPU, or restart the node.";
@@ -229,10 +229,10 @@ reasons! { EVENTS:
     FOREIGN_PARTITIONER_GONE = "ForeignPartitionerGone", "GpuPool", "The other owner is gone.", "None.";
     GPU_LOST = "GpuLost", "GpuNode", "NVML has lost the GPU.", "Restart the node; replace the GPU if it stays away.";
     IN_USE = "InUse", "GpuNode", "A process holds the GPU.", "End it; status.gpus[].holders names it where NVML lists it.";
-    KERNEL_UNCONTROLLABLE = "KernelUncontrollable", "Pod", "Kernels of a container on a fraction ran longer than two seconds: its compute limit cannot stop them, and its neighbours may have waited.", "Make the kernels shorter, or use a MIG instance or a whole GPU.";
+    KERNEL_UNCONTROLLABLE = "KernelUncontrollable", "Pod", "Kernels of a container on a fraction ran longer than two seconds, or a program has waited so long for one: its compute limit cannot stop them, and its neighbours may have waited.", "Make the kernels shorter, or use a MIG instance or a whole GPU.";
     LAYOUT_DIFFERS = "LayoutDiffers", "GpuNode", "NVIDIA's MIG manager reported success and NVML shows another layout.", "Read the MIG manager's log.";
     LAYOUT_LOST = "LayoutLost", "GpuNode", "Instances of a converged layout are gone and cannot be restored.", "The message names the failed call.";
-    MEMORY_LIMIT_BYPASSED = "MemoryLimitBypassed", "GpuNode, Pod", "NVML lists more memory for the processes of the container than the limit of its share counts: a program does not use the library that limits memory.", "Let the program load libcuda.so.1 from the usual path; restart the pod. GpuPool.spec.enforcement.onBypass: Evict evicts such pods.";
+    MEMORY_LIMIT_BYPASSED = "MemoryLimitBypassed", "GpuNode, Pod", "NVML lists more memory for the processes of the container than the limit of its share counts: a program does not use the library that limits memory; or its ledger was damaged by a program of the container.", "Let the program load libcuda.so.1 from the usual path; restart the pod. GpuPool.spec.enforcement.onBypass: Evict evicts such pods.";
     MIG_MANAGER_FAILED = "MigManagerFailed", "GpuNode", "NVIDIA's MIG manager reported failure.", "Read its log.";
     MIG_MANAGER_REQUEST_REPEATED = "MigManagerRequestRepeated", "GpuNode", "NVIDIA's MIG manager did not respond in time; the request is repeated.", "None.";
     MIG_MANAGER_TIMEOUT = "MigManagerTimeout", "GpuNode", "NVIDIA's MIG manager did not respond to repeated requests.", "See that its pod runs on the node.";

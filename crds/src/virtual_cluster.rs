@@ -17,11 +17,12 @@ pub const VIRTUAL_CLUSTER_FINALIZER: &str = "gputenancy.io/virtual-cluster";
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VirtualCluster {
-    /// Version of vCluster, one of the chart's `virtualClusters.charts`, such as `0.36.1`. May be raised, and not lowered.
+    /// Version of vCluster, such as `0.36.1`: one of the Helm value `virtualClusters.charts`. It may be raised by one minor version at a time,
+    /// and not lowered.
     #[schemars(length(min = 5, max = 32), regex(pattern = r"^[0-9]+\.[0-9]+\.[0-9]+$"))]
     pub version: String,
-    /// Values of vCluster's chart in addition to the platform's. Keys that the platform sets are refused with the reason: policies, node
-    /// sync, roles, `exportKubeConfig` and others.
+    /// Values of vCluster's chart, merged over the platform's. Keys that isolate tenants are refused, and the message names the first one:
+    /// policies, exportKubeConfig, rbac, node sync, and others (docs/virtual-clusters.md).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "any_object")]
     pub values: BTreeMap<String, Value>,
@@ -44,9 +45,12 @@ fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Expose {
-    /// Name under which users reach it: part of the certificate and of the kubeconfig. An ingress or load balancer that passes TLS through to
-    /// port 443 of the Service with the tenant's name is yours to make.
-    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"))]
+    /// DNS name of the API server for users. It is added to the certificate and written into the kubeconfig. You create the Ingress or load
+    /// balancer; it passes TLS through to port 443 of the Service with the tenant's name.
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
     pub host: String,
     /// Port there.
     #[serde(default = "https")]
@@ -58,16 +62,16 @@ fn https() -> i32 {
     443
 }
 
-/// The kubeconfig for the team: a token of a ServiceAccount inside, renewed at half of its life. It is in the Secret
+/// The kubeconfig for the team: a token of a ServiceAccount inside, renewed at half of its lifetime. It is in the Secret
 /// `gputenancy-kubeconfig` of the tenant's namespace, which its owners can read.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Kubeconfig {
-    /// ClusterRole inside the virtual cluster.
+    /// ClusterRole inside the virtual cluster that the token gets; it must exist there. It does not restrict spec.owners.
     #[serde(default = "cluster_admin")]
     #[schemars(length(min = 1, max = 253))]
     pub cluster_role: String,
-    /// Life of the token. 10m to 720h.
+    /// Lifetime of the token, 10m to 720h.
     #[serde(default = "one_day")]
     #[x_kube(validation = Rule::new("duration(self) >= duration('10m') && duration(self) <= duration('720h')").message("spec.virtualCluster.kubeconfig.ttl: write at least 10m and at most 720h, such as 24h"))]
     pub ttl: DurationText,
@@ -91,7 +95,7 @@ impl Default for Kubeconfig {
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualClusterStatus {
-    /// Generation of the tenant's spec that this refers to; -1 before the first.
+    /// Generation of the tenant's spec that this status refers to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Version whose objects are applied.
@@ -106,9 +110,12 @@ pub struct VirtualClusterStatus {
     /// Secret in this namespace with the team's kubeconfig, under the key `config`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig_secret: Option<String>,
-    /// When its token expires; it is renewed before.
+    /// When the token expires. It is renewed at half of its lifetime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig_expires: Option<Time>,
+    /// When the deletion of the virtual cluster began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleting_since: Option<Time>,
     /// Ready, ChartRendered, ControlPlaneReady, KubeconfigReady, CapacityShown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

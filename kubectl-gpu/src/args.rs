@@ -58,7 +58,7 @@ pub enum Command {
     Tenant(TenantArgs),
     /// Prints the kubeconfig of a tenant's virtual cluster, with a token that expires (spec.virtualCluster.kubeconfig.ttl).
     Kubeconfig {
-        /// Name of the GpuTenant.
+        /// Name of the tenant.
         tenant: String,
     },
     /// Checks manifests without a cluster: the custom resources, references between them, and workloads of tenants among the

@@ -9,6 +9,7 @@ pub mod lease;
 pub mod locations;
 pub mod metrics;
 mod object_name;
+mod pod_info;
 pub mod pool;
 pub mod release;
 pub mod rights;

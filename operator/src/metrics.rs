@@ -12,6 +12,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
+use crate::pod_info::PodInfo;
+
 /// The operator's metrics.
 pub struct Metrics {
     registry: Registry,
@@ -28,6 +30,8 @@ pub struct Metrics {
     budget_moves: Histogram,
     missing_rights: Gauges<3>,
     leader: Gauge,
+    /// Pods of tenants; see [`PodInfo`].
+    pub pod_info: PodInfo,
 }
 
 impl Default for Metrics {
@@ -37,6 +41,8 @@ impl Default for Metrics {
         let seconds: Family<Labels<1>, Histogram> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 4.0, 8)));
         let budget_moves = Histogram::new(exponential_buckets(0.05, 2.0, 10));
+        let pod_info = PodInfo::default();
+        r.register_collector(Box::new(pod_info.clone()));
         Self {
             writes: register(r, "api_writes", "Writes to the API server by kind and verb", Family::default()),
             reconciles: register(r, "reconciles", "Reconciles by controller", Family::default()),
@@ -80,6 +86,7 @@ impl Default for Metrics {
                 "Missing rights, and the feature that needs them",
                 Family::default(),
             ),
+            pod_info,
             leader: register(r, "leader", "1 on the leader", Gauge::default()),
             registry,
         }

@@ -141,6 +141,7 @@ async fn operate(args: RunArgs) -> Result<(), RunError> {
     }
     tracing::info!(identity, "this replica is the leader");
     metrics.leads(true);
+    metrics.pod_info.leads(&replica.caches);
 
     let duration = args.lease_duration;
     let mut controllers = start_controllers(replica, args, elector.term(), identity);

@@ -49,17 +49,20 @@ pub struct Facts<'a> {
 
 /// The status.
 pub fn status(progress: &Progress, old: &VirtualClusterStatus, facts: &Facts<'_>) -> VirtualClusterStatus {
-    let waits = |type_| ConditionUpdate {
+    let waits = |type_, first: &str| ConditionUpdate {
         type_,
         status: None,
-        reason: reasons::CONTROL_PLANE_STARTING,
-        message: "waits for the conditions before".into(),
+        reason: reasons::VIRTUAL_CLUSTER_PENDING,
+        message: format!("not checked: {first} must be True first"),
     };
     let parts = vec![
         rendered(progress),
-        progress.control_plane.as_ref().map_or_else(|| waits(CONTROL_PLANE), |c| control_plane(c, old, facts.now)),
-        progress.kubeconfig.as_ref().map_or_else(|| waits(KUBECONFIG), kubeconfig),
-        progress.capacity.as_ref().map_or_else(|| waits(CAPACITY), capacity),
+        progress
+            .control_plane
+            .as_ref()
+            .map_or_else(|| waits(CONTROL_PLANE, RENDERED), |c| control_plane(c, old, facts.now)),
+        progress.kubeconfig.as_ref().map_or_else(|| waits(KUBECONFIG, CONTROL_PLANE), kubeconfig),
+        progress.capacity.as_ref().map_or_else(|| waits(CAPACITY, KUBECONFIG), capacity),
     ];
     let mut updates = vec![overall(&parts, facts)];
     updates.extend(parts);
@@ -73,6 +76,7 @@ pub fn status(progress: &Progress, old: &VirtualClusterStatus, facts: &Facts<'_>
         server: Some(facts.server.into()),
         kubeconfig_secret: expires.is_some().then(|| KUBECONFIG_SECRET.into()),
         kubeconfig_expires: expires,
+        deleting_since: None,
         conditions: merge(&old.conditions, updates, facts.generation, facts.now),
     }
 }
@@ -95,9 +99,11 @@ fn rendered(progress: &Progress) -> ConditionUpdate {
         return ConditionUpdate::no(RENDERED, reasons::WRITE_FAILED, format!("{error}; retrying"));
     }
     match &progress.rendered {
-        Some(Ok(version)) => {
-            ConditionUpdate::yes(RENDERED, reasons::OBJECTS_APPLIED, format!("the objects of vCluster {version} are applied"))
-        }
+        Some(Ok(version)) => ConditionUpdate::yes(
+            RENDERED,
+            reasons::OBJECTS_APPLIED,
+            format!("the objects of vCluster {version} are applied"),
+        ),
         Some(Err(error)) => ConditionUpdate::no(RENDERED, error.reason(), error.to_string()),
         None => ConditionUpdate::no(RENDERED, reasons::APPLYING, "the objects are being rendered"),
     }
@@ -105,14 +111,19 @@ fn rendered(progress: &Progress) -> ConditionUpdate {
 
 fn control_plane(state: &ControlPlane, old: &VirtualClusterStatus, now: Timestamp) -> ConditionUpdate {
     match state {
-        ControlPlane::Ready => {
-            ConditionUpdate::yes(CONTROL_PLANE, reasons::CONTROL_PLANE_SERVES, "all replicas of the control plane are ready")
-        }
-        ControlPlane::Paused => ConditionUpdate::no(
+        ControlPlane::Ready => ConditionUpdate::yes(
             CONTROL_PLANE,
-            reasons::VIRTUAL_CLUSTER_PAUSED,
-            "the control plane is stopped: set spec.virtualCluster.suspend: false, or run vcluster resume if somebody has paused it",
+            reasons::CONTROL_PLANE_SERVES,
+            "all replicas of the control plane are ready",
         ),
+        // neither True nor False: the time of a pause is not time without a control plane
+        ControlPlane::Paused => ConditionUpdate {
+            type_: CONTROL_PLANE,
+            status: None,
+            reason: reasons::VIRTUAL_CLUSTER_PAUSED,
+            message: "the control plane is stopped: set spec.virtualCluster.suspend to false, or run vcluster resume"
+                .into(),
+        },
         ControlPlane::Starting(why) => {
             let since = old.conditions.iter().find(|c| c.type_ == CONTROL_PLANE && c.status == "False");
             let late = since.is_some_and(|c| now.duration_since(c.last_transition_time.0) > PATIENCE);
@@ -138,7 +149,10 @@ fn capacity(state: &Result<usize, String>) -> ConditionUpdate {
         Ok(nodes) => ConditionUpdate::yes(
             CAPACITY,
             reasons::BUDGET_SHOWN,
-            format!("{nodes} nodes inside show the tenant's budget together"),
+            match nodes {
+                0 => "no node inside yet: nodes appear with the first pod".to_owned(),
+                _ => format!("the nodes inside ({nodes}) show the tenant's budget together"),
+            },
         ),
         Err(error) => ConditionUpdate::no(CAPACITY, reasons::VIRTUAL_CLUSTER_UNREACHABLE, error.clone()),
     }
@@ -180,6 +194,15 @@ mod tests {
         assert_eq!(reason(&soon, "ControlPlaneReady").1, "ControlPlaneStarting");
         let late = status(&starting(), &soon, &facts("2026-01-01T00:05:01Z"));
         assert_eq!(reason(&late, "Ready").1, "ControlPlaneDown");
+    }
+
+    #[test]
+    fn pause_is_no_time_without_a_control_plane() {
+        let paused = Progress { control_plane: Some(ControlPlane::Paused), ..starting() };
+        let first = status(&paused, &VirtualClusterStatus::default(), &facts("2026-01-01T00:00:00Z"));
+        assert_eq!(reason(&first, "Ready"), ("False".into(), "VirtualClusterPaused".into()));
+        let resumed = status(&starting(), &first, &facts("2026-01-02T00:00:00Z"));
+        assert_eq!(reason(&resumed, "ControlPlaneReady").1, "ControlPlaneStarting");
     }
 
     #[test]

@@ -32,8 +32,8 @@ pub enum Write {
     Delete(Key),
 }
 
-/// The writes that make the live objects as wanted. `complete`: all objects of this rendering were applied before, so a difference is
-/// somebody's change.
+/// The writes that make the live objects as wanted. `complete`: all objects of this rendering were applied before, so a difference is a change
+/// from outside; otherwise each is applied once, which also removes fields that an earlier rendering had.
 pub fn writes(wanted: &[Object], live: &[Live], settled: &Settled, complete: bool) -> Vec<Write> {
     let present: BTreeMap<Key, &Live> = live.iter().map(|l| ((l.kind, l.name.clone()), l)).collect();
     let key = |object: &Object| (object.kind, object.name.clone());
@@ -45,7 +45,7 @@ pub fn writes(wanted: &[Object], live: &[Live], settled: &Settled, complete: boo
     };
     let applied = wanted
         .iter()
-        .filter(|object| !as_wanted(object))
+        .filter(|object| !complete || !as_wanted(object))
         .map(|object| Write::Apply { object: object.clone(), repairs: complete });
     let stale = present.keys().filter(|k| !wanted.iter().any(|object| key(object) == **k));
     // the kubeconfig is this program's too, and not rendered
@@ -57,7 +57,10 @@ pub fn writes(wanted: &[Object], live: &[Live], settled: &Settled, complete: boo
 pub fn replicas(suspend: bool, live: &[Live]) -> Replicas {
     let paused = |l: &Live| {
         l.kind.is_workload()
-            && l.content.pointer("/metadata/annotations").and_then(|a| a.get(names::PAUSED)).is_some_and(|v| v == "true")
+            && l.content
+                .pointer("/metadata/annotations")
+                .and_then(|a| a.get(names::PAUSED))
+                .is_some_and(|v| v == "true")
     };
     match (suspend, live.iter().any(paused)) {
         (true, _) => Replicas::Zero,
@@ -75,6 +78,13 @@ pub enum ControlPlane {
     Starting(String),
     /// All replicas are ready.
     Ready,
+}
+
+/// The version of vCluster that runs, from the label of its chart on the workload: it is written with the workload, before any status.
+pub fn running_version(live: &[Live]) -> Option<String> {
+    let workload = live.iter().find(|l| l.kind.is_workload())?;
+    let chart = workload.content.pointer("/metadata/labels/chart")?.as_str()?;
+    chart.strip_prefix("vcluster-").map(str::to_owned)
 }
 
 /// State of the control plane from its workload and pods.
@@ -169,6 +179,21 @@ mod tests {
     }
 
     #[test]
+    fn objects_of_a_new_rendering_are_all_applied_once() {
+        let objects = [wanted("Service", json!({"spec": {"a": 1}}))];
+        let present = [live("Service", json!({"spec": {"a": 1, "removed": true}}))];
+        let done = writes(&objects, &present, &Settled::new(), false);
+        assert!(matches!(done.as_slice(), [Write::Apply { repairs: false, .. }]), "{done:?}");
+    }
+
+    #[test]
+    fn running_version_is_that_of_the_chart() {
+        let workload = live("StatefulSet", json!({"metadata": {"labels": {"chart": "vcluster-0.36.1"}}}));
+        assert_eq!(running_version(&[workload]).as_deref(), Some("0.36.1"));
+        assert_eq!(running_version(&[]), None);
+    }
+
+    #[test]
     fn pause_by_a_person_is_respected_and_reported() {
         let paused = live("StatefulSet", json!({"metadata": {"annotations": {"loft.sh/paused": "true"}}}));
         assert_eq!(replicas(false, std::slice::from_ref(&paused)), Replicas::Kept);
@@ -183,7 +208,10 @@ mod tests {
             let workload = json!({"metadata": {"generation": 2}, "spec": {"replicas": 1}, "status": status});
             control_plane("team-a", Replicas::Rendered, &[live("StatefulSet", workload)], &[])
         };
-        assert_eq!(state(json!({"observedGeneration": 2, "readyReplicas": 1, "updatedReplicas": 1})), ControlPlane::Ready);
+        assert_eq!(
+            state(json!({"observedGeneration": 2, "readyReplicas": 1, "updatedReplicas": 1})),
+            ControlPlane::Ready
+        );
         let old = state(json!({"observedGeneration": 1, "readyReplicas": 1, "updatedReplicas": 1}));
         assert_eq!(old, ControlPlane::Starting("it has no pod; see the events of StatefulSet team-a".into()));
     }

@@ -1,8 +1,11 @@
 //! Reads and writes objects in the tenant's namespace. The rights come from a role binding that the operator writes there.
 
-use futures::{StreamExt as _, TryStreamExt as _, stream};
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use gputenancy_crds::names as labels;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::{
+    core::v1::{PersistentVolumeClaim, Pod, Secret},
+    rbac::v1::RoleBinding,
+};
 use kube::{
     Api, Client,
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
@@ -63,6 +66,7 @@ impl Host {
         let lists = KINDS.map(|kind| {
             let (api, params) = (self.api(kind), params.clone());
             async move { api.list(&params).await.map(|list| list.items.into_iter().map(move |o| live(kind, &o))) }
+                .boxed()
         });
         // a few at once: lists of one namespace are small
         let found: Vec<_> = stream::iter(lists).buffered(4).try_collect().await?;
@@ -72,8 +76,24 @@ impl Host {
     /// Applies an object and returns its new version. Fields that others have changed are taken back.
     pub async fn apply(&self, object: &Object) -> kube::Result<Option<String>> {
         let params = PatchParams::apply(names::MANAGER).force();
-        let applied = self.api(object.kind).patch_metadata(&object.name, &params, &Patch::Apply(&object.content)).await?;
+        let applied =
+            self.api(object.kind).patch_metadata(&object.name, &params, &Patch::Apply(&object.content)).await?;
         Ok(applied.metadata.resource_version)
+    }
+
+    /// Sets the replicas of a workload to zero, and changes nothing else of it.
+    pub async fn stop(&self, kind: Kind, name: &str) -> kube::Result<()> {
+        let params = PatchParams { field_manager: Some(names::MANAGER.into()), ..PatchParams::default() };
+        let fields = serde_json::json!({"spec": {"replicas": 0}});
+        gone(self.api(kind).patch_metadata(name, &params, &Patch::Merge(fields)).await)
+    }
+
+    /// The tenant for which the operator has given this program its rights here. Another tenant may list the same namespace, and would use the
+    /// rights of the first.
+    pub async fn tenant(&self) -> kube::Result<Option<String>> {
+        let api: Api<RoleBinding> = Api::namespaced(self.client.clone(), &self.namespace);
+        let binding = api.get_opt(names::BINDING).await?;
+        Ok(binding.and_then(|b| b.metadata.labels?.remove(labels::TENANT_LABEL)))
     }
 
     /// Deletes an object, if it exists.
@@ -97,9 +117,10 @@ impl Host {
         Ok(claims.items.len())
     }
 
-    /// Pods that the syncer has made here, with their number and the first one's name.
-    pub async fn synced_pods(&self) -> kube::Result<Vec<String>> {
-        self.pods_with(&format!("{}={}", names::SYNCED_BY, self.tenant)).await
+    /// Pods that the syncer has made here.
+    pub async fn synced_pods(&self) -> kube::Result<Vec<Pod>> {
+        let selector = format!("{}={}", names::SYNCED_BY, self.tenant);
+        Ok(self.pods().list(&ListParams::default().labels(&selector)).await?.items)
     }
 
     /// Pods of the control plane.
@@ -108,14 +129,10 @@ impl Host {
         Ok(self.pods().list(&ListParams::default().labels(&selector)).await?.items)
     }
 
-    async fn pods_with(&self, selector: &str) -> kube::Result<Vec<String>> {
-        let list = self.pods().list_metadata(&ListParams::default().labels(selector)).await?;
-        Ok(list.items.into_iter().filter_map(|p| p.metadata.name).collect())
-    }
-
-    /// Deletes pods by name.
-    pub async fn delete_pods(&self, pods: &[String]) -> kube::Result<()> {
-        for pod in pods {
+    /// Deletes pods that are not being deleted.
+    pub async fn delete_pods(&self, pods: &[Pod]) -> kube::Result<()> {
+        let left = pods.iter().filter(|p| p.metadata.deletion_timestamp.is_none());
+        for pod in left.filter_map(|p| p.metadata.name.as_deref()) {
             gone(self.pods().delete(pod, &DeleteParams::default()).await)?;
         }
         Ok(())

@@ -9,7 +9,7 @@ use k8s_openapi::{
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use crate::names;
+use crate::{hex::hex, names};
 
 /// What a kubeconfig is made for. With any other of these it is made again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Made<'_> {
             hash.update(u64::try_from(part.len()).unwrap_or_default().to_le_bytes());
             hash.update(part);
         }
-        hash.finalize().iter().take(12).map(|byte| format!("{byte:02x}")).collect()
+        hex(hash.finalize().get(..12).unwrap_or_default())
     }
 
     /// The kubeconfig. JSON is YAML, and kubectl reads it.
@@ -97,7 +97,10 @@ mod tests {
         assert!(token.serves(&made("https://a"), day, at("2026-01-01T11:59:00Z")));
         assert!(!token.serves(&made("https://a"), day, at("2026-01-01T12:00:00Z")));
         assert!(!token.serves(&made("https://b"), day, at("2026-01-01T00:01:00Z")), "another server");
-        assert!(!token.serves(&made("https://a"), SignedDuration::from_hours(1), at("2026-01-01T01:00:00Z")), "shorter");
+        assert!(
+            !token.serves(&made("https://a"), SignedDuration::from_hours(1), at("2026-01-01T01:00:00Z")),
+            "shorter"
+        );
         assert!(!token.serves(&made("https://a"), day, at("2025-12-31T00:00:00Z")), "issued in the future");
     }
 

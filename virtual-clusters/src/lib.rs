@@ -3,11 +3,13 @@
 //!
 //! [`render`] turns a tenant into the objects of vCluster's chart, with the real `helm template`. [`host`] reads and writes objects of the
 //! tenant's namespace, [`inside`] those of the virtual cluster. [`decide`] and [`conditions`] are pure: what to write, and what to report.
-//! [`reconcile`] and [`teardown`] execute; [`run`] wires all to the command line.
+//! [`reconcile`] and [`teardown`] execute, [`tenant`] writes the tenant's own object; [`run`] wires all to the command line.
 
 pub mod args;
 pub mod conditions;
+pub mod context;
 pub mod decide;
+pub mod hex;
 pub mod host;
 pub mod inside;
 pub mod kubeconfig;
@@ -17,3 +19,4 @@ pub mod reconcile;
 pub mod render;
 pub mod run;
 pub mod teardown;
+pub mod tenant;

@@ -6,6 +6,8 @@ pub const MANAGED_BY: &str = "gputenancy-virtual-clusters";
 pub const MANAGER: &str = "gputenancy-virtual-clusters";
 /// Field manager of `status.virtualCluster`.
 pub const STATUS_MANAGER: &str = "gputenancy-virtual-clusters/status";
+/// Role binding with this program's rights in a tenant's namespace, written by the operator.
+pub const BINDING: &str = "gputenancy-virtual-clusters";
 /// Secret with the team's kubeconfig, in the tenant's namespace.
 pub const KUBECONFIG_SECRET: &str = "gputenancy-kubeconfig";
 /// Annotation of that Secret: what the kubeconfig was made for, to see when it no longer fits.

@@ -1,9 +1,7 @@
 //! One virtual cluster: render, apply, connect, show the budget, report.
 
 use std::{
-    collections::HashMap,
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -11,78 +9,42 @@ use gputenancy_crds::{
     GpuTenant, VIRTUAL_CLUSTER_FINALIZER, VirtualCluster, VirtualClusterStatus,
     reasons::{self, Reason},
 };
-use gputenancy_service::events::{EventType, Notice, Publisher};
+use gputenancy_service::events::EventType;
 use k8s_openapi::{
     ByteString,
     api::core::v1::Secret,
     jiff::{SignedDuration, Timestamp},
 };
 use kube::{
-    Api, Client, Resource as _, ResourceExt as _,
+    ResourceExt as _,
     api::{ObjectMeta, Patch, PatchParams},
 };
-use serde_json::{Value, json};
 
 use crate::{
-    args::{Charts, Values},
     conditions::{self, Facts, Progress},
-    decide::{self, ControlPlane, Settled, Write},
+    context::{Context, Input, Memory},
+    decide::{self, ControlPlane, Write},
     host::{Host, Live},
-    inside::{account, connect, connect::Admin, nodes},
+    inside::{
+        account,
+        connect::{self, Admin, PASS_TIMEOUT},
+        nodes,
+    },
     kubeconfig::{Made, Present},
     names,
     render::{RenderError, helm, objects, objects::Object, values, version},
     teardown,
+    tenant::{apply_status, set_finalizer},
 };
 
 /// Interval of the passes that show the budget inside, and of all passes while something is not ready.
 const INTERVAL: Duration = Duration::from_secs(4);
-/// Interval of the passes that compare all objects, while all is ready.
+/// Interval of the passes that compare all objects, while all is ready; and of all passes while the virtual cluster is paused.
 const FULL_INTERVAL: Duration = Duration::from_secs(30);
-
-/// What all virtual clusters share.
-pub struct Context {
-    /// Client of this cluster.
-    pub client: Client,
-    /// Publishes events.
-    pub publisher: Publisher,
-    /// The supported versions.
-    pub charts: Charts,
-    /// Values of the platform.
-    pub values: Values,
-    /// The program `helm`.
-    pub helm: PathBuf,
-    memory: Mutex<HashMap<String, Memory>>,
-}
-
-/// What is known of one virtual cluster between passes; without it, as after a restart, all is found again.
-#[derive(Clone, Default)]
-struct Memory {
-    rendered: Option<(String, Arc<Vec<Object>>)>,
-    /// The objects of this rendering are all applied.
-    complete: Option<String>,
-    settled: Settled,
-    inside: Option<(Admin, Client)>,
-    /// The last complete pass: of which generation, when, and what it found.
-    full: Option<(Option<i64>, Instant, Progress)>,
-}
-
-impl Context {
-    /// The state at the start.
-    pub fn new(client: Client, publisher: Publisher, charts: Charts, values: Values, helm: PathBuf) -> Self {
-        Self { client, publisher, charts, values, helm, memory: Mutex::default() }
-    }
-
-    fn memory(&self) -> MutexGuard<'_, HashMap<String, Memory>> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Publishes an event about the tenant.
-    pub async fn publish(&self, tenant: &GpuTenant, event_type: EventType, reason: Reason, note: String) {
-        let notice = Notice { regarding: tenant.object_ref(&()), event_type, reason, action: "Reconcile".into(), note };
-        self.publisher.publish(notice).await;
-    }
-}
+/// Interval after a refused spec or write.
+const REFUSED_INTERVAL: Duration = Duration::from_secs(15);
+/// Shortest time between two events about one tenant: a team decides how often its API server answers.
+const EVENT_INTERVAL: Duration = Duration::from_mins(1);
 
 /// One pass; returns the time until the next.
 pub async fn reconcile(tenant: &GpuTenant, context: &Context) -> kube::Result<Option<Duration>> {
@@ -90,8 +52,8 @@ pub async fn reconcile(tenant: &GpuTenant, context: &Context) -> kube::Result<Op
     let deleted = tenant.metadata.deletion_timestamp.is_some();
     let name = tenant.name_any();
     match &tenant.spec.virtual_cluster {
-        Some(_) if deleted && (!finalized || tenant.spec.deletion_protection) => Ok(None),
-        Some(cluster) if !deleted => {
+        Some(_) if deleted && !finalized => Ok(None),
+        Some(cluster) if !deleted || tenant.spec.deletion_protection => {
             if !finalized {
                 set_finalizer(&context.client, tenant, true).await?;
             }
@@ -115,14 +77,19 @@ pub async fn reconcile(tenant: &GpuTenant, context: &Context) -> kube::Result<Op
 async fn pass(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context) -> kube::Result<Duration> {
     let (name, now) = (tenant.name_any(), Timestamp::now());
     let mut memory = context.memory().get(&name).cloned().unwrap_or_default();
+    let input = Input::of(tenant);
+    if let Some((_, at)) = memory.last.as_ref().filter(|(last, at)| *last == input && at.elapsed() < INTERVAL) {
+        return Ok(INTERVAL.saturating_sub(at.elapsed()));
+    }
     let old = tenant.status.as_ref().and_then(|s| s.virtual_cluster.clone()).unwrap_or_default();
-    let recent = memory.full.clone().filter(|(generation, at, _)| {
-        *generation == tenant.metadata.generation && at.elapsed() < FULL_INTERVAL
-    });
-    let is_ready = conditions::ready(&old).is_some_and(|(_, _, ready)| ready);
+    let recent = memory
+        .full
+        .clone()
+        .filter(|(generation, at, _)| *generation == tenant.metadata.generation && at.elapsed() < FULL_INTERVAL);
+    let was_ready = conditions::ready(&old).is_some_and(|(_, _, ready)| ready);
     let progress = match (recent, memory.inside.clone()) {
-        (Some((_, _, progress)), Some((_, client))) if is_ready => {
-            let capacity = nodes::show(&client, &nodes::budget(tenant)).await;
+        (Some((_, _, progress)), Some((_, client))) if was_ready => {
+            let capacity = timed(nodes::show(&client, &input.budget, &memory.requested)).await;
             Progress { capacity: Some(capacity), ..progress }
         }
         _ => {
@@ -131,64 +98,113 @@ async fn pass(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context) -
             progress
         }
     };
-    context.memory().insert(name.clone(), memory);
+    memory.last = Some((input, Instant::now()));
     let (namespace, server) = (objects::namespace_of(tenant), server(tenant, cluster));
     let facts = Facts { generation: tenant.metadata.generation, namespace: &namespace, server: &server, now };
     let status = conditions::status(&progress, &old, &facts);
+    let event = changed(&old, &status).filter(|_| memory.event.is_none_or(|at| at.elapsed() > EVENT_INTERVAL));
+    if event.is_some() {
+        memory.event = Some(Instant::now());
+    }
+    context.memory().insert(name.clone(), memory);
     if status != old {
         apply_status(&context.client, &name, Some(&status)).await?;
-        let before = conditions::ready(&old).map(|(reason, ..)| reason);
-        if let Some((reason, note, ready)) = conditions::ready(&status).filter(|(r, ..)| Some(*r) != before) {
-            let quiet = [reasons::READY, reasons::APPLYING, reasons::CONTROL_PLANE_STARTING, reasons::VIRTUAL_CLUSTER_PAUSED];
-            let event_type = if ready || quiet.contains(&reason) { EventType::Normal } else { EventType::Warning };
-            context.publish(tenant, event_type, reason, format!("virtual cluster: {note}")).await;
-        }
     }
-    Ok(INTERVAL)
+    if let Some((event_type, reason, note)) = event {
+        context.publish(tenant, event_type, reason, note).await;
+    }
+    Ok(match (&progress.rendered, &progress.control_plane) {
+        (_, Some(ControlPlane::Paused)) => FULL_INTERVAL,
+        (Some(Err(_)), _) => REFUSED_INTERVAL,
+        _ => INTERVAL,
+    })
 }
 
-/// A complete pass. What fails is in the progress, and is tried again.
+/// The event of a new reason of `Ready`.
+fn changed(old: &VirtualClusterStatus, new: &VirtualClusterStatus) -> Option<(EventType, Reason, String)> {
+    let before = conditions::ready(old).map(|(reason, ..)| reason);
+    let (reason, note, ready) = conditions::ready(new).filter(|(reason, ..)| Some(*reason) != before)?;
+    let quiet = [reasons::APPLYING, reasons::CONTROL_PLANE_STARTING, reasons::VIRTUAL_CLUSTER_PAUSED];
+    let event_type = if ready || quiet.contains(&reason) { EventType::Normal } else { EventType::Warning };
+    Some((event_type, reason, format!("virtual cluster: {note}")))
+}
+
+/// Limits what happens inside in one pass.
+async fn timed<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let late = || format!("the API server of the virtual cluster took more than {} seconds", PASS_TIMEOUT.as_secs());
+    tokio::time::timeout(PASS_TIMEOUT, work).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// A complete pass. What fails is in the progress, and is tried again. A refused spec stops no virtual cluster that runs.
 async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, memory: &mut Memory) -> Progress {
     let mut progress = Progress::default();
-    let host = Host::new(context.client.clone(), &objects::namespace_of(tenant), &tenant.name_any());
-    let (key, wanted) = match rendered(tenant, cluster, context, memory).await {
-        Ok(rendered) => rendered,
-        Err(Failure::Render(error)) => {
-            progress.rendered = Some(Err(error));
-            return progress;
-        }
-        Err(Failure::Api(error)) => {
-            progress.failed = Some(error);
-            return progress;
-        }
-    };
-    let live = match apply(tenant, cluster, context, (&host, memory), (&key, &wanted)).await {
+    let (name, namespace) = (tenant.name_any(), objects::namespace_of(tenant));
+    let host = Host::new(context.client.clone(), &namespace, &name);
+    let live = match owned(&host, &name, &namespace).await {
         Ok(live) => live,
         Err(error) => {
             progress.failed = Some(error);
             return progress;
         }
     };
-    progress.rendered = Some(Ok(cluster.version.clone()));
-    let pods = host.control_plane_pods().await.unwrap_or_default();
-    let replicas = decide::replicas(cluster.suspend, &live);
-    let state = decide::control_plane(&tenant.name_any(), replicas, &live, &pods);
-    if state == ControlPlane::Paused && cluster.suspend {
-        // as vcluster pause does: without its control plane nothing ends them inside
-        if let Ok(pods) = host.synced_pods().await {
-            drop(host.delete_pods(&pods).await);
-        }
+    match rendered(tenant, cluster, context, (memory, &live)).await {
+        Ok((key, wanted)) => match apply(tenant, cluster, context, (&host, memory), (&key, &wanted, &live)).await {
+            Ok(()) => progress.rendered = Some(Ok(cluster.version.clone())),
+            Err(error) => progress.failed = Some(error),
+        },
+        Err(Failure::Render(error)) => progress.rendered = Some(Err(error)),
+        Err(Failure::Api(error)) => progress.failed = Some(error),
     }
+    if progress.rendered.as_ref().is_none_or(Result::is_err) && live.is_empty() {
+        return progress;
+    }
+    let pods = match host.control_plane_pods().await {
+        Ok(pods) => pods,
+        Err(error) => {
+            progress.failed = Some(format!("listing the pods of the control plane: {error}"));
+            return progress;
+        }
+    };
+    let replicas = decide::replicas(cluster.suspend, &live);
+    let state = decide::control_plane(&name, replicas, &live, &pods);
+    let synced = host.synced_pods().await.unwrap_or_default();
+    if state == ControlPlane::Paused && cluster.suspend && pods.is_empty() {
+        // as vcluster pause does; while the syncer runs, it would delete the pods inside with them
+        drop(host.delete_pods(&synced).await);
+    }
+    memory.requested = nodes::requested(&synced);
     let serves = state == ControlPlane::Ready;
     progress.control_plane = Some(state);
     if serves {
-        let kubeconfig = kubeconfig(tenant, cluster, &host, memory).await;
+        let kubeconfig = timed(kubeconfig(tenant, cluster, &host, memory)).await;
         if let (Ok(_), Some((_, client))) = (&kubeconfig, &memory.inside) {
-            progress.capacity = Some(nodes::show(client, &nodes::budget(tenant)).await);
+            progress.capacity = Some(timed(nodes::show(client, &nodes::budget(tenant), &memory.requested)).await);
         }
         progress.kubeconfig = Some(kubeconfig);
     }
     progress
+}
+
+/// The objects that this program has applied in the namespace, if the operator has bound its rights there for this tenant.
+async fn owned(host: &Host, name: &str, namespace: &str) -> Result<Vec<Live>, String> {
+    let failed = |error: kube::Error| refused(namespace, &error);
+    match host.tenant().await.map_err(failed)? {
+        Some(tenant) if tenant == name => host.applied().await.map_err(failed),
+        Some(other) => {
+            Err(format!("namespace {namespace} belongs to tenant {other}: choose another name in spec.namespaces"))
+        }
+        None => Err(format!(
+            "waiting for RoleBinding {} in namespace {namespace}, which the operator writes",
+            names::BINDING
+        )),
+    }
+}
+
+fn refused(namespace: &str, error: &kube::Error) -> String {
+    format!(
+        "cannot read or write objects in namespace {namespace}: {error}. If RoleBinding {} is missing there, see PolicyReady of the tenant; if a quota or a policy is named, change spec.resources or spec.virtualCluster.values",
+        names::BINDING
+    )
 }
 
 enum Failure {
@@ -201,9 +217,10 @@ async fn rendered(
     tenant: &GpuTenant,
     cluster: &VirtualCluster,
     context: &Context,
-    memory: &mut Memory,
+    (memory, live): (&mut Memory, &[Live]),
 ) -> Result<(String, Arc<Vec<Object>>), Failure> {
-    let running = tenant.status.as_ref().and_then(|s| s.virtual_cluster.as_ref()?.version.clone());
+    let reported = || tenant.status.as_ref().and_then(|s| s.virtual_cluster.as_ref()?.version.clone());
+    let running = decide::running_version(live).or_else(reported);
     let chart = version::choose(&context.charts, &cluster.version, running.as_deref()).map_err(Failure::Render)?;
     let values = values::values(tenant, cluster, &context.values.0).map_err(Failure::Render)?;
     let info = context.client.apiserver_version().await;
@@ -220,31 +237,27 @@ async fn rendered(
     Ok((key, objects))
 }
 
-/// Makes the objects in the namespace as rendered, and returns those that were there before.
+/// Makes the objects in the namespace as rendered.
 async fn apply(
     tenant: &GpuTenant,
     cluster: &VirtualCluster,
     context: &Context,
     (host, memory): (&Host, &mut Memory),
-    (key, rendered): (&str, &[Object]),
-) -> Result<Vec<Live>, String> {
-    let failed = |error: &kube::Error| match error {
-        kube::Error::Api(status) if status.is_forbidden() || status.is_not_found() => {
-            format!("waiting for the namespace and its role binding gputenancy-virtual-clusters, which the operator writes: {error}")
-        }
-        error => format!("the objects of the virtual cluster: {error}"),
-    };
-    let live = host.applied().await.map_err(|e| failed(&e))?;
+    (key, rendered, live): (&str, &[Object], &[Live]),
+) -> Result<(), String> {
+    let namespace = objects::namespace_of(tenant);
+    let failed = |error: kube::Error| refused(&namespace, &error);
+    let replicas = decide::replicas(cluster.suspend, live);
     let mut wanted = rendered.to_vec();
-    objects::scale(&mut wanted, decide::replicas(cluster.suspend, &live));
+    objects::scale(&mut wanted, replicas);
     // the scale is part of what was applied
-    let key = format!("{key} {:?}", decide::replicas(cluster.suspend, &live));
+    let key = format!("{key} {replicas:?}");
     let complete = memory.complete.as_deref() == Some(&key);
     let mut repaired = Vec::new();
-    for write in decide::writes(&wanted, &live, &memory.settled, complete) {
+    for write in decide::writes(&wanted, live, &memory.settled, complete) {
         match write {
             Write::Apply { object, repairs } => {
-                let version = host.apply(&object).await.map_err(|e| failed(&e))?;
+                let version = host.apply(&object).await.map_err(failed)?;
                 let old = live.iter().find(|l| l.kind == object.kind && l.name == object.name);
                 let changed = old.and_then(|o| o.version.clone()) != version;
                 if let Some(version) = version {
@@ -254,15 +267,18 @@ async fn apply(
                     repaired.push(format!("{} {}", object.kind.kind, object.name));
                 }
             }
-            Write::Delete((kind, name)) => host.delete(kind, &name).await.map_err(|e| failed(&e))?,
+            Write::Delete((kind, name)) => host.delete(kind, &name).await.map_err(failed)?,
         }
     }
     memory.complete = Some(key);
     if !repaired.is_empty() {
-        let note = format!("{} had been changed or deleted and is as rendered again", repaired.join(", "));
+        let note = format!(
+            "restored {}, which had been changed or deleted; change spec.virtualCluster instead",
+            repaired.join(", ")
+        );
         context.publish(tenant, EventType::Warning, reasons::VIRTUAL_CLUSTER_REPAIRED, note).await;
     }
-    Ok(live)
+    Ok(())
 }
 
 /// Address of the API server in the team's kubeconfig.
@@ -283,12 +299,13 @@ async fn kubeconfig(
 ) -> Result<Present, String> {
     let name = tenant.name_any();
     let secrets = host.secrets();
-    let read = async |secret: &str| {
-        secrets.get_opt(secret).await.map_err(|error| format!("reading Secret {secret}: {error}"))
-    };
+    let read =
+        async |secret: &str| secrets.get_opt(secret).await.map_err(|error| format!("reading Secret {secret}: {error}"));
     let admin_secret = names::admin_secret(&name);
     let admin = read(&admin_secret).await?.as_ref().and_then(Admin::of);
-    let admin = admin.ok_or_else(|| format!("the syncer has not written its credentials into Secret {admin_secret} yet"))?;
+    let admin = admin.ok_or_else(|| {
+        format!("Secret {admin_secret} does not exist or is incomplete; the control plane writes it after its start: see its log")
+    })?;
     let client = match &memory.inside {
         Some((known, client)) if *known == admin => client.clone(),
         _ => {
@@ -335,28 +352,3 @@ fn secret(tenant: &GpuTenant, made: &Made<'_>, token: &account::Token, now: Time
         ..Secret::default()
     }
 }
-
-/// Applies `status.virtualCluster`, and no other field of the status; `None` removes it.
-async fn apply_status(client: &Client, name: &str, status: Option<&VirtualClusterStatus>) -> kube::Result<()> {
-    let status = status.map_or_else(|| json!({}), |s| json!({"virtualCluster": s}));
-    let body = json!({"apiVersion": GpuTenant::api_version(&()), "kind": GpuTenant::kind(&()), "status": status});
-    let params = PatchParams::apply(names::STATUS_MANAGER).force();
-    Api::<GpuTenant>::all(client.clone()).patch_status(name, &params, &Patch::Apply(body)).await.map(drop)
-}
-
-/// Sets or removes this program's finalizer. The version keeps finalizers that others add at the same time.
-async fn set_finalizer(client: &Client, tenant: &GpuTenant, wanted: bool) -> kube::Result<()> {
-    let mut finalizers = tenant.finalizers().to_vec();
-    finalizers.retain(|f| f != VIRTUAL_CLUSTER_FINALIZER);
-    if wanted {
-        finalizers.push(VIRTUAL_CLUSTER_FINALIZER.into());
-    }
-    let fields: Value =
-        json!({"metadata": {"resourceVersion": tenant.resource_version(), "finalizers": finalizers}});
-    let params = PatchParams { field_manager: Some(names::MANAGER.into()), ..PatchParams::default() };
-    match Api::<GpuTenant>::all(client.clone()).patch(&tenant.name_any(), &params, &Patch::Merge(fields)).await {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        other => other.map(drop),
-    }
-}
-

@@ -16,10 +16,7 @@ use kube::{
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    args::Args,
-    reconcile::{Context, reconcile},
-};
+use crate::{args::Args, context::Context, reconcile::reconcile};
 
 /// Interval after a failed pass.
 const RETRY: Duration = Duration::from_secs(5);
@@ -86,6 +83,7 @@ async fn one(tenant: Arc<GpuTenant>, context: Arc<Context>) -> kube::Result<Acti
     Ok(after.map_or_else(Action::await_change, Action::requeue))
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "kube's Controller passes it so")]
 fn on_error(tenant: Arc<GpuTenant>, error: &kube::Error, _: Arc<Context>) -> Action {
     // another write came first: the watch delivers it
     let conflict = matches!(error, kube::Error::Api(status) if status.is_conflict());

@@ -17,7 +17,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use gputenancy_ledger::{OnMissing, Pace, Turn};
+use gputenancy_ledger::{Mapped, OnMissing, Pace, Turn, Usage};
 use support::{CONTEXT, GIB, Holder, Node, built};
 
 /// The families of allocations, as `cuda-work` names them.

@@ -257,7 +257,9 @@ mod tests {
         let elsewhere = Device { gpu_uuid: "GPU-b".into(), ..limited(0) };
         assert_eq!(origins(&[elsewhere], &inventory(clients), &origin), BTreeMap::new());
         let unlimited = device(1, SharingMode::Fraction, Some(10), None);
-        let owned = |device: &Device| any_owned(&[device.clone()], &[(device.id.clone(), owner("one", "main"))].into());
+        let owned = |device: &Device| {
+            any_owned(std::slice::from_ref(device), &[(device.id.clone(), owner("one", "main"))].into())
+        };
         assert!(owned(&limited(1)) && !owned(&unlimited) && !any_owned(&[limited(1)], &Owners::new()));
     }
 

@@ -23,7 +23,7 @@ pub fn pause(random: u64) -> Duration {
 }
 
 /// Bytes that the ledger does not count: modules, stacks and heaps of kernels, as far as they do not fit into the 640 MiB that it counts for a
-/// context. PyTorch used up to 48 MiB more than its limit on an H200: `docs/development/gpu-results.md`.
+/// context. `PyTorch` used up to 48 MiB more than its limit on an H200: `docs/development/gpu-results.md`.
 pub const TOLERANCE: u64 = 64 << 20;
 /// Thresholds of [`Action::MemoryHigh`], in percent of the share.
 const HIGH: u64 = 80;

@@ -13,7 +13,7 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt as _, core::ObjectMeta};
 use serde::{Deserialize, Serialize};
 
-use crate::ownership;
+use crate::{ownership, virtual_pod::keys};
 
 /// Label with the Pod Security Standard that a namespace enforces.
 pub const POD_SECURITY_LABEL: &str = "pod-security.kubernetes.io/enforce";
@@ -367,15 +367,24 @@ pub fn project_pod(pod: &mut SlimPod) {
     if let Some(owners) = &mut pod.metadata.owner_references {
         owners.retain(|owner| owner.controller == Some(true));
     }
+    let mut labels = pod.metadata.labels.take().unwrap_or_default();
+    // of pods that vCluster has synced also what says of which virtual pod they are
+    let synced = labels.contains_key(keys::MANAGED_BY)
+        || labels.get(keys::APP).is_some_and(|app| app == keys::CONTROL_PLANE_APP);
     if let Some(annotations) = &mut pod.metadata.annotations {
         let read = [names::EVICTION_NOTICE, names::DO_NOT_EVICT, names::CANARY_NODE];
-        annotations.retain(|key, value| read.contains(&key.as_str()) && value.len() <= LONGEST_ANNOTATION);
+        annotations.retain(|key, value| {
+            let kept = read.contains(&key.as_str()) || (synced && keys::ANNOTATIONS.contains(&key.as_str()));
+            kept && value.len() <= LONGEST_ANNOTATION
+        });
     }
-    let canary = pod.metadata.labels.take().and_then(|mut labels| labels.remove_entry(names::CANARY_LABEL));
+    let canary = labels.remove_entry(names::CANARY_LABEL);
     if canary.is_none() {
         pod.status = SlimPodStatus { phase: std::mem::take(&mut pod.status.phase), ..SlimPodStatus::default() };
     }
-    pod.metadata.labels = canary.map(|label| BTreeMap::from([label]));
+    labels.retain(|key, _| synced && keys::LABELS.contains(&key.as_str()));
+    labels.extend(canary);
+    pod.metadata.labels = (!labels.is_empty()).then_some(labels);
     for container in pod.spec.containers.iter_mut().chain(&mut pod.spec.init_containers) {
         let requests = std::mem::take(&mut container.resources.requests);
         let devices = requests.into_iter().filter(|(resource, amount)| resource.contains('/') && amount.0 != "0");

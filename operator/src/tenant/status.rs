@@ -257,9 +257,17 @@ fn overall(parts: &[ConditionUpdate], gpus: &[GpuUse], failed: Option<&str>) -> 
 }
 
 fn needs_action(reason: Reason) -> bool {
-    let transient =
-        [reasons::CREATING, reasons::APPLYING, reasons::PLANNING, reasons::CHANGING, reasons::NAMESPACE_TERMINATING,
-        reasons::CONTROL_PLANE_STARTING, reasons::VIRTUAL_CLUSTER_PENDING, reasons::VIRTUAL_CLUSTER_UNREACHABLE, reasons::WRITE_FAILED];
+    let transient = [
+        reasons::CREATING,
+        reasons::APPLYING,
+        reasons::PLANNING,
+        reasons::CHANGING,
+        reasons::NAMESPACE_TERMINATING,
+        reasons::CONTROL_PLANE_STARTING,
+        reasons::VIRTUAL_CLUSTER_PENDING,
+        reasons::VIRTUAL_CLUSTER_UNREACHABLE,
+        reasons::WRITE_FAILED,
+    ];
     !transient.contains(&reason)
 }
 
@@ -271,7 +279,9 @@ fn deletion(seen: &Observed) -> Overall {
         return Overall::Stalled { reason: reasons::DELETION_PROTECTED, message };
     }
     if teardown::waits_for_virtual_cluster(seen) {
-        let message = "the virtual cluster is being deleted (by the Deployment gputenancy-virtual-clusters); namespaces follow".into();
+        let message =
+            "the virtual cluster is being deleted (by the Deployment gputenancy-virtual-clusters); namespaces follow"
+                .into();
         return Overall::Reconciling { reason: reasons::DELETING, message };
     }
     let terminating: Vec<String> = seen

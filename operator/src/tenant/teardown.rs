@@ -1,10 +1,15 @@
 //! The decision about a tenant that is being deleted: the order of deletes, and when the finalizer is removed. Pure.
 
-use gputenancy_crds::VIRTUAL_CLUSTER_FINALIZER;
-use k8s_openapi::jiff::SignedDuration;
+use gputenancy_crds::{
+    VIRTUAL_CLUSTER_FINALIZER,
+    condition::{READY, STALLED},
+    reasons,
+};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
 use super::{
+    desired,
     managed::Managed,
     observe::{Observed, Role},
     pull_secrets, render,
@@ -24,7 +29,10 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
         return Vec::new();
     }
     if waits_for_virtual_cluster(seen) {
-        return Vec::new();
+        // its controller needs its rights, and a team may delete role bindings
+        let present = |(namespace, role): (String, Role)| (role == Role::Active).then_some(namespace);
+        let namespaces = seen.roles().into_iter().filter_map(present);
+        return namespaces.filter_map(|ns| desired::write(seen, Managed::VirtualCluster, &ns)).collect();
     }
     let mut writes = Vec::new();
     let mut terminating = Vec::new();
@@ -58,9 +66,27 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
 }
 
 /// A virtual cluster is deleted before its namespace: its pods end in order, and volumes and Secrets are not left to a namespace that stays.
+/// Only in a namespace of the tenant can its controller do so, and not without end.
 pub fn waits_for_virtual_cluster(seen: &Observed) -> bool {
     let finalized = seen.tenant.finalizers().iter().any(|f| f == VIRTUAL_CLUSTER_FINALIZER);
-    seen.virtual_clusters && finalized && deleted_for(seen) < VIRTUAL_CLUSTER_WAIT
+    let reachable = || seen.roles().iter().any(|(_, role)| *role == Role::Active);
+    seen.virtual_clusters && finalized && reachable() && seen.now.duration_since(began(seen)) < VIRTUAL_CLUSTER_WAIT
+}
+
+/// When the deletion began that was not held up by protection: as its controller reports, else since the tenant is no longer reported as
+/// protected.
+fn began(seen: &Observed) -> Timestamp {
+    let status = seen.tenant.status.as_ref();
+    if let Some(since) = status.and_then(|s| s.virtual_cluster.as_ref()?.deleting_since.as_ref()) {
+        return since.0;
+    }
+    let conditions = || status.iter().flat_map(|s| &s.conditions);
+    if conditions().any(|c| c.type_ == READY && reasons::DELETION_PROTECTED == c.reason.as_str()) {
+        return seen.now;
+    }
+    let released = conditions().find(|c| c.type_ == STALLED && c.status == "False").map(|c| c.last_transition_time.0);
+    let deleted = seen.tenant.metadata.deletion_timestamp.as_ref().map_or(seen.now, |t| t.0);
+    released.map_or(deleted, |released| released.max(deleted))
 }
 
 fn delete_grant(seen: &Observed, namespace: &str) -> Option<Write> {

@@ -123,7 +123,9 @@ fn stored(kind: Managed, object: Value) -> OwnedObject {
             OwnedObject::of(&serde_json::from_value::<SlimQuota>(object).unwrap())
         }
         Managed::Grant => OwnedObject::of(&serde_json::from_value::<GpuGrant>(object).unwrap()),
-        Managed::Owners | Managed::Viewers | Managed::VirtualCluster => OwnedObject::of(&serde_json::from_value::<RoleBinding>(object).unwrap()),
+        Managed::Owners | Managed::Viewers | Managed::VirtualCluster => {
+            OwnedObject::of(&serde_json::from_value::<RoleBinding>(object).unwrap())
+        }
     }
 }
 

@@ -30,12 +30,11 @@ pub async fn ensure(client: &Client, cluster_role: &str) -> Result<String, Strin
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), INSIDE_NAMESPACE);
     let params = PatchParams::apply(MANAGER).force();
     let what = format!("the team's account {INSIDE_NAMESPACE}/{INSIDE_ACCOUNT}");
-    let account = match bounded(&what, accounts.get_opt(INSIDE_ACCOUNT)).await? {
-        Some(account) => account,
-        None => {
-            let object = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": INSIDE_ACCOUNT}});
-            bounded(&what, accounts.patch(INSIDE_ACCOUNT, &params, &Patch::Apply(object))).await?
-        }
+    let account = if let Some(account) = bounded(&what, accounts.get_opt(INSIDE_ACCOUNT)).await? {
+        account
+    } else {
+        let object = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": INSIDE_ACCOUNT}});
+        bounded(&what, accounts.patch(INSIDE_ACCOUNT, &params, &Patch::Apply(object))).await?
     };
     let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
     let what = format!("the binding of {INSIDE_ACCOUNT}");

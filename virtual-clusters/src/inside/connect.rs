@@ -13,9 +13,14 @@ use kube::{
 };
 use tower::util::MapResponseLayer;
 
-/// Largest answer that is read, in bytes: a few hundred nodes or pods.
-const MOST_BYTES: usize = 8 << 20;
+/// Largest answer that is read, in bytes: a few hundred nodes.
+const MOST_BYTES: usize = 2 << 20;
+/// Limit of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Limit of all requests of one pass: a server that answers slowly must not hold up the deletion of its own tenant, nor other tenants.
+pub const PASS_TIMEOUT: Duration = Duration::from_secs(25);
+/// Longest text from inside in a message, in bytes.
+const MOST_TEXT: usize = 300;
 
 /// The administrator's credentials.
 #[derive(Clone, PartialEq, Eq)]
@@ -86,11 +91,46 @@ pub async fn client(admin: &Admin, service: &str) -> Result<Client, String> {
     Ok(ClientBuilder::try_from(config).map_err(|e| failed(&e))?.with_layer(&bounded).build())
 }
 
+/// An error in a few words: whoever runs the server chooses its text, which ends up in a status.
+fn told(error: &kube::Error) -> String {
+    let mut text = match error {
+        kube::Error::Api(status) => format!("answer {}: {}", status.code, status.message),
+        error => error.to_string(),
+    };
+    text.truncate(text.floor_char_boundary(MOST_TEXT));
+    text.replace(|c: char| c.is_control(), " ")
+}
+
 /// Fails after the time limit, whatever the server sends.
 pub async fn bounded<T>(what: &str, request: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
     match tokio::time::timeout(TIMEOUT, request).await {
-        Ok(answer) => answer.map_err(|error| format!("{what}: {error}")),
+        Ok(answer) => answer.map_err(|error| format!("{what}: {}", told(&error))),
         Err(_) => Err(format!("{what}: no answer within {} seconds", TIMEOUT.as_secs())),
     }
 }
 
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn text_from_inside_is_short_and_has_no_control_characters() {
+        let status = Status { code: 500, message: format!("\u{1b}[2J{}", "x".repeat(1 << 20)), ..Status::default() };
+        let text = told(&kube::Error::Api(Box::new(status)));
+        assert!(text.len() <= MOST_TEXT && text.starts_with("answer 500:  [2Jxx"), "{text}");
+    }
+
+    #[test]
+    fn kubeconfig_of_the_secret_is_never_read() {
+        let data = |keys: &[&str]| keys.iter().map(|k| ((*k).to_owned(), ByteString(b"x".to_vec()))).collect();
+        let only_config = Secret { data: Some(data(&["config"])), ..Secret::default() };
+        assert!(Admin::of(&only_config).is_none());
+        let keys = Secret {
+            data: Some(data(&["certificate-authority", "client-certificate", "client-key"])),
+            ..Secret::default()
+        };
+        assert!(Admin::of(&keys).is_some());
+    }
+}

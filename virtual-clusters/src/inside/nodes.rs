@@ -7,15 +7,46 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{GpuTenant, names::is_gpu_resource};
+use http::Request;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
-    Api, Client, ResourceExt,
-    api::{ListParams, Patch, PatchParams},
+    Api, Client,
+    api::{Patch, PatchParams},
 };
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::connect::bounded;
 use crate::names::MANAGER;
+
+/// Most nodes that are shown and changed in one pass.
+const MOST_NODES: usize = 500;
+
+/// What is read of a node; the rest is skipped, because whoever runs the server inside chooses its size.
+#[derive(Deserialize, Debug)]
+struct SlimNode {
+    metadata: Name,
+    #[serde(default)]
+    status: SlimStatus,
+}
+
+#[derive(Deserialize, Debug)]
+struct Name {
+    name: String,
+}
+
+#[derive(Deserialize, Debug, Default)]
+struct SlimStatus {
+    #[serde(default)]
+    capacity: BTreeMap<String, String>,
+    #[serde(default)]
+    allocatable: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+struct Nodes {
+    items: Vec<SlimNode>,
+}
 
 /// Amounts by resource.
 pub type Amounts = BTreeMap<String, i64>;
@@ -34,7 +65,7 @@ pub fn budget(tenant: &GpuTenant) -> Amounts {
 pub fn capacities<'a>(
     budget: &Amounts,
     nodes: impl IntoIterator<Item = &'a str>,
-    requested: &BTreeMap<&str, Amounts>,
+    requested: &BTreeMap<String, Amounts>,
 ) -> BTreeMap<&'a str, Amounts> {
     let mut rest = budget.clone();
     let mut shown: BTreeMap<&str, Amounts> = BTreeMap::new();
@@ -57,14 +88,12 @@ pub fn capacities<'a>(
 }
 
 /// The merge patch of a node's status that shows these amounts, and no other GPU resource; `None`: it shows them.
-pub fn patch(node: &Node, amounts: &Amounts) -> Option<Value> {
-    let status = node.status.clone().unwrap_or_default();
+fn patch(node: &SlimNode, amounts: &Amounts) -> Option<Value> {
     let mut fields = Map::new();
-    for (field, present) in [("capacity", status.capacity), ("allocatable", status.allocatable)] {
-        let present = present.unwrap_or_default();
+    for (field, present) in [("capacity", &node.status.capacity), ("allocatable", &node.status.allocatable)] {
         let mut change = Map::new();
         for (resource, amount) in amounts {
-            if present.get(resource).map(|q| q.0.as_str()) != Some(&amount.to_string()) {
+            if present.get(resource) != Some(&amount.to_string()) {
                 change.insert(resource.clone(), amount.to_string().into());
             }
         }
@@ -78,18 +107,20 @@ pub fn patch(node: &Node, amounts: &Amounts) -> Option<Value> {
     (!fields.is_empty()).then(|| json!({"status": fields}))
 }
 
-/// GPU resources that pods request, by node. Pods that have ended request nothing.
-pub fn requested(pods: &[Pod]) -> BTreeMap<&str, Amounts> {
-    let mut all: BTreeMap<&str, Amounts> = BTreeMap::new();
+/// GPU resources that synced pods request, by node of this cluster, whose name the node inside has. Pods that have ended request nothing.
+pub fn requested(pods: &[Pod]) -> BTreeMap<String, Amounts> {
+    let mut all: BTreeMap<String, Amounts> = BTreeMap::new();
     for pod in pods {
-        let ended = pod.status.as_ref().and_then(|s| s.phase.as_deref()).is_some_and(|p| p == "Succeeded" || p == "Failed");
+        let ended =
+            pod.status.as_ref().and_then(|s| s.phase.as_deref()).is_some_and(|p| p == "Succeeded" || p == "Failed");
         let Some(spec) = pod.spec.as_ref().filter(|_| !ended) else { continue };
         let Some(node) = spec.node_name.as_deref() else { continue };
         let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
         for container in spec.containers.iter().chain(sidecars) {
             let limits = container.resources.iter().filter_map(|r| r.limits.as_ref()).flatten();
             for (resource, amount) in limits.filter(|(r, _)| is_gpu_resource(r)) {
-                *all.entry(node).or_default().entry(resource.clone()).or_default() += amount.0.parse::<i64>().unwrap_or(0);
+                let amounts = all.entry(node.to_owned()).or_default();
+                *amounts.entry(resource.clone()).or_default() += amount.0.parse::<i64>().unwrap_or(0);
             }
         }
     }
@@ -97,22 +128,19 @@ pub fn requested(pods: &[Pod]) -> BTreeMap<&str, Amounts> {
 }
 
 /// Makes all nodes inside show the budget; returns their number.
-pub async fn show(client: &Client, budget: &Amounts) -> Result<usize, String> {
+pub async fn show(client: &Client, budget: &Amounts, requested: &BTreeMap<String, Amounts>) -> Result<usize, String> {
+    let what = "listing nodes of the virtual cluster";
+    let request = Request::get(format!("/api/v1/nodes?limit={MOST_NODES}")).body(Vec::new());
+    let request = request.map_err(|error| format!("{what}: {error}"))?;
+    let Nodes { items: nodes } = bounded(what, client.request(request)).await?;
+    let shown = capacities(budget, nodes.iter().map(|n| n.metadata.name.as_str()), requested);
     let api: Api<Node> = Api::all(client.clone());
-    let nodes = bounded("its nodes", api.list(&ListParams::default())).await?.items;
-    let pods = if nodes.len() > 1 {
-        let pods: Api<Pod> = Api::all(client.clone());
-        bounded("its pods", pods.list(&ListParams::default())).await?.items
-    } else {
-        Vec::new()
-    };
-    let requested = requested(&pods);
-    let names: Vec<String> = nodes.iter().map(ResourceExt::name_any).collect();
-    let shown = capacities(budget, names.iter().map(String::as_str), &requested);
-    for (node, name) in nodes.iter().zip(&names) {
-        let Some(patch) = shown.get(name.as_str()).and_then(|amounts| patch(node, amounts)) else { continue };
+    for node in nodes.iter().take(MOST_NODES) {
+        let name = node.metadata.name.as_str();
+        let Some(patch) = shown.get(name).and_then(|amounts| patch(node, amounts)) else { continue };
         let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
-        bounded(&format!("node {name}"), api.patch_status(name, &params, &Patch::Merge(patch))).await?;
+        bounded("changing a node of the virtual cluster", api.patch_status(name, &params, &Patch::Merge(patch)))
+            .await?;
     }
     Ok(nodes.len())
 }
@@ -128,7 +156,8 @@ mod tests {
     #[test]
     fn capacities_add_up_to_the_budget() {
         let budget = amounts(&[("nvidia.com/gpu", 4), ("nvidia.com/mig-1g.10gb", 2)]);
-        let requested = BTreeMap::from([("b", amounts(&[("nvidia.com/gpu", 1)])), ("c", amounts(&[("nvidia.com/gpu", 9)]))]);
+        let requested =
+            [("b", 1), ("c", 9)].map(|(node, n)| (node.to_owned(), amounts(&[("nvidia.com/gpu", n)]))).into();
         let shown = capacities(&budget, ["a", "b", "c"], &requested);
         let total = |r: &str| shown.values().map(|a| a[r]).sum::<i64>();
         assert_eq!((total("nvidia.com/gpu"), total("nvidia.com/mig-1g.10gb")), (4, 2));
@@ -140,14 +169,14 @@ mod tests {
 
     #[test]
     fn patch_sets_the_budget_and_removes_other_gpu_resources() {
-        let node: Node = serde_json::from_value(json!({"status": {
+        let node: SlimNode = serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {
             "capacity": {"cpu": "16", "nvidia.com/gpu": "8", "nvidia.com/old": "1"},
             "allocatable": {"cpu": "16", "nvidia.com/gpu": "2"},
         }}))
         .unwrap();
         let change = patch(&node, &amounts(&[("nvidia.com/gpu", 2)])).unwrap();
         assert_eq!(change, json!({"status": {"capacity": {"nvidia.com/gpu": "2", "nvidia.com/old": null}}}));
-        let right: Node = serde_json::from_value(json!({"status": {
+        let right: SlimNode = serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {
             "capacity": {"nvidia.com/gpu": "2"}, "allocatable": {"nvidia.com/gpu": "2"},
         }}))
         .unwrap();
@@ -164,6 +193,6 @@ mod tests {
             .unwrap()
         };
         let pods = [pod("Running"), pod("Succeeded")];
-        assert_eq!(requested(&pods), BTreeMap::from([("n", amounts(&[("nvidia.com/gpu", 2)]))]));
+        assert_eq!(requested(&pods), BTreeMap::from([("n".to_owned(), amounts(&[("nvidia.com/gpu", 2)]))]));
     }
 }

@@ -4,13 +4,16 @@ use std::{path::Path, process::Stdio, time::Duration};
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tokio::{io::AsyncWriteExt as _, process::Command};
+use tokio::{io::AsyncWriteExt as _, process::Command, sync::Semaphore};
 
 use super::RenderError;
-use crate::args::Chart;
+use crate::{args::Chart, hex::hex};
 
 /// A chart renders in well under a second; a loaded machine takes longer.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_mins(1);
+
+/// One helm at a time: it takes tens of MiB, and after a restart all virtual clusters are rendered.
+static ONE: Semaphore = Semaphore::const_new(1);
 
 /// What is rendered.
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +28,7 @@ pub struct Release<'a> {
 
 /// The manifests of a release. helm gets no credentials and no environment.
 pub async fn template(helm: &Path, chart: &Chart, release: Release<'_>, values: &Value) -> Result<String, RenderError> {
+    let _turn = ONE.acquire().await.map_err(|e| RenderError::Helm(e.to_string()))?;
     verify(chart).await?;
     let failed = |what: &str, error: &dyn std::fmt::Display| RenderError::Helm(format!("{what}: {error}"));
     let scratch = std::env::temp_dir();
@@ -43,11 +47,11 @@ pub async fn template(helm: &Path, chart: &Chart, release: Release<'_>, values: 
     let mut child = command.spawn().map_err(|e| failed(&helm.display().to_string(), &e))?;
     let stdin = child.stdin.take();
     let text = values.to_string();
-    let feed = async move {
+    let write = async move {
         let Some(mut stdin) = stdin else { return Ok(()) };
         stdin.write_all(text.as_bytes()).await
     };
-    let both = async { tokio::join!(feed, child.wait_with_output()) };
+    let both = async { tokio::join!(write, child.wait_with_output()) };
     let Ok((fed, output)) = tokio::time::timeout(TIME_LIMIT, both).await else {
         return Err(RenderError::Helm(format!("no result within {} seconds", TIME_LIMIT.as_secs())));
     };
@@ -65,7 +69,7 @@ async fn verify(chart: &Chart) -> Result<(), RenderError> {
     let bytes = tokio::fs::read(file).await.map_err(|e| {
         RenderError::Helm(format!("the chart of version {version} (virtualClusters.charts): {}: {e}", file.display()))
     })?;
-    let digest: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex(&Sha256::digest(&bytes));
     if digest == sha256.to_lowercase() {
         return Ok(());
     }

@@ -40,7 +40,9 @@ pub enum RenderError {
         why: &'static str,
     },
     /// The values lead to an object that may not be applied.
-    #[error("spec.virtualCluster.values lead to {object}, which is not applied: {why}; remove the values that ask for it")]
+    #[error(
+        "spec.virtualCluster.values lead to {object}, which is not applied: {why}; remove the values that ask for it"
+    )]
     ObjectRefused {
         /// Kind and name.
         object: String,

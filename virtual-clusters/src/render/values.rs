@@ -20,8 +20,13 @@ const OWNED: &[(&str, &str)] = &[
     ("sync.toHost.storageClasses", "classes of this cluster belong to no tenant"),
     ("sync.toHost.priorityClasses", "classes of this cluster belong to no tenant; see spec.priorityClasses"),
     ("sync.toHost.networkPolicies", "network policies are additive: one made inside could permit any ingress"),
-    ("controlPlane.statefulSet.security", "it follows spec.podSecurity"),
-    ("controlPlane.distro.k8s.securityContext", "it follows spec.podSecurity"),
+    ("controlPlane.statefulSet.security", "the platform runs the control plane without root"),
+    ("controlPlane.distro.k8s.securityContext", "the platform runs the control plane without root"),
+    ("controlPlane.proxy.extraSANs", "set spec.virtualCluster.expose.host"),
+    (
+        "sync.toHost.pods.useSecretsForSATokens",
+        "tokens of ServiceAccounts inside are kept in Secrets, not in annotations of pods",
+    ),
     ("controlPlane.advanced.serviceAccount", "the syncer has rights in the tenant's namespace only"),
     ("controlPlane.standalone", "the control plane runs in the tenant's namespace"),
     ("privateNodes", "pods run on the nodes of this cluster, where budgets are enforced"),
@@ -147,7 +152,8 @@ mod tests {
 
     #[test]
     fn tenant_values_override_the_platforms_and_neither_the_owned_keys() {
-        let platform = json!({"controlPlane": {"statefulSet": {"imagePullPolicy": "Never"}}, "logging": {"encoding": "json"}});
+        let platform =
+            json!({"controlPlane": {"statefulSet": {"imagePullPolicy": "Never"}}, "logging": {"encoding": "json"}});
         let own = cluster(json!({"logging": {"encoding": "console"}}));
         let values = values(&tenant(), &own, &platform).unwrap();
         assert_eq!(values["logging"]["encoding"], "console");

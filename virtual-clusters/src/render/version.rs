@@ -15,7 +15,10 @@ pub fn choose<'a>(charts: &'a Charts, wanted: &str, running: Option<&str>) -> Re
     };
     let refused = |why: String| RenderError::VersionRefused { wanted: wanted.into(), running: running.into(), why };
     if to < from {
-        return Err(refused("its data cannot be read by an earlier version; restore a snapshot into a new virtual cluster instead".into()));
+        return Err(refused(
+            "its data cannot be read by an earlier version; restore a snapshot into a new virtual cluster instead"
+                .into(),
+        ));
     }
     let (next_minor, same_minor) = (to[0] == from[0] && to[1] == from[1] + 1, to[..2] == from[..2]);
     if !same_minor && !next_minor {
@@ -53,7 +56,11 @@ mod tests {
             refusal("0.34.0", None),
             "spec.virtualCluster.version: 0.34.0 is not supported; choose one of 0.35.3, 0.36.1, 0.37.0, 1.0.0"
         );
-        assert!(refusal("0.37.0", Some("0.35.3")).ends_with("first to a 0.36"), "{}", refusal("0.37.0", Some("0.35.3")));
+        assert!(
+            refusal("0.37.0", Some("0.35.3")).ends_with("first to a 0.36"),
+            "{}",
+            refusal("0.37.0", Some("0.35.3"))
+        );
         assert!(refusal("0.35.3", Some("0.36.1")).contains("restore a snapshot"));
     }
 }

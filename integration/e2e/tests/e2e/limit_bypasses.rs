@@ -22,9 +22,11 @@ enum Outcome {
     Found,
     /// The limit holds: the programs get so many blocks together.
     Held(u64),
+    /// Both: the damage is found, and gets so many blocks.
+    HeldAndFound(u64),
 }
 
-use Outcome::{Found, Held};
+use Outcome::{Found, Held, HeldAndFound};
 
 /// Name, shell script and outcome.
 const BYPASSES: [(&str, &str, Outcome); 10] = [
@@ -51,7 +53,7 @@ const BYPASSES: [(&str, &str, Outcome); 10] = [
         Found,
     ),
     ("environment", "exec busybox env -i /usr/bin/cuda-work allocate --count 200 --hold", Held(BLOCKS)),
-    ("shortened", ": > /run/gputenancy/share/usage; exec cuda-work allocate --count 200 --hold", Held(0)),
+    ("shortened", ": > /run/gputenancy/share/usage; exec cuda-work allocate --count 200 --hold", HeldAndFound(0)),
     (
         "mount",
         "for library in $(busybox find / -name 'libcuda.so.1*' 2> /dev/null); do busybox unshare -Urm busybox mount --bind $driver $library; done; \
@@ -85,12 +87,12 @@ async fn ten_programs(world: &World) -> Result<()> {
     tenant_ready(world, TEAM).await?;
     world.set(&BYPASSES.map(|(name, script, _)| program(name, script))).await?;
     for (name, _, outcome) in &BYPASSES {
-        if let Held(blocks) = outcome {
+        if let Held(blocks) | HeldAndFound(blocks) = outcome {
             granted(world, name, *blocks).await?;
         }
     }
-    let expected: BTreeSet<&str> =
-        BYPASSES.iter().filter(|(.., outcome)| matches!(outcome, Found)).map(|(name, ..)| *name).collect();
+    let found = BYPASSES.iter().filter(|(.., outcome)| !matches!(outcome, Held(_)));
+    let expected: BTreeSet<&str> = found.map(|(name, ..)| *name).collect();
     reported(world, "MemoryLimitBypassed", &expected).await?;
     let mut supply = pool("p", NODE, &["turns"]);
     supply["spec"]["enforcement"] = json!({"onBypass": "Evict"});

@@ -76,7 +76,12 @@ fn needed(right: &Right) -> String {
 const PULLS: (&str, &[&str]) = ("tenants.imagePullSecrets={registry,mirror}", &["registry", "mirror"]);
 
 /// Rights that operator and agent list for these settings.
-fn listed(pull_secrets: &[&str], wake_controllers: bool, owners_read_tenant: bool, virtual_clusters: bool) -> Vec<Right> {
+fn listed(
+    pull_secrets: &[&str],
+    wake_controllers: bool,
+    owners_read_tenant: bool,
+    virtual_clusters: bool,
+) -> Vec<Right> {
     let locations = Locations {
         namespace: NAMESPACE.into(),
         mig_config_namespace: None,

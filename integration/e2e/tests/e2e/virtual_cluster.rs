@@ -6,13 +6,12 @@ use std::{process::Stdio, time::Duration};
 use e2e::{
     Error, Result, World,
     fixtures::{merged, mig_profile, pod_spec, pool, tenant},
-    objects::{ensure, running},
+    objects::ensure,
     product,
     scenario::{tenant_ready, wait_for_devices},
     wait::{PATIENCE, eventually},
 };
-use gputenancy_crds::GpuTenant;
-use k8s_openapi::api::core::v1::Secret;
+use gputenancy_crds::{GpuTenant, VIRTUAL_CLUSTER_FINALIZER};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
@@ -46,8 +45,9 @@ async fn virtual_cluster_shows_and_keeps_its_budget_and_leaves_nothing() {
 
 async fn life(world: &World) -> Result<()> {
     install(world).await?;
-    let team = merged(tenant(TEAM, &[("mig-1g", 2)]), json!({"spec": {"virtualCluster": {"version": "0.36.1"}}}));
-    world.set(&[mig_profile("mig-1g", "1g.10gb"), pool("p", NODE, &["mig-1g"]), team.clone()]).await?;
+    let mut team = tenant(TEAM, &[("mig-1g", 2)]);
+    team["spec"] = merged(team["spec"].take(), json!({"virtualCluster": {"version": "0.36.1"}}));
+    world.set(&[mig_profile("mig-1g", "1g.10gb"), pool("p", NODE, &["mig-1g"]), team]).await?;
     eventually("the virtual cluster Ready", START, || ready(world)).await?;
     tenant_ready(world, TEAM).await?;
 
@@ -70,7 +70,8 @@ async fn install(world: &World) -> Result<()> {
     let platform: Value = serde_json::from_str(VALUES).map_err(|error| Error::Wrong(error.to_string()))?;
     let image = json!({"repository": "lab.local/gputenancy-virtual-clusters", "tag": "dev", "pullPolicy": "Never"});
     let all = json!({"virtualClusters": {"enabled": true, "values": platform}, "image": {"virtualClusters": image}});
-    std::fs::write(values.path(), all.to_string()).map_err(|source| Error::Io { what: "writing values".into(), source })?;
+    std::fs::write(values.path(), all.to_string())
+        .map_err(|source| Error::Io { what: "writing values".into(), source })?;
     world.reinstall_with(&[], &["--values", &values.path().display().to_string()]).await
 }
 
@@ -94,13 +95,14 @@ struct Inside {
 impl Inside {
     async fn open(world: &World) -> Result<Self> {
         let io = |source| Error::Io { what: "reaching the virtual cluster".into(), source };
-        let secrets: Api<Secret> = Api::namespaced(world.client.clone(), TEAM);
-        let secret = secrets.get("gputenancy-kubeconfig").await?;
-        let config = secret.data.as_ref().and_then(|d| d.get("config")).map(|c| c.0.clone()).unwrap_or_default();
-        let text = String::from_utf8_lossy(&config);
-        ensure(text.contains("token") && !text.contains("client-key"), "a token, and no certificate of an administrator")?;
+        let output = product::kubectl_gpu(&world.lab.kubeconfig_path(), &["kubeconfig", TEAM]).await?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure(
+            text.contains("token") && !text.contains("client-key"),
+            format!("a token and no certificate: {output:?}"),
+        )?;
         let kubeconfig = tempfile::NamedTempFile::new().map_err(io)?;
-        std::fs::write(kubeconfig.path(), &config).map_err(io)?;
+        std::fs::write(kubeconfig.path(), &text).map_err(io)?;
         let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map_err(io)?.port();
         let forward = Command::new(product::root().join("target/toolset/bin/kubectl"))
             .arg("--kubeconfig")
@@ -111,7 +113,8 @@ impl Inside {
             .spawn()
             .map_err(io)?;
         let inside = Self { kubeconfig, server: format!("https://127.0.0.1:{port}"), _forward: forward };
-        eventually("an answer from inside", PATIENCE, || async { Ok(inside.kubectl(&["get", "ns"]).await.map(drop)) }).await?;
+        eventually("an answer from inside", PATIENCE, || async { Ok(inside.kubectl(&["get", "ns"]).await.map(drop)) })
+            .await?;
         Ok(inside)
     }
 
@@ -160,7 +163,8 @@ async fn shows_the_budget(inside: &Inside, devices: i64) -> Result<()> {
 /// A pod in a namespace of the team's own.
 fn pod(name: &str, devices: &str, spec: Value) -> Value {
     let spec = merged(merged(pod_spec(RESOURCE), json!({"restartPolicy": "Never"})), spec);
-    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "ml"}, "spec": spec});
+    let mut pod =
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "ml"}, "spec": spec});
     if let Some(limit) = pod.pointer_mut("/spec/containers/0/resources/limits") {
         *limit = json!({RESOURCE: devices});
     }
@@ -252,7 +256,8 @@ async fn changes_are_repaired(world: &World) -> Result<()> {
     world.kubectl(&["delete", "role", "-n", TEAM, "vc-vc-a"]).await?;
     eventually("the Role and the label back", PATIENCE, || async {
         let role = world.kubectl(&["get", "role", "-n", TEAM, "vc-vc-a", "-o", uid, "--ignore-not-found"]).await?;
-        let label = world.kubectl(&["get", "service", "-n", TEAM, TEAM, "-o", "jsonpath={.metadata.labels.app}"]).await?;
+        let label =
+            world.kubectl(&["get", "service", "-n", TEAM, TEAM, "-o", "jsonpath={.metadata.labels.app}"]).await?;
         Ok(if !role.is_empty() && label == "vcluster" { Ok(()) } else { Err(format!("{role:?} {label:?}")) })
     })
     .await?;
@@ -263,7 +268,29 @@ async fn changes_are_repaired(world: &World) -> Result<()> {
     .await
 }
 
+/// Without the field its virtual cluster goes and the namespace stays; then the tenant goes with the namespace.
 async fn removal_leaves_nothing(world: &World) -> Result<()> {
+    let patch = r#"[{"op": "remove", "path": "/spec/virtualCluster"}]"#;
+    world.kubectl(&["patch", "gputenant", TEAM, "--type=json", "-p", patch]).await?;
+    eventually("the virtual cluster gone and the namespace kept", START, || async {
+        let tenant = Api::<GpuTenant>::all(world.client.clone()).get(TEAM).await?;
+        if tenant.finalizers().iter().any(|f| f == VIRTUAL_CLUSTER_FINALIZER) {
+            let status = tenant.status.and_then(|s| s.virtual_cluster).unwrap_or_default();
+            return Ok(Err(status.conditions.iter().map(|c| c.message.clone()).collect::<Vec<_>>().join("; ")));
+        }
+        Ok(Ok(()))
+    })
+    .await?;
+    let left = world.labelled("app.kubernetes.io/managed-by=gputenancy-virtual-clusters").await?;
+    ensure(left.is_empty(), format!("left: {left:?}"))?;
+    for kind in ["statefulsets", "deployments", "services", "persistentvolumeclaims"] {
+        let left = world.kubectl(&["get", kind, "-n", TEAM, "-o", "name"]).await?;
+        ensure(left.trim().is_empty(), format!("left: {left}"))?;
+    }
+    let secrets = world.kubectl(&["get", "secrets", "-n", TEAM, "-o", "name"]).await?;
+    ensure(!secrets.contains("vc-") && !secrets.contains("kubeconfig"), format!("left: {secrets}"))?;
+    tenant_ready(world, TEAM).await?;
+
     world.kubectl(&["delete", "gputenant", TEAM, "--wait=false"]).await?;
     eventually("the tenant and its namespace gone", START, || async {
         let tenants = world.kubectl(&["get", "gputenants", "-o", "name"]).await?;
@@ -272,11 +299,5 @@ async fn removal_leaves_nothing(world: &World) -> Result<()> {
     })
     .await?;
     let left = world.labelled(&format!("gputenancy.io/tenant={TEAM}")).await?;
-    ensure(left.is_empty(), format!("left: {left:?}"))?;
-    let pods = running(&world.client, TEAM).await?;
-    ensure(pods.is_empty(), format!("{pods:?}"))?;
-    let volumes = world.kubectl(&["get", "pv", "-o", "name"]).await?;
-    ensure(volumes.is_empty(), volumes)?;
-    let tenants = Api::<GpuTenant>::all(world.client.clone()).list(&kube::api::ListParams::default()).await?;
-    ensure(tenants.items.is_empty(), format!("{:?}", tenants.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>()))
+    ensure(left.is_empty(), format!("left: {left:?}"))
 }

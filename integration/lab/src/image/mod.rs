@@ -79,7 +79,12 @@ impl Lab {
         let layout = layout::on_demand().into_iter().find(|layout| layout.name == name);
         let layout = layout.ok_or_else(|| Error::Missing(format!("no image {name} is loaded on demand")))?;
         match build(&self.inner.folders, Profile::Debug, &layout).await? {
-            Built::Tar(tar, _) => self.load(&[tar]).await.map(drop),
+            Built::Tar(tar, _) => {
+                if !self.load(&[tar]).await?.is_empty() {
+                    self.restart_pods(&[layout.name]).await?;
+                }
+                Ok(())
+            }
             Built::Lacks(file) => Err(Error::Missing(format!("image {name} lacks {}", file.display()))),
         }
     }

@@ -32,3 +32,9 @@ pub const OBJECT_HOST_NAME: &str = "vcluster.loft.sh/object-host-name";
 pub const OBJECT_HOST_NAMESPACE: &str = "vcluster.loft.sh/object-host-namespace";
 /// Value of [`OBJECT_KIND`] on pods: `GroupVersionKind.String()` in `k8s.io/apimachinery/pkg/runtime/schema`.
 pub const POD_KIND: &str = "/v1, Kind=Pod";
+
+/// All labels that are read.
+pub const LABELS: [&str; 4] = [MANAGED_BY, VIRTUAL_NAMESPACE, RELEASE, APP];
+/// All annotations that are read.
+pub const ANNOTATIONS: [&str; 6] =
+    [OBJECT_NAME, OBJECT_NAMESPACE, OBJECT_UID, OBJECT_KIND, OBJECT_HOST_NAME, OBJECT_HOST_NAMESPACE];

@@ -73,12 +73,22 @@ fn tenant_is_ready_with_its_virtual_cluster() {
 fn namespace_waits_for_the_deletion_of_the_virtual_cluster() {
     let mut seen = converged();
     seen.tenant.spec.deletion_protection = false;
-    seen.tenant.metadata.deletion_timestamp =
-        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(seen.now));
+    seen.tenant.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(seen.now));
     seen.tenant.metadata.finalizers = Some(vec!["gputenancy.io/virtual-cluster".into()]);
     assert_eq!(teardown::writes(&seen), []);
+    seen.managed.remove(&(Managed::VirtualCluster, "a1".into()));
+    let writes = teardown::writes(&seen);
+    assert!(matches!(writes.as_slice(), [w] if is_apply(w, Managed::VirtualCluster)), "{writes:?}");
     seen.now += teardown::VIRTUAL_CLUSTER_WAIT;
-    assert_ne!(teardown::writes(&seen), [], "bounded in time");
+    assert!(teardown::writes(&seen).iter().all(|w| !is_apply(w, Managed::VirtualCluster)), "bounded in time");
+    // the time under protection does not count
+    let protected = json!({"conditions": [{"type": "Ready", "status": "False", "reason": "DeletionProtected", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z"}]});
+    seen.tenant.status = Some(serde_json::from_value(protected).unwrap());
+    assert!(teardown::writes(&seen).iter().any(|w| is_apply(w, Managed::VirtualCluster)));
+    let begun = json!({"virtualCluster": {"deletingSince": "1970-01-01T00:14:00Z"}});
+    seen.tenant.status = Some(serde_json::from_value(begun).unwrap());
+    assert!(teardown::writes(&seen).iter().any(|w| is_apply(w, Managed::VirtualCluster)), "as its controller reports");
+    seen.tenant.status = None;
     seen.now -= teardown::VIRTUAL_CLUSTER_WAIT;
     seen.tenant.metadata.finalizers = None;
     assert_ne!(teardown::writes(&seen), []);

@@ -1,0 +1,102 @@
+//! What passes share, and what is remembered of each virtual cluster between them.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use gputenancy_crds::{GpuTenant, reasons::Reason};
+use gputenancy_service::events::{EventType, Notice, Publisher};
+use kube::{Client, Resource as _, ResourceExt as _};
+
+use crate::{
+    args::{Charts, Values},
+    conditions::Progress,
+    decide::Settled,
+    inside::{
+        connect::Admin,
+        nodes::{self, Amounts},
+    },
+    render::objects::Object,
+};
+
+/// What all virtual clusters share.
+pub struct Context {
+    /// Client of this cluster.
+    pub client: Client,
+    /// Publishes events.
+    pub publisher: Publisher,
+    /// The supported versions.
+    pub charts: Charts,
+    /// Values of the platform.
+    pub values: Values,
+    /// The program `helm`.
+    pub helm: PathBuf,
+    memory: Mutex<HashMap<String, Memory>>,
+}
+
+/// What is known of one virtual cluster between passes; without it, as after a restart, all is found again.
+#[derive(Clone, Default)]
+pub struct Memory {
+    /// The last rendering, by all that it depends on.
+    pub rendered: Option<(String, Arc<Vec<Object>>)>,
+    /// The objects of this rendering are all applied.
+    pub complete: Option<String>,
+    /// See [`Settled`].
+    pub settled: Settled,
+    /// A client of its API server, and the credentials that it was made with.
+    pub inside: Option<(Admin, Client)>,
+    /// What pods request by node, as of the last complete pass.
+    pub requested: BTreeMap<String, Amounts>,
+    /// The last pass: of which tenant, and when. This program's own writes of the status start no other.
+    pub last: Option<(Input, Instant)>,
+    /// When the last event was published.
+    pub event: Option<Instant>,
+    /// The last complete pass: of which generation, when, and what it found.
+    pub full: Option<(Option<i64>, Instant, Progress)>,
+}
+
+/// What a pass depends on besides the API servers.
+#[derive(Clone, PartialEq)]
+pub struct Input {
+    /// Generation of the tenant.
+    pub generation: Option<i64>,
+    /// Its deletion was requested.
+    pub deleted: bool,
+    /// Its finalizers.
+    pub finalizers: Vec<String>,
+    /// Its budget by resource.
+    pub budget: Amounts,
+}
+
+impl Input {
+    /// Of a tenant.
+    pub fn of(tenant: &GpuTenant) -> Self {
+        Self {
+            generation: tenant.metadata.generation,
+            deleted: tenant.metadata.deletion_timestamp.is_some(),
+            finalizers: tenant.finalizers().to_vec(),
+            budget: nodes::budget(tenant),
+        }
+    }
+}
+
+impl Context {
+    /// The state at the start.
+    pub fn new(client: Client, publisher: Publisher, charts: Charts, values: Values, helm: PathBuf) -> Self {
+        Self { client, publisher, charts, values, helm, memory: Mutex::default() }
+    }
+
+    /// What is remembered, by tenant.
+    pub fn memory(&self) -> MutexGuard<'_, HashMap<String, Memory>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Publishes an event about the tenant.
+    pub async fn publish(&self, tenant: &GpuTenant, event_type: EventType, reason: Reason, note: String) {
+        let notice = Notice { regarding: tenant.object_ref(&()), event_type, reason, action: "Reconcile".into(), note };
+        self.publisher.publish(notice).await;
+    }
+}
