@@ -170,6 +170,7 @@ mod tests {
             pull_secrets: Vec::new(),
             wake_controllers: true,
             owners_read_tenant: true,
+            virtual_clusters: false,
             agent_selector: String::new(),
         }
     }

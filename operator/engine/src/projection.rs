@@ -362,34 +362,47 @@ const MOST_RESOURCES: usize = 16;
 /// As [`strip_metadata`]; keeps requests of extended resources and the label of canary pods, and details of the status only of these.
 /// What a tenant can write without limit is not kept without limit.
 pub fn project_pod(pod: &mut SlimPod) {
+    let identity = virtual_identity(&pod.metadata);
     strip_metadata(pod);
     pod.metadata.finalizers = None;
     if let Some(owners) = &mut pod.metadata.owner_references {
         owners.retain(|owner| owner.controller == Some(true));
     }
     let mut labels = pod.metadata.labels.take().unwrap_or_default();
-    // of pods that vCluster has synced also what says of which virtual pod they are
-    let synced = labels.contains_key(keys::MANAGED_BY)
-        || labels.get(keys::APP).is_some_and(|app| app == keys::CONTROL_PLANE_APP);
     if let Some(annotations) = &mut pod.metadata.annotations {
         let read = [names::EVICTION_NOTICE, names::DO_NOT_EVICT, names::CANARY_NODE];
-        annotations.retain(|key, value| {
-            let kept = read.contains(&key.as_str()) || (synced && keys::ANNOTATIONS.contains(&key.as_str()));
-            kept && value.len() <= LONGEST_ANNOTATION
-        });
+        annotations.retain(|key, value| read.contains(&key.as_str()) && value.len() <= LONGEST_ANNOTATION);
     }
     let canary = labels.remove_entry(names::CANARY_LABEL);
     if canary.is_none() {
         pod.status = SlimPodStatus { phase: std::mem::take(&mut pod.status.phase), ..SlimPodStatus::default() };
     }
-    labels.retain(|key, _| synced && keys::LABELS.contains(&key.as_str()));
-    labels.extend(canary);
-    pod.metadata.labels = (!labels.is_empty()).then_some(labels);
+    let mut kept: BTreeMap<String, String> = canary.into_iter().collect();
+    if let Some((labels, annotations)) = identity {
+        kept.extend(labels);
+        pod.metadata.annotations.get_or_insert_default().extend(annotations);
+    }
+    pod.metadata.labels = (!kept.is_empty()).then_some(kept);
     for container in pod.spec.containers.iter_mut().chain(&mut pod.spec.init_containers) {
         let requests = std::mem::take(&mut container.resources.requests);
         let devices = requests.into_iter().filter(|(resource, amount)| resource.contains('/') && amount.0 != "0");
         container.resources.requests = devices.take(MOST_RESOURCES).collect();
     }
+}
+
+/// Labels and annotations by which a pod that vCluster has synced, or one of its control plane, is attributed; `None`: another pod.
+fn virtual_identity(metadata: &ObjectMeta) -> Option<(BTreeMap<String, String>, BTreeMap<String, String>)> {
+    let labels = metadata.labels.as_ref()?;
+    let control_plane = labels.get(keys::APP).is_some_and(|app| app == keys::CONTROL_PLANE_APP);
+    if !control_plane && !labels.contains_key(keys::MANAGED_BY) {
+        return None;
+    }
+    let of = |all: Option<&BTreeMap<String, String>>, read: &[&str]| -> BTreeMap<String, String> {
+        let all = all.into_iter().flatten();
+        let found = all.filter(|(key, value)| read.contains(&key.as_str()) && value.len() <= LONGEST_ANNOTATION);
+        found.map(|(key, value)| (key.clone(), value.clone())).collect()
+    };
+    Some((of(Some(labels), &keys::LABELS), of(metadata.annotations.as_ref(), &keys::ANNOTATIONS)))
 }
 
 /// As [`strip_metadata`]; without labels, annotations and owners, and of the conditions only `Ready`.
@@ -430,6 +443,24 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn synced_pod_keeps_its_identity_and_other_pods_keep_none() {
+        let annotation = "vcluster.loft.sh/object-name";
+        let project = |labels: serde_json::Value| {
+            let mut pod: SlimPod = serde_json::from_value(json!({
+                "metadata": {"name": "p", "labels": labels, "annotations": {annotation: "v", "other": "x"}},
+            }))
+            .unwrap();
+            project_pod(&mut pod);
+            (pod.metadata.labels.unwrap_or_default(), pod.metadata.annotations.unwrap_or_default())
+        };
+        let (labels, annotations) = project(json!({"vcluster.loft.sh/managed-by": "a", "x": "y"}));
+        assert_eq!(labels.keys().collect::<Vec<_>>(), ["vcluster.loft.sh/managed-by"]);
+        assert_eq!(annotations.keys().collect::<Vec<_>>(), [annotation]);
+        let (labels, annotations) = project(json!({"x": "y"}));
+        assert!(labels.is_empty() && annotations.is_empty());
+    }
 
     #[test]
     fn pod_keeps_little_of_what_a_tenant_can_write_without_limit() {

@@ -110,6 +110,7 @@ fn chart_templates_match_snapshots() {
         let set = format!("policies.gpuTaint.toleration={way}");
         insta::assert_snapshot!(format!("tenant-toleration-{way}"), rendered("tenant-toleration.yaml", &[&set]));
     }
+    insta::assert_snapshot!("virtual-clusters", rendered("virtual-clusters.yaml", &["virtualClusters.enabled=true"]));
     for file in ["pull-secrets", "tenant-pull-secrets"] {
         insta::assert_snapshot!(file, rendered(&format!("{file}.yaml"), &[PULLS]));
     }

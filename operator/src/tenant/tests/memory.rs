@@ -186,6 +186,7 @@ async fn filled(kinds: &[&'static str]) -> (Caches, Client, mpsc::UnboundedRecei
         pull_secrets: Vec::new(),
         wake_controllers: true,
         owners_read_tenant: true,
+        virtual_clusters: false,
         agent_selector: String::new(),
     };
     let caches = Caches::start(&client, &locations, &triggers, false);
@@ -259,7 +260,11 @@ async fn all_parts() {
     let context = Context::new(
         7,
         (
-            crate::tenant::Settings { home: "gputenancy-system".into(), wake_controllers: true },
+            crate::tenant::Settings {
+                home: "gputenancy-system".into(),
+                wake_controllers: true,
+                virtual_clusters: false,
+            },
             STANDARD.parse::<Standard>().unwrap(),
         ),
         caches.clone(),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{apply_writes, decide, is_apply, observed, reason, teardown};
+use super::{apply_writes, decide, is_apply, observed, reason, render, teardown};
 use crate::tenant::{desired, managed::Managed, observe::Observed, write::Write};
 
 fn spec() -> Value {
@@ -31,9 +31,13 @@ fn reported(seen: &mut Observed, generation: i64, status: &str, why: &str) {
 #[test]
 fn controller_gets_its_rights_in_the_namespace_and_its_way_through_the_network() {
     let seen = converged();
-    let binding = seen.managed(Managed::VirtualCluster, "a1").unwrap();
-    let text = format!("{binding:?}");
-    assert!(text.contains("gputenancy:virtual-clusters") && text.contains("gputenancy-system"), "{text}");
+    assert!(seen.managed(Managed::VirtualCluster, "a1").is_some());
+    let binding = serde_json::to_value(render::virtual_cluster(&seen.tenant, "a1", "gputenancy-system")).unwrap();
+    assert_eq!(binding["roleRef"]["name"], "gputenancy:virtual-clusters");
+    assert_eq!(
+        (&binding["subjects"][0]["kind"], &binding["subjects"][0]["namespace"]),
+        (&json!("ServiceAccount"), &json!("gputenancy-system"))
+    );
     let policy = serde_json::to_value(desired::network_policy(&seen, "a1").unwrap()).unwrap();
     let rule = &policy["spec"]["ingress"][1];
     assert_eq!(rule["ports"][0]["port"], 8443, "{policy}");
