@@ -19,7 +19,7 @@ use tokio::process::{Child, Command};
 const NODE: &str = "gpu-1";
 const TEAM: &str = "vc-a";
 const RESOURCE: &str = "nvidia.com/mig-1g.10gb";
-const START: Duration = Duration::from_secs(240);
+const START: Duration = Duration::from_mins(4);
 
 /// Values of the chart that serve virtual clusters in the lab: its image for both roles, and requests that its nodes can give.
 const VALUES: &str = r#"{
