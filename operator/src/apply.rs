@@ -215,7 +215,7 @@ impl Writer {
             return Ok(());
         }
         let mut finalizers = object.finalizers().to_vec();
-        // without its own controller nobody else removes that of a virtual cluster
+        // the controller of virtual clusters may be uninstalled, and then its finalizer would stay
         finalizers.retain(|f| f != names::FINALIZER && (wanted || f != VIRTUAL_CLUSTER_FINALIZER));
         if wanted {
             finalizers.push(names::FINALIZER.into());

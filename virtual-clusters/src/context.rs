@@ -50,11 +50,11 @@ pub struct Memory {
     pub inside: Option<(Admin, Client)>,
     /// What pods request by node, as of the last complete pass.
     pub requested: BTreeMap<String, Amounts>,
-    /// The last pass: of which tenant, and when. This program's own writes of the status start no other.
+    /// Input and time of the last pass. This program's own writes of the status start no other.
     pub last: Option<(Input, Instant)>,
     /// When the last event was published.
     pub event: Option<Instant>,
-    /// The last complete pass: of which generation, when, and what it found.
+    /// Generation, time and result of the last complete pass.
     pub full: Option<(Option<i64>, Instant, Progress)>,
 }
 

@@ -61,7 +61,7 @@ pub struct Present {
 }
 
 impl Present {
-    /// Reads the Secret; `None`: it is incomplete, as after somebody's change.
+    /// Reads the Secret; `None`: it is incomplete, as after an edit.
     pub fn of(secret: &Secret) -> Option<Self> {
         let note = |key: &str| secret.metadata.annotations.as_ref()?.get(key).cloned();
         let filled = secret.data.as_ref().and_then(|d| d.get("config")).is_some_and(|ByteString(c)| !c.is_empty());

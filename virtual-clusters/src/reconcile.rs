@@ -64,10 +64,15 @@ pub async fn reconcile(tenant: &GpuTenant, context: &Context) -> kube::Result<Op
             context.memory().remove(&name);
             let after = teardown::run(tenant, context).await?;
             if after.is_none() {
-                if !deleted {
-                    apply_status(&context.client, &name, None).await?;
+                if deleted {
+                    set_finalizer(&context.client, tenant, false).await?;
+                } else {
+                    // the version that this write has made: with the former one the next write would be a conflict
+                    let tenant = apply_status(&context.client, &name, None).await?;
+                    set_finalizer(&context.client, &tenant, false).await?;
                 }
-                set_finalizer(&context.client, tenant, false).await?;
+                let note = "the virtual cluster is deleted: its control plane, pods, Secrets and volumes".to_owned();
+                context.publish(tenant, EventType::Normal, reasons::VIRTUAL_CLUSTER_REMOVED, note).await;
             }
             Ok(after)
         }

@@ -7,7 +7,6 @@ use gputenancy_crds::{
     condition::{ConditionUpdate, READY, merge},
     reasons,
 };
-use gputenancy_service::events::EventType;
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
     jiff::{SignedDuration, Timestamp},
@@ -33,11 +32,7 @@ pub async fn run(tenant: &GpuTenant, context: &Context) -> kube::Result<Option<D
         Err(kube::Error::Api(status)) if status.is_forbidden() => Some(status.message.clone()),
         Err(error) => return Err(error),
     };
-    let Some(left) = left else {
-        let note = "the virtual cluster is deleted: its control plane, pods, Secrets and volumes".to_owned();
-        context.publish(tenant, EventType::Normal, reasons::VIRTUAL_CLUSTER_REMOVED, note).await;
-        return Ok(None);
-    };
+    let Some(left) = left else { return Ok(None) };
     let status = report(&old, &left, since, tenant.metadata.generation, now);
     if status != old {
         apply_status(&context.client, &name, Some(&status)).await?;
@@ -47,7 +42,7 @@ pub async fn run(tenant: &GpuTenant, context: &Context) -> kube::Result<Option<D
     Ok(Some((waited / 8).clamp(Duration::from_secs(1), Duration::from_secs(15))))
 }
 
-/// The status of a virtual cluster of which this is left. Pure.
+/// The status of a virtual cluster that is being deleted; `left`: what still exists. Pure.
 fn report(
     old: &VirtualClusterStatus,
     left: &str,

@@ -9,12 +9,16 @@ use serde_json::{Value, json};
 
 use crate::names;
 
-/// Applies `status.virtualCluster`, and no other field of the status; `None` removes it.
-pub async fn apply_status(client: &Client, name: &str, status: Option<&VirtualClusterStatus>) -> kube::Result<()> {
+/// Applies `status.virtualCluster`, and no other field of the status; `None` removes it. Returns the tenant with its new version.
+pub async fn apply_status(
+    client: &Client,
+    name: &str,
+    status: Option<&VirtualClusterStatus>,
+) -> kube::Result<GpuTenant> {
     let status = status.map_or_else(|| json!({}), |s| json!({"virtualCluster": s}));
     let body = json!({"apiVersion": GpuTenant::api_version(&()), "kind": GpuTenant::kind(&()), "status": status});
     let params = PatchParams::apply(names::STATUS_MANAGER).force();
-    Api::<GpuTenant>::all(client.clone()).patch_status(name, &params, &Patch::Apply(body)).await.map(drop)
+    Api::<GpuTenant>::all(client.clone()).patch_status(name, &params, &Patch::Apply(body)).await
 }
 
 /// Sets or removes this program's finalizer. The version keeps finalizers that others add at the same time.

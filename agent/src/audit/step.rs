@@ -82,7 +82,7 @@ pub struct Finding {
     pub limit: u64,
     /// Processes that NVML listed.
     pub processes: u64,
-    /// The container had damaged its ledger, whatever its processes use.
+    /// The container had damaged its ledger; what its processes use does not matter.
     pub broken: bool,
 }
 
@@ -99,7 +99,7 @@ pub struct ShareState {
     endless: Option<u64>,
     /// The latest sample was within a wait for kernels that do not end, which the shim does not count.
     waiting: bool,
-    /// Such waits of which no event was published.
+    /// Such waits without a published event.
     waits: u64,
     /// The latest [`WINDOW`] conclusive samples, the latest in the lowest bit: 1 where the share exceeded its limit.
     recent: u32,

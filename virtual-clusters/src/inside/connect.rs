@@ -32,7 +32,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Reads the Secret that the syncer writes. Not its key `config`: a kubeconfig can name a program to run, and whoever writes Secrets in
+    /// Reads the Secret that the syncer writes. Not its key `config`: a kubeconfig can name a program to run, and a user who writes Secrets in
     /// the tenant's namespace would run it here.
     pub fn of(secret: &Secret) -> Option<Self> {
         let data = secret.data.as_ref()?;
@@ -91,8 +91,8 @@ pub async fn client(admin: &Admin, service: &str) -> Result<Client, String> {
     Ok(ClientBuilder::try_from(config).map_err(|e| failed(&e))?.with_layer(&bounded).build())
 }
 
-/// An error in a few words: whoever runs the server chooses its text, which ends up in a status.
-fn told(error: &kube::Error) -> String {
+/// An error in a few words: the team that runs the server chooses its text, which is written into a status.
+fn summary(error: &kube::Error) -> String {
     let mut text = match error {
         kube::Error::Api(status) => format!("answer {}: {}", status.code, status.message),
         error => error.to_string(),
@@ -101,10 +101,10 @@ fn told(error: &kube::Error) -> String {
     text.replace(|c: char| c.is_control(), " ")
 }
 
-/// Fails after the time limit, whatever the server sends.
+/// Fails after the time limit, also while the server is still sending.
 pub async fn bounded<T>(what: &str, request: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
     match tokio::time::timeout(TIMEOUT, request).await {
-        Ok(answer) => answer.map_err(|error| format!("{what}: {}", told(&error))),
+        Ok(answer) => answer.map_err(|error| format!("{what}: {}", summary(&error))),
         Err(_) => Err(format!("{what}: no answer within {} seconds", TIMEOUT.as_secs())),
     }
 }
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn text_from_inside_is_short_and_has_no_control_characters() {
         let status = Status { code: 500, message: format!("\u{1b}[2J{}", "x".repeat(1 << 20)), ..Status::default() };
-        let text = told(&kube::Error::Api(Box::new(status)));
+        let text = summary(&kube::Error::Api(Box::new(status)));
         assert!(text.len() <= MOST_TEXT && text.starts_with("answer 500:  [2Jxx"), "{text}");
     }
 

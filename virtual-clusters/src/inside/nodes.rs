@@ -22,7 +22,7 @@ use crate::names::MANAGER;
 /// Most nodes that are shown and changed in one pass.
 const MOST_NODES: usize = 500;
 
-/// What is read of a node; the rest is skipped, because whoever runs the server inside chooses its size.
+/// What is read of a node; the rest is skipped, because the team that runs the server chooses its size.
 #[derive(Deserialize, Debug)]
 struct SlimNode {
     metadata: Name,

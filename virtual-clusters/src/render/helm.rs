@@ -63,7 +63,7 @@ pub async fn template(helm: &Path, chart: &Chart, release: Release<'_>, values: 
     String::from_utf8(output.stdout).map_err(|e| RenderError::Output(e.to_string()))
 }
 
-/// The chart is applied with wide rights, so it must be exactly the one that the platform named.
+/// The chart is applied with wide rights, so it must be exactly the chart that the platform named.
 async fn verify(chart: &Chart) -> Result<(), RenderError> {
     let Chart { version, file, sha256 } = chart;
     let bytes = tokio::fs::read(file).await.map_err(|e| {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::RenderError;
 use crate::names;
 
-/// A kind of which objects are applied, in the order of application.
+/// A kind of objects that are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
     /// API group, empty for the core's.
@@ -77,7 +77,7 @@ pub enum Replicas {
     Rendered,
     /// None: `spec.virtualCluster.suspend`, or deletion.
     Zero,
-    /// Somebody has paused the virtual cluster with `vcluster pause`: theirs.
+    /// Paused with `vcluster pause`: the number is not managed.
     Kept,
 }
 
