@@ -66,7 +66,8 @@ fn files(plan: &Plan, node: &NodePlan) -> Result<()> {
         let _ = fs::remove_file(entry.path());
     }
     write("/etc/hostname", &format!("{}\n", node.name))?;
-    write("/etc/resolv.conf", "")?;
+    // a name server that no lab reaches (RFC 5737): CoreDNS does not start without any
+    write("/etc/resolv.conf", "nameserver 192.0.2.53\n")?;
     write("/etc/hosts", &format!("127.0.0.1 localhost\n{} {}\n", node.place.node(), node.name))?;
     write("/etc/cni/net.d/10-lab.conflist", &render::cni(node.place))?;
     write("/etc/containerd/config.toml", &render::containerd(&plan.toolset))?;
