@@ -17,6 +17,8 @@ pub enum Actor {
     Agent(&'static str),
     /// The agent's `ServiceAccount`, with a token that names no node.
     AgentWithoutNode,
+    /// A `ServiceAccount`, by namespace and name.
+    Account(&'static str, &'static str),
     /// A person, by name and groups.
     Person(&'static str, &'static [&'static str]),
 }
@@ -43,6 +45,9 @@ impl Actor {
             Self::Operator => vec![account("gputenancy-operator")],
             Self::Agent(name) => vec![account("gputenancy-agent"), node(name)],
             Self::AgentWithoutNode => vec![account("gputenancy-agent")],
+            Self::Account(namespace, name) => {
+                vec![("Impersonate-User", format!("system:serviceaccount:{namespace}:{name}"))]
+            }
             Self::Person(name, groups) => {
                 let user = ("Impersonate-User", (*name).to_owned());
                 std::iter::once(user).chain(groups.iter().map(|g| ("Impersonate-Group", (*g).to_owned()))).collect()

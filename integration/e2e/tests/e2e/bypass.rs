@@ -35,7 +35,7 @@ async fn two_teams(world: &World) -> Result<()> {
 }
 
 /// The objects of a file of `integration/bypass`.
-async fn manifests(world: &World, file: &str) -> Result<Vec<Value>> {
+pub(crate) async fn manifests(world: &World, file: &str) -> Result<Vec<Value>> {
     let path = product::root().join("integration/bypass").join(file).display().to_string();
     let json = world.kubectl(&["create", "--dry-run=client", "--validate=false", "-o", "json", "-f", &path]).await?;
     let objects = serde_json::Deserializer::from_str(&json).into_iter::<Value>();
@@ -49,7 +49,8 @@ fn collection(object: &Value) -> String {
     format!("{root}/namespaces/t/{}s", kind.to_lowercase())
 }
 
-fn refusal(object: &Value) -> Option<String> {
+/// The text with which a manifest of `integration/bypass` is refused.
+pub(crate) fn refusal(object: &Value) -> Option<String> {
     Some(object["metadata"]["annotations"][REFUSED].as_str()?.to_owned())
 }
 

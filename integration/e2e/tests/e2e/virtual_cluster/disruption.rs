@@ -1,0 +1,342 @@
+//! What happens to a virtual cluster under changes from outside, kills of its controller, and a layout change under a pod from inside.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use e2e::{
+    Error, Result, World,
+    fixtures::{deployment, mig_profile, pod_spec, pool, restricted_spec, tenant},
+    objects::{ensure, set_guarantee},
+    product,
+    scenario::{instances_ready, pool_ready, tenant_ready, wait_for_devices},
+    wait::{PATIENCE, eventually},
+};
+use gputenancy_crds::GpuTenant;
+use kube::Api;
+use serde_json::{Value, json};
+use tokio::{process::Command, task::JoinHandle};
+
+use super::{Inside, START, inside::SPACE, install, virtual_cluster_ready, virtual_tenant};
+
+const TEAM: &str = "vc-d";
+const CONTROLLER: &str = "app.kubernetes.io/name=gputenancy-virtual-clusters";
+
+#[tokio::test]
+async fn changes_are_repaired_and_kills_survived() {
+    let world = World::attach().await.unwrap();
+    let body = async {
+        install(&world).await?;
+        let before = objects(&world).await?;
+        let killer = Killer::start(&world);
+        world.set(&[virtual_tenant(TEAM, &[])]).await?;
+        virtual_cluster_ready(&world, TEAM).await?;
+        killer.stop("creation")?;
+        let inside = Inside::open(&world, TEAM).await?;
+        inside.must(&["create", "namespace", SPACE]).await?;
+        inside.set(&[sleeper("kept")]).await?;
+        inside.running(1).await?;
+        objects_are_helms(&world).await?;
+        drop(inside);
+        changes_are_repaired(&world).await?;
+
+        let killer = Killer::start(&world);
+        change_of_values(&world).await?;
+        killer.stop("the change of values")?;
+        let inside = Inside::open(&world, TEAM).await?;
+        inside.running(1).await?;
+        drop(inside);
+
+        let killer = Killer::start(&world);
+        world.kubectl(&["delete", "gputenant", TEAM, "--wait=false"]).await?;
+        eventually("the tenant gone", START, || async {
+            let left = world.kubectl(&["get", "gputenants,namespaces", "-o", "name"]).await?;
+            Ok(if left.contains(TEAM) { Err(left) } else { Ok(()) })
+        })
+        .await?;
+        killer.stop("deletion")?;
+        let after = objects(&world).await?;
+        let left: Vec<&String> = after.keys().filter(|name| !before.contains_key(*name)).collect();
+        ensure(left.is_empty(), format!("left after deletion: {left:?}"))
+    };
+    world.keeping_evidence("virtual-cluster-disruption", body).await;
+}
+
+/// All objects of the cluster but those that come and go by themselves.
+async fn objects(world: &World) -> Result<BTreeMap<String, ()>> {
+    let kinds = world.kubectl(&["api-resources", "--verbs=list", "-o", "name"]).await?;
+    let passing = ["events", "leases", "pods", "endpointslices", "metrics.k8s.io"];
+    let kinds: Vec<&str> =
+        kinds.lines().filter(|k| !passing.iter().any(|p| k.starts_with(p) || k.contains(p))).collect();
+    let path = "jsonpath={range .items[*]}{.kind} {.metadata.namespace}/{.metadata.name}{'\\n'}{end}";
+    let found = world.kubectl(&["get", &kinds.join(","), "-A", "-o", path, "--ignore-not-found"]).await?;
+    let pods =
+        world.kubectl(&["get", "pods,endpointslices,leases", "-n", TEAM, "-o", path, "--ignore-not-found"]).await?;
+    Ok(found.lines().chain(pods.lines()).map(|line| (line.to_owned(), ())).collect())
+}
+
+/// Kills the controller again and again, each time after another while.
+struct Killer {
+    kills: Arc<AtomicUsize>,
+    task: JoinHandle<()>,
+}
+
+impl Killer {
+    fn start(world: &World) -> Self {
+        let (kills, kubeconfig) = (Arc::new(AtomicUsize::new(0)), world.lab.kubeconfig_path());
+        let count = kills.clone();
+        let task = tokio::spawn(async move {
+            // from the first request of a start to well after its first pass
+            for pause in [300, 700, 1200, 1800, 2500, 3500, 5000, 8000].into_iter().cycle().take(16) {
+                tokio::time::sleep(Duration::from_millis(pause)).await;
+                let mut kubectl = Command::new(product::root().join("target/toolset/bin/kubectl"));
+                kubectl.arg("--kubeconfig").arg(&kubeconfig).args(["delete", "pods", "-n", product::NAMESPACE]);
+                kubectl.args(["-l", CONTROLLER, "--grace-period=0", "--force", "--wait=false"]).kill_on_drop(true);
+                let killed =
+                    kubectl.output().await.is_ok_and(|o| String::from_utf8_lossy(&o.stdout).contains("deleted"));
+                count.fetch_add(usize::from(killed), Ordering::Relaxed);
+            }
+        });
+        Self { kills, task }
+    }
+
+    /// Ends the kills; there must have been some.
+    fn stop(self, during: &str) -> Result<()> {
+        self.task.abort();
+        let kills = self.kills.load(Ordering::Relaxed);
+        ensure(kills >= 3, format!("{kills} kills during {during}"))
+    }
+}
+
+/// A pod without a GPU.
+fn sleeper(name: &str) -> Value {
+    let mut spec = restricted_spec(json!({
+        "name": "c", "image": "lab.local/busybox:1", "imagePullPolicy": "Never", "command": ["sleep", "3600"],
+    }));
+    spec["terminationGracePeriodSeconds"] = json!(0);
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": SPACE}, "spec": spec})
+}
+
+/// Every object of the chart's is on the host with all its fields: the output of `helm template` with the values in the Secret of the live one.
+async fn objects_are_helms(world: &World) -> Result<()> {
+    let io = |source| Error::Io { what: "comparing with helm".into(), source };
+    let wrong = |error: &dyn std::fmt::Display| Error::Wrong(error.to_string());
+    let template = "go-template={{index .data \"config.yaml\" | base64decode}}";
+    let text = world.kubectl(&["get", "secret", "-n", TEAM, &format!("vc-config-{TEAM}"), "-o", template]).await?;
+    let values = tempfile::Builder::new().suffix(".yaml").tempfile().map_err(io)?;
+    std::fs::write(values.path(), text).map_err(io)?;
+    let version = world.kubectl(&["version", "-o", "json"]).await?;
+    let version: Value = serde_json::from_str(&version).map_err(|e| wrong(&e))?;
+    let version = version["serverVersion"]["gitVersion"].as_str().unwrap_or_default().to_owned();
+    let toolset = product::root().join("target/toolset");
+    let mut helm = Command::new(toolset.join("bin/helm"));
+    helm.args(["template", TEAM]).arg(toolset.join("charts/vcluster-0.36.1.tgz"));
+    helm.args(["--namespace", TEAM, "--kube-version", &version, "--values"]).arg(values.path());
+    let output = helm.output().await.map_err(io)?;
+    ensure(output.status.success(), String::from_utf8_lossy(&output.stderr))?;
+    let rendered = output.stdout;
+    let file = tempfile::Builder::new().suffix(".yaml").tempfile().map_err(io)?;
+    std::fs::write(file.path(), &rendered).map_err(io)?;
+    let path = file.path().display().to_string();
+    let parsed = world.kubectl(&["create", "--dry-run=client", "-o", "json", "-f", &path]).await?;
+    let rendered = serde_json::Deserializer::from_str(&parsed).into_iter::<Value>();
+    let rendered: Vec<Value> = rendered.collect::<std::result::Result<_, _>>().map_err(|e| wrong(&e))?;
+    ensure(rendered.len() >= 7, format!("{} objects", rendered.len()))?;
+    for object in &rendered {
+        let kind = object["kind"].as_str().unwrap_or_default();
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let live = world.kubectl(&["get", kind, "-n", TEAM, name, "-o", "json"]).await?;
+        let live: Value = serde_json::from_str(&live).map_err(|e| wrong(&e))?;
+        if let Some(difference) = difference(object, &live, "") {
+            return Err(Error::Wrong(format!("{kind} {name}: {difference}")));
+        }
+    }
+    let ours = world
+        .kubectl(&[
+            "get",
+            "serviceaccounts,secrets,configmaps,roles,rolebindings,services,statefulsets,deployments",
+            "-n",
+            TEAM,
+            "-l",
+            "app.kubernetes.io/managed-by=gputenancy-virtual-clusters",
+            "-o",
+            "name",
+        ])
+        .await?;
+    let ours: Vec<&str> = ours.lines().filter(|name| !name.ends_with("gputenancy-kubeconfig")).collect();
+    ensure(ours.len() == rendered.len(), format!("{} objects are helm's, and these are here: {ours:?}", rendered.len()))
+}
+
+/// The first field that helm rendered and the live object has not, or has otherwise. Quantities are written in more than one way.
+fn difference(rendered: &Value, live: &Value, at: &str) -> Option<String> {
+    match (rendered, live) {
+        (Value::Object(rendered), Value::Object(live)) => rendered
+            .iter()
+            .find_map(|(key, value)| difference(value, live.get(key).unwrap_or(&Value::Null), &format!("{at}.{key}"))),
+        (Value::Array(rendered), Value::Array(live)) if rendered.len() == live.len() => {
+            rendered.iter().zip(live).enumerate().find_map(|(i, (r, l))| difference(r, l, &format!("{at}[{i}]")))
+        }
+        (Value::Null, _) => None,
+        (Value::Object(empty), Value::Null) if empty.is_empty() => None,
+        (Value::Array(empty), Value::Null) if empty.is_empty() => None,
+        (Value::Bool(false), Value::Null) => None,
+        (Value::Number(zero), Value::Null) if zero.as_f64() == Some(0.0) => None,
+        _ if at.contains(".resources.") => live.is_null().then(|| format!("{at}: {rendered} is missing")),
+        _ => (rendered != live).then(|| format!("{at}: helm {rendered}, live {live}")),
+    }
+}
+
+async fn changes_are_repaired(world: &World) -> Result<()> {
+    let secret = format!("vc-config-{TEAM}");
+    let role = format!("vc-{TEAM}");
+    let workload =
+        world.kubectl(&["get", "deployments,statefulsets", "-n", TEAM, "-l", "app=vcluster", "-o", "name"]).await?;
+    let workload = workload.trim().to_owned();
+    let read =
+        |what: &'static [&'static str]| async move { world.kubectl(&[&["get", "-n", TEAM], what].concat()).await };
+    let config = read(&["secret", "vc-config-vc-d", "-o", "jsonpath={.data}"]).await?;
+    world.kubectl(&["label", "service", "-n", TEAM, TEAM, "app=other", "--overwrite"]).await?;
+    world.kubectl(&["delete", "role", "-n", TEAM, &role]).await?;
+    world
+        .kubectl(&[
+            "patch",
+            "secret",
+            "-n",
+            TEAM,
+            &secret,
+            "--type=merge",
+            "-p",
+            r#"{"data": {"config.yaml": "e30="}}"#,
+        ])
+        .await?;
+    world.kubectl(&["scale", "-n", TEAM, &workload, "--replicas=0"]).await?;
+    eventually("label, Role, Secret and replicas back", PATIENCE, || async {
+        let label = read(&["service", TEAM, "-o", "jsonpath={.metadata.labels.app}"]).await?;
+        let role = read(&["role", "vc-vc-d", "-o", "name", "--ignore-not-found"]).await?;
+        let data = read(&["secret", "vc-config-vc-d", "-o", "jsonpath={.data}"]).await?;
+        let replicas = world.kubectl(&["get", "-n", TEAM, &workload, "-o", "jsonpath={.spec.replicas}"]).await?;
+        let right = label == "vcluster" && !role.is_empty() && data == config && replicas == "1";
+        Ok(if right { Ok(()) } else { Err(format!("{label:?} {role:?} {replicas:?}, Secret {}", data == config)) })
+    })
+    .await?;
+    for object in ["Role vc-vc-d", "Secret vc-config-vc-d", "Service vc-d"] {
+        eventually(&format!("an event of the repair of {object}"), PATIENCE, || async {
+            let events =
+                world.kubectl(&["get", "events", "-n", "default", "-o", "jsonpath={.items[*].message}"]).await?;
+            Ok(if events.contains(object) { Ok(()) } else { Err(events) })
+        })
+        .await?;
+    }
+    serves_again(world).await?;
+    // the garbage collector deletes what the syncer has made, since the Service owns it
+    world.kubectl(&["delete", "service", "-n", TEAM, TEAM]).await?;
+    eventually("the Service back", PATIENCE, || async {
+        let there = read(&["service", TEAM, "-o", "name", "--ignore-not-found"]).await?;
+        Ok(if there.is_empty() { Err("gone".into()) } else { Ok(()) })
+    })
+    .await?;
+    serves_again(world).await
+}
+
+/// The virtual cluster answers, and pods made inside start.
+async fn serves_again(world: &World) -> Result<()> {
+    virtual_cluster_ready(world, TEAM).await?;
+    let inside = Inside::open(world, TEAM).await?;
+    inside.set(&[sleeper("new")]).await?;
+    inside.running(2).await?;
+    let own = format!("new-x-{SPACE}-x-{TEAM}");
+    world.kubectl(&["wait", "pod", "-n", TEAM, &own, "--for=condition=Ready", "--timeout=2m"]).await?;
+    // a pod that is collected as the dependent of a former Service would go again
+    let uid = "jsonpath={.metadata.ownerReferences[0].uid} {.metadata.uid}";
+    let pod = world.kubectl(&["get", "pod", "-n", TEAM, &own, "-o", uid]).await?;
+    let service = world.kubectl(&["get", "service", "-n", TEAM, TEAM, "-o", "jsonpath={.metadata.uid}"]).await?;
+    ensure(pod.starts_with(&service), format!("pod {own} is owned by {pod}, and the Service is {service}"))?;
+    inside.must(&["delete", "pod", "-n", SPACE, "new"]).await.map(drop)
+}
+
+/// A change of values makes a new pod of the control plane.
+async fn change_of_values(world: &World) -> Result<()> {
+    let patch = json!({"spec": {"virtualCluster": {"values": {"controlPlane": {"statefulSet": {"annotations": {"team.example/note": "changed"}}}}}}});
+    let patch = patch.to_string();
+    world.kubectl(&["patch", "gputenant", TEAM, "--type=merge", "-p", &patch]).await?;
+    eventually("the changed value on the workload", START, || async {
+        let path = "jsonpath={.items[*].metadata.annotations.team\\.example/note}";
+        let note =
+            world.kubectl(&["get", "deployments,statefulsets", "-n", TEAM, "-l", "app=vcluster", "-o", path]).await?;
+        Ok(if note.trim() == "changed" { Ok(()) } else { Err(note) })
+    })
+    .await?;
+    // long enough for kills in the passes that follow
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    virtual_cluster_ready(world, TEAM).await
+}
+
+#[tokio::test]
+async fn layout_change_moves_a_pod_from_inside_and_says_so_there() {
+    let world = World::attach().await.unwrap();
+    world.keeping_evidence("virtual-cluster-layout", layout_change(&world)).await;
+}
+
+const SMALL: &str = "small";
+const RESOURCE: &str = "nvidia.com/mig-1g.10gb";
+
+async fn layout_change(world: &World) -> Result<()> {
+    install(world).await?;
+    world.set(&[mig_profile("mig-1g", "1g.10gb"), mig_profile("mig-3g", "3g.40gb")]).await?;
+    let mut fill = pool("p", "gpu-1", &["mig-1g", "mig-3g"]);
+    fill["spec"]["layout"] = json!({"spare": {"policy": "Fill", "profile": "mig-1g"}});
+    world.set(&[fill, virtual_tenant(SMALL, &[("mig-1g", 14)]), tenant("big", &[("mig-3g", 0)])]).await?;
+    virtual_cluster_ready(world, SMALL).await?;
+    tenant_ready(world, SMALL).await?;
+    pool_ready(world, "p").await?;
+    let inside = Inside::open(world, SMALL).await?;
+    inside.must(&["create", "namespace", SPACE]).await?;
+    inside.set(&[deployment(SPACE, "w", 14, &pod_spec(RESOURCE))]).await?;
+    inside.running(14).await?;
+    let held = wait_for_devices(world, &["gpu-1"], 14).await?;
+    // one pod stays on each GPU
+    let keep = |gpu: i32| held.iter().find(|(_, (_, g, _))| *g == gpu).map(|(pod, _)| pod.clone());
+    let (Some(first), Some(second)) = (keep(0), keep(1)) else {
+        return Err(Error::Wrong(format!("pods on both GPUs: {held:?}")));
+    };
+    let virtual_name = |host: &str| host.trim_end_matches(&format!("-x-{SPACE}-x-{SMALL}")).to_owned();
+    for pod in held.keys().filter(|p| **p != first && **p != second) {
+        let cost = "controller.kubernetes.io/pod-deletion-cost=-100";
+        inside.must(&["annotate", "pod", "-n", SPACE, &virtual_name(pod), cost]).await?;
+    }
+    inside.must(&["scale", "deployment", "-n", SPACE, "w", "--replicas=2"]).await?;
+    wait_for_devices(world, &["gpu-1"], 2).await?;
+    let before = uids(&inside).await?;
+    set_guarantee(&world.client, SMALL, "mig-1g", 2).await?;
+    set_guarantee(&world.client, "big", "mig-3g", 3).await?;
+    instances_ready(world, "3g.40gb", 3).await?;
+    inside.running(2).await?;
+    let after = uids(&inside).await?;
+    let moved: Vec<&String> = before.keys().filter(|name| !after.contains_key(*name)).collect();
+    ensure(moved.len() == 1, format!("one pod moves, the other stays: before {before:?}, after {after:?}"))?;
+    let moved = moved[0].clone();
+    eventually("the announced change and the removed device as events inside", PATIENCE, || async {
+        let events = inside.all_events().await?;
+        let about: Vec<&String> =
+            events.iter().filter(|(name, _)| *name == moved).map(|(_, message)| message).collect();
+        let says = |words: &str| about.iter().any(|message| message.contains(words));
+        let right = says("because 3 of mig-3g are guaranteed and 1 exist") && says("is removed");
+        Ok(if right { Ok(()) } else { Err(format!("{about:?}")) })
+    })
+    .await?;
+    let tenant = Api::<GpuTenant>::all(world.client.clone()).get(SMALL).await?;
+    let used: i32 = tenant.status.iter().flat_map(|s| &s.gpus).map(|g| g.used).sum();
+    ensure(used == 2, format!("{used} devices in use"))
+}
+
+/// Names and uids of the pods inside.
+async fn uids(inside: &Inside) -> Result<BTreeMap<String, String>> {
+    let path = "jsonpath={range .items[*]}{.metadata.name} {.metadata.uid}{'\\n'}{end}";
+    let pods = inside.must(&["get", "pods", "-n", SPACE, "-o", path]).await?;
+    Ok(pods.lines().filter_map(|l| l.split_once(' ')).map(|(name, uid)| (name.to_owned(), uid.to_owned())).collect())
+}

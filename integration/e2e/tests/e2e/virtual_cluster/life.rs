@@ -1,0 +1,155 @@
+//! A virtual cluster from one field of its tenant, with the real vCluster: its own budget inside, quotas and policies of the host, repair,
+//! and nothing left afterwards.
+
+use e2e::{
+    Error, Result, World,
+    fixtures::{mig_profile, pool, restricted_spec},
+    objects::ensure,
+    scenario::{tenant_ready, wait_for_devices},
+    wait::{PATIENCE, eventually},
+};
+use gputenancy_crds::{GpuTenant, VIRTUAL_CLUSTER_FINALIZER};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use super::{
+    Inside, START,
+    inside::{SPACE, pod},
+    install, virtual_cluster_ready, virtual_tenant,
+};
+
+const NODE: &str = "gpu-1";
+const TEAM: &str = "vc-a";
+const RESOURCE: &str = "nvidia.com/mig-1g.10gb";
+
+#[tokio::test]
+async fn virtual_cluster_shows_and_keeps_its_budget_and_leaves_nothing() {
+    let world = World::attach().await.unwrap();
+    world.keeping_evidence("virtual-cluster", async { life(&world).await }).await;
+}
+
+async fn life(world: &World) -> Result<()> {
+    install(world).await?;
+    let team = virtual_tenant(TEAM, &[("mig-1g", 2)]);
+    world.set(&[mig_profile("mig-1g", "1g.10gb"), pool("p", NODE, &["mig-1g"]), team]).await?;
+    virtual_cluster_ready(world, TEAM).await?;
+    tenant_ready(world, TEAM).await?;
+
+    let inside = Inside::open(world, TEAM).await?;
+    shows_the_budget(&inside, 2).await?;
+    pods_run_within_the_budget(world, &inside).await?;
+    names_resolve(&inside).await?;
+    the_budget_follows_the_tenant(world, &inside).await?;
+    drop(inside);
+    removal_leaves_nothing(world).await
+}
+
+/// All nodes inside together show this many devices, and none of the host's other resources.
+async fn shows_the_budget(inside: &Inside, devices: i64) -> Result<()> {
+    eventually(&format!("nodes inside show {devices} devices"), PATIENCE, || async {
+        let nodes = inside.kubectl(&["get", "nodes", "-o", "json"]).await;
+        let nodes: Value = match nodes.map(|text| serde_json::from_str(&text)) {
+            Ok(Ok(nodes)) => nodes,
+            other => return Ok(Err(format!("{other:?}"))),
+        };
+        let empty = Vec::new();
+        let items = nodes["items"].as_array().unwrap_or(&empty);
+        let of = |field: &str, resource: &str| -> i64 {
+            let amounts = items.iter().filter_map(|n| n["status"][field][resource].as_str()?.parse::<i64>().ok());
+            amounts.sum()
+        };
+        let seen = [of("capacity", RESOURCE), of("allocatable", RESOURCE), of("capacity", "nvidia.com/gpu")];
+        Ok(if seen == [devices, devices, 0] { Ok(()) } else { Err(format!("{} nodes: {seen:?}", items.len())) })
+    })
+    .await
+}
+
+async fn pods_run_within_the_budget(world: &World, inside: &Inside) -> Result<()> {
+    inside.must(&["create", "namespace", SPACE]).await?;
+    let crd = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "models.team.example"},
+        "spec": {"group": "team.example", "scope": "Namespaced", "names": {"plural": "models", "kind": "Model"}, "versions": [
+            {"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}},
+        ]},
+    });
+    inside.apply(&crd).await.map_err(Error::Wrong)?;
+    for name in ["one", "two", "three"] {
+        inside.apply(&pod(name, RESOURCE, "1", json!({}))).await.map_err(Error::Wrong)?;
+    }
+    inside.running(2).await?;
+    let held = wait_for_devices(world, &[NODE], 2).await?;
+    ensure(held.keys().all(|pod| pod.ends_with("-x-ml-x-vc-a")), format!("devices of synced pods: {held:?}"))?;
+    eventually("an event inside about the quota", PATIENCE, || async {
+        let events = inside.kubectl(&["get", "events", "-n", SPACE, "-o", "jsonpath={.items[*].message}"]).await;
+        let events = events.unwrap_or_else(|error| error);
+        Ok(if events.contains("exceeded quota: gputenancy") { Ok(()) } else { Err(events) })
+    })
+    .await?;
+    let described = inside.must(&["describe", "nodes"]).await?;
+    ensure(described.contains(RESOURCE), described)?;
+    shows_the_budget(inside, 2).await
+}
+
+/// Services are found by name, through the DNS inside.
+async fn names_resolve(inside: &Inside) -> Result<()> {
+    let mut spec = restricted_spec(json!({
+        "name": "c", "image": "lab.local/busybox:1", "imagePullPolicy": "Never", "command": ["sleep", "3600"],
+    }));
+    spec["terminationGracePeriodSeconds"] = json!(0);
+    let metadata = json!({"name": "dns", "namespace": SPACE});
+    inside.set(&[json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})]).await?;
+    inside.running(3).await?;
+    let service = inside.must(&["get", "service", "kubernetes", "-o", "jsonpath={.spec.clusterIP}"]).await?;
+    eventually("the name of the API server inside", PATIENCE, || async {
+        let name = "kubernetes.default.svc.cluster.local";
+        let answer = inside.kubectl(&["exec", "-n", SPACE, "dns", "--", "nslookup", name]).await;
+        Ok(match answer {
+            Ok(text) if text.contains(&service) => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+    })
+    .await?;
+    inside.must(&["delete", "pod", "-n", SPACE, "dns"]).await.map(drop)
+}
+
+async fn the_budget_follows_the_tenant(world: &World, inside: &Inside) -> Result<()> {
+    let patch = r#"{"spec": {"gpus": [{"profile": "mig-1g", "count": 3}]}}"#;
+    world.kubectl(&["patch", "gputenant", TEAM, "--type=merge", "-p", patch]).await?;
+    shows_the_budget(inside, 3).await?;
+    // the third pod was refused by the quota, and starts now
+    inside.running(3).await
+}
+
+/// Without the field its virtual cluster goes and the namespace stays; then the tenant goes with the namespace.
+async fn removal_leaves_nothing(world: &World) -> Result<()> {
+    let patch = r#"[{"op": "remove", "path": "/spec/virtualCluster"}]"#;
+    world.kubectl(&["patch", "gputenant", TEAM, "--type=json", "-p", patch]).await?;
+    eventually("the virtual cluster gone and the namespace kept", START, || async {
+        let tenant = Api::<GpuTenant>::all(world.client.clone()).get(TEAM).await?;
+        if tenant.finalizers().iter().any(|f| f == VIRTUAL_CLUSTER_FINALIZER) {
+            let status = tenant.status.and_then(|s| s.virtual_cluster).unwrap_or_default();
+            return Ok(Err(status.conditions.iter().map(|c| c.message.clone()).collect::<Vec<_>>().join("; ")));
+        }
+        Ok(Ok(()))
+    })
+    .await?;
+    let left = world.labelled("app.kubernetes.io/managed-by=gputenancy-virtual-clusters").await?;
+    ensure(left.is_empty(), format!("left: {left:?}"))?;
+    for kind in ["statefulsets", "deployments", "services", "persistentvolumeclaims"] {
+        let left = world.kubectl(&["get", kind, "-n", TEAM, "-o", "name"]).await?;
+        ensure(left.trim().is_empty(), format!("left: {left}"))?;
+    }
+    let secrets = world.kubectl(&["get", "secrets", "-n", TEAM, "-o", "name"]).await?;
+    ensure(!secrets.contains("vc-") && !secrets.contains("kubeconfig"), format!("left: {secrets}"))?;
+    tenant_ready(world, TEAM).await?;
+
+    world.kubectl(&["delete", "gputenant", TEAM, "--wait=false"]).await?;
+    eventually("the tenant and its namespace gone", START, || async {
+        let tenants = world.kubectl(&["get", "gputenants", "-o", "name"]).await?;
+        let namespaces = world.kubectl(&["get", "namespaces", TEAM, "-o", "name", "--ignore-not-found"]).await?;
+        Ok(if tenants.is_empty() && namespaces.is_empty() { Ok(()) } else { Err(format!("{tenants} {namespaces}")) })
+    })
+    .await?;
+    let left = world.labelled(&format!("gputenancy.io/tenant={TEAM}")).await?;
+    ensure(left.is_empty(), format!("left: {left:?}"))
+}
