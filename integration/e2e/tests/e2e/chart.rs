@@ -44,7 +44,7 @@ pub(crate) fn rendered(file: &str, sets: &[&str]) -> String {
 }
 
 /// Values that switch on what is off by default.
-const ALL: [&str; 8] = [
+const ALL: [&str; 9] = [
     "simulator.enabled=true",
     "simulator.nodeSelector.lab=yes",
     "serviceMonitor.enabled=true",
@@ -53,6 +53,7 @@ const ALL: [&str; 8] = [
     "agent.driverRoot=/run/nvidia/driver",
     "agent.runtimeSocket=/run/own.sock",
     "policies.hiddenVariables=Report",
+    "virtualClusters.enabled=true",
 ];
 
 /// Secrets that tenants may pull images with.
