@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::{
+    api::resource::Quantity,
+    apis::meta::v1::{Condition, Time},
+};
 use kube::KubeSchema;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::DurationText;
+use crate::{DurationText, MemoryText, quantity::NOT_NEGATIVE};
 
 /// Finalizer of tenants whose virtual cluster has to be deleted before their namespace is.
 pub const VIRTUAL_CLUSTER_FINALIZER: &str = "gputenancy.io/virtual-cluster";
@@ -15,6 +19,10 @@ pub const VIRTUAL_CLUSTER_FINALIZER: &str = "gputenancy.io/virtual-cluster";
 /// A Kubernetes control plane of the team (vCluster, open-source edition) in its namespace. Pods run on the nodes of this cluster, within the
 /// budget, isolation and policies of the tenant.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[x_kube(
+    validation = Rule::new("(has(self.storage) && has(self.storage.size)) == (has(oldSelf.storage) && has(oldSelf.storage.size)) && (!has(self.storage) || !has(self.storage.size) || self.storage.size == oldSelf.storage.size)").message("spec.virtualCluster.storage.size: it cannot be added, changed or removed while the virtual cluster exists, because the volumes of a StatefulSet are fixed when it is created; write the former value; for another one remove spec.virtualCluster with its data (storage.reclaim: Delete), wait for the event VirtualClusterRemoved, and add it again"),
+    validation = Rule::new("(has(self.storage) && has(self.storage.class)) == (has(oldSelf.storage) && has(oldSelf.storage.class)) && (!has(self.storage) || !has(self.storage.class) || self.storage.class == oldSelf.storage.class)").message("spec.virtualCluster.storage.class: it cannot be added, changed or removed while the virtual cluster exists, because the volumes of a StatefulSet are fixed when it is created; write the former value; for another one remove spec.virtualCluster with its data (storage.reclaim: Delete), wait for the event VirtualClusterRemoved, and add it again"),
+)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VirtualCluster {
     /// Version of vCluster, such as `0.36.1`: one of the Helm value `virtualClusters.charts`. It may be raised by one minor version at a time,
@@ -26,6 +34,13 @@ pub struct VirtualCluster {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "any_object")]
     pub values: BTreeMap<String, Value>,
+    /// Requests and limits of the control plane, merged over those of `values`, the platform and vCluster's chart. They count against
+    /// spec.resources.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ControlPlaneResources>,
+    /// The volume of the control plane. Its size and class are fixed when the virtual cluster is created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<Storage>,
     /// How users reach the API server of the virtual cluster. Default: inside this cluster only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expose: Option<Expose>,
@@ -39,6 +54,67 @@ pub struct VirtualCluster {
 
 fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}
+
+impl VirtualCluster {
+    /// What becomes of the volumes when the virtual cluster is removed.
+    pub fn reclaim(&self) -> Reclaim {
+        self.storage.as_ref().map(|s| s.reclaim).unwrap_or_default()
+    }
+}
+
+/// Requests and limits of a control plane, as in a container.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ControlPlaneResources {
+    /// What the scheduler reserves: cpu, memory, ephemeral-storage. A key that is left out keeps its value.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[x_kube(validation = Rule::new("self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])").message("spec.virtualCluster.resources.requests: write cpu, memory and ephemeral-storage; a control plane uses no other resource"))]
+    #[schemars(schema_with = "quantities")]
+    pub requests: BTreeMap<String, Quantity>,
+    /// What the control plane may use at most: cpu, memory, ephemeral-storage. A key that is left out keeps its value.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[x_kube(validation = Rule::new("self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])").message("spec.virtualCluster.resources.limits: write cpu, memory and ephemeral-storage; a control plane uses no other resource"))]
+    #[schemars(schema_with = "quantities")]
+    pub limits: BTreeMap<String, Quantity>,
+}
+
+fn quantities(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({"type": "object", "maxProperties": 8, "additionalProperties": {
+        "description": "A Kubernetes quantity, such as 500m or 2Gi.",
+        "x-kubernetes-int-or-string": true, "pattern": NOT_NEGATIVE, "minimum": 0, "maxLength": 32,
+    }})
+}
+
+/// The volume of a control plane.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Storage {
+    /// Size, a quantity of bytes such as `10Gi`. Default: that of vCluster's chart, 5Gi.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("pattern" = MemoryText::POSITIVE, "minimum" = 1))]
+    pub size: Option<MemoryText>,
+    /// StorageClass. Default: that of the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 253),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+    )]
+    pub class: Option<String>,
+    /// What becomes of the volumes when the virtual cluster is removed.
+    #[serde(default)]
+    pub reclaim: Reclaim,
+}
+
+/// What becomes of the volumes of a control plane when its virtual cluster is removed.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum Reclaim {
+    /// They stay in the namespace with their data, and the event VirtualClusterRemoved names them. A namespace that is deleted takes its
+    /// volumes with it.
+    Retain,
+    /// They are deleted.
+    #[default]
+    Delete,
 }
 
 /// Address of the API server of a virtual cluster.
@@ -113,6 +189,10 @@ pub struct VirtualClusterStatus {
     /// When the token expires. It is renewed at half of its lifetime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig_expires: Option<Time>,
+    /// What becomes of the volumes when the virtual cluster is removed: the last `spec.virtualCluster.storage.reclaim` that the controller has
+    /// read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reclaim: Option<Reclaim>,
     /// When the deletion of the virtual cluster began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleting_since: Option<Time>,

@@ -1,7 +1,7 @@
 //! The report about a virtual cluster: conditions of `status.virtualCluster`. Pure.
 
 use gputenancy_crds::{
-    VirtualClusterStatus,
+    Reclaim, VirtualClusterStatus,
     condition::{ConditionUpdate, READY, merge},
     reasons::{self, Reason},
 };
@@ -43,6 +43,8 @@ pub struct Facts<'a> {
     pub namespace: &'a str,
     /// Address of the API server in the kubeconfig.
     pub server: &'a str,
+    /// What becomes of the volumes when the virtual cluster is removed.
+    pub reclaim: Reclaim,
     /// The time.
     pub now: Timestamp,
 }
@@ -76,6 +78,7 @@ pub fn status(progress: &Progress, old: &VirtualClusterStatus, facts: &Facts<'_>
         server: Some(facts.server.into()),
         kubeconfig_secret: expires.is_some().then(|| KUBECONFIG_SECRET.into()),
         kubeconfig_expires: expires,
+        reclaim: Some(facts.reclaim),
         deleting_since: None,
         conditions: merge(&old.conditions, updates, facts.generation, facts.now),
     }
@@ -163,7 +166,13 @@ mod tests {
     use super::*;
 
     fn facts(now: &str) -> Facts<'static> {
-        Facts { generation: Some(3), namespace: "ns-a", server: "https://team-a.ns-a.svc", now: now.parse().unwrap() }
+        Facts {
+            generation: Some(3),
+            namespace: "ns-a",
+            server: "https://team-a.ns-a.svc",
+            reclaim: Reclaim::Retain,
+            now: now.parse().unwrap(),
+        }
     }
 
     fn reason(status: &VirtualClusterStatus, type_: &str) -> (String, String) {
@@ -185,6 +194,7 @@ mod tests {
         assert_eq!(reason(&status, "Ready"), ("False".into(), "ControlPlaneStarting".into()));
         assert_eq!(reason(&status, "KubeconfigReady").0, "Unknown");
         assert_eq!((status.version.as_deref(), status.kubeconfig_secret), (Some("0.36.1"), None));
+        assert_eq!(status.reclaim, Some(Reclaim::Retain));
     }
 
     #[test]

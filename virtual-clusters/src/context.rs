@@ -19,6 +19,7 @@ use crate::{
         connect::Admin,
         nodes::{self, Amounts},
     },
+    metrics::Metrics,
     render::objects::Object,
 };
 
@@ -34,6 +35,8 @@ pub struct Context {
     pub values: Values,
     /// The program `helm`.
     pub helm: PathBuf,
+    /// The program's metrics.
+    pub metrics: Arc<Metrics>,
     memory: Mutex<HashMap<String, Memory>>,
 }
 
@@ -85,8 +88,21 @@ impl Input {
 
 impl Context {
     /// The state at the start.
-    pub fn new(client: Client, publisher: Publisher, charts: Charts, values: Values, helm: PathBuf) -> Self {
-        Self { client, publisher, charts, values, helm, memory: Mutex::default() }
+    pub fn new(
+        client: Client,
+        publisher: Publisher,
+        charts: Charts,
+        values: Values,
+        helm: PathBuf,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { client, publisher, charts, values, helm, metrics, memory: Mutex::default() }
+    }
+
+    /// Forgets a virtual cluster that no longer exists.
+    pub fn forget(&self, name: &str) {
+        self.memory().remove(name);
+        self.metrics.forget(name);
     }
 
     /// What is remembered, by tenant.

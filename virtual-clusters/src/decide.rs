@@ -69,6 +69,12 @@ pub fn replicas(suspend: bool, live: &[Live]) -> Replicas {
     }
 }
 
+/// Workloads that are not scaled to zero.
+pub fn unstopped(live: &[Live]) -> impl Iterator<Item = &Live> {
+    let replicas = |l: &Live| l.content.pointer("/spec/replicas").and_then(Value::as_i64);
+    live.iter().filter(move |l| l.kind.is_workload() && replicas(l) != Some(0))
+}
+
 /// State of the control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlPlane {
@@ -97,6 +103,12 @@ pub fn control_plane(name: &str, replicas: Replicas, live: &[Live], pods: &[Pod]
     };
     let number = |at: &str| workload.content.pointer(at).and_then(Value::as_i64).unwrap_or(0);
     let wanted = number("/spec/replicas");
+    if wanted == 0 {
+        return ControlPlane::Starting(format!(
+            "{} {name} has no replicas; it gets them when its objects are applied",
+            workload.kind.kind
+        ));
+    }
     let current = number("/status/observedGeneration") >= number("/metadata/generation");
     if current && number("/status/readyReplicas") >= wanted && number("/status/updatedReplicas") >= wanted {
         return ControlPlane::Ready;
@@ -214,6 +226,27 @@ mod tests {
         );
         let old = state(json!({"observedGeneration": 1, "readyReplicas": 1, "updatedReplicas": 1}));
         assert_eq!(old, ControlPlane::Starting("it has no pod; see the events of StatefulSet team-a".into()));
+    }
+
+    #[test]
+    fn control_plane_without_replicas_is_not_ready() {
+        let workload = live("StatefulSet", json!({"spec": {"replicas": 0}}));
+        let ControlPlane::Starting(why) = control_plane("team-a", Replicas::Rendered, &[workload], &[]) else {
+            panic!("it counts as ready or paused")
+        };
+        assert!(why.starts_with("StatefulSet team-a has no replicas"), "{why}");
+    }
+
+    #[test]
+    fn only_workloads_with_replicas_are_stopped() {
+        let all = [
+            live("Service", json!({"spec": {}})),
+            live("StatefulSet", json!({"spec": {"replicas": 0}})),
+            live("Deployment", json!({"spec": {}})),
+            live("StatefulSet", json!({"spec": {"replicas": 2}})),
+        ];
+        let names: Vec<_> = unstopped(&all).map(|l| l.kind.kind).collect();
+        assert_eq!(names, ["Deployment", "StatefulSet"]);
     }
 
     #[test]

@@ -106,15 +106,23 @@ impl Host {
         gone(self.secrets().delete(name, &DeleteParams::default()).await)
     }
 
-    /// Deletes the volumes of the control plane, of every replica that there ever was; returns their number.
-    pub async fn delete_volumes(&self) -> kube::Result<usize> {
-        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &self.namespace);
+    fn claims(&self) -> Api<PersistentVolumeClaim> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Names of the `PersistentVolumeClaims` of the control plane, of every replica that there ever was.
+    pub async fn volumes(&self) -> kube::Result<Vec<String>> {
         let selector = format!("app=vcluster,release={}", self.tenant);
-        let claims = api.list_metadata(&ListParams::default().labels(&selector)).await?;
-        for claim in claims.items.iter().filter_map(|c| c.metadata.name.as_deref()) {
-            gone(api.delete(claim, &DeleteParams::default()).await)?;
+        let claims = self.claims().list_metadata(&ListParams::default().labels(&selector)).await?;
+        Ok(claims.items.into_iter().filter_map(|claim| claim.metadata.name).collect())
+    }
+
+    /// Deletes the volumes of the control plane.
+    pub async fn delete_volumes(&self) -> kube::Result<()> {
+        for claim in self.volumes().await? {
+            gone(self.claims().delete(&claim, &DeleteParams::default()).await)?;
         }
-        Ok(claims.items.len())
+        Ok(())
     }
 
     /// Pods that the syncer has made here.

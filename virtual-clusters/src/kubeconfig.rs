@@ -54,8 +54,10 @@ impl Made<'_> {
 /// The present Secret, as far as it decides about a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Present {
-    mark: String,
-    issued: Timestamp,
+    /// What it was made for: [`Made::mark`].
+    pub mark: String,
+    /// When its token was issued.
+    pub issued: Timestamp,
     /// When its token expires.
     pub expires: Timestamp,
 }

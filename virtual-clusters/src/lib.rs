@@ -14,6 +14,7 @@ pub mod host;
 pub mod inside;
 pub mod kubeconfig;
 pub mod live;
+pub mod metrics;
 pub mod names;
 pub mod reconcile;
 pub mod render;

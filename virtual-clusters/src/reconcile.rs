@@ -33,7 +33,7 @@ use crate::{
     kubeconfig::{Made, Present},
     names,
     render::{RenderError, helm, objects, objects::Object, values, version},
-    teardown,
+    teardown::{self, Outcome},
     tenant::{apply_status, set_finalizer},
 };
 
@@ -50,42 +50,69 @@ const EVENT_INTERVAL: Duration = Duration::from_mins(1);
 pub async fn reconcile(tenant: &GpuTenant, context: &Context) -> kube::Result<Option<Duration>> {
     let finalized = tenant.finalizers().iter().any(|f| f == VIRTUAL_CLUSTER_FINALIZER);
     let deleted = tenant.metadata.deletion_timestamp.is_some();
-    let name = tenant.name_any();
     match &tenant.spec.virtual_cluster {
-        Some(_) if deleted && !finalized => Ok(None),
+        Some(_) if deleted && !finalized => {
+            context.forget(&tenant.name_any());
+            Ok(None)
+        }
         Some(cluster) if !deleted || tenant.spec.deletion_protection => {
             if !finalized {
                 set_finalizer(&context.client, tenant, true).await?;
             }
-            pass(tenant, cluster, context).await.map(Some)
-        }
-        _ if !finalized => Ok(None),
-        _ => {
-            context.memory().remove(&name);
-            let after = teardown::run(tenant, context).await?;
-            if after.is_none() {
-                if deleted {
-                    set_finalizer(&context.client, tenant, false).await?;
-                } else {
-                    // the version that this write has made: with the former one the next write would be a conflict
-                    let tenant = apply_status(&context.client, &name, None).await?;
-                    set_finalizer(&context.client, &tenant, false).await?;
-                }
-                let note = "the virtual cluster is deleted: its control plane, pods, Secrets and volumes".to_owned();
-                context.publish(tenant, EventType::Normal, reasons::VIRTUAL_CLUSTER_REMOVED, note).await;
+            let input = Input::of(tenant);
+            let memory = context.memory().get(&tenant.name_any()).cloned().unwrap_or_default();
+            if let Some((_, at)) = memory.last.as_ref().filter(|(last, at)| *last == input && at.elapsed() < INTERVAL) {
+                return Ok(Some(INTERVAL.saturating_sub(at.elapsed())));
             }
-            Ok(after)
+            measured(context, Box::pin(pass(tenant, cluster, context, (memory, input)))).await.map(Some)
         }
+        _ if !finalized => {
+            context.forget(&tenant.name_any());
+            Ok(None)
+        }
+        _ => measured(context, Box::pin(removal(tenant, context))).await,
     }
 }
 
-async fn pass(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context) -> kube::Result<Duration> {
-    let (name, now) = (tenant.name_any(), Timestamp::now());
-    let mut memory = context.memory().get(&name).cloned().unwrap_or_default();
-    let input = Input::of(tenant);
-    if let Some((_, at)) = memory.last.as_ref().filter(|(last, at)| *last == input && at.elapsed() < INTERVAL) {
-        return Ok(INTERVAL.saturating_sub(at.elapsed()));
+/// Counts the work and its time. Its result also says whether something has failed that is tried again without an error.
+async fn measured<T>(context: &Context, work: impl Future<Output = kube::Result<(T, bool)>>) -> kube::Result<T> {
+    let begin = Instant::now();
+    let result = work.await;
+    let failed = !matches!(&result, Ok((_, false)));
+    context.metrics.reconciled(begin.elapsed(), failed);
+    result.map(|(value, _)| value)
+}
+
+/// One step of the removal; returns the time until the next.
+async fn removal(tenant: &GpuTenant, context: &Context) -> kube::Result<(Option<Duration>, bool)> {
+    let name = tenant.name_any();
+    context.memory().remove(&name);
+    let volumes = match teardown::run(tenant, context).await? {
+        Outcome::Again(after) => return Ok((Some(after), false)),
+        Outcome::Done(volumes) => volumes,
+    };
+    if tenant.metadata.deletion_timestamp.is_some() {
+        set_finalizer(&context.client, tenant, false).await?;
+    } else {
+        // the version that this write has made: with the former one the next write would be a conflict
+        let tenant = apply_status(&context.client, &name, None).await?;
+        set_finalizer(&context.client, &tenant, false).await?;
     }
+    context.metrics.forget(&name);
+    let note = teardown::note(tenant, &volumes);
+    context.publish(tenant, EventType::Normal, reasons::VIRTUAL_CLUSTER_REMOVED, note).await;
+    Ok((None, false))
+}
+
+/// Brings a virtual cluster closer to its spec, and reports; returns the time until the next pass, and whether this cluster's API server
+/// refused something or did not answer.
+async fn pass(
+    tenant: &GpuTenant,
+    cluster: &VirtualCluster,
+    context: &Context,
+    (mut memory, input): (Memory, Input),
+) -> kube::Result<(Duration, bool)> {
+    let (name, now) = (tenant.name_any(), Timestamp::now());
     let old = tenant.status.as_ref().and_then(|s| s.virtual_cluster.clone()).unwrap_or_default();
     let recent = memory
         .full
@@ -105,8 +132,15 @@ async fn pass(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context) -
     };
     memory.last = Some((input, Instant::now()));
     let (namespace, server) = (objects::namespace_of(tenant), server(tenant, cluster));
-    let facts = Facts { generation: tenant.metadata.generation, namespace: &namespace, server: &server, now };
+    let facts = Facts {
+        generation: tenant.metadata.generation,
+        namespace: &namespace,
+        server: &server,
+        reclaim: cluster.reclaim(),
+        now,
+    };
     let status = conditions::status(&progress, &old, &facts);
+    context.metrics.report(&name, &status, progress.kubeconfig.as_ref().and_then(|k| k.as_ref().ok()));
     let event = changed(&old, &status).filter(|_| memory.event.is_none_or(|at| at.elapsed() > EVENT_INTERVAL));
     if event.is_some() {
         memory.event = Some(Instant::now());
@@ -118,11 +152,13 @@ async fn pass(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context) -
     if let Some((event_type, reason, note)) = event {
         context.publish(tenant, event_type, reason, note).await;
     }
-    Ok(match (&progress.rendered, &progress.control_plane) {
-        (_, Some(ControlPlane::Paused)) => FULL_INTERVAL,
+    let failed = progress.failed.is_some();
+    let after = match (&progress.rendered, &progress.control_plane) {
+        (_, Some(ControlPlane::Paused)) if !failed => FULL_INTERVAL,
         (Some(Err(_)), _) => REFUSED_INTERVAL,
         _ => INTERVAL,
-    })
+    };
+    Ok((after, failed))
 }
 
 /// The event of a new reason of `Ready`.
@@ -140,7 +176,7 @@ async fn timed<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, St
     tokio::time::timeout(PASS_TIMEOUT, work).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// A complete pass. What fails is in the progress, and is tried again. A refused spec stops no virtual cluster that runs.
+/// A complete pass. What fails is in the progress, and is tried again. A refused spec stops no virtual cluster that runs, unless it suspends it.
 async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, memory: &mut Memory) -> Progress {
     let mut progress = Progress::default();
     let (name, namespace) = (tenant.name_any(), objects::namespace_of(tenant));
@@ -159,6 +195,13 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
         },
         Err(Failure::Render(error)) => progress.rendered = Some(Err(error)),
         Err(Failure::Api(error)) => progress.failed = Some(error),
+    }
+    if cluster.suspend && !matches!(progress.rendered, Some(Ok(_))) {
+        // the objects of a later spec are applied as a whole, which is no repair
+        memory.complete = None;
+        if let Err(error) = stop(&host, &live).await {
+            progress.failed.get_or_insert_with(|| refused(&namespace, &error));
+        }
     }
     if progress.rendered.as_ref().is_none_or(Result::is_err) && live.is_empty() {
         return progress;
@@ -188,6 +231,14 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
         progress.kubeconfig = Some(kubeconfig);
     }
     progress
+}
+
+/// Stops the control plane where its objects could not be applied with zero replicas.
+async fn stop(host: &Host, live: &[Live]) -> kube::Result<()> {
+    for workload in decide::unstopped(live) {
+        host.stop(workload.kind, &workload.name).await?;
+    }
+    Ok(())
 }
 
 /// The objects that this program has applied in the namespace, if the operator has bound its rights there for this tenant.
@@ -236,7 +287,9 @@ async fn rendered(
         return Ok((present.clone(), objects.clone()));
     }
     let release = helm::Release { name: &name, namespace: &namespace, kube_version: &info.git_version };
-    let manifests = helm::template(&context.helm, chart, release, &values).await.map_err(Failure::Render)?;
+    let manifests = helm::template(&context.helm, chart, release, &values).await;
+    context.metrics.rendered(manifests.is_ok());
+    let manifests = manifests.map_err(Failure::Render)?;
     let objects = Arc::new(objects::parse(tenant, &manifests).map_err(Failure::Render)?);
     memory.rendered = Some((key.clone(), objects.clone()));
     Ok((key, objects))
@@ -269,6 +322,7 @@ async fn apply(
                     memory.settled.insert((object.kind, object.name.clone()), version);
                 }
                 if repairs && changed {
+                    context.metrics.repaired(object.kind.kind);
                     repaired.push(format!("{} {}", object.kind.kind, object.name));
                 }
             }
@@ -357,3 +411,6 @@ fn secret(tenant: &GpuTenant, made: &Made<'_>, token: &account::Token, now: Time
         ..Secret::default()
     }
 }
+
+#[cfg(test)]
+mod tests;

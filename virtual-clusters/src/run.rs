@@ -11,12 +11,16 @@ use gputenancy_service::{
 };
 use kube::{
     Api, Client, Config, ResourceExt as _,
-    runtime::{Controller, controller::Action, watcher},
+    runtime::{
+        Controller,
+        controller::{self, Action},
+        watcher,
+    },
 };
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
-use crate::{args::Args, context::Context, reconcile::reconcile};
+use crate::{args::Args, context::Context, metrics::Metrics, reconcile::reconcile};
 
 /// Interval after a failed pass.
 const RETRY: Duration = Duration::from_secs(5);
@@ -42,7 +46,7 @@ pub enum RunError {
 }
 
 /// What the endpoints report.
-struct Health(Registry);
+struct Health(Arc<Metrics>);
 
 impl Probes for Health {
     fn ready(&self) -> Result<(), String> {
@@ -50,7 +54,7 @@ impl Probes for Health {
     }
 
     fn registry(&self) -> &Registry {
-        &self.0
+        self.0.registry()
     }
 }
 
@@ -63,14 +67,22 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let mut config = Config::infer().await.map_err(|e| RunError::Config(e.to_string()))?;
     config.default_retry = false;
     let client = Client::try_from(config).map_err(|e| RunError::Config(e.to_string()))?;
-    let served = tokio::spawn(endpoints::serve(listen, Health(Registry::default()), stop.clone()));
+    let metrics = Arc::new(Metrics::default());
+    let served = tokio::spawn(endpoints::serve(listen, Health(metrics.clone()), stop.clone()));
     let publisher = Publisher::new(client.clone(), "gputenancy.io/virtual-clusters", identity);
-    let context = Arc::new(Context::new(client.clone(), publisher, charts, values, helm));
+    let context = Arc::new(Context::new(client.clone(), publisher, charts, values, helm, metrics));
+    let known = context.clone();
     let controller = Controller::new(Api::<GpuTenant>::all(client), watcher::Config::default().streaming_lists())
         .with_config(kube::runtime::controller::Config::default().concurrency(concurrency))
         .graceful_shutdown_on(stop.clone().cancelled_owned())
         .run(one, on_error, context)
-        .for_each(|_| std::future::ready(()));
+        .for_each(move |outcome| {
+            // without its finalizer a tenant can be gone before a reconcile sees its deletion
+            if let Err(controller::Error::ObjectNotFound(tenant)) = outcome {
+                known.forget(&tenant.name);
+            }
+            std::future::ready(())
+        });
     tokio::select! {
         () = controller => {}
         answer = served => if let Ok(Err(error)) = answer { return Err(error.into()) },

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gputenancy_crds::{
-    GpuTenant, VirtualClusterStatus,
+    GpuTenant, Reclaim, VirtualCluster, VirtualClusterStatus,
     condition::{ConditionUpdate, READY, merge},
     reasons,
 };
@@ -13,33 +13,78 @@ use k8s_openapi::{
 };
 use kube::ResourceExt as _;
 
-use crate::{context::Context, host::Host, names, render::objects, tenant::apply_status};
+use crate::{context::Context, decide, host::Host, names, render::objects, tenant::apply_status};
 
 /// Pods end within their grace period, ten minutes by default; then the rest is deleted without waiting, as on a node that is lost.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(12);
 
-/// One step; returns the time until the next, `None`: nothing is left.
-pub async fn run(tenant: &GpuTenant, context: &Context) -> kube::Result<Option<Duration>> {
+/// What a step leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Another step after this time.
+    Again(Duration),
+    /// Nothing is left but the volumes, if they are kept.
+    Done(Volumes),
+}
+
+/// What became of the volumes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Volumes {
+    /// They are deleted.
+    Deleted,
+    /// They are kept, under these names of `PersistentVolumeClaims`.
+    Kept(Vec<String>),
+}
+
+/// One step.
+pub async fn run(tenant: &GpuTenant, context: &Context) -> kube::Result<Outcome> {
     let (name, now) = (tenant.name_any(), Timestamp::now());
     let old = tenant.status.as_ref().and_then(|s| s.virtual_cluster.clone()).unwrap_or_default();
     let namespace = old.namespace.clone().unwrap_or_else(|| objects::namespace_of(tenant));
     let since = old.deleting_since.clone().map_or(now, |t| t.0);
     let host = Host::new(context.client.clone(), &namespace, &name);
-    let left = match step(&host, &name, now.duration_since(since) < PATIENCE).await {
-        Ok(left) => left,
+    let reclaim = reclaim(tenant, &old);
+    let left = match step(&host, &name, now.duration_since(since) < PATIENCE, reclaim).await {
+        Ok(Step::Done(volumes)) => return Ok(Outcome::Done(volumes)),
+        Ok(Step::Left(left)) => left,
         // no namespace, or one without this program's rights: the operator says why, and waits only for a namespace that is the tenant's
-        Err(kube::Error::Api(status)) if status.is_not_found() => None,
-        Err(kube::Error::Api(status)) if status.is_forbidden() => Some(status.message.clone()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(Outcome::Done(Volumes::Deleted)),
+        Err(kube::Error::Api(status)) if status.is_forbidden() => status.message.clone(),
         Err(error) => return Err(error),
     };
-    let Some(left) = left else { return Ok(None) };
     let status = report(&old, &left, since, tenant.metadata.generation, now);
+    context.metrics.report(&name, &status, None);
     if status != old {
         apply_status(&context.client, &name, Some(&status)).await?;
     }
     // one step a second at first, and fewer the longer something does not go
     let waited = Duration::try_from(now.duration_since(since)).unwrap_or_default();
-    Ok(Some((waited / 8).clamp(Duration::from_secs(1), Duration::from_secs(15))))
+    Ok(Outcome::Again((waited / 8).clamp(Duration::from_secs(1), Duration::from_secs(15))))
+}
+
+/// What becomes of the volumes: by the spec, which a deleted tenant still has, or as last read from it. Pure.
+fn reclaim(tenant: &GpuTenant, old: &VirtualClusterStatus) -> Reclaim {
+    let cluster = tenant.spec.virtual_cluster.as_ref();
+    cluster.map(VirtualCluster::reclaim).or(old.reclaim).unwrap_or_default()
+}
+
+/// The note of the event about the removal. Pure.
+pub fn note(tenant: &GpuTenant, volumes: &Volumes) -> String {
+    let gone = "the virtual cluster is deleted: its control plane, pods";
+    let namespace = objects::namespace_of(tenant);
+    match volumes {
+        Volumes::Deleted => format!("{gone}, Secrets and volumes"),
+        Volumes::Kept(names) if names.is_empty() => format!("{gone} and Secrets; it had no volume to keep"),
+        Volumes::Kept(names) => {
+            let adopted = tenant.spec.namespaces.first().is_some_and(|n| n.adopt);
+            let ends = tenant.metadata.deletion_timestamp.is_some() && !adopted;
+            let until = if ends { ", until the operator deletes the namespace with the tenant" } else { "" };
+            let names = names.join(", ");
+            format!(
+                "{gone} and Secrets; its volumes are kept: PersistentVolumeClaim {names} in namespace {namespace}{until}"
+            )
+        }
+    }
 }
 
 /// The status of a virtual cluster that is being deleted; `left`: what still exists. Pure.
@@ -62,28 +107,31 @@ fn report(
     }
 }
 
-/// What is left, in a few words; `None`: nothing.
-async fn step(host: &Host, name: &str, patient: bool) -> kube::Result<Option<String>> {
+enum Step {
+    /// What is left, in a few words.
+    Left(String),
+    Done(Volumes),
+}
+
+async fn step(host: &Host, name: &str, patient: bool, reclaim: Reclaim) -> kube::Result<Step> {
     // in the namespace of another tenant nothing is this one's
     if host.tenant().await?.is_some_and(|tenant| tenant != name) {
-        return Ok(None);
+        return Ok(Step::Done(Volumes::Deleted));
     }
     let live = host.applied().await?;
-    for workload in live.iter().filter(|l| l.kind.is_workload()) {
-        if workload.content.pointer("/spec/replicas").and_then(serde_json::Value::as_i64) != Some(0) {
-            host.stop(workload.kind, &workload.name).await?;
-        }
+    for workload in decide::unstopped(&live) {
+        host.stop(workload.kind, &workload.name).await?;
     }
     let runs = live.iter().any(|l| l.kind.is_workload());
     let control_plane = host.control_plane_pods().await?;
     if runs && patient && !control_plane.is_empty() {
-        return Ok(Some("pods of the control plane".into()));
+        return Ok(Step::Left("pods of the control plane".into()));
     }
     let pods = host.synced_pods().await?;
     host.delete_pods(&pods).await?;
     if patient && !pods.is_empty() {
         let first = pods.first().and_then(|p| p.metadata.name.as_deref()).unwrap_or_default();
-        return Ok(Some(format!("{} pods, such as {first}", pods.len())));
+        return Ok(Step::Left(format!("{} pods, such as {first}", pods.len())));
     }
     for object in live.iter().rev() {
         host.delete(object.kind, &object.name).await?;
@@ -91,15 +139,58 @@ async fn step(host: &Host, name: &str, patient: bool) -> kube::Result<Option<Str
     for secret in [names::admin_secret(name), names::certificates_secret(name), names::KUBECONFIG_SECRET.to_owned()] {
         host.delete_secret(&secret).await?;
     }
-    host.delete_volumes().await?;
+    let volumes = match reclaim {
+        Reclaim::Retain => Volumes::Kept(host.volumes().await?),
+        Reclaim::Delete => {
+            host.delete_volumes().await?;
+            Volumes::Deleted
+        }
+    };
     let left = host.applied().await?;
     let first = left.first().filter(|_| patient).map(|l| format!("{} {}", l.kind.kind, l.name));
-    Ok(first)
+    Ok(first.map_or(Step::Done(volumes), Step::Left))
 }
 
 #[cfg(test)]
 mod tests {
+    use gputenancy_crds::{GpuTenantSpec, TenantNamespace};
+    use serde_json::json;
+
     use super::*;
+
+    fn tenant(cluster: &serde_json::Value, adopt: bool) -> GpuTenant {
+        let namespaces = vec![TenantNamespace { name: "ns-a".into(), adopt }];
+        let virtual_cluster = serde_json::from_value(cluster.clone()).unwrap();
+        GpuTenant::new("team-a", GpuTenantSpec { namespaces, virtual_cluster, ..GpuTenantSpec::default() })
+    }
+
+    #[test]
+    fn volumes_are_kept_by_the_spec_or_by_what_was_last_read_of_it() {
+        let with = |reclaim: &str| json!({"version": "0.36.1", "storage": {"reclaim": reclaim}});
+        let recorded = |reclaim| VirtualClusterStatus { reclaim, ..VirtualClusterStatus::default() };
+        let of = |cluster: &serde_json::Value, status| reclaim(&tenant(cluster, false), &recorded(status));
+        assert_eq!(of(&with("Retain"), None), Reclaim::Retain);
+        assert_eq!(of(&with("Delete"), Some(Reclaim::Retain)), Reclaim::Delete);
+        assert_eq!(of(&json!({"version": "0.36.1"}), Some(Reclaim::Retain)), Reclaim::Delete);
+        assert_eq!(of(&json!(null), Some(Reclaim::Retain)), Reclaim::Retain);
+        assert_eq!(of(&json!(null), None), Reclaim::Delete);
+    }
+
+    #[test]
+    fn removal_names_the_volumes_that_are_kept() {
+        let kept = Volumes::Kept(vec!["data-team-a-0".into(), "data-team-a-1".into()]);
+        let removed = note(&tenant(&json!(null), false), &kept);
+        assert!(removed.ends_with("PersistentVolumeClaim data-team-a-0, data-team-a-1 in namespace ns-a"), "{removed}");
+        let deleted = |adopt| {
+            let mut tenant = tenant(&json!(null), adopt);
+            tenant.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+            note(&tenant, &kept)
+        };
+        assert!(deleted(false).ends_with("until the operator deletes the namespace with the tenant"));
+        assert!(deleted(true).ends_with("in namespace ns-a"));
+        assert!(note(&tenant(&json!(null), false), &Volumes::Deleted).ends_with("Secrets and volumes"));
+        assert!(note(&tenant(&json!(null), false), &Volumes::Kept(Vec::new())).contains("no volume to keep"));
+    }
 
     #[test]
     fn deletion_keeps_its_begin_and_says_what_is_left() {

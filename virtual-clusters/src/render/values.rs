@@ -1,6 +1,6 @@
 //! The values of vCluster's chart: the hardened baseline, the platform's, the tenant's, and those that follow from the tenant. Pure.
 
-use gputenancy_crds::{GpuTenant, PodSecurity, VirtualCluster};
+use gputenancy_crds::{GpuTenant, PodSecurity, Reclaim, Storage, VirtualCluster};
 use kube::ResourceExt as _;
 use serde_json::{Map, Value, json};
 
@@ -54,7 +54,34 @@ pub fn server_names(tenant: &GpuTenant, cluster: &VirtualCluster) -> Vec<String>
 }
 
 fn following(tenant: &GpuTenant, cluster: &VirtualCluster) -> Value {
-    json!({"controlPlane": {"proxy": {"extraSANs": server_names(tenant, cluster)}}})
+    let mut workload = Map::new();
+    if let Some(resources) = &cluster.resources {
+        // maps of texts always serialize
+        workload.insert("resources".into(), serde_json::to_value(resources).unwrap_or_default());
+    }
+    if let Some(storage) = &cluster.storage {
+        workload.insert("persistence".into(), persistence(storage));
+    }
+    json!({"controlPlane": {"proxy": {"extraSANs": server_names(tenant, cluster)}, "statefulSet": workload}})
+}
+
+/// Size and class make a volume also where the platform has none; without both it stays as the other values have it.
+fn persistence(storage: &Storage) -> Value {
+    let Storage { size, class, reclaim } = storage;
+    let mut claim = Map::new();
+    if size.is_some() || class.is_some() {
+        claim.insert("enabled".into(), true.into());
+    }
+    claim.extend(size.iter().map(|size| ("size".into(), size.to_string().into())));
+    claim.extend(class.iter().map(|class| ("storageClass".into(), class.clone().into())));
+    if *reclaim == Reclaim::Retain {
+        claim.insert("retentionPolicy".into(), "Retain".into());
+    }
+    if claim.contains_key("enabled") {
+        // the chart takes templates in place of the claim
+        return json!({"volumeClaim": claim, "volumeClaimTemplates": []});
+    }
+    json!({"volumeClaim": claim})
 }
 
 /// The baseline that vCluster's documentation recommends for shared nodes (security/shared-nodes-hardening), a control plane without root,
@@ -144,6 +171,8 @@ mod tests {
         VirtualCluster {
             version: "0.36.1".into(),
             values: map.into_iter().collect(),
+            resources: None,
+            storage: None,
             expose: None,
             kubeconfig: Kubeconfig::default(),
             suspend: false,
@@ -160,6 +189,49 @@ mod tests {
         assert_eq!(values["controlPlane"]["statefulSet"]["imagePullPolicy"], "Never");
         assert_eq!(values["policies"]["podSecurityStandard"], "restricted");
         assert_eq!(values["controlPlane"]["proxy"]["extraSANs"], json!(["team-a.ns-a.svc"]));
+    }
+
+    fn with_fields(values: Value, fields: &Value) -> Value {
+        let mut cluster = serde_json::to_value(cluster(values)).unwrap();
+        merge(&mut cluster, fields);
+        let cluster: VirtualCluster = serde_json::from_value(cluster).unwrap();
+        let platform = json!({"controlPlane": {"statefulSet": {"persistence": {"volumeClaim": {"enabled": false}}}}});
+        super::values(&tenant(), &cluster, &platform).unwrap()["controlPlane"]["statefulSet"].take()
+    }
+
+    #[test]
+    fn resources_are_merged_over_the_values() {
+        let own = json!({"controlPlane": {"statefulSet": {"resources": {
+            "requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"memory": "2Gi"},
+        }}}});
+        let resources = json!({"resources": {"requests": {"cpu": 2}, "limits": {"ephemeral-storage": "20Gi"}}});
+        let found = with_fields(own, &resources);
+        assert_eq!(
+            found["resources"],
+            json!({
+                "requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"memory": "2Gi", "ephemeral-storage": "20Gi"},
+            })
+        );
+    }
+
+    #[test]
+    fn storage_replaces_claims_of_the_values_and_reclaim_alone_makes_none() {
+        let own = json!({"controlPlane": {"statefulSet": {"persistence": {
+            "volumeClaim": {"size": "1Gi", "retentionPolicy": "Delete"}, "volumeClaimTemplates": [{"metadata": {"name": "data"}}],
+        }}}});
+        let full = json!({"storage": {"size": "10Gi", "class": "fast", "reclaim": "Retain"}});
+        assert_eq!(
+            with_fields(own.clone(), &full)["persistence"],
+            json!({
+                "volumeClaim": {"enabled": true, "size": "10Gi", "storageClass": "fast", "retentionPolicy": "Retain"},
+                "volumeClaimTemplates": [],
+            })
+        );
+        let alone = with_fields(json!({}), &json!({"storage": {"reclaim": "Retain"}}));
+        assert_eq!(alone["persistence"], json!({"volumeClaim": {"enabled": false, "retentionPolicy": "Retain"}}));
+        let default = with_fields(own, &json!({"storage": {"class": "fast"}}));
+        let claim = json!({"enabled": true, "size": "1Gi", "storageClass": "fast", "retentionPolicy": "Delete"});
+        assert_eq!(default["persistence"]["volumeClaim"], claim);
     }
 
     #[test]

@@ -66,3 +66,4 @@ mod taint;
 mod tenant_view;
 mod vgpu;
 mod virtual_cluster;
+mod virtual_cluster_rules;

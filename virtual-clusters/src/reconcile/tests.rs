@@ -1,0 +1,95 @@
+//! A complete pass against an API server that a function answers for.
+
+use std::sync::Mutex;
+
+use gputenancy_crds::{GpuTenantSpec, TenantNamespace};
+use gputenancy_service::events::Publisher;
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    args::{Chart, Charts, Values},
+    metrics::Metrics,
+};
+
+/// An API server with one namespace, in which a virtual cluster has this many replicas and no pod of its control plane is left.
+fn client(replicas: i64, requests: &Arc<Mutex<Vec<String>>>) -> kube::Client {
+    let requests = requests.clone();
+    let answer = move |request: http::Request<Body>| {
+        let (method, uri) = (request.method().to_string(), request.uri().to_string());
+        let path = uri.split('?').next().unwrap_or_default();
+        requests.lock().unwrap().push(format!("{method} {path}"));
+        let meta = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
+        let list = |items: Value| json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items});
+        let answer = match (method.as_str(), path) {
+            ("GET", path) if path.ends_with(names::BINDING) => {
+                let mut binding = meta("RoleBinding", names::BINDING);
+                binding["metadata"]["labels"] = json!({"gputenancy.io/tenant": "team-a"});
+                binding["roleRef"] =
+                    json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "x"});
+                binding
+            }
+            ("GET", path) if path.ends_with("/statefulsets") => {
+                let mut workload = meta("StatefulSet", "team-a");
+                workload["spec"] = json!({"replicas": replicas});
+                list(json!([workload]))
+            }
+            ("GET", path) if path.ends_with("/pods") && uri.contains("vcluster.loft.sh") => {
+                let mut pod = meta("Pod", "train-x-ml-x-team-a");
+                pod["spec"] = json!({"containers": []});
+                list(json!([pod]))
+            }
+            ("GET", _) => list(json!([])),
+            _ => json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"}),
+        };
+        let answer = http::Response::new(Body::from(answer.to_string().into_bytes()));
+        std::future::ready(Ok::<_, std::convert::Infallible>(answer))
+    };
+    kube::Client::new(tower::service_fn(answer), "default")
+}
+
+/// A complete pass over a tenant with this `spec.virtualCluster`, and its requests.
+async fn passed(cluster: Value, replicas: i64) -> (Progress, Vec<String>) {
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let client = client(replicas, &requests);
+    let chart = Chart { version: "0.36.1".into(), file: "/nonexistent".into(), sha256: String::new() };
+    let context = Context::new(
+        client.clone(),
+        Publisher::new(client, "controller", "test"),
+        Charts([("0.36.1".to_owned(), chart)].into()),
+        Values(json!({})),
+        "/nonexistent".into(),
+        Arc::new(Metrics::default()),
+    );
+    let cluster: VirtualCluster = serde_json::from_value(cluster).unwrap();
+    let namespaces = vec![TenantNamespace { name: "ns-a".into(), adopt: false }];
+    let spec = GpuTenantSpec { namespaces, virtual_cluster: Some(cluster.clone()), ..GpuTenantSpec::default() };
+    let mut memory = Memory { complete: Some("key".into()), ..Memory::default() };
+    let progress = full(&GpuTenant::new("team-a", spec), &cluster, &context, &mut memory).await;
+    assert_eq!(memory.complete.is_none(), cluster.suspend);
+    let requests = std::mem::take(&mut *requests.lock().unwrap());
+    (progress, requests)
+}
+
+const STOP: &str = "PATCH /apis/apps/v1/namespaces/ns-a/statefulsets/team-a";
+const DELETE: &str = "DELETE /api/v1/namespaces/ns-a/pods/train-x-ml-x-team-a";
+
+#[tokio::test]
+async fn suspend_stops_a_virtual_cluster_whose_spec_is_refused() {
+    for refused in [json!({"version": "0.36.1", "values": {"rbac": {}}}), json!({"version": "9.9.9"})] {
+        let mut suspended = refused.clone();
+        suspended["suspend"] = json!(true);
+        let (progress, requests) = passed(suspended.clone(), 1).await;
+        assert!(matches!(progress.rendered, Some(Err(_))), "{progress:?}");
+        assert_eq!(progress.control_plane, Some(ControlPlane::Paused));
+        assert!([STOP, DELETE].iter().all(|wanted| requests.iter().any(|r| r == wanted)), "{requests:?}");
+
+        let (_, requests) = passed(suspended, 0).await;
+        assert!(requests.iter().all(|r| r != STOP), "it is stopped already: {requests:?}");
+
+        let (progress, requests) = passed(refused, 1).await;
+        assert_ne!(progress.control_plane, Some(ControlPlane::Paused));
+        assert!(requests.iter().all(|r| r.starts_with("GET")), "a refused spec alone stops nothing: {requests:?}");
+    }
+}
