@@ -124,15 +124,19 @@ fn every_metric_is_in_the_reference() {
     let root = root();
     let page = fs::read_to_string(root.join("docs/reference/metrics.md")).unwrap();
     let mut findings = Vec::new();
-    for program in ["operator", "agent"] {
+    for (program, prefix, least) in [
+        ("operator", "gputenancy_operator", 9),
+        ("agent", "gputenancy_agent", 9),
+        ("virtual-clusters", "gputenancy", 7),
+    ] {
         let source = fs::read_to_string(root.join(program).join("src/metrics.rs")).unwrap();
         // the name is the first text after each call
         let calls = source.split("register(").skip(1).chain(source.split("register_with_unit(").skip(1));
         let calls = calls.map(str::trim_start).filter(|call| call.starts_with("r,") || call.starts_with('"'));
         let names: Vec<&str> = calls.filter_map(|call| call.split('"').nth(1)).collect();
-        assert!(names.len() > 8, "{program}: {names:?}");
+        assert!(names.len() >= least, "{program}: {names:?}");
         for name in names {
-            let name = format!("gputenancy_{program}_{name}");
+            let name = format!("{prefix}_{name}");
             let is_listed =
                 ["`", "_total`", "_seconds`"].iter().any(|ending| page.contains(&format!("`{name}{ending}")));
             if !is_listed {
