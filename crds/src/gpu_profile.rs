@@ -184,13 +184,10 @@ impl Device {
 
     /// What separates a pod on this device from its neighbours.
     pub fn isolation(&self) -> Isolation {
-        if self.whole.is_some() || self.mig.is_some() {
-            Isolation::Hardware
-        } else if self.mps.is_some() {
-            Isolation::Server
-        } else {
-            // the memory limits of the agent are in the container, and hold no hostile program
-            Isolation::None
+        match self.sharing_mode() {
+            Some(mode) => mode.isolation(),
+            None if self.whole.is_some() || self.mig.is_some() => Isolation::Hardware,
+            None => Isolation::None,
         }
     }
 }

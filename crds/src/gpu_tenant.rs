@@ -287,6 +287,9 @@ pub struct GpuUse {
     /// of a pool offers the profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<String>,
+    /// What separates a pod on one device from its neighbours, as in the GpuProfile's status; absent while the profile is not in the catalog.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
 }
 
 /// Use of all profiles together, in whole GPUs by memory slices.

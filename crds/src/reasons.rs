@@ -98,6 +98,7 @@ table! { TYPES:
     "ControlPlaneReady", "GpuTenant (status.virtualCluster)", "The control plane of the virtual cluster runs.", "See the reason.";
     "KubeconfigReady", "GpuTenant (status.virtualCluster)", "The Secret with the team's kubeconfig has a valid token.", "See the reason.";
     "CapacityShown", "GpuTenant (status.virtualCluster)", "Nodes inside the virtual cluster show the tenant's budget.", "See the reason.";
+    "CatalogShown", "GpuTenant (status.virtualCluster)", "The virtual cluster has the tenant's catalog and the RuntimeClasses that its pods may name.", "See the reason.";
     "gputenancy.io/QuotaAvailable", "ReplicaSet, StatefulSet, Job", "The quota now has headroom for a pod that it refused; the update makes the controller retry.", "None.";
 }
 
@@ -108,6 +109,8 @@ reasons! { CONDITIONS:
     APPLYING = "Applying", "GpuTenant", "Objects are being written, or Kubernetes has not enforced them yet.", "Wait. If it stays, read the operator's log and kube-controller-manager's.";
     AVAILABLE = "Available", "GpuTenant", "Every guaranteed device exists.", "None.";
     BUDGET_SHOWN = "BudgetShown", "GpuTenant", "Nodes of the virtual cluster show the tenant's budget.", "None.";
+    CATALOG_NOT_WRITTEN = "CatalogNotWritten", "GpuTenant", "The catalog or a RuntimeClass inside the virtual cluster cannot be read or written.", "Do what the message says: usually remove a webhook, policy or finalizer inside that is in the way.";
+    CATALOG_WRITTEN = "CatalogWritten", "GpuTenant", "The catalog and the RuntimeClasses inside the virtual cluster are as they should be.", "None.";
     CHANGE_FAILED = "ChangeFailed", "GpuPool", "A change failed and the old layout is back.", "Read the message; retried with exponential backoff, and at once when an object changes.";
     CHANGE_PLANNED = "ChangePlanned", "GpuPool", "GPUs are to be changed and have not started.", "Wait for the window or the limit that the message names.";
     CHANGE_STUCK = "ChangeStuck", "GpuPool", "Neither the new nor the old layout can be reached.", "Do what the message says: usually end a process, reset the GPU or restart the node.";

@@ -4,7 +4,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::MemoryText;
+use crate::{Isolation, MemoryText};
 
 /// Most shares of one GPU.
 pub const MAX_SHARES: i32 = 128;
@@ -107,6 +107,15 @@ impl SharingMode {
             Self::TimeSlice => "timeSlice",
             Self::Mps => "mps",
             Self::Fraction => "fraction",
+        }
+    }
+
+    /// What separates a pod with a share of this mode from its neighbours.
+    pub fn isolation(self) -> Isolation {
+        match self {
+            Self::Mps => Isolation::Server,
+            // the memory limits of the agent are in the container, and hold no hostile program
+            Self::TimeSlice | Self::Fraction => Isolation::None,
         }
     }
 

@@ -196,7 +196,7 @@ pub struct VirtualClusterStatus {
     /// When the deletion of the virtual cluster began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleting_since: Option<Time>,
-    /// Ready, ChartRendered, ControlPlaneReady, KubeconfigReady, CapacityShown.
+    /// Ready, ChartRendered, ControlPlaneReady, KubeconfigReady, CapacityShown, CatalogShown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,

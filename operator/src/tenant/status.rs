@@ -1,7 +1,7 @@
 //! The status of a tenant, computed from the same observation as its writes.
 
 use gputenancy_crds::{
-    Equivalents, GpuTenantStatus, GpuUse, NamespaceState, Network,
+    Equivalents, GpuTenantStatus, GpuUse, Isolation, NamespaceState, Network, SharingMode,
     condition::{self, ConditionUpdate, Overall, merge},
     reasons::{self, Reason},
 };
@@ -107,6 +107,7 @@ fn uses(seen: &Observed) -> Vec<GpuUse> {
             budget,
             used: used.quantity().0.parse().unwrap_or(i32::MAX),
             share: share.map(ToString::to_string),
+            isolation: profile.map(|p| p.sharing.map_or(Isolation::Hardware, SharingMode::isolation)),
             available: held.saturating_add(free).min(budget),
             waiting: seen
                 .view
