@@ -17,6 +17,9 @@ pub struct Args {
     /// Values of vCluster's chart for every tenant, a JSON object: images, registries, resources.
     #[arg(long, env = "VALUES", default_value = "{}")]
     pub values: Values,
+    /// RuntimeClasses that pods of tenants may name, a list in JSON; virtual clusters get them.
+    #[arg(long, env = "RUNTIME_CLASSES", default_value = "[]")]
+    pub runtime_classes: RuntimeClasses,
     /// The program `helm`.
     #[arg(long, env = "HELM", default_value = "/usr/bin/helm")]
     pub helm: PathBuf,
@@ -80,9 +83,34 @@ impl FromStr for Values {
     }
 }
 
+/// Names of RuntimeClasses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuntimeClasses(pub Vec<String>);
+
+impl FromStr for RuntimeClasses {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut names: Vec<String> = serde_json::from_str(text)
+            .map_err(|e| format!("not a list of names in JSON (policies.runtimeClassNames): {e}"))?;
+        // the empty name is a pod without a class
+        names.retain(|name| !name.is_empty());
+        names.sort();
+        names.dedup();
+        Ok(Self(names))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn runtime_classes_are_a_sorted_list_of_names() {
+        let names: RuntimeClasses = r#"["nvidia", "", "kata", "nvidia"]"#.parse().unwrap();
+        assert_eq!(names.0, ["kata", "nvidia"]);
+        assert!("nvidia".parse::<RuntimeClasses>().unwrap_err().contains("policies.runtimeClassNames"));
+    }
 
     #[test]
     fn charts_need_a_digest_and_at_least_one_version() {

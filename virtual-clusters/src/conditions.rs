@@ -10,12 +10,13 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 
-use crate::{decide::ControlPlane, kubeconfig::Present, names::KUBECONFIG_SECRET, render::RenderError};
+use crate::{decide::ControlPlane, kubeconfig::Present, names, names::KUBECONFIG_SECRET, render::RenderError};
 
 const RENDERED: &str = "ChartRendered";
 const CONTROL_PLANE: &str = "ControlPlaneReady";
 const KUBECONFIG: &str = "KubeconfigReady";
 const CAPACITY: &str = "CapacityShown";
+const CATALOG: &str = "CatalogShown";
 /// A control plane that is not ready for this long needs attention: its start takes 15 seconds, the pull of its images minutes.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
 
@@ -32,6 +33,8 @@ pub struct Progress {
     pub kubeconfig: Option<Result<Present, String>>,
     /// Number of nodes that show the budget.
     pub capacity: Option<Result<usize, String>>,
+    /// The catalog and the RuntimeClasses inside.
+    pub catalog: Option<Result<(), String>>,
 }
 
 /// What is known besides the progress.
@@ -65,6 +68,8 @@ pub fn status(progress: &Progress, old: &VirtualClusterStatus, facts: &Facts<'_>
             .map_or_else(|| waits(CONTROL_PLANE, RENDERED), |c| control_plane(c, old, facts.now)),
         progress.kubeconfig.as_ref().map_or_else(|| waits(KUBECONFIG, CONTROL_PLANE), kubeconfig),
         progress.capacity.as_ref().map_or_else(|| waits(CAPACITY, KUBECONFIG), capacity),
+        // the last: an object that the team blocks inside hides no other step in Ready
+        progress.catalog.as_ref().map_or_else(|| waits(CATALOG, KUBECONFIG), catalog),
     ];
     let mut updates = vec![overall(&parts, facts)];
     updates.extend(parts);
@@ -161,6 +166,17 @@ fn capacity(state: &Result<usize, String>) -> ConditionUpdate {
     }
 }
 
+fn catalog(state: &Result<(), String>) -> ConditionUpdate {
+    match state {
+        Ok(()) => ConditionUpdate::yes(
+            CATALOG,
+            reasons::CATALOG_WRITTEN,
+            format!("ConfigMap {}/{} inside lists the tenant's profiles", names::CATALOG_NAMESPACE, names::CATALOG),
+        ),
+        Err(error) => ConditionUpdate::no(CATALOG, reasons::CATALOG_NOT_WRITTEN, error.clone()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,6 +229,26 @@ mod tests {
         assert_eq!(reason(&first, "Ready"), ("False".into(), "VirtualClusterPaused".into()));
         let resumed = status(&starting(), &first, &facts("2026-01-02T00:00:00Z"));
         assert_eq!(reason(&resumed, "ControlPlaneReady").1, "ControlPlaneStarting");
+    }
+
+    #[test]
+    fn failure_of_the_catalog_hides_no_other_step() {
+        let failed = || Some(Err("refused".to_owned()));
+        let serving = Progress { control_plane: Some(ControlPlane::Ready), catalog: failed(), ..starting() };
+        let of =
+            |progress: &Progress| status(progress, &VirtualClusterStatus::default(), &facts("2026-01-01T00:00:00Z"));
+        let unreachable = of(&Progress {
+            kubeconfig: Some(Err("no answer".into())),
+            capacity: Some(Err("no answer".into())),
+            ..serving.clone()
+        });
+        assert_eq!(reason(&unreachable, "Ready").1, "VirtualClusterUnreachable");
+        let token = Present::example("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
+        let shown = Progress { kubeconfig: Some(Ok(token)), capacity: Some(Ok(1)), ..serving };
+        assert_eq!(reason(&of(&shown), "Ready"), ("False".into(), "CatalogNotWritten".into()));
+        let written = of(&Progress { catalog: Some(Ok(())), ..shown });
+        assert_eq!(reason(&written, "CatalogShown"), ("True".into(), "CatalogWritten".into()));
+        assert_eq!(reason(&written, "Ready").0, "True");
     }
 
     #[test]

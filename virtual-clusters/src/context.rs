@@ -12,7 +12,7 @@ use gputenancy_service::events::{EventType, Notice, Publisher};
 use kube::{Client, Resource as _, ResourceExt as _};
 
 use crate::{
-    args::{Charts, Values},
+    args::{Charts, RuntimeClasses, Values},
     conditions::Progress,
     decide::Settled,
     inside::{
@@ -33,6 +33,8 @@ pub struct Context {
     pub charts: Charts,
     /// Values of the platform.
     pub values: Values,
+    /// Names of the RuntimeClasses inside.
+    pub runtime_classes: Vec<String>,
     /// The program `helm`.
     pub helm: PathBuf,
     /// The program's metrics.
@@ -53,6 +55,8 @@ pub struct Memory {
     pub inside: Option<(Admin, Client)>,
     /// What pods request by node, as of the last complete pass.
     pub requested: BTreeMap<String, Amounts>,
+    /// The catalog that was last found or written inside.
+    pub catalog: Option<String>,
     /// Input and time of the last pass. This program's own writes of the status start no other.
     pub last: Option<(Input, Instant)>,
     /// When the last event was published.
@@ -91,12 +95,12 @@ impl Context {
     pub fn new(
         client: Client,
         publisher: Publisher,
-        charts: Charts,
-        values: Values,
+        (charts, values): (Charts, Values),
+        RuntimeClasses(runtime_classes): RuntimeClasses,
         helm: PathBuf,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { client, publisher, charts, values, helm, metrics, memory: Mutex::default() }
+        Self { client, publisher, charts, values, runtime_classes, helm, metrics, memory: Mutex::default() }
     }
 
     /// Forgets a virtual cluster that no longer exists.

@@ -80,6 +80,14 @@ impl Present {
 }
 
 #[cfg(test)]
+impl Present {
+    /// One with these times.
+    pub fn example(issued: &str, expires: &str) -> Self {
+        Self { mark: String::new(), issued: issued.parse().unwrap(), expires: expires.parse().unwrap() }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -20,6 +20,10 @@ pub const EXPIRES: &str = "gputenancy.io/expires";
 pub const INSIDE_ACCOUNT: &str = "gputenancy-tenant";
 /// Namespace of that account.
 pub const INSIDE_NAMESPACE: &str = "kube-system";
+/// `ConfigMap` inside with the tenant's own profiles, in [`CATALOG_NAMESPACE`].
+pub const CATALOG: &str = "gputenancy-catalog";
+/// Namespace of the catalog: the API server creates it, and lets it not be deleted.
+pub const CATALOG_NAMESPACE: &str = "kube-public";
 /// Label of synced objects: name of their virtual cluster (vCluster, `pkg/util/translate`).
 pub const SYNCED_BY: &str = "vcluster.loft.sh/managed-by";
 /// Annotation with which `vcluster pause` marks the workload that it has scaled to zero (vCluster, `pkg/lifecycle`).

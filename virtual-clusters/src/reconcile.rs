@@ -16,7 +16,7 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 use kube::{
-    ResourceExt as _,
+    Client, ResourceExt as _,
     api::{ObjectMeta, Patch, PatchParams},
 };
 
@@ -26,7 +26,7 @@ use crate::{
     decide::{self, ControlPlane, Write},
     host::{Host, Live},
     inside::{
-        account,
+        account, catalog,
         connect::{self, Admin, PASS_TIMEOUT},
         nodes,
     },
@@ -121,8 +121,8 @@ async fn pass(
     let was_ready = conditions::ready(&old).is_some_and(|(_, _, ready)| ready);
     let progress = match (recent, memory.inside.clone()) {
         (Some((_, _, progress)), Some((_, client))) if was_ready => {
-            let capacity = timed(nodes::show(&client, &input.budget, &memory.requested)).await;
-            Progress { capacity: Some(capacity), ..progress }
+            let (capacity, catalog) = show(tenant, &client, context, &mut memory, false).await;
+            Progress { capacity: Some(capacity), catalog: catalog.or(progress.catalog), ..progress }
         }
         _ => {
             let progress = full(tenant, cluster, context, &mut memory).await;
@@ -176,6 +176,26 @@ async fn timed<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, St
     tokio::time::timeout(PASS_TIMEOUT, work).await.unwrap_or_else(|_| Err(late()))
 }
 
+/// Shows the budget inside; and the catalog, which is compared in complete passes and written when it has changed.
+async fn show(
+    tenant: &GpuTenant,
+    client: &Client,
+    context: &Context,
+    memory: &mut Memory,
+    complete: bool,
+) -> (Result<usize, String>, Option<Result<(), String>>) {
+    let (budget, catalog) = (nodes::budget(tenant), catalog::text(tenant));
+    let capacity = timed(nodes::show(client, &budget, &memory.requested));
+    if !complete && memory.catalog.as_ref() == Some(&catalog) {
+        return (capacity.await, None);
+    }
+    let written = timed(catalog::show(client, &catalog, &context.runtime_classes));
+    // at the same time, so that a slow server takes no longer
+    let (capacity, written) = tokio::join!(capacity, written);
+    memory.catalog = written.is_ok().then_some(catalog);
+    (capacity, Some(written))
+}
+
 /// A complete pass. What fails is in the progress, and is tried again. A refused spec stops no virtual cluster that runs, unless it suspends it.
 async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, memory: &mut Memory) -> Progress {
     let mut progress = Progress::default();
@@ -225,8 +245,9 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
     progress.control_plane = Some(state);
     if serves {
         let kubeconfig = timed(kubeconfig(tenant, cluster, &host, memory)).await;
-        if let (Ok(_), Some((_, client))) = (&kubeconfig, &memory.inside) {
-            progress.capacity = Some(timed(nodes::show(client, &nodes::budget(tenant), &memory.requested)).await);
+        if let (Ok(_), Some((_, client))) = (&kubeconfig, memory.inside.clone()) {
+            let (capacity, catalog) = show(tenant, &client, context, memory, true).await;
+            (progress.capacity, progress.catalog) = (Some(capacity), catalog);
         }
         progress.kubeconfig = Some(kubeconfig);
     }

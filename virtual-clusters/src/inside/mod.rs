@@ -1,8 +1,10 @@
-//! Inside a virtual cluster: its API server ([`connect`]), the team's account ([`account`]), and the nodes that show the budget ([`nodes`]).
+//! Inside a virtual cluster: its API server ([`connect`]), the team's account ([`account`]), the nodes that show the budget
+//! ([`nodes`]), and the catalog of the tenant's profiles with the RuntimeClasses ([`catalog`]).
 //!
 //! The team is administrator there, so nothing that comes from inside is trusted: answers are bounded in size and time, and the
 //! credentials are read key by key, never as a kubeconfig.
 
 pub mod account;
+pub mod catalog;
 pub mod connect;
 pub mod nodes;

@@ -15,6 +15,10 @@ const OWNED: &[(&str, &str)] = &[
     ("exportKubeConfig", "the kubeconfig follows spec.virtualCluster.kubeconfig and expose"),
     ("rbac", "the syncer has rights in the tenant's namespace only"),
     ("sync.fromHost.nodes", "nodes inside show the tenant's budget and nothing else of this cluster"),
+    (
+        "sync.fromHost.runtimeClasses",
+        "RuntimeClasses inside are those of policies.runtimeClassNames, and the platform writes them",
+    ),
     ("sync.toHost.namespaces", "a tenant with a virtual cluster has one namespace"),
     ("sync.toHost.persistentVolumes", "volumes of this cluster belong to no tenant"),
     ("sync.toHost.storageClasses", "classes of this cluster belong to no tenant"),

@@ -37,6 +37,7 @@ async fn life(world: &World) -> Result<()> {
 
     let inside = Inside::open(world, TEAM).await?;
     shows_the_budget(&inside, 2).await?;
+    the_catalog_is_shown_and_kept(&inside).await?;
     pods_run_within_the_budget(world, &inside).await?;
     names_resolve(&inside).await?;
     the_budget_follows_the_tenant(world, &inside).await?;
@@ -62,6 +63,25 @@ async fn shows_the_budget(inside: &Inside, devices: i64) -> Result<()> {
         Ok(if seen == [devices, devices, 0] { Ok(()) } else { Err(format!("{} nodes: {seen:?}", items.len())) })
     })
     .await
+}
+
+/// The catalog lists the team's profile and its runtime class exists; both come back after a deletion.
+async fn the_catalog_is_shown_and_kept(inside: &Inside) -> Result<()> {
+    let shown = || async {
+        let catalog =
+            inside.kubectl(&["get", "configmap", "-n", "kube-public", "gputenancy-catalog", "-o", "json"]).await;
+        let class = inside.kubectl(&["get", "runtimeclass", "nvidia", "-o", "name"]).await;
+        let lists = |text: &String| text.contains(&format!("resource: {RESOURCE}")) && text.contains("count: 2");
+        Ok(if catalog.as_ref().is_ok_and(lists) && class.is_ok() {
+            Ok(())
+        } else {
+            Err(format!("{catalog:?}, {class:?}"))
+        })
+    };
+    eventually("the catalog inside", PATIENCE, shown).await?;
+    inside.must(&["delete", "configmap", "-n", "kube-public", "gputenancy-catalog"]).await?;
+    inside.must(&["delete", "runtimeclass", "nvidia"]).await?;
+    eventually("the catalog inside, again", PATIENCE, shown).await
 }
 
 async fn pods_run_within_the_budget(world: &World, inside: &Inside) -> Result<()> {

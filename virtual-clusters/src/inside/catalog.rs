@@ -1,0 +1,307 @@
+//! The catalog inside: a `ConfigMap` with the tenant's own profiles, and the RuntimeClasses that its pods may name.
+//!
+//! Both are read and compared first, so that nothing is written at rest. Of what is read only the compared fields are kept. Amounts in use
+//! are not in the catalog: it would be written with every pod.
+
+use std::{collections::BTreeMap, fmt::Debug};
+
+use gputenancy_crds::{GpuTenant, Isolation, SharingMode, names as labels};
+use http::Request;
+use k8s_openapi::api::{core::v1::ConfigMap, node::v1::RuntimeClass};
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use super::connect::bounded;
+use crate::names::{CATALOG, CATALOG_NAMESPACE, MANAGED_BY, MANAGER};
+
+/// Key of the catalog in its `ConfigMap`.
+const KEY: &str = "profiles.yaml";
+/// Most RuntimeClasses of this program that are read in one pass.
+const MOST_CLASSES: usize = 100;
+/// Longest handler of a `RuntimeClass`, a DNS label.
+const LONGEST_HANDLER: usize = 63;
+
+/// What the ConfigMap contains, in words that need no other page.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Page<'a> {
+    tenant: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu_equivalents: Option<&'a str>,
+    profiles: Vec<Profile<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Profile<'a> {
+    profile: &'a str,
+    resource: &'a str,
+    count: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    share: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    isolation: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contract: Option<&'static str>,
+    example: Value,
+}
+
+/// The catalog of a tenant: the profiles of which it has a budget. Pure.
+pub fn text(tenant: &GpuTenant) -> String {
+    let status = tenant.status.as_ref();
+    let listed = status.iter().flat_map(|s| &s.gpus).filter(|g| !g.resource_name.is_empty() && g.budget > 0);
+    let profiles = listed.map(|gpu| Profile {
+        profile: &gpu.profile,
+        resource: &gpu.resource_name,
+        count: gpu.budget,
+        share: gpu.share.as_deref(),
+        isolation: gpu.isolation.map(Isolation::as_str),
+        contract: gpu.isolation.and_then(contract),
+        example: json!({"resources": {"limits": BTreeMap::from([(&gpu.resource_name, 1)])}}),
+    });
+    let page = Page {
+        tenant: tenant.name_any(),
+        gpu_equivalents: status.and_then(|s| s.equivalents.as_ref()).map(|e| e.cap.as_str()),
+        profiles: profiles.collect(),
+    };
+    let yaml = serde_saphyr::to_string(&page).unwrap_or_else(|_| json!(page).to_string());
+    format!(
+        "# GPU profiles of this tenant. The platform writes this text, and restores it after a change.\n\
+         # resource: what a container asks for in its limits, as in example; count: devices of all pods together;\n\
+         # share: what one device counts against gpuEquivalents, in whole GPUs.\n{yaml}"
+    )
+}
+
+/// What a pod shares with its neighbours, as a clause.
+fn contract(isolation: Isolation) -> Option<&'static str> {
+    match isolation {
+        Isolation::Hardware => Some("memory and compute are the device's own, by hardware"),
+        Isolation::Server => Some(SharingMode::Mps.accepts()),
+        Isolation::None => {
+            Some("pods share a device: a program can bypass its limits, and a fault of one pod can end the others")
+        }
+        // no profile has it
+        Isolation::Driver | Isolation::Software => None,
+    }
+}
+
+/// What is read of the `ConfigMap`.
+#[derive(Deserialize, Debug, Default)]
+struct SlimCatalog {
+    #[serde(default)]
+    metadata: SlimMetadata,
+    #[serde(default)]
+    data: SlimData,
+}
+
+#[derive(Deserialize, Debug, Default)]
+struct SlimMetadata {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize, Debug, Default)]
+struct SlimData {
+    #[serde(rename = "profiles.yaml")]
+    profiles: Option<String>,
+}
+
+/// What is read of a `RuntimeClass`.
+#[derive(Deserialize, Debug)]
+struct SlimClass {
+    metadata: SlimMetadata,
+    handler: String,
+}
+
+#[derive(Deserialize)]
+struct SlimClasses {
+    items: Vec<SlimClass>,
+}
+
+impl SlimCatalog {
+    fn is(&self, text: &str) -> bool {
+        self.data.profiles.as_deref() == Some(text)
+            && self.metadata.labels.get(labels::MANAGED_BY_LABEL).is_some_and(|by| by == MANAGED_BY)
+    }
+}
+
+/// The handler inside. It is only a name: the pod runs with the RuntimeClass of the same name of this cluster, whose handler decides.
+fn handler(class: &str) -> String {
+    // the name of a class may have dots, and a handler none
+    let mut handler = class.replace('.', "-");
+    handler.truncate(handler.floor_char_boundary(LONGEST_HANDLER));
+    handler.trim_end_matches('-').to_owned()
+}
+
+/// RuntimeClasses to apply, and those of this program to delete.
+fn changes<'a>(wanted: &'a [String], live: &'a [SlimClass]) -> (Vec<&'a str>, Vec<&'a str>) {
+    let is_right = |class: &&String| live.iter().any(|l| l.metadata.name == **class && l.handler == handler(class));
+    let applied = wanted.iter().filter(|class| !is_right(class)).map(String::as_str).collect();
+    let stale = live.iter().map(|l| l.metadata.name.as_str()).filter(|name| !wanted.iter().any(|w| w == name));
+    (applied, stale.collect())
+}
+
+/// Makes catalog and RuntimeClasses inside as they should be.
+pub async fn show(client: &Client, text: &str, classes: &[String]) -> Result<(), String> {
+    // each is written although the other fails
+    let (profiles, classes) = (show_profiles(client, text).await, show_classes(client, classes).await);
+    profiles.and(classes)
+}
+
+async fn show_profiles(client: &Client, text: &str) -> Result<(), String> {
+    let what = format!("ConfigMap {CATALOG_NAMESPACE}/{CATALOG} of the virtual cluster");
+    let request = Request::get(format!("/api/v1/namespaces/{CATALOG_NAMESPACE}/configmaps/{CATALOG}"));
+    let request = request.body(Vec::new()).map_err(|error| format!("{what}: {error}"))?;
+    let read = async {
+        match client.request::<SlimCatalog>(request).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(SlimCatalog::default()),
+            answer => answer,
+        }
+    };
+    if bounded(&what, read).await?.is(text) {
+        return Ok(());
+    }
+    let object = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": CATALOG, "labels": {labels::MANAGED_BY_LABEL: MANAGED_BY}},
+        "data": {KEY: text},
+    });
+    apply(&Api::<ConfigMap>::namespaced(client.clone(), CATALOG_NAMESPACE), &what, CATALOG, &object).await
+}
+
+/// The API server inside refuses pods whose RuntimeClass it does not have.
+async fn show_classes(client: &Client, wanted: &[String]) -> Result<(), String> {
+    let what = "RuntimeClasses of the virtual cluster";
+    let selector = format!("{}%3D{MANAGED_BY}", labels::MANAGED_BY_LABEL);
+    let path = format!("/apis/node.k8s.io/v1/runtimeclasses?labelSelector={selector}&limit={MOST_CLASSES}");
+    let request = Request::get(path).body(Vec::new()).map_err(|error| format!("{what}: {error}"))?;
+    let mut live = bounded(what, client.request::<SlimClasses>(request)).await?.items;
+    live.truncate(MOST_CLASSES);
+    let (applied, stale) = changes(wanted, &live);
+    let api = Api::<RuntimeClass>::all(client.clone());
+    for class in applied {
+        let object = json!({
+            "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": handler(class),
+            "metadata": {"name": class, "labels": {labels::MANAGED_BY_LABEL: MANAGED_BY}},
+        });
+        apply(&api, &format!("RuntimeClass {class} of the virtual cluster"), class, &object).await?;
+    }
+    for class in stale {
+        bounded(what, delete(&api, class)).await?;
+    }
+    Ok(())
+}
+
+/// Applies an object. One that cannot be changed, such as an immutable `ConfigMap` or a `RuntimeClass` with another handler, is made again.
+async fn apply<K>(api: &Api<K>, what: &str, name: &str, object: &Value) -> Result<(), String>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let params = PatchParams::apply(MANAGER).force();
+    let patch = Patch::Apply(object);
+    let first = async {
+        match api.patch_metadata(name, &params, &patch).await {
+            Err(kube::Error::Api(status)) if status.is_invalid() => Ok(false),
+            answer => answer.map(|_| true),
+        }
+    };
+    if bounded(what, first).await? {
+        return Ok(());
+    }
+    bounded(what, delete(api, name)).await?;
+    bounded(what, api.patch_metadata(name, &params, &patch)).await.map(drop)
+}
+
+async fn delete<K>(api: &Api<K>, name: &str) -> kube::Result<()>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    match api.delete(name, &DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        answer => answer.map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant(gpus: &Value) -> GpuTenant {
+        serde_json::from_value(json!({
+            "apiVersion": "gputenancy.io/v1alpha1", "kind": "GpuTenant", "metadata": {"name": "team-v"},
+            "spec": {"namespaces": [{"name": "team-v"}]},
+            "status": {"gpus": gpus, "equivalents": {"used": "0.125", "cap": "1.5"}},
+        }))
+        .unwrap()
+    }
+
+    fn gpu(profile: &str, resource: &str, budget: i32, isolation: Option<&str>) -> Value {
+        json!({
+            "profile": profile, "resourceName": resource, "budget": budget, "used": 1, "available": budget, "waiting": 0,
+            "isolation": isolation, "share": "1/8",
+        })
+    }
+
+    #[test]
+    fn catalog_lists_profiles_with_a_budget() {
+        let tenant = tenant(&json!([
+            gpu("mig-1g", "nvidia.com/mig-1g.10gb", 2, Some("Hardware")),
+            gpu("shared-4", "nvidia.com/gpu.shared", 3, Some("None")),
+            gpu("mps-20g", "gputenancy.io/mps-20g", 1, Some("Server")),
+            gpu("older", "gputenancy.io/older", 1, None),
+            gpu("refused", "nvidia.com/gpu", 0, Some("Hardware")),
+            gpu("gone", "", 1, None),
+        ]));
+        insta::assert_snapshot!(text(&tenant));
+    }
+
+    #[test]
+    fn catalog_does_not_change_with_the_use() {
+        let mut used = gpu("mig-1g", "nvidia.com/mig-1g.10gb", 2, Some("Hardware"));
+        let before = text(&tenant(&json!([used])));
+        (used["used"], used["available"], used["waiting"]) = (2.into(), 1.into(), 7.into());
+        assert_eq!(text(&tenant(&json!([used]))), before);
+        let none: Value = serde_saphyr::from_str(&text(&tenant(&json!([])))).unwrap();
+        assert_eq!(none, json!({"tenant": "team-v", "gpuEquivalents": "1.5", "profiles": []}));
+    }
+
+    #[test]
+    fn changed_or_unlabelled_catalog_is_written_again() {
+        let live = |data: &str, by: &str| -> SlimCatalog {
+            serde_json::from_value(json!({
+                "metadata": {"name": CATALOG, "labels": {labels::MANAGED_BY_LABEL: by}, "managedFields": [{}]},
+                "data": {KEY: data, "other": "x"}, "immutable": true,
+            }))
+            .unwrap()
+        };
+        assert!(live("a", MANAGED_BY).is("a"), "keys of others do not count");
+        assert!(!live("b", MANAGED_BY).is("a"));
+        assert!(!live("a", "team").is("a"));
+        assert!(!SlimCatalog::default().is("a"), "it does not exist");
+    }
+
+    #[test]
+    fn only_wrong_and_stale_classes_are_written() {
+        let live: Vec<SlimClass> = [("kata", "kata"), ("nvidia", "other"), ("gone", "gone")]
+            .map(|(name, handler)| {
+                serde_json::from_value(json!({"metadata": {"name": name}, "handler": handler})).unwrap()
+            })
+            .into();
+        let wanted = ["kata", "nvidia", "new"].map(str::to_owned);
+        assert_eq!(changes(&wanted, &live), (vec!["nvidia", "new"], vec!["gone"]));
+        assert_eq!(changes(&wanted[..1], &live[..1]), (vec![], vec![]), "nothing at rest");
+    }
+
+    #[test]
+    fn handler_is_a_dns_label() {
+        assert_eq!(handler("nvidia"), "nvidia");
+        assert_eq!(handler("nvidia.example"), "nvidia-example");
+        assert_eq!(handler(&format!("{}.b", "a".repeat(62))), "a".repeat(62));
+    }
+}
