@@ -7,6 +7,9 @@ use kube::core::ObjectMeta;
 
 use super::{host_name, keys};
 
+/// Longest name in Kubernetes, in bytes: a DNS subdomain.
+const LONGEST_NAME: usize = 253;
+
 /// The metadata of a host pod that [`attribute()`] reads.
 #[derive(Clone, Copy, Debug)]
 pub struct HostPod<'a> {
@@ -124,12 +127,24 @@ fn is_control_plane(cluster: &str, pod: HostPod<'_>) -> bool {
     pod.label(keys::APP) == Some(keys::CONTROL_PLANE_APP) && pod.label(keys::RELEASE) == Some(cluster)
 }
 
+/// Has it only characters of names and UIDs, and at most their length?
+fn is_name(text: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.');
+    text.len() <= LONGEST_NAME && text.bytes().all(allowed)
+}
+
 /// The virtual pod that the annotations name, or the failed check. Reasons quote no unchecked annotation, because these have any length.
 fn virtual_identity<'a>(cluster: &str, pod: HostPod<'a>) -> Result<PodIdentity<'a>, String> {
     let required = |key| pod.annotation(key).ok_or_else(|| format!("annotation {key} is not set"));
     let name = required(keys::OBJECT_NAME)?;
     let namespace = required(keys::OBJECT_NAMESPACE)?;
     let uid = required(keys::OBJECT_UID)?;
+    // of a long name only the start and a hash are in the host name: the rest is compared with nothing, and is shown to people
+    for (key, value) in [(keys::OBJECT_NAME, name), (keys::OBJECT_NAMESPACE, namespace), (keys::OBJECT_UID, uid)] {
+        if !is_name(value) {
+            return Err(format!("annotation {key} is no name in Kubernetes"));
+        }
+    }
     let expected = host_name(name, namespace, cluster);
     if expected != pod.name {
         return Err(format!("its annotations name a virtual pod whose host name is {expected}"));

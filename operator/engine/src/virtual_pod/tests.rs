@@ -117,6 +117,18 @@ fn forged_object_name_is_suspicious_and_the_reason_names_the_other_host_name() {
     assert!(reason(&metadata).len() < 200, "a reason has a limited length");
 }
 
+/// A user with rights in the host namespace can compute the host name of any text.
+#[test]
+fn text_that_is_no_name_is_suspicious_although_the_host_name_agrees() {
+    let (start, long) = ("a".repeat(60), "b".repeat(250));
+    for name in [format!("{start}\u{1b}[2J"), format!("{start}\n"), format!("{start}{long}")] {
+        let message = "annotation vcluster.loft.sh/object-name is no name in Kubernetes";
+        assert_eq!(reason(&synced(PodIdentity { name: &name, ..TRAIN }, "team-a")), message);
+    }
+    let uid = reason(&synced(PodIdentity { uid: "u\u{1b}[2J", ..TRAIN }, "team-a"));
+    assert_eq!(uid, "annotation vcluster.loft.sh/object-uid is no name in Kubernetes");
+}
+
 #[test]
 fn identity_of_another_pod_is_suspicious() {
     let mut metadata = synced(TRAIN, "team-a");
