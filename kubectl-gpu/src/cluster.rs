@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 
+use futures::{StreamExt as _, stream};
 use gputenancy_crds::{GpuNode, GpuPool, GpuProfile, GpuTenant};
 use gputenancy_engine::projection::{SlimNode, SlimSlice};
 use k8s_openapi::jiff::Timestamp;
@@ -21,6 +22,8 @@ use crate::{
 
 /// Objects in one page of a list.
 const PAGE: u32 = 500;
+/// Namespaces of virtual clusters that are listed at once.
+const VIRTUAL_LISTS: usize = 8;
 
 /// Why the cluster cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +41,12 @@ pub enum ClusterError {
         /// The error.
         source: Box<kube::Error>,
     },
+}
+
+impl ClusterError {
+    fn is_forbidden(&self) -> bool {
+        matches!(self, Self::List { source, .. } if matches!(&**source, kube::Error::Api(s) if s.is_forbidden()))
+    }
 }
 
 /// A client for the cluster of the flags, or else for kubectl's current one.
@@ -79,8 +88,9 @@ pub async fn read(client: &Client) -> Result<World, ClusterError> {
     Ok(world(objects))
 }
 
-/// What a status of the fleet depends on: the custom resources and Nodes.
-pub async fn read_fleet(client: &Client) -> Result<World, ClusterError> {
+/// What a status of the fleet depends on: the custom resources, Nodes, and the pods of virtual clusters; and what may not be read, in
+/// sentences.
+pub async fn read_fleet(client: &Client) -> Result<(World, Vec<String>), ClusterError> {
     let (profiles, pools, tenants, gpu_nodes, nodes) = futures::try_join!(
         list::<GpuProfile>(client),
         list::<GpuPool>(client),
@@ -88,12 +98,32 @@ pub async fn read_fleet(client: &Client) -> Result<World, ClusterError> {
         list::<GpuNode>(client),
         list::<SlimNode>(client),
     )?;
+    let (pods, not_visible) = virtual_pods(client, &tenants).await?;
     let objects = (profiles.into_iter().map(|o| Object::Profile(Box::new(o))))
         .chain(pools.into_iter().map(|o| Object::Pool(Box::new(o))))
         .chain(tenants.into_iter().map(|o| Object::Tenant(Box::new(o))))
         .chain(gpu_nodes.into_iter().map(|o| Object::GpuNode(Box::new(o))))
-        .chain(nodes.into_iter().map(|o| Object::Node(Box::new(o))));
-    Ok(world(objects))
+        .chain(nodes.into_iter().map(|o| Object::Node(Box::new(o))))
+        .chain(pods.into_iter().map(|o| Object::Pod(Box::new(o))));
+    Ok((world(objects), not_visible))
+}
+
+/// Pods in the namespaces of virtual clusters: agents report host pods, whose annotations name the pods inside.
+async fn virtual_pods(client: &Client, tenants: &[GpuTenant]) -> Result<(Vec<PodRecord>, Vec<String>), ClusterError> {
+    let places = tenants.iter().filter(|t| t.spec.virtual_cluster.is_some()).flat_map(|t| &t.spec.namespaces);
+    let lists = places.map(|place| async move {
+        let answer = pages(Api::<PodRecord>::namespaced(client.clone(), &place.name)).await;
+        (format!("pods of namespace {}: their names in the virtual cluster", place.name), answer)
+    });
+    let answers: Vec<_> = stream::iter(lists.collect::<Vec<_>>()).buffered(VIRTUAL_LISTS).collect().await;
+    let (mut pods, mut not_visible) = (Vec::new(), Vec::new());
+    for (what, answer) in answers {
+        match answer {
+            Err(error) if error.is_forbidden() => not_visible.push(what),
+            answer => pods.extend(answer?),
+        }
+    }
+    Ok((pods, not_visible))
 }
 
 /// What the catalog depends on, and what may not be read, in sentences. Every user of the catalog may read profiles; pools are left out
@@ -101,7 +131,7 @@ pub async fn read_fleet(client: &Client) -> Result<World, ClusterError> {
 pub async fn read_catalog(client: &Client) -> Result<(World, Vec<String>), ClusterError> {
     let (profiles, pools) = futures::join!(list::<GpuProfile>(client), list::<GpuPool>(client));
     let (pools, not_visible) = match pools {
-        Err(ClusterError::List { source, .. }) if matches!(&*source, kube::Error::Api(s) if s.is_forbidden()) => {
+        Err(error) if error.is_forbidden() => {
             (Vec::new(), vec!["GpuPools: pools of each profile, and tolerations of their taints".to_owned()])
         }
         pools => (pools?, Vec::new()),
@@ -132,7 +162,13 @@ async fn list<K>(client: &Client) -> Result<Vec<K>, ClusterError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let api = Api::<K>::all(client.clone());
+    pages(Api::<K>::all(client.clone())).await
+}
+
+async fn pages<K>(api: Api<K>) -> Result<Vec<K>, ClusterError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
     let (mut objects, mut params) = (Vec::new(), ListParams::default().limit(PAGE));
     loop {
         let page = api

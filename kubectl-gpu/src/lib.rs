@@ -11,6 +11,7 @@ pub mod changes;
 pub mod cluster;
 pub mod follow;
 pub mod input;
+mod inside;
 pub mod kubeconfig;
 pub mod lint;
 pub mod preview;
@@ -23,3 +24,5 @@ pub mod status;
 pub mod tenant;
 mod units;
 pub mod world;
+
+pub use inside::Inside;

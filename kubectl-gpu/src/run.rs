@@ -89,12 +89,13 @@ async fn follow(args: &ChangesArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn
 }
 
 async fn print_status(args: &StatusArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {
-    let world = if args.snapshot.is_empty() {
+    let (world, not_visible) = if args.snapshot.is_empty() {
         cluster::read_fleet(&cluster::client(cluster).await?).await?
     } else {
-        World::of(read(&args.snapshot)?)
+        (World::of(read(&args.snapshot)?), Vec::new())
     };
-    let report = status::report(&world, &Filter { pool: args.pool.clone(), node: args.node.clone() })?;
+    let mut report = status::report(&world, &Filter { pool: args.pool.clone(), node: args.node.clone() })?;
+    report.not_visible = not_visible;
     anstream::print!("{}", render::document(&report, args.output, || render::status(&report))?);
     Ok(0)
 }

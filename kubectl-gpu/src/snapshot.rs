@@ -2,7 +2,8 @@
 //!
 //! It contains specs of profiles, pools and tenants (without owners and viewers), GPU nodes with boards and devices, labels and
 //! readiness of Nodes, and of pods with devices the fields that decide about their eviction. It contains no environment, image,
-//! volume or foreign annotation; of other owners of a node's GPUs only that they exist.
+//! volume or foreign annotation, except those that name the pod inside a virtual cluster; of other owners of a node's GPUs only that they
+//! exist.
 
 use std::collections::BTreeSet;
 
@@ -10,6 +11,7 @@ use gputenancy_crds::{GpuNode, condition};
 use gputenancy_engine::{
     ownership::DRA_DRIVER,
     projection::{project_node, strip_metadata},
+    virtual_pod::keys,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Resource;
@@ -23,6 +25,9 @@ use crate::{
 
 /// Label of a pod with the hash in the name of its Deployment's `ReplicaSet`.
 pub const TEMPLATE_HASH: &str = "pod-template-hash";
+
+/// Longest annotation of vCluster that is kept, in bytes: names are not longer.
+const LONGEST_MARK: usize = 253;
 
 /// Writes a snapshot as YAML.
 pub fn to_yaml(world: &World) -> Result<String, serde_saphyr::ser::Error> {
@@ -55,7 +60,7 @@ pub fn document(world: &World) -> Value {
         })
     }));
     let budgets: Vec<&BudgetRecord> = world.budgets.iter().filter(|b| protects_any(b, world)).collect();
-    items.extend(world.pods.values().map(|p| pod(p, &budgets)));
+    items.extend(world.pods.iter().map(|(name, p)| pod(p, &budgets, in_virtual_cluster(world, &name.namespace))));
     items.extend(budgets.into_iter().map(|budget| {
         let mut budget = budget.clone();
         strip_metadata(&mut budget);
@@ -115,15 +120,25 @@ fn gpu_node(node: &GpuNode) -> Value {
     serde_json::to_value(&node).unwrap_or_default()
 }
 
-fn pod(pod: &PodRecord, budgets: &[&BudgetRecord]) -> Value {
+fn in_virtual_cluster(world: &World, namespace: &str) -> bool {
+    world.owner_of(namespace).is_some_and(|tenant| tenant.spec.virtual_cluster.is_some())
+}
+
+/// `synced`: its labels and annotations name a pod inside a virtual cluster.
+fn pod(pod: &PodRecord, budgets: &[&BudgetRecord], synced: bool) -> Value {
     let mut pod = pod.clone();
+    let mut marks = pod.metadata.annotations.clone().unwrap_or_default();
+    marks.retain(|key, value| synced && keys::ANNOTATIONS.contains(&key.as_str()) && value.len() <= LONGEST_MARK);
     strip_metadata(&mut pod);
+    if !marks.is_empty() {
+        pod.metadata.annotations.get_or_insert_default().extend(marks);
+    }
     let selecting: BTreeSet<String> = budgets
         .iter()
         .filter(|b| b.metadata.namespace == pod.metadata.namespace)
         .filter_map(|b| b.spec.selector.as_ref())
-        .flat_map(keys)
-        .chain([TEMPLATE_HASH.to_owned()])
+        .flat_map(selected)
+        .chain([TEMPLATE_HASH].into_iter().chain(keys::LABELS.into_iter().filter(|_| synced)).map(str::to_owned))
         .collect();
     let controller = |o: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| o.controller == Some(true);
     if let Some(labels) = &mut pod.metadata.labels {
@@ -140,7 +155,7 @@ fn pod(pod: &PodRecord, budgets: &[&BudgetRecord]) -> Value {
     whole("v1", "Pod", &pod)
 }
 
-fn keys(selector: &LabelSelector) -> Vec<String> {
+fn selected(selector: &LabelSelector) -> Vec<String> {
     let expressions = selector.match_expressions.iter().flatten().map(|e| e.key.clone());
     selector.match_labels.iter().flat_map(|l| l.keys().cloned()).chain(expressions).collect()
 }

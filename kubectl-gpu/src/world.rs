@@ -13,6 +13,7 @@ use kube::{Resource, ResourceExt};
 
 use crate::{
     input::{Object, Reading},
+    inside::Inside,
     records::{BudgetRecord, PodRecord},
 };
 
@@ -94,8 +95,19 @@ impl World {
 
     /// The tenant that a namespace belongs to.
     pub fn tenant_of(&self, namespace: &str) -> Option<String> {
+        self.owner_of(namespace).map(ResourceExt::name_any)
+    }
+
+    /// The same, complete.
+    pub fn owner_of(&self, namespace: &str) -> Option<&GpuTenant> {
         let owns = |t: &&GpuTenant| t.spec.namespaces.iter().any(|n| n.name == namespace);
-        self.tenants.iter().find(owns).map(ResourceExt::name_any)
+        self.tenants.iter().find(owns)
+    }
+
+    /// The pod inside a virtual cluster that a host pod was made for.
+    pub fn inside(&self, namespace: &str, pod: &str) -> Option<Inside> {
+        let record = self.pods.get(&PodName { namespace: namespace.into(), name: pod.into() })?;
+        Inside::of(self.owner_of(namespace)?, &record.metadata)
     }
 
     /// A GPU of a node: its board and its state.

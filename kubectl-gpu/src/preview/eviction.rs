@@ -44,6 +44,7 @@ pub(super) fn evictions(planned: &PlannedWorld<'_>, changes: &[GpuChange]) -> Ve
             Eviction {
                 namespace: pod.namespace.to_string(),
                 pod: pod.name.clone(),
+                inside: planned.world.inside(&pod.namespace, &pod.name),
                 tenant: planned.world.tenant_of(&pod.namespace),
                 controller: record.and_then(controller),
                 devices: devices

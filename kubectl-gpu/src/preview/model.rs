@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::inside::Inside;
+
 /// What the operator would do.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -164,6 +166,9 @@ pub struct Eviction {
     pub namespace: String,
     /// Name of the pod.
     pub pod: String,
+    /// The pod inside the tenant's virtual cluster; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inside: Option<Inside>,
     /// Tenant that the namespace belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,

@@ -7,6 +7,7 @@ use super::{
     table::table,
 };
 use crate::{
+    inside::Inside,
     preview::{Action, BeforeAfter, GpuChange, Instance, Outcome, PlanPreview},
     units::{counted, span},
 };
@@ -148,8 +149,10 @@ fn evictions(preview: &PlanPreview, text: &mut String) {
         let owner =
             eviction.controller.as_ref().map_or("no controller replaces it".to_owned(), |c| format!("{c} replaces it"));
         let tenant = eviction.tenant.as_ref().map(|t| format!(", tenant {t}")).unwrap_or_default();
-        let pod = styled(RED, &format!("{}/{}", eviction.namespace, eviction.pod));
-        let _ = writeln!(text, "  {pod} ({owner}{tenant})");
+        let host = format!("{}/{}", eviction.namespace, eviction.pod);
+        let (pod, host) = Inside::shown(eviction.inside.as_ref(), host);
+        let host = host.map(|host| format!(", {host}")).unwrap_or_default();
+        let _ = writeln!(text, "  {} ({owner}{tenant}{host})", styled(RED, &pod));
         wrapped(text, 4, "has ", &eviction.devices.join(", "));
         for wait in &eviction.waits_for {
             wrapped(text, 4, "waits: ", wait);

@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 
 use super::{
-    style::{GREEN, RED, heading, styled, wrapped},
+    style::{GREEN, RED, heading, hidden, styled, wrapped},
     table::{table, wide},
 };
 use crate::{
+    inside::Inside,
     status::{DeviceCounts, DeviceState, DeviceStatus, FleetStatus, GpuStatus, NodeStatus, Unallocated},
     units::counted,
 };
@@ -32,6 +33,7 @@ pub fn status(report: &FleetStatus) -> String {
         heading(&mut text, "Devices");
         text.push_str(&wide(&["NODE", "GPU", "DEVICE", "STATE", "POD", "TENANT", "RESOURCE", "NOTE"], rows));
     }
+    hidden(&mut text, &report.not_visible);
     text
 }
 
@@ -89,10 +91,12 @@ fn of_device(node: &str, gpu: &str, device: &DeviceStatus) -> Vec<String> {
         DeviceState::Withdrawn => "withdrawn",
         DeviceState::Unmanaged => "unmanaged",
     };
-    let pod = device.pod.as_ref().map(|p| format!("{}/{}", p.namespace, p.name));
-    let (pod, tenant) = (pod.as_deref().unwrap_or("-"), device.tenant.as_deref().unwrap_or("-"));
+    let pod = device.pod.as_ref().map(|p| Inside::shown(p.inside.as_ref(), format!("{}/{}", p.namespace, p.name)));
+    let (pod, host) = pod.unwrap_or_else(|| ("-".to_owned(), None));
+    let note = device.note.iter().cloned().chain(host).collect::<Vec<_>>().join("; ");
+    let tenant = device.tenant.as_deref().unwrap_or("-");
     let resource = if device.resource.is_empty() { "-" } else { &device.resource };
-    row(node, gpu, [&device.device, state, pod, tenant, resource], device.note.as_deref().unwrap_or_default())
+    row(node, gpu, [&device.device, state, &pod, tenant, resource], &note)
 }
 
 fn of_part(node: &str, gpu: &str, part: &Unallocated) -> Vec<String> {

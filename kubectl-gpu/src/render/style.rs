@@ -34,3 +34,12 @@ pub(super) fn wrapped(text: &mut String, indent: usize, mark: &str, words: &str)
     let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
     text.push_str(&format!("{}\n", textwrap::fill(&words, options)));
 }
+
+/// What the user may not read.
+pub(super) fn hidden(text: &mut String, not_visible: &[String]) {
+    if !not_visible.is_empty() {
+        text.push('\n');
+        heading(text, "Not visible to you");
+        not_visible.iter().for_each(|what| wrapped(text, 2, "- ", what));
+    }
+}

@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 
 use super::{
-    style::{GREEN, RED, YELLOW, heading, styled, wrapped},
-    table::table,
+    style::{GREEN, RED, YELLOW, heading, hidden, styled, wrapped},
+    table::{table, wide},
 };
 use crate::{
-    tenant::{ProfileBudget, ResourceBudget, Share, TenantReport},
+    inside::Inside,
+    tenant::{ProfileBudget, ResourceBudget, Share, TenantReport, VirtualPod},
     units::span,
 };
 
@@ -26,15 +27,10 @@ pub fn tenant(report: &TenantReport) -> String {
     }
     gpus(report, &mut text);
     resources(report, &mut text);
+    pods(report, &mut text);
     waiting(report, &mut text);
     contracts(report, &mut text);
-    if !report.not_visible.is_empty() {
-        text.push('\n');
-        heading(&mut text, "Not visible to you");
-        for hidden in &report.not_visible {
-            wrapped(&mut text, 2, "- ", hidden);
-        }
-    }
+    hidden(&mut text, &report.not_visible);
     text
 }
 
@@ -94,6 +90,20 @@ fn spread(mut rows: Vec<Vec<String>>, what: &str, text: &mut String) {
     }
 }
 
+/// Pods of a virtual cluster, whose host names are others than the team's.
+fn pods(report: &TenantReport, text: &mut String) {
+    if report.pods.is_empty() {
+        return;
+    }
+    text.push('\n');
+    heading(text, "Pods with devices in the virtual cluster");
+    let row = |pod: &VirtualPod| {
+        let (shown, host) = Inside::shown(pod.inside.as_ref(), format!("{}/{}", pod.namespace, pod.name));
+        vec![shown, pod.profiles.join(", "), pod.node.clone(), host.unwrap_or_else(|| "not made inside".to_owned())]
+    };
+    text.push_str(&wide(&["POD", "PROFILES", "NODE", "NOTE"], report.pods.iter().map(row)));
+}
+
 fn waiting(report: &TenantReport, text: &mut String) {
     text.push('\n');
     heading(text, "Waiting");
@@ -104,8 +114,17 @@ fn waiting(report: &TenantReport, text: &mut String) {
         let when = one.seconds.map(|s| format!("{} ago", span(s)));
         let pod = one.object.starts_with("Pod/");
         let when = when.map(|w| if pod { format!("created {w}") } else { format!("refused {w}") });
-        let when = when.map(|w| format!(" ({w})")).unwrap_or_default();
-        let _ = writeln!(text, "  {}/{}{when}", one.namespace, one.object);
+        let host = format!("{}/{}", one.namespace, one.object);
+        let (object, note) = match &one.inside {
+            Some(Inside::Pod { namespace, name }) => {
+                (format!("{namespace}/Pod/{name}"), Some(format!("on the host {host}")))
+            }
+            Some(Inside::Suspicious { reason }) => (host, Some(format!("suspicious: {reason}"))),
+            None => (host, None),
+        };
+        let notes = when.into_iter().chain(note).collect::<Vec<_>>().join("; ");
+        let notes = if notes.is_empty() { notes } else { format!(" ({notes})") };
+        let _ = writeln!(text, "  {object}{notes}");
         wrapped(text, 4, "", &format!("{}: {}", styled(YELLOW, &one.reason), one.message));
     }
 }

@@ -8,7 +8,8 @@ use gputenancy_plan::PoolName;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 
-use super::device::health;
+use super::{device::health, model::NodeStatus};
+use crate::inside::Inside;
 
 /// About a node and its GPUs.
 pub(super) fn of_node(node: &str, pools: &[PoolName], liveness: Liveness, gpus: Option<&GpuNode>) -> Vec<String> {
@@ -63,6 +64,20 @@ fn bypass(share: &ShareState) -> Option<String> {
         "pod {namespace}/{pod} bypasses the memory limit of share {}: it uses {used}; the share is limited to {limit} (with one CUDA context) and counts {counted}: correct its image and delete the pod, or set spec.enforcement.onBypass: Evict in the GpuPool",
         share.number
     ))
+}
+
+/// About pods with devices of a node, whose labels and annotations do not fit their virtual cluster.
+pub(super) fn of_pods(node: &NodeStatus) -> Vec<String> {
+    let devices = node.gpus.iter().flat_map(|gpu| &gpu.devices);
+    let pods = devices.filter_map(|device| Some((device.pod.as_ref()?, device.tenant.as_deref()?)));
+    let found = pods.filter_map(|(pod, tenant)| match pod.inside.as_ref()? {
+        Inside::Suspicious { reason } => Some(format!(
+            "pod {}/{} is suspicious: {reason}: it counts for tenant {tenant}; delete it unless the team can explain it",
+            pod.namespace, pod.name
+        )),
+        Inside::Pod { .. } => None,
+    });
+    found.collect()
 }
 
 /// About a pool. The operator watches the pods of agents, which this program does not read.

@@ -78,6 +78,7 @@ fn device(gpu: GpuView<'_>, words: String, start: i32, listed: String, reported:
         namespace: owner.namespace.clone(),
         name: owner.pod.clone(),
         container: owner.container.clone(),
+        inside: gpu.world.inside(&owner.namespace, &owner.pod),
     });
     DeviceStatus {
         device: words,

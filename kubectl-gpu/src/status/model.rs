@@ -5,6 +5,8 @@ use std::ops::AddAssign;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::inside::Inside;
+
 /// Status of the GPUs of a cluster.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -30,6 +32,9 @@ pub struct FleetStatus {
     pub nodes: Vec<NodeStatus>,
     /// What needs work, in sentences with object, state and remedy.
     pub attention: Vec<String>,
+    /// What the user may not read, in sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_visible: Vec<String>,
 }
 
 /// Numbers of devices. A device of a GPU that the platform does not manage is not counted.
@@ -170,6 +175,9 @@ pub struct PodReference {
     pub name: String,
     /// Name of the container.
     pub container: String,
+    /// The pod inside the tenant's virtual cluster; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inside: Option<Inside>,
 }
 
 /// A part of a GPU that no device has.

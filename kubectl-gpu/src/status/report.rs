@@ -25,6 +25,7 @@ pub fn report(world: &World, filter: &Filter) -> Result<FleetStatus, String> {
     let pools = pools(world, filter, &nodes);
     let listed = |pool: &&GpuPool| pools.iter().any(|p| p.pool == pool.name_any());
     attention.extend(world.fleet.pools.iter().filter(listed).flat_map(attention::of_pool));
+    attention.extend(nodes.iter().flat_map(attention::of_pods));
     attention.sort();
     attention.dedup();
     Ok(FleetStatus {
@@ -38,6 +39,7 @@ pub fn report(world: &World, filter: &Filter) -> Result<FleetStatus, String> {
         pools,
         nodes,
         attention,
+        not_visible: Vec::new(),
     })
 }
 

@@ -53,7 +53,9 @@ pub async fn gather(client: &Client, name: &str, namespaces: &[String]) -> Resul
     if matches!(&answer, Err(kube::Error::Api(status)) if status.is_not_found()) {
         return Err(format!("there is no GpuTenant {name}: kubectl get gputenants lists them"));
     }
-    let what = format!("GpuTenant {name}: trust, conditions, what is available, and namespaces that -n does not name");
+    let what = format!(
+        "GpuTenant {name}: trust, conditions, what is available, names in a virtual cluster, and namespaces that -n does not name"
+    );
     let tenant = hidden.visible(&what, answer)?;
     let names: Vec<String> = match &tenant {
         Some(tenant) => of_tenant(tenant),

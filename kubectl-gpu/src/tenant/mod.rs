@@ -14,6 +14,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+use crate::inside::Inside;
+
 pub use gather::gather;
 pub use report::report;
 
@@ -74,6 +76,9 @@ pub struct TenantReport {
     pub equivalents: Option<EquivalentBudget>,
     /// Other limits, by key of a `ResourceQuota`.
     pub resources: Vec<ResourceBudget>,
+    /// Pods with devices of a virtual cluster, by namespace and name on the host; empty without one, and where the tenant is not visible.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pods: Vec<VirtualPod>,
     /// What waits, the longest first.
     pub waiting: Vec<Waiting>,
     /// Unhealthy conditions.
@@ -163,6 +168,23 @@ pub struct Share {
     pub used: String,
 }
 
+/// A pod that is bound to a node, in the namespace of a virtual cluster.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtualPod {
+    /// Its namespace on the host.
+    pub namespace: String,
+    /// Its name on the host.
+    pub name: String,
+    /// The pod inside; absent if the virtual cluster did not make it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inside: Option<Inside>,
+    /// Its node.
+    pub node: String,
+    /// Requested profiles.
+    pub profiles: Vec<String>,
+}
+
 /// A waiting workload.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -183,6 +205,9 @@ pub struct Waiting {
     pub seconds: Option<u64>,
     /// Requested profiles.
     pub profiles: Vec<String>,
+    /// Of a pod, the pod inside the tenant's virtual cluster; absent without one, and where the tenant is not visible.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inside: Option<Inside>,
 }
 
 /// An unhealthy condition.

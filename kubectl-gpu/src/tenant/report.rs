@@ -5,13 +5,18 @@ use std::collections::BTreeSet;
 use gputenancy_crds::{Device, GpuProfile, GrantedProfile, TimeSlice, quantity::Amount, quota::resource_key};
 use gputenancy_engine::projection::{self, SlimQuota};
 use gputenancy_plan::resource_name;
-use k8s_openapi::apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Condition};
+use k8s_openapi::{
+    api::core::v1::Pod,
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Condition},
+};
 use kube::ResourceExt as _;
 
 use super::{
     Contract, EquivalentBudget, NamespaceObjects, Problem, ProfileBudget, ResourceBudget, Share, Sources, TenantReport,
-    Waiting, waiting::waiting,
+    VirtualPod, Waiting,
+    waiting::{requested, waiting},
 };
+use crate::inside::Inside;
 
 /// Conditions of a tenant that are false when all is well.
 const FALSE_WHEN_HEALTHY: &[&str] = &["Reconciling", "Stalled", "Suspended"];
@@ -37,10 +42,29 @@ pub fn report(sources: &Sources) -> TenantReport {
         profiles: resources.iter().map(|(name, resource)| profile(sources, name, resource, &waiting)).collect(),
         equivalents: equivalents(sources),
         resources: other_resources(sources),
+        pods: virtual_pods(sources, &resources),
         waiting,
         problems: problems(&status.conditions),
         not_visible: sources.hidden.clone(),
     }
+}
+
+/// Pods with devices of the tenant's virtual cluster. Agents and NVML know their host names only.
+fn virtual_pods(sources: &Sources, resources: &[(String, String)]) -> Vec<VirtualPod> {
+    let Some(tenant) = sources.tenant.as_ref().filter(|t| t.spec.virtual_cluster.is_some()) else { return Vec::new() };
+    let one = |place: &NamespaceObjects, pod: &Pod| {
+        let ended =
+            pod.status.as_ref().and_then(|s| s.phase.as_deref()).is_some_and(|p| matches!(p, "Succeeded" | "Failed"));
+        let node = pod.spec.as_ref().and_then(|s| s.node_name.clone()).filter(|_| !ended)?;
+        let profiles = requested(pod, resources);
+        let (namespace, name) = (place.name.clone(), pod.name_any());
+        let inside = Inside::of(tenant, &pod.metadata);
+        (!profiles.is_empty()).then_some(VirtualPod { namespace, name, inside, node, profiles })
+    };
+    let pods = sources.namespaces.iter().flat_map(|place| place.pods.iter().filter_map(move |pod| one(place, pod)));
+    let mut pods: Vec<VirtualPod> = pods.collect();
+    pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+    pods
 }
 
 fn grants(sources: &Sources) -> impl Iterator<Item = &GrantedProfile> {

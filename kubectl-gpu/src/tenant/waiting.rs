@@ -8,7 +8,7 @@ use k8s_openapi::{
 use kube::ResourceExt as _;
 
 use super::{NamespaceObjects, Sources, Waiting};
-use crate::units::seconds;
+use crate::{inside::Inside, units::seconds};
 
 /// Start of the API server's message about the tenant's quota, before the amounts.
 const REFUSAL: &str = "exceeded quota: gputenancy, ";
@@ -17,7 +17,7 @@ const REFUSAL: &str = "exceeded quota: gputenancy, ";
 pub(super) fn waiting(sources: &Sources, resources: &[(String, String)]) -> Vec<Waiting> {
     let of = |place: &NamespaceObjects| {
         let refused = refused(place, resources, sources.now);
-        let pending = place.pods.iter().filter_map(|pod| pending(place, pod, resources, sources.now));
+        let pending = place.pods.iter().filter_map(|pod| pending(sources, place, pod, resources));
         refused.into_iter().chain(pending).collect::<Vec<_>>()
     };
     let mut all: Vec<Waiting> = sources.namespaces.iter().flat_map(of).collect();
@@ -26,7 +26,7 @@ pub(super) fn waiting(sources: &Sources, resources: &[(String, String)]) -> Vec<
 }
 
 /// Names of the profiles with a requested resource.
-pub(super) fn profiles_of(resources: &[(String, String)], requested: impl Fn(&str) -> bool) -> Vec<String> {
+fn profiles_of(resources: &[(String, String)], requested: impl Fn(&str) -> bool) -> Vec<String> {
     resources.iter().filter(|(_, resource)| requested(resource)).map(|(profile, _)| profile.clone()).collect()
 }
 
@@ -63,6 +63,7 @@ fn refused(place: &NamespaceObjects, resources: &[(String, String)], now: Timest
             at: at.map(|t| t.to_string()),
             seconds: at.map(|t| seconds(now.duration_since(t))),
             profiles,
+            inside: None,
         }
     };
     last.into_iter().filter(short).map(one).collect()
@@ -75,16 +76,11 @@ fn at(event: &Event) -> Option<Timestamp> {
 }
 
 /// A pending pod and the reason.
-fn pending(place: &NamespaceObjects, pod: &Pod, resources: &[(String, String)], now: Timestamp) -> Option<Waiting> {
+fn pending(sources: &Sources, place: &NamespaceObjects, pod: &Pod, resources: &[(String, String)]) -> Option<Waiting> {
     let status = pod.status.as_ref().filter(|s| s.phase.as_deref() == Some("Pending"))?;
     if pod.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    let containers = pod.spec.iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
-    let requested: Vec<&String> = containers
-        .filter_map(|c| c.resources.as_ref())
-        .flat_map(|r| r.limits.iter().chain(&r.requests).flat_map(|amounts| amounts.keys()))
-        .collect();
     let unscheduled = |c: &&PodCondition| c.type_ == "PodScheduled" && c.status == "False";
     let held = status.conditions.iter().flatten().find(unscheduled).map(|c| {
         (c.reason.clone().unwrap_or_else(|| "Unschedulable".to_owned()), c.message.clone().unwrap_or_default())
@@ -106,7 +102,18 @@ fn pending(place: &NamespaceObjects, pod: &Pod, resources: &[(String, String)], 
         reason,
         message,
         at: since.map(|t| t.to_string()),
-        seconds: since.map(|t| seconds(now.duration_since(t))),
-        profiles: profiles_of(resources, |resource| requested.iter().any(|a| *a == resource)),
+        seconds: since.map(|t| seconds(sources.now.duration_since(t))),
+        profiles: requested(pod, resources),
+        inside: sources.tenant.as_ref().and_then(|tenant| Inside::of(tenant, &pod.metadata)),
     })
+}
+
+/// Names of the profiles that a pod requests.
+pub(super) fn requested(pod: &Pod, resources: &[(String, String)]) -> Vec<String> {
+    let containers = pod.spec.iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
+    let requested: Vec<&String> = containers
+        .filter_map(|c| c.resources.as_ref())
+        .flat_map(|r| r.limits.iter().chain(&r.requests).flat_map(|amounts| amounts.keys()))
+        .collect();
+    profiles_of(resources, |resource| requested.iter().any(|a| *a == resource))
 }
