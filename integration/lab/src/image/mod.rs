@@ -74,11 +74,15 @@ impl Lab {
         self.restart_pods(&changed).await
     }
 
-    /// Packs an image of [`layout::on_demand`] and loads it into all nodes that are on.
+    /// Packs an image of [`layout::on_demand`] with development builds and loads it into all nodes that are on.
     pub async fn load_image(&self, name: &str) -> Result<()> {
-        let layout = layout::on_demand().into_iter().find(|layout| layout.name == name);
-        let layout = layout.ok_or_else(|| Error::Missing(format!("no image {name} is loaded on demand")))?;
-        match build(&self.inner.folders, Profile::Debug, &layout).await? {
+        self.load_image_of(name, Profile::Debug).await
+    }
+
+    /// As [`Lab::load_image`], with the project's programs of this profile.
+    pub async fn load_image_of(&self, name: &str, profile: Profile) -> Result<()> {
+        let layout = on_demand(name)?;
+        match build(&self.inner.folders, profile, &layout).await? {
             Built::Tar(tar, _) => {
                 if !self.load(&[tar]).await?.is_empty() {
                     self.restart_pods(&[layout.name]).await?;
@@ -119,6 +123,24 @@ impl Lab {
         }
         Ok(())
     }
+}
+
+fn on_demand(name: &str) -> Result<Layout> {
+    let layout = layout::on_demand().into_iter().find(|layout| layout.name == name);
+    layout.ok_or_else(|| Error::Missing(format!("no image {name} is loaded on demand")))
+}
+
+/// The first program or chart of an image of [`layout::on_demand`] that has not been built; `None`: the image can be packed.
+pub fn lacking(folders: &Folders, profile: Profile, name: &str) -> Result<Option<PathBuf>> {
+    let programs = folders.target.join(profile.folder());
+    let built = |source: &Source| match source {
+        Source::Cargo(file) => Some(programs.join(file)),
+        Source::Tool(tool) => Some(folders.toolset.join("bin").join(tool)),
+        Source::Chart(file) => Some(folders.toolset.join("charts").join(file)),
+        Source::Host(_) | Source::Pause | Source::Text(_) | Source::Link(_) | Source::Folder(_) => None,
+    };
+    let layout = on_demand(name)?;
+    Ok(layout.files.iter().filter_map(|(_, source)| built(source)).find(|file| !file.exists()))
 }
 
 /// The outcome of [`build`].
@@ -266,5 +288,33 @@ fn prune(folder: &Path) {
     tars.sort();
     for (_, old) in tars.iter().rev().skip(KEPT) {
         let _ = fs::remove_file(old);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lacking_names_the_first_file_that_is_not_built() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        let folders = Folders {
+            root: at(""),
+            target: at("target"),
+            toolset: at("toolset"),
+            cache: at("cache"),
+            state: at("state"),
+        };
+        let image = "lab.local/gputenancy-virtual-clusters:dev";
+        let files =
+            ["target/release/gputenancy-virtual-clusters", "toolset/bin/helm", "toolset/charts/vcluster-0.36.1.tgz"];
+        for file in files.map(at) {
+            assert_eq!(lacking(&folders, Profile::Release, image).unwrap(), Some(file.clone()));
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(&file, "").unwrap();
+        }
+        assert_eq!(lacking(&folders, Profile::Release, image).unwrap(), None);
+        assert!(lacking(&folders, Profile::Release, "lab.local/pause:1").is_err(), "part of every lab");
     }
 }
