@@ -14,6 +14,7 @@ pub mod plan_preview;
 pub mod product;
 pub mod scenario;
 mod specs;
+pub mod virtual_cluster;
 pub mod wait;
 mod world;
 

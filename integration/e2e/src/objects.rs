@@ -13,7 +13,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{Error, Result};
 
@@ -122,7 +122,7 @@ pub async fn set_guarantee(client: &Client, tenant: &str, profile: &str, count: 
         Some(guarantee) => guarantee.count = count,
         None => gpus.push(gputenancy_crds::Guarantee { profile: profile.into(), count }),
     }
-    patch_tenant(client, tenant, serde_json::json!({"spec": {"gpus": gpus}})).await.map(drop)
+    patch_tenant(client, tenant, json!({"spec": {"gpus": gpus}})).await.map(drop)
 }
 
 /// Deletes all tenants, pools and profiles, and waits until they are gone.
@@ -134,26 +134,50 @@ pub async fn delete_everything(client: &Client) -> Result<()> {
         Err(error) => return Err(error.into()),
     };
     for tenant in tenants.iter().filter(|t| t.spec.deletion_protection) {
-        patch_tenant(client, &tenant.name_any(), serde_json::json!({"spec": {"deletionProtection": false}})).await?;
+        patch_tenant(client, &tenant.name_any(), json!({"spec": {"deletionProtection": false}})).await?;
     }
-    // a test that failed may have left a virtual cluster, and the next one installs no controller for it
-    for tenant in tenants.iter().filter(|t| t.finalizers().iter().any(|f| f == VIRTUAL_CLUSTER_FINALIZER)) {
-        let kept: Vec<_> = tenant.finalizers().iter().filter(|f| *f != VIRTUAL_CLUSTER_FINALIZER).collect();
-        patch_tenant(client, &tenant.name_any(), serde_json::json!({"metadata": {"finalizers": kept}})).await?;
-    }
-    try_join(deleted::<GpuTenant>(client, "tenants"), deleted::<GpuPool>(client, "pools")).await?;
+    // boxed: every test contains this future
+    try_join(Box::pin(deleted_tenants(client)), deleted::<GpuPool>(client, "pools")).await?;
     deleted::<GpuProfile>(client, "profiles").await
 }
 
+async fn deleted_tenants(client: &Client) -> Result<()> {
+    request_deletion::<GpuTenant>(client, "tenants").await?;
+    release_virtual_clusters(client).await?;
+    gone::<GpuTenant>(client, "tenants").await
+}
+
+/// Removes the finalizer of virtual clusters that the demo or a failed test has left: the next one may install no controller for it. The tenants
+/// must be in deletion, because a controller that still runs would otherwise set it again.
+async fn release_virtual_clusters(client: &Client) -> Result<()> {
+    let api = Api::<GpuTenant>::all(client.clone());
+    // a conflict with another finalizer's removal is retried
+    crate::wait::eventually("no finalizer of a virtual cluster", crate::wait::PATIENCE, || async {
+        for tenant in api.list(&ListParams::default()).await? {
+            let kept: Vec<_> = tenant.finalizers().iter().filter(|f| *f != VIRTUAL_CLUSTER_FINALIZER).collect();
+            if kept.len() < tenant.finalizers().len() {
+                let fields = json!({"resourceVersion": tenant.resource_version(), "finalizers": kept});
+                patch_tenant(client, &tenant.name_any(), json!({"metadata": fields})).await?;
+            }
+        }
+        Ok(Ok(()))
+    })
+    .await
+}
+
 async fn deleted<K: ClusterObject>(client: &Client, what: &str) -> Result<()> {
+    request_deletion::<K>(client, what).await?;
+    gone::<K>(client, what).await
+}
+
+async fn request_deletion<K: ClusterObject>(client: &Client, what: &str) -> Result<()> {
     let api = Api::<K>::all(client.clone());
     // with thousands of objects one request may time out
     crate::wait::eventually(&format!("{what} to be deleted"), crate::wait::PATIENCE, || async {
         api.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
         Ok(Ok(()))
     })
-    .await?;
-    gone::<K>(client, what).await
+    .await
 }
 
 async fn gone<K: ClusterObject>(client: &Client, what: &str) -> Result<()> {

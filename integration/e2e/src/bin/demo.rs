@@ -1,4 +1,5 @@
-//! `make demo`: two teams on shared GPUs and a changed guarantee, shown from `kubectl apply` down to NVML.
+//! `make demo`: two teams on shared GPUs and a changed guarantee, shown from `kubectl apply` down to NVML; and a team with a virtual cluster, if
+//! vCluster has been built.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,6 +12,7 @@ use e2e::{
     objects::PodIdentity,
     plan_preview, product,
     scenario::{self, GROWN, GROWN_TO, MIG_1G, NODES, SHARED, TEAM_A, TEAM_B},
+    virtual_cluster::{self, scene},
 };
 
 #[tokio::main]
@@ -69,12 +71,31 @@ async fn run() -> Result<()> {
     }
     table(&world, "gpuprofiles,gpunodes").await?;
 
+    let virtual_clusters = virtual_cluster::lacking()?.is_none();
+    if virtual_clusters {
+        step(
+            10,
+            "team-v gets a Kubernetes control plane of its own, sees its budget there, and runs a pod on one of its slices",
+        );
+        own_cluster(&world).await?;
+    } else {
+        println!(
+            "Not shown, because vCluster is not built: a team with a Kubernetes control plane of its own. `make virtual-clusters` builds it (seven minutes, once); then run `make demo` again."
+        );
+    }
+
     println!("\nThe scenario took {} s. The lab is still up. Try next:", start.elapsed().as_secs());
     let kubeconfig = world.lab.kubeconfig_path();
     println!("  export KUBECONFIG={} PATH=$PWD/target/toolset/bin:$PWD/target/debug:$PATH", kubeconfig.display());
     println!("  kubectl get gpunodes -o yaml                desired layout, and what NVML shows");
     println!("  kubectl gpu plan -f samples/tenants.yaml    plan for the old guarantee");
     println!("  kubectl edit gputenant {TEAM_B}             change a guarantee; follow it with kubectl gpu changes");
+    if virtual_clusters {
+        println!(
+            "  kubectl gpu kubeconfig {}               access to its control plane; see docs/virtual-clusters.md",
+            scene::TEAM
+        );
+    }
     println!("  make down                                   removes everything");
     Ok(())
 }
@@ -85,6 +106,28 @@ fn step(number: usize, title: &str) {
 
 async fn table(world: &World, kinds: &str) -> Result<()> {
     println!("$ kubectl get {kinds}\n{}", world.kubectl(&["get", kinds]).await?);
+    Ok(())
+}
+
+/// Shows the virtual cluster of a team, with the team's own kubeconfig.
+async fn own_cluster(world: &World) -> Result<()> {
+    println!(
+        "$ helm upgrade gputenancy helm/gputenancy --reset-then-reuse-values --set virtualClusters.enabled=true …"
+    );
+    virtual_cluster::serve(world).await?;
+    println!("$ kubectl apply --server-side -f samples/{}", scene::TENANT);
+    println!("$ kubectl wait gputenant/{} --for=condition=VirtualClusterReady", scene::TEAM);
+    let start = Instant::now();
+    let inside = scene::start(world).await?;
+    println!("  ready after {} s", start.elapsed().as_secs());
+    println!("$ kubectl gpu kubeconfig {0} > {0}.kubeconfig\nWith that kubeconfig, inside:", scene::TEAM);
+    println!("$ kubectl get nodes\n{}", scene::budget(world, &inside).await?);
+    println!("$ kubectl apply -f samples/{}", scene::INSIDE);
+    let pod = scene::notebook(world, &inside).await?;
+    println!("$ kubectl get pods -n {} -o wide\n{}", scene::SPACE, pod.inside);
+    println!("$ kubectl describe nodes\n{}", scene::described(&inside).await?);
+    println!("The same pod in this cluster, within the quota and policies of {}:", scene::TEAM);
+    println!("$ kubectl exec -n {} {} -- gpu-work show\n{}", scene::TEAM, pod.name, pod.gpus);
     Ok(())
 }
 

@@ -26,6 +26,7 @@ mod crashes;
 mod crd_validation;
 mod deletion;
 mod demo;
+mod demo_virtual_cluster;
 mod disruption_budgets;
 mod driver_limits;
 mod driver_upgrade;
