@@ -29,7 +29,7 @@ help: ## list the targets
 
 # without the programs that only tests need
 demo: TOOLS := --lab
-demo: lab-up ## a whole GPU platform on this machine, from nothing: lab, chart, two teams, a changed demand
+demo: lab-up ## a whole GPU platform on this machine: lab, chart, teams, a changed demand, and a virtual cluster if vCluster is built
 	$(CARGO) run $(LOCKED) -q --bin demo
 
 # the lab's tests wait more than they compute, so they run beside the unit tests
@@ -41,11 +41,15 @@ end-to-end: labs ## the end-to-end tests, in LABS labs at once; TEST='demo::' fo
 	$(CARGO) test $(ALL) --test e2e -- --test-threads=$(LABS) --skip virtual_cluster:: $(TEST)
 
 virtual-clusters: tools build ## the end-to-end tests of virtual clusters, with the real vCluster (builds it once, seven minutes)
-	@integration/tools/build vcluster vcluster-chart kine
+	@integration/tools/build $(VCLUSTER)
 	$(MAKE) lab-up
 	$(CARGO) test $(ALL) --test e2e -- --test-threads=1 virtual_cluster::
 
 check: fmt-check unit ## the fast subset: formatting, and every test that needs no cluster
+
+# vCluster takes longer to build than most measurements
+VCLUSTER := vcluster vcluster-chart kine
+PEERS := $(if $(BENCH),$(if $(filter virtual-clusters,$(BENCH)),$(VCLUSTER) vclusterctl,capsule),capsule $(VCLUSTER) vclusterctl)
 
 bench: prerequisites tools peer-tools ## measurements, each next to a baseline of the same run; BENCH='peer 200' for one
 	$(CARGO) build $(ALL) --release
@@ -70,8 +74,8 @@ tools: prerequisites ## the Go programs of the lab (15 minutes once, then second
 runtimes: prerequisites ## NVIDIA's CUDA runtimes, which tests load on the simulated driver
 	@integration/tools/cudart/fetch
 
-peer-tools: prerequisites ## Capsule, which `bench` compares with (4 minutes once)
-	@integration/tools/build capsule
+peer-tools: prerequisites ## what `bench` compares with: Capsule (4 minutes once), and vCluster with its command line (7 minutes and more, once)
+	@integration/tools/build $(PEERS)
 
 build: prerequisites ## the project's programs
 	$(CARGO) build $(ALL)

@@ -12,6 +12,7 @@ mod peer;
 mod plugin;
 mod quiet;
 mod rest;
+mod virtual_clusters;
 mod writes;
 
 use std::process::ExitCode;
@@ -36,6 +37,9 @@ async fn run() -> Result<()> {
     if wanted("peer") {
         peer::built()?;
     }
+    if wanted("virtual-clusters") {
+        virtual_clusters::built()?;
+    }
     let world = World::enter_realtime().await?;
     if wanted("rest") {
         rest::measure(&world, count.unwrap_or(0)).await?;
@@ -57,6 +61,9 @@ async fn run() -> Result<()> {
     }
     if wanted("plugin") {
         plugin::measure(&world).await?;
+    }
+    if wanted("virtual-clusters") {
+        virtual_clusters::measure(&world, count.unwrap_or(10)).await?;
     }
     // last, because it uninstalls the product
     if wanted("peer") {

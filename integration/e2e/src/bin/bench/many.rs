@@ -13,7 +13,7 @@ use kube::{
     api::{Patch, PatchParams},
     runtime::{WatchStreamExt, watcher},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Concurrent writes.
 pub const IN_FLIGHT: usize = 8;
@@ -21,15 +21,33 @@ pub const IN_FLIGHT: usize = 8;
 /// Applies tenants without guarantees, with one namespace and one owner each, and waits until all are Ready. Returns the time from
 /// application to Ready of each.
 pub async fn become_ready(world: &World, prefix: &str, count: usize) -> Result<Vec<Duration>> {
+    let body = |name: &str, i: usize| {
+        let mut body = tenant(name, &[]);
+        body["spec"]["owners"] = json!([{"kind": "Group", "name": format!("team-{i}")}]);
+        body
+    };
+    let ready = |t: &GpuTenant| t.status.as_ref().is_some_and(|s| condition::is_true(&s.conditions, "Ready"));
+    applied(world, prefix, count, PATIENCE, body, ready).await
+}
+
+/// Applies tenants and waits until all of them satisfy a predicate; the limit holds between two events. Returns the time from application of
+/// each.
+pub async fn applied(
+    world: &World,
+    prefix: &str,
+    count: usize,
+    limit: Duration,
+    body: impl Fn(&str, usize) -> Value,
+    good: impl Fn(&GpuTenant) -> bool,
+) -> Result<Vec<Duration>> {
     let api = Api::<GpuTenant>::all(world.client.clone());
     let apply = PatchParams::apply("bench").force();
     let applying = async {
         stream::iter(0..count)
             .map(|i| {
                 let (api, apply, name) = (&api, &apply, format!("{prefix}{i:04}"));
+                let body = body(&name, i);
                 async move {
-                    let mut body = tenant(&name, &[]);
-                    body["spec"]["owners"] = json!([{"kind": "Group", "name": format!("team-{i}")}]);
                     api.patch(&name, apply, &Patch::Apply(body)).await?;
                     Ok::<_, Error>((name, Instant::now()))
                 }
@@ -38,8 +56,7 @@ pub async fn become_ready(world: &World, prefix: &str, count: usize) -> Result<V
             .try_collect::<BTreeMap<_, _>>()
             .await
     };
-    let ready = |t: &GpuTenant| t.status.as_ref().is_some_and(|s| condition::is_true(&s.conditions, "Ready"));
-    let (applied, done) = futures::try_join!(applying, until_all(&api, prefix, count, ready))?;
+    let (applied, done) = futures::try_join!(applying, until_all_within(&api, prefix, count, limit, good))?;
     let after = |(name, at): (&String, &Instant)| done.get(name).map(|then| then.saturating_duration_since(*at));
     Ok(applied.iter().filter_map(after).collect())
 }
@@ -55,11 +72,25 @@ pub async fn until_all<K>(
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
 {
+    until_all_within(api, prefix, count, PATIENCE, good).await
+}
+
+/// As [`until_all`], with another limit between two events.
+async fn until_all_within<K>(
+    api: &Api<K>,
+    prefix: &str,
+    count: usize,
+    limit: Duration,
+    good: impl Fn(&K) -> bool,
+) -> Result<BTreeMap<String, Instant>>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
+{
     let objects = watcher(api.clone(), watcher::Config::default()).default_backoff().applied_objects();
     pin_mut!(objects);
     let mut done = BTreeMap::new();
     while done.len() < count {
-        let Ok(Some(seen)) = tokio::time::timeout(PATIENCE, objects.next()).await else {
+        let Ok(Some(seen)) = tokio::time::timeout(limit, objects.next()).await else {
             return Err(Error::Wrong(format!("{} of {count} {prefix} satisfy the predicate", done.len())));
         };
         let object = seen.map_err(|e| Error::Wrong(e.to_string()))?;

@@ -11,7 +11,6 @@ use e2e::{
     fixtures::{mig_profile, pool, tenant},
     objects::delete_everything,
     product,
-    wait::{PATIENCE, eventually},
 };
 use futures::future::try_join;
 use gputenancy_crds::{GpuTenant, condition};
@@ -124,7 +123,7 @@ struct Run {
 
 /// Measures work until all of its objects are present.
 async fn timed(world: &World, tenants: usize, work: impl Future<Output = Result<()>>) -> Result<Run> {
-    quiet(world).await?;
+    Writes::become_few(world).await?;
     let (writes, load) = (Writes::of(world).await?, Load::of(world).await?);
     let start = Instant::now();
     let (presence, ()) = try_join(all_there(&world.client, PREFIX, tenants), work).await?;
@@ -195,15 +194,4 @@ async fn clear(world: &World) -> Result<()> {
         }
     }
     capsule::namespaces_gone(world, PREFIX).await
-}
-
-/// Waits until the API server has few writes.
-async fn quiet(world: &World) -> Result<()> {
-    eventually("few writes of the API server", PATIENCE, || async {
-        let before = Writes::of(world).await?;
-        tokio::time::sleep(std::time::Duration::from_secs(3)).await;
-        let more = Writes::of(world).await?.since(&before, 1).sum();
-        Ok(if more < 5.0 { Ok(()) } else { Err(format!("{more} writes in three seconds")) })
-    })
-    .await
 }

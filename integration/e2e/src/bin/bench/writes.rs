@@ -1,8 +1,11 @@
 //! Requests that write, by resource, from the API server's metrics.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
-use e2e::{Result, World};
+use e2e::{
+    Result, World,
+    wait::{PATIENCE, eventually},
+};
 
 /// Heartbeats, which a cluster writes at rest too. `pods/status` is written by kubelets only: operator and agent have no right on it.
 const AT_REST: [&str; 4] = ["leases", "nodes", "nodes/status", "pods/status"];
@@ -19,6 +22,17 @@ impl Writes {
     /// Since the API server's start.
     pub async fn of(world: &World) -> Result<Self> {
         Ok(Self::read(&world.lab.apiserver_metrics().await?))
+    }
+
+    /// Waits until the API server has few writes.
+    pub async fn become_few(world: &World) -> Result<()> {
+        eventually("few writes of the API server", PATIENCE, || async {
+            let before = Self::of(world).await?;
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            let more = Self::of(world).await?.since(&before, 1).sum();
+            Ok(if more < 5.0 { Ok(()) } else { Err(format!("{more} writes in three seconds")) })
+        })
+        .await
     }
 
     fn read(metrics: &str) -> Self {
