@@ -7,7 +7,7 @@ use std::{
 
 use lab::Lab;
 use tempfile::NamedTempFile;
-use tokio::process::Child;
+use tokio::task::JoinHandle;
 
 use crate::{Error, Result, World, product};
 
@@ -21,7 +21,7 @@ pub struct Inside {
     server: String,
     /// Name of the server in its certificate.
     certified: String,
-    forward: Child,
+    forward: JoinHandle<()>,
 }
 
 impl Inside {
@@ -44,32 +44,40 @@ impl Inside {
         let file = NamedTempFile::new().map_err(io)?;
         std::fs::write(file.path(), kubeconfig).map_err(io)?;
         let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map_err(io)?.port();
-        let mut inside = Self {
+        let inside = Self {
             lab: world.lab.clone(),
             kubeconfig: file,
             server: format!("https://127.0.0.1:{port}"),
             certified: format!("{name}.{name}.svc"),
-            forward: forward(&world.lab, name, port)?,
+            forward: tokio::spawn(forward(world.lab.clone(), name.to_owned(), port)),
         };
         let start = Instant::now();
         loop {
-            let Err(last) = inside.kubectl(&["get", "namespaces", "--request-timeout=10s"]).await else {
+            let Err(last) = inside.once(&["get", "namespaces", "--request-timeout=10s"]).await else {
                 return Ok(inside);
             };
             if start.elapsed() > limit {
                 let what = format!("an answer of the virtual cluster {name}");
                 return Err(Error::Late { what, seconds: limit.as_secs(), last });
             }
-            // it ends when there is no running pod yet, and when nothing listens in the pod
-            if !matches!(inside.forward.try_wait(), Ok(None)) {
-                inside.forward = forward(&inside.lab, name, port)?;
-            }
             tokio::time::sleep(AGAIN).await;
         }
     }
 
-    /// Runs kubectl inside: its output, or its errors.
+    /// Runs kubectl inside: its output, or its errors. It is tried again while the forwarding starts again.
     pub async fn kubectl(&self, args: &[&str]) -> std::result::Result<String, String> {
+        let mut tries = 0;
+        loop {
+            let broken = ["connection refused", "connection reset", "EOF"];
+            match self.once(args).await {
+                Err(error) if tries < 50 && broken.iter().any(|words| error.contains(words)) => tries += 1,
+                answer => return answer,
+            }
+            tokio::time::sleep(AGAIN * 2).await;
+        }
+    }
+
+    async fn once(&self, args: &[&str]) -> std::result::Result<String, String> {
         let mut command = self.lab.host_command("kubectl").map_err(|e| e.to_string())?;
         command.arg("--kubeconfig").arg(self.kubeconfig.path());
         command.args(["--server", &self.server, "--tls-server-name", &self.certified]).args(args);
@@ -84,13 +92,20 @@ impl Inside {
     }
 }
 
-fn forward(lab: &Lab, name: &str, port: u16) -> Result<Child> {
-    let mut command = lab.host_command("kubectl")?;
-    command
-        .args(["port-forward", "-n", name, &format!("service/{name}"), &format!("{port}:443")])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true);
-    command.spawn().map_err(|source| Error::Io { what: "kubectl port-forward".into(), source })
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.forward.abort();
+    }
+}
+
+/// Forwards until it is aborted: kubectl ends when there is no running pod, and when one of its connections breaks.
+async fn forward(lab: Lab, name: String, port: u16) {
+    loop {
+        if let Ok(mut command) = lab.host_command("kubectl") {
+            command.args(["port-forward", "-n", &name, &format!("service/{name}"), &format!("{port}:443")]);
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+            drop(command.status().await);
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
 }

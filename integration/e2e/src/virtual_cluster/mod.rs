@@ -9,6 +9,7 @@ use gputenancy_crds::{GpuTenant, condition::READY};
 use kube::Api;
 use lab::{Profile, image, place::Folders};
 use serde_json::{Value, json};
+use tempfile::NamedTempFile;
 
 pub use inside::Inside;
 
@@ -51,6 +52,19 @@ pub fn platform_values() -> Value {
 
 /// Loads the images into all nodes, and upgrades the installed product to one that serves virtual clusters. Objects stay.
 pub async fn serve(world: &World) -> Result<()> {
+    let file = prepare(world).await?;
+    let flags = ["--values", &file.path().display().to_string()];
+    product::install_with(&world.lab, &[], &flags).await.map(drop)
+}
+
+/// As [`serve`], and removes the objects of earlier tests.
+pub async fn serve_afresh(world: &World) -> Result<()> {
+    let file = prepare(world).await?;
+    world.reinstall_with(&[], &["--values", &file.path().display().to_string()]).await
+}
+
+/// Loads the images, and writes the values of the product.
+async fn prepare(world: &World) -> Result<NamedTempFile> {
     for image in IMAGES {
         world.lab.load_image_of(image, PROFILE).await?;
     }
@@ -60,8 +74,7 @@ pub async fn serve(world: &World) -> Result<()> {
     let served = json!({"enabled": true, "values": platform_values()});
     let values = json!({"virtualClusters": served, "image": {"virtualClusters": image}});
     std::fs::write(file.path(), values.to_string()).map_err(io)?;
-    let flags = ["--values", &file.path().display().to_string()];
-    product::install_with(&world.lab, &[], &flags).await.map(drop)
+    Ok(file)
 }
 
 /// Waits until the virtual cluster of a tenant is ready at the present generation.
