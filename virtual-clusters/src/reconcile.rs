@@ -28,7 +28,7 @@ use crate::{
     inside::{
         account, catalog,
         connect::{self, Admin, PASS_TIMEOUT},
-        nodes,
+        nodes, refusals,
     },
     kubeconfig::{Made, Present},
     names,
@@ -176,7 +176,8 @@ async fn timed<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, St
     tokio::time::timeout(PASS_TIMEOUT, work).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// Shows the budget inside; and the catalog, which is compared in complete passes and written when it has changed.
+/// Shows the budget inside; and the catalog, which is compared in complete passes and written when it has changed, as are events about pods
+/// that the quota refuses.
 async fn show(
     tenant: &GpuTenant,
     client: &Client,
@@ -190,8 +191,13 @@ async fn show(
         return (capacity.await, None);
     }
     let written = timed(catalog::show(client, &catalog, &context.runtime_classes));
+    let explained = timed(refusals::explain(client, tenant));
     // at the same time, so that a slow server takes no longer
-    let (capacity, written) = tokio::join!(capacity, written);
+    let (capacity, written, explained) = tokio::join!(capacity, written, explained);
+    if let Err(error) = explained {
+        // the syncer's own events are there
+        tracing::debug!(tenant = tenant.name_any(), error, "no events about refused pods");
+    }
     memory.catalog = written.is_ok().then_some(catalog);
     (capacity, Some(written))
 }

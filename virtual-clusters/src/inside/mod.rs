@@ -1,5 +1,6 @@
 //! Inside a virtual cluster: its API server ([`connect`]), the team's account ([`account`]), the nodes that show the budget
-//! ([`nodes`]), and the catalog of the tenant's profiles with the RuntimeClasses ([`catalog`]).
+//! ([`nodes`]), the catalog of the tenant's profiles with the RuntimeClasses ([`catalog`]), and events about pods that the quota refuses
+//! ([`refusals`]).
 //!
 //! The team is administrator there, so nothing that comes from inside is trusted: answers are bounded in size and time, and the
 //! credentials are read key by key, never as a kubeconfig.
@@ -8,3 +9,4 @@ pub mod account;
 pub mod catalog;
 pub mod connect;
 pub mod nodes;
+pub mod refusals;

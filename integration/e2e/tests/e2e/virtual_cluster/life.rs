@@ -99,10 +99,11 @@ async fn pods_run_within_the_budget(world: &World, inside: &Inside) -> Result<()
     inside.running(2).await?;
     let held = wait_for_devices(world, &[NODE], 2).await?;
     ensure(held.keys().all(|pod| pod.ends_with("-x-ml-x-vc-a")), format!("devices of synced pods: {held:?}"))?;
-    eventually("an event inside about the quota", PATIENCE, || async {
-        let events = inside.kubectl(&["get", "events", "-n", SPACE, "-o", "jsonpath={.items[*].message}"]).await;
-        let events = events.unwrap_or_else(|error| error);
-        Ok(if events.contains("exceeded quota: gputenancy") { Ok(()) } else { Err(events) })
+    eventually("events inside about the quota, of the host and in the team's words", PATIENCE, || async {
+        let events = inside.all_events().await?;
+        let says = |words: &str| events.iter().any(|(_, message)| message.contains(words));
+        let right = says("exceeded quota: gputenancy") && says("the budget of profile mig-1g is used up: 2 of");
+        Ok(if right { Ok(()) } else { Err(format!("{events:?}")) })
     })
     .await?;
     let described = inside.must(&["describe", "nodes"]).await?;

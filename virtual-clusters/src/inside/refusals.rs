@@ -1,0 +1,235 @@
+//! Says on pods inside why the quota refuses them, in the team's words: profile, budget, and what can be done.
+//!
+//! The syncer reports the refusal with the text of this cluster's quota. [`notes`] finds these events and makes one of this program's for each
+//! such pod that has none; events expire after an hour by themselves.
+
+use gputenancy_crds::{GpuTenant, GpuUse};
+use http::Request;
+use k8s_openapi::{
+    api::core::v1::{Event, EventSource, ObjectReference},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+    jiff::Timestamp,
+};
+use kube::{Api, Client, ResourceExt as _, api::PostParams};
+use serde::{Deserialize, de::DeserializeOwned};
+use sha2::{Digest as _, Sha256};
+
+use super::connect::bounded;
+use crate::{hex::hex, names::MANAGER};
+
+/// Most events that are read in one pass.
+const MOST_READ: usize = 500;
+/// Most events that are made in one pass; further pods get theirs in the next.
+const MOST_MADE: usize = 20;
+/// Reason of these events.
+pub const REASON: &str = "BudgetUsed";
+/// Reason of the syncer's events.
+const SYNCER_REASON: &str = "SyncError";
+/// What the API server of this cluster writes about the tenant's quota.
+const REFUSED: &str = "exceeded quota: gputenancy,";
+
+/// What is read of an event; the team chooses all of it.
+#[derive(Deserialize, Debug, Default, Clone)]
+#[serde(rename_all = "camelCase")]
+struct SlimEvent {
+    #[serde(default)]
+    involved_object: SlimObject,
+    #[serde(default)]
+    message: String,
+}
+
+#[derive(Deserialize, Debug, Default, Clone, PartialEq, Eq)]
+struct SlimObject {
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    uid: String,
+}
+
+#[derive(Deserialize)]
+struct SlimEvents {
+    items: Vec<SlimEvent>,
+}
+
+/// The pods that need an event, with its text. Pure.
+fn notes(tenant: &GpuTenant, refused: &[SlimEvent], noted: &[SlimEvent]) -> Vec<(SlimObject, String)> {
+    let mut made: Vec<(SlimObject, String)> = Vec::new();
+    for event in refused {
+        let SlimEvent { involved_object: pod, message } = event;
+        let known = |object: &SlimObject| object.uid == pod.uid;
+        let done = noted.iter().any(|n| known(&n.involved_object)) || made.iter().any(|(object, _)| known(object));
+        if pod.kind != "Pod" || pod.uid.is_empty() || done {
+            continue;
+        }
+        if let Some(text) = text(tenant, message) {
+            made.push((pod.clone(), text));
+        }
+        if made.len() == MOST_MADE {
+            break;
+        }
+    }
+    made
+}
+
+/// The refusal of a quota in the team's words; `None`: it is no refusal because of GPUs.
+fn text(tenant: &GpuTenant, message: &str) -> Option<String> {
+    let (_, requested) = message.split_once(REFUSED)?;
+    let requested = requested.split(", used:").next()?;
+    let gpus = tenant.status.iter().flat_map(|s| &s.gpus);
+    let asked = |gpu: &&GpuUse| {
+        !gpu.resource_name.is_empty() && requested.contains(&format!("requests.{}=", gpu.resource_name))
+    };
+    let GpuUse { profile, resource_name, budget, .. } = gpus.into_iter().find(asked)?;
+    let name = tenant.name_any();
+    Some(format!(
+        "the budget of profile {profile} is used up: {budget} of {resource_name} for all pods of tenant {name} together. \
+         The pod starts when another one ends. For more ask your platform team to raise spec.gpus of GpuTenant {name}"
+    ))
+}
+
+/// An event about a pod. Its name follows from the pod, so that a second one of it is refused.
+fn event(pod: &SlimObject, message: String, now: Timestamp) -> Event {
+    let SlimObject { kind, namespace, name, uid } = pod;
+    let mark = hex(Sha256::digest(uid.as_bytes()).get(..6).unwrap_or_default());
+    // the name of a pod is at most 253 bytes long, as that of an event
+    let short = name.get(..name.floor_char_boundary(200)).unwrap_or_default().trim_end_matches(['.', '-']);
+    Event {
+        metadata: ObjectMeta {
+            name: Some(format!("{short}.{mark}")),
+            namespace: Some(namespace.clone()),
+            ..ObjectMeta::default()
+        },
+        involved_object: ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some(kind.clone()),
+            namespace: Some(namespace.clone()),
+            name: Some(name.clone()),
+            uid: Some(uid.clone()),
+            ..ObjectReference::default()
+        },
+        type_: Some("Warning".into()),
+        reason: Some(REASON.into()),
+        message: Some(message),
+        source: Some(EventSource { component: Some(MANAGER.into()), ..EventSource::default() }),
+        first_timestamp: Some(Time(now)),
+        last_timestamp: Some(Time(now)),
+        count: Some(1),
+        ..Event::default()
+    }
+}
+
+/// Makes the events that are missing.
+pub async fn explain(client: &Client, tenant: &GpuTenant) -> Result<(), String> {
+    let what = "listing events of the virtual cluster";
+    let refused: SlimEvents = list(client, what, SYNCER_REASON).await?;
+    if !refused.items.iter().any(|event| event.message.contains(REFUSED)) {
+        return Ok(());
+    }
+    let noted: SlimEvents = list(client, what, REASON).await?;
+    for (pod, message) in notes(tenant, &refused.items, &noted.items) {
+        let api: Api<Event> = Api::namespaced(client.clone(), &pod.namespace);
+        let event = event(&pod, message, Timestamp::now());
+        let made = async {
+            match api.create(&PostParams::default(), &event).await {
+                Err(kube::Error::Api(status)) if status.is_already_exists() || status.is_not_found() => Ok(()),
+                other => other.map(drop),
+            }
+        };
+        bounded("creating an event in the virtual cluster", made).await?;
+    }
+    Ok(())
+}
+
+async fn list<T: DeserializeOwned>(client: &Client, what: &str, reason: &str) -> Result<T, String> {
+    let path = format!("/api/v1/events?limit={MOST_READ}&fieldSelector=reason%3D{reason}");
+    let request = Request::get(path).body(Vec::new()).map_err(|error| format!("{what}: {error}"))?;
+    bounded(what, client.request(request)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use gputenancy_crds::{GpuTenantSpec, GpuTenantStatus};
+
+    use super::*;
+
+    const MESSAGE: &str = "Error syncing to host cluster: pods \"a-x-ml-x-t\" is forbidden: exceeded quota: gputenancy, requested: \
+        requests.nvidia.com/mig-1g.10gb=1, used: requests.nvidia.com/mig-1g.10gb=2, limited: requests.nvidia.com/mig-1g.10gb=2";
+
+    fn tenant() -> GpuTenant {
+        let gpu = |profile: &str, resource: &str| GpuUse {
+            profile: profile.into(),
+            resource_name: resource.into(),
+            budget: 2,
+            used: 2,
+            available: 2,
+            waiting: 1,
+            share: None,
+            isolation: None,
+        };
+        let mut tenant = GpuTenant::new("t", GpuTenantSpec::default());
+        let gpus = vec![gpu("other", "nvidia.com/gpu"), gpu("mig-1g", "nvidia.com/mig-1g.10gb")];
+        tenant.status = Some(GpuTenantStatus { gpus, ..GpuTenantStatus::default() });
+        tenant
+    }
+
+    fn about(kind: &str, uid: &str, message: &str) -> SlimEvent {
+        let object = SlimObject { kind: kind.into(), namespace: "ml".into(), name: "a".into(), uid: uid.into() };
+        SlimEvent { involved_object: object, message: message.into() }
+    }
+
+    #[test]
+    fn refusal_names_profile_budget_and_remedy() {
+        assert_eq!(
+            text(&tenant(), MESSAGE).unwrap(),
+            "the budget of profile mig-1g is used up: 2 of nvidia.com/mig-1g.10gb for all pods of tenant t together. \
+             The pod starts when another one ends. For more ask your platform team to raise spec.gpus of GpuTenant t"
+        );
+        assert_eq!(
+            text(&tenant(), "exceeded quota: gputenancy, requested: pods=1, used: pods=9, limited: pods=9"),
+            None
+        );
+        assert_eq!(text(&tenant(), "exceeded quota: mine, requested: requests.nvidia.com/gpu=1"), None);
+        // only what is requested counts, and not what else is used
+        let cpu = "exceeded quota: gputenancy, requested: requests.cpu=1, used: requests.cpu=1,requests.nvidia.com/gpu=2, limited: x";
+        assert_eq!(text(&tenant(), cpu), None);
+    }
+
+    #[test]
+    fn each_refused_pod_gets_one_event() {
+        let refused = [
+            about("Pod", "1", MESSAGE),
+            about("Pod", "1", MESSAGE),
+            about("Pod", "2", MESSAGE),
+            about("Service", "3", MESSAGE),
+            about("Pod", "", MESSAGE),
+            about("Pod", "4", "exceeded quota: mine"),
+        ];
+        let uids = |noted: &[SlimEvent]| -> Vec<String> {
+            notes(&tenant(), &refused, noted).into_iter().map(|(pod, _)| pod.uid).collect()
+        };
+        assert_eq!(uids(&[]), ["1", "2"]);
+        assert_eq!(uids(&[about("Pod", "1", "")]), ["2"]);
+    }
+
+    #[test]
+    fn number_of_events_is_bounded() {
+        let refused: Vec<SlimEvent> = (0..1000).map(|n| about("Pod", &n.to_string(), MESSAGE)).collect();
+        assert_eq!(notes(&tenant(), &refused, &[]).len(), MOST_MADE);
+    }
+
+    #[test]
+    fn name_of_an_event_follows_from_its_pod() {
+        let name = |pod: &str| event(&pod_named(pod), String::new(), Timestamp::UNIX_EPOCH).metadata.name.unwrap();
+        assert_eq!(name("a"), name("a"));
+        assert_ne!(name("a"), name("b"));
+        assert!(name(&"x".repeat(253)).len() <= 253);
+    }
+
+    fn pod_named(name: &str) -> SlimObject {
+        SlimObject { name: name.into(), uid: "u".into(), kind: "Pod".into(), namespace: "ml".into() }
+    }
+}
