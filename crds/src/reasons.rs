@@ -108,6 +108,9 @@ reasons! { CONDITIONS:
     ANSWERS = "Answers", "GpuNode", "NVML responds.", "None.";
     APPLYING = "Applying", "GpuTenant", "Objects are being written, or Kubernetes has not enforced them yet.", "Wait. If it stays, read the operator's log and kube-controller-manager's.";
     AVAILABLE = "Available", "GpuTenant", "Every guaranteed device exists.", "None.";
+    BACKEND_FAILED = "BackendFailed", "GpuTenant", "Flux or Argo CD, which installs the virtual cluster, reports a failure, or its object belongs to something else.", "Do what the message says; it quotes Flux or Argo CD.";
+    BACKEND_NOT_INSTALLED = "BackendNotInstalled", "GpuTenant", "The API server has no custom resources of Flux or Argo CD, which is to install the virtual cluster.", "Install what the message names.";
+    BACKEND_NOT_OFFERED = "BackendNotOffered", "GpuTenant", "The chart does not offer spec.virtualCluster.backend.", "Set the chart value that the message names.";
     BUDGET_SHOWN = "BudgetShown", "GpuTenant", "Nodes of the virtual cluster show the tenant's budget.", "None.";
     CATALOG_NOT_WRITTEN = "CatalogNotWritten", "GpuTenant", "The catalog or a RuntimeClass inside the virtual cluster cannot be read or written.", "Do what the message says: usually remove a webhook, policy or finalizer inside that is in the way.";
     CATALOG_WRITTEN = "CatalogWritten", "GpuTenant", "The catalog and the RuntimeClasses inside the virtual cluster are as they should be.", "None.";
@@ -196,8 +199,11 @@ reasons! { CONDITIONS:
     TRUST_TOO_LOW = "TrustTooLow", "GpuTenant", "The tenant's trust does not permit the profile.", "Choose another profile, or raise spec.trust.";
     UNLICENSED = "Unlicensed", "GpuNode", "A vGPU has no licence; NVIDIA's driver limits it after some time.", "Read the log of nvidia-gridd in the virtual machine, and see that it reaches the licence server.";
     VALUES_REFUSED = "ValuesRefused", "GpuTenant", "spec.virtualCluster.values sets a key that belongs to the platform, or leads to objects outside of the tenant's namespace.", "Remove the key that the message names.";
+    VERSION_DIFFERS = "VersionDiffers", "GpuTenant", "The adopted vCluster has another version than spec.virtualCluster.version.", "Write the version that the message names.";
     VERSION_NOT_SUPPORTED = "VersionNotSupported", "GpuTenant", "spec.virtualCluster.version is none of the chart's virtualClusters.charts.", "Choose one that the message names, or add it there.";
     VERSION_REFUSED = "VersionRefused", "GpuTenant", "spec.virtualCluster.version is lower than the running one, or skips a minor version.", "Choose a version that the message names.";
+    VIRTUAL_CLUSTER_ADOPTED = "VirtualClusterAdopted", "GpuTenant", "The virtual cluster is one that existed before; the platform changes none of its objects in the tenant's namespace.", "None.";
+    VIRTUAL_CLUSTER_NOT_FOUND = "VirtualClusterNotFound", "GpuTenant", "The tenant's namespace has no vCluster of the tenant's name to adopt.", "Install one with the name that the message gives, or choose another backend.";
     VIRTUAL_CLUSTER_PAUSED = "VirtualClusterPaused", "GpuTenant", "The control plane of the virtual cluster is stopped.", "Set spec.virtualCluster.suspend to false, or remove the annotation loft.sh/paused that vcluster pause has set.";
     VIRTUAL_CLUSTER_PENDING = "VirtualClusterPending", "GpuTenant", "The controller of virtual clusters has not reported this generation of the tenant yet.", "Wait. If it stays, see that the Deployment gputenancy-virtual-clusters runs, and read its log.";
     VIRTUAL_CLUSTER_UNREACHABLE = "VirtualClusterUnreachable", "GpuTenant", "The controller cannot use the API server of the virtual cluster, its credentials, or the Secret of the kubeconfig.", "Do what the message says; read the log: kubectl logs -n NAMESPACE -l app=vcluster,release=NAME.";

@@ -24,9 +24,15 @@ pub const VIRTUAL_CLUSTER_FINALIZER: &str = "gputenancy.io/virtual-cluster";
     validation = Rule::new("(has(self.storage) && has(self.storage.class)) == (has(oldSelf.storage) && has(oldSelf.storage.class)) && (!has(self.storage) || !has(self.storage.class) || self.storage.class == oldSelf.storage.class)").message("spec.virtualCluster.storage.class: it cannot be added, changed or removed while the virtual cluster exists, because the volumes of a StatefulSet are fixed when it is created; write the former value; for another one remove spec.virtualCluster with its data (storage.reclaim: Delete), wait for the event VirtualClusterRemoved, and add it again"),
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(validation = Rule::new("self.backend != 'External' || !has(self.values)").message("spec.virtualCluster.values: with backend External the vCluster keeps its own values; remove the field"))]
+#[x_kube(validation = Rule::new("self.backend != 'External' || !self.suspend").message("spec.virtualCluster.suspend: with backend External nothing is written to the control plane; use vcluster pause"))]
 pub struct VirtualCluster {
+    /// What installs vCluster. Flux and Argo CD must be offered by the chart (`virtualClusters.flux`, `virtualClusters.argo.namespace`).
+    #[serde(default)]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("spec.virtualCluster.backend: another backend would install a second vCluster; remove spec.virtualCluster first, which deletes a virtual cluster of any backend but External"))]
+    pub backend: VirtualClusterBackend,
     /// Version of vCluster, such as `0.36.1`: one of the Helm value `virtualClusters.charts`. It may be raised by one minor version at a time,
-    /// and not lowered.
+    /// and not lowered. With `backend: External`: the version that runs.
     #[schemars(length(min = 5, max = 32), regex(pattern = r"^[0-9]+\.[0-9]+\.[0-9]+$"))]
     pub version: String,
     /// Values of vCluster's chart, merged over the platform's. Keys that isolate tenants are refused, and the message names the first one:
@@ -50,6 +56,20 @@ pub struct VirtualCluster {
     /// Stop the control plane and delete the virtual cluster's pods. Its data stays.
     #[serde(default)]
     pub suspend: bool,
+}
+
+/// What installs vCluster for a tenant.
+#[derive(JsonSchema, Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VirtualClusterBackend {
+    /// The controller of virtual clusters itself.
+    #[default]
+    Helm,
+    /// Flux, from a `HelmRelease` in the tenant's namespace.
+    FluxHelmRelease,
+    /// Argo CD, from an `Application` in the namespace of Argo CD.
+    ArgoApplication,
+    /// Something else, before: the vCluster in the tenant's namespace that has the tenant's name is adopted, and nothing of it is changed.
+    External,
 }
 
 fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
@@ -174,7 +194,10 @@ pub struct VirtualClusterStatus {
     /// Generation of the tenant's spec that this status refers to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Version whose objects are applied.
+    /// The backend for which objects have been written; it decides how they are deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<VirtualClusterBackend>,
+    /// Version whose objects are applied. With `backend: External`: the version that runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// Namespace of the control plane and of the virtual cluster's pods.

@@ -24,6 +24,7 @@ mod conflicting_owner;
 mod controller_wakeup;
 mod crashes;
 mod crd_validation;
+mod crd_virtual_cluster;
 mod deletion;
 mod demo;
 mod demo_virtual_cluster;
