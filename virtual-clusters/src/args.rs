@@ -7,6 +7,8 @@ use gputenancy_service::logging::LogArgs;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::backend::offer::Offer;
+
 /// Virtual clusters of tenants: the controller.
 #[derive(Parser, Debug, Clone)]
 #[command(name = "gputenancy-virtual-clusters", version)]
@@ -17,9 +19,12 @@ pub struct Args {
     /// Values of vCluster's chart for every tenant, a JSON object: images, registries, resources.
     #[arg(long, env = "VALUES", default_value = "{}")]
     pub values: Values,
-    /// RuntimeClasses that pods of tenants may name, a list in JSON; virtual clusters get them.
+    /// `RuntimeClasses` that pods of tenants may name, a list in JSON; virtual clusters get them.
     #[arg(long, env = "RUNTIME_CLASSES", default_value = "[]")]
     pub runtime_classes: RuntimeClasses,
+    /// Flags of the backends.
+    #[command(flatten)]
+    pub offer: Offer,
     /// The program `helm`.
     #[arg(long, env = "HELM", default_value = "/usr/bin/helm")]
     pub helm: PathBuf,
@@ -83,7 +88,7 @@ impl FromStr for Values {
     }
 }
 
-/// Names of RuntimeClasses.
+/// Names of `RuntimeClasses`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuntimeClasses(pub Vec<String>);
 

@@ -10,7 +10,9 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 
-use crate::{decide::ControlPlane, kubeconfig::Present, names, names::KUBECONFIG_SECRET, render::RenderError};
+use crate::{
+    backend::Report, decide::ControlPlane, kubeconfig::Present, names, names::KUBECONFIG_SECRET, render::RenderError,
+};
 
 const RENDERED: &str = "ChartRendered";
 const CONTROL_PLANE: &str = "ControlPlaneReady";
@@ -25,6 +27,8 @@ const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
 pub struct Progress {
     /// The rendered version, or why there is none.
     pub rendered: Option<Result<String, RenderError>>,
+    /// What the backend reports, where it is not this program that applies the objects.
+    pub backend: Option<Report>,
     /// An error of the API server; all else is retried.
     pub failed: Option<String>,
     /// State of the control plane.
@@ -33,7 +37,7 @@ pub struct Progress {
     pub kubeconfig: Option<Result<Present, String>>,
     /// Number of nodes that show the budget.
     pub capacity: Option<Result<usize, String>>,
-    /// The catalog and the RuntimeClasses inside.
+    /// The catalog and the `RuntimeClasses` inside.
     pub catalog: Option<Result<(), String>>,
 }
 
@@ -78,6 +82,7 @@ pub fn status(progress: &Progress, old: &VirtualClusterStatus, facts: &Facts<'_>
     let expires = present.map(|p| Time(p.expires)).or(kept);
     VirtualClusterStatus {
         observed_generation: facts.generation,
+        backend: old.backend,
         version: progress.rendered.as_ref().and_then(|r| r.clone().ok()).or_else(|| old.version.clone()),
         namespace: Some(facts.namespace.into()),
         server: Some(facts.server.into()),
@@ -105,6 +110,9 @@ fn overall(parts: &[ConditionUpdate], facts: &Facts<'_>) -> ConditionUpdate {
 fn rendered(progress: &Progress) -> ConditionUpdate {
     if let Some(error) = &progress.failed {
         return ConditionUpdate::no(RENDERED, reasons::WRITE_FAILED, format!("{error}; retrying"));
+    }
+    if let Some(Report { done, reason, message, .. }) = &progress.backend {
+        return ConditionUpdate { type_: RENDERED, status: Some(*done), reason: *reason, message: message.clone() };
     }
     match &progress.rendered {
         Some(Ok(version)) => ConditionUpdate::yes(
@@ -249,6 +257,17 @@ mod tests {
         let written = of(&Progress { catalog: Some(Ok(())), ..shown });
         assert_eq!(reason(&written, "CatalogShown"), ("True".into(), "CatalogWritten".into()));
         assert_eq!(reason(&written, "Ready").0, "True");
+    }
+
+    #[test]
+    fn report_of_the_backend_is_the_first_condition() {
+        let report = Report::failed(reasons::BACKEND_FAILED, "as Flux says");
+        let progress =
+            Progress { backend: Some(report), control_plane: Some(ControlPlane::Ready), ..Progress::default() };
+        let status = status(&progress, &VirtualClusterStatus::default(), &facts("2026-01-01T00:00:00Z"));
+        assert_eq!(reason(&status, "ChartRendered"), ("False".into(), "BackendFailed".into()));
+        assert_eq!(reason(&status, "Ready").1, "BackendFailed");
+        assert_eq!(reason(&status, "ControlPlaneReady").0, "True", "what runs is reported all the same");
     }
 
     #[test]

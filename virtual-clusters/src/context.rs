@@ -13,6 +13,7 @@ use kube::{Client, Resource as _, ResourceExt as _};
 
 use crate::{
     args::{Charts, RuntimeClasses, Values},
+    backend::offer::Offer,
     conditions::Progress,
     decide::Settled,
     inside::{
@@ -33,12 +34,14 @@ pub struct Context {
     pub charts: Charts,
     /// Values of the platform.
     pub values: Values,
-    /// Names of the RuntimeClasses inside.
+    /// Names of the `RuntimeClasses` inside.
     pub runtime_classes: Vec<String>,
     /// The program `helm`.
     pub helm: PathBuf,
     /// The program's metrics.
     pub metrics: Arc<Metrics>,
+    /// The backends that are offered.
+    pub offer: Offer,
     memory: Mutex<HashMap<String, Memory>>,
 }
 
@@ -98,9 +101,10 @@ impl Context {
         (charts, values): (Charts, Values),
         RuntimeClasses(runtime_classes): RuntimeClasses,
         helm: PathBuf,
+        offer: Offer,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { client, publisher, charts, values, runtime_classes, helm, metrics, memory: Mutex::default() }
+        Self { client, publisher, charts, values, runtime_classes, helm, offer, metrics, memory: Mutex::default() }
     }
 
     /// Forgets a virtual cluster that no longer exists.

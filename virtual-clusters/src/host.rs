@@ -3,7 +3,7 @@
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 use gputenancy_crds::names as labels;
 use k8s_openapi::api::{
-    core::v1::{PersistentVolumeClaim, Pod, Secret},
+    core::v1::{PersistentVolumeClaim, Pod, Secret, Service},
     rbac::v1::RoleBinding,
 };
 use kube::{
@@ -62,12 +62,35 @@ impl Host {
     pub async fn applied(&self) -> kube::Result<Vec<Live>> {
         let selector =
             format!("{}={},{}={}", labels::MANAGED_BY_LABEL, names::MANAGED_BY, labels::TENANT_LABEL, self.tenant);
-        let params = ListParams::default().labels(&selector);
-        let lists = KINDS.map(|kind| {
+        self.list(&selector, |_| true).await
+    }
+
+    /// The workload of the control plane, by the labels of vCluster's chart: also when another program has applied it.
+    pub async fn workloads(&self) -> kube::Result<Vec<Live>> {
+        let mut found = self.list(&self.control_plane(), Kind::is_workload).await?;
+        found.retain(|workload| workload.name == self.tenant);
+        Ok(found)
+    }
+
+    /// All objects of the release, by the labels of vCluster's chart: also when another program has applied them.
+    pub async fn released(&self) -> kube::Result<Vec<Live>> {
+        self.list(&format!("app in (vcluster,vcluster-etcd),release={}", self.tenant), |_| true).await
+    }
+
+    /// Selector of the control plane's workload, pods and volumes.
+    fn control_plane(&self) -> String {
+        format!("app=vcluster,release={}", self.tenant)
+    }
+
+    async fn list(&self, selector: &str, of: impl Fn(Kind) -> bool) -> kube::Result<Vec<Live>> {
+        let params = ListParams::default().labels(selector);
+        let kinds = KINDS.into_iter().filter(|kind| of(*kind));
+        let lists = kinds.map(|kind| {
             let (api, params) = (self.api(kind), params.clone());
             async move { api.list(&params).await.map(|list| list.items.into_iter().map(move |o| live(kind, &o))) }
                 .boxed()
         });
+        let lists: Vec<_> = lists.collect();
         // a few at once: lists of one namespace are small
         let found: Vec<_> = stream::iter(lists).buffered(4).try_collect().await?;
         Ok(found.into_iter().flatten().collect())
@@ -83,8 +106,13 @@ impl Host {
 
     /// Sets the replicas of a workload to zero, and changes nothing else of it.
     pub async fn stop(&self, kind: Kind, name: &str) -> kube::Result<()> {
+        self.scale(kind, name, 0).await
+    }
+
+    /// Sets the replicas of a workload, and changes nothing else of it.
+    pub async fn scale(&self, kind: Kind, name: &str, replicas: i64) -> kube::Result<()> {
         let params = PatchParams { field_manager: Some(names::MANAGER.into()), ..PatchParams::default() };
-        let fields = serde_json::json!({"spec": {"replicas": 0}});
+        let fields = serde_json::json!({"spec": {"replicas": replicas}});
         gone(self.api(kind).patch_metadata(name, &params, &Patch::Merge(fields)).await)
     }
 
@@ -94,6 +122,11 @@ impl Host {
         let api: Api<RoleBinding> = Api::namespaced(self.client.clone(), &self.namespace);
         let binding = api.get_opt(names::BINDING).await?;
         Ok(binding.and_then(|b| b.metadata.labels?.remove(labels::TENANT_LABEL)))
+    }
+
+    /// A Service of the namespace.
+    pub async fn service(&self, name: &str) -> kube::Result<Option<Service>> {
+        Api::namespaced(self.client.clone(), &self.namespace).get_opt(name).await
     }
 
     /// Deletes an object, if it exists.
@@ -112,8 +145,7 @@ impl Host {
 
     /// Names of the `PersistentVolumeClaims` of the control plane, of every replica that there ever was.
     pub async fn volumes(&self) -> kube::Result<Vec<String>> {
-        let selector = format!("app=vcluster,release={}", self.tenant);
-        let claims = self.claims().list_metadata(&ListParams::default().labels(&selector)).await?;
+        let claims = self.claims().list_metadata(&ListParams::default().labels(&self.control_plane())).await?;
         Ok(claims.items.into_iter().filter_map(|claim| claim.metadata.name).collect())
     }
 
@@ -133,8 +165,7 @@ impl Host {
 
     /// Pods of the control plane.
     pub async fn control_plane_pods(&self) -> kube::Result<Vec<Pod>> {
-        let selector = format!("app=vcluster,release={}", self.tenant);
-        Ok(self.pods().list(&ListParams::default().labels(&selector)).await?.items)
+        Ok(self.pods().list(&ListParams::default().labels(&self.control_plane())).await?.items)
     }
 
     /// Deletes pods that are not being deleted.

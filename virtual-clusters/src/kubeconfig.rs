@@ -82,7 +82,7 @@ impl Present {
 #[cfg(test)]
 impl Present {
     /// One with these times.
-    pub fn example(issued: &str, expires: &str) -> Self {
+    pub(crate) fn example(issued: &str, expires: &str) -> Self {
         Self { mark: String::new(), issued: issued.parse().unwrap(), expires: expires.parse().unwrap() }
     }
 }

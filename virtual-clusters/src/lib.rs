@@ -2,10 +2,11 @@
 //! tenants that the operator must not have.
 //!
 //! [`render`] turns a tenant into the objects of vCluster's chart, with the real `helm template`. [`host`] reads and writes objects of the
-//! tenant's namespace, [`inside`] those of the virtual cluster. [`decide`] and [`conditions`] are pure: what to write, and what to report.
+//! tenant's namespace, [`inside`] those of the virtual cluster; [`backend`] is what installs it. [`decide`] and [`conditions`] are pure: what to write, and what to report.
 //! [`reconcile`] and [`teardown`] execute, [`tenant`] writes the tenant's own object; [`run`] wires all to the command line.
 
 pub mod args;
+pub mod backend;
 pub mod conditions;
 pub mod context;
 pub mod decide;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use gputenancy_crds::{
-    GpuTenant, VIRTUAL_CLUSTER_FINALIZER, VirtualCluster, VirtualClusterStatus,
+    GpuTenant, VIRTUAL_CLUSTER_FINALIZER, VirtualCluster, VirtualClusterBackend, VirtualClusterStatus,
     reasons::{self, Reason},
 };
 use gputenancy_service::events::EventType;
@@ -21,18 +21,20 @@ use kube::{
 };
 
 use crate::{
+    backend::{self, Order, external},
     conditions::{self, Facts, Progress},
     context::{Context, Input, Memory},
-    decide::{self, ControlPlane, Write},
+    decide::{self, ControlPlane},
     host::{Host, Live},
     inside::{
-        account, catalog,
+        account,
+        catalog::{self, Conflict},
         connect::{self, Admin, PASS_TIMEOUT},
         nodes, refusals,
     },
     kubeconfig::{Made, Present},
     names,
-    render::{RenderError, helm, objects, objects::Object, values, version},
+    render::{RenderError, helm, objects, objects::Object, objects::Replicas, values, version},
     teardown::{self, Outcome},
     tenant::{apply_status, set_finalizer},
 };
@@ -50,17 +52,33 @@ const EVENT_INTERVAL: Duration = Duration::from_mins(1);
 pub async fn reconcile(tenant: &GpuTenant, context: &Context) -> kube::Result<Option<Duration>> {
     let finalized = tenant.finalizers().iter().any(|f| f == VIRTUAL_CLUSTER_FINALIZER);
     let deleted = tenant.metadata.deletion_timestamp.is_some();
+    let name = tenant.name_any();
+    let status = tenant.status.as_ref().and_then(|s| s.virtual_cluster.as_ref());
+    let installed = backend::installed(status).filter(|_| finalized);
+    // the field was removed and written again with another backend, before the virtual cluster of the former one was deleted
+    let same = |cluster: &VirtualCluster| installed.is_none_or(|backend| backend == cluster.backend);
     match &tenant.spec.virtual_cluster {
         Some(_) if deleted && !finalized => {
-            context.forget(&tenant.name_any());
+            context.forget(&name);
             Ok(None)
         }
-        Some(cluster) if !deleted || tenant.spec.deletion_protection => {
+        Some(cluster) if (!deleted || tenant.spec.deletion_protection) && same(cluster) => {
             if !finalized {
                 set_finalizer(&context.client, tenant, true).await?;
             }
             let input = Input::of(tenant);
-            let memory = context.memory().get(&tenant.name_any()).cloned().unwrap_or_default();
+            let memory = context.memory().get(&name).cloned();
+            // a tenant that is remembered has it, and the watch has not delivered it yet
+            if installed.is_none() && memory.is_none() {
+                // before anything is written: after a restart it decides how that is deleted
+                let begun = VirtualClusterStatus {
+                    backend: Some(cluster.backend),
+                    reclaim: Some(cluster.reclaim()),
+                    ..status.cloned().unwrap_or_default()
+                };
+                apply_status(&context.client, &name, Some(&begun)).await?;
+            }
+            let memory = memory.unwrap_or_default();
             if let Some((_, at)) = memory.last.as_ref().filter(|(last, at)| *last == input && at.elapsed() < INTERVAL) {
                 return Ok(Some(INTERVAL.saturating_sub(at.elapsed())));
             }
@@ -114,6 +132,7 @@ async fn pass(
 ) -> kube::Result<(Duration, bool)> {
     let (name, now) = (tenant.name_any(), Timestamp::now());
     let old = tenant.status.as_ref().and_then(|s| s.virtual_cluster.clone()).unwrap_or_default();
+    let old = VirtualClusterStatus { backend: Some(cluster.backend), ..old };
     let recent = memory
         .full
         .clone()
@@ -121,11 +140,11 @@ async fn pass(
     let was_ready = conditions::ready(&old).is_some_and(|(_, _, ready)| ready);
     let progress = match (recent, memory.inside.clone()) {
         (Some((_, _, progress)), Some((_, client))) if was_ready => {
-            let (capacity, catalog) = show(tenant, &client, context, &mut memory, false).await;
+            let (capacity, catalog) = Box::pin(show(tenant, &client, context, &mut memory, false)).await;
             Progress { capacity: Some(capacity), catalog: catalog.or(progress.catalog), ..progress }
         }
         _ => {
-            let progress = full(tenant, cluster, context, &mut memory).await;
+            let progress = Box::pin(full(tenant, cluster, context, &mut memory)).await;
             memory.full = Some((tenant.metadata.generation, Instant::now(), progress.clone()));
             progress
         }
@@ -171,7 +190,7 @@ fn changed(old: &VirtualClusterStatus, new: &VirtualClusterStatus) -> Option<(Ev
 }
 
 /// Limits what happens inside in one pass.
-async fn timed<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+pub(crate) async fn timed<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let late = || format!("the API server of the virtual cluster took more than {} seconds", PASS_TIMEOUT.as_secs());
     tokio::time::timeout(PASS_TIMEOUT, work).await.unwrap_or_else(|_| Err(late()))
 }
@@ -190,7 +209,10 @@ async fn show(
     if !complete && memory.catalog.as_ref() == Some(&catalog) {
         return (capacity.await, None);
     }
-    let written = timed(catalog::show(client, &catalog, &context.runtime_classes));
+    let cluster = tenant.spec.virtual_cluster.as_ref();
+    let adopted = cluster.is_some_and(|c| c.backend == VirtualClusterBackend::External);
+    let conflict = if adopted { Conflict::Keep } else { Conflict::Replace };
+    let written = timed(catalog::show(client, &catalog, &context.runtime_classes, conflict));
     let explained = timed(refusals::explain(client, tenant));
     // at the same time, so that a slow server takes no longer
     let (capacity, written, explained) = tokio::join!(capacity, written, explained);
@@ -207,29 +229,38 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
     let mut progress = Progress::default();
     let (name, namespace) = (tenant.name_any(), objects::namespace_of(tenant));
     let host = Host::new(context.client.clone(), &namespace, &name);
-    let live = match owned(&host, &name, &namespace).await {
+    let live = match owned(&host, &name, &namespace, cluster.backend).await {
         Ok(live) => live,
         Err(error) => {
             progress.failed = Some(error);
             return progress;
         }
     };
-    match rendered(tenant, cluster, context, (memory, &live)).await {
-        Ok((key, wanted)) => match apply(tenant, cluster, context, (&host, memory), (&key, &wanted, &live)).await {
-            Ok(()) => progress.rendered = Some(Ok(cluster.version.clone())),
-            Err(error) => progress.failed = Some(error),
-        },
+    let replicas = match cluster.backend {
+        VirtualClusterBackend::External => external::replicas(&live),
+        _ => decide::replicas(cluster.suspend, &live),
+    };
+    match install(tenant, cluster, context, (&host, memory), (&live, replicas)).await {
+        Ok(None) => progress.rendered = Some(Ok(cluster.version.clone())),
+        Ok(Some(report)) => {
+            progress.rendered = report.version.clone().map(Ok);
+            progress.backend = Some(report);
+        }
         Err(Failure::Render(error)) => progress.rendered = Some(Err(error)),
         Err(Failure::Api(error)) => progress.failed = Some(error),
     }
-    if cluster.suspend && !matches!(progress.rendered, Some(Ok(_))) {
+    let own = cluster.backend == VirtualClusterBackend::Helm;
+    // Flux and Argo CD are stopped through their object, which needs a spec that can be rendered
+    if own && cluster.suspend && !matches!(progress.rendered, Some(Ok(_))) {
         // the objects of a later spec are applied as a whole, which is no repair
         memory.complete = None;
         if let Err(error) = stop(&host, &live).await {
             progress.failed.get_or_insert_with(|| refused(&namespace, &error));
         }
     }
-    if progress.rendered.as_ref().is_none_or(Result::is_err) && live.is_empty() {
+    // a release that is suspended from its start is complete without any object
+    let done = matches!(progress.rendered, Some(Ok(_))) || progress.backend.as_ref().is_some_and(|report| report.done);
+    if !done && live.is_empty() {
         return progress;
     }
     let pods = match host.control_plane_pods().await {
@@ -239,7 +270,8 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
             return progress;
         }
     };
-    let replicas = decide::replicas(cluster.suspend, &live);
+    // what Flux and Argo CD were not given has stopped nothing
+    let replicas = if own || done || !cluster.suspend { replicas } else { external::replicas(&live) };
     let state = decide::control_plane(&name, replicas, &live, &pods);
     let synced = host.synced_pods().await.unwrap_or_default();
     if state == ControlPlane::Paused && cluster.suspend && pods.is_empty() {
@@ -252,7 +284,7 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
     if serves {
         let kubeconfig = timed(kubeconfig(tenant, cluster, &host, memory)).await;
         if let (Ok(_), Some((_, client))) = (&kubeconfig, memory.inside.clone()) {
-            let (capacity, catalog) = show(tenant, &client, context, memory, true).await;
+            let (capacity, catalog) = Box::pin(show(tenant, &client, context, memory, true)).await;
             (progress.capacity, progress.catalog) = (Some(capacity), catalog);
         }
         progress.kubeconfig = Some(kubeconfig);
@@ -268,11 +300,55 @@ async fn stop(host: &Host, live: &[Live]) -> kube::Result<()> {
     Ok(())
 }
 
-/// The objects that this program has applied in the namespace, if the operator has bound its rights there for this tenant.
-async fn owned(host: &Host, name: &str, namespace: &str) -> Result<Vec<Live>, String> {
+/// Installs vCluster by the backend, and returns what the backend reports; `None`: this program has applied the objects itself.
+async fn install(
+    tenant: &GpuTenant,
+    cluster: &VirtualCluster,
+    context: &Context,
+    (host, memory): (&Host, &mut Memory),
+    (live, replicas): (&[Live], Replicas),
+) -> Result<Option<backend::Report>, Failure> {
+    if let Some(report) = context.offer.refusal(cluster.backend) {
+        return Ok(Some(report));
+    }
+    if cluster.backend == VirtualClusterBackend::External {
+        return external::observe(host, tenant, cluster, live).await.map(Some).map_err(Failure::Api);
+    }
+    let namespace = objects::namespace_of(tenant);
+    let failed = |error: kube::Error| Failure::Api(refused(&namespace, &error));
+    let (key, objects) = rendered(tenant, cluster, context, (&mut *memory, live)).await?;
+    let values = values::values(tenant, cluster, &context.values.0).map_err(Failure::Render)?;
+    let stopped = replicas != Replicas::Rendered;
+    let order = Order { tenant, version: &cluster.version, values: &values, stopped };
+    let report = match cluster.backend {
+        VirtualClusterBackend::FluxHelmRelease => {
+            backend::flux::hand_on(&context.client, &context.offer, &order).await.map_err(Failure::Api)?
+        }
+        VirtualClusterBackend::ArgoApplication => {
+            backend::argo::hand_on(&context.client, &context.offer, &order).await.map_err(Failure::Api)?
+        }
+        VirtualClusterBackend::Helm | VirtualClusterBackend::External => {
+            backend::helm::apply(tenant, context, (host, memory), (&key, &objects, live), replicas)
+                .await
+                .map_err(failed)?;
+            return Ok(None);
+        }
+    };
+    for (kind, name, replicas) in backend::scale(&objects, live, replicas) {
+        host.scale(kind, &name, replicas).await.map_err(failed)?;
+    }
+    Ok(Some(report))
+}
+
+/// The objects of the virtual cluster in the namespace that are observed, if the operator has bound this program's rights there for this
+/// tenant: those that it has applied, or the workload that another program has.
+async fn owned(host: &Host, name: &str, namespace: &str, backend: VirtualClusterBackend) -> Result<Vec<Live>, String> {
     let failed = |error: kube::Error| refused(namespace, &error);
     match host.tenant().await.map_err(failed)? {
-        Some(tenant) if tenant == name => host.applied().await.map_err(failed),
+        Some(tenant) if tenant == name => match backend {
+            VirtualClusterBackend::Helm => host.applied().await.map_err(failed),
+            _ => host.workloads().await.map_err(failed),
+        },
         Some(other) => {
             Err(format!("namespace {namespace} belongs to tenant {other}: choose another name in spec.namespaces"))
         }
@@ -322,57 +398,12 @@ async fn rendered(
     Ok((key, objects))
 }
 
-/// Makes the objects in the namespace as rendered.
-async fn apply(
-    tenant: &GpuTenant,
-    cluster: &VirtualCluster,
-    context: &Context,
-    (host, memory): (&Host, &mut Memory),
-    (key, rendered, live): (&str, &[Object], &[Live]),
-) -> Result<(), String> {
-    let namespace = objects::namespace_of(tenant);
-    let failed = |error: kube::Error| refused(&namespace, &error);
-    let replicas = decide::replicas(cluster.suspend, live);
-    let mut wanted = rendered.to_vec();
-    objects::scale(&mut wanted, replicas);
-    // the scale is part of what was applied
-    let key = format!("{key} {replicas:?}");
-    let complete = memory.complete.as_deref() == Some(&key);
-    let mut repaired = Vec::new();
-    for write in decide::writes(&wanted, live, &memory.settled, complete) {
-        match write {
-            Write::Apply { object, repairs } => {
-                let version = host.apply(&object).await.map_err(failed)?;
-                let old = live.iter().find(|l| l.kind == object.kind && l.name == object.name);
-                let changed = old.and_then(|o| o.version.clone()) != version;
-                if let Some(version) = version {
-                    memory.settled.insert((object.kind, object.name.clone()), version);
-                }
-                if repairs && changed {
-                    context.metrics.repaired(object.kind.kind);
-                    repaired.push(format!("{} {}", object.kind.kind, object.name));
-                }
-            }
-            Write::Delete((kind, name)) => host.delete(kind, &name).await.map_err(failed)?,
-        }
-    }
-    memory.complete = Some(key);
-    if !repaired.is_empty() {
-        let note = format!(
-            "restored {}, which had been changed or deleted; change spec.virtualCluster instead",
-            repaired.join(", ")
-        );
-        context.publish(tenant, EventType::Warning, reasons::VIRTUAL_CLUSTER_REPAIRED, note).await;
-    }
-    Ok(())
-}
-
 /// Address of the API server in the team's kubeconfig.
 fn server(tenant: &GpuTenant, cluster: &VirtualCluster) -> String {
     match &cluster.expose {
         Some(expose) if expose.port == 443 => format!("https://{}", expose.host),
         Some(expose) => format!("https://{}:{}", expose.host, expose.port),
-        None => format!("https://{}.{}.svc", tenant.name_any(), objects::namespace_of(tenant)),
+        None => format!("https://{}", backend::service(tenant, cluster)),
     }
 }
 
@@ -395,8 +426,7 @@ async fn kubeconfig(
     let client = match &memory.inside {
         Some((known, client)) if *known == admin => client.clone(),
         _ => {
-            let service = format!("{name}.{}.svc", objects::namespace_of(tenant));
-            let client = connect::client(&admin, &service).await?;
+            let client = connect::client(&admin, &backend::service(tenant, cluster)).await?;
             memory.inside = Some((admin.clone(), client.clone()));
             client
         }

@@ -60,7 +60,7 @@ impl Probes for Health {
 
 /// Runs until a signal or an error. One replica is enough: a second one would apply the same objects.
 pub async fn run(args: Args) -> Result<(), RunError> {
-    let Args { charts, values, runtime_classes, helm, concurrency, listen, identity, log } = args;
+    let Args { charts, values, runtime_classes, offer, helm, concurrency, listen, identity, log } = args;
     log.init()?;
     let stop = CancellationToken::new();
     shutdown::on_signal(stop.clone())?;
@@ -70,7 +70,8 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let metrics = Arc::new(Metrics::default());
     let served = tokio::spawn(endpoints::serve(listen, Health(metrics.clone()), stop.clone()));
     let publisher = Publisher::new(client.clone(), "gputenancy.io/virtual-clusters", identity);
-    let context = Arc::new(Context::new(client.clone(), publisher, (charts, values), runtime_classes, helm, metrics));
+    let context =
+        Arc::new(Context::new(client.clone(), publisher, (charts, values), runtime_classes, helm, offer, metrics));
     let known = context.clone();
     let controller = Controller::new(Api::<GpuTenant>::all(client), watcher::Config::default().streaming_lists())
         .with_config(kube::runtime::controller::Config::default().concurrency(concurrency))

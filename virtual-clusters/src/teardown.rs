@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gputenancy_crds::{
-    GpuTenant, Reclaim, VirtualCluster, VirtualClusterStatus,
+    GpuTenant, Reclaim, VirtualCluster, VirtualClusterBackend, VirtualClusterStatus,
     condition::{ConditionUpdate, READY, merge},
     reasons,
 };
@@ -13,17 +13,29 @@ use k8s_openapi::{
 };
 use kube::ResourceExt as _;
 
-use crate::{context::Context, decide, host::Host, names, render::objects, tenant::apply_status};
+use crate::{
+    backend::{self, external},
+    context::Context,
+    decide,
+    host::Host,
+    names,
+    reconcile::timed,
+    render::objects,
+    tenant::apply_status,
+};
 
 /// Pods end within their grace period, ten minutes by default; then the rest is deleted without waiting, as on a node that is lost.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(12);
+
+/// How long the removal of the account inside an adopted virtual cluster is tried again: it may be stopped or gone.
+const INSIDE_PATIENCE: SignedDuration = SignedDuration::from_mins(1);
 
 /// What a step leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Another step after this time.
     Again(Duration),
-    /// Nothing is left but the volumes, if they are kept.
+    /// Nothing is left but the volumes, if they are kept, or an adopted virtual cluster.
     Done(Volumes),
 }
 
@@ -34,6 +46,15 @@ pub enum Volumes {
     Deleted,
     /// They are kept, under these names of `PersistentVolumeClaims`.
     Kept(Vec<String>),
+    /// They are in use: the virtual cluster was adopted, and runs on.
+    InUse,
+}
+
+impl Volumes {
+    /// Where there is nothing to delete.
+    fn without_deletion(backend: VirtualClusterBackend) -> Self {
+        if backend == VirtualClusterBackend::External { Self::InUse } else { Self::Deleted }
+    }
 }
 
 /// One step.
@@ -43,12 +64,15 @@ pub async fn run(tenant: &GpuTenant, context: &Context) -> kube::Result<Outcome>
     let namespace = old.namespace.clone().unwrap_or_else(|| objects::namespace_of(tenant));
     let since = old.deleting_since.clone().map_or(now, |t| t.0);
     let host = Host::new(context.client.clone(), &namespace, &name);
-    let reclaim = reclaim(tenant, &old);
-    let left = match step(&host, &name, now.duration_since(since) < PATIENCE, reclaim).await {
+    let backend = backend::installed(Some(&old)).unwrap_or_default();
+    let installed = Installed { name: &name, namespace: &namespace, backend, reclaim: reclaim(tenant, backend, &old) };
+    let left = match step(&host, context, &installed, now.duration_since(since)).await {
         Ok(Step::Done(volumes)) => return Ok(Outcome::Done(volumes)),
         Ok(Step::Left(left)) => left,
         // no namespace, or one without this program's rights: the operator says why, and waits only for a namespace that is the tenant's
-        Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(Outcome::Done(Volumes::Deleted)),
+        Err(kube::Error::Api(status)) if status.is_not_found() => {
+            return Ok(Outcome::Done(Volumes::without_deletion(backend)));
+        }
         Err(kube::Error::Api(status)) if status.is_forbidden() => status.message.clone(),
         Err(error) => return Err(error),
     };
@@ -62,9 +86,10 @@ pub async fn run(tenant: &GpuTenant, context: &Context) -> kube::Result<Outcome>
     Ok(Outcome::Again((waited / 8).clamp(Duration::from_secs(1), Duration::from_secs(15))))
 }
 
-/// What becomes of the volumes: by the spec, which a deleted tenant still has, or as last read from it. Pure.
-fn reclaim(tenant: &GpuTenant, old: &VirtualClusterStatus) -> Reclaim {
-    let cluster = tenant.spec.virtual_cluster.as_ref();
+/// What becomes of the volumes: by the spec, which a deleted tenant still has, or as last read from it. A spec with another backend is about
+/// the next virtual cluster. Pure.
+fn reclaim(tenant: &GpuTenant, backend: VirtualClusterBackend, old: &VirtualClusterStatus) -> Reclaim {
+    let cluster = tenant.spec.virtual_cluster.as_ref().filter(|cluster| cluster.backend == backend);
     cluster.map(VirtualCluster::reclaim).or(old.reclaim).unwrap_or_default()
 }
 
@@ -72,18 +97,21 @@ fn reclaim(tenant: &GpuTenant, old: &VirtualClusterStatus) -> Reclaim {
 pub fn note(tenant: &GpuTenant, volumes: &Volumes) -> String {
     let gone = "the virtual cluster is deleted: its control plane, pods";
     let namespace = objects::namespace_of(tenant);
+    let adopted = tenant.spec.namespaces.first().is_some_and(|n| n.adopt);
+    let ends = tenant.metadata.deletion_timestamp.is_some() && !adopted;
+    let until = if ends { ", until the operator deletes the namespace with the tenant" } else { "" };
     match volumes {
         Volumes::Deleted => format!("{gone}, Secrets and volumes"),
         Volumes::Kept(names) if names.is_empty() => format!("{gone} and Secrets; it had no volume to keep"),
         Volumes::Kept(names) => {
-            let adopted = tenant.spec.namespaces.first().is_some_and(|n| n.adopt);
-            let ends = tenant.metadata.deletion_timestamp.is_some() && !adopted;
-            let until = if ends { ", until the operator deletes the namespace with the tenant" } else { "" };
             let names = names.join(", ");
             format!(
                 "{gone} and Secrets; its volumes are kept: PersistentVolumeClaim {names} in namespace {namespace}{until}"
             )
         }
+        Volumes::InUse => format!(
+            "the virtual cluster is no longer adopted: the vCluster in namespace {namespace} runs on{until}, without the team's account and kubeconfig"
+        ),
     }
 }
 
@@ -113,16 +141,38 @@ enum Step {
     Done(Volumes),
 }
 
-async fn step(host: &Host, name: &str, patient: bool, reclaim: Reclaim) -> kube::Result<Step> {
+/// What is removed.
+struct Installed<'a> {
+    /// Name of the tenant.
+    name: &'a str,
+    namespace: &'a str,
+    backend: VirtualClusterBackend,
+    reclaim: Reclaim,
+}
+
+async fn step(host: &Host, context: &Context, installed: &Installed<'_>, waited: SignedDuration) -> kube::Result<Step> {
+    let Installed { name, namespace, backend, reclaim } = *installed;
+    let patient = waited < PATIENCE;
+    // first: Flux and Argo CD would restore what is deleted here
+    let handed = backend::remove(&context.client, &context.offer, backend, (name, namespace)).await?;
+    if let Some(left) = handed.filter(|_| patient) {
+        return Ok(Step::Left(left));
+    }
     // in the namespace of another tenant nothing is this one's
     if host.tenant().await?.is_some_and(|tenant| tenant != name) {
-        return Ok(Step::Done(Volumes::Deleted));
+        return Ok(Step::Done(Volumes::without_deletion(backend)));
     }
-    let live = host.applied().await?;
+    if backend == VirtualClusterBackend::External {
+        return release(host, (name, namespace), waited).await;
+    }
+    let own = backend == VirtualClusterBackend::Helm;
+    let objects = async || if own { host.applied().await } else { host.released().await };
+    let live = objects().await?;
     for workload in decide::unstopped(&live) {
         host.stop(workload.kind, &workload.name).await?;
     }
-    let runs = live.iter().any(|l| l.kind.is_workload());
+    // what Flux and Argo CD have deleted may leave pods that still end
+    let runs = !own || live.iter().any(|l| l.kind.is_workload());
     let control_plane = host.control_plane_pods().await?;
     if runs && patient && !control_plane.is_empty() {
         return Ok(Step::Left("pods of the control plane".into()));
@@ -146,9 +196,22 @@ async fn step(host: &Host, name: &str, patient: bool, reclaim: Reclaim) -> kube:
             Volumes::Deleted
         }
     };
-    let left = host.applied().await?;
+    let left = objects().await?;
     let first = left.first().filter(|_| patient).map(|l| format!("{} {}", l.kind.kind, l.name));
     Ok(first.map_or(Step::Done(volumes), Step::Left))
+}
+
+/// What is left of the adoption of a virtual cluster that stays.
+async fn release(host: &Host, (name, namespace): (&str, &str), waited: SignedDuration) -> kube::Result<Step> {
+    let inside = timed(external::release(host, (name, namespace))).await;
+    if let Err(error) = inside {
+        if waited < INSIDE_PATIENCE {
+            return Ok(Step::Left(format!("the team's account inside: {error}")));
+        }
+        tracing::warn!(tenant = name, error, "the team's account inside an adopted virtual cluster was not deleted");
+    }
+    host.delete_secret(names::KUBECONFIG_SECRET).await?;
+    Ok(Step::Done(Volumes::InUse))
 }
 
 #[cfg(test)]
@@ -168,12 +231,16 @@ mod tests {
     fn volumes_are_kept_by_the_spec_or_by_what_was_last_read_of_it() {
         let with = |reclaim: &str| json!({"version": "0.36.1", "storage": {"reclaim": reclaim}});
         let recorded = |reclaim| VirtualClusterStatus { reclaim, ..VirtualClusterStatus::default() };
-        let of = |cluster: &serde_json::Value, status| reclaim(&tenant(cluster, false), &recorded(status));
+        let of = |cluster: &serde_json::Value, status| {
+            reclaim(&tenant(cluster, false), VirtualClusterBackend::Helm, &recorded(status))
+        };
         assert_eq!(of(&with("Retain"), None), Reclaim::Retain);
         assert_eq!(of(&with("Delete"), Some(Reclaim::Retain)), Reclaim::Delete);
         assert_eq!(of(&json!({"version": "0.36.1"}), Some(Reclaim::Retain)), Reclaim::Delete);
         assert_eq!(of(&json!(null), Some(Reclaim::Retain)), Reclaim::Retain);
         assert_eq!(of(&json!(null), None), Reclaim::Delete);
+        let next = json!({"version": "0.36.1", "backend": "FluxHelmRelease", "storage": {"reclaim": "Delete"}});
+        assert_eq!(of(&next, Some(Reclaim::Retain)), Reclaim::Retain, "it is about the next virtual cluster");
     }
 
     #[test]
@@ -190,6 +257,8 @@ mod tests {
         assert!(deleted(true).ends_with("in namespace ns-a"));
         assert!(note(&tenant(&json!(null), false), &Volumes::Deleted).ends_with("Secrets and volumes"));
         assert!(note(&tenant(&json!(null), false), &Volumes::Kept(Vec::new())).contains("no volume to keep"));
+        let released = note(&tenant(&json!(null), false), &Volumes::InUse);
+        assert!(released.contains("the vCluster in namespace ns-a runs on, without the team's account"), "{released}");
     }
 
     #[test]

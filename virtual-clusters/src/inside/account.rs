@@ -50,6 +50,24 @@ pub async fn ensure(client: &Client, cluster_role: &str) -> Result<String, Strin
     account.metadata.uid.ok_or_else(|| format!("the team's account {INSIDE_ACCOUNT} has no uid"))
 }
 
+/// Deletes the account and its binding, and with them all its tokens.
+pub async fn remove(client: &Client) -> Result<(), String> {
+    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), INSIDE_NAMESPACE);
+    let params = DeleteParams::default();
+    let binding = async { gone(bindings.delete(INSIDE_ACCOUNT, &params).await) };
+    bounded(&format!("deleting the binding of {INSIDE_ACCOUNT}"), binding).await?;
+    let account = async { gone(accounts.delete(INSIDE_ACCOUNT, &params).await) };
+    bounded(&format!("deleting the team's account {INSIDE_NAMESPACE}/{INSIDE_ACCOUNT}"), account).await
+}
+
+fn gone<T>(result: kube::Result<T>) -> kube::Result<()> {
+    match result {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        other => other.map(drop),
+    }
+}
+
 fn binding(cluster_role: &str) -> ClusterRoleBinding {
     ClusterRoleBinding {
         metadata: ObjectMeta { name: Some(INSIDE_ACCOUNT.into()), ..ObjectMeta::default() },

@@ -1,4 +1,4 @@
-//! The catalog inside: a `ConfigMap` with the tenant's own profiles, and the RuntimeClasses that its pods may name.
+//! The catalog inside: a `ConfigMap` with the tenant's own profiles, and the `RuntimeClasses` that its pods may name.
 //!
 //! Both are read and compared first, so that nothing is written at rest. Of what is read only the compared fields are kept. Amounts in use
 //! are not in the catalog: it would be written with every pod.
@@ -20,24 +20,24 @@ use crate::names::{CATALOG, CATALOG_NAMESPACE, MANAGED_BY, MANAGER};
 
 /// Key of the catalog in its `ConfigMap`.
 const KEY: &str = "profiles.yaml";
-/// Most RuntimeClasses of this program that are read in one pass.
+/// Most `RuntimeClasses` of this program that are read in one pass.
 const MOST_CLASSES: usize = 100;
 /// Longest handler of a `RuntimeClass`, a DNS label.
 const LONGEST_HANDLER: usize = 63;
 
-/// What the ConfigMap contains, in words that need no other page.
+/// What the `ConfigMap` contains, in words that need no other page.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Page<'a> {
     tenant: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     gpu_equivalents: Option<&'a str>,
-    profiles: Vec<Profile<'a>>,
+    profiles: Vec<Entry<'a>>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Profile<'a> {
+struct Entry<'a> {
     profile: &'a str,
     resource: &'a str,
     count: i32,
@@ -54,7 +54,7 @@ struct Profile<'a> {
 pub fn text(tenant: &GpuTenant) -> String {
     let status = tenant.status.as_ref();
     let listed = status.iter().flat_map(|s| &s.gpus).filter(|g| !g.resource_name.is_empty() && g.budget > 0);
-    let profiles = listed.map(|gpu| Profile {
+    let profiles = listed.map(|gpu| Entry {
         profile: &gpu.profile,
         resource: &gpu.resource_name,
         count: gpu.budget,
@@ -124,14 +124,19 @@ struct SlimClasses {
     items: Vec<SlimClass>,
 }
 
-impl SlimCatalog {
-    fn is(&self, text: &str) -> bool {
-        self.data.profiles.as_deref() == Some(text)
-            && self.metadata.labels.get(labels::MANAGED_BY_LABEL).is_some_and(|by| by == MANAGED_BY)
+impl SlimMetadata {
+    fn is_ours(&self) -> bool {
+        self.labels.get(labels::MANAGED_BY_LABEL).is_some_and(|by| by == MANAGED_BY)
     }
 }
 
-/// The handler inside. It is only a name: the pod runs with the RuntimeClass of the same name of this cluster, whose handler decides.
+impl SlimCatalog {
+    fn is(&self, text: &str) -> bool {
+        self.data.profiles.as_deref() == Some(text) && self.metadata.is_ours()
+    }
+}
+
+/// The handler inside. It is only a name: the pod runs with the `RuntimeClass` of the same name of this cluster, whose handler decides.
 fn handler(class: &str) -> String {
     // the name of a class may have dots, and a handler none
     let mut handler = class.replace('.', "-");
@@ -139,7 +144,7 @@ fn handler(class: &str) -> String {
     handler.trim_end_matches('-').to_owned()
 }
 
-/// RuntimeClasses to apply, and those of this program to delete.
+/// `RuntimeClasses` to apply, and those of this program to delete.
 fn changes<'a>(wanted: &'a [String], live: &'a [SlimClass]) -> (Vec<&'a str>, Vec<&'a str>) {
     let is_right = |class: &&String| live.iter().any(|l| l.metadata.name == **class && l.handler == handler(class));
     let applied = wanted.iter().filter(|class| !is_right(class)).map(String::as_str).collect();
@@ -147,24 +152,56 @@ fn changes<'a>(wanted: &'a [String], live: &'a [SlimClass]) -> (Vec<&'a str>, Ve
     (applied, stale.collect())
 }
 
-/// Makes catalog and RuntimeClasses inside as they should be.
-pub async fn show(client: &Client, text: &str, classes: &[String]) -> Result<(), String> {
+/// What happens to a `RuntimeClass` inside that has the name of a wanted one and was written by another program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conflict {
+    /// It becomes this program's.
+    Replace,
+    /// It stays as it is: an adopted vCluster may have its own.
+    Keep,
+}
+
+/// Makes catalog and `RuntimeClasses` inside as they should be.
+pub async fn show(client: &Client, text: &str, classes: &[String], conflict: Conflict) -> Result<(), String> {
     // each is written although the other fails
-    let (profiles, classes) = (show_profiles(client, text).await, show_classes(client, classes).await);
+    let (profiles, classes) = (show_profiles(client, text).await, show_classes(client, classes, conflict).await);
     profiles.and(classes)
 }
 
-async fn show_profiles(client: &Client, text: &str) -> Result<(), String> {
-    let what = format!("ConfigMap {CATALOG_NAMESPACE}/{CATALOG} of the virtual cluster");
-    let request = Request::get(format!("/api/v1/namespaces/{CATALOG_NAMESPACE}/configmaps/{CATALOG}"));
-    let request = request.body(Vec::new()).map_err(|error| format!("{what}: {error}"))?;
+/// Deletes the catalog and the `RuntimeClasses`, as far as they are this program's.
+pub async fn remove(client: &Client) -> Result<(), String> {
+    show_classes(client, &[], Conflict::Keep).await?;
+    let what = described();
+    if read(client, &what, &profiles_path()).await?.is_some_and(|catalog: SlimCatalog| catalog.metadata.is_ours()) {
+        let api = Api::<ConfigMap>::namespaced(client.clone(), CATALOG_NAMESPACE);
+        bounded(&what, delete(&api, CATALOG)).await?;
+    }
+    Ok(())
+}
+
+fn described() -> String {
+    format!("ConfigMap {CATALOG_NAMESPACE}/{CATALOG} of the virtual cluster")
+}
+
+fn profiles_path() -> String {
+    format!("/api/v1/namespaces/{CATALOG_NAMESPACE}/configmaps/{CATALOG}")
+}
+
+/// The object at this path, if it exists.
+async fn read<T: DeserializeOwned>(client: &Client, what: &str, path: &str) -> Result<Option<T>, String> {
+    let request = Request::get(path).body(Vec::new()).map_err(|error| format!("{what}: {error}"))?;
     let read = async {
-        match client.request::<SlimCatalog>(request).await {
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(SlimCatalog::default()),
-            answer => answer,
+        match client.request::<T>(request).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+            answer => answer.map(Some),
         }
     };
-    if bounded(&what, read).await?.is(text) {
+    bounded(what, read).await
+}
+
+async fn show_profiles(client: &Client, text: &str) -> Result<(), String> {
+    let what = described();
+    if read(client, &what, &profiles_path()).await?.is_some_and(|catalog: SlimCatalog| catalog.is(text)) {
         return Ok(());
     }
     let object = json!({
@@ -175,8 +212,8 @@ async fn show_profiles(client: &Client, text: &str) -> Result<(), String> {
     apply(&Api::<ConfigMap>::namespaced(client.clone(), CATALOG_NAMESPACE), &what, CATALOG, &object).await
 }
 
-/// The API server inside refuses pods whose RuntimeClass it does not have.
-async fn show_classes(client: &Client, wanted: &[String]) -> Result<(), String> {
+/// The API server inside refuses pods whose `RuntimeClass` it does not have.
+async fn show_classes(client: &Client, wanted: &[String], conflict: Conflict) -> Result<(), String> {
     let what = "RuntimeClasses of the virtual cluster";
     let selector = format!("{}%3D{MANAGED_BY}", labels::MANAGED_BY_LABEL);
     let path = format!("/apis/node.k8s.io/v1/runtimeclasses?labelSelector={selector}&limit={MOST_CLASSES}");
@@ -186,11 +223,18 @@ async fn show_classes(client: &Client, wanted: &[String]) -> Result<(), String> 
     let (applied, stale) = changes(wanted, &live);
     let api = Api::<RuntimeClass>::all(client.clone());
     for class in applied {
+        let what = format!("RuntimeClass {class} of the virtual cluster");
+        let path = format!("/apis/node.k8s.io/v1/runtimeclasses/{class}");
+        if conflict == Conflict::Keep
+            && read(client, &what, &path).await?.is_some_and(|live: SlimClass| !live.metadata.is_ours())
+        {
+            continue;
+        }
         let object = json!({
             "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": handler(class),
             "metadata": {"name": class, "labels": {labels::MANAGED_BY_LABEL: MANAGED_BY}},
         });
-        apply(&api, &format!("RuntimeClass {class} of the virtual cluster"), class, &object).await?;
+        apply(&api, &what, class, &object).await?;
     }
     for class in stale {
         bounded(what, delete(&api, class)).await?;
@@ -230,6 +274,10 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use kube::client::Body;
+
     use super::*;
 
     fn tenant(gpus: &Value) -> GpuTenant {
@@ -303,5 +351,50 @@ mod tests {
         assert_eq!(handler("nvidia"), "nvidia");
         assert_eq!(handler("nvidia.example"), "nvidia-example");
         assert_eq!(handler(&format!("{}.b", "a".repeat(62))), "a".repeat(62));
+    }
+
+    /// The writes of this work to an API server inside, whose catalog and `RuntimeClass` `nvidia` are of this author.
+    async fn writes(author: &'static str, work: impl AsyncFnOnce(&Client) -> Result<(), String>) -> Vec<String> {
+        let requests = Arc::<Mutex<Vec<String>>>::default();
+        let seen = requests.clone();
+        let answer = move |request: Request<Body>| {
+            let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+            let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+            let object =
+                json!({"metadata": {"name": name, "labels": {labels::MANAGED_BY_LABEL: author}}, "handler": "other"});
+            let answer = if method != "GET" {
+                json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"})
+            } else if name == "runtimeclasses" {
+                // the request selects this program's
+                let class = json!({"metadata": {"name": "nvidia"}, "handler": "nvidia"});
+                json!({"items": if author == MANAGED_BY { vec![class] } else { Vec::new() }})
+            } else {
+                object
+            };
+            if method != "GET" {
+                seen.lock().unwrap().push(format!("{method} {name}"));
+            }
+            let answer = http::Response::new(Body::from(answer.to_string().into_bytes()));
+            std::future::ready(Ok::<_, std::convert::Infallible>(answer))
+        };
+        work(&Client::new(tower::service_fn(answer), "default")).await.unwrap();
+        std::mem::take(&mut *requests.lock().unwrap())
+    }
+
+    #[tokio::test]
+    async fn class_of_another_author_is_kept_in_an_adopted_vcluster() {
+        let classes = ["nvidia".to_owned()];
+        let kept = writes("team", async |client| show(client, "text", &classes, Conflict::Keep).await).await;
+        assert_eq!(kept, [format!("PATCH {CATALOG}")]);
+        let replaced = writes("team", async |client| show(client, "text", &classes, Conflict::Replace).await).await;
+        assert_eq!(replaced, [format!("PATCH {CATALOG}"), "PATCH nvidia".to_owned()]);
+        let at_rest = writes(MANAGED_BY, async |client| show_classes(client, &classes, Conflict::Keep).await).await;
+        assert_eq!(at_rest, Vec::<String>::new());
+    }
+
+    #[tokio::test]
+    async fn only_objects_of_this_program_are_removed() {
+        assert_eq!(writes("team", remove).await, Vec::<String>::new());
+        assert_eq!(writes(MANAGED_BY, remove).await, ["DELETE nvidia".to_owned(), format!("DELETE {CATALOG}")]);
     }
 }

@@ -1,5 +1,5 @@
 //! Inside a virtual cluster: its API server ([`connect`]), the team's account ([`account`]), the nodes that show the budget
-//! ([`nodes`]), the catalog of the tenant's profiles with the RuntimeClasses ([`catalog`]), and events about pods that the quota refuses
+//! ([`nodes`]), the catalog of the tenant's profiles with the `RuntimeClasses` ([`catalog`]), and events about pods that the quota refuses
 //! ([`refusals`]).
 //!
 //! The team is administrator there, so nothing that comes from inside is trusted: answers are bounded in size and time, and the

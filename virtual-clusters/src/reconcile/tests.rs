@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    args::{Chart, Charts, Values},
+    args::{Chart, Charts, RuntimeClasses, Values},
+    backend::offer::Offer,
     metrics::Metrics,
 };
 
@@ -25,6 +26,7 @@ fn client(replicas: i64, requests: &Arc<Mutex<Vec<String>>>) -> kube::Client {
         let answer = match (method.as_str(), path) {
             ("GET", path) if path.ends_with(names::BINDING) => {
                 let mut binding = meta("RoleBinding", names::BINDING);
+                binding["apiVersion"] = json!("rbac.authorization.k8s.io/v1");
                 binding["metadata"]["labels"] = json!({"gputenancy.io/tenant": "team-a"});
                 binding["roleRef"] =
                     json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "x"});
@@ -54,20 +56,23 @@ async fn passed(cluster: Value, replicas: i64) -> (Progress, Vec<String>) {
     let requests = Arc::new(Mutex::new(Vec::new()));
     let client = client(replicas, &requests);
     let chart = Chart { version: "0.36.1".into(), file: "/nonexistent".into(), sha256: String::new() };
+    let repository = "https://charts.loft.sh".parse().unwrap();
+    let offer = Offer { repository, flux: true, argo_namespace: "argocd".into(), argo_project: "default".into() };
     let context = Context::new(
         client.clone(),
         Publisher::new(client, "controller", "test"),
-        Charts([("0.36.1".to_owned(), chart)].into()),
-        Values(json!({})),
+        (Charts([("0.36.1".to_owned(), chart)].into()), Values(json!({}))),
+        RuntimeClasses::default(),
         "/nonexistent".into(),
+        offer,
         Arc::new(Metrics::default()),
     );
     let cluster: VirtualCluster = serde_json::from_value(cluster).unwrap();
     let namespaces = vec![TenantNamespace { name: "ns-a".into(), adopt: false }];
     let spec = GpuTenantSpec { namespaces, virtual_cluster: Some(cluster.clone()), ..GpuTenantSpec::default() };
     let mut memory = Memory { complete: Some("key".into()), ..Memory::default() };
-    let progress = full(&GpuTenant::new("team-a", spec), &cluster, &context, &mut memory).await;
-    assert_eq!(memory.complete.is_none(), cluster.suspend);
+    let progress = Box::pin(full(&GpuTenant::new("team-a", spec), &cluster, &context, &mut memory)).await;
+    assert_eq!(memory.complete.is_none(), cluster.suspend && cluster.backend == VirtualClusterBackend::Helm);
     let requests = std::mem::take(&mut *requests.lock().unwrap());
     (progress, requests)
 }
@@ -91,5 +96,19 @@ async fn suspend_stops_a_virtual_cluster_whose_spec_is_refused() {
         let (progress, requests) = passed(refused, 1).await;
         assert_ne!(progress.control_plane, Some(ControlPlane::Paused));
         assert!(requests.iter().all(|r| r.starts_with("GET")), "a refused spec alone stops nothing: {requests:?}");
+    }
+}
+
+#[tokio::test]
+async fn refused_spec_stops_nothing_of_flux_and_argo_and_is_not_reported_as_a_pause() {
+    for backend in ["FluxHelmRelease", "ArgoApplication"] {
+        let spec = json!({"version": "0.36.1", "backend": backend, "values": {"rbac": {}}, "suspend": true});
+        let (progress, requests) = passed(spec.clone(), 1).await;
+        assert!(matches!(progress.rendered, Some(Err(_))), "{progress:?}");
+        assert!(matches!(progress.control_plane, Some(ControlPlane::Starting(_))), "{progress:?}");
+        assert!(requests.iter().all(|r| r.starts_with("GET")), "{requests:?}");
+
+        let (progress, _) = passed(spec, 0).await;
+        assert_eq!(progress.control_plane, Some(ControlPlane::Paused), "it was stopped before");
     }
 }

@@ -161,7 +161,7 @@ fn has(values: &Value, path: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use gputenancy_crds::{GpuTenantSpec, Kubeconfig, TenantNamespace};
+    use gputenancy_crds::{GpuTenantSpec, Kubeconfig, TenantNamespace, VirtualClusterBackend};
 
     use super::*;
 
@@ -173,6 +173,7 @@ mod tests {
     fn cluster(values: Value) -> VirtualCluster {
         let Value::Object(map) = values else { panic!("values are an object") };
         VirtualCluster {
+            backend: VirtualClusterBackend::Helm,
             version: "0.36.1".into(),
             values: map.into_iter().collect(),
             resources: None,
