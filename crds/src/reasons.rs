@@ -266,7 +266,7 @@ reasons! { EVENTS:
     STUCK = "Stuck", "GpuNode", "Neither the new nor the old layout can be reached.", "Do what the message says.";
     TAINTED = "Tainted", "GpuNode", "The node has the taint of its pool.", "None.";
     UNCORDONED = "Uncordoned", "GpuNode", "The operator's cordon is removed.", "None.";
-    VIRTUAL_CLUSTER_REMOVED = "VirtualClusterRemoved", "GpuTenant", "The virtual cluster is deleted; the message names volumes that are kept (storage.reclaim: Retain).", "None.";
+    VIRTUAL_CLUSTER_REMOVED = "VirtualClusterRemoved", "GpuTenant", "The virtual cluster is deleted; the message names volumes that are kept (storage.reclaim: Retain). With backend External it is no longer adopted, and runs on.", "None.";
     VIRTUAL_CLUSTER_REPAIRED = "VirtualClusterRepaired", "GpuTenant", "An object of the virtual cluster had been changed or deleted, and is as rendered again.", "Change spec.virtualCluster instead of its objects.";
     VGPU_UNLICENSED = "VgpuUnlicensed", "GpuNode", "A vGPU has lost its licence, or has none.", "Read the log of nvidia-gridd in the virtual machine, and see that it reaches the licence server.";
     UNTAINTED = "Untainted", "GpuNode", "The taint of the pool is removed.", "None.";

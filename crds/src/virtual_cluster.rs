@@ -22,10 +22,12 @@ pub const VIRTUAL_CLUSTER_FINALIZER: &str = "gputenancy.io/virtual-cluster";
 #[x_kube(
     validation = Rule::new("(has(self.storage) && has(self.storage.size)) == (has(oldSelf.storage) && has(oldSelf.storage.size)) && (!has(self.storage) || !has(self.storage.size) || self.storage.size == oldSelf.storage.size)").message("spec.virtualCluster.storage.size: it cannot be added, changed or removed while the virtual cluster exists, because the volumes of a StatefulSet are fixed when it is created; write the former value; for another one remove spec.virtualCluster with its data (storage.reclaim: Delete), wait for the event VirtualClusterRemoved, and add it again"),
     validation = Rule::new("(has(self.storage) && has(self.storage.class)) == (has(oldSelf.storage) && has(oldSelf.storage.class)) && (!has(self.storage) || !has(self.storage.class) || self.storage.class == oldSelf.storage.class)").message("spec.virtualCluster.storage.class: it cannot be added, changed or removed while the virtual cluster exists, because the volumes of a StatefulSet are fixed when it is created; write the former value; for another one remove spec.virtualCluster with its data (storage.reclaim: Delete), wait for the event VirtualClusterRemoved, and add it again"),
+    validation = Rule::new("self.backend != 'External' || !has(self.values)").message("spec.virtualCluster.values: with backend External the vCluster keeps its own values; remove the field"),
+    validation = Rule::new("self.backend != 'External' || !has(self.resources)").message("spec.virtualCluster.resources: with backend External the control plane keeps its own requests and limits; remove the field, and set them where the vCluster is installed"),
+    validation = Rule::new("self.backend != 'External' || !has(self.storage)").message("spec.virtualCluster.storage: with backend External the control plane keeps its own volumes, also when spec.virtualCluster is removed; remove the field, and set them where the vCluster is installed"),
+    validation = Rule::new("self.backend != 'External' || !self.suspend").message("spec.virtualCluster.suspend: with backend External nothing is written to the control plane; use vcluster pause"),
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[x_kube(validation = Rule::new("self.backend != 'External' || !has(self.values)").message("spec.virtualCluster.values: with backend External the vCluster keeps its own values; remove the field"))]
-#[x_kube(validation = Rule::new("self.backend != 'External' || !self.suspend").message("spec.virtualCluster.suspend: with backend External nothing is written to the control plane; use vcluster pause"))]
 pub struct VirtualCluster {
     /// What installs vCluster. Flux and Argo CD must be offered by the chart (`virtualClusters.flux`, `virtualClusters.argo.namespace`).
     #[serde(default)]
@@ -77,8 +79,11 @@ fn any_object(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 }
 
 impl VirtualCluster {
-    /// What becomes of the volumes when the virtual cluster is removed.
+    /// What becomes of the volumes when the virtual cluster is removed. Those of an adopted vCluster are not this project's.
     pub fn reclaim(&self) -> Reclaim {
+        if self.backend == VirtualClusterBackend::External {
+            return Reclaim::Retain;
+        }
         self.storage.as_ref().map(|s| s.reclaim).unwrap_or_default()
     }
 }
@@ -213,7 +218,7 @@ pub struct VirtualClusterStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig_expires: Option<Time>,
     /// What becomes of the volumes when the virtual cluster is removed: the last `spec.virtualCluster.storage.reclaim` that the controller has
-    /// read.
+    /// read. With `backend: External`: Retain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim: Option<Reclaim>,
     /// When the deletion of the virtual cluster began.

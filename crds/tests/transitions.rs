@@ -1,4 +1,4 @@
-//! Rules about changes: which ones the API server refuses, by evaluation of the rules in the CRDs.
+//! Rules about changes and about fields that exclude each other: what the API server refuses, by evaluation of the rules in the CRDs.
 #![cfg(feature = "v1_36")]
 #![allow(clippy::expect_used, clippy::indexing_slicing, reason = "helpers of tests may panic as tests do")]
 
@@ -14,12 +14,19 @@ fn schema() -> Value {
 
 /// The messages of the broken rules about changes at this place of the schema.
 fn refusals(schema: &Value, old: &Value, new: &Value) -> Vec<String> {
+    broken(schema, Some(old), new)
+}
+
+/// The messages of the broken rules at this place of the schema: those about changes, or without a former value all others.
+fn broken(schema: &Value, old: Option<&Value>, new: &Value) -> Vec<String> {
     let rules = schema["x-kubernetes-validations"].as_array().expect("rules").iter();
     let mut broken = Vec::new();
-    for rule in rules.filter(|rule| rule["rule"].as_str().expect("a rule").contains("oldSelf")) {
+    for rule in rules.filter(|rule| rule["rule"].as_str().expect("a rule").contains("oldSelf") == old.is_some()) {
         let mut context = Context::default();
         context.add_variable("self", new).expect("a value");
-        context.add_variable("oldSelf", old).expect("a value");
+        if let Some(old) = old {
+            context.add_variable("oldSelf", old).expect("a value");
+        }
         let program = Program::compile(rule["rule"].as_str().expect("a rule")).expect("CEL");
         match program.execute(&context) {
             Ok(Cel::Bool(true)) => {}
@@ -57,6 +64,29 @@ fn size_and_class_of_a_volume_are_fixed_and_reclaim_is_not() {
     ];
     for (old, new, expected) in cases {
         assert_eq!(of_cluster(&old, &new), expected, "{old} -> {new}");
+    }
+}
+
+#[test]
+fn adopted_vcluster_has_no_field_that_would_change_it() {
+    let schema = &schema()["properties"]["spec"]["properties"]["virtualCluster"];
+    let cases = [
+        ("values", json!({"a": 1}), "with backend External the vCluster keeps its own values; remove the field"),
+        ("resources", json!({"requests": {"cpu": "1"}}), "keeps its own requests and limits; remove the field"),
+        ("storage", json!({"reclaim": "Retain"}), "keeps its own volumes"),
+        ("suspend", json!(true), "use vcluster pause"),
+    ];
+    for (field, value, remedy) in cases {
+        for backend in ["Helm", "FluxHelmRelease", "ArgoApplication", "External"] {
+            // as the API server completes it
+            let mut cluster = json!({"version": "0.36.1", "backend": backend, "suspend": false});
+            assert_eq!(broken(schema, None, &cluster), Vec::<String>::new(), "{cluster}");
+            cluster[field] = value.clone();
+            let messages = broken(schema, None, &cluster);
+            assert_eq!(messages.len(), usize::from(backend == "External"), "{cluster}: {messages:?}");
+            let right = |m: &String| m.starts_with(&format!("spec.virtualCluster.{field}: ")) && m.contains(remedy);
+            assert!(messages.iter().all(right), "{messages:?}");
+        }
     }
 }
 
