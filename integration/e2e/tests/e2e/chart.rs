@@ -56,6 +56,10 @@ const ALL: [&str; 9] = [
     "virtualClusters.enabled=true",
 ];
 
+/// Values that offer Flux and Argo CD as backends of virtual clusters.
+const BACKENDS: [&str; 3] =
+    ["virtualClusters.enabled=true", "virtualClusters.flux=true", "virtualClusters.argo.namespace=argocd"];
+
 /// Secrets that tenants may pull images with.
 const PULLS: &str = "tenants.imagePullSecrets={registry,mirror.example}";
 
@@ -112,6 +116,7 @@ fn chart_templates_match_snapshots() {
         insta::assert_snapshot!(format!("tenant-toleration-{way}"), rendered("tenant-toleration.yaml", &[&set]));
     }
     insta::assert_snapshot!("virtual-clusters", rendered("virtual-clusters.yaml", &["virtualClusters.enabled=true"]));
+    insta::assert_snapshot!("virtual-clusters-with-backends", rendered("virtual-clusters.yaml", &BACKENDS));
     for file in ["pull-secrets", "tenant-pull-secrets"] {
         insta::assert_snapshot!(file, rendered(&format!("{file}.yaml"), &[PULLS]));
     }
