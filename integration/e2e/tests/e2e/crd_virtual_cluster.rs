@@ -17,15 +17,19 @@ fn tenant(name: &str, cluster: Value) -> Value {
 }
 
 #[tokio::test]
-async fn crds_refuse_values_and_suspend_of_an_adopted_virtual_cluster() {
+async fn crds_refuse_fields_that_would_change_an_adopted_virtual_cluster() {
     let world = World::enter().await.unwrap();
     let values = Some("spec.virtualCluster.values: with backend External");
     let suspend = Some("spec.virtualCluster.suspend: with backend External");
-    let cases: [(&str, Value, Option<&str>); 6] = [
+    let resources = Some("spec.virtualCluster.resources: with backend External");
+    let storage = Some("spec.virtualCluster.storage: with backend External");
+    let cases: [(&str, Value, Option<&str>); 8] = [
         ("default", json!({"values": {"a": 1}, "suspend": true}), None),
         ("flux", json!({"backend": "FluxHelmRelease", "values": {"a": 1}, "suspend": true}), None),
         ("adopted", json!({"backend": "External"}), None),
         ("adopted-with-values", json!({"backend": "External", "values": {"a": 1}}), values),
+        ("adopted-with-resources", json!({"backend": "External", "resources": {"requests": {"cpu": "1"}}}), resources),
+        ("adopted-with-storage", json!({"backend": "External", "storage": {"reclaim": "Retain"}}), storage),
         ("adopted-and-suspended", json!({"backend": "External", "suspend": true}), suspend),
         ("unknown", json!({"backend": "Capi"}), Some("Unsupported value: \"Capi\"")),
     ];
