@@ -7,7 +7,7 @@ use gputenancy_service::logging::LogArgs;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::backend::offer::Offer;
+use crate::offer::Offer;
 
 /// Virtual clusters of tenants: the controller.
 #[derive(Parser, Debug, Clone)]

@@ -11,7 +11,7 @@ use k8s_openapi::{
 };
 
 use crate::{
-    backend::Report, decide::ControlPlane, kubeconfig::Present, names, names::KUBECONFIG_SECRET, render::RenderError,
+    decide::ControlPlane, kubeconfig::Present, names, names::KUBECONFIG_SECRET, render::RenderError, report::Report,
 };
 
 const RENDERED: &str = "ChartRendered";

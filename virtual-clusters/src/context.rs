@@ -13,7 +13,6 @@ use kube::{Client, Resource as _, ResourceExt as _};
 
 use crate::{
     args::{Charts, RuntimeClasses, Values},
-    backend::offer::Offer,
     conditions::Progress,
     decide::Settled,
     inside::{
@@ -21,6 +20,7 @@ use crate::{
         nodes::{self, Amounts},
     },
     metrics::Metrics,
+    offer::Offer,
     render::objects::Object,
 };
 

@@ -2,7 +2,8 @@
 //! tenants that the operator must not have.
 //!
 //! [`render`] turns a tenant into the objects of vCluster's chart, with the real `helm template`. [`host`] reads and writes objects of the
-//! tenant's namespace, [`inside`] those of the virtual cluster; [`backend`] is what installs it. [`decide`] and [`conditions`] are pure: what to write, and what to report.
+//! tenant's namespace, [`inside`] those of the virtual cluster; [`backend`] is what installs it, [`offer`] which backends the platform allows.
+//! [`decide`], [`conditions`] and [`report`] are pure: what to write, and what to report.
 //! [`reconcile`] and [`teardown`] execute, [`tenant`] writes the tenant's own object; [`run`] wires all to the command line.
 
 pub mod args;
@@ -17,8 +18,10 @@ pub mod kubeconfig;
 pub mod live;
 pub mod metrics;
 pub mod names;
+pub mod offer;
 pub mod reconcile;
 pub mod render;
+pub mod report;
 pub mod run;
 pub mod teardown;
 pub mod tenant;

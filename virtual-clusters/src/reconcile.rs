@@ -29,12 +29,13 @@ use crate::{
     inside::{
         account,
         catalog::{self, Conflict},
-        connect::{self, Admin, PASS_TIMEOUT},
+        connect::{self, Admin, timed},
         nodes, refusals,
     },
     kubeconfig::{Made, Present},
     names,
     render::{RenderError, helm, objects, objects::Object, objects::Replicas, values, version},
+    report::Report,
     teardown::{self, Outcome},
     tenant::{apply_status, set_finalizer},
 };
@@ -189,12 +190,6 @@ fn changed(old: &VirtualClusterStatus, new: &VirtualClusterStatus) -> Option<(Ev
     Some((event_type, reason, format!("virtual cluster: {note}")))
 }
 
-/// Limits what happens inside in one pass.
-pub(crate) async fn timed<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
-    let late = || format!("the API server of the virtual cluster took more than {} seconds", PASS_TIMEOUT.as_secs());
-    tokio::time::timeout(PASS_TIMEOUT, work).await.unwrap_or_else(|_| Err(late()))
-}
-
 /// Shows the budget inside; and the catalog, which is compared in complete passes and written when it has changed, as are events about pods
 /// that the quota refuses.
 async fn show(
@@ -307,7 +302,7 @@ async fn install(
     context: &Context,
     (host, memory): (&Host, &mut Memory),
     (live, replicas): (&[Live], Replicas),
-) -> Result<Option<backend::Report>, Failure> {
+) -> Result<Option<Report>, Failure> {
     if let Some(report) = context.offer.refusal(cluster.backend) {
         return Ok(Some(report));
     }

@@ -18,8 +18,8 @@ use crate::{
     context::Context,
     decide,
     host::Host,
+    inside::connect::timed,
     names,
-    reconcile::timed,
     render::objects,
     tenant::apply_status,
 };

@@ -15,7 +15,10 @@
 use std::{env, fs};
 
 use gputenancy_crds::{GpuTenant, GpuTenantSpec, TenantNamespace};
-use gputenancy_virtual_clusters::backend::{Order, argo, flux, handed::Wanted, offer::Offer};
+use gputenancy_virtual_clusters::{
+    backend::{Order, argo, flux, handed::Wanted},
+    offer::Offer,
+};
 use serde_json::{Value, json};
 
 /// What an object has that the schema does not allow, as `PATH: PROBLEM`: types, required fields, enums,

@@ -5,11 +5,11 @@ use kube::Client;
 use serde_json::{Value, json};
 
 use super::{
-    CHART, Order, Report,
+    CHART, Order,
     handed::{self, Handed, Resource, Wanted},
-    offer::Offer,
     shortened, text,
 };
+use crate::{offer::Offer, report::Report};
 
 const APPLICATION: Resource = Resource {
     group: "argoproj.io",

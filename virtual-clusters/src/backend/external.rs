@@ -8,7 +8,6 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt as _;
 use serde_json::Value;
 
-use super::Report;
 use crate::{
     decide,
     host::{Host, Live},
@@ -19,6 +18,7 @@ use crate::{
     },
     names,
     render::objects::{self, Replicas},
+    report::Report,
 };
 
 /// How far the adoption is, from the workloads of this name and the Service in front of them. Pure.

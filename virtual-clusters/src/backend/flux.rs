@@ -5,10 +5,13 @@ use kube::Client;
 use serde_json::{Value, json};
 
 use super::{
-    CHART, Order, Report,
+    CHART, Order,
     handed::{self, Handed, Resource, Wanted},
-    offer::{Offer, Repository},
     shortened, text,
+};
+use crate::{
+    offer::{Offer, Repository},
+    report::Report,
 };
 
 const PRODUCT: &str = "Flux 2.6 or newer (source-controller and helm-controller)";

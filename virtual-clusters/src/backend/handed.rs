@@ -11,8 +11,8 @@ use kube::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{Report, text};
-use crate::{live::includes, names};
+use super::text;
+use crate::{live::includes, names, report::Report};
 
 /// A custom resource of another controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,69 +2,29 @@
 //!
 //! [`helm`] applies the rendered objects. [`flux`] and [`argo`] hand one object to another controller, through [`handed`]; that controller has
 //! wide rights, so the chart is rendered and checked here first, and nothing that is refused is handed on. [`external`] observes a vCluster
-//! that something else has installed. [`offer`] is what the platform allows.
+//! that something else has installed. [`Offer`] is what the platform allows.
 
 pub mod argo;
 pub mod external;
 pub mod flux;
 pub mod handed;
 pub mod helm;
-pub mod offer;
 
-use gputenancy_crds::{
-    GpuTenant, VirtualCluster, VirtualClusterBackend, VirtualClusterStatus, names as labels,
-    reasons::{self, Reason},
-};
+use gputenancy_crds::{GpuTenant, VirtualCluster, VirtualClusterBackend, VirtualClusterStatus, names as labels};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 
 use crate::{
     host::Live,
     names,
+    offer::Offer,
     render::objects::{self, Kind, Object, Replicas},
 };
-use offer::Offer;
 
 /// Name of vCluster's chart in its repository.
 pub const CHART: &str = "vcluster";
 /// Longest text of another controller in a message, in bytes.
 const MOST_TEXT: usize = 600;
-
-/// What another controller has made of its object, or why it has none.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// vCluster is installed as wanted.
-    pub done: bool,
-    /// Reason of `ChartRendered`.
-    pub reason: Reason,
-    /// Its message.
-    pub message: String,
-    /// The installed version, where it is known.
-    pub version: Option<String>,
-}
-
-impl Report {
-    /// Installed as wanted.
-    pub fn done(reason: Reason, message: impl Into<String>) -> Self {
-        Self { done: true, reason, message: message.into(), version: None }
-    }
-
-    /// Not yet, and nothing has failed.
-    pub fn waits(message: impl Into<String>) -> Self {
-        Self { done: false, reason: reasons::APPLYING, message: message.into(), version: None }
-    }
-
-    /// Not without a change.
-    pub fn failed(reason: Reason, message: impl Into<String>) -> Self {
-        Self { done: false, reason, message: message.into(), version: None }
-    }
-
-    /// With the installed version.
-    #[must_use]
-    pub fn version(self, version: impl Into<String>) -> Self {
-        Self { version: Some(version.into()), ..self }
-    }
-}
 
 /// What Flux or Argo CD is to install. It was rendered and checked before.
 #[derive(Clone, Copy, Debug)]

@@ -109,6 +109,12 @@ pub async fn bounded<T>(what: &str, request: impl Future<Output = kube::Result<T
     }
 }
 
+/// Limits what happens inside in one pass.
+pub async fn timed<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let late = || format!("the API server of the virtual cluster took more than {} seconds", PASS_TIMEOUT.as_secs());
+    tokio::time::timeout(PASS_TIMEOUT, work).await.unwrap_or_else(|_| Err(late()))
+}
+
 #[cfg(test)]
 mod tests {
     use kube::core::Status;

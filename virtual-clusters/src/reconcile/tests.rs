@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     args::{Chart, Charts, RuntimeClasses, Values},
-    backend::offer::Offer,
     metrics::Metrics,
+    offer::Offer,
 };
 
 /// An API server with one namespace, in which a virtual cluster has this many replicas and no pod of its control plane is left.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use clap::ArgAction;
 use gputenancy_crds::{VirtualClusterBackend, reasons};
 
-use super::Report;
+use crate::report::Report;
 
 /// What the platform offers to tenants.
 #[derive(clap::Args, Debug, Clone, PartialEq, Eq)]
