@@ -204,8 +204,8 @@ reasons! { CONDITIONS:
     VERSION_REFUSED = "VersionRefused", "GpuTenant", "spec.virtualCluster.version is lower than the running one, or skips a minor version.", "Choose a version that the message names.";
     VIRTUAL_CLUSTER_ADOPTED = "VirtualClusterAdopted", "GpuTenant", "The virtual cluster is one that existed before; the platform changes none of its objects in the tenant's namespace.", "None.";
     VIRTUAL_CLUSTER_NOT_FOUND = "VirtualClusterNotFound", "GpuTenant", "The tenant's namespace has no vCluster of the tenant's name to adopt.", "Install one with the name that the message gives, or choose another backend.";
-    VIRTUAL_CLUSTER_PAUSED = "VirtualClusterPaused", "GpuTenant", "The control plane of the virtual cluster is stopped.", "Set spec.virtualCluster.suspend to false, or remove the annotation loft.sh/paused that vcluster pause has set.";
-    VIRTUAL_CLUSTER_PENDING = "VirtualClusterPending", "GpuTenant", "The controller of virtual clusters has not reported this generation of the tenant yet.", "Wait. If it stays, see that the Deployment gputenancy-virtual-clusters runs, and read its log.";
+    VIRTUAL_CLUSTER_PAUSED = "VirtualClusterPaused", "GpuTenant", "The control plane of the virtual cluster is stopped.", "Do what the message says: set spec.virtualCluster.suspend to false, or run vcluster resume NAME -n NAMESPACE after vcluster pause.";
+    VIRTUAL_CLUSTER_PENDING = "VirtualClusterPending", "GpuTenant", "An earlier step is not done, or the controller of virtual clusters has not reported this generation of the tenant yet.", "See the first condition that is not True. If there is none, see that the Deployment gputenancy-virtual-clusters runs, and read its log.";
     VIRTUAL_CLUSTER_UNREACHABLE = "VirtualClusterUnreachable", "GpuTenant", "The controller cannot use the API server of the virtual cluster, its credentials, or the Secret of the kubeconfig.", "Do what the message says; read the log: kubectl logs -n NAMESPACE -l app=vcluster,release=NAME.";
     VIRTUAL_CLUSTERS_DISABLED = "VirtualClustersDisabled", "GpuTenant", "spec.virtualCluster is set, and the chart does not serve virtual clusters.", "Set virtualClusters.enabled=true in the chart's values, or remove spec.virtualCluster.";
     WAITING_FOR_CLIENTS = "WaitingForClients", "GpuNode", "A process still uses an instance that must be destroyed.", "Wait, or end the process that status.gpus[].holders names.";
@@ -217,6 +217,7 @@ reasons! { CONDITIONS:
 reasons! { EVENTS:
     AGENT_RETURNED = "AgentReturned", "GpuPool", "The agents of all nodes report again.", "None.";
     AGENT_SILENT = "AgentSilent", "GpuPool", "The agent of a node has not reported for more than a minute.", "Do what the message says.";
+    BUDGET_USED = "BudgetUsed", "Pod", "Inside a virtual cluster: the tenant's quota refuses the pod.", "Do what the message says.";
     CANARY_FAILED = "CanaryFailed", "GpuNode", "A canary pod failed on a new device; the change is rolled back.", "Read the end of the program's log in the message.";
     CANARY_PASSED = "CanaryPassed", "GpuNode", "Canary pods have verified the new devices.", "None.";
     CHANGED = "Changed", "GpuNode", "A GPU has its new layout.", "None.";

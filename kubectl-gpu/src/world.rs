@@ -100,7 +100,12 @@ impl World {
 
     /// The same, complete.
     pub fn owner_of(&self, namespace: &str) -> Option<&GpuTenant> {
-        let owns = |t: &&GpuTenant| t.spec.namespaces.iter().any(|n| n.name == namespace);
+        // a tenant may list a namespace that belongs to another one
+        let foreign = |t: &GpuTenant| {
+            let mut states = t.status.iter().flat_map(|s| &s.namespaces);
+            states.any(|n| n.name == namespace && n.phase == "Foreign")
+        };
+        let owns = |t: &&GpuTenant| t.spec.namespaces.iter().any(|n| n.name == namespace) && !foreign(t);
         self.tenants.iter().find(owns)
     }
 

@@ -139,8 +139,14 @@ pub async fn show(client: &Client, budget: &Amounts, requested: &BTreeMap<String
         let name = node.metadata.name.as_str();
         let Some(patch) = shown.get(name).and_then(|amounts| patch(node, amounts)) else { continue };
         let params = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
-        bounded("changing a node of the virtual cluster", api.patch_status(name, &params, &Patch::Merge(patch)))
-            .await?;
+        let changed = async {
+            match api.patch_status(name, &params, &Patch::Merge(patch)).await {
+                // the syncer deletes nodes without pods
+                Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+                other => other.map(drop),
+            }
+        };
+        bounded("changing a node of the virtual cluster", changed).await?;
     }
     Ok(nodes.len())
 }

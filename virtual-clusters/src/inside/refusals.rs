@@ -3,7 +3,9 @@
 //! The syncer reports the refusal with the text of this cluster's quota. [`notes`] finds these events and makes one of this program's for each
 //! such pod that has none; events expire after an hour by themselves.
 
-use gputenancy_crds::{GpuTenant, GpuUse};
+use std::collections::BTreeSet;
+
+use gputenancy_crds::{GpuTenant, GpuUse, reasons};
 use http::Request;
 use k8s_openapi::{
     api::core::v1::{Event, EventSource, ObjectReference},
@@ -21,8 +23,8 @@ use crate::{hex::hex, names::MANAGER};
 const MOST_READ: usize = 500;
 /// Most events that are made in one pass; further pods get theirs in the next.
 const MOST_MADE: usize = 20;
-/// Reason of these events.
-pub const REASON: &str = "BudgetUsed";
+/// Most requests for that.
+const MOST_TRIED: usize = 100;
 /// Reason of the syncer's events.
 const SYNCER_REASON: &str = "SyncError";
 /// What the API server of this cluster writes about the tenant's quota.
@@ -57,38 +59,51 @@ struct SlimEvents {
 
 /// The pods that need an event, with its text. Pure.
 fn notes(tenant: &GpuTenant, refused: &[SlimEvent], noted: &[SlimEvent]) -> Vec<(SlimObject, String)> {
-    let mut made: Vec<(SlimObject, String)> = Vec::new();
-    for event in refused {
-        let SlimEvent { involved_object: pod, message } = event;
-        let known = |object: &SlimObject| object.uid == pod.uid;
-        let done = noted.iter().any(|n| known(&n.involved_object)) || made.iter().any(|(object, _)| known(object));
-        if pod.kind != "Pod" || pod.uid.is_empty() || done {
-            continue;
-        }
-        if let Some(text) = text(tenant, message) {
-            made.push((pod.clone(), text));
-        }
-        if made.len() == MOST_MADE {
-            break;
-        }
-    }
-    made
+    let mut seen: BTreeSet<&str> = noted.iter().map(|n| n.involved_object.uid.as_str()).collect();
+    let pods =
+        refused.iter().filter(|event| event.involved_object.kind == "Pod" && !event.involved_object.uid.is_empty());
+    let texts = pods.filter_map(|event| Some((&event.involved_object, text(tenant, &event.message)?)));
+    texts.filter(|(pod, _)| seen.insert(&pod.uid)).map(|(pod, text)| (pod.clone(), text)).collect()
 }
 
 /// The refusal of a quota in the team's words; `None`: it is no refusal because of GPUs.
 fn text(tenant: &GpuTenant, message: &str) -> Option<String> {
-    let (_, requested) = message.split_once(REFUSED)?;
-    let requested = requested.split(", used:").next()?;
-    let gpus = tenant.status.iter().flat_map(|s| &s.gpus);
-    let asked = |gpu: &&GpuUse| {
-        !gpu.resource_name.is_empty() && requested.contains(&format!("requests.{}=", gpu.resource_name))
-    };
-    let GpuUse { profile, resource_name, budget, .. } = gpus.into_iter().find(asked)?;
-    let name = tenant.name_any();
-    Some(format!(
-        "the budget of profile {profile} is used up: {budget} of {resource_name} for all pods of tenant {name} together. \
-         The pod starts when another one ends. For more ask your platform team to raise spec.gpus of GpuTenant {name}"
-    ))
+    let (_, refusal) = message.split_once(REFUSED)?;
+    let (requested, rest) = refusal.split_once(", used:")?;
+    let (_, limited) = rest.split_once(", limited:")?;
+    let gpus = tenant.status.iter().flat_map(|s| &s.gpus).filter(|gpu| !gpu.resource_name.is_empty());
+    let asked = |gpu: &GpuUse| amount(requested, &gpu.resource_name);
+    let (gpu, wanted) = gpus.into_iter().find_map(|gpu| Some((gpu, asked(gpu)?)))?;
+    let GpuUse { profile, resource_name: resource, budget, .. } = gpu;
+    let (name, limit) = (tenant.name_any(), amount(limited, resource).unwrap_or(i64::from(*budget)));
+    let cap = tenant.spec.gpu_equivalents.as_deref().filter(|_| limit < i64::from(*budget));
+    Some(if tenant.spec.suspend {
+        format!(
+            "tenant {name} is suspended: no pod with a GPU starts until your platform team sets spec.suspend of GpuTenant {name} to false"
+        )
+    } else if let Some(cap) = cap {
+        format!(
+            "tenant {name} may use {cap} whole GPUs together (spec.gpuEquivalents), and {limit} of {resource} fit into that now. \
+             For more end other pods, or ask your platform team to raise spec.gpuEquivalents of GpuTenant {name}"
+        )
+    } else if wanted > limit {
+        format!(
+            "the pod asks for {wanted} of {resource}, and all pods of tenant {name} together may have {limit} (profile {profile}): \
+             ask for fewer, or ask your platform team to raise spec.gpus of GpuTenant {name}"
+        )
+    } else {
+        format!(
+            "the budget of profile {profile} is used up: {limit} of {resource} for all pods of tenant {name} together. \
+             The pod starts when another one ends. For more ask your platform team to raise spec.gpus of GpuTenant {name}"
+        )
+    })
+}
+
+/// The amount of a resource in a list such as `requests.cpu=1,requests.nvidia.com/gpu=2`.
+fn amount(list: &str, resource: &str) -> Option<i64> {
+    let mut entries = list.split(',').filter_map(|entry| entry.trim().split_once('='));
+    let (_, amount) = entries.find(|(key, _)| key.strip_prefix("requests.") == Some(resource))?;
+    amount.trim().parse().ok()
 }
 
 /// An event about a pod. Its name follows from the pod, so that a second one of it is refused.
@@ -112,7 +127,7 @@ fn event(pod: &SlimObject, message: String, now: Timestamp) -> Event {
             ..ObjectReference::default()
         },
         type_: Some("Warning".into()),
-        reason: Some(REASON.into()),
+        reason: Some(reasons::BUDGET_USED.into()),
         message: Some(message),
         source: Some(EventSource { component: Some(MANAGER.into()), ..EventSource::default() }),
         first_timestamp: Some(Time(now)),
@@ -129,19 +144,28 @@ pub async fn explain(client: &Client, tenant: &GpuTenant) -> Result<(), String> 
     if !refused.items.iter().any(|event| event.message.contains(REFUSED)) {
         return Ok(());
     }
-    let noted: SlimEvents = list(client, what, REASON).await?;
-    for (pod, message) in notes(tenant, &refused.items, &noted.items) {
+    let noted: SlimEvents = list(client, what, reasons::BUDGET_USED.as_str()).await?;
+    let (mut made, mut failure) = (0, None);
+    for (pod, message) in notes(tenant, &refused.items, &noted.items).into_iter().take(MOST_TRIED) {
         let api: Api<Event> = Api::namespaced(client.clone(), &pod.namespace);
         let event = event(&pod, message, Timestamp::now());
-        let made = async {
+        let created = async {
             match api.create(&PostParams::default(), &event).await {
-                Err(kube::Error::Api(status)) if status.is_already_exists() || status.is_not_found() => Ok(()),
-                other => other.map(drop),
+                Ok(_) => Ok(true),
+                Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(false),
+                Err(error) => Err(error),
             }
         };
-        bounded("creating an event in the virtual cluster", made).await?;
+        // one that fails, as in a namespace that ends, must not keep the others from theirs
+        match bounded("creating an event in the virtual cluster", created).await {
+            Ok(new) => made += usize::from(new),
+            Err(error) => failure = Some(error),
+        }
+        if made == MOST_MADE {
+            break;
+        }
     }
-    Ok(())
+    failure.map_or(Ok(()), Err)
 }
 
 async fn list<T: DeserializeOwned>(client: &Client, what: &str, reason: &str) -> Result<T, String> {
@@ -199,6 +223,28 @@ mod tests {
     }
 
     #[test]
+    fn remedy_fits_the_cause() {
+        let more = MESSAGE.replacen("10gb=1", "10gb=3", 1);
+        assert!(
+            text(&tenant(), &more).unwrap().starts_with(
+                "the pod asks for 3 of nvidia.com/mig-1g.10gb, and all pods of tenant t together may have 2"
+            )
+        );
+        let mut suspended = tenant();
+        suspended.spec.suspend = true;
+        assert!(text(&suspended, MESSAGE).unwrap().contains("spec.suspend of GpuTenant t to false"));
+        let mut capped = tenant();
+        capped.spec.gpu_equivalents = Some("0.5".into());
+        assert!(
+            text(&capped, MESSAGE).unwrap().starts_with("the budget of profile"),
+            "the cap leaves the whole budget"
+        );
+        let lowered =
+            MESSAGE.replace("limited: requests.nvidia.com/mig-1g.10gb=2", "limited: requests.nvidia.com/mig-1g.10gb=1");
+        assert!(text(&capped, &lowered).unwrap().contains("raise spec.gpuEquivalents"));
+    }
+
+    #[test]
     fn each_refused_pod_gets_one_event() {
         let refused = [
             about("Pod", "1", MESSAGE),
@@ -213,12 +259,6 @@ mod tests {
         };
         assert_eq!(uids(&[]), ["1", "2"]);
         assert_eq!(uids(&[about("Pod", "1", "")]), ["2"]);
-    }
-
-    #[test]
-    fn number_of_events_is_bounded() {
-        let refused: Vec<SlimEvent> = (0..1000).map(|n| about("Pod", &n.to_string(), MESSAGE)).collect();
-        assert_eq!(notes(&tenant(), &refused, &[]).len(), MOST_MADE);
     }
 
     #[test]

@@ -37,20 +37,14 @@ async fn changes_are_repaired_and_kills_survived() {
         world.set(&[virtual_tenant(TEAM, &[])]).await?;
         virtual_cluster_ready(&world, TEAM).await?;
         killer.stop("creation")?;
-        let inside = Inside::open(&world, TEAM).await?;
-        inside.must(&["create", "namespace", SPACE]).await?;
-        inside.set(&[sleeper("kept")]).await?;
-        inside.running(1).await?;
+        serves_again(&world).await?;
         objects_are_helms(&world).await?;
-        drop(inside);
         changes_are_repaired(&world).await?;
 
         let killer = Killer::start(&world);
         change_of_values(&world).await?;
         killer.stop("the change of values")?;
-        let inside = Inside::open(&world, TEAM).await?;
-        inside.running(1).await?;
-        drop(inside);
+        serves_again(&world).await?;
 
         let killer = Killer::start(&world);
         world.kubectl(&["delete", "gputenant", TEAM, "--wait=false"]).await?;
@@ -247,8 +241,13 @@ async fn changes_are_repaired(world: &World) -> Result<()> {
 async fn serves_again(world: &World) -> Result<()> {
     virtual_cluster_ready(world, TEAM).await?;
     let inside = Inside::open(world, TEAM).await?;
+    // without a volume, a new pod of the control plane starts empty
+    inside
+        .apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}}))
+        .await
+        .map_err(Error::Wrong)?;
     inside.set(&[sleeper("new")]).await?;
-    inside.running(2).await?;
+    inside.running(1).await?;
     let own = format!("new-x-{SPACE}-x-{TEAM}");
     world.kubectl(&["wait", "pod", "-n", TEAM, &own, "--for=condition=Ready", "--timeout=2m"]).await?;
     // a pod that is collected as the dependent of a former Service would go again

@@ -291,7 +291,7 @@ async fn volumes(world: &World, inside: &Inside, cases: &mut Cases) -> Result<()
     let made = world.kubectl(&["get", "pv", "-o", "name"]).await?;
     cases.check("volume made inside", made.trim() == "persistentvolume/theirs", made);
     inside.must(&["delete", "pvc", "-n", SPACE, "--all", "--wait=false"]).await?;
-    inside.must(&["delete", "pv", "theirs", "--wait=false"]).await.map(drop)
+    inside.must(&["delete", "pv", "theirs", "--wait=false", "--ignore-not-found"]).await.map(drop)
 }
 
 async fn services(world: &World, inside: &Inside, cases: &mut Cases) -> Result<()> {
@@ -440,6 +440,28 @@ async fn network(world: &World, inside: &Inside, cases: &mut Cases) -> Result<()
     Ok(())
 }
 
+/// The status of a pod decides about its quota, its network and its queue: the syncer's right on it changes none of them.
+async fn pod_status(world: &World, cases: &mut Cases) -> Result<()> {
+    let path = format!("/api/v1/namespaces/t/pods/{}/status", on_host("probe"));
+    for change in [
+        json!({"status": {"phase": "Succeeded"}}),
+        json!({"status": {"podIP": "10.10.0.11", "podIPs": [{"ip": "10.10.0.11"}]}}),
+        json!({"status": {"nominatedNodeName": "gpu-2"}}),
+        json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}),
+        json!({"metadata": {"labels": {"kai.scheduler/queue": "team-x"}}}),
+        json!({"metadata": {"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=all"}}}),
+        json!({"metadata": {"finalizers": ["example.com/keep"]}}),
+    ] {
+        let answer = SYNCER.may(&world.client, Verb::Merge, &path, &change).await?;
+        let held = answer.as_ref().is_err_and(|status| status.message.contains("spec.readinessGates"));
+        cases.check(&format!("stolen syncer: pods/status {change}"), held, answer.map_err(|s| s.message));
+    }
+    // an unchanged status is no change
+    let answer = SYNCER.may(&world.client, Verb::Merge, &path, &json!({"status": {}})).await?;
+    cases.check("stolen syncer: no change of a status", answer.is_ok(), answer.map_err(|s| s.message));
+    Ok(())
+}
+
 /// What the credentials of the syncer allow on the host: pods within all policies in its own namespace, and nothing elsewhere.
 async fn stolen_syncer(world: &World, cases: &mut Cases) -> Result<()> {
     let relaxed = "pod-security.kubernetes.io/enforce=privileged";
@@ -453,6 +475,7 @@ async fn stolen_syncer(world: &World, cases: &mut Cases) -> Result<()> {
             cases.check(&format!("stolen syncer: {}", object["metadata"]["name"]), held, answer.map_err(|s| s.message));
         }
     }
+    pod_status(world, cases).await?;
     let some = json!({"metadata": {"name": "x"}});
     let label = json!({"metadata": {"labels": {"gputenancy.io/tenant": "other"}}});
     let bind = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": on_host("probe")}, "target": {"apiVersion": "v1", "kind": "Node", "name": "gpu-2"}});
