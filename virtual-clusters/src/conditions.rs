@@ -31,6 +31,8 @@ pub struct Progress {
     pub backend: Option<Report>,
     /// An error of the API server; all else is retried.
     pub failed: Option<String>,
+    /// What the operator has not written yet.
+    pub waits: Option<String>,
     /// State of the control plane.
     pub control_plane: Option<ControlPlane>,
     /// The kubeconfig.
@@ -78,7 +80,9 @@ pub fn status(progress: &Progress, old: &VirtualClusterStatus, facts: &Facts<'_>
     let mut updates = vec![overall(&parts, facts)];
     updates.extend(parts);
     let present = progress.kubeconfig.as_ref().and_then(|k| k.as_ref().ok());
-    let kept = old.kubeconfig_expires.clone().filter(|_| progress.kubeconfig.is_none());
+    // a failed renewal does not end the token that is there
+    let renewed = progress.kubeconfig.as_ref().is_some_and(Result::is_ok);
+    let kept = old.kubeconfig_expires.clone().filter(|at| !renewed && at.0 > facts.now);
     let expires = present.map(|p| Time(p.expires)).or(kept);
     VirtualClusterStatus {
         observed_generation: facts.generation,
@@ -108,6 +112,9 @@ fn overall(parts: &[ConditionUpdate], facts: &Facts<'_>) -> ConditionUpdate {
 }
 
 fn rendered(progress: &Progress) -> ConditionUpdate {
+    if let Some(waits) = &progress.waits {
+        return ConditionUpdate::no(RENDERED, reasons::APPLYING, waits.clone());
+    }
     if let Some(error) = &progress.failed {
         return ConditionUpdate::no(RENDERED, reasons::WRITE_FAILED, format!("{error}; retrying"));
     }
@@ -137,7 +144,7 @@ fn control_plane(state: &ControlPlane, old: &VirtualClusterStatus, now: Timestam
             type_: CONTROL_PLANE,
             status: None,
             reason: reasons::VIRTUAL_CLUSTER_PAUSED,
-            message: "the control plane is stopped: set spec.virtualCluster.suspend to false, or run vcluster resume"
+            message: "the control plane is stopped: set spec.virtualCluster.suspend to false; if it is false, vcluster pause has stopped it: run vcluster resume"
                 .into(),
         },
         ControlPlane::Starting(why) => {
@@ -228,6 +235,29 @@ mod tests {
         assert_eq!(reason(&soon, "ControlPlaneReady").1, "ControlPlaneStarting");
         let late = status(&starting(), &soon, &facts("2026-01-01T00:05:01Z"));
         assert_eq!(reason(&late, "Ready").1, "ControlPlaneDown");
+    }
+
+    #[test]
+    fn failed_renewal_keeps_a_token_until_it_expires() {
+        let expires = |text: &str| Some(Time(text.parse().unwrap()));
+        let old = VirtualClusterStatus {
+            kubeconfig_expires: expires("2026-01-01T12:00:00Z"),
+            ..VirtualClusterStatus::default()
+        };
+        let failed = Progress { kubeconfig: Some(Err("no answer".into())), ..starting() };
+        let before = status(&failed, &old, &facts("2026-01-01T11:59:00Z"));
+        assert_eq!(
+            (before.kubeconfig_expires, before.kubeconfig_secret.is_some()),
+            (old.kubeconfig_expires.clone(), true)
+        );
+        assert_eq!(status(&failed, &old, &facts("2026-01-01T12:00:01Z")).kubeconfig_expires, None);
+    }
+
+    #[test]
+    fn namespace_that_is_not_there_yet_is_no_failure() {
+        let waits = Progress { waits: Some("waiting".into()), ..Progress::default() };
+        let status = status(&waits, &VirtualClusterStatus::default(), &facts("2026-01-01T00:00:00Z"));
+        assert_eq!(reason(&status, "Ready"), ("False".into(), "Applying".into()));
     }
 
     #[test]

@@ -62,8 +62,10 @@ pub struct Memory {
     pub catalog: Option<String>,
     /// Input and time of the last pass. This program's own writes of the status start no other.
     pub last: Option<(Input, Instant)>,
-    /// When the last event was published.
-    pub event: Option<Instant>,
+    /// When the last event about `Ready` was published, and its reason.
+    pub told: Option<(Instant, Reason)>,
+    /// Passes in succession in which something inside did not answer or refused.
+    pub failures: u32,
     /// Generation, time and result of the last complete pass.
     pub full: Option<(Option<i64>, Instant, Progress)>,
 }

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{
+    api::core::v1::Pod,
+    jiff::{SignedDuration, Timestamp},
+};
 use serde_json::Value;
 
 use crate::{
@@ -11,6 +14,9 @@ use crate::{
     names,
     render::objects::{Kind, Object, Replicas},
 };
+
+/// Longest text of a pod in a message, in bytes.
+const MOST_TEXT: usize = 400;
 
 /// Identity of an object in the namespace.
 pub type Key = (Kind, String);
@@ -123,6 +129,13 @@ pub fn control_plane(name: &str, replicas: Replicas, live: &[Live], pods: &[Pod]
     }))
 }
 
+/// How long a pod has been ready; `None`: it is not.
+pub fn ready_for(pod: &Pod, now: Timestamp) -> Option<SignedDuration> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let ready = conditions.iter().find(|c| c.type_ == "Ready" && c.status == "True")?;
+    Some(now.duration_since(ready.last_transition_time.as_ref()?.0))
+}
+
 /// What its pods wait for, in the words of kubelet and scheduler.
 fn why(pods: &[Pod]) -> Option<String> {
     pods.iter().find_map(|pod| {
@@ -131,14 +144,20 @@ fn why(pods: &[Pod]) -> Option<String> {
         let containers = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
         let waiting = containers.filter_map(|c| c.state.as_ref()?.waiting.as_ref()).find_map(|w| {
             let reason = w.reason.as_deref().filter(|r| !["PodInitializing", "ContainerCreating"].contains(r))?;
-            Some(format!("pod {name}: {reason}: {}", w.message.as_deref().unwrap_or_default()))
+            Some(format!("pod {name}: {reason}: {}", brief(w.message.as_deref().unwrap_or_default())))
         });
         waiting.or_else(|| {
             let conditions = status.conditions.iter().flatten();
             let unscheduled = conditions.filter(|c| c.type_ == "PodScheduled" && c.status == "False");
-            unscheduled.filter_map(|c| c.message.as_deref()).map(|m| format!("pod {name}: {m}")).next()
+            unscheduled.filter_map(|c| c.message.as_deref()).map(|m| format!("pod {name}: {}", brief(m))).next()
         })
     })
+}
+
+/// A text of a pod, shortened: who makes a pod with the labels of the control plane chooses it.
+fn brief(text: &str) -> String {
+    let text = text.get(..text.floor_char_boundary(MOST_TEXT)).unwrap_or_default();
+    text.replace(|c: char| c.is_control(), " ")
 }
 
 #[cfg(test)]
@@ -260,5 +279,22 @@ mod tests {
         let workload = live("StatefulSet", json!({"spec": {"replicas": 1}}));
         let state = control_plane("team-a", Replicas::Rendered, &[workload], &[pod]);
         assert_eq!(state, ControlPlane::Starting("pod team-a-0: ImagePullBackOff: not found".into()));
+    }
+
+    #[test]
+    fn pod_is_ready_since_its_condition() {
+        let pod: Pod = serde_json::from_value(json!({"status": {"conditions": [
+            {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+        ]}}))
+        .unwrap();
+        let now = "2026-01-01T00:01:30Z".parse().unwrap();
+        assert_eq!(ready_for(&pod, now), Some(SignedDuration::from_secs(90)));
+        assert_eq!(ready_for(&Pod::default(), now), None);
+    }
+
+    #[test]
+    fn text_of_a_pod_is_short_and_has_no_control_characters() {
+        let text = brief(&format!("\u{1b}[2J{}", "ä".repeat(1 << 16)));
+        assert!(text.len() <= MOST_TEXT && text.starts_with(" [2Jä"), "{text}");
     }
 }

@@ -8,7 +8,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
+    api::{DeleteParams, DynamicObject, ListParams, ObjectMeta, Patch, PatchParams},
 };
 use serde_json::Value;
 
@@ -16,6 +16,13 @@ use crate::{
     names,
     render::objects::{KINDS, Kind, Object},
 };
+
+/// Names that are listed at once.
+const PAGE: u32 = 100;
+/// Most pages of one kind.
+const MOST_PAGES: usize = 20;
+/// Most objects of one kind that are read: the chart has one or two of each.
+const MOST_OBJECTS: usize = 16;
 
 /// An object of the API server.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,42 +65,71 @@ impl Host {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// All objects that this program has applied here.
+    /// All objects that this program has applied here. Others with the same labels, such as those that a team makes inside, are not read.
     pub async fn applied(&self) -> kube::Result<Vec<Live>> {
         let selector =
             format!("{}={},{}={}", labels::MANAGED_BY_LABEL, names::MANAGED_BY, labels::TENANT_LABEL, self.tenant);
-        self.list(&selector, |_| true).await
+        self.list(&selector, |_| true, is_own).await
     }
 
     /// The workload of the control plane, by the labels of vCluster's chart: also when another program has applied it.
     pub async fn workloads(&self) -> kube::Result<Vec<Live>> {
-        let mut found = self.list(&self.control_plane(), Kind::is_workload).await?;
+        let mut found = self.list(&self.control_plane(), Kind::is_workload, |_| true).await?;
         found.retain(|workload| workload.name == self.tenant);
         Ok(found)
     }
 
     /// All objects of the release, by the labels of vCluster's chart: also when another program has applied them.
     pub async fn released(&self) -> kube::Result<Vec<Live>> {
-        self.list(&format!("app in (vcluster,vcluster-etcd),release={}", self.tenant), |_| true).await
+        self.list(&format!("{},release={}", names::CONTROL_PLANE_APPS, self.tenant), |_| true, |_| true).await
     }
 
-    /// Selector of the control plane's workload, pods and volumes.
+    /// All objects of a virtual cluster of this program: also those that have lost one kind of labels.
+    pub async fn everything(&self) -> kube::Result<Vec<Live>> {
+        let mut all = self.applied().await?;
+        for object in self.released().await? {
+            if !all.iter().any(|l| l.kind == object.kind && l.name == object.name) {
+                all.push(object);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Selector of the control plane's workload and pods.
     fn control_plane(&self) -> String {
         format!("app=vcluster,release={}", self.tenant)
     }
 
-    async fn list(&self, selector: &str, of: impl Fn(Kind) -> bool) -> kube::Result<Vec<Live>> {
-        let params = ListParams::default().labels(selector);
+    /// Objects with these labels. A team can make thousands of them: names are listed in pages, and few objects are read.
+    async fn list(
+        &self,
+        selector: &str,
+        of: impl Fn(Kind) -> bool,
+        keep: fn(&ObjectMeta) -> bool,
+    ) -> kube::Result<Vec<Live>> {
         let kinds = KINDS.into_iter().filter(|kind| of(*kind));
-        let lists = kinds.map(|kind| {
-            let (api, params) = (self.api(kind), params.clone());
-            async move { api.list(&params).await.map(|list| list.items.into_iter().map(move |o| live(kind, &o))) }
-                .boxed()
-        });
-        let lists: Vec<_> = lists.collect();
+        let lists: Vec<_> = kinds.map(|kind| self.some(kind, selector, keep).boxed()).collect();
         // a few at once: lists of one namespace are small
         let found: Vec<_> = stream::iter(lists).buffered(4).try_collect().await?;
         Ok(found.into_iter().flatten().collect())
+    }
+
+    async fn some(&self, kind: Kind, selector: &str, keep: fn(&ObjectMeta) -> bool) -> kube::Result<Vec<Live>> {
+        let (api, mut params, mut found) = (self.api(kind), ListParams::default().labels(selector).limit(PAGE), vec![]);
+        for _ in 0..MOST_PAGES {
+            let page = api.list_metadata(&params).await?;
+            let kept = page.items.into_iter().filter(|object| keep(&object.metadata));
+            found.extend(kept.filter_map(|object| object.metadata.name));
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if params.continue_token.is_none() || found.len() >= MOST_OBJECTS {
+                break;
+            }
+        }
+        let mut all = Vec::new();
+        for name in found.iter().take(MOST_OBJECTS) {
+            all.extend(api.get_opt(name).await?.map(|object| live(kind, &object)));
+        }
+        Ok(all)
     }
 
     /// Applies an object and returns its new version. Fields that others have changed are taken back.
@@ -145,7 +181,8 @@ impl Host {
 
     /// Names of the `PersistentVolumeClaims` of the control plane, of every replica that there ever was.
     pub async fn volumes(&self) -> kube::Result<Vec<String>> {
-        let claims = self.claims().list_metadata(&ListParams::default().labels(&self.control_plane())).await?;
+        let selector = format!("{},release={}", names::CONTROL_PLANE_APPS, self.tenant);
+        let claims = self.claims().list_metadata(&ListParams::default().labels(&selector)).await?;
         Ok(claims.items.into_iter().filter_map(|claim| claim.metadata.name).collect())
     }
 
@@ -176,6 +213,12 @@ impl Host {
         }
         Ok(())
     }
+}
+
+/// This program has applied the object. Objects that the syncer makes have its name as the manager.
+fn is_own(metadata: &ObjectMeta) -> bool {
+    let managers = metadata.managed_fields.iter().flatten().filter_map(|entry| entry.manager.as_deref());
+    managers.into_iter().any(|manager| manager == names::MANAGER)
 }
 
 fn live(kind: Kind, object: &DynamicObject) -> Live {

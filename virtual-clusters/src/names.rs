@@ -38,3 +38,5 @@ pub fn admin_secret(cluster: &str) -> String {
 pub fn certificates_secret(cluster: &str) -> String {
     format!("{cluster}-certs")
 }
+/// Selector of the labels `app` of a control plane and its etcd (vCluster's chart).
+pub const CONTROL_PLANE_APPS: &str = "app in (vcluster,vcluster-etcd)";

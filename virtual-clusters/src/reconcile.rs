@@ -12,7 +12,7 @@ use gputenancy_crds::{
 use gputenancy_service::events::EventType;
 use k8s_openapi::{
     ByteString,
-    api::core::v1::Secret,
+    api::core::v1::{Pod, Secret},
     jiff::{SignedDuration, Timestamp},
 };
 use kube::{
@@ -44,6 +44,12 @@ use crate::{
 const INTERVAL: Duration = Duration::from_secs(4);
 /// Interval of the passes that compare all objects, while all is ready; and of all passes while the virtual cluster is paused.
 const FULL_INTERVAL: Duration = Duration::from_secs(30);
+/// Longest interval after failures inside: a server that does not answer takes most of a minute of a pass, which other tenants wait for.
+const LONGEST_INTERVAL: Duration = Duration::from_mins(2);
+/// Time that a ready control plane has for the Secret of its administrator, which it writes within seconds.
+const SECRET_PATIENCE: SignedDuration = SignedDuration::from_mins(1);
+/// Time after which a stopped control plane has no pod: its grace period is 15 seconds. Pods of others may have its labels.
+const STOPPED: SignedDuration = SignedDuration::from_mins(2);
 /// Interval after a refused spec or write.
 const REFUSED_INTERVAL: Duration = Duration::from_secs(15);
 /// Shortest time between two events about one tenant: a team decides how often its API server answers.
@@ -106,10 +112,13 @@ async fn measured<T>(context: &Context, work: impl Future<Output = kube::Result<
 async fn removal(tenant: &GpuTenant, context: &Context) -> kube::Result<(Option<Duration>, bool)> {
     let name = tenant.name_any();
     context.memory().remove(&name);
-    let volumes = match teardown::run(tenant, context).await? {
+    let removed = match teardown::run(tenant, context).await? {
         Outcome::Again(after) => return Ok((Some(after), false)),
-        Outcome::Done(volumes) => volumes,
+        Outcome::Done(removed) => removed,
     };
+    // before the finalizer: what names the volumes that are kept must not be lost by a restart
+    let event_type = if removed.left.is_some() { EventType::Warning } else { EventType::Normal };
+    context.publish(tenant, event_type, reasons::VIRTUAL_CLUSTER_REMOVED, teardown::note(tenant, &removed)).await;
     if tenant.metadata.deletion_timestamp.is_some() {
         set_finalizer(&context.client, tenant, false).await?;
     } else {
@@ -118,8 +127,6 @@ async fn removal(tenant: &GpuTenant, context: &Context) -> kube::Result<(Option<
         set_finalizer(&context.client, &tenant, false).await?;
     }
     context.metrics.forget(&name);
-    let note = teardown::note(tenant, &volumes);
-    context.publish(tenant, EventType::Normal, reasons::VIRTUAL_CLUSTER_REMOVED, note).await;
     Ok((None, false))
 }
 
@@ -161,29 +168,38 @@ async fn pass(
     };
     let status = conditions::status(&progress, &old, &facts);
     context.metrics.report(&name, &status, progress.kubeconfig.as_ref().and_then(|k| k.as_ref().ok()));
-    let event = changed(&old, &status).filter(|_| memory.event.is_none_or(|at| at.elapsed() > EVENT_INTERVAL));
-    if event.is_some() {
-        memory.event = Some(Instant::now());
-    }
+    memory.failures = if failed_inside(&progress) { memory.failures.saturating_add(1) } else { 0 };
+    let (failures, told) = (memory.failures, memory.told);
     context.memory().insert(name.clone(), memory);
     if status != old {
         apply_status(&context.client, &name, Some(&status)).await?;
     }
-    if let Some((event_type, reason, note)) = event {
+    let before = told.map(|(_, reason)| reason).or_else(|| conditions::ready(&old).map(|(reason, ..)| reason));
+    // later, and not never: a reason that stays is published when the interval has passed
+    let due = told.is_none_or(|(at, _)| at.elapsed() > EVENT_INTERVAL);
+    if let Some((event_type, reason, note)) = event(before, &status).filter(|_| due) {
         context.publish(tenant, event_type, reason, note).await;
+        if let Some(memory) = context.memory().get_mut(&name) {
+            memory.told = Some((Instant::now(), reason));
+        }
     }
     let failed = progress.failed.is_some();
     let after = match (&progress.rendered, &progress.control_plane) {
         (_, Some(ControlPlane::Paused)) if !failed => FULL_INTERVAL,
         (Some(Err(_)), _) => REFUSED_INTERVAL,
-        _ => INTERVAL,
+        _ => (INTERVAL * 2_u32.saturating_pow(failures.min(5))).min(LONGEST_INTERVAL),
     };
     Ok((after, failed))
 }
 
-/// The event of a new reason of `Ready`.
-fn changed(old: &VirtualClusterStatus, new: &VirtualClusterStatus) -> Option<(EventType, Reason, String)> {
-    let before = conditions::ready(old).map(|(reason, ..)| reason);
+/// Something inside did not answer, or refused.
+fn failed_inside(progress: &Progress) -> bool {
+    let Progress { kubeconfig, capacity, .. } = progress;
+    kubeconfig.as_ref().is_some_and(Result::is_err) || capacity.as_ref().is_some_and(Result::is_err)
+}
+
+/// The event of a reason of `Ready` that is another one than `before`.
+fn event(before: Option<Reason>, new: &VirtualClusterStatus) -> Option<(EventType, Reason, String)> {
     let (reason, note, ready) = conditions::ready(new).filter(|(reason, ..)| Some(*reason) != before)?;
     let quiet = [reasons::APPLYING, reasons::CONTROL_PLANE_STARTING, reasons::VIRTUAL_CLUSTER_PAUSED];
     let event_type = if ready || quiet.contains(&reason) { EventType::Normal } else { EventType::Warning };
@@ -226,7 +242,11 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
     let host = Host::new(context.client.clone(), &namespace, &name);
     let live = match owned(&host, &name, &namespace, cluster.backend).await {
         Ok(live) => live,
-        Err(error) => {
+        Err(Absent::Waits(why)) => {
+            progress.waits = Some(why);
+            return progress;
+        }
+        Err(Absent::Failed(error)) => {
             progress.failed = Some(error);
             return progress;
         }
@@ -235,9 +255,11 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
         VirtualClusterBackend::External => external::replicas(&live),
         _ => decide::replicas(cluster.suspend, &live),
     };
-    match install(tenant, cluster, context, (&host, memory), (&live, replicas)).await {
-        Ok(None) => progress.rendered = Some(Ok(cluster.version.clone())),
-        Ok(Some(report)) => {
+    let installed = install(tenant, cluster, context, (&host, memory), (&live, replicas)).await;
+    let wrote = matches!(installed, Ok(Installed::Applied { wrote: true }));
+    match installed {
+        Ok(Installed::Applied { .. }) => progress.rendered = Some(Ok(cluster.version.clone())),
+        Ok(Installed::Reported(report)) => {
             progress.rendered = report.version.clone().map(Ok);
             progress.backend = Some(report);
         }
@@ -265,19 +287,31 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
             return progress;
         }
     };
+    // the control plane before this pass's writes may be ready, and is not the one that was asked for
+    let live = if wrote { host.workloads().await.unwrap_or_default() } else { live };
     // what Flux and Argo CD were not given has stopped nothing
     let replicas = if own || done || !cluster.suspend { replicas } else { external::replicas(&live) };
     let state = decide::control_plane(&name, replicas, &live, &pods);
-    let synced = host.synced_pods().await.unwrap_or_default();
-    if state == ControlPlane::Paused && cluster.suspend && pods.is_empty() {
-        // as vcluster pause does; while the syncer runs, it would delete the pods inside with them
-        drop(host.delete_pods(&synced).await);
+    let synced = host.synced_pods().await;
+    if let Ok(synced) = &synced {
+        memory.requested = nodes::requested(synced);
     }
-    memory.requested = nodes::requested(&synced);
+    let stopped = pods.is_empty() || paused_for(tenant).is_some_and(|time| time > STOPPED);
+    let suspended = match synced {
+        // as vcluster pause does; while the syncer runs, it would delete the pods inside with them
+        Ok(synced) if state == ControlPlane::Paused && cluster.suspend && stopped => host.delete_pods(&synced).await,
+        other => other.map(drop),
+    };
+    if let Err(error) = suspended {
+        progress.failed.get_or_insert_with(|| refused(&namespace, &error));
+    }
     let serves = state == ControlPlane::Ready;
     progress.control_plane = Some(state);
     if serves {
         let kubeconfig = timed(kubeconfig(tenant, cluster, &host, memory)).await;
+        if kubeconfig.is_err() && cluster.backend != VirtualClusterBackend::External {
+            restart_without_secret(tenant, context, &host, &pods).await;
+        }
         if let (Ok(_), Some((_, client))) = (&kubeconfig, memory.inside.clone()) {
             let (capacity, catalog) = Box::pin(show(tenant, &client, context, memory, true)).await;
             (progress.capacity, progress.catalog) = (Some(capacity), catalog);
@@ -285,6 +319,29 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
         progress.kubeconfig = Some(kubeconfig);
     }
     progress
+}
+
+/// The control plane writes its administrator's Secret when it starts. Without the Secret, as after a deletion of the Service that owns it, it
+/// is started again.
+async fn restart_without_secret(tenant: &GpuTenant, context: &Context, host: &Host, pods: &[Pod]) {
+    let (name, now) = (tenant.name_any(), Timestamp::now());
+    if pods.is_empty() || !pods.iter().all(|pod| decide::ready_for(pod, now).is_some_and(|time| time > SECRET_PATIENCE))
+    {
+        return;
+    }
+    let secret = names::admin_secret(&name);
+    let absent = host.secrets().get_opt(&secret).await.is_ok_and(|found| found.as_ref().and_then(Admin::of).is_none());
+    if absent && host.delete_pods(pods).await.is_ok() {
+        let note = format!("restarted the control plane: Secret {secret} is missing, which it writes when it starts");
+        context.publish(tenant, EventType::Warning, reasons::VIRTUAL_CLUSTER_REPAIRED, note).await;
+    }
+}
+
+/// How long the control plane has been reported as stopped.
+fn paused_for(tenant: &GpuTenant) -> Option<SignedDuration> {
+    let status = tenant.status.as_ref()?.virtual_cluster.as_ref()?;
+    let paused = status.conditions.iter().find(|c| c.reason == reasons::VIRTUAL_CLUSTER_PAUSED.as_str())?;
+    Some(Timestamp::now().duration_since(paused.last_transition_time.0))
 }
 
 /// Stops the control plane where its objects could not be applied with zero replicas.
@@ -295,19 +352,28 @@ async fn stop(host: &Host, live: &[Live]) -> kube::Result<()> {
     Ok(())
 }
 
-/// Installs vCluster by the backend, and returns what the backend reports; `None`: this program has applied the objects itself.
+/// What installed vCluster.
+enum Installed {
+    /// This program has applied the objects; `wrote`: something was written in this pass.
+    Applied { wrote: bool },
+    /// The backend reports.
+    Reported(Report),
+}
+
+/// Installs vCluster by the backend.
 async fn install(
     tenant: &GpuTenant,
     cluster: &VirtualCluster,
     context: &Context,
     (host, memory): (&Host, &mut Memory),
     (live, replicas): (&[Live], Replicas),
-) -> Result<Option<Report>, Failure> {
+) -> Result<Installed, Failure> {
     if let Some(report) = context.offer.refusal(cluster.backend) {
-        return Ok(Some(report));
+        return Ok(Installed::Reported(report));
     }
     if cluster.backend == VirtualClusterBackend::External {
-        return external::observe(host, tenant, cluster, live).await.map(Some).map_err(Failure::Api);
+        let report = external::observe(host, tenant, cluster, live).await;
+        return report.map(Installed::Reported).map_err(Failure::Api);
     }
     let namespace = objects::namespace_of(tenant);
     let failed = |error: kube::Error| Failure::Api(refused(&namespace, &error));
@@ -323,35 +389,48 @@ async fn install(
             backend::argo::hand_on(&context.client, &context.offer, &order).await.map_err(Failure::Api)?
         }
         VirtualClusterBackend::Helm | VirtualClusterBackend::External => {
-            backend::helm::apply(tenant, context, (host, memory), (&key, &objects, live), replicas)
-                .await
-                .map_err(failed)?;
-            return Ok(None);
+            let applied = backend::helm::apply(tenant, context, (host, memory), (&key, &objects, live), replicas).await;
+            return Ok(Installed::Applied { wrote: applied.map_err(failed)? });
         }
     };
     for (kind, name, replicas) in backend::scale(&objects, live, replicas) {
         host.scale(kind, &name, replicas).await.map_err(failed)?;
     }
-    Ok(Some(report))
+    Ok(Installed::Reported(report))
 }
 
 /// The objects of the virtual cluster in the namespace that are observed, if the operator has bound this program's rights there for this
 /// tenant: those that it has applied, or the workload that another program has.
-async fn owned(host: &Host, name: &str, namespace: &str, backend: VirtualClusterBackend) -> Result<Vec<Live>, String> {
-    let failed = |error: kube::Error| refused(namespace, &error);
-    match host.tenant().await.map_err(failed)? {
+async fn owned(host: &Host, name: &str, namespace: &str, backend: VirtualClusterBackend) -> Result<Vec<Live>, Absent> {
+    let failed = |error: kube::Error| Absent::Failed(refused(namespace, &error));
+    let waits = || {
+        let binding = names::BINDING;
+        Absent::Waits(format!(
+            "waiting for RoleBinding {binding} in namespace {namespace}, which the operator writes; if it does not come, see PolicyReady of the tenant"
+        ))
+    };
+    let tenant = match host.tenant().await {
+        // without the binding there is no right to look for it
+        Err(kube::Error::Api(status)) if status.is_forbidden() || status.is_not_found() => return Err(waits()),
+        other => other.map_err(failed)?,
+    };
+    match tenant {
         Some(tenant) if tenant == name => match backend {
             VirtualClusterBackend::Helm => host.applied().await.map_err(failed),
             _ => host.workloads().await.map_err(failed),
         },
-        Some(other) => {
-            Err(format!("namespace {namespace} belongs to tenant {other}: choose another name in spec.namespaces"))
-        }
-        None => Err(format!(
-            "waiting for RoleBinding {} in namespace {namespace}, which the operator writes",
-            names::BINDING
-        )),
+        Some(other) => Err(Absent::Failed(format!(
+            "namespace {namespace} belongs to tenant {other}: choose another name in spec.namespaces"
+        ))),
+        None => Err(waits()),
     }
+}
+
+/// Why the namespace cannot be used.
+enum Absent {
+    /// The operator has not written everything yet.
+    Waits(String),
+    Failed(String),
 }
 
 fn refused(namespace: &str, error: &kube::Error) -> String {

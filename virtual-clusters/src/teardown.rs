@@ -35,8 +35,23 @@ const INSIDE_PATIENCE: SignedDuration = SignedDuration::from_mins(1);
 pub enum Outcome {
     /// Another step after this time.
     Again(Duration),
-    /// Nothing is left but the volumes, if they are kept, or an adopted virtual cluster.
-    Done(Volumes),
+    /// The removal is over.
+    Done(Removed),
+}
+
+/// What a removal has led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Removed {
+    /// What became of the volumes.
+    pub volumes: Volumes,
+    /// What exists still, although the time is over, and was not waited for any longer.
+    pub left: Option<String>,
+}
+
+impl From<Volumes> for Removed {
+    fn from(volumes: Volumes) -> Self {
+        Self { volumes, left: None }
+    }
 }
 
 /// What became of the volumes.
@@ -48,6 +63,8 @@ pub enum Volumes {
     Kept(Vec<String>),
     /// They are in use: the virtual cluster was adopted, and runs on.
     InUse,
+    /// Nothing was deleted.
+    Untouched,
 }
 
 impl Volumes {
@@ -67,11 +84,15 @@ pub async fn run(tenant: &GpuTenant, context: &Context) -> kube::Result<Outcome>
     let backend = backend::installed(Some(&old)).unwrap_or_default();
     let installed = Installed { name: &name, namespace: &namespace, backend, reclaim: reclaim(tenant, backend, &old) };
     let left = match step(&host, context, &installed, now.duration_since(since)).await {
-        Ok(Step::Done(volumes)) => return Ok(Outcome::Done(volumes)),
+        Ok(Step::Done(removed)) => return Ok(Outcome::Done(removed)),
         Ok(Step::Left(left)) => left,
         // no namespace, or one without this program's rights: the operator says why, and waits only for a namespace that is the tenant's
         Err(kube::Error::Api(status)) if status.is_not_found() => {
-            return Ok(Outcome::Done(Volumes::without_deletion(backend)));
+            return Ok(Outcome::Done(Volumes::without_deletion(backend).into()));
+        }
+        Err(kube::Error::Api(status)) if status.is_forbidden() && now.duration_since(since) > PATIENCE => {
+            let left = format!("all of it, because this program has no right to look: {}", status.message);
+            return Ok(Outcome::Done(Removed { volumes: Volumes::Untouched, left: Some(left) }));
         }
         Err(kube::Error::Api(status)) if status.is_forbidden() => status.message.clone(),
         Err(error) => return Err(error),
@@ -94,7 +115,16 @@ fn reclaim(tenant: &GpuTenant, backend: VirtualClusterBackend, old: &VirtualClus
 }
 
 /// The note of the event about the removal. Pure.
-pub fn note(tenant: &GpuTenant, volumes: &Volumes) -> String {
+pub fn note(tenant: &GpuTenant, removed: &Removed) -> String {
+    let Removed { volumes, left } = removed;
+    let done = deleted(tenant, volumes);
+    match left {
+        Some(left) => format!("{done}. Not waited for any longer, delete it by hand: {left}"),
+        None => done,
+    }
+}
+
+fn deleted(tenant: &GpuTenant, volumes: &Volumes) -> String {
     let gone = "the virtual cluster is deleted: its control plane, pods";
     let namespace = objects::namespace_of(tenant);
     let adopted = tenant.spec.namespaces.first().is_some_and(|n| n.adopt);
@@ -109,6 +139,7 @@ pub fn note(tenant: &GpuTenant, volumes: &Volumes) -> String {
                 "{gone} and Secrets; its volumes are kept: PersistentVolumeClaim {names} in namespace {namespace}{until}"
             )
         }
+        Volumes::Untouched => "the virtual cluster is not deleted".to_owned(),
         Volumes::InUse => format!(
             "the virtual cluster is no longer adopted: the vCluster in namespace {namespace} runs on{until}, without the team's account and kubeconfig"
         ),
@@ -138,7 +169,7 @@ fn report(
 enum Step {
     /// What is left, in a few words.
     Left(String),
-    Done(Volumes),
+    Done(Removed),
 }
 
 /// What is removed.
@@ -160,13 +191,16 @@ async fn step(host: &Host, context: &Context, installed: &Installed<'_>, waited:
     }
     // in the namespace of another tenant nothing is this one's
     if host.tenant().await?.is_some_and(|tenant| tenant != name) {
-        return Ok(Step::Done(Volumes::without_deletion(backend)));
+        return Ok(Step::Done(Removed::from(match backend {
+            VirtualClusterBackend::External => Volumes::InUse,
+            _ => Volumes::Untouched,
+        })));
     }
     if backend == VirtualClusterBackend::External {
         return release(host, (name, namespace), waited).await;
     }
     let own = backend == VirtualClusterBackend::Helm;
-    let objects = async || if own { host.applied().await } else { host.released().await };
+    let objects = async || if own { host.everything().await } else { host.released().await };
     let live = objects().await?;
     for workload in decide::unstopped(&live) {
         host.stop(workload.kind, &workload.name).await?;
@@ -197,8 +231,11 @@ async fn step(host: &Host, context: &Context, installed: &Installed<'_>, waited:
         }
     };
     let left = objects().await?;
-    let first = left.first().filter(|_| patient).map(|l| format!("{} {}", l.kind.kind, l.name));
-    Ok(first.map_or(Step::Done(volumes), Step::Left))
+    let first = left.first().map(|l| format!("{} {} in namespace {namespace}", l.kind.kind, l.name));
+    Ok(match first {
+        Some(first) if patient => Step::Left(first),
+        left => Step::Done(Removed { volumes, left }),
+    })
 }
 
 /// What is left of the adoption of a virtual cluster that stays.
@@ -211,7 +248,7 @@ async fn release(host: &Host, (name, namespace): (&str, &str), waited: SignedDur
         tracing::warn!(tenant = name, error, "the team's account inside an adopted virtual cluster was not deleted");
     }
     host.delete_secret(names::KUBECONFIG_SECRET).await?;
-    Ok(Step::Done(Volumes::InUse))
+    Ok(Step::Done(Volumes::InUse.into()))
 }
 
 #[cfg(test)]
@@ -246,18 +283,28 @@ mod tests {
     #[test]
     fn removal_names_the_volumes_that_are_kept() {
         let kept = Volumes::Kept(vec!["data-team-a-0".into(), "data-team-a-1".into()]);
-        let removed = note(&tenant(&json!(null), false), &kept);
+        let removed = note(&tenant(&json!(null), false), &Removed::from(kept.clone()));
         assert!(removed.ends_with("PersistentVolumeClaim data-team-a-0, data-team-a-1 in namespace ns-a"), "{removed}");
         let deleted = |adopt| {
             let mut tenant = tenant(&json!(null), adopt);
             tenant.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
-            note(&tenant, &kept)
+            note(&tenant, &kept.clone().into())
         };
         assert!(deleted(false).ends_with("until the operator deletes the namespace with the tenant"));
         assert!(deleted(true).ends_with("in namespace ns-a"));
-        assert!(note(&tenant(&json!(null), false), &Volumes::Deleted).ends_with("Secrets and volumes"));
-        assert!(note(&tenant(&json!(null), false), &Volumes::Kept(Vec::new())).contains("no volume to keep"));
-        let released = note(&tenant(&json!(null), false), &Volumes::InUse);
+        assert!(
+            note(&tenant(&json!(null), false), &Removed::from(Volumes::Deleted.clone()))
+                .ends_with("Secrets and volumes")
+        );
+        assert!(
+            note(&tenant(&json!(null), false), &Removed::from(Volumes::Kept(Vec::new()).clone()))
+                .contains("no volume to keep")
+        );
+        let late = Removed { left: Some("Service team-a in namespace ns-a".into()), ..Volumes::Deleted.into() };
+        assert!(
+            note(&tenant(&json!(null), false), &late).ends_with("delete it by hand: Service team-a in namespace ns-a")
+        );
+        let released = note(&tenant(&json!(null), false), &Removed::from(Volumes::InUse.clone()));
         assert!(released.contains("the vCluster in namespace ns-a runs on, without the team's account"), "{released}");
     }
 

@@ -10,21 +10,23 @@ use crate::{
     render::objects::{self, Object, Replicas},
 };
 
-/// Makes the objects in the namespace as rendered.
+/// Makes the objects in the namespace as rendered; returns whether something was written.
 pub async fn apply(
     tenant: &GpuTenant,
     context: &Context,
     (host, memory): (&Host, &mut Memory),
     (key, rendered, live): (&str, &[Object], &[Live]),
     replicas: Replicas,
-) -> kube::Result<()> {
+) -> kube::Result<bool> {
     let mut wanted = rendered.to_vec();
     objects::scale(&mut wanted, replicas);
     // the scale is part of what was applied
     let key = format!("{key} {replicas:?}");
     let complete = memory.complete.as_deref() == Some(&key);
     let mut repaired = Vec::new();
-    for write in decide::writes(&wanted, live, &memory.settled, complete) {
+    let writes = decide::writes(&wanted, live, &memory.settled, complete);
+    let wrote = !writes.is_empty();
+    for write in writes {
         match write {
             Write::Apply { object, repairs } => {
                 let version = host.apply(&object).await?;
@@ -49,5 +51,5 @@ pub async fn apply(
         );
         context.publish(tenant, EventType::Warning, reasons::VIRTUAL_CLUSTER_REPAIRED, note).await;
     }
-    Ok(())
+    Ok(wrote)
 }

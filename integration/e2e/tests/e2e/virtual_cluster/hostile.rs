@@ -144,8 +144,10 @@ async fn refused_pods(world: &World, inside: &Inside, cases: &mut Cases) -> Resu
     let list = json!({"apiVersion": "v1", "kind": "List", "items": pods});
     let refused_inside = inside.apply(&list).await.err().unwrap_or_default();
     let names: Vec<&str> = pods.iter().filter_map(|p| p["metadata"]["name"].as_str()).collect();
-    // priority classes are not taken over from inside
-    let cleared = |pod: &&Value| pod["spec"]["priorityClassName"].is_string();
+    // priority classes are not taken over from inside, and namespaces of affinity are those of this virtual cluster
+    let cleared = |pod: &&Value| {
+        pod["spec"]["priorityClassName"].is_string() || pod["spec"]["affinity"]["podAntiAffinity"].is_object()
+    };
     let cleared: Vec<&str> = pods.iter().filter(cleared).filter_map(|p| p["metadata"]["name"].as_str()).collect();
     let asked = names.iter().copied().filter(|name| !refused_inside.contains(&format!("\"{name}\"")));
     let asked: Vec<&str> = asked.filter(|name| !cleared.contains(name)).collect();
