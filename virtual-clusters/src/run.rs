@@ -11,6 +11,7 @@ use gputenancy_service::{
 };
 use kube::{
     Api, Client, Config, ResourceExt as _,
+    core::DeserializeGuard,
     runtime::{
         Controller,
         controller::{self, Action},
@@ -73,7 +74,9 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     let context =
         Arc::new(Context::new(client.clone(), publisher, (charts, values), runtime_classes, helm, offer, metrics));
     let known = context.clone();
-    let controller = Controller::new(Api::<GpuTenant>::all(client), watcher::Config::default().streaming_lists())
+    // a tenant that cannot be read must not end the watch of the others
+    let tenants = Api::<DeserializeGuard<GpuTenant>>::all(client);
+    let controller = Controller::new(tenants, watcher::Config::default().streaming_lists())
         .with_config(kube::runtime::controller::Config::default().concurrency(concurrency))
         .graceful_shutdown_on(stop.clone().cancelled_owned())
         .run(one, on_error, context)
@@ -91,13 +94,24 @@ pub async fn run(args: Args) -> Result<(), RunError> {
     if stop.is_cancelled() { Ok(()) } else { Err(RunError::Ended) }
 }
 
-async fn one(tenant: Arc<GpuTenant>, context: Arc<Context>) -> kube::Result<Action> {
-    let after = reconcile(&tenant, &context).await?;
+async fn one(guarded: Arc<DeserializeGuard<GpuTenant>>, context: Arc<Context>) -> kube::Result<Action> {
+    let after = match &guarded.0 {
+        Ok(tenant) => reconcile(tenant, &context).await?,
+        Err(unreadable) => {
+            let (tenant, error) = (unreadable.metadata.name.as_deref().unwrap_or_default(), &unreadable.error);
+            tracing::warn!(
+                tenant,
+                error,
+                "a GpuTenant has fields that this release does not know: update the controller with the CRDs"
+            );
+            None
+        }
+    };
     Ok(after.map_or_else(Action::await_change, Action::requeue))
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "kube's Controller passes it so")]
-fn on_error(tenant: Arc<GpuTenant>, error: &kube::Error, _: Arc<Context>) -> Action {
+fn on_error(tenant: Arc<DeserializeGuard<GpuTenant>>, error: &kube::Error, _: Arc<Context>) -> Action {
     // another write came first: the watch delivers it
     let conflict = matches!(error, kube::Error::Api(status) if status.is_conflict());
     if !conflict {
