@@ -24,7 +24,7 @@ async fn crds_refuse_fields_that_would_change_an_adopted_virtual_cluster() {
     let resources = Some("spec.virtualCluster.resources: with backend External");
     let storage = Some("spec.virtualCluster.storage: with backend External");
     let cases: [(&str, Value, Option<&str>); 8] = [
-        ("default", json!({"values": {"a": 1}, "suspend": true}), None),
+        ("by-default", json!({"values": {"a": 1}, "suspend": true}), None),
         ("flux", json!({"backend": "FluxHelmRelease", "values": {"a": 1}, "suspend": true}), None),
         ("adopted", json!({"backend": "External"}), None),
         ("adopted-with-values", json!({"backend": "External", "values": {"a": 1}}), values),

@@ -275,7 +275,7 @@ async fn volumes(world: &World, inside: &Inside, cases: &mut Cases) -> Result<()
     inside.set(&[volume, claim("named", json!({})), claim("skipped", skip.clone())]).await?;
     // a claim made after them is there: so were they, if they are let through
     let later = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "later", "namespace": SPACE},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+        "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "none", "resources": {"requests": {"storage": "1Gi"}}}});
     inside.set(&[later]).await?;
     eventually("the later claim on the host", PATIENCE, || async {
         let there =
@@ -455,7 +455,9 @@ async fn pod_status(world: &World, cases: &mut Cases) -> Result<()> {
         json!({"metadata": {"finalizers": ["example.com/keep"]}}),
     ] {
         let answer = SYNCER.may(&world.client, Verb::Merge, &path, &change).await?;
-        let held = answer.as_ref().is_err_and(|status| status.message.contains("spec.readinessGates"));
+        // a scheduled pod is not nominated again by anyone
+        let refusals = ["spec.readinessGates", "status.nominatedNodeName: Forbidden"];
+        let held = answer.as_ref().is_err_and(|status| refusals.iter().any(|words| status.message.contains(words)));
         cases.check(&format!("stolen syncer: pods/status {change}"), held, answer.map_err(|s| s.message));
     }
     // an unchanged status is no change
