@@ -69,7 +69,8 @@ fn notes(tenant: &GpuTenant, refused: &[SlimEvent], noted: &[SlimEvent]) -> Vec<
 /// The refusal of a quota in the team's words; `None`: it is no refusal because of GPUs.
 fn text(tenant: &GpuTenant, message: &str) -> Option<String> {
     let (_, refusal) = message.split_once(REFUSED)?;
-    let (requested, rest) = refusal.split_once(", used:")?;
+    let (_, amounts) = refusal.split_once("requested:")?;
+    let (requested, rest) = amounts.split_once(", used:")?;
     let (_, limited) = rest.split_once(", limited:")?;
     let gpus = tenant.status.iter().flat_map(|s| &s.gpus).filter(|gpu| !gpu.resource_name.is_empty());
     let asked = |gpu: &GpuUse| amount(requested, &gpu.resource_name);

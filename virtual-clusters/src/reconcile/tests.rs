@@ -32,10 +32,12 @@ fn client(replicas: i64, requests: &Arc<Mutex<Vec<String>>>) -> kube::Client {
                     json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "x"});
                 binding
             }
-            ("GET", path) if path.ends_with("/statefulsets") => {
+            ("GET", path) if path.contains("/statefulsets") => {
                 let mut workload = meta("StatefulSet", "team-a");
+                workload["apiVersion"] = json!("apps/v1");
+                workload["metadata"]["managedFields"] = json!([{"manager": names::MANAGER, "operation": "Apply"}]);
                 workload["spec"] = json!({"replicas": replicas});
-                list(json!([workload]))
+                if path.ends_with("/team-a") { workload } else { list(json!([workload])) }
             }
             ("GET", path) if path.ends_with("/pods") && uri.contains("vcluster.loft.sh") => {
                 let mut pod = meta("Pod", "train-x-ml-x-team-a");
