@@ -31,8 +31,8 @@ pub const RED: Style = AnsiColor::Red.on_default().bold();
 pub async fn run(args: Args) -> Result<u8, Box<dyn Error>> {
     let Args { command, cluster } = args;
     match command {
-        Command::Plan(args) => plan(&args, &cluster).await,
-        Command::Snapshot(args) => write_snapshot(&args, &cluster).await,
+        Command::Plan(args) => Box::pin(plan(&args, &cluster)).await,
+        Command::Snapshot(args) => Box::pin(write_snapshot(&args, &cluster)).await,
         Command::Changes(args) => follow(&args, &cluster).await,
         Command::Status(args) => print_status(&args, &cluster).await,
         Command::Catalog(args) => print_catalog(&args, &cluster).await,
@@ -49,7 +49,7 @@ async fn plan(args: &PlanArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Erro
     // bad manifests are reported before a cluster is read
     let manifests = read(&args.files)?;
     let before = if args.snapshot.is_empty() {
-        cluster::read(&cluster::client(cluster).await?).await?
+        Box::pin(cluster::read(&cluster::client(cluster).await?)).await?
     } else {
         World::of(read(&args.snapshot)?)
     };
@@ -69,7 +69,7 @@ fn read(paths: &[PathBuf]) -> Result<Reading, Box<dyn Error>> {
 }
 
 async fn write_snapshot(args: &SnapshotArgs, cluster: &ClusterArgs) -> Result<u8, Box<dyn Error>> {
-    let world = cluster::read(&cluster::client(cluster).await?).await?;
+    let world = Box::pin(cluster::read(&cluster::client(cluster).await?)).await?;
     let text = snapshot::to_yaml(&world).map_err(|e| format!("writing YAML: {e}"))?;
     match &args.file {
         Some(file) => fs::write(file, text).map_err(|e| format!("writing {}: {e}", file.display()))?,

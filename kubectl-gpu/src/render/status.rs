@@ -93,10 +93,10 @@ fn of_device(node: &str, gpu: &str, device: &DeviceStatus) -> Vec<String> {
     };
     let pod = device.pod.as_ref().map(|p| Inside::shown(p.inside.as_ref(), format!("{}/{}", p.namespace, p.name)));
     let (pod, host) = pod.unwrap_or_else(|| ("-".to_owned(), None));
-    let note = device.note.iter().cloned().chain(host).collect::<Vec<_>>().join("; ");
+    let remark = device.note.iter().cloned().chain(host).collect::<Vec<_>>().join("; ");
     let tenant = device.tenant.as_deref().unwrap_or("-");
     let resource = if device.resource.is_empty() { "-" } else { &device.resource };
-    row(node, gpu, [&device.device, state, &pod, tenant, resource], &note)
+    row(node, gpu, [&device.device, state, &pod, tenant, resource], &remark)
 }
 
 fn of_part(node: &str, gpu: &str, part: &Unallocated) -> Vec<String> {

@@ -40,6 +40,8 @@ pub(super) fn hidden(text: &mut String, not_visible: &[String]) {
     if !not_visible.is_empty() {
         text.push('\n');
         heading(text, "Not visible to you");
-        not_visible.iter().for_each(|what| wrapped(text, 2, "- ", what));
+        for what in not_visible {
+            wrapped(text, 2, "- ", what);
+        }
     }
 }
