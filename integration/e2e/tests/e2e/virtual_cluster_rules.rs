@@ -58,15 +58,15 @@ async fn volume_is_fixed_while_the_virtual_cluster_exists() {
     }
     Actor::Admin.check(&world.client, Verb::Merge, &path, &removed, None).await.unwrap();
 
-    let patch = async |more: &[&str], patch: &str| {
-        let args = [&["patch", "gputenant", TEAM, "--type=merge", "-p", patch][..], more].concat();
+    let set = async |more: &[&str], fields: &str| {
+        let args = [&["patch", "gputenant", TEAM, "--type=merge", "-p", fields][..], more].concat();
         world.kubectl(&args).await.unwrap();
     };
     let status = ["--subresource=status"];
-    patch(&[], r#"{"spec": {"virtualCluster": {"storage": {"reclaim": "Retain"}}}}"#).await;
-    patch(&status, r#"{"status": {"virtualCluster": {"reclaim": "Delete"}}}"#).await;
+    set(&[], r#"{"spec": {"virtualCluster": {"storage": {"reclaim": "Retain"}}}}"#).await;
+    set(&status, r#"{"status": {"virtualCluster": {"reclaim": "Delete"}}}"#).await;
     let unread = Some("spec.virtualCluster: the controller has not read storage.reclaim: Retain yet");
     Actor::Admin.check(&world.client, Verb::Merge, &path, &removed, unread).await.unwrap();
-    patch(&status, r#"{"status": {"virtualCluster": {"reclaim": "Retain"}}}"#).await;
+    set(&status, r#"{"status": {"virtualCluster": {"reclaim": "Retain"}}}"#).await;
     Actor::Admin.check(&world.client, Verb::Merge, &path, &removed, None).await.unwrap();
 }

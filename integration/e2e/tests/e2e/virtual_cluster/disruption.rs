@@ -1,7 +1,7 @@
 //! What happens to a virtual cluster under changes from outside, kills of its controller, and a layout change under a pod from inside.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -55,14 +55,14 @@ async fn changes_are_repaired_and_kills_survived() {
         .await?;
         killer.stop("deletion")?;
         let after = objects(&world).await?;
-        let left: Vec<&String> = after.keys().filter(|name| !before.contains_key(*name)).collect();
+        let left: Vec<&String> = after.difference(&before).collect();
         ensure(left.is_empty(), format!("left after deletion: {left:?}"))
     };
     world.keeping_evidence("virtual-cluster-disruption", body).await;
 }
 
 /// All objects of the cluster but those that come and go by themselves.
-async fn objects(world: &World) -> Result<BTreeMap<String, ()>> {
+async fn objects(world: &World) -> Result<BTreeSet<String>> {
     let kinds = world.kubectl(&["api-resources", "--verbs=list", "-o", "name"]).await?;
     let passing = ["events", "leases", "pods", "endpointslices", "metrics.k8s.io"];
     let kinds: Vec<&str> =
@@ -71,7 +71,7 @@ async fn objects(world: &World) -> Result<BTreeMap<String, ()>> {
     let found = world.kubectl(&["get", &kinds.join(","), "-A", "-o", path, "--ignore-not-found"]).await?;
     let pods =
         world.kubectl(&["get", "pods,endpointslices,leases", "-n", TEAM, "-o", path, "--ignore-not-found"]).await?;
-    Ok(found.lines().chain(pods.lines()).map(|line| (line.to_owned(), ())).collect())
+    Ok(found.lines().chain(pods.lines()).map(str::to_owned).collect())
 }
 
 /// Kills the controller again and again, each time after another while.
@@ -175,13 +175,21 @@ fn difference(rendered: &Value, live: &Value, at: &str) -> Option<String> {
         (Value::Array(rendered), Value::Array(live)) if rendered.len() == live.len() => {
             rendered.iter().zip(live).enumerate().find_map(|(i, (r, l))| difference(r, l, &format!("{at}[{i}]")))
         }
+        // what is empty is left out
+        (rendered, Value::Null) if is_empty(rendered) => None,
         (Value::Null, _) => None,
-        (Value::Object(empty), Value::Null) if empty.is_empty() => None,
-        (Value::Array(empty), Value::Null) if empty.is_empty() => None,
-        (Value::Bool(false), Value::Null) => None,
-        (Value::Number(zero), Value::Null) if zero.as_f64() == Some(0.0) => None,
         _ if at.contains(".resources.") => live.is_null().then(|| format!("{at}: {rendered} is missing")),
         _ => (rendered != live).then(|| format!("{at}: helm {rendered}, live {live}")),
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::Array(all) => all.is_empty(),
+        Value::Object(all) => all.is_empty(),
+        Value::Bool(true) | Value::String(_) => false,
     }
 }
 
@@ -260,9 +268,9 @@ async fn serves_again(world: &World) -> Result<()> {
 
 /// A change of values makes a new pod of the control plane.
 async fn change_of_values(world: &World) -> Result<()> {
-    let patch = json!({"spec": {"virtualCluster": {"values": {"controlPlane": {"statefulSet": {"annotations": {"team.example/note": "changed"}}}}}}});
-    let patch = patch.to_string();
-    world.kubectl(&["patch", "gputenant", TEAM, "--type=merge", "-p", &patch]).await?;
+    let change = json!({"spec": {"virtualCluster": {"values": {"controlPlane": {"statefulSet": {"annotations": {"team.example/note": "changed"}}}}}}});
+    let change = change.to_string();
+    world.kubectl(&["patch", "gputenant", TEAM, "--type=merge", "-p", &change]).await?;
     eventually("the changed value on the workload", START, || async {
         let path = "jsonpath={.items[*].metadata.annotations.team\\.example/note}";
         let note =

@@ -514,7 +514,7 @@ async fn stolen_syncer(world: &World, cases: &mut Cases) -> Result<()> {
         (Verb::Create, "/api/v1/namespaces/kube-system/serviceaccounts/default/token", &token),
     ] {
         let answer = SYNCER.may(&world.client, verb, path, body).await?;
-        let held = answer.as_ref().is_err_and(|status| status.is_forbidden());
+        let held = answer.as_ref().is_err_and(kube::core::Status::is_forbidden);
         cases.check(&format!("stolen syncer: {verb:?} {path}"), held, answer.map_err(|s| s.message));
     }
     let account = format!("--as=system:serviceaccount:{TEAM}:vc-{TEAM}");
