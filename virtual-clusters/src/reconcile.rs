@@ -287,7 +287,7 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
             return progress;
         }
     };
-    // the control plane before this pass's writes may be ready, and is not the one that was asked for
+    // the control plane before the writes of this pass may be ready, and is that of the former spec
     let live = if wrote { host.workloads().await.unwrap_or_default() } else { live };
     // what Flux and Argo CD were not given has stopped nothing
     let replicas = if own || done || !cluster.suspend { replicas } else { external::replicas(&live) };
