@@ -18,6 +18,8 @@ use crate::{Error, Result, World, objects::condition, product, wait::eventually}
 /// Version of vCluster.
 pub const VERSION: &str = "0.36.1";
 const IMAGES: [&str; 2] = ["lab.local/vcluster:0.36.1", "lab.local/gputenancy-virtual-clusters:dev"];
+/// Rules of the operator's role change with virtual clusters, and earlier tests have patched them.
+const FORCE: &str = "--force-conflicts";
 /// The images contain builds of the caller's own profile.
 const PROFILE: Profile = if cfg!(debug_assertions) { Profile::Debug } else { Profile::Release };
 
@@ -53,14 +55,14 @@ pub fn platform_values() -> Value {
 /// Loads the images into all nodes, and upgrades the installed product to one that serves virtual clusters. Objects stay.
 pub async fn serve(world: &World) -> Result<()> {
     let file = prepare(world).await?;
-    let flags = ["--values", &file.path().display().to_string()];
+    let flags = [FORCE, "--values", &file.path().display().to_string()];
     product::install_with(&world.lab, &[], &flags).await.map(drop)
 }
 
 /// As [`serve`], and removes the objects of earlier tests.
 pub async fn serve_afresh(world: &World) -> Result<()> {
     let file = prepare(world).await?;
-    world.reinstall_with(&[], &["--values", &file.path().display().to_string()]).await
+    world.reinstall_with(&[], &[FORCE, "--values", &file.path().display().to_string()]).await
 }
 
 /// Loads the images, and writes the values of the product.
