@@ -427,7 +427,10 @@ async fn quota(world: &World, inside: &Inside, cases: &mut Cases) -> Result<()> 
 /// A pod inside reaches neither other teams, nor control planes, nor nodes.
 async fn network(world: &World, inside: &Inside, cases: &mut Cases) -> Result<()> {
     let theirs = world.kubectl(&["get", "pod", "-n", "other", "web", "-o", "jsonpath={.status.podIP}"]).await?;
-    let node = world.kubectl(&["get", "node", "gpu-1", "-o", "jsonpath={.status.addresses[0].address}"]).await?;
+    // network policies do not hold between a pod and its own node
+    let own = world.kubectl(&["get", "pod", "-n", TEAM, &on_host("probe"), "-o", "jsonpath={.status.hostIP}"]).await?;
+    let all = world.kubectl(&["get", "nodes", "-o", "jsonpath={.items[*].status.addresses[0].address}"]).await?;
+    let node = all.split(' ').find(|node| *node != own).unwrap_or_default().to_owned();
     let mine = world.kubectl(&["get", "service", "-n", TEAM, TEAM, "-o", "jsonpath={.spec.clusterIP}"]).await?;
     let open = |host: String, port: u16| async move {
         let ask = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {host} {port} | grep -q .");
@@ -435,7 +438,7 @@ async fn network(world: &World, inside: &Inside, cases: &mut Cases) -> Result<()
     };
     // the API server of its own virtual cluster answers: what does not answer below is closed and not broken
     eventually("the team's own API server", PATIENCE, || async { Ok(open(mine.clone(), 443).await.map(drop)) }).await?;
-    for (what, host, port) in [("pod of another team", theirs, PORT), ("kubelet of a node", node, 10250)] {
+    for (what, host, port) in [("pod of another team", theirs, PORT), ("kubelet of another node", node, 10250)] {
         let answer = open(host, port).await;
         cases.check(what, answer.is_err(), answer);
     }
