@@ -63,7 +63,7 @@ pub struct Memory {
     /// Input and time of the last pass. This program's own writes of the status start no other.
     pub last: Option<(Input, Instant)>,
     /// When the last event about `Ready` was published, and its reason.
-    pub told: Option<(Instant, Reason)>,
+    pub announced: Option<(Instant, Reason)>,
     /// Passes in succession in which something inside did not answer or refused.
     pub failures: u32,
     /// Generation, time and result of the last complete pass.

@@ -11,28 +11,23 @@ use gputenancy_crds::{
 };
 use gputenancy_service::events::EventType;
 use k8s_openapi::{
-    ByteString,
-    api::core::v1::{Pod, Secret},
+    api::core::v1::Pod,
     jiff::{SignedDuration, Timestamp},
 };
-use kube::{
-    Client, ResourceExt as _,
-    api::{ObjectMeta, Patch, PatchParams},
-};
+use kube::{Client, ResourceExt as _};
 
 use crate::{
+    access,
     backend::{self, Order, external},
     conditions::{self, Facts, Progress},
     context::{Context, Input, Memory},
     decide::{self, ControlPlane},
     host::{Host, Live},
     inside::{
-        account,
         catalog::{self, Conflict},
-        connect::{self, Admin, timed},
+        connect::{Admin, timed},
         nodes, refusals,
     },
-    kubeconfig::{Made, Present},
     names,
     render::{RenderError, helm, objects, objects::Object, objects::Replicas, values, version},
     report::Report,
@@ -158,7 +153,7 @@ async fn pass(
         }
     };
     memory.last = Some((input, Instant::now()));
-    let (namespace, server) = (objects::namespace_of(tenant), server(tenant, cluster));
+    let (namespace, server) = (objects::namespace_of(tenant), access::server(tenant, cluster));
     let facts = Facts {
         generation: tenant.metadata.generation,
         namespace: &namespace,
@@ -169,18 +164,18 @@ async fn pass(
     let status = conditions::status(&progress, &old, &facts);
     context.metrics.report(&name, &status, progress.kubeconfig.as_ref().and_then(|k| k.as_ref().ok()));
     memory.failures = if failed_inside(&progress) { memory.failures.saturating_add(1) } else { 0 };
-    let (failures, told) = (memory.failures, memory.told);
+    let (failures, announced) = (memory.failures, memory.announced);
     context.memory().insert(name.clone(), memory);
     if status != old {
         apply_status(&context.client, &name, Some(&status)).await?;
     }
-    let before = told.map(|(_, reason)| reason).or_else(|| conditions::ready(&old).map(|(reason, ..)| reason));
+    let before = announced.map(|(_, reason)| reason).or_else(|| conditions::ready(&old).map(|(reason, ..)| reason));
     // later, and not never: a reason that stays is published when the interval has passed
-    let due = told.is_none_or(|(at, _)| at.elapsed() > EVENT_INTERVAL);
+    let due = announced.is_none_or(|(at, _)| at.elapsed() > EVENT_INTERVAL);
     if let Some((event_type, reason, note)) = event(before, &status).filter(|_| due) {
         context.publish(tenant, event_type, reason, note).await;
         if let Some(memory) = context.memory().get_mut(&name) {
-            memory.told = Some((Instant::now(), reason));
+            memory.announced = Some((Instant::now(), reason));
         }
     }
     let failed = progress.failed.is_some();
@@ -288,7 +283,13 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
         }
     };
     // the control plane before the writes of this pass may be ready, and is that of the former spec
-    let live = if wrote { host.workloads().await.unwrap_or_default() } else { live };
+    let live = match if wrote { host.workloads().await } else { Ok(live) } {
+        Ok(live) => live,
+        Err(error) => {
+            progress.failed = Some(refused(&namespace, &error));
+            return progress;
+        }
+    };
     // what Flux and Argo CD were not given has stopped nothing
     let replicas = if own || done || !cluster.suspend { replicas } else { external::replicas(&live) };
     let state = decide::control_plane(&name, replicas, &live, &pods);
@@ -308,7 +309,7 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
     let serves = state == ControlPlane::Ready;
     progress.control_plane = Some(state);
     if serves {
-        let kubeconfig = timed(kubeconfig(tenant, cluster, &host, memory)).await;
+        let kubeconfig = timed(access::kubeconfig(tenant, cluster, &host, memory)).await;
         if kubeconfig.is_err() && cluster.backend != VirtualClusterBackend::External {
             restart_without_secret(tenant, context, &host, &pods).await;
         }
@@ -470,77 +471,6 @@ async fn rendered(
     let objects = Arc::new(objects::parse(tenant, &manifests).map_err(Failure::Render)?);
     memory.rendered = Some((key.clone(), objects.clone()));
     Ok((key, objects))
-}
-
-/// Address of the API server in the team's kubeconfig.
-fn server(tenant: &GpuTenant, cluster: &VirtualCluster) -> String {
-    match &cluster.expose {
-        Some(expose) if expose.port == 443 => format!("https://{}", expose.host),
-        Some(expose) => format!("https://{}:{}", expose.host, expose.port),
-        None => format!("https://{}", backend::service(tenant, cluster)),
-    }
-}
-
-/// The kubeconfig in its Secret, made again when it no longer serves.
-async fn kubeconfig(
-    tenant: &GpuTenant,
-    cluster: &VirtualCluster,
-    host: &Host,
-    memory: &mut Memory,
-) -> Result<Present, String> {
-    let name = tenant.name_any();
-    let secrets = host.secrets();
-    let read =
-        async |secret: &str| secrets.get_opt(secret).await.map_err(|error| format!("reading Secret {secret}: {error}"));
-    let admin_secret = names::admin_secret(&name);
-    let admin = read(&admin_secret).await?.as_ref().and_then(Admin::of);
-    let admin = admin.ok_or_else(|| {
-        format!("Secret {admin_secret} does not exist or is incomplete; the control plane writes it after its start: see its log")
-    })?;
-    let client = match &memory.inside {
-        Some((known, client)) if *known == admin => client.clone(),
-        _ => {
-            let client = connect::client(&admin, &backend::service(tenant, cluster)).await?;
-            memory.inside = Some((admin.clone(), client.clone()));
-            client
-        }
-    };
-    let account = account::ensure(&client, &cluster.kubeconfig.cluster_role).await?;
-    let server = server(tenant, cluster);
-    let made = Made { cluster: &name, server: &server, authority: &admin.authority, account: &account };
-    let (now, ttl) = (Timestamp::now(), cluster.kubeconfig.ttl.get().unwrap_or(Duration::from_hours(24)));
-    let life = SignedDuration::try_from(ttl).unwrap_or(SignedDuration::from_hours(24));
-    let present = read(names::KUBECONFIG_SECRET).await?.as_ref().and_then(Present::of);
-    if let Some(present) = present.filter(|p| p.serves(&made, life, now)) {
-        return Ok(present);
-    }
-    let token = account::token(&client, ttl).await?;
-    let secret = secret(tenant, &made, &token, now);
-    let params = PatchParams::apply(names::MANAGER).force();
-    let applied = secrets.patch(names::KUBECONFIG_SECRET, &params, &Patch::Apply(&secret)).await;
-    let applied = applied.map_err(|error| format!("writing Secret {}: {error}", names::KUBECONFIG_SECRET))?;
-    Present::of(&applied).ok_or_else(|| format!("Secret {} was changed meanwhile", names::KUBECONFIG_SECRET))
-}
-
-fn secret(tenant: &GpuTenant, made: &Made<'_>, token: &account::Token, now: Timestamp) -> Secret {
-    let labels = [
-        (gputenancy_crds::names::MANAGED_BY_LABEL, names::MANAGED_BY.to_owned()),
-        (gputenancy_crds::names::TENANT_LABEL, tenant.name_any()),
-    ];
-    let notes =
-        [(names::MADE_FOR, made.mark()), (names::ISSUED, now.to_string()), (names::EXPIRES, token.expires.to_string())];
-    let owned = |(key, value): (&str, String)| (key.to_owned(), value);
-    Secret {
-        metadata: ObjectMeta {
-            name: Some(names::KUBECONFIG_SECRET.into()),
-            labels: Some(labels.map(owned).into()),
-            annotations: Some(notes.map(owned).into()),
-            ..ObjectMeta::default()
-        },
-        data: Some([("config".to_owned(), ByteString(made.text(&token.token).into_bytes()))].into()),
-        type_: Some("Opaque".into()),
-        ..Secret::default()
-    }
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ struct Entry<'a> {
     example: Value,
 }
 
-/// The catalog of a tenant: the profiles of which it has a budget. Pure.
+/// The catalog of a tenant: the profiles in its budget. Pure.
 pub fn text(tenant: &GpuTenant) -> String {
     let status = tenant.status.as_ref();
     let listed = status.iter().flat_map(|s| &s.gpus).filter(|g| !g.resource_name.is_empty() && g.budget > 0);
