@@ -343,6 +343,10 @@ pub struct Disruption {
     /// evicted like other pods.
     #[serde(default)]
     pub unmanaged_pods: UnmanagedPods,
+    /// Effect of the annotation `gputenancy.io/do-not-evict: "true"`, which any team may write on its pods. Honor: a change waits for such pods
+    /// without end, and lists them. Ignore: they are evicted like other pods, so that no team can keep a guarantee of another one unmet.
+    #[serde(default)]
+    pub do_not_evict: DoNotEvict,
     /// Permit a change that removes the last device of a profile while pods use that profile. Otherwise such a change is refused with
     /// the reason OutageRefused.
     #[serde(default)]
@@ -382,6 +386,16 @@ pub enum UnmanagedPods {
     Evict,
 }
 
+/// Effect of the annotation by which a pod asks not to be evicted.
+#[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum DoNotEvict {
+    /// A change waits for the pod.
+    #[default]
+    Honor,
+    /// The pod is evicted like others.
+    Ignore,
+}
+
 impl Default for Disruption {
     fn default() -> Self {
         Self {
@@ -391,6 +405,7 @@ impl Default for Disruption {
             drain_timeout: half_an_hour(),
             on_timeout: OnTimeout::default(),
             unmanaged_pods: UnmanagedPods::default(),
+            do_not_evict: DoNotEvict::default(),
             allow_outage: false,
         }
     }

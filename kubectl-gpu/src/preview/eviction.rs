@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{UnmanagedPods, names};
+use gputenancy_crds::{DoNotEvict, UnmanagedPods, names};
 use gputenancy_engine::change::Policy;
 use gputenancy_plan::{Evicted, GpuKey, GpuPlan, PodName};
 use kube::{
@@ -82,7 +82,8 @@ fn waits_for(world: &World, pod: &PodRecord, policy: &Policy) -> Vec<String> {
         return Vec::new();
     }
     let mut waits = Vec::new();
-    if pod.annotations().get(names::DO_NOT_EVICT).is_some_and(|v| v == "true") {
+    let asks = pod.annotations().get(names::DO_NOT_EVICT).is_some_and(|v| v == "true");
+    if asks && policy.do_not_evict == DoNotEvict::Honor {
         waits.push(format!("it is annotated {}: delete it or remove the annotation", names::DO_NOT_EVICT));
     }
     let owner = pod.owner_references().iter().find(|o| o.controller == Some(true)).map(|o| o.kind.as_str());

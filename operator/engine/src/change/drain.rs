@@ -1,7 +1,7 @@
 //! From the notice to an idle device: free devices are withdrawn at once, one in use only right before its owner is evicted, because
 //! an early hold hides free neighbours from the scheduler. A device is withdrawn when the scheduler no longer counts it.
 
-use gputenancy_crds::{Change, ChangePhase, Health, Layout, OnTimeout, UnmanagedPods, reasons};
+use gputenancy_crds::{Change, ChangePhase, DoNotEvict, Health, Layout, OnTimeout, UnmanagedPods, reasons};
 use gputenancy_plan::{PodName, plain};
 use k8s_openapi::jiff::Timestamp;
 
@@ -218,8 +218,10 @@ pub(super) fn is_next(ctx: &ChangeContext<'_>, device: &Device<'_>) -> bool {
 
 /// Why a pod is not evicted, with the remedy.
 fn blocked(ctx: &ChangeContext<'_>, pod: &PodFacts) -> Option<&'static str> {
-    if pod.do_not_evict {
-        return Some("it is annotated gputenancy.io/do-not-evict: delete it or remove the annotation");
+    if pod.do_not_evict && ctx.observation.policy.do_not_evict == DoNotEvict::Honor {
+        return Some(
+            "it is annotated gputenancy.io/do-not-evict: delete it or remove the annotation, or write doNotEvict: Ignore in spec.disruption of the GpuPool",
+        );
     }
     match pod.controller {
         PodController::None if ctx.observation.policy.unmanaged_pods == UnmanagedPods::Wait => {

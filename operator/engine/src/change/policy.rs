@@ -1,6 +1,6 @@
 //! A pool's disruption rules as numbers.
 
-use gputenancy_crds::{Canary, Disruption, OnTimeout, UnmanagedPods};
+use gputenancy_crds::{Canary, Disruption, DoNotEvict, OnTimeout, UnmanagedPods};
 use k8s_openapi::jiff::SignedDuration;
 
 use super::window::Window;
@@ -17,6 +17,8 @@ pub struct Policy {
     pub on_timeout: OnTimeout,
     /// What to do with pods that no controller replaces.
     pub unmanaged_pods: UnmanagedPods,
+    /// Whether pods may ask not to be evicted.
+    pub do_not_evict: DoNotEvict,
     /// Whether the pool's maintenance windows allow a change to begin.
     pub window: Window,
     /// How long the agent may take to partition, and kubelet to agree.
@@ -43,6 +45,7 @@ impl From<&Disruption> for Policy {
             drain_timeout: or_seconds(&disruption.drain_timeout, 1800),
             on_timeout: disruption.on_timeout,
             unmanaged_pods: disruption.unmanaged_pods,
+            do_not_evict: disruption.do_not_evict,
             window: Window::Always,
             partition_timeout: SignedDuration::from_mins(5),
             canary: None,

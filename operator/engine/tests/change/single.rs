@@ -1,6 +1,6 @@
 //! One change at a time: what the machine does, in which order, and what it says.
 
-use gputenancy_crds::{ChangePhase, GpuSpec, Holder, Layout, OnTimeout};
+use gputenancy_crds::{ChangePhase, DoNotEvict, GpuSpec, Holder, Layout, OnTimeout};
 use gputenancy_engine::change::{ChangeDecision, PodController, waits_to_retry};
 use k8s_openapi::jiff::SignedDuration;
 use proptest::prelude::*;
@@ -125,6 +125,25 @@ fn without_a_notice_owners_are_told_as_they_are_evicted_and_who_is_waited_for_at
         assert_eq!(world.phase(), Some(ChangePhase::Evicting));
         assert_eq!(counts(&next), if waited_for { (0, 0) } else { (1, 1) });
         assert_eq!(counts(&world.operate(3)), (0, 0), "once");
+    }
+}
+
+#[test]
+fn annotation_holds_up_a_change_only_where_the_pool_honors_it() {
+    for (rule, evicted) in [(DoNotEvict::Honor, 0), (DoNotEvict::Ignore, 1)] {
+        let mut world = World::new(&split());
+        world.start(0);
+        world.policy.do_not_evict = rule;
+        world.pods.values_mut().for_each(|pod| pod.do_not_evict = true);
+        world.agent();
+        world.kubelet();
+        world.target = Some(halves());
+        for _ in 0..4 {
+            world.operate(3);
+            world.agent();
+            world.kubelet();
+        }
+        assert_eq!(world.evicted.len(), evicted, "{rule:?}");
     }
 }
 

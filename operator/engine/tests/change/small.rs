@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{
-    AgentStep, ChangePhase, DeviceOwner, DeviceState, GpuError, GpuNode, GpuNodeSpec, GpuNodeStatus, GpuState, Layout,
-    MigMode,
+    AgentStep, ChangePhase, DeviceOwner, DeviceState, DoNotEvict, GpuError, GpuNode, GpuNodeSpec, GpuNodeStatus,
+    GpuState, Layout, MigMode,
 };
 use gputenancy_engine::change::{
     ChangeDecision, ChangeObservation, LIMIT_REACHED, PodController, PodFacts, Policy, Refusal, step,
@@ -130,7 +130,7 @@ impl World {
             assert!(going.contains(&eviction.pod), "{} owns nothing that goes", eviction.pod);
             let pod = self.pods.get_mut(&eviction.pod).unwrap();
             assert_eq!(pod.uid, eviction.uid);
-            assert!(!pod.do_not_evict);
+            assert!(!pod.do_not_evict || self.policy.do_not_evict == DoNotEvict::Ignore);
             if self.refuses {
                 pod.refused = Some(Refusal { at: self.now, message: "budget b needs 1 pod".into() });
             } else if !pod.terminating {
