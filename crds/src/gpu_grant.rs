@@ -49,10 +49,18 @@ pub struct GpuGrantSpec {
     /// Longest grace period of a pod with a GPU, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_grace_period_seconds: Option<i64>,
-    /// PriorityClasses that pods may name. Default: all except system- classes.
+    /// PriorityClasses that pods may name, in addition to those of all tenants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub priority_classes: Option<Vec<String>>,
+    /// Registries, or folders of them, that images may come from. Default: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub image_registries: Option<Vec<String>>,
+    /// Hosts that Ingresses and routes may serve. Default: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub ingress_hosts: Option<Vec<String>>,
     /// Queues of a batch scheduler that labels may name. Others are refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]

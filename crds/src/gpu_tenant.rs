@@ -92,8 +92,8 @@ pub struct GpuTenantSpec {
     /// The Pod Security Standard that pods of the team must meet.
     #[serde(default)]
     pub pod_security: PodSecurity,
-    /// PriorityClasses that the team's pods may name, enforced by policy and by a scoped quota. Include the cluster's default class: the
-    /// API server adds it to pods without one. Default: all except system- classes.
+    /// PriorityClasses that the team's pods may name, in addition to the chart's `policies.priorityClasses` and the cluster's default class,
+    /// enforced by policy and by a scoped quota. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 253)))]
     #[x_kube(validation = Rule::new("self.all(c, !c.startsWith('system-'))").message("spec.priorityClasses: system- classes are the cluster's own; name others, or leave the list out"))]
@@ -103,6 +103,24 @@ pub struct GpuTenantSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 63)))]
     pub queues: Vec<String>,
+    /// Registries, or folders of them, that the team's images may come from, such as `registry.example.com/team-a` or `docker.io/library`.
+    /// Others are refused, or admitted with a warning (`policies.otherRegistries` in the chart's values). At least one; default: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 32), inner(length(min = 1, max = 253)))]
+    #[x_kube(
+        merge_strategy = ListMerge::Set,
+        validation = Rule::new("self.all(r, r.matches('^(localhost|[a-z0-9]([-a-z0-9]*[a-z0-9])?(:[0-9]{1,5}|([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)+(:[0-9]{1,5})?))(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$'))").message("spec.imageRegistries: write a registry with an optional folder, such as registry.example.com:5000/team-a, without a scheme and without a slash at the end; write docker.io/team-a for images named team-a/…"),
+    )]
+    pub image_registries: Option<Vec<String>>,
+    /// Hosts that the team's Ingresses and routes of the Gateway API may serve: a name, or `*.` and a name for its direct subdomains. Others
+    /// are refused. `[]`: none. Default: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 253)))]
+    #[x_kube(
+        merge_strategy = ListMerge::Set,
+        validation = Rule::new("self.all(h, h.matches('^([*][.])?[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'))").message("spec.ingressHosts: write names of hosts in lowercase, such as team-a.example.com, or *.team-a.example.com for its direct subdomains; without a port and a path"),
+    )]
+    pub ingress_hosts: Option<Vec<String>>,
     /// Longest grace period of pods with a GPU: in their spec, in a DELETE request and in an eviction. A longer one is refused, because a
     /// program that ignores SIGTERM keeps its device for as long. 1s to 24h.
     #[serde(default = "ten_minutes")]

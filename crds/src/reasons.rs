@@ -149,7 +149,7 @@ reasons! { CONDITIONS:
     MPS_CLIENTS_NEAR_LIMIT = "MpsClientsNearLimit", "GpuNode", "At least 90 % of the clients that an MPS server takes are connected.", "Use fewer processes per pod, or fewer shares of the GPU.";
     MPS_DAEMON_DOWN = "MpsDaemonDown", "GpuNode", "The MPS daemon of a GPU has ended; its shares are withdrawn until it runs again.", "The agent restarts it. Delete the pods that the message names if their programs do not end by themselves.";
     MPS_SERVING = "MpsServing", "GpuNode", "The MPS daemons of shared GPUs run.", "None.";
-    NAMESPACE_CONFLICT = "NamespaceConflict", "GpuTenant", "A listed namespace exists and is not the tenant's.", "Set adopt: true, or choose another name.";
+    NAMESPACE_CONFLICT = "NamespaceConflict", "GpuTenant", "A listed namespace exists and is not the tenant's.", "Have a user with rights on the namespace set adopt: true, or choose another name.";
     NAMESPACE_TERMINATING = "NamespaceTerminating", "GpuTenant", "A listed namespace is being deleted.", "Wait; it is created again afterwards.";
     NO_AGENT = "NoAgent", "GpuPool", "No agent has reported from a node of the pool.", "See that the agent's pod runs there.";
     NO_API_SERVER = "NoApiServer", "GpuTenant", "No address of the API server is known, so isolated pods cannot reach it.", "See that Service kubernetes in namespace default has an EndpointSlice.";
@@ -276,7 +276,7 @@ reasons! { EVENTS:
 // Labels that are read or written.
 table! { LABELS:
     names::TENANT_LABEL, "Namespace and all objects of a tenant", "Name of the tenant.", "Written by the operator.";
-    names::REACHES_TENANTS_LABEL, "Namespace", "With true: pods of the namespace may connect to isolated tenants.", "Set it on namespaces of ingress controllers and monitoring.";
+    names::REACHES_TENANTS_LABEL, "Namespace", "With true: pods of the namespace may connect to isolated tenants.", "Set it on namespaces of ingress controllers and monitoring; requires the right to update GpuTenants.";
     names::POOL_LABEL, "Node, GpuNode", "Name of the pool of the node.", "Written by the operator.";
     names::SIMULATED_LABEL, "Node", "The GPUs are simulated.", "Written by the operator.";
     names::LAYOUT_LABEL, "Node", "Hash of the layouts of the node's GPUs; equal on nodes with equal layouts.", "Written by the operator.";

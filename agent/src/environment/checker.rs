@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
+use futures::future::join_all;
 use gputenancy_crds::{GpuGrant, names::GRANT};
 use gputenancy_service::events::Publisher;
 use kube::{Api, Client};
@@ -10,8 +11,8 @@ use tokio::{sync::watch, time::sleep};
 use super::{
     Enforcement, EnvFromContainer, EnvFromContainers,
     enforcement::notice,
-    runtime::Runtime,
-    violations::{AllowedEnvironment, group, violations},
+    runtime::{self, Runtime, StartedContainer},
+    violations::{AllowedEnvironment, Environment, group, violations},
 };
 use crate::{
     device::{DeviceId, DeviceOwner, DeviceView},
@@ -57,13 +58,20 @@ impl EnvironmentChecker {
             let exists = |id: &String| current.iter().any(|container| container.id == *id);
             checked.retain(exists);
             published.retain(exists);
-            let (mut failed, mut error) = (0, None);
-            for container in &current {
-                if checked.contains(&container.id) {
-                    continue;
-                }
+            let (mut failed, mut error, mut stops) = (0, None, Vec::new());
+            // one after the other, because the variables of each may take megabytes
+            let pending: Vec<_> = current.iter().filter(|container| !checked.contains(&container.id)).collect();
+            for container in pending {
                 match self.check(container, &mut published).await {
-                    Ok(()) => drop(checked.insert(container.id.clone())),
+                    Ok(None) => drop(checked.insert(container.id.clone())),
+                    Ok(Some(started)) => stops.push((&container.id, started)),
+                    Err(failure) => (failed, error) = (failed + 1, Some(failure.to_string())),
+                }
+            }
+            // at the same time, because each may ignore SIGTERM: a hundred of a team must not delay that of another one
+            for (id, stopped) in join_all(stops.iter().map(|(id, started)| self.stop(id, started))).await {
+                match stopped {
+                    Ok(()) => drop(checked.insert(id.to_owned())),
                     Err(failure) => (failed, error) = (failed + 1, Some(failure.to_string())),
                 }
             }
@@ -79,15 +87,24 @@ impl EnvironmentChecker {
         }
     }
 
-    /// Checks one container. Image, kubelet and API server are queried only if there is something to explain.
-    async fn check(&self, container: &EnvFromContainer, published: &mut BTreeSet<String>) -> Result<(), Error> {
-        let Some(started) = self.runtime.container(&container.id).await? else { return Ok(()) };
+    async fn stop<'a>(&self, id: &'a str, started: &StartedContainer) -> (&'a str, Result<(), runtime::Error>) {
+        (id, self.runtime.stop(id, started).await)
+    }
+
+    /// Checks one container, and returns it if it is to be stopped. Image, kubelet and API server are queried only if there is something to
+    /// explain.
+    async fn check(
+        &self,
+        container: &EnvFromContainer,
+        published: &mut BTreeSet<String>,
+    ) -> Result<Option<StartedContainer>, Error> {
+        let Some(started) = self.runtime.container(&container.id).await? else { return Ok(None) };
         let manifest = container.manifest.clone();
         let mut allowed = AllowedEnvironment { gpu: container.gpu, manifest, ..AllowedEnvironment::default() };
         let variables = if started.too_large {
             vec![TOO_LARGE]
         } else if violations(&started.env, &allowed, &self.capabilities).is_empty() {
-            return Ok(());
+            return Ok(None);
         } else {
             allowed.image = self.runtime.image(&started).await?;
             allowed.other_plugin = !self.view.borrow().advertiser.is_agent();
@@ -97,15 +114,16 @@ impl EnvironmentChecker {
             violations(&started.env, &allowed, &self.capabilities)
         };
         if variables.is_empty() || !self.is_governed(container).await? {
-            return Ok(());
+            return Ok(None);
         }
         if published.insert(container.id.clone()) {
             self.publish(container, &variables).await;
         }
-        if self.enforcement == Enforcement::Stop && started.running {
-            self.runtime.stop(&container.id, &started).await?;
-        }
-        Ok(())
+        let stops = self.enforcement == Enforcement::Stop && started.running;
+        // without its variables, which may take a megabyte
+        let mut ended = started;
+        ended.env = Environment::new();
+        Ok(stops.then_some(ended))
     }
 
     async fn publish(&self, container: &EnvFromContainer, variables: &[&str]) {

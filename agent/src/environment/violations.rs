@@ -40,6 +40,10 @@ pub fn violations<'a>(env: &'a Environment, allowed: &AllowedEnvironment, capabi
         !visible
             && !value.is_empty()
             && match group(name) {
+                // read only in a container without these
+                Some(VariableGroup::Devices) if *name == "CUDA_VERSION" => {
+                    !["NVIDIA_VISIBLE_DEVICES", "NVIDIA_REQUIRE_CUDA"].iter().any(|other| env.contains_key(*other))
+                }
                 Some(VariableGroup::Devices) => !allowed.has_devices(name, value),
                 Some(VariableGroup::Limits) => !allowed.has_pipe(name, value),
                 Some(VariableGroup::Preloads) => allowed.gpu,
@@ -71,9 +75,20 @@ pub fn group(name: &str) -> Option<VariableGroup> {
         CAPABILITIES_VARIABLE => Some(VariableGroup::Capabilities),
         _ if DEVICE_VARIABLES.contains(&name) => Some(VariableGroup::Devices),
         _ if PRELOAD_VARIABLES.contains(&name) => Some(VariableGroup::Preloads),
+        _ if is_service_link(name) => None,
         _ if LIMIT_VARIABLE_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) => Some(VariableGroup::Limits),
         _ => None,
     }
+}
+
+/// kubelet sets such variables for each Service of the namespace, and no program of NVIDIA's reads one: `NAME_SERVICE_HOST`,
+/// `NAME_SERVICE_PORT[_PORTNAME]`, `NAME_PORT` and `NAME_PORT_80_TCP[_ADDR]`.
+fn is_service_link(name: &str) -> bool {
+    let of_port = |rest: &str| rest.bytes().next().is_some_and(|b| b.is_ascii_digit());
+    name.ends_with("_SERVICE_HOST")
+        || name.ends_with("_PORT")
+        || name.contains("_SERVICE_PORT_")
+        || name.match_indices("_PORT_").any(|(at, port)| name.get(at + port.len()..).is_some_and(of_port))
 }
 
 impl AllowedEnvironment {
@@ -126,9 +141,11 @@ mod tests {
         let names = ["CUDA_MPS_PIPE_DIRECTORY", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_GPU_MEMORY_LIMIT_0"];
         let names = [&names[..], DEVICE_VARIABLES].concat();
         let all: Vec<(&str, &str)> = names.iter().map(|name| (*name, "all")).chain([("PATH", "/bin")]).collect();
-        let mut names: Vec<&str> = names.clone();
-        names.sort_unstable();
-        assert_eq!(found(&all, &AllowedEnvironment::default()), names);
+        // the runtime does not read it where NVIDIA_VISIBLE_DEVICES is set
+        let mut expected: Vec<&str> = names.iter().copied().filter(|name| *name != "CUDA_VERSION").collect();
+        expected.sort_unstable();
+        assert_eq!(found(&all, &AllowedEnvironment::default()), expected);
+        assert_eq!(found(&[("CUDA_VERSION", "12.9")], &with_gpu()), ["CUDA_VERSION"]);
         assert_eq!(found(&[("LD_PRELOAD", "/x.so"), ("LD_AUDIT", "/y.so")], &with_gpu()), ["LD_AUDIT", "LD_PRELOAD"]);
         assert!(found(&[("LD_PRELOAD", "/x.so")], &AllowedEnvironment::default()).is_empty(), "without a GPU");
     }
@@ -170,6 +187,18 @@ mod tests {
         );
         let in_manifest = AllowedEnvironment { manifest: ["LD_PRELOAD".to_owned()].into(), ..with_gpu() };
         assert!(found(&[("LD_PRELOAD", "/x.so")], &in_manifest).is_empty());
+    }
+
+    #[test]
+    fn links_to_services_are_no_violation() {
+        let links = ["SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR"];
+        for link in links {
+            let name = format!("CUDA_MPS_CONTROL_{link}");
+            assert!(found(&[(&name, "tcp://10.0.0.1:80")], &AllowedEnvironment::default()).is_empty(), "{name}");
+        }
+        for name in ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_PORTAL", "CUDA_MPS_PORT_X"] {
+            assert_eq!(found(&[(name, "x")], &AllowedEnvironment::default()), [name]);
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- /* The root context with the name of a component. */}}
 {{- define "gputenancy.image" -}}
 {{- $image := index .Values.image .component -}}
-{{ $image.repository }}:{{ default .Chart.AppVersion $image.tag }}
+{{ $image.repository }}{{ with $image.digest }}@{{ . }}{{ else }}:{{ default .Chart.AppVersion $image.tag }}{{ end }}
 {{- end }}
 
 {{- define "gputenancy.pullPolicy" -}}
@@ -60,6 +60,16 @@ imagePullSecrets:
 {{- define "gputenancy.hidesGpus" -}}
 {{- $hide := .Values.policies.hideGpus -}}
 {{- if and .Values.policies.enabled (or (eq $hide "Mutate") (and (eq $hide "auto") (semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version))) -}}true{{- end -}}
+{{- end }}
+
+{{- /* PriorityClasses that every tenant may use, in JSON: those of the values, and the cluster's default class, which the API server writes into
+       pods without one. helm template, and so Argo CD, cannot read the cluster. */ -}}
+{{- define "gputenancy.commonPriorityClasses" -}}
+{{- $classes := .Values.policies.priorityClasses | default list -}}
+{{- range (lookup "scheduling.k8s.io/v1" "PriorityClass" "" "").items -}}
+{{- if .globalDefault }}{{ $classes = append $classes .metadata.name }}{{ end -}}
+{{- end -}}
+{{- $classes | uniq | toJson -}}
 {{- end }}
 
 {{- /* "true" where the operator lets owners and viewers read their GpuTenant: only with policies, which confine its ClusterRoles. */ -}}

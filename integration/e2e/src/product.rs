@@ -34,6 +34,8 @@ pub fn values() -> Vec<String> {
     values.push("simulator.enabled=true".into());
     values.push("simulator.board=a100-80gb".into());
     values.push("simulator.gpus=2".into());
+    // the API server is no pod: tests read metrics through its proxy
+    values.push("networkPolicy.metricsFrom[0].ipBlock.cidr=10.10.0.0/24".into());
     // the lab's nodes share two processors and a small disk
     for (resource, amount) in [("cpu", "10m"), ("memory", "16Mi"), ("ephemeral-storage", "1Mi")] {
         values.push(format!("tenants.defaultRequests.{resource}={amount}"));

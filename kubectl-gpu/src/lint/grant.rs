@@ -60,6 +60,8 @@ pub(super) fn of(world: &World, tenant: &GpuTenant) -> Grant {
         pools: pools.collect(),
         max_grace_period_seconds: tenant.spec.max_grace_period.seconds().ok(),
         priority_classes: tenant.spec.priority_classes.clone(),
+        image_registries: tenant.spec.image_registries.clone(),
+        ingress_hosts: tenant.spec.ingress_hosts.clone(),
         queues: tenant.spec.queues.clone(),
     };
     Grant { spec, unknown }

@@ -12,7 +12,9 @@ pub fn write(seen: &Observed, kind: Managed, namespace: &str) -> Option<Write> {
     match kind {
         Managed::NetworkPolicy => compare(seen, kind, namespace, network_policy(seen, namespace)),
         Managed::LimitRange => compare(seen, kind, namespace, render::limit_range(tenant, namespace, &seen.standard)),
-        Managed::PriorityClassQuota => compare(seen, kind, namespace, render::priority_class_quota(tenant, namespace)),
+        Managed::PriorityClassQuota => {
+            compare(seen, kind, namespace, render::priority_class_quota(tenant, namespace, &seen.standard))
+        }
         Managed::Grant => compare(seen, kind, namespace, Some(render::grant(tenant, namespace, seen.grant(namespace)))),
         Managed::Owners => compare(seen, kind, namespace, render::owners(tenant, namespace)),
         Managed::Viewers => compare(seen, kind, namespace, render::viewers(tenant, namespace)),

@@ -219,6 +219,8 @@ impl Observed {
         // readable in every object that the API server has accepted
         grant.max_grace_period_seconds = spec.max_grace_period.seconds().ok();
         grant.priority_classes.clone_from(&spec.priority_classes);
+        grant.image_registries.clone_from(&spec.image_registries);
+        grant.ingress_hosts.clone_from(&spec.ingress_hosts);
         grant.queues.clone_from(&spec.queues);
         grant
     }

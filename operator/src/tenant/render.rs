@@ -104,17 +104,18 @@ pub fn quota(tenant: &GpuTenant, namespace: &str, hard: Limits) -> ResourceQuota
     }
 }
 
-/// A quota that admits no pod of a `PriorityClass` that the tenant does not list; `None`: pods may have any. The admission policies refuse
-/// such a pod before, with a better message; this holds without them.
-pub fn priority_class_quota(tenant: &GpuTenant, namespace: &str) -> Option<ResourceQuota> {
-    let named = tenant.spec.priority_classes.as_ref()?;
+/// A quota that admits no pod of a `PriorityClass` that neither the tenant lists nor the platform permits to all; `None`: the tenant has no list. The
+/// admission policies refuse such a pod before, with a better message; this holds without them.
+pub fn priority_class_quota(tenant: &GpuTenant, namespace: &str, standard: &Standard) -> Option<ResourceQuota> {
+    let mut named = tenant.spec.priority_classes.clone()?;
+    named.extend(standard.priority_classes.iter().filter(|class| !named.contains(class)).cloned().collect::<Vec<_>>());
     let class = |operator: &str, values: Option<Vec<String>>| ScopedResourceSelectorRequirement {
         scope_name: "PriorityClass".into(),
         operator: operator.into(),
         values,
     };
     // NotIn matches pods without a class too, so both are required
-    let others = (!named.is_empty()).then(|| class("NotIn", Some(named.clone())));
+    let others = (!named.is_empty()).then(|| class("NotIn", Some(named)));
     let counted = [class("Exists", None)].into_iter().chain(others).collect();
     let spec = ResourceQuotaSpec {
         hard: Some([("pods".to_owned(), Quantity("0".into()))].into()),

@@ -19,6 +19,9 @@ pub struct Standard {
     /// Default limits of a tenant over all its namespaces, as keys of a `ResourceQuota`; never of GPUs.
     #[serde(default)]
     pub default_resources: Option<BTreeMap<String, Quantity>>,
+    /// `PriorityClasses` that pods of all tenants may name, in addition to those of `spec.priorityClasses`.
+    #[serde(default)]
+    pub priority_classes: Vec<String>,
 }
 
 /// Why settings are invalid.
@@ -26,7 +29,7 @@ pub struct Standard {
 pub enum StandardError {
     /// Fields or types differ.
     #[error(
-        "not {{egress: [rules of a NetworkPolicy], defaultRequests: {{resource: quantity}}, defaultResources: {{key: quantity}}}} in JSON: {0}"
+        "not {{egress: [rules of a NetworkPolicy], defaultRequests: {{resource: quantity}}, defaultResources: {{key: quantity}}, priorityClasses: [name]}} in JSON: {0}"
     )]
     Shape(#[from] serde_json::Error),
     /// A request or a limit is not a quantity.

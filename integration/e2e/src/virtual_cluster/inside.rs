@@ -64,13 +64,20 @@ impl Inside {
         }
     }
 
-    /// Runs kubectl inside: its output, or its errors. It is tried again while the forwarding starts again.
+    /// Runs kubectl inside: its output, or its errors. It is tried again while the forwarding or the control plane starts again.
     pub async fn kubectl(&self, args: &[&str]) -> std::result::Result<String, String> {
         let mut tries = 0;
         loop {
-            let broken = ["connection refused", "connection reset", "EOF"];
+            // the last: a control plane that starts does not know its accounts yet
+            let broken = [
+                "connection refused",
+                "was refused",
+                "connection reset",
+                "EOF",
+                "asked for the client to provide credentials",
+            ];
             match self.once(args).await {
-                Err(error) if tries < 50 && broken.iter().any(|words| error.contains(words)) => tries += 1,
+                Err(error) if tries < 100 && broken.iter().any(|words| error.contains(words)) => tries += 1,
                 answer => return answer,
             }
             tokio::time::sleep(AGAIN * 2).await;

@@ -6,6 +6,7 @@ use e2e::{
     Result, World,
     fixtures::tenant,
     objects::ensure,
+    product,
     scenario::tenant_ready,
     wait::{PATIENCE, eventually},
 };
@@ -15,7 +16,7 @@ use k8s_openapi::api::{
     rbac::v1::ClusterRole,
 };
 use kube::{Api, api::PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
 const READ: &[&str] = &["get", "list", "watch"];
 pub(crate) const ALL: &[&str] = &["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
@@ -272,4 +273,48 @@ async fn owner_role_equals_edit_without_network_policy_writes() {
         Ok(if fine { Ok(()) } else { Err(format!("edit has {}; missing {lost:?}; excess {won:?}", edit.len())) })
     });
     world.keeping_evidence("owner-role", body).await;
+}
+
+/// Pairs of resource and verb in a table of Markdown: resources in backticks in the first column, verbs in the second.
+fn listed_rights(page: &str, heading: &str) -> BTreeSet<(String, String)> {
+    let section = page.split(heading).nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| `"));
+    rows.flat_map(|row| {
+        let mut cells = row.split('|').skip(1).map(str::trim);
+        let (resources, verbs) = (cells.next().unwrap(), cells.next().unwrap());
+        let resources: Vec<&str> = resources.split(", ").map(|r| r.trim_matches('`')).collect();
+        let verbs: Vec<&str> = verbs.split(", ").collect();
+        let pairs = resources.into_iter().flat_map(move |r| verbs.clone().into_iter().map(move |v| (r, v)));
+        pairs.map(|(r, v)| (r.to_owned(), v.to_owned())).collect::<Vec<_>>()
+    })
+    .collect()
+}
+
+#[test]
+fn page_lists_the_rights_that_the_chart_gives_owners() {
+    let page = std::fs::read_to_string(product::root().join("docs/tenancy.md")).unwrap();
+    let roles: Vec<Value> = serde_saphyr::from_multiple(&crate::chart::rendered("tenant-roles.yaml", &[])).unwrap();
+    let of_owners = |role: &&Value| {
+        let name = role["metadata"]["name"].as_str().unwrap_or_default();
+        role["kind"] == "ClusterRole"
+            && ["gputenancy:tenant-owner-base", "gputenancy:tenant-owner-roles"].contains(&name)
+    };
+    let texts = |list: &Value| -> Vec<String> { serde_json::from_value(list.clone()).unwrap() };
+    let granting =
+        roles.iter().filter(of_owners).flat_map(|role| role["rules"].as_array().cloned().unwrap_or_default());
+    let granted: BTreeSet<(String, String)> = granting
+        .flat_map(|rule| {
+            let verbs = texts(&rule["verbs"]);
+            texts(&rule["resources"])
+                .into_iter()
+                .flat_map(move |r| verbs.clone().into_iter().map(move |v| (r.clone(), v)))
+        })
+        .collect();
+    let listed = listed_rights(&page, "## What owners may do");
+    let missing: Vec<_> = granted.difference(&listed).collect();
+    let surplus: Vec<_> = listed.difference(&granted).collect();
+    assert!(
+        granted.len() > 100 && missing.is_empty() && surplus.is_empty(),
+        "missing {missing:?}, too much {surplus:?}"
+    );
 }

@@ -64,6 +64,26 @@ const BACKENDS: [&str; 3] =
 const PULLS: &str = "tenants.imagePullSecrets={registry,mirror.example}";
 
 #[test]
+fn images_of_other_registries_are_refused_or_a_warning() {
+    for (value, action) in [("Deny", "validationActions: [Deny]"), ("Warn", "validationActions: [Warn]")] {
+        let text = rendered("tenant-images.yaml", &[&format!("policies.otherRegistries={value}")]);
+        assert_eq!(text.matches(action).count(), 1, "{text}");
+    }
+    let (success, text) = template("tenant-images.yaml", &["policies.otherRegistries=Audit"]);
+    assert!(!success && text.contains("otherRegistries"), "{text}");
+}
+
+#[test]
+fn digest_of_an_image_replaces_its_tag() {
+    let digest = format!("sha256:{}", "0".repeat(64));
+    for (image, file) in [("operator", "operator"), ("agent", "agent"), ("virtualClusters", "virtual-clusters")] {
+        let set = format!("image.{image}.digest={digest}");
+        let text = rendered(&format!("{file}.yaml"), &["virtualClusters.enabled=true", &set]);
+        assert!(text.contains(&format!("image: gputenancy-{file}@{digest}\n")), "{text}");
+    }
+}
+
+#[test]
 fn chart_without_image_pull_secrets_renders_no_secret_rights() {
     let signs = [
         "PULL_SECRETS",
@@ -106,6 +126,10 @@ fn chart_templates_match_snapshots() {
         "tenant-policies",
         "tenant-grace-periods",
         "tenant-hidden-gpus",
+        "tenant-images",
+        "tenant-ingresses",
+        "tenant-adoption",
+        "network-policy",
         "metrics",
         "release-finalizers",
     ] {
@@ -263,8 +287,11 @@ fn tenancy_doc_lists_every_policy_message() {
     let rows = document.lines().filter(|line| line.starts_with("| ")).filter_map(|line| line.rsplit_once(" | `"));
     let quoted: Vec<&str> = rows.filter_map(|(_, words)| words.split('`').next()).collect();
     let toleration = rendered("tenant-toleration.yaml", &["policies.gpuTaint.toleration=Require"]);
-    let pods = rendered("tenant-pods.yaml", &["policies.imagePullPolicyAlways=true"]);
+    let volcano = "policies.schedulerNames={default-scheduler,volcano}";
+    let pods = rendered("tenant-pods.yaml", &["policies.imagePullPolicyAlways=true", volcano]);
     let policies = pods + &rendered("tenant-policies.yaml", &[]) + &toleration;
+    let more = ["tenant-images.yaml", "tenant-ingresses.yaml", "tenant-adoption.yaml"];
+    let policies = policies + &more.map(|file| rendered(file, &[])).concat();
     let policies = policies + &rendered("tenant-grace-periods.yaml", &[]);
     assert!(!rendered("tenant-pods.yaml", &[]).contains("imagePullPolicy"), "required by default");
     let policies = policies + &rendered("tenant-pull-secrets.yaml", &[PULLS]);
@@ -350,10 +377,13 @@ fn tenant_standard_is_passed_to_the_operator() {
         assert!(except.iter().any(|e| *e == network), "{except:?}");
     }
     assert_eq!(all["defaultRequests"], json!({"cpu": "100m", "memory": "256Mi", "ephemeral-storage": "1Gi"}));
-    assert_eq!(all["defaultResources"], json!({"services.nodeports": "0"}));
+    let limits = &all["defaultResources"];
+    assert!(limits["services.nodeports"] == "0" && limits["services.loadbalancers"] == "2", "{limits}");
+    assert_eq!(all["priorityClasses"], json!([]));
     let none =
         standard(&["tenants.defaultRequests=null", "tenants.network.egress=null", "tenants.defaultResources=null"]);
-    assert_eq!(none, json!({"egress": [], "defaultRequests": null, "defaultResources": null}));
+    let expected = json!({"egress": [], "defaultRequests": null, "defaultResources": null, "priorityClasses": []});
+    assert_eq!(none, expected);
 }
 
 #[test]

@@ -574,6 +574,7 @@ async fn crds_accept_readme_and_sample_manifests() {
         "mig-manager/pool.yaml",
         "budget/mixed.yaml",
         "pull-secrets.yaml",
+        "registries-and-hosts.yaml",
     ]
     .map(|name| root.join("samples").join(name));
     let examples = crate::chart::examples(&[]);

@@ -51,6 +51,7 @@ mod multi_tenancy_benchmarks;
 mod nvidia_plugin;
 mod nvidia_plugin_shares;
 mod nvml_view;
+mod other_products;
 mod plan_preview;
 mod policies;
 mod priority_classes;

@@ -18,6 +18,7 @@ use crate::{
         managed::Managed,
         observe::{Observed, Role},
         report::event_of,
+        standard::Standard,
         write::Write,
     },
 };
@@ -111,8 +112,8 @@ fn tenant_with_priority_classes_has_a_quota_that_admits_no_others() {
     change(&mut seen, json!({"priorityClasses": ["batch", "serving"]}));
     converge(&mut seen);
     assert_eq!(decide::writes(&seen), []);
-    let quota = |seen: &Observed| render::priority_class_quota(&seen.tenant, "a2").unwrap();
-    insta::assert_yaml_snapshot!(render::priority_class_quota(&seen.tenant, "a1").unwrap());
+    let quota = |seen: &Observed| render::priority_class_quota(&seen.tenant, "a2", &seen.standard).unwrap();
+    insta::assert_yaml_snapshot!(render::priority_class_quota(&seen.tenant, "a1", &seen.standard).unwrap());
     // a changed quota admits a pod
     let mut open = quota(&seen);
     open.spec.as_mut().unwrap().hard = Some([("pods".to_owned(), Quantity("1".into()))].into());
@@ -128,6 +129,11 @@ fn tenant_with_priority_classes_has_a_quota_that_admits_no_others() {
     converge(&mut seen);
     let scope = quota(&seen).spec.unwrap().scope_selector.unwrap().match_expressions.unwrap();
     assert_eq!((scope.len(), scope[0].operator.as_str()), (1, "Exists"));
+    // but for a class that the platform permits to all, such as the cluster's default class
+    seen.standard =
+        Arc::new(Standard { priority_classes: vec!["standard".to_owned()], ..Standard::clone(&seen.standard) });
+    let scope = quota(&seen).spec.unwrap().scope_selector.unwrap().match_expressions.unwrap();
+    assert_eq!(scope[1].values, Some(vec!["standard".to_owned()]));
     // any
     change(&mut seen, json!({"priorityClasses": null}));
     converge(&mut seen);

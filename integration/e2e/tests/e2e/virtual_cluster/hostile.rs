@@ -35,7 +35,7 @@ async fn hostile_team_inside_gets_nothing_past_the_host() {
     // also after a failure: the next test needs both
     scale(&world, "gputenancy-operator", 2).await.unwrap();
     scale(&world, "gputenancy-virtual-clusters", 1).await.unwrap();
-    for object in ["pv/theirs", "runtimeclass/nvidia-legacy"] {
+    for object in ["pv/theirs", "runtimeclass/nvidia-legacy", "priorityclass/urgent"] {
         world.kubectl(&["delete", "--ignore-not-found", object, "--wait=false"]).await.unwrap();
     }
     world.keeping_evidence("virtual-cluster-hostile", async { outcome }).await;
@@ -91,9 +91,10 @@ async fn two_teams(world: &World) -> Result<Inside> {
     team["spec"]["queues"] = json!(["team-t"]);
     let other = tenant("other", &[("mig-3g", 1)]);
     let legacy = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia-legacy"}, "handler": "runc"});
+    let urgent = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 1000});
     let theirs = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "theirs"}, "spec": {
         "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "", "hostPath": {"path": "/var/lib/theirs"}}});
-    world.set(&[pool("p", "gpu-1", &["mig-1g", "mig-2g", "mig-3g"]), team, other, legacy, theirs]).await?;
+    world.set(&[pool("p", "gpu-1", &["mig-1g", "mig-2g", "mig-3g"]), team, other, legacy, urgent, theirs]).await?;
     tenant_ready(world, "other").await?;
     virtual_cluster_ready(world, TEAM).await?;
     tenant_ready(world, TEAM).await?;
@@ -146,7 +147,8 @@ async fn refused_pods(world: &World, inside: &Inside, cases: &mut Cases) -> Resu
     let names: Vec<&str> = pods.iter().filter_map(|p| p["metadata"]["name"].as_str()).collect();
     // priority classes are not taken over from inside, and namespaces of affinity are those of this virtual cluster
     let cleared = |pod: &&Value| {
-        pod["spec"]["priorityClassName"].is_string() || pod["spec"]["affinity"]["podAntiAffinity"].is_object()
+        let affinity = |kind: &str| pod["spec"]["affinity"][kind].is_object();
+        pod["spec"]["priorityClassName"].is_string() || affinity("podAntiAffinity") || affinity("podAffinity")
     };
     let cleared: Vec<&str> = pods.iter().filter(cleared).filter_map(|p| p["metadata"]["name"].as_str()).collect();
     let asked = names.iter().copied().filter(|name| !refused_inside.contains(&format!("\"{name}\"")));
