@@ -55,7 +55,7 @@ impl Part {
 pub enum Evicted {
     /// The pod is terminating or deleted.
     Accepted,
-    /// A `PodDisruptionBudget` forbids it for now; the API server's message.
+    /// A `PodDisruptionBudget` or an admission policy forbids it for now; the API server's message.
     Refused(String),
 }
 
@@ -247,6 +247,10 @@ impl Writer {
                 let causes = status.details.iter().flat_map(|d| &d.causes).map(|c| c.message.as_str());
                 let messages: Vec<&str> = std::iter::once(status.message.as_str()).chain(causes).collect();
                 Ok(Evicted::Refused(messages.join(" ")))
+            }
+            // the chart's policy keeps the cluster's own namespaces from evictions
+            Err(kube::Error::Api(status)) if status.message.contains("gputenancy-operator-evictions") => {
+                Ok(Evicted::Refused(status.message))
             }
             // two budgets of a pod are refused with 500, as if the API server had failed
             Err(kube::Error::Api(status)) if status.message.contains("more than one PodDisruptionBudget") => {

@@ -128,6 +128,7 @@ fn chart_templates_match_snapshots() {
         "tenant-hidden-gpus",
         "tenant-images",
         "tenant-ingresses",
+        "operator-objects",
         "tenant-adoption",
         "network-policy",
         "metrics",

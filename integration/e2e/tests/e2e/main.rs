@@ -64,6 +64,7 @@ mod share_audit;
 mod sharing;
 mod sharing_admission;
 mod slow_webhook;
+mod stolen_tokens;
 mod strategies;
 mod taint;
 mod tenant_view;

@@ -195,13 +195,13 @@ fn events() -> Vec<Case> {
 fn canary(spec: Value, container: Value) -> Value {
     let container = merged(
         json!({
-            "name": "canary", "image": "x", "securityContext": {"allowPrivilegeEscalation": false},
+            "name": "canary", "image": "x", "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
             "resources": {"limits": {"gputenancy.io/canary_0_4": "1"}},
         }),
         container,
     );
     let all = json!({
-        "serviceAccountName": "gputenancy-canary", "automountServiceAccountToken": false,
+        "serviceAccountName": "gputenancy-canary", "automountServiceAccountToken": false, "priorityClassName": "gputenancy-canary",
         "securityContext": {"runAsNonRoot": true, "runAsUser": 65532}, "containers": [container],
     });
     let meta = json!({"name": "canary", "labels": {"gputenancy.io/canary": "1g.10gb"}});

@@ -1,0 +1,337 @@
+//! What the tokens of the operator and of an agent reach, and what a user with the right to write `GpuTenants` does not: the lists of
+//! SECURITY.md.
+
+use e2e::{
+    Result, World,
+    actor::{Actor, Case, Verb, check_all},
+    fixtures::{mig_profile, pool, tenant},
+    product,
+    scenario::tenant_ready,
+};
+use serde_json::{Value, json};
+
+const SYSTEM: &str = "/api/v1/namespaces/kube-system";
+const RBAC: &str = "rbac.authorization.k8s.io";
+/// A pod of the cluster's own namespace that is never scheduled.
+const VICTIM: &str = "/api/v1/namespaces/kube-system/pods/e2e-victim";
+
+/// A pod that waits for its gate.
+fn waiting(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
+        "automountServiceAccountToken": false, "schedulingGates": [{"name": "example.com/never"}], "containers": [{"name": "c", "image": "i"}]}})
+}
+
+/// An object with the labels of those that the operator manages.
+fn managed(kind: (&str, &str), name: &str, fields: Value) -> Value {
+    let labels = json!({"app.kubernetes.io/managed-by": "gputenancy", "gputenancy.io/tenant": "t"});
+    let mut object = json!({"apiVersion": kind.0, "kind": kind.1, "metadata": {"name": name, "labels": labels}});
+    for (key, value) in fields.as_object().into_iter().flatten() {
+        object[key] = value.clone();
+    }
+    object
+}
+
+fn binding(name: &str, role: &str) -> Value {
+    let subjects = json!([{"apiGroup": RBAC, "kind": "User", "name": "eve"}]);
+    let role = json!({"apiGroup": RBAC, "kind": "ClusterRole", "name": role});
+    managed(("rbac.authorization.k8s.io/v1", "RoleBinding"), name, json!({"roleRef": role, "subjects": subjects}))
+}
+
+fn namespace(name: &str, level: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name,
+        "labels": {"gputenancy.io/tenant": "t", "pod-security.kubernetes.io/enforce": level},
+        "annotations": {"gputenancy.io/created-for": "x"}}})
+}
+
+/// Writes of objects in namespaces.
+fn objects_in_namespaces() -> Vec<Case> {
+    let case = |name, verb, path: String, body, refusal| (name, Actor::Operator, verb, path, body, refusal);
+    let bound = |name, namespace: &str, object: &str, refusal| {
+        let path = format!("/apis/{RBAC}/v1/namespaces/{namespace}/rolebindings");
+        case(name, Verb::Create, path, binding(object, "gputenancy:tenant-owner"), refusal)
+    };
+    let quota = |name| managed(("v1", "ResourceQuota"), name, json!({"spec": {"hard": {"pods": "9"}}}));
+    let spec = json!({"spec": {"podSelector": {}, "ingress": [{}]}});
+    let open = managed(("networking.k8s.io/v1", "NetworkPolicy"), "gputenancy", spec);
+    let (elsewhere, other) = (Some("in namespaces of tenants only"), Some("those of others stay"));
+    let networks = "/apis/networking.k8s.io/v1/namespaces/kube-system/networkpolicies".to_owned();
+    let quotas = "/api/v1/namespaces/t/resourcequotas".to_owned();
+    vec![
+        bound("owner of kube-system", "kube-system", "gputenancy-owners", elsewhere),
+        bound("owner of the platform", product::NAMESPACE, "gputenancy-owners", elsewhere),
+        bound("owner of a team's namespace", "t", "gputenancy-owners", None),
+        bound("binding of a name of others", "t", "friends", other),
+        case("quota of kube-system", Verb::Create, format!("{SYSTEM}/resourcequotas"), quota("gputenancy"), elsewhere),
+        case("quota of a name of others", Verb::Create, quotas.clone(), quota("own"), other),
+        case("a team's own quota", Verb::Delete, format!("{quotas}/own"), json!({}), other),
+        case("network of kube-system", Verb::Create, networks, open, elsewhere),
+    ]
+}
+
+/// Writes of namespaces, and of marks on nodes.
+fn namespaces_and_marks() -> Vec<Case> {
+    let case = |name, verb, path: &str, body, refusal| (name, Actor::Operator, verb, path.to_owned(), body, refusal);
+    let labelled = |name, key: &str, value: &str, refusal| {
+        let body = json!({"metadata": {"labels": {key: value}}});
+        case(name, Verb::Merge, "/api/v1/namespaces/t", body, refusal)
+    };
+    let level = Some("baseline and restricted only");
+    let no_tenant = Some("the operator may change and delete only namespaces that it made for a tenant");
+    let created = |name, namespace, refusal| case(name, Verb::Create, "/api/v1/namespaces", namespace, refusal);
+    let bare = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "fresh"}});
+    let mut open = namespace("fresh", "restricted");
+    open["metadata"]["labels"]["gputenancy.io/reaches-tenants"] = json!("true");
+    let marked = |key: &str, value: &str| json!({"metadata": {"annotations": {key: value}}});
+    let adopted = json!({"metadata": {"labels": {"gputenancy.io/tenant": "t"}}});
+    let mark = Some("the operator may mark a cordon only when it cordons");
+    vec![
+        created("namespace without a tenant", bare, no_tenant),
+        created("privileged namespace", namespace("fresh", "privileged"), level),
+        created("namespace of the cluster", namespace("kube-fresh", "restricted"), no_tenant),
+        created("namespace that reaches all tenants", open, Some("open no way to other tenants")),
+        created("namespace of a tenant", namespace("fresh", "restricted"), None),
+        labelled("privileged from now on", "pod-security.kubernetes.io/enforce", "privileged", level),
+        labelled("an old standard", "pod-security.kubernetes.io/enforce-version", "v1.20", level),
+        labelled("admin access to devices", "resource.kubernetes.io/admin-access", "true", level),
+        labelled("baseline", "pod-security.kubernetes.io/enforce", "baseline", None),
+        case("adoption without Pod Security", Verb::Merge, "/api/v1/namespaces/e2e-theirs", adopted, no_tenant),
+        case(
+            "a namespace of others as its own",
+            Verb::Merge,
+            "/api/v1/namespaces/e2e-adopted",
+            marked("gputenancy.io/created-for", "x"),
+            Some("may mark a namespace as its own only when it creates it"),
+        ),
+        case("a cordon of others", Verb::Merge, "/api/v1/nodes/cpu-1", marked("gputenancy.io/cordoned", "x"), mark),
+        case(
+            "a taint of others",
+            Verb::Merge,
+            "/api/v1/nodes/cpu-1",
+            marked("gputenancy.io/tainted", "node-role.kubernetes.io/control-plane=:NoSchedule"),
+            mark,
+        ),
+    ]
+}
+
+/// Writes of pods, evictions, and objects of users.
+fn pods_and_specs() -> Vec<Case> {
+    let case = |name, verb, path: &str, body, refusal| (name, Actor::Operator, verb, path.to_owned(), body, refusal);
+    let nothing_else = Some("the operator may change nothing of a pod but annotations gputenancy.io/");
+    let image = json!({"spec": {"containers": [{"name": "c", "image": "evil"}]}});
+    let note = |key: &str| json!({"metadata": {"annotations": {key: "x"}}});
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "e2e-victim", "namespace": "kube-system"}});
+    let finalizers = Some("the operator may change only its own finalizers of GpuPools and GpuTenants");
+    let (tenants, pools) = ("/apis/gputenancy.io/v1alpha1/gputenants", "/apis/gputenancy.io/v1alpha1/gpupools");
+    let t = format!("{tenants}/t");
+    let eve = json!({"spec": {"owners": [{"kind": "User", "name": "eve"}]}});
+    let forbidden = Some("forbidden");
+    vec![
+        case("image of a pod of the cluster", Verb::Merge, VICTIM, image.clone(), nothing_else),
+        case("label of a pod", Verb::Merge, VICTIM, label.clone(), nothing_else),
+        case("annotation of a pod", Verb::Merge, VICTIM, note("example.com/x"), nothing_else),
+        case("notice on a pod", Verb::Merge, VICTIM, note("gputenancy.io/eviction-notice"), None),
+        case(
+            "eviction of a pod of the cluster",
+            Verb::Create,
+            &format!("{VICTIM}/eviction"),
+            eviction,
+            Some("may evict no pods of the cluster's own namespaces"),
+        ),
+        case("pod of a team", Verb::Create, "/api/v1/namespaces/t/pods", waiting("x"), forbidden),
+        case("secrets of a team", Verb::Delete, "/api/v1/namespaces/t/secrets/x", json!({}), forbidden),
+        case("owners of a tenant", Verb::Merge, &t, eve, finalizers),
+        case("label of a tenant", Verb::Merge, &t, label, finalizers),
+        case(
+            "finalizer of others",
+            Verb::Merge,
+            &t,
+            json!({"metadata": {"finalizers": ["example.com/x"]}}),
+            finalizers,
+        ),
+        case("a tenant of its own", Verb::Apply, &format!("{tenants}/eve"), tenant("eve", &[]), forbidden),
+        case(
+            "selector of a pool",
+            Verb::Merge,
+            &format!("{pools}/p"),
+            json!({"spec": {"profiles": ["other"]}}),
+            finalizers,
+        ),
+    ]
+}
+
+/// Pods that a stolen token would like to run in the platform's namespace.
+fn canaries() -> Vec<Case> {
+    let secret = json!({"name": "x", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}});
+    let container = |fields: Value| {
+        let mut container = json!({"name": "canary", "image": "x", "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+            "resources": {"limits": {"gputenancy.io/canary_0_4": "1"}}});
+        for (key, value) in fields.as_object().into_iter().flatten() {
+            container[key] = value.clone();
+        }
+        container
+    };
+    let pod = |fields: Value, containers: Vec<Value>| {
+        let mut spec = json!({"serviceAccountName": "gputenancy-canary", "automountServiceAccountToken": false,
+            "priorityClassName": "gputenancy-canary", "securityContext": {"runAsNonRoot": true, "runAsUser": 65532}});
+        for (key, value) in fields.as_object().into_iter().flatten() {
+            spec[key] = value.clone();
+        }
+        spec["containers"] = Value::Array(containers);
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "canary", "labels": {"gputenancy.io/canary": "x"}}, "spec": spec})
+    };
+    let plain = || vec![container(json!({}))];
+    let mut devices = pod(json!({}), plain());
+    devices["metadata"]["annotations"] = json!({"cdi.k8s.io/x": "nvidia.com/gpu=all"});
+    let refused = Some("the operator may create no pod but canaries");
+    let path = format!("/api/v1/namespaces/{}/pods", product::NAMESPACE);
+    let volume = |source: Value| json!({"volumes": [source]});
+    [
+        ("a canary", pod(json!({}), plain()), None),
+        ("a Secret as a volume", pod(volume(json!({"name": "v", "secret": {"secretName": "s"}})), plain()), refused),
+        (
+            "a token as a volume",
+            pod(
+                volume(json!({"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}})),
+                plain(),
+            ),
+            refused,
+        ),
+        ("a token by default", pod(json!({"automountServiceAccountToken": true}), plain()), refused),
+        ("a Secret as a variable", pod(json!({}), vec![container(json!({"env": [secret]}))]), refused),
+        (
+            "Secrets as variables",
+            pod(json!({}), vec![container(json!({"envFrom": [{"secretRef": {"name": "s"}}]}))]),
+            refused,
+        ),
+        (
+            "a second container",
+            pod(
+                json!({}),
+                vec![
+                    container(json!({})),
+                    json!({"name": "d", "image": "x", "securityContext": {"allowPrivilegeEscalation": false}}),
+                ],
+            ),
+            refused,
+        ),
+        (
+            "root",
+            pod(json!({}), vec![container(json!({"securityContext": {"allowPrivilegeEscalation": false, "runAsNonRoot": false, "runAsUser": 0, "capabilities": {"drop": ["ALL"]}}}))]),
+            refused,
+        ),
+        (
+            "capabilities by default",
+            pod(json!({}), vec![container(json!({"securityContext": {"allowPrivilegeEscalation": false}}))]),
+            refused,
+        ),
+        ("a port of the node", pod(json!({}), vec![container(json!({"ports": [{"containerPort": 443, "hostPort": 443}]}))]), refused),
+        ("a node by name", pod(json!({"nodeName": "gpu-1"}), plain()), refused),
+        ("devices by annotation", devices, refused),
+        ("a class that evicts others", pod(json!({"priorityClassName": "system-cluster-critical"}), plain()), refused),
+    ]
+    .into_iter()
+    .map(|(name, pod, refusal)| (name, Actor::Operator, Verb::Create, path.clone(), pod, refusal))
+    .collect()
+}
+
+/// An agent's token changes nothing of pods, Secrets and tenants.
+fn agent() -> Vec<Case> {
+    let case =
+        |name, verb, path: &str, body| (name, Actor::Agent("gpu-1"), verb, path.to_owned(), body, Some("forbidden"));
+    let note = json!({"metadata": {"annotations": {"gputenancy.io/eviction-notice": "x"}}});
+    vec![
+        case("a pod", Verb::Create, "/api/v1/namespaces/t/pods", waiting("x")),
+        case("a notice", Verb::Merge, VICTIM, note.clone()),
+        case("deletion of a pod", Verb::Delete, VICTIM, json!({})),
+        case("a Secret", Verb::Delete, "/api/v1/namespaces/t/secrets/x", json!({})),
+        case("a tenant", Verb::Merge, "/apis/gputenancy.io/v1alpha1/gputenants/t", note.clone()),
+        case("a grant", Verb::Merge, "/apis/gputenancy.io/v1alpha1/namespaces/t/gpugrants/grant", note),
+    ]
+}
+
+#[tokio::test]
+async fn tokens_of_operator_and_agent_reach_only_what_the_security_page_lists() {
+    let world = World::enter().await.unwrap();
+    let body = async {
+        world.set(&[mig_profile("mig-1g", "1g.10gb")]).await?;
+        world.set(&[pool("p", "gpu-1", &["mig-1g"]), tenant("t", &[("mig-1g", 1)])]).await?;
+        tenant_ready(&world, "t").await?;
+        Actor::Admin.does(&world.client, Verb::Create, &format!("{SYSTEM}/pods"), &waiting("e2e-victim")).await?;
+        let space = |name: &str, labels: Value| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
+        world
+            .set(&[space("e2e-theirs", json!({})), space("e2e-adopted", json!({"gputenancy.io/tenant": "gone"}))])
+            .await?;
+        let own = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "own"}, "spec": {"hard": {"pods": "50"}}});
+        Actor::Admin.does(&world.client, Verb::Create, "/api/v1/namespaces/t/resourcequotas", &own).await?;
+        check_all(
+            &world.client,
+            [objects_in_namespaces(), namespaces_and_marks(), pods_and_specs(), canaries(), agent()].concat(),
+        )
+        .await
+    };
+    let outcome = body.await;
+    world.kubectl(&["delete", "pod", "-n", "kube-system", "--ignore-not-found", "e2e-victim"]).await.unwrap();
+    world.kubectl(&["delete", "namespace", "--ignore-not-found", "e2e-theirs", "e2e-adopted"]).await.unwrap();
+    world.keeping_evidence("stolen-tokens", async { outcome }).await;
+}
+
+#[tokio::test]
+async fn who_may_write_tenants_adopts_only_namespaces_that_are_theirs_to_give() {
+    let world = World::enter().await.unwrap();
+    let body = async {
+        let role = |name: &str, rules: Value| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules});
+        let bound = |name: &str, kind: &str, user: &str| {
+            let subjects = json!([{"apiGroup": RBAC, "kind": "User", "name": user}]);
+            json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "subjects": subjects,
+                "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name}})
+        };
+        let tenants =
+            json!([{"apiGroups": ["gputenancy.io"], "resources": ["gputenants"], "verbs": ["create", "patch", "get"]}]);
+        let gives = json!([{"apiGroups": [RBAC], "resources": ["rolebindings"], "verbs": ["create"]}]);
+        let mut theirs = bound("e2e-gives", "RoleBinding", "bob");
+        theirs["metadata"]["namespace"] = json!("e2e-theirs");
+        let space = |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        world.set(&[space("e2e-theirs"), space("e2e-foreign")]).await?;
+        world
+            .set(&[
+                role("e2e-tenants", tenants),
+                role("e2e-gives", gives),
+                bound("e2e-tenants", "ClusterRoleBinding", "bob"),
+                theirs,
+            ])
+            .await?;
+        let adopting = |name: &str| {
+            let mut all = tenant("adopting", &[]);
+            all["spec"]["namespaces"] = json!([{"name": "fresh-one"}, {"name": name, "adopt": true}]);
+            all
+        };
+        let path = "/apis/gputenancy.io/v1alpha1/gputenants/adopting".to_owned();
+        let refusal = Some("adopting e2e-foreign gives what is in it to the owners of GpuTenant adopting");
+        let bob = || Actor::Person("bob", &[]);
+        // the authorizer's cache lags
+        e2e::wait::eventually("the right to write tenants", e2e::wait::PATIENCE, || async {
+            let answer = bob().may(&world.client, Verb::Apply, &path, &adopting("e2e-theirs")).await?;
+            Ok(answer.map(drop).map_err(|status| status.message))
+        })
+        .await?;
+        check_all(
+            &world.client,
+            vec![
+                ("a namespace of others", bob(), Verb::Apply, path.clone(), adopting("e2e-foreign"), refusal),
+                ("one that is his", bob(), Verb::Apply, path.clone(), adopting("e2e-theirs"), None),
+                ("by an administrator", Actor::Admin, Verb::Apply, path, adopting("e2e-foreign"), None),
+            ],
+        )
+        .await
+    };
+    let outcome: Result<()> = body.await;
+    for (kind, names) in [
+        ("clusterrolebinding", &["e2e-tenants"][..]),
+        ("clusterrole", &["e2e-tenants", "e2e-gives"]),
+        ("namespace", &["e2e-theirs", "e2e-foreign"]),
+    ] {
+        world.kubectl(&[&["delete", kind, "--ignore-not-found"], names].concat()).await.unwrap();
+    }
+    world.keeping_evidence("adoption", async { outcome }).await;
+}
