@@ -248,22 +248,27 @@ async fn changes_are_repaired(world: &World) -> Result<()> {
 /// The virtual cluster answers, and pods made inside start.
 async fn serves_again(world: &World) -> Result<()> {
     virtual_cluster_ready(world, TEAM).await?;
-    let inside = Inside::open(world, TEAM).await?;
-    // without a volume, a new pod of the control plane starts empty
-    inside
-        .apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}}))
-        .await
-        .map_err(Error::Wrong)?;
-    inside.set(&[sleeper("new")]).await?;
-    inside.running(1).await?;
+    // Without a volume, a new pod of the control plane starts empty and with other keys, and the old one may still answer: what was made there is
+    // gone. A pod that is collected as the dependent of a former Service would go again.
+    let space = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}});
+    let made = json!({"apiVersion": "v1", "kind": "List", "items": [space, sleeper("new")]});
     let own = format!("new-x-{SPACE}-x-{TEAM}");
-    world.kubectl(&["wait", "pod", "-n", TEAM, &own, "--for=condition=Ready", "--timeout=2m"]).await?;
-    // a pod that is collected as the dependent of a former Service would go again
-    let uid = "jsonpath={.metadata.ownerReferences[0].uid} {.metadata.uid}";
-    let pod = world.kubectl(&["get", "pod", "-n", TEAM, &own, "-o", uid]).await?;
-    let service = world.kubectl(&["get", "service", "-n", TEAM, TEAM, "-o", "jsonpath={.metadata.uid}"]).await?;
-    ensure(pod.starts_with(&service), format!("pod {own} is owned by {pod}, and the Service is {service}"))?;
-    inside.must(&["delete", "pod", "-n", SPACE, "new"]).await.map(drop)
+    let state = "jsonpath={.metadata.ownerReferences[0].uid} {.status.phase}";
+    eventually("a pod made inside to run, as a dependent of the present Service", START, || async {
+        let inside = match Inside::open_within(world, TEAM, Duration::from_secs(20)).await {
+            Ok(inside) => inside,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        if let Err(error) = inside.apply(&made).await {
+            return Ok(Err(error));
+        }
+        let pod = world.kubectl(&["get", "pod", "-n", TEAM, &own, "-o", state, "--ignore-not-found"]).await?;
+        let service = world.kubectl(&["get", "service", "-n", TEAM, TEAM, "-o", "jsonpath={.metadata.uid}"]).await?;
+        let runs = pod == format!("{service} Running");
+        Ok(if runs { Ok(()) } else { Err(format!("the pod {own} is {pod}, and the Service is {service}")) })
+    })
+    .await?;
+    Inside::open(world, TEAM).await?.must(&["delete", "pod", "-n", SPACE, "new"]).await.map(drop)
 }
 
 /// A change of values makes a new pod of the control plane.

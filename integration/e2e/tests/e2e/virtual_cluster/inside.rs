@@ -1,5 +1,7 @@
 //! A team's own access to its virtual cluster: the kubeconfig it was given, through a forwarded port.
 
+use std::time::Duration;
+
 use e2e::{
     Error, Result, World,
     fixtures::{merged, pod_spec},
@@ -25,9 +27,14 @@ impl std::ops::Deref for Inside {
 impl Inside {
     /// Fetches the kubeconfig of a team and waits until it works.
     pub(crate) async fn open(world: &World, team: &str) -> Result<Self> {
+        Self::open_within(world, team, PATIENCE).await
+    }
+
+    /// As [`Inside::open`], with a limit for the first answer.
+    pub(crate) async fn open_within(world: &World, team: &str, limit: Duration) -> Result<Self> {
         let kubeconfig = e2e::virtual_cluster::Inside::kubeconfig_of(world, team).await?.map_err(Error::Wrong)?;
         ensure(kubeconfig.contains("token") && !kubeconfig.contains("client-key"), "a token and no certificate")?;
-        e2e::virtual_cluster::Inside::connect(world, team, &kubeconfig, PATIENCE).await.map(Self)
+        e2e::virtual_cluster::Inside::connect(world, team, &kubeconfig, limit).await.map(Self)
     }
 
     /// Applies an object or a List; the errors are those of all its items.
