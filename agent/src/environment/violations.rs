@@ -40,9 +40,10 @@ pub fn violations<'a>(env: &'a Environment, allowed: &AllowedEnvironment, capabi
         !visible
             && !value.is_empty()
             && match group(name) {
-                // read only in a container without these
+                // the runtime reads it only in a container without these
                 Some(VariableGroup::Devices) if *name == "CUDA_VERSION" => {
-                    !["NVIDIA_VISIBLE_DEVICES", "NVIDIA_REQUIRE_CUDA"].iter().any(|other| env.contains_key(*other))
+                    !env.contains_key("NVIDIA_VISIBLE_DEVICES")
+                        && env.get("NVIDIA_REQUIRE_CUDA").is_none_or(String::is_empty)
                 }
                 Some(VariableGroup::Devices) => !allowed.has_devices(name, value),
                 Some(VariableGroup::Limits) => !allowed.has_pipe(name, value),
@@ -145,7 +146,10 @@ mod tests {
         let mut expected: Vec<&str> = names.iter().copied().filter(|name| *name != "CUDA_VERSION").collect();
         expected.sort_unstable();
         assert_eq!(found(&all, &AllowedEnvironment::default()), expected);
-        assert_eq!(found(&[("CUDA_VERSION", "12.9")], &with_gpu()), ["CUDA_VERSION"]);
+        for (require, read) in [("", true), ("cuda>=12.4", false)] {
+            let env = [("CUDA_VERSION", "12.4"), ("NVIDIA_REQUIRE_CUDA", require)];
+            assert_eq!(found(&env, &with_gpu()).len(), usize::from(read), "NVIDIA_REQUIRE_CUDA={require}");
+        }
         assert_eq!(found(&[("LD_PRELOAD", "/x.so"), ("LD_AUDIT", "/y.so")], &with_gpu()), ["LD_AUDIT", "LD_PRELOAD"]);
         assert!(found(&[("LD_PRELOAD", "/x.so")], &AllowedEnvironment::default()).is_empty(), "without a GPU");
     }
