@@ -33,6 +33,8 @@ enum Answer {
     Code(u16),
     /// With 500, as the eviction of a pod with two budgets.
     TwoBudgets,
+    /// With 403 by the chart's policy on evictions.
+    Policy,
     /// Never.
     Hang,
     /// It does what was asked, and the answer is lost.
@@ -76,6 +78,14 @@ impl MockApi {
                 response(
                     code,
                     &json!({"kind": "Status", "status": "Failure", "code": code, "message": "refused", "reason": reason}),
+                )
+            }
+            Some(Answer::Policy) => {
+                let message =
+                    "ValidatingAdmissionPolicy 'gputenancy-operator-evictions' denied request: no pods of kube-…";
+                response(
+                    403,
+                    &json!({"kind": "Status", "status": "Failure", "code": 403, "message": message, "reason": "Forbidden"}),
                 )
             }
             Some(Answer::TwoBudgets) => {
@@ -276,9 +286,14 @@ async fn nothing_that_depends_on_a_spec_happens_before_it_is_written() {
 
 #[tokio::test(start_paused = true)]
 async fn refused_eviction_is_remembered_and_others_are_failures() {
-    for (answer, failed) in
-        [(Answer::Code(429), false), (Answer::TwoBudgets, false), (Answer::Code(500), true), (Answer::Hang, true)]
-    {
+    for (answer, failed) in [
+        (Answer::Code(429), false),
+        (Answer::TwoBudgets, false),
+        (Answer::Policy, false),
+        (Answer::Code(403), true),
+        (Answer::Code(500), true),
+        (Answer::Hang, true),
+    ] {
         let mut world = World::new(1);
         world.api.rule("/eviction", Some(answer));
         world.decide(world.eviction("n-00"));
