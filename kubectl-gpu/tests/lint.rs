@@ -246,6 +246,35 @@ fn lint_reports_services_with_external_addresses_or_node_ports() {
 }
 
 #[test]
+fn lint_reports_images_and_hosts_that_the_tenant_does_not_list() {
+    let teams =
+        TEAMS.replace("queues: [team-t]", "imageRegistries: [docker.io/library], ingressHosts: ['*.t.example.com']");
+    let found = |manifest: &str| lines(&lint(&[text("teams.yaml", &teams), text("new.yaml", manifest)]));
+    let pod = |image: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: x, namespace: t}}\nspec: {{containers: [{{name: c, image: {image}}}]}}\n"
+        )
+    };
+    let ingress = |host: &str| {
+        let backend = "{service: {name: s, port: {number: 80}}}";
+        let paths = format!("{{paths: [{{path: /, pathType: Prefix, backend: {backend}}}]}}");
+        format!(
+            "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {{name: x, namespace: t}}\nspec: {{rules: [{{host: {host}, http: {paths}}}]}}\n"
+        )
+    };
+    for admitted in [pod("nginx"), pod("docker.io/library/nginx:1"), ingress("a.t.example.com")] {
+        assert_eq!(found(&admitted), [""; 0], "{admitted}");
+    }
+    for (refused, words) in [
+        (pod("ghcr.io/x/y"), "container c (ghcr.io/x/y): tenant t uses images of docker.io/library"),
+        (ingress("a.b.t.example.com"), "may serve these hosts: *.t.example.com"),
+    ] {
+        let all = found(&refused);
+        assert!(all.len() == 1 && all[0].contains(words), "{all:?}");
+    }
+}
+
+#[test]
 fn lint_reports_role_bindings_of_the_operator() {
     let binding = |name: &str| {
         format!(

@@ -126,6 +126,7 @@ fn chart_templates_match_snapshots() {
         "tenant-policies",
         "tenant-grace-periods",
         "tenant-hidden-gpus",
+        "tenant-controllers",
         "tenant-images",
         "tenant-ingresses",
         "operator-objects",
@@ -224,7 +225,8 @@ fn lint_embeds_policies_of_default_values() {
     let lines =
         |text: &str| text.lines().map(str::trim_end).filter(|l| !l.is_empty()).map(String::from).collect::<Vec<_>>();
     let file = product::root().join("kubectl-gpu/default-policies.yaml");
-    let text = ["tenant-pods", "tenant-policies"].map(|file| rendered(&format!("{file}.yaml"), &[])).concat();
+    let files = ["tenant-pods", "tenant-policies", "tenant-controllers", "tenant-images", "tenant-ingresses"];
+    let text = files.map(|file| rendered(&format!("{file}.yaml"), &[])).concat();
     if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
         fs::write(&file, &text).unwrap();
     }
@@ -291,7 +293,7 @@ fn tenancy_doc_lists_every_policy_message() {
     let volcano = "policies.schedulerNames={default-scheduler,volcano}";
     let pods = rendered("tenant-pods.yaml", &["policies.imagePullPolicyAlways=true", volcano]);
     let policies = pods + &rendered("tenant-policies.yaml", &[]) + &toleration;
-    let more = ["tenant-images.yaml", "tenant-ingresses.yaml", "tenant-adoption.yaml"];
+    let more = ["tenant-controllers.yaml", "tenant-images.yaml", "tenant-ingresses.yaml", "tenant-adoption.yaml"];
     let policies = policies + &more.map(|file| rendered(file, &[])).concat();
     let policies = policies + &rendered("tenant-grace-periods.yaml", &[]);
     assert!(!rendered("tenant-pods.yaml", &[]).contains("imagePullPolicy"), "required by default");

@@ -20,7 +20,7 @@ const KINDS: [(&str, &str, &str, &str); 4] = [
     ("gateway.networking.k8s.io", "v1", "httproutes", "HTTPRoute"),
 ];
 
-/// Registers a kind of which every field is kept.
+/// Registers a kind whose fields are all kept.
 fn definition((group, version, plural, kind): (&str, &str, &str, &str)) -> Value {
     let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
     json!({
