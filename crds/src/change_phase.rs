@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::tolerant::Extensible;
+
 /// Phases of a change, in order; a failed change ends as `RolledBack` or `Stuck`.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
 pub enum ChangePhase {
@@ -28,6 +30,11 @@ pub enum ChangePhase {
     RolledBack,
     /// Neither layout can be reached without intervention; see the reason.
     Stuck,
+}
+
+impl Extensible for ChangePhase {
+    /// Nothing is evicted. The change continues when its retry is due.
+    const UNKNOWN: Self = Self::Stuck;
 }
 
 #[cfg(test)]

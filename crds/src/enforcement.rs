@@ -2,9 +2,9 @@
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{Isolation, MemoryText};
+use crate::{Isolation, MemoryText, tolerant};
 
 /// What is demanded of the limits of shares.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -34,8 +34,13 @@ impl Enforcement {
 #[serde(rename_all = "camelCase")]
 pub struct ShareMinimum {
     /// Weakest means that may limit the memory of shares.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "strictest")]
     pub minimum: Isolation,
+}
+
+/// Reads the weakest means that is accepted: one that this release does not know demands the strongest.
+fn strictest<'de, D: Deserializer<'de>>(from: D) -> Result<Isolation, D::Error> {
+    Ok(tolerant::known(&String::deserialize(from)?).unwrap_or(Isolation::Hardware))
 }
 
 impl ShareMinimum {

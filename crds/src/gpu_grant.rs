@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name == 'grant'").message("metadata.name: a namespace has one grant, and it is named grant"),
 )]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct GpuGrantSpec {
     /// The tenant that the namespace belongs to.
     #[schemars(length(min = 1, max = 63))]
@@ -69,7 +69,7 @@ pub struct GpuGrantSpec {
 
 /// A profile that the team may use.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct GrantedProfile {
     /// Name of the GpuProfile.
     #[schemars(length(min = 1, max = 63))]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Advertiser, AllocationPolicy, Bypass, ChangePhase, InstanceSpec, Isolation, Layout, MemoryText, MigManagerRun,
-    NodeEnforcement, Partitioner, ShareMinimum, Sharing,
+    NodeEnforcement, Partitioner, ShareMinimum, Sharing, tolerant::Extensible,
 };
 
 /// Desired layout of the GPUs of one node. Written by the operator only.
@@ -41,7 +41,7 @@ use crate::{
         priority = 1
     )
 )]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct GpuNodeSpec {
     /// GPUs that the agent partitions and advertises. A GPU that is not listed is neither changed nor advertised.
     // Written also when empty: an apply that leaves the list out would turn `spec` into null, which the schema refuses.
@@ -50,16 +50,16 @@ pub struct GpuNodeSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["uuid".into()]))]
     pub gpus: Vec<GpuSpec>,
     /// Component that creates and destroys MIG instances on this node. Unless it is `Agent`, the agent only reads.
-    #[serde(default, skip_serializing_if = "Partitioner::is_agent")]
+    #[serde(default, deserialize_with = "crate::tolerant::value", skip_serializing_if = "Partitioner::is_agent")]
     pub partitioner: Partitioner,
     /// State of the requests to NVIDIA's MIG manager, with `partitioner: MigManager`. Written and read by the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_manager: Option<MigManagerRun>,
     /// Component that advertises devices to kubelet. With `NvidiaDevicePlugin` the agent registers nothing and does not write allocatable.
-    #[serde(default, skip_serializing_if = "Advertiser::is_agent")]
+    #[serde(default, deserialize_with = "crate::tolerant::value", skip_serializing_if = "Advertiser::is_agent")]
     pub advertiser: Advertiser,
     /// Which GPU a pod gets devices of, where kubelet can choose.
-    #[serde(default, skip_serializing_if = "AllocationPolicy::is_packed")]
+    #[serde(default, deserialize_with = "crate::tolerant::value", skip_serializing_if = "AllocationPolicy::is_packed")]
     pub allocation: AllocationPolicy,
     /// What the pool demands of the limits of shares. The agent gives no share to a new pod that it cannot limit so.
     #[serde(default, skip_serializing_if = "ShareMinimum::is_default")]
@@ -70,7 +70,7 @@ pub struct GpuNodeSpec {
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
 #[x_kube(validation = Rule::new("self.mig || !has(self.instances) || self.instances.size() == 0").message("spec.gpus: instances exist only with MIG on; write mig: true, or leave instances out"))]
 #[x_kube(validation = Rule::new("!has(self.sharing) || (!self.mig && !has(self.resource))").message("spec.gpus: shares exist only without MIG and each has its own resource; leave out sharing, or mig and resource"))]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct GpuSpec {
     /// NVML's UUID of the GPU.
     #[schemars(length(min = 5, max = 64))]
@@ -88,7 +88,7 @@ pub struct GpuSpec {
     #[schemars(length(max = 100))]
     pub resource: Option<String>,
     /// Shares of the GPU. Absent: it is not shared.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "Sharing::read", skip_serializing_if = "Option::is_none")]
     pub sharing: Option<Sharing>,
     /// Devices withdrawn from allocatable, by start (a whole GPU is start 0) or by number of the share. New pods cannot get them; running pods keep them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -108,9 +108,10 @@ pub struct GpuSpec {
 
 /// A change of one GPU from one layout to another; a new leader continues from it.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct Change {
     /// Phase of the change.
+    #[serde(deserialize_with = "crate::tolerant::value")]
     pub phase: ChangePhase,
     /// Layout before the change, restored when it fails.
     pub from: Layout,
@@ -206,7 +207,7 @@ pub struct Board {
     /// Memory slices of the whole GPU, the unit of placements; 0: the board has no MIG.
     pub memory_slices: i32,
     /// How NVIDIA's vGPU software uses the GPU. Absent on bare metal and for whole GPUs that are passed to a virtual machine.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::tolerant::option", skip_serializing_if = "Option::is_none")]
     pub vgpu: Option<Vgpu>,
     /// Switching MIG mode needs a GPU reset (Ampere).
     #[serde(default)]
@@ -223,6 +224,11 @@ pub enum Vgpu {
     Guest,
     /// A GPU of a hypervisor with vGPUs: the platform leaves its node alone.
     Host,
+}
+
+impl Extensible for Vgpu {
+    /// The node is left alone.
+    const UNKNOWN: Self = Self::Host;
 }
 
 /// A MIG profile of a board.
@@ -264,13 +270,13 @@ pub struct GpuState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<MigMode>,
     /// Health of the GPU.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::tolerant::value")]
     pub health: Health,
     /// Fault that makes the GPU unusable for new work, such as `Xid 79`. Cleared when the agent resets the GPU, the driver is reloaded or the node restarts. After a manual reset while the agent is stopped, remove it before the agent starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
     /// Current step of the agent.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::tolerant::value")]
     pub step: AgentStep,
     /// MIG instances that exist, by start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -282,7 +288,7 @@ pub struct GpuState {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shares: Vec<ShareState>,
     /// What limits the memory that programs on the shares allocate: the weakest means on this GPU. Absent without shares.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::tolerant::option", skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<Isolation>,
     /// Unattributed processes: on a device whose owner they do not belong to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -319,6 +325,11 @@ pub enum Health {
     Lost,
 }
 
+impl Extensible for Health {
+    /// The GPU gets no new work.
+    const UNKNOWN: Self = Self::Unhealthy;
+}
+
 /// Step of the agent on a GPU.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 pub enum AgentStep {
@@ -341,6 +352,11 @@ pub enum AgentStep {
     Failed,
     /// NVML shows another layout than the spec, and the agent is not the partitioner.
     LeftAlone,
+}
+
+impl Extensible for AgentStep {
+    /// The agent is at work, and the GPU has no settled layout.
+    const UNKNOWN: Self = Self::Creating;
 }
 
 /// A MIG instance that exists.

@@ -8,7 +8,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ChangePhase, DurationText, Enforcement, MigManagerRules, Rollout, RolloutStatus};
+use crate::{ChangePhase, DurationText, Enforcement, MigManagerRules, Rollout, RolloutStatus, tolerant::Extensible};
 
 /// GPU nodes, the profiles that they offer, and the rules for changes.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
@@ -264,6 +264,11 @@ pub enum Partitioner {
     None,
 }
 
+impl Extensible for Partitioner {
+    /// The agent only reads.
+    const UNKNOWN: Self = Self::None;
+}
+
 impl Partitioner {
     /// Is it the default, which is not written?
     pub fn is_agent(&self) -> bool {
@@ -279,6 +284,11 @@ pub enum Advertiser {
     Agent,
     /// NVIDIA's device plugin. It reads the GPUs only when it starts, so the node is cordoned while a layout changes.
     NvidiaDevicePlugin,
+}
+
+impl Extensible for Advertiser {
+    /// The agent registers nothing with kubelet.
+    const UNKNOWN: Self = Self::NvidiaDevicePlugin;
 }
 
 impl Advertiser {
@@ -306,6 +316,10 @@ pub enum AllocationPolicy {
     Packed,
     /// The GPU with the fewest devices in use, so that neighbours are few.
     Distributed,
+}
+
+impl Extensible for AllocationPolicy {
+    const UNKNOWN: Self = Self::Packed;
 }
 
 impl AllocationPolicy {
@@ -520,6 +534,7 @@ pub struct PoolChange {
     /// Index of the GPU on its node.
     pub gpu: i32,
     /// Phase of the change.
+    #[serde(deserialize_with = "crate::tolerant::value")]
     pub phase: ChangePhase,
     /// Current action, and what it waits for.
     pub message: String,

@@ -5,6 +5,8 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::tolerant::Extensible;
+
 /// What separates or limits pods on one GPU, strongest first: Hardware (MIG or a whole GPU), Driver, Server (MPS), Software (memory limit in the container), None. The isolation of a profile is never Software, because a hostile program can bypass that limit; the enforcement of a GpuNode is about the memory of new containers.
 #[derive(Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema)]
 pub enum Isolation {
@@ -19,6 +21,11 @@ pub enum Isolation {
     /// Nothing.
     #[default]
     None,
+}
+
+impl Extensible for Isolation {
+    /// The weakest means.
+    const UNKNOWN: Self = Self::None;
 }
 
 impl Isolation {

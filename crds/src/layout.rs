@@ -7,7 +7,7 @@ use crate::Sharing;
 
 /// One MIG instance: a GPU instance with one compute instance over all of it.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct InstanceSpec {
     /// First memory slice.
     #[schemars(range(min = 0, max = 15))]
@@ -34,7 +34,7 @@ pub const MAX_SLICES: i32 = 16;
 
 /// A layout of one GPU.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct Layout {
     /// MIG mode on.
     #[serde(default)]
@@ -48,7 +48,7 @@ pub struct Layout {
     #[schemars(length(max = 100))]
     pub resource: Option<String>,
     /// Shares of the GPU, without MIG.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "Sharing::read", skip_serializing_if = "Option::is_none")]
     pub sharing: Option<Sharing>,
 }
 

@@ -32,6 +32,7 @@ pub mod quota;
 pub mod reasons;
 mod rollout;
 mod sharing;
+mod tolerant;
 mod virtual_cluster;
 
 pub use change_phase::ChangePhase;

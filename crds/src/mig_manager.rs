@@ -5,7 +5,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::DurationText;
+use crate::{DurationText, tolerant::Extensible};
 
 /// Rules for NVIDIA's MIG manager; only with `partitioner: MigManager`.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
@@ -38,13 +38,14 @@ fn ninety_seconds() -> DurationText {
 
 /// A request to NVIDIA's MIG manager of one node; a new leader continues from it.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct MigManagerRun {
     /// Name of the layout, the value of the label `nvidia.com/mig.config`. Every layout has two names, because the MIG manager acts only
     /// on a changed value.
     #[schemars(length(max = 63))]
     pub config: String,
     /// Step of the request.
+    #[serde(deserialize_with = "crate::tolerant::value")]
     pub step: MigManagerStep,
     /// When the present step began.
     pub since: Time,
@@ -76,4 +77,9 @@ pub enum MigManagerStep {
     Checking,
     /// The request failed; paused components are started again.
     GaveUp,
+}
+
+impl Extensible for MigManagerStep {
+    /// Nothing is requested until a change is retried.
+    const UNKNOWN: Self = Self::GaveUp;
 }

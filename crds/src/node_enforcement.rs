@@ -10,10 +10,13 @@ use crate::{Isolation, SharingMode};
 #[serde(rename_all = "camelCase")]
 pub struct NodeEnforcement {
     /// For time-slices.
+    #[serde(deserialize_with = "crate::tolerant::value")]
     pub time_slice: Isolation,
     /// For MPS shares.
+    #[serde(deserialize_with = "crate::tolerant::value")]
     pub mps: Isolation,
     /// For fractions.
+    #[serde(deserialize_with = "crate::tolerant::value")]
     pub fraction: Isolation,
     /// Why time-slices and fractions have no limit, and what to do about it. Absent where they have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

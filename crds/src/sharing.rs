@@ -2,9 +2,13 @@
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde_json::Value;
 
-use crate::{Isolation, MemoryText};
+use crate::{
+    Isolation, MemoryText,
+    tolerant::{self, Extensible},
+};
 
 /// Most shares of one GPU.
 pub const MAX_SHARES: i32 = 128;
@@ -35,6 +39,10 @@ pub enum Interval {
     Long,
 }
 
+impl Extensible for Interval {
+    const UNKNOWN: Self = Self::Default;
+}
+
 impl Interval {
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     pub(crate) fn is_default(&self) -> bool {
@@ -44,12 +52,12 @@ impl Interval {
 
 /// Shares of one GPU without MIG.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct Sharing {
     /// How the pods are kept apart.
     pub mode: SharingMode,
     /// Length of a time-slice, with `mode: TimeSlice`.
-    #[serde(default, skip_serializing_if = "Interval::is_default")]
+    #[serde(default, deserialize_with = "crate::tolerant::value", skip_serializing_if = "Interval::is_default")]
     pub interval: Interval,
     /// The shares, in groups of equal ones.
     #[schemars(length(max = 32))]
@@ -59,7 +67,7 @@ pub struct Sharing {
 
 /// Equal shares of one GPU.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct ShareGroup {
     /// Resource under which they are advertised.
     #[schemars(length(min = 1, max = 100))]
@@ -78,6 +86,17 @@ pub struct ShareGroup {
 }
 
 impl Sharing {
+    /// Reads the shares of a GPU. With a mode that this release does not know there are none, because nothing would keep their pods apart as
+    /// the mode demands.
+    pub(crate) fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Self>, D::Error> {
+        let Some(fields) = Option::<Value>::deserialize(from)? else { return Ok(None) };
+        let mode = fields.get("mode").and_then(Value::as_str);
+        if mode.is_some_and(|mode| tolerant::known::<SharingMode>(mode).is_none()) {
+            return Ok(Some(Self::default()));
+        }
+        serde_json::from_value(fields).map(Some).map_err(D::Error::custom)
+    }
+
     /// The group that a share belongs to.
     pub fn group_of(&self, number: i32) -> Option<&ShareGroup> {
         self.shares.iter().find(|group| group.numbers.contains(&number))
