@@ -38,11 +38,16 @@ fn objects<K: Clone>(store: &Store<K>) -> Vec<K> {
     store.state().iter().map(|object| (**object).clone()).collect()
 }
 
-/// The layouts that are published for NVIDIA's MIG manager; unreadable ones are replaced.
+/// The layouts that are published for NVIDIA's MIG manager; what cannot be read is published again.
 fn mig_configs(store: &Store<ConfigMap>) -> MigConfigs {
     let objects = store.state();
     let text = objects.first().and_then(|c| c.data.as_ref()?.get(names::MIG_CONFIG_KEY));
-    text.map(|t| MigConfigs::parse(t)).and_then(Result::ok).unwrap_or_default()
+    let configs = text.map(|text| MigConfigs::parse(text)).unwrap_or_default();
+    for error in configs.unreadable() {
+        let (configmap, key) = (names::MIG_CONFIG_MAP, names::MIG_CONFIG_KEY);
+        tracing::warn!(error, configmap, key, "published layouts cannot be read, replacing them");
+    }
+    configs
 }
 
 /// The configs that are published for NVIDIA's device plugin.

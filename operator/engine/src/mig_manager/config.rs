@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use gputenancy_crds::{GpuState, Layout};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::fingerprint::fingerprint;
 
@@ -118,60 +119,74 @@ pub fn is_ours(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// The text of the `ConfigMap` cannot be read or written.
+/// The text of the `ConfigMap` cannot be written.
 #[derive(Debug, thiserror::Error)]
-pub enum MigConfigError {
-    /// It is not what mig-parted reads.
-    #[error("the layouts for NVIDIA's MIG manager cannot be read: {0}")]
-    Read(#[from] serde_saphyr::Error),
-    /// It cannot be written.
-    #[error("the layouts for NVIDIA's MIG manager cannot be written: {0}")]
-    Write(#[from] serde_saphyr::ser::Error),
-}
+#[error("the layouts for NVIDIA's MIG manager cannot be written: {0}")]
+pub struct MigConfigError(#[from] serde_saphyr::ser::Error);
 
 /// All layouts of the `ConfigMap`, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MigConfigs(BTreeMap<String, MigConfig>);
+pub struct MigConfigs {
+    layouts: BTreeMap<String, MigConfig>,
+    /// Messages about what cannot be read. The operator's own layouts have none, so such a text is always replaced: mig-parted refuses a
+    /// whole file for one wrong layout.
+    unreadable: Vec<String>,
+}
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct Document {
+struct Document<T> {
     version: String,
-    mig_configs: BTreeMap<String, MigConfig>,
+    mig_configs: BTreeMap<String, T>,
 }
 
 impl MigConfigs {
-    /// Reads what mig-parted reads.
-    pub fn parse(text: &str) -> Result<Self, MigConfigError> {
-        let Document { mut mig_configs, .. } = serde_saphyr::from_str(text)?;
-        mig_configs.remove(ALL_DISABLED);
-        Ok(Self(mig_configs))
+    /// Reads what mig-parted reads. A layout that cannot be read does not keep the others from being read.
+    pub fn parse(text: &str) -> Self {
+        let mut read = Self::default();
+        match serde_saphyr::from_str::<Document<Value>>(text) {
+            Ok(Document { mig_configs, .. }) => {
+                for (name, layout) in mig_configs.into_iter().filter(|(name, _)| name != ALL_DISABLED) {
+                    match serde_json::from_value(layout) {
+                        Ok(layout) => drop(read.layouts.insert(name, layout)),
+                        Err(error) => read.unreadable.push(format!("layout {name}: {error}")),
+                    }
+                }
+            }
+            Err(error) => read.unreadable.push(error.without_snippet().to_string()),
+        }
+        read
+    }
+
+    /// Why the text, or layouts in it, cannot be read.
+    pub fn unreadable(&self) -> &[String] {
+        &self.unreadable
     }
 
     /// Adds a layout under both of its names.
     pub fn add(&mut self, config: &MigConfig) {
         let name = config.name();
-        self.0.insert(twin(&name), config.clone());
-        self.0.insert(name, config.clone());
+        self.layouts.insert(twin(&name), config.clone());
+        self.layouts.insert(name, config.clone());
     }
 
     /// Copies a layout from others, if they have it.
     pub fn keep(&mut self, from: &Self, name: &str) {
         for name in [base(name).to_owned(), twin(base(name))] {
-            if let Some(config) = from.0.get(&name) {
-                self.0.insert(name, config.clone());
+            if let Some(config) = from.layouts.get(&name) {
+                self.layouts.insert(name, config.clone());
             }
         }
     }
 
     /// Whether there is a layout of this name.
     pub fn has(&self, name: &str) -> bool {
-        self.0.contains_key(name)
+        self.layouts.contains_key(name)
     }
 
     /// The text of `config.yaml`.
     pub fn render(&self) -> Result<String, MigConfigError> {
-        let mut mig_configs = self.0.clone();
+        let mut mig_configs = self.layouts.clone();
         let none = Entry { devices: Devices::All("all".to_owned()), mig_enabled: false, mig_devices: None };
         mig_configs.insert(ALL_DISABLED.to_owned(), MigConfig(vec![none]));
         let text = serde_saphyr::to_string(&Document { version: "v1".to_owned(), mig_configs })?;

@@ -43,7 +43,7 @@ fn configs_render_as_mig_parted_reads_them() {
         all.add(&MigConfig::new(shapes));
     }
     let text = all.render().unwrap();
-    assert_eq!(MigConfigs::parse(&text).unwrap(), all);
+    assert_eq!(MigConfigs::parse(&text), all);
     insta::assert_snapshot!(text);
 }
 

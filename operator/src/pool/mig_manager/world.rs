@@ -205,7 +205,7 @@ impl World {
         };
         let idle = nodes.is_empty() && mig_manager_requests.is_empty() && mig_configs.is_none();
         if let Some(configs) = mig_configs.filter(|_| next()) {
-            self.fleet.mig_configs = MigConfigs::parse(&configs.render().unwrap()).unwrap();
+            self.fleet.mig_configs = MigConfigs::parse(&configs.render().unwrap());
         }
         for (_, work) in nodes {
             if let Some(spec) = work.spec {
