@@ -63,7 +63,8 @@ impl PodResources {
     }
 }
 
-fn owners(response: ListPodResourcesResponse, filter: impl Fn(&str) -> bool) -> Owners {
+/// Owners of the devices of resources that pass `filter`.
+pub fn owners(response: ListPodResourcesResponse, filter: impl Fn(&str) -> bool) -> Owners {
     let mut owners = Owners::new();
     for pod in response.pod_resources {
         for container in pod.containers {
@@ -76,8 +77,8 @@ fn owners(response: ListPodResourcesResponse, filter: impl Fn(&str) -> bool) -> 
     owners
 }
 
-/// kubelet splits a resource by NUMA node, and lists a device once for each.
-fn by_resource(devices: Vec<ContainerDevices>, filter: impl Fn(&str) -> bool) -> ByResource {
+/// Devices of resources that pass `filter`. kubelet splits a resource by NUMA node, and lists a device once for each.
+pub fn by_resource(devices: Vec<ContainerDevices>, filter: impl Fn(&str) -> bool) -> ByResource {
     let mut all = ByResource::new();
     for part in devices.into_iter().filter(|part| filter(&part.resource_name)) {
         all.entry(part.resource_name).or_default().extend(part.device_ids.into_iter().map(DeviceId::new));

@@ -130,6 +130,11 @@ impl Driver {
         let files = files.chain(SOCKETS.map(|file| (file.into(), SOCKET_OPTIONS)));
         let mount = |(file, options): (PathBuf, _)| {
             let host_path = below(driver_root, &resolve(&root, &file)?);
+            // the specification is JSON
+            if host_path.to_str().is_none() {
+                tracing::warn!(path = %host_path.display(), "file of the driver left out, its path is not UTF-8");
+                return None;
+            }
             Some(Mount { container_path: Path::new("/").join(file), host_path, options })
         };
         Self {

@@ -13,26 +13,25 @@ use crate::kubelet::remove_if_exists;
 #[derive(Debug)]
 pub struct SpecFile {
     path: PathBuf,
-    written: Option<Vec<u8>>,
 }
 
 impl SpecFile {
     /// In this folder; nothing is written yet.
     pub fn in_folder(folder: &Path) -> Self {
-        Self { path: folder.join("gputenancy.io-gpu.json"), written: None }
+        Self { path: folder.join("gputenancy.io-gpu.json") }
     }
 
     /// Removes the file, if it exists.
-    pub fn remove(&mut self) -> io::Result<()> {
-        self.written = None;
+    pub fn remove(&self) -> io::Result<()> {
         remove_if_exists(&self.path)
     }
 
-    /// Writes the specification; without one, removes the file.
-    pub fn write(&mut self, spec: Option<&Value>) -> io::Result<()> {
+    /// Writes the specification unless the file has it; without one, removes the file.
+    pub fn write(&self, spec: Option<&Value>) -> io::Result<()> {
         let Some(spec) = spec else { return self.remove() };
         let content = serde_json::to_vec_pretty(spec)?;
-        if self.written.as_ref() == Some(&content) && self.path.exists() {
+        // read, because another program may have changed it
+        if fs::read(&self.path).is_ok_and(|present| present == content) {
             return Ok(());
         }
         if let Some(folder) = self.path.parent() {
@@ -41,8 +40,6 @@ impl SpecFile {
         // runtimes read only files with the extension .json or .yaml
         let temporary = self.path.with_extension("temporary");
         fs::write(&temporary, &content)?;
-        fs::rename(&temporary, &self.path)?;
-        self.written = Some(content);
-        Ok(())
+        fs::rename(&temporary, &self.path)
     }
 }
