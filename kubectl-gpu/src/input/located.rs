@@ -11,6 +11,9 @@ use serde_saphyr::Spanned;
 
 use super::{Finding, Text};
 
+/// Most objects and lists within each other, as in the API server's JSON.
+const MAX_DEPTH: usize = 128;
+
 /// A value in a file.
 #[derive(Clone, Debug)]
 pub struct Located {
@@ -31,8 +34,18 @@ struct Lines {
 impl Located {
     /// All documents of a file.
     pub fn read(text: &Text) -> Result<Vec<Self>, Finding> {
-        // a snapshot of a large fleet is larger than the parser's limits for configuration files
-        let options = serde_saphyr::options! { budget: None, with_snippet: false };
+        // A snapshot of a large fleet is larger than the parser's limits for configuration files. Nesting has a limit, because each level
+        // takes stack.
+        let budget = serde_saphyr::budget! {
+            max_reader_input_bytes: None,
+            max_events: usize::MAX,
+            max_nodes: usize::MAX,
+            max_documents: usize::MAX,
+            max_total_scalar_bytes: usize::MAX,
+            enforce_alias_anchor_ratio: false,
+            max_depth: MAX_DEPTH,
+        };
+        let options = serde_saphyr::options! { budget: budget, with_snippet: false };
         let file = || text.name.clone();
         match serde_saphyr::from_multiple_with_options::<Node>(&text.text, options) {
             Ok(nodes) => {
