@@ -8,7 +8,7 @@ use std::{
     path::Path,
 };
 
-use fuzz::{Choices, check, damaged, prop_assert, prop_assert_eq};
+use fuzz::{Choices, check_slow, damaged, prop_assert, prop_assert_eq};
 use gputenancy_agent::{
     device::{Device, DeviceId, MigIds},
     kubelet::{
@@ -47,7 +47,7 @@ fn device(choices: &mut Choices) -> Device {
 fn cdi_file_has_every_device_whatever_was_in_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("gputenancy.io-gpu.json");
-    check("CDI files", |choices, times| {
+    check_slow("CDI files", |choices, times| {
         let devices: BTreeMap<DeviceId, Device> =
             some(choices, 6, device).into_iter().map(|d| (d.id.clone(), d)).collect();
         let driver = Driver { mps: choices.text().into(), version: Some(choices.text()), ..Driver::default() };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use fuzz::{Choices, check, damaged, mutated, prop_assert, prop_assert_eq, tree};
+use fuzz::{Choices, check, check_slow, damaged, mutated, prop_assert, prop_assert_eq, tree};
 use gputenancy_engine::mig_manager::{MigConfig, MigConfigs, Shape, twin};
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ fn configs(layouts: &[MigConfig]) -> MigConfigs {
 
 #[test]
 fn written_layouts_are_read_without_loss() {
-    check("layouts", |choices, times| {
+    check_slow("layouts", |choices, times| {
         let all = configs(&layouts(choices));
         let text = all.render().unwrap();
         let read = times.decoder(|| MigConfigs::parse(&text));
@@ -46,7 +46,7 @@ fn written_layouts_are_read_without_loss() {
 
 #[test]
 fn unreadable_layout_is_named_and_the_others_are_kept() {
-    check("a wrong layout", |choices, times| {
+    check_slow("a wrong layout", |choices, times| {
         let layouts = layouts(choices);
         let mut document: Value = serde_saphyr::from_str(&configs(&layouts).render().unwrap()).unwrap();
         let wrong = json!({"devices": {"all": tree(choices, 2)}, "mig-enabled": 1});
