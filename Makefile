@@ -51,12 +51,18 @@ check: fmt-check unit ## the fast subset: formatting, and every test that needs 
 VCLUSTER := vcluster vcluster-chart kine
 PEERS := $(if $(BENCH),$(if $(filter virtual-clusters,$(BENCH)),$(VCLUSTER) vclusterctl,capsule),capsule $(VCLUSTER) vclusterctl)
 
+ifeq ($(BENCH),decoding)
+# without a lab
+bench:
+	PROPTEST_CASES=1000000 $(CARGO) test $(ALL) --release --test decoding -- --nocapture --test-threads=1
+else
 bench: prerequisites tools peer-tools ## measurements, each next to a baseline of the same run; BENCH='peer 200' for one
 	$(CARGO) build $(ALL) --release
 	$(CARGO) build $(ALL)
 	$(SUDO) $(LAB) down
 	$(SUDO) $(LAB) up --profile release --require-images
 	$(CARGO) run $(LOCKED) -q --release --bin bench -- $(BENCH)
+endif
 
 gpu-test: ## the limits of memory and compute on this machine's GPU 0; PYTHON=/path/to/python3 has PyTorch
 	$(CARGO) build $(LOCKED) --release -p gpu-test -p cuda-sim -p gputenancy-shim -p gputenancy-nvml-view
