@@ -22,7 +22,7 @@ TRIPLE := $(shell rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
 export CARGO_TARGET_$(TRIPLE)_RUNNER := $(SUDO)
 endif
 
-.PHONY: crds help demo test virtual-clusters check bench gpu-test down prerequisites tools runtimes peer-tools build images lab-up labs lab-test end-to-end unit fmt fmt-check lint
+.PHONY: crds help demo test virtual-clusters check bench gpu-test down prerequisites tools runtimes peer-tools build images lab-up labs lab-test end-to-end unit fmt fmt-check lint sbom
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
@@ -38,12 +38,12 @@ test: tools runtimes build ## all tests: unit, property, lab, end to end
 	$(MAKE) end-to-end
 
 end-to-end: labs ## the end-to-end tests, in LABS labs at once; TEST='demo::' for some
-	$(CARGO) test $(ALL) --test e2e -- --test-threads=$(LABS) --skip virtual_cluster:: $(TEST)
+	CARGO='$(CARGO)' integration/tools/end-to-end $(LABS) --skip virtual_cluster:: $(TEST)
 
 virtual-clusters: tools build ## the end-to-end tests of virtual clusters, with the real vCluster (builds it once, seven minutes)
 	@integration/tools/build $(VCLUSTER)
 	$(MAKE) lab-up
-	$(CARGO) test $(ALL) --test e2e -- --test-threads=1 virtual_cluster::
+	CARGO='$(CARGO)' integration/tools/end-to-end 1 virtual_cluster::
 
 check: fmt-check unit ## the fast subset: formatting, and every test that needs no cluster
 
@@ -104,6 +104,9 @@ unit: tools runtimes ## unit and property tests of all crates
 	$(CARGO) test $(ALL) --lib --bins
 	$(CARGO) test $(ALL) --lib --bins -- --ignored --test-threads=1 ten_thousand_tenants
 	$(CARGO) test $(ALL) --exclude e2e --exclude lab --test '*'
+
+sbom: ## what is in the programs that are shipped, as CycloneDX, in target/sbom
+	integration/tools/sbom
 
 crds: ## generate the CRD manifests and the reference page of conditions and events from the types
 	$(CARGO) run $(LOCKED) -q -p gputenancy-crds --features v1_36 --bin crdgen reasons docs/reference/conditions-and-events.md
