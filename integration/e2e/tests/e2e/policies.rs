@@ -1,11 +1,14 @@
 //! Admission policies on writes by agents, the operator and administrators.
 
 use e2e::{
-    World,
+    Result, World,
     actor::{Actor, Case, Verb, check_all},
     fixtures::merged,
     product,
+    wait::{PATIENCE, eventually},
 };
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
 use serde_json::{Value, json};
 
 const GPU_NODES: &str = "/apis/gputenancy.io/v1alpha1/gpunodes";
@@ -358,10 +361,21 @@ fn operator() -> Vec<Case> {
 
 #[tokio::test]
 async fn policies_limit_writes_of_agent_operator_and_administrator() {
-    let world = World::attach().await.unwrap();
-    product::install(&world.lab, &[]).await.unwrap();
-    world.agents_ready().await.unwrap();
+    // without the pools of other tests: a patch that changes nothing of a cordoned or tainted node is admitted
+    let world = World::enter().await.unwrap();
+    untouched(&world).await.unwrap();
     check_all(&world.client, [gpu_nodes(), nodes(), events(), operator(), tenant_roles()].concat()).await.unwrap();
+}
+
+/// Waits until gpu-1 is neither cordoned nor tainted.
+async fn untouched(world: &World) -> Result<()> {
+    let nodes = Api::<Node>::all(world.client.clone());
+    eventually("gpu-1 without a cordon and a taint", PATIENCE, || async {
+        let spec = nodes.get("gpu-1").await?.spec.unwrap_or_default();
+        let free = spec.unschedulable != Some(true) && spec.taints.iter().flatten().next().is_none();
+        Ok(if free { Ok(()) } else { Err(format!("{:?} {:?}", spec.unschedulable, spec.taints)) })
+    })
+    .await
 }
 
 #[tokio::test]
