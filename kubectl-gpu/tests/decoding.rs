@@ -37,7 +37,8 @@ fn document_is_read_from_yaml_as_it_was_written() {
     let schemas = schemas();
     check_slow("YAML documents", |choices, times| {
         let all: Vec<Value> = (0..=choices.below(2)).map(|_| valid(&schemas, choices)).collect();
-        let yaml: String = all.iter().map(|d| format!("---\n{}", serde_saphyr::to_string(d).unwrap())).collect();
+        let documents: Vec<String> = all.iter().map(|d| serde_saphyr::to_string(d).unwrap()).collect();
+        let yaml = documents.join("---\n");
         let read = times.decoder(|| values(&[text(yaml.clone())]));
         drop(times.baseline(|| serde_saphyr::from_multiple::<Value>(&yaml)));
         prop_assert_eq!(read.map_err(|error| error.to_string()), Ok(all), "{}", yaml);

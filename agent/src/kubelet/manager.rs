@@ -348,7 +348,10 @@ impl<'a> Manager<'a> {
     /// Writes the CDI specification: the runtime must know a device before kubelet does, and as long as a container may have it.
     fn write_spec(&mut self, view: &DeviceView) -> Result<(), String> {
         if self.spec_generation == view.generation {
-            return Ok(());
+            if !self.spec.is_changed() {
+                return Ok(());
+            }
+            tracing::warn!("the CDI specification was changed by another program, and is written again");
         }
         let mut devices = self.journal().devices_in_use();
         devices.extend(view.devices.iter().map(|device| (device.id.clone(), device.clone())));

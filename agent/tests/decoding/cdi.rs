@@ -55,7 +55,7 @@ fn cdi_file_has_every_device_whatever_was_in_its_place() {
             prop_assert!(devices.is_empty());
             return Ok(());
         };
-        let file = SpecFile::in_folder(folder.path());
+        let mut file = SpecFile::in_folder(folder.path());
         if choices.once_in(2) {
             file.write(Some(&spec)).unwrap();
         }

@@ -90,7 +90,9 @@ fn walk(schema: &Value, value: &mut Value, visit: &mut impl FnMut(&Value, &mut V
         }
         Value::Array(items) => {
             if let Some(schema) = schema.get("items") {
-                items.iter_mut().for_each(|item| walk(schema, item, visit));
+                for item in items.iter_mut() {
+                    walk(schema, item, visit);
+                }
             }
         }
         _ => {}

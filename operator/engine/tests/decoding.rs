@@ -28,7 +28,9 @@ fn layouts(choices: &mut Choices) -> Vec<MigConfig> {
 
 fn configs(layouts: &[MigConfig]) -> MigConfigs {
     let mut all = MigConfigs::default();
-    layouts.iter().for_each(|layout| all.add(layout));
+    for layout in layouts {
+        all.add(layout);
+    }
     all
 }
 

@@ -165,7 +165,7 @@ fn specification_without_driver_has_the_device_nodes() {
 #[test]
 fn file_is_written_atomically_and_removed_with_the_last_device() {
     let root = tempfile::tempdir().unwrap();
-    let file = SpecFile::in_folder(&root.path().join("cdi"));
+    let mut file = SpecFile::in_folder(&root.path().join("cdi"));
     let path = root.path().join("cdi/gputenancy.io-gpu.json");
     file.write(render(&[whole(0)], &Driver::default()).as_ref()).unwrap();
     let first = fs::metadata(&path).unwrap().modified().unwrap();
@@ -179,11 +179,14 @@ fn file_is_written_atomically_and_removed_with_the_last_device() {
 #[test]
 fn removed_file_is_written_again() {
     let root = tempfile::tempdir().unwrap();
-    let file = SpecFile::in_folder(root.path());
+    let mut file = SpecFile::in_folder(root.path());
     let spec = render(&[whole(0)], &Driver::default());
     file.write(spec.as_ref()).unwrap();
+    assert!(!file.is_changed());
     fs::remove_file(root.path().join("gputenancy.io-gpu.json")).unwrap();
+    assert!(file.is_changed(), "the agent looks at each pass");
     file.write(spec.as_ref()).unwrap();
+    assert!(!file.is_changed());
     assert!(root.path().join("gputenancy.io-gpu.json").exists());
 }
 

@@ -146,8 +146,10 @@ impl MigConfigs {
         let mut read = Self::default();
         match serde_saphyr::from_str::<Document<Value>>(text) {
             Ok(Document { mig_configs, .. }) => {
-                for (name, layout) in mig_configs.into_iter().filter(|(name, _)| name != ALL_DISABLED) {
+                for (name, layout) in mig_configs {
                     match serde_json::from_value(layout) {
+                        // rendered with each file
+                        Ok(_) if name == ALL_DISABLED => {}
                         Ok(layout) => drop(read.layouts.insert(name, layout)),
                         Err(error) => read.unreadable.push(format!("layout {name}: {error}")),
                     }
