@@ -168,7 +168,7 @@ fn changed(sent: &Value, kept: &Value, at: &str) -> Option<String> {
 }
 
 /// The pod that a controller creates from this object, if any.
-fn pod_of(object: &Value) -> Option<Value> {
+pub(crate) fn pod_of(object: &Value) -> Option<Value> {
     let template = ["/spec/template", "/spec/jobTemplate/spec/template"].iter().find_map(|at| object.pointer(at))?;
     template.pointer("/spec/containers")?;
     let mut pod = template.clone();

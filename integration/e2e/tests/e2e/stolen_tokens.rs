@@ -183,6 +183,9 @@ fn canaries() -> Vec<Case> {
     let plain = || vec![container(json!({}))];
     let mut devices = pod(json!({}), plain());
     devices["metadata"]["annotations"] = json!({"cdi.k8s.io/x": "nvidia.com/gpu=all"});
+    let mut mounts = pod(json!({}), plain());
+    mounts["metadata"]["annotations"] =
+        json!({"mounts.noderesource.dev/container.canary": "[{source: /, destination: /host}]"});
     let refused = Some("the operator may create no pod but canaries");
     let path = format!("/api/v1/namespaces/{}/pods", product::NAMESPACE);
     let volume = |source: Value| json!({"volumes": [source]});
@@ -228,6 +231,7 @@ fn canaries() -> Vec<Case> {
         ("a port of the node", pod(json!({}), vec![container(json!({"ports": [{"containerPort": 443, "hostPort": 443}]}))]), refused),
         ("a node by name", pod(json!({"nodeName": "gpu-1"}), plain()), refused),
         ("devices by annotation", devices, refused),
+        ("an annotation of NRI", mounts, refused),
         ("a class that evicts others", pod(json!({"priorityClassName": "system-cluster-critical"}), plain()), refused),
     ]
     .into_iter()

@@ -16,7 +16,9 @@ use serde_json::{Value, json};
 use super::{
     Inside,
     inside::{SPACE, pod},
-    install, scale, virtual_cluster_ready, virtual_tenant,
+    install, scale,
+    usual::usual_workloads,
+    virtual_cluster_ready, virtual_tenant,
 };
 use crate::bypass::{manifests, refusal};
 
@@ -47,6 +49,7 @@ async fn hostile(world: &World) -> Result<()> {
     for deployment in ["gputenancy-operator", "gputenancy-virtual-clusters"] {
         scale(world, deployment, 0).await?;
     }
+    usual_workloads(world, &inside, TEAM).await?;
     let mut cases = Cases::default();
     refused_pods(world, &inside, &mut cases).await?;
     marks_of_another_team(world, &inside, &mut cases).await?;

@@ -1,11 +1,12 @@
 //! Virtual clusters with the real vCluster. [`life`]: from the field to nothing left. [`hostile`]: what a team that is administrator inside
-//! can not do, without operator. [`disruption`]: changes from outside, kills, and a layout change under a pod from inside. [`fleet`]: several at once.
+//! can not do, without operator, and [`usual`] what it can. [`disruption`]: changes from outside, kills, and a layout change under a pod from inside. [`fleet`]: several at once.
 
 mod disruption;
 mod fleet;
 mod hostile;
 mod inside;
 mod life;
+mod usual;
 
 use std::time::Duration;
 
