@@ -248,7 +248,8 @@ pub struct GpuTenantStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Ready, Reconciling, Stalled, NamespacesReady, PolicyReady, QuotaReady, CapacityReady; PullSecretsReady with
-    /// `spec.imagePullSecrets`; Suspended with `spec.suspend`; MemoryLimited while a pod has a device.
+    /// `spec.imagePullSecrets`; Suspended with `spec.suspend`; MemoryLimited while a pod has a device;
+    /// EarlierAccess while others reach an adopted namespace as before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,

@@ -82,6 +82,7 @@ table! { TYPES:
     "CapacityReady", "GpuTenant", "Every guaranteed device exists.", "See the reason.";
     "PullSecretsReady", "GpuTenant", "Image pull secrets are copied; only with spec.imagePullSecrets.", "See the reason.";
     "Suspended", "GpuTenant", "spec.suspend is true: no new work is admitted.", "Set spec.suspend to false to resume.";
+    "EarlierAccess", "GpuTenant", "An adopted namespace has role bindings, or network policies that open something, from before it was adopted.", "Remove those that should not hold; the message has the command.";
     "DemandMet", "GpuPool", "The pool serves every guarantee for its profiles.", "See status.unsatisfied.";
     "ForeignPartitioner", "GpuPool", "Another product owns GPUs of a node; nothing is changed there.", "Remove one of the two owners; the message names it.";
     "EnforcementMet", "GpuPool", "Every node of the pool can limit shares as spec.enforcement.minimum demands; only with a minimum other than None.", "See the reason.";
@@ -129,6 +130,7 @@ reasons! { CONDITIONS:
     DESTROYING = "Destroying", "GpuNode", "MIG instances are being destroyed.", "Wait.";
     DEVICE_PLUGIN_DOWN = "DevicePluginDown", "GpuNode", "kubelet lists none of the devices that NVIDIA's device plugin has to advertise on the node.", "See that the plugin's pod runs there, and read its log.";
     DRIVER_NOT_FOUND = "DriverNotFound", "GpuNode", "libnvidia-ml.so.1 was not found.", "Install the driver, or set agent.driverRoot.";
+    EARLIER_ACCESS = "EarlierAccess", "GpuTenant", "Role bindings, or network policies that open something, are older than the adoption of their namespace. As an event: once, when the condition appears.", "Remove those that should not hold; the message has the command.";
     ENFORCED = "Enforced", "GpuTenant", "The quotas are enforced.", "None.";
     ENFORCEMENT_TOO_WEAK = "EnforcementTooWeak", "GpuPool", "A node cannot limit the memory of shares as spec.enforcement.minimum demands, and offers none.", "Do what the message says for the node, or lower the minimum.";
     FAILED = "Failed", "GpuNode", "The agent's last step on a GPU failed.", "See status.gpus[].error.";
@@ -301,6 +303,7 @@ table! { ANNOTATIONS:
     names::CORDONED, "Node", "Time at which the operator cordoned the node.", "Written by the operator.";
     names::CANARY_NODE, "Pod", "Node of the device that the canary pod verifies.", "Written by the operator.";
     "gputenancy.io/created-for", "Namespace", "UID of the tenant that the namespace was created for; it is deleted with the tenant.", "Written by the operator.";
+    "gputenancy.io/adopted", "Namespace", "Time at which a tenant adopted the namespace.", "Written by the operator.";
     "gputenancy.io/written-by", "ResourceQuota", "Leader term and number of the last write.", "Written by the operator.";
 }
 

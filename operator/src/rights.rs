@@ -32,6 +32,15 @@ pub const TABLE: &[Line] = &[
     Line::new(KEPT, "", "resourcequotas", "the budgets of tenants"),
     Line::new(KEPT, "", "limitranges", "what containers request that say nothing"),
     Line::new(KEPT, "networking.k8s.io", "networkpolicies", "keeping tenants apart"),
+    Line::new(&["list"], "networking.k8s.io", "networkpolicies", "policies that an adopted namespace had before")
+        .only_for("the condition EarlierAccess"),
+    Line::new(
+        &["list"],
+        "rbac.authorization.k8s.io",
+        "rolebindings",
+        "role bindings that an adopted namespace had before",
+    )
+    .only_for("the condition EarlierAccess"),
     Line::new(KEPT, OURS, "gpugrants", "what may be used in a namespace"),
     Line::new(KEPT, "rbac.authorization.k8s.io", "rolebindings", "the rights of tenants' owners and viewers"),
     Line::new(&["bind"], "rbac.authorization.k8s.io", "clusterroles", "the rights of tenants' owners")

@@ -17,7 +17,8 @@ use kube::{Resource, ResourceExt as _, runtime::reflector::ObjectRef};
 use tokio::sync::watch;
 
 use super::{
-    TenantError, budget,
+    TenantError, budget, earlier_access,
+    foreign_access::{self, Access},
     managed::Managed,
     observe::{Observed, PullSecrets},
     refused_controllers::{Refused, RefusedControllers, newest_pods},
@@ -35,6 +36,12 @@ use crate::{
 /// Time after a limit was lowered in which no other limit is raised: a pod that was admitted just before may not exist yet, and the
 /// quota controller, which counts pods that exist, may have left it out. Most exist after a few milliseconds.
 pub(super) const SETTLING_TIME: Duration = Duration::from_millis(500);
+
+/// Age at which the role bindings and network policies of an adopted namespace are read again. They are not watched: the condition follows so
+/// long after a person has removed some.
+pub(super) const EARLIER_ACCESS_AGE: Duration = Duration::from_mins(1);
+/// Time for these reads in one reconcile.
+const EARLIER_ACCESS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Settings from the command line.
 #[derive(Clone, Debug)]
@@ -68,6 +75,8 @@ pub struct Context {
     refused: Mutex<HashMap<String, RefusedControllers>>,
     /// Limits that quotas enforced when they were last observed, and when one of them was lowered last, by namespace.
     lowered: Mutex<HashMap<String, (budget::Enforced, Instant)>>,
+    /// Role bindings and network policies of others in adopted namespaces, and when they were read.
+    earlier: Mutex<HashMap<String, (Vec<Access>, Instant)>>,
 }
 
 impl Context {
@@ -81,7 +90,7 @@ impl Context {
         view: watch::Receiver<Arc<FleetView>>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let (versions, transient_since, failures, refused, lowered) = Default::default();
+        let (versions, transient_since, failures, refused, lowered, earlier) = Default::default();
         let fence = Mutex::new(WriteFence::new(term));
         let standard = Arc::new(standard);
         Self {
@@ -98,6 +107,7 @@ impl Context {
             fence,
             refused,
             lowered,
+            earlier,
         }
     }
 
@@ -148,6 +158,7 @@ impl Context {
             lowered: self.lowered(&quotas, moves),
             requested: budget::requested(pods.iter().map(|pod| &**pod)),
             uncached,
+            earlier: BTreeMap::new(),
             refused: RefusedControllers::default(),
             view: self.view.borrow().clone(),
             now: Timestamp::now(),
@@ -156,6 +167,35 @@ impl Context {
         };
         seen.refused = self.refused_of(&seen);
         seen
+    }
+
+    /// Reads the role bindings and network policies of adopted namespaces, where they were not read within [`EARLIER_ACCESS_AGE`]. A failure
+    /// leaves what was known: they only inform.
+    pub(super) async fn read_earlier_access(&self, seen: &mut Observed) {
+        let until = Instant::now() + EARLIER_ACCESS_PATIENCE;
+        let tenant = seen.name();
+        for (namespace, _) in earlier_access::adopted(seen) {
+            let known = lock(&self.earlier).get(&namespace).cloned();
+            let fresh = known.as_ref().is_some_and(|(_, at)| at.elapsed() < EARLIER_ACCESS_AGE);
+            let mut all = known.map(|(all, _)| all);
+            if !fresh {
+                let read = foreign_access::list(self.writer.client(), &tenant, &namespace);
+                let read = tokio::time::timeout_at(until.into(), read).await;
+                match read.map_err(|_| "no answer in time".to_owned()).and_then(|read| read.map_err(|e| e.to_string()))
+                {
+                    Ok(read) => {
+                        lock(&self.earlier).insert(namespace.clone(), (read.clone(), Instant::now()));
+                        all = Some(read);
+                    }
+                    Err(error) => tracing::warn!(
+                        error,
+                        namespace,
+                        "cannot list role bindings and network policies of an adopted namespace: condition EarlierAccess may be out of date"
+                    ),
+                }
+            }
+            seen.earlier.extend(all.map(|all| (namespace, all)));
+        }
     }
 
     /// Namespaces that the tenant lists, and those with its label.
@@ -266,6 +306,7 @@ impl Context {
         self.transient_ended(&seen.name());
         self.fence().forget(&seen.name());
         lock(&self.lowered).retain(|namespace, _| !seen.namespaces.contains_key(namespace));
+        lock(&self.earlier).retain(|namespace, _| !seen.namespaces.contains_key(namespace));
     }
 
     pub(super) fn fence(&self) -> MutexGuard<'_, WriteFence> {

@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     TenantError,
-    context::{Context, SETTLING_TIME},
-    decide,
+    context::{Context, EARLIER_ACCESS_AGE, SETTLING_TIME},
+    decide, earlier_access,
     execute::execute,
     failed,
     report::report,
@@ -126,7 +126,7 @@ fn backoff(failures: u32) -> Duration {
 
 /// One reconcile; returns the time after which another is needed without a trigger.
 async fn reconcile_once(tenant: &GpuTenant, context: &Context) -> Result<Option<Duration>, TenantError> {
-    let seen = context.observe(tenant);
+    let mut seen = context.observe(tenant);
     context.caught_up(&seen)?;
     tenant_role::caught_up(tenant, context)?;
     if let Some(namespace) = context.outranked_in(&seen) {
@@ -153,6 +153,9 @@ async fn reconcile_once(tenant: &GpuTenant, context: &Context) -> Result<Option<
     if !deleted && outcome.is_ok() {
         outcome = tenant_role::reconcile(tenant, context).await;
     }
+    if !deleted {
+        context.read_earlier_access(&mut seen).await;
+    }
     let reported = if finalizes {
         context.forget(&seen);
         None
@@ -164,7 +167,9 @@ async fn reconcile_once(tenant: &GpuTenant, context: &Context) -> Result<Option<
     let deadline = seen.refused.next_deadline(seen.now, status::SHOWN_AFTER);
     let deadline = deadline.and_then(|then| Duration::try_from(then.duration_since(seen.now)).ok());
     let settling = seen.decide_quotas().1.waits_for_count.then_some(SETTLING_TIME);
-    Ok([reported, deadline, settling, deleted.then_some(DELETION_INTERVAL)].into_iter().flatten().min())
+    let rereads = !deleted && (earlier_access::is_unread(&seen) || earlier_access::condition(&seen).is_some());
+    let reread = rereads.then_some(EARLIER_ACCESS_AGE);
+    Ok([reported, deadline, settling, reread, deleted.then_some(DELETION_INTERVAL)].into_iter().flatten().min())
 }
 
 #[cfg(test)]

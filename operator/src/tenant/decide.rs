@@ -35,6 +35,7 @@ pub fn writes(seen: &Observed) -> Vec<Write> {
             Role::Adoptable => {
                 // its objects are written once its label is: another tenant may adopt it at the same time
                 let mut namespace = render::namespace(&seen.tenant, &name, false, None);
+                namespace.metadata.annotations = Some([(render::ADOPTED.to_owned(), seen.now.to_string())].into());
                 namespace.metadata.resource_version = seen.namespaces.get(&name).and_then(|ns| ns.resource_version());
                 writes.push(Write::AdoptNamespace(Box::new(namespace)));
                 continue;
@@ -65,9 +66,13 @@ fn labels(seen: &Observed, name: &str, retained: bool) -> Option<Write> {
     if (retained || !marked) && render::includes(labels, &wanted) {
         return None;
     }
-    // server-side apply removes the annotation if it is left out
+    // server-side apply removes an annotation that is left out
     let created_for = namespace.annotations().get(render::CREATED_FOR).cloned();
-    let namespace = Box::new(render::namespace(&seen.tenant, name, retained, created_for));
+    let adopted = namespace.annotations().get_key_value(render::ADOPTED).map(|(k, v)| (k.clone(), v.clone()));
+    let mut namespace = Box::new(render::namespace(&seen.tenant, name, retained, created_for));
+    if let Some(adopted) = adopted {
+        namespace.annotations_mut().extend([adopted]);
+    }
     Some(Write::LabelNamespace { namespace, retained: retained && !marked })
 }
 

@@ -43,7 +43,7 @@ async fn perform(seen: &Observed, context: &Context, write: Write) -> Result<(),
         }
         Write::AdoptNamespace(namespace) => {
             let meta = &namespace.metadata;
-            let fields = json!({"labels": meta.labels, "resourceVersion": meta.resource_version});
+            let fields = json!({"labels": meta.labels, "annotations": meta.annotations, "resourceVersion": meta.resource_version});
             apply_metadata(writer, "adopting", &namespace, fields).await
         }
         Write::Apply { kind, namespace, object, recreate } => {
@@ -154,6 +154,9 @@ async fn release(writer: &Writer, namespace: &str, created: bool) -> Result<(), 
     if let (true, Some(labels)) = (created, labels.as_object_mut()) {
         labels.insert(names::MANAGED_BY_LABEL.into(), Value::Null);
     }
-    let (fields, doing) = (json!({"metadata": {"labels": labels}}), format!("releasing namespace {namespace}"));
+    // a later tenant that adopts it does not delete it
+    let annotations = json!({render::CREATED_FOR: null, render::ADOPTED: null});
+    let fields = json!({"metadata": {"labels": labels, "annotations": annotations}});
+    let doing = format!("releasing namespace {namespace}");
     writer.merge(&Api::<Namespace>::all(writer.client()), namespace, &fields).await.map(drop).map_err(failed(doing))
 }

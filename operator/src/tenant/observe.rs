@@ -17,7 +17,10 @@ use gputenancy_engine::{
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::{managed::Managed, refused_controllers::RefusedControllers, render, standard::Standard, versions::Written};
+use super::{
+    foreign_access::Access, managed::Managed, refused_controllers::RefusedControllers, render, standard::Standard,
+    versions::Written,
+};
 use crate::{
     cache::{ApiEndpoint, OwnedObject, SlimAccount, SlimSecret, pull::Source, version},
     fleet_view::FleetView,
@@ -53,6 +56,8 @@ pub struct Observed {
     pub requested: BTreeMap<String, Amounts>,
     /// Namespaces whose quota was written and that the caches do not have yet.
     pub uncached: BTreeSet<String>,
+    /// Role bindings and network policies of others in its adopted namespaces.
+    pub earlier: BTreeMap<String, Vec<Access>>,
     /// Its controllers whose pods were refused.
     pub refused: RefusedControllers,
     /// The fleet.

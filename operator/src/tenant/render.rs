@@ -39,6 +39,8 @@ pub const NETWORK_POLICY: &str = "gputenancy";
 pub const LIMIT_RANGE: &str = "gputenancy";
 /// Annotation of namespaces that the operator created, with the tenant's uid: these are deleted with the tenant, others are released.
 pub const CREATED_FOR: &str = "gputenancy.io/created-for";
+/// Annotation of an adopted namespace: the time of its adoption, RFC 3339.
+pub const ADOPTED: &str = "gputenancy.io/adopted";
 /// Label of namespaces that a tenant no longer lists: they keep their data and get no GPUs.
 pub const RETAINED_FROM: &str = "gputenancy.io/retained-from";
 /// Annotation of quotas: the leader that wrote last, and its write.

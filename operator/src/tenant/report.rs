@@ -9,7 +9,7 @@ use gputenancy_crds::{
 use gputenancy_service::events::{EventType, Notice};
 use kube::{Resource as _, ResourceExt as _};
 
-use super::{Context, TenantError, failed, observe::Observed, status, write::Write};
+use super::{Context, TenantError, earlier_access::EARLIER_ACCESS, failed, observe::Observed, status, write::Write};
 
 /// A transient state is written once it has lasted for this time: a new tenant would be written at every step.
 const MIN_TRANSIENT: Duration = Duration::from_secs(1);
@@ -54,6 +54,11 @@ pub(super) async fn report(
             publish(seen, context, EventType::Normal, reasons::RESUMED, note).await;
         }
         _ => {}
+    }
+    let earlier =
+        |s: &GpuTenantStatus| s.conditions.iter().find(|c| c.type_ == EARLIER_ACCESS).map(|c| c.message.clone());
+    if let (None, Some(note)) = (seen.tenant.status.as_ref().and_then(earlier), earlier(&status)) {
+        publish(seen, context, EventType::Warning, reasons::EARLIER_ACCESS, note).await;
     }
     let before = seen.tenant.status.as_ref().and_then(ready).map(|(reason, ..)| reason);
     if let Some((reason, note, is_ready)) = ready(&status).filter(|(reason, ..)| Some(reason) != before.as_ref()) {

@@ -8,7 +8,7 @@ use gputenancy_crds::{
 use k8s_openapi::jiff::SignedDuration;
 
 use super::{
-    Amount, desired,
+    Amount, desired, earlier_access,
     managed::Managed,
     memory_limit,
     observe::{Observed, Role, quota_key},
@@ -39,6 +39,7 @@ pub fn status(seen: &Observed, failed: Option<&str>) -> GpuTenantStatus {
     // the platform's matter: a team whose pods run is Ready
     let limit = memory_limit::limit(seen);
     updates.extend(limit.as_ref().map(memory_limit::condition));
+    updates.extend(earlier_access::condition(seen));
     if seen.tenant.spec.suspend {
         updates.push(ConditionUpdate::yes(
             SUSPENDED,

@@ -31,6 +31,7 @@ use crate::{
     object_name::ObjectName,
 };
 
+mod earlier_access;
 mod equivalents;
 mod grants;
 mod isolation;
@@ -108,6 +109,7 @@ fn observed(spec: &Value) -> Observed {
         lowered: BTreeSet::new(),
         requested: BTreeMap::new(),
         uncached: BTreeSet::new(),
+        earlier: BTreeMap::new(),
         refused: RefusedControllers::default(),
         view: Arc::new(view()),
         now: Timestamp::UNIX_EPOCH,

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use e2e::{
-    Result, World,
+    Error, Result, World,
     actor::{Actor, Verb},
     fixtures::{restricted_spec, tenant},
     objects::{self, ensure},
+    product,
     scenario::{pod_events, tenant_ready},
     wait::{PATIENCE, eventually},
 };
@@ -18,10 +19,12 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ObjectMeta, PostParams},
+    api::{DeleteParams, ListParams, ObjectMeta, PostParams},
 };
 use serde_json::{Value, json};
 
+/// Ports of metrics, by program.
+const METRICS: [(&str, u16); 2] = [("gputenancy-operator", 8080), ("gputenancy-agent", 9410)];
 /// Port of the web servers, above 1024 for unprivileged users.
 const PORT: u16 = 8080;
 
@@ -109,6 +112,7 @@ async fn connections(world: &World) -> Result<()> {
     }
     world.kubectl(&["label", "namespace", "watcher", "gputenancy.io/reaches-tenants-"]).await?;
     reach_becomes(world, "watcher", &red, "red", false).await?;
+    metrics(world).await?;
     policy_is_restored(world, &red).await?;
     // spec.network Open admits all connections to this tenant only
     objects::patch_tenant(&world.client, "red", json!({"spec": {"network": "Open"}})).await?;
@@ -118,6 +122,26 @@ async fn connections(world: &World) -> Result<()> {
     objects::patch_tenant(&world.client, "red", json!({"spec": {"network": "Isolated"}})).await?;
     reach_becomes(world, "watcher", &red, "red", false).await?;
     tenant_ready(world, "red").await.map(drop)
+}
+
+/// Metrics name teams and devices: namespaces of no tenant read them, tenants do not.
+async fn metrics(world: &World) -> Result<()> {
+    let pods = Api::<Pod>::namespaced(world.client.clone(), product::NAMESPACE);
+    for (program, port) in METRICS {
+        let of = ListParams::default().labels(&format!("app.kubernetes.io/name={program}"));
+        let running = pods.list(&of).await?.items.into_iter().find(objects::is_ready);
+        let running = running.ok_or_else(|| Error::Wrong(format!("no pod of {program}")))?;
+        let address = running.status.and_then(|status| status.pod_ip).unwrap_or_default();
+        let ask =
+            format!("printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {address} {port} | grep -q gputenancy_");
+        let read = async |from: &str| world.kubectl(&["exec", "-n", from, "web", "--", "sh", "-c", &ask]).await;
+        eventually(&format!("metrics of {program}"), PATIENCE, || async {
+            Ok(read("watcher").await.map(drop).map_err(|e| e.to_string()))
+        })
+        .await?;
+        ensure(read("red").await.is_err(), format!("a tenant reads the metrics of {program}"))?;
+    }
+    Ok(())
 }
 
 async fn network(world: &World, namespace: &str) -> Result<Option<NetworkPolicy>> {
@@ -227,12 +251,52 @@ async fn namespace_adoption_requires_opt_in_and_ends_with_release() {
     delete_namespace(&world, "old").await.unwrap();
 }
 
+/// A role binding and a network policy of the namespace before it is adopted, and a policy that opens nothing.
+fn earlier_access() -> [Value; 3] {
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"});
+    let devs = json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "devs"}]);
+    let policy = |name: &str, ingress: Value| {
+        json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name, "namespace": "old"},
+            "spec": {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": ingress},
+        })
+    };
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "ci", "namespace": "old"},
+        "roleRef": role, "subjects": devs,
+    });
+    [binding, policy("open", json!([{}])), policy("closed", json!([]))]
+}
+
+/// The status names them with the command that removes them, and no longer once it was run.
+async fn earlier_access_is_named(world: &World) -> Result<()> {
+    let tenants = Api::<GpuTenant>::all(world.client.clone());
+    let message = async || {
+        let conditions = tenants.get("taker").await?.status.unwrap_or_default().conditions;
+        Ok::<_, Error>(objects::condition(&conditions, "EarlierAccess").map(|c| c.message.clone()))
+    };
+    let command = "kubectl delete -n old rolebinding/ci networkpolicy/open";
+    eventually("the condition EarlierAccess", PATIENCE, || async {
+        let message = message().await?.unwrap_or_default();
+        let right = message.contains(command) && message.contains("ClusterRole edit to Group devs");
+        Ok(if right { Ok(()) } else { Err(message) })
+    })
+    .await?;
+    let events = pod_events(world, "default", "EarlierAccess").await?;
+    ensure(events.iter().any(|e| e.starts_with("taker: ")), format!("{events:?}"))?;
+    world.kubectl(&command.split(' ').skip(1).collect::<Vec<_>>()).await?;
+    eventually("no condition EarlierAccess", PATIENCE, || async { Ok(message().await?.map_or(Ok(()), Err)) }).await?;
+    world.kubectl(&["delete", "networkpolicy", "-n", "old", "closed"]).await.map(drop)
+}
+
 async fn adoption(world: &World) -> Result<()> {
     delete_namespace(world, "old").await?;
     let labels = json!({"app.kubernetes.io/managed-by": "other", "team": "old"});
     let old = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "old", "labels": labels}});
     let data = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "data", "namespace": "old"}});
-    world.set(&[old, data]).await?;
+    let mut objects = vec![old, data];
+    objects.extend(earlier_access());
+    world.set(&objects).await?;
     let taker = |adopt: bool| {
         let mut taker = tenant("taker", &[]);
         taker["spec"]["namespaces"] = json!([{"name": "taker"}, {"name": "old", "adopt": adopt}]);
@@ -255,6 +319,7 @@ async fn adoption(world: &World) -> Result<()> {
         ("pod-security.kubernetes.io/enforce", "baseline"),
     ];
     ensure(wanted.iter().all(|(k, v)| labels.get(*k).is_some_and(|l| l == v)), format!("{labels:?}"))?;
+    earlier_access_is_named(world).await?;
     // a namespace belongs to one tenant
     let mut second = tenant("second", &[]);
     second["spec"]["namespaces"] = json!([{"name": "old", "adopt": true}]);

@@ -1,0 +1,115 @@
+//! Role bindings and network policies of a namespace that are not the operator's: what they are, and what they allow.
+
+use std::fmt::Write as _;
+
+use k8s_openapi::{
+    api::{
+        networking::v1::{NetworkPolicy, NetworkPolicySpec},
+        rbac::v1::{RoleBinding, Subject},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    jiff::Timestamp,
+};
+use kube::{Api, Client, api::ListParams};
+
+use super::{managed::Managed, render};
+
+/// Most subjects of a role binding that are named.
+const MOST_SUBJECTS: usize = 3;
+/// Most characters of a name in a message: those of users have no limit of their own.
+pub const LONGEST: usize = 100;
+
+/// A kind of object that gives access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A `RoleBinding`.
+    RoleBinding,
+    /// A `NetworkPolicy`.
+    NetworkPolicy,
+}
+
+impl Kind {
+    /// As `kubectl` takes it.
+    pub fn resource(self) -> &'static str {
+        match self {
+            Self::RoleBinding => "rolebinding",
+            Self::NetworkPolicy => "networkpolicy",
+        }
+    }
+
+    fn of(managed: Managed) -> Option<Self> {
+        match managed {
+            Managed::NetworkPolicy => Some(Self::NetworkPolicy),
+            Managed::Owners | Managed::Viewers | Managed::VirtualCluster => Some(Self::RoleBinding),
+            Managed::LimitRange | Managed::PriorityClassQuota | Managed::Grant | Managed::Quota => None,
+        }
+    }
+}
+
+/// A role binding or network policy that is not the operator's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// What it is.
+    pub kind: Kind,
+    /// Its name. For role bindings the API server admits nearly all characters.
+    pub name: String,
+    /// What it allows: `ClusterRole edit to Group devs`.
+    pub allows: String,
+    /// When it was created.
+    pub since: Option<Timestamp>,
+}
+
+/// The role bindings, and the network policies that open something, of a namespace; none of the tenant's own.
+pub async fn list(client: Client, tenant: &str, namespace: &str) -> Result<Vec<Access>, kube::Error> {
+    let bindings = Api::<RoleBinding>::namespaced(client.clone(), namespace).list(&ListParams::default()).await?;
+    let policies = Api::<NetworkPolicy>::namespaced(client, namespace).list(&ListParams::default()).await?;
+    let foreign = |kind: Kind, meta: &ObjectMeta, labelled: bool| {
+        let ours = |managed: Managed| Kind::of(managed) == Some(kind) && meta.name.as_deref() == Some(managed.name());
+        !labelled || !Managed::all().any(ours)
+    };
+    let bindings =
+        bindings.items.iter().filter(|b| foreign(Kind::RoleBinding, &b.metadata, render::is_labelled(*b, tenant)));
+    let policies =
+        policies.items.iter().filter(|p| foreign(Kind::NetworkPolicy, &p.metadata, render::is_labelled(*p, tenant)));
+    Ok(bindings.filter_map(of_binding).chain(policies.filter_map(of_policy)).collect())
+}
+
+fn of_binding(binding: &RoleBinding) -> Option<Access> {
+    let subject = |s: &Subject| match &s.namespace {
+        Some(namespace) => format!("{} {}/{}", s.kind, shown(namespace), shown(&s.name)),
+        None => format!("{} {}", s.kind, shown(&s.name)),
+    };
+    let all: Vec<&Subject> = binding.subjects.iter().flatten().collect();
+    let mut subjects = all.iter().take(MOST_SUBJECTS).map(|s| subject(s)).collect::<Vec<_>>().join(", ");
+    if let Some(more @ 1..) = all.len().checked_sub(MOST_SUBJECTS) {
+        let _ = write!(subjects, " and {more} more");
+    }
+    let allows = format!("{} {} to {subjects}", binding.role_ref.kind, shown(&binding.role_ref.name));
+    (!all.is_empty()).then(|| of(Kind::RoleBinding, &binding.metadata, allows))
+}
+
+fn of_policy(policy: &NetworkPolicy) -> Option<Access> {
+    let NetworkPolicySpec { egress, ingress, pod_selector: _, policy_types } = policy.spec.as_ref()?;
+    let (ingress, egress) = (ingress.iter().flatten().count(), egress.iter().flatten().count());
+    // without a list a policy is one of ingress, and of egress if it has rules for it
+    let has = |name: &str| policy_types.as_ref().is_none_or(|types| types.iter().any(|t| t == name));
+    // without a rule a policy only closes
+    let opens = match (ingress > 0 && has("Ingress"), egress > 0 && has("Egress")) {
+        (true, true) => "opens ingress and egress",
+        (true, false) => "opens ingress",
+        (false, true) => "opens egress",
+        (false, false) => return None,
+    };
+    Some(of(Kind::NetworkPolicy, &policy.metadata, opens.into()))
+}
+
+fn of(kind: Kind, meta: &ObjectMeta, allows: String) -> Access {
+    let since = meta.creation_timestamp.as_ref().map(|time| time.0);
+    Access { kind, name: meta.name.clone().unwrap_or_default(), allows, since }
+}
+
+/// A name of others in a message: without control characters, and cut.
+pub fn shown(name: &str) -> String {
+    let cut: String = name.chars().take(LONGEST).collect();
+    if cut.len() < name.len() { format!("{}…", cut.escape_debug()) } else { cut.escape_debug().to_string() }
+}
