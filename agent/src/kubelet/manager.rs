@@ -348,7 +348,8 @@ impl<'a> Manager<'a> {
     /// Writes the CDI specification: the runtime must know a device before kubelet does, and as long as a container may have it.
     fn write_spec(&mut self, view: &DeviceView) -> Result<(), String> {
         if self.spec_generation == view.generation {
-            if !self.spec.is_changed() {
+            // before the first view it is not known which devices there are
+            if view.generation == 0 || !self.spec.is_changed() {
                 return Ok(());
             }
             tracing::warn!("the CDI specification was changed by another program, and is written again");
