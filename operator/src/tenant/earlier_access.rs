@@ -58,7 +58,7 @@ pub fn condition(seen: &Observed) -> Option<ConditionUpdate> {
 
 /// The command comes first: an event's note is cut.
 fn message(seen: &Observed, namespace: &str, adopted: Timestamp) -> Option<String> {
-    // owners make role bindings afterwards; the only policy of a namespace with an open network closes it
+    // later ones are the owners' own; with spec.network: Open the operator writes no policy, and one that is there only restricts
     let open = seen.tenant.spec.network == Network::Open;
     let counts = |access: &&Access| {
         access.since.is_none_or(|since| since <= adopted) && !(open && access.kind == Kind::NetworkPolicy)

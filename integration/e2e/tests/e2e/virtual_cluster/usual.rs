@@ -1,4 +1,4 @@
-//! Usual workloads made inside reach the host, while no operator runs: the policies that hold a hostile team hold nobody else.
+//! Usual workloads made inside reach the host, while no operator runs: the policies that stop a hostile team do not stop usual work.
 
 use std::collections::BTreeSet;
 
