@@ -46,7 +46,7 @@ pub fn pod(devices: i64) -> serde_json::Value {
         "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {RESOURCE: devices.to_string()}},
     }));
     spec["schedulingGates"] = json!([{"name": "example.com/never"}]);
-    spec["terminationGracePeriodSeconds"] = json!(0);
+    spec["terminationGracePeriodSeconds"] = json!(1);
     spec
 }
 

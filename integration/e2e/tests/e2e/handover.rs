@@ -2,6 +2,7 @@
 
 use e2e::{
     Error, Result, World,
+    actor::{Actor, Verb},
     fixtures::{mig_profile, pod_spec, pool, tenant, workload},
     objects::{ensure, gpu_node, set_guarantee},
     scenario::{self, tenant_ready},
@@ -14,6 +15,9 @@ use serde_json::json;
 
 const NODE: &str = "gpu-1";
 const DEVICE: &str = "nvidia.com/mig-3g.40gb";
+/// An owner of both tenants.
+const TEAM: [&str; 2] = ["--as=ann", "--as-group=teams"];
+const FORCED: [&str; 5] = ["delete", "--force", "--grace-period=0", "--wait=false", "--dry-run=server"];
 
 #[tokio::test]
 async fn device_of_a_forgotten_pod_is_given_to_no_other_until_its_process_has_ended() {
@@ -26,7 +30,12 @@ async fn forgotten_pod(world: &World) -> Result<()> {
     let lingers = &format!("lingers{}", "-long".repeat(40));
     world.set(&[mig_profile("mig-3g", "3g.40gb"), pool("p", NODE, &["mig-3g"])]).await?;
     // the four devices that two GPUs can have
-    world.set(&[tenant("first", &[("mig-3g", 1)]), tenant("second", &[("mig-3g", 3)])]).await?;
+    let owned = |name: &str, count| {
+        let mut tenant = tenant(name, &[("mig-3g", count)]);
+        tenant["spec"]["owners"] = json!([{"kind": "Group", "name": "teams"}]);
+        tenant
+    };
+    world.set(&[owned("first", 1), owned("second", 3)]).await?;
     tenant_ready(world, "first").await?;
     tenant_ready(world, "second").await?;
     let mut spec = pod_spec(DEVICE);
@@ -46,6 +55,8 @@ async fn forgotten_pod(world: &World) -> Result<()> {
         ensure(answer.contains("may take at most 600 seconds to end"), format!("{longer:?}: {answer:?}"))?;
     }
     world.kubectl(&["delete", "pod", "-n", "first", lingers, "--wait=false"]).await?;
+    team_deletes_no_running_pod_with_force(world, lingers).await?;
+    // an administrator may
     world.kubectl(&["delete", "pod", "-n", "first", lingers, "--force", "--grace-period=0"]).await?;
 
     // it still counts against the team's budget, which the API server's quota does not see
@@ -81,6 +92,9 @@ async fn forgotten_pod(world: &World) -> Result<()> {
     set_guarantee(&world.client, "second", "mig-3g", 4).await?;
     world.set(&[workload("second", "w", DEVICE, 4)]).await?;
     unschedulable(world).await?;
+    // a pod without a node has no process
+    let pending = ["-n", "second", "pods", "--field-selector=status.phase=Pending"];
+    world.kubectl(&[&TEAM[..], &FORCED[..], &pending[..]].concat()).await?;
     let node = gpu_node(&world.client, NODE).await?;
     let holder = node.status.iter().flat_map(|s| &s.gpus).flat_map(|g| &g.holders).find(named);
     let pid = holder.map(|h| h.pid.to_string()).ok_or_else(|| Error::Wrong("the process is not named".into()))?;
@@ -91,6 +105,28 @@ async fn forgotten_pod(world: &World) -> Result<()> {
         (gpu.index, i.start) == place && i.device.as_ref().is_some_and(|d| d.owner.is_some())
     };
     instance(world, "the device of the next pod", at_last).await.map(drop)
+}
+
+/// A forced deletion frees the quota while the process runs on.
+async fn team_deletes_no_running_pod_with_force(world: &World, running: &str) -> Result<()> {
+    let team = [&TEAM[..], &["-n", "first"]].concat();
+    let wrong = |what: &str, answer: &str| format!("{what}: {answer:?}");
+    for what in [["pod", running], ["pods", "--all"]] {
+        let answer = world.kubectl(&[&team[..], &FORCED[..], &what[..]].concat()).await;
+        let answer = answer.err().map(|e| e.to_string()).unwrap_or_default();
+        ensure(answer.contains("gracePeriodSeconds: 0 removes a pod"), wrong(what[1], &answer))?;
+    }
+    let all = ["delete", "--raw", "/api/v1/namespaces/first/pods?gracePeriodSeconds=0&dryRun=All"];
+    let answer = world.kubectl(&[&TEAM[..], &all[..]].concat()).await.err().map(|e| e.to_string()).unwrap_or_default();
+    ensure(answer.contains("gracePeriodSeconds: 0 removes a pod"), wrong("a collection", &answer))?;
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": running, "namespace": "first"}, "deleteOptions": {"gracePeriodSeconds": 0}});
+    let (path, refusal) =
+        (format!("/api/v1/namespaces/first/pods/{running}/eviction"), "gracePeriodSeconds: 0 removes a pod");
+    Actor::Person("ann", &["teams"]).check(&world.client, Verb::Create, &path, &eviction, Some(refusal)).await?;
+    world
+        .kubectl(&[&team[..], &["delete", "--now", "--wait=false", "--dry-run=server", "pod", running]].concat())
+        .await
+        .map(drop)
 }
 
 #[tokio::test]

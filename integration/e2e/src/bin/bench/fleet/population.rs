@@ -134,7 +134,7 @@ impl Population {
         let container = json!({"name": CONTAINER, "image": image, "resources": {"limits": {node::resource(): "1"}}});
         // a policy refuses `nodeName` in a manifest: the benchmark is the scheduler
         let alone = json!({
-            "schedulerName": SCHEDULER, "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
+            "schedulerName": SCHEDULER, "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": false,
         });
         let spec = merged(restricted_spec(container), alone);
         let body: Pod = typed(json!({
@@ -192,7 +192,8 @@ where
     let ours = ListParams::default().labels(&format!("{LABEL}={NAME}"));
     // with thousands of objects one request may time out
     eventually(&format!("{what} of the benchmark deleted"), PATIENCE * 2, || async {
-        api.delete_collection(&DeleteParams::default(), &ours).await?;
+        // no kubelet ends the pods
+        api.delete_collection(&DeleteParams::default().grace_period(0), &ours).await?;
         let left = api.list_metadata(&ours).await?.items.len();
         Ok(if left == 0 { Ok(()) } else { Err(format!("{left} {what}")) })
     })
