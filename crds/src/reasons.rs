@@ -265,7 +265,7 @@ reasons! { EVENTS:
     ROLLED_BACK = "RolledBack", "GpuNode", "A change failed and the old layout is back.", "The message says why.";
     ROLLING_BACK = "RollingBack", "GpuNode", "A change failed; the old layout is being restored.", "The message says why.";
     SHARE_MEMORY_HIGH = "ShareMemoryHigh", "Pod", "A container uses 80 or 90 % of the memory of its share; at 100 % allocations fail.", "Use less memory, or choose a larger share.";
-    SHARE_RESIZED = "ShareResized", "Pod", "The memory of a container's fraction changed, because device.fraction.memory of its GpuProfile did; its programs run on. One that shrinks as its programs free memory has an event a minute.", "None needed; programs that read the memory of the GPU at their start see the old size until they are restarted.";
+    SHARE_RESIZED = "ShareResized", "Pod", "Memory or compute of a container's fraction changed, because device.fraction of its GpuProfile did; its programs run on. One that shrinks as its programs free memory has an event a minute.", "None needed; where the memory changed, programs that read it at their start see the old size until they are restarted.";
     STUCK = "Stuck", "GpuNode", "Neither the new nor the old layout can be reached.", "Do what the message says.";
     TAINTED = "Tainted", "GpuNode", "The node has the taint of its pool.", "None.";
     UNCORDONED = "Uncordoned", "GpuNode", "The operator's cordon is removed.", "None.";

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::{
     sample::OwnedShare,
-    step::{Finding, Observation, percent},
+    step::{Finding, Observation, Size, percent},
 };
 use crate::{device::DeviceOwner, event};
 
@@ -32,14 +32,18 @@ pub fn endless(node: &str, share: &OwnedShare, count: u64) -> Notice {
 }
 
 /// The event for the team whose share has another size, because its profile has.
-pub fn resized(node: &str, share: &OwnedShare, before: u64) -> Notice {
+pub fn resized(node: &str, share: &OwnedShare, before: Size) -> Notice {
+    let size = |Size { memory, compute }: Size| match compute {
+        Some(percent) => format!("{} MiB and {percent} % of the GPU's time", mib(memory)),
+        None => format!("{} MiB", mib(memory)),
+    };
     let text = format!(
-        "container {} has {} MiB on share {} ({}) of node {node}, before {} MiB: device.fraction.memory of its GpuProfile changed; running programs keep what they hold; restart programs that read the GPU's memory at their start",
+        "container {} has {} on share {} ({}) of node {node}, before {}: device.fraction of its GpuProfile changed; running programs keep the memory that they hold; if memory changed, restart programs that read it at their start",
         share.owner.container,
-        mib(share.visible),
+        size(Size { memory: share.visible, compute: share.compute }),
         share.device.id,
         share.device.resource,
-        mib(before),
+        size(before),
     );
     Notice { event_type: EventType::Normal, ..notice(event::pod(&share.owner), reasons::SHARE_RESIZED, text) }
 }
@@ -111,6 +115,7 @@ mod tests {
             files: ShareFiles { limits: "limits".into(), usage: "usage".into() },
             limit: 20_352 * MIB,
             visible: 19_840 * MIB,
+            compute: None,
             context: 512 * MIB,
         }
     }
@@ -132,9 +137,14 @@ mod tests {
 
     #[test]
     fn event_about_another_size_has_both() {
-        let found = resized("gpu-1", &share(), 20_480 * MIB);
+        let before = Size { memory: 20_480 * MIB, compute: None };
+        let found = resized("gpu-1", &share(), before);
         assert_eq!((found.reason, found.event_type), (reasons::SHARE_RESIZED, EventType::Normal));
-        insta::assert_snapshot!(found.note, @"container main has 19840 MiB on share GPU-a::3 (gputenancy.io/mps) of node gpu-1, before 20480 MiB: device.fraction.memory of its GpuProfile changed; running programs keep what they hold; restart programs that read the GPU's memory at their start");
+        insta::assert_snapshot!(found.note, @"container main has 19840 MiB on share GPU-a::3 (gputenancy.io/mps) of node gpu-1, before 20480 MiB: device.fraction of its GpuProfile changed; running programs keep the memory that they hold; if memory changed, restart programs that read it at their start");
+        let found =
+            resized("gpu-1", &OwnedShare { compute: Some(30), ..share() }, Size { compute: Some(25), ..before });
+        assert!(found.note.starts_with("container main has 19840 MiB and 30 % of the GPU's time on share GPU-a::3"));
+        assert!(found.note.contains(", before 20480 MiB and 25 % of the GPU's time: "), "{}", found.note);
     }
 
     #[test]

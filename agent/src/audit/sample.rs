@@ -29,6 +29,8 @@ pub struct OwnedShare {
     pub limit: u64,
     /// Bytes that its programs see as the memory of the GPU.
     pub visible: u64,
+    /// The part of the GPU's time, in percent, if it is limited.
+    pub compute: Option<u64>,
     /// Bytes that each process counts for its context.
     pub context: u64,
 }
@@ -86,6 +88,7 @@ impl Reads {
         Observation {
             limit: share.limit,
             visible: share.visible,
+            compute: share.compute,
             context: share.context,
             counted: counts.used().max(self.latest().used()),
             settled: settled_before.max(settled_again.and(listed_again)),
@@ -121,6 +124,7 @@ pub fn owned(devices: &[Device], owners: &Owners, folder: &Path) -> Vec<OwnedSha
             files,
             limit: limits.limit(),
             visible: limits.visible(),
+            compute: limits.pace().map(|pace| pace.percent),
             context: limits.context(),
         })
     };
@@ -195,7 +199,7 @@ mod tests {
         let mig = gi.map(|gi| MigIds { gi, ci: 0, start: 0, profile: "1g.10gb".into() });
         let device = Device { mig, ..device(number, SharingMode::TimeSlice, None, None) };
         let files = ShareFiles { limits: "limits".into(), usage: "usage".into() };
-        OwnedShare { device, owner, files, limit: 0, visible: 0, context: 0 }
+        OwnedShare { device, owner, files, limit: 0, visible: 0, compute: None, context: 0 }
     }
 
     /// The use of shares, with the origins of [`origin`].

@@ -31,13 +31,15 @@ const NEARLY_FULL: u64 = 90;
 /// The use must fall this far below a threshold before it can be crossed again, in percent.
 const HYSTERESIS: u64 = 5;
 
-/// What a sample found of a share. All in bytes.
+/// What a sample found of a share. Memory is in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Observation {
     /// What the container may allocate, with the context of one process.
     pub limit: u64,
     /// What its programs see as the memory of the GPU.
     pub visible: u64,
+    /// The part of the GPU's time, in percent, if it is limited.
+    pub compute: Option<u64>,
     /// What each process counts for its context.
     pub context: u64,
     /// What the ledger counts. The container can write anything there.
@@ -108,10 +110,19 @@ pub struct ShareState {
     permitted: u64,
     /// The bypass in progress.
     pub bypass: Option<Finding>,
-    /// Memory of the share that was reported, or that it had in the first sample; `None` before that.
-    visible: Option<u64>,
+    /// Size of the share that was reported, or that it had in the first sample; `None` before that.
+    size: Option<Size>,
     /// Samples until the event about another size may be published again: a share shrinks in many steps.
     quiet_resized: u32,
+}
+
+/// Size of a share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Bytes that its programs see as the memory of the GPU.
+    pub memory: u64,
+    /// The part of the GPU's time, in percent, if it is limited.
+    pub compute: Option<u64>,
 }
 
 /// What is done.
@@ -123,8 +134,8 @@ pub enum Action {
     Bypassed(Finding),
     /// An event for the team: so many kernels did not end since the latest one.
     Endless(u64),
-    /// An event for the team: the share had so many bytes of memory, and has others now.
-    Resized(u64),
+    /// An event for the team: the share had this size, and has another now.
+    Resized(Size),
 }
 
 /// Use of the share by its programs, in percent.
@@ -140,9 +151,10 @@ pub fn step(state: &ShareState, seen: &Observation) -> (ShareState, Vec<Action>)
     let mut next = ShareState { quiet: [high, nearly_full, bypassed], ..state.clone() };
     let mut actions = Vec::new();
     next.quiet_resized = state.quiet_resized.saturating_sub(1);
-    let before = *next.visible.get_or_insert(seen.visible);
-    if before != seen.visible && next.quiet_resized == 0 {
-        (next.visible, next.quiet_resized) = (Some(seen.visible), QUIET);
+    let size = Size { memory: seen.visible, compute: seen.compute };
+    let before = *next.size.get_or_insert(size);
+    if before != size && next.quiet_resized == 0 {
+        (next.size, next.quiet_resized) = (Some(size), QUIET);
         actions.push(Action::Resized(before));
     }
     next.quiet_endless = state.quiet_endless.saturating_sub(1);
@@ -239,6 +251,7 @@ mod tests {
         Observation {
             limit: VISIBLE + CONTEXT,
             visible: VISIBLE,
+            compute: None,
             context: CONTEXT,
             counted: CONTEXT + counted_mib * MIB,
             settled: Some(used_mib * MIB),
@@ -389,12 +402,17 @@ mod tests {
     #[test]
     fn another_size_is_reported_once_and_several_steps_together() {
         let sized = |mib: u64| Observation { visible: mib * MIB, ..seen(100, 100) };
+        let resized = |memory: u64| Action::Resized(Size { memory, compute: None });
         let (_, actions) = run((0..=QUIET + 1).map(|at| sized(20_000 - 100 * u64::from(at))));
         let reported: Vec<_> = actions.into_iter().flatten().collect();
-        assert_eq!(reported, [Action::Resized(20_000 * MIB), Action::Resized(19_900 * MIB)]);
+        assert_eq!(reported, [resized(20_000 * MIB), resized(19_900 * MIB)]);
+        let faster = Observation { compute: Some(30), ..seen(100, 100) };
+        let (_, actions) = run([Observation { compute: Some(25), ..faster }, faster, faster]);
+        let before = Size { memory: VISIBLE, compute: Some(25) };
+        assert_eq!(actions, [vec![], vec![Action::Resized(before)], vec![]]);
         let grown = Observation { visible: 12_000 * MIB, limit: 12_000 * MIB + CONTEXT, ..seen(100, 100) };
         let (_, actions) = run([seen(100, 100), grown, grown]);
-        assert_eq!(actions, [vec![], vec![Action::Resized(VISIBLE)], vec![]]);
+        assert_eq!(actions, [vec![], vec![resized(VISIBLE)], vec![]]);
     }
 
     #[test]
@@ -443,10 +461,24 @@ mod tests {
         let bytes = || prop_oneof![Just(0), Just(u64::MAX), 0..20_000 * MIB, any::<u64>()];
         let nvml = || proptest::option::of(bytes());
         let waited = any::<u64>().prop_map(Duration::from_nanos);
-        let counts = (nvml(), any::<bool>(), any::<u64>(), any::<u64>(), waited, 0..300_u64, nvml());
+        let compute = proptest::option::of(0..=100_u64);
+        let counts = (nvml(), any::<bool>(), any::<u64>(), any::<u64>(), waited, 0..300_u64, nvml(), compute);
         (bytes(), bytes(), bytes(), bytes(), counts).prop_map(|(limit, visible, context, counted, counts)| {
-            let (settled, broken, denied, endless, waited, processes, used) = counts;
-            Observation { limit, visible, context, counted, settled, broken, denied, endless, waited, processes, used }
+            let (settled, broken, denied, endless, waited, processes, used, compute) = counts;
+            Observation {
+                limit,
+                visible,
+                compute,
+                context,
+                counted,
+                settled,
+                broken,
+                denied,
+                endless,
+                waited,
+                processes,
+                used,
+            }
         })
     }
 
