@@ -63,15 +63,19 @@ pub struct Access {
 pub async fn list(client: Client, tenant: &str, namespace: &str) -> Result<Vec<Access>, kube::Error> {
     let bindings = Api::<RoleBinding>::namespaced(client.clone(), namespace).list(&ListParams::default()).await?;
     let policies = Api::<NetworkPolicy>::namespaced(client, namespace).list(&ListParams::default()).await?;
+    Ok(foreign(tenant, &bindings.items, &policies.items))
+}
+
+/// Those of a namespace's objects that are not the operator's. A name of the operator's hides nothing without its labels.
+fn foreign(tenant: &str, bindings: &[RoleBinding], policies: &[NetworkPolicy]) -> Vec<Access> {
     let foreign = |kind: Kind, meta: &ObjectMeta, labelled: bool| {
         let ours = |managed: Managed| Kind::of(managed) == Some(kind) && meta.name.as_deref() == Some(managed.name());
         !labelled || !Managed::all().any(ours)
     };
-    let bindings =
-        bindings.items.iter().filter(|b| foreign(Kind::RoleBinding, &b.metadata, render::is_labelled(*b, tenant)));
+    let bindings = bindings.iter().filter(|b| foreign(Kind::RoleBinding, &b.metadata, render::is_labelled(*b, tenant)));
     let policies =
-        policies.items.iter().filter(|p| foreign(Kind::NetworkPolicy, &p.metadata, render::is_labelled(*p, tenant)));
-    Ok(bindings.filter_map(of_binding).chain(policies.filter_map(of_policy)).collect())
+        policies.iter().filter(|p| foreign(Kind::NetworkPolicy, &p.metadata, render::is_labelled(*p, tenant)));
+    bindings.filter_map(of_binding).chain(policies.filter_map(of_policy)).collect()
 }
 
 fn of_binding(binding: &RoleBinding) -> Option<Access> {
@@ -112,4 +116,62 @@ fn of(kind: Kind, meta: &ObjectMeta, allows: String) -> Access {
 pub fn shown(name: &str) -> String {
     let cut: String = name.chars().take(LONGEST).collect();
     if cut.len() < name.len() { format!("{}…", cut.escape_debug()) } else { cut.escape_debug().to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use gputenancy_crds::names;
+
+    fn read<T: serde::de::DeserializeOwned>(object: Value) -> T {
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn binding(name: &str, tenant: Option<&str>, subjects: usize) -> RoleBinding {
+        let labels =
+            tenant.map(|tenant| json!({names::TENANT_LABEL: tenant, names::MANAGED_BY_LABEL: names::MANAGED_BY}));
+        let subjects = vec![json!({"kind": "User", "name": "eve"}); subjects];
+        read(
+            json!({"metadata": {"name": name, "labels": labels}, "roleRef": {"apiGroup": "", "kind": "ClusterRole", "name": "edit"}, "subjects": subjects}),
+        )
+    }
+
+    fn policy(name: &str, spec: &Value) -> NetworkPolicy {
+        read(json!({"metadata": {"name": name}, "spec": spec}))
+    }
+
+    #[test]
+    fn names_of_the_operator_hide_nothing_without_its_labels() {
+        let own = Managed::Owners.name();
+        let all =
+            [binding(own, Some("a"), 1), binding(own, Some("b"), 1), binding(own, None, 1), binding("c", Some("a"), 1)];
+        let found = foreign("a", &all, &[]);
+        assert_eq!(found.iter().map(|a| a.name.as_str()).collect::<Vec<_>>(), [own, own, "c"]);
+        let closed = policy(Managed::NetworkPolicy.name(), &json!({"ingress": [{}]}));
+        assert_eq!(foreign("a", &[], &[closed]).len(), 1);
+    }
+
+    #[test]
+    fn role_binding_says_what_it_gives_to_three_subjects() {
+        let allows = |subjects| foreign("a", &[binding("c", None, subjects)], &[]).pop().map(|a| a.allows);
+        assert_eq!(allows(0), None);
+        assert_eq!(allows(1).as_deref(), Some("ClusterRole edit to User eve"));
+        assert_eq!(allows(5).as_deref(), Some("ClusterRole edit to User eve, User eve, User eve and 2 more"));
+    }
+
+    #[test]
+    fn network_policy_opens_only_what_it_has_rules_and_a_type_for() {
+        let opens = |spec: Value| foreign("a", &[], &[policy("p", &spec)]).pop().map(|a| a.allows);
+        assert_eq!(opens(json!({"ingress": [{}]})).as_deref(), Some("opens ingress"));
+        assert_eq!(opens(json!({"ingress": [{}], "egress": [{}]})).as_deref(), Some("opens ingress and egress"));
+        assert_eq!(
+            opens(json!({"ingress": [{}], "egress": [{}], "policyTypes": ["Egress"]})).as_deref(),
+            Some("opens egress")
+        );
+        assert_eq!(opens(json!({"ingress": [{}], "policyTypes": ["Egress"]})), None);
+        assert_eq!(opens(json!({"podSelector": {}})), None);
+        assert_eq!(opens(json!({"ingress": [], "policyTypes": ["Ingress"]})), None);
+    }
 }
