@@ -74,7 +74,8 @@ impl Writes {
 
     /// Sum without heartbeats.
     pub fn sum(&self) -> f64 {
-        self.work.values().sum()
+        // the sum of nothing is -0
+        self.work.values().sum::<f64>() + 0.0
     }
 
     /// The heartbeats, as text.
