@@ -323,7 +323,12 @@ async fn layout_change(world: &World) -> Result<()> {
     }
     inside.must(&["scale", "deployment", "-n", SPACE, "w", "--replicas=2"]).await?;
     wait_for_devices(world, &["gpu-1"], 2).await?;
-    let before = uids(&inside).await?;
+    // a pod inside is deleted after its device is free
+    let before = eventually("two pods inside", PATIENCE, || async {
+        let pods = uids(&inside).await?;
+        Ok(if pods.len() == 2 { Ok(pods) } else { Err(format!("{pods:?}")) })
+    })
+    .await?;
     set_guarantee(&world.client, SMALL, "mig-1g", 2).await?;
     set_guarantee(&world.client, "big", "mig-3g", 3).await?;
     instances_ready(world, "3g.40gb", 3).await?;
