@@ -221,6 +221,14 @@ fn user_roles_grant_no_writes_on_objects_of_the_programs() {
 }
 
 #[test]
+fn users_of_forced_deletion_are_those_of_the_values() {
+    let user = "system:serviceaccount:failover:controller";
+    let listed = |values: &[&str]| rendered("tenant-grace-periods.yaml", values).contains(&format!("\"{user}\"]"));
+    assert!(listed(&[&format!("policies.forcedDeletionUsers[0]={user}")]));
+    assert!(!listed(&[]) && !listed(&["policies.forcedDeletionUsers=null"]));
+}
+
+#[test]
 fn lint_embeds_policies_of_default_values() {
     let lines =
         |text: &str| text.lines().map(str::trim_end).filter(|l| !l.is_empty()).map(String::from).collect::<Vec<_>>();
