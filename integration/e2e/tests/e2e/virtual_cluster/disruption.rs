@@ -323,17 +323,12 @@ async fn layout_change(world: &World) -> Result<()> {
     }
     inside.must(&["scale", "deployment", "-n", SPACE, "w", "--replicas=2"]).await?;
     wait_for_devices(world, &["gpu-1"], 2).await?;
-    // a pod inside is deleted after its device is free
-    let before = eventually("two pods inside", PATIENCE, || async {
-        let pods = uids(&inside).await?;
-        Ok(if pods.len() == 2 { Ok(pods) } else { Err(format!("{pods:?}")) })
-    })
-    .await?;
+    let before = two_pods(&inside).await?;
     set_guarantee(&world.client, SMALL, "mig-1g", 2).await?;
     set_guarantee(&world.client, "big", "mig-3g", 3).await?;
     instances_ready(world, "3g.40gb", 3).await?;
     inside.running(2).await?;
-    let after = uids(&inside).await?;
+    let after = two_pods(&inside).await?;
     let moved: Vec<&String> = before.keys().filter(|name| !after.contains_key(*name)).collect();
     ensure(moved.len() == 1, format!("one pod moves, the other stays: before {before:?}, after {after:?}"))?;
     let moved = moved[0].clone();
@@ -349,6 +344,15 @@ async fn layout_change(world: &World) -> Result<()> {
     let tenant = Api::<GpuTenant>::all(world.client.clone()).get(SMALL).await?;
     let used: i32 = tenant.status.iter().flat_map(|s| &s.gpus).map(|g| g.used).sum();
     ensure(used == 2, format!("{used} devices in use"))
+}
+
+/// Waits for two pods inside: one that ends is deleted there after its device is free.
+async fn two_pods(inside: &Inside) -> Result<BTreeMap<String, String>> {
+    eventually("two pods inside", PATIENCE, || async {
+        let pods = uids(inside).await?;
+        Ok(if pods.len() == 2 { Ok(pods) } else { Err(format!("{pods:?}")) })
+    })
+    .await
 }
 
 /// Names and uids of the pods inside.
