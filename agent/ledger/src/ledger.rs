@@ -1,11 +1,13 @@
 //! One process's part of the usage: reserving before an allocation, releasing after a free.
 
-use std::sync::{Mutex, PoisonError, atomic::Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 
 use crate::{
     Mapped, Usage,
-    page::{Slot, UNIT},
-    repair, total,
+    accounts::Slot,
+    owner::Owner,
+    page::{SLOTS, UNIT},
+    word,
 };
 
 /// The limit would be exceeded.
@@ -17,32 +19,25 @@ pub struct Denied;
 pub struct Ledger<'u> {
     usage: &'u Mapped<Usage>,
     slot: &'u Slot,
-    /// Number of the slot.
-    own: usize,
-    /// Held by the thread that looks for ended processes.
-    recovering: Mutex<()>,
+    owner: Owner<'u>,
 }
 
 impl<'u> Ledger<'u> {
     /// Takes a slot for this process, which has opened the usage itself: its open file has the lock that shows that it lives. `None` if all slots
     /// are those of living processes.
     pub fn join(usage: &'u Mapped<Usage>) -> Option<Self> {
-        let (own, slot) = usage.slots.iter().enumerate().find(|(at, _)| usage.lock(*at))?;
-        usage.take(own);
-        slot.clear(std::process::id());
-        repair::recount(usage);
-        Some(Self { usage, slot, own, recovering: Mutex::new(()) })
+        let own = (0..SLOTS).find(|slot| usage.lock_entry(*slot))?;
+        let slot = usage.accounts().slots.get(own)?;
+        let owner = Owner::new(usage.accounts(), own);
+        slot.waiting.store(0, SeqCst);
+        slot.taken.store(std::process::id().into(), SeqCst);
+        usage.lock_slot(own).then_some(Self { usage, slot, owner })
     }
 
     /// Reserves memory before the driver allocates it. Bytes are rounded up to [`UNIT`]. Before it denies, it gives back what ended
-    /// processes hold.
+    /// processes hold, with one system call for each process that holds memory.
     pub fn reserve(&self, bytes: u64, limit: u64) -> Result<(), Denied> {
-        let units = bytes.div_ceil(UNIT);
-        if self.try_reserve(units, limit / UNIT) {
-            return Ok(());
-        }
-        self.recover();
-        if self.try_reserve(units, limit / UNIT) {
+        if self.owner.reserve(bytes.div_ceil(UNIT), limit / UNIT, |slot| self.usage.is_locked(slot)) {
             return Ok(());
         }
         self.usage.count_denial();
@@ -51,18 +46,12 @@ impl<'u> Ledger<'u> {
 
     /// Gives memory back after the driver has freed it, or has not allocated it.
     pub fn release(&self, bytes: u64) {
-        let units = bytes.div_ceil(UNIT);
-        self.slot.in_progress.fetch_add(1, SeqCst);
-        let less = |held: u64| Some(held.saturating_sub(units));
-        // the closure returns a number in every case
-        let held = self.slot.held.fetch_update(SeqCst, SeqCst, less).unwrap_or_else(|held| held);
-        total::subtract(&self.usage.total, units.min(held));
-        self.slot.in_progress.fetch_sub(1, SeqCst);
+        self.owner.release(bytes.div_ceil(UNIT));
     }
 
     /// Counts memory that the driver has allocated already, also beyond the limit.
     pub fn charge(&self, bytes: u64) {
-        self.try_reserve(bytes.div_ceil(UNIT), total::MAX_UNITS);
+        self.owner.add(bytes.div_ceil(UNIT), word::MAX_UNITS);
     }
 
     /// Runs a call that waits for the GPU. Its begin is in the ledger until it returns, if no other thread of the process waits already: a kernel
@@ -78,8 +67,7 @@ impl<'u> Ledger<'u> {
 
     /// Gives back what ended processes hold.
     pub fn recover(&self) {
-        let _one = self.recovering.lock().unwrap_or_else(PoisonError::into_inner);
-        repair::recover(self.usage, self.own);
+        self.owner.sweep(|slot| self.usage.is_locked(slot));
     }
 
     /// The usage file of the container.
@@ -89,23 +77,12 @@ impl<'u> Ledger<'u> {
 
     /// Bytes that this process holds.
     pub fn held(&self) -> u64 {
-        self.slot.held.load(SeqCst).saturating_mul(UNIT)
+        self.owner.held().saturating_mul(UNIT)
     }
 
     /// Bytes that all processes hold.
     pub fn used(&self) -> u64 {
         self.usage.used()
-    }
-
-    /// The total grows first and shrinks last, so a process that is killed in between makes it too large, never too small.
-    fn try_reserve(&self, units: u64, limit: u64) -> bool {
-        self.slot.in_progress.fetch_add(1, SeqCst);
-        let added = total::add(&self.usage.total, units, limit);
-        if added {
-            self.slot.held.fetch_add(units, SeqCst);
-        }
-        self.slot.in_progress.fetch_sub(1, SeqCst);
-        added
     }
 }
 
@@ -176,7 +153,7 @@ mod tests {
         // what a container may do to its file
         let file = std::fs::OpenOptions::new().write(true).open(container.path()).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&file, &[255; 16], 16).unwrap();
-        assert_eq!(read().map(|counts| (counts.used(), counts.denied())), Some((total::MAX_UNITS * UNIT, u64::MAX)));
+        assert_eq!(read().map(|counts| (counts.used(), counts.denied())), Some((word::MAX_UNITS * UNIT, u64::MAX)));
         file.set_len(20).unwrap();
         assert_eq!(read(), None, "too short");
         file.set_len(0).unwrap();
@@ -207,25 +184,19 @@ mod tests {
         assert!(Ledger::join(&usage).is_none(), "all are taken");
         processes.truncate(SLOTS / 2);
         let ledger = Ledger::join(&usage).unwrap();
-        ledger.recover();
-        let taken = usage.slots.iter().filter(|slot| slot.taken.load(SeqCst) != 0).count();
-        assert_eq!(taken, SLOTS / 2 + 1);
+        assert!(ledger.usage.is_locked(SLOTS / 2 - 1) && !ledger.usage.is_locked(SLOTS / 2));
+        assert_eq!(ledger.reserve(LIMIT, LIMIT), Ok(()));
     }
 
     #[test]
-    fn process_that_was_killed_within_a_reservation_leaves_nothing() {
+    fn refusal_counts_living_processes_alone() {
         let container = Container::new();
         let usage = container.process();
         let ledger = Ledger::join(&usage).unwrap();
-        {
-            let usage = container.process();
-            let killed = Ledger::join(&usage).unwrap();
-            killed.try_reserve(10, 100);
-            // it has entered the total and not its slot
-            killed.slot.in_progress.fetch_add(1, SeqCst);
-            assert!(total::add(&usage.total, 80, 100));
-            assert_eq!(ledger.reserve(LIMIT, LIMIT), Err(Denied), "it still lives");
-        }
+        let other = container.process();
+        Ledger::join(&other).unwrap().reserve(90 * UNIT, LIMIT).unwrap();
+        assert_eq!(ledger.reserve(11 * UNIT, LIMIT), Err(Denied), "it still lives");
+        drop(other);
         assert_eq!(ledger.used(), 90 * UNIT);
         assert_eq!(ledger.reserve(LIMIT, LIMIT), Ok(()), "before it denies, it looks for ended processes");
         assert_eq!(ledger.used(), LIMIT);
@@ -240,7 +211,27 @@ mod tests {
         }
         let usage = container.process();
         let next = Ledger::join(&usage).unwrap();
-        assert_eq!((next.own, next.held(), next.used()), (0, 0, 0));
+        assert!(std::ptr::eq(next.slot, &raw const usage.accounts().slots[0]), "the same slot");
+        assert_eq!((next.held(), next.slot.held(), next.used()), (0, 0, 0));
+    }
+
+    #[test]
+    fn page_that_was_written_over_ends_no_call_and_no_process() {
+        let container = Container::new();
+        let usage = container.process();
+        let ledger = Ledger::join(&usage).unwrap();
+        ledger.reserve(10 * UNIT, LIMIT).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(container.path()).unwrap();
+        for byte in [0, 255, 0x5a] {
+            let all = vec![byte; usize::try_from(Mapped::<Usage>::SIZE).unwrap() - 16];
+            std::os::unix::fs::FileExt::write_all_at(&file, &all, 16).unwrap();
+            // neither of them has to be right
+            let _ = ledger.reserve(UNIT, LIMIT);
+            ledger.recover();
+            ledger.release(UNIT);
+            ledger.charge(UNIT);
+            usage.processes();
+        }
     }
 
     proptest! {
@@ -254,7 +245,7 @@ mod tests {
                 let at = who as usize;
                 let all: u64 = held.iter().sum();
                 if reserve {
-                    let granted = ledgers[at].try_reserve(units, 100);
+                    let granted = ledgers[at].owner.add(units, 100);
                     prop_assert_eq!(granted, all + units <= 100);
                     held[at] += if granted { units } else { 0 };
                 } else {

@@ -6,17 +6,19 @@
 //!
 //! A share may also have a part of the GPU's time: [`Pace`] says when it may launch, from what [`Usage::charge_time`] has charged.
 //!
-//! [`Ledger::reserve`] is called before the driver allocates, [`Ledger::release`] after it has freed. Neither takes a lock,
-//! except before a denial, and the sum of all reservations never exceeds the limit. A process may be killed between any two instructions: what it held is given back
-//! by [`Ledger::recover`].
+//! [`Ledger::reserve`] is called before the driver allocates, [`Ledger::release`] after it has freed. Neither takes a lock that another process could
+//! have, and the sum of all reservations never exceeds the limit. A process may be killed between any two instructions: what it held is given back by
+//! the next process that joins, or before it is refused, or calls [`Ledger::recover`]. `accounts.rs` says why that is exact.
 
+mod accounts;
 mod ledger;
 mod map;
+mod owner;
 mod pace;
 mod page;
 mod processes;
-mod repair;
-mod total;
+mod sync;
+mod word;
 
 pub use ledger::{Denied, Ledger};
 pub use map::{Damage, MapError, Mapped, without_waiting};

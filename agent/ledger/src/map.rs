@@ -186,18 +186,20 @@ impl Mapped<Usage> {
     /// Bytes of the file.
     pub const SIZE: u64 = size_of::<Usage>() as u64;
 
-    /// Locks the byte of a slot, if no living process has it. A lock that this open file has already is granted again.
-    pub(crate) fn lock(&self, slot: usize) -> bool {
-        self.set_lock(slot, libc::F_WRLCK)
+    /// Gets the right to take a slot, for as long as this file is open; false if a process lives that has it, or another one is taking it. It is the
+    /// lock of a second byte: the lock that shows that the process of a slot lives is taken when the slot is empty, so that it never shows what an
+    /// earlier process held as that of a living one.
+    pub(crate) fn lock_entry(&self, slot: usize) -> bool {
+        self.lock(slot.saturating_add(SLOTS))
     }
 
-    /// Releases the lock of a slot.
-    pub(crate) fn unlock(&self, slot: usize) {
-        self.set_lock(slot, libc::F_UNLCK);
+    /// From now on the process of the slot lives.
+    pub(crate) fn lock_slot(&self, slot: usize) -> bool {
+        self.lock(slot)
     }
 
-    fn set_lock(&self, slot: usize, kind: libc::c_int) -> bool {
-        let Some(lock) = lock_of(slot, kind) else { return false };
+    fn lock(&self, byte: usize) -> bool {
+        let Some(lock) = lock_of(byte, libc::F_WRLCK) else { return false };
         // SAFETY: an open file, and a struct that the kernel only reads.
         unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) == 0 }
     }
@@ -226,12 +228,12 @@ fn is_mounted_read_only(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Another open file has the lock of a slot.
+/// Another open file has the lock of a slot. Without an answer of the kernel its process is taken for living: it keeps its memory.
 fn has_lock(file: &File, slot: usize) -> bool {
     let Some(mut lock) = lock_of(slot, libc::F_WRLCK) else { return false };
     // SAFETY: an open file, and a struct to which the kernel writes the lock that it finds.
     let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
-    asked == 0 && libc::c_int::from(lock.l_type) != libc::F_UNLCK
+    asked != 0 || libc::c_int::from(lock.l_type) != libc::F_UNLCK
 }
 
 /// The monotonic clock, which all containers of a node share.
@@ -242,12 +244,12 @@ fn monotonic() -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// The byte of a slot.
-fn lock_of(slot: usize, kind: libc::c_int) -> Option<libc::flock> {
+/// A byte of the file, which need not be so long.
+fn lock_of(byte: usize, kind: libc::c_int) -> Option<libc::flock> {
     Some(libc::flock {
         l_type: libc::c_short::try_from(kind).ok()?,
         l_whence: libc::c_short::try_from(libc::SEEK_SET).ok()?,
-        l_start: libc::off_t::try_from(slot).ok()?,
+        l_start: libc::off_t::try_from(byte).ok()?,
         l_len: 1,
         l_pid: 0,
     })

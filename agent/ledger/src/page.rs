@@ -8,7 +8,11 @@ use std::{
     },
 };
 
-use crate::pace::{self, Pace, Turn};
+use crate::{
+    accounts::{Accounts, Slot},
+    pace::{self, Pace, Turn},
+    word,
+};
 
 /// Bytes that the ledger counts as one: the alignment of CUDA's allocations.
 pub const UNIT: u64 = 256;
@@ -22,7 +26,7 @@ const LIMITS: u64 = u64::from_le_bytes(*b"GPUTLIMS");
 /// First bytes of [`Usage`].
 const USAGE: u64 = u64::from_le_bytes(*b"GPUTUSED");
 /// Version of both layouts.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// What a process does whose usage file is missing or of another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,8 +141,8 @@ impl Limits {
 pub struct Usage {
     magic: AtomicU64,
     version: AtomicU32,
-    /// Sum of what the slots hold: see [`crate::total`].
-    pub(crate) total: AtomicU64,
+    /// Sum of what the processes hold: see [`word`].
+    total: AtomicU64,
     /// Reservations that exceeded the limit.
     denied: AtomicU64,
     /// When the GPU's time that was charged last ended, in nanoseconds of the monotonic clock.
@@ -163,7 +167,7 @@ pub struct Counts {
 impl Counts {
     /// Bytes that the processes hold, with those that were killed until another process joins or is denied.
     pub fn used(&self) -> u64 {
-        crate::total::units(self.total).saturating_mul(UNIT)
+        word::units(self.total).saturating_mul(UNIT)
     }
 
     /// Reservations that exceeded the limit.
@@ -176,34 +180,9 @@ impl Counts {
         self.endless
     }
 
-    /// Whether no process has reserved or released between these two reads: see [`crate::total`].
+    /// Whether no process has reserved or released between these two reads: see [`word`].
     pub fn is_unchanged(&self, later: &Self) -> bool {
         self.total == later.total
-    }
-}
-
-/// One process. A line of the processor's cache of its own. Its owner holds a lock of one byte of the file as long as it lives: see
-/// [`crate::Mapped`]. Only the owner writes to it, and after the owner's end the process that has got the lock.
-#[repr(C, align(128))]
-#[derive(Debug)]
-pub(crate) struct Slot {
-    /// Process id in the container, from the time when the process has taken it until it is cleared after the end of the process; else 0.
-    pub(crate) taken: AtomicU64,
-    /// Units that the process holds.
-    pub(crate) held: AtomicU64,
-    /// Operations in progress, one for each thread.
-    pub(crate) in_progress: AtomicU64,
-    /// Since when a thread waits for the GPU, in nanoseconds of the monotonic clock; 0 if none does, and in files of earlier releases.
-    pub(crate) waiting: AtomicU64,
-}
-
-impl Slot {
-    /// Makes it empty, for this process, or 0 for none. The caller has its lock.
-    pub(crate) fn clear(&self, pid: u32) {
-        self.held.store(0, SeqCst);
-        self.in_progress.store(0, SeqCst);
-        self.waiting.store(0, SeqCst);
-        self.taken.store(pid.into(), SeqCst);
     }
 }
 
@@ -246,7 +225,7 @@ impl Usage {
 
     /// Bytes that the processes hold.
     pub fn used(&self) -> u64 {
-        crate::total::units(self.total.load(SeqCst)).saturating_mul(UNIT)
+        word::units(self.total.load(SeqCst)).saturating_mul(UNIT)
     }
 
     /// Reservations that exceeded the limit.
@@ -281,21 +260,15 @@ impl Usage {
         self.endless.fetch_add(1, SeqCst);
     }
 
-    /// A slot is taken for the first time, or again.
-    pub(crate) fn take(&self, at: usize) {
-        self.slots_used.fetch_max((at as u64).saturating_add(1), SeqCst);
+    /// What the processes hold.
+    pub(crate) fn accounts(&self) -> Accounts<'_> {
+        Accounts { total: &self.total, used: &self.slots_used, slots: &self.slots }
     }
 
     /// Where the file has the number of a slot since when it waits.
     pub(crate) fn waiting_offset(slot: usize) -> usize {
         let slots = slot.saturating_mul(size_of::<Slot>());
         offset_of!(Self, slots).saturating_add(slots).saturating_add(offset_of!(Slot, waiting))
-    }
-
-    /// The slots that were ever taken: there are few, and looking at all takes longer than an allocation.
-    pub(crate) fn taken(&self) -> impl Iterator<Item = (usize, &Slot)> {
-        let used = usize::try_from(self.slots_used.load(SeqCst)).unwrap_or(SLOTS);
-        self.slots.iter().enumerate().take(used).filter(|(_, slot)| slot.taken.load(SeqCst) != 0)
     }
 
     pub(crate) fn count_denial(&self) {

@@ -21,7 +21,7 @@ impl Mapped<Usage> {
             self.slots.iter().enumerate().filter(|(at, slot)| slot.taken.load(SeqCst) != 0 && self.is_locked(*at));
         let process =
             |pid: u64, held: u64| Some(Process { pid: u32::try_from(pid).ok()?, bytes: held.saturating_mul(UNIT) });
-        taken.filter_map(|(_, slot)| process(slot.taken.load(SeqCst), slot.held.load(SeqCst))).collect()
+        taken.filter_map(|(_, slot)| process(slot.taken.load(SeqCst), slot.held())).collect()
     }
 }
 

@@ -96,8 +96,8 @@ pub struct Plan {
     pub processes: usize,
     /// Threads of each.
     pub threads: u64,
-    /// Bytes.
-    pub limit: u64,
+    /// Bytes. Without a limit nothing is asked for: the two atomic additions of the second account are all that a pair costs.
+    pub limit: Option<u64>,
     pub seed: u64,
 }
 
@@ -124,7 +124,9 @@ fn work(ledger: &Ledger<'_>, real: &Shared, (plan, at): (Plan, usize), mut rando
     let mut held: Vec<u64> = Vec::new();
     let release = |bytes: u64| {
         real.get(if operations.is_some() { ALL } else { at }).fetch_sub(bytes, SeqCst);
-        ledger.release(bytes);
+        if plan.limit.is_some() {
+            ledger.release(bytes);
+        }
     };
     let mut done = 0;
     while operations.is_none_or(|operations| done < operations) {
@@ -132,12 +134,12 @@ fn work(ledger: &Ledger<'_>, real: &Shared, (plan, at): (Plan, usize), mut rando
         let number = random.next();
         let bytes = (number % 64 + 1) * UNIT;
         if !number.is_multiple_of(3) && held.len() < 8 {
-            if ledger.reserve(bytes, plan.limit).is_err() {
+            if plan.limit.is_some_and(|limit| ledger.reserve(bytes, limit).is_err()) {
                 continue;
             }
             if operations.is_none() {
                 real.get(at).fetch_add(bytes, SeqCst);
-            } else if real.get(ALL).fetch_add(bytes, SeqCst) + bytes > plan.limit {
+            } else if real.get(ALL).fetch_add(bytes, SeqCst) + bytes > plan.limit.unwrap_or(u64::MAX) {
                 real.get(BEYOND).fetch_add(1, SeqCst);
             }
             held.push(bytes);
@@ -148,8 +150,9 @@ fn work(ledger: &Ledger<'_>, real: &Shared, (plan, at): (Plan, usize), mut rando
     held.into_iter().for_each(release);
 }
 
-/// Each thread makes so many operations, of which none goes beyond the limit, and nothing is left. Returns the number of refusals.
+/// All threads together make so many operations, of which none goes beyond the limit, and nothing is left. Returns the number of refusals.
 pub fn run_to_the_end(plan: Plan, operations: u64) -> u64 {
+    let operations = operations.div_ceil(plan.processes as u64 * plan.threads);
     let folder = tempfile::tempdir().unwrap();
     let usage = Mapped::<Usage>::create(&folder.path().join("usage")).unwrap();
     let real = Shared::open(&folder.path().join("real"));
@@ -166,13 +169,14 @@ pub fn run_to_the_end(plan: Plan, operations: u64) -> u64 {
 /// Kills processes at random moments and starts others in their places. Between kills all stop: what the living really hold is never more than the ledger
 /// counts, and that is never more than the limit. In the end the balance is exact.
 pub fn run_and_kill(plan: Plan, kills: u64) {
+    let limit = plan.limit.expect("a limit");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("usage");
     Mapped::<Usage>::create(&path).unwrap();
     let real = Shared::open(&folder.path().join("real"));
     let usage = Mapped::<Usage>::open(&path).unwrap();
     let own = Ledger::join(&usage).unwrap();
-    own.reserve(10 * UNIT, plan.limit).unwrap();
+    own.reserve(10 * UNIT, limit).unwrap();
     let mut random = Random(plan.seed | 1);
     let start = |at, seed| fork(|| process(folder.path(), &real, plan, at, seed, None));
     let mut children: Vec<libc::pid_t> = (0..plan.processes).map(|at| start(at, random.next())).collect();
@@ -186,7 +190,7 @@ pub fn run_and_kill(plan: Plan, kills: u64) {
         match random.next() % 4 {
             // others go on, so that this may not find everything
             0 => own.recover(),
-            1 if own.reserve(UNIT, plan.limit).is_ok() => own.release(UNIT),
+            1 if own.reserve(UNIT, limit).is_ok() => own.release(UNIT),
             _ => {}
         }
         if kill % 32 == 0 {
@@ -197,7 +201,7 @@ pub fn run_and_kill(plan: Plan, kills: u64) {
                 wait(*child, libc::WUNTRACED);
             }
             let (held, used) = (real.sum() + own.held(), usage.used());
-            assert!(held <= used && used <= plan.limit, "kill {kill}: {held} held, {used} counted of {}", plan.limit);
+            assert!(held <= used && used <= limit, "kill {kill}: {held} held, {used} counted of {limit}");
             for child in &children {
                 signal(*child, libc::SIGCONT);
             }
@@ -209,7 +213,7 @@ pub fn run_and_kill(plan: Plan, kills: u64) {
     }
     own.recover();
     assert_eq!((usage.used(), own.held()), (10 * UNIT, 10 * UNIT));
-    own.reserve(plan.limit - 10 * UNIT, plan.limit).expect("all that is left");
-    own.release(plan.limit);
+    own.reserve(limit - 10 * UNIT, limit).expect("all that is left");
+    own.release(limit);
     assert_eq!((usage.used(), own.held()), (0, 0));
 }
