@@ -163,7 +163,7 @@ pub enum ShimState {
     Off,
     /// The library, or the files of a share, could not be written, or the driver has no `libcuda`.
     NotInstalled,
-    /// Another product has such a library on the node: two in one container break each other.
+    /// Another product limits memory on the node: two limits of one container break each other.
     Conflict(OtherLimiter),
 }
 
@@ -193,13 +193,15 @@ impl Limiters {
     pub const OFF: Self = Self { shim: ShimState::Off, driver: DriverLimits::NotSupported };
 }
 
-/// What shows that another product puts a library into containers to limit memory.
+/// What shows that another product limits the memory of containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherLimiter {
     /// `/etc/ld.so.preload` of the node names it.
     Preload,
     /// The folder from which its device plugin mounts it into containers.
     Folder,
+    /// The Node has the condition of kai-gpu-fractioning, which sets the driver's limits and those of MPS.
+    Fractioning,
 }
 
 /// How kubelet uses the devices. The kubelet side writes it.
@@ -219,6 +221,8 @@ pub struct KubeletView {
     pub applied_generation: u64,
     /// What can limit the memory of containers that start now with a share.
     pub limiters: Limiters,
+    /// Another product on the node that limits memory, whether or not the agent is to limit it.
+    pub other_limiter: Option<OtherLimiter>,
     /// Every resource is registered, and kubelet watches every list.
     pub plugin_ready: bool,
     /// Another plugin advertises the devices, and kubelet has listed none for longer than a restart of that plugin takes.

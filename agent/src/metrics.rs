@@ -39,6 +39,7 @@ pub struct Metrics {
     hidden_variables: Counters<2>,
     unchecked_environments: Gauge,
     processes: Series<4>,
+    pods: Series<1>,
     unlisted_processes: Series<1>,
     share_limit: Series<6>,
     share_counted: Series<6>,
@@ -109,6 +110,7 @@ impl Default for Metrics {
                 "Containers with envFrom that are not checked yet",
             ),
             processes: Series::of(register(r, "processes", "Processes that NVML lists, by GPU and container")),
+            pods: Series::of(register(r, "gpu_pods", "Pods with a device of a GPU")),
             unlisted_processes: Series::of(register(
                 r,
                 "unlisted_processes",
@@ -154,6 +156,11 @@ fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, he
     gputenancy_service::metrics::register(registry, name, help, M::default())
 }
 
+/// Numbers with the UUID of their GPU as a label.
+fn by_gpu<'a>(numbers: impl IntoIterator<Item = (&'a str, u64)>) -> BTreeMap<Labels<1>, u64> {
+    numbers.into_iter().map(|(gpu, count)| ([("gpu", Cow::from(gpu.to_owned()))], count)).collect()
+}
+
 impl Metrics {
     /// The processes that NVML lists, by GPU and container; `None` for those of the node itself.
     pub fn set_processes<'a>(&self, processes: impl IntoIterator<Item = (&'a str, Option<&'a DeviceOwner>, u64)>) {
@@ -170,8 +177,12 @@ impl Metrics {
 
     /// Number of processes that NVML does not list, by GPU.
     pub fn set_unlisted_processes<'a>(&self, processes: impl IntoIterator<Item = (&'a str, u64)>) {
-        let row = |(gpu, count): (&str, u64)| ([("gpu", Cow::from(gpu.to_owned()))], count);
-        self.unlisted_processes.set(&processes.into_iter().map(row).collect());
+        self.unlisted_processes.set(&by_gpu(processes));
+    }
+
+    /// Number of pods with a device of a GPU, by GPU.
+    pub fn set_pods<'a>(&self, pods: impl IntoIterator<Item = (&'a str, u64)>) {
+        self.pods.set(&by_gpu(pods));
     }
 
     /// The shares with a memory limit that containers have.
@@ -306,6 +317,15 @@ mod tests {
             let line = format!("gputenancy_agent_enforcement{{means=\"{means}\"}} {count}\n");
             assert!(text.contains(&line), "{line} in {text}");
         }
+    }
+
+    #[test]
+    fn pods_are_a_number_for_each_gpu_that_is_left() {
+        let metrics = Metrics::default();
+        metrics.set_pods([("GPU-a", 1), ("GPU-b", 0)]);
+        metrics.set_pods([("GPU-a", 2)]);
+        let text = gputenancy_service::endpoints::text(metrics.registry()).unwrap();
+        assert!(text.contains("gputenancy_agent_gpu_pods{gpu=\"GPU-a\"} 2\n") && !text.contains("GPU-b"), "{text}");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::{
     audit::{Auditor, Bypasses},
     device::{DeviceView, DriverLimits, KubeletView},
     enforcement::{
-        SHARES,
+        OtherLimits, SHARES,
         driver::{Cgroups, DriverLimiter},
     },
     environment::{EnvFromContainers, EnvironmentChecker, runtime::Runtime},
@@ -101,6 +101,7 @@ struct Channels {
     unlisted: watch::Sender<Unlisted>,
     bypasses: watch::Sender<Bypasses>,
     driver_limits: watch::Sender<DriverLimits>,
+    other_limits: watch::Sender<OtherLimits>,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -288,6 +289,7 @@ async fn report(origins: &Origins, channels: &Channels, calls: &Calls, mps: &Mps
     let (mut state, mut view) = (channels.state.subscribe(), channels.view.subscribe());
     let (mut kubelet, mut watched) = (channels.kubelet.subscribe(), channels.watched.subscribe());
     let (mut unlisted, mut bypasses) = (channels.unlisted.subscribe(), channels.bypasses.subscribe());
+    let mut other_limits = channels.other_limits.subscribe();
     let known = watched.wait_for(|watched| watched.desired.is_some()).await;
     let Ok(first) = known.map(|watched| watched.first_status.clone()) else { return };
     let earlier = first.clone().unwrap_or_default();
@@ -305,6 +307,7 @@ async fn report(origins: &Origins, channels: &Channels, calls: &Calls, mps: &Mps
                 kubelet: &kubelet.borrow_and_update(),
                 unlisted: &unlisted.borrow_and_update(),
                 bypasses: &bypasses.borrow_and_update(),
+                other_limits: &other_limits.borrow_and_update(),
                 nvml_call: calls.in_progress(),
                 origin: &origin,
                 boot_id,
@@ -343,6 +346,7 @@ async fn report(origins: &Origins, channels: &Channels, calls: &Calls, mps: &Mps
             Ok(()) = mps.changed() => {}
             Ok(()) = unlisted.changed() => {}
             Ok(()) = bypasses.changed() => {}
+            Ok(()) = other_limits.changed() => {}
             Ok(()) = watched.changed() => {
                 let now = watched.borrow_and_update().overwritten;
                 if std::mem::replace(&mut overwritten, now) != now {
@@ -378,8 +382,13 @@ async fn plugin(
     };
     tokio::select! {
         () = kubelet::run(args.plugin.clone(), driver_root.host, client.clone(), exchange, metrics, stop) => {}
-        () = pod_watch::watch(client.clone(), &args.plugin.node_name, &channels.requests, &channels.containers, seen) => {}
+        () = watch_pods(args, client, channels, seen) => {}
     }
+}
+
+async fn watch_pods(args: &Args, client: &Client, channels: &Channels, seen: &SeenPods) {
+    let Channels { requests, containers, other_limits, .. } = channels;
+    pod_watch::watch(client.clone(), &args.plugin.node_name, requests, containers, other_limits, seen).await;
 }
 
 /// Checks the variables of containers, if enabled.

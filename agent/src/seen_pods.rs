@@ -6,8 +6,15 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use k8s_openapi::api::core::v1::Pod;
+
 /// Namespace and name of a pod.
 pub type PodName = (String, String);
+
+/// Namespace and name of a pod.
+pub fn pod_name(pod: &Pod) -> PodName {
+    (pod.metadata.namespace.clone().unwrap_or_default(), pod.metadata.name.clone().unwrap_or_default())
+}
 
 /// So many deleted pods are remembered.
 const MOST: usize = 4096;

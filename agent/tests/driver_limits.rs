@@ -98,12 +98,17 @@ impl Node {
 
     /// One reconcile in which these pods have shares 0, 1, ….
     async fn reconcile(&mut self, pods: &[&str], shim: ShimState) -> DriverLimits {
+        self.next_to(pods, shim, None).await
+    }
+
+    /// The same, next to another product.
+    async fn next_to(&mut self, pods: &[&str], shim: ShimState, other: Option<OtherLimiter>) -> DriverLimits {
         let devices = (0..4).map(|number| self.device(number)).collect();
         let view = DeviceView { generation: 1, devices, ..DeviceView::default() };
         let owner = |pod: &&str| DeviceOwner { namespace: "team".into(), pod: (*pod).into(), container: "main".into() };
         let owners = (0..).zip(pods).map(|(number, pod)| (self.device(number).id, owner(pod))).collect();
         let limiters = Limiters { shim, driver: DriverLimits::Unknown };
-        let kubelet = KubeletView { answered: true, owners, limiters, ..KubeletView::default() };
+        let kubelet = KubeletView { answered: true, owners, limiters, other_limiter: other, ..KubeletView::default() };
         self.limiter.reconcile(&view, &kubelet, &self.inventory).await
     }
 
@@ -205,9 +210,12 @@ async fn driver_without_limits_leaves_the_library_and_so_does_another_product() 
     node.inventory.driver_version = "615.10".into();
     assert_eq!(node.reconcile(&["p"], ShimState::Served).await, DriverLimits::Supported);
     assert_eq!(node.limits(), [(cgroup, 0, HARD)]);
-    let other = ShimState::Conflict(OtherLimiter::Folder);
-    assert_eq!(node.reconcile(&["p"], other).await, DriverLimits::NotSupported);
-    assert_eq!(node.limits(), []);
+    for other in [OtherLimiter::Folder, OtherLimiter::Fractioning] {
+        let state = node.next_to(&["p"], ShimState::Conflict(other), Some(other)).await;
+        assert_eq!(state, DriverLimits::NotSupported, "{other:?}");
+        assert_eq!(node.limits(), []);
+        assert_eq!(node.reconcile(&["p"], ShimState::Served).await, DriverLimits::Supported);
+    }
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use gputenancy_agent::{
     device::{DeviceId, DeviceOwner},
     gpu::{Deadlines, NvmlError, faults::RecordedFault},
 };
-use gputenancy_crds::{AgentStep, GpuSpec, Health, Partitioner};
+use gputenancy_crds::{AgentStep, GpuSpec, Health, Partitioner, UnscrubbedMemory};
 use silicon::fault::Effect;
 
 const OLD: &[(i32, &str)] = &[(0, "1g.10gb"), (1, "1g.10gb"), (4, "3g.40gb")];
@@ -69,6 +69,29 @@ async fn agent_that_does_not_partition_advertises_what_exists_and_creates_nothin
     agent.desired.spec.partitioner = Partitioner::Agent;
     assert_eq!(agent.converge().await.step, AgentStep::Steady);
     assert_eq!(agent.layout(), texts(OLD));
+}
+
+#[tokio::test]
+async fn node_that_leaves_freed_memory_as_it_is_advertises_nothing_unless_its_pool_accepts_that() {
+    let sim = Sim::new("h100-80gb", 1);
+    let mut agent = Agent::on(sim.root.path());
+    let uuid = agent.uuid().await;
+    agent.want(&uuid, true, OLD);
+    agent.converge().await;
+    assert_eq!(agent.advertised().len(), 3);
+    silicon::materialize::registry(&sim.root.path().join("drv"), "RMDisableScrubOnFree=1").unwrap();
+    agent.converge().await;
+    assert_eq!((agent.advertised().len(), agent.layout()), (0, texts(OLD)), "withdrawn, and not destroyed");
+    // a session that begins with a quick scan, as after a driver that was reloaded
+    let desired = agent.desired.clone();
+    let mut agent = Agent::on(sim.root.path());
+    agent.desired = desired;
+    agent.quick_scan().await;
+    agent.quick_scan().await;
+    assert_eq!(agent.advertised().len(), 0);
+    agent.desired.spec.enforcement.unscrubbed_memory = UnscrubbedMemory::Accept;
+    agent.converge().await;
+    assert_eq!(agent.advertised().len(), 3);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{Isolation, MemoryText, tolerant};
+use crate::{Isolation, MemoryText, UnscrubbedMemory, tolerant};
 
 /// What is demanded of the limits of shares.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +20,10 @@ pub struct Enforcement {
     /// API, which respects PodDisruptionBudgets; the annotation gputenancy.io/do-not-evict does not prevent it.
     #[serde(default)]
     pub on_bypass: OnBypass,
+    /// Policy for nodes whose driver does not overwrite freed GPU memory (registry key RMDisableScrubOnFree). A pod can read data of an earlier
+    /// pod there. Refuse: no new pod gets a device; running pods keep theirs. Accept: devices are served; for pools of one team.
+    #[serde(default, skip_serializing_if = "UnscrubbedMemory::is_refuse")]
+    pub unscrubbed_memory: UnscrubbedMemory,
 }
 
 impl Enforcement {
@@ -29,13 +33,16 @@ impl Enforcement {
     }
 }
 
-/// What the pool of a node demands of the limits of its shares.
+/// What the pool of a node demands of the limits of its shares, and of its driver.
 #[derive(KubeSchema, Deserialize, Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ShareMinimum {
     /// Weakest means that may limit the memory of shares.
     #[serde(default, deserialize_with = "strictest")]
     pub minimum: Isolation,
+    /// Policy for a driver that does not overwrite freed memory.
+    #[serde(default, deserialize_with = "crate::tolerant::value", skip_serializing_if = "UnscrubbedMemory::is_refuse")]
+    pub unscrubbed_memory: UnscrubbedMemory,
 }
 
 /// Reads the weakest means that is accepted: one that this release does not know demands the strongest.

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Advertiser, AllocationPolicy, Bypass, ChangePhase, InstanceSpec, Isolation, Layout, MemoryText, MigManagerRun,
-    NodeEnforcement, Partitioner, ShareMinimum, Sharing, tolerant::Extensible,
+    Advertiser, AllocationPolicy, Bypass, ChangePhase, InstanceSpec, Isolation, Layout, MemoryScrub, MemoryText,
+    MigManagerRun, NodeEnforcement, Partitioner, ShareMinimum, Sharing, tolerant::Extensible,
 };
 
 /// Desired layout of the GPUs of one node. Written by the operator only.
@@ -61,9 +61,16 @@ pub struct GpuNodeSpec {
     /// Which GPU a pod gets devices of, where kubelet can choose.
     #[serde(default, deserialize_with = "crate::tolerant::value", skip_serializing_if = "AllocationPolicy::is_packed")]
     pub allocation: AllocationPolicy,
-    /// What the pool demands of the limits of shares. The agent gives no share to a new pod that it cannot limit so.
+    /// What the pool demands of the limits of shares, and of the driver. The agent gives no share to a new pod that it cannot limit so.
     #[serde(default, skip_serializing_if = "ShareMinimum::is_default")]
     pub enforcement: ShareMinimum,
+}
+
+impl GpuNodeSpec {
+    /// Has a newer release written it, with a value that this release does not know? To write it again would lose the value.
+    pub fn is_of_newer_release(&self) -> bool {
+        self.gpus.iter().any(|gpu| gpu.sharing.as_ref().is_some_and(Sharing::is_unknown))
+    }
 }
 
 /// Desired state of one GPU. The agent creates missing instances and destroys surplus ones, never one with a client.
@@ -180,6 +187,9 @@ pub struct GpuNodeStatus {
     /// has found out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<NodeEnforcement>,
+    /// Whether the driver overwrites freed GPU memory before another process gets it. Absent: the agent does not report it.
+    #[serde(default, deserialize_with = "crate::tolerant::option", skip_serializing_if = "Option::is_none")]
+    pub memory_scrub: Option<MemoryScrub>,
     /// Number of GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_count: Option<i32>,

@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{Interval, Isolation, MemoryText, SharingMode};
 
@@ -303,7 +303,7 @@ pub struct Support {
 }
 
 /// Price of one device for one hour.
-#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq)]
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Price {
     /// Decimal number as text, such as `"0.51"`.
@@ -312,6 +312,19 @@ pub struct Price {
     /// Currency code of ISO 4217, such as `USD`.
     #[schemars(length(equal = 3), regex(pattern = r"^[A-Z]{3}$"))]
     pub currency: String,
+}
+
+impl Price {
+    /// Reads a price in a status, where a newer release may have added fields.
+    pub(crate) fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Self>, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Known {
+            per_hour: String,
+            currency: String,
+        }
+        Ok(Option::<Known>::deserialize(from)?.map(|Known { per_hour, currency }| Self { per_hour, currency }))
+    }
 }
 
 /// Observed state of a profile.

@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{DurationText, Isolation, Trust, VirtualCluster, VirtualClusterStatus, quantity::NOT_NEGATIVE};
+use crate::{DurationText, Isolation, Price, Trust, VirtualCluster, VirtualClusterStatus, quantity::NOT_NEGATIVE};
 
 /// A team: namespaces, GPU budget, owners.
 #[derive(CustomResource, KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
@@ -309,6 +309,9 @@ pub struct GpuUse {
     /// What separates a pod on one device from its neighbours, as in the GpuProfile's status; absent while the profile is not in the catalog.
     #[serde(default, deserialize_with = "crate::tolerant::option", skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
+    /// Price of one device for one hour, as in the GpuProfile; absent when it has none.
+    #[serde(default, deserialize_with = "Price::read", skip_serializing_if = "Option::is_none")]
+    pub price: Option<Price>,
 }
 
 /// Use of all profiles together, in whole GPUs by memory slices.

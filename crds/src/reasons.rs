@@ -84,7 +84,7 @@ table! { TYPES:
     "Suspended", "GpuTenant", "spec.suspend is true: no new work is admitted.", "Set spec.suspend to false to resume.";
     "EarlierAccess", "GpuTenant", "An adopted namespace has role bindings, or network policies that open something, from before it was adopted.", "Remove those that should not hold; the message has the command.";
     "DemandMet", "GpuPool", "The pool serves every guarantee for its profiles.", "See status.unsatisfied.";
-    "ForeignPartitioner", "GpuPool", "Another product owns GPUs of a node; nothing is changed there.", "Remove one of the two owners; the message names it.";
+    "ForeignPartitioner", "GpuPool", "Another product, or a newer release of this one, owns GPUs of a node; nothing is changed there.", "Do what the message says.";
     "EnforcementMet", "GpuPool", "Every node of the pool can limit shares as spec.enforcement.minimum demands; only with a minimum other than None.", "See the reason.";
     "AgentSilent", "GpuPool", "The agent of a node does not report: its devices do not count as free, and no change starts there.", "Do what the message says; all resumes when the agent returns.";
     "NvmlReady", "GpuNode", "NVML responds.", "See the reason.";
@@ -92,6 +92,7 @@ table! { TYPES:
     "RolledOut", "GpuPool", "Nothing new waits for its soak time; only with spec.rollout.", "See the reason.";
     "MpsReady", "GpuNode", "The MPS daemons of shared GPUs run; only with MPS shares.", "See the reason.";
     "MemoryLimited", "GpuNode, GpuTenant", "GpuNode: time-slices and fractions are served with a memory limit; only where it is switched on. GpuTenant: something limits the memory of every pod with a device.", "See the reason.";
+    "MemoryScrubbed", "GpuNode", "The driver overwrites GPU memory that a process frees, before another process gets it.", "See the reason.";
     "VgpuLicensed", "GpuNode", "The vGPUs of a virtual machine have their licence; only where NVML reports one.", "See the reason.";
     "PluginReady", "GpuNode", "kubelet has registered every resource of the node.", "See the reason.";
     "VirtualClusterReady", "GpuTenant", "The virtual cluster serves, as spec.virtualCluster states; only with that field. Details are in status.virtualCluster.conditions.", "See the reason.";
@@ -135,7 +136,7 @@ reasons! { CONDITIONS:
     ENFORCEMENT_TOO_WEAK = "EnforcementTooWeak", "GpuPool", "A node cannot limit the memory of shares as spec.enforcement.minimum demands, and offers none.", "Do what the message says for the node, or lower the minimum.";
     FAILED = "Failed", "GpuNode", "The agent's last step on a GPU failed.", "See status.gpus[].error.";
     FIXED_DOES_NOT_FIT = "FixedDoesNotFit", "GpuPool", "The layout in spec.layout.fixed does not fit on the board.", "Correct spec.layout.fixed.";
-    FOREIGN_PARTITIONER = "ForeignPartitioner", "GpuPool", "Another product owns GPUs of a node of the pool.", "Remove one of the two owners; the message names it and what to do.";
+    FOREIGN_PARTITIONER = "ForeignPartitioner", "GpuPool", "Another product, or a newer release of this one, owns GPUs of a node of the pool.", "Do what the message says.";
     FOUND = "Found", "GpuPool", "Another owner was found.", "See the message.";
     GPU_MISSING = "GpuMissing", "GpuNode", "The spec names GPUs that NVML does not list.", "Restart the node; replace the GPU if it stays away.";
     GPU_UNHEALTHY = "GpuUnhealthy", "GpuNode", "A critical Xid or uncorrectable ECC error was reported.", "Reset or replace the GPU.";
@@ -164,7 +165,10 @@ reasons! { CONDITIONS:
     NVML_FAILED = "NvmlFailed", "GpuNode", "An NVML call failed.", "The message names call and code.";
     NVML_TIMEOUT = "NvmlTimeout", "GpuNode", "An NVML call does not return.", "Look for Xid errors in the kernel log; restart the node.";
     OBJECTS_APPLIED = "ObjectsApplied", "GpuTenant", "The objects of vCluster's chart are applied.", "None.";
-    OTHER_LIMITER_FOUND = "OtherLimiterFound", "GpuNode", "Another product on the node puts a library into containers that limits memory, such as HAMi; the agent's is off for new containers.", "Remove the other product from the node with the files that the message names, or set agent.memoryLimits: None.";
+    SCRUB_DISABLED = "ScrubDisabled", "GpuNode", "The registry key RMDisableScrubOnFree is set: the driver does not overwrite freed GPU memory, and a pod can read what the pod before it has left. Unless spec.enforcement.unscrubbedMemory of the pool is Accept, no new pod gets a device of the node.", "Remove the key from NVreg_RegistryDwords and NVreg_RegistryDwordsPerDevice: in /etc/modprobe.d, or in driver.kernelModuleConfig of the GPU Operator. Then drain the node and reboot it.";
+    SCRUB_UNKNOWN = "ScrubUnknown", "GpuNode", "The registry keys of the driver cannot be read, or the hypervisor has them. The node is served.", "Run cat /proc/driver/nvidia/params on the node: without the file the kernel module is not loaded, or /proc is masked. With vGPUs see the hypervisor.";
+    SCRUBBED = "Scrubbed", "GpuNode", "No registry key disables that the driver overwrites freed GPU memory.", "None.";
+    OTHER_LIMITER_FOUND = "OtherLimiterFound", "GpuNode", "Another product limits memory on the node, such as HAMi or kai-gpu-fractioning; the agent's limits are off for new containers. GpuNode.status.enforcement.otherLimits lists those of the other product.", "Remove the other product from the node with what the message names, or set agent.memoryLimits: None.";
     OUTAGE_REFUSED = "OutageRefused", "GpuPool", "A change would remove the last device of a profile in use.", "Set spec.disruption.allowOutage, or add GPUs.";
     OVER_BUDGET = "OverBudget", "GpuTenant", "More is used than the budget allows; no new work is admitted.", "End work, or raise the budget.";
     PARTITION_FAILED = "PartitionFailed", "GpuNode", "An NVML call that partitions a GPU failed.", "The message names call and code. The change is rolled back and retried.";
@@ -200,6 +204,7 @@ reasons! { CONDITIONS:
     TAINT_NOT_TOLERATED = "TaintNotTolerated", "GpuPool", "Pods of tenants do not tolerate spec.taint, so no node gets it.", "Use the key of policies.gpuTaint.";
     TRUST_TOO_LOW = "TrustTooLow", "GpuTenant", "The tenant's trust does not permit the profile.", "Choose another profile, or raise spec.trust.";
     UNLICENSED = "Unlicensed", "GpuNode", "A vGPU has no licence; NVIDIA's driver limits it after some time.", "Read the log of nvidia-gridd in the virtual machine, and see that it reaches the licence server.";
+    UPGRADE_FAILED = "UpgradeFailed", "GpuTenant", "The control plane of a raised spec.virtualCluster.version was not ready in time; the version that ran before is applied again.", "Correct what the message names and change spec.virtualCluster.values or version. For another try without a change set version back and raise it again.";
     VALUES_REFUSED = "ValuesRefused", "GpuTenant", "spec.virtualCluster.values sets a key that belongs to the platform, or leads to objects outside of the tenant's namespace.", "Remove the key that the message names.";
     VERSION_DIFFERS = "VersionDiffers", "GpuTenant", "The adopted vCluster has another version than spec.virtualCluster.version.", "Write the version that the message names.";
     VERSION_NOT_SUPPORTED = "VersionNotSupported", "GpuTenant", "spec.virtualCluster.version is none of the chart's virtualClusters.charts.", "Choose one that the message names, or add it there.";
@@ -257,6 +262,7 @@ reasons! { EVENTS:
     NAMESPACE_ADOPTED = "NamespaceAdopted", "GpuTenant", "An existing namespace was adopted.", "None.";
     NAMESPACE_RELEASED = "NamespaceReleased", "GpuTenant", "A namespace stays after its tenant, without limits.", "Review the role bindings that remain in it.";
     NAMESPACE_RETAINED = "NamespaceRetained", "GpuTenant", "A namespace is no longer listed: it keeps its data and gets no GPUs.", "Delete it when its data is not needed.";
+    ORPHANED_POD_DELETED = "OrphanedPodDeleted", "GpuTenant", "A pod of a virtual cluster was deleted inside with force, or is gone there, and still ran on its node; it gets its own grace period to end.", "None.";
     OVERDUE = "Overdue", "GpuNode", "A step was not finished in time.", "Read the agent's log.";
     PLACEMENT_REFUSED = "PlacementRefused", "GpuNode", "The board refuses the placement.", "None; another layout is planned, or the same one retried.";
     RECOVERED = "Recovered", "GpuNode", "A layout that was stuck is there after all.", "None.";

@@ -97,6 +97,11 @@ impl Sharing {
         serde_json::from_value(fields).map(Some).map_err(D::Error::custom)
     }
 
+    /// Has it a mode that this release does not know? A GPU that is shared has at least one share.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.shares.is_empty()
+    }
+
     /// The group that a share belongs to.
     pub fn group_of(&self, number: i32) -> Option<&ShareGroup> {
         self.shares.iter().find(|group| group.numbers.contains(&number))

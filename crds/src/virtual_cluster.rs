@@ -34,7 +34,7 @@ pub struct VirtualCluster {
     #[x_kube(validation = Rule::new("self == oldSelf").message("spec.virtualCluster.backend: another backend would install a second vCluster; remove spec.virtualCluster first, which deletes a virtual cluster of any backend but External"))]
     pub backend: VirtualClusterBackend,
     /// Version of vCluster, such as `0.36.1`: one of the Helm value `virtualClusters.charts`. It may be raised by one minor version at a time,
-    /// and not lowered. With `backend: External`: the version that runs.
+    /// and not lowered, except to the former version of an upgrade that has not been ready. With `backend: External`: the version that runs.
     #[schemars(length(min = 5, max = 32), regex(pattern = r"^[0-9]+\.[0-9]+\.[0-9]+$"))]
     pub version: String,
     /// Values of vCluster's chart, merged over the platform's. Keys that isolate tenants are refused, and the message names the first one:
@@ -221,6 +221,9 @@ pub struct VirtualClusterStatus {
     /// read. With `backend: External`: Retain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim: Option<Reclaim>,
+    /// A change of the version whose control plane has not been ready yet, or that has failed. Only with `backend: Helm`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upgrade: Option<VirtualClusterUpgrade>,
     /// When the deletion of the virtual cluster began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleting_since: Option<Time>,
@@ -228,4 +231,28 @@ pub struct VirtualClusterStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
+}
+
+/// A change of `spec.virtualCluster.version` whose control plane has not been ready yet.
+#[derive(KubeSchema, Deserialize, Serialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtualClusterUpgrade {
+    /// Version that ran before. It runs again when the upgrade has failed.
+    #[serde(default)]
+    pub from: String,
+    /// Requested version.
+    #[serde(default)]
+    pub to: String,
+    /// Fingerprint of the chart and the values of `to`. A failed upgrade is tried again when it differs.
+    #[serde(default)]
+    pub fingerprint: String,
+    /// When the objects of `to` were applied: its control plane has ten minutes from then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// When the upgrade failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<Time>,
+    /// Reason why the control plane of `to` was not ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
 }

@@ -94,6 +94,22 @@ fn bypassed_memory_limit_needs_attention() {
 }
 
 #[test]
+fn limits_of_another_product_are_listed_with_the_index_of_their_gpu() {
+    let status = "    status:\n      observedGeneration";
+    let limits = "    status:\n      enforcement:\n        timeSlice: None\n        mps: Server\n        fraction: None\n        otherLimits:\n        - {namespace: team-x, pod: trainer, gpu: GPU-1-0, memory: 3000Mi, compute: 30, source: hami.io/vgpu-devices-allocated}\n        - {namespace: team-x, pod: server, container: work, device: 1, memory: 2048Mi, source: CUDA_DEVICE_*_LIMIT}\n      observedGeneration";
+    let changed = SHARING.replacen(status, limits, 1);
+    assert_ne!(changed, SHARING);
+    let text = plain(&all(&world(&changed)));
+    let row = |pod: &str| {
+        let line = text.lines().find(|line| line.contains(pod)).unwrap_or_else(|| panic!("{pod}: {text}"));
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(row("team-x/trainer"), "gpu-1 team-x/trainer - 0 3000Mi 30 % hami.io/vgpu-devices-allocated");
+    assert_eq!(row("team-x/server"), "gpu-1 team-x/server work device 1 2048Mi - CUDA_DEVICE_*_LIMIT");
+    assert!(!plain(&all(&world(SHARING))).contains("Limits of other products"));
+}
+
+#[test]
 fn slices_that_no_profile_can_use_are_stranded() {
     let parts = |text: &str, gpu_index: i32| {
         let report = all(&world(text));

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuTenant, Isolation, SharingMode, Support, Trust, names, reasons::Reason};
+use gputenancy_crds::{GpuTenant, Isolation, Price, SharingMode, Support, Trust, names, reasons::Reason};
 use gputenancy_engine::quota::Weight;
 
 /// The fleet at one time.
@@ -84,6 +84,8 @@ pub struct Contract {
     pub pools: BTreeSet<String>,
     /// What users have to accept.
     pub support: Support,
+    /// Price of one device.
+    pub price: Option<Price>,
 }
 
 /// Result of the plan for a tenant.

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 use gputenancy_crds::Holder;
 use tokio::{sync::watch, time::sleep};
 
-use self::processes::{GpuProcesses, processes};
+use self::processes::{GpuProcesses, pods, processes};
 use crate::{
     gpu::{
         device_files::gpu_holders,
@@ -47,6 +47,7 @@ pub async fn run(
             (state.inventory.clone().unwrap_or_default(), state.owners.clone().unwrap_or_default())
         };
         let now = processes(&inventory, &owners, &open, &|pid| origins.of(pid));
+        metrics.set_pods(pods(&inventory, &owners));
         metrics.set_processes(now.iter().flat_map(|(uuid, gpu)| {
             gpu.listed.iter().map(|(container, count)| (uuid.as_str(), container.as_ref(), *count))
         }));

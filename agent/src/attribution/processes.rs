@@ -49,6 +49,11 @@ pub fn processes(
     inventory.gpus.iter().map(of_gpu).collect()
 }
 
+/// Number of pods with a device of each GPU, by its UUID: as many are concerned by a fault of the GPU.
+pub fn pods<'i>(inventory: &'i Inventory, owners: &Owners) -> Vec<(&'i str, u64)> {
+    inventory.gpus.iter().map(|gpu| (gpu.uuid.as_str(), owners_of(gpu, owners).len() as u64)).collect()
+}
+
 /// The container of a process, if it is of one.
 fn container(origin: Origin) -> Option<DeviceOwner> {
     match origin {
@@ -111,6 +116,23 @@ mod tests {
     fn listed_processes_are_counted_by_container() {
         let listed = found(&[1, 2, 3, 5, 8], &[]).listed;
         assert_eq!(listed, [(None, 1), (Some(owner("slice")), 1), (Some(owner("whole")), 2)].into());
+    }
+
+    #[test]
+    fn pods_are_counted_once_for_each_gpu_of_which_they_have_a_device() {
+        let compute = vec![ObservedCompute { ci: 0, full_width: true, uuid: Some("MIG-a".into()) }];
+        let instances = vec![ObservedInstance { compute, ..ObservedInstance::default() }];
+        let gpu = |uuid: &str, instances| ObservedGpu { uuid: uuid.into(), instances, ..ObservedGpu::default() };
+        let gpus = vec![gpu("GPU-a", instances), gpu("GPU-b", Vec::new()), gpu("GPU-c", Vec::new())];
+        let inventory = Inventory { gpus, ..Inventory::default() };
+        let sidecar = DeviceOwner { container: "sidecar".into(), ..owner("p") };
+        let owned = [
+            (DeviceId::share("MIG-a", 0), owner("p")),
+            (DeviceId::share("MIG-a", 1), owner("q")),
+            (DeviceId::share("GPU-b", 0), owner("p")),
+            (DeviceId::share("GPU-b", 1), sidecar),
+        ];
+        assert_eq!(pods(&inventory, &owned.into()), [("GPU-a", 2), ("GPU-b", 1), ("GPU-c", 0)]);
     }
 
     #[test]

@@ -25,7 +25,8 @@ pub fn of_node(advertiser: Advertiser, limiters: Limiters) -> Option<NodeEnforce
         Some(_) => Isolation::None,
     };
     let reason = without_driver.filter(|_| !by_driver).map(str::to_owned);
-    Some(NodeEnforcement { time_slice: means, mps: Isolation::Server, fraction: means, reason })
+    let other_limits = Vec::new();
+    Some(NodeEnforcement { time_slice: means, mps: Isolation::Server, fraction: means, reason, other_limits })
 }
 
 /// Why memory is not limited next to another product, and what to do.
@@ -36,6 +37,9 @@ pub fn conflict(other: OtherLimiter) -> &'static str {
         }
         OtherLimiter::Folder => {
             "/usr/local/vgpu of the node has libvgpu, the library of HAMi, of Volcano's vGPU plugin and of KAI's resource isolator, and two libraries that limit memory break each other: remove that product from the node and its files from the folder, or set agent.memoryLimits: None"
+        }
+        OtherLimiter::Fractioning => {
+            "the Node has the condition gpu-fractioning.nvidia.com/Ready of kai-gpu-fractioning, and two products that set the driver's limits overwrite each other: exclude the node from its GpuFractioningConfig, or set agent.memoryLimits: None"
         }
     }
 }
@@ -60,7 +64,7 @@ mod tests {
         let (software, none) = (Isolation::Software, Isolation::None);
         assert_eq!(given(Advertiser::Agent, ShimState::Unknown), None);
         assert_eq!(given(Advertiser::Agent, ShimState::Served), Some([software, Isolation::Server, software]));
-        let others = [OtherLimiter::Preload, OtherLimiter::Folder].map(ShimState::Conflict);
+        let others = [OtherLimiter::Preload, OtherLimiter::Folder, OtherLimiter::Fractioning].map(ShimState::Conflict);
         for shim in [ShimState::Off, ShimState::NotInstalled].into_iter().chain(others) {
             assert_eq!(given(Advertiser::Agent, shim), Some([none, Isolation::Server, none]));
             assert!(of_node(Advertiser::Agent, without(shim)).unwrap().reason.is_some(), "{shim:?}");

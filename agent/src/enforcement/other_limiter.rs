@@ -1,5 +1,5 @@
-//! Other products that put a library into containers to limit memory. Two such libraries in one container break each other, so ours is off
-//! on a node that has another one.
+//! Other products that limit the memory of containers. `HAMi` and those with its library put it into containers, and two such libraries in one
+//! container break each other; kai-gpu-fractioning sets the driver's limits. So ours are off on a node that has another product.
 
 use std::{fs, path::Path};
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use gputenancy_crds::Health;
+use gputenancy_crds::{Health, MemoryScrub};
 use gputenancy_nvml::{Connection, InstanceProfile, MigMode, NvmlFailure, Process, Vgpu};
 
 use super::{driver::DriverRoot, fault_class::SeenFault};
@@ -35,6 +35,8 @@ pub struct Inventory {
     pub faults: Vec<SeenFault>,
     /// How GPUs without MIG mode are connected.
     pub connections: Arc<Connections>,
+    /// Whether the driver overwrites freed memory.
+    pub memory_scrub: MemoryScrub,
 }
 
 /// How GPUs are connected: the best path between two of them.
@@ -59,6 +61,12 @@ fn pair(a: &str, b: &str) -> (String, String) {
 }
 
 impl Inventory {
+    /// Whether freed memory of the GPUs is overwritten. In a virtual machine with vGPUs the hypervisor's driver decides.
+    pub fn scrub(&self) -> MemoryScrub {
+        let guest = self.gpus.iter().any(|gpu| gpu.board.vgpu == Some(Vgpu::Guest));
+        if guest { MemoryScrub::Unknown } else { self.memory_scrub }
+    }
+
     /// The GPU with this UUID.
     pub fn gpu(&self, uuid: &str) -> Option<&ObservedGpu> {
         self.gpus.iter().find(|gpu| gpu.uuid == uuid)

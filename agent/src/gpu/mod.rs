@@ -12,6 +12,7 @@ pub mod fault_class;
 pub mod faults;
 pub mod inventory;
 pub mod memory_limits;
+mod memory_scrub;
 pub mod operation;
 pub mod platform;
 pub mod policy;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
-use gputenancy_crds::Health;
+use gputenancy_crds::{Health, MemoryScrub};
 use gputenancy_nvml::{ComputeProfile, EventSet, Gpu, Nvml, NvmlFailure, Vgpu, code, full_width};
 
 use super::{
@@ -10,6 +10,7 @@ use super::{
     driver::Session,
     faults::{Faults, RecordedFault},
     inventory::{Inventory, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance, Scan},
+    memory_scrub,
     policy::reopens_library,
 };
 
@@ -29,6 +30,7 @@ pub(super) struct Reader<'n> {
     session: Session<'n>,
     driver_version: String,
     cuda_version: String,
+    memory_scrub: MemoryScrub,
     events: Option<EventSet<'n>>,
     boards: Vec<Arc<ObservedBoard>>,
     /// Compute profiles within an instance, by GPU and profile id; constant for a board.
@@ -43,6 +45,7 @@ impl<'n> Reader<'n> {
             session,
             driver_version: session.nvml.driver_version()?,
             cuda_version: session.nvml.cuda_version()?,
+            memory_scrub: memory_scrub::read(session.paths, session.driver_root),
             events: None,
             boards: Vec::new(),
             compute_profiles: BTreeMap::new(),
@@ -73,6 +76,9 @@ impl<'n> Reader<'n> {
             };
             self.history.gpus.insert(index, gpu);
         }
+        if scan == Scan::Full {
+            self.memory_scrub = memory_scrub::read(self.session.paths, self.session.driver_root);
+        }
         let mut inventory = Inventory {
             driver_root: Some(self.session.driver_root.clone()),
             driver_version: self.driver_version.clone(),
@@ -80,6 +86,7 @@ impl<'n> Reader<'n> {
             gpus: self.history.gpus.values().cloned().collect(),
             faults: self.history.faults.seen().to_vec(),
             connections: self.topology.of(self.session.nvml, &self.history.gpus, scan),
+            memory_scrub: self.memory_scrub,
         };
         let faults = &mut self.history.faults;
         for fault in recorded.into_iter().filter(|fault| fault.still_holds(&inventory)) {

@@ -80,10 +80,15 @@ pub fn notices(node: &str, incident: &Incident) -> Vec<Notice> {
         note,
     };
     let pods: BTreeSet<String> = owners.iter().map(|o| format!("{}/{}", o.namespace, o.pod)).collect();
+    let count = pods.len();
     let pods = if pods.is_empty() { "none".to_owned() } else { pods.into_iter().collect::<Vec<_>>().join(", ") };
-    let of_node = format!("{what}; {}; pods with its devices: {pods}", remedy_of_platform(class));
+    // the names may be too long for an event
+    let of_node = format!("{what}; {}; {count} pod(s) with its devices: {pods}", remedy_of_platform(class));
+    // a pod learns how many others are concerned, and not which
+    let together = if *shared { format!("; {count} pod(s) have its devices") } else { String::new() };
     let of_pod = |owner: &DeviceOwner| {
-        notice(event::pod(owner), format!("container {}: {what}; {}", owner.container, remedy_of_team(class, *shared)))
+        let remedy = remedy_of_team(class, *shared);
+        notice(event::pod(owner), format!("container {}: {what}{together}; {remedy}", owner.container))
     };
     [notice(event::gpu_node(node), of_node)].into_iter().chain(owners.iter().map(of_pod)).collect()
 }

@@ -133,7 +133,7 @@ struct Manager<'a> {
     shim: Option<Library>,
     /// Whether containers get it.
     shim_state: ShimState,
-    /// Another product that limits memory in containers: ours is off next to it.
+    /// Another product that limits memory: ours is off next to it.
     other_limiter: Option<OtherLimiter>,
     /// Generation of the view in the CDI specification.
     spec_generation: u64,
@@ -256,10 +256,12 @@ impl<'a> Manager<'a> {
     /// Another plugin advertises the devices: kubelet is only queried for owners.
     async fn observe_other_plugin(&mut self, view: &DeviceView) -> Duration {
         self.retire().await;
+        self.find_other_limiter();
         let listed = self.lookup.pod_resources.allocatable(is_managed).await;
         let complete = self.update_owners().await.is_some() && listed.is_ok();
         let removed = if self.has_served_pods() { Ok(()) } else { self.spec.remove() };
         let mut report = self.channels.kubelet.borrow().clone();
+        report.other_limiter = self.other_limiter;
         report.message = match (&listed, removed) {
             (Err(status), _) => format!("kubelet's pod resources API does not answer: {}", status.message()),
             (_, Err(error)) => format!("removing the CDI specification: {error}"),
@@ -338,9 +340,10 @@ impl<'a> Manager<'a> {
 
     /// Searches for another product that limits memory; if it comes or goes, the CDI specification is written again.
     fn find_other_limiter(&mut self) {
-        let found = self.shim.as_ref().and_then(|_| other_limiter(&self.config.host_root));
+        let fractioning = self.allocatable.borrow().as_ref().is_some_and(|node| node.fractioning);
+        let found = other_limiter(&self.config.host_root).or_else(|| fractioning.then_some(OtherLimiter::Fractioning));
         if std::mem::replace(&mut self.other_limiter, found) != found {
-            tracing::warn!(?found, "another library that limits memory came or went");
+            tracing::warn!(?found, "another product that limits memory came or went");
             self.spec_generation = 0;
         }
     }
@@ -491,7 +494,7 @@ impl<'a> Manager<'a> {
         let registered = self.servers.keys().all(|resource| observed.watched.contains(resource));
         let mut report = KubeletView { elsewhere: BTreeMap::new(), message, ..self.channels.kubelet.borrow().clone() };
         report.plugin_ready = view.generation > 0 && registered && observed.listed.is_some();
-        report.limiters = self.limiters();
+        (report.limiters, report.other_limiter) = (self.limiters(), self.other_limiter);
         self.count_enforcement(view);
         if let Some(listed) = observed.listed {
             report.allocatable = listed.into_values().flatten().collect();

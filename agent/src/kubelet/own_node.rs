@@ -14,19 +14,27 @@ use tokio::sync::watch;
 use super::allocatable::{Counts, managed_counts};
 use crate::watch_backoff;
 
-/// Allocatable of the managed resources in one version of the Node.
+/// What one version of the Node says: allocatable of the managed resources, and another product that limits memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allocatable {
     version: Option<u128>,
     /// Numbers of devices.
     pub counts: Counts,
+    /// kai-gpu-fractioning limits memory on the node. Its operator adds the condition to the nodes that its configuration selects, and removes it
+    /// with the configuration; while the operator is down its status is Unknown, and the limits stay.
+    pub fractioning: bool,
 }
+
+/// Type of that condition.
+const FRACTIONING: &str = "gpu-fractioning.nvidia.com/Ready";
 
 impl From<&Node> for Allocatable {
     fn from(node: &Node) -> Self {
         let version = node.metadata.resource_version.as_deref().and_then(|version| version.parse().ok());
         let quantities = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
-        Self { version, counts: quantities.map(managed_counts).unwrap_or_default() }
+        let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let fractioning = conditions.any(|condition| condition.type_ == FRACTIONING);
+        Self { version, counts: quantities.map(managed_counts).unwrap_or_default(), fractioning }
     }
 }
 
@@ -80,11 +88,28 @@ impl OwnNode {
         self.latest.send_if_modified(|latest| {
             let known = latest.as_ref();
             let stale = known.is_some_and(|known| known.version.is_some() && new.version < known.version);
-            let changed = known.is_none_or(|known| known.counts != new.counts);
+            let changed = known.is_none_or(|known| known.counts != new.counts || known.fractioning != new.fractioning);
             if !stale {
                 *latest = Some(new);
             }
             !stale && changed
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kai_gpu_fractioning_is_found_by_its_condition_in_any_status() {
+        let node = |type_: &str, status: &str| -> Node {
+            let condition = serde_json::json!({"type": type_, "status": status});
+            serde_json::from_value(serde_json::json!({"metadata": {}, "status": {"conditions": [condition]}})).unwrap()
+        };
+        let found = |type_: &str, status: &str| Allocatable::from(&node(type_, status)).fractioning;
+        assert!(found("gpu-fractioning.nvidia.com/Ready", "True"));
+        assert!(found("gpu-fractioning.nvidia.com/Ready", "Unknown"), "its operator is down, its daemons are not");
+        assert!(!found("Ready", "True") && !Allocatable::from(&Node::default()).fractioning);
     }
 }

@@ -10,12 +10,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use super::allocatable::{Counts, InFlight, InFlightPods, managed_counts};
 use crate::device::DeviceOwner;
 
-pub use crate::seen_pods::PodName;
-
-/// Namespace and name of a pod.
-pub fn pod_name(pod: &Pod) -> PodName {
-    (pod.metadata.namespace.clone().unwrap_or_default(), pod.metadata.name.clone().unwrap_or_default())
-}
+pub use crate::seen_pods::{PodName, pod_name};
 
 /// Requests of the pods on this node, without pods that have ended or request no device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -297,6 +297,11 @@ impl Reconciler {
             };
             cordon_conflicts(&mut devices, owners.as_ref().unwrap_or(&Owners::new()));
             cordon_weak(&mut devices, enforcement.minimum, self.kubelet.borrow().limiters);
+            if !enforcement.unscrubbed_memory.admits(inventory.scrub()) {
+                for device in &mut devices {
+                    device.cordoned = true;
+                }
+            }
             if let Some(owners) = &owners {
                 let origins = &self.processes.origins;
                 let processes =

@@ -8,7 +8,7 @@ use gputenancy_crds::{
     reasons::{self, Reason},
 };
 
-use super::input::StatusInput;
+use super::{input::StatusInput, scrub};
 use crate::{
     device::{Device, DriverLimits, Limiters, ShimState},
     enforcement::{NOT_INSTALLED, conflict},
@@ -40,6 +40,7 @@ pub fn updates(input: &StatusInput<'_>) -> Vec<ConditionUpdate> {
     updates.extend(mps::state::condition(input.mps, &input.view.devices));
     updates.extend(licence(input));
     updates.extend(memory_limits(input));
+    updates.extend(scrub::condition(input));
     updates
 }
 

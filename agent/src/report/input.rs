@@ -9,6 +9,7 @@ use crate::{
     attribution::Unlisted,
     audit::Bypasses,
     device::{DeviceView, KubeletView},
+    enforcement::OtherLimits,
     gpu::process_origin::Origin,
     mps::MpsView,
     partition::PartitionState,
@@ -28,6 +29,8 @@ pub struct StatusInput<'a> {
     pub unlisted: &'a Unlisted,
     /// Shares whose memory limit is bypassed.
     pub bypasses: &'a Bypasses,
+    /// Limits that other products give to pods.
+    pub other_limits: &'a OtherLimits,
     /// The NVML call in progress.
     pub nvml_call: Option<(&'static str, Duration)>,
     /// Command and origin of a process.

@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::BTreeMap};
 
 use gputenancy_crds::{
     Advertiser, DeviceState, GpuNodeStatus, GpuState, Health, Holder, InstanceState, Isolation, MemoryText, MigMode,
-    ShareState, condition, slice_of,
+    NodeEnforcement, ShareState, condition, slice_of,
 };
 use gputenancy_nvml::Process;
 use k8s_openapi::jiff::Timestamp;
@@ -54,9 +54,8 @@ pub fn status(input: &StatusInput<'_>, now: Timestamp) -> GpuNodeStatus {
         boot_id: known(input.boot_id),
         simulated: Some(input.simulated),
         boards,
-        // before the device plugin has found out, that of the earlier run
-        enforcement: enforcement::of_node(input.view.advertiser, input.kubelet.limiters)
-            .or_else(|| input.earlier.enforcement.clone()),
+        enforcement: node_enforcement(input),
+        memory_scrub: Some(inventory.scrub()),
         gpu_count: Some(to_i32(gpus.len())),
         devices: Some(devices(&gpus)),
         gpus,
@@ -64,14 +63,27 @@ pub fn status(input: &StatusInput<'_>, now: Timestamp) -> GpuNodeStatus {
     })
 }
 
-/// Keeps the status small, because every watch receives all of it with every change: without the UUIDs of MIG devices, which start and
-/// profile replace.
+/// What the node can give, and the limits of other products there.
+fn node_enforcement(input: &StatusInput<'_>) -> Option<NodeEnforcement> {
+    let known = enforcement::of_node(input.view.advertiser, input.kubelet.limiters);
+    // before the device plugin has found out, that of the earlier run
+    let node = known.or_else(|| input.earlier.enforcement.clone())?;
+    Some(NodeEnforcement { other_limits: input.other_limits.of(input.kubelet.other_limiter), ..node })
+}
+
+/// Keeps the status small, because every watch receives all of it with every change: with as many limits of other products as fit, which
+/// teams write, and without the UUIDs of MIG devices, which start and profile replace.
 fn fit(mut status: GpuNodeStatus) -> GpuNodeStatus {
-    if serde_json::to_vec(&status).is_ok_and(|text| text.len() > MAX_SIZE) {
+    while is_too_large(&status) && status.enforcement.as_mut().is_some_and(|node| node.other_limits.pop().is_some()) {}
+    if is_too_large(&status) {
         let instances = status.gpus.iter_mut().flat_map(|gpu| &mut gpu.instances);
         instances.for_each(|instance| instance.uuid = None);
     }
     status
+}
+
+fn is_too_large(status: &GpuNodeStatus) -> bool {
+    serde_json::to_vec(status).is_ok_and(|text| text.len() > MAX_SIZE)
 }
 
 /// The status before NVML's first answer: that of an earlier run, with all devices withdrawn. A driver that starts minutes after the

@@ -8,7 +8,7 @@ use std::{
 
 use gputenancy_crds::{
     Advertiser, AgentStep, Bypass, GpuError, GpuNodeStatus, GpuSpec, GpuState, Health, Holder, InstanceSpec, Isolation,
-    NodeEnforcement, ShareGroup, ShareState, Sharing, condition,
+    MemoryScrub, NodeEnforcement, ShareGroup, ShareState, Sharing, condition,
 };
 use gputenancy_nvml::{Engines, InstanceProfile, MigMode, Process};
 use k8s_openapi::jiff::Timestamp;
@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     device::{DeviceId, DeviceOwner, DeviceView, DriverLimits, KubeletView, Limiters, OtherLimiter, ShimState},
+    enforcement::OtherLimits,
     gpu::{
         Inventory, NvmlError, ObservedBoard, ObservedCompute, ObservedGpu, ObservedInstance,
         platform::UnsupportedPlatform, process_origin::Origin,
@@ -137,12 +138,14 @@ fn of_pod(pod: &str) -> Origin {
 /// Input without an earlier run.
 fn input<'a>(state: &'a PartitionState, view: &'a DeviceView, kubelet: &'a KubeletView) -> StatusInput<'a> {
     static NOTHING: LazyLock<GpuNodeStatus> = LazyLock::new(GpuNodeStatus::default);
+    static NO_LIMITS: LazyLock<OtherLimits> = LazyLock::new(OtherLimits::default);
     StatusInput {
         state,
         view,
         mps: const { &BTreeMap::new() },
         unlisted: const { &BTreeMap::new() },
         bypasses: const { &BTreeMap::new() },
+        other_limits: &NO_LIMITS,
         kubelet,
         nvml_call: None,
         origin: &origin,
@@ -500,6 +503,36 @@ fn status_keeps_what_an_earlier_run_could_enforce_until_it_is_known() {
 }
 
 #[test]
+fn limits_of_another_product_are_in_the_status_while_it_is_on_the_node() {
+    let (state, view, kubelet) = shared();
+    let mut other_limits = OtherLimits::default();
+    for number in 0..20 {
+        let name = format!("trainer-{number:02}-{}", "x".repeat(40));
+        let annotations = serde_json::json!({"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,3000,30:;"});
+        let metadata = serde_json::json!({"namespace": "team-a", "name": name, "annotations": annotations});
+        let pod = serde_json::json!({"metadata": metadata, "spec": {"containers": []}});
+        other_limits.apply(&serde_json::from_value(pod).unwrap());
+    }
+    let listed = |state: &PartitionState, view: &DeviceView, kubelet: &KubeletView, other: Option<OtherLimiter>| {
+        let kubelet = KubeletView { limiters: limiters(ShimState::Off), other_limiter: other, ..kubelet.clone() };
+        let status =
+            status(&StatusInput { other_limits: &other_limits, ..input(state, view, &kubelet) }, Timestamp::UNIX_EPOCH);
+        status.enforcement.unwrap().other_limits
+    };
+    assert!(listed(&state, &view, &kubelet, None).is_empty());
+    let found = listed(&state, &view, &kubelet, Some(OtherLimiter::Folder));
+    assert_eq!(found.len(), 16);
+    let first = &found[0];
+    assert!(first.pod.starts_with("trainer-00") && first.compute == Some(30) && first.gpu.as_deref() == Some("GPU-a"));
+    assert_eq!(first.memory.as_ref().unwrap().to_string(), "3000Mi");
+    let large = self::state((0..8).map(|index| gpu(index, 7)).collect());
+    let (view, kubelet) = views(&large);
+    let large = with_owners(&large, &kubelet);
+    let found = listed(&large, &view, &kubelet, Some(OtherLimiter::Folder));
+    assert!(found.is_empty(), "a status that is too large without them has none");
+}
+
+#[test]
 fn missing_vgpu_licence_is_a_condition_of_a_virtual_machine_only() {
     let condition = |licensed: [Option<bool>; 2]| {
         let gpus = (0..).zip(licensed).map(|(index, licensed)| ObservedGpu { licensed, ..gpu(index, 0) }).collect();
@@ -530,4 +563,28 @@ fn bypass_is_reported_on_its_share_and_unlisted_processes_on_their_gpu() {
     assert!(gpu.holders.iter().all(|holder| holder.pid != 900), "no change waits for it");
     let unknown = without_inventory(&StatusInput { earlier: &reported, ..input }, Timestamp::UNIX_EPOCH);
     assert!(unknown.gpus[0].unlisted.is_empty() && unknown.gpus[0].shares.iter().all(|share| share.bypass.is_none()));
+}
+
+#[test]
+fn registry_key_that_disables_scrubbing_is_a_condition_and_a_vgpu_is_unknown() {
+    let gpu = |vgpu| {
+        let board = ObservedBoard { vgpu, ..ObservedBoard::default() };
+        ObservedGpu { uuid: "GPU-0".into(), board: board.into(), ..ObservedGpu::default() }
+    };
+    let of = |gpus: Vec<ObservedGpu>, memory_scrub| {
+        let mut state = state(gpus);
+        state.inventory.as_mut().unwrap().memory_scrub = memory_scrub;
+        let (view, kubelet) = views(&state);
+        let status = super::status(&input(&state, &view, &kubelet), Timestamp::UNIX_EPOCH);
+        let condition = status.conditions.into_iter().find(|c| c.type_ == "MemoryScrubbed");
+        (status.memory_scrub.unwrap(), condition.map(|c| (c.status, c.reason)))
+    };
+    let expected = |scrub, status: &str, reason: &str| (scrub, Some((status.to_owned(), reason.to_owned())));
+    assert_eq!(of(vec![gpu(None)], MemoryScrub::On), expected(MemoryScrub::On, "True", "Scrubbed"));
+    assert_eq!(of(vec![gpu(None)], MemoryScrub::Off), expected(MemoryScrub::Off, "False", "ScrubDisabled"));
+    let unknown = || expected(MemoryScrub::Unknown, "Unknown", "ScrubUnknown");
+    assert_eq!(of(vec![gpu(None)], MemoryScrub::Unknown), unknown());
+    let guest = || gpu(Some(gputenancy_nvml::Vgpu::Guest));
+    assert_eq!([of(vec![guest()], MemoryScrub::On), of(vec![guest()], MemoryScrub::Off)], [unknown(), unknown()]);
+    assert_eq!(of(Vec::new(), MemoryScrub::Off).1, None);
 }

@@ -63,9 +63,11 @@ fn delay(known: &GpuNodeStatus, status: &GpuNodeStatus, ago: Duration) -> Option
     (!left.is_zero() && known != status && without_progress(known) == without_progress(status)).then_some(left)
 }
 
-/// The status without progress: instances of GPUs that are being partitioned, and messages.
+/// The status without progress: instances of GPUs that are being partitioned, and messages; and without limits of other products, which teams
+/// can change as often as they like.
 fn without_progress(status: &GpuNodeStatus) -> GpuNodeStatus {
     let mut rest = GpuNodeStatus { layout: None, devices: None, ..status.clone() };
+    rest.enforcement.iter_mut().for_each(|node| node.other_limits.clear());
     for gpu in rest.gpus.iter_mut().filter(|gpu| matches!(gpu.step, AgentStep::Destroying | AgentStep::Creating)) {
         gpu.instances.clear();
     }

@@ -16,6 +16,10 @@ pub fn proc_files(root: &Path, machine: &Machine) -> io::Result<()> {
         &root.join("proc/driver/nvidia/version"),
         &format!("NVRM version: NVIDIA UNIX x86_64 Kernel Module  {DRIVER_VERSION}  gputenancy {SIMULATED}\n"),
     )?;
+    // registry keys outlive a restart of the simulator, as those of a loaded module do
+    if !root.join(PARAMS).exists() {
+        registry(root, "")?;
+    }
     for gpu in &machine.gpus {
         let information = format!(
             "Model: \t\t {}\nGPU UUID: \t {}\nBus Type: \t PCIe\nBus Location: \t {}\nDevice Minor: \t {}\n",
@@ -27,6 +31,14 @@ pub fn proc_files(root: &Path, machine: &Machine) -> io::Result<()> {
         write(&root.join(format!("proc/driver/nvidia/gpus/{}/information", address(gpu))), &information)?;
     }
     write(&root.join("proc/driver/nvidia-caps/mig-minors"), &mig_minors(machine))
+}
+
+/// Parameters of the kernel module.
+const PARAMS: &str = "proc/driver/nvidia/params";
+
+/// Writes the module's parameters below a folder, with these registry keys, such as `RMDisableScrubOnFree=1`.
+pub fn registry(root: &Path, keys: &str) -> io::Result<()> {
+    write(&root.join(PARAMS), &format!("EnableMSI: 1\nRegistryDwords: \"{keys}\"\nRegistryDwordsPerDevice: \"\"\n"))
 }
 
 /// Writes complete trees: `proc` with the module list, and `sys` with the PCI devices.

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use gputenancy_crds::OtherLimit;
+
 use super::{
     style::{GREEN, RED, heading, hidden, styled, wrapped},
     table::{table, wide},
@@ -33,8 +35,38 @@ pub fn status(report: &FleetStatus) -> String {
         heading(&mut text, "Devices");
         text.push_str(&wide(&["NODE", "GPU", "DEVICE", "STATE", "POD", "TENANT", "RESOURCE", "NOTE"], rows));
     }
+    other_limits(report, &mut text);
     hidden(&mut text, &report.not_visible);
     text
+}
+
+/// Limits that other products give to pods.
+fn other_limits(report: &FleetStatus, text: &mut String) {
+    let limits = report.nodes.iter().flat_map(|node| node.other_limits.iter().map(move |limit| (node, limit)));
+    let rows: Vec<Vec<String>> = limits.map(|(node, limit)| of_limit(node, limit)).collect();
+    if !rows.is_empty() {
+        text.push('\n');
+        heading(text, "Limits of other products, as their pods state them");
+        text.push_str(&wide(&["NODE", "POD", "CONTAINER", "GPU", "MEMORY", "COMPUTE", "SOURCE"], rows));
+    }
+}
+
+fn of_limit(node: &NodeStatus, limit: &OtherLimit) -> Vec<String> {
+    let OtherLimit { namespace, pod, container, gpu, device, memory, compute, source } = limit;
+    let index = |uuid: &String| {
+        let known = node.gpus.iter().find(|known| known.uuid == *uuid);
+        known.map_or_else(|| uuid.clone(), |known| known.gpu.to_string())
+    };
+    let number = || device.map(|number| format!("device {number}"));
+    let cells = [
+        container.clone(),
+        gpu.as_ref().map(index).or_else(number),
+        memory.as_ref().map(ToString::to_string),
+        compute.map(|percent| format!("{percent} %")),
+        Some(source.clone()),
+    ];
+    let cells = cells.into_iter().map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
+    [node.node.clone(), format!("{namespace}/{pod}")].into_iter().chain(cells).collect()
 }
 
 fn attention(report: &FleetStatus, text: &mut String) {

@@ -25,8 +25,10 @@ pub(super) fn of_node(node: &str, pools: &[PoolName], liveness: Liveness, gpus: 
     }
     let Some(gpus) = gpus else { return found };
     let conditions = gpus.status.iter().flat_map(|s| &s.conditions);
-    let failed = conditions
-        .filter(|c| ["MemoryLimited", "MpsReady", "VgpuLicensed"].contains(&c.type_.as_str()) && c.status == "False");
+    let failed = conditions.filter(|c| {
+        ["MemoryLimited", "MemoryScrubbed", "MpsReady", "VgpuLicensed"].contains(&c.type_.as_str())
+            && c.status == "False"
+    });
     found.extend(failed.map(|c| format!("node {node}: {}", c.message)));
     for state in gpus.status.iter().flat_map(|s| &s.gpus) {
         let spec = gpus.spec.gpus.iter().find(|g| g.uuid == state.uuid);

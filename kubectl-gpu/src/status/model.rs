@@ -2,6 +2,7 @@
 
 use std::ops::AddAssign;
 
+use gputenancy_crds::OtherLimit;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -85,6 +86,9 @@ pub struct NodeStatus {
     pub simulated: bool,
     /// Its GPUs, by index.
     pub gpus: Vec<GpuStatus>,
+    /// Limits that another product, such as `HAMi`, gives to pods of the node, as their pods state them; at most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_limits: Vec<OtherLimit>,
 }
 
 /// Whether the agent of a node reports.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gputenancy_crds::{Board, GpuNode, GpuPool};
+use gputenancy_crds::{Board, GpuNode, GpuPool, OtherLimit};
 use gputenancy_plan::{PoolName, Snapshot, board::BoardGeometry};
 use kube::ResourceExt;
 
@@ -62,6 +62,7 @@ fn node(world: &World, snapshot: &Snapshot, member: &Member<'_>) -> NodeStatus {
         },
         simulated: gpu_node.and_then(|n| n.status.as_ref()?.simulated).unwrap_or(false),
         gpus: gpu_node.map(|n| gpus(world, snapshot, pool, n)).unwrap_or_default(),
+        other_limits: gpu_node.map(other_limits).unwrap_or_default(),
     }
 }
 
@@ -91,6 +92,11 @@ fn gpus(world: &World, snapshot: &Snapshot, pool: Option<&PoolName>, node: &GpuN
     let mut gpus: Vec<GpuStatus> = status.gpus.iter().map(gpu).collect();
     gpus.sort_by(|a, b| (a.gpu, &a.uuid).cmp(&(b.gpu, &b.uuid)));
     gpus
+}
+
+fn other_limits(node: &GpuNode) -> Vec<OtherLimit> {
+    let enforcement = node.status.iter().filter_map(|status| status.enforcement.as_ref());
+    enforcement.flat_map(|enforcement| &enforcement.other_limits).cloned().collect()
 }
 
 fn silent<'a>(nodes: impl Iterator<Item = &'a NodeStatus>) -> usize {

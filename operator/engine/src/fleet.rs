@@ -94,7 +94,8 @@ impl Fleet {
         let boards = self.gpu_nodes.get(name).and_then(|n| n.status.as_ref()).map(|s| s.boards.as_slice());
         let vgpu_host = boards.unwrap_or_default().iter().any(|board| board.vgpu == Some(Vgpu::Host));
         let (dra, partitioner) = (self.dra.contains(name), Partitioner::Agent);
-        let signs = OwnershipSigns { labels, annotations, dra, vgpu_host, partitioner };
+        let newer_release = self.gpu_nodes.get(name).is_some_and(|n| n.spec.is_of_newer_release());
+        let signs = OwnershipSigns { labels, annotations, dra, vgpu_host, partitioner, newer_release };
         // the pool of the node matters only where there is a sign at all
         conflicting_owner(signs)?;
         conflicting_owner(OwnershipSigns { partitioner: self.partitioner(name, node), ..signs })
@@ -110,6 +111,11 @@ impl Fleet {
         let only = by.values().next().and_then(|pools| if let [one] = pools.as_slice() { Some(one) } else { None });
         let pool = only.and_then(|name| pools.iter().find(|p| p.name_any() == name.as_str()));
         pool.map_or_else(Partitioner::default, |p| p.spec.partitioner)
+    }
+
+    /// Is this a namespace of a tenant?
+    fn is_of_tenant(&self, namespace: &str) -> bool {
+        self.tenants.iter().any(|tenant| tenant.spec.namespaces.iter().any(|own| own.name == namespace))
     }
 
     /// Liveness of a node's agent.
@@ -161,6 +167,7 @@ impl Fleet {
 
 /// Facts about pods of one node. `deadline`: of the change in progress; a notice of another change does not count.
 pub fn pod_facts(
+    fleet: &Fleet,
     pods: &[(&PodName, &SlimPod)],
     deadline: Option<Timestamp>,
     refusals: &Refusals,
@@ -170,7 +177,7 @@ pub fn pod_facts(
         let notice = pod.annotations().get(names::EVICTION_NOTICE);
         PodFacts {
             terminating: pod.metadata.deletion_timestamp.is_some(),
-            controller: controller(pod),
+            controller: controller(fleet, pod),
             do_not_evict: pod.annotations().get(names::DO_NOT_EVICT).is_some_and(|v| v == "true"),
             noticed: notice.is_some_and(|n| deadline.is_none_or(|d| n.starts_with(&d.to_string()))),
             refused: refusals.get(&uid).cloned(),
@@ -203,12 +210,16 @@ pub fn notice_text(deadline: Timestamp, reason: &str, elsewhere: &str) -> String
     format!("{deadline}: {reason}; {elsewhere}")
 }
 
-fn controller(pod: &SlimPod) -> PodController {
+/// A team can write any owner into its pods, and must not keep them from evictions by that: in its namespaces policies refuse DaemonSets that
+/// ask for a GPU, and it writes no manifest on a node.
+fn controller(fleet: &Fleet, pod: &SlimPod) -> PodController {
     let owner = pod.owner_references().iter().find(|o| o.controller == Some(true));
+    let by_platform = || !fleet.is_of_tenant(pod.metadata.namespace.as_deref().unwrap_or_default());
     match owner.map(|o| o.kind.as_str()) {
         None => PodController::None,
-        Some("DaemonSet") => PodController::DaemonSet,
-        Some("Node") => PodController::Static,
+        Some("DaemonSet") if by_platform() => PodController::DaemonSet,
+        Some("Node") if by_platform() => PodController::Static,
+        Some("DaemonSet" | "Node") => PodController::None,
         Some(_) => PodController::Replaces,
     }
 }

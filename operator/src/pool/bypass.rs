@@ -36,7 +36,8 @@ pub fn evictions(inventory: &Inventory<'_>, ownership: &Ownership) -> BypassEvic
         let pool = pool(inventory, ownership, &key).filter(|_| fleet.liveness(name).is_alive());
         let Some(pool) = pool.filter(|pool| evicts(&pool.spec.enforcement)) else { continue };
         let retry = Policy::from(&pool.spec.disruption).eviction_retry;
-        let facts = pod_facts(pods.get(name.as_str()).map_or(&[], Vec::as_slice), None, inventory.refusals);
+        let facts =
+            pod_facts(inventory.fleet, pods.get(name.as_str()).map_or(&[], Vec::as_slice), None, inventory.refusals);
         for (state, share, bypass) in bypasses(node) {
             let Some((pod, facts)) = owner(share, bypass, &facts) else { continue };
             let again = facts.refused.as_ref().and_then(|refusal| refusal.at.checked_add(retry).ok());

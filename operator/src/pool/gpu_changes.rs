@@ -156,7 +156,7 @@ fn decision(
     let spec = spec_of(fleet, key);
     let deadline = spec.and_then(|s| s.change.as_ref()?.evict_after.as_ref()).map(|t| t.0);
     let pods = shared.pods.get(name).map(Vec::as_slice).unwrap_or_default();
-    let (pods, allocatable) = (pod_facts(pods, deadline, inventory.refusals), fleet.allocatable(name));
+    let (pods, allocatable) = (pod_facts(fleet, pods, deadline, inventory.refusals), fleet.allocatable(name));
     let window = match windows.get(gpu.pool.as_str()) {
         Some(Ok(window)) => *window,
         _ => Window::Closed { next: None },

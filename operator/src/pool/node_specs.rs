@@ -55,7 +55,10 @@ pub fn work(
         by_node.entry(&key.node).or_default().push((key.uuid.as_str(), decision));
     }
     let mut work = BTreeMap::new();
-    for (name, node) in inventory.fleet.gpu_nodes.iter().filter(|(name, _)| !inventory.lagging.contains(*name)) {
+    let readable = |(name, node): &(&String, &Arc<GpuNode>)| {
+        !inventory.lagging.contains(*name) && !node.spec.is_of_newer_release()
+    };
+    for (name, node) in inventory.fleet.gpu_nodes.iter().filter(readable) {
         let key = NodeName::from(name.as_str());
         let (here, manager) = (by_node.remove(&key).unwrap_or_default(), mig_managers.get(name));
         let written = cached.gpu_nodes.get(name);

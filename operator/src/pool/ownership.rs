@@ -21,10 +21,16 @@ pub struct Ownership {
     passed_on: BTreeMap<NodeName, (AllocationPolicy, ShareMinimum)>,
 }
 
-/// What the pool demands, for an agent that reports what it can give: those of releases before read no specification with this field.
+/// What the pool demands, for an agent that reports what it can give: those of releases before read no specification with these fields.
 fn minimum(pool: &GpuPool, node: &GpuNode) -> ShareMinimum {
-    let reports = node.status.as_ref().is_some_and(|status| status.enforcement.is_some());
-    if reports { ShareMinimum { minimum: pool.spec.enforcement.minimum } } else { ShareMinimum::default() }
+    let status = node.status.as_ref();
+    let (wanted, default) = (&pool.spec.enforcement, ShareMinimum::default());
+    let limits = status.is_some_and(|status| status.enforcement.is_some());
+    let scrub = status.is_some_and(|status| status.memory_scrub.is_some());
+    ShareMinimum {
+        minimum: if limits { wanted.minimum } else { default.minimum },
+        unscrubbed_memory: if scrub { wanted.unscrubbed_memory } else { default.unscrubbed_memory },
+    }
 }
 
 impl Ownership {

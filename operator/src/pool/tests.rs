@@ -3,6 +3,7 @@
 mod bypass;
 mod enforcement;
 mod large_fleet;
+mod newer_release;
 mod plugin_configs;
 mod silent_agents;
 

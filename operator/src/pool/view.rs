@@ -58,6 +58,7 @@ fn contract(seen: &Seen<'_>, name: &str, spec: &GpuProfileSpec) -> Contract {
         max_per_pod: spec.max_per_pod.or(spec.device.sharing_mode().map(|_| 1)),
         pools: carries.map(ResourceExt::name_any).collect(),
         support: spec.support.clone(),
+        price: spec.price.clone(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Role bindings and network policies of a namespace that are not the operator's: what they are, and what they allow.
 
-use std::fmt::Write as _;
+use std::fmt::{Debug, Write as _};
 
 use k8s_openapi::{
     api::{
@@ -11,9 +11,14 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use kube::{Api, Client, api::ListParams};
+use serde::de::DeserializeOwned;
 
 use super::{managed::Managed, render};
 
+/// Objects that are read at once: each may have more than a megabyte.
+const PAGE: u32 = 10;
+/// Most pages of a kind.
+const MOST_PAGES: usize = 50;
 /// Most subjects of a role binding that are named.
 const MOST_SUBJECTS: usize = 3;
 /// Most characters of a name in a message: those of users have no limit of their own.
@@ -61,9 +66,30 @@ pub struct Access {
 
 /// The role bindings, and the network policies that open something, of a namespace; none of the tenant's own.
 pub async fn list(client: Client, tenant: &str, namespace: &str) -> Result<Vec<Access>, kube::Error> {
-    let bindings = Api::<RoleBinding>::namespaced(client.clone(), namespace).list(&ListParams::default()).await?;
-    let policies = Api::<NetworkPolicy>::namespaced(client, namespace).list(&ListParams::default()).await?;
-    Ok(foreign(tenant, &bindings.items, &policies.items))
+    let (bindings, policies) = (
+        Api::<RoleBinding>::namespaced(client.clone(), namespace),
+        Api::<NetworkPolicy>::namespaced(client, namespace),
+    );
+    let mut found = pages(&bindings, |page| foreign(tenant, page, &[])).await?;
+    found.extend(pages(&policies, |page| foreign(tenant, &[], page)).await?);
+    Ok(found)
+}
+
+/// Reads a few objects at a time: a team chooses the number and the size of its objects. What is beyond the last page is not named.
+async fn pages<K>(api: &Api<K>, foreign: impl Fn(&[K]) -> Vec<Access>) -> Result<Vec<Access>, kube::Error>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let (mut found, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
+    for _ in 0..MOST_PAGES {
+        let list = api.list(&page).await?;
+        found.extend(foreign(&list.items));
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => break,
+        }
+    }
+    Ok(found)
 }
 
 /// Those of a namespace's objects that are not the operator's. A name of the operator's hides nothing without its labels.

@@ -109,6 +109,7 @@ fn uses(seen: &Observed) -> Vec<GpuUse> {
             used: used.quantity().0.parse().unwrap_or(i32::MAX),
             share: share.map(ToString::to_string),
             isolation: profile.map(|p| p.sharing.map_or(Isolation::Hardware, SharingMode::isolation)),
+            price: profile.and_then(|p| p.contract.price.clone()),
             available: held.saturating_add(free).min(budget),
             waiting: seen
                 .view

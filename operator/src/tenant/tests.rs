@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use gputenancy_crds::{GpuGrant, GpuTenant, Support, Trust};
+use gputenancy_crds::{GpuGrant, GpuTenant, Trust};
 use gputenancy_engine::projection::{SlimNamespace, SlimQuota};
 use k8s_openapi::{
     api::{core::v1::LimitRange, networking::v1::NetworkPolicy, rbac::v1::RoleBinding},
@@ -59,8 +59,7 @@ fn tenant(spec: &Value) -> GpuTenant {
 
 fn view() -> FleetView {
     let profile = |resource: &str, trust| {
-        let contract =
-            Contract { max_per_pod: None, pools: ["inference".to_owned()].into(), support: Support::default() };
+        let contract = Contract { pools: ["inference".to_owned()].into(), ..Contract::default() };
         ProfileView { resource: resource.into(), trust, sharing: None, refused: None, free: 8, contract }
     };
     FleetView {

@@ -20,7 +20,7 @@ use super::{
     record::Record,
 };
 use crate::{
-    device::{Device, DeviceView, DriverLimits, KubeletView, ShimState},
+    device::{Device, DeviceView, DriverLimits, KubeletView},
     enforcement::{CONTEXT_MIB, SHARES, ShareFiles},
     gpu::{Inventory, LimitCall, NvmlError, NvmlThread},
     send_if_changed,
@@ -102,8 +102,7 @@ impl DriverLimiter {
         let verify = self.count.is_multiple_of(VERIFY_EVERY);
         self.count = self.count.wrapping_add(1);
         let mut set = self.set.take().unwrap_or_else(|| self.record.read());
-        let enabled =
-            self.enabled && view.advertiser.is_agent() && !matches!(kubelet.limiters.shim, ShimState::Conflict(_));
+        let enabled = self.enabled && view.advertiser.is_agent() && kubelet.other_limiter.is_none();
         let supported =
             if enabled || !set.is_empty() { self.probe(inventory, verify).await } else { DriverLimits::NotSupported };
         // before kubelet has reported owners none is known to have ended

@@ -18,6 +18,8 @@ pub struct OwnershipSigns<'a> {
     pub vgpu_host: bool,
     /// The partitioner of the node's pool.
     pub partitioner: Partitioner,
+    /// The `GpuNode` has a value that this release does not know.
+    pub newer_release: bool,
 }
 
 /// Label by which the GPU Operator deploys its MIG manager on a node; `false`: not deployed.
@@ -42,6 +44,7 @@ pub fn is_ownership_annotation(annotation: &str) -> bool {
 /// another partitioner than our agent.
 pub fn conflicting_owner(signs: OwnershipSigns<'_>) -> Option<ConflictingOwner> {
     vgpu_host(signs)
+        .or_else(|| newer_release(signs))
         .or_else(|| dra(signs))
         .or_else(|| hami(signs))
         .or_else(|| nos(signs))
@@ -54,6 +57,16 @@ fn vgpu_host(signs: OwnershipSigns<'_>) -> Option<ConflictingOwner> {
         by: "NVIDIA's vGPU manager",
         sign: "its GPUs are those of a hypervisor (GpuNode status.boards[].vgpu: Host)".into(),
         remedy: "take the node out of the pool; virtual machines with vGPUs can be nodes of a pool".into(),
+    })
+}
+
+/// An older operator that leads again does not know what it would remove.
+fn newer_release(signs: OwnershipSigns<'_>) -> Option<ConflictingOwner> {
+    signs.newer_release.then(|| ConflictingOwner {
+        by: "a newer release of this operator",
+        sign: "GpuNode spec.gpus[].sharing.mode has a value that this release does not know".into(),
+        remedy: "install the newer release again; before going back, take profiles with its modes out of the pool"
+            .into(),
     })
 }
 

@@ -15,8 +15,15 @@ fn found_in(
     dra: bool,
 ) -> Option<&'static str> {
     let (labels, annotations) = (map(labels), map(annotations));
-    conflicting_owner(OwnershipSigns { labels: &labels, annotations: &annotations, dra, vgpu_host: false, partitioner })
-        .map(|other| other.by)
+    conflicting_owner(OwnershipSigns {
+        labels: &labels,
+        annotations: &annotations,
+        dra,
+        vgpu_host: false,
+        partitioner,
+        newer_release: false,
+    })
+    .map(|other| other.by)
 }
 
 #[test]
@@ -92,6 +99,7 @@ fn remedy_names_the_label() {
         dra: false,
         vgpu_host: false,
         partitioner: Partitioner::Agent,
+        newer_release: false,
     })
     .unwrap();
     assert_eq!(other.sign, "labels nvidia.com/mig.config=all-balanced and nvidia.com/gpu.deploy.mig-manager are set");
@@ -102,7 +110,32 @@ fn remedy_names_the_label() {
 fn hypervisor_with_vgpus_conflicts_under_any_partitioner() {
     let none = BTreeMap::new();
     for partitioner in [Partitioner::Agent, Partitioner::MigManager, Partitioner::None] {
-        let signs = OwnershipSigns { labels: &none, annotations: &none, dra: false, vgpu_host: true, partitioner };
+        let signs = OwnershipSigns {
+            labels: &none,
+            annotations: &none,
+            dra: false,
+            vgpu_host: true,
+            partitioner,
+            newer_release: false,
+        };
         assert_eq!(conflicting_owner(signs).map(|other| other.by), Some("NVIDIA's vGPU manager"));
+    }
+}
+
+#[test]
+fn value_of_a_newer_release_is_a_conflict_under_any_partitioner() {
+    let none = BTreeMap::new();
+    for partitioner in [Partitioner::Agent, Partitioner::MigManager, Partitioner::None] {
+        let signs = OwnershipSigns {
+            labels: &none,
+            annotations: &none,
+            dra: false,
+            vgpu_host: false,
+            partitioner,
+            newer_release: true,
+        };
+        let other = conflicting_owner(signs).unwrap();
+        assert_eq!(other.by, "a newer release of this operator");
+        assert!(other.remedy.contains("install the newer release again"), "{}", other.remedy);
     }
 }

@@ -81,10 +81,15 @@ fn why(
         .iter()
         .filter_map(|name| enforcement::too_weak(fleet.snapshot, (name, fleet.snapshot.pools.get(name)?), profile));
     let weak: Vec<String> = weak.map(|problem| problem.to_string()).collect();
-    let unavailable = fleet.gpus.iter().filter(|g| matches!(g.gpu.availability, Availability::Unavailable(_)));
-    let away = match unavailable.filter(|g| pools.contains(g.pool)).count() {
+    let unavailable = fleet.gpus.iter().filter(|g| pools.contains(g.pool)).filter_map(|g| match g.gpu.availability {
+        Availability::Unavailable(why) => Some(why),
+        _ => None,
+    });
+    let unavailable: Vec<&str> = unavailable.collect();
+    let why: BTreeSet<&str> = unavailable.iter().copied().collect();
+    let away = match unavailable.len() {
         0 => String::new(),
-        n => format!(" ({n} more are lost, unhealthy, owned by another component or on a node that is not ready)"),
+        n => format!(" ({n} more cannot be used: {})", Vec::from_iter(why).join("; ")),
     };
     let able = fleet.classes().filter(|(_, _, options)| options.offer(id).is_some());
     let able: usize = able.map(|(_, class, _)| class.members.len()).sum();

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use gputenancy_crds::{
-    ChangePhase, DeviceState, GpuNode, GpuPool, GpuSpec, GpuState, Health, InstanceSpec, Isolation, Partitioner,
-    ShareState, SharingMode, names, slice_of,
+    ChangePhase, DeviceState, GpuNode, GpuPool, GpuSpec, GpuState, Health, InstanceSpec, Isolation, MemoryScrub,
+    Partitioner, ShareState, SharingMode, names, slice_of,
 };
 
 use super::{
@@ -42,11 +42,18 @@ pub(super) fn read(
         let Some(agreement) = facts.gpus else { continue };
         let spec = pools.get(pool.as_str()).map(|p| &p.spec);
         let read_only = spec.is_some_and(|spec| spec.partitioner == Partitioner::None);
-        let (boards, gpus) = read_node(cluster, facts, agreement, read_only, interner);
+        let unscrubbed = spec.map(|spec| spec.enforcement.unscrubbed_memory).unwrap_or_default();
+        let admitted = unscrubbed.admits(scrub(agreement));
+        let (boards, gpus) = read_node(cluster, facts, agreement, (read_only, admitted), interner);
         let minimum = spec.map(|spec| spec.enforcement.minimum).unwrap_or_default();
         nodes.insert(name, Node { pool: pool.clone(), boards, gpus, unlimited: unlimited(minimum, agreement) });
     }
     nodes
+}
+
+/// Whether the driver of a node overwrites freed memory.
+fn scrub(node: &GpuNode) -> MemoryScrub {
+    node.status.as_ref().and_then(|status| status.memory_scrub).unwrap_or_default()
 }
 
 /// Shares that the node cannot limit as its pool demands.
@@ -72,7 +79,7 @@ fn read_node(
     cluster: &Cluster<'_>,
     facts: &NodeFacts<'_>,
     node: &GpuNode,
-    read_only: bool,
+    (read_only, admitted): (bool, bool),
     interner: &mut Interner,
 ) -> Read {
     let Some(status) = &node.status else { return Read::default() };
@@ -96,7 +103,7 @@ fn read_node(
             index: state.index,
             board: usize::try_from(state.board).unwrap_or(usize::MAX),
             base,
-            availability: availability(facts, spec, state, interner),
+            availability: if admitted { availability(facts, spec, state, interner) } else { UNSCRUBBED },
             changing: change.is_some_and(|c| c.phase <= ChangePhase::RollingBack),
             used: devices_in_use(cluster, spec, state, interner),
         };
@@ -104,6 +111,10 @@ fn read_node(
     });
     (boards, gpus.collect())
 }
+
+/// A GPU of a node whose driver leaves freed memory as it is, in a pool that refuses such nodes.
+const UNSCRUBBED: Availability =
+    Availability::Unavailable("its driver leaves freed memory as it is (condition MemoryScrubbed of the GpuNode)");
 
 fn availability(
     facts: &NodeFacts<'_>,

@@ -1,6 +1,8 @@
 //! Pools that demand a minimum of the limits of shares: a node that cannot give it offers none.
 
-use gputenancy_crds::{Device, Isolation, NodeEnforcement, SharingAcknowledgement, Trust};
+use gputenancy_crds::{
+    Device, Isolation, MemoryScrub, NodeEnforcement, SharingAcknowledgement, Trust, UnscrubbedMemory,
+};
 use gputenancy_plan::{Plan, explain};
 use serde_json::{Value, json};
 
@@ -37,7 +39,13 @@ fn guarantee(fleet: Fleet, guaranteed: &[(&str, i32)]) -> Fleet {
 /// The agent of a node reports what limits time-slices and fractions there.
 fn given(fleet: &mut Fleet, node: &str, library: Isolation) {
     let reason = (library == Isolation::None).then(|| "limits are off: set agent.memoryLimits: Shim".to_owned());
-    let means = NodeEnforcement { time_slice: library, mps: Isolation::Server, fraction: library, reason };
+    let means = NodeEnforcement {
+        time_slice: library,
+        mps: Isolation::Server,
+        fraction: library,
+        reason,
+        ..NodeEnforcement::default()
+    };
     let member = fleet.nodes.iter_mut().find(|n| n.name == node).unwrap();
     member.gpus.status.as_mut().unwrap().enforcement = Some(means);
 }
@@ -195,4 +203,21 @@ fn agent_that_has_not_reported_its_means_gets_no_shares() {
     let plan = fleet.plan();
     assert!(shared(&plan).is_empty());
     assert!(explain(&plan).join("\n").contains("its agent has not reported"), "{:#?}", explain(&plan));
+}
+
+#[test]
+fn node_that_leaves_freed_memory_as_it_is_serves_no_guarantee_unless_the_pool_accepts_it() {
+    let with = |scrub, unscrubbed| {
+        let mut fleet = pool(Isolation::None, &[("gpu", 4)]);
+        fleet.pools[0].spec.enforcement.unscrubbed_memory = unscrubbed;
+        fleet.nodes[0].gpus.status.as_mut().unwrap().memory_scrub = scrub;
+        let plan = fleet.plan();
+        (reasons(&plan).contains(&"Shortage".to_owned()), explain(&plan).join("\n"))
+    };
+    let (short, text) = with(Some(MemoryScrub::Off), UnscrubbedMemory::Refuse);
+    assert!(short && text.contains("2 more cannot be used: its driver leaves freed memory as it is"), "{text}");
+    assert!(!with(Some(MemoryScrub::Off), UnscrubbedMemory::Accept).0);
+    for scrub in [Some(MemoryScrub::On), Some(MemoryScrub::Unknown), None] {
+        assert!(!with(scrub, UnscrubbedMemory::Refuse).0, "{scrub:?}");
+    }
 }

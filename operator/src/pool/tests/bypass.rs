@@ -65,6 +65,24 @@ fn annotation_against_evictions_does_not_protect_a_bypass() {
 }
 
 #[test]
+fn forged_owner_does_not_protect_a_pod_of_a_tenant() {
+    let static_pod = |of_tenant: bool| {
+        let mut fleet = bypassed();
+        let own = if of_tenant { "t" } else { "other" };
+        fleet.tenants.iter_mut().for_each(|tenant| {
+            let tenant = Arc::make_mut(tenant);
+            tenant.spec.namespaces = vec![gputenancy_crds::TenantNamespace { name: own.into(), adopt: false }];
+        });
+        let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "1", "controller": true}]);
+        let pod = fleet.pods.values_mut().next().unwrap();
+        Arc::make_mut(pod).metadata.owner_references = Some(read(owner));
+        evicted(&fleet, &Refusals::new()).0.len()
+    };
+    assert_eq!(static_pod(true), 1, "a team writes no manifest on a node");
+    assert_eq!(static_pod(false), 0, "kubelet would start it again");
+}
+
+#[test]
 fn nothing_is_evicted_without_the_rule_or_another_pod_than_the_one_that_was_found() {
     type Edit = fn(&mut Fleet);
     let edits: [(&str, Edit); 7] = [

@@ -1,6 +1,6 @@
 //! Pools that demand a minimum of the limits of shares.
 
-use gputenancy_crds::{Enforcement, Isolation, NodeEnforcement, ShareMinimum};
+use gputenancy_crds::{Enforcement, Isolation, MemoryScrub, NodeEnforcement, ShareMinimum, UnscrubbedMemory};
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn pool_without_a_minimum_has_no_such_condition() {
 fn minimum_of_the_pool_reaches_the_agent_and_leaves_with_the_pool() {
     let mut fleet = demanding(Isolation::Software);
     let spec = |fleet: &Fleet| fleet.gpu_nodes["n"].spec.enforcement;
-    assert_eq!(spec(&fleet), ShareMinimum { minimum: Isolation::Software });
+    assert_eq!(spec(&fleet), ShareMinimum { minimum: Isolation::Software, ..ShareMinimum::default() });
     let mut second = fleet.pools[0].clone();
     second.metadata.name = Some("q".into());
     second.spec.enforcement = Enforcement::default();
@@ -77,4 +77,18 @@ fn minimum_of_the_pool_reaches_the_agent_and_leaves_with_the_pool() {
     let pass = at(&fleet, 300, &[]);
     carry_out(&mut fleet, &pass);
     assert_eq!(spec(&fleet), ShareMinimum::default());
+}
+
+#[test]
+fn acceptance_of_unscrubbed_memory_reaches_agents_that_report_it() {
+    let mut fleet = demanding(Isolation::None);
+    fleet.pools[0].spec.enforcement.unscrubbed_memory = UnscrubbedMemory::Accept;
+    let spec = |fleet: &Fleet| fleet.gpu_nodes["n"].spec.enforcement;
+    let pass = at(&fleet, 1000, &[]);
+    carry_out(&mut fleet, &pass);
+    assert_eq!(spec(&fleet), ShareMinimum::default(), "an agent of an earlier release does not know the field");
+    Arc::make_mut(fleet.gpu_nodes.get_mut("n").unwrap()).status.as_mut().unwrap().memory_scrub = Some(MemoryScrub::Off);
+    let pass = at(&fleet, 1001, &[]);
+    carry_out(&mut fleet, &pass);
+    assert_eq!(spec(&fleet).unscrubbed_memory, UnscrubbedMemory::Accept);
 }

@@ -1,8 +1,11 @@
 //! Tests of tenants with a virtual cluster: rights of its controller, network policy, condition, deletion.
 
+use std::sync::Arc;
+
+use gputenancy_crds::Price;
 use serde_json::{Value, json};
 
-use super::{apply_writes, decide, is_apply, observed, reason, render, teardown};
+use super::{apply_writes, decide, is_apply, observed, reason, render, status, teardown};
 use crate::tenant::{desired, managed::Managed, observe::Observed, write::Write};
 
 fn spec() -> Value {
@@ -96,4 +99,14 @@ fn namespace_waits_for_the_deletion_of_the_virtual_cluster() {
     seen.now -= teardown::VIRTUAL_CLUSTER_WAIT;
     seen.tenant.metadata.finalizers = None;
     assert_ne!(teardown::writes(&seen), []);
+}
+
+#[test]
+fn status_carries_the_price_for_the_catalog_inside() {
+    let mut seen = observed(&json!({"gpus": [{"profile": "mig-1g", "count": 2}, {"profile": "gone", "count": 1}]}));
+    let price = Price { per_hour: "0.51".into(), currency: "USD".into() };
+    let view = Arc::make_mut(&mut seen.view);
+    view.profiles.get_mut("mig-1g").unwrap().contract.price = Some(price.clone());
+    let prices: Vec<_> = status::status(&seen, None).gpus.into_iter().map(|gpu| gpu.price).collect();
+    assert_eq!(prices, [Some(price), None]);
 }

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::de::DeserializeOwned;
 use silicon::fault::{Effect, Fault, TRACE};
 use silicon::memory_limits::MemoryLimits;
-use silicon::{Links, Store, Virtualization, history, nodes, operations};
+use silicon::{Links, Store, Virtualization, history, materialize, nodes, operations};
 
 use crate::report::{self, Output};
 
@@ -91,6 +91,11 @@ pub enum Command {
         /// The vGPUs of a guest have no licence.
         #[arg(long)]
         unlicensed: bool,
+    },
+    /// Sets the registry keys of the driver, as `NVreg_RegistryDwords` of its module does.
+    Registry {
+        /// Such as `RMDisableScrubOnFree=1`; empty for none.
+        keys: String,
     },
     /// Connects the GPUs by `NVLink`, until the driver is installed again.
     Link {
@@ -207,6 +212,10 @@ pub fn run(store: &Store, command: Command) -> Result<(), Box<dyn Error>> {
             machine.unlicensed = unlicensed;
             Ok(())
         })?,
+        Command::Registry { keys } => {
+            let root = store.dir().ancestors().nth(2).ok_or("the state is in no driver root")?;
+            materialize::registry(root, &keys)?;
+        }
         Command::Link { links } => store.change(|machine, _| {
             machine.links = links;
             Ok(())
