@@ -1,7 +1,7 @@
 //! The report about a virtual cluster: conditions of `status.virtualCluster`. Pure.
 
 use gputenancy_crds::{
-    Reclaim, VirtualClusterStatus,
+    Reclaim, VirtualClusterStatus, VirtualClusterUpgrade,
     condition::{ConditionUpdate, READY, merge},
     reasons::{self, Reason},
 };
@@ -12,6 +12,7 @@ use k8s_openapi::{
 
 use crate::{
     decide::ControlPlane, kubeconfig::Present, names, names::KUBECONFIG_SECRET, render::RenderError, report::Report,
+    upgrade,
 };
 
 const RENDERED: &str = "ChartRendered";
@@ -54,6 +55,8 @@ pub struct Facts<'a> {
     pub server: &'a str,
     /// What becomes of the volumes when the virtual cluster is removed.
     pub reclaim: Reclaim,
+    /// An upgrade that is in progress or has failed.
+    pub upgrade: Option<&'a VirtualClusterUpgrade>,
     /// The time.
     pub now: Timestamp,
 }
@@ -67,7 +70,7 @@ pub fn status(progress: &Progress, old: &VirtualClusterStatus, facts: &Facts<'_>
         message: format!("not checked: {first} must be True first"),
     };
     let parts = vec![
-        rendered(progress),
+        rendered(progress, facts.upgrade),
         progress
             .control_plane
             .as_ref()
@@ -93,6 +96,7 @@ pub fn status(progress: &Progress, old: &VirtualClusterStatus, facts: &Facts<'_>
         kubeconfig_secret: expires.is_some().then(|| KUBECONFIG_SECRET.into()),
         kubeconfig_expires: expires,
         reclaim: Some(facts.reclaim),
+        upgrade: facts.upgrade.cloned(),
         deleting_since: None,
         conditions: merge(&old.conditions, updates, facts.generation, facts.now),
     }
@@ -111,7 +115,7 @@ fn overall(parts: &[ConditionUpdate], facts: &Facts<'_>) -> ConditionUpdate {
     }
 }
 
-fn rendered(progress: &Progress) -> ConditionUpdate {
+fn rendered(progress: &Progress, upgrade: Option<&VirtualClusterUpgrade>) -> ConditionUpdate {
     if let Some(waits) = &progress.waits {
         return ConditionUpdate::no(RENDERED, reasons::APPLYING, waits.clone());
     }
@@ -121,14 +125,17 @@ fn rendered(progress: &Progress) -> ConditionUpdate {
     if let Some(Report { done, reason, message, .. }) = &progress.backend {
         return ConditionUpdate { type_: RENDERED, status: Some(*done), reason: *reason, message: message.clone() };
     }
-    match &progress.rendered {
-        Some(Ok(version)) => ConditionUpdate::yes(
+    match (&progress.rendered, upgrade::failed(upgrade)) {
+        (Some(Ok(_)), Some(upgrade)) => {
+            ConditionUpdate::no(RENDERED, reasons::UPGRADE_FAILED, upgrade::message(upgrade))
+        }
+        (Some(Ok(version)), None) => ConditionUpdate::yes(
             RENDERED,
             reasons::OBJECTS_APPLIED,
             format!("the objects of vCluster {version} are applied"),
         ),
-        Some(Err(error)) => ConditionUpdate::no(RENDERED, error.reason(), error.to_string()),
-        None => ConditionUpdate::no(RENDERED, reasons::APPLYING, "the objects are being rendered"),
+        (Some(Err(error)), _) => ConditionUpdate::no(RENDERED, error.reason(), error.to_string()),
+        (None, _) => ConditionUpdate::no(RENDERED, reasons::APPLYING, "the objects are being rendered"),
     }
 }
 
@@ -202,6 +209,7 @@ mod tests {
             namespace: "ns-a",
             server: "https://team-a.ns-a.svc",
             reclaim: Reclaim::Retain,
+            upgrade: None,
             now: now.parse().unwrap(),
         }
     }
@@ -298,6 +306,38 @@ mod tests {
         assert_eq!(reason(&status, "ChartRendered"), ("False".into(), "BackendFailed".into()));
         assert_eq!(reason(&status, "Ready").1, "BackendFailed");
         assert_eq!(reason(&status, "ControlPlaneReady").0, "True", "what runs is reported all the same");
+    }
+
+    #[test]
+    fn failed_upgrade_is_reported_while_the_former_version_serves() {
+        let time = |text: &str| Some(Time(text.parse().unwrap()));
+        let begun = VirtualClusterUpgrade {
+            from: "0.35.3".into(),
+            to: "0.36.1".into(),
+            since: time("2026-01-01T00:00:00Z"),
+            ..VirtualClusterUpgrade::default()
+        };
+        let of = |progress: &Progress, upgrade: &VirtualClusterUpgrade| {
+            let facts = Facts { upgrade: Some(upgrade), ..facts("2026-01-01T00:11:00Z") };
+            status(progress, &VirtualClusterStatus::default(), &facts)
+        };
+        let running = of(&starting(), &begun);
+        assert_eq!(reason(&running, "Ready").1, "ControlPlaneStarting");
+        assert_eq!(running.upgrade.as_ref(), Some(&begun), "it is kept for the next start of the controller");
+
+        let failed = VirtualClusterUpgrade { failed: time("2026-01-01T00:10:01Z"), ..begun };
+        let back = Progress {
+            rendered: Some(Ok("0.35.3".into())),
+            control_plane: Some(ControlPlane::Ready),
+            ..Progress::default()
+        };
+        let status = of(&back, &failed);
+        assert_eq!(reason(&status, "ChartRendered"), ("False".into(), "UpgradeFailed".into()));
+        assert_eq!((reason(&status, "Ready").1.as_str(), status.version.as_deref()), ("UpgradeFailed", Some("0.35.3")));
+        assert_eq!(reason(&status, "ControlPlaneReady").0, "True");
+        let error = RenderError::NotSupported { wanted: "9.9.9".into(), supported: vec!["0.36.1".into()] };
+        let refused = of(&Progress { rendered: Some(Err(error)), ..back }, &failed);
+        assert_eq!(reason(&refused, "Ready").1, "VersionNotSupported", "what the present spec leads to comes first");
     }
 
     #[test]

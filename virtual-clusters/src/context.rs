@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use gputenancy_crds::{GpuTenant, reasons::Reason};
+use gputenancy_crds::{GpuTenant, VirtualClusterUpgrade, reasons::Reason};
 use gputenancy_service::events::{EventType, Notice, Publisher};
 use kube::{Client, Resource as _, ResourceExt as _};
 
@@ -64,6 +64,10 @@ pub struct Memory {
     pub last: Option<(Input, Instant)>,
     /// When the last event about `Ready` was published, and its reason.
     pub announced: Option<(Instant, Reason)>,
+    /// The upgrade that is in progress or has failed, as last written into the status.
+    pub upgrade: Option<VirtualClusterUpgrade>,
+    /// Host pods without a pod inside, by UID, since when.
+    pub orphans: BTreeMap<String, Instant>,
     /// Passes in succession in which something inside did not answer or refused.
     pub failures: u32,
     /// Generation, time and result of the last complete pass.

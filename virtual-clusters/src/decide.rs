@@ -92,9 +92,14 @@ pub enum ControlPlane {
     Ready,
 }
 
+/// The workload of the control plane, which has the tenant's name: `NAME-etcd` of the chart has the label of the same chart.
+fn control_plane_of<'l>(name: &str, live: &'l [Live]) -> Option<&'l Live> {
+    live.iter().find(|l| l.kind.is_workload() && l.name == name)
+}
+
 /// The version of vCluster that runs, from the label of its chart on the workload: it is written with the workload, before any status.
-pub fn running_version(live: &[Live]) -> Option<String> {
-    let workload = live.iter().find(|l| l.kind.is_workload())?;
+pub fn running_version(name: &str, live: &[Live]) -> Option<String> {
+    let workload = control_plane_of(name, live)?;
     let chart = workload.content.pointer("/metadata/labels/chart")?.as_str()?;
     chart.strip_prefix("vcluster-").map(str::to_owned)
 }
@@ -104,7 +109,7 @@ pub fn control_plane(name: &str, replicas: Replicas, live: &[Live], pods: &[Pod]
     if replicas != Replicas::Rendered {
         return ControlPlane::Paused;
     }
-    let Some(workload) = live.iter().find(|l| l.kind.is_workload()) else {
+    let Some(workload) = control_plane_of(name, live) else {
         return ControlPlane::Starting("its workload does not exist yet".into());
     };
     let number = |at: &str| workload.content.pointer(at).and_then(Value::as_i64).unwrap_or(0);
@@ -116,7 +121,10 @@ pub fn control_plane(name: &str, replicas: Replicas, live: &[Live], pods: &[Pod]
         ));
     }
     let current = number("/status/observedGeneration") >= number("/metadata/generation");
-    if current && number("/status/readyReplicas") >= wanted && number("/status/updatedReplicas") >= wanted {
+    let updated = number("/status/updatedReplicas");
+    // a Deployment keeps the old pod until the new one is ready
+    let alone = number("/status/replicas") <= updated;
+    if current && number("/status/readyReplicas") >= wanted && updated >= wanted && alone {
         return ControlPlane::Ready;
     }
     let kind = workload.kind.kind;
@@ -127,6 +135,42 @@ pub fn control_plane(name: &str, replicas: Replicas, live: &[Live], pods: &[Pod]
             "its pod is not ready yet".into()
         }
     }))
+}
+
+/// All pods of the workload's present template have been ready at a time: its controller records that, and keeps it until the template changes.
+/// Without replicas it counts as done at once.
+pub fn rolled_out(name: &str, live: &[Live]) -> bool {
+    let Some(Live { content, .. }) = control_plane_of(name, live) else { return false };
+    let number = |at: &str| content.pointer(at).and_then(Value::as_i64).unwrap_or(0);
+    let text = |at: &str| content.pointer(at).and_then(Value::as_str);
+    let revision = |at: &str| text(at).filter(|revision| !revision.is_empty());
+    let conditions = content.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
+    // a StatefulSet, whose revisions are equal from the beginning; and a Deployment
+    let revisions = revision("/status/currentRevision")
+        .is_some_and(|now| revision("/status/updateRevision") == Some(now))
+        && (number("/metadata/generation") > 1 || number("/status/readyReplicas") > 0);
+    let available = conditions.into_iter().any(|c| {
+        c.get("type").is_some_and(|t| t == "Progressing")
+            && c.get("reason").is_some_and(|r| r == "NewReplicaSetAvailable")
+    });
+    number("/status/observedGeneration") >= number("/metadata/generation") && (revisions || available)
+}
+
+/// Pods of an earlier template that are not ready, where a `StatefulSet` replaces none before they are (`podManagementPolicy: OrderedReady`).
+pub fn left_behind(name: &str, live: &[Live], pods: &[Pod], now: Timestamp) -> Vec<Pod> {
+    let workload = control_plane_of(name, live);
+    let text = |at: &str| workload.and_then(|w| w.content.pointer(at)?.as_str());
+    if text("/spec/podManagementPolicy") != Some("OrderedReady") {
+        return Vec::new();
+    }
+    let Some(revision) = text("/status/updateRevision").filter(|revision| !revision.is_empty()) else {
+        return Vec::new();
+    };
+    let earlier = |pod: &&Pod| {
+        let hash = pod.metadata.labels.as_ref().and_then(|labels| labels.get("controller-revision-hash"));
+        hash.is_some_and(|hash| hash != revision) && ready_for(pod, now).is_none()
+    };
+    pods.iter().filter(earlier).cloned().collect()
 }
 
 /// How long a pod has been ready; `None`: it is not.
@@ -220,8 +264,19 @@ mod tests {
     #[test]
     fn running_version_is_that_of_the_chart() {
         let workload = live("StatefulSet", json!({"metadata": {"labels": {"chart": "vcluster-0.36.1"}}}));
-        assert_eq!(running_version(&[workload]).as_deref(), Some("0.36.1"));
-        assert_eq!(running_version(&[]), None);
+        assert_eq!(running_version("team-a", &[workload]).as_deref(), Some("0.36.1"));
+        assert_eq!(running_version("team-a", &[]), None);
+    }
+
+    #[test]
+    fn store_of_the_control_plane_is_not_the_control_plane() {
+        let status = json!({"currentRevision": "a", "updateRevision": "a", "readyReplicas": 1});
+        let content = json!({"metadata": {"labels": {"chart": "vcluster-0.36.1"}}, "status": status});
+        let etcd = Live { name: "team-a-etcd".into(), ..live("StatefulSet", content) };
+        assert_eq!(running_version("team-a", std::slice::from_ref(&etcd)), None);
+        assert!(!rolled_out("team-a", std::slice::from_ref(&etcd)));
+        let fresh = json!({"metadata": {"generation": 1}, "status": {"observedGeneration": 1, "currentRevision": "a", "updateRevision": "a"}});
+        assert!(!rolled_out("team-a", &[etcd, live("StatefulSet", fresh)]), "never ready");
     }
 
     #[test]
@@ -245,6 +300,52 @@ mod tests {
         );
         let old = state(json!({"observedGeneration": 1, "readyReplicas": 1, "updatedReplicas": 1}));
         assert_eq!(old, ControlPlane::Starting("it has no pod; see the events of StatefulSet team-a".into()));
+    }
+
+    #[test]
+    fn deployment_is_not_ready_while_it_keeps_a_pod_of_the_old_template() {
+        let workload = |replicas: i64| {
+            let status = json!({"readyReplicas": 1, "updatedReplicas": 1, "replicas": replicas});
+            live("Deployment", json!({"spec": {"replicas": 1}, "status": status}))
+        };
+        let state = |replicas| control_plane("team-a", Replicas::Rendered, &[workload(replicas)], &[]);
+        assert!(matches!(state(2), ControlPlane::Starting(_)), "{:?}", state(2));
+        assert_eq!(state(1), ControlPlane::Ready);
+    }
+
+    #[test]
+    fn workload_records_that_its_template_was_ready_once() {
+        let set = |observed: i64, current: &str| {
+            let status = json!({"observedGeneration": observed, "currentRevision": current, "updateRevision": "new"});
+            rolled_out("team-a", &[live("StatefulSet", json!({"metadata": {"generation": 2}, "status": status}))])
+        };
+        assert!(set(2, "new") && !set(2, "old") && !set(1, "new") && !set(2, ""));
+        let deployment = |reason: &str| {
+            let conditions = json!([{"type": "Available", "reason": "x"}, {"type": "Progressing", "reason": reason}]);
+            rolled_out("team-a", &[live("Deployment", json!({"status": {"conditions": conditions}}))])
+        };
+        assert!(deployment("NewReplicaSetAvailable"));
+        assert!(!deployment("ReplicaSetUpdated") && !deployment("ProgressDeadlineExceeded"));
+        assert!(!rolled_out("team-a", &[live("StatefulSet", json!({}))]) && !rolled_out("team-a", &[]));
+    }
+
+    #[test]
+    fn only_unready_pods_of_an_earlier_template_are_in_the_way() {
+        let workload = |policy: &str| {
+            live("StatefulSet", json!({"spec": {"podManagementPolicy": policy}, "status": {"updateRevision": "b"}}))
+        };
+        let pod = |name: &str, hash: &str, ready: &str| -> Pod {
+            let condition = json!({"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"});
+            let metadata = json!({"name": name, "labels": {"controller-revision-hash": hash}});
+            serde_json::from_value(json!({"metadata": metadata, "status": {"conditions": [condition]}})).unwrap()
+        };
+        let pods = [pod("broken", "a", "False"), pod("ready", "a", "True"), pod("new", "b", "False"), Pod::default()];
+        let names = |policy: &str| -> Vec<String> {
+            let found = left_behind("team-a", &[workload(policy)], &pods, Timestamp::UNIX_EPOCH);
+            found.into_iter().filter_map(|pod| pod.metadata.name).collect()
+        };
+        assert_eq!(names("OrderedReady"), ["broken"]);
+        assert_eq!(names("Parallel"), Vec::<String>::new(), "its controller replaces them by itself");
     }
 
     #[test]

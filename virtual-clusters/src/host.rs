@@ -8,19 +8,21 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, DynamicObject, ListParams, ObjectMeta, Patch, PatchParams},
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions},
+    core::Status,
 };
 use serde_json::Value;
 
+use self::lists::SlimObjectMeta;
+
 use crate::{
+    inside::orphans::Orphan,
     names,
     render::objects::{KINDS, Kind, Object},
 };
 
-/// Names that are listed at once.
-const PAGE: u32 = 100;
-/// Most pages of one kind.
-const MOST_PAGES: usize = 20;
+/// Most names of one kind that are listed.
+const MOST_NAMES: usize = 2000;
 /// Most objects of one kind that are read: the chart has one or two of each.
 const MOST_OBJECTS: usize = 16;
 
@@ -69,19 +71,21 @@ impl Host {
     pub async fn applied(&self) -> kube::Result<Vec<Live>> {
         let selector =
             format!("{}={},{}={}", labels::MANAGED_BY_LABEL, names::MANAGED_BY, labels::TENANT_LABEL, self.tenant);
-        self.list(&selector, |_| true, is_own).await
+        let mut all = self.list(&selector, is_own).await?;
+        all.extend(self.named(|workload| lists::is_managed_by(&workload.metadata, names::MANAGER)).await?);
+        Ok(all)
     }
 
     /// The workload of the control plane, by the labels of vCluster's chart: also when another program has applied it.
     pub async fn workloads(&self) -> kube::Result<Vec<Live>> {
-        let mut found = self.list(&self.control_plane(), Kind::is_workload, |_| true).await?;
-        found.retain(|workload| workload.name == self.tenant);
-        Ok(found)
+        self.named(|workload| is_control_plane(&self.tenant, workload)).await
     }
 
     /// All objects of the release, by the labels of vCluster's chart: also when another program has applied them.
     pub async fn released(&self) -> kube::Result<Vec<Live>> {
-        self.list(&format!("{},release={}", names::CONTROL_PLANE_APPS, self.tenant), |_| true, |_| true).await
+        let mut all = self.list(&self.release(), |_| true).await?;
+        all.extend(self.workloads().await?);
+        Ok(all)
     }
 
     /// All objects of a virtual cluster of this program: also those that have lost one kind of labels.
@@ -95,39 +99,48 @@ impl Host {
         Ok(all)
     }
 
-    /// Selector of the control plane's workload and pods.
+    /// Selector of the control plane's pods.
     fn control_plane(&self) -> String {
         format!("app=vcluster,release={}", self.tenant)
     }
 
-    /// Objects with these labels. A team can make thousands of them: names are listed in pages, and few objects are read.
-    async fn list(
-        &self,
-        selector: &str,
-        of: impl Fn(Kind) -> bool,
-        keep: fn(&ObjectMeta) -> bool,
-    ) -> kube::Result<Vec<Live>> {
-        let kinds = KINDS.into_iter().filter(|kind| of(*kind));
-        let lists: Vec<_> = kinds.map(|kind| self.some(kind, selector, keep).boxed()).collect();
+    /// Selector of the objects of the release.
+    fn release(&self) -> String {
+        format!("{},release={}", names::CONTROL_PLANE_APPS, self.tenant)
+    }
+
+    /// The workloads that have the name of the release. They are not found by a list, in which others with the same labels can hide them.
+    async fn named(&self, keep: impl Fn(&DynamicObject) -> bool) -> kube::Result<Vec<Live>> {
+        let mut all = Vec::new();
+        for kind in KINDS.into_iter().filter(|kind| kind.is_workload()) {
+            let found = self.api(kind).get_opt(&self.tenant).await?;
+            all.extend(found.filter(&keep).map(|object| live(kind, object)));
+        }
+        Ok(all)
+    }
+
+    /// Objects with these labels, without the workload, see [`Self::named`]. A team can make thousands of them: names are listed in pages, and
+    /// few objects are read.
+    async fn list(&self, selector: &str, keep: fn(&SlimObjectMeta) -> bool) -> kube::Result<Vec<Live>> {
+        let lists: Vec<_> = KINDS.into_iter().map(|kind| self.some(kind, selector, keep).boxed()).collect();
         // a few at once: lists of one namespace are small
         let found: Vec<_> = stream::iter(lists).buffered(4).try_collect().await?;
         Ok(found.into_iter().flatten().collect())
     }
 
-    async fn some(&self, kind: Kind, selector: &str, keep: fn(&ObjectMeta) -> bool) -> kube::Result<Vec<Live>> {
-        let (api, mut params, mut found) = (self.api(kind), ListParams::default().labels(selector).limit(PAGE), vec![]);
-        for _ in 0..MOST_PAGES {
-            let page = api.list_metadata(&params).await?;
-            let kept = page.items.into_iter().filter(|object| keep(&object.metadata));
-            found.extend(kept.filter_map(|object| object.metadata.name));
-            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-            if params.continue_token.is_none() || found.len() >= MOST_OBJECTS {
-                break;
+    async fn some(&self, kind: Kind, selector: &str, keep: fn(&SlimObjectMeta) -> bool) -> kube::Result<Vec<Live>> {
+        let (api, mut found, mut seen) = (self.api(kind), Vec::new(), 0);
+        let read = lists::metadata(&self.client, (api.resource_url(), selector), |object| {
+            seen += 1;
+            if keep(&object) && !(kind.is_workload() && object.name == self.tenant) {
+                found.push(object.name);
             }
-        }
+            seen < MOST_NAMES && found.len() < MOST_OBJECTS
+        });
+        read.await?;
         let mut all = Vec::new();
-        for name in found.iter().take(MOST_OBJECTS) {
-            all.extend(api.get_opt(name).await?.map(|object| live(kind, &object)));
+        for name in &found {
+            all.extend(api.get_opt(name).await?.map(|object| live(kind, object)));
         }
         Ok(all)
     }
@@ -181,9 +194,13 @@ impl Host {
 
     /// Names of the `PersistentVolumeClaims` of the control plane, of every replica that there ever was.
     pub async fn volumes(&self) -> kube::Result<Vec<String>> {
-        let selector = format!("{},release={}", names::CONTROL_PLANE_APPS, self.tenant);
-        let claims = self.claims().list_metadata(&ListParams::default().labels(&selector)).await?;
-        Ok(claims.items.into_iter().filter_map(|claim| claim.metadata.name).collect())
+        let (api, selector, mut found) = (self.claims(), self.release(), Vec::new());
+        let read = lists::metadata(&self.client, (api.resource_url(), &selector), |claim| {
+            found.push(claim.name);
+            found.len() < MOST_NAMES
+        });
+        read.await?;
+        Ok(found)
     }
 
     /// Deletes the volumes of the control plane.
@@ -194,15 +211,28 @@ impl Host {
         Ok(())
     }
 
-    /// Pods that the syncer has made here.
+    /// Pods that the syncer has made here, with what is used of them; an error where they are more than are kept.
     pub async fn synced_pods(&self) -> kube::Result<Vec<Pod>> {
-        let selector = format!("{}={}", names::SYNCED_BY, self.tenant);
-        Ok(self.pods().list(&ListParams::default().labels(&selector)).await?.items)
+        let (pods, all) = self.pods_of(&self.synced()).await?;
+        if all { Ok(pods) } else { Err(too_many(&self.synced())) }
     }
 
-    /// Pods of the control plane.
+    /// Pods that the syncer has made here, and not all of too many: to delete them one after another.
+    pub async fn some_synced_pods(&self) -> kube::Result<Vec<Pod>> {
+        Ok(self.pods_of(&self.synced()).await?.0)
+    }
+
+    fn synced(&self) -> String {
+        format!("{}={}", names::SYNCED_BY, self.tenant)
+    }
+
+    /// Pods of the control plane, with what is used of them, and not all of too many: it has few, and others only have its labels.
     pub async fn control_plane_pods(&self) -> kube::Result<Vec<Pod>> {
-        Ok(self.pods().list(&ListParams::default().labels(&self.control_plane())).await?.items)
+        Ok(self.pods_of(&self.control_plane()).await?.0)
+    }
+
+    async fn pods_of(&self, selector: &str) -> kube::Result<(Vec<Pod>, bool)> {
+        lists::pods(&self.client, (self.pods().resource_url(), selector)).await
     }
 
     /// Deletes pods that are not being deleted.
@@ -213,20 +243,56 @@ impl Host {
         }
         Ok(())
     }
+
+    /// Deletes a pod without a pod inside, with its grace period; returns whether it was deleted. Not if it has changed since it was read.
+    pub async fn delete_orphan(&self, orphan: &Orphan) -> kube::Result<bool> {
+        let Orphan { name, uid, version, seconds } = orphan;
+        let read = Preconditions { uid: Some(uid.clone()), resource_version: version.clone() };
+        let params =
+            DeleteParams { grace_period_seconds: Some(*seconds), preconditions: Some(read), ..DeleteParams::default() };
+        match self.pods().delete(name, &params).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),
+            other => other.map(|_| true),
+        }
+    }
 }
 
 /// This program has applied the object. Objects that the syncer makes have its name as the manager.
-fn is_own(metadata: &ObjectMeta) -> bool {
-    let managers = metadata.managed_fields.iter().flatten().filter_map(|entry| entry.manager.as_deref());
-    managers.into_iter().any(|manager| manager == names::MANAGER)
+fn is_own(metadata: &SlimObjectMeta) -> bool {
+    metadata.is_managed_by(names::MANAGER)
 }
 
-fn live(kind: Kind, object: &DynamicObject) -> Live {
+/// The workload of this name is that of the release: by its labels, which can be changed, or by its selector, which cannot.
+fn is_control_plane(tenant: &str, workload: &DynamicObject) -> bool {
+    let labels = workload.metadata.labels.as_ref();
+    let labelled = |key: &str, value: &str| labels.and_then(|labels| labels.get(key)).is_some_and(|v| v == value);
+    let selector = workload.data.pointer("/spec/selector/matchLabels");
+    let selects = |key: &str, value: &str| selector.and_then(|labels| labels.get(key)).is_some_and(|v| v == value);
+    (labelled("app", "vcluster") && labelled("release", tenant))
+        || (selects("app", "vcluster") && selects("release", tenant))
+}
+
+fn too_many(selector: &str) -> kube::Error {
+    let message = format!(
+        "more than {} pods have the label {selector}: delete pods that have ended, and set ttlSecondsAfterFinished of Jobs",
+        lists::MOST_PODS
+    );
+    kube::Error::Api(Box::new(Status::failure(&message, "TooManyPods")))
+}
+
+fn live(kind: Kind, mut object: DynamicObject) -> Live {
     let name = object.metadata.name.clone().unwrap_or_default();
     let version = object.metadata.resource_version.clone();
+    // as large as the object, and not compared
+    object.metadata.managed_fields = None;
     // an object of the API server always serializes
     Live { kind, name, version, content: serde_json::to_value(object).unwrap_or_default() }
 }
+
+mod lists;
+mod pods;
+#[cfg(test)]
+mod tests;
 
 fn gone<T>(result: kube::Result<T>) -> kube::Result<()> {
     match result {

@@ -3,7 +3,7 @@
 //!
 //! [`render`] turns a tenant into the objects of vCluster's chart, with the real `helm template`. [`host`] reads and writes objects of the
 //! tenant's namespace, [`inside`] those of the virtual cluster; [`backend`] is what installs it, [`offer`] which backends the platform allows.
-//! [`decide`], [`conditions`] and [`report`] are pure: what to write, and what to report.
+//! [`decide`], [`upgrade`], [`conditions`] and [`report`] are pure: what to write, which version runs, and what to report.
 //! [`reconcile`] and [`teardown`] execute, [`access`] gives the team its kubeconfig, [`tenant`] writes the tenant's own object; [`run`] wires all to the command line.
 
 pub mod access;
@@ -26,3 +26,4 @@ pub mod report;
 pub mod run;
 pub mod teardown;
 pub mod tenant;
+pub mod upgrade;

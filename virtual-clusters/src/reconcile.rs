@@ -1,20 +1,14 @@
 //! One virtual cluster: render, apply, connect, show the budget, report.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use gputenancy_crds::{
     GpuTenant, VIRTUAL_CLUSTER_FINALIZER, VirtualCluster, VirtualClusterBackend, VirtualClusterStatus,
     reasons::{self, Reason},
 };
 use gputenancy_service::events::EventType;
-use k8s_openapi::{
-    api::core::v1::Pod,
-    jiff::{SignedDuration, Timestamp},
-};
-use kube::{Client, ResourceExt as _};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt as _;
 
 use crate::{
     access,
@@ -23,16 +17,13 @@ use crate::{
     context::{Context, Input, Memory},
     decide::{self, ControlPlane},
     host::{Host, Live},
-    inside::{
-        catalog::{self, Conflict},
-        connect::{Admin, timed},
-        nodes, refusals,
-    },
+    inside::nodes,
     names,
-    render::{RenderError, helm, objects, objects::Object, objects::Replicas, values, version},
+    render::{RenderError, objects, objects::Replicas, values},
     report::Report,
     teardown::{self, Outcome},
     tenant::{apply_status, set_finalizer},
+    upgrade,
 };
 
 /// Interval of the passes that show the budget inside, and of all passes while something is not ready.
@@ -41,8 +32,6 @@ const INTERVAL: Duration = Duration::from_secs(4);
 const FULL_INTERVAL: Duration = Duration::from_secs(30);
 /// Longest interval after failures inside: a server that does not answer takes most of a minute of a pass, which other tenants wait for.
 const LONGEST_INTERVAL: Duration = Duration::from_mins(2);
-/// Time that a ready control plane has for the Secret of its administrator, which it writes within seconds.
-const SECRET_PATIENCE: SignedDuration = SignedDuration::from_mins(1);
 /// Time after which a stopped control plane has no pod: its grace period is 15 seconds. Pods of others may have its labels.
 const STOPPED: SignedDuration = SignedDuration::from_mins(2);
 /// Interval after a refused spec or write.
@@ -80,7 +69,10 @@ pub async fn reconcile(tenant: &GpuTenant, context: &Context) -> kube::Result<Op
                 };
                 apply_status(&context.client, &name, Some(&begun)).await?;
             }
-            let memory = memory.unwrap_or_default();
+            let memory = memory.unwrap_or_else(|| Memory {
+                upgrade: status.and_then(|status| status.upgrade.clone()),
+                ..Memory::default()
+            });
             if let Some((_, at)) = memory.last.as_ref().filter(|(last, at)| *last == input && at.elapsed() < INTERVAL) {
                 return Ok(Some(INTERVAL.saturating_sub(at.elapsed())));
             }
@@ -107,6 +99,13 @@ async fn measured<T>(context: &Context, work: impl Future<Output = kube::Result<
 async fn removal(tenant: &GpuTenant, context: &Context) -> kube::Result<(Option<Duration>, bool)> {
     let name = tenant.name_any();
     context.memory().remove(&name);
+    let status = tenant.status.as_ref().and_then(|s| s.virtual_cluster.as_ref());
+    // nothing was written yet; or the status is gone after a removal, and with it which volumes are kept and that a virtual cluster was adopted
+    if backend::installed(status).is_none() {
+        set_finalizer(&context.client, tenant, false).await?;
+        context.metrics.forget(&name);
+        return Ok((None, false));
+    }
     let removed = match teardown::run(tenant, context).await? {
         Outcome::Again(after) => return Ok((Some(after), false)),
         Outcome::Done(removed) => removed,
@@ -114,13 +113,10 @@ async fn removal(tenant: &GpuTenant, context: &Context) -> kube::Result<(Option<
     // before the finalizer: what names the volumes that are kept must not be lost by a restart
     let event_type = if removed.left.is_some() { EventType::Warning } else { EventType::Normal };
     context.publish(tenant, event_type, reasons::VIRTUAL_CLUSTER_REMOVED, teardown::note(tenant, &removed)).await;
-    if tenant.metadata.deletion_timestamp.is_some() {
-        set_finalizer(&context.client, tenant, false).await?;
-    } else {
-        // the version that this write has made: with the former one the next write would be a conflict
-        let tenant = apply_status(&context.client, &name, None).await?;
-        set_finalizer(&context.client, &tenant, false).await?;
-    }
+    // without a status the removal is over, also where the next write is tried again; and the version that this write has made: with the
+    // former one the next write would be a conflict
+    let tenant = apply_status(&context.client, &name, None).await?;
+    set_finalizer(&context.client, &tenant, false).await?;
     context.metrics.forget(&name);
     Ok((None, false))
 }
@@ -143,7 +139,7 @@ async fn pass(
     let was_ready = conditions::ready(&old).is_some_and(|(_, _, ready)| ready);
     let progress = match (recent, memory.inside.clone()) {
         (Some((_, _, progress)), Some((_, client))) if was_ready => {
-            let (capacity, catalog) = Box::pin(show(tenant, &client, context, &mut memory, false)).await;
+            let (capacity, catalog) = Box::pin(inside::show(tenant, &client, context, &mut memory, false)).await;
             Progress { capacity: Some(capacity), catalog: catalog.or(progress.catalog), ..progress }
         }
         _ => {
@@ -159,10 +155,12 @@ async fn pass(
         namespace: &namespace,
         server: &server,
         reclaim: cluster.reclaim(),
+        upgrade: memory.upgrade.as_ref(),
         now,
     };
     let status = conditions::status(&progress, &old, &facts);
     context.metrics.report(&name, &status, progress.kubeconfig.as_ref().and_then(|k| k.as_ref().ok()));
+    let upgraded_in_vain = upgrade::failed(memory.upgrade.as_ref()).is_some();
     memory.failures = if failed_inside(&progress) { memory.failures.saturating_add(1) } else { 0 };
     let (failures, announced) = (memory.failures, memory.announced);
     context.memory().insert(name.clone(), memory);
@@ -182,7 +180,10 @@ async fn pass(
     let after = match (&progress.rendered, &progress.control_plane) {
         (_, Some(ControlPlane::Paused)) if !failed => FULL_INTERVAL,
         (Some(Err(_)), _) => REFUSED_INTERVAL,
-        _ => (INTERVAL * 2_u32.saturating_pow(failures.min(5))).min(LONGEST_INTERVAL),
+        _ => {
+            let backoff = (INTERVAL * 2_u32.saturating_pow(failures.min(5))).min(LONGEST_INTERVAL);
+            if upgraded_in_vain { backoff.max(REFUSED_INTERVAL) } else { backoff }
+        }
     };
     Ok((after, failed))
 }
@@ -199,35 +200,6 @@ fn event(before: Option<Reason>, new: &VirtualClusterStatus) -> Option<(EventTyp
     let quiet = [reasons::APPLYING, reasons::CONTROL_PLANE_STARTING, reasons::VIRTUAL_CLUSTER_PAUSED];
     let event_type = if ready || quiet.contains(&reason) { EventType::Normal } else { EventType::Warning };
     Some((event_type, reason, format!("virtual cluster: {note}")))
-}
-
-/// Shows the budget inside; and the catalog, which is compared in complete passes and written when it has changed, as are events about pods
-/// that the quota refuses.
-async fn show(
-    tenant: &GpuTenant,
-    client: &Client,
-    context: &Context,
-    memory: &mut Memory,
-    complete: bool,
-) -> (Result<usize, String>, Option<Result<(), String>>) {
-    let (budget, catalog) = (nodes::budget(tenant), catalog::text(tenant));
-    let capacity = timed(nodes::show(client, &budget, &memory.requested));
-    if !complete && memory.catalog.as_ref() == Some(&catalog) {
-        return (capacity.await, None);
-    }
-    let cluster = tenant.spec.virtual_cluster.as_ref();
-    let adopted = cluster.is_some_and(|c| c.backend == VirtualClusterBackend::External);
-    let conflict = if adopted { Conflict::Keep } else { Conflict::Replace };
-    let written = timed(catalog::show(client, &catalog, &context.runtime_classes, conflict));
-    let explained = timed(refusals::explain(client, tenant));
-    // at the same time, so that a slow server takes no longer
-    let (capacity, written, explained) = tokio::join!(capacity, written, explained);
-    if let Err(error) = explained {
-        // the syncer's own events are there
-        tracing::debug!(tenant = tenant.name_any(), error, "no events about refused pods");
-    }
-    memory.catalog = written.is_ok().then_some(catalog);
-    (capacity, Some(written))
 }
 
 /// A complete pass. What fails is in the progress, and is tried again. A refused spec stops no virtual cluster that runs, unless it suspends it.
@@ -251,9 +223,9 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
         _ => decide::replicas(cluster.suspend, &live),
     };
     let installed = install(tenant, cluster, context, (&host, memory), (&live, replicas)).await;
-    let wrote = matches!(installed, Ok(Installed::Applied { wrote: true }));
+    let wrote = matches!(installed, Ok(Installed::Applied { wrote: true, .. }));
     match installed {
-        Ok(Installed::Applied { .. }) => progress.rendered = Some(Ok(cluster.version.clone())),
+        Ok(Installed::Applied { version, .. }) => progress.rendered = Some(Ok(version)),
         Ok(Installed::Reported(report)) => {
             progress.rendered = report.version.clone().map(Ok);
             progress.backend = Some(report);
@@ -298,44 +270,26 @@ async fn full(tenant: &GpuTenant, cluster: &VirtualCluster, context: &Context, m
         memory.requested = nodes::requested(synced);
     }
     let stopped = pods.is_empty() || paused_for(tenant).is_some_and(|time| time > STOPPED);
-    let suspended = match synced {
+    let suspended = match &synced {
         // as vcluster pause does; while the syncer runs, it would delete the pods inside with them
-        Ok(synced) if state == ControlPlane::Paused && cluster.suspend && stopped => host.delete_pods(&synced).await,
-        other => other.map(drop),
+        Ok(synced) if state == ControlPlane::Paused && cluster.suspend && stopped => host.delete_pods(synced).await,
+        _ => Ok(()),
     };
-    if let Err(error) = suspended {
+    let behind = if upgrade::failed(memory.upgrade.as_ref()).is_some() && replicas == Replicas::Rendered {
+        host.delete_pods(&decide::left_behind(&name, &live, &pods, Timestamp::now())).await
+    } else {
+        Ok(())
+    };
+    let (synced, failure) = synced.map_or_else(|error| (Vec::new(), Some(error)), |synced| (synced, None));
+    if let Some(error) = failure.or(suspended.err()).or(behind.err()) {
         progress.failed.get_or_insert_with(|| refused(&namespace, &error));
     }
     let serves = state == ControlPlane::Ready;
     progress.control_plane = Some(state);
     if serves {
-        let kubeconfig = timed(access::kubeconfig(tenant, cluster, &host, memory)).await;
-        if kubeconfig.is_err() && cluster.backend != VirtualClusterBackend::External {
-            restart_without_secret(tenant, context, &host, &pods).await;
-        }
-        if let (Ok(_), Some((_, client))) = (&kubeconfig, memory.inside.clone()) {
-            let (capacity, catalog) = Box::pin(show(tenant, &client, context, memory, true)).await;
-            (progress.capacity, progress.catalog) = (Some(capacity), catalog);
-        }
-        progress.kubeconfig = Some(kubeconfig);
+        inside::complete(tenant, cluster, context, (&host, memory, &mut progress), (&pods, &synced)).await;
     }
     progress
-}
-
-/// The control plane writes its administrator's Secret when it starts. Without the Secret, as after a deletion of the Service that owns it, it
-/// is started again.
-async fn restart_without_secret(tenant: &GpuTenant, context: &Context, host: &Host, pods: &[Pod]) {
-    let (name, now) = (tenant.name_any(), Timestamp::now());
-    if pods.is_empty() || !pods.iter().all(|pod| decide::ready_for(pod, now).is_some_and(|time| time > SECRET_PATIENCE))
-    {
-        return;
-    }
-    let secret = names::admin_secret(&name);
-    let absent = host.secrets().get_opt(&secret).await.is_ok_and(|found| found.as_ref().and_then(Admin::of).is_none());
-    if absent && host.delete_pods(pods).await.is_ok() {
-        let note = format!("restarted the control plane: Secret {secret} is missing, which it writes when it starts");
-        context.publish(tenant, EventType::Warning, reasons::VIRTUAL_CLUSTER_REPAIRED, note).await;
-    }
 }
 
 /// How long the control plane has been reported as stopped.
@@ -355,8 +309,8 @@ async fn stop(host: &Host, live: &[Live]) -> kube::Result<()> {
 
 /// What installed vCluster.
 enum Installed {
-    /// This program has applied the objects; `wrote`: something was written in this pass.
-    Applied { wrote: bool },
+    /// This program has applied the objects of this version; `wrote`: something was written in this pass.
+    Applied { version: String, wrote: bool },
     /// The backend reports.
     Reported(Report),
 }
@@ -378,10 +332,11 @@ async fn install(
     }
     let namespace = objects::namespace_of(tenant);
     let failed = |error: kube::Error| Failure::Api(refused(&namespace, &error));
-    let (key, objects) = rendered(tenant, cluster, context, (&mut *memory, live)).await?;
     let values = values::values(tenant, cluster, &context.values.0).map_err(Failure::Render)?;
+    let version = rendered::version(tenant, cluster, context, (host, &mut *memory), (live, &values)).await?;
+    let (key, objects) = rendered::objects(tenant, context, memory, (&version, &values)).await?;
     let stopped = replicas != Replicas::Rendered;
-    let order = Order { tenant, version: &cluster.version, values: &values, stopped };
+    let order = Order { tenant, version: &version, values: &values, stopped };
     let report = match cluster.backend {
         VirtualClusterBackend::FluxHelmRelease => {
             backend::flux::hand_on(&context.client, &context.offer, &order).await.map_err(Failure::Api)?
@@ -391,7 +346,7 @@ async fn install(
         }
         VirtualClusterBackend::Helm | VirtualClusterBackend::External => {
             let applied = backend::helm::apply(tenant, context, (host, memory), (&key, &objects, live), replicas).await;
-            return Ok(Installed::Applied { wrote: applied.map_err(failed)? });
+            return Ok(Installed::Applied { wrote: applied.map_err(failed)?, version });
         }
     };
     for (kind, name, replicas) in backend::scale(&objects, live, replicas) {
@@ -446,32 +401,7 @@ enum Failure {
     Api(String),
 }
 
-/// The objects of the tenant, rendered now or before, with a key that differs for other objects.
-async fn rendered(
-    tenant: &GpuTenant,
-    cluster: &VirtualCluster,
-    context: &Context,
-    (memory, live): (&mut Memory, &[Live]),
-) -> Result<(String, Arc<Vec<Object>>), Failure> {
-    let reported = || tenant.status.as_ref().and_then(|s| s.virtual_cluster.as_ref()?.version.clone());
-    let running = decide::running_version(live).or_else(reported);
-    let chart = version::choose(&context.charts, &cluster.version, running.as_deref()).map_err(Failure::Render)?;
-    let values = values::values(tenant, cluster, &context.values.0).map_err(Failure::Render)?;
-    let info = context.client.apiserver_version().await;
-    let info = info.map_err(|e| Failure::Api(format!("reading the version of this cluster: {e}")))?;
-    let (name, namespace) = (tenant.name_any(), objects::namespace_of(tenant));
-    let key = format!("{} {} {values}", chart.sha256, info.git_version);
-    if let Some((present, objects)) = memory.rendered.as_ref().filter(|(present, _)| *present == key) {
-        return Ok((present.clone(), objects.clone()));
-    }
-    let release = helm::Release { name: &name, namespace: &namespace, kube_version: &info.git_version };
-    let manifests = helm::template(&context.helm, chart, release, &values).await;
-    context.metrics.rendered(manifests.is_ok());
-    let manifests = manifests.map_err(Failure::Render)?;
-    let objects = Arc::new(objects::parse(tenant, &manifests).map_err(Failure::Render)?);
-    memory.rendered = Some((key.clone(), objects.clone()));
-    Ok((key, objects))
-}
-
+mod inside;
+mod rendered;
 #[cfg(test)]
 mod tests;

@@ -79,7 +79,7 @@ pub async fn run(tenant: &GpuTenant, context: &Context) -> kube::Result<Outcome>
     let (name, now) = (tenant.name_any(), Timestamp::now());
     let old = tenant.status.as_ref().and_then(|s| s.virtual_cluster.clone()).unwrap_or_default();
     let namespace = old.namespace.clone().unwrap_or_else(|| objects::namespace_of(tenant));
-    let since = old.deleting_since.clone().map_or(now, |t| t.0);
+    let since = began(&old, now);
     let host = Host::new(context.client.clone(), &namespace, &name);
     let backend = backend::installed(Some(&old)).unwrap_or_default();
     let installed = Installed { name: &name, namespace: &namespace, backend, reclaim: reclaim(tenant, backend, &old) };
@@ -105,6 +105,11 @@ pub async fn run(tenant: &GpuTenant, context: &Context) -> kube::Result<Outcome>
     // one step a second at first, and fewer the longer something does not go
     let waited = Duration::try_from(now.duration_since(since)).unwrap_or_default();
     Ok(Outcome::Again((waited / 8).clamp(Duration::from_secs(1), Duration::from_secs(15))))
+}
+
+/// When the removal began. A time that is still to come would put off its end: then it begins now, which is written into the status. Pure.
+fn began(old: &VirtualClusterStatus, now: Timestamp) -> Timestamp {
+    old.deleting_since.as_ref().map_or(now, |since| since.0.min(now))
 }
 
 /// What becomes of the volumes: by the spec, which a deleted tenant still has, or as last read from it. A spec with another backend is about
@@ -211,7 +216,7 @@ async fn step(host: &Host, context: &Context, installed: &Installed<'_>, waited:
     if runs && patient && !control_plane.is_empty() {
         return Ok(Step::Left("pods of the control plane".into()));
     }
-    let pods = host.synced_pods().await?;
+    let pods = host.some_synced_pods().await?;
     host.delete_pods(&pods).await?;
     if patient && !pods.is_empty() {
         let first = pods.first().and_then(|p| p.metadata.name.as_deref()).unwrap_or_default();
@@ -306,6 +311,20 @@ mod tests {
         );
         let released = note(&tenant(&json!(null), false), &Removed::from(Volumes::InUse.clone()));
         assert!(released.contains("the vCluster in namespace ns-a runs on, without the team's account"), "{released}");
+    }
+
+    #[test]
+    fn removal_with_a_begin_in_the_future_begins_now() {
+        let time = |text: &str| text.parse::<Timestamp>().unwrap();
+        let (now, later) = (time("2026-01-01T00:00:00Z"), time("2026-01-01T00:13:00Z"));
+        let since =
+            |at: &str| VirtualClusterStatus { deleting_since: Some(Time(time(at))), ..VirtualClusterStatus::default() };
+        let forged = since("2099-01-01T00:00:00Z");
+        assert_eq!(began(&forged, now), now);
+        let written = report(&forged, "3 pods", began(&forged, now), None, now);
+        assert!(later.duration_since(began(&written, later)) > PATIENCE, "its time ends");
+        assert_eq!(began(&since("2025-12-31T23:59:00Z"), now), time("2025-12-31T23:59:00Z"));
+        assert_eq!(began(&VirtualClusterStatus::default(), now), now);
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! The objects for Flux and Argo CD against the schemas of their CRDs.
 //!
-//! The CRDs are theirs and not in this repository: write them into a folder, from the releases or from a cluster that has them
-//! (`kubectl get crd helmreleases.helm.toolkit.fluxcd.io -o yaml`), and name it in `BACKEND_CRDS`:
-//! `BACKEND_CRDS=FOLDER cargo test -p gputenancy-virtual-clusters --test schemas -- --ignored`.
+//! The CRDs are theirs: `make tools` takes them from their Go modules, in the versions of `integration/tools/crds/go.mod`. An API server validates
+//! the same objects in `crds_of_flux_and_argo_cd_admit_the_objects_of_the_controller` of the end-to-end tests.
 
 #![allow(
     clippy::expect_used,
@@ -12,7 +11,7 @@
     reason = "helpers of tests may panic as tests do"
 )]
 
-use std::{env, fs};
+use std::{fs, path::Path};
 
 use gputenancy_crds::{GpuTenant, GpuTenantSpec, TenantNamespace};
 use gputenancy_virtual_clusters::{
@@ -70,13 +69,16 @@ fn problems(schema: &Value, value: &Value, path: &str) -> Vec<String> {
 
 /// The schema of this resource and version in the folder.
 fn schema(wanted: &Wanted) -> Value {
-    let folder = env::var("BACKEND_CRDS").expect("BACKEND_CRDS names a folder with the CRDs of Flux and Argo CD");
-    let files = fs::read_dir(&folder).unwrap().map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap());
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/toolset/crds");
+    let entries = fs::read_dir(&folder);
+    let folder = folder.display();
+    let entries = entries.unwrap_or_else(|e| panic!("{folder}: {e}; run `make tools`"));
+    let files = entries.map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap());
     let mut documents = files.flat_map(|text| serde_saphyr::from_multiple::<Value>(&text).unwrap());
     let resource = wanted.resource;
     let crd = documents
         .find(|d| d["spec"]["group"] == resource.group && d["spec"]["names"]["plural"] == resource.plural)
-        .unwrap_or_else(|| panic!("{folder} has no CRD of {}.{}", resource.plural, resource.group));
+        .unwrap_or_else(|| panic!("{folder} has no CRD of {}.{}: run `make tools`", resource.plural, resource.group));
     let versions = crd["spec"]["versions"].as_array().cloned().unwrap_or_default();
     let version = versions.into_iter().find(|v| v["name"] == resource.version && v["served"] == true);
     version.unwrap_or_else(|| panic!("{} is not served", resource.api_version()))["schema"]["openAPIV3Schema"].clone()
@@ -102,7 +104,6 @@ fn objects() -> Vec<Wanted> {
 }
 
 #[test]
-#[ignore = "needs the CRDs of Flux and Argo CD in BACKEND_CRDS"]
 fn objects_match_the_schemas_of_flux_and_argo_cd() {
     for wanted in objects() {
         assert_eq!(problems(&schema(&wanted), &wanted.content, ""), Vec::<String>::new(), "{}", wanted.content);

@@ -210,16 +210,15 @@ pub fn notice_text(deadline: Timestamp, reason: &str, elsewhere: &str) -> String
     format!("{deadline}: {reason}; {elsewhere}")
 }
 
-/// A team can write any owner into its pods, and must not keep them from evictions by that: in its namespaces policies refuse DaemonSets that
-/// ask for a GPU, and it writes no manifest on a node.
+/// A team can write any owner into its pods, and must not keep them from evictions by that: in its namespaces policies refuse
+/// a `DaemonSet` that asks for a GPU, and it writes no manifest on a node.
 fn controller(fleet: &Fleet, pod: &SlimPod) -> PodController {
     let owner = pod.owner_references().iter().find(|o| o.controller == Some(true));
     let by_platform = || !fleet.is_of_tenant(pod.metadata.namespace.as_deref().unwrap_or_default());
     match owner.map(|o| o.kind.as_str()) {
-        None => PodController::None,
         Some("DaemonSet") if by_platform() => PodController::DaemonSet,
         Some("Node") if by_platform() => PodController::Static,
-        Some("DaemonSet" | "Node") => PodController::None,
+        None | Some("DaemonSet" | "Node") => PodController::None,
         Some(_) => PodController::Replaces,
     }
 }

@@ -78,7 +78,7 @@ pub fn waits_for_virtual_cluster(seen: &Observed) -> bool {
 fn began(seen: &Observed) -> Timestamp {
     let status = seen.tenant.status.as_ref();
     if let Some(since) = status.and_then(|s| s.virtual_cluster.as_ref()?.deleting_since.as_ref()) {
-        return since.0;
+        return since.0.min(seen.now);
     }
     let conditions = || status.iter().flat_map(|s| &s.conditions);
     if conditions().any(|c| c.type_ == READY && reasons::DELETION_PROTECTED == c.reason.as_str()) {

@@ -41,7 +41,7 @@ pub fn report(tenant: &str, namespace: &str, version: &str, live: &[Live], servi
         Some("ExternalName") => return missing(&format!("Service {tenant} is of type ExternalName")),
         Some(_) => {}
     }
-    let Some(running) = decide::running_version(live) else {
+    let Some(running) = decide::running_version(tenant, live) else {
         return missing(&format!("the label chart of {tenant} is not vcluster-VERSION"));
     };
     if running == version {

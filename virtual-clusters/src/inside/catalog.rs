@@ -47,6 +47,8 @@ struct Entry<'a> {
     isolation: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     contract: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    price: Option<String>,
     example: Value,
 }
 
@@ -61,6 +63,7 @@ pub fn text(tenant: &GpuTenant) -> String {
         share: gpu.share.as_deref(),
         isolation: gpu.isolation.map(Isolation::as_str),
         contract: gpu.isolation.and_then(contract),
+        price: gpu.price.as_ref().map(|price| format!("{} {}/h", price.per_hour, price.currency)),
         example: json!({"resources": {"limits": BTreeMap::from([(&gpu.resource_name, 1)])}}),
     });
     let page = Page {
@@ -72,7 +75,7 @@ pub fn text(tenant: &GpuTenant) -> String {
     format!(
         "# GPU profiles of this tenant. The platform writes this text, and restores it after a change.\n\
          # resource: what a container asks for in its limits, as in example; count: devices of all pods together;\n\
-         # share: what one device counts against gpuEquivalents, in whole GPUs.\n{yaml}"
+         # share: what one device counts against gpuEquivalents, in whole GPUs; price: of one device.\n{yaml}"
     )
 }
 
@@ -298,8 +301,10 @@ mod tests {
 
     #[test]
     fn catalog_lists_profiles_with_a_budget() {
+        let mut priced = gpu("mig-1g", "nvidia.com/mig-1g.10gb", 2, Some("Hardware"));
+        priced["price"] = json!({"perHour": "0.51", "currency": "USD"});
         let tenant = tenant(&json!([
-            gpu("mig-1g", "nvidia.com/mig-1g.10gb", 2, Some("Hardware")),
+            priced,
             gpu("shared-4", "nvidia.com/gpu.shared", 3, Some("None")),
             gpu("mps-20g", "gputenancy.io/mps-20g", 1, Some("Server")),
             gpu("older", "gputenancy.io/older", 1, None),

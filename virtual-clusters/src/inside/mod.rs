@@ -1,6 +1,6 @@
 //! Inside a virtual cluster: its API server ([`connect`]), the team's account ([`account`]), the nodes that show the budget
-//! ([`nodes`]), the catalog of the tenant's profiles with the `RuntimeClasses` ([`catalog`]), and events about pods that the quota refuses
-//! ([`refusals`]).
+//! ([`nodes`]), the catalog of the tenant's profiles with the `RuntimeClasses` ([`catalog`]), events about pods that the quota refuses
+//! ([`refusals`]), and host pods that the syncer cannot delete ([`orphans`]).
 //!
 //! The team is administrator there, so nothing that comes from inside is trusted: answers are bounded in size and time, and the
 //! credentials are read key by key, never as a kubeconfig.
@@ -9,4 +9,5 @@ pub mod account;
 pub mod catalog;
 pub mod connect;
 pub mod nodes;
+pub mod orphans;
 pub mod refusals;

@@ -194,6 +194,7 @@ mod tests {
             waiting: 1,
             share: None,
             isolation: None,
+            price: None,
         };
         let mut tenant = GpuTenant::new("t", GpuTenantSpec::default());
         let gpus = vec![gpu("other", "nvidia.com/gpu"), gpu("mig-1g", "nvidia.com/mig-1g.10gb")];

@@ -1,11 +1,13 @@
 //! A complete pass against an API server that a function answers for.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use gputenancy_crds::{GpuTenantSpec, TenantNamespace};
+use gputenancy_crds::{GpuTenantSpec, GpuTenantStatus, TenantNamespace};
 use gputenancy_service::events::Publisher;
 use kube::client::Body;
 use serde_json::{Value, json};
+
+mod upgrades;
 
 use super::*;
 use crate::{
@@ -36,6 +38,7 @@ fn client(replicas: i64, requests: &Arc<Mutex<Vec<String>>>) -> kube::Client {
                 let mut workload = meta("StatefulSet", "team-a");
                 workload["apiVersion"] = json!("apps/v1");
                 workload["metadata"]["managedFields"] = json!([{"manager": names::MANAGER, "operation": "Apply"}]);
+                workload["metadata"]["labels"] = json!({"app": "vcluster", "release": "team-a"});
                 workload["spec"] = json!({"replicas": replicas});
                 if path.ends_with("/team-a") { workload } else { list(json!([workload])) }
             }
@@ -45,6 +48,7 @@ fn client(replicas: i64, requests: &Arc<Mutex<Vec<String>>>) -> kube::Client {
                 list(json!([pod]))
             }
             ("GET", _) => list(json!([])),
+            ("PATCH", path) if path.contains("/gputenants/") => json!(GpuTenant::new("x", GpuTenantSpec::default())),
             _ => json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"}),
         };
         let answer = http::Response::new(Body::from(answer.to_string().into_bytes()));
@@ -56,19 +60,7 @@ fn client(replicas: i64, requests: &Arc<Mutex<Vec<String>>>) -> kube::Client {
 /// A complete pass over a tenant with this `spec.virtualCluster`, and its requests.
 async fn passed(cluster: Value, replicas: i64) -> (Progress, Vec<String>) {
     let requests = Arc::new(Mutex::new(Vec::new()));
-    let client = client(replicas, &requests);
-    let chart = Chart { version: "0.36.1".into(), file: "/nonexistent".into(), sha256: String::new() };
-    let repository = "https://charts.loft.sh".parse().unwrap();
-    let offer = Offer { repository, flux: true, argo_namespace: "argocd".into(), argo_project: "default".into() };
-    let context = Context::new(
-        client.clone(),
-        Publisher::new(client, "controller", "test"),
-        (Charts([("0.36.1".to_owned(), chart)].into()), Values(json!({}))),
-        RuntimeClasses::default(),
-        "/nonexistent".into(),
-        offer,
-        Arc::new(Metrics::default()),
-    );
+    let context = context(client(replicas, &requests));
     let cluster: VirtualCluster = serde_json::from_value(cluster).unwrap();
     let namespaces = vec![TenantNamespace { name: "ns-a".into(), adopt: false }];
     let spec = GpuTenantSpec { namespaces, virtual_cluster: Some(cluster.clone()), ..GpuTenantSpec::default() };
@@ -77,6 +69,54 @@ async fn passed(cluster: Value, replicas: i64) -> (Progress, Vec<String>) {
     assert_eq!(memory.complete.is_none(), cluster.suspend && cluster.backend == VirtualClusterBackend::Helm);
     let requests = std::mem::take(&mut *requests.lock().unwrap());
     (progress, requests)
+}
+
+fn context(client: kube::Client) -> Context {
+    let chart = Chart { version: "0.36.1".into(), file: "/nonexistent".into(), sha256: String::new() };
+    let repository = "https://charts.loft.sh".parse().unwrap();
+    let offer = Offer { repository, flux: true, argo_namespace: "argocd".into(), argo_project: "default".into() };
+    Context::new(
+        client.clone(),
+        Publisher::new(client, "controller", "test"),
+        (Charts([("0.36.1".to_owned(), chart)].into()), Values(json!({}))),
+        RuntimeClasses::default(),
+        "/nonexistent".into(),
+        offer,
+        Arc::new(Metrics::default()),
+    )
+}
+
+/// A step of the removal from a tenant with this status, and its writes.
+async fn removed(name: &str, status: Option<VirtualClusterStatus>) -> Vec<String> {
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let namespaces = vec![TenantNamespace { name: "ns-a".into(), adopt: false }];
+    let mut tenant = GpuTenant::new(name, GpuTenantSpec { namespaces, ..GpuTenantSpec::default() });
+    tenant.metadata.finalizers = Some(vec![VIRTUAL_CLUSTER_FINALIZER.into()]);
+    tenant.status = Some(GpuTenantStatus { virtual_cluster: status, ..GpuTenantStatus::default() });
+    let after = reconcile(&tenant, &context(client(1, &requests))).await.unwrap();
+    let mut requests = std::mem::take(&mut *requests.lock().unwrap());
+    requests.retain(|request| !request.starts_with("GET"));
+    assert_eq!(
+        after.is_none(),
+        requests.last().is_some_and(|last| last.ends_with("gputenants/x") || last.ends_with(name))
+    );
+    requests
+}
+
+#[tokio::test]
+async fn removal_whose_status_is_gone_deletes_and_announces_nothing_again() {
+    let tenant = "PATCH /apis/gputenancy.io/v1alpha1/gputenants";
+    // what a volume that is kept, and an adopted virtual cluster, depend on is in the status only
+    assert_eq!(removed("team-a", None).await, [format!("{tenant}/team-a")]);
+    // nothing is left in a namespace of another tenant
+    let status = VirtualClusterStatus { backend: Some(VirtualClusterBackend::Helm), ..VirtualClusterStatus::default() };
+    let event = "POST /apis/events.k8s.io/v1/namespaces/default/events".to_owned();
+    assert_eq!(
+        removed("team-b", Some(status.clone())).await,
+        [event, format!("{tenant}/team-b/status"), format!("{tenant}/x")],
+        "the status goes before the finalizer"
+    );
+    assert!(removed("team-a", Some(status)).await.iter().any(|request| request == STOP), "it is removed in steps");
 }
 
 const STOP: &str = "PATCH /apis/apps/v1/namespaces/ns-a/statefulsets/team-a";

@@ -1,8 +1,16 @@
-//! Validation of `GpuTenant.spec.virtualCluster.backend` by the API server: fields that an adopted vCluster has not, and changes.
+//! Validation of `GpuTenant.spec.virtualCluster.backend` by the API server: fields that an adopted vCluster has not, and changes. And of the
+//! objects for Flux and Argo CD, with their own CRDs.
 
 use e2e::{
-    World,
+    Error, Result, World,
     actor::{Actor, Verb},
+    objects::ensure,
+    product,
+};
+use gputenancy_crds::GpuTenant;
+use gputenancy_virtual_clusters::{
+    backend::{Order, argo, flux},
+    offer::Offer,
 };
 use serde_json::{Value, json};
 
@@ -62,4 +70,57 @@ async fn crds_refuse_another_backend_and_removal_under_protection() {
         let path = format!("{PATH}/{name}");
         Actor::Admin.check(&world.client, Verb::Merge, &path, &change, refusal).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn crds_of_flux_and_argo_cd_admit_the_objects_of_the_controller() {
+    let world = World::attach().await.unwrap();
+    // with a slash at its end: it is a link
+    let crds = product::root().join("target/toolset/crds/").display().to_string();
+    let body = async {
+        ensure(std::path::Path::new(&crds).is_dir(), format!("{crds} is missing: run `make tools`"))?;
+        world.kubectl(&["apply", "--server-side", "-f", &crds]).await?;
+        world.kubectl(&["wait", "--for=condition=Established", "--timeout=2m", "-f", &crds]).await?;
+        let objects = handed_on()?;
+        let unknown = "field not declared in schema";
+        for object in &objects {
+            dry_run(&world, object).await?;
+            let mut wrong = object.clone();
+            wrong["spec"]["nonsense"] = json!(true);
+            let refusal = dry_run(&world, &wrong).await.map_err(|e| e.to_string());
+            ensure(refusal.as_ref().is_err_and(|e| e.contains(unknown)), format!("{refusal:?} of {wrong}"))?;
+        }
+        Ok(())
+    };
+    let outcome = body.await;
+    // other tests expect neither product
+    let removed = world.kubectl(&["delete", "--ignore-not-found", "-f", &crds]).await;
+    world.keeping_evidence("crds-of-backends", async { outcome.and(removed.map(drop)) }).await;
+}
+
+/// The objects of both backends, with both kinds of repositories, running and stopped; in a namespace that exists.
+fn handed_on() -> Result<Vec<Value>> {
+    let team: GpuTenant = serde_json::from_value(tenant("default", json!({"version": "0.36.1"})))
+        .map_err(|e| Error::Wrong(e.to_string()))?;
+    let values = json!({"telemetry": {"enabled": false}, "controlPlane": {"coredns": {"priorityClassName": null}}});
+    let mut all = Vec::new();
+    for repository in ["https://charts.loft.sh", "oci://registry.example/charts"] {
+        let repository = repository.parse().map_err(Error::Wrong)?;
+        let offer = Offer { repository, flux: true, argo_namespace: "default".into(), argo_project: "default".into() };
+        for stopped in [false, true] {
+            let order = Order { tenant: &team, version: "0.36.1", values: &values, stopped };
+            let [source, release] = [flux::source, flux::release].map(|object| object(&order, &offer.repository));
+            all.extend([source, release, argo::application(&order, &offer)].map(|wanted| wanted.content));
+        }
+    }
+    Ok(all)
+}
+
+/// Server-side apply as by the controller, with strict validation and without a write.
+async fn dry_run(world: &World, object: &Value) -> Result<()> {
+    let io = |source| Error::Io { what: "writing an object".into(), source };
+    let file = tempfile::Builder::new().suffix(".json").tempfile().map_err(io)?;
+    std::fs::write(file.path(), object.to_string()).map_err(io)?;
+    let path = file.path().display().to_string();
+    world.kubectl(&["apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", &path]).await.map(drop)
 }

@@ -141,6 +141,8 @@ pub fn on_demand() -> Vec<Layout> {
                 &["/vcluster", "start"],
             )
         },
+        // the version before, for upgrades: both have the same Kubernetes
+        image("lab.local/vcluster:0.36.0", &[("/vcluster", Source::Tool("vcluster-0.36.0"))], &["/vcluster", "start"]),
         Layout {
             dockerfile: Some("virtual-clusters/Dockerfile"),
             ..image(
@@ -149,6 +151,8 @@ pub fn on_demand() -> Vec<Layout> {
                     ("/usr/bin/gputenancy-virtual-clusters", Source::Cargo("gputenancy-virtual-clusters")),
                     ("/usr/bin/helm", Source::Tool("helm")),
                     ("/usr/share/gputenancy/charts/vcluster-0.36.1.tgz", Source::Chart("vcluster-0.36.1.tgz")),
+                    // as a platform adds a version to the image (docs/virtual-clusters.md)
+                    ("/usr/share/gputenancy/charts/vcluster-0.36.0.tgz", Source::Chart("vcluster-0.36.0.tgz")),
                 ],
                 &["/usr/bin/gputenancy-virtual-clusters"],
             )

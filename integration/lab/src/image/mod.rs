@@ -307,8 +307,12 @@ mod tests {
             state: at("state"),
         };
         let image = "lab.local/gputenancy-virtual-clusters:dev";
-        let files =
-            ["target/release/gputenancy-virtual-clusters", "toolset/bin/helm", "toolset/charts/vcluster-0.36.1.tgz"];
+        let files = [
+            "target/release/gputenancy-virtual-clusters",
+            "toolset/bin/helm",
+            "toolset/charts/vcluster-0.36.1.tgz",
+            "toolset/charts/vcluster-0.36.0.tgz",
+        ];
         for file in files.map(at) {
             assert_eq!(lacking(&folders, Profile::Release, image).unwrap(), Some(file.clone()));
             fs::create_dir_all(file.parent().unwrap()).unwrap();

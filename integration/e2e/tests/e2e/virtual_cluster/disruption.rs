@@ -75,13 +75,13 @@ async fn objects(world: &World) -> Result<BTreeSet<String>> {
 }
 
 /// Kills the controller again and again, each time after another while.
-struct Killer {
+pub(super) struct Killer {
     kills: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
 
 impl Killer {
-    fn start(world: &World) -> Self {
+    pub(super) fn start(world: &World) -> Self {
         let (kills, kubeconfig) = (Arc::new(AtomicUsize::new(0)), world.lab.kubeconfig_path());
         let count = kills.clone();
         let task = tokio::spawn(async move {
@@ -100,7 +100,7 @@ impl Killer {
     }
 
     /// Ends the kills; there must have been some.
-    fn stop(self, during: &str) -> Result<()> {
+    pub(super) fn stop(self, during: &str) -> Result<()> {
         self.task.abort();
         let kills = self.kills.load(Ordering::Relaxed);
         ensure(kills >= 3, format!("{kills} kills during {during}"))

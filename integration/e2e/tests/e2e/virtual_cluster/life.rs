@@ -15,7 +15,9 @@ use serde_json::{Value, json};
 use super::{
     Inside, START,
     inside::{SPACE, pod},
-    install, virtual_cluster_ready, virtual_tenant,
+    install,
+    restore::restored_tenant_changes_nothing,
+    virtual_cluster_ready, virtual_tenant,
 };
 
 const NODE: &str = "gpu-1";
@@ -41,6 +43,8 @@ async fn life(world: &World) -> Result<()> {
     pods_run_within_the_budget(world, &inside).await?;
     names_resolve(&inside).await?;
     the_budget_follows_the_tenant(world, &inside).await?;
+    restored_tenant_changes_nothing(world, TEAM).await?;
+    deletion_with_force_ends_the_pod_on_the_host(world, &inside).await?;
     drop(inside);
     removal_leaves_nothing(world).await
 }
@@ -139,6 +143,31 @@ async fn the_budget_follows_the_tenant(world: &World, inside: &Inside) -> Result
     shows_the_budget(inside, 3).await?;
     // the third pod was refused by the quota, and starts now
     inside.running(3).await
+}
+
+/// A pod with a finalizer that is deleted inside with force ends on the host, which refuses the deletion by the syncer.
+async fn deletion_with_force_ends_the_pod_on_the_host(world: &World, inside: &Inside) -> Result<()> {
+    const KEEP: &str = r#"{"metadata": {"finalizers": ["team.example/keep"]}}"#;
+    const FREE: &str = r#"{"metadata": {"finalizers": null}}"#;
+    let host = format!("three-x-{SPACE}-x-{TEAM}");
+    inside.must(&["patch", "pod", "-n", SPACE, "three", "--type=merge", "-p", KEEP]).await?;
+    inside.must(&["delete", "pod", "-n", SPACE, "three", "--force", "--grace-period=0", "--wait=false"]).await?;
+    eventually("the host pod gone, and the pod inside kept by its finalizer", PATIENCE, || async {
+        let here = world.kubectl(&["get", "pod", "-n", TEAM, &host, "-o", "name", "--ignore-not-found"]).await?;
+        let there = inside.kubectl(&["get", "pod", "-n", SPACE, "three", "-o", "name"]).await;
+        Ok(if here.is_empty() && there.is_ok() { Ok(()) } else { Err(format!("{here}, inside {there:?}")) })
+    })
+    .await?;
+    let selector = format!("reason=OrphanedPodDeleted,involvedObject.name={TEAM}");
+    eventually("an event about it", PATIENCE, || async {
+        let path = "jsonpath={.items[*].message}";
+        let events =
+            world.kubectl(&["get", "events", "-n", "default", "--field-selector", &selector, "-o", path]).await?;
+        Ok(if events.contains(&host) { Ok(()) } else { Err(events) })
+    })
+    .await?;
+    inside.must(&["patch", "pod", "-n", SPACE, "three", "--type=merge", "-p", FREE]).await?;
+    inside.running(2).await
 }
 
 /// Without the field its virtual cluster goes and the namespace stays; then the tenant goes with the namespace.

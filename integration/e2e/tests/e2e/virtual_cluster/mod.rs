@@ -1,11 +1,14 @@
-//! Virtual clusters with the real vCluster. [`life`]: from the field to nothing left. [`hostile`]: what a team that is administrator inside
-//! can not do, without operator, and [`usual`] what it can. [`disruption`]: changes from outside, kills, and a layout change under a pod from inside. [`fleet`]: several at once.
+//! Virtual clusters with the real vCluster. [`life`]: from the field to nothing left, with a [`restore`] of its tenant. [`hostile`]: what a team
+//! that is administrator inside can not do, without operator, and [`usual`] what it can. [`disruption`]: changes from outside, kills, and a layout change under a pod from inside. [`fleet`]: several at once.
+//! [`upgrade`]: to the next version and not back.
 
 mod disruption;
 mod fleet;
 mod hostile;
 mod inside;
 mod life;
+mod restore;
+mod upgrade;
 mod usual;
 
 use std::time::Duration;

@@ -1,0 +1,135 @@
+//! What passes do inside a virtual cluster, and on the host because of it.
+
+use std::time::Instant;
+
+use gputenancy_crds::{GpuTenant, VirtualCluster, VirtualClusterBackend, reasons};
+use gputenancy_service::events::EventType;
+use k8s_openapi::{
+    api::core::v1::Pod,
+    jiff::{SignedDuration, Timestamp},
+};
+use kube::{Client, ResourceExt as _};
+
+use crate::{
+    access,
+    conditions::Progress,
+    context::{Context, Memory},
+    decide,
+    host::Host,
+    inside::{
+        catalog::{self, Conflict},
+        connect::{Admin, timed},
+        nodes,
+        orphans::{self, PodInside},
+        refusals,
+    },
+    names,
+};
+
+/// Time that a ready control plane has for the Secret of its administrator, which it writes within seconds.
+const SECRET_PATIENCE: SignedDuration = SignedDuration::from_mins(1);
+
+/// What a complete pass does inside.
+pub(super) async fn complete(
+    tenant: &GpuTenant,
+    cluster: &VirtualCluster,
+    context: &Context,
+    (host, memory, progress): (&Host, &mut Memory, &mut Progress),
+    (control_plane, synced): (&[Pod], &[Pod]),
+) {
+    let kubeconfig = timed(access::kubeconfig(tenant, cluster, host, memory)).await;
+    if kubeconfig.is_err() && cluster.backend != VirtualClusterBackend::External {
+        restart_without_secret(tenant, context, host, control_plane).await;
+    }
+    if let (Ok(_), Some((_, client))) = (&kubeconfig, memory.inside.clone()) {
+        // at the same time, so that a slow server takes no longer
+        let pods = async { if synced.is_empty() { Ok(Vec::new()) } else { timed(orphans::pods(&client)).await } };
+        let (shown, pods) = tokio::join!(Box::pin(show(tenant, &client, context, memory, true)), pods);
+        (progress.capacity, progress.catalog) = (Some(shown.0), shown.1);
+        match pods {
+            Ok(pods) => delete_orphans(tenant, context, (host, memory), (synced, &pods)).await,
+            // the syncer deletes pods, and the quota counts those that it cannot
+            Err(error) => {
+                tracing::debug!(tenant = tenant.name_any(), error, "host pods not compared with those inside");
+            }
+        }
+    }
+    progress.kubeconfig = Some(kubeconfig);
+}
+
+/// Deletes host pods whose pod inside was deleted with force, or is gone.
+async fn delete_orphans(
+    tenant: &GpuTenant,
+    context: &Context,
+    (host, memory): (&Host, &mut Memory),
+    (synced, inside): (&[Pod], &[PodInside]),
+) {
+    let name = tenant.name_any();
+    let (found, seen) = orphans::decide(&name, synced, inside, &memory.orphans, Instant::now());
+    memory.orphans = seen;
+    let mut deleted = Vec::new();
+    for orphan in found {
+        match host.delete_orphan(&orphan).await {
+            Ok(true) => deleted.push(orphan.name),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(tenant = name, pod = orphan.name, %error, "host pod without a pod inside not deleted");
+            }
+        }
+    }
+    if let Some(first) = deleted.first() {
+        let more = match deleted.len() {
+            1 => String::new(),
+            count => format!(" and {} more", count - 1),
+        };
+        let note = format!(
+            "deleted host pod {first}{more}: inside it was deleted with force, or is gone; it gets its own grace period to end"
+        );
+        context.publish(tenant, EventType::Normal, reasons::ORPHANED_POD_DELETED, note).await;
+    }
+}
+
+/// Shows the budget inside; and the catalog, which is compared in complete passes and written when it has changed, as are events about pods
+/// that the quota refuses.
+pub(super) async fn show(
+    tenant: &GpuTenant,
+    client: &Client,
+    context: &Context,
+    memory: &mut Memory,
+    complete: bool,
+) -> (Result<usize, String>, Option<Result<(), String>>) {
+    let (budget, catalog) = (nodes::budget(tenant), catalog::text(tenant));
+    let capacity = timed(nodes::show(client, &budget, &memory.requested));
+    if !complete && memory.catalog.as_ref() == Some(&catalog) {
+        return (capacity.await, None);
+    }
+    let cluster = tenant.spec.virtual_cluster.as_ref();
+    let adopted = cluster.is_some_and(|c| c.backend == VirtualClusterBackend::External);
+    let conflict = if adopted { Conflict::Keep } else { Conflict::Replace };
+    let written = timed(catalog::show(client, &catalog, &context.runtime_classes, conflict));
+    let explained = timed(refusals::explain(client, tenant));
+    // at the same time, so that a slow server takes no longer
+    let (capacity, written, explained) = tokio::join!(capacity, written, explained);
+    if let Err(error) = explained {
+        // the syncer's own events are there
+        tracing::debug!(tenant = tenant.name_any(), error, "no events about refused pods");
+    }
+    memory.catalog = written.is_ok().then_some(catalog);
+    (capacity, Some(written))
+}
+
+/// The control plane writes its administrator's Secret when it starts. Without the Secret, as after a deletion of the Service that owns it, it
+/// is started again.
+async fn restart_without_secret(tenant: &GpuTenant, context: &Context, host: &Host, pods: &[Pod]) {
+    let (name, now) = (tenant.name_any(), Timestamp::now());
+    if pods.is_empty() || !pods.iter().all(|pod| decide::ready_for(pod, now).is_some_and(|time| time > SECRET_PATIENCE))
+    {
+        return;
+    }
+    let secret = names::admin_secret(&name);
+    let absent = host.secrets().get_opt(&secret).await.is_ok_and(|found| found.as_ref().and_then(Admin::of).is_none());
+    if absent && host.delete_pods(pods).await.is_ok() {
+        let note = format!("restarted the control plane: Secret {secret} is missing, which it writes when it starts");
+        context.publish(tenant, EventType::Warning, reasons::VIRTUAL_CLUSTER_REPAIRED, note).await;
+    }
+}

@@ -1,0 +1,204 @@
+//! Upgrades that fail, with an API server that a function answers for, and a helm that names the chart it was given.
+
+use std::path::{Path, PathBuf};
+
+use gputenancy_crds::VirtualClusterUpgrade;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use sha2::{Digest as _, Sha256};
+
+use super::*;
+use crate::hex::hex;
+
+/// What was written: method, path and object.
+type Writes = Arc<Mutex<Vec<(String, String, Value)>>>;
+
+/// An API server with a `StatefulSet` of this version of vCluster, which is not ready.
+fn server(running: &str, writes: &Writes) -> kube::Client {
+    let (writes, chart) = (writes.clone(), format!("vcluster-{running}"));
+    let answer = move |request: http::Request<Body>| {
+        let (writes, chart) = (writes.clone(), chart.clone());
+        async move {
+            let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+            let workload = json!({
+                "apiVersion": "apps/v1", "kind": "StatefulSet", "spec": {"replicas": 1},
+                "metadata": {
+                    "name": "team-a", "labels": {"chart": chart}, "managedFields": [{"manager": names::MANAGER, "operation": "Apply"}],
+                },
+            });
+            let list = |items: Value| json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items});
+            let answer = match (method.as_str(), path.as_str()) {
+                ("GET", "/version") => json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0", "gitCommit": "",
+                    "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "", "platform": ""}),
+                ("GET", path) if path.ends_with(names::BINDING) => json!({
+                    "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+                    "metadata": {"name": names::BINDING, "labels": {"gputenancy.io/tenant": "team-a"}},
+                    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "x"},
+                }),
+                ("GET", path) if path.ends_with("/statefulsets/team-a") => workload,
+                ("GET", path) if path.ends_with("/statefulsets") => list(json!([workload])),
+                ("GET", _) => list(json!([])),
+                _ => {
+                    let body = request.into_body().collect_bytes().await.unwrap();
+                    let object: Value = serde_json::from_slice(&body).unwrap_or_default();
+                    writes.lock().unwrap().push((method.clone(), path.clone(), object.clone()));
+                    match (method.as_str(), path.as_str()) {
+                        ("DELETE", _) => {
+                            json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"})
+                        }
+                        (_, path) if path.ends_with("/status") => {
+                            json!(GpuTenant::new("team-a", GpuTenantSpec::default()))
+                        }
+                        _ => object,
+                    }
+                }
+            };
+            Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(answer.to_string().into_bytes())))
+        }
+    };
+    kube::Client::new(tower::service_fn(answer), "default")
+}
+
+/// Files of a test, deleted with it.
+struct Files(PathBuf);
+
+impl Files {
+    fn new(test: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("gputenancy-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    /// Charts of these versions; the name of each file is its version.
+    fn charts(&self, versions: &[&str]) -> Charts {
+        let chart = |version: &&str| {
+            let (file, text) = (self.0.join(version), format!("chart {version}"));
+            std::fs::write(&file, &text).unwrap();
+            let chart = Chart { version: (*version).into(), file, sha256: hex(&Sha256::digest(text)) };
+            ((*version).to_owned(), chart)
+        };
+        Charts(versions.iter().map(chart).collect())
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// One complete pass over a tenant that asks for 0.36.1; returns memory and writes.
+async fn pass(
+    test: &str,
+    running: &str,
+    upgrade: Option<VirtualClusterUpgrade>,
+) -> (Memory, Vec<(String, String, Value)>) {
+    labelled(test, (running, running), upgrade).await
+}
+
+/// The same with another version in the label than in the status.
+async fn labelled(
+    test: &str,
+    (label, running): (&str, &str),
+    upgrade: Option<VirtualClusterUpgrade>,
+) -> (Memory, Vec<(String, String, Value)>) {
+    let (writes, files) = (Writes::default(), Files::new(test));
+    let client = server(label, &writes);
+    let offer = Offer {
+        repository: "https://charts.loft.sh".parse().unwrap(),
+        flux: false,
+        argo_namespace: String::new(),
+        argo_project: "default".into(),
+    };
+    let context = Context::new(
+        client.clone(),
+        Publisher::new(client, "controller", "test"),
+        (files.charts(&["0.35.3", "0.36.1"]), Values(json!({}))),
+        RuntimeClasses::default(),
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("src/reconcile/tests/helm"),
+        offer,
+        Arc::new(Metrics::default()),
+    );
+    let cluster: VirtualCluster = serde_json::from_value(json!({"version": "0.36.1"})).unwrap();
+    let namespaces = vec![TenantNamespace { name: "ns-a".into(), adopt: false }];
+    let spec = GpuTenantSpec { namespaces, virtual_cluster: Some(cluster.clone()), ..GpuTenantSpec::default() };
+    let reported = VirtualClusterStatus {
+        version: Some(running.into()),
+        upgrade: upgrade.clone(),
+        ..VirtualClusterStatus::default()
+    };
+    let mut tenant = GpuTenant::new("team-a", spec);
+    tenant.status = Some(GpuTenantStatus { virtual_cluster: Some(reported), ..GpuTenantStatus::default() });
+    // as after a restart
+    let mut memory = Memory { upgrade, ..Memory::default() };
+    let progress = Box::pin(full(&tenant, &cluster, &context, &mut memory)).await;
+    assert!(matches!(progress.rendered, Some(Ok(_))), "{progress:?}");
+    assert_eq!(progress.failed, None);
+    let writes = std::mem::take(&mut *writes.lock().unwrap());
+    (memory, writes)
+}
+
+/// The chart that was rendered and applied.
+fn applied(writes: &[(String, String, Value)]) -> Option<String> {
+    let (_, _, object) = writes.iter().find(|(_, path, _)| path.ends_with("/configmaps/c"))?;
+    let file = Path::new(object["data"]["chart"].as_str()?);
+    file.file_name()?.to_str().map(str::to_owned)
+}
+
+#[tokio::test]
+async fn former_version_is_in_the_status_before_the_new_one_is_applied() {
+    let (memory, writes) = pass("begun", "0.35.3", None).await;
+    let (_, path, object) = &writes[0];
+    assert!(path.ends_with("/gputenants/team-a/status"), "{writes:?}");
+    let upgrade = &object["status"]["virtualCluster"]["upgrade"];
+    assert_eq!((&upgrade["from"], &upgrade["to"]), (&json!("0.35.3"), &json!("0.36.1")));
+    assert_eq!(object["status"]["virtualCluster"]["version"], "0.35.3", "the rest of the status stays");
+    assert_eq!(applied(&writes).as_deref(), Some("0.36.1"));
+    assert_eq!(memory.upgrade.unwrap().since, None, "the objects were not applied before this pass");
+}
+
+#[tokio::test]
+async fn late_upgrade_is_taken_back_also_by_a_controller_that_has_just_started() {
+    let (begun, _) = pass("late", "0.35.3", None).await;
+    let since = Timestamp::now() - SignedDuration::from_mins(11);
+    let late = VirtualClusterUpgrade { since: Some(Time(since)), ..begun.upgrade.unwrap() };
+    let (memory, writes) = pass("late", "0.36.1", Some(late.clone())).await;
+    let failed = memory.upgrade.unwrap();
+    assert!(failed.failed.is_some() && failed.message.as_deref().unwrap().contains("it has no pod"), "{failed:?}");
+    let (_, path, object) = &writes[0];
+    assert!(path.ends_with("/gputenants/team-a/status"), "before the objects: {writes:?}");
+    assert!(object["status"]["virtualCluster"]["upgrade"]["failed"].is_string());
+    assert_eq!(applied(&writes).as_deref(), Some("0.35.3"));
+
+    let (memory, writes) = pass("late", "0.35.3", Some(failed.clone())).await;
+    assert_eq!((memory.upgrade, applied(&writes).as_deref()), (Some(failed), Some("0.35.3")), "it is not tried again");
+    let early = VirtualClusterUpgrade { since: Some(Time(Timestamp::now())), ..late };
+    let (_, writes) = pass("late", "0.36.1", Some(early)).await;
+    assert_eq!(applied(&writes).as_deref(), Some("0.36.1"));
+}
+
+#[tokio::test]
+async fn forged_label_of_the_version_is_repaired_and_stops_no_upgrade() {
+    let (memory, writes) = labelled("forged", ("9.0.0", "0.36.1"), None).await;
+    assert_eq!((memory.upgrade, applied(&writes).as_deref()), (None, Some("0.36.1")));
+
+    let (begun, _) = labelled("forged", ("9.0.0", "0.35.3"), None).await;
+    let begun = begun.upgrade.unwrap();
+    assert_eq!((begun.from.as_str(), begun.to.as_str(), &begun.since), ("0.35.3", "0.36.1", &None));
+    let since = Timestamp::now() - SignedDuration::from_mins(11);
+    let late = VirtualClusterUpgrade { since: Some(Time(since)), ..begun };
+    let (memory, writes) = labelled("forged", ("9.0.0", "0.36.1"), Some(late)).await;
+    assert!(memory.upgrade.unwrap().failed.is_some());
+    assert_eq!(applied(&writes).as_deref(), Some("0.35.3"), "it is taken back");
+}
+
+#[tokio::test]
+async fn version_that_a_crash_left_out_of_the_status_is_written_with_the_end_of_its_upgrade() {
+    // the spec was set back after the objects of the former version had been applied, and before that was reported
+    let upgrade =
+        VirtualClusterUpgrade { from: "0.36.1".into(), to: "0.36.2".into(), ..VirtualClusterUpgrade::default() };
+    let (memory, writes) = labelled("crash", ("0.36.1", "0.36.2"), Some(upgrade)).await;
+    assert_eq!(memory.upgrade, None);
+    let (_, path, object) = &writes[0];
+    assert!(path.ends_with("/gputenants/team-a/status"), "{writes:?}");
+    assert_eq!(object["status"]["virtualCluster"]["version"], "0.36.1");
+}
