@@ -106,6 +106,76 @@ async fn toleration_policy_require_refuses_gpu_pod_without_toleration() {
 }
 
 #[tokio::test]
+async fn queues_by_labels_and_annotations_of_batch_schedulers_are_judged() {
+    let world = World::enter().await.unwrap();
+    let body = async {
+        two_teams(&world).await?;
+        product::install(&world.lab, &["policies.schedulerNames={default-scheduler,kai-scheduler,volcano}"]).await?;
+        policies_type_checked(&world).await?;
+        let all = manifests(&world, "batch-schedulers.yaml").await?;
+        ensure(all.len() >= 12, format!("{} manifests", all.len()))?;
+        for mut object in all {
+            let name = object["metadata"]["name"].to_string();
+            let words = refusal(&object).ok_or_else(|| Error::Wrong(format!("{name} has no annotation {REFUSED}")))?;
+            object["metadata"].as_object_mut().unwrap().remove("namespace");
+            eventually(&format!("{name} refused"), PATIENCE, || async {
+                let answer = OWNER.may(&world.client, Verb::Create, &collection(&object), &object).await?;
+                let message = answer.err().map(|status| status.message).unwrap_or_default();
+                Ok(if message.contains(&words) { Ok(()) } else { Err(message) })
+            })
+            .await?;
+        }
+        queue_of_a_pod_that_waits(&world).await?;
+        labels_of_kai(&world).await
+    };
+    let outcome = body.await;
+    product::install(&world.lab, &[]).await.unwrap();
+    world.keeping_evidence("bypass-queues", async { outcome }).await;
+}
+
+/// A pod in the team's own queue is admitted, and goes to no other one later.
+async fn queue_of_a_pod_that_waits(world: &World) -> Result<()> {
+    const QUEUE: &str = "scheduling.volcano.sh/queue-name";
+    let container = json!({"name": "c", "image": "i", "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "queued", "labels": {"project": "team-t"}, "annotations": {QUEUE: "team-t"}}, "spec": {
+        "schedulerName": "volcano", "schedulingGates": [{"name": "example.com/later"}], "containers": [container],
+        "securityContext": {"runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}}});
+    OWNER.does(&world.client, Verb::Create, "/api/v1/namespaces/t/pods", &pod).await?;
+    let path = "/api/v1/namespaces/t/pods/queued";
+    for (body, refused) in [
+        (json!({"metadata": {"annotations": {QUEUE: "team-x"}}}), Some("names a queue that tenant t may not use")),
+        (json!({"metadata": {"labels": {"project": "team-x"}}}), Some("label project: team-x is no queue of tenant t")),
+        (json!({"metadata": {"annotations": {QUEUE: null}}}), None),
+        (json!({"metadata": {"annotations": {"example.com/note": "x"}, "labels": {"project": null}}}), None),
+    ] {
+        OWNER.check(&world.client, Verb::Merge, path, &body, refused).await?;
+    }
+    Ok(())
+}
+
+/// A pod may have labels of KAI that give it no more than its own queue and class do, and gets no others later.
+async fn labels_of_kai(world: &World) -> Result<()> {
+    const PREEMPTIBILITY: &str = "kai.scheduler/preemptibility";
+    let container = json!({"name": "c", "image": "i", "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}});
+    let labels = json!({"kai.scheduler/queue": "team-t", "kai.scheduler/node-pool": "b", "priorityClassName": "batch", PREEMPTIBILITY: "preemptible"});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "kai", "labels": labels}, "spec": {
+        "schedulerName": "kai-scheduler", "schedulingGates": [{"name": "example.com/later"}], "containers": [container],
+        "securityContext": {"runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}}});
+    OWNER.does(&world.client, Verb::Create, "/api/v1/namespaces/t/pods", &pod).await?;
+    for (key, value, refused) in [
+        ("priorityClassName", json!("train"), Some("label priorityClassName: train is not granted")),
+        (PREEMPTIBILITY, json!("non-preemptible"), Some("label kai.scheduler/preemptibility")),
+        ("kai.scheduler/queue", Value::Null, Some("label kai.scheduler/node-pool")),
+        ("kai.scheduler/node-pool", json!("c"), None),
+        ("app", json!("x"), None),
+    ] {
+        let body = json!({"metadata": {"labels": {key: value}}});
+        OWNER.check(&world.client, Verb::Merge, "/api/v1/namespaces/t/pods/kai", &body, refused).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn policies_without_operator_refuse_every_bypass_and_admit_usual_workloads() {
     let world = World::enter().await.unwrap();
     let body = async {
@@ -331,6 +401,7 @@ async fn pod_updates(world: &World) -> Result<()> {
         ("", selecting("theirs"), Some("may select nodes of these pools: p")),
         ("", noted("example.com/note"), None),
         ("", noted("cdi.k8s.io/x"), Some("annotations of cdi.k8s.io")),
+        ("", noted("cni.projectcalico.org/floatingIPs"), Some("past network policies")),
     ] {
         let mut body = body;
         if let Some(added) = body.pointer_mut("/spec/tolerations").and_then(Value::as_array_mut) {

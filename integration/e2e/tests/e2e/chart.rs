@@ -247,6 +247,22 @@ fn lint_embeds_policies_of_default_values() {
 }
 
 #[test]
+fn annotations_of_networks_and_ingresses_are_those_of_the_values() {
+    let (networks, conditions) = ("k8s.v1.cni.cncf.io/networks", "alb.ingress.kubernetes.io/conditions.*");
+    let permits = |values: &[&str]| rendered("tenant-pods.yaml", values).contains(&format!("!(k in ['{networks}']))"));
+    assert!(permits(&[&format!("policies.networkAnnotations={{{networks}}}")]));
+    assert!(!permits(&[]) && !permits(&["policies.networkAnnotations=null"]));
+    let starts = |values: &[&str]| {
+        rendered("tenant-ingresses.yaml", values)
+            .contains("['alb.ingress.kubernetes.io/conditions.'].exists(s, k.startsWith(s))")
+    };
+    assert!(starts(&[]) && starts(&[&format!("policies.ingressAnnotations={{{conditions}}}")]));
+    assert!(!starts(&["policies.ingressAnnotations={-snippet}"]) && !starts(&["policies.ingressAnnotations=null"]));
+    let (success, text) = template("tenant-pods.yaml", &["policies.networkAnnotations={cni.projectcalico.org/*}"]);
+    assert!(!success && text.contains("networkAnnotations"), "{text}");
+}
+
+#[test]
 fn chart_crds_equal_generated_crds() {
     let (shipped, generated) = (chart().join("files/crds"), product::root().join("crds/generated"));
     let names =
@@ -298,9 +314,9 @@ fn tenancy_doc_lists_every_policy_message() {
     let rows = document.lines().filter(|line| line.starts_with("| ")).filter_map(|line| line.rsplit_once(" | `"));
     let quoted: Vec<&str> = rows.filter_map(|(_, words)| words.split('`').next()).collect();
     let toleration = rendered("tenant-toleration.yaml", &["policies.gpuTaint.toleration=Require"]);
-    let volcano = "policies.schedulerNames={default-scheduler,volcano}";
-    let pods = rendered("tenant-pods.yaml", &["policies.imagePullPolicyAlways=true", volcano]);
-    let policies = pods + &rendered("tenant-policies.yaml", &[]) + &toleration;
+    let schedulers = "policies.schedulerNames={default-scheduler,volcano,kai-scheduler}";
+    let pods = rendered("tenant-pods.yaml", &["policies.imagePullPolicyAlways=true", schedulers]);
+    let policies = pods + &rendered("tenant-policies.yaml", &[schedulers]) + &toleration;
     let more = ["tenant-controllers.yaml", "tenant-images.yaml", "tenant-ingresses.yaml", "tenant-adoption.yaml"];
     let policies = policies + &more.map(|file| rendered(file, &[])).concat();
     let policies = policies + &rendered("tenant-grace-periods.yaml", &[]);

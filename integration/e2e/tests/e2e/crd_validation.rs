@@ -571,6 +571,7 @@ async fn crds_accept_readme_and_sample_manifests() {
         "catalog.yaml",
         "pool.yaml",
         "tenants.yaml",
+        "dedicated-pool.yaml",
         "mig-manager/pool.yaml",
         "budget/mixed.yaml",
         "pull-secrets.yaml",

@@ -2,7 +2,7 @@
 
 use e2e::{
     Result, World,
-    fixtures::{mig_profile, pod_spec, pool, restricted_spec, tenant},
+    fixtures::{merged, mig_profile, pod_spec, pool, restricted_spec, tenant},
     objects::{self, ensure},
     product,
     scenario::{pod_events, pool_ready, tenant_ready},
@@ -94,13 +94,7 @@ async fn stopped(world: &World) -> Result<()> {
         ("preloads", "container work was started with LD_PRELOAD by envFrom (Secret keys)"),
     ] {
         event_of(world, pod, words).await?;
-        eventually(&format!("{pod} is stopped"), PATIENCE, || async {
-            let run = container_status(world, pod).await?;
-            let mut states = run.iter().flat_map(|run| run.last_state.iter().chain(&run.state));
-            let ended = states.find_map(|state| state.terminated.as_ref());
-            Ok(if ended.is_some() { Ok(()) } else { Err(format!("{run:?}")) })
-        })
-        .await?;
+        is_stopped(world, pod).await?;
     }
     // kubelet restarts the container, and the agent stops it again
     eventually("a second event after the restart", PATIENCE, || async {
@@ -132,6 +126,81 @@ async fn reported(world: &World) -> Result<()> {
     event_of(world, "reported", "the container keeps running").await?;
     let pods = world.pods_ready("t", 1).await?;
     ensure(pods.values().all(|pod| pod.restarts == 0), format!("restarts: {pods:?}"))
+}
+
+/// Pods with decoys, and containers of each.
+const DECOYS: (usize, usize) = (5, 20);
+
+/// A pod whose containers have many variables that look forbidden.
+fn decoy(name: &str) -> Value {
+    let mut pod = idle("t", name, "decoys");
+    let mut container = pod["spec"]["containers"][0].clone();
+    container["resources"] = json!({"requests": {"cpu": "1m", "memory": "1Mi", "ephemeral-storage": "1Mi"}});
+    let containers = (0..DECOYS.1).map(|number| merged(container.clone(), json!({"name": format!("c{number}")})));
+    pod["spec"]["containers"] = containers.collect();
+    pod
+}
+
+/// Links to services, devices that are none, permitted capabilities, and a library in a pod without a GPU.
+fn harmless() -> Value {
+    let links = ["SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR"];
+    let names = (0..20).flat_map(|n| links.map(|link| format!("CUDA_MPS_PIPE_DIRECTORY_{n}_{link}")));
+    let links: serde_json::Map<String, Value> = names.map(|name| (name, json!("tcp://10.0.0.1:80"))).collect();
+    let others = json!({"NVIDIA_VISIBLE_DEVICES": "void", "NVIDIA_DRIVER_CAPABILITIES": "compute, utility", "LD_PRELOAD": "/x.so",
+        "MY_CUDA_VERSION": "12", "NVIDIA_DRIVER_CAPABILITIES_OF": "all"});
+    let data = merged(Value::Object(links), others);
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "decoys", "namespace": "t"}, "data": data})
+}
+
+#[tokio::test]
+async fn hundred_decoys_neither_delay_the_stop_of_another_container_nor_are_stopped() {
+    let world = World::enter().await.unwrap();
+    let body = async {
+        world.set(&[tenant("t", &[])]).await?;
+        tenant_ready(&world, "t").await?;
+        product::install(&world.lab, &["policies.hideGpus=None"]).await?;
+        among_decoys(&world).await
+    };
+    let outcome = body.await;
+    product::install(&world.lab, &[]).await.unwrap();
+    world.keeping_evidence("env-from-decoys", async { outcome }).await;
+}
+
+async fn among_decoys(world: &World) -> Result<()> {
+    // kubelet gives each container links to it
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "cuda-mps-control", "namespace": "t"}, "spec": {"ports": [{"port": 80}]}});
+    world.set(&[source("ConfigMap", "t", "devices", "NVIDIA_VISIBLE_DEVICES", "all"), harmless(), service]).await?;
+    let real = |name: &str| {
+        let mut pod = idle("t", name, "devices");
+        pod["spec"]["restartPolicy"] = json!("Never");
+        pod
+    };
+    let stopped = async |name: &'static str| {
+        event_of(world, name, "container c was started with NVIDIA_VISIBLE_DEVICES by envFrom").await?;
+        is_stopped(world, name).await
+    };
+    // the agent checks containers in the order of their pods' names
+    let decoys: Vec<Value> = (0..DECOYS.0).map(|number| decoy(&format!("decoy-{number}"))).collect();
+    world.set(&[decoys, vec![real("real-among-starting")]].concat()).await?;
+    stopped("real-among-starting").await?;
+    let before = world.pods_ready("t", DECOYS.0).await?;
+    world.set(&[real("real-among-running")]).await?;
+    stopped("real-among-running").await?;
+    let after = world.pods_ready("t", DECOYS.0).await?;
+    ensure(before == after, format!("decoys: before {before:?}, after {after:?}"))?;
+    ensure(after.values().all(|pod| pod.restarts == 0 && pod.started.len() == DECOYS.1), format!("{after:?}"))?;
+    let events = pod_events(world, "t", REASON).await?;
+    ensure(events.iter().all(|event| event.starts_with("real-")), format!("events about decoys: {events:?}"))
+}
+
+async fn is_stopped(world: &World, pod: &str) -> Result<()> {
+    eventually(&format!("{pod} is stopped"), PATIENCE, || async {
+        let run = container_status(world, pod).await?;
+        let mut states = run.iter().flat_map(|run| run.last_state.iter().chain(&run.state));
+        let ended = states.find_map(|state| state.terminated.as_ref());
+        Ok(if ended.is_some() { Ok(()) } else { Err(format!("{run:?}")) })
+    })
+    .await
 }
 
 async fn event_of(world: &World, pod: &str, words: &str) -> Result<()> {

@@ -1,4 +1,5 @@
-//! A device is handed over only when it is clean: the process of a pod that was deleted with force keeps its device from other pods.
+//! A device is handed over only when it is clean: the process of a pod that was deleted with force keeps its device from other pods. A finalizer
+//! of a pod without processes keeps nothing.
 
 use e2e::{
     Error, Result, World,
@@ -11,18 +12,26 @@ use e2e::{
 use gputenancy_crds::{DeviceState, GpuState, Holder, InstanceState, names};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::{Api, api::ListParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
 const NODE: &str = "gpu-1";
 const DEVICE: &str = "nvidia.com/mig-3g.40gb";
 /// An owner of both tenants.
 const TEAM: [&str; 2] = ["--as=ann", "--as-group=teams"];
+/// A `ServiceAccount` of the team `first`, to which an owner has given all rights of owners.
+const ACCOUNT: [&str; 1] = ["--as=system:serviceaccount:first:ci"];
+/// A pod of the team `first` that its finalizer keeps.
+const KEPT: &str = "/api/v1/namespaces/first/pods/kept";
 const FORCED: [&str; 5] = ["delete", "--force", "--grace-period=0", "--wait=false", "--dry-run=server"];
 
 #[tokio::test]
 async fn device_of_a_forgotten_pod_is_given_to_no_other_until_its_process_has_ended() {
     let world = World::enter().await.unwrap();
-    world.keeping_evidence("handover", forgotten_pod(&world)).await;
+    let outcome = forgotten_pod(&world).await;
+    // also after a failure: the namespace is deleted before the next test
+    let free = json!({"metadata": {"finalizers": null}});
+    Actor::Admin.does(&world.client, Verb::Merge, KEPT, &free).await.ok();
+    world.keeping_evidence("handover", async { outcome }).await;
 }
 
 async fn forgotten_pod(world: &World) -> Result<()> {
@@ -39,11 +48,11 @@ async fn forgotten_pod(world: &World) -> Result<()> {
     tenant_ready(world, "first").await?;
     tenant_ready(world, "second").await?;
     let mut spec = pod_spec(DEVICE);
-    spec["terminationGracePeriodSeconds"] = 600.into();
     spec["containers"][0]["command"] = json!(["/usr/bin/gpu-work", "hold", "--ignore-sigterm"]);
-    let pod =
-        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": lingers, "namespace": "first"}, "spec": spec});
-    world.set(&[pod]).await?;
+    spec["terminationGracePeriodSeconds"] = 600.into();
+    team_deletes_ended_pods(world).await?;
+    // its budget and its device are those of the pods before
+    start(world, &pod(lingers, spec)).await?;
     world.pods_ready("first", 1).await?;
     let owned = |d: &DeviceState| d.clients > 0 && d.owner.as_ref().is_some_and(|o| o.pod == *lingers);
     let held = |_: &GpuState, i: &InstanceState| i.device.as_ref().is_some_and(owned);
@@ -55,7 +64,9 @@ async fn forgotten_pod(world: &World) -> Result<()> {
         ensure(answer.contains("may take at most 600 seconds to end"), format!("{longer:?}: {answer:?}"))?;
     }
     world.kubectl(&["delete", "pod", "-n", "first", lingers, "--wait=false"]).await?;
-    team_deletes_no_running_pod_with_force(world, lingers).await?;
+    team_deletes_no_running_pod_with_force(world, &TEAM, lingers).await?;
+    account_has_the_rights_of_owners(world, lingers).await?;
+    team_deletes_no_running_pod_with_force(world, &ACCOUNT, lingers).await?;
     // an administrator may
     world.kubectl(&["delete", "pod", "-n", "first", lingers, "--force", "--grace-period=0"]).await?;
 
@@ -107,22 +118,86 @@ async fn forgotten_pod(world: &World) -> Result<()> {
     instance(world, "the device of the next pod", at_last).await.map(drop)
 }
 
-/// A forced deletion frees the quota while the process runs on.
-async fn team_deletes_no_running_pod_with_force(world: &World, running: &str) -> Result<()> {
+/// A pod of the team `first`.
+fn pod(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "first"}, "spec": spec})
+}
+
+/// Creates a pod once the quota has counted the end of the one before.
+async fn start(world: &World, pod: &Value) -> Result<()> {
+    eventually("a free budget", PATIENCE, || async { world.set(std::slice::from_ref(pod)).await.map(Ok) }).await
+}
+
+/// The team deletes ended pods plainly and with force. One that its finalizer keeps holds neither budget nor device.
+async fn team_deletes_ended_pods(world: &World) -> Result<()> {
+    let pods = Api::<Pod>::namespaced(world.client.clone(), "first");
+    let phase = async |name: &'static str, phase: &'static str| {
+        eventually(&format!("pod {name} {phase}"), PATIENCE, || async {
+            let found = pods.get(name).await?.status.and_then(|status| status.phase);
+            Ok(if found.as_deref() == Some(phase) { Ok(()) } else { Err(format!("{found:?}")) })
+        })
+        .await
+    };
     let team = [&TEAM[..], &["-n", "first"]].concat();
-    let wrong = |what: &str, answer: &str| format!("{what}: {answer:?}");
+    for (name, command, ends) in [("works", "/bin/true", "Succeeded"), ("breaks", "/bin/false", "Failed")] {
+        let mut spec = pod_spec(DEVICE);
+        spec["restartPolicy"] = "Never".into();
+        spec["containers"][0]["command"] = json!([command]);
+        start(world, &pod(name, spec)).await?;
+        phase(name, ends).await?;
+        let plainly = ["delete", "pod", name, "--wait=false", "--dry-run=server"];
+        world.kubectl(&[&team[..], &plainly[..]].concat()).await?;
+        world.kubectl(&[&team[..], &FORCED[..], &["pod", name]].concat()).await?;
+        world.kubectl(&[&team[..], &["delete", "pod", name, "--force", "--grace-period=0"]].concat()).await?;
+    }
+    let mut kept = pod("kept", pod_spec(DEVICE));
+    kept["metadata"]["finalizers"] = json!(["example.com/keep"]);
+    start(world, &kept).await?;
+    world.pods_ready("first", 1).await?;
+    world.kubectl(&[&team[..], &["delete", "pod", "kept", "--wait=false"]].concat()).await?;
+    eventually("the end of the pod's container", PATIENCE, || async {
+        let pod = pods.get("kept").await?;
+        let statuses = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
+        let ended = statuses.iter().all(|status| status.state.as_ref().is_some_and(|state| state.terminated.is_some()));
+        Ok(if ended && !statuses.is_empty() { Ok(()) } else { Err(format!("{statuses:?}")) })
+    })
+    .await
+}
+
+/// An owner gives a `ServiceAccount` all rights of owners.
+async fn account_has_the_rights_of_owners(world: &World, running: &str) -> Result<()> {
+    let team = [&TEAM[..], &["-n", "first"]].concat();
+    world.kubectl(&[&team[..], &["create", "serviceaccount", "ci"]].concat()).await?;
+    let bind = ["create", "rolebinding", "ci", "--clusterrole=gputenancy:tenant-owner", "--serviceaccount=first:ci"];
+    world.kubectl(&[&team[..], &bind[..]].concat()).await?;
+    let evict = ["auth", "can-i", "create", "pods/eviction", "-n", "first"];
+    let delete = ["auth", "can-i", "delete", "pods", "-n", "first"];
+    eventually(&format!("the right to delete {running}"), PATIENCE, || async {
+        for right in [&evict[..], &delete[..]] {
+            world.kubectl(&[&ACCOUNT[..], right].concat()).await?;
+        }
+        Ok(Ok(()))
+    })
+    .await
+}
+
+/// A forced deletion frees the quota while the process runs on.
+async fn team_deletes_no_running_pod_with_force(world: &World, user: &[&str], running: &str) -> Result<()> {
+    let team = [user, &["-n", "first"]].concat();
+    let wrong = |what: &str, answer: &str| format!("{user:?}: {what}: {answer:?}");
+    let refusal = "gracePeriodSeconds: 0 removes a pod";
     for what in [["pod", running], ["pods", "--all"]] {
         let answer = world.kubectl(&[&team[..], &FORCED[..], &what[..]].concat()).await;
         let answer = answer.err().map(|e| e.to_string()).unwrap_or_default();
-        ensure(answer.contains("gracePeriodSeconds: 0 removes a pod"), wrong(what[1], &answer))?;
+        ensure(answer.contains(refusal), wrong(what[1], &answer))?;
     }
     let all = ["delete", "--raw", "/api/v1/namespaces/first/pods?gracePeriodSeconds=0&dryRun=All"];
-    let answer = world.kubectl(&[&TEAM[..], &all[..]].concat()).await.err().map(|e| e.to_string()).unwrap_or_default();
-    ensure(answer.contains("gracePeriodSeconds: 0 removes a pod"), wrong("a collection", &answer))?;
+    let answer = world.kubectl(&[user, &all[..]].concat()).await.err().map(|e| e.to_string()).unwrap_or_default();
+    ensure(answer.contains(refusal), wrong("a collection", &answer))?;
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": running, "namespace": "first"}, "deleteOptions": {"gracePeriodSeconds": 0}});
-    let (path, refusal) =
-        (format!("/api/v1/namespaces/first/pods/{running}/eviction"), "gracePeriodSeconds: 0 removes a pod");
-    Actor::Person("ann", &["teams"]).check(&world.client, Verb::Create, &path, &eviction, Some(refusal)).await?;
+    let path = format!("/api/v1/namespaces/first/pods/{running}/eviction");
+    let actor = if user == ACCOUNT { Actor::Account("first", "ci") } else { Actor::Person("ann", &["teams"]) };
+    actor.check(&world.client, Verb::Create, &path, &eviction, Some(refusal)).await?;
     world
         .kubectl(&[&team[..], &["delete", "--now", "--wait=false", "--dry-run=server", "pod", running]].concat())
         .await

@@ -13,11 +13,12 @@ use serde_json::{Value, json};
 const OWNER: Actor = Actor::Person("ann", &["team-t"]);
 
 /// Group, version, plural and kind.
-const KINDS: [(&str, &str, &str, &str); 4] = [
+const KINDS: [(&str, &str, &str, &str); 5] = [
     ("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup"),
     ("kustomize.toolkit.fluxcd.io", "v1", "kustomizations", "Kustomization"),
     ("helm.toolkit.fluxcd.io", "v2", "helmreleases", "HelmRelease"),
     ("gateway.networking.k8s.io", "v1", "httproutes", "HTTPRoute"),
+    ("fluxcd.controlplane.io", "v1", "resourcesets", "ResourceSet"),
 ];
 
 /// Registers a kind whose fields are all kept.
@@ -43,6 +44,7 @@ fn case(name: &'static str, kind: usize, spec: Value, refusal: Option<&'static s
 fn cases() -> Vec<Case> {
     let queue = Some("spec.queue: team-x names no queue of tenant t, which may use: team-t");
     let class = Some("spec.priorityClassName: train is no class of tenant t, whose groups of pods may name: batch");
+    let preemptible = Some("spec.preemptibility: a group of pods of a tenant gives way to others");
     let account = Some("spec.serviceAccountName: name a ServiceAccount of this namespace");
     let hosts = Some("is not granted; tenant t may serve these hosts: t.example.com");
     let source = |namespace: &str| json!({"kind": "GitRepository", "name": "x", "namespace": namespace});
@@ -50,11 +52,15 @@ fn cases() -> Vec<Case> {
         case("group in its own queue", 0, json!({"queue": "team-t", "priorityClassName": "batch"}), None),
         case("group in the queue of others", 0, json!({"queue": "team-x"}), queue),
         case("group with a class of others", 0, json!({"priorityClassName": "train"}), class),
+        case("group that gives way", 0, json!({"queue": "team-t", "preemptibility": "preemptible"}), None),
+        case("group that gives no way", 0, json!({"preemptibility": "non-preemptible"}), preemptible),
         case("Flux by its own rights", 1, json!({"path": "./", "sourceRef": source("t")}), account),
         case("Flux by an account of the team", 1, json!({"serviceAccountName": "ci", "sourceRef": source("t")}), None),
         case("source of others", 1, json!({"serviceAccountName": "ci", "sourceRef": source("flux-system")}), account),
         case("release elsewhere", 2, json!({"serviceAccountName": "ci", "targetNamespace": "kube-system"}), account),
         case("release in its namespace", 2, json!({"serviceAccountName": "ci", "targetNamespace": "t"}), None),
+        case("set by the rights of flux-operator", 4, json!({"resources": []}), account),
+        case("set by an account of the team", 4, json!({"serviceAccountName": "ci", "resources": []}), None),
         case("route of its own host", 3, json!({"hostnames": ["t.example.com"]}), None),
         case("route of the host of others", 3, json!({"hostnames": ["t.example.com", "x.example.com"]}), hosts),
         case("route of every host", 3, json!({"parentRefs": [{"kind": "Gateway", "name": "shared"}]}), hosts),
@@ -92,7 +98,12 @@ async fn judged(world: &World) -> Result<()> {
     .await?;
     check_all(&world.client, cases()).await?;
     // a controller with rights on all namespaces makes groups for pods that have been judged
-    let (_, _, verb, path, body, _) = case("", 0, json!({"queue": "default", "priorityClassName": "train"}), None);
+    let (_, _, verb, path, body, _) = case(
+        "",
+        0,
+        json!({"queue": "default", "priorityClassName": "train", "preemptibility": "non-preemptible"}),
+        None,
+    );
     Actor::Admin.check(&world.client, verb, &path, &body, None).await
 }
 

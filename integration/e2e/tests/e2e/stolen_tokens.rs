@@ -7,8 +7,11 @@ use e2e::{
     fixtures::{mig_profile, pool, tenant},
     product,
     scenario::tenant_ready,
+    wait::{PATIENCE, eventually},
 };
 use serde_json::{Value, json};
+
+use crate::chart::rendered;
 
 const SYSTEM: &str = "/api/v1/namespaces/kube-system";
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -278,6 +281,69 @@ async fn tokens_of_operator_and_agent_reach_only_what_the_security_page_lists() 
     world.kubectl(&["delete", "pod", "-n", "kube-system", "--ignore-not-found", "e2e-victim"]).await.unwrap();
     world.kubectl(&["delete", "namespace", "--ignore-not-found", "e2e-theirs", "e2e-adopted"]).await.unwrap();
     world.keeping_evidence("stolen-tokens", async { outcome }).await;
+}
+
+/// The operator gives the rights of the controller of virtual clusters to this controller alone.
+fn bindings_of_virtual_clusters() -> Vec<Case> {
+    const OWN: &str = "gputenancy-virtual-clusters";
+    let controller = json!({"kind": "ServiceAccount", "name": OWN, "namespace": product::NAMESPACE});
+    let other = json!({"kind": "ServiceAccount", "name": "default", "namespace": "t"});
+    let elsewhere = json!({"kind": "ServiceAccount", "name": OWN, "namespace": "t"});
+    let eve = json!({"apiGroup": RBAC, "kind": "User", "name": "eve"});
+    let named_alike = json!({"apiGroup": RBAC, "kind": "User", "name": OWN});
+    let alone = Some("to the controller of virtual clusters alone");
+    [
+        ("the controller's binding", OWN, json!([controller]), None),
+        ("its rights for a user", OWN, json!([eve]), alone),
+        ("its rights for a user of its name", OWN, json!([named_alike]), alone),
+        ("its rights for an account", OWN, json!([other]), alone),
+        ("its rights for an account of its name", OWN, json!([elsewhere]), alone),
+        ("its rights for one more", OWN, json!([controller, eve]), alone),
+        ("its rights for nobody", OWN, json!([]), alone),
+        ("its rights by another binding", "gputenancy-owners", json!([controller]), alone),
+    ]
+    .into_iter()
+    .map(|(what, name, subjects, refusal)| {
+        let mut body = binding(name, "gputenancy:virtual-clusters");
+        body["subjects"] = subjects;
+        let path = format!("/apis/{RBAC}/v1/namespaces/t/rolebindings/{name}");
+        (what, Actor::Operator, Verb::Apply, path, body, refusal)
+    })
+    .collect()
+}
+
+/// Rights and policy of the operator in a release with virtual clusters, without their controller.
+async fn with_virtual_clusters(world: &World) -> Result<()> {
+    for (file, kind, name) in [
+        ("virtual-clusters.yaml", "ClusterRole", "gputenancy:virtual-clusters"),
+        ("operator-rbac.yaml", "ClusterRole", "gputenancy-operator"),
+        ("operator-objects.yaml", "ValidatingAdmissionPolicy", "gputenancy-operator-objects"),
+    ] {
+        let all: Vec<Value> = serde_saphyr::from_multiple(&rendered(file, &["virtualClusters.enabled=true"])).unwrap();
+        let object = all.into_iter().find(|o| o["kind"] == kind && o["metadata"]["name"] == name).unwrap();
+        let plural = if kind == "ClusterRole" { "clusterroles" } else { "validatingadmissionpolicies" };
+        let path = format!("/apis/{}/{plural}/{name}", object["apiVersion"].as_str().unwrap());
+        Actor::Admin.does(&world.client, Verb::Apply, &path, &object).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn operator_binds_the_rights_of_virtual_clusters_to_their_controller_alone() {
+    let world = World::enter().await.unwrap();
+    let body = async {
+        world.set(&[tenant("t", &[])]).await?;
+        tenant_ready(&world, "t").await?;
+        with_virtual_clusters(&world).await?;
+        eventually("the operator's right to bind the role, and its policy", PATIENCE, || async {
+            Ok(check_all(&world.client, bindings_of_virtual_clusters()).await.map_err(|error| error.to_string()))
+        })
+        .await
+    };
+    let outcome = body.await;
+    world.kubectl(&["delete", "--ignore-not-found", "clusterrole", "gputenancy:virtual-clusters"]).await.unwrap();
+    product::install_over_changes(&world.lab).await.unwrap();
+    world.keeping_evidence("stolen-tokens-virtual-clusters", async { outcome }).await;
 }
 
 #[tokio::test]

@@ -1,0 +1,154 @@
+//! Counts of objects that every tenant has by default (`tenants.defaultResources`): its quota has all of them, and refuses what is beyond.
+
+use std::collections::BTreeMap;
+
+use e2e::{
+    Error, Result, World,
+    actor::{Actor, Verb},
+    fixtures::tenant,
+    objects::ensure,
+    product,
+    scenario::tenant_ready,
+    wait::{PATIENCE, eventually},
+};
+use gputenancy_crds::names;
+use k8s_openapi::api::core::v1::ResourceQuota;
+use kube::Api;
+use serde_json::{Value, json};
+
+const OWNER: Actor = Actor::Person("ann", &["team-t"]);
+
+const RBAC: &str = "rbac.authorization.k8s.io/v1";
+
+/// Small counts for the same keys. A namespace has one `ConfigMap` of the cluster, and the role binding of its owners.
+const SMALL: [(&str, &str); 9] = [
+    ("services.nodeports", "1"),
+    ("services.loadbalancers", "1"),
+    ("services", "3"),
+    ("configmaps", "2"),
+    ("secrets", "1"),
+    ("persistentvolumeclaims", "1"),
+    ("count/roles.rbac.authorization.k8s.io", "1"),
+    ("count/rolebindings.rbac.authorization.k8s.io", "2"),
+    ("count/jobs.batch", "1"),
+];
+
+/// The defaults of the chart.
+fn defaults() -> BTreeMap<String, String> {
+    let text = std::fs::read_to_string(product::root().join("helm/gputenancy/values.yaml")).unwrap();
+    let values: Value = serde_saphyr::from_str(&text).unwrap();
+    serde_json::from_value(values["tenants"]["defaultResources"].clone()).unwrap()
+}
+
+/// The number of a quantity; the API server writes 1000 as `1k`.
+fn count(quantity: &str) -> Option<u64> {
+    let (digits, factor) = quantity.strip_suffix('k').map_or((quantity, 1), |digits| (digits, 1000));
+    Some(digits.parse::<u64>().ok()? * factor)
+}
+
+/// Waits until the quota of the team has these limits.
+async fn quota_has(world: &World, limits: &BTreeMap<String, String>) -> Result<()> {
+    let quotas = Api::<ResourceQuota>::namespaced(world.client.clone(), "t");
+    eventually("the default counts in the quota", PATIENCE, || async {
+        let quota = quotas.get(names::QUOTA).await?;
+        // those of the status are enforced
+        let hard = quota.status.and_then(|status| status.hard).unwrap_or_default();
+        let differs =
+            |(key, limit): &(&String, &String)| hard.get(*key).is_none_or(|found| count(&found.0) != count(limit));
+        let wrong: Vec<_> = limits.iter().filter(differs).collect();
+        Ok(if wrong.is_empty() { Ok(()) } else { Err(format!("{wrong:?} are not in {hard:?}")) })
+    })
+    .await
+}
+
+/// Path of the collection, and an object of its kind.
+fn one(kind: &str, name: &str, fields: Value) -> (String, Value) {
+    let (api, plural) = match kind {
+        "Role" => (RBAC, "roles"),
+        "RoleBinding" => (RBAC, "rolebindings"),
+        "Job" => ("batch/v1", "jobs"),
+        "ConfigMap" => ("v1", "configmaps"),
+        "Secret" => ("v1", "secrets"),
+        "Service" => ("v1", "services"),
+        _ => ("v1", "persistentvolumeclaims"),
+    };
+    let root = if api == "v1" { "/api/v1".to_owned() } else { format!("/apis/{api}") };
+    let mut object = json!({"apiVersion": api, "kind": kind, "metadata": {"name": name}});
+    for (key, value) in fields.as_object().into_iter().flatten() {
+        object[key] = value.clone();
+    }
+    (format!("{root}/namespaces/t/{plural}"), object)
+}
+
+fn service(name: &str, fields: Value) -> (String, Value) {
+    let mut spec = json!({"ports": [{"port": 80}]});
+    for (key, value) in fields.as_object().into_iter().flatten() {
+        spec[key] = value.clone();
+    }
+    one("Service", name, json!({"spec": spec}))
+}
+
+/// One object for each of the small counts, which it fills.
+fn objects(name: &str) -> [(&'static str, (String, Value)); 9] {
+    let balancer = json!({"type": "LoadBalancer", "allocateLoadBalancerNodePorts": false});
+    let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}, "storageClassName": "none"});
+    let container = json!({"name": "c", "image": "i"});
+    let job = json!({"suspend": true, "template": {"spec": {"restartPolicy": "Never", "containers": [container]}}});
+    let view =
+        json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "gputenancy:tenant-viewer"});
+    let named = |kind: &str| format!("{kind}-{name}");
+    [
+        ("services.nodeports", service(&named("port"), json!({"type": "NodePort"}))),
+        ("services.loadbalancers", service(&named("balancer"), balancer)),
+        ("services", service(&named("service"), json!({}))),
+        ("configmaps", one("ConfigMap", name, json!({}))),
+        ("secrets", one("Secret", name, json!({}))),
+        ("persistentvolumeclaims", one("PersistentVolumeClaim", name, json!({"spec": claim}))),
+        ("count/roles.rbac.authorization.k8s.io", one("Role", name, json!({"rules": []}))),
+        ("count/rolebindings.rbac.authorization.k8s.io", one("RoleBinding", name, json!({"roleRef": view}))),
+        ("count/jobs.batch", one("Job", name, json!({"spec": job}))),
+    ]
+}
+
+#[test]
+fn default_counts_have_a_small_one_in_this_test() {
+    let small: Vec<&str> = SMALL.iter().map(|(key, _)| *key).collect();
+    let mut all: Vec<String> = defaults().into_keys().collect();
+    all.sort_by_key(|key| small.iter().position(|known| known == key));
+    assert_eq!(all, small, "add a count and an object of its kind");
+    assert_eq!(objects("x").map(|(key, _)| key), *small);
+}
+
+#[tokio::test]
+async fn quota_of_a_tenant_has_all_default_counts_and_refuses_one_object_more() {
+    let world = World::enter().await.unwrap();
+    let outcome = counted(&world).await;
+    product::install(&world.lab, &[]).await.unwrap();
+    world.keeping_evidence("default-counts", async { outcome }).await;
+}
+
+async fn counted(world: &World) -> Result<()> {
+    let mut t = tenant("t", &[]);
+    t["spec"]["owners"] = json!([{"kind": "Group", "name": "team-t"}]);
+    world.set(&[t]).await?;
+    tenant_ready(world, "t").await?;
+    quota_has(world, &defaults()).await?;
+
+    let small: BTreeMap<String, String> = SMALL.map(|(key, limit)| (key.to_owned(), limit.to_owned())).into();
+    let io = |source| Error::Io { what: "values".into(), source };
+    let file = tempfile::Builder::new().suffix(".yaml").tempfile().map_err(io)?;
+    std::fs::write(file.path(), json!({"tenants": {"defaultResources": small}}).to_string()).map_err(io)?;
+    product::install_with(&world.lab, &[], &["--values", &file.path().display().to_string()]).await?;
+    quota_has(world, &small).await?;
+    tenant_ready(world, "t").await?;
+    for (_, (path, object)) in objects("first") {
+        OWNER.does(&world.client, Verb::Create, &path, &object).await?;
+    }
+    for (key, (path, object)) in objects("more") {
+        let refused = OWNER.may(&world.client, Verb::Create, &path, &object).await?;
+        let message = refused.err().map(|status| status.message).unwrap_or_default();
+        let named = message.contains("exceeded quota: gputenancy, requested:") && message.contains(&format!("{key}="));
+        ensure(named, format!("{key}: {message:?}"))?;
+    }
+    Ok(())
+}
