@@ -11,8 +11,10 @@ mod onboarding;
 mod peer;
 mod plugin;
 mod quiet;
+mod requests;
 mod rest;
 mod virtual_clusters;
+mod virtual_clusters_fleet;
 mod writes;
 
 use std::process::ExitCode;
@@ -40,6 +42,9 @@ async fn run() -> Result<()> {
     if wanted("virtual-clusters") {
         virtual_clusters::built()?;
     }
+    if wanted("virtual-clusters-fleet") {
+        virtual_clusters_fleet::built()?;
+    }
     let world = World::enter_realtime().await?;
     if wanted("rest") {
         rest::measure(&world, count.unwrap_or(0)).await?;
@@ -64,6 +69,9 @@ async fn run() -> Result<()> {
     }
     if wanted("virtual-clusters") {
         virtual_clusters::measure(&world, count.unwrap_or(10)).await?;
+    }
+    if wanted("virtual-clusters-fleet") {
+        virtual_clusters_fleet::measure(&world, count.unwrap_or(200)).await?;
     }
     // last, because it uninstalls the product
     if wanted("peer") {

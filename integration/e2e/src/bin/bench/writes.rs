@@ -78,6 +78,13 @@ impl Writes {
         self.work.values().sum::<f64>() + 0.0
     }
 
+    /// These without one resource.
+    pub fn without(&self, resource: &str) -> Self {
+        let mut rest = self.clone();
+        rest.work.remove(resource);
+        rest
+    }
+
     /// The heartbeats, as text.
     pub fn heartbeats(&self) -> String {
         text(&self.heartbeats)
@@ -118,6 +125,7 @@ mod tests {
         let each = Writes::read(&after.concat()).since(&before, 10);
         assert_eq!(each.to_string(), "resourcequotas 3.0, resourcequotas/status 2.5");
         assert!((each.sum() - 5.5).abs() < 1e-9);
+        assert_eq!(each.without("resourcequotas/status").to_string(), "resourcequotas 3.0");
     }
 
     #[test]

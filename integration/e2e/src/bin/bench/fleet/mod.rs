@@ -22,7 +22,7 @@ mod watchers;
 use agents::Agents;
 use changes::{StatusChanges, raise_guarantees};
 use figures::{Figures, Period};
-use operator::{Operator, requests};
+use operator::{Operator, REQUESTS};
 use population::{Population, SCHEDULER, tenants};
 use watchers::Watchers;
 
@@ -52,7 +52,7 @@ pub async fn measure(world: &World, nodes: usize) -> Result<()> {
     delete_everything(&world.client).await?;
     let real = gpu_node(&world.client, "gpu-1").await?.status;
     let real = real.ok_or_else(|| Error::Wrong("the agent of gpu-1 reports nothing".into()))?;
-    operator::count_requests(world).await?;
+    REQUESTS.count(world).await?;
     scale_operator(world, 0).await?;
 
     let mut sizes: Vec<usize> = BASELINES.into_iter().filter(|size| *size < nodes).collect();
@@ -157,10 +157,10 @@ async fn one_size(
 
 /// Measures the operator during some work, which returns its number of changes and its seconds.
 async fn period(world: &World, operator: &Operator, work: impl Future<Output = Result<(f64, f64)>>) -> Result<Period> {
-    let (asked, before) = (requests(world).await?, operator.reading().await?);
+    let (asked, before) = (REQUESTS.total(world).await?, operator.reading().await?);
     let (changes, seconds) = work.await?;
     let after = operator.reading().await?;
-    Ok(Period::new(seconds, changes, requests(world).await? - asked, before, after))
+    Ok(Period::new(seconds, changes, REQUESTS.total(world).await? - asked, before, after))
 }
 
 /// Removes all objects and restores the deployed operator.
@@ -169,6 +169,6 @@ async fn clean(world: &World) -> Result<()> {
     let removed = population::remove(&world.client).await;
     let restored = scale_operator(world, REPLICAS).await;
     let deleted = delete_everything(&world.client).await;
-    let flow = world.kubectl(&["delete", "flowschema", operator::FLOW, "--ignore-not-found"]).await;
-    removed.and(restored).and(deleted).and(flow.map(drop))
+    let uncounted = REQUESTS.remove(world).await;
+    removed.and(restored).and(deleted).and(uncounted)
 }

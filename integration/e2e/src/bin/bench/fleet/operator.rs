@@ -18,12 +18,14 @@ use tokio::{
     process::{Child, Command},
 };
 
+use crate::requests::Requests;
+
 /// Its identity in the lease.
 pub const IDENTITY: &str = "bench-fleet";
 /// Its service account, and the name of the lease.
 pub const ACCOUNT: &str = "gputenancy-operator";
-/// The flow schema that counts its requests.
-pub const FLOW: &str = "gputenancy-bench-fleet";
+/// Counts its requests.
+pub const REQUESTS: Requests = Requests { flow: "gputenancy-bench-fleet", account: ACCOUNT };
 /// `USER_HZ`, the unit of `/proc/PID/stat`: 100 on Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -183,34 +185,4 @@ pub async fn get(address: SocketAddr, path: &str) -> Result<String> {
         Some((head, body)) if head.starts_with("HTTP/1.1 200") => Ok(body.to_owned()),
         _ => Err(Error::Wrong(format!("{address}{path}: {}", answer.lines().next().unwrap_or_default()))),
     }
-}
-
-/// Gives the operator's account a flow schema of its own, at the priority level of other service accounts, which counts its requests.
-pub async fn count_requests(world: &World) -> Result<()> {
-    let subject =
-        json!({"kind": "ServiceAccount", "serviceAccount": {"name": ACCOUNT, "namespace": product::NAMESPACE}});
-    let resources =
-        json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "clusterScope": true, "namespaces": ["*"]});
-    let schema = json!({
-        "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "FlowSchema", "metadata": {"name": FLOW},
-        "spec": {
-            "priorityLevelConfiguration": {"name": "workload-low"}, "matchingPrecedence": 150,
-            "distinguisherMethod": {"type": "ByUser"},
-            "rules": [{
-                "subjects": [subject], "resourceRules": [resources],
-                "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
-            }],
-        },
-    });
-    world.set(&[schema]).await
-}
-
-/// Requests of the operator's account since the API server's start; a watch is one request.
-pub async fn requests(world: &World) -> Result<f64> {
-    let text = world.lab.apiserver_metrics().await?;
-    let label = format!("flow_schema=\"{FLOW}\"");
-    let of = text
-        .lines()
-        .filter(|l| l.starts_with("apiserver_flowcontrol_dispatched_requests_total{") && l.contains(&label));
-    Ok(of.filter_map(|l| l.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
 }

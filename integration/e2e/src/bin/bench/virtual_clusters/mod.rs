@@ -3,7 +3,7 @@
 
 mod cli;
 mod memory;
-mod spread;
+pub mod spread;
 
 use std::time::{Duration, Instant};
 
@@ -153,7 +153,7 @@ async fn one(world: &World) -> Result<f64> {
 }
 
 /// Deletes all tenants, and waits until their virtual clusters and they are gone.
-async fn tenants_gone(world: &World) -> Result<()> {
+pub async fn tenants_gone(world: &World) -> Result<()> {
     world.kubectl(&["delete", "gputenants", "--all", "--wait=false"]).await?;
     eventually("no tenant left", LIMIT, || async {
         let left = world.kubectl(&["get", "gputenants", "-o", "name"]).await?;
