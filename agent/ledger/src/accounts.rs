@@ -1,7 +1,7 @@
 //! What each process holds, and the sum of all. A process may be killed between any two instructions, and the sum stays exact.
 //!
 //! An operation has three steps: the account's next balance is written, the total is changed together with its note which operation did it, and the
-//! next balance becomes the balance. Only the second step decides. Whoever changes the total next first makes the third step for the operation that
+//! next balance becomes the balance. Only the second step decides. The next process that changes the total first makes the third step for the operation that
 //! the total notes, because its process may not exist any more. So the total is at all times the sum of the balances, with the one operation that it
 //! notes, and what an ended process holds is known to the unit without stopping the others.
 //!
@@ -161,7 +161,7 @@ impl<'u> Accounts<'u> {
     fn settle(&self, total: u64) {
         let Some(account) = self.account(word::place(total)) else { return };
         let (balance, next) = (account.balance.load(SeqCst), account.next.load(SeqCst));
-        // who has changed the total since has settled it before
+        // a process that has changed the total since has settled it before
         if word::is_last(total, balance, next) && self.total.load(SeqCst) == total {
             // fails if another process makes the same step
             let _ = account.balance.compare_exchange(balance, next, SeqCst, SeqCst);

@@ -45,7 +45,7 @@ pub(crate) fn place(total: u64) -> Place {
     Place { slot: index(account >> ACCOUNT_BITS), account: index(account & ((1 << ACCOUNT_BITS) - 1)) }
 }
 
-/// The last operation of the total is the one that makes `next` of `balance`.
+/// Is the last operation of the total that from `balance` to `next`?
 pub(crate) fn is_last(total: u64, balance: u64, next: u64) -> bool {
     next & SERIAL == total & SERIAL && next & TAG == balance.wrapping_add(1) & TAG
 }

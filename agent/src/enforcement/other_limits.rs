@@ -1,6 +1,6 @@
 //! Limits that other products give to pods of this node, read from the pods. Pure.
 //!
-//! Whoever can write a pod can write these values: what is not a limit in the product's format is left out, numbers have a range, and only so
+//! A user who can write a pod can write these values: text that is no limit in the product's format is left out, numbers have a range, and only so
 //! many are kept. They are shown, and nothing is decided by them.
 
 use std::collections::BTreeMap;

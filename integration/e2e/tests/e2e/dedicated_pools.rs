@@ -51,7 +51,7 @@ async fn disjoint(world: &World) -> Result<()> {
         let nodes: BTreeSet<&str> = pods.values().map(|pod| pod.node.as_str()).collect();
         ensure(nodes == [node].into(), format!("pods of {team} on {nodes:?}"))?;
     }
-    // the other team's resource is refused, whatever node the pod selects
+    // the other team's resource is refused on every node
     let refusal = refused_pod(world, "red", &resource("blue")).await?;
     ensure(refusal.contains(&resource("blue")), refusal)?;
     without_gpu(world).await

@@ -299,7 +299,7 @@ fn bindings_of_virtual_clusters() -> Vec<Case> {
         ("its rights for an account", OWN, json!([other]), alone),
         ("its rights for an account of its name", OWN, json!([elsewhere]), alone),
         ("its rights for one more", OWN, json!([controller, eve]), alone),
-        ("its rights for nobody", OWN, json!([]), alone),
+        ("its rights without a subject", OWN, json!([]), alone),
         ("its rights by another binding", "gputenancy-owners", json!([controller]), alone),
     ]
     .into_iter()

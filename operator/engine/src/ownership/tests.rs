@@ -107,34 +107,16 @@ fn remedy_names_the_label() {
 }
 
 #[test]
-fn hypervisor_with_vgpus_conflicts_under_any_partitioner() {
+fn hypervisor_and_newer_release_conflict_under_any_partitioner() {
     let none = BTreeMap::new();
     for partitioner in [Partitioner::Agent, Partitioner::MigManager, Partitioner::None] {
-        let signs = OwnershipSigns {
-            labels: &none,
-            annotations: &none,
-            dra: false,
-            vgpu_host: true,
-            partitioner,
-            newer_release: false,
+        let found = |vgpu_host, newer_release| {
+            let (labels, annotations) = (&none, &none);
+            let signs = OwnershipSigns { labels, annotations, dra: false, vgpu_host, partitioner, newer_release };
+            conflicting_owner(signs)
         };
-        assert_eq!(conflicting_owner(signs).map(|other| other.by), Some("NVIDIA's vGPU manager"));
-    }
-}
-
-#[test]
-fn value_of_a_newer_release_is_a_conflict_under_any_partitioner() {
-    let none = BTreeMap::new();
-    for partitioner in [Partitioner::Agent, Partitioner::MigManager, Partitioner::None] {
-        let signs = OwnershipSigns {
-            labels: &none,
-            annotations: &none,
-            dra: false,
-            vgpu_host: false,
-            partitioner,
-            newer_release: true,
-        };
-        let other = conflicting_owner(signs).unwrap();
+        assert_eq!(found(true, true).map(|other| other.by), Some("NVIDIA's vGPU manager"));
+        let other = found(false, true).unwrap();
         assert_eq!(other.by, "a newer release of this operator");
         assert!(other.remedy.contains("install the newer release again"), "{}", other.remedy);
     }

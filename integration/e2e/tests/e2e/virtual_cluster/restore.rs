@@ -33,7 +33,7 @@ async fn restore(world: &World, team: &str) -> Result<()> {
 
     let old = world.kubectl(&["get", "gputenant", team, "-o", "json"]).await?;
     let old: Value = serde_json::from_str(&old).map_err(|e| Error::Wrong(e.to_string()))?;
-    // its grant is lost too; a policy lets nobody else delete it
+    // its grant is lost too; a policy lets only the operator delete it
     let operator = format!("--as=system:serviceaccount:{}:gputenancy-operator", product::NAMESPACE);
     world.kubectl(&["delete", "gpugrant", "-n", team, "grant", &operator]).await?;
     world.kubectl(&["delete", "gputenant", team, "--wait=false"]).await?;
